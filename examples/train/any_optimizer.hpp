@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <limits>
+#include <memory>
+#include <utility>
+
+#include "options.hpp"
+#include "terse/checkpoint/checkpoint.hpp"
+#include "terse/optimizer/optimizer.hpp"
+
+namespace train {
+
+/// An optimizer whose recipe was chosen when the program ran. One indirect call a step: nothing inside of a
+/// step is decided anew.
+class AnyOptimizer {
+ public:
+  virtual ~AnyOptimizer() = default;
+  virtual void step(float* parameters, const float* gradients, float learning_rate) = 0;
+  virtual bool full_precision() const = 0;
+  virtual void save(const std::filesystem::path& file, const float* parameters) = 0;
+  /// Collective.
+  virtual void load(const std::filesystem::path& file, float* parameters) = 0;
+};
+
+template <class Recipe, class T>
+class TheOptimizer final : public AnyOptimizer {
+ public:
+  TheOptimizer(Recipe recipe, T& transport, const terse::Layout& layout, const terse::Options& options)
+      : optimizer_(std::move(recipe), transport, layout, options) {}
+
+  void step(float* parameters, const float* gradients, float learning_rate) override {
+    optimizer_.recipe.learning_rate = learning_rate;
+    optimizer_.step({parameters, size()}, {gradients, size()});
+  }
+  bool full_precision() const override { return optimizer_.full_precision(); }
+  void save(const std::filesystem::path& file, const float* parameters) override {
+    terse::checkpoint::save(file, optimizer_, terse::view<const float>(parameters, size()));
+  }
+  void load(const std::filesystem::path& file, float* parameters) override {
+    terse::checkpoint::load(file, optimizer_, terse::view<float>(parameters, size()));
+  }
+
+ private:
+  terse::index_t size() const { return optimizer_.layout().size(); }
+
+  terse::Optimizer<Recipe, T> optimizer_;
+};
+
+inline terse::Options terse_options(const Options& options) {
+  const auto policy = [](NonFinite value) {
+    switch (value) {
+      case NonFinite::skip:
+        return terse::NonFinite::skip;
+      case NonFinite::zero:
+        return terse::NonFinite::zero;
+      case NonFinite::raise:
+        break;
+    }
+    return terse::NonFinite::throw_;
+  };
+  return {
+      options.seed, policy(options.on_non_finite),
+      options.clip_norm ? static_cast<float>(*options.clip_norm) : std::numeric_limits<float>::infinity()};
+}
+
+/// Adam or MomentumSgd; in dense_optimizers.cpp.
+template <class T>
+std::unique_ptr<AnyOptimizer> make_dense_optimizer(Optimizer kind, const Options& options, T& transport,
+                                                   const terse::Layout& layout);
+
+/// OneBitAdam over topology G, frozen after step `freeze`; in one_bit_adam_*.cpp, a unit for each topology,
+/// since each holds six optimizers for each transport.
+template <class G, class T>
+std::unique_ptr<AnyOptimizer> make_one_bit_adam(const Options& options, std::uint64_t freeze, T& transport,
+                                                const terse::Layout& layout);
+
+}  // namespace train

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Trains a classifier of pictures over data-parallel ranks with each of several optimizers, and compares what
+// they reach and what they send. The flow: options -> data -> train_rank on every rank -> table and files.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "model.hpp"
+#include "options.hpp"
+#include "report.hpp"
+#include "terse/transport/thread.hpp"
+#include "trainer.hpp"
+#ifdef TERSE_HAVE_MPI
+#include "mpi_job.hpp"
+#endif
+
+namespace {
+
+constexpr int failed = 1;
+constexpr int bad_input = 2;
+
+void complain(const std::string& line) {
+  std::fprintf(stderr, "train: %s\n", line.c_str());
+  std::fflush(stderr);
+}
+
+std::chrono::milliseconds deadline_of(const train::Options& options) {
+  // Beyond a year nobody waits, and clocks overflow.
+  return std::chrono::milliseconds(
+      std::max(1LL, static_cast<long long>(1000 * std::min(options.deadline, 3e7))));
+}
+
+// Nothing where help was asked for.
+std::optional<train::Job> prepare(int argc, char** argv, int world, bool first) {
+  std::FILE* const out = first ? stdout : std::fopen("/dev/null", "w");
+  std::optional<train::Options> options = train::parse_options(argc, argv, out);
+  if (!first && out) std::fclose(out);
+  if (!options) return std::nullopt;
+  if (options->transport == train::Transport::mpi) {
+#ifndef TERSE_HAVE_MPI
+    throw train::input_error("--transport: this program was built without MPI");
+#endif
+    if (options->ranks_given && options->ranks != world)
+      throw train::input_error(
+          fmt::format("--ranks: {} asked for, but mpirun started {}", options->ranks, world));
+    options->ranks = world;
+  } else if (world > 1) {
+    throw train::input_error(
+        fmt::format("mpirun started {} processes; they need --transport mpi to be one job", world));
+  }
+  train::check_files(*options, first);
+  train::Job job = train::load_job(*options, options->ranks);
+  if (first && train::Model::blas().empty() && !options->quiet)
+    complain("OpenBLAS isn't loaded, so training may be many times slower (Debian: libopenblas0-pthread)");
+  if (first && !options->quiet && !options->resume.empty())
+    for (const train::Optimizer kind : options->optimizers) {
+      const auto saved = job.resume.find(kind);
+      complain(saved == job.resume.end()
+                   ? fmt::format("{} has no complete checkpoint and starts from the beginning", name(kind))
+                   : fmt::format("{} goes on from '{}'", name(kind), saved->second.directory.string()));
+    }
+  return job;
+}
+
+void report(const train::Options& options, const std::vector<train::Run>& runs) {
+  train::print_table(stdout, runs);
+  if (!options.json.empty()) train::write_json(options.json, runs);
+  if (!options.csv.empty()) train::write_csv(options.csv, runs);
+  if (!options.plot.empty()) train::write_plot(options.plot, runs);
+}
+
+int status_of(const std::vector<train::Run>& runs) {
+  const bool agree =
+      std::all_of(runs.begin(), runs.end(), [](const train::Run& run) { return run.ranks_agree; });
+  if (agree) return EXIT_SUCCESS;
+  complain("ranks hold different parameters; this is a bug, or a machine that computes differently");
+  return failed;
+}
+
+int run_threads(int argc, char** argv) {
+  try {
+    const std::optional<train::Job> job = prepare(argc, argv, 1, true);
+    if (!job) return EXIT_SUCCESS;
+    std::vector<train::Run> runs;
+    terse::ThreadGroup(job->ranks, deadline_of(job->options)).run([&](terse::Threads& transport) {
+      std::vector<train::Run> mine = train::train_rank(*job, transport);
+      if (transport.rank() == 0) runs = std::move(mine);
+    });
+    report(job->options, runs);
+    return status_of(runs);
+  } catch (const train::input_error& fault) {
+    complain(fault.what());
+    return bad_input;
+  } catch (const std::exception& fault) {
+    complain(fault.what());
+    return failed;
+  }
+}
+
+#ifdef TERSE_HAVE_MPI
+bool needs_mpi(int argc, char** argv) {
+  // Open MPI and MPICH tell their processes so; what they need to know about each other comes later.
+  for (const char* variable : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK"})
+    if (std::getenv(variable) != nullptr) return true;
+  return std::any_of(argv + 1, argv + argc, [](const char* argument) {
+    return std::string_view(argument) == "mpi" || std::string_view(argument) == "--transport=mpi";
+  });
+}
+
+int run_mpi(int argc, char** argv) {
+  train::MpiJob mpi(argc, argv);
+  const bool first = mpi.rank() == 0;
+  std::optional<train::Job> job;
+  std::string fault;
+  int status = bad_input;
+  try {
+    job = prepare(argc, argv, mpi.size(), first);
+  } catch (const train::input_error& input) {
+    fault = input.what();
+  } catch (const std::exception& other) {
+    fault = other.what();
+    status = failed;
+  }
+  // One rank's fault is everybody's, and one line tells it.
+  const std::string shown = mpi.first_fault(fault);
+  if (!shown.empty()) {
+    if (first) complain(shown);
+    return status;
+  }
+  if (!job) return EXIT_SUCCESS;
+
+  try {
+    std::vector<train::Run> runs;
+    if (job->options.transport == train::Transport::mpi) {
+      runs = mpi.train(*job, deadline_of(job->options));
+    } else {
+      terse::ThreadGroup(job->ranks, deadline_of(job->options)).run([&](terse::Threads& transport) {
+        std::vector<train::Run> mine = train::train_rank(*job, transport);
+        if (transport.rank() == 0) runs = std::move(mine);
+      });
+    }
+    if (!first) return EXIT_SUCCESS;
+    report(job->options, runs);
+    return status_of(runs);
+  } catch (const train::input_error& input) {
+    complain(fmt::format("rank {}: {}", mpi.rank(), input.what()));
+    status = bad_input;
+  } catch (const std::exception& other) {
+    complain(fmt::format("rank {}: {}", mpi.rank(), other.what()));
+    status = failed;
+  }
+  mpi.abort(status);
+}
+#endif
+
+}  // namespace
+
+int main(int argc, char** argv) {
+#ifdef TERSE_HAVE_MPI
+  if (needs_mpi(argc, argv)) return run_mpi(argc, argv);
+#endif
+  return run_threads(argc, argv);
+}

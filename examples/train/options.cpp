@@ -1,0 +1,361 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "options.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cstddef>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include "report.hpp"
+#include "terse/core/version.hpp"
+
+namespace train {
+namespace {
+
+template <class Value>
+struct Word {
+  const char* word;
+  Value value;
+};
+
+// The words of each choice, once, for parsing, for --help and for reports.
+constexpr std::array optimizer_words{Word<Optimizer>{"adam", Optimizer::adam},
+                                     Word<Optimizer>{"one-bit-adam", Optimizer::one_bit_adam},
+                                     Word<Optimizer>{"momentum-sgd", Optimizer::momentum_sgd}};
+constexpr std::array transport_words{Word<Transport>{"threads", Transport::threads},
+                                     Word<Transport>{"mpi", Transport::mpi}};
+constexpr std::array topology_words{Word<Topology>{"scatter-gather", Topology::scatter_gather},
+                                    Word<Topology>{"ring", Topology::ring},
+                                    Word<Topology>{"all-gather", Topology::all_gather}};
+constexpr std::array scale_words{Word<Scale>{"rms", Scale::rms}, Word<Scale>{"mean-abs", Scale::mean_abs}};
+constexpr std::array granularity_words{Word<Granularity>{"segment", Granularity::segment},
+                                       Word<Granularity>{"block", Granularity::block},
+                                       Word<Granularity>{"whole", Granularity::whole}};
+constexpr std::array non_finite_words{Word<NonFinite>{"throw", NonFinite::raise},
+                                      Word<NonFinite>{"skip", NonFinite::skip},
+                                      Word<NonFinite>{"zero", NonFinite::zero}};
+constexpr std::array inputs_words{Word<Inputs>{"normalized", Inputs::normalized},
+                                  Word<Inputs>{"unit", Inputs::unit}};
+constexpr std::array model_words{Word<const char*>{"mlp", "mlp"}, Word<const char*>{"cnn", "cnn"}};
+
+template <class Value, std::size_t Count>
+const char* word_of(const std::array<Word<Value>, Count>& words, Value value) {
+  for (const Word<Value>& entry : words)
+    if (entry.value == value) return entry.word;
+  return "?";
+}
+
+template <class Value, std::size_t Count>
+std::string all_words(const std::array<Word<Value>, Count>& words, std::string_view separator) {
+  std::string text;
+  for (const Word<Value>& entry : words) {
+    if (!text.empty()) text += separator;
+    text += entry.word;
+  }
+  return text;
+}
+
+template <class Value, std::size_t Count>
+Value value_of(const std::array<Word<Value>, Count>& words, const std::string& option,
+               std::string_view given) {
+  for (const Word<Value>& entry : words)
+    if (given == entry.word) return entry.value;
+  throw input_error(fmt::format("{}: '{}' is not one of {}", option, given, all_words(words, ", ")));
+}
+
+template <class Value, std::size_t Count, class Target>
+CLI::Option* add_choice(CLI::App& app, const std::string& option, const std::array<Word<Value>, Count>& words,
+                        Target& target, const std::string& text) {
+  CLI::Option* const added = app.add_option_function<std::string>(
+      option,
+      [&words, &target, option](const std::string& given) { target = value_of(words, option, given); }, text);
+  for (const Word<Value>& entry : words)
+    if (target == entry.value) added->default_str(entry.word);
+  return added->type_name(all_words(words, "|"));
+}
+
+// CLI11's own ranges let "nan" pass and convert "1.5" for an integer into an unclear message.
+template <class Number>
+std::optional<Number> number_of(const std::string& given) {
+  Number value{};
+  const char* const end = given.data() + given.size();
+  const std::from_chars_result result = std::from_chars(given.data(), end, value);
+  if (result.ec != std::errc{} || result.ptr != end) return std::nullopt;
+  return value;
+}
+
+template <class Target>
+CLI::Option* add_number(CLI::App& app, const std::string& option, Target& target,
+                        const std::function<bool(Target)>& allowed, const std::string& wanted,
+                        const std::string& default_text, const std::string& text) {
+  CLI::Option* const added = app.add_option_function<std::string>(
+      option,
+      [&target, allowed, wanted, option](const std::string& given) {
+        const std::optional<Target> value = number_of<Target>(given);
+        if (!value || !allowed(*value))
+          throw input_error(fmt::format("{}: '{}' is not {}", option, given, wanted));
+        target = *value;
+      },
+      text);
+  if (!default_text.empty()) added->default_str(default_text);
+  return added;
+}
+
+CLI::Option* add_file(CLI::App& app, const std::string& option, std::string& target, const char* type,
+                      const std::string& text) {
+  return app
+      .add_option_function<std::string>(
+          option,
+          [&target, option](const std::string& given) {
+            if (given.empty()) throw input_error(option + ": needs a path, but got an empty one");
+            target = given;
+          },
+          text)
+      ->type_name(type);
+}
+
+std::vector<Optimizer> optimizers_of(const std::string& given) {
+  std::vector<Optimizer> optimizers;
+  for (std::size_t begin = 0; begin <= given.size();) {
+    const std::size_t end = std::min(given.find(',', begin), given.size());
+    const Optimizer one = value_of(optimizer_words, "--optimizers", given.substr(begin, end - begin));
+    if (std::find(optimizers.begin(), optimizers.end(), one) != optimizers.end())
+      throw input_error(fmt::format("--optimizers: '{}' is named twice", name(one)));
+    optimizers.push_back(one);
+    begin = end + 1;
+  }
+  return optimizers;
+}
+
+// CLI11 writes defaults as NAME=default, which reads as if that were to be typed.
+class HelpFormatter final : public CLI::Formatter {
+ public:
+  std::string make_option_opts(const CLI::Option* option) const override {
+    const std::string type = option->get_type_size() > 0 ? option->get_type_name() : "";
+    return type.empty() ? "" : " " + type;
+  }
+  std::string make_option_desc(const CLI::Option* option) const override {
+    const std::string& standard = option->get_default_str();
+    return option->get_description() + (standard.empty() ? "" : " [" + standard + "]");
+  }
+};
+
+void add_options(CLI::App& app, Options& o) {
+  const auto positive = [](double value) { return value > 0 && value <= std::numeric_limits<double>::max(); };
+  const auto not_negative = [](double value) {
+    return value >= 0 && value <= std::numeric_limits<double>::max();
+  };
+  const auto share = [](double value) { return value >= 0 && value <= 1; };
+  const auto count = [](std::int64_t most) {
+    return [most](std::int64_t value) { return value >= 1 && value <= most; };
+  };
+
+  std::string group = "Job";
+  const auto in_group = [&group](CLI::Option* option) { option->group(group); };
+  in_group(app.add_option_function<std::string>(
+                  "--optimizers", [&o](const std::string& given) { o.optimizers = optimizers_of(given); },
+                  "some of " + all_words(optimizer_words, ", "))
+               ->type_name("LIST")
+               ->default_str("adam,one-bit-adam"));
+  in_group(
+      add_choice(app, "--model", model_words, o.model, "784-256-128-10, or a small convolutional network"));
+  in_group(add_file(app, "--data", o.data, "DIR", "IDX files of Fashion-MNIST or alike, gzip or not")
+               ->default_str(default_data_directory));
+  in_group(add_choice(app, "--inputs", inputs_words, o.inputs, "mean 0 and deviation 1, or from 0 to 1"));
+  in_group(add_number<std::uint64_t>(
+               app, "--seed", o.seed, [](std::uint64_t) { return true; },
+               "a whole number from 0 to 18446744073709551615", "1", "of initial parameters and shuffles")
+               ->type_name("N"));
+
+  group = "Ranks";
+  in_group(add_number<int>(
+               app, "--ranks", o.ranks,
+               [&o](int value) {
+                 o.ranks_given = true;
+                 return value >= 1 && value <= 64;
+               },
+               "a whole number from 1 to 64", "4", "data-parallel workers; under mpi, mpirun -n decides")
+               ->type_name("N"));
+  in_group(add_choice(app, "--transport", transport_words, o.transport,
+                      "ranks are threads of this process, or processes under mpirun"));
+  in_group(add_number<double>(app, "--deadline", o.deadline, positive, "a number of seconds above 0", "60",
+                              "give up on a rank that is silent for so long")
+               ->type_name("SECONDS"));
+
+  group = "Training";
+  in_group(add_number<int>(app, "--epochs", o.epochs, count(100'000), "a whole number from 1 to 100000", "10",
+                           "passes over the training set")
+               ->type_name("N"));
+  in_group(add_number<std::int64_t>(app, "--batch", o.batch, count(100'000),
+                                    "a whole number from 1 to 100000", "64", "pictures per rank and step")
+               ->type_name("N"));
+  in_group(add_number<double>(app, "--learning-rate", o.learning_rate, positive, "a number above 0", "0.001",
+                              "highest rate, for adam and one-bit-adam")
+               ->type_name("RATE"));
+  in_group(add_number<double>(app, "--sgd-learning-rate", o.sgd_learning_rate, positive, "a number above 0",
+                              "0.05", "highest rate, for momentum-sgd")
+               ->type_name("RATE"));
+  in_group(add_number<double>(app, "--learning-rate-warmup", o.learning_rate_warmup, share,
+                              "a share from 0 to 1", "0.05",
+                              "share of the steps in which the rate rises, before the cosine")
+               ->type_name("SHARE"));
+  in_group(add_number<double>(app, "--weight-decay", o.weight_decay, not_negative, "a number of at least 0",
+                              "0", "decoupled weight decay")
+               ->type_name("RATE"));
+  const auto clip_norm = [&o](const std::string& given) {
+    const std::optional<double> value = number_of<double>(given);
+    if (!value || !(*value > 0) || *value > std::numeric_limits<double>::max())
+      throw input_error(fmt::format("--clip-norm: '{}' is not a number above 0", given));
+    o.clip_norm = value;
+  };
+  in_group(app.add_option_function<std::string>("--clip-norm", clip_norm,
+                                                "bound on the gradient's norm over all ranks [none]")
+               ->type_name("NORM"));
+  in_group(add_choice(app, "--on-non-finite", non_finite_words, o.on_non_finite,
+                      "what all ranks do when one has NaN or infinity in its gradient"));
+
+  group = "Compression (one-bit-adam)";
+  in_group(add_number<double>(app, "--warmup-fraction", o.warmup_fraction, share, "a share from 0 to 1",
+                              "0.15", "share of the steps that are dense, before the variance freezes")
+               ->type_name("SHARE"));
+  in_group(
+      add_choice(app, "--topology", topology_words, o.topology, "how the compressed momentum is averaged"));
+  in_group(add_choice(app, "--scale", scale_words, o.scale, "magnitude that a sign stands for"));
+  in_group(add_choice(app, "--granularity", granularity_words, o.granularity,
+                      "one scale for each tensor, each 4096 elements, or all"));
+  in_group(add_number<double>(
+               app, "--update-clip", o.update_clip, [](double value) { return value > 0; },
+               "a number above 0, or inf", "10",
+               "bound on |momentum| / sqrt(variance) after the freeze, or inf")
+               ->type_name("BOUND"));
+
+  group = "Output";
+  in_group(add_file(app, "--json", o.json, "FILE", "write all figures"));
+  in_group(add_file(app, "--csv", o.csv, "FILE", "write loss and bytes of every step"));
+  in_group(add_file(app, "--plot", o.plot, "FILE.svg", "draw loss against steps and bytes (with gnuplot)"));
+  in_group(add_file(app, "--checkpoint", o.checkpoint, "DIR", "save the state of all ranks"));
+  in_group(add_number<std::int64_t>(app, "--checkpoint-every", o.checkpoint_every,
+                                    count(std::numeric_limits<std::int64_t>::max()), "a whole number above 0",
+                                    "", "save every N steps, too, not at the end only")
+               ->type_name("N"));
+  in_group(add_file(app, "--resume", o.resume, "DIR", "go on from what --checkpoint saved"));
+  in_group(app.add_flag("--quiet", o.quiet, "no progress, only the table"));
+
+  group = "Help";
+  in_group(app.set_help_flag("-h,--help", "print this and exit"));
+  in_group(app.set_version_flag(
+      "--version",
+      fmt::format("terse {}.{}.{}", TERSE_VERSION_MAJOR, TERSE_VERSION_MINOR, TERSE_VERSION_PATCH),
+      "print the version and exit"));
+
+  app.footer(
+      "Examples:\n"
+      "  train --plot loss.svg                         adam and one-bit-adam on 4 threads\n"
+      "  train --optimizers one-bit-adam --model cnn --topology ring --granularity block\n"
+      "  mpirun -n 4 train --transport mpi --json runs.json\n"
+      "  train --checkpoint state --checkpoint-every 500; train --checkpoint state --resume state\n\n"
+      "Exit codes: 0 done, 1 training failed, 2 an option or a file can't be used.");
+}
+
+// Like access(2), which also knows of read-only file systems and of what root may do.
+bool may_write(const std::filesystem::path& directory) { return access(directory.c_str(), W_OK | X_OK) == 0; }
+
+void check_output_file(const std::string& option, const std::string& path) {
+  if (path.empty()) return;
+  std::error_code fault;
+  if (std::filesystem::is_directory(path, fault))
+    throw input_error(fmt::format("{}: '{}' is a directory, not a file", option, path));
+  std::filesystem::path parent = std::filesystem::path(path).parent_path();
+  if (parent.empty()) parent = ".";
+  if (!std::filesystem::is_directory(parent, fault))
+    throw input_error(fmt::format("{}: there is no directory '{}'", option, parent.string()));
+  if (!may_write(parent))
+    throw input_error(fmt::format("{}: the directory '{}' is not writable", option, parent.string()));
+}
+
+void check_output_directory(const std::string& option, const std::string& path) {
+  if (path.empty()) return;
+  std::error_code fault;
+  std::filesystem::path nearest = std::filesystem::absolute(path, fault);
+  while (!std::filesystem::exists(nearest, fault) && nearest.has_relative_path())
+    nearest = nearest.parent_path();
+  if (!std::filesystem::is_directory(nearest, fault))
+    throw input_error(fmt::format("{}: '{}' is not a directory", option, nearest.string()));
+  if (!may_write(nearest))
+    throw input_error(fmt::format("{}: the directory '{}' is not writable", option, nearest.string()));
+}
+
+}  // namespace
+
+const char* name(Optimizer value) { return word_of(optimizer_words, value); }
+const char* name(Transport value) { return word_of(transport_words, value); }
+const char* name(Topology value) { return word_of(topology_words, value); }
+const char* name(Scale value) { return word_of(scale_words, value); }
+const char* name(Granularity value) { return word_of(granularity_words, value); }
+const char* name(NonFinite value) { return word_of(non_finite_words, value); }
+const char* name(Inputs value) { return word_of(inputs_words, value); }
+
+std::optional<Options> parse_options(int argc, const char* const* argv, std::FILE* out) {
+  Options options;
+  CLI::App app(
+      "Trains a classifier of pictures over data-parallel ranks with each optimizer, and compares them.",
+      "train");
+  app.formatter(std::make_shared<HelpFormatter>());
+  app.get_formatter()->column_width(34);
+  add_options(app, options);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    std::string text = app.help() + "\n";
+    for (std::size_t at = 0; (at = text.find("\n\n\n", at)) != std::string::npos;) text.erase(at, 1);
+    std::fputs(text.c_str(), out);
+    return std::nullopt;
+  } catch (const CLI::CallForVersion& version) {
+    std::fprintf(out, "%s\n", version.what());
+    return std::nullopt;
+  } catch (const CLI::ExtrasError&) {
+    throw input_error("unknown argument '" + app.remaining().front() + "'; see --help");
+  } catch (const CLI::ArgumentMismatch& fault) {
+    const std::string line = fault.what();
+    const std::string option = line.substr(0, line.find(':'));
+    throw input_error(option + (line.find("missing") != std::string::npos ? ": needs a value; see --help"
+                                                                          : ": given more than once"));
+  } catch (const CLI::ParseError& fault) {
+    std::string line = fault.what();
+    std::replace(line.begin(), line.end(), '\n', ' ');
+    throw input_error(line + "; see --help");
+  }
+  if (options.checkpoint_every > 0 && options.checkpoint.empty())
+    throw input_error("--checkpoint-every needs --checkpoint DIR");
+  return options;
+}
+
+void check_files(const Options& options, bool outputs) {
+  std::error_code fault;
+  if (!std::filesystem::is_directory(options.data, fault)) {
+    std::string line = "--data: there is no directory '" + options.data + "'";
+    if (options.data == default_data_directory) line += "; install the package dataset-fashion-mnist";
+    throw input_error(line);
+  }
+  if (!options.resume.empty() && !std::filesystem::is_directory(options.resume, fault))
+    throw input_error("--resume: there is no directory '" + options.resume + "'");
+  check_output_directory("--checkpoint", options.checkpoint);
+  if (!outputs) return;
+  check_output_file("--json", options.json);
+  check_output_file("--csv", options.csv);
+  check_output_file("--plot", options.plot);
+  if (!options.plot.empty() && !have_gnuplot())
+    throw input_error("--plot: gnuplot is not installed (package gnuplot-nox)");
+}
+
+}  // namespace train

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "idx.hpp"
+
+namespace train {
+
+enum class Optimizer { adam, one_bit_adam, momentum_sgd };
+enum class Transport { threads, mpi };
+enum class Topology { scatter_gather, ring, all_gather };
+enum class Scale { rms, mean_abs };
+enum class Granularity { segment, block, whole };
+enum class NonFinite { raise, skip, zero };
+
+/// The word for a value on the command line and in reports, such as "one-bit-adam".
+const char* name(Optimizer value);
+const char* name(Transport value);
+const char* name(Topology value);
+const char* name(Scale value);
+const char* name(Granularity value);
+const char* name(NonFinite value);
+const char* name(Inputs value);
+
+/// The command line, checked. The defaults are those of `--help`.
+struct Options {
+  std::vector<Optimizer> optimizers{Optimizer::adam, Optimizer::one_bit_adam};  ///< no two alike
+  std::string model = "mlp";                                                    ///< "mlp" or "cnn"
+  std::string data = default_data_directory;
+  Inputs inputs = Inputs::normalized;
+
+  int ranks = 4;             ///< 1 to 64
+  bool ranks_given = false;  ///< under MPI the job's size counts, and a `--ranks` that differs is a mistake
+  Transport transport = Transport::threads;
+  double deadline = 60;  ///< seconds
+
+  int epochs = 10;
+  std::int64_t batch = 64;             ///< pictures per rank and step
+  double learning_rate = 1e-3;         ///< of the Adam family
+  double sgd_learning_rate = 0.05;     ///< of momentum-sgd
+  double learning_rate_warmup = 0.05;  ///< share of all steps, 0 to 1
+  double weight_decay = 0;
+  std::optional<double> clip_norm;
+  NonFinite on_non_finite = NonFinite::raise;
+  std::uint64_t seed = 1;
+
+  double warmup_fraction = 0.15;  ///< share of all steps that are dense, 0 to 1
+  Topology topology = Topology::scatter_gather;
+  Scale scale = Scale::rms;
+  Granularity granularity = Granularity::segment;
+  double update_clip = 10;  ///< may be infinite
+
+  std::string json, csv, plot;        ///< files to write, or empty
+  std::string checkpoint;             ///< directory, or empty
+  std::int64_t checkpoint_every = 0;  ///< steps; 0: at the end only
+  std::string resume;                 ///< directory, or empty
+  bool quiet = false;
+};
+
+/// Reads the command line. Writes the text of `--help` or `--version` to `out` and returns nothing where that
+/// was asked for: the program is then done, with exit code 0. Throws input_error with one clear line for
+/// whatever is unknown, malformed or out of range. Looks at no file.
+std::optional<Options> parse_options(int argc, const char* const* argv, std::FILE* out = stdout);
+
+/// Throws input_error with one clear line if the data directory or the directory to resume from is missing,
+/// an output could not be written at the end, or the picture could not be drawn. So hours of training are not
+/// lost to a slip of the pen. Creates nothing. Under MPI, the outputs concern rank 0 only.
+void check_files(const Options& options, bool outputs = true);
+
+}  // namespace train

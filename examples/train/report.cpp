@@ -1,0 +1,343 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "report.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cmath>
+#include <cstddef>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <utility>
+
+#include "idx.hpp"
+
+namespace train {
+namespace {
+
+std::vector<double> running_mean(const std::vector<double>& values) {
+  const std::size_t window =
+      static_cast<std::size_t>(smoothing_window(static_cast<std::int64_t>(values.size())));
+  std::vector<double> means(values.size());
+  // Summed afresh each time: a sliding sum would carry one infinite loss along for ever.
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const std::size_t first = i + 1 > window ? i + 1 - window : 0;
+    double sum = 0;
+    for (std::size_t k = first; k <= i; ++k) sum += values[k];
+    means[i] = sum / static_cast<double>(i + 1 - first);
+  }
+  return means;
+}
+
+std::string human_bytes(std::uint64_t bytes) {
+  if (bytes < 1000) return fmt::format("{} B", bytes);
+  constexpr std::array<const char*, 5> units{"kB", "MB", "GB", "TB", "PB"};
+  double value = static_cast<double>(bytes) / 1000;
+  std::size_t unit = 0;
+  for (; value >= 999.5 && unit + 1 < units.size(); ++unit) value /= 1000;
+  return fmt::format("{:.{}f} {}", value, value < 9.995 ? 2 : value < 99.95 ? 1 : 0, units[unit]);
+}
+
+std::string factor(double dense, double sent) {
+  if (!(sent > 0) || !(dense > 0)) return "-";
+  const double times = dense / sent;
+  return fmt::format("{:.{}f}x", times, times < 9.995 ? 2 : 1);
+}
+
+// Temporary files of several processes on one file system must not meet.
+std::string beside(const std::string& path) { return fmt::format("{}.{}.tmp", path, getpid()); }
+
+void move_into_place(const std::string& temporary, const std::string& path) {
+  if (std::rename(temporary.c_str(), path.c_str()) != 0) {
+    const std::string reason = std::strerror(errno);
+    std::remove(temporary.c_str());
+    throw input_error(path + ": can't be written: " + reason);
+  }
+}
+
+void write_whole(const std::string& path, const std::string& text) {
+  std::FILE* const file = std::fopen(path.c_str(), "wb");
+  if (!file) throw input_error(path + ": can't be written: " + std::strerror(errno));
+  const bool written = std::fwrite(text.data(), 1, text.size(), file) == text.size();
+  const int reason = errno;
+  if (std::fclose(file) != 0 || !written) {
+    std::remove(path.c_str());
+    throw input_error(path + ": can't be written: " + std::strerror(reason));
+  }
+}
+
+void write_beside(const std::string& path, const std::string& text) {
+  const std::string temporary = beside(path);
+  write_whole(temporary, text);
+  move_into_place(temporary, path);
+}
+
+// Runs gnuplot on a script without a shell, so that no character of a path means anything. Returns the wait
+// status, or -1 where gnuplot can't be started.
+int run_gnuplot(const std::string& argument, const std::string& output, const std::string& complaints) {
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+  posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, output.c_str(), O_WRONLY | O_CREAT | O_TRUNC,
+                                   0666);
+  posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, complaints.c_str(), O_WRONLY | O_CREAT | O_TRUNC,
+                                   0666);
+  std::string program = "gnuplot";
+  std::string script = argument;
+  std::array<char*, 3> arguments{program.data(), script.data(), nullptr};
+  pid_t child = 0;
+  const int fault = posix_spawnp(&child, "gnuplot", &actions, nullptr, arguments.data(), environ);
+  posix_spawn_file_actions_destroy(&actions);
+  if (fault != 0) return -1;
+  int status = 0;
+  while (waitpid(child, &status, 0) < 0)
+    if (errno != EINTR) return -1;
+  return status;
+}
+
+std::string read_whole(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+// Enough points for a smooth curve on both a linear and a logarithmic axis, few enough for a small picture.
+std::vector<std::size_t> points_to_draw(std::size_t steps) {
+  std::set<std::size_t> points;
+  constexpr int linear = 400;
+  constexpr int logarithmic = 150;
+  for (int i = 0; i <= linear; ++i)
+    points.insert(static_cast<std::size_t>(std::lround(static_cast<double>(steps - 1) * i / linear)));
+  for (int i = 0; i <= logarithmic; ++i)
+    points.insert(static_cast<std::size_t>(std::lround(
+                      std::pow(static_cast<double>(steps), static_cast<double>(i) / logarithmic))) -
+                  1);
+  return {points.begin(), points.end()};
+}
+
+std::string gnuplot_script(const std::vector<Run>& runs) {
+  // Okabe and Ito's colours, which the colour-blind tell apart too.
+  constexpr std::array<const char*, 6> colours{"#0072B2", "#D55E00", "#009E73",
+                                               "#CC79A7", "#E69F00", "#56B4E9"};
+  const bool seeds_differ =
+      std::any_of(runs.begin(), runs.end(), [&](const Run& run) { return run.seed != runs.front().seed; });
+
+  std::string data;
+  std::string by_step;
+  std::string by_bytes;
+  std::string lines_by_step;
+  std::string lines_by_bytes;
+  std::set<std::int64_t> starts;
+  std::int64_t longest = 1;
+  double lowest = HUGE_VAL;
+  double highest = 0;
+  const auto dashed_line = [](double x, int tag) {
+    return fmt::format(
+        "set arrow {} from {:.9g}, graph 0 to {:.9g}, graph 1 nohead lc rgb '#777777' lw 1.2 dt (7,5)\n", tag,
+        x, x);
+  };
+  for (std::size_t r = 0; r < runs.size(); ++r) {
+    const Run& run = runs[r];
+    const std::vector<double> loss = running_mean(run.train_loss);
+    const auto megabytes = [&run](std::size_t step) {
+      return step < run.bytes_after_step.size() ? static_cast<double>(run.bytes_after_step[step]) / 1e6 : 0.0;
+    };
+    std::string rows;
+    bool sends = false;
+    if (!loss.empty())
+      for (const std::size_t i : points_to_draw(loss.size())) {
+        if (!std::isfinite(loss[i]) || loss[i] <= 0) continue;
+        rows += fmt::format("{} {:.6g} {:.6g}\n", i + 1, loss[i], megabytes(i));
+        sends = sends || megabytes(i) > 0;
+        lowest = std::min(lowest, loss[i]);
+        highest = std::max(highest, loss[i]);
+      }
+    if (rows.empty()) continue;
+    longest = std::max(longest, static_cast<std::int64_t>(loss.size()));
+    data += fmt::format("$run{} << EOD\n{}EOD\n", r, rows);
+    const std::string title =
+        seeds_differ ? fmt::format("{}, seed {}", run.optimizer, run.seed) : run.optimizer;
+    const std::string style =
+        fmt::format("with lines lc rgb '{}' lw 2.4 title '{}'", colours[r % colours.size()], title);
+    by_step += fmt::format("{}$run{} using 1:2 {}", by_step.empty() ? "" : ", ", r, style);
+    if (sends)
+      by_bytes +=
+          fmt::format("{}$run{} using ($3 > 0 ? $3 : NaN):2 {}", by_bytes.empty() ? "" : ", ", r, style);
+    if (run.warmup_steps > 0 && run.warmup_steps < run.steps) {
+      if (starts.insert(run.warmup_steps).second)
+        lines_by_step += dashed_line(static_cast<double>(run.warmup_steps), static_cast<int>(r) + 1);
+      const double sent = megabytes(static_cast<std::size_t>(run.warmup_steps) - 1);
+      if (sent > 0) lines_by_bytes += dashed_line(sent, static_cast<int>(r) + 1);
+    }
+  }
+  if (by_step.empty()) throw input_error("there is no loss to plot");
+
+  std::string script = data;
+  script += fmt::format(
+      "set terminal svg size {},430 font 'Helvetica,14' background '#ffffff' linewidth 1\n"
+      "set encoding utf8\n"
+      "set multiplot layout 1,{} margins {},0.985,0.145,0.885 spacing 0.035\n"
+      "set border 3 lc rgb '#444444' lw 1\n"
+      "set tics nomirror out scale 0.6 textcolor rgb '#222222'\n"
+      "set grid xtics ytics lc rgb '#e4e4e4' lw 1 lt 1\n"
+      "set logscale y\n"
+      "set yrange [{:.6g}:{:.6g}]\n",
+      by_bytes.empty() ? 560 : 1040, by_bytes.empty() ? 1 : 2, by_bytes.empty() ? 0.125 : 0.07, lowest * 0.92,
+      highest * 1.08);
+  std::string ticks;
+  for (const double tick : {0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2,  0.25, 0.3,  0.4,
+                            0.5,   0.7,   1.0,   1.5,  2.0,  3.0,  5.0, 10.0, 20.0, 50.0, 100.0})
+    ticks += fmt::format("{}{}", ticks.empty() ? "" : ", ", tick);
+  script += fmt::format("set ytics ({})\nunset mytics\n", ticks);
+  script += fmt::format(
+      "set key top right Left reverse samplen 2.2 spacing 1.25 textcolor rgb '#222222'\n"
+      "set title 'Training loss against step' font 'Helvetica,16' offset 0,-0.3\n"
+      "set ylabel 'loss, mean of the last {} steps' offset 0.6,0\n"
+      "set xlabel 'step' offset 0,0.3\n"
+      "set xrange [0:{}]\n",
+      smoothing_window(longest), longest);
+  script += lines_by_step;
+  if (!starts.empty()) {
+    // To the left of a late line, lest it runs into the legend.
+    const bool late = *starts.begin() > longest * 2 / 5;
+    script += fmt::format(
+        "set label 1 'compression starts' at {}, graph 0.965 {} font 'Helvetica,12' textcolor rgb "
+        "'#555555'\n",
+        *starts.begin(), late ? "right offset -0.7,0" : "left offset 0.7,0");
+  }
+  script += "plot " + by_step + "\n";
+  if (!by_bytes.empty()) {
+    script +=
+        "unset arrow\nunset label 1\nunset ylabel\nunset key\n"
+        "set format y ''\n"
+        "set title 'Training loss against traffic' font 'Helvetica,16'\n"
+        "set xlabel 'megabytes sent per rank (logarithmic)'\n"
+        "set logscale x\nset xrange [*:*] noextend\nset format x '%g'\n";
+    script += lines_by_bytes;
+    script += "plot " + by_bytes + "\n";
+  }
+  return script + "unset multiplot\n";
+}
+
+}  // namespace
+
+std::int64_t smoothing_window(std::int64_t steps) { return std::max<std::int64_t>(1, steps / 50); }
+
+std::string format_table(const std::vector<Run>& runs) {
+  if (runs.empty()) return "";
+  constexpr const char* row =
+      "{:<13} {:>8} {:>7}  {:>8} {:>8}  {:>7} {:>7}  {:>8} {:>6} {:>6} {:>7}  {:>9}\n";
+  std::string text;
+  const Run& first = runs.front();
+  text += fmt::format("{} rank{} ({}), {}, seed {}, {} steps", first.ranks, first.ranks == 1 ? "" : "s",
+                      first.transport, first.topology, first.seed, first.steps);
+  for (const Run& run : runs)
+    if (run.warmup_steps > 0 && run.warmup_steps < run.steps) {
+      text += fmt::format(", compressed after step {}", run.warmup_steps);
+      break;
+    }
+  text += "\n\n";
+  text += fmt::format("{:<13} {:>8} {:>7}  {:>17}  {:>15}  {:>30}  {:>9}\n", "", "test", "final",
+                      "sent by each rank", "less than dense", "----------- seconds ----------", "ranks");
+  const std::size_t header = text.size();
+  text += fmt::format(row, "optimizer", "accuracy", "loss", "in all", "a step*", "in all", "a step*",
+                      "compute", "local", "comm.", "total", "identical");
+  text += std::string(text.size() - header - 1, '-') + "\n";
+  for (const Run& run : runs) {
+    const std::vector<double> loss = running_mean(run.train_loss);
+    const double dense_step = static_cast<double>(run.dense_bytes_per_step);
+    const double compressed = static_cast<double>(run.bytes_sent_per_compressed_step);
+    text += fmt::format(
+        row, run.optimizer, fmt::format("{:.2f} %", 100 * run.test_accuracy),
+        loss.empty() ? "-" : fmt::format("{:.4f}", loss.back()), human_bytes(run.bytes_sent_per_rank),
+        compressed > 0 ? human_bytes(run.bytes_sent_per_compressed_step) : "-",
+        factor(dense_step * static_cast<double>(run.steps), static_cast<double>(run.bytes_sent_per_rank)),
+        factor(dense_step, compressed), fmt::format("{:.1f}", run.seconds.compute),
+        fmt::format("{:.1f}", run.seconds.local_passes), fmt::format("{:.1f}", run.seconds.communication),
+        fmt::format("{:.1f}", run.seconds.total), run.ranks_agree ? "yes" : "NO");
+  }
+  return text + "* a compressed step\n";
+}
+
+void print_table(std::FILE* out, const std::vector<Run>& runs) {
+  const std::string text = format_table(runs);
+  std::fwrite(text.data(), 1, text.size(), out);
+  std::fflush(out);
+}
+
+void write_json(const std::string& path, const std::vector<Run>& runs) {
+  std::string text = "{\"runs\": [";
+  for (const Run& run : runs) {
+    const nlohmann::ordered_json object{
+        {"optimizer", run.optimizer},
+        {"transport", run.transport},
+        {"ranks", run.ranks},
+        {"topology", run.topology},
+        {"seed", run.seed},
+        {"steps", run.steps},
+        {"warmup_steps", run.warmup_steps},
+        {"test_accuracy", run.test_accuracy},
+        {"train_loss", run.train_loss},
+        {"bytes_sent_per_rank", run.bytes_sent_per_rank},
+        {"bytes_sent_per_compressed_step", run.bytes_sent_per_compressed_step},
+        {"dense_bytes_per_step", run.dense_bytes_per_step},
+        {"parameters_hash", run.parameters_hash},
+        {"ranks_agree", run.ranks_agree},
+        {"seconds",
+         {{"compute", run.seconds.compute},
+          {"local_passes", run.seconds.local_passes},
+          {"communication", run.seconds.communication},
+          {"total", run.seconds.total}}},
+    };
+    // One run a line: indented, the array of losses would take a line for each step.
+    text += (&run == &runs.front() ? "\n" : ",\n") + object.dump();
+  }
+  write_beside(path, text + "\n]}\n");
+}
+
+void write_csv(const std::string& path, const std::vector<Run>& runs) {
+  std::string text = "optimizer,seed,step,loss,bytes\n";
+  for (const Run& run : runs)
+    for (std::size_t i = 0; i < run.train_loss.size(); ++i)
+      text += fmt::format("{},{},{},{:.9g},{}\n", run.optimizer, run.seed, i + 1, run.train_loss[i],
+                          i < run.bytes_after_step.size() ? std::to_string(run.bytes_after_step[i]) : "");
+  write_beside(path, text);
+}
+
+void write_plot(const std::string& path, const std::vector<Run>& runs) {
+  if (runs.empty()) throw input_error("there is no run to plot");
+  const std::string script_file = beside(path + ".gnuplot");
+  const std::string complaints_file = beside(path + ".errors");
+  const std::string picture_file = beside(path);
+  write_whole(script_file, gnuplot_script(runs));
+  const int status = run_gnuplot(script_file, picture_file, complaints_file);
+  std::string complaints = read_whole(complaints_file);
+  std::string picture = read_whole(picture_file);
+  for (const std::string& file : {script_file, complaints_file, picture_file}) std::remove(file.c_str());
+
+  if (status == -1)
+    throw input_error(path + ": can't be drawn: gnuplot is not installed (package gnuplot-nox)");
+  if (status != 0 || picture.find("</svg>") == std::string::npos) {
+    std::replace(complaints.begin(), complaints.end(), '\n', ' ');
+    throw input_error(path + ": gnuplot failed: " + complaints);
+  }
+  // gnuplot takes a single font; browsers that lack it should fall back on something alike.
+  const std::string one_font = "font-family=\"Helvetica\"";
+  const std::string fonts = "font-family=\"Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif\"";
+  for (std::size_t at = 0; (at = picture.find(one_font, at)) != std::string::npos; at += fonts.size())
+    picture.replace(at, one_font.size(), fonts);
+  write_beside(path, picture);
+}
+
+bool have_gnuplot() { return run_gnuplot("--version", "/dev/null", "/dev/null") == 0; }
+
+}  // namespace train

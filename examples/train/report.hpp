@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+namespace train {
+
+/// Where the wall-clock time of a run went, on rank 0.
+struct Seconds {
+  double compute = 0;        ///< forward and backward passes
+  double local_passes = 0;   ///< the optimizer's own arithmetic
+  double communication = 0;  ///< sending, and waiting for others
+  double total = 0;
+};
+
+/// What one optimizer did. Bytes are those that one rank sends.
+struct Run {
+  std::string optimizer;
+  std::string transport;
+  int ranks = 1;
+  std::string topology;
+  std::uint64_t seed = 0;
+  std::int64_t steps = 0;
+  std::int64_t warmup_steps = 0;  ///< dense steps before compression starts; 0 or `steps` where it never does
+  double test_accuracy = 0;       ///< from 0 to 1
+  std::vector<double> train_loss;                    ///< of each step, mean over the ranks
+  std::uint64_t bytes_sent_per_rank = 0;             ///< over the whole run
+  std::uint64_t bytes_sent_per_compressed_step = 0;  ///< 0 where no step is compressed
+  std::uint64_t dense_bytes_per_step = 0;            ///< of a dense fp32 step of the same model and ranks
+  std::vector<std::uint64_t> bytes_after_step;       ///< sent by rank 0 up to the end of each step
+  std::string parameters_hash;
+  bool ranks_agree = false;  ///< all ranks hold the same parameters, to the bit
+  Seconds seconds;
+};
+
+/// Steps that the running mean of a loss covers: a fiftieth of all, at least one. The mean trails: it takes
+/// in the last so many steps, and fewer at the start.
+std::int64_t smoothing_window(std::int64_t steps);
+
+/// The table of the end, at most 120 columns wide. The final loss is the running mean at the last step;
+/// factors are bytes of dense steps over bytes sent.
+std::string format_table(const std::vector<Run>& runs);
+void print_table(std::FILE* out, const std::vector<Run>& runs);
+
+// Each of these writes beside FILE and renames, so FILE is whole or untouched, and throws input_error where
+// it can't be written.
+
+/// An object with `runs`: an array of objects with the members of Run by the same names, without
+/// `bytes_after_step`. A loss that is not finite is null.
+void write_json(const std::string& path, const std::vector<Run>& runs);
+
+/// One row for each step of each run: optimizer, seed, step (from 1), loss, bytes (sent by rank 0 so far).
+void write_csv(const std::string& path, const std::vector<Run>& runs);
+
+/// An SVG picture of the running mean of the loss, against the step and against megabytes sent (logarithmic),
+/// all runs together; dashed lines where compression starts. Needs the program gnuplot and throws input_error
+/// where that is missing or fails.
+void write_plot(const std::string& path, const std::vector<Run>& runs);
+
+/// Whether gnuplot can be started.
+bool have_gnuplot();
+
+}  // namespace train

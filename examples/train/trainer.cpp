@@ -1,0 +1,361 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cmath>
+#include <cstddef>
+#include <memory>
+#include <numbers>
+#include <numeric>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "any_optimizer.hpp"
+#include "model.hpp"
+#include "progress.hpp"
+#include "terse/core/draw.hpp"
+#include "terse/topology/all_gather.hpp"
+#include "terse/topology/ring.hpp"
+#include "terse/topology/scatter_gather.hpp"
+#include "transports.hpp"
+
+namespace train {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+/// When what happens.
+struct Schedule {
+  std::int64_t steps_per_epoch, steps, rate_warmup, freeze;
+
+  Schedule(const Options& options, int ranks, std::int64_t pictures)
+      : steps_per_epoch(pictures / (options.batch * ranks)),
+        steps(steps_per_epoch * options.epochs),
+        rate_warmup(share(options.learning_rate_warmup)),
+        freeze(std::max<std::int64_t>(1, share(options.warmup_fraction))) {}
+
+  /// A straight rise from almost 0 to 1, then a cosine down to almost 0. Steps count from 0.
+  double rate(std::int64_t step) const {
+    if (step < rate_warmup) return static_cast<double>(step + 1) / static_cast<double>(rate_warmup);
+    return (1 + std::cos(std::numbers::pi * static_cast<double>(step - rate_warmup) /
+                         static_cast<double>(steps - rate_warmup))) /
+           2;
+  }
+
+ private:
+  std::int64_t share(double of) const { return std::llround(of * static_cast<double>(steps)); }
+};
+
+/// One optimizer's run on one rank.
+template <terse::Transport T>
+class Trainer {
+  using Wire = terse::Metered<T>;
+
+ public:
+  Trainer(const Job& job, Optimizer kind, T& transport)
+      : job_(job),
+        options_(job.options),
+        kind_(kind),
+        rank_(transport.rank()),
+        ranks_(transport.size()),
+        side_(transport.split(0, rank_)),
+        wire_(transport.split(0, rank_)),
+        schedule_(options_, ranks_, job.training.count),
+        model_(options_.model, options_.seed),
+        optimizer_(make_optimizer()),
+        width_(job.training.rows * job.training.columns),
+        order_(static_cast<std::size_t>(job.training.count)),
+        images_(static_cast<std::size_t>(options_.batch * width_)),
+        labels_(static_cast<std::size_t>(options_.batch)) {
+    run_.optimizer = name(kind);
+    run_.transport = name(options_.transport);
+    run_.ranks = ranks_;
+    run_.topology = name(kind == Optimizer::one_bit_adam ? options_.topology : Topology::scatter_gather);
+    run_.seed = options_.seed;
+    run_.steps = schedule_.steps;
+    run_.warmup_steps = kind == Optimizer::one_bit_adam ? std::min(schedule_.freeze, run_.steps) : 0;
+  }
+
+  Run run() {
+    share_parameters();
+    std::int64_t done = resume();
+    Progress progress(rank_ == 0 && !options_.quiet, run_.optimizer, done, schedule_.steps, options_.epochs);
+    const std::int64_t first = done;
+    double recent = 0;  // running mean of rank 0's own loss
+    while (done < schedule_.steps) {
+      const Clock::time_point begin = Clock::now();
+      const double loss = train_step(done);
+      ++done;
+      const std::int64_t seen = std::min(done - first, smoothing_window(schedule_.steps));
+      recent += (loss - recent) / static_cast<double>(seen);
+      const bool last = done == schedule_.steps;
+      const bool save = !options_.checkpoint.empty() &&
+                        (last || (options_.checkpoint_every > 0 && done % options_.checkpoint_every == 0));
+      if (last || save || done % schedule_.steps_per_epoch == 0) collect_losses();
+      run_.seconds.total += seconds_since(begin);
+      if (save) save_checkpoint(done);
+      progress.update(done, recent, (done - first) * options_.batch * ranks_);
+    }
+    progress.finish();
+    evaluate();
+    compare_parameters();
+    total_bytes();
+    return std::move(run_);
+  }
+
+ private:
+  std::unique_ptr<AnyOptimizer> make_optimizer() {
+    if (kind_ != Optimizer::one_bit_adam)
+      return make_dense_optimizer(kind_, options_, wire_, model_.layout());
+    const auto freeze = static_cast<std::uint64_t>(schedule_.freeze);
+    switch (options_.topology) {
+      case Topology::ring:
+        return make_one_bit_adam<terse::Ring>(options_, freeze, wire_, model_.layout());
+      case Topology::all_gather:
+        return make_one_bit_adam<terse::AllGather>(options_, freeze, wire_, model_.layout());
+      case Topology::scatter_gather:
+        break;
+    }
+    return make_one_bit_adam<terse::ScatterGather>(options_, freeze, wire_, model_.layout());
+  }
+
+  double highest_rate() const {
+    return kind_ == Optimizer::momentum_sgd ? options_.sgd_learning_rate : options_.learning_rate;
+  }
+
+  /// Rank 0's parameters become everybody's: a step keeps ranks alike, but does not make them so.
+  void share_parameters() {
+    auto* const data = reinterpret_cast<std::byte*>(model_.parameters());
+    const auto bytes = static_cast<terse::index_t>(sizeof(float)) * model_.layout().size();
+    std::vector<terse::Send> sends;
+    std::vector<terse::Receive> receives;
+    if (rank_ != 0) receives.push_back({0, data, bytes});
+    if (rank_ == 0)
+      for (int peer = 1; peer < ranks_; ++peer) sends.push_back({peer, data, bytes});
+    side_.exchange(sends, receives, terse::Phase::setup).wait();
+  }
+
+  /// Shows everybody what each rank has.
+  template <class Value>
+  std::vector<Value> everyones(const Value& mine) {
+    terse::Assembly<Value, T> assembly(side_);
+    const std::span<const Value> values = assembly(side_, mine, terse::Phase::setup);
+    return {values.begin(), values.end()};
+  }
+
+  /// Steps that are done already.
+  std::int64_t resume() {
+    const auto saved = job_.resume.find(kind_);
+    const std::int64_t step = saved == job_.resume.end() ? 0 : saved->second.step;
+    for (const std::int64_t other : everyones(step))
+      if (other != step) throw input_error("--resume: not all ranks see the same checkpoints");
+    if (step == 0) return 0;
+    const SavedRun& state = saved->second;
+    try {
+      optimizer_->load(state.directory / rank_file(rank_, ranks_), model_.parameters());
+    } catch (const terse::checkpoint_error& fault) {
+      throw input_error(std::string("--resume: ") + fault.what());
+    } catch (const terse::mismatch_error& fault) {
+      throw input_error(std::string("--resume: ") + fault.what());
+    }
+    run_.train_loss = state.train_loss;
+    run_.bytes_after_step = state.bytes_after_step;
+    run_.seconds = state.seconds;
+    sent_ = state.sent[static_cast<std::size_t>(rank_)];
+    return step;
+  }
+
+  /// One step, counted from 0; returns this rank's loss.
+  double train_step(std::int64_t step) {
+    if (const std::int64_t epoch = step / schedule_.steps_per_epoch; epoch != epoch_) shuffle(epoch);
+    gather_batch(step % schedule_.steps_per_epoch);
+
+    const Clock::time_point begin = Clock::now();
+    const double loss = model_.train_batch(images_.data(), labels_.data(), options_.batch);
+    run_.seconds.compute += seconds_since(begin);
+
+    const bool dense = optimizer_->full_precision();
+    const std::uint64_t bytes_before = bytes_on_wire();
+    const double waited_before = wire_.traffic().seconds;
+    const Clock::time_point step_begin = Clock::now();
+    optimizer_->step(model_.parameters(), model_.gradients(),
+                     static_cast<float>(highest_rate() * schedule_.rate(step)));
+    const double waited = wire_.traffic().seconds - waited_before;
+    run_.seconds.local_passes += seconds_since(step_begin) - waited;
+    run_.seconds.communication += waited;
+
+    const std::uint64_t bytes = bytes_on_wire() - bytes_before;
+    std::uint64_t& largest = dense ? sent_.dense_step : sent_.compressed_step;
+    largest = std::max(largest, bytes);
+    sent_.bytes += bytes;
+    run_.bytes_after_step.push_back(sent_.bytes);
+    losses_.push_back(loss);
+    return loss;
+  }
+
+  /// What steps send; setting up is left out.
+  std::uint64_t bytes_on_wire() const {
+    const terse::Traffic& traffic = wire_.traffic();
+    return traffic[terse::Phase::agree].bytes_sent + traffic[terse::Phase::reduce].bytes_sent +
+           traffic[terse::Phase::spread].bytes_sent;
+  }
+
+  /// The order of an epoch, the same on all ranks and after a restart: a function of seed and epoch alone.
+  void shuffle(std::int64_t epoch) {
+    std::iota(order_.begin(), order_.end(), 0);
+    const terse::Draw draw =
+        terse::Draw::shared(options_.seed, static_cast<std::uint64_t>(epoch), terse::Purpose::shuffle);
+    for (std::size_t i = order_.size(); i-- > 1;) std::swap(order_[i], order_[draw.below(i + 1, i)]);
+    epoch_ = epoch;
+  }
+
+  /// This rank's contiguous share of the epoch's batch `index`.
+  void gather_batch(std::int64_t index) {
+    const auto first = static_cast<std::size_t>((index * ranks_ + rank_) * options_.batch);
+    for (std::size_t k = 0; k < labels_.size(); ++k) {
+      const std::int64_t picture = order_[first + k];
+      std::copy_n(job_.training.images.begin() + picture * width_, width_,
+                  images_.begin() + static_cast<std::ptrdiff_t>(k) * width_);
+      labels_[k] = job_.training.labels[static_cast<std::size_t>(picture)];
+    }
+  }
+
+  /// Rank 0 learns the mean of the losses since the last time.
+  void collect_losses() {
+    const std::size_t count = losses_.size();
+    const auto bytes = static_cast<terse::index_t>(count * sizeof(double));
+    std::vector<double> others(rank_ == 0 ? count * static_cast<std::size_t>(ranks_) : 0);
+    std::vector<terse::Send> sends;
+    std::vector<terse::Receive> receives;
+    if (rank_ != 0) sends.push_back({0, reinterpret_cast<const std::byte*>(losses_.data()), bytes});
+    if (rank_ == 0)
+      for (int peer = 1; peer < ranks_; ++peer)
+        receives.push_back(
+            {peer, reinterpret_cast<std::byte*>(others.data() + count * static_cast<std::size_t>(peer)),
+             bytes});
+    side_.exchange(sends, receives, terse::Phase::setup).wait();
+    if (rank_ == 0)
+      for (std::size_t k = 0; k < count; ++k) {
+        double sum = losses_[k];
+        for (std::size_t at = count + k; at < others.size(); at += count) sum += others[at];
+        run_.train_loss.push_back(sum / ranks_);
+      }
+    losses_.clear();
+  }
+
+  void save_checkpoint(std::int64_t step) {
+    const std::filesystem::path directory = step_directory(options_.checkpoint, kind_, step);
+    if (rank_ == 0) open_directory(directory);
+    terse::barrier(side_);
+    optimizer_->save(directory / rank_file(rank_, ranks_), model_.parameters());
+    const std::vector<Sent> sent = everyones(sent_);  // also says that all have written
+    if (rank_ == 0)
+      complete_directory({directory, step, run_.train_loss, run_.bytes_after_step, run_.seconds, sent},
+                         settings_of(options_, kind_, ranks_, job_.training.count));
+  }
+
+  /// Each rank looks at a part of the test set; all hold the same parameters.
+  void evaluate() {
+    const Dataset& test = job_.test;
+    const std::int64_t first = test.count * rank_ / ranks_;
+    const std::int64_t count = test.count * (rank_ + 1) / ranks_ - first;
+    const Evaluation mine =
+        model_.evaluate(test.images.data() + first * width_, test.labels.data() + first, count);
+    std::int64_t right = 0;
+    for (const std::int64_t one :
+         everyones<std::int64_t>(std::llround(mine.accuracy * static_cast<double>(count))))
+      right += one;
+    run_.test_accuracy =
+        static_cast<double>(right) / static_cast<double>(std::max<std::int64_t>(1, test.count));
+  }
+
+  void compare_parameters() {
+    run_.parameters_hash = terse::checkpoint::parameters_hash(
+        model_.layout(), terse::view<const float>(model_.parameters(), model_.layout().size()));
+    std::array<char, 32> mine{};
+    std::copy_n(run_.parameters_hash.begin(), std::min(mine.size(), run_.parameters_hash.size()),
+                mine.begin());
+    run_.ranks_agree = true;
+    for (const std::array<char, 32>& other : everyones(mine))
+      run_.ranks_agree = run_.ranks_agree && other == mine;
+  }
+
+  /// Ranks may differ a little, as chunks do; the largest counts.
+  void total_bytes() {
+    for (const Sent& sent : everyones(sent_)) {
+      run_.bytes_sent_per_rank = std::max(run_.bytes_sent_per_rank, sent.bytes);
+      run_.bytes_sent_per_compressed_step =
+          std::max(run_.bytes_sent_per_compressed_step, sent.compressed_step);
+      run_.dense_bytes_per_step = std::max(run_.dense_bytes_per_step, sent.dense_step);
+    }
+  }
+
+  const Job& job_;
+  const Options& options_;
+  const Optimizer kind_;
+  const int rank_, ranks_;
+  T side_;  // for what is no part of a step and is not counted
+  Wire wire_;
+  const Schedule schedule_;
+  Model model_;
+  const std::unique_ptr<AnyOptimizer> optimizer_;
+  const std::int64_t width_;  // of a picture
+  Run run_;
+  Sent sent_;
+  std::vector<double> losses_;  // of this rank, not yet collected
+
+  std::int64_t epoch_ = -1;
+  std::vector<std::int64_t> order_;
+  std::vector<float> images_;
+  std::vector<std::int64_t> labels_;
+};
+
+}  // namespace
+
+Job load_job(const Options& options, int ranks) {
+  Job job;
+  job.options = options;
+  job.ranks = ranks;
+  job.training = load_images_labels(options.data, true, options.inputs);
+  job.test = load_images_labels(options.data, false, options.inputs);
+  const std::int64_t pictures = job.training.count;
+  if (pictures < options.batch * ranks)
+    throw input_error(fmt::format("--batch: {} ranks of {} pictures each take more than the {} there are",
+                                  ranks, options.batch, pictures));
+  for (const Optimizer kind : options.optimizers) {
+    std::int64_t step = 0;
+    if (!options.resume.empty())
+      if (auto saved = find_saved_run(options.resume, kind, settings_of(options, kind, ranks, pictures))) {
+        step = saved->step;
+        job.resume[kind] = std::move(*saved);
+      }
+    if (!options.checkpoint.empty()) check_nothing_newer(options.checkpoint, kind, step);
+  }
+  if (!options.resume.empty() && job.resume.empty())
+    throw input_error("--resume: '" + options.resume + "' holds no complete checkpoint of these optimizers");
+  return job;
+}
+
+template <terse::Transport T>
+std::vector<Run> train_rank(const Job& job, T& transport) {
+  Model::pin_threads();
+  std::vector<Run> runs;
+  for (const Optimizer kind : job.options.optimizers) runs.push_back(Trainer<T>(job, kind, transport).run());
+  return runs;
+}
+
+template std::vector<Run> train_rank(const Job&, terse::Threads&);
+#ifdef TERSE_HAVE_MPI
+template std::vector<Run> train_rank(const Job&, terse::Mpi&);
+#endif
+
+}  // namespace train

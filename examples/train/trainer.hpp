@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <map>
+#include <vector>
+
+#include "idx.hpp"
+#include "options.hpp"
+#include "report.hpp"
+#include "saved_run.hpp"
+#include "terse/transport/concept.hpp"
+
+namespace train {
+
+/// What there is to do; all ranks of a process read the same one.
+struct Job {
+  Options options;
+  int ranks = 1;
+  Dataset training, test;
+  std::map<Optimizer, SavedRun> resume;  ///< where optimizers go on; the others start from the beginning
+};
+
+/// Reads the data and what is to be resumed. Throws input_error where any of it can't be used.
+Job load_job(const Options& options, int ranks);
+
+/// This rank's part in training with each optimizer in turn; collective. The runs are complete on rank 0. T
+/// is terse::Threads or, in a build with MPI, terse::Mpi. Throws what terse throws, and input_error for a
+/// checkpoint that can't be loaded.
+template <terse::Transport T>
+std::vector<Run> train_rank(const Job& job, T& transport);
+
+}  // namespace train

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstring>
+#include <exception>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "terse/checkpoint/safetensors.hpp"
+#include "terse/core/hash.hpp"
+#include "terse/core/type_name.hpp"
+#include "terse/core/view.hpp"
+#include "terse/transport/concept.hpp"
+
+// A rank's parameters and optimizer state in one safetensors file:
+//
+//     parameters.<segment>    F32, the segment's shape
+//     state.<part>            F32 or U64, flat, as the optimizer's walk shows it; scalars have no dimensions
+//     __metadata__            format, recipe, world, rank, step, seed, layout, digests, and for a part that
+//     begins within
+//                             the arena its first index, offset.<part>
+
+namespace terse::checkpoint {
+
+/// XXH3-128 of the parameters without padding, as 32 hex digits. Equal hashes mean equal bits.
+inline std::string parameters_hash(const Layout& layout, view<const float> parameters) {
+  detail::Digest digest;
+  for (const Segment& segment : layout.segments())
+    digest.add(parameters.data() + segment.offset, static_cast<std::size_t>(segment.count) * sizeof(float));
+  return digest.hex();
+}
+
+namespace detail {
+
+template <class T>
+constexpr const char* dtype_of() {
+  if constexpr (std::is_same_v<T, float>)
+    return "F32";
+  else {
+    static_assert(std::is_same_v<T, std::uint64_t>, "terse: state is float or uint64");
+    return "U64";
+  }
+}
+
+/// Lists the parts of a state as tensors.
+struct Collect {
+  std::vector<Tensor>& tensors;
+  Metadata& metadata;
+
+  template <class T>
+  void operator()(const std::string& name, view<T> part, index_t offset) const {
+    tensors.push_back({"state." + name,
+                       dtype_of<T>(),
+                       {part.size()},
+                       reinterpret_cast<const std::byte*>(part.data()),
+                       static_cast<std::size_t>(part.size()) * sizeof(T)});
+    if (offset != 0) metadata["offset." + name] = std::to_string(offset);
+  }
+  void operator()(const std::string& name, std::uint64_t& value) const {
+    tensors.push_back({"state." + name, "U64", {}, reinterpret_cast<const std::byte*>(&value), sizeof value});
+  }
+};
+
+/// Checks that a file has every part, or, with `apply`, copies them out.
+struct Restore {
+  const File& file;
+  bool apply;
+
+  template <class T>
+  void operator()(const std::string& name, view<T> part, index_t) const {
+    take(file.tensor("state." + name, dtype_of<T>(), {part.size()}), part.data());
+  }
+  void operator()(const std::string& name, std::uint64_t& value) const {
+    take(file.tensor("state." + name, "U64", {}), &value);
+  }
+  void take(std::span<const std::byte> from, void* to) const {
+    if (apply && !from.empty()) std::memcpy(to, from.data(), from.size());
+  }
+};
+
+template <class Optimizer>
+Metadata describe(Optimizer& optimizer) {
+  return {{"format", "terse checkpoint 1"},
+          {"recipe", type_name<decltype(optimizer.recipe)>()},
+          {"world", std::to_string(optimizer.size())},
+          {"rank", std::to_string(optimizer.rank())},
+          {"seed", std::to_string(optimizer.options().seed)},
+          {"layout", std::to_string(layout_hash(optimizer.layout()))}};
+}
+
+inline void restore_parameters(const File& file, const Layout& layout, view<float> parameters, bool apply) {
+  for (const Segment& segment : layout.segments()) {
+    const auto from = file.tensor("parameters." + segment.name, "F32", segment.shape);
+    if (apply && !from.empty()) std::memcpy(parameters.data() + segment.offset, from.data(), from.size());
+  }
+}
+
+}  // namespace detail
+
+/// Writes this rank's parameters and state to `file`, beside it first and then renamed, so that an older file
+/// stays whole until the new one is. Not collective. Throws checkpoint_error.
+template <class Optimizer>
+void save(const std::filesystem::path& file, Optimizer& optimizer, view<const float> parameters) {
+  std::vector<Tensor> tensors;
+  Metadata metadata = detail::describe(optimizer);
+  metadata["step"] = std::to_string(optimizer.steps());
+  for (const Segment& segment : optimizer.layout().segments())
+    tensors.push_back({"parameters." + segment.name, "F32", segment.shape,
+                       reinterpret_cast<const std::byte*>(parameters.data() + segment.offset),
+                       static_cast<std::size_t>(segment.count) * sizeof(float)});
+  optimizer.walk(detail::Collect{tensors, metadata});
+  write(file, tensors, std::move(metadata));
+}
+
+/// Reads what `save` wrote into an optimizer made alike. Collective: nothing changes on any rank unless every
+/// rank's file is good, belongs to it, and all are of one step. Otherwise every rank throws: checkpoint_error
+/// in its own words where its own file is at fault, else one that names the rank, and mismatch_error where
+/// the steps differ.
+template <class Optimizer>
+void load(const std::filesystem::path& file, Optimizer& optimizer, view<float> parameters) {
+  struct Verdict {
+    std::uint64_t good, step;
+  };
+  Verdict mine{0, 0};
+  std::optional<File> read;
+  std::exception_ptr failure;
+  try {
+    read.emplace(File::read(file));
+    for (const auto& [key, expected] : detail::describe(optimizer))
+      if (const std::string& found = read->metadata(key); found != expected)
+        detail::fail(
+            file, "was saved with another " + key + ": it says '" + found + "', this run '" + expected + "'");
+    optimizer.walk(detail::Restore{*read, false});
+    detail::restore_parameters(*read, optimizer.layout(), parameters, false);
+    std::memcpy(&mine.step, read->tensor("state.steps", "U64", {}).data(), sizeof mine.step);
+    if (read->metadata("step") != std::to_string(mine.step))
+      detail::fail(file, "disagrees with itself about its step");
+    mine.good = 1;
+  } catch (const error&) {
+    failure = std::current_exception();
+  }
+
+  using Channel = std::remove_reference_t<decltype(optimizer.channel())>;
+  Assembly<Verdict, Channel> everyone(optimizer.channel());
+  const auto verdicts = everyone(optimizer.channel(), mine, Phase::setup);
+  if (failure) std::rethrow_exception(failure);
+  for (std::size_t rank = 0; rank < verdicts.size(); ++rank)
+    if (verdicts[rank].good == 0)
+      throw checkpoint_error("rank " + std::to_string(rank) + " can't load its file; nothing was changed",
+                             optimizer.rank());
+  for (std::size_t rank = 0; rank < verdicts.size(); ++rank)
+    if (verdicts[rank].step != mine.step)
+      throw mismatch_error("rank " + std::to_string(rank) + " has a checkpoint of step " +
+                               std::to_string(verdicts[rank].step) + ", this rank of step " +
+                               std::to_string(mine.step) + "; nothing was changed",
+                           optimizer.rank());
+
+  optimizer.walk(detail::Restore{*read, true});
+  detail::restore_parameters(*read, optimizer.layout(), parameters, true);
+}
+
+}  // namespace terse::checkpoint

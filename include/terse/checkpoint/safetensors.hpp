@@ -1,0 +1,356 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <limits>
+#include <map>
+#include <memory>
+#include <new>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "terse/checkpoint/digest.hpp"
+#include "terse/checkpoint/file_io.hpp"
+#include "terse/core/layout.hpp"
+
+// Checkpoint files in the safetensors format, so that other tools read them, with two digests in their
+// metadata: "digest_data" is XXH3-128 of the data section; "digest_header" is XXH3-128 of everything before
+// it, taken with zeros for its own 32 digits. The digests find damage, not malice: whoever forges a file can
+// forge them too, so the reader checks every length all the same.
+
+namespace terse::checkpoint {
+
+static_assert(std::endian::native == std::endian::little && sizeof(std::size_t) == 8,
+              "checkpoints are written as they lie in the memory of a 64-bit little-endian machine");
+
+/// A named array inside a checkpoint. It is a view: the memory belongs to someone else.
+struct Tensor {
+  std::string name;                 ///< any UTF-8 but "__metadata__"
+  std::string dtype;                ///< "F32", "F64", "I64", "U64" or "U8"
+  std::vector<index_t> shape;       ///< the dimensions; empty for a scalar
+  const std::byte* data = nullptr;  ///< the elements in row-major order; may be null if there are none
+  std::size_t bytes = 0;            ///< product of `shape` times the size of an element
+};
+
+/// What a checkpoint says about itself, in UTF-8.
+using Metadata = std::map<std::string, std::string>;
+
+namespace detail {
+
+using Json = nlohmann::json;
+
+inline constexpr std::size_t max_header = 100'000'000;  // the bound that other readers of the format set
+inline constexpr std::size_t digits = 32;               // of a digest
+
+/// Quotes a name from an untrusted file for a message: short, and free of control characters.
+inline std::string quoted(const std::string& name) {
+  return Json(name.substr(0, 80)).dump(-1, ' ', true, Json::error_handler_t::replace);
+}
+
+inline std::string described(const std::string& dtype, const std::vector<index_t>& shape) {
+  std::string text = dtype + " [";
+  for (std::size_t d = 0; d < shape.size() && d < 16; ++d)
+    text += (d > 0 ? ", " : "") + std::to_string(shape[d]);
+  return text + (shape.size() > 16 ? ", ...]" : "]");
+}
+
+/// The size of a tensor; fails for an unknown dtype, a negative dimension and an overflow.
+inline std::size_t bytes_of(const std::filesystem::path& file, const std::string& name,
+                            const std::string& dtype, const std::vector<index_t>& shape) {
+  const bool wide = dtype == "F64" || dtype == "I64" || dtype == "U64";
+  std::size_t bytes = wide ? 8 : dtype == "F32" ? 4 : dtype == "U8" ? 1 : 0;
+  if (bytes == 0) fail(file, "tensor " + quoted(name) + " has the unknown dtype " + quoted(dtype));
+  for (const index_t extent : shape)
+    if (extent < 0 || __builtin_mul_overflow(bytes, static_cast<std::size_t>(extent), &bytes))
+      fail(file, "tensor " + quoted(name) + " has the impossible shape " + described(dtype, shape));
+  return bytes;
+}
+
+/// Where the digits of digest_header start in the header's text; npos if it has none. A comma right before a
+/// quote inside a string would end that string, so in valid JSON this finds a key, never a part of a string.
+inline std::size_t digest_position(const std::string& text) {
+  const std::string key = ",\"digest_header\":\"";
+  const std::size_t at = text.find(key);
+  return at == text.npos || text.size() - at < key.size() + digits ? text.npos : at + key.size();
+}
+
+inline std::string header_digest(const std::string& text, std::size_t position) {
+  const std::uint64_t length = text.size();
+  Digest digest;
+  digest.add(&length, sizeof length);
+  digest.add(text.data(), position);
+  digest.add(std::string(digits, '0').data(), digits);
+  digest.add(text.data() + position + digits, text.size() - position - digits);
+  return digest.hex();
+}
+
+/// The text of the header, padded and with its digests.
+inline std::string compose(const std::filesystem::path& file, const std::vector<Tensor>& tensors,
+                           Metadata metadata) {
+  Json header = Json::object();
+  Digest data;
+  std::size_t end = 0;
+  for (const Tensor& tensor : tensors) {
+    const std::string name = "tensor " + quoted(tensor.name);
+    if (tensor.name == "__metadata__" || header.contains(tensor.name)) fail(file, name + " is a taken name");
+    if (bytes_of(file, tensor.name, tensor.dtype, tensor.shape) != tensor.bytes)
+      fail(file, name + " has " + std::to_string(tensor.bytes) + " bytes, which is not the size of " +
+                     described(tensor.dtype, tensor.shape));
+    if (tensor.data == nullptr && tensor.bytes > 0) fail(file, name + " has no data");
+    const std::size_t begin = end;
+    if (__builtin_add_overflow(end, tensor.bytes, &end)) fail(file, "the tensors are too large together");
+    header[tensor.name] = {
+        {"dtype", tensor.dtype}, {"shape", tensor.shape}, {"data_offsets", Json::array({begin, end})}};
+    data.add(tensor.data, tensor.bytes);
+  }
+  metadata["digest_data"] = data.hex();
+  metadata["digest_header"] = std::string(digits, '0');
+  header["__metadata__"] = std::move(metadata);
+  std::string text;
+  try {
+    text = header.dump();
+  } catch (const Json::exception&) {
+    fail(file, "a tensor's name or the metadata is not UTF-8");
+  }
+  text.resize((text.size() + 7) / 8 * 8, ' ');
+  if (text.size() > max_header) fail(file, "the header would be longer than any reader accepts (100 MB)");
+  const std::size_t position = digest_position(text);
+  return text.replace(position, digits, header_digest(text, position));
+}
+
+/// Parses the header's text, strictly: no duplicate keys, no nesting deeper than the format has.
+inline Json parse(const std::filesystem::path& file, const std::string& text) {
+  std::vector<std::set<std::string>> keys;  // of the objects that are open
+  const auto watch = [&](int depth, Json::parse_event_t event, const Json& value) {
+    using Event = Json::parse_event_t;
+    if ((event == Event::object_start || event == Event::array_start) && depth > 2)
+      fail(file, "the header is nested too deeply");
+    if (event == Event::object_start) keys.emplace_back();
+    if (event == Event::object_end) keys.pop_back();
+    if (event == Event::key && !keys.back().insert(value.get<std::string>()).second)
+      fail(file, "the header has the key " + quoted(value.get<std::string>()) + " twice");
+    return true;
+  };
+  // The parser takes a zero byte for the end of the text, and skips a byte order mark.
+  if (text.front() != '{' || text.find('\0') != text.npos) fail(file, "the header is not a JSON object");
+  try {
+    return Json::parse(text, watch);
+  } catch (const Json::exception&) {
+    fail(file, "the header is not valid JSON");
+  }
+}
+
+/// A tensor's entry in the header: the view, without data yet, and the offset of its first byte.
+inline std::pair<std::size_t, Tensor> parse_tensor(const std::filesystem::path& file, const std::string& name,
+                                                   const Json& entry) {
+  const auto check = [&](bool good) {
+    if (!good) fail(file, "tensor " + quoted(name) + " has a malformed entry in the header");
+  };
+  check(entry.is_object() && entry.size() == 3 && entry.contains("dtype") && entry.contains("shape") &&
+        entry.contains("data_offsets"));
+  const Json& shape = entry["shape"];
+  const Json& offsets = entry["data_offsets"];
+  check(entry["dtype"].is_string() && shape.is_array() && offsets.is_array() && offsets.size() == 2 &&
+        offsets[0].is_number_unsigned() && offsets[1].is_number_unsigned());
+  Tensor tensor{name, entry["dtype"].get<std::string>(), {}, nullptr, 0};
+  for (const Json& extent : shape) {
+    check(extent.is_number_unsigned() && extent.get<std::uint64_t>() <= std::numeric_limits<index_t>::max());
+    tensor.shape.push_back(extent.get<index_t>());
+  }
+  tensor.bytes = bytes_of(file, name, tensor.dtype, tensor.shape);
+  const auto begin = offsets[0].get<std::size_t>(), end = offsets[1].get<std::size_t>();
+  if (end < begin || end - begin != tensor.bytes)
+    fail(file,
+         "tensor " + quoted(name) + " has offsets that do not fit " + described(tensor.dtype, tensor.shape));
+  return {begin, std::move(tensor)};
+}
+
+}  // namespace detail
+
+/// Writes a checkpoint, all or nothing: into a file beside the target, to disk, then over the target by
+/// renaming. Missing directories are made. The metadata gains "digest_data" and "digest_header", in place of
+/// any it has. Reads the tensors twice, without a copy; they must not change meanwhile.
+///
+/// Throws checkpoint_error for a tensor whose name is taken, whose dtype is unknown or whose bytes don't fit
+/// its shape, for text that is not UTF-8, and for whatever the file system refuses. The target is then as it
+/// was; only if the directory itself can't be flushed at the very end does the new file stand in its place.
+inline void write(const std::filesystem::path& file, const std::vector<Tensor>& tensors, Metadata metadata) {
+  static std::atomic<unsigned> counter{0};
+  const std::string header = detail::compose(file, tensors, std::move(metadata));
+  std::error_code code;
+  const std::filesystem::path directory = std::filesystem::absolute(file, code).parent_path();
+  if (code) detail::fail(file, "cannot find its directory: " + code.message());
+  detail::make_directories(file, directory);
+  const detail::Descriptor parent(detail::open_directory(file, directory));
+
+  // A crashed process may have had this id and left its partial file: that name is passed over.
+  std::filesystem::path partial;
+  int fd = -1;
+  do {
+    partial = file;
+    partial += ".partial" + std::to_string(::getpid()) + "-" + std::to_string(counter++);
+    fd = ::open(partial.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  } while (fd < 0 && errno == EEXIST);
+  detail::Descriptor out(fd);
+  if (fd < 0) detail::fail_errno(file, "cannot make a file beside it");
+  try {
+    const std::uint64_t length = header.size();
+    detail::write_all(file, fd, &length, sizeof length);
+    detail::write_all(file, fd, header.data(), header.size());
+    for (const Tensor& tensor : tensors) detail::write_all(file, fd, tensor.data, tensor.bytes);
+    detail::sync(file, fd);
+    if (!out.close()) detail::fail_errno(file, "cannot write");
+    if (::rename(partial.c_str(), file.c_str()) != 0) detail::fail_errno(file, "cannot be replaced");
+  } catch (...) {
+    ::unlink(partial.c_str());
+    throw;
+  }
+  detail::sync(file, parent.value());
+}
+
+/// A checkpoint in memory, verified to the last bit.
+class File {
+ public:
+  /// Reads and verifies a file that `write` wrote. The file is not trusted: no size that it declares is
+  /// believed before it fits the file's own. Throws checkpoint_error if anything is amiss, and if the file
+  /// does not fit into memory. Holds the data once.
+  static File read(const std::filesystem::path& file) {
+    try {
+      File result;
+      result.file_ = file;
+      result.load();
+      return result;
+    } catch (const std::bad_alloc&) {
+      detail::fail(file, "does not fit into memory");
+    }
+  }
+
+  /// All metadata, the digests included.
+  const Metadata& metadata() const noexcept { return metadata_; }
+  /// One value. Throws checkpoint_error if there is none of that name.
+  const std::string& metadata(const std::string& name) const {
+    const auto found = metadata_.find(name);
+    if (found == metadata_.end()) detail::fail(file_, "has no metadata " + detail::quoted(name));
+    return found->second;
+  }
+
+  /// Whether there is a tensor of that name.
+  bool contains(const std::string& name) const { return places_.count(name) > 0; }
+  /// The bytes of a tensor, which live as long as this file and start at a multiple of 64. Throws
+  /// checkpoint_error if the tensor is missing or has another dtype or shape.
+  std::span<const std::byte> tensor(const std::string& name, const std::string& dtype,
+                                    const std::vector<index_t>& shape) const {
+    const auto found = places_.find(name);
+    if (found == places_.end()) detail::fail(file_, "has no tensor " + detail::quoted(name));
+    const Tensor& place = tensors_[found->second];
+    if (place.dtype != dtype || place.shape != shape)
+      detail::fail(file_, "tensor " + detail::quoted(name) + ": expected " + detail::described(dtype, shape) +
+                              ", found " + detail::described(place.dtype, place.shape));
+    return {place.data, place.bytes};
+  }
+  /// All tensors in the order of their data; views into this file.
+  const std::vector<Tensor>& tensors() const noexcept { return tensors_; }
+
+ private:
+  /// The unit of memory: tensors start at lines of their own, however they lie in the file.
+  struct alignas(64) Line {
+    std::byte bytes[64];
+  };
+  static std::size_t lines_of(const Tensor& tensor) {
+    return tensor.bytes / sizeof(Line) + (tensor.bytes % sizeof(Line) != 0);
+  }
+
+  File() = default;
+
+  void load() {
+    // Not to hang where a pipe stands in the file's place.
+    const detail::Descriptor in(::open(file_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+    struct stat status {};
+    if (in.value() < 0 || ::fstat(in.value(), &status) != 0) detail::fail_errno(file_, "cannot open");
+    if (!S_ISREG(status.st_mode)) detail::fail(file_, "is not a regular file");
+    const std::size_t size = static_cast<std::size_t>(status.st_size);
+    std::uint64_t length = 0;
+    if (size < sizeof length) detail::fail(file_, "is too short to be one");
+    detail::read_all(file_, in.value(), &length, sizeof length);
+    if (length == 0 || length > size - sizeof length || length > detail::max_header)
+      detail::fail(file_, "has a header of " + std::to_string(length) + " bytes in a file of " +
+                              std::to_string(size) + " bytes, which cannot be");
+    std::string text(length, '\0');
+    detail::read_all(file_, in.value(), text.data(), length);
+    const std::size_t position = detail::digest_position(text);
+    if (position == text.npos) detail::fail(file_, "has no digest: it is damaged, or terse did not write it");
+    if (text.compare(position, detail::digits, detail::header_digest(text, position)) != 0)
+      detail::fail(file_, "is damaged: the header does not match its digest");
+    load_data(in.value(), place(detail::parse(file_, text), size - sizeof length - length));
+  }
+
+  /// Takes metadata and tensors from the header, and returns the lines of memory that the data needs.
+  std::size_t place(const nlohmann::json& header, std::size_t size) {
+    std::vector<std::pair<std::size_t, Tensor>> found;
+    for (const auto& [name, entry] : header.items()) {
+      if (name != "__metadata__") {
+        found.push_back(detail::parse_tensor(file_, name, entry));
+        continue;
+      }
+      if (!entry.is_object()) detail::fail(file_, "the metadata is malformed");
+      for (const auto& [key, value] : entry.items()) {
+        if (!value.is_string()) detail::fail(file_, "the metadata is malformed at " + detail::quoted(key));
+        metadata_[key] = value.get<std::string>();
+      }
+    }
+    // An empty tensor starts where the next one does, and comes first.
+    std::stable_sort(found.begin(), found.end(), [](const auto& a, const auto& b) {
+      return std::pair(a.first, a.second.bytes) < std::pair(b.first, b.second.bytes);
+    });
+    std::size_t end = 0, lines = 0;
+    for (auto& [begin, tensor] : found) {
+      if (begin != end)
+        detail::fail(file_, "tensor " + detail::quoted(tensor.name) + " starts at byte " +
+                                std::to_string(begin) + ", the one before it ends at " + std::to_string(end));
+      end += tensor.bytes;
+      lines += lines_of(tensor);
+      places_[tensor.name] = tensors_.size();
+      tensors_.push_back(std::move(tensor));
+    }
+    if (end != size)
+      detail::fail(file_, "holds " + std::to_string(size) + " bytes of data, but its header declares " +
+                              std::to_string(end));
+    return lines;
+  }
+
+  void load_data(int fd, std::size_t lines) {
+    lines_.reset(new Line[lines]);  // not make_unique, which would fill it with zeros first
+    detail::Digest digest;
+    Line* line = lines_.get();
+    for (Tensor& tensor : tensors_) {
+      auto* const data = reinterpret_cast<std::byte*>(line);
+      tensor.data = data;
+      // In parts, so that the digest finds them still in the cache.
+      for (std::size_t done = 0, part; done < tensor.bytes; done += part) {
+        part = std::min(tensor.bytes - done, std::size_t{1} << 18);
+        detail::read_all(file_, fd, data + done, part);
+        digest.add(data + done, part);
+      }
+      line += lines_of(tensor);
+    }
+    if (metadata("digest_data") != digest.hex())
+      detail::fail(file_, "is damaged: the data does not match its digest");
+  }
+
+  std::filesystem::path file_;
+  Metadata metadata_;
+  std::vector<Tensor> tensors_;
+  std::map<std::string, std::size_t> places_;  // by name, into `tensors_`
+  std::unique_ptr<Line[]> lines_;
+};
+
+}  // namespace terse::checkpoint

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#ifdef __FAST_MATH__
+#error "terse gives the same bits everywhere and can't do so under -ffast-math; compile without it"
+#endif
+
+/// Marks a function that runs on host and device.
+#ifdef __CUDACC__
+#define TERSE_HD __host__ __device__
+#else
+#define TERSE_HD
+#endif
+
+/// Arithmetic between these two is never contracted into fused multiply-adds, whatever the user's own flags
+/// say and without touching the user's own code. Device code needs -fmad=false, which the device dependency
+/// carries.
+#if defined(__clang__)
+#define TERSE_NUMERICS_BEGIN _Pragma("float_control(push)") _Pragma("clang fp contract(off)")
+#define TERSE_NUMERICS_END _Pragma("float_control(pop)")
+#elif defined(__GNUC__)
+#define TERSE_NUMERICS_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize(\"fp-contract=off\")")
+#define TERSE_NUMERICS_END _Pragma("GCC pop_options")
+#else
+#error "terse knows how to switch contraction off under g++ and clang++ only"
+#endif
+
+/// Promises that the iterations of the next loop over lanes do not depend on each other.
+#if defined(__clang__)
+#define TERSE_LANES _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define TERSE_LANES _Pragma("GCC ivdep")
+#endif
+
+/// For the inside of verbs: a functor's arithmetic belongs into the verb's loop at every optimization level.
+#define TERSE_INLINE inline __attribute__((always_inline))

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "terse/core/config.hpp"
+
+namespace terse {
+
+/// Philox4x32-10: 128 random bits as a pure function of a 128-bit counter and a 64-bit key.
+/// Source: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011, section 3.3.
+TERSE_HD constexpr std::array<std::uint32_t, 4> philox4x32(std::array<std::uint32_t, 4> counter,
+                                                           std::array<std::uint32_t, 2> key) {
+  for (int round = 0; round < 10; ++round) {
+    const std::uint64_t first = std::uint64_t{0xD2511F53} * counter[0];
+    const std::uint64_t second = std::uint64_t{0xCD9E8D57} * counter[2];
+    counter = {
+        static_cast<std::uint32_t>(second >> 32) ^ counter[1] ^ key[0], static_cast<std::uint32_t>(second),
+        static_cast<std::uint32_t>(first >> 32) ^ counter[3] ^ key[1], static_cast<std::uint32_t>(first)};
+    key = {key[0] + 0x9E3779B9, key[1] + 0xBB67AE85};
+  }
+  return counter;
+}
+
+/// What random numbers are for; one stream per purpose, so that adding a consumer changes no other.
+enum class Purpose : std::uint32_t { quantization = 1, selection = 2, matching = 3, shuffle = 4, user = 16 };
+
+/// A stateless random stream: each number is a function of (seed, rank or shared, step, purpose, index)
+/// alone. `shared` streams agree on all ranks (random-k needs that), `local` ones differ (stochastic rounding
+/// needs that).
+class Draw {
+ public:
+  static constexpr Draw shared(std::uint64_t seed, std::uint64_t step, Purpose purpose) {
+    return Draw(seed, 0, step, purpose);
+  }
+  static constexpr Draw local(std::uint64_t seed, int rank, std::uint64_t step, Purpose purpose) {
+    return Draw(seed, static_cast<std::uint32_t>(rank) + 1, step, purpose);
+  }
+
+  /// 128 bits for index `block` of this stream: eight elements' worth of 16 bits.
+  TERSE_HD constexpr std::array<std::uint32_t, 4> block(std::uint64_t block) const {
+    // The step's upper bits share a word with the rank; 2^40 steps and 2^24 ranks fit.
+    return philox4x32(
+        {static_cast<std::uint32_t>(block), static_cast<std::uint32_t>(block >> 32), low_, high_}, key_);
+  }
+  /// 64 random bits for `index`.
+  TERSE_HD constexpr std::uint64_t bits(std::uint64_t index) const {
+    const std::array<std::uint32_t, 4> words = block(index / 2);
+    return index % 2 == 0 ? words[0] | std::uint64_t{words[1]} << 32
+                          : words[2] | std::uint64_t{words[3]} << 32;
+  }
+  /// Uniform in [0, bound), bound > 0; the bias is below bound / 2^64.
+  constexpr std::uint64_t below(std::uint64_t bound, std::uint64_t index) const {
+    __extension__ using wide = unsigned __int128;
+    return static_cast<std::uint64_t>((wide{bits(index)} * bound) >> 64);
+  }
+
+ private:
+  constexpr Draw(std::uint64_t seed, std::uint32_t stream, std::uint64_t step, Purpose purpose)
+      : key_{static_cast<std::uint32_t>(seed),
+             static_cast<std::uint32_t>(seed >> 32) ^ (static_cast<std::uint32_t>(purpose) * 0x9E3779B1U)},
+        low_(static_cast<std::uint32_t>(step)),
+        high_(static_cast<std::uint32_t>(step >> 32) << 24 ^ stream) {}
+
+  std::array<std::uint32_t, 2> key_;
+  std::uint32_t low_;
+  std::uint32_t high_;
+};
+
+}  // namespace terse

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+
+namespace terse {
+
+/// Every exception that terse throws. `what()` reads "terse: rank 2, step 17: the sentence"; rank and step
+/// are -1 where the fault belongs to none.
+class error : public std::runtime_error {
+ public:
+  explicit error(const std::string& sentence, int rank = -1, std::int64_t step = -1)
+      : std::runtime_error(compose(sentence, rank, step)), rank_(rank), step_(step) {}
+
+  /// The rank that reports, or -1.
+  int rank() const noexcept { return rank_; }
+  /// The optimizer step in which it happened, or -1.
+  std::int64_t step() const noexcept { return step_; }
+
+ private:
+  static std::string compose(const std::string& sentence, int rank, std::int64_t step) {
+    std::string text = "terse: ";
+    if (rank >= 0) text += "rank " + std::to_string(rank) + (step >= 0 ? ", " : ": ");
+    if (step >= 0) text += "step " + std::to_string(step) + ": ";
+    return text + sentence;
+  }
+
+  int rank_;
+  std::int64_t step_;
+};
+
+/// A value that can't work: a negative size, a rate outside its range, a view of the wrong length.
+class usage_error : public error {
+ public:
+  using error::error;
+};
+
+/// A peer is dead, late or has thrown. The transport is unusable from here on.
+class peer_error : public error {
+ public:
+  peer_error(const std::string& sentence, int culprit, int rank, std::int64_t step = -1)
+      : error(sentence, rank, step), culprit_(culprit) {}
+
+  /// The rank that let the others down.
+  int culprit() const noexcept { return culprit_; }
+
+ private:
+  int culprit_;
+};
+
+/// The ranks were not set up alike: layout, recipe, world, seed, numerics or wire version differ.
+class mismatch_error : public error {
+ public:
+  using error::error;
+};
+
+/// A packet does not belong here: wrong length, step, sender or version.
+class wire_error : public error {
+ public:
+  using error::error;
+};
+
+/// A gradient held NaN or infinity on some rank, and the policy is to throw. All ranks throw it in the same
+/// step.
+class non_finite_error : public error {
+ public:
+  non_finite_error(const std::string& sentence, int culprit, int rank, std::int64_t step)
+      : error(sentence, rank, step), culprit_(culprit) {}
+
+  /// The first rank whose gradient was not finite.
+  int culprit() const noexcept { return culprit_; }
+
+ private:
+  int culprit_;
+};
+
+/// A checkpoint that can't be written, read or trusted.
+class checkpoint_error : public error {
+ public:
+  using error::error;
+};
+
+}  // namespace terse

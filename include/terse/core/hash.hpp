@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+#include "terse/core/layout.hpp"
+
+namespace terse {
+
+/// Mixes a value into a 64-bit hash (the finalizer of splitmix64). For fingerprints, not for security.
+constexpr std::uint64_t mix_hash(std::uint64_t hash, std::uint64_t value) {
+  hash ^= value + 0x9E3779B97F4A7C15 + (hash << 6) + (hash >> 2);
+  hash = (hash ^ (hash >> 30)) * 0xBF58476D1CE4E5B9;
+  hash = (hash ^ (hash >> 27)) * 0x94D049BB133111EB;
+  return hash ^ (hash >> 31);
+}
+constexpr std::uint64_t mix_hash(std::uint64_t hash, const char* text) {
+  for (; *text != '\0'; ++text) hash = mix_hash(hash, static_cast<unsigned char>(*text));
+  return hash;
+}
+
+/// Hash of names, shapes, rates and flags of all segments.
+inline std::uint64_t layout_hash(const Layout& layout) {
+  std::uint64_t hash = 0;
+  for (const Segment& segment : layout.segments()) {
+    hash = mix_hash(hash, segment.name.c_str());
+    for (const index_t extent : segment.shape) hash = mix_hash(hash, static_cast<std::uint64_t>(extent));
+    hash = mix_hash(hash, std::bit_cast<std::uint32_t>(segment.learning_rate_scale));
+    hash = mix_hash(hash, std::bit_cast<std::uint32_t>(segment.weight_decay));
+    hash = mix_hash(hash, segment.compress ? 1 : 0);
+  }
+  return hash;
+}
+
+}  // namespace terse

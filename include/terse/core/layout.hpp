@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "terse/core/error.hpp"
+
+// This header keeps to C++17, so that a translation unit held at C++17 by its framework can describe its
+// parameters.
+
+namespace terse {
+
+/// Counts and offsets of elements.
+using index_t = std::int64_t;
+
+/// Segments, chunks and pieces start at multiples of this many elements: one word of mask or sign bits.
+inline constexpr index_t alignment = 64;
+
+/// Rounds up to a multiple of `alignment`.
+constexpr index_t aligned(index_t count) { return (count + alignment - 1) / alignment * alignment; }
+
+/// A named tensor inside the flat arena of parameters.
+struct Segment {
+  std::string name;
+  std::vector<index_t> shape;     ///< the tensor's dimensions; empty for a scalar
+  float learning_rate_scale = 1;  ///< multiplies the recipe's learning rate here
+  float weight_decay = 1;         ///< multiplies the recipe's weight decay here; 0 switches it off
+  bool compress = true;           ///< false: travels dense, with a live variance
+  index_t offset = 0;             ///< first element in the arena; set by the layout
+  index_t count = 0;              ///< product of `shape`; set by the layout
+};
+
+/// A run of elements of one segment. Verbs pass it to functors beside the arena index.
+struct Piece {
+  index_t segment = 0;  ///< which segment of the layout
+  index_t offset = 0;   ///< first element in the arena, a multiple of `alignment`
+  index_t count = 0;    ///< elements, without padding
+};
+
+/// A list of pieces in the order of the arena. Padding belongs to no piece, so no functor ever sees it.
+class Range {
+ public:
+  Range() = default;
+  /// Throws usage_error for pieces that overlap, run backwards or start off the alignment.
+  explicit Range(std::vector<Piece> pieces) : pieces_(std::move(pieces)) {
+    index_t end = 0;
+    for (const Piece& piece : pieces_) {
+      if (piece.offset % alignment != 0 || piece.offset < end || piece.count < 0)
+        throw usage_error(
+            "a range's pieces must be in order, apart, and start at multiples of 64 elements; one starts "
+            "at " +
+            std::to_string(piece.offset));
+      end = piece.offset + piece.count;
+      elements_ += piece.count;
+    }
+  }
+
+  const std::vector<Piece>& pieces() const noexcept { return pieces_; }
+  /// Elements in all pieces together.
+  index_t elements() const noexcept { return elements_; }
+  /// First arena index, 0 for an empty range.
+  index_t begin_offset() const noexcept { return pieces_.empty() ? 0 : pieces_.front().offset; }
+  /// One past the last arena index, rounded up to the alignment.
+  index_t end_offset() const noexcept {
+    return pieces_.empty() ? 0 : aligned(pieces_.back().offset + pieces_.back().count);
+  }
+
+  /// Cuts the range into `parts` ranges of equal size: part r ends where the first (r + 1) / parts of the
+  /// elements end, rounded up to the alignment within its piece. Parts differ by less than `2 * alignment`
+  /// elements for each piece they touch; small ranges leave parts empty. All ranks cut alike.
+  std::vector<Range> cut(int parts) const {
+    std::vector<std::vector<Piece>> cuts(static_cast<std::size_t>(parts));
+    index_t before = 0;
+    int part = 0;
+    for (const Piece& piece : pieces_) {
+      index_t done = 0;
+      while (done < piece.count) {
+        const index_t goal = elements_ * (part + 1) / parts - before;
+        const index_t stop =
+            part + 1 == parts ? piece.count : std::min(piece.count, aligned(std::max(goal, done)));
+        if (stop > done)
+          cuts[static_cast<std::size_t>(part)].push_back({piece.segment, piece.offset + done, stop - done});
+        done = stop;
+        if (done < piece.count) ++part;
+      }
+      before += piece.count;
+    }
+    std::vector<Range> ranges;
+    ranges.reserve(cuts.size());
+    for (std::vector<Piece>& pieces : cuts) ranges.emplace_back(std::move(pieces));
+    return ranges;
+  }
+
+ private:
+  std::vector<Piece> pieces_;
+  index_t elements_ = 0;
+};
+
+/// Named segments over one flat arena of elements, each starting at a multiple of `alignment`.
+///
+///     terse::Layout layout;
+///     layout.add({"hidden.weight", {256, 784}});
+///     layout.add({"hidden.bias", {256}, /*learning_rate_scale=*/1, /*weight_decay=*/0});
+class Layout {
+ public:
+  /// Appends a segment and sets its offset and count. Throws usage_error for a negative dimension, a product
+  /// that overflows, or a name that is taken.
+  Layout& add(Segment segment) {
+    index_t count = 1;
+    for (const index_t extent : segment.shape) {
+      if (extent < 0) throw usage_error("segment '" + segment.name + "' has a negative dimension");
+      if (extent != 0 && count > (index_t{1} << 56) / extent)
+        throw usage_error("segment '" + segment.name + "' has too many elements");
+      count *= extent;
+    }
+    for (const Segment& other : segments_)
+      if (other.name == segment.name) throw usage_error("two segments are named '" + segment.name + "'");
+    segment.offset = size_;
+    segment.count = count;
+    size_ += aligned(count);
+    segments_.push_back(std::move(segment));
+    return *this;
+  }
+
+  /// One segment of `count` elements named "parameters".
+  static Layout flat(index_t count) {
+    Layout layout;
+    layout.add({"parameters", {count}});
+    return layout;
+  }
+
+  const std::vector<Segment>& segments() const noexcept { return segments_; }
+  std::vector<Segment>& segments() noexcept { return segments_; }
+  /// Elements of the arena, padding included: what a parameter or gradient view must hold.
+  index_t size() const noexcept { return size_; }
+
+  /// All segments, one piece each; empty segments have none.
+  Range range() const { return pieces_of(0, segments_.size()); }
+
+  /// Ranges of consecutive whole segments, each of at least `elements` elements but the last.
+  std::vector<Range> buckets(index_t elements) const {
+    std::vector<Range> ranges;
+    std::size_t begin = 0;
+    index_t held = 0;
+    for (std::size_t s = 0; s < segments_.size(); ++s) {
+      held += segments_[s].count;
+      if (held >= elements || s + 1 == segments_.size()) {
+        ranges.push_back(pieces_of(begin, s + 1));
+        begin = s + 1;
+        held = 0;
+      }
+    }
+    return ranges;
+  }
+
+  /// The pieces of `range` whose segment has `compress == wanted`.
+  Range filter(const Range& range, bool wanted) const {
+    std::vector<Piece> pieces;
+    for (const Piece& piece : range.pieces())
+      if (segments_[static_cast<std::size_t>(piece.segment)].compress == wanted) pieces.push_back(piece);
+    return Range(std::move(pieces));
+  }
+
+ private:
+  Range pieces_of(std::size_t begin, std::size_t end) const {
+    std::vector<Piece> pieces;
+    for (std::size_t s = begin; s < end; ++s)
+      if (segments_[s].count > 0)
+        pieces.push_back({static_cast<index_t>(s), segments_[s].offset, segments_[s].count});
+    return Range(std::move(pieces));
+  }
+
+  std::vector<Segment> segments_;
+  index_t size_ = 0;
+};
+
+}  // namespace terse

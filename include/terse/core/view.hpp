@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <memory>
+#include <new>
+#include <ranges>
+#include <span>
+#include <type_traits>
+#include <utility>
+
+#include "terse/core/config.hpp"
+#include "terse/core/layout.hpp"
+
+namespace terse {
+
+/// Where memory lives. Part of a view's type, so that a device pointer can't reach host code.
+namespace memory {
+struct host {};
+struct device {};
+}  // namespace memory
+
+/// Memory that holds `size` elements of T in memory space `Space`; does not own it.
+/// Host views come from any contiguous container; device views from a pointer and a size.
+template <class T, class Space = memory::host>
+class view {
+ public:
+  using element = T;
+  using space = Space;
+
+  view() = default;
+  TERSE_HD view(T* data, index_t size) : data_(data), size_(size) {}
+
+  /// A host view of a contiguous container: std::vector, std::span, std::array.
+  template <std::ranges::contiguous_range Container>
+  requires(std::same_as<Space, memory::host>&& std::convertible_to<
+           std::span<std::ranges::range_value_t<Container>>, std::span<std::remove_const_t<T>>>&&
+               std::is_convertible_v<decltype(std::ranges::data(std::declval<Container&>())), T*>)
+      view(Container&& container)  // NOLINT: a view is meant to be implicit
+      : data_(std::ranges::data(container)), size_(static_cast<index_t>(std::ranges::size(container))) {}
+
+  /// A view of mutable elements serves as a view of constant ones, in the same memory space only.
+  template <class U>
+  requires(std::is_const_v<T>&& std::same_as<U, std::remove_const_t<T>>) TERSE_HD view(view<U, Space> other)
+      : data_(other.data()), size_(other.size()) {}  // NOLINT: implicit
+
+  TERSE_HD T* data() const { return data_; }
+  TERSE_HD index_t size() const { return size_; }
+  TERSE_HD bool empty() const { return size_ == 0; }
+  TERSE_HD T& operator[](index_t i) const { return data_[i]; }
+
+  /// `count` elements from `offset`; the caller keeps within the size.
+  TERSE_HD view part(index_t offset, index_t count) const { return {data_ + offset, count}; }
+
+  /// Iteration for host code.
+  T* begin() const requires std::same_as<Space, memory::host> { return data_; }
+  T* end() const requires std::same_as<Space, memory::host> { return data_ + size_; }
+
+ private:
+  T* data_ = nullptr;
+  index_t size_ = 0;
+};
+
+/// What executor E reads.
+template <class E, class T = float>
+using in = view<const T, typename E::memory>;
+/// What executor E writes.
+template <class E, class T = float>
+using out = view<T, typename E::memory>;
+
+/// Owns zero-initialized elements of a trivial T in memory space `Space`. Move-only.
+template <class T, class Space = memory::host>
+class buffer;
+
+template <class T>
+class buffer<T, memory::host> {
+  static_assert(std::is_trivially_copyable_v<T>);
+  // One cache line, the widest vector register, and the first element of every aligned block of lanes.
+  static constexpr std::align_val_t alignment_bytes{64};
+
+ public:
+  buffer() = default;
+  explicit buffer(index_t size) : size_(size) {
+    if (size == 0) return;
+    data_ = static_cast<T*>(::operator new(static_cast<std::size_t>(size) * sizeof(T), alignment_bytes));
+    std::uninitialized_value_construct_n(data_, size);
+  }
+  buffer(buffer&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+  buffer& operator=(buffer&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(size_, other.size_);
+    return *this;
+  }
+  ~buffer() { ::operator delete(data_, alignment_bytes); }
+
+  index_t size() const { return size_; }
+  T* data() { return data_; }
+  const T* data() const { return data_; }
+  T& operator[](index_t i) { return data_[i]; }
+  const T& operator[](index_t i) const { return data_[i]; }
+  operator view<T>() { return {data_, size_}; }              // NOLINT: implicit, like a container's span
+  operator view<const T>() const { return {data_, size_}; }  // NOLINT: implicit
+  view<T> all() { return {data_, size_}; }
+  view<const T> all() const { return {data_, size_}; }
+
+ private:
+  T* data_ = nullptr;
+  index_t size_ = 0;
+};
+
+}  // namespace terse

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "terse/error_feedback/materialized.hpp"
+
+namespace terse {
+
+/// Forgets the error: y = message. Sound with unbiased compressors only.
+/// State: nothing that lasts; n floats hold y between the passes.
+struct None {
+  static constexpr bool corrects = false;
+
+  struct View : detail::Materialized {
+    TERSE_HD float compensate(index_t, float message) const { return message; }
+    TERSE_HD void commit(index_t, bool, float, float) const {}
+  };
+
+  template <Executor E>
+  struct State {
+    buffer<float, typename E::memory> message;
+    index_t begin = 0;
+
+    State(index_t begin_, index_t end) : message(end - begin_), begin(begin_) {}
+    View view() { return {{message.data(), begin}}; }
+    template <class Visit>
+    void walk(Visit&&) {}
+  };
+};
+
+}  // namespace terse

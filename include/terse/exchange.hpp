@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cmath>
+#include <string>
+#include <utility>
+
+#include "terse/topology/alone.hpp"
+#include "terse/topology/scatter_gather.hpp"
+
+namespace terse {
+
+/// What to do about gradients that are not finite. All ranks decide alike.
+///
+///   throw_   : every rank throws non_finite_error before any parameter changes
+///   skip     : no rank takes the step; costs a read-only pass and an 8-byte agreement before it
+///   zero     : the element's message counts as 0 on that rank
+enum class NonFinite { throw_, skip, zero };
+
+/// What holds for one step, on this rank.
+struct StepContext {
+  std::uint64_t step = 0;  ///< counts from 1
+  std::uint64_t seed = 0;
+  std::uint64_t agreement =
+      0;  ///< hash of the hyper-parameters in force; packets of other values are refused
+  NonFinite on_non_finite = NonFinite::throw_;
+};
+
+/// Sums are exact in fp32 order, whatever the compressed stage's topology: all-to-all, sum in rank order,
+/// all-gather. Alone stays alone.
+template <class T>
+struct DenseTopologyOf {
+  using type = ScatterGather;
+};
+template <>
+struct DenseTopologyOf<Alone> {
+  using type = Alone;
+};
+
+/// The shared middle of every optimizer: error feedback x compressor x topology x channel over one range.
+///
+/// `message` is evaluated exactly once for each element, piece by piece in an order that the topology
+/// chooses; `consume` is called exactly once for each element with the mean. Between the two nobody may
+/// change what `message` reads. Takes all memory, and a channel of its own, at construction (collective); a
+/// round allocates nothing.
+template <Compressor C, ErrorFeedback F, Topology P, Transport T, Executor E>
+class Exchange {
+  using Home = Station<C, F, T, E>;
+  using Round = typename P::template Round<C, F, T, E>;
+
+ public:
+  /// A round under way. It must be finished before the next one of this exchange starts.
+  template <class M>
+  class Pending {
+   public:
+    /// Settles a phase that is complete and posts the next, without waiting; true once `finish` will not
+    /// wait.
+    bool ready() {
+      if (!arrived_) arrived_ = owner_->round_.advance(owner_->home_, message_, false);
+      return arrived_;
+    }
+
+   private:
+    friend class Exchange;
+    Pending(Exchange* owner, M message) : owner_(owner), message_(message) {}
+    Exchange* owner_;
+    M message_;
+    bool arrived_ = false;
+  };
+
+  /// With `note` the dense part's squared norm travels in 8 bytes of each packet, see `mean_norm`.
+  Exchange(E executor, T& transport, const Layout& layout, const Range& range, const C& compressor,
+           bool note = false)
+      : home_(executor, transport.split(0, transport.rank()), compressor, layout, range, note),
+        round_(home_) {}
+
+  /// Evaluates and encodes this rank's message and posts the first phase.
+  template <class M>
+  Pending<M> start(const StepContext& context, Mask<typename E::memory> mask, const M& message) {
+    home_.step = context.step;
+    home_.check = context.agreement;
+    home_.mask = mask;
+    home_.draw = Draw::local(context.seed, home_.rank, context.step, Purpose::quantization);
+    home_.flags = PacketHeader::finite;
+    round_.start(home_, message);
+    return Pending<M>(this, message);
+  }
+
+  /// Waits for all packets; the mean can be consumed from here on. Throws non_finite_error, peer_error or
+  /// wire_error.
+  template <class M>
+  void arrive(const StepContext& context, Pending<M>& pending) {
+    while (!pending.arrived_) pending.arrived_ = round_.advance(home_, pending.message_, true);
+    if (home_.flags != PacketHeader::finite && context.on_non_finite == NonFinite::throw_)
+      throw non_finite_error("the gradient of rank " + std::to_string(home_.flags - 1) +
+                                 " is not finite (NaN, infinity, or a square that overflows)",
+                             home_.flags - 1, home_.rank, static_cast<std::int64_t>(context.step));
+  }
+
+  /// Hands the mean to `consumer`.
+  template <class Consumer>
+  void consume(const Consumer& consumer) {
+    round_.consume(home_, consumer);
+  }
+
+  template <class M, class Consumer>
+  void finish(const StepContext& context, Pending<M>& pending, const Consumer& consumer) {
+    arrive(context, pending);
+    consume(consumer);
+  }
+
+  /// start and finish in one.
+  template <class M, class Consumer>
+  void mix(const StepContext& context, Mask<typename E::memory> mask, const M& message,
+           const Consumer& consumer) {
+    auto pending = start(context, mask, message);
+    finish(context, pending, consumer);
+  }
+
+  /// Euclidean norm of the mean's dense part, equal on all ranks; after `arrive`, in an exchange with `note`.
+  double mean_norm() { return std::sqrt(round_.notes()); }
+
+  const Plan& plan() const { return home_.plan; }
+
+  template <class Visit>
+  void walk(Visit&& visit) {
+    home_.codec.walk(visit);
+    round_.walk(visit);
+  }
+
+ private:
+  Home home_;
+  Round round_;
+};
+
+}  // namespace terse

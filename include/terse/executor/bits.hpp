@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#ifdef __SSE2__
+#include <immintrin.h>
+#endif
+
+namespace terse::detail {
+
+// Units compiled for different instruction sets may meet in one program; each gets functions of its own.
+#if defined(__AVX512BW__)
+inline namespace avx512 {
+#elif defined(__AVX2__)
+inline namespace avx2 {
+#elif defined(__SSE2__)
+inline namespace sse2 {
+#else
+inline namespace portable {
+#endif
+
+/// Lanes of a block: one word of bits.
+inline constexpr int lanes = 64;
+
+/// Bit l of the result is bit `bit` of byte l.
+inline std::uint64_t gather_bits(const std::uint8_t* bytes, int bit) {
+#if defined(__AVX512BW__)
+  return _mm512_test_epi8_mask(_mm512_loadu_si512(bytes), _mm512_set1_epi8(static_cast<char>(1 << bit)));
+#elif defined(__AVX2__)
+  const auto half = [&](int begin) {
+    const __m256i value = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(bytes + begin));
+    // Moves the wanted bit to each byte's top; what enters a byte from its neighbour stays below the top.
+    return static_cast<std::uint32_t>(_mm256_movemask_epi8(_mm256_slli_epi16(value, 7 - bit)));
+  };
+  return half(0) | std::uint64_t{half(32)} << 32;
+#elif defined(__SSE2__)
+  std::uint64_t word = 0;
+  for (int begin = 0; begin < lanes; begin += 16) {
+    const __m128i value = _mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes + begin));
+    const int mask = _mm_movemask_epi8(_mm_slli_epi16(value, 7 - bit));
+    word |= static_cast<std::uint64_t>(static_cast<std::uint32_t>(mask)) << begin;
+  }
+  return word;
+#else
+  std::uint64_t word = 0;
+  for (int l = 0; l < lanes; ++l) word |= static_cast<std::uint64_t>((bytes[l] >> bit) & 1) << l;
+  return word;
+#endif
+}
+
+/// Byte l becomes 1 where bit l of `word` is set, else 0.
+inline void spread_bits(std::uint64_t word, std::uint8_t* bytes) {
+#if defined(__AVX512BW__)
+  _mm512_storeu_si512(bytes, _mm512_maskz_set1_epi8(word, 1));
+#elif defined(__AVX2__)
+  const __m256i select = _mm256_set1_epi64x(static_cast<long long>(0x8040201008040201));
+  const __m256i replicate = _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303);
+  for (int half = 0; half < 2; ++half) {
+    const __m256i four = _mm256_set1_epi32(static_cast<int>(word >> (32 * half)));
+    const __m256i bit = _mm256_and_si256(_mm256_shuffle_epi8(four, replicate), select);
+    const __m256i one = _mm256_and_si256(_mm256_cmpeq_epi8(bit, select), _mm256_set1_epi8(1));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(bytes + 32 * half), one);
+  }
+#elif defined(__SSE2__)
+  const __m128i select = _mm_set1_epi64x(static_cast<long long>(0x8040201008040201));
+  const __m128i all = _mm_set1_epi64x(static_cast<long long>(word));
+  const __m128i twice = _mm_unpacklo_epi8(all, all);  // bytes 0 0 1 1 2 2 ... 7 7
+  const __m128i low = _mm_unpacklo_epi16(twice, twice), high = _mm_unpackhi_epi16(twice, twice);
+  const auto store = [&](int begin, __m128i eight) {
+    const __m128i one = _mm_and_si128(_mm_cmpeq_epi8(_mm_and_si128(eight, select), select), _mm_set1_epi8(1));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(bytes + begin), one);
+  };
+  store(0, _mm_unpacklo_epi32(low, low));
+  store(16, _mm_unpackhi_epi32(low, low));
+  store(32, _mm_unpacklo_epi32(high, high));
+  store(48, _mm_unpackhi_epi32(high, high));
+#else
+  for (int l = 0; l < lanes; ++l) bytes[l] = static_cast<std::uint8_t>((word >> l) & 1);
+#endif
+}
+
+}  // inline namespace of the instruction set
+}  // namespace terse::detail

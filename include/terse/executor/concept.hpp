@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <bit>
+#include <concepts>
+#include <cstdint>
+#include <limits>
+
+#include "terse/core/config.hpp"
+#include "terse/core/layout.hpp"
+#include "terse/core/view.hpp"
+
+namespace terse {
+
+/// An executor says where functors run. It is a small copyable value with a static memory space; the verbs
+/// `for_each`, `reduce`, `store`, `pack`, `reduce_pack`, `copy` and `fill` are overloaded on it.
+template <class E>
+concept Executor = std::copyable<E> && requires {
+  typename E::memory;
+};
+
+// The verbs that callers give template arguments, so that their names are known as templates;
+// argument-dependent lookup finds the executor's own.
+template <class Statistic>
+void reduce() = delete;
+template <class Statistic>
+void store() = delete;
+template <int Bits, bool Stochastic>
+void pack() = delete;
+template <class Statistic, int Bits, bool Stochastic>
+void reduce_pack() = delete;
+
+/// How a range falls into units, each with a scale of its own: `size` elements from the start of each piece
+/// (0: the whole piece), or one unit for the whole range.
+struct Units {
+  index_t size = 0;
+  bool whole = false;
+
+  /// Units in a piece of `count` elements, where units don't span pieces.
+  TERSE_HD constexpr index_t in_piece(index_t count) const {
+    return size == 0 ? 1 : (count + size - 1) / size;
+  }
+  index_t in_range(const Range& range) const {
+    if (whole) return 1;
+    index_t units = 0;
+    for (const Piece& piece : range.pieces()) units += in_piece(piece.count);
+    return units;
+  }
+};
+
+/// Which elements take part: bit i % 64 of word i / 64 stands for arena index i. Without words all do. Verbs
+/// hand the bit to functors as `keep`; masked elements don't enter a statistic or its count.
+template <class Space>
+struct Mask {
+  const std::uint64_t* words = nullptr;
+
+  /// The word that begins at arena index `i`, a multiple of 64.
+  TERSE_HD std::uint64_t word(index_t i) const {
+    return words == nullptr ? ~std::uint64_t{0} : words[i / alignment];
+  }
+};
+
+/// Nothing comes in: functors are called without a sum.
+struct NoPackets {};
+
+/// What came from peers, over the range that the verb runs on. Functors receive, per element, the sum over
+/// the packets, in the order given, of weight * Code::value(code, scale).
+template <class Code>
+struct Packets {
+  struct Source {
+    const std::byte* codes = nullptr;
+    const typename Code::Scale* scales = nullptr;
+    float weight = 1;
+  };
+  const Source* sources = nullptr;
+  int count = 0;
+  Units units;
+};
+
+/// Bytes that `count` elements of one piece take in a packet. Up to 7 bits a code, block after block of 64
+/// elements, each as one 64-bit word per bit, lowest bit first: element i of a piece with 1-bit codes is bit
+/// i % 8 of byte i / 8. Codes of 8, 16 and 32 bits stand one after the other. The piece ends at a multiple of
+/// 8 bytes.
+template <int Bits>
+constexpr index_t code_bytes(index_t count) {
+  static_assert((Bits >= 1 && Bits <= 8) || Bits == 16 || Bits == 32, "codes have 1 to 8, 16 or 32 bits");
+  if constexpr (Bits < 8) return aligned(count) / 8 * Bits;
+  return (count * (Bits / 8) + 7) / 8 * 8;
+}
+
+/// Functors may have `enter(piece)`, which verbs call on their copy before they run elements of that piece:
+/// the place to read scalars that hold for the whole piece.
+template <class F>
+TERSE_HD constexpr void enter(F& f, const Piece& piece) {
+  if constexpr (requires { f.enter(piece); }) f.enter(piece);
+}
+
+/// What a reduction's functor returns: the value, and 1 where its input was not finite.
+struct Sample {
+  float value = 0;
+  float bad = 0;
+};
+
+/// |x|, vectorizable and usable in constant expressions.
+TERSE_HD constexpr float magnitude(float x) {
+  return std::bit_cast<float>(std::bit_cast<std::uint32_t>(x) & 0x7FFFFFFFU);
+}
+
+/// keep ? x : otherwise, by bits: g++ would turn the plain form back into a branch, since x may trap, and not
+/// vectorize the loop around it. For functors with a mask.
+TERSE_HD constexpr float keep_if(bool keep, float x, float otherwise = 0) {
+  const std::uint32_t all = 0U - static_cast<std::uint32_t>(keep);
+  return std::bit_cast<float>((std::bit_cast<std::uint32_t>(x) & all) |
+                              (std::bit_cast<std::uint32_t>(otherwise) & ~all));
+}
+
+/// 0 in the place of NaN and infinity, and a note of it.
+TERSE_HD constexpr Sample sanitized(float x) {
+  // NaN fails every comparison. One comparison of the magnitude: two would become branches under clang.
+  const bool finite = magnitude(x) <= std::numeric_limits<float>::max();
+  return {finite ? x : 0.0F, finite ? 0.0F : 1.0F};
+}
+
+/// Elements of one block of a reduction.
+inline constexpr index_t reduction_block = 4096;
+
+/// Floats of scratch that `reduce<Statistic>` needs for units of up to `count` elements.
+template <class Statistic>
+constexpr index_t reduction_scratch(index_t count) {
+  return (Statistic::width + 1) * ((count + reduction_block - 1) / reduction_block);
+}
+
+}  // namespace terse

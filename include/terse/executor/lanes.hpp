@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "terse/core/draw.hpp"
+#include "terse/executor/bits.hpp"
+#include "terse/executor/concept.hpp"
+
+// How the host executor walks: blocks of 64 lanes, what comes in (packets), what goes out (sinks).
+
+namespace terse {
+
+using HostMask = Mask<memory::host>;
+
+TERSE_NUMERICS_BEGIN
+
+namespace detail {
+
+/// Hides an array of lanes from the optimizer for a moment. clang would otherwise forward lane 0 from the
+/// loop that wrote it into the loop that reads it, peel that lane off and give up on vectorizing the rest.
+template <class Array>
+inline void opaque(Array& array) {
+  asm("" : "+m"(array));  // NOLINT: no instruction
+}
+
+/// Walks through the packets in step with the verb: pieces in order, units in order within them.
+template <class Incoming>
+struct Cursor;
+
+template <>
+struct Cursor<NoPackets> {
+  explicit Cursor(NoPackets) {}
+  void next_piece(index_t) {}
+  void next_unit() {}
+};
+
+template <class Code>
+struct Cursor<Packets<Code>> {
+  explicit Cursor(Packets<Code> given) : packets(given) {}
+  /// The piece of `count` elements just done is left behind.
+  void next_piece(index_t count) { offset += code_bytes<Code::bits>(count); }
+  void next_unit() { unit += packets.units.whole ? 0 : 1; }
+
+  /// sum[l] for the block of `count` lanes that starts `begin` elements into the piece.
+  TERSE_INLINE void load(index_t begin, int count, float (&sum)[lanes]) const {
+    for (int k = 0; k < packets.count; ++k) {
+      const auto& source = packets.sources[k];
+      const typename Code::Scale scale =
+          source.scales == nullptr ? typename Code::Scale{} : source.scales[unit];
+      if constexpr (Code::bits < 8) {
+        alignas(64) std::uint8_t code[lanes];
+        unpack_planes(source.codes + offset + begin / 8 * Code::bits, code);
+        opaque(code);
+        // All 64 lanes, whatever the count: the piece's last block is padded on the wire.
+        add(k, sum, lanes, source.weight, scale, code);
+      } else {
+        const Element* code = reinterpret_cast<const Element*>(source.codes + offset) + begin;
+        if (count == lanes)
+          add(k, sum, lanes, source.weight, scale, code);
+        else
+          add(k, sum, count, source.weight, scale, code);
+      }
+      opaque(sum);
+    }
+  }
+
+  Packets<Code> packets;
+  index_t offset = 0;
+  index_t unit = 0;
+
+ private:
+  using Element = std::conditional_t<(Code::bits <= 8), std::uint8_t,
+                                     std::conditional_t<Code::bits == 16, std::uint16_t, std::uint32_t>>;
+
+  static void unpack_planes(const std::byte* planes, std::uint8_t* code) {
+    std::uint64_t word;
+    std::memcpy(&word, planes, sizeof word);
+    spread_bits(word, code);
+    for (int bit = 1; bit < Code::bits; ++bit) {
+      alignas(64) std::uint8_t plane[lanes];
+      std::memcpy(&word, planes + 8 * bit, sizeof word);
+      spread_bits(word, plane);
+      for (int l = 0; l < lanes; ++l) code[l] = static_cast<std::uint8_t>(code[l] | plane[l] << bit);
+    }
+  }
+
+  static void add(int k, float* sum, int count, float weight, typename Code::Scale scale,
+                  const Element* code) {
+    if (k == 0) TERSE_LANES
+    for (int l = 0; l < count; ++l) sum[l] = weight * Code::value(code[l], scale);
+    else TERSE_LANES
+    for (int l = 0; l < count; ++l) sum[l] += weight * Code::value(code[l], scale);
+  }
+};
+
+/// Packets' units decide how a verb walks; without packets whole pieces do.
+inline Units units_of(NoPackets) { return {}; }
+template <class Code>
+Units units_of(Packets<Code> packets) {
+  return {packets.units.whole ? 0 : packets.units.size, false};
+}
+
+/// Has `sink` call f(piece, i, keep[, sum]) for each lane of one block. Separate loops with constant bounds,
+/// because compilers vectorize those even at -O2.
+template <class F, class Sink, class... Sum>
+TERSE_INLINE void run_block(const Piece& piece, index_t first, int count, std::uint64_t word, F& f,
+                            Sink& sink, const Sum*... sum) {
+  if (count == lanes && word == ~std::uint64_t{0}) {
+    TERSE_LANES
+    for (int l = 0; l < lanes; ++l) sink(l, f, piece, first + l, true, sum[l]...);
+    return;
+  }
+  alignas(64) std::uint8_t keep[lanes];
+  spread_bits(word, keep);
+  opaque(keep);
+  if (count == lanes) {
+    TERSE_LANES
+    for (int l = 0; l < lanes; ++l) sink(l, f, piece, first + l, keep[l] != 0, sum[l]...);
+  } else {
+    for (int l = 0; l < count; ++l) sink(l, f, piece, first + l, keep[l] != 0, sum[l]...);
+  }
+}
+
+/// Runs the elements [begin, end) of a piece, block by block; `begin` is a multiple of 64.
+template <class Incoming, class F, class Sink>
+TERSE_INLINE void sweep(const Piece& piece, index_t begin, index_t end, HostMask mask,
+                        const Cursor<Incoming>& incoming, F f, Sink& sink) {
+  enter(f, piece);
+  for (index_t b = begin; b < end; b += lanes) {
+    const int count = static_cast<int>(std::min<index_t>(lanes, end - b));
+    const index_t first = piece.offset + b;
+    sink.prepare(first);
+    if constexpr (std::is_same_v<Incoming, NoPackets>) {
+      run_block(piece, first, count, mask.word(first), f, sink);
+    } else {
+      alignas(64) float sum[lanes];
+      incoming.load(b, count, sum);
+      run_block(piece, first, count, mask.word(first), f, sink, sum);
+    }
+    sink.flush(b, count);
+  }
+}
+
+/// The sink of verbs that have no result.
+struct CallOnly {
+  void prepare(index_t) {}
+  template <class F, class... Sum>
+  TERSE_INLINE void operator()(int, F& f, const Piece& piece, index_t i, bool keep, Sum... sum) {
+    f(piece, i, keep, sum...);
+  }
+  void flush(index_t, int) {}
+};
+
+/// 64 accumulators per component of a statistic; the last component counts what was not finite. With Store
+/// the samples also go to `wire`, the piece's place in a packet.
+template <class Statistic, bool Store>
+struct Accumulate {
+  float* wire;
+  alignas(64) float lane[Statistic::width + 1][lanes];
+
+  explicit Accumulate(float* wire_) : wire(wire_) {
+    for (int c = 0; c < Statistic::width; ++c)
+      for (float& value : lane[c]) value = Statistic::initial;
+    for (float& value : lane[Statistic::width]) value = 0;
+  }
+  void prepare(index_t) {}
+  template <class F, class... Sum>
+  TERSE_INLINE void operator()(int l, F& f, const Piece& piece, index_t i, bool keep, Sum... sum) {
+    const Sample sample = f(piece, i, keep, sum...);
+    if constexpr (Store) wire[i - piece.offset] = sample.value;
+    float term[Statistic::width];
+    Statistic::terms(sample.value, term);
+    for (int c = 0; c < Statistic::width; ++c)
+      lane[c][l] = Statistic::join(lane[c][l], keep_if(keep, term[c], Statistic::initial));
+    lane[Statistic::width][l] += sample.bad;
+  }
+  void flush(index_t, int) { opaque(lane); }
+
+  /// By halves, the same tree on every executor.
+  void finish(float* total, index_t stride) {
+    for (int half = lanes / 2; half > 0; half /= 2)
+      for (int c = 0; c <= Statistic::width; ++c)
+        for (int l = 0; l < half; ++l)
+          lane[c][l] = c < Statistic::width ? Statistic::join(lane[c][l], lane[c][l + half])
+                                            : lane[c][l] + lane[c][l + half];
+    for (int c = 0; c <= Statistic::width; ++c) total[c * stride] = lane[c][0];
+  }
+};
+
+/// The sink that packs what f(piece, i, keep, scale, random) returns.
+template <int Bits, bool Stochastic, class Scale>
+struct Codes {
+  Scale scale;
+  std::byte* wire;  // of the piece
+  Draw draw;
+  alignas(64) std::uint8_t code[lanes] = {};
+  alignas(64) std::uint16_t random[lanes] = {};
+
+  Codes(Scale scale_, std::byte* wire_, Draw draw_) : scale(scale_), wire(wire_), draw(draw_) {}
+
+  void prepare(index_t first) {
+    if constexpr (Stochastic)
+      for (int eight = 0; eight < lanes / 8; ++eight) {
+        const std::array<std::uint32_t, 4> words = draw.block(static_cast<std::uint64_t>(first / 8 + eight));
+        std::memcpy(random + 8 * eight, words.data(), sizeof words);
+      }
+  }
+  template <class F>
+  TERSE_INLINE void operator()(int l, F& f, const Piece& piece, index_t i, bool keep) {
+    code[l] = static_cast<std::uint8_t>(f(piece, i, keep, scale, random[l]));
+  }
+  void flush(index_t b, int count) {
+    for (int l = count; l < lanes; ++l) code[l] = 0;
+    if constexpr (Bits < 8) {
+      for (int bit = 0; bit < Bits; ++bit) {
+        const std::uint64_t word = gather_bits(code, bit);
+        std::memcpy(wire + b / 8 * Bits + 8 * bit, &word, sizeof word);
+      }
+    } else {
+      std::memcpy(wire + b, code, static_cast<std::size_t>(count));
+    }
+  }
+};
+
+}  // namespace detail
+
+TERSE_NUMERICS_END
+}  // namespace terse

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <new>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <torch/torch.h>
+
+#include "terse/core/error.hpp"
+#include "terse/core/layout.hpp"
+
+// This header keeps to C++17, and a unit that includes it takes long to compile: keep LibTorch in one unit of
+// the program, behind an interface of plain `float*`.
+
+namespace terse::interop {
+
+/// A LibTorch module's parameters and gradients as one flat arena each.
+///
+///     Net net;                                        // any torch::nn::Module
+///     terse::interop::FlatModule flat(net);
+///     auto optimizer = make_optimizer(flat.layout());  // sees names, shapes and offsets
+///     for (...) {
+///       flat.zero_gradients();
+///       loss_of(net, batch).backward();               // accumulates into flat.gradients()
+///       flat.check_gradients();
+///       optimizer.step(flat.parameters(), flat.gradients());
+///     }
+///
+/// Nothing is copied in a step: the module's parameters are views of the first arena, their gradients are
+/// views of the second, and autograd accumulates into a gradient that is already defined. So don't let go of
+/// the gradients (`zero_grad(set_to_none = true)`, `backward` with `create_graph`) and don't move the module
+/// (`to(device)`, `to(dtype)`) afterwards: `check_gradients` finds both. The arenas live as long as this
+/// object or any tensor in them, so the module may outlive it.
+///
+/// The layout bears one segment for each parameter that requires a gradient, by the name and in the order of
+/// `named_parameters()`. Frozen parameters (`requires_grad` false) and buffers, such as the running
+/// statistics of batch normalization, are left out and stay each rank's own. A parameter shared by several
+/// modules appears once, under its first name.
+class FlatModule {
+ public:
+  /// Called for each segment before it joins the layout: may set `learning_rate_scale`, `weight_decay` and
+  /// `compress`; what it does to other members is ignored.
+  using Mark = std::function<void(Segment&)>;
+
+  /// Moves the module's parameters, values kept, and their gradients, zeroed, into fresh arenas: one copy of
+  /// the parameters. Throws usage_error naming the parameter that isn't a dense contiguous float32 tensor on
+  /// the CPU; the module is then untouched.
+  explicit FlatModule(torch::nn::Module& module, const Mark& mark = {}) {
+    for (const auto& item : module.named_parameters()) {
+      const torch::Tensor& parameter = item.value();
+      if (!parameter.defined() || !parameter.requires_grad()) continue;
+      const bool shared = std::any_of(members_.begin(), members_.end(), [&](const Member& member) {
+        return member.parameter.unsafeGetTensorImpl() == parameter.unsafeGetTensorImpl();
+      });
+      if (shared) continue;
+      refuse_unless_flat(item.key(), parameter);
+
+      Segment segment{item.key(), parameter.sizes().vec()};
+      if (mark) {
+        Segment marked = segment;
+        mark(marked);
+        segment.learning_rate_scale = marked.learning_rate_scale;
+        segment.weight_decay = marked.weight_decay;
+        segment.compress = marked.compress;
+      }
+      layout_.add(std::move(segment));
+      members_.push_back({item.key(), parameter, 0});
+    }
+
+    parameters_ = make_arena(layout_.size());
+    gradients_ = make_arena(layout_.size());
+    torch::NoGradGuard no_grad;
+    for (std::size_t m = 0; m < members_.size(); ++m) {
+      members_[m].offset = layout_.segments()[m].offset;
+      torch::Tensor& parameter = members_[m].parameter;
+      const torch::Tensor place = tensor_at(parameters_, members_[m].offset, parameter);
+      place.copy_(parameter);
+      parameter.set_data(place);
+      parameter.mutable_grad() = tensor_at(gradients_, members_[m].offset, parameter);
+    }
+  }
+
+  FlatModule(const FlatModule&) = delete;
+  FlatModule& operator=(const FlatModule&) = delete;
+  FlatModule(FlatModule&&) noexcept = default;
+  FlatModule& operator=(FlatModule&&) noexcept = default;
+  ~FlatModule() = default;
+
+  const Layout& layout() const noexcept { return layout_; }
+  /// The arena of parameters: `size()` elements, aligned to 64 bytes; the padding is zero.
+  float* parameters() noexcept { return parameters_.get(); }
+  const float* parameters() const noexcept { return parameters_.get(); }
+  /// The arena of gradients, like `parameters()`.
+  float* gradients() noexcept { return gradients_.get(); }
+  const float* gradients() const noexcept { return gradients_.get(); }
+  /// Elements of each arena, padding included: `layout().size()`.
+  index_t size() const noexcept { return layout_.size(); }
+
+  /// Sets all gradients to zero. One pass over the arena.
+  void zero_gradients() noexcept { std::fill_n(gradients_.get(), layout_.size(), 0.0F); }
+
+  /// Throws usage_error naming the first parameter whose values or gradient no longer lie in the arenas. Call
+  /// it after every backward pass. Compares two pointers for each parameter and allocates nothing.
+  void check_gradients() const {
+    for (const Member& member : members_) {
+      const torch::Tensor& gradient = member.parameter.grad();
+      if (!gradient.defined())
+        throw usage_error("the gradient of parameter '" + member.name +
+                          "' is gone; zero it with FlatModule::zero_gradients instead of setting it to none");
+      if (!lies_at(gradient, gradients_.get() + member.offset, member.parameter))
+        throw usage_error("the gradient of parameter '" + member.name +
+                          "' was replaced by a tensor outside of the flat arena");
+      if (!lies_at(member.parameter, parameters_.get() + member.offset, member.parameter))
+        throw usage_error("parameter '" + member.name +
+                          "' was moved out of the flat arena; convert or move the module before it is flat");
+    }
+  }
+
+ private:
+  struct Member {
+    std::string name;
+    torch::Tensor parameter;
+    index_t offset;
+  };
+
+  static void refuse_unless_flat(const std::string& name, const torch::Tensor& parameter) {
+    std::string reason;
+    if (!parameter.device().is_cpu())
+      reason = "lies on " + parameter.device().str() + ", but a FlatModule takes CPU tensors only";
+    else if (parameter.layout() != torch::kStrided)
+      reason = "is sparse, but a FlatModule takes dense tensors only";
+    else if (parameter.scalar_type() != torch::kFloat32)
+      reason = std::string("holds ") + c10::toString(parameter.scalar_type()) +
+               ", but a FlatModule takes float32 only";
+    else if (!parameter.is_contiguous())
+      reason = "is not contiguous; give the module parameter.contiguous()";
+    else if (!parameter.is_leaf())
+      reason = "is not a leaf, so it never gets a gradient";
+    if (!reason.empty()) throw usage_error("parameter '" + name + "' " + reason);
+  }
+
+  static std::shared_ptr<float> make_arena(index_t size) {
+    constexpr std::align_val_t boundary{64};
+    const std::size_t elements = static_cast<std::size_t>(size);
+    float* const data = static_cast<float*>(::operator new(elements * sizeof(float), boundary));
+    std::fill_n(data, elements, 0.0F);
+    return {data, [](float* arena) { ::operator delete (arena, std::align_val_t{64}); }};
+  }
+
+  // The tensor's own deleter holds the arena, so that no tensor dangles when this object goes first.
+  static torch::Tensor tensor_at(const std::shared_ptr<float>& arena, index_t offset,
+                                 const torch::Tensor& like) {
+    return torch::from_blob(
+        arena.get() + offset, like.sizes(), [arena](void*) {}, torch::TensorOptions().dtype(torch::kFloat32));
+  }
+
+  static bool lies_at(const torch::Tensor& tensor, const float* place, const torch::Tensor& like) {
+    return tensor.device().is_cpu() && tensor.scalar_type() == torch::kFloat32 &&
+           tensor.sizes() == like.sizes() && tensor.is_contiguous() &&
+           (tensor.numel() == 0 || tensor.data_ptr() == place);
+  }
+
+  Layout layout_;
+  std::vector<Member> members_;
+  std::shared_ptr<float> parameters_;
+  std::shared_ptr<float> gradients_;
+};
+
+}  // namespace terse::interop

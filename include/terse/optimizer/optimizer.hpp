@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <string>
+#include <utility>
+
+#include "terse/core/type_name.hpp"
+#include "terse/executor/host.hpp"
+#include "terse/optimizer/fingerprint.hpp"
+#include "terse/optimizer/recipe.hpp"
+
+namespace terse {
+
+/// What holds for a whole run, alike on all ranks.
+struct Options {
+  std::uint64_t seed = 0;
+  NonFinite on_non_finite = NonFinite::throw_;
+  /// Bounds the norm of the averaged gradient in full-precision steps and, in compressed ones, sqrt(mean over
+  /// ranks of
+  /// ||g_i||^2), which all ranks agree on. Infinity: no clipping.
+  float clip_norm = std::numeric_limits<float>::infinity();
+};
+
+/// What became of a step.
+struct StepResult {
+  bool applied = true;  ///< false: a gradient was not finite and the policy is to skip; nothing has changed
+};
+
+TERSE_NUMERICS_BEGIN
+
+namespace detail {
+
+struct GradientSample {
+  const float* gradients;
+  float scale;
+  TERSE_HD Sample operator()(const Piece&, index_t i, bool) const { return sanitized(gradients[i] * scale); }
+};
+
+}  // namespace detail
+
+TERSE_NUMERICS_END
+
+/// A recipe at work on one rank: owns its state, counts its steps. Construction is collective: all ranks make
+/// it alike, and a difference in layout, recipe, hyper-parameters, options, world or numerics throws
+/// mismatch_error that names it.
+///
+///     terse::Optimizer optimizer{terse::Adam{.learning_rate = 1e-3f}, transport, layout};
+///     optimizer.step(parameters, gradients);
+///
+/// All memory is taken here; a step allocates nothing. Hyper-parameters in `recipe` may be changed between
+/// steps, alike on all ranks (packets of other values are refused).
+template <Recipe R, Transport T, Executor E = executor::host>
+class Optimizer {
+  static_assert(check_recipe<R>());
+
+ public:
+  R recipe;
+
+  Optimizer(R recipe_, T& transport, const Layout& layout, const Options& options = {}, E executor = {})
+      : recipe((recipe_.check(), std::move(recipe_))),
+        options_((check(options), options)),
+        layout_(layout),
+        executor_(executor),
+        channel_(transport.split(0, transport.rank())),
+        fingerprint_(
+            agree_on_fingerprint<R>(channel_, layout_, recipe, options_.seed, options_hash(options_))),
+        everyone_(channel_),
+        state_(recipe, executor, channel_, layout_, std::isfinite(options_.clip_norm)) {
+    range_ = layout_.range();
+    index_t longest = 0;
+    for (const Piece& piece : range_.pieces()) longest = std::max(longest, piece.count);
+    scratch_ = buffer<float, typename E::memory>(reduction_scratch<SumOfSquares>(longest));
+    square_ = buffer<float, typename E::memory>(1);
+  }
+  // Exchanges in flight and their lists point into this object.
+  Optimizer(const Optimizer&) = delete;
+  Optimizer& operator=(const Optimizer&) = delete;
+
+  /// One step on views of `layout.size()` elements each. The gradient is this rank's own, of its own samples;
+  /// ranks count alike. `gradient_scale` multiplies it first (1 / accumulated batches, 1 / loss scale).
+  /// Throws usage_error for views of the wrong size, non_finite_error by policy, and what the transport
+  /// throws.
+  ///
+  /// After non_finite_error parameters and momentum are as before; in a compressed step the error feedback
+  /// has already taken the message up, so that going on from there loses that message's compressed part on
+  /// every rank.
+  StepResult step(out<E> parameters, in<E> gradients, float gradient_scale = 1) {
+    const std::uint64_t step = steps_ + 1;
+    check(parameters.size(), "parameters", step);
+    check(gradients.size(), "gradients", step);
+    StepInput<E> input{executor_,
+                       layout_,
+                       {step, options_.seed, agreement(), options_.on_non_finite},
+                       gradient_scale,
+                       options_.clip_norm,
+                       parameters,
+                       gradients};
+    const bool clip_before = std::isfinite(options_.clip_norm) && !state_.full_precision();
+    if (clip_before || options_.on_non_finite == NonFinite::skip) {
+      const Norm norm = agree_on_norm(input);
+      if (norm.culprit >= 0 && options_.on_non_finite == NonFinite::skip) return {false};
+      if (norm.culprit >= 0 && options_.on_non_finite == NonFinite::throw_)
+        throw non_finite_error("the gradient of rank " + std::to_string(norm.culprit) + " is not finite",
+                               norm.culprit, channel_.rank(), static_cast<std::int64_t>(step));
+      if (clip_before) input.gradient_scale *= detail::clip_factor(norm.value, options_.clip_norm);
+    }
+    recipe.step(input, state_);
+    steps_ = step;
+    return {};
+  }
+
+  /// Steps taken; skipped ones don't count.
+  std::uint64_t steps() const { return steps_; }
+  /// Whether the next step averages gradients exactly.
+  bool full_precision() const { return state_.full_precision(); }
+  const Layout& layout() const { return layout_; }
+  const Options& options() const { return options_; }
+  int rank() const { return channel_.rank(); }
+  int size() const { return channel_.size(); }
+  /// The optimizer's own channel, for collective work between steps.
+  T& channel() { return channel_; }
+
+  /// Shows every part of the state once: visit(name, view, arena offset) or visit(name, uint64&). One walk
+  /// serves saving, loading, counting and printing.
+  template <class Visit>
+  void walk(Visit&& visit) {
+    visit("steps", steps_);
+    state_.walk(visit);
+  }
+
+ private:
+  struct Norm {
+    double value = 0;
+    int culprit = -1;
+  };
+  struct Partial {
+    float square;
+    std::uint32_t bad;
+  };
+  static_assert(sizeof(Partial) == 8);
+
+  static void check(const Options& options) {
+    if (!(options.clip_norm > 0)) throw usage_error("clip_norm must be positive; infinity switches it off");
+  }
+  static std::uint64_t options_hash(const Options& options) {
+    return mix_hash(static_cast<std::uint64_t>(options.on_non_finite),
+                    std::bit_cast<std::uint32_t>(options.clip_norm));
+  }
+  void check(index_t size, const char* what, std::uint64_t step) const {
+    if (size != layout_.size())
+      throw usage_error(std::string(what) + " has " + std::to_string(size) + " elements, the layout " +
+                            std::to_string(layout_.size()),
+                        channel_.rank(), static_cast<std::int64_t>(step));
+  }
+
+  std::uint64_t agreement() const {
+    std::uint64_t hash = fingerprint_;
+    recipe.settings(
+        [&](const char*, double value) { hash = mix_hash(hash, std::bit_cast<std::uint64_t>(value)); });
+    return hash;
+  }
+
+  /// sqrt(mean over ranks of ||g_i||^2), and the first rank whose gradient is not finite. One read-only pass,
+  /// 8 bytes to each peer.
+  Norm agree_on_norm(const StepInput<E>& input) {
+    std::uint32_t bad = 0;
+    reduce<SumOfSquares>(executor_, range_, Units{0, true}, Mask<typename E::memory>{}, NoPackets{},
+                         detail::GradientSample{input.gradients.data(), input.gradient_scale}, scratch_.all(),
+                         square_.all(), bad);
+    Norm norm;
+    int rank = 0;
+    for (const Partial& partial : everyone_(channel_, {square_[0], bad}, Phase::agree)) {
+      norm.value += static_cast<double>(partial.square);
+      if (partial.bad != 0 && norm.culprit < 0) norm.culprit = rank;
+      ++rank;
+    }
+    norm.value = std::sqrt(norm.value / channel_.size());
+    return norm;
+  }
+
+  Options options_;
+  Layout layout_;
+  E executor_;
+  T channel_;
+  std::uint64_t fingerprint_;
+  Assembly<Partial, T> everyone_;
+  typename R::template State<T, E> state_;
+  Range range_;
+  buffer<float, typename E::memory> scratch_, square_;
+  std::uint64_t steps_ = 0;
+};
+
+}  // namespace terse

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <string>
+
+#include "terse/error_feedback/none.hpp"
+#include "terse/exchange.hpp"
+#include "terse/preconditioner/concept.hpp"
+
+namespace terse {
+
+/// What an optimizer gives a recipe for one step.
+template <Executor E>
+struct StepInput {
+  E executor;
+  const Layout& layout;
+  StepContext context;
+  float gradient_scale;  ///< multiplies the gradient: 1 / accumulated batches, 1 / loss scale, or an agreed
+                         ///< clip
+  float clip_norm;       ///< of the averaged gradient, for full-precision steps; infinity: none
+  out<E> parameters;
+  in<E> gradients;
+};
+
+/// A recipe is an aggregate of hyper-parameters and policies with
+///
+///     check()                  throws usage_error for values that can't work
+///     settings(visit)          visit(name, double) for every hyper-parameter; they must be alike on all
+///     ranks State<T, E>              everything that changes, built from (recipe, executor, transport,
+///     layout, clips);
+///                              walk(visit) shows each part once: visit(name, view, offset) or visit(name,
+///                              uint64&); full_precision() says whether the next step averages gradients
+///                              exactly
+///     step(input, state)       one step, which reads like the paper's algorithm box
+template <class R>
+concept Recipe = requires(const R& recipe) {
+  recipe.check();
+  recipe.settings([](const char*, double) {});
+};
+
+/// Says in words what a type lacks to be a recipe.
+template <class R>
+constexpr bool check_recipe() {
+  static_assert(
+      requires(const R& recipe) { recipe.check(); },
+      "terse: a recipe needs `void check() const`, which throws usage_error for values that can't work");
+  static_assert(
+      requires(const R& recipe) { recipe.settings([](const char*, double) {}); },
+      "terse: a recipe needs `settings(visit) const`, which calls visit(name, double) for every "
+      "hyper-parameter");
+  return Recipe<R>;
+}
+
+namespace detail {
+
+inline void require(bool fine, const char* what, double value) {
+  if (!fine) throw usage_error(std::string(what) + ", not " + std::to_string(value));
+}
+inline void check_rate(const char* name, float rate) {
+  require(rate >= 0 && rate <= std::numeric_limits<float>::max(),
+          (std::string(name) + " must be finite and >= 0").c_str(), static_cast<double>(rate));
+}
+inline void check_beta(const char* name, float beta) {
+  require(beta >= 0 && beta < 1, (std::string(name) + " must be in [0, 1)").c_str(),
+          static_cast<double>(beta));
+}
+
+/// The factor that brings `norm` down to `clip_norm`.
+inline float clip_factor(double norm, float clip_norm) {
+  return norm > static_cast<double>(clip_norm) ? static_cast<float>(static_cast<double>(clip_norm) / norm)
+                                               : 1.0F;
+}
+
+}  // namespace detail
+
+TERSE_NUMERICS_BEGIN
+
+/// The message of every recipe that averages gradients.
+struct ScaledGradient {
+  const float* gradients;
+  float scale;
+  TERSE_HD float operator()(const Piece&, index_t i) const { return gradients[i] * scale; }
+};
+
+TERSE_NUMERICS_END
+
+/// Averages gradients exactly: the full-precision stage of every recipe.
+template <Topology P, Transport T, Executor E>
+using DenseExchange = Exchange<Dense, None, typename DenseTopologyOf<P>::type, T, E>;
+
+/// Averages the gradient, clips the mean if asked, and hands it to `use`, an update with a `gradient_factor`.
+template <class X, Executor E, class Use>
+void average_gradients(X& exchange, const StepInput<E>& input, Use use) {
+  const ScaledGradient gradient{input.gradients.data(), input.gradient_scale};
+  auto pending = exchange.start(input.context, {}, Message{gradient, gradient});
+  exchange.arrive(input.context, pending);
+  use.gradient_factor =
+      std::isfinite(input.clip_norm) ? detail::clip_factor(exchange.mean_norm(), input.clip_norm) : 1.0F;
+  exchange.consume(Message{use, use});
+}
+
+}  // namespace terse

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// Everything that needs the standard library alone. Backends are their own includes: terse/transport/mpi.hpp,
+// terse/checkpoint/checkpoint.hpp, terse/interop/libtorch.hpp.
+
+#include "terse/compressor/sign.hpp"          // IWYU pragma: export
+#include "terse/core/version.hpp"             // IWYU pragma: export
+#include "terse/error_feedback/none.hpp"      // IWYU pragma: export
+#include "terse/error_feedback/residual.hpp"  // IWYU pragma: export
+#include "terse/executor/host.hpp"            // IWYU pragma: export
+#include "terse/optimizer/adam.hpp"           // IWYU pragma: export
+#include "terse/optimizer/momentum_sgd.hpp"   // IWYU pragma: export
+#include "terse/optimizer/one_bit_adam.hpp"   // IWYU pragma: export
+#include "terse/optimizer/optimizer.hpp"      // IWYU pragma: export
+#include "terse/topology/all_gather.hpp"      // IWYU pragma: export
+#include "terse/topology/alone.hpp"           // IWYU pragma: export
+#include "terse/topology/ring.hpp"            // IWYU pragma: export
+#include "terse/topology/scatter_gather.hpp"  // IWYU pragma: export
+#include "terse/transport/metered.hpp"        // IWYU pragma: export
+#include "terse/transport/thread.hpp"         // IWYU pragma: export

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <limits>
+
+#include "terse/codec.hpp"
+#include "terse/transport/concept.hpp"
+
+namespace terse {
+
+/// A topology says who sends which packet to whom. Exact ones give every rank the same mean. It is a policy
+/// with a nested `Round<C, F, T, E>`, one for each exchange, which takes all memory at construction and runs
+/// over a Station:
+///
+///     start(station, message)             evaluates, encodes, posts the first phase
+///     advance(station, message, block)    settles the phase under way and posts the next; true when all
+///     packets are here consume(station, consumer)          decodes: consumer(piece, i, mean) once for each
+///     element walk(visit)                         state of its own, such as the second stage's error
+template <class T>
+concept Topology = requires {
+  { T::exact } -> std::convertible_to<bool>;
+};
+
+/// Everything a round works with: the executor, the channel, the plan, this rank's codec, and the step's
+/// envelope.
+template <Compressor C, ErrorFeedback F, Transport T, Executor E>
+struct Station {
+  E executor;
+  T channel;
+  int rank, size;
+  Plan plan;
+  Codec<C, F, E> codec;
+
+  // Of the round under way.
+  std::uint64_t step = 0;
+  std::uint64_t check = 0;
+  Mask<typename E::memory> mask{};
+  Draw draw = Draw::shared(0, 0, Purpose::quantization);
+  std::uint16_t flags = PacketHeader::finite;
+
+  Station(E executor_, T channel_, const C& compressor, const Layout& layout, const Range& range, bool note)
+      : executor(executor_),
+        channel(std::move(channel_)),
+        rank(channel.rank()),
+        size(channel.size()),
+        plan(compressor, layout, range, size, note),
+        codec(executor, compressor, plan.whole) {}
+
+  /// This rank's message was not finite: every packet stamped from here on says so.
+  void flag_own() { merge(static_cast<std::uint16_t>(std::min(rank + 1, 0xFFFF))); }
+
+  void stamp(std::byte* packet, const Portion& portion, Phase phase, int chunk) const {
+    PacketHeader header;
+    header.flags = flags;
+    header.step = step;
+    header.length = static_cast<std::uint64_t>(portion.bytes);
+    header.check = check_of(phase, chunk, rank);
+    std::memcpy(packet, &header, sizeof header);
+  }
+  /// Checks a packet from `sender` and takes over its flags.
+  void accept(const std::byte* packet, const Portion& portion, Phase phase, int chunk, int sender) {
+    merge(read_header(packet, static_cast<std::uint64_t>(portion.bytes), step, check_of(phase, chunk, sender),
+                      sender, rank)
+              .flags);
+  }
+
+ private:
+  std::uint64_t check_of(Phase phase, int chunk, int sender) const {
+    return mix_hash(check, static_cast<std::uint64_t>(phase) << 48 | static_cast<std::uint64_t>(chunk) << 24 |
+                               static_cast<std::uint64_t>(sender));
+  }
+  void merge(std::uint16_t others) {
+    if (others != PacketHeader::finite && (flags == PacketHeader::finite || others < flags)) flags = others;
+  }
+};
+
+TERSE_NUMERICS_BEGIN
+
+namespace detail {
+
+/// The second stage's message: the mean over what came in.
+struct MeanOf {
+  float weight;
+  TERSE_HD float operator()(const Piece&, index_t, float sum) const { return sum * weight; }
+  TERSE_HD float operator()(const Piece&, index_t) const { return 0; }
+};
+
+/// A rank's message on top of what came in.
+template <class F>
+struct PlusArrived {
+  F message;
+  TERSE_HD void enter(const Piece& piece) { terse::enter(message, piece); }
+  TERSE_HD float operator()(const Piece& piece, index_t i) const { return message(piece, i); }
+  TERSE_HD float operator()(const Piece& piece, index_t i, float sum) const {
+    return message(piece, i) + sum;
+  }
+};
+
+}  // namespace detail
+
+TERSE_NUMERICS_END
+
+namespace detail {
+
+/// settle(ticket, block): whether the batch is done.
+template <class Ticket>
+bool settle(Ticket& ticket, bool block) {
+  if (!block) return ticket.ready();
+  ticket.wait();
+  return true;
+}
+
+/// Decodes one or more packets over a portion and hands each element's weighted sum to its consumer.
+template <class Station, class C, class Consumer>
+void deliver(Station& station, const Portion& portion, const Inbox<C>& inbox, float weight,
+             const Consumer& consumer) {
+  if constexpr (!C::lossless)
+    for_each(station.executor, portion.compressed, station.mask, inbox.compressed(),
+             Deliver<decltype(consumer.compressed)>{consumer.compressed, weight});
+  for_each(station.executor, portion.dense, Mask<typename decltype(station.executor)::memory>{},
+           inbox.dense(), Deliver<decltype(consumer.dense)>{consumer.dense, weight});
+}
+
+}  // namespace detail
+
+/// The spreading half: packet c, owned by rank (c + shift) mod W, reaches everybody in one batch, unchanged.
+template <class T, class E>
+class Spread {
+ public:
+  Spread(std::vector<const Portion*> portions, int rank, int size, int shift)
+      : portions_(std::move(portions)), mine_((rank - shift + size) % size), shift_(shift) {
+    for (int c = 0; c < size; ++c) packets_.emplace_back(portions_[static_cast<std::size_t>(c)]->bytes);
+    for (int c = 0; c < size; ++c) {
+      const int owner = (c + shift) % size;
+      if (owner == rank) continue;
+      sends_.push_back({owner, packet(mine_), packets_[static_cast<std::size_t>(mine_)].size()});
+      receives_.push_back({owner, packet(c), packets_[static_cast<std::size_t>(c)].size()});
+    }
+  }
+
+  int mine() const { return mine_; }
+  std::byte* packet(int c) { return packets_[static_cast<std::size_t>(c)].data(); }
+  const Portion& portion(int c) const { return *portions_[static_cast<std::size_t>(c)]; }
+  int size() const { return static_cast<int>(packets_.size()); }
+
+  auto post(T& channel) { return channel.exchange(sends_, receives_, Phase::spread); }
+
+  template <class Station>
+  void accept(Station& station) {
+    for (int c = 0; c < size(); ++c)
+      if (c != mine_) station.accept(packet(c), portion(c), Phase::spread, c, (c + shift_) % size());
+  }
+
+  /// Sum over the packets' notes, in order.
+  double notes() {
+    double sum = 0;
+    for (int c = 0; c < size(); ++c) {
+      float note = 0;
+      std::memcpy(&note, packet(c) + portion(c).note_at, sizeof note);
+      sum += static_cast<double>(note);
+    }
+    return sum;
+  }
+
+ private:
+  std::vector<const Portion*> portions_;
+  int mine_, shift_;
+  std::vector<buffer<std::byte, typename E::memory>> packets_;
+  std::vector<Send> sends_;
+  std::vector<Receive> receives_;
+};
+
+/// A chunk's portions in chunk order, for Spread.
+inline std::vector<const Portion*> portions_of(const Plan& plan) {
+  std::vector<const Portion*> portions;
+  for (const Portion& chunk : plan.chunks) portions.push_back(&chunk);
+  return portions;
+}
+
+}  // namespace terse

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <optional>
+
+#include "terse/topology/concept.hpp"
+
+namespace terse {
+
+/// All-to-all of chunks, mean and second compression by each chunk's owner with an error of its own,
+/// all-gather: 1-bit Adam's own way, and for lossless packets the exact mean, summed in rank order.
+///
+/// Sends per rank: its packets of the other W - 1 chunks, then its own chunk's packet to W - 1 peers; 2 (W -
+/// 1) messages. Two passes over n / W on the owner. State: the second error, n / W floats. Source: Tang et
+/// al., "1-bit Adam", ICML 2021, section 4 and Figure 3.
+struct ScatterGather {
+  static constexpr bool exact = true;
+
+  template <Compressor C, ErrorFeedback F, Transport T, Executor E>
+  class Round {
+    using Home = Station<C, F, T, E>;
+
+   public:
+    explicit Round(const Home& home)
+        : second_(home.executor, home.codec.compressor(), own(home)),
+          spread_(portions_of(home.plan), home.rank, home.size, 0),
+          inbox_(home.size) {
+      const index_t arriving = own(home).bytes;
+      for (int peer = 0; peer < home.size; ++peer) {
+        out_.emplace_back(home.plan.chunks[static_cast<std::size_t>(peer)].bytes);
+        in_.emplace_back(peer == home.rank ? 0 : arriving);
+      }
+      for (int peer = 0; peer < home.size; ++peer) {
+        if (peer == home.rank) continue;
+        const auto p = static_cast<std::size_t>(peer);
+        sends_.push_back({peer, out_[p].data(), out_[p].size()});
+        receives_.push_back({peer, in_[p].data(), arriving});
+      }
+    }
+
+    template <class M>
+    void start(Home& home, const M& message) {
+      home.codec.measure(home.plan.whole, home.mask, EmptyInbox{}, message);
+      for (std::size_t c = 0; c < out_.size(); ++c)
+        home.codec.encode(home.plan.chunks[c], home.mask, EmptyInbox{}, message, home.draw, true,
+                          out_[c].data());
+      if (home.codec.take_bad()) home.flag_own();
+      for (int c = 0; c < home.size; ++c)
+        home.stamp(out_[static_cast<std::size_t>(c)].data(), home.plan.chunks[static_cast<std::size_t>(c)],
+                   Phase::reduce, c);
+      spreading_ = false;
+      under_way_.emplace(home.channel.exchange(sends_, receives_, Phase::reduce));
+    }
+
+    template <class M>
+    bool advance(Home& home, const M&, bool block) {
+      if (!detail::settle(*under_way_, block)) return false;
+      if (spreading_) {
+        spread_.accept(home);
+        return true;
+      }
+      serve(home);
+      spreading_ = true;
+      under_way_.emplace(spread_.post(home.channel));
+      return false;
+    }
+
+    template <class Consumer>
+    void consume(Home& home, const Consumer& consumer) {
+      for (int c = 0; c < home.size; ++c) {
+        inbox_.clear();
+        inbox_.add(home.codec.compressor(), spread_.portion(c), spread_.packet(c));
+        detail::deliver(home, spread_.portion(c), inbox_, 1, consumer);
+      }
+    }
+
+    /// Squared norm of the dense part of the mean, the same on all ranks.
+    double notes() { return spread_.notes(); }
+
+    template <class Visit>
+    void walk(Visit&& visit) {
+      second_.walk([&](const std::string& name, auto&&... rest) {
+        visit("second_" + name, std::forward<decltype(rest)>(rest)...);
+      });
+    }
+
+   private:
+    static const Portion& own(const Home& home) {
+      return home.plan.chunks[static_cast<std::size_t>(home.rank)];
+    }
+
+    /// The owner's part: mean of the chunk over all ranks, compressed once more.
+    void serve(Home& home) {
+      inbox_.clear();
+      for (int peer = 0; peer < home.size; ++peer) {
+        const std::byte* packet = (peer == home.rank ? out_ : in_)[static_cast<std::size_t>(peer)].data();
+        if (peer != home.rank) home.accept(packet, own(home), Phase::reduce, home.rank, peer);
+        inbox_.add(home.codec.compressor(), own(home), packet);
+      }
+      const detail::MeanOf mean{1.0F / static_cast<float>(home.size)};
+      const Message message{mean, mean};
+      second_.measure(own(home), home.mask, inbox_, message);
+      second_.encode(own(home), home.mask, inbox_, message, home.draw, false, spread_.packet(home.rank));
+      if (second_.take_bad()) home.flag_own();
+      home.stamp(spread_.packet(home.rank), own(home), Phase::spread, home.rank);
+    }
+
+    Codec<C, F, E> second_;
+    Spread<T, E> spread_;
+    Inbox<C> inbox_;
+    std::vector<buffer<std::byte, typename E::memory>> out_, in_;
+    std::vector<Send> sends_;
+    std::vector<Receive> receives_;
+    std::optional<decltype(std::declval<T&>().exchange({}, {}, Phase::reduce))> under_way_;
+    bool spreading_ = false;
+  };
+};
+
+}  // namespace terse

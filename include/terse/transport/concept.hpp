@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <concepts>
+#include <cstddef>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "terse/core/error.hpp"
+#include "terse/core/layout.hpp"
+
+namespace terse {
+
+/// Why a message travels; for counters and error texts.
+enum class Phase { setup, agree, reduce, spread, barrier };
+inline constexpr int phases = 5;
+constexpr const char* name(Phase phase) {
+  constexpr const char* names[phases] = {"setup", "agree", "reduce", "spread", "barrier"};
+  return names[static_cast<int>(phase)];
+}
+
+/// `bytes` bytes from `data` to rank `peer`.
+struct Send {
+  int peer = 0;
+  const std::byte* data = nullptr;
+  index_t bytes = 0;
+};
+/// `bytes` bytes from rank `peer` into `data`; exactly as many as that rank sends.
+struct Receive {
+  int peer = 0;
+  std::byte* data = nullptr;
+  index_t bytes = 0;
+};
+
+/// A batch under way, from `Transport::exchange`. Move-only. The buffers and the lists of the batch stay in
+/// place until `ready()` has said true or `wait()` has returned. Dropping it earlier abandons the batch.
+template <class T>
+concept Ticket =
+    std::movable<T> && !std::copyable<T> && requires(T & ticket, std::chrono::milliseconds deadline) {
+  { ticket.ready() } -> std::same_as<bool>;
+  ticket.wait();
+  ticket.wait(deadline);
+};
+
+/// Moves bytes between the ranks of a group. `exchange` takes all messages of a phase as one batch, at most
+/// one to and one from each peer, so nobody can order sends and receives into a deadlock. Messages between
+/// two ranks of a channel arrive in the order of their batches. A dead, late or throwing peer ends a wait
+/// with peer_error. `split(color, key)` is collective and makes a channel of its own among the ranks of equal
+/// color, ranked by key.
+template <class T>
+concept Transport = std::movable<T> &&
+    requires(T& transport, std::span<const Send> sends, std::span<const Receive> receives, int number) {
+  typename T::memory;
+  { transport.rank() } -> std::same_as<int>;
+  { transport.size() } -> std::same_as<int>;
+  { transport.exchange(sends, receives, Phase::reduce) } -> Ticket;
+  { transport.split(number, number) } -> std::same_as<T>;
+};
+
+/// Shows every rank the value of every other, in rank order. Collective; made once, it allocates nothing when
+/// called. Sends (W - 1) * sizeof(Value) bytes.
+template <class Value, Transport T>
+class Assembly {
+  static_assert(std::is_trivially_copyable_v<Value>);
+
+ public:
+  explicit Assembly(T& transport) : values_(static_cast<std::size_t>(transport.size())) {
+    mine_ = &values_[static_cast<std::size_t>(transport.rank())];
+    for (int peer = 0; peer < transport.size(); ++peer) {
+      if (peer == transport.rank()) continue;
+      constexpr auto bytes = static_cast<index_t>(sizeof(Value));
+      sends_.push_back({peer, reinterpret_cast<const std::byte*>(mine_), bytes});
+      receives_.push_back(
+          {peer, reinterpret_cast<std::byte*>(&values_[static_cast<std::size_t>(peer)]), bytes});
+    }
+  }
+
+  // The lists point into `values_`, whose elements stay where they are when the vector moves.
+  Assembly(Assembly&&) = default;
+  Assembly& operator=(Assembly&&) = default;
+
+  std::span<const Value> operator()(T& transport, const Value& mine, Phase phase) {
+    *mine_ = mine;
+    transport.exchange(sends_, receives_, phase).wait();
+    return values_;
+  }
+
+ private:
+  std::vector<Value> values_;
+  Value* mine_;
+  std::vector<Send> sends_;
+  std::vector<Receive> receives_;
+};
+
+/// Returns when all ranks have called it.
+template <Transport T>
+void barrier(T& transport) {
+  Assembly<char, T> everybody(transport);
+  everybody(transport, 0, Phase::barrier);
+}
+
+}  // namespace terse

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+
+#include "terse/transport/concept.hpp"
+
+namespace terse {
+
+/// What went through a rank's transport and its channels, by phase.
+struct Traffic {
+  struct Count {
+    std::uint64_t bytes_sent = 0, bytes_received = 0, messages_sent = 0, messages_received = 0;
+  };
+  std::array<Count, phases> by_phase;
+  double seconds = 0;  ///< inside `exchange`, `ready` and `wait`: the time that communication was not hidden
+
+  const Count& operator[](Phase phase) const { return by_phase[static_cast<std::size_t>(phase)]; }
+  std::uint64_t bytes_sent() const {
+    std::uint64_t bytes = 0;
+    for (const Count& count : by_phase) bytes += count.bytes_sent;
+    return bytes;
+  }
+};
+
+/// Counts what an inner transport moves. Channels split from it count into the same `traffic()`.
+template <Transport Inner>
+class Metered {
+  class Clock {
+   public:
+    explicit Clock(Traffic& traffic) : traffic_(traffic), begin_(std::chrono::steady_clock::now()) {}
+    ~Clock() {
+      traffic_.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
+    }
+    Clock(const Clock&) = delete;
+    Clock& operator=(const Clock&) = delete;
+
+   private:
+    Traffic& traffic_;
+    std::chrono::steady_clock::time_point begin_;
+  };
+
+ public:
+  using memory = typename Inner::memory;
+
+  class Ticket {
+   public:
+    Ticket(typename Inner::Ticket inner, Traffic& traffic) : inner_(std::move(inner)), traffic_(&traffic) {}
+    bool ready() {
+      const Clock clock(*traffic_);
+      return inner_.ready();
+    }
+    template <class... Deadline>
+    void wait(Deadline... deadline) {
+      const Clock clock(*traffic_);
+      inner_.wait(deadline...);
+    }
+
+   private:
+    typename Inner::Ticket inner_;
+    Traffic* traffic_;
+  };
+
+  explicit Metered(Inner inner) : inner_(std::move(inner)), traffic_(std::make_shared<Traffic>()) {}
+
+  int rank() const { return inner_.rank(); }
+  int size() const { return inner_.size(); }
+  const Traffic& traffic() const { return *traffic_; }
+
+  [[nodiscard]] Ticket exchange(std::span<const Send> sends, std::span<const Receive> receives, Phase phase) {
+    const Clock clock(*traffic_);
+    Traffic::Count& count = traffic_->by_phase[static_cast<std::size_t>(phase)];
+    for (const Send& send : sends) {
+      count.bytes_sent += static_cast<std::uint64_t>(send.bytes);
+      ++count.messages_sent;
+    }
+    for (const Receive& receive : receives) {
+      count.bytes_received += static_cast<std::uint64_t>(receive.bytes);
+      ++count.messages_received;
+    }
+    return Ticket(inner_.exchange(sends, receives, phase), *traffic_);
+  }
+  Metered split(int color, int key) { return Metered(inner_.split(color, key), traffic_); }
+
+ private:
+  Metered(Inner inner, std::shared_ptr<Traffic> traffic)
+      : inner_(std::move(inner)), traffic_(std::move(traffic)) {}
+
+  Inner inner_;
+  std::shared_ptr<Traffic> traffic_;
+};
+
+}  // namespace terse

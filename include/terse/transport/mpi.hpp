@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <boost/mpi/communicator.hpp>
+#include <boost/mpi/environment.hpp>
+#include <boost/mpi/exception.hpp>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <thread>
+
+#include "terse/core/view.hpp"
+#include "terse/transport/concept.hpp"
+
+namespace terse {
+
+/// Ranks as processes of an MPI job, over Boost.MPI. Messages of any size; longer ones than `chunk_bytes`
+/// travel in chunks, since MPI counts with 32 bits. Boost.MPI owns the environment and the communicators;
+/// sends and receives are raw MPI, because a boost::mpi::request allocates each time and a step must not.
+///
+/// A wait that outlasts the deadline throws peer_error that names the first peer still missing; MPI offers no
+/// way back from there, so let `Mpi::run` end the job.
+class Mpi {
+  /// What a ticket in flight remembers; recycled, so that steady traffic allocates nothing.
+  struct Batch {
+    std::vector<MPI_Request> requests;
+    std::vector<int> peers;
+    Phase phase = Phase::setup;
+    bool used = false;
+  };
+
+ public:
+  using memory = terse::memory::host;
+  /// Below 2^31 and a multiple of a page.
+  static constexpr index_t chunk_bytes = index_t{1} << 30;
+
+  class Ticket {
+   public:
+    Ticket(Ticket&& other) noexcept
+        : end_(std::exchange(other.end_, nullptr)), batch_(std::exchange(other.batch_, nullptr)) {}
+    Ticket& operator=(Ticket&& other) noexcept {
+      std::swap(end_, other.end_);
+      std::swap(batch_, other.batch_);
+      return *this;
+    }
+    ~Ticket() {
+      if (batch_ != nullptr) abandon();
+    }
+
+    bool ready() {
+      if (batch_ == nullptr) return true;
+      int all = 0;
+      check("MPI_Testall", MPI_Testall(static_cast<int>(batch_->requests.size()), batch_->requests.data(),
+                                       &all, MPI_STATUSES_IGNORE));
+      if (all == 0) return false;
+      batch_->used = false;
+      batch_ = nullptr;
+      return true;
+    }
+    void wait() {
+      if (batch_ != nullptr) wait(end_->deadline_);
+    }
+    void wait(std::chrono::milliseconds deadline) {
+      if (batch_ == nullptr) return;
+      const auto until = std::chrono::steady_clock::now() + deadline;
+      for (int polls = 0; !ready(); ++polls) {
+        if (polls < 100) continue;
+        // Ranks may outnumber cores; whoever waits makes room.
+        std::this_thread::yield();
+        if (std::chrono::steady_clock::now() > until) blame(deadline);
+      }
+    }
+
+   private:
+    friend class Mpi;
+    Ticket(Mpi* end, Batch* batch) : end_(end), batch_(batch) {}
+
+    [[noreturn]] void blame(std::chrono::milliseconds deadline) {
+      int peer = -1;
+      for (std::size_t k = 0; k < batch_->requests.size() && peer < 0; ++k) {
+        int done = 0;
+        check("MPI_Test", MPI_Test(&batch_->requests[k], &done, MPI_STATUS_IGNORE));
+        if (done == 0) peer = batch_->peers[k];
+      }
+      throw peer_error("waited " + std::to_string(deadline.count()) + " ms for rank " + std::to_string(peer) +
+                           " in phase '" + name(batch_->phase) + "'",
+                       peer, end_->rank());
+    }
+    /// MPI may go on reading and writing the buffers; what can be called back is.
+    void abandon() noexcept {
+      for (MPI_Request& request : batch_->requests)
+        if (request != MPI_REQUEST_NULL) {
+          MPI_Cancel(&request);
+          MPI_Request_free(&request);
+        }
+      batch_->used = false;
+    }
+
+    Mpi* end_;
+    Batch* batch_;
+  };
+
+  /// A channel of its own beside `communicator`. Collective. No wait lasts longer than `deadline`.
+  explicit Mpi(const boost::mpi::communicator& communicator = boost::mpi::communicator(),
+               std::chrono::milliseconds deadline = std::chrono::seconds(60))
+      : communicator_(communicator, boost::mpi::comm_duplicate), deadline_(deadline) {
+    MPI_Comm_set_errhandler(communicator_, MPI_ERRORS_RETURN);
+  }
+
+  Mpi(Mpi&&) = default;
+  Mpi& operator=(Mpi&&) = default;
+
+  int rank() const { return communicator_.rank(); }
+  int size() const { return communicator_.size(); }
+
+  [[nodiscard]] Ticket exchange(std::span<const Send> sends, std::span<const Receive> receives, Phase phase) {
+    Batch& batch = unused_batch();
+    batch.requests.clear();
+    batch.peers.clear();
+    batch.phase = phase;
+    for (const Receive& receive : receives)
+      for (index_t at = 0; at == 0 || at < receive.bytes; at += chunk_bytes) {
+        MPI_Request& request = add(batch, receive.peer);
+        check("MPI_Irecv", MPI_Irecv(receive.data + at, count(receive.bytes - at), MPI_BYTE, receive.peer, 0,
+                                     communicator_, &request));
+      }
+    for (const Send& send : sends)
+      for (index_t at = 0; at == 0 || at < send.bytes; at += chunk_bytes) {
+        MPI_Request& request = add(batch, send.peer);
+        check("MPI_Isend", MPI_Isend(send.data + at, count(send.bytes - at), MPI_BYTE, send.peer, 0,
+                                     communicator_, &request));
+      }
+    batch.used = true;
+    return Ticket(this, &batch);
+  }
+
+  Mpi split(int color, int key) { return Mpi(communicator_.split(color, key), deadline_, 0); }
+
+  /// Runs program(transport) as this process's rank and returns the exit status. An exception is printed with
+  /// its rank and ends the whole job with status 1, so that nobody waits for a rank that is gone.
+  template <class Program>
+  static int run(int& argc, char**& argv, Program program,
+                 std::chrono::milliseconds deadline = std::chrono::seconds(60)) {
+    boost::mpi::environment environment(argc, argv);
+    const boost::mpi::communicator world;
+    try {
+      Mpi transport(world, deadline);
+      program(transport);
+    } catch (const std::exception& failure) {
+      std::fprintf(stderr, "[rank %d] %s\n", world.rank(), failure.what());
+      std::fflush(stderr);
+      environment.abort(1);
+    }
+    return EXIT_SUCCESS;
+  }
+
+ private:
+  Mpi(boost::mpi::communicator communicator, std::chrono::milliseconds deadline, int)
+      : communicator_(std::move(communicator)), deadline_(deadline) {
+    MPI_Comm_set_errhandler(communicator_, MPI_ERRORS_RETURN);
+  }
+
+  static int count(index_t left) { return static_cast<int>(std::min(left, chunk_bytes)); }
+  static void check(const char* call, int result) {
+    if (result != MPI_SUCCESS) throw boost::mpi::exception(call, result);
+  }
+  static MPI_Request& add(Batch& batch, int peer) {
+    batch.peers.push_back(peer);
+    return batch.requests.emplace_back(MPI_REQUEST_NULL);
+  }
+  Batch& unused_batch() {
+    for (const std::unique_ptr<Batch>& batch : batches_)
+      if (!batch->used) return *batch;
+    return *batches_.emplace_back(std::make_unique<Batch>());
+  }
+
+  boost::mpi::communicator communicator_;
+  std::chrono::milliseconds deadline_;
+  std::vector<std::unique_ptr<Batch>> batches_;
+};
+
+}  // namespace terse

@@ -1,0 +1,514 @@
+// SPDX-License-Identifier: Apache-2.0
+#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
+#include <doctest/doctest.h>
+#include <unistd.h>
+#include <zlib.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "../../examples/train/idx.hpp"
+#include "../../examples/train/options.hpp"
+#include "../../examples/train/report.hpp"
+
+// The parts of examples/train that do without LibTorch: data, options and reports.
+
+namespace {
+
+class TemporaryDirectory {
+ public:
+  TemporaryDirectory() {
+    static int count = 0;
+    path_ = std::filesystem::temp_directory_path() /
+            ("terse-train-parts-" + std::to_string(getpid()) + "-" + std::to_string(count++));
+    std::filesystem::create_directories(path_);
+  }
+  ~TemporaryDirectory() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  TemporaryDirectory(const TemporaryDirectory&) = delete;
+  TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
+  std::string path() const { return path_.string(); }
+  std::string file(const std::string& name) const { return (path_ / name).string(); }
+  std::vector<std::string> names() const {
+    std::vector<std::string> found;
+    for (const auto& entry : std::filesystem::directory_iterator(path_))
+      found.push_back(entry.path().filename().string());
+    std::sort(found.begin(), found.end());
+    return found;
+  }
+
+ private:
+  std::filesystem::path path_;
+};
+
+void write(const std::string& path, const std::string& bytes) {
+  std::ofstream(path, std::ios::binary) << bytes;
+}
+
+std::string read(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+void write_gzip(const std::string& path, const std::string& bytes) {
+  const gzFile file = gzopen(path.c_str(), "wb");
+  REQUIRE(file != nullptr);
+  REQUIRE(gzwrite(file, bytes.data(), static_cast<unsigned>(bytes.size())) == static_cast<int>(bytes.size()));
+  REQUIRE(gzclose(file) == Z_OK);
+}
+
+std::string big_endian(std::uint32_t value) {
+  std::string bytes;
+  for (int shift = 24; shift >= 0; shift -= 8) bytes += static_cast<char>(value >> shift & 0xff);
+  return bytes;
+}
+
+constexpr std::uint32_t count = 5;
+constexpr std::size_t payload = count * 28 * 28;
+
+char pixel(std::size_t index) { return static_cast<char>(index * 7 % 256); }
+
+std::string images_file() {
+  std::string bytes = big_endian(0x803) + big_endian(count) + big_endian(28) + big_endian(28);
+  for (std::size_t i = 0; i < payload; ++i) bytes += pixel(i);
+  return bytes;
+}
+
+std::string labels_file() { return big_endian(0x801) + big_endian(count) + std::string{0, 9, 3, 3, 1}; }
+
+const std::string images_name = "train-images-idx3-ubyte";
+const std::string labels_name = "train-labels-idx1-ubyte";
+
+// The message that loading ends with, which must be one line; empty where it succeeds.
+std::string complaint(const TemporaryDirectory& directory) {
+  try {
+    train::load_images_labels(directory.path(), true);
+  } catch (const train::input_error& fault) {
+    const std::string line = fault.what();
+    CHECK(line.find('\n') == std::string::npos);
+    return line;
+  }
+  return "";
+}
+
+std::string complaint_with(const std::string& images, const std::string& labels) {
+  const TemporaryDirectory directory;
+  write(directory.file(images_name), images);
+  write(directory.file(labels_name), labels);
+  return complaint(directory);
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+std::vector<train::Run> two_runs() {
+  train::Run adam;
+  adam.optimizer = "adam";
+  adam.transport = "threads";
+  adam.ranks = 4;
+  adam.topology = "scatter-gather";
+  adam.seed = 18446744073709551615ULL;
+  adam.steps = 3;
+  adam.test_accuracy = 0.875;
+  adam.train_loss = {2.5, 1.25, 0.5};
+  adam.bytes_sent_per_rank = 3000;
+  adam.dense_bytes_per_step = 1000;
+  adam.bytes_after_step = {1000, 2000, 3000};
+  adam.parameters_hash = "00112233445566778899aabbccddeeff";
+  adam.ranks_agree = true;
+  adam.seconds = {1.5, 0.25, 0.125, 2};
+  train::Run compressed = adam;
+  compressed.optimizer = "one-bit-adam";
+  compressed.warmup_steps = 1;
+  compressed.bytes_sent_per_compressed_step = 32;
+  compressed.bytes_sent_per_rank = 1064;
+  compressed.bytes_after_step = {1000, 1032, 1064};
+  compressed.ranks_agree = false;
+  return {adam, compressed};
+}
+
+train::Options parse(std::vector<const char*> arguments) {
+  arguments.insert(arguments.begin(), "train");
+  return train::parse_options(static_cast<int>(arguments.size()), arguments.data()).value();
+}
+
+std::string refusal(std::vector<const char*> arguments) {
+  try {
+    parse(std::move(arguments));
+  } catch (const train::input_error& fault) {
+    const std::string line = fault.what();
+    CHECK(line.find('\n') == std::string::npos);
+    return line;
+  }
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("IDX files are read alike, plain and gzip") {
+  for (const bool gzip : {false, true}) {
+    CAPTURE(gzip);
+    const TemporaryDirectory directory;
+    if (gzip) {
+      write_gzip(directory.file(images_name + ".gz"), images_file());
+      write_gzip(directory.file(labels_name + ".gz"), labels_file());
+    } else {
+      write(directory.file(images_name), images_file());
+      write(directory.file(labels_name), labels_file());
+    }
+    const train::Dataset unit = train::load_images_labels(directory.path(), true, train::Inputs::unit);
+    CHECK(unit.count == count);
+    CHECK(unit.rows == 28);
+    CHECK(unit.columns == 28);
+    CHECK(unit.labels == std::vector<std::int64_t>{0, 9, 3, 3, 1});
+    REQUIRE(unit.images.size() == payload);
+    const train::Dataset normalized = train::load_images_labels(directory.path(), true);
+    for (std::size_t i = 0; i < payload; ++i) {
+      const double expected = static_cast<double>(static_cast<unsigned char>(pixel(i))) / 255;
+      REQUIRE(unit.images[i] == doctest::Approx(expected));
+      REQUIRE(normalized.images[i] == doctest::Approx((expected - 0.2860) / 0.3530));
+    }
+  }
+}
+
+TEST_CASE("the test set has names of its own, and compression is told from the contents") {
+  const TemporaryDirectory directory;
+  write_gzip(directory.file("t10k-images-idx3-ubyte"), images_file());
+  write(directory.file("t10k-labels-idx1-ubyte.gz"), labels_file());
+  CHECK(train::load_images_labels(directory.path(), false).count == count);
+  CHECK(contains(complaint(directory), images_name + ": no such file"));
+}
+
+TEST_CASE("missing files and directories are named") {
+  const TemporaryDirectory directory;
+  CHECK(contains(complaint(directory), "no such file"));
+  write(directory.file(images_name), images_file());
+  CHECK(contains(complaint(directory), labels_name + ": no such file"));
+  CHECK_THROWS_WITH_AS(train::load_images_labels(directory.file("none"), true),
+                       doctest::Contains("no such directory"), train::input_error);
+  std::filesystem::create_directory(directory.file(labels_name));
+  CHECK(contains(complaint(directory), "not a regular file"));
+}
+
+TEST_CASE("damaged IDX files are refused") {
+  const std::string images = images_file();
+  const std::string labels = labels_file();
+  CHECK(complaint_with(images, labels).empty());
+
+  SUBCASE("any truncation") {
+    for (const std::size_t length : std::vector<std::size_t>{0, 1, 4, 15, 16, 17, 1000, images.size() - 1})
+      CHECK(contains(complaint_with(images.substr(0, length), labels), "truncated"));
+    for (std::size_t length = 0; length < labels.size(); ++length)
+      CHECK(contains(complaint_with(images, labels.substr(0, length)), "truncated"));
+  }
+  SUBCASE("trailing bytes") {
+    CHECK(contains(complaint_with(images + "x", labels), "1 bytes too many"));
+    CHECK(contains(complaint_with(images, labels + std::string(2, '\0')), "2 bytes too many"));
+  }
+  SUBCASE("the wrong magic number") {
+    CHECK(contains(complaint_with(labels + images, labels), "not an IDX file of images"));
+    CHECK(contains(complaint_with(images, images), "not an IDX file of labels"));
+  }
+  SUBCASE("counts that can't be true allocate nothing") {
+    for (const std::uint32_t claimed : {0U, count + 1, 1'000'000U, 0x7fffffffU, 0xffffffffU}) {
+      CHECK_FALSE(
+          complaint_with(images.substr(0, 4) + big_endian(claimed) + images.substr(8), labels).empty());
+      CHECK_FALSE(
+          complaint_with(images, labels.substr(0, 4) + big_endian(claimed) + labels.substr(8)).empty());
+    }
+    CHECK(contains(complaint_with(images.substr(0, 8) + big_endian(0xffffffff) + images.substr(12), labels),
+                   "28 x 28"));
+  }
+  SUBCASE("other sizes of pictures, other numbers of labels, labels above 9") {
+    CHECK(contains(
+        complaint_with(images.substr(0, 8) + big_endian(14) + big_endian(56) + images.substr(16), labels),
+        "14 x 56"));
+    CHECK(contains(complaint_with(images, big_endian(0x801) + big_endian(4) + std::string(4, '\1')),
+                   "4 labels"));
+    std::string ten = labels;
+    ten[10] = 10;
+    CHECK(contains(complaint_with(images, ten), "label 2 is 10"));
+  }
+}
+
+TEST_CASE("damaged gzip files are refused") {
+  const TemporaryDirectory directory;
+  const std::string path = directory.file(images_name + ".gz");
+  write(directory.file(labels_name), labels_file());
+  write_gzip(path, images_file());
+  const std::string whole = read(path);
+  REQUIRE(complaint(directory).empty());
+
+  for (std::size_t length = 0; length < whole.size(); ++length) {
+    CAPTURE(length);
+    write(path, whole.substr(0, length));
+    REQUIRE(contains(complaint(directory), "truncated"));
+  }
+  write(path, whole + "tail");
+  CHECK(contains(complaint(directory), "4 bytes too many"));
+
+  // Bytes 4 to 9 of a gzip header, its time stamp and system, concern nobody.
+  // The last byte before the eight of the trailer is filled up with bits that mean nothing.
+  for (std::size_t byte = 10; byte < whole.size(); ++byte) {
+    if (byte + 9 == whole.size()) continue;
+    CAPTURE(byte);
+    std::string flipped = whole;
+    flipped[byte] = static_cast<char>(flipped[byte] ^ 0x10);
+    write(path, flipped);
+    REQUIRE_FALSE(complaint(directory).empty());
+  }
+}
+
+TEST_CASE("the JSON has exactly the documented keys") {
+  const TemporaryDirectory directory;
+  const std::string path = directory.file("runs.json");
+  write(path, "old");
+  std::vector<train::Run> runs = two_runs();
+  runs[1].train_loss[2] = std::numeric_limits<double>::quiet_NaN();
+  train::write_json(path, runs);
+  CHECK(directory.names() == std::vector<std::string>{"runs.json"});
+
+  const nlohmann::json json = nlohmann::json::parse(read(path));
+  REQUIRE(json.size() == 1);
+  REQUIRE(json["runs"].size() == 2);
+  for (const nlohmann::json& run : json["runs"]) {
+    std::set<std::string> keys;
+    for (const auto& item : run.items()) keys.insert(item.key());
+    CHECK(keys == std::set<std::string>{"optimizer", "transport", "ranks", "topology", "seed", "steps",
+                                        "warmup_steps", "test_accuracy", "train_loss", "bytes_sent_per_rank",
+                                        "bytes_sent_per_compressed_step", "dense_bytes_per_step",
+                                        "parameters_hash", "ranks_agree", "seconds"});
+  }
+  const nlohmann::json& adam = json["runs"][0];
+  CHECK(adam["optimizer"] == "adam");
+  CHECK(adam["seed"] == 18446744073709551615ULL);
+  CHECK(adam["train_loss"] == std::vector<double>{2.5, 1.25, 0.5});
+  CHECK(adam["bytes_sent_per_compressed_step"] == 0);
+  CHECK(adam["ranks_agree"] == true);
+  CHECK(adam["seconds"]["compute"] == 1.5);
+  CHECK(adam["seconds"]["local_passes"] == 0.25);
+  CHECK(adam["seconds"]["communication"] == 0.125);
+  CHECK(adam["seconds"]["total"] == 2);
+  CHECK(json["runs"][1]["warmup_steps"] == 1);
+  CHECK(json["runs"][1]["train_loss"][2].is_null());
+
+  train::write_json(path, {});
+  CHECK(nlohmann::json::parse(read(path))["runs"].empty());
+}
+
+TEST_CASE("the CSV has one row for each step and run") {
+  const TemporaryDirectory directory;
+  std::vector<train::Run> runs = two_runs();
+  runs[1].seed = 2;
+  train::write_csv(directory.file("runs.csv"), runs);
+  CHECK(directory.names() == std::vector<std::string>{"runs.csv"});
+  CHECK(read(directory.file("runs.csv")) ==
+        "optimizer,seed,step,loss,bytes\n"
+        "adam,18446744073709551615,1,2.5,1000\n"
+        "adam,18446744073709551615,2,1.25,2000\n"
+        "adam,18446744073709551615,3,0.5,3000\n"
+        "one-bit-adam,2,1,2.5,1000\n"
+        "one-bit-adam,2,2,1.25,1032\n"
+        "one-bit-adam,2,3,0.5,1064\n");
+}
+
+TEST_CASE("the table gives figures for a reader") {
+  const std::string table = train::format_table(two_runs());
+  for (const char* part : {"4 ranks (threads), scatter-gather", "adam", "one-bit-adam", "87.50 %", "0.5000",
+                           "3.00 kB", "1.06 kB", "32 B", "1.00x", "2.82x", "31.2x", "yes", "NO"}) {
+    CAPTURE(part);
+    CHECK(contains(table, part));
+  }
+  std::size_t begin = 0;
+  while (begin < table.size()) {
+    const std::size_t end = table.find('\n', begin);
+    CHECK(end - begin <= 120);
+    begin = end + 1;
+  }
+  CHECK(train::format_table({}).empty());
+}
+
+TEST_CASE("the plot is one SVG with every optimizer in it") {
+  const TemporaryDirectory directory;
+  const std::string path = directory.file("it's a $plot.svg");
+  if (!train::have_gnuplot()) {
+    CHECK_THROWS_WITH_AS(train::write_plot(path, two_runs()), doctest::Contains("gnuplot is not installed"),
+                         train::input_error);
+    return;
+  }
+  train::write_plot(path, two_runs());
+  CHECK(directory.names().size() == 1);
+  const std::string picture = read(path);
+  for (const char* part : {"<svg", "</svg>", ">adam<", ">one-bit-adam<", "compression starts"}) {
+    CAPTURE(part);
+    CHECK(contains(picture, part));
+  }
+  SUBCASE("also of one rank that sends nothing") {
+    train::Run alone = two_runs()[0];
+    alone.bytes_after_step = {0, 0, 0};
+    train::write_plot(path, {alone});
+    CHECK(contains(read(path), "</svg>"));
+  }
+  SUBCASE("also of a single step and a run that diverges") {
+    std::vector<train::Run> runs = two_runs();
+    runs[0].train_loss = {2.0};
+    runs[1].train_loss = {2.0, std::numeric_limits<double>::infinity(), std::nan("")};
+    train::write_plot(path, runs);
+    CHECK(contains(read(path), "</svg>"));
+  }
+  SUBCASE("nothing to draw keeps the old picture") {
+    train::Run empty;
+    CHECK_THROWS_AS(train::write_plot(path, {empty}), train::input_error);
+    CHECK(read(path) == picture);
+  }
+}
+
+TEST_CASE("reports that can't be written say so") {
+  const TemporaryDirectory directory;
+  const std::string path = directory.file("none/runs");
+  CHECK_THROWS_WITH_AS(train::write_json(path, two_runs()), doctest::Contains("can't be written"),
+                       train::input_error);
+  CHECK_THROWS_AS(train::write_csv(path, two_runs()), train::input_error);
+  CHECK_THROWS_AS(train::write_plot(path, two_runs()), train::input_error);
+}
+
+TEST_CASE("options are read into their places") {
+  const train::Options standard = parse({});
+  CHECK(standard.optimizers == std::vector{train::Optimizer::adam, train::Optimizer::one_bit_adam});
+  CHECK(standard.ranks == 4);
+  CHECK_FALSE(standard.ranks_given);
+  CHECK_FALSE(standard.clip_norm.has_value());
+
+  const train::Options given = parse({"--optimizers",
+                                      "momentum-sgd,adam",
+                                      "--model=cnn",
+                                      "--ranks",
+                                      "7",
+                                      "--topology",
+                                      "ring",
+                                      "--scale",
+                                      "mean-abs",
+                                      "--granularity",
+                                      "block",
+                                      "--update-clip",
+                                      "inf",
+                                      "--clip-norm",
+                                      "2.5",
+                                      "--seed",
+                                      "18446744073709551615",
+                                      "--on-non-finite",
+                                      "skip",
+                                      "--transport",
+                                      "mpi",
+                                      "--inputs",
+                                      "unit",
+                                      "--warmup-fraction",
+                                      "0",
+                                      "--checkpoint",
+                                      "d",
+                                      "--checkpoint-every",
+                                      "12",
+                                      "--quiet"});
+  CHECK(given.optimizers == std::vector{train::Optimizer::momentum_sgd, train::Optimizer::adam});
+  CHECK(given.model == "cnn");
+  CHECK(given.ranks == 7);
+  CHECK(given.ranks_given);
+  CHECK(given.topology == train::Topology::ring);
+  CHECK(given.scale == train::Scale::mean_abs);
+  CHECK(given.granularity == train::Granularity::block);
+  CHECK(std::isinf(given.update_clip));
+  CHECK(given.clip_norm == 2.5);
+  CHECK(given.seed == 18446744073709551615ULL);
+  CHECK(given.on_non_finite == train::NonFinite::skip);
+  CHECK(given.transport == train::Transport::mpi);
+  CHECK(given.inputs == train::Inputs::unit);
+  CHECK(given.warmup_fraction == 0);
+  CHECK(given.checkpoint_every == 12);
+  CHECK(given.quiet);
+}
+
+TEST_CASE("whatever is wrong on the command line is one clear line") {
+  CHECK(contains(refusal({"--optimizers", "adam,lion"}),
+                 "'lion' is not one of adam, one-bit-adam, momentum-sgd"));
+  CHECK(contains(refusal({"--optimizers", "adam,"}), "'' is not one of"));
+  CHECK(contains(refusal({"--optimizers", "adam,adam"}), "named twice"));
+  CHECK(contains(refusal({"--model", "vgg"}), "'vgg' is not one of mlp, cnn"));
+  CHECK(contains(refusal({"--ranks"}), "--ranks: needs a value"));
+  CHECK(contains(refusal({"--ranks", "2", "--ranks", "3"}), "more than once"));
+  CHECK(contains(refusal({"--rank", "2"}), "unknown argument '--rank'"));
+  CHECK(contains(refusal({"stray"}), "unknown argument 'stray'"));
+  CHECK(contains(refusal({"--checkpoint-every", "5"}), "needs --checkpoint"));
+  for (const char* wrong : {"0", "65", "-1", "2.5", "nan", "two", "99999999999999999999", "3x"}) {
+    CAPTURE(wrong);
+    CHECK(contains(refusal({"--ranks", wrong}), "whole number from 1 to 64"));
+  }
+  for (const char* wrong : {"0", "-1", "nan", "inf", "1e999", "fast"}) {
+    CAPTURE(wrong);
+    CHECK(contains(refusal({"--learning-rate", wrong}), "number above 0"));
+    CHECK(contains(refusal({"--clip-norm", wrong}), "number above 0"));
+  }
+  for (const char* wrong : {"-0.1", "1.1", "nan"})
+    CHECK(contains(refusal({"--warmup-fraction", wrong}), "0 to 1"));
+  for (const char* wrong : {"0", "nan", "-inf"}) CHECK(contains(refusal({"--update-clip", wrong}), "or inf"));
+}
+
+TEST_CASE("help and version are not errors") {
+  for (const char* option : {"--help", "-h", "--version"}) {
+    const TemporaryDirectory directory;
+    std::FILE* const out = std::fopen(directory.file("out").c_str(), "w");
+    const char* arguments[] = {"train", option};
+    CHECK_FALSE(train::parse_options(2, arguments, out).has_value());
+    std::fclose(out);
+    const std::string text = read(directory.file("out"));
+    CHECK(contains(text, option[2] == 'v' ? "terse " : "--granularity segment|block|whole"));
+    CHECK(text.back() == '\n');
+  }
+}
+
+TEST_CASE("files and directories are checked before the training") {
+  const TemporaryDirectory directory;
+  train::Options options;
+  options.data = directory.path();
+  CHECK_NOTHROW(train::check_files(options));
+  const auto refused = [&options](std::string train::Options::*member, const std::string& value) {
+    train::Options changed = options;
+    changed.*member = value;
+    std::string line;
+    try {
+      train::check_files(changed);
+    } catch (const train::input_error& fault) {
+      line = fault.what();
+    }
+    return line;
+  };
+  CHECK(contains(refused(&train::Options::data, directory.file("none")), "--data: there is no directory"));
+  CHECK(
+      contains(refused(&train::Options::resume, directory.file("none")), "--resume: there is no directory"));
+  CHECK(contains(refused(&train::Options::json, directory.file("none/x.json")),
+                 "--json: there is no directory"));
+  CHECK(contains(refused(&train::Options::csv, directory.path()), "is a directory"));
+  CHECK(refused(&train::Options::csv, directory.file("x.csv")).empty());
+  CHECK(refused(&train::Options::checkpoint, directory.file("a/b/c")).empty());
+  write(directory.file("file"), "");
+  CHECK(contains(refused(&train::Options::checkpoint, directory.file("file")), "is not a directory"));
+  CHECK(contains(refused(&train::Options::checkpoint, directory.file("file/a")), "is not a directory"));
+  if (geteuid() != 0) {  // root may write anywhere
+    std::filesystem::permissions(directory.path(),
+                                 std::filesystem::perms::owner_read | std::filesystem::perms::owner_exec);
+    CHECK(contains(refused(&train::Options::json, directory.file("x.json")), "not writable"));
+    std::filesystem::permissions(directory.path(), std::filesystem::perms::owner_all);
+  }
+}

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cmath>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "terse/terse.hpp"
+
+// What the optimizer tests share: layouts, gradients, and a way to look into an optimizer.
+
+namespace terse::test {
+
+using Floats = std::vector<float>;
+
+inline std::size_t at(index_t i) { return static_cast<std::size_t>(i); }
+
+/// Uniform in [-1, 1), a function of its arguments alone.
+inline float noise(std::uint64_t seed, int rank, std::uint64_t step, index_t i) {
+  return static_cast<float>(
+             Draw::local(seed, rank, step, Purpose::user).bits(static_cast<std::uint64_t>(i)) >> 40) *
+             0x1p-23F -
+         1.0F;
+}
+
+/// This rank's gradient: a common part, an own part, noise; every 17th element is silent until step
+/// `loud_from`.
+inline Floats gradient(const Layout& layout, int rank, std::uint64_t step, std::uint64_t loud_from) {
+  Floats g(at(layout.size()));
+  for (const Segment& segment : layout.segments())
+    for (index_t i = segment.offset; i < segment.offset + segment.count; ++i) {
+      if (i % 17 == 3 && step < loud_from) continue;
+      g[at(i)] = noise(1, 0, 0, i) + 0.5F * noise(2, rank, 0, i) + 0.3F * noise(3, rank, step, i);
+    }
+  return g;
+}
+
+inline Floats start(const Layout& layout) {
+  Floats x(at(layout.size()));
+  for (const Segment& segment : layout.segments())
+    for (index_t i = segment.offset; i < segment.offset + segment.count; ++i) x[at(i)] = noise(4, 0, 0, i);
+  return x;
+}
+
+/// Everything an optimizer's walk shows, scalars as one element.
+struct Seen {
+  std::map<std::string, std::vector<double>> parts;
+  std::map<std::string, index_t> offsets;
+
+  template <class T>
+  void operator()(const std::string& name, view<T> part, index_t offset) {
+    parts[name].assign(part.begin(), part.end());
+    offsets[name] = offset;
+  }
+  void operator()(const std::string& name, std::uint64_t& value) {
+    parts[name] = {static_cast<double>(value)};
+  }
+};
+
+/// What one rank shows after one step.
+struct Snapshot {
+  Floats parameters;
+  Seen state;
+};
+/// [step - 1][rank]
+using History = std::vector<std::vector<Snapshot>>;
+
+/// Runs `steps` steps of a recipe on every rank; `change(recipe, step)` may set the learning rate.
+template <class R, class Change>
+History run(const R& recipe, const Layout& layout, int ranks, std::uint64_t steps, std::uint64_t loud_from,
+            const Options& options, Change change) {
+  History history(steps, std::vector<Snapshot>(at(ranks)));
+  ThreadGroup(ranks, std::chrono::seconds(20)).run([&](Threads& transport) {
+    Optimizer optimizer{recipe, transport, layout, options};
+    Floats x = start(layout);
+    for (std::uint64_t step = 1; step <= steps; ++step) {
+      change(optimizer.recipe, step);
+      optimizer.step(x, gradient(layout, transport.rank(), step, loud_from));
+      Snapshot& snapshot = history[step - 1][at(transport.rank())];
+      optimizer.walk(snapshot.state);
+      snapshot.parameters = x;
+    }
+  });
+  return history;
+}
+
+struct Unchanged {
+  template <class R>
+  void operator()(R&, std::uint64_t) const {}
+};
+
+/// Calls f(i) for the real elements of the segments that are wanted.
+template <class Wanted, class F>
+void each(const Layout& layout, Wanted wanted, F f) {
+  for (const Segment& segment : layout.segments())
+    if (wanted(segment))
+      for (index_t i = segment.offset; i < segment.offset + segment.count; ++i) f(at(i));
+}
+
+/// Root mean square over the segments that are wanted.
+template <class A, class Wanted>
+double rms(const Layout& layout, const A& a, Wanted wanted) {
+  double square = 0, count = 0;
+  each(layout, wanted,
+       [&](std::size_t i) { square += static_cast<double>(a[i]) * static_cast<double>(a[i]), ++count; });
+  return std::sqrt(square / std::max(count, 1.0));
+}
+
+/// Largest |a - b| / max(|b|, typical) over the segments that are wanted.
+template <class A, class B, class Wanted>
+double relative_error(const Layout& layout, const A& a, const B& b, Wanted wanted, double typical) {
+  double worst = 0;
+  each(layout, wanted, [&](std::size_t i) {
+    const double scale = std::max(std::abs(static_cast<double>(b[i])), typical);
+    const double distance = std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i]));
+    // NaN must not pass: it fails every comparison.
+    if (!(distance <= worst * scale)) worst = scale > 0 ? distance / scale : distance;
+  });
+  return worst;
+}
+template <class A, class B, class Wanted>
+double relative_error(const Layout& layout, const A& a, const B& b, Wanted wanted) {
+  return relative_error(layout, a, b, wanted, rms(layout, b, wanted));
+}
+
+}  // namespace terse::test
