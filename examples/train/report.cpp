@@ -238,8 +238,12 @@ std::string format_table(const std::vector<Run>& runs) {
       "{:<13} {:>8} {:>7}  {:>8} {:>8}  {:>7} {:>7}  {:>8} {:>6} {:>6} {:>7}  {:>9}\n";
   std::string text;
   const Run& first = runs.front();
+  // Dense steps have but one topology; what was asked for shows in the run that compresses.
+  const auto compressed_run = std::find_if(
+      runs.begin(), runs.end(), [](const Run& run) { return run.bytes_sent_per_compressed_step > 0; });
+  const std::string& topology = compressed_run == runs.end() ? first.topology : compressed_run->topology;
   text += fmt::format("{} rank{} ({}), {}, seed {}, {} steps", first.ranks, first.ranks == 1 ? "" : "s",
-                      first.transport, first.topology, first.seed, first.steps);
+                      first.transport, topology, first.seed, first.steps);
   for (const Run& run : runs)
     if (run.warmup_steps > 0 && run.warmup_steps < run.steps) {
       text += fmt::format(", compressed after step {}", run.warmup_steps);

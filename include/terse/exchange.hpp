@@ -10,7 +10,8 @@
 
 namespace terse {
 
-/// What to do about gradients that are not finite. All ranks decide alike.
+/// What to do about gradients that are not finite: NaN, infinity, and magnitudes beyond 2^63, whose squares
+/// overflow. All ranks decide alike.
 ///
 ///   throw_   : every rank throws non_finite_error before any parameter changes
 ///   skip     : no rank takes the step; costs a read-only pass and an 8-byte agreement before it
@@ -93,7 +94,7 @@ class Exchange {
     while (!pending.arrived_) pending.arrived_ = round_.advance(home_, pending.message_, true);
     if (home_.flags != PacketHeader::finite && context.on_non_finite == NonFinite::throw_)
       throw non_finite_error("the gradient of rank " + std::to_string(home_.flags - 1) +
-                                 " is not finite (NaN, infinity, or a square that overflows)",
+                                 " is not finite (NaN, infinity, or beyond 2^63, where squares overflow)",
                              home_.flags - 1, home_.rank, static_cast<std::int64_t>(context.step));
   }
 

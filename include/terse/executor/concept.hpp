@@ -5,7 +5,6 @@
 #include <bit>
 #include <concepts>
 #include <cstdint>
-#include <limits>
 
 #include "terse/core/config.hpp"
 #include "terse/core/layout.hpp"
@@ -115,10 +114,14 @@ TERSE_HD constexpr float keep_if(bool keep, float x, float otherwise = 0) {
                               (std::bit_cast<std::uint32_t>(otherwise) & ~all));
 }
 
-/// 0 in the place of NaN and infinity, and a note of it.
+/// Magnitudes beyond this count as not finite: their squares, which every variance and norm takes, leave
+/// fp32's range.
+inline constexpr float largest_finite = 0x1p63F;
+
+/// 0 in the place of what is not finite, and a note of it.
 TERSE_HD constexpr Sample sanitized(float x) {
   // NaN fails every comparison. One comparison of the magnitude: two would become branches under clang.
-  const bool finite = magnitude(x) <= std::numeric_limits<float>::max();
+  const bool finite = magnitude(x) <= largest_finite;
   return {finite ? x : 0.0F, finite ? 0.0F : 1.0F};
 }
 

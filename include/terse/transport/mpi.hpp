@@ -104,9 +104,7 @@ class Mpi {
   /// A channel of its own beside `communicator`. Collective. No wait lasts longer than `deadline`.
   explicit Mpi(const boost::mpi::communicator& communicator = boost::mpi::communicator(),
                std::chrono::milliseconds deadline = std::chrono::seconds(60))
-      : communicator_(communicator, boost::mpi::comm_duplicate), deadline_(deadline) {
-    MPI_Comm_set_errhandler(communicator_, MPI_ERRORS_RETURN);
-  }
+      : Mpi(boost::mpi::communicator(communicator, boost::mpi::comm_duplicate), deadline, 0) {}
 
   Mpi(Mpi&&) = default;
   Mpi& operator=(Mpi&&) = default;
@@ -159,6 +157,12 @@ class Mpi {
   Mpi(boost::mpi::communicator communicator, std::chrono::milliseconds deadline, int)
       : communicator_(std::move(communicator)), deadline_(deadline) {
     MPI_Comm_set_errhandler(communicator_, MPI_ERRORS_RETURN);
+    // Room for two batches under way, which is what an exchange needs; more are made when asked for.
+    for (int k = 0; k < 2; ++k) {
+      Batch& batch = *batches_.emplace_back(std::make_unique<Batch>());
+      batch.requests.reserve(2 * static_cast<std::size_t>(size()));
+      batch.peers.reserve(2 * static_cast<std::size_t>(size()));
+    }
   }
 
   static int count(index_t left) { return static_cast<int>(std::min(left, chunk_bytes)); }

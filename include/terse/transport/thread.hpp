@@ -149,7 +149,14 @@ class Threads {
  private:
   friend class ThreadGroup;
   Threads(std::shared_ptr<Shared> shared, Shared::Channel* channel, int rank, std::uint64_t id)
-      : shared_(std::move(shared)), channel_(channel), rank_(rank), id_(id) {}
+      : shared_(std::move(shared)), channel_(channel), rank_(rank), id_(id) {
+    // Room for two batches under way, which is what an exchange needs; more are made when asked for.
+    for (int k = 0; k < 2; ++k) {
+      Batch& batch = *batches_.emplace_back(std::make_unique<Batch>());
+      batch.send_numbers.reserve(channel->members.size());
+      batch.receive_numbers.reserve(channel->members.size());
+    }
+  }
 
   static std::unique_ptr<Shared::Channel> make_channel(std::vector<int> members) {
     auto channel = std::make_unique<Shared::Channel>();

@@ -1,0 +1,49 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Builds threads.cpp with every compiler and set of flags and compares what the programs print; then with a program
+given on the command line (MPI's).
+
+check.py SOURCE_ROOT [PROGRAM ARGUMENT ...]
+"""
+
+import itertools
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+
+root = sys.argv[1]
+other = sys.argv[2:]
+compilers = [c for c in ("g++", "clang++") if shutil.which(c)]
+flags = list(itertools.product(("-O2", "-O3"), ([], ["-march=native"])))
+
+
+def build_and_run(case):
+    compiler, (level, machine) = case
+    with tempfile.TemporaryDirectory() as folder:
+        program = os.path.join(folder, "bits")
+        command = [compiler, "-std=c++20", level, *machine, "-fno-math-errno", "-pthread",
+                   "-I", os.path.join(root, "include"), "-I", os.path.join(root, "tests"),
+                   os.path.join(root, "tests/bits/threads.cpp"), "-o", program]
+        subprocess.run(command, check=True, timeout=300)
+        printed = subprocess.run([program], check=True, timeout=100, capture_output=True, text=True).stdout
+    return " ".join([compiler, level, *machine]), printed
+
+
+with ThreadPoolExecutor(os.cpu_count()) as pool:
+    results = list(pool.map(build_and_run, itertools.product(compilers, flags)))
+if other:
+    results.append((" ".join(other), subprocess.run(other, check=True, timeout=100, capture_output=True, text=True).stdout))
+
+name, expected = results[0]
+print(expected, end="")
+failed = len(expected.splitlines()) != 3
+for case, printed in results:
+    same = printed == expected
+    failed = failed or not same
+    print("same bits" if same else "OTHER BITS", "-", case)
+    if not same:
+        print(printed, end="")
+sys.exit(failed)

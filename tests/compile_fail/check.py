@@ -1,0 +1,77 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Compiles each misuse of misuse.cpp, which must fail with the right words, and the twin, which must not.
+
+Usage: check.py COMPILER [FLAG ...], for instance: check.py clang++ -stdlib=libc++
+"""
+
+import concurrent.futures
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+HERE = pathlib.Path(__file__).resolve().parent
+INCLUDE = HERE.parent.parent / "include"
+
+# Case -> words that some line of the output must hold. Compilers break no line of their own accord.
+CASES = {
+    "NO_WIRE_BYTES": r"terse: a compressor needs `index_t wire_bytes\(const Range&\) const`",
+    "BIASED_WITHOUT_FEEDBACK": r"terse: a biased compressor .* needs error feedback: .* Use Residual, not None",
+    "NO_VALUE": r"terse: a quantizer needs .* `static float value\(std::uint32_t code, Scale scale\)`",
+    "NO_SETTINGS": r"terse: a recipe needs `settings\(visit\) const`",
+    "BLOCK_OFF_THE_WORD": r"terse: PerBlock<N> takes a positive multiple of 64 elements",
+    # The memory spaces are part of the types, which both compilers name.
+    "DEVICE_VIEW_IN_STEP": r"error: .*memory::device.* to .*\bhost\b",
+    "DEVICE_VIEW_AS_HOST": r"error: .*memory::device.* to .*memory::host|memory::device.* to .*memory::host",
+    "DEVICE_ELEMENT_ON_HOST": r"same_as<.*memory::device, .*memory::host",
+    "CONSTANT_PARAMETERS": r"error: .*const std::vector<float>.* to .*terse::view<float",
+}
+
+
+def compile_case(compiler, case):
+    define = [f"-DCASE_{case}"] if case else []
+    command = [*compiler, "-std=c++20", "-Wall", "-Wextra", "-Wpedantic", "-fsyntax-only", f"-I{INCLUDE}",
+               *define, str(HERE / "misuse.cpp")]
+    environment = dict(os.environ, LC_ALL="C")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+def judge(case, code, output):
+    """What is wrong with this result; None if nothing is."""
+    if not case:
+        return "does not compile" if code != 0 else "compiles with warnings" if output.strip() else None
+    if code == 0:
+        return "compiles"
+    if not re.search(CASES[case], output):
+        return f"fails without the words /{CASES[case]}/"
+    return None
+
+
+def main(arguments):
+    if not arguments:
+        print(__doc__.strip(), file=sys.stderr)
+        return 2
+    source = (HERE / "misuse.cpp").read_text()
+    sections = set(re.findall(r"#(?:el)?if defined\(CASE_(\w+)\)", source))
+    if sections != set(CASES):
+        print(f"misuse.cpp and check.py name different cases: {sorted(sections ^ set(CASES))}")
+        return 1
+
+    failures = 0
+    cases = ["", *CASES]
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        results = pool.map(lambda case: compile_case(arguments, case), cases)
+        for case, (code, output) in zip(cases, results):
+            fault = judge(case, code, output)
+            print(f"{'FAILED' if fault else 'ok':6}  {case or 'twin'}{': ' + fault if fault else ''}", flush=True)
+            if fault:
+                failures += 1
+                print("\n".join("        " + line for line in output.splitlines()[:12]))
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

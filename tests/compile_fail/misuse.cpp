@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Each CASE_ macro selects one misuse, which must not compile and must say why in words; without any the
+// same program, done right, must compile. Run by check.py.
+
+#include "terse/terse.hpp"
+
+namespace {
+
+/// A compressor that has all but wire_bytes.
+struct Silent {
+  static constexpr bool lossless = true;
+  static constexpr bool unbiased = true;
+#if !defined(CASE_NO_WIRE_BYTES)
+  terse::index_t wire_bytes(const terse::Range& range) const { return terse::Dense{}.wire_bytes(range); }
+#endif
+  using Code = terse::Dense::Code;
+};
+
+/// A quantizer that can write but not read.
+struct Halves {
+  using Statistic = terse::MeanAbs;
+  static constexpr int bits = 1;
+  static constexpr bool stochastic = false;
+  static constexpr bool unbiased = false;
+  static std::uint32_t code(float x, float, std::uint32_t) { return x < 0 ? 0U : 1U; }
+#if !defined(CASE_NO_VALUE)
+  static float value(std::uint32_t code, float scale) { return code != 0 ? scale : -scale; }
+#endif
+};
+
+/// A recipe that does not say its hyper-parameters.
+struct Mute {
+  void check() const {}
+#if !defined(CASE_NO_SETTINGS)
+  template <class Visit>
+  void settings(Visit&&) const {}
+#endif
+  template <terse::Transport T, terse::Executor E>
+  struct State {
+    State(const Mute&, E, T&, const terse::Layout&, bool) {}
+    bool full_precision() const { return true; }
+    template <class Visit>
+    void walk(Visit&&) {}
+  };
+  template <terse::Transport T, terse::Executor E>
+  void step(const terse::StepInput<E>&, State<T, E>&) const {}
+};
+
+[[maybe_unused]] float first(terse::view<const float> values) { return values[0]; }
+
+}  // namespace
+
+int main() {
+  float number = 1;
+  terse::view<float, terse::memory::device> device(&number, 1);
+  terse::view<float> host(&number, 1);
+  static_cast<void>(device);
+  static_cast<void>(host);
+
+#if defined(CASE_NO_WIRE_BYTES)
+  terse::OneBitAdam<Silent> recipe;
+  static_cast<void>(recipe);
+#elif defined(CASE_BIASED_WITHOUT_FEEDBACK)
+  terse::OneBitAdam<terse::Sign, terse::FrozenVariance, terse::ScatterGather, terse::None> recipe;
+  static_cast<void>(recipe);
+#elif defined(CASE_DEVICE_VIEW_IN_STEP)
+  terse::ThreadGroup(1).run([&](terse::Threads& transport) {
+    terse::Optimizer optimizer{terse::Adam{}, transport, terse::Layout::flat(1)};
+    optimizer.step(device, device);
+  });
+#elif defined(CASE_DEVICE_VIEW_AS_HOST)
+  first(device);
+#elif defined(CASE_DEVICE_ELEMENT_ON_HOST)
+  for (const float value : device) number += value;
+#elif defined(CASE_NO_VALUE)
+  terse::OneBitAdam<terse::Packed<Halves, terse::PerSegment> > recipe;
+  static_cast<void>(recipe);
+#elif defined(CASE_NO_SETTINGS)
+  terse::ThreadGroup(1).run([&](terse::Threads& transport) {
+    terse::Optimizer optimizer{Mute{}, transport, terse::Layout::flat(1)};
+  });
+#elif defined(CASE_BLOCK_OFF_THE_WORD)
+  terse::OneBitAdam<terse::ScaledSign<terse::MeanAbs, terse::PerBlock<100> > > recipe;
+  static_cast<void>(recipe);
+#elif defined(CASE_CONSTANT_PARAMETERS)
+  terse::ThreadGroup(1).run([&](terse::Threads& transport) {
+    terse::Optimizer optimizer{terse::Adam{}, transport, terse::Layout::flat(1)};
+    const std::vector<float> parameters(64);
+    optimizer.step(parameters, parameters);
+  });
+#else
+  // The twin of all of them.
+  terse::ThreadGroup(1).run([&](terse::Threads& transport) {
+    std::vector<float> parameters(64);
+    const std::vector<float> gradients(64);
+    terse::Optimizer adam{terse::Adam{}, transport, terse::Layout::flat(1)};
+    adam.step(parameters, gradients);
+    terse::Optimizer mute{Mute{}, transport, terse::Layout::flat(1)};
+    mute.step(parameters, gradients);
+  });
+  terse::OneBitAdam<Silent> silent;
+  terse::OneBitAdam<Silent, terse::FrozenVariance, terse::ScatterGather, terse::None> unbiased;
+  terse::OneBitAdam<terse::Sign, terse::FrozenVariance, terse::ScatterGather, terse::Residual> corrected;
+  terse::OneBitAdam<terse::Packed<Halves, terse::PerSegment> > halves;
+  terse::OneBitAdam<terse::ScaledSign<terse::MeanAbs, terse::PerBlock<128> > > blocks;
+  static_cast<void>(silent);
+  static_cast<void>(unbiased);
+  static_cast<void>(corrected);
+  static_cast<void>(halves);
+  static_cast<void>(blocks);
+  for (const float value : host) number += value;
+  number += first(host);
+#endif
+  return number > 0 ? 0 : 1;
+}

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
+#include <doctest/doctest.h>
+
+#include "support.hpp"
+
+// Bytes on the wire, counted, against the documented formulas.
+
+using namespace terse;
+using namespace terse::test;
+
+namespace {
+
+/// Bytes sent by each rank in the given step, by phase.
+template <class R>
+std::vector<Traffic> traffic_of_step(const R& recipe, const Layout& layout, int ranks, std::uint64_t step,
+                                     const Options& options = {}) {
+  std::vector<Traffic> result(at(ranks));
+  ThreadGroup(ranks, std::chrono::seconds(20)).run([&](Threads& raw) {
+    Metered<Threads> transport(raw.split(0, raw.rank()));
+    Optimizer optimizer{recipe, transport, layout, options};
+    Floats x = start(layout);
+    const Floats g = gradient(layout, raw.rank(), 1, 1);
+    Traffic before;
+    for (std::uint64_t s = 1; s <= step; ++s) {
+      before = transport.traffic();
+      optimizer.step(x, g);
+    }
+    Traffic& mine = result[at(raw.rank())] = transport.traffic();
+    for (std::size_t phase = 0; phase < mine.by_phase.size(); ++phase) {
+      mine.by_phase[phase].bytes_sent -= before.by_phase[phase].bytes_sent;
+      mine.by_phase[phase].bytes_received -= before.by_phase[phase].bytes_received;
+      mine.by_phase[phase].messages_sent -= before.by_phase[phase].messages_sent;
+      mine.by_phase[phase].messages_received -= before.by_phase[phase].messages_received;
+    }
+  });
+  return result;
+}
+
+constexpr std::uint64_t padded(std::uint64_t bytes) { return (bytes + 7) / 8 * 8; }
+
+/// docs/wire-format.md in code: header, scales, a word of bits per 64 elements of each piece, dense pieces.
+std::uint64_t packet_bytes(const Range& compressed, const Range& dense, std::uint64_t block, bool whole) {
+  std::uint64_t units = 0, bits = 0, plain = 0;
+  for (const Piece& piece : compressed.pieces()) {
+    const auto count = static_cast<std::uint64_t>(piece.count);
+    units += block == 0 ? 1 : (count + block - 1) / block;
+    bits += (count + 63) / 64 * 8;
+  }
+  if (whole) units = compressed.pieces().empty() ? 0 : 1;
+  for (const Piece& piece : dense.pieces()) plain += padded(4 * static_cast<std::uint64_t>(piece.count));
+  return 32 + padded(4 * units) + bits + plain;
+}
+
+/// The model of the training example: 784-256-128-10.
+Layout perceptron() {
+  Layout layout;
+  layout.add({"hidden1.weight", {256, 784}}).add({"hidden1.bias", {256}});
+  layout.add({"hidden2.weight", {128, 256}}).add({"hidden2.bias", {128}});
+  layout.add({"output.weight", {10, 128}}).add({"output.bias", {10}});
+  return layout;
+}
+
+template <class C, class Topo>
+OneBitAdam<C, FrozenVariance, Topo> frozen_at_once() {
+  return {.preconditioner = {.freeze = AtStep{1}}};
+}
+
+template <class C, class Topo>
+void check_formula(const Layout& layout, std::uint64_t block, bool whole) {
+  for (const int ranks : {1, 2, 3, 4, 7}) {
+    CAPTURE(ranks);
+    const auto traffic = traffic_of_step(frozen_at_once<C, Topo>(), layout, ranks, 2);
+    const Range all = layout.filter(layout.range(), true), excluded = layout.filter(layout.range(), false);
+    const auto cuts = all.cut(ranks), dense_cuts = excluded.cut(ranks);
+    const auto chunk = [&](int c) { return packet_bytes(cuts[at(c)], dense_cuts[at(c)], block, whole); };
+    const auto peers = static_cast<std::uint64_t>(ranks - 1);
+    std::uint64_t total = 0;
+    for (int c = 0; c < ranks; ++c) total += chunk(c);
+    for (int r = 0; r < ranks; ++r) {
+      CAPTURE(r);
+      const Traffic::Count& reduce = traffic[at(r)][Phase::reduce];
+      const Traffic::Count& spread = traffic[at(r)][Phase::spread];
+      CHECK(traffic[at(r)][Phase::agree].bytes_sent == 0);
+      CHECK(spread.messages_sent == peers);
+      CHECK(spread.messages_received == peers);
+      if constexpr (std::is_same_v<Topo, AllGather>) {
+        CHECK(reduce.messages_sent == 0);
+        CHECK(spread.bytes_sent == peers * packet_bytes(all, excluded, block, whole));
+      } else {
+        CHECK(reduce.messages_sent == peers);
+        CHECK(reduce.messages_received == peers);
+        // Ring: r passes on every chunk but the one it finishes, r + 1.
+        const int kept = std::is_same_v<Topo, Ring> ? (r + 1) % ranks : r;
+        CHECK(reduce.bytes_sent == total - chunk(kept));
+        CHECK(spread.bytes_sent == peers * chunk(kept));
+      }
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a compressed step sends what the formula says, to the byte") {
+  Layout layout = perceptron();
+  layout.add({"excluded", {77}, 1, 1, false}).add({"empty", {0}}).add({"one", {1}});
+  check_formula<Sign, ScatterGather>(layout, 0, false);
+  check_formula<Sign, Ring>(layout, 0, false);
+  check_formula<Sign, AllGather>(layout, 0, false);
+  check_formula<ScaledSign<MeanAbs, PerBlock<4096>>, ScatterGather>(layout, 4096, false);
+  check_formula<ScaledSign<MeanAbs, PerBlock<4096>>, Ring>(layout, 4096, false);
+  check_formula<ScaledSign<RootMeanSquare, Whole>, ScatterGather>(layout, 0, true);
+}
+
+TEST_CASE("a compressed step sends at most 1.03 of n / 8 bytes both ways, 31 times less than dense") {
+  Layout smallest;
+  smallest.add({"w", {200'000}});
+  for (const Layout& layout : {perceptron(), smallest})
+    for (const int ranks : {2, 3, 4, 7, 8}) {
+      CAPTURE(ranks);
+      const double n = static_cast<double>(layout.range().elements());
+      const double ideal = 2.0 * (ranks - 1) / ranks * n / 8;
+      const auto check = [&](const std::vector<Traffic>& compressed, const std::vector<Traffic>& dense) {
+        for (int r = 0; r < ranks; ++r) {
+          CAPTURE(r);
+          CHECK(static_cast<double>(compressed[at(r)].bytes_sent()) <= 1.03 * ideal);
+          CHECK(31 * compressed[at(r)].bytes_sent() <= dense[at(r)].bytes_sent());
+        }
+      };
+      const auto dense = traffic_of_step(Adam{}, layout, ranks, 1);
+      using Blocks = ScaledSign<RootMeanSquare, PerBlock<4096>>;
+      check(traffic_of_step(frozen_at_once<Sign, ScatterGather>(), layout, ranks, 2), dense);
+      check(traffic_of_step(frozen_at_once<Sign, Ring>(), layout, ranks, 2), dense);
+      check(traffic_of_step(frozen_at_once<Blocks, ScatterGather>(), layout, ranks, 2), dense);
+      check(traffic_of_step(frozen_at_once<Blocks, Ring>(), layout, ranks, 2), dense);
+    }
+}
+
+TEST_CASE("clipping costs 8 bytes: in each packet of a dense step, to each peer before a compressed one") {
+  const Layout layout = perceptron();
+  const Options clip{.clip_norm = 1};
+  const auto recipe = frozen_at_once<Sign, ScatterGather>();
+  for (const std::uint64_t step : {1, 2}) {
+    const auto with = traffic_of_step(recipe, layout, 3, step, clip),
+               without = traffic_of_step(recipe, layout, 3, step);
+    for (std::size_t r = 0; r < 3; ++r) {
+      CHECK(with[r][Phase::agree].bytes_sent == (step == 1 ? 0 : 16));
+      CHECK(with[r][Phase::reduce].bytes_sent == without[r][Phase::reduce].bytes_sent + (step == 1 ? 16 : 0));
+      CHECK(with[r][Phase::spread].bytes_sent == without[r][Phase::spread].bytes_sent + (step == 1 ? 16 : 0));
+    }
+  }
+}

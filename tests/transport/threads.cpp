@@ -1,0 +1,808 @@
+// SPDX-License-Identifier: Apache-2.0
+#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "terse/terse.hpp"
+
+// ThreadGroup, Metered and Assembly; then whole optimizers in which a rank fails at any of its calls.
+
+namespace {
+
+using namespace std::chrono_literals;
+using terse::index_t;
+using terse::Phase;
+using terse::Receive;
+using terse::Send;
+using terse::ThreadGroup;
+using terse::Threads;
+using Bytes = std::vector<std::byte>;
+using Milliseconds = std::chrono::milliseconds;
+
+/// What became of one rank.
+struct Outcome {
+  enum class Kind { returned, peer, usage, other } kind = Kind::other;
+  int culprit = -1;
+  std::string text;
+  double seconds = 0;
+};
+
+/// Runs program(transport) on every rank and notes how each one left. The group's own exception is dropped.
+template <class Program>
+std::vector<Outcome> outcomes(int ranks, Milliseconds deadline, Program program) {
+  std::vector<Outcome> list(static_cast<std::size_t>(ranks));
+  ThreadGroup group(ranks, deadline);
+  const auto begin = std::chrono::steady_clock::now();
+  try {
+    group.run([&](Threads& transport) {
+      Outcome& outcome = list[static_cast<std::size_t>(transport.rank())];
+      const auto note = [&](Outcome::Kind kind, const std::string& text, int culprit) {
+        outcome = {kind, culprit, text,
+                   std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count()};
+      };
+      try {
+        program(transport);
+        note(Outcome::Kind::returned, "", -1);
+      } catch (const terse::peer_error& failure) {
+        note(Outcome::Kind::peer, failure.what(), failure.culprit());
+        throw;
+      } catch (const terse::usage_error& failure) {
+        note(Outcome::Kind::usage, failure.what(), -1);
+        throw;
+      } catch (const std::exception& failure) {
+        note(Outcome::Kind::other, failure.what(), -1);
+        throw;
+      }
+    });
+  } catch (...) {  // NOLINT: each rank has noted its own
+  }
+  return list;
+}
+
+/// All ranks but `culprit` must have left by a peer_error that names it, in time.
+void check_survivors(const std::vector<Outcome>& list, int culprit, double seconds) {
+  for (std::size_t rank = 0; rank < list.size(); ++rank) {
+    if (static_cast<int>(rank) == culprit) continue;
+    CAPTURE(rank);
+    CAPTURE(list[rank].text);
+    CHECK(list[rank].kind == Outcome::Kind::peer);
+    CHECK(list[rank].culprit == culprit);
+    CHECK(list[rank].seconds < seconds);
+  }
+}
+
+void check_all_returned(const std::vector<Outcome>& list) {
+  for (const Outcome& outcome : list) {
+    CAPTURE(outcome.text);
+    CHECK(outcome.kind == Outcome::Kind::returned);
+  }
+}
+
+/// Enough for a rank that has nothing to wait for, on a machine that is busy with other things.
+constexpr Milliseconds patience = 20s;
+/// Far below `patience`: who leaves by then did not sit a deadline out.
+constexpr double at_once = 5;
+
+/// The bytes of the message that `from` sends to `to` in `round`.
+Bytes message(int from, int to, int round, index_t largest = 5000) {
+  const terse::Draw draw =
+      terse::Draw::local(static_cast<std::uint64_t>(round), from * 64 + to, 0, terse::Purpose::user);
+  const std::uint64_t size = draw.below(4, 0) == 0 ? 0 : draw.below(static_cast<std::uint64_t>(largest), 1);
+  Bytes bytes;
+  for (std::uint64_t b = 0; b < size; ++b) bytes.push_back(static_cast<std::byte>(draw.bits(b + 2)));
+  return bytes;
+}
+
+/// One batch among all ranks of a transport, with buffers of its own.
+struct Everybody {
+  std::deque<Bytes> out, in, expected;
+  std::vector<Send> sends;
+  std::vector<Receive> receives;
+
+  template <class T>
+  Everybody(const T& transport, int round) {
+    for (int peer = 0; peer < transport.size(); ++peer) {
+      if (peer == transport.rank()) continue;
+      const Bytes& mine = out.emplace_back(message(transport.rank(), peer, round));
+      const Bytes& theirs = expected.emplace_back(message(peer, transport.rank(), round));
+      Bytes& place = in.emplace_back(theirs.size(), std::byte{0xEE});
+      sends.push_back({peer, mine.data(), static_cast<index_t>(mine.size())});
+      receives.push_back({peer, place.data(), static_cast<index_t>(place.size())});
+    }
+  }
+  bool arrived() const { return in == expected; }
+};
+
+Send send_of(int peer, const int& value) {
+  return {peer, reinterpret_cast<const std::byte*>(&value), sizeof value};
+}
+Receive receive_of(int peer, int& value) {
+  return {peer, reinterpret_cast<std::byte*>(&value), sizeof value};
+}
+
+/// Waits until `flag` is set, 10 seconds at most.
+bool wait_for(const std::atomic<bool>& flag) {
+  const auto until = std::chrono::steady_clock::now() + 10s;
+  while (!flag && std::chrono::steady_clock::now() < until) std::this_thread::sleep_for(1ms);
+  return flag;
+}
+
+/// Asks a ticket until it is ready, 10 seconds at most.
+template <class Ticket>
+bool poll(Ticket& ticket) {
+  const auto until = std::chrono::steady_clock::now() + 10s;
+  while (std::chrono::steady_clock::now() < until) {
+    if (ticket.ready()) return true;
+    std::this_thread::sleep_for(1ms);
+  }
+  return false;
+}
+
+}  // namespace
+
+static_assert(terse::Transport<Threads>);
+static_assert(terse::Transport<terse::Metered<Threads>>);
+static_assert(terse::Ticket<Threads::Ticket>);
+static_assert(!std::copyable<Threads>);
+
+TEST_CASE("every message arrives whole, whatever its size and the number of ranks") {
+  for (const int ranks : {1, 2, 3, 4, 7}) {
+    CAPTURE(ranks);
+    std::atomic<int> right = 0;
+    check_all_returned(outcomes(ranks, patience, [&](Threads& transport) {
+      for (int round = 0; round < 12; ++round) {
+        Everybody batch(transport, round);
+        auto ticket = transport.exchange(batch.sends, batch.receives, Phase::reduce);
+        ticket.wait();
+        ticket.wait();  // a second one has nothing to do
+        right += ticket.ready() && batch.arrived() ? 1 : 0;
+      }
+    }));
+    CHECK(right == 12 * ranks);
+  }
+}
+
+TEST_CASE("each rank sees its own place and the size") {
+  std::atomic<int> places = 0;
+  check_all_returned(outcomes(5, patience, [&](Threads& transport) {
+    if (transport.size() == 5) places += 1 << (4 * transport.rank());
+  }));
+  CHECK(places == 0x11111);
+}
+
+namespace {
+
+/// Ten times two batches in flight over the channels `one` and `two` of each rank, which may be the same.
+/// wait(rank, ticket, ticket) settles them. Returns how many batches arrived whole, 20 per rank.
+template <class Channels, class Wait>
+int two_in_flight(Milliseconds deadline, Channels channels, Wait wait) {
+  std::atomic<int> right = 0;
+  outcomes(4, deadline, [&](Threads& transport) {
+    Threads other = transport.split(0, transport.rank());
+    Threads& beside = channels(transport, other);
+    for (int round = 0; round < 20; round += 2) {
+      Everybody first(transport, round), second(transport, round + 1);
+      auto one = transport.exchange(first.sends, first.receives, Phase::reduce);
+      auto two = beside.exchange(second.sends, second.receives, Phase::spread);
+      wait(transport.rank(), one, two);
+      right += (first.arrived() ? 1 : 0) + (second.arrived() ? 1 : 0);
+    }
+  });
+  return right;
+}
+
+const auto same_channel = [](Threads& transport, Threads&) -> Threads& { return transport; };
+const auto other_channel = [](Threads&, Threads& other) -> Threads& { return other; };
+
+}  // namespace
+
+TEST_CASE("two batches in flight arrive in their own places") {
+  const auto in_order = [](int, auto& one, auto& two) {
+    one.wait();
+    two.wait();
+  };
+  const auto in_reverse = [](int, auto& one, auto& two) {
+    two.wait();
+    one.wait();
+  };
+  CHECK(two_in_flight(patience, same_channel, in_order) == 80);
+  CHECK(two_in_flight(patience, same_channel, in_reverse) == 80);
+  CHECK(two_in_flight(patience, other_channel, in_order) == 80);
+  CHECK(two_in_flight(patience, other_channel, in_reverse) == 80);
+  // Each rank asks about both in turn.
+  CHECK(two_in_flight(patience, same_channel, [](int, auto& one, auto& two) {
+          const auto until = std::chrono::steady_clock::now() + 10s;
+          bool first = false, second = false;
+          while (!(first && second) && std::chrono::steady_clock::now() < until) {
+            first = one.ready();
+            second = two.ready();
+          }
+        }) == 80);
+}
+
+TEST_CASE("ranks may await two batches of one channel in different orders") {
+  CHECK(two_in_flight(500ms, same_channel, [](int rank, auto& one, auto& two) {
+          (rank % 2 == 0 ? one : two).wait();
+          (rank % 2 == 0 ? two : one).wait();
+        }) == 80);
+}
+
+TEST_CASE("ranks may await batches of two channels in different orders") {
+  CHECK(two_in_flight(500ms, other_channel, [](int rank, auto& one, auto& two) {
+          (rank % 2 == 0 ? one : two).wait();
+          (rank % 2 == 0 ? two : one).wait();
+        }) == 80);
+}
+
+TEST_CASE("messages between two ranks keep the order of their batches") {
+  std::vector<int> received;
+  check_all_returned(outcomes(2, patience, [&](Threads& transport) {
+    const std::vector<int> numbers{3, 1, 4, 1, 5, 9, 2, 6};
+    std::vector<int> in(numbers.size(), -1);
+    std::deque<Send> sends;
+    std::deque<Receive> receives;
+    std::vector<Threads::Ticket> tickets;
+    for (std::size_t k = 0; k < numbers.size(); ++k) {
+      if (transport.rank() == 0) {
+        sends.push_back(send_of(1, numbers[k]));
+        tickets.push_back(transport.exchange({&sends.back(), 1}, {}, Phase::reduce));
+      } else {
+        receives.push_back(receive_of(0, in[k]));
+        tickets.push_back(transport.exchange({}, {&receives.back(), 1}, Phase::reduce));
+      }
+    }
+    while (!tickets.empty()) {
+      tickets.back().wait();
+      tickets.pop_back();
+    }
+    if (transport.rank() == 1) received = in;
+  }));
+  CHECK(received == std::vector<int>{3, 1, 4, 1, 5, 9, 2, 6});
+}
+
+TEST_CASE("ready says when a batch has arrived, without waiting") {
+  std::atomic<bool> asked = false;
+  std::atomic<int> early = -1, value = 0;
+  check_all_returned(outcomes(2, patience, [&](Threads& transport) {
+    if (transport.rank() == 0) {
+      int in = 0;
+      const Receive receive = receive_of(1, in);
+      auto ticket = transport.exchange({}, {&receive, 1}, Phase::reduce);
+      early = ticket.ready() ? 1 : 0;
+      asked = true;
+      if (poll(ticket)) value = in;
+      if (!ticket.ready()) value = -1;
+    } else {
+      const int out = 42;
+      const Send send = send_of(0, out);
+      wait_for(asked);
+      auto ticket = transport.exchange({&send, 1}, {}, Phase::reduce);
+      if (!poll(ticket)) throw std::runtime_error("never taken");
+    }
+  }));
+  CHECK(early == 0);
+  CHECK(value == 42);
+}
+
+TEST_CASE("a send is done when its bytes have been taken") {
+  std::atomic<int> early = -1;
+  std::atomic<bool> asked = false;
+  check_all_returned(outcomes(2, patience, [&](Threads& transport) {
+    int value = 5;
+    if (transport.rank() == 0) {
+      const Send send = send_of(1, value);
+      auto ticket = transport.exchange({&send, 1}, {}, Phase::reduce);
+      early = ticket.ready() ? 1 : 0;
+      asked = true;
+      ticket.wait();
+    } else {
+      wait_for(asked);
+      const Receive receive = receive_of(0, value);
+      transport.exchange({}, {&receive, 1}, Phase::reduce).wait();
+    }
+  }));
+  CHECK(early == 0);
+}
+
+TEST_CASE("a ticket stays good when it moves") {
+  std::atomic<int> right = 0;
+  check_all_returned(outcomes(2, patience, [&](Threads& transport) {
+    Everybody first(transport, 1), second(transport, 2);
+    auto one = transport.exchange(first.sends, first.receives, Phase::reduce);
+    auto two = transport.exchange(second.sends, second.receives, Phase::reduce);
+    Threads::Ticket moved(std::move(one));
+    std::swap(moved, two);
+    moved.wait();
+    two.wait();
+    right += first.arrived() && second.arrived() ? 1 : 0;
+  }));
+  CHECK(right == 2);
+}
+
+TEST_CASE("split makes channels of equal color, ranked by key and then by rank") {
+  // Per world rank: rank and size in the channel, and who sits in which place there.
+  std::vector<std::vector<int>> seen(7);
+  check_all_returned(outcomes(7, patience, [&](Threads& transport) {
+    const int world = transport.rank();
+    Threads channel = transport.split(world % 2, world == 6 ? -100 : (world < 3 ? 0 : -world));
+    terse::Assembly<int, Threads> assembly(channel);
+    std::vector<int>& mine = seen[static_cast<std::size_t>(world)];
+    mine = {channel.rank(), channel.size()};
+    for (const int member : assembly(channel, world, Phase::setup)) mine.push_back(member);
+  }));
+  // Even ranks 0, 2 (key 0), 4 (-4), 6 (-100); odd ranks 1 (0), 3 (-3), 5 (-5).
+  CHECK(seen[0] == std::vector<int>{2, 4, 6, 4, 0, 2});
+  CHECK(seen[2] == std::vector<int>{3, 4, 6, 4, 0, 2});
+  CHECK(seen[4] == std::vector<int>{1, 4, 6, 4, 0, 2});
+  CHECK(seen[6] == std::vector<int>{0, 4, 6, 4, 0, 2});
+  CHECK(seen[1] == std::vector<int>{2, 3, 5, 3, 1});
+  CHECK(seen[3] == std::vector<int>{1, 3, 5, 3, 1});
+  CHECK(seen[5] == std::vector<int>{0, 3, 5, 3, 1});
+}
+
+TEST_CASE("channels don't hear each other") {
+  std::atomic<int> right = 0;
+  check_all_returned(outcomes(4, patience, [&](Threads& transport) {
+    Threads all = transport.split(0, transport.rank());
+    Threads again = transport.split(0, transport.rank());
+    Threads pair = all.split(transport.rank() / 2, transport.rank());
+    Threads other = again.split(transport.rank() / 2, transport.rank());
+    Everybody a(transport, 1), b(all, 2), c(again, 3), d(pair, 4), e(other, 5);
+    auto in_transport = transport.exchange(a.sends, a.receives, Phase::reduce);
+    auto in_all = all.exchange(b.sends, b.receives, Phase::reduce);
+    auto in_again = again.exchange(c.sends, c.receives, Phase::reduce);
+    auto in_pair = pair.exchange(d.sends, d.receives, Phase::reduce);
+    auto in_other = other.exchange(e.sends, e.receives, Phase::reduce);
+    in_other.wait();
+    in_again.wait();
+    in_pair.wait();
+    in_transport.wait();
+    in_all.wait();
+    for (const Everybody* batch : {&a, &b, &c, &d, &e}) right += batch->arrived() ? 1 : 0;
+  }));
+  CHECK(right == 20);
+}
+
+TEST_CASE("channels stay apart for colors of any size") {
+  std::atomic<int> right = 0;
+  check_all_returned(outcomes(2, 500ms, [&](Threads& transport) {
+    // Channels of two splits, each split anew: four channels, whatever the colors.
+    Threads first = transport.split(1000003, transport.rank());
+    Threads second = transport.split(0, transport.rank());
+    Threads one = first.split(0, transport.rank());
+    Threads two = second.split(0, transport.rank());
+    Everybody a(one, 1), b(two, 2);
+    // The ranks post in different orders, which is fine on channels that are apart.
+    if (transport.rank() == 0) {
+      auto in_one = one.exchange(a.sends, a.receives, Phase::reduce);
+      auto in_two = two.exchange(b.sends, b.receives, Phase::reduce);
+      in_one.wait();
+      in_two.wait();
+    } else {
+      auto in_two = two.exchange(b.sends, b.receives, Phase::reduce);
+      auto in_one = one.exchange(a.sends, a.receives, Phase::reduce);
+      in_one.wait();
+      in_two.wait();
+    }
+    right += a.arrived() && b.arrived() ? 1 : 0;
+  }));
+  CHECK(right == 2);
+}
+
+TEST_CASE("an assembly shows everyone's value in rank order, and a barrier holds everyone back") {
+  std::atomic<int> arrived = 0, early = 0, wrong = 0;
+  check_all_returned(outcomes(4, patience, [&](Threads& transport) {
+    terse::Assembly<int, Threads> assembly(transport);
+    terse::Assembly<int, Threads> moved(std::move(assembly));
+    for (int round = 0; round < 3; ++round) {
+      int rank = 0;
+      for (const int value : moved(transport, 10 * round + transport.rank(), Phase::agree))
+        wrong += value != 10 * round + rank++;
+      wrong += rank != 4;
+    }
+    std::this_thread::sleep_for(Milliseconds(5 * transport.rank()));
+    ++arrived;
+    terse::barrier(transport);
+    early += arrived != 4;
+  }));
+  CHECK(wrong == 0);
+  CHECK(early == 0);
+}
+
+TEST_CASE("a message of the wrong length is an error on both sides that names both ranks") {
+  const auto list = outcomes(3, patience, [](Threads& transport) {
+    Bytes buffer(200);
+    const Send send{2, buffer.data(), 100};
+    const Receive receive{1, buffer.data(), 96};
+    if (transport.rank() == 1) transport.exchange({&send, 1}, {}, Phase::spread).wait();
+    if (transport.rank() == 2) transport.exchange({}, {&receive, 1}, Phase::spread).wait();
+  });
+  CHECK(list[0].kind == Outcome::Kind::returned);
+  for (const std::size_t rank : {std::size_t{1}, std::size_t{2}}) {
+    CHECK(list[rank].kind == Outcome::Kind::peer);
+    CHECK(list[rank].culprit == 1);
+    CHECK(list[rank].seconds < at_once);
+    CHECK(list[rank].text.find("rank 1 sent 100 bytes in phase 'spread' where rank 2 expects 96") !=
+          std::string::npos);
+  }
+}
+
+TEST_CASE("in a channel, too, an error names the culprit by its rank in the group") {
+  const auto list = outcomes(4, patience, [](Threads& transport) {
+    Threads channel = transport.split(0, -transport.rank());
+    if (transport.rank() == 3) throw std::logic_error("three");
+    terse::barrier(channel);
+  });
+  check_survivors(list, 3, at_once);
+}
+
+TEST_CASE("a rank that throws sends all others home at once, by its name") {
+  for (const int ranks : {2, 3, 7})
+    for (const int culprit : {0, ranks - 1}) {
+      CAPTURE(ranks);
+      CAPTURE(culprit);
+      const auto list = outcomes(ranks, patience, [&](Threads& transport) {
+        Everybody batch(transport, 1);
+        transport.exchange(batch.sends, batch.receives, Phase::reduce).wait();
+        if (transport.rank() == culprit) throw std::logic_error("out of paper");
+        terse::barrier(transport);
+      });
+      check_survivors(list, culprit, at_once);
+      const std::string reason = "rank " + std::to_string(culprit) + " threw: out of paper";
+      for (const Outcome& outcome : list)
+        if (outcome.kind == Outcome::Kind::peer) CHECK(outcome.text.find(reason) != std::string::npos);
+    }
+}
+
+TEST_CASE("run throws what the culprit threw") {
+  ThreadGroup group(3, patience);
+  const auto fail = [&](int culprit, auto exception) {
+    group.run([&](Threads& transport) {
+      if (transport.rank() == culprit) throw exception;
+      terse::barrier(transport);
+    });
+  };
+  CHECK_THROWS_AS(fail(0, std::out_of_range("mine")), const std::out_of_range&);
+  CHECK_THROWS_WITH_AS(fail(2, std::domain_error("mine")), "mine", const std::domain_error&);
+  CHECK_THROWS_AS(fail(1, 42), int);
+  // The group is as good as new.
+  std::atomic<int> ranks = 0;
+  group.run([&](Threads& transport) {
+    terse::barrier(transport);
+    ++ranks;
+  });
+  CHECK(ranks == 3);
+}
+
+TEST_CASE("a rank that finishes early sends those home who wait for it") {
+  const auto list = outcomes(4, patience, [](Threads& transport) {
+    if (transport.rank() == 2) return;
+    terse::barrier(transport);
+  });
+  check_survivors(list, 2, at_once);
+  CHECK(list[2].kind == Outcome::Kind::returned);
+  CHECK(list[0].text.find("rank 2 has finished its program") != std::string::npos);
+  CHECK_THROWS_AS(ThreadGroup(2, patience).run([](Threads& transport) {
+    if (transport.rank() == 0) terse::barrier(transport);
+  }),
+                  const terse::peer_error&);
+}
+
+TEST_CASE("a rank that sleeps past the deadline is named by all others") {
+  for (const int culprit : {0, 2}) {
+    CAPTURE(culprit);
+    const auto list = outcomes(4, 150ms, [&](Threads& transport) {
+      terse::barrier(transport);
+      if (transport.rank() == culprit) std::this_thread::sleep_for(400ms);
+      terse::barrier(transport);
+    });
+    check_survivors(list, culprit, 1.15);
+    CHECK(list[1].seconds > 0.14);
+    CHECK(list[1].text.find("rank " + std::to_string(culprit) + " is late: no sign of it for 150 ms") !=
+          std::string::npos);
+    // And when it wakes up, it learns that the others are gone.
+    CHECK(list[static_cast<std::size_t>(culprit)].culprit == culprit);
+  }
+}
+
+TEST_CASE("of those that wait in a row, the one behind all is named") {
+  // 0 waits for 1, 1 for 2, 2 for 3, and 3 sleeps.
+  const auto list = outcomes(4, 150ms, [](Threads& transport) {
+    int value = 0;
+    const int rank = transport.rank();
+    terse::barrier(transport);
+    if (rank == 3) std::this_thread::sleep_for(400ms);
+    const Receive receive = receive_of(rank + 1, value);
+    const Send send = send_of(rank - 1, value);
+    if (rank < 3) transport.exchange({}, {&receive, 1}, Phase::reduce).wait();
+    if (rank > 0) transport.exchange({&send, 1}, {}, Phase::reduce).wait();
+  });
+  check_survivors(list, 3, 1.15);
+}
+
+TEST_CASE("a single wait can have a deadline of its own") {
+  const auto begin = std::chrono::steady_clock::now();
+  const auto list = outcomes(2, patience, [](Threads& transport) {
+    int value = 0;
+    const Receive receive = receive_of(1, value);
+    if (transport.rank() == 0) transport.exchange({}, {&receive, 1}, Phase::reduce).wait(50ms);
+    if (transport.rank() == 1) std::this_thread::sleep_for(300ms);
+  });
+  CHECK(list[0].kind == Outcome::Kind::peer);
+  CHECK(list[0].culprit == 1);
+  CHECK(list[0].seconds < 0.3);
+  CHECK(std::chrono::steady_clock::now() - begin < 5s);
+}
+
+TEST_CASE("a ticket that is dropped gives its rank away") {
+  const auto list = outcomes(3, patience, [](Threads& transport) {
+    Everybody batch(transport, 1);
+    if (transport.rank() == 1) {
+      auto ticket = transport.exchange(batch.sends, batch.receives, Phase::spread);
+      { const Threads::Ticket dropped(std::move(ticket)); }
+      terse::barrier(transport);
+      return;
+    }
+    transport.exchange(batch.sends, batch.receives, Phase::spread).wait();
+    terse::barrier(transport);
+  });
+  check_survivors(list, 1, at_once);
+  CHECK(list[0].text.find("rank 1 abandoned a batch in phase 'spread'") != std::string::npos);
+}
+
+TEST_CASE("a ticket that is dropped while an exception flies leaves the blame to the exception") {
+  const auto list = outcomes(2, patience, [](Threads& transport) {
+    Everybody batch(transport, 2);
+    auto ticket = transport.exchange(batch.sends, batch.receives, Phase::spread);
+    if (transport.rank() == 1) throw std::runtime_error("no more ink");
+    ticket.wait();
+    terse::barrier(transport);
+  });
+  check_survivors(list, 1, at_once);
+  CHECK(list[0].text.find("rank 1 threw: no more ink") != std::string::npos);
+}
+
+TEST_CASE("more messages under way than there is room for are a usage error") {
+  std::atomic<int> posted = 0;
+  const auto list = outcomes(2, patience, [&](Threads& transport) {
+    if (transport.rank() == 1) return terse::barrier(transport);
+    const int value = 1;
+    const Send send = send_of(1, value);
+    std::vector<Threads::Ticket> tickets;
+    for (int k = 0; k < 100; ++k) {
+      tickets.push_back(transport.exchange({&send, 1}, {}, Phase::reduce));
+      ++posted;
+    }
+  });
+  CHECK(posted == 8);
+  CHECK(list[0].kind == Outcome::Kind::usage);
+  CHECK(list[0].text == "terse: rank 0: more than 8 messages to rank 1 are under way");
+  CHECK(list[1].kind == Outcome::Kind::peer);
+  CHECK(list[1].culprit == 0);
+}
+
+TEST_CASE("a message to nobody is a usage error") {
+  for (const int peer : {-1, 0, 2, 100}) {
+    CAPTURE(peer);
+    const auto list = outcomes(2, patience, [&](Threads& transport) {
+      int value = 1;
+      const Send send = send_of(peer, value);
+      const Receive receive = receive_of(peer, value);
+      if (transport.rank() == 0) transport.exchange({&send, 1}, {&receive, 1}, Phase::reduce).wait();
+    });
+    CHECK(list[0].kind == Outcome::Kind::usage);
+  }
+}
+
+TEST_CASE("a group needs a rank") {
+  CHECK_THROWS_AS(ThreadGroup(0), const terse::usage_error&);
+  CHECK_THROWS_AS(ThreadGroup(-3), const terse::usage_error&);
+  CHECK(ThreadGroup(3).size() == 3);
+}
+
+TEST_CASE("Metered counts bytes and messages by phase, over all channels") {
+  std::vector<terse::Traffic> traffic(3);
+  check_all_returned(outcomes(3, patience, [&](Threads& inner) {
+    terse::Metered<Threads> transport(inner.split(0, inner.rank()));
+    auto channel = transport.split(0, -transport.rank());
+    auto nested = channel.split(0, 0);
+    const int rank = transport.rank(), next = (rank + 1) % 3, last = (rank + 2) % 3;
+    Bytes out(1000), in(1000);
+    const Send send{next, out.data(), 100 + rank};
+    const Receive receive{last, in.data(), 100 + last};
+    for (int k = 0; k < 2; ++k) transport.exchange({&send, 1}, {&receive, 1}, Phase::reduce).wait();
+    // In the channel the order is turned round: its rank 2 - r is this rank r.
+    const Send back{2 - next, out.data(), 10};
+    const Receive from{2 - last, in.data(), 10};
+    auto ticket = channel.exchange({&back, 1}, {&from, 1}, Phase::spread);
+    if (!poll(ticket)) throw std::runtime_error("never ready");
+    terse::barrier(nested);
+    if (rank == 0) std::this_thread::sleep_for(50ms);
+    terse::barrier(transport);
+    traffic[static_cast<std::size_t>(rank)] = transport.traffic();
+    if (&transport.traffic() != &channel.traffic()) throw std::runtime_error("not shared");
+  }));
+  for (std::size_t rank = 0; rank < 3; ++rank) {
+    CAPTURE(rank);
+    const terse::Traffic& mine = traffic[rank];
+    CHECK(mine[Phase::reduce].bytes_sent == 2 * (100 + rank));
+    CHECK(mine[Phase::reduce].bytes_received == 2 * (100 + (rank + 2) % 3));
+    CHECK(mine[Phase::reduce].messages_sent == 2);
+    CHECK(mine[Phase::reduce].messages_received == 2);
+    CHECK(mine[Phase::spread].bytes_sent == 10);
+    CHECK(mine[Phase::spread].bytes_received == 10);
+    CHECK(mine[Phase::spread].messages_sent == 1);
+    CHECK(mine[Phase::spread].messages_received == 1);
+    CHECK(mine[Phase::barrier].bytes_sent == 4);
+    CHECK(mine[Phase::barrier].bytes_received == 4);
+    CHECK(mine[Phase::barrier].messages_sent == 4);
+    CHECK(mine[Phase::barrier].messages_received == 4);
+    CHECK(mine[Phase::agree].messages_sent == 0);
+    CHECK(mine[Phase::setup].messages_sent == 0);
+    CHECK(mine.bytes_sent() == 2 * (100 + rank) + 14);
+    CHECK(mine.seconds < 10);
+  }
+  CHECK(traffic[1].seconds > 0.03);
+  CHECK(traffic[2].seconds > 0.03);
+}
+
+// ---------------------------------------------------------------------------------- faults in optimizers
+
+namespace {
+
+struct Fault {
+  enum class Kind { none, throws, sleeps } kind = Kind::none;
+  int at = 0;  ///< which call of `exchange` or `split`, from 0
+};
+
+/// What a rank's transport and its channels share.
+struct Trail {
+  Fault fault;
+  std::vector<Phase> calls;
+};
+
+/// A transport whose call number `fault.at`, counted over all its channels, throws or sleeps.
+template <terse::Transport Inner>
+class Faulty {
+ public:
+  using memory = typename Inner::memory;
+  using Ticket = typename Inner::Ticket;
+
+  Faulty(Inner inner, std::shared_ptr<Trail> trail) : inner_(std::move(inner)), trail_(std::move(trail)) {}
+
+  int rank() const { return inner_.rank(); }
+  int size() const { return inner_.size(); }
+  [[nodiscard]] Ticket exchange(std::span<const Send> sends, std::span<const Receive> receives, Phase phase) {
+    strike(phase);
+    return inner_.exchange(sends, receives, phase);
+  }
+  Faulty split(int color, int key) {
+    strike(Phase::setup);
+    return Faulty(inner_.split(color, key), trail_);
+  }
+
+ private:
+  void strike(Phase phase) {
+    const auto call = static_cast<int>(trail_->calls.size());
+    trail_->calls.push_back(phase);
+    if (call != trail_->fault.at) return;
+    if (trail_->fault.kind == Fault::Kind::throws) throw std::logic_error("struck");
+    if (trail_->fault.kind == Fault::Kind::sleeps) std::this_thread::sleep_for(400ms);
+  }
+
+  Inner inner_;
+  std::shared_ptr<Trail> trail_;
+};
+
+/// Construction, a step in full precision, a compressed one and a barrier, on 3 ranks. Returns every call
+/// that rank `culprit` made.
+template <class Topology>
+std::vector<Phase> run_optimizer(int culprit, Fault fault, Milliseconds deadline,
+                                 std::vector<Outcome>& list) {
+  std::vector<Phase> calls;
+  list = outcomes(3, deadline, [&](Threads& inner) {
+    const auto trail = std::make_shared<Trail>();
+    const bool mine = inner.rank() == culprit;
+    if (mine) trail->fault = fault;
+    try {
+      Faulty<Threads> transport(inner.split(0, inner.rank()), trail);
+      terse::Layout layout;
+      layout.add({"weight", {300}}).add({"bias", {10}, 1, 0, false});
+      terse::OneBitAdam<terse::Sign, terse::FrozenVariance, Topology> recipe;
+      recipe.preconditioner.freeze = terse::AtStep{1};
+      terse::Options options;
+      options.on_non_finite = terse::NonFinite::skip;  // adds the phase 'agree'
+      terse::Optimizer optimizer{recipe, transport, layout, options};
+      std::vector<float> parameters(static_cast<std::size_t>(layout.size()), 1.0F);
+      const std::vector<float> gradients(parameters.size(), 0.5F + static_cast<float>(inner.rank()));
+      optimizer.step(parameters, gradients);
+      if (optimizer.full_precision()) throw std::logic_error("not frozen");
+      optimizer.step(parameters, gradients);
+      terse::barrier(transport);
+    } catch (...) {
+      if (mine) calls = trail->calls;
+      throw;
+    }
+    if (mine) calls = trail->calls;
+  });
+  return calls;
+}
+
+template <class Topology>
+std::vector<Phase> calls_without_fault() {
+  std::vector<Outcome> list;
+  const std::vector<Phase> calls = run_optimizer<Topology>(1, {}, patience, list);
+  check_all_returned(list);
+  return calls;
+}
+
+/// A fault at every call; each kind of call has come at least once.
+template <class Topology>
+void check_faults(Fault::Kind kind, bool every_rank, Milliseconds deadline, double seconds) {
+  const std::vector<Phase> calls = calls_without_fault<Topology>();
+  const std::set<Phase> phases(calls.begin(), calls.end());
+  CHECK(phases == std::set<Phase>{Phase::setup, Phase::agree, Phase::reduce, Phase::spread, Phase::barrier});
+  const auto count = static_cast<int>(calls.size());
+  CHECK(count > 10);
+  CHECK(calls.back() == Phase::barrier);
+  for (int at = 0; at < count; ++at)
+    for (int rank = 0; rank < 3; ++rank) {
+      if (!every_rank && rank != at % 3) continue;
+      CAPTURE(rank);
+      CAPTURE(at);
+      std::vector<Outcome> list;
+      const std::vector<Phase> made = run_optimizer<Topology>(rank, {kind, at}, deadline, list);
+      check_survivors(list, rank, seconds);
+      CHECK(made.size() > static_cast<std::size_t>(at));
+      const Outcome& culprit = list[static_cast<std::size_t>(rank)];
+      if (kind == Fault::Kind::throws)
+        CHECK(culprit.text == "struck");
+      else
+        CHECK(culprit.culprit == rank);
+    }
+}
+
+}  // namespace
+
+TEST_CASE("an optimizer makes the calls that the faults below are counted by") {
+  const std::vector<Phase> head{Phase::setup, Phase::setup, Phase::setup, Phase::setup};
+  const std::vector<Phase> dense{Phase::agree, Phase::reduce, Phase::spread};
+  const auto join = [&](const std::vector<Phase>& compressed) {
+    std::vector<Phase> all = head;
+    for (const auto& part : {dense, compressed, {Phase::barrier}})
+      all.insert(all.end(), part.begin(), part.end());
+    return all;
+  };
+  CHECK(calls_without_fault<terse::ScatterGather>() == join({Phase::agree, Phase::reduce, Phase::spread}));
+  CHECK(calls_without_fault<terse::Ring>() ==
+        join({Phase::agree, Phase::reduce, Phase::reduce, Phase::spread}));
+}
+
+TEST_CASE("a throw at any call of OneBitAdam over ScatterGather sends the others home by its name") {
+  check_faults<terse::ScatterGather>(Fault::Kind::throws, true, patience, at_once);
+}
+
+TEST_CASE("a throw at any call of OneBitAdam over Ring sends the others home by its name") {
+  check_faults<terse::Ring>(Fault::Kind::throws, true, patience, at_once);
+}
+
+TEST_CASE("a sleeper at any call of OneBitAdam over ScatterGather is named within deadline + 1 s") {
+  check_faults<terse::ScatterGather>(Fault::Kind::sleeps, false, 150ms, 1.15);
+}
+
+TEST_CASE("a sleeper at any call of OneBitAdam over Ring is named within deadline + 1 s") {
+  check_faults<terse::Ring>(Fault::Kind::sleeps, false, 150ms, 1.15);
+}
