@@ -13,6 +13,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "model.hpp"
@@ -72,32 +73,37 @@ std::optional<train::Job> prepare(int argc, char** argv, int world, bool first) 
   return job;
 }
 
-void report(const train::Options& options, const std::vector<train::Run>& runs) {
+/// Prints and writes what came out, and returns the exit code.
+int report(const train::Options& options, const std::vector<train::Run>& runs) {
   train::print_table(stdout, runs);
-  if (!options.json.empty()) train::write_json(options.json, runs);
-  if (!options.csv.empty()) train::write_csv(options.csv, runs);
-  if (!options.plot.empty()) train::write_plot(options.plot, runs);
+  try {
+    if (!options.json.empty()) train::write_json(options.json, runs);
+    if (!options.csv.empty()) train::write_csv(options.csv, runs);
+    if (!options.plot.empty()) train::write_plot(options.plot, runs);
+  } catch (const train::input_error& fault) {
+    complain(fault.what());
+    return bad_input;
+  }
+  if (std::all_of(runs.begin(), runs.end(), [](const train::Run& run) { return run.ranks_agree; }))
+    return EXIT_SUCCESS;
+  complain("the ranks hold different parameters; this is a bug, or a machine that computes differently");
+  return failed;
 }
 
-int status_of(const std::vector<train::Run>& runs) {
-  const bool agree =
-      std::all_of(runs.begin(), runs.end(), [](const train::Run& run) { return run.ranks_agree; });
-  if (agree) return EXIT_SUCCESS;
-  complain("ranks hold different parameters; this is a bug, or a machine that computes differently");
-  return failed;
+std::vector<train::Run> train_threads(const train::Job& job) {
+  std::vector<train::Run> runs;
+  terse::ThreadGroup(job.ranks, deadline_of(job.options)).run([&](terse::Threads& transport) {
+    std::vector<train::Run> mine = train::train_rank(job, transport);
+    if (transport.rank() == 0) runs = std::move(mine);
+  });
+  return runs;
 }
 
 int run_threads(int argc, char** argv) {
   try {
     const std::optional<train::Job> job = prepare(argc, argv, 1, true);
     if (!job) return EXIT_SUCCESS;
-    std::vector<train::Run> runs;
-    terse::ThreadGroup(job->ranks, deadline_of(job->options)).run([&](terse::Threads& transport) {
-      std::vector<train::Run> mine = train::train_rank(*job, transport);
-      if (transport.rank() == 0) runs = std::move(mine);
-    });
-    report(job->options, runs);
-    return status_of(runs);
+    return report(job->options, train_threads(*job));
   } catch (const train::input_error& fault) {
     complain(fault.what());
     return bad_input;
@@ -140,21 +146,16 @@ int run_mpi(int argc, char** argv) {
   if (!job) return EXIT_SUCCESS;
 
   try {
-    std::vector<train::Run> runs;
-    if (job->options.transport == train::Transport::mpi) {
-      runs = mpi.train(*job, deadline_of(job->options));
-    } else {
-      terse::ThreadGroup(job->ranks, deadline_of(job->options)).run([&](terse::Threads& transport) {
-        std::vector<train::Run> mine = train::train_rank(*job, transport);
-        if (transport.rank() == 0) runs = std::move(mine);
-      });
-    }
-    if (!first) return EXIT_SUCCESS;
-    report(job->options, runs);
-    return status_of(runs);
+    const train::Options& options = job->options;
+    const std::vector<train::Run> runs = options.transport == train::Transport::mpi
+                                             ? mpi.train(*job, deadline_of(options))
+                                             : train_threads(*job);
+    return first ? report(options, runs) : EXIT_SUCCESS;
   } catch (const train::input_error& input) {
-    complain(fmt::format("rank {}: {}", mpi.rank(), input.what()));
-    status = bad_input;
+    // Only what all ranks find out together: nobody waits for this one elsewhere.
+    const std::string line = mpi.first_fault(input.what());
+    if (first) complain(line);
+    return bad_input;
   } catch (const std::exception& other) {
     complain(fmt::format("rank {}: {}", mpi.rank(), other.what()));
     status = failed;

@@ -13,6 +13,7 @@
 #include <numeric>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "any_optimizer.hpp"
@@ -163,15 +164,31 @@ class Trainer {
     try {
       optimizer_->load(state.directory / rank_file(rank_, ranks_), model_.parameters());
     } catch (const terse::checkpoint_error& fault) {
-      throw input_error(std::string("--resume: ") + fault.what());
+      refuse(fault);
     } catch (const terse::mismatch_error& fault) {
-      throw input_error(std::string("--resume: ") + fault.what());
+      refuse(fault);
     }
     run_.train_loss = state.train_loss;
     run_.bytes_after_step = state.bytes_after_step;
     run_.seconds = state.seconds;
     sent_ = state.sent[static_cast<std::size_t>(rank_)];
     return step;
+  }
+
+  /// When a checkpoint can't be loaded, no rank loads its own, and each says so. Those words count that are
+  /// about a rank's own file; they bear no rank.
+  [[noreturn]] void refuse(const terse::error& fault) {
+    struct Words {
+      bool of_own_file;
+      std::array<char, 511> text;
+    };
+    Words mine{fault.rank() < 0, {}};
+    const std::string_view text = std::string_view(fault.what()).substr(0, mine.text.size() - 1);
+    std::copy(text.begin(), text.end(), mine.text.begin());
+    const std::vector<Words> words = everyones(mine);
+    auto best = std::find_if(words.begin(), words.end(), [](const Words& one) { return one.of_own_file; });
+    if (best == words.end()) best = words.begin();
+    throw input_error(std::string("--resume: ") + best->text.data());
   }
 
   /// One step, counted from 0; returns this rank's loss.

@@ -115,10 +115,11 @@ struct Compensate {
   TERSE_HD void enter(const Piece& piece) { terse::enter(message, piece); }
   template <class... Sum>
   TERSE_HD Sample operator()(const Piece& piece, index_t i, bool keep, Sum... sum) const {
-    const Sample whole = sanitized(feedback.compensate(i, message(piece, i, sum...)));
-    const float y = keep_if(keep, keep_if(whole.bad == 0, whole.value, feedback.compensate(i, 0.0F)));
+    const float wanted = feedback.compensate(i, message(piece, i, sum...));
+    const bool finite = is_finite(wanted);
+    const float y = keep_if(keep, keep_if(finite, wanted, feedback.compensate(i, 0.0F)));
     feedback.store(i, y);
-    return {y, whole.bad};
+    return {y, keep_if(!finite, 1.0F)};
   }
 };
 

@@ -151,6 +151,19 @@ bool poll(Ticket& ticket) {
   return false;
 }
 
+/// Asks all tickets in turn until they are ready, 10 seconds at most.
+template <class Tickets>
+bool poll_all(Tickets& tickets) {
+  const auto until = std::chrono::steady_clock::now() + 10s;
+  while (std::chrono::steady_clock::now() < until) {
+    std::size_t ready = 0;
+    for (auto& ticket : tickets) ready += ticket.ready() ? 1 : 0;
+    if (ready == tickets.size()) return true;
+    std::this_thread::sleep_for(1ms);
+  }
+  return false;
+}
+
 }  // namespace
 
 static_assert(terse::Transport<Threads>);
@@ -361,16 +374,15 @@ TEST_CASE("channels don't hear each other") {
     Threads pair = all.split(transport.rank() / 2, transport.rank());
     Threads other = again.split(transport.rank() / 2, transport.rank());
     Everybody a(transport, 1), b(all, 2), c(again, 3), d(pair, 4), e(other, 5);
-    auto in_transport = transport.exchange(a.sends, a.receives, Phase::reduce);
-    auto in_all = all.exchange(b.sends, b.receives, Phase::reduce);
-    auto in_again = again.exchange(c.sends, c.receives, Phase::reduce);
-    auto in_pair = pair.exchange(d.sends, d.receives, Phase::reduce);
-    auto in_other = other.exchange(e.sends, e.receives, Phase::reduce);
-    in_other.wait();
-    in_again.wait();
-    in_pair.wait();
-    in_transport.wait();
-    in_all.wait();
+    // Half of the ranks post in the opposite order.
+    const std::vector<std::pair<Threads*, Everybody*>> order{
+        {&transport, &a}, {&all, &b}, {&again, &c}, {&pair, &d}, {&other, &e}};
+    std::vector<Threads::Ticket> tickets;
+    for (std::size_t k = 0; k < order.size(); ++k) {
+      const auto& [channel, batch] = order[transport.rank() % 2 == 0 ? k : order.size() - 1 - k];
+      tickets.push_back(channel->exchange(batch->sends, batch->receives, Phase::reduce));
+    }
+    if (!poll_all(tickets)) throw std::runtime_error("never ready");
     for (const Everybody* batch : {&a, &b, &c, &d, &e}) right += batch->arrived() ? 1 : 0;
   }));
   CHECK(right == 20);
@@ -385,18 +397,14 @@ TEST_CASE("channels stay apart for colors of any size") {
     Threads one = first.split(0, transport.rank());
     Threads two = second.split(0, transport.rank());
     Everybody a(one, 1), b(two, 2);
-    // The ranks post in different orders, which is fine on channels that are apart.
-    if (transport.rank() == 0) {
-      auto in_one = one.exchange(a.sends, a.receives, Phase::reduce);
-      auto in_two = two.exchange(b.sends, b.receives, Phase::reduce);
-      in_one.wait();
-      in_two.wait();
-    } else {
-      auto in_two = two.exchange(b.sends, b.receives, Phase::reduce);
-      auto in_one = one.exchange(a.sends, a.receives, Phase::reduce);
-      in_one.wait();
-      in_two.wait();
-    }
+    std::vector<Threads::Ticket> tickets;
+    const auto post = [&](Threads& channel, const Everybody& batch) {
+      tickets.push_back(channel.exchange(batch.sends, batch.receives, Phase::reduce));
+    };
+    if (transport.rank() == 0) post(one, a);
+    post(two, b);
+    if (transport.rank() == 1) post(one, a);
+    if (!poll_all(tickets)) throw std::runtime_error("never ready");
     right += a.arrived() && b.arrived() ? 1 : 0;
   }));
   CHECK(right == 2);
@@ -441,12 +449,17 @@ TEST_CASE("a message of the wrong length is an error on both sides that names bo
 }
 
 TEST_CASE("in a channel, too, an error names the culprit by its rank in the group") {
-  const auto list = outcomes(4, patience, [](Threads& transport) {
-    Threads channel = transport.split(0, -transport.rank());
-    if (transport.rank() == 3) throw std::logic_error("three");
-    terse::barrier(channel);
-  });
-  check_survivors(list, 3, at_once);
+  for (const int way : {0, 1, 2}) {
+    CAPTURE(way);
+    const auto list = outcomes(4, way == 2 ? 150ms : patience, [&](Threads& transport) {
+      Threads channel = transport.split(0, -transport.rank());
+      if (transport.rank() == 3 && way == 0) throw std::logic_error("three");
+      if (transport.rank() == 3 && way == 1) return;
+      if (transport.rank() == 3) std::this_thread::sleep_for(400ms);
+      terse::barrier(channel);
+    });
+    check_survivors(list, 3, way == 2 ? 1.15 : at_once);
+  }
 }
 
 TEST_CASE("a rank that throws sends all others home at once, by its name") {
@@ -499,6 +512,23 @@ TEST_CASE("a rank that finishes early sends those home who wait for it") {
     if (transport.rank() == 0) terse::barrier(transport);
   }),
                   const terse::peer_error&);
+}
+
+TEST_CASE("a rank that finishes early is noticed by who only receives and who only sends") {
+  for (const bool receives : {false, true}) {
+    CAPTURE(receives);
+    const auto list = outcomes(2, patience, [&](Threads& transport) {
+      if (transport.rank() == 1) return;
+      int value = 0;
+      const Send send = send_of(1, value);
+      const Receive receive = receive_of(1, value);
+      if (receives)
+        transport.exchange({}, {&receive, 1}, Phase::reduce).wait();
+      else
+        transport.exchange({&send, 1}, {}, Phase::reduce).wait();
+    });
+    check_survivors(list, 1, at_once);
+  }
 }
 
 TEST_CASE("a rank that sleeps past the deadline is named by all others") {

@@ -118,11 +118,12 @@ TERSE_HD constexpr float keep_if(bool keep, float x, float otherwise = 0) {
 /// fp32's range.
 inline constexpr float largest_finite = 0x1p63F;
 
+/// One comparison of the magnitude, which NaN fails; two comparisons would become branches under clang.
+TERSE_HD constexpr bool is_finite(float x) { return magnitude(x) <= largest_finite; }
+
 /// 0 in the place of what is not finite, and a note of it.
 TERSE_HD constexpr Sample sanitized(float x) {
-  // NaN fails every comparison. One comparison of the magnitude: two would become branches under clang.
-  const bool finite = magnitude(x) <= largest_finite;
-  return {finite ? x : 0.0F, finite ? 0.0F : 1.0F};
+  return {keep_if(is_finite(x), x), keep_if(!is_finite(x), 1.0F)};
 }
 
 /// Elements of one block of a reduction.

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+// One compressed step of 1-bit Adam, pass by pass, in yardsticks, beside the same arithmetic in a tensor
+// library's order.
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "libtorch_step.hpp"
+#include "plain_step.hpp"
+#include "terse/terse.hpp"
+
+namespace {
+
+using namespace terse;
+using Host = executor::host;
+
+double seconds(const std::function<void()>& work) {
+  const auto begin = std::chrono::steady_clock::now();
+  work();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+/// The yardstick: x *= a with explicit vectors, 4 bytes read and 4 written for each element.
+void yardstick(float* x, index_t n, float a) {
+  using Vector [[gnu::vector_size(32)]] = float;
+  auto* vectors = reinterpret_cast<Vector*>(x);
+  for (index_t i = 0; i < n / 8; ++i) vectors[i] *= a;
+}
+
+struct Line {
+  std::string name;
+  std::function<void()> work;
+  double best = 1e30;
+};
+
+/// The local passes of a step over n elements: a rank's own message, and the update from a packet, as the
+/// exchange runs them, without the messages between.
+template <class C>
+class LocalPasses {
+ public:
+  LocalPasses(const Layout& layout, float* m, float* d, float* g, float* x)
+      : rates_(layout),
+        plan_(C{}, layout, layout.range(), 1, false),
+        codec_(Host{}, C{}, plan_.whole),
+        packet_(plan_.whole.bytes),
+        inbox_(1),
+        message_{LocalMomentum{m, g, 0.9F, 1}, ScaledGradient{g, 1}},
+        update_{m, d, x, rates_.set(layout, 1e-3F, 0), 10} {
+    inbox_.add(C{}, plan_.whole, packet_.data());
+  }
+  void measure() { codec_.measure(plan_.whole, {}, EmptyInbox{}, message_); }
+  void encode() {
+    codec_.encode(plan_.whole, {}, EmptyInbox{}, message_, Draw::shared(0, 0, Purpose::quantization), true,
+                  packet_.data());
+  }
+  void update() {
+    for_each(Host{}, plan_.whole.compressed, HostMask{}, inbox_.compressed(),
+             detail::Deliver<FrozenUpdate>{update_, 1});
+  }
+
+ private:
+  Rates<Host> rates_;
+  Plan plan_;
+  Codec<C, Residual, Host> codec_;
+  buffer<std::byte> packet_;
+  Inbox<C> inbox_;
+  Message<LocalMomentum, ScaledGradient> message_;
+  FrozenUpdate update_;
+};
+
+/// The owner's passes over its chunk of n / W elements, fed by W packets.
+template <class C>
+class ServerPasses {
+ public:
+  ServerPasses(const Layout& layout, int ranks, const float* message)
+      : plan_(C{}, layout, layout.range(), 1, false),
+        codec_(Host{}, C{}, plan_.whole),
+        out_(plan_.whole.bytes),
+        inbox_(ranks) {
+    for (int k = 0; k < ranks; ++k) {
+      buffer<std::byte>& packet = in_.emplace_back(plan_.whole.bytes);
+      Codec<C, Residual, Host> rank(Host{}, C{}, plan_.whole);
+      const ScaledGradient scaled{message, 1.0F / static_cast<float>(k + 1)};
+      rank.measure(plan_.whole, {}, EmptyInbox{}, Message{scaled, scaled});
+      rank.encode(plan_.whole, {}, EmptyInbox{}, Message{scaled, scaled},
+                  Draw::shared(0, 0, Purpose::quantization), true, packet.data());
+    }
+    for (const buffer<std::byte>& packet : in_) inbox_.add(C{}, plan_.whole, packet.data());
+  }
+  void serve() {
+    const detail::MeanOf mean{1.0F / static_cast<float>(in_.size())};
+    codec_.measure(plan_.whole, {}, inbox_, Message{mean, mean});
+    codec_.encode(plan_.whole, {}, inbox_, Message{mean, mean}, Draw::shared(0, 0, Purpose::quantization),
+                  false, out_.data());
+  }
+
+ private:
+  Plan plan_;
+  Codec<C, Residual, Host> codec_;
+  std::vector<buffer<std::byte>> in_;
+  buffer<std::byte> out_;
+  Inbox<C> inbox_;
+};
+
+index_t parse(int argc, char** argv, const char* option, index_t otherwise) {
+  for (int k = 1; k + 1 < argc; ++k)
+    if (std::strcmp(argv[k], option) == 0) return std::atoll(argv[k + 1]);
+  return otherwise;
+}
+const char* parse_text(int argc, char** argv, const char* option) {
+  for (int k = 1; k + 1 < argc; ++k)
+    if (std::strcmp(argv[k], option) == 0) return argv[k + 1];
+  return nullptr;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc > 1 && std::strcmp(argv[1], "--help") == 0) {
+    std::puts(
+        "step [--elements N (64 Mi)] [--rounds R (10)] [--json FILE]\n"
+        "Times one compressed step of 1-bit Adam pass by pass, on one thread, in yardsticks.");
+    return 0;
+  }
+  const index_t n = parse(argc, argv, "--elements", index_t{64} << 20) / 4096 * 4096;
+  const index_t rounds = parse(argc, argv, "--rounds", 10);
+  constexpr int ranks = 4;
+  if (n < 4096 * ranks || rounds < 1) {
+    std::fputs("step: at least 16384 elements and 1 round\n", stderr);
+    return 2;
+  }
+
+  using Blocks = ScaledSign<RootMeanSquare, PerBlock<4096>>;
+  const Layout whole = Layout::flat(n), chunk = Layout::flat(n / ranks);
+  buffer<float> m(n), d(n), g(n), x(n), y(n);
+  for (index_t i = 0; i < n; ++i) {
+    m[i] = static_cast<float>(i % 7) - 3;
+    g[i] = static_cast<float>(i % 11) - 5;
+    d[i] = 0.1F;
+    x[i] = y[i] = static_cast<float>(i % 13);
+  }
+
+  std::vector<Line> lines;
+  lines.push_back({"yardstick", [&] { yardstick(y.data(), n, 1.0001F); }});
+  LocalPasses<Sign> segment(whole, m.data(), d.data(), g.data(), x.data());
+  lines.push_back({"momentum + error + scale", [&] { segment.measure(); }});
+  lines.push_back({"bits + error", [&] { segment.encode(); }});
+  lines.push_back({"decode + update", [&] { segment.update(); }});
+  LocalPasses<Blocks> blocks(whole, m.data(), d.data(), g.data(), x.data());
+  lines.push_back({"per block: momentum + error + scale + bits", [&] { blocks.encode(); }});
+  lines.push_back({"per block: decode + update", [&] { blocks.update(); }});
+  ServerPasses<Sign> server(chunk, ranks, g.data());
+  lines.push_back({"owner of n / 4, 4 packets", [&] { server.serve(); }});
+  ServerPasses<Blocks> block_server(chunk, ranks, g.data());
+  lines.push_back({"per block: owner of n / 4, 4 packets", [&] { block_server.serve(); }});
+  bench::PlainStep plain(n, m.data(), d.data(), g.data(), x.data());
+  lines.push_back({"plain loops, tensor library's order: local", [&] { plain.local(); }});
+  bench::LibtorchStep torch(n, m.data(), d.data(), g.data(), x.data());
+  if (torch.available()) lines.push_back({"LibTorch's own calls, one thread: local", [&] { torch.local(); }});
+
+  // Interleaved, so that a slow moment of the machine hits all alike.
+  for (index_t round = 0; round < rounds; ++round)
+    for (Line& line : lines) line.best = std::min(line.best, seconds(line.work));
+
+  const double unit = lines[0].best;
+  std::printf("%lld Mi floats, best of %lld interleaved rounds; a yardstick is %.4f s (%.1f GB/s)\n\n",
+              static_cast<long long>(n >> 20), static_cast<long long>(rounds), unit,
+              8e-9 * static_cast<double>(n) / unit);
+  for (const Line& line : lines) std::printf("%-46s %8.2f yardsticks\n", line.name.c_str(), line.best / unit);
+  const double three = (lines[1].best + lines[2].best + lines[3].best) / unit;
+  const double two = (lines[4].best + lines[5].best) / unit;
+  const double loops = lines[8].best / unit;
+  std::printf("\n%-46s %8.2f yardsticks\n%-46s %8.2f yardsticks\n", "three local passes", three,
+              "two local passes, per-block scales", two);
+  std::printf("%-46s %8.2f times faster\n", "three passes against plain loops", loops / three);
+  std::printf("%-46s %8.2f times faster\n", "two passes against plain loops", loops / two);
+  if (torch.available()) {
+    std::printf("%-46s %8.2f times faster\n", "three passes against LibTorch", lines[9].best / unit / three);
+    std::printf("%-46s %8.2f times faster\n", "two passes against LibTorch", lines[9].best / unit / two);
+  }
+  if (const char* file = parse_text(argc, argv, "--json")) {
+    std::ofstream out(file);
+    out << "{\"elements\": " << n << ", \"rounds\": " << rounds << ", \"yardstick_seconds\": " << unit
+        << ", \"yardsticks\": {";
+    for (std::size_t k = 1; k < lines.size(); ++k)
+      out << (k > 1 ? ", " : "") << '"' << lines[k].name << "\": " << lines[k].best / unit;
+    out << "}}\n";
+    if (!out) {
+      std::fprintf(stderr, "step: cannot write %s\n", file);
+      return 2;
+    }
+  }
+}

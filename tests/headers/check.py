@@ -1,0 +1,114 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Checks that every header compiles by itself and when included twice, under warnings as errors, and that
+terse/terse.hpp draws in nothing heavy.
+
+Usage: check.py [-I DIR ...] COMPILER [FLAG ...]
+  -I DIR   where optional dependencies are, such as mpi.h; only headers that need them see it
+"""
+
+import concurrent.futures
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+INCLUDE = pathlib.Path(__file__).resolve().parent.parent.parent / "include"
+
+WARNINGS = ["-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wshadow", "-Werror"]
+
+# Headers that a unit at C++17 may include, too.
+SEVENTEEN = ["terse/core/config.hpp", "terse/core/error.hpp", "terse/core/layout.hpp"]
+
+# Header or folder -> what it needs beyond the standard library; without that it is skipped. LibTorch does not
+# compile as C++20 everywhere, so its header is checked as C++17.
+OPTIONAL = {
+    "terse/transport/mpi.hpp": ["boost/mpi/communicator.hpp"],
+    "terse/interop/libtorch.hpp": ["torch/torch.h"],
+    "terse/checkpoint/": ["nlohmann/json.hpp", "xxhash.h"],
+}
+STANDARD_OF = {"terse/interop/libtorch.hpp": "c++17"}
+
+# Names of standard headers, and parts of paths of others, that the core must not draw in.
+HEAVY = r"/(iostream|random|filesystem|regex|fstream|mpi\.h)$|/(cuda|torch|nlohmann|json|boost)[^/]*(/|\.h)"
+
+
+def compile_text(compiler, flags, text):
+    """Whether `text` compiles, and what the compiler says."""
+    command = [*compiler, *flags, f"-I{INCLUDE}", "-x", "c++", "-fsyntax-only", "-"]
+    done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=240,
+                          env=dict(os.environ, LC_ALL="C"), check=False)
+    return done.returncode == 0, done.stdout + done.stderr
+
+
+def includes_of(compiler, text):
+    """Paths of all files that `text` draws in."""
+    command = [*compiler, "-std=c++20", f"-I{INCLUDE}", "-x", "c++", "-M", "-"]
+    done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=240, check=True)
+    return done.stdout.replace("\\\n", " ").split()[1:]
+
+
+def heavy_of(compiler, text):
+    return [path for path in includes_of(compiler, text) if re.search(HEAVY, path)]
+
+
+def check_header(compiler, folders, header, standard):
+    """What is wrong; None if nothing is; a text that begins with 'skipped' if it can't be told."""
+    search = []
+    for key, needs in OPTIONAL.items():
+        if header.startswith(key):
+            search = [f"-isystem{folder}" for folder in folders]
+            probe = "".join(f"#if !__has_include(<{need}>)\n#error\n#endif\n" for need in needs)
+            if not compile_text(compiler, search, probe)[0]:
+                return "skipped, needs " + ", ".join(needs)
+    include = f'#include "{header}"\n'
+    fine, output = compile_text(compiler, [f"-std={standard}", *WARNINGS, *search], include + include)
+    if not fine:
+        return "\n".join(output.splitlines()[:12])
+    return None
+
+
+def check_weight(compiler):
+    """What is wrong with what terse.hpp draws in; None if nothing is."""
+    if not heavy_of(compiler, "#include <random>\n") or not heavy_of(compiler, "#include <fstream>\n"):
+        return "this check does not recognise <random> and <fstream>"
+    heavy = heavy_of(compiler, "#include <terse/terse.hpp>\n")
+    return f"draws in {', '.join(heavy)}" if heavy else None
+
+
+def main(arguments):
+    folders = []
+    while arguments[:1] == ["-I"]:
+        folders.append(arguments[1])
+        arguments = arguments[2:]
+    if not arguments:
+        print(__doc__.strip(), file=sys.stderr)
+        return 2
+
+    headers = sorted(str(path.relative_to(INCLUDE)) for path in INCLUDE.rglob("*.hpp"))
+    if not set(SEVENTEEN) <= set(headers):
+        print("the headers are not where they should be")
+        return 1
+    jobs = [(header, STANDARD_OF.get(header, "c++20")) for header in headers]
+    jobs += [(header, "c++17") for header in SEVENTEEN]
+    failures = 0
+
+    def report(name, fault):
+        nonlocal failures
+        skipped = fault is not None and fault.startswith("skipped")
+        failures += fault is not None and not skipped
+        print(f"{'ok' if fault is None else 'skip' if skipped else 'FAILED':6}  {name}", flush=True)
+        if fault:
+            print("\n".join("        " + line for line in fault.splitlines()))
+
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        results = pool.map(lambda job: check_header(arguments, folders, *job), jobs)
+        for (header, standard), fault in zip(jobs, results):
+            report(f"{header} ({standard})", fault)
+    report("what terse/terse.hpp draws in", check_weight(arguments))
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
