@@ -20,8 +20,7 @@
 //     parameters.<segment>    F32, the segment's shape
 //     state.<part>            F32 or U64, flat, as the optimizer's walk shows it; scalars have no dimensions
 //     __metadata__            format, recipe, world, rank, step, seed, layout, digests, and for a part that
-//     begins within
-//                             the arena its first index, offset.<part>
+//                             begins within the arena its first index, offset.<part>
 
 namespace terse::checkpoint {
 
@@ -100,10 +99,22 @@ inline void restore_parameters(const File& file, const Layout& layout, view<floa
 
 }  // namespace detail
 
+namespace detail {
+
+template <class Optimizer>
+void require_size(const std::filesystem::path& file, const Optimizer& optimizer, index_t size) {
+  if (size != optimizer.layout().size())
+    fail(file, "needs parameters of " + std::to_string(optimizer.layout().size()) +
+                   " elements, as the layout has, not " + std::to_string(size));
+}
+
+}  // namespace detail
+
 /// Writes this rank's parameters and state to `file`, beside it first and then renamed, so that an older file
 /// stays whole until the new one is. Not collective. Throws checkpoint_error.
 template <class Optimizer>
 void save(const std::filesystem::path& file, Optimizer& optimizer, view<const float> parameters) {
+  detail::require_size(file, optimizer, parameters.size());
   std::vector<Tensor> tensors;
   Metadata metadata = detail::describe(optimizer);
   metadata["step"] = std::to_string(optimizer.steps());
@@ -128,6 +139,7 @@ void load(const std::filesystem::path& file, Optimizer& optimizer, view<float> p
   std::optional<File> read;
   std::exception_ptr failure;
   try {
+    detail::require_size(file, optimizer, parameters.size());
     read.emplace(File::read(file));
     for (const auto& [key, expected] : detail::describe(optimizer))
       if (const std::string& found = read->metadata(key); found != expected)

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#ifdef __FAST_MATH__
-#error "terse gives the same bits everywhere and can't do so under -ffast-math; compile without it"
+#if defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__)
+#error \
+    "terse gives the same bits everywhere and can't do so under -ffast-math or -ffinite-math-only; compile without"
 #endif
 
 /// Marks a function that runs on host and device.

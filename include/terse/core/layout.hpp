@@ -110,6 +110,11 @@ class Layout {
   /// Appends a segment and sets its offset and count. Throws usage_error for a negative dimension, a product
   /// that overflows, or a name that is taken.
   Layout& add(Segment segment) {
+    // NaN fails the comparisons.
+    if (!(segment.learning_rate_scale >= 0 && segment.learning_rate_scale < largest_rate) ||
+        !(segment.weight_decay >= 0 && segment.weight_decay < largest_rate))
+      throw usage_error("segment '" + segment.name +
+                        "' needs a learning_rate_scale and a weight_decay that are finite and >= 0");
     index_t count = 1;
     for (const index_t extent : segment.shape) {
       if (extent < 0) throw usage_error("segment '" + segment.name + "' has a negative dimension");
@@ -134,7 +139,6 @@ class Layout {
   }
 
   const std::vector<Segment>& segments() const noexcept { return segments_; }
-  std::vector<Segment>& segments() noexcept { return segments_; }
   /// Elements of the arena, padding included: what a parameter or gradient view must hold.
   index_t size() const noexcept { return size_; }
 
@@ -174,6 +178,7 @@ class Layout {
     return Range(std::move(pieces));
   }
 
+  static constexpr float largest_rate = 1e30F;
   std::vector<Segment> segments_;
   index_t size_ = 0;
 };

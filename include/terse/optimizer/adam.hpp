@@ -8,7 +8,7 @@ namespace terse {
 
 /// Adam on the exact mean gradient, with decoupled weight decay (AdamW).
 ///
-/// Cost: one pass over n to send, two over n / W on a chunk's owner, one over n to update. Sends 2 (W - 1) /
+/// Cost: one pass over n to send, one over n / W on a chunk's owner, one over n to update. Sends 2 (W - 1) /
 /// W * 4 n bytes and 32 per message. State: 2 n floats. Source: Kingma and Ba, ICLR 2015; Loshchilov and
 /// Hutter, ICLR 2019.
 struct Adam {

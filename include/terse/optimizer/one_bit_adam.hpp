@@ -27,18 +27,22 @@ TERSE_NUMERICS_END
 /// 1-bit Adam: Adam without bias correction until the variance is frozen, then momentum, compressed with
 /// error feedback, over the frozen variance.
 ///
-///     before the freeze                          after it, m the common momentum, d = 1 / (sqrt(v) +
-///     epsilon) g = mean_i g_i                             m_i = beta1 m + (1 - beta1) g_i m = beta1 m + (1 -
-///     beta1) g                m   = mean_i of compressed (m_i + e_i), as the topology has it v = beta2 v +
-///     (1 - beta2) g^2              x   = x - learning_rate (clamp(m d) + weight_decay x) x = x -
-///     learning_rate (m / (sqrt(v) + epsilon) + weight_decay x)
+///     before the freeze                  after it, d = 1 / (sqrt(v) + epsilon)
+///     g = mean_i g_i                     m_i = beta1 m + (1 - beta1) g_i
+///     m = beta1 m + (1 - beta1) g        m = mean_i of compressed (m_i + e_i), by the topology
+///     v = beta2 v + (1 - beta2) g^2
+///     u = m / (sqrt(v) + epsilon)        u = clamp(m d, -update_clip, update_clip)
+///     x = x - learning_rate (u + weight_decay x)
 ///
 /// Segments with `compress == false` go on with the left column, their gradients in the same packets.
+///
 /// Passes of a compressed step over n: momentum + error + scale, bits + error, decode + update (the first two
-/// in one for PerBlock), and two over n / W on a chunk's owner. Wire: see the topology. State: 3 n floats + n
-/// / W + n / 64 words. Source: Tang et al., "1-bit Adam: Communication Efficient Large-Scale Training with
-/// Adam's Convergence Speed", ICML 2021 (arXiv 2102.02888), algorithm 1; `update_clip` is ours, see
-/// FrozenVariance.
+/// in one for PerBlock), and two over n / W on a chunk's owner. Wire: see the topology. State: momentum,
+/// variance and error of n floats each, n / W more for ScatterGather's second error, n / 64 words of mask;
+/// beside it packets of n floats, three times, for the full-precision stage.
+///
+/// Source: Tang et al., "1-bit Adam: Communication Efficient Large-Scale Training with Adam's Convergence
+/// Speed", ICML 2021 (arXiv 2102.02888), algorithm 1; `update_clip` is ours, see FrozenVariance.
 template <Compressor C = Sign, FreezingPreconditioner P = FrozenVariance, Topology G = ScatterGather,
           ErrorFeedback F = Residual>
 struct OneBitAdam {

@@ -19,9 +19,8 @@ namespace terse {
 struct Options {
   std::uint64_t seed = 0;
   NonFinite on_non_finite = NonFinite::throw_;
-  /// Bounds the norm of the averaged gradient in full-precision steps and, in compressed ones, sqrt(mean over
-  /// ranks of
-  /// ||g_i||^2), which all ranks agree on. Infinity: no clipping.
+  /// Bounds the norm of the averaged gradient in full-precision steps and, in compressed ones,
+  /// sqrt(mean over ranks of ||g_i||^2), which all ranks agree on. Infinity: no clipping.
   float clip_norm = std::numeric_limits<float>::infinity();
 };
 

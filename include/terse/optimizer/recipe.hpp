@@ -27,14 +27,12 @@ struct StepInput {
 
 /// A recipe is an aggregate of hyper-parameters and policies with
 ///
-///     check()                  throws usage_error for values that can't work
-///     settings(visit)          visit(name, double) for every hyper-parameter; they must be alike on all
-///     ranks State<T, E>              everything that changes, built from (recipe, executor, transport,
-///     layout, clips);
-///                              walk(visit) shows each part once: visit(name, view, offset) or visit(name,
-///                              uint64&); full_precision() says whether the next step averages gradients
-///                              exactly
-///     step(input, state)       one step, which reads like the paper's algorithm box
+///     check()              throws usage_error for values that can't work
+///     settings(visit)      visit(name, double) for every hyper-parameter; alike on all ranks
+///     State<T, E>          everything that changes, from (recipe, executor, transport, layout, clips)
+///       walk(visit)        shows each part once: visit(name, view, offset) or visit(name, uint64&)
+///       full_precision()   whether the next step averages gradients exactly
+///     step(input, state)   one step, which reads like the paper's algorithm box
 template <class R>
 concept Recipe = requires(const R& recipe) {
   recipe.check();

@@ -13,10 +13,10 @@ namespace terse {
 /// with a nested `Round<C, F, T, E>`, one for each exchange, which takes all memory at construction and runs
 /// over a Station:
 ///
-///     start(station, message)             evaluates, encodes, posts the first phase
-///     advance(station, message, block)    settles the phase under way and posts the next; true when all
-///     packets are here consume(station, consumer)          decodes: consumer(piece, i, mean) once for each
-///     element walk(visit)                         state of its own, such as the second stage's error
+///     start(station, message)            evaluates, encodes, posts the first phase
+///     advance(station, message, block)   settles the phase under way, posts the next; true when all is here
+///     consume(station, consumer)         decodes: consumer(piece, i, mean) once for each element
+///     walk(visit)                        state of its own, such as the second stage's error
 template <class T>
 concept Topology = requires {
   { T::exact } -> std::convertible_to<bool>;
