@@ -449,16 +449,22 @@ TEST_CASE("a message of the wrong length is an error on both sides that names bo
 }
 
 TEST_CASE("in a channel, too, an error names the culprit by its rank in the group") {
-  for (const int way : {0, 1, 2}) {
-    CAPTURE(way);
-    const auto list = outcomes(4, way == 2 ? 150ms : patience, [&](Threads& transport) {
+  enum class Way { throws, leaves, sleeps_before, sleeps_within };
+  for (const Way way : {Way::throws, Way::leaves, Way::sleeps_before, Way::sleeps_within}) {
+    CAPTURE(static_cast<int>(way));
+    const bool late = way == Way::sleeps_before || way == Way::sleeps_within;
+    const auto list = outcomes(4, late ? 150ms : patience, [&](Threads& transport) {
       Threads channel = transport.split(0, -transport.rank());
-      if (transport.rank() == 3 && way == 0) throw std::logic_error("three");
-      if (transport.rank() == 3 && way == 1) return;
-      if (transport.rank() == 3) std::this_thread::sleep_for(400ms);
-      terse::barrier(channel);
+      const bool culprit = transport.rank() == 3;
+      if (culprit && way == Way::throws) throw std::logic_error("three");
+      if (culprit && way == Way::leaves) return;
+      if (culprit && way == Way::sleeps_before) std::this_thread::sleep_for(400ms);
+      Everybody batch(channel, 1);
+      auto ticket = channel.exchange(batch.sends, batch.receives, Phase::reduce);
+      if (culprit && way == Way::sleeps_within) std::this_thread::sleep_for(400ms);
+      ticket.wait();
     });
-    check_survivors(list, 3, way == 2 ? 1.15 : at_once);
+    check_survivors(list, 3, late ? 1.15 : at_once);
   }
 }
 
