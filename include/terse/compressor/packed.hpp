@@ -32,7 +32,6 @@ struct Quantize {
 /// Wire: one Scale per unit in piece order, padded to 8 bytes; then the codes of each piece, see
 /// `code_bytes`. Cost: PerBlock reads the message once; the others once for the scale and once for the codes.
 template <class Q, Granularity G>
-requires Quantizer<Q>
 struct Packed {
   static_assert(check_quantizer<Q>());
   static_assert(Q::bits >= 1 && Q::bits <= 8, "terse: a packed quantizer has 1 to 8 bits");

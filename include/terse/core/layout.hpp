@@ -73,6 +73,7 @@ class Range {
   /// elements end, rounded up to the alignment within its piece. Parts differ by less than `2 * alignment`
   /// elements for each piece they touch; small ranges leave parts empty. All ranks cut alike.
   std::vector<Range> cut(int parts) const {
+    if (parts < 1) throw usage_error("a range can't be cut into " + std::to_string(parts) + " parts");
     std::vector<std::vector<Piece>> cuts(static_cast<std::size_t>(parts));
     index_t before = 0;
     int part = 0;

@@ -45,6 +45,12 @@ class view {
   requires(std::is_const_v<T>&& std::same_as<U, std::remove_const_t<T>>) TERSE_HD view(view<U, Space> other)
       : data_(other.data()), size_(other.size()) {}  // NOLINT: implicit
 
+  // Compilers print the line of a deleted function that was chosen, so that line holds the sentence.
+  // clang-format off
+  template <class U, class Other> requires(!std::same_as<Other, Space>)
+  view(view<U, Other>) = delete;  // terse: a view keeps its memory space; copy between host and device
+  // clang-format on
+
   TERSE_HD T* data() const { return data_; }
   TERSE_HD index_t size() const { return size_; }
   TERSE_HD bool empty() const { return size_ == 0; }

@@ -121,8 +121,8 @@ void for_each(executor::host, const Range& range, HostMask mask, Incoming incomi
 /// becomes 1 where a sample says so or a total overflowed (that unit gets the scale of an empty one).
 /// Reductions have one shape everywhere: blocks of 4096 elements from the start of the unit, 64 strided lanes
 /// in a block, lanes and then blocks joined by halves, pieces of a whole-range unit in order. `scratch` holds
-/// reduction_scratch<Statistic> floats for the longest unit. Incoming packets have the same units or one per
-/// piece.
+/// reduction_scratch<Statistic> floats for the longest unit. Incoming packets have the same units or,
+/// if dense, none.
 template <class Statistic, class Incoming, class F>
 void reduce(executor::host, const Range& range, Units units, HostMask mask, Incoming incoming, F f,
             out<executor::host> scratch, out<executor::host, typename Statistic::Scale> scales,
@@ -192,6 +192,7 @@ void reduce_pack(executor::host, const Range& range, Units units, HostMask mask,
 
 /// Writes the samples that f(piece, i, keep[, sum]) gives as fp32 to `wire`, laid out as `code_bytes<32>`
 /// says, and returns their statistic over the whole range. `bad` and `scratch` are as for `reduce`.
+/// Incoming packets are dense ones.
 template <class Statistic, class Incoming, class F>
 void store(executor::host, const Range& range, Incoming incoming, F f, std::byte* wire,
            out<executor::host> scratch, out<executor::host, typename Statistic::Scale> scale,

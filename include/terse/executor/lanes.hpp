@@ -222,7 +222,7 @@ struct Codes {
         std::memcpy(wire + b / 8 * Bits + 8 * bit, &word, sizeof word);
       }
     } else {
-      std::memcpy(wire + b, code, static_cast<std::size_t>(count));
+      std::memcpy(wire + b, code, static_cast<std::size_t>((count + 7) / 8 * 8));
     }
   }
 };

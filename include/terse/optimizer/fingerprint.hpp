@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "terse/core/config.hpp"
 #include "terse/core/hash.hpp"
 #include "terse/core/packet.hpp"
 #include "terse/core/type_name.hpp"

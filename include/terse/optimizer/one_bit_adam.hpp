@@ -43,7 +43,7 @@ TERSE_NUMERICS_END
 ///
 /// Source: Tang et al., "1-bit Adam: Communication Efficient Large-Scale Training with Adam's Convergence
 /// Speed", ICML 2021 (arXiv 2102.02888), algorithm 1; `update_clip` is ours, see FrozenVariance.
-template <Compressor C = Sign, FreezingPreconditioner P = FrozenVariance, Topology G = ScatterGather,
+template <class C = Sign, FreezingPreconditioner P = FrozenVariance, Topology G = ScatterGather,
           ErrorFeedback F = Residual>
 struct OneBitAdam {
   static_assert(check_compressor<C>() && check_feedback<C, F>());

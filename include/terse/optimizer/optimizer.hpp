@@ -52,7 +52,7 @@ TERSE_NUMERICS_END
 ///
 /// All memory is taken here; a step allocates nothing. Hyper-parameters in `recipe` may be changed between
 /// steps, alike on all ranks (packets of other values are refused).
-template <Recipe R, Transport T, Executor E = executor::host>
+template <class R, Transport T, Executor E = executor::host>
 class Optimizer {
   static_assert(check_recipe<R>());
 

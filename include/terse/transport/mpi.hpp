@@ -21,7 +21,8 @@ namespace terse {
 ///
 /// A wait that outlasts the deadline throws peer_error that names the first peer still missing; MPI offers no
 /// way back from there, so let `Mpi::run` end the job.
-class Mpi {
+template <index_t ChunkBytes>
+class BasicMpi {
   /// What a ticket in flight remembers; recycled, so that steady traffic allocates nothing.
   struct Batch {
     std::vector<MPI_Request> requests;
@@ -32,8 +33,8 @@ class Mpi {
 
  public:
   using memory = terse::memory::host;
-  /// Below 2^31 and a multiple of a page.
-  static constexpr index_t chunk_bytes = index_t{1} << 30;
+  static constexpr index_t chunk_bytes = ChunkBytes;
+  static_assert(chunk_bytes > 0 && chunk_bytes < index_t{1} << 31);
 
   class Ticket {
    public:
@@ -73,16 +74,17 @@ class Mpi {
     }
 
    private:
-    friend class Mpi;
-    Ticket(Mpi* end, Batch* batch) : end_(end), batch_(batch) {}
+    friend class BasicMpi;
+    Ticket(BasicMpi* end, Batch* batch) : end_(end), batch_(batch) {}
 
-    [[noreturn]] void blame(std::chrono::milliseconds deadline) {
+    void blame(std::chrono::milliseconds deadline) {
       int peer = -1;
       for (std::size_t k = 0; k < batch_->requests.size() && peer < 0; ++k) {
         int done = 0;
         check("MPI_Test", MPI_Test(&batch_->requests[k], &done, MPI_STATUS_IGNORE));
         if (done == 0) peer = batch_->peers[k];
       }
+      if (peer < 0) return;  // all came in at the last moment
       throw peer_error("waited " + std::to_string(deadline.count()) + " ms for rank " + std::to_string(peer) +
                            " in phase '" + name(batch_->phase) + "'",
                        peer, end_->rank());
@@ -97,17 +99,17 @@ class Mpi {
       batch_->used = false;
     }
 
-    Mpi* end_;
+    BasicMpi* end_;
     Batch* batch_;
   };
 
   /// A channel of its own beside `communicator`. Collective. No wait lasts longer than `deadline`.
-  explicit Mpi(const boost::mpi::communicator& communicator = boost::mpi::communicator(),
-               std::chrono::milliseconds deadline = std::chrono::seconds(60))
-      : Mpi(boost::mpi::communicator(communicator, boost::mpi::comm_duplicate), deadline, 0) {}
+  explicit BasicMpi(const boost::mpi::communicator& communicator = boost::mpi::communicator(),
+                    std::chrono::milliseconds deadline = std::chrono::seconds(60))
+      : BasicMpi(boost::mpi::communicator(communicator, boost::mpi::comm_duplicate), deadline, 0) {}
 
-  Mpi(Mpi&&) = default;
-  Mpi& operator=(Mpi&&) = default;
+  BasicMpi(BasicMpi&&) = default;
+  BasicMpi& operator=(BasicMpi&&) = default;
 
   int rank() const { return communicator_.rank(); }
   int size() const { return communicator_.size(); }
@@ -133,7 +135,7 @@ class Mpi {
     return Ticket(this, &batch);
   }
 
-  Mpi split(int color, int key) { return Mpi(communicator_.split(color, key), deadline_, 0); }
+  BasicMpi split(int color, int key) { return BasicMpi(communicator_.split(color, key), deadline_, 0); }
 
   /// Runs program(transport) as this process's rank and returns the exit status. An exception is printed with
   /// its rank and ends the whole job with status 1, so that nobody waits for a rank that is gone.
@@ -143,7 +145,7 @@ class Mpi {
     boost::mpi::environment environment(argc, argv);
     const boost::mpi::communicator world;
     try {
-      Mpi transport(world, deadline);
+      BasicMpi transport(world, deadline);
       program(transport);
     } catch (const std::exception& failure) {
       std::fprintf(stderr, "[rank %d] %s\n", world.rank(), failure.what());
@@ -154,7 +156,7 @@ class Mpi {
   }
 
  private:
-  Mpi(boost::mpi::communicator communicator, std::chrono::milliseconds deadline, int)
+  BasicMpi(boost::mpi::communicator communicator, std::chrono::milliseconds deadline, int)
       : communicator_(std::move(communicator)), deadline_(deadline) {
     MPI_Comm_set_errhandler(communicator_, MPI_ERRORS_RETURN);
     // Room for two batches under way, which is what an exchange needs; more are made when asked for.
@@ -183,5 +185,8 @@ class Mpi {
   std::chrono::milliseconds deadline_;
   std::vector<std::unique_ptr<Batch>> batches_;
 };
+
+/// Chunks of 1 GiB.
+using Mpi = BasicMpi<index_t{1} << 30>;
 
 }  // namespace terse

@@ -9,11 +9,13 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
+#include <thread>
 #include <tuple>
 #include <vector>
 
-#include "terse/core/layout.hpp"
+#include "terse/transport/concept.hpp"
 
 namespace terse {
 
@@ -37,23 +39,45 @@ struct ThreadShared {
     Post& operator[](std::uint64_t number) { return posts[number % capacity]; }
   };
   struct Channel {
+    std::uint64_t id = 0;
     std::vector<int> members;  // world ranks
     std::vector<Lane> lanes;   // [from * size + to]
+  };
+  /// What a ticket under way remembers; recycled by its end, so that steady traffic allocates nothing.
+  struct Batch {
+    static constexpr std::uint64_t done = ~std::uint64_t{0};
+
+    Channel* channel = nullptr;
+    int rank = 0;
+    std::span<const Send> sends;
+    std::span<const Receive> receives;
+    std::vector<std::uint64_t> send_numbers, receive_numbers;  // done: settled
+    std::size_t open = 0;                                      // messages that are not settled
+    Phase phase = Phase::setup;
+    std::chrono::steady_clock::time_point since;
+    std::thread::id poster;
+    bool used = false;
   };
 
   ThreadShared(int ranks, std::chrono::milliseconds patience)
       : deadline(patience),
         wake(static_cast<std::size_t>(ranks)),
         progress(static_cast<std::size_t>(ranks)),
-        left(static_cast<std::size_t>(ranks)) {}
+        under_way(static_cast<std::size_t>(ranks)),
+        left(static_cast<std::size_t>(ranks)) {
+    for (std::vector<Batch*>& batches : under_way) batches.reserve(16);  // more only for those who ask for it
+  }
 
   std::chrono::milliseconds deadline;
   std::mutex mutex;
   std::vector<std::condition_variable> wake;  // per world rank
   std::vector<std::uint64_t> progress;  // batches posted; the smallest is the culprit when a wait times out
-  std::vector<char> left;               // this rank's program has returned
-  std::map<std::tuple<std::uint64_t, int>, std::unique_ptr<Channel>> channels;  // by parent's split and color
-  int culprit = -1;                                                             // >= 0: the group is poisoned
+  std::vector<std::vector<Batch*>>
+      under_way;           // per world rank: a wait moves all of its thread's batches along
+  std::vector<char> left;  // this rank's program has returned
+  // By the parent's id, the number of its split, and color: all ranks split in the same order.
+  std::map<std::tuple<std::uint64_t, std::uint64_t, int>, std::unique_ptr<Channel>> channels;
+  int culprit = -1;  // >= 0: the group is poisoned
   std::string reason;
 
   void poison(int who, const std::string& why) {

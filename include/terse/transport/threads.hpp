@@ -1,0 +1,319 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <thread>
+
+#include "terse/core/view.hpp"
+#include "terse/transport/concept.hpp"
+#include "terse/transport/thread_shared.hpp"
+
+namespace terse {
+
+class ThreadGroup;
+
+/// One rank's end of a ThreadGroup. Move-only; used by one thread at a time.
+class Threads {
+  using Shared = detail::ThreadShared;
+  using Post = Shared::Post;
+  using Batch = Shared::Batch;
+  static constexpr std::uint64_t done = Batch::done;
+
+ public:
+  using memory = terse::memory::host;
+
+  class Ticket {
+   public:
+    Ticket(Ticket&& other) noexcept
+        : end_(std::exchange(other.end_, nullptr)), batch_(std::exchange(other.batch_, nullptr)) {}
+    Ticket& operator=(Ticket&& other) noexcept {
+      std::swap(end_, other.end_);
+      std::swap(batch_, other.batch_);
+      return *this;
+    }
+    ~Ticket() {
+      if (batch_ != nullptr) end_->abandon(*batch_);
+    }
+
+    /// Copies what has arrived; true once all is received and taken. Throws peer_error if the group is poisoned, a
+    /// peer has finished its program, or the batch is older than the deadline.
+    bool ready() {
+      if (batch_ == nullptr) return true;
+      std::unique_lock lock(end_->shared_->mutex);
+      end_->check(batch_->phase);
+      end_->advance_all(lock);
+      if (batch_->open == 0) return finish(), true;
+      end_->check_left(*batch_);
+      if (std::chrono::steady_clock::now() - batch_->since > end_->shared_->deadline)
+        end_->blame(*batch_, end_->shared_->deadline);
+      return false;
+    }
+    void wait() {
+      if (batch_ != nullptr) wait(end_->shared_->deadline);
+    }
+    /// Throws peer_error when the batch isn't done after `deadline`; see `blame` for who the culprit is. Batches that
+    /// this thread posted earlier or later move along, so ranks may wait for theirs in different orders.
+    void wait(std::chrono::milliseconds deadline) {
+      if (batch_ == nullptr) return;
+      const auto until = std::chrono::steady_clock::now() + deadline;
+      std::unique_lock lock(end_->shared_->mutex);
+      for (;;) {
+        end_->check(batch_->phase);
+        if (end_->advance_all(lock)) continue;  // time has passed without the lock
+        if (batch_->open == 0) return finish();
+        end_->check_left(*batch_);
+        if (end_->wake().wait_until(lock, until) == std::cv_status::timeout &&
+            std::chrono::steady_clock::now() >= until)
+          end_->blame(*batch_, deadline);
+      }
+    }
+
+   private:
+    friend class Threads;
+    Ticket(Threads* end, Batch* batch) : end_(end), batch_(batch) {}
+    void finish() {
+      end_->retire(*batch_);
+      batch_ = nullptr;
+    }
+    Threads* end_;
+    Batch* batch_;
+  };
+
+  Threads(Threads&&) = default;
+  Threads& operator=(Threads&&) = default;
+
+  int rank() const { return rank_; }
+  int size() const { return static_cast<int>(channel_->members.size()); }
+
+  [[nodiscard]] Ticket exchange(std::span<const Send> sends, std::span<const Receive> receives, Phase phase) {
+    std::unique_lock lock(shared_->mutex);
+    ++shared_->progress[world(rank_)];
+    check(phase);
+    // All or nothing: no peer may find a message of a list that is refused.
+    for (const Receive& receive : receives) require_peer(receive.peer);
+    for (const Send& send : sends) {
+      require_peer(send.peer);
+      Shared::Lane& out = lane(*channel_, rank_, send.peer);
+      if (out[out.posted].state != Post::State::free)
+        throw usage_error("more than " + std::to_string(Shared::Lane::capacity) + " messages to rank " +
+                              std::to_string(send.peer) + " are under way",
+                          rank_);
+    }
+    Batch& batch = unused_batch();
+    batch.channel = channel_;
+    batch.rank = rank_;
+    batch.phase = phase;
+    batch.sends = sends;
+    batch.receives = receives;
+    batch.since = std::chrono::steady_clock::now();
+    batch.poster = std::this_thread::get_id();
+    batch.send_numbers.clear();
+    batch.receive_numbers.clear();
+    for (const Send& send : sends) {
+      Shared::Lane& out = lane(*channel_, rank_, send.peer);
+      out[out.posted] = {Post::State::posted, send.data, send.bytes};
+      batch.send_numbers.push_back(out.posted++);
+      shared_->wake[world(send.peer)].notify_all();
+    }
+    for (const Receive& receive : receives)
+      batch.receive_numbers.push_back(lane(*channel_, receive.peer, rank_).expected++);
+    batch.open = sends.size() + receives.size();
+    batch.used = true;
+    shared_->under_way[world(rank_)].push_back(&batch);
+    return Ticket(this, &batch);
+  }
+
+  Threads split(int color, int key) {
+    struct Choice {
+      int color, key;
+    };
+    Assembly<Choice, Threads> assembly(*this);
+    const std::span<const Choice> choices = assembly(*this, {color, key}, Phase::setup);
+    std::vector<std::pair<int, int>> order;  // key, rank
+    for (int peer = 0; peer < size(); ++peer)
+      if (choices[static_cast<std::size_t>(peer)].color == color)
+        order.emplace_back(choices[static_cast<std::size_t>(peer)].key, peer);
+    std::sort(order.begin(), order.end());
+    std::vector<int> members;
+    int rank = 0;
+    for (const auto& [_, peer] : order) {
+      if (peer == rank_) rank = static_cast<int>(members.size());
+      members.push_back(static_cast<int>(world(peer)));
+    }
+    ++splits_;
+    const std::lock_guard lock(shared_->mutex);
+    auto& channel = shared_->channels[{channel_->id, splits_, color}];
+    if (!channel) channel = make_channel(std::move(members), shared_->channels.size());
+    return Threads(shared_, channel.get(), rank);
+  }
+
+ private:
+  friend class ThreadGroup;
+  Threads(std::shared_ptr<Shared> shared, Shared::Channel* channel, int rank)
+      : shared_(std::move(shared)), channel_(channel), rank_(rank) {
+    // Room for two batches under way, which is what an exchange needs; more are made when asked for.
+    for (int k = 0; k < 2; ++k) {
+      Batch& batch = *batches_.emplace_back(std::make_unique<Batch>());
+      batch.send_numbers.reserve(channel->members.size());
+      batch.receive_numbers.reserve(channel->members.size());
+    }
+  }
+
+  static std::unique_ptr<Shared::Channel> make_channel(std::vector<int> members, std::uint64_t id) {
+    auto channel = std::make_unique<Shared::Channel>();
+    channel->id = id;
+    channel->lanes.resize(members.size() * members.size());
+    channel->members = std::move(members);
+    return channel;
+  }
+
+  static std::size_t member(const Shared::Channel& channel, int rank) {
+    return static_cast<std::size_t>(channel.members[static_cast<std::size_t>(rank)]);
+  }
+  std::size_t world(int rank) const { return member(*channel_, rank); }
+  void require_peer(int peer) const {
+    if (peer < 0 || peer >= size() || peer == rank_)
+      throw usage_error(
+          "no message can go between rank " + std::to_string(rank_) + " and rank " + std::to_string(peer),
+          rank_);
+  }
+  static Shared::Lane& lane(Shared::Channel& channel, int from, int to) {
+    return channel
+        .lanes[static_cast<std::size_t>(from) * channel.members.size() + static_cast<std::size_t>(to)];
+  }
+  std::condition_variable& wake() { return shared_->wake[world(rank_)]; }
+
+  Batch& unused_batch() {
+    for (const std::unique_ptr<Batch>& batch : batches_)
+      if (!batch->used) return *batch;
+    return *batches_.emplace_back(std::make_unique<Batch>());
+  }
+
+  void check(Phase phase) const {
+    if (shared_->culprit < 0) return;
+    throw peer_error("gave up in phase '" + std::string(name(phase)) + "': " + shared_->reason,
+                     shared_->culprit, static_cast<int>(world(rank_)));
+  }
+
+  /// A peer whose program has returned sends and takes nothing any more.
+  void check_left(const Batch& batch) {
+    for (std::size_t k = 0; k < batch.receives.size(); ++k)
+      if (batch.receive_numbers[k] != done && shared_->left[world(batch.receives[k].peer)] != 0)
+        accuse_leaver(batch.receives[k].peer, batch.phase);
+    for (std::size_t k = 0; k < batch.sends.size(); ++k)
+      if (batch.send_numbers[k] != done && shared_->left[world(batch.sends[k].peer)] != 0)
+        accuse_leaver(batch.sends[k].peer, batch.phase);
+  }
+  void accuse_leaver(int peer, Phase phase) {
+    const auto who = static_cast<int>(world(peer));
+    shared_->poison(
+        who, "rank " + std::to_string(who) + " has finished its program, but others still wait for it");
+    check(phase);
+  }
+
+  /// Receives what is there and settles what was taken. True if the lock was released on the way.
+  bool advance(Batch& batch, std::unique_lock<std::mutex>& lock) {
+    Shared::Channel& channel = *batch.channel;
+    bool released = false;
+    for (std::size_t k = 0; k < batch.receives.size(); ++k) {
+      const std::uint64_t number = batch.receive_numbers[k];
+      if (number == done) continue;
+      const Receive& receive = batch.receives[k];
+      Shared::Lane& from = lane(channel, receive.peer, batch.rank);
+      Post& post = from[number];
+      if (from.posted <= number || post.state != Post::State::posted) continue;
+      if (post.bytes != receive.bytes) {
+        const std::string found = std::to_string(post.bytes), wanted = std::to_string(receive.bytes);
+        shared_->poison(static_cast<int>(member(channel, receive.peer)),
+                        "rank " + std::to_string(member(channel, receive.peer)) + " sent " + found +
+                            " bytes in phase '" + name(batch.phase) + "' where rank " +
+                            std::to_string(member(channel, batch.rank)) + " expects " + wanted);
+        check(batch.phase);
+      }
+      post.state = Post::State::copying;
+      lock.unlock();
+      if (receive.bytes > 0) std::memcpy(receive.data, post.data, static_cast<std::size_t>(receive.bytes));
+      lock.lock();
+      released = true;
+      post.state = Post::State::taken;
+      shared_->wake[member(channel, receive.peer)].notify_all();
+      batch.receive_numbers[k] = done;
+      --batch.open;
+    }
+    for (std::size_t k = 0; k < batch.sends.size(); ++k) {
+      if (batch.send_numbers[k] == done) continue;
+      Post& post = lane(channel, batch.rank, batch.sends[k].peer)[batch.send_numbers[k]];
+      if (post.state != Post::State::taken) continue;
+      post.state = Post::State::free;
+      batch.send_numbers[k] = done;
+      --batch.open;
+    }
+    return released;
+  }
+
+  /// Moves along all batches that this thread has under way. True if the lock was released on the way.
+  bool advance_all(std::unique_lock<std::mutex>& lock) {
+    bool released = false;
+    // By index: another thread of this rank may post while a copy runs without the lock.
+    std::vector<Batch*>& batches = shared_->under_way[world(rank_)];
+    for (std::size_t k = 0; k < batches.size(); ++k)
+      if (batches[k]->poster == std::this_thread::get_id() && advance(*batches[k], lock)) released = true;
+    return released;
+  }
+  void retire(Batch& batch) {
+    std::erase(shared_->under_way[world(rank_)], &batch);
+    batch.used = false;
+  }
+
+  /// Time is up. The culprit is the rank that has posted the fewest batches, if it is behind all that this
+  /// batch waits for: then those wait for it, too. Otherwise it is the one among those that is furthest
+  /// behind.
+  [[noreturn]] void blame(const Batch& batch, std::chrono::milliseconds deadline) {
+    const auto behind = [&](int a, int b) {
+      return shared_->progress[static_cast<std::size_t>(a)] < shared_->progress[static_cast<std::size_t>(b)];
+    };
+    const int least = *std::min_element(channel_->members.begin(), channel_->members.end(), behind);
+    int who = -1;
+    const auto consider = [&](int peer) {
+      const auto member = static_cast<int>(world(peer));
+      if (who < 0 || behind(member, who)) who = member;
+    };
+    for (std::size_t k = 0; k < batch.receives.size(); ++k)
+      if (batch.receive_numbers[k] != done) consider(batch.receives[k].peer);
+    for (std::size_t k = 0; k < batch.sends.size(); ++k)
+      if (batch.send_numbers[k] != done) consider(batch.sends[k].peer);
+    if (who < 0 || behind(least, who)) who = least;
+    shared_->poison(who, "rank " + std::to_string(who) + " is late: no sign of it for " +
+                             std::to_string(deadline.count()) + " ms");
+    check(batch.phase);
+    std::terminate();  // not reached: check throws once the group is poisoned
+  }
+
+  /// The owner of the buffers goes away: nobody may read them from here on, and nobody shall wait for them.
+  void abandon(Batch& batch) {
+    std::unique_lock lock(shared_->mutex);
+    for (std::size_t k = 0; k < batch.sends.size(); ++k) {
+      if (batch.send_numbers[k] == done) continue;
+      Post& post = lane(*channel_, rank_, batch.sends[k].peer)[batch.send_numbers[k]];
+      wake().wait(lock, [&] { return post.state != Post::State::copying; });  // a copy always ends
+      post.state = Post::State::free;
+    }
+    // While an exception is on its way, its own words will poison the group.
+    if (batch.open > 0 && std::uncaught_exceptions() == 0)
+      shared_->poison(
+          static_cast<int>(world(rank_)),
+          "rank " + std::to_string(rank_) + " abandoned a batch in phase '" + name(batch.phase) + "'");
+    retire(batch);
+  }
+
+  std::shared_ptr<Shared> shared_;
+  Shared::Channel* channel_;
+  int rank_;
+  std::uint64_t splits_ = 0;
+  std::vector<std::unique_ptr<Batch>> batches_;
+};
+
+}  // namespace terse
