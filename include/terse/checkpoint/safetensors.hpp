@@ -49,7 +49,6 @@ namespace detail {
 using Json = nlohmann::json;
 
 inline constexpr std::size_t max_header = 100'000'000;  // the bound that other readers of the format set
-inline constexpr std::size_t digits = 32;               // of a digest
 
 /// Quotes a name from an untrusted file for a message: short, and free of control characters.
 inline std::string quoted(const std::string& name) {
@@ -73,24 +72,6 @@ inline std::size_t bytes_of(const std::filesystem::path& file, const std::string
     if (extent < 0 || __builtin_mul_overflow(bytes, static_cast<std::size_t>(extent), &bytes))
       fail(file, "tensor " + quoted(name) + " has the impossible shape " + described(dtype, shape));
   return bytes;
-}
-
-/// Where the digits of digest_header start in the header's text; npos if it has none. A comma right before a
-/// quote inside a string would end that string, so in valid JSON this finds a key, never a part of a string.
-inline std::size_t digest_position(const std::string& text) {
-  const std::string key = ",\"digest_header\":\"";
-  const std::size_t at = text.find(key);
-  return at == text.npos || text.size() - at < key.size() + digits ? text.npos : at + key.size();
-}
-
-inline std::string header_digest(const std::string& text, std::size_t position) {
-  const std::uint64_t length = text.size();
-  Digest digest;
-  digest.add(&length, sizeof length);
-  digest.add(text.data(), position);
-  digest.add(std::string(digits, '0').data(), digits);
-  digest.add(text.data() + position + digits, text.size() - position - digits);
-  return digest.hex();
 }
 
 /// The text of the header, padded and with its digests.
