@@ -24,7 +24,7 @@ SEVENTEEN = ["terse/core/config.hpp", "terse/core/error.hpp", "terse/core/layout
 # Header or folder -> what it needs beyond the standard library; without that it is skipped. LibTorch does not
 # compile as C++20 everywhere, so its header is checked as C++17.
 OPTIONAL = {
-    "terse/transport/mpi.hpp": ["boost/mpi/communicator.hpp"],
+    "terse/transport/mpi.hpp": ["boost/mpi/communicator.hpp", "mpi.h"],
     "terse/interop/libtorch.hpp": ["torch/torch.h"],
     "terse/checkpoint/": ["nlohmann/json.hpp", "xxhash.h"],
 }
