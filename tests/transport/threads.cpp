@@ -613,14 +613,25 @@ TEST_CASE("a ticket that is dropped while an exception flies leaves the blame to
 
 TEST_CASE("more messages under way than there is room for are a usage error") {
   std::atomic<int> posted = 0;
+  std::atomic<bool> refused = false;
   const auto list = outcomes(2, patience, [&](Threads& transport) {
-    if (transport.rank() == 1) return terse::barrier(transport);
+    if (transport.rank() == 1) {
+      // Takes nothing before rank 0 has been refused.
+      const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(5);
+      while (!refused && std::chrono::steady_clock::now() < until) std::this_thread::yield();
+      return terse::barrier(transport);
+    }
     const int value = 1;
     const Send send = send_of(1, value);
     std::vector<Threads::Ticket> tickets;
-    for (int k = 0; k < 100; ++k) {
-      tickets.push_back(transport.exchange({&send, 1}, {}, Phase::reduce));
-      ++posted;
+    try {
+      for (int k = 0; k < 100; ++k) {
+        tickets.push_back(transport.exchange({&send, 1}, {}, Phase::reduce));
+        ++posted;
+      }
+    } catch (...) {
+      refused = true;
+      throw;
     }
   });
   CHECK(posted == 8);
