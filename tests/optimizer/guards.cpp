@@ -23,9 +23,9 @@ __attribute__((noinline)) void* operator new(std::size_t size) {
   if (void* memory = std::malloc(size > 0 ? size : 1)) return memory;
   throw std::bad_alloc();
 }
-__attribute__((noinline)) void* operator new(std::size_t size, std::align_val_t alignment) {
+__attribute__((noinline)) void* operator new(std::size_t size, std::align_val_t boundary) {
   ++allocations;
-  const auto unit = static_cast<std::size_t>(alignment);
+  const auto unit = static_cast<std::size_t>(boundary);
   if (void* memory = std::aligned_alloc(unit, (size + unit - 1) / unit * unit)) return memory;
   throw std::bad_alloc();
 }
@@ -89,8 +89,8 @@ Snapshot poisoned_run(const R& recipe, NonFinite policy, std::uint64_t when, std
 template <class R>
 void check_policies(const R& recipe) {
   CAPTURE(type_name<R>());
-  for (const std::uint64_t when : {3, 9})
-    for (const std::size_t index : {7, 330})
+  for (const std::uint64_t when : std::initializer_list<std::uint64_t>{3, 9})
+    for (const std::size_t index : std::initializer_list<std::size_t>{7, 330})
       for (const float poison : {not_a_number, unbounded, -unbounded, 1e30F}) {
         CAPTURE(when);
         CAPTURE(index);
@@ -108,7 +108,7 @@ template <class R>
 void check_throw(const R& recipe) {
   CAPTURE(type_name<R>());
   const Layout layout = two_kinds();
-  for (const std::uint64_t when : {3, 9}) {
+  for (const std::uint64_t when : std::initializer_list<std::uint64_t>{3, 9}) {
     CAPTURE(when);
     std::atomic<int> caught{0};
     ThreadGroup(3, std::chrono::seconds(20)).run([&](Threads& transport) {

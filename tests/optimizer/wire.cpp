@@ -140,7 +140,7 @@ TEST_CASE("clipping costs 8 bytes: in each packet of a dense step, to each peer 
   const Layout layout = perceptron();
   const Options clip{.clip_norm = 1};
   const auto recipe = frozen_at_once<Sign, ScatterGather>();
-  for (const std::uint64_t step : {1, 2}) {
+  for (const std::uint64_t step : std::initializer_list<std::uint64_t>{1, 2}) {
     const auto with = traffic_of_step(recipe, layout, 3, step, clip),
                without = traffic_of_step(recipe, layout, 3, step);
     for (std::size_t r = 0; r < 3; ++r) {
