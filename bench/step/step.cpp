@@ -22,6 +22,9 @@ namespace {
 using namespace terse;
 using Host = executor::host;
 
+const EncodeContext context{1, Draw::shared(0, 1, Purpose::quantization),
+                            Draw::shared(0, 1, Purpose::selection)};
+
 double seconds(const std::function<void()>& work) {
   const auto begin = std::chrono::steady_clock::now();
   work();
@@ -49,21 +52,18 @@ class LocalPasses {
   LocalPasses(const Layout& layout, float* m, float* d, float* g, float* x)
       : rates_(layout),
         plan_(C{}, layout, layout.range(), 1, false),
-        codec_(Host{}, C{}, plan_.whole),
+        codec_(Host{}, C{}, Residual{}, plan_.whole),
         packet_(plan_.whole.bytes),
         inbox_(1),
         message_{LocalMomentum{m, g, 0.9F, 1}, ScaledGradient{g, 1}},
         update_{m, d, x, rates_.set(layout, 1e-3F, 0), 10} {
-    inbox_.add(C{}, plan_.whole, packet_.data());
+    inbox_.add(C{}, plan_.whole, packet_.data(), context.shared);
   }
   void measure() { codec_.measure(plan_.whole, {}, EmptyInbox{}, message_); }
-  void encode() {
-    codec_.encode(plan_.whole, {}, EmptyInbox{}, message_, Draw::shared(0, 0, Purpose::quantization), true,
-                  packet_.data());
-  }
+  void encode() { codec_.encode(plan_.whole, {}, EmptyInbox{}, message_, context, true, packet_.data()); }
   void update() {
     for_each(Host{}, plan_.whole.compressed, HostMask{}, inbox_.compressed(),
-             detail::Deliver<FrozenUpdate>{update_, 1});
+             detail::Deliver<FrozenUpdate, detail::AsItIs>{update_, 1, {}});
   }
 
  private:
@@ -82,24 +82,22 @@ class ServerPasses {
  public:
   ServerPasses(const Layout& layout, int ranks, const float* message)
       : plan_(C{}, layout, layout.range(), 1, false),
-        codec_(Host{}, C{}, plan_.whole),
+        codec_(Host{}, C{}, Residual{}, plan_.whole),
         out_(plan_.whole.bytes),
         inbox_(ranks) {
     for (int k = 0; k < ranks; ++k) {
       buffer<std::byte>& packet = in_.emplace_back(plan_.whole.bytes);
-      Codec<C, Residual, Host> rank(Host{}, C{}, plan_.whole);
+      Codec<C, Residual, Host> rank(Host{}, C{}, Residual{}, plan_.whole);
       const ScaledGradient scaled{message, 1.0F / static_cast<float>(k + 1)};
       rank.measure(plan_.whole, {}, EmptyInbox{}, Message{scaled, scaled});
-      rank.encode(plan_.whole, {}, EmptyInbox{}, Message{scaled, scaled},
-                  Draw::shared(0, 0, Purpose::quantization), true, packet.data());
+      rank.encode(plan_.whole, {}, EmptyInbox{}, Message{scaled, scaled}, context, true, packet.data());
     }
-    for (const buffer<std::byte>& packet : in_) inbox_.add(C{}, plan_.whole, packet.data());
+    for (const buffer<std::byte>& packet : in_) inbox_.add(C{}, plan_.whole, packet.data(), context.shared);
   }
   void serve() {
     const detail::MeanOf mean{1.0F / static_cast<float>(in_.size())};
     codec_.measure(plan_.whole, {}, inbox_, Message{mean, mean});
-    codec_.encode(plan_.whole, {}, inbox_, Message{mean, mean}, Draw::shared(0, 0, Purpose::quantization),
-                  false, out_.data());
+    codec_.encode(plan_.whole, {}, inbox_, Message{mean, mean}, context, false, out_.data());
   }
 
  private:

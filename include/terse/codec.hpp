@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -14,14 +15,15 @@
 
 namespace terse {
 
-/// What travels in one packet: header, the compressor's section, dense pieces, and optionally one note.
+/// What travels in one packet: header, the compressor's section, dense pieces, and optionally one note. A
+/// section whose size depends on the data comes last.
 struct Portion {
   Range compressed, dense;
-  std::vector<index_t>
-      unit_in_whole;  // per compressed piece: its first unit when the whole range is measured
-  index_t dense_at = 0, note_at = 0, bytes = 0;
-
-  static constexpr index_t section_at = sizeof(PacketHeader);
+  std::vector<index_t> unit_in_whole;  // per compressed piece: its unit when the whole range is measured
+  std::vector<index_t> unit_here;      // ... and when just this portion is
+  index_t section_at = 0, dense_at = 0, note_at = 0;
+  index_t bytes = 0;  // at most, where the section's size varies
+  bool variable = false;
 };
 
 /// The packets of a round: the whole range, and its cuts, one for each rank. Compressed and dense pieces are
@@ -32,13 +34,12 @@ struct Plan {
 
   template <Compressor C>
   Plan(const C& compressor, const Layout& layout, const Range& range, int parts, bool note) {
-    const auto finish = [&](Portion& portion) {
-      portion.dense_at = Portion::section_at + compressor.wire_bytes(portion.compressed);
-      portion.note_at = portion.dense_at + Dense{}.wire_bytes(portion.dense);
-      portion.bytes = portion.note_at + (note ? 8 : 0);
-    };
-    whole.compressed = C::lossless ? Range{} : layout.filter(range, true);
-    whole.dense = C::lossless ? range : layout.filter(range, false);
+    std::vector<Piece> taken, left;
+    for (const Piece& piece : range.pieces())
+      (takes(compressor, layout.segments()[static_cast<std::size_t>(piece.segment)]) ? taken : left)
+          .push_back(piece);
+    whole.compressed = Range(std::move(taken));
+    whole.dense = Range(std::move(left));
     std::vector<Range> compressed = whole.compressed.cut(parts), dense = whole.dense.cut(parts);
     for (std::size_t c = 0; c < compressed.size(); ++c) {
       Portion& chunk = chunks.emplace_back();
@@ -49,11 +50,34 @@ struct Plan {
         while (whole.compressed.pieces()[static_cast<std::size_t>(unit)].segment != piece.segment) ++unit;
         chunk.unit_in_whole.push_back(unit);
       }
-      finish(chunk);
+      finish(chunk, compressor, note);
     }
     for (std::size_t k = 0; k < whole.compressed.pieces().size(); ++k)
       whole.unit_in_whole.push_back(static_cast<index_t>(k));
-    finish(whole);
+    finish(whole, compressor, note);
+  }
+
+ private:
+  /// Compressors may have `takes(segment)` and leave segments to the dense part.
+  template <Compressor C>
+  static bool takes(const C& compressor, const Segment& segment) {
+    if constexpr (C::lossless) return false;
+    if constexpr (requires { compressor.takes(segment); })
+      return segment.compress && compressor.takes(segment);
+    return segment.compress;
+  }
+  template <Compressor C>
+  static void finish(Portion& portion, const C& compressor, bool note) {
+    constexpr auto header = static_cast<index_t>(sizeof(PacketHeader));
+    for (std::size_t k = 0; k < portion.compressed.pieces().size(); ++k)
+      portion.unit_here.push_back(static_cast<index_t>(k));
+    portion.variable = Traits<C>::variable;
+    const index_t section = compressor.wire_bytes(portion.compressed);
+    const index_t dense = Dense{}.wire_bytes(portion.dense), notes = note ? 8 : 0;
+    portion.section_at = portion.variable ? header + dense + notes : header;
+    portion.dense_at = portion.variable ? header : header + section;
+    portion.note_at = portion.dense_at + dense;
+    portion.bytes = header + section + dense + notes;
   }
 };
 
@@ -69,21 +93,32 @@ class Inbox {
     compressed_.clear();
     dense_.clear();
   }
-  void add(const C& compressor, const Portion& portion, const std::byte* packet, float weight = 1) {
+  /// `shared` is the round's draw for selections.
+  void add(const C& compressor, const Portion& portion, const std::byte* packet, Draw shared,
+           float weight = 1) {
     if constexpr (!C::lossless)
-      compressed_.push_back(compressor.source(portion.compressed, packet + Portion::section_at, weight));
+      compressed_.push_back(
+          compressor.source(portion.compressed, packet + portion.section_at, weight, shared));
     dense_.push_back({packet + portion.dense_at, nullptr, weight});
   }
-  auto compressed() const {
+  auto compressed() {
     if constexpr (C::lossless)
       return NoPackets{};
     else
-      return Packets<typename C::Code>{compressed_.data(), static_cast<int>(compressed_.size()), C::units()};
+      return C::incoming(compressed_.data(), static_cast<int>(compressed_.size()));
   }
   Packets<Dense::Code> dense() const { return {dense_.data(), static_cast<int>(dense_.size()), {}}; }
 
  private:
-  std::vector<typename Packets<typename C::Code>::Source> compressed_;
+  template <class Any>
+  static auto source_type() {
+    if constexpr (Any::lossless)
+      return typename Packets<Dense::Code>::Source{};
+    else
+      return typename Any::Source{};
+  }
+
+  std::vector<decltype(source_type<C>())> compressed_;
   std::vector<Packets<Dense::Code>::Source> dense_;
 };
 
@@ -113,6 +148,7 @@ struct Compensate {
   View feedback;
 
   TERSE_HD void enter(const Piece& piece) { terse::enter(message, piece); }
+  TERSE_HD void enter_block(index_t first) { detail::enter_block(feedback, first); }
   template <class... Sum>
   TERSE_HD Sample operator()(const Piece& piece, index_t i, bool keep, Sum... sum) const {
     const float wanted = feedback.compensate(i, message(piece, i, sum...));
@@ -135,15 +171,31 @@ struct Exact {
   }
 };
 
-/// Hands the mean to its consumer: 0 where masked.
-template <class F>
+/// Tells the message, too, what the receivers read: sent(i, keep, decoded). Factor masking needs that.
+template <class F, class View>
+struct Reporting : View {
+  F message;
+  TERSE_HD void commit(index_t i, bool keep, float value, float decoded) const {
+    View::commit(i, keep, value, decoded);
+    message.sent(i, keep, decoded);
+  }
+};
+
+/// The mean as it came.
+struct AsItIs {
+  TERSE_HD float receive(index_t, bool, float mean) const { return mean; }
+};
+
+/// Hands the mean to its consumer, past the error feedback: 0 where masked.
+template <class F, class View>
 struct Deliver {
   F consume;
   float weight;
+  View feedback;
 
   TERSE_HD void enter(const Piece& piece) { terse::enter(consume, piece); }
   TERSE_HD void operator()(const Piece& piece, index_t i, bool keep, float sum) const {
-    consume(piece, i, keep_if(keep, sum * weight));
+    consume(piece, i, feedback.receive(i, keep, keep_if(keep, sum * weight)));
   }
 };
 
@@ -156,77 +208,98 @@ TERSE_NUMERICS_END
 template <Compressor C, ErrorFeedback F, Executor E>
 class Codec {
   static_assert(check_compressor<C>() && check_feedback<C, F>());
+  static_assert(!Traits<C>::keyed,
+                "terse: this compressor decodes against the reader's own vector (Lattice, Moniqua), so its "
+                "packets can't be "
+                "summed by an averaging exchange");
 
  public:
   /// For messages over `covered`; no encode is larger.
-  Codec(E executor, C compressor, const Portion& covered)
+  Codec(E executor, C compressor, const F& feedback, const Portion& covered)
       : executor_(executor),
         compressor_(compressor),
-        state_(covered.compressed.begin_offset(), covered.compressed.end_offset()),
-        scratch_(scratch_size(covered)),
-        note_(1) {
-    if constexpr (!C::lossless)
-      if constexpr (C::measured) scales_ = Scales(C::units().in_range(covered.compressed));
-  }
+        state_(feedback, covered.compressed.begin_offset(), covered.compressed.end_offset()),
+        workspace_(compressor, covered.compressed),
+        scratch_(dense_scratch(covered)),
+        note_(1) {}
 
   const C& compressor() const { return compressor_; }
+  /// Takes over hyper-parameters that changed; sizes stay within those of construction.
+  void set_compressor(const C& compressor) { compressor_ = compressor; }
+  /// The learning rate of the round to come, for feedbacks that ask.
+  void start(float rate) {
+    if constexpr (requires { state_.start(rate); }) state_.start(rate);
+  }
 
   /// Evaluates the compressed part of `message` once per element of `portion` and keeps it, with its scales,
   /// for encode calls over parts of that portion.
   template <class M, class In>
-  void measure(const Portion& portion, Mask<typename E::memory> mask, const In& inbox, const M& message) {
-    if constexpr (!C::lossless)
-      if constexpr (C::measured)
-        compressor_.measure(executor_, portion.compressed, mask, inbox.compressed(), compensate(message),
-                            scratch_.all(), scales_.all(), bad_);
+  void measure(const Portion& portion, Mask<typename E::memory> mask, In&& inbox, const M& message) {
+    if constexpr (is_measured())
+      compressor_.measure(executor_, workspace_, portion.compressed, mask, inbox.compressed(),
+                          compensate(message), bad_);
   }
 
-  /// Writes everything but the header of `portion`'s packet. Compressors that measure have measured the whole
-  /// range (`whole`) or just this portion; the others evaluate the message here. The note is the sum of
-  /// squares of the dense part.
+  /// Writes everything but the header of `portion`'s packet and returns the packet's bytes. Compressors that
+  /// measure have measured the whole range (`whole`) or just this portion; the others evaluate the message
+  /// here. The note is the sum of squares of the dense part.
   template <class M, class In>
-  void encode(const Portion& portion, Mask<typename E::memory> mask, const In& inbox, const M& message,
-              Draw draw, bool whole, std::byte* packet) {
+  index_t encode(const Portion& portion, Mask<typename E::memory> mask, In&& inbox, const M& message,
+                 const EncodeContext& context, bool whole, std::byte* packet) {
+    index_t bytes = portion.bytes;
     if constexpr (!C::lossless) {
-      std::byte* section = packet + Portion::section_at;
-      if constexpr (C::measured) {
-        const auto scales = C::scales(section);
-        index_t unit = 0;
-        for (const index_t in_whole : portion.unit_in_whole) {
-          const index_t measured = C::units().whole ? 0 : whole ? in_whole : unit;
-          scales[C::units().whole ? 0 : unit] = scales_[measured];
-          ++unit;
-        }
-        compressor_.encode(executor_, portion.compressed, mask, state_.view(), section, draw);
-      } else {
-        compressor_.measure_and_encode(executor_, portion.compressed, mask, inbox.compressed(),
-                                       compensate(message), state_.view(), scratch_.all(), section, draw,
-                                       bad_);
-      }
+      std::byte* section = packet + portion.section_at;
+      if constexpr (is_measured())
+        compressor_.encode(executor_, workspace_, portion.compressed, mask, reporting(message),
+                           whole ? portion.unit_in_whole : portion.unit_here, context, section);
+      else
+        bytes += compressor_.measure_and_encode(executor_, workspace_, portion.compressed, mask,
+                                                inbox.compressed(), compensate(message), reporting(message),
+                                                context, section, bad_) -
+                 compressor_.wire_bytes(portion.compressed);
     }
-    store<SumOfSquares>(executor_, portion.dense, inbox.dense(), exact(message), packet + portion.dense_at,
-                        scratch_.all(), note_.all(), bad_);
-    if (portion.bytes > portion.note_at) std::memcpy(packet + portion.note_at, note_.data(), sizeof(float));
+    encode_dense(portion, inbox, message, packet);
+    return bytes;
   }
+
+  /// The message with its error, materialized in the feedback's memory: for rounds that don't encode in
+  /// packets.
+  template <class M>
+  void materialize(const Range& range, Mask<typename E::memory> mask, const M& message) {
+    out<E> total = note_.all();
+    reduce<SumOfSquares>(executor_, range, Units{0, true}, mask, NoPackets{}, compensate(message),
+                         scratch_.all(), total, bad_);
+  }
+  auto feedback() { return state_.view(); }
 
   /// Whether anything since the last call was not finite.
   bool take_bad() { return std::exchange(bad_, 0U) != 0; }
 
   template <class Visit>
   void walk(Visit&& visit) {
-    if constexpr (!C::lossless) state_.walk(visit);
+    if constexpr (!C::lossless) {
+      state_.walk(visit);
+      if constexpr (requires { workspace_.walk(visit); }) workspace_.walk(visit);
+    }
   }
 
  private:
-  struct NoScales {};
+  /// A lossless compressor needs no memory.
+  struct NoWorkspace {
+    NoWorkspace(const C&, const Range&) {}
+  };
   template <class Any>
-  static auto scales_type() {
+  static auto workspace_type() {
     if constexpr (Any::lossless)
-      return NoScales{};
+      return std::type_identity<NoWorkspace>{};
     else
-      return buffer<typename Any::Scale, typename E::memory>();
+      return std::type_identity<typename Any::template Workspace<E>>{};
   }
-  using Scales = decltype(scales_type<C>());
+
+  static constexpr bool is_measured() {
+    if constexpr (!C::lossless) return C::measured;
+    return false;
+  }
 
   template <class M>
   auto compensate(const M& message) {
@@ -234,26 +307,35 @@ class Codec {
                                                                                      state_.view()};
   }
   template <class M>
-  static auto exact(const M& message) {
-    return detail::Exact<decltype(message.dense)>{message.dense};
+  auto reporting(const M& message) {
+    if constexpr (requires { message.compressed.sent(index_t{}, true, 0.0F); })
+      return detail::Reporting<decltype(message.compressed), decltype(state_.view())>{state_.view(),
+                                                                                      message.compressed};
+    else
+      return state_.view();
   }
 
-  static index_t scratch_size(const Portion& covered) {
+  template <class M, class In>
+  void encode_dense(const Portion& portion, In&& inbox, const M& message, std::byte* packet) {
+    store<SumOfSquares>(executor_, portion.dense, inbox.dense(),
+                        detail::Exact<decltype(message.dense)>{message.dense}, packet + portion.dense_at,
+                        scratch_.all(), note_.all(), bad_);
+    const index_t end = portion.variable ? portion.section_at : portion.bytes;
+    if (end > portion.note_at) std::memcpy(packet + portion.note_at, note_.data(), sizeof(float));
+  }
+
+  static index_t dense_scratch(const Portion& covered) {
     index_t longest = 0;
     for (const Range* range : {&covered.compressed, &covered.dense})
       for (const Piece& piece : range->pieces()) longest = std::max(longest, piece.count);
-    if constexpr (!C::lossless)
-      return std::max(reduction_scratch<typename C::Statistic>(longest),
-                      reduction_scratch<SumOfSquares>(longest));
     return reduction_scratch<SumOfSquares>(longest);
   }
 
   E executor_;
   C compressor_;
   typename F::template State<E> state_;
-  buffer<float, typename E::memory> scratch_;
-  [[no_unique_address]] Scales scales_;
-  buffer<float, typename E::memory> note_;
+  typename decltype(workspace_type<C>())::type workspace_;
+  buffer<float, typename E::memory> scratch_, note_;
   std::uint32_t bad_ = 0;
 };
 

@@ -25,6 +25,13 @@ struct StepContext {
   std::uint64_t agreement =
       0;  ///< hash of the hyper-parameters in force; packets of other values are refused
   NonFinite on_non_finite = NonFinite::throw_;
+  float learning_rate = 0;  ///< for error feedbacks that follow it
+
+  StepContext at_rate(float rate) const {
+    StepContext other = *this;
+    other.learning_rate = rate;
+    return other;
+  }
 };
 
 /// Sums are exact in fp32 order, whatever the compressed stage's topology: all-to-all, sum in rank order,
@@ -38,6 +45,21 @@ struct DenseTopologyOf<Alone> {
   using type = Alone;
 };
 
+namespace detail {
+
+/// The topology's round, or the compressor's own where it has one.
+template <class C, class F, class P, class T, class E>
+struct RoundOf {
+  using type = typename P::template Round<C, F, T, E>;
+};
+template <class C, class F, class P, class T, class E>
+requires requires { typename C::template Round<F, P, T, E>; }
+struct RoundOf<C, F, P, T, E> {
+  using type = typename C::template Round<F, P, T, E>;
+};
+
+}  // namespace detail
+
 /// The shared middle of every optimizer: error feedback x compressor x topology x channel over one range.
 ///
 /// `message` is evaluated exactly once for each element, piece by piece in an order that the topology
@@ -46,8 +68,9 @@ struct DenseTopologyOf<Alone> {
 /// round allocates nothing.
 template <Compressor C, ErrorFeedback F, Topology P, Transport T, Executor E>
 class Exchange {
+  static_assert(check_feedback<C, F>() && check_stages<C, F, P>());
   using Home = Station<C, F, T, E>;
-  using Round = typename P::template Round<C, F, T, E>;
+  using Round = typename detail::RoundOf<C, F, P, T, E>::type;
 
  public:
   /// A round under way. It must be finished before the next one of this exchange starts.
@@ -71,18 +94,14 @@ class Exchange {
 
   /// With `note` the dense part's squared norm travels in 8 bytes of each packet, see `mean_norm`.
   Exchange(E executor, T& transport, const Layout& layout, const Range& range, const C& compressor,
-           bool note = false)
-      : home_(executor, transport.split(0, transport.rank()), compressor, layout, range, note),
+           const F& feedback = {}, bool note = false)
+      : home_(executor, transport.split(0, transport.rank()), compressor, feedback, layout, range, note),
         round_(home_) {}
 
   /// Evaluates and encodes this rank's message and posts the first phase.
   template <class M>
   Pending<M> start(const StepContext& context, Mask<typename E::memory> mask, const M& message) {
-    home_.step = context.step;
-    home_.check = context.agreement;
-    home_.mask = mask;
-    home_.draw = Draw::local(context.seed, home_.rank, context.step, Purpose::quantization);
-    home_.flags = PacketHeader::finite;
+    home_.open(context.step, context.seed, context.agreement, context.learning_rate, mask);
     round_.start(home_, message);
     return Pending<M>(this, message);
   }
@@ -122,6 +141,10 @@ class Exchange {
   double mean_norm() { return std::sqrt(round_.notes()); }
 
   const Plan& plan() const { return home_.plan; }
+  /// Takes over hyper-parameters of the compressor that changed between steps, alike on all ranks.
+  void set_compressor(const C& compressor) { home_.codec.set_compressor(compressor); }
+  /// This rank's view of the error feedback's state.
+  auto feedback() { return home_.codec.feedback(); }
 
   template <class Visit>
   void walk(Visit&& visit) {

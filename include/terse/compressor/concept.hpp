@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "terse/core/draw.hpp"
 #include "terse/executor/concept.hpp"
 
 namespace terse {
@@ -26,7 +27,8 @@ concept Statistic = requires(float x, float (&terms)[S::width], const float* tot
 ///     code(value, scale, random)   -> the code, below 2^bits; `random` is 16 bits, 0 unless `stochastic`
 ///     value(code, scale)           -> what the receiver reads
 ///
-/// `unbiased` says whether E[value(code(x))] = x: a biased one needs error feedback.
+/// `unbiased` says whether E[value(code(x))] = x: a biased one needs error feedback. What else the theory
+/// asks of it, see Traits.
 template <class Q>
 concept Quantizer = requires(float x, typename Q::Statistic::Scale scale, std::uint32_t word) {
   requires Statistic<typename Q::Statistic>;
@@ -43,14 +45,94 @@ concept Granularity = requires {
   { G::units() } -> std::same_as<Units>;
 };
 
-/// Turns a range of a message into bytes and back. `lossless` ones send fp32 as it is; the others name the
-/// `Code` by which packets are read, give the exact `wire_bytes(range)` of their section, and encode by
-/// `measure` (once, where a unit reaches beyond a packet: `measured`) and `encode` (once a packet).
+/// Turns a range of a message into bytes and back. `lossless` ones send fp32 as it is. The others have
+///
+///     wire_bytes(range)              the most bytes that the range's section of a packet takes, and exactly
+///                                    those unless `variable`
+///     Workspace<E>                   memory for encoding, from (compressor, the largest range)
+///     measure, encode                where `measured`: the message once, then the codes packet by packet
+///     measure_and_encode             otherwise: both at once, returns the section's bytes
+///     Incoming, source, incoming     how verbs read sections
+///     fault(range, section, bytes)   what is wrong with a section from a peer, or nullptr
+///
+/// Packed makes all that from a Quantizer, Sparse from a selection.
 template <class C>
 concept Compressor = std::copyable<C> && requires(const C& compressor, const Range& range) {
   { C::lossless } -> std::convertible_to<bool>;
   { C::unbiased } -> std::convertible_to<bool>;
   { compressor.wire_bytes(range) } -> std::same_as<index_t>;
+};
+
+namespace detail {
+
+template <class C>
+constexpr bool is_contractive() {
+  if constexpr (requires { C::contractive; }) return C::contractive;
+  return false;
+}
+template <class C>
+constexpr bool does_track() {
+  if constexpr (requires { C::tracks; })
+    return C::tracks;
+  else if constexpr (requires { C::contractive; })
+    return C::contractive;
+  else
+    return !C::unbiased;
+}
+template <class C>
+constexpr bool is_variable() {
+  if constexpr (requires { C::variable; }) return C::variable;
+  return false;
+}
+template <class C>
+constexpr bool is_keyed() {
+  if constexpr (requires { C::keyed; }) return C::keyed;
+  return false;
+}
+template <class C>
+constexpr bool is_single_stage() {
+  if constexpr (requires { C::single_stage; }) return C::single_stage;
+  return false;
+}
+template <class C>
+constexpr bool is_unchecked() {
+  if constexpr (requires { C::unchecked; }) return C::unchecked;
+  return false;
+}
+
+}  // namespace detail
+
+/// What the theory needs to know of a compressor or quantizer; each may be stated as a `static constexpr
+/// bool` member of C, and is what is said here where it isn't.
+template <class C>
+struct Traits {
+  /// ||x - C(x)||^2 <= (1 - delta) ||x||^2 with delta > 0, in expectation where C is random. Default: false.
+  static constexpr bool contractive = detail::is_contractive<C>();
+  /// Under Residual the error stays bounded, so that the mean is tracked. Default: contractive, or, where
+  /// that is not stated, biased.
+  static constexpr bool tracks = detail::does_track<C>();
+  /// A section's size depends on the data. Default: false.
+  static constexpr bool variable = detail::is_variable<C>();
+  /// Decoding needs the reader's own vector, so that packets can't be summed unread. Default: false.
+  static constexpr bool keyed = detail::is_keyed<C>();
+  /// Must be applied once only on the way to the mean: C(C(x)) is not C(x) in expectation. Default: false.
+  static constexpr bool single_stage = detail::is_single_stage<C>();
+  /// The check of pairs is switched off, see Unchecked.
+  static constexpr bool unchecked = detail::is_unchecked<C>();
+};
+
+/// A compressor or error feedback that is used against the advice of the compile-time checks: for
+/// experiments with pairs that the theory does not cover, such as Unchecked<None> beside Sign.
+template <class Policy>
+struct Unchecked : Policy {
+  static constexpr bool unchecked = true;
+};
+
+/// What a compressor may know of the step it works in. Streams differ between stages and purposes.
+struct EncodeContext {
+  std::uint64_t step;
+  Draw local;   ///< of this rank: rounding
+  Draw shared;  ///< the same on all ranks, and in both stages: selection
 };
 
 /// Says in words what a type lacks to be a compressor.
@@ -91,7 +173,8 @@ constexpr bool check_quantizer() {
         { Q::stochastic } -> std::convertible_to<bool>;
         { Q::unbiased } -> std::convertible_to<bool>;
       },
-      "terse: a quantizer states `static constexpr` int bits (1 to 8), bool stochastic, bool unbiased");
+      "terse: a quantizer states `static constexpr` int bits (1 to 8, or 16), bool stochastic, bool "
+      "unbiased");
   static_assert(
       requires(float x, typename Q::Statistic::Scale scale, std::uint32_t word) {
         { Q::code(x, scale, word) } -> std::convertible_to<std::uint32_t>;

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <cstddef>
+#include <cstring>
+#include <span>
+#include <type_traits>
 
 #include "terse/compressor/concept.hpp"
-#include "terse/core/draw.hpp"
 
 namespace terse {
 
@@ -16,6 +20,8 @@ namespace detail {
 template <class Q, class Feedback>
 struct Quantize {
   Feedback feedback;
+  TERSE_HD void enter_block(index_t first) { detail::enter_block(feedback, first); }
+  TERSE_HD void leave_block(index_t first, int count) { detail::leave_block(feedback, first, count); }
   TERSE_HD std::uint32_t operator()(const Piece&, index_t i, bool keep, typename Q::Statistic::Scale scale,
                                     std::uint32_t random) const {
     const float y = feedback.load(i);
@@ -34,12 +40,18 @@ struct Quantize {
 template <class Q, Granularity G>
 struct Packed {
   static_assert(check_quantizer<Q>());
-  static_assert(Q::bits >= 1 && Q::bits <= 8, "terse: a packed quantizer has 1 to 8 bits");
+  static_assert((Q::bits >= 1 && Q::bits <= 8) || Q::bits == 16,
+                "terse: a packed quantizer has 1 to 8 bits, or 16");
 
+  using Quantizer = Q;
   using Statistic = typename Q::Statistic;
   using Scale = typename Statistic::Scale;
+  static_assert(std::is_trivially_copyable_v<Scale> && (std::is_empty_v<Scale> || sizeof(Scale) % 4 == 0),
+                "terse: a Scale is nothing, a float, or a struct of floats");
   static constexpr bool lossless = false;
   static constexpr bool unbiased = Q::unbiased;
+  static constexpr bool contractive = Traits<Q>::contractive;
+  static constexpr bool tracks = Traits<Q>::tracks;
   /// A unit may reach beyond a packet, so that `measure` comes before the first `encode`.
   static constexpr bool measured = G::units().size == 0;
 
@@ -50,10 +62,27 @@ struct Packed {
     TERSE_HD static float value(std::uint32_t code, Scale scale) { return Q::value(code, scale); }
   };
 
+  using Incoming = Packets<Code>;
+  using Source = typename Incoming::Source;
+
+  /// Scratch of the reductions and, where measured, the scales between measuring and encoding.
+  template <Executor E>
+  struct Workspace {
+    buffer<float, typename E::memory> scratch;
+    buffer<Scale, typename E::memory> scales;
+
+    Workspace(const Packed&, const Range& covered) {
+      index_t longest = 0;
+      for (const Piece& piece : covered.pieces()) longest = std::max(longest, piece.count);
+      scratch = buffer<float, typename E::memory>(reduction_scratch<Statistic>(longest));
+      if constexpr (measured) scales = buffer<Scale, typename E::memory>(units().in_range(covered));
+    }
+  };
+
   static constexpr Units units() { return G::units(); }
   index_t scale_bytes(const Range& range) const {
-    const auto bytes = static_cast<index_t>(sizeof(Scale)) * units().in_range(range);
-    return range.pieces().empty() ? 0 : (bytes + 7) / 8 * 8;
+    if (std::is_empty_v<Scale> || range.pieces().empty()) return 0;
+    return (static_cast<index_t>(sizeof(Scale)) * units().in_range(range) + 7) / 8 * 8;
   }
   index_t wire_bytes(const Range& range) const {
     index_t bytes = scale_bytes(range);
@@ -62,37 +91,60 @@ struct Packed {
   }
 
   /// One packet's section, as a source for decoding.
-  typename Packets<Code>::Source source(const Range& range, const std::byte* section, float weight) const {
+  Source source(const Range& range, const std::byte* section, float weight, Draw) const {
     return {section + scale_bytes(range), reinterpret_cast<const Scale*>(section), weight};
+  }
+  static Incoming incoming(const Source* sources, int count) { return {sources, count, units()}; }
+
+  /// Every code decodes; a scale that isn't a number would not.
+  const char* fault(const Range& range, const std::byte* section, index_t) const {
+    const index_t floats =
+        std::is_empty_v<Scale> ? 0 : units().in_range(range) * static_cast<index_t>(sizeof(Scale) / 4);
+    for (index_t k = 0; k < floats; ++k) {
+      float value;
+      std::memcpy(&value, section + 4 * k, sizeof value);
+      if (!std::isfinite(value)) return "a scale that is not finite";
+    }
+    return nullptr;
   }
 
   /// Scales of all units of `range` from samples that `message` gives, once per element.
-  template <Executor E, class Incoming, class Message>
-  void measure(E executor, const Range& range, Mask<typename E::memory> mask, Incoming incoming,
-               Message message, out<E> scratch, out<E, Scale> scales, std::uint32_t& bad) const {
-    reduce<Statistic>(executor, range, units(), mask, incoming, message, scratch, scales, bad);
+  template <Executor E, class In, class Message>
+  void measure(E executor, Workspace<E>& workspace, const Range& range, Mask<typename E::memory> mask,
+               In incoming, Message message, std::uint32_t& bad) const {
+    reduce<Statistic>(executor, range, units(), mask, incoming, message, workspace.scratch.all(),
+                      workspace.scales.all(), bad);
   }
 
-  /// Writes one packet's section from the message that `feedback` holds; its scales stand in the section
-  /// already.
+  /// Writes one packet's section from the message that `feedback` holds. `unit_in_measured[k]` is the measured
+  /// unit of the range's piece k.
   template <Executor E, class Feedback>
-  void encode(E executor, const Range& range, Mask<typename E::memory> mask, Feedback feedback,
-              std::byte* section, Draw draw) const {
+  void encode(E executor, const Workspace<E>& workspace, const Range& range, Mask<typename E::memory> mask,
+              Feedback feedback, std::span<const index_t> unit_in_measured, const EncodeContext& context,
+              std::byte* section) const {
+    if (units().whole)
+      scales(section)[0] = workspace.scales[0];
+    else
+      for (std::size_t k = 0; k < unit_in_measured.size(); ++k)
+        scales(section)[k] = workspace.scales[unit_in_measured[k]];
     pack<Q::bits, Q::stochastic>(executor, range, units(), mask, detail::Quantize<Q, Feedback>{feedback},
                                  in<E, Scale>(scales(section), units().in_range(range)),
-                                 section + scale_bytes(range), draw);
+                                 section + scale_bytes(range), context.local);
   }
 
   /// `measure` and `encode` in one, unit by unit.
-  template <Executor E, class Incoming, class Message, class Feedback>
-  void measure_and_encode(E executor, const Range& range, Mask<typename E::memory> mask, Incoming incoming,
-                          Message message, Feedback feedback, out<E> scratch, std::byte* section, Draw draw,
-                          std::uint32_t& bad) const {
+  template <Executor E, class In, class Message, class Feedback>
+  index_t measure_and_encode(E executor, Workspace<E>& workspace, const Range& range,
+                             Mask<typename E::memory> mask, In incoming, Message message, Feedback feedback,
+                             const EncodeContext& context, std::byte* section, std::uint32_t& bad) const {
     reduce_pack<Statistic, Q::bits, Q::stochastic>(
-        executor, range, units(), mask, incoming, message, detail::Quantize<Q, Feedback>{feedback}, scratch,
-        out<E, Scale>(scales(section), units().in_range(range)), section + scale_bytes(range), draw, bad);
+        executor, range, units(), mask, incoming, message, detail::Quantize<Q, Feedback>{feedback},
+        workspace.scratch.all(), out<E, Scale>(scales(section), units().in_range(range)),
+        section + scale_bytes(range), context.local, bad);
+    return wire_bytes(range);
   }
 
+ private:
   static Scale* scales(std::byte* section) { return reinterpret_cast<Scale*>(section); }
 };
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <type_traits>
+
 #include "terse/compressor/packed.hpp"
 #include "terse/compressor/statistic.hpp"
 
@@ -16,9 +18,54 @@ struct SignBit {
   static constexpr int bits = 1;
   static constexpr bool stochastic = false;
   static constexpr bool unbiased = false;
+  static constexpr bool contractive = std::is_same_v<S, MeanAbs>;
+  static constexpr bool tracks = contractive || std::is_same_v<S, RootMeanSquare>;
+  static constexpr bool represents_zero = false;
+  /// ||x||^2 - ||x - C(x)||^2 = ||x||_1^2 / n >= ||x||^2 / n, with equality for one nonzero element.
+  static constexpr double delta(index_t n) requires contractive {
+    return n > 1 ? 1.0 / static_cast<double>(n) : 1;
+  }
 
   TERSE_HD static std::uint32_t code(float value, float, std::uint32_t) { return value < 0 ? 0U : 1U; }
   TERSE_HD static float value(std::uint32_t code, float scale) { return code != 0 ? scale : -scale; }
+};
+
+/// C(y) = the mean of the unit's elements on y's side of zero. One bit per element.
+/// Source: Seide et al., "1-bit SGD", Interspeech 2014, section 3 (there, a unit is a column of a matrix).
+struct TwoMeanBit {
+  using Statistic = TwoMeans;
+  static constexpr int bits = 1;
+  static constexpr bool stochastic = false;
+  static constexpr bool unbiased = false;
+  static constexpr bool contractive = true;
+  static constexpr bool tracks = true;
+  static constexpr bool represents_zero = false;
+  /// As for MeanAbs, on each side of zero, which has at most n elements.
+  static constexpr double delta(index_t n) { return n > 1 ? 1.0 / static_cast<double>(n) : 1; }
+
+  TERSE_HD static std::uint32_t code(float value, TwoMeans::Scale, std::uint32_t) {
+    return value < 0 ? 0U : 1U;
+  }
+  TERSE_HD static float value(std::uint32_t code, TwoMeans::Scale scale) {
+    return keep_if(code != 0, scale.high, scale.low);
+  }
+};
+
+/// C(y) = sgn(y), as in SignBit, without a scale: for votes, whose size carries no meaning.
+/// Source: Bernstein et al., "signSGD", ICML 2018.
+struct UnitSignBit {
+  using Statistic = Unscaled;
+  static constexpr int bits = 1;
+  static constexpr bool stochastic = false;
+  static constexpr bool unbiased = false;
+  static constexpr bool contractive = false;
+  static constexpr bool tracks = false;
+  static constexpr bool represents_zero = false;
+
+  TERSE_HD static std::uint32_t code(float value, Unscaled::Scale, std::uint32_t) {
+    return value < 0 ? 0U : 1U;
+  }
+  TERSE_HD static float value(std::uint32_t code, Unscaled::Scale) { return code != 0 ? 1.0F : -1.0F; }
 };
 
 TERSE_NUMERICS_END
@@ -30,5 +77,12 @@ using ScaledSign = Packed<SignBit<S>, G>;
 
 /// 1-bit Adam's own: root mean square, one scale for each segment.
 using Sign = ScaledSign<>;
+
+/// 1-bit SGD's own: a mean for each side of zero. Wire: n / 8 bytes of bits and 8 bytes for each unit.
+template <Granularity G = PerSegment>
+using TwoMeanSign = Packed<TwoMeanBit, G>;
+
+/// Signs alone. Wire: n / 8 bytes of bits. The blocks have no scale; they save the pass that would measure it.
+using UnitSign = Packed<UnitSignBit, PerBlock<4096>>;
 
 }  // namespace terse

@@ -24,7 +24,15 @@ TERSE_HD constexpr std::array<std::uint32_t, 4> philox4x32(std::array<std::uint3
 }
 
 /// What random numbers are for; one stream per purpose, so that adding a consumer changes no other.
-enum class Purpose : std::uint32_t { quantization = 1, selection = 2, matching = 3, shuffle = 4, user = 16 };
+enum class Purpose : std::uint32_t {
+  quantization = 1,
+  selection = 2,
+  matching = 3,
+  shuffle = 4,
+  second_quantization = 5,  // of the mean, by its owner: independent of what it did to its own message
+  initialization = 6,
+  user = 16
+};
 
 /// A stateless random stream: each number is a function of (seed, rank or shared, step, purpose, index)
 /// alone. `shared` streams agree on all ranks (random-k needs that), `local` ones differ (stochastic rounding

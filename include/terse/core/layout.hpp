@@ -59,6 +59,12 @@ class Range {
     }
   }
 
+  /// Becomes just this piece; allocates at the first call only.
+  void assign(const Piece& piece) {
+    pieces_.assign(1, piece);
+    elements_ = piece.count;
+  }
+
   const std::vector<Piece>& pieces() const noexcept { return pieces_; }
   /// Elements in all pieces together.
   index_t elements() const noexcept { return elements_; }

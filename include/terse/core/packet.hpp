@@ -15,9 +15,9 @@ namespace terse {
 static_assert(std::endian::native == std::endian::little,
               "the wire format is little-endian, as the machines are");
 
-/// The first 32 bytes of every packet. After it come, each part aligned to 8 bytes: the scales in piece
-/// order, the words of bits per piece, the elements of dense pieces as fp32, and `notes` floats of the
-/// recipe's own.
+/// The first 32 bytes of every packet. After it come, each part aligned to 8 bytes, the compressor's section
+/// (scales in piece order, then the codes of each piece), the elements of dense pieces as fp32, and a float of
+/// the recipe's own. A section whose size depends on the data comes last.
 struct PacketHeader {
   static constexpr std::uint32_t expected_magic = 0x53525434;  // "4TRS" in memory
   static constexpr std::uint16_t wire_version = 1;
@@ -34,9 +34,10 @@ struct PacketHeader {
 };
 static_assert(sizeof(PacketHeader) == 32);
 
-/// Checks a header that came from `peer` against what must have come; throws wire_error that names the field.
-inline PacketHeader read_header(const std::byte* bytes, std::uint64_t length, std::uint64_t step,
-                                std::uint64_t check, int peer, int rank) {
+/// Checks a header that came from `peer` against what must have come, `least` to `most` bytes of packet; throws
+/// wire_error that names the field.
+inline PacketHeader read_header(const std::byte* bytes, std::uint64_t least, std::uint64_t most,
+                                std::uint64_t step, std::uint64_t check, int peer, int rank) {
   PacketHeader header;
   std::memcpy(&header, bytes, sizeof header);
   const auto refuse = [&](const std::string& field, std::uint64_t found, std::uint64_t expected) {
@@ -49,7 +50,7 @@ inline PacketHeader read_header(const std::byte* bytes, std::uint64_t length, st
   if (header.version != PacketHeader::wire_version)
     refuse("wire version", header.version, PacketHeader::wire_version);
   if (header.step != step) refuse("step", header.step, step);
-  if (header.length != length) refuse("length", header.length, length);
+  if (header.length < least || header.length > most) refuse("length", header.length, most);
   if (header.check != check)
     throw wire_error(
         "the packet from rank " + std::to_string(peer) +

@@ -11,6 +11,9 @@ struct None {
   static constexpr bool corrects = false;
 
   struct View : detail::Materialized {
+    /// commit(i, keep, y, 0) does nothing, so that sparse compressors commit only what they send.
+    static constexpr bool commits_zero = true;
+
     TERSE_HD float compensate(index_t, float message) const { return message; }
     TERSE_HD void commit(index_t, bool, float, float) const {}
   };
@@ -20,7 +23,7 @@ struct None {
     buffer<float, typename E::memory> message;
     index_t begin = 0;
 
-    State(index_t begin_, index_t end) : message(end - begin_), begin(begin_) {}
+    State(const None&, index_t begin_, index_t end) : message(end - begin_), begin(begin_) {}
     View view() { return {{message.data(), begin}}; }
     template <class Visit>
     void walk(Visit&&) {}

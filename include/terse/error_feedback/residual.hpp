@@ -1,22 +1,84 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <bit>
+
 #include "terse/error_feedback/materialized.hpp"
 
 namespace terse {
 
 TERSE_NUMERICS_BEGIN
 
-/// Sends the error again with the next message: y = message + e, e' = fl(y - C(y)), C(y) as the receiver
-/// reads it. State: n floats, which hold y between the passes. Source: Seide et al. 2014; Karimireddy et al.,
-/// ICML 2019.
+namespace detail {
+
+/// How much of the stored error enters the next message: decay, and, where errors follow the learning rate,
+/// the ratio of the rate that the error was stored at to the one in force. At rate 0 a step moves nothing,
+/// so the round holds: it sends the error, and keeps it as it is.
+class Carry {
+ public:
+  Carry(float decay, bool follows_rate) : decay_(decay), follows_(follows_rate) {}
+
+  void start(float rate) {
+    hold_ = follows_ && rate == 0;
+    weight_ = hold_ ? 1.0F : decay_;
+    if (!follows_ || hold_) return;
+    const float stored = std::bit_cast<float>(static_cast<std::uint32_t>(stored_rate_));
+    if (stored != 0) weight_ = decay_ * (stored / rate);
+    stored_rate_ = std::bit_cast<std::uint32_t>(rate);
+  }
+  float weight() const { return weight_; }
+  bool hold() const { return hold_; }
+  template <class Visit>
+  void walk(Visit&& visit) {
+    if (follows_) visit("error_rate", stored_rate_);
+  }
+
+ private:
+  float decay_;
+  bool follows_;
+  bool hold_ = false;
+  float weight_ = 1;
+  std::uint64_t stored_rate_ = 0;  // bits of a float, as checkpoints take them
+};
+
+}  // namespace detail
+
+/// Sends the error again with the next message:
+///
+///     y = message + decay (rate' / rate) e        e' = fl(y - C(y)), C(y) as the receiver reads it
+///
+/// rate' / rate, the learning rates of the error and of this round, only with `follows_rate`: a step
+/// x -= rate C(y) then moves by the error what it would have moved by when the error arose. At rate 0 nothing
+/// moves and the error stays as it is. State: n floats, which hold y between the passes. Source: Seide et al.
+/// 2014; Karimireddy et al., ICML 2019; the rates: Zheng, Huang and Kwok, NeurIPS 2019, algorithm 2.
 struct Residual {
   static constexpr bool corrects = true;
+  static constexpr bool accumulates = true;
+
+  float decay = 1;            ///< in (0, 1]
+  bool follows_rate = false;  ///< whether the error is rescaled when the learning rate changes
+
+  void check() const {
+    if (!(decay > 0 && decay <= 1))
+      throw usage_error("Residual's decay must be in (0, 1], not " + std::to_string(decay));
+  }
+  template <class Visit>
+  void settings(Visit&& visit) const {
+    visit("decay", static_cast<double>(decay));
+    visit("follows_rate", follows_rate ? 1.0 : 0.0);
+  }
 
   struct View : detail::Materialized {
-    TERSE_HD float compensate(index_t i, float message) const { return message + load(i); }
+    /// commit(i, keep, y, 0) keeps y, which is there already.
+    static constexpr bool commits_zero = true;
+    float weight = 1;
+    bool hold = false;
+
+    TERSE_HD float compensate(index_t i, float message) const {
+      return keep_if(!hold, message) + weight * load(i);
+    }
     TERSE_HD void commit(index_t i, bool keep, float value, float decoded) const {
-      store(i, keep_if(keep, value - decoded));
+      store(i, keep_if(keep, value - keep_if(!hold, decoded)));
     }
   };
 
@@ -24,13 +86,17 @@ struct Residual {
   struct State {
     buffer<float, typename E::memory> error;
     index_t begin = 0;
+    detail::Carry carry;
 
     /// Room for the arena indices [begin, end).
-    State(index_t begin_, index_t end) : error(end - begin_), begin(begin_) {}
-    View view() { return {{error.data(), begin}}; }
+    State(const Residual& policy, index_t begin_, index_t end)
+        : error(end - begin_), begin(begin_), carry(policy.decay, policy.follows_rate) {}
+    void start(float rate) { carry.start(rate); }
+    View view() { return {{error.data(), begin}, carry.weight(), carry.hold()}; }
     template <class Visit>
     void walk(Visit&& visit) {
       visit("error", error.all(), begin);
+      carry.walk(visit);
     }
   };
 };

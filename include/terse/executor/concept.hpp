@@ -95,6 +95,21 @@ TERSE_HD constexpr void enter(F& f, const Piece& piece) {
   if constexpr (requires { f.enter(piece); }) f.enter(piece);
 }
 
+namespace detail {
+
+/// Functors may also have `enter_block(first)` and `leave_block(first, count)`, called around each 64 lanes
+/// from arena index `first`. These pass the calls on.
+template <class F>
+TERSE_HD constexpr void enter_block(F& f, index_t first) {
+  if constexpr (requires { f.enter_block(first); }) f.enter_block(first);
+}
+template <class F>
+TERSE_HD constexpr void leave_block(F& f, index_t first, int count) {
+  if constexpr (requires { f.leave_block(first, count); }) f.leave_block(first, count);
+}
+
+}  // namespace detail
+
 /// What a reduction's functor returns: the value, and 1 where its input was not finite.
 struct Sample {
   float value = 0;

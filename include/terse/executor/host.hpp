@@ -108,7 +108,7 @@ void for_each(executor::host, const Range& range, HostMask mask, Incoming incomi
   detail::Cursor<Incoming> cursor(incoming);
   detail::CallOnly sink;
   for (const Piece& piece : range.pieces()) {
-    const index_t size = detail::unit_size(piece, detail::units_of(incoming));
+    const index_t size = detail::unit_size(piece, cursor.units());
     for (index_t begin = 0; begin < piece.count; begin += size) {
       detail::sweep(piece, begin, std::min(begin + size, piece.count), mask, cursor, f, sink);
       cursor.next_unit();

@@ -28,6 +28,11 @@ inline void opaque(Array& array) {
   asm("" : "+m"(array));  // NOLINT: no instruction
 }
 
+/// The smallest integer that holds a code.
+template <int Bits>
+using CodeElement = std::conditional_t<(Bits <= 8), std::uint8_t,
+                                       std::conditional_t<Bits == 16, std::uint16_t, std::uint32_t>>;
+
 /// Walks through the packets in step with the verb: pieces in order, units in order within them.
 template <class Incoming>
 struct Cursor;
@@ -35,6 +40,8 @@ struct Cursor;
 template <>
 struct Cursor<NoPackets> {
   explicit Cursor(NoPackets) {}
+  /// How a verb without units of its own walks; whole pieces by default.
+  static Units units() { return {}; }
   void next_piece(index_t) {}
   void next_unit() {}
 };
@@ -42,12 +49,14 @@ struct Cursor<NoPackets> {
 template <class Code>
 struct Cursor<Packets<Code>> {
   explicit Cursor(Packets<Code> given) : packets(given) {}
+  Units units() const { return {packets.units.whole ? 0 : packets.units.size, false}; }
   /// The piece of `count` elements just done is left behind.
   void next_piece(index_t count) { offset += code_bytes<Code::bits>(count); }
   void next_unit() { unit += packets.units.whole ? 0 : 1; }
 
-  /// sum[l] for the block of `count` lanes that starts `begin` elements into the piece.
-  TERSE_INLINE void load(index_t begin, int count, float (&sum)[lanes]) const {
+  /// sum[l] for the block of `count` lanes that starts `begin` elements into the piece, at the given arena
+  /// index.
+  TERSE_INLINE void load(index_t, index_t begin, int count, float (&sum)[lanes]) const {
     for (int k = 0; k < packets.count; ++k) {
       const auto& source = packets.sources[k];
       const typename Code::Scale scale =
@@ -74,8 +83,7 @@ struct Cursor<Packets<Code>> {
   index_t unit = 0;
 
  private:
-  using Element = std::conditional_t<(Code::bits <= 8), std::uint8_t,
-                                     std::conditional_t<Code::bits == 16, std::uint16_t, std::uint32_t>>;
+  using Element = CodeElement<Code::bits>;
 
   static void unpack_planes(const std::byte* planes, std::uint8_t* code) {
     std::uint64_t word;
@@ -97,13 +105,6 @@ struct Cursor<Packets<Code>> {
     for (int l = 0; l < count; ++l) sum[l] += weight * Code::value(code[l], scale);
   }
 };
-
-/// Packets' units decide how a verb walks; without packets whole pieces do.
-inline Units units_of(NoPackets) { return {}; }
-template <class Code>
-Units units_of(Packets<Code> packets) {
-  return {packets.units.whole ? 0 : packets.units.size, false};
-}
 
 /// Has `sink` call f(piece, i, keep[, sum]) for each lane of one block. Separate loops with constant bounds,
 /// because compilers vectorize those even at -O2.
@@ -134,15 +135,17 @@ TERSE_INLINE void sweep(const Piece& piece, index_t begin, index_t end, HostMask
   for (index_t b = begin; b < end; b += lanes) {
     const int count = static_cast<int>(std::min<index_t>(lanes, end - b));
     const index_t first = piece.offset + b;
+    enter_block(f, first);
     sink.prepare(first);
     if constexpr (std::is_same_v<Incoming, NoPackets>) {
       run_block(piece, first, count, mask.word(first), f, sink);
     } else {
       alignas(64) float sum[lanes];
-      incoming.load(b, count, sum);
+      incoming.load(first, b, count, sum);
       run_block(piece, first, count, mask.word(first), f, sink, sum);
     }
     sink.flush(b, count);
+    leave_block(f, first, count);
   }
 }
 
@@ -195,10 +198,11 @@ struct Accumulate {
 /// The sink that packs what f(piece, i, keep, scale, random) returns.
 template <int Bits, bool Stochastic, class Scale>
 struct Codes {
+  using Element = CodeElement<Bits>;
   Scale scale;
   std::byte* wire;  // of the piece
   Draw draw;
-  alignas(64) std::uint8_t code[lanes] = {};
+  alignas(64) Element code[lanes] = {};
   alignas(64) std::uint16_t random[lanes] = {};
 
   Codes(Scale scale_, std::byte* wire_, Draw draw_) : scale(scale_), wire(wire_), draw(draw_) {}
@@ -212,7 +216,7 @@ struct Codes {
   }
   template <class F>
   TERSE_INLINE void operator()(int l, F& f, const Piece& piece, index_t i, bool keep) {
-    code[l] = static_cast<std::uint8_t>(f(piece, i, keep, scale, random[l]));
+    code[l] = static_cast<Element>(f(piece, i, keep, scale, random[l]));
   }
   void flush(index_t b, int count) {
     for (int l = count; l < lanes; ++l) code[l] = 0;
@@ -222,7 +226,7 @@ struct Codes {
         std::memcpy(wire + b / 8 * Bits + 8 * bit, &word, sizeof word);
       }
     } else {
-      std::memcpy(wire + b, code, static_cast<std::size_t>((count + 7) / 8 * 8));
+      std::memcpy(wire + b * (Bits / 8), code, static_cast<std::size_t>(code_bytes<Bits>(count)));
     }
   }
 };

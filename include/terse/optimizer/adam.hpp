@@ -43,7 +43,7 @@ struct Adam {
     buffer<float, typename E::memory> momentum, variance;
 
     State(const Adam&, E executor, T& transport, const Layout& layout, bool clips)
-        : exchange(executor, transport, layout, layout.range(), Dense{}, clips),
+        : exchange(executor, transport, layout, layout.range(), Dense{}, None{}, clips),
           rates(layout),
           momentum(layout.size()),
           variance(layout.size()) {}

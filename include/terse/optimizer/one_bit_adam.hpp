@@ -55,6 +55,7 @@ struct OneBitAdam {
   float weight_decay = 0;
   P preconditioner{};
   C compressor{};
+  F error_feedback{};
 
   void check() const {
     detail::check_rate("learning_rate", learning_rate);
@@ -63,6 +64,8 @@ struct OneBitAdam {
     detail::check_beta("beta1", beta1);
     detail::check_beta("beta2", beta2);
     preconditioner.check();
+    detail::check_policy(compressor);
+    detail::check_policy(error_feedback);
   }
   template <class Visit>
   void settings(Visit&& visit) const {
@@ -72,6 +75,8 @@ struct OneBitAdam {
     visit("epsilon", static_cast<double>(epsilon));
     visit("weight_decay", static_cast<double>(weight_decay));
     preconditioner.settings(visit);
+    detail::policy_settings(compressor, visit);
+    detail::policy_settings(error_feedback, visit);
   }
 
   template <Transport T, Executor E>
@@ -84,8 +89,8 @@ struct OneBitAdam {
     typename P::Freezing freezing;
 
     State(const OneBitAdam& recipe, E executor, T& transport, const Layout& layout, bool clips)
-        : full(executor, transport, layout, layout.range(), Dense{}, clips),
-          compressed(executor, transport, layout, layout.range(), recipe.compressor),
+        : full(executor, transport, layout, layout.range(), Dense{}, None{}, clips),
+          compressed(executor, transport, layout, layout.range(), recipe.compressor, recipe.error_feedback),
           rates(layout),
           momentum(layout.size()),
           variance(layout.size()),
@@ -115,7 +120,7 @@ struct OneBitAdam {
       return;
     }
     state.compressed.mix(
-        input.context, state.freezing.mask(),
+        input.context.at_rate(learning_rate), state.freezing.mask(),
         Message{LocalMomentum{m, g, beta1, input.gradient_scale}, ScaledGradient{g, input.gradient_scale}},
         Message{FrozenUpdate{m, v, x, rates, preconditioner.update_clip}, adam});
   }

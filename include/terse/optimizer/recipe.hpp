@@ -8,6 +8,7 @@
 
 #include "terse/error_feedback/none.hpp"
 #include "terse/exchange.hpp"
+#include "terse/momentum_correction/concept.hpp"
 #include "terse/preconditioner/concept.hpp"
 
 namespace terse {
@@ -66,6 +67,16 @@ inline void check_beta(const char* name, float beta) {
           static_cast<double>(beta));
 }
 
+/// A policy's own checks and hyper-parameters, where it has any.
+template <class Policy>
+void check_policy(const Policy& policy) {
+  if constexpr (requires { policy.check(); }) policy.check();
+}
+template <class Policy, class Visit>
+void policy_settings(const Policy& policy, Visit&& visit) {
+  if constexpr (requires { policy.settings(visit); }) policy.settings(visit);
+}
+
 /// The factor that brings `norm` down to `clip_norm`.
 inline float clip_factor(double norm, float clip_norm) {
   return norm > static_cast<double>(clip_norm) ? static_cast<float>(static_cast<double>(clip_norm) / norm)
@@ -73,17 +84,6 @@ inline float clip_factor(double norm, float clip_norm) {
 }
 
 }  // namespace detail
-
-TERSE_NUMERICS_BEGIN
-
-/// The message of every recipe that averages gradients.
-struct ScaledGradient {
-  const float* gradients;
-  float scale;
-  TERSE_HD float operator()(const Piece&, index_t i) const { return gradients[i] * scale; }
-};
-
-TERSE_NUMERICS_END
 
 /// Averages gradients exactly: the full-precision stage of every recipe.
 template <Topology P, Transport T, Executor E>

@@ -12,6 +12,7 @@ namespace terse {
 /// 2 times the bytes of the two-stage ways, in one phase instead of two.
 struct AllGather {
   static constexpr bool exact = true;
+  static constexpr bool recompresses = false;
 
   template <Compressor C, ErrorFeedback F, Transport T, Executor E>
   class Round {
@@ -26,11 +27,11 @@ struct AllGather {
     template <class M>
     void start(Home& home, const M& message) {
       home.codec.measure(home.plan.whole, home.mask, EmptyInbox{}, message);
-      home.codec.encode(home.plan.whole, home.mask, EmptyInbox{}, message, home.draw, true,
-                        spread_.packet(home.rank));
+      const index_t bytes = home.codec.encode(home.plan.whole, home.mask, EmptyInbox{}, message, home.first,
+                                              true, spread_.packet(home.rank));
       if (home.codec.take_bad()) home.flag_own();
-      home.stamp(spread_.packet(home.rank), home.plan.whole, Phase::spread, home.rank);
-      under_way_.emplace(spread_.post(home.channel));
+      home.stamp(spread_.packet(home.rank), bytes, Phase::spread, home.rank);
+      under_way_.emplace(spread_.post(home.channel, bytes));
     }
 
     template <class M>
@@ -44,7 +45,7 @@ struct AllGather {
     void consume(Home& home, const Consumer& consumer) {
       inbox_.clear();
       for (int peer = 0; peer < home.size; ++peer)
-        inbox_.add(home.codec.compressor(), home.plan.whole, spread_.packet(peer));
+        inbox_.add(home.codec.compressor(), home.plan.whole, spread_.packet(peer), home.first.shared);
       detail::deliver(home, home.plan.whole, inbox_, 1.0F / static_cast<float>(home.size), consumer);
     }
 

@@ -9,6 +9,7 @@ namespace terse {
 /// that are meant to stay apart; ranks that use it diverge from each other.
 struct Alone {
   static constexpr bool exact = true;
+  static constexpr bool recompresses = false;
 
   template <Compressor C, ErrorFeedback F, Transport T, Executor E>
   class Round {
@@ -20,7 +21,7 @@ struct Alone {
     template <class M>
     void start(Home& home, const M& message) {
       home.codec.measure(home.plan.whole, home.mask, EmptyInbox{}, message);
-      home.codec.encode(home.plan.whole, home.mask, EmptyInbox{}, message, home.draw, true,
+      home.codec.encode(home.plan.whole, home.mask, EmptyInbox{}, message, home.first, true,
                         spread_.packet(0));
       if (home.codec.take_bad()) home.flag_own();
     }
@@ -33,7 +34,7 @@ struct Alone {
     template <class Consumer>
     void consume(Home& home, const Consumer& consumer) {
       inbox_.clear();
-      inbox_.add(home.codec.compressor(), home.plan.whole, spread_.packet(0));
+      inbox_.add(home.codec.compressor(), home.plan.whole, spread_.packet(0), home.first.shared);
       detail::deliver(home, home.plan.whole, inbox_, 1, consumer);
     }
 

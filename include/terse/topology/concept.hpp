@@ -9,8 +9,8 @@
 
 namespace terse {
 
-/// A topology says who sends which packet to whom. Exact ones give every rank the same mean. It is a policy
-/// with a nested `Round<C, F, T, E>`, one for each exchange, which takes all memory at construction and runs
+/// A topology says who sends which packet to whom. Exact ones give every rank the same mean; those that
+/// `recompress` compress sums or means again on the way. It is a policy with a nested `Round<C, F, T, E>`, one for each exchange, which takes all memory at construction and runs
 /// over a Station:
 ///
 ///     start(station, message)            evaluates, encodes, posts the first phase
@@ -20,7 +20,22 @@ namespace terse {
 template <class T>
 concept Topology = requires {
   { T::exact } -> std::convertible_to<bool>;
+  { T::recompresses } -> std::convertible_to<bool>;
 };
+
+/// Whether this topology may carry this pair's packets.
+template <class C, class F, class T>
+constexpr bool check_stages() {
+  constexpr bool any = Traits<C>::unchecked || Traits<F>::unchecked;
+  static_assert(any || !T::recompresses || !Traits<F>::single_stage,
+                "terse: Difference needs the mean of the packets as it is, and this topology compresses it "
+                "again. Use AllGather");
+  static_assert(any || !T::recompresses || !Traits<C>::single_stage,
+                "terse: this compressor scales what it picks (RandomK, unbiased), so that applying it again "
+                "to the mean would "
+                "scale twice. Use AllGather, or RandomK without the scaling");
+  return true;
+}
 
 /// Everything a round works with: the executor, the channel, the plan, this rank's codec, and the step's
 /// envelope.
@@ -29,43 +44,73 @@ struct Station {
   E executor;
   T channel;
   int rank, size;
+  F feedback;
   Plan plan;
   Codec<C, F, E> codec;
 
   // Of the round under way.
   std::uint64_t step = 0;
   std::uint64_t check = 0;
+  float rate = 0;
   Mask<typename E::memory> mask{};
-  Draw draw = Draw::shared(0, 0, Purpose::quantization);
+  EncodeContext first = encode_context(0, 0, 0, Purpose::quantization), second = first;
   std::uint16_t flags = PacketHeader::finite;
 
-  Station(E executor_, T channel_, const C& compressor, const Layout& layout, const Range& range, bool note)
+  Station(E executor_, T channel_, const C& compressor, const F& feedback_, const Layout& layout,
+          const Range& range, bool note)
       : executor(executor_),
         channel(std::move(channel_)),
         rank(channel.rank()),
         size(channel.size()),
+        feedback(feedback_),
         plan(compressor, layout, range, size, note),
-        codec(executor, compressor, plan.whole) {}
+        codec(executor, compressor, feedback, plan.whole) {}
+
+  /// Opens a round.
+  void open(std::uint64_t step_, std::uint64_t seed, std::uint64_t agreement, float rate_,
+            Mask<typename E::memory> mask_) {
+    step = step_;
+    check = agreement;
+    rate = rate_;
+    mask = mask_;
+    first = encode_context(seed, rank, step, Purpose::quantization);
+    second = encode_context(seed, rank, step, Purpose::second_quantization);
+    flags = PacketHeader::finite;
+    codec.start(rate);
+  }
 
   /// This rank's message was not finite: every packet stamped from here on says so.
   void flag_own() { merge(static_cast<std::uint16_t>(std::min(rank + 1, 0xFFFF))); }
 
-  void stamp(std::byte* packet, const Portion& portion, Phase phase, int chunk) const {
+  void stamp(std::byte* packet, index_t bytes, Phase phase, int chunk) const {
     PacketHeader header;
     header.flags = flags;
     header.step = step;
-    header.length = static_cast<std::uint64_t>(portion.bytes);
+    header.length = static_cast<std::uint64_t>(bytes);
     header.check = check_of(phase, chunk, rank);
     std::memcpy(packet, &header, sizeof header);
   }
   /// Checks a packet from `sender` and takes over its flags.
   void accept(const std::byte* packet, const Portion& portion, Phase phase, int chunk, int sender) {
-    merge(read_header(packet, static_cast<std::uint64_t>(portion.bytes), step, check_of(phase, chunk, sender),
-                      sender, rank)
-              .flags);
+    const auto most = static_cast<std::uint64_t>(portion.bytes);
+    const auto least = portion.variable ? static_cast<std::uint64_t>(portion.section_at) : most;
+    const PacketHeader header =
+        read_header(packet, least, most, step, check_of(phase, chunk, sender), sender, rank);
+    if constexpr (!C::lossless) {
+      const index_t section = portion.variable ? static_cast<index_t>(header.length) - portion.section_at
+                                               : portion.dense_at - portion.section_at;
+      if (const char* fault =
+              codec.compressor().fault(portion.compressed, packet + portion.section_at, section))
+        throw wire_error("the packet from rank " + std::to_string(sender) + " has " + fault, rank,
+                         static_cast<std::int64_t>(step));
+    }
+    merge(header.flags);
   }
 
  private:
+  static EncodeContext encode_context(std::uint64_t seed, int rank, std::uint64_t step, Purpose rounding) {
+    return {step, Draw::local(seed, rank, step, rounding), Draw::shared(seed, step, Purpose::selection)};
+  }
   std::uint64_t check_of(Phase phase, int chunk, int sender) const {
     return mix_hash(check, static_cast<std::uint64_t>(phase) << 48 | static_cast<std::uint64_t>(chunk) << 24 |
                                static_cast<std::uint64_t>(sender));
@@ -113,13 +158,20 @@ bool settle(Ticket& ticket, bool block) {
 
 /// Decodes one or more packets over a portion and hands each element's weighted sum to its consumer.
 template <class Station, class C, class Consumer>
-void deliver(Station& station, const Portion& portion, const Inbox<C>& inbox, float weight,
+void deliver(Station& station, const Portion& portion, Inbox<C>& inbox, float weight,
              const Consumer& consumer) {
-  if constexpr (!C::lossless)
-    for_each(station.executor, portion.compressed, station.mask, inbox.compressed(),
-             Deliver<decltype(consumer.compressed)>{consumer.compressed, weight});
+  if constexpr (!C::lossless) {
+    using View = decltype(station.codec.feedback());
+    if constexpr (requires(View view) { view.receive(index_t{}, true, 0.0F); })
+      for_each(station.executor, portion.compressed, station.mask, inbox.compressed(),
+               Deliver<decltype(consumer.compressed), View>{consumer.compressed, weight,
+                                                            station.codec.feedback()});
+    else
+      for_each(station.executor, portion.compressed, station.mask, inbox.compressed(),
+               Deliver<decltype(consumer.compressed), AsItIs>{consumer.compressed, weight, {}});
+  }
   for_each(station.executor, portion.dense, Mask<typename decltype(station.executor)::memory>{},
-           inbox.dense(), Deliver<decltype(consumer.dense)>{consumer.dense, weight});
+           inbox.dense(), Deliver<decltype(consumer.dense), AsItIs>{consumer.dense, weight, {}});
 }
 
 }  // namespace detail
@@ -134,8 +186,9 @@ class Spread {
     for (int c = 0; c < size; ++c) {
       const int owner = (c + shift) % size;
       if (owner == rank) continue;
-      sends_.push_back({owner, packet(mine_), packets_[static_cast<std::size_t>(mine_)].size()});
-      receives_.push_back({owner, packet(c), packets_[static_cast<std::size_t>(c)].size()});
+      const index_t room = portion(mine_).bytes;
+      sends_.push_back({owner, packet(mine_), room, room});
+      receives_.push_back({owner, packet(c), portion(c).bytes, portion(c).variable});
     }
   }
 
@@ -144,7 +197,11 @@ class Spread {
   const Portion& portion(int c) const { return *portions_[static_cast<std::size_t>(c)]; }
   int size() const { return static_cast<int>(packets_.size()); }
 
-  auto post(T& channel) { return channel.exchange(sends_, receives_, Phase::spread); }
+  /// Sends this rank's packet of `bytes` bytes and receives the others'.
+  auto post(T& channel, index_t bytes) {
+    for (Send& send : sends_) send.bytes = bytes;
+    return channel.exchange(sends_, receives_, Phase::spread);
+  }
 
   template <class Station>
   void accept(Station& station) {

@@ -17,6 +17,7 @@ namespace terse {
 /// W phases.
 struct Ring {
   static constexpr bool exact = true;
+  static constexpr bool recompresses = true;
 
   template <Compressor C, ErrorFeedback F, Transport T, Executor E>
   class Round {
@@ -47,7 +48,7 @@ struct Ring {
       const int c = chunk(home);
       home.accept(in_.data(), portion(home, c), Phase::reduce, c, before(home));
       inbox_.clear();
-      inbox_.add(home.codec.compressor(), portion(home, c), in_.data());
+      inbox_.add(home.codec.compressor(), portion(home, c), in_.data(), home.first.shared);
       hop(home, inbox_, message);
       return false;
     }
@@ -56,7 +57,7 @@ struct Ring {
     void consume(Home& home, const Consumer& consumer) {
       for (int c = 0; c < home.size; ++c) {
         inbox_.clear();
-        inbox_.add(home.codec.compressor(), spread_.portion(c), spread_.packet(c));
+        inbox_.add(home.codec.compressor(), spread_.portion(c), spread_.packet(c), home.first.shared);
         detail::deliver(home, spread_.portion(c), inbox_, 1.0F / static_cast<float>(home.size), consumer);
       }
     }
@@ -75,22 +76,24 @@ struct Ring {
 
     /// Compresses this hop's chunk and posts what follows.
     template <class In, class M>
-    void hop(Home& home, const In& inbox, const M& message) {
+    void hop(Home& home, In&& inbox, const M& message) {
       const int c = chunk(home);
       const bool last = ++hop_ == home.size;
       const Message added{detail::PlusArrived<decltype(message.compressed)>{message.compressed},
                           detail::PlusArrived<decltype(message.dense)>{message.dense}};
       std::byte* packet = last ? spread_.packet(c) : out_.data();
       home.codec.measure(portion(home, c), home.mask, inbox, added);
-      home.codec.encode(portion(home, c), home.mask, inbox, added, home.draw, false, packet);
+      const index_t bytes =
+          home.codec.encode(portion(home, c), home.mask, inbox, added, home.first, false, packet);
       if (home.codec.take_bad()) home.flag_own();
-      home.stamp(packet, portion(home, c), last ? Phase::spread : Phase::reduce, c);
+      home.stamp(packet, bytes, last ? Phase::spread : Phase::reduce, c);
       if (last) {
-        under_way_.emplace(spread_.post(home.channel));
+        under_way_.emplace(spread_.post(home.channel, bytes));
         return;
       }
-      send_ = {(home.rank + 1) % home.size, packet, portion(home, c).bytes};
-      receive_ = {before(home), in_.data(), portion(home, chunk(home)).bytes};
+      const Portion& next = portion(home, chunk(home));
+      send_ = {(home.rank + 1) % home.size, packet, bytes, portion(home, c).bytes};
+      receive_ = {before(home), in_.data(), next.bytes, next.variable};
       under_way_.emplace(home.channel.exchange({&send_, 1}, {&receive_, 1}, Phase::reduce));
     }
 

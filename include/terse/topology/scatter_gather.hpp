@@ -15,6 +15,7 @@ namespace terse {
 /// al., "1-bit Adam", ICML 2021, section 4 and Figure 3.
 struct ScatterGather {
   static constexpr bool exact = true;
+  static constexpr bool recompresses = true;
 
   template <Compressor C, ErrorFeedback F, Transport T, Executor E>
   class Round {
@@ -22,9 +23,10 @@ struct ScatterGather {
 
    public:
     explicit Round(const Home& home)
-        : second_(home.executor, home.codec.compressor(), own(home)),
+        : second_(home.executor, home.codec.compressor(), home.feedback, own(home)),
           spread_(portions_of(home.plan), home.rank, home.size, 0),
           inbox_(home.size) {
+      bytes_.resize(static_cast<std::size_t>(home.size));
       const index_t arriving = own(home).bytes;
       for (int peer = 0; peer < home.size; ++peer) {
         out_.emplace_back(home.plan.chunks[static_cast<std::size_t>(peer)].bytes);
@@ -33,21 +35,24 @@ struct ScatterGather {
       for (int peer = 0; peer < home.size; ++peer) {
         if (peer == home.rank) continue;
         const auto p = static_cast<std::size_t>(peer);
-        sends_.push_back({peer, out_[p].data(), out_[p].size()});
-        receives_.push_back({peer, in_[p].data(), arriving});
+        sends_.push_back({peer, out_[p].data(), out_[p].size(), out_[p].size()});
+        receives_.push_back({peer, in_[p].data(), arriving, own(home).variable});
       }
     }
 
     template <class M>
     void start(Home& home, const M& message) {
       home.codec.measure(home.plan.whole, home.mask, EmptyInbox{}, message);
+      second_.set_compressor(home.codec.compressor());
+      second_.start(home.rate);
       for (std::size_t c = 0; c < out_.size(); ++c)
-        home.codec.encode(home.plan.chunks[c], home.mask, EmptyInbox{}, message, home.draw, true,
-                          out_[c].data());
+        bytes_[c] = home.codec.encode(home.plan.chunks[c], home.mask, EmptyInbox{}, message, home.first, true,
+                                      out_[c].data());
       if (home.codec.take_bad()) home.flag_own();
       for (int c = 0; c < home.size; ++c)
-        home.stamp(out_[static_cast<std::size_t>(c)].data(), home.plan.chunks[static_cast<std::size_t>(c)],
+        home.stamp(out_[static_cast<std::size_t>(c)].data(), bytes_[static_cast<std::size_t>(c)],
                    Phase::reduce, c);
+      for (Send& send : sends_) send.bytes = bytes_[static_cast<std::size_t>(send.peer)];
       spreading_ = false;
       under_way_.emplace(home.channel.exchange(sends_, receives_, Phase::reduce));
     }
@@ -61,7 +66,7 @@ struct ScatterGather {
       }
       serve(home);
       spreading_ = true;
-      under_way_.emplace(spread_.post(home.channel));
+      under_way_.emplace(spread_.post(home.channel, spread_bytes_));
       return false;
     }
 
@@ -69,7 +74,7 @@ struct ScatterGather {
     void consume(Home& home, const Consumer& consumer) {
       for (int c = 0; c < home.size; ++c) {
         inbox_.clear();
-        inbox_.add(home.codec.compressor(), spread_.portion(c), spread_.packet(c));
+        inbox_.add(home.codec.compressor(), spread_.portion(c), spread_.packet(c), home.first.shared);
         detail::deliver(home, spread_.portion(c), inbox_, 1, consumer);
       }
     }
@@ -95,20 +100,23 @@ struct ScatterGather {
       for (int peer = 0; peer < home.size; ++peer) {
         const std::byte* packet = (peer == home.rank ? out_ : in_)[static_cast<std::size_t>(peer)].data();
         if (peer != home.rank) home.accept(packet, own(home), Phase::reduce, home.rank, peer);
-        inbox_.add(home.codec.compressor(), own(home), packet);
+        inbox_.add(home.codec.compressor(), own(home), packet, home.first.shared);
       }
       const detail::MeanOf mean{1.0F / static_cast<float>(home.size)};
       const Message message{mean, mean};
       second_.measure(own(home), home.mask, inbox_, message);
-      second_.encode(own(home), home.mask, inbox_, message, home.draw, false, spread_.packet(home.rank));
+      spread_bytes_ = second_.encode(own(home), home.mask, inbox_, message, home.second, false,
+                                     spread_.packet(home.rank));
       if (second_.take_bad()) home.flag_own();
-      home.stamp(spread_.packet(home.rank), own(home), Phase::spread, home.rank);
+      home.stamp(spread_.packet(home.rank), spread_bytes_, Phase::spread, home.rank);
     }
 
     Codec<C, F, E> second_;
     Spread<T, E> spread_;
     Inbox<C> inbox_;
     std::vector<buffer<std::byte, typename E::memory>> out_, in_;
+    std::vector<index_t> bytes_;  // of the packets in out_
+    index_t spread_bytes_ = 0;
     std::vector<Send> sends_;
     std::vector<Receive> receives_;
     std::optional<decltype(std::declval<T&>().exchange({}, {}, Phase::reduce))> under_way_;

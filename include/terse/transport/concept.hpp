@@ -22,17 +22,20 @@ constexpr const char* name(Phase phase) {
   return names[static_cast<int>(phase)];
 }
 
-/// `bytes` bytes from `data` to rank `peer`.
+/// `bytes` bytes from `data` to rank `peer`, which has made room for `room` bytes (0: for just these).
 struct Send {
   int peer = 0;
   const std::byte* data = nullptr;
   index_t bytes = 0;
+  index_t room = 0;
 };
-/// `bytes` bytes from rank `peer` into `data`; exactly as many as that rank sends.
+/// `bytes` bytes from rank `peer` into `data`: exactly as many as that rank sends, or, with `up_to`, at most;
+/// what is not sent is left as it is.
 struct Receive {
   int peer = 0;
   std::byte* data = nullptr;
   index_t bytes = 0;
+  bool up_to = false;
 };
 
 /// A batch under way, from `Transport::exchange`. Move-only. The buffers and the lists of the batch stay in

@@ -125,11 +125,12 @@ class BasicMpi {
         check("MPI_Irecv", MPI_Irecv(receive.data + at, count(receive.bytes - at), MPI_BYTE, receive.peer, 0,
                                      communicator_, &request));
       }
+    // As many chunks as the receiver has posted, empty ones behind the last byte.
     for (const Send& send : sends)
-      for (index_t at = 0; at == 0 || at < send.bytes; at += chunk_bytes) {
+      for (index_t at = 0; at == 0 || at < std::max(send.bytes, send.room); at += chunk_bytes) {
         MPI_Request& request = add(batch, send.peer);
-        check("MPI_Isend", MPI_Isend(send.data + at, count(send.bytes - at), MPI_BYTE, send.peer, 0,
-                                     communicator_, &request));
+        check("MPI_Isend", MPI_Isend(send.data + std::min(at, send.bytes), count(send.bytes - at), MPI_BYTE,
+                                     send.peer, 0, communicator_, &request));
       }
     batch.used = true;
     return Ticket(this, &batch);
@@ -167,7 +168,7 @@ class BasicMpi {
     }
   }
 
-  static int count(index_t left) { return static_cast<int>(std::min(left, chunk_bytes)); }
+  static int count(index_t left) { return static_cast<int>(std::clamp(left, index_t{0}, chunk_bytes)); }
   static void check(const char* call, int result) {
     if (result != MPI_SUCCESS) throw boost::mpi::exception(call, result);
   }

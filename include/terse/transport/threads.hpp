@@ -225,7 +225,8 @@ class Threads {
       Shared::Lane& from = lane(channel, receive.peer, batch.rank);
       Post& post = from[number];
       if (from.posted <= number || post.state != Post::State::posted) continue;
-      if (post.bytes != receive.bytes) {
+      const index_t bytes = post.bytes;
+      if (receive.up_to ? bytes > receive.bytes : bytes != receive.bytes) {
         const std::string found = std::to_string(post.bytes), wanted = std::to_string(receive.bytes);
         shared_->poison(static_cast<int>(member(channel, receive.peer)),
                         "rank " + std::to_string(member(channel, receive.peer)) + " sent " + found +
@@ -235,7 +236,7 @@ class Threads {
       }
       post.state = Post::State::copying;
       lock.unlock();
-      if (receive.bytes > 0) std::memcpy(receive.data, post.data, static_cast<std::size_t>(receive.bytes));
+      if (bytes > 0) std::memcpy(receive.data, post.data, static_cast<std::size_t>(bytes));
       lock.lock();
       released = true;
       post.state = Post::State::taken;

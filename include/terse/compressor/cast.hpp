@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <bit>
+#include <type_traits>
+
+#include "terse/compressor/packed.hpp"
+#include "terse/compressor/rounding.hpp"
+#include "terse/compressor/statistic.hpp"
+
+namespace terse {
+
+/// Small floats: sign, exponent, mantissa, from the highest bit down; `largest` is the largest finite one.
+struct bf16 {
+  static constexpr int exponent_bits = 8, mantissa_bits = 7, bias = 127;
+  static constexpr float largest = 0x1.FEp127F;
+};
+struct fp16 {
+  static constexpr int exponent_bits = 5, mantissa_bits = 10, bias = 15;
+  static constexpr float largest = 65504;
+};
+/// No infinities; the highest code of each sign is NaN. Source: OCP 8-bit floating point specification (OFP8).
+struct e4m3 {
+  static constexpr int exponent_bits = 4, mantissa_bits = 3, bias = 7;
+  static constexpr float largest = 448;
+};
+struct e5m2 {
+  static constexpr int exponent_bits = 5, mantissa_bits = 2, bias = 15;
+  static constexpr float largest = 57344;
+};
+
+TERSE_NUMERICS_BEGIN
+
+/// The nearest number of the format, ties to even, subnormal ones included; beyond the largest, the largest.
+/// With S = MaxAbs x is scaled such that the unit's largest magnitude meets the format's.
+/// Wire: the format's own code; codes that stand for infinity or NaN are not sent and read as the largest.
+template <class Format, class S>
+struct CastTo {
+  static constexpr bool scaled = std::is_same_v<S, MaxAbs>;
+  static constexpr bool wide = Format::bias == 127;
+  static_assert(scaled || std::is_same_v<S, Unscaled>, "terse: Cast is Unscaled or scaled by MaxAbs");
+  static_assert(!scaled || !wide, "terse: bf16 has fp32's range and is Unscaled");
+
+  using Statistic = S;
+  using Scale = typename S::Scale;
+  static constexpr int bits = 1 + Format::exponent_bits + Format::mantissa_bits;
+  static constexpr bool stochastic = false;
+  static constexpr bool unbiased = false;
+  static constexpr bool represents_zero = true;
+  /// A range as wide as fp32's, or one that is put where the unit is. Others read small units as zeros.
+  static constexpr bool contractive = scaled || wide;
+  /// An unscaled residual stays bounded as long as messages are below `largest`: |e| <= |y| always, and what
+  /// is too small waits until it isn't.
+  static constexpr bool tracks = true;
+
+  /// |e| <= r |x| among normal numbers and |e| <= min(|x|, h max |x|) below them; the largest is exact.
+  static constexpr double delta(index_t n) requires contractive {
+    const double r = power(-Format::mantissa_bits - 1), most = 1 - r * r;
+    if constexpr (!scaled) return most;
+    const double h = power(-Format::bias - Format::mantissa_bits) / Format::largest;
+    const double others = n > 1 ? static_cast<double>(n - 1) : 0, least = 1 / (1 + others * h * h);
+    return least < most ? least : most;
+  }
+
+  TERSE_HD static std::uint32_t code(float value, Scale scale, std::uint32_t) {
+    float x = value;
+    if constexpr (scaled) x *= detail::per_scale(Format::largest, scale);
+    const float size = detail::smaller(magnitude(x), Format::largest);
+    const auto word = std::bit_cast<std::uint32_t>(size);
+    std::uint32_t code = ((word + half - 1 + (word >> dropped & 1)) >> dropped) - rebias;
+    if constexpr (!wide) {
+      // At `base` floats lie as far apart as the format's subnormal numbers.
+      constexpr auto base = static_cast<float>(power(24 - Format::bias - Format::mantissa_bits));
+      const std::uint32_t small =
+          std::bit_cast<std::uint32_t>(size + base) - std::bit_cast<std::uint32_t>(base);
+      const std::uint32_t all = 0U - static_cast<std::uint32_t>(size < least_normal);
+      code = (small & all) | (code & ~all);
+    }
+    return std::bit_cast<std::uint32_t>(x) >> 31 << (bits - 1) | code;
+  }
+  TERSE_HD static float value(std::uint32_t code, Scale scale) {
+    constexpr std::uint32_t sign = 1U << (bits - 1);
+    constexpr std::uint32_t last = (std::bit_cast<std::uint32_t>(Format::largest) >> dropped) - rebias;
+    const std::uint32_t given = code & (sign - 1);
+    const std::uint32_t known = given < last ? given : last;
+    float size = std::bit_cast<float>((known + rebias) << dropped);
+    if constexpr (!wide) {
+      // Not by fp32's subnormal numbers, which some processors are slow with and some programs switch off.
+      constexpr auto unit = static_cast<float>(power(1 - Format::bias - Format::mantissa_bits));
+      const float small = static_cast<float>(static_cast<std::int32_t>(known)) * unit;
+      size = keep_if(known < 1U << Format::mantissa_bits, small, size);
+    }
+    // The bound is beyond whatever is sent; with it no scale gives infinity.
+    if constexpr (scaled) size *= detail::smaller(magnitude(scale), 0x1p126F) / Format::largest;
+    return detail::flipped_if(code >> (bits - 1), size);
+  }
+
+ private:
+  static constexpr double power(int exponent) {
+    double result = 1;
+    for (int i = 0; i < exponent; ++i) result *= 2;
+    for (int i = 0; i > exponent; --i) result /= 2;
+    return result;
+  }
+  static constexpr int dropped = 23 - Format::mantissa_bits;
+  static constexpr std::uint32_t half = 1U << (dropped - 1);
+  static constexpr std::uint32_t rebias = (127U - Format::bias) << Format::mantissa_bits;
+  static constexpr float least_normal = static_cast<float>(power(1 - Format::bias));
+};
+
+TERSE_NUMERICS_END
+
+/// Format is bf16, fp16, e4m3 or e5m2; S is Unscaled or MaxAbs. Wire: 1 or 2 bytes an element and, if scaled, 4
+/// bytes for each unit. Unscaled blocks have no scale; they save the pass that would measure it.
+template <class Format, Statistic S = Unscaled,
+          Granularity G = std::conditional_t<std::is_same_v<S, Unscaled>, PerBlock<4096>, PerSegment>>
+using Cast = Packed<CastTo<Format, S>, G>;
+
+}  // namespace terse

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "terse/compressor/sparse.hpp"
+
+namespace terse {
+
+/// The picks of Second among the picks of First. First picks a known number.
+template <class First, class Second>
+struct Then {
+  static_assert(!First::variable, "terse: only the last selection of a chain may vary in size");
+  static_assert(!Traits<First>::single_stage && !Traits<Second>::single_stage,
+                "terse: a chain takes selections that don't scale their picks");
+  static constexpr bool variable = Second::variable;
+  static constexpr bool unbiased = false;
+  static constexpr bool contractive = First::contractive && Second::contractive;
+
+  First first{};
+  Second second{};
+
+  void check() const {
+    first.check();
+    second.check();
+  }
+  template <class Visit>
+  void settings(Visit&& visit) const {
+    first.settings(visit);
+    second.settings(visit);
+  }
+  index_t most(index_t n) const { return second.most(first.most(n)); }
+  index_t index_bytes(index_t n, index_t k) const {
+    const index_t middle = first.most(n);
+    return first.index_bytes(n, middle) + second.index_bytes(middle, k);
+  }
+  index_t floats(index_t n) const {
+    const index_t middle = first.most(n);
+    return std::max(first.floats(n), middle + second.floats(middle));
+  }
+  index_t words(index_t n) const {
+    const index_t middle = first.most(n);
+    return middle + std::max(first.words(n), second.words(middle));
+  }
+  double delta(index_t n) const { return first.delta(n) * second.delta(first.most(n)); }
+  const char* fault(const std::byte* wire, index_t n, index_t k) const {
+    const index_t middle = first.most(n);
+    if (const char* found = first.fault(wire, n, middle)) return found;
+    return second.fault(wire + first.index_bytes(n, middle), middle, k);
+  }
+
+  template <Executor E>
+  index_t select(E executor, in<E> values, index_t key, const EncodeContext& context,
+                 detail::PickScratch<E> scratch, out<E, std::uint32_t> positions, std::byte* wire) const {
+    const index_t n = values.size(), middle = first.most(n);
+    const auto outer = scratch.words.part(0, middle);
+    const detail::PickScratch<E> rest{scratch.floats,
+                                      scratch.words.part(middle, scratch.words.size() - middle)};
+    first.select(executor, values, key, context, rest, outer, wire);
+    const auto picked = scratch.floats.part(0, middle);
+    gather(executor, values, in<E, std::uint32_t>(outer), picked);
+    const index_t k = second.select(executor, in<E>(picked), key, context,
+                                    {scratch.floats.part(middle, scratch.floats.size() - middle), rest.words},
+                                    positions, wire + first.index_bytes(n, middle));
+    for (index_t e = 0; e < k; ++e) positions[e] = outer[positions[e]];
+    return k;
+  }
+
+  class Reader {
+   public:
+    Reader() = default;
+    Reader(const Then& selection, const std::byte* wire, index_t n, index_t k, index_t key, Draw shared)
+        : outer_(selection.first, wire, n, selection.first.most(n), key, shared),
+          inner_(selection.second, wire + selection.first.index_bytes(n, selection.first.most(n)),
+                 selection.first.most(n), k, key, shared),
+          left_(k) {
+      find();
+    }
+    index_t position() const { return outer_.position(); }
+    void next() {
+      if (--left_ <= 0) return;
+      inner_.next();
+      find();
+    }
+
+   private:
+    void find() {
+      for (; left_ > 0 && entry_ < inner_.position(); ++entry_) outer_.next();
+    }
+    typename First::Reader outer_;
+    typename Second::Reader inner_;
+    index_t left_ = 0, entry_ = 0;
+  };
+};
+
+namespace detail {
+
+template <class... Selections>
+struct ChainOf;
+template <class First>
+struct ChainOf<First> {
+  using type = First;
+};
+template <class First, class... Rest>
+struct ChainOf<First, Rest...> {
+  using type = Then<First, typename ChainOf<Rest...>::type>;
+};
+
+}  // namespace detail
+
+/// Selections one after the other, then a coder for the values that are left: Dense, or a Packed one, whose units
+/// count picks. CocktailSGD's is Chain<Uniform<4, ..., PerBlock<128>>, Strata<false>, Largest>: a tenth at
+/// random, a fifth of that by magnitude, four bits each. Source: Wang et al., "CocktailSGD", ICML 2023.
+template <Compressor Values, class... Selections>
+using Chain = Sparse<typename detail::ChainOf<Selections...>::type, Values, PerSegment>;
+
+}  // namespace terse

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "terse/compressor/packed.hpp"
+#include "terse/compressor/rounding.hpp"
+#include "terse/compressor/statistic.hpp"
+
+namespace terse {
+
+TERSE_NUMERICS_BEGIN
+
+/// The least element of a unit, and the step that reaches the largest one in 2^Bits - 1 steps.
+template <int Bits>
+struct LowAndStep : MinAndMax {
+  struct Scale {
+    float low = 0, step = 0;
+    bool operator==(const Scale&) const = default;
+  };
+  TERSE_HD static Scale finish(const float* total, index_t count) {
+    const MinAndMax::Scale ends = MinAndMax::finish(total, count);
+    return {ends.low, (ends.high - ends.low) / ((1 << Bits) - 1)};
+  }
+};
+
+/// C(x) = low + c * step, c = round((x - low) / step), clipped to 0 ... K = 2^b - 1. Constant units come back
+/// exactly; an offset that is large beside the range costs its own rounding and no more.
+/// Source: Gan et al., "Bagua", VLDB 2021 (8 bits); Markov et al., "CGX", Middleware 2022 (1 to 8 bits).
+template <int Bits, class Rounding>
+struct MinMaxLevels {
+  static_assert(Bits >= 1 && Bits <= 8, "terse: MinMax has 1 to 8 bits");
+
+  using Statistic = LowAndStep<Bits>;
+  using Scale = typename Statistic::Scale;
+  static constexpr int bits = Bits;
+  static constexpr int highest = (1 << Bits) - 1;
+  static constexpr bool stochastic = Rounding::stochastic;
+  static constexpr bool unbiased = stochastic;
+  static constexpr bool represents_zero = false;
+  /// Zeros between two large elements come back as up to half a step, and there may be many of them.
+  static constexpr bool contractive = false;
+  /// |e| <= step <= 2 max |y| / K: below max |y|.
+  static constexpr bool tracks = Bits >= 2;
+
+  /// The two ends are exact and their squares add up to (K step)^2 / 2 or more; the others have E e^2 <= step^2 / 4.
+  static constexpr double omega(index_t n) requires unbiased {
+    return n > 2 ? static_cast<double>(n - 2) / (2.0 * highest * highest) : 0;
+  }
+
+  TERSE_HD static std::uint32_t code(float value, Scale scale, std::uint32_t random) {
+    const float t = (value - scale.low) * detail::per_scale(1, scale.step);
+    return static_cast<std::uint32_t>(Rounding::round(detail::between(t, 0, highest), random));
+  }
+  /// The bounds are beyond whatever is sent; with them no scale gives infinity.
+  TERSE_HD static float value(std::uint32_t code, Scale scale) {
+    const float low = detail::between(scale.low, -0x1p126F, 0x1p126F);
+    const float step = detail::between(scale.step, 0, 0x1p117F);
+    return low + static_cast<float>(static_cast<std::int32_t>(code)) * step;
+  }
+};
+
+TERSE_NUMERICS_END
+
+/// `Bits` bits an element between a unit's least and largest. Wire: Bits / 8 bytes an element and 8 bytes for
+/// each unit.
+template <int Bits, class Rounding = Nearest, Granularity G = PerSegment>
+using MinMax = Packed<MinMaxLevels<Bits, Rounding>, G>;
+
+}  // namespace terse

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "terse/compressor/sparse.hpp"
+
+namespace terse {
+
+/// All values of magnitude `threshold` and above, the first `most_ratio` n of them at most; the others stay in
+/// the error. Absolute error below the threshold for each element that fits: no contraction, but a bounded error.
+/// Source: Strom, Interspeech 2015; Dutta et al., AAAI 2020.
+struct Above {
+  using Reader = detail::Positions::Reader;
+  static constexpr bool variable = true;
+  static constexpr bool unbiased = false;
+  static constexpr bool contractive = false;
+  static constexpr bool tracks = true;
+
+  float threshold = 1e-3F;  ///< > 0
+  double most_ratio = 0.1;  ///< in (0, 1]; bounds message and memory
+
+  void check() const {
+    if (!(threshold > 0) || !is_finite(threshold))
+      throw usage_error("threshold must be positive and finite, not " + std::to_string(threshold));
+    detail::check_ratio("most_ratio", most_ratio);
+  }
+  template <class Visit>
+  void settings(Visit&& visit) const {
+    visit("threshold", static_cast<double>(threshold));
+    visit("most_ratio", most_ratio);
+  }
+  index_t most(index_t n) const { return detail::share(most_ratio, n); }
+  static index_t floats(index_t) { return 0; }
+  static index_t words(index_t) { return 0; }
+  static index_t index_bytes(index_t n, index_t k) { return detail::Positions::bytes(n, k); }
+  static const char* fault(const std::byte* wire, index_t n, index_t k) {
+    return detail::Positions::fault(wire, n, k);
+  }
+
+  template <Executor E>
+  index_t select(E executor, in<E> values, index_t, const EncodeContext&, detail::PickScratch<E>,
+                 out<E, std::uint32_t> positions, std::byte* wire) const {
+    const index_t k = select_above(executor, values, threshold, positions.part(0, most(values.size())));
+    detail::Positions::write(positions.part(0, k), values.size(), wire);
+    return k;
+  }
+};
+
+/// What reaches a threshold, sent as fp32; packets vary in size. Wire: see TopK, and 8 bytes for the count.
+template <Granularity G = PerSegment>
+using Threshold = Sparse<Above, Dense, G>;
+
+}  // namespace terse

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "terse/compressor/sparse.hpp"
+
+namespace terse {
+
+/// The k = ceil(ratio n) values of largest magnitude, ties to the lower position. Contractive, delta = k / n.
+/// Source: Stich, Cordonnier and Jaggi, "Sparsified SGD with memory", NeurIPS 2018; Aji and Heafield 2017.
+struct Largest {
+  using Reader = detail::Positions::Reader;
+  static constexpr bool variable = false;
+  static constexpr bool unbiased = false;
+  static constexpr bool contractive = true;
+
+  double ratio = 0.01;  ///< in (0, 1]
+
+  void check() const { detail::check_ratio("ratio", ratio); }
+  template <class Visit>
+  void settings(Visit&& visit) const {
+    visit("ratio", ratio);
+  }
+  index_t most(index_t n) const { return detail::share(ratio, n); }
+  index_t floats(index_t n) const { return select_scratch(n, most(n)); }
+  static index_t words(index_t) { return 0; }
+  static index_t index_bytes(index_t n, index_t k) { return detail::Positions::bytes(n, k); }
+  static const char* fault(const std::byte* wire, index_t n, index_t k) {
+    return detail::Positions::fault(wire, n, k);
+  }
+  double delta(index_t n) const { return static_cast<double>(most(n)) / static_cast<double>(n); }
+
+  template <Executor E>
+  index_t select(E executor, in<E> values, index_t, const EncodeContext&, detail::PickScratch<E> scratch,
+                 out<E, std::uint32_t> positions, std::byte* wire) const {
+    const index_t k = most(values.size());
+    select_top(executor, values, k, scratch.floats, positions.part(0, k));
+    detail::Positions::write(positions.part(0, k), values.size(), wire);
+    return k;
+  }
+};
+
+/// As Largest, with a ratio that starts high: in stage j of `stages` equal stages that fill the first
+/// `warmup_steps` steps it is ratio^((j + 1) / (stages + 1)), afterwards `ratio`: 25 %, 6.3 %, 1.6 %, 0.4 %, 0.1 %.
+/// Source: Lin et al., "Deep gradient compression", ICLR 2018, section 3.3.
+struct LargestWithWarmup {
+  using Reader = detail::Positions::Reader;
+  static constexpr bool variable = true;
+  static constexpr bool unbiased = false;
+  static constexpr bool contractive = true;
+
+  double ratio = 0.001;            ///< in (0, 1], once warm
+  std::uint64_t warmup_steps = 0;  ///< of training
+  int stages = 4;
+
+  void check() const {
+    detail::check_ratio("ratio", ratio);
+    if (stages < 1) throw usage_error("stages must be at least 1, not " + std::to_string(stages));
+  }
+  template <class Visit>
+  void settings(Visit&& visit) const {
+    visit("ratio", ratio);
+    visit("warmup_steps", static_cast<double>(warmup_steps));
+    visit("stages", static_cast<double>(stages));
+  }
+  double ratio_at(std::uint64_t step) const {
+    if (step > warmup_steps || step == 0) return ratio;
+    const auto stage = (step - 1) * static_cast<std::uint64_t>(stages) / warmup_steps;
+    return std::pow(ratio, static_cast<double>(stage + 1) / (stages + 1));
+  }
+  /// Of the first stage, for which messages have room.
+  index_t most(index_t n) const { return at(1).most(n); }
+  index_t floats(index_t n) const { return at(1).floats(n); }
+  static index_t words(index_t) { return 0; }
+  static index_t index_bytes(index_t n, index_t k) { return detail::Positions::bytes(n, k); }
+  static const char* fault(const std::byte* wire, index_t n, index_t k) {
+    return detail::Positions::fault(wire, n, k);
+  }
+  double delta(index_t n) const { return Largest{ratio}.delta(n); }
+
+  template <Executor E>
+  index_t select(E executor, in<E> values, index_t key, const EncodeContext& context,
+                 detail::PickScratch<E> scratch, out<E, std::uint32_t> positions, std::byte* wire) const {
+    return at(context.step).select(executor, values, key, context, scratch, positions, wire);
+  }
+
+ private:
+  Largest at(std::uint64_t step) const { return {ratio_at(step)}; }
+};
+
+/// The k largest, sent as fp32. G is PerSegment (k of each segment, or of the part at hand where a topology cuts
+/// it) or Whole (k of everything that is encoded together).
+///
+///     TopK<>{.selection = {.ratio = 0.001}}
+///
+/// Wire: k positions and k floats for each unit: 64 k bits, or n + 32 k where k > n / 32.
+template <Granularity G = PerSegment>
+using TopK = Sparse<Largest, Dense, G>;
+
+/// TopK with a ratio that starts high, see LargestWithWarmup.
+template <Granularity G = PerSegment>
+using WarmupTopK = Sparse<LargestWithWarmup, Dense, G>;
+
+}  // namespace terse

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <type_traits>
+
+#include "terse/compressor/packed.hpp"
+#include "terse/compressor/rounding.hpp"
+#include "terse/compressor/statistic.hpp"
+
+namespace terse {
+
+/// 2^b levels t / 2^(b-1), t = -2^(b-1) ... 2^(b-1) - 1: from -s to one step below s. Needs 2 bits or more.
+struct Asymmetric {
+  static constexpr int divisor(int bits) { return 1 << (bits - 1); }
+  static constexpr int highest(int bits) { return divisor(bits) - 1; }
+};
+
+/// 2^b - 1 levels t / L, t = -L ... L, L = 2^(b-1) - 1: both ends and zero. With one bit, -s and s.
+struct Symmetric {
+  static constexpr int divisor(int bits) { return bits == 1 ? 1 : (1 << (bits - 1)) - 1; }
+  static constexpr int highest(int bits) { return divisor(bits); }
+};
+
+TERSE_NUMERICS_BEGIN
+
+/// Evenly spaced levels over [-s, s]: t = round(x / s * D), clipped to the book; C(x) = t / D * s. D is 2^(b-1)
+/// in the asymmetric book, 2^(b-1) - 1 in the symmetric one. S is MaxAbs or TwoRootMeanSquares.
+/// Wire: code t + D; the symmetric book's last code, which is not sent, reads as s.
+/// Source: Wang et al., "Fine-tuning language models over slow networks using activation compression with
+/// guarantees", NeurIPS 2022 (asymmetric, nearest, both scales).
+template <int Bits, class Rounding, class Book, class S>
+struct UniformLevels {
+  static_assert(Bits >= 1 && Bits <= 8, "terse: Uniform has 1 to 8 bits");
+  static_assert(
+      Bits >= 2 || std::is_same_v<Book, Symmetric>,
+      "terse: Uniform with one bit needs the Symmetric book; the asymmetric one would have the levels "
+      "-s and 0");
+  static_assert(std::is_same_v<S, MaxAbs> || std::is_same_v<S, TwoRootMeanSquares>,
+                "terse: Uniform is scaled by MaxAbs or by TwoRootMeanSquares");
+
+  using Statistic = S;
+  static constexpr int bits = Bits;
+  static constexpr bool stochastic = Rounding::stochastic;
+  static constexpr int divisor = Book::divisor(Bits), highest = Book::highest(Bits);
+  static constexpr bool clips = !std::is_same_v<S, MaxAbs>;
+  static constexpr bool represents_zero = Bits >= 2;
+  static constexpr bool unbiased = stochastic && highest == divisor && !clips;
+
+  /// A step in units of the unit's largest magnitude or, where it clips, of its root mean square.
+  static constexpr double step = (clips ? 2.0 : 1.0) / divisor;
+  /// Nearest levels with a zero have |e| <= |x|; `delta` needs a step that not all elements can hide in.
+  static constexpr bool contractive = !stochastic && represents_zero && (!clips || step < 2);
+  /// Stochastic ones have |e| <= max(step, 1 - what clipping leaves) max |y|, which is below max |y|.
+  static constexpr bool tracks = contractive || (stochastic && represents_zero && step < 1);
+
+  /// Let h = step / 2. Unclipped elements have e^2 <= min(x^2, h^2).
+  static constexpr double delta(index_t n) requires contractive {
+    const double elements = n > 1 ? static_cast<double>(n) : 1, h = step / 2;
+    if constexpr (clips) {
+      // Elements beyond T lose 2 |x| T - T^2 of x^2, a share that is least for the largest x, sqrt(n).
+      const double T = step * highest, root = detail::square_root(elements), x = root > T ? root : T;
+      return (1 - h * h) * (2 * x * T - T * T) / (x * x);
+    } else {
+      // The worst is one element s, with e = 0 or, at the asymmetric book's upper end, a step; all others h.
+      const double end = highest == divisor ? 0 : step;
+      return (1 - end * end) / (1 + (elements - 1) * h * h);
+    }
+  }
+
+  static constexpr double omega(index_t n) requires unbiased {
+    // With one bit, E e^2 = s^2 - x^2, worst for one nonzero element.
+    if constexpr (Bits == 1) return n > 1 ? static_cast<double>(n - 1) : 0;
+    return detail::max_scaled_omega(n, divisor);
+  }
+
+  TERSE_HD static std::uint32_t code(float value, float scale, std::uint32_t random) {
+    if constexpr (Bits == 1 && !stochastic) {
+      return value < 0 ? 0U : 1U;
+    } else if constexpr (Bits == 1) {
+      const float t = detail::between(value * detail::per_scale(0.5F, scale), -0.5F, 0.5F);
+      return static_cast<std::uint32_t>(Rounding::round(t + 0.5F, random));
+    } else {
+      const float t = detail::between(value * detail::per_scale(divisor, scale), -divisor, highest);
+      return static_cast<std::uint32_t>(Rounding::round(t, random) + divisor);
+    }
+  }
+  /// |t / D| <= 1, and 1 at the ends, for every D here: the product with `scale` can't overflow.
+  TERSE_HD static float value(std::uint32_t code, float scale) {
+    if constexpr (Bits == 1) return code != 0 ? scale : -scale;
+    const auto t = static_cast<float>(static_cast<std::int32_t>(code) - divisor);
+    return detail::smaller(t, highest) * (1.0F / divisor) * scale;
+  }
+};
+
+TERSE_NUMERICS_END
+
+/// `Bits` bits an element: Rounding is Nearest or Stochastic, Book is Asymmetric or Symmetric.
+/// Wire: Bits / 8 bytes an element and 4 bytes for each unit.
+template <int Bits, class Rounding = Nearest, class Book = Asymmetric, Statistic S = MaxAbs,
+          Granularity G = PerSegment>
+using Uniform = Packed<UniformLevels<Bits, Rounding, Book, S>, G>;
+
+}  // namespace terse

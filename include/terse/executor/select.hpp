@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <new>
+
+#include "terse/core/config.hpp"
+#include "terse/core/layout.hpp"
+#include "terse/core/view.hpp"
+#include "terse/executor/bits.hpp"
+#include "terse/executor/host.hpp"
+
+// Selection by magnitude on the host. Magnitudes are compared as integers: a float's bits without the sign,
+// which order like the magnitudes themselves.
+
+namespace terse {
+namespace detail {
+
+/// Shorter spans aren't sampled: the sample would be most of them.
+inline constexpr index_t sampled_from = 16384;
+
+/// Elements that lie together in a sample: a cache line.
+inline constexpr index_t sample_block = 16;
+
+/// Elements in the sample of a span: one in 64, but enough of a short span for its tail to show.
+constexpr index_t sample_size(index_t count) {
+  return std::max<index_t>(4096, count / 64 / sample_block * sample_block);
+}
+
+/// Whether a sample says anything about the k largest that makes them fewer than all.
+constexpr bool sampled(index_t count, index_t k) { return count >= sampled_from && k <= count / 4; }
+
+/// Where block b of a sample begins. One block lies somewhere in each stride: tensors have rows and columns,
+/// often powers of two wide, and equal distances would see the same columns again and again.
+constexpr index_t sample_begin(index_t count, index_t b) {
+  const index_t stride = count / (sample_size(count) / sample_block);
+  const std::uint64_t random = (static_cast<std::uint64_t>(b) * 0x9E3779B97F4A7C15U) >> 32;
+  const auto shift = static_cast<index_t>((random * static_cast<std::uint64_t>(stride - sample_block)) >> 32);
+  return (b * stride + shift) / sample_block * sample_block;
+}
+
+/// The rank in the sample whose magnitude is the threshold for candidates: above the rank that k elements
+/// have, by an eighth, since neighbours are alike in size, and by four standard deviations.
+inline index_t sample_rank(index_t count, index_t k) {
+  const index_t expected = k * sample_size(count) / count;
+  return expected + expected / 8 + static_cast<index_t>(4 * std::sqrt(static_cast<double>(expected))) + 8;
+}
+
+/// Candidates that a selection of k has room for: what `sample_rank` leads to, and four deviations more.
+constexpr index_t candidates(index_t k) { return k + k / 2 + 4096; }
+
+/// Counters of one digit, four for each value: neighbours often have the same digit, and an increment would
+/// wait for the one before it. The last value stands for elements that don't take part.
+inline constexpr int ways = 4;
+inline constexpr index_t histogram_size = (2048 + 1) * ways;
+
+// As in bits.hpp: each instruction set gets functions of its own.
+#if defined(__AVX512BW__)
+inline namespace avx512 {
+#elif defined(__AVX2__)
+inline namespace avx2 {
+#elif defined(__SSE2__)
+inline namespace sse2 {
+#else
+inline namespace portable {
+#endif
+
+inline std::uint32_t magnitude_bits(float x) { return std::bit_cast<std::uint32_t>(x) & 0x7FFFFFFFU; }
+
+/// Bit l of the result: the magnitude of x[l] is at least `least`, which is at most 2^31.
+inline std::uint64_t at_least(const float* x, std::uint32_t least) {
+#if defined(__AVX512BW__)
+  const __m512i all = _mm512_set1_epi32(0x7FFFFFFF), bound = _mm512_set1_epi32(static_cast<int>(least));
+  std::uint64_t word = 0;
+  for (int l = 0; l < lanes; l += 16) {
+    const __m512i value = _mm512_and_si512(_mm512_loadu_si512(x + l), all);
+    word |= static_cast<std::uint64_t>(_mm512_cmpge_epu32_mask(value, bound)) << l;
+  }
+  return word;
+#elif defined(__AVX2__)
+  const __m256i all = _mm256_set1_epi32(0x7FFFFFFF), below = _mm256_set1_epi32(static_cast<int>(least - 1));
+  std::uint64_t word = 0;
+  for (int l = 0; l < lanes; l += 8) {
+    const __m256i value = _mm256_and_si256(_mm256_castps_si256(_mm256_loadu_ps(x + l)), all);
+    const int mask = _mm256_movemask_ps(_mm256_castsi256_ps(_mm256_cmpgt_epi32(value, below)));
+    word |= static_cast<std::uint64_t>(static_cast<std::uint32_t>(mask)) << l;
+  }
+  return word;
+#elif defined(__SSE2__)
+  const __m128i all = _mm_set1_epi32(0x7FFFFFFF), below = _mm_set1_epi32(static_cast<int>(least - 1));
+  const auto four = [&](int l) {
+    return _mm_cmpgt_epi32(_mm_and_si128(_mm_castps_si128(_mm_loadu_ps(x + l)), all), below);
+  };
+  std::uint64_t word = 0;
+  for (int l = 0; l < lanes; l += 16) {
+    const __m128i low = _mm_packs_epi32(four(l), four(l + 4));
+    const __m128i high = _mm_packs_epi32(four(l + 8), four(l + 12));
+    const int mask = _mm_movemask_epi8(_mm_packs_epi16(low, high));
+    word |= static_cast<std::uint64_t>(static_cast<std::uint32_t>(mask)) << l;
+  }
+  return word;
+#else
+  std::uint64_t word = 0;
+  for (int l = 0; l < lanes; ++l) word |= static_cast<std::uint64_t>(magnitude_bits(x[l]) >= least) << l;
+  return word;
+#endif
+}
+
+/// The same for the first `count` lanes; beyond them nothing is read and no bit set.
+TERSE_INLINE std::uint64_t at_least(const float* x, index_t count, std::uint32_t least) {
+  if (count >= lanes) return at_least(x, least);
+  std::uint64_t word = 0;
+  for (int l = 0; l < count; ++l) word |= static_cast<std::uint64_t>(magnitude_bits(x[l]) >= least) << l;
+  return word;
+}
+
+/// sink(i, x[i]), in order, for elements whose magnitude is at least `sink.least()`, asked anew every 64
+/// elements, until it returns false. One pass.
+template <class Sink>
+TERSE_INLINE void walk(const float* x, index_t count, Sink& sink) {
+  for (index_t b = 0; b < count; b += lanes)
+    for (std::uint64_t word = at_least(x + b, count - b, sink.least()); word != 0; word &= word - 1) {
+      const index_t i = b + std::countr_zero(word);
+      if (!sink(i, x[i])) return;
+    }
+}
+
+/// Notes up to `room` positions, and the values there unless `values` is null.
+struct Note {
+  std::uint32_t threshold;
+  index_t room;
+  std::uint32_t* positions;
+  float* values = nullptr;
+  index_t found = 0;
+
+  std::uint32_t least() const { return threshold; }
+  TERSE_INLINE bool operator()(index_t i, float value) {
+    positions[found] = static_cast<std::uint32_t>(i);
+    if (values != nullptr) values[found] = value;
+    return ++found < room;
+  }
+};
+
+/// The k-th largest magnitude, and how many of those who have it belong to the k.
+struct Cut {
+  std::uint32_t magnitude;
+  index_t ties;
+};
+
+/// Takes all above the cut and the first ties, `left` altogether. `names` are the elements' positions; where
+/// it is null, elements stand at their positions.
+struct Take {
+  Cut cut;
+  index_t left;
+  const std::uint32_t* names;
+  std::uint32_t* positions;
+
+  std::uint32_t least() const { return cut.magnitude + (cut.ties == 0 ? 1 : 0); }
+  TERSE_INLINE bool operator()(index_t i, float value) {
+    if (magnitude_bits(value) == cut.magnitude) {
+      if (cut.ties == 0) return true;
+      --cut.ties;
+    }
+    *positions++ = names != nullptr ? names[i] : static_cast<std::uint32_t>(i);
+    return --left > 0;
+  }
+};
+
+/// Counts, by their bits from `shift` on, the magnitudes in [least, limit). Others may be counted behind these.
+inline void count_digits(const float* x, index_t count, std::uint32_t least, std::uint32_t limit, int shift,
+                         std::uint32_t* histogram) {
+  const std::uint32_t outside = (limit - least) >> shift;
+  for (index_t b = 0; b < count; b += lanes) {
+    std::uint64_t word = at_least(x + b, count - b, least) & ~at_least(x + b, count - b, limit);
+    if (count - b >= lanes && std::popcount(word) > lanes / 4) {
+      // No branch for each element; what lies below the range wraps to far above it.
+      for (int l = 0; l < lanes; l += ways)
+        for (int way = 0; way < ways; ++way) {
+          const std::uint32_t digit = (magnitude_bits(x[b + l + way]) - least) >> shift;
+          ++histogram[static_cast<index_t>(std::min(digit, outside)) * ways + way];
+        }
+    } else {
+      for (int way = 0; word != 0; word &= word - 1, way = (way + 1) % ways) {
+        const std::uint32_t digit = (magnitude_bits(x[b + std::countr_zero(word)]) - least) >> shift;
+        ++histogram[static_cast<index_t>(digit) * ways + way];
+      }
+    }
+  }
+}
+
+/// Radix selection for 1 <= k <= count: digits of 11, 10 and 10 bits from the top. Three passes.
+inline Cut find_cut(const float* x, index_t count, index_t k, std::uint32_t* histogram) {
+  std::uint32_t least = 0, limit = 0x80000000U;
+  for (const int shift : {20, 10, 0}) {
+    auto bin = static_cast<index_t>((limit - least) >> shift);
+    std::fill_n(histogram, (bin + 1) * ways, 0U);
+    count_digits(x, count, least, limit, shift, histogram);
+    index_t here = 0;
+    for (; k > 0; k -= here) {
+      --bin;
+      here = 0;
+      for (int way = 0; way < ways; ++way) here += histogram[bin * ways + way];
+    }
+    k += here;
+    least += static_cast<std::uint32_t>(bin) << shift;
+    limit = least + (1U << shift);
+  }
+  return {least, k};
+}
+
+/// A magnitude that somewhat more than k elements will have or exceed, by a sample that is copied to `room`.
+inline std::uint32_t guess_threshold(const float* x, index_t count, index_t k, float* room,
+                                     std::uint32_t* histogram) {
+  const index_t size = sample_size(count);
+  for (index_t b = 0; b < size / sample_block; ++b)
+    std::memcpy(room + b * sample_block, x + sample_begin(count, b), sample_block * sizeof(float));
+  return find_cut(room, size, sample_rank(count, k), histogram).magnitude;
+}
+
+}  // inline namespace of the instruction set
+}  // namespace detail
+
+/// Floats of scratch that `select_top` needs for spans of up to `count` elements and up to k picks: about 3 k
+/// and, in long spans, at least count / 64; 32 KiB for counters beside.
+constexpr index_t select_scratch(index_t count, index_t k) {
+  if (count < detail::sampled_from) return detail::histogram_size;
+  const index_t room = detail::candidates(std::min(k, count / 4));
+  return detail::histogram_size + room + std::max(room, detail::sample_size(count));
+}
+
+/// Writes to `positions` the k positions in `values` of the elements of largest magnitude, ascending. Of
+/// equal magnitudes the lower positions come first, -0 equals +0. 0 <= k <= values.size() < 2^32; all values
+/// are finite. `scratch` holds select_scratch(values.size(), k) floats.
+/// One pass over the values and a few over some 1.2 k candidates, where a sample of one element in 64 tells
+/// enough about the rest. In spans below 16384 elements, for k beyond a quarter, and where the sample
+/// misleads (many equal magnitudes, large elements in few places): four passes, five or six with the attempt.
+inline void select_top(executor::host, in<executor::host> values, index_t k,
+                       out<executor::host, float> scratch, out<executor::host, std::uint32_t> positions) {
+  if (k == 0) return;
+  const float* x = values.data();
+  const index_t count = values.size();
+  auto* histogram = ::new (scratch.data()) std::uint32_t[detail::histogram_size];
+  if (detail::sampled(count, k)) {
+    const index_t room = detail::candidates(k);
+    float* places = scratch.data() + detail::histogram_size;
+    float* candidates = places + room;
+    const std::uint32_t threshold = detail::guess_threshold(x, count, k, candidates, histogram);
+    auto* names = ::new (places) std::uint32_t[static_cast<std::size_t>(room)];
+    detail::Note note{threshold, room, names, candidates};
+    detail::walk(x, count, note);
+    if (note.found == room) {
+      // Often a great many elements have just this magnitude (0, say), and fewer than k are above it.
+      note = {threshold + 1, room, names, candidates};
+      detail::walk(x, count, note);
+      if (note.found < k) {
+        detail::Take take{{threshold, k - note.found}, k, nullptr, positions.data()};
+        detail::walk(x, count, take);
+        return;
+      }
+    }
+    if (note.found >= k && note.found < room) {
+      detail::Take take{detail::find_cut(candidates, note.found, k, histogram), k, names, positions.data()};
+      detail::walk(candidates, note.found, take);
+      return;
+    }
+  }
+  detail::Take take{detail::find_cut(x, count, k, histogram), k, nullptr, positions.data()};
+  detail::walk(x, count, take);
+}
+
+/// Writes to `positions` the positions in `values` of the elements whose magnitude is at least `threshold`,
+/// ascending, the first positions.size() of them at most; returns how many. All values are finite. One pass
+/// at most.
+inline index_t select_above(executor::host, in<executor::host> values, float threshold,
+                            out<executor::host, std::uint32_t> positions) {
+  if (positions.empty()) return 0;
+  // Every magnitude reaches a threshold below 0; NaN's bits are above all of them.
+  detail::Note note{threshold <= 0 ? 0 : detail::magnitude_bits(threshold), positions.size(),
+                    positions.data()};
+  detail::walk(values.data(), values.size(), note);
+  return note.found;
+}
+
+}  // namespace terse

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "terse/compressor/top_k.hpp"
+#include "terse/momentum_correction/factor_masking.hpp"
+#include "terse/optimizer/gradient_averaging.hpp"
+
+namespace terse {
+
+/// Deep gradient compression: the largest of the accumulated momenta, with momentum correction, factor masking and
+/// a ratio that starts high.
+///
+///     DeepGradientCompression<>{.compressor = {.selection = {{.ratio = 0.001}, .warmup_steps = 4 * epoch}}}
+///
+/// Biases and other small segments are meant to travel dense (`compress == false`). Gradient clipping: see
+/// Options::clip_norm. State: 2 n floats. Source: Lin et al., ICLR 2018, algorithms 1 and 4.
+template <Granularity G = PerSegment, Topology P = AllGather>
+using DeepGradientCompression = GradientAveraging<WarmupTopK<G>, FactorMasking, P, Residual>;
+
+}  // namespace terse

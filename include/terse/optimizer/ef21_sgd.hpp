@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "terse/compressor/top_k.hpp"
+#include "terse/error_feedback/difference.hpp"
+#include "terse/optimizer/gradient_averaging.hpp"
+
+namespace terse {
+
+/// EF21: each rank sends how its gradient differs from a copy that all keep. The first step is exact and starts
+/// the copies. With an unbiased compressor and `.error_feedback = {.rate = 1 / (1 + omega)}` it is DIANA.
+///
+/// Source: Richtarik, Sokolov and Fatkhullin, "EF21", NeurIPS 2021, algorithm 2; Mishchenko et al. 2019.
+template <class C = TopK<>, MomentumCorrection M = HeavyBall, Topology P = AllGather>
+using Ef21Sgd = GradientAveraging<C, M, P, Difference>;
+
+}  // namespace terse

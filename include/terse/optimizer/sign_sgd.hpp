@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <concepts>
+
+#include "terse/compressor/sign.hpp"
+#include "terse/momentum_correction/majority_vote.hpp"
+#include "terse/optimizer/gradient_averaging.hpp"
+
+namespace terse {
+
+/// signSGD with momentum and majority vote: one bit up, one bit down, no scale and no error feedback. The signs'
+/// bias is part of the method, hence Unchecked. The vote is exact over ScatterGather, whose owners send on the
+/// sign of the sum, and over AllGather. Directions have magnitude 1: learning rates are Adam's, not SGD's.
+///
+/// Source: Bernstein et al., "signSGD with majority vote", ICLR 2019, algorithm 1.
+template <Topology P = ScatterGather>
+requires(!std::same_as<P, Ring>) using SignSgd =
+    GradientAveraging<Unchecked<UnitSign>, MajorityVote, P, None>;
+
+}  // namespace terse
