@@ -2,7 +2,7 @@
 // Exact top-k selection against std::nth_element on a copy of the magnitudes, the copy included. nth_element
 // finds the magnitude only; select_top writes the positions too.
 //
-//     select_speed [elements in Mi = 64] [rounds = 5]
+//     select_speed [elements in Mi = 64] [rounds = 5] [data = all]
 
 #include <algorithm>
 #include <chrono>
@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <functional>
 #include <limits>
 #include <vector>
@@ -79,6 +80,7 @@ int main(int argc, char** argv) {
               "times");
   for (const Data data : {Data{"normal", normal}, Data{"uniform", uniform}, Data{"student2", student_2},
                           Data{"rows", rows}, Data{"sparse", sparse}, Data{"constant", constant}}) {
+    if (argc > 3 && std::strcmp(argv[3], data.name) != 0) continue;
     for (std::size_t i = 0; i < size; ++i) values[i] = static_cast<float>(data.value(i));
     for (const double share : {0.001, 0.01, 0.1, 0.5}) {
       const auto k = static_cast<index_t>(share * static_cast<double>(count));

@@ -59,9 +59,10 @@ TEST_CASE("Adam follows the oracle, with and without bias correction, decay and 
 TEST_CASE("MomentumSgd follows the oracle, heavy ball and Nesterov") {
   for (const int ranks : {1, 2, 3, 4, 7})
     for (const bool nesterov : {false, true}) {
-      const MomentumSgd recipe{.learning_rate = 1e-2F, .weight_decay = 0.1F, .nesterov = nesterov};
+      const MomentumSgd recipe{
+          .learning_rate = 1e-2F, .weight_decay = 0.1F, .momentum_correction = {.nesterov = nesterov}};
       reference::MomentumSgd<>::Options options;
-      options.momentum = static_cast<double>(recipe.momentum);
+      options.momentum = static_cast<double>(recipe.momentum_correction.momentum);
       options.weight_decay = static_cast<double>(recipe.weight_decay);
       options.nesterov = nesterov;
       options.clip_norm = 3;

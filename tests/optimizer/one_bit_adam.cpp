@@ -28,11 +28,6 @@ void describe(reference::OneBitAdam<>::Options& options) {
   options.block = std::max<index_t>(G::units().size, 1);
 }
 
-/// Steps that were compared, and steps that could have been.
-struct Tally {
-  std::uint64_t compared = 0, possible = 0;
-};
-
 bool compressed_one(const Segment& segment) { return segment.compress; }
 bool any_one(const Segment&) { return true; }
 

@@ -62,6 +62,7 @@ struct Seen {
 struct Snapshot {
   Floats parameters;
   Seen state;
+  std::uint64_t reduced = 0, spread = 0;  ///< bytes sent in the step, by phase
 };
 /// [step - 1][rank]
 using History = std::vector<std::vector<Snapshot>>;
@@ -71,15 +72,20 @@ template <class R, class Change>
 History run(const R& recipe, const Layout& layout, int ranks, std::uint64_t steps, std::uint64_t loud_from,
             const Options& options, Change change) {
   History history(steps, std::vector<Snapshot>(at(ranks)));
-  ThreadGroup(ranks, std::chrono::seconds(20)).run([&](Threads& transport) {
+  ThreadGroup(ranks, std::chrono::seconds(20)).run([&](Threads& raw) {
+    Metered<Threads> transport(raw.split(0, raw.rank()));
     Optimizer optimizer{recipe, transport, layout, options};
     Floats x = start(layout);
     for (std::uint64_t step = 1; step <= steps; ++step) {
       change(optimizer.recipe, step);
+      const std::uint64_t reduced = transport.traffic()[Phase::reduce].bytes_sent;
+      const std::uint64_t spread = transport.traffic()[Phase::spread].bytes_sent;
       optimizer.step(x, gradient(layout, transport.rank(), step, loud_from));
       Snapshot& snapshot = history[step - 1][at(transport.rank())];
       optimizer.walk(snapshot.state);
       snapshot.parameters = x;
+      snapshot.reduced = transport.traffic()[Phase::reduce].bytes_sent - reduced;
+      snapshot.spread = transport.traffic()[Phase::spread].bytes_sent - spread;
     }
   });
   return history;
@@ -89,6 +95,47 @@ struct Unchanged {
   template <class R>
   void operator()(R&, std::uint64_t) const {}
 };
+
+/// Steps that were compared with an oracle, and steps that could have been.
+struct Tally {
+  std::uint64_t compared = 0, possible = 0;
+};
+
+/// A part of the state over the whole arena, 0 where the rank holds none of it.
+inline std::vector<double> spread_out(const Layout& layout, const Seen& state, const std::string& name) {
+  std::vector<double> whole(at(layout.size()));
+  const std::vector<double>& part = state.parts.at(name);
+  const auto offset = state.offsets.at(name);
+  std::copy(part.begin(), part.end(), whole.begin() + offset);
+  return whole;
+}
+
+/// What rank `rank` of `ranks` sends in a compressed step over topology P by docs/wire-format.md: to be compared
+/// with a snapshot. `section(range)` is the size of the compressor's section.
+struct Sent {
+  std::uint64_t reduced = 0, spread = 0;
+  bool operator==(const Sent&) const = default;
+};
+constexpr std::uint64_t to_eight(std::uint64_t bytes) { return (bytes + 7) / 8 * 8; }
+template <class P, class Section>
+Sent formula(const Layout& layout, int ranks, int rank, Section section) {
+  const Range compressed = layout.filter(layout.range(), true), dense = layout.filter(layout.range(), false);
+  const auto packet = [&](const Range& some, const Range& plain) {
+    std::uint64_t bytes = 32 + section(some);
+    for (const Piece& piece : plain.pieces()) bytes += to_eight(4 * static_cast<std::uint64_t>(piece.count));
+    return bytes;
+  };
+  const auto peers = static_cast<std::uint64_t>(ranks - 1);
+  if (std::is_same_v<P, AllGather>) return {0, peers * packet(compressed, dense)};
+  const std::vector<Range> cuts = compressed.cut(ranks), plain = dense.cut(ranks);
+  // Ring: r passes on every chunk but the one it finishes, r + 1.
+  const int kept = std::is_same_v<P, Ring> ? (rank + 1) % ranks : rank;
+  Sent sent{0, peers * packet(cuts[at(kept)], plain[at(kept)])};
+  for (int c = 0; c < ranks; ++c)
+    if (c != kept) sent.reduced += packet(cuts[at(c)], plain[at(c)]);
+  return sent;
+}
+inline Sent sent_in(const Snapshot& snapshot) { return {snapshot.reduced, snapshot.spread}; }
 
 /// Calls f(i) for the real elements of the segments that are wanted.
 template <class Wanted, class F>

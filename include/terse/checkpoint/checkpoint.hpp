@@ -18,7 +18,7 @@
 // A rank's parameters and optimizer state in one safetensors file:
 //
 //     parameters.<segment>    F32, the segment's shape
-//     state.<part>            F32 or U64, flat, as the optimizer's walk shows it; scalars have no dimensions
+//     state.<part>            F32, U8, U16 or U64, flat, as the optimizer's walk shows it; scalars have no dimensions
 //     __metadata__            format, recipe, world, rank, step, seed, layout, digests, and for a part that
 //                             begins within the arena its first index, offset.<part>
 
@@ -38,8 +38,12 @@ template <class T>
 constexpr const char* dtype_of() {
   if constexpr (std::is_same_v<T, float>)
     return "F32";
+  else if constexpr (std::is_same_v<T, std::uint8_t>)
+    return "U8";
+  else if constexpr (std::is_same_v<T, std::uint16_t>)
+    return "U16";
   else {
-    static_assert(std::is_same_v<T, std::uint64_t>, "terse: state is float or uint64");
+    static_assert(std::is_same_v<T, std::uint64_t>, "terse: state is float, uint8, uint16 or uint64");
     return "U64";
   }
 }

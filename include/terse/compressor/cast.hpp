@@ -19,7 +19,7 @@ struct fp16 {
   static constexpr int exponent_bits = 5, mantissa_bits = 10, bias = 15;
   static constexpr float largest = 65504;
 };
-/// No infinities; the highest code of each sign is NaN. Source: OCP 8-bit floating point specification (OFP8).
+/// No infinities; the highest code of each sign is NaN. Source: OCP 8-bit floating point specification, OFP8.
 struct e4m3 {
   static constexpr int exponent_bits = 4, mantissa_bits = 3, bias = 7;
   static constexpr float largest = 448;
@@ -110,8 +110,8 @@ struct CastTo {
 
 TERSE_NUMERICS_END
 
-/// Format is bf16, fp16, e4m3 or e5m2; S is Unscaled or MaxAbs. Wire: 1 or 2 bytes an element and, if scaled, 4
-/// bytes for each unit. Unscaled blocks have no scale; they save the pass that would measure it.
+/// Format is bf16, fp16, e4m3 or e5m2; S is Unscaled or MaxAbs. Wire: 1 or 2 bytes an element and, if scaled,
+/// 4 bytes for each unit. Unscaled blocks have no scale; they save the pass that would measure it.
 template <class Format, Statistic S = Unscaled,
           Granularity G = std::conditional_t<std::is_same_v<S, Unscaled>, PerBlock<4096>, PerSegment>>
 using Cast = Packed<CastTo<Format, S>, G>;

@@ -30,8 +30,9 @@ struct NaturalPowers {
   static constexpr double omega(index_t) { return 0.125; }
   static constexpr double delta(index_t n) { return 1 - omega(n); }
 
-  /// |x| / P has the exponent bits that are the code, after u has been added to its mantissa: rounding is done
-  /// by the carry. Below the least power it is subnormal, where the same sum rounds between 0 and that power.
+  /// |x| / P has the exponent bits that are the code, after u has been added to its mantissa: rounding is
+  /// done by the carry. Below the least power it is subnormal, where the same sum rounds between 0 and that
+  /// power.
   TERSE_HD static std::uint32_t code(float value, float scale, std::uint32_t random) {
     const float inverse = std::bit_cast<float>((254 - top(scale)) << 23);
     const float part = detail::smaller(magnitude(value) * inverse, 1);

@@ -11,8 +11,8 @@ namespace terse {
 
 TERSE_NUMERICS_BEGIN
 
-/// C(x) = sgn(x) * level / L * norm, level = floor(L |x| / norm + u), u uniform in (0, 1), L = 2^(b-1) - 1. Norm
-/// is EuclideanNorm or MaxAbs. Wire: the level, and the sign in the highest bit.
+/// C(x) = sgn(x) * level / L * norm, level = floor(L |x| / norm + u), u uniform in (0, 1), L = 2^(b-1) - 1.
+/// Norm is EuclideanNorm or MaxAbs. Wire: the level, and the sign in the highest bit.
 /// Source: Alistarh et al., "QSGD", NeurIPS 2017, section 3.1 (without its entropy code).
 template <int Bits, class Norm>
 struct QsgdLevels {

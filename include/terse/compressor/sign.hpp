@@ -82,7 +82,8 @@ using Sign = ScaledSign<>;
 template <Granularity G = PerSegment>
 using TwoMeanSign = Packed<TwoMeanBit, G>;
 
-/// Signs alone. Wire: n / 8 bytes of bits. The blocks have no scale; they save the pass that would measure it.
+/// Signs alone. Wire: n / 8 bytes of bits. The blocks have no scale; they save the pass that would measure
+/// it.
 using UnitSign = Packed<UnitSignBit, PerBlock<4096>>;
 
 }  // namespace terse

@@ -11,8 +11,8 @@ namespace terse {
 
 TERSE_NUMERICS_BEGIN
 
-/// C(x) = s sgn(x) with probability min(1, |x| / s), else 0. S is MaxAbs or ClippedMaxAbs, which gives smaller
-/// errors for the price of a bias. Wire: bit 0 says whether it is nonzero, bit 1 is the sign.
+/// C(x) = s sgn(x) with probability min(1, |x| / s), else 0. S is MaxAbs or ClippedMaxAbs, which gives
+/// smaller errors for the price of a bias. Wire: bit 0 says whether it is nonzero, bit 1 is the sign.
 /// Source: Wen et al., "TernGrad", NeurIPS 2017, sections 3 and 4 (there, ranks agree on the largest s).
 template <class S>
 struct TernaryLevels {

@@ -5,7 +5,7 @@
 
 namespace terse {
 
-/// All values of magnitude `threshold` and above, the first `most_ratio` n of them at most; the others stay in
+/// All values of magnitude `threshold` and above, but no more than the `most_ratio` n largest; the others stay in
 /// the error. Absolute error below the threshold for each element that fits: no contraction, but a bounded error.
 /// Source: Strom, Interspeech 2015; Dutta et al., AAAI 2020.
 struct Above {
@@ -29,7 +29,7 @@ struct Above {
     visit("most_ratio", most_ratio);
   }
   index_t most(index_t n) const { return detail::share(most_ratio, n); }
-  static index_t floats(index_t) { return 0; }
+  index_t floats(index_t n) const { return select_scratch(n, most(n)); }
   static index_t words(index_t) { return 0; }
   static index_t index_bytes(index_t n, index_t k) { return detail::Positions::bytes(n, k); }
   static const char* fault(const std::byte* wire, index_t n, index_t k) {
@@ -37,9 +37,12 @@ struct Above {
   }
 
   template <Executor E>
-  index_t select(E executor, in<E> values, index_t, const EncodeContext&, detail::PickScratch<E>,
+  index_t select(E executor, in<E> values, index_t, const EncodeContext&, detail::PickScratch<E> scratch,
                  out<E, std::uint32_t> positions, std::byte* wire) const {
-    const index_t k = select_above(executor, values, threshold, positions.part(0, most(values.size())));
+    const index_t room = most(values.size());
+    const index_t k = select_above(executor, values, threshold, positions.part(0, room));
+    // Full: there may be more, and the lowest positions must not crowd out the others for ever.
+    if (k == room) select_top(executor, values, k, scratch.floats, positions.part(0, k));
     detail::Positions::write(positions.part(0, k), values.size(), wire);
     return k;
   }

@@ -23,8 +23,8 @@ struct Symmetric {
 
 TERSE_NUMERICS_BEGIN
 
-/// Evenly spaced levels over [-s, s]: t = round(x / s * D), clipped to the book; C(x) = t / D * s. D is 2^(b-1)
-/// in the asymmetric book, 2^(b-1) - 1 in the symmetric one. S is MaxAbs or TwoRootMeanSquares.
+/// Evenly spaced levels over [-s, s]: t = round(x / s * D), clipped to the book; C(x) = t / D * s. D is
+/// 2^(b-1) in the asymmetric book, 2^(b-1) - 1 in the symmetric one. S is MaxAbs or TwoRootMeanSquares.
 /// Wire: code t + D; the symmetric book's last code, which is not sent, reads as s.
 /// Source: Wang et al., "Fine-tuning language models over slow networks using activation compression with
 /// guarantees", NeurIPS 2022 (asymmetric, nearest, both scales).
@@ -50,20 +50,22 @@ struct UniformLevels {
   static constexpr double step = (clips ? 2.0 : 1.0) / divisor;
   /// Nearest levels with a zero have |e| <= |x|; `delta` needs a step that not all elements can hide in.
   static constexpr bool contractive = !stochastic && represents_zero && (!clips || step < 2);
-  /// Stochastic ones have |e| <= max(step, 1 - what clipping leaves) max |y|, which is below max |y|.
+  /// Stochastic ones have max |e| <= q max |y|, q < 1: q = step or, clipped at T root mean squares of n
+  /// elements, max(step, 1 - T / sqrt(n)).
   static constexpr bool tracks = contractive || (stochastic && represents_zero && step < 1);
 
   /// Let h = step / 2. Unclipped elements have e^2 <= min(x^2, h^2).
   static constexpr double delta(index_t n) requires contractive {
     const double elements = n > 1 ? static_cast<double>(n) : 1, h = step / 2;
     if constexpr (clips) {
-      // Elements beyond T lose 2 |x| T - T^2 of x^2, a share that is least for the largest x, sqrt(n).
-      const double T = step * highest, root = detail::square_root(elements), x = root > T ? root : T;
-      return (1 - h * h) * (2 * x * T - T * T) / (x * x);
+      // Beyond the book's end T, x^2 - e^2 = 2 |x| T - T^2, a share of x^2 that is least for the largest
+      // |x|, sqrt(n) root mean squares.
+      const double end = step * highest, root = detail::square_root(elements), x = root > end ? root : end;
+      return (1 - h * h) * (2 * x * end - end * end) / (x * x);
     } else {
       // The worst is one element s, with e = 0 or, at the asymmetric book's upper end, a step; all others h.
-      const double end = highest == divisor ? 0 : step;
-      return (1 - end * end) / (1 + (elements - 1) * h * h);
+      const double lost = highest == divisor ? 0 : step;
+      return (1 - lost * lost) / (1 + (elements - 1) * h * h);
     }
   }
 

@@ -37,5 +37,16 @@
 #define TERSE_LANES _Pragma("GCC ivdep")
 #endif
 
+/// Unrolls the next short loop of constant length, which else hides the loop around it from g++'s vectorizer at -O2.
+#if defined(__clang__)
+#define TERSE_UNROLL _Pragma("unroll")
+#else
+#define TERSE_UNROLL _Pragma("GCC unroll 8")
+#endif
+
 /// For the inside of verbs: a functor's arithmetic belongs into the verb's loop at every optimization level.
 #define TERSE_INLINE inline __attribute__((always_inline))
+
+/// Inlines whatever the next function calls, users' functors included: a call in the loop over lanes would keep it
+/// from becoming vector instructions.
+#define TERSE_FLATTEN __attribute__((flatten))

@@ -52,6 +52,12 @@ class Draw {
     return philox4x32(
         {static_cast<std::uint32_t>(block), static_cast<std::uint32_t>(block >> 32), low_, high_}, key_);
   }
+  /// The key and the upper half of the counter, for code that makes many blocks at once.
+  struct Stream {
+    std::array<std::uint32_t, 2> key;
+    std::uint32_t low, high;
+  };
+  constexpr Stream stream() const { return {key_, low_, high_}; }
   /// 64 random bits for `index`.
   TERSE_HD constexpr std::uint64_t bits(std::uint64_t index) const {
     const std::array<std::uint32_t, 4> words = block(index / 2);

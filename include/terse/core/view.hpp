@@ -10,6 +10,10 @@
 #include <type_traits>
 #include <utility>
 
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
+
 #include "terse/core/config.hpp"
 #include "terse/core/layout.hpp"
 
@@ -83,13 +87,18 @@ template <class T>
 class buffer<T, memory::host> {
   static_assert(std::is_trivially_copyable_v<T>);
   // One cache line, the widest vector register, and the first element of every aligned block of lanes.
-  static constexpr std::align_val_t alignment_bytes{64};
+  static constexpr std::size_t line = 64;
+  static constexpr std::size_t huge_page = std::size_t{2} << 20;
 
  public:
   buffer() = default;
   explicit buffer(index_t size) : size_(size) {
     if (size == 0) return;
-    data_ = static_cast<T*>(::operator new(static_cast<std::size_t>(size) * sizeof(T), alignment_bytes));
+    data_ = static_cast<T*>(::operator new(bytes(), place()));
+#ifdef __linux__
+    // Passes over several arrays at once are bound by address translation otherwise. A wish: failing is harmless.
+    if (bytes() >= huge_page) madvise(data_, bytes() / huge_page * huge_page, MADV_HUGEPAGE);
+#endif
     std::uninitialized_value_construct_n(data_, size);
   }
   buffer(buffer&& other) noexcept
@@ -99,7 +108,7 @@ class buffer<T, memory::host> {
     std::swap(size_, other.size_);
     return *this;
   }
-  ~buffer() { ::operator delete(data_, alignment_bytes); }
+  ~buffer() { ::operator delete(data_, place()); }
 
   index_t size() const { return size_; }
   T* data() { return data_; }
@@ -112,6 +121,9 @@ class buffer<T, memory::host> {
   view<const T> all() const { return {data_, size_}; }
 
  private:
+  std::size_t bytes() const { return static_cast<std::size_t>(size_) * sizeof(T); }
+  std::align_val_t place() const { return std::align_val_t{bytes() >= huge_page ? huge_page : line}; }
+
   T* data_ = nullptr;
   index_t size_ = 0;
 };

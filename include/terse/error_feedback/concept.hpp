@@ -16,7 +16,7 @@ namespace terse {
 ///
 /// `corrects` says whether errors come back later, which a biased compressor needs to converge. Optional:
 /// `accumulates` (what was not sent adds up, so that the compressor must track), `needs_contraction`,
-/// `single_stage` (nothing may compress the mean again), `blockwise` (y lives within a block only).
+/// `single_stage` (nothing may compress the mean again), `block` (y lives within blocks of so many elements).
 template <class F>
 concept ErrorFeedback = std::copyable<F> && requires {
   { F::corrects } -> std::convertible_to<bool>;
@@ -34,10 +34,11 @@ constexpr bool needs_contraction() {
   if constexpr (requires { F::needs_contraction; }) return F::needs_contraction;
   return false;
 }
+/// Elements that a feedback holds between measuring and coding; 0: the whole message.
 template <class F>
-constexpr bool is_blockwise() {
-  if constexpr (requires { F::blockwise; }) return F::blockwise;
-  return false;
+constexpr index_t held_by() {
+  if constexpr (requires { F::block; }) return F::block;
+  return 0;
 }
 /// Elements that a compressor holds between measuring and coding; 0: up to the whole message.
 template <class C>
@@ -67,9 +68,10 @@ constexpr bool check_feedback() {
       "NeurIPS 2021) "
       "or, at a rate below 1, an unbiased one (DIANA)");
   static_assert(
-      !detail::is_blockwise<F>() || detail::block_of<C>() > 0,
+      detail::held_by<F>() == 0 ||
+          (detail::block_of<C>() > 0 && detail::block_of<C>() <= detail::held_by<F>()),
       "terse: an error stored in fewer bits holds the message for one block only; give the compressor "
-      "PerBlock<N>");
+      "PerBlock<N>, N at most the feedback's block");
   return true;
 }
 

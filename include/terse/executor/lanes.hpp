@@ -7,9 +7,9 @@
 #include <cstring>
 #include <type_traits>
 
-#include "terse/core/draw.hpp"
 #include "terse/executor/bits.hpp"
 #include "terse/executor/concept.hpp"
+#include "terse/executor/random.hpp"
 
 // How the host executor walks: blocks of 64 lanes, what comes in (packets), what goes out (sinks).
 
@@ -129,7 +129,7 @@ TERSE_INLINE void run_block(const Piece& piece, index_t first, int count, std::u
 
 /// Runs the elements [begin, end) of a piece, block by block; `begin` is a multiple of 64.
 template <class Incoming, class F, class Sink>
-TERSE_INLINE void sweep(const Piece& piece, index_t begin, index_t end, HostMask mask,
+TERSE_FLATTEN inline void sweep(const Piece& piece, index_t begin, index_t end, HostMask mask,
                         const Cursor<Incoming>& incoming, F f, Sink& sink) {
   enter(f, piece);
   for (index_t b = begin; b < end; b += lanes) {
@@ -178,6 +178,7 @@ struct Accumulate {
     if constexpr (Store) wire[i - piece.offset] = sample.value;
     float term[Statistic::width];
     Statistic::terms(sample.value, term);
+    TERSE_UNROLL
     for (int c = 0; c < Statistic::width; ++c)
       lane[c][l] = Statistic::join(lane[c][l], keep_if(keep, term[c], Statistic::initial));
     lane[Statistic::width][l] += sample.bad;
@@ -208,11 +209,10 @@ struct Codes {
   Codes(Scale scale_, std::byte* wire_, Draw draw_) : scale(scale_), wire(wire_), draw(draw_) {}
 
   void prepare(index_t first) {
-    if constexpr (Stochastic)
-      for (int eight = 0; eight < lanes / 8; ++eight) {
-        const std::array<std::uint32_t, 4> words = draw.block(static_cast<std::uint64_t>(first / 8 + eight));
-        std::memcpy(random + 8 * eight, words.data(), sizeof words);
-      }
+    if constexpr (Stochastic) {
+      random_lanes(draw, static_cast<std::uint64_t>(first / 8), random);
+      opaque(random);
+    }
   }
   template <class F>
   TERSE_INLINE void operator()(int l, F& f, const Piece& piece, index_t i, bool keep) {

@@ -2,9 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <bit>
-#include <cmath>
-#include <cstdint>
 #include <cstring>
 
 #include "terse/executor/host.hpp"
@@ -17,19 +14,18 @@
 //
 // Both read the matrix once for all vectors.
 
-/// Unrolls the next loop, of few iterations, at -O2 as well: what it indexes can then live in registers.
-#if defined(__clang__)
-#define TERSE_UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define TERSE_UNROLL _Pragma("GCC unroll 16")
-#endif
-
 namespace terse {
 
 /// Row after row, without gaps.
 struct MatrixShape {
   index_t rows = 0, columns = 0;
 };
+
+/// A segment that has elements, as a matrix: its first dimension by all others.
+inline MatrixShape matrix_shape(const Segment& segment) {
+  const index_t rows = segment.shape.empty() ? 1 : segment.shape.front();
+  return {rows, segment.count / rows};
+}
 
 /// Vectors of `count` elements, each at a multiple of 64 elements.
 template <class T>
@@ -113,6 +109,7 @@ TERSE_INLINE void dot_block(const float* row, index_t count, Columns<const float
   for (int g = 0; g < G; ++g) vector[g] = q[g] + begin;
   index_t c = 0;
   for (; c + Strip::width <= count; c += Strip::width) {
+    __builtin_prefetch(row + c + 512);  // the hardware's own stops at the end of a page
     const Strip x = Strip::load(row + c);
     TERSE_UNROLL
     for (int g = 0; g < G; ++g) total[g].add_product(x, Strip::load(vector[g] + c));
@@ -220,50 +217,6 @@ void multiply_transposed(executor::host, const float* m, Columns<const float> p,
   }
 }
 
-/// Multiplies a vector by the power of two that brings its largest magnitude into [2^exponent,
-/// 2^(exponent + 1)); exact but for what becomes denormal. 0 stays.
-inline void scale_to(executor::host, float* x, index_t count, int exponent) {
-  std::uint32_t largest = 0;
-  for (index_t i = 0; i < count; ++i)
-    largest = std::max(largest, std::bit_cast<std::uint32_t>(x[i]) & 0x7FFFFFFFU);
-  const int power = std::clamp(exponent - (static_cast<int>(largest >> 23) - 127), -126, 127);
-  const float factor = std::bit_cast<float>(static_cast<std::uint32_t>(power + 127) << 23);
-  TERSE_LANES
-  for (index_t i = 0; i < count; ++i) x[i] *= factor;
-}
-
-/// The part of a vector's length that must be left, once all before it are taken out of it, for it to count
-/// as independent of them: a few roundings.
-inline constexpr float least_remainder = 0x1p-20F;
-
-/// Modified Gram-Schmidt from the first vector to the last, each twice, so that also what nearly depends on
-/// those before it comes out orthogonal. A dependent vector, or 0, becomes 0, and lost[r] becomes 1.
-template <int R>
-void orthonormalize(executor::host ex, Columns<float> p, std::uint8_t* lost) {
-  for (int r = 0; r < R; ++r) {
-    float* x = p[r];
-    const Columns<const float> own{x, p.count};
-    scale_to(ex, x, p.count, 0);
-    float before, along, after;
-    detail::dot<1>(x, own, &before);
-    for (int pass = 0; pass < 2; ++pass)
-      for (int b = 0; b < r; ++b) {
-        const float* other = p[b];
-        detail::dot<1>(other, own, &along);
-        TERSE_LANES
-        for (index_t i = 0; i < p.count; ++i) x[i] -= along * other[i];
-      }
-    detail::dot<1>(x, own, &after);
-    const float norm = std::sqrt(after);
-    const bool kept = norm > least_remainder * std::sqrt(before);
-    lost[r] = kept ? 0 : 1;
-    TERSE_LANES
-    for (index_t i = 0; i < p.count; ++i) x[i] = kept ? x[i] / norm : 0.0F;
-  }
-}
-
 TERSE_NUMERICS_END
 
 }  // namespace terse
-
-#undef TERSE_UNROLL

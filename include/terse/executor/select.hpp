@@ -71,6 +71,14 @@ inline namespace portable {
 
 inline std::uint32_t magnitude_bits(float x) { return std::bit_cast<std::uint32_t>(x) & 0x7FFFFFFFU; }
 
+#if defined(__SSE2__) && !defined(__AVX2__)
+/// All bits of lane l where the magnitude of x[l] is above `below`'s.
+inline __m128i above(const float* x, __m128i below) {
+  const __m128i value = _mm_and_si128(_mm_castps_si128(_mm_loadu_ps(x)), _mm_set1_epi32(0x7FFFFFFF));
+  return _mm_cmpgt_epi32(value, below);
+}
+#endif
+
 /// Bit l of the result: the magnitude of x[l] is at least `least`, which is at most 2^31.
 inline std::uint64_t at_least(const float* x, std::uint32_t least) {
 #if defined(__AVX512BW__)
@@ -91,14 +99,11 @@ inline std::uint64_t at_least(const float* x, std::uint32_t least) {
   }
   return word;
 #elif defined(__SSE2__)
-  const __m128i all = _mm_set1_epi32(0x7FFFFFFF), below = _mm_set1_epi32(static_cast<int>(least - 1));
-  const auto four = [&](int l) {
-    return _mm_cmpgt_epi32(_mm_and_si128(_mm_castps_si128(_mm_loadu_ps(x + l)), all), below);
-  };
+  const __m128i below = _mm_set1_epi32(static_cast<int>(least - 1));
   std::uint64_t word = 0;
   for (int l = 0; l < lanes; l += 16) {
-    const __m128i low = _mm_packs_epi32(four(l), four(l + 4));
-    const __m128i high = _mm_packs_epi32(four(l + 8), four(l + 12));
+    const __m128i low = _mm_packs_epi32(above(x + l, below), above(x + l + 4, below));
+    const __m128i high = _mm_packs_epi32(above(x + l + 8, below), above(x + l + 12, below));
     const int mask = _mm_movemask_epi8(_mm_packs_epi16(low, high));
     word |= static_cast<std::uint64_t>(static_cast<std::uint32_t>(mask)) << l;
   }
@@ -237,7 +242,8 @@ constexpr index_t select_scratch(index_t count, index_t k) {
 /// are finite. `scratch` holds select_scratch(values.size(), k) floats.
 /// One pass over the values and a few over some 1.2 k candidates, where a sample of one element in 64 tells
 /// enough about the rest. In spans below 16384 elements, for k beyond a quarter, and where the sample
-/// misleads (many equal magnitudes, large elements in few places): four passes, five or six with the attempt.
+/// misleads (large elements in few places): four passes, five or six with the attempt. Three where the k-th
+/// magnitude is one that a great many elements have.
 inline void select_top(executor::host, in<executor::host> values, index_t k,
                        out<executor::host, float> scratch, out<executor::host, std::uint32_t> positions) {
   if (k == 0) return;
@@ -273,13 +279,13 @@ inline void select_top(executor::host, in<executor::host> values, index_t k,
 }
 
 /// Writes to `positions` the positions in `values` of the elements whose magnitude is at least `threshold`,
-/// ascending, the first positions.size() of them at most; returns how many. All values are finite. One pass
-/// at most.
+/// ascending, the first positions.size() of them at most; returns how many. All values are finite,
+/// `threshold` is not NaN. One pass at most.
 inline index_t select_above(executor::host, in<executor::host> values, float threshold,
                             out<executor::host, std::uint32_t> positions) {
   if (positions.empty()) return 0;
-  // Every magnitude reaches a threshold below 0; NaN's bits are above all of them.
-  detail::Note note{threshold <= 0 ? 0 : detail::magnitude_bits(threshold), positions.size(),
+  // Every magnitude reaches a threshold below 0.
+  detail::Note note{std::signbit(threshold) ? 0 : detail::magnitude_bits(threshold), positions.size(),
                     positions.data()};
   detail::walk(values.data(), values.size(), note);
   return note.found;

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "terse/topology/low_rank_round.hpp"
+
+namespace terse {
+
+/// PowerSGD's compressor: each matrix M_i = message_i + error_i, rows x columns, becomes two factors of R
+/// columns by one step of a power iteration that starts from the last round's Q:
+///
+///     P   = mean_i M_i Q                  rows x R
+///     P   = orthonormalize(P)             modified Gram-Schmidt, the same on every rank
+///     Q_i = M_i^T P                       columns x R
+///     e_i = M_i - P Q_i^T                 against the rank's own reconstruction
+///     Q   = mean_i Q_i                    mean: P Q^T = P P^T mean_i M_i
+///
+/// A segment of shape {a, b, c, ...} is a matrix of a rows and b c ... columns. Scalars, vectors and matrices
+/// that the factors would hardly make smaller travel dense, with the first mean. A column of P that is 0 or
+/// depends on those before it becomes 0, and Q keeps its old column there, so that a round of zeros does not
+/// end all rounds.
+///
+/// Wire: R rows and R columns floats for a matrix, each through an exact mean: two more phases than a
+/// quantizer. Passes over n: message + error, M Q, M^T P, error, mean. State: Q, R columns floats for a matrix,
+/// beside the error feedback's. Memory that does not last: both factors and the dense part once more, and
+/// their packets.
+///
+/// Source: Vogels, Karimireddy and Jaggi, "PowerSGD: Practical Low-Rank Gradient Compression for Distributed
+/// Optimization", NeurIPS 2019 (arXiv 1905.13727), algorithms 1 and 2.
+template <int R>
+struct LowRank {
+  static_assert(R >= 1 && R <= 64, "terse: LowRank<R> takes 1 to 64 columns");
+
+  static constexpr bool lossless = false;
+  static constexpr bool unbiased = false;
+  /// P P^T projects: the error is never longer than M.
+  static constexpr bool contractive = true;
+  static constexpr bool measured = false;
+
+  /// A matrix is compressed if that makes it smaller by more than this factor.
+  float min_compression = 2;
+  /// Of the first round's Q, the same on all ranks.
+  std::uint32_t seed = 0;
+
+  void check() const {
+    if (!(min_compression > 0))
+      throw usage_error("LowRank's min_compression must be positive, not " + std::to_string(min_compression));
+  }
+  template <class Visit>
+  void settings(Visit&& visit) const {
+    visit("min_compression", static_cast<double>(min_compression));
+    visit("low_rank_seed", static_cast<double>(seed));
+  }
+
+  /// Whether a segment is compressed; `Segment::compress` may exclude it, too.
+  bool takes(const Segment& segment) const {
+    if (segment.shape.size() < 2 || segment.count == 0) return false;
+    const MatrixShape shape = matrix_shape(segment);
+    return static_cast<double>(shape.rows + shape.columns) * R * static_cast<double>(min_compression) <
+           static_cast<double>(segment.count);
+  }
+
+  /// Nothing travels in packets of the outer plan: factors have packets of their own.
+  index_t wire_bytes(const Range&) const { return 0; }
+  template <Executor E>
+  struct Workspace {
+    Workspace(const LowRank&, const Range&) {}
+  };
+
+  template <class F, class P, class T, class E>
+  using Round = LowRankRound<R, P, T, E>;
+};
+
+}  // namespace terse

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+
+#include "terse/compressor/cast.hpp"
+#include "terse/compressor/uniform.hpp"
+#include "terse/error_feedback/residual.hpp"
+
+namespace terse {
+
+TERSE_NUMERICS_BEGIN
+
+/// Residual with an error of 8 or 16 bits an element instead of 32:
+///
+///     y = message + decay (rate' / rate) e        e' = round_Q(fl(y - C(y)))
+///
+/// Q is a quantizer that rounds to nearest, with a scale for each 64 elements where it has scales. What rounding
+/// loses is lost. Messages live in a block of `Block` floats, so the compressor's granularity must be PerBlock<N>
+/// with N <= Block. State: n codes and n / 64 scales. Source: Xie et al., "LoCo", 2024, for the int8 error.
+template <class Q, index_t Block = 4096>
+struct StoredResidual {
+  static_assert(Q::bits == 8 || Q::bits == 16, "terse: an error is stored in 8 or 16 bits");
+  static_assert(!Q::stochastic, "terse: an error is stored by rounding to nearest");
+  static_assert(Block >= alignment && (Block & (Block - 1)) == 0,
+                "terse: Block is a power of two, at least 64");
+  using Code = detail::CodeElement<Q::bits>;
+  using Statistic = typename Q::Statistic;
+  using Scale = typename Statistic::Scale;
+
+  static constexpr bool corrects = true;
+  static constexpr bool accumulates = true;
+  static constexpr index_t block = Block;
+
+  float decay = 1;            ///< in (0, 1]
+  bool follows_rate = false;  ///< see Residual
+
+  void check() const { Residual{decay, follows_rate}.check(); }
+  template <class Visit>
+  void settings(Visit&& visit) const {
+    Residual{decay, follows_rate}.settings(visit);
+  }
+
+  struct View : Residual::View {
+    float* messages = nullptr;  // `Block` floats: arena index i lives at i % Block
+    Code* codes = nullptr;      // from arena index `origin` on
+    Scale* scales = nullptr;    // one for each 64 codes
+    index_t origin = 0;
+    Scale scale{};
+
+    TERSE_HD void enter_block(index_t first) {
+      this->y = messages + first % Block;
+      this->begin = first;
+      scale = scales[(first - origin) / alignment];
+    }
+    TERSE_HD float compensate(index_t i, float message) const {
+      return keep_if(!this->hold, message) + this->weight * Q::value(codes[i - origin], scale);
+    }
+    /// The block's errors stand where its messages were: rounds them into storage.
+    TERSE_HD void leave_block(index_t first, int count) {
+      if (this->hold) return;
+      float totals[Statistic::width][alignment];
+      for (int l = 0; l < alignment; ++l) {
+        float term[Statistic::width];
+        Statistic::terms(this->y[l], term);
+        for (int c = 0; c < Statistic::width; ++c) totals[c][l] = l < count ? term[c] : Statistic::initial;
+      }
+      for (int half = alignment / 2; half > 0; half /= 2)
+        for (int c = 0; c < Statistic::width; ++c)
+          for (int l = 0; l < half; ++l) totals[c][l] = Statistic::join(totals[c][l], totals[c][l + half]);
+      float total[Statistic::width];
+      for (int c = 0; c < Statistic::width; ++c) total[c] = totals[c][0];
+      scale = Statistic::finish(total, count);
+      scales[(first - origin) / alignment] = scale;
+      Code* const to = codes + (first - origin);
+      if (count == alignment)
+        for (int l = 0; l < alignment; ++l) to[l] = static_cast<Code>(Q::code(this->y[l], scale, 0));
+      else
+        for (int l = 0; l < count; ++l) to[l] = static_cast<Code>(Q::code(this->y[l], scale, 0));
+    }
+  };
+
+  template <Executor E>
+  struct State {
+    buffer<float, typename E::memory> messages;
+    buffer<Code, typename E::memory> codes;
+    buffer<Scale, typename E::memory> scales;
+    index_t begin = 0;
+    detail::Carry carry;
+
+    State(const StoredResidual& policy, index_t begin_, index_t end)
+        : messages(end > begin_ ? Block : 0),
+          codes(end - begin_),
+          scales((end - begin_) / alignment),
+          begin(begin_),
+          carry(policy.decay, policy.follows_rate) {
+      // A code of 0 need not stand for 0.
+      for (Code& code : codes.all()) code = static_cast<Code>(Q::code(0.0F, Scale{}, 0));
+    }
+    void start(float rate) { carry.start(rate); }
+    View view() {
+      View view;
+      view.weight = carry.weight();
+      view.hold = carry.hold();
+      view.messages = messages.data();
+      view.codes = codes.data();
+      view.scales = scales.data();
+      view.origin = begin;
+      return view;
+    }
+    template <class Visit>
+    void walk(Visit&& visit) {
+      visit("error", codes.all(), begin);
+      if constexpr (!std::is_empty_v<Scale>) visit("error_scales", scales.all(), begin / alignment);
+      carry.walk(visit);
+    }
+  };
+};
+
+TERSE_NUMERICS_END
+
+/// The error in bf16: 2 bytes an element, 8 bits of precision.
+using Bf16Residual = StoredResidual<CastTo<bf16, Unscaled>>;
+
+/// The error in 8-bit integers with a scale for each 64: 1.06 bytes an element.
+using Int8Residual = StoredResidual<UniformLevels<8, Nearest, Symmetric, MaxAbs>>;
+
+}  // namespace terse

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "terse/exchange.hpp"
+#include "terse/executor/factors.hpp"
+
+namespace terse {
+
+namespace detail {
+
+TERSE_NUMERICS_BEGIN
+
+/// Puts a message in another place.
+template <class F>
+struct PutThere {
+  const Moved* places;
+  index_t count;
+  float* arena;
+  F message;
+  index_t shift = 0;
+
+  TERSE_HD void enter(const Piece& piece) {
+    const Moved& place = find(places, count, piece.offset);
+    shift = place.there - place.offset;
+    terse::enter(message, piece);
+  }
+  TERSE_HD void operator()(const Piece& piece, index_t i) const { arena[i + shift] = message(piece, i); }
+};
+
+/// Hands on what stands in another place.
+template <class F>
+struct TakeThere {
+  const Moved* places;
+  index_t count;
+  const float* arena;
+  F consume;
+  index_t shift = 0;
+
+  TERSE_HD void enter(const Piece& piece) {
+    const Moved& place = find(places, count, piece.offset);
+    shift = place.there - place.offset;
+    terse::enter(consume, piece);
+  }
+  TERSE_HD void operator()(const Piece& piece, index_t i) const { consume(piece, i, arena[i + shift]); }
+};
+
+/// An arena as a message.
+struct ReadArena {
+  const float* arena;
+  TERSE_HD float operator()(const Piece&, index_t i) const { return arena[i]; }
+  TERSE_HD Sample operator()(const Piece& piece, index_t i, bool) const { return {(*this)(piece, i), 0}; }
+};
+
+/// A mean into an arena; segments that are `lost` stay as they are.
+struct WriteArena {
+  float* arena;
+  const std::uint8_t* lost = nullptr;
+  bool keep = true;
+
+  TERSE_HD void enter(const Piece& piece) { keep = lost == nullptr || lost[piece.segment] == 0; }
+  TERSE_HD void operator()(const Piece&, index_t i, float mean) const {
+    arena[i] = keep_if(keep, mean, arena[i]);
+  }
+};
+
+TERSE_NUMERICS_END
+
+/// The exact mean of an arena of its own, within a round: its packets carry the outer round's flags and
+/// agree on its hyper-parameters.
+template <class P, Transport T, Executor E>
+class InnerMean {
+  using Inner = Station<Dense, None, T, E>;
+  using Round = typename DenseTopologyOf<P>::type::template Round<Dense, None, T, E>;
+
+ public:
+  template <class Home>
+  InnerMean(Home& home, const Layout& layout)
+      : station_(home.executor, home.channel.split(0, home.rank), Dense{}, None{}, layout, layout.range(),
+                 false),
+        round_(station_) {}
+
+  template <class Home>
+  void start(const Home& home, std::uint64_t which, const float* arena) {
+    station_.open(home.step, 0, mix_hash(home.check, which), home.rate, {});
+    station_.flags = home.flags;
+    const ReadArena read{arena};
+    round_.start(station_, Message{read, read});
+  }
+  template <class Home>
+  bool advance(Home& home, const float* arena, bool block) {
+    const ReadArena read{arena};
+    if (!round_.advance(station_, Message{read, read}, block)) return false;
+    home.flags = station_.flags;
+    return true;
+  }
+  void take(const WriteArena& write) { round_.consume(station_, Message{write, write}); }
+
+ private:
+  Inner station_;
+  Round round_;
+};
+
+}  // namespace detail
+
+}  // namespace terse

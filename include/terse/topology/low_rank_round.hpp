@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "terse/executor/factors.hpp"
+#include "terse/topology/inner_mean.hpp"
+
+namespace terse {
+
+TERSE_NUMERICS_BEGIN
+
+namespace detail {
+
+/// e = y - what was sent.
+template <class View>
+struct KeepError {
+  View feedback;
+  TERSE_HD void operator()(const Piece&, index_t i, bool keep, float sent) const {
+    feedback.commit(i, keep, feedback.load(i), sent);
+  }
+};
+
+/// What can't be sent counts as 0 here, too, and in the error.
+struct Sanitize {
+  float* arena;
+  TERSE_HD Sample operator()(const Piece&, index_t i, bool) const {
+    const Sample sample = sanitized(arena[i]);
+    arena[i] = sample.value;
+    return sample;
+  }
+};
+
+}  // namespace detail
+
+TERSE_NUMERICS_END
+
+/// The round of LowRank<R>, see there. With P any exact topology the factors' means are those that
+/// full-precision stages use: by ScatterGather, or Alone.
+template <int R, Topology P, Transport T, Executor E>
+class LowRankRound {
+  static_assert(P::exact, "terse: LowRank needs an exact topology: all ranks go on with the same factors");
+
+ public:
+  template <class Home>
+  explicit LowRankRound(Home& home)
+      : factors_(home),
+        left_(factors_.left.size()),
+        right_(factors_.right.size() + detail::Strip::width),  // see Product
+        own_right_(factors_.right.size() + detail::Strip::width),
+        scratch_(factors_.scratch()),
+        total_(1),
+        lost_(static_cast<index_t>(factors_.right.segments().size())),
+        left_mean_(home, factors_.left),
+        right_mean_(home, factors_.right),
+        executor_(home.executor),
+        draw_(Draw::shared(home.codec.compressor().seed, 0, Purpose::initialization)) {
+    for (const Segment& column : factors_.right.segments()) draw(column);
+  }
+
+  template <class Home, class M>
+  void start(Home& home, const M& message) {
+    home.codec.materialize(home.plan.whole.compressed, home.mask, message);
+    if (home.codec.take_bad()) home.flag_own();
+    for (const detail::Factored& matrix : factors_.matrices) {
+      multiply<R>(home.executor, home.codec.feedback().at(matrix.offset), as_const(right(matrix)),
+                  left(matrix));
+    }
+    for_each(home.executor, home.plan.whole.dense,
+             detail::PutThere<decltype(message.dense)>{factors_.moved.data(), factors_.moved_count(),
+                                                       left_.data(), message.dense});
+    left_mean_.start(home, 1, left_.data());
+    have_left_ = false;
+  }
+
+  template <class Home, class M>
+  bool advance(Home& home, const M&, bool block) {
+    if (have_left_) return right_mean_.advance(home, own_right_.data(), block);
+    if (!left_mean_.advance(home, left_.data(), block)) return false;
+    left_mean_.take({left_.data()});
+    if (factors_.matrices.empty()) return true;
+    have_left_ = true;
+    std::uint8_t* lost = lost_.data();
+    for (const detail::Factored& matrix : factors_.matrices) {
+      orthonormalize<R>(home.executor, left(matrix), lost);
+      lost += R;
+      multiply_transposed<R>(home.executor, home.codec.feedback().at(matrix.offset), as_const(left(matrix)),
+                             {own_right_.data() + matrix.right, matrix.shape.columns});
+    }
+    std::uint32_t bad = 0;
+    reduce<MaxAbs>(home.executor, factors_.right_range, Units{0, true}, {}, NoPackets{},
+                   detail::Sanitize{own_right_.data()}, scratch_.all(), total_.all(), bad);
+    if (bad != 0) home.flag_own();
+    right_mean_.start(home, 2, own_right_.data());
+    // While that is under way: the error against this rank's own reconstruction.
+    if constexpr (decltype(home.feedback)::corrects)
+      for_each_entry(home, own_right_.data(),
+                     detail::KeepError<decltype(home.codec.feedback())>{home.codec.feedback()});
+    return false;
+  }
+
+  template <class Home, class Consumer>
+  void consume(Home& home, const Consumer& consumer) {
+    using View = decltype(home.codec.feedback());
+    using Consume = decltype(consumer.compressed);
+    if (have_left_) {
+      right_mean_.take({right_.data(), lost_.data()});
+      if constexpr (requires(View view) { view.receive(index_t{}, true, 0.0F); })
+        for_each_entry(home, right_.data(),
+                       detail::Deliver<Consume, View>{consumer.compressed, 1, home.codec.feedback()});
+      else
+        for_each_entry(home, right_.data(),
+                       detail::Deliver<Consume, detail::AsItIs>{consumer.compressed, 1, {}});
+      for (const Segment& column : factors_.right.segments()) normalize(column);
+    }
+    for_each(home.executor, home.plan.whole.dense,
+             detail::TakeThere<decltype(consumer.dense)>{factors_.moved.data(), factors_.moved_count(),
+                                                         left_.data(), consumer.dense});
+  }
+
+  /// Squared norm of the dense part of the mean, the same on all ranks.
+  double notes() {
+    std::uint32_t bad = 0;
+    reduce<SumOfSquares>(executor_, factors_.dense, Units{0, true}, {}, NoPackets{},
+                         detail::ReadArena{left_.data()}, scratch_.all(), total_.all(), bad);
+    return static_cast<double>(total_[0]);
+  }
+
+  /// The right factors, column after column, each padded to 64 elements: what the next round starts from.
+  template <class Visit>
+  void walk(Visit&& visit) {
+    visit("low_rank_q", right_.all().part(0, factors_.right.size()), index_t{0});
+  }
+
+ private:
+  /// What stands where.
+  struct Factors {
+    std::vector<detail::Factored> matrices;
+    std::vector<detail::Moved> moved;  // dense pieces, which travel with the left factors
+    Layout left, right;                // a segment for each column
+    Range dense;                       // the dense pieces in `left`
+    Range right_range;
+
+    template <class Home>
+    explicit Factors(const Home& home) {
+      for (const Piece& piece : home.plan.whole.compressed.pieces()) {
+        const Segment& segment = home.layout.segments()[static_cast<std::size_t>(piece.segment)];
+        if (piece.count != segment.count)
+          throw usage_error("LowRank takes whole matrices; the range cuts segment '" + segment.name + "'");
+        const MatrixShape shape = matrix_shape(segment);
+        matrices.push_back({piece.offset, shape, left.size(), right.size()});
+        for (int r = 0; r < R; ++r) {
+          left.add({std::to_string(left.segments().size()), {shape.rows}});
+          right.add({std::to_string(right.segments().size()), {shape.columns}});
+        }
+      }
+      std::vector<Piece> pieces;
+      for (const Piece& piece : home.plan.whole.dense.pieces()) {
+        const auto number = static_cast<index_t>(left.segments().size());
+        moved.push_back({piece.offset, left.size()});
+        pieces.push_back({number, left.size(), piece.count});
+        left.add({std::to_string(number), {piece.count}});
+      }
+      dense = Range(std::move(pieces));
+      right_range = right.range();
+    }
+    index_t moved_count() const { return static_cast<index_t>(moved.size()); }
+    index_t scratch() const {
+      index_t longest = 0;
+      for (const Layout* layout : {&left, &right})
+        for (const Segment& segment : layout->segments()) longest = std::max(longest, segment.count);
+      return reduction_scratch<SumOfSquares>(longest);
+    }
+  };
+
+  static Columns<const float> as_const(Columns<float> columns) { return {columns.data, columns.count}; }
+  /// A right factor's column to start from: uniform in [-1, 1) by its place, then normalized.
+  void draw(const Segment& column) {
+    for (index_t i = column.offset; i < column.offset + column.count; ++i)
+      right_[i] = static_cast<float>(draw_.bits(static_cast<std::uint64_t>(i)) >> 40) * 0x1p-23F - 1;
+    normalize(column);
+  }
+  /// So small that a row times the column can't leave the range that the row is in. Its length is of no
+  /// consequence. A column that came out as 0 would stay 0, so it is drawn again.
+  void normalize(const Segment& column) {
+    const int small = -static_cast<int>(std::bit_width(static_cast<std::uint64_t>(column.count))) - 1;
+    if (!scale_to(executor_, right_.data() + column.offset, column.count, small)) draw(column);
+  }
+  Columns<float> left(const detail::Factored& matrix) {
+    return {left_.data() + matrix.left, matrix.shape.rows};
+  }
+  Columns<float> right(const detail::Factored& matrix) {
+    return {right_.data() + matrix.right, matrix.shape.columns};
+  }
+
+  /// f(piece, i, keep, element) over the matrices that the left factors and `right` make.
+  template <class Home, class F>
+  void for_each_entry(Home& home, const float* right, F f) {
+    for_each(home.executor, home.plan.whole.compressed, home.mask, NoPackets{},
+             detail::Product<R, F>{factors_.matrices.data(), static_cast<index_t>(factors_.matrices.size()),
+                                   left_.data(), right, f});
+  }
+
+  Factors factors_;
+  buffer<float, typename E::memory> left_, right_, own_right_, scratch_, total_;
+  buffer<std::uint8_t, typename E::memory> lost_;
+  detail::InnerMean<P, T, E> left_mean_, right_mean_;
+  E executor_;
+  Draw draw_;
+  bool have_left_ = false;
+};
+
+}  // namespace terse

@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <string>
+
+#include "terse/compressor/sign.hpp"
+#include "terse/compressor/top_k.hpp"
+#include "terse/compressor/uniform.hpp"
+#include "laws/support.hpp"
+
+// The laws themselves: wrong compressors, each wrong in one way, must be caught by the law that is about it, with an
+// example of a few elements.
+
+namespace {
+
+using namespace terse;  // NOLINT: a test of the library's names
+
+/// `broken` fails, and its example has at most `most` elements.
+template <class C, class F = laws::DefaultFeedback<C>>
+void fails(const std::string& law, int most, const C& compressor = {}) {
+  const laws::Report report = laws::check<C, F>(compressor, {.draws = 1000, .attempts = 200});
+  INFO(report.text());
+  CHECK_FALSE(report);
+  REQUIRE(report.broke(law));
+  for (const laws::Failure& failure : report.failures) {
+    if (failure.law != law) continue;
+    CHECK(std::stoi(failure.what.substr(4)) <= most);
+    MESSAGE(law << ": " << failure.what);
+  }
+}
+
+// ------------------------------------------------------------------------------------------------ quantizers
+
+/// The code says -s for a negative zero, and + for a positive one; half of the scale is lost on the way.
+struct Disagreeing : SignBit<MeanAbs> {
+  static std::uint32_t code(float value, float scale, std::uint32_t) {
+    return value < 0 ? 0U : scale > 1 ? 1U : 0U;
+  }
+};
+
+/// Rounds to nearest and says that it is unbiased.
+struct Nearby : UniformLevels<3, Nearest, Symmetric, MaxAbs> {
+  static constexpr bool unbiased = true, contractive = false, tracks = false;
+};
+
+/// A bias of a thirtieth of a step.
+struct Leaning : UniformLevels<4, Stochastic, Symmetric, MaxAbs> {
+  static std::uint32_t code(float value, float scale, std::uint32_t random) {
+    return UniformLevels::code(value, scale, random > 2000 ? random - 2000 : 0);
+  }
+};
+
+struct Overstated : SignBit<MeanAbs> {
+  static constexpr double delta(index_t n) { return 1.1 / static_cast<double>(n); }
+};
+
+struct Understated : UniformLevels<2, Stochastic, Symmetric, MaxAbs> {
+  static double omega(index_t n) { return 0.8 * UniformLevels::omega(n); }
+};
+
+/// Signs times the largest magnitude: no contraction.
+struct Expanding : SignBit<MaxAbs> {
+  static constexpr bool contractive = true, tracks = true;
+};
+
+/// A step too long to be made up for.
+struct Overshooting : UniformLevels<4, Nearest, Symmetric, MaxAbs> {
+  static constexpr bool contractive = false;
+  static float value(std::uint32_t code, float scale) { return 2.05F * UniformLevels::value(code, scale); }
+};
+
+/// 0 / 0 for zeros.
+struct Normalized : SumOfSquares {
+  static float finish(const float* total, index_t count) {
+    const auto n = static_cast<float>(count);
+    return count > 0 ? total[0] / std::sqrt(total[0] * n) : 0.0F;
+  }
+};
+struct DividingByZero : SignBit<RootMeanSquare> {
+  using Statistic = Normalized;
+};
+
+/// One of the four codes, which is never sent, is not a number.
+struct Gap : UniformLevels<2, Nearest, Symmetric, MaxAbs> {
+  static float value(std::uint32_t code, float scale) {
+    return code == 3 ? std::numeric_limits<float>::quiet_NaN() : UniformLevels::value(code, scale);
+  }
+};
+
+/// Three halves of the scale, which a peer may have made as large as it likes.
+struct Overflowing : SignBit<RootMeanSquare> {
+  static float value(std::uint32_t code, float scale) { return code != 0 ? 1.5F * scale : -1.5F * scale; }
+};
+
+struct NotZero : UniformLevels<2, Nearest, Symmetric, MaxAbs> {
+  static float value(std::uint32_t code, float scale) { return UniformLevels::value(code, scale) + 0x1p-40F; }
+};
+
+/// Another code every time.
+struct Moody : UniformLevels<4, Nearest, Symmetric, MaxAbs> {
+  static std::uint32_t code(float value, float scale, std::uint32_t) {
+    static std::uint32_t calls = 0;
+    return UniformLevels::code(value, scale, 0) ^ (++calls % 50 == 0 ? 1U : 0U);
+  }
+};
+
+/// Says that it takes random numbers, and doesn't.
+struct Pretending : UniformLevels<4, Nearest, Symmetric, MaxAbs> {
+  static constexpr bool stochastic = true;
+};
+
+template <class Q>
+using Made = Packed<Q, PerSegment>;
+
+TEST_CASE("wrong quantizers are caught") {
+  fails<Made<Nearby>>("unbiasedness", 2);
+  fails<Made<Leaning>>("unbiasedness", 16);
+  fails<Made<Overstated>>("contraction", 3);
+  fails<Made<Understated>>("variance", 4);
+  fails<Made<Expanding>>("contraction", 3);
+  fails<Made<Expanding>>("mean tracking", 5);
+  fails<Made<Overshooting>>("mean tracking", 2);
+  fails<Made<DividingByZero>>("round trip", 1);
+  fails<Made<Gap>>("arbitrary bytes", 4);
+  fails<Made<Overflowing>>("arbitrary bytes", 1);
+  fails<Made<NotZero>>("zero", 1);
+  fails<Made<Moody>>("determinism", 60);
+  fails<Made<Pretending>>("draws", 500);
+}
+
+// --------------------------------------------------------------------------------- error feedback and sections
+
+/// Keeps the error of a decoded value that receivers don't read.
+struct Forgetful : Residual {
+  struct View : Residual::View {
+    void commit(index_t i, bool keep, float y, float decoded) const {
+      Residual::View::commit(i, keep, y, decoded == 0 ? y : decoded * 1.0001F);
+    }
+  };
+  template <Executor E>
+  struct State : Residual::State<E> {
+    using Residual::State<E>::State;
+    View view() { return {Residual::State<E>::view()}; }
+  };
+};
+
+/// Keeps errors of masked elements.
+struct Unmasked : Residual {
+  struct View : Residual::View {
+    void commit(index_t i, bool, float y, float decoded) const { Residual::View::commit(i, true, y, decoded); }
+  };
+  template <Executor E>
+  struct State : Residual::State<E> {
+    using Residual::State<E>::State;
+    View view() { return {Residual::State<E>::view()}; }
+  };
+};
+
+TEST_CASE("wrong error feedback is caught") {
+  fails<Sign, Forgetful>("feedback law", 1);
+  fails<Sign, Unmasked>("feedback law", 2);
+}
+
+/// Signs, and what goes wrong around them: the base is right.
+struct Section : ScaledSign<MeanAbs, PerBlock<128>> {
+  using Base = ScaledSign<MeanAbs, PerBlock<128>>;
+  template <Executor E>
+  struct Workspace : Base::Workspace<E> {
+    template <class Self>
+    Workspace(const Self& self, const Range& range) : Base::Workspace<E>(self, range) {}
+  };
+};
+
+struct Beyond : Section {
+  template <class E, class W, class R, class Mask, class In, class M, class F>
+  index_t measure_and_encode(E executor, W& workspace, const R& range, Mask mask, In in, M message, F feedback,
+                             const EncodeContext& context, std::byte* section, std::uint32_t& bad) const {
+    const index_t bytes = Base::measure_and_encode(executor, workspace, range, mask, in, message, feedback,
+                                                   context, section, bad);
+    if (range.elements() > 100) section[bytes] ^= std::byte{1};
+    return bytes;
+  }
+};
+
+struct TooLong : Section {
+  index_t wire_bytes(const Range& range) const { return Base::wire_bytes(range) + 8; }
+  template <class E, class W, class R, class Mask, class In, class M, class F>
+  index_t measure_and_encode(E executor, W& workspace, const R& range, Mask mask, In in, M message, F feedback,
+                             const EncodeContext& context, std::byte* section, std::uint32_t& bad) const {
+    return Base::measure_and_encode(executor, workspace, range, mask, in, message, feedback, context, section,
+                                    bad) +
+           8;
+  }
+};
+
+/// Says too many bytes.
+struct Mistaken : Section {
+  index_t wire_bytes(const Range& range) const { return Base::wire_bytes(range) + 8; }
+};
+
+/// A block's scale takes the mask's elements in.
+struct Peeking : Section {
+  template <class E, class W, class R, class Mask, class In, class M, class F>
+  index_t measure_and_encode(E executor, W& workspace, const R& range, Mask, In in, M message, F feedback,
+                             const EncodeContext& context, std::byte* section, std::uint32_t& bad) const {
+    return Base::measure_and_encode(executor, workspace, range, Mask{}, in, message, feedback, context, section,
+                                    bad);
+  }
+};
+
+/// Takes positions in any order.
+struct Trusting : TopK<> {
+  static const char* fault(const Range&, const std::byte*, index_t) { return nullptr; }
+};
+
+/// Notes nothing.
+struct Silent : Section {
+  template <class E, class W, class R, class Mask, class In, class M, class F>
+  index_t measure_and_encode(E executor, W& workspace, const R& range, Mask mask, In in, M message, F feedback,
+                             const EncodeContext& context, std::byte* section, std::uint32_t&) const {
+    std::uint32_t ignored = 0;
+    return Base::measure_and_encode(executor, workspace, range, mask, in, message, feedback, context, section,
+                                    ignored);
+  }
+};
+
+TEST_CASE("wrong sections are caught") {
+  fails<Beyond>("wire bounds", 101);
+  fails<TooLong>("determined bytes", 0);
+  fails<Mistaken>("wire size", 0);
+  fails<Peeking>("feedback law", 2);
+  fails<Silent>("not finite", 1);
+}
+
+TEST_CASE("a report is for people") {
+  const laws::Report report = laws::check<Made<Nearby>>({}, {.draws = 200});
+  CHECK_FALSE(report);
+  CHECK(report.compressor.find("Nearby") != std::string::npos);
+  CHECK(report.text().find("BROKEN  unbiasedness") != std::string::npos);
+  CHECK(report.text().find("holds   wire size") != std::string::npos);
+  CHECK(report.text().find("n = 2") != std::string::npos);
+  const std::string first = laws::check<Made<Nearby>>({}, {.draws = 200}).text();
+  CHECK(first == report.text());
+}
+
+}  // namespace
