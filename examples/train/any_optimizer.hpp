@@ -71,6 +71,23 @@ template <class T>
 std::unique_ptr<AnyOptimizer> make_dense_optimizer(Optimizer kind, const Options& options, T& transport,
                                                    const terse::Layout& layout);
 
+/// ErrorFeedbackSgd with momentum on the mean or on each rank, or SignSgd; in sign_optimizers.cpp.
+template <class T>
+std::unique_ptr<AnyOptimizer> make_sign_optimizer(Optimizer kind, const Options& options, T& transport,
+                                                  const terse::Layout& layout);
+
+/// DeepGradientCompression, whose ratio falls in the first `warmup` steps, or Ef21Sgd; in
+/// sparse_optimizers.cpp.
+template <class T>
+std::unique_ptr<AnyOptimizer> make_sparse_optimizer(Optimizer kind, const Options& options,
+                                                    std::uint64_t warmup, T& transport,
+                                                    const terse::Layout& layout);
+
+/// PowerSgd or QuantizedSgd; in other_optimizers.cpp.
+template <class T>
+std::unique_ptr<AnyOptimizer> make_other_optimizer(Optimizer kind, const Options& options, T& transport,
+                                                   const terse::Layout& layout);
+
 /// OneBitAdam over topology G, frozen after step `freeze`; in one_bit_adam_*.cpp, a unit for each topology,
 /// since each holds six optimizers for each transport.
 template <class G, class T>

@@ -29,9 +29,17 @@ struct Word {
 };
 
 // The words of each choice, once, for parsing, for --help and for reports.
-constexpr std::array optimizer_words{Word<Optimizer>{"adam", Optimizer::adam},
-                                     Word<Optimizer>{"one-bit-adam", Optimizer::one_bit_adam},
-                                     Word<Optimizer>{"momentum-sgd", Optimizer::momentum_sgd}};
+constexpr std::array optimizer_words{
+    Word<Optimizer>{"adam", Optimizer::adam},
+    Word<Optimizer>{"one-bit-adam", Optimizer::one_bit_adam},
+    Word<Optimizer>{"momentum-sgd", Optimizer::momentum_sgd},
+    Word<Optimizer>{"error-feedback-sgd", Optimizer::error_feedback_sgd},
+    Word<Optimizer>{"dist-error-feedback-sgd", Optimizer::dist_error_feedback_sgd},
+    Word<Optimizer>{"sign-sgd", Optimizer::sign_sgd},
+    Word<Optimizer>{"deep-gradient-compression", Optimizer::deep_gradient_compression},
+    Word<Optimizer>{"power-sgd", Optimizer::power_sgd},
+    Word<Optimizer>{"quantized-sgd", Optimizer::quantized_sgd},
+    Word<Optimizer>{"ef21-sgd", Optimizer::ef21_sgd}};
 constexpr std::array transport_words{Word<Transport>{"threads", Transport::threads},
                                      Word<Transport>{"mpi", Transport::mpi}};
 constexpr std::array topology_words{Word<Topology>{"scatter-gather", Topology::scatter_gather},
@@ -164,7 +172,7 @@ void add_options(CLI::App& app, Options& o) {
   const auto in_group = [&group](CLI::Option* option) { option->group(group); };
   in_group(app.add_option_function<std::string>(
                   "--optimizers", [&o](const std::string& given) { o.optimizers = optimizers_of(given); },
-                  "some of " + all_words(optimizer_words, ", "))
+                  "some of those below, separated by commas")
                ->type_name("LIST")
                ->default_str("adam,one-bit-adam"));
   in_group(
@@ -200,10 +208,13 @@ void add_options(CLI::App& app, Options& o) {
                                     "a whole number from 1 to 100000", "64", "pictures per rank and step")
                ->type_name("N"));
   in_group(add_number<double>(app, "--learning-rate", o.learning_rate, positive, "a number above 0", "0.001",
-                              "highest rate, for adam and one-bit-adam")
+                              "highest rate of adam and one-bit-adam")
                ->type_name("RATE"));
   in_group(add_number<double>(app, "--sgd-learning-rate", o.sgd_learning_rate, positive, "a number above 0",
-                              "0.05", "highest rate, for momentum-sgd")
+                              "0.05", "highest rate of all others, momentum 0.9")
+               ->type_name("RATE"));
+  in_group(add_number<double>(app, "--sign-learning-rate", o.sign_learning_rate, positive, "a number above 0",
+                              "0.001", "highest rate of sign-sgd, which moves every element by it")
                ->type_name("RATE"));
   in_group(add_number<double>(app, "--learning-rate-warmup", o.learning_rate_warmup, share,
                               "a share from 0 to 1", "0.05",
@@ -224,10 +235,19 @@ void add_options(CLI::App& app, Options& o) {
   in_group(add_choice(app, "--on-non-finite", non_finite_words, o.on_non_finite,
                       "what all ranks do when one has NaN or infinity in its gradient"));
 
-  group = "Compression (one-bit-adam)";
-  in_group(add_number<double>(app, "--warmup-fraction", o.warmup_fraction, share, "a share from 0 to 1",
-                              "0.15", "share of the steps that are dense, before the variance freezes")
+  group = "Compression";
+  in_group(
+      add_number<double>(app, "--warmup-fraction", o.warmup_fraction, share, "a share from 0 to 1", "0.15",
+                         "share of the steps before the variance freezes (one-bit-adam), or in which the "
+                         "ratio falls (deep-gradient-compression)")
+          ->type_name("SHARE"));
+  in_group(add_number<double>(
+               app, "--ratio", o.ratio, [](double value) { return value > 0 && value <= 1; },
+               "a share above 0, to 1", "0.01",
+               "share of each matrix that is sent (deep-gradient-compression, ef21-sgd)")
                ->type_name("SHARE"));
+
+  group = "Compression of one-bit-adam";
   in_group(
       add_choice(app, "--topology", topology_words, o.topology, "how the compressed momentum is averaged"));
   in_group(add_choice(app, "--scale", scale_words, o.scale, "magnitude that a sign stands for"));
@@ -259,9 +279,21 @@ void add_options(CLI::App& app, Options& o) {
       "print the version and exit"));
 
   app.footer(
+      "Optimizers, and what their compressed steps go over:\n"
+      "  adam                       dense; the reference of one-bit-adam and sign-sgd\n"
+      "  one-bit-adam               signs of Adam's momentum, error feedback; --topology\n"
+      "  momentum-sgd               dense; the reference of all below but sign-sgd\n"
+      "  error-feedback-sgd         signs, error feedback, momentum of the mean; scatter-gather\n"
+      "  dist-error-feedback-sgd    the same with Nesterov momentum on each rank; scatter-gather\n"
+      "  sign-sgd                   majority vote of momenta, no error feedback; scatter-gather\n"
+      "  deep-gradient-compression  largest elements of momenta, error feedback; all-gather\n"
+      "  power-sgd                  two columns for each factor of a matrix, error feedback; scatter-gather\n"
+      "  quantized-sgd              4 bits, unbiased, no error feedback; scatter-gather\n"
+      "  ef21-sgd                   largest elements of differences; all-gather\n\n"
       "Examples:\n"
       "  train --plot loss.svg                         adam and one-bit-adam on 4 threads\n"
       "  train --optimizers one-bit-adam --model cnn --topology ring --granularity block\n"
+      "  train --optimizers momentum-sgd,power-sgd,deep-gradient-compression --ratio 0.005\n"
       "  mpirun -n 4 train --transport mpi --json runs.json\n"
       "  train --checkpoint state --checkpoint-every 500; train --checkpoint state --resume state\n\n"
       "Exit codes: 0 done, 1 training failed, 2 an option or a file can't be used.");
@@ -304,6 +336,30 @@ const char* name(Scale value) { return word_of(scale_words, value); }
 const char* name(Granularity value) { return word_of(granularity_words, value); }
 const char* name(NonFinite value) { return word_of(non_finite_words, value); }
 const char* name(Inputs value) { return word_of(inputs_words, value); }
+
+HighestRate rate_of(const Options& options, Optimizer optimizer) {
+  switch (optimizer) {
+    case Optimizer::adam:
+    case Optimizer::one_bit_adam:
+      return {"learning-rate", options.learning_rate};
+    case Optimizer::sign_sgd:
+      return {"sign-learning-rate", options.sign_learning_rate};
+    default:
+      return {"sgd-learning-rate", options.sgd_learning_rate};
+  }
+}
+
+Topology topology_of(const Options& options, Optimizer optimizer) {
+  switch (optimizer) {
+    case Optimizer::one_bit_adam:
+      return options.topology;
+    case Optimizer::deep_gradient_compression:
+    case Optimizer::ef21_sgd:
+      return Topology::all_gather;
+    default:
+      return Topology::scatter_gather;
+  }
+}
 
 std::optional<Options> parse_options(int argc, const char* const* argv, std::FILE* out) {
   Options options;

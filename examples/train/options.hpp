@@ -12,7 +12,18 @@
 
 namespace train {
 
-enum class Optimizer { adam, one_bit_adam, momentum_sgd };
+enum class Optimizer {
+  adam,
+  one_bit_adam,
+  momentum_sgd,
+  error_feedback_sgd,
+  dist_error_feedback_sgd,
+  sign_sgd,
+  deep_gradient_compression,
+  power_sgd,
+  quantized_sgd,
+  ef21_sgd
+};
 enum class Transport { threads, mpi };
 enum class Topology { scatter_gather, ring, all_gather };
 enum class Scale { rms, mean_abs };
@@ -43,14 +54,16 @@ struct Options {
   int epochs = 10;
   std::int64_t batch = 64;             ///< pictures per rank and step
   double learning_rate = 1e-3;         ///< of the Adam family
-  double sgd_learning_rate = 0.05;     ///< of momentum-sgd
+  double sgd_learning_rate = 0.05;     ///< of the SGD family
+  double sign_learning_rate = 1e-3;    ///< of sign-sgd
   double learning_rate_warmup = 0.05;  ///< share of all steps, 0 to 1
   double weight_decay = 0;
   std::optional<double> clip_norm;
   NonFinite on_non_finite = NonFinite::raise;
   std::uint64_t seed = 1;
 
-  double warmup_fraction = 0.15;  ///< share of all steps that are dense, 0 to 1
+  double warmup_fraction = 0.15;  ///< share of all steps that are dense, or in which a ratio falls, 0 to 1
+  double ratio = 0.01;            ///< share of a matrix that top-k keeps, above 0 to 1
   Topology topology = Topology::scatter_gather;
   Scale scale = Scale::rms;
   Granularity granularity = Granularity::segment;
@@ -62,6 +75,16 @@ struct Options {
   std::string resume;                 ///< directory, or empty
   bool quiet = false;
 };
+
+/// The highest learning rate of an optimizer, and the option that sets it, without its dashes.
+struct HighestRate {
+  const char* option;
+  double value;
+};
+HighestRate rate_of(const Options& options, Optimizer optimizer);
+
+/// What the optimizer's compressed steps go over; dense steps go over scatter-gather.
+Topology topology_of(const Options& options, Optimizer optimizer);
 
 /// Reads the command line. Writes the text of `--help` or `--version` to `out` and returns nothing where that
 /// was asked for: the program is then done, with exit code 0. Throws input_error with one clear line for

@@ -16,6 +16,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
@@ -125,9 +126,10 @@ std::vector<std::size_t> points_to_draw(std::size_t steps) {
 }
 
 std::string gnuplot_script(const std::vector<Run>& runs) {
-  // Okabe and Ito's colours, which the colour-blind tell apart too.
+  // Okabe and Ito's colours, which the colour-blind tell apart too; after them the same with gaps.
   constexpr std::array<const char*, 6> colours{"#0072B2", "#D55E00", "#009E73",
                                                "#CC79A7", "#E69F00", "#56B4E9"};
+  constexpr std::array<const char*, 3> gaps{"1", "(9,3)", "(3,3)"};
   const bool seeds_differ =
       std::any_of(runs.begin(), runs.end(), [&](const Run& run) { return run.seed != runs.front().seed; });
 
@@ -167,12 +169,14 @@ std::string gnuplot_script(const std::vector<Run>& runs) {
     const std::string title =
         seeds_differ ? fmt::format("{}, seed {}", run.optimizer, run.seed) : run.optimizer;
     const std::string style =
-        fmt::format("with lines lc rgb '{}' lw 2.4 title '{}'", colours[r % colours.size()], title);
+        fmt::format("with lines lc rgb '{}' lw {} dt {} title '{}'", colours[r % colours.size()],
+                    runs.size() > 3 ? 1.6 : 2.4, gaps[r / colours.size() % gaps.size()], title);
     by_step += fmt::format("{}$run{} using 1:2 {}", by_step.empty() ? "" : ", ", r, style);
     if (sends)
       by_bytes +=
           fmt::format("{}$run{} using ($3 > 0 ? $3 : NaN):2 {}", by_bytes.empty() ? "" : ", ", r, style);
-    if (run.warmup_steps > 0 && run.warmup_steps < run.steps) {
+    // A single dense step would be a line on the axis.
+    if (run.warmup_steps > 1 && run.warmup_steps < run.steps) {
       if (starts.insert(run.warmup_steps).second)
         lines_by_step += dashed_line(static_cast<double>(run.warmup_steps), static_cast<int>(r) + 1);
       const double sent = megabytes(static_cast<std::size_t>(run.warmup_steps) - 1);
@@ -228,6 +232,34 @@ std::string gnuplot_script(const std::vector<Run>& runs) {
   return script + "unset multiplot\n";
 }
 
+/// Names of optimizers by what they have in common.
+using Groups = std::map<std::string, std::vector<std::string>>;
+
+/// Runs of which nothing is to be said are in no group.
+template <class What>
+Groups groups_of(const std::vector<Run>& runs, const What& what) {
+  Groups groups;
+  for (const Run& run : runs)
+    if (const std::string said = what(run); !said.empty()) groups[said].push_back(run.optimizer);
+  return groups;
+}
+
+/// The names, separated by commas, in lines of at most `width` columns.
+std::string wrapped(const std::string& start, const std::vector<std::string>& names, std::size_t width) {
+  std::string text = start;
+  std::size_t line = start.size();
+  for (const std::string& name : names) {
+    const bool last = &name == &names.back();
+    if (line + name.size() > width) {
+      text += "\n" + std::string(start.size(), ' ');
+      line = start.size();
+    }
+    text += name + (last ? "\n" : ", ");
+    line += name.size() + 2;
+  }
+  return text;
+}
+
 }  // namespace
 
 std::int64_t smoothing_window(std::int64_t steps) { return std::max<std::int64_t>(1, steps / 50); }
@@ -235,25 +267,29 @@ std::int64_t smoothing_window(std::int64_t steps) { return std::max<std::int64_t
 std::string format_table(const std::vector<Run>& runs) {
   if (runs.empty()) return "";
   constexpr const char* row =
-      "{:<13} {:>8} {:>7}  {:>8} {:>8}  {:>7} {:>7}  {:>8} {:>6} {:>6} {:>7}  {:>9}\n";
-  std::string text;
+      "{:<{}} {:>8} {:>7}  {:>8} {:>8}  {:>7} {:>7}  {:>7} {:>6} {:>6} {:>7}  {:>9}\n";
+  std::size_t width = 13;
+  for (const Run& run : runs) width = std::max(width, run.optimizer.size());
   const Run& first = runs.front();
-  // Dense steps have but one topology; what was asked for shows in the run that compresses.
-  const auto compressed_run = std::find_if(
-      runs.begin(), runs.end(), [](const Run& run) { return run.bytes_sent_per_compressed_step > 0; });
-  const std::string& topology = compressed_run == runs.end() ? first.topology : compressed_run->topology;
-  text += fmt::format("{} rank{} ({}), {}, seed {}, {} steps", first.ranks, first.ranks == 1 ? "" : "s",
-                      first.transport, topology, first.seed, first.steps);
-  for (const Run& run : runs)
-    if (run.warmup_steps > 0 && run.warmup_steps < run.steps) {
-      text += fmt::format(", compressed after step {}", run.warmup_steps);
-      break;
-    }
+  std::string text = fmt::format("{} rank{} ({})", first.ranks, first.ranks == 1 ? "" : "s", first.transport);
+  // Dense steps have but one topology; what was asked for shows in runs that compress.
+  const auto compresses = [](const Run& run) { return run.bytes_sent_per_compressed_step > 0; };
+  const Groups topologies =
+      groups_of(runs, [&](const Run& run) { return compresses(run) ? run.topology : ""; });
+  if (topologies.size() < 2)
+    text += fmt::format(", {}", topologies.empty() ? first.topology : topologies.begin()->first);
+  text += fmt::format(", seed {}, {} steps", first.seed, first.steps);
+  const Groups starts = groups_of(runs, [&](const Run& run) {
+    return run.warmup_steps > 0 && run.warmup_steps < run.steps
+               ? fmt::format("compressed after step {}", run.warmup_steps)
+               : "";
+  });
+  if (starts.size() == 1) text += ", " + starts.begin()->first;
   text += "\n\n";
-  text += fmt::format("{:<13} {:>8} {:>7}  {:>17}  {:>15}  {:>30}  {:>9}\n", "", "test", "final",
-                      "sent by each rank", "less than dense", "----------- seconds ----------", "ranks");
+  text += fmt::format("{:<{}} {:>8} {:>7}  {:>17}  {:>15}  {:>29}  {:>9}\n", "", width, "test", "final",
+                      "sent by each rank", "less than dense", "---------- seconds ----------", "ranks");
   const std::size_t header = text.size();
-  text += fmt::format(row, "optimizer", "accuracy", "loss", "in all", "a step*", "in all", "a step*",
+  text += fmt::format(row, "optimizer", width, "accuracy", "loss", "in all", "a step*", "in all", "a step*",
                       "compute", "local", "comm.", "total", "identical");
   text += std::string(text.size() - header - 1, '-') + "\n";
   for (const Run& run : runs) {
@@ -261,7 +297,7 @@ std::string format_table(const std::vector<Run>& runs) {
     const double dense_step = static_cast<double>(run.dense_bytes_per_step);
     const double compressed = static_cast<double>(run.bytes_sent_per_compressed_step);
     text += fmt::format(
-        row, run.optimizer, fmt::format("{:.2f} %", 100 * run.test_accuracy),
+        row, run.optimizer, width, fmt::format("{:.2f} %", 100 * run.test_accuracy),
         loss.empty() ? "-" : fmt::format("{:.4f}", loss.back()), human_bytes(run.bytes_sent_per_rank),
         compressed > 0 ? human_bytes(run.bytes_sent_per_compressed_step) : "-",
         factor(dense_step * static_cast<double>(run.steps), static_cast<double>(run.bytes_sent_per_rank)),
@@ -269,7 +305,11 @@ std::string format_table(const std::vector<Run>& runs) {
         fmt::format("{:.1f}", run.seconds.local_passes), fmt::format("{:.1f}", run.seconds.communication),
         fmt::format("{:.1f}", run.seconds.total), run.ranks_agree ? "yes" : "NO");
   }
-  return text + "* a compressed step\n";
+  text += "* the last compressed step\n";
+  for (const Groups& groups : {topologies, starts})
+    if (groups.size() > 1)
+      for (const auto& [what, names] : groups) text += wrapped(what + ": ", names, 110);
+  return text;
 }
 
 void print_table(std::FILE* out, const std::vector<Run>& runs) {

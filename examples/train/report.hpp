@@ -28,7 +28,7 @@ struct Run {
   double test_accuracy = 0;       ///< from 0 to 1
   std::vector<double> train_loss;                    ///< of each step, mean over the ranks
   std::uint64_t bytes_sent_per_rank = 0;             ///< over the whole run
-  std::uint64_t bytes_sent_per_compressed_step = 0;  ///< 0 where no step is compressed
+  std::uint64_t bytes_sent_per_compressed_step = 0;  ///< the last one; 0 where no step is compressed
   std::uint64_t dense_bytes_per_step = 0;            ///< of a dense fp32 step of the same model and ranks
   std::vector<std::uint64_t> bytes_after_step;       ///< sent by rank 0 up to the end of each step
   std::string parameters_hash;

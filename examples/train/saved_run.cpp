@@ -115,7 +115,7 @@ SavedRun read_saved_run(const fs::path& directory, std::int64_t step, const Sett
 
 Settings settings_of(const Options& options, Optimizer optimizer, int ranks, std::int64_t pictures) {
   const auto number = [](auto value) { return fmt::format("{}", value); };
-  const bool sgd = optimizer == Optimizer::momentum_sgd;
+  const HighestRate rate = rate_of(options, optimizer);
   Settings settings{
       {"model", options.model},
       {"inputs", name(options.inputs)},
@@ -123,8 +123,7 @@ Settings settings_of(const Options& options, Optimizer optimizer, int ranks, std
       {"pictures", number(pictures)},
       {"epochs", number(options.epochs)},
       {"batch", number(options.batch)},
-      {sgd ? "sgd-learning-rate" : "learning-rate",
-       number(sgd ? options.sgd_learning_rate : options.learning_rate)},
+      {rate.option, number(rate.value)},
       {"learning-rate-warmup", number(options.learning_rate_warmup)},
       {"weight-decay", number(options.weight_decay)},
       {"clip-norm", options.clip_norm ? number(*options.clip_norm) : "none"},
@@ -137,6 +136,10 @@ Settings settings_of(const Options& options, Optimizer optimizer, int ranks, std
                      {"scale", name(options.scale)},
                      {"granularity", name(options.granularity)},
                      {"update-clip", number(options.update_clip)}});
+  if (optimizer == Optimizer::deep_gradient_compression)
+    settings.insert({{"warmup-fraction", number(options.warmup_fraction)}});
+  if (optimizer == Optimizer::deep_gradient_compression || optimizer == Optimizer::ef21_sgd)
+    settings.insert({{"ratio", number(options.ratio)}});
   return settings;
 }
 

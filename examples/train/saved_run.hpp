@@ -21,8 +21,8 @@
 
 namespace train {
 
-/// What one rank has sent. Of steps of one kind, the largest counts: all are equal but those that are
-/// skipped.
+/// What one rank has sent. Of steps of one kind the last one counts that was not skipped: they are all equal,
+/// unless a ratio falls.
 struct Sent {
   std::uint64_t bytes = 0;
   std::uint64_t compressed_step = 0;

@@ -36,13 +36,14 @@ double seconds_since(Clock::time_point begin) {
 
 /// When what happens.
 struct Schedule {
-  std::int64_t steps_per_epoch, steps, rate_warmup, freeze;
+  std::int64_t steps_per_epoch, steps, rate_warmup, ratio_warmup, freeze;
 
   Schedule(const Options& options, int ranks, std::int64_t pictures)
       : steps_per_epoch(pictures / (options.batch * ranks)),
         steps(steps_per_epoch * options.epochs),
         rate_warmup(share(options.learning_rate_warmup)),
-        freeze(std::max<std::int64_t>(1, share(options.warmup_fraction))) {}
+        ratio_warmup(share(options.warmup_fraction)),
+        freeze(std::max<std::int64_t>(1, ratio_warmup)) {}
 
   /// A straight rise from almost 0 to 1, then a cosine down to almost 0. Steps count from 0.
   double rate(std::int64_t step) const {
@@ -80,10 +81,11 @@ class Trainer {
     run_.optimizer = name(kind);
     run_.transport = name(options_.transport);
     run_.ranks = ranks_;
-    run_.topology = name(kind == Optimizer::one_bit_adam ? options_.topology : Topology::scatter_gather);
+    run_.topology = name(topology_of(options_, kind));
     run_.seed = options_.seed;
     run_.steps = schedule_.steps;
-    run_.warmup_steps = kind == Optimizer::one_bit_adam ? std::min(schedule_.freeze, run_.steps) : 0;
+    if (kind == Optimizer::one_bit_adam) run_.warmup_steps = std::min(schedule_.freeze, run_.steps);
+    if (kind == Optimizer::ef21_sgd) run_.warmup_steps = 1;
   }
 
   Run run() {
@@ -109,14 +111,32 @@ class Trainer {
     progress.finish();
     evaluate();
     compare_parameters();
+    if (sent_.dense_step == 0) measure_dense_step();
     total_bytes();
     return std::move(run_);
   }
 
  private:
   std::unique_ptr<AnyOptimizer> make_optimizer() {
-    if (kind_ != Optimizer::one_bit_adam)
-      return make_dense_optimizer(kind_, options_, wire_, model_.layout());
+    const terse::Layout& layout = model_.layout();
+    switch (kind_) {
+      case Optimizer::adam:
+      case Optimizer::momentum_sgd:
+        return make_dense_optimizer(kind_, options_, wire_, layout);
+      case Optimizer::error_feedback_sgd:
+      case Optimizer::dist_error_feedback_sgd:
+      case Optimizer::sign_sgd:
+        return make_sign_optimizer(kind_, options_, wire_, layout);
+      case Optimizer::deep_gradient_compression:
+      case Optimizer::ef21_sgd:
+        return make_sparse_optimizer(kind_, options_, static_cast<std::uint64_t>(schedule_.ratio_warmup),
+                                     wire_, layout);
+      case Optimizer::power_sgd:
+      case Optimizer::quantized_sgd:
+        return make_other_optimizer(kind_, options_, wire_, layout);
+      case Optimizer::one_bit_adam:
+        break;
+    }
     const auto freeze = static_cast<std::uint64_t>(schedule_.freeze);
     switch (options_.topology) {
       case Topology::ring:
@@ -127,10 +147,6 @@ class Trainer {
         break;
     }
     return make_one_bit_adam<terse::ScatterGather>(options_, freeze, wire_, model_.layout());
-  }
-
-  double highest_rate() const {
-    return kind_ == Optimizer::momentum_sgd ? options_.sgd_learning_rate : options_.learning_rate;
   }
 
   /// Rank 0's parameters become everybody's: a step keeps ranks alike, but does not make them so.
@@ -202,17 +218,17 @@ class Trainer {
 
     const bool dense = optimizer_->full_precision();
     const std::uint64_t bytes_before = bytes_on_wire();
+    const std::uint64_t packets_before = bytes_of_packets();
     const double waited_before = wire_.traffic().seconds;
     const Clock::time_point step_begin = Clock::now();
     optimizer_->step(model_.parameters(), model_.gradients(),
-                     static_cast<float>(highest_rate() * schedule_.rate(step)));
+                     static_cast<float>(rate_of(options_, kind_).value * schedule_.rate(step)));
     const double waited = wire_.traffic().seconds - waited_before;
     run_.seconds.local_passes += seconds_since(step_begin) - waited;
     run_.seconds.communication += waited;
 
     const std::uint64_t bytes = bytes_on_wire() - bytes_before;
-    std::uint64_t& largest = dense ? sent_.dense_step : sent_.compressed_step;
-    largest = std::max(largest, bytes);
+    if (bytes_of_packets() != packets_before) (dense ? sent_.dense_step : sent_.compressed_step) = bytes;
     sent_.bytes += bytes;
     run_.bytes_after_step.push_back(sent_.bytes);
     losses_.push_back(loss);
@@ -222,8 +238,12 @@ class Trainer {
   /// What steps send; setting up is left out.
   std::uint64_t bytes_on_wire() const {
     const terse::Traffic& traffic = wire_.traffic();
-    return traffic[terse::Phase::agree].bytes_sent + traffic[terse::Phase::reduce].bytes_sent +
-           traffic[terse::Phase::spread].bytes_sent;
+    return traffic[terse::Phase::agree].bytes_sent + bytes_of_packets();
+  }
+  /// Nothing in a step that is skipped.
+  std::uint64_t bytes_of_packets() const {
+    const terse::Traffic& traffic = wire_.traffic();
+    return traffic[terse::Phase::reduce].bytes_sent + traffic[terse::Phase::spread].bytes_sent;
   }
 
   /// The order of an epoch, the same on all ranks and after a restart: a function of seed and epoch alone.
@@ -304,6 +324,17 @@ class Trainer {
     run_.ranks_agree = true;
     for (const std::array<char, 32>& other : everyones(mine))
       run_.ranks_agree = run_.ranks_agree && other == mine;
+  }
+
+  /// What a dense step sends, where this optimizer took none. Collective.
+  void measure_dense_step() {
+    const terse::Layout& layout = model_.layout();
+    std::vector<float> still(static_cast<std::size_t>(layout.size()));
+    const std::vector<float> gradients = still;
+    const auto dense = make_dense_optimizer(Optimizer::momentum_sgd, options_, wire_, layout);
+    const std::uint64_t before = bytes_on_wire();
+    dense->step(still.data(), gradients.data(), 0);
+    sent_.dense_step = bytes_on_wire() - before;
   }
 
   /// Ranks may differ a little, as chunks do; the largest counts.

@@ -45,21 +45,6 @@ struct DenseTopologyOf<Alone> {
   using type = Alone;
 };
 
-namespace detail {
-
-/// The topology's round, or the compressor's own where it has one.
-template <class C, class F, class P, class T, class E>
-struct RoundOf {
-  using type = typename P::template Round<C, F, T, E>;
-};
-template <class C, class F, class P, class T, class E>
-requires requires { typename C::template Round<F, P, T, E>; }
-struct RoundOf<C, F, P, T, E> {
-  using type = typename C::template Round<F, P, T, E>;
-};
-
-}  // namespace detail
-
 /// The shared middle of every optimizer: error feedback x compressor x topology x channel over one range.
 ///
 /// `message` is evaluated exactly once for each element, piece by piece in an order that the topology

@@ -22,6 +22,11 @@ CASES = {
     "NO_VALUE": r"terse: a quantizer needs .* `static float value\(std::uint32_t code, Scale scale\)`",
     "NO_SETTINGS": r"terse: a recipe needs `settings\(visit\) const`",
     "BLOCK_OFF_THE_WORD": r"terse: PerBlock<N> takes a positive multiple of 64 elements",
+    "SCALED_TWICE": r"terse: this compressor scales what it picks .* Use AllGather",
+    "DIFFERENCE_RECOMPRESSED": r"terse: Difference needs the mean of the packets as it is",
+    "DIFFERENCE_WITHOUT_CONTRACTION": r"terse: Difference needs a contractive compressor",
+    "GROWING_RESIDUAL": r"terse: under Residual the error of this compressor grows without bound",
+    "SMALL_ERROR_OF_A_SEGMENT": r"terse: an error stored in fewer bits holds the message for one block only",
     # The memory spaces are part of the types, which both compilers name.
     "DEVICE_VIEW_IN_STEP": r"terse: a view keeps its memory space",
     "DEVICE_VIEW_AS_HOST": r"terse: a view keeps its memory space",

@@ -89,6 +89,21 @@ int main() {
     const std::vector<float> parameters(64);
     optimizer.step(parameters, parameters);
   });
+#elif defined(CASE_SCALED_TWICE)
+  terse::QuantizedSgd<terse::UnbiasedRandomK, terse::HeavyBall, terse::ScatterGather> recipe;
+  static_cast<void>(recipe);
+#elif defined(CASE_DIFFERENCE_RECOMPRESSED)
+  terse::Ef21Sgd<terse::TopK<>, terse::HeavyBall, terse::ScatterGather> recipe;
+  static_cast<void>(recipe);
+#elif defined(CASE_DIFFERENCE_WITHOUT_CONTRACTION)
+  terse::Ef21Sgd<terse::Sign> recipe;
+  static_cast<void>(recipe);
+#elif defined(CASE_GROWING_RESIDUAL)
+  terse::ErrorFeedbackSgd<terse::Qsgd<4> > recipe;
+  static_cast<void>(recipe);
+#elif defined(CASE_SMALL_ERROR_OF_A_SEGMENT)
+  terse::ErrorFeedbackSgd<terse::Sign, terse::HeavyBall, terse::ScatterGather, terse::Bf16Residual> recipe;
+  static_cast<void>(recipe);
 #else
   // The twin of all of them.
   terse::ThreadGroup(1).run([&](terse::Threads& transport) {
@@ -104,6 +119,19 @@ int main() {
   terse::OneBitAdam<terse::Sign, terse::FrozenVariance, terse::ScatterGather, terse::Residual> corrected;
   terse::OneBitAdam<terse::Packed<Halves, terse::PerSegment> > halves;
   terse::OneBitAdam<terse::ScaledSign<terse::MeanAbs, terse::PerBlock<128> > > blocks;
+  terse::QuantizedSgd<terse::UnbiasedRandomK, terse::HeavyBall, terse::AllGather> scaled;
+  terse::Ef21Sgd<terse::TopK<>, terse::HeavyBall, terse::AllGather> contractive;
+  terse::ErrorFeedbackSgd<terse::Unchecked<terse::Qsgd<4> > > growing;
+  terse::ErrorFeedbackSgd<terse::Sign, terse::HeavyBall, terse::ScatterGather, terse::Unchecked<terse::None> >
+      daring;
+  terse::ErrorFeedbackSgd<terse::ScaledSign<terse::MeanAbs, terse::PerBlock<256> >, terse::HeavyBall,
+                          terse::ScatterGather, terse::Bf16Residual>
+      small;
+  static_cast<void>(scaled);
+  static_cast<void>(contractive);
+  static_cast<void>(growing);
+  static_cast<void>(daring);
+  static_cast<void>(small);
   static_cast<void>(silent);
   static_cast<void>(unbiased);
   static_cast<void>(corrected);

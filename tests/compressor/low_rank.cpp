@@ -6,8 +6,8 @@
 #include <limits>
 
 #include "optimizer/support.hpp"
-#include "terse/compressor/low_rank.hpp"
 #include "terse/error_feedback/difference.hpp"
+#include "terse/topology/low_rank_round.hpp"
 
 // LowRank through Exchange, against PowerSGD's equations in double.
 
@@ -339,9 +339,21 @@ TEST_CASE("zeros stay zeros, and a round of them does not end all rounds") {
     each(
         layout, [](const Segment&) { return true; }, [&](std::size_t i) { CHECK(after.mean[i] == 0); });
     CHECK(norm(after.state.at("error")) == 0);
-    for (const double q : after.state.at("low_rank_q")) CHECK(std::isfinite(q));
+    CHECK(after.state.at("low_rank_q") == runs[0][0].state.at("low_rank_q"));
   }
   for (const Matrix& m : list) CHECK(distance(runs[3][0].mean, later, m.offset, m.rows * m.columns) < 1e-5);
+  // Columns that a round has no use for stay as they came out of the round before.
+  Runner<LowRank<2>, Unchecked<None>, ScatterGather> paused{compressor,
+                                                            {},
+                                                            layout,
+                                                            [&](int rank, std::uint64_t step) {
+                                                              return step == 1 ? gradient(layout, rank, 1, 1)
+                                                                               : Floats(later.size());
+                                                            },
+                                                            2};
+  const Runs pause = paused(2);
+  CHECK(pause[1][0].state.at("low_rank_q") != pause[0][0].state.at("low_rank_q"));
+  CHECK(pause[2][1].state.at("low_rank_q") == pause[1][0].state.at("low_rank_q"));
 }
 
 TEST_CASE("what is not compressed is the exact mean, bit for bit, and has no residual") {
@@ -372,7 +384,7 @@ TEST_CASE("what is not compressed is the exact mean, bit for bit, and has no res
 }
 
 // Against the global reconstruction, e_i = M_i - P Q^T, the error would keep all of g_i - mean g and grow in
-// proportion to the steps.
+// proportion to the steps. The matrix is a wide one: see low-rank.md for what constant data do to a tall one.
 TEST_CASE("the error stays bounded though every rank has data of its own") {
   Layout layout;
   layout.add({"m", {12, 16}});
@@ -385,8 +397,6 @@ TEST_CASE("the error stays bounded though every rank has data of its own") {
       early = std::max(early, norm(runs[step][rank].state.at("error")));
     for (std::size_t step = 400; step <= 500; ++step)
       late = std::max(late, norm(runs[step][rank].state.at("error")));
-    MESSAGE("rank ", rank, ": error ", early, " then ", late, ", gradient ",
-            norm(constant(static_cast<int>(rank), 1)));
     CHECK(late < 1.2 * early);
   }
   // And nothing of the mean is lost: what was sent in 500 steps is 500 means but for the errors.
@@ -461,7 +471,6 @@ TEST_CASE("the same seed gives the same bits, another one other factors; masked 
   CHECK(a[5][1].state == b[5][1].state);
   CHECK_FALSE(same_bits(layout, a[1][0].mean, c[1][0].mean, false));
   const std::vector<double>& q = a[0][0].state.at("low_rank_q");
-  CHECK(distance(q, q, 0, q.size()) == 0);
   CHECK(*std::max_element(q.begin(), q.end()) < 1);
 
   std::vector<std::uint64_t> words(at(layout.size() / 64), 0xF0F0F0F0F0F0FF0FU);
@@ -494,7 +503,9 @@ TEST_CASE("other topologies and feedbacks") {
   Layout small;
   small.add({"m", {16, 12}});
   const auto constant = [&](int rank, std::uint64_t) { return gradient(small, rank, 7, 1); };
-  Runner<LowRank<2>, Difference, AllGather> difference{{.min_compression = 1}, {}, small, constant, 60};
+  Unchecked<LowRank<2>> daring;
+  daring.min_compression = 1;
+  Runner<Unchecked<LowRank<2>>, Difference, AllGather> difference{daring, {}, small, constant, 60};
   Runner<Dense, None, ScatterGather> dense{{}, {}, small, constant, 1};
   CHECK(distance(difference(3)[60][0].mean, dense(3)[1][0].mean, 0, 192) < 1e-4);
 }

@@ -5,10 +5,10 @@
 #include <limits>
 #include <string>
 
+#include "laws/support.hpp"
 #include "terse/compressor/sign.hpp"
 #include "terse/compressor/top_k.hpp"
 #include "terse/compressor/uniform.hpp"
-#include "laws/support.hpp"
 
 // The laws themselves: wrong compressors, each wrong in one way, must be caught by the law that is about it, with an
 // example of a few elements.
@@ -23,20 +23,18 @@ void fails(const std::string& law, int most, const C& compressor = {}) {
   const laws::Report report = laws::check<C, F>(compressor, {.draws = 1000, .attempts = 200});
   INFO(report.text());
   CHECK_FALSE(report);
-  REQUIRE(report.broke(law));
-  for (const laws::Failure& failure : report.failures) {
-    if (failure.law != law) continue;
-    CHECK(std::stoi(failure.what.substr(4)) <= most);
-    MESSAGE(law << ": " << failure.what);
-  }
+  CHECK(report.broke(law));
+  for (const laws::Failure& failure : report.failures)
+    if (failure.law == law) CHECK(std::stoi(failure.what.substr(4)) <= most);
 }
 
 // ------------------------------------------------------------------------------------------------ quantizers
 
-/// The code says -s for a negative zero, and + for a positive one; half of the scale is lost on the way.
+/// The sender's residual and the receivers read other values.
 struct Disagreeing : SignBit<MeanAbs> {
-  static std::uint32_t code(float value, float scale, std::uint32_t) {
-    return value < 0 ? 0U : scale > 1 ? 1U : 0U;
+  static float value(std::uint32_t code, float scale) {
+    static int calls = 0;
+    return SignBit::value(code, ++calls % 2 == 0 ? scale : scale / 2);
   }
 };
 
@@ -118,14 +116,14 @@ TEST_CASE("wrong quantizers are caught") {
   fails<Made<Nearby>>("unbiasedness", 2);
   fails<Made<Leaning>>("unbiasedness", 16);
   fails<Made<Overstated>>("contraction", 3);
-  fails<Made<Understated>>("variance", 4);
+  fails<Made<Understated>>("variance", 5);
   fails<Made<Expanding>>("contraction", 3);
-  fails<Made<Expanding>>("mean tracking", 5);
   fails<Made<Overshooting>>("mean tracking", 2);
   fails<Made<DividingByZero>>("round trip", 1);
   fails<Made<Gap>>("arbitrary bytes", 4);
   fails<Made<Overflowing>>("arbitrary bytes", 1);
   fails<Made<NotZero>>("zero", 1);
+  fails<Made<Disagreeing>>("feedback law", 2);
   fails<Made<Moody>>("determinism", 60);
   fails<Made<Pretending>>("draws", 500);
 }
@@ -135,8 +133,8 @@ TEST_CASE("wrong quantizers are caught") {
 /// Keeps the error of a decoded value that receivers don't read.
 struct Forgetful : Residual {
   struct View : Residual::View {
-    void commit(index_t i, bool keep, float y, float decoded) const {
-      Residual::View::commit(i, keep, y, decoded == 0 ? y : decoded * 1.0001F);
+    void commit(index_t i, bool keep, float value, float decoded) const {
+      Residual::View::commit(i, keep, value, decoded * 1.0001F);
     }
   };
   template <Executor E>
@@ -149,7 +147,9 @@ struct Forgetful : Residual {
 /// Keeps errors of masked elements.
 struct Unmasked : Residual {
   struct View : Residual::View {
-    void commit(index_t i, bool, float y, float decoded) const { Residual::View::commit(i, true, y, decoded); }
+    void commit(index_t i, bool, float value, float decoded) const {
+      Residual::View::commit(i, true, value, decoded);
+    }
   };
   template <Executor E>
   struct State : Residual::State<E> {
@@ -175,8 +175,9 @@ struct Section : ScaledSign<MeanAbs, PerBlock<128>> {
 
 struct Beyond : Section {
   template <class E, class W, class R, class Mask, class In, class M, class F>
-  index_t measure_and_encode(E executor, W& workspace, const R& range, Mask mask, In in, M message, F feedback,
-                             const EncodeContext& context, std::byte* section, std::uint32_t& bad) const {
+  index_t measure_and_encode(E executor, W& workspace, const R& range, Mask mask, In in, M message,
+                             F feedback, const EncodeContext& context, std::byte* section,
+                             std::uint32_t& bad) const {
     const index_t bytes = Base::measure_and_encode(executor, workspace, range, mask, in, message, feedback,
                                                    context, section, bad);
     if (range.elements() > 100) section[bytes] ^= std::byte{1};
@@ -187,8 +188,9 @@ struct Beyond : Section {
 struct TooLong : Section {
   index_t wire_bytes(const Range& range) const { return Base::wire_bytes(range) + 8; }
   template <class E, class W, class R, class Mask, class In, class M, class F>
-  index_t measure_and_encode(E executor, W& workspace, const R& range, Mask mask, In in, M message, F feedback,
-                             const EncodeContext& context, std::byte* section, std::uint32_t& bad) const {
+  index_t measure_and_encode(E executor, W& workspace, const R& range, Mask mask, In in, M message,
+                             F feedback, const EncodeContext& context, std::byte* section,
+                             std::uint32_t& bad) const {
     return Base::measure_and_encode(executor, workspace, range, mask, in, message, feedback, context, section,
                                     bad) +
            8;
@@ -205,21 +207,17 @@ struct Peeking : Section {
   template <class E, class W, class R, class Mask, class In, class M, class F>
   index_t measure_and_encode(E executor, W& workspace, const R& range, Mask, In in, M message, F feedback,
                              const EncodeContext& context, std::byte* section, std::uint32_t& bad) const {
-    return Base::measure_and_encode(executor, workspace, range, Mask{}, in, message, feedback, context, section,
-                                    bad);
+    return Base::measure_and_encode(executor, workspace, range, Mask{}, in, message, feedback, context,
+                                    section, bad);
   }
-};
-
-/// Takes positions in any order.
-struct Trusting : TopK<> {
-  static const char* fault(const Range&, const std::byte*, index_t) { return nullptr; }
 };
 
 /// Notes nothing.
 struct Silent : Section {
   template <class E, class W, class R, class Mask, class In, class M, class F>
-  index_t measure_and_encode(E executor, W& workspace, const R& range, Mask mask, In in, M message, F feedback,
-                             const EncodeContext& context, std::byte* section, std::uint32_t&) const {
+  index_t measure_and_encode(E executor, W& workspace, const R& range, Mask mask, In in, M message,
+                             F feedback, const EncodeContext& context, std::byte* section,
+                             std::uint32_t&) const {
     std::uint32_t ignored = 0;
     return Base::measure_and_encode(executor, workspace, range, mask, in, message, feedback, context, section,
                                     ignored);

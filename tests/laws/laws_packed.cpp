@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
+#include "laws/support.hpp"
 #include "terse/compressor/cast.hpp"
 #include "terse/compressor/min_max.hpp"
 #include "terse/compressor/natural.hpp"
@@ -8,7 +9,6 @@
 #include "terse/compressor/ternary.hpp"
 #include "terse/compressor/uniform.hpp"
 #include "terse/error_feedback/stored_residual.hpp"
-#include "laws/support.hpp"
 
 // Every quantizer of the library through every law, each with some granularity.
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
+#include "laws/support.hpp"
 #include "terse/compressor/chain.hpp"
 #include "terse/compressor/random_k.hpp"
 #include "terse/compressor/threshold.hpp"
 #include "terse/compressor/top_k.hpp"
 #include "terse/compressor/uniform.hpp"
-#include "laws/support.hpp"
 
 // Every selection of the library through every law.
 
@@ -34,8 +34,8 @@ TEST_CASE("chains") {
   const laws::Options few{.draws = 500};
   holds(Chain<Dense, Strata<false>, Largest>{.selection = {{.ratio = 0.3}, {.ratio = 0.3}}}, few);
   holds(Chain<Coder, Strata<false>, Largest>{.selection = {{.ratio = 0.3}, {.ratio = 0.3}}}, few);
-  holds(Chain<Uniform<4>, Largest, Above>{
-      .selection = {{.ratio = 0.3}, {.threshold = 0.1F, .most_ratio = 1}}});
+  holds(
+      Chain<Uniform<4>, Largest, Above>{.selection = {{.ratio = 0.3}, {.threshold = 0.1F, .most_ratio = 1}}});
 }
 
 TEST_CASE("nothing at all") { holds<Dense>(); }

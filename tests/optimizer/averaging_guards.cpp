@@ -2,6 +2,8 @@
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include "guards.inc"
 #include "terse/compressor/chain.hpp"
+#include "terse/compressor/random_k.hpp"
+#include "terse/compressor/top_k.hpp"
 #include "terse/compressor/uniform.hpp"
 #include "terse/optimizer/deep_gradient_compression.hpp"
 #include "terse/optimizer/ef21_sgd.hpp"

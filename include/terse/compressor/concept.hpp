@@ -68,6 +68,7 @@ namespace detail {
 template <class C>
 constexpr bool is_contractive() {
   if constexpr (requires { C::contractive; }) return C::contractive;
+  if constexpr (requires { C::lossless; }) return C::lossless;
   return false;
 }
 template <class C>
@@ -77,7 +78,7 @@ constexpr bool does_track() {
   else if constexpr (requires { C::contractive; })
     return C::contractive;
   else
-    return !C::unbiased;
+    return is_contractive<C>() || !C::unbiased;
 }
 template <class C>
 constexpr bool is_variable() {

@@ -4,7 +4,8 @@
 #include <cstdint>
 #include <string>
 
-#include "terse/topology/low_rank_round.hpp"
+#include "terse/compressor/concept.hpp"
+#include "terse/executor/matrix.hpp"
 
 namespace terse {
 
@@ -27,6 +28,8 @@ namespace terse {
 /// beside the error feedback's. Memory that does not last: both factors and the dense part once more, and
 /// their packets.
 ///
+/// Its round is in topology/low_rank_round.hpp, which whoever exchanges it includes.
+///
 /// Source: Vogels, Karimireddy and Jaggi, "PowerSGD: Practical Low-Rank Gradient Compression for Distributed
 /// Optimization", NeurIPS 2019 (arXiv 1905.13727), algorithms 1 and 2.
 template <int R>
@@ -35,8 +38,9 @@ struct LowRank {
 
   static constexpr bool lossless = false;
   static constexpr bool unbiased = false;
-  /// P P^T projects: the error is never longer than M.
-  static constexpr bool contractive = true;
+  /// P P^T projects, so that the error is never longer than M; but P is the mean's, and may miss all of one rank's M.
+  static constexpr bool contractive = false;
+  static constexpr bool tracks = true;
   static constexpr bool measured = false;
 
   /// A matrix is compressed if that makes it smaller by more than this factor.
@@ -68,9 +72,6 @@ struct LowRank {
   struct Workspace {
     Workspace(const LowRank&, const Range&) {}
   };
-
-  template <class F, class P, class T, class E>
-  using Round = LowRankRound<R, P, T, E>;
 };
 
 }  // namespace terse

@@ -3,10 +3,9 @@
 
 #include <concepts>
 #include <cstddef>
+#include <iterator>
 #include <memory>
 #include <new>
-#include <ranges>
-#include <span>
 #include <type_traits>
 #include <utility>
 
@@ -25,6 +24,19 @@ struct host {};
 struct device {};
 }  // namespace memory
 
+namespace detail {
+
+/// A container of T in contiguous host memory. Says what std::ranges would say, whose header takes longer to compile
+/// than all of this library's.
+template <class Container, class T>
+concept ContiguousOf = requires(Container container) {
+  std::begin(container);
+  { std::size(container) } -> std::convertible_to<std::size_t>;
+  { std::data(container) } -> std::convertible_to<T*>;
+};
+
+}  // namespace detail
+
 /// Memory that holds `size` elements of T in memory space `Space`; does not own it.
 /// Host views come from any contiguous container; device views from a pointer and a size.
 template <class T, class Space = memory::host>
@@ -37,12 +49,10 @@ class view {
   TERSE_HD view(T* data, index_t size) : data_(data), size_(size) {}
 
   /// A host view of a contiguous container: std::vector, std::span, std::array.
-  template <std::ranges::contiguous_range Container>
-  requires(std::same_as<Space, memory::host>&& std::convertible_to<
-           std::span<std::ranges::range_value_t<Container>>, std::span<std::remove_const_t<T>>>&&
-               std::is_convertible_v<decltype(std::ranges::data(std::declval<Container&>())), T*>)
+  template <class Container>
+  requires(std::same_as<Space, memory::host>&& detail::ContiguousOf<Container&, T>)
       view(Container&& container)  // NOLINT: a view is meant to be implicit
-      : data_(std::ranges::data(container)), size_(static_cast<index_t>(std::ranges::size(container))) {}
+      : data_(std::data(container)), size_(static_cast<index_t>(std::size(container))) {}
 
   /// A view of mutable elements serves as a view of constant ones, in the same memory space only.
   template <class U>

@@ -88,6 +88,8 @@ constexpr index_t code_bytes(index_t count) {
   return (count * (Bits / 8) + 7) / 8 * 8;
 }
 
+TERSE_NUMERICS_BEGIN
+
 /// Functors may have `enter(piece)`, which verbs call on their copy before they run elements of that piece:
 /// the place to read scalars that hold for the whole piece.
 template <class F>
@@ -149,5 +151,7 @@ template <class Statistic>
 constexpr index_t reduction_scratch(index_t count) {
   return (Statistic::width + 1) * ((count + reduction_block - 1) / reduction_block);
 }
+
+TERSE_NUMERICS_END
 
 }  // namespace terse

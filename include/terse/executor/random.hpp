@@ -6,8 +6,10 @@
 
 #include "terse/core/draw.hpp"
 
-#ifdef __SSE2__
+#if defined(__AVX2__)
 #include <immintrin.h>
+#elif defined(__SSE2__)
+#include <emmintrin.h>  // a second less to compile
 #endif
 
 namespace terse::detail {

@@ -12,7 +12,6 @@
 #include <string>
 #include <vector>
 
-#include "terse/core/draw.hpp"
 #include "terse/core/layout.hpp"
 
 namespace terse::laws {
@@ -136,7 +135,12 @@ struct Arena {
 
 /// Uniform in (-1, 1), a function of its arguments.
 inline float uniform(std::uint64_t seed, std::uint64_t stream, std::uint64_t i) {
-  const std::uint64_t word = Draw::shared(seed, stream, Purpose::user).bits(i);
+  // SplitMix64's finalizer: examples need no better numbers, but many of them.
+  std::uint64_t word =
+      (seed * 0x9E3779B97F4A7C15U + stream) * 0xD1342543DE82EF95U + (i + 1) * 0x9E3779B97F4A7C15U;
+  word = (word ^ word >> 30) * 0xBF58476D1CE4E5B9U;
+  word = (word ^ word >> 27) * 0x94D049BB133111EBU;
+  word ^= word >> 31;
   return (static_cast<float>(word >> 40) + 0.5F) * 0x1p-23F - 1.0F;
 }
 

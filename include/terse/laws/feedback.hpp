@@ -141,7 +141,6 @@ inline std::vector<Law> feedback_laws(const Subject& subject, const Options& opt
                                         options.seed + 10 * example.messages.size()));
     tracked.push_back(std::move(example));
   };
-  track({3}, Pattern::heavy, 1);
   track({3}, Pattern::one_large, 2);
   track({90}, Pattern::two_sizes, 1);
   track({90}, Pattern::heavy, 2);

@@ -34,7 +34,7 @@ class Estimate {
     return 6 * std::sqrt(variance / std::max(1.0, count_ - 1));
   }
   /// What events too rare to have been seen, each of size `range`, may have added or taken.
-  double unseen(double range) const { return 20 * range / count_; }
+  double unseen(double range) const { return count_ > 1 ? 20 * range / count_ : 0; }
   double range() const { return most_ - least_; }
   bool constant() const { return most_ == least_; }
 
@@ -79,8 +79,9 @@ class Compressions {
 };
 
 /// Whether C(x) differs from draw to draw.
-inline bool is_random(const Subject& subject) {
-  const Example probe{.counts = {500}, .messages = {values(Pattern::uniform, 500, 1, 1)}};
+inline bool is_random(const Subject& subject, float size) {
+  if (subject.claims().stochastic.value_or(false)) return true;
+  const Example probe{.counts = {500}, .messages = {values(Pattern::uniform, 500, size, 1)}};
   Compressions compress(subject, probe);
   const Values first = compress(0);
   for (int draw = 1; draw < 4; ++draw)
@@ -108,8 +109,7 @@ inline std::string contraction_violation(const Subject& subject, int draws, cons
   const double delta = subject.claims().delta ? subject.claims().delta(example.counts) : 0;
   if (!(delta > 0 || !subject.claims().delta) || delta > 1)
     return say("delta is %g, which is not in (0, 1]", delta);
-  const double least =
-      error.mean() - error.margin() - (draws > 1 ? error.unseen(error.constant() ? 1 : error.range()) : 0);
+  const double least = error.mean() - error.margin() - error.unseen(error.constant() ? 1 : error.range());
   // Rounding adds to the error, in proportion to x.
   const double most = std::pow(std::sqrt(1 - delta) + 0x1p-21, 2);
   if (least <= most) return "";
@@ -221,10 +221,10 @@ inline std::vector<Example> hunted(const Subject& subject, const Options& option
 
 inline std::vector<Law> theory_laws(const Subject& subject, const Options& options) {
   const Claims& claims = subject.claims();
-  const bool random = detail::is_random(subject);
+  const bool random = detail::is_random(subject, options.magnitude);
   const int draws = random ? options.draws : 1;
   std::vector<Example> contracted =
-      random ? vectors(options, {1, 2, 7, 65, 300}, 1) : vectors(options, {1, 2, 7, 65, 300, 4097}, 4);
+      random ? vectors(options, {1, 2, 7, 65}, 1) : vectors(options, {1, 2, 7, 65, 300, 4097}, 4);
   if (claims.contractive && !random)
     for (Example& example : hunted(subject, options, {2, 3, 5, 16})) contracted.push_back(std::move(example));
   const std::vector<Example> spread = vectors(options, {1, 2, 3, 16, 100}, 1);

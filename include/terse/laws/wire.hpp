@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <bit>
+#include <algorithm>
 #include <cstring>
 #include <limits>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "terse/core/draw.hpp"
 #include "terse/laws/report.hpp"
 #include "terse/laws/subject.hpp"
 
@@ -98,7 +99,8 @@ inline std::string arbitrary_bytes_violation(const Subject& subject, const Examp
     const Packet& own = sent[static_cast<std::size_t>(p)];
     const index_t begin = rank->section_at(p), most = rank->section_most(p);
     const index_t length = most - (own.most() - own.bytes);
-    if (const char* fault = rank->fault(p, own.data() + begin, length))
+    const ExactPacket copy(own.data(), own.bytes, own.bytes);
+    if (const char* fault = rank->fault(p, copy.bytes.get() + begin, length))
       return std::string("`fault` refuses the compressor's own section: ") + fault;
     for (std::uint64_t trial = 0; trial < trials && most > 0; ++trial) {
       index_t size = length;

@@ -46,7 +46,7 @@ TERSE_NUMERICS_END
 template <class C = Sign, FreezingPreconditioner P = FrozenVariance, Topology G = ScatterGather,
           ErrorFeedback F = Residual>
 struct OneBitAdam {
-  static_assert(check_compressor<C>() && check_feedback<C, F>());
+  static_assert(check_compressor<C>() && check_feedback<C, F>() && check_stages<C, F, G>());
 
   float learning_rate = 1e-3F;
   float beta1 = 0.9F;

@@ -45,6 +45,7 @@ struct Station {
   T channel;
   int rank, size;
   F feedback;
+  Layout layout;
   Plan plan;
   Codec<C, F, E> codec;
 
@@ -56,13 +57,14 @@ struct Station {
   EncodeContext first = encode_context(0, 0, 0, Purpose::quantization), second = first;
   std::uint16_t flags = PacketHeader::finite;
 
-  Station(E executor_, T channel_, const C& compressor, const F& feedback_, const Layout& layout,
+  Station(E executor_, T channel_, const C& compressor, const F& feedback_, const Layout& layout_,
           const Range& range, bool note)
       : executor(executor_),
         channel(std::move(channel_)),
         rank(channel.rank()),
         size(channel.size()),
         feedback(feedback_),
+        layout(layout_),
         plan(compressor, layout, range, size, note),
         codec(executor, compressor, feedback, plan.whole) {}
 
@@ -119,6 +121,16 @@ struct Station {
     if (others != PacketHeader::finite && (flags == PacketHeader::finite || others < flags)) flags = others;
   }
 };
+
+namespace detail {
+
+/// The round of C over P: the topology's, unless the compressor has a protocol of its own.
+template <class C, class F, class P, class T, class E>
+struct RoundOf {
+  using type = typename P::template Round<C, F, T, E>;
+};
+
+}  // namespace detail
 
 TERSE_NUMERICS_BEGIN
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "terse/error_feedback/none.hpp"
 #include "terse/exchange.hpp"
 #include "terse/executor/factors.hpp"
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "terse/compressor/low_rank.hpp"
 #include "terse/executor/factors.hpp"
 #include "terse/topology/inner_mean.hpp"
 
@@ -213,5 +214,18 @@ class LowRankRound {
   Draw draw_;
   bool have_left_ = false;
 };
+
+namespace detail {
+
+template <int R, class F, class P, class T, class E>
+struct RoundOf<LowRank<R>, F, P, T, E> {
+  using type = LowRankRound<R, P, T, E>;
+};
+template <int R, class F, class P, class T, class E>
+struct RoundOf<Unchecked<LowRank<R>>, F, P, T, E> {
+  using type = LowRankRound<R, P, T, E>;
+};
+
+}  // namespace detail
 
 }  // namespace terse

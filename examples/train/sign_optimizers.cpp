@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "any_optimizer.hpp"
+#include "terse/optimizer/error_feedback_sgd.hpp"
+#include "terse/optimizer/sign_sgd.hpp"
+#include "transports.hpp"
+
+namespace train {
+
+template <class T>
+std::unique_ptr<AnyOptimizer> make_sign_optimizer(Optimizer kind, const Options& options, T& transport,
+                                                  const terse::Layout& layout) {
+  using DistErrorFeedbackSgd =
+      terse::ErrorFeedbackSgd<terse::ScaledSign<terse::MeanAbs>, terse::LocalMomentumBefore>;
+  const auto make = [&]<class Recipe>(const Recipe& recipe) -> std::unique_ptr<AnyOptimizer> {
+    return std::make_unique<TheOptimizer<Recipe, T>>(recipe, transport, layout, terse_options(options));
+  };
+  const auto rate = static_cast<float>(rate_of(options, kind).value);
+  const auto weight_decay = static_cast<float>(options.weight_decay);
+  switch (kind) {
+    case Optimizer::dist_error_feedback_sgd:
+      return make(DistErrorFeedbackSgd{.learning_rate = rate,
+                                       .weight_decay = weight_decay,
+                                       .momentum_correction = {.momentum = 0.9F, .nesterov = true},
+                                       .error_feedback = {.follows_rate = true}});
+    case Optimizer::sign_sgd:
+      return make(terse::SignSgd<>{.learning_rate = rate, .weight_decay = weight_decay});
+    default:
+      return make(terse::ErrorFeedbackSgd<>{
+          .learning_rate = rate, .weight_decay = weight_decay, .error_feedback = {.follows_rate = true}});
+  }
+}
+
+template std::unique_ptr<AnyOptimizer> make_sign_optimizer(Optimizer, const Options&, MeteredThreads&,
+                                                           const terse::Layout&);
+#ifdef TERSE_HAVE_MPI
+template std::unique_ptr<AnyOptimizer> make_sign_optimizer(Optimizer, const Options&, MeteredMpi&,
+                                                           const terse::Layout&);
+#endif
+
+}  // namespace train

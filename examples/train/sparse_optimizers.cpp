@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "any_optimizer.hpp"
+#include "terse/optimizer/deep_gradient_compression.hpp"
+#include "terse/optimizer/ef21_sgd.hpp"
+#include "transports.hpp"
+
+namespace train {
+namespace {
+
+/// Vectors, such as biases, travel dense.
+terse::Layout matrices_alone(const terse::Layout& layout) {
+  terse::Layout other;
+  for (terse::Segment segment : layout.segments()) {
+    segment.compress = segment.shape.size() > 1;
+    other.add(std::move(segment));
+  }
+  return other;
+}
+
+}  // namespace
+
+template <class T>
+std::unique_ptr<AnyOptimizer> make_sparse_optimizer(Optimizer kind, const Options& options,
+                                                    std::uint64_t warmup, T& transport,
+                                                    const terse::Layout& layout) {
+  const auto make = [&]<class Recipe>(const Recipe& recipe) -> std::unique_ptr<AnyOptimizer> {
+    return std::make_unique<TheOptimizer<Recipe, T>>(recipe, transport, matrices_alone(layout),
+                                                     terse_options(options));
+  };
+  const auto rate = static_cast<float>(rate_of(options, kind).value);
+  const auto weight_decay = static_cast<float>(options.weight_decay);
+  if (kind == Optimizer::ef21_sgd)
+    return make(terse::Ef21Sgd<>{.learning_rate = rate,
+                                 .weight_decay = weight_decay,
+                                 .compressor = {.selection = {.ratio = options.ratio}}});
+  return make(terse::DeepGradientCompression<>{
+      .learning_rate = rate,
+      .weight_decay = weight_decay,
+      .compressor = {.selection = {.ratio = options.ratio, .warmup_steps = warmup}}});
+}
+
+template std::unique_ptr<AnyOptimizer> make_sparse_optimizer(Optimizer, const Options&, std::uint64_t,
+                                                             MeteredThreads&, const terse::Layout&);
+#ifdef TERSE_HAVE_MPI
+template std::unique_ptr<AnyOptimizer> make_sparse_optimizer(Optimizer, const Options&, std::uint64_t,
+                                                             MeteredMpi&, const terse::Layout&);
+#endif
+
+}  // namespace train

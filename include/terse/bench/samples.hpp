@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "terse/core/view.hpp"
+
+// Messages for benchmarks: the same numbers in every run, whatever their count.
+
+namespace terse::bench {
+
+namespace detail {
+
+/// 64 random bits for each index: splitmix64.
+inline std::uint64_t random_bits(std::uint64_t i) {
+  i = (i + 1) * 0x9E3779B97F4A7C15U;
+  i = (i ^ (i >> 30)) * 0xBF58476D1CE4E5B9U;
+  i = (i ^ (i >> 27)) * 0x94D049BB133111EBU;
+  return i ^ (i >> 31);
+}
+
+inline void fill_normal(buffer<float>& x) {
+  for (index_t i = 0; i < x.size(); i += 2) {
+    const std::uint64_t bits = random_bits(static_cast<std::uint64_t>(i));
+    const float u = (static_cast<float>(bits >> 32) + 0.5F) * 0x1p-32F;
+    const float angle = static_cast<float>(bits & 0xFFFFFFFFU) * (6.2831853F * 0x1p-32F);
+    const float radius = std::sqrt(-2 * std::log(u));
+    x[i] = radius * std::cos(angle);
+    if (i + 1 < x.size()) x[i + 1] = radius * std::sin(angle);
+  }
+}
+
+/// Student's t with 2 degrees of freedom, by its quantiles.
+inline void fill_student(buffer<float>& x) {
+  for (index_t i = 0; i < x.size(); ++i) {
+    const double p = (static_cast<double>(random_bits(static_cast<std::uint64_t>(i)) >> 12) + 0.5) * 0x1p-52;
+    x[i] = static_cast<float>((2 * p - 1) / std::sqrt(2 * p * (1 - p)));
+  }
+}
+
+inline const float* filled(buffer<float>& x, index_t count, void (*fill)(buffer<float>&)) {
+  if (x.size() < count) {
+    x = {};
+    x = buffer<float>(count);
+    fill(x);
+  }
+  return x.data();
+}
+
+}  // namespace detail
+
+/// `count` numbers from the standard normal distribution; they stay until more are asked for.
+inline const float* normal_samples(index_t count) {
+  static buffer<float> x;
+  return detail::filled(x, count, detail::fill_normal);
+}
+
+/// `count` numbers from Student's t distribution with 2 degrees of freedom, whose variance is infinite: a few elements
+/// are far larger than all others, as in gradients of embeddings.
+inline const float* heavy_samples(index_t count) {
+  static buffer<float> x;
+  return detail::filled(x, count, detail::fill_student);
+}
+
+/// ||x - y|| / ||x||.
+inline double relative_error(const float* x, const float* y, index_t n) {
+  double error = 0, norm = 0;
+  for (index_t i = 0; i < n; ++i) {
+    const double value = x[i], difference = value - y[i];
+    error += difference * difference;
+    norm += value * value;
+  }
+  return std::sqrt(error / norm);
+}
+
+}  // namespace terse::bench

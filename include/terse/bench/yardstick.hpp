@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <benchmark/benchmark.h>
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+
+#include "terse/core/view.hpp"
+
+// Passes over arrays are limited by memory, and one machine's memory is not another's, nor its own an hour later. So
+// they are measured in yardsticks: one yardstick is the time of x[i] *= a over as many floats.
+
+namespace terse::bench {
+
+/// `count` floats (and more) that benchmarks read and write as they like, kept from one to the next.
+inline float* playground(index_t count) {
+  static buffer<float> floats;
+  if (floats.size() < count) {
+    floats = {};
+    floats = buffer<float>(count);
+  }
+  return floats.data();
+}
+
+/// Seconds of one call.
+template <class Work>
+double seconds(Work&& work) {
+  const auto begin = std::chrono::steady_clock::now();
+  work();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+/// Short passes are timed several at once, so that the clock doesn't count.
+inline index_t passes_at_once(index_t n) { return std::max<index_t>(1, (index_t{64} << 10) / n); }
+
+/// x *= a with explicit vectors: 4 bytes read and 4 written for each element.
+inline void scale(float* x, index_t n, float a) {
+  using Vector [[gnu::vector_size(32), gnu::may_alias]] = float;
+  auto* vectors = reinterpret_cast<Vector*>(x);
+  for (index_t i = 0; i < n / 8; ++i) vectors[i] *= a;
+}
+
+/// Seconds that a yardstick of n floats takes just now: the best of three at least, and of 5 ms.
+inline double yardstick(index_t n) {
+  float* x = playground(n);
+  float a = -1;
+  benchmark::DoNotOptimize(a);
+  const index_t passes = passes_at_once(n);
+  double best = std::numeric_limits<double>::infinity(), spent = 0;
+  for (int round = 0; round < 3 || spent < 5e-3; ++round) {
+    const double took = seconds([&] {
+      for (index_t p = 0; p < passes; ++p) {
+        scale(x, n, a);
+        benchmark::ClobberMemory();
+      }
+    });
+    best = std::min(best, took / static_cast<double>(passes));
+    spent += took;
+  }
+  return best;
+}
+
+/// Runs `work`, a pass over n floats, as often as Google Benchmark asks, each time behind `prepare`, which isn't timed.
+/// Its best time counts, against the best yardstick right before and right after.
+template <class Work, class... Prepare>
+void measure(benchmark::State& state, index_t n, Work&& work, Prepare&&... prepare) {
+  const index_t passes = sizeof...(prepare) > 0 ? 1 : passes_at_once(n);
+  double unit = yardstick(n), best = std::numeric_limits<double>::infinity();
+  while (state.KeepRunningBatch(passes)) {
+    if constexpr (sizeof...(prepare) > 0) {
+      state.PauseTiming();
+      (prepare(), ...);
+      state.ResumeTiming();
+    }
+    const double took = seconds([&] {
+      for (index_t p = 0; p < passes; ++p) {
+        work();
+        benchmark::ClobberMemory();
+      }
+    });
+    best = std::min(best, took / static_cast<double>(passes));
+  }
+  unit = std::min(unit, yardstick(n));
+  state.counters["yardsticks"] = best / unit;
+  state.counters["elements_per_second"] = static_cast<double>(n) / best;
+  state.counters["best_seconds"] = best;
+  state.counters["yardstick_seconds"] = unit;
+}
+
+}  // namespace terse::bench

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "terse/compressor/keyed.hpp"
+
+namespace terse {
+
+/// Sends z modulo q = 2^Bits, z = round(x / step); the reader takes the number z step of that residue that is nearest
+/// to its own value, the key. Right, and known to be, while |x - key| < bound(): the error is then at most step / 2
+/// (Nearest) or below a step (Stochastic: x + U(-step/2, step/2) is rounded, which makes it unbiased), whatever the
+/// size of x. A key beyond the bound is reported, see `verify`.
+///
+///     Lattice<8> lattice{.step = 1e-3F};                                      // reaches 0.1275
+///     lattice.encode(executor, range, message, context, section, bad);        // the sender
+///     if (lattice.verify(executor, range, section, key))                      // a reader: one pass, writes nothing
+///       (void)lattice.decode(executor, range, section, key, use);             // use(piece, i, value)
+///
+/// Who must know what readers make of its packet decodes it with its own message as the key: the bits are the same.
+///
+/// Wire: a checksum of 8 bytes for each 4096 elements of a piece; then the codes of each piece, see `code_bytes`.
+/// Source: Davies, Gurunanthan, Moshrefi, Ashkboos and Alistarh, "New bounds for distributed mean estimation and
+/// variance reduction", ICLR 2021, with the cubic lattice.
+template <int Bits, class Rounding = Nearest>
+struct Lattice {
+  using Grid = detail::Grid<Bits, Rounding>;
+  static constexpr bool lossless = false;
+  static constexpr bool keyed = true;
+  static constexpr bool unbiased = Rounding::stochastic;
+  static constexpr bool contractive = false;
+
+  float step = 1e-3F;  ///< > 0
+
+  void check() const { detail::check_grid_parameter("step", step); }
+  template <class Visit>
+  void settings(Visit&& visit) const {
+    visit("step", static_cast<double>(step));
+  }
+  /// Distances |x - key| below it are safe: (q - 1) step / 2 with Nearest, (q - 2) step / 2 with Stochastic.
+  double bound() const { return Grid::reach * static_cast<double>(step); }
+  index_t wire_bytes(const Range& range) const { return detail::keyed_bytes<Grid>(range); }
+
+  /// Writes the section of message(piece, i). `bad` becomes 1 where that is not finite, or 2^40 steps and more; 0 is
+  /// sent in its place.
+  template <Executor E, class Message>
+  void encode(E executor, const Range& range, Message message, const EncodeContext& context,
+              std::byte* section, std::uint32_t& bad) const {
+    detail::encode_keyed(executor, range, grid(), message, section, context.local, bad);
+  }
+  /// Whether the section decodes beside key(piece, i): false where a key is too far from what was sent, or is not
+  /// finite. One pass over the keys, up to the first violation.
+  template <Executor E, class Key>
+  [[nodiscard]] bool verify(E executor, const Range& range, const std::byte* section, Key key) const {
+    return detail::decode_keyed(executor, range, grid(), section, key, detail::NoUse{});
+  }
+  /// use(piece, i, value) for each element, in the same pass as what `verify` does; false then means that some of the
+  /// values, finite all of them, were wrong. `use` may overwrite the keys.
+  template <Executor E, class Key, class Use>
+  [[nodiscard]] bool decode(E executor, const Range& range, const std::byte* section, Key key,
+                            Use use) const {
+    return detail::decode_keyed(executor, range, grid(), section, key, use);
+  }
+
+ private:
+  Grid grid() const { return Grid(static_cast<double>(step)); }
+};
+
+}  // namespace terse

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "terse/compressor/keyed.hpp"
+
+namespace terse {
+
+/// The lattice whose step follows from the largest distance: with q = 2^Bits and d = 1 / (2 q) (Nearest) or 1 / q
+/// (Stochastic), B = 2 bound / (1 - 2 d), sends round(x / B * q) modulo q, which is x / B modulo 1 on the circle's q
+/// levels; read as the number of that residue modulo B nearest to the key. Right, and known to be, for all
+/// |x - key| <= bound; the error is then at most B d: bound / (q - 1), or 2 bound / (q - 2). `verify`, `decode`,
+/// wire and cost are those of Lattice.
+///
+///     Moniqua<8> moniqua{.bound = 0.05F};
+///
+/// Source: Lu and De Sa, "Moniqua: modulo quantized communication in decentralized SGD", ICML 2020.
+template <int Bits, class Rounding = Nearest>
+struct Moniqua {
+  using Grid = detail::Grid<Bits, Rounding>;
+  static constexpr bool lossless = false;
+  static constexpr bool keyed = true;
+  static constexpr bool unbiased = Rounding::stochastic;
+  static constexpr bool contractive = false;
+
+  float bound = 1;  ///< theta: the largest |x - key|; > 0
+
+  void check() const { detail::check_grid_parameter("bound", bound); }
+  template <class Visit>
+  void settings(Visit&& visit) const {
+    visit("bound", static_cast<double>(bound));
+  }
+  /// B / q = bound / reach, and 2^-20 of it, so that a bound measured in fp32 is safe itself.
+  double step() const { return static_cast<double>(bound) / Grid::reach * (1 + 0x1p-20); }
+  index_t wire_bytes(const Range& range) const { return detail::keyed_bytes<Grid>(range); }
+
+  /// As Lattice::encode.
+  template <Executor E, class Message>
+  void encode(E executor, const Range& range, Message message, const EncodeContext& context,
+              std::byte* section, std::uint32_t& bad) const {
+    detail::encode_keyed(executor, range, Grid(step()), message, section, context.local, bad);
+  }
+  /// As Lattice::verify.
+  template <Executor E, class Key>
+  [[nodiscard]] bool verify(E executor, const Range& range, const std::byte* section, Key key) const {
+    return detail::decode_keyed(executor, range, Grid(step()), section, key, detail::NoUse{});
+  }
+  /// As Lattice::decode.
+  template <Executor E, class Key, class Use>
+  [[nodiscard]] bool decode(E executor, const Range& range, const std::byte* section, Key key,
+                            Use use) const {
+    return detail::decode_keyed(executor, range, Grid(step()), section, key, use);
+  }
+};
+
+}  // namespace terse

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "terse/compressor/low_rank.hpp"
+#include "terse/optimizer/gradient_averaging.hpp"
+
+namespace terse {
+
+/// PowerSGD: the mean of matrices as a product of two factors of R columns, with error feedback before it and
+/// momentum behind it. Vectors travel dense. `warmup_steps` average exactly first.
+///
+///     PowerSgd<4>{.learning_rate = 0.05F, .warmup_steps = epoch}
+///
+/// The paper's momentum on the mean is Nesterov's without the factor: x -= rate (mean + m). That is HeavyBall with
+/// `.nesterov = true`. State: n floats of momentum, n of error, and the factors. Source: Vogels, Karimireddy and
+/// Jaggi, "PowerSGD", NeurIPS 2019, algorithm 2.
+template <int R = 2, MomentumCorrection M = HeavyBall, Topology P = ScatterGather>
+using PowerSgd = GradientAveraging<LowRank<R>, M, P, Residual>;
+
+}  // namespace terse
