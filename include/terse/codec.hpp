@@ -177,7 +177,11 @@ struct Reporting : View {
   F message;
   TERSE_HD void commit(index_t i, bool keep, float value, float decoded) const {
     View::commit(i, keep, value, decoded);
-    message.sent(i, keep, decoded);
+    // While the feedback holds, what is sent counts for nothing.
+    if constexpr (requires { this->hold; })
+      message.sent(i, keep, keep_if(!this->hold, decoded));
+    else
+      message.sent(i, keep, decoded);
   }
 };
 

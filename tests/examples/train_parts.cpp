@@ -140,6 +140,46 @@ std::vector<train::Run> two_runs() {
   return {adam, compressed};
 }
 
+constexpr train::Optimizer all_optimizers[]{train::Optimizer::adam,
+                                            train::Optimizer::one_bit_adam,
+                                            train::Optimizer::momentum_sgd,
+                                            train::Optimizer::error_feedback_sgd,
+                                            train::Optimizer::dist_error_feedback_sgd,
+                                            train::Optimizer::sign_sgd,
+                                            train::Optimizer::deep_gradient_compression,
+                                            train::Optimizer::power_sgd,
+                                            train::Optimizer::quantized_sgd,
+                                            train::Optimizer::ef21_sgd};
+
+// One run of each optimizer, over two topologies and from two steps on.
+std::vector<train::Run> all_runs() {
+  std::vector<train::Run> runs;
+  for (const train::Optimizer kind : all_optimizers) {
+    train::Run run = two_runs()[1];
+    run.optimizer = train::name(kind);
+    run.topology = train::name(train::topology_of({}, kind));
+    run.warmup_steps = kind == train::Optimizer::one_bit_adam ? 2
+                       : kind == train::Optimizer::ef21_sgd   ? 1
+                                                              : 0;
+    if (kind == train::Optimizer::adam || kind == train::Optimizer::momentum_sgd)
+      run.bytes_sent_per_compressed_step = 0;
+    runs.push_back(run);
+  }
+  return runs;
+}
+
+// The widest line.
+std::size_t columns(const std::string& text) {
+  std::size_t widest = 0;
+  std::size_t begin = 0;
+  while (begin < text.size()) {
+    const std::size_t end = text.find('\n', begin);
+    widest = std::max(widest, end - begin);
+    begin = end + 1;
+  }
+  return widest;
+}
+
 train::Options parse(std::vector<const char*> arguments) {
   arguments.insert(arguments.begin(), "train");
   return train::parse_options(static_cast<int>(arguments.size()), arguments.data()).value();
@@ -332,13 +372,23 @@ TEST_CASE("the table gives figures for a reader") {
     CAPTURE(part);
     CHECK(contains(table, part));
   }
-  std::size_t begin = 0;
-  while (begin < table.size()) {
-    const std::size_t end = table.find('\n', begin);
-    CHECK(end - begin <= 120);
-    begin = end + 1;
-  }
+  CHECK(columns(table) <= 120);
   CHECK(train::format_table({}).empty());
+}
+
+TEST_CASE("the table says what optimizers don't have in common") {
+  const std::string table = train::format_table(all_runs());
+  CHECK(columns(table) <= 120);
+  for (const train::Optimizer kind : all_optimizers)
+    CHECK(contains(table, "\n" + std::string(train::name(kind)) + " "));
+  for (const char* part :
+       {"4 ranks (threads), seed 18446744073709551615, 3 steps\n",
+        "\nall-gather: deep-gradient-compression, ef21-sgd\n",
+        "\nscatter-gather: one-bit-adam, error-feedback-sgd", "\ncompressed after step 1: ef21-sgd\n",
+        "\ncompressed after step 2: one-bit-adam\n"}) {
+    CAPTURE(part);
+    CHECK(contains(table, part));
+  }
 }
 
 TEST_CASE("the plot is one SVG with every optimizer in it") {
@@ -355,6 +405,12 @@ TEST_CASE("the plot is one SVG with every optimizer in it") {
   for (const char* part : {"<svg", "</svg>", ">adam<", ">one-bit-adam<", "compression starts"}) {
     CAPTURE(part);
     CHECK(contains(picture, part));
+  }
+  SUBCASE("also with all there are") {
+    train::write_plot(path, all_runs());
+    const std::string full = read(path);
+    for (const train::Optimizer kind : all_optimizers)
+      CHECK(contains(full, ">" + std::string(train::name(kind)) + "<"));
   }
   SUBCASE("also of one rank that sends nothing") {
     train::Run alone = two_runs()[0];
@@ -440,6 +496,28 @@ TEST_CASE("options are read into their places") {
   CHECK(given.quiet);
 }
 
+TEST_CASE("every optimizer has a word, a rate and a topology") {
+  for (const train::Optimizer kind : all_optimizers) {
+    const train::Options options =
+        parse({"--optimizers", train::name(kind), "--learning-rate", "0.25", "--sgd-learning-rate", "0.5",
+               "--sign-learning-rate", "0.125", "--ratio", "1", "--topology", "ring"});
+    CAPTURE(train::name(kind));
+    CHECK(options.optimizers == std::vector{kind});
+    CHECK(options.ratio == 1);
+    const train::HighestRate rate = train::rate_of(options, kind);
+    const bool adam = kind == train::Optimizer::adam || kind == train::Optimizer::one_bit_adam;
+    const bool sign = kind == train::Optimizer::sign_sgd;
+    CHECK(rate.value == (adam ? 0.25 : sign ? 0.125 : 0.5));
+    CHECK(rate.option == std::string(adam   ? "learning-rate"
+                                     : sign ? "sign-learning-rate"
+                                            : "sgd-learning-rate"));
+    // Of one-bit-adam alone it can be chosen.
+    CHECK((train::topology_of(options, kind) == train::Topology::ring) ==
+          (kind == train::Optimizer::one_bit_adam));
+  }
+  CHECK(train::topology_of({}, train::Optimizer::ef21_sgd) == train::Topology::all_gather);
+}
+
 TEST_CASE("whatever is wrong on the command line is one clear line") {
   CHECK(contains(refusal({"--optimizers", "adam,lion"}),
                  "'lion' is not one of adam, one-bit-adam, momentum-sgd"));
@@ -460,6 +538,8 @@ TEST_CASE("whatever is wrong on the command line is one clear line") {
     CHECK(contains(refusal({"--learning-rate", wrong}), "number above 0"));
     CHECK(contains(refusal({"--clip-norm", wrong}), "number above 0"));
   }
+  for (const char* wrong : {"0", "-0.1", "1.1", "nan"})
+    CHECK(contains(refusal({"--ratio", wrong}), "above 0, to 1"));
   for (const char* wrong : {"-0.1", "1.1", "nan"})
     CHECK(contains(refusal({"--warmup-fraction", wrong}), "0 to 1"));
   for (const char* wrong : {"0", "nan", "-inf"}) CHECK(contains(refusal({"--update-clip", wrong}), "or inf"));

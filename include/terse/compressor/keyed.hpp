@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstring>
 #include <string>
+#include <type_traits>
 
 #include "terse/compressor/concept.hpp"
 #include "terse/compressor/rounding.hpp"

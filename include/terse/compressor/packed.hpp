@@ -16,6 +16,16 @@ TERSE_NUMERICS_BEGIN
 
 namespace detail {
 
+/// Whether these bytes are floats that are finite.
+inline bool all_finite(const std::byte* floats, index_t count) {
+  for (index_t k = 0; k < count; ++k) {
+    float value;
+    std::memcpy(&value, floats + 4 * k, sizeof value);
+    if (!std::isfinite(value)) return false;
+  }
+  return true;
+}
+
 /// Codes a materialized message and leaves the error behind: feedback.commit(i, y, value(code(y))).
 template <class Q, class Feedback>
 struct Quantize {
@@ -100,12 +110,7 @@ struct Packed {
   const char* fault(const Range& range, const std::byte* section, index_t) const {
     const index_t floats =
         std::is_empty_v<Scale> ? 0 : units().in_range(range) * static_cast<index_t>(sizeof(Scale) / 4);
-    for (index_t k = 0; k < floats; ++k) {
-      float value;
-      std::memcpy(&value, section + 4 * k, sizeof value);
-      if (!std::isfinite(value)) return "a scale that is not finite";
-    }
-    return nullptr;
+    return detail::all_finite(section, floats) ? nullptr : "a scale that is not finite";
   }
 
   /// Scales of all units of `range` from samples that `message` gives, once per element.

@@ -40,8 +40,10 @@ struct PickCoder {
   template <Executor E>
   using Workspace = typename Values::template Workspace<E>;
 
-  static const char* fault(const Values& values, const Range& picks, const std::byte* wire) {
-    return values.fault(picks, wire, 0);
+  static const char* fault(index_t k, const std::byte* wire) {
+    const index_t floats =
+        std::is_empty_v<Scale> ? 0 : scales(k) * static_cast<index_t>(sizeof(Scale) / sizeof(float));
+    return all_finite(wire, floats) ? nullptr : "a scale that is not finite";
   }
   static float read(const std::byte* wire, index_t k, index_t e) {
     Scale scale{};
@@ -69,10 +71,8 @@ struct PickCoder<Dense> {
   };
 
   static index_t bytes(index_t k) { return code_bytes<32>(k); }
-  static const char* fault(const Dense&, const Range& picks, const std::byte* wire) {
-    for (index_t e = 0; e < picks.elements(); ++e)
-      if (!is_finite(read(wire, 0, e))) return "a value that is not finite";
-    return nullptr;
+  static const char* fault(index_t k, const std::byte* wire) {
+    return all_finite(wire, k) ? nullptr : "a value that is not finite";
   }
   static float read(const std::byte* wire, index_t, index_t e) {
     float value;
@@ -138,7 +138,7 @@ struct Sparse {
 
     Workspace(const Sparse& compressor, const Range& covered)
         : coder(compressor.values, picks_of(compressor, covered)), total(1) {
-      const Selection& selection = compressor.selection;
+      const Selection& picking = compressor.selection;
       index_t floats = 0, words_needed = 0, most = 0, longest = 0;
       for (const Piece& piece : covered.pieces()) longest = std::max(longest, piece.count);
       for (index_t u = 0; u < unit_count(covered); ++u) {
@@ -146,9 +146,9 @@ struct Sparse {
         if (n >= index_t{1} << 32)
           throw usage_error("positions have 32 bits, and a unit has " + std::to_string(n) +
                             " elements; cut the range into buckets");
-        floats = std::max(floats, selection.floats(n));
-        words_needed = std::max(words_needed, selection.words(n));
-        most = std::max(most, selection.most(n));
+        floats = std::max(floats, picking.floats(n));
+        words_needed = std::max(words_needed, picking.words(n));
+        most = std::max(most, picking.most(n));
       }
       scratch = buffer<float, typename E::memory>(std::max(floats, reduction_scratch<SumOfSquares>(longest)));
       picked = buffer<float, typename E::memory>(most);
@@ -228,7 +228,6 @@ struct Sparse {
 
   const char* fault(const Range& range, const std::byte* section, index_t bytes) const {
     const std::byte *at = section, *end = section + bytes;
-    Range picks;
     for (index_t u = 0; u < unit_count(range); ++u) {
       const Piece unit = Sparse::unit(range, u);
       if (variable && end - at < 8) return "a section that ends early";
@@ -239,9 +238,8 @@ struct Sparse {
       if (end - at < index_bytes + Coder::bytes(k)) return "a section that ends early";
       if (const char* found = selection.fault(at, unit.count, k)) return found;
       at += index_bytes;
-      picks.assign({0, 0, k});
       if (k > 0)
-        if (const char* found = Coder::fault(values, picks, at)) return found;
+        if (const char* found = Coder::fault(k, at)) return found;
       at += Coder::bytes(k);
     }
     return at == end ? nullptr : "a section that goes on behind its end";

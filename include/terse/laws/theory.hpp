@@ -89,6 +89,22 @@ inline bool is_random(const Subject& subject, float size) {
   return false;
 }
 
+/// How far C(x) may be from x where the largest magnitude is 1: what an event too rare to be seen may bring.
+inline double step_of(const Subject& subject, float size) {
+  const Example probe{.counts = {100}, .messages = {values(Pattern::uniform, 100, size, 1)}};
+  Compressions compress(subject, probe);
+  double step = 0, largest = 0;
+  for (int draw = 0; draw < 16; ++draw) {
+    const Values read = compress(draw);
+    for (std::size_t e = 0; e < read.size(); ++e) {
+      const auto x = static_cast<double>(probe.messages.front()[e]);
+      largest = std::max(largest, std::abs(x));
+      step = std::max(step, std::abs(static_cast<double>(read[e]) - x));
+    }
+  }
+  return step / largest;
+}
+
 /// E ||x - C(x)||^2 / ||x||^2 over the draws.
 inline Estimate squared_error(const Subject& subject, const Example& example, int draws) {
   const Values& x = example.messages.front();
@@ -118,13 +134,16 @@ inline std::string contraction_violation(const Subject& subject, int draws, cons
 }
 
 /// E C(x) = x, element by element and in the sum of magnitudes.
-inline std::string bias_violation(const Subject& subject, int draws, const Example& example) {
+inline std::string bias_violation(const Subject& subject, double step, int draws, const Example& example) {
   const Values& x = example.messages.front();
   detail::Compressions compress(subject, example);
   std::vector<detail::Estimate> element(x.size());
   detail::Estimate sum, outwards;
   double range = 0, magnitudes = 0;
-  for (const float value : x) magnitudes += std::abs(static_cast<double>(value));
+  for (const float value : x) {
+    magnitudes += std::abs(static_cast<double>(value));
+    range = std::max(range, step * std::abs(static_cast<double>(value)));
+  }
   for (int draw = 0; draw < draws; ++draw) {
     const Values read = compress(draw);
     double off = 0, outward = 0;
@@ -139,10 +158,10 @@ inline std::string bias_violation(const Subject& subject, int draws, const Examp
     outwards.add(outward);
   }
   // 16 random bits round within 2^-17 of a step; fp32 within 2^-20 of the values.
-  const double step = range * 0x1p-16;
+  const double rounding = range * 0x1p-16;
   for (std::size_t e = 0; e < x.size(); ++e) {
-    const double bound =
-        element[e].margin() + element[e].unseen(range) + step + std::abs(static_cast<double>(x[e])) * 0x1p-20;
+    const double bound = element[e].margin() + element[e].unseen(range) + rounding +
+                         std::abs(static_cast<double>(x[e])) * 0x1p-20;
     if (!(std::abs(element[e].mean()) <= bound))
       return say(
           "element %zu: the mean of C(x) over %d draws is off by %.4g, more than the %.2g that chance allows",
@@ -154,7 +173,7 @@ inline std::string bias_violation(const Subject& subject, int draws, const Examp
   } totals[] = {{"sum", sum}, {"magnitude", outwards}};
   for (const auto& total : totals) {
     const double bound = total.off.margin() + total.off.unseen(std::max(range, total.off.range())) +
-                         static_cast<double>(x.size()) * step + magnitudes * 0x1p-20;
+                         static_cast<double>(x.size()) * rounding + magnitudes * 0x1p-20;
     if (!(std::abs(total.off.mean()) <= bound))
       return say("the mean %s of C(x) over %d draws is off by %.4g, more than the %.2g that chance allows",
                  total.name, draws, total.off.mean(), bound);
@@ -223,6 +242,7 @@ inline std::vector<Law> theory_laws(const Subject& subject, const Options& optio
   const Claims& claims = subject.claims();
   const bool random = detail::is_random(subject, options.magnitude);
   const int draws = random ? options.draws : 1;
+  const double step = claims.unbiased ? detail::step_of(subject, options.magnitude) : 0;
   std::vector<Example> contracted =
       random ? vectors(options, {1, 2, 7, 65}, 1) : vectors(options, {1, 2, 7, 65, 300, 4097}, 4);
   if (claims.contractive && !random)
@@ -232,7 +252,9 @@ inline std::vector<Law> theory_laws(const Subject& subject, const Options& optio
       {"contraction", claims.contractive, contracted,
        [&subject, draws](const Example& example) { return contraction_violation(subject, draws, example); }},
       {"unbiasedness", claims.unbiased, spread,
-       [&subject, draws](const Example& example) { return bias_violation(subject, draws, example); }},
+       [&subject, step, draws](const Example& example) {
+         return bias_violation(subject, step, draws, example);
+       }},
       {"variance", claims.unbiased && claims.omega, spread,
        [&subject, draws](const Example& example) { return variance_violation(subject, draws, example); }}};
 }

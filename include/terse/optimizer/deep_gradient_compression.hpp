@@ -10,7 +10,7 @@ namespace terse {
 /// Deep gradient compression: the largest of the accumulated momenta, with momentum correction, factor masking and
 /// a ratio that starts high.
 ///
-///     DeepGradientCompression<>{.compressor = {.selection = {{.ratio = 0.001}, .warmup_steps = 4 * epoch}}}
+///     DeepGradientCompression<>{.compressor = {.selection = {.ratio = 0.001, .warmup_steps = 4 * epoch}}}
 ///
 /// Biases and other small segments are meant to travel dense (`compress == false`). Gradient clipping: see
 /// Options::clip_norm. State: 2 n floats. Source: Lin et al., ICLR 2018, algorithms 1 and 4.

@@ -73,7 +73,8 @@ TERSE_NUMERICS_END
 /// The first `warmup_steps` steps average exactly, as do segments with `compress == false`, and as does the first
 /// step where the error feedback starts from an exact one (Difference). Weight decay is decoupled from the
 /// message. State: n floats of momentum where the correction has any, and the feedback's. Passes over n: see the
-/// compressor, and one for the update.
+/// compressor, and one for the update. The error feedback's hyper-parameters hold from construction on; the others
+/// may be changed between steps.
 template <class C, MomentumCorrection M, Topology P, ErrorFeedback F>
 struct GradientAveraging {
   static_assert(check_compressor<C>() && check_feedback<C, F>() && check_stages<C, F, P>());
@@ -104,7 +105,7 @@ struct GradientAveraging {
 
   template <Transport T, Executor E>
   struct State {
-    /// Stands between steps only while there are exact ones.
+    /// Where there are exact steps.
     std::optional<DenseExchange<P, T, E>> exact;
     std::optional<Exchange<C, F, P, T, E>> compressed;
     Rates<E> rates;

@@ -84,9 +84,9 @@ class Optimizer {
   /// Throws usage_error for views of the wrong size, non_finite_error by policy, and what the transport
   /// throws.
   ///
-  /// After non_finite_error parameters and momentum are as before; in a compressed step the error feedback
-  /// has already taken the message up, so that going on from there loses that message's compressed part on
-  /// every rank.
+  /// After non_finite_error parameters are as before, and so is momentum on the mean; in a compressed step the
+  /// error feedback, and momentum before compression, have already taken the message up, so that going on from
+  /// there loses that message's compressed part on every rank. Nothing that is kept is ever not finite.
   StepResult step(out<E> parameters, in<E> gradients, float gradient_scale = 1) {
     const std::uint64_t step = steps_ + 1;
     check(parameters.size(), "parameters", step);
