@@ -39,7 +39,7 @@ if other:
 
 name, expected = results[0]
 print(expected, end="")
-failed = len(expected.splitlines()) != 3
+failed = len(expected.splitlines()) != 7
 for case, printed in results:
     same = printed == expected
     failed = failed or not same

@@ -55,6 +55,14 @@ void hash_all(T& transport) {
   hash_one("ring",
            OneBitAdam<ScaledSign<MeanAbs, PerBlock<128>>, FrozenVariance, Ring>{.preconditioner = freeze},
            transport, {});
+  hash_one("stochastic", QuantizedSgd<Qsgd<4>>{}, transport, {});
+  hash_one("casts",
+           ErrorFeedbackSgd<Cast<e4m3, MaxAbs, PerBlock<256>>, HeavyBall, ScatterGather, Int8Residual>{
+               .error_feedback = {.follows_rate = true}},
+           transport, {});
+  hash_one("sparse", DeepGradientCompression<>{.compressor = {.selection = {.warmup_steps = 40}}}, transport,
+           {});
+  hash_one("low-rank", PowerSgd<2>{}, transport, {});
 }
 
 }  // namespace bits

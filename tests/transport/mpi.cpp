@@ -281,6 +281,30 @@ TEST_CASE("OneBitAdam leaves the same parameters on all ranks") {
   for (const std::uint64_t other : hashes(end, hash, Phase::agree)) CHECK(other == hash);
 }
 
+TEST_CASE("messages of up to a size arrive, in as many chunks as there is room for") {
+  // Chunks of 1000 bytes: none, some or all of the three that are posted carry anything.
+  terse::BasicMpi<1000> transport(boost::mpi::communicator(), patience);
+  constexpr index_t room = 2500;
+  for (const index_t size : {0, 1, 999, 1000, 1001, 2000, 2499, 2500}) {
+    const Bytes out(static_cast<std::size_t>(size), std::byte{7});
+    std::deque<Bytes> in;
+    std::vector<Send> sends;
+    std::vector<Receive> receives;
+    for (int peer = 0; peer < transport.size(); ++peer) {
+      if (peer == transport.rank()) continue;
+      Bytes& place = in.emplace_back(static_cast<std::size_t>(room), std::byte{0xEE});
+      sends.push_back({peer, out.data(), size, room});
+      receives.push_back({peer, place.data(), room, true});
+    }
+    transport.exchange(sends, receives, Phase::reduce).wait();
+    for (const Bytes& place : in)
+      for (std::size_t b = 0; b < place.size(); ++b)
+        REQUIRE(place[b] == (b < out.size() ? std::byte{7} : std::byte{0xEE}));
+  }
+  // The next message finds no chunk left over.
+  terse::barrier(transport);
+}
+
 TEST_CASE("a message of more than one chunk arrives whole") {
   const char* big = std::getenv("TERSE_TEST_BIG");
   Mpi end(boost::mpi::communicator(), 120s);

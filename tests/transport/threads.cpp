@@ -448,6 +448,28 @@ TEST_CASE("a message of the wrong length is an error on both sides that names bo
   }
 }
 
+TEST_CASE("a message of up to a size may be shorter, and not longer") {
+  for (const index_t size : {0, 1, 100}) {
+    ThreadGroup(2, patience).run([&](Threads& transport) {
+      const Bytes out(static_cast<std::size_t>(size), std::byte{7});
+      Bytes in(100, std::byte{0xEE});
+      const std::vector<Send> sends{{1 - transport.rank(), out.data(), size, 100}};
+      const std::vector<Receive> receives{{1 - transport.rank(), in.data(), 100, true}};
+      transport.exchange(sends, receives, Phase::reduce).wait();
+      for (std::size_t b = 0; b < in.size(); ++b)
+        CHECK(in[b] == (b < out.size() ? std::byte{7} : std::byte{0xEE}));
+    });
+  }
+  CHECK_THROWS_WITH_AS(ThreadGroup(2, patience).run([](Threads& transport) {
+    const Bytes out(101);
+    Bytes in(100);
+    const std::vector<Send> sends{{1 - transport.rank(), out.data(), 101, 101}};
+    const std::vector<Receive> receives{{1 - transport.rank(), in.data(), 100, true}};
+    transport.exchange(sends, receives, Phase::reduce).wait();
+  }),
+                       doctest::Contains("sent 101 bytes"), terse::peer_error);
+}
+
 TEST_CASE("in a channel, too, an error names the culprit by its rank in the group") {
   enum class Way { throws, leaves, sleeps_before, sleeps_within };
   for (const Way way : {Way::throws, Way::leaves, Way::sleeps_before, Way::sleeps_within}) {

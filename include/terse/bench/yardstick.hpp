@@ -33,7 +33,7 @@ double seconds(Work&& work) {
 }
 
 /// Short passes are timed several at once, so that the clock doesn't count.
-inline index_t passes_at_once(index_t n) { return std::max<index_t>(1, (index_t{64} << 10) / n); }
+inline index_t passes_at_once(index_t n) { return std::max<index_t>(1, (index_t{128} << 10) / n); }
 
 /// x *= a with explicit vectors: 4 bytes read and 4 written for each element.
 inline void scale(float* x, index_t n, float a) {
@@ -42,38 +42,32 @@ inline void scale(float* x, index_t n, float a) {
   for (index_t i = 0; i < n / 8; ++i) vectors[i] *= a;
 }
 
-/// Seconds that a yardstick of n floats takes just now: the best of three at least, and of 5 ms.
+/// Seconds that a yardstick of n floats takes just now.
 inline double yardstick(index_t n) {
   float* x = playground(n);
   float a = -1;
   benchmark::DoNotOptimize(a);
   const index_t passes = passes_at_once(n);
-  double best = std::numeric_limits<double>::infinity(), spent = 0;
-  for (int round = 0; round < 3 || spent < 5e-3; ++round) {
-    const double took = seconds([&] {
-      for (index_t p = 0; p < passes; ++p) {
-        scale(x, n, a);
-        benchmark::ClobberMemory();
-      }
-    });
-    best = std::min(best, took / static_cast<double>(passes));
-    spent += took;
-  }
-  return best;
+  const double took = seconds([&] {
+    for (index_t p = 0; p < passes; ++p) {
+      scale(x, n, a);
+      benchmark::ClobberMemory();
+    }
+  });
+  return took / static_cast<double>(passes);
 }
 
 /// Runs `work`, a pass over n floats, as often as Google Benchmark asks, each time behind `prepare`, which isn't timed.
-/// Its best time counts, against the best yardstick right before and right after.
+/// Its best time counts, against that of yardsticks which take turns with it: a slow moment of the machine hits both.
 template <class Work, class... Prepare>
 void measure(benchmark::State& state, index_t n, Work&& work, Prepare&&... prepare) {
   const index_t passes = sizeof...(prepare) > 0 ? 1 : passes_at_once(n);
-  double unit = yardstick(n), best = std::numeric_limits<double>::infinity();
+  double unit = std::numeric_limits<double>::infinity(), best = unit;
   while (state.KeepRunningBatch(passes)) {
-    if constexpr (sizeof...(prepare) > 0) {
-      state.PauseTiming();
-      (prepare(), ...);
-      state.ResumeTiming();
-    }
+    state.PauseTiming();
+    unit = std::min(unit, yardstick(n));
+    (prepare(), ...);
+    state.ResumeTiming();
     const double took = seconds([&] {
       for (index_t p = 0; p < passes; ++p) {
         work();
@@ -82,7 +76,7 @@ void measure(benchmark::State& state, index_t n, Work&& work, Prepare&&... prepa
     });
     best = std::min(best, took / static_cast<double>(passes));
   }
-  unit = std::min(unit, yardstick(n));
+  for (int round = 0; round < 3; ++round) unit = std::min(unit, yardstick(n));
   state.counters["yardsticks"] = best / unit;
   state.counters["elements_per_second"] = static_cast<double>(n) / best;
   state.counters["best_seconds"] = best;

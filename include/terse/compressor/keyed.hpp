@@ -40,7 +40,7 @@ inline constexpr auto lane_weights = [] {
 }();
 
 /// What 64 coordinates from arena index `first` add to the checksum sum of w_i z_i modulo 2^64, with the weights
-/// w_i = weight(i / 64) * weight(i % 64), all odd. A sum of integers, so that the order is free.
+/// w_i = odd_weight(64 + i / 64) * odd_weight(i % 64), all odd. A sum of integers, so that the order is free.
 inline std::uint64_t block_checksum(index_t first, const std::uint64_t* z) {
   std::uint64_t sum = 0;
   for (int l = 0; l < lanes; ++l) sum += lane_weights[static_cast<std::size_t>(l)] * z[l];
@@ -62,7 +62,7 @@ struct Grid {
 
   double step = 1;
   double per_step = 1;
-  double limit = 0;  ///< of |x| in steps
+  double limit = 0;  ///< of |x| and |key| in steps
 
   /// Below 2^40 doubles hold coordinates to 2^-12 and better, and their sums with codes exactly.
   explicit Grid(double step_)
@@ -78,10 +78,9 @@ struct Grid {
     else
       return rounded(t);
   }
-  /// Of the number with this code that is nearest to the key. A key may be beyond the limit by as much as it may
-  /// differ from x.
+  /// Of the number with this code that is nearest to the key; keys have the limits of values.
   TERSE_HD double coordinate_near(float key, double code, bool& good) const {
-    const double t = kept_within(limit + cells, static_cast<double>(key) * per_step, good);
+    const double t = kept_within(limit, static_cast<double>(key) * per_step, good);
     return code + cells * rounded((t - code) * (1 / cells));
   }
   TERSE_HD float value(double z) const { return static_cast<float>(z * step); }

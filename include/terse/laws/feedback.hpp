@@ -3,9 +3,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "terse/core/config.hpp"
+#include "terse/executor/concept.hpp"
 #include "terse/laws/report.hpp"
 #include "terse/laws/subject.hpp"
 

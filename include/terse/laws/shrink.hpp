@@ -3,11 +3,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
+#include <exception>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "terse/laws/report.hpp"
 #include "terse/laws/subject.hpp"
 
 namespace terse::laws {

@@ -3,10 +3,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "terse/core/config.hpp"
+#include "terse/executor/concept.hpp"
 #include "terse/laws/report.hpp"
 #include "terse/laws/subject.hpp"
 
