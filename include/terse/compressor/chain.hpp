@@ -14,6 +14,7 @@ struct Then {
   static constexpr bool variable = Second::variable;
   static constexpr bool unbiased = false;
   static constexpr bool contractive = First::contractive && Second::contractive;
+  static constexpr bool tracks = Traits<First>::tracks && Traits<Second>::tracks;
 
   First first{};
   Second second{};

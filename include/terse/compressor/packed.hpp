@@ -16,12 +16,15 @@ TERSE_NUMERICS_BEGIN
 
 namespace detail {
 
-/// Whether these bytes are floats that are finite.
-inline bool all_finite(const std::byte* floats, index_t count) {
+/// Scales beyond this don't come from finite messages, whose norms are below 2^64.
+inline constexpr float largest_scale = 0x1p66F;
+
+/// Whether these bytes are floats of a magnitude of `limit` at most.
+inline bool all_within(float limit, const std::byte* floats, index_t count) {
   for (index_t k = 0; k < count; ++k) {
     float value;
     std::memcpy(&value, floats + 4 * k, sizeof value);
-    if (!std::isfinite(value)) return false;
+    if (!(magnitude(value) <= limit)) return false;
   }
   return true;
 }
@@ -106,11 +109,13 @@ struct Packed {
   }
   static Incoming incoming(const Source* sources, int count) { return {sources, count, units()}; }
 
-  /// Every code decodes; a scale that isn't a number would not.
+  /// Every code decodes, given a scale that a message can have.
   const char* fault(const Range& range, const std::byte* section, index_t) const {
+    if (range.pieces().empty()) return nullptr;
     const index_t floats =
         std::is_empty_v<Scale> ? 0 : units().in_range(range) * static_cast<index_t>(sizeof(Scale) / 4);
-    return detail::all_finite(section, floats) ? nullptr : "a scale that is not finite";
+    return detail::all_within(detail::largest_scale, section, floats) ? nullptr
+                                                                      : "a scale that no finite message has";
   }
 
   /// Scales of all units of `range` from samples that `message` gives, once per element.
@@ -127,6 +132,8 @@ struct Packed {
   void encode(E executor, const Workspace<E>& workspace, const Range& range, Mask<typename E::memory> mask,
               Feedback feedback, std::span<const index_t> unit_in_measured, const EncodeContext& context,
               std::byte* section) const {
+    if (range.pieces().empty()) return;
+    pad(range, section);
     if (units().whole)
       scales(section)[0] = workspace.scales[0];
     else
@@ -142,6 +149,7 @@ struct Packed {
   index_t measure_and_encode(E executor, Workspace<E>& workspace, const Range& range,
                              Mask<typename E::memory> mask, In incoming, Message message, Feedback feedback,
                              const EncodeContext& context, std::byte* section, std::uint32_t& bad) const {
+    pad(range, section);
     reduce_pack<Statistic, Q::bits, Q::stochastic>(
         executor, range, units(), mask, incoming, message, detail::Quantize<Q, Feedback>{feedback},
         workspace.scratch.all(), out<E, Scale>(scales(section), units().in_range(range)),
@@ -150,6 +158,10 @@ struct Packed {
   }
 
  private:
+  /// Between the scales and the codes.
+  void pad(const Range& range, std::byte* section) const {
+    if (const index_t bytes = scale_bytes(range); bytes > 0) std::memset(section + bytes - 8, 0, 8);
+  }
   static Scale* scales(std::byte* section) { return reinterpret_cast<Scale*>(section); }
 };
 

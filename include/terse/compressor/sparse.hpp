@@ -43,7 +43,7 @@ struct PickCoder {
   static const char* fault(index_t k, const std::byte* wire) {
     const index_t floats =
         std::is_empty_v<Scale> ? 0 : scales(k) * static_cast<index_t>(sizeof(Scale) / sizeof(float));
-    return all_finite(wire, floats) ? nullptr : "a scale that is not finite";
+    return all_within(largest_scale, wire, floats) ? nullptr : "a scale that no finite message has";
   }
   static float read(const std::byte* wire, index_t k, index_t e) {
     Scale scale{};
@@ -72,7 +72,7 @@ struct PickCoder<Dense> {
 
   static index_t bytes(index_t k) { return code_bytes<32>(k); }
   static const char* fault(index_t k, const std::byte* wire) {
-    return all_finite(wire, k) ? nullptr : "a value that is not finite";
+    return all_within(std::numeric_limits<float>::max(), wire, k) ? nullptr : "a value that is not finite";
   }
   static float read(const std::byte* wire, index_t, index_t e) {
     float value;

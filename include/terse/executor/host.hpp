@@ -205,6 +205,7 @@ void store(executor::host, const Range& range, Incoming incoming, F f, std::byte
     for (std::size_t c = 0; c < totals.size(); ++c)
       all[c] = detail::join_component<Statistic>(static_cast<int>(c), all[c], totals[c]);
     cursor.next_piece(piece.count);
+    if (piece.count % 2 != 0) std::memset(wire + 4 * piece.count, 0, 4);
     wire += code_bytes<32>(piece.count);
   }
   scale[0] = detail::finish_unit<Statistic>(all, range.elements(), bad);
