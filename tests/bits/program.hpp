@@ -32,16 +32,25 @@ void hash_one(const char* name, const R& recipe, T& transport, const Options& op
     optimizer.recipe.learning_rate = 1e-2F / static_cast<float>(step);
     optimizer.step(x, g);
   }
-  std::uint64_t hash = 0;
-  for (const float value : x) hash = mix_hash(hash, std::bit_cast<std::uint32_t>(value));
+  struct Hashes {
+    std::uint64_t parameters = 0, momentum = 0;
+  };
+  Hashes mine;
+  for (const float value : x)
+    mine.parameters = mix_hash(mine.parameters, std::bit_cast<std::uint32_t>(value));
   Seen seen;
   optimizer.walk(seen);
   for (const double value : seen.parts.at("momentum"))
-    hash = mix_hash(hash, std::bit_cast<std::uint32_t>(static_cast<float>(value)));
+    mine.momentum = mix_hash(mine.momentum, std::bit_cast<std::uint32_t>(static_cast<float>(value)));
 
-  Assembly<std::uint64_t, T> everyone(transport);
-  for (const std::uint64_t other : everyone(transport, hash, Phase::setup))
-    if (other != hash) throw error(std::string(name) + ": ranks disagree", transport.rank());
+  // Momentum before compression is each rank's own.
+  std::uint64_t hash = mine.parameters;
+  Assembly<Hashes, T> everyone(transport);
+  for (const Hashes& other : everyone(transport, mine, Phase::setup)) {
+    if (other.parameters != mine.parameters)
+      throw error(std::string(name) + ": ranks disagree", transport.rank());
+    hash = mix_hash(hash, other.momentum);
+  }
   if (transport.rank() == 0) std::printf("%s %016" PRIx64 "\n", name, hash);
 }
 
