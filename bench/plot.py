@@ -149,11 +149,13 @@ def draw_errors(n, subjects, path):
         if math.dist(tip, (x, y)) > 12:
             labels.append("set arrow from screen {},{} to screen {},{} nohead lc rgb '#999999'".format(
                 (left + x) / width, (bottom + y) / height, (left + tip[0]) / width, (bottom + tip[1]) / height))
-        lines = len(text.split("\n"))
-        first = (box[1] + box[3]) / 2 + (lines - 1) * FONT * 0.6
-        labels.append('set label "{}" at screen {},{} center font ",{}" noenhanced'.format(
-            escaped(text).replace("\n", "\\n"), (left + (box[0] + box[2]) / 2) / width, (bottom + first) / height,
-            FONT))
+        # Lines begin or end at the side where the point is.
+        middle, quarter = (box[0] + box[2]) / 2, (box[2] - box[0]) / 4
+        side, at = (("left", box[0]) if middle > x + quarter else
+                    ("right", box[2]) if middle < x - quarter else ("center", middle))
+        first = (box[1] + box[3]) / 2 + text.count("\n") * FONT * 0.6
+        labels.append('set label "{}" at screen {},{} {} font ",{}" noenhanced'.format(
+            escaped(text).replace("\n", "\\n"), (left + at) / width, (bottom + first) / height, side, FONT))
     data = "\n".join(f"{10 ** (low[0] + x / plot_width * (high[0] - low[0]))} "
                      f"{10 ** (low[1] + y / plot_height * (high[1] - low[1]))}" for x, y, _ in points)
     gnuplot(f"""

@@ -2,6 +2,8 @@
 // What is usually written, beside the library's compressors.
 
 #include <algorithm>
+#include <cstdint>
+#include <memory>
 #include <string>
 
 #include "baseline.hpp"
@@ -17,16 +19,18 @@ using namespace terse::bench;
 
 struct Subject {
   std::unique_ptr<Baseline> baseline;
-  const float* x;
+  const float* samples;
+  std::uint64_t step = 0;
   double error = 0;
 
-  Subject(BaselineMaker make, index_t n) : baseline(make(n)), x(normal_samples(n)) {
-    baseline->encode(x);
+  Subject(BaselineMaker make, index_t n) : baseline(make(n)), samples(normal_samples(n + spare)) {
+    encode();
     float* decoded = playground(n);
     std::fill_n(decoded, n, 0.0F);
     baseline->accumulate(decoded, -1);
-    error = relative_error(x, decoded, n);
+    error = relative_error(samples, decoded, n);
   }
+  void encode() { baseline->encode(at_step(samples, step++)); }
 };
 
 bool add_baseline(const std::string& name, BaselineMaker make) {
@@ -34,7 +38,7 @@ bool add_baseline(const std::string& name, BaselineMaker make) {
   for (const index_t n : sizes) {
     add(name, "encode_residual", n, [=](benchmark::State& state) {
       const auto subject = reused<Subject>(name, n, make, n);
-      measure(state, n, [&] { subject->baseline->encode(subject->x); });
+      measure(state, n, [&] { subject->encode(); });
       state.counters["bits"] = 8 * static_cast<double>(subject->baseline->bytes()) / static_cast<double>(n);
       state.counters["error"] = subject->error;
     });

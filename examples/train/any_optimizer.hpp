@@ -71,7 +71,7 @@ template <class T>
 std::unique_ptr<AnyOptimizer> make_dense_optimizer(Optimizer kind, const Options& options, T& transport,
                                                    const terse::Layout& layout);
 
-/// ErrorFeedbackSgd with momentum on the mean or on each rank, or SignSgd; in sign_optimizers.cpp.
+/// ErrorFeedbackSgd without momentum or with momentum on each rank, or SignSgd; in sign_optimizers.cpp.
 template <class T>
 std::unique_ptr<AnyOptimizer> make_sign_optimizer(Optimizer kind, const Options& options, T& transport,
                                                   const terse::Layout& layout);

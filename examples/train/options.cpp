@@ -211,10 +211,10 @@ void add_options(CLI::App& app, Options& o) {
                               "highest rate of adam and one-bit-adam")
                ->type_name("RATE"));
   in_group(add_number<double>(app, "--sgd-learning-rate", o.sgd_learning_rate, positive, "a number above 0",
-                              "0.05", "highest rate of all others, momentum 0.9")
+                              "0.05", "highest rate of all others, with momentum 0.9")
                ->type_name("RATE"));
   in_group(add_number<double>(app, "--sign-learning-rate", o.sign_learning_rate, positive, "a number above 0",
-                              "0.001", "highest rate of sign-sgd, which moves every element by it")
+                              "0.0003", "highest rate of sign-sgd, which moves every element by it")
                ->type_name("RATE"));
   in_group(add_number<double>(app, "--learning-rate-warmup", o.learning_rate_warmup, share,
                               "a share from 0 to 1", "0.05",
@@ -236,15 +236,20 @@ void add_options(CLI::App& app, Options& o) {
                       "what all ranks do when one has NaN or infinity in its gradient"));
 
   group = "Compression";
-  in_group(
-      add_number<double>(app, "--warmup-fraction", o.warmup_fraction, share, "a share from 0 to 1", "0.15",
-                         "share of the steps before the variance freezes (one-bit-adam), or in which the "
-                         "ratio falls (deep-gradient-compression)")
-          ->type_name("SHARE"));
-  in_group(add_number<double>(
-               app, "--ratio", o.ratio, [](double value) { return value > 0 && value <= 1; },
-               "a share above 0, to 1", "0.01",
-               "share of each matrix that is sent (deep-gradient-compression, ef21-sgd)")
+  in_group(add_number<double>(app, "--warmup-fraction", o.warmup_fraction, share, "a share from 0 to 1",
+                              "0.15",
+                              "steps before the variance freezes (one-bit-adam) or the ratio has fallen "
+                              "(deep-gradient-compression)")
+               ->type_name("SHARE"));
+  const auto ratio = [&o](const std::string& given) {
+    const std::optional<double> value = number_of<double>(given);
+    if (!value || !(*value > 0 && *value <= 1))
+      throw input_error(fmt::format("--ratio: '{}' is not a share above 0, to 1", given));
+    o.ratio = value;
+  };
+  in_group(app.add_option_function<std::string>("--ratio", ratio,
+                                                "share of each matrix that deep-gradient-compression [0.01] "
+                                                "and ef21-sgd [0.05] send")
                ->type_name("SHARE"));
 
   group = "Compression of one-bit-adam";
@@ -283,13 +288,14 @@ void add_options(CLI::App& app, Options& o) {
       "  adam                       dense; the reference of one-bit-adam and sign-sgd\n"
       "  one-bit-adam               signs of Adam's momentum, error feedback; --topology\n"
       "  momentum-sgd               dense; the reference of all below but sign-sgd\n"
-      "  error-feedback-sgd         signs, error feedback, momentum of the mean; scatter-gather\n"
-      "  dist-error-feedback-sgd    the same with Nesterov momentum on each rank; scatter-gather\n"
+      "  error-feedback-sgd         signs, error feedback, no momentum but 10 times the rate; "
+      "scatter-gather\n"
+      "  dist-error-feedback-sgd    signs of Nesterov momenta, error feedback; scatter-gather\n"
       "  sign-sgd                   majority vote of momenta, no error feedback; scatter-gather\n"
       "  deep-gradient-compression  largest elements of momenta, error feedback; all-gather\n"
-      "  power-sgd                  two columns for each factor of a matrix, error feedback; scatter-gather\n"
+      "  power-sgd                  matrices of rank 2, error feedback; scatter-gather\n"
       "  quantized-sgd              4 bits, unbiased, no error feedback; scatter-gather\n"
-      "  ef21-sgd                   largest elements of differences; all-gather\n\n"
+      "  ef21-sgd                   largest elements of what momenta have changed by; all-gather\n\n"
       "Examples:\n"
       "  train --plot loss.svg                         adam and one-bit-adam on 4 threads\n"
       "  train --optimizers one-bit-adam --model cnn --topology ring --granularity block\n"
@@ -341,11 +347,25 @@ HighestRate rate_of(const Options& options, Optimizer optimizer) {
   switch (optimizer) {
     case Optimizer::adam:
     case Optimizer::one_bit_adam:
-      return {"learning-rate", options.learning_rate};
+      return {"learning-rate", options.learning_rate, options.learning_rate};
     case Optimizer::sign_sgd:
-      return {"sign-learning-rate", options.sign_learning_rate};
+      return {"sign-learning-rate", options.sign_learning_rate, options.sign_learning_rate};
+    case Optimizer::error_feedback_sgd:
+      // Momentum of 0.9 makes each gradient count ten times; this one has none.
+      return {"sgd-learning-rate", options.sgd_learning_rate, 10 * options.sgd_learning_rate};
     default:
-      return {"sgd-learning-rate", options.sgd_learning_rate};
+      return {"sgd-learning-rate", options.sgd_learning_rate, options.sgd_learning_rate};
+  }
+}
+
+double ratio_of(const Options& options, Optimizer optimizer) {
+  switch (optimizer) {
+    case Optimizer::deep_gradient_compression:
+      return options.ratio.value_or(0.01);
+    case Optimizer::ef21_sgd:
+      return options.ratio.value_or(0.05);
+    default:
+      return 1;
   }
 }
 

@@ -55,7 +55,7 @@ struct Options {
   std::int64_t batch = 64;             ///< pictures per rank and step
   double learning_rate = 1e-3;         ///< of the Adam family
   double sgd_learning_rate = 0.05;     ///< of the SGD family
-  double sign_learning_rate = 1e-3;    ///< of sign-sgd
+  double sign_learning_rate = 3e-4;    ///< of sign-sgd
   double learning_rate_warmup = 0.05;  ///< share of all steps, 0 to 1
   double weight_decay = 0;
   std::optional<double> clip_norm;
@@ -63,7 +63,8 @@ struct Options {
   std::uint64_t seed = 1;
 
   double warmup_fraction = 0.15;  ///< share of all steps that are dense, or in which a ratio falls, 0 to 1
-  double ratio = 0.01;            ///< share of a matrix that top-k keeps, above 0 to 1
+  /// Share of a matrix that top-k keeps, above 0 to 1; each optimizer has a default of its own.
+  std::optional<double> ratio;
   Topology topology = Topology::scatter_gather;
   Scale scale = Scale::rms;
   Granularity granularity = Granularity::segment;
@@ -79,9 +80,13 @@ struct Options {
 /// The highest learning rate of an optimizer, and the option that sets it, without its dashes.
 struct HighestRate {
   const char* option;
-  double value;
+  double given;
+  double rate;
 };
 HighestRate rate_of(const Options& options, Optimizer optimizer);
+
+/// The ratio in force; 1 where none is chosen.
+double ratio_of(const Options& options, Optimizer optimizer);
 
 /// What the optimizer's compressed steps go over; dense steps go over scatter-gather.
 Topology topology_of(const Options& options, Optimizer optimizer);

@@ -12,7 +12,7 @@ std::unique_ptr<AnyOptimizer> make_other_optimizer(Optimizer kind, const Options
   const auto make = [&]<class Recipe>(const Recipe& recipe) -> std::unique_ptr<AnyOptimizer> {
     return std::make_unique<TheOptimizer<Recipe, T>>(recipe, transport, layout, terse_options(options));
   };
-  const auto rate = static_cast<float>(rate_of(options, kind).value);
+  const auto rate = static_cast<float>(rate_of(options, kind).rate);
   const auto weight_decay = static_cast<float>(options.weight_decay);
   if (kind == Optimizer::power_sgd)
     return make(terse::PowerSgd<2>{.learning_rate = rate, .weight_decay = weight_decay});

@@ -142,6 +142,7 @@ std::string gnuplot_script(const std::vector<Run>& runs) {
   std::int64_t longest = 1;
   double lowest = HUGE_VAL;
   double highest = 0;
+  double first = 0;
   const auto dashed_line = [](double x, int tag) {
     return fmt::format(
         "set arrow {} from {:.9g}, graph 0 to {:.9g}, graph 1 nohead lc rgb '#777777' lw 1.2 dt (7,5)\n", tag,
@@ -164,6 +165,7 @@ std::string gnuplot_script(const std::vector<Run>& runs) {
         highest = std::max(highest, loss[i]);
       }
     if (rows.empty()) continue;
+    if (std::isfinite(loss.front())) first = std::max(first, loss.front());
     longest = std::max(longest, static_cast<std::int64_t>(loss.size()));
     data += fmt::format("$run{} << EOD\n{}EOD\n", r, rows);
     const std::string title =
@@ -184,30 +186,38 @@ std::string gnuplot_script(const std::vector<Run>& runs) {
     }
   }
   if (by_step.empty()) throw input_error("there is no loss to plot");
+  // A run that diverges leaves the picture, lest the others become a flat line.
+  if (first > 0) highest = std::min(highest, 2 * first);
 
   std::string script = data;
+  // A long legend stands beside the panels, not in one of them.
+  const bool beside_panels = runs.size() > 4;
+  const int panels = by_bytes.empty() ? 560 : 1040;
+  const int legend = beside_panels ? 250 : 0;
+  const double pixel = 1.0 / (panels + legend);
   script += fmt::format(
       "set terminal svg size {},430 font 'Helvetica,14' background '#ffffff' linewidth 1\n"
       "set encoding utf8\n"
-      "set multiplot layout 1,{} margins {},0.985,0.145,0.885 spacing 0.035\n"
+      "set multiplot layout 1,{} margins {:.4f},{:.4f},0.145,0.885 spacing {:.4f}\n"
       "set border 3 lc rgb '#444444' lw 1\n"
       "set tics nomirror out scale 0.6 textcolor rgb '#222222'\n"
       "set grid xtics ytics lc rgb '#e4e4e4' lw 1 lt 1\n"
       "set logscale y\n"
       "set yrange [{:.6g}:{:.6g}]\n",
-      by_bytes.empty() ? 560 : 1040, by_bytes.empty() ? 1 : 2, by_bytes.empty() ? 0.125 : 0.07, lowest * 0.92,
-      highest * 1.08);
+      panels + legend, by_bytes.empty() ? 1 : 2, (by_bytes.empty() ? 70 : 73) * pixel, (panels - 16) * pixel,
+      36 * pixel, lowest * 0.92, highest * 1.08);
   std::string ticks;
   for (const double tick : {0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2,  0.25, 0.3,  0.4,
                             0.5,   0.7,   1.0,   1.5,  2.0,  3.0,  5.0, 10.0, 20.0, 50.0, 100.0})
     ticks += fmt::format("{}{}", ticks.empty() ? "" : ", ", tick);
   script += fmt::format("set ytics ({})\nunset mytics\n", ticks);
   script += fmt::format(
-      "set key top right Left reverse samplen 2.2 spacing 1.25 textcolor rgb '#222222'\n"
+      "set key {} Left reverse samplen 2.2 spacing 1.25 textcolor rgb '#222222'\n"
       "set title 'Training loss against step' font 'Helvetica,16' offset 0,-0.3\n"
       "set ylabel 'loss, mean of the last {} steps' offset 0.6,0\n"
       "set xlabel 'step' offset 0,0.3\n"
       "set xrange [0:{}]\n",
+      beside_panels ? fmt::format("at screen {:.4f},0.885 left top", (panels - 4) * pixel) : "top right",
       smoothing_window(longest), longest);
   script += lines_by_step;
   if (!starts.empty()) {

@@ -123,7 +123,7 @@ Settings settings_of(const Options& options, Optimizer optimizer, int ranks, std
       {"pictures", number(pictures)},
       {"epochs", number(options.epochs)},
       {"batch", number(options.batch)},
-      {rate.option, number(rate.value)},
+      {rate.option, number(rate.given)},
       {"learning-rate-warmup", number(options.learning_rate_warmup)},
       {"weight-decay", number(options.weight_decay)},
       {"clip-norm", options.clip_norm ? number(*options.clip_norm) : "none"},
@@ -139,7 +139,7 @@ Settings settings_of(const Options& options, Optimizer optimizer, int ranks, std
   if (optimizer == Optimizer::deep_gradient_compression)
     settings.insert({{"warmup-fraction", number(options.warmup_fraction)}});
   if (optimizer == Optimizer::deep_gradient_compression || optimizer == Optimizer::ef21_sgd)
-    settings.insert({{"ratio", number(options.ratio)}});
+    settings.insert({{"ratio", number(ratio_of(options, optimizer))}});
   return settings;
 }
 

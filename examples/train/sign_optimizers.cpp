@@ -9,12 +9,14 @@ namespace train {
 template <class T>
 std::unique_ptr<AnyOptimizer> make_sign_optimizer(Optimizer kind, const Options& options, T& transport,
                                                   const terse::Layout& layout) {
+  // Momentum behind the signs would be unstable at the rates of the others, see docs/algorithms.
+  using ErrorFeedbackSgd = terse::ErrorFeedbackSgd<terse::ScaledSign<terse::MeanAbs>, terse::NoMomentum>;
   using DistErrorFeedbackSgd =
       terse::ErrorFeedbackSgd<terse::ScaledSign<terse::MeanAbs>, terse::LocalMomentumBefore>;
   const auto make = [&]<class Recipe>(const Recipe& recipe) -> std::unique_ptr<AnyOptimizer> {
     return std::make_unique<TheOptimizer<Recipe, T>>(recipe, transport, layout, terse_options(options));
   };
-  const auto rate = static_cast<float>(rate_of(options, kind).value);
+  const auto rate = static_cast<float>(rate_of(options, kind).rate);
   const auto weight_decay = static_cast<float>(options.weight_decay);
   switch (kind) {
     case Optimizer::dist_error_feedback_sgd:
@@ -25,7 +27,7 @@ std::unique_ptr<AnyOptimizer> make_sign_optimizer(Optimizer kind, const Options&
     case Optimizer::sign_sgd:
       return make(terse::SignSgd<>{.learning_rate = rate, .weight_decay = weight_decay});
     default:
-      return make(terse::ErrorFeedbackSgd<>{
+      return make(ErrorFeedbackSgd{
           .learning_rate = rate, .weight_decay = weight_decay, .error_feedback = {.follows_rate = true}});
   }
 }

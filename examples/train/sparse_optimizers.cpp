@@ -27,16 +27,20 @@ std::unique_ptr<AnyOptimizer> make_sparse_optimizer(Optimizer kind, const Option
     return std::make_unique<TheOptimizer<Recipe, T>>(recipe, transport, matrices_alone(layout),
                                                      terse_options(options));
   };
-  const auto rate = static_cast<float>(rate_of(options, kind).value);
+  const auto rate = static_cast<float>(rate_of(options, kind).rate);
   const auto weight_decay = static_cast<float>(options.weight_decay);
+  // Momentum before the differences: without it they are mostly noise of single batches.
+  using Ef21Sgd = terse::Ef21Sgd<terse::TopK<>, terse::LocalMomentumBefore>;
+  const double ratio = ratio_of(options, kind);
   if (kind == Optimizer::ef21_sgd)
-    return make(terse::Ef21Sgd<>{.learning_rate = rate,
-                                 .weight_decay = weight_decay,
-                                 .compressor = {.selection = {.ratio = options.ratio}}});
+    return make(Ef21Sgd{.learning_rate = rate,
+                        .weight_decay = weight_decay,
+                        .momentum_correction = {.momentum = 0.9F, .nesterov = false},
+                        .compressor = {.selection = {.ratio = ratio}}});
   return make(terse::DeepGradientCompression<>{
       .learning_rate = rate,
       .weight_decay = weight_decay,
-      .compressor = {.selection = {.ratio = options.ratio, .warmup_steps = warmup}}});
+      .compressor = {.selection = {.ratio = ratio, .warmup_steps = warmup}}});
 }
 
 template std::unique_ptr<AnyOptimizer> make_sparse_optimizer(Optimizer, const Options&, std::uint64_t,

@@ -222,7 +222,7 @@ class Trainer {
     const double waited_before = wire_.traffic().seconds;
     const Clock::time_point step_begin = Clock::now();
     optimizer_->step(model_.parameters(), model_.gradients(),
-                     static_cast<float>(rate_of(options_, kind_).value * schedule_.rate(step)));
+                     static_cast<float>(rate_of(options_, kind_).rate * schedule_.rate(step)));
     const double waited = wire_.traffic().seconds - waited_before;
     run_.seconds.local_passes += seconds_since(step_begin) - waited;
     run_.seconds.communication += waited;

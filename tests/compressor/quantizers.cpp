@@ -32,7 +32,7 @@ using namespace terse;  // NOLINT: a test of the library's names
 using Floats = std::vector<float>;
 
 constexpr float tiniest = std::numeric_limits<float>::denorm_min();
-constexpr float biggest = std::numeric_limits<float>::max();
+constexpr float biggest = 0x1p66F;  // the largest scale that packets may have
 constexpr std::uint32_t words = 65536;
 
 constexpr std::size_t at(index_t i) { return static_cast<std::size_t>(i); }

@@ -504,10 +504,12 @@ TEST_CASE("every optimizer has a word, a rate and a topology") {
     CAPTURE(train::name(kind));
     CHECK(options.optimizers == std::vector{kind});
     CHECK(options.ratio == 1);
+    CHECK(train::ratio_of(options, kind) == 1);
     const train::HighestRate rate = train::rate_of(options, kind);
     const bool adam = kind == train::Optimizer::adam || kind == train::Optimizer::one_bit_adam;
     const bool sign = kind == train::Optimizer::sign_sgd;
-    CHECK(rate.value == (adam ? 0.25 : sign ? 0.125 : 0.5));
+    CHECK(rate.given == (adam ? 0.25 : sign ? 0.125 : 0.5));
+    CHECK(rate.rate == rate.given * (kind == train::Optimizer::error_feedback_sgd ? 10 : 1));
     CHECK(rate.option == std::string(adam   ? "learning-rate"
                                      : sign ? "sign-learning-rate"
                                             : "sgd-learning-rate"));
@@ -516,6 +518,8 @@ TEST_CASE("every optimizer has a word, a rate and a topology") {
           (kind == train::Optimizer::one_bit_adam));
   }
   CHECK(train::topology_of({}, train::Optimizer::ef21_sgd) == train::Topology::all_gather);
+  CHECK(train::ratio_of({}, train::Optimizer::deep_gradient_compression) == 0.01);
+  CHECK(train::ratio_of({}, train::Optimizer::ef21_sgd) == 0.05);
 }
 
 TEST_CASE("whatever is wrong on the command line is one clear line") {

@@ -64,11 +64,10 @@ struct Decode {
 
 TERSE_NUMERICS_END
 
-/// One rank's passes over n floats. Messages change from step to step, so that errors are a training's, not a constant's.
+/// One rank's passes over n floats.
 template <Compressor C, ErrorFeedback F>
 class Passes {
   using Host = executor::host;
-  static constexpr index_t shift = 64, shifts = 16;
 
  public:
   Passes(const C& compressor, const F& feedback, index_t n)
@@ -79,10 +78,10 @@ class Passes {
         packet_(plan_.whole.bytes) {
     codec_.start(1);
     if constexpr (!F::corrects) {
-      error_heavy_ = error_on(heavy_samples(n + shift * shifts));
-      error_ = error_on(normal_samples(n + shift * shifts));
+      error_heavy_ = error_on(heavy_samples(n + spare));
+      error_ = error_on(normal_samples(n + spare));
     } else {
-      samples_ = normal_samples(n + shift * shifts);
+      samples_ = normal_samples(n + spare);
       send();
     }
   }
@@ -111,7 +110,7 @@ class Passes {
   static EncodeContext context(std::uint64_t step) {
     return {step, Draw::local(1, 0, step, Purpose::quantization), Draw::shared(1, step, Purpose::selection)};
   }
-  const float* next() const { return samples_ + static_cast<index_t>(step_) % shifts * shift; }
+  const float* next() const { return at_step(samples_, step_); }
   auto message() const { return Message{detail::Samples{next()}, detail::Samples{next()}}; }
 
   double error_on(const float* samples) {

@@ -90,8 +90,7 @@ struct CastTo {
       const float small = static_cast<float>(static_cast<std::int32_t>(known)) * unit;
       size = keep_if(known < 1U << Format::mantissa_bits, small, size);
     }
-    // The bound is beyond whatever is sent; with it no scale gives infinity.
-    if constexpr (scaled) size *= detail::smaller(magnitude(scale), 0x1p126F) / Format::largest;
+    if constexpr (scaled) size *= magnitude(scale) / Format::largest;
     return detail::flipped_if(code >> (bits - 1), size);
   }
 

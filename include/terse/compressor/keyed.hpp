@@ -124,9 +124,11 @@ struct GridCodes {
   GridCodes(Grid grid_, std::byte* wire, Draw draw, index_t offset_)
       : grid(grid_), codes(0, wire, draw), offset(offset_) {}
 
+  struct Own {};
+  static Own own() { return {}; }
   void prepare(index_t first) { codes.prepare(first); }
   template <class F>
-  TERSE_INLINE void operator()(int l, F& f, const Piece& piece, index_t i, bool) {
+  TERSE_INLINE void operator()(Own, int l, F& f, const Piece& piece, index_t i, bool) {
     x[l] = f(piece, i);
   }
   void flush(index_t b, int count) {
@@ -166,9 +168,11 @@ struct GridValues {
 
   GridValues(Grid grid_, Use use_, const Piece& piece_) : grid(grid_), use(use_), piece(piece_) {}
 
+  struct Own {};
+  static Own own() { return {}; }
   void prepare(index_t) {}
   template <class F>
-  TERSE_INLINE void operator()(int l, F& f, const Piece& in, index_t i, bool, float sent) {
+  TERSE_INLINE void operator()(Own, int l, F& f, const Piece& in, index_t i, bool, float sent) {
     key[l] = f(in, i);
     code[l] = sent;
   }

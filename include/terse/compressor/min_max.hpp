@@ -48,14 +48,14 @@ struct MinMaxLevels {
   }
 
   TERSE_HD static std::uint32_t code(float value, Scale scale, std::uint32_t random) {
-    const float t = (value - scale.low) * detail::per_scale(1, scale.step);
-    return static_cast<std::uint32_t>(Rounding::round(detail::between(t, 0, highest), random));
+    float t = (value - scale.low) * detail::per_scale(1, scale.step);
+    // A unit's own elements lie between its ends, and what rounding adds rounds away again. Others, which a mask
+    // hides, get a code that means nothing.
+    if constexpr (stochastic) t = detail::between(t, 0, highest);
+    return static_cast<std::uint32_t>(Rounding::round(t, random)) & highest;
   }
-  /// The bounds are beyond whatever is sent; with them no scale gives infinity.
   TERSE_HD static float value(std::uint32_t code, Scale scale) {
-    const float low = detail::between(scale.low, -0x1p126F, 0x1p126F);
-    const float step = detail::between(scale.step, 0, 0x1p117F);
-    return low + static_cast<float>(static_cast<std::int32_t>(code)) * step;
+    return scale.low + static_cast<float>(static_cast<std::int32_t>(code)) * scale.step;
   }
 };
 

@@ -82,15 +82,23 @@ struct UniformLevels {
       const float t = detail::between(value * detail::per_scale(0.5F, scale), -0.5F, 0.5F);
       return static_cast<std::uint32_t>(Rounding::round(t + 0.5F, random));
     } else {
-      const float t = detail::between(value * detail::per_scale(divisor, scale), -divisor, highest);
-      return static_cast<std::uint32_t>(Rounding::round(t, random) + divisor);
+      float t = value * detail::per_scale(divisor, scale);
+      // A unit's own elements lie within its largest magnitude, and what rounding adds rounds away again. Others,
+      // which a mask hides, get a code that means nothing.
+      if constexpr (clips || stochastic)
+        t = detail::between(t, -divisor, highest);
+      else if constexpr (highest < divisor)
+        t = detail::smaller(t, highest);
+      return static_cast<std::uint32_t>(Rounding::round(t, random) + divisor) & ((1U << Bits) - 1);
     }
   }
-  /// |t / D| <= 1, and 1 at the ends, for every D here: the product with `scale` can't overflow.
+  /// |t / D| <= 1, and 1 at the ends, for every D here.
   TERSE_HD static float value(std::uint32_t code, float scale) {
     if constexpr (Bits == 1) return code != 0 ? scale : -scale;
-    const auto t = static_cast<float>(static_cast<std::int32_t>(code) - divisor);
-    return detail::smaller(t, highest) * (1.0F / divisor) * scale;
+    auto t = static_cast<float>(static_cast<std::int32_t>(code) - divisor);
+    // The symmetric book has no use for its last code.
+    if constexpr (highest == divisor) t = detail::smaller(t, highest);
+    return t * (1.0F / divisor) * scale;
   }
 };
 

@@ -111,9 +111,11 @@ struct Cursor<Packets<Code>> {
 template <class F, class Sink, class... Sum>
 TERSE_INLINE void run_block(const Piece& piece, index_t first, int count, std::uint64_t word, F& f,
                             Sink& sink, const Sum*... sum) {
+  // A copy that nothing written in the loop can change.
+  const auto own = sink.own();
   if (count == lanes && word == ~std::uint64_t{0}) {
     TERSE_LANES
-    for (int l = 0; l < lanes; ++l) sink(l, f, piece, first + l, true, sum[l]...);
+    for (int l = 0; l < lanes; ++l) sink(own, l, f, piece, first + l, true, sum[l]...);
     return;
   }
   alignas(64) std::uint8_t keep[lanes];
@@ -121,16 +123,16 @@ TERSE_INLINE void run_block(const Piece& piece, index_t first, int count, std::u
   opaque(keep);
   if (count == lanes) {
     TERSE_LANES
-    for (int l = 0; l < lanes; ++l) sink(l, f, piece, first + l, keep[l] != 0, sum[l]...);
+    for (int l = 0; l < lanes; ++l) sink(own, l, f, piece, first + l, keep[l] != 0, sum[l]...);
   } else {
-    for (int l = 0; l < count; ++l) sink(l, f, piece, first + l, keep[l] != 0, sum[l]...);
+    for (int l = 0; l < count; ++l) sink(own, l, f, piece, first + l, keep[l] != 0, sum[l]...);
   }
 }
 
 /// Runs the elements [begin, end) of a piece, block by block; `begin` is a multiple of 64.
 template <class Incoming, class F, class Sink>
 TERSE_FLATTEN inline void sweep(const Piece& piece, index_t begin, index_t end, HostMask mask,
-                        const Cursor<Incoming>& incoming, F f, Sink& sink) {
+                                const Cursor<Incoming>& incoming, F f, Sink& sink) {
   enter(f, piece);
   for (index_t b = begin; b < end; b += lanes) {
     const int count = static_cast<int>(std::min<index_t>(lanes, end - b));
@@ -151,9 +153,11 @@ TERSE_FLATTEN inline void sweep(const Piece& piece, index_t begin, index_t end, 
 
 /// The sink of verbs that have no result.
 struct CallOnly {
+  struct Own {};
+  static Own own() { return {}; }
   void prepare(index_t) {}
   template <class F, class... Sum>
-  TERSE_INLINE void operator()(int, F& f, const Piece& piece, index_t i, bool keep, Sum... sum) {
+  TERSE_INLINE void operator()(Own, int, F& f, const Piece& piece, index_t i, bool keep, Sum... sum) {
     f(piece, i, keep, sum...);
   }
   void flush(index_t, int) {}
@@ -163,6 +167,7 @@ struct CallOnly {
 /// the samples also go to `wire`, the piece's place in a packet.
 template <class Statistic, bool Store>
 struct Accumulate {
+  using Own = float*;
   float* wire;
   alignas(64) float lane[Statistic::width + 1][lanes];
 
@@ -171,11 +176,13 @@ struct Accumulate {
       for (float& value : lane[c]) value = Statistic::initial;
     for (float& value : lane[Statistic::width]) value = 0;
   }
+  Own own() const { return wire; }
   void prepare(index_t) {}
   template <class F, class... Sum>
-  TERSE_INLINE void operator()(int l, F& f, const Piece& piece, index_t i, bool keep, Sum... sum) {
+  TERSE_INLINE void operator()([[maybe_unused]] Own to, int l, F& f, const Piece& piece, index_t i, bool keep,
+                               Sum... sum) {
     const Sample sample = f(piece, i, keep, sum...);
-    if constexpr (Store) wire[i - piece.offset] = sample.value;
+    if constexpr (Store) to[i - piece.offset] = sample.value;
     float term[Statistic::width];
     Statistic::terms(sample.value, term);
     TERSE_UNROLL
@@ -208,6 +215,7 @@ struct Codes {
 
   Codes(Scale scale_, std::byte* wire_, Draw draw_) : scale(scale_), wire(wire_), draw(draw_) {}
 
+  Scale own() const { return scale; }
   void prepare(index_t first) {
     if constexpr (Stochastic) {
       random_lanes(draw, static_cast<std::uint64_t>(first / 8), random);
@@ -215,8 +223,8 @@ struct Codes {
     }
   }
   template <class F>
-  TERSE_INLINE void operator()(int l, F& f, const Piece& piece, index_t i, bool keep) {
-    code[l] = static_cast<Element>(f(piece, i, keep, scale, random[l]));
+  TERSE_INLINE void operator()(Scale own_scale, int l, F& f, const Piece& piece, index_t i, bool keep) {
+    code[l] = static_cast<Element>(f(piece, i, keep, own_scale, random[l]));
   }
   void flush(index_t b, int count) {
     for (int l = count; l < lanes; ++l) code[l] = 0;
