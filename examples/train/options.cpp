@@ -236,10 +236,9 @@ void add_options(CLI::App& app, Options& o) {
                       "what all ranks do when one has NaN or infinity in its gradient"));
 
   group = "Compression";
-  in_group(add_number<double>(app, "--warmup-fraction", o.warmup_fraction, share, "a share from 0 to 1",
-                              "0.15",
-                              "steps before the variance freezes (one-bit-adam) or the ratio has fallen "
-                              "(deep-gradient-compression)")
+  in_group(add_number<double>(
+               app, "--warmup-fraction", o.warmup_fraction, share, "a share from 0 to 1", "0.15",
+               "of steps before one-bit-adam compresses; while deep-gradient-compression's ratio falls")
                ->type_name("SHARE"));
   const auto ratio = [&o](const std::string& given) {
     const std::optional<double> value = number_of<double>(given);

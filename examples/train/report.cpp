@@ -177,8 +177,8 @@ std::string gnuplot_script(const std::vector<Run>& runs) {
     if (sends)
       by_bytes +=
           fmt::format("{}$run{} using ($3 > 0 ? $3 : NaN):2 {}", by_bytes.empty() ? "" : ", ", r, style);
-    // A single dense step would be a line on the axis.
-    if (run.warmup_steps > 1 && run.warmup_steps < run.steps) {
+    // A line after the first few steps would be one on the axis.
+    if (run.warmup_steps * 100 > run.steps && run.warmup_steps < run.steps) {
       if (starts.insert(run.warmup_steps).second)
         lines_by_step += dashed_line(static_cast<double>(run.warmup_steps), static_cast<int>(r) + 1);
       const double sent = megabytes(static_cast<std::size_t>(run.warmup_steps) - 1);

@@ -26,6 +26,7 @@ SEVENTEEN = ["terse/core/config.hpp", "terse/core/error.hpp", "terse/core/layout
 OPTIONAL = {
     "terse/transport/mpi.hpp": ["boost/mpi/communicator.hpp", "mpi.h"],
     "terse/interop/libtorch.hpp": ["torch/torch.h"],
+    "terse/bench/": ["benchmark/benchmark.h"],
     "terse/checkpoint/": ["nlohmann/json.hpp", "xxhash.h"],
 }
 STANDARD_OF = {"terse/interop/libtorch.hpp": "c++17"}

@@ -83,12 +83,13 @@ struct Then {
     }
 
    private:
+    /// The outer pick that the inner one points to.
     void find() {
-      for (; left_ > 0 && entry_ < inner_.position(); ++entry_) outer_.next();
+      if (left_ > 0) outer_.seek(inner_.position());
     }
     typename First::Reader outer_;
     typename Second::Reader inner_;
-    index_t left_ = 0, entry_ = 0;
+    index_t left_ = 0;
   };
 };
 

@@ -32,14 +32,16 @@ struct Strata {
   double delta(index_t n) const { return 1 / static_cast<double>((n + most(n) - 1) / most(n)); }
   double omega(index_t n) const { return static_cast<double>((n + most(n) - 1) / most(n)) - 1; }
 
+  /// The first element of stratum e; n, e < 2^32.
   static index_t begin(index_t n, index_t k, index_t e) {
-    __extension__ using wide = unsigned __int128;
-    return static_cast<index_t>(static_cast<wide>(n) * static_cast<wide>(e) / static_cast<wide>(k));
+    return static_cast<index_t>(static_cast<std::uint64_t>(n) * static_cast<std::uint64_t>(e) /
+                                static_cast<std::uint64_t>(k));
   }
-  static index_t position(index_t n, index_t k, index_t e, index_t key, Draw shared) {
+  /// The pick of stratum e, from 64 random bits: those of index key + e.
+  static index_t position(index_t n, index_t k, index_t e, std::uint64_t bits) {
+    __extension__ using wide = unsigned __int128;
     const index_t first = begin(n, k, e), size = begin(n, k, e + 1) - first;
-    return first + static_cast<index_t>(shared.below(static_cast<std::uint64_t>(size),
-                                                     static_cast<std::uint64_t>(key + first)));
+    return first + static_cast<index_t>((wide{bits} * static_cast<std::uint64_t>(size)) >> 64);
   }
   static float factor(index_t n, index_t k, index_t e) {
     return Scaled ? static_cast<float>(begin(n, k, e + 1) - begin(n, k, e)) : 1.0F;
@@ -50,8 +52,14 @@ struct Strata {
   index_t select(E, in<E> values, index_t key, const EncodeContext& context, detail::PickScratch<E>,
                  out<E, std::uint32_t> positions, std::byte*) const {
     const index_t n = values.size(), k = most(n);
-    for (index_t e = 0; e < k; ++e)
-      positions[e] = static_cast<std::uint32_t>(position(n, k, e, key, context.shared));
+    // Two strata share a block of the draw; `key` is even.
+    for (index_t e = 0; e < k; e += 2) {
+      const auto words = context.shared.block(static_cast<std::uint64_t>(key + e) / 2);
+      positions[e] = static_cast<std::uint32_t>(position(n, k, e, words[0] | std::uint64_t{words[1]} << 32));
+      if (e + 1 < k)
+        positions[e + 1] =
+            static_cast<std::uint32_t>(position(n, k, e + 1, words[2] | std::uint64_t{words[3]} << 32));
+    }
     return k;
   }
 
@@ -59,16 +67,15 @@ struct Strata {
    public:
     Reader() = default;
     Reader(const Strata&, const std::byte*, index_t n, index_t k, index_t key, Draw shared)
-        : n_(n), k_(k), key_(key), shared_(shared) {
-      if (k_ > 0) position_ = Strata::position(n_, k_, 0, key_, shared_);
+        : n_(n), k_(k), key_(key), shared_(shared) {}
+    index_t position() const {
+      return Strata::position(n_, k_, entry_, shared_.bits(static_cast<std::uint64_t>(key_ + entry_)));
     }
-    index_t position() const { return position_; }
-    void next() {
-      if (++entry_ < k_) position_ = Strata::position(n_, k_, entry_, key_, shared_);
-    }
+    void next() { ++entry_; }
+    void seek(index_t entry) { entry_ = entry; }
 
    private:
-    index_t n_ = 0, k_ = 0, key_ = 0, entry_ = 0, position_ = 0;
+    index_t n_ = 0, k_ = 0, key_ = 0, entry_ = 0;
     Draw shared_ = Draw::shared(0, 0, Purpose::selection);
   };
 };

@@ -21,12 +21,13 @@
 //     floats(n), words(n)              scratch for `select`
 //     select(executor, values, key, context, scratch, positions, wire) -> k
 //                                      ascending positions, and their wire form
-//     Reader(selection, wire, n, k, key, shared): position() of pick 0, and of the next after next()
+//     Reader(selection, wire, n, k, key, shared): position() of pick 0, of the next after next(), of pick e
+//     after seek(e), where e only grows
 //     fault(wire, n, k)                what is wrong with a wire form, or nullptr
 //     unbiased, contractive, tracks, single_stage, delta(n), omega(n) as in Traits; where single_stage,
 //     factor(n, k, e), which pick e is multiplied by before it is sent
 //
-// `key` is an arena index that no other unit of the message has.
+// Arena indices key ... key + n - 1 are the unit's alone.
 
 namespace terse {
 
@@ -110,7 +111,11 @@ struct Positions {
     }
     index_t position() const { return position_; }
     void next() {
+      ++at_;
       if (--left_ > 0) find();
+    }
+    void seek(index_t entry) {
+      while (at_ < entry) next();
     }
 
    private:
@@ -125,7 +130,7 @@ struct Positions {
     }
 
     const std::byte* wire_ = nullptr;
-    index_t left_ = 0, entry_ = 0, position_ = 0;
+    index_t left_ = 0, entry_ = 0, position_ = 0, at_ = 0;
     std::uint64_t word_ = 0;
     bool bitmap_ = false;
   };

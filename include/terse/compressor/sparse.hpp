@@ -310,7 +310,7 @@ struct Sparse {
            in<E, std::uint32_t>(workspace.positions.all().part(0, k)), picked);
     if constexpr (Traits<Selection>::single_stage)
       for (index_t e = 0; e < k; ++e) picked[e] *= Selection::factor(unit.count, k, e);
-    if (k == 0) return;
+    if (k <= 0) return;
     if constexpr (Values::lossless) {
       std::memset(wire + 4 * k - 4, 0, static_cast<std::size_t>(Coder::bytes(k) - 4 * k + 4));
       std::memcpy(wire, picked.data(), static_cast<std::size_t>(4 * k));
