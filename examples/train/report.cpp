@@ -193,7 +193,7 @@ std::string gnuplot_script(const std::vector<Run>& runs) {
   // A long legend stands beside the panels, not in one of them.
   const bool beside_panels = runs.size() > 4;
   const int panels = by_bytes.empty() ? 560 : 1040;
-  const int legend = beside_panels ? 250 : 0;
+  const int legend = beside_panels ? 280 : 0;
   const double pixel = 1.0 / (panels + legend);
   script += fmt::format(
       "set terminal svg size {},430 font 'Helvetica,14' background '#ffffff' linewidth 1\n"
@@ -294,7 +294,9 @@ std::string format_table(const std::vector<Run>& runs) {
                ? fmt::format("compressed after step {}", run.warmup_steps)
                : "";
   });
-  if (starts.size() == 1) text += ", " + starts.begin()->first;
+  const bool one_start = starts.size() == 1 && static_cast<std::ptrdiff_t>(starts.begin()->second.size()) ==
+                                                   std::count_if(runs.begin(), runs.end(), compresses);
+  if (one_start) text += ", " + starts.begin()->first;
   text += "\n\n";
   text += fmt::format("{:<{}} {:>8} {:>7}  {:>17}  {:>15}  {:>29}  {:>9}\n", "", width, "test", "final",
                       "sent by each rank", "less than dense", "---------- seconds ----------", "ranks");
@@ -316,9 +318,11 @@ std::string format_table(const std::vector<Run>& runs) {
         fmt::format("{:.1f}", run.seconds.total), run.ranks_agree ? "yes" : "NO");
   }
   text += "* the last compressed step\n";
-  for (const Groups& groups : {topologies, starts})
-    if (groups.size() > 1)
-      for (const auto& [what, names] : groups) text += wrapped(what + ": ", names, 110);
+  const auto add_groups = [&text](const Groups& groups) {
+    for (const auto& [what, names] : groups) text += wrapped(what + ": ", names, 110);
+  };
+  if (topologies.size() > 1) add_groups(topologies);
+  if (!one_start) add_groups(starts);
   return text;
 }
 

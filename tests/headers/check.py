@@ -3,8 +3,9 @@
 """Checks that every header compiles by itself and when included twice, under warnings as errors, and that
 terse/terse.hpp draws in nothing heavy.
 
-Usage: check.py [-I DIR ...] COMPILER [FLAG ...]
-  -I DIR   where optional dependencies are, such as mpi.h; only headers that need them see it
+Usage: check.py [--together] [-I DIR ...] COMPILER [FLAG ...]
+  --together   all headers in one unit instead of each in its own: for a second compiler
+  -I DIR       where optional dependencies are, such as mpi.h; only headers that need them see it
 """
 
 import concurrent.futures
@@ -79,6 +80,8 @@ def check_weight(compiler):
 
 
 def main(arguments):
+    together = arguments[:1] == ["--together"]
+    arguments = arguments[together:]
     folders = []
     while arguments[:1] == ["-I"]:
         folders.append(arguments[1])
@@ -103,6 +106,13 @@ def main(arguments):
         if fault:
             print("\n".join("        " + line for line in fault.splitlines()))
 
+    if together:
+        plain = [header for header, standard in jobs
+                 if standard == "c++20" and not any(header.startswith(key) for key in OPTIONAL)]
+        text = "".join(f'#include "{header}"\n' for header in plain)
+        fine, output = compile_text(arguments, ["-std=c++20", *WARNINGS], text)
+        report("all headers of the core together (c++20)", None if fine else "\n".join(output.splitlines()[:12]))
+        jobs = [job for job in jobs if job[0] not in plain or job[1] == "c++17"]
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         results = pool.map(lambda job: check_header(arguments, folders, *job), jobs)
         for (header, standard), fault in zip(jobs, results):
