@@ -247,7 +247,7 @@ void add_options(CLI::App& app, Options& o) {
     o.ratio = value;
   };
   in_group(app.add_option_function<std::string>("--ratio", ratio,
-                                                "share of each matrix that deep-gradient-compression [0.01] "
+                                                "share of each matrix that deep-gradient-compression [0.005] "
                                                 "and ef21-sgd [0.05] send")
                ->type_name("SHARE"));
 
@@ -298,7 +298,7 @@ void add_options(CLI::App& app, Options& o) {
       "Examples:\n"
       "  train --plot loss.svg                         adam and one-bit-adam on 4 threads\n"
       "  train --optimizers one-bit-adam --model cnn --topology ring --granularity block\n"
-      "  train --optimizers momentum-sgd,power-sgd,deep-gradient-compression --ratio 0.005\n"
+      "  train --optimizers momentum-sgd,power-sgd,deep-gradient-compression --ratio 0.001\n"
       "  mpirun -n 4 train --transport mpi --json runs.json\n"
       "  train --checkpoint state --checkpoint-every 500; train --checkpoint state --resume state\n\n"
       "Exit codes: 0 done, 1 training failed, 2 an option or a file can't be used.");
@@ -360,7 +360,7 @@ HighestRate rate_of(const Options& options, Optimizer optimizer) {
 double ratio_of(const Options& options, Optimizer optimizer) {
   switch (optimizer) {
     case Optimizer::deep_gradient_compression:
-      return options.ratio.value_or(0.01);
+      return options.ratio.value_or(0.005);
     case Optimizer::ef21_sgd:
       return options.ratio.value_or(0.05);
     default:

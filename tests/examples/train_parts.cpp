@@ -518,7 +518,7 @@ TEST_CASE("every optimizer has a word, a rate and a topology") {
           (kind == train::Optimizer::one_bit_adam));
   }
   CHECK(train::topology_of({}, train::Optimizer::ef21_sgd) == train::Topology::all_gather);
-  CHECK(train::ratio_of({}, train::Optimizer::deep_gradient_compression) == 0.01);
+  CHECK(train::ratio_of({}, train::Optimizer::deep_gradient_compression) == 0.005);
   CHECK(train::ratio_of({}, train::Optimizer::ef21_sgd) == 0.05);
 }
 

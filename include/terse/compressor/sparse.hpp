@@ -123,7 +123,8 @@ struct Sparse {
     index_t bytes = 0;
     for (index_t u = 0; u < unit_count(range); ++u) {
       const index_t n = unit(range, u).count, k = selection.most(n);
-      bytes += (variable ? 8 : 0) + most_index_bytes(n, k) + Coder::bytes(k);
+      // Fewer picks never take more bytes: positions turn into a bitmap where that is shorter.
+      bytes += (variable ? 8 : 0) + selection.index_bytes(n, k) + Coder::bytes(k);
     }
     return bytes;
   }
@@ -150,7 +151,7 @@ struct Sparse {
         words_needed = std::max(words_needed, picking.words(n));
         most = std::max(most, picking.most(n));
       }
-      scratch = buffer<float, typename E::memory>(std::max(floats, reduction_scratch<SumOfSquares>(longest)));
+      scratch = buffer<float, typename E::memory>(std::max(floats, reduction_scratch<MaxAbs>(longest)));
       picked = buffer<float, typename E::memory>(most);
       words = buffer<std::uint32_t, typename E::memory>(words_needed);
       positions = buffer<std::uint32_t, typename E::memory>(most);
@@ -252,8 +253,8 @@ struct Sparse {
                              const EncodeContext& context, std::byte* section, std::uint32_t& bad) const {
     static_assert(Feedback::commits_zero, "terse: this error feedback must see every element, sent or not");
     if (range.pieces().empty()) return 0;
-    reduce<SumOfSquares>(executor, range, Units{0, true}, mask, incoming, message, workspace.scratch.all(),
-                         workspace.total.all(), bad);
+    reduce<MaxAbs>(executor, range, Units{0, true}, mask, incoming, message, workspace.scratch.all(),
+                   workspace.total.all(), bad);
     std::byte* at = section;
     for (index_t u = 0; u < unit_count(range); ++u) {
       const Piece unit = Sparse::unit(range, u);
@@ -291,8 +292,6 @@ struct Sparse {
     std::memcpy(&k, at, sizeof k);
     return k;
   }
-  /// A bitmap is never longer than the positions it replaces.
-  index_t most_index_bytes(index_t n, index_t k) const { return selection.index_bytes(n, k); }
   static Range picks_of(const Sparse& compressor, const Range& covered) {
     index_t most = 0;
     for (index_t u = 0; u < unit_count(covered); ++u)
