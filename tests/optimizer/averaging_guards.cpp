@@ -20,7 +20,7 @@ template <class F>
 void each_recipe(F f) {
   f(ErrorFeedbackSgd<ScaledSign<MeanAbs>, LocalMomentumBefore>{
       .learning_rate = 1e-2F, .warmup_steps = 5, .error_feedback = {.follows_rate = true}});
-  f(ErrorFeedbackSgd<>{.learning_rate = 1e-2F, .warmup_steps = 5});
+  f(ErrorFeedbackSgd<ScaledSign<MeanAbs>, HeavyBall>{.learning_rate = 1e-2F, .warmup_steps = 5});
   f(SignSgd<>{.learning_rate = 1e-3F});
   f(DeepGradientCompression<>{.learning_rate = 1e-2F,
                               .momentum_correction = {.nesterov = true},
@@ -30,7 +30,7 @@ void each_recipe(F f) {
       .warmup_steps = 5,
       .compressor = {.selection = {.first = {.ratio = 0.5}, .second = {.ratio = 0.4}}}});
   f(QuantizedSgd<>{.learning_rate = 1e-2F, .warmup_steps = 5});
-  f(Ef21Sgd<>{.learning_rate = 1e-2F, .compressor = {.selection = {.ratio = 0.05}}});
+  f(Ef21Sgd<TopK<>, HeavyBall>{.learning_rate = 1e-2F, .compressor = {.selection = {.ratio = 0.05}}});
 }
 
 }  // namespace
@@ -51,7 +51,7 @@ TEST_CASE("a step allocates nothing, at any stage") {
 TEST_CASE("the start of EF21 may fail and be made up for") {
   const Layout layout = two_kinds();
   ThreadGroup(2, std::chrono::seconds(20)).run([&](Threads& transport) {
-    const Ef21Sgd<> recipe{.compressor = {.selection = {.ratio = 0.05}}};
+    const Ef21Sgd<TopK<>, HeavyBall> recipe{.compressor = {.selection = {.ratio = 0.05}}};
     Optimizer optimizer{recipe, transport, layout}, other{recipe, transport, layout};
     Floats x = start(layout), y = x, g = gradient(layout, transport.rank(), 1, 1), bad = g;
     if (transport.rank() == 0) bad[3] = not_a_number;

@@ -304,9 +304,9 @@ void compare_ef21(const Recipe& recipe, const Layout& layout, int ranks, bool de
 TEST_CASE("EF21 follows the oracle from an exact start") {
   Tally tally;
   for (const int ranks : {1, 2, 3, 4, 7}) {
-    const Ef21Sgd<> recipe{.weight_decay = 0.05F,
-                           .momentum_correction = {.nesterov = ranks % 2 == 0},
-                           .compressor = {.selection = {.ratio = 0.05}}};
+    const Ef21Sgd<TopK<>, HeavyBall> recipe{.weight_decay = 0.05F,
+                                            .momentum_correction = {.nesterov = ranks % 2 == 0},
+                                            .compressor = {.selection = {.ratio = 0.05}}};
     compare_ef21(recipe, edges(ranks == 2), ranks, false, tally);
   }
   check(tally);
@@ -315,7 +315,7 @@ TEST_CASE("EF21 follows the oracle from an exact start") {
 TEST_CASE("DIANA follows the oracle, given what its quantizer said") {
   Tally tally;
   for (const int ranks : {1, 2, 3, 4, 7}) {
-    Ef21Sgd<Natural<>> recipe{.weight_decay = 0.05F, .error_feedback = {.rate = 0.875F}};
+    Ef21Sgd<Natural<>, HeavyBall> recipe{.weight_decay = 0.05F, .error_feedback = {.rate = 0.875F}};
     compare_ef21(recipe, edges(false), ranks, true, tally);
   }
   CHECK(tally.compared == tally.possible);
@@ -323,7 +323,7 @@ TEST_CASE("DIANA follows the oracle, given what its quantizer said") {
 
 TEST_CASE("EF21 sends all at first, then what the formula says") {
   const Layout layout = edges(true);
-  const Ef21Sgd<> recipe{.compressor = {.selection = {.ratio = 0.05}}};
+  const Ef21Sgd<TopK<>, HeavyBall> recipe{.compressor = {.selection = {.ratio = 0.05}}};
   const History ours = run(recipe, layout, 3, 3, 1, {}, Unchanged{});
   Layout dense;
   for (Segment segment : layout.segments()) {
@@ -496,9 +496,9 @@ TEST_CASE("where nothing is left out every recipe is momentum SGD") {
     const History b = run(none, all_compressed, ranks, 10, 1, {}, Wavy{});
     for (std::size_t step = 0; step < 10; ++step) CHECK(a[step][0].parameters == b[step][0].parameters);
     // EF21 adds differences up.
-    equals(Ef21Sgd<>{.weight_decay = 0.05F,
-                     .momentum_correction = {.nesterov = true},
-                     .compressor = {.selection = {.ratio = 1}}},
+    equals(Ef21Sgd<TopK<>, HeavyBall>{.weight_decay = 0.05F,
+                                      .momentum_correction = {.nesterov = true},
+                                      .compressor = {.selection = {.ratio = 1}}},
            expected, 1e-5);
   }
 }

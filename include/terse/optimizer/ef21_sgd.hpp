@@ -8,10 +8,12 @@
 namespace terse {
 
 /// EF21: each rank sends how its gradient differs from a copy that all keep. The first step is exact and starts
-/// the copies. With an unbiased compressor and `.error_feedback = {.rate = 1 / (1 + omega)}` it is DIANA.
+/// the copies. Noise of small batches enters the copies as it is; momentum before the difference
+/// (LocalMomentumBefore without Nesterov: EF21-SGDM) or a ratio of a tenth and more tames it. With an unbiased
+/// compressor and `.error_feedback = {.rate = 1 / (1 + omega)}` it is DIANA.
 ///
 /// Source: Richtarik, Sokolov and Fatkhullin, "EF21", NeurIPS 2021, algorithm 2; Mishchenko et al. 2019.
-template <class C = TopK<>, MomentumCorrection M = HeavyBall, Topology P = AllGather>
+template <class C = TopK<>, MomentumCorrection M = NoMomentum, Topology P = AllGather>
 using Ef21Sgd = GradientAveraging<C, M, P, Difference>;
 
 }  // namespace terse

@@ -6,14 +6,15 @@
 
 namespace terse {
 
-/// SGD with a biased compressor and error feedback. With HeavyBall or NoMomentum it is EF-SGD, with
-/// LocalMomentumBefore and ScatterGather (the owner of a chunk keeps an error, too) dist-EF-SGD. Where the learning
+/// SGD with a biased compressor and error feedback: EF-SGD. With LocalMomentumBefore and ScatterGather (the owner of
+/// a chunk keeps an error, too) it is dist-EF-SGD. With HeavyBall, which takes late elements for new ones, it wants a
+/// much smaller rate than dense momentum SGD. Where the learning
 /// rate changes, `.error_feedback = {.follows_rate = true}` gives each error the weight it had when it arose, as in
 /// the papers, whose errors carry the rate.
 ///
 /// Source: Karimireddy, Rebjock, Stich and Jaggi, "Error feedback fixes SignSGD and other gradient compression
 /// schemes", ICML 2019, algorithm 2; Zheng, Huang and Kwok, NeurIPS 2019, algorithms 1 and 2.
-template <class C = ScaledSign<MeanAbs>, MomentumCorrection M = HeavyBall, Topology P = ScatterGather,
+template <class C = ScaledSign<MeanAbs>, MomentumCorrection M = NoMomentum, Topology P = ScatterGather,
           ErrorFeedback F = Residual>
 using ErrorFeedbackSgd = GradientAveraging<C, M, P, F>;
 

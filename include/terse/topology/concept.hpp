@@ -127,6 +127,10 @@ namespace detail {
 /// The round of C over P: the topology's, unless the compressor has a protocol of its own.
 template <class C, class F, class P, class T, class E>
 struct RoundOf {
+  static_assert(
+      C::lossless || requires { typename C::Incoming; },
+      "terse: this compressor has a round of its own; include it (LowRank's is in "
+      "terse/topology/low_rank_round.hpp)");
   using type = typename P::template Round<C, F, T, E>;
 };
 
