@@ -18,8 +18,8 @@ namespace terse {
 /// Who must know what readers make of its packet decodes it with its own message as the key: the bits are the same.
 ///
 /// Wire: a checksum of 8 bytes for each 4096 elements of a piece; then the codes of each piece, see `code_bytes`.
-/// Source: Davies et al., "New bounds for distributed mean estimation and variance reduction", ICLR 2021, with the cubic
-/// lattice.
+/// Source: Davies et al., "New bounds for distributed mean estimation and variance reduction", ICLR 2021, with the
+/// cubic lattice.
 template <int Bits, class Rounding = Nearest>
 struct Lattice {
   using Grid = detail::Grid<Bits, Rounding>;

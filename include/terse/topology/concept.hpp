@@ -10,8 +10,8 @@
 namespace terse {
 
 /// A topology says who sends which packet to whom. Exact ones give every rank the same mean; those that
-/// `recompress` compress sums or means again on the way. It is a policy with a nested `Round<C, F, T, E>`, one for each exchange, which takes all memory at construction and runs
-/// over a Station:
+/// `recompress` compress sums or means again on the way. It is a policy with a nested `Round<C, F, T, E>`, one
+/// for each exchange, which takes all memory at construction and runs over a Station:
 ///
 ///     start(station, message)            evaluates, encodes, posts the first phase
 ///     advance(station, message, block)   settles the phase under way, posts the next; true when all is here
