@@ -88,8 +88,11 @@ struct Gap : UniformLevels<2, Nearest, Symmetric, MaxAbs> {
 };
 
 /// Three halves of the scale, which a peer may have made as large as it likes.
+/// Overflows with scales that packets may have, though no message here has them.
 struct Overflowing : SignBit<RootMeanSquare> {
-  static float value(std::uint32_t code, float scale) { return code != 0 ? 1.5F * scale : -1.5F * scale; }
+  static float value(std::uint32_t code, float scale) {
+    return code != 0 ? 0x1p97F * scale * 0x1p-97F : -scale;
+  }
 };
 
 struct NotZero : UniformLevels<2, Nearest, Symmetric, MaxAbs> {
