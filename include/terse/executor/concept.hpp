@@ -5,6 +5,7 @@
 #include <bit>
 #include <concepts>
 #include <cstdint>
+#include <type_traits>
 
 #include "terse/core/config.hpp"
 #include "terse/core/layout.hpp"
@@ -87,6 +88,15 @@ constexpr index_t code_bytes(index_t count) {
   if constexpr (Bits < 8) return aligned(count) / 8 * Bits;
   return (count * (Bits / 8) + 7) / 8 * 8;
 }
+
+namespace detail {
+
+/// The smallest integer that holds a code.
+template <int Bits>
+using CodeElement = std::conditional_t<(Bits <= 8), std::uint8_t,
+                                       std::conditional_t<Bits == 16, std::uint16_t, std::uint32_t>>;
+
+}  // namespace detail
 
 TERSE_NUMERICS_BEGIN
 

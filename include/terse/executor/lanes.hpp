@@ -28,11 +28,6 @@ inline void opaque(Array& array) {
   asm("" : "+m"(array));  // NOLINT: no instruction
 }
 
-/// The smallest integer that holds a code.
-template <int Bits>
-using CodeElement = std::conditional_t<(Bits <= 8), std::uint8_t,
-                                       std::conditional_t<Bits == 16, std::uint16_t, std::uint32_t>>;
-
 /// Walks through the packets in step with the verb: pieces in order, units in order within them.
 template <class Incoming>
 struct Cursor;
