@@ -46,8 +46,7 @@ struct FactorMasking {
   void check() const { detail::check_momentum(momentum); }
   template <class Visit>
   void settings(Visit&& visit) const {
-    visit("momentum", static_cast<double>(momentum));
-    visit("nesterov", nesterov ? 1.0 : 0.0);
+    detail::momentum_settings(momentum, nesterov, visit);
   }
   detail::MaskedMomentum message(const float* gradients, float scale, float* velocity) const {
     return {{gradients, scale}, velocity, momentum, nesterov};

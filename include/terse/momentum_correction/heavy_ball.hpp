@@ -12,6 +12,11 @@ inline void check_momentum(float momentum) {
   if (!(momentum >= 0 && momentum < 1))
     throw usage_error("momentum must be in [0, 1), not " + std::to_string(momentum));
 }
+template <class Visit>
+void momentum_settings(float momentum, bool nesterov, Visit&& visit) {
+  visit("momentum", static_cast<double>(momentum));
+  visit("nesterov", nesterov ? 1.0 : 0.0);
+}
 
 }  // namespace detail
 
@@ -37,8 +42,7 @@ struct HeavyBall {
   void check() const { detail::check_momentum(momentum); }
   template <class Visit>
   void settings(Visit&& visit) const {
-    visit("momentum", static_cast<double>(momentum));
-    visit("nesterov", nesterov ? 1.0 : 0.0);
+    detail::momentum_settings(momentum, nesterov, visit);
   }
   static ScaledGradient message(const float* gradients, float scale, float*) { return {gradients, scale}; }
   detail::Momentum direction(float* velocity) const { return {velocity, momentum, nesterov}; }
@@ -57,8 +61,7 @@ struct LocalMomentumBefore {
   void check() const { detail::check_momentum(momentum); }
   template <class Visit>
   void settings(Visit&& visit) const {
-    visit("momentum", static_cast<double>(momentum));
-    visit("nesterov", nesterov ? 1.0 : 0.0);
+    detail::momentum_settings(momentum, nesterov, visit);
   }
   detail::LocalMessage<detail::Momentum> message(const float* gradients, float scale, float* velocity) const {
     return {{gradients, scale}, {velocity, momentum, nesterov}};
