@@ -55,25 +55,27 @@ class LocalPasses {
         codec_(Host{}, C{}, Residual{}, plan_.whole),
         packet_(plan_.whole.bytes),
         inbox_(1),
-        message_{LocalMomentum{m, g, 0.9F, 1}, ScaledGradient{g, 1}},
-        update_{m, d, x, rates_.set(layout, 1e-3F, 0), 10} {
+        message_{LocalMomentum<>{m, g, &now_, 0.9F}, ScaledGradient{g, &now_}},
+        update_{m, d, {x}, rates_.table(), 10} {
+    rates_.set(Host{}, layout, 1e-3F, 0);
     inbox_.add(C{}, plan_.whole, packet_.data(), context.shared);
   }
   void measure() { codec_.measure(plan_.whole, {}, EmptyInbox{}, message_); }
   void encode() { codec_.encode(plan_.whole, {}, EmptyInbox{}, message_, context, true, packet_.data()); }
   void update() {
     for_each(Host{}, plan_.whole.compressed, HostMask{}, inbox_.compressed(),
-             detail::Deliver<FrozenUpdate, detail::AsItIs>{update_, 1, {}});
+             detail::Deliver<FrozenUpdate<>, detail::AsItIs>{update_, 1, {}});
   }
 
  private:
+  StepScalars now_;
   Rates<Host> rates_;
   Plan plan_;
   Codec<C, Residual, Host> codec_;
   buffer<std::byte> packet_;
   Inbox<C> inbox_;
-  Message<LocalMomentum, ScaledGradient> message_;
-  FrozenUpdate update_;
+  Message<LocalMomentum<>, ScaledGradient<>> message_;
+  FrozenUpdate<> update_;
 };
 
 /// The owner's passes over its chunk of n / W elements, fed by W packets.
@@ -88,7 +90,8 @@ class ServerPasses {
     for (int k = 0; k < ranks; ++k) {
       buffer<std::byte>& packet = in_.emplace_back(plan_.whole.bytes);
       Codec<C, Residual, Host> rank(Host{}, C{}, Residual{}, plan_.whole);
-      const ScaledGradient scaled{message, 1.0F / static_cast<float>(k + 1)};
+      const StepScalars now{.gradient_scale = 1.0F / static_cast<float>(k + 1)};
+      const ScaledGradient scaled{message, &now};
       rank.measure(plan_.whole, {}, EmptyInbox{}, Message{scaled, scaled});
       rank.encode(plan_.whole, {}, EmptyInbox{}, Message{scaled, scaled}, context, true, packet.data());
     }

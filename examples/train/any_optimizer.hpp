@@ -8,13 +8,14 @@
 #include <utility>
 
 #include "options.hpp"
+#include "places.hpp"
 #include "terse/checkpoint/checkpoint.hpp"
 #include "terse/optimizer/optimizer.hpp"
 
 namespace train {
 
 /// An optimizer whose recipe was chosen when the program ran. One indirect call a step: nothing inside of a
-/// step is decided anew.
+/// step is decided anew. Parameters and gradients lie where the optimizer runs.
 class AnyOptimizer {
  public:
   virtual ~AnyOptimizer() = default;
@@ -25,11 +26,13 @@ class AnyOptimizer {
   virtual void load(const std::filesystem::path& file, float* parameters) = 0;
 };
 
-template <class Recipe, class T>
+template <class Recipe, class P>
 class TheOptimizer final : public AnyOptimizer {
+  using Executor = typename P::Executor;
+
  public:
-  TheOptimizer(Recipe recipe, T& transport, const terse::Layout& layout, const terse::Options& options)
-      : optimizer_(std::move(recipe), transport, layout, options) {}
+  TheOptimizer(Recipe recipe, P& place, const terse::Layout& layout, const terse::Options& options)
+      : optimizer_(std::move(recipe), place.transport, layout, options, place.executor) {}
 
   void step(float* parameters, const float* gradients, float learning_rate) override {
     optimizer_.recipe.learning_rate = learning_rate;
@@ -37,16 +40,16 @@ class TheOptimizer final : public AnyOptimizer {
   }
   bool full_precision() const override { return optimizer_.full_precision(); }
   void save(const std::filesystem::path& file, const float* parameters) override {
-    terse::checkpoint::save(file, optimizer_, terse::view<const float>(parameters, size()));
+    terse::checkpoint::save(file, optimizer_, terse::in<Executor>(parameters, size()));
   }
   void load(const std::filesystem::path& file, float* parameters) override {
-    terse::checkpoint::load(file, optimizer_, terse::view<float>(parameters, size()));
+    terse::checkpoint::load(file, optimizer_, terse::out<Executor>(parameters, size()));
   }
 
  private:
   terse::index_t size() const { return optimizer_.layout().size(); }
 
-  terse::Optimizer<Recipe, T> optimizer_;
+  terse::Optimizer<Recipe, typename P::Transport, Executor> optimizer_;
 };
 
 inline terse::Options terse_options(const Options& options) {
@@ -66,32 +69,35 @@ inline terse::Options terse_options(const Options& options) {
       options.clip_norm ? static_cast<float>(*options.clip_norm) : std::numeric_limits<float>::infinity()};
 }
 
-/// Adam or MomentumSgd; in dense_optimizers.cpp.
-template <class T>
-std::unique_ptr<AnyOptimizer> make_dense_optimizer(Optimizer kind, const Options& options, T& transport,
+/// Adam or MomentumSgd; in dense_optimizers.hpp.
+template <class P>
+std::unique_ptr<AnyOptimizer> make_dense_optimizer(Optimizer kind, const Options& options, P& place,
                                                    const terse::Layout& layout);
 
-/// ErrorFeedbackSgd without momentum or with momentum on each rank, or SignSgd; in sign_optimizers.cpp.
-template <class T>
-std::unique_ptr<AnyOptimizer> make_sign_optimizer(Optimizer kind, const Options& options, T& transport,
-                                                  const terse::Layout& layout);
+/// ErrorFeedbackSgd without momentum or with momentum on each rank, SignSgd or QuantizedSgd; in
+/// quantized_optimizers.hpp.
+template <class P>
+std::unique_ptr<AnyOptimizer> make_quantized_optimizer(Optimizer kind, const Options& options, P& place,
+                                                       const terse::Layout& layout);
+
+/// OneBitAdam over topology G, frozen after step `freeze`; in one_bit_adam.hpp, and instantiated in a unit for each
+/// topology, since each holds six optimizers for each place.
+template <class G, class P>
+std::unique_ptr<AnyOptimizer> make_one_bit_adam(const Options& options, std::uint64_t freeze, P& place,
+                                                const terse::Layout& layout);
+
+// On the host only.
 
 /// DeepGradientCompression, whose ratio falls in the first `warmup` steps, or Ef21Sgd; in
 /// sparse_optimizers.cpp.
-template <class T>
+template <class P>
 std::unique_ptr<AnyOptimizer> make_sparse_optimizer(Optimizer kind, const Options& options,
-                                                    std::uint64_t warmup, T& transport,
+                                                    std::uint64_t warmup, P& place,
                                                     const terse::Layout& layout);
 
-/// PowerSgd or QuantizedSgd; in other_optimizers.cpp.
-template <class T>
-std::unique_ptr<AnyOptimizer> make_other_optimizer(Optimizer kind, const Options& options, T& transport,
-                                                   const terse::Layout& layout);
-
-/// OneBitAdam over topology G, frozen after step `freeze`; in one_bit_adam_*.cpp, a unit for each topology,
-/// since each holds six optimizers for each transport.
-template <class G, class T>
-std::unique_ptr<AnyOptimizer> make_one_bit_adam(const Options& options, std::uint64_t freeze, T& transport,
-                                                const terse::Layout& layout);
+/// PowerSgd; in low_rank_optimizers.cpp.
+template <class P>
+std::unique_ptr<AnyOptimizer> make_low_rank_optimizer(const Options& options, P& place,
+                                                      const terse::Layout& layout);
 
 }  // namespace train

@@ -59,9 +59,11 @@ std::optional<train::Job> prepare(int argc, char** argv, int world, bool first) 
     throw train::input_error(
         fmt::format("mpirun started {} processes; they need --transport mpi to be one job", world));
   }
+  if (const std::string reason = train::Model::why_not(options->device); !reason.empty())
+    throw train::input_error(fmt::format("--device {}: {}", name(options->device), reason));
   train::check_files(*options, first);
   train::Job job = train::load_job(*options, options->ranks);
-  if (first && train::Model::blas().empty() && !options->quiet)
+  if (first && options->device == train::Device::cpu && train::Model::blas().empty() && !options->quiet)
     complain("OpenBLAS isn't loaded, so training may be many times slower (Debian: libopenblas0-pthread)");
   if (first && !options->quiet && !options->resume.empty())
     for (const train::Optimizer kind : options->optimizers) {
@@ -93,7 +95,7 @@ int report(const train::Options& options, const std::vector<train::Run>& runs) {
 std::vector<train::Run> train_threads(const train::Job& job) {
   std::vector<train::Run> runs;
   terse::ThreadGroup(job.ranks, deadline_of(job.options)).run([&](terse::Threads& transport) {
-    std::vector<train::Run> mine = train::train_rank(job, transport);
+    std::vector<train::Run> mine = train::train_rank(job, transport, transport.rank());
     if (transport.rank() == 0) runs = std::move(mine);
   });
   return runs;

@@ -13,8 +13,11 @@
 #include <utility>
 
 #include "terse/interop/libtorch.hpp"
+#ifdef TRAIN_HAVE_CUDA
+#include "terse/interop/libtorch_cuda.hpp"
+#endif
 
-// The only unit of the program that knows LibTorch. It keeps to C++17, as LibTorch's headers do.
+// The only unit of the program that knows LibTorch. It keeps to C++17, as headers of older LibTorchs do.
 
 namespace train {
 namespace {
@@ -95,6 +98,9 @@ torch::Tensor labels_at(const std::int64_t* labels, std::int64_t count) {
   return torch::from_blob(const_cast<std::int64_t*>(labels), {count}, torch::kInt64);
 }
 
+// The thread's GPU: LibTorch takes its current one where a device has no number.
+torch::Device place_of(Device device) { return device == Device::cuda ? torch::kCUDA : torch::kCPU; }
+
 template <class Function>
 Function* find_symbol(const char* name) {
   return reinterpret_cast<Function*>(dlsym(RTLD_DEFAULT, name));
@@ -103,19 +109,29 @@ Function* find_symbol(const char* name) {
 }  // namespace
 
 struct Model::Parts {
-  Parts(const std::string& kind, std::uint64_t seed)
-      : network(make_network(kind)), flat(prepare(*network, seed)) {}
+  Parts(const std::string& kind, std::uint64_t seed, Device device)
+      : network(make_network(kind)), flat(prepare(*network, seed, device)) {}
 
-  static terse::interop::FlatModule prepare(Network& network, std::uint64_t seed) {
+  // Drawn on the CPU, so that all devices begin alike.
+  static terse::interop::FlatModule prepare(Network& network, std::uint64_t seed, Device device) {
     initialize(network, seed);
+    if (device != Device::cpu) network.to(place_of(device));
     return terse::interop::FlatModule(network);
+  }
+
+  // Nothing is copied on the CPU.
+  torch::Tensor here(const torch::Tensor& tensor) const { return tensor.to(flat.device()); }
+  torch::Tensor all_parameters() {
+    return torch::from_blob(flat.parameters(), {flat.size()},
+                            torch::TensorOptions().dtype(torch::kFloat32).device(flat.device()));
   }
 
   std::unique_ptr<Network> network;
   terse::interop::FlatModule flat;
 };
 
-Model::Model(const std::string& kind, std::uint64_t seed) : parts_(std::make_unique<Parts>(kind, seed)) {}
+Model::Model(const std::string& kind, std::uint64_t seed, Device device)
+    : parts_(std::make_unique<Parts>(kind, seed, device)) {}
 Model::Model(Model&&) noexcept = default;
 Model& Model::operator=(Model&&) noexcept = default;
 Model::~Model() = default;
@@ -123,11 +139,23 @@ Model::~Model() = default;
 const terse::Layout& Model::layout() const { return parts_->flat.layout(); }
 float* Model::parameters() { return parts_->flat.parameters(); }
 float* Model::gradients() { return parts_->flat.gradients(); }
+void Model::zero_gradients() { parts_->flat.zero_gradients(); }
+
+void Model::read_parameters(float* to) {
+  torch::NoGradGuard no_grad;
+  torch::from_blob(to, {parts_->flat.size()}, torch::kFloat32).copy_(parts_->all_parameters());
+}
+void Model::write_parameters(const float* from) {
+  torch::NoGradGuard no_grad;
+  parts_->all_parameters().copy_(
+      torch::from_blob(const_cast<float*>(from), {parts_->flat.size()}, torch::kFloat32));
+}
 
 double Model::train_batch(const float* images, const std::int64_t* labels, std::int64_t batch) {
   parts_->flat.zero_gradients();
-  const torch::Tensor scores = parts_->network->forward(pictures_at(images, batch));
-  const torch::Tensor loss = torch::nn::functional::cross_entropy(scores, labels_at(labels, batch));
+  const torch::Tensor scores = parts_->network->forward(parts_->here(pictures_at(images, batch)));
+  const torch::Tensor loss =
+      torch::nn::functional::cross_entropy(scores, parts_->here(labels_at(labels, batch)));
   loss.backward();
   parts_->flat.check_gradients();
   return loss.item<double>();
@@ -138,8 +166,9 @@ Evaluation Model::evaluate(const float* images, const std::int64_t* labels, std:
   Evaluation sum;
   for (std::int64_t done = 0; done < count;) {
     const std::int64_t some = std::min(at_once, count - done);
-    const torch::Tensor truth = labels_at(labels + done, some);
-    const torch::Tensor scores = parts_->network->forward(pictures_at(images + done * pixels, some));
+    const torch::Tensor truth = parts_->here(labels_at(labels + done, some));
+    const torch::Tensor scores =
+        parts_->network->forward(parts_->here(pictures_at(images + done * pixels, some)));
     sum.loss +=
         torch::nn::functional::cross_entropy(scores, truth).item<double>() * static_cast<double>(some);
     sum.accuracy += static_cast<double>(scores.argmax(1).eq(truth).sum().item<std::int64_t>());
@@ -167,8 +196,47 @@ void Model::pin_threads() {
 }
 
 std::string Model::blas() {
+  if (at::hasMKL()) return "MKL";
   auto* describe = find_symbol<char*()>("openblas_get_config");
   return describe ? describe() : "";
 }
+
+#ifdef TRAIN_HAVE_CUDA
+
+std::string Model::why_not(Device device) {
+  if (device == Device::cpu) return "";
+  try {
+    c10::cuda::device_count_ensure_non_zero();
+  } catch (const c10::Error& fault) {
+    const std::string words = fault.what_without_backtrace();
+    return "LibTorch finds no GPU: " + words.substr(0, words.find('\n'));
+  }
+  return at::globalContext().hasCUDA() ? "" : "libtorch_cuda isn't loaded";
+}
+
+void Model::use_gpu(int index) {
+  const auto gpu = static_cast<c10::DeviceIndex>(index % c10::cuda::device_count());
+  c10::cuda::set_device(gpu);
+  // Of the default stream there is but one, in whose order ranks that are threads would wait for each other.
+  c10::cuda::setCurrentCUDAStream(c10::cuda::getStreamFromPool(false, gpu));
+  // Sums in an order of their own each time would give another run the same seed in vain.
+  at::globalContext().setDeterministicCuDNN(true);
+}
+
+void* Model::stream() const {
+  return parts_->flat.device().is_cpu() ? nullptr : terse::interop::current_stream(parts_->flat);
+}
+
+#else
+
+std::string Model::why_not(Device device) {
+  return device == Device::cpu ? ""
+                               : "this program was built without CUDA: there was no " TRAIN_WITHOUT
+                                 "; see docs/libtorch.md";
+}
+void Model::use_gpu(int) {}
+void* Model::stream() const { return nullptr; }
+
+#endif
 
 }  // namespace train

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "device.hpp"
 #include "terse/core/layout.hpp"
 
 namespace train {
@@ -21,23 +22,32 @@ struct Evaluation {
 ///
 /// Each rank has its own model. Models in different threads don't disturb each other; one model belongs to
 /// one thread at a time. The same kind, seed and batches give the same bits, if every thread calls
-/// `pin_threads` first, on the same machine and libraries.
+/// `pin_threads` first, on the same machine and libraries. (On a GPU cuBLAS has its own say about that, see
+/// docs/libtorch.md.)
 class Model {
  public:
   /// `kind` is "mlp" (784-256-128-10, 235,146 parameters) or "cnn" (convolutions of 16 channels, 5 x 5, and
   /// 32 channels, 3 x 3, both with stride 2, then 1568-64-10; 106,122 parameters); ReLU between. Weights and
   /// biases are uniform in +-1/sqrt(inputs of the layer), drawn from a generator of this model's own. Throws
-  /// std::invalid_argument for another kind.
-  Model(const std::string& kind, std::uint64_t seed);
+  /// std::invalid_argument for another kind. On `Device::cuda` the model is on the GPU that `use_gpu` has chosen for
+  /// this thread, and begins with the same values.
+  Model(const std::string& kind, std::uint64_t seed, Device device = Device::cpu);
   Model(Model&&) noexcept;
   Model& operator=(Model&&) noexcept;
   ~Model();
 
   const terse::Layout& layout() const;
-  /// `layout().size()` elements; valid until the model dies.
+  /// `layout().size()` elements in the device's memory; valid until the model dies.
   float* parameters();
   /// Like `parameters()`.
   float* gradients();
+  void zero_gradients();
+  /// What both are in the order of: a cudaStream_t, the thread's own from `use_gpu`; nothing on the CPU.
+  void* stream() const;
+
+  /// Between the parameters and host memory of `layout().size()` elements, wherever the model is.
+  void read_parameters(float* to);
+  void write_parameters(const float* from);
 
   /// One forward and backward pass over `batch` pictures (batch x 784) and their labels; returns the mean
   /// loss and overwrites the gradients with those of the mean loss. Reads the pictures in place.
@@ -56,6 +66,12 @@ class Model {
   /// The name and build of the BLAS in use as far as it is known, such as "OpenBLAS 0.3.21 ...", otherwise
   /// empty: then training may be many times slower.
   static std::string blas();
+
+  /// Why no model can be on this device; empty where one can. LibTorch's own words where it has CUDA and no GPU.
+  static std::string why_not(Device device);
+
+  /// Makes GPU number `index`, modulo those there are, this thread's, with a CUDA stream of the thread's own.
+  static void use_gpu(int index);
 
  private:
   struct Parts;

@@ -33,7 +33,13 @@ std::string MpiJob::first_fault(const std::string& mine) {
 
 std::vector<Run> MpiJob::train(const Job& job, std::chrono::milliseconds deadline) {
   terse::Mpi transport(parts_->world, deadline);
-  return train_rank(job, transport);
+  // Numbers start from 0 on every machine.
+  MPI_Comm neighbours = MPI_COMM_NULL;
+  MPI_Comm_split_type(parts_->world, MPI_COMM_TYPE_SHARED, rank(), MPI_INFO_NULL, &neighbours);
+  int number = 0;
+  MPI_Comm_rank(neighbours, &number);
+  MPI_Comm_free(&neighbours);
+  return train_rank(job, transport, number);
 }
 
 void MpiJob::abort(int status) {

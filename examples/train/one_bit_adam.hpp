@@ -8,8 +8,8 @@
 
 namespace train {
 
-template <class G, class T>
-std::unique_ptr<AnyOptimizer> make_one_bit_adam(const Options& options, std::uint64_t freeze, T& transport,
+template <class G, class P>
+std::unique_ptr<AnyOptimizer> make_one_bit_adam(const Options& options, std::uint64_t freeze, P& place,
                                                 const terse::Layout& layout) {
   const auto make = [&]<class C>(C) -> std::unique_ptr<AnyOptimizer> {
     using Recipe = terse::OneBitAdam<C, terse::FrozenVariance, G>;
@@ -18,7 +18,7 @@ std::unique_ptr<AnyOptimizer> make_one_bit_adam(const Options& options, std::uin
         .weight_decay = static_cast<float>(options.weight_decay),
         .preconditioner = {terse::AtStep{freeze}, static_cast<float>(options.update_clip)},
     };
-    return std::make_unique<TheOptimizer<Recipe, T>>(recipe, transport, layout, terse_options(options));
+    return std::make_unique<TheOptimizer<Recipe, P>>(recipe, place, layout, terse_options(options));
   };
   const auto make_with = [&]<class S>(S) {
     switch (options.granularity) {

@@ -1,16 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "one_bit_adam.hpp"
 #include "terse/topology/all_gather.hpp"
-#include "transports.hpp"
 
 namespace train {
 
 template std::unique_ptr<AnyOptimizer> make_one_bit_adam<terse::AllGather>(const Options&, std::uint64_t,
-                                                                           MeteredThreads&,
-                                                                           const terse::Layout&);
+                                                                           OnThreads&, const terse::Layout&);
 #ifdef TERSE_HAVE_MPI
 template std::unique_ptr<AnyOptimizer> make_one_bit_adam<terse::AllGather>(const Options&, std::uint64_t,
-                                                                           MeteredMpi&, const terse::Layout&);
+                                                                           OnMpi&, const terse::Layout&);
 #endif
 
 }  // namespace train

@@ -42,6 +42,7 @@ constexpr std::array optimizer_words{
     Word<Optimizer>{"ef21-sgd", Optimizer::ef21_sgd}};
 constexpr std::array transport_words{Word<Transport>{"threads", Transport::threads},
                                      Word<Transport>{"mpi", Transport::mpi}};
+constexpr std::array device_words{Word<Device>{"cpu", Device::cpu}, Word<Device>{"cuda", Device::cuda}};
 constexpr std::array topology_words{Word<Topology>{"scatter-gather", Topology::scatter_gather},
                                     Word<Topology>{"ring", Topology::ring},
                                     Word<Topology>{"all-gather", Topology::all_gather}};
@@ -196,6 +197,8 @@ void add_options(CLI::App& app, Options& o) {
                ->type_name("N"));
   in_group(add_choice(app, "--transport", transport_words, o.transport,
                       "ranks are threads of this process, or processes under mpirun"));
+  in_group(add_choice(app, "--device", device_words, o.device,
+                      "where models and optimizers are; ranks are dealt out to GPUs"));
   in_group(add_number<double>(app, "--deadline", o.deadline, positive, "a number of seconds above 0", "60",
                               "give up on a rank that is silent for so long")
                ->type_name("SECONDS"));
@@ -300,6 +303,7 @@ void add_options(CLI::App& app, Options& o) {
       "  train --optimizers one-bit-adam --model cnn --topology ring --granularity block\n"
       "  train --optimizers momentum-sgd,power-sgd,deep-gradient-compression --ratio 0.001\n"
       "  mpirun -n 4 train --transport mpi --json runs.json\n"
+      "  train --device cuda --ranks 2 --batch 512     models on the GPU, where there is one\n"
       "  train --checkpoint state --checkpoint-every 500; train --checkpoint state --resume state\n\n"
       "Exit codes: 0 done, 1 training failed, 2 an option or a file can't be used.");
 }
@@ -336,6 +340,7 @@ void check_output_directory(const std::string& option, const std::string& path) 
 
 const char* name(Optimizer value) { return word_of(optimizer_words, value); }
 const char* name(Transport value) { return word_of(transport_words, value); }
+const char* name(Device value) { return word_of(device_words, value); }
 const char* name(Topology value) { return word_of(topology_words, value); }
 const char* name(Scale value) { return word_of(scale_words, value); }
 const char* name(Granularity value) { return word_of(granularity_words, value); }
@@ -380,6 +385,18 @@ Topology topology_of(const Options& options, Optimizer optimizer) {
   }
 }
 
+bool runs_on(Device device, Optimizer optimizer) {
+  if (device == Device::cpu) return true;
+  switch (optimizer) {
+    case Optimizer::deep_gradient_compression:
+    case Optimizer::power_sgd:
+    case Optimizer::ef21_sgd:
+      return false;
+    default:
+      return true;
+  }
+}
+
 std::optional<Options> parse_options(int argc, const char* const* argv, std::FILE* out) {
   Options options;
   CLI::App app(
@@ -412,6 +429,15 @@ std::optional<Options> parse_options(int argc, const char* const* argv, std::FIL
   }
   if (options.checkpoint_every > 0 && options.checkpoint.empty())
     throw input_error("--checkpoint-every needs --checkpoint DIR");
+  for (const Optimizer kind : options.optimizers)
+    if (!runs_on(options.device, kind)) {
+      std::string others;
+      for (const Word<Optimizer>& entry : optimizer_words)
+        if (runs_on(options.device, entry.value))
+          others += (others.empty() ? "" : ", ") + std::string(entry.word);
+      throw input_error(fmt::format("--device: {} runs on the CPU so far; on {} there are {}", name(kind),
+                                    name(options.device), others));
+    }
   return options;
 }
 

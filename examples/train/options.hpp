@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "device.hpp"
 #include "idx.hpp"
 
 namespace train {
@@ -33,6 +34,7 @@ enum class NonFinite { raise, skip, zero };
 /// The word for a value on the command line and in reports, such as "one-bit-adam".
 const char* name(Optimizer value);
 const char* name(Transport value);
+const char* name(Device value);
 const char* name(Topology value);
 const char* name(Scale value);
 const char* name(Granularity value);
@@ -49,6 +51,7 @@ struct Options {
   int ranks = 4;             ///< 1 to 64
   bool ranks_given = false;  ///< under MPI the job's size counts, and a `--ranks` that differs is a mistake
   Transport transport = Transport::threads;
+  Device device = Device::cpu;
   double deadline = 60;  ///< seconds
 
   int epochs = 10;
@@ -90,6 +93,9 @@ double ratio_of(const Options& options, Optimizer optimizer);
 
 /// What the optimizer's compressed steps go over; dense steps go over scatter-gather.
 Topology topology_of(const Options& options, Optimizer optimizer);
+
+/// Whether the optimizer runs there. What sends largest elements or low ranks runs on the CPU so far.
+bool runs_on(Device device, Optimizer optimizer);
 
 /// Reads the command line. Writes the text of `--help` or `--version` to `out` and returns nothing where that
 /// was asked for: the program is then done, with exit code 0. Throws input_error with one clear line for

@@ -281,7 +281,8 @@ std::string format_table(const std::vector<Run>& runs) {
   std::size_t width = 13;
   for (const Run& run : runs) width = std::max(width, run.optimizer.size());
   const Run& first = runs.front();
-  std::string text = fmt::format("{} rank{} ({})", first.ranks, first.ranks == 1 ? "" : "s", first.transport);
+  std::string text = fmt::format("{} rank{} ({}{})", first.ranks, first.ranks == 1 ? "" : "s",
+                                 first.transport, first.device == "cpu" ? "" : ", " + first.device);
   // Dense steps have but one topology; what was asked for shows in runs that compress.
   const auto compresses = [](const Run& run) { return run.bytes_sent_per_compressed_step > 0; };
   const Groups topologies =
@@ -338,6 +339,7 @@ void write_json(const std::string& path, const std::vector<Run>& runs) {
     const nlohmann::ordered_json object{
         {"optimizer", run.optimizer},
         {"transport", run.transport},
+        {"device", run.device},
         {"ranks", run.ranks},
         {"topology", run.topology},
         {"seed", run.seed},

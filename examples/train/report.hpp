@@ -20,6 +20,7 @@ struct Seconds {
 struct Run {
   std::string optimizer;
   std::string transport;
+  std::string device = "cpu";  ///< or "cuda"
   int ranks = 1;
   std::string topology;
   std::uint64_t seed = 0;

@@ -2,7 +2,6 @@
 #include "any_optimizer.hpp"
 #include "terse/optimizer/deep_gradient_compression.hpp"
 #include "terse/optimizer/ef21_sgd.hpp"
-#include "transports.hpp"
 
 namespace train {
 namespace {
@@ -19,12 +18,12 @@ terse::Layout matrices_alone(const terse::Layout& layout) {
 
 }  // namespace
 
-template <class T>
+template <class P>
 std::unique_ptr<AnyOptimizer> make_sparse_optimizer(Optimizer kind, const Options& options,
-                                                    std::uint64_t warmup, T& transport,
+                                                    std::uint64_t warmup, P& place,
                                                     const terse::Layout& layout) {
   const auto make = [&]<class Recipe>(const Recipe& recipe) -> std::unique_ptr<AnyOptimizer> {
-    return std::make_unique<TheOptimizer<Recipe, T>>(recipe, transport, matrices_alone(layout),
+    return std::make_unique<TheOptimizer<Recipe, P>>(recipe, place, matrices_alone(layout),
                                                      terse_options(options));
   };
   const auto rate = static_cast<float>(rate_of(options, kind).rate);
@@ -44,10 +43,10 @@ std::unique_ptr<AnyOptimizer> make_sparse_optimizer(Optimizer kind, const Option
 }
 
 template std::unique_ptr<AnyOptimizer> make_sparse_optimizer(Optimizer, const Options&, std::uint64_t,
-                                                             MeteredThreads&, const terse::Layout&);
+                                                             OnThreads&, const terse::Layout&);
 #ifdef TERSE_HAVE_MPI
-template std::unique_ptr<AnyOptimizer> make_sparse_optimizer(Optimizer, const Options&, std::uint64_t,
-                                                             MeteredMpi&, const terse::Layout&);
+template std::unique_ptr<AnyOptimizer> make_sparse_optimizer(Optimizer, const Options&, std::uint64_t, OnMpi&,
+                                                             const terse::Layout&);
 #endif
 
 }  // namespace train

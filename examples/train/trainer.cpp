@@ -16,14 +16,14 @@
 #include <string_view>
 #include <utility>
 
-#include "any_optimizer.hpp"
 #include "model.hpp"
+#include "places.hpp"
 #include "progress.hpp"
 #include "terse/core/draw.hpp"
-#include "terse/topology/all_gather.hpp"
-#include "terse/topology/ring.hpp"
-#include "terse/topology/scatter_gather.hpp"
-#include "transports.hpp"
+#include "workshop.hpp"
+#ifdef TRAIN_HAVE_CUDA
+#include "cuda_workshop.hpp"
+#endif
 
 namespace train {
 namespace {
@@ -57,11 +57,23 @@ struct Schedule {
   std::int64_t share(double of) const { return std::llround(of * static_cast<double>(steps)); }
 };
 
+/// Collective.
+template <terse::Transport T>
+std::unique_ptr<Workshop> make_workshop(Device device, const Model& model, T& transport) {
+  T wire = transport.split(0, transport.rank());
+#ifdef TRAIN_HAVE_CUDA
+  if (device == Device::cuda) return make_cuda_workshop(AnyTransport(std::move(wire)), model.stream());
+#else
+  static_cast<void>(device), static_cast<void>(model);
+#endif
+  terse::Metered<T> metered(std::move(wire));
+  const terse::Traffic& traffic = metered.traffic();
+  return std::make_unique<TheWorkshop<OnHost<T>>>(OnHost<T>{std::move(metered), {}}, traffic);
+}
+
 /// One optimizer's run on one rank.
 template <terse::Transport T>
 class Trainer {
-  using Wire = terse::Metered<T>;
-
  public:
   Trainer(const Job& job, Optimizer kind, T& transport)
       : job_(job),
@@ -70,16 +82,18 @@ class Trainer {
         rank_(transport.rank()),
         ranks_(transport.size()),
         side_(transport.split(0, rank_)),
-        wire_(transport.split(0, rank_)),
         schedule_(options_, ranks_, job.training.count),
-        model_(options_.model, options_.seed),
-        optimizer_(make_optimizer()),
+        model_(options_.model, options_.seed, options_.device),
+        workshop_(make_workshop(options_.device, model_, transport)),
+        values_(static_cast<std::size_t>(model_.layout().size())),
+        optimizer_(make_optimizer(kind)),
         width_(job.training.rows * job.training.columns),
         order_(static_cast<std::size_t>(job.training.count)),
         images_(static_cast<std::size_t>(options_.batch * width_)),
         labels_(static_cast<std::size_t>(options_.batch)) {
     run_.optimizer = name(kind);
     run_.transport = name(options_.transport);
+    run_.device = name(options_.device);
     run_.ranks = ranks_;
     run_.topology = name(topology_of(options_, kind));
     run_.seed = options_.seed;
@@ -117,41 +131,15 @@ class Trainer {
   }
 
  private:
-  std::unique_ptr<AnyOptimizer> make_optimizer() {
-    const terse::Layout& layout = model_.layout();
-    switch (kind_) {
-      case Optimizer::adam:
-      case Optimizer::momentum_sgd:
-        return make_dense_optimizer(kind_, options_, wire_, layout);
-      case Optimizer::error_feedback_sgd:
-      case Optimizer::dist_error_feedback_sgd:
-      case Optimizer::sign_sgd:
-        return make_sign_optimizer(kind_, options_, wire_, layout);
-      case Optimizer::deep_gradient_compression:
-      case Optimizer::ef21_sgd:
-        return make_sparse_optimizer(kind_, options_, static_cast<std::uint64_t>(schedule_.ratio_warmup),
-                                     wire_, layout);
-      case Optimizer::power_sgd:
-      case Optimizer::quantized_sgd:
-        return make_other_optimizer(kind_, options_, wire_, layout);
-      case Optimizer::one_bit_adam:
-        break;
-    }
-    const auto freeze = static_cast<std::uint64_t>(schedule_.freeze);
-    switch (options_.topology) {
-      case Topology::ring:
-        return make_one_bit_adam<terse::Ring>(options_, freeze, wire_, model_.layout());
-      case Topology::all_gather:
-        return make_one_bit_adam<terse::AllGather>(options_, freeze, wire_, model_.layout());
-      case Topology::scatter_gather:
-        break;
-    }
-    return make_one_bit_adam<terse::ScatterGather>(options_, freeze, wire_, model_.layout());
+  std::unique_ptr<AnyOptimizer> make_optimizer(Optimizer kind) {
+    return workshop_->make(kind, options_, static_cast<std::uint64_t>(schedule_.ratio_warmup),
+                           static_cast<std::uint64_t>(schedule_.freeze), model_.layout());
   }
 
   /// Rank 0's parameters become everybody's: a step keeps ranks alike, but does not make them so.
   void share_parameters() {
-    auto* const data = reinterpret_cast<std::byte*>(model_.parameters());
+    model_.read_parameters(values_.data());
+    auto* const data = reinterpret_cast<std::byte*>(values_.data());
     const auto bytes = static_cast<terse::index_t>(sizeof(float)) * model_.layout().size();
     std::vector<terse::Send> sends;
     std::vector<terse::Receive> receives;
@@ -159,6 +147,7 @@ class Trainer {
     if (rank_ == 0)
       for (int peer = 1; peer < ranks_; ++peer) sends.push_back({peer, data, bytes});
     side_.exchange(sends, receives, terse::Phase::setup).wait();
+    model_.write_parameters(values_.data());
   }
 
   /// Shows everybody what each rank has.
@@ -219,11 +208,11 @@ class Trainer {
     const bool dense = optimizer_->full_precision();
     const std::uint64_t bytes_before = bytes_on_wire();
     const std::uint64_t packets_before = bytes_of_packets();
-    const double waited_before = wire_.traffic().seconds;
+    const double waited_before = workshop_->traffic().seconds;
     const Clock::time_point step_begin = Clock::now();
     optimizer_->step(model_.parameters(), model_.gradients(),
                      static_cast<float>(rate_of(options_, kind_).rate * schedule_.rate(step)));
-    const double waited = wire_.traffic().seconds - waited_before;
+    const double waited = workshop_->traffic().seconds - waited_before;
     run_.seconds.local_passes += seconds_since(step_begin) - waited;
     run_.seconds.communication += waited;
 
@@ -237,12 +226,12 @@ class Trainer {
 
   /// What steps send; setting up is left out.
   std::uint64_t bytes_on_wire() const {
-    const terse::Traffic& traffic = wire_.traffic();
+    const terse::Traffic& traffic = workshop_->traffic();
     return traffic[terse::Phase::agree].bytes_sent + bytes_of_packets();
   }
   /// Nothing in a step that is skipped.
   std::uint64_t bytes_of_packets() const {
-    const terse::Traffic& traffic = wire_.traffic();
+    const terse::Traffic& traffic = workshop_->traffic();
     return traffic[terse::Phase::reduce].bytes_sent + traffic[terse::Phase::spread].bytes_sent;
   }
 
@@ -316,8 +305,9 @@ class Trainer {
   }
 
   void compare_parameters() {
-    run_.parameters_hash = terse::checkpoint::parameters_hash(
-        model_.layout(), terse::view<const float>(model_.parameters(), model_.layout().size()));
+    model_.read_parameters(values_.data());
+    run_.parameters_hash =
+        terse::checkpoint::parameters_hash(model_.layout(), terse::view<const float>(values_));
     std::array<char, 32> mine{};
     std::copy_n(run_.parameters_hash.begin(), std::min(mine.size(), run_.parameters_hash.size()),
                 mine.begin());
@@ -326,14 +316,12 @@ class Trainer {
       run_.ranks_agree = run_.ranks_agree && other == mine;
   }
 
-  /// What a dense step sends, where this optimizer took none. Collective.
+  /// What a dense step sends, where this optimizer took none; of the model nothing is wanted any more. Collective.
   void measure_dense_step() {
-    const terse::Layout& layout = model_.layout();
-    std::vector<float> still(static_cast<std::size_t>(layout.size()));
-    const std::vector<float> gradients = still;
-    const auto dense = make_dense_optimizer(Optimizer::momentum_sgd, options_, wire_, layout);
+    const auto dense = make_optimizer(Optimizer::momentum_sgd);
+    model_.zero_gradients();
     const std::uint64_t before = bytes_on_wire();
-    dense->step(still.data(), gradients.data(), 0);
+    dense->step(model_.parameters(), model_.gradients(), 0);
     sent_.dense_step = bytes_on_wire() - before;
   }
 
@@ -352,9 +340,10 @@ class Trainer {
   const Optimizer kind_;
   const int rank_, ranks_;
   T side_;  // for what is no part of a step and is not counted
-  Wire wire_;
   const Schedule schedule_;
   Model model_;
+  const std::unique_ptr<Workshop> workshop_;
+  std::vector<float> values_;  // of the parameters, on the host
   const std::unique_ptr<AnyOptimizer> optimizer_;
   const std::int64_t width_;  // of a picture
   Run run_;
@@ -394,16 +383,17 @@ Job load_job(const Options& options, int ranks) {
 }
 
 template <terse::Transport T>
-std::vector<Run> train_rank(const Job& job, T& transport) {
+std::vector<Run> train_rank(const Job& job, T& transport, int number) {
   Model::pin_threads();
+  if (job.options.device == Device::cuda) Model::use_gpu(number);
   std::vector<Run> runs;
   for (const Optimizer kind : job.options.optimizers) runs.push_back(Trainer<T>(job, kind, transport).run());
   return runs;
 }
 
-template std::vector<Run> train_rank(const Job&, terse::Threads&);
+template std::vector<Run> train_rank(const Job&, terse::Threads&, int);
 #ifdef TERSE_HAVE_MPI
-template std::vector<Run> train_rank(const Job&, terse::Mpi&);
+template std::vector<Run> train_rank(const Job&, terse::Mpi&, int);
 #endif
 
 }  // namespace train

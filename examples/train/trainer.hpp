@@ -24,9 +24,9 @@ struct Job {
 Job load_job(const Options& options, int ranks);
 
 /// This rank's part in training with each optimizer in turn; collective. The runs are complete on rank 0. T
-/// is terse::Threads or, in a build with MPI, terse::Mpi. Throws what terse throws, and input_error for a
-/// checkpoint that can't be loaded.
+/// is terse::Threads or, in a build with MPI, terse::Mpi. `number` tells the ranks of a machine apart, so that they
+/// take turns at its GPUs. Throws what terse throws, and input_error for a checkpoint that can't be loaded.
 template <terse::Transport T>
-std::vector<Run> train_rank(const Job& job, T& transport);
+std::vector<Run> train_rank(const Job& job, T& transport, int number);
 
 }  // namespace train

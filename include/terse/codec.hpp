@@ -2,7 +2,7 @@
 #pragma once
 
 #include <algorithm>
-#include <cstring>
+#include <concepts>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -19,8 +19,8 @@ namespace terse {
 /// section whose size depends on the data comes last.
 struct Portion {
   Range compressed, dense;
-  std::vector<index_t> unit_in_whole;  // per compressed piece: its unit when the whole range is measured
-  std::vector<index_t> unit_here;      // ... and when just this portion is
+  index_t first_unit =
+      0;  // of the first compressed piece, when the whole range is measured and pieces are units
   index_t section_at = 0, dense_at = 0, note_at = 0;
   index_t bytes = 0;  // at most, where the section's size varies
   bool variable = false;
@@ -45,15 +45,13 @@ struct Plan {
       Portion& chunk = chunks.emplace_back();
       chunk.compressed = std::move(compressed[c]);
       chunk.dense = std::move(dense[c]);
-      for (const Piece& piece : chunk.compressed.pieces()) {
-        index_t unit = 0;
-        while (whole.compressed.pieces()[static_cast<std::size_t>(unit)].segment != piece.segment) ++unit;
-        chunk.unit_in_whole.push_back(unit);
+      if (!chunk.compressed.pieces().empty()) {
+        const index_t segment = chunk.compressed.pieces().front().segment;
+        while (whole.compressed.pieces()[static_cast<std::size_t>(chunk.first_unit)].segment != segment)
+          ++chunk.first_unit;
       }
       finish(chunk, compressor, note);
     }
-    for (std::size_t k = 0; k < whole.compressed.pieces().size(); ++k)
-      whole.unit_in_whole.push_back(static_cast<index_t>(k));
     finish(whole, compressor, note);
   }
 
@@ -69,8 +67,6 @@ struct Plan {
   template <Compressor C>
   static void finish(Portion& portion, const C& compressor, bool note) {
     constexpr auto header = static_cast<index_t>(sizeof(PacketHeader));
-    for (std::size_t k = 0; k < portion.compressed.pieces().size(); ++k)
-      portion.unit_here.push_back(static_cast<index_t>(k));
     portion.variable = Traits<C>::variable;
     const index_t section = compressor.wire_bytes(portion.compressed);
     const index_t dense = Dense{}.wire_bytes(portion.dense), notes = note ? 8 : 0;
@@ -94,7 +90,7 @@ class Inbox {
     dense_.clear();
   }
   /// `shared` is the round's draw for selections.
-  void add(const C& compressor, const Portion& portion, const std::byte* packet, Draw shared,
+  void add(const C& compressor, const Portion& portion, const std::byte* packet, const StepDraw& shared,
            float weight = 1) {
     if constexpr (!C::lossless)
       compressed_.push_back(
@@ -121,6 +117,10 @@ class Inbox {
   std::vector<decltype(source_type<C>())> compressed_;
   std::vector<Packets<Dense::Code>::Source> dense_;
 };
+
+namespace detail {
+struct Findings;
+}
 
 /// Nothing has come in.
 struct EmptyInbox {
@@ -223,9 +223,12 @@ class Codec {
       : executor_(executor),
         compressor_(compressor),
         state_(feedback, covered.compressed.begin_offset(), covered.compressed.end_offset()),
-        workspace_(compressor, covered.compressed),
-        scratch_(dense_scratch(covered)),
-        note_(1) {}
+        workspace_(executor, compressor, covered.compressed),
+        scratch_(dense_scratch(executor, covered)),
+        note_(1),
+        bad_(1) {}
+
+  static constexpr bool lossless = C::lossless;
 
   const C& compressor() const { return compressor_; }
   /// Takes over hyper-parameters that changed; sizes stay within those of construction.
@@ -240,8 +243,8 @@ class Codec {
   template <class M, class In>
   void measure(const Portion& portion, Mask<typename E::memory> mask, In&& inbox, const M& message) {
     if constexpr (is_measured())
-      compressor_.measure(executor_, workspace_, portion.compressed, mask, inbox.compressed(),
-                          compensate(message), bad_);
+      compressor_.measure(executor_, workspace_, portion.compressed, mask, arrived(portion.compressed, inbox),
+                          compensate(message), bad_.data());
   }
 
   /// Writes everything but the header of `portion`'s packet and returns the packet's bytes. Compressors that
@@ -255,15 +258,29 @@ class Codec {
       std::byte* section = packet + portion.section_at;
       if constexpr (is_measured())
         compressor_.encode(executor_, workspace_, portion.compressed, mask, reporting(message),
-                           whole ? portion.unit_in_whole : portion.unit_here, context, section);
+                           whole ? portion.first_unit : 0, context, section);
       else
         bytes += compressor_.measure_and_encode(executor_, workspace_, portion.compressed, mask,
-                                                inbox.compressed(), compensate(message), reporting(message),
-                                                context, section, bad_) -
+                                                arrived(portion.compressed, inbox), compensate(message),
+                                                reporting(message), context, section, bad_.data()) -
                  compressor_.wire_bytes(portion.compressed);
     }
     encode_dense(portion, inbox, message, packet);
     return bytes;
+  }
+
+  /// The compressed parts of an inbox over `range`, as the executor's verbs take them: a compressor may have to make
+  /// sums of them first, which hold until the next call.
+  template <class In>
+  auto arrived(const Range& range, In&& inbox) {
+    if constexpr (requires { compressor_.arrived(executor_, workspace_, range, inbox.compressed()); })
+      return compressor_.arrived(executor_, workspace_, range, inbox.compressed());
+    else
+      return inbox.compressed();
+  }
+  /// Has the executor look for faults in the section of a packet from a peer, which lies in its memory.
+  void check(const Portion& portion, const std::byte* packet, detail::Findings* findings) {
+    compressor_.check(executor_, workspace_, portion.compressed, packet, portion.section_at, findings);
   }
 
   /// The message with its error, materialized in the feedback's memory: for rounds that don't encode in
@@ -272,12 +289,16 @@ class Codec {
   void materialize(const Range& range, Mask<typename E::memory> mask, const M& message) {
     out<E> total = note_.all();
     reduce<SumOfSquares>(executor_, range, Units{0, true}, mask, NoPackets{}, compensate(message),
-                         scratch_.all(), total, bad_);
+                         scratch_.all(), total, bad_.data());
   }
   auto feedback() { return state_.view(); }
 
-  /// Whether anything since the last call was not finite.
-  bool take_bad() { return std::exchange(bad_, 0U) != 0; }
+  /// Becomes 1 where something was not finite, in the executor's memory.
+  std::uint32_t* bad() { return bad_.data(); }
+  /// Whether anything since the last call was not finite; on the host.
+  bool take_bad() requires std::same_as<typename E::memory, memory::host> {
+    return std::exchange(bad_[0], 0U) != 0;
+  }
 
   template <class Visit>
   void walk(Visit&& visit) {
@@ -290,7 +311,7 @@ class Codec {
  private:
   /// A lossless compressor needs no memory.
   struct NoWorkspace {
-    NoWorkspace(const C&, const Range&) {}
+    NoWorkspace(E, const C&, const Range&) {}
   };
   template <class Any>
   static auto workspace_type() {
@@ -321,18 +342,19 @@ class Codec {
 
   template <class M, class In>
   void encode_dense(const Portion& portion, In&& inbox, const M& message, std::byte* packet) {
+    const index_t end = portion.variable ? portion.section_at : portion.bytes;
+    const bool notes = end > portion.note_at;
+    if (portion.dense.pieces().empty() && !notes) return;
     store<SumOfSquares>(executor_, portion.dense, inbox.dense(),
                         detail::Exact<decltype(message.dense)>{message.dense}, packet + portion.dense_at,
-                        scratch_.all(), note_.all(), bad_);
-    const index_t end = portion.variable ? portion.section_at : portion.bytes;
-    if (end > portion.note_at) std::memcpy(packet + portion.note_at, note_.data(), sizeof(float));
+                        scratch_.all(), note_.all(), bad_.data());
+    if (notes)
+      copy(executor_, in<E>(note_.all()), out<E>(reinterpret_cast<float*>(packet + portion.note_at), 1));
   }
 
-  static index_t dense_scratch(const Portion& covered) {
-    index_t longest = 0;
-    for (const Range* range : {&covered.compressed, &covered.dense})
-      for (const Piece& piece : range->pieces()) longest = std::max(longest, piece.count);
-    return reduction_scratch<SumOfSquares>(longest);
+  static index_t dense_scratch(E executor, const Portion& covered) {
+    return std::max(reduction_scratch<SumOfSquares>(executor, covered.compressed, Units{0, true}),
+                    reduction_scratch<SumOfSquares>(executor, covered.dense, Units{0, true}));
   }
 
   E executor_;
@@ -340,7 +362,7 @@ class Codec {
   typename F::template State<E> state_;
   typename decltype(workspace_type<C>())::type workspace_;
   buffer<float, typename E::memory> scratch_, note_;
-  std::uint32_t bad_ = 0;
+  buffer<std::uint32_t, typename E::memory> bad_;
 };
 
 }  // namespace terse

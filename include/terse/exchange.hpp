@@ -25,7 +25,8 @@ struct StepContext {
   std::uint64_t agreement =
       0;  ///< hash of the hyper-parameters in force; packets of other values are refused
   NonFinite on_non_finite = NonFinite::throw_;
-  float learning_rate = 0;  ///< for error feedbacks that follow it
+  float learning_rate = 0;           ///< for error feedbacks that follow it
+  const StepScalars* now = nullptr;  ///< this step's scalars, in the executor's memory
 
   StepContext at_rate(float rate) const {
     StepContext other = *this;
@@ -86,20 +87,17 @@ class Exchange {
   /// Evaluates and encodes this rank's message and posts the first phase.
   template <class M>
   Pending<M> start(const StepContext& context, Mask<typename E::memory> mask, const M& message) {
-    home_.open(context.step, context.seed, context.agreement, context.learning_rate, mask);
+    home_.open(context.step, context.seed, context.agreement, context.learning_rate, mask, context.now);
     round_.start(home_, message);
     return Pending<M>(this, message);
   }
 
-  /// Waits for all packets; the mean can be consumed from here on. Throws non_finite_error, peer_error or
-  /// wire_error.
+  /// Waits for all packets; the mean can be consumed from here on. Throws peer_error and, on the host,
+  /// non_finite_error or wire_error.
   template <class M>
   void arrive(const StepContext& context, Pending<M>& pending) {
     while (!pending.arrived_) pending.arrived_ = round_.advance(home_, pending.message_, true);
-    if (home_.flags != PacketHeader::finite && context.on_non_finite == NonFinite::throw_)
-      throw non_finite_error("the gradient of rank " + std::to_string(home_.flags - 1) +
-                                 " is not finite (NaN, infinity, or beyond 2^63, where squares overflow)",
-                             home_.flags - 1, home_.rank, static_cast<std::int64_t>(context.step));
+    home_.arrived(context.on_non_finite == NonFinite::throw_);
   }
 
   /// Hands the mean to `consumer`.
@@ -114,6 +112,15 @@ class Exchange {
     consume(consumer);
   }
 
+  /// Throws what a device has found wrong since the round began, non_finite_error or wire_error: there the mean has
+  /// not been consumed. Waits for the device. On the host `arrive` has thrown it. Throws peer_error where the transport
+  /// works in the stream's order and a peer is late.
+  void settle(const StepContext& context) {
+    // With a deadline, which a wait for the stream alone doesn't have.
+    if constexpr (requires { home_.channel.synchronize(); }) home_.channel.synchronize();
+    home_.settle(context.step);
+  }
+
   /// start and finish in one.
   template <class M, class Consumer>
   void mix(const StepContext& context, Mask<typename E::memory> mask, const M& message,
@@ -123,7 +130,7 @@ class Exchange {
   }
 
   /// Euclidean norm of the mean's dense part, equal on all ranks; after `arrive`, in an exchange with `note`.
-  double mean_norm() { return std::sqrt(round_.notes()); }
+  double mean_norm() { return std::sqrt(round_.notes(home_.executor)); }
 
   const Plan& plan() const { return home_.plan; }
   /// Takes over hyper-parameters of the compressor that changed between steps, alike on all ranks.

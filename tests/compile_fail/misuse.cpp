@@ -43,8 +43,12 @@ struct Mute {
     template <class Visit>
     void walk(Visit&&) {}
   };
-  template <terse::Transport T, terse::Executor E>
-  void step(const terse::StepInput<E>&, State<T, E>&) const {}
+  template <class Input, class State, class Scalars>
+  void prepare(const Input&, State&, Scalars&) const {}
+  template <class Input, class State>
+  void enqueue(const Input&, State&) const {}
+  template <class Input, class State>
+  void complete(const Input&, State&) const {}
 };
 
 [[maybe_unused]] float first(terse::view<const float> values) { return values[0]; }

@@ -787,19 +787,18 @@ void check_packed() {
     Floats error = before;
     const Residual::View feedback{{error.data(), 0}};
 
-    typename C::template Workspace<E> workspace(compressor, range);
+    typename C::template Workspace<E> workspace(E{}, compressor, range);
     std::vector<std::uint64_t> wire(at((compressor.wire_bytes(range) + 7) / 8), ~0ULL);
     auto* section = reinterpret_cast<std::byte*>(wire.data());
     const EncodeContext context{3, Draw::local(1, 0, 3, Purpose::quantization),
                                 Draw::shared(1, 3, Purpose::selection)};
     std::uint32_t bad = 0;
     if constexpr (C::measured) {
-      const std::vector<index_t> units{0, 1, 2, 3};
-      compressor.measure(E{}, workspace, range, mask, NoPackets{}, Read{message.data(), feedback}, bad);
-      compressor.encode(E{}, workspace, range, mask, feedback, units, context, section);
+      compressor.measure(E{}, workspace, range, mask, NoPackets{}, Read{message.data(), feedback}, &bad);
+      compressor.encode(E{}, workspace, range, mask, feedback, 0, context, section);
     } else {
       compressor.measure_and_encode(E{}, workspace, range, mask, NoPackets{}, Read{message.data(), feedback},
-                                    feedback, context, section, bad);
+                                    feedback, context, section, &bad);
     }
     CHECK(bad == 0);
     CHECK(compressor.fault(range, section, compressor.wire_bytes(range)) == nullptr);

@@ -441,7 +441,7 @@ TEST_CASE("a packet with a wrong field is refused by the field's name") {
   const auto read = [](const terse::PacketHeader& header) {
     std::array<std::byte, sizeof header> bytes{};
     std::memcpy(bytes.data(), &header, sizeof header);
-    return terse::read_header(bytes.data(), 96, 96, 17, 1234, 5, 2);
+    return terse::read_header(bytes.data(), {96, 96, 17, 1234}, 5, 2);
   };
   CHECK(read(good).flags == 3);
 

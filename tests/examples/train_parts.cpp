@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "../../examples/train/device.hpp"
 #include "../../examples/train/idx.hpp"
 #include "../../examples/train/options.hpp"
 #include "../../examples/train/report.hpp"
@@ -327,13 +328,14 @@ TEST_CASE("the JSON has exactly the documented keys") {
   for (const nlohmann::json& run : json["runs"]) {
     std::set<std::string> keys;
     for (const auto& item : run.items()) keys.insert(item.key());
-    CHECK(keys == std::set<std::string>{"optimizer", "transport", "ranks", "topology", "seed", "steps",
-                                        "warmup_steps", "test_accuracy", "train_loss", "bytes_sent_per_rank",
-                                        "bytes_sent_per_compressed_step", "dense_bytes_per_step",
-                                        "parameters_hash", "ranks_agree", "seconds"});
+    CHECK(keys == std::set<std::string>{"optimizer", "transport", "device", "ranks", "topology", "seed",
+                                        "steps", "warmup_steps", "test_accuracy", "train_loss",
+                                        "bytes_sent_per_rank", "bytes_sent_per_compressed_step",
+                                        "dense_bytes_per_step", "parameters_hash", "ranks_agree", "seconds"});
   }
   const nlohmann::json& adam = json["runs"][0];
   CHECK(adam["optimizer"] == "adam");
+  CHECK(adam["device"] == "cpu");
   CHECK(adam["seed"] == 18446744073709551615ULL);
   CHECK(adam["train_loss"] == std::vector<double>{2.5, 1.25, 0.5});
   CHECK(adam["bytes_sent_per_compressed_step"] == 0);
@@ -374,6 +376,9 @@ TEST_CASE("the table gives figures for a reader") {
   }
   CHECK(columns(table) <= 120);
   CHECK(train::format_table({}).empty());
+  std::vector<train::Run> elsewhere = two_runs();
+  for (train::Run& run : elsewhere) run.device = "cuda";
+  CHECK(contains(train::format_table(elsewhere), "4 ranks (threads, cuda), scatter-gather"));
 }
 
 TEST_CASE("the table says what optimizers don't have in common") {
@@ -447,6 +452,7 @@ TEST_CASE("options are read into their places") {
   CHECK(standard.ranks == 4);
   CHECK_FALSE(standard.ranks_given);
   CHECK_FALSE(standard.clip_norm.has_value());
+  CHECK(standard.device == train::Device::cpu);
 
   const train::Options given = parse({"--optimizers",
                                       "momentum-sgd,adam",
@@ -520,6 +526,28 @@ TEST_CASE("every optimizer has a word, a rate and a topology") {
   CHECK(train::topology_of({}, train::Optimizer::ef21_sgd) == train::Topology::all_gather);
   CHECK(train::ratio_of({}, train::Optimizer::deep_gradient_compression) == 0.005);
   CHECK(train::ratio_of({}, train::Optimizer::ef21_sgd) == 0.05);
+}
+
+TEST_CASE("a device takes the optimizers that run there") {
+  std::string rest;
+  for (const train::Optimizer kind : all_optimizers) {
+    CAPTURE(train::name(kind));
+    CHECK(train::runs_on(train::Device::cpu, kind));
+    CHECK(parse({"--device", "cpu", "--optimizers", train::name(kind)}).device == train::Device::cpu);
+    if (train::runs_on(train::Device::cuda, kind)) {
+      CHECK(parse({"--optimizers", train::name(kind), "--device", "cuda"}).device == train::Device::cuda);
+      rest += (rest.empty() ? "" : ", ") + std::string(train::name(kind));
+    }
+  }
+  for (const train::Optimizer kind : all_optimizers)
+    if (!train::runs_on(train::Device::cuda, kind))
+      CHECK(refusal({"--optimizers", train::name(kind), "--device", "cuda"}) ==
+            "--device: " + std::string(train::name(kind)) + " runs on the CPU so far; on cuda there are " +
+                rest);
+  CHECK(rest ==
+        "adam, one-bit-adam, momentum-sgd, error-feedback-sgd, dist-error-feedback-sgd, sign-sgd, "
+        "quantized-sgd");
+  CHECK(contains(refusal({"--device", "gpu"}), "--device: 'gpu' is not one of cpu, cuda"));
 }
 
 TEST_CASE("whatever is wrong on the command line is one clear line") {

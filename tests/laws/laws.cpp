@@ -172,7 +172,7 @@ struct Section : ScaledSign<MeanAbs, PerBlock<128>> {
   template <Executor E>
   struct Workspace : Base::Workspace<E> {
     template <class Self>
-    Workspace(const Self& self, const Range& range) : Base::Workspace<E>(self, range) {}
+    Workspace(E executor, const Self& self, const Range& range) : Base::Workspace<E>(executor, self, range) {}
   };
 };
 
@@ -180,7 +180,7 @@ struct Beyond : Section {
   template <class E, class W, class R, class Mask, class In, class M, class F>
   index_t measure_and_encode(E executor, W& workspace, const R& range, Mask mask, In in, M message,
                              F feedback, const EncodeContext& context, std::byte* section,
-                             std::uint32_t& bad) const {
+                             std::uint32_t* bad) const {
     const index_t bytes = Base::measure_and_encode(executor, workspace, range, mask, in, message, feedback,
                                                    context, section, bad);
     if (range.elements() > 100) section[bytes] ^= std::byte{1};
@@ -193,7 +193,7 @@ struct TooLong : Section {
   template <class E, class W, class R, class Mask, class In, class M, class F>
   index_t measure_and_encode(E executor, W& workspace, const R& range, Mask mask, In in, M message,
                              F feedback, const EncodeContext& context, std::byte* section,
-                             std::uint32_t& bad) const {
+                             std::uint32_t* bad) const {
     return Base::measure_and_encode(executor, workspace, range, mask, in, message, feedback, context, section,
                                     bad) +
            8;
@@ -209,7 +209,7 @@ struct Mistaken : Section {
 struct Peeking : Section {
   template <class E, class W, class R, class Mask, class In, class M, class F>
   index_t measure_and_encode(E executor, W& workspace, const R& range, Mask, In in, M message, F feedback,
-                             const EncodeContext& context, std::byte* section, std::uint32_t& bad) const {
+                             const EncodeContext& context, std::byte* section, std::uint32_t* bad) const {
     return Base::measure_and_encode(executor, workspace, range, Mask{}, in, message, feedback, context,
                                     section, bad);
   }
@@ -220,10 +220,10 @@ struct Silent : Section {
   template <class E, class W, class R, class Mask, class In, class M, class F>
   index_t measure_and_encode(E executor, W& workspace, const R& range, Mask mask, In in, M message,
                              F feedback, const EncodeContext& context, std::byte* section,
-                             std::uint32_t&) const {
+                             std::uint32_t*) const {
     std::uint32_t ignored = 0;
     return Base::measure_and_encode(executor, workspace, range, mask, in, message, feedback, context, section,
-                                    ignored);
+                                    &ignored);
   }
 };
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstring>
+#include <deque>
 #include <exception>
 #include <filesystem>
 #include <optional>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "terse/checkpoint/safetensors.hpp"
+#include "terse/core/half.hpp"
 #include "terse/core/hash.hpp"
 #include "terse/core/type_name.hpp"
 #include "terse/core/view.hpp"
@@ -17,19 +19,53 @@
 
 // A rank's parameters and optimizer state in one safetensors file:
 //
-//     parameters.<segment>    F32, the segment's shape
+//     parameters.<segment>    F32, BF16 or F16, the segment's shape
 //     state.<part>            F32, U8, U16 or U64, flat, as the optimizer's walk shows it; scalars have no dimensions
 //     __metadata__            format, recipe, world, rank, step, seed, layout, digests, and for a part that
 //                             begins within the arena its first index, offset.<part>
 
 namespace terse::checkpoint {
 
+namespace detail {
+
+/// Bytes of views for the host to read: their own where they lie on the host, else copies that live as long as this.
+class HostCopies {
+ public:
+  template <class T>
+  view<const T> operator()(view<const T> from) {
+    return from;
+  }
+  template <class T, class Space>
+  view<const T> operator()(view<const T, Space> from) {
+    std::vector<std::byte>& held = copies_.emplace_back(static_cast<std::size_t>(from.size()) * sizeof(T));
+    const view<T> to(reinterpret_cast<T*>(held.data()), from.size());
+    download(from, to);
+    return to;
+  }
+
+ private:
+  std::deque<std::vector<std::byte>> copies_;
+};
+
+template <Number P>
+std::string parameters_hash(const Layout& layout, view<const P> parameters) {
+  Digest digest;
+  for (const Segment& segment : layout.segments())
+    digest.add(parameters.data() + segment.offset, static_cast<std::size_t>(segment.count) * sizeof(P));
+  return digest.hex();
+}
+
+}  // namespace detail
+
 /// XXH3-128 of the parameters without padding, as 32 hex digits. Equal hashes mean equal bits.
 inline std::string parameters_hash(const Layout& layout, view<const float> parameters) {
-  detail::Digest digest;
-  for (const Segment& segment : layout.segments())
-    digest.add(parameters.data() + segment.offset, static_cast<std::size_t>(segment.count) * sizeof(float));
-  return digest.hex();
+  return detail::parameters_hash(layout, parameters);
+}
+/// The same of 16-bit parameters and of parameters on a device, which are copied first.
+template <Number P, class Space>
+std::string parameters_hash(const Layout& layout, view<const P, Space> parameters) {
+  detail::HostCopies here;
+  return detail::parameters_hash(layout, here(parameters));
 }
 
 namespace detail {
@@ -38,6 +74,10 @@ template <class T>
 constexpr const char* dtype_of() {
   if constexpr (std::is_same_v<T, float>)
     return "F32";
+  else if constexpr (std::is_same_v<T, bf16>)
+    return "BF16";
+  else if constexpr (std::is_same_v<T, fp16>)
+    return "F16";
   else if constexpr (std::is_same_v<T, std::uint8_t>)
     return "U8";
   else if constexpr (std::is_same_v<T, std::uint16_t>)
@@ -52,13 +92,13 @@ constexpr const char* dtype_of() {
 struct Collect {
   std::vector<Tensor>& tensors;
   Metadata& metadata;
+  HostCopies& copies;
 
-  template <class T>
-  void operator()(const std::string& name, view<T> part, index_t offset) const {
-    tensors.push_back({"state." + name,
-                       dtype_of<T>(),
-                       {part.size()},
-                       reinterpret_cast<const std::byte*>(part.data()),
+  template <class T, class Space>
+  void operator()(const std::string& name, view<T, Space> part, index_t offset) const {
+    const view<const T> here = copies(view<const T, Space>(part));
+    tensors.push_back({"state." + name, dtype_of<T>(), std::vector<index_t>{part.size()},
+                       reinterpret_cast<const std::byte*>(here.data()),
                        static_cast<std::size_t>(part.size()) * sizeof(T)});
     if (offset != 0) metadata["offset." + name] = std::to_string(offset);
   }
@@ -72,15 +112,20 @@ struct Restore {
   const File& file;
   bool apply;
 
-  template <class T>
-  void operator()(const std::string& name, view<T> part, index_t) const {
-    take(file.tensor("state." + name, dtype_of<T>(), {part.size()}), part.data());
+  template <class T, class Space>
+  void operator()(const std::string& name, view<T, Space> part, index_t) const {
+    // Spelled out for nvcc, which loses the braces.
+    take(file.tensor("state." + name, dtype_of<T>(), std::vector<index_t>{part.size()}), part);
   }
   void operator()(const std::string& name, std::uint64_t& value) const {
-    take(file.tensor("state." + name, "U64", {}), &value);
+    take(file.tensor("state." + name, "U64", {}), view<std::uint64_t>(&value, 1));
   }
-  void take(std::span<const std::byte> from, void* to) const {
-    if (apply && !from.empty()) std::memcpy(to, from.data(), from.size());
+  template <class T, class Space>
+  void take(std::span<const std::byte> from, view<T, Space> to) const {
+    // By way of bytes: a file's tensors start anywhere.
+    if (apply)
+      upload(view<const std::byte>(from), view<std::byte, Space>(reinterpret_cast<std::byte*>(to.data()),
+                                                                 static_cast<index_t>(from.size())));
   }
 };
 
@@ -94,11 +139,12 @@ Metadata describe(Optimizer& optimizer) {
           {"layout", std::to_string(layout_hash(optimizer.layout()))}};
 }
 
-inline void restore_parameters(const File& file, const Layout& layout, view<float> parameters, bool apply) {
-  for (const Segment& segment : layout.segments()) {
-    const auto from = file.tensor("parameters." + segment.name, "F32", segment.shape);
-    if (apply && !from.empty()) std::memcpy(parameters.data() + segment.offset, from.data(), from.size());
-  }
+template <class P, class Space>
+void restore_parameters(const File& file, const Layout& layout, view<P, Space> parameters, bool apply) {
+  const Restore restore{file, apply};
+  for (const Segment& segment : layout.segments())
+    restore.take(file.tensor("parameters." + segment.name, dtype_of<P>(), segment.shape),
+                 parameters.part(segment.offset, segment.count));
 }
 
 }  // namespace detail
@@ -117,16 +163,20 @@ void require_size(const std::filesystem::path& file, const Optimizer& optimizer,
 /// Writes this rank's parameters and state to `file`, beside it first and then renamed, so that an older file
 /// stays whole until the new one is. Not collective. Throws checkpoint_error.
 template <class Optimizer>
-void save(const std::filesystem::path& file, Optimizer& optimizer, view<const float> parameters) {
+void save(const std::filesystem::path& file, Optimizer& optimizer,
+          in<typename Optimizer::runs_on, typename Optimizer::parameter> parameters) {
   detail::require_size(file, optimizer, parameters.size());
+  detail::HostCopies copies;
+  using Parameter = typename Optimizer::parameter;
+  const view<const Parameter> here = copies(parameters);
   std::vector<Tensor> tensors;
   Metadata metadata = detail::describe(optimizer);
   metadata["step"] = std::to_string(optimizer.steps());
   for (const Segment& segment : optimizer.layout().segments())
-    tensors.push_back({"parameters." + segment.name, "F32", segment.shape,
-                       reinterpret_cast<const std::byte*>(parameters.data() + segment.offset),
-                       static_cast<std::size_t>(segment.count) * sizeof(float)});
-  optimizer.walk(detail::Collect{tensors, metadata});
+    tensors.push_back({"parameters." + segment.name, detail::dtype_of<Parameter>(), segment.shape,
+                       reinterpret_cast<const std::byte*>(here.data() + segment.offset),
+                       static_cast<std::size_t>(segment.count) * sizeof(Parameter)});
+  optimizer.walk(detail::Collect{tensors, metadata, copies});
   write(file, tensors, std::move(metadata));
 }
 
@@ -135,7 +185,8 @@ void save(const std::filesystem::path& file, Optimizer& optimizer, view<const fl
 /// in its own words where its own file is at fault, else one that names the rank, and mismatch_error where
 /// the steps differ.
 template <class Optimizer>
-void load(const std::filesystem::path& file, Optimizer& optimizer, view<float> parameters) {
+void load(const std::filesystem::path& file, Optimizer& optimizer,
+          out<typename Optimizer::runs_on, typename Optimizer::parameter> parameters) {
   struct Verdict {
     std::uint64_t good, step;
   };

@@ -35,7 +35,7 @@ static_assert(std::endian::native == std::endian::little && sizeof(std::size_t) 
 /// A named array inside a checkpoint. It is a view: the memory belongs to someone else.
 struct Tensor {
   std::string name;                 ///< any UTF-8 but "__metadata__"
-  std::string dtype;                ///< "F32", "F64", "I64", "U64", "U16" or "U8"
+  std::string dtype;                ///< "F32", "F64", "BF16", "F16", "I64", "U64", "U16" or "U8"
   std::vector<index_t> shape;       ///< the dimensions; empty for a scalar
   const std::byte* data = nullptr;  ///< the elements in row-major order; may be null if there are none
   std::size_t bytes = 0;            ///< product of `shape` times the size of an element
@@ -66,7 +66,11 @@ inline std::string described(const std::string& dtype, const std::vector<index_t
 inline std::size_t bytes_of(const std::filesystem::path& file, const std::string& name,
                             const std::string& dtype, const std::vector<index_t>& shape) {
   const bool wide = dtype == "F64" || dtype == "I64" || dtype == "U64";
-  std::size_t bytes = wide ? 8 : dtype == "F32" ? 4 : dtype == "U16" ? 2 : dtype == "U8" ? 1 : 0;
+  std::size_t bytes = wide                                                  ? 8
+                      : dtype == "F32"                                      ? 4
+                      : dtype == "U16" || dtype == "BF16" || dtype == "F16" ? 2
+                      : dtype == "U8"                                       ? 1
+                                                                            : 0;
   if (bytes == 0) fail(file, "tensor " + quoted(name) + " has the unknown dtype " + quoted(dtype));
   for (const index_t extent : shape)
     if (extent < 0 || __builtin_mul_overflow(bytes, static_cast<std::size_t>(extent), &bytes))

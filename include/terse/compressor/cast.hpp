@@ -7,18 +7,13 @@
 #include "terse/compressor/packed.hpp"
 #include "terse/compressor/rounding.hpp"
 #include "terse/compressor/statistic.hpp"
+#include "terse/core/half.hpp"
 
 namespace terse {
 
-/// Small floats: sign, exponent, mantissa, from the highest bit down; `largest` is the largest finite one.
-struct bf16 {
-  static constexpr int exponent_bits = 8, mantissa_bits = 7, bias = 127;
-  static constexpr float largest = 0x1.FEp127F;
-};
-struct fp16 {
-  static constexpr int exponent_bits = 5, mantissa_bits = 10, bias = 15;
-  static constexpr float largest = 65504;
-};
+// Small floats beside bf16 and fp16: sign, exponent, mantissa, from the highest bit down; `largest` is the largest finite
+// one.
+
 /// No infinities; the highest code of each sign is NaN. Source: OCP 8-bit floating point specification, OFP8.
 struct e4m3 {
   static constexpr int exponent_bits = 4, mantissa_bits = 3, bias = 7;
@@ -62,21 +57,53 @@ struct CastTo {
     return least < most ? least : most;
   }
 
-  TERSE_HD static std::uint32_t code(float value, Scale scale, std::uint32_t) {
-    float x = value;
-    if constexpr (scaled) x *= detail::per_scale(Format::largest, scale);
-    const float size = detail::smaller(magnitude(x), Format::largest);
-    const auto word = std::bit_cast<std::uint32_t>(size);
-    std::uint32_t code = ((word + half - 1 + (word >> dropped & 1)) >> dropped) - rebias;
-    if constexpr (!wide) {
-      // At `base` floats lie as far apart as the format's subnormal numbers.
-      constexpr auto base = static_cast<float>(power(24 - Format::bias - Format::mantissa_bits));
-      const std::uint32_t small =
-          std::bit_cast<std::uint32_t>(size + base) - std::bit_cast<std::uint32_t>(base);
-      const std::uint32_t all = 0U - static_cast<std::uint32_t>(size < least_normal);
-      code = (small & all) | (code & ~all);
+  /// Codes the elements of a unit.
+  class Coder {
+   public:
+    TERSE_HD Coder([[maybe_unused]] Scale scale) {
+      if constexpr (scaled) {
+        enlarge_ = detail::per_scale(Format::largest, scale);
+        unit_ = magnitude(scale) / Format::largest;
+      }
     }
-    return std::bit_cast<std::uint32_t>(x) >> 31 << (bits - 1) | code;
+    TERSE_HD Coded operator()(float value, std::uint32_t) const {
+      if constexpr (wide)
+        return truncated(value);
+      else
+        return rounded(value);
+    }
+
+   private:
+    /// fp32's upper half. What rounding carries goes from the mantissa to the exponent, but never to the sign.
+    TERSE_HD static Coded truncated(float value) {
+      const float x = detail::at_least(-Format::largest, detail::at_most(Format::largest, value));
+      const auto word = std::bit_cast<std::uint32_t>(x);
+      const std::uint32_t code = (word + half - 1 + (word >> dropped & 1)) >> dropped;
+      return {code, std::bit_cast<float>(code << dropped)};
+    }
+    /// By an addition: beside a power of two `dropped` binary orders above x, floats lie as far apart as the format's
+    /// numbers do at x. Its subnormal numbers lie as far apart as the least normal ones.
+    TERSE_HD Coded rounded(float value) const {
+      float x = value;
+      if constexpr (scaled) x *= enlarge_;
+      const float size = detail::at_most(Format::largest, magnitude(x));
+      const std::uint32_t given = std::bit_cast<std::uint32_t>(size) & 0x7F800000U;
+      const std::uint32_t exponent = given > least_normal ? given : least_normal;
+      const auto base = std::bit_cast<float>(exponent + above);
+      const float sum = size + base;
+      float read = sum - base;
+      if constexpr (scaled) read *= unit_;
+      const std::uint32_t sign = std::bit_cast<std::uint32_t>(x) & 0x80000000U;
+      // Steps above the power of two, and those below the exponent's numbers, of which the first ones are subnormal.
+      const std::uint32_t code = std::bit_cast<std::uint32_t>(sum) - exponent + (exponent >> dropped) -
+                                 (above + (least_normal >> dropped));
+      return {code | sign >> (32 - bits), std::bit_cast<float>(std::bit_cast<std::uint32_t>(read) | sign)};
+    }
+    float enlarge_ = 1, unit_ = 1;
+  };
+
+  TERSE_HD static std::uint32_t code(float value, Scale scale, std::uint32_t random) {
+    return Coder(scale)(value, random).code;
   }
   TERSE_HD static float value(std::uint32_t code, Scale scale) {
     constexpr std::uint32_t sign = 1U << (bits - 1);
@@ -104,7 +131,9 @@ struct CastTo {
   static constexpr int dropped = 23 - Format::mantissa_bits;
   static constexpr std::uint32_t half = 1U << (dropped - 1);
   static constexpr std::uint32_t rebias = (127U - Format::bias) << Format::mantissa_bits;
-  static constexpr float least_normal = static_cast<float>(power(1 - Format::bias));
+  /// fp32's bits of the least normal number, and what raises an exponent by `dropped`.
+  static constexpr std::uint32_t least_normal = (128U - Format::bias) << 23;
+  static constexpr std::uint32_t above = static_cast<std::uint32_t>(dropped) << 23;
 };
 
 TERSE_NUMERICS_END

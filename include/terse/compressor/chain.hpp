@@ -5,6 +5,24 @@
 
 namespace terse {
 
+namespace detail {
+
+/// positions[e] = outer[inner[e]], where inner[e] may be any number.
+struct ChoosePicks {
+  Arrived arrived;
+  const std::uint32_t* outer;
+  index_t middle;
+  const std::uint32_t* inner;
+  std::uint32_t* positions;
+  TERSE_HD index_t entries() const { return arrived.count(); }
+  TERSE_HD void operator()(index_t e) const {
+    const std::uint32_t place = inner[e];
+    positions[e] = place < middle ? outer[place] : ~std::uint32_t{0};
+  }
+};
+
+}  // namespace detail
+
 /// The picks of Second among the picks of First. First picks a known number.
 template <class First, class Second>
 struct Then {
@@ -28,14 +46,15 @@ struct Then {
     first.settings(visit);
     second.settings(visit);
   }
-  index_t most(index_t n) const { return second.most(first.most(n)); }
-  index_t index_bytes(index_t n, index_t k) const {
+  TERSE_HD index_t most(index_t n) const { return second.most(first.most(n)); }
+  TERSE_HD index_t index_bytes(index_t n, index_t k) const {
     const index_t middle = first.most(n);
     return first.index_bytes(n, middle) + second.index_bytes(middle, k);
   }
-  index_t floats(index_t n) const {
+  template <Executor E>
+  index_t floats(E executor, index_t n) const {
     const index_t middle = first.most(n);
-    return std::max(first.floats(n), middle + second.floats(middle));
+    return std::max(first.floats(executor, n), aligned(middle) + second.floats(executor, middle));
   }
   index_t words(index_t n) const {
     const index_t middle = first.most(n);
@@ -53,16 +72,36 @@ struct Then {
                  detail::PickScratch<E> scratch, out<E, std::uint32_t> positions, std::byte* wire) const {
     const index_t n = values.size(), middle = first.most(n);
     const auto outer = scratch.words.part(0, middle);
-    const detail::PickScratch<E> rest{scratch.floats,
-                                      scratch.words.part(middle, scratch.words.size() - middle)};
-    first.select(executor, values, key, context, rest, outer, wire);
+    const detail::PickScratch<E> rest = behind(scratch, middle);
+    first.select(executor, values, key, context, {scratch.floats, rest.words}, outer, wire);
     const auto picked = scratch.floats.part(0, middle);
     gather(executor, values, in<E, std::uint32_t>(outer), picked);
-    const index_t k = second.select(executor, in<E>(picked), key, context,
-                                    {scratch.floats.part(middle, scratch.floats.size() - middle), rest.words},
-                                    positions, wire + first.index_bytes(n, middle));
-    for (index_t e = 0; e < k; ++e) positions[e] = outer[positions[e]];
+    const index_t k = second.select(executor, in<E>(picked), key, context, rest, positions,
+                                    wire + first.index_bytes(n, middle));
+    const auto chosen = positions.part(0, k);
+    gather(executor, in<E, std::uint32_t>(outer), in<E, std::uint32_t>(chosen), chosen);
     return k;
+  }
+
+  template <GridExecutor E>
+  in<E, std::uint32_t> list(E executor, const detail::Arrived& arrived, index_t n, index_t key,
+                            const StepDraw& shared, detail::PickScratch<E> scratch,
+                            out<E, std::uint32_t> positions) const {
+    const index_t middle = first.most(n);
+    const detail::PickScratch<E> rest = behind(scratch, middle);
+    const auto outer = first.list(executor, arrived.exactly(middle), n, key, shared,
+                                  {scratch.floats, rest.words}, scratch.words.part(0, middle));
+    const auto inner = second.list(executor, arrived.behind(first.index_bytes(n, middle)), middle, key,
+                                   shared, rest, positions);
+    for_each_entry(executor, arrived.picks,
+                   detail::ChoosePicks{arrived, outer.data(), middle, inner.data(), positions.data()});
+    return positions.part(0, arrived.picks);
+  }
+  template <GridExecutor E>
+  void check(E executor, const detail::Arrived& arrived, index_t n, const detail::Report& report) const {
+    const index_t middle = first.most(n);
+    first.check(executor, arrived.exactly(middle), n, report);
+    second.check(executor, arrived.behind(first.index_bytes(n, middle)), middle, report.next());
   }
 
   class Reader {
@@ -91,6 +130,15 @@ struct Then {
     typename Second::Reader inner_;
     index_t left_ = 0;
   };
+
+ private:
+  /// What is left when Second's values and First's positions have their place.
+  template <Executor E>
+  static detail::PickScratch<E> behind(const detail::PickScratch<E>& scratch, index_t middle) {
+    const index_t held = aligned(middle);
+    return {scratch.floats.part(held, scratch.floats.size() - held),
+            scratch.words.part(middle, scratch.words.size() - middle)};
+  }
 };
 
 namespace detail {

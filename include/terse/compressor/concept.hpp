@@ -132,8 +132,8 @@ struct Unchecked : Policy {
 /// What a compressor may know of the step it works in. Streams differ between stages and purposes.
 struct EncodeContext {
   std::uint64_t step;
-  Draw local;   ///< of this rank: rounding
-  Draw shared;  ///< the same on all ranks, and in both stages: selection
+  StepDraw local;   ///< of this rank: rounding
+  StepDraw shared;  ///< the same on all ranks, and in both stages: selection
 };
 
 /// Says in words what a type lacks to be a compressor.

@@ -70,7 +70,7 @@ struct LowRank {
   index_t wire_bytes(const Range&) const { return 0; }
   template <Executor E>
   struct Workspace {
-    Workspace(const LowRank&, const Range&) {}
+    Workspace(E, const LowRank&, const Range&) {}
   };
 };
 

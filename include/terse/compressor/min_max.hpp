@@ -47,12 +47,26 @@ struct MinMaxLevels {
     return n > 2 ? static_cast<double>(n - 2) / (2.0 * highest * highest) : 0;
   }
 
+  /// Codes the elements of a unit.
+  class Coder {
+   public:
+    TERSE_HD Coder(Scale scale) : scale_(scale), per_step_(detail::per_scale(1, scale.step)) {}
+    TERSE_HD Coded operator()(float value, std::uint32_t random) const {
+      float t = (value - scale_.low) * per_step_;
+      // A unit's own elements lie between its ends, and what rounding adds rounds away again. Others, which a mask
+      // hides, get a code that means nothing.
+      if constexpr (stochastic) t = detail::between(t, 0, highest);
+      const std::uint32_t code = static_cast<std::uint32_t>(Rounding::round(t, random)) & highest;
+      return {code, MinMaxLevels::value(code, scale_)};
+    }
+
+   private:
+    Scale scale_;
+    float per_step_;
+  };
+
   TERSE_HD static std::uint32_t code(float value, Scale scale, std::uint32_t random) {
-    float t = (value - scale.low) * detail::per_scale(1, scale.step);
-    // A unit's own elements lie between its ends, and what rounding adds rounds away again. Others, which a mask
-    // hides, get a code that means nothing.
-    if constexpr (stochastic) t = detail::between(t, 0, highest);
-    return static_cast<std::uint32_t>(Rounding::round(t, random)) & highest;
+    return Coder(scale)(value, random).code;
   }
   TERSE_HD static float value(std::uint32_t code, Scale scale) {
     return scale.low + static_cast<float>(static_cast<std::int32_t>(code)) * scale.step;

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstring>
-#include <span>
 #include <type_traits>
 
 #include "terse/compressor/concept.hpp"
@@ -14,10 +13,18 @@ namespace terse {
 
 TERSE_NUMERICS_BEGIN
 
+/// A code, and what receivers read. A quantizer may have a `Coder`, made from a unit's scale, whose call (value, random)
+/// gives both at once: where constants of a unit or steps of `code` and `value` can be shared.
+struct Coded {
+  std::uint32_t code;
+  float value;
+};
+
 namespace detail {
 
 /// Scales beyond this don't come from finite messages, whose norms are below 2^64.
 inline constexpr float largest_scale = 0x1p66F;
+inline constexpr const char* unlikely_scale = "a scale that no finite message has";
 
 /// Whether these bytes are floats of a magnitude of `limit` at most.
 inline bool all_within(float limit, const std::byte* floats, index_t count) {
@@ -29,18 +36,44 @@ inline bool all_within(float limit, const std::byte* floats, index_t count) {
   return true;
 }
 
+/// Codes elements of a unit by a quantizer's two functions.
+template <class Q>
+class PlainCoder {
+ public:
+  TERSE_HD PlainCoder(typename Q::Statistic::Scale scale) : scale_(scale) {}
+  TERSE_HD Coded operator()(float value, std::uint32_t random) const {
+    const std::uint32_t code = Q::code(value, scale_, random);
+    return {code, Q::value(code, scale_)};
+  }
+
+ private:
+  typename Q::Statistic::Scale scale_;
+};
+
+template <class Q>
+struct CoderOf {
+  using type = PlainCoder<Q>;
+};
+template <class Q>
+requires requires { typename Q::Coder; }
+struct CoderOf<Q> {
+  using type = typename Q::Coder;
+};
+
 /// Codes a materialized message and leaves the error behind: feedback.commit(i, y, value(code(y))).
 template <class Q, class Feedback>
 struct Quantize {
+  using Coder = typename CoderOf<Q>::type;
   Feedback feedback;
+  TERSE_HD static Coder prepare(typename Q::Statistic::Scale scale) { return scale; }
   TERSE_HD void enter_block(index_t first) { detail::enter_block(feedback, first); }
   TERSE_HD void leave_block(index_t first, int count) { detail::leave_block(feedback, first, count); }
-  TERSE_HD std::uint32_t operator()(const Piece&, index_t i, bool keep, typename Q::Statistic::Scale scale,
+  TERSE_HD std::uint32_t operator()(const Piece&, index_t i, bool keep, const Coder& coder,
                                     std::uint32_t random) const {
     const float y = feedback.load(i);
-    const std::uint32_t code = Q::code(y, scale, random);
-    feedback.commit(i, keep, y, Q::value(code, scale));
-    return code;
+    const Coded coded = coder(y, random);
+    feedback.commit(i, keep, y, coded.value);
+    return coded.code;
   }
 };
 
@@ -84,10 +117,8 @@ struct Packed {
     buffer<float, typename E::memory> scratch;
     buffer<Scale, typename E::memory> scales;
 
-    Workspace(const Packed&, const Range& covered) {
-      index_t longest = 0;
-      for (const Piece& piece : covered.pieces()) longest = std::max(longest, piece.count);
-      scratch = buffer<float, typename E::memory>(reduction_scratch<Statistic>(longest));
+    Workspace(E executor, const Packed&, const Range& covered)
+        : scratch(reduction_scratch<Statistic>(executor, covered, units())) {
       if constexpr (measured) scales = buffer<Scale, typename E::memory>(units().in_range(covered));
     }
   };
@@ -109,47 +140,47 @@ struct Packed {
   }
   static Incoming incoming(const Source* sources, int count) { return {sources, count, units()}; }
 
-  /// Every code decodes, given a scale that a message can have.
+  /// Floats at the beginning of a section, all of a magnitude that a message's scale can have.
+  index_t scale_floats(const Range& range) const {
+    if (std::is_empty_v<Scale> || range.pieces().empty()) return 0;
+    return units().in_range(range) * static_cast<index_t>(sizeof(Scale) / 4);
+  }
+  /// Every code decodes, given such a scale.
   const char* fault(const Range& range, const std::byte* section, index_t) const {
-    if (range.pieces().empty()) return nullptr;
-    const index_t floats =
-        std::is_empty_v<Scale> ? 0 : units().in_range(range) * static_cast<index_t>(sizeof(Scale) / 4);
-    return detail::all_within(detail::largest_scale, section, floats) ? nullptr
-                                                                      : "a scale that no finite message has";
+    return detail::all_within(detail::largest_scale, section, scale_floats(range)) ? nullptr
+                                                                                   : detail::unlikely_scale;
   }
 
   /// Scales of all units of `range` from samples that `message` gives, once per element.
   template <Executor E, class In, class Message>
   void measure(E executor, Workspace<E>& workspace, const Range& range, Mask<typename E::memory> mask,
-               In incoming, Message message, std::uint32_t& bad) const {
+               In incoming, Message message, std::uint32_t* bad) const {
     reduce<Statistic>(executor, range, units(), mask, incoming, message, workspace.scratch.all(),
                       workspace.scales.all(), bad);
   }
 
-  /// Writes one packet's section from the message that `feedback` holds. `unit_in_measured[k]` is the measured
-  /// unit of the range's piece k.
+  /// Writes one packet's section from the message that `feedback` holds. Its first piece is the measured unit
+  /// `first_unit`, the next one the next.
   template <Executor E, class Feedback>
   void encode(E executor, const Workspace<E>& workspace, const Range& range, Mask<typename E::memory> mask,
-              Feedback feedback, std::span<const index_t> unit_in_measured, const EncodeContext& context,
-              std::byte* section) const {
+              Feedback feedback, index_t first_unit, const EncodeContext& context, std::byte* section) const {
     if (range.pieces().empty()) return;
-    pad(range, section);
-    if (units().whole)
-      scales(section)[0] = workspace.scales[0];
-    else
-      for (std::size_t k = 0; k < unit_in_measured.size(); ++k)
-        scales(section)[k] = workspace.scales[unit_in_measured[k]];
+    const index_t here = units().in_range(range);
+    pad(executor, range, section);
+    if constexpr (!std::is_empty_v<Scale>)
+      copy(executor, in<E, Scale>(workspace.scales.all().part(units().whole ? 0 : first_unit, here)),
+           out<E, Scale>(scales(section), here));
     pack<Q::bits, Q::stochastic>(executor, range, units(), mask, detail::Quantize<Q, Feedback>{feedback},
-                                 in<E, Scale>(scales(section), units().in_range(range)),
-                                 section + scale_bytes(range), context.local);
+                                 in<E, Scale>(scales(section), here), section + scale_bytes(range),
+                                 context.local);
   }
 
   /// `measure` and `encode` in one, unit by unit.
   template <Executor E, class In, class Message, class Feedback>
   index_t measure_and_encode(E executor, Workspace<E>& workspace, const Range& range,
                              Mask<typename E::memory> mask, In incoming, Message message, Feedback feedback,
-                             const EncodeContext& context, std::byte* section, std::uint32_t& bad) const {
-    pad(range, section);
+                             const EncodeContext& context, std::byte* section, std::uint32_t* bad) const {
+    pad(executor, range, section);
     reduce_pack<Statistic, Q::bits, Q::stochastic>(
         executor, range, units(), mask, incoming, message, detail::Quantize<Q, Feedback>{feedback},
         workspace.scratch.all(), out<E, Scale>(scales(section), units().in_range(range)),
@@ -159,8 +190,10 @@ struct Packed {
 
  private:
   /// Between the scales and the codes.
-  void pad(const Range& range, std::byte* section) const {
-    if (const index_t bytes = scale_bytes(range); bytes > 0) std::memset(section + bytes - 8, 0, 8);
+  template <Executor E>
+  void pad(E executor, const Range& range, std::byte* section) const {
+    if (const index_t bytes = scale_bytes(range); bytes > 0)
+      fill(executor, out<E, std::byte>(section + bytes - 8, 8), std::byte{0});
   }
   static Scale* scales(std::byte* section) { return reinterpret_cast<Scale*>(section); }
 };

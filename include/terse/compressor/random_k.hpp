@@ -25,42 +25,63 @@ struct Strata {
   void settings(Visit&& visit) const {
     visit("ratio", ratio);
   }
-  index_t most(index_t n) const { return detail::share(ratio, n); }
-  static index_t index_bytes(index_t, index_t) { return 0; }
-  static index_t floats(index_t) { return 0; }
+  TERSE_HD index_t most(index_t n) const { return detail::share(ratio, n); }
+  TERSE_HD static index_t index_bytes(index_t, index_t) { return 0; }
+  template <Executor E>
+  static index_t floats(E, index_t) {
+    return 0;
+  }
   static index_t words(index_t) { return 0; }
   double delta(index_t n) const { return 1 / static_cast<double>((n + most(n) - 1) / most(n)); }
   double omega(index_t n) const { return static_cast<double>((n + most(n) - 1) / most(n)) - 1; }
 
   /// The first element of stratum e; n, e < 2^32.
-  static index_t begin(index_t n, index_t k, index_t e) {
+  TERSE_HD static index_t begin(index_t n, index_t k, index_t e) {
     return static_cast<index_t>(static_cast<std::uint64_t>(n) * static_cast<std::uint64_t>(e) /
                                 static_cast<std::uint64_t>(k));
   }
   /// The pick of stratum e, from 64 random bits: those of index key + e.
-  static index_t position(index_t n, index_t k, index_t e, std::uint64_t bits) {
+  TERSE_HD static index_t position(index_t n, index_t k, index_t e, std::uint64_t bits) {
     __extension__ using wide = unsigned __int128;
     const index_t first = begin(n, k, e), size = begin(n, k, e + 1) - first;
     return first + static_cast<index_t>((wide{bits} * static_cast<std::uint64_t>(size)) >> 64);
   }
-  static float factor(index_t n, index_t k, index_t e) {
+  TERSE_HD static float factor(index_t n, index_t k, index_t e) {
     return Scaled ? static_cast<float>(begin(n, k, e + 1) - begin(n, k, e)) : 1.0F;
   }
   static const char* fault(const std::byte*, index_t, index_t) { return nullptr; }
 
-  template <Executor E>
-  index_t select(E, in<E> values, index_t key, const EncodeContext& context, detail::PickScratch<E>,
-                 out<E, std::uint32_t> positions, std::byte*) const {
-    const index_t n = values.size(), k = most(n);
-    // Two strata share a block of the draw; `key` is even.
-    for (index_t e = 0; e < k; e += 2) {
-      const auto words = context.shared.block(static_cast<std::uint64_t>(key + e) / 2);
+  /// Two strata share a block of the draw; `key` is even.
+  struct DrawTwo {
+    index_t n, k, key;
+    StepDraw shared;
+    std::uint32_t* positions;
+    TERSE_HD void operator()(index_t pair) const {
+      const index_t e = 2 * pair;
+      const auto words = shared.here().block(static_cast<std::uint64_t>(key + e) / 2);
       positions[e] = static_cast<std::uint32_t>(position(n, k, e, words[0] | std::uint64_t{words[1]} << 32));
       if (e + 1 < k)
         positions[e + 1] =
             static_cast<std::uint32_t>(position(n, k, e + 1, words[2] | std::uint64_t{words[3]} << 32));
     }
+  };
+
+  template <GridExecutor E>
+  static void check(E, const detail::Arrived&, index_t, const detail::Report&) {}
+
+  template <Executor E>
+  index_t select(E executor, in<E> values, index_t key, const EncodeContext& context, detail::PickScratch<E>,
+                 out<E, std::uint32_t> positions, std::byte*) const {
+    const index_t n = values.size(), k = most(n);
+    draw(executor, n, k, key, context.shared, positions);
     return k;
+  }
+  template <GridExecutor E>
+  static in<E, std::uint32_t> list(E executor, const detail::Arrived& arrived, index_t n, index_t key,
+                                   const StepDraw& shared, detail::PickScratch<E>,
+                                   out<E, std::uint32_t> positions) {
+    draw(executor, n, arrived.picks, key, shared, positions);
+    return positions.part(0, arrived.picks);
   }
 
   class Reader {
@@ -78,6 +99,14 @@ struct Strata {
     index_t n_ = 0, k_ = 0, key_ = 0, entry_ = 0;
     Draw shared_ = Draw::shared(0, 0, Purpose::selection);
   };
+
+ private:
+  template <Executor E>
+  static void draw(E executor, index_t n, index_t k, index_t key, StepDraw shared,
+                   out<E, std::uint32_t> positions) {
+    if constexpr (!GridExecutor<E>) shared.now = nullptr;  // this very step's
+    for_each_entry(executor, (k + 1) / 2, DrawTwo{n, k, key, shared, positions.data()});
+  }
 };
 
 /// Random-k with error feedback: what is picked is sent as it is. Wire: 32 k bits.

@@ -39,6 +39,20 @@ TERSE_HD constexpr float smaller(float a, float b) { return keep_if(a < b, a, b)
 TERSE_HD constexpr float larger(float a, float b) { return keep_if(a > b, a, b); }
 TERSE_HD constexpr float between(float x, float low, float high) { return smaller(larger(x, low), high); }
 
+/// The smaller one of limit >= 0 and x, by integers: bits are in the same order, and for integers both compilers find
+/// the vector instruction.
+TERSE_HD constexpr float at_most(float limit, float x) {
+  const auto a = std::bit_cast<std::int32_t>(x), b = std::bit_cast<std::int32_t>(limit);
+  const std::int32_t least = a < b ? a : b;
+  return std::bit_cast<float>(least);
+}
+/// The larger one of limit < 0 and x: as unsigned integers, bits of negative numbers are the largest, in reverse order.
+TERSE_HD constexpr float at_least(float limit, float x) {
+  const auto a = std::bit_cast<std::uint32_t>(x), b = std::bit_cast<std::uint32_t>(limit);
+  const std::uint32_t least = a < b ? a : b;
+  return std::bit_cast<float>(least);
+}
+
 /// levels / scale, finite for all scales >= 0: those below 2^-110 count as 2^-110, so that units that small
 /// decode to zeros or nearly so, and none to NaN.
 TERSE_HD constexpr float per_scale(float levels, float scale) { return levels / larger(scale, 0x1p-110F); }

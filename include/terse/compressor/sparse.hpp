@@ -4,84 +4,13 @@
 #include <limits>
 #include <type_traits>
 
-#include "terse/compressor/dense.hpp"
-#include "terse/compressor/packed.hpp"
-#include "terse/compressor/selection.hpp"
+#include "terse/compressor/sparse_functors.hpp"
 #include "terse/compressor/statistic.hpp"
+#include "terse/core/packet.hpp"
 
 namespace terse {
 
 TERSE_NUMERICS_BEGIN
-
-namespace detail {
-
-/// The picked values as a message to their coder, and where the coder leaves them.
-struct PickedValues {
-  float* y;
-  index_t begin;
-  TERSE_HD Sample operator()(const Piece&, index_t i, bool) const { return {y[i - begin], 0}; }
-  TERSE_HD float load(index_t i) const { return y[i - begin]; }
-  TERSE_HD void commit(index_t, bool, float, float) const {}
-};
-
-/// How the values of k picks are coded: as fp32, or by a packed quantizer.
-template <class Values>
-struct PickCoder {
-  static_assert(!Values::lossless, "terse: picks are coded by Dense or by a Packed quantizer");
-  using Scale = typename Values::Scale;
-  using Code = typename Values::Code;
-
-  static index_t scales(index_t k) { return Values::units().whole ? 1 : Values::units().in_piece(k); }
-  static index_t scale_bytes(index_t k) {
-    return std::is_empty_v<Scale> ? 0 : (static_cast<index_t>(sizeof(Scale)) * scales(k) + 7) / 8 * 8;
-  }
-  static index_t bytes(index_t k) { return k == 0 ? 0 : scale_bytes(k) + code_bytes<Code::bits>(k); }
-
-  template <Executor E>
-  using Workspace = typename Values::template Workspace<E>;
-
-  static const char* fault(index_t k, const std::byte* wire) {
-    const index_t floats =
-        std::is_empty_v<Scale> ? 0 : scales(k) * static_cast<index_t>(sizeof(Scale) / sizeof(float));
-    return all_within(largest_scale, wire, floats) ? nullptr : "a scale that no finite message has";
-  }
-  static float read(const std::byte* wire, index_t k, index_t e) {
-    Scale scale{};
-    const index_t unit = Values::units().size == 0 ? 0 : e / Values::units().size;
-    if constexpr (!std::is_empty_v<Scale>)
-      std::memcpy(&scale, wire + unit * static_cast<index_t>(sizeof(Scale)), sizeof scale);
-    const std::byte* codes = wire + scale_bytes(k);
-    std::uint32_t code = 0;
-    if constexpr (Code::bits < 8) {
-      const std::byte* planes = codes + e / lanes * 8 * Code::bits + e % lanes / 8;
-      for (int bit = 0; bit < Code::bits; ++bit)
-        code |= (static_cast<std::uint32_t>(planes[8 * bit]) >> e % 8 & 1U) << bit;
-    } else {
-      std::memcpy(&code, codes + e * (Code::bits / 8), Code::bits / 8);
-    }
-    return Code::value(code, scale);
-  }
-};
-
-template <>
-struct PickCoder<Dense> {
-  template <Executor E>
-  struct Workspace {
-    Workspace(const Dense&, const Range&) {}
-  };
-
-  static index_t bytes(index_t k) { return code_bytes<32>(k); }
-  static const char* fault(index_t k, const std::byte* wire) {
-    return all_within(std::numeric_limits<float>::max(), wire, k) ? nullptr : "a value that is not finite";
-  }
-  static float read(const std::byte* wire, index_t, index_t e) {
-    float value;
-    std::memcpy(&value, wire + 4 * e, sizeof value);
-    return value;
-  }
-};
-
-}  // namespace detail
 
 /// Makes a compressor of a Selection and a coder for the picked values. What is not picked is not sent: its
 /// receivers read 0, and an error feedback keeps it.
@@ -131,39 +60,53 @@ struct Sparse {
 
   template <Executor E>
   struct Workspace {
+    static_assert(!GridExecutor<E> || detail::ListsPicks<Selection, E>,
+                  "terse: this selection runs on the host; on a device it needs `list` and `check`, see "
+                  "terse/compressor/selection.hpp");
     buffer<float, typename E::memory> scratch, picked;
     buffer<std::uint32_t, typename E::memory> words, positions;
     typename Coder::template Workspace<E> coder;
     buffer<float, typename E::memory> total;
+    buffer<std::uint32_t, typename E::memory> ignored;  // picks are finite
     Range picks;
+    // On a grid.
+    buffer<float, typename E::memory> sums;  // for the arena indices from `begin` on
+    index_t begin = 0;
+    buffer<detail::UnitPlace, typename E::memory> places;
 
-    Workspace(const Sparse& compressor, const Range& covered)
-        : coder(compressor.values, picks_of(compressor, covered)), total(1) {
+    Workspace(E executor, const Sparse& compressor, const Range& covered)
+        : coder(executor, compressor.values, picks_of(compressor, covered)), total(1), ignored(1) {
       const Selection& picking = compressor.selection;
-      index_t floats = 0, words_needed = 0, most = 0, longest = 0;
-      for (const Piece& piece : covered.pieces()) longest = std::max(longest, piece.count);
+      index_t floats = reduction_scratch<MaxAbs>(executor, covered, Units{0, true});
+      index_t words_needed = 0, most = 0;
       for (index_t u = 0; u < unit_count(covered); ++u) {
         const index_t n = unit(covered, u).count;
         if (n >= index_t{1} << 32)
           throw usage_error("positions have 32 bits, and a unit has " + std::to_string(n) +
                             " elements; cut the range into buckets");
-        floats = std::max(floats, picking.floats(n));
+        floats = std::max(floats, picking.floats(executor, n));
         words_needed = std::max(words_needed, picking.words(n));
         most = std::max(most, picking.most(n));
       }
-      scratch = buffer<float, typename E::memory>(std::max(floats, reduction_scratch<MaxAbs>(longest)));
+      scratch = buffer<float, typename E::memory>(floats);
       picked = buffer<float, typename E::memory>(most);
       words = buffer<std::uint32_t, typename E::memory>(words_needed);
       positions = buffer<std::uint32_t, typename E::memory>(most);
       picks.assign({});
+      if constexpr (GridExecutor<E>) {
+        begin = covered.begin_offset();
+        sums = buffer<float, typename E::memory>(covered.end_offset() - begin);
+        if (variable) places = buffer<detail::UnitPlace, typename E::memory>(unit_count(covered));
+      }
     }
   };
 
-  /// Reads one section, entry by entry.
+  /// Reads one section, entry by entry. On a grid it only says where that is.
   class Source {
    public:
     Source() = default;
-    Source(const Sparse& compressor, const Range& range, const std::byte* section, float weight, Draw shared)
+    Source(const Sparse& compressor, const Range& range, const std::byte* section, float weight,
+           const StepDraw& shared)
         : compressor_(compressor), range_(&range), section_(section), weight_(weight), shared_(shared) {}
 
     void rewind() {
@@ -188,6 +131,7 @@ struct Sparse {
     }
 
    private:
+    friend struct Sparse;
     /// The next unit with picks.
     void open() {
       do {
@@ -213,7 +157,7 @@ struct Sparse {
     const Range* range_ = nullptr;
     const std::byte* section_ = nullptr;
     float weight_ = 1;
-    Draw shared_ = Draw::shared(0, 0, Purpose::selection);
+    StepDraw shared_ = Draw::shared(0, 0, Purpose::selection);
 
     const std::byte* at_ = nullptr;      // the unit behind the open one
     const std::byte* values_ = nullptr;  // of the open unit
@@ -222,35 +166,73 @@ struct Sparse {
   };
   using Incoming = SparsePackets<Source>;
 
-  Source source(const Range& range, const std::byte* section, float weight, Draw shared) const {
+  Source source(const Range& range, const std::byte* section, float weight, const StepDraw& shared) const {
     return {*this, range, section, weight, shared};
   }
   static Incoming incoming(Source* sources, int count) { return {sources, count}; }
 
   const char* fault(const Range& range, const std::byte* section, index_t bytes) const {
+    using detail::SectionFault, detail::text_of;
     const std::byte *at = section, *end = section + bytes;
     for (index_t u = 0; u < unit_count(range); ++u) {
       const Piece unit = Sparse::unit(range, u);
-      if (variable && end - at < 8) return "a section that ends early";
+      if (variable && end - at < 8) return text_of(SectionFault::ends_early);
       const index_t k = read_count(at, unit.count);
       at += variable ? 8 : 0;
-      if (k < 0 || k > selection.most(unit.count)) return "more picks than there may be";
+      if (k < 0 || k > selection.most(unit.count)) return text_of(SectionFault::too_many_picks);
       const index_t index_bytes = selection.index_bytes(unit.count, k);
-      if (end - at < index_bytes + Coder::bytes(k)) return "a section that ends early";
+      if (end - at < index_bytes + Coder::bytes(k)) return text_of(SectionFault::ends_early);
       if (const char* found = selection.fault(at, unit.count, k)) return found;
       at += index_bytes;
-      if (k > 0)
-        if (const char* found = Coder::fault(k, at)) return found;
+      if (!detail::all_within(Coder::limit, at, Coder::floats(k))) return text_of(Coder::beyond_limit);
       at += Coder::bytes(k);
     }
-    return at == end ? nullptr : "a section that goes on behind its end";
+    return at == end ? nullptr : text_of(SectionFault::goes_on);
+  }
+
+  /// The weighted sums of what came over `range`, in the workspace, for a grid's verbs.
+  template <GridExecutor E>
+  ArrivedSums arrived(E executor, Workspace<E>& workspace, const Range& range, Incoming packets) const {
+    const ArrivedSums sums{workspace.sums.data(), workspace.begin};
+    if (range.pieces().empty()) return sums;
+    fill(executor,
+         workspace.sums.all().part(range.begin_offset() - workspace.begin,
+                                   range.end_offset() - range.begin_offset()),
+         0.0F);
+    for (int p = 0; p < packets.count; ++p) {
+      const Source& source = packets.sources[p];
+      walk(executor, workspace, range, source.section_, 0, nullptr,
+           [&](index_t, const Piece& unit, const detail::Arrived& positions, const detail::Arrived& picked) {
+             const auto listed =
+                 selection.list(executor, positions, unit.count, unit.offset, source.shared_,
+                                detail::PickScratch<E>{workspace.scratch.all(), workspace.words.all()},
+                                workspace.positions.all());
+             for_each_entry(executor, picked.picks,
+                            detail::AddPicks<Coder>{picked, listed.data(), unit.count, source.weight_,
+                                                    workspace.sums.data() + (unit.offset - workspace.begin)});
+           });
+    }
+    return sums;
+  }
+
+  /// As `fault`, by a grid, of the section at `section_at` of a packet.
+  template <GridExecutor E>
+  void check(E executor, Workspace<E>& workspace, const Range& range, const std::byte* packet,
+             index_t section_at, detail::Findings* findings) const {
+    walk(executor, workspace, range, packet, section_at, findings,
+         [&](index_t u, const Piece& unit, const detail::Arrived& positions, const detail::Arrived& picked) {
+           const detail::Report report{findings, u};
+           selection.check(executor, positions, unit.count, report.next());
+           for_each_entry(executor, Coder::floats(picked.picks),
+                          detail::CheckValues<Coder>{picked, report.last()});
+         });
   }
 
   /// Evaluates the message, picks, writes the section, commits what receivers will read. Returns its bytes.
   template <Executor E, class In, class Message, class Feedback>
   index_t measure_and_encode(E executor, Workspace<E>& workspace, const Range& range,
                              Mask<typename E::memory> mask, In incoming, Message message, Feedback feedback,
-                             const EncodeContext& context, std::byte* section, std::uint32_t& bad) const {
+                             const EncodeContext& context, std::byte* section, std::uint32_t* bad) const {
     static_assert(Feedback::commits_zero, "terse: this error feedback must see every element, sent or not");
     if (range.pieces().empty()) return 0;
     reduce<MaxAbs>(executor, range, Units{0, true}, mask, incoming, message, workspace.scratch.all(),
@@ -263,13 +245,13 @@ struct Sparse {
           selection.select(executor, in<E>(feedback.at(unit.offset), unit.count), unit.offset, context,
                            detail::PickScratch<E>{workspace.scratch.all(), workspace.words.all()},
                            workspace.positions.all(), wire);
-      if (variable) std::memcpy(at, &k, sizeof k);
+      if (variable)
+        put(executor, view<const index_t>(&k, 1), out<E, index_t>(reinterpret_cast<index_t*>(at), 1));
       at = wire + selection.index_bytes(unit.count, k);
       encode_values(executor, workspace, unit, k, feedback, context, at);
-      for (index_t e = 0; e < k; ++e) {
-        const index_t i = unit.offset + workspace.positions[e];
-        feedback.commit(i, true, feedback.load(i), Coder::read(at, k, e));
-      }
+      for_each_entry(
+          executor, k,
+          detail::CommitPicks<Coder, Feedback>{feedback, workspace.positions.data(), unit.offset, k, at});
       at += Coder::bytes(k);
     }
     return at - section;
@@ -292,6 +274,47 @@ struct Sparse {
     std::memcpy(&k, at, sizeof k);
     return k;
   }
+  /// visit(u, unit, positions, picked values) for the units of a section on a grid, whose shape `findings`, if there
+  /// are any, learn of.
+  template <GridExecutor E, class Visit>
+  void walk(E executor, Workspace<E>& workspace, const Range& range, const std::byte* packet,
+            index_t section_at, detail::Findings* findings, Visit visit) const {
+    if constexpr (variable) survey(executor, workspace, range, packet, section_at, findings);
+    const std::byte* const section = packet + section_at;
+    index_t at = 0;
+    for (index_t u = 0; u < unit_count(range); ++u) {
+      const Piece unit = Sparse::unit(range, u);
+      const index_t k = selection.most(unit.count);
+      if constexpr (variable) {
+        const detail::UnitPlace* const place = workspace.places.data() + u;
+        visit(u, unit, detail::Arrived{section, k, &place->positions, &place->picks},
+              detail::Arrived{section, k, &place->values, &place->picks});
+      } else {
+        const index_t values_at = at + selection.index_bytes(unit.count, k);
+        visit(u, unit, detail::Arrived{section + at, k}, detail::Arrived{section + values_at, k});
+        at = values_at + Coder::bytes(k);
+      }
+    }
+  }
+  template <GridExecutor E>
+  void survey(E executor, Workspace<E>& workspace, const Range& range, const std::byte* packet,
+              index_t section_at, detail::Findings* findings) const {
+    using Some = detail::SurveyUnits<Selection, Coder>;
+    const index_t all = unit_count(range);
+    for (index_t first = 0; first < all; first += Some::capacity) {
+      Some some{selection, packet, section_at, wire_bytes(range), workspace.places.data()};
+      some.first = first;
+      some.count = std::min(Some::capacity, all - first);
+      some.last = first + some.count == all;
+      some.findings = findings;
+      for (index_t u = 0; u < some.count; ++u) {
+        some.n[u] = unit(range, first + u).count;
+        some.most[u] = selection.most(some.n[u]);
+      }
+      for_each_entry(executor, 1, some);
+    }
+  }
+
   static Range picks_of(const Sparse& compressor, const Range& covered) {
     index_t most = 0;
     for (index_t u = 0; u < unit_count(covered); ++u)
@@ -308,22 +331,20 @@ struct Sparse {
     gather(executor, in<E>(feedback.at(unit.offset), unit.count),
            in<E, std::uint32_t>(workspace.positions.all().part(0, k)), picked);
     if constexpr (Traits<Selection>::single_stage)
-      for (index_t e = 0; e < k; ++e) picked[e] *= Selection::factor(unit.count, k, e);
+      for_each_entry(executor, k, detail::ScalePicks<Selection>{picked.data(), unit.count, k});
     if (k <= 0) return;
     if constexpr (Values::lossless) {
-      std::memset(wire + 4 * k - 4, 0, static_cast<std::size_t>(Coder::bytes(k) - 4 * k + 4));
-      std::memcpy(wire, picked.data(), static_cast<std::size_t>(4 * k));
+      copy(executor, in<E>(picked), out<E>(reinterpret_cast<float*>(wire), k));
+      fill(executor, out<E, std::byte>(wire + 4 * k, Coder::bytes(k) - 4 * k), std::byte{0});
     } else {
       // Picks are coded as a message of their own; the unit's place in the arena tells their draws apart.
       workspace.picks.assign({0, unit.offset, k});
       const detail::PickedValues values_here{picked.data(), unit.offset};
-      std::uint32_t bad = 0;
+      std::uint32_t* const bad = workspace.ignored.data();
       const Mask<typename E::memory> everything;
       if constexpr (Values::measured) {
-        constexpr index_t first = 0;
         values.measure(executor, workspace.coder, workspace.picks, everything, NoPackets{}, values_here, bad);
-        values.encode(executor, workspace.coder, workspace.picks, everything, values_here, {&first, 1},
-                      context, wire);
+        values.encode(executor, workspace.coder, workspace.picks, everything, values_here, 0, context, wire);
       } else {
         values.measure_and_encode(executor, workspace.coder, workspace.picks, everything, NoPackets{},
                                   values_here, values_here, context, wire, bad);

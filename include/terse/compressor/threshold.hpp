@@ -28,22 +28,35 @@ struct Above {
     visit("threshold", static_cast<double>(threshold));
     visit("most_ratio", most_ratio);
   }
-  index_t most(index_t n) const { return detail::share(most_ratio, n); }
-  index_t floats(index_t n) const { return select_scratch(n, most(n)); }
+  TERSE_HD index_t most(index_t n) const { return detail::share(most_ratio, n); }
+  template <Executor E>
+  index_t floats(E executor, index_t n) const {
+    return select_scratch(executor, n, most(n));
+  }
   static index_t words(index_t) { return 0; }
-  static index_t index_bytes(index_t n, index_t k) { return detail::Positions::bytes(n, k); }
+  TERSE_HD static index_t index_bytes(index_t n, index_t k) { return detail::Positions::bytes(n, k); }
   static const char* fault(const std::byte* wire, index_t n, index_t k) {
     return detail::Positions::fault(wire, n, k);
+  }
+  template <GridExecutor E>
+  static in<E, std::uint32_t> list(E executor, const detail::Arrived& arrived, index_t n, index_t,
+                                   const StepDraw&, detail::PickScratch<E> scratch,
+                                   out<E, std::uint32_t> positions) {
+    return detail::Positions::list(executor, arrived, n, scratch, positions);
+  }
+  template <GridExecutor E>
+  static void check(E executor, const detail::Arrived& arrived, index_t n, const detail::Report& report) {
+    detail::Positions::check(executor, arrived, n, report);
   }
 
   template <Executor E>
   index_t select(E executor, in<E> values, index_t, const EncodeContext&, detail::PickScratch<E> scratch,
                  out<E, std::uint32_t> positions, std::byte* wire) const {
     const index_t room = most(values.size());
-    const index_t k = select_above(executor, values, threshold, positions.part(0, room));
+    const index_t k = select_above(executor, values, threshold, scratch.floats, positions.part(0, room));
     // Full: there may be more, and the lowest positions must not crowd out the others for ever.
     if (k == room) select_top(executor, values, k, scratch.floats, positions.part(0, k));
-    detail::Positions::write(positions.part(0, k), values.size(), wire);
+    detail::Positions::write(executor, in<E, std::uint32_t>(positions.part(0, k)), values.size(), wire);
     return k;
   }
 };

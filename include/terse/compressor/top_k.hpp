@@ -20,12 +20,25 @@ struct Largest {
   void settings(Visit&& visit) const {
     visit("ratio", ratio);
   }
-  index_t most(index_t n) const { return detail::share(ratio, n); }
-  index_t floats(index_t n) const { return select_scratch(n, most(n)); }
+  TERSE_HD index_t most(index_t n) const { return detail::share(ratio, n); }
+  template <Executor E>
+  index_t floats(E executor, index_t n) const {
+    return select_scratch(executor, n, most(n));
+  }
   static index_t words(index_t) { return 0; }
-  static index_t index_bytes(index_t n, index_t k) { return detail::Positions::bytes(n, k); }
+  TERSE_HD static index_t index_bytes(index_t n, index_t k) { return detail::Positions::bytes(n, k); }
   static const char* fault(const std::byte* wire, index_t n, index_t k) {
     return detail::Positions::fault(wire, n, k);
+  }
+  template <GridExecutor E>
+  static in<E, std::uint32_t> list(E executor, const detail::Arrived& arrived, index_t n, index_t,
+                                   const StepDraw&, detail::PickScratch<E> scratch,
+                                   out<E, std::uint32_t> positions) {
+    return detail::Positions::list(executor, arrived, n, scratch, positions);
+  }
+  template <GridExecutor E>
+  static void check(E executor, const detail::Arrived& arrived, index_t n, const detail::Report& report) {
+    detail::Positions::check(executor, arrived, n, report);
   }
   double delta(index_t n) const { return static_cast<double>(most(n)) / static_cast<double>(n); }
 
@@ -34,7 +47,7 @@ struct Largest {
                  out<E, std::uint32_t> positions, std::byte* wire) const {
     const index_t k = most(values.size());
     select_top(executor, values, k, scratch.floats, positions.part(0, k));
-    detail::Positions::write(positions.part(0, k), values.size(), wire);
+    detail::Positions::write(executor, in<E, std::uint32_t>(positions.part(0, k)), values.size(), wire);
     return k;
   }
 };
@@ -62,18 +75,31 @@ struct LargestWithWarmup {
     visit("warmup_steps", static_cast<double>(warmup_steps));
     visit("stages", static_cast<double>(stages));
   }
-  double ratio_at(std::uint64_t step) const {
+  TERSE_HD double ratio_at(std::uint64_t step) const {
     if (step > warmup_steps || step == 0) return ratio;
     const auto stage = (step - 1) * static_cast<std::uint64_t>(stages) / warmup_steps;
     return std::pow(ratio, static_cast<double>(stage + 1) / (stages + 1));
   }
   /// Of the first stage, for which messages have room.
-  index_t most(index_t n) const { return at(1).most(n); }
-  index_t floats(index_t n) const { return at(1).floats(n); }
+  TERSE_HD index_t most(index_t n) const { return at(1).most(n); }
+  template <Executor E>
+  index_t floats(E executor, index_t n) const {
+    return at(1).floats(executor, n);
+  }
   static index_t words(index_t) { return 0; }
-  static index_t index_bytes(index_t n, index_t k) { return detail::Positions::bytes(n, k); }
+  TERSE_HD static index_t index_bytes(index_t n, index_t k) { return detail::Positions::bytes(n, k); }
   static const char* fault(const std::byte* wire, index_t n, index_t k) {
     return detail::Positions::fault(wire, n, k);
+  }
+  template <GridExecutor E>
+  static in<E, std::uint32_t> list(E executor, const detail::Arrived& arrived, index_t n, index_t,
+                                   const StepDraw&, detail::PickScratch<E> scratch,
+                                   out<E, std::uint32_t> positions) {
+    return detail::Positions::list(executor, arrived, n, scratch, positions);
+  }
+  template <GridExecutor E>
+  static void check(E executor, const detail::Arrived& arrived, index_t n, const detail::Report& report) {
+    detail::Positions::check(executor, arrived, n, report);
   }
   double delta(index_t n) const { return Largest{ratio}.delta(n); }
 
@@ -84,7 +110,7 @@ struct LargestWithWarmup {
   }
 
  private:
-  Largest at(std::uint64_t step) const { return {ratio_at(step)}; }
+  TERSE_HD Largest at(std::uint64_t step) const { return {ratio_at(step)}; }
 };
 
 /// The k largest, sent as fp32. G is PerSegment (k of each segment, or of the part at hand where a topology cuts

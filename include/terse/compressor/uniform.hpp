@@ -75,29 +75,45 @@ struct UniformLevels {
     return detail::max_scaled_omega(n, divisor);
   }
 
-  TERSE_HD static std::uint32_t code(float value, float scale, std::uint32_t random) {
-    if constexpr (Bits == 1 && !stochastic) {
-      return value < 0 ? 0U : 1U;
-    } else if constexpr (Bits == 1) {
-      const float t = detail::between(value * detail::per_scale(0.5F, scale), -0.5F, 0.5F);
-      return static_cast<std::uint32_t>(Rounding::round(t + 0.5F, random));
-    } else {
-      float t = value * detail::per_scale(divisor, scale);
-      // A unit's own elements lie within its largest magnitude, and what rounding adds rounds away again. Others,
-      // which a mask hides, get a code that means nothing.
-      if constexpr (clips || stochastic)
-        t = detail::between(t, -divisor, highest);
-      else if constexpr (highest < divisor)
-        t = detail::smaller(t, highest);
-      return static_cast<std::uint32_t>(Rounding::round(t, random) + divisor) & ((1U << Bits) - 1);
+  /// Codes the elements of a unit.
+  class Coder {
+   public:
+    TERSE_HD Coder(float scale)
+        : scale_(scale), per_step_(detail::per_scale(Bits == 1 ? 0.5F : divisor, scale)) {}
+    TERSE_HD Coded operator()(float value, std::uint32_t random) const {
+      const std::uint32_t code = nearby(value, random);
+      return {code, UniformLevels::value(code, scale_)};
     }
+
+   private:
+    TERSE_HD std::uint32_t nearby(float value, std::uint32_t random) const {
+      float t = value * per_step_;
+      if constexpr (Bits == 1 && !stochastic) {
+        return value < 0 ? 0U : 1U;
+      } else if constexpr (Bits == 1) {
+        return static_cast<std::uint32_t>(Rounding::round(detail::between(t, -0.5F, 0.5F) + 0.5F, random));
+      } else {
+        // A unit's own elements lie within its largest magnitude, and what rounding adds rounds away again. Others,
+        // which a mask hides, get a code that means nothing.
+        if constexpr (clips || stochastic)
+          t = detail::between(t, -divisor, highest);
+        else if constexpr (highest < divisor)
+          t = detail::at_most(highest, t);
+        return static_cast<std::uint32_t>(Rounding::round(t, random) + divisor) & ((1U << Bits) - 1);
+      }
+    }
+    float scale_, per_step_;
+  };
+
+  TERSE_HD static std::uint32_t code(float value, float scale, std::uint32_t random) {
+    return Coder(scale)(value, random).code;
   }
   /// |t / D| <= 1, and 1 at the ends, for every D here.
   TERSE_HD static float value(std::uint32_t code, float scale) {
     if constexpr (Bits == 1) return code != 0 ? scale : -scale;
     auto t = static_cast<float>(static_cast<std::int32_t>(code) - divisor);
     // The symmetric book has no use for its last code.
-    if constexpr (highest == divisor) t = detail::smaller(t, highest);
+    if constexpr (highest == divisor) t = detail::at_most(highest, t);
     return t * (1.0F / divisor) * scale;
   }
 };

@@ -23,6 +23,12 @@
   _Pragma("float_control(push)") _Pragma("clang fp contract(off)") _Pragma("clang diagnostic push") \
       _Pragma("clang diagnostic ignored \"-Wpass-failed\"")
 #define TERSE_NUMERICS_END _Pragma("clang diagnostic pop") _Pragma("float_control(pop)")
+#elif defined(__CUDACC__)
+// nvcc hands the pragmas on to its host compiler, but not without saying that it doesn't know them itself.
+#define TERSE_NUMERICS_BEGIN                                                                 \
+  _Pragma("nv_diagnostic push") _Pragma("nv_diag_suppress 1675") _Pragma("GCC push_options") \
+      _Pragma("GCC optimize(\"fp-contract=off\")")
+#define TERSE_NUMERICS_END _Pragma("GCC pop_options") _Pragma("nv_diagnostic pop")
 #elif defined(__GNUC__)
 #define TERSE_NUMERICS_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize(\"fp-contract=off\")")
 #define TERSE_NUMERICS_END _Pragma("GCC pop_options")

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "terse/core/config.hpp"
+#include "terse/core/step_scalars.hpp"
 
 namespace terse {
 
@@ -58,6 +59,13 @@ class Draw {
     std::uint32_t low, high;
   };
   constexpr Stream stream() const { return {key_, low_, high_}; }
+  /// The same stream in another step.
+  TERSE_HD constexpr Draw at_step(std::uint64_t step) const {
+    Draw other = *this;
+    other.low_ = static_cast<std::uint32_t>(step);
+    other.high_ = static_cast<std::uint32_t>(step >> 32) << 24 ^ stream_;
+    return other;
+  }
   /// 64 random bits for `index`.
   TERSE_HD constexpr std::uint64_t bits(std::uint64_t index) const {
     const std::array<std::uint32_t, 4> words = block(index / 2);
@@ -75,11 +83,22 @@ class Draw {
       : key_{static_cast<std::uint32_t>(seed),
              static_cast<std::uint32_t>(seed >> 32) ^ (static_cast<std::uint32_t>(purpose) * 0x9E3779B1U)},
         low_(static_cast<std::uint32_t>(step)),
-        high_(static_cast<std::uint32_t>(step >> 32) << 24 ^ stream) {}
+        high_(static_cast<std::uint32_t>(step >> 32) << 24 ^ stream),
+        stream_(stream) {}
 
   std::array<std::uint32_t, 2> key_;
   std::uint32_t low_;
   std::uint32_t high_;
+  std::uint32_t stream_;  // rank + 1, 0: shared
+};
+
+/// A stream whose step, for kernels that are recorded and replayed, stands in their memory.
+struct StepDraw : Draw {
+  const StepScalars* now = nullptr;  ///< nullptr: the step that the draw was made for
+
+  StepDraw(const Draw& draw, const StepScalars* now_ = nullptr)
+      : Draw(draw), now(now_) {}  // NOLINT: implicit
+  TERSE_HD Draw here() const { return now == nullptr ? Draw(*this) : at_step(now->step); }
 };
 
 }  // namespace terse

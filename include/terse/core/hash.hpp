@@ -4,12 +4,13 @@
 #include <bit>
 #include <cstdint>
 
+#include "terse/core/config.hpp"
 #include "terse/core/layout.hpp"
 
 namespace terse {
 
 /// Mixes a value into a 64-bit hash (the finalizer of splitmix64). For fingerprints, not for security.
-constexpr std::uint64_t mix_hash(std::uint64_t hash, std::uint64_t value) {
+TERSE_HD constexpr std::uint64_t mix_hash(std::uint64_t hash, std::uint64_t value) {
   hash ^= value + 0x9E3779B97F4A7C15 + (hash << 6) + (hash >> 2);
   hash = (hash ^ (hash >> 30)) * 0xBF58476D1CE4E5B9;
   hash = (hash ^ (hash >> 27)) * 0x94D049BB133111EB;

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <string>
 
+#include "terse/core/config.hpp"
 #include "terse/core/error.hpp"
 #include "terse/core/hash.hpp"
 
@@ -34,29 +35,53 @@ struct PacketHeader {
 };
 static_assert(sizeof(PacketHeader) == 32);
 
-/// Checks a header that came from `peer` against what must have come, `least` to `most` bytes of packet; throws
-/// wire_error that names the field.
-inline PacketHeader read_header(const std::byte* bytes, std::uint64_t least, std::uint64_t most,
-                                std::uint64_t step, std::uint64_t check, int peer, int rank) {
+/// What a header must say: `least` to `most` bytes of packet.
+struct ExpectedHeader {
+  std::uint64_t least = 0, most = 0;
+  std::uint64_t step = 0, check = 0;
+};
+
+/// The first field of a packet that is wrong.
+struct PacketFault {
+  enum Field : std::uint32_t { none, magic, version, step, length, check, content } field = none;
+  std::uint64_t found = 0, expected = 0;
+};
+
+TERSE_HD constexpr PacketFault find_fault(const PacketHeader& header, const ExpectedHeader& expected) {
+  if (header.magic != PacketHeader::expected_magic)
+    return {PacketFault::magic, header.magic, PacketHeader::expected_magic};
+  if (header.version != PacketHeader::wire_version)
+    return {PacketFault::version, header.version, PacketHeader::wire_version};
+  if (header.step != expected.step) return {PacketFault::step, header.step, expected.step};
+  if (header.length < expected.least || header.length > expected.most)
+    return {PacketFault::length, header.length, expected.most};
+  if (header.check != expected.check) return {PacketFault::check, header.check, expected.check};
+  return {};
+}
+
+/// Throws wire_error that says what is wrong with the packet from `peer`, if anything is; `content` says it of a
+/// section.
+inline void refuse(const PacketFault& fault, const char* content, std::uint64_t step, int peer, int rank) {
+  if (fault.field == PacketFault::none) return;
+  constexpr const char* names[] = {"", "magic", "wire version", "step", "length"};
+  std::string text = "the packet from rank " + std::to_string(peer);
+  if (fault.field == PacketFault::check)
+    text +=
+        " belongs to another exchange, or that rank runs with other hyper-parameters (learning rate, betas, "
+        "...) in this step";
+  else if (fault.field == PacketFault::content)
+    text += std::string(" has ") + content;
+  else
+    text += std::string(" has ") + names[fault.field] + " " + std::to_string(fault.found) + ", expected " +
+            std::to_string(fault.expected);
+  throw wire_error(text, rank, static_cast<std::int64_t>(step));
+}
+
+/// Checks a header that came from `peer`; throws wire_error that names the field.
+inline PacketHeader read_header(const std::byte* bytes, const ExpectedHeader& expected, int peer, int rank) {
   PacketHeader header;
   std::memcpy(&header, bytes, sizeof header);
-  const auto refuse = [&](const std::string& field, std::uint64_t found, std::uint64_t expected) {
-    throw wire_error("the packet from rank " + std::to_string(peer) + " has " + field + " " +
-                         std::to_string(found) + ", expected " + std::to_string(expected),
-                     rank, static_cast<std::int64_t>(step));
-  };
-  if (header.magic != PacketHeader::expected_magic)
-    refuse("magic", header.magic, PacketHeader::expected_magic);
-  if (header.version != PacketHeader::wire_version)
-    refuse("wire version", header.version, PacketHeader::wire_version);
-  if (header.step != step) refuse("step", header.step, step);
-  if (header.length < least || header.length > most) refuse("length", header.length, most);
-  if (header.check != check)
-    throw wire_error(
-        "the packet from rank " + std::to_string(peer) +
-            " belongs to another exchange, or that rank runs with other hyper-parameters (learning rate, "
-            "betas, ...) in this step",
-        rank, static_cast<std::int64_t>(step));
+  refuse(find_fault(header, expected), "", expected.step, peer, rank);
   return header;
 }
 

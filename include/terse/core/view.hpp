@@ -3,6 +3,7 @@
 
 #include <concepts>
 #include <cstddef>
+#include <cstring>
 #include <iterator>
 #include <memory>
 #include <new>
@@ -18,10 +19,18 @@
 
 namespace terse {
 
-/// Where memory lives. Part of a view's type, so that a device pointer can't reach host code.
+/// Where memory lives. Part of a view's type, so that a device pointer can't reach host code. Spaces other than the
+/// host's say how bytes get there and back; `device` is completed by executor/cuda.cuh, which brings CUDA:
+///
+///     static void* allocate(std::size_t bytes)            zeroed, aligned to 256 bytes; throws std::bad_alloc
+///     static void release(void*) noexcept                 also of nullptr
+///     static void download(void* to, const void* from, std::size_t bytes)
+///     static void upload(void* to, const void* from, std::size_t bytes)
+///
+/// The last two wait for all work under way in the space and return when the bytes are there.
 namespace memory {
 struct host {};
-struct device {};
+struct device;
 }  // namespace memory
 
 namespace detail {
@@ -91,7 +100,55 @@ using out = view<T, typename E::memory>;
 
 /// Owns zero-initialized elements of a trivial T in memory space `Space`. Move-only.
 template <class T, class Space = memory::host>
-class buffer;
+class buffer {
+  static_assert(std::is_trivially_copyable_v<T>);
+
+ public:
+  buffer() = default;
+  explicit buffer(index_t size) : size_(size) {
+    if (size > 0) data_ = static_cast<T*>(Space::allocate(static_cast<std::size_t>(size) * sizeof(T)));
+  }
+  buffer(buffer&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+  buffer& operator=(buffer&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(size_, other.size_);
+    return *this;
+  }
+  ~buffer() { Space::release(data_); }
+
+  index_t size() const { return size_; }
+  T* data() { return data_; }
+  const T* data() const { return data_; }
+  operator view<T, Space>() { return {data_, size_}; }  // NOLINT: implicit, like a container's span
+  operator view<const T, Space>() const { return {data_, size_}; }  // NOLINT: implicit
+  view<T, Space> all() { return {data_, size_}; }
+  view<const T, Space> all() const { return {data_, size_}; }
+
+ private:
+  T* data_ = nullptr;
+  index_t size_ = 0;
+};
+
+/// Copies between a memory space and the host's, in any direction; waits for all work under way there.
+template <class T, class Space>
+void download(view<const T, Space> from, view<T> to) {
+  const std::size_t bytes = static_cast<std::size_t>(from.size()) * sizeof(T);
+  if (bytes == 0) return;
+  if constexpr (std::same_as<Space, memory::host>)
+    std::memcpy(to.data(), from.data(), bytes);
+  else
+    Space::download(to.data(), from.data(), bytes);
+}
+template <class T, class Space>
+void upload(view<const T> from, view<T, Space> to) {
+  const std::size_t bytes = static_cast<std::size_t>(from.size()) * sizeof(T);
+  if (bytes == 0) return;
+  if constexpr (std::same_as<Space, memory::host>)
+    std::memcpy(to.data(), from.data(), bytes);
+  else
+    Space::upload(to.data(), from.data(), bytes);
+}
 
 template <class T>
 class buffer<T, memory::host> {

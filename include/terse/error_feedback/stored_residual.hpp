@@ -82,6 +82,8 @@ struct StoredResidual {
 
   template <Executor E>
   struct State {
+    static_assert(std::is_same_v<typename E::memory, memory::host>,
+                  "terse: errors stored in fewer bits run on the host so far");
     buffer<float, typename E::memory> messages;
     buffer<Code, typename E::memory> codes;
     buffer<Scale, typename E::memory> scales;

@@ -83,5 +83,65 @@ inline void spread_bits(std::uint64_t word, std::uint8_t* bytes) {
 #endif
 }
 
+/// Words as bytes, into which they fit.
+inline void narrow(const std::uint32_t* words, std::uint8_t* to) {
+#if defined(__AVX512BW__)
+  // With a mask of all lanes: g++ 12 warns of the plain form's own undefined values.
+  for (int begin = 0; begin < lanes; begin += 16)
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + begin),
+                     _mm512_maskz_cvtepi32_epi8(0xFFFF, _mm512_loadu_si512(words + begin)));
+#elif defined(__AVX2__)
+  const auto load = [&](int begin) {
+    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(words + begin));
+  };
+  // Packing works within halves of a register and leaves groups of four in the order 0 2 4 6, 1 3 5 7.
+  const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+  for (int begin = 0; begin < lanes; begin += 32) {
+    const __m256i low = _mm256_packus_epi32(load(begin), load(begin + 8));
+    const __m256i high = _mm256_packus_epi32(load(begin + 16), load(begin + 24));
+    const __m256i all = _mm256_permutevar8x32_epi32(_mm256_packus_epi16(low, high), order);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + begin), all);
+  }
+#elif defined(__SSE2__)
+  const auto load = [&](int begin) {
+    return _mm_loadu_si128(reinterpret_cast<const __m128i*>(words + begin));
+  };
+  for (int begin = 0; begin < lanes; begin += 16) {
+    const __m128i low = _mm_packs_epi32(load(begin), load(begin + 4));
+    const __m128i high = _mm_packs_epi32(load(begin + 8), load(begin + 12));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + begin), _mm_packus_epi16(low, high));
+  }
+#else
+  for (int l = 0; l < lanes; ++l) to[l] = static_cast<std::uint8_t>(words[l]);
+#endif
+}
+
+/// Words as halves, into which they fit.
+inline void narrow(const std::uint32_t* words, std::uint16_t* to) {
+#if defined(__AVX512BW__)
+  for (int begin = 0; begin < lanes; begin += 16)
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + begin),
+                        _mm512_maskz_cvtepi32_epi16(0xFFFF, _mm512_loadu_si512(words + begin)));
+#elif defined(__AVX2__)
+  const auto load = [&](int begin) {
+    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(words + begin));
+  };
+  for (int begin = 0; begin < lanes; begin += 16) {
+    const __m256i all = _mm256_packus_epi32(load(begin), load(begin + 8));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + begin), _mm256_permute4x64_epi64(all, 0xD8));
+  }
+#elif defined(__SSE2__)
+  // The only way down from 32 bits keeps signs, so that words become signed ones first.
+  const auto load = [&](int begin) {
+    const __m128i four = _mm_loadu_si128(reinterpret_cast<const __m128i*>(words + begin));
+    return _mm_srai_epi32(_mm_slli_epi32(four, 16), 16);
+  };
+  for (int begin = 0; begin < lanes; begin += 8)
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + begin), _mm_packs_epi32(load(begin), load(begin + 4)));
+#else
+  for (int l = 0; l < lanes; ++l) to[l] = static_cast<std::uint16_t>(words[l]);
+#endif
+}
+
 }  // inline namespace of the instruction set
 }  // namespace terse::detail

@@ -14,10 +14,17 @@
 namespace terse {
 
 /// An executor says where functors run. It is a small copyable value with a static memory space; the verbs
-/// `for_each`, `reduce`, `store`, `pack`, `reduce_pack`, `copy` and `fill` are overloaded on it.
+/// `for_each`, `reduce`, `store`, `pack`, `reduce_pack`, `copy` and `fill` are overloaded on it. What they write,
+/// flags too, lies in that space. Executors that work behind the caller's back have `synchronize()`.
 template <class E>
 concept Executor = std::copyable<E> && requires {
   typename E::memory;
+};
+
+/// Executors of the grid kind run kernels, see executor/grid.hpp.
+template <class E>
+concept GridExecutor = Executor<E> && requires {
+  requires E::grid;
 };
 
 // The verbs that callers give template arguments, so that their names are known as templates;
@@ -109,8 +116,25 @@ TERSE_HD constexpr void enter(F& f, const Piece& piece) {
 
 namespace detail {
 
-/// Functors may also have `enter_block(first)` and `leave_block(first, count)`, called around each 64 lanes
-/// from arena index `first`. These pass the calls on.
+/// Functors of `pack` may have `prepare(scale)`: what they make of a unit's scale, once for all of its elements.
+template <class F, class Own>
+TERSE_HD constexpr auto prepared(const F& f, Own own) {
+  if constexpr (requires { f.prepare(own); })
+    return f.prepare(own);
+  else
+    return own;
+}
+
+/// Lets a functor that has no use for the mask into the verbs.
+template <class F>
+struct WithoutMask {
+  F f;
+  TERSE_HD void enter(const Piece& piece) { terse::enter(f, piece); }
+  TERSE_HD void operator()(const Piece& piece, index_t i, bool) { f(piece, i); }
+};
+
+/// On the host functors may also have `enter_block(first)` and `leave_block(first, count)`, called around each 64
+/// lanes from arena index `first`. These pass the calls on.
 template <class F>
 TERSE_HD constexpr void enter_block(F& f, index_t first) {
   if constexpr (requires { f.enter_block(first); }) f.enter_block(first);
@@ -156,7 +180,7 @@ TERSE_HD constexpr Sample sanitized(float x) {
 /// Elements of one block of a reduction.
 inline constexpr index_t reduction_block = 4096;
 
-/// Floats of scratch that `reduce<Statistic>` needs for units of up to `count` elements.
+/// Floats of scratch that the host's `reduce<Statistic>` needs for units of up to `count` elements.
 template <class Statistic>
 constexpr index_t reduction_scratch(index_t count) {
   return (Statistic::width + 1) * ((count + reduction_block - 1) / reduction_block);

@@ -4,11 +4,11 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <cmath>
 #include <cstdint>
 #include <cstring>
 
 #include "terse/executor/lanes.hpp"
+#include "terse/executor/reduction.hpp"
 
 namespace terse::executor {
 
@@ -29,11 +29,6 @@ namespace detail {
 /// Totals of one unit, [width] the count of what was not finite.
 template <class Statistic>
 using Totals = std::array<float, Statistic::width + 1>;
-
-template <class Statistic>
-inline float join_component(int c, float a, float b) {
-  return c < Statistic::width ? Statistic::join(a, b) : a + b;
-}
 
 template <class Statistic>
 inline Totals<Statistic> no_totals() {
@@ -76,31 +71,19 @@ inline index_t kept(const Piece& piece, index_t begin, index_t end, HostMask mas
   return count;
 }
 
-/// The scale that follows from the totals; totals that overflowed give the scale of an empty unit and are
-/// noted.
-template <class Statistic>
-inline typename Statistic::Scale finish_unit(const Totals<Statistic>& totals, index_t count,
-                                             std::uint32_t& bad) {
-  bool finite = true;
-  for (int c = 0; c < Statistic::width; ++c)
-    finite = finite && std::isfinite(totals[static_cast<std::size_t>(c)]);
-  if (totals[Statistic::width] != 0 || (count > 0 && !finite)) bad = 1;
-  return Statistic::finish(totals.data(), finite ? count : 0);
-}
-
-/// Lets a functor that has no use for the mask into the verbs.
-template <class F>
-struct WithoutMask {
-  F f;
-  void enter(const Piece& piece) { terse::enter(f, piece); }
-  void operator()(const Piece& piece, index_t i, bool) { f(piece, i); }
-};
-
 inline index_t unit_size(const Piece& piece, Units units) {
   return units.size == 0 ? piece.count : units.size;
 }
 
 }  // namespace detail
+
+/// Floats of scratch that `reduce` and `store` need over `range`.
+template <class Statistic>
+index_t reduction_scratch(executor::host, const Range& range, Units) {
+  index_t longest = 0;
+  for (const Piece& piece : range.pieces()) longest = std::max(longest, piece.count);
+  return reduction_scratch<Statistic>(longest);
+}
 
 /// f(piece, i, keep[, sum]) for each element of the range; no order is promised.
 template <class Incoming, class F>
@@ -117,16 +100,16 @@ void for_each(executor::host, const Range& range, HostMask mask, Incoming incomi
   }
 }
 
-/// scales[u] = Statistic::finish(over the samples that f(piece, i, keep[, sum]) gives in unit u). `bad`
+/// scales[u] = Statistic::finish(over the samples that f(piece, i, keep[, sum]) gives in unit u). `*bad`
 /// becomes 1 where a sample says so or a total overflowed (that unit gets the scale of an empty one).
 /// Reductions have one shape everywhere: blocks of 4096 elements from the start of the unit, 64 strided lanes
 /// in a block, lanes and then blocks joined by halves, pieces of a whole-range unit in order. `scratch` holds
-/// reduction_scratch<Statistic> floats for the longest unit. Incoming packets have the same units or,
+/// reduction_scratch<Statistic>(executor, range, units) floats. Incoming packets have the same units or,
 /// if dense, none.
 template <class Statistic, class Incoming, class F>
 void reduce(executor::host, const Range& range, Units units, HostMask mask, Incoming incoming, F f,
             out<executor::host> scratch, out<executor::host, typename Statistic::Scale> scales,
-            std::uint32_t& bad) {
+            std::uint32_t* bad) {
   detail::Cursor<Incoming> cursor(incoming);
   detail::Totals<Statistic> all = detail::no_totals<Statistic>();
   index_t all_kept = 0, unit = 0;
@@ -141,13 +124,13 @@ void reduce(executor::host, const Range& range, Units units, HostMask mask, Inco
           all[c] = detail::join_component<Statistic>(static_cast<int>(c), all[c], totals[c]);
         all_kept += count;
       } else {
-        scales[unit++] = detail::finish_unit<Statistic>(totals, count, bad);
+        scales[unit++] = detail::finish_unit<Statistic>(totals.data(), count, bad);
       }
       cursor.next_unit();
     }
     cursor.next_piece(piece.count);
   }
-  if (units.whole) scales[0] = detail::finish_unit<Statistic>(all, all_kept, bad);
+  if (units.whole) scales[0] = detail::finish_unit<Statistic>(all.data(), all_kept, bad);
 }
 
 /// Codes of f(piece, i, keep, scale of the unit, random) into `wire`, laid out as `code_bytes` says. Bits
@@ -171,7 +154,7 @@ void pack(executor::host, const Range& range, Units units, HostMask mask, F f,
 template <class Statistic, int Bits, bool Stochastic, class Incoming, class F, class G>
 void reduce_pack(executor::host, const Range& range, Units units, HostMask mask, Incoming incoming, F f, G g,
                  out<executor::host> scratch, out<executor::host, typename Statistic::Scale> scales,
-                 std::byte* wire, Draw draw, std::uint32_t& bad) {
+                 std::byte* wire, Draw draw, std::uint32_t* bad) {
   detail::Cursor<Incoming> cursor(incoming);
   index_t unit = 0;
   for (const Piece& piece : range.pieces()) {
@@ -179,7 +162,8 @@ void reduce_pack(executor::host, const Range& range, Units units, HostMask mask,
     for (index_t begin = 0; begin < piece.count; begin += size) {
       const index_t end = std::min(begin + size, piece.count);
       const auto totals = detail::reduce_unit<Statistic>(piece, begin, end, mask, cursor, f, scratch.data());
-      const auto scale = detail::finish_unit<Statistic>(totals, detail::kept(piece, begin, end, mask), bad);
+      const index_t count = detail::kept(piece, begin, end, mask);
+      const auto scale = detail::finish_unit<Statistic>(totals.data(), count, bad);
       scales[unit++] = scale;
       detail::Codes<Bits, Stochastic, typename Statistic::Scale> sink(scale, wire, draw);
       detail::sweep(piece, begin, end, mask, detail::Cursor<NoPackets>({}), g, sink);
@@ -196,7 +180,7 @@ void reduce_pack(executor::host, const Range& range, Units units, HostMask mask,
 template <class Statistic, class Incoming, class F>
 void store(executor::host, const Range& range, Incoming incoming, F f, std::byte* wire,
            out<executor::host> scratch, out<executor::host, typename Statistic::Scale> scale,
-           std::uint32_t& bad) {
+           std::uint32_t* bad) {
   detail::Cursor<Incoming> cursor(incoming);
   detail::Totals<Statistic> all = detail::no_totals<Statistic>();
   for (const Piece& piece : range.pieces()) {
@@ -208,7 +192,7 @@ void store(executor::host, const Range& range, Incoming incoming, F f, std::byte
     if (piece.count % 2 != 0) std::memset(wire + 4 * piece.count, 0, 4);
     wire += code_bytes<32>(piece.count);
   }
-  scale[0] = detail::finish_unit<Statistic>(all, range.elements(), bad);
+  scale[0] = detail::finish_unit<Statistic>(all.data(), range.elements(), bad);
 }
 
 /// f(piece, i) for each element of the range; no order is promised.
@@ -222,8 +206,20 @@ void copy(executor::host, in<executor::host, T> from, out<executor::host, T> to)
   if (from.size() > 0) std::memcpy(to.data(), from.data(), static_cast<std::size_t>(from.size()) * sizeof(T));
 }
 
+/// Few elements from the host into the executor's memory; `from` may change as soon as this returns.
 template <class T>
-void fill(executor::host, out<executor::host, T> to, T value) {
+void put(executor::host ex, view<const T> from, out<executor::host, T> to) {
+  copy(ex, from, to);
+}
+
+/// Brings a few elements from the executor's memory to the host's; waits for all that was asked of the executor.
+template <class T>
+void fetch(executor::host ex, in<executor::host, T> from, view<T> to) {
+  copy(ex, from, to);
+}
+
+template <class T>
+void fill(executor::host, out<executor::host, T> to, std::type_identity_t<T> value) {
   std::fill(to.begin(), to.end(), value);
 }
 

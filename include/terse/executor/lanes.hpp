@@ -101,18 +101,18 @@ struct Cursor<Packets<Code>> {
   }
 };
 
-/// Has `sink` call f(piece, i, keep[, sum]) for each lane of one block. Separate loops with constant bounds,
-/// because compilers vectorize those even at -O2.
-template <class F, class Sink, class... Sum>
-TERSE_INLINE void run_block(const Piece& piece, index_t first, int count, std::uint64_t word, F& f,
-                            Sink& sink, const Sum*... sum) {
-  // A copy that nothing written in the loop can change.
-  const auto own = sink.own();
-  if (count == lanes && word == ~std::uint64_t{0}) {
-    TERSE_LANES
-    for (int l = 0; l < lanes; ++l) sink(own, l, f, piece, first + l, true, sum[l]...);
-    return;
-  }
+/// Has `sink` call f(piece, i, keep[, sum]) for each lane of a whole block. Loops with constant bounds, because
+/// compilers vectorize those even at -O2.
+template <class Own, class F, class Sink, class... Sum>
+TERSE_INLINE void run_whole(Own own, const Piece& piece, index_t first, F& f, Sink& sink, const Sum*... sum) {
+  TERSE_LANES
+  for (int l = 0; l < lanes; ++l) sink(own, l, f, piece, first + l, true, sum[l]...);
+}
+
+/// The same for a block in which elements are masked or missing.
+template <class Own, class F, class Sink, class... Sum>
+TERSE_INLINE void run_part(Own own, const Piece& piece, index_t first, int count, std::uint64_t word, F& f,
+                           Sink& sink, const Sum*... sum) {
   alignas(64) std::uint8_t keep[lanes];
   spread_bits(word, keep);
   opaque(keep);
@@ -129,20 +129,32 @@ template <class Incoming, class F, class Sink>
 TERSE_FLATTEN inline void sweep(const Piece& piece, index_t begin, index_t end, HostMask mask,
                                 const Cursor<Incoming>& incoming, F f, Sink& sink) {
   enter(f, piece);
-  for (index_t b = begin; b < end; b += lanes) {
-    const int count = static_cast<int>(std::min<index_t>(lanes, end - b));
+  // A copy that nothing written in the loops can change.
+  const auto own = prepared(f, sink.own());
+  const auto block = [&](index_t b, int count, auto run) {
     const index_t first = piece.offset + b;
     enter_block(f, first);
     sink.prepare(first);
     if constexpr (std::is_same_v<Incoming, NoPackets>) {
-      run_block(piece, first, count, mask.word(first), f, sink);
+      run(first);
     } else {
       alignas(64) float sum[lanes];
       incoming.load(first, b, count, sum);
-      run_block(piece, first, count, mask.word(first), f, sink, sum);
+      run(first, sum);
     }
     sink.flush(b, count);
     leave_block(f, first, count);
+  };
+  const auto whole = [&](index_t first, auto... sum) { run_whole(own, piece, first, f, sink, sum...); };
+  for (index_t b = begin; b < end; b += lanes) {
+    // In a loop of their own, which calls nothing, constants stay in registers from block to block.
+    for (; end - b >= lanes && mask.word(piece.offset + b) == ~std::uint64_t{0}; b += lanes)
+      block(b, lanes, whole);
+    if (b == end) break;
+    const int count = static_cast<int>(std::min<index_t>(lanes, end - b));
+    block(b, count, [&](index_t first, auto... sum) {
+      run_part(own, piece, first, count, mask.word(first), f, sink, sum...);
+    });
   }
 }
 
@@ -201,11 +213,10 @@ struct Accumulate {
 /// The sink that packs what f(piece, i, keep, scale, random) returns.
 template <int Bits, bool Stochastic, class Scale>
 struct Codes {
-  using Element = CodeElement<Bits>;
   Scale scale;
   std::byte* wire;  // of the piece
   Draw draw;
-  alignas(64) Element code[lanes] = {};
+  alignas(64) std::uint32_t code[lanes];  // as wide as what it is made of, so that the loop has one width
   alignas(64) std::uint16_t random[lanes] = {};
 
   Codes(Scale scale_, std::byte* wire_, Draw draw_) : scale(scale_), wire(wire_), draw(draw_) {}
@@ -217,21 +228,31 @@ struct Codes {
       opaque(random);
     }
   }
-  template <class F>
-  TERSE_INLINE void operator()(Scale own_scale, int l, F& f, const Piece& piece, index_t i, bool keep) {
-    code[l] = static_cast<Element>(f(piece, i, keep, own_scale, random[l]));
+  template <class Own, class F>
+  TERSE_INLINE void operator()(Own own, int l, F& f, const Piece& piece, index_t i, bool keep) {
+    code[l] = f(piece, i, keep, own, random[l]);
   }
   void flush(index_t b, int count) {
     for (int l = count; l < lanes; ++l) code[l] = 0;
+    std::byte* to = wire + b / 8 * Bits;
+    if (Bits >= 8 && count == lanes) {
+      narrow(code, reinterpret_cast<Element*>(to));
+      return;
+    }
+    alignas(64) Element narrowed[lanes];
+    narrow(code, narrowed);
     if constexpr (Bits < 8) {
       for (int bit = 0; bit < Bits; ++bit) {
-        const std::uint64_t word = gather_bits(code, bit);
-        std::memcpy(wire + b / 8 * Bits + 8 * bit, &word, sizeof word);
+        const std::uint64_t word = gather_bits(narrowed, bit);
+        std::memcpy(to + 8 * bit, &word, sizeof word);
       }
     } else {
-      std::memcpy(wire + b * (Bits / 8), code, static_cast<std::size_t>(code_bytes<Bits>(count)));
+      std::memcpy(to, narrowed, static_cast<std::size_t>(code_bytes<Bits>(count)));
     }
   }
+
+ private:
+  using Element = CodeElement<Bits>;
 };
 
 }  // namespace detail

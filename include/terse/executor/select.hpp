@@ -237,6 +237,13 @@ constexpr index_t select_scratch(index_t count, index_t k) {
   return detail::histogram_size + room + std::max(room, detail::sample_size(count));
 }
 
+constexpr index_t select_scratch(executor::host, index_t count, index_t k) {
+  return select_scratch(count, k);
+}
+/// A grid's, defined in executor/grid_select.hpp.
+template <GridExecutor E>
+index_t select_scratch(E executor, index_t count, index_t k);
+
 /// Writes to `positions` the k positions in `values` of the elements of largest magnitude, ascending. Of
 /// equal magnitudes the lower positions come first, -0 equals +0. 0 <= k <= values.size() < 2^32; all values
 /// are finite. `scratch` holds select_scratch(values.size(), k) floats.
@@ -289,6 +296,12 @@ inline index_t select_above(executor::host, in<executor::host> values, float thr
                     positions.data()};
   detail::walk(values.data(), values.size(), note);
   return note.found;
+}
+/// The same with the scratch that other executors need: select_scratch(executor, values.size(), positions.size())
+/// floats.
+inline index_t select_above(executor::host ex, in<executor::host> values, float threshold,
+                            out<executor::host>, out<executor::host, std::uint32_t> positions) {
+  return select_above(ex, values, threshold, positions);
 }
 
 }  // namespace terse

@@ -15,8 +15,9 @@
 #include "terse/core/error.hpp"
 #include "terse/core/layout.hpp"
 
-// This header keeps to C++17, and a unit that includes it takes long to compile: keep LibTorch in one unit of
-// the program, behind an interface of plain `float*`.
+// This header keeps to C++17 and needs no CUDA header, and a unit that includes it takes long to compile: keep
+// LibTorch in one unit of the program, behind an interface of plain `float*`. The stream that LibTorch works on
+// is told by interop/libtorch_cuda.hpp.
 
 namespace terse::interop {
 
@@ -42,6 +43,10 @@ namespace terse::interop {
 /// `named_parameters()`. Frozen parameters (`requires_grad` false) and buffers, such as the running
 /// statistics of batch normalization, are left out and stay each rank's own. A parameter shared by several
 /// modules appears once, under its first name.
+///
+/// A module on a CUDA device has its arenas there, in memory of LibTorch's own allocator. What fills them is then
+/// in the order of LibTorch's current stream: construct, zero and train under the same one, and give the optimizer
+/// an executor on it.
 class FlatModule {
  public:
   /// Called for each segment before it joins the layout: may set `learning_rate_scale`, `weight_decay` and
@@ -50,7 +55,7 @@ class FlatModule {
 
   /// Moves the module's parameters, values kept, and their gradients, zeroed, into fresh arenas: one copy of
   /// the parameters. Throws usage_error naming the parameter that isn't a dense contiguous float32 tensor on
-  /// the CPU; the module is then untouched.
+  /// the CPU or a CUDA device, or lies on another device than the first; the module is then untouched.
   explicit FlatModule(torch::nn::Module& module, const Mark& mark = {}) {
     for (const auto& item : module.named_parameters()) {
       const torch::Tensor& parameter = item.value();
@@ -60,6 +65,7 @@ class FlatModule {
       });
       if (shared) continue;
       refuse_unless_flat(item.key(), parameter);
+      if (members_.empty()) device_ = parameter.device();
 
       Segment segment{item.key(), parameter.sizes().vec()};
       if (mark) {
@@ -73,16 +79,17 @@ class FlatModule {
       members_.push_back({item.key(), parameter, 0});
     }
 
-    parameters_ = make_arena(layout_.size());
-    gradients_ = make_arena(layout_.size());
     torch::NoGradGuard no_grad;
+    parameters_ = make_arena(layout_.size(), device_);
+    gradients_ = make_arena(layout_.size(), device_);
+    if (!device_.is_cpu()) all_gradients_ = tensor_at(gradients_, 0, {layout_.size()});
     for (std::size_t m = 0; m < members_.size(); ++m) {
       members_[m].offset = layout_.segments()[m].offset;
       torch::Tensor& parameter = members_[m].parameter;
-      const torch::Tensor place = tensor_at(parameters_, members_[m].offset, parameter);
+      const torch::Tensor place = tensor_at(parameters_, members_[m].offset, parameter.sizes());
       place.copy_(parameter);
       parameter.set_data(place);
-      parameter.mutable_grad() = tensor_at(gradients_, members_[m].offset, parameter);
+      parameter.mutable_grad() = tensor_at(gradients_, members_[m].offset, parameter.sizes());
     }
   }
 
@@ -93,7 +100,9 @@ class FlatModule {
   ~FlatModule() = default;
 
   const Layout& layout() const noexcept { return layout_; }
-  /// The arena of parameters: `size()` elements, aligned to 64 bytes; the padding is zero.
+  /// Where the arenas lie; the CPU for a module without parameters.
+  torch::Device device() const noexcept { return device_; }
+  /// The arena of parameters: `size()` elements on `device()`, aligned to 64 bytes; the padding is zero.
   float* parameters() noexcept { return parameters_.get(); }
   const float* parameters() const noexcept { return parameters_.get(); }
   /// The arena of gradients, like `parameters()`.
@@ -102,8 +111,15 @@ class FlatModule {
   /// Elements of each arena, padding included: `layout().size()`.
   index_t size() const noexcept { return layout_.size(); }
 
-  /// Sets all gradients to zero. One pass over the arena.
-  void zero_gradients() noexcept { std::fill_n(gradients_.get(), layout_.size(), 0.0F); }
+  /// Sets all gradients to zero. One pass over the arena; on a CUDA device enqueued on the current stream.
+  void zero_gradients() {
+    if (device_.is_cpu()) {
+      std::fill_n(gradients_.get(), layout_.size(), 0.0F);
+    } else {
+      torch::NoGradGuard no_grad;
+      all_gradients_.zero_();
+    }
+  }
 
   /// Throws usage_error naming the first parameter whose values or gradient no longer lie in the arenas. Call
   /// it after every backward pass. Compares two pointers for each parameter and allocates nothing.
@@ -129,10 +145,14 @@ class FlatModule {
     index_t offset;
   };
 
-  static void refuse_unless_flat(const std::string& name, const torch::Tensor& parameter) {
+  void refuse_unless_flat(const std::string& name, const torch::Tensor& parameter) const {
     std::string reason;
-    if (!parameter.device().is_cpu())
-      reason = "lies on " + parameter.device().str() + ", but a FlatModule takes CPU tensors only";
+    if (!parameter.device().is_cpu() && !parameter.device().is_cuda())
+      reason = "lies on " + parameter.device().str() +
+               ", but a FlatModule takes tensors on the CPU or on a CUDA device";
+    else if (!members_.empty() && !lies_here(parameter))
+      reason = "lies on " + parameter.device().str() + ", but '" + members_.front().name + "' on " +
+               device_.str() + ": a FlatModule takes a module on one device";
     else if (parameter.layout() != torch::kStrided)
       reason = "is sparse, but a FlatModule takes dense tensors only";
     else if (parameter.scalar_type() != torch::kFloat32)
@@ -145,7 +165,13 @@ class FlatModule {
     if (!reason.empty()) throw usage_error("parameter '" + name + "' " + reason);
   }
 
-  static std::shared_ptr<float> make_arena(index_t size) {
+  static std::shared_ptr<float> make_arena(index_t size, torch::Device device) {
+    if (!device.is_cpu()) {
+      const torch::Tensor arena =
+          torch::zeros({size}, torch::TensorOptions().dtype(torch::kFloat32).device(device));
+      // Blocks of the allocator begin at multiples of 512 bytes.
+      return {static_cast<float*>(arena.data_ptr()), [arena](float*) {}};
+    }
     constexpr std::align_val_t boundary{64};
     const std::size_t elements = static_cast<std::size_t>(size);
     float* const data = static_cast<float*>(::operator new(elements * sizeof(float), boundary));
@@ -154,22 +180,30 @@ class FlatModule {
   }
 
   // The tensor's own deleter holds the arena, so that no tensor dangles when this object goes first.
-  static torch::Tensor tensor_at(const std::shared_ptr<float>& arena, index_t offset,
-                                 const torch::Tensor& like) {
+  torch::Tensor tensor_at(const std::shared_ptr<float>& arena, index_t offset,
+                          torch::IntArrayRef sizes) const {
+    const auto options = torch::TensorOptions().dtype(torch::kFloat32).device(device_);
+    // LibTorch asks CUDA whose memory a pointer is, and behind the last element it is nobody's.
+    if (!device_.is_cpu() && c10::multiply_integers(sizes) == 0) return torch::empty(sizes, options);
     return torch::from_blob(
-        arena.get() + offset, like.sizes(), [arena](void*) {}, torch::TensorOptions().dtype(torch::kFloat32));
+        arena.get() + offset, sizes, [arena](void*) {}, options);
   }
 
-  static bool lies_at(const torch::Tensor& tensor, const float* place, const torch::Tensor& like) {
-    return tensor.device().is_cpu() && tensor.scalar_type() == torch::kFloat32 &&
-           tensor.sizes() == like.sizes() && tensor.is_contiguous() &&
-           (tensor.numel() == 0 || tensor.data_ptr() == place);
+  bool lies_here(const torch::Tensor& tensor) const {
+    return device_.is_cpu() ? tensor.device().is_cpu() : tensor.device() == device_;
+  }
+
+  bool lies_at(const torch::Tensor& tensor, const float* place, const torch::Tensor& like) const {
+    return lies_here(tensor) && tensor.scalar_type() == torch::kFloat32 && tensor.sizes() == like.sizes() &&
+           tensor.is_contiguous() && (tensor.numel() == 0 || tensor.data_ptr() == place);
   }
 
   Layout layout_;
   std::vector<Member> members_;
+  torch::Device device_{torch::kCPU};
   std::shared_ptr<float> parameters_;
   std::shared_ptr<float> gradients_;
+  torch::Tensor all_gradients_;  // where the arena is out of the host's reach
 };
 
 }  // namespace terse::interop

@@ -10,11 +10,13 @@ TERSE_NUMERICS_BEGIN
 namespace detail {
 
 /// u = momentum u + g, or momentum (u + g) with the message u + g for Nesterov; 0 again once sent.
+template <Number G>
 struct MaskedMomentum {
-  ScaledGradient gradient;
+  ScaledGradient<G> gradient;
   float* velocity;
   float beta;
   bool nesterov;
+  TERSE_HD void enter(const Piece& piece) { gradient.enter(piece); }
   TERSE_HD float operator()(const Piece& piece, index_t i) const {
     const float g = gradient(piece, i);
     const float u = keep_if(nesterov, beta * (velocity[i] + g), beta * velocity[i] + g);
@@ -48,8 +50,9 @@ struct FactorMasking {
   void settings(Visit&& visit) const {
     detail::momentum_settings(momentum, nesterov, visit);
   }
-  detail::MaskedMomentum message(const float* gradients, float scale, float* velocity) const {
-    return {{gradients, scale}, velocity, momentum, nesterov};
+  template <Number G>
+  detail::MaskedMomentum<G> message(const ScaledGradient<G>& gradient, float* velocity) const {
+    return {gradient, velocity, momentum, nesterov};
   }
   static detail::Straight direction(float*) { return {}; }
   detail::Momentum exact_direction(float* velocity) const { return {velocity, momentum, nesterov}; }

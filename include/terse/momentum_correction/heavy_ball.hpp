@@ -26,7 +26,10 @@ struct NoMomentum {
   static void check() {}
   template <class Visit>
   void settings(Visit&&) const {}
-  static ScaledGradient message(const float* gradients, float scale, float*) { return {gradients, scale}; }
+  template <Number G>
+  static ScaledGradient<G> message(const ScaledGradient<G>& gradient, float*) {
+    return gradient;
+  }
   static detail::Straight direction(float*) { return {}; }
   static detail::Straight exact_direction(float*) { return {}; }
 };
@@ -44,7 +47,10 @@ struct HeavyBall {
   void settings(Visit&& visit) const {
     detail::momentum_settings(momentum, nesterov, visit);
   }
-  static ScaledGradient message(const float* gradients, float scale, float*) { return {gradients, scale}; }
+  template <Number G>
+  static ScaledGradient<G> message(const ScaledGradient<G>& gradient, float*) {
+    return gradient;
+  }
   detail::Momentum direction(float* velocity) const { return {velocity, momentum, nesterov}; }
   detail::Momentum exact_direction(float* velocity) const { return direction(velocity); }
 };
@@ -63,8 +69,10 @@ struct LocalMomentumBefore {
   void settings(Visit&& visit) const {
     detail::momentum_settings(momentum, nesterov, visit);
   }
-  detail::LocalMessage<detail::Momentum> message(const float* gradients, float scale, float* velocity) const {
-    return {{gradients, scale}, {velocity, momentum, nesterov}};
+  template <Number G>
+  detail::LocalMessage<ScaledGradient<G>, detail::Momentum> message(const ScaledGradient<G>& gradient,
+                                                                    float* velocity) const {
+    return {gradient, {velocity, momentum, nesterov}};
   }
   static detail::Straight direction(float*) { return {}; }
   detail::Momentum exact_direction(float* velocity) const { return {velocity, momentum, nesterov}; }

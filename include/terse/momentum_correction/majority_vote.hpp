@@ -45,9 +45,10 @@ struct MajorityVote {
   void settings(Visit&& visit) const {
     visit("momentum", static_cast<double>(momentum));
   }
-  detail::LocalMessage<detail::AverageMomentum> message(const float* gradients, float scale,
-                                                        float* velocity) const {
-    return {{gradients, scale}, {velocity, momentum}};
+  template <Number G>
+  detail::LocalMessage<ScaledGradient<G>, detail::AverageMomentum> message(const ScaledGradient<G>& gradient,
+                                                                           float* velocity) const {
+    return {gradient, {velocity, momentum}};
   }
   static detail::Vote direction(float*) { return {}; }
   detail::AverageMomentum exact_direction(float* velocity) const { return {velocity, momentum}; }

@@ -55,21 +55,24 @@ struct Adam {
     }
   };
 
-  template <Transport T, Executor E>
-  void step(const StepInput<E>& input, State<T, E>& state) const {
-    AdamUpdate update{state.momentum.data(),
-                      state.variance.data(),
-                      input.parameters.data(),
-                      state.rates.set(input.layout, learning_rate, weight_decay),
-                      beta1,
-                      beta2,
-                      epsilon};
-    if (bias_correction) {
-      const auto t = static_cast<double>(input.context.step);
-      update.first = static_cast<float>(1 / (1 - std::pow(static_cast<double>(beta1), t)));
-      update.second = static_cast<float>(1 / (1 - std::pow(static_cast<double>(beta2), t)));
-    }
-    average_gradients(state.exchange, input, update);
+  template <Transport T, Executor E, class N>
+  void prepare(const StepInput<E, N>& input, State<T, E>& state, StepScalars& now) const {
+    state.rates.set(input.executor, input.layout, learning_rate, weight_decay);
+    if (!bias_correction) return;
+    const auto t = static_cast<double>(input.context.step);
+    now.first = static_cast<float>(1 / (1 - std::pow(static_cast<double>(beta1), t)));
+    now.second = static_cast<float>(1 / (1 - std::pow(static_cast<double>(beta2), t)));
+  }
+  template <Transport T, Executor E, class N>
+  void enqueue(const StepInput<E, N>& input, State<T, E>& state) const {
+    average_gradients(
+        state.exchange, input,
+        AdamUpdate<typename N::parameter>{state.momentum.data(), state.variance.data(), input.parameters,
+                                          state.rates.table(), input.context.now, beta1, beta2, epsilon});
+  }
+  template <Transport T, Executor E, class N>
+  void complete(const StepInput<E, N>& input, State<T, E>& state) const {
+    state.exchange.settle(input.context);
   }
 };
 

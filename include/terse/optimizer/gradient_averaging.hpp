@@ -16,9 +16,9 @@ TERSE_NUMERICS_BEGIN
 namespace detail {
 
 /// x = x - learning_rate (direction(mean) + weight_decay x).
-template <class Direction>
+template <Number P, class Direction>
 struct Descend {
-  float* parameters;
+  Weights<P> parameters;
   const Rate* rates;
   Direction direction;
   float gradient_factor = 1;
@@ -27,11 +27,12 @@ struct Descend {
   TERSE_HD void enter(const Piece& piece) { rate = rates[piece.segment]; }
   TERSE_HD void operator()(const Piece&, index_t i, float mean) const {
     const float x = parameters[i];
-    parameters[i] = x - rate.learning_rate * (direction(i, mean * gradient_factor) + rate.weight_decay * x);
+    parameters.set(i,
+                   x - rate.learning_rate * (direction(i, mean * gradient_factor) + rate.weight_decay * x));
   }
 };
-template <class Direction>
-Descend(float*, const Rate*, Direction) -> Descend<Direction>;
+template <Number P, class Direction>
+Descend(Weights<P>, const Rate*, Direction) -> Descend<P, Direction>;
 
 /// The mean counts for nothing.
 struct Ignore {
@@ -39,17 +40,18 @@ struct Ignore {
 };
 
 /// Starts a Difference from an exact round on the way to what the mean is for.
-template <class View, class Use>
+template <class View, Number G, class Use>
 struct Seeding {
   View feedback;
   index_t end;  // one past the last arena index that the feedback holds
-  ScaledGradient own;
+  ScaledGradient<G> own;
   Use use;
   float gradient_factor = 1;
   bool held = false;
 
   TERSE_HD void enter(const Piece& piece) {
     use.gradient_factor = gradient_factor;
+    terse::enter(own, piece);
     terse::enter(use, piece);
     held = piece.offset >= feedback.begin && piece.offset + piece.count <= end;
   }
@@ -131,19 +133,22 @@ struct GradientAveraging {
     }
   };
 
-  template <Transport T, Executor E>
-  void step(const StepInput<E>& input, State<T, E>& state) const {
+  template <Transport T, Executor E, class N>
+  void prepare(const StepInput<E, N>& input, State<T, E>& state, StepScalars&) const {
+    state.rates.set(input.executor, input.layout, learning_rate, weight_decay);
+  }
+  template <Transport T, Executor E, class N>
+  void enqueue(const StepInput<E, N>& input, State<T, E>& state) const {
     float* v = state.velocity.data();
-    float* x = input.parameters.data();
-    const float* g = input.gradients.data();
-    const Rate* rates = state.rates.set(input.layout, learning_rate, weight_decay);
+    const auto x = input.parameters;
+    const Rate* rates = state.rates.table();
+    const ScaledGradient gradient{input.gradients, input.context.now};
     const detail::Descend exact{x, rates, momentum_correction.exact_direction(v)};
 
     if (state.full_precision())
       average_exactly(input, state, exact);
     else if constexpr (!C::lossless) {
-      const Message message{momentum_correction.message(g, input.gradient_scale, v),
-                            ScaledGradient{g, input.gradient_scale}};
+      const Message message{momentum_correction.message(gradient, v), gradient};
       const StepContext context = input.context.at_rate(learning_rate);
       state.compressed->set_compressor(compressor);
       if (holds())
@@ -152,6 +157,13 @@ struct GradientAveraging {
         state.compressed->mix(context, {}, message,
                               Message{detail::Descend{x, rates, momentum_correction.direction(v)}, exact});
     }
+  }
+  template <Transport T, Executor E, class N>
+  void complete(const StepInput<E, N>& input, State<T, E>& state) const {
+    if (state.full_precision())
+      state.exact->settle(input.context);
+    else if constexpr (!C::lossless)
+      state.compressed->settle(input.context);
     ++state.steps;
   }
 
@@ -168,16 +180,16 @@ struct GradientAveraging {
     return false;
   }
 
-  template <Transport T, Executor E, class Use>
-  static void average_exactly(const StepInput<E>& input, State<T, E>& state, const Use& use) {
+  template <Transport T, Executor E, class N, class Use>
+  static void average_exactly(const StepInput<E, N>& input, State<T, E>& state, const Use& use) {
     if constexpr (seeds()) {
       if (state.steps + 1 == state.exact_steps) {
-        average_gradients(
-            *state.exact, input,
-            detail::Seeding<typename F::View, Use>{state.compressed->feedback(),
-                                                   state.compressed->plan().whole.compressed.end_offset(),
-                                                   {input.gradients.data(), input.gradient_scale},
-                                                   use});
+        average_gradients(*state.exact, input,
+                          detail::Seeding<typename F::View, typename N::gradient, Use>{
+                              state.compressed->feedback(),
+                              state.compressed->plan().whole.compressed.end_offset(),
+                              {input.gradients, input.context.now},
+                              use});
         return;
       }
     }

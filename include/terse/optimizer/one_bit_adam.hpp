@@ -13,12 +13,17 @@ namespace terse {
 TERSE_NUMERICS_BEGIN
 
 /// m_i = beta1 m + (1 - beta1) g_i: the common momentum, moved by this rank's own gradient.
+template <Number G = float>
 struct LocalMomentum {
   const float* momentum;
-  const float* gradients;
-  float beta1, scale;
+  const G* gradients;
+  const StepScalars* now;
+  float beta1;
+  float scale = 1;
+
+  TERSE_HD void enter(const Piece&) { scale = now->gradient_scale; }
   TERSE_HD float operator()(const Piece&, index_t i) const {
-    return beta1 * momentum[i] + (1 - beta1) * (gradients[i] * scale);
+    return beta1 * momentum[i] + (1 - beta1) * (widened(gradients[i]) * scale);
   }
 };
 
@@ -86,7 +91,7 @@ struct OneBitAdam {
     Rates<E> rates;
     buffer<float, typename E::memory> momentum;
     buffer<float, typename E::memory> variance;  // of compressed segments, after the freeze: d
-    typename P::Freezing freezing;
+    typename P::template Freezing<E> freezing;
 
     State(const OneBitAdam& recipe, E executor, T& transport, const Layout& layout, bool clips)
         : full(executor, transport, layout, layout.range(), Dense{}, None{}, clips),
@@ -94,7 +99,7 @@ struct OneBitAdam {
           rates(layout),
           momentum(layout.size()),
           variance(layout.size()),
-          freezing(recipe.preconditioner, compressed.plan().whole.compressed, layout.size()) {}
+          freezing(executor, recipe.preconditioner, compressed.plan().whole.compressed, layout.size()) {}
     bool full_precision() const { return !freezing.frozen(); }
     template <class Visit>
     void walk(Visit&& visit) {
@@ -105,24 +110,38 @@ struct OneBitAdam {
     }
   };
 
-  template <Transport T, Executor E>
-  void step(const StepInput<E>& input, State<T, E>& state) const {
+  template <Transport T, Executor E, class N>
+  void prepare(const StepInput<E, N>& input, State<T, E>& state, StepScalars&) const {
+    state.rates.set(input.executor, input.layout, learning_rate, weight_decay);
+  }
+  template <Transport T, Executor E, class N>
+  void enqueue(const StepInput<E, N>& input, State<T, E>& state) const {
     float* m = state.momentum.data();
     float* v = state.variance.data();
-    float* x = input.parameters.data();
-    const float* g = input.gradients.data();
-    const Rate* rates = state.rates.set(input.layout, learning_rate, weight_decay);
-    const AdamUpdate adam{m, v, x, rates, beta1, beta2, epsilon};
+    const auto x = input.parameters;
+    const auto* g = input.gradients;
+    using Parameter = typename N::parameter;
+    const Rate* rates = state.rates.table();
+    const StepScalars* now = input.context.now;
+    const AdamUpdate<Parameter> adam{m, v, x, rates, now, beta1, beta2, epsilon};
 
-    if (!state.freezing.frozen()) {
+    if (!state.freezing.frozen())
       average_gradients(state.full, input, adam);
-      state.freezing.observe(input.executor, preconditioner, input.context.step, epsilon, v, m);
-      return;
+    else
+      state.compressed.mix(
+          input.context.at_rate(learning_rate), state.freezing.mask(),
+          Message{LocalMomentum<typename N::gradient>{m, g, now, beta1}, ScaledGradient{g, now}},
+          Message{FrozenUpdate<Parameter>{m, v, x, rates, preconditioner.update_clip}, adam});
+  }
+  template <Transport T, Executor E, class N>
+  void complete(const StepInput<E, N>& input, State<T, E>& state) const {
+    if (state.freezing.frozen()) {
+      state.compressed.settle(input.context);
+    } else {
+      state.full.settle(input.context);
+      state.freezing.observe(input.executor, preconditioner, input.context.step, epsilon,
+                             state.variance.data(), state.momentum.data());
     }
-    state.compressed.mix(
-        input.context.at_rate(learning_rate), state.freezing.mask(),
-        Message{LocalMomentum{m, g, beta1, input.gradient_scale}, ScaledGradient{g, input.gradient_scale}},
-        Message{FrozenUpdate{m, v, x, rates, preconditioner.update_clip}, adam});
   }
 };
 

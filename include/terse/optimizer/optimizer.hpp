@@ -33,10 +33,21 @@ TERSE_NUMERICS_BEGIN
 
 namespace detail {
 
+template <Number G>
 struct GradientSample {
-  const float* gradients;
+  const G* gradients;
   float scale;
-  TERSE_HD Sample operator()(const Piece&, index_t i, bool) const { return sanitized(gradients[i] * scale); }
+  TERSE_HD Sample operator()(const Piece&, index_t i, bool) const {
+    return sanitized(widened(gradients[i]) * scale);
+  }
+};
+
+/// Masters start from what the model has.
+template <Number P>
+struct Adopt {
+  float* masters;
+  const P* parameters;
+  TERSE_HD void operator()(const Piece&, index_t i) const { masters[i] = widened(parameters[i]); }
 };
 
 }  // namespace detail
@@ -52,14 +63,25 @@ TERSE_NUMERICS_END
 ///
 /// All memory is taken here; a step allocates nothing. Hyper-parameters in `recipe` may be changed between
 /// steps, alike on all ranks (packets of other values are refused).
-template <class R, Transport T, Executor E = executor::host>
+///
+/// Models in 16 bits: `Optimizer optimizer{recipe, transport, layout, options, executor, Numbers<bf16>{}}`. The first
+/// step then takes fp32 masters from the parameters it is given, unless a checkpoint has brought them; from then on
+/// parameters are written, not read. Gradients may be scaled against underflow: give 1 / loss scale as gradient_scale.
+template <class R, Transport T, Executor E = executor::host, class N = Numbers<>>
 class Optimizer {
   static_assert(check_recipe<R>());
+  using P = typename N::parameter;
+  using G = typename N::gradient;
+  static constexpr bool has_masters = !std::is_same_v<P, float>;
 
  public:
+  using runs_on = E;
+  using parameter = P;
+
   R recipe;
 
-  Optimizer(R recipe_, T& transport, const Layout& layout, const Options& options = {}, E executor = {})
+  Optimizer(R recipe_, T& transport, const Layout& layout, const Options& options = {}, E executor = {},
+            N = {})
       : recipe((recipe_.check(), std::move(recipe_))),
         options_((check(options), options)),
         layout_(layout),
@@ -70,10 +92,12 @@ class Optimizer {
         everyone_(channel_),
         state_(recipe, executor, channel_, layout_, std::isfinite(options_.clip_norm)) {
     range_ = layout_.range();
-    index_t longest = 0;
-    for (const Piece& piece : range_.pieces()) longest = std::max(longest, piece.count);
-    scratch_ = buffer<float, typename E::memory>(reduction_scratch<SumOfSquares>(longest));
+    scratch_ =
+        buffer<float, typename E::memory>(reduction_scratch<SumOfSquares>(executor_, range_, Units{0, true}));
     square_ = buffer<float, typename E::memory>(1);
+    bad_ = buffer<std::uint32_t, typename E::memory>(1);
+    now_ = buffer<StepScalars, typename E::memory>(1);
+    if (has_masters) masters_ = buffer<float, typename E::memory>(layout_.size());
   }
   // Exchanges in flight and their lists point into this object.
   Optimizer(const Optimizer&) = delete;
@@ -87,29 +111,59 @@ class Optimizer {
   /// After non_finite_error parameters are as before, and so is momentum on the mean; in a compressed step the
   /// error feedback, and momentum before compression, have already taken the message up, so that going on from
   /// there loses that message's compressed part on every rank. Nothing that is kept is ever not finite.
-  StepResult step(out<E> parameters, in<E> gradients, float gradient_scale = 1) {
-    const std::uint64_t step = steps_ + 1;
-    check(parameters.size(), "parameters", step);
-    check(gradients.size(), "gradients", step);
-    StepInput<E> input{executor_,
-                       layout_,
-                       {step, options_.seed, agreement(), options_.on_non_finite},
-                       gradient_scale,
-                       options_.clip_norm,
-                       parameters,
-                       gradients};
+  StepResult step(out<E, P> parameters, in<E, G> gradients, float gradient_scale = 1) {
+    const StepInput<E, N> input = input_of(parameters, gradients);
+    const std::uint64_t step = input.context.step;
+    adopt(parameters.data());
     const bool clip_before = std::isfinite(options_.clip_norm) && !state_.full_precision();
     if (clip_before || options_.on_non_finite == NonFinite::skip) {
-      const Norm norm = agree_on_norm(input);
+      const Norm norm = agree_on_norm(input, gradient_scale);
       if (norm.culprit >= 0 && options_.on_non_finite == NonFinite::skip) return {false};
       if (norm.culprit >= 0 && options_.on_non_finite == NonFinite::throw_)
         throw non_finite_error("the gradient of rank " + std::to_string(norm.culprit) + " is not finite",
                                norm.culprit, channel_.rank(), static_cast<std::int64_t>(step));
-      if (clip_before) input.gradient_scale *= detail::clip_factor(norm.value, options_.clip_norm);
+      if (clip_before) gradient_scale *= detail::clip_factor(norm.value, options_.clip_norm);
     }
-    recipe.step(input, state_);
+    prepare(input, gradient_scale);
+    recipe.enqueue(input, state_);
+    recipe.complete(input, state_);
     steps_ = step;
     return {};
+  }
+
+  /// Enqueues the next step without taking it, for the executor's stream to record: between the beginning and the end
+  /// of a CUDA graph's capture, for one. What changes from step to step (rates, gradient scale, step, bias corrections)
+  /// stays out of the record; the addresses of the views are in it. A record serves one stage: see `full_precision`.
+  /// Throws usage_error where a step needs the host in its middle: clip_norm, NonFinite::skip, and errors that follow
+  /// the learning rate. Works over transports that don't wait for the host (Nccl), and with one rank.
+  void record(out<E, P> parameters, in<E, G> gradients) requires GridExecutor<E> {
+    if (std::isfinite(options_.clip_norm) || options_.on_non_finite == NonFinite::skip)
+      throw usage_error("a step with clip_norm or NonFinite::skip waits for the norm and can't be recorded",
+                        channel_.rank());
+    if constexpr (requires { recipe.error_feedback.follows_rate; })
+      if (recipe.error_feedback.follows_rate)
+        throw usage_error("an error feedback that follows the learning rate can't be recorded",
+                          channel_.rank());
+    if (has_masters && adopted_ == 0)
+      throw usage_error("take one step before a record, so that the masters are there", channel_.rank());
+    recipe.enqueue(input_of(parameters, gradients), state_);
+    recorded_full_precision_ = full_precision();
+    recorded_ = true;
+  }
+  /// Takes one step, which `run()` enqueues from a record of this optimizer. Throws as `step` does, and usage_error if
+  /// the record is of the other stage.
+  template <class Run>
+  void replay(Run run, float gradient_scale = 1) requires GridExecutor<E> {
+    if (!recorded_ || recorded_full_precision_ != full_precision())
+      throw usage_error(
+          std::string("this step averages ") + (full_precision() ? "exactly" : "compressed messages") +
+              ", and there is no record of such a step; record again where full_precision() changes",
+          channel_.rank(), static_cast<std::int64_t>(steps_ + 1));
+    const StepInput<E, N> input = input_of({nullptr, layout_.size()}, {nullptr, layout_.size()});
+    prepare(input, gradient_scale);
+    run();
+    recipe.complete(input, state_);
+    steps_ = input.context.step;
   }
 
   /// Steps taken; skipped ones don't count.
@@ -128,6 +182,10 @@ class Optimizer {
   template <class Visit>
   void walk(Visit&& visit) {
     visit("steps", steps_);
+    if constexpr (has_masters) {
+      visit("adopted", adopted_);
+      visit("masters", masters_.all(), index_t{0});
+    }
     state_.walk(visit);
   }
 
@@ -156,6 +214,35 @@ class Optimizer {
                         channel_.rank(), static_cast<std::int64_t>(step));
   }
 
+  StepInput<E, N> input_of(out<E, P> parameters, in<E, G> gradients) {
+    const std::uint64_t step = steps_ + 1;
+    check(parameters.size(), "parameters", step);
+    check(gradients.size(), "gradients", step);
+    return {executor_,
+            layout_,
+            {step, options_.seed, agreement(), options_.on_non_finite, 0, now_.data()},
+            options_.clip_norm,
+            weights(parameters.data()),
+            gradients.data()};
+  }
+  Weights<P> weights(P* parameters) {
+    if constexpr (has_masters)
+      return {masters_.data(), parameters};
+    else
+      return {parameters};
+  }
+  void adopt([[maybe_unused]] P* parameters) {
+    if constexpr (has_masters) {
+      if (adopted_ == 0) for_each(executor_, range_, detail::Adopt<P>{masters_.data(), parameters});
+      adopted_ = 1;
+    }
+  }
+  void prepare(const StepInput<E, N>& input, float gradient_scale) {
+    StepScalars now{input.context.step, input.context.agreement, gradient_scale};
+    recipe.prepare(input, state_, now);
+    put(executor_, view<const StepScalars>(&now, 1), now_.all());
+  }
+
   std::uint64_t agreement() const {
     std::uint64_t hash = fingerprint_;
     recipe.settings(
@@ -165,14 +252,17 @@ class Optimizer {
 
   /// sqrt(mean over ranks of ||g_i||^2), and the first rank whose gradient is not finite. One read-only pass,
   /// 8 bytes to each peer.
-  Norm agree_on_norm(const StepInput<E>& input) {
-    std::uint32_t bad = 0;
+  Norm agree_on_norm(const StepInput<E, N>& input, float gradient_scale) {
+    fill(executor_, bad_.all(), 0U);
     reduce<SumOfSquares>(executor_, range_, Units{0, true}, Mask<typename E::memory>{}, NoPackets{},
-                         detail::GradientSample{input.gradients.data(), input.gradient_scale}, scratch_.all(),
-                         square_.all(), bad);
+                         detail::GradientSample<G>{input.gradients, gradient_scale}, scratch_.all(),
+                         square_.all(), bad_.data());
+    Partial own{};
+    fetch(executor_, in<E>(square_.all()), view<float>(&own.square, 1));
+    fetch(executor_, in<E, std::uint32_t>(bad_.all()), view<std::uint32_t>(&own.bad, 1));
     Norm norm;
     int rank = 0;
-    for (const Partial& partial : everyone_(channel_, {square_[0], bad}, Phase::agree)) {
+    for (const Partial& partial : everyone_(channel_, own, Phase::agree)) {
       norm.value += static_cast<double>(partial.square);
       if (partial.bad != 0 && norm.culprit < 0) norm.culprit = rank;
       ++rank;
@@ -190,7 +280,12 @@ class Optimizer {
   typename R::template State<T, E> state_;
   Range range_;
   buffer<float, typename E::memory> scratch_, square_;
+  buffer<std::uint32_t, typename E::memory> bad_;
+  buffer<StepScalars, typename E::memory> now_;
+  buffer<float, typename E::memory> masters_;
+  std::uint64_t adopted_ = 0;  // whether the masters are there
   std::uint64_t steps_ = 0;
+  bool recorded_ = false, recorded_full_precision_ = false;
 };
 
 }  // namespace terse

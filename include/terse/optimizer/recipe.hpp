@@ -10,21 +10,37 @@
 #include "terse/exchange.hpp"
 #include "terse/momentum_correction/concept.hpp"
 #include "terse/preconditioner/concept.hpp"
+#include "terse/preconditioner/weights.hpp"
 
 namespace terse {
 
+/// What a model's parameters and gradients are made of. Parameters of 16 bits have fp32 masters, which the optimizer
+/// keeps and updates; the model gets them rounded. All other state is fp32 whatever this says.
+template <Number P = float, Number G = P>
+struct Numbers {
+  using parameter = P;
+  using gradient = G;
+};
+
 /// What an optimizer gives a recipe for one step.
-template <Executor E>
+template <Executor E, class N>
 struct StepInput {
   E executor;
   const Layout& layout;
   StepContext context;
-  float gradient_scale;  ///< multiplies the gradient: 1 / accumulated batches, 1 / loss scale, or an agreed
-                         ///< clip
-  float clip_norm;       ///< of the averaged gradient, for full-precision steps; infinity: none
-  out<E> parameters;
-  in<E> gradients;
+  float clip_norm;  ///< of the averaged gradient, for full-precision steps; infinity: none
+  Weights<typename N::parameter> parameters;
+  const typename N::gradient* gradients;
 };
+
+namespace detail {
+
+/// A visitor of hyper-parameters; nvcc knows no lambdas in concepts.
+struct IgnoreSetting {
+  void operator()(const char*, double) const {}
+};
+
+}  // namespace detail
 
 /// A recipe is an aggregate of hyper-parameters and policies with
 ///
@@ -33,11 +49,14 @@ struct StepInput {
 ///     State<T, E>          everything that changes, from (recipe, executor, transport, layout, clips)
 ///       walk(visit)        shows each part once: visit(name, view, offset) or visit(name, uint64&)
 ///       full_precision()   whether the next step averages gradients exactly
-///     step(input, state)   one step, which reads like the paper's algorithm box
+///     prepare(input, state, now)    what the host works out for this step: rates, and StepScalars of its own
+///     enqueue(input, state)         the step, which reads like the paper's algorithm box; on a device it only enqueues,
+///                                   and may be recorded
+///     complete(input, state)        waits, throws what a device found wrong, counts
 template <class R>
 concept Recipe = requires(const R& recipe) {
   recipe.check();
-  recipe.settings([](const char*, double) {});
+  recipe.settings(detail::IgnoreSetting{});
 };
 
 /// Says in words what a type lacks to be a recipe.
@@ -47,7 +66,7 @@ constexpr bool check_recipe() {
       requires(const R& recipe) { recipe.check(); },
       "terse: a recipe needs `void check() const`, which throws usage_error for values that can't work");
   static_assert(
-      requires(const R& recipe) { recipe.settings([](const char*, double) {}); },
+      requires(const R& recipe) { recipe.settings(detail::IgnoreSetting{}); },
       "terse: a recipe needs `settings(visit) const`, which calls visit(name, double) for every "
       "hyper-parameter");
   return Recipe<R>;
@@ -90,9 +109,9 @@ template <Topology P, Transport T, Executor E>
 using DenseExchange = Exchange<Dense, None, typename DenseTopologyOf<P>::type, T, E>;
 
 /// Averages the gradient, clips the mean if asked, and hands it to `use`, an update with a `gradient_factor`.
-template <class X, Executor E, class Use>
-void average_gradients(X& exchange, const StepInput<E>& input, Use use) {
-  const ScaledGradient gradient{input.gradients.data(), input.gradient_scale};
+template <class X, Executor E, class N, class Use>
+void average_gradients(X& exchange, const StepInput<E, N>& input, Use use) {
+  const ScaledGradient gradient{input.gradients, input.context.now};
   auto pending = exchange.start(input.context, {}, Message{gradient, gradient});
   exchange.arrive(input.context, pending);
   use.gradient_factor =

@@ -64,22 +64,23 @@ struct Invert {
 /// the freeze
 ///
 ///     x = x - learning_rate * (clamp(m d, -update_clip, update_clip) + weight_decay x)
+template <Number P = float>
 struct FrozenUpdate {
   float* momentum;
   const float* inverse;
-  float* parameters;
+  Weights<P> parameters;
   const Rate* rates;
   float update_clip;
   Rate rate{};
 
   TERSE_HD void enter(const Piece& piece) { rate = rates[piece.segment]; }
   TERSE_HD void operator()(const Piece&, index_t i, float mean) const {
-    momentum[i] = mean;
-    const float wanted = mean * inverse[i];
+    // What is read comes before what is written, which the compiler can't know to be elsewhere.
+    const float wanted = mean * inverse[i], x = parameters[i];
     const float below = wanted > update_clip ? update_clip : wanted;
     const float direction = below < -update_clip ? -update_clip : below;
-    const float x = parameters[i];
-    parameters[i] = x - rate.learning_rate * (direction + rate.weight_decay * x);
+    momentum[i] = mean;
+    parameters.set(i, x - rate.learning_rate * (direction + rate.weight_decay * x));
   }
 };
 
@@ -119,32 +120,28 @@ struct FrozenVariance {
   }
 
   /// When to freeze, and the mask that results. State: n / 64 words; VarianceRatio also keeps horizon + 1
-  /// floats.
+  /// floats. On a device VarianceRatio waits for it in each full-precision step.
+  template <Executor E>
   class Freezing {
    public:
-    Freezing(const FrozenVariance& rule, const Range& compressed, index_t arena)
-        : compressed_(compressed), mask_(arena / alignment), one_(1) {
+    Freezing(E executor, const FrozenVariance& rule, const Range& compressed, index_t arena)
+        : compressed_(compressed), mask_(arena / alignment), one_(1), bad_(1) {
       if (const auto* ratio = std::get_if<VarianceRatio>(&rule.freeze))
         norms_ = buffer<float>(static_cast<index_t>(ratio->horizon) + 1);
-      index_t longest = 0;
-      for (const Piece& piece : compressed.pieces()) {
-        pieces_.emplace_back(std::vector<Piece>{piece});
-        longest = std::max(longest, piece.count);
-      }
-      scratch_ = buffer<float>(reduction_scratch<detail::Sum>(longest));
+      for (const Piece& piece : compressed.pieces()) pieces_.emplace_back(std::vector<Piece>{piece});
+      scratch_ = Floats(reduction_scratch<detail::Sum>(executor, compressed, Units{0, true}));
     }
 
     bool frozen() const { return frozen_ != 0; }
-    Mask<memory::host> mask() const { return {mask_.data()}; }
+    Mask<typename E::memory> mask() const { return {mask_.data()}; }
 
     /// Called after each full-precision step; freezes when the rule says so.
-    template <Executor E>
     void observe(E executor, const FrozenVariance& rule, std::uint64_t step, float epsilon, float* variance,
                  float* momentum) {
       if (!due(executor, rule, step, variance)) return;
       for (const Range& piece : pieces_)
-        pack<1, false>(executor, piece, Units{}, Mask<memory::host>{}, detail::IsPositive{variance},
-                       in<E, float>(one_.all()),
+        pack<1, false>(executor, piece, Units{}, Mask<typename E::memory>{}, detail::IsPositive{variance},
+                       in<E>(one_.all()),
                        reinterpret_cast<std::byte*>(mask_.data() + piece.begin_offset() / alignment),
                        Draw::shared(0, 0, Purpose::quantization));
       for_each(executor, compressed_, detail::Invert{variance, momentum, epsilon});
@@ -159,27 +156,29 @@ struct FrozenVariance {
     }
 
    private:
-    template <Executor E>
     bool due(E executor, const FrozenVariance& rule, std::uint64_t step, const float* variance) {
       if (const auto* at = std::get_if<AtStep>(&rule.freeze)) return step >= at->step;
       const auto& ratio = std::get<VarianceRatio>(rule.freeze);
       const auto place = [&](std::uint64_t t) { return static_cast<index_t>(t % (ratio.horizon + 1)); };
-      std::uint32_t bad = 0;
-      reduce<detail::Sum>(executor, compressed_, Units{0, true}, Mask<memory::host>{}, NoPackets{},
-                          detail::Read{variance}, scratch_.all(), one_.all(), bad);
-      const float now = norms_[place(step)] = one_[0];
+      reduce<detail::Sum>(executor, compressed_, Units{0, true}, Mask<typename E::memory>{}, NoPackets{},
+                          detail::Read{variance}, scratch_.all(), one_.all(), bad_.data());
+      float now = 0;
+      fetch(executor, in<E>(one_.all()), view<float>(&now, 1));
+      norms_[place(step)] = now;
       if (step <= ratio.horizon || step <= ratio.learning_rate_warmup_steps) return false;
       const float then = norms_[place(step - ratio.horizon)];
       return then > 0 && now > 0 && std::min(now / then, then / now) >= ratio.threshold;
     }
 
+    using Floats = buffer<float, typename E::memory>;
+
     Range compressed_;
     std::vector<Range> pieces_;
     std::uint64_t frozen_ = 0;
-    buffer<std::uint64_t> mask_;
+    buffer<std::uint64_t, typename E::memory> mask_;
     buffer<float> norms_;
-    buffer<float> scratch_;
-    buffer<float> one_;
+    Floats scratch_, one_;
+    buffer<std::uint32_t, typename E::memory> bad_;
   };
 };
 

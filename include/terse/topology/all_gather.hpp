@@ -29,7 +29,7 @@ struct AllGather {
       home.codec.measure(home.plan.whole, home.mask, EmptyInbox{}, message);
       const index_t bytes = home.codec.encode(home.plan.whole, home.mask, EmptyInbox{}, message, home.first,
                                               true, spread_.packet(home.rank));
-      if (home.codec.take_bad()) home.flag_own();
+      home.note(home.codec);
       home.stamp(spread_.packet(home.rank), bytes, Phase::spread, home.rank);
       under_way_.emplace(spread_.post(home.channel, bytes));
     }

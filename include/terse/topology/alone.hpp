@@ -23,7 +23,7 @@ struct Alone {
       home.codec.measure(home.plan.whole, home.mask, EmptyInbox{}, message);
       home.codec.encode(home.plan.whole, home.mask, EmptyInbox{}, message, home.first, true,
                         spread_.packet(0));
-      if (home.codec.take_bad()) home.flag_own();
+      home.note(home.codec);
     }
 
     template <class M>
@@ -38,7 +38,7 @@ struct Alone {
       detail::deliver(home, home.plan.whole, inbox_, 1, consumer);
     }
 
-    double notes() { return spread_.notes(); }
+    double notes(E executor) { return spread_.notes(executor); }
 
     template <class Visit>
     void walk(Visit&&) {}

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "terse/codec.hpp"
+#include "terse/topology/envelope.hpp"
 #include "terse/transport/concept.hpp"
 
 namespace terse {
@@ -54,8 +55,8 @@ struct Station {
   std::uint64_t check = 0;
   float rate = 0;
   Mask<typename E::memory> mask{};
-  EncodeContext first = encode_context(0, 0, 0, Purpose::quantization), second = first;
-  std::uint16_t flags = PacketHeader::finite;
+  EncodeContext first = encode_context(0, 0, 0, Purpose::quantization, nullptr), second = first;
+  Envelope<E> envelope;
 
   Station(E executor_, T channel_, const C& compressor, const F& feedback_, const Layout& layout_,
           const Range& range, bool note)
@@ -70,55 +71,47 @@ struct Station {
 
   /// Opens a round.
   void open(std::uint64_t step_, std::uint64_t seed, std::uint64_t agreement, float rate_,
-            Mask<typename E::memory> mask_) {
+            Mask<typename E::memory> mask_, const StepScalars* now) {
     step = step_;
     check = agreement;
     rate = rate_;
     mask = mask_;
-    first = encode_context(seed, rank, step, Purpose::quantization);
-    second = encode_context(seed, rank, step, Purpose::second_quantization);
-    flags = PacketHeader::finite;
+    first = encode_context(seed, rank, step, Purpose::quantization, now);
+    second = encode_context(seed, rank, step, Purpose::second_quantization, now);
+    envelope.open(executor, {step, check, now}, rank);
     codec.start(rate);
   }
 
-  /// This rank's message was not finite: every packet stamped from here on says so.
-  void flag_own() { merge(static_cast<std::uint16_t>(std::min(rank + 1, 0xFFFF))); }
+  /// If what this codec has encoded was not finite, every packet stamped from here on says so.
+  template <class Encoder>
+  void note(Encoder& encoder) {
+    envelope.note(executor, encoder);
+  }
 
-  void stamp(std::byte* packet, index_t bytes, Phase phase, int chunk) const {
-    PacketHeader header;
-    header.flags = flags;
-    header.step = step;
-    header.length = static_cast<std::uint64_t>(bytes);
-    header.check = check_of(phase, chunk, rank);
-    std::memcpy(packet, &header, sizeof header);
+  void stamp(std::byte* packet, index_t bytes, Phase phase, int chunk) {
+    envelope.stamp(executor, static_cast<std::uint64_t>(bytes), place_of(phase, chunk, rank), packet);
   }
   /// Checks a packet from `sender` and takes over its flags.
   void accept(const std::byte* packet, const Portion& portion, Phase phase, int chunk, int sender) {
     const auto most = static_cast<std::uint64_t>(portion.bytes);
     const auto least = portion.variable ? static_cast<std::uint64_t>(portion.section_at) : most;
-    const PacketHeader header =
-        read_header(packet, least, most, step, check_of(phase, chunk, sender), sender, rank);
-    if constexpr (!C::lossless) {
-      const index_t section = portion.variable ? static_cast<index_t>(header.length) - portion.section_at
-                                               : portion.dense_at - portion.section_at;
-      if (const char* fault =
-              codec.compressor().fault(portion.compressed, packet + portion.section_at, section))
-        throw wire_error("the packet from rank " + std::to_string(sender) + " has " + fault, rank,
-                         static_cast<std::int64_t>(step));
-    }
-    merge(header.flags);
+    envelope.accept(executor, codec, portion, packet, least, most, place_of(phase, chunk, sender), sender);
   }
+  /// All packets are here. See Envelope for what follows.
+  void arrived(bool throws) { envelope.arrived(executor, throws); }
+  void settle(std::uint64_t of_step) { envelope.settle(executor, of_step); }
 
  private:
-  static EncodeContext encode_context(std::uint64_t seed, int rank, std::uint64_t step, Purpose rounding) {
-    return {step, Draw::local(seed, rank, step, rounding), Draw::shared(seed, step, Purpose::selection)};
+  static EncodeContext encode_context(std::uint64_t seed, int rank, std::uint64_t step, Purpose rounding,
+                                      const StepScalars* now) {
+    return {step,
+            {Draw::local(seed, rank, step, rounding), now},
+            {Draw::shared(seed, step, Purpose::selection), now}};
   }
-  std::uint64_t check_of(Phase phase, int chunk, int sender) const {
-    return mix_hash(check, static_cast<std::uint64_t>(phase) << 48 | static_cast<std::uint64_t>(chunk) << 24 |
-                               static_cast<std::uint64_t>(sender));
-  }
-  void merge(std::uint16_t others) {
-    if (others != PacketHeader::finite && (flags == PacketHeader::finite || others < flags)) flags = others;
+  /// Which packet of the round this is.
+  static std::uint64_t place_of(Phase phase, int chunk, int sender) {
+    return static_cast<std::uint64_t>(phase) << 48 | static_cast<std::uint64_t>(chunk) << 24 |
+           static_cast<std::uint64_t>(sender);
   }
 };
 
@@ -178,16 +171,19 @@ void deliver(Station& station, const Portion& portion, Inbox<C>& inbox, float we
              const Consumer& consumer) {
   if constexpr (!C::lossless) {
     using View = decltype(station.codec.feedback());
+    auto incoming = station.codec.arrived(portion.compressed, inbox);
     if constexpr (requires(View view) { view.receive(index_t{}, true, 0.0F); })
-      for_each(station.executor, portion.compressed, station.mask, inbox.compressed(),
-               Deliver<decltype(consumer.compressed), View>{consumer.compressed, weight,
-                                                            station.codec.feedback()});
+      for_each(station.executor, portion.compressed, station.mask, incoming,
+               station.envelope.gated(Deliver<decltype(consumer.compressed), View>{
+                   consumer.compressed, weight, station.codec.feedback()}));
     else
-      for_each(station.executor, portion.compressed, station.mask, inbox.compressed(),
-               Deliver<decltype(consumer.compressed), AsItIs>{consumer.compressed, weight, {}});
+      for_each(station.executor, portion.compressed, station.mask, incoming,
+               station.envelope.gated(
+                   Deliver<decltype(consumer.compressed), AsItIs>{consumer.compressed, weight, {}}));
   }
   for_each(station.executor, portion.dense, Mask<typename decltype(station.executor)::memory>{},
-           inbox.dense(), Deliver<decltype(consumer.dense), AsItIs>{consumer.dense, weight, {}});
+           inbox.dense(),
+           station.envelope.gated(Deliver<decltype(consumer.dense), AsItIs>{consumer.dense, weight, {}}));
 }
 
 }  // namespace detail
@@ -225,12 +221,13 @@ class Spread {
       if (c != mine_) station.accept(packet(c), portion(c), Phase::spread, c, (c + shift_) % size());
   }
 
-  /// Sum over the packets' notes, in order.
-  double notes() {
+  /// Sum over the packets' notes, in order. On a device it waits.
+  double notes(E executor) {
     double sum = 0;
     for (int c = 0; c < size(); ++c) {
       float note = 0;
-      std::memcpy(&note, packet(c) + portion(c).note_at, sizeof note);
+      fetch(executor, in<E>(reinterpret_cast<const float*>(packet(c) + portion(c).note_at), 1),
+            view<float>(&note, 1));
       sum += static_cast<double>(note);
     }
     return sum;

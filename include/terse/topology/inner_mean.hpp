@@ -84,8 +84,8 @@ class InnerMean {
 
   template <class Home>
   void start(const Home& home, std::uint64_t which, const float* arena) {
-    station_.open(home.step, 0, mix_hash(home.check, which), home.rate, {});
-    station_.flags = home.flags;
+    station_.open(home.step, 0, mix_hash(home.check, which), home.rate, {}, nullptr);
+    station_.envelope.flags = home.envelope.flags;
     const ReadArena read{arena};
     round_.start(station_, Message{read, read});
   }
@@ -93,7 +93,7 @@ class InnerMean {
   bool advance(Home& home, const float* arena, bool block) {
     const ReadArena read{arena};
     if (!round_.advance(station_, Message{read, read}, block)) return false;
-    home.flags = station_.flags;
+    home.envelope.flags = station_.envelope.flags;
     return true;
   }
   void take(const WriteArena& write) { round_.consume(station_, Message{write, write}); }

@@ -44,6 +44,7 @@ TERSE_NUMERICS_END
 /// full-precision stages use: by ScatterGather, or Alone.
 template <int R, Topology P, Transport T, Executor E>
 class LowRankRound {
+  static_assert(std::is_same_v<typename E::memory, memory::host>, "terse: LowRank runs on the host so far");
   static_assert(P::exact, "terse: LowRank needs an exact topology: all ranks go on with the same factors");
 
  public:
@@ -66,7 +67,7 @@ class LowRankRound {
   template <class Home, class M>
   void start(Home& home, const M& message) {
     home.codec.materialize(home.plan.whole.compressed, home.mask, message);
-    if (home.codec.take_bad()) home.flag_own();
+    home.note(home.codec);
     for (const detail::Factored& matrix : factors_.matrices) {
       multiply<R>(home.executor, home.codec.feedback().at(matrix.offset), as_const(right(matrix)),
                   left(matrix));
@@ -92,10 +93,9 @@ class LowRankRound {
       multiply_transposed<R>(home.executor, home.codec.feedback().at(matrix.offset), as_const(left(matrix)),
                              {own_right_.data() + matrix.right, matrix.shape.columns});
     }
-    std::uint32_t bad = 0;
     reduce<MaxAbs>(home.executor, factors_.right_range, Units{0, true}, {}, NoPackets{},
-                   detail::Sanitize{own_right_.data()}, scratch_.all(), total_.all(), bad);
-    if (bad != 0) home.flag_own();
+                   detail::Sanitize{own_right_.data()}, scratch_.all(), total_.all(), home.codec.bad());
+    home.note(home.codec);
     right_mean_.start(home, 2, own_right_.data());
     // While that is under way: the error against this rank's own reconstruction.
     if constexpr (decltype(home.feedback)::corrects)
@@ -124,10 +124,10 @@ class LowRankRound {
   }
 
   /// Squared norm of the dense part of the mean, the same on all ranks.
-  double notes() {
+  double notes(E) {
     std::uint32_t bad = 0;
     reduce<SumOfSquares>(executor_, factors_.dense, Units{0, true}, {}, NoPackets{},
-                         detail::ReadArena{left_.data()}, scratch_.all(), total_.all(), bad);
+                         detail::ReadArena{left_.data()}, scratch_.all(), total_.all(), &bad);
     return static_cast<double>(total_[0]);
   }
 

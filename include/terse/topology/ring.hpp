@@ -85,7 +85,7 @@ struct Ring {
       home.codec.measure(portion(home, c), home.mask, inbox, added);
       const index_t bytes =
           home.codec.encode(portion(home, c), home.mask, inbox, added, home.first, false, packet);
-      if (home.codec.take_bad()) home.flag_own();
+      home.note(home.codec);
       home.stamp(packet, bytes, last ? Phase::spread : Phase::reduce, c);
       if (last) {
         under_way_.emplace(spread_.post(home.channel, bytes));

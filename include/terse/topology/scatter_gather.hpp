@@ -48,7 +48,7 @@ struct ScatterGather {
       for (std::size_t c = 0; c < out_.size(); ++c)
         bytes_[c] = home.codec.encode(home.plan.chunks[c], home.mask, EmptyInbox{}, message, home.first, true,
                                       out_[c].data());
-      if (home.codec.take_bad()) home.flag_own();
+      home.note(home.codec);
       for (int c = 0; c < home.size; ++c)
         home.stamp(out_[static_cast<std::size_t>(c)].data(), bytes_[static_cast<std::size_t>(c)],
                    Phase::reduce, c);
@@ -80,7 +80,7 @@ struct ScatterGather {
     }
 
     /// Squared norm of the dense part of the mean, the same on all ranks.
-    double notes() { return spread_.notes(); }
+    double notes(E executor) { return spread_.notes(executor); }
 
     template <class Visit>
     void walk(Visit&& visit) {
@@ -107,7 +107,7 @@ struct ScatterGather {
       second_.measure(own(home), home.mask, inbox_, message);
       spread_bytes_ = second_.encode(own(home), home.mask, inbox_, message, home.second, false,
                                      spread_.packet(home.rank));
-      if (second_.take_bad()) home.flag_own();
+      home.note(second_);
       home.stamp(spread_.packet(home.rank), spread_bytes_, Phase::spread, home.rank);
     }
 

@@ -4,13 +4,16 @@
 #include <chrono>
 #include <concepts>
 #include <cstddef>
+#include <cstring>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "terse/core/error.hpp"
 #include "terse/core/layout.hpp"
+#include "terse/core/view.hpp"
 
 namespace terse {
 
@@ -63,22 +66,62 @@ concept Transport = std::movable<T> &&
   { transport.split(number, number) } -> std::same_as<T>;
 };
 
+/// A transport that gathers host bytes by itself: `all` takes one block of `mine`'s size from each rank, in rank order.
+/// Blocking, collective. Those whose buffers live elsewhere must, since `exchange` can't carry values of the host.
+template <class T>
+concept GathersHostBytes = requires(T& transport, std::span<const std::byte> mine, std::span<std::byte> all) {
+  transport.all_gather(mine, all, Phase::setup);
+};
+
+namespace detail {
+
+/// Gathers host bytes by `exchange` over a transport of host memory, for transports that go around one.
+class HostGather {
+ public:
+  template <Transport T>
+  void operator()(T& transport, std::span<const std::byte> mine, std::span<std::byte> all, Phase phase) {
+    sends_.clear();
+    receives_.clear();
+    const auto bytes = static_cast<index_t>(mine.size());
+    for (int peer = 0; peer < transport.size(); ++peer) {
+      std::byte* const place = all.data() + peer * bytes;
+      if (peer == transport.rank()) {
+        std::memmove(place, mine.data(), mine.size());
+        continue;
+      }
+      sends_.push_back({peer, mine.data(), bytes, 0});
+      receives_.push_back({peer, place, bytes, false});
+    }
+    transport.exchange(sends_, receives_, phase).wait();
+  }
+
+ private:
+  std::vector<Send> sends_;
+  std::vector<Receive> receives_;
+};
+
+}  // namespace detail
+
 /// Shows every rank the value of every other, in rank order. Collective; made once, it allocates nothing when
 /// called. Sends (W - 1) * sizeof(Value) bytes.
 template <class Value, Transport T>
 class Assembly {
   static_assert(std::is_trivially_copyable_v<Value>);
+  static_assert(
+      std::is_same_v<typename T::memory, memory::host> || GathersHostBytes<T>,
+      "terse: a transport whose messages are not in host memory needs all_gather(mine, all, phase)");
 
  public:
   explicit Assembly(T& transport) : values_(static_cast<std::size_t>(transport.size())) {
     mine_ = &values_[static_cast<std::size_t>(transport.rank())];
-    for (int peer = 0; peer < transport.size(); ++peer) {
-      if (peer == transport.rank()) continue;
-      constexpr auto bytes = static_cast<index_t>(sizeof(Value));
-      sends_.push_back({peer, reinterpret_cast<const std::byte*>(mine_), bytes});
-      receives_.push_back(
-          {peer, reinterpret_cast<std::byte*>(&values_[static_cast<std::size_t>(peer)]), bytes});
-    }
+    if constexpr (!GathersHostBytes<T>)
+      for (int peer = 0; peer < transport.size(); ++peer) {
+        if (peer == transport.rank()) continue;
+        constexpr auto bytes = static_cast<index_t>(sizeof(Value));
+        sends_.push_back({peer, reinterpret_cast<const std::byte*>(mine_), bytes});
+        receives_.push_back(
+            {peer, reinterpret_cast<std::byte*>(&values_[static_cast<std::size_t>(peer)]), bytes});
+      }
   }
 
   // The lists point into `values_`, whose elements stay where they are when the vector moves.
@@ -87,7 +130,11 @@ class Assembly {
 
   std::span<const Value> operator()(T& transport, const Value& mine, Phase phase) {
     *mine_ = mine;
-    transport.exchange(sends_, receives_, phase).wait();
+    if constexpr (GathersHostBytes<T>)
+      transport.all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(values_)),
+                           phase);
+    else
+      transport.exchange(sends_, receives_, phase).wait();
     return values_;
   }
 

@@ -83,6 +83,24 @@ class Metered {
     }
     return Ticket(inner_.exchange(sends, receives, phase), *traffic_);
   }
+  /// Counts as one message to and one from each peer, as `Assembly` over other transports does.
+  void all_gather(std::span<const std::byte> mine, std::span<std::byte> all,
+                  Phase phase) requires GathersHostBytes<Inner> {
+    const Clock clock(*traffic_);
+    Traffic::Count& count = traffic_->by_phase[static_cast<std::size_t>(phase)];
+    const auto peers = static_cast<std::uint64_t>(size() - 1);
+    count.bytes_sent += peers * mine.size();
+    count.bytes_received += peers * mine.size();
+    count.messages_sent += peers;
+    count.messages_received += peers;
+    inner_.all_gather(mine, all, phase);
+  }
+  /// Waits for what the inner transport has enqueued.
+  void synchronize() requires requires(Inner& inner) { inner.synchronize(); }
+  {
+    const Clock clock(*traffic_);
+    inner_.synchronize();
+  }
   Metered split(int color, int key) { return Metered(inner_.split(color, key), traffic_); }
 
  private:

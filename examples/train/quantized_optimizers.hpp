@@ -1,20 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
+#pragma once
+
 #include "any_optimizer.hpp"
 #include "terse/optimizer/error_feedback_sgd.hpp"
+#include "terse/optimizer/quantized_sgd.hpp"
 #include "terse/optimizer/sign_sgd.hpp"
-#include "transports.hpp"
+
+// The body of make_quantized_optimizer, for the units that instantiate it.
 
 namespace train {
 
-template <class T>
-std::unique_ptr<AnyOptimizer> make_sign_optimizer(Optimizer kind, const Options& options, T& transport,
-                                                  const terse::Layout& layout) {
+template <class P>
+std::unique_ptr<AnyOptimizer> make_quantized_optimizer(Optimizer kind, const Options& options, P& place,
+                                                       const terse::Layout& layout) {
   // Momentum behind the signs would be unstable at the rates of the others, see docs/algorithms.
   using ErrorFeedbackSgd = terse::ErrorFeedbackSgd<terse::ScaledSign<terse::MeanAbs>, terse::NoMomentum>;
   using DistErrorFeedbackSgd =
       terse::ErrorFeedbackSgd<terse::ScaledSign<terse::MeanAbs>, terse::LocalMomentumBefore>;
   const auto make = [&]<class Recipe>(const Recipe& recipe) -> std::unique_ptr<AnyOptimizer> {
-    return std::make_unique<TheOptimizer<Recipe, T>>(recipe, transport, layout, terse_options(options));
+    return std::make_unique<TheOptimizer<Recipe, P>>(recipe, place, layout, terse_options(options));
   };
   const auto rate = static_cast<float>(rate_of(options, kind).rate);
   const auto weight_decay = static_cast<float>(options.weight_decay);
@@ -26,17 +30,12 @@ std::unique_ptr<AnyOptimizer> make_sign_optimizer(Optimizer kind, const Options&
                                        .error_feedback = {.follows_rate = true}});
     case Optimizer::sign_sgd:
       return make(terse::SignSgd<>{.learning_rate = rate, .weight_decay = weight_decay});
+    case Optimizer::quantized_sgd:
+      return make(terse::QuantizedSgd<>{.learning_rate = rate, .weight_decay = weight_decay});
     default:
       return make(ErrorFeedbackSgd{
           .learning_rate = rate, .weight_decay = weight_decay, .error_feedback = {.follows_rate = true}});
   }
 }
-
-template std::unique_ptr<AnyOptimizer> make_sign_optimizer(Optimizer, const Options&, MeteredThreads&,
-                                                           const terse::Layout&);
-#ifdef TERSE_HAVE_MPI
-template std::unique_ptr<AnyOptimizer> make_sign_optimizer(Optimizer, const Options&, MeteredMpi&,
-                                                           const terse::Layout&);
-#endif
 
 }  // namespace train

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "terse/codec.hpp"
+#include "terse/optimizer/adam.hpp"
+#include "terse/optimizer/one_bit_adam.hpp"
+
+// The one place here that names the optimizers' functors.
+
+namespace terse::bench::gpu {
+
+TERSE_NUMERICS_BEGIN
+
+/// Sums of eight uniform numbers, near enough to normal ones with deviation 1, and the same on every executor.
+struct Noise {
+  float* to;
+  Draw draw;
+  bool positive = false;
+
+  TERSE_HD void operator()(const Piece&, index_t i) const {
+    const auto words = draw.block(static_cast<std::uint64_t>(i));
+    std::int32_t sum = -262140;
+    for (std::size_t w = 0; w < 4; ++w)
+      sum += static_cast<std::int32_t>((words[w] & 0xFFFF) + (words[w] >> 16));
+    const float x = static_cast<float>(sum) * (1.0F / 53509);
+    to[i] = positive ? magnitude(x) + 0.1F : x;
+  }
+};
+
+/// What a loop over two streams takes.
+struct CopyOver {
+  const float* from;
+  float* to;
+  TERSE_HD void operator()(const Piece&, index_t i) const { to[i] = from[i]; }
+};
+
+/// The host's yardstick.
+struct Stretch {
+  float* x;
+  float factor;
+  TERSE_HD void operator()(const Piece&, index_t i) const { x[i] *= factor; }
+};
+
+/// Updates from a rank's own gradient, which no packet has carried.
+template <class Update, class Gradient>
+struct WithoutPackets {
+  Update update;
+  Gradient gradient;
+  TERSE_HD void enter(const Piece& piece) {
+    terse::enter(update, piece);
+    terse::enter(gradient, piece);
+  }
+  TERSE_HD void operator()(const Piece& piece, index_t i) const { update(piece, i, gradient(piece, i)); }
+};
+
+/// Numbers as they are, for compressors by themselves and for what peers send.
+struct Samples {
+  const float* x;
+  TERSE_HD float operator()(const Piece&, index_t i) const { return x[i]; }
+};
+/// What an optimizer does with a mean, at its simplest.
+struct Descend {
+  float* x;
+  float rate;
+  TERSE_HD void operator()(const Piece&, index_t i, float mean) const { x[i] -= rate * mean; }
+};
+
+TERSE_NUMERICS_END
+
+template <Executor E>
+using Floats = buffer<float, typename E::memory>;
+
+/// What functors read that is the same for a whole step, in the executor's memory.
+template <Executor E>
+class Scalars {
+ public:
+  Scalars(E ex, const Layout& layout, const StepScalars& values) : now_(1), rates_(layout) {
+    upload(view<const StepScalars>(&values, 1), now_.all());
+    rates_.set(ex, layout, 1e-3F, 0);
+  }
+  const StepScalars* now() const { return now_.data(); }
+  const Rate* rates() const { return rates_.table(); }
+
+ private:
+  buffer<StepScalars, typename E::memory> now_;
+  Rates<E> rates_;
+};
+
+/// A rank's state and gradients over one segment: momentum m, gradients g, variance v, d = 1 / (sqrt(v) + epsilon) of
+/// the freeze, parameters x.
+template <Executor E>
+class Rank {
+ public:
+  Layout layout;
+  Floats<E> m, g, v, d, x;
+
+  Rank(E ex, index_t n)
+      : layout(Layout::flat(n)),
+        m(layout.size()),
+        g(layout.size()),
+        v(layout.size()),
+        d(layout.size()),
+        x(layout.size()),
+        // Adam's corrections after ten steps.
+        scalars_(ex, layout, {.step = 10, .gradient_scale = 0.5F, .first = 1.5353F, .second = 100.451F}) {
+    std::uint64_t seed = 1;
+    for (Floats<E>* floats : {&m, &g, &v, &d, &x})
+      for_each(ex, layout.range(),
+               Noise{floats->data(), Draw::shared(seed++, 0, Purpose::user), floats == &v || floats == &d});
+  }
+
+  /// 1-bit Adam's, after the freeze.
+  auto message() const {
+    return Message{LocalMomentum<float>{m.data(), g.data(), scalars_.now(), 0.9F},
+                   ScaledGradient<float>{g.data(), scalars_.now()}};
+  }
+  auto frozen_update() { return FrozenUpdate<float>{m.data(), d.data(), {x.data()}, scalars_.rates(), 10}; }
+  auto adam() {
+    const AdamUpdate<float> update{m.data(),       v.data(), {x.data()}, scalars_.rates(),
+                                   scalars_.now(), 0.9F,     0.999F,     1e-8F};
+    return WithoutPackets<AdamUpdate<float>, ScaledGradient<float>>{update, {g.data(), scalars_.now()}};
+  }
+
+ private:
+  Scalars<E> scalars_;
+};
+
+}  // namespace terse::bench::gpu

@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda_place.cuh"
+#include "one_bit_adam.hpp"
+#include "terse/topology/all_gather.hpp"
+
+namespace train {
+
+template std::unique_ptr<AnyOptimizer> make_one_bit_adam<terse::AllGather>(const Options&, std::uint64_t,
+                                                                           OnCuda&, const terse::Layout&);
+
+}  // namespace train

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "any_transport.hpp"
+#include "places.hpp"
+#include "terse/cuda.cuh"
+
+namespace train {
+
+/// What the units of nvcc are instantiated for. Counted below the copies to and from the GPU, so that seconds of
+/// communication are those of the messages alone.
+using OnCuda =
+    Place<terse::Staged<terse::Metered<AnyTransport>, terse::executor::cuda>, terse::executor::cuda>;
+
+}  // namespace train

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "terse/compressor/packed.hpp"
+#include "terse/executor/atomic.hpp"
+
+namespace terse::detail {
+
+/// What may be wrong with a section that came from a peer.
+enum class SectionFault : std::uint32_t {
+  ends_early = 1,
+  too_many_picks,
+  descending,
+  beyond_end,
+  other_population,
+  not_finite,
+  unlikely,
+  goes_on
+};
+
+/// The same in words, for a wire_error.
+inline const char* text_of(SectionFault fault) {
+  switch (fault) {
+    case SectionFault::ends_early:
+      return "a section that ends early";
+    case SectionFault::too_many_picks:
+      return "more picks than there may be";
+    case SectionFault::descending:
+      return "positions that do not ascend";
+    case SectionFault::beyond_end:
+      return "a position beyond the end";
+    case SectionFault::other_population:
+      return "a bitmap of another number of positions";
+    case SectionFault::not_finite:
+      return "a value that is not finite";
+    case SectionFault::unlikely:
+      return unlikely_scale;
+    case SectionFault::goes_on:
+      return "a section that goes on behind its end";
+  }
+  return "a section that can't be read";
+}
+
+/// What the threads of a check have found, in an executor's memory: the first fault in the order in which the host
+/// looks, so that both say the same.
+struct Findings {
+  static constexpr std::uint64_t nothing = ~std::uint64_t{0};
+  std::uint64_t first = nothing;
+  std::uint32_t population = 0;  // of a bitmap that is being counted
+
+  TERSE_HD bool any() const { return first != nothing; }
+  TERSE_HD SectionFault fault() const { return static_cast<SectionFault>(first & 15); }
+};
+
+/// Notes the faults of one unit. Its stages are the section's shape, the positions of one selection after the other,
+/// and the values.
+struct Report {
+  Findings* findings;
+  index_t unit;
+  int stage = 0;
+
+  Report next() const { return {findings, unit, stage + 1}; }
+  Report last() const { return {findings, unit, 15}; }
+  /// `place` in this stage, below 2^36.
+  TERSE_HD void note(index_t place, SectionFault fault) const {
+    const std::uint64_t order = static_cast<std::uint64_t>(unit) << 44 |
+                                static_cast<std::uint64_t>(stage) << 40 |
+                                static_cast<std::uint64_t>(place) << 4;
+    atomic_lower(&findings->first, order | static_cast<std::uint64_t>(fault));
+  }
+};
+
+}  // namespace terse::detail

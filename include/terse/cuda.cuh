@@ -1,0 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+/// Everything in terse.hpp, and what runs it on a CUDA device. For nvcc; see docs/cuda.md.
+
+#include "terse/executor/cuda.cuh"
+#include "terse/terse.hpp"
+#include "terse/topology/grid_envelope.hpp"
+#include "terse/transport/staged.hpp"

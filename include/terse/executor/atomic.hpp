@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "terse/core/config.hpp"
+
+// What many threads of a kernel may do to the same place at once: operations on integers whose order doesn't show in
+// the result. Elsewhere threads take turns, or there is one.
+
+namespace terse::detail {
+
+TERSE_HD inline void atomic_add(std::uint32_t* place, std::uint32_t amount) {
+#ifdef __CUDA_ARCH__
+  atomicAdd(place, amount);
+#else
+  *place += amount;
+#endif
+}
+
+TERSE_HD inline void atomic_lower(std::uint64_t* place, std::uint64_t value) {
+#ifdef __CUDA_ARCH__
+  atomicMin(reinterpret_cast<unsigned long long*>(place), static_cast<unsigned long long>(value));
+#else
+  if (value < *place) *place = value;
+#endif
+}
+
+/// Bit position % 8 of byte position / 8. On a device `bits` is aligned to 4 bytes.
+TERSE_HD inline void atomic_set_bit(std::byte* bits, std::uint32_t position) {
+#ifdef __CUDA_ARCH__
+  atomicOr(reinterpret_cast<std::uint32_t*>(bits) + position / 32, 1U << position % 32);
+#else
+  bits[position / 8] |= std::byte{1} << position % 8;
+#endif
+}
+
+}  // namespace terse::detail

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cub/device/device_scan.cuh>
+
+#include "terse/executor/device_memory.hpp"
+#include "terse/executor/grid_pack.hpp"
+#include "terse/executor/grid_reduce.hpp"
+#include "terse/executor/grid_select.hpp"
+#include "terse/executor/grid_sparse.hpp"
+
+namespace terse {
+
+namespace detail {
+
+/// What a kernel sees of its block on a device.
+struct CudaBlock {
+  TERSE_HD index_t index() const {
+#ifdef __CUDA_ARCH__
+    return blockIdx.x;
+#else
+    return 0;
+#endif
+  }
+  TERSE_HD int thread() const {
+#ifdef __CUDA_ARCH__
+    return static_cast<int>(threadIdx.x);
+#else
+    return 0;
+#endif
+  }
+  TERSE_HD void sync() const {
+#ifdef __CUDA_ARCH__
+    __syncthreads();
+#endif
+  }
+  TERSE_HD std::uint32_t ballot([[maybe_unused]] bool bit) const {
+#ifdef __CUDA_ARCH__
+    return __ballot_sync(0xFFFFFFFFU, bit);
+#else
+    return 0;
+#endif
+  }
+  TERSE_HD std::uint32_t shuffle(std::uint32_t word, [[maybe_unused]] int from) const {
+#ifdef __CUDA_ARCH__
+    return __shfl_sync(0xFFFFFFFFU, word, from);
+#else
+    return word;
+#endif
+  }
+};
+
+/// The one entry point of all kernels.
+template <class Kernel>
+__global__ void __launch_bounds__(block_threads) run_kernel(const __grid_constant__ Kernel kernel) {
+  __shared__ typename Kernel::Shared shared;
+  CudaBlock block;
+  kernel(block, shared);
+}
+
+}  // namespace detail
+
+namespace executor {
+
+/// Runs functors on the current CUDA device, in order on `stream`. Nothing blocks the host but what says so, and
+/// nothing is allocated. Needs nvcc with -fmad=false and --expt-relaxed-constexpr, which the `terse-cuda` dependency
+/// and package carry: with them the results have the host's bits.
+struct cuda {
+  cudaStream_t stream = nullptr;
+
+  using memory = terse::memory::device;
+  using staging = terse::memory::pinned;
+  static constexpr bool grid = true;
+
+  /// Throws terse::error if the kernel could not be launched.
+  template <class Kernel>
+  void launch(const Kernel& kernel, index_t blocks) const {
+    static_assert(std::is_trivially_copyable_v<Kernel>);
+    static_assert(sizeof(Kernel) <= 32764, "terse: a functor is too large for a kernel's arguments");
+    detail::run_kernel<<<static_cast<unsigned>(blocks), detail::block_threads, 0, stream>>>(kernel);
+    detail::check_cuda(cudaGetLastError(), "launching a kernel");
+  }
+  void move(void* to, const void* from, std::size_t bytes) const {
+    detail::check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream), "cudaMemcpyAsync");
+  }
+  void bring(void* to, const void* from, std::size_t bytes) const {
+    detail::check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream), "cudaMemcpyAsync");
+  }
+  void send(void* to, const void* from, std::size_t bytes) const {
+    detail::check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream), "cudaMemcpyAsync");
+  }
+  /// By CUB.
+  index_t exclusive_sum_bytes(index_t count) const {
+    std::size_t bytes = 0;
+    std::uint64_t* const none = nullptr;
+    detail::check_cuda(cub::DeviceScan::ExclusiveSum(nullptr, bytes, none, none, count, stream),
+                       "cub::DeviceScan");
+    return static_cast<index_t>(bytes);
+  }
+  void exclusive_sum(std::uint64_t* data, index_t count, void* scratch) const {
+    auto bytes = static_cast<std::size_t>(exclusive_sum_bytes(count));
+    detail::check_cuda(cub::DeviceScan::ExclusiveSum(scratch, bytes, data, data, count, stream),
+                       "cub::DeviceScan");
+  }
+  /// Waits for all that was launched; throws terse::error if any of it failed.
+  void synchronize() const { detail::check_cuda(cudaStreamSynchronize(stream), "cudaStreamSynchronize"); }
+};
+
+}  // namespace executor
+}  // namespace terse

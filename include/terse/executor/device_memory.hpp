@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstring>
+#include <new>
+#include <string>
+
+#include "terse/core/error.hpp"
+#include "terse/core/view.hpp"
+
+namespace terse {
+
+namespace detail {
+
+/// Throws terse::error that says which call failed and how.
+inline void check_cuda(cudaError_t result, const char* call) {
+  if (result != cudaSuccess) throw error(std::string(call) + ": " + cudaGetErrorString(result));
+}
+
+}  // namespace detail
+
+namespace memory {
+
+/// The memory of the current CUDA device.
+struct device {
+  static void* allocate(std::size_t bytes) {
+    void* place = nullptr;
+    if (const cudaError_t result = cudaMalloc(&place, bytes); result == cudaErrorMemoryAllocation)
+      throw std::bad_alloc();
+    else
+      detail::check_cuda(result, "cudaMalloc");
+    detail::check_cuda(cudaMemset(place, 0, bytes), "cudaMemset");
+    // Streams that don't wait for the default stream must not see it before it is zero.
+    detail::check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+    return place;
+  }
+  static void release(void* place) noexcept { cudaFree(place); }
+  static void download(void* to, const void* from, std::size_t bytes) {
+    copy(to, from, bytes, cudaMemcpyDeviceToHost);
+  }
+  static void upload(void* to, const void* from, std::size_t bytes) {
+    copy(to, from, bytes, cudaMemcpyHostToDevice);
+  }
+
+ private:
+  static void copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
+    detail::check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+    detail::check_cuda(cudaMemcpy(to, from, bytes, kind), "cudaMemcpy");
+  }
+};
+
+/// Host memory that a device copies from and to without a detour.
+struct pinned {
+  static void* allocate(std::size_t bytes) {
+    void* place = nullptr;
+    detail::check_cuda(cudaMallocHost(&place, bytes), "cudaMallocHost");
+    std::memset(place, 0, bytes);
+    return place;
+  }
+  static void release(void* place) noexcept { cudaFreeHost(place); }
+};
+
+}  // namespace memory
+}  // namespace terse

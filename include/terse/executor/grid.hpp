@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <type_traits>
+
+#include "terse/core/error.hpp"
+#include "terse/executor/bits.hpp"
+#include "terse/executor/tiles.hpp"
+
+// The verbs for executors that run kernels on a grid of thread blocks: `executor::cuda` on a device, and
+// `executor::emulated`, which runs the same kernels on the host, for tests and debuggers. Such an executor E has
+//
+//     E::grid == true, E::memory; E::staging, host memory that copies to and from E::memory are fast with
+//     launch(kernel, blocks)                   runs kernel(block, shared) in `blocks` blocks of block_threads threads,
+//                                              in order behind what was launched before
+//     move(to, from, bytes)                    copies within E::memory, in the same order
+//     bring(to, from, bytes)                   copies to the host, and
+//     send(to, from, bytes)                    from it, in the same order; complete after synchronize()
+//     exclusive_sum(data, count, scratch)      each of `count` 64-bit words becomes the sum of those before it, in the
+//                                              same order; `scratch` has exclusive_sum_bytes(count) bytes
+//     synchronize()                            returns when all that is done
+//
+// A kernel is a trivially copyable struct with `Shared`, what a block's threads share, and a `cooperative` constant:
+// whether its threads wait for each other, by the block's sync(), ballot(bit) and shuffle(word, from), the last two
+// among the 32 threads of a warp, all of which take part.
+//
+// 64 threads are the 64 lanes of a tile, so that every sum has the shape and every packet the layout that the host's
+// verbs give them.
+
+namespace terse {
+namespace detail {
+
+inline constexpr int block_threads = 256;
+inline constexpr int tiles_per_block = block_threads / lanes;
+inline constexpr index_t blocks_for(index_t items, index_t per_block) {
+  return (items + per_block - 1) / per_block;
+}
+
+/// Packets that one verb takes in at most: they travel as a kernel argument.
+inline constexpr int most_packets = 64;
+
+/// The 4 or fewer bytes of an aligned element.
+template <class T>
+TERSE_HD T load_aligned(const std::byte* from) {
+  T value;
+  std::memcpy(&value, __builtin_assume_aligned(from, sizeof(T)), sizeof value);
+  return value;
+}
+template <class T>
+TERSE_HD void store_aligned(std::byte* to, T value) {
+  std::memcpy(__builtin_assume_aligned(to, sizeof(T)), &value, sizeof value);
+}
+
+TERSE_NUMERICS_BEGIN
+
+/// What comes in, as a kernel argument.
+template <class Incoming>
+struct Arriving;
+
+template <>
+struct Arriving<NoPackets> {
+  static constexpr int bits = 0;
+  Arriving() = default;
+  explicit Arriving(NoPackets) {}
+  static Units units() { return {}; }
+  template <class F>
+  TERSE_HD auto call(F& f, const Tile& tile, index_t b, int lane, bool keep) const {
+    return f(tile.piece, tile.piece.offset + b + lane, keep);
+  }
+};
+
+template <class Code>
+struct Arriving<Packets<Code>> {
+  static constexpr int bits = Code::bits;
+  using Element = CodeElement<Code::bits>;
+  typename Packets<Code>::Source sources[most_packets];
+  int count;
+  bool whole;
+  index_t size;
+
+  explicit Arriving(Packets<Code> packets)
+      : count(packets.count), whole(packets.units.whole), size(packets.units.size) {
+    if (count > most_packets)
+      throw usage_error("a kernel takes in up to " + std::to_string(most_packets) + " packets at once, not " +
+                        std::to_string(count) + "; use a topology with fewer neighbours, such as Ring");
+    std::copy_n(packets.sources, count, sources);
+  }
+  Units units() const { return {whole ? 0 : size, false}; }
+
+  /// f of the element `b + lane` elements into the tile's piece, with the sum over the packets.
+  template <class F>
+  TERSE_HD auto call(F& f, const Tile& tile, index_t b, int lane, bool keep) const {
+    return f(tile.piece, tile.piece.offset + b + lane, keep, sum(tile, b, lane));
+  }
+  TERSE_HD float sum(const Tile& tile, index_t b, int lane) const {
+    float sum = 0;
+    for (int k = 0; k < count; ++k) {
+      const auto& source = sources[k];
+      const typename Code::Scale scale =
+          source.scales == nullptr ? typename Code::Scale{} : source.scales[whole ? 0 : tile.unit];
+      const float term = source.weight * Code::value(code(source.codes + tile.coming, b, lane), scale);
+      sum = k == 0 ? term : sum + term;
+    }
+    return sum;
+  }
+
+ private:
+  TERSE_HD static Element code(const std::byte* codes, index_t b, int lane) {
+    if constexpr (Code::bits < 8) {
+      std::uint32_t code = 0;
+      const std::byte* planes = codes + b / 8 * Code::bits + lane / 32 * 4;
+      for (int bit = 0; bit < Code::bits; ++bit)
+        code |= (load_aligned<std::uint32_t>(planes + 8 * bit) >> (lane % 32) & 1U) << bit;
+      return static_cast<Element>(code);
+    } else {
+      return load_aligned<Element>(codes + (b + lane) * static_cast<index_t>(sizeof(Element)));
+    }
+  }
+};
+
+/// The tile that this thread's 64 threads work on, if there is one.
+template <class Block>
+TERSE_HD index_t tile_number(const Block& block) {
+  return block.index() * tiles_per_block + block.thread() / lanes;
+}
+
+/// f(piece, i, keep[, sum]) for every element of a slice.
+template <class Space, class Incoming, class F>
+struct ForEachKernel {
+  static constexpr bool cooperative = false;
+  struct Shared {};
+  Slice slice;
+  Mask<Space> mask;
+  Incoming incoming;
+  F f_;
+
+  template <class Block>
+  TERSE_HD void operator()(Block& block, Shared&) const {
+    const index_t number = tile_number(block);
+    if (number >= slice.tiles) return;
+    const int lane = block.thread() % lanes;
+    const Tile tile = slice.tile(number);
+    F f = f_;
+    enter(f, tile.piece);
+    for (index_t b = tile.begin; b < tile.end; b += lanes)
+      if (b + lane < tile.end)
+        incoming.call(f, tile, b, lane, (mask.word(tile.piece.offset + b) >> lane & 1) != 0);
+  }
+};
+
+template <class T>
+struct FillKernel {
+  static constexpr bool cooperative = false;
+  struct Shared {};
+  T* to;
+  index_t count;
+  T value;
+
+  template <class Block>
+  TERSE_HD void operator()(Block& block, Shared&) const {
+    const index_t i = block.index() * block_threads + block.thread();
+    if (i < count) to[i] = value;
+  }
+};
+
+template <class T>
+struct PutKernel {
+  static constexpr bool cooperative = false;
+  static constexpr index_t room = 256;
+  struct Shared {};
+  T* to;
+  index_t count;
+  T values[room];
+
+  template <class Block>
+  TERSE_HD void operator()(Block& block, Shared&) const {
+    if (block.thread() < count) to[block.thread()] = values[block.thread()];
+  }
+};
+
+TERSE_NUMERICS_END
+
+/// Runs a kernel over the tiles of a slice.
+template <GridExecutor E, class Kernel>
+void launch_tiles(E ex, const Slice& slice, const Kernel& kernel) {
+  if (slice.tiles > 0) ex.launch(kernel, blocks_for(slice.tiles, tiles_per_block));
+}
+
+}  // namespace detail
+
+/// See the host's verbs of the same names for what these do: they give the same bits.
+template <GridExecutor E, class Incoming, class F>
+void for_each(E ex, const Range& range, Mask<typename E::memory> mask, Incoming incoming, F f) {
+  using Arrived = detail::Arriving<Incoming>;
+  const Arrived arriving(incoming);
+  detail::for_each_slice<Arrived::bits, 0>(range, arriving.units(), [&](const detail::Slice& slice, bool) {
+    detail::launch_tiles(ex, slice,
+                         detail::ForEachKernel<typename E::memory, Arrived, F>{slice, mask, arriving, f});
+  });
+}
+
+template <GridExecutor E, class F>
+void for_each(E ex, const Range& range, F f) {
+  for_each(ex, range, Mask<typename E::memory>{}, NoPackets{}, detail::WithoutMask<F>{f});
+}
+
+template <GridExecutor E, class T>
+void copy(E ex, view<const T, typename E::memory> from, view<T, typename E::memory> to) {
+  if (from.size() > 0) ex.move(to.data(), from.data(), static_cast<std::size_t>(from.size()) * sizeof(T));
+}
+
+template <GridExecutor E, class T>
+void fetch(E ex, view<const T, typename E::memory> from, view<T> to) {
+  ex.bring(to.data(), from.data(), static_cast<std::size_t>(from.size()) * sizeof(T));
+  ex.synchronize();
+}
+
+/// Few elements from the host into the executor's memory, as kernel arguments: `from` may change as soon as this
+/// returns, and nothing waits.
+template <GridExecutor E, class T>
+void put(E ex, view<const T> from, view<T, typename E::memory> to) {
+  using Kernel = detail::PutKernel<T>;
+  for (index_t begin = 0; begin < from.size(); begin += Kernel::room) {
+    const index_t count = std::min(Kernel::room, from.size() - begin);
+    Kernel kernel{to.data() + begin, count, {}};
+    std::copy_n(from.data() + begin, count, kernel.values);
+    ex.launch(kernel, 1);
+  }
+}
+
+template <GridExecutor E, class T>
+void fill(E ex, view<T, typename E::memory> to, std::type_identity_t<T> value) {
+  if (to.size() > 0)
+    ex.launch(detail::FillKernel<T>{to.data(), to.size(), value},
+              detail::blocks_for(to.size(), detail::block_threads));
+}
+
+}  // namespace terse

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "terse/executor/concept.hpp"
+
+// How a grid executor cuts a range: into tiles of up to 4096 elements, which are the blocks of the reductions'
+// one shape. Pieces travel as kernel arguments, some at a time, so that a verb needs no memory of its own.
+
+namespace terse::detail {
+
+/// The elements [begin, end) of a piece, all of one unit.
+struct Tile {
+  Piece piece;
+  index_t begin = 0, end = 0;
+  index_t unit = 0;  // counted through the range
+  index_t coming = 0,
+          going = 0;  // where the piece's codes begin in a packet that comes in, and in one that goes out
+};
+
+/// Some pieces of a range, as a kernel argument.
+struct Slice {
+  static constexpr int capacity = 64;
+  struct Entry {
+    Piece piece;
+    index_t first_tile = 0, first_unit = 0;  // counted through the range
+    index_t coming = 0, going = 0;
+  };
+
+  Entry entries[capacity];
+  int count = 0;
+  Units units;
+  index_t first_tile = 0, tiles = 0;  // of this slice
+  index_t first_unit = 0, unit_count = 0;
+
+  TERSE_HD static constexpr index_t tiles_in(index_t elements) {
+    return (elements + reduction_block - 1) / reduction_block;
+  }
+  TERSE_HD index_t unit_size(const Piece& piece) const { return units.size == 0 ? piece.count : units.size; }
+
+  /// The entry that a tile, counted from the slice's first, belongs to.
+  TERSE_HD const Entry& entry_of_tile(index_t tile) const {
+    int low = 0;
+    for (int size = count; size > 1;) {
+      const int half = size / 2;
+      if (entries[low + half].first_tile <= first_tile + tile) low += half;
+      size -= half;
+    }
+    return entries[low];
+  }
+  TERSE_HD const Entry& entry_of_unit(index_t unit) const {
+    int low = 0;
+    for (int size = count; size > 1;) {
+      const int half = size / 2;
+      if (entries[low + half].first_unit <= first_unit + unit) low += half;
+      size -= half;
+    }
+    return entries[low];
+  }
+
+  TERSE_HD Tile tile(index_t number) const {
+    const Entry& entry = entry_of_tile(number);
+    const index_t size = unit_size(entry.piece), per_unit = tiles_in(size);
+    const index_t local = first_tile + number - entry.first_tile, unit = local / per_unit;
+    Tile tile{entry.piece, 0, 0, entry.first_unit + unit, entry.coming, entry.going};
+    const index_t end = unit * size + size < entry.piece.count ? unit * size + size : entry.piece.count;
+    tile.begin = unit * size + local % per_unit * reduction_block;
+    tile.end = tile.begin + reduction_block < end ? tile.begin + reduction_block : end;
+    return tile;
+  }
+
+  /// A unit's tiles and elements, by its number in the slice.
+  struct Unit {
+    index_t first_tile, tiles, elements;
+  };
+  TERSE_HD Unit unit(index_t number) const {
+    const Entry& entry = entry_of_unit(number);
+    const index_t size = unit_size(entry.piece), local = first_unit + number - entry.first_unit;
+    const index_t left = entry.piece.count - local * size, elements = left < size ? left : size;
+    return {entry.first_tile + local * tiles_in(size), tiles_in(elements), elements};
+  }
+};
+
+/// Tiles of a whole range.
+inline index_t tiles_of(const Range& range, Units units) {
+  index_t tiles = 0;
+  for (const Piece& piece : range.pieces()) {
+    const index_t size = units.size == 0 ? piece.count : units.size;
+    if (size == 0) continue;
+    tiles += piece.count / size * Slice::tiles_in(size) + Slice::tiles_in(piece.count % size);
+  }
+  return tiles;
+}
+
+/// use(slice, last) for one slice after the other, `last` with the last. Codes have `Coming` and `Going` bits; 0: there
+/// are none. Empty pieces have no units.
+template <int Coming, int Going, class Use>
+void for_each_slice(const Range& range, Units units, Use use) {
+  const Units apart{units.whole ? 0 : units.size, false};
+  Slice slice;
+  slice.units = apart;
+  index_t tile = 0, unit = 0, coming = 0, going = 0;
+  const auto flush = [&](bool last) {
+    slice.tiles = tile - slice.first_tile;
+    slice.unit_count = unit - slice.first_unit;
+    if (slice.count > 0 || last) use(static_cast<const Slice&>(slice), last);
+    slice.count = 0;
+    slice.first_tile = tile;
+    slice.first_unit = unit;
+  };
+  for (const Piece& piece : range.pieces()) {
+    if (slice.count == Slice::capacity) flush(false);
+    if (piece.count == 0) continue;
+    slice.entries[slice.count++] = {piece, tile, unit, coming, going};
+    const index_t size = apart.size == 0 ? piece.count : apart.size;
+    tile += piece.count / size * Slice::tiles_in(size) + Slice::tiles_in(piece.count % size);
+    unit += apart.in_piece(piece.count);
+    if constexpr (Coming > 0) coming += code_bytes<Coming>(piece.count);
+    if constexpr (Going > 0) going += code_bytes<Going>(piece.count);
+  }
+  flush(true);
+}
+
+}  // namespace terse::detail

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "terse/core/half.hpp"
+#include "terse/core/layout.hpp"
+
+namespace terse {
+
+TERSE_NUMERICS_BEGIN
+
+/// Parameters as update functors see them: fp32 values and, where the model holds 16-bit ones, a rounded copy for it.
+template <Number P = float>
+struct Weights {
+  float* values;
+  P* rounded;
+
+  TERSE_HD float operator[](index_t i) const { return values[i]; }
+  TERSE_HD void set(index_t i, float x) const {
+    values[i] = x;
+    rounded[i] = narrowed<P>(x);
+  }
+};
+
+template <>
+struct Weights<float> {
+  float* values;
+
+  TERSE_HD float operator[](index_t i) const { return values[i]; }
+  TERSE_HD void set(index_t i, float x) const { values[i] = x; }
+};
+
+TERSE_NUMERICS_END
+
+}  // namespace terse

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+#include "terse/codec.hpp"
+#include "terse/compressor/packed.hpp"
+#include "terse/core/packet.hpp"
+#include "terse/core/step_scalars.hpp"
+
+namespace terse {
+
+namespace detail {
+
+/// Flags of packets from this rank when its message was not finite.
+constexpr std::uint16_t flags_of(int rank) { return static_cast<std::uint16_t>(std::min(rank + 1, 0xFFFF)); }
+
+/// The first rank of either.
+TERSE_HD constexpr std::uint16_t merged_flags(std::uint16_t a, std::uint16_t b) {
+  return a == PacketHeader::finite || (b != PacketHeader::finite && b < a) ? b : a;
+}
+
+/// What every packet of a round says. `now`, in the executor's memory, says the same and is what a recorded step reads.
+struct RoundHeader {
+  std::uint64_t step = 0, check = 0;
+  const StepScalars* now = nullptr;
+};
+
+[[noreturn]] inline void throw_non_finite(std::uint16_t flags, int rank, std::uint64_t step) {
+  throw non_finite_error("the gradient of rank " + std::to_string(flags - 1) +
+                             " is not finite (NaN, infinity, or beyond 2^63, where squares overflow)",
+                         flags - 1, rank, static_cast<std::int64_t>(step));
+}
+
+}  // namespace detail
+
+/// Stamps packets and checks those that come, where they lie. Carries from packet to packet which rank's message was
+/// not finite.
+///
+///     open(executor, round, rank)                         a round begins
+///     note(executor, codec)                               whether what the codec encoded was finite
+///     stamp(executor, bytes, place, packet)               writes the header, its flags included
+///     accept(executor, codec, portion, packet, least, most, place, sender)    checks a packet, takes over its flags
+///     arrived(executor, throws)                           all are here; with `throws` flags are an error
+///     gated(f)                                            f as consumer, which does nothing after an error
+///     settle(executor, step)                              throws the error
+///
+/// On the host errors are thrown where they are found. A device only takes note, so that nothing waits for it before
+/// `settle` does, once in a round: whatever a packet says, decoding it is safe, and behind the gate nobody reads it.
+template <Executor E>
+class Envelope {
+  static_assert(
+      std::is_same_v<typename E::memory, memory::host>,
+      "terse: rounds on this executor need terse/topology/grid_envelope.hpp; terse/cuda.cuh brings it");
+
+ public:
+  std::uint16_t flags = PacketHeader::finite;
+
+  void open(E, const detail::RoundHeader& round, int rank) {
+    round_ = round;
+    rank_ = rank;
+    flags = PacketHeader::finite;
+  }
+  template <class Codec>
+  void note(E, Codec& codec) {
+    if (codec.take_bad()) flags = detail::merged_flags(flags, detail::flags_of(rank_));
+  }
+  void stamp(E, std::uint64_t bytes, std::uint64_t place, std::byte* packet) const {
+    PacketHeader header;
+    header.flags = flags;
+    header.step = round_.step;
+    header.length = bytes;
+    header.check = mix_hash(round_.check, place);
+    std::memcpy(packet, &header, sizeof header);
+  }
+  template <class Codec>
+  void accept(E, Codec& codec, const Portion& portion, const std::byte* packet, std::uint64_t least,
+              std::uint64_t most, std::uint64_t place, int sender) {
+    const PacketHeader header =
+        read_header(packet, {least, most, round_.step, mix_hash(round_.check, place)}, sender, rank_);
+    if constexpr (!Codec::lossless) {
+      const index_t section = portion.variable ? static_cast<index_t>(header.length) - portion.section_at
+                                               : portion.dense_at - portion.section_at;
+      if (const char* fault =
+              codec.compressor().fault(portion.compressed, packet + portion.section_at, section))
+        refuse({PacketFault::content}, fault, round_.step, sender, rank_);
+    }
+    flags = detail::merged_flags(flags, header.flags);
+  }
+  void arrived(E, bool throws) const {
+    if (throws && flags != PacketHeader::finite) detail::throw_non_finite(flags, rank_, round_.step);
+  }
+  template <class F>
+  F gated(const F& f) const {
+    return f;
+  }
+  void settle(E, std::uint64_t) const {}
+
+ private:
+  detail::RoundHeader round_;
+  int rank_ = 0;
+};
+
+}  // namespace terse

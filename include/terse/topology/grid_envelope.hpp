@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "terse/compressor/section_fault.hpp"
+#include "terse/executor/grid.hpp"
+#include "terse/topology/envelope.hpp"
+
+namespace terse {
+
+namespace detail {
+
+/// What a device knows of the packets of a round.
+struct Verdict {
+  PacketFault fault;
+  Findings findings;  // of the compressor's own check of the packet at hand
+  std::int32_t sender = 0;
+  std::uint16_t flags = PacketHeader::finite;
+  bool closed = false;      // the mean must not be consumed
+  bool non_finite = false;  // because a gradient was not finite
+};
+
+/// The packet's header as it must be in this step.
+TERSE_HD inline PacketHeader header_now(const StepScalars* now, std::uint64_t bytes, std::uint64_t place) {
+  PacketHeader header;
+  header.step = now->step;
+  header.length = bytes;
+  header.check = mix_hash(now->agreement, place);
+  return header;
+}
+
+struct NoteKernel {
+  static constexpr bool cooperative = false;
+  struct Shared {};
+  Verdict* verdict;
+  std::uint32_t* bad;
+  std::uint16_t own;
+
+  template <class Block>
+  TERSE_HD void operator()(Block& block, Shared&) const {
+    if (block.thread() != 0 || *bad == 0) return;
+    *bad = 0;
+    verdict->flags = merged_flags(verdict->flags, own);
+  }
+};
+
+struct StampKernel {
+  static constexpr bool cooperative = false;
+  struct Shared {};
+  const Verdict* verdict;
+  const StepScalars* now;
+  std::uint64_t bytes, place;
+  std::byte* packet;
+
+  template <class Block>
+  TERSE_HD void operator()(Block& block, Shared&) const {
+    if (block.thread() != 0) return;
+    PacketHeader header = header_now(now, bytes, place);
+    header.flags = verdict->flags;
+    std::memcpy(__builtin_assume_aligned(packet, 8), &header, sizeof header);
+  }
+};
+
+/// The header, by the first thread, the `count` floats that no finite message has beyond `limit`, and what else was
+/// found.
+struct AcceptKernel {
+  static constexpr bool cooperative = true;
+  struct Shared {
+    bool wrong;
+  };
+  Verdict* verdict;
+  const StepScalars* now;
+  std::uint64_t least, most, place;
+  std::int32_t sender;
+  const std::byte* packet;
+  const std::byte* floats;
+  index_t count;
+  float limit;
+
+  template <class Block>
+  TERSE_HD void operator()(Block& block, Shared& shared) const {
+    if (block.thread() == 0) shared.wrong = false;
+    block.sync();
+    bool wrong = false;
+    for (index_t k = block.thread(); k < count; k += block_threads)
+      wrong = wrong || !(magnitude(load_aligned<float>(floats + 4 * k)) <= limit);
+    if (block.ballot(wrong) != 0 && block.thread() % 32 == 0) shared.wrong = true;
+    block.sync();
+    if (block.thread() != 0) return;
+    PacketHeader header;
+    std::memcpy(&header, __builtin_assume_aligned(packet, 8), sizeof header);
+    const PacketHeader right = header_now(now, most, place);
+    PacketFault fault = find_fault(header, {least, most, right.step, right.check});
+    const Findings findings = verdict->findings;
+    verdict->findings = {};
+    if (fault.field == PacketFault::none && (shared.wrong || findings.any()))
+      fault = {PacketFault::content,
+               static_cast<std::uint64_t>(findings.any() ? findings.fault() : SectionFault::unlikely), 0};
+    if (fault.field == PacketFault::none) {
+      verdict->flags = merged_flags(verdict->flags, header.flags);
+    } else if (verdict->fault.field == PacketFault::none) {
+      verdict->fault = fault;
+      verdict->sender = sender;
+    }
+  }
+};
+
+struct ArrivedKernel {
+  static constexpr bool cooperative = false;
+  struct Shared {};
+  Verdict* verdict;
+  bool throws;
+
+  template <class Block>
+  TERSE_HD void operator()(Block& block, Shared&) const {
+    if (block.thread() != 0) return;
+    verdict->non_finite = throws && verdict->flags != PacketHeader::finite;
+    verdict->closed = verdict->non_finite || verdict->fault.field != PacketFault::none;
+  }
+};
+
+/// Does nothing after an error.
+template <class F>
+struct Gated {
+  F f;
+  const Verdict* verdict;
+  bool open = false;
+
+  TERSE_HD void enter(const Piece& piece) {
+    open = !verdict->closed;
+    terse::enter(f, piece);
+  }
+  TERSE_HD void operator()(const Piece& piece, index_t i, bool keep, float sum) const {
+    if (open) f(piece, i, keep, sum);
+  }
+};
+
+}  // namespace detail
+
+template <GridExecutor E>
+class Envelope<E> {
+ public:
+  Envelope() : verdict_(1) {}
+
+  void open(E ex, const detail::RoundHeader& round, int rank) {
+    now_ = round.now;
+    rank_ = rank;
+    fill(ex, verdict_.all(), detail::Verdict{});
+  }
+  template <class Codec>
+  void note(E ex, Codec& codec) {
+    ex.launch(detail::NoteKernel{verdict_.data(), codec.bad(), detail::flags_of(rank_)}, 1);
+  }
+  void stamp(E ex, std::uint64_t bytes, std::uint64_t place, std::byte* packet) {
+    ex.launch(detail::StampKernel{verdict_.data(), now_, bytes, place, packet}, 1);
+  }
+  template <class Codec>
+  void accept(E ex, Codec& codec, const Portion& portion, const std::byte* packet, std::uint64_t least,
+              std::uint64_t most, std::uint64_t place, int sender) {
+    index_t floats = 0;
+    if constexpr (!Codec::lossless) {
+      if constexpr (requires { codec.compressor().scale_floats(portion.compressed); })
+        floats = codec.compressor().scale_floats(portion.compressed);
+      else
+        codec.check(portion, packet, &verdict_.data()->findings);
+    }
+    ex.launch(detail::AcceptKernel{verdict_.data(), now_, least, most, place, sender, packet,
+                                   packet + portion.section_at, floats, detail::largest_scale},
+              1);
+  }
+  void arrived(E ex, bool throws) { ex.launch(detail::ArrivedKernel{verdict_.data(), throws}, 1); }
+  template <class F>
+  detail::Gated<F> gated(const F& f) const {
+    return {f, verdict_.data()};
+  }
+  void settle(E ex, std::uint64_t step) {
+    detail::Verdict verdict;
+    fetch(ex, in<E, detail::Verdict>(verdict_.all()), view<detail::Verdict>(&verdict, 1));
+    refuse(verdict.fault, detail::text_of(static_cast<detail::SectionFault>(verdict.fault.found)), step,
+           verdict.sender, rank_);
+    if (verdict.non_finite) detail::throw_non_finite(verdict.flags, rank_, step);
+  }
+
+ private:
+  buffer<detail::Verdict, typename E::memory> verdict_;
+  const StepScalars* now_ = nullptr;
+  int rank_ = 0;
+};
+
+}  // namespace terse

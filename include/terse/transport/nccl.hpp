@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "terse/transport/nccl_channel.hpp"
+#include "terse/transport/rendezvous.hpp"
+
+namespace terse {
+
+/// Ranks with a GPU each, over NCCL. Buffers are in device memory and everything happens in the order of one stream:
+/// what was enqueued there before an exchange is what is sent, and what is enqueued after it sees what has come.
+///
+/// The host does not wait for messages. `exchange` returns once they are enqueued, which at the first message between
+/// two ranks takes until both are there; `Ticket::wait()` only looks for errors. Waiting, with a deadline, is
+/// `synchronize()`. A plain cudaStreamSynchronize has no deadline and never returns if a peer is gone.
+///
+/// Messages are sent with the receiver's room, since NCCL wants both sides to name one length: for a `Receive` with
+/// `up_to` all `room` bytes arrive, so a `Send`'s buffer must hold that many.
+///
+/// Errors: a peer that is gone or late is a peer_error, whose culprit is -1 unless there are two ranks, because NCCL
+/// doesn't say. All communicators of this rank that come from the same `create` are then aborted, and every later call
+/// throws. What was enqueued behind an aborted batch still runs, on buffers that were not filled: parameters that it
+/// updates are lost. What NCCL says of wrong arguments is a usage_error; what CUDA says, an error.
+///
+/// `exchange`, `all_reduce` and `synchronize` allocate nothing, though NCCL does so when it connects two ranks. Uses the
+/// CUDA device that was current when it was made; keep it current in every thread that uses the transport.
+class Nccl {
+  using Channel = detail::NcclChannel;
+
+ public:
+  using memory = terse::memory::device;
+
+  /// The buffers of its batch must stay in place until the stream has passed it; the lists need not. Never blocks.
+  class Ticket {
+   public:
+    Ticket(Ticket&&) = default;
+    Ticket& operator=(Ticket&&) = default;
+
+    /// True: the stream's order is all there is to wait for. Throws as `exchange` does if NCCL has met an error.
+    bool ready() {
+      Channel::Lock lock = channel_->open();
+      channel_->done(lock, channel_->comm);
+      return true;
+    }
+    void wait() { ready(); }
+    void wait(std::chrono::milliseconds) { ready(); }
+
+   private:
+    friend class Nccl;
+    explicit Ticket(Channel* channel) : channel_(channel) {}
+    Channel* channel_;
+  };
+
+  /// A channel of its own beside `communicator`, which remains the caller's: it is neither used for messages nor
+  /// destroyed nor aborted. Collective; no operation of `communicator` may be under way. If that one blocks, no
+  /// deadline holds for this call.
+  explicit Nccl(ncclComm_t communicator, cudaStream_t stream,
+                std::chrono::milliseconds deadline = std::chrono::seconds(60))
+      : channel_(new_channel(nullptr, stream, deadline)) {
+    check(ncclCommUserRank(communicator, &channel_->rank), "ncclCommUserRank");
+    check(ncclCommCount(communicator, &channel_->size), "ncclCommCount");
+    split_from(communicator, 0, channel_->rank, /*abortable=*/false);
+  }
+
+  /// Among the ranks of `boot`, a transport of host memory, which is used here only. Collective. No wait lasts longer
+  /// than `deadline`, here or later. Throws peer_error on all ranks if one of them has no GPU to use.
+  template <Transport Boot>
+  requires std::same_as<typename Boot::memory, terse::memory::host>
+  static Nccl create(Boot& boot, cudaStream_t stream,
+                     std::chrono::milliseconds deadline = std::chrono::seconds(60)) {
+    struct Card {
+      ncclUniqueId id;
+      char fault[120];
+    };
+    Card mine{};
+    const std::string fault = find_fault(boot.rank() == 0 ? &mine.id : nullptr);
+    fault.copy(mine.fault, sizeof mine.fault - 1);
+    Assembly<Card, Boot> assembly(boot);
+    const std::span<const Card> cards = assembly(boot, mine, Phase::setup);
+    for (std::size_t peer = 0; peer < cards.size(); ++peer)
+      if (cards[peer].fault[0] != '\0')
+        throw peer_error("rank " + std::to_string(peer) + " can't use NCCL: " + cards[peer].fault,
+                         static_cast<int>(peer), boot.rank());
+    return Nccl(cards[0].id, boot.rank(), boot.size(), stream, deadline, Channel::Clock::now() + deadline);
+  }
+
+  /// Among ranks that share nothing but a file, see Rendezvous. Collective. `deadline` holds for the file and the
+  /// set-up together, and for each wait later.
+  static Nccl rendezvous(const Rendezvous& place, cudaStream_t stream,
+                         std::chrono::milliseconds deadline = std::chrono::seconds(60)) {
+    const Channel::Clock::time_point until = Channel::Clock::now() + deadline;
+    ncclUniqueId id{};
+    place.check();
+    if (const std::string fault = find_fault(place.rank == 0 ? &id : nullptr); !fault.empty())
+      throw error("can't use NCCL: " + fault, place.rank);
+    const auto bytes = std::as_writable_bytes(std::span(id.internal));
+    if (place.rank != 0) {
+      place.fetch(bytes, deadline);
+      return Nccl(id, place.rank, place.size, stream, deadline, until);
+    }
+    place.publish(bytes);
+    // Whether the ranks have met or rank 0 has given up: nobody shall read the file any more.
+    struct Withdrawal {
+      const Rendezvous& place;
+      ~Withdrawal() { place.withdraw(); }
+    } const withdrawal{place};
+    return Nccl(id, place.rank, place.size, stream, deadline, until);
+  }
+
+  /// Closing is collective among the ranks of a machine: all destroy their channels in the same order. Waits for the
+  /// others, up to the deadline.
+  ~Nccl() = default;
+  Nccl(Nccl&&) = default;
+  Nccl& operator=(Nccl&&) = default;
+
+  int rank() const { return channel_->rank; }
+  int size() const { return channel_->size; }
+  cudaStream_t stream() const { return channel_->stream; }
+
+  /// Waits only until the batch is enqueued.
+  [[nodiscard]] Ticket exchange(std::span<const Send> sends, std::span<const Receive> receives, Phase phase) {
+    for (const Send& send : sends) require_peer(send.peer);
+    for (const Receive& receive : receives) require_peer(receive.peer);
+    Channel& channel = *channel_;
+    channel.phase = phase;
+    {
+      Channel::Lock lock = channel.open();
+      ncclResult_t result = ncclGroupStart();
+      // Both sides leave out what has no bytes.
+      for (const Receive& receive : receives)
+        if (receive.bytes > 0 && result == ncclSuccess)
+          result = ncclRecv(receive.data, static_cast<std::size_t>(receive.bytes), ncclInt8, receive.peer,
+                            channel.comm, channel.stream);
+      for (const Send& send : sends)
+        if (const index_t bytes = std::max(send.bytes, send.room); bytes > 0 && result == ncclSuccess)
+          result = ncclSend(send.data, static_cast<std::size_t>(bytes), ncclInt8, send.peer, channel.comm,
+                            channel.stream);
+      const ncclResult_t end = ncclGroupEnd();
+      channel.check(lock, result);
+      channel.check(lock, end);
+    }
+    enqueued();
+    return Ticket(&channel);
+  }
+
+  /// Sums `count` floats over all ranks, in place, in an order that NCCL chooses by the machine's links, the size and
+  /// its version: NOT the same bits from run to run, nor those of other transports. On the stream, like `exchange`.
+  [[nodiscard]] Ticket all_reduce(float* data, index_t count, Phase phase = Phase::reduce) {
+    Channel& channel = *channel_;
+    channel.phase = phase;
+    {
+      Channel::Lock lock = channel.open();
+      channel.check(lock, ncclAllReduce(data, data, static_cast<std::size_t>(count), ncclFloat32, ncclSum,
+                                        channel.comm, channel.stream));
+    }
+    enqueued();
+    return Ticket(&channel);
+  }
+
+  /// Host bytes of every rank to every rank, in rank order: `all` is size() blocks of `mine`'s size. Collective. Blocks
+  /// until all that was on the stream before is done, too. The first one, and larger ones later, allocate.
+  void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, Phase phase = Phase::setup) {
+    channel_->all_gather(mine, all, phase);
+  }
+
+  /// Waits for everything on the stream; all that has come is then in its place. Throws peer_error and aborts when
+  /// `deadline` is over, or at once if NCCL meets an error; error if the work on the stream failed.
+  void synchronize(std::chrono::milliseconds deadline) { channel_->synchronize(deadline); }
+  void synchronize() { synchronize(channel_->deadline); }
+
+  /// On the same stream. Waits for the stream first, as NCCL demands. `color` is 0 or more.
+  Nccl split(int color, int key) {
+    if (color < 0)
+      throw usage_error("NCCL's colors are 0 or more, and this is " + std::to_string(color), rank());
+    channel_->phase = Phase::setup;
+    synchronize();
+    Nccl part(new_channel(channel_->family, channel_->stream, channel_->deadline));
+    part.channel_->rank = rank();  // until it has its own, for error texts
+    part.channel_->size = size();
+    part.split_from(channel_->comm, color, key, /*abortable=*/true);
+    return part;
+  }
+
+ private:
+  explicit Nccl(std::unique_ptr<Channel> channel) : channel_(std::move(channel)) {}
+  Nccl(const ncclUniqueId& id, int rank, int size, cudaStream_t stream, std::chrono::milliseconds deadline,
+       Channel::Clock::time_point until)
+      : channel_(new_channel(nullptr, stream, deadline)) {
+    Channel& channel = *channel_;
+    channel.rank = rank;
+    channel.size = size;
+    ncclConfig_t config = Channel::config();
+    {
+      Channel::Lock lock = channel.open();
+      channel.check(lock, ncclCommInitRankConfig(&channel.comm, size, id, rank, &config));
+    }
+    channel.settle(channel.comm, until);
+  }
+
+  static std::unique_ptr<Channel> new_channel(std::shared_ptr<detail::NcclFamily> family, cudaStream_t stream,
+                                              std::chrono::milliseconds deadline) {
+    if (!family) family = std::make_shared<detail::NcclFamily>();
+    return std::make_unique<Channel>(std::move(family), stream, deadline);
+  }
+
+  void split_from(ncclComm_t parent, int color, int key, bool abortable) {
+    Channel& channel = *channel_;
+    ncclConfig_t config = Channel::config();
+    const Channel::Clock::time_point until = Channel::Clock::now() + channel.deadline;
+    {
+      Channel::Lock lock = channel.open();
+      channel.check(lock, ncclCommSplit(parent, color, key, &channel.comm, &config));
+    }
+    try {
+      channel.settle(parent, until);
+    } catch (...) {
+      // NCCL is still going to write the handle, and without an abort of the parent nobody can call that off.
+      if (!abortable) (void)channel_.release();
+      throw;
+    }
+    channel.settle(channel.comm, until);
+    check(ncclCommUserRank(channel.comm, &channel.rank), "ncclCommUserRank");
+    check(ncclCommCount(channel.comm, &channel.size), "ncclCommCount");
+  }
+
+  void enqueued() { channel_->settle(channel_->comm, Channel::Clock::now() + channel_->deadline); }
+
+  void require_peer(int peer) const {
+    if (peer < 0 || peer >= size() || peer == rank())
+      throw usage_error(
+          "no message can go between rank " + std::to_string(rank()) + " and rank " + std::to_string(peer),
+          rank());
+  }
+
+  static void check(ncclResult_t result, const char* call) {
+    if (result != ncclSuccess) throw usage_error(std::string(call) + ": " + ncclGetErrorString(result));
+  }
+
+  /// Why this rank can't take part; empty if nothing is known. Rank 0 also makes the id.
+  static std::string find_fault(ncclUniqueId* id) {
+    int device = 0;
+    if (const cudaError_t result = cudaGetDevice(&device); result != cudaSuccess)
+      return cudaGetErrorString(result);
+    if (id != nullptr)
+      if (const ncclResult_t result = ncclGetUniqueId(id); result != ncclSuccess)
+        return ncclGetErrorString(result);
+    return {};
+  }
+
+  std::unique_ptr<Channel> channel_;
+};
+
+}  // namespace terse

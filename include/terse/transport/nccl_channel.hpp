@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "terse/core/error.hpp"
+#include "terse/executor/device_memory.hpp"
+#include "terse/transport/concept.hpp"
+
+#if NCCL_VERSION_CODE < NCCL_VERSION(2, 18, 1)
+#error "terse needs NCCL 2.18.1 or later, the first with ncclCommSplit and communicators that don't block"
+#endif
+
+namespace terse::detail {
+
+class NcclChannel;
+
+/// All communicators of one rank that come from the same root. They are aborted together, in one group: a kernel that
+/// waits for a dead peer holds up the stream and every cudaFree of the device, those of another abort, too.
+struct NcclFamily {
+  std::mutex mutex;                    // held for each call to NCCL, and never while waiting
+  std::vector<NcclChannel*> channels;  // parents before what was split from them
+  std::string reason;                  // why all were aborted; empty while none were
+  int culprit = -1;
+};
+
+/// One communicator: its life, its errors, and waiting for it. NCCL calls on communicators that don't block return
+/// early; until ncclCommGetAsyncError says that they are through, nothing else may be called.
+class NcclChannel {
+ public:
+  using Clock = std::chrono::steady_clock;
+  using Lock = std::unique_lock<std::mutex>;
+
+  NcclChannel(std::shared_ptr<NcclFamily> family_, cudaStream_t stream_, std::chrono::milliseconds deadline_)
+      : family(std::move(family_)), stream(stream_), deadline(deadline_) {
+    const std::lock_guard lock(family->mutex);
+    family->channels.push_back(this);
+  }
+  NcclChannel(const NcclChannel&) = delete;
+  NcclChannel& operator=(const NcclChannel&) = delete;
+  ~NcclChannel() {
+    {
+      Lock lock(family->mutex);
+      if (comm != nullptr) close(lock);
+      std::erase(family->channels, this);
+    }
+    cudaFree(device_);
+    cudaFreeHost(host_);
+  }
+
+  static ncclConfig_t config() {
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    config.splitShare = 0;  // shared resources would be aborted together, but not on all ranks alike
+    return config;
+  }
+
+  /// To be held around calls to NCCL. Throws if the communicators were aborted.
+  Lock open() {
+    Lock lock(family->mutex);
+    if (!family->reason.empty())
+      throw peer_error("the NCCL communicators of this rank were aborted: " + family->reason, family->culprit,
+                       rank);
+    return lock;
+  }
+
+  /// What a call returned at once.
+  void check(Lock& lock, ncclResult_t result) {
+    if (result != ncclSuccess && result != ncclInProgress) fail(lock, result);
+  }
+
+  /// Whether `handle` (this communicator, or the parent it is being split from) is done with its last call.
+  bool done(Lock& lock, ncclComm_t handle) {
+    ncclResult_t state = ncclSuccess;
+    const ncclResult_t result = ncclCommGetAsyncError(handle, &state);
+    check(lock, result);
+    check(lock, state);
+    return state == ncclSuccess;
+  }
+
+  /// Waits until `handle` is done with its last call; aborts all and throws peer_error at `until`.
+  void settle(ncclComm_t handle, Clock::time_point until) {
+    for (;;) {
+      {
+        Lock lock = open();
+        if (done(lock, handle)) return;
+        if (Clock::now() > until) late(lock);
+      }
+      std::this_thread::yield();
+    }
+  }
+
+  /// Waits for all work on the stream, NCCL's or not.
+  void synchronize(std::chrono::milliseconds patience) {
+    const Clock::time_point until = Clock::now() + patience;
+    for (;;) {
+      {
+        Lock lock = open();
+        const bool quiet = done(lock, comm);
+        const cudaError_t state = cudaStreamQuery(stream);
+        if (state == cudaSuccess && quiet) return;
+        if (state == cudaErrorNotReady) {
+          (void)cudaGetLastError();  // else the next launch would be blamed for it
+        } else if (state != cudaSuccess) {
+          abort(lock, std::string("the work on the stream failed: ") + cudaGetErrorString(state), rank);
+          throw error(family->reason, rank);
+        }
+        if (Clock::now() > until) late(lock);
+      }
+      std::this_thread::yield();
+    }
+  }
+
+  /// Every rank's block of host bytes to every rank, in rank order.
+  void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, Phase why) {
+    const std::size_t bytes = mine.size();
+    if (all.size() != bytes * static_cast<std::size_t>(size))
+      throw usage_error("all_gather of " + std::to_string(bytes) + " bytes from each of " +
+                            std::to_string(size) + " ranks into " + std::to_string(all.size()),
+                        rank);
+    if (bytes == 0) return;
+    phase = why;
+    reserve(all.size());
+    std::byte* const own = device_ + static_cast<std::size_t>(rank) * bytes;
+    std::copy(mine.begin(), mine.end(), host_);
+    check_cuda(cudaMemcpyAsync(own, host_, bytes, cudaMemcpyHostToDevice, stream), "cudaMemcpyAsync");
+    {
+      Lock lock = open();
+      check(lock, ncclAllGather(own, device_, bytes, ncclInt8, comm, stream));
+    }
+    settle(comm, Clock::now() + deadline);
+    check_cuda(cudaMemcpyAsync(host_, device_, all.size(), cudaMemcpyDeviceToHost, stream),
+               "cudaMemcpyAsync");
+    synchronize(deadline);
+    std::copy_n(host_, all.size(), all.begin());
+  }
+
+  /// NCCL doesn't say which peer it waits for. Of two ranks it is the other one.
+  int suspect() const { return size == 2 ? 1 - rank : -1; }
+
+  std::shared_ptr<NcclFamily> family;
+  cudaStream_t stream;
+  std::chrono::milliseconds deadline;
+  ncclComm_t comm = nullptr;   // NCCL itself writes it at the end of a split
+  Phase phase = Phase::setup;  // of the last call, for error texts
+  int rank = -1, size = 0;
+
+ private:
+  void abort(Lock&, std::string reason, int culprit) noexcept {
+    family->reason = std::move(reason);
+    family->culprit = culprit;
+    ncclGroupStart();
+    for (NcclChannel* channel : family->channels)
+      if (channel->comm != nullptr) ncclCommAbort(std::exchange(channel->comm, nullptr));
+    ncclGroupEnd();
+  }
+
+  [[noreturn]] void fail(Lock& lock, ncclResult_t result) {
+    std::string text = std::string("NCCL, in phase '") + name(phase) + "': " + ncclGetErrorString(result);
+    if (const char* last = ncclGetLastError(comm); last != nullptr && *last != '\0')
+      text += std::string(" (") + last + ")";
+    if (result == ncclInvalidUsage) text += "; each rank needs a GPU of its own, chosen with cudaSetDevice";
+    const bool own = result == ncclInvalidUsage || result == ncclInvalidArgument;
+    const bool cuda = result == ncclUnhandledCudaError;
+    abort(lock, text, own || cuda ? rank : suspect());
+    if (own) throw usage_error(text, rank);
+    if (cuda) throw error(text, rank);
+    throw peer_error(text, family->culprit, rank);
+  }
+
+  [[noreturn]] void late(Lock& lock) {
+    const std::string whom = suspect() < 0 ? "one or more of " + std::to_string(size) + " ranks"
+                                           : "rank " + std::to_string(suspect());
+    const std::string text = "gave up waiting for " + whom + " in phase '" + name(phase) + "'";
+    abort(lock, text, suspect());
+    throw peer_error(text, suspect(), rank);
+  }
+
+  /// Finalizing takes all ranks of the machine; whoever waits in vain aborts.
+  void close(Lock& lock) noexcept {
+    const Clock::time_point until = Clock::now() + deadline;
+    ncclResult_t state = ncclCommFinalize(comm);
+    while (state == ncclInProgress && comm != nullptr && Clock::now() <= until) {
+      lock.unlock();
+      std::this_thread::yield();
+      lock.lock();
+      if (comm == nullptr) return;  // another channel has aborted all
+      if (ncclCommGetAsyncError(comm, &state) != ncclSuccess) break;
+    }
+    if (state == ncclSuccess)
+      ncclCommDestroy(std::exchange(comm, nullptr));
+    else
+      abort(lock, std::string("a channel could not be closed, last in phase '") + name(phase) + "'",
+            suspect());
+  }
+
+  /// Room for all_gather, on the device and in page-locked memory. Grows while the stream is idle: allocating waits
+  /// for the device.
+  void reserve(std::size_t bytes) {
+    if (bytes <= capacity_) return;
+    synchronize(deadline);
+    const std::size_t wanted = std::max<std::size_t>(bytes, 1024);
+    capacity_ = 0;
+    cudaFree(std::exchange(device_, nullptr));
+    cudaFreeHost(std::exchange(host_, nullptr));
+    void *on_device = nullptr, *on_host = nullptr;
+    check_cuda(cudaMalloc(&on_device, wanted), "cudaMalloc");
+    device_ = static_cast<std::byte*>(on_device);
+    check_cuda(cudaMallocHost(&on_host, wanted), "cudaMallocHost");
+    host_ = static_cast<std::byte*>(on_host);
+    capacity_ = wanted;
+  }
+
+  std::byte *device_ = nullptr, *host_ = nullptr;
+  std::size_t capacity_ = 0;
+};
+
+}  // namespace terse::detail

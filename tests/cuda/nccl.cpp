@@ -1,0 +1,436 @@
+// SPDX-License-Identifier: Apache-2.0
+#define DOCTEST_CONFIG_IMPLEMENT
+#include "terse/transport/nccl.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "terse/core/draw.hpp"
+#include "terse/transport/metered.hpp"
+#include "terse/transport/thread.hpp"
+#ifdef TERSE_STAND_IN
+#include "stand_in.hpp"
+#endif
+
+// The NCCL transport, with a thread for each GPU of this machine, 4 at most: built once with CUDA and NCCL (skipped,
+// but for the words it has for that, where there is no GPU) and once with their stand-in.
+
+namespace {
+
+using namespace std::chrono_literals;
+using terse::index_t;
+using terse::Nccl;
+using terse::Phase;
+using terse::Receive;
+using terse::Send;
+using terse::Threads;
+using Bytes = std::vector<std::byte>;
+
+constexpr std::chrono::milliseconds patience = 30s, short_patience = 400ms;
+
+int gpus() {
+  int count = 0;
+  return cudaGetDeviceCount(&count) == cudaSuccess ? std::min(count, 4) : 0;
+}
+
+void cuda(cudaError_t result) { terse::detail::check_cuda(result, "in the test"); }
+
+struct Stream {
+  cudaStream_t handle = nullptr;
+  Stream() { cuda(cudaStreamCreateWithFlags(&handle, cudaStreamNonBlocking)); }
+  ~Stream() { cudaStreamDestroy(handle); }
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+};
+
+/// Runs body(boot, stream) as a thread for each GPU.
+template <class Body>
+void on_gpus(Body body) {
+  terse::ThreadGroup(gpus(), patience).run([&](Threads& boot) {
+    cuda(cudaSetDevice(boot.rank()));
+    const Stream stream;
+    body(boot, stream.handle);
+  });
+}
+/// Work behind a batch that was aborted still runs, and still uses its buffers.
+void drain(cudaStream_t stream) {
+  while (cudaStreamQuery(stream) == cudaErrorNotReady) std::this_thread::yield();
+}
+/// Runs body(transport) as a thread for each GPU.
+template <class Body>
+void on_transport(Body body) {
+  on_gpus([&](Threads& boot, cudaStream_t stream) {
+    Nccl transport = Nccl::create(boot, stream, patience);
+    body(transport);
+    transport.synchronize();
+  });
+}
+
+/// The bytes of the message that `from` sends to `to` in `round`: none, few, or many.
+Bytes message(int from, int to, int round) {
+  const terse::Draw draw =
+      terse::Draw::local(static_cast<std::uint64_t>(round), from * 64 + to, 0, terse::Purpose::user);
+  constexpr std::array<std::uint64_t, 4> largest{1, 100, 5000, 300000};
+  Bytes bytes(draw.below(largest[draw.below(4, 0)], 1));
+  for (std::size_t b = 0; b < bytes.size(); ++b)
+    bytes[b] = static_cast<std::byte>((draw.bits(2) >> (b % 32)) + b / 32);
+  return bytes;
+}
+
+/// One batch among all ranks, whose copies to and from the device are on the stream, too.
+struct Everybody {
+  std::vector<Bytes> out, in, expected;
+  std::vector<terse::buffer<std::byte, terse::memory::device>> device;
+  std::vector<Send> sends;
+  std::vector<Receive> receives;
+  cudaStream_t stream;
+
+  Everybody(const Nccl& transport, int round) : stream(transport.stream()) {
+    const auto peers = static_cast<std::size_t>(transport.size());
+    out.resize(peers), in.resize(peers), expected.resize(peers);
+    for (int peer = 0; peer < transport.size(); ++peer) {
+      if (peer == transport.rank()) continue;
+      const auto p = static_cast<std::size_t>(peer);
+      out[p] = message(transport.rank(), peer, round);
+      expected[p] = message(peer, transport.rank(), round);
+      in[p].assign(expected[p].size(), std::byte{0xEE});
+      device.emplace_back(static_cast<index_t>(out[p].size()));
+      sends.push_back({peer, device.back().data(), device.back().size()});
+      device.emplace_back(static_cast<index_t>(in[p].size()));
+      receives.push_back({peer, device.back().data(), device.back().size()});
+    }
+  }
+  void start(Nccl& transport) {
+    for (const Send& send : sends)
+      cuda(cudaMemcpyAsync(const_cast<std::byte*>(send.data), out[static_cast<std::size_t>(send.peer)].data(),
+                           static_cast<std::size_t>(send.bytes), cudaMemcpyHostToDevice, stream));
+    auto ticket = transport.exchange(sends, receives, Phase::reduce);
+    CHECK(ticket.ready());
+    ticket.wait();
+    ticket.wait(1ms);
+    for (const Receive& receive : receives)
+      cuda(cudaMemcpyAsync(in[static_cast<std::size_t>(receive.peer)].data(), receive.data,
+                           static_cast<std::size_t>(receive.bytes), cudaMemcpyDeviceToHost, stream));
+  }
+  bool arrived() const { return in == expected; }
+};
+
+struct Folder {
+  std::string path = (std::filesystem::temp_directory_path() / "terse-nccl-XXXXXX").string();
+  Folder() { REQUIRE(::mkdtemp(path.data()) != nullptr); }
+  ~Folder() { std::filesystem::remove_all(path); }
+};
+
+/// What `act` throws as an E; another exception fails the test.
+template <class E>
+std::string thrown(const std::function<void()>& act) {
+  try {
+    act();
+  } catch (const E& failure) {
+    return failure.what();
+  }
+  return "nothing was thrown";
+}
+
+}  // namespace
+
+static_assert(terse::Transport<Nccl>);
+static_assert(terse::Ticket<Nccl::Ticket>);
+static_assert(terse::Transport<terse::Metered<Nccl>>);
+static_assert(!std::copyable<Nccl>);
+
+TEST_CASE("every message arrives whole and in the stream's order, without waiting in between") {
+  on_transport([](Nccl& end) {
+    std::vector<Everybody> batches;
+    for (int round = 0; round < 30; ++round) batches.emplace_back(end, round);
+    for (Everybody& batch : batches) batch.start(end);
+    end.synchronize();
+    for (const Everybody& batch : batches) CHECK(batch.arrived());
+  });
+}
+
+TEST_CASE("a message that may be shorter than the room brings the whole room") {
+  on_transport([](Nccl& end) {
+    if (end.size() < 2 || end.rank() > 1) return;
+    terse::buffer<std::byte, terse::memory::device> place(100);
+    const Bytes out(100, std::byte{7});
+    Bytes in(100);
+    if (end.rank() == 0) {
+      terse::memory::device::upload(place.data(), out.data(), 100);
+      const Send send{1, place.data(), 10, 100};
+      end.exchange({&send, 1}, {}, Phase::reduce).wait();
+      end.synchronize();
+    } else {
+      const Receive receive{0, place.data(), 100, true};
+      end.exchange({}, {&receive, 1}, Phase::reduce).wait();
+      end.synchronize();
+      terse::memory::device::download(in.data(), place.data(), 100);
+      CHECK(in == out);
+    }
+  });
+}
+
+TEST_CASE("split makes channels of equal color, ranked by key, that don't hear each other") {
+  on_transport([](Nccl& end) {
+    const int rank = end.rank(), size = end.size();
+    Nccl channel = end.split(rank % 2, -rank);
+    const int members = (size + 1 - rank % 2) / 2;
+    CHECK(channel.size() == members);
+    CHECK(channel.rank() == members - 1 - rank / 2);
+    CHECK(channel.stream() == end.stream());
+    terse::Assembly<int, Nccl> assembly(channel);
+    int place = 0;
+    for (const int member : assembly(channel, rank, Phase::setup))
+      CHECK(member == rank % 2 + 2 * (members - 1 - place++));
+    CHECK(place == members);
+
+    Everybody in_end(end, 1), in_channel(channel, 2);
+    in_end.start(end);
+    in_channel.start(channel);
+    channel.synchronize();
+    CHECK(in_end.arrived());
+    CHECK(in_channel.arrived());
+    Nccl moved(std::move(channel));
+    CHECK(moved.size() == members);
+    CHECK(thrown<terse::usage_error>([&] { moved.split(-1, 0); }).find("NCCL's colors are 0 or more") !=
+          std::string::npos);
+  });
+}
+
+TEST_CASE("host values are gathered in rank order, small ones and large ones, and counted") {
+  on_transport([](Nccl& end) {
+    terse::Assembly<double, Nccl> assembly(end);
+    for (int round = 0; round < 3; ++round) {
+      int rank = 0;
+      for (const double value : assembly(end, end.rank() + 0.5 * round, Phase::agree))
+        CHECK(value == rank++ + 0.5 * round);
+      CHECK(rank == end.size());
+    }
+    const Bytes mine(20000, static_cast<std::byte>(end.rank() + 1));
+    Bytes all(mine.size() * static_cast<std::size_t>(end.size()));
+    end.all_gather(mine, all);
+    bool right = true;
+    for (std::size_t b = 0; b < all.size(); ++b)
+      right = right && all[b] == static_cast<std::byte>(b / mine.size() + 1);
+    CHECK(right);
+    CHECK_THROWS_AS(end.all_gather(mine, std::span(all).subspan(1)), const terse::usage_error&);
+    terse::barrier(end);
+
+    terse::Metered<Nccl> counted(end.split(0, end.rank()));
+    terse::barrier(counted);
+    CHECK(counted.traffic()[Phase::barrier].bytes_sent == static_cast<std::uint64_t>(end.size() - 1));
+  });
+}
+
+TEST_CASE("all_reduce adds up, in place") {
+  on_transport([](Nccl& end) {
+    std::vector<float> values(1000);
+    std::iota(values.begin(), values.end(), static_cast<float>(end.rank()));
+    terse::buffer<float, terse::memory::device> place(1000);
+    terse::memory::device::upload(place.data(), values.data(), values.size() * sizeof(float));
+    end.all_reduce(place.data(), place.size()).wait();
+    end.synchronize();
+    terse::memory::device::download(values.data(), place.data(), values.size() * sizeof(float));
+    bool right = true;
+    for (int i = 0; i < 1000; ++i) {
+      const float sum = static_cast<float>(end.size() * i + end.size() * (end.size() - 1) / 2);
+      right = right && values[static_cast<std::size_t>(i)] == sum;
+    }
+    CHECK(right);
+  });
+}
+
+TEST_CASE("ranks meet at a file, which is gone afterwards") {
+  const Folder folder;
+  on_gpus([&](Threads& boot, cudaStream_t stream) {
+    const terse::Rendezvous place{folder.path + "/id", "run.1", boot.rank(), boot.size()};
+    Nccl end = Nccl::rendezvous(place, stream, patience);
+    CHECK(end.rank() == boot.rank());
+    CHECK(end.size() == boot.size());
+    Everybody batch(end, 3);
+    batch.start(end);
+    end.synchronize();
+    CHECK(batch.arrived());
+    terse::barrier(end);
+    CHECK(std::filesystem::is_empty(folder.path));
+  });
+}
+
+TEST_CASE("a communicator that the program has serves and stays the program's") {
+  on_gpus([&](Threads& boot, cudaStream_t stream) {
+    ncclUniqueId id{};
+    if (boot.rank() == 0) REQUIRE(ncclGetUniqueId(&id) == ncclSuccess);
+    terse::Assembly<ncclUniqueId, Threads> assembly(boot);
+    id = assembly(boot, id, Phase::setup)[0];
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    ncclComm_t comm = nullptr;
+    ncclCommInitRankConfig(&comm, boot.size(), id, boot.rank(), &config);
+    const auto settle = [&] {
+      ncclResult_t state = ncclInProgress;
+      while (ncclCommGetAsyncError(comm, &state) == ncclSuccess && state == ncclInProgress)
+        std::this_thread::yield();
+      CHECK(state == ncclSuccess);
+    };
+    settle();
+    {
+      Nccl end(comm, stream, patience);
+      CHECK(end.rank() == boot.rank());
+      Everybody batch(end, 4);
+      batch.start(end);
+      end.synchronize();
+      CHECK(batch.arrived());
+    }
+    ncclCommFinalize(comm);
+    settle();
+    CHECK(ncclCommDestroy(comm) == ncclSuccess);
+  });
+}
+
+TEST_CASE("no message goes to oneself or to a rank that is none") {
+  on_transport([](Nccl& end) {
+    for (const int peer : {-1, end.rank(), end.size()}) {
+      const Send send{peer, nullptr, 1};
+      const Receive receive{peer, nullptr, 1};
+      CHECK_THROWS_AS((void)end.exchange({&send, 1}, {}, Phase::reduce), const terse::usage_error&);
+      CHECK_THROWS_AS((void)end.exchange({}, {&receive, 1}, Phase::reduce), const terse::usage_error&);
+    }
+  });
+}
+
+TEST_CASE("whoever waits for a late rank gets peer_error within the deadline, and so does every later call") {
+  if (gpus() < 2) return;
+  on_gpus([&](Threads& boot, cudaStream_t stream) {
+    Nccl end = Nccl::create(boot, stream, patience);
+    Nccl channel = end.split(0, boot.rank());
+    Everybody warm(channel, 5);  // so that the messages below find their connections made
+    warm.start(channel);
+    channel.synchronize();
+    const bool late = boot.rank() == boot.size() - 1;
+    const int culprit = boot.size() == 2 ? 1 : -1;
+    Everybody batch(channel, 5);
+    if (!late) {
+      const auto begin = std::chrono::steady_clock::now();
+      bool thrown_in_time = false;
+      try {
+        batch.start(channel);
+        channel.synchronize(short_patience);
+      } catch (const terse::peer_error& failure) {
+        thrown_in_time = true;
+        CHECK(failure.culprit() == culprit);
+        CHECK(failure.rank() == boot.rank());
+        CHECK(std::string(failure.what()).find("gave up waiting for") != std::string::npos);
+        CHECK(std::string(failure.what()).find("in phase 'reduce'") != std::string::npos);
+      }
+      CHECK(thrown_in_time);
+      CHECK(std::chrono::steady_clock::now() - begin >= short_patience);
+      CHECK(std::chrono::steady_clock::now() - begin < short_patience + 1s);
+      const std::string again = "the NCCL communicators of this rank were aborted: gave up waiting for";
+      CHECK(thrown<terse::peer_error>([&] { end.synchronize(); }).find(again) != std::string::npos);
+      CHECK(thrown<terse::peer_error>([&] { terse::barrier(channel); }).find(again) != std::string::npos);
+      CHECK(thrown<terse::peer_error>([&] { end.split(0, 0); }).find(again) != std::string::npos);
+      CHECK(thrown<terse::peer_error>([&] { (void)end.exchange({}, {}, Phase::reduce); }).find(again) !=
+            std::string::npos);
+    }
+    terse::barrier(boot);
+    // The late one meets nobody any more, and gives up, too.
+    if (late) {
+      batch.start(channel);
+      CHECK_THROWS_AS(channel.synchronize(short_patience), const terse::peer_error&);
+    }
+    drain(stream);
+  });
+}
+
+TEST_CASE("a rank that doesn't split ends the others' wait by its deadline") {
+  if (gpus() < 2) return;
+  on_gpus([&](Threads& boot, cudaStream_t stream) {
+    Nccl end = Nccl::create(boot, stream, short_patience * 5);
+    const std::string whom =
+        boot.size() == 2 ? "rank 0" : "one or more of " + std::to_string(boot.size()) + " ranks";
+    if (boot.rank() > 0)
+      CHECK(thrown<terse::peer_error>([&] { end.split(0, 0); }) ==
+            "terse: rank " + std::to_string(boot.rank()) + ": gave up waiting for " + whom +
+                " in phase 'setup'");
+    terse::barrier(boot);
+  });
+}
+
+TEST_CASE("a rank that doesn't come to the file ends the others' wait by its deadline") {
+  const Folder folder;
+  if (gpus() < 2) return;
+  on_gpus([&](Threads& boot, cudaStream_t stream) {
+    const terse::Rendezvous place{folder.path + "/id", "run.1", boot.rank(), boot.size()};
+    if (boot.rank() != 1)
+      CHECK_THROWS_AS(Nccl::rendezvous(place, stream, short_patience), const terse::peer_error&);
+    terse::barrier(boot);
+    CHECK(std::filesystem::is_empty(folder.path));
+  });
+}
+
+#ifdef TERSE_STAND_IN
+TEST_CASE("an error that NCCL meets on its own ends the wait at once") {
+  on_gpus([&](Threads& boot, cudaStream_t stream) {
+    Nccl end = Nccl::create(boot, stream, patience);
+    terse::barrier(boot);
+    stand_in::remote_errors = true;
+    if (boot.rank() == 1) {
+      // One more than anybody sends.
+      terse::buffer<std::byte, terse::memory::device> place(1);
+      const Receive receive{0, place.data(), 1};
+      auto ticket = end.exchange({}, {&receive, 1}, Phase::spread);
+      CHECK_THROWS_AS(end.synchronize(0ms), const terse::peer_error&);
+      CHECK_THROWS_AS(ticket.ready(), const terse::peer_error&);
+    } else {
+      const auto begin = std::chrono::steady_clock::now();
+      terse::buffer<std::byte, terse::memory::device> place(1);
+      const Receive receive{1, place.data(), 1};
+      const std::string text = thrown<terse::peer_error>([&] {
+        end.exchange({}, {&receive, 1}, Phase::spread).wait();
+        end.synchronize();
+      });
+      CHECK(text == "terse: rank " + std::to_string(boot.rank()) +
+                        ": NCCL, in phase 'spread': remote process exited");
+      CHECK(std::chrono::steady_clock::now() - begin < 10s);
+    }
+    terse::barrier(boot);
+  });
+  stand_in::remote_errors = false;
+}
+
+TEST_CASE("nothing is left behind") {
+  CHECK(stand_in::communicators == 0);
+  CHECK(stand_in::allocations == 0);
+}
+#endif
+
+TEST_SUITE("without a GPU") {
+  TEST_CASE("every rank is told that one has no GPU, and why") {
+    if (gpus() > 0) return;
+    terse::ThreadGroup(2, patience).run([&](Threads& boot) {
+      const std::string text = thrown<terse::peer_error>([&] { Nccl::create(boot, nullptr, patience); });
+      CHECK(text.find("terse: rank " + std::to_string(boot.rank()) + ": rank 0 can't use NCCL: ") == 0);
+    });
+    const terse::Rendezvous place{"/nowhere/id", "run.1", 0, 1};
+    const std::string text = thrown<terse::error>([&] { Nccl::rendezvous(place, nullptr, patience); });
+    CHECK(text.find("terse: rank 0: can't use NCCL: ") == 0);
+  }
+}
+
+int main(int argc, char** argv) {
+  doctest::Context context(argc, argv);
+  const bool none = gpus() == 0;
+  if (none) context.addFilter("test-suite", "without a GPU");
+  const int result = context.run();
+  return result == 0 && none ? 77 : result;
+}

@@ -1,0 +1,382 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "stand_in.hpp"
+
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+#include <tuple>
+#include <vector>
+
+std::atomic<bool> stand_in::remote_errors = false;
+std::atomic<int> stand_in::communicators = 0, stand_in::allocations = 0;
+
+namespace {
+
+using Bytes = std::vector<std::byte>;
+
+// One lock for everything: ranks are few and messages small.
+std::mutex everything;
+std::condition_variable change;
+
+[[noreturn]] void misuse(const char* what) {
+  std::fprintf(stderr, "stand-in for NCCL: %s\n", what);
+  std::abort();
+}
+
+/// Work on a stream: called, under the lock, until it says that it is done.
+using Work = std::function<bool()>;
+
+}  // namespace
+
+struct CUstream_st {
+  std::deque<Work> queue;
+  bool over = false;
+  std::thread worker{[this] {
+    std::unique_lock lock(everything);
+    for (;;) {
+      change.wait(lock, [&] { return over || (!queue.empty() && queue.front()()); });
+      if (over) return;
+      queue.pop_front();
+      change.notify_all();
+    }
+  }};
+};
+
+namespace {
+
+/// What the members of a communicator share.
+struct Group {
+  struct Message {
+    const std::byte* data = nullptr;
+    std::size_t bytes = 0;
+    bool taken = false;
+  };
+  struct Split {
+    std::map<int, std::tuple<int, int>> choices;  // rank -> color, key
+    std::map<int, std::shared_ptr<Group>> parts;  // color -> group
+  };
+  int size = 0;
+  int arrived = 0, finalized = 0;
+  bool aborted = false;
+  std::map<std::pair<int, int>, std::deque<std::shared_ptr<Message>>> lanes;  // from, to
+  std::map<int, std::map<int, Bytes>> collectives;  // number -> rank -> contribution
+  std::map<int, Split> splits;
+};
+
+std::map<std::string, std::shared_ptr<Group>> groups;  // by unique id
+
+}  // namespace
+
+struct ncclComm {
+  ncclComm(std::shared_ptr<Group> group_, int rank_) : group(std::move(group_)), rank(rank_) {}
+  std::shared_ptr<Group> group;
+  int rank;
+  int collectives = 0, splits = 0;
+  bool finalized = false, destroyed = false;
+  std::shared_ptr<bool> aborted = std::make_shared<bool>(false);
+  std::function<bool()> pending;  // the call under way; says whether it is through
+  int polls = 0;                  // times that it still says no
+};
+
+namespace {
+
+/// What a thread has called since ncclGroupStart.
+struct Open {
+  struct Transfer {
+    bool send;
+    int peer;
+    std::byte* data;
+    std::size_t bytes;
+  };
+  int depth = 0;
+  ncclComm_t comm = nullptr;
+  cudaStream_t stream = nullptr;
+  std::vector<Transfer> transfers;
+};
+thread_local Open open;
+thread_local int device = 0;
+
+ncclComm_t idle(ncclComm_t comm) {
+  if (comm == nullptr || comm->destroyed) misuse("a communicator that is none");
+  if (comm->pending) misuse("a call on a communicator whose last call is not through");
+  if (comm->finalized) misuse("a call on a finalized communicator");
+  return comm;
+}
+
+ncclResult_t later(ncclComm_t comm, std::function<bool()> pending) {
+  comm->pending = std::move(pending);
+  comm->polls = 3;
+  return ncclInProgress;
+}
+
+void enqueue(cudaStream_t stream, Work work) {
+  stream->queue.push_back(std::move(work));
+  change.notify_all();
+}
+
+/// Enqueues a collective: contributes at its turn, and finishes with everybody's.
+ncclResult_t collective(ncclComm_t comm, cudaStream_t stream, const void* from, std::size_t bytes,
+                        std::function<void(const std::map<int, Bytes>&)> finish) {
+  const std::lock_guard lock(everything);
+  idle(comm);
+  const int number = comm->collectives++;
+  const auto group = comm->group;
+  return later(comm, [=, rank = comm->rank, aborted = comm->aborted] {
+    enqueue(stream, [=, contributed = false]() mutable {
+      if (*aborted) return true;
+      auto& all = group->collectives[number];
+      if (!contributed) {
+        const auto* begin = static_cast<const std::byte*>(from);
+        all[rank] = Bytes(begin, begin + bytes);
+        contributed = true;
+        change.notify_all();
+      }
+      if (static_cast<int>(all.size()) < group->size) return false;
+      for (const auto& [_, block] : all)
+        if (block.size() != bytes) misuse("ranks gather blocks of different sizes");
+      finish(all);
+      return true;
+    });
+    return true;
+  });
+}
+
+void discard(ncclComm_t comm) {
+  comm->destroyed = true;
+  --stand_in::communicators;
+  delete comm;
+}
+
+}  // namespace
+
+extern "C" {
+
+cudaError_t cudaGetDeviceCount(int* count) { return *count = stand_in::gpus, cudaSuccess; }
+cudaError_t cudaGetDevice(int* number) { return *number = device, cudaSuccess; }
+cudaError_t cudaSetDevice(int number) { return device = number, cudaSuccess; }
+cudaError_t cudaGetLastError() { return cudaSuccess; }
+const char* cudaGetErrorString(cudaError_t) { return "an error of the stand-in"; }
+
+cudaError_t cudaMalloc(void** place, size_t bytes) {
+  ++stand_in::allocations;
+  return *place = std::calloc(bytes, 1), cudaSuccess;
+}
+cudaError_t cudaFree(void* place) {
+  if (place != nullptr) --stand_in::allocations;
+  return std::free(place), cudaSuccess;
+}
+cudaError_t cudaMallocHost(void** place, size_t bytes) { return cudaMalloc(place, bytes); }
+cudaError_t cudaFreeHost(void* place) { return cudaFree(place); }
+cudaError_t cudaMemset(void* place, int value, size_t bytes) {
+  return std::memset(place, value, bytes), cudaSuccess;
+}
+cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
+cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) {
+  if (bytes > 0) std::memcpy(to, from, bytes);
+  return cudaSuccess;
+}
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
+  const std::lock_guard lock(everything);
+  if (bytes > 0) enqueue(stream, [=] { return std::memcpy(to, from, bytes), true; });
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  return *stream = new CUstream_st, cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  {
+    const std::lock_guard lock(everything);
+    stream->over = true;
+    change.notify_all();
+  }
+  stream->worker.join();
+  return delete stream, cudaSuccess;
+}
+cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  const std::lock_guard lock(everything);
+  return stream->queue.empty() ? cudaSuccess : cudaErrorNotReady;
+}
+
+const char* ncclGetErrorString(ncclResult_t result) {
+  return result == ncclRemoteError ? "remote process exited" : "an error of the stand-in";
+}
+const char* ncclGetLastError(ncclComm_t) { return ""; }
+ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
+  static std::atomic<int> number = 0;
+  std::memset(id, 0, sizeof *id);
+  std::snprintf(id->internal, sizeof id->internal, "group %d", ++number);
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id, int rank,
+                                    ncclConfig_t* config) {
+  const std::lock_guard lock(everything);
+  if (config->blocking != 0) misuse("a communicator that blocks");
+  auto& group = groups[id.internal];
+  if (!group) group = std::make_shared<Group>();
+  group->size = size;
+  ++group->arrived;
+  ++stand_in::communicators;
+  *comm = new ncclComm(group, rank);
+  return later(*comm, [group] { return group->arrived == group->size; });
+}
+
+ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* part, ncclConfig_t* config) {
+  const std::lock_guard lock(everything);
+  if (config->blocking != 0) misuse("a communicator that blocks");
+  idle(comm);
+  *part = nullptr;
+  const auto group = comm->group;
+  const int rank = comm->rank, number = comm->splits++;
+  group->splits[number].choices[rank] = {color, key};
+  return later(comm, [=] {
+    Group::Split& split = group->splits[number];
+    if (static_cast<int>(split.choices.size()) < group->size) return false;
+    std::vector<std::pair<int, int>> order;
+    for (const auto& [peer, choice] : split.choices)
+      if (std::get<0>(choice) == color) order.emplace_back(std::get<1>(choice), peer);
+    std::sort(order.begin(), order.end());
+    auto& child = split.parts[color];
+    if (!child) child = std::make_shared<Group>();
+    child->size = static_cast<int>(order.size());
+    int place = 0;
+    while (order[static_cast<std::size_t>(place)].second != rank) ++place;
+    ++stand_in::communicators;
+    *part = new ncclComm(child, place);
+    return true;
+  });
+}
+
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
+  const std::lock_guard lock(everything);
+  if (comm == nullptr || comm->destroyed) misuse("a communicator that is none");
+  if (stand_in::remote_errors && comm->group->aborted) return *state = ncclRemoteError, ncclSuccess;
+  if (comm->pending && comm->polls-- <= 0 && comm->pending()) comm->pending = nullptr;
+  *state = comm->pending ? ncclInProgress : ncclSuccess;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommUserRank(ncclComm_t comm, int* rank) {
+  const std::lock_guard lock(everything);
+  return *rank = idle(comm)->rank, ncclSuccess;
+}
+ncclResult_t ncclCommCount(ncclComm_t comm, int* size) {
+  const std::lock_guard lock(everything);
+  return *size = idle(comm)->group->size, ncclSuccess;
+}
+
+ncclResult_t ncclCommFinalize(ncclComm_t comm) {
+  const std::lock_guard lock(everything);
+  idle(comm)->finalized = true;
+  ++comm->group->finalized;
+  return later(comm, [group = comm->group] { return group->finalized == group->size; });
+}
+ncclResult_t ncclCommDestroy(ncclComm_t comm) {
+  const std::lock_guard lock(everything);
+  if (comm->pending || !comm->finalized) misuse("destroyed without finalizing");
+  return discard(comm), ncclSuccess;
+}
+ncclResult_t ncclCommAbort(ncclComm_t comm) {
+  const std::lock_guard lock(everything);
+  comm->group->aborted = *comm->aborted = true;
+  for (auto& [ends, lane] : comm->group->lanes)
+    if (ends.first == comm->rank) lane.clear();
+  change.notify_all();
+  return discard(comm), ncclSuccess;
+}
+
+ncclResult_t ncclGroupStart() { return ++open.depth, ncclSuccess; }
+ncclResult_t ncclGroupEnd() {
+  if (--open.depth > 0 || open.transfers.empty()) return ncclSuccess;
+  const std::lock_guard lock(everything);
+  const Open mine = std::exchange(open, {});
+  const ncclComm_t comm = idle(mine.comm);
+  return later(comm, [=, rank = comm->rank, group = comm->group, aborted = comm->aborted] {
+    enqueue(mine.stream, [=, posted = std::vector<std::shared_ptr<Group::Message>>(),
+                          received = std::set<std::size_t>(), sent = false]() mutable {
+      if (*aborted) return true;
+      if (!sent)
+        for (const Open::Transfer& transfer : mine.transfers)
+          if (transfer.send) {
+            posted.push_back(std::make_shared<Group::Message>(Group::Message{transfer.data, transfer.bytes}));
+            group->lanes[{rank, transfer.peer}].push_back(posted.back());
+          }
+      if (!std::exchange(sent, true)) change.notify_all();
+      bool all = true;
+      for (std::size_t k = 0; k < mine.transfers.size(); ++k) {
+        const Open::Transfer& transfer = mine.transfers[k];
+        if (transfer.send || received.count(k) > 0) continue;
+        auto& lane = group->lanes[{transfer.peer, rank}];
+        all = all && !lane.empty();
+        if (lane.empty()) continue;
+        if (lane.front()->bytes != transfer.bytes) misuse("the receiver wants another length than is sent");
+        if (transfer.bytes > 0) std::memcpy(transfer.data, lane.front()->data, transfer.bytes);
+        lane.front()->taken = true;
+        lane.pop_front();
+        received.insert(k);
+        change.notify_all();
+      }
+      for (const auto& message : posted) all = all && message->taken;
+      return all;
+    });
+    return true;
+  });
+}
+
+static ncclResult_t transfer(bool send, const void* data, size_t bytes, int peer, ncclComm_t comm,
+                             cudaStream_t stream) {
+  if (open.depth == 0) misuse("a message outside a group");
+  if (open.comm != nullptr && (open.comm != comm || open.stream != stream))
+    misuse("a group of two communicators");
+  open.comm = comm;
+  open.stream = stream;
+  open.transfers.push_back({send, peer, static_cast<std::byte*>(const_cast<void*>(data)), bytes});
+  return ncclSuccess;
+}
+ncclResult_t ncclSend(const void* data, size_t bytes, ncclDataType_t, int peer, ncclComm_t comm,
+                      cudaStream_t stream) {
+  return transfer(true, data, bytes, peer, comm, stream);
+}
+ncclResult_t ncclRecv(void* data, size_t bytes, ncclDataType_t, int peer, ncclComm_t comm,
+                      cudaStream_t stream) {
+  return transfer(false, data, bytes, peer, comm, stream);
+}
+ncclResult_t ncclAllGather(const void* from, void* to, size_t bytes, ncclDataType_t, ncclComm_t comm,
+                           cudaStream_t stream) {
+  return collective(comm, stream, from, bytes, [=](const std::map<int, Bytes>& all) {
+    for (const auto& [rank, block] : all)
+      std::memcpy(static_cast<std::byte*>(to) + static_cast<std::size_t>(rank) * bytes, block.data(), bytes);
+  });
+}
+ncclResult_t ncclAllReduce(const void* from, void* to, size_t count, ncclDataType_t, ncclRedOp_t,
+                           ncclComm_t comm, cudaStream_t stream) {
+  return collective(comm, stream, from, count * sizeof(float), [=](const std::map<int, Bytes>& all) {
+    for (std::size_t i = 0; i < count; ++i) {
+      float sum = 0;
+      for (const auto& [_, block] : all) {
+        float value = 0;
+        std::memcpy(&value, block.data() + i * sizeof value, sizeof value);
+        sum += value;
+      }
+      std::memcpy(static_cast<std::byte*>(to) + i * sizeof sum, &sum, sizeof sum);
+    }
+  });
+}
+
+}  // extern "C"
