@@ -11,8 +11,8 @@
 
 namespace train {
 
-/// Any transport of host memory behind one type, so that what nvcc compiles is compiled once, and without MPI. An
-/// indirect call and an allocation for each batch.
+/// Any transport of host memory behind one type, so that optimizers are compiled once, and without MPI. An indirect
+/// call and an allocation for each batch.
 class AnyTransport {
   struct TicketOf {
     virtual ~TicketOf() = default;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "any_transport.hpp"
 #include "places.hpp"
 #include "terse/cuda.cuh"
 

@@ -14,10 +14,6 @@ std::unique_ptr<AnyOptimizer> make_low_rank_optimizer(const Options& options, P&
       terse_options(options));
 }
 
-template std::unique_ptr<AnyOptimizer> make_low_rank_optimizer(const Options&, OnThreads&,
-                                                               const terse::Layout&);
-#ifdef TERSE_HAVE_MPI
-template std::unique_ptr<AnyOptimizer> make_low_rank_optimizer(const Options&, OnMpi&, const terse::Layout&);
-#endif
+template std::unique_ptr<AnyOptimizer> make_low_rank_optimizer(const Options&, OnHost&, const terse::Layout&);
 
 }  // namespace train

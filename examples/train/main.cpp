@@ -95,7 +95,8 @@ int report(const train::Options& options, const std::vector<train::Run>& runs) {
 std::vector<train::Run> train_threads(const train::Job& job) {
   std::vector<train::Run> runs;
   terse::ThreadGroup(job.ranks, deadline_of(job.options)).run([&](terse::Threads& transport) {
-    std::vector<train::Run> mine = train::train_rank(job, transport, transport.rank());
+    train::AnyTransport any(transport.split(0, transport.rank()));
+    std::vector<train::Run> mine = train::train_rank(job, any, transport.rank());
     if (transport.rank() == 0) runs = std::move(mine);
   });
   return runs;

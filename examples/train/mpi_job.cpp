@@ -39,7 +39,8 @@ std::vector<Run> MpiJob::train(const Job& job, std::chrono::milliseconds deadlin
   int number = 0;
   MPI_Comm_rank(neighbours, &number);
   MPI_Comm_free(&neighbours);
-  return train_rank(job, transport, number);
+  AnyTransport any(std::move(transport));
+  return train_rank(job, any, number);
 }
 
 void MpiJob::abort(int status) {

@@ -5,10 +5,6 @@
 namespace train {
 
 template std::unique_ptr<AnyOptimizer> make_one_bit_adam<terse::AllGather>(const Options&, std::uint64_t,
-                                                                           OnThreads&, const terse::Layout&);
-#ifdef TERSE_HAVE_MPI
-template std::unique_ptr<AnyOptimizer> make_one_bit_adam<terse::AllGather>(const Options&, std::uint64_t,
-                                                                           OnMpi&, const terse::Layout&);
-#endif
+                                                                           OnHost&, const terse::Layout&);
 
 }  // namespace train

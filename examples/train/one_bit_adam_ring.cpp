@@ -4,11 +4,7 @@
 
 namespace train {
 
-template std::unique_ptr<AnyOptimizer> make_one_bit_adam<terse::Ring>(const Options&, std::uint64_t,
-                                                                      OnThreads&, const terse::Layout&);
-#ifdef TERSE_HAVE_MPI
-template std::unique_ptr<AnyOptimizer> make_one_bit_adam<terse::Ring>(const Options&, std::uint64_t, OnMpi&,
+template std::unique_ptr<AnyOptimizer> make_one_bit_adam<terse::Ring>(const Options&, std::uint64_t, OnHost&,
                                                                       const terse::Layout&);
-#endif
 
 }  // namespace train

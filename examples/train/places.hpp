@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "any_transport.hpp"
 #include "terse/executor/host.hpp"
 #include "terse/transport/metered.hpp"
-#include "terse/transport/thread.hpp"
-#ifdef TERSE_HAVE_MPI
-#include "terse/transport/mpi.hpp"
-#endif
 
 namespace train {
 
@@ -19,13 +16,7 @@ struct Place {
   E executor;
 };
 
-template <terse::Transport T>
-using OnHost = Place<terse::Metered<T>, terse::executor::host>;
-
-// What the units of the host are instantiated for; those of nvcc are for OnCuda, see cuda_place.cuh.
-using OnThreads = OnHost<terse::Threads>;
-#ifdef TERSE_HAVE_MPI
-using OnMpi = OnHost<terse::Mpi>;
-#endif
+/// What the units of the host are instantiated for; those of nvcc are for OnCuda, see cuda_place.cuh.
+using OnHost = Place<terse::Metered<AnyTransport>, terse::executor::host>;
 
 }  // namespace train

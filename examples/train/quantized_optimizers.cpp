@@ -3,11 +3,7 @@
 
 namespace train {
 
-template std::unique_ptr<AnyOptimizer> make_quantized_optimizer(Optimizer, const Options&, OnThreads&,
+template std::unique_ptr<AnyOptimizer> make_quantized_optimizer(Optimizer, const Options&, OnHost&,
                                                                 const terse::Layout&);
-#ifdef TERSE_HAVE_MPI
-template std::unique_ptr<AnyOptimizer> make_quantized_optimizer(Optimizer, const Options&, OnMpi&,
-                                                                const terse::Layout&);
-#endif
 
 }  // namespace train

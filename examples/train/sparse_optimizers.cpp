@@ -43,10 +43,6 @@ std::unique_ptr<AnyOptimizer> make_sparse_optimizer(Optimizer kind, const Option
 }
 
 template std::unique_ptr<AnyOptimizer> make_sparse_optimizer(Optimizer, const Options&, std::uint64_t,
-                                                             OnThreads&, const terse::Layout&);
-#ifdef TERSE_HAVE_MPI
-template std::unique_ptr<AnyOptimizer> make_sparse_optimizer(Optimizer, const Options&, std::uint64_t, OnMpi&,
-                                                             const terse::Layout&);
-#endif
+                                                             OnHost&, const terse::Layout&);
 
 }  // namespace train

@@ -58,24 +58,22 @@ struct Schedule {
 };
 
 /// Collective.
-template <terse::Transport T>
-std::unique_ptr<Workshop> make_workshop(Device device, const Model& model, T& transport) {
-  T wire = transport.split(0, transport.rank());
+std::unique_ptr<Workshop> make_workshop(Device device, const Model& model, AnyTransport& transport) {
+  AnyTransport wire = transport.split(0, transport.rank());
 #ifdef TRAIN_HAVE_CUDA
-  if (device == Device::cuda) return make_cuda_workshop(AnyTransport(std::move(wire)), model.stream());
+  if (device == Device::cuda) return make_cuda_workshop(std::move(wire), model.stream());
 #else
   static_cast<void>(device), static_cast<void>(model);
 #endif
-  terse::Metered<T> metered(std::move(wire));
+  terse::Metered<AnyTransport> metered(std::move(wire));
   const terse::Traffic& traffic = metered.traffic();
-  return std::make_unique<TheWorkshop<OnHost<T>>>(OnHost<T>{std::move(metered), {}}, traffic);
+  return std::make_unique<TheWorkshop<OnHost>>(OnHost{std::move(metered), {}}, traffic);
 }
 
 /// One optimizer's run on one rank.
-template <terse::Transport T>
 class Trainer {
  public:
-  Trainer(const Job& job, Optimizer kind, T& transport)
+  Trainer(const Job& job, Optimizer kind, AnyTransport& transport)
       : job_(job),
         options_(job.options),
         kind_(kind),
@@ -153,7 +151,7 @@ class Trainer {
   /// Shows everybody what each rank has.
   template <class Value>
   std::vector<Value> everyones(const Value& mine) {
-    terse::Assembly<Value, T> assembly(side_);
+    terse::Assembly<Value, AnyTransport> assembly(side_);
     const std::span<const Value> values = assembly(side_, mine, terse::Phase::setup);
     return {values.begin(), values.end()};
   }
@@ -339,7 +337,7 @@ class Trainer {
   const Options& options_;
   const Optimizer kind_;
   const int rank_, ranks_;
-  T side_;  // for what is no part of a step and is not counted
+  AnyTransport side_;  // for what is no part of a step and is not counted
   const Schedule schedule_;
   Model model_;
   const std::unique_ptr<Workshop> workshop_;
@@ -382,18 +380,12 @@ Job load_job(const Options& options, int ranks) {
   return job;
 }
 
-template <terse::Transport T>
-std::vector<Run> train_rank(const Job& job, T& transport, int number) {
+std::vector<Run> train_rank(const Job& job, AnyTransport& transport, int number) {
   Model::pin_threads();
   if (job.options.device == Device::cuda) Model::use_gpu(number);
   std::vector<Run> runs;
-  for (const Optimizer kind : job.options.optimizers) runs.push_back(Trainer<T>(job, kind, transport).run());
+  for (const Optimizer kind : job.options.optimizers) runs.push_back(Trainer(job, kind, transport).run());
   return runs;
 }
-
-template std::vector<Run> train_rank(const Job&, terse::Threads&, int);
-#ifdef TERSE_HAVE_MPI
-template std::vector<Run> train_rank(const Job&, terse::Mpi&, int);
-#endif
 
 }  // namespace train

@@ -4,11 +4,11 @@
 #include <map>
 #include <vector>
 
+#include "any_transport.hpp"
 #include "idx.hpp"
 #include "options.hpp"
 #include "report.hpp"
 #include "saved_run.hpp"
-#include "terse/transport/concept.hpp"
 
 namespace train {
 
@@ -23,10 +23,9 @@ struct Job {
 /// Reads the data and what is to be resumed. Throws input_error where any of it can't be used.
 Job load_job(const Options& options, int ranks);
 
-/// This rank's part in training with each optimizer in turn; collective. The runs are complete on rank 0. T
-/// is terse::Threads or, in a build with MPI, terse::Mpi. `number` tells the ranks of a machine apart, so that they
-/// take turns at its GPUs. Throws what terse throws, and input_error for a checkpoint that can't be loaded.
-template <terse::Transport T>
-std::vector<Run> train_rank(const Job& job, T& transport, int number);
+/// This rank's part in training with each optimizer in turn; collective. The runs are complete on rank 0.
+/// `number` tells the ranks of a machine apart, so that they take turns at its GPUs. Throws what terse throws, and
+/// input_error for a checkpoint that can't be loaded.
+std::vector<Run> train_rank(const Job& job, AnyTransport& transport, int number);
 
 }  // namespace train

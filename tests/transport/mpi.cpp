@@ -20,6 +20,7 @@
 
 #include "terse/core/draw.hpp"
 #include "terse/terse.hpp"
+#include "terse/transport/cuda_aware_mpi.hpp"
 #include "terse/transport/mpi.hpp"
 
 // The MPI transport. Run under mpirun with 1, 2, 3 or 4 ranks; TERSE_TEST_BIG=1 adds messages of more than
@@ -279,6 +280,22 @@ TEST_CASE("OneBitAdam leaves the same parameters on all ranks") {
   for (const float x : parameters) hash = terse::mix_hash(hash, std::bit_cast<std::uint32_t>(x));
   terse::Assembly<std::uint64_t, Mpi> hashes(end);
   for (const std::uint64_t other : hashes(end, hash, Phase::agree)) CHECK(other == hash);
+}
+
+TEST_CASE("an MPI library that does not say that it reads device memory is refused for that") {
+  using Direct = terse::CudaAwareMpi<terse::executor::host>;
+  terse::Mpi transport;
+  if (Direct::supported()) {
+    Direct direct(transport.split(0, transport.rank()), {});
+    const int mine = direct.rank();
+    std::vector<int> all(static_cast<std::size_t>(direct.size()));
+    direct.all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)),
+                      terse::Phase::setup);
+    for (int rank = 0; rank < direct.size(); ++rank) CHECK(all[static_cast<std::size_t>(rank)] == rank);
+  } else {
+    CHECK_THROWS_WITH_AS(Direct(transport.split(0, transport.rank()), {}),
+                         doctest::Contains("does not say that it reads device memory"), terse::usage_error);
+  }
 }
 
 TEST_CASE("messages of up to a size arrive, in as many chunks as there is room for") {

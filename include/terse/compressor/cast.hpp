@@ -60,6 +60,7 @@ struct CastTo {
   /// Codes the elements of a unit.
   class Coder {
    public:
+    using Quantizer = CastTo;
     TERSE_HD Coder([[maybe_unused]] Scale scale) {
       if constexpr (scaled) {
         enlarge_ = detail::per_scale(Format::largest, scale);

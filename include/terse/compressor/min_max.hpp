@@ -50,6 +50,7 @@ struct MinMaxLevels {
   /// Codes the elements of a unit.
   class Coder {
    public:
+    using Quantizer = MinMaxLevels;
     TERSE_HD Coder(Scale scale) : scale_(scale), per_step_(detail::per_scale(1, scale.step)) {}
     TERSE_HD Coded operator()(float value, std::uint32_t random) const {
       float t = (value - scale_.low) * per_step_;

@@ -14,7 +14,8 @@ namespace terse {
 TERSE_NUMERICS_BEGIN
 
 /// A code, and what receivers read. A quantizer may have a `Coder`, made from a unit's scale, whose call (value, random)
-/// gives both at once: where constants of a unit or steps of `code` and `value` can be shared.
+/// gives both at once: where constants of a unit or steps of `code` and `value` can be shared. `Coder::Quantizer` names
+/// the quantizer.
 struct Coded {
   std::uint32_t code;
   float value;
@@ -54,8 +55,9 @@ template <class Q>
 struct CoderOf {
   using type = PlainCoder<Q>;
 };
+// Not one that Q has inherited: Q may have changed `code` or `value`.
 template <class Q>
-requires requires { typename Q::Coder; }
+requires std::is_same_v<typename Q::Coder::Quantizer, Q>
 struct CoderOf<Q> {
   using type = typename Q::Coder;
 };

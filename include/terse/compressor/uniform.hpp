@@ -78,6 +78,7 @@ struct UniformLevels {
   /// Codes the elements of a unit.
   class Coder {
    public:
+    using Quantizer = UniformLevels;
     TERSE_HD Coder(float scale)
         : scale_(scale), per_step_(detail::per_scale(Bits == 1 ? 0.5F : divisor, scale)) {}
     TERSE_HD Coded operator()(float value, std::uint32_t random) const {
