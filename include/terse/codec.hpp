@@ -7,75 +7,12 @@
 #include <utility>
 #include <vector>
 
-#include "terse/compressor/dense.hpp"
 #include "terse/compressor/statistic.hpp"
 #include "terse/core/draw.hpp"
-#include "terse/core/packet.hpp"
 #include "terse/error_feedback/concept.hpp"
+#include "terse/plan.hpp"
 
 namespace terse {
-
-/// What travels in one packet: header, the compressor's section, dense pieces, and optionally one note. A
-/// section whose size depends on the data comes last.
-struct Portion {
-  Range compressed, dense;
-  index_t first_unit =
-      0;  // of the first compressed piece, when the whole range is measured and pieces are units
-  index_t section_at = 0, dense_at = 0, note_at = 0;
-  index_t bytes = 0;  // at most, where the section's size varies
-  bool variable = false;
-};
-
-/// The packets of a round: the whole range, and its cuts, one for each rank. Compressed and dense pieces are
-/// cut apart, so that both kinds are shared out evenly.
-struct Plan {
-  Portion whole;
-  std::vector<Portion> chunks;
-
-  template <Compressor C>
-  Plan(const C& compressor, const Layout& layout, const Range& range, int parts, bool note) {
-    std::vector<Piece> taken, left;
-    for (const Piece& piece : range.pieces())
-      (takes(compressor, layout.segments()[static_cast<std::size_t>(piece.segment)]) ? taken : left)
-          .push_back(piece);
-    whole.compressed = Range(std::move(taken));
-    whole.dense = Range(std::move(left));
-    std::vector<Range> compressed = whole.compressed.cut(parts), dense = whole.dense.cut(parts);
-    for (std::size_t c = 0; c < compressed.size(); ++c) {
-      Portion& chunk = chunks.emplace_back();
-      chunk.compressed = std::move(compressed[c]);
-      chunk.dense = std::move(dense[c]);
-      if (!chunk.compressed.pieces().empty()) {
-        const index_t segment = chunk.compressed.pieces().front().segment;
-        while (whole.compressed.pieces()[static_cast<std::size_t>(chunk.first_unit)].segment != segment)
-          ++chunk.first_unit;
-      }
-      finish(chunk, compressor, note);
-    }
-    finish(whole, compressor, note);
-  }
-
- private:
-  /// Compressors may have `takes(segment)` and leave segments to the dense part.
-  template <Compressor C>
-  static bool takes(const C& compressor, const Segment& segment) {
-    if constexpr (C::lossless) return false;
-    if constexpr (requires { compressor.takes(segment); })
-      return segment.compress && compressor.takes(segment);
-    return segment.compress;
-  }
-  template <Compressor C>
-  static void finish(Portion& portion, const C& compressor, bool note) {
-    constexpr auto header = static_cast<index_t>(sizeof(PacketHeader));
-    portion.variable = Traits<C>::variable;
-    const index_t section = compressor.wire_bytes(portion.compressed);
-    const index_t dense = Dense{}.wire_bytes(portion.dense), notes = note ? 8 : 0;
-    portion.section_at = portion.variable ? header + dense + notes : header;
-    portion.dense_at = portion.variable ? header : header + section;
-    portion.note_at = portion.dense_at + dense;
-    portion.bytes = header + section + dense + notes;
-  }
-};
 
 /// Packets on their way into a verb, for both kinds of pieces.
 template <Compressor C>
