@@ -19,6 +19,9 @@ namespace train {
 class AnyOptimizer {
  public:
   virtual ~AnyOptimizer() = default;
+  /// Before the gradient is computed: messages that don't depend on it travel meanwhile, and where the gradient is
+  /// wanted at the mixture, `parameters` become that.
+  virtual void begin(float* parameters, float learning_rate) = 0;
   virtual void step(float* parameters, const float* gradients, float learning_rate) = 0;
   virtual bool full_precision() const = 0;
   virtual void save(const std::filesystem::path& file, const float* parameters) = 0;
@@ -34,6 +37,12 @@ class TheOptimizer final : public AnyOptimizer {
   TheOptimizer(Recipe recipe, P& place, const terse::Layout& layout, const terse::Options& options)
       : optimizer_(std::move(recipe), place.transport, layout, options, place.executor) {}
 
+  void begin([[maybe_unused]] float* parameters, [[maybe_unused]] float learning_rate) override {
+    if constexpr (terse::detail::is_blind<Recipe>()) {
+      optimizer_.recipe.learning_rate = learning_rate;
+      optimizer_.begin({parameters, size()});
+    }
+  }
   void step(float* parameters, const float* gradients, float learning_rate) override {
     optimizer_.recipe.learning_rate = learning_rate;
     optimizer_.step({parameters, size()}, {gradients, size()});
@@ -93,6 +102,11 @@ std::unique_ptr<AnyOptimizer> make_one_bit_adam(const Options& options, std::uin
 template <class P>
 std::unique_ptr<AnyOptimizer> make_sparse_optimizer(Optimizer kind, const Options& options,
                                                     std::uint64_t warmup, P& place,
+                                                    const terse::Layout& layout);
+
+/// Any decentralized optimizer; in gossip_optimizers.cpp.
+template <class P>
+std::unique_ptr<AnyOptimizer> make_gossip_optimizer(Optimizer kind, const Options& options, P& place,
                                                     const terse::Layout& layout);
 
 /// PowerSgd; in low_rank_optimizers.cpp.

@@ -86,7 +86,8 @@ int report(const train::Options& options, const std::vector<train::Run>& runs) {
     complain(fault.what());
     return bad_input;
   }
-  if (std::all_of(runs.begin(), runs.end(), [](const train::Run& run) { return run.ranks_agree; }))
+  if (std::all_of(runs.begin(), runs.end(),
+                  [](const train::Run& run) { return run.ranks_agree || run.decentralized(); }))
     return EXIT_SUCCESS;
   complain("the ranks hold different parameters; this is a bug, or a machine that computes differently");
   return failed;

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cmath>
 #include <cstddef>
 #include <filesystem>
 #include <functional>
@@ -16,6 +17,7 @@
 #include <system_error>
 #include <utility>
 
+#include "any_graph.hpp"
 #include "report.hpp"
 #include "terse/core/version.hpp"
 
@@ -39,7 +41,49 @@ constexpr std::array optimizer_words{
     Word<Optimizer>{"deep-gradient-compression", Optimizer::deep_gradient_compression},
     Word<Optimizer>{"power-sgd", Optimizer::power_sgd},
     Word<Optimizer>{"quantized-sgd", Optimizer::quantized_sgd},
-    Word<Optimizer>{"ef21-sgd", Optimizer::ef21_sgd}};
+    Word<Optimizer>{"ef21-sgd", Optimizer::ef21_sgd},
+    Word<Optimizer>{"d-sgd", Optimizer::d_sgd},
+    Word<Optimizer>{"awc-d-sgd", Optimizer::awc_d_sgd},
+    Word<Optimizer>{"cta-d-sgd", Optimizer::cta_d_sgd},
+    Word<Optimizer>{"dm-sgd", Optimizer::dm_sgd},
+    Word<Optimizer>{"da-dm-sgd", Optimizer::da_dm_sgd},
+    Word<Optimizer>{"awc-dm-sgd", Optimizer::awc_dm_sgd},
+    Word<Optimizer>{"qg-dm-sgd", Optimizer::qg_dm_sgd},
+    Word<Optimizer>{"decentlam", Optimizer::decentlam},
+    Word<Optimizer>{"momentum-consensus", Optimizer::momentum_consensus},
+    Word<Optimizer>{"d2", Optimizer::d2},
+    Word<Optimizer>{"d2-dm-sgd", Optimizer::d2_dm_sgd},
+    Word<Optimizer>{"gradient-tracking", Optimizer::gradient_tracking},
+    Word<Optimizer>{"momentum-tracking", Optimizer::momentum_tracking},
+    Word<Optimizer>{"stochastic-gradient-push", Optimizer::stochastic_gradient_push},
+    Word<Optimizer>{"choco-sgd", Optimizer::choco_sgd},
+    Word<Optimizer>{"deep-squeeze", Optimizer::deep_squeeze},
+    Word<Optimizer>{"dcd-sgd", Optimizer::dcd_sgd},
+    Word<Optimizer>{"beer", Optimizer::beer}};
+// What papers call some of them; understood, too.
+constexpr std::array optimizer_synonyms{Word<Optimizer>{"pmsgd", Optimizer::momentum_sgd},
+                                        Word<Optimizer>{"dsgd", Optimizer::d_sgd},
+                                        Word<Optimizer>{"dmsgd", Optimizer::dm_sgd},
+                                        Word<Optimizer>{"da-dmsgd", Optimizer::da_dm_sgd},
+                                        Word<Optimizer>{"awc-dmsgd", Optimizer::awc_dm_sgd},
+                                        Word<Optimizer>{"qg-dmsgd", Optimizer::qg_dm_sgd},
+                                        Word<Optimizer>{"d2-dmsgd", Optimizer::d2_dm_sgd},
+                                        Word<Optimizer>{"sgp", Optimizer::stochastic_gradient_push},
+                                        Word<Optimizer>{"choco", Optimizer::choco_sgd},
+                                        Word<Optimizer>{"deepsqueeze", Optimizer::deep_squeeze}};
+constexpr std::array graph_words{Word<Graph>{"ring", Graph::ring},
+                                 Word<Graph>{"mesh", Graph::mesh},
+                                 Word<Graph>{"torus", Graph::torus},
+                                 Word<Graph>{"star", Graph::star},
+                                 Word<Graph>{"complete", Graph::complete},
+                                 Word<Graph>{"hypercube", Graph::hypercube},
+                                 Word<Graph>{"exponential", Graph::exponential},
+                                 Word<Graph>{"symmetric-exponential", Graph::symmetric_exponential},
+                                 Word<Graph>{"one-peer-exponential", Graph::one_peer_exponential},
+                                 Word<Graph>{"one-peer-hypercube", Graph::one_peer_hypercube},
+                                 Word<Graph>{"random-matching", Graph::random_matching}};
+constexpr std::array rate_schedule_words{Word<RateSchedule>{"cosine", RateSchedule::cosine},
+                                         Word<RateSchedule>{"constant", RateSchedule::constant}};
 constexpr std::array transport_words{Word<Transport>{"threads", Transport::threads},
                                      Word<Transport>{"mpi", Transport::mpi}};
 constexpr std::array device_words{Word<Device>{"cpu", Device::cpu}, Word<Device>{"cuda", Device::cuda}};
@@ -133,11 +177,17 @@ CLI::Option* add_file(CLI::App& app, const std::string& option, std::string& tar
       ->type_name(type);
 }
 
+Optimizer optimizer_of(const std::string& given) {
+  for (const Word<Optimizer>& entry : optimizer_synonyms)
+    if (given == entry.word) return entry.value;
+  return value_of(optimizer_words, "--optimizers", given);
+}
+
 std::vector<Optimizer> optimizers_of(const std::string& given) {
   std::vector<Optimizer> optimizers;
   for (std::size_t begin = 0; begin <= given.size();) {
     const std::size_t end = std::min(given.find(',', begin), given.size());
-    const Optimizer one = value_of(optimizer_words, "--optimizers", given.substr(begin, end - begin));
+    const Optimizer one = optimizer_of(given.substr(begin, end - begin));
     if (std::find(optimizers.begin(), optimizers.end(), one) != optimizers.end())
       throw input_error(fmt::format("--optimizers: '{}' is named twice", name(one)));
     optimizers.push_back(one);
@@ -181,6 +231,18 @@ void add_options(CLI::App& app, Options& o) {
   in_group(add_file(app, "--data", o.data, "DIR", "IDX files of Fashion-MNIST or alike, gzip or not")
                ->default_str(default_data_directory));
   in_group(add_choice(app, "--inputs", inputs_words, o.inputs, "mean 0 and deviation 1, or from 0 to 1"));
+  const auto label_skew = [&o](const std::string& given) {
+    const std::optional<double> value = number_of<double>(given);
+    if (!value || !(*value >= 1e-6 && (*value <= 1e6 || std::isinf(*value))))
+      throw input_error(
+          fmt::format("--label-skew: '{}' is not a number from 0.000001 to 1000000, or inf", given));
+    o.label_skew = std::isinf(*value) ? std::nullopt : value;
+  };
+  in_group(
+      app.add_option_function<std::string>(
+             "--label-skew", label_skew,
+             "each rank's labels are a mixture from Dirichlet(ALPHA): the smaller, the fewer labels [inf]")
+          ->type_name("ALPHA"));
   in_group(add_number<std::uint64_t>(
                app, "--seed", o.seed, [](std::uint64_t) { return true; },
                "a whole number from 0 to 18446744073709551615", "1", "of initial parameters and shuffles")
@@ -214,15 +276,20 @@ void add_options(CLI::App& app, Options& o) {
                               "highest rate of adam and one-bit-adam")
                ->type_name("RATE"));
   in_group(add_number<double>(app, "--sgd-learning-rate", o.sgd_learning_rate, positive, "a number above 0",
-                              "0.05", "highest rate of all others, with momentum 0.9")
+                              "0.05", "highest rate of all others")
                ->type_name("RATE"));
   in_group(add_number<double>(app, "--sign-learning-rate", o.sign_learning_rate, positive, "a number above 0",
                               "0.0003", "highest rate of sign-sgd, which moves every element by it")
                ->type_name("RATE"));
+  in_group(add_number<double>(
+               app, "--momentum", o.momentum, [](double value) { return value >= 0 && value < 1; },
+               "a number from 0 to below 1", "0.9", "of all but adam and one-bit-adam")
+               ->type_name("BETA"));
   in_group(add_number<double>(app, "--learning-rate-warmup", o.learning_rate_warmup, share,
-                              "a share from 0 to 1", "0.05",
-                              "share of the steps in which the rate rises, before the cosine")
+                              "a share from 0 to 1", "0.05", "share of the steps in which the rate rises")
                ->type_name("SHARE"));
+  in_group(add_choice(app, "--rate-schedule", rate_schedule_words, o.rate_schedule,
+                      "from there it falls to 0 like a cosine, or stays"));
   in_group(add_number<double>(app, "--weight-decay", o.weight_decay, not_negative, "a number of at least 0",
                               "0", "decoupled weight decay")
                ->type_name("RATE"));
@@ -266,6 +333,23 @@ void add_options(CLI::App& app, Options& o) {
                "bound on |momentum| / sqrt(variance) after the freeze, or inf")
                ->type_name("BOUND"));
 
+  group = "Decentralized optimizers";
+  in_group(add_choice(app, "--graph", graph_words, o.graph, "who mixes with whom"));
+  in_group(add_number<std::int64_t>(app, "--average-every", o.average_every,
+                                    count(std::numeric_limits<std::int64_t>::max()), "a whole number above 0",
+                                    "", "every N-th step averages all ranks exactly instead [never]")
+               ->type_name("N"));
+  const auto consensus_rate = [&o](const std::string& given) {
+    const std::optional<double> value = number_of<double>(given);
+    if (!value || !(*value > 0 && *value <= 1))
+      throw input_error(fmt::format("--consensus-rate: '{}' is not a number above 0, to 1", given));
+    o.consensus_rate = value;
+  };
+  in_group(app.add_option_function<std::string>(
+                  "--consensus-rate", consensus_rate,
+                  "how far choco-sgd [0.4], deep-squeeze [0.4] and beer [0.4] follow their neighbours")
+               ->type_name("RATE"));
+
   group = "Output";
   in_group(add_file(app, "--json", o.json, "FILE", "write all figures"));
   in_group(add_file(app, "--csv", o.csv, "FILE", "write loss and bytes of every step"));
@@ -298,10 +382,31 @@ void add_options(CLI::App& app, Options& o) {
       "  power-sgd                  matrices of rank 2, error feedback; scatter-gather\n"
       "  quantized-sgd              4 bits, unbiased, no error feedback; scatter-gather\n"
       "  ef21-sgd                   largest elements of what momenta have changed by; all-gather\n\n"
+      "Decentralized ones, in which ranks mix parameters of their own with their neighbours' in --graph:\n"
+      "  d-sgd                      step, then mix (ATC); no momentum, at the same rate\n"
+      "  awc-d-sgd, cta-d-sgd       mix, and step by the gradient there was, or by that at the mixture\n"
+      "  dm-sgd                     d-sgd with momentum on each rank\n"
+      "  da-dm-sgd                  the same, and momenta are mixed, too\n"
+      "  awc-dm-sgd                 awc-d-sgd with momentum on each rank\n"
+      "  qg-dm-sgd                  momentum of how the model moves, mixing included\n"
+      "  decentlam                  momentum without its bias; graphs that are fixed and symmetric\n"
+      "  momentum-consensus         momentum of how the model moves, half of it mixed; the same graphs\n"
+      "  d2, d2-dm-sgd              exact diffusion on (I + W) / 2, without and with momentum\n"
+      "  gradient-tracking          mixes estimates of the mean gradient, too; no momentum\n"
+      "  momentum-tracking          the same of momentum\n"
+      "  stochastic-gradient-push   dm-sgd by push-sum weights\n"
+      "  choco-sgd                  dm-sgd by compressed differences, 4 bits; fixed graphs\n"
+      "  deep-squeeze               dm-sgd by compressed parameters with error feedback, 8 bits\n"
+      "  dcd-sgd                    compressed differences, 8 bits, unbiased, no momentum; fixed graphs\n"
+      "  beer                       gradient-tracking by compressed differences, 4 bits; fixed graphs\n"
+      "  Known as well: pmsgd (momentum-sgd), dsgd, dmsgd, da-dmsgd, awc-dmsgd, qg-dmsgd, d2-dmsgd, sgp, "
+      "choco,\n"
+      "  deepsqueeze.\n\n"
       "Examples:\n"
       "  train --plot loss.svg                         adam and one-bit-adam on 4 threads\n"
       "  train --optimizers one-bit-adam --model cnn --topology ring --granularity block\n"
       "  train --optimizers momentum-sgd,power-sgd,deep-gradient-compression --ratio 0.001\n"
+      "  train --optimizers pmsgd,dmsgd,decentlam --ranks 8 --batch 256 --label-skew 0.1\n"
       "  mpirun -n 4 train --transport mpi --json runs.json\n"
       "  train --device cuda --ranks 2 --batch 512     models on the GPU, where there is one\n"
       "  train --checkpoint state --checkpoint-every 500; train --checkpoint state --resume state\n\n"
@@ -342,6 +447,8 @@ const char* name(Optimizer value) { return word_of(optimizer_words, value); }
 const char* name(Transport value) { return word_of(transport_words, value); }
 const char* name(Device value) { return word_of(device_words, value); }
 const char* name(Topology value) { return word_of(topology_words, value); }
+const char* name(Graph value) { return word_of(graph_words, value); }
+const char* name(RateSchedule value) { return word_of(rate_schedule_words, value); }
 const char* name(Scale value) { return word_of(scale_words, value); }
 const char* name(Granularity value) { return word_of(granularity_words, value); }
 const char* name(NonFinite value) { return word_of(non_finite_words, value); }
@@ -355,8 +462,10 @@ HighestRate rate_of(const Options& options, Optimizer optimizer) {
     case Optimizer::sign_sgd:
       return {"sign-learning-rate", options.sign_learning_rate, options.sign_learning_rate};
     case Optimizer::error_feedback_sgd:
-      // Momentum of 0.9 makes each gradient count ten times; this one has none.
-      return {"sgd-learning-rate", options.sgd_learning_rate, 10 * options.sgd_learning_rate};
+      // Momentum of 0.9 makes each gradient count ten times; this one has none. (Nor have some decentralized ones, but
+      // between two mixtures a rank's own data must not lead it that far away.)
+      return {"sgd-learning-rate", options.sgd_learning_rate,
+              options.sgd_learning_rate / (1 - options.momentum)};
     default:
       return {"sgd-learning-rate", options.sgd_learning_rate, options.sgd_learning_rate};
   }
@@ -368,6 +477,19 @@ double ratio_of(const Options& options, Optimizer optimizer) {
       return options.ratio.value_or(0.005);
     case Optimizer::ef21_sgd:
       return options.ratio.value_or(0.05);
+    default:
+      return 1;
+  }
+}
+
+double consensus_rate_of(const Options& options, Optimizer optimizer) {
+  switch (optimizer) {
+    case Optimizer::choco_sgd:
+      return options.consensus_rate.value_or(0.4);
+    case Optimizer::deep_squeeze:
+      return options.consensus_rate.value_or(0.4);
+    case Optimizer::beer:
+      return options.consensus_rate.value_or(0.4);
     default:
       return 1;
   }
@@ -385,8 +507,29 @@ Topology topology_of(const Options& options, Optimizer optimizer) {
   }
 }
 
+bool is_decentralized(Optimizer optimizer) { return optimizer >= Optimizer::d_sgd; }
+
+const char* route_of(const Options& options, Optimizer optimizer) {
+  return is_decentralized(optimizer) ? name(options.graph) : name(topology_of(options, optimizer));
+}
+
+GraphNeeds graph_needs(Optimizer optimizer) {
+  switch (optimizer) {
+    case Optimizer::decentlam:
+    case Optimizer::momentum_consensus:
+      return GraphNeeds::fixed_symmetric;
+    case Optimizer::choco_sgd:
+    case Optimizer::dcd_sgd:
+    case Optimizer::beer:
+      return GraphNeeds::fixed;
+    default:
+      return GraphNeeds::nothing;
+  }
+}
+
 bool runs_on(Device device, Optimizer optimizer) {
   if (device == Device::cpu) return true;
+  if (is_decentralized(optimizer)) return false;
   switch (optimizer) {
     case Optimizer::deep_gradient_compression:
     case Optimizer::power_sgd:
@@ -396,6 +539,57 @@ bool runs_on(Device device, Optimizer optimizer) {
       return true;
   }
 }
+
+namespace {
+
+bool diverges_with_means(Optimizer kind) {
+  return graph_needs(kind) == GraphNeeds::fixed_symmetric || kind == Optimizer::d2 ||
+         kind == Optimizer::d2_dm_sgd;
+}
+
+bool compresses_gossip(Optimizer kind) { return kind >= Optimizer::choco_sgd; }
+
+/// Says what the library says at compile time of an optimizer on a graph, and what to use instead.
+void check_graph(const Options& options, Optimizer kind) {
+  const GraphNeeds needs = graph_needs(kind);
+  if (satisfies(options.graph, needs)) return;
+  std::string others;
+  for (const Word<Graph>& entry : graph_words)
+    if (satisfies(entry.value, needs)) others += (others.empty() ? "" : ", ") + std::string(entry.word);
+  const char* const reason =
+      needs == GraphNeeds::fixed
+          ? "{0} keeps sums over its neighbours from step to step, and {1} is not fixed. Use one of {2}, or "
+            "deep-squeeze on this graph"
+          : "{0}, momentum on the mixture, diverges whatever the learning rate on graphs that are not fixed "
+            "and "
+            "symmetric, such as {1}. Use one of {2}, or qg-dm-sgd on this graph";
+  throw input_error("--graph: " + fmt::format(fmt::runtime(reason), name(kind), name(options.graph), others));
+}
+
+void check_optimizer(const Options& options, Optimizer kind) {
+  if (!runs_on(options.device, kind)) {
+    std::string others;
+    for (const Word<Optimizer>& entry : optimizer_words)
+      if (runs_on(options.device, entry.value))
+        others += (others.empty() ? "" : ", ") + std::string(entry.word);
+    throw input_error(fmt::format("--device: {} runs on the CPU so far; on {} there are {}", name(kind),
+                                  name(options.device), others));
+  }
+  check_graph(options, kind);
+  if (options.average_every > 0 && diverges_with_means(kind))
+    throw input_error(fmt::format(
+        "--average-every: exact means now and then make the graph change from step to step, and there {} "
+        "diverges. Use dm-sgd, qg-dm-sgd or gradient-tracking",
+        name(kind)));
+  if (options.average_every > 0 && kind == Optimizer::stochastic_gradient_push)
+    throw input_error(
+        fmt::format("--average-every takes the plain mean, and {} weighs its ranks. Use dm-sgd", name(kind)));
+  if (options.average_every > 0 && compresses_gossip(kind))
+    throw input_error(
+        fmt::format("--average-every is for packets that are not compressed, and {}'s are", name(kind)));
+}
+
+}  // namespace
 
 std::optional<Options> parse_options(int argc, const char* const* argv, std::FILE* out) {
   Options options;
@@ -429,15 +623,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv, std::FIL
   }
   if (options.checkpoint_every > 0 && options.checkpoint.empty())
     throw input_error("--checkpoint-every needs --checkpoint DIR");
-  for (const Optimizer kind : options.optimizers)
-    if (!runs_on(options.device, kind)) {
-      std::string others;
-      for (const Word<Optimizer>& entry : optimizer_words)
-        if (runs_on(options.device, entry.value))
-          others += (others.empty() ? "" : ", ") + std::string(entry.word);
-      throw input_error(fmt::format("--device: {} runs on the CPU so far; on {} there are {}", name(kind),
-                                    name(options.device), others));
-    }
+  for (const Optimizer kind : options.optimizers) check_optimizer(options, kind);
   return options;
 }
 

@@ -23,10 +23,43 @@ enum class Optimizer {
   deep_gradient_compression,
   power_sgd,
   quantized_sgd,
-  ef21_sgd
+  ef21_sgd,
+  // Decentralized from here on, see is_decentralized.
+  d_sgd,
+  awc_d_sgd,
+  cta_d_sgd,
+  dm_sgd,
+  da_dm_sgd,
+  awc_dm_sgd,
+  qg_dm_sgd,
+  decentlam,
+  momentum_consensus,
+  d2,
+  d2_dm_sgd,
+  gradient_tracking,
+  momentum_tracking,
+  stochastic_gradient_push,
+  choco_sgd,
+  deep_squeeze,
+  dcd_sgd,
+  beer
 };
 enum class Transport { threads, mpi };
 enum class Topology { scatter_gather, ring, all_gather };
+enum class Graph {
+  ring,
+  mesh,
+  torus,
+  star,
+  complete,
+  hypercube,
+  exponential,
+  symmetric_exponential,
+  one_peer_exponential,
+  one_peer_hypercube,
+  random_matching
+};
+enum class RateSchedule { cosine, constant };
 enum class Scale { rms, mean_abs };
 enum class Granularity { segment, block, whole };
 enum class NonFinite { raise, skip, zero };
@@ -36,6 +69,8 @@ const char* name(Optimizer value);
 const char* name(Transport value);
 const char* name(Device value);
 const char* name(Topology value);
+const char* name(Graph value);
+const char* name(RateSchedule value);
 const char* name(Scale value);
 const char* name(Granularity value);
 const char* name(NonFinite value);
@@ -47,6 +82,8 @@ struct Options {
   std::string model = "mlp";                                                    ///< "mlp" or "cnn"
   std::string data = default_data_directory;
   Inputs inputs = Inputs::normalized;
+  /// Alpha of the Dirichlet distribution of each rank's labels, see label_skew.hpp; nothing: all ranks see alike ones.
+  std::optional<double> label_skew;
 
   int ranks = 4;             ///< 1 to 64
   bool ranks_given = false;  ///< under MPI the job's size counts, and a `--ranks` that differs is a mistake
@@ -59,7 +96,9 @@ struct Options {
   double learning_rate = 1e-3;         ///< of the Adam family
   double sgd_learning_rate = 0.05;     ///< of the SGD family
   double sign_learning_rate = 3e-4;    ///< of sign-sgd
+  double momentum = 0.9;               ///< of the SGD family, 0 to below 1
   double learning_rate_warmup = 0.05;  ///< share of all steps, 0 to 1
+  RateSchedule rate_schedule = RateSchedule::cosine;
   double weight_decay = 0;
   std::optional<double> clip_norm;
   NonFinite on_non_finite = NonFinite::raise;
@@ -72,6 +111,11 @@ struct Options {
   Scale scale = Scale::rms;
   Granularity granularity = Granularity::segment;
   double update_clip = 10;  ///< may be infinite
+
+  Graph graph = Graph::symmetric_exponential;
+  std::int64_t average_every = 0;  ///< steps; 0: never
+  /// Above 0 to 1; each optimizer that compresses has a default of its own.
+  std::optional<double> consensus_rate;
 
   std::string json, csv, plot;        ///< files to write, or empty
   std::string checkpoint;             ///< directory, or empty
@@ -91,8 +135,22 @@ HighestRate rate_of(const Options& options, Optimizer optimizer);
 /// The ratio in force; 1 where none is chosen.
 double ratio_of(const Options& options, Optimizer optimizer);
 
+/// The consensus rate in force; 1 where packets are not compressed.
+double consensus_rate_of(const Options& options, Optimizer optimizer);
+
 /// What the optimizer's compressed steps go over; dense steps go over scatter-gather.
 Topology topology_of(const Options& options, Optimizer optimizer);
+
+/// Whether ranks hold parameters of their own, which they mix with those of their neighbours in `options.graph`.
+bool is_decentralized(Optimizer optimizer);
+
+/// The name of what an optimizer's messages go over: of its graph, or of its topology.
+const char* route_of(const Options& options, Optimizer optimizer);
+
+/// What a decentralized optimizer asks of a graph, beyond that it keeps the mean of the ranks. Recipes say the same
+/// and would not compile without, see gossip.hpp.
+enum class GraphNeeds { nothing, fixed, fixed_symmetric };
+GraphNeeds graph_needs(Optimizer optimizer);
 
 /// Whether the optimizer runs there. What sends largest elements or low ranks runs on the CPU so far.
 bool runs_on(Device device, Optimizer optimizer);

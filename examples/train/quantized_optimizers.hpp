@@ -22,16 +22,21 @@ std::unique_ptr<AnyOptimizer> make_quantized_optimizer(Optimizer kind, const Opt
   };
   const auto rate = static_cast<float>(rate_of(options, kind).rate);
   const auto weight_decay = static_cast<float>(options.weight_decay);
+  const auto momentum = static_cast<float>(options.momentum);
   switch (kind) {
     case Optimizer::dist_error_feedback_sgd:
       return make(DistErrorFeedbackSgd{.learning_rate = rate,
                                        .weight_decay = weight_decay,
-                                       .momentum_correction = {.momentum = 0.9F, .nesterov = true},
+                                       .momentum_correction = {.momentum = momentum, .nesterov = true},
                                        .error_feedback = {.follows_rate = true}});
     case Optimizer::sign_sgd:
-      return make(terse::SignSgd<>{.learning_rate = rate, .weight_decay = weight_decay});
+      return make(terse::SignSgd<>{.learning_rate = rate,
+                                   .weight_decay = weight_decay,
+                                   .momentum_correction = {.momentum = momentum}});
     case Optimizer::quantized_sgd:
-      return make(terse::QuantizedSgd<>{.learning_rate = rate, .weight_decay = weight_decay});
+      return make(terse::QuantizedSgd<>{.learning_rate = rate,
+                                        .weight_decay = weight_decay,
+                                        .momentum_correction = {.momentum = momentum}});
     default:
       return make(ErrorFeedbackSgd{
           .learning_rate = rate, .weight_decay = weight_decay, .error_feedback = {.follows_rate = true}});

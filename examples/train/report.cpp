@@ -194,9 +194,10 @@ std::string gnuplot_script(const std::vector<Run>& runs) {
   const bool beside_panels = runs.size() > 4;
   const int panels = by_bytes.empty() ? 560 : 1040;
   const int legend = beside_panels ? 280 : 0;
+  const std::size_t height = std::max<std::size_t>(430, 80 + 23 * runs.size());
   const double pixel = 1.0 / (panels + legend);
   script += fmt::format(
-      "set terminal svg size {},430 font 'Helvetica,14' background '#ffffff' linewidth 1\n"
+      "set terminal svg size {},{} font 'Helvetica,14' background '#ffffff' linewidth 1\n"
       "set encoding utf8\n"
       "set multiplot layout 1,{} margins {:.4f},{:.4f},0.145,0.885 spacing {:.4f}\n"
       "set border 3 lc rgb '#444444' lw 1\n"
@@ -204,8 +205,8 @@ std::string gnuplot_script(const std::vector<Run>& runs) {
       "set grid xtics ytics lc rgb '#e4e4e4' lw 1 lt 1\n"
       "set logscale y\n"
       "set yrange [{:.6g}:{:.6g}]\n",
-      panels + legend, by_bytes.empty() ? 1 : 2, (by_bytes.empty() ? 70 : 73) * pixel, (panels - 16) * pixel,
-      36 * pixel, lowest * 0.92, highest * 1.08);
+      panels + legend, height, by_bytes.empty() ? 1 : 2, (by_bytes.empty() ? 70 : 73) * pixel,
+      (panels - 16) * pixel, 36 * pixel, lowest * 0.92, highest * 1.08);
   std::string ticks;
   for (const double tick : {0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2,  0.25, 0.3,  0.4,
                             0.5,   0.7,   1.0,   1.5,  2.0,  3.0,  5.0, 10.0, 20.0, 50.0, 100.0})
@@ -270,6 +271,23 @@ std::string wrapped(const std::string& start, const std::vector<std::string>& na
   return text;
 }
 
+/// How far apart the ranks are, where they may be.
+std::string format_consensus(const std::vector<Run>& runs, std::size_t width) {
+  constexpr const char* row = "{:<{}} {:>10} {:>14}  {:>18}\n";
+  std::string text =
+      "\n" + fmt::format(row, "accuracy of", width, "mean model", "single models", "consensus distance");
+  for (const Run& run : runs)
+    if (run.decentralized())
+      text += fmt::format(row, run.optimizer, width, fmt::format("{:.2f} %", 100 * run.test_accuracy),
+                          fmt::format("{:.2f} %", 100 * run.mean_single_accuracy.value_or(0)),
+                          fmt::format("{:.2e}", *run.consensus_distance));
+  return text + "single models: mean over the ranks; distance: sqrt(mean of ||x_i - mean||^2) / ||mean||\n";
+}
+
+nlohmann::ordered_json number_or_null(const std::optional<double>& number) {
+  return number ? nlohmann::ordered_json(*number) : nlohmann::ordered_json();
+}
+
 }  // namespace
 
 std::int64_t smoothing_window(std::int64_t steps) { return std::max<std::int64_t>(1, steps / 50); }
@@ -289,6 +307,7 @@ std::string format_table(const std::vector<Run>& runs) {
       groups_of(runs, [&](const Run& run) { return compresses(run) ? run.topology : ""; });
   if (topologies.size() < 2)
     text += fmt::format(", {}", topologies.empty() ? first.topology : topologies.begin()->first);
+  if (first.label_skew) text += fmt::format(", label skew {}", *first.label_skew);
   text += fmt::format(", seed {}, {} steps", first.seed, first.steps);
   const Groups starts = groups_of(runs, [&](const Run& run) {
     return run.warmup_steps > 0 && run.warmup_steps < run.steps
@@ -316,14 +335,21 @@ std::string format_table(const std::vector<Run>& runs) {
         factor(dense_step * static_cast<double>(run.steps), static_cast<double>(run.bytes_sent_per_rank)),
         factor(dense_step, compressed), fmt::format("{:.1f}", run.seconds.compute),
         fmt::format("{:.1f}", run.seconds.local_passes), fmt::format("{:.1f}", run.seconds.communication),
-        fmt::format("{:.1f}", run.seconds.total), run.ranks_agree ? "yes" : "NO");
+        fmt::format("{:.1f}", run.seconds.total),
+        run.decentralized() ? "-"
+        : run.ranks_agree   ? "yes"
+                            : "NO");
   }
-  text += "* the last compressed step\n";
+  const bool gossips =
+      std::any_of(runs.begin(), runs.end(), [](const Run& run) { return run.decentralized(); });
+  text += gossips ? "* the last step that was compressed or went to neighbours\n"
+                  : "* the last compressed step\n";
   const auto add_groups = [&text](const Groups& groups) {
     for (const auto& [what, names] : groups) text += wrapped(what + ": ", names, 110);
   };
   if (topologies.size() > 1) add_groups(topologies);
   if (!one_start) add_groups(starts);
+  if (gossips) text += format_consensus(runs, width);
   return text;
 }
 
@@ -343,6 +369,7 @@ void write_json(const std::string& path, const std::vector<Run>& runs) {
         {"ranks", run.ranks},
         {"topology", run.topology},
         {"seed", run.seed},
+        {"label_skew", number_or_null(run.label_skew)},
         {"steps", run.steps},
         {"warmup_steps", run.warmup_steps},
         {"test_accuracy", run.test_accuracy},
@@ -352,6 +379,8 @@ void write_json(const std::string& path, const std::vector<Run>& runs) {
         {"dense_bytes_per_step", run.dense_bytes_per_step},
         {"parameters_hash", run.parameters_hash},
         {"ranks_agree", run.ranks_agree},
+        {"mean_single_accuracy", number_or_null(run.mean_single_accuracy)},
+        {"consensus_distance", number_or_null(run.consensus_distance)},
         {"seconds",
          {{"compute", run.seconds.compute},
           {"local_passes", run.seconds.local_passes},
@@ -365,11 +394,14 @@ void write_json(const std::string& path, const std::vector<Run>& runs) {
 }
 
 void write_csv(const std::string& path, const std::vector<Run>& runs) {
-  std::string text = "optimizer,seed,step,loss,bytes\n";
+  std::string text = "optimizer,seed,step,loss,bytes,consensus_distance\n";
   for (const Run& run : runs)
-    for (std::size_t i = 0; i < run.train_loss.size(); ++i)
-      text += fmt::format("{},{},{},{:.9g},{}\n", run.optimizer, run.seed, i + 1, run.train_loss[i],
-                          i < run.bytes_after_step.size() ? std::to_string(run.bytes_after_step[i]) : "");
+    for (std::size_t i = 0; i < run.train_loss.size(); ++i) {
+      const bool last = i + 1 == run.train_loss.size();
+      text += fmt::format("{},{},{},{:.9g},{},{}\n", run.optimizer, run.seed, i + 1, run.train_loss[i],
+                          i < run.bytes_after_step.size() ? std::to_string(run.bytes_after_step[i]) : "",
+                          last && run.decentralized() ? fmt::format("{:.9g}", *run.consensus_distance) : "");
+    }
   write_beside(path, text);
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,19 +23,27 @@ struct Run {
   std::string transport;
   std::string device = "cpu";  ///< or "cuda"
   int ranks = 1;
-  std::string topology;
+  std::string topology;  ///< or graph, of decentralized optimizers
   std::uint64_t seed = 0;
+  std::optional<double> label_skew;  ///< alpha, where ranks see labels in mixtures of their own
   std::int64_t steps = 0;
   std::int64_t warmup_steps = 0;  ///< dense steps before compression starts; 0 or `steps` where it never does
-  double test_accuracy = 0;       ///< from 0 to 1
-  std::vector<double> train_loss;                    ///< of each step, mean over the ranks
-  std::uint64_t bytes_sent_per_rank = 0;             ///< over the whole run
-  std::uint64_t bytes_sent_per_compressed_step = 0;  ///< the last one; 0 where no step is compressed
-  std::uint64_t dense_bytes_per_step = 0;            ///< of a dense fp32 step of the same model and ranks
-  std::vector<std::uint64_t> bytes_after_step;       ///< sent by rank 0 up to the end of each step
-  std::string parameters_hash;
-  bool ranks_agree = false;  ///< all ranks hold the same parameters, to the bit
+  double test_accuracy = 0;       ///< from 0 to 1; of the mean of all ranks' parameters where they differ
+  std::vector<double> train_loss;         ///< of each step, mean over the ranks
+  std::uint64_t bytes_sent_per_rank = 0;  ///< over the whole run
+  /// Of the last step that was compressed, or went to neighbours; 0 where all are dense.
+  std::uint64_t bytes_sent_per_compressed_step = 0;
+  std::uint64_t dense_bytes_per_step = 0;       ///< of a dense fp32 step of the same model and ranks
+  std::vector<std::uint64_t> bytes_after_step;  ///< sent by rank 0 up to the end of each step
+  std::string parameters_hash;                  ///< of what test_accuracy is about
+  bool ranks_agree = false;                     ///< all ranks hold the same parameters, to the bit
+  // Of decentralized optimizers alone, at the end.
+  std::optional<double> mean_single_accuracy;  ///< mean of the accuracies of the ranks' own parameters
+  std::optional<double>
+      consensus_distance;  ///< sqrt(mean over ranks of ||x_i - x||^2) / ||x||, x the mean of all x_i
   Seconds seconds;
+
+  bool decentralized() const { return consensus_distance.has_value(); }
 };
 
 /// Steps that the running mean of a loss covers: a fiftieth of all, at least one. The mean trails: it takes
@@ -42,7 +51,7 @@ struct Run {
 std::int64_t smoothing_window(std::int64_t steps);
 
 /// The table of the end, at most 120 columns wide. The final loss is the running mean at the last step;
-/// factors are bytes of dense steps over bytes sent.
+/// factors are bytes of dense steps over bytes sent. A second table is about decentralized optimizers.
 std::string format_table(const std::vector<Run>& runs);
 void print_table(std::FILE* out, const std::vector<Run>& runs);
 
@@ -50,10 +59,11 @@ void print_table(std::FILE* out, const std::vector<Run>& runs);
 // it can't be written.
 
 /// An object with `runs`: an array of objects with the members of Run by the same names, without
-/// `bytes_after_step`. A loss that is not finite is null.
+/// `bytes_after_step`. A number that is not finite, or missing, is null.
 void write_json(const std::string& path, const std::vector<Run>& runs);
 
-/// One row for each step of each run: optimizer, seed, step (from 1), loss, bytes (sent by rank 0 so far).
+/// One row for each step of each run: optimizer, seed, step (from 1), loss, bytes (sent by rank 0 so far) and, in the
+/// last row of a decentralized optimizer, consensus_distance.
 void write_csv(const std::string& path, const std::vector<Run>& runs);
 
 /// An SVG picture of the running mean of the loss, against the step and against megabytes sent (logarithmic),

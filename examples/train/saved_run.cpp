@@ -119,17 +119,25 @@ Settings settings_of(const Options& options, Optimizer optimizer, int ranks, std
   Settings settings{
       {"model", options.model},
       {"inputs", name(options.inputs)},
+      {"label-skew", options.label_skew ? number(*options.label_skew) : "inf"},
       {"ranks", number(ranks)},
       {"pictures", number(pictures)},
       {"epochs", number(options.epochs)},
       {"batch", number(options.batch)},
       {rate.option, number(rate.given)},
       {"learning-rate-warmup", number(options.learning_rate_warmup)},
+      {"rate-schedule", name(options.rate_schedule)},
       {"weight-decay", number(options.weight_decay)},
       {"clip-norm", options.clip_norm ? number(*options.clip_norm) : "none"},
       {"on-non-finite", name(options.on_non_finite)},
       {"seed", number(options.seed)},
   };
+  if (optimizer != Optimizer::adam && optimizer != Optimizer::one_bit_adam)
+    settings.insert({{"momentum", number(options.momentum)}});
+  if (is_decentralized(optimizer))
+    settings.insert({{"graph", name(options.graph)},
+                     {"average-every", options.average_every > 0 ? number(options.average_every) : "never"},
+                     {"consensus-rate", number(consensus_rate_of(options, optimizer))}});
   if (optimizer == Optimizer::one_bit_adam)
     settings.insert({{"warmup-fraction", number(options.warmup_fraction)},
                      {"topology", name(options.topology)},

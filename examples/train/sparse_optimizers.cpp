@@ -28,17 +28,19 @@ std::unique_ptr<AnyOptimizer> make_sparse_optimizer(Optimizer kind, const Option
   };
   const auto rate = static_cast<float>(rate_of(options, kind).rate);
   const auto weight_decay = static_cast<float>(options.weight_decay);
+  const auto momentum = static_cast<float>(options.momentum);
   // Momentum before the differences: without it they are mostly noise of single batches.
   using Ef21Sgd = terse::Ef21Sgd<terse::TopK<>, terse::LocalMomentumBefore>;
   const double ratio = ratio_of(options, kind);
   if (kind == Optimizer::ef21_sgd)
     return make(Ef21Sgd{.learning_rate = rate,
                         .weight_decay = weight_decay,
-                        .momentum_correction = {.momentum = 0.9F, .nesterov = false},
+                        .momentum_correction = {.momentum = momentum, .nesterov = false},
                         .compressor = {.selection = {.ratio = ratio}}});
   return make(terse::DeepGradientCompression<>{
       .learning_rate = rate,
       .weight_decay = weight_decay,
+      .momentum_correction = {.momentum = momentum},
       .compressor = {.selection = {.ratio = ratio, .warmup_steps = warmup}}});
 }
 

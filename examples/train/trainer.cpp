@@ -16,6 +16,8 @@
 #include <string_view>
 #include <utility>
 
+#include "any_graph.hpp"
+#include "label_skew.hpp"
 #include "model.hpp"
 #include "places.hpp"
 #include "progress.hpp"
@@ -37,17 +39,20 @@ double seconds_since(Clock::time_point begin) {
 /// When what happens.
 struct Schedule {
   std::int64_t steps_per_epoch, steps, rate_warmup, ratio_warmup, freeze;
+  bool constant;
 
   Schedule(const Options& options, int ranks, std::int64_t pictures)
       : steps_per_epoch(pictures / (options.batch * ranks)),
         steps(steps_per_epoch * options.epochs),
         rate_warmup(share(options.learning_rate_warmup)),
         ratio_warmup(share(options.warmup_fraction)),
-        freeze(std::max<std::int64_t>(1, ratio_warmup)) {}
+        freeze(std::max<std::int64_t>(1, ratio_warmup)),
+        constant(options.rate_schedule == RateSchedule::constant) {}
 
-  /// A straight rise from almost 0 to 1, then a cosine down to almost 0. Steps count from 0.
+  /// A straight rise from almost 0 to 1, then a cosine down to almost 0, or 1. Steps count from 0.
   double rate(std::int64_t step) const {
     if (step < rate_warmup) return static_cast<double>(step + 1) / static_cast<double>(rate_warmup);
+    if (constant) return 1;
     return (1 + std::cos(std::numbers::pi * static_cast<double>(step - rate_warmup) /
                          static_cast<double>(steps - rate_warmup))) /
            2;
@@ -86,15 +91,17 @@ class Trainer {
         values_(static_cast<std::size_t>(model_.layout().size())),
         optimizer_(make_optimizer(kind)),
         width_(job.training.rows * job.training.columns),
-        order_(static_cast<std::size_t>(job.training.count)),
+        order_(
+            static_cast<std::size_t>(job.shares.empty() ? job.training.count : job.training.count / ranks_)),
         images_(static_cast<std::size_t>(options_.batch * width_)),
         labels_(static_cast<std::size_t>(options_.batch)) {
     run_.optimizer = name(kind);
     run_.transport = name(options_.transport);
     run_.device = name(options_.device);
     run_.ranks = ranks_;
-    run_.topology = name(topology_of(options_, kind));
+    run_.topology = route_of(options_, kind);
     run_.seed = options_.seed;
+    run_.label_skew = options_.label_skew;
     run_.steps = schedule_.steps;
     if (kind == Optimizer::one_bit_adam) run_.warmup_steps = std::min(schedule_.freeze, run_.steps);
     if (kind == Optimizer::ef21_sgd) run_.warmup_steps = 1;
@@ -121,8 +128,9 @@ class Trainer {
       progress.update(done, recent, (done - first) * options_.batch * ranks_);
     }
     progress.finish();
-    evaluate();
     compare_parameters();
+    if (is_decentralized(kind_)) look_at_mean();
+    run_.test_accuracy = accuracy_by_parts();
     if (sent_.dense_step == 0) measure_dense_step();
     total_bytes();
     return std::move(run_);
@@ -137,15 +145,21 @@ class Trainer {
   /// Rank 0's parameters become everybody's: a step keeps ranks alike, but does not make them so.
   void share_parameters() {
     model_.read_parameters(values_.data());
-    auto* const data = reinterpret_cast<std::byte*>(values_.data());
-    const auto bytes = static_cast<terse::index_t>(sizeof(float)) * model_.layout().size();
+    broadcast(values_, 0);
+    model_.write_parameters(values_.data());
+  }
+
+  /// One rank's values become everybody's. Collective.
+  void broadcast(std::vector<float>& values, int root) {
+    auto* const data = reinterpret_cast<std::byte*>(values.data());
+    const auto bytes = static_cast<terse::index_t>(sizeof(float) * values.size());
     std::vector<terse::Send> sends;
     std::vector<terse::Receive> receives;
-    if (rank_ != 0) receives.push_back({0, data, bytes});
-    if (rank_ == 0)
-      for (int peer = 1; peer < ranks_; ++peer) sends.push_back({peer, data, bytes});
+    if (rank_ != root) receives.push_back({root, data, bytes});
+    if (rank_ == root)
+      for (int peer = 0; peer < ranks_; ++peer)
+        if (peer != root) sends.push_back({peer, data, bytes});
     side_.exchange(sends, receives, terse::Phase::setup).wait();
-    model_.write_parameters(values_.data());
   }
 
   /// Shows everybody what each rank has.
@@ -199,27 +213,38 @@ class Trainer {
     if (const std::int64_t epoch = step / schedule_.steps_per_epoch; epoch != epoch_) shuffle(epoch);
     gather_batch(step % schedule_.steps_per_epoch);
 
+    const bool dense = optimizer_->full_precision();
+    const std::uint64_t bytes_before = bytes_on_wire();
+    const std::uint64_t packets_before = bytes_of_packets();
+    const auto rate = static_cast<float>(rate_of(options_, kind_).rate * schedule_.rate(step));
+    time_optimizer([&] { optimizer_->begin(model_.parameters(), rate); });
+
     const Clock::time_point begin = Clock::now();
     const double loss = model_.train_batch(images_.data(), labels_.data(), options_.batch);
     run_.seconds.compute += seconds_since(begin);
 
-    const bool dense = optimizer_->full_precision();
-    const std::uint64_t bytes_before = bytes_on_wire();
-    const std::uint64_t packets_before = bytes_of_packets();
-    const double waited_before = workshop_->traffic().seconds;
-    const Clock::time_point step_begin = Clock::now();
-    optimizer_->step(model_.parameters(), model_.gradients(),
-                     static_cast<float>(rate_of(options_, kind_).rate * schedule_.rate(step)));
-    const double waited = workshop_->traffic().seconds - waited_before;
-    run_.seconds.local_passes += seconds_since(step_begin) - waited;
-    run_.seconds.communication += waited;
+    time_optimizer([&] { optimizer_->step(model_.parameters(), model_.gradients(), rate); });
 
     const std::uint64_t bytes = bytes_on_wire() - bytes_before;
-    if (bytes_of_packets() != packets_before) (dense ? sent_.dense_step : sent_.compressed_step) = bytes;
+    // Exact averages of decentralized optimizers are neither: some average more than the gradient has.
+    const bool averages =
+        is_decentralized(kind_) && options_.average_every > 0 && (step + 1) % options_.average_every == 0;
+    if (bytes_of_packets() != packets_before && !averages)
+      (dense ? sent_.dense_step : sent_.compressed_step) = bytes;
     sent_.bytes += bytes;
     run_.bytes_after_step.push_back(sent_.bytes);
     losses_.push_back(loss);
     return loss;
+  }
+
+  template <class Work>
+  void time_optimizer(Work work) {
+    const double waited_before = workshop_->traffic().seconds;
+    const Clock::time_point begin = Clock::now();
+    work();
+    const double waited = workshop_->traffic().seconds - waited_before;
+    run_.seconds.local_passes += seconds_since(begin) - waited;
+    run_.seconds.communication += waited;
   }
 
   /// What steps send; setting up is left out.
@@ -233,18 +258,26 @@ class Trainer {
     return traffic[terse::Phase::reduce].bytes_sent + traffic[terse::Phase::spread].bytes_sent;
   }
 
-  /// The order of an epoch, the same on all ranks and after a restart: a function of seed and epoch alone.
+  /// The order of an epoch, of all pictures or, where labels are skewed, of this rank's share; the same after a
+  /// restart: a function of seed and epoch alone, and of the rank where it is the rank's own.
   void shuffle(std::int64_t epoch) {
-    std::iota(order_.begin(), order_.end(), 0);
-    const terse::Draw draw =
-        terse::Draw::shared(options_.seed, static_cast<std::uint64_t>(epoch), terse::Purpose::shuffle);
+    const auto number = static_cast<std::uint64_t>(epoch);
+    const bool own = !job_.shares.empty();
+    if (own)
+      std::copy_n(job_.shares.begin() + static_cast<std::ptrdiff_t>(order_.size()) * rank_, order_.size(),
+                  order_.begin());
+    else
+      std::iota(order_.begin(), order_.end(), 0);
+    const terse::Draw draw = own ? terse::Draw::local(options_.seed, rank_, number, terse::Purpose::shuffle)
+                                 : terse::Draw::shared(options_.seed, number, terse::Purpose::shuffle);
     for (std::size_t i = order_.size(); i-- > 1;) std::swap(order_[i], order_[draw.below(i + 1, i)]);
     epoch_ = epoch;
   }
 
-  /// This rank's contiguous share of the epoch's batch `index`.
+  /// This rank's batch `index` of the epoch: a contiguous part of its own order, or of everybody's batch.
   void gather_batch(std::int64_t index) {
-    const auto first = static_cast<std::size_t>((index * ranks_ + rank_) * options_.batch);
+    const std::int64_t number = job_.shares.empty() ? index * ranks_ + rank_ : index;
+    const auto first = static_cast<std::size_t>(number * options_.batch);
     for (std::size_t k = 0; k < labels_.size(); ++k) {
       const std::int64_t picture = order_[first + k];
       std::copy_n(job_.training.images.begin() + picture * width_, width_,
@@ -288,30 +321,63 @@ class Trainer {
   }
 
   /// Each rank looks at a part of the test set; all hold the same parameters.
-  void evaluate() {
+  double accuracy_by_parts() {
     const Dataset& test = job_.test;
     const std::int64_t first = test.count * rank_ / ranks_;
-    const std::int64_t count = test.count * (rank_ + 1) / ranks_ - first;
+    std::int64_t right = 0;
+    for (const std::int64_t one : everyones(right_among(first, test.count * (rank_ + 1) / ranks_ - first)))
+      right += one;
+    return static_cast<double>(right) / static_cast<double>(std::max<std::int64_t>(1, test.count));
+  }
+  /// Of `count` test pictures.
+  std::int64_t right_among(std::int64_t first, std::int64_t count) {
+    const Dataset& test = job_.test;
     const Evaluation mine =
         model_.evaluate(test.images.data() + first * width_, test.labels.data() + first, count);
+    return std::llround(mine.accuracy * static_cast<double>(count));
+  }
+
+  /// Each rank's own model on the whole test set, and how far they are apart. Leaves the mean in all of them.
+  void look_at_mean() {
     std::int64_t right = 0;
-    for (const std::int64_t one :
-         everyones<std::int64_t>(std::llround(mine.accuracy * static_cast<double>(count))))
-      right += one;
-    run_.test_accuracy =
-        static_cast<double>(right) / static_cast<double>(std::max<std::int64_t>(1, test.count));
+    for (const std::int64_t one : everyones(right_among(0, job_.test.count))) right += one;
+    run_.mean_single_accuracy =
+        static_cast<double>(right) / static_cast<double>(std::max<std::int64_t>(1, job_.test.count) * ranks_);
+
+    // Summed in rank order on every rank, so that all have the same mean, to the bit.
+    std::vector<double> sum(values_.size());
+    std::vector<float> others(values_.size());
+    for (int rank = 0; rank < ranks_; ++rank) {
+      std::vector<float>& values = rank == rank_ ? values_ : others;
+      broadcast(values, rank);
+      for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += static_cast<double>(values[i]);
+    }
+    double away = 0, length = 0;
+    for (std::size_t i = 0; i < sum.size(); ++i) {
+      const double mean = sum[i] / ranks_, difference = static_cast<double>(values_[i]) - mean;
+      away += difference * difference;
+      length += mean * mean;
+      values_[i] = static_cast<float>(mean);
+    }
+    double all = 0;
+    for (const double one : everyones(away)) all += one;
+    run_.consensus_distance = length > 0 ? std::sqrt(all / ranks_ / length) : 0;
+    model_.write_parameters(values_.data());
+    run_.parameters_hash = hash_of_values();
   }
 
   void compare_parameters() {
     model_.read_parameters(values_.data());
-    run_.parameters_hash =
-        terse::checkpoint::parameters_hash(model_.layout(), terse::view<const float>(values_));
+    run_.parameters_hash = hash_of_values();
     std::array<char, 32> mine{};
     std::copy_n(run_.parameters_hash.begin(), std::min(mine.size(), run_.parameters_hash.size()),
                 mine.begin());
     run_.ranks_agree = true;
     for (const std::array<char, 32>& other : everyones(mine))
       run_.ranks_agree = run_.ranks_agree && other == mine;
+  }
+  std::string hash_of_values() const {
+    return terse::checkpoint::parameters_hash(model_.layout(), terse::view<const float>(values_));
   }
 
   /// What a dense step sends, where this optimizer took none; of the model nothing is wanted any more. Collective.
@@ -354,9 +420,20 @@ class Trainer {
   std::vector<std::int64_t> labels_;
 };
 
+/// Some graphs want a certain number.
+void check_ranks(const Options& options, int ranks) {
+  try {
+    KeepsMean(options.graph, options.seed).check(ranks);
+  } catch (const terse::usage_error& fault) {
+    throw input_error(fmt::format("--graph {}: {}", name(options.graph), fault.what()));
+  }
+}
+
 }  // namespace
 
 Job load_job(const Options& options, int ranks) {
+  if (std::any_of(options.optimizers.begin(), options.optimizers.end(), is_decentralized))
+    check_ranks(options, ranks);
   Job job;
   job.options = options;
   job.ranks = ranks;
@@ -366,6 +443,8 @@ Job load_job(const Options& options, int ranks) {
   if (pictures < options.batch * ranks)
     throw input_error(fmt::format("--batch: {} ranks of {} pictures each take more than the {} there are",
                                   ranks, options.batch, pictures));
+  if (options.label_skew)
+    job.shares = deal_skewed(job.training.labels, ranks, *options.label_skew, options.seed);
   for (const Optimizer kind : options.optimizers) {
     std::int64_t step = 0;
     if (!options.resume.empty())

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <vector>
 
@@ -17,6 +18,8 @@ struct Job {
   Options options;
   int ranks = 1;
   Dataset training, test;
+  std::vector<std::int64_t>
+      shares;  ///< of the ranks, one after the other, where labels are skewed; else empty
   std::map<Optimizer, SavedRun> resume;  ///< where optimizers go on; the others start from the beginning
 };
 

@@ -61,6 +61,9 @@ class TheWorkshop final : public Workshop {
           case Topology::scatter_gather:
             return make_one_bit_adam<terse::ScatterGather>(options, freeze, place_, layout);
         }
+        break;
+      default:
+        if constexpr (on_host) return make_gossip_optimizer(kind, options, place_, layout);
     }
     // Options are refused before: see runs_on.
     throw std::logic_error(std::string(name(kind)) + " does not run on this device");

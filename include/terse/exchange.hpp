@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 #include "terse/topology/alone.hpp"
@@ -80,9 +81,9 @@ class Exchange {
 
   /// With `note` the dense part's squared norm travels in 8 bytes of each packet, see `mean_norm`.
   Exchange(E executor, T& transport, const Layout& layout, const Range& range, const C& compressor,
-           const F& feedback = {}, bool note = false)
+           const F& feedback = {}, bool note = false, const P& topology = {})
       : home_(executor, transport.split(0, transport.rank()), compressor, feedback, layout, range, note),
-        round_(home_) {}
+        round_(make_round(home_, topology)) {}
 
   /// Evaluates and encodes this rank's message and posts the first phase.
   template <class M>
@@ -90,6 +91,15 @@ class Exchange {
     home_.open(context.step, context.seed, context.agreement, context.learning_rate, mask, context.now);
     round_.start(home_, message);
     return Pending<M>(this, message);
+  }
+
+  /// A round under way whose Pending is gone; `message` is what it was started with, `arrived` whether ready() has
+  /// said so.
+  template <class M>
+  Pending<M> resume(const M& message, bool arrived = false) {
+    Pending<M> pending(this, message);
+    pending.arrived_ = arrived;
+    return pending;
   }
 
   /// Waits for all packets; the mean can be consumed from here on. Throws peer_error and, on the host,
@@ -106,6 +116,12 @@ class Exchange {
     round_.consume(home_, consumer);
   }
 
+  /// f, a functor of a verb after `arrive`, so that it does nothing where a device has found an error in this round.
+  template <class Functor>
+  auto gated(const Functor& f) const {
+    return home_.envelope.gated(f);
+  }
+
   template <class M, class Consumer>
   void finish(const StepContext& context, Pending<M>& pending, const Consumer& consumer) {
     arrive(context, pending);
@@ -113,8 +129,8 @@ class Exchange {
   }
 
   /// Throws what a device has found wrong since the round began, non_finite_error or wire_error: there the mean has
-  /// not been consumed. Waits for the device. On the host `arrive` has thrown it. Throws peer_error where the transport
-  /// works in the stream's order and a peer is late.
+  /// not been consumed. Waits for the device. On the host `arrive` has thrown it. Throws peer_error where the
+  /// transport works in the stream's order and a peer is late.
   void settle(const StepContext& context) {
     // With a deadline, which a wait for the stream alone doesn't have.
     if constexpr (requires { home_.channel.synchronize(); }) home_.channel.synchronize();
@@ -145,6 +161,14 @@ class Exchange {
   }
 
  private:
+  /// Some topologies have parameters.
+  static Round make_round(Home& home, const P& topology) {
+    if constexpr (std::is_constructible_v<Round, Home&, const P&>)
+      return Round(home, topology);
+    else
+      return Round(home);
+  }
+
   Home home_;
   Round round_;
 };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Each CASE_ macro selects one misuse, which must not compile and must say why in words; without any the
-// same program, done right, must compile. Run by check.py.
+// Each CASE_ macro selects a misuse, which must not compile and must say why in words; without any (and without MISUSED)
+// the same program, done right, must compile. Run by check.py.
 
 #include "terse/terse.hpp"
 
@@ -63,52 +63,130 @@ int main() {
   static_cast<void>(host);
 
 #if defined(CASE_NO_WIRE_BYTES)
-  terse::OneBitAdam<Silent> recipe;
-  static_cast<void>(recipe);
-#elif defined(CASE_BIASED_WITHOUT_FEEDBACK)
-  terse::OneBitAdam<terse::Sign, terse::FrozenVariance, terse::ScatterGather, terse::None> recipe;
-  static_cast<void>(recipe);
-#elif defined(CASE_DEVICE_VIEW_IN_STEP)
-  terse::ThreadGroup(1).run([&](terse::Threads& transport) {
-    terse::Optimizer optimizer{terse::Adam{}, transport, terse::Layout::flat(1)};
-    optimizer.step(device, device);
-  });
-#elif defined(CASE_DEVICE_VIEW_AS_HOST)
-  first(device);
-#elif defined(CASE_DEVICE_ELEMENT_ON_HOST)
-  for (const float value : device) number += value;
-#elif defined(CASE_NO_VALUE)
-  terse::OneBitAdam<terse::Packed<Halves, terse::PerSegment> > recipe;
-  static_cast<void>(recipe);
-#elif defined(CASE_NO_SETTINGS)
-  terse::ThreadGroup(1).run([&](terse::Threads& transport) {
-    terse::Optimizer optimizer{Mute{}, transport, terse::Layout::flat(1)};
-  });
-#elif defined(CASE_BLOCK_OFF_THE_WORD)
-  terse::OneBitAdam<terse::ScaledSign<terse::MeanAbs, terse::PerBlock<100> > > recipe;
-  static_cast<void>(recipe);
-#elif defined(CASE_CONSTANT_PARAMETERS)
-  terse::ThreadGroup(1).run([&](terse::Threads& transport) {
-    terse::Optimizer optimizer{terse::Adam{}, transport, terse::Layout::flat(1)};
-    const std::vector<float> parameters(64);
-    optimizer.step(parameters, parameters);
-  });
-#elif defined(CASE_SCALED_TWICE)
-  terse::QuantizedSgd<terse::UnbiasedRandomK, terse::HeavyBall, terse::ScatterGather> recipe;
-  static_cast<void>(recipe);
-#elif defined(CASE_DIFFERENCE_RECOMPRESSED)
-  terse::Ef21Sgd<terse::TopK<>, terse::HeavyBall, terse::ScatterGather> recipe;
-  static_cast<void>(recipe);
-#elif defined(CASE_DIFFERENCE_WITHOUT_CONTRACTION)
-  terse::Ef21Sgd<terse::Sign> recipe;
-  static_cast<void>(recipe);
-#elif defined(CASE_GROWING_RESIDUAL)
-  terse::ErrorFeedbackSgd<terse::Qsgd<4> > recipe;
-  static_cast<void>(recipe);
-#elif defined(CASE_SMALL_ERROR_OF_A_SEGMENT)
-  terse::ErrorFeedbackSgd<terse::Sign, terse::HeavyBall, terse::ScatterGather, terse::Bf16Residual> recipe;
-  static_cast<void>(recipe);
-#else
+  {
+    terse::OneBitAdam<Silent> recipe;
+    static_cast<void>(recipe);
+  }
+#endif
+#if defined(CASE_BIASED_WITHOUT_FEEDBACK)
+  {
+    terse::OneBitAdam<terse::Sign, terse::FrozenVariance, terse::ScatterGather, terse::None> recipe;
+    static_cast<void>(recipe);
+  }
+#endif
+#if defined(CASE_DEVICE_VIEW_IN_STEP)
+  {
+    terse::ThreadGroup(1).run([&](terse::Threads& transport) {
+      terse::Optimizer optimizer{terse::Adam{}, transport, terse::Layout::flat(1)};
+      optimizer.step(device, device);
+    });
+  }
+#endif
+#if defined(CASE_DEVICE_VIEW_AS_HOST)
+  { first(device); }
+#endif
+#if defined(CASE_DEVICE_ELEMENT_ON_HOST)
+  {
+    for (const float value : device) number += value;
+  }
+#endif
+#if defined(CASE_NO_VALUE)
+  {
+    terse::OneBitAdam<terse::Packed<Halves, terse::PerSegment> > recipe;
+    static_cast<void>(recipe);
+  }
+#endif
+#if defined(CASE_NO_SETTINGS)
+  {
+    terse::ThreadGroup(1).run([&](terse::Threads& transport) {
+      terse::Optimizer optimizer{Mute{}, transport, terse::Layout::flat(1)};
+    });
+  }
+#endif
+#if defined(CASE_BLOCK_OFF_THE_WORD)
+  {
+    terse::OneBitAdam<terse::ScaledSign<terse::MeanAbs, terse::PerBlock<100> > > recipe;
+    static_cast<void>(recipe);
+  }
+#endif
+#if defined(CASE_CONSTANT_PARAMETERS)
+  {
+    terse::ThreadGroup(1).run([&](terse::Threads& transport) {
+      terse::Optimizer optimizer{terse::Adam{}, transport, terse::Layout::flat(1)};
+      const std::vector<float> parameters(64);
+      optimizer.step(parameters, parameters);
+    });
+  }
+#endif
+#if defined(CASE_SCALED_TWICE)
+  {
+    terse::QuantizedSgd<terse::UnbiasedRandomK, terse::HeavyBall, terse::ScatterGather> recipe;
+    static_cast<void>(recipe);
+  }
+#endif
+#if defined(CASE_DIFFERENCE_RECOMPRESSED)
+  {
+    terse::Ef21Sgd<terse::TopK<>, terse::HeavyBall, terse::ScatterGather> recipe;
+    static_cast<void>(recipe);
+  }
+#endif
+#if defined(CASE_DIFFERENCE_WITHOUT_CONTRACTION)
+  {
+    terse::Ef21Sgd<terse::Sign> recipe;
+    static_cast<void>(recipe);
+  }
+#endif
+#if defined(CASE_GROWING_RESIDUAL)
+  {
+    terse::ErrorFeedbackSgd<terse::Qsgd<4> > recipe;
+    static_cast<void>(recipe);
+  }
+#endif
+#if defined(CASE_SMALL_ERROR_OF_A_SEGMENT)
+  {
+    terse::ErrorFeedbackSgd<terse::Sign, terse::HeavyBall, terse::ScatterGather, terse::Bf16Residual> recipe;
+    static_cast<void>(recipe);
+  }
+#endif
+#if defined(CASE_DECENTLAM_ON_A_CHANGING_GRAPH)
+  {
+    terse::DecentLaM<terse::Mixing<terse::graph::OnePeerHypercube> > recipe;
+    static_cast<void>(recipe);
+  }
+#endif
+#if defined(CASE_CONSENSUS_ON_A_DIRECTED_GRAPH)
+  {
+    terse::MomentumConsensus<terse::Mixing<terse::graph::DirectedExponential> > recipe;
+    static_cast<void>(recipe);
+  }
+#endif
+#if defined(CASE_D2_NOT_LAZY)
+  {
+    terse::ParameterMixing<terse::ExactDiffusion<terse::GradientDirection>,
+                           terse::Mixing<terse::graph::Ring> >
+        recipe;
+    static_cast<void>(recipe);
+  }
+#endif
+#if defined(CASE_MEAN_NOT_KEPT)
+  {
+    terse::DmSgd<terse::Mixing<terse::graph::RowStochasticMatrix> > recipe;
+    static_cast<void>(recipe);
+  }
+#endif
+#if defined(CASE_PUSH_SUM_WITH_ANY_METHOD)
+  {
+    terse::QgDmSgd<terse::Mixing<terse::graph::PushSum<terse::graph::Ring> > > recipe;
+    static_cast<void>(recipe);
+  }
+#endif
+#if defined(CASE_COPIES_ON_A_CHANGING_GRAPH)
+  {
+    terse::ChocoSgd<terse::TopK<>, terse::Mixing<terse::graph::RandomMatching> > recipe;
+    static_cast<void>(recipe);
+  }
+#endif
+#if !defined(MISUSED)
   // The twin of all of them.
   terse::ThreadGroup(1).run([&](terse::Threads& transport) {
     std::vector<float> parameters(64);
@@ -131,6 +209,25 @@ int main() {
   terse::ErrorFeedbackSgd<terse::ScaledSign<terse::MeanAbs, terse::PerBlock<256> >, terse::HeavyBall,
                           terse::ScatterGather, terse::Bf16Residual>
       small;
+  using terse::Mixing;
+  terse::DecentLaM<> symmetric;
+  terse::DecentLaM<Mixing<terse::graph::Unchecked<terse::graph::OnePeerHypercube> > > diverging;
+  terse::MomentumConsensus<Mixing<terse::graph::Torus> > torus;
+  terse::D2<Mixing<terse::graph::Ring> > lazy;
+  terse::ParameterMixing<terse::ExactDiffusion<terse::GradientDirection>,
+                         Mixing<terse::graph::SymmetricMatrix> >
+      decided_later;
+  terse::StochasticGradientPush<terse::graph::OnePeerExponential> push;
+  terse::QgDmSgd<Mixing<terse::graph::OnePeerExponential> > changing;
+  terse::ChocoSgd<terse::TopK<> > copies;
+  static_cast<void>(symmetric);
+  static_cast<void>(diverging);
+  static_cast<void>(torus);
+  static_cast<void>(lazy);
+  static_cast<void>(decided_later);
+  static_cast<void>(push);
+  static_cast<void>(changing);
+  static_cast<void>(copies);
   static_cast<void>(scaled);
   static_cast<void>(contractive);
   static_cast<void>(growing);

@@ -5,6 +5,7 @@
 #include <zlib.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -17,12 +18,23 @@
 #include <string>
 #include <vector>
 
+#include "../../examples/train/any_graph.hpp"
 #include "../../examples/train/device.hpp"
 #include "../../examples/train/idx.hpp"
+#include "../../examples/train/label_skew.hpp"
 #include "../../examples/train/options.hpp"
 #include "../../examples/train/report.hpp"
+#include "terse/graph/verify.hpp"
+#include "terse/momentum_correction/combine.hpp"
+#include "terse/momentum_correction/compressed_differences.hpp"
+#include "terse/momentum_correction/displacement.hpp"
+#include "terse/momentum_correction/doubly_averaged.hpp"
+#include "terse/momentum_correction/exact_diffusion.hpp"
+#include "terse/momentum_correction/mixed_gradient.hpp"
+#include "terse/momentum_correction/quasi_global.hpp"
+#include "terse/momentum_correction/tracking.hpp"
 
-// The parts of examples/train that do without LibTorch: data, options and reports.
+// The parts of examples/train that do without LibTorch: data and how it is dealt out, graphs, options and reports.
 
 namespace {
 
@@ -150,7 +162,37 @@ constexpr train::Optimizer all_optimizers[]{train::Optimizer::adam,
                                             train::Optimizer::deep_gradient_compression,
                                             train::Optimizer::power_sgd,
                                             train::Optimizer::quantized_sgd,
-                                            train::Optimizer::ef21_sgd};
+                                            train::Optimizer::ef21_sgd,
+                                            train::Optimizer::d_sgd,
+                                            train::Optimizer::awc_d_sgd,
+                                            train::Optimizer::cta_d_sgd,
+                                            train::Optimizer::dm_sgd,
+                                            train::Optimizer::da_dm_sgd,
+                                            train::Optimizer::awc_dm_sgd,
+                                            train::Optimizer::qg_dm_sgd,
+                                            train::Optimizer::decentlam,
+                                            train::Optimizer::momentum_consensus,
+                                            train::Optimizer::d2,
+                                            train::Optimizer::d2_dm_sgd,
+                                            train::Optimizer::gradient_tracking,
+                                            train::Optimizer::momentum_tracking,
+                                            train::Optimizer::stochastic_gradient_push,
+                                            train::Optimizer::choco_sgd,
+                                            train::Optimizer::deep_squeeze,
+                                            train::Optimizer::dcd_sgd,
+                                            train::Optimizer::beer};
+
+constexpr train::Graph all_graphs[]{train::Graph::ring,
+                                    train::Graph::mesh,
+                                    train::Graph::torus,
+                                    train::Graph::star,
+                                    train::Graph::complete,
+                                    train::Graph::hypercube,
+                                    train::Graph::exponential,
+                                    train::Graph::symmetric_exponential,
+                                    train::Graph::one_peer_exponential,
+                                    train::Graph::one_peer_hypercube,
+                                    train::Graph::random_matching};
 
 // One run of each optimizer, over two topologies and from two steps on.
 std::vector<train::Run> all_runs() {
@@ -158,7 +200,11 @@ std::vector<train::Run> all_runs() {
   for (const train::Optimizer kind : all_optimizers) {
     train::Run run = two_runs()[1];
     run.optimizer = train::name(kind);
-    run.topology = train::name(train::topology_of({}, kind));
+    run.topology = train::route_of({}, kind);
+    if (train::is_decentralized(kind)) {
+      run.mean_single_accuracy = 0.75;
+      run.consensus_distance = 0.0625;
+    }
     run.warmup_steps = kind == train::Optimizer::one_bit_adam ? 2
                        : kind == train::Optimizer::ef21_sgd   ? 1
                                                               : 0;
@@ -319,6 +365,9 @@ TEST_CASE("the JSON has exactly the documented keys") {
   write(path, "old");
   std::vector<train::Run> runs = two_runs();
   runs[1].train_loss[2] = std::numeric_limits<double>::quiet_NaN();
+  runs[1].label_skew = 0.1;
+  runs[1].mean_single_accuracy = 0.75;
+  runs[1].consensus_distance = 0.0625;
   train::write_json(path, runs);
   CHECK(directory.names() == std::vector<std::string>{"runs.json"});
 
@@ -329,9 +378,10 @@ TEST_CASE("the JSON has exactly the documented keys") {
     std::set<std::string> keys;
     for (const auto& item : run.items()) keys.insert(item.key());
     CHECK(keys == std::set<std::string>{"optimizer", "transport", "device", "ranks", "topology", "seed",
-                                        "steps", "warmup_steps", "test_accuracy", "train_loss",
-                                        "bytes_sent_per_rank", "bytes_sent_per_compressed_step",
-                                        "dense_bytes_per_step", "parameters_hash", "ranks_agree", "seconds"});
+                                        "label_skew", "mean_single_accuracy", "consensus_distance", "steps",
+                                        "warmup_steps", "test_accuracy", "train_loss", "bytes_sent_per_rank",
+                                        "bytes_sent_per_compressed_step", "dense_bytes_per_step",
+                                        "parameters_hash", "ranks_agree", "seconds"});
   }
   const nlohmann::json& adam = json["runs"][0];
   CHECK(adam["optimizer"] == "adam");
@@ -345,7 +395,12 @@ TEST_CASE("the JSON has exactly the documented keys") {
   CHECK(adam["seconds"]["communication"] == 0.125);
   CHECK(adam["seconds"]["total"] == 2);
   CHECK(json["runs"][1]["warmup_steps"] == 1);
+  for (const char* key : {"label_skew", "mean_single_accuracy", "consensus_distance"})
+    CHECK(adam[key].is_null());
   CHECK(json["runs"][1]["train_loss"][2].is_null());
+  CHECK(json["runs"][1]["label_skew"] == 0.1);
+  CHECK(json["runs"][1]["mean_single_accuracy"] == 0.75);
+  CHECK(json["runs"][1]["consensus_distance"] == 0.0625);
 
   train::write_json(path, {});
   CHECK(nlohmann::json::parse(read(path))["runs"].empty());
@@ -355,16 +410,17 @@ TEST_CASE("the CSV has one row for each step and run") {
   const TemporaryDirectory directory;
   std::vector<train::Run> runs = two_runs();
   runs[1].seed = 2;
+  runs[1].consensus_distance = 0.0625;
   train::write_csv(directory.file("runs.csv"), runs);
   CHECK(directory.names() == std::vector<std::string>{"runs.csv"});
   CHECK(read(directory.file("runs.csv")) ==
-        "optimizer,seed,step,loss,bytes\n"
-        "adam,18446744073709551615,1,2.5,1000\n"
-        "adam,18446744073709551615,2,1.25,2000\n"
-        "adam,18446744073709551615,3,0.5,3000\n"
-        "one-bit-adam,2,1,2.5,1000\n"
-        "one-bit-adam,2,2,1.25,1032\n"
-        "one-bit-adam,2,3,0.5,1064\n");
+        "optimizer,seed,step,loss,bytes,consensus_distance\n"
+        "adam,18446744073709551615,1,2.5,1000,\n"
+        "adam,18446744073709551615,2,1.25,2000,\n"
+        "adam,18446744073709551615,3,0.5,3000,\n"
+        "one-bit-adam,2,1,2.5,1000,\n"
+        "one-bit-adam,2,2,1.25,1032,\n"
+        "one-bit-adam,2,3,0.5,1064,0.0625\n");
 }
 
 TEST_CASE("the table gives figures for a reader") {
@@ -381,6 +437,27 @@ TEST_CASE("the table gives figures for a reader") {
   CHECK(contains(train::format_table(elsewhere), "4 ranks (threads, cuda), scatter-gather"));
 }
 
+TEST_CASE("the table says how far apart decentralized ranks are") {
+  std::vector<train::Run> runs = two_runs();
+  CHECK_FALSE(contains(train::format_table(runs), "distance"));
+  runs[1].optimizer = "dm-sgd";
+  runs[1].topology = "ring";
+  runs[1].warmup_steps = 0;
+  runs[1].label_skew = runs[0].label_skew = 0.1;
+  runs[1].mean_single_accuracy = 0.75;
+  runs[1].consensus_distance = 0.0123;
+  const std::string table = train::format_table(runs);
+  CHECK(columns(table) <= 120);
+  for (const char* part : {"4 ranks (threads), ring, label skew 0.1, seed 1844", "consensus distance\ndm-sgd",
+                           "87.50 %", "75.00 %", "1.23e-02\n", "went to neighbours"}) {
+    CAPTURE(part);
+    CHECK(contains(table, part));
+  }
+  // Their parameters differ as they should.
+  CHECK_FALSE(contains(table, "NO"));
+  CHECK(contains(table, "yes"));
+}
+
 TEST_CASE("the table says what optimizers don't have in common") {
   const std::string table = train::format_table(all_runs());
   CHECK(columns(table) <= 120);
@@ -389,8 +466,8 @@ TEST_CASE("the table says what optimizers don't have in common") {
   for (const char* part :
        {"4 ranks (threads), seed 18446744073709551615, 3 steps\n",
         "\nall-gather: deep-gradient-compression, ef21-sgd\n",
-        "\nscatter-gather: one-bit-adam, error-feedback-sgd", "\ncompressed after step 1: ef21-sgd\n",
-        "\ncompressed after step 2: one-bit-adam\n"}) {
+        "\nscatter-gather: one-bit-adam, error-feedback-sgd", "\nsymmetric-exponential: d-sgd, awc-d-sgd",
+        "\ncompressed after step 1: ef21-sgd\n", "\ncompressed after step 2: one-bit-adam\n"}) {
     CAPTURE(part);
     CHECK(contains(table, part));
   }
@@ -453,6 +530,12 @@ TEST_CASE("options are read into their places") {
   CHECK_FALSE(standard.ranks_given);
   CHECK_FALSE(standard.clip_norm.has_value());
   CHECK(standard.device == train::Device::cpu);
+  CHECK(standard.graph == train::Graph::symmetric_exponential);
+  CHECK(standard.average_every == 0);
+  CHECK_FALSE(standard.label_skew.has_value());
+  CHECK_FALSE(standard.consensus_rate.has_value());
+  CHECK(standard.momentum == 0.9);
+  CHECK(standard.rate_schedule == train::RateSchedule::cosine);
 
   const train::Options given = parse({"--optimizers",
                                       "momentum-sgd,adam",
@@ -483,6 +566,18 @@ TEST_CASE("options are read into their places") {
                                       "d",
                                       "--checkpoint-every",
                                       "12",
+                                      "--graph",
+                                      "torus",
+                                      "--average-every",
+                                      "16",
+                                      "--label-skew",
+                                      "0.1",
+                                      "--momentum",
+                                      "0.5",
+                                      "--rate-schedule",
+                                      "constant",
+                                      "--consensus-rate",
+                                      "0.25",
                                       "--quiet"});
   CHECK(given.optimizers == std::vector{train::Optimizer::momentum_sgd, train::Optimizer::adam});
   CHECK(given.model == "cnn");
@@ -499,7 +594,23 @@ TEST_CASE("options are read into their places") {
   CHECK(given.inputs == train::Inputs::unit);
   CHECK(given.warmup_fraction == 0);
   CHECK(given.checkpoint_every == 12);
+  CHECK(given.graph == train::Graph::torus);
+  CHECK(given.average_every == 16);
+  CHECK(given.label_skew == 0.1);
+  CHECK(given.momentum == 0.5);
+  CHECK(given.rate_schedule == train::RateSchedule::constant);
+  CHECK(given.consensus_rate == 0.25);
   CHECK(given.quiet);
+}
+
+TEST_CASE("optimizers are known by the names of papers, too") {
+  CHECK(parse({"--optimizers", "pmsgd,dsgd,dmsgd,da-dmsgd,awc-dmsgd,qg-dmsgd,d2-dmsgd,sgp,choco,deepsqueeze"})
+            .optimizers ==
+        std::vector{train::Optimizer::momentum_sgd, train::Optimizer::d_sgd, train::Optimizer::dm_sgd,
+                    train::Optimizer::da_dm_sgd, train::Optimizer::awc_dm_sgd, train::Optimizer::qg_dm_sgd,
+                    train::Optimizer::d2_dm_sgd, train::Optimizer::stochastic_gradient_push,
+                    train::Optimizer::choco_sgd, train::Optimizer::deep_squeeze});
+  CHECK(contains(refusal({"--optimizers", "dm-sgd,dmsgd"}), "'dm-sgd' is named twice"));
 }
 
 TEST_CASE("every optimizer has a word, a rate and a topology") {
@@ -515,7 +626,14 @@ TEST_CASE("every optimizer has a word, a rate and a topology") {
     const bool adam = kind == train::Optimizer::adam || kind == train::Optimizer::one_bit_adam;
     const bool sign = kind == train::Optimizer::sign_sgd;
     CHECK(rate.given == (adam ? 0.25 : sign ? 0.125 : 0.5));
-    CHECK(rate.rate == rate.given * (kind == train::Optimizer::error_feedback_sgd ? 10 : 1));
+    CHECK(rate.rate == doctest::Approx(rate.given * (kind == train::Optimizer::error_feedback_sgd ? 10 : 1)));
+    train::Options other = options;
+    other.momentum = 0.5;
+    CHECK(train::rate_of(other, kind).rate ==
+          rate.given * (kind == train::Optimizer::error_feedback_sgd ? 2 : 1));
+    CHECK(train::route_of(options, kind) ==
+          std::string(train::is_decentralized(kind) ? "symmetric-exponential"
+                                                    : train::name(train::topology_of(options, kind))));
     CHECK(rate.option == std::string(adam   ? "learning-rate"
                                      : sign ? "sign-learning-rate"
                                             : "sgd-learning-rate"));
@@ -550,6 +668,215 @@ TEST_CASE("a device takes the optimizers that run there") {
   CHECK(contains(refusal({"--device", "gpu"}), "--device: 'gpu' is not one of cpu, cuda"));
 }
 
+TEST_CASE("an optimizer on a graph where it diverges is refused with the reason and a way out") {
+  using enum train::Graph;
+  for (const train::Optimizer kind : all_optimizers)
+    for (const train::Graph graph : all_graphs) {
+      CAPTURE(train::name(kind));
+      CAPTURE(train::name(graph));
+      const train::GraphNeeds needs = train::graph_needs(kind);
+      const bool changes =
+          graph == one_peer_exponential || graph == one_peer_hypercube || graph == random_matching;
+      const bool directed = graph == exponential || graph == one_peer_exponential;
+      const bool fine = needs == train::GraphNeeds::nothing ||
+                        (!changes && (needs == train::GraphNeeds::fixed || !directed));
+      CHECK(refusal({"--optimizers", train::name(kind), "--graph", train::name(graph)}).empty() == fine);
+    }
+  CHECK(refusal({"--optimizers", "dm-sgd,decentlam", "--graph", "random-matching"}) ==
+        "--graph: decentlam, momentum on the mixture, diverges whatever the learning rate on graphs that are "
+        "not fixed "
+        "and symmetric, such as random-matching. Use one of ring, mesh, torus, star, complete, hypercube, "
+        "symmetric-exponential, or qg-dm-sgd on this graph");
+  CHECK(refusal({"--optimizers", "choco-sgd", "--graph", "one-peer-exponential"}) ==
+        "--graph: choco-sgd keeps sums over its neighbours from step to step, and one-peer-exponential is "
+        "not fixed. "
+        "Use one of ring, mesh, torus, star, complete, hypercube, exponential, symmetric-exponential, or "
+        "deep-squeeze on this graph");
+  for (const char* kind : {"choco-sgd", "deep-squeeze", "dcd-sgd", "beer"})
+    CHECK(refusal({"--optimizers", kind, "--average-every", "4"}) ==
+          "--average-every is for packets that are not compressed, and " + std::string(kind) + "'s are");
+  for (const char* kind : {"decentlam", "momentum-consensus", "d2", "d2-dm-sgd"})
+    CHECK(contains(refusal({"--optimizers", kind, "--average-every", "4"}),
+                   std::string("change from step to step, and there ") + kind + " diverges. Use dm-sgd"));
+  CHECK(contains(refusal({"--optimizers", "sgp", "--average-every", "4"}), "weighs its ranks"));
+  CHECK(refusal({"--optimizers", "qg-dm-sgd", "--average-every", "4"}).empty());
+}
+
+TEST_CASE("what an optimizer needs of a graph is what its rule says in the library") {
+  const auto check = []<class Rule>(train::Optimizer kind, Rule, bool differences = false) {
+    CAPTURE(train::name(kind));
+    const train::GraphNeeds needs = train::graph_needs(kind);
+    CHECK((needs == train::GraphNeeds::fixed_symmetric) == terse::detail::needs_fixed_symmetric<Rule>());
+    // Difference's copies are sums over neighbours, too.
+    CHECK((needs == train::GraphNeeds::fixed) == (terse::detail::needs_fixed<Rule>() || differences));
+  };
+  using enum train::Optimizer;
+  const terse::AdaptThenCombine<terse::MomentumDirection> adapt_then_combine{};
+  check(d_sgd, terse::AdaptThenCombine<terse::GradientDirection>{});
+  check(awc_d_sgd, terse::AdaptWithCombine<terse::GradientDirection>{});
+  check(cta_d_sgd, terse::CombineThenAdapt{});
+  check(dm_sgd, adapt_then_combine);
+  check(da_dm_sgd, terse::DoublyAveraged{});
+  check(awc_dm_sgd, terse::AdaptWithCombine<terse::MomentumDirection>{});
+  check(qg_dm_sgd, terse::QuasiGlobal{});
+  check(decentlam, terse::MixedGradient{});
+  check(momentum_consensus, terse::Displacement{});
+  check(d2, terse::ExactDiffusion<terse::GradientDirection>{});
+  check(d2_dm_sgd, terse::ExactDiffusion<terse::MomentumDirection>{});
+  check(gradient_tracking, terse::GradientTracker{});
+  check(momentum_tracking, terse::MomentumTracker{});
+  check(stochastic_gradient_push, adapt_then_combine);
+  check(choco_sgd, adapt_then_combine, true);
+  check(deep_squeeze, adapt_then_combine);
+  check(dcd_sgd, terse::DifferenceDescent{});
+  check(beer, terse::CompressedTracker{}, true);
+}
+
+TEST_CASE("any graph behind one type is the library's own, and promises no more than it keeps") {
+  constexpr int ranks = 8;
+  std::set<std::vector<double>> seen;
+  for (const train::Graph kind : all_graphs) {
+    CAPTURE(train::name(kind));
+    const train::KeepsMean graph(kind, 7);
+    // Row sums, columns, receivers, and what the type says of them.
+    CHECK_NOTHROW(terse::graph::verify(graph, ranks, 6));
+    if (train::Fixed::could_be(kind)) {
+      CHECK_NOTHROW(terse::graph::verify(train::Fixed(kind), ranks, 6));
+    } else {
+      CHECK_THROWS_AS(train::Fixed{kind}, std::logic_error);
+    }
+    if (train::FixedSymmetric::could_be(kind)) {
+      CHECK_NOTHROW(terse::graph::verify(train::FixedSymmetric(kind), ranks, 6));
+    } else {
+      CHECK_THROWS_AS(train::FixedSymmetric{kind}, std::logic_error);
+    }
+
+    std::vector<double> matrices;
+    std::size_t most = 0;
+    std::vector<terse::graph::Edge> edges;
+    for (std::uint64_t round = 0; round < 6; ++round) {
+      const std::vector<double> matrix = terse::graph::matrix_of(graph, ranks, round);
+      matrices.insert(matrices.end(), matrix.begin(), matrix.end());
+      for (int rank = 0; rank < ranks; ++rank) {
+        graph.row(rank, ranks, round, edges);
+        most = std::max(most, edges.size());
+        for (const terse::graph::Edge& edge : edges) CHECK(graph.sends(edge.peer, rank, ranks, round));
+      }
+    }
+    // A hypercube of 8 has the hops of no other graph here; all differ.
+    CHECK(seen.insert(matrices).second);
+    CHECK(graph.most_neighbors(ranks) == static_cast<int>(most));
+  }
+  const auto ring = terse::graph::matrix_of(terse::graph::Ring{}, ranks, 0);
+  CHECK(terse::graph::matrix_of(train::KeepsMean(train::Graph::ring), ranks, 0) == ring);
+  CHECK_THROWS_AS(train::KeepsMean(train::Graph::hypercube).check(6), terse::usage_error);
+  // Ranks that were set up with different graphs or seeds are found out by these.
+  const auto settings = [](train::Graph kind, std::uint64_t seed) {
+    std::vector<double> values;
+    train::KeepsMean(kind, seed).settings([&](const char*, double value) { values.push_back(value); });
+    return values;
+  };
+  CHECK(settings(train::Graph::ring, 1) == settings(train::Graph::ring, 2));
+  CHECK(settings(train::Graph::ring, 1) != settings(train::Graph::torus, 1));
+  CHECK(settings(train::Graph::random_matching, 1) != settings(train::Graph::random_matching, 2));
+}
+
+TEST_CASE("skewed labels are dealt out evenly and once") {
+  // 10 labels, in an order that has nothing to do with them, and not alike in number.
+  std::vector<std::int64_t> labels;
+  for (std::int64_t i = 0; i < 6007; ++i) labels.push_back(i * i * 7 % 23 % 10);
+  for (const int ranks : {1, 4, 7}) {
+    for (const double alpha : {1e-6, 0.1, 1.0, 1e6}) {
+      CAPTURE(ranks);
+      CAPTURE(alpha);
+      const std::vector<std::int64_t> dealt = train::deal_skewed(labels, ranks, alpha, 3);
+      CHECK(dealt.size() ==
+            labels.size() / static_cast<std::size_t>(ranks) * static_cast<std::size_t>(ranks));
+      std::vector<std::int64_t> sorted = dealt;
+      std::sort(sorted.begin(), sorted.end());
+      CHECK(std::adjacent_find(sorted.begin(), sorted.end()) == sorted.end());
+      CHECK(sorted.front() >= 0);
+      CHECK(sorted.back() < static_cast<std::int64_t>(labels.size()));
+      CHECK(dealt == train::deal_skewed(labels, ranks, alpha, 3));
+      if (ranks > 1) CHECK(dealt != train::deal_skewed(labels, ranks, alpha, 4));
+    }
+  }
+}
+
+TEST_CASE("mixtures of labels are Dirichlet's") {
+  // The first rank of 20 can't take more than half of a label, so nothing bends its mixture.
+  constexpr std::size_t share = 60;
+  constexpr int ranks = 20;
+  constexpr int seeds = 400;
+  std::vector<std::int64_t> labels(share * ranks);
+  for (std::size_t i = 0; i < labels.size(); ++i) labels[i] = static_cast<std::int64_t>(i % 10);
+  for (const double alpha : {0.01, 0.1, 1.0, 10.0, 1e6}) {
+    CAPTURE(alpha);
+    std::array<double, 10> mean{};
+    double squares = 0, fourth = 0;
+    for (std::uint64_t seed = 0; seed < seeds; ++seed) {
+      const std::vector<std::int64_t> dealt = train::deal_skewed(labels, ranks, alpha, seed);
+      std::array<double, 10> shares{};
+      for (std::size_t k = 0; k < share; ++k)
+        shares[static_cast<std::size_t>(labels[static_cast<std::size_t>(dealt[k])])] += 1.0 / share;
+      double square = 0;
+      for (std::size_t c = 0; c < 10; ++c) {
+        square += shares[c] * shares[c];
+        mean[c] += shares[c] / seeds;
+      }
+      squares += square / seeds;
+      fourth += square * square / seeds;
+    }
+    // E sum p^2 = (alpha + 1) / (10 alpha + 1) of the mixture, and a sample of `share` adds a spread of its own.
+    const double mixture = (alpha + 1) / (10 * alpha + 1);
+    const double expected = 1.0 / share + (1 - 1.0 / share) * mixture;
+    // Four standard errors, of which the variance of a single label's share is known, too.
+    const double error = std::sqrt((fourth - squares * squares) / seeds);
+    CHECK(std::abs(squares - expected) < 4 * error);
+    const double of_one = std::sqrt((expected - 0.1) / 10 / seeds);
+    for (const double one : mean) CHECK(std::abs(one - 0.1) < 4 * of_one);
+  }
+}
+
+TEST_CASE("small alphas give ranks few labels, large ones all alike") {
+  std::vector<std::int64_t> labels;
+  for (std::int64_t i = 0; i < 60000; ++i) labels.push_back((i * 7919 + i / 13) % 10);
+  // How many labels make up nine tenths of a rank's share, mean over the ranks.
+  const auto labels_needed = [&](double alpha) {
+    constexpr int ranks = 8;
+    const std::vector<std::int64_t> dealt = train::deal_skewed(labels, ranks, alpha, 1);
+    double needed = 0;
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
+      std::array<int, 10> counts{};
+      for (std::size_t k = 0; k < 7500; ++k)
+        ++counts[static_cast<std::size_t>(labels[static_cast<std::size_t>(dealt[rank * 7500 + k])])];
+      std::sort(counts.rbegin(), counts.rend());
+      int sum = 0;
+      for (const int count_ : counts) {
+        needed += sum < 6750 ? 1.0 / ranks : 0;
+        sum += count_;
+      }
+      CHECK(sum == 7500);
+    }
+    return needed;
+  };
+  // Labels are not alike in number, and with a large alpha every rank has them as the whole set has.
+  const std::vector<std::int64_t> even = train::deal_skewed(labels, 8, 1e6, 1);
+  for (std::size_t rank = 0; rank < 8; ++rank)
+    for (std::int64_t label = 0; label < 10; ++label) {
+      const auto begin = even.begin() + static_cast<std::ptrdiff_t>(rank * 7500);
+      const auto mine = std::count_if(begin, begin + 7500, [&](std::int64_t picture) {
+        return labels[static_cast<std::size_t>(picture)] == label;
+      });
+      // Up to 8 draws of 7500 lie between the two, of which the deviation is 73.
+      CHECK(std::abs(mine - std::count(labels.begin(), labels.end(), label) / 8) < 4 * 73);
+    }
+  const double few = labels_needed(0.1), some = labels_needed(1), all = labels_needed(1000);
+  CHECK(few < 3.5);
+  CHECK(some > few + 1);
+  CHECK(all > 8.9);
+}
+
 TEST_CASE("whatever is wrong on the command line is one clear line") {
   CHECK(contains(refusal({"--optimizers", "adam,lion"}),
                  "'lion' is not one of adam, one-bit-adam, momentum-sgd"));
@@ -574,6 +901,15 @@ TEST_CASE("whatever is wrong on the command line is one clear line") {
     CHECK(contains(refusal({"--ratio", wrong}), "above 0, to 1"));
   for (const char* wrong : {"-0.1", "1.1", "nan"})
     CHECK(contains(refusal({"--warmup-fraction", wrong}), "0 to 1"));
+  CHECK(contains(refusal({"--graph", "line"}), "--graph: 'line' is not one of ring, mesh"));
+  CHECK(contains(refusal({"--rate-schedule", "step"}), "is not one of cosine, constant"));
+  for (const char* wrong : {"0", "-1", "nan", "1e-7", "1e7", "-inf"})
+    CHECK(contains(refusal({"--label-skew", wrong}), "from 0.000001 to 1000000, or inf"));
+  CHECK_FALSE(parse({"--label-skew", "inf"}).label_skew.has_value());
+  for (const char* wrong : {"1", "-0.1", "nan"}) CHECK(contains(refusal({"--momentum", wrong}), "below 1"));
+  for (const char* wrong : {"0", "1.1", "nan"})
+    CHECK(contains(refusal({"--consensus-rate", wrong}), "above 0, to 1"));
+  CHECK(contains(refusal({"--average-every", "0"}), "whole number above 0"));
   for (const char* wrong : {"0", "nan", "-inf"}) CHECK(contains(refusal({"--update-clip", wrong}), "or inf"));
 }
 

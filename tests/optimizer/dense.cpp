@@ -4,8 +4,9 @@
 
 #include "reference/dense.hpp"
 #include "support.hpp"
+#include "terse/optimizer/lars.hpp"
 
-// Adam and MomentumSgd against their oracles in double.
+// Adam, MomentumSgd and Lars against their oracles in double.
 
 using namespace terse;
 using namespace terse::test;
@@ -69,4 +70,38 @@ TEST_CASE("MomentumSgd follows the oracle, heavy ball and Nesterov") {
       compare(recipe, reference::MomentumSgd<>(layers(), ranks, options, start(layers())), layers(), ranks,
               Options{.clip_norm = 3});
     }
+}
+
+TEST_CASE("Lars follows the oracle: layer-wise rates for matrices, plain ones for vectors") {
+  for (const int ranks : {1, 3})
+    for (const bool nesterov : {false, true}) {
+      const Lars recipe{.learning_rate = 2, .nesterov = nesterov, .weight_decay = 0.1F, .trust = 0.01F};
+      reference::Lars<>::Options options;
+      options.momentum = static_cast<double>(recipe.momentum);
+      options.weight_decay = static_cast<double>(recipe.weight_decay);
+      options.trust = static_cast<double>(recipe.trust);
+      options.epsilon = static_cast<double>(recipe.epsilon);
+      options.nesterov = nesterov;
+      options.clip_norm = 3;
+      Layout layout;
+      layout.add({"w", {65, 9}});
+      layout.add({"b", {7}, 0.01F, 0});
+      layout.add({"empty", {0, 3}});
+      layout.add({"v", {91, 45}, 0.5F, 0.25F});
+      compare(recipe, reference::Lars<>(layout, ranks, options, start(layout)), layout, ranks,
+              Options{.clip_norm = 3});
+    }
+}
+
+TEST_CASE("Lars takes the plain rate where a norm is 0") {
+  Layout layout;
+  layout.add({"w", {8, 8}});
+  ThreadGroup(1, std::chrono::seconds(5)).run([&](Threads& transport) {
+    Optimizer optimizer{Lars{.learning_rate = 0.5F, .momentum = 0}, transport, layout};
+    Floats x(64), g(64, 1.0F);
+    optimizer.step(x, g);
+    CHECK(x == Floats(64, -0.5F));
+    optimizer.step(x, Floats(64));
+    CHECK(x == Floats(64, -0.5F));
+  });
 }

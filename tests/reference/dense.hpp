@@ -176,4 +176,53 @@ struct Adam {
   }
 };
 
+/// PmSGD + LARS: r = eta |x| / (|g| + wd |x| + eps) for each segment of two dimensions or more whose norms are not 0, else
+/// 1; m = mu m + lr r (g + wd x); x -= m, or mu m + lr r (g + wd x) with Nesterov's.
+template <class Real = double>
+struct Lars {
+  struct Options {
+    Real momentum = Real(0.9);
+    Real weight_decay = 0;
+    Real trust = Real(1e-3);
+    Real epsilon = Real(1e-9);
+    bool nesterov = false;
+    Real clip_norm = std::numeric_limits<Real>::infinity();
+  };
+
+  Layout layout;
+  std::size_t ranks;
+  Options options;
+  Arena<Real> parameters;
+  Arena<Real> momentum;
+
+  template <class Values>
+  Lars(Layout layout_, int ranks_, Options options_, const Values& start)
+      : layout(std::move(layout_)),
+        ranks(at(ranks_)),
+        options(options_),
+        parameters(start.begin(), start.end()),
+        momentum(at(layout.size())) {}
+
+  template <class Gradients>
+  void step(const Gradients& gradients, Real learning_rate) {
+    const Arena<Real> g = clipped_mean<Real>(layout, ranks, gradients, options.clip_norm);
+    for (const Segment& segment : layout.segments()) {
+      const Real decay = options.weight_decay * static_cast<Real>(segment.weight_decay);
+      Real rate = learning_rate * static_cast<Real>(segment.learning_rate_scale);
+      Real xx = 0, gg = 0;
+      for (index_t k = segment.offset; k < segment.offset + segment.count; ++k) {
+        xx += parameters[at(k)] * parameters[at(k)];
+        gg += g[at(k)] * g[at(k)];
+      }
+      if (segment.shape.size() >= 2 && xx > 0 && gg > 0)
+        rate *= options.trust * std::sqrt(xx) / (std::sqrt(gg) + decay * std::sqrt(xx) + options.epsilon);
+      for (index_t k = segment.offset; k < segment.offset + segment.count; ++k) {
+        const Real push = rate * (g[at(k)] + decay * parameters[at(k)]);
+        momentum[at(k)] = options.momentum * momentum[at(k)] + push;
+        parameters[at(k)] -= options.nesterov ? options.momentum * momentum[at(k)] + push : momentum[at(k)];
+      }
+    }
+  }
+};
+
 }  // namespace terse::reference

@@ -54,7 +54,8 @@ template <class C, class F>
 constexpr bool check_feedback() {
   constexpr bool any = Traits<C>::unchecked || Traits<F>::unchecked;
   static_assert(
-      any || C::unbiased || F::corrects,
+      // The error of a keyed compressor is below a bound, and its packets say the same to everybody.
+      any || C::unbiased || F::corrects || Traits<C>::keyed,
       "terse: a biased compressor (Sign, for one) needs error feedback: without it the error of every step "
       "is "
       "lost and the optimizer need not converge (Karimireddy et al., ICML 2019). Use Residual, not None");

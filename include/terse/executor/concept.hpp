@@ -85,6 +85,15 @@ struct Packets {
   Units units;
 };
 
+/// One's own packet of fp32 values, source 0, and those of neighbours. Functors receive, per element, the own value and
+/// the sum over the neighbours, in the order given, of weight * (value - own): exactly 0 where all agree, and exactly
+/// opposite on both sides of a pair with equal weights. Source 0's weight means nothing.
+template <class Code>
+struct Differences {
+  static_assert(Code::bits == 32, "terse: differences are taken between fp32 values");
+  Packets<Code> packets;
+};
+
 /// Bytes that `count` elements of one piece take in a packet. Up to 7 bits a code, block after block of 64
 /// elements, each as one 64-bit word per bit, lowest bit first: element i of a piece with 1-bit codes is bit
 /// i % 8 of byte i / 8. Codes of 8, 16 and 32 bits stand one after the other. The piece ends at a multiple of

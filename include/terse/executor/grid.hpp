@@ -56,6 +56,12 @@ TERSE_HD void store_aligned(std::byte* to, T value) {
 
 TERSE_NUMERICS_BEGIN
 
+inline void check_packets(int count) {
+  if (count > most_packets)
+    throw usage_error("a kernel takes in up to " + std::to_string(most_packets) + " packets at once, not " +
+                      std::to_string(count) + "; use a topology with fewer neighbours, such as Ring");
+}
+
 /// What comes in, as a kernel argument.
 template <class Incoming>
 struct Arriving;
@@ -83,9 +89,7 @@ struct Arriving<Packets<Code>> {
 
   explicit Arriving(Packets<Code> packets)
       : count(packets.count), whole(packets.units.whole), size(packets.units.size) {
-    if (count > most_packets)
-      throw usage_error("a kernel takes in up to " + std::to_string(most_packets) + " packets at once, not " +
-                        std::to_string(count) + "; use a topology with fewer neighbours, such as Ring");
+    check_packets(count);
     std::copy_n(packets.sources, count, sources);
   }
   Units units() const { return {whole ? 0 : size, false}; }
@@ -118,6 +122,32 @@ struct Arriving<Packets<Code>> {
     } else {
       return load_aligned<Element>(codes + (b + lane) * static_cast<index_t>(sizeof(Element)));
     }
+  }
+};
+
+template <class Code>
+struct Arriving<Differences<Code>> {
+  static constexpr int bits = Code::bits;
+  const std::byte* values[most_packets];
+  float weights[most_packets];
+  int count;
+
+  explicit Arriving(Differences<Code> given) : count(given.packets.count) {
+    check_packets(count);
+    for (int k = 0; k < count; ++k) {
+      values[k] = given.packets.sources[k].codes;
+      weights[k] = given.packets.sources[k].weight;
+    }
+  }
+  static Units units() { return {}; }
+
+  template <class F>
+  TERSE_HD auto call(F& f, const Tile& tile, index_t b, int lane, bool keep) const {
+    const index_t place = tile.coming + (b + lane) * 4;
+    const float own = load_aligned<float>(values[0] + place);
+    float difference = 0;
+    for (int k = 1; k < count; ++k) difference += weights[k] * (load_aligned<float>(values[k] + place) - own);
+    return f(tile.piece, tile.piece.offset + b + lane, keep, own, difference);
   }
 };
 

@@ -34,6 +34,7 @@ struct Cursor;
 
 template <>
 struct Cursor<NoPackets> {
+  static constexpr int streams = 0;
   explicit Cursor(NoPackets) {}
   /// How a verb without units of its own walks; whole pieces by default.
   static Units units() { return {}; }
@@ -43,6 +44,7 @@ struct Cursor<NoPackets> {
 
 template <class Code>
 struct Cursor<Packets<Code>> {
+  static constexpr int streams = 1;
   explicit Cursor(Packets<Code> given) : packets(given) {}
   Units units() const { return {packets.units.whole ? 0 : packets.units.size, false}; }
   /// The piece of `count` elements just done is left behind.
@@ -101,6 +103,47 @@ struct Cursor<Packets<Code>> {
   }
 };
 
+template <class Code>
+struct Cursor<Differences<Code>> {
+  static constexpr int streams = 2;
+  explicit Cursor(Differences<Code> given) : packets(given.packets) {}
+  static Units units() { return {}; }
+  void next_piece(index_t count) { offset += code_bytes<Code::bits>(count); }
+  void next_unit() {}
+
+  /// own[l] and difference[l] for the block of `count` lanes that starts `begin` elements into the piece.
+  TERSE_INLINE void load(index_t, index_t begin, int count, float (&own)[lanes],
+                         float (&difference)[lanes]) const {
+    if (count == lanes)
+      load_lanes(begin, lanes, own, difference);
+    else
+      load_lanes(begin, count, own, difference);
+    opaque(own);
+    opaque(difference);
+  }
+
+  Packets<Code> packets;
+  index_t offset = 0;
+
+ private:
+  const float* values(int k, index_t begin) const {
+    return reinterpret_cast<const float*>(packets.sources[k].codes + offset) + begin;
+  }
+  TERSE_INLINE void load_lanes(index_t begin, int count, float* own, float* difference) const {
+    const float* mine = values(0, begin);
+    TERSE_LANES
+    for (int l = 0; l < count; ++l) own[l] = mine[l];
+    TERSE_LANES
+    for (int l = 0; l < count; ++l) difference[l] = 0;
+    for (int k = 1; k < packets.count; ++k) {
+      const float* theirs = values(k, begin);
+      const float weight = packets.sources[k].weight;
+      TERSE_LANES
+      for (int l = 0; l < count; ++l) difference[l] += weight * (theirs[l] - mine[l]);
+    }
+  }
+};
+
 /// Has `sink` call f(piece, i, keep[, sum]) for each lane of a whole block. Loops with constant bounds, because
 /// compilers vectorize those even at -O2.
 template <class Own, class F, class Sink, class... Sum>
@@ -135,12 +178,16 @@ TERSE_FLATTEN inline void sweep(const Piece& piece, index_t begin, index_t end, 
     const index_t first = piece.offset + b;
     enter_block(f, first);
     sink.prepare(first);
-    if constexpr (std::is_same_v<Incoming, NoPackets>) {
+    if constexpr (Cursor<Incoming>::streams == 0) {
       run(first);
-    } else {
+    } else if constexpr (Cursor<Incoming>::streams == 1) {
       alignas(64) float sum[lanes];
       incoming.load(first, b, count, sum);
       run(first, sum);
+    } else {
+      alignas(64) float value[lanes], difference[lanes];
+      incoming.load(first, b, count, value, difference);
+      run(first, value, difference);
     }
     sink.flush(b, count);
     leave_block(f, first, count);

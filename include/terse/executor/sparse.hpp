@@ -36,6 +36,7 @@ namespace detail {
 
 template <class S>
 struct Cursor<SparsePackets<S>> {
+  static constexpr int streams = 1;
   explicit Cursor(SparsePackets<S> given) : packets(given) {
     for (int k = 0; k < packets.count; ++k) packets.sources[k].rewind();
   }

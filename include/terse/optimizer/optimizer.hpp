@@ -66,7 +66,8 @@ TERSE_NUMERICS_END
 ///
 /// Models in 16 bits: `Optimizer optimizer{recipe, transport, layout, options, executor, Numbers<bf16>{}}`. The first
 /// step then takes fp32 masters from the parameters it is given, unless a checkpoint has brought them; from then on
-/// parameters are written, not read. Gradients may be scaled against underflow: give 1 / loss scale as gradient_scale.
+/// parameters are written, not read. Gradients may be scaled against underflow: give 1 / loss scale as
+/// gradient_scale.
 template <class R, Transport T, Executor E = executor::host, class N = Numbers<>>
 class Optimizer {
   static_assert(check_recipe<R>());
@@ -116,7 +117,7 @@ class Optimizer {
     const std::uint64_t step = input.context.step;
     adopt(parameters.data());
     const bool clip_before = std::isfinite(options_.clip_norm) && !state_.full_precision();
-    if (clip_before || options_.on_non_finite == NonFinite::skip) {
+    if (clip_before || must_agree()) {
       const Norm norm = agree_on_norm(input, gradient_scale);
       if (norm.culprit >= 0 && options_.on_non_finite == NonFinite::skip) return {false};
       if (norm.culprit >= 0 && options_.on_non_finite == NonFinite::throw_)
@@ -127,19 +128,42 @@ class Optimizer {
     prepare(input, gradient_scale);
     recipe.enqueue(input, state_);
     recipe.complete(input, state_);
+    begun_ = false;
     steps_ = step;
     return {};
   }
 
+  /// For recipes whose messages don't depend on the gradient: sends them, so that they travel while it is computed.
+  /// The step that follows finishes the round; until then a second call does nothing. `parameters` stay as they are
+  /// until then, except with CombineThenAdapt, which leaves the mixture in them: there the gradient must be computed.
+  void begin(out<E, P> parameters) requires(detail::is_blind<R>()) {
+    if (begun_) return;
+    const StepInput<E, N> input = input_of(parameters, {nullptr, layout_.size()});
+    adopt(parameters.data());
+    prepare(input, 1);
+    begun_agreement_ = agreement();
+    recipe.begin(input, state_);
+    begun_ = true;
+  }
+
   /// Enqueues the next step without taking it, for the executor's stream to record: between the beginning and the end
-  /// of a CUDA graph's capture, for one. What changes from step to step (rates, gradient scale, step, bias corrections)
-  /// stays out of the record; the addresses of the views are in it. A record serves one stage: see `full_precision`.
-  /// Throws usage_error where a step needs the host in its middle: clip_norm, NonFinite::skip, and errors that follow
-  /// the learning rate. Works over transports that don't wait for the host (Nccl), and with one rank.
+  /// of a CUDA graph's capture, for one. What changes from step to step (rates, gradient scale, step, bias
+  /// corrections) stays out of the record; the addresses of the views are in it. A record serves one stage: see
+  /// `full_precision`. Throws usage_error where a step needs the host in its middle: clip_norm, NonFinite::skip, and
+  /// errors that follow the learning rate. Works over transports that don't wait for the host (Nccl), and with one
+  /// rank.
   void record(out<E, P> parameters, in<E, G> gradients) requires GridExecutor<E> {
-    if (std::isfinite(options_.clip_norm) || options_.on_non_finite == NonFinite::skip)
-      throw usage_error("a step with clip_norm or NonFinite::skip waits for the norm and can't be recorded",
-                        channel_.rank());
+    if (std::isfinite(options_.clip_norm) || must_agree())
+      throw usage_error(
+          "a step with clip_norm or NonFinite::skip, or whose messages don't show whether the gradient is "
+          "finite, waits for the norm and can't be recorded",
+          channel_.rank());
+    if constexpr (requires { recipe.recordable(); })
+      if (!recipe.recordable() || begun_)
+        throw usage_error(
+            "this recipe's steps differ in more than numbers (neighbours, exact averages, messages "
+            "sent before the step) and can't be recorded",
+            channel_.rank());
     if constexpr (requires { recipe.error_feedback.follows_rate; })
       if (recipe.error_feedback.follows_rate)
         throw usage_error("an error feedback that follows the learning rate can't be recorded",
@@ -150,8 +174,8 @@ class Optimizer {
     recorded_full_precision_ = full_precision();
     recorded_ = true;
   }
-  /// Takes one step, which `run()` enqueues from a record of this optimizer. Throws as `step` does, and usage_error if
-  /// the record is of the other stage.
+  /// Takes one step, which `run()` enqueues from a record of this optimizer. Throws as `step` does, and usage_error
+  /// if the record is of the other stage.
   template <class Run>
   void replay(Run run, float gradient_scale = 1) requires GridExecutor<E> {
     if (!recorded_ || recorded_full_precision_ != full_precision())
@@ -243,7 +267,14 @@ class Optimizer {
     put(executor_, view<const StepScalars>(&now, 1), now_.all());
   }
 
+  bool must_agree() const {
+    return options_.on_non_finite == NonFinite::skip ||
+           (detail::is_blind<R>() && options_.on_non_finite == NonFinite::throw_);
+  }
+
   std::uint64_t agreement() const {
+    // Of a step that has begun, messages are on their way.
+    if (begun_) return begun_agreement_;
     std::uint64_t hash = fingerprint_;
     recipe.settings(
         [&](const char*, double value) { hash = mix_hash(hash, std::bit_cast<std::uint64_t>(value)); });
@@ -285,6 +316,8 @@ class Optimizer {
   buffer<float, typename E::memory> masters_;
   std::uint64_t adopted_ = 0;  // whether the masters are there
   std::uint64_t steps_ = 0;
+  std::uint64_t begun_agreement_ = 0;
+  bool begun_ = false;
   bool recorded_ = false, recorded_full_precision_ = false;
 };
 

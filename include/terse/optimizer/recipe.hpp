@@ -53,6 +53,9 @@ struct IgnoreSetting {
 ///     enqueue(input, state)         the step, which reads like the paper's algorithm box; on a device it only enqueues,
 ///                                   and may be recorded
 ///     complete(input, state)        waits, throws what a device found wrong, counts
+///
+/// and, where messages are known before the gradient, `static constexpr bool blind` = true and begin(input, state),
+/// which sends them. `bool recordable()` says whether all steps send alike; true by default.
 template <class R>
 concept Recipe = requires(const R& recipe) {
   recipe.check();
@@ -73,6 +76,13 @@ constexpr bool check_recipe() {
 }
 
 namespace detail {
+
+/// Whether a recipe's messages can't show that a gradient isn't finite: `static constexpr bool blind`.
+template <class R>
+constexpr bool is_blind() {
+  if constexpr (requires { R::blind; }) return R::blind;
+  return false;
+}
 
 inline void require(bool fine, const char* what, double value) {
   if (!fine) throw usage_error(std::string(what) + ", not " + std::to_string(value));

@@ -129,8 +129,9 @@ struct Gated {
     open = !verdict->closed;
     terse::enter(f, piece);
   }
-  TERSE_HD void operator()(const Piece& piece, index_t i, bool keep, float sum) const {
-    if (open) f(piece, i, keep, sum);
+  template <class... Sum>
+  TERSE_HD void operator()(const Piece& piece, index_t i, bool keep, Sum... sum) const {
+    if (open) f(piece, i, keep, sum...);
   }
 };
 

@@ -1,0 +1,395 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "report.hpp"
+
+#include <fmt/format.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cmath>
+#include <csignal>
+#include <cstddef>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+namespace bias {
+namespace {
+
+const char* word_of(End end) {
+  switch (end) {
+    case End::at_rest:
+      return "at rest";
+    case End::rounding:
+      return "fp32 rounding";
+    case End::falling:
+      return "still moving";
+    case End::elsewhere:
+      return "not at its fixed point";
+    case End::diverged:
+      return "diverged";
+    case End::refused:
+      return "refused";
+  }
+  return "?";
+}
+
+bool has_limit(const Result& result) { return result.end != End::diverged && result.end != End::refused; }
+
+/// Of the tenth of a curve that ends `tenths` tenths before its end.
+double mean_of_tenth(const std::vector<double>& errors, std::size_t tenths) {
+  const std::size_t count = errors.size() / 10, end = errors.size() - tenths * count;
+  double sum = 0;
+  for (std::size_t k = end - count; k < end; ++k) sum += errors[k];
+  return sum / static_cast<double>(count);
+}
+
+std::string settings_line(const Options& options, const Problem& problem) {
+  const Settings& settings = options.settings;
+  std::string line = fmt::format("{}: ", problem.name);
+  if (problem.is_square()) line += fmt::format("{} ranks, seed {}, ", problem.ranks, options.seed);
+  return line + fmt::format("learning rate {:g}, beta {:g}, {} iterations", settings.learning_rate,
+                            settings.beta, settings.iterations);
+}
+
+std::string note_of(const Result& result) {
+  if (result.end == End::at_rest) return "";
+  if (result.end == End::refused) return fmt::format("refused: {}", result.curve.refused);
+  if (result.end == End::diverged)
+    return result.curve.diverged
+               ? fmt::format("diverged: overflow after {} iterations", result.curve.errors.size())
+               : "diverged";
+  return word_of(result.end);
+}
+
+std::string format_one(const Problem& problem, const Experiment& experiment) {
+  constexpr const char* row = "{:<18}  {:>11}  {:>11}  {:>14}  {:>7}  {}";
+  const std::string what = problem.is_square()
+                               ? "limit: mean over the last tenth of (1/n) sum_i ||x_i - x*||^2 / ||x*||^2"
+                               : "limit: |x_i|, mean over the last tenth";
+  std::string text = fmt::format("{}, {}\n\n", experiment.graph, what);
+  const std::string head = fmt::format(row, "method", "limit", "expected", "relative error", "x DSGD", "");
+  text += head + "\n" + std::string(head.size() + 14, '-') + "\n";
+  const Result& plain = experiment.results.front();
+  for (const Result& result : experiment.results) {
+    const bool meets = result.end == End::at_rest && result.expected.has_value();
+    std::string line = fmt::format(
+        row, title(result.method), has_limit(result) ? fmt::format("{:.4e}", result.limit) : "-",
+        result.expected ? (*result.expected > 0 ? fmt::format("{:.4e}", *result.expected) : "0") : "-",
+        meets ? fmt::format("{:.1e}", std::abs(result.limit / *result.expected - 1)) : "-",
+        result.end == End::at_rest && plain.end == End::at_rest
+            ? fmt::format("{:.2f}", result.limit / plain.limit)
+            : "-",
+        note_of(result));
+    line.erase(line.find_last_not_of(' ') + 1);
+    text += line + "\n";
+  }
+  return text;
+}
+
+std::string format_all(const std::vector<Experiment>& experiments) {
+  constexpr int width = 9;
+  // A word of the title to a line.
+  const std::map<Method, std::array<const char*, 2>> heads{
+      {Method::dsgd, {"", "DSGD"}},
+      {Method::dmsgd, {"", "DmSGD"}},
+      {Method::da_dmsgd, {"DA-", "DmSGD"}},
+      {Method::awc_dmsgd, {"AWC-", "DmSGD"}},
+      {Method::momentum_consensus, {"momentum", "consens."}},
+      {Method::decentlam, {"Decent-", "LaM"}},
+      {Method::qg_dmsgd, {"QG-", "DmSGD"}},
+      {Method::d2, {"", "D2"}},
+      {Method::gradient_tracking, {"gradient", "tracking"}},
+      {Method::momentum_tracking, {"momentum", "tracking"}}};
+  std::string text = "limit: mean over the last tenth of (1/n) sum_i ||x_i - x*||^2 / ||x*||^2\n\n";
+  for (const std::size_t line : {0U, 1U}) {
+    text += fmt::format("{:<22}", line == 0 ? "" : "graph");
+    for (const Method method : all_methods) text += fmt::format("{:>{}}", heads.at(method)[line], width);
+    text += "\n";
+  }
+  text += std::string(22 + width * all_methods.size(), '-') + "\n";
+  std::map<std::string, std::vector<std::string>> reasons;
+  bool any_rounding = false, any_falling = false;
+  for (const Experiment& experiment : experiments) {
+    text += fmt::format("{:<22}", experiment.graph);
+    for (const Result& result : experiment.results) {
+      const char* mark = result.end == End::rounding ? "*" : result.end == End::falling ? "~" : "";
+      any_rounding = any_rounding || result.end == End::rounding;
+      any_falling = any_falling || result.end == End::falling;
+      if (result.end == End::refused) {
+        std::vector<std::string>& graphs = reasons[result.curve.refused];
+        if (graphs.empty() || graphs.back() != experiment.graph) graphs.push_back(experiment.graph);
+      }
+      text += fmt::format(
+          "{:>{}}",
+          has_limit(result) ? fmt::format("{}{:.1e}", mark, result.limit) : std::string(word_of(result.end)),
+          width);
+    }
+    text += "\n";
+  }
+  text += "\n";
+  if (any_rounding) text += "* where fp32 rounding ends the curve: the method itself goes on\n";
+  if (any_falling) text += "~ still moving: more iterations would tell\n";
+  for (const auto& [reason, graphs] : reasons)
+    text += fmt::format("refused: {} ({})\n", reason, fmt::join(graphs, ", "));
+  return text;
+}
+
+nlohmann::ordered_json json_of(const Experiment& experiment) {
+  nlohmann::ordered_json methods;
+  for (const Result& result : experiment.results) {
+    nlohmann::ordered_json one;
+    one["limit"] = has_limit(result) ? nlohmann::ordered_json(result.limit) : nullptr;
+    one["expected"] = result.expected ? nlohmann::ordered_json(*result.expected) : nullptr;
+    const bool meets = result.end == End::at_rest && result.expected.has_value();
+    one["relative_error"] =
+        meets ? nlohmann::ordered_json(std::abs(result.limit / *result.expected - 1)) : nullptr;
+    one["end"] = word_of(result.end);
+    if (result.end == End::refused) one["reason"] = result.curve.refused;
+    one["iterations"] = result.curve.errors.size();
+    methods[name(result.method)] = std::move(one);
+  }
+  return methods;
+}
+
+/// Runs `write(temporary)` for a file beside `path`, and renames that if all went well.
+void replace_file(const std::string& path, const std::function<void(const std::string&)>& write) {
+  const std::string temporary = fmt::format("{}.{}.tmp", path, getpid());
+  try {
+    write(temporary);
+    if (std::rename(temporary.c_str(), path.c_str()) != 0)
+      throw input_error(fmt::format("{}: can't be written: {}", path, std::strerror(errno)));
+  } catch (...) {
+    std::remove(temporary.c_str());
+    throw;
+  }
+}
+
+void write_text(const std::string& path, const std::string& text) {
+  replace_file(path, [&](const std::string& temporary) {
+    std::ofstream file(temporary, std::ios::binary);
+    file << text;
+    file.close();
+    if (!file) throw input_error(fmt::format("{}: can't be written: {}", path, std::strerror(errno)));
+  });
+}
+
+/// Colours that the colour-blind tell apart, and dashes: methods that come to rest together lie on each other.
+struct Line {
+  Method method;
+  const char* colour;
+  double width;
+  const char* dashes;
+};
+constexpr std::array lines{Line{Method::awc_dmsgd, "#882255", 2, "1"},
+                           Line{Method::dmsgd, "#D55E00", 2, "1"},
+                           Line{Method::da_dmsgd, "#E69F00", 2, "1"},
+                           Line{Method::momentum_consensus, "#CC79A7", 2, "(10,4)"},
+                           Line{Method::dsgd, "#B5B5B5", 5, "1"},
+                           Line{Method::decentlam, "#0072B2", 2, "1"},
+                           Line{Method::qg_dmsgd, "#111111", 1.6, "(4,4)"},
+                           Line{Method::d2, "#56B4E9", 2, "1"},
+                           Line{Method::gradient_tracking, "#009E73", 2, "1"},
+                           Line{Method::momentum_tracking, "#117733", 2, "(8,3)"}};
+
+struct Point {
+  std::size_t iteration;
+  double error;
+};
+
+/// A curve with few points: after its steep beginning the mean of each 12 iterations, a multiple of the periods of
+/// graphs whose neighbours change.
+std::vector<Point> thinned(const std::vector<double>& errors) {
+  constexpr std::size_t begin = 120, window = 12;
+  std::vector<Point> points;
+  for (std::size_t k = 0; k < std::min(begin, errors.size()); ++k) points.push_back({k + 1, errors[k]});
+  for (std::size_t k = begin; k + window <= errors.size(); k += window) {
+    double sum = 0;
+    for (std::size_t i = k; i < k + window; ++i) sum += errors[i];
+    points.push_back({k + window / 2, sum / window});
+  }
+  return points;
+}
+
+/// The iteration after which a curve stays within `factor` of its limit.
+std::size_t arrival(const std::vector<Point>& points, double limit, double factor) {
+  for (std::size_t k = points.size(); k-- > 0;)
+    if (!(points[k].error < factor * limit && points[k].error > limit / factor)) return points[k].iteration;
+  return 1;
+}
+
+/// Somewhat later than `last`, a round number, and no more than there is.
+std::size_t end_of_axis(std::size_t last, std::size_t iterations) {
+  const std::size_t wanted = last + last / 3, unit = wanted > 2000 ? 1000 : wanted > 200 ? 100 : 10;
+  return std::min((wanted / unit + 1) * unit, iterations);
+}
+
+/// A logarithmic y axis: powers of ten, and where there are few of them what lies between.
+std::string axis(double lowest, double highest) {
+  std::string text = fmt::format("set yrange [{:.3g}:{:.3g}]\n", lowest, highest);
+  if (highest / lowest > 100) return text + "set ytics autofreq\nset format y '10^{%L}'\n";
+  std::string ticks;
+  for (double decade = std::pow(10, std::floor(std::log10(lowest))); decade <= highest; decade *= 10)
+    for (const double part : {1, 2, 5})
+      ticks += fmt::format("{}{:g}", ticks.empty() ? "" : ", ", part * decade);
+  return text + fmt::format("set ytics ({})\nset format y '%g'\n", ticks);
+}
+
+/// Left, how the biased methods come to rest; right, how far the others go.
+std::string gnuplot_script(const Options& options, const Problem& problem, const Experiment& experiment) {
+  constexpr double far = 10, near = 1e-16;  // what is beyond leaves the picture
+  std::string data, plots;
+  double lowest = 1, highest = near, lowest_bias = 1;
+  std::size_t biased = 0, all = 0;
+  for (const Line& line : lines) {
+    const Result& result = *std::find_if(experiment.results.begin(), experiment.results.end(),
+                                         [&](const Result& one) { return one.method == line.method; });
+    const std::vector<Point> points = thinned(result.curve.errors);
+    std::string rows;
+    for (const auto& [iteration, error] : points) {
+      if (!(error > near && error < far)) continue;
+      rows += fmt::format("{} {:.4g}\n", iteration, error);
+      lowest = std::min(lowest, error);
+      highest = std::max(highest, error);
+    }
+    if (rows.empty()) continue;
+    if (has_limit(result)) all = std::max(all, arrival(points, result.limit, 2));
+    if (result.end == End::at_rest) {
+      lowest_bias = std::min(lowest_bias, result.limit);
+      biased = std::max(biased, arrival(points, result.limit, 1.1));
+    }
+    // Names of data blocks are identifiers.
+    const int block = static_cast<int>(line.method);
+    data += fmt::format("$curve{} << EOD\n{}EOD\n", block, rows);
+    plots += fmt::format("{}$curve{} using 1:2 with lines lc rgb '{}' lw {} dt {} title '{}  ({})'",
+                         plots.empty() ? "" : ", ", block, line.colour, line.width, line.dashes,
+                         title(line.method),
+                         has_limit(result) ? fmt::format("{:.1e}", result.limit) : word_of(result.end));
+  }
+  if (plots.empty()) throw input_error("there is no curve to plot");
+
+  const auto iterations = static_cast<std::size_t>(options.settings.iterations);
+  return data +
+         "set terminal svg size 1160,450 font 'sans-serif,14' background '#ffffff' linewidth 1\n"
+         "set encoding utf8\n"
+         "set multiplot layout 1,2 margins 0.072,0.708,0.135,0.885 spacing 0.068\n"
+         "set border 3 lc rgb '#444444' lw 1\n"
+         "set tics nomirror out scale 0.6 textcolor rgb '#222222'\n"
+         "set grid xtics ytics lc rgb '#e6e6e6' lw 1 lt 1\n"
+         "set logscale y\nunset mytics\n"
+         "set xlabel 'iteration' offset 0,0.3\nunset key\n" +
+         fmt::format(
+             "set ylabel '{}' offset 0.4,0\n"
+             "set title 'Where methods come to rest' font 'sans-serif,16' offset 0,-0.3\n"
+             "set xrange [0:{}]\n{}plot {}\n",
+             problem.is_square() ? "(1/n) Σ_i |{x_i} − x*|² / |x*|²" : "|x_i|",
+             end_of_axis(biased, iterations), axis(lowest_bias / 2, highest * 1.2), plots) +
+         fmt::format(
+             "unset ylabel\nset key at screen 0.724,0.885 left top Left reverse samplen 2.6 spacing 1.4 "
+             "textcolor rgb '#222222' title 'method  (limit)' left\n"
+             "set title 'As far as fp32 goes'\nset xrange [0:{}]\n{}plot {}\n"
+             "unset multiplot\n",
+             end_of_axis(all, iterations), axis(lowest / 2, highest * 1.2), plots);
+}
+
+/// Gives gnuplot a script, without a file; returns whether it went well.
+bool run_gnuplot(const std::string& script) {
+  // Where there is no gnuplot nobody reads, which is no reason to end.
+  std::signal(SIGPIPE, SIG_IGN);
+  std::FILE* const pipe = popen("gnuplot 2>/dev/null", "w");
+  if (pipe == nullptr) return false;
+  const bool written = std::fwrite(script.data(), 1, script.size(), pipe) == script.size();
+  const int status = pclose(pipe);
+  return written && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+}  // namespace
+
+Result judge(Method method, Curve curve, std::optional<double> expected, const Problem& problem,
+             const Settings& settings) {
+  Result result{method, std::move(curve), expected, 0, End::refused};
+  if (!result.curve.refused.empty()) return result;
+  result.end = End::diverged;
+  if (result.curve.diverged || result.curve.errors.size() < 20) return result;
+  result.limit = mean_of_tenth(result.curve.errors, 0);
+  // No better than the starting point, or than ranks that never talk.
+  if (!(result.limit <= 1)) return result;
+
+  const auto length = [&](double error) { return problem.is_square() ? std::sqrt(error) : error; };
+  const double grain = 3 * length(problem.rounding_error(settings.learning_rate, settings.beta));
+  const double before = mean_of_tenth(result.curve.errors, 1), moved = std::abs(result.limit - before);
+  if (!expected) {
+    // Where neighbours change, so does the error, for ever; it falls no more.
+    result.end = moved < 0.3 * before ? End::at_rest : End::falling;
+  } else if (std::abs(length(result.limit) - length(*expected)) <= 0.005 * length(*expected) + grain) {
+    result.end = result.limit > 1.5 * *expected ? End::rounding : End::at_rest;
+  } else {
+    // At rest is what has stopped, next to how far it came and has to go.
+    const double first = mean_of_tenth(result.curve.errors, 9);
+    const bool stopped =
+        moved <= 0.02 * std::abs(result.limit - *expected) && moved <= 0.01 * std::abs(result.limit - first);
+    result.end = stopped ? End::elsewhere : End::falling;
+  }
+  return result;
+}
+
+std::string format_table(const Options& options, const Problem& problem,
+                         const std::vector<Experiment>& experiments) {
+  std::string text = settings_line(options, problem) + "\n";
+  return text +
+         (experiments.size() == 1 ? format_one(problem, experiments.front()) : format_all(experiments));
+}
+
+void write_json(const Options& options, const std::vector<Experiment>& experiments) {
+  nlohmann::ordered_json object{{"problem", options.problem}};
+  if (options.problem == "regression") {
+    object["ranks"] = options.ranks;
+    object["seed"] = options.seed;
+  }
+  object["learning_rate"] = options.settings.learning_rate;
+  object["beta"] = options.settings.beta;
+  object["iterations"] = options.settings.iterations;
+  if (experiments.size() == 1) {
+    object["graph"] = experiments.front().graph;
+    object["methods"] = json_of(experiments.front());
+  } else {
+    for (const Experiment& experiment : experiments)
+      object["graphs"][experiment.graph]["methods"] = json_of(experiment);
+  }
+  write_text(options.json, object.dump(2) + "\n");
+}
+
+void write_csv(const Options& options, const std::vector<Experiment>& experiments) {
+  std::string text = "graph,method,iteration,error\n";
+  for (const Experiment& experiment : experiments)
+    for (const Result& result : experiment.results)
+      for (std::size_t k = 0; k < result.curve.errors.size(); ++k)
+        text += fmt::format("{},{},{},{:.9g}\n", experiment.graph, name(result.method), k + 1,
+                            result.curve.errors[k]);
+  write_text(options.csv, text);
+}
+
+void write_plot(const Options& options, const Problem& problem, const Experiment& experiment) {
+  replace_file(options.plot, [&](const std::string& temporary) {
+    // A quote within single quotes is written twice.
+    std::string quoted = temporary;
+    for (std::size_t at = 0; (at = quoted.find('\'', at)) != std::string::npos; at += 2)
+      quoted.insert(at, "'");
+    const std::string script = gnuplot_script(options, problem, experiment);
+    const std::size_t terminal = script.find("set terminal");
+    const std::string whole =
+        script.substr(0, terminal) + "set output '" + quoted + "'\n" + script.substr(terminal);
+    if (!run_gnuplot(whole)) throw input_error(options.plot + ": gnuplot failed");
+  });
+}
+
+bool have_gnuplot() { return run_gnuplot("exit\n"); }
+
+}  // namespace bias

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <vector>
+
+#include "terse/graph/concept.hpp"
+
+namespace terse::graph {
+
+/// Who sends to whom, without weights: the least that a user has to write for a graph of their own.
+///
+///     check(size)                    as a graph's
+///     sends(from, to, size, round)   whether `to` receives from `from`; asked for from != to only
+///
+/// Flags: `fixed`, `symmetric` (sends(i, j) = sends(j, i)), `regular` (all ranks have the same number of in-
+/// neighbours, and as many out-neighbours). Weights, see Uniform and MetropolisHastings, make it a graph.
+template <class A>
+concept Adjacency = std::copyable<A> && requires(const A& adjacency, int n, std::uint64_t round) {
+  { A::fixed } -> std::convertible_to<bool>;
+  { A::symmetric } -> std::convertible_to<bool>;
+  { A::regular } -> std::convertible_to<bool>;
+  adjacency.check(n);
+  { adjacency.sends(n, n, n, round) } -> std::convertible_to<bool>;
+};
+
+/// Number of ranks that `rank` receives from. O(size).
+template <Adjacency A>
+int in_degree(const A& adjacency, int rank, int size, std::uint64_t round) {
+  int degree = 0;
+  for (int peer = 0; peer < size; ++peer)
+    if (peer != rank && adjacency.sends(peer, rank, size, round)) ++degree;
+  return degree;
+}
+
+/// Number of ranks that `rank` sends to. O(size).
+template <Adjacency A>
+int out_degree(const A& adjacency, int rank, int size, std::uint64_t round) {
+  int degree = 0;
+  for (int peer = 0; peer < size; ++peer)
+    if (peer != rank && adjacency.sends(rank, peer, size, round)) ++degree;
+  return degree;
+}
+
+/// Replaces `peers` by the ranks that `rank` sends to, ascending. O(size).
+template <Adjacency A>
+void out_neighbors(const A& adjacency, int rank, int size, std::uint64_t round, std::vector<int>& peers) {
+  peers.clear();
+  for (int peer = 0; peer < size; ++peer)
+    if (peer != rank && adjacency.sends(rank, peer, size, round)) peers.push_back(peer);
+}
+
+}  // namespace terse::graph

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "terse/momentum_correction/mixing_rule.hpp"
+
+// The orders in which a rank can adapt (take its own step) and combine (mix), with or without momentum of its own.
+
+namespace terse {
+
+TERSE_NUMERICS_BEGIN
+
+namespace detail {
+
+/// No buffers, or the momentum that Direction keeps.
+template <class Direction>
+constexpr auto direction_state() {
+  if constexpr (Direction::buffers == 0)
+    return std::array<const char*, 0>{};
+  else
+    return std::array<const char*, 1>{"momentum"};
+}
+
+}  // namespace detail
+
+/// Adapt, then combine: x_i = sum_j W_ij (x_j - learning_rate d_j), d_j by Direction.
+template <class Direction>
+struct AdaptThenCombine {
+  static constexpr auto state = detail::direction_state<Direction>();
+  static constexpr bool allows_push_sum = true;
+  Direction direction{};
+
+  void check() const { direction.check(); }
+  template <class Visit>
+  void settings(Visit&& visit) const {
+    direction.settings(visit);
+  }
+
+  template <class Real>
+  struct Rule {
+    typename Direction::template Rule<Real> step;
+    template <class Element>
+    TERSE_HD Real propose(const Element& e) const {
+      return e.x() - e.rate() * step.direction(e);
+    }
+    template <class Element>
+    TERSE_HD Real settle(const Element& e, Real own, Real difference) const {
+      step.keep(e);
+      return own + difference;
+    }
+  };
+  template <class Real>
+  Rule<Real> rule() const {
+    return {direction.template rule<Real>()};
+  }
+};
+
+/// Adapt with combine: x_i = sum_j W_ij x_j - learning_rate d_i. What travels is known before the gradient is.
+template <class Direction>
+struct AdaptWithCombine {
+  static constexpr auto state = detail::direction_state<Direction>();
+  static constexpr bool before_gradient = true;
+  Direction direction{};
+
+  void check() const { direction.check(); }
+  template <class Visit>
+  void settings(Visit&& visit) const {
+    direction.settings(visit);
+  }
+
+  template <class Real>
+  struct Rule {
+    typename Direction::template Rule<Real> step;
+    template <class Element>
+    TERSE_HD Real propose(const Element& e) const {
+      return e.x();
+    }
+    template <class Element>
+    TERSE_HD Real settle(const Element& e, Real own, Real difference) const {
+      const Real x = (own + difference) - e.rate() * step.direction(e);
+      step.keep(e);
+      return x;
+    }
+  };
+  template <class Real>
+  Rule<Real> rule() const {
+    return {direction.template rule<Real>()};
+  }
+};
+
+/// Combine, then adapt: y_i = sum_j W_ij x_j, x_i = y_i - learning_rate g_i(y_i).
+struct CombineThenAdapt {
+  static constexpr std::array<const char*, 0> state{};
+  static constexpr bool before_gradient = true;
+  static constexpr bool combines_first = true;
+  static void check() {}
+  template <class Visit>
+  void settings(Visit&&) const {}
+
+  template <class Real>
+  struct Rule {
+    template <class Element>
+    TERSE_HD Real propose(const Element& e) const {
+      return e.held();
+    }
+    template <class Element>
+    TERSE_HD Real settle(const Element&, Real own, Real difference) const {
+      return own + difference;
+    }
+    template <class Element>
+    TERSE_HD Real adapt(const Element& e) const {
+      return e.x() - e.rate() * e.g();
+    }
+  };
+  template <class Real>
+  Rule<Real> rule() const {
+    return {};
+  }
+};
+
+TERSE_NUMERICS_END
+
+}  // namespace terse

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "terse/momentum_correction/mixing_rule.hpp"
+
+namespace terse {
+
+TERSE_NUMERICS_BEGIN
+
+// Rules whose very form is compressed: what travels is how a rank's vectors move.
+
+/// DCD's: everybody knows everybody's parameters, because they move by what packets say and by nothing else. With
+/// D_i = sum_j W_ij (x_j - x_i), which each rank keeps instead of its neighbours' parameters,
+///
+///     q_i = C(D_i - learning_rate g_i)        x_i = x_i + q_i        D_i = D_i + sum_j W_ij (q_j - q_i)
+struct DifferenceDescent {
+  static constexpr std::array<const char*, 1> state{"consensus"};
+  static constexpr bool moves_by_packet = true;
+  static constexpr bool needs_fixed = true;
+  static void check() {}
+  template <class Visit>
+  void settings(Visit&&) const {}
+
+  template <class Real>
+  struct Rule {
+    template <class Element>
+    TERSE_HD Real propose(const Element& e) const {
+      return (e.x() - e.held()) + (e[0] - e.rate() * e.g());
+    }
+    template <class Element>
+    TERSE_HD Real settle(const Element& e, Real own, Real difference) const {
+      take_up(e, difference);
+      return e.held() + own;
+    }
+    template <class Element>
+    TERSE_HD void take_up(const Element& e, Real difference) const {
+      e[0] = e[0] + difference;
+    }
+  };
+  template <class Real>
+  Rule<Real> rule() const {
+    return {};
+  }
+};
+
+/// BEER's: gradient tracking in which model and tracker are mixed as their public copies are. Beside Difference,
+/// whose sums of differences, times the consensus rate c, are D^x and D^y here:
+///
+///     y_i = y_i + c D^y_i + g_i - g_i'        x_i = x_i + c D^x_i - learning_rate y_i
+///
+/// and only then do the copies, and with them D^x and D^y, take up C(x_i - its copy) and C(y_i - its copy).
+struct CompressedTracker {
+  static constexpr std::array<const char*, 2> state{"tracker", "pull"};
+  static constexpr int vectors = 2;
+  static void check() {}
+  template <class Visit>
+  void settings(Visit&&) const {}
+
+  template <class Real>
+  struct Rule {
+    template <class Element>
+    TERSE_HD Real propose(Vector<0>, const Element& e) const {
+      return (e.x() + e[1]) - e.rate() * (e[0] + e.g());
+    }
+    template <class Element>
+    TERSE_HD Real propose(Vector<1>, const Element& e) const {
+      return e[0] + e.g();
+    }
+    template <class Element>
+    TERSE_HD Real settle(Vector<0>, const Element& e, Real own, Real difference) const {
+      e[1] = difference;
+      return own;
+    }
+    template <class Element>
+    TERSE_HD void settle(Vector<1>, const Element& e, Real, Real difference) const {
+      e[0] += difference;
+    }
+  };
+  template <class Real>
+  Rule<Real> rule() const {
+    return {};
+  }
+};
+
+TERSE_NUMERICS_END
+
+}  // namespace terse

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "terse/momentum_correction/mixing_rule.hpp"
+
+namespace terse {
+
+TERSE_NUMERICS_BEGIN
+
+/// Momentum-accelerated consensus: momentum is how the model moved, v_i = x_i - x_i', and is shared like the model.
+///
+///     x_i = sum_j W_ij x_j + beta (omega sum_j W_ij v_j + (1 - omega) v_i) - learning_rate g_i
+///
+/// omega = 0 keeps momentum to oneself (CDMSGD), omega = 1 mixes all of it. Parameters and momentum are mixed by the
+/// same weights, so that their sum x_j + beta omega v_j is all that neighbours need, at half the bytes of both. It is
+/// known before the gradient is. Momentum vanishes at rest: the bias is that of plain mixing at the same learning
+/// rate. All eigenvalues of W must be above -(1 + 2 beta (1 - omega)) / (1 + 2 beta omega), which is a limit for
+/// omega > 1/2.
+struct Displacement {
+  static constexpr std::array<const char*, 1> state{"displacement"};
+  static constexpr bool before_gradient = true;
+  static constexpr bool needs_fixed_symmetric = true;
+  float momentum = 0.9F;
+  float omega = 0.5F;
+
+  void check() const {
+    detail::check_momentum(momentum);
+    if (!(omega >= 0 && omega <= 1))
+      throw usage_error("Displacement's omega must be in [0, 1], not " + std::to_string(omega));
+  }
+  template <class Visit>
+  void settings(Visit&& visit) const {
+    visit("momentum", static_cast<double>(momentum));
+    visit("omega", static_cast<double>(omega));
+  }
+
+  /// Where the recursion's roots leave the unit circle, at -1.
+  double eigenvalues_above() const {
+    const double beta = static_cast<double>(momentum), mixed = static_cast<double>(omega);
+    return -(1 + 2 * beta * (1 - mixed)) / (1 + 2 * beta * mixed);
+  }
+
+  template <class Real>
+  struct Rule {
+    Real momentum, omega;
+    template <class Element>
+    TERSE_HD Real propose(const Element& e) const {
+      return e.x() + momentum * omega * e[0];
+    }
+    template <class Element>
+    TERSE_HD Real settle(const Element& e, Real own, Real difference) const {
+      const Real v = e[0];
+      const Real x = (own + difference) + (momentum * (1 - omega) * v - e.rate() * e.g());
+      e[0] = x - e.x();
+      return x;
+    }
+  };
+  template <class Real>
+  Rule<Real> rule() const {
+    return {static_cast<Real>(momentum), static_cast<Real>(omega)};
+  }
+};
+
+TERSE_NUMERICS_END
+
+}  // namespace terse

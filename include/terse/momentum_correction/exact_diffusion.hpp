@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "terse/momentum_correction/mixing_rule.hpp"
+
+namespace terse {
+
+TERSE_NUMERICS_BEGIN
+
+/// Takes back what mixing did to the last step, so that nothing is left of the differences between the ranks' data.
+/// With gamma the learning rate and d_i by Direction,
+///
+///     psi_i = x_i - gamma d_i        phi_i = psi_i + r_i        x_i = sum_j W_ij phi_j        r_i = x_i - psi_i
+///
+/// r stands for x - psi of the last step and starts at 0, which makes the first step a plain one. Rates may change:
+/// each gradient keeps the rate it came with.
+template <class Direction>
+struct ExactDiffusion {
+  static constexpr auto state = [] {
+    if constexpr (Direction::buffers == 0)
+      return std::array<const char*, 1>{"correction"};
+    else
+      return std::array<const char*, 2>{"momentum", "correction"};
+  }();
+  static constexpr bool needs_spectrum = true;
+  static double eigenvalues_above() { return -1.0 / 3; }
+  Direction direction{};
+
+  void check() const { direction.check(); }
+  template <class Visit>
+  void settings(Visit&& visit) const {
+    direction.settings(visit);
+  }
+
+  template <class Real>
+  struct Rule {
+    static constexpr int correction = Direction::buffers;
+    typename Direction::template Rule<Real> step;
+    template <class Element>
+    TERSE_HD Real adapted(const Element& e) const {
+      return e.x() - e.rate() * step.direction(e);
+    }
+    template <class Element>
+    TERSE_HD Real propose(const Element& e) const {
+      return adapted(e) + e[correction];
+    }
+    template <class Element>
+    TERSE_HD Real settle(const Element& e, Real own, Real difference) const {
+      // x - psi, without subtracting two large numbers: what rounding did to r would add up over the steps, as
+      // momentum does, and hold the ranks up to a thousand units in the last place away from the optimum.
+      e[correction] += difference;
+      step.keep(e);
+      return own + difference;
+    }
+  };
+  template <class Real>
+  Rule<Real> rule() const {
+    return {direction.template rule<Real>()};
+  }
+};
+
+TERSE_NUMERICS_END
+
+}  // namespace terse

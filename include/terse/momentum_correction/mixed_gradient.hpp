@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "terse/momentum_correction/mixing_rule.hpp"
+
+namespace terse {
+
+TERSE_NUMERICS_BEGIN
+
+/// Momentum on what the whole step did, gradient and mixing, instead of on the gradient: DecentLaM's. With gamma the
+/// learning rate, z_i = x_i - gamma g_i travels, and
+///
+///     u_i = beta (gamma / gamma') u_i + (x_i - sum_j W_ij z_j)        x_i = x_i - u_i
+///
+/// u is gamma m, m the paper's momentum, and gamma' the last step's rate: nothing is divided by a rate that may be 0.
+/// With Nesterov all eigenvalues of W must be above -1 / (1 + 2 beta).
+struct MixedGradient {
+  static constexpr std::array<const char*, 1> state{"velocity"};
+  static constexpr bool needs_fixed_symmetric = true;
+  float momentum = 0.9F;
+  bool nesterov = false;
+
+  void check() const { detail::check_momentum(momentum); }
+  template <class Visit>
+  void settings(Visit&& visit) const {
+    detail::momentum_settings(momentum, nesterov, visit);
+  }
+
+  /// The look-ahead takes the differences between ranks twice.
+  double eigenvalues_above() const { return nesterov ? -1 / (1 + 2 * static_cast<double>(momentum)) : -1; }
+
+  template <class Real>
+  struct Rule {
+    Real momentum;
+    bool nesterov = false;
+    template <class Element>
+    TERSE_HD Real propose(const Element& e) const {
+      return e.x() - e.rate() * e.g();
+    }
+    template <class Element>
+    TERSE_HD Real settle(const Element& e, Real, Real difference) const {
+      // x - mixture, without subtracting two large numbers.
+      const Real moved = e.rate() * e.g() - difference;
+      const Real u = momentum * e.ratio() * e[0] + moved;
+      // At a rate of 0 there is mixing alone, which must not be overdone: 1 - (1 + beta) (1 - lambda) may be below
+      // -1.
+      const Real x = e.x() - detail::ahead(nesterov && e.rate() > 0, momentum, moved, u);
+      e[0] = u;
+      return x;
+    }
+  };
+  template <class Real>
+  Rule<Real> rule() const {
+    return {static_cast<Real>(momentum), nesterov};
+  }
+};
+
+TERSE_NUMERICS_END
+
+}  // namespace terse

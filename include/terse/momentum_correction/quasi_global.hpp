@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "terse/momentum_correction/mixing_rule.hpp"
+
+namespace terse {
+
+TERSE_NUMERICS_BEGIN
+
+/// Momentum from how the model moved, mixing included, which follows the mean of all ranks. With gamma the learning
+/// rate, z_i = x_i - gamma (beta m_i + g_i), or with Nesterov x_i - gamma (g_i + beta (beta m_i + g_i)), travels, and
+///
+///     m_i = mu m_i + (1 - mu) (x_i - x_i') / gamma        x_i' = sum_j W_ij z_j
+///
+/// Kept as u = gamma m, rescaled when gamma changes: nothing is divided by a rate that may be 0.
+struct QuasiGlobal {
+  static constexpr std::array<const char*, 1> state{"velocity"};
+  float momentum = 0.9F;  ///< beta
+  float decay = 0.9F;     ///< mu
+  bool nesterov = false;
+
+  void check() const {
+    detail::check_momentum(momentum);
+    if (!(decay >= 0 && decay < 1))
+      throw usage_error("QuasiGlobal's decay must be in [0, 1), not " + std::to_string(decay));
+  }
+  template <class Visit>
+  void settings(Visit&& visit) const {
+    detail::momentum_settings(momentum, nesterov, visit);
+    visit("decay", static_cast<double>(decay));
+  }
+
+  template <class Real>
+  struct Rule {
+    Real momentum, decay;
+    bool nesterov = false;
+    /// x - z
+    template <class Element>
+    TERSE_HD Real step(const Element& e) const {
+      const Real g = e.rate() * e.g();
+      const Real v = momentum * e.ratio() * e[0] + g;
+      return detail::ahead(nesterov, momentum, g, v);
+    }
+    template <class Element>
+    TERSE_HD Real propose(const Element& e) const {
+      return e.x() - step(e);
+    }
+    template <class Element>
+    TERSE_HD Real settle(const Element& e, Real own, Real difference) const {
+      e[0] = decay * e.ratio() * e[0] + (1 - decay) * (step(e) - difference);
+      return own + difference;
+    }
+  };
+  template <class Real>
+  Rule<Real> rule() const {
+    return {static_cast<Real>(momentum), static_cast<Real>(decay), nesterov};
+  }
+};
+
+TERSE_NUMERICS_END
+
+}  // namespace terse

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "terse/momentum_correction/mixing_rule.hpp"
+
+namespace terse {
+
+TERSE_NUMERICS_BEGIN
+
+/// Follows the mean gradient beside the model:
+///
+///     y_i = sum_j W_ij y_j + g_i - g_i'        x_i = sum_j W_ij (x_j - learning_rate y_j)
+///
+/// g_i' the last step's gradient; y_i = g_i at first. The mean of the y_i is that of the g_i in every step. Kept is
+/// what y lacks of the gradient to come, sum_j W_ij y_j - g_i.
+struct GradientTracker {
+  static constexpr std::array<const char*, 1> state{"tracker"};
+  static constexpr int vectors = 2;
+  static void check() {}
+  template <class Visit>
+  void settings(Visit&&) const {}
+
+  template <class Real>
+  struct Rule {
+    template <class Element>
+    TERSE_HD Real propose(Vector<0>, const Element& e) const {
+      return e.x() - e.rate() * (e[0] + e.g());
+    }
+    template <class Element>
+    TERSE_HD Real propose(Vector<1>, const Element& e) const {
+      return e[0] + e.g();
+    }
+    template <class Element>
+    TERSE_HD Real settle(Vector<0>, const Element&, Real own, Real difference) const {
+      return own + difference;
+    }
+    template <class Element>
+    TERSE_HD void settle(Vector<1>, const Element& e, Real, Real difference) const {
+      e[0] += difference;
+    }
+  };
+  template <class Real>
+  Rule<Real> rule() const {
+    return {};
+  }
+};
+
+/// Momentum that takes no side: c_i follows how this rank's momentum differs from the mean one,
+///
+///     u_i = beta u_i + g_i        x_i = sum_j W_ij x_j - learning_rate (u_i - c_i)
+///     c_i = sum_j W_ij (c_j - u_j) + u_i
+///
+/// so that no bias is left, whatever beta is. The mean of the c_i is 0 in every step. Here u and c start at 0, where
+/// the authors' program starts from an exact mean of the first gradients.
+struct MomentumTracker {
+  static constexpr std::array<const char*, 2> state{"momentum", "correction"};
+  static constexpr int vectors = 2;
+  float momentum = 0.9F;
+
+  void check() const { detail::check_momentum(momentum); }
+  template <class Visit>
+  void settings(Visit&& visit) const {
+    visit("momentum", static_cast<double>(momentum));
+  }
+
+  template <class Real>
+  struct Rule {
+    Real momentum;
+    template <class Element>
+    TERSE_HD Real velocity(const Element& e) const {
+      return momentum * e[0] + e.g();
+    }
+    template <class Element>
+    TERSE_HD Real propose(Vector<0>, const Element& e) const {
+      return e.x();
+    }
+    template <class Element>
+    TERSE_HD Real propose(Vector<1>, const Element& e) const {
+      return e[1] - velocity(e);
+    }
+    template <class Element>
+    TERSE_HD Real settle(Vector<0>, const Element& e, Real own, Real difference) const {
+      return (own + difference) - e.rate() * (velocity(e) - e[1]);
+    }
+    template <class Element>
+    TERSE_HD void settle(Vector<1>, const Element& e, Real own, Real difference) const {
+      // u, by what was sent: x, and with it a gradient that holds weight decay, has changed since.
+      e[0] = e[1] - own;
+      e[1] += difference;
+    }
+  };
+  template <class Real>
+  Rule<Real> rule() const {
+    return {static_cast<Real>(momentum)};
+  }
+};
+
+TERSE_NUMERICS_END
+
+}  // namespace terse

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "terse/compressor/uniform.hpp"
+#include "terse/momentum_correction/compressed_differences.hpp"
+#include "terse/optimizer/parameter_mixing.hpp"
+
+namespace terse {
+
+// Decentralized SGD with compressed packets. What a packet says is what its sender, too, takes it to say, so that
+// mixing keeps the mean of the ranks where W is doubly stochastic, whatever the compressor does. DCD alone moves by
+// nothing but packets, and its mean by their errors, too.
+
+/// CHOCO-SGD: public copies h_i of all parameters, which move by compressed differences,
+///
+///     z_i = x_i - learning_rate d_i        h_i = h_i + C(z_i - h_i)
+///     x_i = z_i + consensus_rate sum_j W_ij (h_j - h_i)
+///
+/// in the order that mixes with the new copies: with consensus_rate 1 and no compression it is adapt-then-combine.
+/// consensus_rate must be tuned; compressors that keep little need a small one. Memory: h_i, the sum over neighbours,
+/// and the message, n floats each, however many neighbours there are; so the graph must be fixed. Source: Koloskova,
+/// Stich and Jaggi, ICML 2019, algorithm 2, in the memory-efficient form of Koloskova et al., ICLR 2020.
+template <class C, class P = Gossip, class Direction = GradientDirection, class Decay = DecoupledDecay>
+using ChocoSgd = ParameterMixing<AdaptThenCombine<Direction>, P, C, Difference, Decay>;
+
+/// DeepSqueeze: compressed parameters with error feedback,
+///
+///     v_i = x_i - learning_rate d_i + e_i        e_i = v_i - C(v_i)
+///     x_i = x_i - learning_rate d_i + consensus_rate sum_j W_ij (C(v_j) - C(v_i))
+///
+/// State: the error. Source: Tang et al., "DeepSqueeze: decentralization meets error-compensated compression", 2019,
+/// algorithm 1.
+template <class C, class P = Gossip, class Direction = GradientDirection, class Decay = DecoupledDecay>
+using DeepSqueeze = ParameterMixing<AdaptThenCombine<Direction>, P, C, Residual, Decay>;
+
+/// DCD-PSGD: see DifferenceDescent. C must be unbiased and precise (8 bits, say): there is no error feedback and no
+/// consensus rate. Source: Tang et al., "Communication compression for decentralized training", NeurIPS 2018,
+/// algorithm 1.
+template <class C = Uniform<8, Stochastic, Symmetric>, class P = Gossip, class Decay = DecoupledDecay>
+using DcdSgd = ParameterMixing<DifferenceDescent, P, C, None, Decay>;
+
+/// BEER: see CompressedTracker. Reaches the optimum itself. Wire: two packets in one message. Source: Zhao et al.,
+/// "BEER: fast O(1/T) rate for decentralized nonconvex optimization with communication compression", NeurIPS 2022,
+/// algorithm 1.
+template <class C, class P = Gossip, class Decay = DecoupledDecay>
+using Beer = ParameterMixing<CompressedTracker, P, C, Difference, Decay>;
+
+}  // namespace terse

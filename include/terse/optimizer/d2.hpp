@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "terse/graph/lazy.hpp"
+#include "terse/momentum_correction/exact_diffusion.hpp"
+#include "terse/optimizer/parameter_mixing.hpp"
+
+namespace terse {
+
+/// D2, or exact diffusion: decentralized SGD that reaches the optimum itself, however the data differ between ranks.
+/// Runs on (I + W) / 2 of the graph given, because with W itself it diverges where an eigenvalue is -1/3 or less; for
+/// W itself write ParameterMixing<ExactDiffusion<GradientDirection>, Mixing<...>>, where the graph allows it.
+///
+/// State: correction. Wire: one packet to each neighbour. Source: Tang et al., "D2: decentralized training over
+/// decentralized data", ICML 2018; Yuan et al., "Exact diffusion for distributed optimization and learning", IEEE TSP
+/// 2019.
+template <class P = Gossip, class Decay = DecoupledDecay>
+using D2 = ParameterMixing<ExactDiffusion<GradientDirection>,
+                           typename P::template On<graph::Lazy<typename P::Graph>>, Dense, None, Decay>;
+
+/// D2 with each rank's momentum in the place of its gradient. State: momentum and correction.
+template <class P = Gossip, class Decay = DecoupledDecay>
+using D2DmSgd = ParameterMixing<ExactDiffusion<MomentumDirection>,
+                                typename P::template On<graph::Lazy<typename P::Graph>>, Dense, None, Decay>;
+
+}  // namespace terse

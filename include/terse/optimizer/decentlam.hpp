@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "terse/momentum_correction/mixed_gradient.hpp"
+#include "terse/optimizer/parameter_mixing.hpp"
+
+namespace terse {
+
+/// DecentLaM: momentum without the bias that it brings to decentralized SGD.
+///
+///     z_i = x_i - learning_rate g_i
+///     g~_i = (x_i - sum_j W_ij z_j) / learning_rate
+///     m_i = beta m_i + g~_i
+///     x_i = x_i - learning_rate m_i, or with Nesterov x_i - learning_rate (beta m_i + g~_i)
+///
+/// computed without the division, see MixedGradient. At rest it stands where DSgd stands at the same learning rate,
+/// whatever beta is. Only z travels. The graph must be fixed and symmetric.
+///
+///     terse::Optimizer optimizer{terse::DecentLaM<terse::Gossip>{.learning_rate = 0.1F}, transport, layout};
+///
+/// State: velocity. Wire: one packet to each neighbour, as DmSgd. Source: Yuan et al., "DecentLaM: decentralized
+/// momentum SGD for large-batch deep training", ICCV 2021, algorithm 2.
+template <class P = Gossip, class Decay = DecoupledDecay>
+using DecentLaM = ParameterMixing<MixedGradient, P, Dense, None, Decay>;
+
+}  // namespace terse

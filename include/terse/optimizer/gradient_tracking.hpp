@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "terse/momentum_correction/tracking.hpp"
+#include "terse/optimizer/parameter_mixing.hpp"
+
+namespace terse {
+
+/// Gradient tracking, adapt-then-combine: see GradientTracker. Reaches the optimum itself; with exact averages it is
+/// parallel SGD. State: tracker. Wire: two packets in one message to each neighbour.
+/// Source: Xu, Zhu, Soh and Xie, CDC 2015; Di Lorenzo and Scutari, IEEE TSIPN 2016.
+template <class P = Gossip, class Decay = DecoupledDecay>
+using GradientTracking = ParameterMixing<GradientTracker, P, Dense, None, Decay>;
+
+/// Momentum tracking: see MomentumTracker. Reaches the optimum itself, for every beta. State: momentum and
+/// correction. Wire: two packets in one message to each neighbour. Source: Takezawa et al., "Momentum tracking:
+/// momentum acceleration for decentralized deep learning on heterogeneous data", TMLR 2023, algorithm 1.
+template <class P = Gossip, class Decay = DecoupledDecay>
+using MomentumTracking = ParameterMixing<MomentumTracker, P, Dense, None, Decay>;
+
+}  // namespace terse

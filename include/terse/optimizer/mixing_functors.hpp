@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+
+#include "terse/momentum_correction/mixing_rule.hpp"
+#include "terse/preconditioner/concept.hpp"
+#include "terse/preconditioner/weights.hpp"
+
+// The functors of ParameterMixing: a rule, at work on one element of a step.
+
+namespace terse {
+
+/// Weight decay as part of the gradient, g + weight_decay x: it enters momentum.
+struct CoupledDecay {
+  static constexpr bool coupled = true;
+};
+/// Weight decay beside the gradient: every step begins with x - learning_rate weight_decay x.
+struct DecoupledDecay {
+  static constexpr bool coupled = false;
+};
+
+TERSE_NUMERICS_BEGIN
+
+namespace detail {
+
+/// What mixing rules see of a step, see MixingRule.
+template <class N, int Buffers, class Decay>
+struct MixingView {
+  Weights<typename N::parameter> parameters;
+  const typename N::gradient* gradients;
+  std::array<float*, Buffers == 0 ? 1 : Buffers> buffers;
+  const Rate* rates;
+  const StepScalars* now;
+  bool sanitizes;  // gradients that are not finite count as 0
+  Rate rate{};
+  float scale = 1, rate_ratio = 0;
+
+  TERSE_HD void enter(const Piece& piece) {
+    rate = rates[piece.segment];
+    rate.learning_rate *= now->inverse_weight;
+    scale = now->gradient_scale;
+    rate_ratio = now->rate_ratio;
+  }
+
+  struct Element {
+    const MixingView& view;
+    index_t i;
+
+    TERSE_HD float held() const { return view.parameters[i]; }
+    TERSE_HD float x() const {
+      const float x = held();
+      if constexpr (Decay::coupled) return x;
+      return x - view.rate.learning_rate * view.rate.weight_decay * x;
+    }
+    TERSE_HD float g() const {
+      const float raw = widened(view.gradients[i]) * view.scale;
+      const float g = keep_if(!view.sanitizes || is_finite(raw), raw);
+      if constexpr (Decay::coupled) return g + view.rate.weight_decay * held();
+      return g;
+    }
+    TERSE_HD float rate() const { return view.rate.learning_rate; }
+    TERSE_HD float ratio() const { return view.rate_ratio; }
+    TERSE_HD float& operator[](int k) const { return view.buffers[static_cast<std::size_t>(k)][i]; }
+  };
+  TERSE_HD Element element(index_t i) const { return {*this, i}; }
+};
+
+template <class Rule, class Element, int K>
+TERSE_HD auto propose(const Rule& rule, const Element& e, Vector<K> which) {
+  if constexpr (requires { rule.propose(which, e); })
+    return rule.propose(which, e);
+  else
+    return rule.propose(e);
+}
+
+/// z, on its way to the neighbours.
+template <class Rule, class View, int K>
+struct Propose {
+  Rule rule;
+  View view;
+
+  TERSE_HD void enter(const Piece& piece) { view.enter(piece); }
+  TERSE_HD float operator()(const Piece&, index_t i) const {
+    return propose(rule, view.element(i), Vector<K>{});
+  }
+};
+
+/// What the differences are for, in dense pieces.
+template <class Rule, class View, int K>
+struct Settle {
+  Rule rule;
+  View view;
+
+  TERSE_HD void enter(const Piece& piece) { view.enter(piece); }
+  TERSE_HD void operator()(const Piece&, index_t i, float own, float difference) const {
+    const auto e = view.element(i);
+    if constexpr (K > 0)
+      rule.settle(Vector<K>{}, e, own, difference);
+    else if constexpr (requires { rule.settle(Vector<0>{}, e, own, difference); })
+      view.parameters.set(i, rule.settle(Vector<0>{}, e, own, difference));
+    else
+      view.parameters.set(i, rule.settle(e, own, difference));
+  }
+};
+
+/// The same for compressed pieces, where z is what it was before it was compressed.
+template <class Rule, class View, int K>
+struct SettleCompressed {
+  Settle<Rule, View, K> settle;
+  float consensus_rate;
+
+  TERSE_HD void enter(const Piece& piece) { settle.enter(piece); }
+  TERSE_HD void operator()(const Piece& piece, index_t i, float difference) const {
+    const float own = propose(settle.rule, settle.view.element(i), Vector<K>{});
+    settle(piece, i, own, consensus_rate * difference);
+  }
+};
+
+/// For rules that move by what their own packet says, and then take up the neighbours' moves.
+template <class Rule, class View>
+struct SettleMoves {
+  Settle<Rule, View, 0> settle;
+
+  TERSE_HD void enter(const Piece& piece) { settle.enter(piece); }
+  TERSE_HD void own(const Piece& piece, index_t i, float decoded) const { settle(piece, i, decoded, 0); }
+  TERSE_HD void operator()(const Piece&, index_t i, float difference) const {
+    settle.rule.take_up(settle.view.element(i), difference);
+  }
+};
+
+/// Keeps a second vector, which weight decay may make depend on x, while the first is settled.
+template <class Rule, class View, int K>
+struct KeepProposal {
+  Propose<Rule, View, K> message;
+  float* kept;
+
+  TERSE_HD void enter(const Piece& piece) { message.enter(piece); }
+  TERSE_HD void operator()(const Piece& piece, index_t i) const { kept[i] = message(piece, i); }
+};
+struct KeptProposal {
+  const float* kept;
+  TERSE_HD float operator()(const Piece&, index_t i) const { return kept[i]; }
+};
+
+/// A mean in the place of a mixture.
+template <class Rule, class View, int K>
+struct SettleMean {
+  Settle<Rule, View, K> settle;
+  const float* kept = nullptr;  // what was proposed, if x has changed since
+  float gradient_factor = 1;
+
+  TERSE_HD void enter(const Piece& piece) { settle.enter(piece); }
+  TERSE_HD void operator()(const Piece& piece, index_t i, float mean) const {
+    const float own = kept ? kept[i] : propose(settle.rule, settle.view.element(i), Vector<K>{});
+    settle(piece, i, own, mean - own);
+  }
+};
+
+template <class Rule, class View>
+struct Adapt {
+  Rule rule;
+  View view;
+
+  TERSE_HD void enter(const Piece& piece) { view.enter(piece); }
+  TERSE_HD void operator()(const Piece&, index_t i) const {
+    view.parameters.set(i, rule.adapt(view.element(i)));
+  }
+};
+
+}  // namespace detail
+
+TERSE_NUMERICS_END
+
+}  // namespace terse

@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <bit>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "terse/error_feedback/difference.hpp"
+#include "terse/error_feedback/residual.hpp"
+#include "terse/momentum_correction/combine.hpp"
+#include "terse/optimizer/check_mixing.hpp"
+#include "terse/optimizer/mixing_functors.hpp"
+#include "terse/optimizer/recipe.hpp"
+#include "terse/topology/mixing.hpp"
+
+namespace terse {
+
+/// Decentralized SGD: each rank mixes its parameters with those of its neighbours in a graph, in the order and with
+/// the momentum that rule M says. The family that DSgd, DmSgd, DaDmSgd, AwcDmSgd, DecentLaM, QgDmSgd, D2,
+/// GradientTracking, MomentumTracking, MomentumConsensus, StochasticGradientPush, ChocoSgd, DeepSqueeze, DcdSgd,
+/// MoniquaSgd and Beer are members of.
+///
+///     z_i = M proposes, from x_i, this rank's gradient at x_i, and buffers of its own
+///     d_i = sum_j W_ij (z_j - z_i), over compressed z by error feedback where there is a compressor
+///     x_i = M settles, from z_i and consensus_rate d_i
+///
+/// Parameters differ between ranks; what converges, and is evaluated, is their mean. All ranks must start from the
+/// same ones. With average_every = H every H-th step takes the exact mean in the place of the mixture (Chen et al.,
+/// "Gossip-PGA", ICML 2021).
+///
+/// A gradient that is not finite reaches this rank's neighbours in the same step: those throw non_finite_error,
+/// others peer_error when they wait for them. NonFinite::skip lets all ranks agree first.
+///
+/// State: the rule's buffers, n floats each, and the feedback's (Difference: 3 n for each vector). Wire: one message
+/// to each neighbour, see the rule's `vectors`: 32 bytes and the section for each. Passes: one to propose (x, g,
+/// buffers read; z written), one to settle (own and arrived z, buffers read; x and buffers written).
+template <MixingRule M, class P = Gossip, class C = Dense, class F = None, class Decay = DecoupledDecay>
+struct ParameterMixing {
+  static_assert(check_mixing_rule<M>() && check_compressor<C>() && check_feedback<C, F>() &&
+                check_mixing<M, P, C, F>());
+
+  float learning_rate = 0.1F;
+  float weight_decay = 0;
+  float consensus_rate = 1;         ///< of compressed segments; in (0, 1]
+  std::uint64_t average_every = 0;  ///< 0: never
+  M momentum_correction{};
+  P topology{};
+  C compressor{};
+  F error_feedback{};
+
+  void check() const {
+    detail::check_rate("learning_rate", learning_rate);
+    detail::check_rate("weight_decay", weight_decay);
+    detail::require(consensus_rate > 0 && consensus_rate <= 1, "consensus_rate must be in (0, 1]",
+                    static_cast<double>(consensus_rate));
+    detail::check_policy(momentum_correction);
+    detail::check_policy(compressor);
+    detail::check_policy(error_feedback);
+  }
+  template <class Visit>
+  void settings(Visit&& visit) const {
+    visit("learning_rate", static_cast<double>(learning_rate));
+    visit("weight_decay", static_cast<double>(weight_decay));
+    visit("consensus_rate", static_cast<double>(consensus_rate));
+    visit("average_every", static_cast<double>(average_every));
+    detail::policy_settings(momentum_correction, visit);
+    detail::policy_settings(topology, visit);
+    detail::policy_settings(compressor, visit);
+    detail::policy_settings(error_feedback, visit);
+  }
+  /// Messages don't show whether a gradient is finite.
+  static constexpr bool blind = detail::before_gradient<M>();
+  /// Whether all steps go to the same neighbours with the same weights.
+  bool recordable() const {
+    return P::Graph::fixed && !graph::Traits<typename P::Graph>::push_sum && average_every == 0 &&
+           !combines_first;
+  }
+
+ private:
+  static constexpr int vectors = detail::vectors_of<M>();
+  static constexpr int buffers = static_cast<int>(M::state.size());
+  static constexpr bool combines_first = detail::combines_first<M>();
+  using Vectors = std::make_integer_sequence<int, vectors>;
+  using Rule = decltype(std::declval<const M&>().template rule<float>());
+  template <class N>
+  using View = detail::MixingView<N, buffers, Decay>;
+
+  /// What a message says of each vector.
+  template <class N>
+  struct Proposal {
+    Rule rule;
+    View<N> view;
+    template <int K>
+    auto vector(Vector<K>) const {
+      const detail::Propose<Rule, View<N>, K> propose{rule, view};
+      return Message{propose, propose};
+    }
+  };
+  /// What becomes of the mixture.
+  template <class Compressed, class Exact>
+  struct Outcome : Message<Compressed, Exact> {
+    static constexpr bool takes_own = detail::moves_by_packet<M>();
+  };
+  template <class N>
+  struct Settlement {
+    Rule rule;
+    View<N> view;
+    float consensus_rate;
+    template <int K>
+    auto vector(Vector<K>) const {
+      using Exact = detail::Settle<Rule, View<N>, K>;
+      const Exact exact{rule, view};
+      if constexpr (detail::moves_by_packet<M>())
+        return Outcome<detail::SettleMoves<Rule, View<N>>, Exact>{{{exact}, exact}};
+      else
+        return Outcome<detail::SettleCompressed<Rule, View<N>, K>, Exact>{{{exact, consensus_rate}, exact}};
+    }
+  };
+
+ public:
+  template <Transport T, Executor E>
+  struct State {
+    using Topology = typename P::template With<vectors>;
+    using Mixer = Exchange<C, F, Topology, T, E>;
+
+    Mixer mixer;
+    std::optional<DenseExchange<P, T, E>> exact;
+    Rates<E> rates;
+    std::vector<buffer<float, typename E::memory>> buffers;
+    buffer<float, typename E::memory> kept;  // a second vector, for exact means
+    std::uint64_t mixed_steps = 0;
+    std::uint64_t last_rate = 0;  // bits of a float, as checkpoints take them
+    int rank, size;
+    bool begun = false;  // this step's messages are on their way
+
+    State(const ParameterMixing& recipe, E executor, T& transport, const Layout& layout, bool)
+        : mixer(executor, transport, layout, layout.range(), recipe.compressor, recipe.error_feedback, false,
+                recipe.topology.template with<vectors>()),
+          rates(layout),
+          rank(transport.rank()),
+          size(transport.size()) {
+      if constexpr (!C::lossless)
+        if (recipe.average_every > 0)
+          throw usage_error("average_every is for packets that are not compressed", transport.rank());
+      detail::check_average<M, P>(recipe.average_every, rank);
+      if (recipe.average_every > 0)
+        exact.emplace(executor, transport, layout, layout.range(), Dense{}, None{});
+      if (vectors > 1 && recipe.average_every > 0) kept = buffer<float, typename E::memory>(layout.size());
+      // Makes room for what it works out.
+      recipe.topology.graph.check(recipe.topology.nodes(size));
+      detail::check_spectrum(recipe.momentum_correction, recipe.topology, size, rank);
+      for (int k = 0; k < ParameterMixing::buffers; ++k) buffers.emplace_back(layout.size());
+    }
+    bool full_precision() const { return false; }
+    template <class Visit>
+    void walk(Visit&& visit) {
+      visit("mixed_steps", mixed_steps);
+      visit("last_rate", last_rate);
+      for (std::size_t k = 0; k < buffers.size(); ++k) visit(M::state[k], buffers[k].all(), index_t{0});
+      mixer.walk(visit);
+    }
+  };
+
+  template <Transport T, Executor E, class N>
+  void prepare(const StepInput<E, N>& input, State<T, E>& state, StepScalars& now) const {
+    if (average_every > 0 && !state.exact)
+      throw usage_error(
+          "average_every was 0 when this optimizer was made, so that nothing is there to average with",
+          state.rank, static_cast<std::int64_t>(input.context.step));
+    state.rates.set(input.executor, input.layout, learning_rate, weight_decay);
+    const auto last = std::bit_cast<float>(static_cast<std::uint32_t>(state.last_rate));
+    now.rate_ratio = last > 0 ? learning_rate / last : 0;
+    if constexpr (graph::Traits<typename P::Graph>::push_sum)
+      now.inverse_weight =
+          static_cast<float>(1 / topology.graph.weight(state.rank, state.size, input.context.step - 1));
+  }
+  /// Sends what travels, for rules that know it before the gradient; those that want their gradient at the mixture
+  /// make it here.
+  template <Transport T, Executor E, class N>
+  void begin(const StepInput<E, N>& input, State<T, E>& state) const requires blind {
+    if constexpr (combines_first) {
+      combine(input, state);
+      settle(input, state);
+    } else if (!averages(input)) {
+      (void)start(input.context.at_rate(learning_rate), state, proposal(input, state));
+    }
+    state.begun = true;
+  }
+  template <Transport T, Executor E, class N>
+  void enqueue(const StepInput<E, N>& input, State<T, E>& state) const {
+    if constexpr (combines_first) {
+      if (!state.begun)
+        throw usage_error(
+            "CombineThenAdapt takes gradients at the mixture: call begin(parameters) before each step, and "
+            "compute the gradient at what it leaves there",
+            state.rank, static_cast<std::int64_t>(input.context.step));
+      for_each(
+          input.executor, input.layout.range(),
+          detail::Adapt<Rule, View<N>>{momentum_correction.template rule<float>(), view_of(input, state)});
+    } else {
+      combine(input, state);
+    }
+  }
+  template <Transport T, Executor E, class N>
+  void complete(const StepInput<E, N>& input, State<T, E>& state) const {
+    if constexpr (!combines_first) settle(input, state);
+    state.begun = false;
+    state.last_rate = std::bit_cast<std::uint32_t>(learning_rate);
+    ++state.mixed_steps;
+  }
+
+ private:
+  template <class E, class N>
+  bool averages(const StepInput<E, N>& input) const {
+    return average_every > 0 && input.context.step % average_every == 0;
+  }
+  template <Transport T, Executor E, class N>
+  View<N> view_of(const StepInput<E, N>& input, State<T, E>& state) const {
+    View<N> view{input.parameters,    input.gradients,   {},
+                 state.rates.table(), input.context.now, input.context.on_non_finite == NonFinite::zero};
+    for (std::size_t k = 0; k < state.buffers.size(); ++k) view.buffers[k] = state.buffers[k].data();
+    return view;
+  }
+  template <Transport T, Executor E, class N>
+  void settle(const StepInput<E, N>& input, State<T, E>& state) const {
+    if (averages(input))
+      state.exact->settle(input.context);
+    else
+      state.mixer.settle(input.context);
+  }
+  template <Transport T, Executor E, class N>
+  Proposal<N> proposal(const StepInput<E, N>& input, State<T, E>& state) const {
+    return {momentum_correction.template rule<float>(), view_of(input, state)};
+  }
+
+  /// Packets are read as they were encoded, whatever becomes of the recipe's compressor before the step.
+  template <Transport T, Executor E, class Message>
+  auto start(const StepContext& context, State<T, E>& state, const Message& message) const {
+    if constexpr (!C::lossless) state.mixer.set_compressor(compressor);
+    return state.mixer.start(context, {}, message);
+  }
+  template <Transport T, Executor E, class N>
+  void combine(const StepInput<E, N>& input, State<T, E>& state) const {
+    const Proposal<N> message = proposal(input, state);
+    if (averages(input)) {
+      average(input, state, message, Vectors{});
+      return;
+    }
+    const StepContext context = input.context.at_rate(learning_rate);
+    auto pending = state.begun ? state.mixer.resume(message) : start(context, state, message);
+    state.mixer.finish(context, pending, Settlement<N>{message.rule, message.view, consensus_rate});
+  }
+  template <Transport T, Executor E, class N, int... K>
+  static void average(const StepInput<E, N>& input, State<T, E>& state, const Proposal<N>& message,
+                      std::integer_sequence<int, K...>) {
+    if constexpr (vectors > 1)
+      for_each(input.executor, input.layout.range(),
+               detail::KeepProposal<Rule, View<N>, 1>{{message.rule, message.view}, state.kept.data()});
+    (average(input, state, message, Vector<K>{}), ...);
+  }
+  template <Transport T, Executor E, class N, int K>
+  static void average(const StepInput<E, N>& input, State<T, E>& state, const Proposal<N>& message,
+                      Vector<K> which) {
+    detail::SettleMean<Rule, View<N>, K> settle{{message.rule, message.view}};
+    if constexpr (K == 0) {
+      state.exact->mix(input.context, {}, message.vector(which), Message{settle, settle});
+    } else {
+      settle.kept = state.kept.data();
+      const detail::KeptProposal kept{settle.kept};
+      state.exact->mix(input.context, {}, Message{kept, kept}, Message{settle, settle});
+    }
+  }
+};
+
+}  // namespace terse

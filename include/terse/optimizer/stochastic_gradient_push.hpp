@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "terse/graph/push_sum.hpp"
+#include "terse/optimizer/parameter_mixing.hpp"
+
+namespace terse {
+
+/// Stochastic gradient push: SGD, with or without momentum on each rank, on directed graphs, by push-sum weights.
+/// With w_i the weights and z_i = x_i / w_i the parameters, at which gradients are taken,
+///
+///     x_i = x_i - learning_rate d_i        x_i = sum_j A_ij x_j        w_i = sum_j A_ij w_j
+///
+/// The weights are a function of the graph and the step, so that each rank works them out and z alone travels: z_i =
+/// sum_j R_ij (z_j - learning_rate d_j / w_j), R_ij = A_ij w_j / w_i', whose rows sum to 1. See graph::PushSum.
+///
+///     StochasticGradientPush<graph::OnePeerExponential>{.learning_rate = 0.1F}
+///
+/// State: momentum, if any. Wire: one packet to each receiver.
+/// Source: Assran et al., "Stochastic gradient push for distributed deep learning", ICML 2019, algorithm 1.
+template <class A = graph::OnePeerExponential, class Direction = MomentumDirection,
+          class Decay = DecoupledDecay>
+using StochasticGradientPush =
+    ParameterMixing<AdaptThenCombine<Direction>, Mixing<graph::PushSum<A>>, Dense, None, Decay>;
+
+}  // namespace terse

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <utility>
+#include <vector>
+
+#include "terse/compressor/statistic.hpp"
+#include "terse/executor/concept.hpp"
+
+namespace terse {
+
+TERSE_NUMERICS_BEGIN
+
+namespace detail {
+
+/// A functor of (piece, i) as a reduction's.
+template <class F>
+struct AsSample {
+  F f;
+  TERSE_HD void enter(const Piece& piece) { terse::enter(f, piece); }
+  TERSE_HD Sample operator()(const Piece& piece, index_t i, bool) const { return {f(piece, i), 0}; }
+};
+
+/// An arena as it is.
+struct Stored {
+  const float* values;
+  TERSE_HD float operator()(const Piece&, index_t i) const { return values[i]; }
+};
+
+}  // namespace detail
+
+/// A number for each segment, as update functors read them, in the executor's memory.
+struct LayerTable {
+  const float* numbers;
+  const index_t* places;  // by segment; -1: not measured
+  TERSE_HD bool has(index_t segment) const { return places[segment] >= 0; }
+  TERSE_HD float operator[](index_t segment) const { return numbers[places[segment]]; }
+};
+
+TERSE_NUMERICS_END
+
+/// Measures a statistic, such as the norm, of each segment of at least `least_dimensions` dimensions that is not
+/// empty. One read-only pass.
+template <Executor E, class Statistic = EuclideanNorm>
+class LayerStatistic {
+ public:
+  LayerStatistic(E executor, const Layout& layout, std::size_t least_dimensions) : bad_(1) {
+    std::vector<Piece> pieces;
+    std::vector<index_t> places(layout.segments().size(), -1);
+    const Range all = layout.range();
+    for (const Piece& piece : all.pieces()) {
+      const auto segment = static_cast<std::size_t>(piece.segment);
+      if (layout.segments()[segment].shape.size() < least_dimensions) continue;
+      places[segment] = static_cast<index_t>(pieces.size());
+      pieces.push_back(piece);
+    }
+    numbers_ = buffer<float, typename E::memory>(static_cast<index_t>(pieces.size()));
+    places_ = buffer<index_t, typename E::memory>(static_cast<index_t>(places.size()));
+    put(executor, view<const index_t>(places.data(), static_cast<index_t>(places.size())),
+        out<E, index_t>(places_.all()));
+    range_ = Range(std::move(pieces));
+    scratch_ = buffer<float, typename E::memory>(reduction_scratch<Statistic>(executor, range_, Units{}));
+  }
+
+  /// Of what value(piece, i) says. A total that overflows counts as 0.
+  template <class F>
+  void measure(E executor, const F& value) {
+    reduce<Statistic>(executor, range_, Units{}, Mask<typename E::memory>{}, NoPackets{},
+                      detail::AsSample<F>{value}, scratch_.all(), numbers_.all(), bad_.data());
+  }
+  LayerTable table() const { return {numbers_.data(), places_.data()}; }
+
+ private:
+  Range range_;
+  buffer<float, typename E::memory> numbers_, scratch_;
+  buffer<index_t, typename E::memory> places_;
+  buffer<std::uint32_t, typename E::memory> bad_;
+};
+
+}  // namespace terse

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <type_traits>
+
+#include "terse/error_feedback/none.hpp"
+#include "terse/exchange.hpp"
+#include "terse/topology/mixing.hpp"
+
+namespace terse {
+
+TERSE_NUMERICS_BEGIN
+
+namespace detail {
+
+/// What a rank's own packet means to everybody.
+struct KeepOwn {
+  float *own, *difference;
+  index_t begin;
+  TERSE_HD void operator()(const Piece&, index_t i, float y) const {
+    own[i - begin] = y;
+    difference[i - begin] = 0;
+  }
+};
+
+/// What a neighbour's packet adds.
+struct AddDifference {
+  const float* own;
+  float* difference;
+  float weight;
+  index_t begin;
+  TERSE_HD void operator()(const Piece&, index_t i, float y) const {
+    difference[i - begin] += weight * (y - own[i - begin]);
+  }
+};
+
+template <class F>
+struct MixKept {
+  F consume;
+  const float* difference;
+  index_t begin;
+  TERSE_HD void enter(const Piece& piece) { terse::enter(consume, piece); }
+  TERSE_HD void operator()(const Piece& piece, index_t i) const { consume(piece, i, difference[i - begin]); }
+};
+
+}  // namespace detail
+
+TERSE_NUMERICS_END
+
+/// Mixing with keyed compressors (Moniqua, Lattice): a packet says z_j only to those whose own z is near, so that
+/// each is read beside it,
+///
+///     y_j = what z_j's packet means beside z_i        difference_i = sum_j W_ij (y_j - y_i)
+///
+/// y_i too by the packet, as all others read it: a doubly stochastic W keeps the mean of the ranks. It is exactly 0
+/// where all agree. Excluded segments travel as they are.
+///
+/// Throws wire_error, before anything is consumed, where a packet does not decode beside this rank's z: the two are
+/// further apart than the compressor's bound. The message is evaluated once to be sent and once for each packet that
+/// is read, and must not have changed between. On the host. Memory, beside the messages: two floats for each element.
+template <Compressor C, ErrorFeedback F, graph::Graph G, int Vectors, Transport T, Executor E>
+requires(Traits<C>::keyed) class Exchange<C, F, Mixing<G, Vectors>, T, E> {
+  static_assert(std::is_same_v<typename E::memory, memory::host>,
+                "terse: keyed compressors (Moniqua, Lattice) are for the host");
+  static_assert(Vectors == 1,
+                "terse: keyed compressors (Moniqua, Lattice) are for methods that mix one vector; Difference "
+                "or Residual serve those with two");
+  static_assert(std::is_same_v<F, None>,
+                "terse: a keyed compressor (Moniqua, Lattice) needs no error feedback: its error is below a "
+                "bound, whatever the size of the message. Use None");
+  // What is not compressed, and all that packets have in common.
+  using Home = Station<Dense, None, T, E>;
+
+ public:
+  template <class M>
+  class Pending {
+    friend class Exchange;
+    explicit Pending(const M& message) : message_(message) {}
+    M message_;
+  };
+
+  Exchange(E executor, T& transport, const Layout& layout, const Range& range, const C& compressor,
+           const F& feedback = {}, bool = false, const Mixing<G, Vectors>& topology = {})
+      : home_(executor, transport.split(0, transport.rank()), Dense{}, feedback, layout, range, false),
+        compressor_(compressor),
+        whole_(Plan(compressor, layout, range, 1, false).whole),
+        neighbors_(topology.graph, home_.rank, home_.size, whole_.bytes),
+        inbox_(neighbors_.most() + 1),
+        begin_(whole_.compressed.begin_offset()),
+        own_(whole_.compressed.end_offset() - begin_),
+        difference_(own_.size()) {}
+
+  template <class M>
+  Pending<M> start(const StepContext& context, Mask<typename E::memory> mask, const M& message) {
+    home_.open(context.step, context.seed, context.agreement, context.learning_rate, mask, context.now);
+    const auto sent = message.vector(Vector<0>{});
+    std::byte* packet = neighbors_.own();
+    compressor_.encode(home_.executor, whole_.compressed, sent.compressed, home_.first,
+                       packet + whole_.section_at, *home_.codec.bad());
+    home_.codec.encode(whole_, mask, EmptyInbox{}, sent, home_.first, true, packet);
+    home_.note(home_.codec);
+    home_.stamp(packet, whole_.bytes, Phase::spread, 0);
+    neighbors_.post(home_.channel, context.step - 1, whole_.bytes, false);
+    return resume(message);
+  }
+  template <class M>
+  Pending<M> resume(const M& message) {
+    return Pending<M>(message);
+  }
+
+  template <class M, class Consumer>
+  void finish(const StepContext& context, Pending<M>& pending, const Consumer& consumer) {
+    neighbors_.settle(true);
+    for (std::size_t e = 0; e < edges().size(); ++e)
+      home_.accept(neighbors_.from(e), whole_, Phase::spread, 0, edges()[e].peer);
+    home_.arrived(context.on_non_finite == NonFinite::throw_);
+    const auto key = pending.message_.vector(Vector<0>{}).compressed;
+    decode(neighbors_.own(), home_.rank, key, detail::KeepOwn{own_.data(), difference_.data(), begin_});
+    for (std::size_t e = 0; e < edges().size(); ++e)
+      decode(neighbors_.from(e), edges()[e].peer, key,
+             detail::AddDifference{own_.data(), difference_.data(), static_cast<float>(edges()[e].weight),
+                                   begin_});
+    consume(consumer.vector(Vector<0>{}));
+  }
+  /// On the host `finish` has thrown what there was.
+  void settle(const StepContext&) const {}
+
+  /// Takes over hyper-parameters that changed between steps, alike on all ranks.
+  void set_compressor(const C& compressor) { compressor_ = compressor; }
+  /// Nothing lasts.
+  template <class Visit>
+  void walk(Visit&&) {}
+
+ private:
+  const std::vector<graph::Edge>& edges() const { return neighbors_.edges(); }
+
+  template <class Key, class Use>
+  void decode(const std::byte* packet, int peer, const Key& key, const Use& use) const {
+    if (!compressor_.decode(home_.executor, whole_.compressed, packet + whole_.section_at, key, use))
+      throw wire_error("the packet from rank " + std::to_string(peer) +
+                           " can't be read beside this rank's own parameters: they are further apart than "
+                           "the compressor's bound, or not finite. Raise the bound, or lower the learning "
+                           "rate; ranks must start from the same parameters",
+                       home_.rank, static_cast<std::int64_t>(home_.step));
+  }
+  template <class Outcome>
+  void consume(const Outcome& outcome) {
+    for_each(home_.executor, whole_.compressed,
+             detail::MixKept<decltype(outcome.compressed)>{outcome.compressed, difference_.data(), begin_});
+    inbox_.clear();
+    inbox_.add(Dense{}, whole_, neighbors_.own(), home_.first.shared);
+    for (std::size_t e = 0; e < edges().size(); ++e)
+      inbox_.add(Dense{}, whole_, neighbors_.from(e), home_.first.shared,
+                 static_cast<float>(edges()[e].weight));
+    for_each(home_.executor, whole_.dense, Mask<typename E::memory>{},
+             Differences<Dense::Code>{inbox_.dense()},
+             detail::MixExact<decltype(outcome.dense)>{outcome.dense});
+  }
+
+  Home home_;
+  C compressor_;
+  Portion whole_;
+  detail::Neighborhood<G, T, E> neighbors_;
+  Inbox<Dense> inbox_;
+  index_t begin_;
+  buffer<float, typename E::memory> own_, difference_;
+};
+
+}  // namespace terse

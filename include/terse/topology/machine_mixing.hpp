@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "terse/topology/mixing.hpp"
+
+namespace terse {
+
+TERSE_NUMERICS_BEGIN
+
+namespace detail {
+
+struct MixtureOf {
+  TERSE_HD float operator()(const Piece&, index_t, float own, float difference) const {
+    return own + difference;
+  }
+};
+
+/// Packets of which the first is one's own, for encoding their mixture.
+struct MixtureInbox {
+  const Packets<Dense::Code>::Source* sources;
+  int count;
+  static NoPackets compressed() { return {}; }
+  Differences<Dense::Code> dense() const { return {{sources, count, {}}}; }
+};
+
+}  // namespace detail
+
+TERSE_NUMERICS_END
+
+/// Mixing between machines of `ranks_per_machine` ranks each, consecutive ranks on one machine: the exact mean on
+/// each machine, and Mixing of those means by the graph, whose nodes are the machines,
+///
+///     z_m = mean of z_i over machine m        difference_i = sum_m' W_mm' z_m' - z_i
+///
+/// so that W is that of the graph times 1 / L in each block, L = ranks_per_machine. All links work at once: rank l of
+/// a machine sums up, sends and receives the l-th part of the vectors. Sends L - 1 parts to its own machine (counted
+/// as Phase::reduce), its part to its peer on each neighbouring machine (Phase::spread), and L - 1 parts to its own
+/// machine again (Phase::reduce). Where all agree the difference is 0 up to rounding. For packets that are not
+/// compressed.
+template <graph::Graph G, int Vectors = 1>
+struct MachineMixing {
+  static_assert(graph::check_graph<G>());
+  static_assert(!graph::Traits<G>::push_sum, "terse: push-sum weights are for single ranks; use Mixing");
+  static constexpr bool exact = false;
+  static constexpr bool recompresses = false;
+  using Graph = G;
+  template <int Count>
+  using With = MachineMixing<G, Count>;
+  template <class Other>
+  using On = MachineMixing<Other, Vectors>;
+
+  G graph{};
+  int ranks_per_machine = 1;
+
+  template <int Count>
+  With<Count> with() const {
+    return {graph, ranks_per_machine};
+  }
+  /// Machines, the graph's nodes. Throws usage_error where the ranks don't fill them.
+  int nodes(int size) const {
+    if (ranks_per_machine < 1 || size % ranks_per_machine != 0)
+      throw usage_error(std::to_string(size) + " ranks can't fill machines of " +
+                        std::to_string(ranks_per_machine) + " each");
+    return size / ranks_per_machine;
+  }
+  template <class Visit>
+  void settings(Visit&& visit) const {
+    visit("ranks_per_machine", ranks_per_machine);
+    graph::visit_settings(graph, visit);
+  }
+
+  template <Compressor C, ErrorFeedback F, Transport T, Executor E>
+  class Round {
+    static_assert(C::lossless, "terse: mixing between machines is for packets that are not compressed");
+    using Home = Station<C, F, T, E>;
+    using Bytes = buffer<std::byte, typename E::memory>;
+    using Source = Packets<Dense::Code>::Source;
+    using Every = std::make_integer_sequence<int, Vectors>;
+
+   public:
+    Round(Home& home, const MachineMixing& topology)
+        : machines_(topology.nodes(home.size)),
+          local_(topology.ranks_per_machine),
+          machine_(home.rank / local_),
+          mine_(home.rank % local_),
+          inner_(home.channel.split(machine_, mine_)),
+          outer_(home.channel.split(mine_, machine_)),
+          plan_(home.codec.compressor(), home.layout, home.plan.whole.dense, local_, false),
+          neighbors_(topology.graph, machine_, machines_, Vectors * part(mine_).bytes),
+          inbox_(local_) {
+      sources_.reserve(static_cast<std::size_t>(machines_) + 2);
+      for (int c = 0; c < local_; ++c) {
+        const index_t bytes = Vectors * part(c).bytes, own = Vectors * part(mine_).bytes;
+        out_.emplace_back(bytes);
+        mixed_.emplace_back(bytes);
+        in_.emplace_back(c == mine_ ? 0 : own);
+        if (c == mine_) continue;
+        const auto at = static_cast<std::size_t>(c);
+        scatter_.push_back({c, out_[at].data(), bytes, bytes});
+        collect_.push_back({c, in_[at].data(), own, false});
+        spread_.push_back({c, nullptr, own, own});
+        gather_.push_back({c, mixed_[at].data(), bytes, false});
+      }
+      for (Send& send : spread_) send.data = mixed_[static_cast<std::size_t>(mine_)].data();
+    }
+
+    template <class M>
+    void start(Home& home, const M& message) {
+      encode_parts(home, message, Every{});
+      home.note(home.codec);
+      for (int c = 0; c < local_; ++c) stamp(home, out_[static_cast<std::size_t>(c)].data(), c, c);
+      stage_ = Stage::sum;
+      under_way_.emplace(inner_.exchange(scatter_, collect_, Phase::reduce));
+    }
+
+    template <class M>
+    bool advance(Home& home, const M&, bool block) {
+      if (stage_ == Stage::mix ? !neighbors_.settle(block) : !detail::settle(*under_way_, block))
+        return false;
+      if (stage_ == Stage::sum) {
+        for (int peer = 0; peer < local_; ++peer)
+          if (peer != mine_)
+            accept(home, in_[static_cast<std::size_t>(peer)].data(), mine_, mine_, machine_, peer);
+        for (int k = 0; k < Vectors; ++k) sum(home, k);
+        home.note(home.codec);
+        stamp(home, neighbors_.own(), mine_, local_);
+        neighbors_.post(outer_, home.step - 1, Vectors * part(mine_).bytes, false);
+        stage_ = Stage::mix;
+      } else if (stage_ == Stage::mix) {
+        for (std::size_t e = 0; e < neighbors_.edges().size(); ++e)
+          accept(home, neighbors_.from(e), mine_, local_, neighbors_.edges()[e].peer, mine_);
+        for (int k = 0; k < Vectors; ++k) mix(home, k);
+        stamp(home, mixed_[static_cast<std::size_t>(mine_)].data(), mine_, local_ + 1 + mine_);
+        under_way_.emplace(inner_.exchange(spread_, gather_, Phase::reduce));
+        stage_ = Stage::spread;
+      } else {
+        for (int c = 0; c < local_; ++c)
+          if (c != mine_)
+            accept(home, mixed_[static_cast<std::size_t>(c)].data(), c, local_ + 1 + c, machine_, c);
+        return true;
+      }
+      return false;
+    }
+
+    template <class Consumer>
+    void consume(Home& home, const Consumer& consumer) {
+      consume(home, consumer, Every{});
+    }
+    template <class Visit>
+    void walk(Visit&&) {}
+
+   private:
+    enum class Stage { sum, mix, spread };
+
+    const Portion& part(int c) const { return plan_.chunks[static_cast<std::size_t>(c)]; }
+
+    /// Packets stand one after the other, a vector's each; `place` tells the kinds of them apart.
+    void stamp(Home& home, std::byte* packets, int c, int place) {
+      for (int k = 0; k < Vectors; ++k)
+        home.stamp(packets + k * part(c).bytes, part(c).bytes, Phase::spread, place * Vectors + k);
+    }
+    void accept(Home& home, const std::byte* packets, int c, int place, int machine, int local) {
+      for (int k = 0; k < Vectors; ++k)
+        home.accept(packets + k * part(c).bytes, part(c), Phase::spread, place * Vectors + k,
+                    machine * local_ + local);
+    }
+
+    template <class M, int... K>
+    void encode_parts(Home& home, const M& message, std::integer_sequence<int, K...>) {
+      for (int c = 0; c < local_; ++c)
+        (home.codec.encode(part(c), {}, EmptyInbox{}, message.vector(Vector<K>{}), home.first, true,
+                           out_[static_cast<std::size_t>(c)].data() + K * part(c).bytes),
+         ...);
+    }
+    /// The machine's mean of this rank's part.
+    void sum(Home& home, int k) {
+      const index_t shift = k * part(mine_).bytes;
+      inbox_.clear();
+      for (int peer = 0; peer < local_; ++peer)
+        inbox_.add(home.codec.compressor(), part(mine_),
+                   (peer == mine_ ? out_ : in_)[static_cast<std::size_t>(peer)].data() + shift,
+                   home.first.shared);
+      const detail::MeanOf mean{1.0F / static_cast<float>(local_)};
+      home.codec.encode(part(mine_), {}, inbox_, Message{mean, mean}, home.first, true,
+                        neighbors_.own() + shift);
+    }
+    /// The mixture of the machines' means of this rank's part.
+    void mix(Home& home, int k) {
+      const index_t shift = k * part(mine_).bytes + part(mine_).dense_at;
+      sources_.clear();
+      sources_.push_back({neighbors_.own() + shift, nullptr, 0});
+      for (std::size_t e = 0; e < neighbors_.edges().size(); ++e)
+        sources_.push_back(
+            {neighbors_.from(e) + shift, nullptr, static_cast<float>(neighbors_.edges()[e].weight)});
+      const detail::MixtureInbox inbox{sources_.data(), static_cast<int>(sources_.size())};
+      home.codec.encode(part(mine_), {}, inbox, Message{detail::MixtureOf{}, detail::MixtureOf{}}, home.first,
+                        true, mixed_[static_cast<std::size_t>(mine_)].data() + k * part(mine_).bytes);
+    }
+
+    template <class Consumer, int... K>
+    void consume(Home& home, const Consumer& consumer, std::integer_sequence<int, K...>) {
+      for (int c = 0; c < local_; ++c) (consume(home, consumer.vector(Vector<K>{}), c, K), ...);
+    }
+    template <class Consumer>
+    void consume(Home& home, const Consumer& consumer, int c, int k) {
+      const index_t shift = k * part(c).bytes + part(c).dense_at;
+      const Source sources[] = {{out_[static_cast<std::size_t>(c)].data() + shift, nullptr, 0},
+                                {mixed_[static_cast<std::size_t>(c)].data() + shift, nullptr, 1}};
+      for_each(home.executor, part(c).dense, Mask<typename E::memory>{},
+               Differences<Dense::Code>{{sources, 2, {}}},
+               home.envelope.gated(detail::MixExact<decltype(consumer.dense)>{consumer.dense}));
+    }
+
+    int machines_, local_, machine_, mine_;  // mine_: this rank on its machine, and the part that it owns
+    T inner_, outer_;
+    Plan plan_;
+    detail::Neighborhood<G, T, E> neighbors_;
+    Inbox<C> inbox_;
+    std::vector<Bytes> out_, in_, mixed_;  // by part, by rank on this machine, by part
+    std::vector<Source> sources_;
+    std::vector<Send> scatter_, spread_;
+    std::vector<Receive> collect_, gather_;
+    std::optional<decltype(std::declval<T&>().exchange({}, {}, Phase::reduce))> under_way_;
+    Stage stage_ = Stage::sum;
+  };
+};
+
+}  // namespace terse

@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "terse/core/vector.hpp"
+#include "terse/graph/named.hpp"
+#include "terse/topology/concept.hpp"
+
+namespace terse {
+
+TERSE_NUMERICS_BEGIN
+
+namespace detail {
+
+/// Hands own value and difference to a consumer, for pieces that travel as they are.
+template <class F>
+struct MixExact {
+  F consume;
+
+  TERSE_HD void enter(const Piece& piece) { terse::enter(consume, piece); }
+  TERSE_HD void operator()(const Piece& piece, index_t i, bool, float own, float difference) const {
+    consume(piece, i, own, difference);
+  }
+};
+
+/// The same for compressed pieces, past the error feedback; what this rank's own packet says is in the difference.
+template <class F, class View>
+struct MixDecoded {
+  F consume;
+  View feedback;
+
+  TERSE_HD void enter(const Piece& piece) { terse::enter(consume, piece); }
+  TERSE_HD void operator()(const Piece& piece, index_t i, bool keep, float sum) const {
+    if constexpr (requires { feedback.receive(i, keep, sum); })
+      consume(piece, i, feedback.receive(i, keep, keep_if(keep, sum)));
+    else
+      consume(piece, i, keep_if(keep, sum));
+  }
+};
+
+/// This rank's own packet as the neighbours read it.
+template <class F>
+struct TakeOwn {
+  F consume;
+
+  TERSE_HD void enter(const Piece& piece) { terse::enter(consume, piece); }
+  TERSE_HD void operator()(const Piece& piece, index_t i, bool keep, float decoded) const {
+    consume.own(piece, i, keep_if(keep, decoded));
+  }
+};
+
+}  // namespace detail
+
+TERSE_NUMERICS_END
+
+namespace detail {
+
+/// The messages of a round between neighbours: a rank's own, and one from each rank that its row of W holds. Takes
+/// all memory at construction; up to `room` bytes a message.
+template <class G, class T, class E>
+class Neighborhood {
+  using Bytes = buffer<std::byte, typename E::memory>;
+
+ public:
+  Neighborhood(const G& graph, int rank, int size, index_t room)
+      : graph_(graph), rank_(rank), size_(size), room_(room), own_(room) {
+    graph_.check(size);
+    edges_.reserve(static_cast<std::size_t>(size));
+    receivers_.reserve(static_cast<std::size_t>(size));
+    sends_.reserve(static_cast<std::size_t>(size));
+    receives_.reserve(static_cast<std::size_t>(size));
+    if constexpr (G::fixed) look_around(0);
+    for (int k = 0; k < most(); ++k) in_.emplace_back(room);
+  }
+
+  /// Sends `bytes` bytes of own() to the receivers of round `round`, in one batch with what comes from the edges.
+  void post(T& channel, std::uint64_t round, index_t bytes, bool variable) {
+    if constexpr (!G::fixed) look_around(round);
+    sends_.clear();
+    receives_.clear();
+    for (const int peer : receivers_) sends_.push_back({peer, own_.data(), bytes, room_});
+    for (std::size_t e = 0; e < edges_.size(); ++e)
+      receives_.push_back({edges_[e].peer, in_[e].data(), room_, variable});
+    under_way_.emplace(channel.exchange(sends_, receives_, Phase::spread));
+  }
+  bool settle(bool block) { return detail::settle(*under_way_, block); }
+
+  /// Most edges that a round can have.
+  int most() const {
+    if constexpr (G::fixed)
+      return static_cast<int>(edges_.size());
+    else if constexpr (requires { graph_.most_neighbors(size_); })
+      return graph_.most_neighbors(size_);
+    else
+      return size_ - 1;
+  }
+  /// The round's, in order of peers.
+  const std::vector<graph::Edge>& edges() const { return edges_; }
+  std::byte* own() { return own_.data(); }
+  std::byte* from(std::size_t edge) { return in_[edge].data(); }
+
+ private:
+  void look_around(std::uint64_t round) {
+    graph_.row(rank_, size_, round, edges_);
+    graph_.receivers(rank_, size_, round, receivers_);
+  }
+
+  G graph_;
+  int rank_, size_;
+  index_t room_;
+  Bytes own_;
+  std::vector<Bytes> in_;  // by edge
+  std::vector<graph::Edge> edges_;
+  std::vector<int> receivers_;
+  std::vector<Send> sends_;
+  std::vector<Receive> receives_;
+  std::optional<decltype(std::declval<T&>().exchange({}, {}, Phase::spread))> under_way_;
+};
+
+}  // namespace detail
+
+/// Neighbours in a graph exchange packets, and each rank learns how its own z differs from the weighted mean:
+///
+///     difference_i = sum_j W_ij (z_j - z_i)
+///
+/// which is exactly 0 where all agree and nothing is compressed. Where packets are, z_j and z_i are as they say, on
+/// all ranks alike, so that a doubly stochastic W keeps the mean of the ranks. A message gives `Vectors` vectors,
+/// message.vector( Vector<k>{}) each with a functor for compressed and dense pieces, that travel together. The
+/// consumer, likewise, has for each of them, in order,
+///
+///     dense(piece, i, own, difference)      compressed(piece, i, difference)
+///     compressed.own(piece, i, decoded)     before it, where consumer.takes_own: what the own packet says
+///
+/// Sends `Vectors` packets as one message to each neighbour, in one batch. Memory: that and as much for each rank
+/// that is listened to.
+template <graph::Graph G, int Vectors = 1>
+struct Mixing {
+  static_assert(graph::check_graph<G>());
+  static constexpr bool exact = false;
+  static constexpr bool recompresses = false;
+  using Graph = G;
+  template <int Count>
+  using With = Mixing<G, Count>;
+  template <class Other>
+  using On = Mixing<Other, Vectors>;
+
+  G graph{};
+
+  /// The same for another number of vectors.
+  template <int Count>
+  With<Count> with() const {
+    return {graph};
+  }
+  /// The graph's nodes.
+  static int nodes(int size) { return size; }
+  template <class Visit>
+  void settings(Visit&& visit) const {
+    graph::visit_settings(graph, visit);
+  }
+
+  template <Compressor C, ErrorFeedback F, Transport T, Executor E>
+  class Round {
+    static_assert(Vectors == 1 || !Traits<C>::variable,
+                  "terse: two vectors that travel together need a compressor with packets of a fixed size");
+    using Home = Station<C, F, T, E>;
+
+   public:
+    Round(Home& home, const Mixing& topology)
+        : neighbors_(topology.graph, home.rank, home.size, Vectors * home.plan.whole.bytes) {
+      for (int k = 1; k < Vectors; ++k)
+        others_.emplace_back(home.executor, home.codec.compressor(), home.feedback, home.plan.whole);
+      for (int k = 0; k < Vectors; ++k) inboxes_.emplace_back(neighbors_.most() + 1);
+    }
+
+    template <class M>
+    void start(Home& home, const M& message) {
+      const index_t bytes = encode(home, message, std::make_integer_sequence<int, Vectors>{});
+      neighbors_.post(home.channel, home.step - 1, bytes, home.plan.whole.variable);
+    }
+
+    template <class M>
+    bool advance(Home& home, const M&, bool block) {
+      if (!neighbors_.settle(block)) return false;
+      for (std::size_t e = 0; e < edges().size(); ++e)
+        for (int k = 0; k < Vectors; ++k)
+          home.accept(packet(neighbors_.from(e), k, home), home.plan.whole, Phase::spread, k,
+                      edges()[e].peer);
+      return true;
+    }
+
+    template <class Consumer>
+    void consume(Home& home, const Consumer& consumer) {
+      consume(home, consumer, std::make_integer_sequence<int, Vectors>{});
+    }
+
+    template <class Visit>
+    void walk(Visit&& visit) {
+      for (Codec<C, F, E>& codec : others_)
+        codec.walk([&](const std::string& name, auto&&... rest) {
+          visit("second_" + name, std::forward<decltype(rest)>(rest)...);
+        });
+    }
+
+   private:
+    const std::vector<graph::Edge>& edges() const { return neighbors_.edges(); }
+    static std::byte* packet(std::byte* message, int k, const Home& home) {
+      return message + k * home.plan.whole.bytes;
+    }
+    Codec<C, F, E>& codec(Home& home, int k) {
+      return k == 0 ? home.codec : others_[static_cast<std::size_t>(k - 1)];
+    }
+
+    /// Returns the bytes of the message.
+    template <class M, int... K>
+    index_t encode(Home& home, const M& message, std::integer_sequence<int, K...>) {
+      const index_t bytes[] = {encode(home, codec(home, K), message.vector(Vector<K>{}), K)...};
+      for (int k = 0; k < Vectors; ++k) home.note(codec(home, k));
+      index_t total = 0;
+      for (int k = 0; k < Vectors; ++k) {
+        home.stamp(packet(neighbors_.own(), k, home), bytes[k], Phase::spread, k);
+        total += bytes[k];
+      }
+      return total;
+    }
+    template <class M>
+    index_t encode(Home& home, Codec<C, F, E>& codec, const M& message, int k) {
+      const Portion& whole = home.plan.whole;
+      if (k > 0) {
+        codec.set_compressor(home.codec.compressor());
+        codec.start(home.rate);
+      }
+      codec.measure(whole, home.mask, EmptyInbox{}, message);
+      return codec.encode(whole, home.mask, EmptyInbox{}, message, k == 0 ? home.first : home.second, true,
+                          packet(neighbors_.own(), k, home));
+    }
+
+    template <class Consumer, int... K>
+    void consume(Home& home, const Consumer& consumer, std::integer_sequence<int, K...>) {
+      (consume(home, codec(home, K), consumer.vector(Vector<K>{}), K), ...);
+    }
+    template <class Consumer>
+    void consume(Home& home, Codec<C, F, E>& codec, const Consumer& consumer, int k) {
+      const Portion& whole = home.plan.whole;
+      Inbox<C>& inbox = inboxes_[static_cast<std::size_t>(k)];
+      inbox.clear();
+      if constexpr (!C::lossless) {
+        if constexpr (Consumer::takes_own) {
+          inbox.add(codec.compressor(), whole, packet(neighbors_.own(), k, home), home.first.shared);
+          for_each(home.executor, whole.compressed, home.mask, codec.arrived(whole.compressed, inbox),
+                   home.envelope.gated(detail::TakeOwn<decltype(consumer.compressed)>{consumer.compressed}));
+          inbox.clear();
+        }
+      }
+      float sum = 0;
+      for (const graph::Edge& edge : edges()) sum += static_cast<float>(edge.weight);
+      inbox.add(codec.compressor(), whole, packet(neighbors_.own(), k, home), home.first.shared, -sum);
+      for (std::size_t e = 0; e < edges().size(); ++e)
+        inbox.add(codec.compressor(), whole, packet(neighbors_.from(e), k, home), home.first.shared,
+                  static_cast<float>(edges()[e].weight));
+      if constexpr (!C::lossless)
+        for_each(
+            home.executor, whole.compressed, home.mask, codec.arrived(whole.compressed, inbox),
+            home.envelope.gated(detail::MixDecoded<decltype(consumer.compressed), decltype(codec.feedback())>{
+                consumer.compressed, codec.feedback()}));
+      for_each(home.executor, whole.dense, Mask<typename E::memory>{},
+               Differences<Dense::Code>{inbox.dense()},
+               home.envelope.gated(detail::MixExact<decltype(consumer.dense)>{consumer.dense}));
+    }
+
+    detail::Neighborhood<G, T, E> neighbors_;
+    std::vector<Codec<C, F, E>> others_;  // of all vectors but the first
+    std::vector<Inbox<C>> inboxes_;
+  };
+};
+
+/// The default: fixed and symmetric, as DecentLaM needs it, with 2 log2 W - 1 neighbours and a gap that hardly
+/// shrinks with W.
+using Gossip = Mixing<graph::SymmetricExponential>;
+
+}  // namespace terse
