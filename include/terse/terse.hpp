@@ -33,6 +33,8 @@
 #include "terse/optimizer/error_feedback_sgd.hpp"         // IWYU pragma: export
 #include "terse/optimizer/gradient_tracking.hpp"          // IWYU pragma: export
 #include "terse/optimizer/lars.hpp"                       // IWYU pragma: export
+#include "terse/optimizer/local/local_sgd.hpp"            // IWYU pragma: export
+#include "terse/optimizer/local/overlap_local_sgd.hpp"    // IWYU pragma: export
 #include "terse/optimizer/momentum_consensus.hpp"         // IWYU pragma: export
 #include "terse/optimizer/momentum_sgd.hpp"               // IWYU pragma: export
 #include "terse/optimizer/moniqua_sgd.hpp"                // IWYU pragma: export

@@ -238,6 +238,34 @@ TEST_CASE("rounds under way at the end of a program, on all ranks, are no error"
           }).empty());
 }
 
+TEST_CASE("what is not finite counts as 0 by policy, in steps alone and where gradients are averaged") {
+  const auto run = [](const auto& recipe, std::uint64_t when, float poison) {
+    std::vector<Floats> all(3);
+    on_ranks(3, [&](Threads& transport) {
+      Optimizer optimizer{recipe, transport, odd_sizes(), Options{.on_non_finite = NonFinite::zero}};
+      Floats& x = all[at(transport.rank())] = start(odd_sizes());
+      for (std::uint64_t step = 1; step <= 7; ++step) {
+        Floats g = Quadratics::gradient<float>(at(transport.rank()), x);
+        if (transport.rank() == 1 && step == when) g[70] = poison;
+        optimizer.step(x, g);
+      }
+      Seen seen;
+      optimizer.walk(seen);
+      CHECK(all_finite(seen, x));
+    });
+    return all;
+  };
+  const auto check = [&](const auto& recipe) {
+    for (const std::uint64_t when : std::initializer_list<std::uint64_t>{2, 4})
+      for (const float poison : {not_a_number, unbounded, -1e30F}) {
+        CHECK(run(recipe, when, poison) == run(recipe, when, 0));
+        CHECK(run(recipe, when, poison) != run(recipe, when, 1));
+      }
+  };
+  check(Slow{.period = 3, .average_gradients_until = 3});
+  check(Overlap{.period = 3});
+}
+
 TEST_CASE("a step that all skip changes nothing, and the period goes on where it was") {
   const auto check = [](const auto& recipe) {
     std::vector<Floats> with(3), without(3);

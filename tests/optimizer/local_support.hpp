@@ -40,7 +40,7 @@ inline Sent one_mean(const Layout& layout, int ranks, int rank) {
     segment.compress = false;
     plain.add(segment);
   }
-  return formula<ScatterGather>(plain, ranks, rank, [](const Range&) { return 0; });
+  return formula<ScatterGather>(plain, ranks, rank, [](const Range&) { return std::uint64_t{0}; });
 }
 
 }  // namespace terse::test

@@ -3,6 +3,7 @@
 #include "guards.inc"
 #include "mixing_support.hpp"
 #include "terse/graph/lazy.hpp"
+#include "terse/optimizer/lars.hpp"
 
 // Guards of decentralized SGD: what is refused, gradients that are not finite, allocations, and equal runs.
 
@@ -270,6 +271,8 @@ TEST_CASE("a step allocates nothing, on graphs that change as well, nor with exa
   for (const Options& options : {Options{}, Options{.on_non_finite = NonFinite::skip, .clip_norm = 1}}) {
     check_allocations(Sighted{}, options);
     check_allocations(Tracking{}, options);
+    check_allocations(Mixture{}, options);
+    check_allocations(Lars{}, options);
     check_allocations(Blind{.average_every = 3}, options);
     check_allocations(Matched{.average_every = 4}, options);
     check_allocations(OnePeer{}, options);

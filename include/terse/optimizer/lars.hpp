@@ -89,6 +89,7 @@ struct Lars {
     Rates<E> rates;
     LayerStatistic<E> weights, gradients;
     buffer<float, typename E::memory> velocity, mean;
+    Range range;
 
     State(const Lars&, E executor, T& transport, const Layout& layout, bool clips)
         : exchange(executor, transport, layout, layout.range(), Dense{}, None{}, clips),
@@ -96,7 +97,8 @@ struct Lars {
           weights(executor, layout, layered_dimensions),
           gradients(executor, layout, layered_dimensions),
           velocity(layout.size()),
-          mean(layout.size()) {}
+          mean(layout.size()),
+          range(layout.range()) {}
     bool full_precision() const { return true; }
     template <class Visit>
     void walk(Visit&& visit) {
@@ -114,7 +116,7 @@ struct Lars {
     average_gradients(state.exchange, input, detail::KeepMean{state.mean.data()});
     state.weights.measure(input.executor, detail::Stored{input.parameters.values});
     state.gradients.measure(input.executor, detail::Stored{mean});
-    for_each(input.executor, input.layout.range(), Mask<typename E::memory>{}, NoPackets{},
+    for_each(input.executor, state.range, Mask<typename E::memory>{}, NoPackets{},
              state.exchange.gated(detail::LarsUpdate<typename N::parameter>{
                  input.parameters, mean, state.velocity.data(), state.rates.table(), state.weights.table(),
                  state.gradients.table(), momentum, trust, epsilon, nesterov}));

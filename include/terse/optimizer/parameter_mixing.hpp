@@ -132,6 +132,7 @@ struct ParameterMixing {
     std::uint64_t mixed_steps = 0;
     std::uint64_t last_rate = 0;  // bits of a float, as checkpoints take them
     int rank, size;
+    Range range;
     bool begun = false;  // this step's messages are on their way
 
     State(const ParameterMixing& recipe, E executor, T& transport, const Layout& layout, bool)
@@ -139,7 +140,8 @@ struct ParameterMixing {
                 recipe.topology.template with<vectors>()),
           rates(layout),
           rank(transport.rank()),
-          size(transport.size()) {
+          size(transport.size()),
+          range(layout.range()) {
       if constexpr (!C::lossless)
         if (recipe.average_every > 0)
           throw usage_error("average_every is for packets that are not compressed", transport.rank());
@@ -196,7 +198,7 @@ struct ParameterMixing {
             "compute the gradient at what it leaves there",
             state.rank, static_cast<std::int64_t>(input.context.step));
       for_each(
-          input.executor, input.layout.range(),
+          input.executor, state.range,
           detail::Adapt<Rule, View<N>>{momentum_correction.template rule<float>(), view_of(input, state)});
     } else {
       combine(input, state);
@@ -255,7 +257,7 @@ struct ParameterMixing {
   static void average(const StepInput<E, N>& input, State<T, E>& state, const Proposal<N>& message,
                       std::integer_sequence<int, K...>) {
     if constexpr (vectors > 1)
-      for_each(input.executor, input.layout.range(),
+      for_each(input.executor, state.range,
                detail::KeepProposal<Rule, View<N>, 1>{{message.rule, message.view}, state.kept.data()});
     (average(input, state, message, Vector<K>{}), ...);
   }

@@ -129,7 +129,7 @@ class Neighborhood {
 ///
 /// which is exactly 0 where all agree and nothing is compressed. Where packets are, z_j and z_i are as they say, on
 /// all ranks alike, so that a doubly stochastic W keeps the mean of the ranks. A message gives `Vectors` vectors,
-/// message.vector( Vector<k>{}) each with a functor for compressed and dense pieces, that travel together. The
+/// message.vector(Vector<k>{}) each with a functor for compressed and dense pieces, that travel together. The
 /// consumer, likewise, has for each of them, in order,
 ///
 ///     dense(piece, i, own, difference)      compressed(piece, i, difference)

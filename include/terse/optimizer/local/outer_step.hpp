@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "terse/optimizer/recipe.hpp"
+
+namespace terse {
+
+/// Who the outer step is named after; they differ in what they add to one and the same step.
+enum class OuterKind { slow_mo, classical_block, nesterov_block, di_lo_co };
+
+/// The outer step of local methods. With D = anchor - mean_i x_i, how the ranks have moved since the last one,
+///
+///     v = momentum r v + D        x = anchor - rate v, or with Nesterov anchor - rate (D + momentum v)
+///
+/// and x is the next anchor. r is 1 or, for SlowMo, the ratio of this learning rate to that of the last outer step:
+/// its u = v / learning_rate is kept in units of the gradient. Nothing is divided by a rate that may be 0.
+///
+///     SlowMo                 rate = alpha, momentum = beta, r
+///     BMUF, classical        rate = zeta, momentum = eta; at a constant learning rate the same as SlowMo
+///     BMUF, Nesterov         rate = zeta, momentum = eta, Nesterov; x is the look-ahead point
+///     DiLoCo                 the same with other defaults
+///
+/// Sources: Wang et al., "SlowMo", ICLR 2020, algorithm 1; Chen and Huo, "Scalable training of deep learning machines
+/// by incremental block training", ICASSP 2016; Douillard et al., "DiLoCo", 2023, algorithm 1.
+template <OuterKind Kind>
+struct OuterMomentum {
+  static constexpr bool keeps_anchor = true;
+  static constexpr bool nesterov = Kind == OuterKind::nesterov_block || Kind == OuterKind::di_lo_co;
+  static constexpr bool follows_rate = Kind == OuterKind::slow_mo;
+
+  float rate = Kind == OuterKind::di_lo_co ? 0.7F : 1;
+  float momentum = Kind == OuterKind::slow_mo ? 0.5F : 0.9F;
+
+  void check() const {
+    detail::check_rate("the outer rate", rate);
+    detail::check_beta("the outer momentum", momentum);
+  }
+  template <class Visit>
+  void settings(Visit&& visit) const {
+    visit("outer_rate", static_cast<double>(rate));
+    visit("outer_momentum", static_cast<double>(momentum));
+  }
+};
+
+/// The outer step of Local SGD: x = mean_i x_i. No state.
+struct PlainAverage {
+  static constexpr bool keeps_anchor = false;
+  static constexpr bool nesterov = false;
+  static constexpr bool follows_rate = false;
+  static void check() {}
+  template <class Visit>
+  void settings(Visit&&) const {}
+};
+
+namespace detail {
+
+/// Runs a part of a recipe that is alone in its world, where it calls itself rank 0, so that its errors name `rank`;
+/// -1: the recipe is not alone.
+template <class Act>
+void by_itself(int rank, Act act) {
+  try {
+    act();
+  } catch (const non_finite_error& failure) {
+    if (rank < 0) throw;
+    throw_non_finite(flags_of(rank), rank, static_cast<std::uint64_t>(failure.step()));
+  }
+}
+
+}  // namespace detail
+
+TERSE_NUMERICS_BEGIN
+
+namespace detail {
+
+/// Parameters as a message.
+template <Number P>
+struct ReadParameters {
+  Weights<P> parameters;
+  TERSE_HD float operator()(const Piece&, index_t i) const { return parameters[i]; }
+};
+
+/// A gradient before it is scaled.
+template <Number G>
+struct Raw {
+  const G* gradients;
+  TERSE_HD float operator()(const Piece&, index_t i) const { return widened(gradients[i]); }
+};
+
+struct WriteMean {
+  float* to;
+  TERSE_HD void operator()(const Piece&, index_t i, float mean) const { to[i] = mean; }
+};
+
+/// How far this rank has come from the anchor.
+template <Number P>
+struct Move {
+  Weights<P> parameters;
+  const float* anchor;
+  TERSE_HD float operator()(const Piece&, index_t i) const { return anchor[i] - parameters[i]; }
+};
+
+template <Number P>
+struct KeepAnchor {
+  Weights<P> parameters;
+  float* anchor;
+  TERSE_HD void operator()(const Piece&, index_t i) const { anchor[i] = parameters[i]; }
+};
+
+template <Number P>
+struct TakeMean {
+  Weights<P> parameters;
+  TERSE_HD void operator()(const Piece&, index_t i, float mean) const { parameters.set(i, mean); }
+};
+
+/// Parameters from the anchor and the mean move.
+template <Number P>
+struct MoveAnchor {
+  Weights<P> parameters;
+  float* anchor;
+  TERSE_HD void operator()(const Piece&, index_t i, float mean) const {
+    const float x = anchor[i] - mean;
+    anchor[i] = x;
+    parameters.set(i, x);
+  }
+};
+
+template <Number P, bool Nesterov>
+struct StepOutside {
+  Weights<P> parameters;
+  float *anchor, *velocity;
+  const StepScalars* now;
+  float rate, momentum;
+  float ratio = 1;
+
+  TERSE_HD void enter(const Piece&) { ratio = now->outer_ratio; }
+  TERSE_HD void operator()(const Piece&, index_t i, float mean) const {
+    const float v = momentum * ratio * velocity[i] + mean;
+    const float x = anchor[i] - rate * (Nesterov ? mean + momentum * v : v);
+    velocity[i] = v;
+    anchor[i] = x;
+    parameters.set(i, x);
+  }
+};
+
+}  // namespace detail
+
+TERSE_NUMERICS_END
+
+}  // namespace terse

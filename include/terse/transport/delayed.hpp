@@ -1,0 +1,344 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <limits>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <span>
+#include <string>
+#include <thread>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "terse/transport/concept.hpp"
+
+namespace terse {
+
+/// What joins a rank to the network, the same outwards and inwards. As it is: no delay.
+struct Link {
+  std::chrono::nanoseconds latency{0};  ///< of each message that this rank sends
+  double bytes_per_second = std::numeric_limits<double>::infinity();
+};
+
+namespace detail {
+
+/// When something that another process's steady clock dates has happened by this one's, at the latest. A message
+/// can't be seen before it is sent, so each one bounds the difference of the two clocks, and the tightest bound
+/// counts. It is widened by the time since: two clocks run apart by less than 1 part in 1024 (Linux slews one by 500
+/// ppm at most). All in nanoseconds.
+class RemoteClock {
+ public:
+  /// A message that was sent at `sent` over there has been seen at `seen` here.
+  void hear(std::int64_t sent, std::int64_t seen) {
+    behind_ = heard_ ? std::min(behind_ + (seen - last_) / drift + 1, seen - sent) : seen - sent;
+    last_ = seen;
+    heard_ = true;
+  }
+  /// The latest time here that `time` over there can be, once a message has been heard.
+  std::int64_t here(std::int64_t time) const {
+    const std::int64_t shifted = time + behind_;
+    return shifted + std::abs(last_ - shifted) / drift;
+  }
+
+ private:
+  static constexpr std::int64_t drift = 1024;
+  std::int64_t behind_ = 0, last_ = 0;
+  bool heard_ = false;
+};
+
+/// A rank's link, which all of its channels share.
+class SharedLink {
+ public:
+  /// What the receiver must know of a message; in nanoseconds of the sender's clock.
+  struct Stamp {
+    std::int64_t process = 0, rank = 0;
+    std::int64_t posted = 0;           // when this was written
+    std::int64_t first = 0, last = 0;  // when the first and the last byte have come through the sender's link
+    std::int64_t bytes = 0;
+  };
+
+  SharedLink(const Link& link, int rank, int size)
+      : link_(link), rank_(rank), clocks_(static_cast<std::size_t>(size)) {
+    if (!(link.latency.count() >= 0)) throw usage_error("a latency can't be negative", rank);
+    if (!(link.bytes_per_second >= 1))
+      throw usage_error("a link must carry at least 1 byte per second", rank);
+  }
+
+  int rank() const { return rank_; }
+  static std::int64_t now() {
+    using namespace std::chrono;
+    return duration_cast<nanoseconds>(steady_clock::now().time_since_epoch()).count();
+  }
+
+  /// Lets a message leave once those before it have left.
+  Stamp send(index_t bytes) {
+    const std::lock_guard lock(mutex_);
+    const std::int64_t posted = now(), begin = std::max(posted, out_free_);
+    out_free_ = begin + duration(bytes);
+    const std::int64_t latency = link_.latency.count();
+    return {process(), rank_, posted, begin + latency, out_free_ + latency, bytes};
+  }
+  /// When the messages sent so far have left.
+  std::int64_t sent() const {
+    const std::lock_guard lock(mutex_);
+    return out_free_;
+  }
+  /// Brings dates of `stamp`, seen at `seen`, to this rank's clock.
+  void translate(Stamp& stamp, std::int64_t seen) {
+    if (stamp.process == process()) return;
+    const std::lock_guard lock(mutex_);
+    RemoteClock& clock = clocks_[static_cast<std::size_t>(stamp.rank)];
+    clock.hear(stamp.posted, seen);
+    stamp.first = clock.here(stamp.first);
+    stamp.last = clock.here(stamp.last);
+  }
+  /// Takes a message in once those before it are in. Returns when its last byte is.
+  std::int64_t receive(const Stamp& stamp) {
+    const std::lock_guard lock(mutex_);
+    return in_free_ = std::max(stamp.last, std::max(stamp.first, in_free_) + duration(stamp.bytes));
+  }
+
+ private:
+  /// Ranks of one process share a clock. Those of one machine mostly do, too, but nobody says so.
+  static std::int64_t process() {
+    static const std::int64_t token = [] {
+      std::random_device draw;
+      return static_cast<std::int64_t>(std::uint64_t{draw()} << 32 | draw());
+    }();
+    return token;
+  }
+  std::int64_t duration(std::int64_t bytes) const {
+    return static_cast<std::int64_t>(std::ceil(static_cast<double>(bytes) / link_.bytes_per_second * 1e9));
+  }
+
+  const Link link_;
+  const int rank_;
+  mutable std::mutex mutex_;
+  std::int64_t out_free_ = 0, in_free_ = 0;
+  std::vector<RemoteClock> clocks_;  // by rank
+};
+
+}  // namespace detail
+
+/// Makes an inner transport of host memory as slow as a network: a batch is ready no earlier than its messages would
+/// have come through the ranks' links. The bytes are the inner transport's own, and so are its errors.
+///
+///     terse::Delayed<terse::Threads> transport(threads.split(0, threads.rank()),
+///                                              {.latency = 1ms, .bytes_per_second = 1e8});
+///
+/// A message of b bytes takes latency + b / bytes_per_second from when it was posted. Each side of a link carries one
+/// message at a time, over all channels of the rank, both sides at once:
+///
+///     out, the sender's:   begin = max(posted, end of the last one)    end = begin + b / bytes_per_second
+///     in, the receiver's:  arrival = max(end + latency, max(begin + latency, last arrival) + b / bytes_per_second)
+///
+/// The latency is the sender's. The messages of a batch leave in the order of the ranks behind this one, (peer -
+/// rank) mod size, which makes an all-to-all free of collisions. A batch is ready when what it sends has left and what
+/// it receives has arrived. What lies between two links carries everything at once.
+///
+/// Where it is off, always to the slow side:
+///  - incoming messages queue in the order in which `ready` and `wait` find their batches complete, not in that of
+///    their arrival. Within a batch it is the right one;
+///  - ranks of one process read one clock. Between processes the receiver knows the sender's clock only as well as
+///    the fastest message so far, see detail::RemoteClock; the first counts from when it is seen.
+///
+/// The inner transport's own time is not added: a batch takes the longer of the two. Where the inner transport moves
+/// on only inside calls, this rank's and its peers', it takes calls for a batch to be found complete, as without
+/// Delayed. Not modelled: headers and congestion of a network, and `split`, whose messages are free.
+///
+/// Each batch takes a second one with it, 48 bytes to each of its peers on a channel of its own, which tells the
+/// receivers when its messages have left. A Metered outside of Delayed doesn't see them; one inside does. Collective
+/// at construction, since it splits the inner transport; throws usage_error for a negative latency or less than 1
+/// byte per second. Ranks may have different links. Whoever waits for the model sleeps.
+template <Transport Inner>
+class Delayed {
+  static_assert(std::is_same_v<typename Inner::memory, terse::memory::host>,
+                "terse: Delayed goes around a transport of host memory");
+  using InnerTicket = decltype(std::declval<Inner&>().exchange({}, {}, Phase::setup));
+  using Stamp = detail::SharedLink::Stamp;
+
+  /// What a batch under way keeps; recycled, so that steady traffic allocates nothing.
+  struct Batch {
+    std::vector<Stamp> out, in;
+    std::vector<Send> sends;
+    std::vector<Receive> receives;
+    std::vector<std::size_t> order;
+    std::int64_t due =
+        0;          // when all sends have left, and once they are known, when all receives have arrived
+    int last = -1;  // whose message that is
+    Phase phase = Phase::setup;
+    bool used = false;
+  };
+
+ public:
+  using memory = typename Inner::memory;
+
+  class Ticket {
+   public:
+    Ticket(Ticket&& other) noexcept
+        : inner_(std::move(other.inner_)),
+          stamps_(std::move(other.stamps_)),
+          link_(other.link_),
+          batch_(std::exchange(other.batch_, nullptr)),
+          arrived_(other.arrived_) {}
+    Ticket& operator=(Ticket&& other) noexcept {
+      std::swap(inner_, other.inner_);
+      std::swap(stamps_, other.stamps_);
+      std::swap(link_, other.link_);
+      std::swap(batch_, other.batch_);
+      std::swap(arrived_, other.arrived_);
+      return *this;
+    }
+    ~Ticket() { finish(); }
+
+    /// Never waits. Throws as the inner ticket does, and nothing for a message that is merely slow.
+    bool ready() {
+      if (batch_ == nullptr) return true;
+      if (!arrived_) {
+        // Ask both, so that both move on.
+        const bool message = inner_.ready(), stamp = stamps_.ready();
+        if (!message || !stamp) return false;
+        arrive();
+      }
+      if (detail::SharedLink::now() < batch_->due) return false;
+      finish();
+      return true;
+    }
+    /// Waits for the inner transport up to its deadline, and then as long as the model wants.
+    void wait() {
+      if (batch_ == nullptr) return;
+      if (!arrived_) {
+        inner_.wait();
+        stamps_.wait();
+        arrive();
+      }
+      sleep_until(batch_->due);
+      finish();
+    }
+    /// Throws peer_error when the batch isn't done after `deadline`: the inner ticket's own, or one that names the
+    /// sender of the last message, by its rank in the transport that the link was made for.
+    void wait(std::chrono::milliseconds deadline) {
+      if (batch_ == nullptr) return;
+      const std::int64_t until = detail::SharedLink::now() + std::chrono::nanoseconds(deadline).count();
+      if (!arrived_) {
+        inner_.wait(deadline);
+        const std::chrono::nanoseconds left(std::max(std::int64_t{0}, until - detail::SharedLink::now()));
+        stamps_.wait(std::chrono::ceil<std::chrono::milliseconds>(left));
+        arrive();
+      }
+      sleep_until(std::min(until, batch_->due));
+      const Batch& batch = *batch_;
+      finish();
+      if (batch.due > until)
+        throw peer_error("waited " + std::to_string(deadline.count()) + " ms in phase '" + name(batch.phase) +
+                             "' for a message of rank " + std::to_string(batch.last) + " that needs longer",
+                         batch.last, link_->rank());
+    }
+
+   private:
+    friend class Delayed;
+    Ticket(InnerTicket inner, InnerTicket stamps, detail::SharedLink* link, Batch* batch)
+        : inner_(std::move(inner)), stamps_(std::move(stamps)), link_(link), batch_(batch) {}
+
+    /// Everything is here; it will be taken for arrived when it is due.
+    void arrive() {
+      const std::int64_t seen = detail::SharedLink::now();
+      std::vector<Stamp>& in = batch_->in;
+      for (Stamp& stamp : in) link_->translate(stamp, seen);
+      std::sort(in.begin(), in.end(), [](const Stamp& a, const Stamp& b) { return a.first < b.first; });
+      for (const Stamp& stamp : in) {
+        const std::int64_t arrival = link_->receive(stamp);
+        if (arrival <= batch_->due) continue;
+        batch_->due = arrival;
+        batch_->last = static_cast<int>(stamp.rank);
+      }
+      arrived_ = true;
+    }
+    static void sleep_until(std::int64_t time) {
+      std::this_thread::sleep_until(std::chrono::steady_clock::time_point(
+          std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::nanoseconds(time))));
+    }
+    void finish() {
+      if (batch_ != nullptr) std::exchange(batch_, nullptr)->used = false;
+    }
+
+    InnerTicket inner_, stamps_;
+    detail::SharedLink* link_;
+    Batch* batch_;
+    bool arrived_ = false;
+  };
+
+  Delayed(Inner inner, const Link& link)
+      : Delayed(std::move(inner), std::shared_ptr<detail::SharedLink>(), link) {}
+
+  int rank() const { return inner_.rank(); }
+  int size() const { return inner_.size(); }
+
+  [[nodiscard]] Ticket exchange(std::span<const Send> sends, std::span<const Receive> receives, Phase phase) {
+    Batch& batch = unused_batch();
+    InnerTicket inner = inner_.exchange(sends, receives, phase);
+    batch.phase = phase;
+    batch.last = link_->rank();
+    leave(batch, sends);
+    batch.in.resize(receives.size());
+    batch.receives.clear();
+    for (std::size_t k = 0; k < receives.size(); ++k)
+      batch.receives.push_back({receives[k].peer, reinterpret_cast<std::byte*>(&batch.in[k]), sizeof(Stamp)});
+    InnerTicket stamps = stamps_.exchange(batch.sends, batch.receives, phase);
+    batch.used = true;
+    return Ticket(std::move(inner), std::move(stamps), link_.get(), &batch);
+  }
+  /// Waits for what the inner transport has enqueued.
+  void synchronize() requires requires(Inner& inner) { inner.synchronize(); }
+  { inner_.synchronize(); }
+  // No all_gather, though the inner transport may have one: gathers go by `exchange` and take their time.
+
+  /// The channels of a rank share its link.
+  Delayed split(int color, int key) { return Delayed(inner_.split(color, key), link_, {}); }
+
+ private:
+  Delayed(Inner inner, std::shared_ptr<detail::SharedLink> link, const Link& fresh)
+      : inner_(std::move(inner)),
+        link_(link ? std::move(link)
+                   : std::make_shared<detail::SharedLink>(fresh, inner_.rank(), inner_.size())),
+        stamps_(inner_.split(0, inner_.rank())) {
+    // Two batches under way is what an exchange needs; more are made when asked for.
+    for (int k = 0; k < 2; ++k) batches_.push_back(std::make_unique<Batch>());
+  }
+
+  /// Puts a batch's messages on the link.
+  void leave(Batch& batch, std::span<const Send> sends) {
+    const auto distance = [&](std::size_t k) { return (sends[k].peer - rank() + size()) % size(); };
+    batch.order.clear();
+    for (std::size_t k = 0; k < sends.size(); ++k) batch.order.push_back(k);
+    std::sort(batch.order.begin(), batch.order.end(),
+              [&](std::size_t a, std::size_t b) { return distance(a) < distance(b); });
+    batch.out.resize(sends.size());
+    for (const std::size_t k : batch.order) batch.out[k] = link_->send(sends[k].bytes);
+    batch.due = sends.empty() ? 0 : link_->sent();
+    batch.sends.clear();
+    for (std::size_t k = 0; k < sends.size(); ++k)
+      batch.sends.push_back(
+          {sends[k].peer, reinterpret_cast<const std::byte*>(&batch.out[k]), sizeof(Stamp), 0});
+  }
+
+  Batch& unused_batch() {
+    for (const std::unique_ptr<Batch>& batch : batches_)
+      if (!batch->used) return *batch;
+    return *batches_.emplace_back(std::make_unique<Batch>());
+  }
+
+  Inner inner_;
+  std::shared_ptr<detail::SharedLink> link_;
+  Inner stamps_;  // a channel of their own
+  std::vector<std::unique_ptr<Batch>> batches_;
+};
+
+}  // namespace terse
