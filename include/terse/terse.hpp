@@ -32,6 +32,7 @@
 #include "terse/optimizer/ef21_sgd.hpp"                   // IWYU pragma: export
 #include "terse/optimizer/error_feedback_sgd.hpp"         // IWYU pragma: export
 #include "terse/optimizer/gradient_tracking.hpp"          // IWYU pragma: export
+#include "terse/optimizer/lamb.hpp"                       // IWYU pragma: export
 #include "terse/optimizer/lars.hpp"                       // IWYU pragma: export
 #include "terse/optimizer/local/local_sgd.hpp"            // IWYU pragma: export
 #include "terse/optimizer/local/overlap_local_sgd.hpp"    // IWYU pragma: export
@@ -39,6 +40,7 @@
 #include "terse/optimizer/momentum_sgd.hpp"               // IWYU pragma: export
 #include "terse/optimizer/moniqua_sgd.hpp"                // IWYU pragma: export
 #include "terse/optimizer/one_bit_adam.hpp"               // IWYU pragma: export
+#include "terse/optimizer/one_bit_lamb.hpp"               // IWYU pragma: export
 #include "terse/optimizer/optimizer.hpp"                  // IWYU pragma: export
 #include "terse/optimizer/power_sgd.hpp"                  // IWYU pragma: export
 #include "terse/optimizer/qg_dm_sgd.hpp"                  // IWYU pragma: export

@@ -1,0 +1,395 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "terse/compressor/sign.hpp"
+#include "terse/error_feedback/residual.hpp"
+#include "terse/optimizer/lamb.hpp"
+#include "terse/optimizer/one_bit_adam.hpp"
+#include "terse/topology/all_gather.hpp"
+#include "terse/topology/ring.hpp"
+
+namespace terse {
+
+TERSE_NUMERICS_BEGIN
+
+namespace detail {
+
+/// What OneBitLamb knows of each segment, in the executor's memory.
+struct LambLayers {
+  float* coefficients;           // in force in this step
+  float* frozen;                 // moving average of coefficients, until the freeze; 0: never moved
+  float* factors;                // the last step's f
+  float* scales;                 // of the momentum in messages
+  const std::uint8_t* excluded;  // segments that are never compressed
+};
+
+/// This step's c of full precision, and its moving average. An element of its range is a segment.
+struct LearnCoefficient {
+  TrustRatio trust;
+  LambLayers layers;
+  float beta;
+
+  TERSE_HD void operator()(const Piece&, index_t s, bool) const {
+    const float c = trust.of(s);
+    layers.coefficients[s] = c;
+    if (c != 1) layers.frozen[s] = beta * layers.frozen[s] + (1 - beta) * c;
+  }
+};
+
+/// r = ||m|| / sqrt(n) of each segment, and scales = mean r / r, so that one message serves all of them. Segments
+/// without momentum keep 1 and don't count. Momentum that has faded, since gradients stayed away, is not blown up
+/// further than `most`: gradients that come back would overflow. Runs over one element.
+struct BalanceScales {
+  static constexpr float most = 0x1p24F;
+  LayerTable norms;
+  const float* roots;  // sqrt(n) by segment
+  LambLayers layers;
+  index_t segments;
+
+  TERSE_HD float size_of(index_t s) const {
+    return layers.excluded[s] == 0 && norms.has(s) ? norms[s] / roots[s] : 0.0F;
+  }
+  TERSE_HD void operator()(const Piece&, index_t) const {
+    float sum = 0, count = 0;
+    for (index_t s = 0; s < segments; ++s) {
+      const float r = size_of(s);
+      sum += r;
+      count += r > 0 ? 1.0F : 0.0F;
+    }
+    for (index_t s = 0; s < segments; ++s) {
+      const float r = size_of(s);
+      const float scale = r > 0 ? sum / count / r : 1.0F;
+      layers.scales[s] = scale < most ? scale : most;
+      layers.factors[s] = 1;
+    }
+  }
+};
+
+/// The fresh variance starts as the frozen one, whose reciprocal root is at hand.
+struct RestoreVariance {
+  const float* inverse;
+  float* fresh;
+  float epsilon;
+  TERSE_HD void operator()(const Piece&, index_t i) const {
+    const float root = 1 / inverse[i] - epsilon;
+    fresh[i] = inverse[i] > 0 ? root * root : 0.0F;
+  }
+};
+
+/// (beta1 m + (1 - beta1) g) times the segment's scale.
+template <Number G>
+struct ScaledMomentum {
+  LocalMomentum<G> momentum;
+  const float* scales;
+  float scale = 1;
+  TERSE_HD void enter(const Piece& piece) {
+    momentum.enter(piece);
+    scale = scales[piece.segment];
+  }
+  TERSE_HD float operator()(const Piece& piece, index_t i) const { return momentum(piece, i) * scale; }
+};
+
+/// m, and the fresh variance from the gradient that m's move stands for.
+struct RefreshVariance {
+  float *momentum, *fresh;
+  const float* scales;
+  float beta1, beta2;
+  float scale = 1;
+  TERSE_HD void enter(const Piece& piece) { scale = scales[piece.segment]; }
+  TERSE_HD void operator()(const Piece&, index_t i, float mean) const {
+    const float m = mean / scale;
+    const float g = (m - beta1 * momentum[i]) / (1 - beta1);
+    const float v = beta2 * fresh[i] + (1 - beta2) * (g * g);
+    momentum[i] = m;
+    fresh[i] = v;
+  }
+};
+
+/// u of a compressed segment over the frozen variance, of an excluded one over the live one. Without decay: u0.
+struct FrozenDirection {
+  LambDirection live;
+  const float* inverse;
+  float clip;
+  const std::uint8_t* excluded;
+  bool decays;
+  bool is_live = false;
+  float decay = 0;
+
+  TERSE_HD void enter(const Piece& piece) {
+    live.enter(piece);
+    is_live = excluded[piece.segment] != 0;
+    decay = decays ? live.decay : 0.0F;
+  }
+  TERSE_HD float operator()(const Piece& piece, index_t i) const {
+    if (is_live) return live(piece, i);
+    const float wanted = live.momentum[i] * inverse[i];
+    const float below = wanted > clip ? clip : wanted;
+    return (below < -clip ? -clip : below) + decay * live.parameters[i];
+  }
+};
+
+/// How much larger the frozen root is than the fresh one.
+struct RootRatio {
+  const float *inverse, *fresh;
+  float epsilon;
+  TERSE_HD float operator()(const Piece&, index_t i) const {
+    const float d = inverse[i];
+    const float ratio = 1 / (d * (std::sqrt(fresh[i]) + epsilon));
+    return d > 0 ? ratio : 0.0F;
+  }
+};
+
+/// f and with it this step's coefficient. An element of its range is a segment.
+struct FreshFactor {
+  TrustRatio trust;          // of excluded segments
+  LayerTable ratios, plain;  // largest root ratios; ||u0||
+  LambLayers layers;
+  const Rate* rates;
+  float least, most, threshold;
+
+  TERSE_HD static float clamp(float x, float low, float high) { return x < low ? low : x > high ? high : x; }
+  TERSE_HD void operator()(const Piece&, index_t s, bool) const {
+    if (layers.excluded[s] != 0 || !ratios.has(s)) {
+      layers.coefficients[s] = trust.of(s);
+      return;
+    }
+    float f = ratios[s];
+    if (rates[s].weight_decay > 0 && trust.updates[s] > 0) {
+      const float q = clamp(plain[s] / trust.updates[s], 0, 1);
+      f = f * q + (1 - q);
+    }
+    const float last = layers.factors[s];
+    f = clamp(clamp(f, least, most), last * (1 - threshold), last * (1 + threshold));
+    layers.factors[s] = f;
+    const float frozen = layers.frozen[s];
+    layers.coefficients[s] = (frozen > 0 ? frozen : 1.0F) * f;
+  }
+};
+
+}  // namespace detail
+
+TERSE_NUMERICS_END
+
+/// 1-bit LAMB: LAMB until the variance is frozen; then compressed momentum over the frozen variance, with layer-wise
+/// coefficients that are frozen, too, but follow a fresh variance slowly.
+///
+///     before the freeze: Lamb, and for each segment, where c != 1,
+///       frozen = coefficient_beta frozen + (1 - coefficient_beta) c
+///     at the freeze:     s = mean over segments of (||m|| / sqrt(n)) / (||m|| / sqrt(n)), v~ = v
+///     after it, d = 1 / (sqrt(v) + epsilon):
+///       m_i = (beta1 m + (1 - beta1) g_i) s        m' = mean_i of compressed (m_i + e_i), by the topology, / s
+///       g~ = (m' - beta1 m) / (1 - beta1)          v~ = beta2 v~ + (1 - beta2) g~^2        m = m'
+///       u0 = clamp(m d, -update_clip, update_clip), u = u0 + weight_decay x
+///       f = max over the segment of 1 / (d (sqrt(v~) + epsilon))
+///       with weight decay f = f q + 1 - q, q = min(1, ||u0|| / ||u||)
+///       f = clamp(f, min_factor, max_factor), and within factor_threshold of the last f
+///       x = x - learning_rate frozen f u
+///
+/// All segments travel in one message, which s makes of one size. Segments with `compress == false` go on with LAMB.
+/// A segment whose momentum is 0 at the freeze has s = 1, and s is at most 2^24; one whose c was never other than 1
+/// has frozen = 1.
+///
+/// State: momentum, variance, fresh variance and error of n floats each, the second error, four floats a segment.
+/// Passes of a compressed step over n: OneBitAdam's, three or four that read, and the update. Wire: as OneBitAdam.
+/// Source: Li et al., "1-bit LAMB: communication efficient large-scale large-batch training with LAMB's convergence
+/// speed", HiPC 2022 (arXiv 2104.06069), algorithm 1; `update_clip` is ours, see FrozenVariance.
+template <class C = Sign, class G = ScatterGather, ErrorFeedback F = Residual,
+          FreezingPreconditioner P = FrozenVariance>
+struct OneBitLamb {
+  static_assert(check_compressor<C>() && check_feedback<C, F>() && check_stages<C, F, G>());
+
+  float learning_rate = 1e-3F;
+  float beta1 = 0.9F;
+  float beta2 = 0.999F;
+  float epsilon = 1e-8F;  ///< outside the root
+  float weight_decay = 0;
+  float min_coefficient = 0.01F;
+  float max_coefficient = 10;
+  float coefficient_beta = 0.9F;
+  float min_factor = 0.5F;
+  float max_factor = 4;
+  float factor_threshold = 0.1F;
+  P preconditioner{};
+  C compressor{};
+  F error_feedback{};
+
+  void check() const {
+    detail::check_rate("learning_rate", learning_rate);
+    detail::check_rate("epsilon", epsilon);
+    detail::check_rate("weight_decay", weight_decay);
+    detail::check_beta("beta1", beta1);
+    detail::check_beta("beta2", beta2);
+    detail::check_beta("coefficient_beta", coefficient_beta);
+    detail::check_beta("factor_threshold", factor_threshold);
+    detail::require(min_coefficient > 0 && min_coefficient <= max_coefficient,
+                    "min_coefficient must be positive and at most max_coefficient",
+                    static_cast<double>(min_coefficient));
+    detail::require(min_factor > 0 && min_factor <= 1 && max_factor >= 1,
+                    "min_factor must be in (0, 1] and max_factor at least 1",
+                    static_cast<double>(min_factor));
+    preconditioner.check();
+    detail::check_policy(compressor);
+    detail::check_policy(error_feedback);
+  }
+  template <class Visit>
+  void settings(Visit&& visit) const {
+    visit("learning_rate", static_cast<double>(learning_rate));
+    visit("beta1", static_cast<double>(beta1));
+    visit("beta2", static_cast<double>(beta2));
+    visit("epsilon", static_cast<double>(epsilon));
+    visit("weight_decay", static_cast<double>(weight_decay));
+    visit("min_coefficient", static_cast<double>(min_coefficient));
+    visit("max_coefficient", static_cast<double>(max_coefficient));
+    visit("coefficient_beta", static_cast<double>(coefficient_beta));
+    visit("min_factor", static_cast<double>(min_factor));
+    visit("max_factor", static_cast<double>(max_factor));
+    visit("factor_threshold", static_cast<double>(factor_threshold));
+    preconditioner.settings(visit);
+    detail::policy_settings(compressor, visit);
+    detail::policy_settings(error_feedback, visit);
+  }
+
+  template <Transport T, Executor E>
+  struct State {
+    using Arena = buffer<float, typename E::memory>;
+
+    DenseExchange<G, T, E> full;
+    Exchange<C, F, G, T, E> compressed;
+    Rates<E> rates;
+    Arena momentum;
+    Arena variance;  // of compressed segments, after the freeze: d
+    Arena fresh;
+    typename P::template Freezing<E> freezing;
+    LayerStatistic<E> weights, updates, plain;
+    LayerStatistic<E, MaxAbs> ratios;
+    Arena coefficients, frozen, factors, scales, roots;
+    buffer<std::uint8_t, typename E::memory> excluded;
+    Range all, segments, one;
+    std::uint64_t balanced = 0;
+
+    State(const OneBitLamb& recipe, E executor, T& transport, const Layout& layout, bool clips)
+        : full(executor, transport, layout, layout.range(), Dense{}, None{}, clips),
+          compressed(executor, transport, layout, layout.range(), recipe.compressor, recipe.error_feedback),
+          rates(layout),
+          momentum(layout.size()),
+          variance(layout.size()),
+          fresh(layout.size()),
+          freezing(executor, recipe.preconditioner, compressed.plan().whole.compressed, layout.size()),
+          weights(executor, layout, 0),
+          updates(executor, layout, 0),
+          plain(executor, layout, 0),
+          ratios(executor, layout, 0),
+          coefficients(static_cast<index_t>(layout.segments().size())),
+          frozen(coefficients.size()),
+          factors(coefficients.size()),
+          scales(coefficients.size()),
+          roots(coefficients.size()),
+          excluded(coefficients.size()),
+          all(layout.range()),
+          segments(Layout::flat(coefficients.size()).range()),
+          one(Layout::flat(coefficients.size() > 0 ? 1 : 0).range()) {
+      buffer<float> sizes(coefficients.size());
+      buffer<std::uint8_t> dense(coefficients.size());
+      for (std::uint8_t& flag : dense.all()) flag = 1;
+      for (const Piece& piece : compressed.plan().whole.compressed.pieces()) dense[piece.segment] = 0;
+      index_t s = 0;
+      for (const Segment& segment : layout.segments())
+        sizes[s++] = static_cast<float>(std::sqrt(static_cast<double>(segment.count)));
+      put(executor, view<const float>(sizes.all()), roots.all());
+      put(executor, view<const std::uint8_t>(dense.all()), out<E, std::uint8_t>(excluded.all()));
+    }
+    bool full_precision() const { return !freezing.frozen(); }
+    detail::LambLayers layers() {
+      return {coefficients.data(), frozen.data(), factors.data(), scales.data(), excluded.data()};
+    }
+    template <class Visit>
+    void walk(Visit&& visit) {
+      visit("momentum", momentum.all(), index_t{0});
+      visit("variance", variance.all(), index_t{0});
+      visit("fresh_variance", fresh.all(), index_t{0});
+      visit("balanced", balanced);
+      visit("frozen_coefficients", frozen.all(), index_t{0});
+      visit("factors", factors.all(), index_t{0});
+      visit("scales", scales.all(), index_t{0});
+      freezing.walk(visit);
+      compressed.walk(visit);
+    }
+  };
+
+  template <Transport T, Executor E, class N>
+  void prepare(const StepInput<E, N>& input, State<T, E>& state, StepScalars&) const {
+    state.rates.set(input.executor, input.layout, learning_rate, weight_decay);
+    if (state.freezing.frozen() && state.balanced == 0) balance(input, state);
+  }
+  template <Transport T, Executor E, class N>
+  void enqueue(const StepInput<E, N>& input, State<T, E>& state) const {
+    float *const m = state.momentum.data(), *const v = state.variance.data();
+    const auto x = input.parameters;
+    const E executor = input.executor;
+    const StepScalars* now = input.context.now;
+    const bool frozen = state.freezing.frozen();
+    const detail::LambDirection live{m, v, x.values, state.rates.table(), now, epsilon};
+    const detail::AdamMoments moments{m, v, beta1, beta2};
+    const detail::TrustRatio trust{state.weights.table(), state.updates.table(), state.coefficients.data(),
+                                   min_coefficient, max_coefficient};
+    const auto direction = [&](bool decays) {
+      return detail::FrozenDirection{live, v, preconditioner.update_clip, state.excluded.data(), decays};
+    };
+    using Direction = detail::FrozenDirection;
+    using Descend = detail::LayerDescend<typename N::parameter, detail::LambDirection>;
+    using FrozenDescend = detail::LayerDescend<typename N::parameter, Direction>;
+
+    if (!frozen) {
+      average_gradients(state.full, input, moments);
+      state.weights.measure(executor, detail::Stored{x.values});
+      state.updates.measure(executor, live);
+      for_each(executor, state.segments, Mask<typename E::memory>{}, NoPackets{},
+               state.full.gated(detail::LearnCoefficient{trust, state.layers(), coefficient_beta}));
+      for_each(executor, state.all, Mask<typename E::memory>{}, NoPackets{},
+               state.full.gated(Descend{x, live, state.rates.table(), state.coefficients.data()}));
+      return;
+    }
+    using Gradient = typename N::gradient;
+    state.compressed.mix(
+        input.context.at_rate(learning_rate), state.freezing.mask(),
+        Message{detail::ScaledMomentum<Gradient>{{m, input.gradients, now, beta1}, state.scales.data()},
+                ScaledGradient{input.gradients, now}},
+        Message{detail::RefreshVariance{m, state.fresh.data(), state.scales.data(), beta1, beta2}, moments});
+    state.weights.measure(executor, detail::Stored{x.values});
+    state.updates.measure(executor, direction(true));
+    if (weight_decay > 0) state.plain.measure(executor, direction(false));
+    state.ratios.measure(executor, detail::RootRatio{v, state.fresh.data(), epsilon});
+    for_each(executor, state.segments, Mask<typename E::memory>{}, NoPackets{},
+             state.compressed.gated(detail::FreshFactor{trust, state.ratios.table(), state.plain.table(),
+                                                        state.layers(), state.rates.table(), min_factor,
+                                                        max_factor, factor_threshold}));
+    for_each(executor, state.all, Mask<typename E::memory>{}, NoPackets{},
+             state.compressed.gated(
+                 FrozenDescend{x, direction(true), state.rates.table(), state.coefficients.data()}));
+  }
+  template <Transport T, Executor E, class N>
+  void complete(const StepInput<E, N>& input, State<T, E>& state) const {
+    if (state.freezing.frozen()) {
+      state.compressed.settle(input.context);
+    } else {
+      state.full.settle(input.context);
+      state.freezing.observe(input.executor, preconditioner, input.context.step, epsilon,
+                             state.variance.data(), state.momentum.data());
+    }
+  }
+
+ private:
+  /// Once, before the first compressed step.
+  template <Transport T, Executor E, class N>
+  void balance(const StepInput<E, N>& input, State<T, E>& state) const {
+    state.weights.measure(input.executor, detail::Stored{state.momentum.data()});
+    for_each(input.executor, state.one,
+             detail::BalanceScales{state.weights.table(), state.roots.data(), state.layers(),
+                                   state.segments.elements()});
+    for_each(input.executor, state.compressed.plan().whole.compressed,
+             detail::RestoreVariance{state.variance.data(), state.fresh.data(), epsilon});
+    state.balanced = 1;
+  }
+};
+
+}  // namespace terse
