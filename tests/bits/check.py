@@ -5,8 +5,8 @@ given on the command line (MPI's).
 
 check.py [--all] SOURCE_ROOT [PROGRAM ARGUMENT ...]
 
-Without --all, g++ builds at -O2 for any machine and clang++ at -O3 for this one; with it, each does at both levels for
-both.
+Without --all, clang++ builds at -O3 for this machine and, where no program is given, g++ at -O2 for any; with it, each
+does at both levels for both.
 """
 
 import itertools
@@ -22,6 +22,8 @@ root = arguments[0]
 other = arguments[1:]
 compilers = [c for c in ("g++", "clang++") if shutil.which(c)]
 cases = [(compilers[0], ("-O2", [])), (compilers[-1], ("-O3", ["-march=native"]))]
+if other:
+    cases = cases[1:]
 if "--all" in sys.argv[1:]:
     cases = itertools.product(compilers, itertools.product(("-O2", "-O3"), ([], ["-march=native"])))
 
