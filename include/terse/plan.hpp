@@ -13,7 +13,8 @@ namespace terse {
 /// section whose size depends on the data comes last.
 struct Portion {
   Range compressed, dense;
-  index_t first_unit = 0;  // of the first compressed piece, where pieces are units and the whole range is measured
+  index_t first_unit =
+      0;  // of the first compressed piece, where pieces are units and the whole range is measured
   index_t section_at = 0, dense_at = 0, note_at = 0;
   index_t bytes = 0;  // at most, where the section's size varies
   bool variable = false;
