@@ -395,6 +395,49 @@ TEST_CASE("BMUF is SlowMo at a constant rate, and DiLoCo with Nesterov's momentu
   }
 }
 
+namespace {
+
+/// After each outer step the two points of its momentum: W(t) = W(t - 1) + D(t) and W(t) + momentum D(t).
+template <class R>
+void check_read_outs(float momentum) {
+  CAPTURE(type_name<R>());
+  on_ranks(2, [&](Threads& transport) {
+    constexpr std::uint64_t period = 3;
+    const Layout layout = odd_sizes();
+    Optimizer optimizer{R{.inner = plain(), .period = period, .outer = {0.8F, momentum}}, transport, layout};
+    Floats x = start(layout), current(x.size()), ahead(x.size());
+    Floats before = x;
+    for (std::uint64_t step = 1; step <= 6 * period; ++step) {
+      rate_of(optimizer.recipe) = 0.02F;
+      const Floats g = Quadratics::gradient<float>(at(transport.rank()), x);
+      optimizer.step(x, g);
+      if (step % period != 0) continue;
+      optimizer.read_out(ReadOut::current, current);
+      optimizer.read_out(ReadOut::look_ahead, ahead);
+      CHECK((decltype(R::outer)::nesterov ? ahead : current) == x);
+      double worst = 0, moved = 0;
+      for (const Segment& segment : layout.segments())
+        for (index_t i = segment.offset; i < segment.offset + segment.count; ++i) {
+          const double move = in_double(current[at(i)]) - in_double(before[at(i)]);
+          const double lead = in_double(ahead[at(i)]) - in_double(current[at(i)]);
+          worst = std::max(worst, std::abs(lead - in_double(momentum) * move));
+          moved = std::max(moved, std::abs(move));
+        }
+      CHECK(worst < 1e-6);
+      CHECK(moved > 1e-3);
+      before = current;
+    }
+    CHECK_THROWS_AS(optimizer.read_out(ReadOut::current, view<float>(current.data(), 3)), usage_error);
+  });
+}
+
+}  // namespace
+
+TEST_CASE("the current point and the one ahead can be read, whichever parameters are") {
+  check_read_outs<Classical>(0.6F);
+  check_read_outs<Nesterov>(0.6F);
+}
+
 TEST_CASE("after an outer step inner buffers are each rank's own, nothing, or the same everywhere") {
   for (const InnerBuffers buffers : {InnerBuffers::keep, InnerBuffers::reset, InnerBuffers::average})
     for (const std::uint64_t period : std::initializer_list<std::uint64_t>{1, 4}) {

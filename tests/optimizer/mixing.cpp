@@ -42,7 +42,8 @@ Sent traffic(const Layout& layout, const reference::Matrix& w, int ranks, int ra
     plain.add(segment);
   }
   if (mean) {
-    const Sent once = formula<ScatterGather>(plain, ranks, rank, [](const Range&) { return 0; });
+    const Sent once =
+        formula<ScatterGather>(plain, ranks, rank, [](const Range&) { return std::uint64_t{0}; });
     return {count * once.reduced, count * once.spread};
   }
   for (int i = 0; i < ranks; ++i)
@@ -202,7 +203,7 @@ TEST_CASE("stochastic gradient push follows its equations on regular and irregul
 TEST_CASE("graphs that change from step to step are followed round by round") {
   const Layout layout = odd_sizes();
   for (const int ranks : {1, 2, 3, 4, 7, 8}) {
-    for (const std::uint64_t every : {0, 5}) {
+    for (const std::uint64_t every : {0U, 5U}) {
       const OnePeer recipe{.average_every = every};
       auto oracle = oracle_of<reference::AdaptThenCombineSgd>(layout, ranks, heavy);
       compare(recipe, oracle, layout, ranks,
@@ -221,7 +222,7 @@ TEST_CASE("messages that leave before the gradient change no bit") {
     CAPTURE(type_name<decltype(recipe)>());
     for (const int ranks : {1, 4}) {
       recipe.topology.graph.weights = reference::ring(at(ranks));
-      for (const std::uint64_t every : {0, 3}) {
+      for (const std::uint64_t every : {0U, 3U}) {
         if (every > 0 && !takes_means<decltype(recipe)>) continue;
         recipe.average_every = every;
         const History early = train(recipe, layout, ranks, steps, warm_and_cool, true);
@@ -405,7 +406,6 @@ void check_mean(R recipe, Move move, const char* silent = nullptr) {
 }  // namespace
 
 TEST_CASE("the mean of all ranks moves by the mean momentum in every step, however they mix") {
-  const double beta = static_cast<double>(0.9F);
   const auto gradient = [](const Means& means) { return means.taken("gradient"); };
   const auto momentum = [](const Means& means) { return means.taken("momentum"); };
   const auto velocity = [&](const Means& means) { return means.carried(beta * means.ratio(), "velocity"); };

@@ -277,8 +277,9 @@ TEST_CASE("linear regression: momentum's bias is that of a larger rate, or none"
   const auto at_rest = [&](auto method, auto rule, const Matrix& w, double rate) {
     return rest<decltype(method)>(rule, w, rate, gradient, Regression::start(), steps);
   };
-  for (const auto& [name, w] : symmetric_graphs()) {
-    CAPTURE(name);
+  for (const Named& graph : symmetric_graphs()) {
+    CAPTURE(graph.name);
+    const Matrix& w = graph.w;
     const Vectors plain = at_rest(Plain{}, Plain::Rule<double>{}, w, gamma);
     const Vectors faster = at_rest(Plain{}, Plain::Rule<double>{}, w, gamma / (1 - beta));
     const Vectors momentum = at_rest(Momentum{}, Momentum::Rule<double>{{beta}}, w, gamma);

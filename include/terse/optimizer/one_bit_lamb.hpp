@@ -3,7 +3,7 @@
 
 #include "terse/compressor/sign.hpp"
 #include "terse/error_feedback/residual.hpp"
-#include "terse/optimizer/one_bit_lamb_functors.hpp"
+#include "terse/optimizer/one_bit_lamb_state.hpp"
 #include "terse/topology/all_gather.hpp"
 #include "terse/topology/ring.hpp"
 
@@ -89,76 +89,12 @@ struct OneBitLamb {
   }
 
   template <Transport T, Executor E>
-  struct State {
-    using Arena = buffer<float, typename E::memory>;
-
-    DenseExchange<G, T, E> full;
-    Exchange<C, F, G, T, E> compressed;
-    Rates<E> rates;
-    Arena momentum;
-    Arena variance;  // of compressed segments, after the freeze: d
-    Arena fresh;
-    typename P::template Freezing<E> freezing;
-    LayerStatistic<E> weights, updates, plain;
-    LayerStatistic<E, MaxAbs> ratios;
-    Arena coefficients, frozen, factors, scales, roots;
-    buffer<std::uint8_t, typename E::memory> excluded;
-    Range all, segments, one;
-    std::uint64_t balanced = 0;
-
-    State(const OneBitLamb& recipe, E executor, T& transport, const Layout& layout, bool clips)
-        : full(executor, transport, layout, layout.range(), Dense{}, None{}, clips),
-          compressed(executor, transport, layout, layout.range(), recipe.compressor, recipe.error_feedback),
-          rates(layout),
-          momentum(layout.size()),
-          variance(layout.size()),
-          fresh(layout.size()),
-          freezing(executor, recipe.preconditioner, compressed.plan().whole.compressed, layout.size()),
-          weights(executor, layout, 0),
-          updates(executor, layout, 0),
-          plain(executor, layout, 0),
-          ratios(executor, layout, 0),
-          coefficients(static_cast<index_t>(layout.segments().size())),
-          frozen(coefficients.size()),
-          factors(coefficients.size()),
-          scales(coefficients.size()),
-          roots(coefficients.size()),
-          excluded(coefficients.size()),
-          all(layout.range()),
-          segments(Layout::flat(coefficients.size()).range()),
-          one(Layout::flat(coefficients.size() > 0 ? 1 : 0).range()) {
-      buffer<float> sizes(coefficients.size());
-      buffer<std::uint8_t> dense(coefficients.size());
-      for (std::uint8_t& flag : dense.all()) flag = 1;
-      for (const Piece& piece : compressed.plan().whole.compressed.pieces()) dense[piece.segment] = 0;
-      index_t s = 0;
-      for (const Segment& segment : layout.segments())
-        sizes[s++] = static_cast<float>(std::sqrt(static_cast<double>(segment.count)));
-      put(executor, view<const float>(sizes.all()), roots.all());
-      put(executor, view<const std::uint8_t>(dense.all()), out<E, std::uint8_t>(excluded.all()));
-    }
-    bool full_precision() const { return !freezing.frozen(); }
-    detail::LambLayers layers() {
-      return {coefficients.data(), frozen.data(), factors.data(), scales.data(), excluded.data()};
-    }
-    template <class Visit>
-    void walk(Visit&& visit) {
-      visit("momentum", momentum.all(), index_t{0});
-      visit("variance", variance.all(), index_t{0});
-      visit("fresh_variance", fresh.all(), index_t{0});
-      visit("balanced", balanced);
-      visit("frozen_coefficients", frozen.all(), index_t{0});
-      visit("factors", factors.all(), index_t{0});
-      visit("scales", scales.all(), index_t{0});
-      freezing.walk(visit);
-      compressed.walk(visit);
-    }
-  };
+  using State = detail::OneBitLambState<C, G, F, P, T, E>;
 
   template <Transport T, Executor E, class N>
   void prepare(const StepInput<E, N>& input, State<T, E>& state, StepScalars&) const {
     state.rates.set(input.executor, input.layout, learning_rate, weight_decay);
-    if (state.freezing.frozen() && state.balanced == 0) balance(input, state);
+    if (state.freezing.frozen() && state.balanced == 0) state.balance(input.executor, epsilon);
   }
   template <Transport T, Executor E, class N>
   void enqueue(const StepInput<E, N>& input, State<T, E>& state) const {
@@ -215,19 +151,6 @@ struct OneBitLamb {
       state.freezing.observe(input.executor, preconditioner, input.context.step, epsilon,
                              state.variance.data(), state.momentum.data());
     }
-  }
-
- private:
-  /// Once, before the first compressed step.
-  template <Transport T, Executor E, class N>
-  void balance(const StepInput<E, N>& input, State<T, E>& state) const {
-    state.weights.measure(input.executor, detail::Stored{state.momentum.data()});
-    for_each(input.executor, state.one,
-             detail::BalanceScales{state.weights.table(), state.roots.data(), state.layers(),
-                                   state.segments.elements()});
-    for_each(input.executor, state.compressed.plan().whole.compressed,
-             detail::RestoreVariance{state.variance.data(), state.fresh.data(), epsilon});
-    state.balanced = 1;
   }
 };
 

@@ -50,6 +50,11 @@ struct Adopt {
   TERSE_HD void operator()(const Piece&, index_t i) const { masters[i] = widened(parameters[i]); }
 };
 
+template <class R, class State, class E, class Which>
+concept ReadsOut = requires(const R& recipe, const State& state, E executor, Which which, out<E> to) {
+  recipe.read_out(executor, state, which, to);
+};
+
 }  // namespace detail
 
 TERSE_NUMERICS_END
@@ -188,6 +193,15 @@ class Optimizer {
     run();
     recipe.complete(input, state_);
     steps_ = input.context.step;
+  }
+
+  /// Writes parameters for evaluation that are not those it steps on, of recipes that have such, in fp32. No
+  /// communication; throws usage_error for a view of the wrong size.
+  template <class Which>
+  void read_out(Which which,
+                out<E> to) const requires detail::ReadsOut<R, typename R::template State<T, E>, E, Which> {
+    check(to.size(), "read-out", steps_);
+    recipe.read_out(executor_, state_, which, to);
   }
 
   /// Steps taken; skipped ones don't count.

@@ -8,6 +8,10 @@ namespace terse {
 /// Who the outer step is named after; they differ in what they add to one and the same step.
 enum class OuterKind { slow_mo, classical_block, nesterov_block, di_lo_co };
 
+/// The two points of an outer step with momentum, from which parameters for evaluation can be read: where it stands, and
+/// where its momentum alone would take it. Those with Nesterov step on from the point ahead, the others from the current.
+enum class ReadOut { current, look_ahead };
+
 /// The outer step of local methods. With D = anchor - mean_i x_i, how the ranks have moved since the last one,
 ///
 ///     v = momentum r v + D        x = anchor - rate v, or with Nesterov anchor - rate (D + momentum v)
@@ -17,7 +21,8 @@ enum class OuterKind { slow_mo, classical_block, nesterov_block, di_lo_co };
 ///
 ///     SlowMo                 rate = alpha, momentum = beta, r
 ///     BMUF, classical        rate = zeta, momentum = eta; at a constant learning rate the same as SlowMo
-///     BMUF, Nesterov         rate = zeta, momentum = eta, Nesterov; x is the look-ahead point
+///     BMUF, Nesterov         rate = zeta, momentum = eta, Nesterov; x is the point ahead, and the model in the end the
+///                            current one, see ReadOut
 ///     DiLoCo                 the same with other defaults
 ///
 /// Sources: Wang et al., "SlowMo", ICLR 2020, algorithm 1; Chen and Huo, "Scalable training of deep learning machines
@@ -39,6 +44,11 @@ struct OuterMomentum {
   void settings(Visit&& visit) const {
     visit("outer_rate", static_cast<double>(rate));
     visit("outer_momentum", static_cast<double>(momentum));
+  }
+  /// How far along the velocity a point lies from the anchor.
+  float ahead(ReadOut which) const {
+    if (nesterov) return which == ReadOut::current ? rate * momentum : 0;
+    return which == ReadOut::look_ahead ? -rate * momentum : 0;
   }
 };
 
@@ -122,6 +132,13 @@ struct MoveAnchor {
     anchor[i] = x;
     parameters.set(i, x);
   }
+};
+
+struct OuterPoint {
+  const float *anchor, *velocity;
+  float* to;
+  float ahead;
+  TERSE_HD void operator()(const Piece&, index_t i) const { to[i] = anchor[i] + ahead * velocity[i]; }
 };
 
 template <Number P, bool Nesterov>

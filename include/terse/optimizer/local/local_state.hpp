@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include "terse/optimizer/local/outer_step.hpp"
+#include "terse/topology/inner_mean.hpp"
+
+namespace terse {
+
+/// Whom the inner recipe talks to: nobody, or all ranks (one that gossips or compresses by itself).
+enum class Inside { alone, together };
+
+/// What becomes of the inner recipe's own buffers (momentum, variance) in an outer step: each rank keeps its own,
+/// they start again from 0, or all ranks get their mean, at the price of n floats more for each.
+enum class InnerBuffers { keep, reset, average };
+
+namespace detail {
+
+/// Resets or averages each buffer of n floats that an inner state shows.
+template <class Exchange, Executor E>
+struct OnBuffers {
+  InnerBuffers what;
+  E executor;
+  index_t size;
+  StepContext context;
+  Exchange* exact;
+
+  template <class Value, class Space>
+  void operator()(const std::string&, view<Value, Space> part, index_t offset) const {
+    if constexpr (std::is_same_v<Value, float>) {
+      if (offset != 0 || part.size() != size) return;
+      if (what == InnerBuffers::reset) {
+        fill(executor, part, 0.0F);
+        return;
+      }
+      const ReadArena read{part.data()};
+      const WriteMean write{part.data()};
+      exact->mix(context, {}, Message{read, read}, Message{write, write});
+      exact->settle(context);
+    }
+  }
+  void operator()(const std::string&, std::uint64_t&) const {}
+};
+
+/// What changes in LocalUpdates, and when ranks meet.
+template <class Inner, class Outer, Inside Where, Compressor C, ErrorFeedback F, Topology P, Transport T,
+          Executor E>
+struct LocalState {
+  using Arena = buffer<float, typename E::memory>;
+
+  /// Whether ranks send how they moved, rather than where they are.
+  static constexpr bool sends_moves = Outer::keeps_anchor || !C::lossless;
+
+  T own;  // a world of this rank alone
+  typename Inner::template State<T, E> inner;
+  Exchange<C, F, P, T, E> outer;
+  std::optional<DenseExchange<P, T, E>> exact;  // of gradients and buffers
+  Arena anchor, velocity, mean;
+  std::uint64_t local_steps = 0;
+  std::uint64_t last_rate = 0;  // of the last outer step; bits of a float
+  std::uint64_t average_until;
+  InnerBuffers buffers;
+  Range range;
+  int rank_alone;  // -1: the inner recipe is not alone
+
+  template <class Recipe>
+  LocalState(const Recipe& recipe, E executor, T& transport, const Layout& layout, bool clips)
+      : own(transport.split(transport.rank(), 0)),
+        inner(recipe.inner, executor, Where == Inside::alone ? own : transport, layout, clips),
+        outer(executor, transport, layout, layout.range(), recipe.compressor, recipe.error_feedback),
+        average_until(recipe.average_gradients_until),
+        buffers(recipe.inner_buffers),
+        range(layout.range()),
+        rank_alone(Where == Inside::alone ? transport.rank() : -1) {
+    const bool averages = average_until > 0 || always_averages(recipe.period);
+    if (averages || buffers == InnerBuffers::average)
+      exact.emplace(executor, transport, layout, layout.range(), Dense{}, None{});
+    if (averages) mean = Arena(layout.size());
+    if (sends_moves) anchor = Arena(layout.size());
+    if (Outer::keeps_anchor) velocity = Arena(layout.size());
+  }
+
+  bool full_precision() const { return inner.full_precision(); }
+  bool always_averages(std::uint64_t period) const {
+    return Where == Inside::alone && !sends_moves && period == 1 && buffers == InnerBuffers::keep;
+  }
+  /// A period that has become 1 since construction finds no room for a mean gradient.
+  bool averages_gradients(std::uint64_t period, std::uint64_t step) const {
+    return step <= average_until || (always_averages(period) && mean.size() > 0);
+  }
+  bool steps_outside(std::uint64_t period, std::uint64_t step) const {
+    return step > average_until && (step - average_until) % period == 0 && !averages_gradients(period, step);
+  }
+
+  /// The inner recipe's buffers after an outer step.
+  template <class Input>
+  void treat_buffers(const Input& input) {
+    if (buffers == InnerBuffers::keep) return;
+    inner.walk(OnBuffers<DenseExchange<P, T, E>, E>{buffers, input.executor, input.layout.size(),
+                                                    input.context, exact ? &*exact : nullptr});
+  }
+
+  template <class Visit>
+  void walk(Visit&& visit) {
+    visit("local_steps", local_steps);
+    visit("last_outer_rate", last_rate);
+    if (sends_moves) visit("anchor", anchor.all(), index_t{0});
+    if (Outer::keeps_anchor) visit("outer_velocity", velocity.all(), index_t{0});
+    outer.walk([&](const std::string& name, auto&&... rest) {
+      visit("outer_" + name, std::forward<decltype(rest)>(rest)...);
+    });
+    inner.walk([&](const std::string& name, auto&&... rest) {
+      visit("inner_" + name, std::forward<decltype(rest)>(rest)...);
+    });
+  }
+};
+
+}  // namespace detail
+
+}  // namespace terse
