@@ -5,7 +5,7 @@ given on the command line (MPI's).
 
 check.py [--all] SOURCE_ROOT [PROGRAM ARGUMENT ...]
 
-Without --all, clang++ builds at -O3 for this machine and, where no program is given, g++ at -O2 for any; with it, each
+Without --all, g++ builds at -O3 for this machine and, where no program is given, clang++ at -O2 for any; with it, each
 does at both levels for both.
 """
 
@@ -21,9 +21,9 @@ arguments = [argument for argument in sys.argv[1:] if argument != "--all"]
 root = arguments[0]
 other = arguments[1:]
 compilers = [c for c in ("g++", "clang++") if shutil.which(c)]
-cases = [(compilers[0], ("-O2", [])), (compilers[-1], ("-O3", ["-march=native"]))]
+cases = [(compilers[0], ("-O3", ["-march=native"])), (compilers[-1], ("-O2", []))]
 if other:
-    cases = cases[1:]
+    cases = cases[:1]
 if "--all" in sys.argv[1:]:
     cases = itertools.product(compilers, itertools.product(("-O2", "-O3"), ([], ["-march=native"])))
 

@@ -6,6 +6,7 @@
 
 #include "terse/executor/emulated.hpp"
 #define TERSE_TEST_DEVICE terse::executor::emulated
+#include "device_lamb.inc"
 #include "device_local.inc"
 #include "terse/compressor/uniform.hpp"
 
