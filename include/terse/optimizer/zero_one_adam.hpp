@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <limits>
+#include <string>
+#include <utility>
+
+#include "terse/compressor/sign.hpp"
+#include "terse/error_feedback/residual.hpp"
+#include "terse/optimizer/local/outer_step.hpp"
+#include "terse/optimizer/zero_one_adam_functors.hpp"
+#include "terse/preconditioner/frozen_variance.hpp"
+#include "terse/topology/all_gather.hpp"
+#include "terse/topology/ring.hpp"
+
+namespace terse {
+
+namespace detail {
+
+/// Puts what an error feedback holds back to its beginning. Warm starts of compressors stay.
+template <Executor E>
+struct Forget {
+  E executor;
+  template <class Value>
+  void operator()(const std::string& name, view<Value, typename E::memory> part, index_t) const {
+    if (name != "low_rank_q") fill(executor, part, Value{});
+  }
+  void operator()(const std::string&, std::uint64_t&) const {}
+};
+
+template <class C, class G, class F, Transport T, Executor E>
+struct ZeroOneState {
+  using Arena = buffer<float, typename E::memory>;
+
+  DenseExchange<G, T, E> full;
+  Exchange<C, F, G, T, E> compressed;
+  DenseExchange<Alone, T, E> own;  // judges this rank's gradient
+  Rates<E> rates;
+  Arena momentum;
+  Arena variance;  // in the second stage d
+  Arena moves, anchor;
+  Arena rate_sums, kept;
+  FrozenVariance::Freezing<E> freezing;
+  Range all, segments;
+  // One schedule for the whole optimizer; `count` is of exact averages in the first stage, of steps in the second.
+  std::uint64_t interval = 1, since = 0, count = 0;
+
+  template <class R>
+  ZeroOneState(const R& recipe, E executor, T& transport, const Layout& layout, bool clips)
+      : full(executor, transport, layout, layout.range(), Dense{}, None{}, clips),
+        compressed(executor, transport, layout, layout.range(), recipe.compressor, recipe.error_feedback),
+        own(executor, transport, layout, layout.range(), Dense{}, None{}),
+        rates(layout),
+        momentum(layout.size()),
+        variance(layout.size()),
+        moves(layout.size()),
+        anchor(layout.size()),
+        rate_sums(static_cast<index_t>(layout.segments().size())),
+        kept(rate_sums.size()),
+        freezing(executor, {.freeze = AtStep{}}, layout.range(), layout.size()),
+        all(layout.range()),
+        segments(Layout::flat(rate_sums.size()).range()) {
+    fill(executor, kept.all(), 1.0F);
+  }
+  /// Whether the next step ends an interval.
+  bool due() const { return since + 1 >= interval; }
+  bool full_precision() const { return !freezing.frozen() && due(); }
+  /// The interval doubles, up to `longest`, after each `doubling` of what counts.
+  void count_step(bool counts, std::uint64_t doubling, std::uint64_t longest) {
+    since = due() ? 0 : since + 1;
+    if (counts) ++count;
+    if (count < doubling) return;
+    interval = interval > longest / 2 ? longest : 2 * interval;
+    count = 0;
+  }
+  void begin_stage(E executor) {
+    interval = 1;
+    since = count = 0;
+    compressed.walk(Forget<E>{executor});
+  }
+  SinceMeeting since_meeting() { return {rate_sums.data(), kept.data()}; }
+  template <class Visit>
+  void walk(Visit&& visit) {
+    visit("interval", interval);
+    visit("steps_in_interval", since);
+    visit("since_doubling", count);
+    visit("momentum", momentum.all(), index_t{0});
+    visit("variance", variance.all(), index_t{0});
+    visit("moves", moves.all(), index_t{0});
+    visit("anchor", anchor.all(), index_t{0});
+    visit("rate_sums", rate_sums.all(), index_t{0});
+    visit("anchor_kept", kept.all(), index_t{0});
+    freezing.walk(visit);
+    compressed.walk(visit);
+  }
+};
+
+}  // namespace detail
+
+/// 0/1 Adam: the variance is brought up to date ever more rarely, and once it is frozen ranks meet ever more rarely.
+///
+///     steps 1 ... variance_freeze_step, together
+///       g = mean_i g_i, exactly, and v = beta2 v + (1 - beta2) g^2, in each interval-th;
+///       g = mean_i of compressed (g_i + e_i), by the topology, in the others
+///       m = beta1 m + (1 - beta1) g
+///       x = x - learning_rate (clamp(m / (sqrt(v) + epsilon), -update_clip, update_clip) + weight_decay x)
+///
+///     the steps after them, each rank alone; d = 1 / (sqrt(v) + epsilon)
+///       m_i = beta1 m_i + (1 - beta1) g_i
+///       x_i = x_i - learning_rate (clamp(m_i d, -update_clip, update_clip) + weight_decay x_i)
+///     and in each interval-th the ranks meet; since they last did, r = sum of learning_rate,
+///     u_i = sum of learning_rate m_i, both decayed as x_i was; e_i = 0 at first
+///       m = mean_i of compressed (u_i / r + e_i), by the topology
+///       x = anchor, decayed as x_i was, - r clamp(m d, -update_clip, update_clip)      anchor = x
+///
+/// interval is 1 at the beginning of each stage. It doubles after each `variance_updates` exact averages, and in the
+/// second stage after each `local_interval_steps` steps, up to most_local_steps.
+///
+/// All ranks hold the same parameters, to the bit, in the first stage and after each meeting; between meetings they
+/// differ, by design. Segments with `compress == false` travel exactly, over the same variance as the others.
+/// Coordinates without variance neither move nor have momentum until the next exact average brings them one; those
+/// that have none at the freeze are masked for good.
+///
+/// In the first stage all ranks find a gradient that is not finite. In the second its own rank finds it, before
+/// anything changes, and throws; the others throw peer_error when they wait for it. NonFinite::skip and clip_norm let
+/// ranks agree in each step, which costs a message to each peer.
+///
+/// State: momentum, variance, moves, anchor and error of n floats each, the second error, two floats a segment,
+/// n / 64 words of mask; beside it packets of n floats, four times. Passes over n: Adam's and OneBitAdam's; alone one
+/// to judge the gradient and one to step, and OneBitAdam's where ranks meet. Wire: an exact round or a compressed one
+/// in each step of the first stage; one compressed round in each interval-th step of the second, and nothing between.
+/// Source: Lu, Li, Zhang, De Sa and He, "Maximizing communication efficiency for large-scale training via 0/1 Adam",
+/// ICLR 2023 (arXiv 2202.06009), algorithm 1. Ours: `update_clip`, see FrozenVariance; the division by r before the
+/// compressor, not after it, so that errors don't inflate m when the rate falls.
+template <class C = Sign, class G = ScatterGather, ErrorFeedback F = Residual>
+struct ZeroOneAdam {
+  static_assert(check_compressor<C>() && check_feedback<C, F>() && check_stages<C, F, G>());
+
+  float learning_rate = 1e-3F;
+  float beta1 = 0.9F;
+  float beta2 = 0.999F;
+  float epsilon = 1e-8F;  ///< outside the root
+  float weight_decay = 0;
+  float update_clip = 10;                     ///< infinity: the paper's rule
+  std::uint64_t variance_freeze_step = 1000;  ///< the last step of the first stage
+  std::uint64_t variance_updates = 16;        ///< at each interval; the paper's kappa
+  std::uint64_t local_interval_steps = 1000;
+  std::uint64_t most_local_steps = 16;
+  C compressor{};
+  F error_feedback{};
+
+  void check() const {
+    detail::check_rate("learning_rate", learning_rate);
+    detail::check_rate("epsilon", epsilon);
+    detail::check_rate("weight_decay", weight_decay);
+    detail::check_beta("beta1", beta1);
+    detail::check_beta("beta2", beta2);
+    detail::require(update_clip > 0, "update_clip must be positive", static_cast<double>(update_clip));
+    for (const auto& [name, steps] : {std::pair{"variance_freeze_step", variance_freeze_step},
+                                      {"variance_updates", variance_updates},
+                                      {"local_interval_steps", local_interval_steps},
+                                      {"most_local_steps", most_local_steps}})
+      detail::require(steps >= 1, (std::string(name) + " must be at least 1").c_str(),
+                      static_cast<double>(steps));
+    detail::check_policy(compressor);
+    detail::check_policy(error_feedback);
+  }
+  template <class Visit>
+  void settings(Visit&& visit) const {
+    visit("learning_rate", static_cast<double>(learning_rate));
+    visit("beta1", static_cast<double>(beta1));
+    visit("beta2", static_cast<double>(beta2));
+    visit("epsilon", static_cast<double>(epsilon));
+    visit("weight_decay", static_cast<double>(weight_decay));
+    visit("update_clip", static_cast<double>(update_clip));
+    visit("variance_freeze_step", static_cast<double>(variance_freeze_step));
+    visit("variance_updates", static_cast<double>(variance_updates));
+    visit("local_interval_steps", static_cast<double>(local_interval_steps));
+    visit("most_local_steps", static_cast<double>(most_local_steps));
+    detail::policy_settings(compressor, visit);
+    detail::policy_settings(error_feedback, visit);
+  }
+  /// Steps differ in more than numbers.
+  static bool recordable() { return false; }
+
+  template <Transport T, Executor E>
+  using State = detail::ZeroOneState<C, G, F, T, E>;
+
+  template <Transport T, Executor E, class N>
+  void prepare(const StepInput<E, N>& input, State<T, E>& state, StepScalars&) const {
+    state.rates.set(input.executor, input.layout, learning_rate, weight_decay);
+    state.compressed.set_compressor(compressor);
+  }
+  template <Transport T, Executor E, class N>
+  void enqueue(const StepInput<E, N>& input, State<T, E>& state) const {
+    using P = typename N::parameter;
+    float *const m = state.momentum.data(), *const v = state.variance.data();
+    const auto x = input.parameters;
+    const Rate* rates = state.rates.table();
+    const StepContext context = input.context.at_rate(learning_rate);
+    const ScaledGradient gradient{input.gradients, input.context.now};
+    const Message gradients{gradient, gradient};
+
+    if (state.full_precision()) {
+      average_gradients(state.full, input,
+                        detail::StepTogether<P, true>{m, v, x, rates, beta1, beta2, epsilon, update_clip});
+    } else if (!state.freezing.frozen()) {
+      const detail::StepTogether<P, false> step{m, v, x, rates, beta1, beta2, epsilon, update_clip};
+      state.compressed.mix(context, {}, gradients, Message{step, step});
+    } else {
+      float* const u = state.moves.data();
+      const detail::StepAlone<P> step{m, u, v, x, rates, beta1, update_clip};
+      state.own.mix(context, {}, gradients, Message{step, step});
+      // Whoever can't step has nothing to say, either.
+      state.own.settle(context);
+      for_each(input.executor, state.segments, detail::CountStep{state.since_meeting(), rates});
+      if (!state.due()) return;
+      const detail::MeanMomentum mean{m, u, state.rate_sums.data()};
+      const detail::Meet<P> meet{m, u, state.anchor.data(), v, x, state.since_meeting(), update_clip};
+      state.compressed.mix(context, state.freezing.mask(), Message{mean, mean}, Message{meet, meet});
+      fill(input.executor, state.rate_sums.all(), 0.0F);
+      fill(input.executor, state.kept.all(), 1.0F);
+    }
+  }
+  template <Transport T, Executor E, class N>
+  void complete(const StepInput<E, N>& input, State<T, E>& state) const {
+    const bool alone = state.freezing.frozen(), due = state.due();
+    if (state.full_precision())
+      state.full.settle(input.context);
+    else if (due || !alone)
+      state.compressed.settle(input.context);
+    if (alone)
+      state.count_step(true, local_interval_steps, most_local_steps);
+    else
+      state.count_step(due, variance_updates, std::numeric_limits<std::uint64_t>::max());
+    if (!alone) freeze(input, state);
+  }
+
+ private:
+  /// From here on messages and errors are momenta instead of gradients.
+  template <Transport T, Executor E, class N>
+  void freeze(const StepInput<E, N>& input, State<T, E>& state) const {
+    state.freezing.observe(input.executor, {.freeze = AtStep{variance_freeze_step}}, input.context.step,
+                           epsilon, state.variance.data(), state.momentum.data());
+    if (!state.freezing.frozen()) return;
+    state.begin_stage(input.executor);
+    for_each(input.executor, state.all,
+             detail::KeepAnchor<typename N::parameter>{input.parameters, state.anchor.data()});
+  }
+};
+
+}  // namespace terse

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "terse/optimizer/recipe.hpp"
+
+// The functors of ZeroOneAdam, over elements and over segments.
+
+namespace terse {
+
+TERSE_NUMERICS_BEGIN
+
+namespace detail {
+
+TERSE_HD inline float clamped(float x, float bound) {
+  const float below = x > bound ? bound : x;
+  return below < -bound ? -bound : below;
+}
+
+/// A step by the mean gradient. With `Learns` it is exact, and the variance moves, too. Where there is no variance
+/// yet, nothing moves.
+template <Number P, bool Learns>
+struct StepTogether {
+  float *momentum, *variance;
+  Weights<P> parameters;
+  const Rate* rates;
+  float beta1, beta2, epsilon, clip;
+  float gradient_factor = 1;
+  Rate rate{};
+
+  TERSE_HD void enter(const Piece& piece) { rate = rates[piece.segment]; }
+  TERSE_HD void operator()(const Piece&, index_t i, float mean) const {
+    const float g = mean * gradient_factor, x = parameters[i];
+    const float m = beta1 * momentum[i] + (1 - beta1) * g;
+    const float v = Learns ? beta2 * variance[i] + (1 - beta2) * (g * g) : variance[i];
+    const bool live = v > 0;
+    const float direction = keep_if(live, clamped(m / (std::sqrt(v) + epsilon), clip));
+    momentum[i] = keep_if(live, m);
+    if constexpr (Learns) variance[i] = v;
+    parameters.set(i, x - rate.learning_rate * (direction + rate.weight_decay * x));
+  }
+};
+
+/// What has gathered since the ranks last met, by segment. With `moves` u, and no clamp, a rank is at
+/// x = kept anchor - u d.
+struct SinceMeeting {
+  float* rates;  // sum of learning rates, decayed as moves are
+  float* kept;   // what weight decay has left of the anchor
+};
+
+/// A step of one segment; an element of its range is a segment.
+struct CountStep {
+  SinceMeeting since;
+  const Rate* rates;
+  TERSE_HD void operator()(const Piece&, index_t s) const {
+    const float left = 1 - rates[s].learning_rate * rates[s].weight_decay;
+    since.rates[s] = left * since.rates[s] + rates[s].learning_rate;
+    since.kept[s] = left * since.kept[s];
+  }
+};
+
+/// One rank's own step: m moves by its gradient, x by m d, and u notes what x has moved by, before d.
+template <Number P>
+struct StepAlone {
+  float *momentum, *moves;
+  const float* inverse;
+  Weights<P> parameters;
+  const Rate* rates;
+  float beta1, clip;
+  Rate rate{};
+  float left = 1;
+
+  TERSE_HD void enter(const Piece& piece) {
+    rate = rates[piece.segment];
+    left = 1 - rate.learning_rate * rate.weight_decay;
+  }
+  TERSE_HD void operator()(const Piece&, index_t i, float gradient) const {
+    const float x = parameters[i];
+    const float m = beta1 * momentum[i] + (1 - beta1) * gradient;
+    const float u = left * moves[i] + rate.learning_rate * m;
+    const float direction = clamped(m * inverse[i], clip);
+    momentum[i] = m;
+    moves[i] = u;
+    parameters.set(i, x - rate.learning_rate * (direction + rate.weight_decay * x));
+  }
+};
+
+/// A rank's momentum, averaged over its steps since the last meeting; as it is where nothing moved.
+struct MeanMomentum {
+  const float *momentum, *moves;
+  const float* rates;
+  float sum = 0;
+  TERSE_HD void enter(const Piece& piece) { sum = rates[piece.segment]; }
+  TERSE_HD float operator()(const Piece&, index_t i) const { return sum > 0 ? moves[i] / sum : momentum[i]; }
+};
+
+/// The ranks meet where the mean of their momenta takes the anchor.
+template <Number P>
+struct Meet {
+  float *momentum, *moves, *anchor;
+  const float* inverse;
+  Weights<P> parameters;
+  SinceMeeting since;
+  float clip;
+  float sum = 0, kept = 1;
+
+  TERSE_HD void enter(const Piece& piece) {
+    sum = since.rates[piece.segment];
+    kept = since.kept[piece.segment];
+  }
+  TERSE_HD void operator()(const Piece&, index_t i, float mean) const {
+    const float x = kept * anchor[i] - sum * clamped(mean * inverse[i], clip);
+    momentum[i] = mean;
+    moves[i] = 0;
+    anchor[i] = x;
+    parameters.set(i, x);
+  }
+};
+
+}  // namespace detail
+
+TERSE_NUMERICS_END
+
+}  // namespace terse
