@@ -29,6 +29,15 @@ class AnyOptimizer {
   virtual void load(const std::filesystem::path& file, float* parameters) = 0;
 };
 
+/// Of local updates it is the inner recipe's.
+template <class Recipe>
+void set_learning_rate(Recipe& recipe, float rate) {
+  if constexpr (requires { recipe.inner; })
+    set_learning_rate(recipe.inner, rate);
+  else
+    recipe.learning_rate = rate;
+}
+
 template <class Recipe, class P>
 class TheOptimizer final : public AnyOptimizer {
   using Executor = typename P::Executor;
@@ -39,12 +48,12 @@ class TheOptimizer final : public AnyOptimizer {
 
   void begin([[maybe_unused]] float* parameters, [[maybe_unused]] float learning_rate) override {
     if constexpr (terse::detail::is_blind<Recipe>()) {
-      optimizer_.recipe.learning_rate = learning_rate;
+      set_learning_rate(optimizer_.recipe, learning_rate);
       optimizer_.begin({parameters, size()});
     }
   }
   void step(float* parameters, const float* gradients, float learning_rate) override {
-    optimizer_.recipe.learning_rate = learning_rate;
+    set_learning_rate(optimizer_.recipe, learning_rate);
     optimizer_.step({parameters, size()}, {gradients, size()});
   }
   bool full_precision() const override { return optimizer_.full_precision(); }
@@ -78,6 +87,13 @@ inline terse::Options terse_options(const Options& options) {
       options.clip_norm ? static_cast<float>(*options.clip_norm) : std::numeric_limits<float>::infinity()};
 }
 
+/// The steps at which optimizers go over to something else.
+struct Stages {
+  std::uint64_t ratio_warmup = 0;   ///< DeepGradientCompression's ratio has fallen
+  std::uint64_t freeze = 1;         ///< OneBitAdam and OneBitLamb compress after it
+  std::uint64_t average_until = 0;  ///< PostLocalSgd steps alone after it
+};
+
 /// Adam or MomentumSgd; in dense_optimizers.hpp.
 template <class P>
 std::unique_ptr<AnyOptimizer> make_dense_optimizer(Optimizer kind, const Options& options, P& place,
@@ -103,6 +119,18 @@ template <class P>
 std::unique_ptr<AnyOptimizer> make_sparse_optimizer(Optimizer kind, const Options& options,
                                                     std::uint64_t warmup, P& place,
                                                     const terse::Layout& layout);
+
+/// Lamb or OneBitLamb, frozen after step `freeze`; in lamb_optimizers.cpp.
+template <class P>
+std::unique_ptr<AnyOptimizer> make_lamb_optimizer(Optimizer kind, const Options& options,
+                                                  std::uint64_t freeze, P& place,
+                                                  const terse::Layout& layout);
+
+/// Any of those with local updates; in local_optimizers.cpp. PostLocalSgd averages gradients until step `average_until`.
+template <class P>
+std::unique_ptr<AnyOptimizer> make_local_optimizer(Optimizer kind, const Options& options,
+                                                   std::uint64_t average_until, P& place,
+                                                   const terse::Layout& layout);
 
 /// Any decentralized optimizer; in gossip_optimizers.cpp.
 template <class P>

@@ -23,9 +23,8 @@ void set_momentum(Rule& rule, float momentum) {
   if constexpr (requires { rule.decay; }) rule.decay = momentum;
 }
 
-template <class Recipe, class P>
-std::unique_ptr<AnyOptimizer> make_mixing(Optimizer kind, const Options& options, P& place,
-                                          const terse::Layout& layout) {
+template <class Recipe>
+Recipe mixing_recipe(Optimizer kind, const Options& options) {
   using G = decltype(Recipe{}.topology.graph);
   Recipe recipe{.learning_rate = static_cast<float>(rate_of(options, kind).rate),
                 .weight_decay = static_cast<float>(options.weight_decay),
@@ -33,7 +32,14 @@ std::unique_ptr<AnyOptimizer> make_mixing(Optimizer kind, const Options& options
                 .average_every = static_cast<std::uint64_t>(options.average_every),
                 .topology = {G{AnyGraph<G::fixed, G::symmetric>(options.graph, options.seed)}}};
   set_momentum(recipe.momentum_correction, static_cast<float>(options.momentum));
-  return std::make_unique<TheOptimizer<Recipe, P>>(recipe, place, layout, terse_options(options));
+  return recipe;
+}
+
+template <class Recipe, class P>
+std::unique_ptr<AnyOptimizer> make_mixing(Optimizer kind, const Options& options, P& place,
+                                          const terse::Layout& layout) {
+  return std::make_unique<TheOptimizer<Recipe, P>>(mixing_recipe<Recipe>(kind, options), place, layout,
+                                                   terse_options(options));
 }
 
 /// DecentLaM, MomentumConsensus, D2, D2DmSgd, GradientTracking, MomentumTracking or StochasticGradientPush; in

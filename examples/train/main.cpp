@@ -87,7 +87,7 @@ int report(const train::Options& options, const std::vector<train::Run>& runs) {
     return bad_input;
   }
   if (std::all_of(runs.begin(), runs.end(),
-                  [](const train::Run& run) { return run.ranks_agree || run.decentralized(); }))
+                  [](const train::Run& run) { return run.ranks_agree || run.own_models(); }))
     return EXIT_SUCCESS;
   complain("the ranks hold different parameters; this is a bug, or a machine that computes differently");
   return failed;

@@ -6,176 +6,22 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <array>
-#include <charconv>
 #include <cmath>
 #include <cstddef>
 #include <filesystem>
-#include <functional>
+#include <limits>
 #include <memory>
-#include <string_view>
 #include <system_error>
-#include <utility>
 
 #include "any_graph.hpp"
+#include "command_line.hpp"
+#include "help.hpp"
 #include "report.hpp"
 #include "terse/core/version.hpp"
+#include "words.hpp"
 
 namespace train {
 namespace {
-
-template <class Value>
-struct Word {
-  const char* word;
-  Value value;
-};
-
-// The words of each choice, once, for parsing, for --help and for reports.
-constexpr std::array optimizer_words{
-    Word<Optimizer>{"adam", Optimizer::adam},
-    Word<Optimizer>{"one-bit-adam", Optimizer::one_bit_adam},
-    Word<Optimizer>{"momentum-sgd", Optimizer::momentum_sgd},
-    Word<Optimizer>{"error-feedback-sgd", Optimizer::error_feedback_sgd},
-    Word<Optimizer>{"dist-error-feedback-sgd", Optimizer::dist_error_feedback_sgd},
-    Word<Optimizer>{"sign-sgd", Optimizer::sign_sgd},
-    Word<Optimizer>{"deep-gradient-compression", Optimizer::deep_gradient_compression},
-    Word<Optimizer>{"power-sgd", Optimizer::power_sgd},
-    Word<Optimizer>{"quantized-sgd", Optimizer::quantized_sgd},
-    Word<Optimizer>{"ef21-sgd", Optimizer::ef21_sgd},
-    Word<Optimizer>{"d-sgd", Optimizer::d_sgd},
-    Word<Optimizer>{"awc-d-sgd", Optimizer::awc_d_sgd},
-    Word<Optimizer>{"cta-d-sgd", Optimizer::cta_d_sgd},
-    Word<Optimizer>{"dm-sgd", Optimizer::dm_sgd},
-    Word<Optimizer>{"da-dm-sgd", Optimizer::da_dm_sgd},
-    Word<Optimizer>{"awc-dm-sgd", Optimizer::awc_dm_sgd},
-    Word<Optimizer>{"qg-dm-sgd", Optimizer::qg_dm_sgd},
-    Word<Optimizer>{"decentlam", Optimizer::decentlam},
-    Word<Optimizer>{"momentum-consensus", Optimizer::momentum_consensus},
-    Word<Optimizer>{"d2", Optimizer::d2},
-    Word<Optimizer>{"d2-dm-sgd", Optimizer::d2_dm_sgd},
-    Word<Optimizer>{"gradient-tracking", Optimizer::gradient_tracking},
-    Word<Optimizer>{"momentum-tracking", Optimizer::momentum_tracking},
-    Word<Optimizer>{"stochastic-gradient-push", Optimizer::stochastic_gradient_push},
-    Word<Optimizer>{"choco-sgd", Optimizer::choco_sgd},
-    Word<Optimizer>{"deep-squeeze", Optimizer::deep_squeeze},
-    Word<Optimizer>{"dcd-sgd", Optimizer::dcd_sgd},
-    Word<Optimizer>{"beer", Optimizer::beer}};
-// What papers call some of them; understood, too.
-constexpr std::array optimizer_synonyms{Word<Optimizer>{"pmsgd", Optimizer::momentum_sgd},
-                                        Word<Optimizer>{"dsgd", Optimizer::d_sgd},
-                                        Word<Optimizer>{"dmsgd", Optimizer::dm_sgd},
-                                        Word<Optimizer>{"da-dmsgd", Optimizer::da_dm_sgd},
-                                        Word<Optimizer>{"awc-dmsgd", Optimizer::awc_dm_sgd},
-                                        Word<Optimizer>{"qg-dmsgd", Optimizer::qg_dm_sgd},
-                                        Word<Optimizer>{"d2-dmsgd", Optimizer::d2_dm_sgd},
-                                        Word<Optimizer>{"sgp", Optimizer::stochastic_gradient_push},
-                                        Word<Optimizer>{"choco", Optimizer::choco_sgd},
-                                        Word<Optimizer>{"deepsqueeze", Optimizer::deep_squeeze}};
-constexpr std::array graph_words{Word<Graph>{"ring", Graph::ring},
-                                 Word<Graph>{"mesh", Graph::mesh},
-                                 Word<Graph>{"torus", Graph::torus},
-                                 Word<Graph>{"star", Graph::star},
-                                 Word<Graph>{"complete", Graph::complete},
-                                 Word<Graph>{"hypercube", Graph::hypercube},
-                                 Word<Graph>{"exponential", Graph::exponential},
-                                 Word<Graph>{"symmetric-exponential", Graph::symmetric_exponential},
-                                 Word<Graph>{"one-peer-exponential", Graph::one_peer_exponential},
-                                 Word<Graph>{"one-peer-hypercube", Graph::one_peer_hypercube},
-                                 Word<Graph>{"random-matching", Graph::random_matching}};
-constexpr std::array rate_schedule_words{Word<RateSchedule>{"cosine", RateSchedule::cosine},
-                                         Word<RateSchedule>{"constant", RateSchedule::constant}};
-constexpr std::array transport_words{Word<Transport>{"threads", Transport::threads},
-                                     Word<Transport>{"mpi", Transport::mpi}};
-constexpr std::array device_words{Word<Device>{"cpu", Device::cpu}, Word<Device>{"cuda", Device::cuda}};
-constexpr std::array topology_words{Word<Topology>{"scatter-gather", Topology::scatter_gather},
-                                    Word<Topology>{"ring", Topology::ring},
-                                    Word<Topology>{"all-gather", Topology::all_gather}};
-constexpr std::array scale_words{Word<Scale>{"rms", Scale::rms}, Word<Scale>{"mean-abs", Scale::mean_abs}};
-constexpr std::array granularity_words{Word<Granularity>{"segment", Granularity::segment},
-                                       Word<Granularity>{"block", Granularity::block},
-                                       Word<Granularity>{"whole", Granularity::whole}};
-constexpr std::array non_finite_words{Word<NonFinite>{"throw", NonFinite::raise},
-                                      Word<NonFinite>{"skip", NonFinite::skip},
-                                      Word<NonFinite>{"zero", NonFinite::zero}};
-constexpr std::array inputs_words{Word<Inputs>{"normalized", Inputs::normalized},
-                                  Word<Inputs>{"unit", Inputs::unit}};
-constexpr std::array model_words{Word<const char*>{"mlp", "mlp"}, Word<const char*>{"cnn", "cnn"}};
-
-template <class Value, std::size_t Count>
-const char* word_of(const std::array<Word<Value>, Count>& words, Value value) {
-  for (const Word<Value>& entry : words)
-    if (entry.value == value) return entry.word;
-  return "?";
-}
-
-template <class Value, std::size_t Count>
-std::string all_words(const std::array<Word<Value>, Count>& words, std::string_view separator) {
-  std::string text;
-  for (const Word<Value>& entry : words) {
-    if (!text.empty()) text += separator;
-    text += entry.word;
-  }
-  return text;
-}
-
-template <class Value, std::size_t Count>
-Value value_of(const std::array<Word<Value>, Count>& words, const std::string& option,
-               std::string_view given) {
-  for (const Word<Value>& entry : words)
-    if (given == entry.word) return entry.value;
-  throw input_error(fmt::format("{}: '{}' is not one of {}", option, given, all_words(words, ", ")));
-}
-
-template <class Value, std::size_t Count, class Target>
-CLI::Option* add_choice(CLI::App& app, const std::string& option, const std::array<Word<Value>, Count>& words,
-                        Target& target, const std::string& text) {
-  CLI::Option* const added = app.add_option_function<std::string>(
-      option,
-      [&words, &target, option](const std::string& given) { target = value_of(words, option, given); }, text);
-  for (const Word<Value>& entry : words)
-    if (target == entry.value) added->default_str(entry.word);
-  return added->type_name(all_words(words, "|"));
-}
-
-// CLI11's own ranges let "nan" pass and convert "1.5" for an integer into an unclear message.
-template <class Number>
-std::optional<Number> number_of(const std::string& given) {
-  Number value{};
-  const char* const end = given.data() + given.size();
-  const std::from_chars_result result = std::from_chars(given.data(), end, value);
-  if (result.ec != std::errc{} || result.ptr != end) return std::nullopt;
-  return value;
-}
-
-template <class Target>
-CLI::Option* add_number(CLI::App& app, const std::string& option, Target& target,
-                        const std::function<bool(Target)>& allowed, const std::string& wanted,
-                        const std::string& default_text, const std::string& text) {
-  CLI::Option* const added = app.add_option_function<std::string>(
-      option,
-      [&target, allowed, wanted, option](const std::string& given) {
-        const std::optional<Target> value = number_of<Target>(given);
-        if (!value || !allowed(*value))
-          throw input_error(fmt::format("{}: '{}' is not {}", option, given, wanted));
-        target = *value;
-      },
-      text);
-  if (!default_text.empty()) added->default_str(default_text);
-  return added;
-}
-
-CLI::Option* add_file(CLI::App& app, const std::string& option, std::string& target, const char* type,
-                      const std::string& text) {
-  return app
-      .add_option_function<std::string>(
-          option,
-          [&target, option](const std::string& given) {
-            if (given.empty()) throw input_error(option + ": needs a path, but got an empty one");
-            target = given;
-          },
-          text)
-      ->type_name(type);
-}
 
 Optimizer optimizer_of(const std::string& given) {
   for (const Word<Optimizer>& entry : optimizer_synonyms)
@@ -196,18 +42,15 @@ std::vector<Optimizer> optimizers_of(const std::string& given) {
   return optimizers;
 }
 
-// CLI11 writes defaults as NAME=default, which reads as if that were to be typed.
-class HelpFormatter final : public CLI::Formatter {
- public:
-  std::string make_option_opts(const CLI::Option* option) const override {
-    const std::string type = option->get_type_size() > 0 ? option->get_type_name() : "";
-    return type.empty() ? "" : " " + type;
-  }
-  std::string make_option_desc(const CLI::Option* option) const override {
-    const std::string& standard = option->get_default_str();
-    return option->get_description() + (standard.empty() ? "" : " [" + standard + "]");
-  }
-};
+Straggler straggler_of(const std::string& given) {
+  const std::size_t colon = std::min(given.find(':'), given.size());
+  const std::optional<int> rank = number_of<int>(given.substr(0, colon));
+  const std::optional<double> factor = number_of<double>(given.substr(std::min(colon + 1, given.size())));
+  if (!rank || *rank < 0 || !factor || !(*factor >= 1 && *factor <= 1000))
+    throw input_error(
+        fmt::format("--straggler: '{}' is not RANK:FACTOR, a rank and a number from 1 to 1000", given));
+  return {*rank, *factor};
+}
 
 void add_options(CLI::App& app, Options& o) {
   const auto positive = [](double value) { return value > 0 && value <= std::numeric_limits<double>::max(); };
@@ -215,6 +58,9 @@ void add_options(CLI::App& app, Options& o) {
     return value >= 0 && value <= std::numeric_limits<double>::max();
   };
   const auto share = [](double value) { return value >= 0 && value <= 1; };
+  const auto part = [](double value) { return value > 0 && value <= 1; };
+  const auto below_1 = [](double value) { return value >= 0 && value < 1; };
+  constexpr std::int64_t any = std::numeric_limits<std::int64_t>::max();
   const auto count = [](std::int64_t most) {
     return [most](std::int64_t value) { return value >= 1 && value <= most; };
   };
@@ -265,6 +111,22 @@ void add_options(CLI::App& app, Options& o) {
                               "give up on a rank that is silent for so long")
                ->type_name("SECONDS"));
 
+  group = "A slow network, modelled";
+  in_group(add_number<double>(
+               app, "--delay", o.modelled.delay, [](double value) { return value >= 0 && value <= 1e6; },
+               "a number of milliseconds from 0 to 1000000", "", "each message of a step takes so long [0]")
+               ->type_name("MS"));
+  in_group(add_number<double>(
+               app, "--bandwidth", o.modelled.bandwidth,
+               [](double value) { return value >= 0.001 && value <= 1e9; },
+               "a number of Mbit/s from 0.001 to 1000000000", "", "of each rank's link, each way [unlimited]")
+               ->type_name("MBIT"));
+  in_group(app.add_option_function<std::string>(
+                  "--straggler",
+                  [&o](const std::string& given) { o.modelled.straggler = straggler_of(given); },
+                  "a rank whose gradients take FACTOR times as long: it sleeps")
+               ->type_name("RANK:FACTOR"));
+
   group = "Training";
   in_group(add_number<int>(app, "--epochs", o.epochs, count(100'000), "a whole number from 1 to 100000", "10",
                            "passes over the training set")
@@ -273,7 +135,10 @@ void add_options(CLI::App& app, Options& o) {
                                     "a whole number from 1 to 100000", "64", "pictures per rank and step")
                ->type_name("N"));
   in_group(add_number<double>(app, "--learning-rate", o.learning_rate, positive, "a number above 0", "0.001",
-                              "highest rate of adam and one-bit-adam")
+                              "highest rate of adam, one-bit-adam and diloco")
+               ->type_name("RATE"));
+  in_group(add_number<double>(app, "--lamb-learning-rate", o.lamb_learning_rate, positive, "a number above 0",
+                              "0.01", "highest rate of lamb and one-bit-lamb")
                ->type_name("RATE"));
   in_group(add_number<double>(app, "--sgd-learning-rate", o.sgd_learning_rate, positive, "a number above 0",
                               "0.05", "highest rate of all others")
@@ -281,9 +146,8 @@ void add_options(CLI::App& app, Options& o) {
   in_group(add_number<double>(app, "--sign-learning-rate", o.sign_learning_rate, positive, "a number above 0",
                               "0.0003", "highest rate of sign-sgd, which moves every element by it")
                ->type_name("RATE"));
-  in_group(add_number<double>(
-               app, "--momentum", o.momentum, [](double value) { return value >= 0 && value < 1; },
-               "a number from 0 to below 1", "0.9", "of all but adam and one-bit-adam")
+  in_group(add_number<double>(app, "--momentum", o.momentum, below_1, "a number from 0 to below 1", "0.9",
+                              "of all that --sgd-learning-rate is for, where they have any, and of sign-sgd")
                ->type_name("BETA"));
   in_group(add_number<double>(app, "--learning-rate-warmup", o.learning_rate_warmup, share,
                               "a share from 0 to 1", "0.05", "share of the steps in which the rate rises")
@@ -293,14 +157,8 @@ void add_options(CLI::App& app, Options& o) {
   in_group(add_number<double>(app, "--weight-decay", o.weight_decay, not_negative, "a number of at least 0",
                               "0", "decoupled weight decay")
                ->type_name("RATE"));
-  const auto clip_norm = [&o](const std::string& given) {
-    const std::optional<double> value = number_of<double>(given);
-    if (!value || !(*value > 0) || *value > std::numeric_limits<double>::max())
-      throw input_error(fmt::format("--clip-norm: '{}' is not a number above 0", given));
-    o.clip_norm = value;
-  };
-  in_group(app.add_option_function<std::string>("--clip-norm", clip_norm,
-                                                "bound on the gradient's norm over all ranks [none]")
+  in_group(add_number<double>(app, "--clip-norm", o.clip_norm, positive, "a number above 0", "",
+                              "bound on the gradient's norm over all ranks [none]")
                ->type_name("NORM"));
   in_group(add_choice(app, "--on-non-finite", non_finite_words, o.on_non_finite,
                       "what all ranks do when one has NaN or infinity in its gradient"));
@@ -308,17 +166,12 @@ void add_options(CLI::App& app, Options& o) {
   group = "Compression";
   in_group(add_number<double>(
                app, "--warmup-fraction", o.warmup_fraction, share, "a share from 0 to 1", "0.15",
-               "of steps before one-bit-adam compresses; while deep-gradient-compression's ratio falls")
+               "of steps before one-bit-adam and one-bit-lamb compress; while deep-gradient-compression's "
+               "ratio falls")
                ->type_name("SHARE"));
-  const auto ratio = [&o](const std::string& given) {
-    const std::optional<double> value = number_of<double>(given);
-    if (!value || !(*value > 0 && *value <= 1))
-      throw input_error(fmt::format("--ratio: '{}' is not a share above 0, to 1", given));
-    o.ratio = value;
-  };
-  in_group(app.add_option_function<std::string>("--ratio", ratio,
-                                                "share of each matrix that deep-gradient-compression [0.005] "
-                                                "and ef21-sgd [0.05] send")
+  in_group(add_number<double>(app, "--ratio", o.ratio, part, "a share above 0, to 1", "",
+                              "share of each matrix that deep-gradient-compression [0.005] and ef21-sgd "
+                              "[0.05] send")
                ->type_name("SHARE"));
 
   group = "Compression of one-bit-adam";
@@ -330,34 +183,52 @@ void add_options(CLI::App& app, Options& o) {
   in_group(add_number<double>(
                app, "--update-clip", o.update_clip, [](double value) { return value > 0; },
                "a number above 0, or inf", "10",
-               "bound on |momentum| / sqrt(variance) after the freeze, or inf")
+               "bound on |momentum| / sqrt(variance) after the freeze, or inf; of one-bit-lamb, too")
                ->type_name("BOUND"));
 
   group = "Decentralized optimizers";
   in_group(add_choice(app, "--graph", graph_words, o.graph, "who mixes with whom"));
-  in_group(add_number<std::int64_t>(app, "--average-every", o.average_every,
-                                    count(std::numeric_limits<std::int64_t>::max()), "a whole number above 0",
-                                    "", "every N-th step averages all ranks exactly instead [never]")
+  in_group(add_number<std::int64_t>(app, "--average-every", o.average_every, count(any),
+                                    "a whole number above 0", "",
+                                    "every N-th step averages all ranks exactly instead [never]")
                ->type_name("N"));
-  const auto consensus_rate = [&o](const std::string& given) {
-    const std::optional<double> value = number_of<double>(given);
-    if (!value || !(*value > 0 && *value <= 1))
-      throw input_error(fmt::format("--consensus-rate: '{}' is not a number above 0, to 1", given));
-    o.consensus_rate = value;
-  };
-  in_group(app.add_option_function<std::string>(
-                  "--consensus-rate", consensus_rate,
-                  "how far choco-sgd [0.4], deep-squeeze [0.4] and beer [0.4] follow their neighbours")
+  in_group(
+      add_number<double>(app, "--consensus-rate", o.consensus_rate, part, "a number above 0, to 1", "",
+                         "how far choco-sgd [0.4], deep-squeeze [0.4] and beer [0.4] follow their neighbours")
+          ->type_name("RATE"));
+
+  group = "Local updates";
+  in_group(add_number<std::int64_t>(app, "--period", o.period, count(any), "a whole number above 0", "",
+                                    "ranks meet after every N-th step [8]")
+               ->type_name("N"));
+  in_group(add_number<double>(app, "--outer-learning-rate", o.outer_learning_rate, positive,
+                              "a number above 0", "",
+                              "of the outer step of slowmo [1], bmuf [1] and diloco [0.7]")
                ->type_name("RATE"));
+  in_group(add_number<double>(app, "--outer-momentum", o.outer_momentum, below_1,
+                              "a number from 0 to below 1", "",
+                              "of slowmo [0.5], bmuf [1 - 1 / ranks] and diloco [0.9]")
+               ->type_name("BETA"));
+  in_group(add_choice(app, "--inner-buffers", inner_buffers_words, o.inner_buffers,
+                      "what becomes of momenta and variances where ranks meet at once [keep]"));
+  in_group(add_number<double>(app, "--average-until", o.average_until, share, "a share from 0 to 1", "",
+                              "share of the steps in which post-local-sgd averages gradients [0.5]")
+               ->type_name("SHARE"));
+  in_group(add_number<double>(app, "--pullback", o.pullback, share, "a number from 0 to 1", "",
+                              "of overlap-local-sgd to its anchor [0.6]")
+               ->type_name("SHARE"));
+  in_group(add_number<double>(app, "--anchor-momentum", o.anchor_momentum, below_1,
+                              "a number from 0 to below 1", "", "of overlap-local-sgd [0.7]")
+               ->type_name("BETA"));
 
   group = "Output";
   in_group(add_file(app, "--json", o.json, "FILE", "write all figures"));
   in_group(add_file(app, "--csv", o.csv, "FILE", "write loss and bytes of every step"));
   in_group(add_file(app, "--plot", o.plot, "FILE.svg", "draw loss against steps and bytes (with gnuplot)"));
   in_group(add_file(app, "--checkpoint", o.checkpoint, "DIR", "save the state of all ranks"));
-  in_group(add_number<std::int64_t>(app, "--checkpoint-every", o.checkpoint_every,
-                                    count(std::numeric_limits<std::int64_t>::max()), "a whole number above 0",
-                                    "", "save every N steps, too, not at the end only")
+  in_group(add_number<std::int64_t>(app, "--checkpoint-every", o.checkpoint_every, count(any),
+                                    "a whole number above 0", "",
+                                    "save every N steps, too, not at the end only")
                ->type_name("N"));
   in_group(add_file(app, "--resume", o.resume, "DIR", "go on from what --checkpoint saved"));
   in_group(app.add_flag("--quiet", o.quiet, "no progress, only the table"));
@@ -369,48 +240,7 @@ void add_options(CLI::App& app, Options& o) {
       fmt::format("terse {}.{}.{}", TERSE_VERSION_MAJOR, TERSE_VERSION_MINOR, TERSE_VERSION_PATCH),
       "print the version and exit"));
 
-  app.footer(
-      "Optimizers, and what their compressed steps go over:\n"
-      "  adam                       dense; the reference of one-bit-adam and sign-sgd\n"
-      "  one-bit-adam               signs of Adam's momentum, error feedback; --topology\n"
-      "  momentum-sgd               dense; the reference of all below but sign-sgd\n"
-      "  error-feedback-sgd         signs, error feedback, no momentum but 10 times the rate; "
-      "scatter-gather\n"
-      "  dist-error-feedback-sgd    signs of Nesterov momenta, error feedback; scatter-gather\n"
-      "  sign-sgd                   majority vote of momenta, no error feedback; scatter-gather\n"
-      "  deep-gradient-compression  largest elements of momenta, error feedback; all-gather\n"
-      "  power-sgd                  matrices of rank 2, error feedback; scatter-gather\n"
-      "  quantized-sgd              4 bits, unbiased, no error feedback; scatter-gather\n"
-      "  ef21-sgd                   largest elements of what momenta have changed by; all-gather\n\n"
-      "Decentralized ones, in which ranks mix parameters of their own with their neighbours' in --graph:\n"
-      "  d-sgd                      step, then mix (ATC); no momentum, at the same rate\n"
-      "  awc-d-sgd, cta-d-sgd       mix, and step by the gradient there was, or by that at the mixture\n"
-      "  dm-sgd                     d-sgd with momentum on each rank\n"
-      "  da-dm-sgd                  the same, and momenta are mixed, too\n"
-      "  awc-dm-sgd                 awc-d-sgd with momentum on each rank\n"
-      "  qg-dm-sgd                  momentum of how the model moves, mixing included\n"
-      "  decentlam                  momentum without its bias; graphs that are fixed and symmetric\n"
-      "  momentum-consensus         momentum of how the model moves, half of it mixed; the same graphs\n"
-      "  d2, d2-dm-sgd              exact diffusion on (I + W) / 2, without and with momentum\n"
-      "  gradient-tracking          mixes estimates of the mean gradient, too; no momentum\n"
-      "  momentum-tracking          the same of momentum\n"
-      "  stochastic-gradient-push   dm-sgd by push-sum weights\n"
-      "  choco-sgd                  dm-sgd by compressed differences, 4 bits; fixed graphs\n"
-      "  deep-squeeze               dm-sgd by compressed parameters with error feedback, 8 bits\n"
-      "  dcd-sgd                    compressed differences, 8 bits, unbiased, no momentum; fixed graphs\n"
-      "  beer                       gradient-tracking by compressed differences, 4 bits; fixed graphs\n"
-      "  Known as well: pmsgd (momentum-sgd), dsgd, dmsgd, da-dmsgd, awc-dmsgd, qg-dmsgd, d2-dmsgd, sgp, "
-      "choco,\n"
-      "  deepsqueeze.\n\n"
-      "Examples:\n"
-      "  train --plot loss.svg                         adam and one-bit-adam on 4 threads\n"
-      "  train --optimizers one-bit-adam --model cnn --topology ring --granularity block\n"
-      "  train --optimizers momentum-sgd,power-sgd,deep-gradient-compression --ratio 0.001\n"
-      "  train --optimizers pmsgd,dmsgd,decentlam --ranks 8 --batch 256 --label-skew 0.1\n"
-      "  mpirun -n 4 train --transport mpi --json runs.json\n"
-      "  train --device cuda --ranks 2 --batch 512     models on the GPU, where there is one\n"
-      "  train --checkpoint state --checkpoint-every 500; train --checkpoint state --resume state\n\n"
-      "Exit codes: 0 done, 1 training failed, 2 an option or a file can't be used.");
+  app.footer(help_footer);
 }
 
 // Like access(2), which also knows of read-only file systems and of what root may do.
@@ -452,13 +282,18 @@ const char* name(RateSchedule value) { return word_of(rate_schedule_words, value
 const char* name(Scale value) { return word_of(scale_words, value); }
 const char* name(Granularity value) { return word_of(granularity_words, value); }
 const char* name(NonFinite value) { return word_of(non_finite_words, value); }
+const char* name(InnerBuffers value) { return word_of(inner_buffers_words, value); }
 const char* name(Inputs value) { return word_of(inputs_words, value); }
 
 HighestRate rate_of(const Options& options, Optimizer optimizer) {
   switch (optimizer) {
     case Optimizer::adam:
     case Optimizer::one_bit_adam:
+    case Optimizer::diloco:
       return {"learning-rate", options.learning_rate, options.learning_rate};
+    case Optimizer::lamb:
+    case Optimizer::one_bit_lamb:
+      return {"lamb-learning-rate", options.lamb_learning_rate, options.lamb_learning_rate};
     case Optimizer::sign_sgd:
       return {"sign-learning-rate", options.sign_learning_rate, options.sign_learning_rate};
     case Optimizer::error_feedback_sgd:
@@ -507,7 +342,64 @@ Topology topology_of(const Options& options, Optimizer optimizer) {
   }
 }
 
-bool is_decentralized(Optimizer optimizer) { return optimizer >= Optimizer::d_sgd; }
+bool is_local(Optimizer optimizer) {
+  return optimizer >= Optimizer::local_sgd && optimizer < Optimizer::d_sgd;
+}
+bool has_outer_step(Optimizer optimizer) {
+  return optimizer >= Optimizer::slowmo && optimizer <= Optimizer::diloco;
+}
+bool averages_late(Optimizer optimizer) {
+  return optimizer == Optimizer::overlap_local_sgd || optimizer == Optimizer::cocod_sgd;
+}
+
+std::int64_t period_of(const Options& options, Optimizer) { return options.period.value_or(8); }
+
+double outer_learning_rate_of(const Options& options, Optimizer optimizer) {
+  return options.outer_learning_rate.value_or(optimizer == Optimizer::diloco ? 0.7 : 1);
+}
+
+double outer_momentum_of(const Options& options, Optimizer optimizer) {
+  switch (optimizer) {
+    case Optimizer::bmuf_classical:
+    case Optimizer::bmuf_nesterov:
+      return options.outer_momentum.value_or(1 - 1.0 / options.ranks);
+    case Optimizer::diloco:
+      return options.outer_momentum.value_or(0.9);
+    default:
+      return options.outer_momentum.value_or(0.5);
+  }
+}
+
+InnerBuffers inner_buffers_of(const Options& options, Optimizer) {
+  return options.inner_buffers.value_or(InnerBuffers::keep);
+}
+
+double average_until_of(const Options& options, Optimizer optimizer) {
+  return optimizer == Optimizer::post_local_sgd ? options.average_until.value_or(0.5) : 0;
+}
+
+double pullback_of(const Options& options, Optimizer) { return options.pullback.value_or(0.6); }
+
+double anchor_momentum_of(const Options& options, Optimizer) { return options.anchor_momentum.value_or(0.7); }
+
+bool is_decentralized(Optimizer optimizer) {
+  return optimizer >= Optimizer::d_sgd || optimizer == Optimizer::slowmo_sgp;
+}
+
+bool keeps_own_models(Optimizer optimizer) { return is_local(optimizer) || is_decentralized(optimizer); }
+
+bool uses_momentum(Optimizer optimizer) {
+  switch (optimizer) {
+    case Optimizer::adam:
+    case Optimizer::one_bit_adam:
+    case Optimizer::lamb:
+    case Optimizer::one_bit_lamb:
+    case Optimizer::diloco:
+      return false;
+    default:
+      return true;
+  }
+}
 
 const char* route_of(const Options& options, Optimizer optimizer) {
   return is_decentralized(optimizer) ? name(options.graph) : name(topology_of(options, optimizer));
@@ -529,11 +421,13 @@ GraphNeeds graph_needs(Optimizer optimizer) {
 
 bool runs_on(Device device, Optimizer optimizer) {
   if (device == Device::cpu) return true;
-  if (is_decentralized(optimizer)) return false;
+  if (keeps_own_models(optimizer)) return false;
   switch (optimizer) {
     case Optimizer::deep_gradient_compression:
     case Optimizer::power_sgd:
     case Optimizer::ef21_sgd:
+    case Optimizer::lamb:
+    case Optimizer::one_bit_lamb:
       return false;
     default:
       return true;
@@ -581,12 +475,38 @@ void check_optimizer(const Options& options, Optimizer kind) {
         "--average-every: exact means now and then make the graph change from step to step, and there {} "
         "diverges. Use dm-sgd, qg-dm-sgd or gradient-tracking",
         name(kind)));
-  if (options.average_every > 0 && kind == Optimizer::stochastic_gradient_push)
+  if (options.average_every > 0 &&
+      (kind == Optimizer::stochastic_gradient_push || kind == Optimizer::slowmo_sgp))
     throw input_error(
         fmt::format("--average-every takes the plain mean, and {} weighs its ranks. Use dm-sgd", name(kind)));
   if (options.average_every > 0 && compresses_gossip(kind))
     throw input_error(
         fmt::format("--average-every is for packets that are not compressed, and {}'s are", name(kind)));
+}
+
+/// An option that none of the optimizers has a use for is a mistake.
+void check_concern(const Options& options, bool given, const char* option, bool (*concerns)(Optimizer)) {
+  if (!given || std::any_of(options.optimizers.begin(), options.optimizers.end(), concerns)) return;
+  std::string whom;
+  for (const Word<Optimizer>& entry : optimizer_words)
+    if (concerns(entry.value)) whom += (whom.empty() ? "" : ", ") + std::string(entry.word);
+  throw input_error(fmt::format("{} is for {}; --optimizers names none of them", option, whom));
+}
+
+void check_local_updates(const Options& options) {
+  const auto check = [&](bool given, const char* option, bool (*concerns)(Optimizer)) {
+    check_concern(options, given, option, concerns);
+  };
+  const auto overlaps = [](Optimizer kind) { return kind == Optimizer::overlap_local_sgd; };
+  check(options.period.has_value(), "--period", is_local);
+  check(options.outer_learning_rate.has_value(), "--outer-learning-rate", has_outer_step);
+  check(options.outer_momentum.has_value(), "--outer-momentum", has_outer_step);
+  check(options.inner_buffers.has_value(), "--inner-buffers",
+        [](Optimizer kind) { return is_local(kind) && !averages_late(kind); });
+  check(options.average_until.has_value(), "--average-until",
+        [](Optimizer kind) { return kind == Optimizer::post_local_sgd; });
+  check(options.pullback.has_value(), "--pullback", overlaps);
+  check(options.anchor_momentum.has_value(), "--anchor-momentum", overlaps);
 }
 
 }  // namespace
@@ -624,6 +544,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv, std::FIL
   if (options.checkpoint_every > 0 && options.checkpoint.empty())
     throw input_error("--checkpoint-every needs --checkpoint DIR");
   for (const Optimizer kind : options.optimizers) check_optimizer(options, kind);
+  check_local_updates(options);
   return options;
 }
 

@@ -10,6 +10,7 @@
 
 #include "device.hpp"
 #include "idx.hpp"
+#include "modelled.hpp"
 
 namespace train {
 
@@ -24,6 +25,18 @@ enum class Optimizer {
   power_sgd,
   quantized_sgd,
   ef21_sgd,
+  lamb,
+  one_bit_lamb,
+  // Local updates from here on, see is_local.
+  local_sgd,
+  post_local_sgd,
+  slowmo,
+  slowmo_sgp,
+  bmuf_classical,
+  bmuf_nesterov,
+  diloco,
+  overlap_local_sgd,
+  cocod_sgd,
   // Decentralized from here on, see is_decentralized.
   d_sgd,
   awc_d_sgd,
@@ -63,6 +76,7 @@ enum class RateSchedule { cosine, constant };
 enum class Scale { rms, mean_abs };
 enum class Granularity { segment, block, whole };
 enum class NonFinite { raise, skip, zero };
+enum class InnerBuffers { keep, reset, average };
 
 /// The word for a value on the command line and in reports, such as "one-bit-adam".
 const char* name(Optimizer value);
@@ -74,6 +88,7 @@ const char* name(RateSchedule value);
 const char* name(Scale value);
 const char* name(Granularity value);
 const char* name(NonFinite value);
+const char* name(InnerBuffers value);
 const char* name(Inputs value);
 
 /// The command line, checked. The defaults are those of `--help`.
@@ -90,10 +105,12 @@ struct Options {
   Transport transport = Transport::threads;
   Device device = Device::cpu;
   double deadline = 60;  ///< seconds
+  Modelled modelled;
 
   int epochs = 10;
   std::int64_t batch = 64;             ///< pictures per rank and step
   double learning_rate = 1e-3;         ///< of the Adam family
+  double lamb_learning_rate = 0.01;    ///< of lamb and one-bit-lamb
   double sgd_learning_rate = 0.05;     ///< of the SGD family
   double sign_learning_rate = 3e-4;    ///< of sign-sgd
   double momentum = 0.9;               ///< of the SGD family, 0 to below 1
@@ -117,6 +134,15 @@ struct Options {
   /// Above 0 to 1; each optimizer that compresses has a default of its own.
   std::optional<double> consensus_rate;
 
+  // Of local updates. Each optimizer has defaults of its own: see period_of and so on.
+  std::optional<std::int64_t> period;         ///< steps, at least 1
+  std::optional<double> outer_learning_rate;  ///< above 0
+  std::optional<double> outer_momentum;       ///< 0 to below 1
+  std::optional<InnerBuffers> inner_buffers;
+  std::optional<double> average_until;    ///< share of all steps, 0 to 1
+  std::optional<double> pullback;         ///< 0 to 1
+  std::optional<double> anchor_momentum;  ///< 0 to below 1
+
   std::string json, csv, plot;        ///< files to write, or empty
   std::string checkpoint;             ///< directory, or empty
   std::int64_t checkpoint_every = 0;  ///< steps; 0: at the end only
@@ -138,11 +164,31 @@ double ratio_of(const Options& options, Optimizer optimizer);
 /// The consensus rate in force; 1 where packets are not compressed.
 double consensus_rate_of(const Options& options, Optimizer optimizer);
 
+/// Whether ranks step on their own and meet now and then.
+bool is_local(Optimizer optimizer);
+/// Whether ranks meet in an outer step that has a rate and a momentum of its own.
+bool has_outer_step(Optimizer optimizer);
+/// Whether averages are taken up a period after they were started, so that they need two steps.
+bool averages_late(Optimizer optimizer);
+
+// What is in force for local updates, given or not. Those who don't have such a thing are not to be asked.
+std::int64_t period_of(const Options& options, Optimizer optimizer);
+double outer_learning_rate_of(const Options& options, Optimizer optimizer);
+double outer_momentum_of(const Options& options, Optimizer optimizer);  ///< depends on the ranks for BMUF
+InnerBuffers inner_buffers_of(const Options& options, Optimizer optimizer);
+double average_until_of(const Options& options, Optimizer optimizer);  ///< 0 for all but post-local-sgd
+double pullback_of(const Options& options, Optimizer optimizer);
+double anchor_momentum_of(const Options& options, Optimizer optimizer);
+
 /// What the optimizer's compressed steps go over; dense steps go over scatter-gather.
 Topology topology_of(const Options& options, Optimizer optimizer);
 
-/// Whether ranks hold parameters of their own, which they mix with those of their neighbours in `options.graph`.
+/// Whether ranks mix parameters of their own with those of their neighbours in `options.graph`.
 bool is_decentralized(Optimizer optimizer);
+/// Whether ranks hold parameters of their own, so that it is their mean that is looked at in the end.
+bool keeps_own_models(Optimizer optimizer);
+/// Whether SGD's momentum is in it.
+bool uses_momentum(Optimizer optimizer);
 
 /// The name of what an optimizer's messages go over: of its graph, or of its topology.
 const char* route_of(const Options& options, Optimizer optimizer);
@@ -152,7 +198,7 @@ const char* route_of(const Options& options, Optimizer optimizer);
 enum class GraphNeeds { nothing, fixed, fixed_symmetric };
 GraphNeeds graph_needs(Optimizer optimizer);
 
-/// Whether the optimizer runs there. What sends largest elements or low ranks runs on the CPU so far.
+/// Whether the optimizer runs there. Averages of gradients do, but for largest elements, low ranks and LAMB.
 bool runs_on(Device device, Optimizer optimizer);
 
 /// Reads the command line. Writes the text of `--help` or `--version` to `out` and returns nothing where that

@@ -18,6 +18,7 @@
 #include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <set>
 #include <utility>
 
@@ -277,15 +278,66 @@ std::string format_consensus(const std::vector<Run>& runs, std::size_t width) {
   std::string text =
       "\n" + fmt::format(row, "accuracy of", width, "mean model", "single models", "consensus distance");
   for (const Run& run : runs)
-    if (run.decentralized())
+    if (run.own_models())
       text += fmt::format(row, run.optimizer, width, fmt::format("{:.2f} %", 100 * run.test_accuracy),
                           fmt::format("{:.2f} %", 100 * run.mean_single_accuracy.value_or(0)),
                           fmt::format("{:.2e}", *run.consensus_distance));
   return text + "single models: mean over the ranks; distance: sqrt(mean of ||x_i - mean||^2) / ||mean||\n";
 }
 
+/// A line, or nothing.
+std::string format_modelled(const Modelled& modelled) {
+  std::vector<std::string> parts;
+  if (modelled.link())
+    parts.push_back(fmt::format("links of {} ms and {}", modelled.delay.value_or(0),
+                                modelled.bandwidth ? fmt::format("{} Mbit/s", *modelled.bandwidth)
+                                                   : std::string("any number of bytes")));
+  if (modelled.straggler)
+    parts.push_back(fmt::format("rank {} computes {} times as long", modelled.straggler->rank,
+                                modelled.straggler->factor));
+  std::string text;
+  for (const std::string& part : parts) text += (text.empty() ? "modelled: " : "; ") + part;
+  return text.empty() ? "" : text + "\n";
+}
+
+/// How much of their time ranks wait for each other.
+std::string format_waiting(const std::vector<Run>& runs, std::size_t width) {
+  constexpr const char* row = "{:<{}} {:>10} {:>10} {:>10}\n";
+  std::string text = "\n" + fmt::format(row, "waiting", width, "mean", "least", "most");
+  const auto percent = [](double share) { return fmt::format("{:.1f} %", 100 * share); };
+  for (const Run& run : runs) {
+    if (run.waiting_share.empty()) continue;
+    const auto [least, most] = std::minmax_element(run.waiting_share.begin(), run.waiting_share.end());
+    const double sum = std::accumulate(run.waiting_share.begin(), run.waiting_share.end(), 0.0);
+    text +=
+        fmt::format(row, run.optimizer, width, percent(sum / static_cast<double>(run.waiting_share.size())),
+                    percent(*least), percent(*most));
+  }
+  return text + "share of a rank's seconds in steps that it is inside the transport; over the ranks\n";
+}
+
 nlohmann::ordered_json number_or_null(const std::optional<double>& number) {
   return number ? nlohmann::ordered_json(*number) : nlohmann::ordered_json();
+}
+
+nlohmann::ordered_json json_of(const Modelled& modelled) {
+  if (!modelled.any()) return {};
+  nlohmann::ordered_json straggler;
+  if (modelled.straggler)
+    straggler = {{"rank", modelled.straggler->rank}, {"factor", modelled.straggler->factor}};
+  return {{"delay_ms", number_or_null(modelled.delay)},
+          {"bandwidth_mbit_per_second", number_or_null(modelled.bandwidth)},
+          {"straggler", straggler}};
+}
+
+/// Numbers as numbers.
+nlohmann::ordered_json json_of(const Settings& settings) {
+  nlohmann::ordered_json object = nlohmann::ordered_json::object();
+  for (const auto& [option, value] : settings) {
+    const auto parsed = nlohmann::ordered_json::parse(value, nullptr, false);
+    object[option] = parsed.is_number() ? parsed : nlohmann::ordered_json(value);
+  }
+  return object;
 }
 
 }  // namespace
@@ -295,7 +347,7 @@ std::int64_t smoothing_window(std::int64_t steps) { return std::max<std::int64_t
 std::string format_table(const std::vector<Run>& runs) {
   if (runs.empty()) return "";
   constexpr const char* row =
-      "{:<{}} {:>8} {:>7}  {:>8} {:>8}  {:>7} {:>7}  {:>7} {:>6} {:>6} {:>7}  {:>9}\n";
+      "{:<{}} {:>8} {:>6}  {:>6} {:>7} {:>7}  {:>7} {:>7}  {:>7} {:>6} {:>6} {:>7}  {:>5}\n";
   std::size_t width = 13;
   for (const Run& run : runs) width = std::max(width, run.optimizer.size());
   const Run& first = runs.front();
@@ -317,12 +369,14 @@ std::string format_table(const std::vector<Run>& runs) {
   const bool one_start = starts.size() == 1 && static_cast<std::ptrdiff_t>(starts.begin()->second.size()) ==
                                                    std::count_if(runs.begin(), runs.end(), compresses);
   if (one_start) text += ", " + starts.begin()->first;
-  text += "\n\n";
-  text += fmt::format("{:<{}} {:>8} {:>7}  {:>17}  {:>15}  {:>29}  {:>9}\n", "", width, "test", "final",
-                      "sent by each rank", "less than dense", "---------- seconds ----------", "ranks");
+  text += "\n" + format_modelled(first.modelled) + "\n";
+  text += fmt::format(
+      "{:<{}} {:>8} {:>6}  {:>6} {:>15}  {:>15}  {:>29}  {:>5}\n", "", width, "test", "final", "",
+      "sent by a rank", "less than dense",
+      first.modelled.any() ? "------ modelled seconds ------" : "---------- seconds ----------", "ranks");
   const std::size_t header = text.size();
-  text += fmt::format(row, "optimizer", width, "accuracy", "loss", "in all", "a step*", "in all", "a step*",
-                      "compute", "local", "comm.", "total", "identical");
+  text += fmt::format(row, "optimizer", width, "accuracy", "loss", "rounds", "in all", "a step*", "in all",
+                      "a step*", "compute", "local", "comm.", "total", "alike");
   text += std::string(text.size() - header - 1, '-') + "\n";
   for (const Run& run : runs) {
     const std::vector<double> loss = running_mean(run.train_loss);
@@ -330,18 +384,21 @@ std::string format_table(const std::vector<Run>& runs) {
     const double compressed = static_cast<double>(run.bytes_sent_per_compressed_step);
     text += fmt::format(
         row, run.optimizer, width, fmt::format("{:.2f} %", 100 * run.test_accuracy),
-        loss.empty() ? "-" : fmt::format("{:.4f}", loss.back()), human_bytes(run.bytes_sent_per_rank),
+        loss.empty() ? "-" : fmt::format("{:.4f}", loss.back()), run.communication_rounds,
+        human_bytes(run.bytes_sent_per_rank),
         compressed > 0 ? human_bytes(run.bytes_sent_per_compressed_step) : "-",
         factor(dense_step * static_cast<double>(run.steps), static_cast<double>(run.bytes_sent_per_rank)),
         factor(dense_step, compressed), fmt::format("{:.1f}", run.seconds.compute),
         fmt::format("{:.1f}", run.seconds.local_passes), fmt::format("{:.1f}", run.seconds.communication),
         fmt::format("{:.1f}", run.seconds.total),
-        run.decentralized() ? "-"
-        : run.ranks_agree   ? "yes"
-                            : "NO");
+        run.own_models()  ? "-"
+        : run.ranks_agree ? "yes"
+                          : "NO");
   }
-  const bool gossips =
-      std::any_of(runs.begin(), runs.end(), [](const Run& run) { return run.decentralized(); });
+  const bool own_models =
+      std::any_of(runs.begin(), runs.end(), [](const Run& run) { return run.own_models(); });
+  const bool gossips = std::any_of(runs.begin(), runs.end(),
+                                   [&](const Run& run) { return run.own_models() && compresses(run); });
   text += gossips ? "* the last step that was compressed or went to neighbours\n"
                   : "* the last compressed step\n";
   const auto add_groups = [&text](const Groups& groups) {
@@ -349,7 +406,8 @@ std::string format_table(const std::vector<Run>& runs) {
   };
   if (topologies.size() > 1) add_groups(topologies);
   if (!one_start) add_groups(starts);
-  if (gossips) text += format_consensus(runs, width);
+  if (own_models) text += format_consensus(runs, width);
+  if (first.modelled.any()) text += format_waiting(runs, width);
   return text;
 }
 
@@ -372,13 +430,17 @@ void write_json(const std::string& path, const std::vector<Run>& runs) {
         {"label_skew", number_or_null(run.label_skew)},
         {"steps", run.steps},
         {"warmup_steps", run.warmup_steps},
+        {"settings", json_of(run.settings)},
+        {"modelled", json_of(run.modelled)},
         {"test_accuracy", run.test_accuracy},
         {"train_loss", run.train_loss},
+        {"communication_rounds", run.communication_rounds},
         {"bytes_sent_per_rank", run.bytes_sent_per_rank},
         {"bytes_sent_per_compressed_step", run.bytes_sent_per_compressed_step},
         {"dense_bytes_per_step", run.dense_bytes_per_step},
         {"parameters_hash", run.parameters_hash},
         {"ranks_agree", run.ranks_agree},
+        {"waiting_share", run.waiting_share},
         {"mean_single_accuracy", number_or_null(run.mean_single_accuracy)},
         {"consensus_distance", number_or_null(run.consensus_distance)},
         {"seconds",
@@ -400,7 +462,7 @@ void write_csv(const std::string& path, const std::vector<Run>& runs) {
       const bool last = i + 1 == run.train_loss.size();
       text += fmt::format("{},{},{},{:.9g},{},{}\n", run.optimizer, run.seed, i + 1, run.train_loss[i],
                           i < run.bytes_after_step.size() ? std::to_string(run.bytes_after_step[i]) : "",
-                          last && run.decentralized() ? fmt::format("{:.9g}", *run.consensus_distance) : "");
+                          last && run.own_models() ? fmt::format("{:.9g}", *run.consensus_distance) : "");
     }
   write_beside(path, text);
 }

@@ -3,9 +3,12 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
+
+#include "modelled.hpp"
 
 namespace train {
 
@@ -16,6 +19,9 @@ struct Seconds {
   double communication = 0;  ///< sending, and waiting for others
   double total = 0;
 };
+
+/// Options by name, without their dashes, as they are in force for one optimizer.
+using Settings = std::map<std::string, std::string>;
 
 /// What one optimizer did. Bytes are those that one rank sends.
 struct Run {
@@ -28,8 +34,11 @@ struct Run {
   std::optional<double> label_skew;  ///< alpha, where ranks see labels in mixtures of their own
   std::int64_t steps = 0;
   std::int64_t warmup_steps = 0;  ///< dense steps before compression starts; 0 or `steps` where it never does
-  double test_accuracy = 0;       ///< from 0 to 1; of the mean of all ranks' parameters where they differ
-  std::vector<double> train_loss;         ///< of each step, mean over the ranks
+  Settings settings;
+  Modelled modelled;
+  double test_accuracy = 0;        ///< from 0 to 1; of the mean of all ranks' parameters where they differ
+  std::vector<double> train_loss;  ///< of each step, mean over the ranks
+  std::int64_t communication_rounds = 0;  ///< steps in which a rank sends something; late averages count once
   std::uint64_t bytes_sent_per_rank = 0;  ///< over the whole run
   /// Of the last step that was compressed, or went to neighbours; 0 where all are dense.
   std::uint64_t bytes_sent_per_compressed_step = 0;
@@ -37,13 +46,14 @@ struct Run {
   std::vector<std::uint64_t> bytes_after_step;  ///< sent by rank 0 up to the end of each step
   std::string parameters_hash;                  ///< of what test_accuracy is about
   bool ranks_agree = false;                     ///< all ranks hold the same parameters, to the bit
-  // Of decentralized optimizers alone, at the end.
+  std::vector<double> waiting_share;  ///< of each rank's seconds in steps, those inside the transport
+  // Of optimizers whose ranks keep models of their own alone, at the end.
   std::optional<double> mean_single_accuracy;  ///< mean of the accuracies of the ranks' own parameters
   std::optional<double>
       consensus_distance;  ///< sqrt(mean over ranks of ||x_i - x||^2) / ||x||, x the mean of all x_i
   Seconds seconds;
 
-  bool decentralized() const { return consensus_distance.has_value(); }
+  bool own_models() const { return consensus_distance.has_value(); }
 };
 
 /// Steps that the running mean of a loss covers: a fiftieth of all, at least one. The mean trails: it takes
@@ -51,7 +61,8 @@ struct Run {
 std::int64_t smoothing_window(std::int64_t steps);
 
 /// The table of the end, at most 120 columns wide. The final loss is the running mean at the last step;
-/// factors are bytes of dense steps over bytes sent. A second table is about decentralized optimizers.
+/// factors are bytes of dense steps over bytes sent. A second table is about optimizers whose ranks keep models of their
+/// own, a third about who waits where seconds are modelled.
 std::string format_table(const std::vector<Run>& runs);
 void print_table(std::FILE* out, const std::vector<Run>& runs);
 
@@ -59,11 +70,11 @@ void print_table(std::FILE* out, const std::vector<Run>& runs);
 // it can't be written.
 
 /// An object with `runs`: an array of objects with the members of Run by the same names, without
-/// `bytes_after_step`. A number that is not finite, or missing, is null.
+/// `bytes_after_step`. A number that is not finite, or missing, is null, and so is `modelled` where nothing is.
 void write_json(const std::string& path, const std::vector<Run>& runs);
 
 /// One row for each step of each run: optimizer, seed, step (from 1), loss, bytes (sent by rank 0 so far) and, in the
-/// last row of a decentralized optimizer, consensus_distance.
+/// last row where ranks keep models of their own, consensus_distance.
 void write_csv(const std::string& path, const std::vector<Run>& runs);
 
 /// An SVG picture of the running mean of the loss, against the step and against megabytes sent (logarithmic),

@@ -97,7 +97,8 @@ SavedRun read_saved_run(const fs::path& directory, std::int64_t step, const Sett
     for (const json& rank : state.at("sent"))
       saved.sent.push_back({rank.at("bytes").get<std::uint64_t>(),
                             rank.at("compressed_step").get<std::uint64_t>(),
-                            rank.at("dense_step").get<std::uint64_t>()});
+                            rank.at("dense_step").get<std::uint64_t>(), rank.at("rounds").get<std::int64_t>(),
+                            rank.at("in_steps").get<double>(), rank.at("waiting").get<double>()});
     const auto steps = static_cast<std::size_t>(step);
     if (state.at("step").get<std::int64_t>() != step || saved.train_loss.size() != steps ||
         saved.bytes_after_step.size() != steps)
@@ -112,44 +113,6 @@ SavedRun read_saved_run(const fs::path& directory, std::int64_t step, const Sett
 }
 
 }  // namespace
-
-Settings settings_of(const Options& options, Optimizer optimizer, int ranks, std::int64_t pictures) {
-  const auto number = [](auto value) { return fmt::format("{}", value); };
-  const HighestRate rate = rate_of(options, optimizer);
-  Settings settings{
-      {"model", options.model},
-      {"inputs", name(options.inputs)},
-      {"label-skew", options.label_skew ? number(*options.label_skew) : "inf"},
-      {"ranks", number(ranks)},
-      {"pictures", number(pictures)},
-      {"epochs", number(options.epochs)},
-      {"batch", number(options.batch)},
-      {rate.option, number(rate.given)},
-      {"learning-rate-warmup", number(options.learning_rate_warmup)},
-      {"rate-schedule", name(options.rate_schedule)},
-      {"weight-decay", number(options.weight_decay)},
-      {"clip-norm", options.clip_norm ? number(*options.clip_norm) : "none"},
-      {"on-non-finite", name(options.on_non_finite)},
-      {"seed", number(options.seed)},
-  };
-  if (optimizer != Optimizer::adam && optimizer != Optimizer::one_bit_adam)
-    settings.insert({{"momentum", number(options.momentum)}});
-  if (is_decentralized(optimizer))
-    settings.insert({{"graph", name(options.graph)},
-                     {"average-every", options.average_every > 0 ? number(options.average_every) : "never"},
-                     {"consensus-rate", number(consensus_rate_of(options, optimizer))}});
-  if (optimizer == Optimizer::one_bit_adam)
-    settings.insert({{"warmup-fraction", number(options.warmup_fraction)},
-                     {"topology", name(options.topology)},
-                     {"scale", name(options.scale)},
-                     {"granularity", name(options.granularity)},
-                     {"update-clip", number(options.update_clip)}});
-  if (optimizer == Optimizer::deep_gradient_compression)
-    settings.insert({{"warmup-fraction", number(options.warmup_fraction)}});
-  if (optimizer == Optimizer::deep_gradient_compression || optimizer == Optimizer::ef21_sgd)
-    settings.insert({{"ratio", number(ratio_of(options, optimizer))}});
-  return settings;
-}
 
 fs::path step_directory(const std::string& root, Optimizer optimizer, std::int64_t step) {
   return fs::path(root) / name(optimizer) / fmt::format("{}{:08}", prefix, step);
@@ -183,8 +146,12 @@ void open_directory(const fs::path& directory) {
 void complete_directory(const SavedRun& saved, const Settings& settings) {
   json ranks = json::array();
   for (const Sent& sent : saved.sent)
-    ranks.push_back(
-        {{"bytes", sent.bytes}, {"compressed_step", sent.compressed_step}, {"dense_step", sent.dense_step}});
+    ranks.push_back({{"bytes", sent.bytes},
+                     {"compressed_step", sent.compressed_step},
+                     {"dense_step", sent.dense_step},
+                     {"rounds", sent.rounds},
+                     {"in_steps", sent.in_steps},
+                     {"waiting", sent.waiting}});
   const json state{{"step", saved.step},
                    {"settings", settings},
                    {"train_loss", saved.train_loss},

@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -21,12 +20,15 @@
 
 namespace train {
 
-/// What one rank has sent. Of steps of one kind the last one counts that was not skipped: they are all equal,
-/// unless a ratio falls.
+/// What one rank has sent, and its seconds. Of steps of one kind the last one counts that was not skipped: they are all
+/// equal, unless a ratio falls.
 struct Sent {
   std::uint64_t bytes = 0;
   std::uint64_t compressed_step = 0;
   std::uint64_t dense_step = 0;
+  std::int64_t rounds = 0;
+  double in_steps = 0;  ///< seconds of computing and of optimizers' steps
+  double waiting = 0;   ///< seconds of these inside the transport
 };
 
 /// A run as far as it has come.
@@ -38,10 +40,6 @@ struct SavedRun {
   Seconds seconds;
   std::vector<Sent> sent;  ///< of each rank
 };
-
-/// The options that decide what an optimizer computes. A run goes on only under the same ones.
-using Settings = std::map<std::string, std::string>;
-Settings settings_of(const Options& options, Optimizer optimizer, int ranks, std::int64_t pictures);
 
 std::filesystem::path step_directory(const std::string& root, Optimizer optimizer, std::int64_t step);
 std::string rank_file(int rank, int ranks);

@@ -14,6 +14,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 
 #include "any_graph.hpp"
@@ -21,7 +22,9 @@
 #include "model.hpp"
 #include "places.hpp"
 #include "progress.hpp"
+#include "settings.hpp"
 #include "terse/core/draw.hpp"
+#include "terse/transport/delayed.hpp"
 #include "workshop.hpp"
 #ifdef TRAIN_HAVE_CUDA
 #include "cuda_workshop.hpp"
@@ -38,15 +41,16 @@ double seconds_since(Clock::time_point begin) {
 
 /// When what happens.
 struct Schedule {
-  std::int64_t steps_per_epoch, steps, rate_warmup, ratio_warmup, freeze;
+  std::int64_t steps_per_epoch, steps, rate_warmup, ratio_warmup, freeze, average_until;
   bool constant;
 
-  Schedule(const Options& options, int ranks, std::int64_t pictures)
+  Schedule(const Options& options, Optimizer kind, int ranks, std::int64_t pictures)
       : steps_per_epoch(pictures / (options.batch * ranks)),
         steps(steps_per_epoch * options.epochs),
         rate_warmup(share(options.learning_rate_warmup)),
         ratio_warmup(share(options.warmup_fraction)),
         freeze(std::max<std::int64_t>(1, ratio_warmup)),
+        average_until(share(average_until_of(options, kind))),
         constant(options.rate_schedule == RateSchedule::constant) {}
 
   /// A straight rise from almost 0 to 1, then a cosine down to almost 0, or 1. Steps count from 0.
@@ -62,9 +66,18 @@ struct Schedule {
   std::int64_t share(double of) const { return std::llround(of * static_cast<double>(steps)); }
 };
 
-/// Collective.
-std::unique_ptr<Workshop> make_workshop(Device device, const Model& model, AnyTransport& transport) {
+/// As slow as `modelled` says. Collective.
+AnyTransport make_wire(const Modelled& modelled, AnyTransport& transport) {
   AnyTransport wire = transport.split(0, transport.rank());
+  if (!modelled.link()) return wire;
+  const std::chrono::duration<double, std::milli> delay(modelled.delay.value_or(0));
+  return AnyTransport(terse::Delayed<AnyTransport>(
+      std::move(wire),
+      {std::chrono::duration_cast<std::chrono::nanoseconds>(delay), modelled.bytes_per_second()}));
+}
+
+/// Collective.
+std::unique_ptr<Workshop> make_workshop(Device device, const Model& model, AnyTransport wire) {
 #ifdef TRAIN_HAVE_CUDA
   if (device == Device::cuda) return make_cuda_workshop(std::move(wire), model.stream());
 #else
@@ -85,9 +98,9 @@ class Trainer {
         rank_(transport.rank()),
         ranks_(transport.size()),
         side_(transport.split(0, rank_)),
-        schedule_(options_, ranks_, job.training.count),
+        schedule_(options_, kind, ranks_, job.training.count),
         model_(options_.model, options_.seed, options_.device),
-        workshop_(make_workshop(options_.device, model_, transport)),
+        workshop_(make_workshop(options_.device, model_, make_wire(options_.modelled, transport))),
         values_(static_cast<std::size_t>(model_.layout().size())),
         optimizer_(make_optimizer(kind)),
         width_(job.training.rows * job.training.columns),
@@ -103,7 +116,10 @@ class Trainer {
     run_.seed = options_.seed;
     run_.label_skew = options_.label_skew;
     run_.steps = schedule_.steps;
-    if (kind == Optimizer::one_bit_adam) run_.warmup_steps = std::min(schedule_.freeze, run_.steps);
+    run_.settings = settings_of(options_, kind, ranks_, job.training.count);
+    run_.modelled = options_.modelled;
+    if (kind == Optimizer::one_bit_adam || kind == Optimizer::one_bit_lamb)
+      run_.warmup_steps = std::min(schedule_.freeze, run_.steps);
     if (kind == Optimizer::ef21_sgd) run_.warmup_steps = 1;
   }
 
@@ -129,17 +145,20 @@ class Trainer {
     }
     progress.finish();
     compare_parameters();
-    if (is_decentralized(kind_)) look_at_mean();
+    if (keeps_own_models(kind_)) look_at_mean();
     run_.test_accuracy = accuracy_by_parts();
+    count_rest([&] { optimizer_.reset(); });
     if (sent_.dense_step == 0) measure_dense_step();
-    total_bytes();
+    collect_sent();
     return std::move(run_);
   }
 
  private:
   std::unique_ptr<AnyOptimizer> make_optimizer(Optimizer kind) {
-    return workshop_->make(kind, options_, static_cast<std::uint64_t>(schedule_.ratio_warmup),
-                           static_cast<std::uint64_t>(schedule_.freeze), model_.layout());
+    const Stages stages{static_cast<std::uint64_t>(schedule_.ratio_warmup),
+                        static_cast<std::uint64_t>(schedule_.freeze),
+                        static_cast<std::uint64_t>(schedule_.average_until)};
+    return workshop_->make(kind, options_, stages, model_.layout());
   }
 
   /// Rank 0's parameters become everybody's: a step keeps ranks alike, but does not make them so.
@@ -216,19 +235,27 @@ class Trainer {
     const bool dense = optimizer_->full_precision();
     const std::uint64_t bytes_before = bytes_on_wire();
     const std::uint64_t packets_before = bytes_of_packets();
+    const std::uint64_t rounds_before = bytes_of_rounds();
     const auto rate = static_cast<float>(rate_of(options_, kind_).rate * schedule_.rate(step));
     time_optimizer([&] { optimizer_->begin(model_.parameters(), rate); });
 
     const Clock::time_point begin = Clock::now();
     const double loss = model_.train_batch(images_.data(), labels_.data(), options_.batch);
-    run_.seconds.compute += seconds_since(begin);
+    if (const auto& straggler = options_.modelled.straggler; straggler && straggler->rank == rank_)
+      std::this_thread::sleep_for(
+          std::chrono::duration<double>((straggler->factor - 1) * seconds_since(begin)));
+    const double computed = seconds_since(begin);
+    run_.seconds.compute += computed;
+    sent_.in_steps += computed;
 
     time_optimizer([&] { optimizer_->step(model_.parameters(), model_.gradients(), rate); });
 
     const std::uint64_t bytes = bytes_on_wire() - bytes_before;
-    // Exact averages of decentralized optimizers are neither: some average more than the gradient has.
-    const bool averages =
-        is_decentralized(kind_) && options_.average_every > 0 && (step + 1) % options_.average_every == 0;
+    // Exact averages of decentralized optimizers are neither: some average more than the gradient has. Nor are rounds
+    // of local updates.
+    const bool averages = is_local(kind_) || (is_decentralized(kind_) && options_.average_every > 0 &&
+                                              (step + 1) % options_.average_every == 0);
+    if (bytes_of_rounds() != rounds_before) ++sent_.rounds;
     if (bytes_of_packets() != packets_before && !averages)
       (dense ? sent_.dense_step : sent_.compressed_step) = bytes;
     sent_.bytes += bytes;
@@ -243,8 +270,19 @@ class Trainer {
     const Clock::time_point begin = Clock::now();
     work();
     const double waited = workshop_->traffic().seconds - waited_before;
-    run_.seconds.local_passes += seconds_since(begin) - waited;
+    const double taken = seconds_since(begin);
+    run_.seconds.local_passes += taken - waited;
     run_.seconds.communication += waited;
+    sent_.in_steps += taken;
+    sent_.waiting += waited;
+  }
+
+  /// Completes a late average that is under way, so that all bytes of all rounds are counted.
+  template <class Work>
+  void count_rest(Work work) {
+    const std::uint64_t before = bytes_on_wire();
+    work();
+    sent_.bytes += bytes_on_wire() - before;
   }
 
   /// What steps send; setting up is left out.
@@ -256,6 +294,11 @@ class Trainer {
   std::uint64_t bytes_of_packets() const {
     const terse::Traffic& traffic = workshop_->traffic();
     return traffic[terse::Phase::reduce].bytes_sent + traffic[terse::Phase::spread].bytes_sent;
+  }
+
+  /// Grow in steps that communicate; a late average's second half leaves in another step than the first.
+  std::uint64_t bytes_of_rounds() const {
+    return averages_late(kind_) ? workshop_->traffic()[terse::Phase::reduce].bytes_sent : bytes_of_packets();
   }
 
   /// The order of an epoch, of all pictures or, where labels are skewed, of this rank's share; the same after a
@@ -313,7 +356,7 @@ class Trainer {
     const std::filesystem::path directory = step_directory(options_.checkpoint, kind_, step);
     if (rank_ == 0) open_directory(directory);
     terse::barrier(side_);
-    optimizer_->save(directory / rank_file(rank_, ranks_), model_.parameters());
+    count_rest([&] { optimizer_->save(directory / rank_file(rank_, ranks_), model_.parameters()); });
     const std::vector<Sent> sent = everyones(sent_);  // also says that all have written
     if (rank_ == 0)
       complete_directory({directory, step, run_.train_loss, run_.bytes_after_step, run_.seconds, sent},
@@ -390,8 +433,10 @@ class Trainer {
   }
 
   /// Ranks may differ a little, as chunks do; the largest counts.
-  void total_bytes() {
+  void collect_sent() {
     for (const Sent& sent : everyones(sent_)) {
+      run_.communication_rounds = std::max(run_.communication_rounds, sent.rounds);
+      run_.waiting_share.push_back(sent.in_steps > 0 ? sent.waiting / sent.in_steps : 0);
       run_.bytes_sent_per_rank = std::max(run_.bytes_sent_per_rank, sent.bytes);
       run_.bytes_sent_per_compressed_step =
           std::max(run_.bytes_sent_per_compressed_step, sent.compressed_step);
@@ -408,7 +453,7 @@ class Trainer {
   Model model_;
   const std::unique_ptr<Workshop> workshop_;
   std::vector<float> values_;  // of the parameters, on the host
-  const std::unique_ptr<AnyOptimizer> optimizer_;
+  std::unique_ptr<AnyOptimizer> optimizer_;
   const std::int64_t width_;  // of a picture
   Run run_;
   Sent sent_;
@@ -434,6 +479,9 @@ void check_ranks(const Options& options, int ranks) {
 Job load_job(const Options& options, int ranks) {
   if (std::any_of(options.optimizers.begin(), options.optimizers.end(), is_decentralized))
     check_ranks(options, ranks);
+  if (const auto& straggler = options.modelled.straggler; straggler && straggler->rank >= ranks)
+    throw input_error(
+        fmt::format("--straggler: there is no rank {}; the last one is {}", straggler->rank, ranks - 1));
   Job job;
   job.options = options;
   job.ranks = ranks;

@@ -19,9 +19,8 @@ class Workshop {
   virtual ~Workshop() = default;
   /// Of all its optimizers together.
   virtual const terse::Traffic& traffic() const = 0;
-  /// Collective. `ratio_warmup` and `freeze` are what make_sparse_optimizer and make_one_bit_adam want to know.
-  virtual std::unique_ptr<AnyOptimizer> make(Optimizer kind, const Options& options,
-                                             std::uint64_t ratio_warmup, std::uint64_t freeze,
+  /// Collective.
+  virtual std::unique_ptr<AnyOptimizer> make(Optimizer kind, const Options& options, const Stages& stages,
                                              const terse::Layout& layout) = 0;
 };
 
@@ -33,9 +32,10 @@ class TheWorkshop final : public Workshop {
 
   const terse::Traffic& traffic() const override { return traffic_; }
 
-  std::unique_ptr<AnyOptimizer> make(Optimizer kind, const Options& options,
-                                     [[maybe_unused]] std::uint64_t ratio_warmup, std::uint64_t freeze,
+  std::unique_ptr<AnyOptimizer> make(Optimizer kind, const Options& options, const Stages& stages,
                                      const terse::Layout& layout) override {
+    if constexpr (on_host)
+      if (is_local(kind)) return make_local_optimizer(kind, options, stages.average_until, place_, layout);
     switch (kind) {
       case Optimizer::adam:
       case Optimizer::momentum_sgd:
@@ -47,7 +47,12 @@ class TheWorkshop final : public Workshop {
         return make_quantized_optimizer(kind, options, place_, layout);
       case Optimizer::deep_gradient_compression:
       case Optimizer::ef21_sgd:
-        if constexpr (on_host) return make_sparse_optimizer(kind, options, ratio_warmup, place_, layout);
+        if constexpr (on_host)
+          return make_sparse_optimizer(kind, options, stages.ratio_warmup, place_, layout);
+        break;
+      case Optimizer::lamb:
+      case Optimizer::one_bit_lamb:
+        if constexpr (on_host) return make_lamb_optimizer(kind, options, stages.freeze, place_, layout);
         break;
       case Optimizer::power_sgd:
         if constexpr (on_host) return make_low_rank_optimizer(options, place_, layout);
@@ -55,11 +60,11 @@ class TheWorkshop final : public Workshop {
       case Optimizer::one_bit_adam:
         switch (options.topology) {
           case Topology::ring:
-            return make_one_bit_adam<terse::Ring>(options, freeze, place_, layout);
+            return make_one_bit_adam<terse::Ring>(options, stages.freeze, place_, layout);
           case Topology::all_gather:
-            return make_one_bit_adam<terse::AllGather>(options, freeze, place_, layout);
+            return make_one_bit_adam<terse::AllGather>(options, stages.freeze, place_, layout);
           case Topology::scatter_gather:
-            return make_one_bit_adam<terse::ScatterGather>(options, freeze, place_, layout);
+            return make_one_bit_adam<terse::ScatterGather>(options, stages.freeze, place_, layout);
         }
         break;
       default:

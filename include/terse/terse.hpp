@@ -34,8 +34,10 @@
 #include "terse/optimizer/gradient_tracking.hpp"          // IWYU pragma: export
 #include "terse/optimizer/lamb.hpp"                       // IWYU pragma: export
 #include "terse/optimizer/lars.hpp"                       // IWYU pragma: export
+#include "terse/optimizer/local/async_swarm_sgd.hpp"      // IWYU pragma: export
 #include "terse/optimizer/local/local_sgd.hpp"            // IWYU pragma: export
 #include "terse/optimizer/local/overlap_local_sgd.hpp"    // IWYU pragma: export
+#include "terse/optimizer/local/swarm_sgd.hpp"            // IWYU pragma: export
 #include "terse/optimizer/momentum_consensus.hpp"         // IWYU pragma: export
 #include "terse/optimizer/momentum_sgd.hpp"               // IWYU pragma: export
 #include "terse/optimizer/moniqua_sgd.hpp"                // IWYU pragma: export

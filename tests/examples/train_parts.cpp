@@ -24,6 +24,7 @@
 #include "../../examples/train/label_skew.hpp"
 #include "../../examples/train/options.hpp"
 #include "../../examples/train/report.hpp"
+#include "../../examples/train/settings.hpp"
 #include "terse/graph/verify.hpp"
 #include "terse/momentum_correction/combine.hpp"
 #include "terse/momentum_correction/compressed_differences.hpp"
@@ -137,6 +138,9 @@ std::vector<train::Run> two_runs() {
   adam.steps = 3;
   adam.test_accuracy = 0.875;
   adam.train_loss = {2.5, 1.25, 0.5};
+  adam.settings = {{"clip-norm", "none"}, {"period", "8"}, {"seed", "18446744073709551615"}};
+  adam.communication_rounds = 37;
+  adam.waiting_share = {0.25, 0.5, 0.75, 0.125};
   adam.bytes_sent_per_rank = 3000;
   adam.dense_bytes_per_step = 1000;
   adam.bytes_after_step = {1000, 2000, 3000};
@@ -163,6 +167,17 @@ constexpr train::Optimizer all_optimizers[]{train::Optimizer::adam,
                                             train::Optimizer::power_sgd,
                                             train::Optimizer::quantized_sgd,
                                             train::Optimizer::ef21_sgd,
+                                            train::Optimizer::lamb,
+                                            train::Optimizer::one_bit_lamb,
+                                            train::Optimizer::local_sgd,
+                                            train::Optimizer::post_local_sgd,
+                                            train::Optimizer::slowmo,
+                                            train::Optimizer::slowmo_sgp,
+                                            train::Optimizer::bmuf_classical,
+                                            train::Optimizer::bmuf_nesterov,
+                                            train::Optimizer::diloco,
+                                            train::Optimizer::overlap_local_sgd,
+                                            train::Optimizer::cocod_sgd,
                                             train::Optimizer::d_sgd,
                                             train::Optimizer::awc_d_sgd,
                                             train::Optimizer::cta_d_sgd,
@@ -201,14 +216,15 @@ std::vector<train::Run> all_runs() {
     train::Run run = two_runs()[1];
     run.optimizer = train::name(kind);
     run.topology = train::route_of({}, kind);
-    if (train::is_decentralized(kind)) {
+    if (train::keeps_own_models(kind)) {
       run.mean_single_accuracy = 0.75;
       run.consensus_distance = 0.0625;
     }
     run.warmup_steps = kind == train::Optimizer::one_bit_adam ? 2
                        : kind == train::Optimizer::ef21_sgd   ? 1
                                                               : 0;
-    if (kind == train::Optimizer::adam || kind == train::Optimizer::momentum_sgd)
+    if (kind == train::Optimizer::adam || kind == train::Optimizer::momentum_sgd ||
+        kind == train::Optimizer::lamb || train::is_local(kind))
       run.bytes_sent_per_compressed_step = 0;
     runs.push_back(run);
   }
@@ -368,6 +384,7 @@ TEST_CASE("the JSON has exactly the documented keys") {
   runs[1].label_skew = 0.1;
   runs[1].mean_single_accuracy = 0.75;
   runs[1].consensus_distance = 0.0625;
+  runs[1].modelled = {.delay = 5, .straggler = train::Straggler{2, 1.5}};
   train::write_json(path, runs);
   CHECK(directory.names() == std::vector<std::string>{"runs.json"});
 
@@ -377,11 +394,29 @@ TEST_CASE("the JSON has exactly the documented keys") {
   for (const nlohmann::json& run : json["runs"]) {
     std::set<std::string> keys;
     for (const auto& item : run.items()) keys.insert(item.key());
-    CHECK(keys == std::set<std::string>{"optimizer", "transport", "device", "ranks", "topology", "seed",
-                                        "label_skew", "mean_single_accuracy", "consensus_distance", "steps",
-                                        "warmup_steps", "test_accuracy", "train_loss", "bytes_sent_per_rank",
-                                        "bytes_sent_per_compressed_step", "dense_bytes_per_step",
-                                        "parameters_hash", "ranks_agree", "seconds"});
+    CHECK(keys == std::set<std::string>{"optimizer",
+                                        "transport",
+                                        "device",
+                                        "ranks",
+                                        "topology",
+                                        "seed",
+                                        "label_skew",
+                                        "mean_single_accuracy",
+                                        "consensus_distance",
+                                        "steps",
+                                        "warmup_steps",
+                                        "test_accuracy",
+                                        "train_loss",
+                                        "bytes_sent_per_rank",
+                                        "bytes_sent_per_compressed_step",
+                                        "dense_bytes_per_step",
+                                        "parameters_hash",
+                                        "ranks_agree",
+                                        "seconds",
+                                        "settings",
+                                        "modelled",
+                                        "communication_rounds",
+                                        "waiting_share"});
   }
   const nlohmann::json& adam = json["runs"][0];
   CHECK(adam["optimizer"] == "adam");
@@ -395,6 +430,14 @@ TEST_CASE("the JSON has exactly the documented keys") {
   CHECK(adam["seconds"]["communication"] == 0.125);
   CHECK(adam["seconds"]["total"] == 2);
   CHECK(json["runs"][1]["warmup_steps"] == 1);
+  CHECK(adam["settings"] ==
+        nlohmann::json{{"clip-norm", "none"}, {"period", 8}, {"seed", 18446744073709551615ULL}});
+  CHECK(adam["communication_rounds"] == 37);
+  CHECK(adam["waiting_share"] == std::vector<double>{0.25, 0.5, 0.75, 0.125});
+  CHECK(adam["modelled"].is_null());
+  CHECK(json["runs"][1]["modelled"] == nlohmann::json{{"delay_ms", 5.0},
+                                                      {"bandwidth_mbit_per_second", nullptr},
+                                                      {"straggler", {{"rank", 2}, {"factor", 1.5}}}});
   for (const char* key : {"label_skew", "mean_single_accuracy", "consensus_distance"})
     CHECK(adam[key].is_null());
   CHECK(json["runs"][1]["train_loss"][2].is_null());
@@ -426,7 +469,7 @@ TEST_CASE("the CSV has one row for each step and run") {
 TEST_CASE("the table gives figures for a reader") {
   const std::string table = train::format_table(two_runs());
   for (const char* part : {"4 ranks (threads), scatter-gather", "adam", "one-bit-adam", "87.50 %", "0.5000",
-                           "3.00 kB", "1.06 kB", "32 B", "1.00x", "2.82x", "31.2x", "yes", "NO"}) {
+                           "3.00 kB", "1.06 kB", "32 B", "1.00x", "2.82x", "31.2x", "  yes\n", "   NO\n"}) {
     CAPTURE(part);
     CHECK(contains(table, part));
   }
@@ -435,6 +478,30 @@ TEST_CASE("the table gives figures for a reader") {
   std::vector<train::Run> elsewhere = two_runs();
   for (train::Run& run : elsewhere) run.device = "cuda";
   CHECK(contains(train::format_table(elsewhere), "4 ranks (threads, cuda), scatter-gather"));
+}
+
+TEST_CASE("the table counts rounds, and says what is modelled and who waits") {
+  std::vector<train::Run> runs = two_runs();
+  runs[1].communication_rounds = 123456;
+  const std::string plain = train::format_table(runs);
+  CHECK(contains(plain, " 0.5000      37 3.00 kB"));
+  CHECK(contains(plain, " 0.5000  123456 1.06 kB"));
+  for (const char* part : {"modelled", "waiting"}) CHECK_FALSE(contains(plain, part));
+
+  for (train::Run& run : runs)
+    run.modelled = {.delay = 2.5, .bandwidth = 100, .straggler = train::Straggler{1, 2}};
+  const std::string table = train::format_table(runs);
+  CHECK(columns(table) <= 120);
+  for (const char* part : {"\nmodelled: links of 2.5 ms and 100 Mbit/s; rank 1 computes 2 times as long\n",
+                           " modelled seconds ", "\nwaiting ", "40.6 %     12.5 %     75.0 %\n"}) {
+    CAPTURE(part);
+    CHECK(contains(table, part));
+  }
+  for (train::Run& run : runs) run.modelled = {.delay = 2.5};
+  CHECK(contains(train::format_table(runs), "\nmodelled: links of 2.5 ms and any number of bytes\n"));
+  for (train::Run& run : runs) run.modelled = {.straggler = train::Straggler{0, 1.25}};
+  CHECK(contains(train::format_table(runs), "\nmodelled: rank 0 computes 1.25 times as long\n"));
+  CHECK(contains(train::format_table(runs), "\nwaiting "));
 }
 
 TEST_CASE("the table says how far apart decentralized ranks are") {
@@ -453,6 +520,10 @@ TEST_CASE("the table says how far apart decentralized ranks are") {
     CAPTURE(part);
     CHECK(contains(table, part));
   }
+  // Local updates are neither compressed nor the neighbours'.
+  runs[1].bytes_sent_per_compressed_step = 0;
+  CHECK(contains(train::format_table(runs), "* the last compressed step\n"));
+  CHECK(contains(train::format_table(runs), "consensus distance\ndm-sgd"));
   // Their parameters differ as they should.
   CHECK_FALSE(contains(table, "NO"));
   CHECK(contains(table, "yes"));
@@ -535,6 +606,7 @@ TEST_CASE("options are read into their places") {
   CHECK_FALSE(standard.label_skew.has_value());
   CHECK_FALSE(standard.consensus_rate.has_value());
   CHECK(standard.momentum == 0.9);
+  CHECK_FALSE(standard.modelled.any());
   CHECK(standard.rate_schedule == train::RateSchedule::cosine);
 
   const train::Options given = parse({"--optimizers",
@@ -603,6 +675,149 @@ TEST_CASE("options are read into their places") {
   CHECK(given.quiet);
 }
 
+TEST_CASE("options of local updates are read, and each optimizer has defaults of its own") {
+  using enum train::Optimizer;
+  const train::Options given =
+      parse({"--optimizers", "post-local-sgd,slowmo,overlap-local-sgd", "--period", "12",
+             "--outer-learning-rate", "0.5", "--outer-momentum", "0.25", "--inner-buffers", "average",
+             "--average-until", "0.75", "--pullback", "1", "--anchor-momentum", "0"});
+  for (const train::Optimizer kind : all_optimizers) {
+    if (!train::is_local(kind)) continue;
+    CAPTURE(train::name(kind));
+    CHECK(train::period_of(given, kind) == 12);
+    CHECK(train::outer_learning_rate_of(given, kind) == 0.5);
+    CHECK(train::outer_momentum_of(given, kind) == 0.25);
+    CHECK(train::inner_buffers_of(given, kind) == train::InnerBuffers::average);
+    CHECK(train::average_until_of(given, kind) == (kind == post_local_sgd ? 0.75 : 0));
+    CHECK(train::pullback_of(given, kind) == 1);
+    CHECK(train::anchor_momentum_of(given, kind) == 0);
+  }
+  train::Options standard;
+  standard.ranks = 8;
+  CHECK(train::period_of(standard, local_sgd) == 8);
+  CHECK(train::outer_learning_rate_of(standard, slowmo) == 1);
+  CHECK(train::outer_learning_rate_of(standard, bmuf_nesterov) == 1);
+  CHECK(train::outer_learning_rate_of(standard, diloco) == 0.7);
+  CHECK(train::outer_momentum_of(standard, slowmo_sgp) == 0.5);
+  CHECK(train::outer_momentum_of(standard, bmuf_classical) == 0.875);
+  CHECK(train::outer_momentum_of(standard, bmuf_nesterov) == 0.875);
+  CHECK(train::outer_momentum_of(standard, diloco) == 0.9);
+  CHECK(train::inner_buffers_of(standard, local_sgd) == train::InnerBuffers::keep);
+  CHECK(train::average_until_of(standard, post_local_sgd) == 0.5);
+  CHECK(train::average_until_of(standard, local_sgd) == 0);
+  CHECK(train::pullback_of(standard, overlap_local_sgd) == 0.6);
+  CHECK(train::anchor_momentum_of(standard, overlap_local_sgd) == 0.7);
+}
+
+TEST_CASE("options of local updates are refused where nobody has a use for them") {
+  const struct {
+    const char *option, *value, *whom;
+  } cases[]{{"--period", "4",
+             "local-sgd, post-local-sgd, slowmo, slowmo-sgp, bmuf-classical, bmuf-nesterov, diloco, "
+             "overlap-local-sgd, cocod-sgd"},
+            {"--outer-learning-rate", "1", "slowmo, slowmo-sgp, bmuf-classical, bmuf-nesterov, diloco"},
+            {"--outer-momentum", "0.5", "slowmo, slowmo-sgp, bmuf-classical, bmuf-nesterov, diloco"},
+            {"--inner-buffers", "reset",
+             "local-sgd, post-local-sgd, slowmo, slowmo-sgp, bmuf-classical, bmuf-nesterov, diloco"},
+            {"--average-until", "0.5", "post-local-sgd"},
+            {"--pullback", "0.5", "overlap-local-sgd"},
+            {"--anchor-momentum", "0.5", "overlap-local-sgd"}};
+  for (const auto& one : cases) {
+    const char *const option = one.option, *const value = one.value, *const whom = one.whom;
+    CAPTURE(option);
+    CHECK(refusal({option, value}) ==
+          std::string(option) + " is for " + whom + "; --optimizers names none of them");
+    for (const train::Optimizer kind : all_optimizers) {
+      CAPTURE(train::name(kind));
+      const bool concerned =
+          contains(std::string(", ") + whom + ",", std::string(", ") + train::name(kind) + ",");
+      // One of several is enough.
+      CHECK(refusal({"--optimizers", train::name(kind), option, value}).empty() == concerned);
+      if (concerned)
+        CHECK(refusal({"--optimizers", (std::string("adam,") + train::name(kind)).c_str(), option, value})
+                  .empty());
+    }
+  }
+}
+
+TEST_CASE("a slow network and a straggler are read") {
+  const train::Options given = parse({"--delay", "2.5", "--bandwidth", "100", "--straggler", "3:1.5"});
+  CHECK(given.modelled.delay == 2.5);
+  CHECK(given.modelled.bytes_per_second() == 12.5e6);
+  REQUIRE(given.modelled.straggler.has_value());
+  CHECK(given.modelled.straggler->rank == 3);
+  CHECK(given.modelled.straggler->factor == 1.5);
+  CHECK(parse({"--delay", "0"}).modelled.link());
+  CHECK(parse({"--bandwidth", "1"}).modelled.link());
+  const train::Modelled straggler = parse({"--straggler", "0:1"}).modelled;
+  CHECK_FALSE(straggler.link());
+  CHECK(straggler.any());
+  CHECK(std::isinf(straggler.bytes_per_second()));
+  for (const char* wrong : {"-1", "nan", "inf", "1e7", "5ms", ""})
+    CHECK(contains(refusal({"--delay", wrong}), "milliseconds from 0 to 1000000"));
+  for (const char* wrong : {"0", "-1", "nan", "inf", "1e10", "0.0001"})
+    CHECK(contains(refusal({"--bandwidth", wrong}), "Mbit/s from 0.001"));
+  for (const char* wrong : {"1", "1:", ":2", "-1:2", "1:0.5", "1:nan", "1:1001", "1:2:3", "1.5:2", "", ":"}) {
+    CAPTURE(wrong);
+    CHECK(refusal({"--straggler", wrong}) ==
+          "--straggler: '" + std::string(wrong) + "' is not RANK:FACTOR, a rank and a number from 1 to 1000");
+  }
+}
+
+TEST_CASE("a checkpoint is bound to what decides about a run, of this optimizer alone") {
+  using enum train::Optimizer;
+  const auto keys = [](train::Optimizer kind) {
+    std::set<std::string> found;
+    for (const auto& [key, value] : train::settings_of({}, kind, 4, 60000)) found.insert(key);
+    return found;
+  };
+  const std::set<std::string> local{"period", "inner-buffers"};
+  const std::set<std::string> outer{"outer-learning-rate", "outer-momentum"};
+  const std::set<std::string> late{"pullback", "anchor-momentum"};
+  for (const train::Optimizer kind : all_optimizers) {
+    CAPTURE(train::name(kind));
+    const std::set<std::string> found = keys(kind);
+    const auto has = [&](const std::set<std::string>& wanted) {
+      return std::includes(found.begin(), found.end(), wanted.begin(), wanted.end());
+    };
+    CHECK(has({"delay", "bandwidth", "straggler", "seed", train::rate_of({}, kind).option}));
+    CHECK(has({"period"}) == train::is_local(kind));
+    CHECK(has(local) == (train::is_local(kind) && !train::averages_late(kind)));
+    CHECK(has(outer) == train::has_outer_step(kind));
+    CHECK(has({"average-until"}) == (kind == post_local_sgd));
+    CHECK(has(late) == (kind == overlap_local_sgd));
+    CHECK(has({"graph"}) == train::is_decentralized(kind));
+    CHECK(has({"momentum"}) == train::uses_momentum(kind));
+    CHECK(has({"warmup-fraction"}) ==
+          (kind == one_bit_adam || kind == one_bit_lamb || kind == deep_gradient_compression));
+  }
+  train::Options options;
+  options.ranks = 4;
+  const auto value = [&](train::Optimizer kind, const char* key) {
+    return train::settings_of(options, kind, 4, 60000).at(key);
+  };
+  CHECK(value(bmuf_nesterov, "outer-momentum") == "0.75");
+  CHECK(value(adam, "straggler") == "none");
+  options.period = 16;
+  options.outer_learning_rate = 0.5;
+  options.outer_momentum = 0.25;
+  options.inner_buffers = train::InnerBuffers::reset;
+  options.average_until = 0.125;
+  options.pullback = 0.375;
+  options.anchor_momentum = 0.625;
+  options.modelled = {.delay = 2.5, .bandwidth = 100, .straggler = train::Straggler{1, 2}};
+  CHECK(value(cocod_sgd, "period") == "16");
+  CHECK(value(slowmo_sgp, "outer-learning-rate") == "0.5");
+  CHECK(value(diloco, "outer-momentum") == "0.25");
+  CHECK(value(local_sgd, "inner-buffers") == "reset");
+  CHECK(value(post_local_sgd, "average-until") == "0.125");
+  CHECK(value(overlap_local_sgd, "pullback") == "0.375");
+  CHECK(value(overlap_local_sgd, "anchor-momentum") == "0.625");
+  CHECK(value(adam, "delay") == "2.5");
+  CHECK(value(adam, "bandwidth") == "100");
+  CHECK(value(adam, "straggler") == "1:2");
+}
+
 TEST_CASE("optimizers are known by the names of papers, too") {
   CHECK(parse({"--optimizers", "pmsgd,dsgd,dmsgd,da-dmsgd,awc-dmsgd,qg-dmsgd,d2-dmsgd,sgp,choco,deepsqueeze"})
             .optimizers ==
@@ -617,15 +832,19 @@ TEST_CASE("every optimizer has a word, a rate and a topology") {
   for (const train::Optimizer kind : all_optimizers) {
     const train::Options options =
         parse({"--optimizers", train::name(kind), "--learning-rate", "0.25", "--sgd-learning-rate", "0.5",
-               "--sign-learning-rate", "0.125", "--ratio", "1", "--topology", "ring"});
+               "--sign-learning-rate", "0.125", "--lamb-learning-rate", "0.0625", "--ratio", "1",
+               "--topology", "ring"});
     CAPTURE(train::name(kind));
     CHECK(options.optimizers == std::vector{kind});
     CHECK(options.ratio == 1);
     CHECK(train::ratio_of(options, kind) == 1);
     const train::HighestRate rate = train::rate_of(options, kind);
-    const bool adam = kind == train::Optimizer::adam || kind == train::Optimizer::one_bit_adam;
+    const bool adam = kind == train::Optimizer::adam || kind == train::Optimizer::one_bit_adam ||
+                      kind == train::Optimizer::diloco;
+    const bool lamb = kind == train::Optimizer::lamb || kind == train::Optimizer::one_bit_lamb;
     const bool sign = kind == train::Optimizer::sign_sgd;
-    CHECK(rate.given == (adam ? 0.25 : sign ? 0.125 : 0.5));
+    CHECK(rate.given == (adam ? 0.25 : lamb ? 0.0625 : sign ? 0.125 : 0.5));
+    CHECK(train::uses_momentum(kind) == !(adam || lamb));
     CHECK(rate.rate == doctest::Approx(rate.given * (kind == train::Optimizer::error_feedback_sgd ? 10 : 1)));
     train::Options other = options;
     other.momentum = 0.5;
@@ -635,6 +854,7 @@ TEST_CASE("every optimizer has a word, a rate and a topology") {
           std::string(train::is_decentralized(kind) ? "symmetric-exponential"
                                                     : train::name(train::topology_of(options, kind))));
     CHECK(rate.option == std::string(adam   ? "learning-rate"
+                                     : lamb ? "lamb-learning-rate"
                                      : sign ? "sign-learning-rate"
                                             : "sgd-learning-rate"));
     // Of one-bit-adam alone it can be chosen.
@@ -642,6 +862,8 @@ TEST_CASE("every optimizer has a word, a rate and a topology") {
           (kind == train::Optimizer::one_bit_adam));
   }
   CHECK(train::topology_of({}, train::Optimizer::ef21_sgd) == train::Topology::all_gather);
+  CHECK(train::route_of({}, train::Optimizer::slowmo_sgp) == std::string("symmetric-exponential"));
+  CHECK(train::route_of({}, train::Optimizer::slowmo) == std::string("scatter-gather"));
   CHECK(train::ratio_of({}, train::Optimizer::deep_gradient_compression) == 0.005);
   CHECK(train::ratio_of({}, train::Optimizer::ef21_sgd) == 0.05);
 }
@@ -698,7 +920,8 @@ TEST_CASE("an optimizer on a graph where it diverges is refused with the reason 
   for (const char* kind : {"decentlam", "momentum-consensus", "d2", "d2-dm-sgd"})
     CHECK(contains(refusal({"--optimizers", kind, "--average-every", "4"}),
                    std::string("change from step to step, and there ") + kind + " diverges. Use dm-sgd"));
-  CHECK(contains(refusal({"--optimizers", "sgp", "--average-every", "4"}), "weighs its ranks"));
+  for (const char* kind : {"sgp", "slowmo-sgp"})
+    CHECK(contains(refusal({"--optimizers", kind, "--average-every", "4"}), "weighs its ranks"));
   CHECK(refusal({"--optimizers", "qg-dm-sgd", "--average-every", "4"}).empty());
 }
 
@@ -910,6 +1133,24 @@ TEST_CASE("whatever is wrong on the command line is one clear line") {
   for (const char* wrong : {"0", "1.1", "nan"})
     CHECK(contains(refusal({"--consensus-rate", wrong}), "above 0, to 1"));
   CHECK(contains(refusal({"--average-every", "0"}), "whole number above 0"));
+  for (const char* wrong : {"0", "-1", "1.5", "nan"})
+    CHECK(contains(refusal({"--optimizers", "local-sgd", "--period", wrong}), "whole number above 0"));
+  for (const char* wrong : {"0", "-1", "inf"})
+    CHECK(contains(refusal({"--optimizers", "slowmo", "--outer-learning-rate", wrong}), "number above 0"));
+  for (const char* wrong : {"-0.1", "1", "nan"}) {
+    CHECK(contains(refusal({"--optimizers", "slowmo", "--outer-momentum", wrong}), "0 to below 1"));
+    CHECK(
+        contains(refusal({"--optimizers", "overlap-local-sgd", "--anchor-momentum", wrong}), "0 to below 1"));
+  }
+  for (const char* wrong : {"-0.1", "1.1", "nan"}) {
+    CHECK(
+        contains(refusal({"--optimizers", "overlap-local-sgd", "--pullback", wrong}), "number from 0 to 1"));
+    CHECK(
+        contains(refusal({"--optimizers", "post-local-sgd", "--average-until", wrong}), "share from 0 to 1"));
+  }
+  CHECK(contains(refusal({"--optimizers", "local-sgd", "--inner-buffers", "drop"}),
+                 "'drop' is not one of keep, reset, average"));
+  CHECK(contains(refusal({"--lamb-learning-rate", "0"}), "number above 0"));
   for (const char* wrong : {"0", "nan", "-inf"}) CHECK(contains(refusal({"--update-clip", wrong}), "or inf"));
 }
 

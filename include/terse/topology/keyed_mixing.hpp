@@ -75,8 +75,14 @@ requires(Traits<C>::keyed) class Exchange<C, F, Mixing<G, Vectors>, T, E> {
  public:
   template <class M>
   class Pending {
+   public:
+    /// Never waits; moves the round on.
+    bool ready() { return exchange_->neighbors_.settle(false); }
+
+   private:
     friend class Exchange;
-    explicit Pending(const M& message) : message_(message) {}
+    Pending(Exchange* exchange, const M& message) : exchange_(exchange), message_(message) {}
+    Exchange* exchange_;
     M message_;
   };
 
@@ -105,8 +111,9 @@ requires(Traits<C>::keyed) class Exchange<C, F, Mixing<G, Vectors>, T, E> {
     return resume(message);
   }
   template <class M>
-  Pending<M> resume(const M& message) {
-    return Pending<M>(message);
+  /// As the other exchanges'; a round that has arrived may be asked again.
+  Pending<M> resume(const M& message, bool = false) {
+    return Pending<M>(this, message);
   }
 
   template <class M, class Consumer>

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "terse/transport/concept.hpp"
+#include "terse/transport/board.hpp"
 
 namespace terse {
 
@@ -16,7 +16,7 @@ struct Traffic {
     std::uint64_t bytes_sent = 0, bytes_received = 0, messages_sent = 0, messages_received = 0;
   };
   std::array<Count, phases> by_phase;
-  double seconds = 0;  ///< inside `exchange`, `ready` and `wait`: the time that communication was not hidden
+  double seconds = 0;  ///< inside `exchange`, `ready`, `wait`, boards: the time that was not hidden
 
   const Count& operator[](Phase phase) const { return by_phase[static_cast<std::size_t>(phase)]; }
   std::uint64_t bytes_sent() const {
@@ -26,22 +26,57 @@ struct Traffic {
   }
 };
 
+namespace detail {
+
+/// Adds its own lifetime to the seconds of a traffic.
+class TrafficClock {
+ public:
+  explicit TrafficClock(Traffic& traffic) : traffic_(traffic), begin_(std::chrono::steady_clock::now()) {}
+  ~TrafficClock() {
+    traffic_.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
+  }
+  TrafficClock(const TrafficClock&) = delete;
+  TrafficClock& operator=(const TrafficClock&) = delete;
+
+ private:
+  Traffic& traffic_;
+  std::chrono::steady_clock::time_point begin_;
+};
+
+}  // namespace detail
+
+/// A board of Metered's. A packet that is fetched counts as one message received, in phase `spread`; publishing
+/// sends nothing. The time of both counts.
+template <Board Inner>
+class MeteredBoard {
+ public:
+  MeteredBoard(Inner inner, std::shared_ptr<Traffic> traffic)
+      : inner_(std::move(inner)), traffic_(std::move(traffic)) {}
+
+  void publish(std::span<const std::byte> packet) {
+    const detail::TrafficClock clock(*traffic_);
+    inner_.publish(packet);
+  }
+  std::uint64_t fetch(int peer, std::span<std::byte> place) {
+    const detail::TrafficClock clock(*traffic_);
+    const std::uint64_t version = inner_.fetch(peer, place);
+    if (version > 0) {
+      Traffic::Count& count = traffic_->by_phase[static_cast<std::size_t>(Phase::spread)];
+      count.bytes_received += place.size();
+      ++count.messages_received;
+    }
+    return version;
+  }
+
+ private:
+  Inner inner_;
+  std::shared_ptr<Traffic> traffic_;
+};
+
 /// Counts what an inner transport moves. Channels split from it count into the same `traffic()`.
 template <Transport Inner>
 class Metered {
-  class Clock {
-   public:
-    explicit Clock(Traffic& traffic) : traffic_(traffic), begin_(std::chrono::steady_clock::now()) {}
-    ~Clock() {
-      traffic_.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
-    }
-    Clock(const Clock&) = delete;
-    Clock& operator=(const Clock&) = delete;
-
-   private:
-    Traffic& traffic_;
-    std::chrono::steady_clock::time_point begin_;
-  };
+  using Clock = detail::TrafficClock;
 
  public:
   using memory = typename Inner::memory;
@@ -102,6 +137,7 @@ class Metered {
     inner_.synchronize();
   }
   Metered split(int color, int key) { return Metered(inner_.split(color, key), traffic_); }
+  auto board(index_t bytes) requires HasBoard<Inner> { return MeteredBoard(inner_.board(bytes), traffic_); }
 
  private:
   Metered(Inner inner, std::shared_ptr<Traffic> traffic)

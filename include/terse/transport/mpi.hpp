@@ -12,6 +12,7 @@
 
 #include "terse/core/view.hpp"
 #include "terse/transport/concept.hpp"
+#include "terse/transport/mpi_board.hpp"
 
 namespace terse {
 
@@ -137,6 +138,14 @@ class BasicMpi {
   }
 
   BasicMpi split(int color, int key) { return BasicMpi(communicator_.split(color, key), deadline_, 0); }
+
+  /// A board among this channel's ranks. Collective, as is its end; throws usage_error unless all want packets of the
+  /// same size.
+  MpiBoard board(index_t bytes) {
+    detail::agree_on_packet(*this, bytes);
+    return MpiBoard(boost::mpi::communicator(communicator_, boost::mpi::comm_duplicate), bytes, chunk_bytes,
+                    deadline_);
+  }
 
   /// Runs program(transport) as this process's rank and returns the exit status. An exception is printed with
   /// its rank and ends the whole job with status 1, so that nobody waits for a rank that is gone.

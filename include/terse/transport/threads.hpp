@@ -9,6 +9,7 @@
 
 #include "terse/core/view.hpp"
 #include "terse/transport/concept.hpp"
+#include "terse/transport/thread_board.hpp"
 #include "terse/transport/thread_shared.hpp"
 
 namespace terse {
@@ -148,6 +149,20 @@ class Threads {
     auto& channel = shared_->channels[{channel_->id, splits_, color}];
     if (!channel) channel = make_channel(std::move(members), shared_->channels.size());
     return Threads(shared_, channel.get(), rank);
+  }
+
+  /// A board among this channel's ranks. Collective; throws usage_error unless all want packets of the same size.
+  ThreadBoard board(index_t bytes) {
+    detail::agree_on_packet(*this, bytes);
+    std::shared_ptr<ThreadBoard::Slots> slots;
+    if (rank_ == 0) slots = std::make_shared<ThreadBoard::Slots>(size(), bytes);
+    using Place = const std::shared_ptr<ThreadBoard::Slots>*;
+    Assembly<Place, Threads> everyone(*this);
+    const Place first = everyone(*this, &slots, Phase::setup).front();
+    if (rank_ != 0) slots = *first;
+    // Rank 0 keeps the place until all have been there.
+    barrier(*this);
+    return ThreadBoard(shared_, std::move(slots), rank_, static_cast<int>(world(rank_)));
   }
 
  private:

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cmath>
+
+#include "terse/graph/spaced.hpp"
+#include "terse/optimizer/local/async_swarm_state.hpp"
+
+namespace terse {
+
+/// SwarmSGD without a schedule: no rank ever waits for another. After its own local steps, `period` of them or a
+/// geometric number with that mean, a rank draws another at random, reads what that one has published last, and
+/// publishes its own:
+///
+///     x_i = (x_i + y_j) / 2        y_i = x_i
+///
+/// y_j is what rank j was after its own last meeting: as old as its steps since, up to `period` of them if spacing
+/// is fixed. A rank j that has not begun yet is passed over. Only the rank that reads moves, as in the authors'
+/// program: the mean of the ranks is kept in expectation over draws that are alike for all pairs, not by each
+/// meeting, and a rank that makes more steps in the same time weighs more. Not the same bits in each run.
+///
+///     AsyncSwarmSgd<MomentumSgd>{.inner = {.learning_rate = 0.1F}, .period = 4}
+///
+/// Ranks may take different numbers of steps and finish at different times: what a rank has published last stays.
+/// Only construction is collective (and, over MPI, the end: see MpiBoard). With a keyed compressor (Lattice,
+/// Moniqua) parameters further apart than its bound throw wire_error and stay as they are; it holds from
+/// construction on. A gradient that is not finite throws on its rank. Refused, at the first step: NonFinite::skip,
+/// and clip_norm around inner recipes that compress, since ranks would have to agree in each step.
+///
+/// On the host, over transports with a board (Threads, Mpi). State: the inner recipe's; two packets. Wire: one
+/// packet read in a meeting. Passes beside the inner recipe's, in a meeting: one to take up and one to send, and
+/// three copies. Source: Nadiradze, Sabour, Davies, Li, Alistarh, "Asynchronous decentralized SGD with quantized
+/// and local updates", NeurIPS 2021, and its authors' program.
+template <class Inner, Compressor C = Dense>
+struct AsyncSwarmSgd {
+  static_assert(check_recipe<Inner>() && check_compressor<C>());
+  static_assert(
+      !detail::is_blind<Inner>(),
+      "terse: messages of an inner recipe must show its gradient; this one sends before it is known");
+  static_assert(
+      C::lossless || Traits<C>::keyed,
+      "terse: ranks publish their parameters as they are (Dense), or by a code that is read beside the "
+      "reader's own (Lattice, Moniqua)");
+
+  Inner inner{};
+  std::uint64_t period = 8;
+  graph::Spacing spacing = graph::Spacing::fixed;
+  C compressor{};
+
+  void check() const {
+    inner.check();
+    detail::require(period >= 1, "period must be at least 1", static_cast<double>(period));
+    detail::check_policy(compressor);
+  }
+  template <class Visit>
+  void settings(Visit&& visit) const {
+    inner.settings(visit);
+    visit("period", static_cast<double>(period));
+    visit("spacing", static_cast<double>(spacing));
+    detail::policy_settings(compressor, visit);
+  }
+  /// Steps differ in more than numbers.
+  static bool recordable() { return false; }
+
+  template <Transport T, Executor E>
+  using State = detail::AsyncSwarmState<Inner, C, T, E>;
+
+  template <Transport T, Executor E, class N>
+  void prepare(const StepInput<E, N>& input, State<T, E>& state, StepScalars& now) const {
+    if (input.context.on_non_finite == NonFinite::skip ||
+        (std::isfinite(input.clip_norm) && !state.full_precision()))
+      throw usage_error(
+          "NonFinite::skip, and clip_norm around a recipe that compresses, let all ranks agree in each step, "
+          "which an asynchronous swarm never does. Use NonFinite::zero, or clip gradients before the step",
+          state.published.rank(), static_cast<std::int64_t>(input.context.step));
+    inner.prepare(input, state.inner, now);
+  }
+  template <Transport T, Executor E, class N>
+  void enqueue(const StepInput<E, N>& input, State<T, E>& state) const {
+    const StepContext& context = input.context;
+    auto& published = state.published;
+    if (!state.begun) published.publish(context, input.parameters);
+    state.begun = true;
+    detail::by_itself(published.rank(), [&] { inner.enqueue(input, state.inner); });
+    const int peer = partner(context.seed, published.rank(), published.size(), context.step);
+    if (peer < 0) return;
+    published.average_with(peer, context, input.parameters);
+    published.publish(context, input.parameters);
+  }
+  template <Transport T, Executor E, class N>
+  void complete(const StepInput<E, N>& input, State<T, E>& state) const {
+    detail::by_itself(state.published.rank(), [&] { inner.complete(input, state.inner); });
+  }
+
+  /// Whom rank `rank` reads in this step of its own, -1: nobody. All others are equally likely.
+  int partner(std::uint64_t seed, int rank, int size, std::uint64_t step) const {
+    const Draw draw = Draw::local(seed, rank, step, Purpose::matching);
+    const bool meets = spacing == graph::Spacing::fixed ? step % period == 0 : draw.below(period, 0) == 0;
+    if (size == 1 || !meets) return -1;
+    const auto other = static_cast<int>(draw.below(static_cast<std::uint64_t>(size - 1), 1));
+    return other < rank ? other : other + 1;
+  }
+};
+
+}  // namespace terse

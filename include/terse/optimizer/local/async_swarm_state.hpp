@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstring>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include "terse/optimizer/local/swarm_functors.hpp"
+#include "terse/transport/board.hpp"
+
+namespace terse::detail {
+
+/// Parameters as packets on a board: 32 bytes of header, the compressor's section, dense pieces. The header's step is
+/// the publisher's.
+template <Compressor C, class T, Executor E>
+class PublishedParameters {
+  using OnBoard = decltype(std::declval<T&>().board(index_t{}));
+
+ public:
+  PublishedParameters(E executor, T& transport, const Layout& layout, const C& compressor)
+      : executor_(executor),
+        rank_(transport.rank()),
+        size_(transport.size()),
+        layout_hash_(layout_hash(layout)),
+        compressor_(compressor),
+        whole_(Plan(compressor, layout, layout.range(), 1, false).whole),
+        codec_(executor, Dense{}, None{}, Plan(Dense{}, layout, layout.range(), 1, false).whole),
+        inbox_(1),
+        own_(whole_.bytes),
+        read_(whole_.bytes),
+        board_(transport.board(whole_.bytes)) {}
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+
+  /// Throws non_finite_error, and publishes nothing, where parameters are not finite.
+  template <Number P>
+  void publish(const StepContext& context, Weights<P> parameters) {
+    const auto message = one_vector(ReadParameters<P>{parameters});
+    const EncodeContext encoding{context.step,
+                                 Draw::local(context.seed, rank_, context.step, Purpose::quantization),
+                                 Draw::shared(context.seed, context.step, Purpose::selection)};
+    if constexpr (!C::lossless)
+      compressor_.encode(executor_, whole_.compressed, message.compressed, encoding,
+                         own_.data() + whole_.section_at, *codec_.bad());
+    codec_.encode(whole_, {}, EmptyInbox{}, message, encoding, true, own_.data());
+    if (codec_.take_bad()) throw_non_finite(flags_of(rank_), rank_, context.step);
+    PacketHeader header;
+    header.step = context.step;
+    header.length = length();
+    header.check = check_of(rank_);
+    std::memcpy(own_.data(), &header, sizeof header);
+    board_.publish({own_.data(), length()});
+  }
+
+  /// x = (x + what rank `peer` has published last) / 2; nothing where that is nothing yet. Throws wire_error, and
+  /// leaves x, where a packet can't be read beside x.
+  template <Number P>
+  void average_with(int peer, const StepContext& context, Weights<P> parameters) {
+    if (board_.fetch(peer, {read_.data(), length()}) == 0) return;
+    PacketHeader header;
+    std::memcpy(&header, read_.data(), sizeof header);
+    // Of whatever step.
+    read_header(read_.data(), {length(), length(), header.step, check_of(peer)}, peer, rank_);
+    const AverageWith<P> average{parameters};
+    if constexpr (!C::lossless) {
+      const std::byte* const section = read_.data() + whole_.section_at;
+      const ReadParameters<P> key{parameters};
+      if (!compressor_.verify(executor_, whole_.compressed, section, key))
+        throw wire_error(
+            "the packet that rank " + std::to_string(peer) +
+                " has published can't be read beside this rank's own parameters: they are further "
+                "apart than the compressor's bound, or not finite. Raise the bound, meet more "
+                "often, or lower the learning rate",
+            rank_, static_cast<std::int64_t>(context.step));
+      (void)compressor_.decode(executor_, whole_.compressed, section, key, average);
+    }
+    inbox_.clear();
+    inbox_.add(Dense{}, whole_, read_.data(), Draw::shared(0, 0, Purpose::selection));
+    for_each(executor_, whole_.dense, Mask<typename E::memory>{}, inbox_.dense(), average);
+  }
+
+ private:
+  std::uint64_t length() const { return static_cast<std::uint64_t>(whole_.bytes); }
+  /// What the header of a packet from `publisher` says.
+  std::uint64_t check_of(int publisher) const {
+    return mix_hash(layout_hash_, static_cast<std::uint64_t>(publisher));
+  }
+
+  E executor_;
+  int rank_, size_;
+  std::uint64_t layout_hash_;
+  C compressor_;
+  Portion whole_;
+  Codec<Dense, None, E> codec_;
+  Inbox<Dense> inbox_;
+  buffer<std::byte> own_, read_;
+  OnBoard board_;
+};
+
+/// What changes in AsyncSwarmSgd.
+template <class Inner, Compressor C, Transport T, Executor E>
+struct AsyncSwarmState {
+  static_assert(std::is_same_v<typename E::memory, memory::host>,
+                "terse: asynchronous swarms are for the host, where their boards are");
+  static_assert(HasBoard<T>,
+                "terse: asynchronous swarms need a transport with a board: Threads or Mpi, Metered or not");
+
+  T own;  // a world of this rank alone
+  typename Inner::template State<T, E> inner;
+  PublishedParameters<C, T, E> published;
+  bool begun = false;  // the initial parameters are on the board
+
+  template <class Recipe>
+  AsyncSwarmState(const Recipe& recipe, E executor, T& transport, const Layout& layout, bool clips)
+      : own(transport.split(transport.rank(), 0)),
+        inner(recipe.inner, executor, own, layout, clips),
+        published(executor, transport, layout, recipe.compressor) {}
+
+  bool full_precision() const { return inner.full_precision(); }
+  template <class Visit>
+  void walk(Visit&& visit) {
+    inner.walk([&](const std::string& name, auto&&... rest) {
+      visit("inner_" + name, std::forward<decltype(rest)>(rest)...);
+    });
+  }
+};
+
+}  // namespace terse::detail

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "terse/core/vector.hpp"
+#include "terse/optimizer/local/outer_step.hpp"
+
+// What SwarmSgd and AsyncSwarmSgd do to one element when two ranks meet.
+
+namespace terse::detail {
+
+/// A message or a consumer, as itself and as the first of the vectors that travel together.
+template <class F>
+struct OneVector : Message<F, F> {
+  OneVector vector(Vector<0>) const { return *this; }
+};
+template <class F>
+OneVector<F> one_vector(const F& f) {
+  return {{f, f}};
+}
+
+TERSE_NUMERICS_BEGIN
+
+/// By half the difference, which compressed pieces give alone and dense ones beside the value as it was sent.
+template <Number P>
+struct MoveBy {
+  Weights<P> parameters;
+  TERSE_HD void operator()(const Piece&, index_t i, float difference) const {
+    parameters.set(i, parameters[i] + difference);
+  }
+  TERSE_HD void operator()(const Piece&, index_t i, float own, float difference) const {
+    parameters.set(i, own + difference);
+  }
+};
+
+/// In the place of what was sent, by how much the mean differs from it.
+struct KeepGain {
+  float* copy;
+  TERSE_HD void operator()(const Piece&, index_t i, float mean) const { copy[i] = mean - copy[i]; }
+};
+struct KeepDifference {
+  float* copy;
+  TERSE_HD void operator()(const Piece&, index_t i, float difference) const { copy[i] = difference; }
+  TERSE_HD void operator()(const Piece&, index_t i, float, float difference) const { copy[i] = difference; }
+};
+
+/// Adds what the last meeting has brought; what comes out is the next one's message.
+template <Number P>
+struct TakeUp {
+  Weights<P> parameters;
+  float* copy;
+  TERSE_HD void operator()(const Piece&, index_t i) const {
+    const float x = parameters[i] + copy[i];
+    copy[i] = x;
+    parameters.set(i, x);
+  }
+};
+
+/// The mean with what was read, by the verbs' signature and by that of keyed compressors.
+template <Number P>
+struct AverageWith {
+  Weights<P> parameters;
+  TERSE_HD void operator()(const Piece&, index_t i, float read) const {
+    parameters.set(i, (parameters[i] + read) * 0.5F);
+  }
+  TERSE_HD void operator()(const Piece& piece, index_t i, bool, float read) const { (*this)(piece, i, read); }
+};
+
+TERSE_NUMERICS_END
+
+}  // namespace terse::detail

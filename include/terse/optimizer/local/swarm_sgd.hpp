@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "terse/optimizer/local/swarm_state.hpp"
+
+namespace terse {
+
+/// SwarmSGD by a shared schedule: local steps of any recipe, alone on its rank, and now and then two ranks meet and
+/// average. Who meets whom in which step is drawn alike by all ranks, see graph::Spaced: pairs of G, RandomMatching
+/// or RandomEdge, every `schedule.period` steps or, geometric, each in any step with probability 1 / period.
+///
+///     blocking         x_i = (x_i + x_j) / 2, after both have made their local steps
+///     non_blocking     x_i = (y_i + y_j) / 2 + (x_i - y_i), y what they were when they met: it is sent then, travels
+///                      during the next local steps and enters after them, at this rank's next meeting
+///
+///     SwarmSgd<MomentumSgd>{.inner = {.learning_rate = 0.1F}, .schedule = {.period = 4}}
+///     NonBlockingSwarmSgd<Adam, Lattice<8>>{.schedule = {.period = 4}, .compressor = {.step = 1e-3F}}
+///
+/// Both keep the mean of the ranks (non-blocking: with what is on its way). Plain and blocking, both partners get
+/// the same bits. With a keyed compressor (Lattice, Moniqua) x_i moves by (z_j - z_i) / 2, z what the packets say
+/// beside x_i; parameters beyond its bound throw wire_error and stay as they are. Ranks must start from the same
+/// parameters and take the same number of steps; what converges, and is evaluated, is their mean. The inner
+/// recipe's buffers stay on their rank.
+///
+/// The schedule holds from construction on. Saving completes the meeting under way and keeps what it brings. A
+/// gradient that is not finite is found by its rank alone, which throws; a partner throws peer_error when it waits
+/// for it. NonFinite::skip lets all ranks agree in each step.
+///
+/// State: the inner recipe's and, non-blocking, n floats. Wire: a packet to the partner in a meeting. Passes beside
+/// the inner recipe's, in a meeting: one to send, one to take up, and non-blocking one between. Lattices: see
+/// KeyedMixing. Source: Nadiradze, Sabour, Davies, Li, Alistarh, "Asynchronous decentralized SGD with quantized and
+/// local updates", NeurIPS 2021.
+template <class Inner, Compressor C = Dense, graph::PairGraph G = graph::RandomMatching,
+          Meeting Form = Meeting::blocking>
+struct SwarmSgd {
+  static_assert(check_recipe<Inner>() && check_compressor<C>());
+  static_assert(
+      !detail::is_blind<Inner>(),
+      "terse: messages of an inner recipe must show its gradient; this one sends before it is known");
+  static_assert(
+      C::lossless || Traits<C>::keyed,
+      "terse: partners send their parameters, which are no smaller at the end than at the start: as they "
+      "are (Dense), or by a code that is read beside the reader's own (Lattice, Moniqua)");
+
+  Inner inner{};
+  graph::Spaced<G> schedule{};
+  C compressor{};
+
+  void check() const {
+    inner.check();
+    detail::check_policy(compressor);
+  }
+  template <class Visit>
+  void settings(Visit&& visit) const {
+    inner.settings(visit);
+    schedule.settings(visit);
+    detail::policy_settings(compressor, visit);
+  }
+  /// Steps differ in more than numbers.
+  static bool recordable() { return false; }
+
+  template <Transport T, Executor E>
+  using State = detail::SwarmState<Inner, C, G, Form, T, E>;
+
+  template <Transport T, Executor E, class N>
+  void prepare(const StepInput<E, N>& input, State<T, E>& state, StepScalars& now) const {
+    inner.prepare(input, state.inner, now);
+  }
+  template <Transport T, Executor E, class N>
+  void enqueue(const StepInput<E, N>& input, State<T, E>& state) const {
+    detail::by_itself(state.rank, [&] { inner.enqueue(input, state.inner); });
+    if (!state.meets(input.context.step))
+      state.advance();
+    else if (Form == Meeting::blocking)
+      meet(input, state);
+    else
+      part(input, state);
+  }
+  template <Transport T, Executor E, class N>
+  void complete(const StepInput<E, N>& input, State<T, E>& state) const {
+    detail::by_itself(state.rank, [&] { inner.complete(input, state.inner); });
+    if (Form == Meeting::blocking && state.meets(input.context.step)) state.exchange.settle(input.context);
+  }
+
+ private:
+  template <Transport T, Executor E, class N>
+  void meet(const StepInput<E, N>& input, State<T, E>& state) const {
+    using P = typename N::parameter;
+    using Take = std::conditional_t<C::lossless, detail::TakeMean<P>, detail::MoveBy<P>>;
+    if constexpr (!C::lossless) state.exchange.set_compressor(compressor);
+    const auto x = detail::one_vector(detail::ReadParameters<P>{input.parameters});
+    auto pending = state.exchange.start(input.context, {}, x);
+    state.exchange.finish(input.context, pending, detail::one_vector(Take{input.parameters}));
+  }
+  /// Takes up the last meeting, and lets the next one begin.
+  template <Transport T, Executor E, class N>
+  void part(const StepInput<E, N>& input, State<T, E>& state) const {
+    state.land();
+    if constexpr (!C::lossless) state.exchange.set_compressor(compressor);
+    for_each(input.executor, state.range,
+             detail::TakeUp<typename N::parameter>{input.parameters, state.copy.data()});
+    state.start(input);
+  }
+};
+
+template <class Inner, Compressor C = Dense, graph::PairGraph G = graph::RandomMatching>
+using NonBlockingSwarmSgd = SwarmSgd<Inner, C, G, Meeting::non_blocking>;
+
+}  // namespace terse

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <exception>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include "terse/graph/random_matching.hpp"
+#include "terse/graph/spaced.hpp"
+#include "terse/optimizer/local/swarm_functors.hpp"
+#include "terse/topology/inner_mean.hpp"
+#include "terse/topology/keyed_mixing.hpp"
+#include "terse/topology/pairing.hpp"
+
+namespace terse {
+
+/// When what two ranks have sent each other enters their parameters: at once, while both wait, or when each has made
+/// its next local steps, while it travels.
+enum class Meeting { blocking, non_blocking };
+
+namespace detail {
+
+/// What changes in SwarmSgd, and the meeting under way.
+template <class Inner, Compressor C, graph::PairGraph G, Meeting Form, Transport T, Executor E>
+struct SwarmState {
+  using Schedule = graph::Spaced<G>;
+  using Topology = std::conditional_t<C::lossless, Pairing<Schedule>, Mixing<Schedule>>;
+
+  T own;  // a world of this rank alone
+  typename Inner::template State<T, E> inner;
+  Exchange<C, None, Topology, T, E> exchange;
+  Schedule schedule;
+  /// Non-blocking: what this rank has sent, and once that meeting has landed, what it brings.
+  buffer<float, typename E::memory> copy;
+  StepContext sent;  // of the meeting under way
+  buffer<StepScalars, typename E::memory> sent_now;
+  bool under_way = false, arrived = false;
+  Range range;
+  int rank, size;
+
+  template <class Recipe>
+  SwarmState(const Recipe& recipe, E executor, T& transport, const Layout& layout, bool clips)
+      : own(transport.split(transport.rank(), 0)),
+        inner(recipe.inner, executor, own, layout, clips),
+        exchange(executor, transport, layout, layout.range(), recipe.compressor, None{}, false,
+                 Topology{recipe.schedule}),
+        schedule(recipe.schedule),
+        sent_now(1),
+        range(layout.range()),
+        rank(transport.rank()),
+        size(transport.size()) {
+    if (Form == Meeting::non_blocking) copy = buffer<float, typename E::memory>(layout.size());
+  }
+  /// Completes the meeting under way, which the partner may need, unless something has gone wrong already.
+  ~SwarmState() {
+    if (std::uncaught_exceptions() > exceptions_) return;
+    try {
+      land();
+    } catch (const error&) {
+      // A peer that is gone has said so elsewhere, or will.
+    }
+  }
+  SwarmState(const SwarmState&) = delete;
+  SwarmState& operator=(const SwarmState&) = delete;
+
+  bool full_precision() const { return inner.full_precision(); }
+  bool meets(std::uint64_t step) const { return schedule.partner(rank, size, step - 1) >= 0; }
+
+  /// Sends `copy` to the partner of this step; the meeting ends in another.
+  template <class Input>
+  void start(const Input& input) {
+    terse::copy(input.executor, view<const StepScalars, typename E::memory>(input.context.now, 1),
+                sent_now.all());
+    sent = input.context;
+    sent.now = sent_now.data();
+    (void)exchange.start(sent, {}, message());
+    under_way = true;
+  }
+  /// Takes in what has come of the meeting under way, so that the partner is rid of it, too.
+  void advance() {
+    if (under_way && !arrived) arrived = exchange.resume(message()).ready();
+  }
+  /// Completes the meeting under way, if there is one.
+  void land() {
+    if (!under_way) return;
+    using Keep = std::conditional_t<C::lossless, KeepGain, KeepDifference>;
+    auto pending = exchange.resume(message(), arrived);
+    exchange.finish(sent, pending, one_vector(Keep{copy.data()}));
+    exchange.settle(sent);
+    under_way = arrived = false;
+  }
+  template <class Visit>
+  void walk(Visit&& visit) {
+    land();
+    if (Form == Meeting::non_blocking) visit("met", copy.all(), index_t{0});
+    inner.walk([&](const std::string& name, auto&&... rest) {
+      visit("inner_" + name, std::forward<decltype(rest)>(rest)...);
+    });
+  }
+
+ private:
+  auto message() const { return one_vector(ReadArena{copy.data()}); }
+
+  int exceptions_ = std::uncaught_exceptions();
+};
+
+}  // namespace detail
+
+}  // namespace terse

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "terse/graph/pairs.hpp"
+#include "terse/topology/mixing.hpp"
+
+namespace terse {
+
+/// Partners exchange messages and both get the mean, the same bits on both: half the sum, which is the same in either
+/// order, where Mixing's x_i + (x_j - x_i) / 2 is rounded once on each side. Who is alone in a round gets its own
+/// message. For what is not compressed; keyed packets go through Mixing, which keeps the mean of all ranks. Sends one
+/// packet to the partner.
+template <graph::PairGraph G>
+struct Pairing {
+  static constexpr bool exact = false;
+  static constexpr bool recompresses = false;
+  using Graph = G;
+
+  G graph{};
+
+  template <Compressor C, ErrorFeedback F, Transport T, Executor E>
+  class Round {
+    static_assert(C::lossless,
+                  "terse: partners take each other's parameters as they are, or as a lattice (Lattice, "
+                  "Moniqua) reads them");
+    using Home = Station<C, F, T, E>;
+
+   public:
+    Round(Home& home, const Pairing& topology)
+        : neighbors_(topology.graph, home.rank, home.size, home.plan.whole.bytes), inbox_(2) {}
+
+    template <class M>
+    void start(Home& home, const M& message) {
+      const Portion& whole = home.plan.whole;
+      home.codec.encode(whole, home.mask, EmptyInbox{}, message, home.first, true, neighbors_.own());
+      home.note(home.codec);
+      home.stamp(neighbors_.own(), whole.bytes, Phase::spread, 0);
+      neighbors_.post(home.channel, home.step - 1, whole.bytes, false);
+    }
+
+    template <class M>
+    bool advance(Home& home, const M&, bool block) {
+      if (!neighbors_.settle(block)) return false;
+      for (std::size_t e = 0; e < neighbors_.edges().size(); ++e)
+        home.accept(neighbors_.from(e), home.plan.whole, Phase::spread, 0, neighbors_.edges()[e].peer);
+      return true;
+    }
+
+    template <class Consumer>
+    void consume(Home& home, const Consumer& consumer) {
+      const Portion& whole = home.plan.whole;
+      inbox_.clear();
+      inbox_.add(home.codec.compressor(), whole, neighbors_.own(), home.first.shared);
+      const bool meets = !neighbors_.edges().empty();
+      if (meets) inbox_.add(home.codec.compressor(), whole, neighbors_.from(0), home.first.shared);
+      detail::deliver(home, whole, inbox_, meets ? 0.5F : 1.0F, consumer);
+    }
+
+    template <class Visit>
+    void walk(Visit&&) {}
+
+   private:
+    detail::Neighborhood<G, T, E> neighbors_;
+    Inbox<C> inbox_;
+  };
+};
+
+}  // namespace terse

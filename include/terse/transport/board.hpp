@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "terse/transport/concept.hpp"
+
+namespace terse {
+
+/// One packet of each rank, which others read without that rank's help and whenever they like. From
+/// `transport.board(bytes)`, collective, with packets of `bytes` bytes on all ranks.
+///
+///     publish(packet)         replaces this rank's packet
+///     fetch(peer, place)      copies the last packet that rank `peer` has published, whole, and returns its version,
+///                             which counts them; 0: it has published none, and `place` stays as it is
+///
+/// A packet is never torn: fetch finds all of one or all of another. Neither waits for more than a copy of a packet.
+/// One thread at a time uses a rank's end. Both throw usage_error for other sizes and for ranks that don't exist.
+template <class B>
+concept Board = std::movable<B> && !std::copyable<B> &&
+                requires(B & board, std::span<const std::byte> packet, std::span<std::byte> place, int peer) {
+  board.publish(packet);
+  { board.fetch(peer, place) } -> std::same_as<std::uint64_t>;
+};
+
+/// A transport that has boards.
+template <class T>
+concept HasBoard = requires(T& transport, index_t bytes) {
+  { transport.board(bytes) } -> Board;
+};
+
+namespace detail {
+
+/// Throws usage_error unless all ranks ask for packets of the same size. Collective.
+template <Transport T>
+void agree_on_packet(T& transport, index_t bytes) {
+  Assembly<index_t, T> everyone(transport);
+  for (const index_t theirs : everyone(transport, bytes, Phase::setup))
+    if (bytes < 0 || theirs != bytes)
+      throw usage_error("a board has packets of one size >= 0 on all ranks, not of " + std::to_string(bytes) +
+                            " and " + std::to_string(theirs) + " bytes",
+                        transport.rank());
+}
+
+inline void check_packet(std::size_t found, index_t bytes, int rank) {
+  if (found != static_cast<std::size_t>(bytes))
+    throw usage_error(
+        "this board has packets of " + std::to_string(bytes) + " bytes, not of " + std::to_string(found),
+        rank);
+}
+inline void check_publisher(int peer, int size, int rank) {
+  if (peer < 0 || peer >= size)
+    throw usage_error("no rank " + std::to_string(peer) + " publishes here", rank);
+}
+
+}  // namespace detail
+
+}  // namespace terse
