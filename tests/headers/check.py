@@ -28,7 +28,7 @@ SEVENTEEN = ["terse/core/config.hpp", "terse/core/error.hpp", "terse/core/layout
 # Header, folder, or what headers' paths begin with -> what it needs beyond the standard library; without that it is skipped. LibTorch does not
 # compile as C++20 everywhere, so its header is checked as C++17.
 OPTIONAL = {
-    "terse/transport/mpi.hpp": ["boost/mpi/communicator.hpp", "mpi.h"],
+    "terse/transport/mpi": ["boost/mpi/communicator.hpp", "mpi.h"],
     "terse/transport/nccl": ["cuda_runtime_api.h", "nccl.h"],
     "terse/executor/device_memory.hpp": ["cuda_runtime_api.h"],
     "terse/transport/cuda_aware_mpi.hpp": ["boost/mpi/communicator.hpp", "mpi.h"],
