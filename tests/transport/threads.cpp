@@ -203,7 +203,7 @@ namespace {
 template <class Channels, class Wait>
 int two_in_flight(Milliseconds deadline, Channels channels, Wait wait) {
   std::atomic<int> right = 0;
-  outcomes(4, deadline, [&](Threads& transport) {
+  check_all_returned(outcomes(4, deadline, [&](Threads& transport) {
     Threads other = transport.split(0, transport.rank());
     Threads& beside = channels(transport, other);
     for (int round = 0; round < 20; round += 2) {
@@ -213,7 +213,7 @@ int two_in_flight(Milliseconds deadline, Channels channels, Wait wait) {
       wait(transport.rank(), one, two);
       right += (first.arrived() ? 1 : 0) + (second.arrived() ? 1 : 0);
     }
-  });
+  }));
   return right;
 }
 
@@ -244,6 +244,35 @@ TEST_CASE("two batches in flight arrive in their own places") {
             second = two.ready();
           }
         }) == 80);
+}
+
+TEST_CASE("a rank that has taken its message may leave while the sender copies another") {
+  // Long enough to be copied while rank 0 takes its message and returns.
+  constexpr std::size_t large = std::size_t{1} << 27;
+  std::atomic<bool> asked = false;
+  const auto list = outcomes(3, patience, [&](Threads& transport) {
+    std::byte small{};
+    std::vector<std::byte> bytes(transport.rank() == 0 ? 0 : large);
+    const auto count = static_cast<terse::index_t>(bytes.size());
+    const Send to_0{0, &small, 1}, to_1{1, bytes.data(), count};
+    const Receive from_1{1, &small, 1}, from_2{2, bytes.data(), count};
+    if (transport.rank() == 0) {
+      auto ticket = transport.exchange({}, {&from_1, 1}, Phase::reduce);
+      CHECK(wait_for(asked));
+      std::this_thread::sleep_for(5ms);
+      ticket.wait();
+    } else if (transport.rank() == 1) {
+      auto one = transport.exchange({&to_0, 1}, {}, Phase::reduce);
+      auto two = transport.exchange({}, {&from_2, 1}, Phase::reduce);
+      std::this_thread::sleep_for(20ms);  // rank 2 has posted
+      asked = true;
+      CHECK(poll(one));
+      CHECK(poll(two));
+    } else {
+      transport.exchange({&to_1, 1}, {}, Phase::reduce).wait();
+    }
+  });
+  check_all_returned(list);
 }
 
 TEST_CASE("ranks may await two batches of one channel in different orders") {

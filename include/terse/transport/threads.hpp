@@ -44,8 +44,9 @@ class Threads {
     bool ready() {
       if (batch_ == nullptr) return true;
       std::unique_lock lock(end_->shared_->mutex);
-      end_->check(batch_->phase);
-      end_->advance_all(lock);
+      // Again while time has passed without the lock: a peer may have taken its message in it, and left.
+      do end_->check(batch_->phase);
+      while (end_->advance_all(lock));
       if (batch_->open == 0) return finish(), true;
       end_->check_left(*batch_);
       if (std::chrono::steady_clock::now() - batch_->since > end_->shared_->deadline)
