@@ -89,9 +89,10 @@ inline terse::Options terse_options(const Options& options) {
 
 /// The steps at which optimizers go over to something else.
 struct Stages {
-  std::uint64_t ratio_warmup = 0;   ///< DeepGradientCompression's ratio has fallen
-  std::uint64_t freeze = 1;         ///< OneBitAdam and OneBitLamb compress after it
-  std::uint64_t average_until = 0;  ///< PostLocalSgd steps alone after it
+  std::uint64_t ratio_warmup = 0;  ///< DeepGradientCompression's ratio has fallen
+  std::uint64_t freeze = 1;  ///< OneBitAdam and OneBitLamb compress after it, ZeroOneAdam's ranks step alone
+  std::uint64_t average_until = 0;   ///< PostLocalSgd steps alone after it
+  std::uint64_t local_interval = 1;  ///< steps after which ZeroOneAdam's meetings become rarer
 };
 
 /// Adam or MomentumSgd; in dense_optimizers.hpp.
@@ -125,6 +126,11 @@ template <class P>
 std::unique_ptr<AnyOptimizer> make_lamb_optimizer(Optimizer kind, const Options& options,
                                                   std::uint64_t freeze, P& place,
                                                   const terse::Layout& layout);
+
+/// ZeroOneAdam; in zero_one_adam.cpp.
+template <class P>
+std::unique_ptr<AnyOptimizer> make_zero_one_adam(const Options& options, const Stages& stages, P& place,
+                                                 const terse::Layout& layout);
 
 /// Any of those with local updates; in local_optimizers.cpp. PostLocalSgd averages gradients until step `average_until`.
 template <class P>

@@ -3,16 +3,18 @@
 
 #include <chrono>
 #include <concepts>
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <utility>
 
-#include "terse/transport/concept.hpp"
+#include "terse/transport/board.hpp"
 
 namespace train {
 
 /// Any transport of host memory behind one type, so that optimizers are compiled once, and without MPI. An indirect
-/// call and an allocation for each batch.
+/// call and an allocation for each batch, an indirect call for each packet of a board.
 class AnyTransport {
   struct TicketOf {
     virtual ~TicketOf() = default;
@@ -28,6 +30,18 @@ class AnyTransport {
     void wait(std::chrono::milliseconds deadline) override { ticket.wait(deadline); }
     K ticket;
   };
+  struct BoardOf {
+    virtual ~BoardOf() = default;
+    virtual void publish(std::span<const std::byte> packet) = 0;
+    virtual std::uint64_t fetch(int peer, std::span<std::byte> place) = 0;
+  };
+  template <terse::Board B>
+  struct TheBoard final : BoardOf {
+    explicit TheBoard(B board_) : board(std::move(board_)) {}
+    void publish(std::span<const std::byte> packet) override { board.publish(packet); }
+    std::uint64_t fetch(int peer, std::span<std::byte> place) override { return board.fetch(peer, place); }
+    B board;
+  };
   struct Inner {
     virtual ~Inner() = default;
     virtual int rank() = 0;
@@ -36,6 +50,7 @@ class AnyTransport {
                                                std::span<const terse::Receive> receives,
                                                terse::Phase phase) = 0;
     virtual AnyTransport split(int color, int key) = 0;
+    virtual std::unique_ptr<BoardOf> board(terse::index_t bytes) = 0;
   };
   template <terse::Transport T>
   struct TheInner final : Inner {
@@ -49,6 +64,12 @@ class AnyTransport {
       return std::make_unique<TheTicket<decltype(ticket)>>(std::move(ticket));
     }
     AnyTransport split(int color, int key) override { return AnyTransport(transport.split(color, key)); }
+    std::unique_ptr<BoardOf> board([[maybe_unused]] terse::index_t bytes) override {
+      if constexpr (terse::HasBoard<T>)
+        return std::make_unique<TheBoard<decltype(transport.board(bytes))>>(transport.board(bytes));
+      else
+        throw terse::usage_error("this transport has no board", rank());
+    }
     T transport;
   };
 
@@ -67,6 +88,17 @@ class AnyTransport {
     std::unique_ptr<TicketOf> ticket_;
   };
 
+  class Board {
+   public:
+    void publish(std::span<const std::byte> packet) { board_->publish(packet); }
+    std::uint64_t fetch(int peer, std::span<std::byte> place) { return board_->fetch(peer, place); }
+
+   private:
+    friend class AnyTransport;
+    explicit Board(std::unique_ptr<BoardOf> board) : board_(std::move(board)) {}
+    std::unique_ptr<BoardOf> board_;
+  };
+
   // Whether T is a transport is asked inside: nvcc would ask it of AnyTransport before that is one.
   template <class T>
   requires(!std::same_as<T, AnyTransport>) explicit AnyTransport(T transport)
@@ -81,6 +113,8 @@ class AnyTransport {
     return Ticket(inner_->exchange(sends, receives, phase));
   }
   AnyTransport split(int color, int key) { return inner_->split(color, key); }
+  /// Throws usage_error where the transport has none.
+  Board board(terse::index_t bytes) { return Board(inner_->board(bytes)); }
 
  private:
   std::unique_ptr<Inner> inner_;

@@ -2,6 +2,7 @@
 #include "gossip.hpp"
 #include "terse/compressor/uniform.hpp"
 #include "terse/optimizer/compressed_gossip.hpp"
+#include "terse/optimizer/moniqua_sgd.hpp"
 
 namespace train {
 namespace {
@@ -27,6 +28,12 @@ std::unique_ptr<AnyOptimizer> make_compressed_gossip_optimizer(Optimizer kind, c
                                                                                              place, layout);
     case Optimizer::dcd_sgd:
       return make_mixing<terse::DcdSgd<Stochastic8, OnFixedGraph>>(kind, options, place, layout);
+    case Optimizer::moniqua_sgd: {
+      using Recipe = terse::MoniquaSgd<terse::Moniqua<8>, OnAnyGraph, terse::MomentumDirection>;
+      Recipe recipe = mixing_recipe<Recipe>(kind, options);
+      recipe.compressor.bound = static_cast<float>(moniqua_bound_of(options, kind));
+      return std::make_unique<TheOptimizer<Recipe, P>>(recipe, place, layout, terse_options(options));
+    }
     default:
       return make_mixing<terse::Beer<Nearest4, OnFixedGraph>>(kind, options, place, layout);
   }

@@ -48,7 +48,7 @@ template <class P>
 std::unique_ptr<AnyOptimizer> make_corrected_gossip_optimizer(Optimizer kind, const Options& options,
                                                               P& place, const terse::Layout& layout);
 
-/// ChocoSgd, DeepSqueeze, DcdSgd or Beer; in compressed_gossip_optimizers.cpp.
+/// ChocoSgd, DeepSqueeze, DcdSgd, Beer or MoniquaSgd; in compressed_gossip_optimizers.cpp.
 template <class P>
 std::unique_ptr<AnyOptimizer> make_compressed_gossip_optimizer(Optimizer kind, const Options& options,
                                                                P& place, const terse::Layout& layout);

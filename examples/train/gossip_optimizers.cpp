@@ -28,6 +28,7 @@ std::unique_ptr<AnyOptimizer> make_gossip_optimizer(Optimizer kind, const Option
     case Optimizer::deep_squeeze:
     case Optimizer::dcd_sgd:
     case Optimizer::beer:
+    case Optimizer::moniqua_sgd:
       return make_compressed_gossip_optimizer(kind, options, place, layout);
     default:
       return make_corrected_gossip_optimizer(kind, options, place, layout);

@@ -35,6 +35,11 @@ std::unique_ptr<AnyOptimizer> make_local(Optimizer kind, const Options& options,
   return std::make_unique<TheOptimizer<Recipe, P>>(recipe, place, layout, terse_options(options));
 }
 
+/// SwarmSgd, plain, with a lattice or non-blocking, or AsyncSwarmSgd; in swarm_optimizers.cpp.
+template <class P>
+std::unique_ptr<AnyOptimizer> make_swarm_optimizer(Optimizer kind, const Options& options, P& place,
+                                                   const terse::Layout& layout);
+
 /// OverlapLocalSgd, CocodSgd, or SlowMo around StochasticGradientPush; in other_local_optimizers.cpp.
 template <class P>
 std::unique_ptr<AnyOptimizer> make_other_local_optimizer(Optimizer kind, const Options& options, P& place,

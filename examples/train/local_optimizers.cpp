@@ -10,6 +10,7 @@ std::unique_ptr<AnyOptimizer> make_local_optimizer(Optimizer kind, const Options
                                                    const terse::Layout& layout) {
   using Inner = terse::MomentumSgd;
   const Inner inner = inner_momentum_sgd(options);
+  if (is_swarm(kind)) return make_swarm_optimizer(kind, options, place, layout);
   switch (kind) {
     case Optimizer::slowmo:
       return make_local<terse::SlowMo<Inner>>(kind, options, 0, place, layout, inner);

@@ -135,7 +135,7 @@ void add_options(CLI::App& app, Options& o) {
                                     "a whole number from 1 to 100000", "64", "pictures per rank and step")
                ->type_name("N"));
   in_group(add_number<double>(app, "--learning-rate", o.learning_rate, positive, "a number above 0", "0.001",
-                              "highest rate of adam, one-bit-adam and diloco")
+                              "highest rate of adam, one-bit-adam, zero-one-adam and diloco")
                ->type_name("RATE"));
   in_group(add_number<double>(app, "--lamb-learning-rate", o.lamb_learning_rate, positive, "a number above 0",
                               "0.01", "highest rate of lamb and one-bit-lamb")
@@ -164,10 +164,10 @@ void add_options(CLI::App& app, Options& o) {
                       "what all ranks do when one has NaN or infinity in its gradient"));
 
   group = "Compression";
-  in_group(add_number<double>(
-               app, "--warmup-fraction", o.warmup_fraction, share, "a share from 0 to 1", "0.15",
-               "of steps before one-bit-adam and one-bit-lamb compress; while deep-gradient-compression's "
-               "ratio falls")
+  in_group(add_number<double>(app, "--warmup-fraction", o.warmup_fraction, share, "a share from 0 to 1",
+                              "0.15",
+                              "of steps before one-bit-adam and one-bit-lamb compress and zero-one-adam's "
+                              "ranks step alone; while deep-gradient-compression's ratio falls")
                ->type_name("SHARE"));
   in_group(add_number<double>(app, "--ratio", o.ratio, part, "a share above 0, to 1", "",
                               "share of each matrix that deep-gradient-compression [0.005] and ef21-sgd "
@@ -183,8 +183,22 @@ void add_options(CLI::App& app, Options& o) {
   in_group(add_number<double>(
                app, "--update-clip", o.update_clip, [](double value) { return value > 0; },
                "a number above 0, or inf", "10",
-               "bound on |momentum| / sqrt(variance) after the freeze, or inf; of one-bit-lamb, too")
+               "bound on |momentum| / sqrt(variance) after the freeze, or inf; of one-bit-lamb and "
+               "zero-one-adam, too")
                ->type_name("BOUND"));
+
+  group = "Compression of zero-one-adam";
+  in_group(add_number<std::int64_t>(app, "--variance-updates", o.variance_updates, count(any),
+                                    "a whole number above 0", "16",
+                                    "after each N exact averages there are half as many")
+               ->type_name("N"));
+  in_group(
+      add_number<double>(app, "--local-interval", o.local_interval, part, "a share above 0, to 1", "0.1",
+                         "after each such share of the steps, once ranks step alone, they meet half as often")
+          ->type_name("SHARE"));
+  in_group(add_number<std::int64_t>(app, "--most-local-steps", o.most_local_steps, count(any),
+                                    "a whole number above 0", "4", "but after every N-th step at least")
+               ->type_name("N"));
 
   group = "Decentralized optimizers";
   in_group(add_choice(app, "--graph", graph_words, o.graph, "who mixes with whom"));
@@ -196,6 +210,9 @@ void add_options(CLI::App& app, Options& o) {
       add_number<double>(app, "--consensus-rate", o.consensus_rate, part, "a number above 0, to 1", "",
                          "how far choco-sgd [0.4], deep-squeeze [0.4] and beer [0.4] follow their neighbours")
           ->type_name("RATE"));
+  in_group(add_number<double>(app, "--moniqua-bound", o.moniqua_bound, positive, "a number above 0", "",
+                              "of moniqua-sgd: how far neighbours' parameters may be apart [5 times rate]")
+               ->type_name("BOUND"));
 
   group = "Local updates";
   in_group(add_number<std::int64_t>(app, "--period", o.period, count(any), "a whole number above 0", "",
@@ -220,6 +237,11 @@ void add_options(CLI::App& app, Options& o) {
   in_group(add_number<double>(app, "--anchor-momentum", o.anchor_momentum, below_1,
                               "a number from 0 to below 1", "", "of overlap-local-sgd [0.7]")
                ->type_name("BETA"));
+  in_group(
+      add_number<double>(app, "--lattice-step", o.lattice_step, positive, "a number above 0", "",
+                         "of swarm-sgd-lattice; 127 of them are as far as ranks may be apart [0.02 times "
+                         "rate and period]")
+          ->type_name("STEP"));
 
   group = "Output";
   in_group(add_file(app, "--json", o.json, "FILE", "write all figures"));
@@ -289,6 +311,7 @@ HighestRate rate_of(const Options& options, Optimizer optimizer) {
   switch (optimizer) {
     case Optimizer::adam:
     case Optimizer::one_bit_adam:
+    case Optimizer::zero_one_adam:
     case Optimizer::diloco:
       return {"learning-rate", options.learning_rate, options.learning_rate};
     case Optimizer::lamb:
@@ -348,6 +371,12 @@ bool is_local(Optimizer optimizer) {
 bool has_outer_step(Optimizer optimizer) {
   return optimizer >= Optimizer::slowmo && optimizer <= Optimizer::diloco;
 }
+bool has_inner_buffers(Optimizer optimizer) {
+  return optimizer >= Optimizer::local_sgd && optimizer <= Optimizer::diloco;
+}
+bool is_swarm(Optimizer optimizer) {
+  return optimizer >= Optimizer::swarm_sgd && optimizer <= Optimizer::async_swarm_sgd;
+}
 bool averages_late(Optimizer optimizer) {
   return optimizer == Optimizer::overlap_local_sgd || optimizer == Optimizer::cocod_sgd;
 }
@@ -382,16 +411,31 @@ double pullback_of(const Options& options, Optimizer) { return options.pullback.
 
 double anchor_momentum_of(const Options& options, Optimizer) { return options.anchor_momentum.value_or(0.7); }
 
+// Ranks drift apart by as much as they move between meetings, which both decide about.
+double lattice_step_of(const Options& options, Optimizer optimizer) {
+  return options.lattice_step.value_or(0.02 * options.sgd_learning_rate *
+                                       static_cast<double>(period_of(options, optimizer)));
+}
+
+// As lattice_step_of; neighbours mix in every step.
+double moniqua_bound_of(const Options& options, Optimizer) {
+  return options.moniqua_bound.value_or(5 * options.sgd_learning_rate);
+}
+
 bool is_decentralized(Optimizer optimizer) {
   return optimizer >= Optimizer::d_sgd || optimizer == Optimizer::slowmo_sgp;
 }
 
-bool keeps_own_models(Optimizer optimizer) { return is_local(optimizer) || is_decentralized(optimizer); }
+bool keeps_own_models(Optimizer optimizer) {
+  // Ranks of 0/1 Adam do between meetings, and training may end there.
+  return is_local(optimizer) || is_decentralized(optimizer) || optimizer == Optimizer::zero_one_adam;
+}
 
 bool uses_momentum(Optimizer optimizer) {
   switch (optimizer) {
     case Optimizer::adam:
     case Optimizer::one_bit_adam:
+    case Optimizer::zero_one_adam:
     case Optimizer::lamb:
     case Optimizer::one_bit_lamb:
     case Optimizer::diloco:
@@ -402,6 +446,8 @@ bool uses_momentum(Optimizer optimizer) {
 }
 
 const char* route_of(const Options& options, Optimizer optimizer) {
+  if (optimizer == Optimizer::async_swarm_sgd) return "board";
+  if (is_swarm(optimizer)) return name(Graph::random_matching);
   return is_decentralized(optimizer) ? name(options.graph) : name(topology_of(options, optimizer));
 }
 
@@ -482,6 +528,15 @@ void check_optimizer(const Options& options, Optimizer kind) {
   if (options.average_every > 0 && compresses_gossip(kind))
     throw input_error(
         fmt::format("--average-every is for packets that are not compressed, and {}'s are", name(kind)));
+  if (kind == Optimizer::async_swarm_sgd && options.modelled.link())
+    throw input_error(
+        "--delay and --bandwidth are of messages, and async-swarm-sgd sends none: its ranks read a board. "
+        "Use "
+        "--straggler alone, or swarm-sgd-non-blocking");
+  if (kind == Optimizer::async_swarm_sgd && options.on_non_finite == NonFinite::skip)
+    throw input_error(
+        "--on-non-finite: ranks skip a step together, and async-swarm-sgd's wait for nobody. Use zero, or "
+        "swarm-sgd");
 }
 
 /// An option that none of the optimizers has a use for is a mistake.
@@ -493,7 +548,7 @@ void check_concern(const Options& options, bool given, const char* option, bool 
   throw input_error(fmt::format("{} is for {}; --optimizers names none of them", option, whom));
 }
 
-void check_local_updates(const Options& options) {
+void check_concerns(const Options& options) {
   const auto check = [&](bool given, const char* option, bool (*concerns)(Optimizer)) {
     check_concern(options, given, option, concerns);
   };
@@ -501,12 +556,15 @@ void check_local_updates(const Options& options) {
   check(options.period.has_value(), "--period", is_local);
   check(options.outer_learning_rate.has_value(), "--outer-learning-rate", has_outer_step);
   check(options.outer_momentum.has_value(), "--outer-momentum", has_outer_step);
-  check(options.inner_buffers.has_value(), "--inner-buffers",
-        [](Optimizer kind) { return is_local(kind) && !averages_late(kind); });
+  check(options.inner_buffers.has_value(), "--inner-buffers", has_inner_buffers);
   check(options.average_until.has_value(), "--average-until",
         [](Optimizer kind) { return kind == Optimizer::post_local_sgd; });
   check(options.pullback.has_value(), "--pullback", overlaps);
   check(options.anchor_momentum.has_value(), "--anchor-momentum", overlaps);
+  check(options.lattice_step.has_value(), "--lattice-step",
+        [](Optimizer kind) { return kind == Optimizer::swarm_sgd_lattice; });
+  check(options.moniqua_bound.has_value(), "--moniqua-bound",
+        [](Optimizer kind) { return kind == Optimizer::moniqua_sgd; });
 }
 
 }  // namespace
@@ -544,7 +602,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv, std::FIL
   if (options.checkpoint_every > 0 && options.checkpoint.empty())
     throw input_error("--checkpoint-every needs --checkpoint DIR");
   for (const Optimizer kind : options.optimizers) check_optimizer(options, kind);
-  check_local_updates(options);
+  check_concerns(options);
   return options;
 }
 

@@ -17,6 +17,7 @@ namespace train {
 enum class Optimizer {
   adam,
   one_bit_adam,
+  zero_one_adam,
   momentum_sgd,
   error_feedback_sgd,
   dist_error_feedback_sgd,
@@ -37,6 +38,11 @@ enum class Optimizer {
   diloco,
   overlap_local_sgd,
   cocod_sgd,
+  // Swarms from here on, see is_swarm.
+  swarm_sgd,
+  swarm_sgd_lattice,
+  swarm_sgd_non_blocking,
+  async_swarm_sgd,
   // Decentralized from here on, see is_decentralized.
   d_sgd,
   awc_d_sgd,
@@ -55,7 +61,8 @@ enum class Optimizer {
   choco_sgd,
   deep_squeeze,
   dcd_sgd,
-  beer
+  beer,
+  moniqua_sgd
 };
 enum class Transport { threads, mpi };
 enum class Topology { scatter_gather, ring, all_gather };
@@ -128,10 +135,15 @@ struct Options {
   Scale scale = Scale::rms;
   Granularity granularity = Granularity::segment;
   double update_clip = 10;  ///< may be infinite
+  // Of zero-one-adam.
+  std::int64_t variance_updates = 16;  ///< exact averages after which they become half as many, at least 1
+  double local_interval = 0.1;         ///< share of all steps after which meetings do, above 0 to 1
+  std::int64_t most_local_steps = 4;   ///< from one meeting to the next, at least 1
 
   Graph graph = Graph::symmetric_exponential;
   std::int64_t average_every = 0;  ///< steps; 0: never
   /// Above 0 to 1; each optimizer that compresses has a default of its own.
+  std::optional<double> moniqua_bound;  ///< above 0
   std::optional<double> consensus_rate;
 
   // Of local updates. Each optimizer has defaults of its own: see period_of and so on.
@@ -142,6 +154,7 @@ struct Options {
   std::optional<double> average_until;    ///< share of all steps, 0 to 1
   std::optional<double> pullback;         ///< 0 to 1
   std::optional<double> anchor_momentum;  ///< 0 to below 1
+  std::optional<double> lattice_step;     ///< above 0
 
   std::string json, csv, plot;        ///< files to write, or empty
   std::string checkpoint;             ///< directory, or empty
@@ -163,11 +176,16 @@ double ratio_of(const Options& options, Optimizer optimizer);
 
 /// The consensus rate in force; 1 where packets are not compressed.
 double consensus_rate_of(const Options& options, Optimizer optimizer);
+double moniqua_bound_of(const Options& options, Optimizer optimizer);
 
 /// Whether ranks step on their own and meet now and then.
 bool is_local(Optimizer optimizer);
 /// Whether ranks meet in an outer step that has a rate and a momentum of its own.
 bool has_outer_step(Optimizer optimizer);
+/// Whether ranks meet all at once, and may then agree about momenta and variances, too.
+bool has_inner_buffers(Optimizer optimizer);
+/// Whether ranks meet in pairs.
+bool is_swarm(Optimizer optimizer);
 /// Whether averages are taken up a period after they were started, so that they need two steps.
 bool averages_late(Optimizer optimizer);
 
@@ -179,6 +197,7 @@ InnerBuffers inner_buffers_of(const Options& options, Optimizer optimizer);
 double average_until_of(const Options& options, Optimizer optimizer);  ///< 0 for all but post-local-sgd
 double pullback_of(const Options& options, Optimizer optimizer);
 double anchor_momentum_of(const Options& options, Optimizer optimizer);
+double lattice_step_of(const Options& options, Optimizer optimizer);
 
 /// What the optimizer's compressed steps go over; dense steps go over scatter-gather.
 Topology topology_of(const Options& options, Optimizer optimizer);
@@ -190,7 +209,7 @@ bool keeps_own_models(Optimizer optimizer);
 /// Whether SGD's momentum is in it.
 bool uses_momentum(Optimizer optimizer);
 
-/// The name of what an optimizer's messages go over: of its graph, or of its topology.
+/// The name of what an optimizer's messages go over: of its graph, or of its topology, or "board".
 const char* route_of(const Options& options, Optimizer optimizer);
 
 /// What a decentralized optimizer asks of a graph, beyond that it keeps the mean of the ranks. Recipes say the same

@@ -23,7 +23,7 @@ struct Seconds {
 /// Options by name, without their dashes, as they are in force for one optimizer.
 using Settings = std::map<std::string, std::string>;
 
-/// What one optimizer did. Bytes are those that one rank sends.
+/// What one optimizer did. Bytes are those that one rank sends, or of async-swarm-sgd reads.
 struct Run {
   std::string optimizer;
   std::string transport;

@@ -39,7 +39,7 @@ inline Settings settings_of(const Options& options, Optimizer optimizer, int ran
   if (uses_momentum(optimizer)) settings.insert({{"momentum", number(options.momentum)}});
   if (is_local(optimizer)) {
     settings.insert({{"period", number(period_of(options, optimizer))}});
-    if (!averages_late(optimizer))
+    if (has_inner_buffers(optimizer))
       settings.insert({{"inner-buffers", name(inner_buffers_of(options, optimizer))}});
   }
   if (has_outer_step(optimizer))
@@ -50,6 +50,8 @@ inline Settings settings_of(const Options& options, Optimizer optimizer, int ran
   if (optimizer == Optimizer::overlap_local_sgd)
     settings.insert({{"pullback", number(pullback_of(options, optimizer))},
                      {"anchor-momentum", number(anchor_momentum_of(options, optimizer))}});
+  if (optimizer == Optimizer::swarm_sgd_lattice)
+    settings.insert({{"lattice-step", number(lattice_step_of(options, optimizer))}});
   if (is_decentralized(optimizer))
     settings.insert({{"graph", name(options.graph)},
                      {"average-every", options.average_every > 0 ? number(options.average_every) : "never"},
@@ -60,6 +62,14 @@ inline Settings settings_of(const Options& options, Optimizer optimizer, int ran
                      {"scale", name(options.scale)},
                      {"granularity", name(options.granularity)},
                      {"update-clip", number(options.update_clip)}});
+  if (optimizer == Optimizer::moniqua_sgd)
+    settings.insert({{"moniqua-bound", number(moniqua_bound_of(options, optimizer))}});
+  if (optimizer == Optimizer::zero_one_adam)
+    settings.insert({{"warmup-fraction", number(options.warmup_fraction)},
+                     {"update-clip", number(options.update_clip)},
+                     {"variance-updates", number(options.variance_updates)},
+                     {"local-interval", number(options.local_interval)},
+                     {"most-local-steps", number(options.most_local_steps)}});
   if (optimizer == Optimizer::one_bit_lamb)
     settings.insert(
         {{"warmup-fraction", number(options.warmup_fraction)}, {"update-clip", number(options.update_clip)}});

@@ -41,7 +41,7 @@ double seconds_since(Clock::time_point begin) {
 
 /// When what happens.
 struct Schedule {
-  std::int64_t steps_per_epoch, steps, rate_warmup, ratio_warmup, freeze, average_until;
+  std::int64_t steps_per_epoch, steps, rate_warmup, ratio_warmup, freeze, average_until, local_interval;
   bool constant;
 
   Schedule(const Options& options, Optimizer kind, int ranks, std::int64_t pictures)
@@ -51,6 +51,7 @@ struct Schedule {
         ratio_warmup(share(options.warmup_fraction)),
         freeze(std::max<std::int64_t>(1, ratio_warmup)),
         average_until(share(average_until_of(options, kind))),
+        local_interval(std::max<std::int64_t>(1, share(options.local_interval))),
         constant(options.rate_schedule == RateSchedule::constant) {}
 
   /// A straight rise from almost 0 to 1, then a cosine down to almost 0, or 1. Steps count from 0.
@@ -120,6 +121,8 @@ class Trainer {
     run_.modelled = options_.modelled;
     if (kind == Optimizer::one_bit_adam || kind == Optimizer::one_bit_lamb)
       run_.warmup_steps = std::min(schedule_.freeze, run_.steps);
+    if (kind == Optimizer::zero_one_adam)
+      run_.warmup_steps = std::min({options_.variance_updates, schedule_.freeze, run_.steps});
     if (kind == Optimizer::ef21_sgd) run_.warmup_steps = 1;
   }
 
@@ -157,7 +160,8 @@ class Trainer {
   std::unique_ptr<AnyOptimizer> make_optimizer(Optimizer kind) {
     const Stages stages{static_cast<std::uint64_t>(schedule_.ratio_warmup),
                         static_cast<std::uint64_t>(schedule_.freeze),
-                        static_cast<std::uint64_t>(schedule_.average_until)};
+                        static_cast<std::uint64_t>(schedule_.average_until),
+                        static_cast<std::uint64_t>(schedule_.local_interval)};
     return workshop_->make(kind, options_, stages, model_.layout());
   }
 
@@ -285,20 +289,20 @@ class Trainer {
     sent_.bytes += bytes_on_wire() - before;
   }
 
-  /// What steps send; setting up is left out.
-  std::uint64_t bytes_on_wire() const {
-    const terse::Traffic& traffic = workshop_->traffic();
-    return traffic[terse::Phase::agree].bytes_sent + bytes_of_packets();
+  /// What steps send; setting up is left out. Who publishes sends nothing: there it is what steps read.
+  std::uint64_t bytes_in(terse::Phase phase) const {
+    const terse::Traffic::Count& count = workshop_->traffic()[phase];
+    return kind_ == Optimizer::async_swarm_sgd ? count.bytes_received : count.bytes_sent;
   }
+  std::uint64_t bytes_on_wire() const { return bytes_in(terse::Phase::agree) + bytes_of_packets(); }
   /// Nothing in a step that is skipped.
   std::uint64_t bytes_of_packets() const {
-    const terse::Traffic& traffic = workshop_->traffic();
-    return traffic[terse::Phase::reduce].bytes_sent + traffic[terse::Phase::spread].bytes_sent;
+    return bytes_in(terse::Phase::reduce) + bytes_in(terse::Phase::spread);
   }
 
   /// Grow in steps that communicate; a late average's second half leaves in another step than the first.
   std::uint64_t bytes_of_rounds() const {
-    return averages_late(kind_) ? workshop_->traffic()[terse::Phase::reduce].bytes_sent : bytes_of_packets();
+    return averages_late(kind_) ? bytes_in(terse::Phase::reduce) : bytes_of_packets();
   }
 
   /// The order of an epoch, of all pictures or, where labels are skewed, of this rank's share; the same after a

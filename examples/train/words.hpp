@@ -21,6 +21,7 @@ struct Word {
 inline constexpr std::array optimizer_words{
     Word<Optimizer>{"adam", Optimizer::adam},
     Word<Optimizer>{"one-bit-adam", Optimizer::one_bit_adam},
+    Word<Optimizer>{"zero-one-adam", Optimizer::zero_one_adam},
     Word<Optimizer>{"momentum-sgd", Optimizer::momentum_sgd},
     Word<Optimizer>{"error-feedback-sgd", Optimizer::error_feedback_sgd},
     Word<Optimizer>{"dist-error-feedback-sgd", Optimizer::dist_error_feedback_sgd},
@@ -40,6 +41,10 @@ inline constexpr std::array optimizer_words{
     Word<Optimizer>{"diloco", Optimizer::diloco},
     Word<Optimizer>{"overlap-local-sgd", Optimizer::overlap_local_sgd},
     Word<Optimizer>{"cocod-sgd", Optimizer::cocod_sgd},
+    Word<Optimizer>{"swarm-sgd", Optimizer::swarm_sgd},
+    Word<Optimizer>{"swarm-sgd-lattice", Optimizer::swarm_sgd_lattice},
+    Word<Optimizer>{"swarm-sgd-non-blocking", Optimizer::swarm_sgd_non_blocking},
+    Word<Optimizer>{"async-swarm-sgd", Optimizer::async_swarm_sgd},
     Word<Optimizer>{"d-sgd", Optimizer::d_sgd},
     Word<Optimizer>{"awc-d-sgd", Optimizer::awc_d_sgd},
     Word<Optimizer>{"cta-d-sgd", Optimizer::cta_d_sgd},
@@ -57,7 +62,8 @@ inline constexpr std::array optimizer_words{
     Word<Optimizer>{"choco-sgd", Optimizer::choco_sgd},
     Word<Optimizer>{"deep-squeeze", Optimizer::deep_squeeze},
     Word<Optimizer>{"dcd-sgd", Optimizer::dcd_sgd},
-    Word<Optimizer>{"beer", Optimizer::beer}};
+    Word<Optimizer>{"beer", Optimizer::beer},
+    Word<Optimizer>{"moniqua-sgd", Optimizer::moniqua_sgd}};
 // What papers call some of them; understood, too.
 inline constexpr std::array optimizer_synonyms{Word<Optimizer>{"pmsgd", Optimizer::momentum_sgd},
                                                Word<Optimizer>{"bmuf", Optimizer::bmuf_nesterov},

@@ -159,6 +159,7 @@ std::vector<train::Run> two_runs() {
 
 constexpr train::Optimizer all_optimizers[]{train::Optimizer::adam,
                                             train::Optimizer::one_bit_adam,
+                                            train::Optimizer::zero_one_adam,
                                             train::Optimizer::momentum_sgd,
                                             train::Optimizer::error_feedback_sgd,
                                             train::Optimizer::dist_error_feedback_sgd,
@@ -178,6 +179,10 @@ constexpr train::Optimizer all_optimizers[]{train::Optimizer::adam,
                                             train::Optimizer::diloco,
                                             train::Optimizer::overlap_local_sgd,
                                             train::Optimizer::cocod_sgd,
+                                            train::Optimizer::swarm_sgd,
+                                            train::Optimizer::swarm_sgd_lattice,
+                                            train::Optimizer::swarm_sgd_non_blocking,
+                                            train::Optimizer::async_swarm_sgd,
                                             train::Optimizer::d_sgd,
                                             train::Optimizer::awc_d_sgd,
                                             train::Optimizer::cta_d_sgd,
@@ -195,7 +200,8 @@ constexpr train::Optimizer all_optimizers[]{train::Optimizer::adam,
                                             train::Optimizer::choco_sgd,
                                             train::Optimizer::deep_squeeze,
                                             train::Optimizer::dcd_sgd,
-                                            train::Optimizer::beer};
+                                            train::Optimizer::beer,
+                                            train::Optimizer::moniqua_sgd};
 
 constexpr train::Graph all_graphs[]{train::Graph::ring,
                                     train::Graph::mesh,
@@ -537,8 +543,9 @@ TEST_CASE("the table says what optimizers don't have in common") {
   for (const char* part :
        {"4 ranks (threads), seed 18446744073709551615, 3 steps\n",
         "\nall-gather: deep-gradient-compression, ef21-sgd\n",
-        "\nscatter-gather: one-bit-adam, error-feedback-sgd", "\nsymmetric-exponential: d-sgd, awc-d-sgd",
-        "\ncompressed after step 1: ef21-sgd\n", "\ncompressed after step 2: one-bit-adam\n"}) {
+        "\nscatter-gather: one-bit-adam, zero-one-adam, error-feedback-sgd",
+        "\nsymmetric-exponential: d-sgd, awc-d-sgd", "\ncompressed after step 1: ef21-sgd\n",
+        "\ncompressed after step 2: one-bit-adam\n"}) {
     CAPTURE(part);
     CHECK(contains(table, part));
   }
@@ -709,12 +716,68 @@ TEST_CASE("options of local updates are read, and each optimizer has defaults of
   CHECK(train::anchor_momentum_of(standard, overlap_local_sgd) == 0.7);
 }
 
+TEST_CASE("options of zero-one-adam and of swarms are read") {
+  using enum train::Optimizer;
+  const train::Options standard;
+  CHECK(standard.variance_updates == 16);
+  CHECK(standard.local_interval == 0.1);
+  CHECK(standard.most_local_steps == 4);
+  const train::Options given =
+      parse({"--optimizers", "zero-one-adam,swarm-sgd-lattice", "--variance-updates", "4", "--local-interval",
+             "1", "--most-local-steps", "1", "--lattice-step", "0.5"});
+  CHECK(given.variance_updates == 4);
+  CHECK(given.local_interval == 1);
+  CHECK(given.most_local_steps == 1);
+  CHECK(train::lattice_step_of(given, swarm_sgd_lattice) == 0.5);
+
+  // As far apart as ranks get between meetings: with the rate and with the period.
+  const double step = train::lattice_step_of(standard, swarm_sgd_lattice);
+  CHECK(step == doctest::Approx(0.02 * 0.05 * 8));
+  CHECK(train::lattice_step_of(parse({"--optimizers", "swarm-sgd-lattice", "--period", "4"}),
+                               swarm_sgd_lattice) == doctest::Approx(step / 2));
+  CHECK(train::lattice_step_of(parse({"--sgd-learning-rate", "0.1"}), swarm_sgd_lattice) ==
+        doctest::Approx(step * 2));
+  CHECK(train::moniqua_bound_of(standard, moniqua_sgd) == doctest::Approx(5 * 0.05));
+  CHECK(train::moniqua_bound_of(parse({"--optimizers", "moniqua-sgd", "--moniqua-bound", "0.5"}),
+                                moniqua_sgd) == 0.5);
+}
+
+TEST_CASE("kinds of local updates are told apart") {
+  using enum train::Optimizer;
+  for (const train::Optimizer kind : all_optimizers) {
+    CAPTURE(train::name(kind));
+    const bool swarm = contains(train::name(kind), "swarm-sgd");
+    CHECK(train::is_swarm(kind) == swarm);
+    CHECK(train::has_inner_buffers(kind) == (train::is_local(kind) && !swarm && !train::averages_late(kind)));
+    if (swarm) CHECK(train::is_local(kind));
+  }
+  // Alone between meetings, but by no period.
+  CHECK(train::keeps_own_models(zero_one_adam));
+  CHECK_FALSE(train::is_local(zero_one_adam));
+  CHECK_FALSE(train::keeps_own_models(one_bit_adam));
+}
+
+TEST_CASE("what ranks that wait for nobody can't do is refused") {
+  for (const char* const option : {"--delay", "--bandwidth"}) {
+    CHECK(contains(refusal({"--optimizers", "swarm-sgd,async-swarm-sgd", option, "10"}), "read a board"));
+    CHECK(refusal({"--optimizers", "swarm-sgd,swarm-sgd-non-blocking", option, "10"}).empty());
+  }
+  CHECK(refusal({"--optimizers", "async-swarm-sgd", "--straggler", "1:2"}).empty());
+  CHECK(contains(refusal({"--optimizers", "async-swarm-sgd", "--on-non-finite", "skip"}),
+                 "--on-non-finite: ranks skip a step together"));
+  CHECK(refusal({"--optimizers", "async-swarm-sgd", "--on-non-finite", "zero"}).empty());
+  CHECK(refusal({"--optimizers", "swarm-sgd", "--on-non-finite", "skip"}).empty());
+}
+
 TEST_CASE("options of local updates are refused where nobody has a use for them") {
   const struct {
     const char *option, *value, *whom;
   } cases[]{{"--period", "4",
              "local-sgd, post-local-sgd, slowmo, slowmo-sgp, bmuf-classical, bmuf-nesterov, diloco, "
-             "overlap-local-sgd, cocod-sgd"},
+             "overlap-local-sgd, cocod-sgd, swarm-sgd, swarm-sgd-lattice, swarm-sgd-non-blocking, "
+             "async-swarm-sgd"},
+            {"--lattice-step", "0.001", "swarm-sgd-lattice"},
+            {"--moniqua-bound", "0.5", "moniqua-sgd"},
             {"--outer-learning-rate", "1", "slowmo, slowmo-sgp, bmuf-classical, bmuf-nesterov, diloco"},
             {"--outer-momentum", "0.5", "slowmo, slowmo-sgp, bmuf-classical, bmuf-nesterov, diloco"},
             {"--inner-buffers", "reset",
@@ -774,6 +837,7 @@ TEST_CASE("a checkpoint is bound to what decides about a run, of this optimizer 
   const std::set<std::string> local{"period", "inner-buffers"};
   const std::set<std::string> outer{"outer-learning-rate", "outer-momentum"};
   const std::set<std::string> late{"pullback", "anchor-momentum"};
+  const std::set<std::string> intervals{"variance-updates", "local-interval", "most-local-steps"};
   for (const train::Optimizer kind : all_optimizers) {
     CAPTURE(train::name(kind));
     const std::set<std::string> found = keys(kind);
@@ -782,14 +846,18 @@ TEST_CASE("a checkpoint is bound to what decides about a run, of this optimizer 
     };
     CHECK(has({"delay", "bandwidth", "straggler", "seed", train::rate_of({}, kind).option}));
     CHECK(has({"period"}) == train::is_local(kind));
-    CHECK(has(local) == (train::is_local(kind) && !train::averages_late(kind)));
+    CHECK(has(local) == train::has_inner_buffers(kind));
+    CHECK(has({"lattice-step"}) == (kind == swarm_sgd_lattice));
+    CHECK(has({"moniqua-bound"}) == (kind == moniqua_sgd));
+    CHECK(has(intervals) == (kind == zero_one_adam));
+    CHECK(has({"update-clip"}) == (kind == one_bit_adam || kind == zero_one_adam || kind == one_bit_lamb));
     CHECK(has(outer) == train::has_outer_step(kind));
     CHECK(has({"average-until"}) == (kind == post_local_sgd));
     CHECK(has(late) == (kind == overlap_local_sgd));
     CHECK(has({"graph"}) == train::is_decentralized(kind));
     CHECK(has({"momentum"}) == train::uses_momentum(kind));
-    CHECK(has({"warmup-fraction"}) ==
-          (kind == one_bit_adam || kind == one_bit_lamb || kind == deep_gradient_compression));
+    CHECK(has({"warmup-fraction"}) == (kind == one_bit_adam || kind == zero_one_adam ||
+                                       kind == one_bit_lamb || kind == deep_gradient_compression));
   }
   train::Options options;
   options.ranks = 4;
@@ -813,6 +881,17 @@ TEST_CASE("a checkpoint is bound to what decides about a run, of this optimizer 
   CHECK(value(post_local_sgd, "average-until") == "0.125");
   CHECK(value(overlap_local_sgd, "pullback") == "0.375");
   CHECK(value(overlap_local_sgd, "anchor-momentum") == "0.625");
+  options.variance_updates = 5;
+  options.local_interval = 0.25;
+  options.most_local_steps = 3;
+  options.lattice_step = 0.0625;
+  options.moniqua_bound = 0.375;
+  CHECK(value(swarm_sgd, "period") == "16");
+  CHECK(value(swarm_sgd_lattice, "lattice-step") == "0.0625");
+  CHECK(value(moniqua_sgd, "moniqua-bound") == "0.375");
+  CHECK(value(zero_one_adam, "variance-updates") == "5");
+  CHECK(value(zero_one_adam, "local-interval") == "0.25");
+  CHECK(value(zero_one_adam, "most-local-steps") == "3");
   CHECK(value(adam, "delay") == "2.5");
   CHECK(value(adam, "bandwidth") == "100");
   CHECK(value(adam, "straggler") == "1:2");
@@ -840,7 +919,7 @@ TEST_CASE("every optimizer has a word, a rate and a topology") {
     CHECK(train::ratio_of(options, kind) == 1);
     const train::HighestRate rate = train::rate_of(options, kind);
     const bool adam = kind == train::Optimizer::adam || kind == train::Optimizer::one_bit_adam ||
-                      kind == train::Optimizer::diloco;
+                      kind == train::Optimizer::zero_one_adam || kind == train::Optimizer::diloco;
     const bool lamb = kind == train::Optimizer::lamb || kind == train::Optimizer::one_bit_lamb;
     const bool sign = kind == train::Optimizer::sign_sgd;
     CHECK(rate.given == (adam ? 0.25 : lamb ? 0.0625 : sign ? 0.125 : 0.5));
@@ -851,8 +930,10 @@ TEST_CASE("every optimizer has a word, a rate and a topology") {
     CHECK(train::rate_of(other, kind).rate ==
           rate.given * (kind == train::Optimizer::error_feedback_sgd ? 2 : 1));
     CHECK(train::route_of(options, kind) ==
-          std::string(train::is_decentralized(kind) ? "symmetric-exponential"
-                                                    : train::name(train::topology_of(options, kind))));
+          std::string(train::is_decentralized(kind)               ? "symmetric-exponential"
+                      : kind == train::Optimizer::async_swarm_sgd ? "board"
+                      : train::is_swarm(kind)                     ? "random-matching"
+                                              : train::name(train::topology_of(options, kind))));
     CHECK(rate.option == std::string(adam   ? "learning-rate"
                                      : lamb ? "lamb-learning-rate"
                                      : sign ? "sign-learning-rate"
@@ -914,7 +995,7 @@ TEST_CASE("an optimizer on a graph where it diverges is refused with the reason 
         "not fixed. "
         "Use one of ring, mesh, torus, star, complete, hypercube, exponential, symmetric-exponential, or "
         "deep-squeeze on this graph");
-  for (const char* kind : {"choco-sgd", "deep-squeeze", "dcd-sgd", "beer"})
+  for (const char* kind : {"choco-sgd", "deep-squeeze", "dcd-sgd", "beer", "moniqua-sgd"})
     CHECK(refusal({"--optimizers", kind, "--average-every", "4"}) ==
           "--average-every is for packets that are not compressed, and " + std::string(kind) + "'s are");
   for (const char* kind : {"decentlam", "momentum-consensus", "d2", "d2-dm-sgd"})
@@ -953,6 +1034,7 @@ TEST_CASE("what an optimizer needs of a graph is what its rule says in the libra
   check(deep_squeeze, adapt_then_combine);
   check(dcd_sgd, terse::DifferenceDescent{});
   check(beer, terse::CompressedTracker{}, true);
+  check(moniqua_sgd, terse::AdaptWithCombine<terse::MomentumDirection>{});
 }
 
 TEST_CASE("any graph behind one type is the library's own, and promises no more than it keeps") {
@@ -1102,7 +1184,7 @@ TEST_CASE("small alphas give ranks few labels, large ones all alike") {
 
 TEST_CASE("whatever is wrong on the command line is one clear line") {
   CHECK(contains(refusal({"--optimizers", "adam,lion"}),
-                 "'lion' is not one of adam, one-bit-adam, momentum-sgd"));
+                 "'lion' is not one of adam, one-bit-adam, zero-one-adam, momentum-sgd"));
   CHECK(contains(refusal({"--optimizers", "adam,"}), "'' is not one of"));
   CHECK(contains(refusal({"--optimizers", "adam,adam"}), "named twice"));
   CHECK(contains(refusal({"--model", "vgg"}), "'vgg' is not one of mlp, cnn"));
@@ -1151,6 +1233,15 @@ TEST_CASE("whatever is wrong on the command line is one clear line") {
   CHECK(contains(refusal({"--optimizers", "local-sgd", "--inner-buffers", "drop"}),
                  "'drop' is not one of keep, reset, average"));
   CHECK(contains(refusal({"--lamb-learning-rate", "0"}), "number above 0"));
+  for (const char* wrong : {"0", "-1", "1.5", "nan"})
+    for (const char* option : {"--variance-updates", "--most-local-steps"})
+      CHECK(contains(refusal({option, wrong}), "whole number above 0"));
+  for (const char* wrong : {"0", "1.1", "nan"})
+    CHECK(contains(refusal({"--local-interval", wrong}), "above 0, to 1"));
+  for (const char* wrong : {"0", "-1", "inf"})
+    CHECK(
+        contains(refusal({"--optimizers", "swarm-sgd-lattice", "--lattice-step", wrong}), "number above 0"));
+  CHECK(contains(refusal({"--optimizers", "moniqua-sgd", "--moniqua-bound", "0"}), "number above 0"));
   for (const char* wrong : {"0", "nan", "-inf"}) CHECK(contains(refusal({"--update-clip", wrong}), "or inf"));
 }
 

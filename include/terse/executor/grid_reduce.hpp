@@ -230,15 +230,15 @@ template <class Statistic, bool Store, index_t Near = 4096, GridExecutor E, clas
 void reduce_tiles(E ex, const Range& range, Units units, Mask<typename E::memory> mask, Incoming incoming,
                   F f, std::byte* wire, float* scratch, typename Statistic::Scale* scales,
                   std::uint32_t* bad) {
-  using Arrived = Arriving<Incoming>;
-  const Arrived arriving(incoming);
+  using Source = Arriving<Incoming>;
+  const Source arriving(incoming);
   const index_t stride = tiles_of(range, units.whole ? Units{} : units);
   float* const all = scratch + (Statistic::width + 2) * stride;
   bool first = true;
-  for_each_slice<Arrived::bits, Store ? 32 : 0>(range, units, [&](const Slice& slice, bool last) {
+  for_each_slice<Source::bits, Store ? 32 : 0>(range, units, [&](const Slice& slice, bool last) {
     launch_tiles(ex, slice,
-                 ReduceKernel<Statistic, Store, typename E::memory, Arrived, F>{slice, mask, arriving, f,
-                                                                                scratch, stride, wire});
+                 ReduceKernel<Statistic, Store, typename E::memory, Source, F>{slice, mask, arriving, f,
+                                                                               scratch, stride, wire});
     const bool small = slice.units.size > 0 && slice.units.size <= reduction_block;
     if (!units.whole && small) {
       if (slice.unit_count > 0)
