@@ -201,6 +201,8 @@ class Codec {
                                                 arrived(portion.compressed, inbox), compensate(message),
                                                 reporting(message), context, section, bad_.data()) -
                  compressor_.wire_bytes(portion.compressed);
+      if constexpr (requires { state_.store(executor_, portion.compressed); })
+        state_.store(executor_, portion.compressed);
     }
     encode_dense(portion, inbox, message, packet);
     return bytes;

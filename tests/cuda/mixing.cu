@@ -7,4 +7,5 @@
 #define TERSE_TEST_DEVICE OnThisThread
 #define TERSE_TEST_RECORDING Graph
 
+#include "optimizer/device_keyed.inc"
 #include "optimizer/device_mixing.inc"

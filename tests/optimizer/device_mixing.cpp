@@ -79,3 +79,7 @@ TEST_CASE("16-bit parameters over fp32 masters") {
     return trace;
   });
 }
+
+TEST_CASE("machines of two ranks each") {
+  compare(DmSgd<MachineMixing<graph::Ring>>{.topology = {.ranks_per_machine = 2}}, few_layers(), 4, 5);
+}

@@ -4,6 +4,8 @@
 #define TERSE_TEST_DEVICE terse::executor::emulated
 #include "optimizer/device_mixing.hpp"
 #include "optimizer/local_support.hpp"
+#include "terse/compressor/grid_keyed.hpp"
+#include "terse/compressor/lattice.hpp"
 #include "terse/optimizer/local/swarm_sgd.hpp"
 
 // SwarmSGD by a schedule on an executor of the grid kind, its ranks as threads: parameters, states and bytes must be
@@ -12,6 +14,8 @@
 namespace {
 
 using graph::Spacing;
+using OnLattice = SwarmSgd<MomentumSgd, Lattice<8>>;
+using LateOnLattice = NonBlockingSwarmSgd<MomentumSgd, Lattice<8>>;
 
 /// `looks` into the state in each step, which completes meetings under way, or only in the end.
 template <class R>
@@ -49,4 +53,39 @@ TEST_CASE("non-blocking meetings, looked at in every step and not") {
     compare_swarm(R{.schedule = {.period = 2}}, 2, looks);
     compare_swarm(R{.schedule = {.period = 2, .spacing = Spacing::geometric}}, 3, looks);
   }
+}
+
+TEST_CASE("meetings by a lattice") {
+  for (const int ranks : {1, 2, 3, 4}) {
+    compare_swarm(OnLattice{.schedule = {.period = 2}, .compressor = {0.01F}}, ranks);
+    compare_swarm(LateOnLattice{.schedule = {.period = 2}, .compressor = {0.01F}}, ranks, ranks % 2 == 0);
+  }
+}
+
+TEST_CASE("parameters beyond the lattice's bound: the host's error, and they stay as they are") {
+  const auto check = [](const auto& recipe) {
+    CAPTURE(type_name<decltype(recipe)>());
+    both(2, [&]<Executor E>(auto& transport) {
+      const Layout layout = few_layers();
+      Optimizer optimizer{recipe, transport, layout, {}, E{}};
+      Floats from = start(layout);
+      if (transport.rank() == 1) from[at(layout.segments()[3].offset + 129)] += 0.13F;
+      auto x = uploaded<E>(from);
+      const auto none = uploaded<E>(Floats(from.size()));
+      Trace trace;
+      try {
+        for (int step = 0; step < 4; ++step) optimizer.step(x.all(), none.all());
+      } catch (const wire_error& failure) {
+        trace.hash = failure.what();
+      }
+      CHECK(trace.hash.find("step 2: the packet from rank") != std::string::npos);
+      Look look{trace.steps.emplace_back()};
+      look("parameters", x.all(), 0);
+      const auto bytes = std::as_bytes(std::span(from));
+      CHECK(trace.steps[0].at("parameters@0") == std::vector(bytes.begin(), bytes.end()));
+      return trace;
+    });
+  };
+  check(OnLattice{.schedule = {.period = 2}, .compressor = {0.001F}});
+  check(LateOnLattice{.schedule = {.period = 2}, .compressor = {0.001F}});
 }

@@ -15,7 +15,7 @@
 #include "terse/executor/host.hpp"
 
 // What the keyed compressors share: codes modulo 2^Bits that the reader completes with its own vector, the key, and
-// checksums by which it knows whether that went well.
+// checksums by which it knows whether that went well. On grid executors: grid_keyed.hpp.
 
 namespace terse {
 
@@ -33,6 +33,10 @@ TERSE_HD constexpr std::uint64_t odd_weight(std::uint64_t i) {
   i = (i ^ (i >> 27)) * 0x94D049BB133111EB;
   return (i ^ (i >> 31)) | 1;
 }
+/// Of a block's sum, which begins at arena index `first`, a multiple of 64.
+TERSE_HD constexpr std::uint64_t block_weight(index_t first) {
+  return odd_weight(static_cast<std::uint64_t>(lanes + first / lanes));
+}
 inline constexpr auto lane_weights = [] {
   std::array<std::uint64_t, lanes> weights{};
   for (std::size_t l = 0; l < weights.size(); ++l) weights[l] = odd_weight(l);
@@ -44,7 +48,7 @@ inline constexpr auto lane_weights = [] {
 inline std::uint64_t block_checksum(index_t first, const std::uint64_t* z) {
   std::uint64_t sum = 0;
   for (int l = 0; l < lanes; ++l) sum += lane_weights[static_cast<std::size_t>(l)] * z[l];
-  return odd_weight(static_cast<std::uint64_t>(lanes + first / lanes)) * sum;
+  return block_weight(first) * sum;
 }
 
 /// The numbers z * step, of which z modulo 2^Bits is sent.
@@ -86,7 +90,8 @@ struct Grid {
   TERSE_HD float value(double z) const { return static_cast<float>(z * step); }
   /// The integer z modulo 2^64.
   TERSE_HD static constexpr std::uint64_t modulo(double z) {
-    return std::bit_cast<std::uint64_t>(z + integers) - std::bit_cast<std::uint64_t>(integers);
+    constexpr auto zero = std::bit_cast<std::uint64_t>(integers);
+    return std::bit_cast<std::uint64_t>(z + integers) - zero;
   }
 
  private:
@@ -258,6 +263,12 @@ bool decode_keyed(executor::host, const Range& range, Grid<Bits, Rounding> grid,
     cursor.next_piece(piece.count);
   }
   return right;
+}
+/// The same as a grid executor says it: `wrong` becomes 1 in the place of false.
+template <int Bits, class Rounding, class Key, class Use>
+void decode_keyed(executor::host ex, const Range& range, const Grid<Bits, Rounding>& grid,
+                  const std::byte* section, Key key, Use use, std::uint32_t& wrong) {
+  if (!decode_keyed(ex, range, grid, section, key, use)) wrong = 1;
 }
 
 inline void check_grid_parameter(const char* name, float value) {

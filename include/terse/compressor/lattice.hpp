@@ -14,6 +14,7 @@ namespace terse {
 ///     lattice.encode(executor, range, message, context, section, bad);        // the sender
 ///     if (lattice.verify(executor, range, section, key))                      // a reader: one pass, writes nothing
 ///       (void)lattice.decode(executor, range, section, key, use);             // use(piece, i, value)
+///     lattice.decode(executor, range, section, key, use, wrong);              // on a device, where nobody waits
 ///
 /// Who must know what readers make of its packet decodes it with its own message as the key: the bits are the same.
 ///
@@ -44,20 +45,30 @@ struct Lattice {
   template <Executor E, class Message>
   void encode(E executor, const Range& range, Message message, const EncodeContext& context,
               std::byte* section, std::uint32_t& bad) const {
-    detail::encode_keyed(executor, range, grid(), message, section, context.local, bad);
+    encode_keyed(executor, range, grid(), message, section, context.local, bad);
   }
   /// Whether the section decodes beside key(piece, i): false where a key is too far from what was sent, or is not
-  /// finite. One pass over the keys, up to the first violation.
+  /// finite. One pass over the keys, up to the first violation. With `wrong`, in the executor's memory, that becomes
+  /// 1 in the place of false; without it, on the host alone.
   template <Executor E, class Key>
   [[nodiscard]] bool verify(E executor, const Range& range, const std::byte* section, Key key) const {
-    return detail::decode_keyed(executor, range, grid(), section, key, detail::NoUse{});
+    return decode_keyed(executor, range, grid(), section, key, detail::NoUse{});
   }
-  /// use(piece, i, value) for each element, in the same pass as what `verify` does; false then means that some of the
-  /// values, finite all of them, were wrong. `use` may overwrite the keys.
+  template <Executor E, class Key>
+  void verify(E executor, const Range& range, const std::byte* section, Key key, std::uint32_t& wrong) const {
+    decode_keyed(executor, range, grid(), section, key, detail::NoUse{}, wrong);
+  }
+  /// use(piece, i, value) for each element, in the same pass as what `verify` does, and tells the same: then some of
+  /// the values, finite all of them, were wrong. `use` may overwrite the keys.
   template <Executor E, class Key, class Use>
   [[nodiscard]] bool decode(E executor, const Range& range, const std::byte* section, Key key,
                             Use use) const {
-    return detail::decode_keyed(executor, range, grid(), section, key, use);
+    return decode_keyed(executor, range, grid(), section, key, use);
+  }
+  template <Executor E, class Key, class Use>
+  void decode(E executor, const Range& range, const std::byte* section, Key key, Use use,
+              std::uint32_t& wrong) const {
+    decode_keyed(executor, range, grid(), section, key, use, wrong);
   }
 
  private:

@@ -37,18 +37,27 @@ struct Moniqua {
   template <Executor E, class Message>
   void encode(E executor, const Range& range, Message message, const EncodeContext& context,
               std::byte* section, std::uint32_t& bad) const {
-    detail::encode_keyed(executor, range, Grid(step()), message, section, context.local, bad);
+    encode_keyed(executor, range, Grid(step()), message, section, context.local, bad);
   }
   /// As Lattice::verify.
   template <Executor E, class Key>
   [[nodiscard]] bool verify(E executor, const Range& range, const std::byte* section, Key key) const {
-    return detail::decode_keyed(executor, range, Grid(step()), section, key, detail::NoUse{});
+    return decode_keyed(executor, range, Grid(step()), section, key, detail::NoUse{});
+  }
+  template <Executor E, class Key>
+  void verify(E executor, const Range& range, const std::byte* section, Key key, std::uint32_t& wrong) const {
+    decode_keyed(executor, range, Grid(step()), section, key, detail::NoUse{}, wrong);
   }
   /// As Lattice::decode.
   template <Executor E, class Key, class Use>
   [[nodiscard]] bool decode(E executor, const Range& range, const std::byte* section, Key key,
                             Use use) const {
-    return detail::decode_keyed(executor, range, Grid(step()), section, key, use);
+    return decode_keyed(executor, range, Grid(step()), section, key, use);
+  }
+  template <Executor E, class Key, class Use>
+  void decode(E executor, const Range& range, const std::byte* section, Key key, Use use,
+              std::uint32_t& wrong) const {
+    decode_keyed(executor, range, Grid(step()), section, key, use, wrong);
   }
 };
 

@@ -2,14 +2,68 @@
 #pragma once
 
 #include <cstddef>
+#include <vector>
 
 #include "terse/compressor/cast.hpp"
 #include "terse/compressor/uniform.hpp"
 #include "terse/error_feedback/residual.hpp"
+#include "terse/executor/grid.hpp"
 
 namespace terse {
 
 TERSE_NUMERICS_BEGIN
+
+namespace detail {
+
+/// Rounds errors into storage: a block of threads to a tile, one thread to the scale of 64 elements, whose terms it
+/// joins by halves.
+template <class Q>
+struct StoreErrorsKernel {
+  static constexpr bool cooperative = true;
+  using Code = CodeElement<Q::bits>;
+  using Statistic = typename Q::Statistic;
+  static constexpr int rows = static_cast<int>(reduction_block) / lanes, row_stride = lanes + 1;
+  struct Shared {
+    float term[rows * row_stride];
+  };
+  Slice slice;
+  const float* errors;  // all three from arena index `origin` on
+  Code* codes;
+  typename Statistic::Scale* scales;
+  index_t origin;
+
+  template <class Block>
+  TERSE_HD void operator()(Block& block, Shared& shared) const {
+    const Tile tile = slice.tile(block.index());
+    const index_t place = tile.piece.offset + tile.begin - origin, count = tile.end - tile.begin;
+    const float* const y = errors + place;
+    typename Statistic::Scale* const scale = scales + place / lanes;
+    const int thread = block.thread();
+    float total[Statistic::width] = {};
+    for (int c = 0; c < Statistic::width; ++c) {
+      for (int l = thread; l < rows * lanes; l += block_threads) {
+        float term[Statistic::width];
+        Statistic::terms(l < count ? y[l] : 0.0F, term);
+        shared.term[l / lanes * row_stride + l % lanes] = l < count ? term[c] : Statistic::initial;
+      }
+      block.sync();
+      if (thread < rows) {
+        float* const row = shared.term + thread * row_stride;
+        for (int half = lanes / 2; half > 0; half /= 2)
+          for (int l = 0; l < half; ++l) row[l] = Statistic::join(row[l], row[l + half]);
+        total[c] = row[0];
+      }
+      block.sync();
+    }
+    const index_t left = count - thread * lanes;
+    if (left > 0) scale[thread] = Statistic::finish(total, left < lanes ? left : lanes);
+    block.sync();
+    for (index_t l = thread; l < count; l += block_threads)
+      codes[place + l] = static_cast<Code>(Q::code(y[l], scale[l / lanes], 0));
+  }
+};
+
+}  // namespace detail
 
 /// Residual with an error of 8 or 16 bits an element instead of 32:
 ///
@@ -18,6 +72,9 @@ TERSE_NUMERICS_BEGIN
 /// Q is a quantizer that rounds to nearest, with a scale for each 64 elements where it has scales. What rounding
 /// loses is lost. Messages live in a block of `Block` floats, so the compressor's granularity must be PerBlock<N>
 /// with N <= Block. State: n codes and n / 64 scales. Source: Xie et al., "LoCo", 2024, for the int8 error.
+///
+/// On a device all messages of a round wait between two kernels: n floats more, which don't last. That is more than
+/// Residual takes, whose state they are; there only checkpoints become smaller.
 template <class Q, index_t Block = 4096>
 struct StoredResidual {
   static_assert(Q::bits == 8 || Q::bits == 16, "terse: an error is stored in 8 or 16 bits");
@@ -80,10 +137,19 @@ struct StoredResidual {
     }
   };
 
+  /// A device's, of all messages at once.
+  struct GridView : Residual::View {
+    const Code* codes = nullptr;  // from arena index `begin` on
+    const Scale* scales = nullptr;
+
+    TERSE_HD float compensate(index_t i, float message) const {
+      const index_t l = i - this->begin;
+      return keep_if(!this->hold, message) + this->weight * Q::value(codes[l], scales[l / alignment]);
+    }
+  };
+
   template <Executor E>
   struct State {
-    static_assert(std::is_same_v<typename E::memory, memory::host>,
-                  "terse: errors stored in fewer bits run on the host so far");
     buffer<float, typename E::memory> messages;
     buffer<Code, typename E::memory> codes;
     buffer<Scale, typename E::memory> scales;
@@ -91,30 +157,61 @@ struct StoredResidual {
     detail::Carry carry;
 
     State(const StoredResidual& policy, index_t begin_, index_t end)
-        : messages(end > begin_ ? Block : 0),
+        : messages(GridExecutor<E> ? end - begin_
+                   : end > begin_  ? Block
+                                   : 0),
           codes(end - begin_),
           scales((end - begin_) / alignment),
           begin(begin_),
           carry(policy.decay, policy.follows_rate) {
       // A code of 0 need not stand for 0.
-      for (Code& code : codes.all()) code = static_cast<Code>(Q::code(0.0F, Scale{}, 0));
+      const auto zero = static_cast<Code>(Q::code(0.0F, Scale{}, 0));
+      if constexpr (GridExecutor<E>) {
+        const std::vector<Code> zeros(static_cast<std::size_t>(codes.size()), zero);
+        upload(terse::view<const Code>(zeros), codes.all());
+      } else {
+        for (Code& code : codes.all()) code = zero;
+      }
     }
     void start(float rate) { carry.start(rate); }
-    View view() {
-      View view;
-      view.weight = carry.weight();
-      view.hold = carry.hold();
-      view.messages = messages.data();
-      view.codes = codes.data();
-      view.scales = scales.data();
-      view.origin = begin;
-      return view;
+    auto view() {
+      if constexpr (GridExecutor<E>) {
+        GridView view;
+        view.y = messages.data();
+        view.begin = begin;
+        set(view);
+        return view;
+      } else {
+        View view;
+        view.messages = messages.data();
+        view.origin = begin;
+        set(view);
+        return view;
+      }
+    }
+    /// The errors stand where the messages were: rounds them into storage.
+    void store(E ex, const Range& range) requires GridExecutor<E> {
+      if (carry.hold()) return;
+      detail::for_each_slice<0, 0>(range, Units{}, [&](const detail::Slice& slice, bool) {
+        if (slice.tiles > 0)
+          ex.launch(detail::StoreErrorsKernel<Q>{slice, messages.data(), codes.data(), scales.data(), begin},
+                    slice.tiles);
+      });
     }
     template <class Visit>
     void walk(Visit&& visit) {
       visit("error", codes.all(), begin);
       if constexpr (!std::is_empty_v<Scale>) visit("error_scales", scales.all(), begin / alignment);
       carry.walk(visit);
+    }
+
+   private:
+    template <class AnyView>
+    void set(AnyView& view) {
+      view.weight = carry.weight();
+      view.hold = carry.hold();
+      view.codes = codes.data();
+      view.scales = scales.data();
     }
   };
 };

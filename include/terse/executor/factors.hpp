@@ -6,54 +6,12 @@
 #include <cmath>
 #include <cstdint>
 
+#include "terse/core/draw.hpp"
 #include "terse/executor/matrix.hpp"
 
 namespace terse {
 
 TERSE_NUMERICS_BEGIN
-
-/// Multiplies a vector by the power of two that brings its largest magnitude into [2^exponent,
-/// 2^(exponent + 1)); exact but for what becomes denormal. Says whether there is anything but 0.
-inline bool scale_to(executor::host, float* x, index_t count, int exponent) {
-  std::uint32_t largest = 0;
-  for (index_t i = 0; i < count; ++i)
-    largest = std::max(largest, std::bit_cast<std::uint32_t>(x[i]) & 0x7FFFFFFFU);
-  const int power = std::clamp(exponent - (static_cast<int>(largest >> 23) - 127), -126, 127);
-  const float factor = std::bit_cast<float>(static_cast<std::uint32_t>(power + 127) << 23);
-  TERSE_LANES
-  for (index_t i = 0; i < count; ++i) x[i] *= factor;
-  return largest != 0;
-}
-
-/// The part of a vector's length that must be left, once all before it are taken out of it, for it to count
-/// as independent of them: a few roundings.
-inline constexpr float least_remainder = 0x1p-20F;
-
-/// Modified Gram-Schmidt from the first vector to the last, each twice, so that also what nearly depends on
-/// those before it comes out orthogonal. A dependent vector, or 0, becomes 0, and lost[r] becomes 1.
-template <int R>
-void orthonormalize(executor::host ex, Columns<float> p, std::uint8_t* lost) {
-  for (int r = 0; r < R; ++r) {
-    float* x = p[r];
-    const Columns<const float> own{x, p.count};
-    scale_to(ex, x, p.count, 0);
-    float before, along, after;
-    detail::dot<1>(x, own, &before);
-    for (int pass = 0; pass < 2; ++pass)
-      for (int b = 0; b < r; ++b) {
-        const float* other = p[b];
-        detail::dot<1>(other, own, &along);
-        TERSE_LANES
-        for (index_t i = 0; i < p.count; ++i) x[i] -= along * other[i];
-      }
-    detail::dot<1>(x, own, &after);
-    const float norm = std::sqrt(after);
-    const bool kept = norm > least_remainder * std::sqrt(before);
-    lost[r] = kept ? 0 : 1;
-    TERSE_LANES
-    for (index_t i = 0; i < p.count; ++i) x[i] = kept ? x[i] / norm : 0.0F;
-  }
-}
 
 namespace detail {
 
@@ -71,7 +29,7 @@ struct Moved {
 
 /// The entry, of a table ordered by offset, for the piece that begins at `offset`.
 template <class Entry>
-const Entry& find(const Entry* table, index_t size, index_t offset) {
+TERSE_HD const Entry& find(const Entry* table, index_t size, index_t offset) {
   index_t low = 0;
   while (size > 1) {
     const index_t half = size / 2;
@@ -79,6 +37,65 @@ const Entry& find(const Entry* table, index_t size, index_t offset) {
     size -= half;
   }
   return table[low];
+}
+
+/// The power of two that brings magnitudes of up to `largest`, given as its bits, below 2^(exponent + 1).
+TERSE_HD inline float power_to(std::uint32_t largest, int exponent) {
+  int power = exponent - (static_cast<int>(largest >> 23) - 127);
+  power = power < -126 ? -126 : power > 127 ? 127 : power;
+  return std::bit_cast<float>(static_cast<std::uint32_t>(power + 127) << 23);
+}
+
+/// The part of a vector's length that must be left, once all before it are taken out of it, for it to count
+/// as independent of them: a few roundings.
+inline constexpr float least_remainder = 0x1p-20F;
+
+/// So small that a row times a column of `count` elements can't leave the range that the row is in.
+TERSE_HD inline int safe_exponent(index_t count) {
+  int bits = 0;
+  while (count >> bits != 0) ++bits;
+  return -bits - 1;
+}
+
+/// Uniform in [-1, 1).
+TERSE_HD inline float drawn(const Draw& draw, index_t place) {
+  return static_cast<float>(draw.bits(static_cast<std::uint64_t>(place)) >> 40) * 0x1p-23F - 1;
+}
+
+/// Multiplies a vector by the power of two that brings its largest magnitude into [2^exponent,
+/// 2^(exponent + 1)); exact but for what becomes denormal. Says whether there is anything but 0.
+inline bool scale_to(float* x, index_t count, int exponent) {
+  std::uint32_t largest = 0;
+  for (index_t i = 0; i < count; ++i)
+    largest = std::max(largest, std::bit_cast<std::uint32_t>(x[i]) & 0x7FFFFFFFU);
+  const float factor = power_to(largest, exponent);
+  TERSE_LANES
+  for (index_t i = 0; i < count; ++i) x[i] *= factor;
+  return largest != 0;
+}
+
+template <int R>
+void orthonormalize(Columns<float> p, std::uint8_t* lost) {
+  for (int r = 0; r < R; ++r) {
+    float* x = p[r];
+    const Columns<const float> own{x, p.count};
+    scale_to(x, p.count, 0);
+    float before, along, after;
+    dot<1>(x, own, &before);
+    for (int pass = 0; pass < 2; ++pass)
+      for (int b = 0; b < r; ++b) {
+        const float* other = p[b];
+        dot<1>(other, own, &along);
+        TERSE_LANES
+        for (index_t i = 0; i < p.count; ++i) x[i] -= along * other[i];
+      }
+    dot<1>(x, own, &after);
+    const float norm = std::sqrt(after);
+    const bool kept = norm > least_remainder * std::sqrt(before);
+    lost[r] = kept ? 0 : 1;
+    TERSE_LANES
+    for (index_t i = 0; i < p.count; ++i) x[i] = kept ? x[i] / norm : 0.0F;
+  }
 }
 
 /// Calls f(piece, i, keep, element) with the elements of sum_r left[r] right[r]^T, summed in the order of r.
@@ -95,7 +112,7 @@ struct Product {
   index_t begin = 0, end = 0, first = 0;
   float value[lanes + Strip::width] = {};
 
-  void enter(const Piece& piece) {
+  TERSE_HD void enter(const Piece& piece) {
     const Factored& matrix = find(matrices, count, piece.offset);
     left = {all_left + matrix.left, matrix.shape.rows};
     right = {all_right + matrix.right, matrix.shape.columns};
@@ -103,8 +120,10 @@ struct Product {
     end = piece.offset + piece.count;
     terse::enter(f, piece);
   }
-  void enter_block(index_t i) {
+  TERSE_HD void enter_block(index_t i) {
+#ifndef __CUDA_ARCH__
     compute(i);
+#endif
     detail::enter_block(f, i);
   }
   // In a function of its own: g++ contracts what it inlines into a caller outside TERSE_NUMERICS.
@@ -133,6 +152,43 @@ struct Product {
 };
 
 }  // namespace detail
+
+/// Modified Gram-Schmidt of each matrix's left factor, from the first column to the last, each twice, so that also
+/// what nearly depends on those before it comes out orthogonal. A dependent column, or 0, becomes 0, and its lost[] 1.
+template <int R>
+void orthonormalize(executor::host, in<executor::host, detail::Factored> matrices, float* left,
+                    std::uint8_t* lost) {
+  for (const detail::Factored& matrix : matrices) {
+    detail::orthonormalize<R>({left + matrix.left, matrix.shape.rows}, lost);
+    lost += R;
+  }
+}
+
+/// Makes of each column of the right factors what the next product starts from: so small that a row times the column
+/// can't leave the range that the row is in, since its length is of no consequence. A column that is 0 would stay 0:
+/// it is drawn, uniform in [-1, 1) by its place, the same on all ranks.
+template <int R>
+void prepare_columns(executor::host, in<executor::host, detail::Factored> matrices, float* right,
+                     const Draw& draw) {
+  for (const detail::Factored& matrix : matrices)
+    for (int r = 0; r < R; ++r) {
+      const index_t count = matrix.shape.columns, place = matrix.right + r * aligned(count);
+      const int exponent = detail::safe_exponent(count);
+      if (detail::scale_to(right + place, count, exponent)) continue;
+      for (index_t i = place; i < place + count; ++i) right[i] = detail::drawn(draw, i);
+      detail::scale_to(right + place, count, exponent);
+    }
+}
+
+/// f(piece, i, keep, element) for the elements of sum_r left[r] right[r]^T, of all matrices in `range`; behind `right`
+/// there is room for one strip.
+template <int R, class F>
+void for_each_product(executor::host ex, const Range& range, HostMask mask,
+                      in<executor::host, detail::Factored> matrices, const float* left, const float* right,
+                      F f) {
+  for_each(ex, range, mask, NoPackets{},
+           detail::Product<R, F>{matrices.data(), matrices.size(), left, right, f});
+}
 
 TERSE_NUMERICS_END
 

@@ -38,6 +38,24 @@ class WarpRandom {
   std::array<std::uint32_t, 4> words_{};
 };
 
+/// Packs one code of each of a tile's lanes, `b` elements into the piece, whose codes begin at `to`. Lanes behind the
+/// tile's end have code 0; the whole warp stores at once.
+template <int Bits, class Block>
+TERSE_HD void store_codes(Block& block, const Tile& tile, index_t b, int lane, CodeElement<Bits> code,
+                          std::byte* to) {
+  if constexpr (Bits < 8) {
+    for (int bit = 0; bit < Bits; ++bit) {
+      const std::uint32_t word = block.ballot((code >> bit & 1) != 0);
+      if (lane % 32 == bit) store_aligned(to + b / 8 * Bits + 8 * bit + lane / 32 * 4, word);
+    }
+  } else {
+    // The piece ends at a multiple of 8 bytes; the tile's last row may reach beyond it.
+    const index_t place = (b + lane) * static_cast<index_t>(sizeof code);
+    if (b + lane < tile.end || (tile.end == tile.piece.count && place < code_bytes<Bits>(tile.piece.count)))
+      store_aligned(to + place, code);
+  }
+}
+
 /// Codes of f(piece, i, keep, scale of the unit, random).
 template <int Bits, bool Stochastic, class Scale, class Space, class F>
 struct PackKernel {
@@ -75,18 +93,7 @@ struct PackKernel {
       if (b + lane < tile.end)
         code = static_cast<Element>(
             f(tile.piece, first + lane, (mask.word(first) >> lane & 1) != 0, scale, bits));
-      if constexpr (Bits < 8) {
-        for (int bit = 0; bit < Bits; ++bit) {
-          const std::uint32_t word = block.ballot((code >> bit & 1) != 0);
-          if (lane % 32 == bit) store_aligned(to + b / 8 * Bits + 8 * bit + lane / 32 * 4, word);
-        }
-      } else {
-        // The piece ends at a multiple of 8 bytes; the tile's last row may reach beyond it.
-        const index_t place = (b + lane) * static_cast<index_t>(sizeof(Element));
-        if (b + lane < tile.end ||
-            (tile.end == tile.piece.count && place < code_bytes<Bits>(tile.piece.count)))
-          store_aligned(to + place, code);
-      }
+      store_codes<Bits>(block, tile, b, lane, code, to);
     }
   }
 };

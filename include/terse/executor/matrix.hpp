@@ -6,13 +6,14 @@
 
 #include "terse/executor/host.hpp"
 
-// Products of a matrix with a few vectors, on the host. Their sums have one shape, as reductions have:
+// Products of a matrix with a few vectors, on the host; executor/grid_matrix.hpp has a device's. Their sums have one
+// shape everywhere, as reductions have:
 //
 //     M q    a row's dot product: blocks of 4096 columns; in a block 16 accumulators, column c to
 //            accumulator c mod 16, joined by halves; blocks in order. No column: 0
 //     M^T p  a column's sum: 8 rows at a time, in order from the first; eights in order
 //
-// Both read the matrix once for all vectors.
+// Here both read the matrix once for all vectors.
 
 namespace terse {
 

@@ -15,7 +15,7 @@ namespace terse {
 /// A packet is known before the gradient is, see `begin`. Keeps the mean of the ranks; there is no state but
 /// momentum, no error feedback and no consensus rate to tune (it may stay 1). compressor.bound must exceed the
 /// largest |x_i - x_j| of neighbours in any step, some learning_rate times gradient over 1 - lambda_2: where it
-/// doesn't the step throws wire_error and leaves the parameters. Host only.
+/// doesn't the step throws wire_error and leaves the parameters.
 ///
 ///     Optimizer optimizer{MoniquaSgd<>{.learning_rate = 0.05F, .compressor = {.bound = 0.1F}}, transport, layout};
 ///

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <string>
+#include <utility>
 
 #include "terse/codec.hpp"
 #include "terse/compressor/packed.hpp"
@@ -34,6 +36,15 @@ struct RoundHeader {
                          flags - 1, rank, static_cast<std::int64_t>(step));
 }
 
+/// Of a packet from `sender` that only who is near can read.
+[[noreturn]] inline void throw_unreadable(int sender, int rank, std::uint64_t step) {
+  throw wire_error("the packet from rank " + std::to_string(sender) +
+                       " can't be read beside this rank's own parameters: they are further apart than "
+                       "the compressor's bound, or not finite. Raise the bound, or lower the learning "
+                       "rate; ranks must start from the same parameters",
+                   rank, static_cast<std::int64_t>(step));
+}
+
 }  // namespace detail
 
 /// Stamps packets and checks those that come, where they lie. Carries from packet to packet which rank's message was
@@ -44,6 +55,8 @@ struct RoundHeader {
 ///     stamp(executor, bytes, place, packet)               writes the header, its flags included
 ///     accept(executor, codec, portion, packet, least, most, place, sender)    checks a packet, takes over its flags
 ///     arrived(executor, throws)                           all are here; with `throws` flags are an error
+///     check_read(executor, wrong, sender)                 decoding a packet set `wrong` if it couldn't be read; after
+///                                                         `arrived`, in the order of packets. `wrong` is 0 again
 ///     gated(f)                                            f as consumer, which does nothing after an error
 ///     settle(executor, step)                              throws the error
 ///
@@ -91,6 +104,9 @@ class Envelope {
   }
   void arrived(E, bool throws) const {
     if (throws && flags != PacketHeader::finite) detail::throw_non_finite(flags, rank_, round_.step);
+  }
+  void check_read(E, std::uint32_t& wrong, int sender) const {
+    if (std::exchange(wrong, 0U) != 0) detail::throw_unreadable(sender, rank_, round_.step);
   }
   template <class F>
   F gated(const F& f) const {

@@ -17,6 +17,7 @@ struct Verdict {
   std::uint16_t flags = PacketHeader::finite;
   bool closed = false;      // the mean must not be consumed
   bool non_finite = false;  // because a gradient was not finite
+  bool unreadable = false;  // because the sender's packet couldn't be read beside this rank's own
 };
 
 /// The packet's header as it must be in this step.
@@ -118,6 +119,23 @@ struct ArrivedKernel {
   }
 };
 
+struct CheckReadKernel {
+  static constexpr bool cooperative = false;
+  struct Shared {};
+  Verdict* verdict;
+  std::uint32_t* wrong;
+  std::int32_t sender;
+
+  template <class Block>
+  TERSE_HD void operator()(Block& block, Shared&) const {
+    if (block.thread() != 0 || *wrong == 0) return;
+    *wrong = 0;
+    if (verdict->closed) return;
+    verdict->closed = verdict->unreadable = true;
+    verdict->sender = sender;
+  }
+};
+
 /// Does nothing after an error.
 template <class F>
 struct Gated {
@@ -169,6 +187,9 @@ class Envelope<E> {
               1);
   }
   void arrived(E ex, bool throws) { ex.launch(detail::ArrivedKernel{verdict_.data(), throws}, 1); }
+  void check_read(E ex, std::uint32_t& wrong, int sender) {
+    ex.launch(detail::CheckReadKernel{verdict_.data(), &wrong, sender}, 1);
+  }
   template <class F>
   detail::Gated<F> gated(const F& f) const {
     return {f, verdict_.data()};
@@ -179,6 +200,7 @@ class Envelope<E> {
     refuse(verdict.fault, detail::text_of(static_cast<detail::SectionFault>(verdict.fault.found)), step,
            verdict.sender, rank_);
     if (verdict.non_finite) detail::throw_non_finite(verdict.flags, rank_, step);
+    if (verdict.unreadable) detail::throw_unreadable(verdict.sender, rank_, step);
   }
 
  private:

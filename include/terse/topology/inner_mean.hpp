@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 
 #include "terse/error_feedback/none.hpp"
 #include "terse/exchange.hpp"
@@ -44,7 +45,7 @@ struct TakeThere {
     shift = place.there - place.offset;
     terse::enter(consume, piece);
   }
-  TERSE_HD void operator()(const Piece& piece, index_t i) const { consume(piece, i, arena[i + shift]); }
+  TERSE_HD void operator()(const Piece& piece, index_t i, bool) const { consume(piece, i, arena[i + shift]); }
 };
 
 /// An arena as a message.
@@ -68,8 +69,8 @@ struct WriteArena {
 
 TERSE_NUMERICS_END
 
-/// The exact mean of an arena of its own, within a round: its packets carry the outer round's flags and
-/// agree on its hyper-parameters.
+/// The exact mean of an arena of its own, within a round, whose envelope it borrows while it is under way: its packets
+/// carry the round's flags and agree on its hyper-parameters, and what is wrong with them is wrong with the round.
 template <class P, Transport T, Executor E>
 class InnerMean {
   using Inner = Station<Dense, None, T, E>;
@@ -83,9 +84,9 @@ class InnerMean {
         round_(station_) {}
 
   template <class Home>
-  void start(const Home& home, std::uint64_t which, const float* arena) {
-    station_.open(home.step, 0, mix_hash(home.check, which), home.rate, {}, nullptr);
-    station_.envelope.flags = home.envelope.flags;
+  void start(Home& home, const float* arena) {
+    station_.open(home.step, 0, home.check, home.rate, {}, nullptr);
+    swap_envelopes(home);
     const ReadArena read{arena};
     round_.start(station_, Message{read, read});
   }
@@ -93,12 +94,22 @@ class InnerMean {
   bool advance(Home& home, const float* arena, bool block) {
     const ReadArena read{arena};
     if (!round_.advance(station_, Message{read, read}, block)) return false;
-    home.envelope.flags = station_.envelope.flags;
+    swap_envelopes(home);
     return true;
   }
-  void take(const WriteArena& write) { round_.consume(station_, Message{write, write}); }
+  template <class Home>
+  void take(Home& home, const WriteArena& write) {
+    swap_envelopes(home);
+    round_.consume(station_, Message{write, write});
+    swap_envelopes(home);
+  }
 
  private:
+  template <class Home>
+  void swap_envelopes(Home& home) {
+    std::swap(station_.envelope, home.envelope);
+  }
+
   Inner station_;
   Round round_;
 };

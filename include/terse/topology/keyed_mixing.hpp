@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <string>
 #include <type_traits>
 
 #include "terse/error_feedback/none.hpp"
@@ -41,7 +40,9 @@ struct MixKept {
   const float* difference;
   index_t begin;
   TERSE_HD void enter(const Piece& piece) { terse::enter(consume, piece); }
-  TERSE_HD void operator()(const Piece& piece, index_t i) const { consume(piece, i, difference[i - begin]); }
+  TERSE_HD void operator()(const Piece& piece, index_t i, bool) const {
+    consume(piece, i, difference[i - begin]);
+  }
 };
 
 }  // namespace detail
@@ -56,13 +57,12 @@ TERSE_NUMERICS_END
 /// y_i too by the packet, as all others read it: a doubly stochastic W keeps the mean of the ranks. It is exactly 0
 /// where all agree. Excluded segments travel as they are.
 ///
-/// Throws wire_error, before anything is consumed, where a packet does not decode beside this rank's z: the two are
-/// further apart than the compressor's bound. The message is evaluated once to be sent and once for each packet that
-/// is read, and must not have changed between. On the host. Memory, beside the messages: two floats for each element.
+/// Throws wire_error, with nothing consumed, where a packet does not decode beside this rank's z: the two are further
+/// apart than the compressor's bound. On a device that is `settle`'s, as for other errors. The message is evaluated
+/// once to be sent and once for each packet that is read, and must not have changed between. Memory, beside the
+/// messages: two floats for each element. Grid executors need terse/compressor/grid_keyed.hpp.
 template <Compressor C, ErrorFeedback F, graph::Graph G, int Vectors, Transport T, Executor E>
 requires(Traits<C>::keyed) class Exchange<C, F, Mixing<G, Vectors>, T, E> {
-  static_assert(std::is_same_v<typename E::memory, memory::host>,
-                "terse: keyed compressors (Moniqua, Lattice) are for the host");
   static_assert(Vectors == 1,
                 "terse: keyed compressors (Moniqua, Lattice) are for methods that mix one vector; Difference "
                 "or Residual serve those with two");
@@ -95,7 +95,8 @@ requires(Traits<C>::keyed) class Exchange<C, F, Mixing<G, Vectors>, T, E> {
         inbox_(neighbors_.most() + 1),
         begin_(whole_.compressed.begin_offset()),
         own_(whole_.compressed.end_offset() - begin_),
-        difference_(own_.size()) {}
+        difference_(own_.size()),
+        wrong_(1) {}
 
   template <class M>
   Pending<M> start(const StepContext& context, Mask<typename E::memory> mask, const M& message) {
@@ -110,8 +111,8 @@ requires(Traits<C>::keyed) class Exchange<C, F, Mixing<G, Vectors>, T, E> {
     neighbors_.post(home_.channel, context.step - 1, whole_.bytes, false);
     return resume(message);
   }
-  template <class M>
   /// As the other exchanges'; a round that has arrived may be asked again.
+  template <class M>
   Pending<M> resume(const M& message, bool = false) {
     return Pending<M>(this, message);
   }
@@ -130,8 +131,11 @@ requires(Traits<C>::keyed) class Exchange<C, F, Mixing<G, Vectors>, T, E> {
                                    begin_});
     consume(consumer.vector(Vector<0>{}));
   }
-  /// On the host `finish` has thrown what there was.
-  void settle(const StepContext&) const {}
+  /// As the other exchanges'.
+  void settle(const StepContext& context) {
+    if constexpr (requires { home_.channel.synchronize(); }) home_.channel.synchronize();
+    home_.settle(context.step);
+  }
 
   /// Takes over hyper-parameters that changed between steps, alike on all ranks.
   void set_compressor(const C& compressor) { compressor_ = compressor; }
@@ -143,18 +147,16 @@ requires(Traits<C>::keyed) class Exchange<C, F, Mixing<G, Vectors>, T, E> {
   const std::vector<graph::Edge>& edges() const { return neighbors_.edges(); }
 
   template <class Key, class Use>
-  void decode(const std::byte* packet, int peer, const Key& key, const Use& use) const {
-    if (!compressor_.decode(home_.executor, whole_.compressed, packet + whole_.section_at, key, use))
-      throw wire_error("the packet from rank " + std::to_string(peer) +
-                           " can't be read beside this rank's own parameters: they are further apart than "
-                           "the compressor's bound, or not finite. Raise the bound, or lower the learning "
-                           "rate; ranks must start from the same parameters",
-                       home_.rank, static_cast<std::int64_t>(home_.step));
+  void decode(const std::byte* packet, int peer, const Key& key, const Use& use) {
+    std::uint32_t& wrong = *wrong_.data();
+    compressor_.decode(home_.executor, whole_.compressed, packet + whole_.section_at, key, use, wrong);
+    home_.envelope.check_read(home_.executor, wrong, peer);
   }
   template <class Outcome>
   void consume(const Outcome& outcome) {
-    for_each(home_.executor, whole_.compressed,
-             detail::MixKept<decltype(outcome.compressed)>{outcome.compressed, difference_.data(), begin_});
+    for_each(home_.executor, whole_.compressed, Mask<typename E::memory>{}, NoPackets{},
+             home_.envelope.gated(detail::MixKept<decltype(outcome.compressed)>{outcome.compressed,
+                                                                                difference_.data(), begin_}));
     inbox_.clear();
     inbox_.add(Dense{}, whole_, neighbors_.own(), home_.first.shared);
     for (std::size_t e = 0; e < edges().size(); ++e)
@@ -162,7 +164,7 @@ requires(Traits<C>::keyed) class Exchange<C, F, Mixing<G, Vectors>, T, E> {
                  static_cast<float>(edges()[e].weight));
     for_each(home_.executor, whole_.dense, Mask<typename E::memory>{},
              Differences<Dense::Code>{inbox_.dense()},
-             detail::MixExact<decltype(outcome.dense)>{outcome.dense});
+             home_.envelope.gated(detail::MixExact<decltype(outcome.dense)>{outcome.dense}));
   }
 
   Home home_;
@@ -172,6 +174,7 @@ requires(Traits<C>::keyed) class Exchange<C, F, Mixing<G, Vectors>, T, E> {
   Inbox<Dense> inbox_;
   index_t begin_;
   buffer<float, typename E::memory> own_, difference_;
+  buffer<std::uint32_t, typename E::memory> wrong_;
 };
 
 }  // namespace terse

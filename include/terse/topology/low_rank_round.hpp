@@ -2,13 +2,12 @@
 #pragma once
 
 #include <algorithm>
-#include <bit>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "terse/compressor/low_rank.hpp"
-#include "terse/executor/factors.hpp"
+#include "terse/executor/grid_matrix.hpp"
 #include "terse/topology/inner_mean.hpp"
 
 namespace terse {
@@ -44,24 +43,26 @@ TERSE_NUMERICS_END
 /// full-precision stages use: by ScatterGather, or Alone.
 template <int R, Topology P, Transport T, Executor E>
 class LowRankRound {
-  static_assert(std::is_same_v<typename E::memory, memory::host>, "terse: LowRank runs on the host so far");
   static_assert(P::exact, "terse: LowRank needs an exact topology: all ranks go on with the same factors");
 
  public:
   template <class Home>
   explicit LowRankRound(Home& home)
       : factors_(home),
+        matrices_(table_of(factors_.matrices)),
+        moved_(table_of(factors_.moved)),
         left_(factors_.left.size()),
-        right_(factors_.right.size() + detail::Strip::width),  // see Product
+        right_(factors_.right.size() + detail::Strip::width),  // see for_each_product
         own_right_(factors_.right.size() + detail::Strip::width),
-        scratch_(factors_.scratch()),
+        scratch_(std::max(reduction_scratch<SumOfSquares>(home.executor, factors_.dense, Units{0, true}),
+                          reduction_scratch<MaxAbs>(home.executor, factors_.right_range, Units{0, true}))),
         total_(1),
+        overflow_(1),
         lost_(static_cast<index_t>(factors_.right.segments().size())),
         left_mean_(home, factors_.left),
         right_mean_(home, factors_.right),
-        executor_(home.executor),
         draw_(Draw::shared(home.codec.compressor().seed, 0, Purpose::initialization)) {
-    for (const Segment& column : factors_.right.segments()) draw(column);
+    prepare_columns<R>(home.executor, matrices_.all(), right_.data(), draw_);
   }
 
   template <class Home, class M>
@@ -72,10 +73,10 @@ class LowRankRound {
       multiply<R>(home.executor, home.codec.feedback().at(matrix.offset), as_const(right(matrix)),
                   left(matrix));
     }
-    for_each(home.executor, home.plan.whole.dense,
-             detail::PutThere<decltype(message.dense)>{factors_.moved.data(), factors_.moved_count(),
-                                                       left_.data(), message.dense});
-    left_mean_.start(home, 1, left_.data());
+    for_each(
+        home.executor, home.plan.whole.dense,
+        detail::PutThere<decltype(message.dense)>{moved_.data(), moved_.size(), left_.data(), message.dense});
+    left_mean_.start(home, left_.data());
     have_left_ = false;
   }
 
@@ -83,20 +84,17 @@ class LowRankRound {
   bool advance(Home& home, const M&, bool block) {
     if (have_left_) return right_mean_.advance(home, own_right_.data(), block);
     if (!left_mean_.advance(home, left_.data(), block)) return false;
-    left_mean_.take({left_.data()});
+    left_mean_.take(home, {left_.data()});
     if (factors_.matrices.empty()) return true;
     have_left_ = true;
-    std::uint8_t* lost = lost_.data();
-    for (const detail::Factored& matrix : factors_.matrices) {
-      orthonormalize<R>(home.executor, left(matrix), lost);
-      lost += R;
+    orthonormalize<R>(home.executor, matrices_.all(), left_.data(), lost_.data());
+    for (const detail::Factored& matrix : factors_.matrices)
       multiply_transposed<R>(home.executor, home.codec.feedback().at(matrix.offset), as_const(left(matrix)),
                              {own_right_.data() + matrix.right, matrix.shape.columns});
-    }
     reduce<MaxAbs>(home.executor, factors_.right_range, Units{0, true}, {}, NoPackets{},
                    detail::Sanitize{own_right_.data()}, scratch_.all(), total_.all(), home.codec.bad());
     home.note(home.codec);
-    right_mean_.start(home, 2, own_right_.data());
+    right_mean_.start(home, own_right_.data());
     // While that is under way: the error against this rank's own reconstruction.
     if constexpr (decltype(home.feedback)::corrects)
       for_each_entry(home, own_right_.data(),
@@ -109,26 +107,30 @@ class LowRankRound {
     using View = decltype(home.codec.feedback());
     using Consume = decltype(consumer.compressed);
     if (have_left_) {
-      right_mean_.take({right_.data(), lost_.data()});
+      right_mean_.take(home, {right_.data(), lost_.data()});
       if constexpr (requires(View view) { view.receive(index_t{}, true, 0.0F); })
         for_each_entry(home, right_.data(),
-                       detail::Deliver<Consume, View>{consumer.compressed, 1, home.codec.feedback()});
+                       home.envelope.gated(
+                           detail::Deliver<Consume, View>{consumer.compressed, 1, home.codec.feedback()}));
       else
-        for_each_entry(home, right_.data(),
-                       detail::Deliver<Consume, detail::AsItIs>{consumer.compressed, 1, {}});
-      for (const Segment& column : factors_.right.segments()) normalize(column);
+        for_each_entry(
+            home, right_.data(),
+            home.envelope.gated(detail::Deliver<Consume, detail::AsItIs>{consumer.compressed, 1, {}}));
+      // Columns that an error has left as they were stay so.
+      prepare_columns<R>(home.executor, matrices_.all(), right_.data(), draw_);
     }
-    for_each(home.executor, home.plan.whole.dense,
-             detail::TakeThere<decltype(consumer.dense)>{factors_.moved.data(), factors_.moved_count(),
-                                                         left_.data(), consumer.dense});
+    for_each(home.executor, home.plan.whole.dense, Mask<typename E::memory>{}, NoPackets{},
+             home.envelope.gated(detail::TakeThere<decltype(consumer.dense)>{moved_.data(), moved_.size(),
+                                                                             left_.data(), consumer.dense}));
   }
 
-  /// Squared norm of the dense part of the mean, the same on all ranks.
-  double notes(E) {
-    std::uint32_t bad = 0;
-    reduce<SumOfSquares>(executor_, factors_.dense, Units{0, true}, {}, NoPackets{},
-                         detail::ReadArena{left_.data()}, scratch_.all(), total_.all(), &bad);
-    return static_cast<double>(total_[0]);
+  /// Squared norm of the dense part of the mean, the same on all ranks. On a device it waits.
+  double notes(E executor) {
+    reduce<SumOfSquares>(executor, factors_.dense, Units{0, true}, {}, NoPackets{},
+                         detail::ReadArena{left_.data()}, scratch_.all(), total_.all(), overflow_.data());
+    float total = 0;
+    fetch(executor, in<E>(total_.all()), view<float>(&total, 1));
+    return static_cast<double>(total);
   }
 
   /// The right factors, column after column, each padded to 64 elements: what the next round starts from.
@@ -169,28 +171,15 @@ class LowRankRound {
       dense = Range(std::move(pieces));
       right_range = right.range();
     }
-    index_t moved_count() const { return static_cast<index_t>(moved.size()); }
-    index_t scratch() const {
-      index_t longest = 0;
-      for (const Layout* layout : {&left, &right})
-        for (const Segment& segment : layout->segments()) longest = std::max(longest, segment.count);
-      return reduction_scratch<SumOfSquares>(longest);
-    }
   };
 
+  template <class Entry>
+  static buffer<Entry, typename E::memory> table_of(const std::vector<Entry>& entries) {
+    buffer<Entry, typename E::memory> table(static_cast<index_t>(entries.size()));
+    upload(view<const Entry>(entries), table.all());
+    return table;
+  }
   static Columns<const float> as_const(Columns<float> columns) { return {columns.data, columns.count}; }
-  /// A right factor's column to start from: uniform in [-1, 1) by its place, then normalized.
-  void draw(const Segment& column) {
-    for (index_t i = column.offset; i < column.offset + column.count; ++i)
-      right_[i] = static_cast<float>(draw_.bits(static_cast<std::uint64_t>(i)) >> 40) * 0x1p-23F - 1;
-    normalize(column);
-  }
-  /// So small that a row times the column can't leave the range that the row is in. Its length is of no
-  /// consequence. A column that came out as 0 would stay 0, so it is drawn again.
-  void normalize(const Segment& column) {
-    const int small = -static_cast<int>(std::bit_width(static_cast<std::uint64_t>(column.count))) - 1;
-    if (!scale_to(executor_, right_.data() + column.offset, column.count, small)) draw(column);
-  }
   Columns<float> left(const detail::Factored& matrix) {
     return {left_.data() + matrix.left, matrix.shape.rows};
   }
@@ -200,17 +189,18 @@ class LowRankRound {
 
   /// f(piece, i, keep, element) over the matrices that the left factors and `right` make.
   template <class Home, class F>
-  void for_each_entry(Home& home, const float* right, F f) {
-    for_each(home.executor, home.plan.whole.compressed, home.mask, NoPackets{},
-             detail::Product<R, F>{factors_.matrices.data(), static_cast<index_t>(factors_.matrices.size()),
-                                   left_.data(), right, f});
+  void for_each_entry(Home& home, const float* right, const F& f) {
+    for_each_product<R>(home.executor, home.plan.whole.compressed, home.mask, matrices_.all(), left_.data(),
+                        right, f);
   }
 
   Factors factors_;
+  buffer<detail::Factored, typename E::memory> matrices_;
+  buffer<detail::Moved, typename E::memory> moved_;
   buffer<float, typename E::memory> left_, right_, own_right_, scratch_, total_;
+  buffer<std::uint32_t, typename E::memory> overflow_;  // of a norm; nobody asks
   buffer<std::uint8_t, typename E::memory> lost_;
   detail::InnerMean<P, T, E> left_mean_, right_mean_;
-  E executor_;
   Draw draw_;
   bool have_left_ = false;
 };
