@@ -12,7 +12,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
-#include <string>
 #include <thread>
 #include <vector>
 
@@ -20,6 +19,7 @@
 #include "terse/optimizer/local/overlap_local_sgd.hpp"
 #include "terse/terse.hpp"
 #include "terse/transport/delayed.hpp"
+#include "wait_arguments.hpp"
 
 namespace {
 
@@ -79,9 +79,9 @@ void compare(std::uint64_t rounds, std::chrono::milliseconds work, double averag
   using terse::MomentumSgd;
   const double step = std::chrono::duration<double>(work).count();
   const terse::Link link = link_for(average * step);
-  std::printf("%d ranks, %lld elements, %llu rounds of %llu steps of %g ms\n", ranks,
+  std::printf("%d ranks, %lld elements, %llu %s of %llu steps of %g ms\n", ranks,
               static_cast<long long>(elements), static_cast<unsigned long long>(rounds),
-              static_cast<unsigned long long>(period), 1e3 * step);
+              rounds == 1 ? "round" : "rounds", static_cast<unsigned long long>(period), 1e3 * step);
   std::printf("modelled links: %.3g MB/s, %.3g ms latency; a dense average takes %g steps\n\n",
               link.bytes_per_second / 1e6, static_cast<double>(link.latency.count()) / 1e6, average);
   std::printf("%-16s %10s %10s %8s %18s\n", "", "seconds", "waited", "share", "steps per round");
@@ -98,10 +98,17 @@ void compare(std::uint64_t rounds, std::chrono::milliseconds work, double averag
 }  // namespace
 
 int main(int argc, char** argv) {
+  const auto rounds = argument<std::int64_t>(argc, argv, 1, 5),
+             work = argument<std::int64_t>(argc, argv, 2, 20);
+  const auto average = argument<double>(argc, argv, 3, 4);
+  if (argc > 4 || !rounds || !work || !average) {
+    std::fprintf(stderr,
+                 "usage: overlap_wait [rounds] [milliseconds of a step] [steps of an average]\n"
+                 "whole numbers of at least 1, and a number above 0, up to a million\n");
+    return 2;
+  }
   try {
-    const std::uint64_t rounds = argc > 1 ? std::stoull(argv[1]) : 5;
-    compare(rounds, std::chrono::milliseconds(argc > 2 ? std::stoll(argv[2]) : 20),
-            argc > 3 ? std::stod(argv[3]) : 4);
+    compare(static_cast<std::uint64_t>(*rounds), std::chrono::milliseconds(*work), *average);
   } catch (const std::exception& failure) {
     std::fprintf(stderr, "%s\n", failure.what());
     return EXIT_FAILURE;

@@ -13,7 +13,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
-#include <string>
 #include <thread>
 #include <vector>
 
@@ -21,6 +20,7 @@
 #include "terse/optimizer/local/local_sgd.hpp"
 #include "terse/optimizer/local/swarm_sgd.hpp"
 #include "terse/terse.hpp"
+#include "wait_arguments.hpp"
 
 namespace {
 
@@ -67,9 +67,11 @@ Figures measure(const Recipe& recipe, bool together, std::uint64_t steps, std::c
 }
 
 bool compare(std::uint64_t steps, std::chrono::milliseconds work) {
-  std::printf("%d ranks, %lld elements; rank %d makes %llu steps of %lld ms, the others' take %lld ms\n\n",
-              ranks, static_cast<long long>(elements), slow, static_cast<unsigned long long>(steps),
-              static_cast<long long>(3 * work.count()), static_cast<long long>(work.count()));
+  std::printf(
+      "%d ranks, %lld elements; rank %d makes %llu %s of %lld ms, those of the others take %lld ms\n\n",
+      ranks, static_cast<long long>(elements), slow, static_cast<unsigned long long>(steps),
+      steps == 1 ? "step" : "steps", static_cast<long long>(3 * work.count()),
+      static_cast<long long>(work.count()));
   std::printf("%-24s %10s %10s %8s %8s\n", "", "seconds", "waited", "share", "steps");
   const auto print = [&](const char* method, const auto& recipe, bool together) {
     const Figures figures = measure(recipe, together, steps, work);
@@ -90,9 +92,16 @@ bool compare(std::uint64_t steps, std::chrono::milliseconds work) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  const auto steps = argument<std::int64_t>(argc, argv, 1, 24),
+             work = argument<std::int64_t>(argc, argv, 2, 10);
+  if (argc > 3 || !steps || !work) {
+    std::fprintf(stderr,
+                 "usage: swarm_wait [steps of the slow rank] [milliseconds of a fast rank's step]\n"
+                 "whole numbers of at least 1, up to a million\n");
+    return 2;
+  }
   try {
-    const bool fine = compare(argc > 1 ? std::stoull(argv[1]) : 24,
-                              std::chrono::milliseconds(argc > 2 ? std::stoll(argv[2]) : 10));
+    const bool fine = compare(static_cast<std::uint64_t>(*steps), std::chrono::milliseconds(*work));
     if (!fine)
       std::printf("\nfast ranks should spend less than a tenth of their time in asynchronous meetings\n");
     return fine ? EXIT_SUCCESS : EXIT_FAILURE;

@@ -185,6 +185,9 @@ std::optional<Options> parse_options(int argc, const char* const* argv, std::FIL
   if (app.count("--beta") == 0) options.settings.beta = two_nodes ? 0.9 : 0.8;
   if (app.count("--iterations") == 0) options.settings.iterations = two_nodes ? 3000 : 2000;
   if (!options.plot.empty()) {
+    if (std::filesystem::path(options.plot).extension() != ".svg")
+      throw input_error(
+          fmt::format("--plot: '{}' does not end in .svg, and the picture is an SVG", options.plot));
     if (options.graph == "all") throw input_error("--plot: draws one graph; choose one by --graph");
     if (!have_gnuplot()) throw input_error("--plot: gnuplot is not installed (package gnuplot-nox)");
   }

@@ -67,9 +67,10 @@ Curve follow(const Recipe& recipe, const Problem& problem, int iterations) {
   return join(problem, squares);
 }
 
-/// The heavy ball on the mixture, which the library refuses at compile time on graphs that it diverges on.
+/// Rules that the library refuses at compile time on graphs that are not fixed and symmetric, where they diverge.
 template <class Rule, class Graph>
-Curve run_heavy_ball(const Rule& rule, const Graph& graph, const Problem& problem, const Settings& settings) {
+Curve run_where_stable(const Rule& rule, const Graph& graph, const Problem& problem,
+                       const Settings& settings) {
   const auto rate = static_cast<float>(settings.learning_rate);
   if constexpr (Graph::fixed && Graph::symmetric) {
     using Recipe = terse::ParameterMixing<Rule, terse::Mixing<Graph>>;
@@ -104,15 +105,16 @@ Curve run_method(Method method, const Graph& graph, const Problem& problem, cons
       return steps(
           terse::AwcDmSgd<P>{.learning_rate = rate, .momentum_correction = {momentum}, .topology = topology});
     case Method::momentum_consensus:
-      return run_heavy_ball(terse::Displacement{.momentum = beta, .omega = 0}, graph, problem, settings);
+      return run_where_stable(terse::Displacement{.momentum = beta, .omega = 0}, graph, problem, settings);
     case Method::decentlam:
-      return run_heavy_ball(terse::MixedGradient{.momentum = beta}, graph, problem, settings);
+      return run_where_stable(terse::MixedGradient{.momentum = beta}, graph, problem, settings);
     case Method::qg_dmsgd:
       return steps(terse::QgDmSgd<P>{.learning_rate = rate,
                                      .momentum_correction = {.momentum = beta, .decay = beta},
                                      .topology = topology});
     case Method::d2:
-      return steps(terse::D2<P>{.learning_rate = rate, .topology = {terse::graph::Lazy<Graph>{graph}}});
+      return run_where_stable(terse::ExactDiffusion<terse::GradientDirection>{},
+                              terse::graph::Lazy<Graph>{graph}, problem, settings);
     case Method::gradient_tracking:
       return steps(terse::GradientTracking<P>{.learning_rate = rate, .topology = topology});
     case Method::momentum_tracking:

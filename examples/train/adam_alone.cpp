@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "any_optimizer.hpp"
+#include "trainer.hpp"
 
 namespace train {
 namespace {
@@ -18,6 +19,8 @@ namespace {
 }
 
 }  // namespace
+
+const Program program = Program::quickstart_trainer;
 
 using Made = std::unique_ptr<AnyOptimizer>;
 using terse::Layout;

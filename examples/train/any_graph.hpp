@@ -116,6 +116,12 @@ class AnyGraph {
 using KeepsMean = AnyGraph<false, false>;
 using Fixed = AnyGraph<true, false>;
 using FixedSymmetric = AnyGraph<true, true>;
+/// With push-sum weights that stay 1: all but mesh and star, see could_be_even.
+struct Even : KeepsMean {
+  static constexpr bool regular = true;
+  Even(KeepsMean graph = {}) : KeepsMean(std::move(graph)) {}
+};
+inline bool could_be_even(Graph kind) { return kind != Graph::mesh && kind != Graph::star; }
 
 inline bool satisfies(Graph graph, GraphNeeds needs) {
   switch (needs) {

@@ -19,9 +19,9 @@ std::unique_ptr<AnyOptimizer> make_corrected_gossip_optimizer(Optimizer kind, co
     case Optimizer::momentum_consensus:
       return make_mixing<terse::MomentumConsensus<OnFixedSymmetricGraph>>(kind, options, place, layout);
     case Optimizer::d2:
-      return make_mixing<terse::D2<OnAnyGraph>>(kind, options, place, layout);
+      return make_mixing<terse::D2<OnFixedSymmetricGraph>>(kind, options, place, layout);
     case Optimizer::d2_dm_sgd:
-      return make_mixing<terse::D2DmSgd<OnAnyGraph>>(kind, options, place, layout);
+      return make_mixing<terse::D2DmSgd<OnFixedSymmetricGraph>>(kind, options, place, layout);
     case Optimizer::gradient_tracking:
       return make_mixing<terse::GradientTracking<OnAnyGraph>>(kind, options, place, layout);
     case Optimizer::momentum_tracking:

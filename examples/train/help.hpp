@@ -25,7 +25,7 @@ inline constexpr const char* help_footer =
     "  local-sgd                  all take the mean\n"
     "  post-local-sgd             the same, after --average-until of the steps as momentum-sgd\n"
     "  slowmo                     momentum of how the mean moves\n"
-    "  slowmo-sgp                 the same around stochastic-gradient-push on --graph\n"
+    "  slowmo-sgp                 the same around stochastic-gradient-push; any --graph but mesh and star\n"
     "  bmuf-classical             slowmo's step; its momentum does not follow the learning rate\n"
     "  bmuf-nesterov              the same with Nesterov momentum\n"
     "  diloco                     the same around adam\n"
@@ -45,7 +45,8 @@ inline constexpr const char* help_footer =
     "  qg-dm-sgd                  momentum of how the model moves, mixing included\n"
     "  decentlam                  momentum without its bias; graphs that are fixed and symmetric\n"
     "  momentum-consensus         momentum of how the model moves, half of it mixed; the same graphs\n"
-    "  d2, d2-dm-sgd              exact diffusion on (I + W) / 2, without and with momentum\n"
+    "  d2, d2-dm-sgd              exact diffusion on (I + W) / 2, without and with momentum; the same "
+    "graphs\n"
     "  gradient-tracking          mixes estimates of the mean gradient, too; no momentum\n"
     "  momentum-tracking          the same of momentum\n"
     "  stochastic-gradient-push   dm-sgd by push-sum weights\n"
@@ -69,6 +70,15 @@ inline constexpr const char* help_footer =
     "  mpirun -n 4 train --transport mpi --json runs.json\n"
     "  train --device cuda --ranks 2 --batch 512     models on the GPU, where there is one\n"
     "  train --checkpoint state --checkpoint-every 500; train --checkpoint state --resume state\n\n"
+    "Exit codes: 0 done, 1 training failed, 2 an option or a file can't be used.";
+
+/// And that of the quickstart's trainer.
+inline constexpr const char* quickstart_footer =
+    "Optimizers, and what their compressed steps go over; examples/train has many more:\n"
+    "  adam                       dense; the reference of one-bit-adam\n"
+    "  one-bit-adam               signs of Adam's momentum, error feedback; --topology\n"
+    "  momentum-sgd               dense\n\n"
+    "Of an option that is given more than once the last counts.\n\n"
     "Exit codes: 0 done, 1 training failed, 2 an option or a file can't be used.";
 
 }  // namespace train

@@ -128,6 +128,10 @@ std::array<std::uint32_t, Dimensions> read_header(const std::string& path, const
   return extents;
 }
 
+std::uint32_t checksum(std::uint32_t before, const Bytes& bytes, std::size_t header) {
+  return static_cast<std::uint32_t>(crc32_z(before, bytes.data() + header, bytes.size() - header));
+}
+
 }  // namespace
 
 Dataset load_images_labels(const std::string& directory, bool train, Inputs inputs) {
@@ -147,6 +151,7 @@ Dataset load_images_labels(const std::string& directory, bool train, Inputs inpu
                "label " + std::to_string(i - 8) + " is " + std::to_string(bytes[i]) + ", outside of 0 to 9");
       dataset.labels.push_back(bytes[i]);
     }
+    dataset.checksum = checksum(0, bytes, 8);
   }
   const Bytes bytes = read_contents(images_path);
   const auto extents = read_header<3>(images_path, bytes, images_magic, "images");
@@ -155,6 +160,7 @@ Dataset load_images_labels(const std::string& directory, bool train, Inputs inpu
                             std::to_string(dataset.count) + " labels");
   dataset.rows = extents[1];
   dataset.columns = extents[2];
+  dataset.checksum = checksum(dataset.checksum, bytes, 16);
 
   std::array<float, 256> value{};
   for (std::size_t pixel = 0; pixel < value.size(); ++pixel) {

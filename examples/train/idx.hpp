@@ -28,6 +28,7 @@ struct Dataset {
   std::int64_t count = 0;
   std::int64_t rows = 0;
   std::int64_t columns = 0;
+  std::uint32_t checksum = 0;  ///< CRC-32 of labels and pixels as they are in the files
 };
 
 /// Where the Debian package `dataset-fashion-mnist` puts its files.

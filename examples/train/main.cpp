@@ -19,6 +19,7 @@
 #include "model.hpp"
 #include "options.hpp"
 #include "report.hpp"
+#include "terse/core/error.hpp"
 #include "terse/transport/thread.hpp"
 #include "trainer.hpp"
 #ifdef TERSE_HAVE_MPI
@@ -44,7 +45,7 @@ std::chrono::milliseconds deadline_of(const train::Options& options) {
 // Nothing where help was asked for.
 std::optional<train::Job> prepare(int argc, char** argv, int world, bool first) {
   std::FILE* const out = first ? stdout : std::fopen("/dev/null", "w");
-  std::optional<train::Options> options = train::parse_options(argc, argv, out);
+  std::optional<train::Options> options = train::parse_options(argc, argv, out, train::program);
   if (!first && out) std::fclose(out);
   if (!options) return std::nullopt;
   if (options->transport == train::Transport::mpi) {
@@ -161,7 +162,9 @@ int run_mpi(int argc, char** argv) {
     if (first) complain(line);
     return bad_input;
   } catch (const std::exception& other) {
-    complain(fmt::format("rank {}: {}", mpi.rank(), other.what()));
+    const auto* const own = dynamic_cast<const terse::error*>(&other);
+    const bool says_rank = own != nullptr && own->rank() >= 0;
+    complain((says_rank ? "" : fmt::format("rank {}: ", mpi.rank())) + other.what());
     status = failed;
   }
   mpi.abort(status);

@@ -9,9 +9,13 @@
 #include <cmath>
 #include <cstddef>
 #include <filesystem>
+#include <functional>
+#include <initializer_list>
 #include <limits>
 #include <memory>
+#include <string_view>
 #include <system_error>
+#include <vector>
 
 #include "any_graph.hpp"
 #include "command_line.hpp"
@@ -53,13 +57,12 @@ Straggler straggler_of(const std::string& given) {
 }
 
 void add_options(CLI::App& app, Options& o) {
-  const auto positive = [](double value) { return value > 0 && value <= std::numeric_limits<double>::max(); };
-  const auto not_negative = [](double value) {
-    return value >= 0 && value <= std::numeric_limits<double>::max();
-  };
+  // Recipes hold floats, and make others of these; all of that stays within what counts as finite.
+  const auto positive = [](double value) { return value >= 1e-30 && value <= 1e18; };
+  const auto not_negative = [=](double value) { return value == 0 || positive(value); };
   const auto share = [](double value) { return value >= 0 && value <= 1; };
-  const auto part = [](double value) { return value > 0 && value <= 1; };
-  const auto below_1 = [](double value) { return value >= 0 && value < 1; };
+  const auto part = [](double value) { return value > 0 && value <= 1 && static_cast<float>(value) > 0; };
+  const auto below_1 = [](double value) { return value >= 0 && value < 1 && static_cast<float>(value) < 1; };
   constexpr std::int64_t any = std::numeric_limits<std::int64_t>::max();
   const auto count = [](std::int64_t most) {
     return [most](std::int64_t value) { return value >= 1 && value <= most; };
@@ -107,8 +110,9 @@ void add_options(CLI::App& app, Options& o) {
                       "ranks are threads of this process, or processes under mpirun"));
   in_group(add_choice(app, "--device", device_words, o.device,
                       "where models and optimizers are; ranks are dealt out to GPUs"));
-  in_group(add_number<double>(app, "--deadline", o.deadline, positive, "a number of seconds above 0", "60",
-                              "give up on a rank that is silent for so long")
+  in_group(add_number<double>(
+               app, "--deadline", o.deadline, [](double value) { return value > 0 && std::isfinite(value); },
+               "a number of seconds above 0", "60", "give up on a rank that is silent for so long")
                ->type_name("SECONDS"));
 
   group = "A slow network, modelled";
@@ -134,17 +138,19 @@ void add_options(CLI::App& app, Options& o) {
   in_group(add_number<std::int64_t>(app, "--batch", o.batch, count(100'000),
                                     "a whole number from 1 to 100000", "64", "pictures per rank and step")
                ->type_name("N"));
-  in_group(add_number<double>(app, "--learning-rate", o.learning_rate, positive, "a number above 0", "0.001",
+  in_group(add_number<double>(app, "--learning-rate", o.learning_rate, positive,
+                              "a number from 1e-30 to 1e18", "0.001",
                               "highest rate of adam, one-bit-adam, zero-one-adam and diloco")
                ->type_name("RATE"));
-  in_group(add_number<double>(app, "--lamb-learning-rate", o.lamb_learning_rate, positive, "a number above 0",
-                              "0.01", "highest rate of lamb and one-bit-lamb")
+  in_group(add_number<double>(app, "--lamb-learning-rate", o.lamb_learning_rate, positive,
+                              "a number from 1e-30 to 1e18", "0.01", "highest rate of lamb and one-bit-lamb")
                ->type_name("RATE"));
-  in_group(add_number<double>(app, "--sgd-learning-rate", o.sgd_learning_rate, positive, "a number above 0",
-                              "0.05", "highest rate of all others")
+  in_group(add_number<double>(app, "--sgd-learning-rate", o.sgd_learning_rate, positive,
+                              "a number from 1e-30 to 1e18", "0.05", "highest rate of all others")
                ->type_name("RATE"));
-  in_group(add_number<double>(app, "--sign-learning-rate", o.sign_learning_rate, positive, "a number above 0",
-                              "0.0003", "highest rate of sign-sgd, which moves every element by it")
+  in_group(add_number<double>(app, "--sign-learning-rate", o.sign_learning_rate, positive,
+                              "a number from 1e-30 to 1e18", "0.0003",
+                              "highest rate of sign-sgd, which moves every element by it")
                ->type_name("RATE"));
   in_group(add_number<double>(app, "--momentum", o.momentum, below_1, "a number from 0 to below 1", "0.9",
                               "of all that --sgd-learning-rate is for, where they have any, and of sign-sgd")
@@ -154,10 +160,10 @@ void add_options(CLI::App& app, Options& o) {
                ->type_name("SHARE"));
   in_group(add_choice(app, "--rate-schedule", rate_schedule_words, o.rate_schedule,
                       "from there it falls to 0 like a cosine, or stays"));
-  in_group(add_number<double>(app, "--weight-decay", o.weight_decay, not_negative, "a number of at least 0",
-                              "0", "decoupled weight decay")
+  in_group(add_number<double>(app, "--weight-decay", o.weight_decay, not_negative,
+                              "0 or a number from 1e-30 to 1e18", "0", "decoupled weight decay")
                ->type_name("RATE"));
-  in_group(add_number<double>(app, "--clip-norm", o.clip_norm, positive, "a number above 0", "",
+  in_group(add_number<double>(app, "--clip-norm", o.clip_norm, positive, "a number from 1e-30 to 1e18", "",
                               "bound on the gradient's norm over all ranks [none]")
                ->type_name("NORM"));
   in_group(add_choice(app, "--on-non-finite", non_finite_words, o.on_non_finite,
@@ -181,8 +187,9 @@ void add_options(CLI::App& app, Options& o) {
   in_group(add_choice(app, "--granularity", granularity_words, o.granularity,
                       "one scale for each tensor, each 4096 elements, or all"));
   in_group(add_number<double>(
-               app, "--update-clip", o.update_clip, [](double value) { return value > 0; },
-               "a number above 0, or inf", "10",
+               app, "--update-clip", o.update_clip,
+               [=](double value) { return positive(value) || (value > 0 && std::isinf(value)); },
+               "a number from 1e-30 to 1e18, or inf", "10",
                "bound on |momentum| / sqrt(variance) after the freeze, or inf; of one-bit-lamb and "
                "zero-one-adam, too")
                ->type_name("BOUND"));
@@ -210,7 +217,8 @@ void add_options(CLI::App& app, Options& o) {
       add_number<double>(app, "--consensus-rate", o.consensus_rate, part, "a number above 0, to 1", "",
                          "how far choco-sgd [0.4], deep-squeeze [0.4] and beer [0.4] follow their neighbours")
           ->type_name("RATE"));
-  in_group(add_number<double>(app, "--moniqua-bound", o.moniqua_bound, positive, "a number above 0", "",
+  in_group(add_number<double>(app, "--moniqua-bound", o.moniqua_bound, positive,
+                              "a number from 1e-30 to 1e18", "",
                               "of moniqua-sgd: how far neighbours' parameters may be apart [5 times rate]")
                ->type_name("BOUND"));
 
@@ -219,7 +227,7 @@ void add_options(CLI::App& app, Options& o) {
                                     "ranks meet after every N-th step [8]")
                ->type_name("N"));
   in_group(add_number<double>(app, "--outer-learning-rate", o.outer_learning_rate, positive,
-                              "a number above 0", "",
+                              "a number from 1e-30 to 1e18", "",
                               "of the outer step of slowmo [1], bmuf [1] and diloco [0.7]")
                ->type_name("RATE"));
   in_group(add_number<double>(app, "--outer-momentum", o.outer_momentum, below_1,
@@ -238,14 +246,17 @@ void add_options(CLI::App& app, Options& o) {
                               "a number from 0 to below 1", "", "of overlap-local-sgd [0.7]")
                ->type_name("BETA"));
   in_group(
-      add_number<double>(app, "--lattice-step", o.lattice_step, positive, "a number above 0", "",
+      add_number<double>(app, "--lattice-step", o.lattice_step, positive, "a number from 1e-30 to 1e18", "",
                          "of swarm-sgd-lattice; 127 of them are as far as ranks may be apart [0.02 times "
                          "rate and period]")
           ->type_name("STEP"));
 
   group = "Output";
   in_group(add_file(app, "--json", o.json, "FILE", "write all figures"));
-  in_group(add_file(app, "--csv", o.csv, "FILE", "write loss and bytes of every step"));
+  in_group(
+      add_file(app, "--csv", o.csv, "FILE",
+               "write loss and bytes of every step; after which step bytes of late means leave depends on "
+               "timing"));
   in_group(add_file(app, "--plot", o.plot, "FILE.svg", "draw loss against steps and bytes (with gnuplot)"));
   in_group(add_file(app, "--checkpoint", o.checkpoint, "DIR", "save the state of all ranks"));
   in_group(add_number<std::int64_t>(app, "--checkpoint-every", o.checkpoint_every, count(any),
@@ -263,6 +274,14 @@ void add_options(CLI::App& app, Options& o) {
       "print the version and exit"));
 
   app.footer(help_footer);
+}
+
+/// What is about optimizers that the quickstart's trainer does not have.
+void leave_out_of_help(CLI::App& app) {
+  for (CLI::Option* const option : app.get_options())
+    for (const char* group : {"Compression of zero-one-adam", "Decentralized optimizers", "Local updates"})
+      if (option->get_group() == group) option->group("");
+  app.footer(quickstart_footer);
 }
 
 // Like access(2), which also knows of read-only file systems and of what root may do.
@@ -455,6 +474,8 @@ GraphNeeds graph_needs(Optimizer optimizer) {
   switch (optimizer) {
     case Optimizer::decentlam:
     case Optimizer::momentum_consensus:
+    case Optimizer::d2:
+    case Optimizer::d2_dm_sgd:
       return GraphNeeds::fixed_symmetric;
     case Optimizer::choco_sgd:
     case Optimizer::dcd_sgd:
@@ -482,12 +503,14 @@ bool runs_on(Device device, Optimizer optimizer) {
 
 namespace {
 
-bool diverges_with_means(Optimizer kind) {
-  return graph_needs(kind) == GraphNeeds::fixed_symmetric || kind == Optimizer::d2 ||
-         kind == Optimizer::d2_dm_sgd;
-}
-
 bool compresses_gossip(Optimizer kind) { return kind >= Optimizer::choco_sgd; }
+bool pushes(Optimizer kind) {
+  return kind == Optimizer::stochastic_gradient_push || kind == Optimizer::slowmo_sgp;
+}
+bool takes_exact_means(Optimizer kind) {
+  return is_decentralized(kind) && graph_needs(kind) != GraphNeeds::fixed_symmetric && !pushes(kind) &&
+         !compresses_gossip(kind);
+}
 
 /// Says what the library says at compile time of an optimizer on a graph, and what to use instead.
 void check_graph(const Options& options, Optimizer kind) {
@@ -500,9 +523,8 @@ void check_graph(const Options& options, Optimizer kind) {
       needs == GraphNeeds::fixed
           ? "{0} keeps sums over its neighbours from step to step, and {1} is not fixed. Use one of {2}, or "
             "deep-squeeze on this graph"
-          : "{0}, momentum on the mixture, diverges whatever the learning rate on graphs that are not fixed "
-            "and "
-            "symmetric, such as {1}. Use one of {2}, or qg-dm-sgd on this graph";
+          : "{0} diverges whatever the learning rate on graphs that are not fixed and symmetric, such as "
+            "{1}. Use one of {2}, or qg-dm-sgd on this graph";
   throw input_error("--graph: " + fmt::format(fmt::runtime(reason), name(kind), name(options.graph), others));
 }
 
@@ -516,13 +538,17 @@ void check_optimizer(const Options& options, Optimizer kind) {
                                   name(options.device), others));
   }
   check_graph(options, kind);
-  if (options.average_every > 0 && diverges_with_means(kind))
+  if (options.average_every > 0 && graph_needs(kind) == GraphNeeds::fixed_symmetric)
     throw input_error(fmt::format(
         "--average-every: exact means now and then make the graph change from step to step, and there {} "
         "diverges. Use dm-sgd, qg-dm-sgd or gradient-tracking",
         name(kind)));
-  if (options.average_every > 0 &&
-      (kind == Optimizer::stochastic_gradient_push || kind == Optimizer::slowmo_sgp))
+  if (kind == Optimizer::slowmo_sgp && !could_be_even(options.graph))
+    throw input_error(
+        fmt::format("--graph: {}'s outer step takes the plain mean, and its push-sum weights keep another on "
+                    "{}, where ranks have unequal numbers of neighbours",
+                    name(kind), name(options.graph)));
+  if (options.average_every > 0 && pushes(kind))
     throw input_error(
         fmt::format("--average-every takes the plain mean, and {} weighs its ranks. Use dm-sgd", name(kind)));
   if (options.average_every > 0 && compresses_gossip(kind))
@@ -540,43 +566,56 @@ void check_optimizer(const Options& options, Optimizer kind) {
 }
 
 /// An option that none of the optimizers has a use for is a mistake.
-void check_concern(const Options& options, bool given, const char* option, bool (*concerns)(Optimizer)) {
-  if (!given || std::any_of(options.optimizers.begin(), options.optimizers.end(), concerns)) return;
-  std::string whom;
-  for (const Word<Optimizer>& entry : optimizer_words)
-    if (concerns(entry.value)) whom += (whom.empty() ? "" : ", ") + std::string(entry.word);
-  throw input_error(fmt::format("{} is for {}; --optimizers names none of them", option, whom));
-}
-
-void check_concerns(const Options& options) {
-  const auto check = [&](bool given, const char* option, bool (*concerns)(Optimizer)) {
-    check_concern(options, given, option, concerns);
+void check_concerns(const Options& options, const CLI::App& app) {
+  const auto check = [&](const std::string& option, const std::function<bool(Optimizer)>& concerns) {
+    if (app.count(option) == 0 || std::any_of(options.optimizers.begin(), options.optimizers.end(), concerns))
+      return;
+    std::string whom;
+    for (const Word<Optimizer>& entry : optimizer_words)
+      if (concerns(entry.value)) whom += (whom.empty() ? "" : ", ") + std::string(entry.word);
+    throw input_error(fmt::format("{} is for {}; --optimizers names none of them", option, whom));
   };
-  const auto overlaps = [](Optimizer kind) { return kind == Optimizer::overlap_local_sgd; };
-  check(options.period.has_value(), "--period", is_local);
-  check(options.outer_learning_rate.has_value(), "--outer-learning-rate", has_outer_step);
-  check(options.outer_momentum.has_value(), "--outer-momentum", has_outer_step);
-  check(options.inner_buffers.has_value(), "--inner-buffers", has_inner_buffers);
-  check(options.average_until.has_value(), "--average-until",
-        [](Optimizer kind) { return kind == Optimizer::post_local_sgd; });
-  check(options.pullback.has_value(), "--pullback", overlaps);
-  check(options.anchor_momentum.has_value(), "--anchor-momentum", overlaps);
-  check(options.lattice_step.has_value(), "--lattice-step",
-        [](Optimizer kind) { return kind == Optimizer::swarm_sgd_lattice; });
-  check(options.moniqua_bound.has_value(), "--moniqua-bound",
-        [](Optimizer kind) { return kind == Optimizer::moniqua_sgd; });
+  const auto only = [](std::initializer_list<Optimizer> kinds) {
+    return [those = std::vector(kinds)](Optimizer kind) {
+      return std::find(those.begin(), those.end(), kind) != those.end();
+    };
+  };
+  using enum Optimizer;
+  for (const char* rate : {"learning-rate", "lamb-learning-rate", "sgd-learning-rate", "sign-learning-rate"})
+    check(std::string("--") + rate,
+          [&](Optimizer kind) { return std::string_view(rate) == rate_of(options, kind).option; });
+  check("--momentum", uses_momentum);
+  check("--warmup-fraction", only({one_bit_adam, zero_one_adam, one_bit_lamb, deep_gradient_compression}));
+  check("--ratio", only({deep_gradient_compression, ef21_sgd}));
+  for (const char* option : {"--topology", "--scale", "--granularity"}) check(option, only({one_bit_adam}));
+  check("--update-clip", only({one_bit_adam, zero_one_adam, one_bit_lamb}));
+  for (const char* option : {"--variance-updates", "--local-interval", "--most-local-steps"})
+    check(option, only({zero_one_adam}));
+  check("--graph", is_decentralized);
+  check("--average-every", takes_exact_means);
+  check("--consensus-rate", only({choco_sgd, deep_squeeze, beer}));
+  check("--moniqua-bound", only({moniqua_sgd}));
+  check("--period", is_local);
+  for (const char* option : {"--outer-learning-rate", "--outer-momentum"}) check(option, has_outer_step);
+  check("--inner-buffers", has_inner_buffers);
+  check("--average-until", only({post_local_sgd}));
+  for (const char* option : {"--pullback", "--anchor-momentum"}) check(option, only({overlap_local_sgd}));
+  check("--lattice-step", only({swarm_sgd_lattice}));
 }
 
 }  // namespace
 
-std::optional<Options> parse_options(int argc, const char* const* argv, std::FILE* out) {
+std::optional<Options> parse_options(int argc, const char* const* argv, std::FILE* out, Program program) {
   Options options;
   CLI::App app(
       "Trains a classifier of pictures over data-parallel ranks with each optimizer, and compares them.",
       "train");
   app.formatter(std::make_shared<HelpFormatter>());
   app.get_formatter()->column_width(34);
+  if (program == Program::quickstart_trainer)
+    app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   add_options(app, options);
+  if (program == Program::quickstart_trainer) leave_out_of_help(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
@@ -601,8 +640,11 @@ std::optional<Options> parse_options(int argc, const char* const* argv, std::FIL
   }
   if (options.checkpoint_every > 0 && options.checkpoint.empty())
     throw input_error("--checkpoint-every needs --checkpoint DIR");
+  if (!options.plot.empty() && std::filesystem::path(options.plot).extension() != ".svg")
+    throw input_error(
+        fmt::format("--plot: '{}' does not end in .svg, and the picture is an SVG", options.plot));
   for (const Optimizer kind : options.optimizers) check_optimizer(options, kind);
-  check_concerns(options);
+  check_concerns(options, app);
   return options;
 }
 

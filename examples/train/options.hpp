@@ -143,8 +143,8 @@ struct Options {
   Graph graph = Graph::symmetric_exponential;
   std::int64_t average_every = 0;  ///< steps; 0: never
   /// Above 0 to 1; each optimizer that compresses has a default of its own.
-  std::optional<double> moniqua_bound;  ///< above 0
   std::optional<double> consensus_rate;
+  std::optional<double> moniqua_bound;  ///< above 0
 
   // Of local updates. Each optimizer has defaults of its own: see period_of and so on.
   std::optional<std::int64_t> period;         ///< steps, at least 1
@@ -220,10 +220,15 @@ GraphNeeds graph_needs(Optimizer optimizer);
 /// Whether the optimizer runs there. Averages of gradients do, but for largest elements, low ranks and LAMB.
 bool runs_on(Device device, Optimizer optimizer);
 
+/// Whose command line it is. The quickstart's trainer has few optimizers and says so, and the last of several values
+/// counts: its script gives some of its own before the user's.
+enum class Program { train, quickstart_trainer };
+
 /// Reads the command line. Writes the text of `--help` or `--version` to `out` and returns nothing where that
 /// was asked for: the program is then done, with exit code 0. Throws input_error with one clear line for
 /// whatever is unknown, malformed or out of range. Looks at no file.
-std::optional<Options> parse_options(int argc, const char* const* argv, std::FILE* out = stdout);
+std::optional<Options> parse_options(int argc, const char* const* argv, std::FILE* out = stdout,
+                                     Program program = Program::train);
 
 /// Throws input_error with one clear line if the data directory or the directory to resume from is missing,
 /// an output could not be written at the end, or the picture could not be drawn. So hours of training are not

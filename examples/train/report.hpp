@@ -42,10 +42,12 @@ struct Run {
   std::uint64_t bytes_sent_per_rank = 0;  ///< over the whole run
   /// Of the last step that was compressed, or went to neighbours; 0 where all are dense.
   std::uint64_t bytes_sent_per_compressed_step = 0;
-  std::uint64_t dense_bytes_per_step = 0;       ///< of a dense fp32 step of the same model and ranks
-  std::vector<std::uint64_t> bytes_after_step;  ///< sent by rank 0 up to the end of each step
-  std::string parameters_hash;                  ///< of what test_accuracy is about
-  bool ranks_agree = false;                     ///< all ranks hold the same parameters, to the bit
+  std::uint64_t dense_bytes_per_step = 0;  ///< of a dense fp32 step of the same model and ranks
+  /// Sent by rank 0 up to the end of each step. Where means come late, a part of each leaves in the step in which
+  /// others' parts have come: after which step depends on timing, the sum does not.
+  std::vector<std::uint64_t> bytes_after_step;
+  std::string parameters_hash;        ///< of what test_accuracy is about
+  bool ranks_agree = false;           ///< all ranks hold the same parameters, to the bit
   std::vector<double> waiting_share;  ///< of each rank's seconds in steps, those inside the transport
   // Of optimizers whose ranks keep models of their own alone, at the end.
   std::optional<double> mean_single_accuracy;  ///< mean of the accuracies of the ranks' own parameters
@@ -73,8 +75,9 @@ void print_table(std::FILE* out, const std::vector<Run>& runs);
 /// `bytes_after_step`. A number that is not finite, or missing, is null, and so is `modelled` where nothing is.
 void write_json(const std::string& path, const std::vector<Run>& runs);
 
-/// One row for each step of each run: optimizer, seed, step (from 1), loss, bytes (sent by rank 0 so far) and, in the
-/// last row where ranks keep models of their own, consensus_distance.
+/// One row for each step of each run: optimizer, seed, step (from 1), loss, bytes (bytes_after_step: of
+/// overlap-local-sgd, cocod-sgd and swarm-sgd-non-blocking not the same in each run) and, in the last row where ranks
+/// keep models of their own, consensus_distance.
 void write_csv(const std::string& path, const std::vector<Run>& runs);
 
 /// An SVG picture of the running mean of the loss, against the step and against megabytes sent (logarithmic),

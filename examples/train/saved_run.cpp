@@ -65,17 +65,23 @@ std::vector<double> numbers_of(const json& array) {
 
 // In the words of the command line where the setting is an option.
 std::string described(const std::string& key, const std::string& value) {
-  return key == "pictures" ? value + " training pictures" : "--" + key + " " + value;
+  if (key == "optimizer") return "the optimizer " + value;
+  if (key == "pictures") return value + " training pictures";
+  if (key == "checksum") return "training pictures and labels of the checksum " + value;
+  return "--" + key + " " + value;
 }
 
 void compare(const fs::path& directory, const Settings& saved, const Settings& now) {
-  for (const auto& [key, value] : now) {
+  const auto check = [&](const std::string& key, const std::string& value) {
     const auto found = saved.find(key);
     const std::string before = found == saved.end() ? "?" : found->second;
     if (before != value)
       throw input_error(fmt::format("--resume: '{}' was saved with {}, but now it is {}", directory.string(),
                                     described(key, before), value));
-  }
+  };
+  // These first: another optimizer has other settings, and other pictures are of another checksum.
+  for (const char* key : {"optimizer", "pictures"}) check(key, now.at(key));
+  for (const auto& [key, value] : now) check(key, value);
 }
 
 SavedRun read_saved_run(const fs::path& directory, std::int64_t step, const Settings& settings) {

@@ -11,15 +11,17 @@
 namespace train {
 
 /// The options that decide what an optimizer computes, and how long it takes. A run goes on only under the same ones.
-inline Settings settings_of(const Options& options, Optimizer optimizer, int ranks, std::int64_t pictures) {
+inline Settings settings_of(const Options& options, Optimizer optimizer, int ranks, const Dataset& training) {
   const auto number = [](auto value) { return fmt::format("{}", value); };
   const HighestRate rate = rate_of(options, optimizer);
   Settings settings{
+      {"optimizer", name(optimizer)},
       {"model", options.model},
       {"inputs", name(options.inputs)},
       {"label-skew", options.label_skew ? number(*options.label_skew) : "inf"},
       {"ranks", number(ranks)},
-      {"pictures", number(pictures)},
+      {"pictures", number(training.count)},
+      {"checksum", fmt::format("{:08x}", training.checksum)},
       {"epochs", number(options.epochs)},
       {"batch", number(options.batch)},
       {rate.option, number(rate.given)},

@@ -117,7 +117,7 @@ class Trainer {
     run_.seed = options_.seed;
     run_.label_skew = options_.label_skew;
     run_.steps = schedule_.steps;
-    run_.settings = settings_of(options_, kind, ranks_, job.training.count);
+    run_.settings = settings_of(options_, kind, ranks_, job.training);
     run_.modelled = options_.modelled;
     if (kind == Optimizer::one_bit_adam || kind == Optimizer::one_bit_lamb)
       run_.warmup_steps = std::min(schedule_.freeze, run_.steps);
@@ -364,7 +364,7 @@ class Trainer {
     const std::vector<Sent> sent = everyones(sent_);  // also says that all have written
     if (rank_ == 0)
       complete_directory({directory, step, run_.train_loss, run_.bytes_after_step, run_.seconds, sent},
-                         settings_of(options_, kind_, ranks_, job_.training.count));
+                         settings_of(options_, kind_, ranks_, job_.training));
   }
 
   /// Each rank looks at a part of the test set; all hold the same parameters.
@@ -500,7 +500,8 @@ Job load_job(const Options& options, int ranks) {
   for (const Optimizer kind : options.optimizers) {
     std::int64_t step = 0;
     if (!options.resume.empty())
-      if (auto saved = find_saved_run(options.resume, kind, settings_of(options, kind, ranks, pictures))) {
+      if (auto saved =
+              find_saved_run(options.resume, kind, settings_of(options, kind, ranks, job.training))) {
         step = saved->step;
         job.resume[kind] = std::move(*saved);
       }

@@ -13,6 +13,9 @@
 
 namespace train {
 
+/// What the optimizers it is linked with make of it: defined beside those.
+extern const Program program;
+
 /// What there is to do; all ranks of a process read the same one.
 struct Job {
   Options options;

@@ -159,6 +159,8 @@ class Codec {
   Codec(E executor, C compressor, const F& feedback, const Portion& covered)
       : executor_(executor),
         compressor_(compressor),
+        made_(compressor),
+        covered_(covered.compressed),
         state_(feedback, covered.compressed.begin_offset(), covered.compressed.end_offset()),
         workspace_(executor, compressor, covered.compressed),
         scratch_(dense_scratch(executor, covered)),
@@ -168,8 +170,13 @@ class Codec {
   static constexpr bool lossless = C::lossless;
 
   const C& compressor() const { return compressor_; }
-  /// Takes over hyper-parameters that changed; sizes stay within those of construction.
-  void set_compressor(const C& compressor) { compressor_ = compressor; }
+  /// Takes over hyper-parameters that changed. Throws usage_error where packets would have other sizes than those that
+  /// there is room for.
+  void set_compressor(const C& compressor) {
+    if constexpr (requires { compressor.require_room(made_, covered_); })
+      compressor.require_room(made_, covered_);
+    compressor_ = compressor;
+  }
   /// The learning rate of the round to come, for feedbacks that ask.
   void start(float rate) {
     if constexpr (requires { state_.start(rate); }) state_.start(rate);
@@ -297,7 +304,8 @@ class Codec {
   }
 
   E executor_;
-  C compressor_;
+  C compressor_, made_;
+  Range covered_;
   typename F::template State<E> state_;
   typename decltype(workspace_type<C>())::type workspace_;
   buffer<float, typename E::memory> scratch_, note_;

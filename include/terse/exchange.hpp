@@ -84,6 +84,9 @@ class Exchange {
            const F& feedback = {}, bool note = false, const P& topology = {})
       : home_(executor, transport.split(0, transport.rank()), compressor, feedback, layout, range, note),
         round_(make_round(home_, topology)) {}
+  // Rounds and tickets point into it.
+  Exchange(const Exchange&) = delete;
+  Exchange& operator=(const Exchange&) = delete;
 
   /// Evaluates and encodes this rank's message and posts the first phase.
   template <class M>
@@ -132,8 +135,7 @@ class Exchange {
   /// not been consumed. Waits for the device. On the host `arrive` has thrown it. Throws peer_error where the
   /// transport works in the stream's order and a peer is late.
   void settle(const StepContext& context) {
-    // With a deadline, which a wait for the stream alone doesn't have.
-    if constexpr (requires { home_.channel.synchronize(); }) home_.channel.synchronize();
+    await_messages(home_.channel);
     home_.settle(context.step);
   }
 
@@ -146,7 +148,10 @@ class Exchange {
   }
 
   /// Euclidean norm of the mean's dense part, equal on all ranks; after `arrive`, in an exchange with `note`.
-  double mean_norm() { return std::sqrt(round_.notes(home_.executor)); }
+  double mean_norm() {
+    await_messages(home_.channel);
+    return std::sqrt(round_.notes(home_.executor));
+  }
 
   const Plan& plan() const { return home_.plan; }
   /// Takes over hyper-parameters of the compressor that changed between steps, alike on all ranks.

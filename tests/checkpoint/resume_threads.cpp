@@ -6,6 +6,9 @@
 
 #include <random>
 
+#include "terse/optimizer/d_sgd.hpp"
+#include "terse/optimizer/local/overlap_local_sgd.hpp"
+
 using namespace resume;
 
 namespace {
@@ -171,5 +174,49 @@ TEST_CASE("a save that fails leaves the old file whole") {
     CHECK(slurp(file / "kept") == old);
     // Nothing half-written lies about.
     CHECK(std::distance(std::filesystem::directory_iterator(folder.path()), {}) == 1);
+  });
+}
+
+TEST_CASE("a load that one rank refuses completes a round under way, and training goes on") {
+  const Folder folder;
+  ThreadGroup(2, std::chrono::seconds(1)).run([&](Threads& transport) {
+    const Layout layout = Layout::flat(100);
+    const auto file = file_of(folder.path(), transport.rank());
+    Optimizer optimizer{OverlapLocalSgd<MomentumSgd>{.period = 2}, transport, layout};
+    Floats x = start(layout);
+    const auto take_steps = [&](std::uint64_t until) {
+      while (optimizer.steps() < until)
+        optimizer.step(x, gradient(layout, transport.rank(), optimizer.steps() + 1, 8));
+    };
+    take_steps(2);
+    checkpoint::save(file, optimizer, x);
+    if (transport.rank() == 1) std::filesystem::remove(file);
+    take_steps(4);
+    const Floats kept = x;
+    CHECK_THROWS_AS(checkpoint::load(file, optimizer, x), checkpoint_error);
+    CHECK(x == kept);
+    take_steps(8);
+  });
+}
+
+TEST_CASE("save and load between begin and step are refused, and the step can be taken") {
+  const Folder folder;
+  ThreadGroup(2, std::chrono::seconds(20)).run([&](Threads& transport) {
+    const Layout layout = Layout::flat(100);
+    const auto file = file_of(folder.path(), transport.rank());
+    Optimizer optimizer{AwcDSgd<Mixing<graph::Ring>>{}, transport, layout};
+    Floats x = start(layout);
+    checkpoint::save(file, optimizer, x);
+    optimizer.begin(x);
+    const std::string refused = "begin has sent messages of the next step";
+    CHECK_THROWS_WITH_AS(checkpoint::save(file, optimizer, x), doctest::Contains(refused.c_str()),
+                         usage_error);
+    CHECK_THROWS_WITH_AS(checkpoint::load(file, optimizer, x), doctest::Contains(refused.c_str()),
+                         usage_error);
+    optimizer.step(x, gradient(layout, transport.rank(), 1, 8));
+    CHECK(optimizer.steps() == 1);
+    checkpoint::load(file, optimizer, x);
+    CHECK(optimizer.steps() == 0);
+    CHECK(x == start(layout));
   });
 }

@@ -160,11 +160,31 @@ int main() {
     static_cast<void>(recipe);
   }
 #endif
+#if defined(CASE_D2_ON_A_CHANGING_GRAPH)
+  {
+    terse::D2<terse::Mixing<terse::graph::OnePeerHypercube> > recipe;
+    static_cast<void>(recipe);
+  }
+#endif
 #if defined(CASE_D2_NOT_LAZY)
   {
     terse::ParameterMixing<terse::ExactDiffusion<terse::GradientDirection>,
                            terse::Mixing<terse::graph::Ring> >
         recipe;
+    static_cast<void>(recipe);
+  }
+#endif
+#if defined(CASE_SECOND_VECTOR_WITH_DECAY)
+  {
+    terse::ParameterMixing<terse::DoublyAveraged, terse::Gossip, terse::TopK<>, terse::Difference,
+                           terse::CoupledDecay>
+        recipe;
+    static_cast<void>(recipe);
+  }
+#endif
+#if defined(CASE_OUTER_MEAN_OF_PUSH_SUM)
+  {
+    terse::SlowMo<terse::StochasticGradientPush<terse::graph::DirectedList>, terse::Inside::together> recipe;
     static_cast<void>(recipe);
   }
 #endif

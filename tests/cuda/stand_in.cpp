@@ -13,6 +13,7 @@
 #include <cstring>
 #include <deque>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -79,6 +80,7 @@ struct Group {
 };
 
 std::map<std::string, std::shared_ptr<Group>> groups;  // by unique id
+std::map<const void*, std::size_t> page_locked;        // bytes
 
 }  // namespace
 
@@ -156,6 +158,13 @@ ncclResult_t collective(ncclComm_t comm, cudaStream_t stream, const void* from, 
   });
 }
 
+bool is_pageable(const void* place) {
+  const auto behind = page_locked.upper_bound(place);
+  if (behind == page_locked.begin()) return true;
+  const auto& [begin, bytes] = *std::prev(behind);
+  return static_cast<const std::byte*>(place) >= static_cast<const std::byte*>(begin) + bytes;
+}
+
 void discard(ncclComm_t comm) {
   comm->destroyed = true;
   --stand_in::communicators;
@@ -180,8 +189,19 @@ cudaError_t cudaFree(void* place) {
   if (place != nullptr) --stand_in::allocations;
   return std::free(place), cudaSuccess;
 }
-cudaError_t cudaMallocHost(void** place, size_t bytes) { return cudaMalloc(place, bytes); }
-cudaError_t cudaFreeHost(void* place) { return cudaFree(place); }
+cudaError_t cudaMallocHost(void** place, size_t bytes) {
+  const cudaError_t result = cudaMalloc(place, bytes);
+  const std::lock_guard lock(everything);
+  page_locked[*place] = bytes;
+  return result;
+}
+cudaError_t cudaFreeHost(void* place) {
+  {
+    const std::lock_guard lock(everything);
+    page_locked.erase(place);
+  }
+  return cudaFree(place);
+}
 cudaError_t cudaMemset(void* place, int value, size_t bytes) {
   return std::memset(place, value, bytes), cudaSuccess;
 }
@@ -190,9 +210,15 @@ cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind)
   if (bytes > 0) std::memcpy(to, from, bytes);
   return cudaSuccess;
 }
-cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
-  const std::lock_guard lock(everything);
-  if (bytes > 0) enqueue(stream, [=] { return std::memcpy(to, from, bytes), true; });
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
+                            cudaStream_t stream) {
+  std::unique_lock lock(everything);
+  if (bytes == 0) return cudaSuccess;
+  const auto done = std::make_shared<bool>(false);
+  enqueue(stream, [=] { return std::memcpy(to, from, bytes), *done = true; });
+  if (kind == cudaMemcpyDeviceToHost && is_pageable(to) &&
+      !change.wait_for(lock, std::chrono::seconds(20), [&] { return *done; }))
+    misuse("a copy to pageable memory waits for work that doesn't end");
   return cudaSuccess;
 }
 

@@ -4,7 +4,8 @@
 #include <atomic>
 
 // CUDA's runtime and NCCL, as far as the NCCL transport calls them, in host memory with ranks as threads: for
-// machines without a GPU. A stream is a queue worked off by a thread of its own. Calls on a communicator are through
+// machines without a GPU. A stream is a queue worked off by a thread of its own; a copy to host memory that is not
+// page-locked returns when it is done, and ends the program if it takes 20 seconds. Calls on a communicator are through
 // only after it has been asked a few times, and are enqueued no earlier, as NCCL may do; whoever uses it in between, or
 // sends another length than is received, ends the program.
 namespace stand_in {

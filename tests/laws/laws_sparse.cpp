@@ -36,6 +36,8 @@ TEST_CASE("chains") {
   holds(Chain<Coder, Strata<false>, Largest>{.selection = {{.ratio = 0.3}, {.ratio = 0.3}}}, few);
   holds(
       Chain<Uniform<4>, Largest, Above>{.selection = {{.ratio = 0.3}, {.threshold = 0.1F, .most_ratio = 1}}});
+  // Each selection draws for itself: else some elements would never be picked.
+  holds(Chain<Dense, Strata<false>, Strata<false>>{.selection = {{.ratio = 0.5}, {.ratio = 0.5}}}, few);
 }
 
 TEST_CASE("nothing at all") { holds<Dense>(); }

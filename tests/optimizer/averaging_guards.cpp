@@ -3,6 +3,7 @@
 #include "guards.inc"
 #include "terse/compressor/chain.hpp"
 #include "terse/compressor/random_k.hpp"
+#include "terse/compressor/threshold.hpp"
 #include "terse/compressor/top_k.hpp"
 #include "terse/compressor/uniform.hpp"
 #include "terse/optimizer/deep_gradient_compression.hpp"
@@ -67,5 +68,106 @@ TEST_CASE("the start of EF21 may fail and be made up for") {
     optimizer.walk(a);
     other.walk(b);
     CHECK(a.parts == b.parts);
+  });
+}
+
+TEST_CASE("EF21 starts its copies anew after a compressed step that failed") {
+  const Layout layout = Layout::flat(64);
+  ThreadGroup(2, std::chrono::seconds(20)).run([&](Threads& transport) {
+    Optimizer optimizer{
+        Ef21Sgd<TopK<>, NoMomentum>{.learning_rate = 1, .compressor = {.selection = {.ratio = 0.1}}},
+        transport, layout};
+    Floats x = start(layout), before;
+    const auto step = [&](float mean, bool poisoned = false) {
+      Floats g(at(layout.size()), mean + (transport.rank() == 0 ? 0.5F : -0.5F));
+      if (poisoned && transport.rank() == 1) g[63] = not_a_number;
+      before = x;
+      optimizer.step(x, g);
+    };
+    for (int k = 0; k < 3; ++k) step(1);
+    CHECK_THROWS_AS(step(3, true), non_finite_error);
+    CHECK(optimizer.full_precision());
+    step(3);
+    CHECK_FALSE(optimizer.full_precision());
+    for (int k = 0; k < 3; ++k) {
+      step(3);
+      for (std::size_t i = 0; i < x.size(); ++i) CHECK(before[i] - x[i] == doctest::Approx(3).epsilon(1e-6));
+    }
+  });
+}
+
+TEST_CASE("EF21 of what loses nothing is gradient descent") {
+  const Layout layout = two_kinds();
+  ThreadGroup(1).run([&](Threads& transport) {
+    Optimizer optimizer{Ef21Sgd<Dense, NoMomentum>{.learning_rate = 1}, transport, layout};
+    Floats x = start(layout), expected = x;
+    const Floats g = gradient(layout, 0, 1, 1);
+    for (std::size_t i = 0; i < x.size(); ++i) expected[i] -= g[i];
+    optimizer.step(x, g);
+    CHECK(x == expected);
+  });
+}
+
+namespace {
+
+/// What a second step says after `change` has been made to the recipe.
+template <class R, class Change>
+std::string after(const R& recipe, Change change) {
+  const Layout layout = Layout::flat(1000);
+  try {
+    ThreadGroup(2, std::chrono::seconds(20)).run([&](Threads& transport) {
+      Optimizer optimizer{recipe, transport, layout};
+      Floats x = start(layout);
+      const Floats g = gradient(layout, transport.rank(), 1, 1);
+      optimizer.step(x, g);
+      change(optimizer.recipe);
+      optimizer.step(x, g);
+    });
+  } catch (const usage_error& failure) {
+    return failure.what();
+  }
+  return {};
+}
+bool says(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
+
+}  // namespace
+
+TEST_CASE("a ratio that would need packets of another size is refused; a threshold may change") {
+  using Exactly = ErrorFeedbackSgd<TopK<>, NoMomentum, AllGather>;
+  const Exactly recipe{.compressor = {.selection = {.ratio = 0.1}}};
+  using Warming = ErrorFeedbackSgd<WarmupTopK<>, NoMomentum, AllGather>;
+  const Warming warming{.compressor = {.selection = {.ratio = 0.1, .warmup_steps = 4}}};
+  const char* const holds = "ratios hold from construction on";
+  for (const double ratio : {0.5, 0.05}) {
+    CHECK(says(after(recipe, [&](Exactly& r) { r.compressor.selection.ratio = ratio; }), holds));
+    CHECK(says(after(warming, [&](Warming& r) { r.compressor.selection.ratio = ratio; }), holds));
+  }
+  CHECK(after(recipe, [](Exactly& r) { r.learning_rate /= 2; }).empty());
+  using Above = ErrorFeedbackSgd<Threshold<>, NoMomentum, AllGather>;
+  CHECK(after(Above{.compressor = {.selection = {.threshold = 0.5F, .most_ratio = 1}}}, [](Above& r) {
+          r.compressor.selection.threshold = 0.1F;
+        }).empty());
+}
+
+TEST_CASE("a step refuses what can't work") {
+  using Signs = ErrorFeedbackSgd<ScaledSign<MeanAbs>>;
+  CHECK(
+      says(after(Signs{}, [](Signs& r) { r.learning_rate = not_a_number; }), "learning_rate must be finite"));
+  CHECK(says(after(Signs{}, [](Signs& r) { r.weight_decay = -1; }), "weight_decay must be finite"));
+}
+
+TEST_CASE("a rate that is all but 0 makes no error infinite") {
+  const Layout layout = Layout::flat(64);
+  ThreadGroup(1).run([&](Threads& transport) {
+    Optimizer optimizer{ErrorFeedbackSgd<ScaledSign<MeanAbs>>{.error_feedback = {.follows_rate = true}},
+                        transport, layout};
+    Floats x = start(layout);
+    for (const float rate : {1e-3F, 1e-42F, 1e-3F}) {
+      optimizer.recipe.learning_rate = rate;
+      optimizer.step(x, gradient(layout, 0, 1, 1));
+      Seen seen;
+      optimizer.walk(seen);
+      CHECK(all_finite(seen, x));
+    }
   });
 }

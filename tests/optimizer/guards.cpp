@@ -123,6 +123,9 @@ TEST_CASE("values that can't work are refused with a sentence") {
   CHECK(refuses(OneBitAdam<>{.preconditioner = {.freeze = AtStep{0}}}));
   CHECK(refuses(OneBitAdam<>{.preconditioner = {.freeze = VarianceRatio{2}}}));
   CHECK(refuses(OneBitAdam<>{.preconditioner = {.update_clip = 0}}));
+  CHECK(refuses(OneBitAdam<>{.preconditioner = {.freeze = VarianceRatio{.horizon = ~std::uint64_t{0}}}}));
+  CHECK(refuses(OneBitAdam<>{.error_feedback = {.follows_rate = true}}));
+  CHECK(refuses(Adam{.epsilon = 0}));
   CHECK(refuses(Adam{}, Options{.clip_norm = 0}));
   ThreadGroup(1).run([&](Threads& transport) {
     Optimizer optimizer{Adam{}, transport, layout};
@@ -130,4 +133,28 @@ TEST_CASE("values that can't work are refused with a sentence") {
     CHECK_THROWS_AS(optimizer.step(x, shorter), usage_error);
     CHECK_THROWS_AS(optimizer.step(shorter, x), usage_error);
   });
+}
+
+TEST_CASE("the rule for the freeze may change where there is room for it") {
+  const Layout layout = two_kinds();
+  const auto second_step = [&](OneBitAdam<> recipe, FrozenVariance then) {
+    std::string said;
+    ThreadGroup(1).run([&](Threads& transport) {
+      Optimizer optimizer{recipe, transport, layout};
+      Floats x = start(layout);
+      optimizer.step(x, gradient(layout, 0, 1, 1));
+      optimizer.recipe.preconditioner = then;
+      try {
+        optimizer.step(x, gradient(layout, 0, 2, 1));
+      } catch (const usage_error& failure) {
+        said = failure.what();
+      }
+    });
+    return said;
+  };
+  const FrozenVariance ratio{.freeze = VarianceRatio{.horizon = 20}},
+      longer{.freeze = VarianceRatio{.horizon = 100}}, at_step{.freeze = AtStep{50}};
+  CHECK(second_step({.preconditioner = ratio}, longer).find("horizon") != std::string::npos);
+  CHECK(second_step({.preconditioner = at_step}, ratio).find("horizon") != std::string::npos);
+  CHECK(second_step({.preconditioner = ratio}, at_step).empty());
 }

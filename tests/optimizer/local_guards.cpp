@@ -2,7 +2,9 @@
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include "guards.inc"
 #include "local_support.hpp"
+#include "terse/compressor/qsgd.hpp"
 #include "terse/optimizer/adam.hpp"
+#include "terse/optimizer/quantized_sgd.hpp"
 
 // Guards of local methods: what is refused, gradients that are not finite, peers that are late or gone, allocations.
 
@@ -52,6 +54,18 @@ TEST_CASE("periods, momenta and pull-backs that can't work are refused, those of
   CHECK_THROWS_WITH_AS((SlowMo<DmSgd<>, Inside::together>{.average_gradients_until = 3}.check()),
                        doctest::Contains("only inner recipes that run alone can average gradients first"),
                        usage_error);
+}
+
+TEST_CASE("inner recipes that are alone draw random numbers of their rank's own") {
+  using Random = QuantizedSgd<Qsgd<2>, NoMomentum, Alone>;
+  std::vector<Floats> ends(3);
+  on_ranks(3, [&](Threads& transport) {
+    Optimizer optimizer{LocalSgd<Random>{.inner = {.learning_rate = 1}}, transport, odd_sizes()};
+    Floats& x = ends[at(transport.rank())] = start(odd_sizes());
+    optimizer.step(x, gradient(odd_sizes(), 0, 1, 1));  // the same on all ranks
+  });
+  CHECK(ends[0] != ends[1]);
+  CHECK(ends[1] != ends[2]);
 }
 
 TEST_CASE("steps differ in more than numbers and may not be recorded") {

@@ -94,8 +94,7 @@ void compare(const R& recipe, O& oracle, const Layout& layout, int ranks, Matrix
 
 /// Whether exact means now and then leave a method stable.
 template <class R>
-constexpr bool takes_means = !detail::needs_fixed_symmetric<decltype(R::momentum_correction)>() &&
-                             !detail::needs_spectrum<decltype(R::momentum_correction)>();
+constexpr bool takes_means = !detail::needs_fixed_symmetric<decltype(R::momentum_correction)>();
 
 /// On every fixed graph of every size, with decay and exact means now and then.
 template <class R, class O>

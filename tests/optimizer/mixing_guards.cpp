@@ -45,6 +45,7 @@ TEST_CASE("exact means now and then are refused where they can't be taken or mak
   const char* changes = "make the graph change from step to step";
   CHECK(says(construction(Sighted{.average_every = 5}, 3), changes));
   CHECK(says(construction(D2<Circle>{.average_every = 5}, 3), changes));
+  CHECK(says(construction(DcdSgd<Dense, Circle>{.average_every = 5}, 3), "sums over neighbours"));
   CHECK(says(construction(StochasticGradientPush<>{.average_every = 5}, 3), "push-sum weights"));
   CHECK(construction(Blind{.average_every = 5}, 3).empty());
 }
@@ -85,6 +86,12 @@ TEST_CASE("momentum with a limit for eigenvalues is refused below it") {
   };
   CHECK(says(shared(1), "above -0.357"));
   CHECK(shared(0.5F).empty());
+  const auto quasi_global = [](double stay) {
+    const graph::SymmetricMatrix pair{{stay, 1 - stay, 1 - stay, stay}};
+    return construction(QgDmSgd<Mixing<graph::SymmetricMatrix>>{.topology = {pair}}, 2);
+  };
+  CHECK(says(quasi_global(0.04), "the eigenvalue -0.92"));
+  CHECK(quasi_global(0.05).empty());
 }
 
 TEST_CASE("rates, momenta and graphs that can't work are refused") {

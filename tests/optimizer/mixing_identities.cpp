@@ -418,3 +418,31 @@ TEST_CASE("exact means now and then: what remembers differences between ranks gr
   CHECK(growth<ExactDiffusion<GradientDirection>>({}, with_means(half, 5)) > 1.1);
   CHECK(growth<QuasiGlobal>({0.9, 0.9}, with_means(ring, 5)) < 1);
 }
+
+TEST_CASE("on a directed ring exact diffusion and quasi-global momentum grow, lazily too") {
+  Matrix ring(eight * eight, 0);
+  for (std::size_t i = 0; i < eight; ++i) ring[i * eight + i] = ring[i * eight + (i + 1) % eight] = 0.5;
+  const Matrix half = reference::lazy(ring, eight);
+  const double diffusion = growth<ExactDiffusion<GradientDirection>>({}, always(ring));
+  CHECK(diffusion == doctest::Approx(1.409).epsilon(0.01));  // what the polynomials of their pages give
+  CHECK(growth<ExactDiffusion<GradientDirection>>({}, always(half)) == doctest::Approx(1.256).epsilon(0.01));
+  CHECK(growth<QuasiGlobal>({0.9, 0.9}, always(ring)) == doctest::Approx(1.0061).epsilon(0.002));
+  CHECK(growth<QuasiGlobal>({0.9, 0.9}, always(half)) == doctest::Approx(1.0155).epsilon(0.002));
+}
+
+TEST_CASE("quasi-global momentum needs eigenvalues of a symmetric matrix above its limit") {
+  for (const bool nesterov : {false, true}) {
+    const double limit = QuasiGlobal{.nesterov = nesterov}.eigenvalues_above();
+    CHECK(limit == doctest::Approx(nesterov ? -0.9214 : -0.9135).epsilon(1e-4));
+    const auto on = [&](double eigenvalue) {
+      Matrix pairs(eight * eight, 0);
+      for (std::size_t i = 0; i < eight; ++i) {
+        pairs[i * eight + i] = (1 + eigenvalue) / 2;
+        pairs[i * eight + (i ^ 1)] = (1 - eigenvalue) / 2;
+      }
+      return growth<QuasiGlobal>({0.9, 0.9, nesterov}, always(pairs));
+    };
+    CHECK(on(limit - 0.02) > 1.001);
+    CHECK(on(limit + 0.02) <= 1.0001);
+  }
+}

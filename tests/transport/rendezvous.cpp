@@ -116,7 +116,9 @@ TEST_CASE("a file of an earlier run is waited past, and replaced by rank 0") {
   const Folder folder;
   Rendezvous{folder.file(), "job.1", 0, 2}.publish(some(1));
   Bytes got{};
-  std::thread other([&] { Rendezvous{folder.file(), "job.2", 1, 2}.fetch(got, 20s); });
+  std::thread other([&] {
+    Rendezvous{folder.file(), "job.2", 1, 2}.fetch(got, std::chrono::milliseconds::max());
+  });
   std::this_thread::sleep_for(30ms);
   Rendezvous{folder.file(), "job.2", 0, 2}.publish(some(2));
   other.join();
@@ -186,9 +188,16 @@ TEST_CASE("what can't be written or read is said with its reason") {
   CHECK(thrown<terse::usage_error>([&] {
           Rendezvous{folder.path + "/no/id", "r", 0, 2}.publish(some(0));
         }) == "terse: rank 0: can't write beside '" + folder.path + "/no/id': No such file or directory");
+  write(folder.file(), "");
   CHECK(thrown<terse::usage_error>([&] {
-          Rendezvous{folder.path, "r", 1, 2}.fetch(got, 20s);
-        }) == "terse: rank 1: can't read '" + folder.path + "': Is a directory");
+          Rendezvous{folder.file("id/id"), "r", 1, 2}.fetch(got, 20s);
+        }) == "terse: rank 1: can't read '" + folder.file("id/id") + "': Not a directory");
+  // A FIFO without a writer, too, which to open would take for ever.
+  REQUIRE(::mkfifo(folder.file("fifo").c_str(), 0600) == 0);
+  for (const std::string& path : {folder.path, folder.file("fifo")})
+    CHECK(thrown<terse::usage_error>([&] {
+            Rendezvous{path, "r", 1, 2}.fetch(got, 20s);
+          }) == "terse: rank 1: '" + path + "' is not a regular file");
 }
 
 TEST_CASE("values that can't work are refused") {

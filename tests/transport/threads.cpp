@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <future>
 #include <memory>
 #include <set>
 #include <stdexcept>
@@ -374,6 +375,20 @@ TEST_CASE("a ticket stays good when it moves") {
   CHECK(right == 2);
 }
 
+TEST_CASE("a ticket may be handed to another thread than has posted it") {
+  for (const bool polls : {false, true}) {
+    CAPTURE(polls);
+    std::atomic<int> right = 0;
+    check_all_returned(outcomes(2, 1s, [&](Threads& transport) {
+      Everybody batch(transport, 3);
+      auto ticket = transport.exchange(batch.sends, batch.receives, Phase::reduce);
+      std::async(std::launch::async, [&] { polls ? (void)poll(ticket) : ticket.wait(); }).get();
+      right += ticket.ready() && batch.arrived() ? 1 : 0;
+    }));
+    CHECK(right == 2);
+  }
+}
+
 TEST_CASE("split makes channels of equal color, ranked by key and then by rank") {
   // Per world rank: rank and size in the channel, and who sits in which place there.
   std::vector<std::vector<int>> seen(7);
@@ -618,6 +633,57 @@ TEST_CASE("of those that wait in a row, the one behind all is named") {
     if (rank > 0) transport.exchange({&send, 1}, {}, Phase::reduce).wait();
   });
   check_survivors(list, 3, 1.15);
+}
+
+TEST_CASE("a rank that nobody waits for is not the late one, however little it has posted") {
+  const auto meet = [](Threads& transport, int peer) {
+    int value = 0;
+    const Send send = send_of(peer, value);
+    const Receive receive = receive_of(peer, value);
+    transport.exchange({&send, 1}, {&receive, 1}, Phase::reduce).wait();
+  };
+  // Before 0 waits for 1, which is late, 1 has met somebody twice: 0, or 2. So 2 has posted the fewest batches, or 0.
+  for (const int first : {0, 2}) {
+    CAPTURE(first);
+    const auto list = outcomes(3, 150ms, [&](Threads& transport) {
+      const int rank = transport.rank();
+      for (int k = 0; k < 2 && (rank == first || rank == 1); ++k) meet(transport, rank == 1 ? first : 1);
+      if (rank > 0) std::this_thread::sleep_for(400ms);
+      if (rank < 2) meet(transport, 1 - rank);
+      terse::barrier(transport);
+    });
+    check_survivors(list, 1, 1.15);
+  }
+}
+
+TEST_CASE("ready gives a peer the deadline from the first question on, whenever the batch was posted") {
+  // All compute for longer than the deadline before they ask.
+  check_all_returned(outcomes(2, 300ms, [](Threads& transport) {
+    Everybody batch(transport, 3);
+    auto ticket = transport.exchange(batch.sends, batch.receives, Phase::reduce);
+    std::this_thread::sleep_for(350ms);
+    if (!poll(ticket)) throw std::runtime_error("never ready");
+  }));
+  // One computes while the other asks and asks.
+  const auto list = outcomes(2, 100ms, [](Threads& transport) {
+    Everybody batch(transport, 3);
+    if (transport.rank() == 1) std::this_thread::sleep_for(300ms);
+    auto ticket = transport.exchange(batch.sends, batch.receives, Phase::reduce);
+    if (!poll(ticket)) throw std::runtime_error("never ready");
+  });
+  check_survivors(list, 1, 1.1);
+  CHECK(list[0].seconds > 0.1);
+}
+
+TEST_CASE("the longest deadline there is doesn't end at once") {
+  check_all_returned(outcomes(2, Milliseconds::max(), [](Threads& transport) {
+    if (transport.rank() == 1) std::this_thread::sleep_for(20ms);
+    terse::barrier(transport);
+    Everybody batch(transport, 3);
+    if (transport.rank() == 1) std::this_thread::sleep_for(20ms);
+    auto ticket = transport.exchange(batch.sends, batch.receives, Phase::reduce);
+    if (!poll(ticket)) throw std::runtime_error("never ready");
+  }));
 }
 
 TEST_CASE("a single wait can have a deadline of its own") {

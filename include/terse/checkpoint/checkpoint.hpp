@@ -158,13 +158,24 @@ void require_size(const std::filesystem::path& file, const Optimizer& optimizer,
                    " elements, as the layout has, not " + std::to_string(size));
 }
 
+/// What has left for the next step belongs to these parameters and this state alone.
+template <class Optimizer>
+void require_between_steps(const Optimizer& optimizer) {
+  if (optimizer.begun())
+    throw usage_error("begin has sent messages of the next step: save and load before it, or after step",
+                      optimizer.rank(), static_cast<std::int64_t>(optimizer.steps() + 1));
+}
+
 }  // namespace detail
 
 /// Writes this rank's parameters and state to `file`, beside it first and then renamed, so that an older file
-/// stays whole until the new one is. Not collective. Throws checkpoint_error.
+/// stays whole until the new one is. Not collective, but for recipes that have a round under way between steps
+/// (OverlapLocalSgd: all ranks save alike; SwarmSgd: the ranks of a pair), which it completes. Throws checkpoint_error,
+/// and usage_error between begin and step.
 template <class Optimizer>
 void save(const std::filesystem::path& file, Optimizer& optimizer,
           in<typename Optimizer::runs_on, typename Optimizer::parameter> parameters) {
+  detail::require_between_steps(optimizer);
   detail::require_size(file, optimizer, parameters.size());
   detail::HostCopies copies;
   using Parameter = typename Optimizer::parameter;
@@ -190,6 +201,9 @@ void load(const std::filesystem::path& file, Optimizer& optimizer,
   struct Verdict {
     std::uint64_t good, step;
   };
+  detail::require_between_steps(optimizer);
+  // Completes what is under way on every rank, whatever becomes of its file.
+  optimizer.walk([](auto&&...) {});
   Verdict mine{0, 0};
   std::optional<File> read;
   std::exception_ptr failure;

@@ -29,6 +29,8 @@ struct Then {
   static_assert(!First::variable, "terse: only the last selection of a chain may vary in size");
   static_assert(!Traits<First>::single_stage && !Traits<Second>::single_stage,
                 "terse: a chain takes selections that don't scale their picks");
+  /// Second's random numbers are none of First's: else what First picks at random depends on what Second does.
+  static constexpr index_t other_draws = index_t{1} << 48;
   static constexpr bool variable = Second::variable;
   static constexpr bool unbiased = false;
   static constexpr bool contractive = First::contractive && Second::contractive;
@@ -76,7 +78,7 @@ struct Then {
     first.select(executor, values, key, context, {scratch.floats, rest.words}, outer, wire);
     const auto picked = scratch.floats.part(0, middle);
     gather(executor, values, in<E, std::uint32_t>(outer), picked);
-    const index_t k = second.select(executor, in<E>(picked), key, context, rest, positions,
+    const index_t k = second.select(executor, in<E>(picked), key + other_draws, context, rest, positions,
                                     wire + first.index_bytes(n, middle));
     const auto chosen = positions.part(0, k);
     gather(executor, in<E, std::uint32_t>(outer), in<E, std::uint32_t>(chosen), chosen);
@@ -91,8 +93,8 @@ struct Then {
     const detail::PickScratch<E> rest = behind(scratch, middle);
     const auto outer = first.list(executor, arrived.exactly(middle), n, key, shared,
                                   {scratch.floats, rest.words}, scratch.words.part(0, middle));
-    const auto inner = second.list(executor, arrived.behind(first.index_bytes(n, middle)), middle, key,
-                                   shared, rest, positions);
+    const auto inner = second.list(executor, arrived.behind(first.index_bytes(n, middle)), middle,
+                                   key + other_draws, shared, rest, positions);
     for_each_entry(executor, arrived.picks,
                    detail::ChoosePicks{arrived, outer.data(), middle, inner.data(), positions.data()});
     return positions.part(0, arrived.picks);
@@ -110,7 +112,7 @@ struct Then {
     Reader(const Then& selection, const std::byte* wire, index_t n, index_t k, index_t key, Draw shared)
         : outer_(selection.first, wire, n, selection.first.most(n), key, shared),
           inner_(selection.second, wire + selection.first.index_bytes(n, selection.first.most(n)),
-                 selection.first.most(n), k, key, shared),
+                 selection.first.most(n), k, key + other_draws, shared),
           left_(k) {
       find();
     }

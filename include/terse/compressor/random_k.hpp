@@ -6,10 +6,10 @@
 namespace terse {
 
 /// One position, uniform, from each of k = ceil(ratio n) strata of equal size (up to one element), by the draw
-/// that all ranks share: positions are never sent. Every value is picked with the probability that a uniform
-/// k-subset gives it, so delta = k / n in expectation; with Scaled picks are multiplied by the stratum's size,
-/// which makes it unbiased with omega = ceil(n / k) - 1. Linear: packets of all ranks have the same positions.
-/// Source: random-k of Stich et al., NeurIPS 2018, and Konecny and Richtarik 2018; the strata make positions
+/// that all ranks share: positions are never sent. Every value is picked with probability 1 / (size of its stratum),
+/// which is k / n where k divides n and at least delta = 1 / ceil(n / k) elsewhere; with Scaled picks are multiplied by
+/// the stratum's size, which makes it unbiased with omega = ceil(n / k) - 1. Linear: packets of all ranks have the same
+/// positions. Source: random-k of Stich et al., NeurIPS 2018, and Konecny and Richtarik 2018; the strata make positions
 /// ascend and each of them a function of the draw alone.
 template <bool Scaled>
 struct Strata {

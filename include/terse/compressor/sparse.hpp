@@ -39,6 +39,17 @@ struct Sparse {
   Values values{};
 
   void check() const { selection.check(); }
+  /// Throws usage_error unless sections over `range` have the sizes of `made`'s, which there is room for.
+  void require_room(const Sparse& made, const Range& range) const {
+    for (index_t u = 0; u < unit_count(range); ++u) {
+      const index_t n = unit(range, u).count, k = selection.most(n), room = made.selection.most(n);
+      if (k != room || selection.words(n) != made.selection.words(n) ||
+          selection.index_bytes(n, k) != made.selection.index_bytes(n, k))
+        throw usage_error("a sparse compressor's ratios hold from construction on: this one would pick " +
+                          std::to_string(k) + " of " + std::to_string(n) +
+                          " elements, and there is room for " + std::to_string(room));
+    }
+  }
   template <class Visit>
   void settings(Visit&& visit) const {
     selection.settings(visit);

@@ -5,7 +5,8 @@
 
 namespace terse {
 
-/// The k = ceil(ratio n) values of largest magnitude, ties to the lower position. Contractive, delta = k / n.
+/// The k = ceil(ratio n) values of largest magnitude, ties to the lower position. Contractive, delta = k / n. For the
+/// Whole n is the arena from the first to the last compressed element, padding and what lies between included.
 /// Source: Stich, Cordonnier and Jaggi, "Sparsified SGD with memory", NeurIPS 2018; Aji and Heafield 2017.
 struct Largest {
   using Reader = detail::Positions::Reader;

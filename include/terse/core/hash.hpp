@@ -25,7 +25,8 @@ constexpr std::uint64_t mix_hash(std::uint64_t hash, const char* text) {
 inline std::uint64_t layout_hash(const Layout& layout) {
   std::uint64_t hash = 0;
   for (const Segment& segment : layout.segments()) {
-    hash = mix_hash(hash, segment.name.c_str());
+    hash = mix_hash(mix_hash(hash, segment.name.size()), segment.name.c_str());
+    hash = mix_hash(hash, segment.shape.size());
     for (const index_t extent : segment.shape) hash = mix_hash(hash, static_cast<std::uint64_t>(extent));
     hash = mix_hash(hash, std::bit_cast<std::uint32_t>(segment.learning_rate_scale));
     hash = mix_hash(hash, std::bit_cast<std::uint32_t>(segment.weight_decay));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <bit>
 
 #include "terse/error_feedback/materialized.hpp"
@@ -23,7 +24,7 @@ class Carry {
     weight_ = hold_ ? 1.0F : decay_;
     if (!follows_ || hold_) return;
     const float stored = std::bit_cast<float>(static_cast<std::uint32_t>(stored_rate_));
-    if (stored != 0) weight_ = decay_ * (stored / rate);
+    if (stored != 0) weight_ = decay_ * std::min(stored / rate, largest_ratio);
     stored_rate_ = std::bit_cast<std::uint32_t>(rate);
   }
   float weight() const { return weight_; }
@@ -34,6 +35,8 @@ class Carry {
   }
 
  private:
+  // A rate that is all but 0 must not make an error infinite.
+  static constexpr float largest_ratio = 0x1p32F;
   float decay_;
   bool follows_;
   bool hold_ = false;
@@ -49,8 +52,9 @@ class Carry {
 ///
 /// rate' / rate, the learning rates of the error and of this round, only with `follows_rate`: a step
 /// x -= rate C(y) then moves by the error what it would have moved by when the error arose. At rate 0 nothing
-/// moves and the error stays as it is. State: n floats, which hold y between the passes. Source: Seide et al.
-/// 2014; Karimireddy et al., ICML 2019; the rates: Zheng, Huang and Kwok, NeurIPS 2019, algorithm 2.
+/// moves and the error stays as it is; a ratio above 2^32 counts as that. State: n floats, which hold y between the
+/// passes. Source: Seide et al. 2014; Karimireddy et al., ICML 2019; the rates: Zheng, Huang and Kwok, NeurIPS 2019,
+/// algorithm 2.
 struct Residual {
   static constexpr bool corrects = true;
   static constexpr bool accumulates = true;

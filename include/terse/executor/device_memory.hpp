@@ -42,6 +42,8 @@ struct device {
   }
   static void upload(void* to, const void* from, std::size_t bytes) {
     copy(to, from, bytes, cudaMemcpyHostToDevice);
+    // From pageable memory the copy is only on its way, and other streams would not wait for it.
+    detail::check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
   }
 
  private:

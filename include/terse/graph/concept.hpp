@@ -84,7 +84,8 @@ constexpr bool is_unchecked() {
 /// false where it isn't.
 template <class G>
 struct Traits {
-  /// Symmetric, and every round's eigenvalues lie above -1/3 for every size: exact diffusion (D2) needs that.
+  /// Symmetric, and every round's eigenvalues lie above -1/3 for every size: exact diffusion (D2) needs that of a
+  /// fixed graph.
   static constexpr bool spectrum_above_minus_third = detail::is_above_minus_third<G>();
   /// (I + W) / 2 of some W, see Lazy.
   static constexpr bool lazy = detail::is_lazy<G>();

@@ -9,7 +9,7 @@
 namespace terse::graph {
 
 /// (I + W) / 2: half of each weight goes back to the rank itself. The eigenvalues of a symmetric W move
-/// into [0, 1], which exact diffusion (D2) and symmetric time-varying schedules under momentum need. rho
+/// into [0, 1], which exact diffusion (D2) and some symmetric time-varying schedules under momentum need. rho
 /// may become as much as (1 + rho) / 2, so mixing takes up to twice the rounds, with the same messages.
 template <Graph G>
 struct Lazy : G {

@@ -15,7 +15,8 @@ namespace terse::graph {
 ///
 /// RandomMatching, RandomEdge and Spaced do.
 template <class G>
-concept PairGraph = Graph<G> && G::symmetric && requires(const G& graph, int n, std::uint64_t round) {
+concept PairGraph =
+    Graph<G> && G::symmetric && !Traits<G>::lazy && requires(const G& graph, int n, std::uint64_t round) {
   { graph.partner(n, n, round) } -> std::same_as<int>;
 };
 

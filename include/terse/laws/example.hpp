@@ -188,7 +188,7 @@ inline Values values(Pattern pattern, index_t n, float size, std::uint64_t seed)
         x[at(i)] = size * (i % 2 == 0 ? 0.75F : -0.75F);
         break;
       case Pattern::one_hot:
-        x[at(i)] = i == n / 2 ? size * -3 : 0.0F;
+        x[at(i)] = i == static_cast<index_t>(seed % static_cast<std::uint64_t>(n)) ? size * -3 : 0.0F;
         break;
       case Pattern::one_large:
         x[at(i)] = i == 0 ? size : size * std::exp2(-1 - static_cast<float>(seed % 7));

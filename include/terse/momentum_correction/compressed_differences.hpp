@@ -52,6 +52,7 @@ struct DifferenceDescent {
 struct CompressedTracker {
   static constexpr std::array<const char*, 2> state{"tracker", "pull"};
   static constexpr int vectors = 2;
+  static constexpr bool second_by_difference = true;
   static void check() {}
   template <class Visit>
   void settings(Visit&&) const {}

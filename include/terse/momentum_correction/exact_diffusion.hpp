@@ -13,7 +13,8 @@ TERSE_NUMERICS_BEGIN
 ///     psi_i = x_i - gamma d_i        phi_i = psi_i + r_i        x_i = sum_j W_ij phi_j        r_i = x_i - psi_i
 ///
 /// r stands for x - psi of the last step and starts at 0, which makes the first step a plain one. Rates may change:
-/// each gradient keeps the rate it came with.
+/// each gradient keeps the rate it came with. What differs between ranks has, for an eigenvalue lambda of W, the roots
+/// of z^2 - 2 lambda z + lambda: inside the unit circle for real lambda in (-1/3, 1), but not for complex ones near 1.
 template <class Direction>
 struct ExactDiffusion {
   static constexpr auto state = [] {
@@ -22,7 +23,7 @@ struct ExactDiffusion {
     else
       return std::array<const char*, 2>{"momentum", "correction"};
   }();
-  static constexpr bool needs_spectrum = true;
+  static constexpr bool needs_fixed_symmetric = true, needs_spectrum = true;
   static double eigenvalues_above() { return -1.0 / 3; }
   Direction direction{};
 

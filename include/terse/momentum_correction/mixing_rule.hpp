@@ -33,8 +33,9 @@ namespace terse {
 ///                              take_up(e, difference)
 ///     needs_fixed              keeps sums over neighbours from step to step
 ///     needs_fixed_symmetric    diverges on directed graphs or those that change from step to step
-///     needs_spectrum           diverges where W has an eigenvalue at or below -1/3
+///     needs_spectrum           diverges where a fixed symmetric W has an eigenvalue at or below -1/3
 ///     allows_push_sum          may run on push-sum weights
+///     second_by_difference     the second vector's settle does not read its `own`
 ///
 /// and `double eigenvalues_above() const`, a limit that all eigenvalues of a symmetric, fixed W must exceed.
 template <class M>
@@ -74,6 +75,7 @@ TERSE_RULE_TRAIT(needs_fixed)
 TERSE_RULE_TRAIT(needs_fixed_symmetric)
 TERSE_RULE_TRAIT(needs_spectrum)
 TERSE_RULE_TRAIT(allows_push_sum)
+TERSE_RULE_TRAIT(second_by_difference)
 #undef TERSE_RULE_TRAIT
 
 }  // namespace detail

@@ -29,6 +29,12 @@ struct QuasiGlobal {
     detail::momentum_settings(momentum, nesterov, visit);
     visit("decay", static_cast<double>(decay));
   }
+  /// What differs between ranks has, for an eigenvalue lambda of W, the roots of
+  /// z^2 - ((1 + k) lambda + mu) z + lambda (mu + k), k = (1 - mu) beta, or (1 - mu) beta^2 with Nesterov.
+  double eigenvalues_above() const {
+    const double k = (1.0 - decay) * momentum * (nesterov ? momentum : 1.0F);
+    return -(1 + decay) / (1 + decay + 2 * k);
+  }
 
   template <class Real>
   struct Rule {

@@ -16,6 +16,7 @@ TERSE_NUMERICS_BEGIN
 struct GradientTracker {
   static constexpr std::array<const char*, 1> state{"tracker"};
   static constexpr int vectors = 2;
+  static constexpr bool second_by_difference = true;
   static void check() {}
   template <class Visit>
   void settings(Visit&&) const {}

@@ -31,13 +31,13 @@ constexpr bool check_mixing() {
       "doubly stochastic graph");
   static_assert(
       any || !detail::needs_fixed_symmetric<M>() || (G::fixed && G::symmetric),
-      "terse: momentum on the mixture (DecentLaM, momentum consensus) needs a graph that is fixed and "
-      "symmetric: on directed graphs, or those that change from step to step, it diverges whatever "
-      "the learning rate, at beta = 0.9 by 5 to 25 % a step. Use Gossip, or QuasiGlobal momentum "
-      "(QgDmSgd) on this graph");
+      "terse: momentum on the mixture (DecentLaM, momentum consensus) and exact diffusion (D2) need a graph "
+      "that is fixed and symmetric: on directed graphs, or those that change from step to step, they diverge "
+      "whatever the learning rate, by up to 25 % a step. Use Gossip, or QuasiGlobal momentum (QgDmSgd) or "
+      "GradientTracking on this graph");
   static_assert(
-      any || !detail::needs_spectrum<M>() || graph::Traits<G>::lazy ||
-          graph::Traits<G>::spectrum_above_minus_third || graph::Traits<G>::known_at_construction,
+      any || !detail::needs_spectrum<M>() || graph::Traits<G>::spectrum_above_minus_third ||
+          graph::Traits<G>::known_at_construction,
       "terse: exact diffusion (D2) diverges where the mixing matrix has an eigenvalue of -1/3 or less, "
       "which this graph has at some sizes (an even ring, a 2 x 4 mesh). Use graph::Lazy<...>, which is "
       "(I + W) / 2");
@@ -59,8 +59,12 @@ void check_average(std::uint64_t average_every, int rank) {
   if (average_every == 0 || Traits::unchecked) return;
   if constexpr (Traits::push_sum)
     throw usage_error("average_every takes the plain mean, which push-sum weights are not for", rank);
+  if constexpr (needs_fixed<M>())
+    throw usage_error(
+        "exact means now and then (average_every) pass by the sums over neighbours that this method keeps",
+        rank);
   // What they remember of the differences between ranks outlives the mean and grows from one to the next.
-  if constexpr (needs_fixed_symmetric<M>() || needs_spectrum<M>())
+  if constexpr (needs_fixed_symmetric<M>())
     throw usage_error(
         "exact means now and then (average_every) make the graph change from step to step, and there this "
         "method "

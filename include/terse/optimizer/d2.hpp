@@ -8,8 +8,9 @@
 namespace terse {
 
 /// D2, or exact diffusion: decentralized SGD that reaches the optimum itself, however the data differ between ranks.
-/// Runs on (I + W) / 2 of the graph given, because with W itself it diverges where an eigenvalue is -1/3 or less; for
-/// W itself write ParameterMixing<ExactDiffusion<GradientDirection>, Mixing<...>>, where the graph allows it.
+/// Runs on (I + W) / 2 of the graph given, which must be fixed and symmetric, because with W itself it diverges where
+/// an eigenvalue is -1/3 or less; for W itself write ParameterMixing<ExactDiffusion<GradientDirection>, Mixing<...>>,
+/// where the graph allows it.
 ///
 /// State: correction. Wire: one packet to each neighbour. Source: Tang et al., "D2: decentralized training over
 /// decentralized data", ICML 2018; Yuan et al., "Exact diffusion for distributed optimization and learning", IEEE TSP

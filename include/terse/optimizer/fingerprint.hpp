@@ -11,6 +11,8 @@
 #include "terse/core/hash.hpp"
 #include "terse/core/packet.hpp"
 #include "terse/core/type_name.hpp"
+#include "terse/executor/host.hpp"
+#include "terse/executor/sparse.hpp"
 #include "terse/transport/concept.hpp"
 
 namespace terse {
@@ -19,7 +21,7 @@ TERSE_NUMERICS_BEGIN
 
 /// A hash of what this build's arithmetic does: contraction, flushing of denormals, rounding of sqrt. The
 /// same everywhere that the same bits come out.
-inline std::uint64_t numerics_probe() {
+TERSE_HD inline std::uint64_t numerics_probe() {
   volatile float a = 1.0F + 0x1p-12F, b = 1.0F + 0x1p-12F, c = -1.0F - 0x1p-11F;
   volatile float tiny = std::numeric_limits<float>::denorm_min(), two = 2;
   const float product = a * b;
@@ -35,16 +37,37 @@ inline std::uint64_t numerics_probe() {
 TERSE_NUMERICS_END
 
 namespace detail {
+struct Probe {
+  std::uint64_t* to;
+  TERSE_HD void operator()(index_t) const { *to = numerics_probe(); }
+};
+}  // namespace detail
+
+/// The probe's result where an executor computes.
+template <Executor E>
+std::uint64_t numerics_of([[maybe_unused]] E executor) {
+  std::uint64_t probe = 0;
+  if constexpr (GridExecutor<E>) {
+    buffer<std::uint64_t, typename E::memory> place(1);
+    for_each_entry(executor, 1, detail::Probe{place.data()});
+    fetch(executor, in<E, std::uint64_t>(place.all()), view<std::uint64_t>(&probe, 1));
+  } else {
+    probe = numerics_probe();
+  }
+  return probe;
+}
+
+namespace detail {
 inline constexpr std::array fingerprint_fields{
     "wire version",     "world", "layout",  "recipe",
     "hyper-parameters", "seed",  "options", "numerics (contraction, denormals or sqrt)"};
 }
 
-/// Compares what must be alike on all ranks and returns its hash. Collective. Throws mismatch_error that
-/// names the first field that differs, and the rank.
+/// Compares what must be alike on all ranks, `numerics` of their executors included, and returns its hash. Collective.
+/// Throws mismatch_error that names the first field that differs, and the rank.
 template <class R, Transport T>
 std::uint64_t agree_on_fingerprint(T& channel, const Layout& layout, const R& recipe, std::uint64_t seed,
-                                   std::uint64_t options) {
+                                   std::uint64_t options, std::uint64_t numerics) {
   std::uint64_t hyper_parameters = 0;
   recipe.settings([&](const char* name, double value) {
     hyper_parameters = mix_hash(mix_hash(hyper_parameters, name), std::bit_cast<std::uint64_t>(value));
@@ -57,7 +80,7 @@ std::uint64_t agree_on_fingerprint(T& channel, const Layout& layout, const R& re
                     hyper_parameters,
                     seed,
                     options,
-                    numerics_probe()};
+                    numerics};
   Assembly<Fields, T> everyone(channel);
   int rank = 0;
   for (const Fields& theirs : everyone(channel, mine, Phase::setup)) {

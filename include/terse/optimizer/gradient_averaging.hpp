@@ -75,8 +75,8 @@ TERSE_NUMERICS_END
 /// The first `warmup_steps` steps average exactly, as do segments with `compress == false`, and as does the first
 /// step where the error feedback starts from an exact one (Difference). Weight decay is decoupled from the
 /// message. State: n floats of momentum where the correction has any, and the feedback's. Passes over n: see the
-/// compressor, and one for the update. The error feedback's hyper-parameters hold from construction on; the others
-/// may be changed between steps.
+/// compressor, and one for the update. warmup_steps and the error feedback's hyper-parameters hold from construction
+/// on; the others may be changed between steps.
 template <class C, MomentumCorrection M, Topology P, ErrorFeedback F>
 struct GradientAveraging {
   static_assert(check_compressor<C>() && check_feedback<C, F>() && check_stages<C, F, P>());
@@ -114,6 +114,9 @@ struct GradientAveraging {
     buffer<float, typename E::memory> velocity;
     std::uint64_t exact_steps;
     std::uint64_t steps = 0;
+    /// Of feedbacks that keep copies on all ranks, which a round that throws leaves apart: 2 in a compressed round, 1 in
+    /// the exact one that starts the copies anew after a failure.
+    std::uint64_t torn = 0;
 
     State(const GradientAveraging& recipe, E executor, T& transport, const Layout& layout, bool clips)
         : rates(layout), exact_steps(recipe.exact_steps()) {
@@ -124,10 +127,14 @@ struct GradientAveraging {
                            recipe.error_feedback);
       if (M::stateful) velocity = buffer<float, typename E::memory>(layout.size());
     }
-    bool full_precision() const { return C::lossless || steps < exact_steps; }
+    bool full_precision() const { return C::lossless || steps < exact_steps || torn != 0; }
+    bool failed() const { return torn != 0; }
+    /// The same as full_precision() within a step.
+    bool averages_exactly() const { return C::lossless || steps < exact_steps || torn == 1; }
     template <class Visit>
     void walk(Visit&& visit) {
       visit("averaged_steps", steps);
+      if (seeds()) visit("torn", torn);
       if (M::stateful) visit("momentum", velocity.all(), index_t{0});
       if constexpr (!C::lossless) compressed->walk(visit);
     }
@@ -136,6 +143,7 @@ struct GradientAveraging {
   template <Transport T, Executor E, class N>
   void prepare(const StepInput<E, N>& input, State<T, E>& state, StepScalars&) const {
     state.rates.set(input.executor, input.layout, learning_rate, weight_decay);
+    if (seeds()) state.torn = state.torn != 0 ? 1 : state.full_precision() ? 0 : 2;
   }
   template <Transport T, Executor E, class N>
   void enqueue(const StepInput<E, N>& input, State<T, E>& state) const {
@@ -145,7 +153,7 @@ struct GradientAveraging {
     const ScaledGradient gradient{input.gradients, input.context.now};
     const detail::Descend exact{x, rates, momentum_correction.exact_direction(v)};
 
-    if (state.full_precision())
+    if (state.averages_exactly())
       average_exactly(input, state, exact);
     else if constexpr (!C::lossless) {
       const Message message{momentum_correction.message(gradient, v), gradient};
@@ -160,16 +168,17 @@ struct GradientAveraging {
   }
   template <Transport T, Executor E, class N>
   void complete(const StepInput<E, N>& input, State<T, E>& state) const {
-    if (state.full_precision())
+    if (state.averages_exactly())
       state.exact->settle(input.context);
     else if constexpr (!C::lossless)
       state.compressed->settle(input.context);
     ++state.steps;
+    state.torn = 0;
   }
 
  private:
   static constexpr bool seeds() {
-    return requires(typename F::View view) { view.seed(index_t{}, 0.0F, 0.0F); };
+    return !C::lossless && requires(typename F::View view) { view.seed(index_t{}, 0.0F, 0.0F); };
   }
   std::uint64_t exact_steps() const { return seeds() && warmup_steps == 0 ? 1 : warmup_steps; }
 
@@ -182,18 +191,16 @@ struct GradientAveraging {
 
   template <Transport T, Executor E, class N, class Use>
   static void average_exactly(const StepInput<E, N>& input, State<T, E>& state, const Use& use) {
-    if constexpr (seeds()) {
-      if (state.steps + 1 == state.exact_steps) {
-        average_gradients(*state.exact, input,
-                          detail::Seeding<typename F::View, typename N::gradient, Use>{
-                              state.compressed->feedback(),
-                              state.compressed->plan().whole.compressed.end_offset(),
-                              {input.gradients, input.context.now},
-                              use});
-        return;
-      }
-    }
-    average_gradients(*state.exact, input, use);
+    // In each of them, so that a record of one serves for all; what the last one says counts.
+    if constexpr (seeds())
+      average_gradients(*state.exact, input,
+                        detail::Seeding<typename F::View, typename N::gradient, Use>{
+                            state.compressed->feedback(),
+                            state.compressed->plan().whole.compressed.end_offset(),
+                            {input.gradients, input.context.now},
+                            use});
+    else
+      average_gradients(*state.exact, input, use);
   }
 };
 

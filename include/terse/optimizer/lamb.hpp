@@ -103,7 +103,7 @@ struct Lamb {
 
   void check() const {
     detail::check_rate("learning_rate", learning_rate);
-    detail::check_rate("epsilon", epsilon);
+    detail::check_epsilon(epsilon);
     detail::check_rate("weight_decay", weight_decay);
     detail::check_beta("beta1", beta1);
     detail::check_beta("beta2", beta2);

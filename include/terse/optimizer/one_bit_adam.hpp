@@ -64,13 +64,13 @@ struct OneBitAdam {
 
   void check() const {
     detail::check_rate("learning_rate", learning_rate);
-    detail::check_rate("epsilon", epsilon);
+    detail::check_epsilon(epsilon);
     detail::check_rate("weight_decay", weight_decay);
     detail::check_beta("beta1", beta1);
     detail::check_beta("beta2", beta2);
     preconditioner.check();
     detail::check_policy(compressor);
-    detail::check_policy(error_feedback);
+    detail::check_feedback_of_states(error_feedback);
   }
   template <class Visit>
   void settings(Visit&& visit) const {
@@ -113,6 +113,8 @@ struct OneBitAdam {
   template <Transport T, Executor E, class N>
   void prepare(const StepInput<E, N>& input, State<T, E>& state, StepScalars&) const {
     state.rates.set(input.executor, input.layout, learning_rate, weight_decay);
+    state.compressed.set_compressor(compressor);
+    state.freezing.check(preconditioner);
   }
   template <Transport T, Executor E, class N>
   void enqueue(const StepInput<E, N>& input, State<T, E>& state) const {
@@ -129,7 +131,7 @@ struct OneBitAdam {
       average_gradients(state.full, input, adam);
     else
       state.compressed.mix(
-          input.context.at_rate(learning_rate), state.freezing.mask(),
+          input.context, state.freezing.mask(),
           Message{LocalMomentum<typename N::gradient>{m, g, now, beta1}, ScaledGradient{g, now}},
           Message{FrozenUpdate<Parameter>{m, v, x, rates, preconditioner.update_clip}, adam});
   }

@@ -54,7 +54,7 @@ struct OneBitLamb {
 
   void check() const {
     detail::check_rate("learning_rate", learning_rate);
-    detail::check_rate("epsilon", epsilon);
+    detail::check_epsilon(epsilon);
     detail::check_rate("weight_decay", weight_decay);
     detail::check_beta("beta1", beta1);
     detail::check_beta("beta2", beta2);
@@ -68,7 +68,7 @@ struct OneBitLamb {
                     static_cast<double>(min_factor));
     preconditioner.check();
     detail::check_policy(compressor);
-    detail::check_policy(error_feedback);
+    detail::check_feedback_of_states(error_feedback);
   }
   template <class Visit>
   void settings(Visit&& visit) const {
@@ -94,6 +94,8 @@ struct OneBitLamb {
   template <Transport T, Executor E, class N>
   void prepare(const StepInput<E, N>& input, State<T, E>& state, StepScalars&) const {
     state.rates.set(input.executor, input.layout, learning_rate, weight_decay);
+    state.compressed.set_compressor(compressor);
+    state.freezing.check(preconditioner);
     if (state.freezing.frozen() && state.balanced == 0) state.balance(input.executor, epsilon);
   }
   template <Transport T, Executor E, class N>
@@ -126,7 +128,7 @@ struct OneBitLamb {
     }
     using Gradient = typename N::gradient;
     state.compressed.mix(
-        input.context.at_rate(learning_rate), state.freezing.mask(),
+        input.context, state.freezing.mask(),
         Message{detail::ScaledMomentum<Gradient>{{m, input.gradients, now, beta1}, state.scales.data()},
                 ScaledGradient{input.gradients, now}},
         Message{detail::RefreshVariance{m, state.fresh.data(), state.scales.data(), beta1, beta2}, moments});

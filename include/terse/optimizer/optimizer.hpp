@@ -67,7 +67,7 @@ TERSE_NUMERICS_END
 ///     optimizer.step(parameters, gradients);
 ///
 /// All memory is taken here; a step allocates nothing. Hyper-parameters in `recipe` may be changed between
-/// steps, alike on all ranks (packets of other values are refused).
+/// steps, alike on all ranks (packets of other values are refused); what can't work is a usage_error.
 ///
 /// Models in 16 bits: `Optimizer optimizer{recipe, transport, layout, options, executor, Numbers<bf16>{}}`. The first
 /// step then takes fp32 masters from the parameters it is given, unless a checkpoint has brought them; from then on
@@ -91,10 +91,10 @@ class Optimizer {
       : recipe((recipe_.check(), std::move(recipe_))),
         options_((check(options), options)),
         layout_(layout),
-        executor_(executor),
+        executor_((check_stream(transport, executor), executor)),
         channel_(transport.split(0, transport.rank())),
-        fingerprint_(
-            agree_on_fingerprint<R>(channel_, layout_, recipe, options_.seed, options_hash(options_))),
+        fingerprint_(agree_on_fingerprint<R>(channel_, layout_, recipe, options_.seed, options_hash(options_),
+                                             numerics_of(executor_))),
         everyone_(channel_),
         state_(recipe, executor, channel_, layout_, std::isfinite(options_.clip_norm)) {
     range_ = layout_.range();
@@ -173,6 +173,9 @@ class Optimizer {
       if (recipe.error_feedback.follows_rate)
         throw usage_error("an error feedback that follows the learning rate can't be recorded",
                           channel_.rank());
+    if constexpr (requires { state_.failed(); })
+      if (state_.failed())
+        throw usage_error("the last step failed: take one before a record", channel_.rank());
     if (has_masters && adopted_ == 0)
       throw usage_error("take one step before a record, so that the masters are there", channel_.rank());
     recipe.enqueue(input_of(parameters, gradients), state_);
@@ -204,6 +207,8 @@ class Optimizer {
     recipe.read_out(executor_, state_, which, to);
   }
 
+  /// Whether messages of the next step have left: `begin` has been called, and `step` not yet.
+  bool begun() const { return begun_; }
   /// Steps taken; skipped ones don't count.
   std::uint64_t steps() const { return steps_; }
   /// Whether the next step averages gradients exactly.
@@ -238,6 +243,11 @@ class Optimizer {
   };
   static_assert(sizeof(Partial) == 8);
 
+  static void check_stream([[maybe_unused]] const T& transport, [[maybe_unused]] const E& executor) {
+    if constexpr (requires { transport.stream() != executor.stream; })
+      if (transport.stream() != executor.stream)
+        throw usage_error("the transport works on another CUDA stream than the executor", transport.rank());
+  }
   static void check(const Options& options) {
     if (!(options.clip_norm > 0)) throw usage_error("clip_norm must be positive; infinity switches it off");
   }
@@ -254,6 +264,7 @@ class Optimizer {
 
   StepInput<E, N> input_of(out<E, P> parameters, in<E, G> gradients) {
     const std::uint64_t step = steps_ + 1;
+    recipe.check();
     check(parameters.size(), "parameters", step);
     check(gradients.size(), "gradients", step);
     return {executor_,
@@ -303,6 +314,7 @@ class Optimizer {
                          detail::GradientSample<G>{input.gradients, gradient_scale}, scratch_.all(),
                          square_.all(), bad_.data());
     Partial own{};
+    await_messages(channel_);
     fetch(executor_, in<E>(square_.all()), view<float>(&own.square, 1));
     fetch(executor_, in<E, std::uint32_t>(bad_.all()), view<std::uint32_t>(&own.bad, 1));
     Norm norm;

@@ -39,6 +39,10 @@ template <MixingRule M, class P = Gossip, class C = Dense, class F = None, class
 struct ParameterMixing {
   static_assert(check_mixing_rule<M>() && check_compressor<C>() && check_feedback<C, F>() &&
                 check_mixing<M, P, C, F>());
+  static_assert(
+      C::lossless || !Decay::coupled || detail::vectors_of<M>() == 1 || detail::second_by_difference<M>(),
+      "terse: compressed, this method's second vector is worked out again after x has changed, and with "
+      "weight decay in the gradient it would be another one. Use DecoupledDecay");
 
   float learning_rate = 0.1F;
   float weight_decay = 0;
@@ -56,7 +60,7 @@ struct ParameterMixing {
                     static_cast<double>(consensus_rate));
     detail::check_policy(momentum_correction);
     detail::check_policy(compressor);
-    detail::check_policy(error_feedback);
+    detail::check_feedback_of_states(error_feedback);
   }
   template <class Visit>
   void settings(Visit&& visit) const {
@@ -185,7 +189,7 @@ struct ParameterMixing {
       combine(input, state);
       settle(input, state);
     } else if (!averages(input)) {
-      (void)start(input.context.at_rate(learning_rate), state, proposal(input, state));
+      (void)start(input.context, state, proposal(input, state));
     }
     state.begun = true;
   }
@@ -249,7 +253,7 @@ struct ParameterMixing {
       average(input, state, message, Vectors{});
       return;
     }
-    const StepContext context = input.context.at_rate(learning_rate);
+    const StepContext& context = input.context;
     auto pending = state.begun ? state.mixer.resume(message) : start(context, state, message);
     state.mixer.finish(context, pending, Settlement<N>{message.rule, message.view, consensus_rate});
   }
@@ -268,6 +272,8 @@ struct ParameterMixing {
     if constexpr (K == 0) {
       state.exact->mix(input.context, {}, message.vector(which), Message{settle, settle});
     } else {
+      // What a device found wrong with the first, before it looks at the second.
+      state.exact->settle(input.context);
       settle.kept = state.kept.data();
       const detail::KeptProposal kept{settle.kept};
       state.exact->mix(input.context, {}, Message{kept, kept}, Message{settle, settle});

@@ -7,10 +7,10 @@
 namespace terse {
 
 /// Quasi-global momentum, which takes part in nobody's data alone: see QuasiGlobal. At rest it stands where DSgd
-/// stands at the same learning rate (with Nesterov at (1 + beta) times that). It is stable on directed graphs and
-/// those that change, too; only eigenvalues of W below about -0.9 (of a user's own matrix with next to nothing on its
-/// diagonal) are beyond it. State: velocity. Wire: one packet to each neighbour. Source: Lin et al., "Quasi-global
-/// momentum", ICML 2021, algorithm 1.
+/// stands at the same learning rate (with Nesterov at (1 + beta) times that). Momentum for graphs that are directed or
+/// change: stable on exponential ones, one-peer schedules and matchings, but neither on every symmetric matrix nor on
+/// long directed rings; docs/algorithms/decentralized/qg-dm-sgd.md has the condition. State: velocity. Wire: one packet
+/// to each neighbour. Source: Lin et al., "Quasi-global momentum", ICML 2021, algorithm 1.
 template <class P = Gossip, class C = Dense, class F = None, class Decay = DecoupledDecay>
 using QgDmSgd = ParameterMixing<QuasiGlobal, P, C, F, Decay>;
 

@@ -44,7 +44,7 @@ struct IgnoreSetting {
 
 /// A recipe is an aggregate of hyper-parameters and policies with
 ///
-///     check()              throws usage_error for values that can't work
+///     check()              throws usage_error for values that can't work; asked in each step, allocates nothing
 ///     settings(visit)      visit(name, double) for every hyper-parameter; alike on all ranks
 ///     State<T, E>          everything that changes, from (recipe, executor, transport, layout, clips)
 ///       walk(visit)        shows each part once: visit(name, view, offset) or visit(name, uint64&)
@@ -87,13 +87,21 @@ constexpr bool is_blind() {
 inline void require(bool fine, const char* what, double value) {
   if (!fine) throw usage_error(std::string(what) + ", not " + std::to_string(value));
 }
+/// The same in two parts, put together where they are wanted alone: each step checks, and may not allocate.
+inline void require(bool fine, const char* name, const char* what, double value) {
+  if (!fine) require(false, (name + std::string(" must be ") + what).c_str(), value);
+}
 inline void check_rate(const char* name, float rate) {
-  require(rate >= 0 && rate <= std::numeric_limits<float>::max(),
-          (std::string(name) + " must be finite and >= 0").c_str(), static_cast<double>(rate));
+  require(rate >= 0 && rate <= std::numeric_limits<float>::max(), name, "finite and >= 0",
+          static_cast<double>(rate));
 }
 inline void check_beta(const char* name, float beta) {
-  require(beta >= 0 && beta < 1, (std::string(name) + " must be in [0, 1)").c_str(),
-          static_cast<double>(beta));
+  require(beta >= 0 && beta < 1, name, "in [0, 1)", static_cast<double>(beta));
+}
+/// What keeps 0 / 0 away where a gradient was always 0.
+inline void check_epsilon(float epsilon) {
+  require(epsilon > 0 && epsilon <= std::numeric_limits<float>::max(), "epsilon", "finite and > 0",
+          static_cast<double>(epsilon));
 }
 
 /// A policy's own checks and hyper-parameters, where it has any.
@@ -104,6 +112,16 @@ void check_policy(const Policy& policy) {
 template <class Policy, class Visit>
 void policy_settings(const Policy& policy, Visit&& visit) {
   if constexpr (requires { policy.settings(visit); }) policy.settings(visit);
+}
+
+/// An error feedback whose messages are momenta, moves or parameters: those don't carry a learning rate.
+template <class F>
+void check_feedback_of_states(const F& feedback) {
+  check_policy(feedback);
+  if constexpr (requires { feedback.follows_rate; })
+    if (feedback.follows_rate)
+      throw usage_error(
+          "error_feedback.follows_rate is for messages that are gradients; this method sends others");
 }
 
 /// The factor that brings `norm` down to `clip_norm`.

@@ -151,7 +151,7 @@ struct ZeroOneAdam {
 
   void check() const {
     detail::check_rate("learning_rate", learning_rate);
-    detail::check_rate("epsilon", epsilon);
+    detail::check_epsilon(epsilon);
     detail::check_rate("weight_decay", weight_decay);
     detail::check_beta("beta1", beta1);
     detail::check_beta("beta2", beta2);
@@ -160,10 +160,9 @@ struct ZeroOneAdam {
                                       {"variance_updates", variance_updates},
                                       {"local_interval_steps", local_interval_steps},
                                       {"most_local_steps", most_local_steps}})
-      detail::require(steps >= 1, (std::string(name) + " must be at least 1").c_str(),
-                      static_cast<double>(steps));
+      detail::require(steps >= 1, name, "at least 1", static_cast<double>(steps));
     detail::check_policy(compressor);
-    detail::check_policy(error_feedback);
+    detail::check_feedback_of_states(error_feedback);
   }
   template <class Visit>
   void settings(Visit&& visit) const {
@@ -197,7 +196,7 @@ struct ZeroOneAdam {
     float *const m = state.momentum.data(), *const v = state.variance.data();
     const auto x = input.parameters;
     const Rate* rates = state.rates.table();
-    const StepContext context = input.context.at_rate(learning_rate);
+    const StepContext& context = input.context;
     const ScaledGradient gradient{input.gradients, input.context.now};
     const Message gradients{gradient, gradient};
 

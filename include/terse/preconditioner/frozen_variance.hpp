@@ -95,6 +95,8 @@ TERSE_NUMERICS_END
 /// replaces its own momentum, and training ends in NaN. 10 is far above what Adam itself does (about 1).
 /// Source: Tang et al., "1-bit Adam", ICML 2021, algorithm 1.
 struct FrozenVariance {
+  static constexpr std::uint64_t longest_horizon = std::uint64_t{1} << 30;  // a float each
+
   std::variant<AtStep, VarianceRatio> freeze = VarianceRatio{};
   float update_clip = 10;
 
@@ -102,9 +104,10 @@ struct FrozenVariance {
     if (const auto* at = std::get_if<AtStep>(&freeze); at != nullptr && at->step < 1)
       throw usage_error("freeze = AtStep{0}: at least one full-precision step is needed to learn a variance");
     if (const auto* ratio = std::get_if<VarianceRatio>(&freeze);
-        ratio != nullptr && (ratio->horizon < 1 || !(ratio->threshold > 0 && ratio->threshold <= 1)))
+        ratio != nullptr && (ratio->horizon < 1 || ratio->horizon > longest_horizon ||
+                             !(ratio->threshold > 0 && ratio->threshold <= 1)))
       throw usage_error(
-          "freeze = VarianceRatio needs a horizon of at least 1 step and a threshold in (0, 1]");
+          "freeze = VarianceRatio needs a horizon of 1 to 2^30 steps and a threshold in (0, 1]");
     if (!(update_clip > 0)) throw usage_error("update_clip must be positive; infinity is the paper's rule");
   }
 
@@ -133,6 +136,14 @@ struct FrozenVariance {
     }
 
     bool frozen() const { return frozen_ != 0; }
+    /// Throws usage_error where the rule has come to need more memory than there is.
+    void check(const FrozenVariance& rule) const {
+      const auto* ratio = std::get_if<VarianceRatio>(&rule.freeze);
+      if (!frozen() && ratio != nullptr && norms_.size() != static_cast<index_t>(ratio->horizon) + 1)
+        throw usage_error(
+            "VarianceRatio, and its horizon, are taken at construction and can't be changed to " +
+            std::to_string(ratio->horizon));
+    }
     Mask<typename E::memory> mask() const { return {mask_.data()}; }
 
     /// Called after each full-precision step; freezes when the rule says so.

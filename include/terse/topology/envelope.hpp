@@ -38,11 +38,12 @@ struct RoundHeader {
 
 /// Of a packet from `sender` that only who is near can read.
 [[noreturn]] inline void throw_unreadable(int sender, int rank, std::uint64_t step) {
-  throw wire_error("the packet from rank " + std::to_string(sender) +
-                       " can't be read beside this rank's own parameters: they are further apart than "
-                       "the compressor's bound, or not finite. Raise the bound, or lower the learning "
-                       "rate; ranks must start from the same parameters",
-                   rank, static_cast<std::int64_t>(step));
+  throw wire_error(
+      "the packet from rank " + std::to_string(sender) +
+          " can't be read beside this rank's own parameters: they are further apart than "
+          "the compressor's bound, or not finite. Raise the bound (Lattice's step), or lower the learning "
+          "rate; ranks must start from the same parameters",
+      rank, static_cast<std::int64_t>(step));
 }
 
 }  // namespace detail

@@ -86,6 +86,9 @@ requires(Traits<C>::keyed) class Exchange<C, F, Mixing<G, Vectors>, T, E> {
     M message_;
   };
 
+  // Tickets point into it.
+  Exchange(const Exchange&) = delete;
+  Exchange& operator=(const Exchange&) = delete;
   Exchange(E executor, T& transport, const Layout& layout, const Range& range, const C& compressor,
            const F& feedback = {}, bool = false, const Mixing<G, Vectors>& topology = {})
       : home_(executor, transport.split(0, transport.rank()), Dense{}, feedback, layout, range, false),

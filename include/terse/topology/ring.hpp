@@ -82,6 +82,8 @@ struct Ring {
       const Message added{detail::PlusArrived<decltype(message.compressed)>{message.compressed},
                           detail::PlusArrived<decltype(message.dense)>{message.dense}};
       std::byte* packet = last ? spread_.packet(c) : out_.data();
+      // What varies in size is counted on the host.
+      if constexpr (Traits<C>::variable) await_messages(home.channel);
       home.codec.measure(portion(home, c), home.mask, inbox, added);
       const index_t bytes =
           home.codec.encode(portion(home, c), home.mask, inbox, added, home.first, false, packet);

@@ -104,6 +104,8 @@ struct ScatterGather {
       }
       const detail::MeanOf mean{1.0F / static_cast<float>(home.size)};
       const Message message{mean, mean};
+      // What varies in size is counted on the host.
+      if constexpr (Traits<C>::variable) await_messages(home.channel);
       second_.measure(own(home), home.mask, inbox_, message);
       spread_bytes_ = second_.encode(own(home), home.mask, inbox_, message, home.second, false,
                                      spread_.packet(home.rank));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <concepts>
 #include <cstddef>
@@ -74,6 +75,12 @@ concept GathersHostBytes = requires(T& transport, std::span<const std::byte> min
 };
 
 namespace detail {
+
+inline constexpr std::chrono::milliseconds longest_deadline = std::chrono::hours(24 * 365);
+/// When a wait ends that begins now; clocks would overflow at the largest values.
+inline std::chrono::steady_clock::time_point time_after(std::chrono::milliseconds deadline) {
+  return std::chrono::steady_clock::now() + std::min(deadline, longest_deadline);
+}
 
 /// Gathers host bytes by `exchange` over a transport of host memory, for transports that go around one.
 class HostGather {
@@ -150,6 +157,13 @@ template <Transport T>
 void barrier(T& transport) {
   Assembly<char, T> everybody(transport);
   everybody(transport, 0, Phase::barrier);
+}
+
+/// Before a wait for the device: messages of transports that work in its stream's order come first, with a deadline,
+/// which a wait for the stream alone doesn't have.
+template <class T>
+void await_messages(T& channel) {
+  if constexpr (requires { channel.synchronize(); }) channel.synchronize();
 }
 
 }  // namespace terse

@@ -93,6 +93,10 @@ class SharedLink {
   /// Brings dates of `stamp`, seen at `seen`, to this rank's clock.
   void translate(Stamp& stamp, std::int64_t seen) {
     if (stamp.process == process()) return;
+    if (stamp.rank < 0 || stamp.rank >= static_cast<int>(clocks_.size()))
+      throw wire_error("a message is stamped by rank " + std::to_string(stamp.rank) + ", and there are " +
+                           std::to_string(clocks_.size()) + " ranks",
+                       rank_);
     const std::lock_guard lock(mutex_);
     RemoteClock& clock = clocks_[static_cast<std::size_t>(stamp.rank)];
     clock.hear(stamp.posted, seen);
@@ -226,7 +230,9 @@ class Delayed {
     /// sender of the last message, by its rank in the transport that the link was made for.
     void wait(std::chrono::milliseconds deadline) {
       if (batch_ == nullptr) return;
-      const std::int64_t until = detail::SharedLink::now() + std::chrono::nanoseconds(deadline).count();
+      const std::int64_t until =
+          detail::SharedLink::now() +
+          std::chrono::nanoseconds(std::min(deadline, detail::longest_deadline)).count();
       if (!arrived_) {
         inner_.wait(deadline);
         const std::chrono::nanoseconds left(std::max(std::int64_t{0}, until - detail::SharedLink::now()));

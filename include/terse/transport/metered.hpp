@@ -104,6 +104,8 @@ class Metered {
   int rank() const { return inner_.rank(); }
   int size() const { return inner_.size(); }
   const Traffic& traffic() const { return *traffic_; }
+  auto stream() const requires requires(const Inner& inner) { inner.stream(); }
+  { return inner_.stream(); }
 
   [[nodiscard]] Ticket exchange(std::span<const Send> sends, std::span<const Receive> receives, Phase phase) {
     const Clock clock(*traffic_);

@@ -65,7 +65,7 @@ class BasicMpi {
     }
     void wait(std::chrono::milliseconds deadline) {
       if (batch_ == nullptr) return;
-      const auto until = std::chrono::steady_clock::now() + deadline;
+      const auto until = detail::time_after(deadline);
       for (int polls = 0; !ready(); ++polls) {
         if (polls < 100) continue;
         // Ranks may outnumber cores; whoever waits makes room.

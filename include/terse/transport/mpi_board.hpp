@@ -121,7 +121,7 @@ class MpiBoard {
                              MPI_BYTE, window_));
   }
   void wait_for_all() {
-    const auto until = std::chrono::steady_clock::now() + deadline_;
+    const auto until = detail::time_after(deadline_);
     // MPI goes on with a barrier that is given up: then this and the communicator stay.
     auto request = std::make_unique<MPI_Request>(MPI_REQUEST_NULL);
     auto communicator = std::make_unique<boost::mpi::communicator>(communicator_);

@@ -80,14 +80,14 @@ class Nccl {
       if (cards[peer].fault[0] != '\0')
         throw peer_error("rank " + std::to_string(peer) + " can't use NCCL: " + cards[peer].fault,
                          static_cast<int>(peer), boot.rank());
-    return Nccl(cards[0].id, boot.rank(), boot.size(), stream, deadline, Channel::Clock::now() + deadline);
+    return Nccl(cards[0].id, boot.rank(), boot.size(), stream, deadline, detail::time_after(deadline));
   }
 
   /// Among ranks that share nothing but a file, see Rendezvous. Collective. `deadline` holds for the file and the
   /// set-up together, and for each wait later.
   static Nccl rendezvous(const Rendezvous& place, cudaStream_t stream,
                          std::chrono::milliseconds deadline = std::chrono::seconds(60)) {
-    const Channel::Clock::time_point until = Channel::Clock::now() + deadline;
+    const Channel::Clock::time_point until = detail::time_after(deadline);
     ncclUniqueId id{};
     place.check();
     if (const std::string fault = find_fault(place.rank == 0 ? &id : nullptr); !fault.empty())
@@ -205,7 +205,7 @@ class Nccl {
   void split_from(ncclComm_t parent, int color, int key, bool abortable) {
     Channel& channel = *channel_;
     ncclConfig_t config = Channel::config();
-    const Channel::Clock::time_point until = Channel::Clock::now() + channel.deadline;
+    const Channel::Clock::time_point until = detail::time_after(channel.deadline);
     {
       Channel::Lock lock = channel.open();
       channel.check(lock, ncclCommSplit(parent, color, key, &channel.comm, &config));
@@ -222,7 +222,7 @@ class Nccl {
     check(ncclCommCount(channel.comm, &channel.size), "ncclCommCount");
   }
 
-  void enqueued() { channel_->settle(channel_->comm, Channel::Clock::now() + channel_->deadline); }
+  void enqueued() { channel_->settle(channel_->comm, detail::time_after(channel_->deadline)); }
 
   void require_peer(int peer) const {
     if (peer < 0 || peer >= size() || peer == rank())

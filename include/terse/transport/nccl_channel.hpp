@@ -103,7 +103,7 @@ class NcclChannel {
 
   /// Waits for all work on the stream, NCCL's or not.
   void synchronize(std::chrono::milliseconds patience) {
-    const Clock::time_point until = Clock::now() + patience;
+    const Clock::time_point until = time_after(patience);
     for (;;) {
       {
         Lock lock = open();
@@ -139,7 +139,7 @@ class NcclChannel {
       Lock lock = open();
       check(lock, ncclAllGather(own, device_, bytes, ncclInt8, comm, stream));
     }
-    settle(comm, Clock::now() + deadline);
+    settle(comm, time_after(deadline));
     check_cuda(cudaMemcpyAsync(host_, device_, all.size(), cudaMemcpyDeviceToHost, stream),
                "cudaMemcpyAsync");
     synchronize(deadline);
@@ -189,7 +189,7 @@ class NcclChannel {
 
   /// Finalizing takes all ranks of the machine; whoever waits in vain aborts.
   void close(Lock& lock) noexcept {
-    const Clock::time_point until = Clock::now() + deadline;
+    const Clock::time_point until = time_after(deadline);
     ncclResult_t state = ncclCommFinalize(comm);
     while (state == ncclInProgress && comm != nullptr && Clock::now() <= until) {
       lock.unlock();

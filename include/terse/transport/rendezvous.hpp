@@ -2,6 +2,7 @@
 #pragma once
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <sys/types.h>
 #include <unistd.h>
 
@@ -19,6 +20,7 @@
 #include <thread>
 
 #include "terse/core/error.hpp"
+#include "terse/transport/concept.hpp"
 
 namespace terse {
 
@@ -86,7 +88,7 @@ struct Rendezvous {
   /// mismatch_error if rank 0 counts other ranks or brings other bytes.
   void fetch(std::span<std::byte> bytes, std::chrono::milliseconds deadline) const {
     check();
-    const auto until = std::chrono::steady_clock::now() + deadline;
+    const auto until = detail::time_after(deadline);
     std::chrono::milliseconds pause{5};
     for (;;) {
       std::string found = "there is no such file";
@@ -168,11 +170,16 @@ struct Rendezvous {
 
   /// What the file holds; nothing if there is none.
   std::optional<std::string> read() const {
-    const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (file < 0) {
       // A network's file system may still know the file that was replaced.
       if (errno == ENOENT || errno == ESTALE) return std::nullopt;
       throw usage_error("can't read '" + path + "': " + std::strerror(errno), rank);
+    }
+    struct stat kind {};
+    if (::fstat(file, &kind) != 0 || !S_ISREG(kind.st_mode)) {
+      ::close(file);
+      throw usage_error("'" + path + "' is not a regular file", rank);
     }
     std::string text;
     char part[4096];

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <condition_variable>
@@ -54,13 +55,14 @@ struct ThreadShared {
     std::vector<std::uint64_t> send_numbers, receive_numbers;  // done: settled
     std::size_t open = 0;                                      // messages that are not settled
     Phase phase = Phase::setup;
-    std::chrono::steady_clock::time_point since;
+    std::chrono::steady_clock::time_point since;  // the first ready() that found it unfinished
+    bool asked = false;
     std::thread::id poster;
     bool used = false;
   };
 
   ThreadShared(int ranks, std::chrono::milliseconds patience)
-      : deadline(patience),
+      : deadline(std::min(patience, longest_deadline)),
         wake(static_cast<std::size_t>(ranks)),
         progress(static_cast<std::size_t>(ranks)),
         under_way(static_cast<std::size_t>(ranks)),

@@ -44,13 +44,15 @@ class Threads {
     bool ready() {
       if (batch_ == nullptr) return true;
       std::unique_lock lock(end_->shared_->mutex);
+      end_->adopt();
       // Again while time has passed without the lock: a peer may have taken its message in it, and left.
       do end_->check(batch_->phase);
       while (end_->advance_all(lock));
       if (batch_->open == 0) return finish(), true;
       end_->check_left(*batch_);
-      if (std::chrono::steady_clock::now() - batch_->since > end_->shared_->deadline)
-        end_->blame(*batch_, end_->shared_->deadline);
+      const auto now = std::chrono::steady_clock::now();
+      if (!std::exchange(batch_->asked, true)) batch_->since = now;
+      if (now - batch_->since > end_->shared_->deadline) end_->blame(*batch_, end_->shared_->deadline);
       return false;
     }
     void wait() {
@@ -60,8 +62,9 @@ class Threads {
     /// this thread posted earlier or later move along, so ranks may wait for theirs in different orders.
     void wait(std::chrono::milliseconds deadline) {
       if (batch_ == nullptr) return;
-      const auto until = std::chrono::steady_clock::now() + deadline;
+      const auto until = detail::time_after(deadline);
       std::unique_lock lock(end_->shared_->mutex);
+      end_->adopt();
       for (;;) {
         end_->check(batch_->phase);
         if (end_->advance_all(lock)) continue;  // time has passed without the lock
@@ -110,7 +113,7 @@ class Threads {
     batch.phase = phase;
     batch.sends = sends;
     batch.receives = receives;
-    batch.since = std::chrono::steady_clock::now();
+    batch.asked = false;
     batch.poster = std::this_thread::get_id();
     batch.send_numbers.clear();
     batch.receive_numbers.clear();
@@ -280,29 +283,47 @@ class Threads {
       if (batches[k]->poster == std::this_thread::get_id() && advance(*batches[k], lock)) released = true;
     return released;
   }
+  /// This end may have been handed over by the thread that has posted.
+  void adopt() {
+    for (const std::unique_ptr<Batch>& batch : batches_) batch->poster = std::this_thread::get_id();
+  }
   void retire(Batch& batch) {
     std::erase(shared_->under_way[world(rank_)], &batch);
     batch.used = false;
   }
 
-  /// Time is up. The culprit is the rank that has posted the fewest batches, if it is behind all that this
-  /// batch waits for: then those wait for it, too. Otherwise it is the one among those that is furthest
-  /// behind.
+  /// Time is up. The culprit is, of the ranks that this batch waits for, those that they wait for, and so on, one that
+  /// waits for nobody, or else the one that has posted the fewest batches.
   [[noreturn]] void blame(const Batch& batch, std::chrono::milliseconds deadline) {
     const auto behind = [&](int a, int b) {
       return shared_->progress[static_cast<std::size_t>(a)] < shared_->progress[static_cast<std::size_t>(b)];
     };
-    const int least = *std::min_element(channel_->members.begin(), channel_->members.end(), behind);
-    int who = -1;
-    const auto consider = [&](int peer) {
-      const auto member = static_cast<int>(world(peer));
-      if (who < 0 || behind(member, who)) who = member;
+    // All that this batch waits for, those that they wait for, and so on.
+    std::vector<int> held;
+    const auto follow = [&](const Batch& one) {
+      const auto add = [&](int peer) {
+        const auto member = static_cast<int>(Threads::member(*one.channel, peer));
+        if (member != static_cast<int>(world(rank_)) &&
+            std::find(held.begin(), held.end(), member) == held.end())
+          held.push_back(member);
+      };
+      for (std::size_t k = 0; k < one.receives.size(); ++k)
+        if (one.receive_numbers[k] != done) add(one.receives[k].peer);
+      for (std::size_t k = 0; k < one.sends.size(); ++k)
+        if (one.send_numbers[k] != done) add(one.sends[k].peer);
     };
-    for (std::size_t k = 0; k < batch.receives.size(); ++k)
-      if (batch.receive_numbers[k] != done) consider(batch.receives[k].peer);
-    for (std::size_t k = 0; k < batch.sends.size(); ++k)
-      if (batch.send_numbers[k] != done) consider(batch.sends[k].peer);
-    if (who < 0 || behind(least, who)) who = least;
+    follow(batch);
+    if (held.empty()) held.push_back(static_cast<int>(world(rank_)));
+    for (std::size_t k = 0; k < held.size(); ++k)
+      for (const Batch* one : shared_->under_way[static_cast<std::size_t>(held[k])]) follow(*one);
+    // Of these, who waits for nobody; where rounds are in flight, who is furthest behind.
+    const auto waits = [&](int member) {
+      const auto& open = shared_->under_way[static_cast<std::size_t>(member)];
+      return std::any_of(open.begin(), open.end(), [](const Batch* one) { return one->open > 0; });
+    };
+    const int who = *std::min_element(held.begin(), held.end(), [&](int a, int b) {
+      return waits(a) != waits(b) ? waits(b) : behind(a, b);
+    });
     shared_->poison(who, "rank " + std::to_string(who) + " is late: no sign of it for " +
                              std::to_string(deadline.count()) + " ms");
     check(batch.phase);

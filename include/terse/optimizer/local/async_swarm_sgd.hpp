@@ -81,7 +81,8 @@ struct AsyncSwarmSgd {
     auto& published = state.published;
     if (!state.begun) published.publish(context, input.parameters);
     state.begun = true;
-    detail::by_itself(published.rank(), [&] { inner.enqueue(input, state.inner); });
+    detail::by_itself(published.rank(),
+                      [&] { inner.enqueue(detail::drawing_apart(input, published.rank()), state.inner); });
     const int peer = partner(context.seed, published.rank(), published.size(), context.step);
     if (peer < 0) return;
     published.average_with(peer, context, input.parameters);

@@ -72,7 +72,8 @@ class PublishedParameters {
         throw wire_error(
             "the packet that rank " + std::to_string(peer) +
                 " has published can't be read beside this rank's own parameters: they are further "
-                "apart than the compressor's bound, or not finite. Raise the bound, meet more "
+                "apart than the compressor's bound, or not finite. Raise the bound (Lattice's step), meet "
+                "more "
                 "often, or lower the learning rate",
             rank_, static_cast<std::int64_t>(context.step));
       (void)compressor_.decode(executor_, whole_.compressed, section, key, average);

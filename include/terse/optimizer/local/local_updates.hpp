@@ -3,9 +3,23 @@
 
 #include <bit>
 
+#include "terse/graph/concept.hpp"
 #include "terse/optimizer/local/local_state.hpp"
 
 namespace terse {
+
+/// Whether the plain mean of the ranks' parameters is what inner recipe R, run together, keeps.
+template <class R>
+constexpr bool check_inner_mean() {
+  if constexpr (requires { typename decltype(R::topology)::Graph; }) {
+    using G = typename decltype(R::topology)::Graph;
+    static_assert(
+        !graph::Traits<G>::push_sum || G::regular || graph::Traits<G>::unchecked,
+        "terse: an outer step takes the plain mean, and push-sum weights on a graph where ranks have unequal "
+        "numbers of neighbours keep another. Use a regular graph, such as OnePeerExponential");
+  }
+  return true;
+}
 
 /// Local update methods around any recipe: `period` steps of the inner recipe, then one outer step over all ranks.
 /// The family that LocalSgd, PostLocalSgd, SlowMo, Bmuf and DiLoCo are members of.
@@ -15,8 +29,8 @@ namespace terse {
 ///
 /// In the first `average_gradients_until` steps (post-local SGD), and always where period is 1, Outer plain and
 /// buffers are kept, ranks average gradients instead and make the same inner step: bit for bit what the inner recipe
-/// does over exact averages. Moves may be compressed with any compressor and feedback; PlainAverage keeps an anchor
-/// then, too.
+/// does over exact averages, for gradient scales that are powers of two and without clip_norm. Moves may be compressed
+/// with any compressor and feedback; PlainAverage keeps an anchor then, too.
 ///
 /// average_gradients_until, inner_buffers and the error feedback's hyper-parameters hold from construction on.
 ///
@@ -36,6 +50,7 @@ struct LocalUpdates {
       !detail::is_blind<Inner>(),
       "terse: messages of an inner recipe must show its gradient; this one sends before it is known");
   static_assert(P::exact, "terse: an outer step needs a topology that gives all ranks the same mean");
+  static_assert(check_inner_mean<Inner>());
 
   Inner inner{};
   std::uint64_t period = 8;
@@ -54,7 +69,7 @@ struct LocalUpdates {
         static_cast<double>(average_gradients_until));
     outer.check();
     detail::check_policy(compressor);
-    detail::check_policy(error_feedback);
+    detail::check_feedback_of_states(error_feedback);
   }
   template <class Visit>
   void settings(Visit&& visit) const {
@@ -90,7 +105,8 @@ struct LocalUpdates {
           input.clip_norm, input.parameters, average(input, state)};
       inner.enqueue(averaged, state.inner);
     } else {
-      detail::by_itself(state.rank_alone, [&] { inner.enqueue(input, state.inner); });
+      detail::by_itself(state.rank_alone,
+                        [&] { inner.enqueue(detail::drawing_apart(input, state.rank_alone), state.inner); });
     }
     if (state.steps_outside(period, step)) step_outside(input, state);
   }
@@ -127,7 +143,7 @@ struct LocalUpdates {
     using Number = typename N::parameter;
     const auto x = input.parameters;
     float* const anchor = state.anchor.data();
-    const StepContext context = input.context.at_rate(inner.learning_rate);
+    const StepContext& context = input.context;
     if constexpr (!C::lossless) state.outer.set_compressor(compressor);
     if constexpr (!State<T, E>::sends_moves) {
       const detail::ReadParameters<Number> read{x};

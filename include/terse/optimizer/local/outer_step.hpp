@@ -64,6 +64,13 @@ struct PlainAverage {
 
 namespace detail {
 
+/// The step of an inner recipe that is alone in its world: random numbers of its rank's own, lest all ranks round alike.
+template <class Input>
+Input drawing_apart(Input input, int rank) {
+  if (rank >= 0) input.context.seed = mix_hash(input.context.seed, static_cast<std::uint64_t>(rank) + 1);
+  return input;
+}
+
 /// Runs a part of a recipe that is alone in its world, where it calls itself rank 0, so that its errors name `rank`;
 /// -1: the recipe is not alone.
 template <class Act>

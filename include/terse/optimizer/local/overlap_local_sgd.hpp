@@ -65,7 +65,8 @@ struct OverlapLocalSgd {
       for_each(input.executor, range, Keep{x, mean});
       if (Merge::keeps_snapshot) for_each(input.executor, range, Keep{x, own});
     }
-    detail::by_itself(state.rank, [&] { inner.enqueue(input, state.inner); });
+    detail::by_itself(state.rank,
+                      [&] { inner.enqueue(detail::drawing_apart(input, state.rank), state.inner); });
     if (!meets(state)) {
       state.advance();
       return;

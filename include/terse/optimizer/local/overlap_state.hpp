@@ -41,7 +41,7 @@ struct OverlapState {
     if (std::uncaught_exceptions() > exceptions_) return;
     try {
       land();
-    } catch (const error&) {
+    } catch (const std::exception&) {
       // A peer that is gone has said so elsewhere, or will.
     }
   }

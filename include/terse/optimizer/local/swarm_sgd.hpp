@@ -68,7 +68,8 @@ struct SwarmSgd {
   }
   template <Transport T, Executor E, class N>
   void enqueue(const StepInput<E, N>& input, State<T, E>& state) const {
-    detail::by_itself(state.rank, [&] { inner.enqueue(input, state.inner); });
+    detail::by_itself(state.rank,
+                      [&] { inner.enqueue(detail::drawing_apart(input, state.rank), state.inner); });
     if (!state.meets(input.context.step))
       state.advance();
     else if (Form == Meeting::blocking)

@@ -57,7 +57,7 @@ struct SwarmState {
     if (std::uncaught_exceptions() > exceptions_) return;
     try {
       land();
-    } catch (const error&) {
+    } catch (const std::exception&) {
       // A peer that is gone has said so elsewhere, or will.
     }
   }
