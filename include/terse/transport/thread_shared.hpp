@@ -73,7 +73,7 @@ struct ThreadShared {
   std::chrono::milliseconds deadline;
   std::mutex mutex;
   std::vector<std::condition_variable> wake;  // per world rank
-  std::vector<std::uint64_t> progress;  // batches posted; the smallest is the culprit when a wait times out
+  std::vector<std::uint64_t> progress;        // batches posted
   std::vector<std::vector<Batch*>>
       under_way;           // per world rank: a wait moves all of its thread's batches along
   std::vector<char> left;  // this rank's program has returned
@@ -87,6 +87,36 @@ struct ThreadShared {
     culprit = who;
     reason = why;
     for (std::condition_variable& one : wake) one.notify_all();
+  }
+
+  /// The world rank that keeps `batch` waiting: of those that it waits for, those that they wait for, and so on, one
+  /// that waits for nobody, or else the one that has posted the fewest batches.
+  int latest(const Batch& batch) const {
+    const auto at = [](int member) { return static_cast<std::size_t>(member); };
+    const int own = batch.channel->members[at(batch.rank)];
+    std::vector<int> held;
+    const auto follow = [&](const Batch& one) {
+      const auto add = [&](int peer) {
+        const int member = one.channel->members[at(peer)];
+        if (member != own && std::find(held.begin(), held.end(), member) == held.end())
+          held.push_back(member);
+      };
+      for (std::size_t k = 0; k < one.receives.size(); ++k)
+        if (one.receive_numbers[k] != Batch::done) add(one.receives[k].peer);
+      for (std::size_t k = 0; k < one.sends.size(); ++k)
+        if (one.send_numbers[k] != Batch::done) add(one.sends[k].peer);
+    };
+    follow(batch);
+    if (held.empty()) return own;
+    for (std::size_t k = 0; k < held.size(); ++k)
+      for (const Batch* one : under_way[at(held[k])]) follow(*one);
+    const auto waits = [&](int member) {
+      const std::vector<Batch*>& open = under_way[at(member)];
+      return std::any_of(open.begin(), open.end(), [](const Batch* one) { return one->open > 0; });
+    };
+    return *std::min_element(held.begin(), held.end(), [&](int a, int b) {
+      return waits(a) != waits(b) ? waits(b) : progress[at(a)] < progress[at(b)];
+    });
   }
 };
 

@@ -292,38 +292,9 @@ class Threads {
     batch.used = false;
   }
 
-  /// Time is up. The culprit is, of the ranks that this batch waits for, those that they wait for, and so on, one that
-  /// waits for nobody, or else the one that has posted the fewest batches.
+  /// Time is up.
   [[noreturn]] void blame(const Batch& batch, std::chrono::milliseconds deadline) {
-    const auto behind = [&](int a, int b) {
-      return shared_->progress[static_cast<std::size_t>(a)] < shared_->progress[static_cast<std::size_t>(b)];
-    };
-    // All that this batch waits for, those that they wait for, and so on.
-    std::vector<int> held;
-    const auto follow = [&](const Batch& one) {
-      const auto add = [&](int peer) {
-        const auto member = static_cast<int>(Threads::member(*one.channel, peer));
-        if (member != static_cast<int>(world(rank_)) &&
-            std::find(held.begin(), held.end(), member) == held.end())
-          held.push_back(member);
-      };
-      for (std::size_t k = 0; k < one.receives.size(); ++k)
-        if (one.receive_numbers[k] != done) add(one.receives[k].peer);
-      for (std::size_t k = 0; k < one.sends.size(); ++k)
-        if (one.send_numbers[k] != done) add(one.sends[k].peer);
-    };
-    follow(batch);
-    if (held.empty()) held.push_back(static_cast<int>(world(rank_)));
-    for (std::size_t k = 0; k < held.size(); ++k)
-      for (const Batch* one : shared_->under_way[static_cast<std::size_t>(held[k])]) follow(*one);
-    // Of these, who waits for nobody; where rounds are in flight, who is furthest behind.
-    const auto waits = [&](int member) {
-      const auto& open = shared_->under_way[static_cast<std::size_t>(member)];
-      return std::any_of(open.begin(), open.end(), [](const Batch* one) { return one->open > 0; });
-    };
-    const int who = *std::min_element(held.begin(), held.end(), [&](int a, int b) {
-      return waits(a) != waits(b) ? waits(b) : behind(a, b);
-    });
+    const int who = shared_->latest(batch);
     shared_->poison(who, "rank " + std::to_string(who) + " is late: no sign of it for " +
                              std::to_string(deadline.count()) + " ms");
     check(batch.phase);
