@@ -620,13 +620,27 @@ TEST_CASE("a rank that sleeps past the deadline is named by all others") {
   }
 }
 
+namespace {
+
+/// Sends a number to `peer` and waits for its.
+void meet(Threads& transport, int peer) {
+  int value = 0, theirs = 0;
+  const Send send = send_of(peer, value);
+  const Receive receive = receive_of(peer, theirs);
+  transport.exchange({&send, 1}, {&receive, 1}, Phase::reduce).wait();
+}
+
+}  // namespace
+
 TEST_CASE("of those that wait in a row, the one behind all is named") {
   // 0 waits for 1, 1 for 2, 2 for 3, and 3 sleeps.
   const auto list = outcomes(4, 150ms, [](Threads& transport) {
     int value = 0;
     const int rank = transport.rank();
     terse::barrier(transport);
-    if (rank == 3) std::this_thread::sleep_for(400ms);
+    // 1 has posted the fewest batches, and 0, which begins first, is the first to lose patience.
+    for (int k = 0; k < 2 && rank >= 2; ++k) meet(transport, 5 - rank);
+    if (rank > 0) std::this_thread::sleep_for(rank == 3 ? 400ms : 50ms);
     const Receive receive = receive_of(rank + 1, value);
     const Send send = send_of(rank - 1, value);
     if (rank < 3) transport.exchange({}, {&receive, 1}, Phase::reduce).wait();
@@ -636,12 +650,6 @@ TEST_CASE("of those that wait in a row, the one behind all is named") {
 }
 
 TEST_CASE("a rank that nobody waits for is not the late one, however little it has posted") {
-  const auto meet = [](Threads& transport, int peer) {
-    int value = 0;
-    const Send send = send_of(peer, value);
-    const Receive receive = receive_of(peer, value);
-    transport.exchange({&send, 1}, {&receive, 1}, Phase::reduce).wait();
-  };
   // Before 0 waits for 1, which is late, 1 has met somebody twice: 0, or 2. So 2 has posted the fewest batches, or 0.
   for (const int first : {0, 2}) {
     CAPTURE(first);
