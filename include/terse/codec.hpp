@@ -84,7 +84,10 @@ struct Compensate {
   F message;
   View feedback;
 
-  TERSE_HD void enter(const Piece& piece) { terse::enter(message, piece); }
+  TERSE_HD void enter(const Piece& piece) {
+    terse::enter(message, piece);
+    terse::enter(feedback, piece);
+  }
   TERSE_HD void enter_block(index_t first) { detail::enter_block(feedback, first); }
   template <class... Sum>
   TERSE_HD Sample operator()(const Piece& piece, index_t i, bool keep, Sum... sum) const {

@@ -6,18 +6,11 @@
 #include <type_traits>
 #include <utility>
 
+#include "terse/core/non_finite.hpp"
 #include "terse/topology/alone.hpp"
 #include "terse/topology/scatter_gather.hpp"
 
 namespace terse {
-
-/// What to do about gradients that are not finite: NaN, infinity, and magnitudes beyond 2^63, whose squares
-/// overflow. All ranks decide alike.
-///
-///   throw_   : every rank throws non_finite_error before any parameter changes
-///   skip     : no rank takes the step; costs a read-only pass and an 8-byte agreement before it
-///   zero     : the element's message counts as 0 on that rank
-enum class NonFinite { throw_, skip, zero };
 
 /// What holds for one step, on this rank.
 struct StepContext {

@@ -68,6 +68,7 @@ struct Quantize {
   using Coder = typename CoderOf<Q>::type;
   Feedback feedback;
   TERSE_HD static Coder prepare(typename Q::Statistic::Scale scale) { return scale; }
+  TERSE_HD void enter(const Piece& piece) { terse::enter(feedback, piece); }
   TERSE_HD void enter_block(index_t first) { detail::enter_block(feedback, first); }
   TERSE_HD void leave_block(index_t first, int count) { detail::leave_block(feedback, first, count); }
   TERSE_HD std::uint32_t operator()(const Piece&, index_t i, bool keep, const Coder& coder,

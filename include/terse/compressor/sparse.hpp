@@ -58,7 +58,7 @@ struct Sparse {
   double delta(index_t n) const requires(contractive&& Values::lossless) { return selection.delta(n); }
   double omega(index_t n) const requires(unbiased&& Values::lossless) { return selection.omega(n); }
 
-  static Units units() { return G::units(); }
+  static constexpr Units units() { return G::units(); }
   index_t wire_bytes(const Range& range) const {
     index_t bytes = 0;
     for (index_t u = 0; u < unit_count(range); ++u) {
@@ -262,7 +262,7 @@ struct Sparse {
       encode_values(executor, workspace, unit, k, feedback, context, at);
       for_each_entry(
           executor, k,
-          detail::CommitPicks<Coder, Feedback>{feedback, workspace.positions.data(), unit.offset, k, at});
+          detail::CommitPicks<Coder, Feedback>{feedback, workspace.positions.data(), unit, k, at});
       at += Coder::bytes(k);
     }
     return at - section;

@@ -17,11 +17,14 @@ template <class Coder, class Feedback>
 struct CommitPicks {
   Feedback feedback;
   const std::uint32_t* positions;
-  index_t offset, k;
+  Piece unit;
+  index_t k;
   const std::byte* wire;
   TERSE_HD void operator()(index_t e) const {
-    const index_t i = offset + positions[e];
-    feedback.commit(i, true, feedback.load(i), Coder::read(wire, k, e));
+    Feedback here = feedback;
+    enter(here, unit);
+    const index_t i = unit.offset + positions[e];
+    here.commit(i, true, here.load(i), Coder::read(wire, k, e));
   }
 };
 

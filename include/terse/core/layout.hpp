@@ -46,23 +46,17 @@ class Range {
  public:
   Range() = default;
   /// Throws usage_error for pieces that overlap, run backwards or start off the alignment.
-  explicit Range(std::vector<Piece> pieces) : pieces_(std::move(pieces)) {
-    index_t end = 0;
-    for (const Piece& piece : pieces_) {
-      if (piece.offset % alignment != 0 || piece.offset < end || piece.count < 0)
-        throw usage_error(
-            "a range's pieces must be in order, apart, and start at multiples of 64 elements; one starts "
-            "at " +
-            std::to_string(piece.offset));
-      end = piece.offset + piece.count;
-      elements_ += piece.count;
-    }
-  }
+  explicit Range(std::vector<Piece> pieces) : pieces_(std::move(pieces)) { count(); }
 
   /// Becomes just this piece; allocates at the first call only.
   void assign(const Piece& piece) {
     pieces_.assign(1, piece);
     elements_ = piece.count;
+  }
+  /// Becomes these pieces, as the constructor would; allocates where there are more than ever before.
+  void assign(const Piece* pieces, std::size_t count_) {
+    pieces_.assign(pieces, pieces + count_);
+    count();
   }
 
   const std::vector<Piece>& pieces() const noexcept { return pieces_; }
@@ -103,6 +97,20 @@ class Range {
   }
 
  private:
+  void count() {
+    elements_ = 0;
+    index_t end = 0;
+    for (const Piece& piece : pieces_) {
+      if (piece.offset % alignment != 0 || piece.offset < end || piece.count < 0)
+        throw usage_error(
+            "a range's pieces must be in order, apart, and start at multiples of 64 elements; one starts "
+            "at " +
+            std::to_string(piece.offset));
+      end = piece.offset + piece.count;
+      elements_ += piece.count;
+    }
+  }
+
   std::vector<Piece> pieces_;
   index_t elements_ = 0;
 };

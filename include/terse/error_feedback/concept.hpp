@@ -16,7 +16,9 @@ namespace terse {
 ///
 /// `corrects` says whether errors come back later, which a biased compressor needs to converge. Optional:
 /// `accumulates` (what was not sent adds up, so that the compressor must track), `needs_contraction`,
+/// `follows_changes` (a copy moves by all that is sent, so that nothing but a contraction brings it nearer),
 /// `single_stage` (nothing may compress the mean again), `block` (y lives within blocks of so many elements).
+/// A view may have `enter(piece)`, which verbs call as they call their functors'.
 template <class F>
 concept ErrorFeedback = std::copyable<F> && requires {
   { F::corrects } -> std::convertible_to<bool>;
@@ -32,6 +34,11 @@ constexpr bool accumulates() {
 template <class F>
 constexpr bool needs_contraction() {
   if constexpr (requires { F::needs_contraction; }) return F::needs_contraction;
+  return false;
+}
+template <class F>
+constexpr bool follows_changes() {
+  if constexpr (requires { F::follows_changes; }) return F::follows_changes;
   return false;
 }
 /// Elements that a feedback holds between measuring and coding; 0: the whole message.
@@ -68,6 +75,12 @@ constexpr bool check_feedback() {
       "terse: Difference needs a contractive compressor (TopK, ScaledSign<MeanAbs>; EF21, Richtarik et al., "
       "NeurIPS 2021) "
       "or, at a rate below 1, an unbiased one (DIANA)");
+  static_assert(
+      any || !detail::follows_changes<F>() || Traits<C>::contractive,
+      "terse: changes are sent against copies that move by all that was sent, so that the error shrinks only "
+      "under a "
+      "contraction: nearest rounding (Uniform<4, Nearest>), TopK, ScaledSign<MeanAbs>. Stochastic rounding to "
+      "few levels makes it grow");
   static_assert(
       detail::held_by<F>() == 0 ||
           (detail::block_of<C>() > 0 && detail::block_of<C>() <= detail::held_by<F>()),

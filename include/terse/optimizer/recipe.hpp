@@ -6,6 +6,7 @@
 #include <limits>
 #include <string>
 
+#include "terse/core/policy.hpp"
 #include "terse/error_feedback/none.hpp"
 #include "terse/exchange.hpp"
 #include "terse/momentum_correction/concept.hpp"
@@ -102,16 +103,6 @@ inline void check_beta(const char* name, float beta) {
 inline void check_epsilon(float epsilon) {
   require(epsilon > 0 && epsilon <= std::numeric_limits<float>::max(), "epsilon", "finite and > 0",
           static_cast<double>(epsilon));
-}
-
-/// A policy's own checks and hyper-parameters, where it has any.
-template <class Policy>
-void check_policy(const Policy& policy) {
-  if constexpr (requires { policy.check(); }) policy.check();
-}
-template <class Policy, class Visit>
-void policy_settings(const Policy& policy, Visit&& visit) {
-  if constexpr (requires { policy.settings(visit); }) policy.settings(visit);
 }
 
 /// An error feedback whose messages are momenta, moves or parameters: those don't carry a learning rate.

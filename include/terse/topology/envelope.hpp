@@ -60,6 +60,7 @@ struct RoundHeader {
 ///                                                         `arrived`, in the order of packets. `wrong` is 0 again
 ///     gated(f)                                            f as consumer, which does nothing after an error
 ///     settle(executor, step)                              throws the error
+///     conclude(executor, step)                            the same, but flags are for the caller, who gets them
 ///
 /// On the host errors are thrown where they are found. A device only takes note, so that nothing waits for it before
 /// `settle` does, once in a round: whatever a packet says, decoding it is safe, and behind the gate nobody reads it.
@@ -114,6 +115,7 @@ class Envelope {
     return f;
   }
   void settle(E, std::uint64_t) const {}
+  std::uint16_t conclude(E, std::uint64_t) const { return flags; }
 
  private:
   detail::RoundHeader round_;

@@ -19,10 +19,11 @@
 namespace terse {
 
 /// Why a message travels; for counters and error texts.
-enum class Phase { setup, agree, reduce, spread, barrier };
-inline constexpr int phases = 5;
+enum class Phase { setup, agree, reduce, spread, barrier, forward, backward };
+inline constexpr int phases = 7;
 constexpr const char* name(Phase phase) {
-  constexpr const char* names[phases] = {"setup", "agree", "reduce", "spread", "barrier"};
+  constexpr const char* names[phases] = {"setup",   "agree",   "reduce",  "spread",
+                                           "barrier", "forward", "backward"};
   return names[static_cast<int>(phase)];
 }
 

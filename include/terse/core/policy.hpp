@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+namespace terse::detail {
+
+/// A policy's own checks and hyper-parameters, where it has any.
+template <class Policy>
+void check_policy(const Policy& policy) {
+  if constexpr (requires { policy.check(); }) policy.check();
+}
+template <class Policy, class Visit>
+void policy_settings(const Policy& policy, Visit&& visit) {
+  if constexpr (requires { policy.settings(visit); }) policy.settings(visit);
+}
+
+}  // namespace terse::detail

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "terse/error_feedback/materialized.hpp"
+#include "terse/error_feedback/row_format.hpp"
+
+namespace terse {
+
+TERSE_NUMERICS_BEGIN
+
+/// Sends how a row differs from the copy of it that sender and receiver keep, and moves the copy by what was sent:
+///
+///     d = a - m        C(d) is sent        x = m + C(d), what the receiver has        m' = R(x), on both sides
+///
+/// R rounds to the rows' format. What it drops does not add up: the next change is taken against the rounded copy. Under
+/// a contraction, ||d - C(d)|| <= c ||d|| with c < 1, the error of a row that stays as it is shrinks by c with each
+/// visit; of one that moves by delta between visits it stays below c delta / (1 - c). Rows are given by a table, row r
+/// at `rows[piece.segment]`; they belong to somebody else. State: room for one message.
+/// Source: Wang et al., "Fine-tuning language models over slow networks using activation compression with guarantees",
+/// NeurIPS 2022, algorithm 1.
+template <class Format>
+struct Remembered {
+  static constexpr bool corrects = true;
+  static constexpr bool follows_changes = true;
+  static constexpr bool single_stage = true;
+
+  std::byte* const* rows = nullptr;  ///< in the executor's memory
+
+  struct View : detail::Materialized {
+    /// R(m + 0) is m, but rows that are written in blocks must see all of a block.
+    static constexpr bool commits_zero = !RowFormat<Format>::blocks;
+    typename RowFormat<Format>::Cursor row;
+
+    TERSE_HD void enter(const Piece& piece) { row.enter(piece); }
+    TERSE_HD void enter_block(index_t first) {
+      detail::enter_block(row, first);
+      if constexpr (RowFormat<Format>::blocks) row.hold(this->y + (first - this->begin));
+    }
+    TERSE_HD void leave_block(index_t first, int count) { detail::leave_block(row, first, count); }
+    TERSE_HD float compensate(index_t i, float message) const { return message - row.load(i); }
+    TERSE_HD void commit(index_t i, bool keep, float, float decoded) const {
+      row.store(i, row.load(i) + keep_if(keep, decoded));
+    }
+  };
+
+  template <Executor E>
+  struct State {
+    static_assert(!GridExecutor<E> || !RowFormat<Format>::blocks,
+                  "terse: rows of Int8 are the host's; keep them in fp16 or bf16 on a device");
+    buffer<float, typename E::memory> message;
+    index_t begin = 0;
+    Remembered policy;
+
+    State(const Remembered& policy_, index_t begin_, index_t end)
+        : message(end - begin_), begin(begin_), policy(policy_) {}
+    View view() { return {{message.data(), begin}, typename RowFormat<Format>::Cursor(policy.rows)}; }
+    template <class Visit>
+    void walk(Visit&&) {}
+  };
+};
+
+TERSE_NUMERICS_END
+
+}  // namespace terse

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "terse/compressor/rounding.hpp"
+#include "terse/compressor/statistic.hpp"
+#include "terse/compressor/uniform.hpp"
+#include "terse/core/half.hpp"
+#include "terse/executor/concept.hpp"
+
+// How a row of floats is kept: the rounding R of a memory, and a cursor by which functors read and write rows. A table
+// has the address of row r of a micro-batch at place r; verbs say by `piece.segment` which row they are at.
+
+namespace terse {
+
+/// Rows of 8-bit integers with an fp32 scale for each 64: 1.0625 bytes an element.
+struct Int8 {};
+
+TERSE_NUMERICS_BEGIN
+
+/// How rows of a memory are kept: `bytes(elements)` of a row, the format's `name`, and
+///
+///     Cursor(rows)                                  a view of a table of rows
+///     enter(piece), enter_block(first), leave_block(first, count)       as verbs call them
+///     load(i)                                       element i, an arena index, as it is read
+///     store(i, x)                                   R(x): to nearest, ties to even. x is finite, and so is R(x)
+///
+/// A block is written as it is left, where `blocks`; then `hold(floats)` says before where the 64 values of a block
+/// wait.
+template <class H>
+struct RowFormat;
+
+template <Number H>
+struct RowFormat<H> {
+  static constexpr const char* name = std::same_as<H, float>  ? "fp32"
+                                      : std::same_as<H, fp16> ? "fp16"
+                                                              : "bf16";
+  static constexpr bool blocks = false;
+  /// Rows begin at lines of the cache.
+  static constexpr index_t bytes(index_t elements) {
+    return aligned(elements * static_cast<index_t>(sizeof(H)));
+  }
+
+  class Cursor {
+   public:
+    Cursor() = default;
+    TERSE_HD explicit Cursor(std::byte* const* rows) : rows_(rows) {}
+    TERSE_HD void enter(const Piece& piece) {
+      // Such that element i of the arena is at place i.
+      row_ = reinterpret_cast<H*>(rows_[piece.segment]);
+      first_ = piece.offset;
+    }
+    TERSE_HD float load(index_t i) const { return widened(row_[i - first_]); }
+    TERSE_HD void store(index_t i, float x) const {
+      if constexpr (std::same_as<H, float>)
+        row_[i - first_] = x;
+      else
+        row_[i - first_] = narrowed<H>(detail::between(x, -H::largest, H::largest));
+    }
+
+   private:
+    std::byte* const* rows_ = nullptr;
+    H* row_ = nullptr;
+    index_t first_ = 0;
+  };
+};
+
+/// Codes first, then the scales of all blocks of 64. Nearest, 255 levels between -s and s, s the largest magnitude.
+/// On the host only.
+template <>
+struct RowFormat<Int8> {
+  static constexpr const char* name = "int8";
+  static constexpr bool blocks = true;
+  static constexpr index_t bytes(index_t elements) { return aligned(aligned(elements) / alignment * 68); }
+
+  class Cursor {
+    using Quantizer = UniformLevels<8, Nearest, Symmetric, MaxAbs>;
+
+   public:
+    Cursor() = default;
+    explicit Cursor(std::byte* const* rows) : rows_(rows) {}
+    void hold(float* values) { held_ = values; }
+    void enter(const Piece& piece) {
+      row_ = rows_[piece.segment];
+      first_ = piece.offset;
+      scales_ = reinterpret_cast<float*>(row_ + aligned(piece.count));
+    }
+    void enter_block(index_t first) {
+      at_ = first;
+      codes_ = reinterpret_cast<std::uint8_t*>(row_ + (first - first_));
+      scale_ = scales_[(first - first_) / alignment];
+    }
+    // An empty row, all zeros, reads as zeros, since its scales are 0.
+    float load(index_t i) const { return Quantizer::value(codes_[i - at_], scale_); }
+    void store(index_t i, float x) const { held_[i - at_] = x; }
+    void leave_block(index_t first, int count) {
+      float scale = 0;
+      for (int l = 0; l < count; ++l) scale = std::max(scale, magnitude(held_[l]));
+      scales_[(first - first_) / alignment] = scale;
+      const Quantizer::Coder code(scale);
+      if (count == alignment)
+        for (int l = 0; l < alignment; ++l) codes_[l] = static_cast<std::uint8_t>(code(held_[l], 0).code);
+      else
+        for (int l = 0; l < count; ++l) codes_[l] = static_cast<std::uint8_t>(code(held_[l], 0).code);
+    }
+
+   private:
+    std::byte* const* rows_ = nullptr;
+    std::byte* row_ = nullptr;
+    float* scales_ = nullptr;
+    float* held_ = nullptr;
+    std::uint8_t* codes_ = nullptr;
+    float scale_ = 0;
+    index_t first_ = 0, at_ = 0;
+  };
+};
+
+TERSE_NUMERICS_END
+
+}  // namespace terse

@@ -1,0 +1,351 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <vector>
+
+#include "terse/error_feedback/none.hpp"
+#include "terse/error_feedback/remembered.hpp"
+#include "terse/pipeline/ac_sgd.hpp"
+#include "terse/pipeline/example_index.hpp"
+#include "terse/pipeline/row_section.hpp"
+
+namespace terse {
+
+/// What a row of a micro-batch is to the memory of examples.
+struct RowVisit {
+  index_t slot = ExampleIndex::none;  ///< where its copy is; none: there is and will be none
+  bool seen = false;                  ///< whether the copy is there already
+};
+
+namespace detail {
+
+TERSE_NUMERICS_BEGIN
+
+/// x = m + what came; m = R(x).
+template <class Format, Number A>
+struct Recall {
+  typename RowFormat<Format>::Cursor copy;
+  Rows<A> rows;
+  float* held;  // 64 floats, for formats that are written in blocks
+
+  TERSE_HD void enter(const Piece& piece) {
+    copy.enter(piece);
+    rows.enter(piece);
+  }
+  TERSE_HD void enter_block(index_t first) {
+    detail::enter_block(copy, first);
+    if constexpr (RowFormat<Format>::blocks) copy.hold(held);
+  }
+  TERSE_HD void leave_block(index_t first, int count) { detail::leave_block(copy, first, count); }
+  TERSE_HD void operator()(const Piece&, index_t i, bool, float sum) const {
+    const float x = copy.load(i) + sum;
+    rows[i] = narrowed<A>(x);
+    copy.store(i, x);
+  }
+};
+
+/// x = what came; m = R(x). Without rows, on the sender's side, the latter alone.
+template <class Format, Number A, bool Delivers>
+struct FirstVisit {
+  typename RowFormat<Format>::Cursor copy;
+  Rows<A> rows;
+  float* held;
+
+  TERSE_HD void enter(const Piece& piece) {
+    copy.enter(piece);
+    rows.enter(piece);
+  }
+  TERSE_HD void enter_block(index_t first) {
+    detail::enter_block(copy, first);
+    if constexpr (RowFormat<Format>::blocks) copy.hold(held);
+  }
+  TERSE_HD void leave_block(index_t first, int count) { detail::leave_block(copy, first, count); }
+  TERSE_HD void operator()(const Piece&, index_t i, bool, float sum) const {
+    if constexpr (Delivers) rows[i] = narrowed<A>(sum);
+    copy.store(i, sum);
+  }
+};
+
+TERSE_NUMERICS_END
+
+/// A hash of bytes, never 0. Four words at a time, so that multiplications overlap.
+inline std::uint64_t hash_of_bytes(const std::byte* data, std::size_t bytes) {
+  std::uint64_t lane[4] = {1, 2, 3, 4};
+  std::size_t at = 0;
+  for (; at + sizeof lane <= bytes; at += sizeof lane)
+    for (std::size_t l = 0; l < 4; ++l) {
+      std::uint64_t word;
+      std::memcpy(&word, data + at + 8 * l, sizeof word);
+      lane[l] = std::rotl((lane[l] ^ word) * 0x9E3779B97F4A7C15, 29);
+    }
+  std::uint64_t hash = bytes;
+  for (; at < bytes; ++at) hash = mix_hash(hash, static_cast<std::uint64_t>(data[at]));
+  for (const std::uint64_t one : lane) hash = mix_hash(hash, one);
+  return hash | 1;
+}
+
+}  // namespace detail
+
+/// The activations of one boundary, on the side that sends them or on the one that receives them: packets, and the
+/// copies of examples where the policy P remembers. Memory is taken at construction.
+///
+/// Packet: header; changes of rows that were seen before; other rows; a note of 8 bytes. Which row is which follows from
+/// the examples alone, so that both sides lay packets out alike.
+template <BoundaryPolicy P, Executor E>
+class Activations {
+  static_assert(check_boundary<P>());
+  static constexpr bool on_host = std::is_same_v<typename E::memory, memory::host>;
+  static constexpr auto header = static_cast<index_t>(sizeof(PacketHeader));
+
+  struct NoCopies {};
+  template <class Policy>
+  static auto format_type() {
+    if constexpr (Policy::remembers)
+      return std::type_identity<typename decltype(Policy::memory)::Format>{};
+    else
+      return std::type_identity<float>{};
+  }
+  using Format = typename decltype(format_type<P>())::type;
+  using Whole = std::remove_cvref_t<decltype(std::declval<const P&>().whole())>;
+  // Also of biased compressors: later changes repair a first visit, and the baseline is meant to be what it is.
+  using WholeSection = detail::RowSection<Whole, Unchecked<None>, E>;
+  template <class Policy>
+  static auto changes_type() {
+    if constexpr (Policy::remembers)
+      return std::type_identity<detail::RowSection<
+          std::remove_cvref_t<decltype(std::declval<const Policy&>().changes())>, Remembered<Format>, E>>{};
+    else
+      return std::type_identity<NoCopies>{};
+  }
+  template <class Policy>
+  static auto state_type() {
+    if constexpr (Policy::remembers)
+      return std::type_identity<typename std::remove_cvref_t<decltype(Policy::memory)>::template State<E>>{};
+    else
+      return std::type_identity<NoCopies>{};
+  }
+
+ public:
+  /// For micro-batches of up to `rows` rows of `elements` elements.
+  Activations(E executor, const P& policy, index_t rows, index_t elements)
+      : executor_(executor),
+        elements_(elements),
+        row_bytes_(RowFormat<Format>::bytes(elements)),
+        whole_(executor, policy.whole(), {}, rows, elements),
+        table_(P::remembers ? rows : 0),
+        // One row more, for those that are not kept.
+        copies_(make_copies(policy, row_bytes_)),
+        changes_(make_changes(executor, policy, table_.data(), rows, elements)),
+        held_(RowFormat<Format>::blocks ? alignment : 0) {
+    places_.reserve(static_cast<std::size_t>(rows));
+    if constexpr (P::remembers) unkept_ = policy.capacity;
+  }
+
+  index_t elements() const { return elements_; }
+  /// The most bytes that a packet has.
+  index_t largest_packet() const {
+    index_t section = whole_.largest();
+    // Each section ends at a multiple of 8.
+    if constexpr (P::remembers) section = std::max(section, changes_.largest()) + 16;
+    return header + section + note_bytes;
+  }
+
+  /// Lays a packet of these rows out; returns its bytes. What follows is about them.
+  index_t lay_out(std::span<const RowVisit> visits) {
+    whole_.clear();
+    if constexpr (P::remembers) changes_.clear();
+    places_.clear();
+    fresh_ = false;
+    index_t row = 0;
+    for (const RowVisit& visit : visits) {
+      if constexpr (P::remembers) {
+        if (visit.seen)
+          changes_.add(row);
+        else
+          whole_.add(row);
+        fresh_ = fresh_ || (!visit.seen && visit.slot != ExampleIndex::none);
+        places_.push_back(copy_of(visit));
+      } else {
+        whole_.add(row);
+      }
+      ++row;
+    }
+    index_t end = header;
+    if constexpr (P::remembers) {
+      end = changes_.lay_out(end);
+      put(executor_, view<std::byte* const>(places_),
+          view<std::byte*, typename E::memory>(table_.data(), static_cast<index_t>(places_.size())));
+    }
+    note_at_ = whole_.lay_out(end);
+    return note_at_ + note_bytes;
+  }
+  index_t note_at() const { return note_at_; }
+
+  /// Writes all of a packet but its header, and moves the copies.
+  template <Number A, class Envelope>
+  void encode(const A* activations, const EncodeContext& context, std::uint64_t note, Envelope& envelope,
+              std::byte* packet) {
+    const detail::RowMessage<A> message{rows(activations)};
+    if constexpr (P::remembers) {
+      changes_.encode(message, context, packet);
+      envelope.note(executor_, changes_.codec());
+    }
+    whole_.encode(message, context, packet);
+    envelope.note(executor_, whole_.codec());
+    if constexpr (P::remembers)
+      if (fresh_)
+        whole_.decode(packet, context.shared,
+                      detail::FirstVisit<Format, A, false>{cursor(), {}, held_.data()});
+    put(executor_, view<const std::uint64_t>(&note, 1),
+        view<std::uint64_t, typename E::memory>(reinterpret_cast<std::uint64_t*>(packet + note_at_), 1));
+  }
+  /// Checks the packet that came, see Envelope.
+  template <class Envelope>
+  void accept(Envelope& envelope, const std::byte* packet, std::uint64_t place, int sender) {
+    const auto bytes = static_cast<std::uint64_t>(note_at_ + note_bytes);
+    if constexpr (P::remembers)
+      envelope.accept(executor_, changes_.codec(), changes_.portion(), packet, bytes, bytes, place, sender);
+    envelope.accept(executor_, whole_.codec(), whole_.portion(), packet, bytes, bytes, place, sender);
+  }
+  /// Reads the packet, and moves the copies.
+  template <Number A, class Envelope>
+  void decode(const std::byte* packet, const StepDraw& shared, const Envelope& envelope, A* activations) {
+    if constexpr (P::remembers) {
+      changes_.decode(packet, shared,
+                      envelope.gated(detail::Recall<Format, A>{cursor(), rows(activations), held_.data()}));
+      whole_.decode(
+          packet, shared,
+          envelope.gated(detail::FirstVisit<Format, A, true>{cursor(), rows(activations), held_.data()}));
+    } else {
+      whole_.decode(packet, shared, envelope.gated(detail::TakeRows<A>{rows(activations)}));
+    }
+  }
+
+  /// A hash of row `row`'s copy; 0 if there is none yet.
+  std::uint64_t proof(std::span<const RowVisit> visits, index_t row) requires on_host {
+    const RowVisit& visit = visits[static_cast<std::size_t>(row)];
+    return P::remembers && visit.seen
+               ? detail::hash_of_bytes(copy_of(visit), static_cast<std::size_t>(row_bytes_))
+               : 0;
+  }
+  /// ||a||^2 and ||a - m||^2 of a row.
+  template <Number A>
+  std::pair<double, double> squares(std::span<const RowVisit> visits, index_t row,
+                                    const A* activations) requires on_host {
+    std::byte* const copy = copy_of(visits[static_cast<std::size_t>(row)]);
+    typename RowFormat<Format>::Cursor cursor(&copy);
+    const A* const a = activations + row * elements_;
+    cursor.enter({0, 0, elements_});
+    double whole = 0, apart = 0;
+    for (index_t i = 0; i < elements_; ++i) {
+      if (i % alignment == 0) detail::enter_block(cursor, i);
+      const double x = static_cast<double>(widened(a[i])), d = x - static_cast<double>(cursor.load(i));
+      whole += x * x;
+      apart += d * d;
+    }
+    return {whole, apart};
+  }
+
+  /// The copy in a slot, `row_bytes()` of them, one slot after the other.
+  std::byte* copies() {
+    if constexpr (P::remembers)
+      return copies_.data();
+    else
+      return nullptr;
+  }
+  index_t row_bytes() const { return row_bytes_; }
+  /// The rows of these visits will be wanted soon.
+  void expect(std::span<const RowVisit> visits) {
+    if constexpr (requires { copies_.expect(index_t{}); })
+      for (const RowVisit& visit : visits)
+        if (visit.seen) copies_.expect(visit.slot);
+  }
+
+ private:
+  static constexpr index_t note_bytes = 8;
+
+  static auto make_copies(const P& policy, index_t row_bytes) {
+    if constexpr (P::remembers)
+      return typename decltype(state_type<P>())::type(policy.memory, policy.capacity + 1, row_bytes);
+    else
+      return NoCopies{};
+  }
+  static auto make_changes(E executor, const P& policy, std::byte* const* table, index_t rows,
+                           index_t elements) {
+    if constexpr (P::remembers)
+      return typename decltype(changes_type<P>())::type(executor, policy.changes(), Remembered<Format>{table},
+                                                        rows, elements);
+    else
+      return NoCopies{};
+  }
+  std::byte* copy_of(const RowVisit& visit) {
+    return copies() + (visit.slot == ExampleIndex::none ? unkept_ : visit.slot) * row_bytes_;
+  }
+  typename RowFormat<Format>::Cursor cursor() { return typename RowFormat<Format>::Cursor(table_.data()); }
+  template <class A>
+  detail::Rows<A> rows(A* data) const {
+    return {data, aligned(elements_) - elements_};
+  }
+
+  E executor_;
+  index_t elements_, row_bytes_, unkept_ = 0, note_at_ = header;
+  WholeSection whole_;
+  std::vector<std::byte*> places_;                // where the rows' copies are
+  buffer<std::byte*, typename E::memory> table_;  // the same, for functors
+  typename decltype(state_type<P>())::type copies_;
+  typename decltype(changes_type<P>())::type changes_;
+  buffer<float, typename E::memory> held_;
+  bool fresh_ = false;
+};
+
+/// The gradients of one boundary, on either side. Packet: header; rows; a note of 8 bytes.
+template <BoundaryPolicy P, Executor E>
+class ActivationGradients {
+  static constexpr auto header = static_cast<index_t>(sizeof(PacketHeader));
+  using Compressor = std::remove_cvref_t<decltype(std::declval<const P&>().gradients())>;
+
+ public:
+  ActivationGradients(E executor, const P& policy, index_t rows, index_t elements)
+      : executor_(executor),
+        elements_(elements),
+        section_(executor, policy.gradients(), {}, rows, elements) {}
+
+  index_t elements() const { return elements_; }
+  index_t largest_packet() const { return header + section_.largest() + 8; }
+  /// Lays a packet of `rows` rows out; returns its bytes.
+  index_t lay_out(index_t rows) {
+    section_.clear();
+    for (index_t row = 0; row < rows; ++row) section_.add(row);
+    return (note_at_ = section_.lay_out(header)) + 8;
+  }
+  index_t note_at() const { return note_at_; }
+
+  template <Number A, class Envelope>
+  void encode(const A* gradients, const EncodeContext& context, Envelope& envelope, std::byte* packet) {
+    section_.encode(detail::RowMessage<A>{{gradients, aligned(elements_) - elements_}}, context, packet);
+    envelope.note(executor_, section_.codec());
+  }
+  template <class Envelope>
+  void accept(Envelope& envelope, const std::byte* packet, std::uint64_t place, int sender) {
+    const auto bytes = static_cast<std::uint64_t>(note_at_ + 8);
+    envelope.accept(executor_, section_.codec(), section_.portion(), packet, bytes, bytes, place, sender);
+  }
+  template <Number A, class Envelope>
+  void decode(const std::byte* packet, const StepDraw& shared, const Envelope& envelope, A* gradients) {
+    section_.decode(packet, shared,
+                    envelope.gated(detail::TakeRows<A>{{gradients, aligned(elements_) - elements_}}));
+  }
+
+ private:
+  E executor_;
+  index_t elements_, note_at_ = header;
+  detail::RowSection<Compressor, None, E> section_;
+};
+
+}  // namespace terse

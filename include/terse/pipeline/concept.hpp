@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <type_traits>
+
+#include "terse/compressor/concept.hpp"
+#include "terse/core/half.hpp"
+#include "terse/pipeline/micro_batch.hpp"
+#include "terse/pipeline/schedule.hpp"
+
+namespace terse {
+
+/// The part of a model that one rank computes. Rows of an activation stand one after the other without padding; pointers
+/// are into the executor's memory. A is float, bf16 or fp16.
+///
+///     input_elements(), output_elements()     of an example; 0 at the ends of the pipeline
+///     forward(micro_batch, const A* input)    its output, valid until the next call; the first stage has no input, the
+///                                             last one, which computes the loss, no output: nullptr
+///     backward(micro_batch, const A* output_gradient)
+///                                             the gradient of its input, valid until the next call; adds to the
+///                                             gradients of its parameters. nullptr at the ends
+///     loss(micro_batch)                       on the last stage, after forward: micro_batch.weight times the rows' mean
+///
+/// Both passes are called in ascending order of micro-batches. Several may be between the two at once; `input` stays in
+/// place until then. With `training` false no backward pass follows.
+template <class S>
+concept Stage = requires(S& stage, const MicroBatch& rows) {
+  { stage.input_elements() } -> std::convertible_to<index_t>;
+  { stage.output_elements() } -> std::convertible_to<index_t>;
+  {*stage.forward(rows, nullptr)};
+  {*stage.backward(rows, nullptr)};
+  { stage.loss(rows) } -> std::convertible_to<double>;
+};
+
+/// What a stage's activations are made of.
+template <class S>
+using ActivationOf =
+    std::remove_cvref_t<decltype(*std::declval<S&>().forward(std::declval<const MicroBatch&>(), nullptr))>;
+
+/// See schedule.hpp.
+template <class S>
+concept Schedule = std::copyable<S> && requires(const S& schedule, index_t number, int stage) {
+  schedule.check();
+  { schedule.actions(number) } -> std::same_as<index_t>;
+  { schedule.at(number, stage, stage, number) } -> std::same_as<Action>;
+  { schedule.in_flight(stage, stage, number) } -> std::same_as<index_t>;
+  { schedule.lead() } -> std::same_as<index_t>;
+};
+
+/// Where the copies of examples lie; see example_memory.hpp.
+template <class M>
+concept ExampleMemory = std::copyable<M> && requires(const M& memory) {
+  typename M::Format;
+  memory.check();
+};
+
+/// How a boundary between two stages compresses: `check()`, `settings(visit)` and
+///
+///     whole()       the compressor of activations that travel as they are
+///     gradients()   the compressor of gradients
+///
+/// and, where `remembers`, which says that changes against copies travel:
+///
+///     changes()                        their compressor, a contraction
+///     capacity, when_full, audit       see AcSgd
+///     memory                           an ExampleMemory
+template <class P>
+concept BoundaryPolicy = std::copyable<P> && requires(const P& policy) {
+  { P::remembers } -> std::convertible_to<bool>;
+  policy.check();
+  requires Compressor<std::remove_cvref_t<decltype(policy.whole())>>;
+  requires Compressor<std::remove_cvref_t<decltype(policy.gradients())>>;
+};
+
+namespace detail {
+
+/// Rows must be coded by themselves, and packets of a plan have one length.
+template <class C>
+constexpr bool check_row_compressor() {
+  static_assert(!Traits<C>::variable,
+                "terse: packets between stages have lengths that both sides know; take a compressor "
+                "of fixed size (TopK, not Threshold)");
+  if constexpr (!C::lossless)
+    static_assert(
+        requires { typename C::Incoming; },
+        "terse: rows of activations can't be compressed by a protocol of several rounds (LowRank)");
+  if constexpr (requires { C::units(); })
+    static_assert(!C::units().whole,
+                  "terse: a scale for a whole packet would make an example's code depend on its "
+                  "companions; take PerSegment, a scale for each example, or PerBlock<N>");
+  return true;
+}
+
+}  // namespace detail
+
+/// Says in words what a type lacks to be a stage.
+template <class S>
+constexpr bool check_stage() {
+  static_assert(
+      requires(S & stage) {
+        { stage.input_elements() } -> std::convertible_to<index_t>;
+        { stage.output_elements() } -> std::convertible_to<index_t>;
+      },
+      "terse: a stage needs `index_t input_elements() const` and `index_t output_elements() const`, the "
+      "elements of an "
+      "example's activation at its boundaries; 0 at the ends");
+  static_assert(
+      requires(S & stage, const MicroBatch& rows) { *stage.forward(rows, nullptr); },
+      "terse: a stage needs `const A* forward(const MicroBatch&, const A* input)`, which returns its output");
+  static_assert(
+      requires(S & stage, const MicroBatch& rows) { *stage.backward(rows, nullptr); },
+      "terse: a stage needs `const A* backward(const MicroBatch&, const A* output_gradient)`, which returns "
+      "the gradient "
+      "of its input");
+  static_assert(
+      requires(S & stage, const MicroBatch& rows) {
+        { stage.loss(rows) } -> std::convertible_to<double>;
+      },
+      "terse: a stage needs `double loss(const MicroBatch&)`, which is asked on the last one");
+  static_assert(Number<ActivationOf<S>>, "terse: activations are float, terse::bf16 or terse::fp16");
+  return Stage<S>;
+}
+
+/// Says in words what a type lacks to be a policy for boundaries.
+template <class P>
+constexpr bool check_boundary() {
+  static_assert(
+      BoundaryPolicy<P>,
+      "terse: a pipeline's policy has `static constexpr bool remembers`, check(), settings(visit), whole() "
+      "and "
+      "gradients(), which return compressors; AcSgd, DirectActivations and ExactActivations are such");
+  detail::check_row_compressor<std::remove_cvref_t<decltype(std::declval<const P&>().whole())>>();
+  detail::check_row_compressor<std::remove_cvref_t<decltype(std::declval<const P&>().gradients())>>();
+  if constexpr (P::remembers) {
+    static_assert(
+        requires(const P& policy) {
+          requires Compressor<std::remove_cvref_t<decltype(policy.changes())>>;
+          requires ExampleMemory<std::remove_cvref_t<decltype(policy.memory)>>;
+        },
+        "terse: a policy that remembers has changes(), which returns a compressor, and a `memory`, such as "
+        "InMemory<fp16>");
+    detail::check_row_compressor<std::remove_cvref_t<decltype(std::declval<const P&>().changes())>>();
+  }
+  return true;
+}
+
+}  // namespace terse

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <string>
+#include <system_error>
+#include <utility>
+
+#include "terse/pipeline/example_memory.hpp"
+
+namespace terse {
+
+/// Copies of examples in a file that is mapped into memory, for more than RAM holds: the system keeps what is used and
+/// writes the rest to disk. The file is made in `folder` under a name of its own, takes all of its space at once, and
+/// has no name from then on, so that nothing is left behind however the program ends. Rows are used in place; those of
+/// the next micro-batches are read ahead. On the host. Throws terse::error that names the folder where the file can't
+/// be made or the disk is full, at construction and not later.
+template <class Format_ = fp16>
+struct Mapped {
+  using Format = Format_;
+
+  std::string folder = "/var/tmp";  ///< on a local disk; not /tmp, which may be RAM
+
+  void check() const {
+    if (folder.empty()) throw usage_error("Mapped needs a folder for its file");
+  }
+
+  template <Executor E>
+  class State {
+    static_assert(std::same_as<typename E::memory, memory::host>,
+                  "terse: files are mapped into the host's memory; keep a device's rows InMemory");
+
+   public:
+    State(const Mapped& policy, index_t rows, index_t row_bytes)
+        : bytes_(static_cast<std::size_t>(rows * row_bytes)),
+          row_bytes_(static_cast<std::size_t>(row_bytes)) {
+      if (bytes_ == 0) return;
+      std::string name = policy.folder + "/terse-examples-XXXXXX";
+      const int file = ::mkostemp(name.data(), O_CLOEXEC);
+      if (file < 0) fail(policy, "make a file", errno);
+      ::unlink(name.c_str());
+      int failure = ::posix_fallocate(file, 0, static_cast<off_t>(bytes_));
+      void* place = MAP_FAILED;
+      if (failure == 0) {
+        place = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+        if (place == MAP_FAILED) failure = errno;
+      }
+      ::close(file);
+      if (failure != 0) fail(policy, "take " + std::to_string(bytes_) + " bytes", failure);
+      data_ = static_cast<std::byte*>(place);
+      // A hint; reading ahead from one row to the next helps nobody, since examples come shuffled.
+      (void)::madvise(data_, bytes_, MADV_RANDOM);
+    }
+    State(State&& other) noexcept
+        : data_(std::exchange(other.data_, nullptr)), bytes_(other.bytes_), row_bytes_(other.row_bytes_) {}
+    State& operator=(State&&) = delete;
+    ~State() {
+      if (data_ != nullptr) ::munmap(data_, bytes_);
+    }
+
+    std::byte* data() { return data_; }
+    void expect(index_t row) {
+      static const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+      const std::size_t begin = static_cast<std::size_t>(row) * row_bytes_ / page * page;
+      const std::size_t end = static_cast<std::size_t>(row + 1) * row_bytes_;
+      (void)::madvise(data_ + begin, end - begin, MADV_WILLNEED);
+    }
+
+   private:
+    [[noreturn]] static void fail(const Mapped& policy, const std::string& what, int reason) {
+      throw error("can't " + what + " for the memory of examples in '" + policy.folder +
+                  "': " + std::generic_category().message(reason));
+    }
+
+    std::byte* data_ = nullptr;
+    std::size_t bytes_, row_bytes_;
+  };
+};
+
+}  // namespace terse

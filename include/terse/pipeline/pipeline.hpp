@@ -1,0 +1,711 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <bit>
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "terse/core/non_finite.hpp"
+#include "terse/core/type_name.hpp"
+#include "terse/executor/numerics.hpp"
+#include "terse/pipeline/boundary.hpp"
+#include "terse/pipeline/lane.hpp"
+#include "terse/topology/envelope.hpp"
+#include "terse/transport/agreement.hpp"
+
+namespace terse {
+
+/// What holds for a whole run, alike on all stages.
+struct PipelineOptions {
+  index_t micro_batch = 0;  ///< examples that go through the stages at once, at most; must be given
+  std::uint64_t seed = 0;
+  NonFinite on_non_finite = NonFinite::throw_;
+  int window = 2;  ///< messages of a direction that a neighbour may be ahead, 1 to 8
+};
+
+/// What became of a step, alike on all stages.
+struct PipelineResult {
+  double loss = 0;  ///< mean over the batch
+  bool applied =
+      true;  ///< false: something was not finite and the policy is to skip; don't step on these gradients
+  index_t fresh = 0;  ///< examples that travelled whole: seen for the first time, or not kept
+};
+
+/// What a stage has seen since `reset_statistics`.
+struct PipelineStatistics {
+  double change =
+      0;  ///< ||a - m|| / ||a|| of the activations that it sent again: what is gained by sending changes
+  double error = 0;     ///< ||a - m'|| / ||a||, after the change
+  index_t sampled = 0;  ///< rows that these two are taken from, one of each message
+  double forward_seconds = 0, backward_seconds = 0;  ///< inside the stage's passes
+  double coding_seconds = 0;                         ///< packing and unpacking
+  double waiting_seconds = 0;  ///< for neighbours and their messages: the bubble and the wire
+};
+
+/// One stage of a model that is trained in a pipeline: rank s of a transport is stage s. Activations go to the next
+/// stage, gradients come back, compressed as the policy says; the stage's own optimizer steps on the gradients.
+///
+///     terse::Pipeline pipeline{terse::AcSgd<>{.capacity = 10'000}, transport, stage, {.micro_batch = 32}};
+///     const terse::PipelineResult result = pipeline.train(ids);
+///
+/// Construction is collective: all stages make it alike, and a difference in policy, options, schedule or numerics, or
+/// boundaries that don't fit each other, throw mismatch_error that names them. `stage` must outlive it, and so must the
+/// stage that it refers to. Memory is taken here and in the first step of each larger number of micro-batches; other
+/// steps allocate nothing.
+template <class P, Transport T, class S, class Plan = GPipe, Executor E = executor::host>
+class Pipeline {
+  static_assert(check_boundary<P>() && check_stage<S>());
+  static_assert(
+      Schedule<Plan>,
+      "terse: a schedule has check(), settings(visit), actions(micro_batches), at(k, stage, stages, "
+      "micro_batches), in_flight(stage, stages, micro_batches) and lead(); see terse/pipeline/schedule.hpp");
+  static_assert(
+      std::is_same_v<typename T::memory, typename E::memory>,
+      "terse: the transport carries messages of another memory than the executor's; put Staged around it");
+  using A = ActivationOf<S>;
+  using Clock = std::chrono::steady_clock;
+  static constexpr bool on_host = std::is_same_v<typename E::memory, memory::host>;
+
+ public:
+  using runs_on = E;
+
+  Pipeline(P policy, T& transport, S& stage, const PipelineOptions& options, Plan schedule = {},
+           E executor = {})
+      : policy_((policy.check(), std::move(policy))),
+        options_((check(options, schedule), options)),
+        schedule_(schedule),
+        executor_(executor),
+        stage_(stage),
+        rank_(transport.rank()),
+        stages_(transport.size()),
+        forward_(transport.split(0, rank_)),
+        backward_(transport.split(0, rank_)),
+        fingerprint_(agree_on_settings()),
+        shapes_(agree_on_shapes()),
+        everyone_(forward_),
+        index_(capacity()),
+        last_visit_(static_cast<std::size_t>(capacity())),
+        closing_(executor, ExactActivations{}, 0, 1),
+        note_(1),
+        now_(1) {
+    const index_t rows = options_.micro_batch;
+    if (rank_ > 0) {
+      const index_t elements = shapes_.input;
+      in_.emplace(executor_, policy_, rows, elements);
+      exact_in_.emplace(executor_, ExactActivations{}, rows, elements);
+      gradients_out_.emplace(executor_, policy_, rows, elements);
+      open(forward_in_, rank_ - 1, *in_, *exact_in_, Phase::forward);
+      open(backward_out_, rank_ - 1, *gradients_out_, closing_, Phase::backward);
+    }
+    if (!last()) {
+      const index_t elements = shapes_.output;
+      out_.emplace(executor_, policy_, rows, elements);
+      exact_out_.emplace(executor_, ExactActivations{}, rows, elements);
+      gradients_in_.emplace(executor_, policy_, rows, elements);
+      gradient_ = buffer<A, typename E::memory>(rows * elements);
+      open(forward_out_, rank_ + 1, *out_, *exact_out_, Phase::forward);
+      open(backward_in_, rank_ + 1, *gradients_in_, closing_, Phase::backward);
+    }
+  }
+  // Messages in flight point into this object.
+  Pipeline(const Pipeline&) = delete;
+  Pipeline& operator=(const Pipeline&) = delete;
+
+  /// One batch through all stages, forward and back: the stage's gradients have what these examples add. Collective;
+  /// `ids` are alike on all stages, in the order of the batch's rows. Stages run as far ahead of each other as the
+  /// schedule lets them, within the call and beyond it.
+  ///
+  /// Throws, with nothing changed, usage_error on all stages alike where an id stands twice in one micro-batch, a full
+  /// memory refuses, or `ids` is empty. Throws wire_error where a neighbour's packet does not belong to these examples
+  /// or its copies are others; non_finite_error on all stages, after the last message, by the policy; what the stage
+  /// throws; and peer_error, see the transport. After all but the first and non_finite_error the pipeline is torn: the
+  /// copies may be one message apart, and it refuses to train until `forget()` or a checkpoint is loaded.
+  PipelineResult train(std::span<const std::uint64_t> ids) { return run(ids, schedule_, true); }
+
+  /// The mean loss of a batch. Collective, and without a backward pass. Activations travel exactly, and no copy is
+  /// touched. Not finite where an activation was not, unless the policy is to throw.
+  double evaluate(std::span<const std::uint64_t> ids) { return run(ids, ForwardOnly{}, false).loss; }
+
+  /// Drops the copies of these examples, which will be new ones when they come again. All stages do so alike.
+  void forget(std::span<const std::uint64_t> ids) {
+    for (const std::uint64_t id : ids) index_.erase(id);
+  }
+  /// Drops all copies. A torn pipeline may be used again.
+  void forget() {
+    index_.clear();
+    torn_ = false;
+  }
+
+  /// Compares all copies at all boundaries. Collective; reads every row and sends 16 bytes to each stage. Throws
+  /// mismatch_error on all stages that names the first boundary whose sides differ.
+  void audit() {
+    Digests mine;
+    if constexpr (P::remembers) {
+      if (in_) mine.incoming = digest(*in_);
+      if (out_) mine.outgoing = digest(*out_);
+    }
+    const auto all = everyone_(forward_, mine, Phase::agree);
+    for (std::size_t s = 0; s + 1 < all.size(); ++s)
+      if (all[s].outgoing != all[s + 1].incoming)
+        throw mismatch_error(
+            "stages " + std::to_string(s) + " and " + std::to_string(s + 1) +
+                " keep different copies of the examples between them: load a checkpoint, or forget()",
+            rank_);
+  }
+
+  /// Batches trained on.
+  std::uint64_t steps() const { return steps_; }
+  /// Whether `train` would refuse.
+  bool torn() const { return torn_; }
+  int rank() const { return rank_; }
+  int size() const { return stages_; }
+  const P& policy() const { return policy_; }
+  const PipelineOptions& options() const { return options_; }
+  /// The examples of which copies are kept.
+  const ExampleIndex& examples() const { return index_; }
+  /// The channel of activations, for collective work between steps.
+  T& channel() { return forward_; }
+
+  PipelineStatistics statistics() const {
+    PipelineStatistics shown = statistics_;
+    if (squares_.whole > 0) {
+      shown.change = std::sqrt(squares_.change / squares_.whole);
+      shown.error = std::sqrt(squares_.error / squares_.whole);
+    }
+    return shown;
+  }
+  void reset_statistics() {
+    statistics_ = {};
+    squares_ = {};
+  }
+
+  /// Shows the scalars of the state: visit(name, uint64&). With `copies`, what a checkpoint of it holds.
+  template <class Visit>
+  void walk(Visit&& visit) {
+    visit("steps", steps_);
+    visit("messages", messages_);
+  }
+  /// Shows the copies at each boundary: visit(name, bytes of `slots` rows, bytes of a row).
+  template <class Visit>
+  void copies(index_t slots, Visit&& visit) {
+    if constexpr (P::remembers) {
+      const auto show = [&](const char* name, auto& side) {
+        visit(name, view<std::byte, typename E::memory>(side.copies(), slots * side.row_bytes()),
+              side.row_bytes());
+      };
+      if (in_) show("incoming", *in_);
+      if (out_) show("outgoing", *out_);
+    }
+  }
+  /// Takes over the examples of a checkpoint, slot by slot, whose copies `copies` will show. Ends a tear.
+  void restore(const std::vector<std::uint64_t>& ids) {
+    index_.assign(ids);
+    torn_ = false;
+  }
+
+ private:
+  struct Shapes {
+    index_t input = 0, output = 0;
+  };
+  struct Digests {
+    std::uint64_t incoming = 0, outgoing = 0;
+  };
+  /// Adds its own lifetime to some seconds.
+  class Timer {
+   public:
+    explicit Timer(double& seconds) : seconds_(seconds), begin_(Clock::now()) {}
+    ~Timer() { seconds_ += std::chrono::duration<double>(Clock::now() - begin_).count(); }
+    Timer(const Timer&) = delete;
+    Timer& operator=(const Timer&) = delete;
+
+   private:
+    double& seconds_;
+    Clock::time_point begin_;
+  };
+  /// What is left of a step that an exception ends: nobody may read or write its slots any more.
+  class Tear {
+   public:
+    explicit Tear(Pipeline& pipeline) : pipeline_(&pipeline) {}
+    ~Tear() {
+      if (pipeline_ == nullptr) return;
+      pipeline_->torn_ = true;
+      for (std::optional<detail::Lane<T>>* lane : pipeline_->lanes())
+        if (*lane) (*lane)->abandon();
+    }
+    Tear(const Tear&) = delete;
+    Tear& operator=(const Tear&) = delete;
+    void mend() { pipeline_ = nullptr; }
+
+   private:
+    Pipeline* pipeline_;
+  };
+  enum class Kind : std::uint64_t { activation, gradient, verdict, evaluation, total };
+
+  bool last() const { return rank_ + 1 == stages_; }
+  index_t capacity() const {
+    if constexpr (P::remembers)
+      return policy_.capacity;
+    else
+      return 0;
+  }
+  std::array<std::optional<detail::Lane<T>>*, 4> lanes() {
+    return {&forward_in_, &forward_out_, &backward_in_, &backward_out_};
+  }
+  template <class One, class Other>
+  void open(std::optional<detail::Lane<T>>& lane, int peer, const One& one, const Other& other, Phase phase) {
+    lane.emplace(peer, std::max(one.largest_packet(), other.largest_packet()), options_.window, phase);
+  }
+
+  static void check(const PipelineOptions& options, const Plan& schedule) {
+    schedule.check();
+    if (options.micro_batch <= 0)
+      throw usage_error(
+          "micro_batch is the number of examples that go through the stages at once, and must be positive, "
+          "not " +
+          std::to_string(options.micro_batch));
+    if (options.window < 1 || options.window > detail::Lane<T>::most)
+      throw usage_error("window must be in [1, 8], not " + std::to_string(options.window));
+    if (schedule.lead() > 4 * index_t{options.window})
+      throw usage_error("neighbours of this schedule are " + std::to_string(schedule.lead()) +
+                        " micro-batches apart, and with a window of " + std::to_string(options.window) +
+                        " would wait for each other for ever; the window must be a quarter of that at least");
+  }
+
+  std::uint64_t agree_on_settings() {
+    std::uint64_t settings = 0, schedule = mix_hash(0, type_name<Plan>().c_str());
+    policy_.settings([&](const char* name, double value) {
+      settings = mix_hash(mix_hash(settings, name), std::bit_cast<std::uint64_t>(value));
+    });
+    schedule_.settings([&](const char* name, double value) {
+      schedule = mix_hash(mix_hash(schedule, name), std::bit_cast<std::uint64_t>(value));
+    });
+    // Where copies lie is each stage's own affair.
+    std::string kind = type_name<std::remove_cvref_t<decltype(policy_.whole())>>() +
+                       type_name<std::remove_cvref_t<decltype(policy_.gradients())>>();
+    if constexpr (P::remembers)
+      kind += type_name<std::remove_cvref_t<decltype(policy_.changes())>>() +
+              RowFormat<typename decltype(P::memory)::Format>::name;
+    return agree(forward_,
+                 std::array{Agreed{"wire version", PacketHeader::wire_version},
+                            Agreed{"number of stages", static_cast<std::uint64_t>(stages_)},
+                            Agreed{"policy", mix_hash(0, kind.c_str())},
+                            Agreed{"policy's settings", settings}, Agreed{"schedule", schedule},
+                            Agreed{"micro_batch", static_cast<std::uint64_t>(options_.micro_batch)},
+                            Agreed{"seed", options_.seed},
+                            Agreed{"on_non_finite", static_cast<std::uint64_t>(options_.on_non_finite)},
+                            Agreed{"window", static_cast<std::uint64_t>(options_.window)},
+                            Agreed{"numerics (contraction, denormals or sqrt)", numerics_of(executor_)}});
+  }
+  Shapes agree_on_shapes() {
+    const Shapes mine{static_cast<index_t>(stage_.input_elements()),
+                      static_cast<index_t>(stage_.output_elements())};
+    Assembly<Shapes, T> assembly(forward_);
+    const auto all = assembly(forward_, mine, Phase::setup);
+    if (all.front().input != 0 || all.back().output != 0)
+      throw mismatch_error(
+          "the first stage has no input and the last one no output: input_elements() and "
+          "output_elements() there must be 0, not " +
+              std::to_string(all.front().input) + " and " + std::to_string(all.back().output),
+          rank_);
+    for (std::size_t s = 0; s + 1 < all.size(); ++s)
+      if (all[s].output != all[s + 1].input || all[s].output <= 0)
+        throw mismatch_error("stage " + std::to_string(s) + " gives " + std::to_string(all[s].output) +
+                                 " elements an example, and stage " + std::to_string(s + 1) + " takes " +
+                                 std::to_string(all[s + 1].input),
+                             rank_);
+    return mine;
+  }
+
+  // The batch.
+
+  MicroBatch micro_batch(index_t j) const {
+    const auto all = static_cast<index_t>(ids_.size());
+    const index_t first = j * options_.micro_batch, rows = std::min(options_.micro_batch, all - first);
+    return {j,        first, rows, ids_.data() + first, static_cast<double>(rows) / static_cast<double>(all),
+            training_};
+  }
+  std::span<const RowVisit> visits(index_t j) const {
+    const MicroBatch rows = micro_batch(j);
+    return {visits_.data() + rows.first, static_cast<std::size_t>(rows.rows)};
+  }
+
+  /// Finds the rows' copies, and slots for new ones. Nothing has changed if it throws.
+  void look_up() {
+    visits_.assign(ids_.size(), {});
+    hashes_.clear();
+    fresh_ = 0;
+    std::size_t added = 0;
+    try {
+      for (index_t j = 0; j < count_; ++j) {
+        const MicroBatch rows = micro_batch(j);
+        std::uint64_t hash = mix_hash(static_cast<std::uint64_t>(rows.rows), training_ ? 1 : 0);
+        for (index_t row = rows.first; row < rows.first + rows.rows; ++row) {
+          RowVisit& visit = visits_[static_cast<std::size_t>(row)];
+          const std::uint64_t id = ids_[static_cast<std::size_t>(row)];
+          if (P::remembers && training_ && id != no_example) visit = look_up(id, j, added);
+          fresh_ += visit.seen ? 0 : 1;
+          hash = mix_hash(mix_hash(hash, id), visit.seen ? 1 : 0);
+        }
+        hashes_.push_back(hash);
+      }
+    } catch (...) {
+      for (std::size_t k = 0; k < added; ++k) index_.erase(added_[k]);
+      throw;
+    }
+  }
+  RowVisit look_up(std::uint64_t id, index_t j, std::size_t& added) {
+    const std::uint64_t now = messages_ + static_cast<std::uint64_t>(j) + 1;
+    RowVisit visit{index_.find(id), true};
+    if (visit.slot == ExampleIndex::none) {
+      visit.seen = false;
+      if (index_.size() == index_.capacity()) {
+        if constexpr (P::remembers)
+          if (policy_.when_full == WhenFull::refuse)
+            throw usage_error("the memory of examples is full: it has a capacity of " +
+                                  std::to_string(index_.capacity()) + ", and example " + std::to_string(id) +
+                                  " is one more. Raise capacity, forget some, or let WhenFull::send_whole",
+                              rank_, static_cast<std::int64_t>(steps_ + 1));
+        return visit;
+      }
+      visit.slot = index_.insert(id);
+      if (added_.size() == added) added_.push_back(id);
+      added_[added++] = id;
+      last_visit_[static_cast<std::size_t>(visit.slot)] = 0;
+    }
+    std::uint64_t& before = last_visit_[static_cast<std::size_t>(visit.slot)];
+    if (before == now)
+      throw usage_error("example " + std::to_string(id) + " stands twice in micro-batch " +
+                            std::to_string(j) + ": there would be two changes of one copy",
+                        rank_, static_cast<std::int64_t>(steps_ + 1));
+    before = now;
+    return visit;
+  }
+
+  // A step.
+
+  template <class Order>
+  PipelineResult run(std::span<const std::uint64_t> ids, const Order& order, bool training) {
+    if (torn_)
+      throw usage_error(
+          "an earlier step ended in its middle, so that copies of examples may differ between stages: load "
+          "a checkpoint, or forget()",
+          rank_, static_cast<std::int64_t>(steps_ + 1));
+    if (ids.empty())
+      throw usage_error("a batch needs an example at least", rank_, static_cast<std::int64_t>(steps_ + 1));
+    ids_ = ids;
+    training_ = training;
+    count_ = (static_cast<index_t>(ids.size()) + options_.micro_batch - 1) / options_.micro_batch;
+    look_up();
+    const index_t slots = order.in_flight(rank_, stages_, count_);
+    if (rank_ > 0 && input_slots_ < slots) {
+      inputs_ = buffer<A, typename E::memory>(slots * options_.micro_batch * shapes_.input);
+      input_slots_ = slots;
+    }
+
+    Tear tear(*this);
+    open_step(slots);
+    for (index_t k = 0; k < order.actions(count_); ++k) {
+      const Action action = order.at(k, rank_, stages_, count_);
+      if (!action.forward)
+        backward(action.micro_batch);
+      else if (training_)
+        forward(in_, out_, action.micro_batch);
+      else
+        forward(exact_in_, exact_out_, action.micro_batch);
+    }
+    const PipelineResult result = close_step();
+    tear.mend();
+    if (!result.applied && options_.on_non_finite == NonFinite::throw_)
+      throw non_finite_error("an activation or gradient of stage " + std::to_string(culprit_) +
+                                 " is not finite (NaN, infinity, or beyond 2^63)",
+                             culprit_, rank_, static_cast<std::int64_t>(steps_));
+    return result;
+  }
+
+  void open_step(index_t slots) {
+    slots_ = slots;
+    loss_ = 0;
+    const std::uint64_t round = training_ ? steps_ + 1 : steps_;
+    const StepScalars now{round, mix_hash(fingerprint_, training_ ? 0 : ++evaluations_)};
+    put(executor_, view<const StepScalars>(&now, 1), now_.all());
+    envelope_.open(executor_, {now.step, now.agreement, now_.data()}, rank_);
+    // Behind the activations comes the verdict; before a loss, in an evaluation, come no gradients.
+    if (forward_in_) forward_in_->open(forward_, count_ + (training_ ? 1 : 0));
+    if (backward_in_) backward_in_->open(backward_, training_ ? count_ : 1);
+  }
+
+  template <class In, class Out>
+  void forward(In& in, Out& out, index_t j) {
+    const MicroBatch rows = micro_batch(j);
+    A* input = nullptr;
+    if (in) {
+      wait([&] { forward_in_->take(j); });
+      const Timer timer(statistics_.coding_seconds);
+      input = inputs_.data() + j % slots_ * options_.micro_batch * shapes_.input;
+      const std::byte* const packet = forward_in_->slot(j);
+      in->lay_out(visits(j));
+      accept(*in, packet, training_ ? Kind::activation : Kind::evaluation, j, rank_ - 1);
+      check_proof(*in, packet, j);
+      in->decode(packet, draws(j, Purpose::quantization).shared, envelope_, input);
+      forward_in_->release(forward_, j);
+    }
+    const A* output;
+    {
+      const Timer timer(statistics_.forward_seconds);
+      output = stage_.forward(rows, static_cast<const A*>(input));
+      if (last()) loss_ += stage_.loss(rows);
+    }
+    if (!out) return;
+    if (output == nullptr) throw usage_error("the stage's forward pass returned no output", rank_);
+    wait([&] { forward_out_->prepare(j); });
+    const Timer timer(statistics_.coding_seconds);
+    std::byte* const packet = forward_out_->slot(j);
+    const index_t bytes = out->lay_out(visits(j));
+    const std::uint64_t proof = sample(*out, j, output);
+    out->encode(output, draws(j, Purpose::quantization), proof, envelope_, packet);
+    sample_error(*out, j, output);
+    stamp(packet, bytes, training_ ? Kind::activation : Kind::evaluation, j, rank_);
+    forward_out_->send(forward_, j, bytes);
+  }
+
+  void backward(index_t j) {
+    const MicroBatch rows = micro_batch(j);
+    const A* gradient = nullptr;
+    if (gradients_in_) {
+      wait([&] { backward_in_->take(j); });
+      const Timer timer(statistics_.coding_seconds);
+      const std::byte* const packet = backward_in_->slot(j);
+      gradients_in_->lay_out(rows.rows);
+      accept(*gradients_in_, packet, Kind::gradient, j, rank_ + 1);
+      gradients_in_->decode(packet, draws(j, Purpose::second_quantization).shared, envelope_,
+                            gradient_.data());
+      take_note(packet + gradients_in_->note_at());
+      backward_in_->release(backward_, j);
+      gradient = gradient_.data();
+    }
+    const A* input_gradient;
+    {
+      const Timer timer(statistics_.backward_seconds);
+      input_gradient = stage_.backward(rows, gradient);
+    }
+    if (!gradients_out_) return;
+    if (input_gradient == nullptr) throw usage_error("the stage's backward pass returned no gradient", rank_);
+    wait([&] { backward_out_->prepare(j); });
+    const Timer timer(statistics_.coding_seconds);
+    std::byte* const packet = backward_out_->slot(j);
+    const index_t bytes = gradients_out_->lay_out(rows.rows);
+    gradients_out_->encode(input_gradient, draws(j, Purpose::second_quantization), envelope_, packet);
+    give_note(packet + gradients_out_->note_at());
+    stamp(packet, bytes, Kind::gradient, j, rank_);
+    backward_out_->send(backward_, j, bytes);
+  }
+
+  /// Every stage learns the loss, which the last one knows, and what was not finite: what the backward passes found is
+  /// all known to the first stage, which tells the others; in an evaluation it is known to the last one.
+  PipelineResult close_step() {
+    if (training_)
+      pass_on(forward_in_, forward_out_, forward_, count_, Kind::verdict, rank_ - 1);
+    else
+      pass_on(backward_in_, backward_out_, backward_, 0, Kind::total, rank_ + 1);
+    for (std::optional<detail::Lane<T>>* lane : lanes())
+      if (*lane) wait([&] { (*lane)->drain(); });
+    await_messages(forward_);
+    await_messages(backward_);
+    if (training_) ++steps_, messages_ += static_cast<std::uint64_t>(count_);
+
+    const std::uint16_t flags = envelope_.conclude(executor_, steps_);
+    PipelineResult result{loss_, true, training_ ? fresh_ : 0};
+    if (!last()) fetch(executor_, in<E, double>(note_.all()), view<double>(&result.loss, 1));
+    if (flags != PacketHeader::finite) {
+      culprit_ = flags - 1;
+      result.applied = training_ && options_.on_non_finite == NonFinite::zero;
+      if (!training_) result.loss = std::numeric_limits<double>::quiet_NaN();
+    }
+    return result;
+  }
+  template <class Lane>
+  void pass_on(Lane& from, Lane& to, T& channel, index_t j, Kind kind, int sender) {
+    const index_t bytes = closing_.lay_out(0);
+    if (from) {
+      wait([&] { from->take(j); });
+      accept(closing_, from->slot(j), kind, j, sender);
+      if (kind == Kind::total) take_note(from->slot(j) + closing_.note_at());
+    }
+    if (!to) return;
+    wait([&] { to->prepare(j); });
+    give_note(to->slot(j) + closing_.note_at());
+    stamp(to->slot(j), bytes, kind, j, rank_);
+    to->send(channel, j, bytes);
+  }
+
+  // Packets.
+
+  template <class F>
+  void wait(F f) {
+    const Timer timer(statistics_.waiting_seconds);
+    f();
+  }
+  std::uint64_t place(Kind kind, index_t j, int sender) const {
+    const std::uint64_t rows = j < count_ ? hashes_[static_cast<std::size_t>(j)] : 0;
+    return mix_hash(mix_hash(rows, static_cast<std::uint64_t>(kind)),
+                    static_cast<std::uint64_t>(sender) << 40 ^ static_cast<std::uint64_t>(j));
+  }
+  void stamp(std::byte* packet, index_t bytes, Kind kind, index_t j, int sender) {
+    envelope_.stamp(executor_, static_cast<std::uint64_t>(bytes), place(kind, j, sender), packet);
+  }
+  template <class Side>
+  void accept(Side& side, const std::byte* packet, Kind kind, index_t j, int sender) {
+    try {
+      side.accept(envelope_, packet, place(kind, j, sender), sender);
+      envelope_.arrived(executor_, false);
+    } catch (const wire_error&) {
+      explain(packet, j, sender);
+      throw;
+    }
+  }
+  /// Says more of a packet in the right place with other contents than it should have.
+  void explain(const std::byte* packet, index_t j, int sender) const {
+    PacketHeader header;
+    std::memcpy(&header, packet, sizeof header);
+    const PacketFault fault =
+        find_fault(header, {0, header.length, training_ ? steps_ + 1 : steps_, header.check});
+    if (fault.field == PacketFault::none && j < count_)
+      throw wire_error("stage " + std::to_string(sender) + " works on other examples in micro-batch " +
+                           std::to_string(j) +
+                           ": other ids, another order, another number, or one that was new to it alone",
+                       rank_, static_cast<std::int64_t>(steps_ + 1));
+  }
+
+  /// Random bits depend on the message's number in the run, not on the schedule.
+  EncodeContext draws(index_t j, Purpose rounding) const {
+    const std::uint64_t number = messages_ + static_cast<std::uint64_t>(j) + 1;
+    return {number, Draw::local(options_.seed, rank_, number, rounding),
+            Draw::shared(options_.seed, number, Purpose::selection)};
+  }
+  /// The loss travels towards the first stage beside the gradients.
+  void take_note(const std::byte* note) {
+    copy(executor_, in<E, double>(reinterpret_cast<const double*>(note), 1), note_.all());
+  }
+  void give_note(std::byte* note) {
+    if (last()) put(executor_, view<const double>(&loss_, 1), note_.all());
+    copy(executor_, in<E, double>(note_.all()), out<E, double>(reinterpret_cast<double*>(note), 1));
+  }
+
+  // Copies that prove each other: one row of each message.
+
+  index_t sampled_row(index_t j) const {
+    return static_cast<index_t>((messages_ + static_cast<std::uint64_t>(j)) %
+                                static_cast<std::uint64_t>(micro_batch(j).rows));
+  }
+  bool audits() const {
+    if constexpr (P::remembers && on_host) return policy_.audit && training_;
+    return false;
+  }
+  template <class Side>
+  std::uint64_t sample([[maybe_unused]] Side& side, [[maybe_unused]] index_t j,
+                       [[maybe_unused]] const A* output) {
+    if constexpr (P::remembers && on_host) {
+      const index_t row = sampled_row(j);
+      if (!audits() || !visits(j)[static_cast<std::size_t>(row)].seen) return 0;
+      const auto [whole, change] = side.squares(visits(j), row, output);
+      squares_.whole += whole;
+      squares_.change += change;
+      ++statistics_.sampled;
+      return side.proof(visits(j), row);
+    }
+    return 0;
+  }
+  template <class Side>
+  void sample_error([[maybe_unused]] Side& side, [[maybe_unused]] index_t j,
+                    [[maybe_unused]] const A* output) {
+    if constexpr (P::remembers && on_host) {
+      const index_t row = sampled_row(j);
+      if (audits() && visits(j)[static_cast<std::size_t>(row)].seen)
+        squares_.error += side.squares(visits(j), row, output).second;
+    }
+  }
+  template <class Side>
+  void check_proof([[maybe_unused]] Side& side, [[maybe_unused]] const std::byte* packet,
+                   [[maybe_unused]] index_t j) {
+    if constexpr (P::remembers && on_host) {
+      if (!audits()) return;
+      std::uint64_t theirs;
+      std::memcpy(&theirs, packet + side.note_at(), sizeof theirs);
+      const index_t row = sampled_row(j);
+      const std::uint64_t own = side.proof(visits(j), row);
+      // A device sends none.
+      if (theirs == 0 || theirs == own) return;
+      throw wire_error("stage " + std::to_string(rank_ - 1) + "'s copy of example " +
+                           std::to_string(micro_batch(j).ids[row]) +
+                           " differs from this stage's: load a checkpoint, or forget()",
+                       rank_, static_cast<std::int64_t>(steps_ + 1));
+    }
+  }
+  /// The sum over all examples of a hash of id and copy: the order of slots is each stage's own.
+  template <class Side>
+  std::uint64_t digest(Side& side) {
+    std::vector<std::byte> row(static_cast<std::size_t>(side.row_bytes()));
+    std::uint64_t sum = 0;
+    for (index_t slot = 0; slot < index_.end(); ++slot) {
+      if (index_.id(slot) == no_example) continue;
+      download(view<const std::byte, typename E::memory>(side.copies() + slot * side.row_bytes(),
+                                                         side.row_bytes()),
+               view<std::byte>(row));
+      sum += mix_hash(index_.id(slot), detail::hash_of_bytes(row.data(), row.size()));
+    }
+    return sum;
+  }
+
+  P policy_;
+  PipelineOptions options_;
+  Plan schedule_;
+  E executor_;
+  S& stage_;
+  int rank_, stages_;
+  T forward_, backward_;
+  std::uint64_t fingerprint_;
+  Shapes shapes_;
+  Assembly<Digests, T> everyone_;
+
+  ExampleIndex index_;
+  std::vector<std::uint64_t> last_visit_;  // by slot: the number of the message
+  std::optional<Activations<P, E>> in_, out_;
+  std::optional<Activations<ExactActivations, E>> exact_in_, exact_out_;
+  std::optional<ActivationGradients<P, E>> gradients_in_, gradients_out_;
+  ActivationGradients<ExactActivations, E> closing_;
+  std::optional<detail::Lane<T>> forward_in_, forward_out_, backward_in_, backward_out_;
+  Envelope<E> envelope_;
+
+  buffer<A, typename E::memory> inputs_, gradient_;
+  buffer<double, typename E::memory> note_;
+  buffer<StepScalars, typename E::memory> now_;
+  index_t input_slots_ = 0, slots_ = 0;
+
+  // Of the batch under way.
+  std::span<const std::uint64_t> ids_;
+  std::vector<RowVisit> visits_;       // by row
+  std::vector<std::uint64_t> hashes_;  // by micro-batch: what both sides must agree on
+  std::vector<std::uint64_t> added_;   // examples that got a slot
+  index_t count_ = 0, fresh_ = 0;
+  bool training_ = true;
+  double loss_ = 0;
+  int culprit_ = -1;
+
+  std::uint64_t steps_ = 0, messages_ = 0, evaluations_ = 0;
+  bool torn_ = false;
+  PipelineStatistics statistics_;
+  struct {
+    double whole = 0, change = 0, error = 0;
+  } squares_;
+};
+
+}  // namespace terse

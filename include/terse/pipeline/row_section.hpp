@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "terse/codec.hpp"
+#include "terse/core/half.hpp"
+
+namespace terse::detail {
+
+TERSE_NUMERICS_BEGIN
+
+/// Rows that stand one after the other without padding, addressed by arena index: in the arena of a micro-batch each
+/// starts at a multiple of 64. `piece.segment` is the row's number.
+template <class A>
+struct Rows {
+  A* data = nullptr;
+  index_t padding = 0;  // behind each row of the arena
+  index_t shift = 0;
+
+  TERSE_HD void enter(const Piece& piece) { shift = piece.segment * padding; }
+  TERSE_HD A& operator[](index_t i) const { return data[i - shift]; }
+};
+
+/// What a stage says of its rows.
+template <Number A>
+struct RowMessage {
+  Rows<const A> rows;
+  TERSE_HD void enter(const Piece& piece) { rows.enter(piece); }
+  TERSE_HD float operator()(const Piece&, index_t i) const { return widened(rows[i]); }
+};
+
+/// What came, as it is.
+template <Number A>
+struct TakeRows {
+  Rows<A> rows;
+  TERSE_HD void enter(const Piece& piece) { rows.enter(piece); }
+  TERSE_HD void operator()(const Piece&, index_t i, bool, float sum) const { rows[i] = narrowed<A>(sum); }
+};
+
+TERSE_NUMERICS_END
+
+/// Some rows of a micro-batch in a packet: a codec, and where its section lies. Allocates nothing once it is made.
+template <Compressor C, ErrorFeedback F, Executor E>
+class RowSection {
+ public:
+  /// For up to `rows` rows of `elements` elements.
+  RowSection(E executor, const C& compressor, const F& feedback, index_t rows, index_t elements)
+      : executor_(executor),
+        elements_(elements),
+        codec_(executor, compressor, feedback, all(rows, elements)),
+        inbox_(1) {
+    pieces_.reserve(static_cast<std::size_t>(rows));
+    for (index_t row = 0; row < rows; ++row) add(row);
+    largest_ = lay_out(0);
+    clear();
+  }
+
+  void clear() { pieces_.clear(); }
+  void add(index_t row) { pieces_.push_back({row, row * aligned(elements_), elements_}); }
+  bool empty() const { return pieces_.empty(); }
+  /// Places the section behind `at` bytes of packet; returns where it ends.
+  index_t lay_out(index_t at) {
+    (C::lossless ? portion_.dense : portion_.compressed).assign(pieces_.data(), pieces_.size());
+    portion_.section_at = at;
+    portion_.dense_at = at + codec_.compressor().wire_bytes(portion_.compressed);
+    portion_.bytes = portion_.note_at = portion_.dense_at + Dense{}.wire_bytes(portion_.dense);
+    return portion_.bytes;
+  }
+  /// Bytes of a section of all rows.
+  index_t largest() const { return largest_; }
+
+  template <class M>
+  void encode(const M& message, const EncodeContext& context, std::byte* packet) {
+    if (empty()) return;
+    const Message both{message, message};
+    codec_.measure(portion_, {}, EmptyInbox{}, both);
+    codec_.encode(portion_, {}, EmptyInbox{}, both, context, false, packet);
+  }
+  /// f(piece, i, keep, value) for what a packet says of each element.
+  template <class G>
+  void decode(const std::byte* packet, const StepDraw& shared, const G& f) {
+    if (empty()) return;
+    inbox_.clear();
+    inbox_.add(codec_.compressor(), portion_, packet, shared);
+    if constexpr (C::lossless)
+      for_each(executor_, portion_.dense, Mask<typename E::memory>{}, inbox_.dense(), f);
+    else
+      for_each(executor_, portion_.compressed, Mask<typename E::memory>{},
+               codec_.arrived(portion_.compressed, inbox_), f);
+  }
+
+  Codec<C, F, E>& codec() { return codec_; }
+  const Portion& portion() const { return portion_; }
+
+ private:
+  static Portion all(index_t rows, index_t elements) {
+    std::vector<Piece> pieces;
+    for (index_t row = 0; row < rows; ++row) pieces.push_back({row, row * aligned(elements), elements});
+    Portion portion;
+    (C::lossless ? portion.dense : portion.compressed) = Range(std::move(pieces));
+    return portion;
+  }
+
+  E executor_;
+  index_t elements_;
+  Codec<C, F, E> codec_;
+  Inbox<C> inbox_;
+  Portion portion_;
+  std::vector<Piece> pieces_;
+  index_t largest_ = 0;
+};
+
+}  // namespace terse::detail

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <string>
+
+#include "terse/core/error.hpp"
+#include "terse/core/layout.hpp"
+
+namespace terse {
+
+/// What a stage does next: the forward or the backward pass of one micro-batch.
+struct Action {
+  bool forward = true;
+  index_t micro_batch = 0;
+  bool operator==(const Action&) const = default;
+};
+
+/// A schedule says in which order a stage takes the passes of a step's micro-batches. It is a value without state:
+///
+///     actions(micro_batches)                           how many there are
+///     at(k, stage, stages, micro_batches)              the k-th of them
+///     in_flight(stage, stages, micro_batches)          inputs that a stage keeps at once, between a forward and its
+///                                                      backward pass
+///     lead()                                           by how many micro-batches the latter differs at most between
+///                                                      neighbouring stages
+///
+/// Forward passes come in ascending order, and so do backward passes, on every stage: then all schedules give the same
+/// bits. Nothing is allocated, and the number of micro-batches may change from step to step.
+
+/// All forward passes, then all backward passes. A stage keeps all micro-batches of a step in flight.
+/// With times tf and tb of a pass and cf and cb of a message's way, S stages and M micro-batches take
+///
+///     S (tf + tb) + (S - 1) (cf + cb) + (M - 1) (max(tf, cf) + max(tb, cb))
+///
+/// Source: Huang et al., "GPipe", NeurIPS 2019, section 2.
+struct GPipe {
+  void check() const {}
+  template <class Visit>
+  void settings(Visit&&) const {}
+
+  static constexpr index_t actions(index_t micro_batches) { return 2 * micro_batches; }
+  static constexpr index_t in_flight(int, int, index_t micro_batches) { return micro_batches; }
+  static constexpr index_t lead() { return 0; }
+  static constexpr Action at(index_t k, int, int, index_t micro_batches) {
+    return k < micro_batches ? Action{true, k} : Action{false, k - micro_batches};
+  }
+};
+
+/// One forward, one backward: a stage starts as many forward passes as there are stages from it on, then takes backward
+/// and forward passes in turn. With `ahead`, it starts so many more for each stage behind it:
+///
+///     min(M, S - s + ahead (S - 1 - s)) in flight on stage s
+///
+/// which hides the messages' way there and back. Without communication, and ahead = 0, a step takes
+/// (M + S - 1) (tf + tb). Source: Narayanan et al., "PipeDream", SOSP 2019, section 3.2; here with a flush after each
+/// step, so that all passes of a step see the same parameters.
+struct OneForwardOneBackward {
+  int ahead = 1;  ///< in [0, 31]; each costs a micro-batch in flight for each stage behind
+
+  void check() const {
+    if (ahead < 0 || ahead > 31)
+      throw usage_error("OneForwardOneBackward's ahead must be in [0, 31], not " + std::to_string(ahead));
+  }
+  template <class Visit>
+  void settings(Visit&& visit) const {
+    visit("ahead", static_cast<double>(ahead));
+  }
+
+  static constexpr index_t actions(index_t micro_batches) { return 2 * micro_batches; }
+  constexpr index_t in_flight(int stage, int stages, index_t micro_batches) const {
+    return std::min<index_t>(micro_batches, stages - stage + index_t{ahead} * (stages - 1 - stage));
+  }
+  constexpr index_t lead() const { return 1 + index_t{ahead}; }
+  constexpr Action at(index_t k, int stage, int stages, index_t micro_batches) const {
+    const index_t warm = in_flight(stage, stages, micro_batches), left = micro_batches - warm, l = k - warm;
+    if (l < 0) return {true, k};
+    if (l >= 2 * left) return {false, l - left};
+    return l % 2 == 0 ? Action{false, l / 2} : Action{true, warm + l / 2};
+  }
+};
+
+/// Forward passes alone, for evaluation.
+struct ForwardOnly {
+  void check() const {}
+  template <class Visit>
+  void settings(Visit&&) const {}
+
+  static constexpr index_t actions(index_t micro_batches) { return micro_batches; }
+  static constexpr index_t in_flight(int, int, index_t micro_batches) {
+    return std::min<index_t>(1, micro_batches);
+  }
+  static constexpr index_t lead() { return 0; }
+  static constexpr Action at(index_t k, int, int, index_t) { return {true, k}; }
+};
+
+}  // namespace terse
