@@ -405,13 +405,13 @@ class Pipeline {
     training_ = training;
     count_ = (static_cast<index_t>(ids.size()) + options_.micro_batch - 1) / options_.micro_batch;
     look_up();
+
+    Tear tear(*this);
     const index_t slots = order.in_flight(rank_, stages_, count_);
     if (rank_ > 0 && input_slots_ < slots) {
       inputs_ = buffer<A, typename E::memory>(slots * options_.micro_batch * shapes_.input);
       input_slots_ = slots;
     }
-
-    Tear tear(*this);
     open_step(slots);
     for (index_t k = 0; k < order.actions(count_); ++k) {
       const Action action = order.at(k, rank_, stages_, count_);
@@ -438,15 +438,24 @@ class Pipeline {
     const StepScalars now{round, mix_hash(fingerprint_, training_ ? 0 : ++evaluations_)};
     put(executor_, view<const StepScalars>(&now, 1), now_.all());
     envelope_.open(executor_, {now.step, now.agreement, now_.data()}, rank_);
+    expect(0);
     // Behind the activations comes the verdict; before a loss, in an evaluation, come no gradients.
     if (forward_in_) forward_in_->open(forward_, count_ + (training_ ? 1 : 0));
     if (backward_in_) backward_in_->open(backward_, training_ ? count_ : 1);
+  }
+
+  /// The copies that micro-batch j asks for, if there is one, had better be in memory by then.
+  void expect(index_t j) {
+    if (!training_ || j >= count_) return;
+    if (in_) in_->expect(visits(j));
+    if (out_) out_->expect(visits(j));
   }
 
   template <class In, class Out>
   void forward(In& in, Out& out, index_t j) {
     const MicroBatch rows = micro_batch(j);
     A* input = nullptr;
+    expect(j + 1);
     if (in) {
       wait([&] { forward_in_->take(j); });
       const Timer timer(statistics_.coding_seconds);
