@@ -78,8 +78,11 @@ std::string failure(const Call& call) {
   return "";
 }
 
+/// Either way of reading a file ends alike.
 std::string read_failure(const fs::path& file) {
-  return failure([&] { File::read(file); });
+  const std::string sentence = failure([&] { File::read(file); });
+  CHECK(failure([&] { File::map(file); }) == sentence);
+  return sentence;
 }
 
 bool mentions(const std::string& text, const std::string& part) {
@@ -147,12 +150,18 @@ TEST_CASE("what was written is read") {
   const File read = File::read(file);
   CHECK(read.tensors().size() == 8);
   for (const Tensor& tensor : read.tensors()) CHECK(reinterpret_cast<std::uintptr_t>(tensor.data) % 64 == 0);
+  const File mapped = File::map(file);
+  // What is mapped stays, whatever takes its place.
+  checkpoint::write(file, small(), {});
   const auto same = [&](const auto& name, const auto& dtype, const auto& shape, const auto& values) {
     INFO(std::string(name));
-    const auto found = read.tensor(name, dtype, shape);
-    REQUIRE(found.size() == values.size() * sizeof(values[0]));
-    CHECK(read.contains(name));
-    CHECK((values.empty() || std::memcmp(found.data(), values.data(), found.size()) == 0));
+    for (const File* one : {&read, &mapped}) {
+      const auto found = one->tensor(name, dtype, shape);
+      REQUIRE(found.size() == values.size() * sizeof(values[0]));
+      CHECK(one->contains(name));
+      CHECK(one->shape(name) == shape);
+      CHECK((values.empty() || std::memcmp(found.data(), values.data(), found.size()) == 0));
+    }
   };
   using Shape = std::vector<terse::index_t>;
   same("bytes", "U8", Shape{3}, bytes);

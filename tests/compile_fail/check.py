@@ -36,6 +36,13 @@ CASES = {
     "MEAN_NOT_KEPT": r"terse: on this graph mixing does not keep the mean .* doubly stochastic",
     "PUSH_SUM_WITH_ANY_METHOD": r"terse: push-sum weights are for StochasticGradientPush",
     "COPIES_ON_A_CHANGING_GRAPH": r"terse: this method keeps sums over its neighbours .* the graph must be fixed",
+    "CHANGES_WITHOUT_CONTRACTION": r"terse: changes are sent against copies .* only under a contraction",
+    "BIASED_GRADIENTS": r"terse: a biased compressor .* needs error feedback: .* Use Residual, not None",
+    "ROWS_OF_VARIABLE_SIZE": r"terse: packets between stages have lengths that both sides know",
+    "ROWS_WITH_COMPANIONS": r"terse: a scale for a whole packet would make an example's code depend on its companions",
+    "ROWS_IN_ROUNDS": r"terse: rows of activations can't be compressed by a protocol of several rounds",
+    "BLOCKS_OF_PICKS": r"terse: this error feedback must see every element, sent or not",
+    "STAGE_WITHOUT_LOSS": r"terse: a stage needs `double loss\(const MicroBatch&\)`",
     # The memory spaces are part of the types, which both compilers name.
     "DEVICE_VIEW_IN_STEP": r"terse: a view keeps its memory space",
     "DEVICE_VIEW_AS_HOST": r"terse: a view keeps its memory space",

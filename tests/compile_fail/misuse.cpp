@@ -53,6 +53,32 @@ struct Mute {
 
 [[maybe_unused]] float first(terse::view<const float> values) { return values[0]; }
 
+/// A stage that has all but its loss.
+struct Passes {
+  terse::index_t input_elements() const { return 0; }
+  terse::index_t output_elements() const { return 0; }
+  const float* forward(const terse::MicroBatch&, const float* input) { return input; }
+  const float* backward(const terse::MicroBatch&, const float* gradient) { return gradient; }
+};
+struct Stage : Passes {
+  double loss(const terse::MicroBatch&) { return 0; }
+};
+
+/// A step of a model that is one stage.
+template <class S = Stage, class Policy>
+[[maybe_unused]] void train(const Policy& policy) {
+  terse::ThreadGroup(1).run([&](terse::Threads& transport) {
+    S stage;
+    terse::Pipeline pipeline{policy, transport, stage, {.micro_batch = 1}};
+    const std::vector<std::uint64_t> ids(1);
+    pipeline.train(ids);
+  });
+}
+
+using terse::Uniform;
+using Nearby = Uniform<4, terse::Nearest>;
+using Unbiased = Uniform<8, terse::Stochastic, terse::Symmetric>;
+
 }  // namespace
 
 int main() {
@@ -206,6 +232,28 @@ int main() {
     static_cast<void>(recipe);
   }
 #endif
+#if defined(CASE_CHANGES_WITHOUT_CONTRACTION)
+  train(terse::AcSgd<Uniform<2, terse::Stochastic, terse::Symmetric>, Unbiased>{.capacity = 1});
+#endif
+#if defined(CASE_BIASED_GRADIENTS)
+  train(terse::AcSgd<Nearby, Nearby>{.capacity = 1});
+#endif
+#if defined(CASE_ROWS_OF_VARIABLE_SIZE)
+  train(terse::AcSgd<terse::Unchecked<terse::Threshold<> >, Unbiased>{.capacity = 1});
+#endif
+#if defined(CASE_ROWS_WITH_COMPANIONS)
+  train(terse::DirectActivations<Uniform<4, terse::Nearest, terse::Asymmetric, terse::MaxAbs, terse::Whole>,
+                                 Unbiased>{});
+#endif
+#if defined(CASE_ROWS_IN_ROUNDS)
+  train(terse::DirectActivations<terse::LowRank<4>, Unbiased>{});
+#endif
+#if defined(CASE_BLOCKS_OF_PICKS)
+  train(terse::AcSgd<terse::TopK<>, Unbiased, terse::InMemory<terse::Int8> >{.capacity = 1});
+#endif
+#if defined(CASE_STAGE_WITHOUT_LOSS)
+  train<Passes>(terse::ExactActivations{});
+#endif
 #if !defined(MISUSED)
   // The twin of all of them.
   terse::ThreadGroup(1).run([&](terse::Threads& transport) {
@@ -260,6 +308,11 @@ int main() {
   static_cast<void>(blocks);
   for (const float value : host) number += value;
   number += first(host);
+  train(terse::ExactActivations{});
+  train(terse::AcSgd<Nearby, Unbiased, terse::InMemory<terse::Int8> >{.capacity = 1});
+  train(terse::AcSgd<terse::TopK<>, terse::UnbiasedRandomK>{.capacity = 1});
+  train(terse::AcSgd<terse::Unchecked<Uniform<2, terse::Stochastic, terse::Symmetric> >,
+                     terse::Unchecked<Nearby> >{.capacity = 1});
 #endif
   return number > 0 ? 0 : 1;
 }

@@ -355,6 +355,61 @@ TEST_CASE("whoever waits for a late rank gets peer_error within the deadline, an
   });
 }
 
+TEST_CASE("a channel on a stream of its own waits for nobody else, and calls its ranks what it is told") {
+  if (gpus() < 2) return;
+  on_gpus([&](Threads& boot, cudaStream_t stream) {
+    const Stream own;
+    Nccl end = Nccl::create(boot, stream, patience);
+    Nccl channel = end.split(boot.rank() / 2, boot.rank(), own.handle);
+    CHECK(channel.stream() == own.handle);
+    CHECK(end.stream() == stream);
+    if (channel.size() < 2) return;
+    channel.name_ranks({10 + boot.rank() / 2 * 2, 11 + boot.rank() / 2 * 2});
+    const int mine = 10 + boot.rank(), other = channel.rank() == 0 ? mine + 1 : mine - 1;
+    Everybody warm(channel, 6), batch(channel, 6), late(channel, 6);
+    warm.start(channel);
+    channel.synchronize();
+    // Of the first of each pair only; what the other stream has is done meanwhile.
+    if (channel.rank() == 0) {
+      batch.start(channel);
+      end.synchronize(short_patience);
+      CHECK(cudaStreamQuery(stream) == cudaSuccess);
+      CHECK(cudaStreamQuery(own.handle) == cudaErrorNotReady);
+    }
+    barrier(boot);
+    if (channel.rank() == 1) batch.start(channel);
+    channel.synchronize();
+    CHECK(batch.arrived());
+    barrier(boot);
+
+    if (channel.rank() == 0) {
+      late.start(channel);
+      try {
+        channel.synchronize(short_patience);
+        FAIL("nobody is late");
+      } catch (const terse::peer_error& failure) {
+        CHECK(failure.culprit() == other);
+        CHECK(failure.rank() == mine);
+        CHECK(failure.what() == "terse: rank " + std::to_string(mine) + ": gave up waiting for rank " +
+                                    std::to_string(other) + " in phase 'reduce'");
+      }
+      channel.abort("too late for that");
+      CHECK(thrown<terse::peer_error>([&] { end.synchronize(); }).find("gave up waiting for") !=
+            std::string::npos);
+    } else {
+      channel.abort("the test wants it so");
+      const std::string text = ": the NCCL communicators of this rank were aborted: the test wants it so";
+      CHECK(thrown<terse::peer_error>([&] { late.start(channel); }) ==
+            "terse: rank " + std::to_string(mine) + text);
+      CHECK(thrown<terse::peer_error>([&] { end.synchronize(); }) ==
+            "terse: rank " + std::to_string(boot.rank()) + text);
+    }
+    barrier(boot);
+    drain(stream);
+    drain(own.handle);
+  });
+}
+
 TEST_CASE("a rank that doesn't split ends the others' wait by its deadline") {
   if (gpus() < 2) return;
   on_gpus([&](Threads& boot, cudaStream_t stream) {

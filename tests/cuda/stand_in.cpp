@@ -23,8 +23,10 @@
 #include <tuple>
 #include <vector>
 
-std::atomic<bool> stand_in::remote_errors = false;
-std::atomic<int> stand_in::communicators = 0, stand_in::allocations = 0;
+std::atomic<bool> stand_in::remote_errors = false, stand_in::connecting_blocks = false;
+std::atomic<int> stand_in::function_delay = 0, stand_in::message_delay = 0;
+std::atomic<int> stand_in::communicators = 0, stand_in::allocations = 0, stand_in::streams = 0,
+                 stand_in::events = 0;
 
 namespace {
 
@@ -39,26 +41,68 @@ std::condition_variable change;
   std::abort();
 }
 
-/// Work on a stream: called, under the lock, until it says that it is done.
-using Work = std::function<bool()>;
+/// Work on a stream: `done` is called, under the lock, until it says so; then `run` without the lock, if there is one.
+struct Work {
+  std::function<bool()> done;
+  std::function<void()> run;
+  int delay = 0;  // microseconds, before either
+};
+
+thread_local int device = 0;
 
 }  // namespace
 
 struct CUstream_st {
+  const int device = ::device;
   std::deque<Work> queue;
   bool over = false;
   std::thread worker{[this] {
     std::unique_lock lock(everything);
     for (;;) {
-      change.wait(lock, [&] { return over || (!queue.empty() && queue.front()()); });
+      change.wait(lock, [&] { return over || !queue.empty(); });
       if (over) return;
+      if (const int delay = queue.front().delay; delay > 0) {
+        lock.unlock();
+        std::this_thread::sleep_for(std::chrono::microseconds(delay));
+        lock.lock();
+      }
+      change.wait(lock, [&] { return over || queue.front().done(); });
+      if (over) return;
+      if (const auto& run = queue.front().run) {
+        lock.unlock();
+        run();
+        lock.lock();
+      }
       queue.pop_front();
       change.notify_all();
     }
   }};
 };
 
+struct CUevent_st {
+  struct Mark {
+    bool reached = false;
+  };
+  std::shared_ptr<Mark> last;  // none before the first record
+};
+
 namespace {
+
+std::set<CUstream_st*> all_streams;
+
+/// Under the lock, without a deadline but for the program's own.
+template <class Condition>
+void wait_in_vain_for(std::unique_lock<std::mutex>& lock, const char* what, Condition condition) {
+  if (!change.wait_for(lock, std::chrono::seconds(20), condition)) misuse(what);
+}
+void wait_for_device() {
+  std::unique_lock lock(everything);
+  wait_in_vain_for(lock, "a wait for the whole device, whose streams wait for others", [] {
+    for (const CUstream_st* stream : all_streams)
+      if (stream->device == device && !stream->queue.empty()) return false;
+    return true;
+  });
+}
 
 /// What the members of a communicator share.
 struct Group {
@@ -75,6 +119,7 @@ struct Group {
   int arrived = 0, finalized = 0;
   bool aborted = false;
   std::map<std::pair<int, int>, std::deque<std::shared_ptr<Message>>> lanes;  // from, to
+  std::set<std::pair<int, int>> senders, receivers;                           // who has called for a lane
   std::map<int, std::map<int, Bytes>> collectives;  // number -> rank -> contribution
   std::map<int, Split> splits;
 };
@@ -91,8 +136,9 @@ struct ncclComm {
   int collectives = 0, splits = 0;
   bool finalized = false, destroyed = false;
   std::shared_ptr<bool> aborted = std::make_shared<bool>(false);
-  std::function<bool()> pending;  // the call under way; says whether it is through
-  int polls = 0;                  // times that it still says no
+  std::shared_ptr<int> busy = std::make_shared<int>(0);  // its operations on streams
+  std::function<bool()> pending;                         // the call under way; says whether it is through
+  int polls = 0;                                         // times that it still says no
 };
 
 namespace {
@@ -111,7 +157,6 @@ struct Open {
   std::vector<Transfer> transfers;
 };
 thread_local Open open;
-thread_local int device = 0;
 
 ncclComm_t idle(ncclComm_t comm) {
   if (comm == nullptr || comm->destroyed) misuse("a communicator that is none");
@@ -126,9 +171,22 @@ ncclResult_t later(ncclComm_t comm, std::function<bool()> pending) {
   return ncclInProgress;
 }
 
-void enqueue(cudaStream_t stream, Work work) {
-  stream->queue.push_back(std::move(work));
+void enqueue(cudaStream_t stream, std::function<bool()> done, int delay = 0) {
+  stream->queue.push_back({std::move(done), nullptr, delay});
   change.notify_all();
+}
+/// An operation of a communicator.
+template <class Done>
+void enqueue(cudaStream_t stream, const std::shared_ptr<int>& busy, Done done, int delay = 0) {
+  ++*busy;
+  enqueue(
+      stream,
+      [=]() mutable {
+        if (!done()) return false;
+        --*busy;
+        return true;
+      },
+      delay);
 }
 
 /// Enqueues a collective: contributes at its turn, and finishes with everybody's.
@@ -138,8 +196,8 @@ ncclResult_t collective(ncclComm_t comm, cudaStream_t stream, const void* from, 
   idle(comm);
   const int number = comm->collectives++;
   const auto group = comm->group;
-  return later(comm, [=, rank = comm->rank, aborted = comm->aborted] {
-    enqueue(stream, [=, contributed = false]() mutable {
+  return later(comm, [=, rank = comm->rank, aborted = comm->aborted, busy = comm->busy] {
+    enqueue(stream, busy, [=, contributed = false]() mutable {
       if (*aborted) return true;
       auto& all = group->collectives[number];
       if (!contributed) {
@@ -187,6 +245,7 @@ cudaError_t cudaMalloc(void** place, size_t bytes) {
 }
 cudaError_t cudaFree(void* place) {
   if (place != nullptr) --stand_in::allocations;
+  wait_for_device();
   return std::free(place), cudaSuccess;
 }
 cudaError_t cudaMallocHost(void** place, size_t bytes) {
@@ -205,7 +264,7 @@ cudaError_t cudaFreeHost(void* place) {
 cudaError_t cudaMemset(void* place, int value, size_t bytes) {
   return std::memset(place, value, bytes), cudaSuccess;
 }
-cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
+cudaError_t cudaDeviceSynchronize() { return wait_for_device(), cudaSuccess; }
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) {
   if (bytes > 0) std::memcpy(to, from, bytes);
   return cudaSuccess;
@@ -216,23 +275,58 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
   if (bytes == 0) return cudaSuccess;
   const auto done = std::make_shared<bool>(false);
   enqueue(stream, [=] { return std::memcpy(to, from, bytes), *done = true; });
-  if (kind == cudaMemcpyDeviceToHost && is_pageable(to) &&
-      !change.wait_for(lock, std::chrono::seconds(20), [&] { return *done; }))
-    misuse("a copy to pageable memory waits for work that doesn't end");
+  if (kind == cudaMemcpyDeviceToHost && is_pageable(to))
+    wait_in_vain_for(lock, "a copy to pageable memory waits for work that doesn't end",
+                     [&] { return *done; });
   return cudaSuccess;
 }
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
-  return *stream = new CUstream_st, cudaSuccess;
+  const std::lock_guard lock(everything);
+  ++stand_in::streams;
+  return all_streams.insert(*stream = new CUstream_st), cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   {
     const std::lock_guard lock(everything);
+    --stand_in::streams;
+    all_streams.erase(stream);
     stream->over = true;
     change.notify_all();
   }
   stream->worker.join();
   return delete stream, cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  std::unique_lock lock(everything);
+  wait_in_vain_for(lock, "a wait for a stream that waits for others", [&] { return stream->queue.empty(); });
+  return cudaSuccess;
+}
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data) {
+  const std::lock_guard lock(everything);
+  stream->queue.push_back({[] { return true; }, [=] { function(data); }, stand_in::function_delay});
+  change.notify_all();
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  ++stand_in::events;
+  return *event = new CUevent_st, cudaSuccess;
+}
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  --stand_in::events;
+  return delete event, cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  const std::lock_guard lock(everything);
+  event->last = std::make_shared<CUevent_st::Mark>();
+  enqueue(stream, [mark = event->last] { return mark->reached = true; });
+  return cudaSuccess;
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  const std::lock_guard lock(everything);
+  if (event->last) enqueue(stream, [mark = event->last] { return mark->reached; });
+  return cudaSuccess;
 }
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
   const std::lock_guard lock(everything);
@@ -292,7 +386,8 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* part
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
   const std::lock_guard lock(everything);
   if (comm == nullptr || comm->destroyed) misuse("a communicator that is none");
-  if (stand_in::remote_errors && comm->group->aborted) return *state = ncclRemoteError, ncclSuccess;
+  if (stand_in::remote_errors && comm->group->aborted && (comm->pending || *comm->busy > 0))
+    return *state = ncclRemoteError, ncclSuccess;
   if (comm->pending && comm->polls-- <= 0 && comm->pending()) comm->pending = nullptr;
   *state = comm->pending ? ncclInProgress : ncclSuccess;
   return ncclSuccess;
@@ -333,9 +428,18 @@ ncclResult_t ncclGroupEnd() {
   const std::lock_guard lock(everything);
   const Open mine = std::exchange(open, {});
   const ncclComm_t comm = idle(mine.comm);
-  return later(comm, [=, rank = comm->rank, group = comm->group, aborted = comm->aborted] {
-    enqueue(mine.stream, [=, posted = std::vector<std::shared_ptr<Group::Message>>(),
-                          received = std::set<std::size_t>(), sent = false]() mutable {
+  for (const Open::Transfer& transfer : mine.transfers)
+    if (transfer.send)
+      comm->group->senders.insert({comm->rank, transfer.peer});
+    else
+      comm->group->receivers.insert({transfer.peer, comm->rank});
+  return later(comm, [=, rank = comm->rank, group = comm->group, aborted = comm->aborted, busy = comm->busy] {
+    for (const Open::Transfer& transfer : mine.transfers)
+      if (stand_in::connecting_blocks && !(transfer.send ? group->receivers.contains({rank, transfer.peer})
+                                                         : group->senders.contains({transfer.peer, rank})))
+        return false;
+    const auto work = [=, posted = std::vector<std::shared_ptr<Group::Message>>(),
+                       received = std::set<std::size_t>(), sent = false]() mutable {
       if (*aborted) return true;
       if (!sent)
         for (const Open::Transfer& transfer : mine.transfers)
@@ -360,7 +464,8 @@ ncclResult_t ncclGroupEnd() {
       }
       for (const auto& message : posted) all = all && message->taken;
       return all;
-    });
+    };
+    enqueue(mine.stream, busy, work, stand_in::message_delay);
     return true;
   });
 }

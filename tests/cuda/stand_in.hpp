@@ -7,14 +7,22 @@
 // machines without a GPU. A stream is a queue worked off by a thread of its own; a copy to host memory that is not
 // page-locked returns when it is done, and ends the program if it takes 20 seconds. Calls on a communicator are through
 // only after it has been asked a few times, and are enqueued no earlier, as NCCL may do; whoever uses it in between, or
-// sends another length than is received, ends the program.
+// sends another length than is received, ends the program. So does a wait for a stream or for a whole device that takes
+// 20 seconds: those have no deadline.
 namespace stand_in {
 
 inline constexpr int gpus = 4;
 
-/// Whether a communicator that is aborted shows up on the others as ncclRemoteError, as it does across machines.
+/// Whether a communicator that is aborted shows up as ncclRemoteError on the other ranks' that have something under way,
+/// as it does across machines.
 extern std::atomic<bool> remote_errors;
-/// Communicators and device allocations that live.
-extern std::atomic<int> communicators, allocations;
+/// Whether the first message between two ranks of a communicator, in one direction, is enqueued only once both of them
+/// have called for it.
+extern std::atomic<bool> connecting_blocks;
+/// Microseconds that a function of the host waits on its stream before it runs, and a message before it is looked for, so
+/// that what should wait for them and doesn't comes too early.
+extern std::atomic<int> function_delay, message_delay;
+/// Communicators, device allocations, streams and events that live.
+extern std::atomic<int> communicators, allocations, streams, events;
 
 }  // namespace stand_in

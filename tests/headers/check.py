@@ -31,6 +31,7 @@ SEVENTEEN = ["terse/core/config.hpp", "terse/core/draw.hpp", "terse/core/error.h
 OPTIONAL = {
     "terse/transport/mpi": ["boost/mpi/communicator.hpp", "mpi.h"],
     "terse/transport/nccl": ["cuda_runtime_api.h", "nccl.h"],
+    "terse/pipeline/nccl": ["cuda_runtime_api.h", "nccl.h"],
     "terse/executor/device_memory.hpp": ["cuda_runtime_api.h"],
     "terse/transport/cuda_aware_mpi.hpp": ["boost/mpi/communicator.hpp", "mpi.h"],
     "terse/interop/libtorch.hpp": ["torch/torch.h"],

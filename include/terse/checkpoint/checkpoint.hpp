@@ -1,21 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstring>
-#include <deque>
-#include <exception>
+#include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <string>
-#include <type_traits>
+#include <utility>
 #include <vector>
 
-#include "terse/checkpoint/safetensors.hpp"
-#include "terse/core/half.hpp"
+#include "terse/checkpoint/agreement.hpp"
+#include "terse/checkpoint/state.hpp"
 #include "terse/core/hash.hpp"
 #include "terse/core/type_name.hpp"
-#include "terse/core/view.hpp"
-#include "terse/transport/concept.hpp"
 
 // A rank's parameters and optimizer state in one safetensors file:
 //
@@ -27,25 +23,6 @@
 namespace terse::checkpoint {
 
 namespace detail {
-
-/// Bytes of views for the host to read: their own where they lie on the host, else copies that live as long as this.
-class HostCopies {
- public:
-  template <class T>
-  view<const T> operator()(view<const T> from) {
-    return from;
-  }
-  template <class T, class Space>
-  view<const T> operator()(view<const T, Space> from) {
-    std::vector<std::byte>& held = copies_.emplace_back(static_cast<std::size_t>(from.size()) * sizeof(T));
-    const view<T> to(reinterpret_cast<T*>(held.data()), from.size());
-    download(from, to);
-    return to;
-  }
-
- private:
-  std::deque<std::vector<std::byte>> copies_;
-};
 
 template <Number P>
 std::string parameters_hash(const Layout& layout, view<const P> parameters) {
@@ -70,65 +47,6 @@ std::string parameters_hash(const Layout& layout, view<const P, Space> parameter
 
 namespace detail {
 
-template <class T>
-constexpr const char* dtype_of() {
-  if constexpr (std::is_same_v<T, float>)
-    return "F32";
-  else if constexpr (std::is_same_v<T, bf16>)
-    return "BF16";
-  else if constexpr (std::is_same_v<T, fp16>)
-    return "F16";
-  else if constexpr (std::is_same_v<T, std::uint8_t>)
-    return "U8";
-  else if constexpr (std::is_same_v<T, std::uint16_t>)
-    return "U16";
-  else {
-    static_assert(std::is_same_v<T, std::uint64_t>, "terse: state is float, uint8, uint16 or uint64");
-    return "U64";
-  }
-}
-
-/// Lists the parts of a state as tensors.
-struct Collect {
-  std::vector<Tensor>& tensors;
-  Metadata& metadata;
-  HostCopies& copies;
-
-  template <class T, class Space>
-  void operator()(const std::string& name, view<T, Space> part, index_t offset) const {
-    const view<const T> here = copies(view<const T, Space>(part));
-    tensors.push_back({"state." + name, dtype_of<T>(), std::vector<index_t>{part.size()},
-                       reinterpret_cast<const std::byte*>(here.data()),
-                       static_cast<std::size_t>(part.size()) * sizeof(T)});
-    if (offset != 0) metadata["offset." + name] = std::to_string(offset);
-  }
-  void operator()(const std::string& name, std::uint64_t& value) const {
-    tensors.push_back({"state." + name, "U64", {}, reinterpret_cast<const std::byte*>(&value), sizeof value});
-  }
-};
-
-/// Checks that a file has every part, or, with `apply`, copies them out.
-struct Restore {
-  const File& file;
-  bool apply;
-
-  template <class T, class Space>
-  void operator()(const std::string& name, view<T, Space> part, index_t) const {
-    // Spelled out for nvcc, which loses the braces.
-    take(file.tensor("state." + name, dtype_of<T>(), std::vector<index_t>{part.size()}), part);
-  }
-  void operator()(const std::string& name, std::uint64_t& value) const {
-    take(file.tensor("state." + name, "U64", {}), view<std::uint64_t>(&value, 1));
-  }
-  template <class T, class Space>
-  void take(std::span<const std::byte> from, view<T, Space> to) const {
-    // By way of bytes: a file's tensors start anywhere.
-    if (apply)
-      upload(view<const std::byte>(from), view<std::byte, Space>(reinterpret_cast<std::byte*>(to.data()),
-                                                                 static_cast<index_t>(from.size())));
-  }
-};
-
 template <class Optimizer>
 Metadata describe(Optimizer& optimizer) {
   return {{"format", "terse checkpoint 1"},
@@ -146,10 +64,6 @@ void restore_parameters(const File& file, const Layout& layout, view<P, Space> p
     restore.take(file.tensor("parameters." + segment.name, dtype_of<P>(), segment.shape),
                  parameters.part(segment.offset, segment.count));
 }
-
-}  // namespace detail
-
-namespace detail {
 
 template <class Optimizer>
 void require_size(const std::filesystem::path& file, const Optimizer& optimizer, index_t size) {
@@ -198,16 +112,14 @@ void save(const std::filesystem::path& file, Optimizer& optimizer,
 template <class Optimizer>
 void load(const std::filesystem::path& file, Optimizer& optimizer,
           out<typename Optimizer::runs_on, typename Optimizer::parameter> parameters) {
-  struct Verdict {
-    std::uint64_t good, step;
+  struct Found {
+    std::uint64_t step;
   };
   detail::require_between_steps(optimizer);
   // Completes what is under way on every rank, whatever becomes of its file.
   optimizer.walk([](auto&&...) {});
-  Verdict mine{0, 0};
   std::optional<File> read;
-  std::exception_ptr failure;
-  try {
+  detail::read_together(file, optimizer.channel(), "rank", [&] {
     detail::require_size(file, optimizer, parameters.size());
     read.emplace(File::read(file));
     for (const auto& [key, expected] : detail::describe(optimizer))
@@ -216,28 +128,8 @@ void load(const std::filesystem::path& file, Optimizer& optimizer,
             file, "was saved with another " + key + ": it says '" + found + "', this run '" + expected + "'");
     optimizer.walk(detail::Restore{*read, false});
     detail::restore_parameters(*read, optimizer.layout(), parameters, false);
-    std::memcpy(&mine.step, read->tensor("state.steps", "U64", {}).data(), sizeof mine.step);
-    if (read->metadata("step") != std::to_string(mine.step))
-      detail::fail(file, "disagrees with itself about its step");
-    mine.good = 1;
-  } catch (const error&) {
-    failure = std::current_exception();
-  }
-
-  using Channel = std::remove_reference_t<decltype(optimizer.channel())>;
-  Assembly<Verdict, Channel> everyone(optimizer.channel());
-  const auto verdicts = everyone(optimizer.channel(), mine, Phase::setup);
-  if (failure) std::rethrow_exception(failure);
-  for (std::size_t rank = 0; rank < verdicts.size(); ++rank)
-    if (verdicts[rank].good == 0)
-      throw checkpoint_error("rank " + std::to_string(rank) + " can't load its file; nothing was changed",
-                             optimizer.rank());
-  for (std::size_t rank = 0; rank < verdicts.size(); ++rank)
-    if (verdicts[rank].step != mine.step)
-      throw mismatch_error("rank " + std::to_string(rank) + " has a checkpoint of step " +
-                               std::to_string(verdicts[rank].step) + ", this rank of step " +
-                               std::to_string(mine.step) + "; nothing was changed",
-                           optimizer.rank());
+    return Found{detail::step_of(file, *read)};
+  });
 
   optimizer.walk(detail::Restore{*read, true});
   detail::restore_parameters(*read, optimizer.layout(), parameters, true);

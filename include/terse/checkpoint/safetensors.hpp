@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <atomic>
 #include <bit>
@@ -208,16 +210,10 @@ class File {
   /// Reads and verifies a file that `write` wrote. The file is not trusted: no size that it declares is
   /// believed before it fits the file's own. Throws checkpoint_error if anything is amiss, and if the file
   /// does not fit into memory. Holds the data once.
-  static File read(const std::filesystem::path& file) {
-    try {
-      File result;
-      result.file_ = file;
-      result.load();
-      return result;
-    } catch (const std::bad_alloc&) {
-      detail::fail(file, "does not fit into memory");
-    }
-  }
+  static File read(const std::filesystem::path& file) { return open(file, false); }
+  /// The same, but the data stay on disk and are mapped into memory: for what is larger than RAM. Tensors then start
+  /// anywhere. Who changes the file in place meanwhile, which `write` never does, changes them unseen.
+  static File map(const std::filesystem::path& file) { return open(file, true); }
 
   /// All metadata, the digests included.
   const Metadata& metadata() const noexcept { return metadata_; }
@@ -230,13 +226,13 @@ class File {
 
   /// Whether there is a tensor of that name.
   bool contains(const std::string& name) const { return places_.count(name) > 0; }
+  /// The shape of a tensor. Throws checkpoint_error if it is missing.
+  const std::vector<index_t>& shape(const std::string& name) const { return find(name).shape; }
   /// The bytes of a tensor, which live as long as this file and start at a multiple of 64. Throws
   /// checkpoint_error if the tensor is missing or has another dtype or shape.
   std::span<const std::byte> tensor(const std::string& name, const std::string& dtype,
                                     const std::vector<index_t>& shape) const {
-    const auto found = places_.find(name);
-    if (found == places_.end()) detail::fail(file_, "has no tensor " + detail::quoted(name));
-    const Tensor& place = tensors_[found->second];
+    const Tensor& place = find(name);
     if (place.dtype != dtype || place.shape != shape)
       detail::fail(file_, "tensor " + detail::quoted(name) + ": expected " + detail::described(dtype, shape) +
                               ", found " + detail::described(place.dtype, place.shape));
@@ -254,9 +250,30 @@ class File {
     return tensor.bytes / sizeof(Line) + (tensor.bytes % sizeof(Line) != 0);
   }
 
+  struct Unmap {
+    std::size_t bytes;
+    void operator()(std::byte* place) const { ::munmap(place, bytes); }
+  };
+
   File() = default;
 
-  void load() {
+  static File open(const std::filesystem::path& file, bool mapped) {
+    try {
+      File result;
+      result.file_ = file;
+      result.load(mapped);
+      return result;
+    } catch (const std::bad_alloc&) {
+      detail::fail(file, "does not fit into memory");
+    }
+  }
+  const Tensor& find(const std::string& name) const {
+    const auto found = places_.find(name);
+    if (found == places_.end()) detail::fail(file_, "has no tensor " + detail::quoted(name));
+    return tensors_[found->second];
+  }
+
+  void load(bool mapped) {
     // Not to hang where a pipe stands in the file's place.
     const detail::Descriptor in(::open(file_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
     struct stat status {};
@@ -275,7 +292,11 @@ class File {
     if (position == text.npos) detail::fail(file_, "has no digest: it is damaged, or terse did not write it");
     if (text.compare(position, detail::digits, detail::header_digest(text, position)) != 0)
       detail::fail(file_, "is damaged: the header does not match its digest");
-    load_data(in.value(), place(detail::parse(file_, text), size - sizeof length - length));
+    const std::size_t lines = place(detail::parse(file_, text), size - sizeof length - length);
+    if (mapped)
+      map_data(in.value(), size, sizeof length + length);
+    else
+      load_data(in.value(), lines);
   }
 
   /// Takes metadata and tensors from the header, and returns the lines of memory that the data needs.
@@ -327,6 +348,22 @@ class File {
       }
       line += lines_of(tensor);
     }
+    verify(digest);
+  }
+  /// The data begin `at` bytes into the file.
+  void map_data(int fd, std::size_t size, std::size_t at) {
+    void* const place = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0);
+    if (place == MAP_FAILED) detail::fail_errno(file_, "cannot be mapped into memory");
+    mapping_ = {static_cast<std::byte*>(place), Unmap{size}};
+    detail::Digest digest;
+    for (Tensor& tensor : tensors_) {
+      tensor.data = mapping_.get() + at;
+      digest.add(tensor.data, tensor.bytes);
+      at += tensor.bytes;
+    }
+    verify(digest);
+  }
+  void verify(const detail::Digest& digest) const {
     if (metadata("digest_data") != digest.hex())
       detail::fail(file_, "is damaged: the data does not match its digest");
   }
@@ -336,6 +373,7 @@ class File {
   std::vector<Tensor> tensors_;
   std::map<std::string, std::size_t> places_;  // by name, into `tensors_`
   std::unique_ptr<Line[]> lines_;
+  std::unique_ptr<std::byte, Unmap> mapping_;
 };
 
 }  // namespace terse::checkpoint

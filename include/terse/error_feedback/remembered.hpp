@@ -26,15 +26,16 @@ struct Remembered {
 
   std::byte* const* rows = nullptr;  ///< in the executor's memory
 
+  template <class Cursor>
   struct View : detail::Materialized {
     /// R(m + 0) is m, but rows that are written in blocks must see all of a block.
     static constexpr bool commits_zero = !RowFormat<Format>::blocks;
-    typename RowFormat<Format>::Cursor row;
+    Cursor row;
 
     TERSE_HD void enter(const Piece& piece) { row.enter(piece); }
     TERSE_HD void enter_block(index_t first) {
       detail::enter_block(row, first);
-      if constexpr (RowFormat<Format>::blocks) row.hold(this->y + (first - this->begin));
+      if constexpr (requires { row.hold(this->y); }) row.hold(this->y + (first - this->begin));
     }
     TERSE_HD void leave_block(index_t first, int count) { detail::leave_block(row, first, count); }
     TERSE_HD float compensate(index_t i, float message) const { return message - row.load(i); }
@@ -45,15 +46,26 @@ struct Remembered {
 
   template <Executor E>
   struct State {
-    static_assert(!GridExecutor<E> || !RowFormat<Format>::blocks,
-                  "terse: rows of Int8 are the host's; keep them in fp16 or bf16 on a device");
+    static constexpr bool rounds_late = GridExecutor<E> && RowFormat<Format>::blocks;
     buffer<float, typename E::memory> message;
     index_t begin = 0;
     Remembered policy;
 
     State(const Remembered& policy_, index_t begin_, index_t end)
         : message(end - begin_), begin(begin_), policy(policy_) {}
-    View view() { return {{message.data(), begin}, typename RowFormat<Format>::Cursor(policy.rows)}; }
+    auto view() {
+      if constexpr (rounds_late)
+        return View<typename RowFormat<Format>::GridCursor>{{message.data(), begin},
+                                                            {policy.rows, message.data(), begin}};
+      else
+        return View<typename RowFormat<Format>::Cursor>{{message.data(), begin},
+                                                        typename RowFormat<Format>::Cursor(policy.rows)};
+    }
+    /// The rows as they shall be stand where the messages were.
+    void store(E executor, const Range& range) requires rounds_late {
+      for_each(executor, range, Mask<typename E::memory>{}, NoPackets{},
+               typename RowFormat<Format>::Round(view().row));
+    }
     template <class Visit>
     void walk(Visit&&) {}
   };

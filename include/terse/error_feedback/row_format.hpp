@@ -26,10 +26,12 @@ TERSE_NUMERICS_BEGIN
 ///     Cursor(rows)                                  a view of a table of rows
 ///     enter(piece), enter_block(first), leave_block(first, count)       as verbs call them
 ///     load(i)                                       element i, an arena index, as it is read
-///     store(i, x)                                   R(x): to nearest, ties to even. x is finite, and so is R(x)
+///     store(i, x)                                   R(x): to nearest, ties to even. x is finite, and so is R(x).
+///                                                   Zero has no sign, so that R(m + 0) is m to the bit
 ///
 /// A block is written as it is left, where `blocks`; then `hold(floats)` says before where the 64 values of a block
-/// wait.
+/// wait. Devices don't know when a block is left: there a GridCursor holds all values, and the verb's user has them
+/// rounded by `for_each` with Round(cursor).
 template <class H>
 struct RowFormat;
 
@@ -55,10 +57,13 @@ struct RowFormat<H> {
     }
     TERSE_HD float load(index_t i) const { return widened(row_[i - first_]); }
     TERSE_HD void store(index_t i, float x) const {
-      if constexpr (std::same_as<H, float>)
-        row_[i - first_] = x;
-      else
-        row_[i - first_] = narrowed<H>(detail::between(x, -H::largest, H::largest));
+      if constexpr (std::same_as<H, float>) {
+        row_[i - first_] = x + 0.0F;
+      } else {
+        H rounded = narrowed<H>(detail::between(x, -H::largest, H::largest));
+        rounded.bits = static_cast<std::uint16_t>(rounded.bits == 0x8000 ? 0 : rounded.bits);
+        row_[i - first_] = rounded;
+      }
     }
 
    private:
@@ -69,16 +74,14 @@ struct RowFormat<H> {
 };
 
 /// Codes first, then the scales of all blocks of 64. Nearest, 255 levels between -s and s, s the largest magnitude.
-/// On the host only.
 template <>
 struct RowFormat<Int8> {
+  using Quantizer = UniformLevels<8, Nearest, Symmetric, MaxAbs>;
   static constexpr const char* name = "int8";
   static constexpr bool blocks = true;
   static constexpr index_t bytes(index_t elements) { return aligned(aligned(elements) / alignment * 68); }
 
   class Cursor {
-    using Quantizer = UniformLevels<8, Nearest, Symmetric, MaxAbs>;
-
    public:
     Cursor() = default;
     explicit Cursor(std::byte* const* rows) : rows_(rows) {}
@@ -115,6 +118,44 @@ struct RowFormat<Int8> {
     std::uint8_t* codes_ = nullptr;
     float scale_ = 0;
     index_t first_ = 0, at_ = 0;
+  };
+
+  /// A device's: what is stored waits in `held`, which has the arena from index `begin` on, for Round.
+  class GridCursor {
+   public:
+    GridCursor(std::byte* const* rows, float* held, index_t begin)
+        : rows_(rows), held_(held), begin_(begin) {}
+    TERSE_HD void enter(const Piece& piece) {
+      codes_ = reinterpret_cast<std::uint8_t*>(rows_[piece.segment]);
+      scales_ = reinterpret_cast<float*>(codes_ + aligned(piece.count));
+      first_ = piece.offset;
+    }
+    TERSE_HD float load(index_t i) const {
+      return Quantizer::value(codes_[i - first_], scales_[(i - first_) / alignment]);
+    }
+    TERSE_HD void store(index_t i, float x) const { held_[i - begin_] = x; }
+
+   protected:
+    std::byte* const* rows_;
+    float* held_;
+    index_t begin_;
+    std::uint8_t* codes_ = nullptr;
+    float* scales_ = nullptr;
+    index_t first_ = 0;
+  };
+
+  /// R of what waits. Each thread looks for the largest of its block by itself, without waiting for others.
+  struct Round : GridCursor {
+    explicit Round(const GridCursor& cursor) : GridCursor(cursor) {}
+    TERSE_HD void operator()(const Piece& piece, index_t i, bool) const {
+      const index_t at = i - piece.offset, block = at / alignment * alignment;
+      const float* const values = held_ + (piece.offset - begin_);
+      float scale = 0;
+      for (index_t l = block; l < block + alignment && l < piece.count; ++l)
+        scale = magnitude(values[l]) > scale ? magnitude(values[l]) : scale;
+      codes_[at] = static_cast<std::uint8_t>(Quantizer::code(values[at], scale, 0));
+      if (at == block) scales_[at / alignment] = scale;
+    }
   };
 };
 

@@ -28,11 +28,11 @@ namespace detail {
 TERSE_NUMERICS_BEGIN
 
 /// x = m + what came; m = R(x).
-template <class Format, Number A>
+template <class Cursor, Number A>
 struct Recall {
-  typename RowFormat<Format>::Cursor copy;
+  Cursor copy;
   Rows<A> rows;
-  float* held;  // 64 floats, for formats that are written in blocks
+  float* held;  // 64 floats, for cursors that write blocks
 
   TERSE_HD void enter(const Piece& piece) {
     copy.enter(piece);
@@ -40,7 +40,7 @@ struct Recall {
   }
   TERSE_HD void enter_block(index_t first) {
     detail::enter_block(copy, first);
-    if constexpr (RowFormat<Format>::blocks) copy.hold(held);
+    if constexpr (requires { copy.hold(held); }) copy.hold(held);
   }
   TERSE_HD void leave_block(index_t first, int count) { detail::leave_block(copy, first, count); }
   TERSE_HD void operator()(const Piece&, index_t i, bool, float sum) const {
@@ -51,9 +51,9 @@ struct Recall {
 };
 
 /// x = what came; m = R(x). Without rows, on the sender's side, the latter alone.
-template <class Format, Number A, bool Delivers>
+template <class Cursor, Number A, bool Delivers>
 struct FirstVisit {
-  typename RowFormat<Format>::Cursor copy;
+  Cursor copy;
   Rows<A> rows;
   float* held;
 
@@ -63,7 +63,7 @@ struct FirstVisit {
   }
   TERSE_HD void enter_block(index_t first) {
     detail::enter_block(copy, first);
-    if constexpr (RowFormat<Format>::blocks) copy.hold(held);
+    if constexpr (requires { copy.hold(held); }) copy.hold(held);
   }
   TERSE_HD void leave_block(index_t first, int count) { detail::leave_block(copy, first, count); }
   TERSE_HD void operator()(const Piece&, index_t i, bool, float sum) const {
@@ -112,6 +112,16 @@ class Activations {
       return std::type_identity<float>{};
   }
   using Format = typename decltype(format_type<P>())::type;
+  /// Whether copies are rounded by a verb of its own, after that which reads a packet.
+  static constexpr bool rounds_late = GridExecutor<E> && RowFormat<Format>::blocks;
+  template <class Any>
+  static auto cursor_type() {
+    if constexpr (rounds_late)
+      return std::type_identity<typename RowFormat<Any>::GridCursor>{};
+    else
+      return std::type_identity<typename RowFormat<Any>::Cursor>{};
+  }
+  using Cursor = typename decltype(cursor_type<Format>())::type;
   using Whole = std::remove_cvref_t<decltype(std::declval<const P&>().whole())>;
   // Also of biased compressors: later changes repair a first visit, and the baseline is meant to be what it is.
   using WholeSection = detail::RowSection<Whole, Unchecked<None>, E>;
@@ -142,7 +152,9 @@ class Activations {
         // One row more, for those that are not kept.
         copies_(make_copies(policy, row_bytes_)),
         changes_(make_changes(executor, policy, table_.data(), rows, elements)),
-        held_(RowFormat<Format>::blocks ? alignment : 0) {
+        held_(!RowFormat<Format>::blocks ? 0
+              : rounds_late              ? rows * aligned(elements)
+                                         : alignment) {
     places_.reserve(static_cast<std::size_t>(rows));
     if constexpr (P::remembers) unkept_ = policy.capacity;
   }
@@ -199,9 +211,11 @@ class Activations {
     whole_.encode(message, context, packet);
     envelope.note(executor_, whole_.codec());
     if constexpr (P::remembers)
-      if (fresh_)
+      if (fresh_) {
         whole_.decode(packet, context.shared,
-                      detail::FirstVisit<Format, A, false>{cursor(), {}, held_.data()});
+                      detail::FirstVisit<Cursor, A, false>{cursor(), {}, held_.data()});
+        if constexpr (rounds_late) round(whole_.range(), rounding());
+      }
     put(executor_, view<const std::uint64_t>(&note, 1),
         view<std::uint64_t, typename E::memory>(reinterpret_cast<std::uint64_t*>(packet + note_at_), 1));
   }
@@ -218,10 +232,14 @@ class Activations {
   void decode(const std::byte* packet, const StepDraw& shared, const Envelope& envelope, A* activations) {
     if constexpr (P::remembers) {
       changes_.decode(packet, shared,
-                      envelope.gated(detail::Recall<Format, A>{cursor(), rows(activations), held_.data()}));
+                      envelope.gated(detail::Recall<Cursor, A>{cursor(), rows(activations), held_.data()}));
       whole_.decode(
           packet, shared,
-          envelope.gated(detail::FirstVisit<Format, A, true>{cursor(), rows(activations), held_.data()}));
+          envelope.gated(detail::FirstVisit<Cursor, A, true>{cursor(), rows(activations), held_.data()}));
+      if constexpr (rounds_late) {
+        round(changes_.range(), envelope.gated(rounding()));
+        round(whole_.range(), envelope.gated(rounding()));
+      }
     } else {
       whole_.decode(packet, shared, envelope.gated(detail::TakeRows<A>{rows(activations)}));
     }
@@ -287,7 +305,17 @@ class Activations {
   std::byte* copy_of(const RowVisit& visit) {
     return copies() + (visit.slot == ExampleIndex::none ? unkept_ : visit.slot) * row_bytes_;
   }
-  typename RowFormat<Format>::Cursor cursor() { return typename RowFormat<Format>::Cursor(table_.data()); }
+  Cursor cursor() {
+    if constexpr (rounds_late)
+      return Cursor(table_.data(), held_.data(), 0);
+    else
+      return Cursor(table_.data());
+  }
+  template <class F>
+  void round(const Range& range, const F& f) {
+    for_each(executor_, range, Mask<typename E::memory>{}, NoPackets{}, f);
+  }
+  auto rounding() { return typename RowFormat<Format>::Round(cursor()); }
   template <class A>
   detail::Rows<A> rows(A* data) const {
     return {data, aligned(elements_) - elements_};

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,7 @@ namespace terse {
 class ExampleIndex {
  public:
   static constexpr index_t none = -1;
+  static constexpr std::uint64_t nobody = no_example;
 
   explicit ExampleIndex(index_t capacity)
       : ids_(checked(capacity), no_example),
@@ -38,8 +40,10 @@ class ExampleIndex {
     const std::uint32_t slot = places_[place_of(id)];
     return slot == empty ? none : static_cast<index_t>(slot);
   }
-  /// Whose slot it is; no_example if nobody's.
+  /// Whose slot it is, or `nobody`.
   std::uint64_t id(index_t slot) const { return ids_[static_cast<std::size_t>(slot)]; }
+  /// Whose the slots are up to `end()`.
+  std::span<const std::uint64_t> ids() const { return {ids_.data(), static_cast<std::size_t>(used_)}; }
 
   /// Takes a slot for an example that has none; there must be room.
   index_t insert(std::uint64_t id) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <chrono>
@@ -73,6 +74,8 @@ class Pipeline {
       "terse: the transport carries messages of another memory than the executor's; put Staged around it");
   using A = ActivationOf<S>;
   using Clock = std::chrono::steady_clock;
+  using Lanes = detail::Lanes<T, E>;
+  using Lane = typename Lanes::Lane;
   static constexpr bool on_host = std::is_same_v<typename E::memory, memory::host>;
 
  public:
@@ -87,11 +90,10 @@ class Pipeline {
         stage_(stage),
         rank_(transport.rank()),
         stages_(transport.size()),
-        forward_(transport.split(0, rank_)),
-        backward_(transport.split(0, rank_)),
+        lanes_(transport, executor),
         fingerprint_(agree_on_settings()),
         shapes_(agree_on_shapes()),
-        everyone_(forward_),
+        everyone_(lanes_.channel()),
         index_(capacity()),
         last_visit_(static_cast<std::size_t>(capacity())),
         closing_(executor, ExactActivations{}, 0, 1),
@@ -127,8 +129,11 @@ class Pipeline {
   /// Throws, with nothing changed, usage_error on all stages alike where an id stands twice in one micro-batch, a full
   /// memory refuses, or `ids` is empty. Throws wire_error where a neighbour's packet does not belong to these examples
   /// or its copies are others; non_finite_error on all stages, after the last message, by the policy; what the stage
-  /// throws; and peer_error, see the transport. After all but the first and non_finite_error the pipeline is torn: the
-  /// copies may be one message apart, and it refuses to train until `forget()` or a checkpoint is loaded.
+  /// throws; and peer_error, see the transport, whose deadline must outlast the passes of all other stages for a
+  /// micro-batch, forward and backward: that is how long an end of the pipeline waits for a message. After all but the
+  /// first and non_finite_error the pipeline is torn: the copies may be messages apart, and it refuses to train until
+  /// `forget()` or a checkpoint is loaded. Over NCCL, where all stages first agree on the batch, other examples are a
+  /// wire_error on all of them with nothing changed, and a tear ends the transport; see nccl_lanes.hpp.
   PipelineResult train(std::span<const std::uint64_t> ids) { return run(ids, schedule_, true); }
 
   /// The mean loss of a batch. Collective, and without a backward pass. Activations travel exactly, and no copy is
@@ -139,7 +144,7 @@ class Pipeline {
   void forget(std::span<const std::uint64_t> ids) {
     for (const std::uint64_t id : ids) index_.erase(id);
   }
-  /// Drops all copies. A torn pipeline may be used again.
+  /// Drops all copies. All stages do so alike. A torn pipeline may be used again if its transport still works.
   void forget() {
     index_.clear();
     torn_ = false;
@@ -148,14 +153,14 @@ class Pipeline {
   /// Compares all copies at all boundaries. Collective; reads every row and sends 16 bytes to each stage. Throws
   /// mismatch_error on all stages that names the first boundary whose sides differ.
   void audit() {
-    Digests mine;
+    std::array<std::uint64_t, 2> mine{};  // of what comes in, and of what goes out
     if constexpr (P::remembers) {
-      if (in_) mine.incoming = digest(*in_);
-      if (out_) mine.outgoing = digest(*out_);
+      if (in_) mine[0] = digest(*in_);
+      if (out_) mine[1] = digest(*out_);
     }
-    const auto all = everyone_(forward_, mine, Phase::agree);
+    const auto all = everyone_(channel(), mine, Phase::agree);
     for (std::size_t s = 0; s + 1 < all.size(); ++s)
-      if (all[s].outgoing != all[s + 1].incoming)
+      if (all[s][1] != all[s + 1][0])
         throw mismatch_error(
             "stages " + std::to_string(s) + " and " + std::to_string(s + 1) +
                 " keep different copies of the examples between them: load a checkpoint, or forget()",
@@ -170,10 +175,22 @@ class Pipeline {
   int size() const { return stages_; }
   const P& policy() const { return policy_; }
   const PipelineOptions& options() const { return options_; }
+  /// Of an example at the boundary before this stage and at the one behind it; 0 at the ends.
+  index_t input_elements() const { return shapes_.input; }
+  index_t output_elements() const { return shapes_.output; }
+  /// What compresses and what is kept, in words. Where copies lie is each stage's own affair and not said.
+  std::string kind() const {
+    std::string kind = "whole " + type_name<std::remove_cvref_t<decltype(policy_.whole())>>() +
+                       ", gradients " + type_name<std::remove_cvref_t<decltype(policy_.gradients())>>();
+    if constexpr (P::remembers)
+      kind += ", changes " + type_name<std::remove_cvref_t<decltype(policy_.changes())>>() + ", copies " +
+              RowFormat<typename decltype(P::memory)::Format>::name;
+    return kind;
+  }
   /// The examples of which copies are kept.
   const ExampleIndex& examples() const { return index_; }
-  /// The channel of activations, for collective work between steps.
-  T& channel() { return forward_; }
+  /// A channel of all stages, for collective work between steps.
+  T& channel() { return lanes_.channel(); }
 
   PipelineStatistics statistics() const {
     PipelineStatistics shown = statistics_;
@@ -206,18 +223,19 @@ class Pipeline {
       if (out_) show("outgoing", *out_);
     }
   }
-  /// Takes over the examples of a checkpoint, slot by slot, whose copies `copies` will show. Ends a tear.
-  void restore(const std::vector<std::uint64_t>& ids) {
-    index_.assign(ids);
+  /// Takes over the examples whose copies stand where `copies` shows them: what is left to do once scalars and copies are
+  /// a checkpoint's. `examples` has this pipeline's capacity. Ends a tear; throws nothing.
+  void restore(ExampleIndex examples) {
+    index_ = std::move(examples);
+    // What messages of another past have seen counts for nothing.
+    std::fill(last_visit_.begin(), last_visit_.end(), 0);
+    evaluations_ = 0;
     torn_ = false;
   }
 
  private:
   struct Shapes {
     index_t input = 0, output = 0;
-  };
-  struct Digests {
-    std::uint64_t incoming = 0, outgoing = 0;
   };
   /// Adds its own lifetime to some seconds.
   class Timer {
@@ -238,7 +256,7 @@ class Pipeline {
     ~Tear() {
       if (pipeline_ == nullptr) return;
       pipeline_->torn_ = true;
-      for (std::optional<detail::Lane<T>>* lane : pipeline_->lanes())
+      for (std::optional<Lane>* lane : pipeline_->lanes())
         if (*lane) (*lane)->abandon();
     }
     Tear(const Tear&) = delete;
@@ -257,12 +275,13 @@ class Pipeline {
     else
       return 0;
   }
-  std::array<std::optional<detail::Lane<T>>*, 4> lanes() {
+  std::array<std::optional<Lane>*, 4> lanes() {
     return {&forward_in_, &forward_out_, &backward_in_, &backward_out_};
   }
   template <class One, class Other>
-  void open(std::optional<detail::Lane<T>>& lane, int peer, const One& one, const Other& other, Phase phase) {
-    lane.emplace(peer, std::max(one.largest_packet(), other.largest_packet()), options_.window, phase);
+  void open(std::optional<Lane>& lane, int peer, const One& one, const Other& other, Phase phase) {
+    lane.emplace(lanes_, peer, std::max(one.largest_packet(), other.largest_packet()), options_.window,
+                 phase);
   }
 
   static void check(const PipelineOptions& options, const Plan& schedule) {
@@ -272,7 +291,7 @@ class Pipeline {
           "micro_batch is the number of examples that go through the stages at once, and must be positive, "
           "not " +
           std::to_string(options.micro_batch));
-    if (options.window < 1 || options.window > detail::Lane<T>::most)
+    if (options.window < 1 || options.window > detail::most_in_lane)
       throw usage_error("window must be in [1, 8], not " + std::to_string(options.window));
     if (schedule.lead() > 4 * index_t{options.window})
       throw usage_error("neighbours of this schedule are " + std::to_string(schedule.lead()) +
@@ -288,17 +307,11 @@ class Pipeline {
     schedule_.settings([&](const char* name, double value) {
       schedule = mix_hash(mix_hash(schedule, name), std::bit_cast<std::uint64_t>(value));
     });
-    // Where copies lie is each stage's own affair.
-    std::string kind = type_name<std::remove_cvref_t<decltype(policy_.whole())>>() +
-                       type_name<std::remove_cvref_t<decltype(policy_.gradients())>>();
-    if constexpr (P::remembers)
-      kind += type_name<std::remove_cvref_t<decltype(policy_.changes())>>() +
-              RowFormat<typename decltype(P::memory)::Format>::name;
-    return agree(forward_,
+    return agree(channel(),
                  std::array{Agreed{"wire version", PacketHeader::wire_version},
                             Agreed{"number of stages", static_cast<std::uint64_t>(stages_)},
-                            Agreed{"policy", mix_hash(0, kind.c_str())},
-                            Agreed{"policy's settings", settings}, Agreed{"schedule", schedule},
+                            Agreed{"policy", mix_hash(0, kind().c_str())},
+                            Agreed{"setting of the policy", settings}, Agreed{"schedule", schedule},
                             Agreed{"micro_batch", static_cast<std::uint64_t>(options_.micro_batch)},
                             Agreed{"seed", options_.seed},
                             Agreed{"on_non_finite", static_cast<std::uint64_t>(options_.on_non_finite)},
@@ -308,8 +321,8 @@ class Pipeline {
   Shapes agree_on_shapes() {
     const Shapes mine{static_cast<index_t>(stage_.input_elements()),
                       static_cast<index_t>(stage_.output_elements())};
-    Assembly<Shapes, T> assembly(forward_);
-    const auto all = assembly(forward_, mine, Phase::setup);
+    Assembly<Shapes, T> assembly(channel());
+    const auto all = assembly(channel(), mine, Phase::setup);
     if (all.front().input != 0 || all.back().output != 0)
       throw mismatch_error(
           "the first stage has no input and the last one no output: input_elements() and "
@@ -347,7 +360,9 @@ class Pipeline {
     try {
       for (index_t j = 0; j < count_; ++j) {
         const MicroBatch rows = micro_batch(j);
-        std::uint64_t hash = mix_hash(static_cast<std::uint64_t>(rows.rows), training_ ? 1 : 0);
+        // The size of the whole batch, too, so that the first packet tells.
+        std::uint64_t hash =
+            mix_hash(mix_hash(ids_.size(), static_cast<std::uint64_t>(rows.rows)), training_ ? 1 : 0);
         for (index_t row = rows.first; row < rows.first + rows.rows; ++row) {
           RowVisit& visit = visits_[static_cast<std::size_t>(row)];
           const std::uint64_t id = ids_[static_cast<std::size_t>(row)];
@@ -357,10 +372,31 @@ class Pipeline {
         }
         hashes_.push_back(hash);
       }
+      if constexpr (Lanes::exact) agree_on_batch();
     } catch (...) {
-      for (std::size_t k = 0; k < added; ++k) index_.erase(added_[k]);
+      // From the last one on, so that slots will be given out as if nothing had been.
+      while (added > 0) index_.erase(added_[--added]);
+      // The next try has the same numbers of messages.
+      std::fill(last_visit_.begin(), last_visit_.end(), 0);
       throw;
     }
+  }
+  /// Messages whose lengths follow from the batch must not be asked for before all stages have the same one.
+  void agree_on_batch() {
+    const std::uint64_t step = training_ ? steps_ + 1 : steps_;
+    std::uint64_t examples = 0;
+    for (const std::uint64_t hash : hashes_) examples = mix_hash(examples, hash);
+    const auto all = everyone_(channel(), {mix_hash(step, training_ ? 1 : 0), examples}, Phase::agree);
+    for (std::size_t s = 1; s < all.size(); ++s)
+      if (all[s] != all[0])
+        throw wire_error(
+            "stages 0 and " + std::to_string(s) +
+                (all[s][0] != all[0][0]
+                     ? " are in different steps: all stages call train and evaluate alike, and go on from "
+                       "checkpoints of one step"
+                     : " work on different examples: other ids, another order or number, or one that only "
+                       "one of them has seen before. All stages are given the same ids in the same order"),
+            rank_, static_cast<std::int64_t>(steps_ + 1));
   }
   RowVisit look_up(std::uint64_t id, index_t j, std::size_t& added) {
     const std::uint64_t now = messages_ + static_cast<std::uint64_t>(j) + 1;
@@ -376,8 +412,8 @@ class Pipeline {
                               rank_, static_cast<std::int64_t>(steps_ + 1));
         return visit;
       }
-      visit.slot = index_.insert(id);
       if (added_.size() == added) added_.push_back(id);
+      visit.slot = index_.insert(id);
       added_[added++] = id;
       last_visit_[static_cast<std::size_t>(visit.slot)] = 0;
     }
@@ -435,13 +471,13 @@ class Pipeline {
     slots_ = slots;
     loss_ = 0;
     const std::uint64_t round = training_ ? steps_ + 1 : steps_;
-    const StepScalars now{round, mix_hash(fingerprint_, training_ ? 0 : ++evaluations_)};
-    put(executor_, view<const StepScalars>(&now, 1), now_.all());
-    envelope_.open(executor_, {now.step, now.agreement, now_.data()}, rank_);
+    round_ = {round, mix_hash(fingerprint_, training_ ? 0 : ++evaluations_)};
+    put(executor_, view<const StepScalars>(&round_, 1), now_.all());
+    envelope_.open(executor_, {round_.step, round_.agreement, now_.data()}, rank_);
     expect(0);
     // Behind the activations comes the verdict; before a loss, in an evaluation, come no gradients.
-    if (forward_in_) forward_in_->open(forward_, count_ + (training_ ? 1 : 0));
-    if (backward_in_) backward_in_->open(backward_, training_ ? count_ : 1);
+    if (forward_in_) forward_in_->open(count_ + (training_ ? 1 : 0), forward_bytes());
+    if (backward_in_) backward_in_->open(training_ ? count_ : 1, backward_bytes());
   }
 
   /// The copies that micro-batch j asks for, if there is one, had better be in memory by then.
@@ -465,13 +501,17 @@ class Pipeline {
       accept(*in, packet, training_ ? Kind::activation : Kind::evaluation, j, rank_ - 1);
       check_proof(*in, packet, j);
       in->decode(packet, draws(j, Purpose::quantization).shared, envelope_, input);
-      forward_in_->release(forward_, j);
+      forward_in_->release(j, forward_bytes());
     }
     const A* output;
     {
       const Timer timer(statistics_.forward_seconds);
       output = stage_.forward(rows, static_cast<const A*>(input));
-      if (last()) loss_ += stage_.loss(rows);
+      if (last()) {
+        // Whoever asks for it may wait for the device.
+        await_messages(channel());
+        loss_ += stage_.loss(rows);
+      }
     }
     if (!out) return;
     if (output == nullptr) throw usage_error("the stage's forward pass returned no output", rank_);
@@ -483,7 +523,7 @@ class Pipeline {
     out->encode(output, draws(j, Purpose::quantization), proof, envelope_, packet);
     sample_error(*out, j, output);
     stamp(packet, bytes, training_ ? Kind::activation : Kind::evaluation, j, rank_);
-    forward_out_->send(forward_, j, bytes);
+    forward_out_->send(j, bytes);
   }
 
   void backward(index_t j) {
@@ -498,7 +538,7 @@ class Pipeline {
       gradients_in_->decode(packet, draws(j, Purpose::second_quantization).shared, envelope_,
                             gradient_.data());
       take_note(packet + gradients_in_->note_at());
-      backward_in_->release(backward_, j);
+      backward_in_->release(j, backward_bytes());
       gradient = gradient_.data();
     }
     const A* input_gradient;
@@ -515,23 +555,22 @@ class Pipeline {
     gradients_out_->encode(input_gradient, draws(j, Purpose::second_quantization), envelope_, packet);
     give_note(packet + gradients_out_->note_at());
     stamp(packet, bytes, Kind::gradient, j, rank_);
-    backward_out_->send(backward_, j, bytes);
+    backward_out_->send(j, bytes);
   }
 
   /// Every stage learns the loss, which the last one knows, and what was not finite: what the backward passes found is
   /// all known to the first stage, which tells the others; in an evaluation it is known to the last one.
   PipelineResult close_step() {
     if (training_)
-      pass_on(forward_in_, forward_out_, forward_, count_, Kind::verdict, rank_ - 1);
+      pass_on(forward_in_, forward_out_, count_, Kind::verdict, rank_ - 1);
     else
-      pass_on(backward_in_, backward_out_, backward_, 0, Kind::total, rank_ + 1);
-    for (std::optional<detail::Lane<T>>* lane : lanes())
+      pass_on(backward_in_, backward_out_, 0, Kind::total, rank_ + 1);
+    // First what this stage waits for itself: a lane alone doesn't tell who is late.
+    wait([&] { await_messages(channel()); });
+    for (std::optional<Lane>* lane : lanes())
       if (*lane) wait([&] { (*lane)->drain(); });
-    await_messages(forward_);
-    await_messages(backward_);
+    const std::uint16_t flags = conclude();
     if (training_) ++steps_, messages_ += static_cast<std::uint64_t>(count_);
-
-    const std::uint16_t flags = envelope_.conclude(executor_, steps_);
     PipelineResult result{loss_, true, training_ ? fresh_ : 0};
     if (!last()) fetch(executor_, in<E, double>(note_.all()), view<double>(&result.loss, 1));
     if (flags != PacketHeader::finite) {
@@ -541,8 +580,7 @@ class Pipeline {
     }
     return result;
   }
-  template <class Lane>
-  void pass_on(Lane& from, Lane& to, T& channel, index_t j, Kind kind, int sender) {
+  void pass_on(std::optional<Lane>& from, std::optional<Lane>& to, index_t j, Kind kind, int sender) {
     const index_t bytes = closing_.lay_out(0);
     if (from) {
       wait([&] { from->take(j); });
@@ -553,11 +591,23 @@ class Pipeline {
     wait([&] { to->prepare(j); });
     give_note(to->slot(j) + closing_.note_at());
     stamp(to->slot(j), bytes, kind, j, rank_);
-    to->send(channel, j, bytes);
+    to->send(j, bytes);
   }
 
   // Packets.
 
+  /// How long the j-th message of this step from a neighbour is, for lanes that must know.
+  auto forward_bytes() {
+    return [this](index_t j) {
+      if (j == count_) return closing_.lay_out(0);
+      return training_ ? in_->lay_out(visits(j)) : exact_in_->lay_out(visits(j));
+    };
+  }
+  auto backward_bytes() {
+    return [this](index_t j) {
+      return training_ ? gradients_in_->lay_out(micro_batch(j).rows) : closing_.lay_out(0);
+    };
+  }
   template <class F>
   void wait(F f) {
     const Timer timer(statistics_.waiting_seconds);
@@ -577,21 +627,43 @@ class Pipeline {
       side.accept(envelope_, packet, place(kind, j, sender), sender);
       envelope_.arrived(executor_, false);
     } catch (const wire_error&) {
-      explain(packet, j, sender);
+      if constexpr (on_host) {
+        PacketHeader header;
+        std::memcpy(&header, packet, sizeof header);
+        const std::uint64_t check = mix_hash(round_.agreement, place(kind, j, sender));
+        explain(find_fault(header, {0, header.length, round_.step, check}), j, sender);
+      }
       throw;
     }
   }
-  /// Says more of a packet in the right place with other contents than it should have.
-  void explain(const std::byte* packet, index_t j, int sender) const {
-    PacketHeader header;
-    std::memcpy(&header, packet, sizeof header);
-    const PacketFault fault =
-        find_fault(header, {0, header.length, training_ ? steps_ + 1 : steps_, header.check});
-    if (fault.field == PacketFault::none && j < count_)
-      throw wire_error("stage " + std::to_string(sender) + " works on other examples in micro-batch " +
-                           std::to_string(j) +
-                           ": other ids, another order, another number, or one that was new to it alone",
-                       rank_, static_cast<std::int64_t>(steps_ + 1));
+  /// What a device has found.
+  std::uint16_t conclude() {
+    try {
+      return envelope_.conclude(executor_, round_.step);
+    } catch (const wire_error&) {
+      if constexpr (!on_host) explain(envelope_.found().fault, -1, envelope_.found().sender);
+      throw;
+    }
+  }
+  /// Says in a pipeline's words what a packet of another step, or of other examples, comes from. Lengths follow from the
+  /// examples. A device doesn't remember which message it was: j is negative.
+  void explain(const PacketFault& fault, index_t j, int sender) const {
+    const std::string stage = "stage " + std::to_string(sender);
+    const auto step = static_cast<std::int64_t>(steps_ + 1);
+    if (fault.field == PacketFault::step)
+      throw wire_error(
+          stage + " is in step " + std::to_string(fault.found) + ", and this stage in step " +
+              std::to_string(round_.step) +
+              ": all stages call train and evaluate alike, and go on from checkpoints of one step",
+          rank_, step);
+    const bool differs = fault.field == PacketFault::check || fault.field == PacketFault::length;
+    if (differs && j < count_)
+      throw wire_error(stage + " and this stage work on different examples" +
+                           (j < 0 ? "" : " in micro-batch " + std::to_string(j)) +
+                           ": other ids, another order or number, or one that only one of them has seen "
+                           "before. All stages are given the same ids in the same order",
+                       rank_, step);
+    if (differs) throw wire_error(stage + "'s packet is not the one that ends this step", rank_, step);
   }
 
   /// Random bits depend on the message's number in the run, not on the schedule.
@@ -612,7 +684,8 @@ class Pipeline {
   // Copies that prove each other: one row of each message.
 
   index_t sampled_row(index_t j) const {
-    return static_cast<index_t>((messages_ + static_cast<std::uint64_t>(j)) %
+    // By lot: in turn, examples that come in one order would be sampled in every epoch or in none.
+    return static_cast<index_t>(mix_hash(0, messages_ + static_cast<std::uint64_t>(j)) %
                                 static_cast<std::uint64_t>(micro_batch(j).rows));
   }
   bool audits() const {
@@ -680,10 +753,10 @@ class Pipeline {
   E executor_;
   S& stage_;
   int rank_, stages_;
-  T forward_, backward_;
+  Lanes lanes_;
   std::uint64_t fingerprint_;
   Shapes shapes_;
-  Assembly<Digests, T> everyone_;
+  Assembly<std::array<std::uint64_t, 2>, T> everyone_;
 
   ExampleIndex index_;
   std::vector<std::uint64_t> last_visit_;  // by slot: the number of the message
@@ -691,7 +764,7 @@ class Pipeline {
   std::optional<Activations<ExactActivations, E>> exact_in_, exact_out_;
   std::optional<ActivationGradients<P, E>> gradients_in_, gradients_out_;
   ActivationGradients<ExactActivations, E> closing_;
-  std::optional<detail::Lane<T>> forward_in_, forward_out_, backward_in_, backward_out_;
+  std::optional<Lane> forward_in_, forward_out_, backward_in_, backward_out_;
   Envelope<E> envelope_;
 
   buffer<A, typename E::memory> inputs_, gradient_;
@@ -706,6 +779,7 @@ class Pipeline {
   std::vector<std::uint64_t> added_;   // examples that got a slot
   index_t count_ = 0, fresh_ = 0;
   bool training_ = true;
+  StepScalars round_;
   double loss_ = 0;
   int culprit_ = -1;
 

@@ -62,7 +62,7 @@ class RowSection {
   bool empty() const { return pieces_.empty(); }
   /// Places the section behind `at` bytes of packet; returns where it ends.
   index_t lay_out(index_t at) {
-    (C::lossless ? portion_.dense : portion_.compressed).assign(pieces_.data(), pieces_.size());
+    range_of(portion_).assign(pieces_.data(), pieces_.size());
     portion_.section_at = at;
     portion_.dense_at = at + codec_.compressor().wire_bytes(portion_.compressed);
     portion_.bytes = portion_.note_at = portion_.dense_at + Dense{}.wire_bytes(portion_.dense);
@@ -93,13 +93,16 @@ class RowSection {
 
   Codec<C, F, E>& codec() { return codec_; }
   const Portion& portion() const { return portion_; }
+  /// The rows that were laid out.
+  const Range& range() { return range_of(portion_); }
 
  private:
+  static Range& range_of(Portion& portion) { return C::lossless ? portion.dense : portion.compressed; }
   static Portion all(index_t rows, index_t elements) {
     std::vector<Piece> pieces;
     for (index_t row = 0; row < rows; ++row) pieces.push_back({row, row * aligned(elements), elements});
     Portion portion;
-    (C::lossless ? portion.dense : portion.compressed) = Range(std::move(pieces));
+    range_of(portion) = Range(std::move(pieces));
     return portion;
   }
 

@@ -195,22 +195,24 @@ class Envelope<E> {
     return {f, verdict_.data()};
   }
   void settle(E ex, std::uint64_t step) {
-    const detail::Verdict verdict = read(ex, step);
+    const detail::Verdict& verdict = read(ex, step);
     if (verdict.non_finite) detail::throw_non_finite(verdict.flags, rank_, step);
     if (verdict.unreadable) detail::throw_unreadable(verdict.sender, rank_, step);
   }
   std::uint16_t conclude(E ex, std::uint64_t step) { return read(ex, step).flags; }
+  /// What `settle` or `conclude` has read last.
+  const detail::Verdict& found() const { return found_; }
 
  private:
-  detail::Verdict read(E ex, std::uint64_t step) {
-    detail::Verdict verdict;
-    fetch(ex, in<E, detail::Verdict>(verdict_.all()), view<detail::Verdict>(&verdict, 1));
-    refuse(verdict.fault, detail::text_of(static_cast<detail::SectionFault>(verdict.fault.found)), step,
-           verdict.sender, rank_);
-    return verdict;
+  const detail::Verdict& read(E ex, std::uint64_t step) {
+    fetch(ex, in<E, detail::Verdict>(verdict_.all()), view<detail::Verdict>(&found_, 1));
+    refuse(found_.fault, detail::text_of(static_cast<detail::SectionFault>(found_.fault.found)), step,
+           found_.sender, rank_);
+    return found_;
   }
 
   buffer<detail::Verdict, typename E::memory> verdict_;
+  detail::Verdict found_;
   const StepScalars* now_ = nullptr;
   int rank_ = 0;
 };

@@ -139,6 +139,22 @@ class Metered {
     inner_.synchronize();
   }
   Metered split(int color, int key) { return Metered(inner_.split(color, key), traffic_); }
+  /// As the inner transport's, where it works in the order of a stream.
+  template <class Stream>
+  Metered split(int color, int key, Stream stream) requires requires(Inner& inner) {
+    inner.split(color, key, stream);
+  }
+  { return Metered(inner_.split(color, key, stream), traffic_); }
+  template <class Names>
+  void name_ranks(Names&& names) requires requires(Inner& inner) {
+    inner.name_ranks(names);
+  }
+  { inner_.name_ranks(std::forward<Names>(names)); }
+  template <class Reason>
+  void abort(const Reason& reason) noexcept requires requires(Inner& inner) {
+    inner.abort(reason);
+  }
+  { inner_.abort(reason); }
   auto board(index_t bytes) requires HasBoard<Inner> { return MeteredBoard(inner_.board(bytes), traffic_); }
 
  private:

@@ -168,17 +168,27 @@ class Nccl {
   void synchronize() { synchronize(channel_->deadline); }
 
   /// On the same stream. Waits for the stream first, as NCCL demands. `color` is 0 or more.
-  Nccl split(int color, int key) {
+  Nccl split(int color, int key) { return split(color, key, stream()); }
+  /// On a stream of its own, which must outlive it: then its messages don't wait for those of this channel, nor these for
+  /// them.
+  Nccl split(int color, int key, cudaStream_t stream) {
     if (color < 0)
       throw usage_error("NCCL's colors are 0 or more, and this is " + std::to_string(color), rank());
     channel_->phase = Phase::setup;
     synchronize();
-    Nccl part(new_channel(channel_->family, channel_->stream, channel_->deadline));
+    Nccl part(new_channel(channel_->family, stream, channel_->deadline));
     part.channel_->rank = rank();  // until it has its own, for error texts
     part.channel_->size = size();
     part.split_from(channel_->comm, color, key, /*abortable=*/true);
     return part;
   }
+
+  /// What error texts shall call the ranks of this channel, one name for each; without it they are counted from 0.
+  void name_ranks(std::vector<int> names) { channel_->names = std::move(names); }
+
+  /// Gives up: aborts all communicators of this rank that come from the same `create`, so that nothing on their streams
+  /// waits for messages any more, and every later call throws peer_error with this reason. Does nothing after an abort.
+  void abort(const std::string& reason) noexcept { channel_->give_up(reason); }
 
  private:
   explicit Nccl(std::unique_ptr<Channel> channel) : channel_(std::move(channel)) {}

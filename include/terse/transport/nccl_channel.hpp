@@ -71,7 +71,7 @@ class NcclChannel {
     Lock lock(family->mutex);
     if (!family->reason.empty())
       throw peer_error("the NCCL communicators of this rank were aborted: " + family->reason, family->culprit,
-                       rank);
+                       named(rank));
     return lock;
   }
 
@@ -101,20 +101,24 @@ class NcclChannel {
     }
   }
 
-  /// Waits for all work on the stream, NCCL's or not.
+  /// Waits for all work on the stream, NCCL's or not. An error on any of the communicators ends it.
   void synchronize(std::chrono::milliseconds patience) {
     const Clock::time_point until = time_after(patience);
     for (;;) {
       {
         Lock lock = open();
-        const bool quiet = done(lock, comm);
+        bool quiet = true;
+        for (NcclChannel* channel : family->channels)
+          if (channel->comm != nullptr && !channel->done(lock, channel->comm) && channel == this)
+            quiet = false;
         const cudaError_t state = cudaStreamQuery(stream);
         if (state == cudaSuccess && quiet) return;
         if (state == cudaErrorNotReady) {
           (void)cudaGetLastError();  // else the next launch would be blamed for it
         } else if (state != cudaSuccess) {
-          abort(lock, std::string("the work on the stream failed: ") + cudaGetErrorString(state), rank);
-          throw error(family->reason, rank);
+          abort(lock, std::string("the work on the stream failed: ") + cudaGetErrorString(state),
+                named(rank));
+          throw error(family->reason, named(rank));
         }
         if (Clock::now() > until) late(lock);
       }
@@ -146,8 +150,16 @@ class NcclChannel {
     std::copy_n(host_, all.size(), all.begin());
   }
 
+  /// As error texts call a rank of this channel.
+  int named(int member) const { return names.empty() ? member : names[static_cast<std::size_t>(member)]; }
   /// NCCL doesn't say which peer it waits for. Of two ranks it is the other one.
-  int suspect() const { return size == 2 ? 1 - rank : -1; }
+  int suspect() const { return size == 2 ? named(1 - rank) : -1; }
+
+  /// Aborts all; the first reason stays.
+  void give_up(const std::string& reason) noexcept {
+    Lock lock(family->mutex);
+    if (family->reason.empty()) abort(lock, reason, named(rank));
+  }
 
   std::shared_ptr<NcclFamily> family;
   cudaStream_t stream;
@@ -155,6 +167,7 @@ class NcclChannel {
   ncclComm_t comm = nullptr;   // NCCL itself writes it at the end of a split
   Phase phase = Phase::setup;  // of the last call, for error texts
   int rank = -1, size = 0;
+  std::vector<int> names;  // of its ranks, for error texts; empty: their numbers
 
  private:
   void abort(Lock&, std::string reason, int culprit) noexcept {
@@ -173,10 +186,10 @@ class NcclChannel {
     if (result == ncclInvalidUsage) text += "; each rank needs a GPU of its own, chosen with cudaSetDevice";
     const bool own = result == ncclInvalidUsage || result == ncclInvalidArgument;
     const bool cuda = result == ncclUnhandledCudaError;
-    abort(lock, text, own || cuda ? rank : suspect());
-    if (own) throw usage_error(text, rank);
-    if (cuda) throw error(text, rank);
-    throw peer_error(text, family->culprit, rank);
+    abort(lock, text, own || cuda ? named(rank) : suspect());
+    if (own) throw usage_error(text, named(rank));
+    if (cuda) throw error(text, named(rank));
+    throw peer_error(text, family->culprit, named(rank));
   }
 
   [[noreturn]] void late(Lock& lock) {
@@ -184,7 +197,7 @@ class NcclChannel {
                                            : "rank " + std::to_string(suspect());
     const std::string text = "gave up waiting for " + whom + " in phase '" + name(phase) + "'";
     abort(lock, text, suspect());
-    throw peer_error(text, suspect(), rank);
+    throw peer_error(text, suspect(), named(rank));
   }
 
   /// Finalizing takes all ranks of the machine; whoever waits in vain aborts.

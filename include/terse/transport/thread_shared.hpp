@@ -56,7 +56,8 @@ struct ThreadShared {
     std::size_t open = 0;                                      // messages that are not settled
     Phase phase = Phase::setup;
     std::chrono::steady_clock::time_point since;  // the first ready() that found it unfinished
-    bool asked = false;
+    bool asked = false;                           // by ready()
+    bool wanted = false;  // by ready() or wait(): what was only posted ahead holds nobody up
     std::thread::id poster;
     bool used = false;
   };
@@ -90,12 +91,14 @@ struct ThreadShared {
   }
 
   /// The world rank that keeps `batch` waiting: of those that it waits for, those that they wait for, and so on, one
-  /// that waits for nobody, or else the one that has posted the fewest batches.
+  /// that waits for nobody, or else the one that has posted the fewest batches. Batches that nobody has asked for yet
+  /// are not waited for.
   int latest(const Batch& batch) const {
     const auto at = [](int member) { return static_cast<std::size_t>(member); };
     const int own = batch.channel->members[at(batch.rank)];
     std::vector<int> held;
     const auto follow = [&](const Batch& one) {
+      if (!one.wanted) return;
       const auto add = [&](int peer) {
         const int member = one.channel->members[at(peer)];
         if (member != own && std::find(held.begin(), held.end(), member) == held.end())
@@ -112,7 +115,8 @@ struct ThreadShared {
       for (const Batch* one : under_way[at(held[k])]) follow(*one);
     const auto waits = [&](int member) {
       const std::vector<Batch*>& open = under_way[at(member)];
-      return std::any_of(open.begin(), open.end(), [](const Batch* one) { return one->open > 0; });
+      return std::any_of(open.begin(), open.end(),
+                         [](const Batch* one) { return one->wanted && one->open > 0; });
     };
     return *std::min_element(held.begin(), held.end(), [&](int a, int b) {
       return waits(a) != waits(b) ? waits(b) : progress[at(a)] < progress[at(b)];

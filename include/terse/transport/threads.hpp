@@ -44,6 +44,7 @@ class Threads {
     bool ready() {
       if (batch_ == nullptr) return true;
       std::unique_lock lock(end_->shared_->mutex);
+      batch_->wanted = true;
       end_->adopt();
       // Again while time has passed without the lock: a peer may have taken its message in it, and left.
       do end_->check(batch_->phase);
@@ -64,6 +65,7 @@ class Threads {
       if (batch_ == nullptr) return;
       const auto until = detail::time_after(deadline);
       std::unique_lock lock(end_->shared_->mutex);
+      batch_->wanted = true;
       end_->adopt();
       for (;;) {
         end_->check(batch_->phase);
@@ -113,7 +115,7 @@ class Threads {
     batch.phase = phase;
     batch.sends = sends;
     batch.receives = receives;
-    batch.asked = false;
+    batch.asked = batch.wanted = false;
     batch.poster = std::this_thread::get_id();
     batch.send_numbers.clear();
     batch.receive_numbers.clear();

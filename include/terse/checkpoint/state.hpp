@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "terse/checkpoint/safetensors.hpp"
+#include "terse/core/half.hpp"
+#include "terse/core/view.hpp"
+
+// What a walk shows, as tensors "state.<part>" and back: buffers of any memory space are flat, scalars have no
+// dimensions.
+
+namespace terse::checkpoint::detail {
+
+/// Bytes of views for the host to read: their own where they lie on the host, else copies that live as long as this.
+class HostCopies {
+ public:
+  template <class T>
+  view<const T> operator()(view<const T> from) {
+    return from;
+  }
+  template <class T, class Space>
+  view<const T> operator()(view<const T, Space> from) {
+    std::vector<std::byte>& held = copies_.emplace_back(static_cast<std::size_t>(from.size()) * sizeof(T));
+    const view<T> to(reinterpret_cast<T*>(held.data()), from.size());
+    download(from, to);
+    return to;
+  }
+
+ private:
+  std::deque<std::vector<std::byte>> copies_;
+};
+
+template <class T>
+constexpr const char* dtype_of() {
+  if constexpr (std::is_same_v<T, float>)
+    return "F32";
+  else if constexpr (std::is_same_v<T, bf16>)
+    return "BF16";
+  else if constexpr (std::is_same_v<T, fp16>)
+    return "F16";
+  else if constexpr (std::is_same_v<T, std::uint8_t>)
+    return "U8";
+  else if constexpr (std::is_same_v<T, std::uint16_t>)
+    return "U16";
+  else {
+    static_assert(std::is_same_v<T, std::uint64_t>, "terse: state is float, uint8, uint16 or uint64");
+    return "U64";
+  }
+}
+
+/// Lists the parts of a state as tensors.
+struct Collect {
+  std::vector<Tensor>& tensors;
+  Metadata& metadata;
+  HostCopies& copies;
+
+  template <class T, class Space>
+  void operator()(const std::string& name, view<T, Space> part, index_t offset) const {
+    const view<const T> here = copies(view<const T, Space>(part));
+    tensors.push_back({"state." + name, dtype_of<T>(), std::vector<index_t>{part.size()},
+                       reinterpret_cast<const std::byte*>(here.data()),
+                       static_cast<std::size_t>(part.size()) * sizeof(T)});
+    if (offset != 0) metadata["offset." + name] = std::to_string(offset);
+  }
+  void operator()(const std::string& name, std::uint64_t& value) const {
+    tensors.push_back({"state." + name, "U64", {}, reinterpret_cast<const std::byte*>(&value), sizeof value});
+  }
+};
+
+/// Checks that a file has every part, or, with `apply`, copies them out.
+struct Restore {
+  const File& file;
+  bool apply;
+
+  template <class T, class Space>
+  void operator()(const std::string& name, view<T, Space> part, index_t) const {
+    // Spelled out for nvcc, which loses the braces.
+    take(file.tensor("state." + name, dtype_of<T>(), std::vector<index_t>{part.size()}), part);
+  }
+  void operator()(const std::string& name, std::uint64_t& value) const {
+    take(file.tensor("state." + name, "U64", {}), view<std::uint64_t>(&value, 1));
+  }
+  template <class T, class Space>
+  void take(std::span<const std::byte> from, view<T, Space> to) const {
+    // By way of bytes: a file's tensors start anywhere.
+    if (apply)
+      upload(view<const std::byte>(from), view<std::byte, Space>(reinterpret_cast<std::byte*>(to.data()),
+                                                                 static_cast<index_t>(from.size())));
+  }
+};
+
+}  // namespace terse::checkpoint::detail

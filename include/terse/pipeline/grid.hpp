@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cmath>
+#include <concepts>
+#include <cstdint>
+#include <string>
+
+#include "terse/core/error.hpp"
+#include "terse/core/hash.hpp"
+#include "terse/transport/agreement.hpp"
+#include "terse/transport/concept.hpp"
+
+namespace terse {
+
+/// Alike on all ranks.
+struct GridOptions {
+  int stages = 1;  ///< of a pipeline; divides the number of ranks
+};
+
+/// Pipelines side by side: each of `replicas` pipelines of `stages` ranks trains on its own examples, and the ranks of one
+/// stage average what they learn. Rank of the world = stage * replicas + replica.
+///
+///     terse::Grid grid(world, {.stages = 4});
+///     terse::Pipeline pipeline{policy, grid.pipe(), stage, {.micro_batch = 32, .seed = grid.seed(1)}};
+///     terse::Optimizer optimizer{terse::OneBitAdam<>{}, grid.data(), layout_of_the_stage};
+///     const terse::PipelineResult result = pipeline.train(ids_of_this_replica);
+///     if (grid.agree(result)) optimizer.step(parameters, gradients, grid.clip_scale(square, 1.0F));
+///
+/// Construction is collective and splits the world three times; `world` need not outlive it. Throws, on all ranks alike,
+/// mismatch_error where ranks want other numbers of stages, and usage_error where the ranks are not a multiple of them.
+///
+/// Ranks in errors (`rank()`, `culprit()`) are those of the channel that they come from: of a Pipeline over `pipe()`
+/// stages, of an Optimizer over `data()` replicas, of the grid itself ranks of the world; `rank_of` translates. Transports
+/// that know the whole world (Threads) name its ranks in every peer_error.
+template <Transport T>
+class Grid {
+ public:
+  Grid(T& world, const GridOptions& options)
+      : world_(world.split(0, world.rank())),
+        stages_(checked(options.stages, world_)),
+        replicas_(world_.size() / stages_),
+        pipe_(world_.split(replica(), stage())),
+        data_(world_.split(stage(), replica())),
+        everyone_(world_) {}
+
+  /// The ranks of this rank's replica; stage s is its rank s.
+  T& pipe() { return pipe_; }
+  /// The ranks of this rank's stage, whose parameters are alike; replica r is its rank r.
+  T& data() { return data_; }
+
+  int stage() const { return world_.rank() / replicas_; }
+  int stages() const { return stages_; }
+  int replica() const { return world_.rank() % replicas_; }
+  int replicas() const { return replicas_; }
+  /// In the world.
+  int rank() const { return world_.rank(); }
+  int size() const { return world_.size(); }
+  int rank_of(int stage, int replica) const { return stage * replicas_ + replica; }
+
+  /// A seed for this replica's pipeline: alike on its stages, which must agree on it, and another on each replica, lest
+  /// the replicas' rounding errors be the same and stay in the average.
+  std::uint64_t seed(std::uint64_t seed) const {
+    return mix_hash(seed, static_cast<std::uint64_t>(replica()));
+  }
+
+  /// Whether all ranks say yes. Collective, 8 bytes to each peer. Ask before each step where a pipeline is to skip what is
+  /// not finite: a replica that skipped alone would leave the others waiting. A gradient of parameters can overflow where
+  /// all activations were finite; `agree(result.applied && std::isfinite(square))` finds that, too.
+  ///
+  /// With NonFinite::throw_ the ranks of one replica throw, and the others learn of it here as peer_error.
+  bool agree(bool applied) {
+    bool all = true;
+    for (const std::uint64_t theirs : everyone_(world_, applied ? 1 : 0, Phase::agree))
+      all = all && theirs != 0;
+    return all;
+  }
+  /// The same of a PipelineResult.
+  template <class Result>
+  bool agree(const Result& result) requires requires {
+    { result.applied } -> std::same_as<const bool&>;
+  }
+  { return agree(result.applied); }
+
+  /// The factor, at most 1, that brings the gradients' norm down to `clip_norm`, the same on all ranks:
+  ///
+  ///     norm = sqrt(mean over replicas of the sum over stages of `square`)        clip_norm / max(norm, clip_norm)
+  ///
+  /// which bounds the norm of the mean gradient over all stages, and is what Options::clip_norm bounds in compressed
+  /// steps of one stage. `square` is this rank's sum of squares of its gradients, as a step takes them: multiply a
+  /// gradient_scale in, once here, squared, and once behind. Collective, 8 bytes to each peer. `clip_norm` is alike on all
+  /// ranks; infinity: no clipping. Leave Options::clip_norm alone then, which knows one stage. Throws, on all ranks alike, usage_error unless clip_norm is positive, and
+  /// non_finite_error that names the first rank of the world whose square is not finite.
+  float clip_scale(double square, float clip_norm) {
+    if (!(clip_norm > 0))
+      throw usage_error("clip_norm must be positive, not " + std::to_string(clip_norm), world_.rank());
+    double sum = 0;
+    int peer = 0, culprit = -1;
+    for (const std::uint64_t bits : everyone_(world_, std::bit_cast<std::uint64_t>(square), Phase::agree)) {
+      const auto theirs = std::bit_cast<double>(bits);
+      if (culprit < 0 && !std::isfinite(theirs)) culprit = peer;
+      sum += theirs;
+      ++peer;
+    }
+    if (culprit >= 0)
+      throw non_finite_error("the gradient of rank " + std::to_string(culprit) + " (stage " +
+                                 std::to_string(culprit / replicas_) + " of replica " +
+                                 std::to_string(culprit % replicas_) + ") is not finite",
+                             culprit, world_.rank(), -1);
+    const double norm = std::sqrt(sum / replicas_);
+    return norm > static_cast<double>(clip_norm) ? static_cast<float>(static_cast<double>(clip_norm) / norm)
+                                                 : 1.0F;
+  }
+
+ private:
+  static int checked(int stages, T& world) {
+    terse::agree(world, std::array{Agreed{"number of stages", static_cast<std::uint64_t>(stages)}});
+    if (stages < 1 || world.size() % stages != 0)
+      throw usage_error("a grid of " + std::to_string(stages) +
+                            " stages needs a multiple of as many ranks, not " + std::to_string(world.size()),
+                        world.rank());
+    return stages;
+  }
+
+  T world_;
+  int stages_, replicas_;
+  T pipe_, data_;
+  Assembly<std::uint64_t, T> everyone_;
+};
+
+}  // namespace terse

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "terse/executor/device_memory.hpp"
+#include "terse/pipeline/lane.hpp"
+#include "terse/transport/nccl.hpp"
+
+// Pipelines over NCCL. Messages there work in the order of a stream, and a receive that is posted early holds its stream
+// up until the message comes. So each lane has a stream and a communicator of its own, of two ranks, and what a stage
+// computes and what it sends or receives wait for each other by events. The host enqueues a step without waiting for
+// messages, and then waits for all of them, with the transport's deadline, which must outlast a step; on the last stage
+// also before each loss.
+//
+// NCCL wants both sides to name one length, which follows from the examples. So all stages agree on them before each
+// batch, by 16 bytes each; that waits for the stream, so that no stage is a batch ahead of another.
+//
+// As long as messages are under way, nothing may wait for the whole device, which waits for them: no cudaMalloc, cudaFree
+// or cudaDeviceSynchronize in a stage's passes. Up to four receives wait in kernels of their own; hardware queues that
+// streams share (CUDA_DEVICE_MAX_CONNECTIONS, 8 unless set) would have a stage's kernels wait behind them. A step that
+// fails, and so tears the pipeline, ends the transport: all of its communicators are aborted, so that the other stages
+// learn of it, and a checkpoint or forget() can't mend that.
+
+namespace terse::detail {
+
+class OwnStream {
+ public:
+  OwnStream() {
+    check_cuda(cudaStreamCreateWithFlags(&handle_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+  }
+  OwnStream(OwnStream&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+  OwnStream& operator=(OwnStream&&) = delete;
+  ~OwnStream() {
+    if (handle_ != nullptr) cudaStreamDestroy(handle_);
+  }
+  cudaStream_t handle() const { return handle_; }
+
+ private:
+  cudaStream_t handle_ = nullptr;
+};
+
+/// A point in the work of a stream, which another one waits for.
+class StreamEvent {
+ public:
+  StreamEvent() {
+    check_cuda(cudaEventCreateWithFlags(&handle_, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+  }
+  StreamEvent(const StreamEvent&) = delete;
+  StreamEvent& operator=(const StreamEvent&) = delete;
+  ~StreamEvent() { cudaEventDestroy(handle_); }
+
+  /// After all that is on `stream` now.
+  void mark(cudaStream_t stream) { check_cuda(cudaEventRecord(handle_, stream), "cudaEventRecord"); }
+  /// What `stream` gets from now on waits for the mark; for nothing if there is none yet.
+  void hold(cudaStream_t stream) const {
+    check_cuda(cudaStreamWaitEvent(stream, handle_, 0), "cudaStreamWaitEvent");
+  }
+
+ private:
+  cudaEvent_t handle_ = nullptr;
+};
+
+/// One direction of a boundary: a channel between the two stages, connected, on a stream of its own.
+template <Transport T>
+struct StreamChannel {
+  OwnStream stream;
+  T channel;
+};
+
+/// As Lane, in the order of two streams: the executor's, on which packets are written and read, and the channel's.
+template <Transport T>
+class StreamLane {
+ public:
+  template <class StreamLanes>
+  StreamLane(StreamLanes& all, int peer, index_t largest, int window, Phase phase)
+      : own_(&all.of(peer, phase)),
+        compute_(all.compute()),
+        window_(window),
+        largest_(aligned(largest)),
+        phase_(phase),
+        slots_(largest_ * window) {}
+
+  std::byte* slot(index_t j) { return slots_.data() + j % window_ * largest_; }
+
+  template <class Bytes>
+  void open(index_t count, const Bytes& bytes) {
+    count_ = count;
+    for (index_t j = 0; j < std::min<index_t>(window_, count); ++j) post(j, bytes(j));
+  }
+  void take(index_t j) { arrived_[place(j)].hold(compute_); }
+  template <class Bytes>
+  void release(index_t j, const Bytes& bytes) {
+    if (j + window_ >= count_) return;
+    free_[place(j)].mark(compute_);
+    free_[place(j)].hold(own_->stream.handle());
+    post(j + window_, bytes(j + window_));
+  }
+
+  void prepare(index_t j) { arrived_[place(j)].hold(compute_); }
+  void send(index_t j, index_t bytes) {
+    free_[place(j)].mark(compute_);
+    free_[place(j)].hold(own_->stream.handle());
+    const Send send{1 - own_->channel.rank(), slot(j), bytes};
+    own_->channel.exchange(std::span<const Send>(&send, 1), {}, phase_).wait();
+    arrived_[place(j)].mark(own_->stream.handle());
+  }
+  void drain() { await_messages(own_->channel); }
+  /// What is under way would meet the messages of another step, or wait for ever.
+  void abandon() { own_->channel.abort("a step of the pipeline failed on this stage"); }
+
+ private:
+  std::size_t place(index_t j) const { return static_cast<std::size_t>(j % window_); }
+  void post(index_t j, index_t bytes) {
+    const Receive receive{1 - own_->channel.rank(), slot(j), bytes};
+    own_->channel.exchange({}, std::span<const Receive>(&receive, 1), phase_).wait();
+    arrived_[place(j)].mark(own_->stream.handle());
+  }
+
+  StreamChannel<T>* own_;
+  cudaStream_t compute_;
+  int window_;
+  index_t largest_, count_ = 0;
+  Phase phase_;
+  buffer<std::byte, typename T::memory> slots_;
+  std::array<StreamEvent, most_in_lane> arrived_;  // the message of a slot: received, or sent
+  std::array<StreamEvent, most_in_lane> free_;     // what a slot has is read, or written
+};
+
+/// Makes the channels, two for each boundary. Even boundaries come before odd ones on all stages, since connecting takes
+/// until both sides are there.
+template <Transport T, Executor E>
+requires InStreamOrder<T>
+class Lanes<T, E> {
+ public:
+  using Lane = StreamLane<T>;
+  static constexpr bool exact = true;
+
+  Lanes(T& transport, const E& executor)
+      : compute_(executor.stream),
+        rank_(transport.rank()),
+        channel_((check(transport), transport.split(0, transport.rank()))) {
+    for (const int parity : {0, 1})
+      for (const Phase phase : {Phase::forward, Phase::backward}) {
+        OwnStream stream;
+        T pair = transport.split((rank_ + parity) / 2, rank_, stream.handle());
+        if (pair.size() == 1) continue;
+        const int first = rank_ - pair.rank();
+        pair.name_ranks(std::vector<int>{first, first + 1});
+        connect(pair, pair.rank() == (phase == Phase::forward ? 0 : 1), phase);
+        place(first < rank_, phase).emplace(StreamChannel<T>{std::move(stream), std::move(pair)});
+      }
+  }
+
+  T& channel() { return channel_; }
+  cudaStream_t compute() const { return compute_; }
+  StreamChannel<T>& of(int peer, Phase phase) { return *place(peer < rank_, phase); }
+
+ private:
+  void check(const T& transport) const {
+    if (transport.stream() != compute_)
+      throw usage_error("the transport works on another CUDA stream than the executor", rank_);
+  }
+  std::optional<StreamChannel<T>>& place(bool before, Phase phase) {
+    return channels_[before ? 0 : 1][phase == Phase::forward ? 0 : 1];
+  }
+  /// A byte in the direction of all messages to come.
+  static void connect(T& pair, bool sends, Phase phase) {
+    buffer<std::byte, typename T::memory> hello(1);
+    const Send send{1 - pair.rank(), hello.data(), 1};
+    const Receive receive{1 - pair.rank(), hello.data(), 1};
+    pair.exchange(std::span<const Send>(&send, sends ? 1 : 0),
+                  std::span<const Receive>(&receive, sends ? 0 : 1), phase)
+        .wait();
+    await_messages(pair);
+  }
+
+  cudaStream_t compute_;
+  int rank_;
+  T channel_;
+  std::array<std::array<std::optional<StreamChannel<T>>, 2>, 2> channels_;
+};
+
+}  // namespace terse::detail
