@@ -20,17 +20,19 @@ std::string clock_time(double seconds) {
 
 }  // namespace
 
-Progress::Progress(bool shown, std::string title, std::int64_t first, std::int64_t steps, int epochs)
+Progress::Progress(bool shown, std::string title, std::int64_t first, std::int64_t steps, int epochs,
+                   const char* what)
     : shown_(shown),
       terminal_(isatty(STDERR_FILENO) == 1),
       title_(std::move(title)),
       first_(first),
       steps_(steps),
       epochs_(epochs),
+      what_(what),
       begin_(Clock::now()),
       next_(begin_ + std::chrono::milliseconds(terminal_ ? 500 : 10'000)) {}
 
-void Progress::update(std::int64_t step, double loss, std::int64_t pictures) {
+void Progress::update(std::int64_t step, double loss, std::int64_t examples) {
   if (!shown_) return;
   const Clock::time_point now = Clock::now();
   if (now < next_) return;
@@ -39,8 +41,8 @@ void Progress::update(std::int64_t step, double loss, std::int64_t pictures) {
   const double left = passed / static_cast<double>(step - first_) * static_cast<double>(steps_ - step);
   const std::int64_t epoch = (step - 1) * epochs_ / steps_ + 1;
   std::string line =
-      fmt::format("{}  epoch {}/{}  step {}/{}  loss {:.4f}  {:.0f} pictures/s  {} left", title_, epoch,
-                  epochs_, step, steps_, loss, static_cast<double>(pictures) / passed, clock_time(left));
+      fmt::format("{}  epoch {}/{}  step {}/{}  loss {:.4f}  {:.0f} {}/s  {} left", title_, epoch, epochs_,
+                  step, steps_, loss, static_cast<double>(examples) / passed, what_, clock_time(left));
   const std::size_t width = line.size();
   if (terminal_) {
     if (width < width_) line.append(width_ - width, ' ');

@@ -12,12 +12,13 @@ namespace train {
 /// second; elsewhere a line every ten seconds.
 class Progress {
  public:
-  /// `first` of `steps` steps are done already. Shows nothing unless `shown`.
-  Progress(bool shown, std::string title, std::int64_t first, std::int64_t steps, int epochs);
+  /// `first` of `steps` steps are done already. Shows nothing unless `shown`. `what` are examples called.
+  Progress(bool shown, std::string title, std::int64_t first, std::int64_t steps, int epochs,
+           const char* what = "pictures");
 
-  /// `step` steps are done; `pictures` have been trained on since the start, over all ranks; `loss` is a
+  /// `step` steps are done; `examples` have been trained on since the start, over all ranks; `loss` is a
   /// running mean.
-  void update(std::int64_t step, double loss, std::int64_t pictures);
+  void update(std::int64_t step, double loss, std::int64_t examples);
   /// Clears the line for what comes next.
   void finish();
 
@@ -28,6 +29,7 @@ class Progress {
   std::string title_;
   std::int64_t first_, steps_;
   int epochs_;
+  const char* what_;
   Clock::time_point begin_, next_;
   std::size_t width_ = 0;
 };

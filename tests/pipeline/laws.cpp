@@ -278,7 +278,7 @@ float normal(std::uint64_t time, std::uint64_t id, index_t i) {
   return table[(time * followed + id) * at(followed_width) + at(i)];
 }
 
-/// `visits` visits to 16 examples of 128 elements after the first. Copies as in the float memory of the second stage.
+/// `visits` visits to 16 examples of 128 elements after the first. Copies count as what arrived, unrounded.
 template <class P>
 Errors follow(const P& policy, std::uint64_t visits, const Scripted::Script& activation) {
   Errors errors;
@@ -330,7 +330,7 @@ float frozen(int, std::uint64_t id, std::uint64_t time, index_t i) {
 template <int Bits>
 void check_frozen(double least, double most) {
   CAPTURE(Bits);
-  // What any change keeps of itself at most, by the quantizer's own word, and rounding in fp32.
+  // The most that is left of a change, by the quantizer's own word.
   const double bound = std::sqrt(1 - Changes<Bits>::Quantizer::delta(64));
   const Errors errors = follow(Remembering<Bits, float>{.capacity = 16}, 8, frozen);
   CHECK(errors.ratio[0] > least);

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "beforehand.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <optional>
+#include <span>
+
+#include "../train/progress.hpp"
+#include "any_pipeline.hpp"
+#include "models.hpp"
+#include "terse/checkpoint/checkpoint.hpp"
+#include "terse/optimizer/adam.hpp"
+#include "terse/optimizer/optimizer.hpp"
+#include "terse/pipeline/example_order.hpp"
+
+namespace pipeline {
+namespace {
+
+using train::AnyTransport;
+
+/// Everything on one stage.
+struct Whole {
+  Whole(const Options& options, std::uint64_t seed, std::int64_t micro_batch, AnyTransport& alone)
+      : model({options.task, 0, 1, seed, options.recompute}), wire(alone.split(0, 0)) {
+    Settings settings;
+    settings.options.micro_batch = micro_batch;
+    settings.options.seed = seed;
+    pipeline = make_pipeline(Coding{}, settings, wire, model);
+  }
+  double train(const Examples& examples, std::span<const std::uint64_t> ids) {
+    model.set_batch(examples, ids.data(), static_cast<std::int64_t>(ids.size()));
+    model.zero_gradients();
+    return pipeline->train(ids).loss;
+  }
+
+  Model model;
+  Wire wire;
+  std::unique_ptr<AnyPipeline> pipeline;
+};
+
+void train_whole(const Job& job, std::uint64_t seed, Whole& whole, AnyTransport& alone) {
+  const Options& options = job.options;
+  const auto [batch, learning_rate] = before(options.task);
+  const terse::index_t size = whole.model.layout().size();
+  terse::Optimizer optimizer{terse::Adam{.learning_rate = static_cast<float>(learning_rate)}, alone,
+                             whole.model.layout()};
+  std::filesystem::path file;
+  if (!options.cache.empty()) {
+    file = std::filesystem::path(options.cache) /
+           fmt::format("{}-seed-{}-epochs-{}.safetensors", name(options.task), seed, options.epochs_before);
+    if (std::filesystem::exists(file)) {
+      terse::checkpoint::load(file, optimizer, terse::view<float>(whole.model.parameters(), size));
+      return;
+    }
+  }
+  const std::int64_t steps = (job.data.before.count + batch - 1) / batch;
+  train::Progress progress(!options.quiet, "before", 0, steps * options.epochs_before, options.epochs_before,
+                           "examples");
+  std::int64_t done = 0;
+  for (int epoch = 1; epoch <= options.epochs_before; ++epoch) {
+    const terse::ExampleOrder order(job.data.before.count, seed, static_cast<std::uint64_t>(epoch));
+    for (terse::index_t k = 0; k < order.batches(batch); ++k) {
+      const double loss = whole.train(job.data.before, order.batch(k, batch));
+      optimizer.step({whole.model.parameters(), size}, {whole.model.gradients(), size});
+      ++done;
+      progress.update(done, loss, done * batch);
+    }
+  }
+  progress.finish();
+  if (!file.empty())
+    terse::checkpoint::save(file, optimizer, terse::view<const float>(whole.model.parameters(), size));
+}
+
+/// Stage 0's values become everybody's.
+void broadcast(std::vector<float>& values, AnyTransport& transport) {
+  auto* const data = reinterpret_cast<std::byte*>(values.data());
+  const auto bytes = static_cast<terse::index_t>(sizeof(float) * values.size());
+  std::vector<terse::Send> sends;
+  std::vector<terse::Receive> receives;
+  if (transport.rank() > 0) receives.push_back({0, data, bytes});
+  for (int peer = 1; transport.rank() == 0 && peer < transport.size(); ++peer)
+    sends.push_back({peer, data, bytes});
+  transport.exchange(sends, receives, terse::Phase::setup).wait();
+}
+
+}  // namespace
+
+Beforehand train_beforehand(const Job& job, std::uint64_t seed, AnyTransport& transport) {
+  AnyTransport alone = transport.split(transport.rank(), 0);
+  Whole whole(job.options, seed, before(job.options.task).batch, alone);
+  if (transport.rank() == 0) train_whole(job, seed, whole, alone);
+  const float* const mine = whole.model.parameters();
+  Beforehand found{whole.model.layout(), {mine, mine + whole.model.layout().size()}};
+  broadcast(found.parameters, transport);
+  return found;
+}
+
+double measure_link(const Job& job, double forward_passes, AnyTransport& transport) {
+  const Options& options = job.options;
+  AnyTransport alone = transport.split(transport.rank(), 0);
+  // What crosses the boundaries, on average.
+  const Model mine({options.task, transport.rank(), options.stages, 0, false});
+  terse::Assembly<double, AnyTransport> assembly(transport);
+  double elements = 0;
+  for (const double one :
+       assembly(transport, static_cast<double>(mine.output_elements()), terse::Phase::setup))
+    elements += one / std::max(1, options.stages - 1);
+
+  double seconds = 0;
+  if (transport.rank() == 0) {
+    Whole whole(options, 0, options.micro_batch, alone);
+    const terse::ExampleOrder order(job.data.tuning.count, 0, 0);
+    constexpr int warm = 3, measured = 10;
+    for (int step = 0; step < warm + measured; ++step) {
+      if (step == warm) whole.pipeline->reset_statistics();
+      whole.train(
+          job.data.tuning,
+          order.order().first(static_cast<std::size_t>(std::min(options.batch, job.data.tuning.count))));
+    }
+    const auto passes = static_cast<double>((options.batch + options.micro_batch - 1) / options.micro_batch);
+    seconds = whole.pipeline->statistics().forward_seconds / (measured * passes * options.stages);
+  }
+  const double bits = 32 * elements * static_cast<double>(options.micro_batch);
+  const double rate = seconds > 0 ? bits / (forward_passes * seconds) / 1e6 : 0;
+  return assembly(transport, rate, terse::Phase::setup)[0];
+}
+
+}  // namespace pipeline

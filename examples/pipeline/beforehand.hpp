@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "../train/any_transport.hpp"
+#include "run.hpp"
+#include "terse/core/layout.hpp"
+
+namespace pipeline {
+
+/// The whole model's parameters, which fine-tuning starts from.
+struct Beforehand {
+  terse::Layout layout;
+  std::vector<float> parameters;
+};
+
+/// Stage 0 trains the model that isn't cut yet, exactly and alone, or reads from the cache what it has trained before;
+/// the others wait for it. Collective.
+Beforehand train_beforehand(const Job& job, std::uint64_t seed, train::AnyTransport& transport);
+
+/// Bits per second / 10^6 of a link on which the fp32 message of a micro-batch takes as long as `forward_passes` of a
+/// stage: stage 0 runs the model that isn't cut for a while, with nobody beside it. Collective.
+double measure_link(const Job& job, double forward_passes, train::AnyTransport& transport);
+
+}  // namespace pipeline

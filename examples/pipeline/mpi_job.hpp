@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "run.hpp"
+
+namespace pipeline {
+
+/// The MPI job that this process is a stage of. MPI lives as long as this object. Only a build with MPI has it.
+class MpiJob {
+ public:
+  MpiJob(int& argc, char**& argv);
+  ~MpiJob();
+
+  int rank() const;
+  int size() const;
+
+  /// The fault of the first rank that has one, on all ranks; empty if none has. Collective.
+  std::string first_fault(const std::string& mine);
+  /// run_stage over MPI. Collective.
+  std::vector<Run> run(const Job& job, std::chrono::milliseconds deadline);
+  /// Ends the whole job at once: ranks that wait for this one would not notice otherwise.
+  [[noreturn]] void abort(int status);
+
+ private:
+  struct Parts;
+  std::unique_ptr<Parts> parts_;
+};
+
+}  // namespace pipeline

@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "options.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <sstream>
+#include <system_error>
+#include <utility>
+
+#include "../train/command_line.hpp"
+#include "help.hpp"
+#include "plot.hpp"
+#include "terse/core/version.hpp"
+
+namespace pipeline {
+namespace {
+
+using train::input_error;
+template <class Value>
+using Word = train::Word<Value>;
+
+constexpr std::array task_words{Word<Task>{"pictures", Task::pictures}, Word<Task>{"text", Task::text}};
+constexpr std::array transport_words{Word<Transport>{"threads", Transport::threads},
+                                     Word<Transport>{"mpi", Transport::mpi}};
+constexpr std::array method_words{Word<Method>{"exact", Method::exact},
+                                  Word<Method>{"changes", Method::changes},
+                                  Word<Method>{"direct", Method::direct}};
+constexpr std::array granularity_words{Word<Granularity>{"64", Granularity::block},
+                                       Word<Granularity>{"row", Granularity::row}};
+constexpr std::array memory_words{Word<Memory>{"fp32", Memory::fp32}, Word<Memory>{"fp16", Memory::fp16},
+                                  Word<Memory>{"bf16", Memory::bf16}, Word<Memory>{"int8", Memory::int8}};
+constexpr std::array first_words{Word<First>{"fp32", First::fp32}, Word<First>{"fp16", First::fp16},
+                                 Word<First>{"8", First::int8}};
+constexpr std::array schedule_words{Word<bool>{"gpipe", true}, Word<bool>{"1f1b", false}};
+
+/// As they were written; what they mean depends on others of them.
+struct Written {
+  std::string methods = "exact,changes:4,changes:3,changes:2,direct:2", seeds = "1", bandwidth;
+  int forward_bits = 4, backward_bits = 32;
+  Granularity granularity = Granularity::block;
+  Memory memory = Memory::fp16;
+  First first = First::fp32;
+};
+
+std::vector<std::string> split(const std::string& text, char separator) {
+  std::vector<std::string> parts;
+  std::istringstream stream(text);
+  for (std::string part; std::getline(stream, part, separator);) parts.push_back(part);
+  return parts;
+}
+
+template <class Number>
+Number number_in(const std::string& option, const std::string& given, Number least, Number most) {
+  const std::optional<Number> value = train::number_of<Number>(given);
+  if (!value || !(*value >= least && *value <= most))
+    throw input_error(fmt::format("{}: '{}' is not a number from {} to {}", option, given, least, most));
+  return *value;
+}
+
+Coding coding_of(const std::string& given, const Written& written) {
+  const std::vector<std::string> parts = split(given, ':');
+  if (parts.empty() || parts.size() > 2)
+    throw input_error(fmt::format("--method: '{}' is not METHOD[:FORWARD[/BACKWARD]]", given));
+  Coding coding;
+  coding.method = train::value_of(method_words, "--method", parts[0]);
+  if (coding.method == Method::exact) {
+    if (parts.size() > 1) throw input_error("--method: exact has no bits to choose");
+    return coding;
+  }
+  coding.forward_bits = written.forward_bits;
+  coding.backward_bits = written.backward_bits;
+  coding.granularity = written.granularity;
+  coding.memory = written.memory;
+  coding.first = written.first;
+  if (parts.size() > 1) {
+    const std::vector<std::string> bits = split(parts[1], '/');
+    if (bits.empty() || bits.size() > 2)
+      throw input_error(fmt::format("--method: '{}' is not METHOD[:FORWARD[/BACKWARD]]", given));
+    coding.forward_bits = number_in("--method", bits[0], 1, 32);
+    if (bits.size() > 1) coding.backward_bits = number_in("--method", bits[1], 1, 32);
+  }
+  if (const std::string reason = why_not(coding); !reason.empty())
+    throw input_error(fmt::format("--method {}: {}", given, reason));
+  return coding;
+}
+
+SlowLink link_of(const std::string& bandwidth, SlowLink link) {
+  if (bandwidth.empty()) return link;
+  const std::string automatic = "auto:";
+  if (bandwidth.compare(0, automatic.size(), automatic) == 0)
+    link.forward_passes = number_in("--bandwidth", bandwidth.substr(automatic.size()), 0.01, 1000.0);
+  else
+    link.megabits = number_in("--bandwidth", bandwidth, 0.001, 1e6);
+  return link;
+}
+
+void add_options(CLI::App& app, Options& o, Written& w) {
+  std::string group = "Experiment";
+  const auto in_group = [&group](CLI::Option* option, const char* type = nullptr) {
+    option->group(group);
+    if (type != nullptr) option->type_name(type);
+    return option;
+  };
+  const auto number = [&](const char* option, auto& target, auto least, auto most, const char* standard,
+                          const char* text) {
+    using Number = decltype(least);
+    in_group(train::add_number<Number>(
+                 app, option, target, [=](Number value) { return value >= least && value <= most; },
+                 fmt::format("a number from {} to {}", least, most), standard, text),
+             "N");
+  };
+  constexpr std::int64_t many = 1'000'000;
+  in_group(train::add_choice(app, "--task", task_words, o.task, "what is learned, see below"));
+  in_group(app.add_option("--method", w.methods, "runs from the same parameters, see below"), "LIST")
+      ->default_str(w.methods);
+  number("--stages", o.stages, 1, 4, "4", "ranks, one for each: 1, 2 or 4");
+  in_group(train::add_choice(app, "--transport", transport_words, o.transport, "between stages"));
+  number("--batch", o.batch, std::int64_t{1}, many, "64, text 16", "examples of a step");
+  number("--epochs", o.epochs, 1, 10'000, "8", "passes over the examples");
+  number("--examples", o.examples, std::int64_t{1}, many, "all", "to fine-tune on, at most");
+  number("--learning-rate", o.learning_rate, 1e-9, 10.0, "0.0003, text 0.001", "of Adam");
+  number("--epochs-before", o.epochs_before, 0, 10'000, "3, text 1", "of training before the model is cut");
+  in_group(app.add_option("--seeds", w.seeds, "runs of each method; mean and deviation are shown"), "LIST")
+      ->default_str(w.seeds);
+
+  group = "Messages";
+  number("--forward-bits", w.forward_bits, 1, 32, "4", "of methods that don't say");
+  number("--backward-bits", w.backward_bits, 1, 32, "32", "the same");
+  in_group(train::add_choice(app, "--granularity", granularity_words, w.granularity,
+                             "elements that share a scale; row: an example"))
+      ->default_str("row, text 64");
+  in_group(train::add_choice(app, "--memory", memory_words, w.memory, "what copies of examples are kept in"));
+  in_group(train::add_file(app, "--mapped", o.mapped, "FOLDER", "keep them in files there, not in RAM"));
+  in_group(train::add_choice(app, "--first", first_words, w.first, "how examples travel at first"));
+
+  group = "Schedule";
+  number("--micro-batch", o.micro_batch, std::int64_t{1}, many, "16, text 4", "examples that travel at once");
+  in_group(train::add_choice(app, "--schedule", schedule_words, o.schedule.gpipe, "order of passes"));
+  number("--ahead", o.schedule.other.ahead, 0, 31, "1", "of 1f1b: micro-batches for each stage behind");
+  number("--window", o.window, 1, 8, "2", "messages that may be under way");
+  in_group(app.add_flag("--recompute", o.recompute, "keep inputs of a stage alone, run it again"));
+  in_group(app.add_option("--bandwidth", w.bandwidth,
+                          "make links slow; auto:X: an fp32 message takes X forward passes"),
+           "MBIT|auto:X");
+  number("--delay", o.link.delay_ms, 0.0, 10'000.0, "", "ms that each message takes besides");
+
+  group = "Output";
+  in_group(train::add_file(app, "--json", o.json, "FILE", "write all that was found"));
+  in_group(train::add_file(app, "--plot", o.plot, "FILE.svg", "draw it (with gnuplot)"));
+  in_group(train::add_file(app, "--cache", o.cache, "FOLDER", "keep what was trained beforehand there"));
+  in_group(app.add_flag("--quiet", o.quiet, "no progress"));
+  number("--deadline", o.deadline, 0.1, 1e6, "600", "seconds that a stage waits for another");
+
+  app.set_help_flag("-h,--help", "print this and exit")->group("Help");
+  app.set_version_flag(
+         "--version",
+         fmt::format("terse {}.{}.{}", TERSE_VERSION_MAJOR, TERSE_VERSION_MINOR, TERSE_VERSION_PATCH),
+         "print the version and exit")
+      ->group("Help");
+  app.footer(help_footer);
+}
+
+/// What depends on several options.
+void complete(const CLI::App& app, const Written& given, Options& o) {
+  Written written = given;
+  const bool text = o.task == Task::text;
+  const auto missing = [&app](const char* option) { return app.count(option) == 0; };
+  if (missing("--batch")) o.batch = text ? 16 : 64;
+  if (missing("--micro-batch")) o.micro_batch = std::min<std::int64_t>(o.batch, text ? 4 : 16);
+  if (missing("--learning-rate")) o.learning_rate = text ? 1e-3 : 3e-4;
+  if (missing("--epochs-before")) o.epochs_before = text ? 1 : 3;
+  if (missing("--granularity")) {
+    const bool plain = written.memory == Memory::fp16 && written.first == First::fp32;
+    written.granularity = text || !plain ? Granularity::block : Granularity::row;
+  }
+  if (o.stages == 3) throw input_error("--stages: '3' is not 1, 2 or 4");
+  if (!missing("--ahead") && o.schedule.gpipe) throw input_error("--ahead: goes with --schedule 1f1b");
+  if (o.schedule.lead() > 4 * terse::index_t{o.window} && !o.schedule.gpipe)
+    throw input_error("--ahead: needs a larger --window, a quarter of ahead + 1");
+  o.link = link_of(written.bandwidth, o.link);
+  for (const std::string& one : split(written.methods, ',')) o.codings.push_back(coding_of(one, written));
+  if (o.codings.empty()) throw input_error("--method: needs one at least");
+  for (const std::string& one : split(written.seeds, ','))
+    o.seeds.push_back(number_in<std::uint64_t>("--seeds", one, 0, 1'000'000'000));
+  if (o.seeds.empty()) throw input_error("--seeds: needs one at least");
+  if (!o.plot.empty() && std::filesystem::path(o.plot).extension() != ".svg")
+    throw input_error(fmt::format("--plot: '{}' does not end in .svg, and the picture is an SVG", o.plot));
+}
+
+void check_output(const char* option, const std::string& file) {
+  if (file.empty()) return;
+  std::error_code ignored;
+  std::filesystem::path parent = std::filesystem::path(file).parent_path();
+  if (parent.empty()) parent = ".";
+  if (std::filesystem::is_directory(file, ignored))
+    throw input_error(fmt::format("{}: '{}' is a directory, not a file", option, file));
+  if (!std::filesystem::is_directory(parent, ignored) || access(parent.c_str(), W_OK | X_OK) != 0)
+    throw input_error(fmt::format("{}: there is no directory '{}' to write to", option, parent.string()));
+}
+
+}  // namespace
+
+const char* name(Task task) { return train::word_of(task_words, task); }
+
+std::optional<Options> parse_options(int argc, const char* const* argv, std::FILE* out) {
+  Options options;
+  Written written;
+  CLI::App app("Fine-tunes a model that is cut into stages, with each of several ways to send activations.",
+               "pipeline");
+  app.formatter(std::make_shared<train::HelpFormatter>());
+  app.get_formatter()->column_width(34);
+  add_options(app, options, written);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    std::string text = app.help() + "\n";
+    for (std::size_t at = 0; (at = text.find("\n\n\n", at)) != std::string::npos;) text.erase(at, 1);
+    std::fputs(text.c_str(), out);
+    return std::nullopt;
+  } catch (const CLI::CallForVersion& version) {
+    std::fprintf(out, "%s\n", version.what());
+    return std::nullopt;
+  } catch (const CLI::ExtrasError&) {
+    throw input_error("unknown argument '" + app.remaining().front() + "'; see --help");
+  } catch (const CLI::ParseError& fault) {
+    std::string line = fault.what();
+    std::replace(line.begin(), line.end(), '\n', ' ');
+    throw input_error(line + "; see --help");
+  }
+  complete(app, written, options);
+  return options;
+}
+
+void check_files(const Options& options) {
+  check_output("--json", options.json);
+  check_output("--plot", options.plot);
+  std::error_code ignored;
+  for (const auto& [option, folder] : {std::pair{"--mapped", options.mapped}, {"--cache", options.cache}})
+    if (!folder.empty() && !std::filesystem::is_directory(folder, ignored))
+      throw input_error(fmt::format("{}: there is no directory '{}'", option, folder));
+  if (!options.plot.empty() && !have_gnuplot())
+    throw input_error("--plot: gnuplot is not installed (package gnuplot-nox)");
+}
+
+}  // namespace pipeline

@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "run.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <utility>
+
+#include "../train/model.hpp"
+#include "../train/progress.hpp"
+#include "any_pipeline.hpp"
+#include "beforehand.hpp"
+#include "closed_form.hpp"
+#include "models.hpp"
+#include "terse/optimizer/adam.hpp"
+#include "terse/optimizer/optimizer.hpp"
+#include "terse/pipeline/example_order.hpp"
+#include "terse/transport/delayed.hpp"
+
+namespace pipeline {
+namespace {
+
+using train::AnyTransport;
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+/// As slow as `link` says. Collective.
+AnyTransport make_link(const SlowLink& link, AnyTransport& transport) {
+  AnyTransport channel = transport.split(0, transport.rank());
+  if (!link.any()) return channel;
+  terse::Link slow;
+  slow.latency = std::chrono::nanoseconds(static_cast<std::int64_t>(1e6 * link.delay_ms));
+  if (link.megabits > 0) slow.bytes_per_second = 1e6 / 8 * link.megabits;
+  return AnyTransport(terse::Delayed<AnyTransport>(std::move(channel), slow));
+}
+
+Settings settings_of(const Options& options, std::uint64_t seed, std::int64_t micro_batch,
+                     std::int64_t examples) {
+  Settings settings;
+  settings.options.micro_batch = micro_batch;
+  settings.options.seed = seed;
+  settings.options.window = options.window;
+  settings.schedule = options.schedule;
+  settings.capacity = examples;
+  settings.mapped = options.mapped;
+  return settings;
+}
+
+/// One stage of one run.
+class StageRun {
+ public:
+  StageRun(const Job& job, const SlowLink& link, const Coding& coding, std::uint64_t seed,
+           const Beforehand& beforehand, AnyTransport& transport)
+      : job_(job),
+        options_(job.options),
+        link_(link),
+        examples_(options_.examples > 0 ? std::min(options_.examples, job.data.tuning.count)
+                                        : job.data.tuning.count),
+        model_({options_.task, transport.rank(), options_.stages, seed, options_.recompute}),
+        side_(transport.split(0, transport.rank())),
+        alone_(transport.split(transport.rank(), 0)),
+        wire_(make_link(link, transport)),
+        pipeline_(make_pipeline(coding, settings_of(options_, seed, options_.micro_batch, examples_), wire_,
+                                model_)),
+        evaluation_(make_pipeline(Coding{}, settings_of(options_, seed, rows_together, 0), side_, model_)),
+        optimizer_({.learning_rate = static_cast<float>(options_.learning_rate)}, alone_, model_.layout(),
+                   {.seed = seed}),
+        everyone_(side_),
+        numbers_(side_) {
+    run_.coding = coding;
+    run_.seed = seed;
+    run_.megabits = link.megabits;
+    model_.take(beforehand.layout, beforehand.parameters.data());
+  }
+
+  Run operator()() {
+    const std::int64_t steps = (examples_ + options_.batch - 1) / options_.batch;
+    train::Progress progress(side_.rank() == 0 && !options_.quiet, title(), 0, steps * options_.epochs,
+                             options_.epochs, "examples");
+    for (int epoch = 1; epoch <= options_.epochs; ++epoch) {
+      train_epoch(epoch, progress);
+      // Activations of first visits travel whole: what comes behind is what lasts.
+      if (epoch == 1 && options_.epochs > 1) first_ = so_far();
+      evaluate();
+      collect_epoch();
+    }
+    progress.finish();
+    collect_run();
+    return std::move(run_);
+  }
+
+ private:
+  static constexpr std::int64_t rows_together = 50;  // in evaluations
+
+  /// Since the beginning of the run; change and error of the last epoch alone.
+  struct Counts {
+    terse::PipelineStatistics spent;
+    std::uint64_t forward_bytes = 0, backward_bytes = 0;
+    double seconds = 0, steps = 0, micro_batches = 0;
+  };
+  struct Sent {
+    std::uint64_t forward_bytes, backward_bytes;
+    double loss;
+  };
+
+  std::string title() const {
+    const std::string coding = name(run_.coding);
+    return options_.seeds.size() > 1 ? fmt::format("{}, seed {}", coding, run_.seed) : coding;
+  }
+
+  void train_epoch(int epoch, train::Progress& progress) {
+    const terse::ExampleOrder order(examples_, run_.seed, static_cast<std::uint64_t>(epoch));
+    const terse::index_t size = model_.layout().size();
+    const Clock::time_point begin = Clock::now();
+    Epoch now;
+    for (terse::index_t k = 0; k < order.batches(options_.batch); ++k) {
+      const std::span<const std::uint64_t> ids = order.batch(k, options_.batch);
+      const auto rows = static_cast<std::int64_t>(ids.size());
+      model_.set_batch(job_.data.tuning, ids.data(), rows);
+      model_.zero_gradients();
+      const double loss = pipeline_->train(ids).loss;
+      optimizer_.step({model_.parameters(), size}, {model_.gradients(), size});
+      now.loss += loss * static_cast<double>(rows) / static_cast<double>(examples_);
+      micro_batches_ += static_cast<double>((rows + options_.micro_batch - 1) / options_.micro_batch);
+      seen_ += rows;
+      progress.update(++steps_, loss, seen_);
+    }
+    now.seconds = seconds_since(begin);
+    seconds_ += now.seconds;
+    run_.epochs.push_back(now);
+
+    terse::PipelineStatistics all = pipeline_->statistics();
+    all.forward_seconds += spent_.forward_seconds;
+    all.backward_seconds += spent_.backward_seconds;
+    all.coding_seconds += spent_.coding_seconds;
+    all.waiting_seconds += spent_.waiting_seconds;
+    spent_ = all;
+    pipeline_->reset_statistics();
+  }
+
+  void evaluate() {
+    const Examples& test = job_.data.test;
+    std::vector<std::uint64_t> ids;
+    Epoch& now = run_.epochs.back();
+    Score score;
+    constexpr std::int64_t at_once = 10 * rows_together;
+    for (std::int64_t first = 0; first < test.count; first += at_once) {
+      const std::int64_t rows = std::min(at_once, test.count - first);
+      ids.resize(static_cast<std::size_t>(rows));
+      for (std::int64_t r = 0; r < rows; ++r)
+        ids[static_cast<std::size_t>(r)] = static_cast<std::uint64_t>(first + r);
+      model_.set_batch(test, ids.data(), rows);
+      now.test_loss +=
+          evaluation_->evaluate(ids) * static_cast<double>(rows) / static_cast<double>(test.count);
+      score.right += model_.score().right;
+      score.asked += model_.score().asked;
+    }
+    // The last stage has them.
+    now.accuracy =
+        everyone(score.asked > 0 ? static_cast<double>(score.right) / static_cast<double>(score.asked) : 0.0)
+            .back();
+  }
+
+  Counts so_far() const {
+    const terse::Traffic& traffic = wire_.traffic();
+    return {spent_,
+            traffic[terse::Phase::forward].bytes_sent,
+            traffic[terse::Phase::backward].bytes_sent,
+            seconds_,
+            static_cast<double>(steps_),
+            micro_batches_};
+  }
+
+  void collect_epoch() {
+    Epoch& now = run_.epochs.back();
+    const terse::Traffic& traffic = wire_.traffic();
+    for (const Sent& one : everyone_(side_,
+                                     {traffic[terse::Phase::forward].bytes_sent,
+                                      traffic[terse::Phase::backward].bytes_sent, now.loss},
+                                     terse::Phase::setup)) {
+      now.forward_bytes += one.forward_bytes;
+      now.backward_bytes += one.backward_bytes;
+      run_.same_loss = run_.same_loss && one.loss == now.loss;
+    }
+  }
+
+  void collect_run() {
+    const Counts all = so_far();
+    const double passes = all.micro_batches - first_.micro_batches;
+    const auto each = [&](double terse::PipelineStatistics::*part) {
+      return (all.spent.*part - first_.spent.*part) / passes;
+    };
+    using Spent = terse::PipelineStatistics;
+    StageNumbers mine;
+    mine.change = all.spent.change;
+    mine.error = all.spent.error;
+    mine.remembers = all.spent.sampled > 0;
+    mine.forward_seconds = all.spent.forward_seconds;
+    mine.backward_seconds = all.spent.backward_seconds;
+    mine.coding_seconds = all.spent.coding_seconds;
+    mine.waiting_seconds = all.spent.waiting_seconds;
+    mine.total_seconds = all.seconds;
+    mine.forward_pass = each(&Spent::forward_seconds) + each(&Spent::coding_seconds) / 2;
+    mine.backward_pass = each(&Spent::backward_seconds) + each(&Spent::coding_seconds) / 2;
+    mine.forward_message = static_cast<double>(all.forward_bytes - first_.forward_bytes) / passes;
+    mine.backward_message = static_cast<double>(all.backward_bytes - first_.backward_bytes) / passes;
+    const auto numbers = numbers_(side_, mine, terse::Phase::setup);
+    run_.stages.assign(numbers.begin(), numbers.end());
+    run_.micro_batches = passes / (all.steps - first_.steps);
+    run_.step_seconds = (all.seconds - first_.seconds) / (all.steps - first_.steps);
+
+    std::vector<StageTimes> times;
+    const double seconds_per_byte = link_.megabits > 0 ? 8e-6 / link_.megabits : 0;
+    for (const StageNumbers& one : run_.stages)
+      times.push_back({one.forward_pass, one.backward_pass, one.forward_message * seconds_per_byte,
+                       one.backward_message * seconds_per_byte});
+    run_.formula_seconds =
+        closed_form(times, run_.micro_batches, link_.delay_ms / 1e3, options_.schedule.gpipe);
+  }
+
+  std::vector<double> everyone(double mine) {
+    terse::Assembly<double, Wire> assembly(side_);
+    const auto all = assembly(side_, mine, terse::Phase::setup);
+    return {all.begin(), all.end()};
+  }
+
+  const Job& job_;
+  const Options& options_;
+  const SlowLink link_;
+  std::int64_t examples_;
+  Model model_;
+  Wire side_;  // as fast as it is, for what is no training
+  AnyTransport alone_;
+  Wire wire_;
+  std::unique_ptr<AnyPipeline> pipeline_, evaluation_;
+  terse::Optimizer<terse::Adam, AnyTransport> optimizer_;
+  terse::Assembly<Sent, Wire> everyone_;
+  terse::Assembly<StageNumbers, Wire> numbers_;
+
+  Run run_;
+  terse::PipelineStatistics spent_;
+  Counts first_;
+  double seconds_ = 0, micro_batches_ = 0;
+  std::int64_t steps_ = 0, seen_ = 0;
+};
+
+}  // namespace
+
+std::vector<Run> run_stage(const Job& job, AnyTransport& transport) {
+  train::Model::pin_threads();
+  SlowLink link = job.options.link;
+  if (link.forward_passes > 0) link.megabits = measure_link(job, link.forward_passes, transport);
+  std::vector<Run> runs;
+  for (const std::uint64_t seed : job.options.seeds) {
+    const Beforehand beforehand = train_beforehand(job, seed, transport);
+    for (const Coding& coding : job.options.codings)
+      runs.push_back(StageRun(job, link, coding, seed, beforehand, transport)());
+  }
+  if (transport.rank() > 0) runs.clear();
+  return runs;
+}
+
+}  // namespace pipeline
