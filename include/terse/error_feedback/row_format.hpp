@@ -84,22 +84,22 @@ struct RowFormat<Int8> {
   class Cursor {
    public:
     Cursor() = default;
-    explicit Cursor(std::byte* const* rows) : rows_(rows) {}
-    void hold(float* values) { held_ = values; }
-    void enter(const Piece& piece) {
+    TERSE_HD explicit Cursor(std::byte* const* rows) : rows_(rows) {}
+    TERSE_HD void hold(float* values) { held_ = values; }
+    TERSE_HD void enter(const Piece& piece) {
       row_ = rows_[piece.segment];
       first_ = piece.offset;
       scales_ = reinterpret_cast<float*>(row_ + aligned(piece.count));
     }
-    void enter_block(index_t first) {
+    TERSE_HD void enter_block(index_t first) {
       at_ = first;
       codes_ = reinterpret_cast<std::uint8_t*>(row_ + (first - first_));
       scale_ = scales_[(first - first_) / alignment];
     }
     // An empty row, all zeros, reads as zeros, since its scales are 0.
-    float load(index_t i) const { return Quantizer::value(codes_[i - at_], scale_); }
-    void store(index_t i, float x) const { held_[i - at_] = x; }
-    void leave_block(index_t first, int count) {
+    TERSE_HD float load(index_t i) const { return Quantizer::value(codes_[i - at_], scale_); }
+    TERSE_HD void store(index_t i, float x) const { held_[i - at_] = x; }
+    TERSE_HD void leave_block(index_t first, int count) {
       float scale = 0;
       for (int l = 0; l < count; ++l) scale = std::max(scale, magnitude(held_[l]));
       scales_[(first - first_) / alignment] = scale;
