@@ -51,6 +51,8 @@
 #include "terse/optimizer/sign_sgd.hpp"                   // IWYU pragma: export
 #include "terse/optimizer/stochastic_gradient_push.hpp"   // IWYU pragma: export
 #include "terse/optimizer/zero_one_adam.hpp"              // IWYU pragma: export
+#include "terse/pipeline/example_order.hpp"               // IWYU pragma: export
+#include "terse/pipeline/grid.hpp"                        // IWYU pragma: export
 #include "terse/pipeline/pipeline.hpp"                    // IWYU pragma: export
 #include "terse/topology/all_gather.hpp"                  // IWYU pragma: export
 #include "terse/topology/alone.hpp"                       // IWYU pragma: export
