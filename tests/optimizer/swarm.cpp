@@ -19,7 +19,7 @@ using graph::Spacing;
 namespace {
 
 constexpr std::uint64_t steps = 40;
-using Schedule = graph::Spaced<graph::RandomMatching>;
+using Meetings = graph::Spaced<graph::RandomMatching>;
 
 struct Training {
   std::uint64_t count = steps;
@@ -93,15 +93,15 @@ TEST_CASE("schedules are graphs of pairs, the same for all ranks") {
   const auto check = [](const auto& graph) {
     for (const int size : {1, 2, 3, 4, 7, 8}) graph::verify(graph, size, 60);
   };
-  static_assert(graph::check_graph<graph::RandomEdge>() && graph::check_graph<Schedule>());
+  static_assert(graph::check_graph<graph::RandomEdge>() && graph::check_graph<Meetings>());
   static_assert(graph::PairGraph<graph::RandomMatching> && graph::PairGraph<graph::RandomEdge> &&
-                graph::PairGraph<Schedule> && !graph::PairGraph<graph::OnePeerExponential> &&
+                graph::PairGraph<Meetings> && !graph::PairGraph<graph::OnePeerExponential> &&
                 !graph::PairGraph<graph::Lazy<graph::RandomMatching>>);
   check(graph::RandomEdge{.seed = 4});
-  check(Schedule{.graph = {.seed = 2}, .period = 3});
-  check(Schedule{.graph = {.seed = 2}, .period = 3, .spacing = Spacing::geometric});
+  check(Meetings{.graph = {.seed = 2}, .period = 3});
+  check(Meetings{.graph = {.seed = 2}, .period = 3, .spacing = Spacing::geometric});
   check(graph::Spaced<graph::RandomEdge>{.period = 2, .spacing = Spacing::geometric, .seed = 5});
-  CHECK_THROWS_WITH_AS((Schedule{.period = 0}.check(2)), doctest::Contains("period must be at least 1"),
+  CHECK_THROWS_WITH_AS((Meetings{.period = 0}.check(2)), doctest::Contains("period must be at least 1"),
                        usage_error);
 }
 
@@ -129,7 +129,7 @@ TEST_CASE("all edges are equally likely, one in a round") {
 }
 
 TEST_CASE("fixed spacing takes the graph's rounds in order, after every period") {
-  const Schedule schedule{.graph = {.seed = 3}, .period = 5};
+  const Meetings schedule{.graph = {.seed = 3}, .period = 5};
   for (std::uint64_t round = 0; round < 100; ++round)
     for (int rank = 0; rank < 7; ++rank)
       CHECK(schedule.partner(rank, 7, round) ==
@@ -140,7 +140,7 @@ TEST_CASE("between a rank's meetings lies a geometric number of steps, of its ow
   constexpr std::uint64_t period = 4, rounds = 40000;
   for (const std::uint64_t seed : std::initializer_list<std::uint64_t>{0, 7}) {
     // The graph's own draws have the same seed.
-    const Schedule schedule{{.seed = seed}, period, Spacing::geometric, seed};
+    const Meetings schedule{{.seed = seed}, period, Spacing::geometric, seed};
     std::vector<int> counts(20);
     int meetings = 0, together = 0, others = 0;
     std::uint64_t last = 0;
