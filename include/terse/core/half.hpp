@@ -45,6 +45,29 @@ TERSE_HD constexpr float widened(fp16 x) {
   return std::bit_cast<float>((small & all) | (normal & ~all) | std::uint32_t{x.bits & 0x8000U} << 16);
 }
 
+namespace detail {
+
+/// The code of the format's number nearest to a float, ties to even, from the bits of its magnitude, which is not NaN.
+template <Number H>
+TERSE_HD constexpr std::uint32_t nearest_code(std::uint32_t size) {
+  if constexpr (std::same_as<H, bf16>) {
+    return (size + 0x7FFF + (size >> 16 & 1)) >> 16;
+  } else {
+    constexpr std::uint32_t overflow = 0x477FF000;  // 65520, the first that is rounded to infinity
+    constexpr std::uint32_t smallest = 113U << 23;  // 2^-14, the smallest normal number
+    const std::uint32_t finite = size < overflow ? size : overflow;
+    const std::uint32_t power = finite & 0x7F800000U;
+    const std::uint32_t scale = power > smallest ? power : smallest;
+    // A sum with 2^13 times its power of two has room for eleven bits, as many as the format has. They are counted from
+    // the bits of 2^13 times that power on, and carry into the exponent as they should.
+    const std::uint32_t unit = scale + (13U << 23);
+    const float sum = std::bit_cast<float>(finite) + std::bit_cast<float>(unit);
+    return ((scale - smallest) >> 13) + (std::bit_cast<std::uint32_t>(sum) - unit);
+  }
+}
+
+}  // namespace detail
+
 /// The nearest number of the format, ties to even, as IEEE 754 and the frameworks round: beyond the largest it is an
 /// infinity, and NaN stays NaN.
 template <Number H>
@@ -52,25 +75,24 @@ TERSE_HD constexpr H narrowed(float x) {
   if constexpr (std::same_as<H, float>) {
     return x;
   } else {
+    constexpr std::uint32_t quiet = std::same_as<H, bf16> ? 0x7FC0 : 0x7E00;
     const std::uint32_t word = std::bit_cast<std::uint32_t>(x), size = word & 0x7FFFFFFFU;
     const std::uint32_t nan = 0U - static_cast<std::uint32_t>(size > 0x7F800000U);
-    std::uint32_t code;
-    if constexpr (std::same_as<H, bf16>) {
-      code = (size + 0x7FFF + (size >> 16 & 1)) >> 16;
-      code = (code & ~nan) | (0x7FC0 & nan);
-    } else {
-      constexpr std::uint32_t overflow =
-          0x477FF000;  // 65520, which lies between the largest and what would follow
-      const std::uint32_t normal = (size + 0xFFF + (size >> 13 & 1) - (112U << 23)) >> 13;
-      // At 0.5 floats lie as far apart as subnormal numbers of the format.
-      const auto moved =
-          std::bit_cast<std::uint32_t>(std::bit_cast<float>(size < 0x38800000 ? size : 0) + 0.5F);
-      const std::uint32_t small = moved - 0x3F000000;
-      code = size < 0x38800000 ? small : normal;
-      code = size >= overflow ? 0x7C00 : code;
-      code = (code & ~nan) | (0x7E00 & nan);
-    }
+    const std::uint32_t code = (detail::nearest_code<H>(size) & ~nan) | (quiet & nan);
     return H{static_cast<std::uint16_t>((word >> 16 & 0x8000U) | code)};
+  }
+}
+
+/// The nearest finite number of the format to one that is finite; zero has no sign.
+template <Number H>
+TERSE_HD constexpr H narrowed_finite(float x) {
+  if constexpr (std::same_as<H, float>) {
+    return x + 0.0F;
+  } else {
+    constexpr std::uint32_t largest = std::bit_cast<std::uint32_t>(H::largest);
+    const std::uint32_t word = std::bit_cast<std::uint32_t>(x), size = word & 0x7FFFFFFFU;
+    const std::uint32_t code = detail::nearest_code<H>(size < largest ? size : largest);
+    return H{static_cast<std::uint16_t>(code == 0 ? 0 : (word >> 16 & 0x8000U) | code)};
   }
 }
 

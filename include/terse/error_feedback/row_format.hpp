@@ -56,15 +56,7 @@ struct RowFormat<H> {
       first_ = piece.offset;
     }
     TERSE_HD float load(index_t i) const { return widened(row_[i - first_]); }
-    TERSE_HD void store(index_t i, float x) const {
-      if constexpr (std::same_as<H, float>) {
-        row_[i - first_] = x + 0.0F;
-      } else {
-        H rounded = narrowed<H>(detail::between(x, -H::largest, H::largest));
-        rounded.bits = static_cast<std::uint16_t>(rounded.bits == 0x8000 ? 0 : rounded.bits);
-        row_[i - first_] = rounded;
-      }
-    }
+    TERSE_HD void store(index_t i, float x) const { row_[i - first_] = narrowed_finite<H>(x); }
 
    private:
     std::byte* const* rows_ = nullptr;
