@@ -19,6 +19,7 @@
 #include "terse/optimizer/quantized_sgd.hpp"
 #include "terse/pipeline/example_order.hpp"
 #include "terse/pipeline/grid.hpp"
+#include "terse/pipeline/makespan.hpp"
 #include "terse/pipeline/pipeline.hpp"
 #include "terse/transport/delayed.hpp"
 #include "terse/transport/metered.hpp"
@@ -181,13 +182,14 @@ class Job {
             replicas_};
   }
 
-  /// The closed form of terse/pipeline/schedule.hpp for GPipe, and behind it the average between replicas. What a rank
-  /// agrees on with all others, 16 bytes to each, is left out.
+  /// The pipeline's step, and behind it the average between replicas. What a rank agrees on with all others, 16 bytes to
+  /// each, is left out.
   double modelled(const Figures& figures) const {
-    const double tf = forward_seconds(), tb = 2 * tf, rate = bytes_per_second();
-    const double cf = figures.forward / micro_batches / rate, cb = figures.backward / micro_batches / rate;
-    return stages * (tf + tb) + (stages - 1) * (cf + cb) +
-           (micro_batches - 1) * (std::max(tf, cf) + std::max(tb, cb)) + figures.replicas / rate;
+    const double of_a_byte = 1 / bytes_per_second(), of_a_message = of_a_byte / micro_batches;
+    std::array<terse::StageTimes, stages> times;
+    times.fill({forward_seconds(), 2 * forward_seconds(), figures.forward * of_a_message,
+                figures.backward * of_a_message});
+    return terse::makespan(terse::GPipe{}, times, micro_batches) + figures.replicas * of_a_byte;
   }
 
   const Options& options_;

@@ -101,31 +101,32 @@ Beforehand train_beforehand(const Job& job, std::uint64_t seed, AnyTransport& tr
 double measure_link(const Job& job, double forward_passes, AnyTransport& transport) {
   const Options& options = job.options;
   AnyTransport alone = transport.split(transport.rank(), 0);
-  // What crosses the boundaries, on average.
   const Model mine({options.task, transport.rank(), options.stages, 0, false});
-  terse::Assembly<double, AnyTransport> assembly(transport);
-  double elements = 0;
-  for (const double one :
-       assembly(transport, static_cast<double>(mine.output_elements()), terse::Phase::setup))
-    elements += one / std::max(1, options.stages - 1);
-
-  double seconds = 0;
-  if (transport.rank() == 0) {
-    Whole whole(options, 0, options.micro_batch, alone);
-    const terse::ExampleOrder order(job.data.tuning.count, 0, 0);
-    constexpr int warm = 3, measured = 10;
-    for (int step = 0; step < warm + measured; ++step) {
-      if (step == warm) whole.pipeline->reset_statistics();
-      whole.train(
-          job.data.tuning,
-          order.order().first(static_cast<std::size_t>(std::min(options.batch, job.data.tuning.count))));
-    }
-    const auto passes = static_cast<double>((options.batch + options.micro_batch - 1) / options.micro_batch);
-    seconds = whole.pipeline->statistics().forward_seconds / (measured * passes * options.stages);
+  Whole whole(options, 0, options.micro_batch, alone);
+  const terse::ExampleOrder order(job.data.tuning.count, 0, 0);
+  constexpr int warm = 3, measured = 10;
+  for (int step = 0; step < warm + measured; ++step) {
+    if (step == warm) whole.pipeline->reset_statistics();
+    whole.train(
+        job.data.tuning,
+        order.order().first(static_cast<std::size_t>(std::min(options.batch, job.data.tuning.count))));
   }
-  const double bits = 32 * elements * static_cast<double>(options.micro_batch);
-  const double rate = seconds > 0 ? bits / (forward_passes * seconds) / 1e6 : 0;
-  return assembly(transport, rate, terse::Phase::setup)[0];
+  const auto passes = static_cast<double>((options.batch + options.micro_batch - 1) / options.micro_batch);
+  struct Own {
+    double output_elements, forward_seconds;
+  };
+  terse::Assembly<Own, AnyTransport> assembly(transport);
+  // What crosses a boundary, and what a stage's pass takes, on average.
+  double elements = 0, seconds = 0;
+  for (const Own& one :
+       assembly(transport,
+                {static_cast<double>(mine.output_elements()),
+                 whole.pipeline->statistics().forward_seconds / (measured * passes * options.stages)},
+                terse::Phase::setup)) {
+    elements += one.output_elements / std::max(1, options.stages - 1);
+    seconds += one.forward_seconds / options.stages;
+  }
+  return 32 * elements * static_cast<double>(options.micro_batch) / (forward_passes * seconds) / 1e6;
 }
 
 }  // namespace pipeline

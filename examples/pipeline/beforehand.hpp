@@ -21,7 +21,7 @@ struct Beforehand {
 Beforehand train_beforehand(const Job& job, std::uint64_t seed, train::AnyTransport& transport);
 
 /// Bits per second / 10^6 of a link on which the fp32 message of a micro-batch takes as long as `forward_passes` of a
-/// stage: stage 0 runs the model that isn't cut for a while, with nobody beside it. Collective.
+/// stage, while all stages are busy: they run the model that isn't cut for a while, all at once. Collective.
 double measure_link(const Job& job, double forward_passes, train::AnyTransport& transport);
 
 }  // namespace pipeline

@@ -111,7 +111,7 @@ Json json_of(const Run& run) {
           {"megabits_per_second", run.megabits > 0 ? Json(run.megabits) : Json()},
           {"micro_batches", run.micro_batches},
           {"step_seconds", run.step_seconds},
-          {"formula_seconds", run.formula_seconds ? Json(*run.formula_seconds) : Json()},
+          {"predicted_seconds", run.predicted_seconds},
           {"epochs", epochs},
           {"stages", stages}};
 }
@@ -141,7 +141,7 @@ std::string format_table(const Options& options, const std::vector<Run>& runs) {
   std::vector<std::vector<std::string>> rows{
       {"", "training", text ? "held-out" : "test", "MB", "MB", "", "", "", "seconds", "", "", "", "ms", "ms"},
       {"method", "loss", text ? "loss" : "accuracy", "forward", "backward", "change", "error", "bubble",
-       "forward", "backward", "coding", "waiting", "a step", "formula"}};
+       "forward", "backward", "coding", "waiting", "a step", "predicted"}};
   for (const Runs& group : by_coding(options, runs)) {
     const auto stage_mean = [&](double StageNumbers::*number) {
       return mean_over(group, [&](const Run& run) { return mean_of_stages(run, number); });
@@ -164,7 +164,6 @@ std::string format_table(const Options& options, const std::vector<Run>& runs) {
     const auto seconds = [&](double StageNumbers::*number) {
       return fmt::format("{:.1f}", stage_mean(number));
     };
-    const bool formula = group.front()->formula_seconds.has_value();
     rows.push_back(
         {name(group.front()->coding), with_deviation(last(&Epoch::loss), 4),
          text ? with_deviation(last(&Epoch::test_loss), 4)
@@ -176,9 +175,8 @@ std::string format_table(const Options& options, const std::vector<Run>& runs) {
          seconds(&StageNumbers::forward_seconds), seconds(&StageNumbers::backward_seconds),
          seconds(&StageNumbers::coding_seconds), seconds(&StageNumbers::waiting_seconds),
          fmt::format("{:.2f}", 1e3 * mean_over(group, [](const Run& run) { return run.step_seconds; })),
-         formula ? fmt::format("{:.2f}",
-                               1e3 * mean_over(group, [](const Run& run) { return *run.formula_seconds; }))
-                 : "-"});
+         fmt::format("{:.2f}",
+                     1e3 * mean_over(group, [](const Run& run) { return run.predicted_seconds; }))});
   }
   return head(options, runs.front()) + aligned_table(rows, 1);
 }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstddef>
 #include <memory>
 #include <span>
@@ -14,11 +15,11 @@
 #include "../train/progress.hpp"
 #include "any_pipeline.hpp"
 #include "beforehand.hpp"
-#include "closed_form.hpp"
 #include "models.hpp"
 #include "terse/optimizer/adam.hpp"
 #include "terse/optimizer/optimizer.hpp"
 #include "terse/pipeline/example_order.hpp"
+#include "terse/pipeline/makespan.hpp"
 #include "terse/transport/delayed.hpp"
 
 namespace pipeline {
@@ -103,7 +104,7 @@ class StageRun {
   struct Counts {
     terse::PipelineStatistics spent;
     std::uint64_t forward_bytes = 0, backward_bytes = 0;
-    double seconds = 0, steps = 0, micro_batches = 0;
+    double seconds = 0, training_seconds = 0, steps = 0, micro_batches = 0;
   };
   struct Sent {
     std::uint64_t forward_bytes, backward_bytes;
@@ -125,7 +126,9 @@ class StageRun {
       const auto rows = static_cast<std::int64_t>(ids.size());
       model_.set_batch(job_.data.tuning, ids.data(), rows);
       model_.zero_gradients();
+      const Clock::time_point before = Clock::now();
       const double loss = pipeline_->train(ids).loss;
+      training_seconds_ += seconds_since(before);
       optimizer_.step({model_.parameters(), size}, {model_.gradients(), size});
       now.loss += loss * static_cast<double>(rows) / static_cast<double>(examples_);
       micro_batches_ += static_cast<double>((rows + options_.micro_batch - 1) / options_.micro_batch);
@@ -174,6 +177,7 @@ class StageRun {
             traffic[terse::Phase::forward].bytes_sent,
             traffic[terse::Phase::backward].bytes_sent,
             seconds_,
+            training_seconds_,
             static_cast<double>(steps_),
             micro_batches_};
   }
@@ -207,6 +211,9 @@ class StageRun {
     mine.coding_seconds = all.spent.coding_seconds;
     mine.waiting_seconds = all.spent.waiting_seconds;
     mine.total_seconds = all.seconds;
+    mine.beside_training =
+        ((all.seconds - all.training_seconds) - (first_.seconds - first_.training_seconds)) /
+        (all.steps - first_.steps);
     mine.forward_pass = each(&Spent::forward_seconds) + each(&Spent::coding_seconds) / 2;
     mine.backward_pass = each(&Spent::backward_seconds) + each(&Spent::coding_seconds) / 2;
     mine.forward_message = static_cast<double>(all.forward_bytes - first_.forward_bytes) / passes;
@@ -216,13 +223,16 @@ class StageRun {
     run_.micro_batches = passes / (all.steps - first_.steps);
     run_.step_seconds = (all.seconds - first_.seconds) / (all.steps - first_.steps);
 
-    std::vector<StageTimes> times;
+    std::vector<terse::StageTimes> times;
+    double beside = 0;
     const double seconds_per_byte = link_.megabits > 0 ? 8e-6 / link_.megabits : 0;
-    for (const StageNumbers& one : run_.stages)
+    for (const StageNumbers& one : run_.stages) {
+      beside = std::max(beside, one.beside_training);
       times.push_back({one.forward_pass, one.backward_pass, one.forward_message * seconds_per_byte,
                        one.backward_message * seconds_per_byte});
-    run_.formula_seconds =
-        closed_form(times, run_.micro_batches, link_.delay_ms / 1e3, options_.schedule.gpipe);
+    }
+    run_.predicted_seconds = beside + terse::makespan(options_.schedule, times,
+                                                      std::llround(run_.micro_batches), link_.delay_ms / 1e3);
   }
 
   std::vector<double> everyone(double mine) {
@@ -247,7 +257,7 @@ class StageRun {
   Run run_;
   terse::PipelineStatistics spent_;
   Counts first_;
-  double seconds_ = 0, micro_batches_ = 0;
+  double seconds_ = 0, training_seconds_ = 0, micro_batches_ = 0;
   std::int64_t steps_ = 0, seen_ = 0;
 };
 

@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <optional>
 #include <vector>
 
 #include "../train/any_transport.hpp"
@@ -27,6 +26,7 @@ struct StageNumbers {
   bool remembers = false;  ///< whether there are such
   double forward_seconds = 0, backward_seconds = 0, coding_seconds = 0, waiting_seconds = 0;
   double total_seconds = 0;                          ///< in steps, the optimizer's included
+  double beside_training = 0;                        ///< seconds of a step that are the optimizer's
   double forward_pass = 0, backward_pass = 0;        ///< seconds of one, and of the coding that goes with it
   double forward_message = 0, backward_message = 0;  ///< bytes of one that it sends
 };
@@ -45,11 +45,11 @@ struct Run {
   std::uint64_t seed = 0;
   std::vector<Epoch> epochs;
   std::vector<StageNumbers> stages;
-  double micro_batches = 0;               ///< of a step, the mean
-  double step_seconds = 0;                ///< measured
-  std::optional<double> formula_seconds;  ///< see closed_form.hpp; there is none of 1f1b with messages
-  double megabits = 0;                    ///< per second of each link; 0: as fast as it is
-  bool same_loss = true;                  ///< on all stages, bit for bit
+  double micro_batches = 0;      ///< of a step, the mean
+  double step_seconds = 0;       ///< measured
+  double predicted_seconds = 0;  ///< terse::makespan of what the stages have measured, and the optimizer
+  double megabits = 0;           ///< per second of each link; 0: as fast as it is
+  bool same_loss = true;         ///< on all stages, bit for bit
 };
 
 /// All runs that the options ask for, on one stage: every stage calls it, with the same job. Stage 0 returns them, others

@@ -53,6 +53,7 @@
 #include "terse/optimizer/zero_one_adam.hpp"              // IWYU pragma: export
 #include "terse/pipeline/example_order.hpp"               // IWYU pragma: export
 #include "terse/pipeline/grid.hpp"                        // IWYU pragma: export
+#include "terse/pipeline/makespan.hpp"                    // IWYU pragma: export
 #include "terse/pipeline/pipeline.hpp"                    // IWYU pragma: export
 #include "terse/topology/all_gather.hpp"                  // IWYU pragma: export
 #include "terse/topology/alone.hpp"                       // IWYU pragma: export

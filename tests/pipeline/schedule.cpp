@@ -13,6 +13,7 @@
 #include "terse/core/error.hpp"
 #include "terse/core/layout.hpp"
 #include "terse/core/type_name.hpp"
+#include "terse/pipeline/makespan.hpp"
 #include "terse/pipeline/schedule.hpp"
 
 // Schedules of a pipeline: order of passes, micro-batches in flight, makespans, and windows of messages that they need
@@ -93,7 +94,7 @@ struct Times {
 /// at a time, whatever their directions, each in its order of readiness; a message holds its sender's link out and its
 /// receiver's link in for all its time. Receives are always posted. -1 if the stages stick.
 template <class Schedule>
-index_t makespan(const Schedule& schedule, int stages, index_t micro_batches, const Times& times) {
+index_t simulated_makespan(const Schedule& schedule, int stages, index_t micro_batches, const Times& times) {
   struct Stage {
     index_t next = 0;                   // action
     index_t busy_until = -1;            // -1: not in a pass
@@ -333,13 +334,13 @@ TEST_CASE("GPipe takes its closed form's time") {
         CAPTURE(times.backward_message);
         CAPTURE(stages);
         CAPTURE(micro_batches);
-        CHECK(makespan(GPipe{}, stages, micro_batches, times) ==
+        CHECK(simulated_makespan(GPipe{}, stages, micro_batches, times) ==
               gpipe_makespan(stages, micro_batches, times));
         const Times half{times.forward, 0, times.forward_message, 0};
-        CHECK(makespan(ForwardOnly{}, stages, micro_batches, times) ==
+        CHECK(simulated_makespan(ForwardOnly{}, stages, micro_batches, times) ==
               gpipe_makespan(stages, micro_batches, half));
       }
-  CHECK(makespan(GPipe{}, 1, 5, {1, 2, 9, 9}) == 15);  // a single stage sends nothing
+  CHECK(simulated_makespan(GPipe{}, 1, 5, {1, 2, 9, 9}) == 15);  // a single stage sends nothing
 }
 
 TEST_CASE("without communication one forward, one backward takes (M + S - 1) (tf + tb)") {
@@ -350,7 +351,7 @@ TEST_CASE("without communication one forward, one backward takes (M + S - 1) (tf
           CAPTURE(ahead);
           CAPTURE(stages);
           CAPTURE(micro_batches);
-          CHECK(makespan(OneForwardOneBackward{ahead}, stages, micro_batches, times) ==
+          CHECK(simulated_makespan(OneForwardOneBackward{ahead}, stages, micro_batches, times) ==
                 (micro_batches + stages - 1) * (times.forward + times.backward));
         }
 }
@@ -367,10 +368,10 @@ TEST_CASE("one micro-batch ahead hides messages that take no longer than a pass"
           CAPTURE(stages);
           CAPTURE(micro_batches);
           const index_t shortest = gpipe_makespan(stages, micro_batches, times);
-          CHECK(makespan(OneForwardOneBackward{}, stages, micro_batches, times) == shortest);
+          CHECK(simulated_makespan(OneForwardOneBackward{}, stages, micro_batches, times) == shortest);
           // Plain 1F1B shows a round trip.
           if (micro_batches > stages)
-            CHECK(makespan(OneForwardOneBackward{0}, stages, micro_batches, times) > shortest);
+            CHECK(simulated_makespan(OneForwardOneBackward{0}, stages, micro_batches, times) > shortest);
         }
 }
 
@@ -422,4 +423,56 @@ TEST_CASE("settings and their limits") {
   }
   CHECK(OneForwardOneBackward{}.ahead == 1);
   CHECK(name_of(OneForwardOneBackward{3}).ends_with(" ahead=3"));
+}
+
+TEST_CASE("makespan is what a simulation by events takes") {
+  int cases = 0;
+  each_schedule(3, [&](const auto& schedule) {
+    CAPTURE(name_of(schedule));
+    for (const Times& times :
+         {Times{1, 2, 0, 0}, Times{2, 4, 3, 3}, Times{1, 2, 5, 5}, Times{10, 20, 3, 41}, Times{11, 20, 40, 3},
+          Times{7, 3, 5, 4}, Times{10, 20, 17, 33}, Times{10, 20, 120, 120}})
+      for (int stages = 1; stages <= 6; ++stages)
+        for (const index_t micro_batches : {1, 2, 5, 8, 17}) {
+          CAPTURE(times.forward_message);
+          CAPTURE(times.backward_message);
+          CAPTURE(stages);
+          CAPTURE(micro_batches);
+          std::vector<terse::StageTimes> alike;
+          for (int s = 0; s < stages; ++s)
+            alike.push_back({double(times.forward), double(times.backward),
+                             double(s + 1 < stages ? times.forward_message : 0),
+                             double(s > 0 ? times.backward_message : 0)});
+          const double found = terse::makespan(schedule, alike, micro_batches);
+          CHECK(found == double(simulated_makespan(schedule, stages, micro_batches, times)));
+          ++cases;
+        }
+  });
+  CHECK(cases == 6 * 8 * 6 * 5);
+}
+
+TEST_CASE("makespan of stages that differ: the slowest pass holds up the others, and latency adds up") {
+  const std::vector<terse::StageTimes> stages{{1, 2, 1, 0}, {5, 3, 2, 1}, {2, 8, 0, 1}};
+  CHECK(terse::makespan(GPipe{}, stages, 1) == 8 + 13 + 5);
+  CHECK(terse::makespan(GPipe{}, stages, 4) == 8 + 13 + 5 + 3 * (5 + 8));
+  CHECK(terse::makespan(GPipe{}, stages, 4, 0.5) == 8 + 13 + 5 + 3 * (5 + 8) + 4 * 0.5);
+  CHECK(terse::makespan(ForwardOnly{}, stages, 4) == 8 + 3 + 3 * 5);
+  CHECK(terse::makespan(GPipe{}, stages, 0) == 0);
+}
+
+namespace {
+
+/// Waits for the second micro-batch's gradient before it sends that on.
+struct Stuck : GPipe {
+  static constexpr Action at(index_t k, int stage, int, index_t) {
+    return stage == 0 ? Action{k != 1, k / 2} : GPipe::at(k, stage, 2, 2);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("makespan of a schedule that sticks is an error") {
+  const std::vector<terse::StageTimes> two(2);
+  CHECK_THROWS_WITH_AS(terse::makespan(Stuck{}, two, 2),
+                       "terse: this schedule's stages wait for each other for ever", terse::usage_error);
 }

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <deque>
+#include <limits>
+#include <span>
+#include <vector>
+
+#include "terse/core/error.hpp"
+#include "terse/pipeline/concept.hpp"
+
+namespace terse {
+
+/// What a step of one stage is made of, in seconds.
+struct StageTimes {
+  double forward = 0, backward = 0;  ///< a pass of a micro-batch, with packing and unpacking
+  /// How long a micro-batch's message to the next stage and to the one before occupies this stage's link; nothing at the
+  /// ends.
+  double sends_forward = 0, sends_backward = 0;
+};
+
+/// Seconds that a step of `micro_batches` takes from the first pass to the last, of stages that needn't be alike, found
+/// by going through the passes one by one. A stage takes its passes in the schedule's order, each once its input is there.
+/// Its link carries one message out and one in at a time, wherever they go, in the order in which they were ready, while
+/// the stage computes on; `latency` is on top of that. With GPipe it is the closed form that stands there. It is a lower
+/// bound where `window` holds a stage back. Cost O(stages^2 x actions).
+///
+/// Throws usage_error where a schedule waits for what it itself holds up.
+template <Schedule Plan>
+double makespan(const Plan& schedule, std::span<const StageTimes> stages, index_t micro_batches,
+                double latency = 0) {
+  constexpr double never = std::numeric_limits<double>::infinity();
+  const auto count = static_cast<int>(stages.size());
+  const auto at = [](auto index) { return static_cast<std::size_t>(index); };
+  struct Message {
+    Action pass;
+    double ready;
+  };
+  struct Stage {
+    std::vector<double> activations, gradients;  // when each of them is there
+    std::deque<Message> leaving;
+    index_t taken = 0;
+    double free = 0, out_free = 0, in_free = 0;
+
+    std::vector<double>& inputs(bool forward) { return forward ? activations : gradients; }
+  };
+  std::vector<Stage> all(stages.size(),
+                         {std::vector(at(micro_batches), never), std::vector(at(micro_batches), never), {}});
+  if (!all.empty()) {
+    all.front().activations.assign(at(micro_batches), 0);
+    all.back().gradients.assign(at(micro_batches), 0);  // as soon as it has the loss
+  }
+  double end = 0;
+  index_t passes = count * schedule.actions(micro_batches);
+  while (passes > 0) {
+    // What can begin first, a pass or a message.
+    int first = 0;
+    bool is_pass = true;
+    double begin = never;
+    for (int s = 0; s < count; ++s) {
+      Stage& stage = all[at(s)];
+      if (stage.taken < schedule.actions(micro_batches)) {
+        const auto [forward, j] = schedule.at(stage.taken, s, count, micro_batches);
+        const double here = std::max(stage.inputs(forward)[at(j)], stage.free);
+        if (here < begin) begin = here, first = s, is_pass = true;
+      }
+      if (!stage.leaving.empty()) {
+        const auto [pass, ready] = stage.leaving.front();
+        const double here = std::max({ready, stage.out_free, all[at(s + (pass.forward ? 1 : -1))].in_free});
+        if (here < begin) begin = here, first = s, is_pass = false;
+      }
+    }
+    if (begin == never) throw usage_error("this schedule's stages wait for each other for ever");
+    Stage& stage = all[at(first)];
+    const StageTimes& times = stages[at(first)];
+    if (is_pass) {
+      const Action pass = schedule.at(stage.taken++, first, count, micro_batches);
+      stage.free = begin + (pass.forward ? times.forward : times.backward);
+      end = std::max(end, stage.free);
+      const int to = first + (pass.forward ? 1 : -1);
+      if (to >= 0 && to < count) stage.leaving.push_back({pass, stage.free});
+      --passes;
+    } else {
+      const Action pass = stage.leaving.front().pass;
+      stage.leaving.pop_front();
+      Stage& neighbour = all[at(first + (pass.forward ? 1 : -1))];
+      stage.out_free = neighbour.in_free =
+          begin + (pass.forward ? times.sends_forward : times.sends_backward);
+      neighbour.inputs(pass.forward)[at(pass.micro_batch)] = stage.out_free + latency;
+    }
+  }
+  return end;
+}
+
+}  // namespace terse
