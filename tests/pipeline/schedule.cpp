@@ -8,6 +8,7 @@
 #include <deque>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "terse/core/error.hpp"
@@ -91,17 +92,17 @@ struct Times {
 };
 
 /// The step's time, by an event simulation. Links are full-duplex: a stage sends one message at a time and receives one
-/// at a time, whatever their directions, each in its order of readiness; a message holds its sender's link out and its
-/// receiver's link in for all its time. Receives are always posted. -1 if the stages stick.
+/// at a time, whatever their directions, each in its order of readiness. A message leaves whether or not its receiver's link
+/// is free, and waits in between. Receives are always posted. -1 if the stages stick.
 template <class Schedule>
 index_t simulated_makespan(const Schedule& schedule, int stages, index_t micro_batches, const Times& times) {
   struct Stage {
-    index_t next = 0;                   // action
-    index_t busy_until = -1;            // -1: not in a pass
-    index_t sending_until = -1;         // -1: link out is free
-    bool receiving = false;             // link in is taken
-    std::deque<bool> ready;             // messages to send: is it a forward one?
-    std::array<index_t, 2> received{};  // backward, forward
+    index_t next = 0;                               // action
+    index_t busy_until = -1;                        // -1: not in a pass
+    index_t sending_until = -1;                     // -1: link out is free
+    std::deque<std::pair<index_t, bool>> arriving;  // when, and is it a forward one?
+    std::deque<bool> ready;                         // messages to send: is it a forward one?
+    std::array<index_t, 2> received{};              // backward, forward
   };
   std::vector<Stage> pipeline(at(stages));
   const index_t actions = schedule.actions(micro_batches);
@@ -120,12 +121,12 @@ index_t simulated_makespan(const Schedule& schedule, int stages, index_t micro_b
         moved = true;
       }
       if (stage.sending_until == now) {
-        const bool forward = stage.ready.front();
-        Stage& peer = pipeline[at(neighbour(s, forward))];
-        ++peer.received[forward];
-        peer.receiving = false;
-        stage.ready.pop_front();
         stage.sending_until = -1;
+        moved = true;
+      }
+      while (!stage.arriving.empty() && stage.arriving.front().first == now) {
+        ++stage.received[stage.arriving.front().second];
+        stage.arriving.pop_front();
         moved = true;
       }
     }
@@ -141,18 +142,20 @@ index_t simulated_makespan(const Schedule& schedule, int stages, index_t micro_b
       }
       if (stage.sending_until < 0 && !stage.ready.empty()) {
         const bool forward = stage.ready.front();
+        stage.ready.pop_front();
         Stage& peer = pipeline[at(neighbour(s, forward))];
-        if (!peer.receiving) {
-          peer.receiving = true;
-          stage.sending_until = now + (forward ? times.forward_message : times.backward_message);
-          moved = true;
-        }
+        const index_t takes = forward ? times.forward_message : times.backward_message;
+        const index_t free = peer.arriving.empty() ? now : std::max(now, peer.arriving.back().first);
+        peer.arriving.emplace_back(free + takes, forward);
+        stage.sending_until = now + takes;
+        moved = true;
       }
     }
     if (moved) continue;
     index_t soonest = -1;
     for (const Stage& stage : pipeline)
-      for (const index_t until : {stage.busy_until, stage.sending_until})
+      for (const index_t until : {stage.busy_until, stage.sending_until,
+                                  stage.arriving.empty() ? index_t{-1} : stage.arriving.front().first})
         if (until >= 0 && (soonest < 0 || until < soonest)) soonest = until;
     if (soonest < 0) break;
     now = soonest;

@@ -23,8 +23,8 @@ struct StageTimes {
 
 /// Seconds that a step of `micro_batches` takes from the first pass to the last, of stages that needn't be alike, found
 /// by going through the passes one by one. A stage takes its passes in the schedule's order, each once its input is there.
-/// Its link carries one message out and one in at a time, wherever they go, in the order in which they were ready, while
-/// the stage computes on; `latency` is on top of that. With GPipe it is the closed form that stands there. It is a lower
+/// Its link carries one message out at a time and one in, as `Delayed` has it, in the order in which they leave, while the
+/// stage computes on; `latency` is on top of that. With GPipe it is the closed form that stands there. It is a lower
 /// bound where `window` holds a stage back. Cost O(stages^2 x actions).
 ///
 /// Throws usage_error where a schedule waits for what it itself holds up.
@@ -67,8 +67,7 @@ double makespan(const Plan& schedule, std::span<const StageTimes> stages, index_
         if (here < begin) begin = here, first = s, is_pass = true;
       }
       if (!stage.leaving.empty()) {
-        const auto [pass, ready] = stage.leaving.front();
-        const double here = std::max({ready, stage.out_free, all[at(s + (pass.forward ? 1 : -1))].in_free});
+        const double here = std::max(stage.leaving.front().ready, stage.out_free);
         if (here < begin) begin = here, first = s, is_pass = false;
       }
     }
@@ -86,9 +85,10 @@ double makespan(const Plan& schedule, std::span<const StageTimes> stages, index_
       const Action pass = stage.leaving.front().pass;
       stage.leaving.pop_front();
       Stage& neighbour = all[at(first + (pass.forward ? 1 : -1))];
-      stage.out_free = neighbour.in_free =
-          begin + (pass.forward ? times.sends_forward : times.sends_backward);
-      neighbour.inputs(pass.forward)[at(pass.micro_batch)] = stage.out_free + latency;
+      const double takes = pass.forward ? times.sends_forward : times.sends_backward;
+      stage.out_free = begin + takes;
+      neighbour.in_free = std::max(begin + latency, neighbour.in_free) + takes;
+      neighbour.inputs(pass.forward)[at(pass.micro_batch)] = neighbour.in_free;
     }
   }
   return end;
