@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "golden.hpp"
+#include "terse/optimizer/deep_gradient_compression.hpp"
+#include "terse/optimizer/ef21_sgd.hpp"
+#include "terse/optimizer/error_feedback_sgd.hpp"
+#include "terse/optimizer/power_sgd.hpp"
+#include "terse/optimizer/quantized_sgd.hpp"
+#include "terse/optimizer/sign_sgd.hpp"
+
+namespace golden {
+
+void add_averaging(std::vector<Row>& rows) {
+  add(rows, "ErrorFeedbackSgd, decay, clipped", ErrorFeedbackSgd<>{.weight_decay = 0.1F}, {.clip_norm = 5});
+  add(rows, "ErrorFeedbackSgd, Ring, warm-up, follows the rate",
+      ErrorFeedbackSgd<ScaledSign<MeanAbs>, LocalMomentumBefore, Ring>{
+          .warmup_steps = 3, .error_feedback = {.follows_rate = true}});
+  add(rows, "ErrorFeedbackSgd, casts, stored in 8 bits",
+      ErrorFeedbackSgd<Cast<e4m3, MaxAbs, PerBlock<256>>, HeavyBall, ScatterGather, Int8Residual>{});
+  add(rows, "ErrorFeedbackSgd, AllGather, 16 bits",
+      ErrorFeedbackSgd<ScaledSign<MeanAbs>, HeavyBall, AllGather>{}, {}, {2, 3}, Numbers<fp16, bf16>{});
+  add(rows, "QuantizedSgd", QuantizedSgd<>{.weight_decay = 0.1F}, {.clip_norm = 5});
+  add(rows, "QuantizedSgd, 8 bits, Ring", QuantizedSgd<Uniform<8, Stochastic, Symmetric>, HeavyBall, Ring>{});
+  add(rows, "SignSgd", SignSgd<>{});
+  add(rows, "Ef21Sgd", Ef21Sgd<>{.warmup_steps = 2, .compressor = {.selection = {.ratio = 0.05}}});
+  add(rows, "DeepGradientCompression",
+      DeepGradientCompression<>{.compressor = {.selection = {.ratio = 0.05, .warmup_steps = 5}}},
+      {.clip_norm = 5});
+  add(rows, "PowerSgd", PowerSgd<2>{.weight_decay = 0.1F}, {.clip_norm = 5});
+}
+
+}  // namespace golden
