@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <terse/bench/compressor.hpp>
 #include <terse/compressor/packed.hpp>
-#include <terse/compressor/statistic.hpp>
+#include <terse/executor/statistic.hpp>
 
 /// Three levels, -s, 0 and s, s the mean magnitude of 1024 elements; what is below s / 2 is 0.
 struct ThreeLevels {

@@ -7,7 +7,7 @@
 #include <cstdlib>
 
 #include "terse/compressor/packed.hpp"
-#include "terse/compressor/statistic.hpp"
+#include "terse/executor/statistic.hpp"
 #include "terse/laws/check.hpp"
 
 /// Two bits an element: -1, -1/3, 1/3 or 1 times the largest magnitude of 64, whichever is nearest.

@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include "terse/compressor/statistic.hpp"
 #include "terse/core/draw.hpp"
 #include "terse/error_feedback/concept.hpp"
+#include "terse/executor/statistic.hpp"
 #include "terse/plan.hpp"
 
 namespace terse {

@@ -7,7 +7,7 @@
 
 #include "optimizer/support.hpp"
 #include "terse/error_feedback/difference.hpp"
-#include "terse/topology/low_rank_round.hpp"
+#include "terse/exchange/low_rank_round.hpp"
 
 // LowRank through Exchange, against PowerSGD's equations in double.
 

@@ -6,8 +6,8 @@
 
 #include "terse/compressor/packed.hpp"
 #include "terse/compressor/rounding.hpp"
-#include "terse/compressor/statistic.hpp"
 #include "terse/core/half.hpp"
+#include "terse/executor/statistic.hpp"
 
 namespace terse {
 

@@ -28,7 +28,7 @@ namespace terse {
 /// beside the error feedback's. Memory that does not last: both factors and the dense part once more, and
 /// their packets.
 ///
-/// Its round is in topology/low_rank_round.hpp, which whoever exchanges it includes.
+/// Its round is in exchange/low_rank_round.hpp, which whoever exchanges it includes.
 ///
 /// Source: Vogels, Karimireddy and Jaggi, "PowerSGD: Practical Low-Rank Gradient Compression for Distributed
 /// Optimization", NeurIPS 2019 (arXiv 1905.13727), algorithms 1 and 2.

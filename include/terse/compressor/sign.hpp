@@ -4,7 +4,7 @@
 #include <type_traits>
 
 #include "terse/compressor/packed.hpp"
-#include "terse/compressor/statistic.hpp"
+#include "terse/executor/statistic.hpp"
 
 namespace terse {
 

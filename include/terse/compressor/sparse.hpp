@@ -5,8 +5,8 @@
 #include <type_traits>
 
 #include "terse/compressor/sparse_functors.hpp"
-#include "terse/compressor/statistic.hpp"
 #include "terse/core/packet.hpp"
+#include "terse/executor/statistic.hpp"
 
 namespace terse {
 
@@ -260,9 +260,8 @@ struct Sparse {
         put(executor, view<const index_t>(&k, 1), out<E, index_t>(reinterpret_cast<index_t*>(at), 1));
       at = wire + selection.index_bytes(unit.count, k);
       encode_values(executor, workspace, unit, k, feedback, context, at);
-      for_each_entry(
-          executor, k,
-          detail::CommitPicks<Coder, Feedback>{feedback, workspace.positions.data(), unit, k, at});
+      for_each_entry(executor, k,
+                     detail::CommitPicks<Coder, Feedback>{feedback, workspace.positions.data(), unit, k, at});
       at += Coder::bytes(k);
     }
     return at - section;

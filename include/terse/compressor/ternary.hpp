@@ -5,7 +5,7 @@
 
 #include "terse/compressor/packed.hpp"
 #include "terse/compressor/rounding.hpp"
-#include "terse/compressor/statistic.hpp"
+#include "terse/executor/statistic.hpp"
 
 namespace terse {
 

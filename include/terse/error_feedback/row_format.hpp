@@ -6,10 +6,10 @@
 #include <cstdint>
 
 #include "terse/compressor/rounding.hpp"
-#include "terse/compressor/statistic.hpp"
 #include "terse/compressor/uniform.hpp"
 #include "terse/core/half.hpp"
 #include "terse/executor/concept.hpp"
+#include "terse/executor/statistic.hpp"
 
 // How a row of floats is kept: the rounding R of a memory, and a cursor by which functors read and write rows. A table
 // has the address of row r of a micro-batch at place r; verbs say by `piece.segment` which row they are at.

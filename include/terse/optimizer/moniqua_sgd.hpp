@@ -2,8 +2,8 @@
 #pragma once
 
 #include "terse/compressor/moniqua.hpp"
+#include "terse/exchange/keyed_mixing.hpp"
 #include "terse/optimizer/parameter_mixing.hpp"
-#include "terse/topology/keyed_mixing.hpp"
 
 namespace terse {
 

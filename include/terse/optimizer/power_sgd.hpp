@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "terse/exchange/low_rank_round.hpp"
 #include "terse/optimizer/gradient_averaging.hpp"
-#include "terse/topology/low_rank_round.hpp"
 
 namespace terse {
 

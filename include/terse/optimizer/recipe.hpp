@@ -8,7 +8,7 @@
 
 #include "terse/core/policy.hpp"
 #include "terse/error_feedback/none.hpp"
-#include "terse/exchange.hpp"
+#include "terse/exchange/exchange.hpp"
 #include "terse/momentum_correction/concept.hpp"
 #include "terse/preconditioner/concept.hpp"
 #include "terse/preconditioner/weights.hpp"

@@ -6,8 +6,8 @@
 #include <variant>
 #include <vector>
 
-#include "terse/compressor/statistic.hpp"
 #include "terse/core/draw.hpp"
+#include "terse/executor/statistic.hpp"
 #include "terse/preconditioner/adam.hpp"
 
 namespace terse {

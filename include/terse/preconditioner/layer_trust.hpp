@@ -4,8 +4,8 @@
 #include <utility>
 #include <vector>
 
-#include "terse/compressor/statistic.hpp"
 #include "terse/executor/concept.hpp"
+#include "terse/executor/statistic.hpp"
 
 namespace terse {
 

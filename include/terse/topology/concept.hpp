@@ -123,8 +123,8 @@ struct RoundOf {
   static_assert(
       C::lossless || requires { typename C::Incoming; },
       "terse: this compressor has a round of its own; include it (LowRank's is in "
-      "terse/topology/low_rank_round.hpp, mixing with Lattice or Moniqua in "
-      "terse/topology/keyed_mixing.hpp)");
+      "terse/exchange/low_rank_round.hpp, mixing with Lattice or Moniqua in "
+      "terse/exchange/keyed_mixing.hpp)");
   using type = typename P::template Round<C, F, T, E>;
 };
 

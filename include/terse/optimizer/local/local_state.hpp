@@ -6,8 +6,8 @@
 #include <type_traits>
 #include <utility>
 
+#include "terse/exchange/inner_mean.hpp"
 #include "terse/optimizer/local/outer_step.hpp"
-#include "terse/topology/inner_mean.hpp"
 
 namespace terse {
 

@@ -6,11 +6,11 @@
 #include <type_traits>
 #include <utility>
 
+#include "terse/exchange/inner_mean.hpp"
+#include "terse/exchange/keyed_mixing.hpp"
 #include "terse/graph/random_matching.hpp"
 #include "terse/graph/spaced.hpp"
 #include "terse/optimizer/local/swarm_functors.hpp"
-#include "terse/topology/inner_mean.hpp"
-#include "terse/topology/keyed_mixing.hpp"
 #include "terse/topology/pairing.hpp"
 
 namespace terse {

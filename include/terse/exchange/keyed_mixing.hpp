@@ -4,7 +4,7 @@
 #include <type_traits>
 
 #include "terse/error_feedback/none.hpp"
-#include "terse/exchange.hpp"
+#include "terse/exchange/exchange.hpp"
 #include "terse/topology/mixing.hpp"
 
 namespace terse {

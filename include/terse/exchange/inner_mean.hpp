@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "terse/error_feedback/none.hpp"
-#include "terse/exchange.hpp"
+#include "terse/exchange/exchange.hpp"
 #include "terse/executor/factors.hpp"
 
 namespace terse {

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "terse/compressor/concept.hpp"
+#include "terse/executor/concept.hpp"
 
 namespace terse {
 

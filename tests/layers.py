@@ -1,0 +1,45 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Holds the includes of all headers against the table of layers in docs/architecture.md: each goes to a lower layer or
+stays in its module, which is a row of the table.
+
+layers.py ROOT
+"""
+
+import pathlib
+import re
+import sys
+
+root = pathlib.Path(sys.argv[1])
+include = root / "include"
+modules = {}  # a folder or a header: (layer, row)
+for row, line in enumerate((root / "docs" / "architecture.md").read_text().splitlines()):
+    if layer := re.match(r"\| (\d+) \| (.*?) \|", line):
+        for path in re.findall(r"\(\.\./include/(terse/[^)]+)\)", layer[2]):
+            modules[path] = (int(layer[1]), row)
+            if not (include / path).exists():
+                sys.exit(f"docs/architecture.md names {path}, which is not there")
+if len(modules) < 10:
+    sys.exit("found no table of layers in docs/architecture.md")
+
+
+def module_of(header):
+    for path in (header, *map(str, pathlib.PurePosixPath(header).parents)):
+        if path in modules:
+            return modules[path]
+    sys.exit(f"{header} belongs to no module of docs/architecture.md")
+
+
+wrong, arrows = 0, 0
+for file in sorted(path for path in include.rglob("*") if path.is_file()):
+    header = file.relative_to(include).as_posix()
+    layer, row = module_of(header)
+    for other in re.findall(r'^#\s*include\s*["<](terse/[^">]+)[">]', file.read_text(), re.MULTILINE):
+        arrows += 1
+        other_layer, other_row = module_of(other)
+        if other_row != row and other_layer >= layer:
+            print(f"{header} (layer {layer}) includes {other} (layer {other_layer})")
+            wrong += 1
+if arrows == 0:
+    sys.exit("found no includes")
+sys.exit(1 if wrong else 0)
