@@ -61,5 +61,6 @@
 #include "terse/topology/mixing.hpp"                      // IWYU pragma: export
 #include "terse/topology/ring.hpp"                        // IWYU pragma: export
 #include "terse/topology/scatter_gather.hpp"              // IWYU pragma: export
+#include "terse/transport/collectives.hpp"                // IWYU pragma: export
 #include "terse/transport/metered.hpp"                    // IWYU pragma: export
 #include "terse/transport/thread.hpp"                     // IWYU pragma: export

@@ -86,7 +86,7 @@ Digest digest_of(const Seat& seat) {
     for (const auto& [side, rows] : copies)
       for (const auto& [id, row] : rows)
         digest.copies = terse::mix_hash(
-            digest.copies, terse::mix_hash(id, terse::detail::hash_of_bytes(row.data(), row.size())));
+            digest.copies, terse::mix_hash(id, terse::hash_bytes(row.data(), row.size())));
   return digest;
 }
 

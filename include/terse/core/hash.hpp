@@ -2,7 +2,9 @@
 #pragma once
 
 #include <bit>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #include "terse/core/config.hpp"
 #include "terse/core/layout.hpp"
@@ -19,6 +21,22 @@ TERSE_HD constexpr std::uint64_t mix_hash(std::uint64_t hash, std::uint64_t valu
 constexpr std::uint64_t mix_hash(std::uint64_t hash, const char* text) {
   for (; *text != '\0'; ++text) hash = mix_hash(hash, static_cast<unsigned char>(*text));
   return hash;
+}
+
+/// A hash of bytes, never 0. Four words at a time, so that multiplications overlap.
+inline std::uint64_t hash_bytes(const std::byte* data, std::size_t bytes) {
+  std::uint64_t lane[4] = {1, 2, 3, 4};
+  std::size_t at = 0;
+  for (; at + sizeof lane <= bytes; at += sizeof lane)
+    for (std::size_t l = 0; l < 4; ++l) {
+      std::uint64_t word;
+      std::memcpy(&word, data + at + 8 * l, sizeof word);
+      lane[l] = std::rotl((lane[l] ^ word) * 0x9E3779B97F4A7C15, 29);
+    }
+  std::uint64_t hash = bytes;
+  for (; at < bytes; ++at) hash = mix_hash(hash, static_cast<std::uint64_t>(data[at]));
+  for (const std::uint64_t one : lane) hash = mix_hash(hash, one);
+  return hash | 1;
 }
 
 /// Hash of names, shapes, rates and flags of all segments.

@@ -74,22 +74,6 @@ struct FirstVisit {
 
 TERSE_NUMERICS_END
 
-/// A hash of bytes, never 0. Four words at a time, so that multiplications overlap.
-inline std::uint64_t hash_of_bytes(const std::byte* data, std::size_t bytes) {
-  std::uint64_t lane[4] = {1, 2, 3, 4};
-  std::size_t at = 0;
-  for (; at + sizeof lane <= bytes; at += sizeof lane)
-    for (std::size_t l = 0; l < 4; ++l) {
-      std::uint64_t word;
-      std::memcpy(&word, data + at + 8 * l, sizeof word);
-      lane[l] = std::rotl((lane[l] ^ word) * 0x9E3779B97F4A7C15, 29);
-    }
-  std::uint64_t hash = bytes;
-  for (; at < bytes; ++at) hash = mix_hash(hash, static_cast<std::uint64_t>(data[at]));
-  for (const std::uint64_t one : lane) hash = mix_hash(hash, one);
-  return hash | 1;
-}
-
 }  // namespace detail
 
 /// The activations of one boundary, on the side that sends them or on the one that receives them: packets, and the
@@ -248,9 +232,7 @@ class Activations {
   /// A hash of row `row`'s copy; 0 if there is none yet.
   std::uint64_t proof(std::span<const RowVisit> visits, index_t row) requires on_host {
     const RowVisit& visit = visits[static_cast<std::size_t>(row)];
-    return P::remembers && visit.seen
-               ? detail::hash_of_bytes(copy_of(visit), static_cast<std::size_t>(row_bytes_))
-               : 0;
+    return P::remembers && visit.seen ? hash_bytes(copy_of(visit), static_cast<std::size_t>(row_bytes_)) : 0;
   }
   /// ||a||^2 and ||a - m||^2 of a row.
   template <Number A>

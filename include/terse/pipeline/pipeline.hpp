@@ -742,7 +742,7 @@ class Pipeline {
       download(view<const std::byte, typename E::memory>(side.copies() + slot * side.row_bytes(),
                                                          side.row_bytes()),
                view<std::byte>(row));
-      sum += mix_hash(index_.id(slot), detail::hash_of_bytes(row.data(), row.size()));
+      sum += mix_hash(index_.id(slot), hash_bytes(row.data(), row.size()));
     }
     return sum;
   }

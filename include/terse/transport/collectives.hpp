@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "terse/core/error.hpp"
+#include "terse/core/hash.hpp"
+#include "terse/core/view.hpp"
+#include "terse/transport/concept.hpp"
+
+// What a program needs around its training: the same parameters on all ranks, a mean of losses, a figure of each rank.
+// All ranks call these alike. They take memory as they go; an optimizer's step has rounds of its own.
+//
+// Values are a container in host memory or a terse::view in the transport's memory, as many on all ranks: otherwise
+// mismatch_error on all of them, before anything has moved. What is no container is a value of its own, and returned. What
+// the transport throws is thrown, and then the values may be half-written.
+
+namespace terse {
+
+namespace detail {
+
+/// A view of what a collective works on.
+template <class T, class Space>
+view<T, Space> elements_of(view<T, Space> values) {
+  return values;
+}
+template <class Values>
+requires requires(Values& values) {
+  std::data(values);
+  std::size(values);
+}
+auto elements_of(Values& values) { return view<std::remove_pointer_t<decltype(std::data(values))>>(values); }
+
+template <class Values>
+concept Elements = requires(Values& values) {
+  elements_of(values);
+};
+template <Elements Values>
+using ElementsOf = decltype(elements_of(std::declval<Values&>()));
+
+template <class What>
+struct SpaceOf {
+  using type = typename What::memory;
+};
+template <class V, class Space>
+struct SpaceOf<const view<V, Space>> {
+  using type = Space;
+};
+template <class... What>
+constexpr bool on_host() {
+  return (std::is_same_v<typename SpaceOf<What>::type, memory::host> && ...);
+}
+
+/// A hash of the values' bytes, wherever they lie.
+template <class V, class Space>
+std::uint64_t hash_of(view<V, Space> values) {
+  const view<const std::byte, Space> bytes(reinterpret_cast<const std::byte*>(values.data()),
+                                           values.size() * static_cast<index_t>(sizeof(V)));
+  if constexpr (std::is_same_v<Space, memory::host>) {
+    return hash_bytes(bytes.data(), static_cast<std::size_t>(bytes.size()));
+  } else {
+    constexpr index_t at_once = index_t{1} << 20;
+    buffer<std::byte> here(std::min(at_once, bytes.size()));
+    std::uint64_t hash = 0;
+    for (index_t first = 0; first < bytes.size(); first += at_once) {
+      const index_t count = std::min(at_once, bytes.size() - first);
+      download(bytes.part(first, count), here.all().part(0, count));
+      hash = mix_hash(hash, hash_bytes(here.data(), static_cast<std::size_t>(count)));
+    }
+    return hash;
+  }
+}
+
+/// Part `part` of `count` elements in `parts` parts.
+struct Share {
+  index_t first, count;
+  Share(index_t all, int part, int parts)
+      : first(all * part / parts), count(all * (part + 1) / parts - first) {}
+};
+
+template <Transport T>
+void check_root(const T& transport, int root) {
+  if (root < 0 || root >= transport.size())
+    throw usage_error("there is no rank " + std::to_string(root) + " to send from: ranks are 0 to " +
+                          std::to_string(transport.size() - 1),
+                      transport.rank());
+}
+
+/// Throws mismatch_error on all ranks where one has another number of elements.
+template <Transport T>
+void agree_on_size(T& transport, index_t size) {
+  Assembly<index_t, T> everyone(transport);
+  const auto sizes = everyone(transport, size, Phase::setup);
+  for (std::size_t rank = 1; rank < sizes.size(); ++rank)
+    if (sizes[rank] != sizes[0])
+      throw mismatch_error("rank 0 gives " + std::to_string(sizes[0]) +
+                               " elements to a collective, and rank " + std::to_string(rank) + " " +
+                               std::to_string(sizes[rank]),
+                           transport.rank());
+}
+
+/// One batch of messages, each a part of `values` as bytes. Empty parts don't travel.
+template <class V, class Space>
+class Parts {
+ public:
+  explicit Parts(view<V, Space> values) : values_(values) {}
+  void send(int peer, Share share) {
+    if (share.count > 0)
+      sends_.push_back(
+          {peer, reinterpret_cast<const std::byte*>(values_.data() + share.first), bytes(share)});
+  }
+  void receive(int peer, Share share) {
+    if (share.count > 0)
+      receives_.push_back({peer, reinterpret_cast<std::byte*>(values_.data() + share.first), bytes(share)});
+  }
+  template <Transport T>
+  void exchange(T& transport, Phase phase) {
+    transport.exchange(sends_, receives_, phase).wait();
+    await_messages(transport);
+    sends_.clear();
+    receives_.clear();
+  }
+
+ private:
+  static index_t bytes(Share share) { return share.count * static_cast<index_t>(sizeof(V)); }
+
+  view<V, Space> values_;
+  std::vector<Send> sends_;
+  std::vector<Receive> receives_;
+};
+
+/// Every rank has its own share of `values`, and gets those of all others.
+template <Transport T, class V, class Space>
+void spread_shares(T& transport, view<V, Space> values, int except = -1) {
+  Parts<V, Space> parts(values);
+  const int rank = transport.rank(), size = transport.size();
+  const auto share = [&](int part) { return Share(values.size(), part, size); };
+  for (int peer = 0; peer < size; ++peer) {
+    if (peer == rank) continue;
+    if (peer != except) parts.send(peer, share(rank));
+    if (rank != except) parts.receive(peer, share(peer));
+  }
+  parts.exchange(transport, Phase::spread);
+}
+
+}  // namespace detail
+
+/// Copies rank `root`'s values to all ranks. Each rank moves at most twice as many bytes as there are, whatever their
+/// number: the root deals out shares, which all then pass on; 4 KiB and less come from the root in one message each.
+template <Transport T, class Values>
+requires detail::Elements<Values>
+void broadcast(T& transport, Values&& given, int root = 0) {
+  const auto values = detail::elements_of(given);
+  using View = std::remove_const_t<decltype(values)>;
+  using V = typename View::element;
+  static_assert(std::is_trivially_copyable_v<V> && !std::is_const_v<V>);
+  static_assert(
+      std::is_same_v<typename View::space, typename T::memory>,
+      "terse: a collective's values lie in the transport's memory; put Staged around the transport");
+  detail::check_root(transport, root);
+  detail::agree_on_size(transport, values.size());
+  const int rank = transport.rank(), size = transport.size();
+  constexpr index_t few = 4096 / static_cast<index_t>(sizeof(V));
+  const bool whole = values.size() <= few;
+  detail::Parts<V, typename View::space> parts(values);
+  const auto share = [&](int part) {
+    return whole ? detail::Share(values.size(), 0, 1) : detail::Share(values.size(), part, size);
+  };
+  if (rank == root) {
+    for (int peer = 0; peer < size; ++peer)
+      if (peer != root) parts.send(peer, share(peer));
+  } else {
+    parts.receive(root, share(rank));
+  }
+  parts.exchange(transport, Phase::spread);
+  if (!whole) detail::spread_shares(transport, values, root);
+}
+
+/// Rank `root`'s value.
+template <Transport T, class V>
+requires(!detail::Elements<const V>) V broadcast(T& transport, const V& value, int root = 0) {
+  detail::check_root(transport, root);
+  Assembly<V, T> everyone(transport);
+  return everyone(transport, value, Phase::setup)[static_cast<std::size_t>(root)];
+}
+
+/// Puts the mean over ranks in the place of the values, float or double in host memory. Summed in the order of ranks, in
+/// double, and rounded once: the same bits on all ranks. Each rank sends 2 (W - 1) / W of the values.
+template <Transport T, class Values>
+requires detail::Elements<Values>
+void mean(T& transport, Values&& given) {
+  const auto values = detail::elements_of(given);
+  using V = typename std::remove_const_t<decltype(values)>::element;
+  static_assert(std::is_same_v<V, float> || std::is_same_v<V, double>, "terse: means are of float or double");
+  static_assert(detail::on_host<decltype(values), T>(), "terse: means are taken in host memory");
+  detail::agree_on_size(transport, values.size());
+  const int rank = transport.rank(), size = transport.size();
+  const auto share = [&](int part) { return detail::Share(values.size(), part, size); };
+  const index_t own = share(rank).count;
+  buffer<V> theirs(own * size);
+  std::vector<Send> sends;
+  std::vector<Receive> receives;
+  for (int peer = 0; peer < size; ++peer) {
+    if (peer == rank) continue;
+    const auto bytes = [](index_t count) { return count * static_cast<index_t>(sizeof(V)); };
+    if (share(peer).count > 0)
+      sends.push_back({peer, reinterpret_cast<const std::byte*>(values.data() + share(peer).first),
+                       bytes(share(peer).count)});
+    if (own > 0)
+      receives.push_back({peer, reinterpret_cast<std::byte*>(theirs.data() + own * peer), bytes(own)});
+  }
+  transport.exchange(sends, receives, Phase::reduce).wait();
+  V* const mine = values.data() + share(rank).first;
+  std::copy_n(mine, own, theirs.data() + own * rank);
+  for (index_t i = 0; i < own; ++i) {
+    double sum = 0;
+    for (int peer = 0; peer < size; ++peer) sum += static_cast<double>(theirs.data()[own * peer + i]);
+    mine[i] = static_cast<V>(sum / size);
+  }
+  detail::spread_shares(transport, values);
+}
+
+/// The mean of a number of each rank.
+template <Transport T>
+double mean(T& transport, double value) {
+  Assembly<double, T> everyone(transport);
+  double sum = 0;
+  for (const double theirs : everyone(transport, value, Phase::setup)) sum += theirs;
+  return sum / transport.size();
+}
+
+/// Every rank's values, one behind the other in the order of ranks: `all` has W times as many. In host memory.
+template <Transport T, class Values, class All>
+requires detail::Elements<const Values> && detail::Elements<All>
+void all_gather(T& transport, const Values& given, All&& all_given) {
+  const auto mine = detail::elements_of(given);
+  const auto all = detail::elements_of(all_given);
+  static_assert(detail::on_host<decltype(mine), decltype(all), T>(),
+                "terse: values are gathered in host memory");
+  detail::agree_on_size(transport, mine.size());
+  const index_t wanted = mine.size() * transport.size();
+  if (all.size() != wanted)
+    throw usage_error("all_gather of " + std::to_string(mine.size()) + " elements from " +
+                          std::to_string(transport.size()) + " ranks needs room for " +
+                          std::to_string(wanted) + ", not " + std::to_string(all.size()),
+                      transport.rank());
+  std::copy_n(mine.data(), mine.size(), all.data() + mine.size() * transport.rank());
+  detail::spread_shares(transport, all);
+}
+
+/// A value of each rank, in the order of ranks.
+template <Transport T, class V>
+requires(!detail::Elements<const V>) std::vector<V> all_gather(T& transport, const V& value) {
+  Assembly<V, T> everyone(transport);
+  const auto all = everyone(transport, value, Phase::setup);
+  return {all.begin(), all.end()};
+}
+
+/// Whether all ranks have the same values, to the bit; the same answer on all of them. 64 bits of hash travel.
+template <Transport T, class Values>
+requires detail::Elements<const Values>
+bool equal(T& transport, const Values& given) {
+  Assembly<std::uint64_t, T> everyone(transport);
+  const auto hashes = everyone(transport, detail::hash_of(detail::elements_of(given)), Phase::setup);
+  return std::all_of(hashes.begin(), hashes.end(), [&](std::uint64_t one) { return one == hashes[0]; });
+}
+
+}  // namespace terse
