@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "terse/interop/libtorch_stage.hpp"
-#include "terse/pipeline/example_order.hpp"
 #include "terse/terse.hpp"
 
 namespace nn = torch::nn;

@@ -88,8 +88,8 @@ Json json_of(const Run& run) {
     epochs.push_back({{"training_loss", epoch.loss},
                       {"test_loss", epoch.test_loss},
                       {"test_accuracy", epoch.accuracy},
-                      {"forward_bytes", epoch.forward_bytes},
-                      {"backward_bytes", epoch.backward_bytes},
+                      {"forward_bytes_so_far", epoch.forward_bytes},
+                      {"backward_bytes_so_far", epoch.backward_bytes},
                       {"seconds", epoch.seconds}});
   for (const StageNumbers& stage : run.stages)
     stages.push_back({{"change", stage.remembers ? Json(stage.change) : Json()},
@@ -162,7 +162,7 @@ std::string format_table(const Options& options, const std::vector<Run>& runs) {
                          }));
     };
     const auto seconds = [&](double StageNumbers::*number) {
-      return fmt::format("{:.1f}", stage_mean(number));
+      return fmt::format("{:.2f}", stage_mean(number));
     };
     rows.push_back(
         {name(group.front()->coding), with_deviation(last(&Epoch::loss), 4),

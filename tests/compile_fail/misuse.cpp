@@ -64,6 +64,15 @@ struct Stage : Passes {
   double loss(const terse::MicroBatch&) { return 0; }
 };
 
+/// A boundary's policy that has all but its settings.
+struct NoSettings {
+  [[maybe_unused]] static constexpr bool remembers = false;
+  terse::Dense dense;
+  const terse::Dense& whole() const { return dense; }
+  const terse::Dense& gradients() const { return dense; }
+  void check() const {}
+};
+
 /// A step of a model that is one stage.
 template <class S = Stage, class Policy>
 [[maybe_unused]] void train(const Policy& policy) {
@@ -250,6 +259,12 @@ int main() {
 #endif
 #if defined(CASE_BLOCKS_OF_PICKS)
   train(terse::AcSgd<terse::TopK<>, Unbiased, terse::InMemory<terse::Int8> >{.capacity = 1});
+#endif
+#if defined(CASE_BOUNDARY_WITHOUT_SETTINGS)
+  train(NoSettings{});
+#endif
+#if defined(CASE_HALF_OF_A_FLOAT)
+  static_cast<void>(terse::bf16(1.5F));
 #endif
 #if defined(CASE_STAGE_WITHOUT_LOSS)
   train<Passes>(terse::ExactActivations{});

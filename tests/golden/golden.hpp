@@ -39,10 +39,18 @@ class Hashed {
       for (const Send& send : sends) {
         *hash_ = mix_hash(mix_hash(*hash_, static_cast<std::uint64_t>(send.peer)),
                           static_cast<std::uint64_t>(send.bytes));
-        for (index_t at = sizeof(PacketHeader); at < send.bytes; at += 8) {
-          std::uint64_t word = 0;
-          std::memcpy(&word, send.data + at, static_cast<std::size_t>(std::min<index_t>(8, send.bytes - at)));
-          *hash_ = mix_hash(*hash_, word);
+        // Some methods send two packets in a message.
+        for (index_t packet = 0; packet < send.bytes;) {
+          PacketHeader header;
+          std::memcpy(&header, send.data + packet, sizeof header);
+          const auto end = std::min(send.bytes, packet + static_cast<index_t>(header.length));
+          if (header.magic != PacketHeader::expected_magic) throw error("no packet", rank());
+          for (index_t at = packet + index_t{sizeof header}; at < end; at += 8) {
+            std::uint64_t word = 0;
+            std::memcpy(&word, send.data + at, static_cast<std::size_t>(std::min<index_t>(8, end - at)));
+            *hash_ = mix_hash(*hash_, word);
+          }
+          packet = (end + 7) / 8 * 8;
         }
       }
     return inner_.exchange(sends, receives, phase);

@@ -87,9 +87,63 @@ TEST_CASE("ranks that were set up differently are told what differs and who") {
   const Adam adam, faster{.learning_rate = 0.5F};
   CHECK(mismatch(adam, adam, layout, layout, plain, plain).empty());
   CHECK(mismatch(adam, adam, layout, longer, plain, plain).find("layout") != std::string::npos);
-  CHECK(mismatch(adam, faster, layout, layout, plain, plain).find("hyper-parameters") != std::string::npos);
+  CHECK(mismatch(adam, faster, layout, layout, plain, plain)
+            .find("other hyper-parameters: learning_rate is ") != std::string::npos);
+  CHECK(mismatch(adam, faster, layout, layout, plain, plain).find("0.5") != std::string::npos);
   CHECK(mismatch(adam, adam, layout, layout, plain, seeded).find("seed") != std::string::npos);
   CHECK(mismatch(adam, adam, layout, layout, plain, clipped).find("options") != std::string::npos);
+}
+
+TEST_CASE("ranks that start from other parameters are told who and where, and nothing moves") {
+  const Layout layout = two_kinds();
+  const Segment& last = layout.segments().back();
+  std::vector<std::string> errors(3);
+  ThreadGroup(3, std::chrono::seconds(20)).run([&](Threads& transport) {
+    Optimizer optimizer{Adam{}, transport, layout};
+    Floats x = start(layout);
+    const float right = x[at(last.offset)];
+    if (transport.rank() == 1) x[at(last.offset)] = std::nextafter(right, 9.0F);
+    const Floats before = x;
+    const Floats g = gradient(layout, transport.rank(), 1, 1);
+    for (int attempt = 0; attempt < 2; ++attempt) {
+      try {
+        optimizer.step(x, g);
+      } catch (const mismatch_error& fault) {
+        errors[at(transport.rank())] = fault.what();
+      }
+      CHECK(x == before);
+      CHECK(optimizer.steps() == 0);
+    }
+    terse::broadcast(transport, x);
+    CHECK(x[at(last.offset)] == right);
+    CHECK(optimizer.step(x, g).applied);
+    // From then on parameters are the optimizer's affair.
+    if (transport.rank() == 1) x[at(last.offset)] = 7;
+    CHECK(optimizer.step(x, g).applied);
+  });
+  for (int rank = 0; rank < 3; ++rank)
+    CHECK(errors[at(rank)] ==
+          "terse: rank " + std::to_string(rank) +
+              ", step 1: rank 1 starts from other parameters than rank 0, in '" + last.name +
+              "': call terse::broadcast(transport, parameters) on all ranks before the first step, or load a "
+              "checkpoint");
+}
+
+TEST_CASE("padding may differ, and so may models that are mixed") {
+  const Layout layout = two_kinds();
+  ThreadGroup(2, std::chrono::seconds(20)).run([&](Threads& transport) {
+    Floats x = start(layout);
+    const Segment& first = layout.segments().front();
+    const index_t padding = first.offset + first.count;
+    REQUIRE(padding % 64 != 0);
+    x[at(padding)] = static_cast<float>(transport.rank());
+    const Floats g = gradient(layout, transport.rank(), 1, 1);
+    Optimizer averaging{Adam{}, transport, layout};
+    CHECK(averaging.step(x, g).applied);
+    x[at(first.offset)] = static_cast<float>(transport.rank());
+    Optimizer mixing{DecentLaM<>{}, transport, layout};
+    CHECK(mixing.step(x, g).applied);
+  });
 }
 
 TEST_CASE("a rank that changes its learning rate alone is refused") {

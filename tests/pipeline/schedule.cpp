@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstddef>
 #include <deque>
 #include <string>
@@ -465,17 +466,88 @@ TEST_CASE("makespan of stages that differ: the slowest pass holds up the others,
 
 namespace {
 
-/// Waits for the second micro-batch's gradient before it sends that on.
+/// The first stage waits for a gradient before it goes on, and the second one for all activations.
 struct Stuck : GPipe {
   static constexpr Action at(index_t k, int stage, int, index_t) {
-    return stage == 0 ? Action{k != 1, k / 2} : GPipe::at(k, stage, 2, 2);
+    return stage == 0 ? Action{k % 2 == 0, k / 2} : GPipe::at(k, stage, 2, 2);
   }
 };
 
 }  // namespace
 
-TEST_CASE("makespan of a schedule that sticks is an error") {
+TEST_CASE("makespan of what can't be is an error") {
   const std::vector<terse::StageTimes> two(2);
-  CHECK_THROWS_WITH_AS(terse::makespan(Stuck{}, two, 2),
-                       "terse: this schedule's stages wait for each other for ever", terse::usage_error);
+  const auto refused = [](auto call, const std::string& words) {
+    std::string text = "nothing";
+    try {
+      call();
+    } catch (const terse::usage_error& fault) {
+      text = fault.what();
+    }
+    CAPTURE(text);
+    CHECK(text.find(words) != std::string::npos);
+  };
+  refused([&] { terse::makespan(Stuck{}, two, 2); }, "stages wait for each other for ever");
+  refused([&] { terse::makespan(OneForwardOneBackward{-3}, two, 8); }, "ahead must be in [0, 31], not -3");
+  refused([&] { terse::makespan(GPipe{}, two, -1); }, "a step can't have -1 micro-batches");
+  refused(
+      [&] {
+        terse::makespan(GPipe{}, std::vector<terse::StageTimes>{{1, -1}}, 1);
+      },
+      "a backward pass can't take -1");
+  refused(
+      [&] {
+        terse::makespan(GPipe{}, std::vector<terse::StageTimes>{{std::nan(""), 1}}, 1);
+      },
+      "a forward pass can't take nan");
+  refused([&] { terse::makespan(GPipe{}, two, 1, HUGE_VAL); }, "a message's latency can't take inf");
+}
+
+namespace {
+
+/// GPipe, with something wrong at one action.
+struct Bent : GPipe {
+  index_t where = -1;
+  Action what{};
+  index_t room = 100, extra = 0;
+
+  index_t actions(index_t micro_batches) const { return 2 * micro_batches + extra; }
+  index_t in_flight(int, int, index_t) const { return room; }
+  Action at(index_t k, int stage, int stages, index_t micro_batches) const {
+    return k == where ? what : GPipe::at(k, stage, stages, micro_batches);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a schedule that breaks its word is found") {
+  each_schedule(3, [](const auto& schedule) {
+    for (int stages = 1; stages <= 5; ++stages)
+      for (int stage = 0; stage < stages; ++stage)
+        for (const index_t micro_batches : {0, 1, 2, 5, 17})
+          CHECK_NOTHROW(terse::check_order(schedule, stage, stages, micro_batches));
+  });
+  const auto text_of = [](const Bent& schedule) {
+    try {
+      terse::check_order(schedule, 1, 3, 4);
+    } catch (const terse::usage_error& fault) {
+      return std::string(fault.what());
+    }
+    return std::string("nothing");
+  };
+  const std::string where = ", on stage 1 of 3 with 4 micro-batches";
+  CHECK(text_of({}) == "nothing");
+  CHECK(text_of({{}, 1, {true, 2}}) ==
+        "terse: this schedule takes the forward pass of micro-batch 2 where 1 is next" + where);
+  CHECK(text_of({{}, 6, {false, 3}}) ==
+        "terse: this schedule takes the backward pass of micro-batch 3 where 2 is next" + where);
+  CHECK(text_of({{}, 7, {true, 4}}) ==
+        "terse: this schedule takes the forward pass of micro-batch 4 where 4 is next" + where);
+  CHECK(text_of({{}, 0, {false, 0}}) ==
+        "terse: this schedule takes the backward pass of micro-batch 0 before its forward pass" + where);
+  CHECK(text_of({{}, -1, {}, 3}) == "terse: this schedule has 4 micro-batches in flight and says 3" + where);
+  CHECK(text_of({{}, -1, {}, 4, 1}) ==
+        "terse: this schedule has 9 actions, neither a forward pass of each micro-batch nor a backward one, "
+        "too" +
+            where);
 }

@@ -950,7 +950,8 @@ void check_faults(Fault::Kind kind, bool every_rank, Milliseconds deadline, doub
 }  // namespace
 
 TEST_CASE("an optimizer makes the calls that the faults below are counted by") {
-  const std::vector<Phase> head{Phase::setup, Phase::setup, Phase::setup, Phase::setup};
+  // Of transports, settings and the parameters that the first step starts from.
+  const std::vector<Phase> head(7, Phase::setup);
   const std::vector<Phase> dense{Phase::agree, Phase::reduce, Phase::spread};
   const auto join = [&](const std::vector<Phase>& compressed) {
     std::vector<Phase> all = head;

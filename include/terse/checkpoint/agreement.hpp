@@ -39,7 +39,7 @@ auto read_together(const std::filesystem::path& file, T& channel, const std::str
   try {
     mine.found = read();
     mine.good = 1;
-  } catch (const error&) {
+  } catch (...) {  // the others wait for what this rank has to say, whatever it was
     failure = std::current_exception();
   }
   Assembly<Verdict, T> everyone(channel);
@@ -56,11 +56,12 @@ auto read_together(const std::filesystem::path& file, T& channel, const std::str
     throw checkpoint_error(who + " " + std::to_string(culprit) + " can't load its file ('" + file.string() +
                                "' is good); nothing was changed",
                            channel.rank());
+  const std::uint64_t own = all[static_cast<std::size_t>(channel.rank())].step;
   for (std::size_t rank = 0; rank < all.size(); ++rank)
-    if (all[rank].step != mine.found.step)
+    if (all[rank].step != own)
       throw mismatch_error(who + " " + std::to_string(rank) + " has a checkpoint of step " +
                                std::to_string(all[rank].step) + ", this " + who + " of step " +
-                               std::to_string(mine.found.step) + " ('" + file.string() +
+                               std::to_string(own) + " ('" + file.string() +
                                "'); nothing was changed. Load files of one save",
                            channel.rank());
   return all;

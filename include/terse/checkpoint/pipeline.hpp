@@ -204,8 +204,8 @@ void save(const std::filesystem::path& file, Pipeline& pipeline, Examples exampl
 }
 
 /// Reads what `save` wrote into a pipeline made alike. Collective: nothing changes on any stage unless every stage's file
-/// is good, belongs to it, and all are of one step and of one run, with the same examples and with equal copies on both
-/// sides of each boundary. Otherwise every stage throws: checkpoint_error in its own words where its own file is at fault,
+/// is good, belongs to it, and all are of one step, with the same examples and with equal copies on both sides of each
+/// boundary. Without copies nothing tells two runs of as many steps apart. Otherwise every stage throws: checkpoint_error in its own words where its own file is at fault,
 /// else one that names the stage, and mismatch_error where files don't belong together. A torn pipeline may train again.
 ///
 /// The policy's capacity may be another, but not below the number of copies; so may where they lie, micro_batch, schedule

@@ -10,17 +10,34 @@
 namespace terse {
 
 /// 16-bit floats: sign, exponent, mantissa, from the highest bit down; `largest` is the largest finite one. Elements of
-/// parameters and gradients that a framework keeps in 16 bits; laid out like its own (c10::BFloat16, __half).
+/// parameters, gradients and activations that a framework keeps in 16 bits; laid out like its own (c10::BFloat16, __half).
+/// They hold codes and do no arithmetic: `narrowed<bf16>(x)` rounds a float, `widened(h)` gives it back.
 struct bf16 {
   static constexpr int exponent_bits = 8, mantissa_bits = 7, bias = 127;
   static constexpr float largest = 0x1.FEp127F;
   std::uint16_t bits = 0;
+
+  bf16() = default;
+  TERSE_HD constexpr explicit bf16(std::uint16_t code) : bits(code) {}
+  // Compilers print the line of a deleted function that was chosen, so that line holds the sentence.
+  // clang-format off
+  template <std::floating_point F>
+  explicit bf16(F) = delete;  // terse: this takes the code of a number; narrowed<bf16>(x) rounds a float
+  // clang-format on
   bool operator==(const bf16&) const = default;
 };
 struct fp16 {
   static constexpr int exponent_bits = 5, mantissa_bits = 10, bias = 15;
   static constexpr float largest = 65504;
   std::uint16_t bits = 0;
+
+  fp16() = default;
+  TERSE_HD constexpr explicit fp16(std::uint16_t code) : bits(code) {}
+  // Compilers print the line of a deleted function that was chosen, so that line holds the sentence.
+  // clang-format off
+  template <std::floating_point F>
+  explicit fp16(F) = delete;  // terse: this takes the code of a number; narrowed<fp16>(x) rounds a float
+  // clang-format on
   bool operator==(const fp16&) const = default;
 };
 

@@ -22,8 +22,9 @@ static_assert(std::endian::native == std::endian::little,
 struct PacketHeader {
   static constexpr std::uint32_t expected_magic = 0x53525434;  // "4TRS" in memory
   static constexpr std::uint16_t wire_version = 1;
-  /// `flags`: 0 = all finite, else 1 + the first rank whose message was not (saturating).
-  static constexpr std::uint16_t finite = 0;
+  /// `flags`: 0 = all finite, else 1 + the first rank whose message was not (saturating); with the highest bit, 1 + the
+  /// rank that has refused a packet which this one follows from.
+  static constexpr std::uint16_t finite = 0, refused = 0x8000;
 
   std::uint32_t magic = expected_magic;
   std::uint16_t version = wire_version;

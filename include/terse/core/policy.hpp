@@ -3,6 +3,11 @@
 
 namespace terse::detail {
 
+/// A visitor of hyper-parameters, for concepts; nvcc knows no lambdas in those.
+struct IgnoreSetting {
+  void operator()(const char*, double) const {}
+};
+
 /// A policy's own checks and hyper-parameters, where it has any.
 template <class Policy>
 void check_policy(const Policy& policy) {

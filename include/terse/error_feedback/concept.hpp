@@ -79,7 +79,8 @@ constexpr bool check_feedback() {
       any || !detail::follows_changes<F>() || Traits<C>::contractive,
       "terse: changes are sent against copies that move by all that was sent, so that the error shrinks only "
       "under a "
-      "contraction: nearest rounding (Uniform<4, Nearest>), TopK, ScaledSign<MeanAbs>. Stochastic rounding to "
+      "contraction: nearest rounding (Uniform<4, Nearest>), TopK, ScaledSign<MeanAbs>. Stochastic rounding "
+      "to "
       "few levels makes it grow");
   static_assert(
       detail::held_by<F>() == 0 ||

@@ -40,7 +40,8 @@ struct TorchStageOptions {
 
   /// Whether forward passes of training draw from LibTorch's generator of the CPU, as dropout does. They then draw from
   /// a stream that is a function of `seed` and `draws()` alone, and the generator is put back: all schedules give the
-  /// same bits, with and without `recompute`, whatever other threads draw. As LibTorch has one generator for the whole
+  /// same bits, with and without `recompute`. A thread that is no stage must not draw from that generator during a pass
+  /// (a data loader that augments, for one: give it a generator of its own), or masks would be others. As LibTorch has one generator for the whole
   /// process, forward passes of stages that are threads take turns. Set false where nothing draws: passes then overlap.
   /// False, dropout and `recompute` together give wrong gradients. Generators other than that one aren't looked after.
   bool random = true;

@@ -22,13 +22,15 @@ std::uint64_t agree_on_fingerprint(T& channel, const Layout& layout, const R& re
   recipe.settings([&](const char* name, double value) {
     hyper_parameters = mix_hash(mix_hash(hyper_parameters, name), std::bit_cast<std::uint64_t>(value));
   });
-  return agree(
-      channel,
-      std::array{Agreed{"wire version", PacketHeader::wire_version},
-                 Agreed{"world", static_cast<std::uint64_t>(channel.size())},
-                 Agreed{"layout", layout_hash(layout)}, Agreed{"recipe", mix_hash(0, type_name<R>().c_str())},
-                 Agreed{"hyper-parameters", hyper_parameters}, Agreed{"seed", seed},
-                 Agreed{"options", options}, Agreed{"numerics (contraction, denormals or sqrt)", numerics}});
+  const std::uint64_t alike =
+      agree(channel, std::array{Agreed{"wire version", PacketHeader::wire_version},
+                                Agreed{"world", static_cast<std::uint64_t>(channel.size())},
+                                Agreed{"layout", layout_hash(layout)},
+                                Agreed{"recipe", mix_hash(0, type_name<R>().c_str())}, Agreed{"seed", seed},
+                                Agreed{"options", options},
+                                Agreed{"numerics (contraction, denormals or sqrt)", numerics}});
+  agree_on_settings(channel, "other hyper-parameters", [&](const auto& visit) { recipe.settings(visit); });
+  return mix_hash(alike, hyper_parameters);
 }
 
 }  // namespace terse

@@ -12,6 +12,7 @@
 #include "terse/executor/host.hpp"
 #include "terse/optimizer/fingerprint.hpp"
 #include "terse/optimizer/recipe.hpp"
+#include "terse/transport/collectives.hpp"
 
 namespace terse {
 
@@ -96,6 +97,7 @@ class Optimizer {
         fingerprint_(agree_on_fingerprint<R>(channel_, layout_, recipe, options_.seed, options_hash(options_),
                                              numerics_of(executor_))),
         everyone_(channel_),
+        starts_(channel_),
         state_(recipe, executor, channel_, layout_, std::isfinite(options_.clip_norm)) {
     range_ = layout_.range();
     scratch_ =
@@ -114,12 +116,16 @@ class Optimizer {
   /// Throws usage_error for views of the wrong size, non_finite_error by policy, and what the transport
   /// throws.
   ///
+  /// Ranks start from the same parameters, see `terse::broadcast`. The first step compares them, unless the recipe mixes
+  /// models: mismatch_error on all ranks, which names a rank and a segment.
+  ///
   /// After non_finite_error parameters are as before, and so is momentum on the mean; in a compressed step the
   /// error feedback, and momentum before compression, have already taken the message up, so that going on from
   /// there loses that message's compressed part on every rank. Nothing that is kept is ever not finite.
   StepResult step(out<E, P> parameters, in<E, G> gradients, float gradient_scale = 1) {
     const StepInput<E, N> input = input_of(parameters, gradients);
     const std::uint64_t step = input.context.step;
+    compare_start(parameters);
     adopt(parameters.data());
     const bool clip_before = std::isfinite(options_.clip_norm) && !state_.full_precision();
     if (clip_before || must_agree()) {
@@ -144,6 +150,7 @@ class Optimizer {
   void begin(out<E, P> parameters) requires(detail::is_blind<R>()) {
     if (begun_) return;
     const StepInput<E, N> input = input_of(parameters, {nullptr, layout_.size()});
+    compare_start(parameters);
     adopt(parameters.data());
     prepare(input, 1);
     begun_agreement_ = agreement();
@@ -280,6 +287,33 @@ class Optimizer {
     else
       return {parameters};
   }
+  /// Before the first step of a run. What is compared is what this step reads: no padding, and masters come later.
+  void compare_start(in<E, P> parameters) {
+    if constexpr (detail::needs_one_start<R>()) {
+      if (compared_ || steps_ > 0 || size() == 1) return;
+      const auto hash_of = [&](const Segment& segment) {
+        return detail::hash_of(parameters.part(segment.offset, segment.count));
+      };
+      await_messages(channel_);
+      std::uint64_t mine = 0;
+      for (const Segment& segment : layout_.segments()) mine = mix_hash(mine, hash_of(segment));
+      compared_ = true;
+      const auto hashes = starts_(channel_, mine, Phase::setup);
+      for (const std::uint64_t theirs : hashes) compared_ = compared_ && theirs == hashes[0];
+      if (compared_) return;
+      // All have seen that, and now look closer.
+      for (const Segment& segment : layout_.segments()) {
+        const auto parts = starts_(channel_, hash_of(segment), Phase::setup);
+        for (std::size_t rank = 1; rank < parts.size(); ++rank)
+          if (parts[rank] != parts[0])
+            throw mismatch_error("rank " + std::to_string(rank) +
+                                     " starts from other parameters than rank 0, in '" + segment.name +
+                                     "': call terse::broadcast(transport, parameters) on all ranks "
+                                     "before the first step, or load a checkpoint",
+                                 channel_.rank(), 1);
+      }
+    }
+  }
   void adopt([[maybe_unused]] P* parameters) {
     if constexpr (has_masters) {
       if (adopted_ == 0) for_each(executor_, range_, detail::Adopt<P>{masters_.data(), parameters});
@@ -334,6 +368,7 @@ class Optimizer {
   T channel_;
   std::uint64_t fingerprint_;
   Assembly<Partial, T> everyone_;
+  Assembly<std::uint64_t, T> starts_;
   typename R::template State<T, E> state_;
   Range range_;
   buffer<float, typename E::memory> scratch_, square_;
@@ -344,6 +379,7 @@ class Optimizer {
   std::uint64_t steps_ = 0;
   std::uint64_t begun_agreement_ = 0;
   bool begun_ = false;
+  bool compared_ = false;  // where all ranks start
   bool recorded_ = false, recorded_full_precision_ = false;
 };
 

@@ -73,6 +73,8 @@ struct ParameterMixing {
     detail::policy_settings(compressor, visit);
     detail::policy_settings(error_feedback, visit);
   }
+  /// Ranks may start from models of their own, which mixing brings together.
+  static constexpr bool models_differ = true;
   /// Messages don't show whether a gradient is finite.
   static constexpr bool blind = detail::before_gradient<M>();
   /// Whether all steps go to the same neighbours with the same weights.

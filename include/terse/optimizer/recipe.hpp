@@ -34,15 +34,6 @@ struct StepInput {
   const typename N::gradient* gradients;
 };
 
-namespace detail {
-
-/// A visitor of hyper-parameters; nvcc knows no lambdas in concepts.
-struct IgnoreSetting {
-  void operator()(const char*, double) const {}
-};
-
-}  // namespace detail
-
 /// A recipe is an aggregate of hyper-parameters and policies with
 ///
 ///     check()              throws usage_error for values that can't work; asked in each step, allocates nothing
@@ -55,7 +46,8 @@ struct IgnoreSetting {
 ///                                   and may be recorded
 ///     complete(input, state)        waits, throws what a device found wrong, counts
 ///
-/// and, where messages are known before the gradient, `static constexpr bool blind` = true and begin(input, state),
+/// and, where ranks may start from different parameters, `static constexpr bool models_differ` = true;
+/// where messages are known before the gradient, `static constexpr bool blind` = true and begin(input, state),
 /// which sends them. `bool recordable()` says whether all steps send alike; true by default.
 template <class R>
 concept Recipe = requires(const R& recipe) {
@@ -77,6 +69,15 @@ constexpr bool check_recipe() {
 }
 
 namespace detail {
+
+/// Whether a recipe keeps models apart that start apart, and so must refuse them.
+template <class R>
+constexpr bool needs_one_start() {
+  if constexpr (requires { R::models_differ; })
+    return !R::models_differ;
+  else
+    return true;
+}
 
 /// Whether a recipe's messages can't show that a gradient isn't finite: `static constexpr bool blind`.
 template <class R>

@@ -74,7 +74,8 @@ struct AcSgd {
 };
 
 /// The baseline: activations are quantized as they are, and so stay in error by c ||a|| for ever. No memory.
-template <Compressor Forward, Compressor Backward>
+template <Compressor Forward = Uniform<4, Nearest, Asymmetric, MaxAbs, PerBlock<256>>,
+          Compressor Backward = Uniform<8, Stochastic, Symmetric, MaxAbs, PerBlock<256>>>
 struct DirectActivations {
   static constexpr bool remembers = false;
 

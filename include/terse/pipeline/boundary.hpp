@@ -45,7 +45,7 @@ struct Recall {
   TERSE_HD void leave_block(index_t first, int count) { detail::leave_block(copy, first, count); }
   TERSE_HD void operator()(const Piece&, index_t i, bool, float sum) const {
     const float x = copy.load(i) + sum;
-    rows[i] = narrowed<A>(x);
+    rows[i] = delivered<A>(x);
     copy.store(i, x);
   }
 };
@@ -67,7 +67,7 @@ struct FirstVisit {
   }
   TERSE_HD void leave_block(index_t first, int count) { detail::leave_block(copy, first, count); }
   TERSE_HD void operator()(const Piece&, index_t i, bool, float sum) const {
-    if constexpr (Delivers) rows[i] = narrowed<A>(sum);
+    if constexpr (Delivers) rows[i] = delivered<A>(sum);
     copy.store(i, sum);
   }
 };
@@ -143,7 +143,6 @@ class Activations {
     if constexpr (P::remembers) unkept_ = policy.capacity;
   }
 
-  index_t elements() const { return elements_; }
   /// The most bytes that a packet has.
   index_t largest_packet() const {
     index_t section = whole_.largest();
@@ -326,7 +325,6 @@ class ActivationGradients {
         elements_(elements),
         section_(executor, policy.gradients(), {}, rows, elements) {}
 
-  index_t elements() const { return elements_; }
   index_t largest_packet() const { return header + section_.largest() + 8; }
   /// Lays a packet of `rows` rows out; returns its bytes.
   index_t lay_out(index_t rows) {

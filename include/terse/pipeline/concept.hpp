@@ -7,6 +7,8 @@
 
 #include "terse/compressor/concept.hpp"
 #include "terse/core/half.hpp"
+#include "terse/core/policy.hpp"
+#include "terse/error_feedback/row_format.hpp"
 #include "terse/pipeline/micro_batch.hpp"
 #include "terse/pipeline/schedule.hpp"
 
@@ -43,6 +45,7 @@ using ActivationOf =
 template <class S>
 concept Schedule = std::copyable<S> && requires(const S& schedule, index_t number, int stage) {
   schedule.check();
+  schedule.settings(detail::IgnoreSetting{});
   { schedule.actions(number) } -> std::same_as<index_t>;
   { schedule.at(number, stage, stage, number) } -> std::same_as<Action>;
   { schedule.in_flight(stage, stage, number) } -> std::same_as<index_t>;
@@ -53,6 +56,7 @@ concept Schedule = std::copyable<S> && requires(const S& schedule, index_t numbe
 template <class M>
 concept ExampleMemory = std::copyable<M> && requires(const M& memory) {
   typename M::Format;
+  RowFormat<typename M::Format>::name;
   memory.check();
 };
 
@@ -70,11 +74,18 @@ template <class P>
 concept BoundaryPolicy = std::copyable<P> && requires(const P& policy) {
   { P::remembers } -> std::convertible_to<bool>;
   policy.check();
+  policy.settings(detail::IgnoreSetting{});
   requires Compressor<std::remove_cvref_t<decltype(policy.whole())>>;
   requires Compressor<std::remove_cvref_t<decltype(policy.gradients())>>;
 };
 
 namespace detail {
+
+/// Whether a compressor sends some elements only.
+template <class C>
+concept Selects = requires(const C& compressor) {
+  compressor.selection;
+};
 
 /// Rows must be coded by themselves, and packets of a plan have one length.
 template <class C>
@@ -119,7 +130,15 @@ constexpr bool check_stage() {
         { stage.loss(rows) } -> std::convertible_to<double>;
       },
       "terse: a stage needs `double loss(const MicroBatch&)`, which is asked on the last one");
-  static_assert(Number<ActivationOf<S>>, "terse: activations are float, terse::bf16 or terse::fp16");
+  using A = ActivationOf<S>;
+  static_assert(
+      requires(S & stage, const MicroBatch& rows, const A* given) {
+        { stage.forward(rows, given) } -> std::convertible_to<const A*>;
+        { stage.backward(rows, given) } -> std::convertible_to<const A*>;
+      },
+      "terse: forward and backward take and return pointers to constant elements of one type, const float* "
+      "for one");
+  static_assert(Number<A>, "terse: activations are float, terse::bf16 or terse::fp16");
   return Stage<S>;
 }
 
@@ -132,7 +151,12 @@ constexpr bool check_boundary() {
       "and "
       "gradients(), which return compressors; AcSgd, DirectActivations and ExactActivations are such");
   detail::check_row_compressor<std::remove_cvref_t<decltype(std::declval<const P&>().whole())>>();
-  detail::check_row_compressor<std::remove_cvref_t<decltype(std::declval<const P&>().gradients())>>();
+  using Gradients = std::remove_cvref_t<decltype(std::declval<const P&>().gradients())>;
+  detail::check_row_compressor<Gradients>();
+  static_assert(
+      Gradients::unbiased || Traits<Gradients>::unchecked,
+      "terse: gradients travel without error feedback, so that their compressor must be unbiased, such as "
+      "Uniform<8, Stochastic, Symmetric>; Unchecked<...> around it overrides this");
   if constexpr (P::remembers) {
     static_assert(
         requires(const P& policy) {
@@ -141,7 +165,19 @@ constexpr bool check_boundary() {
         },
         "terse: a policy that remembers has changes(), which returns a compressor, and a `memory`, such as "
         "InMemory<fp16>");
-    detail::check_row_compressor<std::remove_cvref_t<decltype(std::declval<const P&>().changes())>>();
+    using Changes = std::remove_cvref_t<decltype(std::declval<const P&>().changes())>;
+    detail::check_row_compressor<Changes>();
+    static_assert(
+        requires(const P& policy) {
+          { policy.capacity } -> std::convertible_to<index_t>;
+          { policy.audit } -> std::convertible_to<bool>;
+          policy.when_full;
+        },
+        "terse: a policy that remembers has members capacity, when_full and audit, as AcSgd");
+    static_assert(
+        !(detail::Selects<Changes> && RowFormat<typename decltype(P::memory)::Format>::blocks),
+        "terse: Int8 rounds rows block by block and must see every element, and this compressor writes those "
+        "that it sends: take fp16, bf16 or float");
   }
   return true;
 }

@@ -6,6 +6,7 @@
 #include <deque>
 #include <limits>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "terse/core/error.hpp"
@@ -27,10 +28,26 @@ struct StageTimes {
 /// stage computes on; `latency` is on top of that. With GPipe it is the closed form that stands there. It is a lower
 /// bound where `window` holds a stage back. Cost O(stages^2 x actions).
 ///
-/// Throws usage_error where a schedule waits for what it itself holds up.
+/// Throws usage_error for times that are negative or not finite, and where a schedule waits for what it itself holds up.
 template <Schedule Plan>
 double makespan(const Plan& schedule, std::span<const StageTimes> stages, index_t micro_batches,
                 double latency = 0) {
+  schedule.check();
+  if (micro_batches < 0)
+    throw usage_error("a step can't have " + std::to_string(micro_batches) + " micro-batches");
+  const auto check = [](double seconds, const char* what) {
+    if (!(seconds >= 0 && seconds <= std::numeric_limits<double>::max()))
+      throw usage_error(std::string(what) + " can't take " + std::to_string(seconds) + " seconds");
+  };
+  for (const StageTimes& one : stages) {
+    check(one.forward, "a forward pass");
+    check(one.backward, "a backward pass");
+    check(one.sends_forward, "a message forward");
+    check(one.sends_backward, "a message backward");
+  }
+  check(latency, "a message's latency");
+  for (std::size_t s = 0; s < stages.size(); ++s)
+    check_order(schedule, static_cast<int>(s), static_cast<int>(stages.size()), micro_batches);
   constexpr double never = std::numeric_limits<double>::infinity();
   const auto count = static_cast<int>(stages.size());
   const auto at = [](auto index) { return static_cast<std::size_t>(index); };

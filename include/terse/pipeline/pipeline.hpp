@@ -30,7 +30,7 @@ struct PipelineOptions {
   index_t micro_batch = 0;  ///< examples that go through the stages at once, at most; must be given
   std::uint64_t seed = 0;
   NonFinite on_non_finite = NonFinite::throw_;
-  int window = 2;  ///< messages of a direction that a neighbour may be ahead, 1 to 8
+  int window = 2;  ///< messages of a direction that each side has room for, 1 to 8
 };
 
 /// What became of a step, alike on all stages.
@@ -43,9 +43,10 @@ struct PipelineResult {
 
 /// What a stage has seen since `reset_statistics`.
 struct PipelineStatistics {
-  double change =
-      0;  ///< ||a - m|| / ||a|| of the activations that it sent again: what is gained by sending changes
-  double error = 0;     ///< ||a - m'|| / ||a||, after the change
+  /// ||a - m|| / ||a|| of the activations that it sent again: what is gained by sending changes. NaN until there are some,
+  /// where nothing is remembered, at the last stage, and on devices.
+  double change = std::numeric_limits<double>::quiet_NaN();
+  double error = std::numeric_limits<double>::quiet_NaN();  ///< ||a - m'|| / ||a||, after the change
   index_t sampled = 0;  ///< rows that these two are taken from, one of each message
   double forward_seconds = 0, backward_seconds = 0;  ///< inside the stage's passes
   double coding_seconds = 0;                         ///< packing and unpacking
@@ -126,11 +127,11 @@ class Pipeline {
   /// `ids` are alike on all stages, in the order of the batch's rows. Stages run as far ahead of each other as the
   /// schedule lets them, within the call and beyond it.
   ///
-  /// Throws, with nothing changed, usage_error on all stages alike where an id stands twice in one micro-batch, a full
-  /// memory refuses, or `ids` is empty. Throws wire_error where a neighbour's packet does not belong to these examples
+  /// Throws, with nothing changed, usage_error on all stages alike where an example that is kept stands twice in one
+  /// micro-batch, a full memory refuses, or `ids` is empty. Throws wire_error where a neighbour's packet does not belong to these examples
   /// or its copies are others; non_finite_error on all stages, after the last message, by the policy; what the stage
-  /// throws; and peer_error, see the transport, whose deadline must outlast the passes of all other stages for a
-  /// micro-batch, forward and backward: that is how long an end of the pipeline waits for a message. After all but the
+  /// throws; and peer_error, see the transport, whose deadline must outlast a step: an end of the pipeline waits for all
+  /// passes that a slower stage still has to take. After all but the
   /// first and non_finite_error the pipeline is torn: the copies may be messages apart, and it refuses to train until
   /// `forget()` or a checkpoint is loaded. Over NCCL, where all stages first agree on the batch, other examples are a
   /// wire_error on all of them with nothing changed, and a tear ends the transport; see nccl_lanes.hpp.
@@ -144,7 +145,8 @@ class Pipeline {
   void forget(std::span<const std::uint64_t> ids) {
     for (const std::uint64_t id : ids) index_.erase(id);
   }
-  /// Drops all copies. All stages do so alike. A torn pipeline may be used again if its transport still works.
+  /// Drops all copies. All stages do so alike. A torn pipeline may then be used again if its transport still works: not
+  /// after a stage was left waiting, for which the deadline ends Threads, MPI and NCCL.
   void forget() {
     index_.clear();
     torn_ = false;
@@ -169,7 +171,7 @@ class Pipeline {
 
   /// Batches trained on.
   std::uint64_t steps() const { return steps_; }
-  /// Whether `train` would refuse.
+  /// Whether `train` and `evaluate` would refuse.
   bool torn() const { return torn_; }
   int rank() const { return rank_; }
   int size() const { return stages_; }
@@ -300,23 +302,27 @@ class Pipeline {
   }
 
   std::uint64_t agree_on_settings() {
-    std::uint64_t settings = 0, schedule = mix_hash(0, type_name<Plan>().c_str());
-    policy_.settings([&](const char* name, double value) {
-      settings = mix_hash(mix_hash(settings, name), std::bit_cast<std::uint64_t>(value));
-    });
-    schedule_.settings([&](const char* name, double value) {
-      schedule = mix_hash(mix_hash(schedule, name), std::bit_cast<std::uint64_t>(value));
-    });
-    return agree(channel(),
-                 std::array{Agreed{"wire version", PacketHeader::wire_version},
-                            Agreed{"number of stages", static_cast<std::uint64_t>(stages_)},
-                            Agreed{"policy", mix_hash(0, kind().c_str())},
-                            Agreed{"setting of the policy", settings}, Agreed{"schedule", schedule},
-                            Agreed{"micro_batch", static_cast<std::uint64_t>(options_.micro_batch)},
-                            Agreed{"seed", options_.seed},
-                            Agreed{"on_non_finite", static_cast<std::uint64_t>(options_.on_non_finite)},
-                            Agreed{"window", static_cast<std::uint64_t>(options_.window)},
-                            Agreed{"numerics (contraction, denormals or sqrt)", numerics_of(executor_)}});
+    const std::uint64_t alike = agree(
+        channel(),
+        std::array{Agreed{"wire version", PacketHeader::wire_version},
+                   Agreed{"number of stages", static_cast<std::uint64_t>(stages_)},
+                   Agreed{"policy", mix_hash(0, kind().c_str())},
+                   Agreed{"schedule", mix_hash(0, type_name<Plan>().c_str())}, Agreed{"seed", options_.seed},
+                   Agreed{"numerics (contraction, denormals or sqrt)", numerics_of(executor_)}});
+    std::uint64_t settings = 0;
+    const auto show = [&](const auto& visit) {
+      const auto hashed = [&](const char* name, double value) {
+        settings = mix_hash(mix_hash(settings, name), std::bit_cast<std::uint64_t>(value));
+        visit(name, value);
+      };
+      policy_.settings(hashed);
+      schedule_.settings(hashed);
+      hashed("micro_batch", static_cast<double>(options_.micro_batch));
+      hashed("on_non_finite", static_cast<double>(options_.on_non_finite));
+      hashed("window", options_.window);
+    };
+    terse::agree_on_settings(channel(), "another setting", show);
+    return mix_hash(alike, settings);
   }
   Shapes agree_on_shapes() {
     const Shapes mine{static_cast<index_t>(stage_.input_elements()),
@@ -353,6 +359,11 @@ class Pipeline {
 
   /// Finds the rows' copies, and slots for new ones. Nothing has changed if it throws.
   void look_up() {
+    // Room for whole micro-batches, so that steps of as many take no more.
+    const auto most = static_cast<std::size_t>(count_ * options_.micro_batch);
+    visits_.reserve(most);
+    added_.reserve(most);
+    hashes_.reserve(static_cast<std::size_t>(count_));
     visits_.assign(ids_.size(), {});
     hashes_.clear();
     fresh_ = 0;
@@ -432,14 +443,17 @@ class Pipeline {
   PipelineResult run(std::span<const std::uint64_t> ids, const Order& order, bool training) {
     if (torn_)
       throw usage_error(
-          "an earlier step ended in its middle, so that copies of examples may differ between stages: load "
-          "a checkpoint, or forget()",
+          "an earlier step ended in its middle, so that copies of examples may differ between stages: make "
+          "transport and "
+          "pipeline anew and load a checkpoint, or, where all stages are still in touch, forget()",
           rank_, static_cast<std::int64_t>(steps_ + 1));
     if (ids.empty())
       throw usage_error("a batch needs an example at least", rank_, static_cast<std::int64_t>(steps_ + 1));
     ids_ = ids;
     training_ = training;
     count_ = (static_cast<index_t>(ids.size()) + options_.micro_batch - 1) / options_.micro_batch;
+    if (training && checked_ != count_) check_order(order, rank_, stages_, count_);
+    if (training) checked_ = count_;
     look_up();
 
     Tear tear(*this);
@@ -461,7 +475,7 @@ class Pipeline {
     const PipelineResult result = close_step();
     tear.mend();
     if (!result.applied && options_.on_non_finite == NonFinite::throw_)
-      throw non_finite_error("an activation or gradient of stage " + std::to_string(culprit_) +
+      throw non_finite_error("an activation, gradient or loss of stage " + std::to_string(culprit_) +
                                  " is not finite (NaN, infinity, or beyond 2^63)",
                              culprit_, rank_, static_cast<std::int64_t>(steps_));
     return result;
@@ -511,10 +525,11 @@ class Pipeline {
         // Whoever asks for it may wait for the device.
         await_messages(channel());
         loss_ += stage_.loss(rows);
+        if (!std::isfinite(loss_)) envelope_.note(executor_);
       }
     }
     if (!out) return;
-    if (output == nullptr) throw usage_error("the stage's forward pass returned no output", rank_);
+    if (output == nullptr) refuse_nothing("forward", "output", "last", j);
     wait([&] { forward_out_->prepare(j); });
     const Timer timer(statistics_.coding_seconds);
     std::byte* const packet = forward_out_->slot(j);
@@ -547,7 +562,7 @@ class Pipeline {
       input_gradient = stage_.backward(rows, gradient);
     }
     if (!gradients_out_) return;
-    if (input_gradient == nullptr) throw usage_error("the stage's backward pass returned no gradient", rank_);
+    if (input_gradient == nullptr) refuse_nothing("backward", "input", "first", j);
     wait([&] { backward_out_->prepare(j); });
     const Timer timer(statistics_.coding_seconds);
     std::byte* const packet = backward_out_->slot(j);
@@ -556,6 +571,13 @@ class Pipeline {
     give_note(packet + gradients_out_->note_at());
     stamp(packet, bytes, Kind::gradient, j, rank_);
     backward_out_->send(j, bytes);
+  }
+
+  [[noreturn]] void refuse_nothing(const char* pass, const char* side, const char* end, index_t j) const {
+    throw usage_error("the stage's " + std::string(pass) + " pass of micro-batch " + std::to_string(j) +
+                          " returned nullptr, which only the " + end + " stage's may: this one has " + side +
+                          "_elements() > 0",
+                      rank_, static_cast<std::int64_t>(steps_ + 1));
   }
 
   /// Every stage learns the loss, which the last one knows, and what was not finite: what the backward passes found is
@@ -570,6 +592,7 @@ class Pipeline {
     for (std::optional<Lane>* lane : lanes())
       if (*lane) wait([&] { (*lane)->drain(); });
     const std::uint16_t flags = conclude();
+    if (detail::is_refusal(flags)) detail::throw_refused(flags, rank_, steps_ + 1);
     if (training_) ++steps_, messages_ += static_cast<std::uint64_t>(count_);
     PipelineResult result{loss_, true, training_ ? fresh_ : 0};
     if (!last()) fetch(executor_, in<E, double>(note_.all()), view<double>(&result.loss, 1));
@@ -688,38 +711,36 @@ class Pipeline {
     return static_cast<index_t>(mix_hash(0, messages_ + static_cast<std::uint64_t>(j)) %
                                 static_cast<std::uint64_t>(micro_batch(j).rows));
   }
-  bool audits() const {
-    if constexpr (P::remembers && on_host) return policy_.audit && training_;
-    return false;
-  }
+  /// Returns what proves the copy, if that is asked for.
   template <class Side>
   std::uint64_t sample([[maybe_unused]] Side& side, [[maybe_unused]] index_t j,
                        [[maybe_unused]] const A* output) {
+    sampling_ = false;
     if constexpr (P::remembers && on_host) {
       const index_t row = sampled_row(j);
-      if (!audits() || !visits(j)[static_cast<std::size_t>(row)].seen) return 0;
+      if (!training_ || !visits(j)[static_cast<std::size_t>(row)].seen) return 0;
       const auto [whole, change] = side.squares(visits(j), row, output);
-      squares_.whole += whole;
-      squares_.change += change;
-      ++statistics_.sampled;
-      return side.proof(visits(j), row);
+      sampling_ = std::isfinite(whole);
+      if (sampling_) {
+        squares_.whole += whole;
+        squares_.change += change;
+        ++statistics_.sampled;
+      }
+      return policy_.audit ? side.proof(visits(j), row) : 0;
     }
     return 0;
   }
   template <class Side>
   void sample_error([[maybe_unused]] Side& side, [[maybe_unused]] index_t j,
                     [[maybe_unused]] const A* output) {
-    if constexpr (P::remembers && on_host) {
-      const index_t row = sampled_row(j);
-      if (audits() && visits(j)[static_cast<std::size_t>(row)].seen)
-        squares_.error += side.squares(visits(j), row, output).second;
-    }
+    if constexpr (P::remembers && on_host)
+      if (sampling_) squares_.error += side.squares(visits(j), sampled_row(j), output).second;
   }
   template <class Side>
   void check_proof([[maybe_unused]] Side& side, [[maybe_unused]] const std::byte* packet,
                    [[maybe_unused]] index_t j) {
     if constexpr (P::remembers && on_host) {
-      if (!audits()) return;
+      if (!policy_.audit || !training_) return;
       std::uint64_t theirs;
       std::memcpy(&theirs, packet + side.note_at(), sizeof theirs);
       const index_t row = sampled_row(j);
@@ -771,6 +792,7 @@ class Pipeline {
   buffer<double, typename E::memory> note_;
   buffer<StepScalars, typename E::memory> now_;
   index_t input_slots_ = 0, slots_ = 0;
+  index_t checked_ = -1;  // number of micro-batches that the schedule was asked about
 
   // Of the batch under way.
   std::span<const std::uint64_t> ids_;
@@ -789,6 +811,7 @@ class Pipeline {
   struct {
     double whole = 0, change = 0, error = 0;
   } squares_;
+  bool sampling_ = false;
 };
 
 }  // namespace terse

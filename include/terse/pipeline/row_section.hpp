@@ -11,6 +11,15 @@ namespace terse::detail {
 
 TERSE_NUMERICS_BEGIN
 
+/// As an activation of type A. What is read is finite, and stays so where A's range is smaller.
+template <Number A>
+TERSE_HD A delivered(float x) {
+  if constexpr (std::same_as<A, float>)
+    return x;
+  else
+    return narrowed<A>(between(x, -A::largest, A::largest));
+}
+
 /// Rows that stand one after the other without padding, addressed by arena index: in the arena of a micro-batch each
 /// starts at a multiple of 64. `piece.segment` is the row's number.
 template <class A>
@@ -36,7 +45,7 @@ template <Number A>
 struct TakeRows {
   Rows<A> rows;
   TERSE_HD void enter(const Piece& piece) { rows.enter(piece); }
-  TERSE_HD void operator()(const Piece&, index_t i, bool, float sum) const { rows[i] = narrowed<A>(sum); }
+  TERSE_HD void operator()(const Piece&, index_t i, bool, float sum) const { rows[i] = delivered<A>(sum); }
 };
 
 TERSE_NUMERICS_END

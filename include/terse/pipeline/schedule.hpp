@@ -80,6 +80,37 @@ struct OneForwardOneBackward {
   }
 };
 
+/// Throws usage_error where a schedule, asked for a stage's passes one by one, breaks its word: each forward pass once and
+/// in order, each backward pass behind it, no more in flight than it says. Cost O(actions).
+template <class S>
+void check_order(const S& schedule, int stage, int stages, index_t micro_batches) {
+  const auto refuse = [&](const std::string& what) {
+    throw usage_error("this schedule " + what + ", on stage " + std::to_string(stage) + " of " +
+                      std::to_string(stages) + " with " + std::to_string(micro_batches) + " micro-batches");
+  };
+  const index_t actions = schedule.actions(micro_batches);
+  if (actions != micro_batches && actions != 2 * micro_batches)
+    refuse("has " + std::to_string(actions) +
+           " actions, neither a forward pass of each micro-batch nor a backward one, too");
+  const index_t most = schedule.in_flight(stage, stages, micro_batches);
+  index_t forward = 0, backward = 0;
+  for (index_t k = 0; k < actions; ++k) {
+    const Action action = schedule.at(k, stage, stages, micro_batches);
+    index_t& next = action.forward ? forward : backward;
+    if (action.micro_batch != next || next == micro_batches)
+      refuse(std::string("takes the ") + (action.forward ? "forward" : "backward") + " pass of micro-batch " +
+             std::to_string(action.micro_batch) + " where " + std::to_string(next) + " is next");
+    ++next;
+    if (backward > forward)
+      refuse("takes the backward pass of micro-batch " + std::to_string(action.micro_batch) +
+             " before its forward pass");
+    // Without backward passes nothing is kept.
+    if (actions != micro_batches && forward - backward > most)
+      refuse("has " + std::to_string(forward - backward) + " micro-batches in flight and says " +
+             std::to_string(most));
+  }
+}
+
 /// Forward passes alone, for evaluation.
 struct ForwardOnly {
   void check() const {}

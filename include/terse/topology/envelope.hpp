@@ -17,11 +17,21 @@ namespace terse {
 namespace detail {
 
 /// Flags of packets from this rank when its message was not finite.
-constexpr std::uint16_t flags_of(int rank) { return static_cast<std::uint16_t>(std::min(rank + 1, 0xFFFF)); }
+constexpr std::uint16_t flags_of(int rank) {
+  return static_cast<std::uint16_t>(std::min<int>(rank + 1, PacketHeader::refused - 1));
+}
+/// And after it has refused a packet.
+constexpr std::uint16_t refusal_of(int rank) {
+  return static_cast<std::uint16_t>(PacketHeader::refused | flags_of(rank));
+}
+constexpr bool is_refusal(std::uint16_t flags) { return (flags & PacketHeader::refused) != 0; }
 
-/// The first rank of either.
+/// A refusal, or else the first rank of either.
 TERSE_HD constexpr std::uint16_t merged_flags(std::uint16_t a, std::uint16_t b) {
-  return a == PacketHeader::finite || (b != PacketHeader::finite && b < a) ? b : a;
+  if (a == PacketHeader::finite) return b;
+  if (b == PacketHeader::finite) return a;
+  if (((a ^ b) & PacketHeader::refused) != 0) return a > b ? a : b;
+  return a < b ? a : b;
 }
 
 /// What every packet of a round says. `now`, in the executor's memory, says the same and is what a recorded step reads.
@@ -30,6 +40,11 @@ struct RoundHeader {
   const StepScalars* now = nullptr;
 };
 
+[[noreturn]] inline void throw_refused(std::uint16_t flags, int rank, std::uint64_t step) {
+  throw wire_error("rank " + std::to_string((flags & ~PacketHeader::refused) - 1) +
+                       " has refused a packet of this step, and its own error says why",
+                   rank, static_cast<std::int64_t>(step));
+}
 [[noreturn]] inline void throw_non_finite(std::uint16_t flags, int rank, std::uint64_t step) {
   throw non_finite_error("the gradient of rank " + std::to_string(flags - 1) +
                              " is not finite (NaN, infinity, or beyond 2^63, where squares overflow)",
@@ -53,6 +68,7 @@ struct RoundHeader {
 ///
 ///     open(executor, round, rank)                         a round begins
 ///     note(executor, codec)                               whether what the codec encoded was finite
+///     note(executor)                                      something else of this rank was not
 ///     stamp(executor, bytes, place, packet)               writes the header, its flags included
 ///     accept(executor, codec, portion, packet, least, most, place, sender)    checks a packet, takes over its flags
 ///     arrived(executor, throws)                           all are here; with `throws` flags are an error
@@ -63,7 +79,8 @@ struct RoundHeader {
 ///     conclude(executor, step)                            the same, but flags are for the caller, who gets them
 ///
 /// On the host errors are thrown where they are found. A device only takes note, so that nothing waits for it before
-/// `settle` does, once in a round: whatever a packet says, decoding it is safe, and behind the gate nobody reads it.
+/// `settle` does, once in a round: whatever a packet says, decoding it is safe, and behind the gate nobody reads it. What
+/// it stamps then says so, and is refused in its turn.
 template <Executor E>
 class Envelope {
   static_assert(
@@ -82,6 +99,7 @@ class Envelope {
   void note(E, Codec& codec) {
     if (codec.take_bad()) flags = detail::merged_flags(flags, detail::flags_of(rank_));
   }
+  void note(E) { flags = detail::merged_flags(flags, detail::flags_of(rank_)); }
   void stamp(E, std::uint64_t bytes, std::uint64_t place, std::byte* packet) const {
     PacketHeader header;
     header.flags = flags;
@@ -105,6 +123,7 @@ class Envelope {
     flags = detail::merged_flags(flags, header.flags);
   }
   void arrived(E, bool throws) const {
+    if (detail::is_refusal(flags)) detail::throw_refused(flags, rank_, round_.step);
     if (throws && flags != PacketHeader::finite) detail::throw_non_finite(flags, rank_, round_.step);
   }
   void check_read(E, std::uint32_t& wrong, int sender) const {

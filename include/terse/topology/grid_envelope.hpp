@@ -33,13 +33,13 @@ struct NoteKernel {
   static constexpr bool cooperative = false;
   struct Shared {};
   Verdict* verdict;
-  std::uint32_t* bad;
+  std::uint32_t* bad;  // without it, it is bad
   std::uint16_t own;
 
   template <class Block>
   TERSE_HD void operator()(Block& block, Shared&) const {
-    if (block.thread() != 0 || *bad == 0) return;
-    *bad = 0;
+    if (block.thread() != 0 || (bad != nullptr && *bad == 0)) return;
+    if (bad != nullptr) *bad = 0;
     verdict->flags = merged_flags(verdict->flags, own);
   }
 };
@@ -72,6 +72,7 @@ struct AcceptKernel {
   const StepScalars* now;
   std::uint64_t least, most, place;
   std::int32_t sender;
+  std::uint16_t refusal;
   const std::byte* packet;
   const std::byte* floats;
   index_t count;
@@ -101,6 +102,7 @@ struct AcceptKernel {
     } else if (verdict->fault.field == PacketFault::none) {
       verdict->fault = fault;
       verdict->sender = sender;
+      verdict->flags = merged_flags(verdict->flags, refusal);
     }
   }
 };
@@ -114,8 +116,9 @@ struct ArrivedKernel {
   template <class Block>
   TERSE_HD void operator()(Block& block, Shared&) const {
     if (block.thread() != 0) return;
-    verdict->non_finite = throws && verdict->flags != PacketHeader::finite;
-    verdict->closed = verdict->non_finite || verdict->fault.field != PacketFault::none;
+    const bool refused = (verdict->flags & PacketHeader::refused) != 0;
+    verdict->non_finite = throws && !refused && verdict->flags != PacketHeader::finite;
+    verdict->closed = verdict->non_finite || refused || verdict->fault.field != PacketFault::none;
   }
 };
 
@@ -169,6 +172,7 @@ class Envelope<E> {
   void note(E ex, Codec& codec) {
     ex.launch(detail::NoteKernel{verdict_.data(), codec.bad(), detail::flags_of(rank_)}, 1);
   }
+  void note(E ex) { ex.launch(detail::NoteKernel{verdict_.data(), nullptr, detail::flags_of(rank_)}, 1); }
   void stamp(E ex, std::uint64_t bytes, std::uint64_t place, std::byte* packet) {
     ex.launch(detail::StampKernel{verdict_.data(), now_, bytes, place, packet}, 1);
   }
@@ -182,9 +186,10 @@ class Envelope<E> {
       else
         codec.check(portion, packet, &verdict_.data()->findings);
     }
-    ex.launch(detail::AcceptKernel{verdict_.data(), now_, least, most, place, sender, packet,
-                                   packet + portion.section_at, floats, detail::largest_scale},
-              1);
+    ex.launch(
+        detail::AcceptKernel{verdict_.data(), now_, least, most, place, sender, detail::refusal_of(rank_),
+                             packet, packet + portion.section_at, floats, detail::largest_scale},
+        1);
   }
   void arrived(E ex, bool throws) { ex.launch(detail::ArrivedKernel{verdict_.data(), throws}, 1); }
   void check_read(E ex, std::uint32_t& wrong, int sender) {
@@ -196,6 +201,7 @@ class Envelope<E> {
   }
   void settle(E ex, std::uint64_t step) {
     const detail::Verdict& verdict = read(ex, step);
+    if (detail::is_refusal(verdict.flags)) detail::throw_refused(verdict.flags, rank_, step);
     if (verdict.non_finite) detail::throw_non_finite(verdict.flags, rank_, step);
     if (verdict.unreadable) detail::throw_unreadable(verdict.sender, rank_, step);
   }

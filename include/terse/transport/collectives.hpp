@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
+#include <span>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -16,7 +17,8 @@
 #include "terse/transport/concept.hpp"
 
 // What a program needs around its training: the same parameters on all ranks, a mean of losses, a figure of each rank.
-// All ranks call these alike. They take memory as they go; an optimizer's step has rounds of its own.
+// All ranks call these alike. They take memory as they go; an optimizer's step has rounds of its own. Their messages are of
+// Phase::setup.
 //
 // Values are a container in host memory or a terse::view in the transport's memory, as many on all ranks: otherwise
 // mismatch_error on all of them, before anything has moved. What is no container is a value of its own, and returned. What
@@ -121,8 +123,8 @@ class Parts {
       receives_.push_back({peer, reinterpret_cast<std::byte*>(values_.data() + share.first), bytes(share)});
   }
   template <Transport T>
-  void exchange(T& transport, Phase phase) {
-    transport.exchange(sends_, receives_, phase).wait();
+  void exchange(T& transport) {
+    transport.exchange(sends_, receives_, Phase::setup).wait();
     await_messages(transport);
     sends_.clear();
     receives_.clear();
@@ -147,7 +149,7 @@ void spread_shares(T& transport, view<V, Space> values, int except = -1) {
     if (peer != except) parts.send(peer, share(rank));
     if (rank != except) parts.receive(peer, share(peer));
   }
-  parts.exchange(transport, Phase::spread);
+  parts.exchange(transport);
 }
 
 }  // namespace detail
@@ -179,7 +181,7 @@ void broadcast(T& transport, Values&& given, int root = 0) {
   } else {
     parts.receive(root, share(rank));
   }
-  parts.exchange(transport, Phase::spread);
+  parts.exchange(transport);
   if (!whole) detail::spread_shares(transport, values, root);
 }
 
@@ -216,7 +218,7 @@ void mean(T& transport, Values&& given) {
     if (own > 0)
       receives.push_back({peer, reinterpret_cast<std::byte*>(theirs.data() + own * peer), bytes(own)});
   }
-  transport.exchange(sends, receives, Phase::reduce).wait();
+  transport.exchange(sends, receives, Phase::setup).wait();
   V* const mine = values.data() + share(rank).first;
   std::copy_n(mine, own, theirs.data() + own * rank);
   for (index_t i = 0; i < own; ++i) {
@@ -242,8 +244,11 @@ requires detail::Elements<const Values> && detail::Elements<All>
 void all_gather(T& transport, const Values& given, All&& all_given) {
   const auto mine = detail::elements_of(given);
   const auto all = detail::elements_of(all_given);
-  static_assert(detail::on_host<decltype(mine), decltype(all), T>(),
+  static_assert(detail::on_host<decltype(mine), decltype(all)>(),
                 "terse: values are gathered in host memory");
+  static_assert(
+      std::is_same_v<typename T::memory, memory::host> || GathersHostBytes<T>,
+      "terse: a transport whose messages are not in host memory needs all_gather(mine, all, phase)");
   detail::agree_on_size(transport, mine.size());
   const index_t wanted = mine.size() * transport.size();
   if (all.size() != wanted)
@@ -251,8 +256,15 @@ void all_gather(T& transport, const Values& given, All&& all_given) {
                           std::to_string(transport.size()) + " ranks needs room for " +
                           std::to_string(wanted) + ", not " + std::to_string(all.size()),
                       transport.rank());
-  std::copy_n(mine.data(), mine.size(), all.data() + mine.size() * transport.rank());
-  detail::spread_shares(transport, all);
+  if constexpr (GathersHostBytes<T>) {
+    if (!mine.empty())
+      transport.all_gather(
+          std::as_bytes(std::span(mine.data(), static_cast<std::size_t>(mine.size()))),
+          std::as_writable_bytes(std::span(all.data(), static_cast<std::size_t>(all.size()))), Phase::setup);
+  } else {
+    std::copy_n(mine.data(), mine.size(), all.data() + mine.size() * transport.rank());
+    detail::spread_shares(transport, all);
+  }
 }
 
 /// A value of each rank, in the order of ranks.

@@ -23,7 +23,7 @@ enum class Phase { setup, agree, reduce, spread, barrier, forward, backward };
 inline constexpr int phases = 7;
 constexpr const char* name(Phase phase) {
   constexpr const char* names[phases] = {"setup",   "agree",   "reduce",  "spread",
-                                           "barrier", "forward", "backward"};
+                                         "barrier", "forward", "backward"};
   return names[static_cast<int>(phase)];
 }
 

@@ -42,6 +42,8 @@ struct AsyncSwarmSgd {
       "terse: ranks publish their parameters as they are (Dense), or by a code that is read beside the "
       "reader's own (Lattice, Moniqua)");
 
+  static constexpr bool models_differ = true;
+
   Inner inner{};
   std::uint64_t period = 8;
   graph::Spacing spacing = graph::Spacing::fixed;

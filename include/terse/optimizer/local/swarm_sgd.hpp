@@ -42,6 +42,8 @@ struct SwarmSgd {
       "terse: partners send their parameters, which are no smaller at the end than at the start: as they "
       "are (Dense), or by a code that is read beside the reader's own (Lattice, Moniqua)");
 
+  static constexpr bool models_differ = true;
+
   Inner inner{};
   graph::Spaced<G> schedule{};
   C compressor{};
