@@ -29,15 +29,6 @@ class AnyOptimizer {
   virtual void load(const std::filesystem::path& file, float* parameters) = 0;
 };
 
-/// Of local updates it is the inner recipe's.
-template <class Recipe>
-void set_learning_rate(Recipe& recipe, float rate) {
-  if constexpr (requires { recipe.inner; })
-    set_learning_rate(recipe.inner, rate);
-  else
-    recipe.learning_rate = rate;
-}
-
 template <class Recipe, class P>
 class TheOptimizer final : public AnyOptimizer {
   using Executor = typename P::Executor;
@@ -48,12 +39,12 @@ class TheOptimizer final : public AnyOptimizer {
 
   void begin([[maybe_unused]] float* parameters, [[maybe_unused]] float learning_rate) override {
     if constexpr (terse::detail::is_blind<Recipe>()) {
-      set_learning_rate(optimizer_.recipe, learning_rate);
+      optimizer_.learning_rate(learning_rate);
       optimizer_.begin({parameters, size()});
     }
   }
   void step(float* parameters, const float* gradients, float learning_rate) override {
-    set_learning_rate(optimizer_.recipe, learning_rate);
+    optimizer_.learning_rate(learning_rate);
     optimizer_.step({parameters, size()}, {gradients, size()});
   }
   bool full_precision() const override { return optimizer_.full_precision(); }

@@ -24,6 +24,7 @@
 #include "progress.hpp"
 #include "settings.hpp"
 #include "terse/core/draw.hpp"
+#include "terse/transport/collectives.hpp"
 #include "terse/transport/delayed.hpp"
 #include "workshop.hpp"
 #ifdef TRAIN_HAVE_CUDA
@@ -168,29 +169,14 @@ class Trainer {
   /// Rank 0's parameters become everybody's: a step keeps ranks alike, but does not make them so.
   void share_parameters() {
     model_.read_parameters(values_.data());
-    broadcast(values_, 0);
+    terse::broadcast(side_, values_);
     model_.write_parameters(values_.data());
-  }
-
-  /// One rank's values become everybody's. Collective.
-  void broadcast(std::vector<float>& values, int root) {
-    auto* const data = reinterpret_cast<std::byte*>(values.data());
-    const auto bytes = static_cast<terse::index_t>(sizeof(float) * values.size());
-    std::vector<terse::Send> sends;
-    std::vector<terse::Receive> receives;
-    if (rank_ != root) receives.push_back({root, data, bytes});
-    if (rank_ == root)
-      for (int peer = 0; peer < ranks_; ++peer)
-        if (peer != root) sends.push_back({peer, data, bytes});
-    side_.exchange(sends, receives, terse::Phase::setup).wait();
   }
 
   /// Shows everybody what each rank has.
   template <class Value>
   std::vector<Value> everyones(const Value& mine) {
-    terse::Assembly<Value, AnyTransport> assembly(side_);
-    const std::span<const Value> values = assembly(side_, mine, terse::Phase::setup);
-    return {values.begin(), values.end()};
+    return terse::all_gather(side_, mine);
   }
 
   /// Steps that are done already.
@@ -391,20 +377,13 @@ class Trainer {
     run_.mean_single_accuracy =
         static_cast<double>(right) / static_cast<double>(std::max<std::int64_t>(1, job_.test.count) * ranks_);
 
-    // Summed in rank order on every rank, so that all have the same mean, to the bit.
-    std::vector<double> sum(values_.size());
-    std::vector<float> others(values_.size());
-    for (int rank = 0; rank < ranks_; ++rank) {
-      std::vector<float>& values = rank == rank_ ? values_ : others;
-      broadcast(values, rank);
-      for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += static_cast<double>(values[i]);
-    }
+    const std::vector<float> mine = values_;
+    terse::mean(side_, values_);
     double away = 0, length = 0;
-    for (std::size_t i = 0; i < sum.size(); ++i) {
-      const double mean = sum[i] / ranks_, difference = static_cast<double>(values_[i]) - mean;
+    for (std::size_t i = 0; i < mine.size(); ++i) {
+      const auto mean = static_cast<double>(values_[i]), difference = static_cast<double>(mine[i]) - mean;
       away += difference * difference;
       length += mean * mean;
-      values_[i] = static_cast<float>(mean);
     }
     double all = 0;
     for (const double one : everyones(away)) all += one;

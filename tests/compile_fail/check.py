@@ -42,6 +42,8 @@ CASES = {
     "ROWS_WITH_COMPANIONS": r"terse: a scale for a whole packet would make an example's code depend on its companions",
     "ROWS_IN_ROUNDS": r"terse: rows of activations can't be compressed by a protocol of several rounds",
     "BLOCKS_OF_PICKS": r"terse: Int8 rounds rows block by block and must see every element",
+    "TWO_FOLLOW_THE_RATE": r"terse: of local methods around each other none may follow the learning rate",
+    "OVERLAP_AROUND_LOCAL": r"terse: OverlapLocalSgd follows the learning rate",
     "BOUNDARY_WITHOUT_SETTINGS": r"terse: a pipeline's policy has .* settings\(visit\)",
     "HALF_OF_A_FLOAT": r"narrowed<bf16>\(x\) rounds a float",
     "STAGE_WITHOUT_LOSS": r"terse: a stage needs `double loss\(const MicroBatch&\)`",

@@ -260,6 +260,18 @@ int main() {
 #if defined(CASE_BLOCKS_OF_PICKS)
   train(terse::AcSgd<terse::TopK<>, Unbiased, terse::InMemory<terse::Int8> >{.capacity = 1});
 #endif
+#if defined(CASE_TWO_FOLLOW_THE_RATE)
+  {
+    terse::SlowMo<terse::LocalSgd<terse::MomentumSgd> > recipe;
+    static_cast<void>(recipe);
+  }
+#endif
+#if defined(CASE_OVERLAP_AROUND_LOCAL)
+  {
+    terse::OverlapLocalSgd<terse::LocalSgd<terse::MomentumSgd> > recipe;
+    static_cast<void>(recipe);
+  }
+#endif
 #if defined(CASE_BOUNDARY_WITHOUT_SETTINGS)
   train(NoSettings{});
 #endif

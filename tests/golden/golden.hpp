@@ -98,10 +98,7 @@ void add(std::vector<Row>& rows, const std::string& name, const R& recipe, Optio
       std::vector<P> parameters;
       for (const float x : start(layout)) parameters.push_back(narrowed<P>(x));
       for (std::uint64_t step = 1; step <= steps; ++step) {
-        if constexpr (requires { optimizer.recipe.inner.learning_rate; })
-          optimizer.recipe.inner.learning_rate = 0.02F / static_cast<float>(step);
-        else if constexpr (requires { optimizer.recipe.learning_rate; })
-          optimizer.recipe.learning_rate = 0.02F / static_cast<float>(step);
+        optimizer.learning_rate(0.02F / static_cast<float>(step));
         std::vector<G> gradients;
         for (const float g : gradient(layout, transport.rank(), step, 0)) gradients.push_back(narrowed<G>(g));
         optimizer.step(parameters, gradients);

@@ -200,7 +200,7 @@ void compare(const R& recipe, const std::vector<int>& speeds) {
       for (int acting = 0; acting < ranks; ++acting) {
         if (raw.rank() == acting)
           for (int k = 0; k < speeds[rank]; ++k) {
-            rate_of(optimizer.recipe) = gamma(optimizer.steps() + 1);
+            optimizer.learning_rate(gamma(optimizer.steps() + 1));
             optimizer.step(x, Quadratics::gradient<float>(rank, x));
             ours[rank].push_back(x);
           }
@@ -300,7 +300,7 @@ TEST_CASE("ranks of different speeds converge together, and none waits for anoth
     const int mine = raw.rank() == 0 ? steps / 3 : steps;
     for (int step = 1; step <= mine; ++step) {
       std::this_thread::sleep_for(std::chrono::microseconds(raw.rank() == 0 ? 3000 : 1000));
-      rate_of(optimizer.recipe) = 0.1F * (1 - static_cast<float>(step - 1) / static_cast<float>(mine));
+      optimizer.learning_rate(0.1F * (1 - static_cast<float>(step - 1) / static_cast<float>(mine)));
       optimizer.step(x, Quadratics::gradient<float>(rank, x));
     }
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();

@@ -114,7 +114,7 @@ void check_resume(const R& recipe, std::uint64_t saved, std::uint64_t last) {
       auto x = uploaded<E>(start(layout));
       const auto train = [&](std::uint64_t end) {
         for (std::uint64_t step = optimizer.steps() + 1; step <= end; ++step) {
-          rate_of(optimizer.recipe) = 1e-2F * static_cast<float>(step);
+          optimizer.learning_rate(1e-2F * static_cast<float>(step));
           optimizer.step(x.all(), uploaded<E>(gradient(layout, rank, step, 1)).all());
         }
       };

@@ -28,7 +28,7 @@ void compare_swarm(const R& recipe, int ranks, bool looks = true) {
     Optimizer optimizer{recipe, transport, layout, {}, E{}};
     auto x = uploaded<E>(start(layout));
     for (std::uint64_t step = 1; step <= 9; ++step) {
-      rate_of(optimizer.recipe) = step == 6 ? 0 : 1e-2F * static_cast<float>(step);
+      optimizer.learning_rate(step == 6 ? 0 : 1e-2F * static_cast<float>(step));
       const auto g = uploaded<E>(gradient(layout, transport.rank(), step, 4));
       optimizer.step(x.all(), g.all(), step % 3 == 0 ? 0.5F : 1.0F);
       Look look{trace.steps.emplace_back()};

@@ -42,7 +42,7 @@ History train(const R& recipe, int ranks, const Training& training = {}) {
     const std::size_t rank = at(transport.rank());
     Floats x = start(training.layout);
     for (std::uint64_t step = 1; step <= training.count; ++step) {
-      rate_of(optimizer.recipe) = training.rate(step);
+      optimizer.learning_rate(training.rate(step));
       const std::uint64_t reduced = transport.traffic()[Phase::reduce].bytes_sent;
       const std::uint64_t spread = transport.traffic()[Phase::spread].bytes_sent;
       const Floats g = Quadratics::gradient<float>(rank + at(training.first_rank), x);
@@ -408,7 +408,7 @@ void check_read_outs(float momentum) {
     Floats x = start(layout), current(x.size()), ahead(x.size());
     Floats before = x;
     for (std::uint64_t step = 1; step <= 6 * period; ++step) {
-      rate_of(optimizer.recipe) = 0.02F;
+      optimizer.learning_rate(0.02F);
       const Floats g = Quadratics::gradient<float>(at(transport.rank()), x);
       optimizer.step(x, g);
       if (step % period != 0) continue;

@@ -86,6 +86,26 @@ TEST_CASE("ranks that are set up with other periods are told so") {
   CHECK(says(differ(Overlap{}, Overlap{.merge = {.pullback = 0.5F}}), "hyper-parameters"));
 }
 
+TEST_CASE("recipes go around recipes that go around recipes, and the rate is the innermost one's") {
+  on_ranks(3, [&](Threads& transport) {
+    // Within its rank the inner local method has nobody to average with.
+    Optimizer once{DiLoCo<Adam>{.period = 3}, transport, odd_sizes()};
+    Optimizer twice{DiLoCo<LocalSgd<Adam>>{.inner = {.period = 2}, .period = 3}, transport, odd_sizes()};
+    Floats x = start(once.layout()), y = x;
+    for (int step = 1; step <= 7; ++step) {
+      const float rate = 0.01F / static_cast<float>(step);
+      once.learning_rate(rate);
+      twice.learning_rate(rate);
+      CHECK(twice.recipe.inner.inner.learning_rate == rate);
+      CHECK(std::as_const(twice).learning_rate() == rate);
+      take_steps(once, x, 1);
+      take_steps(twice, y, 1);
+      CHECK(x == y);
+    }
+    CHECK(x != start(once.layout()));
+  });
+}
+
 TEST_CASE("rates that differ between ranks are noticed when they meet") {
   const auto check = [](const auto& recipe) {
     std::atomic<int> refused{0};

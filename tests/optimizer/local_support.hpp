@@ -10,15 +10,6 @@
 
 namespace terse::test {
 
-/// The learning rate of a recipe, or of the one that it is around.
-template <class R>
-float& rate_of(R& recipe) {
-  if constexpr (requires { recipe.inner; })
-    return recipe.inner.learning_rate;
-  else
-    return recipe.learning_rate;
-}
-
 /// A plain inner step. The same type as with momentum, for the sake of compile time.
 inline MomentumSgd plain() { return {.momentum_correction = {.momentum = 0}}; }
 

@@ -36,7 +36,7 @@ History train(const R& recipe, int ranks, const Training& training = {}) {
     Optimizer optimizer{recipe, transport, odd_sizes()};
     Floats x = own_start(odd_sizes(), raw.rank(), training.apart);
     for (std::uint64_t step = 1; step <= training.count; ++step) {
-      rate_of(optimizer.recipe) = training.learns ? warm_and_cool(step) : 0;
+      optimizer.learning_rate(training.learns ? warm_and_cool(step) : 0);
       const std::uint64_t before = transport.traffic().bytes_sent();
       optimizer.step(x, Quadratics::gradient<float>(at(raw.rank()), x));
       Snapshot& snapshot = history[step - 1][at(raw.rank())];
@@ -343,7 +343,7 @@ TEST_CASE("parameters beyond the lattice's bound are an error for those who meet
         // The last element, so that all else has been read by then.
         if (transport.rank() == 1) x[at(odd_sizes().segments().back().offset + 999)] += apart;
         const Floats before = x, none(x.size());
-        rate_of(optimizer.recipe) = 0;
+        optimizer.learning_rate(0);
         try {
           for (int step = 0; step < 4; ++step) optimizer.step(x, none);
         } catch (const wire_error& failure) {
@@ -377,7 +377,7 @@ void check_resume(const R& recipe, int ranks, std::uint64_t saved, std::uint64_t
     const std::size_t rank = at(transport.rank());
     const auto train = [&](auto& optimizer, Floats& x, std::uint64_t until) {
       while (optimizer.steps() < until) {
-        rate_of(optimizer.recipe) = warm_and_cool(optimizer.steps() + 1);
+        optimizer.learning_rate(warm_and_cool(optimizer.steps() + 1));
         optimizer.step(x, Quadratics::gradient<float>(rank, x));
       }
     };

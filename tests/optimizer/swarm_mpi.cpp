@@ -28,7 +28,7 @@ std::string hash_of(const R& recipe, T& transport) {
   Optimizer optimizer{recipe, transport, layout};
   Floats x = start(layout);
   while (optimizer.steps() < 30) {
-    rate_of(optimizer.recipe) = warm_and_cool(optimizer.steps() + 1);
+    optimizer.learning_rate(warm_and_cool(optimizer.steps() + 1));
     optimizer.step(x, Quadratics::gradient<float>(at(transport.rank()), x));
   }
   return checkpoint::parameters_hash(layout, x);
@@ -144,7 +144,7 @@ TEST_CASE("without a schedule ranks of different speeds converge together") {
     const int steps = world->rank() == 0 ? 60 : 180;
     for (int step = 1; step <= steps; ++step) {
       std::this_thread::sleep_for(std::chrono::microseconds(world->rank() == 0 ? 3000 : 1000));
-      rate_of(optimizer.recipe) = 0.1F * (1 - static_cast<float>(step - 1) / static_cast<float>(steps));
+      optimizer.learning_rate(0.1F * (1 - static_cast<float>(step - 1) / static_cast<float>(steps)));
       optimizer.step(x, Quadratics::gradient<float>(at(world->rank()), x));
     }
   }

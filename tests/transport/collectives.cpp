@@ -2,6 +2,7 @@
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <doctest/doctest.h>
 
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <cstdint>
@@ -149,6 +150,7 @@ TEST_CASE("all_gather puts values in the order of ranks") {
       std::vector<std::int64_t> all(3 * static_cast<std::size_t>(world));
       terse::all_gather(transport, mine, all);
       const std::vector<double> ones = terse::all_gather(transport, 1.5 * rank);
+      const auto pairs = terse::all_gather(transport, std::array<int, 2>{rank, 7});  // a value with its own elements
       in_turn([&] {
         CAPTURE(world);
         REQUIRE(ones.size() == static_cast<std::size_t>(world));
@@ -157,6 +159,7 @@ TEST_CASE("all_gather puts values in the order of ranks") {
           CHECK(all[3 * r + 1] == -static_cast<std::int64_t>(r));
           CHECK(all[3 * r + 2] == 7);
           CHECK(ones[r] == 1.5 * static_cast<double>(r));
+          CHECK(pairs[r] == std::array<int, 2>{static_cast<int>(r), 7});
         }
       });
     });

@@ -228,7 +228,7 @@ class File {
   bool contains(const std::string& name) const { return places_.count(name) > 0; }
   /// The shape of a tensor. Throws checkpoint_error if it is missing.
   const std::vector<index_t>& shape(const std::string& name) const { return find(name).shape; }
-  /// The bytes of a tensor, which live as long as this file and start at a multiple of 64. Throws
+  /// The bytes of a tensor, which live as long as this file and start at a multiple of 64, unless it is mapped. Throws
   /// checkpoint_error if the tensor is missing or has another dtype or shape.
   std::span<const std::byte> tensor(const std::string& name, const std::string& dtype,
                                     const std::vector<index_t>& shape) const {

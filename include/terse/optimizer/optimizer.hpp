@@ -214,6 +214,10 @@ class Optimizer {
     recipe.read_out(executor_, state_, which, to);
   }
 
+  /// The learning rate from the next step on, alike on all ranks: `recipe.learning_rate`, of recipes around each other the
+  /// innermost one's.
+  void learning_rate(float rate) { learning_rate_of(recipe) = rate; }
+  float learning_rate() const { return learning_rate_of(recipe); }
   /// Whether messages of the next step have left: `begin` has been called, and `step` not yet.
   bool begun() const { return begun_; }
   /// Steps taken; skipped ones don't count.

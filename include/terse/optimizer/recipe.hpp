@@ -68,7 +68,29 @@ constexpr bool check_recipe() {
   return Recipe<R>;
 }
 
+/// The learning rate of a recipe; of recipes around each other (`DiLoCo<LocalSgd<Adam>>`), the innermost one's.
+template <class R>
+auto& learning_rate_of(R& recipe) {
+  if constexpr (requires { recipe.inner; })
+    return learning_rate_of(recipe.inner);
+  else
+    return recipe.learning_rate;
+}
+
 namespace detail {
+
+/// Whether a recipe goes around another one.
+template <class R>
+constexpr bool goes_around() {
+  return requires(const R& recipe) { recipe.inner; };
+}
+template <class R>
+constexpr bool follows_rate() {
+  if constexpr (requires { R::follows_rate; })
+    return R::follows_rate;
+  else
+    return false;
+}
 
 /// Whether a recipe keeps models apart that start apart, and so must refuse them.
 template <class R>

@@ -22,7 +22,8 @@ namespace terse {
 class ExampleIndex {
  public:
   static constexpr index_t none = -1;
-  static constexpr std::uint64_t nobody = no_example;  ///< for those that get to know an index by its type alone
+  /// For those that get to know an index by its type alone.
+  static constexpr std::uint64_t nobody = no_example;
 
   explicit ExampleIndex(index_t capacity)
       : ids_(checked(capacity), no_example),

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstddef>
+#include <new>
 #include <string>
 #include <utility>
 
+#include "terse/core/error.hpp"
 #include "terse/error_feedback/row_format.hpp"
 
 namespace terse {
@@ -23,11 +25,22 @@ struct InMemory {
   template <Executor E>
   class State {
    public:
-    State(const InMemory&, index_t rows, index_t row_bytes) : rows_(rows * row_bytes) {}
+    State(const InMemory&, index_t rows, index_t row_bytes) : rows_(take(rows, row_bytes)) {}
     std::byte* data() { return rows_.data(); }
 
    private:
-    buffer<std::byte, typename E::memory> rows_;
+    using Rows = buffer<std::byte, typename E::memory>;
+    static Rows take(index_t rows, index_t row_bytes) {
+      try {
+        return Rows(rows * row_bytes);
+      } catch (const std::bad_alloc&) {
+        throw usage_error("InMemory: there is no memory for copies of " + std::to_string(rows) +
+                          " examples, " + std::to_string(rows * row_bytes) +
+                          " bytes for one boundary: lower the capacity, take a smaller format or Mapped");
+      }
+    }
+
+    Rows rows_;
   };
 };
 

@@ -91,8 +91,9 @@ class Grid {
   /// which bounds the norm of the mean gradient over all stages, and is what Options::clip_norm bounds in compressed
   /// steps of one stage. `square` is this rank's sum of squares of its gradients, as a step takes them: multiply a
   /// gradient_scale in, once here, squared, and once behind. Collective, 8 bytes to each peer. `clip_norm` is alike on all
-  /// ranks; infinity: no clipping. Leave Options::clip_norm alone then, which knows one stage. Throws, on all ranks alike, usage_error unless clip_norm is positive, and
-  /// non_finite_error that names the first rank of the world whose square is not finite.
+  /// ranks; infinity: no clipping. Leave Options::clip_norm alone then, which knows one stage. Throws, on all ranks alike,
+  /// usage_error unless clip_norm is positive, and non_finite_error that names the first rank of the world whose square is
+  /// not finite.
   float clip_scale(double square, float clip_norm) {
     if (!(clip_norm > 0))
       throw usage_error("clip_norm must be positive, not " + std::to_string(clip_norm), world_.rank());

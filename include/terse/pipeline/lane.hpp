@@ -49,8 +49,8 @@ class Lanes {
 };
 
 /// The messages of a step from one neighbour, or to it, in order: message j lies in slot j % window. A receive is posted
-/// `window` messages ahead, so that no sender waits for a stage that is busy; a send is waited for when its slot is
-/// wanted again.
+/// `window` messages ahead, so that a sender need not wait for a stage that is busy, where the transport moves bytes by
+/// itself; a send is waited for when its slot is wanted again.
 template <Transport T>
 class Lane {
   using Ticket = decltype(std::declval<T&>().exchange({}, {}, Phase::setup));

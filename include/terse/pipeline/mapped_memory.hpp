@@ -47,7 +47,9 @@ struct Mapped {
       const int file = ::mkostemp(name.data(), O_CLOEXEC);
       if (file < 0) fail(policy, "make a file", errno);
       ::unlink(name.c_str());
-      int failure = ::posix_fallocate(file, 0, static_cast<off_t>(bytes_));
+      int failure;
+      do failure = ::posix_fallocate(file, 0, static_cast<off_t>(bytes_));
+      while (failure == EINTR);
       void* place = MAP_FAILED;
       if (failure == 0) {
         place = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);

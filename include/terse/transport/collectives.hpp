@@ -269,7 +269,7 @@ void all_gather(T& transport, const Values& given, All&& all_given) {
 
 /// A value of each rank, in the order of ranks.
 template <Transport T, class V>
-requires(!detail::Elements<const V>) std::vector<V> all_gather(T& transport, const V& value) {
+requires std::is_trivially_copyable_v<V> std::vector<V> all_gather(T& transport, const V& value) {
   Assembly<V, T> everyone(transport);
   const auto all = everyone(transport, value, Phase::setup);
   return {all.begin(), all.end()};

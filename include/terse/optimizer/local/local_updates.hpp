@@ -51,6 +51,11 @@ struct LocalUpdates {
       "terse: messages of an inner recipe must show its gradient; this one sends before it is known");
   static_assert(P::exact, "terse: an outer step needs a topology that gives all ranks the same mean");
   static_assert(check_inner_mean<Inner>());
+  /// Whether what it does outside depends on how the rate has changed since, which a step knows for one recipe alone.
+  static constexpr bool follows_rate = Outer::follows_rate;
+  static_assert(!detail::goes_around<Inner>() || (!follows_rate && !detail::follows_rate<Inner>()),
+                "terse: of local methods around each other none may follow the learning rate (SlowMo and "
+                "OverlapLocalSgd do; LocalSgd, Bmuf and DiLoCo don't)");
 
   Inner inner{};
   std::uint64_t period = 8;
@@ -90,7 +95,7 @@ struct LocalUpdates {
   template <Transport T, Executor E, class N>
   void prepare(const StepInput<E, N>& input, State<T, E>& state, StepScalars& now) const {
     const auto last = std::bit_cast<float>(static_cast<std::uint32_t>(state.last_rate));
-    now.outer_ratio = Outer::follows_rate ? (last > 0 ? inner.learning_rate / last : 0) : 1;
+    now.outer_ratio = Outer::follows_rate ? (last > 0 ? learning_rate_of(inner) / last : 0) : 1;
     inner.prepare(input, state.inner, now);
   }
   template <Transport T, Executor E, class N>
@@ -115,7 +120,7 @@ struct LocalUpdates {
     detail::by_itself(state.rank_alone, [&] { inner.complete(input, state.inner); });
     if (state.steps_outside(period, state.local_steps + 1)) {
       state.outer.settle(input.context);
-      state.last_rate = std::bit_cast<std::uint32_t>(inner.learning_rate);
+      state.last_rate = std::bit_cast<std::uint32_t>(learning_rate_of(inner));
     }
     ++state.local_steps;
   }

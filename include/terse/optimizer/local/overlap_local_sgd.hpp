@@ -26,6 +26,11 @@ struct OverlapLocalSgd {
   static_assert(
       !detail::is_blind<Inner>(),
       "terse: messages of an inner recipe must show its gradient; this one sends before it is known");
+  static constexpr bool follows_rate = true;
+  static_assert(!detail::goes_around<Inner>(),
+                "terse: OverlapLocalSgd follows the learning rate, of which a step knows one change alone: "
+                "put it around "
+                "a recipe that goes around no other");
   static_assert(P::exact, "terse: the anchor must be the same on all ranks: take an exact topology");
 
   Inner inner{};
@@ -52,7 +57,7 @@ struct OverlapLocalSgd {
   template <Transport T, Executor E, class N>
   void prepare(const StepInput<E, N>& input, State<T, E>& state, StepScalars& now) const {
     const auto last = std::bit_cast<float>(static_cast<std::uint32_t>(state.last_rate));
-    now.outer_ratio = last > 0 ? inner.learning_rate / last : 0;
+    now.outer_ratio = last > 0 ? learning_rate_of(inner) / last : 0;
     inner.prepare(input, state.inner, now);
   }
   template <Transport T, Executor E, class N>
@@ -81,7 +86,7 @@ struct OverlapLocalSgd {
   template <Transport T, Executor E, class N>
   void complete(const StepInput<E, N>& input, State<T, E>& state) const {
     detail::by_itself(state.rank, [&] { inner.complete(input, state.inner); });
-    if (meets(state)) state.last_rate = std::bit_cast<std::uint32_t>(inner.learning_rate);
+    if (meets(state)) state.last_rate = std::bit_cast<std::uint32_t>(learning_rate_of(inner));
     ++state.local_steps;
   }
 
