@@ -33,19 +33,6 @@ EncodeContext context(std::uint64_t step) {
   return {step, Draw::local(1, 0, step, Purpose::quantization), Draw::shared(1, step, Purpose::selection)};
 }
 
-TERSE_NUMERICS_BEGIN
-struct Samples {
-  const float* x;
-  TERSE_HD float operator()(const Piece&, index_t i) const { return x[i]; }
-};
-/// What an optimizer does with it, at its simplest.
-struct Descend {
-  float* x;
-  float rate;
-  TERSE_HD void operator()(const Piece&, index_t i, bool, float sum) const { x[i] -= rate * sum; }
-};
-TERSE_NUMERICS_END
-
 /// A pass that takes turns with others; `passes` of them are timed at once.
 struct Line {
   std::function<void()> work;
@@ -81,7 +68,7 @@ class UnderResidual {
     codec_.start(1);
   }
   void encode() {
-    const Samples message{bench::at_step(samples_, sent_)};
+    const bench::Samples message{bench::at_step(samples_, sent_)};
     codec_.measure(plan_.whole, {}, EmptyInbox{}, Message{message, message});
     codec_.encode(plan_.whole, {}, EmptyInbox{}, Message{message, message}, context(sent_), true,
                   packets_[sent_]);
@@ -91,7 +78,7 @@ class UnderResidual {
     inbox_.clear();
     inbox_.add(codec_.compressor(), plan_.whole, packets_[read_], context(read_).shared);
     for_each(Host{}, plan_.whole.compressed, HostMask{}, inbox_.compressed(),
-             Descend{decoded_.data(), 1e-3F});
+             bench::Descend{decoded_.data(), 1e-3F});
     ++read_;
   }
 

@@ -25,7 +25,7 @@
 #include "terse/transport/thread.hpp"
 #include "text.hpp"
 #ifdef TERSE_HAVE_MPI
-#include "mpi_job.hpp"
+#include "../train/mpi_job.hpp"
 #endif
 
 namespace {
@@ -112,7 +112,7 @@ bool needs_mpi(int argc, char** argv) {
 }
 
 int run_mpi(int argc, char** argv) {
-  pipeline::MpiJob mpi(argc, argv);
+  train::MpiJob mpi(argc, argv);
   const bool first = mpi.rank() == 0;
   std::optional<pipeline::Job> job;
   std::string fault;
@@ -135,9 +135,13 @@ int run_mpi(int argc, char** argv) {
 
   try {
     const pipeline::Options& options = job->options;
-    const std::vector<pipeline::Run> runs = options.transport == pipeline::Transport::mpi
-                                                ? mpi.run(*job, deadline_of(options))
-                                                : run_threads_of(*job);
+    std::vector<pipeline::Run> runs;
+    if (options.transport == pipeline::Transport::mpi) {
+      train::AnyTransport transport = mpi.connect(deadline_of(options));
+      runs = pipeline::run_stage(*job, transport);
+    } else {
+      runs = run_threads_of(*job);
+    }
     if (!first) return EXIT_SUCCESS;
     try {
       return report(options, runs);

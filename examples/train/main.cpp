@@ -152,9 +152,13 @@ int run_mpi(int argc, char** argv) {
 
   try {
     const train::Options& options = job->options;
-    const std::vector<train::Run> runs = options.transport == train::Transport::mpi
-                                             ? mpi.train(*job, deadline_of(options))
-                                             : train_threads(*job);
+    std::vector<train::Run> runs;
+    if (options.transport == train::Transport::mpi) {
+      train::AnyTransport transport = mpi.connect(deadline_of(options));
+      runs = train::train_rank(*job, transport, mpi.number());
+    } else {
+      runs = train_threads(*job);
+    }
     return first ? report(options, runs) : EXIT_SUCCESS;
   } catch (const train::input_error& input) {
     // Only what all ranks find out together: nobody waits for this one elsewhere.

@@ -6,6 +6,7 @@
 #include <boost/mpi/communicator.hpp>
 #include <boost/mpi/environment.hpp>
 #include <cstdlib>
+#include <vector>
 
 #include "terse/transport/mpi.hpp"
 
@@ -31,16 +32,17 @@ std::string MpiJob::first_fault(const std::string& mine) {
   return first == faults.end() ? std::string() : *first;
 }
 
-std::vector<Run> MpiJob::train(const Job& job, std::chrono::milliseconds deadline) {
-  terse::Mpi transport(parts_->world, deadline);
-  // Numbers start from 0 on every machine.
+AnyTransport MpiJob::connect(std::chrono::milliseconds deadline) {
+  return AnyTransport(terse::Mpi(parts_->world, deadline));
+}
+
+int MpiJob::number() const {
   MPI_Comm neighbours = MPI_COMM_NULL;
   MPI_Comm_split_type(parts_->world, MPI_COMM_TYPE_SHARED, rank(), MPI_INFO_NULL, &neighbours);
   int number = 0;
   MPI_Comm_rank(neighbours, &number);
   MPI_Comm_free(&neighbours);
-  AnyTransport any(std::move(transport));
-  return train_rank(job, any, number);
+  return number;
 }
 
 void MpiJob::abort(int status) {

@@ -4,9 +4,8 @@
 #include <chrono>
 #include <memory>
 #include <string>
-#include <vector>
 
-#include "trainer.hpp"
+#include "any_transport.hpp"
 
 namespace train {
 
@@ -22,8 +21,10 @@ class MpiJob {
 
   /// The fault of the first rank that has one, on all ranks; empty if none has. Collective.
   std::string first_fault(const std::string& mine);
-  /// train_rank over MPI. Collective.
-  std::vector<Run> train(const Job& job, std::chrono::milliseconds deadline);
+  /// A transport of all ranks. Collective.
+  AnyTransport connect(std::chrono::milliseconds deadline);
+  /// Of this rank among those of its machine, from 0. Collective.
+  int number() const;
   /// Ends the whole job at once: ranks that wait for this one would not notice otherwise.
   [[noreturn]] void abort(int status);
 

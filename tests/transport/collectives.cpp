@@ -150,7 +150,8 @@ TEST_CASE("all_gather puts values in the order of ranks") {
       std::vector<std::int64_t> all(3 * static_cast<std::size_t>(world));
       terse::all_gather(transport, mine, all);
       const std::vector<double> ones = terse::all_gather(transport, 1.5 * rank);
-      const auto pairs = terse::all_gather(transport, std::array<int, 2>{rank, 7});  // a value with its own elements
+      const auto pairs =
+          terse::all_gather(transport, std::array<int, 2>{rank, 7});  // a value with its own elements
       in_turn([&] {
         CAPTURE(world);
         REQUIRE(ones.size() == static_cast<std::size_t>(world));

@@ -45,16 +45,6 @@ TERSE_NUMERICS_BEGIN
 
 namespace detail {
 
-struct Samples {
-  const float* x;
-  TERSE_HD float operator()(const Piece&, index_t i) const { return x[i]; }
-};
-/// What an optimizer does with a mean, at its simplest.
-struct Descend {
-  float* x;
-  float rate;
-  TERSE_HD void operator()(const Piece&, index_t i, bool, float mean) const { x[i] -= rate * mean; }
-};
 struct Decode {
   float* x;
   TERSE_HD void operator()(const Piece&, index_t i, bool, float sum) const { x[i] = sum; }
@@ -95,7 +85,7 @@ class Passes {
     measure();
     encode();
   }
-  void accumulate() { receive(detail::Descend{playground(n_), 1e-3F}); }
+  void accumulate() { receive(Descend{playground(n_), 1e-3F}); }
 
   /// Of the last packet.
   double bits() const {
@@ -111,7 +101,7 @@ class Passes {
     return {step, Draw::local(1, 0, step, Purpose::quantization), Draw::shared(1, step, Purpose::selection)};
   }
   const float* next() const { return at_step(samples_, step_); }
-  auto message() const { return Message{detail::Samples{next()}, detail::Samples{next()}}; }
+  auto message() const { return Message{Samples{next()}, Samples{next()}}; }
 
   double error_on(const float* samples) {
     samples_ = samples;

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "terse/core/layout.hpp"
 #include "terse/core/view.hpp"
 
 // Messages for benchmarks: the same numbers in every run, whatever their count.
@@ -77,5 +78,21 @@ inline double relative_error(const float* x, const float* y, index_t n) {
   }
   return std::sqrt(error / norm);
 }
+
+TERSE_NUMERICS_BEGIN
+
+/// A message that is in memory.
+struct Samples {
+  const float* x;
+  TERSE_HD float operator()(const Piece&, index_t i) const { return x[i]; }
+};
+/// What an optimizer does with a mean, at its simplest.
+struct Descend {
+  float* x;
+  float rate;
+  TERSE_HD void operator()(const Piece&, index_t i, bool, float mean) const { x[i] -= rate * mean; }
+};
+
+TERSE_NUMERICS_END
 
 }  // namespace terse::bench
