@@ -37,7 +37,7 @@ int main() {
     TorchStage& stage = stages[transport.rank()];
     terse::Pipeline pipeline{terse::AcSgd<>{.capacity = count}, transport, stage, {.micro_batch = 16}};
     terse::Threads alone = transport.split(transport.rank(), 0);  // nobody else has this stage's parameters
-    terse::Optimizer optimizer{terse::Adam{.learning_rate = 1e-3F}, alone, stage.layout()};
+    terse::Optimizer optimizer{terse::Adam<>{.learning_rate = 1e-3F}, alone, stage.layout()};
     const terse::index_t size = stage.layout().size();
 
     for (int epoch = 1; epoch <= 5; ++epoch) {

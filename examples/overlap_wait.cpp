@@ -90,9 +90,9 @@ void compare(std::uint64_t rounds, std::chrono::milliseconds work, double averag
     std::printf("%-16s %10.3f %10.3f %6.1f %% %18.2f\n", method, figures.seconds, figures.waited,
                 100 * figures.waited / figures.seconds, figures.waited / static_cast<double>(rounds) / step);
   };
-  const MomentumSgd inner{.learning_rate = 1e-3F};
-  print("LocalSgd", terse::LocalSgd<MomentumSgd>{.inner = inner, .period = period});
-  print("OverlapLocalSgd", terse::OverlapLocalSgd<MomentumSgd>{.inner = inner, .period = period});
+  const MomentumSgd<> inner{.learning_rate = 1e-3F};
+  print("LocalSgd", terse::LocalSgd<MomentumSgd<>>{.inner = inner, .period = period});
+  print("OverlapLocalSgd", terse::OverlapLocalSgd<MomentumSgd<>>{.inner = inner, .period = period});
 }
 
 }  // namespace

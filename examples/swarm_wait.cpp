@@ -79,13 +79,13 @@ bool compare(std::uint64_t steps, std::chrono::milliseconds work) {
                 100 * figures.share(), static_cast<unsigned long long>(figures.steps));
     return figures.share();
   };
-  const MomentumSgd inner{.learning_rate = 1e-3F};
-  print("LocalSgd", terse::LocalSgd<MomentumSgd>{.inner = inner, .period = period}, true);
-  print("SwarmSgd, blocking", terse::SwarmSgd<MomentumSgd>{.inner = inner, .schedule = {.period = period}},
+  const MomentumSgd<> inner{.learning_rate = 1e-3F};
+  print("LocalSgd", terse::LocalSgd<MomentumSgd<>>{.inner = inner, .period = period}, true);
+  print("SwarmSgd, blocking", terse::SwarmSgd<MomentumSgd<>>{.inner = inner, .schedule = {.period = period}},
         true);
   print("SwarmSgd, non-blocking",
-        terse::NonBlockingSwarmSgd<MomentumSgd>{.inner = inner, .schedule = {.period = period}}, true);
-  return print("AsyncSwarmSgd", terse::AsyncSwarmSgd<MomentumSgd>{.inner = inner, .period = period}, false) <
+        terse::NonBlockingSwarmSgd<MomentumSgd<>>{.inner = inner, .schedule = {.period = period}}, true);
+  return print("AsyncSwarmSgd", terse::AsyncSwarmSgd<MomentumSgd<>>{.inner = inner, .period = period}, false) <
          0.1;
 }
 

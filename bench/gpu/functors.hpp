@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "../rules.hpp"
 #include "terse/codec.hpp"
-#include "terse/optimizer/adam.hpp"
-#include "terse/optimizer/one_bit_adam.hpp"
 
 // The one place here that names the optimizers' functors.
 
@@ -102,7 +101,7 @@ class Rank {
         d(layout.size()),
         x(layout.size()),
         // Adam's corrections after ten steps.
-        scalars_(ex, layout, {.step = 10, .gradient_scale = 0.5F, .first = 1.5353F, .second = 100.451F}) {
+        scalars_(ex, layout, {.step = 10, .gradient_scale = 0.5F, .own = {1.5353F, 100.451F}}) {
     std::uint64_t seed = 1;
     for (Floats<E>* floats : {&m, &g, &v, &d, &x})
       for_each(ex, layout.range(),
@@ -110,18 +109,20 @@ class Rank {
   }
 
   /// 1-bit Adam's, after the freeze.
-  auto message() const {
-    return Message{LocalMomentum<float>{m.data(), g.data(), scalars_.now(), 0.9F},
-                   ScaledGradient<float>{g.data(), scalars_.now()}};
-  }
-  auto frozen_update() { return FrozenUpdate<float>{m.data(), d.data(), {x.data()}, scalars_.rates(), 10}; }
+  OneBitMessage message() { return {{one_bit()}, {g.data(), scalars_.now()}}; }
+  OneBitUpdate frozen_update() { return {one_bit()}; }
   auto adam() {
-    const AdamUpdate<float> update{m.data(),       v.data(), {x.data()}, scalars_.rates(),
-                                   scalars_.now(), 0.9F,     0.999F,     1e-8F};
-    return WithoutPackets<AdamUpdate<float>, ScaledGradient<float>>{update, {g.data(), scalars_.now()}};
+    const AdamUpdate update{rules_of(ExponentialAverage{}, AdamVariance{}, x.data(), g.data(), m.data(),
+                                     v.data(), scalars_.rates(), scalars_.now())};
+    return WithoutPackets<AdamUpdate, ScaledGradient<float>>{update, {g.data(), scalars_.now()}};
   }
 
  private:
+  OneBitRules one_bit() {
+    return rules_of(LocalAverage{}, FrozenVariance{}, x.data(), g.data(), m.data(), d.data(),
+                    scalars_.rates(), scalars_.now());
+  }
+
   Scalars<E> scalars_;
 };
 

@@ -126,7 +126,7 @@ class Passes {
   index_t n_;
   float *x_, *state_;
   const float* g_;
-  StepScalars now_{.rate_ratio = 1};
+  StepScalars now_{.own = {1, 1}};
   Rates<Host> rates_;
   Plan plan_;
   Codec<Dense, None, Host> codec_;

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "../rules.hpp"
 #include "libtorch_step.hpp"
 #include "plain_step.hpp"
 #include "terse/terse.hpp"
@@ -55,8 +56,8 @@ class LocalPasses {
         codec_(Host{}, C{}, Residual{}, plan_.whole),
         packet_(plan_.whole.bytes),
         inbox_(1),
-        message_{LocalMomentum<>{m, g, &now_, 0.9F}, ScaledGradient{g, &now_}},
-        update_{m, d, {x}, rates_.table(), 10} {
+        update_{bench::rules_of(LocalAverage{}, FrozenVariance{}, x, g, m, d, rates_.table(), &now_)},
+        message_{{update_.rules}, {g, &now_}} {
     rates_.set(Host{}, layout, 1e-3F, 0);
     inbox_.add(C{}, plan_.whole, packet_.data(), context.shared);
   }
@@ -64,7 +65,7 @@ class LocalPasses {
   void encode() { codec_.encode(plan_.whole, {}, EmptyInbox{}, message_, context, true, packet_.data()); }
   void update() {
     for_each(Host{}, plan_.whole.compressed, HostMask{}, inbox_.compressed(),
-             detail::Deliver<FrozenUpdate<>, detail::AsItIs>{update_, 1, {}});
+             detail::Deliver<bench::OneBitUpdate, detail::AsItIs>{update_, 1, {}});
   }
 
  private:
@@ -74,8 +75,8 @@ class LocalPasses {
   Codec<C, Residual, Host> codec_;
   buffer<std::byte> packet_;
   Inbox<C> inbox_;
-  Message<LocalMomentum<>, ScaledGradient<>> message_;
-  FrozenUpdate<> update_;
+  bench::OneBitUpdate update_;
+  bench::OneBitMessage message_;
 };
 
 /// The owner's passes over its chunk of n / W elements, fed by W packets.

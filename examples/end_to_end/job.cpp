@@ -210,8 +210,8 @@ std::vector<Figures> run_rank(const Options& options, train::AnyTransport& world
   Job job(options, world);
   const terse::ExactActivations exact;
   const FourAndEight changes{.capacity = options.examples};
-  const terse::Adam adam{.learning_rate = 2e-3F};
-  const terse::MomentumSgd sgd{.learning_rate = 0.05F};
+  const terse::Adam<> adam{.learning_rate = 2e-3F};
+  const terse::MomentumSgd<> sgd{.learning_rate = 0.05F};
   const terse::QuantizedSgd<terse::Qsgd<8>> quantized{.learning_rate = 0.05F};
   // A third of the epochs for the variance.
   const auto steps = static_cast<std::uint64_t>(job.steps_of_epoch() * options.epochs);

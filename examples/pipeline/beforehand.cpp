@@ -45,7 +45,7 @@ void train_whole(const Job& job, std::uint64_t seed, Whole& whole, AnyTransport&
   const Options& options = job.options;
   const auto [batch, learning_rate] = before(options.task);
   const terse::index_t size = whole.model.layout().size();
-  terse::Optimizer optimizer{terse::Adam{.learning_rate = static_cast<float>(learning_rate)}, alone,
+  terse::Optimizer optimizer{terse::Adam<>{.learning_rate = static_cast<float>(learning_rate)}, alone,
                              whole.model.layout()};
   std::filesystem::path file;
   if (!options.cache.empty()) {

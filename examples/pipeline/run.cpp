@@ -250,7 +250,7 @@ class StageRun {
   AnyTransport alone_;
   Wire wire_;
   std::unique_ptr<AnyPipeline> pipeline_, evaluation_;
-  terse::Optimizer<terse::Adam, AnyTransport> optimizer_;
+  terse::Optimizer<terse::Adam<>, AnyTransport> optimizer_;
   terse::Assembly<Sent, Wire> everyone_;
   terse::Assembly<StageNumbers, Wire> numbers_;
 

@@ -19,7 +19,7 @@ std::unique_ptr<AnyOptimizer> make_lamb_optimizer(Optimizer kind, const Options&
         .learning_rate = rate,
         .weight_decay = weight_decay,
         .preconditioner = {terse::AtStep{freeze}, static_cast<float>(options.update_clip)}});
-  return make(terse::Lamb{.learning_rate = rate, .weight_decay = weight_decay});
+  return make(terse::Lamb<>{.learning_rate = rate, .weight_decay = weight_decay});
 }
 
 template std::unique_ptr<AnyOptimizer> make_lamb_optimizer(Optimizer, const Options&, std::uint64_t, OnHost&,

@@ -9,7 +9,7 @@
 
 namespace train {
 
-inline terse::MomentumSgd inner_momentum_sgd(const Options& options) {
+inline terse::MomentumSgd<> inner_momentum_sgd(const Options& options) {
   return {.learning_rate = static_cast<float>(options.sgd_learning_rate),
           .weight_decay = static_cast<float>(options.weight_decay),
           .momentum_correction = {.momentum = static_cast<float>(options.momentum)}};

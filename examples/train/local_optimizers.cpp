@@ -8,7 +8,7 @@ template <class P>
 std::unique_ptr<AnyOptimizer> make_local_optimizer(Optimizer kind, const Options& options,
                                                    std::uint64_t average_until, P& place,
                                                    const terse::Layout& layout) {
-  using Inner = terse::MomentumSgd;
+  using Inner = terse::MomentumSgd<>;
   const Inner inner = inner_momentum_sgd(options);
   if (is_swarm(kind)) return make_swarm_optimizer(kind, options, place, layout);
   switch (kind) {
@@ -19,9 +19,9 @@ std::unique_ptr<AnyOptimizer> make_local_optimizer(Optimizer kind, const Options
     case Optimizer::bmuf_nesterov:
       return make_local<terse::Bmuf<Inner, terse::Block::nesterov>>(kind, options, 0, place, layout, inner);
     case Optimizer::diloco:
-      return make_local<terse::DiLoCo<terse::Adam>>(
+      return make_local<terse::DiLoCo<terse::Adam<>>>(
           kind, options, 0, place, layout,
-          terse::Adam{.learning_rate = static_cast<float>(options.learning_rate),
+          terse::Adam<>{.learning_rate = static_cast<float>(options.learning_rate),
                       .weight_decay = static_cast<float>(options.weight_decay)});
     case Optimizer::slowmo_sgp:
     case Optimizer::overlap_local_sgd:

@@ -9,7 +9,7 @@ namespace train {
 template <class P>
 std::unique_ptr<AnyOptimizer> make_other_local_optimizer(Optimizer kind, const Options& options, P& place,
                                                          const terse::Layout& layout) {
-  using Inner = terse::MomentumSgd;
+  using Inner = terse::MomentumSgd<>;
   using Push = terse::StochasticGradientPush<Even>;
   const Inner inner = inner_momentum_sgd(options);
   switch (kind) {

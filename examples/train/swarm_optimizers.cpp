@@ -9,7 +9,7 @@ namespace train {
 template <class P>
 std::unique_ptr<AnyOptimizer> make_swarm_optimizer(Optimizer kind, const Options& options, P& place,
                                                    const terse::Layout& layout) {
-  using Inner = terse::MomentumSgd;
+  using Inner = terse::MomentumSgd<>;
   using Lattice = terse::Lattice<8>;
   const Inner inner = inner_momentum_sgd(options);
   const auto period = static_cast<std::uint64_t>(period_of(options, kind));

@@ -7,4 +7,4 @@
 #include "terse/executor/cuda.cuh"
 #include "terse/terse.hpp"
 #include "terse/topology/grid_envelope.hpp"
-#include "terse/transport/staged.hpp"
+#include "terse/transport/through_host.hpp"

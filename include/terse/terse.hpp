@@ -23,9 +23,12 @@
 #include "terse/error_feedback/stored_residual.hpp"       // IWYU pragma: export
 #include "terse/executor/host.hpp"                        // IWYU pragma: export
 #include "terse/graph/graphs.hpp"                         // IWYU pragma: export
+#include "terse/optimizer/adagrad.hpp"                    // IWYU pragma: export
 #include "terse/optimizer/adam.hpp"                       // IWYU pragma: export
+#include "terse/optimizer/amsgrad.hpp"                    // IWYU pragma: export
 #include "terse/optimizer/compressed_gossip.hpp"          // IWYU pragma: export
 #include "terse/optimizer/d2.hpp"                         // IWYU pragma: export
+#include "terse/optimizer/d_adam.hpp"                     // IWYU pragma: export
 #include "terse/optimizer/d_sgd.hpp"                      // IWYU pragma: export
 #include "terse/optimizer/decentlam.hpp"                  // IWYU pragma: export
 #include "terse/optimizer/deep_gradient_compression.hpp"  // IWYU pragma: export
@@ -35,6 +38,7 @@
 #include "terse/optimizer/gradient_tracking.hpp"          // IWYU pragma: export
 #include "terse/optimizer/lamb.hpp"                       // IWYU pragma: export
 #include "terse/optimizer/lars.hpp"                       // IWYU pragma: export
+#include "terse/optimizer/lion.hpp"                       // IWYU pragma: export
 #include "terse/optimizer/local/async_swarm_sgd.hpp"      // IWYU pragma: export
 #include "terse/optimizer/local/local_sgd.hpp"            // IWYU pragma: export
 #include "terse/optimizer/local/overlap_local_sgd.hpp"    // IWYU pragma: export
@@ -42,13 +46,16 @@
 #include "terse/optimizer/momentum_consensus.hpp"         // IWYU pragma: export
 #include "terse/optimizer/momentum_sgd.hpp"               // IWYU pragma: export
 #include "terse/optimizer/moniqua_sgd.hpp"                // IWYU pragma: export
+#include "terse/optimizer/nadam.hpp"                      // IWYU pragma: export
 #include "terse/optimizer/one_bit_adam.hpp"               // IWYU pragma: export
 #include "terse/optimizer/one_bit_lamb.hpp"               // IWYU pragma: export
 #include "terse/optimizer/optimizer.hpp"                  // IWYU pragma: export
 #include "terse/optimizer/power_sgd.hpp"                  // IWYU pragma: export
 #include "terse/optimizer/qg_dm_sgd.hpp"                  // IWYU pragma: export
 #include "terse/optimizer/quantized_sgd.hpp"              // IWYU pragma: export
+#include "terse/optimizer/rms_prop.hpp"                   // IWYU pragma: export
 #include "terse/optimizer/sign_sgd.hpp"                   // IWYU pragma: export
+#include "terse/optimizer/staged.hpp"                     // IWYU pragma: export
 #include "terse/optimizer/stochastic_gradient_push.hpp"   // IWYU pragma: export
 #include "terse/optimizer/zero_one_adam.hpp"              // IWYU pragma: export
 #include "terse/pipeline/example_order.hpp"               // IWYU pragma: export
@@ -61,6 +68,7 @@
 #include "terse/topology/mixing.hpp"                      // IWYU pragma: export
 #include "terse/topology/ring.hpp"                        // IWYU pragma: export
 #include "terse/topology/scatter_gather.hpp"              // IWYU pragma: export
+#include "terse/topology/star.hpp"                        // IWYU pragma: export
 #include "terse/transport/collectives.hpp"                // IWYU pragma: export
 #include "terse/transport/metered.hpp"                    // IWYU pragma: export
 #include "terse/transport/thread.hpp"                     // IWYU pragma: export

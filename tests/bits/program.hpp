@@ -59,7 +59,7 @@ TERSE_NUMERICS_END
 template <class T>
 void hash_all(T& transport) {
   const FrozenVariance freeze{.freeze = AtStep{15}};
-  hash_one("adam", Adam{.weight_decay = 0.01F}, transport, {.clip_norm = 5});
+  hash_one("adam", Adam<>{.weight_decay = 0.01F}, transport, {.clip_norm = 5});
   hash_one("scatter-gather", OneBitAdam<>{.preconditioner = freeze}, transport, {.clip_norm = 5});
   hash_one("ring",
            OneBitAdam<ScaledSign<MeanAbs, PerBlock<128>>, FrozenVariance, Ring>{.preconditioner = freeze},

@@ -138,7 +138,7 @@ TEST_CASE("another world, recipe, seed, layout or step is refused in words") {
   };
   CHECK(load(recipe, 2, {}, layers()).empty());
   CHECK(load(recipe, 1, {}, layers()).find("another world: it says '2', this run '1'") != std::string::npos);
-  CHECK(load(Adam{}, 2, {}, layers()).find("another recipe") != std::string::npos);
+  CHECK(load(Adam<>{}, 2, {}, layers()).find("another recipe") != std::string::npos);
   CHECK(load(OneBitAdam<Sign, FrozenVariance, Ring>{}, 2, {}, layers()).find("another recipe") !=
         std::string::npos);
   CHECK(load(recipe, 2, {.seed = 9}, layers()).find("another seed") != std::string::npos);
@@ -160,7 +160,7 @@ TEST_CASE("a save that fails leaves the old file whole") {
   const auto file = file_of(folder.path(), 0);
   ThreadGroup(1).run([&](Threads& transport) {
     const Layout layout = layers();
-    Optimizer optimizer{Adam{}, transport, layout};
+    Optimizer optimizer{Adam<>{}, transport, layout};
     Floats x = start(layout);
     train(optimizer, x, 0, 2);
     checkpoint::save(file, optimizer, x);
@@ -182,7 +182,7 @@ TEST_CASE("a load that one rank refuses completes a round under way, and trainin
   ThreadGroup(2, std::chrono::seconds(1)).run([&](Threads& transport) {
     const Layout layout = Layout::flat(100);
     const auto file = file_of(folder.path(), transport.rank());
-    Optimizer optimizer{OverlapLocalSgd<MomentumSgd>{.period = 2}, transport, layout};
+    Optimizer optimizer{OverlapLocalSgd<MomentumSgd<>>{.period = 2}, transport, layout};
     Floats x = start(layout);
     const auto take_steps = [&](std::uint64_t until) {
       while (optimizer.steps() < until)

@@ -51,6 +51,28 @@ struct Mute {
   void complete(const Input&, State&) const {}
 };
 
+/// A momentum correction; its arithmetic may be that of float alone.
+struct Straight {
+  static constexpr terse::CorrectionFacts facts{};
+  static constexpr std::array<const char*, 0> state{};
+  template <class Real>
+  struct Rule {
+    template <class Element>
+    Real direction(const Element&, Real mean) const {
+      return mean;
+    }
+  };
+#if defined(CASE_RULE_IN_ONE_PRECISION)
+  template <class Real>
+  requires std::same_as<Real, float>
+#else
+  template <class Real>
+#endif
+      Rule<Real> rule() const {
+    return {};
+  }
+};
+
 [[maybe_unused]] float first(terse::view<const float> values) { return values[0]; }
 
 /// A stage that has all but its loss.
@@ -112,7 +134,7 @@ int main() {
 #if defined(CASE_DEVICE_VIEW_IN_STEP)
   {
     terse::ThreadGroup(1).run([&](terse::Threads& transport) {
-      terse::Optimizer optimizer{terse::Adam{}, transport, terse::Layout::flat(1)};
+      terse::Optimizer optimizer{terse::Adam<>{}, transport, terse::Layout::flat(1)};
       optimizer.step(device, device);
     });
   }
@@ -147,7 +169,7 @@ int main() {
 #if defined(CASE_CONSTANT_PARAMETERS)
   {
     terse::ThreadGroup(1).run([&](terse::Threads& transport) {
-      terse::Optimizer optimizer{terse::Adam{}, transport, terse::Layout::flat(1)};
+      terse::Optimizer optimizer{terse::Adam<>{}, transport, terse::Layout::flat(1)};
       const std::vector<float> parameters(64);
       optimizer.step(parameters, parameters);
     });
@@ -262,15 +284,18 @@ int main() {
 #endif
 #if defined(CASE_TWO_FOLLOW_THE_RATE)
   {
-    terse::SlowMo<terse::LocalSgd<terse::MomentumSgd> > recipe;
+    terse::SlowMo<terse::LocalSgd<terse::MomentumSgd<>> > recipe;
     static_cast<void>(recipe);
   }
 #endif
 #if defined(CASE_OVERLAP_AROUND_LOCAL)
   {
-    terse::OverlapLocalSgd<terse::LocalSgd<terse::MomentumSgd> > recipe;
+    terse::OverlapLocalSgd<terse::LocalSgd<terse::MomentumSgd<>> > recipe;
     static_cast<void>(recipe);
   }
+#endif
+#if defined(CASE_OVERLAP_ON_A_RING)
+  static_cast<void>(terse::OverlapLocalSgd<terse::MomentumSgd<>, terse::PullBack, terse::Ring>{});
 #endif
 #if defined(CASE_BOUNDARY_WITHOUT_SETTINGS)
   train(NoSettings{});
@@ -281,16 +306,56 @@ int main() {
 #if defined(CASE_STAGE_WITHOUT_LOSS)
   train<Passes>(terse::ExactActivations{});
 #endif
+#if defined(CASE_TWO_COMPRESSORS)
+  static_cast<void>(terse::OneBitAdam<terse::Sign, terse::Ring, terse::TopK<> >{});
+#endif
+#if defined(CASE_TWO_TOPOLOGIES)
+  static_cast<void>(terse::Adam<terse::Ring, terse::AllGather>{});
+#endif
+#if defined(CASE_TWO_FEEDBACKS)
+  static_cast<void>(terse::ErrorFeedbackSgd<terse::Residual, terse::Difference>{});
+#endif
+#if defined(CASE_TWO_CORRECTIONS)
+  static_cast<void>(terse::Averaging<terse::HeavyBall, terse::Sign, terse::ExponentialAverage>{});
+#endif
+#if defined(CASE_TWO_PRECONDITIONERS)
+  static_cast<void>(terse::Averaging<terse::SignStep, terse::AdamVariance>{});
+#endif
+#if defined(CASE_NO_POLICY)
+  static_cast<void>(terse::Lion<int>{});
+#endif
+#if defined(CASE_FIXED_BY_ITS_NAME)
+  static_cast<void>(terse::Adam<terse::HeavyBall>{});
+#endif
+#if defined(CASE_VOTES_ON_A_RING)
+  static_cast<void>(terse::SignSgd<terse::Ring>{});
+#endif
+#if defined(CASE_MEAN_OF_NEIGHBOURS)
+  static_cast<void>(terse::Adam<terse::Gossip>{});
+#endif
+#if defined(CASE_NEVER_FREEZES)
+  static_cast<void>(terse::OneBitAdam<terse::AdamVariance>{});
+#endif
+#if defined(CASE_STAGES_OF_ONE_KIND)
+  static_cast<void>(terse::Staged<terse::Averaging<>, terse::Averaging<terse::HeavyBall> >{});
+#endif
+#if defined(CASE_RULE_IN_ONE_PRECISION)
+  static_cast<void>(terse::Averaging<Straight>{});
+#endif
 #if !defined(MISUSED)
   // The twin of all of them.
   terse::ThreadGroup(1).run([&](terse::Threads& transport) {
     std::vector<float> parameters(64);
     const std::vector<float> gradients(64);
-    terse::Optimizer adam{terse::Adam{}, transport, terse::Layout::flat(1)};
+    terse::Optimizer adam{terse::Adam<>{}, transport, terse::Layout::flat(1)};
     adam.step(parameters, gradients);
     terse::Optimizer mute{Mute{}, transport, terse::Layout::flat(1)};
     mute.step(parameters, gradients);
   });
+  static_cast<void>(terse::OneBitAdam<terse::Ring, terse::TopK<>, terse::Residual>{});
+  static_cast<void>(terse::Averaging<Straight, terse::AdamVariance, terse::Sign>{});
+  static_cast<void>(terse::SignSgd<terse::AllGather>{});
+  static_cast<void>(terse::Staged<terse::Averaging<>, terse::Averaging<terse::TopK<> > >{});
   terse::OneBitAdam<Silent> silent;
   terse::OneBitAdam<Silent, terse::FrozenVariance, terse::ScatterGather, terse::None> unbiased;
   terse::OneBitAdam<terse::Sign, terse::FrozenVariance, terse::ScatterGather, terse::Residual> corrected;

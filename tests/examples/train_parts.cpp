@@ -1089,9 +1089,9 @@ TEST_CASE("what an optimizer needs of a graph is what its rule says in the libra
   const auto check = []<class Rule>(train::Optimizer kind, Rule, bool differences = false) {
     CAPTURE(train::name(kind));
     const train::GraphNeeds needs = train::graph_needs(kind);
-    CHECK((needs == train::GraphNeeds::fixed_symmetric) == terse::detail::needs_fixed_symmetric<Rule>());
+    CHECK((needs == train::GraphNeeds::fixed_symmetric) == Rule::facts.needs_fixed_symmetric);
     // Difference's copies are sums over neighbours, too.
-    CHECK((needs == train::GraphNeeds::fixed) == (terse::detail::needs_fixed<Rule>() || differences));
+    CHECK((needs == train::GraphNeeds::fixed) == (Rule::facts.needs_fixed || differences));
   };
   using enum train::Optimizer;
   const terse::AdaptThenCombine<terse::MomentumDirection> adapt_then_combine{};

@@ -2,19 +2,23 @@
 #include "golden.hpp"
 #include "terse/optimizer/lamb.hpp"
 #include "terse/optimizer/lars.hpp"
+#include "terse/topology/star.hpp"
 
 namespace golden {
 
 void add_exact(std::vector<Row>& rows) {
-  add(rows, "Adam", Adam{});
-  add(rows, "Adam, decay, clipped", Adam{.weight_decay = 0.1F}, {.clip_norm = 5});
-  add(rows, "Adam, bf16 and fp16", Adam{.weight_decay = 0.1F}, {.clip_norm = 5}, {2, 3},
+  add(rows, "Adam", Adam<>{});
+  add(rows, "Adam, decay, clipped", Adam<>{.weight_decay = 0.1F}, {.clip_norm = 5});
+  add(rows, "Adam, bf16 and fp16", Adam<>{.weight_decay = 0.1F}, {.clip_norm = 5}, {2, 3},
       Numbers<bf16, fp16>{});
-  add(rows, "MomentumSgd", MomentumSgd{});
+  add(rows, "Adam, Ring, decay, clipped", Adam<Ring>{.weight_decay = 0.1F}, {.clip_norm = 5});
+  add(rows, "Adam, Star, decay, clipped", Adam<Star>{.weight_decay = 0.1F, .topology = {.center = 1}},
+      {.clip_norm = 5});
+  add(rows, "MomentumSgd", MomentumSgd<>{});
   add(rows, "MomentumSgd, Nesterov, decay, clipped",
-      MomentumSgd{.weight_decay = 0.1F, .momentum_correction = {.nesterov = true}}, {.clip_norm = 5});
-  add(rows, "Lamb, decay, clipped", Lamb{.weight_decay = 0.1F}, {.clip_norm = 5});
-  add(rows, "Lars, decay, clipped", Lars{.weight_decay = 0.1F}, {.clip_norm = 5});
+      MomentumSgd<>{.weight_decay = 0.1F, .momentum_correction = {.nesterov = true}}, {.clip_norm = 5});
+  add(rows, "Lamb, decay, clipped", Lamb<>{.weight_decay = 0.1F}, {.clip_norm = 5});
+  add(rows, "Lars, decay, clipped", Lars<>{.weight_decay = 0.1F}, {.clip_norm = 5});
 }
 
 }  // namespace golden

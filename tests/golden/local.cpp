@@ -8,14 +8,14 @@
 namespace golden {
 
 void add_local(std::vector<Row>& rows) {
-  add(rows, "LocalSgd", LocalSgd<MomentumSgd>{.period = 3});
-  add(rows, "LocalSgd, Adam, signs", LocalSgd<Adam, Sign, Residual>{.period = 2});
-  add(rows, "SlowMo", SlowMo<MomentumSgd>{.period = 3});
+  add(rows, "LocalSgd", LocalSgd<MomentumSgd<>>{.period = 3});
+  add(rows, "LocalSgd, Adam, signs", LocalSgd<Adam<>, Sign, Residual>{.period = 2});
+  add(rows, "SlowMo", SlowMo<MomentumSgd<>>{.period = 3});
   add(rows, "SlowMo over SGP", SlowMo<StochasticGradientPush<>, Inside::together>{.period = 3});
-  add(rows, "DiLoCo", DiLoCo<Adam>{.period = 3});
-  add(rows, "OverlapLocalSgd", OverlapLocalSgd<MomentumSgd>{.period = 3});
-  add(rows, "CocodSgd", CocodSgd<MomentumSgd>{.period = 3});
-  add(rows, "SwarmSgd", SwarmSgd<MomentumSgd>{}, {}, {2, 4});
+  add(rows, "DiLoCo", DiLoCo<Adam<>>{.period = 3});
+  add(rows, "OverlapLocalSgd", OverlapLocalSgd<MomentumSgd<>>{.period = 3});
+  add(rows, "CocodSgd", CocodSgd<MomentumSgd<>>{.period = 3});
+  add(rows, "SwarmSgd", SwarmSgd<MomentumSgd<>>{}, {}, {2, 4});
 }
 
 }  // namespace golden

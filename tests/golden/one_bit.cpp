@@ -2,6 +2,7 @@
 #include "golden.hpp"
 #include "terse/optimizer/one_bit_lamb.hpp"
 #include "terse/optimizer/zero_one_adam.hpp"
+#include "terse/topology/star.hpp"
 
 namespace golden {
 
@@ -12,6 +13,7 @@ void add_one_bit(std::vector<Row>& rows) {
       OneBitAdam<>{.preconditioner = {.freeze = VarianceRatio{0.5F, 3}}});
   add(rows, "OneBitAdam, Ring", OneBitAdam<Sign, FrozenVariance, Ring>{.preconditioner = freeze},
       {.clip_norm = 5});
+  add(rows, "OneBitAdam, Star", OneBitAdam<Star>{.preconditioner = freeze});
   add(rows, "OneBitAdam, AllGather", OneBitAdam<Sign, FrozenVariance, AllGather>{.preconditioner = freeze});
   add(rows, "OneBitAdam, blocks, 16 bits",
       OneBitAdam<ScaledSign<MeanAbs, PerBlock<128>>>{.weight_decay = 0.1F, .preconditioner = freeze},

@@ -7,7 +7,7 @@
 int main() {
   terse::ThreadGroup(2).run([](terse::Threads& transport) {
     const terse::Layout layout = terse::Layout::flat(100);
-    terse::Optimizer optimizer{terse::MomentumSgd{}, transport, layout};
+    terse::Optimizer optimizer{terse::MomentumSgd<>{}, transport, layout};
     std::vector<float> x(static_cast<std::size_t>(layout.size())), g(x.size(), 1);
     optimizer.step(x, g);
     if (x[0] == 0) throw terse::error("the step moved nothing");

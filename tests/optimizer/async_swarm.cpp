@@ -21,8 +21,8 @@ using std::chrono::milliseconds;
 namespace {
 
 using Bytes = std::vector<std::byte>;
-using Async = AsyncSwarmSgd<MomentumSgd>;
-using AsyncOnLattice = AsyncSwarmSgd<MomentumSgd, Lattice<8>>;
+using Async = AsyncSwarmSgd<MomentumSgd<>>;
+using AsyncOnLattice = AsyncSwarmSgd<MomentumSgd<>, Lattice<8>>;
 
 template <class Error, class Program>
 std::string refusal(int ranks, Program program) {

@@ -187,8 +187,8 @@ struct Terrible {
 };
 using Garbage = Packed<Terrible, PerSegment>;
 
-template <class C, class Read>
-void compare_choco(const MomentumChoco<C>& recipe, int ranks, Share& share, Read read, auto section) {
+template <class R, class Read>
+void compare_choco(const R& recipe, int ranks, Share& share, Read read, auto section) {
   CAPTURE(ranks);
   const Layout layout = layers();
   const History ours = run(recipe, layout, ranks, steps, 1, {}, Wavy{});

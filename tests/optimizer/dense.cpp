@@ -44,7 +44,7 @@ TEST_CASE("Adam follows the oracle, with and without bias correction, decay and 
   for (const int ranks : {1, 2, 3, 4, 7})
     for (const bool corrected : {false, true})
       for (const float clip : {std::numeric_limits<float>::infinity(), 3.0F}) {
-        const Adam recipe{.learning_rate = 1e-2F, .weight_decay = 0.1F, .bias_correction = corrected};
+        const Adam<> recipe{.learning_rate = 1e-2F, .weight_decay = 0.1F, .bias_correction = corrected};
         reference::Adam<>::Options options;
         options.beta1 = static_cast<double>(recipe.beta1);
         options.beta2 = static_cast<double>(recipe.beta2);
@@ -60,7 +60,7 @@ TEST_CASE("Adam follows the oracle, with and without bias correction, decay and 
 TEST_CASE("MomentumSgd follows the oracle, heavy ball and Nesterov") {
   for (const int ranks : {1, 2, 3, 4, 7})
     for (const bool nesterov : {false, true}) {
-      const MomentumSgd recipe{
+      const MomentumSgd<> recipe{
           .learning_rate = 1e-2F, .weight_decay = 0.1F, .momentum_correction = {.nesterov = nesterov}};
       reference::MomentumSgd<>::Options options;
       options.momentum = static_cast<double>(recipe.momentum_correction.momentum);
@@ -75,7 +75,7 @@ TEST_CASE("MomentumSgd follows the oracle, heavy ball and Nesterov") {
 TEST_CASE("Lars follows the oracle: layer-wise rates for matrices, plain ones for vectors") {
   for (const int ranks : {1, 3})
     for (const bool nesterov : {false, true}) {
-      const Lars recipe{.learning_rate = 2, .nesterov = nesterov, .weight_decay = 0.1F, .trust = 0.01F};
+      const Lars<> recipe{.learning_rate = 2, .nesterov = nesterov, .weight_decay = 0.1F, .trust = 0.01F};
       reference::Lars<>::Options options;
       options.momentum = static_cast<double>(recipe.momentum);
       options.weight_decay = static_cast<double>(recipe.weight_decay);
@@ -97,7 +97,7 @@ TEST_CASE("Lars takes the plain rate where a norm is 0") {
   Layout layout;
   layout.add({"w", {8, 8}});
   ThreadGroup(1, std::chrono::seconds(5)).run([&](Threads& transport) {
-    Optimizer optimizer{Lars{.learning_rate = 0.5F, .momentum = 0}, transport, layout};
+    Optimizer optimizer{Lars<>{.learning_rate = 0.5F, .momentum = 0}, transport, layout};
     Floats x(64), g(64, 1.0F);
     optimizer.step(x, g);
     CHECK(x == Floats(64, -0.5F));

@@ -10,11 +10,11 @@
 
 TEST_CASE("full-precision recipes") {
   for (const int ranks : {1, 3}) {
-    compare(Adam{.weight_decay = 0.01F}, some_layers(), ranks, 6);
-    compare(MomentumSgd{}, some_layers(), ranks, 6);
-    compare(Lars{.weight_decay = 0.1F}, some_layers(), ranks, 6);
+    compare(Adam<>{.weight_decay = 0.01F}, some_layers(), ranks, 6);
+    compare(MomentumSgd<>{}, some_layers(), ranks, 6);
+    compare(Lars<>{.weight_decay = 0.1F}, some_layers(), ranks, 6);
   }
-  compare(Adam{}, some_layers(), 2, 6, {.on_non_finite = NonFinite::skip, .clip_norm = 0.5F});
+  compare(Adam<>{}, some_layers(), 2, 6, {.on_non_finite = NonFinite::skip, .clip_norm = 0.5F});
 }
 
 TEST_CASE("1-bit Adam over every topology") {
@@ -59,7 +59,7 @@ TEST_CASE("a state goes from a device through a file to a device") {
   };
   ThreadGroup(2, std::chrono::seconds(60)).run([&](Threads& transport) {
     const int rank = transport.rank();
-    Staged<Threads, Device> staged(transport.split(0, rank), Device{});
+    ThroughHost<Threads, Device> staged(transport.split(0, rank), Device{});
     Optimizer optimizer{recipe, staged, layout, {}, Device{}};
     auto x = uploaded<Device>(start(layout));
     for (std::uint64_t step = 1; step <= 6; ++step) {
@@ -72,7 +72,7 @@ TEST_CASE("a state goes from a device through a file to a device") {
   });
   ThreadGroup(2, std::chrono::seconds(60)).run([&](Threads& transport) {
     const int rank = transport.rank();
-    Staged<Threads, Device> staged(transport.split(0, rank), Device{});
+    ThroughHost<Threads, Device> staged(transport.split(0, rank), Device{});
     Optimizer optimizer{recipe, staged, layout, {}, Device{}};
     buffer<float, Device::memory> x(layout.size());
     checkpoint::load(file_of(rank), optimizer, x.all());
@@ -96,10 +96,10 @@ TEST_CASE("a state goes from a device through a file to a device") {
 
 TEST_CASE("what a record can't hold is refused") {
   ThreadGroup(1).run([&](Threads& transport) {
-    Staged<Threads, Device> staged(transport.split(0, 0), Device{});
+    ThroughHost<Threads, Device> staged(transport.split(0, 0), Device{});
     const Layout layout = some_layers();
     buffer<float, Device::memory> x(layout.size());
-    Optimizer clipping{Adam{}, staged, layout, {.clip_norm = 1}, Device{}};
+    Optimizer clipping{Adam<>{}, staged, layout, {.clip_norm = 1}, Device{}};
     CHECK_THROWS_WITH_AS(clipping.record(x.all(), x.all()), doctest::Contains("can't be recorded"),
                          usage_error);
     Optimizer following{
@@ -117,7 +117,7 @@ TEST_CASE("16-bit parameters and gradients") {
     return result;
   };
   ThreadGroup(1).run([&](Threads& transport) {
-    Staged<Threads, Device> staged(transport.split(0, 0), Device{});
+    ThroughHost<Threads, Device> staged(transport.split(0, 0), Device{});
     const OneBitAdam<> recipe{.preconditioner = early};
     Optimizer here{recipe, transport, layout, {}, executor::host{}, Numbers<bf16>{}};
     Optimizer there{recipe, staged, layout, {}, Device{}, Numbers<bf16>{}};

@@ -84,7 +84,7 @@ void check_resume(const R& recipe, int ranks) {
     checkpoint::load(file, second, y.all());
     again[at(rank)] = finish(second, y, executor::host{});
 
-    Staged<Threads, Device> staged(transport.split(0, rank), Device{});
+    ThroughHost<Threads, Device> staged(transport.split(0, rank), Device{});
     Optimizer third{recipe, staged, layout, {}, Device{}};
     buffer<float, Device::memory> z(layout.size());
     checkpoint::load(file, third, z.all());

@@ -15,23 +15,23 @@
 
 TEST_CASE("SlowMo that resets Adam, and DiLoCo around momentum and Adam") {
   for (const int ranks : {1, 3}) {
-    compare_local(SlowMo<Adam>{.period = 2, .inner_buffers = InnerBuffers::reset}, ranks);
-    compare_local(DiLoCo<MomentumSgd>{.period = 3}, ranks);
-    compare_local(DiLoCo<Adam>{.period = 2, .inner_buffers = InnerBuffers::average}, ranks);
+    compare_local(SlowMo<Adam<>>{.period = 2, .inner_buffers = InnerBuffers::reset}, ranks);
+    compare_local(DiLoCo<MomentumSgd<>>{.period = 3}, ranks);
+    compare_local(DiLoCo<Adam<>>{.period = 2, .inner_buffers = InnerBuffers::average}, ranks);
   }
 }
 
 TEST_CASE("averaged gradients first, and a bound on their norms") {
-  compare_local(LocalSgd<MomentumSgd>{.period = 2, .average_gradients_until = 2}, 2, true,
+  compare_local(LocalSgd<MomentumSgd<>>{.period = 2, .average_gradients_until = 2}, 2, true,
                 {.clip_norm = 0.5F});
 }
 
 TEST_CASE("compressed moves") {
-  for (const int ranks : {1, 3}) compare_local(DiLoCo<MomentumSgd, Uniform<8>, Residual>{.period = 2}, ranks);
+  for (const int ranks : {1, 3}) compare_local(DiLoCo<MomentumSgd<>, Uniform<8>, Residual>{.period = 2}, ranks);
 }
 
 TEST_CASE("CoCoD-SGD") {
-  for (const bool looks : {true, false}) compare_local(CocodSgd<MomentumSgd>{.period = 3}, 2, looks);
+  for (const bool looks : {true, false}) compare_local(CocodSgd<MomentumSgd<>>{.period = 3}, 2, looks);
 }
 
 TEST_CASE("SlowMo around push-sum") {
@@ -43,7 +43,7 @@ TEST_CASE("a gradient that isn't finite is found by its own rank, under its own 
   const Layout layout = few_layers();
   const auto program = [&](const auto& recipe, Threads& transport) {
     const int rank = transport.rank();
-    Metered staged(Staged<Threads, Device>(transport.split(0, rank), Device{}));
+    Metered staged(ThroughHost<Threads, Device>(transport.split(0, rank), Device{}));
     Optimizer optimizer{recipe, staged, layout, {}, Device{}};
     auto x = uploaded<Device>(start(layout));
     Floats g = gradient(layout, rank, 1, 1);
@@ -60,8 +60,8 @@ TEST_CASE("a gradient that isn't finite is found by its own rank, under its own 
     }
   };
   ThreadGroup(2, std::chrono::seconds(60)).run([&](Threads& transport) {
-    program(SlowMo<Adam>{.period = 4}, transport);
-    program(OverlapLocalSgd<MomentumSgd>{.period = 4}, transport);
+    program(SlowMo<Adam<>>{.period = 4}, transport);
+    program(OverlapLocalSgd<MomentumSgd<>>{.period = 4}, transport);
   });
   CHECK(ends == std::vector<std::string>{"fine fine ", "rank 1 as 1 rank 1 as 1 "});
 }
@@ -70,7 +70,7 @@ TEST_CASE("16-bit parameters over fp32 masters, which are what ranks average") {
   both(2, []<Executor E>(auto& transport) {
     const Layout layout = few_layers();
     Trace trace;
-    Optimizer optimizer{SlowMo<Adam>{.period = 2}, transport, layout, {}, E{}, Numbers<bf16>{}};
+    Optimizer optimizer{SlowMo<Adam<>>{.period = 2}, transport, layout, {}, E{}, Numbers<bf16>{}};
     const auto narrow = [&](const Floats& values) {
       std::vector<bf16> small;
       for (const float value : values) small.push_back(narrowed<bf16>(value));
@@ -137,7 +137,7 @@ void check_resume(const R& recipe, std::uint64_t saved, std::uint64_t last) {
       if constexpr (std::is_same_v<E, executor::host>) {
         program(transport);
       } else {
-        Staged<Threads, E> staged(transport.split(0, transport.rank()), E{});
+        ThroughHost<Threads, E> staged(transport.split(0, transport.rank()), E{});
         program(staged);
       }
     });
@@ -157,7 +157,7 @@ void check_resume(const R& recipe, std::uint64_t saved, std::uint64_t last) {
 TEST_CASE(
     "a run goes on from a file as if nothing had happened, within a period and with a round under way") {
   for (const std::uint64_t saved : std::initializer_list<std::uint64_t>{3, 4, 6}) {
-    check_resume(SlowMo<Adam>{.period = 4, .average_gradients_until = 1}, saved, 10);
-    check_resume(OverlapLocalSgd<MomentumSgd>{.period = 4}, saved, 13);
+    check_resume(SlowMo<Adam<>>{.period = 4, .average_gradients_until = 1}, saved, 10);
+    check_resume(OverlapLocalSgd<MomentumSgd<>>{.period = 4}, saved, 13);
   }
 }

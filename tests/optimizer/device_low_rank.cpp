@@ -147,7 +147,7 @@ TEST_CASE("states go from the host through a file to a device") {
       return everything(optimizer, x);
     };
     ThreadGroup(1).run([&](Threads& transport) {
-      Staged<Threads, Device> staged(transport.split(0, 0), Device{});
+      ThroughHost<Threads, Device> staged(transport.split(0, 0), Device{});
       Optimizer here{recipe, transport, layout};
       Optimizer there{recipe, staged, layout, {}, Device{}};
       auto x = uploaded<executor::host>(start(layout));

@@ -38,7 +38,7 @@ TEST_CASE("a gradient that isn't finite is an error for those that hear of it") 
   std::vector<int> culprits(3, -1);
   const Layout layout = few_layers();
   ThreadGroup(3, std::chrono::seconds(60)).run([&](Threads& transport) {
-    Staged<Threads, Device> staged(transport.split(0, transport.rank()), Device{});
+    ThroughHost<Threads, Device> staged(transport.split(0, transport.rank()), Device{});
     Optimizer optimizer{DecentLaM<>{}, staged, layout, {}, Device{}};
     auto x = uploaded<Device>(start(layout));
     Floats g = gradient(layout, transport.rank(), 1, 1);

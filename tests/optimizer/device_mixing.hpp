@@ -27,7 +27,7 @@ void both(int ranks, Program program) {
     host[at(transport.rank())] = program.template operator()<executor::host>(transport);
   });
   ThreadGroup(ranks, std::chrono::seconds(60)).run([&](Threads& transport) {
-    Staged<Threads, Device> staged(transport.split(0, transport.rank()), Device{});
+    ThroughHost<Threads, Device> staged(transport.split(0, transport.rank()), Device{});
     device[at(transport.rank())] = program.template operator()<Device>(staged);
   });
   for (int rank = 0; rank < ranks; ++rank) {

@@ -12,7 +12,7 @@
 #include "optimizer/support.hpp"
 #include "terse/checkpoint/checkpoint.hpp"
 #include "terse/topology/grid_envelope.hpp"
-#include "terse/transport/staged.hpp"
+#include "terse/transport/through_host.hpp"
 
 namespace {
 
@@ -85,7 +85,7 @@ void compare(const R& recipe, const Layout& layout, int ranks, std::uint64_t ste
     host[at(transport.rank())] = trace<executor::host>(recipe, transport, layout, steps, options, every);
   });
   ThreadGroup(ranks, std::chrono::seconds(60)).run([&](Threads& transport) {
-    Staged<Threads, Device> staged(transport.split(0, transport.rank()), Device{});
+    ThroughHost<Threads, Device> staged(transport.split(0, transport.rank()), Device{});
     device[at(transport.rank())] = trace<Device>(recipe, staged, layout, steps, options, every);
   });
   for (int rank = 0; rank < ranks; ++rank) {

@@ -14,8 +14,8 @@
 namespace {
 
 using graph::Spacing;
-using OnLattice = SwarmSgd<MomentumSgd, Lattice<8>>;
-using LateOnLattice = NonBlockingSwarmSgd<MomentumSgd, Lattice<8>>;
+using OnLattice = SwarmSgd<MomentumSgd<>, Lattice<8>>;
+using LateOnLattice = NonBlockingSwarmSgd<MomentumSgd<>, Lattice<8>>;
 
 /// `looks` into the state in each step, which completes meetings under way, or only in the end.
 template <class R>
@@ -44,11 +44,11 @@ void compare_swarm(const R& recipe, int ranks, bool looks = true) {
 }  // namespace
 
 TEST_CASE("blocking meetings") {
-  for (const int ranks : {1, 2, 3}) compare_swarm(SwarmSgd<MomentumSgd>{.schedule = {.period = 2}}, ranks);
+  for (const int ranks : {1, 2, 3}) compare_swarm(SwarmSgd<MomentumSgd<>>{.schedule = {.period = 2}}, ranks);
 }
 
 TEST_CASE("non-blocking meetings, looked at in every step and not") {
-  using R = NonBlockingSwarmSgd<MomentumSgd>;
+  using R = NonBlockingSwarmSgd<MomentumSgd<>>;
   for (const bool looks : {true, false}) {
     compare_swarm(R{.schedule = {.period = 2}}, 2, looks);
     compare_swarm(R{.schedule = {.period = 2, .spacing = Spacing::geometric}}, 3, looks);

@@ -63,7 +63,7 @@ template <class Recipe, class M>
 Recipe recipe_of(const Variant& variant) {
   Recipe recipe{.weight_decay = variant.weight_decay,
                 .error_feedback = {.decay = variant.decay, .follows_rate = variant.follows_rate}};
-  if constexpr (M::stateful) recipe.momentum_correction.nesterov = variant.nesterov;
+  if constexpr (!M::state.empty()) recipe.momentum_correction.nesterov = variant.nesterov;
   return recipe;
 }
 
@@ -152,7 +152,7 @@ void compare(const Layout& layout, int ranks, const Variant& variant, Tally& tal
   const auto recipe = recipe_of<Recipe, M>(variant);
   reference::ErrorFeedbackSgd::Options options;
   options.rms = std::is_same_v<S, RootMeanSquare>;
-  if constexpr (M::stateful) options.momentum = static_cast<double>(recipe.momentum_correction.momentum);
+  if constexpr (!M::state.empty()) options.momentum = static_cast<double>(recipe.momentum_correction.momentum);
   options.nesterov = variant.nesterov;
   options.momentum_before = local;
   options.rescale = variant.follows_rate;

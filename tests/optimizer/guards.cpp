@@ -29,8 +29,8 @@ std::string mismatch(const R& zero, const R& other, const Layout& layout0, const
 }  // namespace
 
 TEST_CASE("non-finite gradients are skipped or zeroed by all ranks alike, and never stay") {
-  check_policies(Adam{});
-  check_policies(MomentumSgd{});
+  check_policies(Adam<>{});
+  check_policies(MomentumSgd<>{});
   check_policies(one_bit<ScatterGather>());
   check_policies(one_bit<Ring>());
   check_policies(one_bit<AllGather>());
@@ -38,7 +38,7 @@ TEST_CASE("non-finite gradients are skipped or zeroed by all ranks alike, and ne
 }
 
 TEST_CASE("non-finite gradients throw on every rank in the same step and move nothing") {
-  check_throw(Adam{});
+  check_throw(Adam<>{});
   check_throw(one_bit<ScatterGather>());
   check_throw(one_bit<Ring>());
   check_throw(one_bit<AllGather>());
@@ -68,8 +68,8 @@ TEST_CASE("a step allocates nothing, at any stage, for any recipe") {
   const Options plain;
   const Options guarded{.on_non_finite = NonFinite::skip, .clip_norm = 1};
   for (const Options& options : {plain, guarded}) {
-    check_allocations(Adam{}, options);
-    check_allocations(MomentumSgd{}, options);
+    check_allocations(Adam<>{}, options);
+    check_allocations(MomentumSgd<>{}, options);
     check_allocations(one_bit<ScatterGather>(), options);
     check_allocations(one_bit<Ring>(), options);
     check_allocations(one_bit<AllGather>(), options);
@@ -84,7 +84,7 @@ TEST_CASE("ranks that were set up differently are told what differs and who") {
   Layout longer = two_kinds();
   longer.add({"more", {1}});
   const Options plain, seeded{.seed = 7}, clipped{.clip_norm = 1};
-  const Adam adam, faster{.learning_rate = 0.5F};
+  const Adam<> adam, faster{.learning_rate = 0.5F};
   CHECK(mismatch(adam, adam, layout, layout, plain, plain).empty());
   CHECK(mismatch(adam, adam, layout, longer, plain, plain).find("layout") != std::string::npos);
   CHECK(mismatch(adam, faster, layout, layout, plain, plain)
@@ -99,7 +99,7 @@ TEST_CASE("ranks that start from other parameters are told who and where, and no
   const Segment& last = layout.segments().back();
   std::vector<std::string> errors(3);
   ThreadGroup(3, std::chrono::seconds(20)).run([&](Threads& transport) {
-    Optimizer optimizer{Adam{}, transport, layout};
+    Optimizer optimizer{Adam<>{}, transport, layout};
     Floats x = start(layout);
     const float right = x[at(last.offset)];
     if (transport.rank() == 1) x[at(last.offset)] = std::nextafter(right, 9.0F);
@@ -138,7 +138,7 @@ TEST_CASE("padding may differ, and so may models that are mixed") {
     REQUIRE(padding % 64 != 0);
     x[at(padding)] = static_cast<float>(transport.rank());
     const Floats g = gradient(layout, transport.rank(), 1, 1);
-    Optimizer averaging{Adam{}, transport, layout};
+    Optimizer averaging{Adam<>{}, transport, layout};
     CHECK(averaging.step(x, g).applied);
     x[at(first.offset)] = static_cast<float>(transport.rank());
     Optimizer mixing{DecentLaM<>{}, transport, layout};
@@ -149,7 +149,7 @@ TEST_CASE("padding may differ, and so may models that are mixed") {
 TEST_CASE("a rank that changes its learning rate alone is refused") {
   const Layout layout = two_kinds();
   CHECK_THROWS_AS(ThreadGroup(2, std::chrono::seconds(20)).run([&](Threads& transport) {
-    Optimizer optimizer{Adam{}, transport, layout};
+    Optimizer optimizer{Adam<>{}, transport, layout};
     Floats x = start(layout);
     if (transport.rank() == 1) optimizer.recipe.learning_rate = 0.5F;
     optimizer.step(x, gradient(layout, transport.rank(), 1, 1));
@@ -169,20 +169,20 @@ TEST_CASE("values that can't work are refused with a sentence") {
     }
     return false;
   };
-  CHECK_FALSE(refuses(Adam{}));
-  CHECK(refuses(Adam{.learning_rate = -1}));
-  CHECK(refuses(Adam{.learning_rate = not_a_number}));
-  CHECK(refuses(Adam{.beta1 = 1}));
-  CHECK(refuses(MomentumSgd{.momentum_correction = {.momentum = 1}}));
+  CHECK_FALSE(refuses(Adam<>{}));
+  CHECK(refuses(Adam<>{.learning_rate = -1}));
+  CHECK(refuses(Adam<>{.learning_rate = not_a_number}));
+  CHECK(refuses(Adam<>{.beta1 = 1}));
+  CHECK(refuses(MomentumSgd<>{.momentum_correction = {.momentum = 1}}));
   CHECK(refuses(OneBitAdam<>{.preconditioner = {.freeze = AtStep{0}}}));
   CHECK(refuses(OneBitAdam<>{.preconditioner = {.freeze = VarianceRatio{2}}}));
   CHECK(refuses(OneBitAdam<>{.preconditioner = {.update_clip = 0}}));
   CHECK(refuses(OneBitAdam<>{.preconditioner = {.freeze = VarianceRatio{.horizon = ~std::uint64_t{0}}}}));
   CHECK(refuses(OneBitAdam<>{.error_feedback = {.follows_rate = true}}));
-  CHECK(refuses(Adam{.epsilon = 0}));
-  CHECK(refuses(Adam{}, Options{.clip_norm = 0}));
+  CHECK(refuses(Adam<>{.epsilon = 0}));
+  CHECK(refuses(Adam<>{}, Options{.clip_norm = 0}));
   ThreadGroup(1).run([&](Threads& transport) {
-    Optimizer optimizer{Adam{}, transport, layout};
+    Optimizer optimizer{Adam<>{}, transport, layout};
     Floats x(at(layout.size())), shorter(at(layout.size()) - 1);
     CHECK_THROWS_AS(optimizer.step(x, shorter), usage_error);
     CHECK_THROWS_AS(optimizer.step(shorter, x), usage_error);

@@ -123,7 +123,7 @@ TEST_CASE("bf16 and fp16 are rounded to nearest, ties to even") {
 }
 
 TEST_CASE("16-bit parameters follow fp32 masters") {
-  check_masters<bf16>(Adam{.weight_decay = 0.01F});
+  check_masters<bf16>(Adam<>{.weight_decay = 0.01F});
   check_masters<fp16>(OneBitAdam<>{.preconditioner = {.freeze = AtStep{3}}});
   check_masters<bf16>(ErrorFeedbackSgd<ScaledSign<MeanAbs>, LocalMomentumBefore>{.warmup_steps = 2});
 }
@@ -131,7 +131,7 @@ TEST_CASE("16-bit parameters follow fp32 masters") {
 TEST_CASE("a step too small for 16 bits is not lost") {
   const Layout layout = Layout::flat(64);
   ThreadGroup(1).run([&](Threads& transport) {
-    Optimizer optimizer{MomentumSgd{.learning_rate = 1, .momentum_correction = {.momentum = 0}},
+    Optimizer optimizer{MomentumSgd<>{.learning_rate = 1, .momentum_correction = {.momentum = 0}},
                         transport,
                         layout,
                         {},
@@ -146,7 +146,7 @@ TEST_CASE("a step too small for 16 bits is not lost") {
 TEST_CASE("an overflow of 16-bit gradients is noticed") {
   const Layout layout = Layout::flat(64);
   ThreadGroup(1).run([&](Threads& transport) {
-    Optimizer optimizer{Adam{}, transport, layout, {}, executor::host{}, Numbers<fp16>{}};
+    Optimizer optimizer{Adam<>{}, transport, layout, {}, executor::host{}, Numbers<fp16>{}};
     std::vector<fp16> x(64), g(64, narrowed<fp16>(1e6F));
     CHECK_THROWS_AS(optimizer.step(x, g, 0x1p-10F), non_finite_error);
   });
@@ -157,7 +157,7 @@ TEST_CASE("a checkpoint keeps masters and 16-bit parameters") {
   const auto file = std::filesystem::temp_directory_path() / ("terse_half_" + std::to_string(::getpid()));
   ThreadGroup(1).run([&](Threads& transport) {
     const auto make = [&] {
-      return std::make_unique<Optimizer<Adam, Threads, executor::host, Numbers<bf16>>>(Adam{}, transport,
+      return std::make_unique<Optimizer<Adam<>, Threads, executor::host, Numbers<bf16>>>(Adam<>{}, transport,
                                                                                        layout);
     };
     auto first = make();
@@ -174,7 +174,7 @@ TEST_CASE("a checkpoint keeps masters and 16-bit parameters") {
     }
     CHECK(checkpoint::parameters_hash(layout, view<const bf16>(x)) ==
           checkpoint::parameters_hash(layout, view<const bf16>(y)));
-    Optimizer wide{Adam{}, transport, layout};
+    Optimizer wide{Adam<>{}, transport, layout};
     Floats z(at(layout.size()));
     CHECK_THROWS_AS(checkpoint::load(file, wide, z), checkpoint_error);
   });

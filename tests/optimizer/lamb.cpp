@@ -109,7 +109,7 @@ TEST_CASE("Lamb follows the oracle, with and without bias correction, decay and 
         CAPTURE(ranks);
         CAPTURE(corrected);
         CAPTURE(everything);
-        Lamb recipe{.bias_correction = corrected};
+        Lamb<> recipe{.bias_correction = corrected};
         float clip = unbounded;
         if (everything) {
           recipe.weight_decay = 0.1F;
@@ -147,11 +147,11 @@ TEST_CASE("Lamb moves what starts at 0 at the plain rate, and leaves what has no
   ThreadGroup(1, std::chrono::seconds(5)).run([&](Threads& transport) {
     Layout layout;
     layout.add({"w", {64}});
-    Optimizer born_at_zero{Lamb{.learning_rate = 0.5F}, transport, layout};
+    Optimizer born_at_zero{Lamb<>{.learning_rate = 0.5F}, transport, layout};
     Floats y(64);
     born_at_zero.step(y, Floats(64, 1.0F));
     for (const float value : y) CHECK(value == doctest::Approx(-0.5).epsilon(1e-6));
-    Optimizer without_gradient{Lamb{.learning_rate = 0.5F}, transport, layout};
+    Optimizer without_gradient{Lamb<>{.learning_rate = 0.5F}, transport, layout};
     Floats z(64, 2.0F);
     without_gradient.step(z, Floats(64));
     CHECK(z == Floats(64, 2.0F));
@@ -191,7 +191,7 @@ double relative(const std::vector<double>& ours, const std::vector<double>& thei
 
 template <class Topo>
 void compare_one_bit(int ranks, bool everything, Count& count) {
-  using Recipe = OneBitLamb<Sign, Topo>;
+  using Recipe = OneBitLamb<Topo>;
   CAPTURE(type_name<Recipe>());
   CAPTURE(ranks);
   CAPTURE(everything);
@@ -440,11 +440,11 @@ TEST_CASE("resumed with another freeze step") {
 
 TEST_CASE("steps allocate nothing, and ranks agree on gradients that are not finite") {
   const OneBitLamb<> recipe{.weight_decay = 0.01F, .preconditioner = {.freeze = AtStep{5}}};
-  check_allocations(Lamb{}, {});
+  check_allocations(Lamb<>{}, {});
   check_allocations(recipe, {});
   check_allocations(recipe, {.clip_norm = 1});
   check_policies(recipe);
-  check_throw(Lamb{});
+  check_throw(Lamb<>{});
   check_throw(recipe);
 }
 

@@ -101,7 +101,7 @@ void compare(const History& ours, O& oracle, RateOf rate, double most = toleranc
 struct WithMomentum {
   using Oracle = reference::MomentumSgd<>;
   static constexpr double most = tolerance;
-  MomentumSgd recipe{.weight_decay = 0.1F};
+  MomentumSgd<> recipe{.weight_decay = 0.1F};
   Oracle::Options options{.momentum = in_double(0.9F), .weight_decay = in_double(0.1F)};
 };
 struct WithoutMomentum : WithMomentum {
@@ -113,13 +113,13 @@ struct WithoutMomentum : WithMomentum {
 struct WithAdam {
   using Oracle = reference::Adam<>;
   static constexpr double most = 1e-4;
-  Adam recipe{.weight_decay = 0.1F};
+  Adam<> recipe{.weight_decay = 0.1F};
   Oracle::Options options{
       .beta1 = in_double(0.9F), .beta2 = in_double(0.999F), .weight_decay = in_double(0.1F)};
 };
 
 template <class R>
-constexpr std::uint64_t buffers_in = std::is_same_v<decltype(R::inner), Adam> ? 2 : 1;
+constexpr std::uint64_t buffers_in = std::is_same_v<decltype(R::inner), Adam<>> ? 2 : 1;
 
 /// An outer step's recipe beside its oracle: x and bytes of all ranks in each step; after an outer step all x are the
 /// same bits, before it they are not. `outer()` makes the oracle's outer step.
@@ -174,14 +174,14 @@ auto torch_nesterov(float rate, float momentum) {
   return [=] { return std::make_unique<reference::TorchNesterov>(in_double(rate), in_double(momentum)); };
 }
 
-using Local = LocalSgd<MomentumSgd>;
-using LocalAdam = LocalSgd<Adam>;
-using Slow = SlowMo<MomentumSgd>;
-using SlowAdam = SlowMo<Adam>;
-using Classical = Bmuf<MomentumSgd, Block::classical>;
-using Nesterov = Bmuf<MomentumSgd>;
-using Outside = DiLoCo<MomentumSgd>;
-using Overlap = OverlapLocalSgd<MomentumSgd>;
+using Local = LocalSgd<MomentumSgd<>>;
+using LocalAdam = LocalSgd<Adam<>>;
+using Slow = SlowMo<MomentumSgd<>>;
+using SlowAdam = SlowMo<Adam<>>;
+using Classical = Bmuf<MomentumSgd<>, Block::classical>;
+using Nesterov = Bmuf<MomentumSgd<>>;
+using Outside = DiLoCo<MomentumSgd<>>;
+using Overlap = OverlapLocalSgd<MomentumSgd<>>;
 
 }  // namespace
 
@@ -251,12 +251,12 @@ TEST_CASE(
   compare_overlap<Oracle>(Overlap{.merge = {.pullback = 0.3F, .anchor_momentum = 0}}, WithoutMomentum{},
                           in_double(0.3F), 0);
   compare_overlap<reference::OverlapTraining<reference::Adam<>>>(
-      OverlapLocalSgd<Adam>{.merge = {.pullback = 0.5F, .anchor_momentum = 0.4F}}, WithAdam{}, 0.5,
+      OverlapLocalSgd<Adam<>>{.merge = {.pullback = 0.5F, .anchor_momentum = 0.4F}}, WithAdam{}, 0.5,
       in_double(0.4F));
 }
 
 TEST_CASE("CoCoD-SGD follows its equations") {
-  compare_overlap<reference::DelayedAverage<reference::MomentumSgd<>>>(CocodSgd<MomentumSgd>{},
+  compare_overlap<reference::DelayedAverage<reference::MomentumSgd<>>>(CocodSgd<MomentumSgd<>>{},
                                                                        WithMomentum{}, 0, 0);
 }
 
@@ -299,7 +299,7 @@ TEST_CASE("pull-back of 0 leaves ranks alone, and of 1 takes back every step") {
     CAPTURE(ranks);
     const History apart = train(Overlap{.period = 3, .merge = {.pullback = 0}}, ranks);
     for (int rank = 0; rank < ranks; ++rank) {
-      const History alone = train(MomentumSgd{}, 1, {.first_rank = rank});
+      const History alone = train(MomentumSgd<>{}, 1, {.first_rank = rank});
       for (std::size_t step = 0; step < steps; ++step)
         REQUIRE(apart[step][at(rank)].parameters == alone[step][0].parameters);
     }
@@ -344,8 +344,8 @@ void check_dense(const Inner& inner) {
 }  // namespace
 
 TEST_CASE("Local SGD with a period of 1 and post-local SGD's first phase are the inner recipe, bit by bit") {
-  check_dense(MomentumSgd{.weight_decay = 0.1F, .momentum_correction = {.nesterov = true}});
-  check_dense(Adam{.weight_decay = 0.1F});
+  check_dense(MomentumSgd<>{.weight_decay = 0.1F, .momentum_correction = {.nesterov = true}});
+  check_dense(Adam<>{.weight_decay = 0.1F});
 }
 
 TEST_CASE("outer steps of rate 1 without momentum are Local SGD's") {
@@ -366,14 +366,14 @@ TEST_CASE("an outer step after every plain step is momentum on the averaged grad
   for (const int ranks : {1, 2, 3, 7}) {
     CAPTURE(ranks);
     const Training training{.rate = up_and_down};
-    const History heavy = train(MomentumSgd{}, ranks, training);
+    const History heavy = train(MomentumSgd<>{}, ranks, training);
     CHECK(gap(train(Slow{.inner = plain(), .period = 1, .outer = {1, 0.9F}}, ranks, training), heavy) <
           tolerance);
     // BMUF keeps its history as it is when the rate changes.
     CHECK(gap(train(Classical{.inner = plain(), .period = 1, .outer = {1, 0.9F}}, ranks, training), heavy) >
           1e-3);
     const History ahead =
-        train(MomentumSgd{.momentum_correction = {.nesterov = true}}, ranks, {.rate = steady});
+        train(MomentumSgd<>{.momentum_correction = {.nesterov = true}}, ranks, {.rate = steady});
     CHECK(gap(train(Outside{.inner = plain(), .period = 1, .outer = {1, 0.9F}}, ranks, {.rate = steady}),
               ahead) < tolerance);
   }
@@ -607,8 +607,8 @@ void check_conserved(const R& recipe) {
   }
 }
 
-using CompressedOutside = DiLoCo<MomentumSgd, Uniform<8>, Residual>;
-using SignsOfMoves = LocalSgd<MomentumSgd, ScaledSign<MeanAbs, PerBlock<64>>, Residual>;
+using CompressedOutside = DiLoCo<MomentumSgd<>, Uniform<8>, Residual>;
+using SignsOfMoves = LocalSgd<MomentumSgd<>, ScaledSign<MeanAbs, PerBlock<64>>, Residual>;
 
 }  // namespace
 

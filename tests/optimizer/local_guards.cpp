@@ -10,9 +10,9 @@
 
 namespace {
 
-using Slow = SlowMo<Adam>;
-using Local = LocalSgd<MomentumSgd>;
-using Overlap = OverlapLocalSgd<MomentumSgd>;
+using Slow = SlowMo<Adam<>>;
+using Local = LocalSgd<MomentumSgd<>>;
+using Overlap = OverlapLocalSgd<MomentumSgd<>>;
 
 template <class Error, class Program>
 std::string refusal(int ranks, Program program) {
@@ -89,8 +89,8 @@ TEST_CASE("ranks that are set up with other periods are told so") {
 TEST_CASE("recipes go around recipes that go around recipes, and the rate is the innermost one's") {
   on_ranks(3, [&](Threads& transport) {
     // Within its rank the inner local method has nobody to average with.
-    Optimizer once{DiLoCo<Adam>{.period = 3}, transport, odd_sizes()};
-    Optimizer twice{DiLoCo<LocalSgd<Adam>>{.inner = {.period = 2}, .period = 3}, transport, odd_sizes()};
+    Optimizer once{DiLoCo<Adam<>>{.period = 3}, transport, odd_sizes()};
+    Optimizer twice{DiLoCo<LocalSgd<Adam<>>>{.inner = {.period = 2}, .period = 3}, transport, odd_sizes()};
     Floats x = start(once.layout()), y = x;
     for (int step = 1; step <= 7; ++step) {
       const float rate = 0.01F / static_cast<float>(step);

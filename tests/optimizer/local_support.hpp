@@ -11,7 +11,7 @@
 namespace terse::test {
 
 /// A plain inner step. The same type as with momentum, for the sake of compile time.
-inline MomentumSgd plain() { return {.momentum_correction = {.momentum = 0}}; }
+inline MomentumSgd<> plain() { return {.momentum_correction = {.momentum = 0}}; }
 
 /// Some segments are not compressed.
 inline Layout partly_compressed() {

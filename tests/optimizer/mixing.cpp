@@ -94,7 +94,7 @@ void compare(const R& recipe, O& oracle, const Layout& layout, int ranks, Matrix
 
 /// Whether exact means now and then leave a method stable.
 template <class R>
-constexpr bool takes_means = !detail::needs_fixed_symmetric<decltype(R::momentum_correction)>();
+constexpr bool takes_means = !decltype(R::momentum_correction)::facts.needs_fixed_symmetric;
 
 /// On every fixed graph of every size, with decay and exact means now and then.
 template <class R, class O>
@@ -260,12 +260,12 @@ TEST_CASE("where everybody averages with everybody, momentum methods are paralle
   const Layout layout = odd_sizes();
   constexpr int ranks = 4;
   const reference::Matrix everybody = reference::complete(ranks);
-  const History parallel = train(MomentumSgd{}, layout, ranks, steps, warm_and_cool, false);
+  const History parallel = train(MomentumSgd<>{}, layout, ranks, steps, warm_and_cool, false);
   CHECK(gap(layout, on(DmSgd<Given>{}, everybody, layout, ranks), parallel) < 1e-5);
   CHECK(gap(layout, on(DaDmSgd<Given>{}, everybody, layout, ranks), parallel) < 1e-5);
   // Momentum in gradients, not in steps, when the rate changes: as PmSGD's, but for the forgetting at a rate of 0.
   const History steady = train(
-      MomentumSgd{}, layout, ranks, steps, [](std::uint64_t) { return 0.05F; }, false);
+      MomentumSgd<>{}, layout, ranks, steps, [](std::uint64_t) { return 0.05F; }, false);
   DecentLaM<Given> decentlam;
   decentlam.topology.graph.weights = everybody;
   CHECK(gap(layout,
@@ -274,10 +274,10 @@ TEST_CASE("where everybody averages with everybody, momentum methods are paralle
             steady) < 1e-5);
   const auto warm = +[](std::uint64_t step) { return 0.01F * static_cast<float>(1 + step % 5); };
   CHECK(gap(layout, train(decentlam, layout, ranks, steps, warm, false),
-            train(MomentumSgd{}, layout, ranks, steps, warm, false)) < 1e-5);
+            train(MomentumSgd<>{}, layout, ranks, steps, warm, false)) < 1e-5);
   // Without momentum, so are these.
   const History plain =
-      train(MomentumSgd{.momentum_correction = {.momentum = 0}}, layout, ranks, steps, warm_and_cool, false);
+      train(MomentumSgd<>{.momentum_correction = {.momentum = 0}}, layout, ranks, steps, warm_and_cool, false);
   CHECK(gap(layout, on(GradientTracking<Given>{}, everybody, layout, ranks), plain) < 1e-5);
   // Ranks keep their own last step; quasi-global momentum is damped.
   CHECK(gap(layout, on(AwcDmSgd<Given>{}, everybody, layout, ranks), parallel) > 1e-2);
@@ -307,9 +307,9 @@ TEST_CASE("without momentum the methods are DSGD, and one rank alone is plain SG
       continue;
     }
     const auto rate = +[](std::uint64_t step) { return 0.01F * static_cast<float>(1 + step % 5); };
-    const History heavy_ball = train(MomentumSgd{}, layout, 1, steps, rate, false);
+    const History heavy_ball = train(MomentumSgd<>{}, layout, 1, steps, rate, false);
     const History plain =
-        train(MomentumSgd{.momentum_correction = {.momentum = 0}}, layout, 1, steps, rate, false);
+        train(MomentumSgd<>{.momentum_correction = {.momentum = 0}}, layout, 1, steps, rate, false);
     const auto alone = [&](auto recipe, const History& expected) {
       CAPTURE(type_name<decltype(recipe)>());
       recipe.topology.graph.weights = {1};

@@ -279,7 +279,7 @@ TEST_CASE("a step allocates nothing, on graphs that change as well, nor with exa
     check_allocations(Sighted{}, options);
     check_allocations(Tracking{}, options);
     check_allocations(Mixture{}, options);
-    check_allocations(Lars{}, options);
+    check_allocations(Lars<>{}, options);
     check_allocations(Blind{.average_every = 3}, options);
     check_allocations(Matched{.average_every = 4}, options);
     check_allocations(OnePeer{}, options);

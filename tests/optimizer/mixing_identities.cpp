@@ -53,9 +53,9 @@ class Ranks {
       : x(std::move(start)), rule_(rule), gradients_(x), buffers_(x.size() * x[0].size() * room) {}
 
   void step(const Matrix& w, double rate, const Gradient& gradient) {
-    if (!detail::combines_first<M>()) look(gradient);
-    mix(w, rate, std::make_integer_sequence<int, detail::vectors_of<M>()>{});
-    if constexpr (detail::combines_first<M>()) {
+    if (!M::facts.combines_first) look(gradient);
+    mix(w, rate, std::make_integer_sequence<int, M::facts.vectors>{});
+    if constexpr (M::facts.combines_first) {
       look(gradient);
       each(rate, [&](std::size_t i, std::size_t k, const Element& e) { x[i][k] = rule_.adapt(e); });
     }

@@ -456,8 +456,8 @@ TEST_CASE("where nothing is left out every recipe is momentum SGD") {
   for (const int ranks : {1, 2, 3, 4, 7}) {
     CAPTURE(ranks);
     const Layout layout = edges(ranks == 3);
-    const MomentumSgd exact{.weight_decay = 0.05F, .momentum_correction = {.nesterov = true}};
-    const MomentumSgd plain{.weight_decay = 0.05F, .momentum_correction = {.momentum = 0}};
+    const MomentumSgd<> exact{.weight_decay = 0.05F, .momentum_correction = {.nesterov = true}};
+    const MomentumSgd<> plain{.weight_decay = 0.05F, .momentum_correction = {.momentum = 0}};
     const History expected = run(exact, layout, ranks, steps, loud_from, {}, Wavy{});
     const History straight = run(plain, layout, ranks, steps, loud_from, {}, Wavy{});
     const auto equals = [&](const auto& recipe, const History& other, double tolerance) {
@@ -491,7 +491,7 @@ TEST_CASE("where nothing is left out every recipe is momentum SGD") {
     // What has been sent has no momentum.
     const Layout all_compressed = Layout::flat(300);
     const DeepGradientCompression<> masked{.compressor = {.selection = {.ratio = 1}}};
-    const MomentumSgd none{.momentum_correction = {.momentum = 0}};
+    const MomentumSgd<> none{.momentum_correction = {.momentum = 0}};
     const History a = run(masked, all_compressed, ranks, 10, 1, {}, Wavy{});
     const History b = run(none, all_compressed, ranks, 10, 1, {}, Wavy{});
     for (std::size_t step = 0; step < 10; ++step) CHECK(a[step][0].parameters == b[step][0].parameters);

@@ -171,7 +171,7 @@ TEST_CASE("between a rank's meetings lies a geometric number of steps, of its ow
 namespace {
 
 template <class R>
-void compare(R recipe, const MomentumSgd& inner) {
+void compare(R recipe, const MomentumSgd<>& inner) {
   CAPTURE(type_name<R>());
   recipe.inner = inner;
   constexpr bool blocking = std::is_same_v<R, Blocking> || std::is_same_v<R, OnEdges>;

@@ -202,7 +202,7 @@ void check_pair(const R& recipe) {
 
 TEST_CASE("a step allocates nothing") {
   check_allocations(Blocking{.schedule = {.period = 2}}, {});
-  check_allocations(AsyncSwarmSgd<MomentumSgd>{.period = 2}, {});
+  check_allocations(AsyncSwarmSgd<MomentumSgd<>>{.period = 2}, {});
   check_pair(NonBlocking{.schedule = {.period = 2}});
   check_pair(LateOnLattice{.schedule = {.period = 2}, .compressor = {0.1F}});
 }

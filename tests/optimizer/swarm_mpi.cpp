@@ -139,7 +139,7 @@ TEST_CASE("without a schedule ranks of different speeds converge together") {
   const Layout layout = odd_sizes();
   Floats x = start(layout);
   {
-    Optimizer optimizer{AsyncSwarmSgd<MomentumSgd>{.inner = plain(), .period = 2}, *world, layout};
+    Optimizer optimizer{AsyncSwarmSgd<MomentumSgd<>>{.inner = plain(), .period = 2}, *world, layout};
     barrier(*world);
     const int steps = world->rank() == 0 ? 60 : 180;
     for (int step = 1; step <= steps; ++step) {

@@ -10,11 +10,11 @@
 
 namespace terse::test {
 
-using Blocking = SwarmSgd<MomentumSgd>;
-using NonBlocking = NonBlockingSwarmSgd<MomentumSgd>;
-using OnEdges = SwarmSgd<MomentumSgd, Dense, graph::RandomEdge>;
-using OnLattice = SwarmSgd<MomentumSgd, Lattice<8>>;
-using LateOnLattice = NonBlockingSwarmSgd<MomentumSgd, Lattice<8>>;
+using Blocking = SwarmSgd<MomentumSgd<>>;
+using NonBlocking = NonBlockingSwarmSgd<MomentumSgd<>>;
+using OnEdges = SwarmSgd<MomentumSgd<>, Dense, graph::RandomEdge>;
+using OnLattice = SwarmSgd<MomentumSgd<>, Lattice<8>>;
+using LateOnLattice = NonBlockingSwarmSgd<MomentumSgd<>, Lattice<8>>;
 
 /// Everybody's partner in a step, -1: none.
 template <class R>

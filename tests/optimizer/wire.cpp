@@ -90,10 +90,10 @@ void check_formula(const Layout& layout, std::uint64_t block, bool whole) {
       } else {
         CHECK(reduce.messages_sent == peers);
         CHECK(reduce.messages_received == peers);
-        // Ring: r passes on every chunk but the one it finishes, r + 1.
-        const int kept = std::is_same_v<Topo, Ring> ? (r + 1) % ranks : r;
-        CHECK(reduce.bytes_sent == total - chunk(kept));
-        CHECK(spread.bytes_sent == peers * chunk(kept));
+        // Ring: r passes on every chunk but the one it finishes, r + 1, and of the sums every one but the last to come.
+        constexpr bool ring = std::is_same_v<Topo, Ring>;
+        CHECK(reduce.bytes_sent == total - chunk(ring ? (r + 1) % ranks : r));
+        CHECK(spread.bytes_sent == (ring ? total - chunk((r + 2) % ranks) : peers * chunk(r)));
       }
     }
   }
@@ -127,7 +127,7 @@ TEST_CASE("a compressed step sends at most 1.03 of n / 8 bytes both ways, 31 tim
           CHECK(31 * compressed[at(r)].bytes_sent() <= dense[at(r)].bytes_sent());
         }
       };
-      const auto dense = traffic_of_step(Adam{}, layout, ranks, 1);
+      const auto dense = traffic_of_step(Adam<>{}, layout, ranks, 1);
       using Blocks = ScaledSign<RootMeanSquare, PerBlock<4096>>;
       check(traffic_of_step(frozen_at_once<Sign, ScatterGather>(), layout, ranks, 2), dense);
       check(traffic_of_step(frozen_at_once<Sign, Ring>(), layout, ranks, 2), dense);

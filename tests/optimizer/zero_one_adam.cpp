@@ -264,7 +264,7 @@ TEST_CASE("with the variance always up to date it is Adam without bias correctio
   Signs all_off = briefly<Signs>();
   all_off.weight_decay = 0.1F;
   all_off.variance_updates = all_off.variance_freeze_step = 1000000;
-  const Adam adam{.learning_rate = all_off.learning_rate,
+  const Adam<> adam{.learning_rate = all_off.learning_rate,
                   .beta2 = all_off.beta2,
                   .weight_decay = all_off.weight_decay,
                   .bias_correction = false};

@@ -15,7 +15,7 @@
 #include "terse/compressor/cast.hpp"
 #include "terse/compressor/top_k.hpp"
 #include "terse/topology/grid_envelope.hpp"
-#include "terse/transport/staged.hpp"
+#include "terse/transport/through_host.hpp"
 #include "terse/transport/thread.hpp"
 
 namespace {
@@ -145,7 +145,7 @@ std::vector<Trace> on(const std::string& places, Body body) {
     Taped<Threads> taped(transport.split(0, transport.rank()));
     const auto packets = taped.packets();
     if (places[rank] == 'd') {
-      Staged<Taped<Threads>, Device> staged(std::move(taped), Device{});
+      ThroughHost<Taped<Threads>, Device> staged(std::move(taped), Device{});
       traces[rank] = body.template operator()<Device>(staged);
     } else {
       traces[rank] = body.template operator()<executor::host>(taped);

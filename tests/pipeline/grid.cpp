@@ -335,7 +335,7 @@ TEST_CASE("one factor for all stages brings their common norm to clip_norm") {
 }
 
 TEST_CASE("two stages and two replicas train as one stage and two replicas do, to the bit") {
-  const Adam adam{.learning_rate = 0.01F};
+  const Adam<> adam{.learning_rate = 0.01F};
   const Outcome whole = train(1, 2, ExactActivations{}, adam, no_clipping);
   for (const int stages : {2, 4}) {
     const Outcome cut = train(stages, 2, ExactActivations{}, adam, no_clipping);
@@ -381,7 +381,7 @@ TEST_CASE("compressed along the pipe and between replicas, replicas stay equal")
   };
   check("1-bit Adam", OneBitAdam<>{.learning_rate = 1e-3F, .preconditioner = {.freeze = AtStep{8}}});
   check("quantized SGD", QuantizedSgd<Qsgd<8>>{.learning_rate = 0.05F});
-  check("exact Adam", Adam{.learning_rate = 0.01F});
+  check("exact Adam", Adam<>{.learning_rate = 0.01F});
 }
 
 TEST_CASE("replicas round by other random bits, and stages of one pipe agree on theirs") {
@@ -417,7 +417,7 @@ TEST_CASE("a replica with something that is not finite holds all back") {
       Part part(grid.stage(), 2);
       Pipeline pipeline{
           ExactActivations{}, grid.pipe(), part, {.micro_batch = 2, .on_non_finite = NonFinite::skip}};
-      Optimizer optimizer{Adam{.learning_rate = 0.01F}, grid.data(), part.layout()};
+      Optimizer optimizer{Adam<>{.learning_rate = 0.01F}, grid.data(), part.layout()};
       const std::size_t me = at(world.rank());
       const auto step = [&](bool bad) {
         std::fill(part.gradients.begin(), part.gradients.end(), 0.0F);

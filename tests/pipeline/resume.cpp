@@ -21,7 +21,7 @@
 #include "terse/optimizer/optimizer.hpp"
 #include "terse/pipeline/mapped_memory.hpp"
 #include "terse/topology/grid_envelope.hpp"
-#include "terse/transport/staged.hpp"
+#include "terse/transport/through_host.hpp"
 
 // A pipeline and the optimizers of its stages, saved and resumed: the bits of a run that never stopped, or words of
 // what is wrong and no change anywhere.
@@ -101,7 +101,7 @@ class Training {
       : stage_(Layers::part(layers, transport.rank(), transport.size())),
         layout_(Layout::flat(static_cast<index_t>(stage_.parameters.size()))),
         own_(transport.split(transport.rank(), 0)),
-        optimizer(MomentumSgd{.learning_rate = 0.05F}, own_, layout_),
+        optimizer(MomentumSgd<>{.learning_rate = 0.05F}, own_, layout_),
         pipeline(policy, transport, stage_, {.micro_batch = 4, .seed = seed}, schedule),
         parameters(static_cast<std::size_t>(layout_.size())),
         gradients_(parameters.size()) {
@@ -145,7 +145,7 @@ class Training {
   Threads own_;
 
  public:
-  Optimizer<MomentumSgd, Threads> optimizer;
+  Optimizer<MomentumSgd<>, Threads> optimizer;
   Pipeline<P, Threads, Layers, AnySchedule> pipeline;
   Floats parameters;
   std::vector<double> losses;
@@ -612,7 +612,7 @@ TEST_CASE("a device saves, a host loads, and the other way round") {
   };
   on_stages(3, [&](Threads& transport) {
     const int rank = transport.rank(), stages = transport.size();
-    Staged<Threads, Device> staged(transport.split(0, rank), Device{});
+    ThroughHost<Threads, Device> staged(transport.split(0, rank), Device{});
     Toy<Device> device(Device{}, rank, stages, elements, micro_batch);
     Toy<executor::host> host({}, rank, stages, elements, micro_batch);
     const fs::path devices = folder.path() / "device", hosts = folder.path() / "host";

@@ -16,7 +16,7 @@
 #include "terse/executor/emulated.hpp"
 #include "terse/transport/collectives.hpp"
 #include "terse/transport/metered.hpp"
-#include "terse/transport/staged.hpp"
+#include "terse/transport/through_host.hpp"
 #include "terse/transport/thread.hpp"
 
 namespace {
@@ -244,7 +244,7 @@ TEST_CASE("broadcast and equal in the memory of a device") {
   using Memory = Device::memory;
   for (const index_t size : {index_t{5}, index_t{1'200'000}})
     ThreadGroup(3, 20s).run([&](Threads& threads) {
-      terse::Staged<Threads, Device> transport(threads.split(0, threads.rank()), Device{});
+      terse::ThroughHost<Threads, Device> transport(threads.split(0, threads.rank()), Device{});
       const std::vector<float> mine = values(threads.rank(), size);
       terse::buffer<float, Memory> there(size);
       terse::upload(terse::view<const float>(mine), there.all());

@@ -952,16 +952,15 @@ void check_faults(Fault::Kind kind, bool every_rank, Milliseconds deadline, doub
 TEST_CASE("an optimizer makes the calls that the faults below are counted by") {
   // Of transports, settings and the parameters that the first step starts from.
   const std::vector<Phase> head(7, Phase::setup);
-  const std::vector<Phase> dense{Phase::agree, Phase::reduce, Phase::spread};
-  const auto join = [&](const std::vector<Phase>& compressed) {
+  // A full-precision step and a compressed one.
+  const auto twice = [&](const std::vector<Phase>& step) {
     std::vector<Phase> all = head;
-    for (const auto& part : {dense, compressed, {Phase::barrier}})
-      all.insert(all.end(), part.begin(), part.end());
+    for (const auto& part : {step, step, {Phase::barrier}}) all.insert(all.end(), part.begin(), part.end());
     return all;
   };
-  CHECK(calls_without_fault<terse::ScatterGather>() == join({Phase::agree, Phase::reduce, Phase::spread}));
+  CHECK(calls_without_fault<terse::ScatterGather>() == twice({Phase::agree, Phase::reduce, Phase::spread}));
   CHECK(calls_without_fault<terse::Ring>() ==
-        join({Phase::agree, Phase::reduce, Phase::reduce, Phase::spread}));
+        twice({Phase::agree, Phase::reduce, Phase::reduce, Phase::spread, Phase::spread}));
 }
 
 TEST_CASE("a throw at any call of OneBitAdam over ScatterGather sends the others home by its name") {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 namespace terse {
@@ -8,13 +9,14 @@ namespace terse {
 /// What changes from step to step and enters functors. It lies in the executor's memory, and functors read it once
 /// for each piece, so that a recorded step can be replayed with other values.
 struct StepScalars {
+  static constexpr int most_own = 14;
+
   std::uint64_t step = 0;       ///< counts from 1
   std::uint64_t agreement = 0;  ///< hash of the hyper-parameters in force, see StepContext
   float gradient_scale = 1;     ///< multiplies the gradient
-  float first = 1, second = 1;  ///< Adam's bias corrections, 1 / (1 - beta^step); 1: none
-  float rate_ratio = 0;         ///< this step's learning rate over the last one's; 0 after a rate of 0
-  float outer_ratio = 1;        ///< the same for outer steps of local methods
-  float inverse_weight = 1;     ///< 1 / this rank's push-sum weight
+  /// Scalars of the recipe's policies: what they make of each and in which place is theirs to know. A recipe around
+  /// another one takes the places behind the inner one's, see `scalars_of`.
+  std::array<float, most_own> own{};
 };
 
 }  // namespace terse

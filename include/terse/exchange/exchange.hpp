@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "terse/core/non_finite.hpp"
+#include "terse/exchange/message_under_way.hpp"
 #include "terse/topology/alone.hpp"
 #include "terse/topology/scatter_gather.hpp"
 
@@ -29,16 +30,31 @@ struct StepContext {
   }
 };
 
-/// Sums are exact in fp32 order, whatever the compressed stage's topology: all-to-all, sum in rank order,
-/// all-gather. Alone stays alone.
+namespace detail {
+
+/// What carries full-precision packets for a topology: itself, or what it names as ForDense; for those that mix with
+/// neighbours ScatterGather.
 template <class T>
-struct DenseTopologyOf {
-  using type = ScatterGather;
+struct DenseTopology {
+  using type = std::conditional_t<T::exact, T, ScatterGather>;
 };
-template <>
-struct DenseTopologyOf<Alone> {
-  using type = Alone;
+template <class T>
+requires requires { typename T::ForDense; }
+struct DenseTopology<T> {
+  using type = typename T::ForDense;
 };
+
+}  // namespace detail
+template <class T>
+using DenseTopologyOf = typename detail::DenseTopology<T>::type;
+/// The one that goes with this topology, its parameters included.
+template <class T>
+DenseTopologyOf<T> dense_topology(const T& topology) {
+  if constexpr (std::is_same_v<DenseTopologyOf<T>, T>)
+    return topology;
+  else
+    return {};
+}
 
 /// The shared middle of every optimizer: error feedback x compressor x topology x channel over one range.
 ///
@@ -53,25 +69,6 @@ class Exchange {
   using Round = typename detail::RoundOf<C, F, P, T, E>::type;
 
  public:
-  /// A round under way. It must be finished before the next one of this exchange starts.
-  template <class M>
-  class Pending {
-   public:
-    /// Settles a phase that is complete and posts the next, without waiting; true once `finish` will not
-    /// wait.
-    bool ready() {
-      if (!arrived_) arrived_ = owner_->round_.advance(owner_->home_, message_, false);
-      return arrived_;
-    }
-
-   private:
-    friend class Exchange;
-    Pending(Exchange* owner, M message) : owner_(owner), message_(message) {}
-    Exchange* owner_;
-    M message_;
-    bool arrived_ = false;
-  };
-
   /// With `note` the dense part's squared norm travels in 8 bytes of each packet, see `mean_norm`.
   Exchange(E executor, T& transport, const Layout& layout, const Range& range, const C& compressor,
            const F& feedback = {}, bool note = false, const P& topology = {})
@@ -81,29 +78,27 @@ class Exchange {
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
 
-  /// Evaluates and encodes this rank's message and posts the first phase.
+  /// Begins a round, which is under way until `finish`, or until another one begins: evaluates and encodes this rank's
+  /// message and posts the first phase. Where the topology evaluates messages late, in later phases too.
   template <class M>
-  Pending<M> start(const StepContext& context, Mask<typename E::memory> mask, const M& message) {
+  void start(const StepContext& context, Mask<typename E::memory> mask, const M& message) {
+    context_ = context;
+    arrived_ = false;
     home_.open(context.step, context.seed, context.agreement, context.learning_rate, mask, context.now);
+    message_.keep(message);
     round_.start(home_, message);
-    return Pending<M>(this, message);
   }
-
-  /// A round under way whose Pending is gone; `message` is what it was started with, `arrived` whether ready() has
-  /// said so.
-  template <class M>
-  Pending<M> resume(const M& message, bool arrived = false) {
-    Pending<M> pending(this, message);
-    pending.arrived_ = arrived;
-    return pending;
+  /// Settles a phase of the round under way that is complete and posts the next, without waiting; true once `arrive` and
+  /// `finish` will not wait.
+  bool ready() {
+    if (!arrived_) arrived_ = message_.advance(*this, false);
+    return arrived_;
   }
-
   /// Waits for all packets; the mean can be consumed from here on. Throws peer_error and, on the host,
   /// non_finite_error or wire_error.
-  template <class M>
-  void arrive(const StepContext& context, Pending<M>& pending) {
-    while (!pending.arrived_) pending.arrived_ = round_.advance(home_, pending.message_, true);
-    home_.arrived(context.on_non_finite == NonFinite::throw_);
+  void arrive() {
+    while (!arrived_) arrived_ = message_.advance(*this, true);
+    home_.arrived(context_.on_non_finite == NonFinite::throw_);
   }
 
   /// Hands the mean to `consumer`.
@@ -118,26 +113,27 @@ class Exchange {
     return home_.envelope.gated(f);
   }
 
-  template <class M, class Consumer>
-  void finish(const StepContext& context, Pending<M>& pending, const Consumer& consumer) {
-    arrive(context, pending);
+  /// arrive and consume in one.
+  template <class Consumer>
+  void finish(const Consumer& consumer) {
+    arrive();
     consume(consumer);
   }
 
   /// Throws what a device has found wrong since the round began, non_finite_error or wire_error: there the mean has
   /// not been consumed. Waits for the device. On the host `arrive` has thrown it. Throws peer_error where the
   /// transport works in the stream's order and a peer is late.
-  void settle(const StepContext& context) {
+  void settle() {
     await_messages(home_.channel);
-    home_.settle(context.step);
+    home_.settle(context_.step);
   }
 
   /// start and finish in one.
   template <class M, class Consumer>
   void mix(const StepContext& context, Mask<typename E::memory> mask, const M& message,
            const Consumer& consumer) {
-    auto pending = start(context, mask, message);
-    finish(context, pending, consumer);
+    start(context, mask, message);
+    finish(consumer);
   }
 
   /// Euclidean norm of the mean's dense part, equal on all ranks; after `arrive`, in an exchange with `note`.
@@ -167,8 +163,17 @@ class Exchange {
       return Round(home);
   }
 
+  friend class detail::MessageUnderWay<Exchange>;
+  template <class M>
+  bool advance(const M& message, bool block) {
+    return round_.advance(home_, message, block);
+  }
+
   Home home_;
   Round round_;
+  detail::MessageUnderWay<Exchange> message_;
+  StepContext context_;
+  bool arrived_ = false;
 };
 
 }  // namespace terse

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 #include <utility>
 
 #include "terse/error_feedback/none.hpp"
@@ -74,14 +75,14 @@ TERSE_NUMERICS_END
 template <class P, Transport T, Executor E>
 class InnerMean {
   using Inner = Station<Dense, None, T, E>;
-  using Round = typename DenseTopologyOf<P>::type::template Round<Dense, None, T, E>;
+  using Round = typename DenseTopologyOf<P>::template Round<Dense, None, T, E>;
 
  public:
   template <class Home>
-  InnerMean(Home& home, const Layout& layout)
+  InnerMean(Home& home, const Layout& layout, const P& topology)
       : station_(home.executor, home.channel.split(0, home.rank), Dense{}, None{}, layout, layout.range(),
                  false),
-        round_(station_) {}
+        round_(make_round(station_, dense_topology(topology))) {}
 
   template <class Home>
   void start(Home& home, const float* arena) {
@@ -105,6 +106,12 @@ class InnerMean {
   }
 
  private:
+  static Round make_round(Inner& station, const DenseTopologyOf<P>& topology) {
+    if constexpr (std::is_constructible_v<Round, Inner&, const DenseTopologyOf<P>&>)
+      return Round(station, topology);
+    else
+      return Round(station);
+  }
   template <class Home>
   void swap_envelopes(Home& home) {
     std::swap(station_.envelope, home.envelope);

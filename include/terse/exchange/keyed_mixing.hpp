@@ -73,19 +73,6 @@ requires(Traits<C>::keyed) class Exchange<C, F, Mixing<G, Vectors>, T, E> {
   using Home = Station<Dense, None, T, E>;
 
  public:
-  template <class M>
-  class Pending {
-   public:
-    /// Never waits; moves the round on.
-    bool ready() { return exchange_->neighbors_.settle(false); }
-
-   private:
-    friend class Exchange;
-    Pending(Exchange* exchange, const M& message) : exchange_(exchange), message_(message) {}
-    Exchange* exchange_;
-    M message_;
-  };
-
   // Tickets point into it.
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
@@ -102,7 +89,7 @@ requires(Traits<C>::keyed) class Exchange<C, F, Mixing<G, Vectors>, T, E> {
         wrong_(1) {}
 
   template <class M>
-  Pending<M> start(const StepContext& context, Mask<typename E::memory> mask, const M& message) {
+  void start(const StepContext& context, Mask<typename E::memory> mask, const M& message) {
     home_.open(context.step, context.seed, context.agreement, context.learning_rate, mask, context.now);
     const auto sent = message.vector(Vector<0>{});
     std::byte* packet = neighbors_.own();
@@ -112,32 +99,25 @@ requires(Traits<C>::keyed) class Exchange<C, F, Mixing<G, Vectors>, T, E> {
     home_.note(home_.codec);
     home_.stamp(packet, whole_.bytes, Phase::spread, 0);
     neighbors_.post(home_.channel, context.step - 1, whole_.bytes, false);
-    return resume(message);
+    context_ = context;
+    message_.keep(message);
   }
-  /// As the other exchanges'; a round that has arrived may be asked again.
-  template <class M>
-  Pending<M> resume(const M& message, bool = false) {
-    return Pending<M>(this, message);
-  }
+  /// Never waits; moves the round on.
+  bool ready() { return neighbors_.settle(false); }
 
-  template <class M, class Consumer>
-  void finish(const StepContext& context, Pending<M>& pending, const Consumer& consumer) {
+  template <class Consumer>
+  void finish(const Consumer& consumer) {
     neighbors_.settle(true);
     for (std::size_t e = 0; e < edges().size(); ++e)
       home_.accept(neighbors_.from(e), whole_, Phase::spread, 0, edges()[e].peer);
-    home_.arrived(context.on_non_finite == NonFinite::throw_);
-    const auto key = pending.message_.vector(Vector<0>{}).compressed;
-    decode(neighbors_.own(), home_.rank, key, detail::KeepOwn{own_.data(), difference_.data(), begin_});
-    for (std::size_t e = 0; e < edges().size(); ++e)
-      decode(neighbors_.from(e), edges()[e].peer, key,
-             detail::AddDifference{own_.data(), difference_.data(), static_cast<float>(edges()[e].weight),
-                                   begin_});
+    home_.arrived(context_.on_non_finite == NonFinite::throw_);
+    message_.advance(*this, true);
     consume(consumer.vector(Vector<0>{}));
   }
   /// As the other exchanges'.
-  void settle(const StepContext& context) {
+  void settle() {
     if constexpr (requires { home_.channel.synchronize(); }) home_.channel.synchronize();
-    home_.settle(context.step);
+    home_.settle(context_.step);
   }
 
   /// Takes over hyper-parameters that changed between steps, alike on all ranks.
@@ -149,6 +129,18 @@ requires(Traits<C>::keyed) class Exchange<C, F, Mixing<G, Vectors>, T, E> {
  private:
   const std::vector<graph::Edge>& edges() const { return neighbors_.edges(); }
 
+  friend class detail::MessageUnderWay<Exchange>;
+  /// Reads all packets beside this rank's own message.
+  template <class M>
+  bool advance(const M& message, bool) {
+    const auto key = message.vector(Vector<0>{}).compressed;
+    decode(neighbors_.own(), home_.rank, key, detail::KeepOwn{own_.data(), difference_.data(), begin_});
+    for (std::size_t e = 0; e < edges().size(); ++e)
+      decode(neighbors_.from(e), edges()[e].peer, key,
+             detail::AddDifference{own_.data(), difference_.data(), static_cast<float>(edges()[e].weight),
+                                   begin_});
+    return true;
+  }
   template <class Key, class Use>
   void decode(const std::byte* packet, int peer, const Key& key, const Use& use) {
     std::uint32_t& wrong = *wrong_.data();
@@ -178,6 +170,8 @@ requires(Traits<C>::keyed) class Exchange<C, F, Mixing<G, Vectors>, T, E> {
   index_t begin_;
   buffer<float, typename E::memory> own_, difference_;
   buffer<std::uint32_t, typename E::memory> wrong_;
+  detail::MessageUnderWay<Exchange> message_;
+  StepContext context_;
 };
 
 }  // namespace terse

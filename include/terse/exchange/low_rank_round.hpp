@@ -47,7 +47,7 @@ class LowRankRound {
 
  public:
   template <class Home>
-  explicit LowRankRound(Home& home)
+  LowRankRound(Home& home, const P& topology)
       : factors_(home),
         matrices_(table_of(factors_.matrices)),
         moved_(table_of(factors_.moved)),
@@ -59,8 +59,8 @@ class LowRankRound {
         total_(1),
         overflow_(1),
         lost_(static_cast<index_t>(factors_.right.segments().size())),
-        left_mean_(home, factors_.left),
-        right_mean_(home, factors_.right),
+        left_mean_(home, factors_.left, topology),
+        right_mean_(home, factors_.right, topology),
         draw_(Draw::shared(home.codec.compressor().seed, 0, Purpose::initialization)) {
     prepare_columns<R>(home.executor, matrices_.all(), right_.data(), draw_);
   }

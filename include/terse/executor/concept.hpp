@@ -174,12 +174,20 @@ TERSE_HD constexpr float keep_if(bool keep, float x, float otherwise = 0) {
                               (std::bit_cast<std::uint32_t>(otherwise) & ~all));
 }
 
+/// The same for the arithmetic of oracles, which need not be fast.
+TERSE_HD constexpr double keep_if(bool keep, double x, double otherwise = 0) { return keep ? x : otherwise; }
+
 /// Magnitudes beyond this count as not finite: their squares, which every variance and norm takes, leave
 /// fp32's range.
 inline constexpr float largest_finite = 0x1p63F;
 
 /// One comparison of the magnitude, which NaN fails; two comparisons would become branches under clang.
 TERSE_HD constexpr bool is_finite(float x) { return magnitude(x) <= largest_finite; }
+
+TERSE_HD constexpr bool is_finite(double x) {
+  constexpr auto most = static_cast<double>(largest_finite);
+  return x <= most && x >= -most;
+}
 
 /// 0 in the place of what is not finite, and a note of it.
 TERSE_HD constexpr Sample sanitized(float x) {

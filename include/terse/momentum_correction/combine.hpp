@@ -9,35 +9,24 @@ namespace terse {
 
 TERSE_NUMERICS_BEGIN
 
-namespace detail {
-
-/// No buffers, or the momentum that Direction keeps.
-template <class Direction>
-constexpr auto direction_state() {
-  if constexpr (Direction::buffers == 0)
-    return std::array<const char*, 0>{};
-  else
-    return std::array<const char*, 1>{"momentum"};
-}
-
-}  // namespace detail
-
 /// Adapt, then combine: x_i = sum_j W_ij (x_j - learning_rate d_j), d_j by Direction.
 template <class Direction>
 struct AdaptThenCombine {
-  static constexpr auto state = detail::direction_state<Direction>();
-  static constexpr bool allows_push_sum = true;
+  static constexpr MixingFacts facts{.allows_push_sum = true};
+  static constexpr auto state = Direction::state;
   Direction direction{};
 
-  void check() const { direction.check(); }
+  void check() const { detail::check_policy(direction); }
   template <class Visit>
   void settings(Visit&& visit) const {
-    direction.settings(visit);
+    detail::policy_settings(direction, visit);
   }
 
   template <class Real>
   struct Rule {
     typename Direction::template Rule<Real> step;
+    auto at_step(std::uint64_t t) const requires requires { step.at_step(t); }
+    { return step.at_step(t); }
     template <class Element>
     TERSE_HD Real propose(const Element& e) const {
       return e.x() - e.rate() * step.direction(e);
@@ -57,19 +46,21 @@ struct AdaptThenCombine {
 /// Adapt with combine: x_i = sum_j W_ij x_j - learning_rate d_i. What travels is known before the gradient is.
 template <class Direction>
 struct AdaptWithCombine {
-  static constexpr auto state = detail::direction_state<Direction>();
-  static constexpr bool before_gradient = true;
+  static constexpr MixingFacts facts{.before_gradient = true};
+  static constexpr auto state = Direction::state;
   Direction direction{};
 
-  void check() const { direction.check(); }
+  void check() const { detail::check_policy(direction); }
   template <class Visit>
   void settings(Visit&& visit) const {
-    direction.settings(visit);
+    detail::policy_settings(direction, visit);
   }
 
   template <class Real>
   struct Rule {
     typename Direction::template Rule<Real> step;
+    auto at_step(std::uint64_t t) const requires requires { step.at_step(t); }
+    { return step.at_step(t); }
     template <class Element>
     TERSE_HD Real propose(const Element& e) const {
       return e.x();
@@ -89,12 +80,8 @@ struct AdaptWithCombine {
 
 /// Combine, then adapt: y_i = sum_j W_ij x_j, x_i = y_i - learning_rate g_i(y_i).
 struct CombineThenAdapt {
+  static constexpr MixingFacts facts{.before_gradient = true, .combines_first = true};
   static constexpr std::array<const char*, 0> state{};
-  static constexpr bool before_gradient = true;
-  static constexpr bool combines_first = true;
-  static void check() {}
-  template <class Visit>
-  void settings(Visit&&) const {}
 
   template <class Real>
   struct Rule {

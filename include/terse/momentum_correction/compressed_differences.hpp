@@ -14,9 +14,8 @@ TERSE_NUMERICS_BEGIN
 ///
 ///     q_i = C(D_i - learning_rate g_i)        x_i = x_i + q_i        D_i = D_i + sum_j W_ij (q_j - q_i)
 struct DifferenceDescent {
+  static constexpr MixingFacts facts{.moves_by_packet = true, .needs_fixed = true};
   static constexpr std::array<const char*, 1> state{"consensus"};
-  static constexpr bool moves_by_packet = true;
-  static constexpr bool needs_fixed = true;
   static void check() {}
   template <class Visit>
   void settings(Visit&&) const {}
@@ -50,9 +49,8 @@ struct DifferenceDescent {
 ///
 /// and only then do the copies, and with them D^x and D^y, take up C(x_i - its copy) and C(y_i - its copy).
 struct CompressedTracker {
+  static constexpr MixingFacts facts{.vectors = 2, .second_by_difference = true};
   static constexpr std::array<const char*, 2> state{"tracker", "pull"};
-  static constexpr int vectors = 2;
-  static constexpr bool second_by_difference = true;
   static void check() {}
   template <class Visit>
   void settings(Visit&&) const {}

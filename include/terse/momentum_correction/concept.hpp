@@ -1,7 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
+#include <concepts>
+#include <cstdint>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
 #include "terse/core/half.hpp"
+#include "terse/core/policy.hpp"
 #include "terse/core/step_scalars.hpp"
 #include "terse/executor/concept.hpp"
 
@@ -24,34 +32,60 @@ ScaledGradient(const G*, const StepScalars*) -> ScaledGradient<G>;
 
 TERSE_NUMERICS_END
 
-/// Where momentum stands between gradient and parameters. A copyable policy that makes, from its own buffer
-/// `velocity` of n floats (none if `!stateful`),
+/// What is true of a momentum correction's arithmetic.
+struct CorrectionFacts {
+  /// The mean must be that of whole messages: what partial sums would become in a topology that compresses them on the
+  /// way means nothing to it.
+  bool needs_whole_messages = false;
+};
+
+/// Where momentum stands between gradient and parameters, of methods that average over all ranks: what a rank sends, and
+/// where the mean that arrives points. A copyable policy of hyper-parameters with
 ///
-///     message(gradient, velocity)             what a rank says of a compressed segment: a message functor, from a
-///                                             ScaledGradient; may have sent(i, keep, decoded), see Codec
-///     direction(velocity)                     float operator()(i, mean): where the mean points there
-///     exact_direction(velocity)               the same for segments that are averaged exactly, whose message
-///                                             is the gradient
+///     static constexpr CorrectionFacts facts{...};
+///     static constexpr std::array<const char*, N> state{...};    names of its buffers, n floats each, which start at 0
+///     template <class Real> struct Rule                          the arithmetic for one element, and its parameters
+///     template <class Real> Rule<Real> rule() const
 ///
-/// Local policies change `velocity` in the message, so that it differs between ranks; a message is evaluated
-/// once for each element. Nothing that is not finite enters `velocity`.
+/// and, where it has hyper-parameters, check() and settings(visit). An element e shows x(), the parameter, g(), the scaled
+/// gradient, rate() and decay(), its segment's learning rate and weight decay, e[k], buffer k, and scalar(k). A rule has
+///
+///     direction(e, mean)         where the mean of the messages points
+///     message(e)                 optional: what this rank sends; by default e.g()
+///     exact_direction(e, mean)   optional: the same where the mean is that of gradients, as in exact steps and segments;
+///                                by default direction(e, mean)
+///     sent(e, keep, decoded)     optional: what the receivers read of this rank's message
+///     carry(e, keep)             optional, see Staged
+///     at_step(t)                 optional: std::array<Real, N>, what e.scalar(k) is in step t = 1, 2, ...
+///
+/// each once for an element, in any order over elements. Arithmetic is templated on Real, so that oracles run the same text
+/// in double. What message writes differs between ranks; what direction writes must not, and reads mean and e[k] alone.
+/// A message that is not finite is refused or counts as 0: what message writes must stay finite all the same.
 template <class M>
-concept MomentumCorrection = std::copyable<M> &&
-    requires(const M& policy, const ScaledGradient<float>& gradient, float* velocity) {
-  { M::stateful } -> std::convertible_to<bool>;
-  policy.check();
-  policy.message(gradient, velocity);
-  policy.direction(velocity);
-  policy.exact_direction(velocity);
+concept MomentumCorrection = std::copyable<M> && requires(const M& policy) {
+  requires std::same_as<const CorrectionFacts, decltype(M::facts)>;
+  M::state.size();
+  policy.template rule<float>();
+  policy.template rule<double>();
 };
 
 /// Says in words what a type lacks to be a momentum correction.
 template <class M>
 constexpr bool check_momentum_correction() {
-  static_assert(MomentumCorrection<M>,
-                "terse: a momentum correction needs `static constexpr bool stateful`, check(), "
-                "message(gradient, "
-                "velocity), direction(velocity) and exact_direction(velocity)");
+  static_assert(
+      requires { requires std::same_as<const CorrectionFacts, decltype(M::facts)>; },
+      "terse: a momentum correction states `static constexpr CorrectionFacts facts{...}`");
+  static_assert(
+      requires { M::state.size(); },
+      "terse: a momentum correction names its buffers: `static constexpr std::array<const char*, N> "
+      "state{...}`");
+  static_assert(
+      requires(const M& policy) {
+        policy.template rule<float>();
+        policy.template rule<double>();
+      },
+      "terse: a momentum correction needs `template <class Real> Rule<Real> rule() const`, its arithmetic in "
+      "float and, for oracles, in double");
   return MomentumCorrection<M>;
 }
 
@@ -59,31 +93,22 @@ TERSE_NUMERICS_BEGIN
 
 namespace detail {
 
-/// velocity = beta velocity + g; points along it or, with Nesterov, along g + beta velocity.
-struct Momentum {
-  float* velocity;
-  float beta;
-  bool nesterov;
-  TERSE_HD float operator()(index_t i, float g) const {
-    const float v = beta * velocity[i] + g;
-    velocity[i] = keep_if(is_finite(v), v, velocity[i]);
-    return keep_if(nesterov, g + beta * v, v);
-  }
-};
+/// Moves a velocity, v = momentum v + g, and points along it or, with Nesterov, along g + momentum v.
+template <class Real>
+TERSE_HD Real accelerate(Real& velocity, Real momentum, bool nesterov, Real g) {
+  const Real v = momentum * velocity + g;
+  velocity = keep_if(is_finite(v), v, velocity);
+  return keep_if(nesterov, g + momentum * v, v);
+}
 
-/// The mean as it is.
-struct Straight {
-  TERSE_HD float operator()(index_t, float mean) const { return mean; }
-};
-
-/// A message that passes the gradient through a local momentum.
-template <class Gradient, class Step>
-struct LocalMessage {
-  Gradient gradient;
-  Step step;
-  TERSE_HD void enter(const Piece& piece) { gradient.enter(piece); }
-  TERSE_HD float operator()(const Piece& piece, index_t i) const { return step(i, gradient(piece, i)); }
-};
+/// How many scalars of its own a rule has.
+template <class Rule>
+constexpr int scalars_of_rule() {
+  if constexpr (requires(const Rule& rule) { rule.at_step(std::uint64_t{}); })
+    return static_cast<int>(std::tuple_size_v<decltype(std::declval<const Rule&>().at_step(1))>);
+  else
+    return 0;
+}
 
 }  // namespace detail
 

@@ -17,14 +17,13 @@ TERSE_NUMERICS_BEGIN
 /// rate. All eigenvalues of W must be above -(1 + 2 beta (1 - omega)) / (1 + 2 beta omega), which is a limit for
 /// omega > 1/2.
 struct Displacement {
+  static constexpr MixingFacts facts{.before_gradient = true, .needs_fixed_symmetric = true};
   static constexpr std::array<const char*, 1> state{"displacement"};
-  static constexpr bool before_gradient = true;
-  static constexpr bool needs_fixed_symmetric = true;
   float momentum = 0.9F;
   float omega = 0.5F;
 
   void check() const {
-    detail::check_momentum(momentum);
+    check_beta("momentum", momentum);
     if (!(omega >= 0 && omega <= 1))
       throw usage_error("Displacement's omega must be in [0, 1], not " + std::to_string(omega));
   }

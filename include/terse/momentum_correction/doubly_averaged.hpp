@@ -9,8 +9,8 @@ TERSE_NUMERICS_BEGIN
 
 /// Averages momentum, too: m_i = beta m_i + g_i, x_i = sum_j W_ij (x_j - learning_rate m_j), m_i = sum_j W_ij m_j.
 struct DoublyAveraged {
+  static constexpr MixingFacts facts{.vectors = 2};
   static constexpr std::array<const char*, 1> state{"momentum"};
-  static constexpr int vectors = 2;
   MomentumDirection direction{};
 
   void check() const { direction.check(); }

@@ -5,6 +5,20 @@
 
 namespace terse {
 
+namespace detail {
+
+template <std::size_t N>
+constexpr std::array<const char*, N + 1> with_name(const std::array<const char*, N>& names,
+                                                   const char* last) {
+  std::array<const char*, N + 1> all{};
+  std::size_t k = 0;
+  for (const char* name : names) all[k++] = name;
+  all[k] = last;
+  return all;
+}
+
+}  // namespace detail
+
 TERSE_NUMERICS_BEGIN
 
 /// Takes back what mixing did to the last step, so that nothing is left of the differences between the ranks' data.
@@ -17,26 +31,23 @@ TERSE_NUMERICS_BEGIN
 /// of z^2 - 2 lambda z + lambda: inside the unit circle for real lambda in (-1/3, 1), but not for complex ones near 1.
 template <class Direction>
 struct ExactDiffusion {
-  static constexpr auto state = [] {
-    if constexpr (Direction::buffers == 0)
-      return std::array<const char*, 1>{"correction"};
-    else
-      return std::array<const char*, 2>{"momentum", "correction"};
-  }();
-  static constexpr bool needs_fixed_symmetric = true, needs_spectrum = true;
+  static constexpr MixingFacts facts{.needs_fixed_symmetric = true, .needs_spectrum = true};
+  static constexpr auto state = detail::with_name(Direction::state, "correction");
   static double eigenvalues_above() { return -1.0 / 3; }
   Direction direction{};
 
-  void check() const { direction.check(); }
+  void check() const { detail::check_policy(direction); }
   template <class Visit>
   void settings(Visit&& visit) const {
-    direction.settings(visit);
+    detail::policy_settings(direction, visit);
   }
 
   template <class Real>
   struct Rule {
-    static constexpr int correction = Direction::buffers;
+    static constexpr int correction = static_cast<int>(Direction::state.size());
     typename Direction::template Rule<Real> step;
+    auto at_step(std::uint64_t t) const requires requires { step.at_step(t); }
+    { return step.at_step(t); }
     template <class Element>
     TERSE_HD Real adapted(const Element& e) const {
       return e.x() - e.rate() * step.direction(e);

@@ -15,12 +15,12 @@ TERSE_NUMERICS_BEGIN
 /// u is gamma m, m the paper's momentum, and gamma' the last step's rate: nothing is divided by a rate that may be 0.
 /// With Nesterov all eigenvalues of W must be above -1 / (1 + 2 beta).
 struct MixedGradient {
+  static constexpr MixingFacts facts{.needs_fixed_symmetric = true};
   static constexpr std::array<const char*, 1> state{"velocity"};
-  static constexpr bool needs_fixed_symmetric = true;
   float momentum = 0.9F;
   bool nesterov = false;
 
-  void check() const { detail::check_momentum(momentum); }
+  void check() const { check_beta("momentum", momentum); }
   template <class Visit>
   void settings(Visit&& visit) const {
     detail::momentum_settings(momentum, nesterov, visit);

@@ -9,76 +9,80 @@
 
 namespace terse {
 
+/// What is true of a mixing rule's arithmetic.
+struct MixingFacts {
+  int vectors = 1;  ///< how many travel together, 1 or 2
+  bool before_gradient =
+      false;  ///< propose needs no gradient, so that messages may travel while it is computed
+  bool combines_first =
+      false;  ///< the gradient is wanted at the mixture: propose, settle, the gradient, adapt(e)
+  bool moves_by_packet =
+      false;  ///< compressed segments: settle(e, decoded, 0) with what the own packet says, and
+              ///< then take_up(e, difference)
+  bool needs_fixed = false;            ///< keeps sums over neighbours from step to step
+  bool needs_fixed_symmetric = false;  ///< diverges on directed graphs or those that change from step to step
+  bool needs_spectrum = false;   ///< diverges where a fixed symmetric W has an eigenvalue at or below -1/3
+  bool allows_push_sum = false;  ///< may run on push-sum weights
+  bool second_by_difference = false;  ///< the second vector's settle does not read its `own`
+};
+
 /// What a method of decentralized SGD does to one element: the momentum correction of ParameterMixing. A copyable
 /// policy of hyper-parameters with
 ///
-///     state                 std::array of names, one for each buffer of n floats that it keeps; they start at 0
-///     check(), settings(visit)
-///     template <class Real> Rule, and rule<Real>()      the arithmetic, below, with its hyper-parameters
+///     static constexpr MixingFacts facts{...};
+///     static constexpr std::array<const char*, N> state{...};    names of its buffers, n floats each, which start at 0
+///     template <class Real> struct Rule                          the arithmetic for one element, and its parameters
+///     template <class Real> Rule<Real> rule() const
 ///
-/// An element e shows x(), the parameter (after decoupled weight decay), held(), the same before it, g(), the scaled
-/// gradient, rate(), the learning rate, ratio(), that over the last step's (0 after 0), and e[k], buffer k. A rule
-/// has
+/// and, where it has hyper-parameters, check() and settings(visit). An element e shows x(), the parameter (after decoupled
+/// weight decay), held(), the same before it, g(), the scaled gradient, rate(), the learning rate, ratio(), that over the
+/// last step's (0 after 0), e[k], buffer k, and scalar(k). A rule has
 ///
 ///     propose(e)                        z, what travels; changes nothing, and may be asked again
 ///     settle(e, own, difference) -> x   from z and sum_j W_ij (z_j - z_i), which is exactly 0 where all agree
+///     adapt(e) -> x                     where facts.combines_first
+///     take_up(e, difference)            where facts.moves_by_packet
+///     at_step(t)                        optional: std::array<Real, N>, what e.scalar(k) is in step t = 1, 2, ...
 ///
-/// or, with `vectors` = 2, each of them for Vector<0>{} and Vector<1>{} as first argument; settle for the second
+/// or, with two vectors, propose and settle for Vector<0>{} and Vector<1>{} as first argument; settle for the second
 /// comes after that for the first and returns nothing. Arithmetic is templated on Real so that oracles run the same
-/// text in double. Optional, all false by default:
-///
-///     before_gradient          propose needs no gradient, so that messages may travel while it is computed
-///     combines_first           the gradient is wanted at the mixture: propose, settle, the gradient, adapt(e) -> x
-///     moves_by_packet          compressed segments: settle(e, decoded, 0) with what the own packet says, and then
-///                              take_up(e, difference)
-///     needs_fixed              keeps sums over neighbours from step to step
-///     needs_fixed_symmetric    diverges on directed graphs or those that change from step to step
-///     needs_spectrum           diverges where a fixed symmetric W has an eigenvalue at or below -1/3
-///     allows_push_sum          may run on push-sum weights
-///     second_by_difference     the second vector's settle does not read its `own`
-///
-/// and `double eigenvalues_above() const`, a limit that all eigenvalues of a symmetric, fixed W must exceed.
+/// text in double. Optional: `double eigenvalues_above() const` of the policy, a limit that all eigenvalues of a symmetric,
+/// fixed W must exceed.
 template <class M>
 concept MixingRule = std::copyable<M> && requires(const M& policy) {
+  requires std::same_as<const MixingFacts, decltype(M::facts)>;
   M::state.size();
-  policy.check();
   policy.template rule<float>();
   policy.template rule<double>();
 };
 
+/// Says in words what a type lacks to be a mixing rule.
 template <class M>
 constexpr bool check_mixing_rule() {
-  static_assert(MixingRule<M>,
-                "terse: a mixing rule needs `static constexpr std::array<const char*, N> state`, check(), "
-                "settings(visit) "
-                "and rule<Real>(), whose result has propose(e) and settle(e, own, difference)");
+  static_assert(
+      requires { requires std::same_as<const MixingFacts, decltype(M::facts)>; },
+      "terse: a mixing rule states `static constexpr MixingFacts facts{...}`");
+  static_assert(
+      requires { M::state.size(); },
+      "terse: a mixing rule names its buffers: `static constexpr std::array<const char*, N> state{...}`");
+  static_assert(
+      requires(const M& policy) {
+        policy.template rule<float>();
+        policy.template rule<double>();
+      },
+      "terse: a mixing rule needs `template <class Real> Rule<Real> rule() const`, its arithmetic in float "
+      "and, "
+      "for oracles, in double");
   return MixingRule<M>;
 }
 
-namespace detail {
-
-template <class M>
-constexpr int vectors_of() {
-  if constexpr (requires { M::vectors; }) return M::vectors;
-  return 1;
-}
-#define TERSE_RULE_TRAIT(name)                           \
-  template <class M>                                     \
-  constexpr bool name() {                                \
-    if constexpr (requires { M::name; }) return M::name; \
-    return false;                                        \
-  }
-TERSE_RULE_TRAIT(before_gradient)
-TERSE_RULE_TRAIT(combines_first)
-TERSE_RULE_TRAIT(moves_by_packet)
-TERSE_RULE_TRAIT(needs_fixed)
-TERSE_RULE_TRAIT(needs_fixed_symmetric)
-TERSE_RULE_TRAIT(needs_spectrum)
-TERSE_RULE_TRAIT(allows_push_sum)
-TERSE_RULE_TRAIT(second_by_difference)
-#undef TERSE_RULE_TRAIT
-
-}  // namespace detail
+/// The mark of a local direction, which rules such as AdaptThenCombine step along. A copyable policy with facts, state,
+/// rule<Real>(), check() and settings(visit) as a mixing rule's; its rule has
+///
+///     direction(e)     where this rank's own gradient points; changes nothing, and may be asked again
+///     keep(e)          changes the buffers, once in a step
+///     at_step(t)       optional
+struct DirectionFacts {};
 
 TERSE_NUMERICS_BEGIN
 
@@ -95,10 +99,8 @@ TERSE_HD Real ahead(bool nesterov, Real momentum, Real g, Real v) {
 
 /// The local direction of a step: the gradient.
 struct GradientDirection {
-  static constexpr int buffers = 0;
-  static void check() {}
-  template <class Visit>
-  void settings(Visit&&) const {}
+  static constexpr DirectionFacts facts{};
+  static constexpr std::array<const char*, 0> state{};
 
   template <class Real>
   struct Rule {
@@ -117,11 +119,12 @@ struct GradientDirection {
 
 /// The local direction of a step: m = momentum m + g, in buffer 0; with Nesterov g + momentum m.
 struct MomentumDirection {
-  static constexpr int buffers = 1;
+  static constexpr DirectionFacts facts{};
+  static constexpr std::array<const char*, 1> state{"momentum"};
   float momentum = 0.9F;
   bool nesterov = false;
 
-  void check() const { detail::check_momentum(momentum); }
+  void check() const { check_beta("momentum", momentum); }
   template <class Visit>
   void settings(Visit&& visit) const {
     detail::momentum_settings(momentum, nesterov, visit);

@@ -14,13 +14,14 @@ TERSE_NUMERICS_BEGIN
 ///
 /// Kept as u = gamma m, rescaled when gamma changes: nothing is divided by a rate that may be 0.
 struct QuasiGlobal {
+  static constexpr MixingFacts facts{};
   static constexpr std::array<const char*, 1> state{"velocity"};
   float momentum = 0.9F;  ///< beta
   float decay = 0.9F;     ///< mu
   bool nesterov = false;
 
   void check() const {
-    detail::check_momentum(momentum);
+    check_beta("momentum", momentum);
     if (!(decay >= 0 && decay < 1))
       throw usage_error("QuasiGlobal's decay must be in [0, 1), not " + std::to_string(decay));
   }

@@ -14,9 +14,8 @@ TERSE_NUMERICS_BEGIN
 /// g_i' the last step's gradient; y_i = g_i at first. The mean of the y_i is that of the g_i in every step. Kept is
 /// what y lacks of the gradient to come, sum_j W_ij y_j - g_i.
 struct GradientTracker {
+  static constexpr MixingFacts facts{.vectors = 2, .second_by_difference = true};
   static constexpr std::array<const char*, 1> state{"tracker"};
-  static constexpr int vectors = 2;
-  static constexpr bool second_by_difference = true;
   static void check() {}
   template <class Visit>
   void settings(Visit&&) const {}
@@ -54,11 +53,11 @@ struct GradientTracker {
 /// so that no bias is left, whatever beta is. The mean of the c_i is 0 in every step. Here u and c start at 0, where
 /// the authors' program starts from an exact mean of the first gradients.
 struct MomentumTracker {
+  static constexpr MixingFacts facts{.vectors = 2};
   static constexpr std::array<const char*, 2> state{"momentum", "correction"};
-  static constexpr int vectors = 2;
   float momentum = 0.9F;
 
-  void check() const { detail::check_momentum(momentum); }
+  void check() const { check_beta("momentum", momentum); }
   template <class Visit>
   void settings(Visit&& visit) const {
     visit("momentum", static_cast<double>(momentum));

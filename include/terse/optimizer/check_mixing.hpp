@@ -26,23 +26,23 @@ constexpr bool check_mixing() {
       "doubly stochastic. Put other weights on it (MetropolisHastings), or run stochastic gradient "
       "push on PushSum<...>");
   static_assert(
-      any || !graph::Traits<G>::push_sum || detail::allows_push_sum<M>(),
+      any || !graph::Traits<G>::push_sum || M::facts.allows_push_sum,
       "terse: push-sum weights are for StochasticGradientPush (AdaptThenCombine); this method needs a "
       "doubly stochastic graph");
   static_assert(
-      any || !detail::needs_fixed_symmetric<M>() || (G::fixed && G::symmetric),
+      any || !M::facts.needs_fixed_symmetric || (G::fixed && G::symmetric),
       "terse: momentum on the mixture (DecentLaM, momentum consensus) and exact diffusion (D2) need a graph "
       "that is fixed and symmetric: on directed graphs, or those that change from step to step, they diverge "
       "whatever the learning rate, by up to 25 % a step. Use Gossip, or QuasiGlobal momentum (QgDmSgd) or "
       "GradientTracking on this graph");
   static_assert(
-      any || !detail::needs_spectrum<M>() || graph::Traits<G>::spectrum_above_minus_third ||
+      any || !M::facts.needs_spectrum || graph::Traits<G>::spectrum_above_minus_third ||
           graph::Traits<G>::known_at_construction,
       "terse: exact diffusion (D2) diverges where the mixing matrix has an eigenvalue of -1/3 or less, "
       "which this graph has at some sizes (an even ring, a 2 x 4 mesh). Use graph::Lazy<...>, which is "
       "(I + W) / 2");
   static_assert(
-      any || G::fixed || !(detail::needs_fixed<M>() || Traits<F>::single_stage),
+      any || G::fixed || !(M::facts.needs_fixed || Traits<F>::single_stage),
       "terse: this method keeps sums over its neighbours from step to step, so that the graph must be "
       "fixed");
   static_assert(C::lossless || !graph::Traits<G>::push_sum,
@@ -59,12 +59,12 @@ void check_average(std::uint64_t average_every, int rank) {
   if (average_every == 0 || Traits::unchecked) return;
   if constexpr (Traits::push_sum)
     throw usage_error("average_every takes the plain mean, which push-sum weights are not for", rank);
-  if constexpr (needs_fixed<M>())
+  if constexpr (M::facts.needs_fixed)
     throw usage_error(
         "exact means now and then (average_every) pass by the sums over neighbours that this method keeps",
         rank);
   // What they remember of the differences between ranks outlives the mean and grows from one to the next.
-  if constexpr (needs_fixed_symmetric<M>())
+  if constexpr (M::facts.needs_fixed_symmetric)
     throw usage_error(
         "exact means now and then (average_every) make the graph change from step to step, and there this "
         "method "

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "terse/compressor/top_k.hpp"
 #include "terse/compressor/uniform.hpp"
 #include "terse/momentum_correction/compressed_differences.hpp"
 #include "terse/optimizer/parameter_mixing.hpp"
@@ -20,8 +21,12 @@ namespace terse {
 /// consensus_rate must be tuned; compressors that keep little need a small one. Memory: h_i, the sum over neighbours,
 /// and the message, n floats each, however many neighbours there are; so the graph must be fixed. Source: Koloskova,
 /// Stich and Jaggi, ICML 2019, algorithm 2, in the memory-efficient form of Koloskova et al., ICLR 2020.
-template <class C, class P = Gossip, class Direction = GradientDirection, class Decay = DecoupledDecay>
-using ChocoSgd = ParameterMixing<AdaptThenCombine<Direction>, P, C, Difference, Decay>;
+template <class... Ps>
+using ChocoSgd =
+    MixingFrom<TakesDirection,
+               Policies<AdaptThenCombine<PickPolicy<PolicyKind::local_direction, GradientDirection, Ps...>>,
+                        TopK<>, Difference>,
+               Ps...>;
 
 /// DeepSqueeze: compressed parameters with error feedback,
 ///
@@ -30,19 +35,24 @@ using ChocoSgd = ParameterMixing<AdaptThenCombine<Direction>, P, C, Difference, 
 ///
 /// State: the error. Source: Tang et al., "DeepSqueeze: decentralization meets error-compensated compression", 2019,
 /// algorithm 1.
-template <class C, class P = Gossip, class Direction = GradientDirection, class Decay = DecoupledDecay>
-using DeepSqueeze = ParameterMixing<AdaptThenCombine<Direction>, P, C, Residual, Decay>;
+template <class... Ps>
+using DeepSqueeze =
+    MixingFrom<TakesDirection,
+               Policies<AdaptThenCombine<PickPolicy<PolicyKind::local_direction, GradientDirection, Ps...>>,
+                        TopK<>, Residual>,
+               Ps...>;
 
 /// DCD-PSGD: see DifferenceDescent. C must be unbiased and precise (8 bits, say): there is no error feedback and no
 /// consensus rate. Source: Tang et al., "Communication compression for decentralized training", NeurIPS 2018,
 /// algorithm 1.
-template <class C = Uniform<8, Stochastic, Symmetric>, class P = Gossip, class Decay = DecoupledDecay>
-using DcdSgd = ParameterMixing<DifferenceDescent, P, C, None, Decay>;
+template <class... Ps>
+using DcdSgd =
+    MixingFrom<TakesMixing, Policies<DifferenceDescent, Uniform<8, Stochastic, Symmetric>, None>, Ps...>;
 
 /// BEER: see CompressedTracker. Reaches the optimum itself. Wire: two packets in one message. Source: Zhao et al.,
 /// "BEER: fast O(1/T) rate for decentralized nonconvex optimization with communication compression", NeurIPS 2022,
 /// algorithm 1.
-template <class C, class P = Gossip, class Decay = DecoupledDecay>
-using Beer = ParameterMixing<CompressedTracker, P, C, Difference, Decay>;
+template <class... Ps>
+using Beer = MixingFrom<TakesMixing, Policies<CompressedTracker, TopK<>, Difference>, Ps...>;
 
 }  // namespace terse

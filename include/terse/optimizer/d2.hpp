@@ -7,6 +7,22 @@
 
 namespace terse {
 
+namespace detail {
+
+/// A mixing topology on (I + W) / 2; other policies as they are.
+template <class P>
+struct OnLazy {
+  using type = P;
+};
+template <class P>
+requires(kind_of<P>() == PolicyKind::topology) struct OnLazy<P> {
+  using type = typename P::template On<graph::Lazy<typename P::Graph>>;
+};
+template <class P>
+using Lazily = typename OnLazy<P>::type;
+
+}  // namespace detail
+
 /// D2, or exact diffusion: decentralized SGD that reaches the optimum itself, however the data differ between ranks.
 /// Runs on (I + W) / 2 of the graph given, which must be fixed and symmetric, because with W itself it diverges where
 /// an eigenvalue is -1/3 or less; for W itself write ParameterMixing<ExactDiffusion<GradientDirection>, Mixing<...>>,
@@ -15,13 +31,13 @@ namespace terse {
 /// State: correction. Wire: one packet to each neighbour. Source: Tang et al., "D2: decentralized training over
 /// decentralized data", ICML 2018; Yuan et al., "Exact diffusion for distributed optimization and learning", IEEE TSP
 /// 2019.
-template <class P = Gossip, class Decay = DecoupledDecay>
-using D2 = ParameterMixing<ExactDiffusion<GradientDirection>,
-                           typename P::template On<graph::Lazy<typename P::Graph>>, Dense, None, Decay>;
+template <class... Ps>
+using D2 = MixingFrom<TakesMixing, Policies<ExactDiffusion<GradientDirection>, detail::Lazily<Gossip>>,
+                      detail::Lazily<Ps>...>;
 
 /// D2 with each rank's momentum in the place of its gradient. State: momentum and correction.
-template <class P = Gossip, class Decay = DecoupledDecay>
-using D2DmSgd = ParameterMixing<ExactDiffusion<MomentumDirection>,
-                                typename P::template On<graph::Lazy<typename P::Graph>>, Dense, None, Decay>;
+template <class... Ps>
+using D2DmSgd = MixingFrom<TakesMixing, Policies<ExactDiffusion<MomentumDirection>, detail::Lazily<Gossip>>,
+                           detail::Lazily<Ps>...>;
 
 }  // namespace terse

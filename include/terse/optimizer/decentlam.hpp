@@ -20,7 +20,7 @@ namespace terse {
 ///
 /// State: velocity. Wire: one packet to each neighbour, as DmSgd. Source: Yuan et al., "DecentLaM: decentralized
 /// momentum SGD for large-batch deep training", ICCV 2021, algorithm 2.
-template <class P = Gossip, class Decay = DecoupledDecay>
-using DecentLaM = ParameterMixing<MixedGradient, P, Dense, None, Decay>;
+template <class... Ps>
+using DecentLaM = MixingFrom<TakesMixing, Policies<MixedGradient>, Ps...>;
 
 }  // namespace terse

@@ -3,7 +3,7 @@
 
 #include "terse/compressor/top_k.hpp"
 #include "terse/momentum_correction/factor_masking.hpp"
-#include "terse/optimizer/gradient_averaging.hpp"
+#include "terse/optimizer/averaging.hpp"
 
 namespace terse {
 
@@ -14,7 +14,8 @@ namespace terse {
 ///
 /// Biases and other small segments are meant to travel dense (`compress == false`). Gradient clipping: see
 /// Options::clip_norm. State: 2 n floats. Source: Lin et al., ICLR 2018, algorithms 1 and 4.
-template <Granularity G = PerSegment, Topology P = AllGather>
-using DeepGradientCompression = GradientAveraging<WarmupTopK<G>, FactorMasking, P, Residual>;
+template <class... Ps>
+using DeepGradientCompression =
+    AveragingFrom<Policies<WarmupTopK<>, FactorMasking, AllGather, Residual>, Ps...>;
 
 }  // namespace terse

@@ -3,7 +3,7 @@
 
 #include "terse/compressor/top_k.hpp"
 #include "terse/error_feedback/difference.hpp"
-#include "terse/optimizer/gradient_averaging.hpp"
+#include "terse/optimizer/averaging.hpp"
 
 namespace terse {
 
@@ -13,7 +13,7 @@ namespace terse {
 /// compressor and `.error_feedback = {.rate = 1 / (1 + omega)}` it is DIANA.
 ///
 /// Source: Richtarik, Sokolov and Fatkhullin, "EF21", NeurIPS 2021, algorithm 2; Mishchenko et al. 2019.
-template <class C = TopK<>, MomentumCorrection M = NoMomentum, Topology P = AllGather>
-using Ef21Sgd = GradientAveraging<C, M, P, Difference>;
+template <class... Ps>
+using Ef21Sgd = AveragingFrom<Policies<TopK<>, NoMomentum, AllGather, Difference>, Ps...>;
 
 }  // namespace terse

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "terse/compressor/sign.hpp"
-#include "terse/optimizer/gradient_averaging.hpp"
+#include "terse/optimizer/averaging.hpp"
 
 namespace terse {
 
@@ -14,8 +14,8 @@ namespace terse {
 ///
 /// Source: Karimireddy, Rebjock, Stich and Jaggi, "Error feedback fixes SignSGD and other gradient compression
 /// schemes", ICML 2019, algorithm 2; Zheng, Huang and Kwok, NeurIPS 2019, algorithms 1 and 2.
-template <class C = ScaledSign<MeanAbs>, MomentumCorrection M = NoMomentum, Topology P = ScatterGather,
-          ErrorFeedback F = Residual>
-using ErrorFeedbackSgd = GradientAveraging<C, M, P, F>;
+template <class... Ps>
+using ErrorFeedbackSgd =
+    AveragingFrom<Policies<ScaledSign<MeanAbs>, NoMomentum, ScatterGather, Residual>, Ps...>;
 
 }  // namespace terse

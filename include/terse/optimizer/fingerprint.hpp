@@ -9,6 +9,7 @@
 #include "terse/core/packet.hpp"
 #include "terse/core/type_name.hpp"
 #include "terse/executor/numerics.hpp"
+#include "terse/optimizer/recipe.hpp"
 #include "terse/transport/agreement.hpp"
 
 namespace terse {
@@ -19,7 +20,7 @@ template <class R, Transport T>
 std::uint64_t agree_on_fingerprint(T& channel, const Layout& layout, const R& recipe, std::uint64_t seed,
                                    std::uint64_t options, std::uint64_t numerics) {
   std::uint64_t hyper_parameters = 0;
-  recipe.settings([&](const char* name, double value) {
+  composed(recipe).settings([&](const char* name, double value) {
     hyper_parameters = mix_hash(mix_hash(hyper_parameters, name), std::bit_cast<std::uint64_t>(value));
   });
   const std::uint64_t alike =
@@ -29,7 +30,8 @@ std::uint64_t agree_on_fingerprint(T& channel, const Layout& layout, const R& re
                                 Agreed{"recipe", mix_hash(0, type_name<R>().c_str())}, Agreed{"seed", seed},
                                 Agreed{"options", options},
                                 Agreed{"numerics (contraction, denormals or sqrt)", numerics}});
-  agree_on_settings(channel, "other hyper-parameters", [&](const auto& visit) { recipe.settings(visit); });
+  agree_on_settings(channel, "other hyper-parameters",
+                    [&](const auto& visit) { composed(recipe).settings(visit); });
   return mix_hash(alike, hyper_parameters);
 }
 

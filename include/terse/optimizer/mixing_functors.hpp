@@ -4,7 +4,7 @@
 #include <array>
 
 #include "terse/momentum_correction/mixing_rule.hpp"
-#include "terse/preconditioner/concept.hpp"
+#include "terse/preconditioner/rates.hpp"
 #include "terse/preconditioner/weights.hpp"
 
 // The functors of ParameterMixing: a rule, at work on one element of a step.
@@ -25,7 +25,7 @@ TERSE_NUMERICS_BEGIN
 namespace detail {
 
 /// What mixing rules see of a step, see MixingRule.
-template <class N, int Buffers, class Decay>
+template <class N, int Buffers, int Scalars, class Decay>
 struct MixingView {
   Weights<typename N::parameter> parameters;
   const typename N::gradient* gradients;
@@ -35,12 +35,15 @@ struct MixingView {
   bool sanitizes;  // gradients that are not finite count as 0
   Rate rate{};
   float scale = 1, rate_ratio = 0;
+  std::array<float, Scalars == 0 ? 1 : Scalars> scalars{};
 
   TERSE_HD void enter(const Piece& piece) {
+    for (int k = 0; k < Scalars; ++k)
+      scalars[static_cast<std::size_t>(k)] = now->own[static_cast<std::size_t>(2 + k)];
     rate = rates[piece.segment];
-    rate.learning_rate *= now->inverse_weight;
+    rate.learning_rate *= now->own[1];
     scale = now->gradient_scale;
-    rate_ratio = now->rate_ratio;
+    rate_ratio = now->own[0];
   }
 
   struct Element {
@@ -61,6 +64,7 @@ struct MixingView {
     }
     TERSE_HD float rate() const { return view.rate.learning_rate; }
     TERSE_HD float ratio() const { return view.rate_ratio; }
+    TERSE_HD float scalar(int k) const { return view.scalars[static_cast<std::size_t>(k)]; }
     TERSE_HD float& operator[](int k) const { return view.buffers[static_cast<std::size_t>(k)][i]; }
   };
   TERSE_HD Element element(index_t i) const { return {*this, i}; }

@@ -10,7 +10,7 @@ namespace terse {
 /// each neighbour. The graph must be fixed and symmetric, as DecentLaM's. Source: Balu et al., "Decentralized deep
 /// learning using momentum-accelerated consensus", ICASSP 2021; omega = 0: Jiang et al., "Collaborative deep learning
 /// in fixed topology networks", NeurIPS 2017 (CDMSGD).
-template <class P = Gossip, class Decay = DecoupledDecay>
-using MomentumConsensus = ParameterMixing<Displacement, P, Dense, None, Decay>;
+template <class... Ps>
+using MomentumConsensus = MixingFrom<TakesMixing, Policies<Displacement>, Ps...>;
 
 }  // namespace terse

@@ -21,8 +21,10 @@ namespace terse {
 ///
 /// Wire: n Bits / 8 bytes, and 8 for each 4096 elements, to each neighbour. Source: Lu and De Sa, "Moniqua: modulo
 /// quantized communication in decentralized SGD", ICML 2020, algorithm 1.
-template <class C = Moniqua<8>, class P = Gossip, class Direction = GradientDirection,
-          class Decay = DecoupledDecay>
-using MoniquaSgd = ParameterMixing<AdaptWithCombine<Direction>, P, C, None, Decay>;
+template <class... Ps>
+using MoniquaSgd = MixingFrom<
+    TakesDirection,
+    Policies<AdaptWithCombine<PickPolicy<PolicyKind::local_direction, GradientDirection, Ps...>>, Moniqua<8>>,
+    Ps...>;
 
 }  // namespace terse

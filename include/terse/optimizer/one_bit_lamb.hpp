@@ -2,9 +2,8 @@
 #pragma once
 
 #include "terse/compressor/sign.hpp"
-#include "terse/error_feedback/residual.hpp"
 #include "terse/optimizer/one_bit_lamb_state.hpp"
-#include "terse/topology/all_gather.hpp"
+#include "terse/optimizer/sorted.hpp"
 #include "terse/topology/ring.hpp"
 
 namespace terse {
@@ -32,10 +31,9 @@ namespace terse {
 /// Passes of a compressed step over n: OneBitAdam's, three or four that read, and the update. Wire: as OneBitAdam.
 /// Source: Li et al., "1-bit LAMB: communication efficient large-scale large-batch training with LAMB's convergence
 /// speed", HiPC 2022 (arXiv 2104.06069), algorithm 1; `update_clip` is ours, see FrozenVariance.
-template <class C = Sign, class G = ScatterGather, ErrorFeedback F = Residual,
-          FreezingPreconditioner P = FrozenVariance>
-struct OneBitLamb {
-  static_assert(check_compressor<C>() && check_feedback<C, F>() && check_stages<C, F, G>());
+template <class C, class F, class G, class P>
+struct OneBitLambOf {
+  static_assert(check_means<C, F, G>());
 
   float learning_rate = 1e-3F;
   float beta1 = 0.9F;
@@ -51,21 +49,21 @@ struct OneBitLamb {
   P preconditioner{};
   C compressor{};
   F error_feedback{};
+  G topology{};
 
   void check() const {
-    detail::check_rate("learning_rate", learning_rate);
-    detail::check_epsilon(epsilon);
-    detail::check_rate("weight_decay", weight_decay);
-    detail::check_beta("beta1", beta1);
-    detail::check_beta("beta2", beta2);
-    detail::check_beta("coefficient_beta", coefficient_beta);
-    detail::check_beta("factor_threshold", factor_threshold);
-    detail::require(min_coefficient > 0 && min_coefficient <= max_coefficient,
-                    "min_coefficient must be positive and at most max_coefficient",
-                    static_cast<double>(min_coefficient));
-    detail::require(min_factor > 0 && min_factor <= 1 && max_factor >= 1,
-                    "min_factor must be in (0, 1] and max_factor at least 1",
-                    static_cast<double>(min_factor));
+    check_rate("learning_rate", learning_rate);
+    check_epsilon(epsilon);
+    check_rate("weight_decay", weight_decay);
+    check_beta("beta1", beta1);
+    check_beta("beta2", beta2);
+    check_beta("coefficient_beta", coefficient_beta);
+    check_beta("factor_threshold", factor_threshold);
+    require(min_coefficient > 0 && min_coefficient <= max_coefficient,
+            "min_coefficient must be positive and at most max_coefficient",
+            static_cast<double>(min_coefficient));
+    require(min_factor > 0 && min_factor <= 1 && max_factor >= 1,
+            "min_factor must be in (0, 1] and max_factor at least 1", static_cast<double>(min_factor));
     preconditioner.check();
     detail::check_policy(compressor);
     detail::check_feedback_of_states(error_feedback);
@@ -86,6 +84,7 @@ struct OneBitLamb {
     preconditioner.settings(visit);
     detail::policy_settings(compressor, visit);
     detail::policy_settings(error_feedback, visit);
+    detail::policy_settings(topology, visit);
   }
 
   template <Transport T, Executor E>
@@ -95,7 +94,7 @@ struct OneBitLamb {
   void prepare(const StepInput<E, N>& input, State<T, E>& state, StepScalars&) const {
     state.rates.set(input.executor, input.layout, learning_rate, weight_decay);
     state.compressed.set_compressor(compressor);
-    state.freezing.check(preconditioner);
+    state.freezing.check({preconditioner.freeze});
     if (state.freezing.frozen() && state.balanced == 0) state.balance(input.executor, epsilon);
   }
   template <Transport T, Executor E, class N>
@@ -105,7 +104,7 @@ struct OneBitLamb {
     const E executor = input.executor;
     const StepScalars* now = input.context.now;
     const bool frozen = state.freezing.frozen();
-    const detail::LambDirection live{m, v, x.values, state.rates.table(), now, epsilon};
+    const detail::LambDirection live{m, v, x.values, state.rates.table(), epsilon};
     const detail::AdamMoments moments{m, v, beta1, beta2};
     const detail::TrustRatio trust{state.weights.table(), state.updates.table(), state.coefficients.data(),
                                    min_coefficient, max_coefficient};
@@ -113,8 +112,8 @@ struct OneBitLamb {
       return detail::FrozenDirection{live, v, preconditioner.update_clip, state.excluded.data(), decays};
     };
     using Direction = detail::FrozenDirection;
-    using Descend = detail::LayerDescend<typename N::parameter, detail::LambDirection>;
-    using FrozenDescend = detail::LayerDescend<typename N::parameter, Direction>;
+    using Descend = detail::DescendByLayer<typename N::parameter, detail::LambDirection>;
+    using FrozenDescend = detail::DescendByLayer<typename N::parameter, Direction>;
 
     if (!frozen) {
       average_gradients(state.full, input, moments);
@@ -147,13 +146,21 @@ struct OneBitLamb {
   template <Transport T, Executor E, class N>
   void complete(const StepInput<E, N>& input, State<T, E>& state) const {
     if (state.freezing.frozen()) {
-      state.compressed.settle(input.context);
+      state.compressed.settle();
     } else {
-      state.full.settle(input.context);
-      state.freezing.observe(input.executor, preconditioner, input.context.step, epsilon,
+      state.full.settle();
+      state.freezing.observe(input.executor, {preconditioner.freeze}, input.context.step, epsilon,
                              state.variance.data(), state.momentum.data());
     }
   }
 };
+
+/// OneBitLambOf with a Compressor (Sign), an ErrorFeedback (Residual), a Topology (ScatterGather) and a Preconditioner with a
+/// `freeze` (FrozenVariance), in any order.
+template <class... Ps>
+using OneBitLamb = Sorted<OneBitLambOf,
+                          Takes<PolicyKind::compressor, PolicyKind::error_feedback, PolicyKind::topology,
+                                PolicyKind::preconditioner>,
+                          Policies<Sign, Residual, FrozenVariance>, Ps...>;
 
 }  // namespace terse

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "terse/optimizer/lamb.hpp"
-#include "terse/optimizer/one_bit_adam.hpp"
+#include "terse/optimizer/recipe.hpp"
+#include "terse/preconditioner/layer_statistic.hpp"
 
 // The functors of OneBitLamb, over elements and over segments.
 
@@ -11,6 +11,83 @@ namespace terse {
 TERSE_NUMERICS_BEGIN
 
 namespace detail {
+
+/// m_i = beta1 m + (1 - beta1) g_i: the common momentum, moved by this rank's own gradient.
+template <Number G = float>
+struct LocalMomentum {
+  const float* momentum;
+  const G* gradients;
+  const StepScalars* now;
+  float beta1;
+  float scale = 1;
+
+  TERSE_HD void enter(const Piece&) { scale = now->gradient_scale; }
+  TERSE_HD float operator()(const Piece&, index_t i) const {
+    return beta1 * momentum[i] + (1 - beta1) * (widened(gradients[i]) * scale);
+  }
+};
+
+/// m and v from the mean gradient.
+struct AdamMoments {
+  float *momentum, *variance;
+  float beta1, beta2;
+  float gradient_factor = 1;
+
+  TERSE_HD void operator()(const Piece&, index_t i, float mean) const {
+    const float g = mean * gradient_factor;
+    const float m = beta1 * momentum[i] + (1 - beta1) * g;
+    const float v = beta2 * variance[i] + (1 - beta2) * (g * g);
+    momentum[i] = m;
+    variance[i] = v;
+  }
+};
+
+/// Adam's direction with weight decay, before any layer-wise factor.
+struct LambDirection {
+  const float *momentum, *variance, *parameters;
+  const Rate* rates;
+  float epsilon;
+  float decay = 0;
+
+  TERSE_HD void enter(const Piece& piece) { decay = rates[piece.segment].weight_decay; }
+  TERSE_HD float operator()(const Piece&, index_t i) const {
+    return momentum[i] / (std::sqrt(variance[i]) + epsilon) + decay * parameters[i];
+  }
+};
+
+/// x = x - learning_rate c u, c the segment's.
+template <Number P, class Direction>
+struct DescendByLayer {
+  Weights<P> parameters;
+  Direction direction;
+  const Rate* rates;
+  const float* coefficients;  // by segment
+  float rate = 0;
+
+  TERSE_HD void enter(const Piece& piece) {
+    terse::enter(direction, piece);
+    rate = rates[piece.segment].learning_rate * coefficients[piece.segment];
+  }
+  TERSE_HD void operator()(const Piece& piece, index_t i, bool) const {
+    parameters.set(i, parameters[i] - rate * direction(piece, i));
+  }
+};
+
+/// c = ||x|| / ||u|| within bounds, 1 where a norm is 0. An element of its range is a segment.
+struct TrustRatio {
+  LayerTable weights, updates;
+  float* coefficients;
+  float least, most;
+
+  TERSE_HD float of(index_t segment) const {
+    if (!weights.has(segment)) return 1;
+    const float x = weights[segment], u = updates[segment];
+    if (!(x > 0 && u > 0)) return 1;
+    const float c = x / u;
+    return c < least ? least : c > most ? most : c;
+  }
+  TERSE_HD void operator()(const Piece&, index_t segment) const { coefficients[segment] = of(segment); }
+};
 
 /// What OneBitLamb knows of each segment, in the executor's memory.
 struct LambLayers {

@@ -18,7 +18,7 @@ struct OneBitLambState {
   Arena momentum;
   Arena variance;  // of compressed segments, after the freeze: d
   Arena fresh;
-  typename P::template Freezing<E> freezing;
+  Freezing<E> freezing;
   LayerStatistic<E> weights, updates, plain;
   LayerStatistic<E, MaxAbs> ratios;
   Arena coefficients, frozen, factors, scales, roots;
@@ -28,13 +28,15 @@ struct OneBitLambState {
 
   template <class Recipe>
   OneBitLambState(const Recipe& recipe, E executor, T& transport, const Layout& layout, bool clips)
-      : full(executor, transport, layout, layout.range(), Dense{}, None{}, clips),
-        compressed(executor, transport, layout, layout.range(), recipe.compressor, recipe.error_feedback),
+      : full(executor, transport, layout, layout.range(), Dense{}, None{}, clips,
+             dense_topology(recipe.topology)),
+        compressed(executor, transport, layout, layout.range(), recipe.compressor, recipe.error_feedback,
+                   false, recipe.topology),
         rates(layout),
         momentum(layout.size()),
         variance(layout.size()),
         fresh(layout.size()),
-        freezing(executor, recipe.preconditioner, compressed.plan().whole.compressed, layout.size()),
+        freezing(executor, {recipe.preconditioner.freeze}, compressed.plan().whole.compressed, layout.size()),
         weights(executor, layout, 0),
         updates(executor, layout, 0),
         plain(executor, layout, 0),

@@ -64,7 +64,7 @@ TERSE_NUMERICS_END
 /// it alike, and a difference in layout, recipe, hyper-parameters, options, world or numerics throws
 /// mismatch_error that names it.
 ///
-///     terse::Optimizer optimizer{terse::Adam{.learning_rate = 1e-3f}, transport, layout};
+///     terse::Optimizer optimizer{terse::Adam<>{.learning_rate = 1e-3f}, transport, layout};
 ///     optimizer.step(parameters, gradients);
 ///
 /// All memory is taken here; a step allocates nothing. Hyper-parameters in `recipe` may be changed between
@@ -74,11 +74,17 @@ TERSE_NUMERICS_END
 /// step then takes fp32 masters from the parameters it is given, unless a checkpoint has brought them; from then on
 /// parameters are written, not read. Gradients may be scaled against underflow: give 1 / loss scale as
 /// gradient_scale.
+///
+/// To compile an optimizer once, say `extern template class terse::Optimizer<terse::Adam<>, terse::Threads>;` where it is used
+/// and `template class ...` of the same in one unit.
 template <class R, Transport T, Executor E = executor::host, class N = Numbers<>>
 class Optimizer {
   static_assert(check_recipe<R>());
   using P = typename N::parameter;
   using G = typename N::gradient;
+  using State = typename Composed<R>::template State<T, E>;
+  static_assert(scalars_of<R>() <= StepScalars::most_own,
+                "terse: the policies of a recipe have room for 14 scalars");
   static constexpr bool has_masters = !std::is_same_v<P, float>;
 
  public:
@@ -88,25 +94,8 @@ class Optimizer {
   R recipe;
 
   Optimizer(R recipe_, T& transport, const Layout& layout, const Options& options = {}, E executor = {},
-            N = {})
-      : recipe((recipe_.check(), std::move(recipe_))),
-        options_((check(options), options)),
-        layout_(layout),
-        executor_((check_stream(transport, executor), executor)),
-        channel_(transport.split(0, transport.rank())),
-        fingerprint_(agree_on_fingerprint<R>(channel_, layout_, recipe, options_.seed, options_hash(options_),
-                                             numerics_of(executor_))),
-        everyone_(channel_),
-        starts_(channel_),
-        state_(recipe, executor, channel_, layout_, std::isfinite(options_.clip_norm)) {
-    range_ = layout_.range();
-    scratch_ =
-        buffer<float, typename E::memory>(reduction_scratch<SumOfSquares>(executor_, range_, Units{0, true}));
-    square_ = buffer<float, typename E::memory>(1);
-    bad_ = buffer<std::uint32_t, typename E::memory>(1);
-    now_ = buffer<StepScalars, typename E::memory>(1);
-    if (has_masters) masters_ = buffer<float, typename E::memory>(layout_.size());
-  }
+            N = {});
+  ~Optimizer();
   // Exchanges in flight and their lists point into this object.
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
@@ -122,41 +111,12 @@ class Optimizer {
   /// After non_finite_error parameters are as before, and so is momentum on the mean; in a compressed step the
   /// error feedback, and momentum before compression, have already taken the message up, so that going on from
   /// there loses that message's compressed part on every rank. Nothing that is kept is ever not finite.
-  StepResult step(out<E, P> parameters, in<E, G> gradients, float gradient_scale = 1) {
-    const StepInput<E, N> input = input_of(parameters, gradients);
-    const std::uint64_t step = input.context.step;
-    compare_start(parameters);
-    adopt(parameters.data());
-    const bool clip_before = std::isfinite(options_.clip_norm) && !state_.full_precision();
-    if (clip_before || must_agree()) {
-      const Norm norm = agree_on_norm(input, gradient_scale);
-      if (norm.culprit >= 0 && options_.on_non_finite == NonFinite::skip) return {false};
-      if (norm.culprit >= 0 && options_.on_non_finite == NonFinite::throw_)
-        throw non_finite_error("the gradient of rank " + std::to_string(norm.culprit) + " is not finite",
-                               norm.culprit, channel_.rank(), static_cast<std::int64_t>(step));
-      if (clip_before) gradient_scale *= detail::clip_factor(norm.value, options_.clip_norm);
-    }
-    prepare(input, gradient_scale);
-    recipe.enqueue(input, state_);
-    recipe.complete(input, state_);
-    begun_ = false;
-    steps_ = step;
-    return {};
-  }
+  StepResult step(out<E, P> parameters, in<E, G> gradients, float gradient_scale = 1);
 
   /// For recipes whose messages don't depend on the gradient: sends them, so that they travel while it is computed.
   /// The step that follows finishes the round; until then a second call does nothing. `parameters` stay as they are
   /// until then, except with CombineThenAdapt, which leaves the mixture in them: there the gradient must be computed.
-  void begin(out<E, P> parameters) requires(detail::is_blind<R>()) {
-    if (begun_) return;
-    const StepInput<E, N> input = input_of(parameters, {nullptr, layout_.size()});
-    compare_start(parameters);
-    adopt(parameters.data());
-    prepare(input, 1);
-    begun_agreement_ = agreement();
-    recipe.begin(input, state_);
-    begun_ = true;
-  }
+  void begin(out<E, P> parameters) requires(detail::is_blind<R>());
 
   /// Enqueues the next step without taking it, for the executor's stream to record: between the beginning and the end
   /// of a CUDA graph's capture, for one. What changes from step to step (rates, gradient scale, step, bias
@@ -164,31 +124,7 @@ class Optimizer {
   /// `full_precision`. Throws usage_error where a step needs the host in its middle: clip_norm, NonFinite::skip, and
   /// errors that follow the learning rate. Works over transports that don't wait for the host (Nccl), and with one
   /// rank.
-  void record(out<E, P> parameters, in<E, G> gradients) requires GridExecutor<E> {
-    if (std::isfinite(options_.clip_norm) || must_agree())
-      throw usage_error(
-          "a step with clip_norm or NonFinite::skip, or whose messages don't show whether the gradient is "
-          "finite, waits for the norm and can't be recorded",
-          channel_.rank());
-    if constexpr (requires { recipe.recordable(); })
-      if (!recipe.recordable() || begun_)
-        throw usage_error(
-            "this recipe's steps differ in more than numbers (neighbours, exact averages, messages "
-            "sent before the step) and can't be recorded",
-            channel_.rank());
-    if constexpr (requires { recipe.error_feedback.follows_rate; })
-      if (recipe.error_feedback.follows_rate)
-        throw usage_error("an error feedback that follows the learning rate can't be recorded",
-                          channel_.rank());
-    if constexpr (requires { state_.failed(); })
-      if (state_.failed())
-        throw usage_error("the last step failed: take one before a record", channel_.rank());
-    if (has_masters && adopted_ == 0)
-      throw usage_error("take one step before a record, so that the masters are there", channel_.rank());
-    recipe.enqueue(input_of(parameters, gradients), state_);
-    recorded_full_precision_ = full_precision();
-    recorded_ = true;
-  }
+  void record(out<E, P> parameters, in<E, G> gradients) requires GridExecutor<E>;
   /// Takes one step, which `run()` enqueues from a record of this optimizer. Throws as `step` does, and usage_error
   /// if the record is of the other stage.
   template <class Run>
@@ -201,22 +137,21 @@ class Optimizer {
     const StepInput<E, N> input = input_of({nullptr, layout_.size()}, {nullptr, layout_.size()});
     prepare(input, gradient_scale);
     run();
-    recipe.complete(input, state_);
+    composed(recipe).complete(input, state_);
     steps_ = input.context.step;
   }
 
   /// Writes parameters for evaluation that are not those it steps on, of recipes that have such, in fp32. No
   /// communication; throws usage_error for a view of the wrong size.
   template <class Which>
-  void read_out(Which which,
-                out<E> to) const requires detail::ReadsOut<R, typename R::template State<T, E>, E, Which> {
+  void read_out(Which which, out<E> to) const requires detail::ReadsOut<Composed<R>, State, E, Which> {
     check(to.size(), "read-out", steps_);
-    recipe.read_out(executor_, state_, which, to);
+    composed(recipe).read_out(executor_, state_, which, to);
   }
 
   /// The learning rate from the next step on, alike on all ranks: `recipe.learning_rate`, of recipes around each other the
   /// innermost one's.
-  void learning_rate(float rate) { learning_rate_of(recipe) = rate; }
+  void learning_rate(float rate) { set_learning_rate(recipe, rate); }
   float learning_rate() const { return learning_rate_of(recipe); }
   /// Whether messages of the next step have left: `begin` has been called, and `step` not yet.
   bool begun() const { return begun_; }
@@ -275,7 +210,7 @@ class Optimizer {
 
   StepInput<E, N> input_of(out<E, P> parameters, in<E, G> gradients) {
     const std::uint64_t step = steps_ + 1;
-    recipe.check();
+    check_values(recipe);
     check(parameters.size(), "parameters", step);
     check(gradients.size(), "gradients", step);
     return {executor_,
@@ -326,7 +261,7 @@ class Optimizer {
   }
   void prepare(const StepInput<E, N>& input, float gradient_scale) {
     StepScalars now{input.context.step, input.context.agreement, gradient_scale};
-    recipe.prepare(input, state_, now);
+    composed(recipe).prepare(input, state_, now);
     put(executor_, view<const StepScalars>(&now, 1), now_.all());
   }
 
@@ -339,7 +274,7 @@ class Optimizer {
     // Of a step that has begun, messages are on their way.
     if (begun_) return begun_agreement_;
     std::uint64_t hash = fingerprint_;
-    recipe.settings(
+    composed(recipe).settings(
         [&](const char*, double value) { hash = mix_hash(hash, std::bit_cast<std::uint64_t>(value)); });
     return hash;
   }
@@ -373,7 +308,7 @@ class Optimizer {
   std::uint64_t fingerprint_;
   Assembly<Partial, T> everyone_;
   Assembly<std::uint64_t, T> starts_;
-  typename R::template State<T, E> state_;
+  State state_;
   Range range_;
   buffer<float, typename E::memory> scratch_, square_;
   buffer<std::uint32_t, typename E::memory> bad_;
@@ -386,5 +321,99 @@ class Optimizer {
   bool compared_ = false;  // where all ranks start
   bool recorded_ = false, recorded_full_precision_ = false;
 };
+
+// Not in the class, so that they are no inline functions, and `extern template` of it keeps units from instantiating them.
+
+template <class R, Transport T, Executor E, class N>
+Optimizer<R, T, E, N>::Optimizer(R recipe_, T& transport, const Layout& layout, const Options& options,
+                                 E executor, N)
+    : recipe((check_values(recipe_), std::move(recipe_))),
+      options_((check(options), options)),
+      layout_(layout),
+      executor_((check_stream(transport, executor), executor)),
+      channel_(transport.split(0, transport.rank())),
+      fingerprint_(agree_on_fingerprint<R>(channel_, layout_, recipe, options_.seed, options_hash(options_),
+                                           numerics_of(executor_))),
+      everyone_(channel_),
+      starts_(channel_),
+      state_(composed(recipe), executor, channel_, layout_, std::isfinite(options_.clip_norm)) {
+  range_ = layout_.range();
+  scratch_ =
+      buffer<float, typename E::memory>(reduction_scratch<SumOfSquares>(executor_, range_, Units{0, true}));
+  square_ = buffer<float, typename E::memory>(1);
+  bad_ = buffer<std::uint32_t, typename E::memory>(1);
+  now_ = buffer<StepScalars, typename E::memory>(1);
+  if (has_masters) masters_ = buffer<float, typename E::memory>(layout_.size());
+}
+
+template <class R, Transport T, Executor E, class N>
+Optimizer<R, T, E, N>::~Optimizer() = default;
+
+template <class R, Transport T, Executor E, class N>
+StepResult Optimizer<R, T, E, N>::step(out<E, P> parameters, in<E, G> gradients, float gradient_scale) {
+  const StepInput<E, N> input = input_of(parameters, gradients);
+  const std::uint64_t step = input.context.step;
+  compare_start(parameters);
+  adopt(parameters.data());
+  const bool clip_before = std::isfinite(options_.clip_norm) && !state_.full_precision();
+  if (clip_before || must_agree()) {
+    const Norm norm = agree_on_norm(input, gradient_scale);
+    if (norm.culprit >= 0 && options_.on_non_finite == NonFinite::skip) return {false};
+    if (norm.culprit >= 0 && options_.on_non_finite == NonFinite::throw_)
+      throw non_finite_error("the gradient of rank " + std::to_string(norm.culprit) + " is not finite",
+                             norm.culprit, channel_.rank(), static_cast<std::int64_t>(step));
+    if (clip_before) gradient_scale *= detail::clip_factor(norm.value, options_.clip_norm);
+  }
+  prepare(input, gradient_scale);
+  composed(recipe).enqueue(input, state_);
+  composed(recipe).complete(input, state_);
+  begun_ = false;
+  steps_ = step;
+  return {};
+}
+
+template <class R, Transport T, Executor E, class N>
+void Optimizer<R, T, E, N>::begin(out<E, P> parameters) requires(detail::is_blind<R>()) {
+  // clang 14 instantiates it with the class, whatever the constraint says.
+  if constexpr (detail::is_blind<R>()) {
+    if (begun_) return;
+    const StepInput<E, N> input = input_of(parameters, {nullptr, layout_.size()});
+    compare_start(parameters);
+    adopt(parameters.data());
+    prepare(input, 1);
+    begun_agreement_ = agreement();
+    composed(recipe).begin(input, state_);
+    begun_ = true;
+  }
+}
+
+template <class R, Transport T, Executor E, class N>
+void Optimizer<R, T, E, N>::record(out<E, P> parameters, in<E, G> gradients) requires GridExecutor<E> {
+  if constexpr (GridExecutor<E>) {
+    if (std::isfinite(options_.clip_norm) || must_agree())
+      throw usage_error(
+          "a step with clip_norm or NonFinite::skip, or whose messages don't show whether the gradient is "
+          "finite, waits for the norm and can't be recorded",
+          channel_.rank());
+    if constexpr (requires { composed(recipe).recordable(); })
+      if (!composed(recipe).recordable() || begun_)
+        throw usage_error(
+            "this recipe's steps differ in more than numbers (neighbours, exact averages, messages "
+            "sent before the step) and can't be recorded",
+            channel_.rank());
+    if constexpr (requires { composed(recipe).error_feedback.follows_rate; })
+      if (composed(recipe).error_feedback.follows_rate)
+        throw usage_error("an error feedback that follows the learning rate can't be recorded",
+                          channel_.rank());
+    if constexpr (requires { state_.failed(); })
+      if (state_.failed())
+        throw usage_error("the last step failed: take one before a record", channel_.rank());
+    if (has_masters && adopted_ == 0)
+      throw usage_error("take one step before a record, so that the masters are there", channel_.rank());
+    composed(recipe).enqueue(input_of(parameters, gradients), state_);
+    recorded_full_precision_ = full_precision();
+    recorded_ = true;
+  }
+}
 
 }  // namespace terse

@@ -3,6 +3,7 @@
 
 #include <bit>
 #include <optional>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "terse/momentum_correction/combine.hpp"
 #include "terse/optimizer/check_mixing.hpp"
 #include "terse/optimizer/mixing_functors.hpp"
+#include "terse/optimizer/policies.hpp"
 #include "terse/optimizer/recipe.hpp"
 #include "terse/topology/mixing.hpp"
 
@@ -35,12 +37,12 @@ namespace terse {
 /// State: the rule's buffers, n floats each, and the feedback's (Difference: 3 n for each vector). Wire: one message
 /// to each neighbour, see the rule's `vectors`: 32 bytes and the section for each. Passes: one to propose (x, g,
 /// buffers read; z written), one to settle (own and arrived z, buffers read; x and buffers written).
-template <MixingRule M, class P = Gossip, class C = Dense, class F = None, class Decay = DecoupledDecay>
-struct ParameterMixing {
+template <class M, class P, class C, class F, class Decay>
+struct ParameterMixingOf {
   static_assert(check_mixing_rule<M>() && check_compressor<C>() && check_feedback<C, F>() &&
                 check_mixing<M, P, C, F>());
   static_assert(
-      C::lossless || !Decay::coupled || detail::vectors_of<M>() == 1 || detail::second_by_difference<M>(),
+      C::lossless || !Decay::coupled || M::facts.vectors == 1 || M::facts.second_by_difference,
       "terse: compressed, this method's second vector is worked out again after x has changed, and with "
       "weight decay in the gradient it would be another one. Use DecoupledDecay");
 
@@ -54,10 +56,10 @@ struct ParameterMixing {
   F error_feedback{};
 
   void check() const {
-    detail::check_rate("learning_rate", learning_rate);
-    detail::check_rate("weight_decay", weight_decay);
-    detail::require(consensus_rate > 0 && consensus_rate <= 1, "consensus_rate must be in (0, 1]",
-                    static_cast<double>(consensus_rate));
+    check_rate("learning_rate", learning_rate);
+    check_rate("weight_decay", weight_decay);
+    require(consensus_rate > 0 && consensus_rate <= 1, "consensus_rate must be in (0, 1]",
+            static_cast<double>(consensus_rate));
     detail::check_policy(momentum_correction);
     detail::check_policy(compressor);
     detail::check_feedback_of_states(error_feedback);
@@ -75,8 +77,11 @@ struct ParameterMixing {
   }
   /// Ranks may start from models of their own, which mixing brings together.
   static constexpr bool models_differ = true;
+  /// This step's learning rate over the last one's, 0 after a rate of 0, and 1 / this rank's push-sum weight; then the
+  /// rule's own.
+  static constexpr int scalars = 2 + detail::scalars_of_rule<typename M::template Rule<float>>();
   /// Messages don't show whether a gradient is finite.
-  static constexpr bool blind = detail::before_gradient<M>();
+  static constexpr bool blind = M::facts.before_gradient;
   /// Whether all steps go to the same neighbours with the same weights.
   bool recordable() const {
     return P::Graph::fixed && !graph::Traits<typename P::Graph>::push_sum && average_every == 0 &&
@@ -84,13 +89,13 @@ struct ParameterMixing {
   }
 
  private:
-  static constexpr int vectors = detail::vectors_of<M>();
+  static constexpr int vectors = M::facts.vectors;
   static constexpr int buffers = static_cast<int>(M::state.size());
-  static constexpr bool combines_first = detail::combines_first<M>();
+  static constexpr bool combines_first = M::facts.combines_first;
   using Vectors = std::make_integer_sequence<int, vectors>;
   using Rule = decltype(std::declval<const M&>().template rule<float>());
   template <class N>
-  using View = detail::MixingView<N, buffers, Decay>;
+  using View = detail::MixingView<N, buffers, scalars - 2, Decay>;
 
   /// What a message says of each vector.
   template <class N>
@@ -106,7 +111,7 @@ struct ParameterMixing {
   /// What becomes of the mixture.
   template <class Compressed, class Exact>
   struct Outcome : Message<Compressed, Exact> {
-    static constexpr bool takes_own = detail::moves_by_packet<M>();
+    static constexpr bool takes_own = M::facts.moves_by_packet;
   };
   template <class N>
   struct Settlement {
@@ -117,7 +122,7 @@ struct ParameterMixing {
     auto vector(Vector<K>) const {
       using Exact = detail::Settle<Rule, View<N>, K>;
       const Exact exact{rule, view};
-      if constexpr (detail::moves_by_packet<M>())
+      if constexpr (M::facts.moves_by_packet)
         return Outcome<detail::SettleMoves<Rule, View<N>>, Exact>{{{exact}, exact}};
       else
         return Outcome<detail::SettleCompressed<Rule, View<N>, K>, Exact>{{{exact, consensus_rate}, exact}};
@@ -141,7 +146,7 @@ struct ParameterMixing {
     Range range;
     bool begun = false;  // this step's messages are on their way
 
-    State(const ParameterMixing& recipe, E executor, T& transport, const Layout& layout, bool)
+    State(const ParameterMixingOf& recipe, E executor, T& transport, const Layout& layout, bool)
         : mixer(executor, transport, layout, layout.range(), recipe.compressor, recipe.error_feedback, false,
                 recipe.topology.template with<vectors>()),
           rates(layout),
@@ -158,7 +163,7 @@ struct ParameterMixing {
       // Makes room for what it works out.
       recipe.topology.graph.check(recipe.topology.nodes(size));
       detail::check_spectrum(recipe.momentum_correction, recipe.topology, size, rank);
-      for (int k = 0; k < ParameterMixing::buffers; ++k) buffers.emplace_back(layout.size());
+      for (int k = 0; k < ParameterMixingOf::buffers; ++k) buffers.emplace_back(layout.size());
     }
     bool full_precision() const { return false; }
     template <class Visit>
@@ -178,9 +183,15 @@ struct ParameterMixing {
           state.rank, static_cast<std::int64_t>(input.context.step));
     state.rates.set(input.executor, input.layout, learning_rate, weight_decay);
     const auto last = std::bit_cast<float>(static_cast<std::uint32_t>(state.last_rate));
-    now.rate_ratio = last > 0 ? learning_rate / last : 0;
+    now.own[0] = last > 0 ? learning_rate / last : 0;
+    const Rule rule = momentum_correction.template rule<float>();
+    if constexpr (requires { rule.at_step(std::uint64_t{}); }) {
+      std::size_t place = 2;
+      for (const float value : rule.at_step(input.context.step)) now.own[place++] = value;
+    }
+    now.own[1] = 1;
     if constexpr (graph::Traits<typename P::Graph>::push_sum)
-      now.inverse_weight =
+      now.own[1] =
           static_cast<float>(1 / topology.graph.weight(state.rank, state.size, input.context.step - 1));
   }
   /// Sends what travels, for rules that know it before the gradient; those that want their gradient at the mixture
@@ -191,7 +202,7 @@ struct ParameterMixing {
       combine(input, state);
       settle(input, state);
     } else if (!averages(input)) {
-      (void)start(input.context, state, proposal(input, state));
+      start(input.context, state, proposal(input, state));
     }
     state.begun = true;
   }
@@ -233,9 +244,9 @@ struct ParameterMixing {
   template <Transport T, Executor E, class N>
   void settle(const StepInput<E, N>& input, State<T, E>& state) const {
     if (averages(input))
-      state.exact->settle(input.context);
+      state.exact->settle();
     else
-      state.mixer.settle(input.context);
+      state.mixer.settle();
   }
   template <Transport T, Executor E, class N>
   Proposal<N> proposal(const StepInput<E, N>& input, State<T, E>& state) const {
@@ -244,9 +255,9 @@ struct ParameterMixing {
 
   /// Packets are read as they were encoded, whatever becomes of the recipe's compressor before the step.
   template <Transport T, Executor E, class Message>
-  auto start(const StepContext& context, State<T, E>& state, const Message& message) const {
+  void start(const StepContext& context, State<T, E>& state, const Message& message) const {
     if constexpr (!C::lossless) state.mixer.set_compressor(compressor);
-    return state.mixer.start(context, {}, message);
+    state.mixer.start(context, {}, message);
   }
   template <Transport T, Executor E, class N>
   void combine(const StepInput<E, N>& input, State<T, E>& state) const {
@@ -256,8 +267,8 @@ struct ParameterMixing {
       return;
     }
     const StepContext& context = input.context;
-    auto pending = state.begun ? state.mixer.resume(message) : start(context, state, message);
-    state.mixer.finish(context, pending, Settlement<N>{message.rule, message.view, consensus_rate});
+    if (!state.begun) start(context, state, message);
+    state.mixer.finish(Settlement<N>{message.rule, message.view, consensus_rate});
   }
   template <Transport T, Executor E, class N, int... K>
   static void average(const StepInput<E, N>& input, State<T, E>& state, const Proposal<N>& message,
@@ -275,12 +286,56 @@ struct ParameterMixing {
       state.exact->mix(input.context, {}, message.vector(which), Message{settle, settle});
     } else {
       // What a device found wrong with the first, before it looks at the second.
-      state.exact->settle(input.context);
+      state.exact->settle();
       settle.kept = state.kept.data();
       const detail::KeptProposal kept{settle.kept};
       state.exact->mix(input.context, {}, Message{kept, kept}, Message{settle, settle});
     }
   }
 };
+
+namespace detail {
+
+template <class C>
+using MixingFeedbackFor = std::conditional_t<C::lossless || Traits<C>::keyed, None, Difference>;
+
+template <class Taken, class Defaults, class... Ps>
+struct SortMixing;
+template <PolicyKind... Kinds, class... Ds, class... Ps>
+struct SortMixing<Takes<Kinds...>, Policies<Ds...>, Ps...> {
+  static_assert(Given<Ps...>::template check<Kinds...>());
+  template <PolicyKind K, class Default>
+  using Either = PickPolicy<K, PickPolicy<K, Default, Ds...>, Ps...>;
+  using Direction = Either<PolicyKind::local_direction, GradientDirection>;
+  using C = Either<PolicyKind::compressor, Dense>;
+  using type = ParameterMixingOf<Either<PolicyKind::mixing_rule, AdaptThenCombine<Direction>>,
+                                 Either<PolicyKind::topology, Gossip>, C,
+                                 Either<PolicyKind::error_feedback, MixingFeedbackFor<C>>,
+                                 Either<PolicyKind::weight_decay, DecoupledDecay>>;
+};
+
+}  // namespace detail
+
+/// The kinds that methods of decentralized SGD take, and those of them that step along a local direction of choice.
+using TakesMixing =
+    Takes<PolicyKind::topology, PolicyKind::compressor, PolicyKind::error_feedback, PolicyKind::weight_decay>;
+using TakesDirection = Takes<PolicyKind::topology, PolicyKind::compressor, PolicyKind::error_feedback,
+                             PolicyKind::weight_decay, PolicyKind::local_direction>;
+
+/// A ParameterMixing with these policies, in any order, and for those that are not given with the Defaults:
+/// `template <class... Ps> using MyMethod = MixingFrom<TakesMixing, Policies<MyRule>, Ps...>;`.
+template <class Taken, class Defaults, class... Ps>
+using MixingFrom = typename detail::SortMixing<Taken, Defaults, Ps...>::type;
+
+/// A mixing rule, a mixing topology, a compressor, an error feedback and a weight decay, in any order. Left out are
+/// AdaptThenCombine of the local direction (GradientDirection), Gossip, Dense, Difference where there is a compressor whose
+/// packets are not keyed and otherwise None, and DecoupledDecay.
+///
+///     ParameterMixing<MixedGradient, Mixing<graph::Torus>, TopK<>, Difference>{.learning_rate = 0.05F}
+template <class... Ps>
+using ParameterMixing =
+    MixingFrom<Takes<PolicyKind::mixing_rule, PolicyKind::local_direction, PolicyKind::topology,
+                     PolicyKind::compressor, PolicyKind::error_feedback, PolicyKind::weight_decay>,
+               Policies<>, Ps...>;
 
 }  // namespace terse

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "terse/exchange/low_rank_round.hpp"
-#include "terse/optimizer/gradient_averaging.hpp"
+#include "terse/optimizer/averaging.hpp"
 
 namespace terse {
 
@@ -14,7 +14,7 @@ namespace terse {
 /// The paper's momentum on the mean is Nesterov's without the factor: x -= rate (mean + m). That is HeavyBall with
 /// `.nesterov = true`. State: n floats of momentum, n of error, and the factors. Source: Vogels, Karimireddy and
 /// Jaggi, "PowerSGD", NeurIPS 2019, algorithm 2.
-template <int R = 2, MomentumCorrection M = HeavyBall, Topology P = ScatterGather>
-using PowerSgd = GradientAveraging<LowRank<R>, M, P, Residual>;
+template <int R = 2, class... Ps>
+using PowerSgd = AveragingFrom<Policies<LowRank<R>, HeavyBall, Residual>, Ps...>;
 
 }  // namespace terse

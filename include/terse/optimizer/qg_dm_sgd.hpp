@@ -11,7 +11,7 @@ namespace terse {
 /// change: stable on exponential ones, one-peer schedules and matchings, but neither on every symmetric matrix nor on
 /// long directed rings; docs/algorithms/decentralized/qg-dm-sgd.md has the condition. State: velocity. Wire: one packet
 /// to each neighbour. Source: Lin et al., "Quasi-global momentum", ICML 2021, algorithm 1.
-template <class P = Gossip, class C = Dense, class F = None, class Decay = DecoupledDecay>
-using QgDmSgd = ParameterMixing<QuasiGlobal, P, C, F, Decay>;
+template <class... Ps>
+using QgDmSgd = MixingFrom<TakesMixing, Policies<QuasiGlobal>, Ps...>;
 
 }  // namespace terse

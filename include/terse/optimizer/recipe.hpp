@@ -3,14 +3,15 @@
 
 #include <cmath>
 #include <cstdint>
-#include <limits>
-#include <string>
+#include <type_traits>
+#include <utility>
 
+#include "terse/core/check.hpp"
 #include "terse/core/policy.hpp"
 #include "terse/error_feedback/none.hpp"
 #include "terse/exchange/exchange.hpp"
 #include "terse/momentum_correction/concept.hpp"
-#include "terse/preconditioner/concept.hpp"
+#include "terse/preconditioner/rates.hpp"
 #include "terse/preconditioner/weights.hpp"
 
 namespace terse {
@@ -34,7 +35,8 @@ struct StepInput {
   const typename N::gradient* gradients;
 };
 
-/// A recipe is an aggregate of hyper-parameters and policies with
+/// A recipe is an aggregate of hyper-parameters and policies. Most have composition(), which says as what other recipe
+/// they run, such as an Averaging. Those at the bottom have
 ///
 ///     check()              throws usage_error for values that can't work; asked in each step, allocates nothing
 ///     settings(visit)      visit(name, double) for every hyper-parameter; alike on all ranks
@@ -48,9 +50,13 @@ struct StepInput {
 ///
 /// and, where ranks may start from different parameters, `static constexpr bool models_differ` = true;
 /// where messages are known before the gradient, `static constexpr bool blind` = true and begin(input, state),
-/// which sends them. `bool recordable()` says whether all steps send alike; true by default.
+/// which sends them; `static constexpr int scalars`, how many places of StepScalars::own it takes. `bool recordable()`
+/// says whether all steps send alike; true by default.
 template <class R>
 concept Recipe = requires(const R& recipe) {
+  recipe.composition();
+}
+|| requires(const R& recipe) {
   recipe.check();
   recipe.settings(detail::IgnoreSetting{});
 };
@@ -58,23 +64,71 @@ concept Recipe = requires(const R& recipe) {
 /// Says in words what a type lacks to be a recipe.
 template <class R>
 constexpr bool check_recipe() {
-  static_assert(
-      requires(const R& recipe) { recipe.check(); },
-      "terse: a recipe needs `void check() const`, which throws usage_error for values that can't work");
-  static_assert(
-      requires(const R& recipe) { recipe.settings(detail::IgnoreSetting{}); },
-      "terse: a recipe needs `settings(visit) const`, which calls visit(name, double) for every "
-      "hyper-parameter");
+  if constexpr (!requires(const R& recipe) { recipe.composition(); }) {
+    static_assert(
+        requires(const R& recipe) { recipe.check(); },
+        "terse: a recipe needs composition(), or `void check() const`, which throws usage_error for values "
+        "that "
+        "can't work");
+    static_assert(
+        requires(const R& recipe) { recipe.settings(detail::IgnoreSetting{}); },
+        "terse: a recipe needs `settings(visit) const`, which calls visit(name, double) for every "
+        "hyper-parameter");
+  }
   return Recipe<R>;
 }
 
-/// The learning rate of a recipe; of recipes around each other (`DiLoCo<LocalSgd<Adam>>`), the innermost one's.
+/// The recipe that a recipe runs as: the end of its chain of compositions, itself if it has none.
 template <class R>
-auto& learning_rate_of(R& recipe) {
+decltype(auto) composed(const R& recipe) {
+  if constexpr (requires { recipe.composition(); }) {
+    using End = std::remove_cvref_t<decltype(composed(recipe.composition()))>;
+    return static_cast<End>(composed(recipe.composition()));
+  } else {
+    return (recipe);
+  }
+}
+template <class R>
+using Composed = std::remove_cvref_t<decltype(composed(std::declval<const R&>()))>;
+
+/// Throws usage_error for values that can't work, those of all its compositions.
+template <class R>
+void check_values(const R& recipe) {
+  detail::check_policy(recipe);
+  if constexpr (requires { recipe.composition(); }) check_values(recipe.composition());
+}
+
+/// The learning rate of a recipe: of recipes around each other (`DiLoCo<LocalSgd<Adam<>>>`) the innermost one's, of stages
+/// the second one's.
+template <class R>
+float learning_rate_of(const R& recipe) {
   if constexpr (requires { recipe.inner; })
     return learning_rate_of(recipe.inner);
+  else if constexpr (requires { recipe.second; })
+    return learning_rate_of(recipe.second);
   else
     return recipe.learning_rate;
+}
+/// Sets it, of stages that of both.
+template <class R>
+void set_learning_rate(R& recipe, float rate) {
+  if constexpr (requires { recipe.inner; }) {
+    set_learning_rate(recipe.inner, rate);
+  } else if constexpr (requires { recipe.second; }) {
+    set_learning_rate(recipe.first, rate);
+    set_learning_rate(recipe.second, rate);
+  } else {
+    recipe.learning_rate = rate;
+  }
+}
+
+/// How many places of StepScalars::own a recipe takes, those of inner recipes included.
+template <class R>
+constexpr int scalars_of() {
+  if constexpr (requires { Composed<R>::scalars; })
+    return Composed<R>::scalars;
+  else
+    return 0;
 }
 
 namespace detail {
@@ -95,8 +149,8 @@ constexpr bool follows_rate() {
 /// Whether a recipe keeps models apart that start apart, and so must refuse them.
 template <class R>
 constexpr bool needs_one_start() {
-  if constexpr (requires { R::models_differ; })
-    return !R::models_differ;
+  if constexpr (requires { Composed<R>::models_differ; })
+    return !Composed<R>::models_differ;
   else
     return true;
 }
@@ -104,28 +158,8 @@ constexpr bool needs_one_start() {
 /// Whether a recipe's messages can't show that a gradient isn't finite: `static constexpr bool blind`.
 template <class R>
 constexpr bool is_blind() {
-  if constexpr (requires { R::blind; }) return R::blind;
+  if constexpr (requires { Composed<R>::blind; }) return Composed<R>::blind;
   return false;
-}
-
-inline void require(bool fine, const char* what, double value) {
-  if (!fine) throw usage_error(std::string(what) + ", not " + std::to_string(value));
-}
-/// The same in two parts, put together where they are wanted alone: each step checks, and may not allocate.
-inline void require(bool fine, const char* name, const char* what, double value) {
-  if (!fine) require(false, (name + std::string(" must be ") + what).c_str(), value);
-}
-inline void check_rate(const char* name, float rate) {
-  require(rate >= 0 && rate <= std::numeric_limits<float>::max(), name, "finite and >= 0",
-          static_cast<double>(rate));
-}
-inline void check_beta(const char* name, float beta) {
-  require(beta >= 0 && beta < 1, name, "in [0, 1)", static_cast<double>(beta));
-}
-/// What keeps 0 / 0 away where a gradient was always 0.
-inline void check_epsilon(float epsilon) {
-  require(epsilon > 0 && epsilon <= std::numeric_limits<float>::max(), "epsilon", "finite and > 0",
-          static_cast<double>(epsilon));
 }
 
 /// An error feedback whose messages are momenta, moves or parameters: those don't carry a learning rate.
@@ -148,14 +182,14 @@ inline float clip_factor(double norm, float clip_norm) {
 
 /// Averages gradients exactly: the full-precision stage of every recipe.
 template <Topology P, Transport T, Executor E>
-using DenseExchange = Exchange<Dense, None, typename DenseTopologyOf<P>::type, T, E>;
+using DenseExchange = Exchange<Dense, None, DenseTopologyOf<P>, T, E>;
 
 /// Averages the gradient, clips the mean if asked, and hands it to `use`, an update with a `gradient_factor`.
 template <class X, Executor E, class N, class Use>
 void average_gradients(X& exchange, const StepInput<E, N>& input, Use use) {
   const ScaledGradient gradient{input.gradients, input.context.now};
-  auto pending = exchange.start(input.context, {}, Message{gradient, gradient});
-  exchange.arrive(input.context, pending);
+  exchange.start(input.context, {}, Message{gradient, gradient});
+  exchange.arrive();
   use.gradient_factor =
       std::isfinite(input.clip_norm) ? detail::clip_factor(exchange.mean_norm(), input.clip_norm) : 1.0F;
   exchange.consume(Message{use, use});

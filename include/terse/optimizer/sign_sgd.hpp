@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <concepts>
-
 #include "terse/compressor/sign.hpp"
 #include "terse/momentum_correction/majority_vote.hpp"
-#include "terse/optimizer/gradient_averaging.hpp"
+#include "terse/optimizer/averaging.hpp"
 
 namespace terse {
 
@@ -14,8 +12,7 @@ namespace terse {
 /// sign of the sum, and over AllGather. Directions have magnitude 1: learning rates are Adam's, not SGD's.
 ///
 /// Source: Bernstein et al., "signSGD with majority vote", ICLR 2019, algorithm 1.
-template <Topology P = ScatterGather>
-requires(!std::same_as<P, Ring>) using SignSgd =
-    GradientAveraging<Unchecked<UnitSign>, MajorityVote, P, None>;
+template <class... Ps>
+using SignSgd = AveragingFrom<Policies<Unchecked<UnitSign>, MajorityVote, None>, Ps...>;
 
 }  // namespace terse

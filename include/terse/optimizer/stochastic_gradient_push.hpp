@@ -6,6 +6,20 @@
 
 namespace terse {
 
+namespace detail {
+
+template <class... Ps>
+struct PushSumOf {
+  static_assert(Given<Ps...>::template check<PolicyKind::graph, PolicyKind::local_direction,
+                                             PolicyKind::weight_decay>());
+  using Graph = PickPolicy<PolicyKind::graph, graph::OnePeerExponential, Ps...>;
+  using type = ParameterMixing<PickPolicy<PolicyKind::local_direction, MomentumDirection, Ps...>,
+                               Mixing<graph::PushSum<Graph>>,
+                               PickPolicy<PolicyKind::weight_decay, DecoupledDecay, Ps...>>;
+};
+
+}  // namespace detail
+
 /// Stochastic gradient push: SGD, with or without momentum on each rank, on directed graphs, by push-sum weights.
 /// With w_i the weights and z_i = x_i / w_i the parameters, at which gradients are taken,
 ///
@@ -18,9 +32,7 @@ namespace terse {
 ///
 /// State: momentum, if any. Wire: one packet to each receiver.
 /// Source: Assran et al., "Stochastic gradient push for distributed deep learning", ICML 2019, algorithm 1.
-template <class A = graph::OnePeerExponential, class Direction = MomentumDirection,
-          class Decay = DecoupledDecay>
-using StochasticGradientPush =
-    ParameterMixing<AdaptThenCombine<Direction>, Mixing<graph::PushSum<A>>, Dense, None, Decay>;
+template <class... Ps>
+using StochasticGradientPush = typename detail::PushSumOf<Ps...>::type;
 
 }  // namespace terse

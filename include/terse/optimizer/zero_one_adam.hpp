@@ -8,6 +8,7 @@
 #include "terse/compressor/sign.hpp"
 #include "terse/error_feedback/residual.hpp"
 #include "terse/optimizer/local/outer_step.hpp"
+#include "terse/optimizer/sorted.hpp"
 #include "terse/optimizer/zero_one_adam_functors.hpp"
 #include "terse/preconditioner/frozen_variance.hpp"
 #include "terse/topology/all_gather.hpp"
@@ -40,15 +41,17 @@ struct ZeroOneState {
   Arena variance;  // in the second stage d
   Arena moves, anchor;
   Arena rate_sums, kept;
-  FrozenVariance::Freezing<E> freezing;
+  Freezing<E> freezing;
   Range all, segments;
   // One schedule for the whole optimizer; `count` is of exact averages in the first stage, of steps in the second.
   std::uint64_t interval = 1, since = 0, count = 0;
 
   template <class R>
   ZeroOneState(const R& recipe, E executor, T& transport, const Layout& layout, bool clips)
-      : full(executor, transport, layout, layout.range(), Dense{}, None{}, clips),
-        compressed(executor, transport, layout, layout.range(), recipe.compressor, recipe.error_feedback),
+      : full(executor, transport, layout, layout.range(), Dense{}, None{}, clips,
+             dense_topology(recipe.topology)),
+        compressed(executor, transport, layout, layout.range(), recipe.compressor, recipe.error_feedback,
+                   false, recipe.topology),
         own(executor, transport, layout, layout.range(), Dense{}, None{}),
         rates(layout),
         momentum(layout.size()),
@@ -57,7 +60,7 @@ struct ZeroOneState {
         anchor(layout.size()),
         rate_sums(static_cast<index_t>(layout.segments().size())),
         kept(rate_sums.size()),
-        freezing(executor, {.freeze = AtStep{}}, layout.range(), layout.size()),
+        freezing(executor, {AtStep{}}, layout.range(), layout.size()),
         all(layout.range()),
         segments(Layout::flat(rate_sums.size()).range()) {
     fill(executor, kept.all(), 1.0F);
@@ -132,9 +135,9 @@ struct ZeroOneState {
 /// Source: Lu, Li, Zhang, De Sa and He, "Maximizing communication efficiency for large-scale training via 0/1 Adam",
 /// ICLR 2023 (arXiv 2202.06009), algorithm 1. Ours: `update_clip`, see FrozenVariance; the division by r before the
 /// compressor, not after it, so that errors don't inflate m when the rate falls.
-template <class C = Sign, class G = ScatterGather, ErrorFeedback F = Residual>
-struct ZeroOneAdam {
-  static_assert(check_compressor<C>() && check_feedback<C, F>() && check_stages<C, F, G>());
+template <class C, class F, class G>
+struct ZeroOneAdamOf {
+  static_assert(check_means<C, F, G>());
 
   float learning_rate = 1e-3F;
   float beta1 = 0.9F;
@@ -148,19 +151,20 @@ struct ZeroOneAdam {
   std::uint64_t most_local_steps = 16;
   C compressor{};
   F error_feedback{};
+  G topology{};
 
   void check() const {
-    detail::check_rate("learning_rate", learning_rate);
-    detail::check_epsilon(epsilon);
-    detail::check_rate("weight_decay", weight_decay);
-    detail::check_beta("beta1", beta1);
-    detail::check_beta("beta2", beta2);
-    detail::require(update_clip > 0, "update_clip must be positive", static_cast<double>(update_clip));
+    check_rate("learning_rate", learning_rate);
+    check_epsilon(epsilon);
+    check_rate("weight_decay", weight_decay);
+    check_beta("beta1", beta1);
+    check_beta("beta2", beta2);
+    require(update_clip > 0, "update_clip must be positive", static_cast<double>(update_clip));
     for (const auto& [name, steps] : {std::pair{"variance_freeze_step", variance_freeze_step},
                                       {"variance_updates", variance_updates},
                                       {"local_interval_steps", local_interval_steps},
                                       {"most_local_steps", most_local_steps}})
-      detail::require(steps >= 1, name, "at least 1", static_cast<double>(steps));
+      require(steps >= 1, name, "at least 1", static_cast<double>(steps));
     detail::check_policy(compressor);
     detail::check_feedback_of_states(error_feedback);
   }
@@ -178,6 +182,7 @@ struct ZeroOneAdam {
     visit("most_local_steps", static_cast<double>(most_local_steps));
     detail::policy_settings(compressor, visit);
     detail::policy_settings(error_feedback, visit);
+    detail::policy_settings(topology, visit);
   }
   /// Steps differ in more than numbers.
   static bool recordable() { return false; }
@@ -211,7 +216,7 @@ struct ZeroOneAdam {
       const detail::StepAlone<P> step{m, u, v, x, rates, beta1, update_clip};
       state.own.mix(context, {}, gradients, Message{step, step});
       // Whoever can't step has nothing to say, either.
-      state.own.settle(context);
+      state.own.settle();
       for_each(input.executor, state.segments, detail::CountStep{state.since_meeting(), rates});
       if (!state.due()) return;
       const detail::MeanMomentum mean{m, u, state.rate_sums.data()};
@@ -225,9 +230,9 @@ struct ZeroOneAdam {
   void complete(const StepInput<E, N>& input, State<T, E>& state) const {
     const bool alone = state.freezing.frozen(), due = state.due();
     if (state.full_precision())
-      state.full.settle(input.context);
+      state.full.settle();
     else if (due || !alone)
-      state.compressed.settle(input.context);
+      state.compressed.settle();
     if (alone)
       state.count_step(true, local_interval_steps, most_local_steps);
     else
@@ -239,13 +244,17 @@ struct ZeroOneAdam {
   /// From here on messages and errors are momenta instead of gradients.
   template <Transport T, Executor E, class N>
   void freeze(const StepInput<E, N>& input, State<T, E>& state) const {
-    state.freezing.observe(input.executor, {.freeze = AtStep{variance_freeze_step}}, input.context.step,
-                           epsilon, state.variance.data(), state.momentum.data());
+    state.freezing.observe(input.executor, {AtStep{variance_freeze_step}}, input.context.step, epsilon,
+                           state.variance.data(), state.momentum.data());
     if (!state.freezing.frozen()) return;
     state.begin_stage(input.executor);
     for_each(input.executor, state.all,
              detail::KeepAnchor<typename N::parameter>{input.parameters, state.anchor.data()});
   }
 };
+
+/// ZeroOneAdamOf with a Compressor (Sign), an ErrorFeedback (Residual) and a Topology (ScatterGather), in any order.
+template <class... Ps>
+using ZeroOneAdam = Sorted<ZeroOneAdamOf, TakesMeans, Policies<Sign, Residual>, Ps...>;
 
 }  // namespace terse

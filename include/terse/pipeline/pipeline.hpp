@@ -72,7 +72,7 @@ class Pipeline {
       "micro_batches), in_flight(stage, stages, micro_batches) and lead(); see terse/pipeline/schedule.hpp");
   static_assert(
       std::is_same_v<typename T::memory, typename E::memory>,
-      "terse: the transport carries messages of another memory than the executor's; put Staged around it");
+      "terse: the transport carries messages of another memory than the executor's; put ThroughHost around it");
   using A = ActivationOf<S>;
   using Clock = std::chrono::steady_clock;
   using Lanes = detail::Lanes<T, E>;

@@ -1,50 +1,74 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cmath>
+#include <array>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
 
 #include "terse/executor/concept.hpp"
 
 namespace terse {
 
-/// A segment's own rates in this step, read once per piece.
-struct Rate {
-  float learning_rate = 0;
-  float weight_decay = 0;
+/// What is true of a preconditioner's arithmetic.
+struct PreconditionerFacts {
+  /// The step of a layer depends on norms over all of it, so that it is taken in a second sweep.
+  bool layer_wise = false;
+  /// Segments of fewer dimensions go without the norms' factor.
+  std::size_t least_dimensions = 0;
+  /// Goes on with what a first stage has learned: for the second stage of a Staged alone.
+  bool continues_first_stage = false;
 };
 
-/// The recipe's rates times each segment's scales, for this step.
-template <Executor E>
-class Rates {
- public:
-  explicit Rates(const Layout& layout)
-      : rates_(static_cast<index_t>(layout.segments().size())), table_(rates_.size()) {}
-
-  /// Brings the table up to date.
-  void set(E executor, const Layout& layout, float learning_rate, float weight_decay) {
-    if (learning_rate != learning_rate_ || weight_decay != weight_decay_) {
-      learning_rate_ = learning_rate;
-      weight_decay_ = weight_decay;
-      index_t s = 0;
-      for (const Segment& segment : layout.segments())
-        rates_[s++] = {learning_rate * segment.learning_rate_scale, weight_decay * segment.weight_decay};
-      put(executor, view<const Rate>(rates_.all()), out<E, Rate>(table_.all()));
-    }
-  }
-  const Rate* table() const { return table_.data(); }
-
- private:
-  buffer<Rate> rates_;
-  buffer<Rate, typename E::memory> table_;
-  float learning_rate_ = -1, weight_decay_ = -1;  // of the table
-};
-
-/// A preconditioner of the frozen kind learns a variance while gradients arrive in full precision, decides
-/// when to stop, and scales compressed updates by what it learned.
+/// How a direction becomes a step, of methods that average over all ranks. A copyable policy of hyper-parameters with
+///
+///     static constexpr PreconditionerFacts facts{...};
+///     static constexpr std::array<const char*, N> state{...};    names of its buffers, n floats each, which start at 0
+///     template <class Real> struct Rule                          the arithmetic for one element, and its parameters
+///     template <class Real> Rule<Real> rule() const
+///
+/// and, where it has hyper-parameters, check() and settings(visit). Of an element e, see MomentumCorrection, a rule has
+///
+///     step(e, mean, direction)   the step u, in x = x - learning_rate (u + weight_decay x); mean is what arrived, and
+///                                direction what the momentum correction made of it
+///     denominator(e)             optional: what it divides by, without bias correction, and 0 where it has learned nothing
+///     carry(e, denominator)      optional, see Staged
+///     takes_part(e)              optional: whether an element goes on to be compressed, see Staged
+///     at_step(t)                 optional: std::array<Real, N>, what e.scalar(k) is in step t = 1, 2, ...
+///
+/// Where facts.layer_wise, the first sweep keeps u, and the second takes the step of a layer from two norms:
+///
+///     measured(e, u)                             what the second norm is of; the first is ||x||
+///     factor(x_norm, norm, weight_decay)         of a layer whose norms were measured; 1 for others
+///     move(e, u, rate)                           what x loses; rate is the learning rate times the layer's factor
+///
+/// Arithmetic is templated on Real, so that oracles run the same text in double.
 template <class P>
-concept FreezingPreconditioner = requires(const P& preconditioner) {
-  preconditioner.check();
-  { preconditioner.update_clip } -> std::convertible_to<float>;
+concept Preconditioner = std::copyable<P> && requires(const P& policy) {
+  requires std::same_as<const PreconditionerFacts, decltype(P::facts)>;
+  P::state.size();
+  policy.template rule<float>();
+  policy.template rule<double>();
 };
+
+/// Says in words what a type lacks to be a preconditioner.
+template <class P>
+constexpr bool check_preconditioner() {
+  static_assert(
+      requires { requires std::same_as<const PreconditionerFacts, decltype(P::facts)>; },
+      "terse: a preconditioner states `static constexpr PreconditionerFacts facts{...}`");
+  static_assert(
+      requires { P::state.size(); },
+      "terse: a preconditioner names its buffers: `static constexpr std::array<const char*, N> state{...}`");
+  static_assert(
+      requires(const P& policy) {
+        policy.template rule<float>();
+        policy.template rule<double>();
+      },
+      "terse: a preconditioner needs `template <class Real> Rule<Real> rule() const`, its arithmetic in "
+      "float "
+      "and, for oracles, in double");
+  return Preconditioner<P>;
+}
 
 }  // namespace terse

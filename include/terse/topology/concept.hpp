@@ -24,6 +24,23 @@ concept Topology = requires {
   { T::recompresses } -> std::convertible_to<bool>;
 };
 
+namespace detail {
+
+/// Whether a topology compresses sums of some ranks' messages on the way to the sum of all.
+template <class T>
+constexpr bool compresses_partial_sums() {
+  if constexpr (requires { T::compresses_partial_sums; }) return T::compresses_partial_sums;
+  return false;
+}
+/// Whether it evaluates messages in other phases than the first.
+template <class T>
+constexpr bool evaluates_late() {
+  if constexpr (requires { T::evaluates_late; }) return T::evaluates_late;
+  return false;
+}
+
+}  // namespace detail
+
 /// Whether this topology may carry this pair's packets.
 template <class C, class F, class T>
 constexpr bool check_stages() {

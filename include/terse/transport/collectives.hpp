@@ -165,7 +165,7 @@ void broadcast(T& transport, Values&& given, int root = 0) {
   static_assert(std::is_trivially_copyable_v<V> && !std::is_const_v<V>);
   static_assert(
       std::is_same_v<typename View::space, typename T::memory>,
-      "terse: a collective's values lie in the transport's memory; put Staged around the transport");
+      "terse: a collective's values lie in the transport's memory; put ThroughHost around the transport");
   detail::check_root(transport, root);
   detail::agree_on_size(transport, values.size());
   const int rank = transport.rank(), size = transport.size();

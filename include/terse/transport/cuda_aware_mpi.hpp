@@ -11,7 +11,7 @@
 namespace terse {
 
 /// Mpi for messages that lie in an executor's memory, where the MPI library reads and writes device memory itself.
-/// Saves the copies of Staged<Mpi, E>; the host still waits for the executor's stream before each batch and for MPI
+/// Saves the copies of ThroughHost<Mpi, E>; the host still waits for the executor's stream before each batch and for MPI
 /// after it.
 template <Executor E>
 class CudaAwareMpi {
@@ -32,7 +32,7 @@ class CudaAwareMpi {
   CudaAwareMpi(Mpi inner, E executor) : inner_(std::make_unique<Mpi>(std::move(inner))), executor_(executor) {
     if (!supported())
       throw usage_error(
-          "this MPI library does not say that it reads device memory; use Staged<Mpi, executor::cuda>",
+          "this MPI library does not say that it reads device memory; use ThroughHost<Mpi, executor::cuda>",
           inner_->rank());
   }
 

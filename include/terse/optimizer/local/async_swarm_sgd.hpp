@@ -19,7 +19,7 @@ namespace terse {
 /// program: the mean of the ranks is kept in expectation over draws that are alike for all pairs, not by each
 /// meeting, and a rank that makes more steps in the same time weighs more. Not the same bits in each run.
 ///
-///     AsyncSwarmSgd<MomentumSgd>{.inner = {.learning_rate = 0.1F}, .period = 4}
+///     AsyncSwarmSgd<MomentumSgd<>>{.inner = {.learning_rate = 0.1F}, .period = 4}
 ///
 /// Ranks may take different numbers of steps and finish at different times: what a rank has published last stays.
 /// Only construction is collective (and, over MPI, the end: see MpiBoard). With a keyed compressor (Lattice,
@@ -44,19 +44,21 @@ struct AsyncSwarmSgd {
 
   static constexpr bool models_differ = true;
 
+  static constexpr int scalars = scalars_of<Inner>();
+
   Inner inner{};
   std::uint64_t period = 8;
   graph::Spacing spacing = graph::Spacing::fixed;
   C compressor{};
 
   void check() const {
-    inner.check();
-    detail::require(period >= 1, "period must be at least 1", static_cast<double>(period));
+    check_values(inner);
+    require(period >= 1, "period must be at least 1", static_cast<double>(period));
     detail::check_policy(compressor);
   }
   template <class Visit>
   void settings(Visit&& visit) const {
-    inner.settings(visit);
+    composed(inner).settings(visit);
     visit("period", static_cast<double>(period));
     visit("spacing", static_cast<double>(spacing));
     detail::policy_settings(compressor, visit);
@@ -75,7 +77,7 @@ struct AsyncSwarmSgd {
           "NonFinite::skip, and clip_norm around a recipe that compresses, let all ranks agree in each step, "
           "which an asynchronous swarm never does. Use NonFinite::zero, or clip gradients before the step",
           state.published.rank(), static_cast<std::int64_t>(input.context.step));
-    inner.prepare(input, state.inner, now);
+    composed(inner).prepare(input, state.inner, now);
   }
   template <Transport T, Executor E, class N>
   void enqueue(const StepInput<E, N>& input, State<T, E>& state) const {
@@ -83,8 +85,9 @@ struct AsyncSwarmSgd {
     auto& published = state.published;
     if (!state.begun) published.publish(context, input.parameters);
     state.begun = true;
-    detail::by_itself(published.rank(),
-                      [&] { inner.enqueue(detail::drawing_apart(input, published.rank()), state.inner); });
+    detail::by_itself(published.rank(), [&] {
+      composed(inner).enqueue(detail::drawing_apart(input, published.rank()), state.inner);
+    });
     const int peer = partner(context.seed, published.rank(), published.size(), context.step);
     if (peer < 0) return;
     published.average_with(peer, context, input.parameters);
@@ -92,7 +95,7 @@ struct AsyncSwarmSgd {
   }
   template <Transport T, Executor E, class N>
   void complete(const StepInput<E, N>& input, State<T, E>& state) const {
-    detail::by_itself(state.published.rank(), [&] { inner.complete(input, state.inner); });
+    detail::by_itself(state.published.rank(), [&] { composed(inner).complete(input, state.inner); });
   }
 
   /// Whom rank `rank` reads in this step of its own, -1: nobody. All others are equally likely.

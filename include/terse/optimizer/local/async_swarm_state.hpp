@@ -110,14 +110,14 @@ struct AsyncSwarmState {
                 "terse: asynchronous swarms need a transport with a board: Threads or Mpi, Metered or not");
 
   T own;  // a world of this rank alone
-  typename Inner::template State<T, E> inner;
+  typename Composed<Inner>::template State<T, E> inner;
   PublishedParameters<C, T, E> published;
   bool begun = false;  // the initial parameters are on the board
 
   template <class Recipe>
   AsyncSwarmState(const Recipe& recipe, E executor, T& transport, const Layout& layout, bool clips)
       : own(transport.split(transport.rank(), 0)),
-        inner(recipe.inner, executor, own, layout, clips),
+        inner(composed(recipe.inner), executor, own, layout, clips),
         published(executor, transport, layout, recipe.compressor) {}
 
   bool full_precision() const { return inner.full_precision(); }

@@ -15,10 +15,11 @@ struct PullBackStep {
   const float* anchor;
   float* velocity;
   const StepScalars* now;
+  int ratio_at;  // see StepOutside
   float pullback, momentum;
   float ratio = 1;
 
-  TERSE_HD void enter(const Piece&) { ratio = now->outer_ratio; }
+  TERSE_HD void enter(const Piece&) { ratio = now->own[static_cast<std::size_t>(ratio_at)]; }
   TERSE_HD void operator()(const Piece&, index_t i) const {
     const float z = anchor[i];
     // Exact at both ends, pullback 0 and 1.
@@ -64,9 +65,8 @@ struct PullBack {
   float anchor_momentum = 0.7F;
 
   void check() const {
-    detail::require(pullback >= 0 && pullback <= 1, "pullback must be in [0, 1]",
-                    static_cast<double>(pullback));
-    detail::check_beta("anchor_momentum", anchor_momentum);
+    require(pullback >= 0 && pullback <= 1, "pullback must be in [0, 1]", static_cast<double>(pullback));
+    check_beta("anchor_momentum", anchor_momentum);
   }
   template <class Visit>
   void settings(Visit&& visit) const {
@@ -74,8 +74,9 @@ struct PullBack {
     visit("anchor_momentum", static_cast<double>(anchor_momentum));
   }
   template <Number P>
-  detail::PullBackStep<P> step(Weights<P> x, const float* mean, float* own, const StepScalars* now) const {
-    return {x, mean, own, now, pullback, anchor_momentum};
+  detail::PullBackStep<P> step(Weights<P> x, const float* mean, float* own, const StepScalars* now,
+                               int ratio_at) const {
+    return {x, mean, own, now, ratio_at, pullback, anchor_momentum};
   }
   template <Number P>
   static detail::AheadOfAnchor message(Weights<P>, const float* mean, const float* own) {
@@ -93,7 +94,7 @@ struct DelayCorrection {
   template <class Visit>
   void settings(Visit&&) const {}
   template <Number P>
-  static detail::CorrectDelay<P> step(Weights<P> x, const float* mean, float* own, const StepScalars*) {
+  static detail::CorrectDelay<P> step(Weights<P> x, const float* mean, float* own, const StepScalars*, int) {
     return {x, mean, own};
   }
   template <Number P>

@@ -8,29 +8,27 @@ namespace terse {
 /// Local SGD around any recipe that runs alone: x = mean_i x_i after every `period` steps. With
 /// average_gradients_until it is post-local SGD.
 ///
-///     LocalSgd<Adam>{.inner = {.learning_rate = 1e-3F}, .period = 16}
-template <class Inner, Compressor C = Dense, ErrorFeedback F = None, Topology P = ScatterGather>
-using LocalSgd = LocalUpdates<Inner, PlainAverage, Inside::alone, C, F, P>;
+///     LocalSgd<Adam<>>{.inner = {.learning_rate = 1e-3F}, .period = 16}
+template <class Inner, class... Ps>
+using LocalSgd = LocalUpdatesFrom<Inner, PlainAverage, Inside::alone, Ps...>;
 
-template <class Inner, Compressor C = Dense, ErrorFeedback F = None, Topology P = ScatterGather>
-using PostLocalSgd = LocalSgd<Inner, C, F, P>;
+template <class Inner, class... Ps>
+using PostLocalSgd = LocalSgd<Inner, Ps...>;
 
 /// SlowMo around a recipe that runs alone or, with Inside::together, one that gossips (SlowMo over SGP).
-template <class Inner, Inside Where = Inside::alone, Compressor C = Dense, ErrorFeedback F = None,
-          Topology P = ScatterGather>
-using SlowMo = LocalUpdates<Inner, OuterMomentum<OuterKind::slow_mo>, Where, C, F, P>;
+template <class Inner, Inside Where = Inside::alone, class... Ps>
+using SlowMo = LocalUpdatesFrom<Inner, OuterMomentum<OuterKind::slow_mo>, Where, Ps...>;
 
 enum class Block { classical, nesterov };
 
 /// Blockwise model-update filtering. `momentum` is best 1 - 1 / ranks, says its paper.
-template <class Inner, Block Kind = Block::nesterov, Compressor C = Dense, ErrorFeedback F = None,
-          Topology P = ScatterGather>
-using Bmuf = LocalUpdates<
+template <class Inner, Block Kind = Block::nesterov, class... Ps>
+using Bmuf = LocalUpdatesFrom<
     Inner, OuterMomentum<Kind == Block::nesterov ? OuterKind::nesterov_block : OuterKind::classical_block>,
-    Inside::alone, C, F, P>;
+    Inside::alone, Ps...>;
 
 /// DiLoCo: outer Nesterov momentum with rate 0.7 and momentum 0.9.
-template <class Inner, Compressor C = Dense, ErrorFeedback F = None, Topology P = ScatterGather>
-using DiLoCo = LocalUpdates<Inner, OuterMomentum<OuterKind::di_lo_co>, Inside::alone, C, F, P>;
+template <class Inner, class... Ps>
+using DiLoCo = LocalUpdatesFrom<Inner, OuterMomentum<OuterKind::di_lo_co>, Inside::alone, Ps...>;
 
 }  // namespace terse

@@ -40,7 +40,7 @@ struct OnBuffers {
       const ReadArena read{part.data()};
       const WriteMean write{part.data()};
       exact->mix(context, {}, Message{read, read}, Message{write, write});
-      exact->settle(context);
+      exact->settle();
     }
   }
   void operator()(const std::string&, std::uint64_t&) const {}
@@ -56,7 +56,7 @@ struct LocalState {
   static constexpr bool sends_moves = Outer::keeps_anchor || !C::lossless;
 
   T own;  // a world of this rank alone
-  typename Inner::template State<T, E> inner;
+  typename Composed<Inner>::template State<T, E> inner;
   Exchange<C, F, P, T, E> outer;
   std::optional<DenseExchange<P, T, E>> exact;  // of gradients and buffers
   Arena anchor, velocity, mean;
@@ -70,15 +70,17 @@ struct LocalState {
   template <class Recipe>
   LocalState(const Recipe& recipe, E executor, T& transport, const Layout& layout, bool clips)
       : own(transport.split(transport.rank(), 0)),
-        inner(recipe.inner, executor, Where == Inside::alone ? own : transport, layout, clips),
-        outer(executor, transport, layout, layout.range(), recipe.compressor, recipe.error_feedback),
+        inner(composed(recipe.inner), executor, Where == Inside::alone ? own : transport, layout, clips),
+        outer(executor, transport, layout, layout.range(), recipe.compressor, recipe.error_feedback, false,
+              recipe.topology),
         average_until(recipe.average_gradients_until),
         buffers(recipe.inner_buffers),
         range(layout.range()),
         rank_alone(Where == Inside::alone ? transport.rank() : -1) {
     const bool averages = average_until > 0 || always_averages(recipe.period);
     if (averages || buffers == InnerBuffers::average)
-      exact.emplace(executor, transport, layout, layout.range(), Dense{}, None{});
+      exact.emplace(executor, transport, layout, layout.range(), Dense{}, None{}, false,
+                    dense_topology(recipe.topology));
     if (averages) mean = Arena(layout.size());
     if (sends_moves) anchor = Arena(layout.size());
     if (Outer::keeps_anchor) velocity = Arena(layout.size());

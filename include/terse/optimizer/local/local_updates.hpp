@@ -5,14 +5,15 @@
 
 #include "terse/graph/concept.hpp"
 #include "terse/optimizer/local/local_state.hpp"
+#include "terse/optimizer/sorted.hpp"
 
 namespace terse {
 
 /// Whether the plain mean of the ranks' parameters is what inner recipe R, run together, keeps.
 template <class R>
 constexpr bool check_inner_mean() {
-  if constexpr (requires { typename decltype(R::topology)::Graph; }) {
-    using G = typename decltype(R::topology)::Graph;
+  if constexpr (requires { typename decltype(Composed<R>::topology)::Graph; }) {
+    using G = typename decltype(Composed<R>::topology)::Graph;
     static_assert(
         !graph::Traits<G>::push_sum || G::regular || graph::Traits<G>::unchecked,
         "terse: an outer step takes the plain mean, and push-sum weights on a graph where ranks have unequal "
@@ -41,18 +42,16 @@ constexpr bool check_inner_mean() {
 /// n floats, where Outer has momentum. Wire: nothing in most steps, one round of the topology in each period-th.
 /// Source: Stich, "Local SGD converges fast and communicates little", ICLR 2019; Lin et al., "Don't use large
 /// mini-batches, use local SGD", ICLR 2020 (post-local); and those of Outer.
-template <class Inner, class Outer = PlainAverage, Inside Where = Inside::alone, Compressor C = Dense,
-          ErrorFeedback F = None, Topology P = ScatterGather>
-struct LocalUpdates {
-  static_assert(check_recipe<Inner>() && check_compressor<C>() && check_feedback<C, F>() &&
-                check_stages<C, F, P>());
+template <class Inner, class Outer, Inside Where, class C, class F, class P>
+struct LocalUpdatesOf {
+  static_assert(check_recipe<Inner>() && check_means<C, F, P>());
   static_assert(
       !detail::is_blind<Inner>(),
       "terse: messages of an inner recipe must show its gradient; this one sends before it is known");
-  static_assert(P::exact, "terse: an outer step needs a topology that gives all ranks the same mean");
   static_assert(check_inner_mean<Inner>());
   /// Whether what it does outside depends on how the rate has changed since, which a step knows for one recipe alone.
   static constexpr bool follows_rate = Outer::follows_rate;
+  static constexpr int ratio_at = scalars_of<Inner>(), scalars = ratio_at + 1;
   static_assert(!detail::goes_around<Inner>() || (!follows_rate && !detail::follows_rate<Inner>()),
                 "terse: of local methods around each other none may follow the learning rate (SlowMo and "
                 "OverlapLocalSgd do; LocalSgd, Bmuf and DiLoCo don't)");
@@ -64,11 +63,12 @@ struct LocalUpdates {
   InnerBuffers inner_buffers = InnerBuffers::keep;
   C compressor{};
   F error_feedback{};
+  P topology{};
 
   void check() const {
-    inner.check();
-    detail::require(period >= 1, "period must be at least 1", static_cast<double>(period));
-    detail::require(
+    check_values(inner);
+    require(period >= 1, "period must be at least 1", static_cast<double>(period));
+    require(
         Where == Inside::alone || average_gradients_until == 0,
         "only inner recipes that run alone can average gradients first; average_gradients_until must be 0",
         static_cast<double>(average_gradients_until));
@@ -78,13 +78,14 @@ struct LocalUpdates {
   }
   template <class Visit>
   void settings(Visit&& visit) const {
-    inner.settings(visit);
+    composed(inner).settings(visit);
     visit("period", static_cast<double>(period));
     visit("average_gradients_until", static_cast<double>(average_gradients_until));
     outer.settings(visit);
     visit("inner_buffers", static_cast<double>(inner_buffers));
     detail::policy_settings(compressor, visit);
     detail::policy_settings(error_feedback, visit);
+    detail::policy_settings(topology, visit);
   }
   /// Steps differ in more than numbers.
   static bool recordable() { return false; }
@@ -95,8 +96,8 @@ struct LocalUpdates {
   template <Transport T, Executor E, class N>
   void prepare(const StepInput<E, N>& input, State<T, E>& state, StepScalars& now) const {
     const auto last = std::bit_cast<float>(static_cast<std::uint32_t>(state.last_rate));
-    now.outer_ratio = Outer::follows_rate ? (last > 0 ? learning_rate_of(inner) / last : 0) : 1;
-    inner.prepare(input, state.inner, now);
+    now.own[ratio_at] = Outer::follows_rate ? (last > 0 ? learning_rate_of(inner) / last : 0) : 1;
+    composed(inner).prepare(input, state.inner, now);
   }
   template <Transport T, Executor E, class N>
   void enqueue(const StepInput<E, N>& input, State<T, E>& state) const {
@@ -108,18 +109,19 @@ struct LocalUpdates {
       const StepInput<E, Numbers<typename N::parameter, float>> averaged{
           input.executor,  input.layout,     input.context,
           input.clip_norm, input.parameters, average(input, state)};
-      inner.enqueue(averaged, state.inner);
+      composed(inner).enqueue(averaged, state.inner);
     } else {
-      detail::by_itself(state.rank_alone,
-                        [&] { inner.enqueue(detail::drawing_apart(input, state.rank_alone), state.inner); });
+      detail::by_itself(state.rank_alone, [&] {
+        composed(inner).enqueue(detail::drawing_apart(input, state.rank_alone), state.inner);
+      });
     }
     if (state.steps_outside(period, step)) step_outside(input, state);
   }
   template <Transport T, Executor E, class N>
   void complete(const StepInput<E, N>& input, State<T, E>& state) const {
-    detail::by_itself(state.rank_alone, [&] { inner.complete(input, state.inner); });
+    detail::by_itself(state.rank_alone, [&] { composed(inner).complete(input, state.inner); });
     if (state.steps_outside(period, state.local_steps + 1)) {
-      state.outer.settle(input.context);
+      state.outer.settle();
       state.last_rate = std::bit_cast<std::uint32_t>(learning_rate_of(inner));
     }
     ++state.local_steps;
@@ -139,7 +141,7 @@ struct LocalUpdates {
     const detail::WriteMean write{state.mean.data()};
     state.exact->mix(input.context, {}, Message{gradient, gradient}, Message{write, write});
     // The inner step takes the mean as it finds it.
-    state.exact->settle(input.context);
+    state.exact->settle();
     return state.mean.data();
   }
 
@@ -158,7 +160,7 @@ struct LocalUpdates {
       const detail::Move<Number> move{x, anchor};
       if constexpr (Outer::keeps_anchor) {
         const detail::StepOutside<Number, Outer::nesterov> step{
-            x, anchor, state.velocity.data(), input.context.now, outer.rate, outer.momentum};
+            x, anchor, state.velocity.data(), input.context.now, ratio_at, outer.rate, outer.momentum};
         state.outer.mix(context, {}, Message{move, move}, Message{step, step});
       } else {
         const detail::MoveAnchor<Number> step{x, anchor};
@@ -168,5 +170,21 @@ struct LocalUpdates {
     state.treat_buffers(input);
   }
 };
+
+namespace detail {
+
+template <class Inner, class Outer, Inside Where>
+struct Around {
+  template <class C, class F, class P>
+  using Of = LocalUpdatesOf<Inner, Outer, Where, C, F, P>;
+};
+
+}  // namespace detail
+
+/// Local updates whose moves travel by a compressor, an error feedback and a topology, in any order; for what is left out see
+/// Sorted.
+template <class Inner, class Outer, Inside Where, class... Ps>
+using LocalUpdatesFrom =
+    Sorted<detail::Around<Inner, Outer, Where>::template Of, TakesMeans, Policies<>, Ps...>;
 
 }  // namespace terse

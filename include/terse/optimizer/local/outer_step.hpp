@@ -37,8 +37,8 @@ struct OuterMomentum {
   float momentum = Kind == OuterKind::slow_mo ? 0.5F : 0.9F;
 
   void check() const {
-    detail::check_rate("the outer rate", rate);
-    detail::check_beta("the outer momentum", momentum);
+    check_rate("the outer rate", rate);
+    check_beta("the outer momentum", momentum);
   }
   template <class Visit>
   void settings(Visit&& visit) const {
@@ -153,10 +153,11 @@ struct StepOutside {
   Weights<P> parameters;
   float *anchor, *velocity;
   const StepScalars* now;
+  int ratio_at;  // the place of this step's learning rate over that of the last outer step
   float rate, momentum;
   float ratio = 1;
 
-  TERSE_HD void enter(const Piece&) { ratio = now->outer_ratio; }
+  TERSE_HD void enter(const Piece&) { ratio = now->own[static_cast<std::size_t>(ratio_at)]; }
   TERSE_HD void operator()(const Piece&, index_t i, float mean) const {
     const float v = momentum * ratio * velocity[i] + mean;
     const float x = anchor[i] - rate * (Nesterov ? mean + momentum * v : v);

@@ -13,7 +13,7 @@ namespace terse {
 /// takes up the initial parameters. Nobody waits for a mean before it is needed, and then only for who is later than
 /// a whole period. Each step moves the round on where its messages have come in.
 ///
-///     OverlapLocalSgd<MomentumSgd>{.inner = {.learning_rate = 0.1F}, .period = 8, .merge = {.pullback = 0.6F}}
+///     OverlapLocalSgd<MomentumSgd<>>{.inner = {.learning_rate = 0.1F}, .period = 8, .merge = {.pullback = 0.6F}}
 ///
 /// Saving completes the round under way and keeps its mean. A gradient that is not finite is found by its rank alone;
 /// the others throw peer_error when they wait for it.
@@ -27,10 +27,14 @@ struct OverlapLocalSgd {
       !detail::is_blind<Inner>(),
       "terse: messages of an inner recipe must show its gradient; this one sends before it is known");
   static constexpr bool follows_rate = true;
+  static constexpr int ratio_at = scalars_of<Inner>(), scalars = ratio_at + 1;
   static_assert(!detail::goes_around<Inner>(),
                 "terse: OverlapLocalSgd follows the learning rate, of which a step knows one change alone: "
                 "put it around "
                 "a recipe that goes around no other");
+  static_assert(!detail::evaluates_late<DenseTopologyOf<P>>(),
+                "terse: parameters change while their mean is under way, and this topology (Ring) reads its "
+                "message again in each hop. Use ScatterGather");
   static_assert(P::exact, "terse: the anchor must be the same on all ranks: take an exact topology");
 
   Inner inner{};
@@ -38,13 +42,13 @@ struct OverlapLocalSgd {
   Merge merge{};
 
   void check() const {
-    inner.check();
-    detail::require(period >= 1, "period must be at least 1", static_cast<double>(period));
+    check_values(inner);
+    require(period >= 1, "period must be at least 1", static_cast<double>(period));
     merge.check();
   }
   template <class Visit>
   void settings(Visit&& visit) const {
-    inner.settings(visit);
+    composed(inner).settings(visit);
     visit("period", static_cast<double>(period));
     merge.settings(visit);
   }
@@ -57,8 +61,8 @@ struct OverlapLocalSgd {
   template <Transport T, Executor E, class N>
   void prepare(const StepInput<E, N>& input, State<T, E>& state, StepScalars& now) const {
     const auto last = std::bit_cast<float>(static_cast<std::uint32_t>(state.last_rate));
-    now.outer_ratio = last > 0 ? learning_rate_of(inner) / last : 0;
-    inner.prepare(input, state.inner, now);
+    now.own[ratio_at] = last > 0 ? learning_rate_of(inner) / last : 0;
+    composed(inner).prepare(input, state.inner, now);
   }
   template <Transport T, Executor E, class N>
   void enqueue(const StepInput<E, N>& input, State<T, E>& state) const {
@@ -70,22 +74,22 @@ struct OverlapLocalSgd {
       for_each(input.executor, range, Keep{x, mean});
       if (Merge::keeps_snapshot) for_each(input.executor, range, Keep{x, own});
     }
-    detail::by_itself(state.rank,
-                      [&] { inner.enqueue(detail::drawing_apart(input, state.rank), state.inner); });
+    detail::by_itself(
+        state.rank, [&] { composed(inner).enqueue(detail::drawing_apart(input, state.rank), state.inner); });
     if (!meets(state)) {
       state.advance();
       return;
     }
     state.land();
-    for_each(input.executor, range, merge.step(x, mean, own, input.context.now));
+    for_each(input.executor, range, merge.step(x, mean, own, input.context.now, ratio_at));
     const auto message = merge.message(x, mean, own);
     state.remember(input);
-    (void)state.exchange.start(state.sent, {}, Message{message, message});
+    state.exchange.start(state.sent, {}, Message{message, message});
     state.under_way = true;
   }
   template <Transport T, Executor E, class N>
   void complete(const StepInput<E, N>& input, State<T, E>& state) const {
-    detail::by_itself(state.rank, [&] { inner.complete(input, state.inner); });
+    detail::by_itself(state.rank, [&] { composed(inner).complete(input, state.inner); });
     if (meets(state)) state.last_rate = std::bit_cast<std::uint32_t>(learning_rate_of(inner));
     ++state.local_steps;
   }

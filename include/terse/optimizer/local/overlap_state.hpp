@@ -15,21 +15,21 @@ struct OverlapState {
   using Arena = buffer<float, typename E::memory>;
 
   T own;  // a world of this rank alone
-  typename Inner::template State<T, E> inner;
+  typename Composed<Inner>::template State<T, E> inner;
   DenseExchange<P, T, E> exchange;
   Arena mean, merged;  // what has come in last, and Merge's own
   std::uint64_t local_steps = 0;
   std::uint64_t last_rate = 0;  // of the last round; bits of a float
   StepContext sent;             // of the round under way
   buffer<StepScalars, typename E::memory> sent_now;
-  bool under_way = false, arrived = false;
+  bool under_way = false;
   Range range;
   int rank;
 
   template <class Recipe>
   OverlapState(const Recipe& recipe, E executor, T& transport, const Layout& layout, bool clips)
       : own(transport.split(transport.rank(), 0)),
-        inner(recipe.inner, executor, own, layout, clips),
+        inner(composed(recipe.inner), executor, own, layout, clips),
         exchange(executor, transport, layout, layout.range(), Dense{}, None{}),
         mean(layout.size()),
         merged(layout.size()),
@@ -58,16 +58,15 @@ struct OverlapState {
   }
   /// Settles what has come in of the round under way.
   void advance() {
-    if (under_way && !arrived) arrived = exchange.resume(Nothing{}).ready();
+    if (under_way) exchange.ready();
   }
   /// Completes the round under way, if there is one.
   void land() {
     if (!under_way) return;
-    auto pending = exchange.resume(Nothing{}, arrived);
     const detail::WriteMean write{mean.data()};
-    exchange.finish(sent, pending, Message{write, write});
-    exchange.settle(sent);
-    under_way = arrived = false;
+    exchange.finish(Message{write, write});
+    exchange.settle();
+    under_way = false;
   }
   template <class Visit>
   void walk(Visit&& visit) {
@@ -82,12 +81,6 @@ struct OverlapState {
   }
 
  private:
-  /// Messages are evaluated when a round starts, never later.
-  struct Silence {
-    TERSE_HD float operator()(const Piece&, index_t) const { return 0; }
-  };
-  using Nothing = Message<Silence, Silence>;
-
   int exceptions_ = std::uncaught_exceptions();
 };
 

@@ -13,8 +13,8 @@ namespace terse {
 ///     non_blocking     x_i = (y_i + y_j) / 2 + (x_i - y_i), y what they were when they met: it is sent then, travels
 ///                      during the next local steps and enters after them, at this rank's next meeting
 ///
-///     SwarmSgd<MomentumSgd>{.inner = {.learning_rate = 0.1F}, .schedule = {.period = 4}}
-///     NonBlockingSwarmSgd<Adam, Lattice<8>>{.schedule = {.period = 4}, .compressor = {.step = 1e-3F}}
+///     SwarmSgd<MomentumSgd<>>{.inner = {.learning_rate = 0.1F}, .schedule = {.period = 4}}
+///     NonBlockingSwarmSgd<Adam<>, Lattice<8>>{.schedule = {.period = 4}, .compressor = {.step = 1e-3F}}
 ///
 /// Both keep the mean of the ranks (non-blocking: with what is on its way). Plain and blocking, both partners get
 /// the same bits. With a keyed compressor (Lattice, Moniqua) x_i moves by (z_j - z_i) / 2, z what the packets say
@@ -44,17 +44,19 @@ struct SwarmSgd {
 
   static constexpr bool models_differ = true;
 
+  static constexpr int scalars = scalars_of<Inner>();
+
   Inner inner{};
   graph::Spaced<G> schedule{};
   C compressor{};
 
   void check() const {
-    inner.check();
+    check_values(inner);
     detail::check_policy(compressor);
   }
   template <class Visit>
   void settings(Visit&& visit) const {
-    inner.settings(visit);
+    composed(inner).settings(visit);
     schedule.settings(visit);
     detail::policy_settings(compressor, visit);
   }
@@ -66,12 +68,12 @@ struct SwarmSgd {
 
   template <Transport T, Executor E, class N>
   void prepare(const StepInput<E, N>& input, State<T, E>& state, StepScalars& now) const {
-    inner.prepare(input, state.inner, now);
+    composed(inner).prepare(input, state.inner, now);
   }
   template <Transport T, Executor E, class N>
   void enqueue(const StepInput<E, N>& input, State<T, E>& state) const {
-    detail::by_itself(state.rank,
-                      [&] { inner.enqueue(detail::drawing_apart(input, state.rank), state.inner); });
+    detail::by_itself(
+        state.rank, [&] { composed(inner).enqueue(detail::drawing_apart(input, state.rank), state.inner); });
     if (!state.meets(input.context.step))
       state.advance();
     else if (Form == Meeting::blocking)
@@ -81,8 +83,8 @@ struct SwarmSgd {
   }
   template <Transport T, Executor E, class N>
   void complete(const StepInput<E, N>& input, State<T, E>& state) const {
-    detail::by_itself(state.rank, [&] { inner.complete(input, state.inner); });
-    if (Form == Meeting::blocking && state.meets(input.context.step)) state.exchange.settle(input.context);
+    detail::by_itself(state.rank, [&] { composed(inner).complete(input, state.inner); });
+    if (Form == Meeting::blocking && state.meets(input.context.step)) state.exchange.settle();
   }
 
  private:
@@ -92,8 +94,8 @@ struct SwarmSgd {
     using Take = std::conditional_t<C::lossless, detail::TakeMean<P>, detail::MoveBy<P>>;
     if constexpr (!C::lossless) state.exchange.set_compressor(compressor);
     const auto x = detail::one_vector(detail::ReadParameters<P>{input.parameters});
-    auto pending = state.exchange.start(input.context, {}, x);
-    state.exchange.finish(input.context, pending, detail::one_vector(Take{input.parameters}));
+    state.exchange.start(input.context, {}, x);
+    state.exchange.finish(detail::one_vector(Take{input.parameters}));
   }
   /// Takes up the last meeting, and lets the next one begin.
   template <Transport T, Executor E, class N>

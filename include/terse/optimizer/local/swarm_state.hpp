@@ -28,21 +28,21 @@ struct SwarmState {
   using Topology = std::conditional_t<C::lossless, Pairing<Schedule>, Mixing<Schedule>>;
 
   T own;  // a world of this rank alone
-  typename Inner::template State<T, E> inner;
+  typename Composed<Inner>::template State<T, E> inner;
   Exchange<C, None, Topology, T, E> exchange;
   Schedule schedule;
   /// Non-blocking: what this rank has sent, and once that meeting has landed, what it brings.
   buffer<float, typename E::memory> copy;
   StepContext sent;  // of the meeting under way
   buffer<StepScalars, typename E::memory> sent_now;
-  bool under_way = false, arrived = false;
+  bool under_way = false;
   Range range;
   int rank, size;
 
   template <class Recipe>
   SwarmState(const Recipe& recipe, E executor, T& transport, const Layout& layout, bool clips)
       : own(transport.split(transport.rank(), 0)),
-        inner(recipe.inner, executor, own, layout, clips),
+        inner(composed(recipe.inner), executor, own, layout, clips),
         exchange(executor, transport, layout, layout.range(), recipe.compressor, None{}, false,
                  Topology{recipe.schedule}),
         schedule(recipe.schedule),
@@ -74,21 +74,20 @@ struct SwarmState {
                 sent_now.all());
     sent = input.context;
     sent.now = sent_now.data();
-    (void)exchange.start(sent, {}, message());
+    exchange.start(sent, {}, one_vector(ReadArena{copy.data()}));
     under_way = true;
   }
   /// Takes in what has come of the meeting under way, so that the partner is rid of it, too.
   void advance() {
-    if (under_way && !arrived) arrived = exchange.resume(message()).ready();
+    if (under_way) exchange.ready();
   }
   /// Completes the meeting under way, if there is one.
   void land() {
     if (!under_way) return;
     using Keep = std::conditional_t<C::lossless, KeepGain, KeepDifference>;
-    auto pending = exchange.resume(message(), arrived);
-    exchange.finish(sent, pending, one_vector(Keep{copy.data()}));
-    exchange.settle(sent);
-    under_way = arrived = false;
+    exchange.finish(one_vector(Keep{copy.data()}));
+    exchange.settle();
+    under_way = false;
   }
   template <class Visit>
   void walk(Visit&& visit) {
@@ -100,8 +99,6 @@ struct SwarmState {
   }
 
  private:
-  auto message() const { return one_vector(ReadArena{copy.data()}); }
-
   int exceptions_ = std::uncaught_exceptions();
 };
 

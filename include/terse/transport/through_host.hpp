@@ -12,15 +12,15 @@
 namespace terse {
 
 /// Carries messages that lie in an executor's memory over a transport T of host memory, by way of pinned host
-/// buffers: device ranks as threads of one process (Staged<Threads, executor::cuda>), also several on one GPU, and MPI
-/// libraries that don't know of devices (Staged<Mpi, executor::cuda>).
+/// buffers: device ranks as threads of one process (ThroughHost<Threads, executor::cuda>), also several on one GPU, and MPI
+/// libraries that don't know of devices (ThroughHost<Mpi, executor::cuda>).
 ///
 /// Cost: the host waits for the executor once when a batch is posted and once when it has arrived; each byte crosses
 /// the bus once in each direction. The pinned buffers grow to the largest batch and stay.
 template <Transport T, Executor E>
-class Staged {
+class ThroughHost {
   static_assert(std::is_same_v<typename T::memory, terse::memory::host>,
-                "terse: Staged goes around a transport of host memory");
+                "terse: ThroughHost goes around a transport of host memory");
   using Bytes = buffer<std::byte, typename E::staging>;
   using InnerTicket = decltype(std::declval<T&>().exchange({}, {}, Phase::setup));
 
@@ -68,7 +68,7 @@ class Staged {
     }
 
    private:
-    friend class Staged;
+    friend class ThroughHost;
     Ticket(InnerTicket inner, E executor, Batch* batch)
         : inner_(std::move(inner)), executor_(executor), batch_(batch) {}
 
@@ -91,7 +91,7 @@ class Staged {
     Batch* batch_;
   };
 
-  Staged(T inner, E executor) : inner_(std::make_unique<T>(std::move(inner))), executor_(executor) {
+  ThroughHost(T inner, E executor) : inner_(std::make_unique<T>(std::move(inner))), executor_(executor) {
     // Two batches under way is what an exchange needs; more are made when asked for.
     for (int k = 0; k < 2; ++k) batches_.push_back(std::make_unique<Batch>());
   }
@@ -135,7 +135,7 @@ class Staged {
     gather_(*inner_, mine, all, phase);
   }
 
-  Staged split(int color, int key) { return Staged(inner_->split(color, key), executor_); }
+  ThroughHost split(int color, int key) { return ThroughHost(inner_->split(color, key), executor_); }
 
  private:
   Batch& unused_batch() {

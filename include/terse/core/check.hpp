@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <limits>
+#include <string>
+
+#include "terse/core/error.hpp"
+
+// What policies and recipes say of their hyper-parameters in check(), which each step asks: nothing is allocated where all
+// is well.
+
+namespace terse {
+
+/// Throws usage_error "`what`, not `value`" unless `fine`.
+inline void require(bool fine, const char* what, double value) {
+  if (!fine) throw usage_error(std::string(what) + ", not " + std::to_string(value));
+}
+/// The same as "`name` must be `what`, not `value`".
+inline void require(bool fine, const char* name, const char* what, double value) {
+  if (!fine) require(false, (name + std::string(" must be ") + what).c_str(), value);
+}
+inline void check_rate(const char* name, float rate) {
+  require(rate >= 0 && rate <= std::numeric_limits<float>::max(), name, "finite and >= 0",
+          static_cast<double>(rate));
+}
+inline void check_beta(const char* name, float beta) {
+  require(beta >= 0 && beta < 1, name, "in [0, 1)", static_cast<double>(beta));
+}
+/// What keeps 0 / 0 away where a gradient was always 0.
+inline void check_epsilon(float epsilon) {
+  require(epsilon > 0 && epsilon <= std::numeric_limits<float>::max(), "epsilon", "finite and > 0",
+          static_cast<double>(epsilon));
+}
+
+}  // namespace terse

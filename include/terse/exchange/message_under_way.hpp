@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <new>
+#include <type_traits>
+
+namespace terse::detail {
+
+/// The message that an exchange's round is under way with, whatever its type, so that nobody else need keep it. No memory is
+/// allocated.
+template <class Owner>
+class MessageUnderWay {
+ public:
+  template <class M>
+  void keep(const M& message) {
+    static_assert(
+        sizeof(M) <= room && alignof(M) <= alignof(std::max_align_t) && std::is_trivially_copyable_v<M> &&
+            std::is_trivially_destructible_v<M>,
+        "terse: a message is a functor of views and numbers of at most 1 KiB, which can be copied as it "
+        "lies in memory");
+    ::new (static_cast<void*>(bytes_)) M(message);
+    advance_ = [](Owner& owner, const void* kept, bool block) {
+      return owner.advance(*static_cast<const M*>(kept), block);
+    };
+  }
+  /// owner.advance(message, block).
+  bool advance(Owner& owner, bool block) { return advance_(owner, bytes_, block); }
+
+ private:
+  static constexpr std::size_t room = 1024;
+
+  alignas(std::max_align_t) std::byte bytes_[room];
+  bool (*advance_)(Owner&, const void*, bool) = nullptr;
+};
+
+}  // namespace terse::detail

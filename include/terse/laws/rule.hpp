@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "terse/core/draw.hpp"
+#include "terse/core/policy.hpp"
+#include "terse/core/type_name.hpp"
+#include "terse/laws/report.hpp"
+#include "terse/momentum_correction/heavy_ball.hpp"
+#include "terse/preconditioner/elementwise.hpp"
+
+// Whether a momentum correction or a preconditioner keeps what Averaging relies on.
+//
+//     #include <terse/laws/rule.hpp>
+//
+//     const terse::laws::Report report = terse::laws::check_preconditioner<MyPreconditioner>();
+//     if (!report) std::puts(report.text().c_str());
+
+namespace terse::laws {
+
+TERSE_NUMERICS_BEGIN
+
+namespace detail {
+
+/// One element of one rank.
+template <class Real>
+struct Cell {
+  Real x = static_cast<Real>(0.5), g = 0;
+  std::vector<Real> buffers, scalars;
+
+  struct Element {
+    Cell* cell;
+    Real x() const { return cell->x; }
+    Real g() const { return cell->g; }
+    Real rate() const { return static_cast<Real>(0.01); }
+    Real decay() const { return static_cast<Real>(0.1); }
+    Real& operator[](int k) const { return cell->buffers.at(static_cast<std::size_t>(k)); }
+    Real scalar(int k) const { return cell->scalars.at(static_cast<std::size_t>(k)); }
+  };
+  Element element() { return {this}; }
+};
+
+/// What a rank makes of a mean: its direction, and the preconditioner's u, or of a layer of this element what x loses.
+template <class Real>
+struct Made {
+  Real direction, step;
+};
+
+/// One element of one rank under both rules.
+template <class Real, class M, class P>
+class RuleTrial {
+ public:
+  RuleTrial(const M& momentum, const P& preconditioner)
+      : momentum_(momentum.template rule<Real>()), preconditioner_(preconditioner.template rule<Real>()) {
+    first_.buffers.resize(M::state.size());
+    second_.buffers.resize(P::state.size());
+  }
+
+  void begin(std::uint64_t step, Real g) {
+    const auto fill_in = [&](const auto& rule, Cell<Real>& cell) {
+      cell.g = g;
+      if constexpr (requires { rule.at_step(step); }) {
+        const auto scalars = rule.at_step(step);
+        cell.scalars.assign(scalars.begin(), scalars.end());
+      }
+    };
+    fill_in(momentum_, first_);
+    fill_in(preconditioner_, second_);
+  }
+  Real message() {
+    if constexpr (requires { momentum_.message(first_.element()); })
+      return momentum_.message(first_.element());
+    else
+      return first_.g;
+  }
+  void sent(Real decoded) {
+    if constexpr (requires { momentum_.sent(first_.element(), true, decoded); })
+      momentum_.sent(first_.element(), true, decoded);
+  }
+  Made<Real> receive(Real mean, bool exact) {
+    Made<Real> made{};
+    made.direction = direction(mean, exact);
+    const auto e = second_.element();
+    made.step = preconditioner_.step(e, mean, made.direction);
+    if constexpr (P::facts.layer_wise) {
+      const Real norm = std::abs(preconditioner_.measured(e, made.step));
+      made.step = preconditioner_.move(e, made.step,
+                                       e.rate() * preconditioner_.factor(std::abs(e.x()), norm, e.decay()));
+    }
+    return made;
+  }
+  bool is_finite() const {
+    for (const auto* buffers : {&first_.buffers, &second_.buffers})
+      for (const Real value : *buffers)
+        if (!std::isfinite(value)) return false;
+    return true;
+  }
+  bool is_same(const RuleTrial& other) const {
+    return first_.buffers == other.first_.buffers && second_.buffers == other.second_.buffers;
+  }
+
+ private:
+  Real direction(Real mean, bool exact) {
+    if constexpr (requires { momentum_.exact_direction(first_.element(), mean); })
+      if (exact) return momentum_.exact_direction(first_.element(), mean);
+    return momentum_.direction(first_.element(), mean);
+  }
+
+  typename M::template Rule<Real> momentum_;
+  typename P::template Rule<Real> preconditioner_;
+  Cell<Real> first_, second_;
+};
+
+template <class M, class P>
+class RuleLaws {
+ public:
+  RuleLaws(const M& momentum, const P& preconditioner, const Options& options)
+      : momentum_(momentum), preconditioner_(preconditioner), options_(options) {}
+
+  std::string names() const {
+    std::set<std::string> seen;
+    const auto add = [&](const char* name) -> std::string {
+      if (std::string(name).empty()) return "a buffer has an empty name";
+      if (!seen.insert(name).second) return "two buffers are called '" + std::string(name) + "'";
+      return "";
+    };
+    for (const char* name : M::state)
+      if (const std::string wrong = add(name); !wrong.empty()) return wrong;
+    for (const char* name : P::state)
+      if (const std::string wrong = add(name); !wrong.empty()) return wrong;
+    return "";
+  }
+
+  /// A policy with members shows some: ranks compare what they visit.
+  std::string settings() const {
+    const auto silent = [](const auto& policy) {
+      int visited = 0;
+      terse::detail::policy_settings(policy, [&](const char*, double) { ++visited; });
+      return !std::is_empty_v<std::decay_t<decltype(policy)>> && visited == 0;
+    };
+    if (silent(momentum_) || silent(preconditioner_))
+      return "it has hyper-parameters, and settings(visit) shows none: ranks that differ in them would not "
+             "know";
+    return "";
+  }
+
+  /// float against double, on messages that travel as they are.
+  std::string precision(bool exact) const {
+    RuleTrial<float, M, P> trial(momentum_, preconditioner_);
+    RuleTrial<double, M, P> oracle(momentum_, preconditioner_);
+    double largest = 0;
+    for (std::uint64_t step = 1; step <= steps; ++step) {
+      const float g = gradient(step, 0);
+      trial.begin(step, g);
+      oracle.begin(step, static_cast<double>(g));
+      const float message = exact ? g : trial.message();
+      const double wanted_message = exact ? static_cast<double>(g) : oracle.message();
+      trial.sent(message);
+      oracle.sent(wanted_message);
+      const Made<float> made = trial.receive(message, exact);
+      const Made<double> wanted = oracle.receive(wanted_message, exact);
+      largest = std::max({largest, std::abs(wanted.step), std::abs(wanted.direction)});
+      const double error = std::max(std::abs(static_cast<double>(made.direction) - wanted.direction),
+                                    std::abs(static_cast<double>(made.step) - wanted.step));
+      if (!(error <= 1e-4 * largest))
+        return "step " + std::to_string(step) + (exact ? " of exact means" : "") + ": direction " +
+               std::to_string(made.direction) + " and step " + std::to_string(made.step) +
+               " in float, in double " + std::to_string(wanted.direction) + " and " +
+               std::to_string(wanted.step);
+    }
+    return "";
+  }
+
+  /// Two ranks with gradients of their own and one mean go the same way.
+  std::string agreement(bool exact) const {
+    RuleTrial<float, M, P> one(momentum_, preconditioner_), other(momentum_, preconditioner_);
+    for (std::uint64_t step = 1; step <= steps; ++step) {
+      one.begin(step, gradient(step, 0));
+      other.begin(step, gradient(step, 1));
+      const float first = exact ? gradient(step, 0) : one.message();
+      const float second = exact ? gradient(step, 1) : other.message();
+      if (!exact) {
+        one.sent(first);
+        other.sent(second);
+      }
+      const float mean = (first + second) / 2;
+      const Made<float> here = one.receive(mean, exact), there = other.receive(mean, exact);
+      if (here.direction != there.direction || here.step != there.step)
+        return "step " + std::to_string(step) + (exact ? " of exact means" : "") +
+               ": from the same mean one rank makes " + std::to_string(here.step) + " and another " +
+               std::to_string(there.step) + ", since what they have of their own enters it";
+      if (exact && !one.is_same(other))
+        return "step " + std::to_string(step) + " of exact means: buffers differ between ranks";
+    }
+    return "";
+  }
+
+  /// A gradient that is not finite leaves no trace in buffers, nor do the largest means that count as finite.
+  std::string finiteness() const {
+    constexpr float huge = 0x1p62F, infinity = std::numeric_limits<float>::infinity();
+    for (const float bad : {std::numeric_limits<float>::quiet_NaN(), infinity, -infinity}) {
+      RuleTrial<float, M, P> trial(momentum_, preconditioner_);
+      trial.begin(1, bad);
+      (void)trial.message();
+      if (!trial.is_finite()) return "a buffer is not finite after the message of " + std::to_string(bad);
+    }
+    RuleTrial<float, M, P> trial(momentum_, preconditioner_);
+    for (std::uint64_t step = 1; step <= steps; ++step) {
+      trial.begin(step, huge);
+      (void)trial.message();
+      (void)trial.receive(huge, false);
+      if (!trial.is_finite())
+        return "a buffer is not finite after " + std::to_string(step) + " means of 2^62";
+    }
+    return "";
+  }
+
+ private:
+  static constexpr std::uint64_t steps = 60;
+
+  float gradient(std::uint64_t step, int rank) const {
+    const Draw draw = Draw::local(options_.seed, rank, step, Purpose::user);
+    return options_.magnitude * (static_cast<float>(draw.bits(0) >> 40) * 0x1p-23F - 1);
+  }
+
+  M momentum_;
+  P preconditioner_;
+  Options options_;
+};
+
+}  // namespace detail
+
+TERSE_NUMERICS_END
+
+/// Tries the laws on both rules together:
+///
+///     names         buffers have names, each its own
+///     settings      hyper-parameters are visited
+///     bounds        buffers and scalars are those that the policy has named
+///     precision     60 steps in float are those in double, up to 1e-4
+///     agreement     ranks with gradients of their own make the same of the same mean; over exact means they keep the same
+///     finite        nothing that is not finite enters a buffer
+template <MomentumCorrection M, Preconditioner P>
+Report check_rules(const M& momentum, const P& preconditioner, const Options& options = {}) {
+  static_assert(check_momentum_correction<M>() && check_preconditioner<P>());
+  const detail::RuleLaws<M, P> laws(momentum, preconditioner, options);
+  Report report{.compressor = type_name<M>() + " x " + type_name<P>(),
+                .passed = {},
+                .not_applicable = {},
+                .failures = {}};
+  bool within = true;
+  const auto judge = [&](const char* law, const auto& act) {
+    std::string what;
+    try {
+      what = act();
+    } catch (const std::out_of_range&) {
+      within = false;
+      return;
+    }
+    if (what.empty())
+      report.passed.emplace_back(law);
+    else
+      report.failures.push_back({law, what});
+  };
+  judge("names", [&] { return laws.names(); });
+  judge("settings", [&] { return laws.settings(); });
+  judge("precision", [&] {
+    const std::string what = laws.precision(false);
+    return what.empty() ? laws.precision(true) : what;
+  });
+  judge("agreement", [&] {
+    const std::string what = laws.agreement(false);
+    return what.empty() ? laws.agreement(true) : what;
+  });
+  judge("finite", [&] { return laws.finiteness(); });
+  if (within)
+    report.passed.emplace_back("bounds");
+  else
+    report.failures.push_back(
+        {"bounds", "e[k] or e.scalar(k) is asked for a k that `state` or at_step has not"});
+  return report;
+}
+/// The same for a momentum correction, with NoPreconditioner.
+template <MomentumCorrection M>
+Report check_momentum_correction(const M& policy = {}, const Options& options = {}) {
+  return check_rules(policy, NoPreconditioner{}, options);
+}
+/// The same for a preconditioner, with NoMomentum.
+template <Preconditioner P>
+Report check_preconditioner(const P& policy = {}, const Options& options = {}) {
+  return check_rules(NoMomentum{}, policy, options);
+}
+
+}  // namespace terse::laws

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "terse/core/bias_correction.hpp"
+#include "terse/core/check.hpp"
+#include "terse/momentum_correction/concept.hpp"
+
+// Momentum as an exponential moving average, as Adam's and its relatives'.
+
+namespace terse {
+
+TERSE_NUMERICS_BEGIN
+
+/// m = beta1 m + (1 - beta1) mean, the same on all ranks; direction m / (1 - beta1^t), or without bias correction m.
+/// Source: Kingma and Ba, "Adam", ICLR 2015, algorithm 1.
+struct ExponentialAverage {
+  static constexpr CorrectionFacts facts{};
+  static constexpr std::array<const char*, 1> state{"momentum"};
+
+  float beta1 = 0.9F;
+  bool bias_correction = true;
+
+  void check() const { check_beta("beta1", beta1); }
+  template <class Visit>
+  void settings(Visit&& visit) const {
+    visit("beta1", static_cast<double>(beta1));
+    visit("bias_correction", bias_correction ? 1.0 : 0.0);
+  }
+
+  template <class Real>
+  struct Rule {
+    Real beta;
+    bool corrects;
+    std::array<Real, 1> at_step(std::uint64_t t) const {
+      return {corrects ? terse::bias_correction(beta, t) : Real{1}};
+    }
+    template <class Element>
+    TERSE_HD Real direction(const Element& e, Real mean) const {
+      const Real m = beta * e[0] + (1 - beta) * mean;
+      e[0] = m;
+      return e.scalar(0) * m;
+    }
+  };
+  template <class Real>
+  Rule<Real> rule() const {
+    return {static_cast<Real>(beta1), bias_correction};
+  }
+};
+
+/// The average looked at one step ahead: m = beta1 m + (1 - beta1) mean, direction
+/// beta1 m / (1 - beta1^(t+1)) + (1 - beta1) mean / (1 - beta1^t). Source: Dozat, "Incorporating Nesterov momentum into
+/// Adam", ICLR workshop 2016, algorithm 2 with a constant mu.
+struct NesterovAverage {
+  static constexpr CorrectionFacts facts{};
+  static constexpr std::array<const char*, 1> state{"momentum"};
+
+  float beta1 = 0.9F;
+
+  void check() const { check_beta("beta1", beta1); }
+  template <class Visit>
+  void settings(Visit&& visit) const {
+    visit("beta1", static_cast<double>(beta1));
+  }
+
+  template <class Real>
+  struct Rule {
+    Real beta;
+    std::array<Real, 2> at_step(std::uint64_t t) const {
+      return {beta * terse::bias_correction(beta, t + 1), (1 - beta) * terse::bias_correction(beta, t)};
+    }
+    template <class Element>
+    TERSE_HD Real direction(const Element& e, Real mean) const {
+      const Real m = beta * e[0] + (1 - beta) * mean;
+      e[0] = m;
+      return e.scalar(0) * m + e.scalar(1) * mean;
+    }
+  };
+  template <class Real>
+  Rule<Real> rule() const {
+    return {static_cast<Real>(beta1)};
+  }
+};
+
+/// The common average moved by each rank's own gradient before it is compressed, 1-bit Adam's: message
+/// beta1 m + (1 - beta1) g_i, and m is the mean of the messages. Source: Tang et al., "1-bit Adam", ICML 2021,
+/// algorithm 1.
+struct LocalAverage {
+  static constexpr CorrectionFacts facts{};
+  static constexpr std::array<const char*, 1> state{"momentum"};
+
+  float beta1 = 0.9F;
+
+  void check() const { check_beta("beta1", beta1); }
+  template <class Visit>
+  void settings(Visit&& visit) const {
+    visit("beta1", static_cast<double>(beta1));
+  }
+
+  template <class Real>
+  struct Rule {
+    Real beta;
+    template <class Element>
+    TERSE_HD Real message(const Element& e) const {
+      return beta * e[0] + (1 - beta) * e.g();
+    }
+    template <class Element>
+    TERSE_HD Real direction(const Element& e, Real mean) const {
+      e[0] = mean;
+      return mean;
+    }
+    template <class Element>
+    TERSE_HD Real exact_direction(const Element& e, Real mean) const {
+      return direction(e, beta * e[0] + (1 - beta) * mean);
+    }
+    /// What is masked from here on stands still.
+    template <class Element>
+    TERSE_HD void carry(const Element& e, bool keep) const {
+      e[0] = keep_if(keep, e[0]);
+    }
+  };
+  template <class Real>
+  Rule<Real> rule() const {
+    return {static_cast<Real>(beta1)};
+  }
+};
+
+/// Lion's two averages of one memory: direction beta1 m + (1 - beta1) mean, and then m = beta2 m + (1 - beta2) mean. With
+/// SignStep it is Lion. Source: Chen et al., "Symbolic discovery of optimization algorithms", NeurIPS 2023, algorithm 2.
+struct LionInterpolation {
+  static constexpr CorrectionFacts facts{};
+  static constexpr std::array<const char*, 1> state{"momentum"};
+
+  float beta1 = 0.9F;
+  float beta2 = 0.99F;
+
+  void check() const {
+    check_beta("beta1", beta1);
+    check_beta("beta2", beta2);
+  }
+  template <class Visit>
+  void settings(Visit&& visit) const {
+    visit("beta1", static_cast<double>(beta1));
+    visit("beta2", static_cast<double>(beta2));
+  }
+
+  template <class Real>
+  struct Rule {
+    Real beta1, beta2;
+    template <class Element>
+    TERSE_HD Real direction(const Element& e, Real mean) const {
+      const Real m = e[0];
+      e[0] = beta2 * m + (1 - beta2) * mean;
+      return beta1 * m + (1 - beta1) * mean;
+    }
+  };
+  template <class Real>
+  Rule<Real> rule() const {
+    return {static_cast<Real>(beta1), static_cast<Real>(beta2)};
+  }
+};
+
+TERSE_NUMERICS_END
+
+}  // namespace terse

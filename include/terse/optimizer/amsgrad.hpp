@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "terse/compressor/sign.hpp"
+#include "terse/momentum_correction/averaged.hpp"
+#include "terse/optimizer/averaging.hpp"
+
+namespace terse {
+
+/// See Amsgrad.
+template <class C, class F, class T>
+struct AmsgradOf {
+  float learning_rate = 1e-3F;
+  float beta1 = 0.9F;
+  float beta2 = 0.999F;
+  float epsilon = 1e-8F;  ///< outside the root
+  float weight_decay = 0;
+  std::uint64_t warmup_steps = 0;
+  C compressor{};
+  F error_feedback{};
+  T topology{};
+
+  auto composition() const {
+    return averaging_of(*this, ExponentialAverage{beta1, false}, AmsgradVariance{beta2, epsilon});
+  }
+};
+
+/// AMSGrad: Adam over the largest variance so far, without bias correction, and with decoupled weight decay. g is the mean
+/// gradient:
+///
+///     m = beta1 m + (1 - beta1) g          v = beta2 v + (1 - beta2) g^2          w = max(w, v)
+///     x = x - learning_rate (m / (sqrt(w) + epsilon) + weight_decay x)
+///
+/// State: 3 n floats. Wire: as Adam. Source: Reddi, Kale and Kumar, "On the convergence of Adam and beyond", ICLR 2018,
+/// algorithm 2.
+template <class... Ps>
+using Amsgrad = Sorted<AmsgradOf, TakesMeans, Policies<>, Ps...>;
+
+/// CompAMS: AMSGrad on the mean of compressed gradients, with error feedback. Source: Li, Karimi and Li, "On distributed
+/// adaptive optimization with gradient compression", ICLR 2022, algorithm 2.
+template <class... Ps>
+using CompAms = Sorted<AmsgradOf, TakesMeans, Policies<ScaledSign<MeanAbs>, Residual, AllGather>, Ps...>;
+
+}  // namespace terse

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "terse/optimizer/sorted.hpp"
+#include "terse/optimizer/two_stages.hpp"
+#include "terse/topology/ring.hpp"
+
+namespace terse {
+
+/// Methods that average over all ranks, as a product of five policies:
+///
+///     message_i   by the momentum correction, from this rank's gradient
+///     mean        of the messages, by compressor, error feedback and topology
+///     d           by the momentum correction, from the mean
+///     u           by the preconditioner, from mean and d
+///     x = x - learning_rate (u + weight_decay x)
+///
+/// The first `warmup_steps` steps average gradients exactly, as do segments with `compress == false`, and as does the first
+/// step where the error feedback starts from an exact one (Difference). Weight decay is decoupled.
+///
+/// State: the buffers that momentum correction and preconditioner name, n floats each, and the feedback's; n floats more
+/// where the preconditioner is layer-wise. Passes over n: see the compressor, and one for the update. `warmup_steps` from
+/// 0 and the error feedback's hyper-parameters hold from construction on; the others may be changed between steps.
+template <class M, class P, class C, class F, class T>
+struct AveragingOf {
+  static_assert(check_momentum_correction<M>() && check_preconditioner<P>() && check_means<C, F, T>());
+  static_assert(
+      !M::facts.needs_whole_messages || !detail::compresses_partial_sums<T>(),
+      "terse: this momentum correction (MajorityVote, for one) counts whole messages, and this topology "
+      "(Ring) compresses partial sums on the way. Use ScatterGather or AllGather");
+  using Stage = detail::Stage<M, P>;
+  using compressor_type = C;
+  using error_feedback_type = F;
+  using topology_type = T;
+
+  float learning_rate = 0.1F;
+  float weight_decay = 0;
+  std::uint64_t warmup_steps = 0;
+  M momentum_correction{};
+  P preconditioner{};
+  C compressor{};
+  F error_feedback{};
+  T topology{};
+
+  Stage stage() const { return {learning_rate, weight_decay, momentum_correction, preconditioner}; }
+  detail::TwoStages<Stage, Stage, C, F, T, detail::WarmUp> composition() const {
+    return {stage(), stage(), compressor, error_feedback, topology, {{warmup_steps}}};
+  }
+};
+
+/// What a named optimizer, with hyper-parameters of its own, runs as: an Averaging with its rates, warmup_steps, compressor,
+/// error_feedback and topology, and with these two.
+template <class Named, class M, class P>
+auto averaging_of(const Named& named, const M& momentum_correction, const P& preconditioner) {
+  return AveragingOf<M, P, decltype(named.compressor), decltype(named.error_feedback),
+                     decltype(named.topology)>{named.learning_rate,  named.weight_decay, named.warmup_steps,
+                                               momentum_correction,  preconditioner,     named.compressor,
+                                               named.error_feedback, named.topology};
+}
+
+/// An Averaging with these policies, in any order, and for those that are not given with the Defaults:
+/// `template <class... Ps> using MyMethod = AveragingFrom<Policies<TopK<>, HeavyBall>, Ps...>;`.
+template <class Defaults, class... Ps>
+using AveragingFrom = Sorted<AveragingOf,
+                             Takes<PolicyKind::momentum_correction, PolicyKind::preconditioner,
+                                   PolicyKind::compressor, PolicyKind::error_feedback, PolicyKind::topology>,
+                             Defaults, Ps...>;
+
+/// A momentum correction, a preconditioner, a compressor, an error feedback and a topology, in any order; for what is left
+/// out see Sorted.
+///
+///     Averaging<ExponentialAverage, AdamVariance, TopK<>, AllGather>{.learning_rate = 1e-3F}       Adam on top-k
+template <class... Ps>
+using Averaging = AveragingFrom<Policies<>, Ps...>;
+
+}  // namespace terse

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <concepts>
+#include <type_traits>
+
+#include "terse/momentum_correction/concept.hpp"
+#include "terse/momentum_correction/mixing_rule.hpp"
+#include "terse/preconditioner/concept.hpp"
+
+namespace terse {
+
+/// What slot of an optimizer a policy fills.
+enum class PolicyKind {
+  none,
+  momentum_correction,
+  preconditioner,
+  compressor,
+  error_feedback,
+  topology,
+  mixing_rule,
+  local_direction,
+  weight_decay,
+  graph
+};
+
+/// The kind of a policy, by the one member that no other kind has; the kind's check_...() says what else it needs.
+template <class P>
+constexpr PolicyKind kind_of() {
+  if constexpr (requires { requires std::same_as<const CorrectionFacts, decltype(P::facts)>; })
+    return PolicyKind::momentum_correction;
+  else if constexpr (requires { requires std::same_as<const PreconditionerFacts, decltype(P::facts)>; })
+    return PolicyKind::preconditioner;
+  else if constexpr (requires { requires std::same_as<const MixingFacts, decltype(P::facts)>; })
+    return PolicyKind::mixing_rule;
+  else if constexpr (requires { requires std::same_as<const DirectionFacts, decltype(P::facts)>; })
+    return PolicyKind::local_direction;
+  else if constexpr (requires { P::lossless; })
+    return PolicyKind::compressor;
+  else if constexpr (requires { P::corrects; })
+    return PolicyKind::error_feedback;
+  else if constexpr (requires { P::recompresses; })
+    return PolicyKind::topology;
+  else if constexpr (requires { P::coupled; })
+    return PolicyKind::weight_decay;
+  else if constexpr (requires { P::regular; })
+    return PolicyKind::graph;
+  else
+    return PolicyKind::none;
+}
+
+/// Policies in any order.
+template <class... Ps>
+struct Policies {};
+
+namespace detail {
+
+template <PolicyKind K, class Default, class... Ps>
+struct Find {
+  using type = Default;
+};
+template <PolicyKind K, class Default, class P, class... Ps>
+struct Find<K, Default, P, Ps...> {
+  using type = std::conditional_t<kind_of<P>() == K, P, typename Find<K, Default, Ps...>::type>;
+};
+template <PolicyKind K, class... Ps>
+constexpr int count_of = (0 + ... + (kind_of<Ps>() == K ? 1 : 0));
+
+template <PolicyKind... Kinds>
+constexpr bool is_one_of(PolicyKind kind) {
+  return ((kind == Kinds) || ...);
+}
+
+/// Says in words what is wrong with policies of an optimizer that takes those of these kinds.
+template <class... Ps>
+struct Given {
+  template <PolicyKind... Taken>
+  static constexpr bool check() {
+    static_assert(
+        count_of<PolicyKind::none, Ps...> == 0,
+        "terse: one of this optimizer's arguments is no policy: neither a MomentumCorrection nor a "
+        "Preconditioner, Compressor, ErrorFeedback or Topology, and of those that mix with neighbours "
+        "neither a MixingRule nor a local direction, weight decay or graph");
+    static_assert(count_of<PolicyKind::momentum_correction, Ps...> <= 1,
+                  "terse: this optimizer takes one MomentumCorrection and has been given two");
+    static_assert(count_of<PolicyKind::preconditioner, Ps...> <= 1,
+                  "terse: this optimizer takes one Preconditioner and has been given two");
+    static_assert(count_of<PolicyKind::compressor, Ps...> <= 1,
+                  "terse: this optimizer takes one Compressor and has been given two");
+    static_assert(count_of<PolicyKind::error_feedback, Ps...> <= 1,
+                  "terse: this optimizer takes one ErrorFeedback and has been given two");
+    static_assert(count_of<PolicyKind::topology, Ps...> <= 1,
+                  "terse: this optimizer takes one Topology and has been given two");
+    static_assert(count_of<PolicyKind::mixing_rule, Ps...> <= 1,
+                  "terse: this optimizer takes one MixingRule and has been given two");
+    static_assert(count_of<PolicyKind::local_direction, Ps...> <= 1,
+                  "terse: this optimizer takes one local direction and has been given two");
+    static_assert(count_of<PolicyKind::weight_decay, Ps...> <= 1,
+                  "terse: this optimizer takes one weight decay and has been given two");
+    static_assert(count_of<PolicyKind::graph, Ps...> <= 1,
+                  "terse: this optimizer takes one graph and has been given two");
+    static_assert(
+        (is_one_of<PolicyKind::none, Taken...>(kind_of<Ps>()) && ...),
+        "terse: this optimizer has been given a policy of a kind that is fixed by its name: its "
+        "documentation says which it takes; Averaging<...> and ParameterMixing<...> take one of every kind");
+    return true;
+  }
+};
+
+}  // namespace detail
+
+/// Of these policies the one of kind K, or else the default.
+template <PolicyKind K, class Default, class... Ps>
+using PickPolicy = typename detail::Find<K, Default, Ps...>::type;
+
+/// The kinds that an optimizer takes, in the order of its template's parameters.
+template <PolicyKind... Kinds>
+struct Takes {};
+
+}  // namespace terse

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "terse/optimizer/averaging.hpp"
+
+namespace terse {
+
+/// See RmsProp.
+template <class C, class F, class T>
+struct RmsPropOf {
+  float learning_rate = 1e-3F;
+  float beta = 0.99F;
+  float epsilon = 1e-8F;  ///< outside the root
+  float weight_decay = 0;
+  std::uint64_t warmup_steps = 0;
+  C compressor{};
+  F error_feedback{};
+  T topology{};
+
+  auto composition() const { return averaging_of(*this, NoMomentum{}, AdamVariance{beta, epsilon, false}); }
+};
+
+/// RMSProp on the mean gradient g, with decoupled weight decay: v = beta v + (1 - beta) g^2; x = x - learning_rate (g / (sqrt(v) + epsilon) + weight_decay x).
+///
+/// State: n floats. Wire: as Adam. Source: Tieleman and Hinton, "Lecture 6.5 - rmsprop", 2012.
+template <class... Ps>
+using RmsProp = Sorted<RmsPropOf, TakesMeans, Policies<>, Ps...>;
+
+}  // namespace terse

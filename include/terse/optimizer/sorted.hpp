@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <type_traits>
+
+#include "terse/compressor/dense.hpp"
+#include "terse/error_feedback/none.hpp"
+#include "terse/error_feedback/residual.hpp"
+#include "terse/momentum_correction/heavy_ball.hpp"
+#include "terse/optimizer/policies.hpp"
+#include "terse/preconditioner/elementwise.hpp"
+#include "terse/topology/all_gather.hpp"
+#include "terse/topology/scatter_gather.hpp"
+
+namespace terse {
+
+/// Whether a mean over all ranks may come about by these.
+template <class C, class F, class T>
+constexpr bool check_means() {
+  static_assert(T::exact,
+                "terse: a mean over all ranks needs a topology that gives all the same; this one mixes with "
+                "neighbours and is for ParameterMixing");
+  return check_compressor<C>() && check_feedback<C, F>() && check_stages<C, F, T>();
+}
+
+/// The kinds that say how a mean over all ranks comes about.
+using TakesMeans = Takes<PolicyKind::compressor, PolicyKind::error_feedback, PolicyKind::topology>;
+
+namespace detail {
+
+template <class C>
+using FeedbackFor = std::conditional_t<!C::lossless && Traits<C>::tracks, Residual, None>;
+template <class C, class F>
+using TopologyFor =
+    std::conditional_t<Traits<C>::single_stage || Traits<F>::single_stage, AllGather, ScatterGather>;
+
+/// Of each kind the policy that is given, or else the optimizer's default, or else that of all optimizers.
+template <class Defaults, class... Ps>
+struct Choice;
+template <class... Ds, class... Ps>
+struct Choice<Policies<Ds...>, Ps...> {
+  template <PolicyKind K, class Default>
+  using Either = PickPolicy<K, PickPolicy<K, Default, Ds...>, Ps...>;
+  using C = Either<PolicyKind::compressor, Dense>;
+  using F = Either<PolicyKind::error_feedback, FeedbackFor<C>>;
+  template <PolicyKind K>
+  static constexpr auto of() {
+    if constexpr (K == PolicyKind::momentum_correction)
+      return std::type_identity<Either<K, NoMomentum>>{};
+    else if constexpr (K == PolicyKind::preconditioner)
+      return std::type_identity<Either<K, NoPreconditioner>>{};
+    else if constexpr (K == PolicyKind::compressor)
+      return std::type_identity<C>{};
+    else if constexpr (K == PolicyKind::error_feedback)
+      return std::type_identity<F>{};
+    else
+      return std::type_identity<Either<K, TopologyFor<C, F>>>{};
+  }
+};
+
+template <template <class...> class Of, class Taken, class Defaults, class... Ps>
+struct Sort;
+template <template <class...> class Of, PolicyKind... Kinds, class Defaults, class... Ps>
+struct Sort<Of, Takes<Kinds...>, Defaults, Ps...> {
+  static_assert(Given<Ps...>::template check<Kinds...>());
+  template <PolicyKind K>
+  using Chosen = typename decltype(Choice<Defaults, Ps...>::template of<K>())::type;
+  static_assert(check_means<Chosen<PolicyKind::compressor>, Chosen<PolicyKind::error_feedback>,
+                            Chosen<PolicyKind::topology>>());
+  using type = Of<Chosen<Kinds>...>;
+};
+
+}  // namespace detail
+
+/// Of<...> with one policy of each kind that it takes, in its own order: those that are given, in any order, and for the
+/// others the Defaults, or else NoMomentum, NoPreconditioner, Dense, Residual where the compressor tracks under it and
+/// otherwise None, and ScatterGather, or AllGather for what may be compressed only once. Named optimizers are such lines:
+///
+///     template <class... Ps>
+///     using Adam = Sorted<AdamOf, TakesMeans, Policies<>, Ps...>;
+template <template <class...> class Of, class Taken, class Defaults, class... Ps>
+using Sorted = typename detail::Sort<Of, Taken, Defaults, Ps...>::type;
+
+}  // namespace terse

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "terse/optimizer/averaging.hpp"
+
+namespace terse {
+
+/// Two Averagings and one state: exact steps by First until `when` says that they are over, and steps by Second from then
+/// on. Buffers of one name are one buffer, so that Second goes on with what First has learned. In between, once, for each
+/// element that is compressed,
+///
+///     carry(e, denominator)     of Second's preconditioner, to change its buffers; denominator is what First's divides by
+///     takes_part(e)             of Second's preconditioner, then: elements for which it is false are masked, nothing of
+///                               them is sent, and the mean is 0 for them, or what the error feedback makes of that
+///     carry(e, keep)            of Second's momentum correction; keep: whether it takes part
+///
+/// Segments that are not compressed follow First to the end, its rates too, their gradients in Second's packets. `when` is an AtStep, a
+/// VarianceRatio, a Freeze or a rule of the user's own, see StageSwitch.
+///
+///     Staged<Averaging<ExponentialAverage, AdamVariance>,
+///            Averaging<LocalAverage, FrozenVariance, Sign>, AtStep>{.when = {1000}}          1-bit Adam
+template <class First, class Second, StageSwitch When = AtStep>
+struct Staged {
+  static_assert(First::compressor_type::lossless, "terse: the first stage averages exactly");
+  static_assert(!Second::compressor_type::lossless,
+                "terse: the second stage has a compressor: two exact stages are one");
+
+  First first{};
+  Second second{};
+  When when{};
+
+  void check() const {
+    if (first.warmup_steps > 0 || second.warmup_steps > 0)
+      throw usage_error("warmup_steps of a stage must be 0: `when` says how long the first one lasts");
+  }
+  detail::TwoStages<typename First::Stage, typename Second::Stage, typename Second::compressor_type,
+                    typename Second::error_feedback_type, typename Second::topology_type, When>
+  composition() const {
+    return {first.stage(), second.stage(), second.compressor, second.error_feedback, second.topology, when};
+  }
+};
+
+}  // namespace terse

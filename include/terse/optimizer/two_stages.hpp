@@ -1,0 +1,401 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <optional>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "terse/optimizer/averaging_functors.hpp"
+#include "terse/optimizer/recipe.hpp"
+#include "terse/preconditioner/element_mask.hpp"
+#include "terse/preconditioner/freeze.hpp"
+
+namespace terse::detail {
+
+/// The policies of one stage, and its rates.
+template <class M, class P>
+struct Stage {
+  using Momentum = M;
+  using Preconditioner = P;
+
+  float learning_rate = 0;
+  float weight_decay = 0;
+  M momentum_correction{};
+  P preconditioner{};
+
+  void check() const {
+    check_rate("learning_rate", learning_rate);
+    check_rate("weight_decay", weight_decay);
+    check_policy(momentum_correction);
+    check_policy(preconditioner);
+  }
+  template <class Visit>
+  void settings(Visit&& visit) const {
+    visit("learning_rate", static_cast<double>(learning_rate));
+    visit("weight_decay", static_cast<double>(weight_decay));
+    policy_settings(momentum_correction, visit);
+    policy_settings(preconditioner, visit);
+  }
+};
+
+/// The first steps of an Averaging, which are exact.
+struct WarmUp : AtStep {
+  template <class Visit>
+  void settings(Visit&& visit) const {
+    visit("warmup_steps", static_cast<double>(step));
+  }
+};
+
+template <class M, class P>
+constexpr bool share_no_name() {
+  for (const char* one : M::state)
+    for (const char* other : P::state)
+      if (std::string_view(one) == other) return false;
+  return true;
+}
+
+/// What layer-wise preconditioners keep between the two sweeps.
+template <Executor E>
+struct Layers {
+  LayerStatistic<E> weights, norms;
+  buffer<float, typename E::memory> steps;
+  buffer<std::uint8_t, typename E::memory> compressed;  // by segment
+  Range all;                                            // made here, for a step allocates nothing
+
+  Layers(E executor, const Layout& layout, std::size_t least_dimensions)
+      : weights(executor, layout, least_dimensions),
+        norms(executor, layout, least_dimensions),
+        steps(layout.size()),
+        compressed(static_cast<index_t>(layout.segments().size())),
+        all(layout.range()) {}
+};
+
+/// The recipe behind Averaging and Staged: exact steps by First until `when` says so, and compressed ones by Second from
+/// then on. Segments that are not compressed follow First to the end, their gradients in the same packets. A lossless
+/// compressor has the first stage only.
+template <class First, class Second, Compressor C, ErrorFeedback F, Topology P, class When>
+struct TwoStages {
+  using M1 = typename First::Momentum;
+  using P1 = typename First::Preconditioner;
+  using M2 = typename Second::Momentum;
+  using P2 = typename Second::Preconditioner;
+
+  First first;
+  Second second;
+  C compressor;
+  F error_feedback;
+  P topology;
+  When when;
+
+  /// An Averaging, which has one stage and a warm-up.
+  static constexpr bool one_stage = std::is_same_v<When, WarmUp>;
+  static_assert(
+      !one_stage || !P2::facts.continues_first_stage,
+      "terse: this preconditioner (FrozenVariance, for one) goes on with what a first stage has learned: it "
+      "is for the second stage of a Staged");
+  static_assert(
+      share_no_name<M1, P1>() && share_no_name<M2, P2>(),
+      "terse: a momentum correction and a preconditioner call a buffer by the same name, and would write "
+      "into one");
+
+  void check() const {
+    first.check();
+    second.check();
+    check_policy(compressor);
+    if (one_stage)
+      check_policy(error_feedback);
+    else
+      check_feedback_of_states(error_feedback);
+    check_policy(when);
+    if constexpr (P2::facts.continues_first_stage && requires { when.skipped(); })
+      if (when.skipped())
+        throw usage_error(
+            "the second stage goes on with what the first one has learned, and that lasts no step: `when` "
+            "must be "
+            "at least one step");
+  }
+  template <class Visit>
+  void settings(Visit&& visit) const {
+    if constexpr (!one_stage) first.settings(visit);
+    second.settings(visit);
+    policy_settings(compressor, visit);
+    policy_settings(error_feedback, visit);
+    policy_settings(topology, visit);
+    policy_settings(when, visit);
+  }
+
+ private:
+  static constexpr bool compresses = !C::lossless;
+  static constexpr auto all_names() {
+    Names<M1::state.size() + P1::state.size() + M2::state.size() + P2::state.size() + 1> all;
+    all.add(M1::state);
+    all.add(P1::state);
+    if (compresses) {
+      all.add(M2::state);
+      all.add(P2::state);
+    }
+    return all;
+  }
+  static constexpr auto names = all_names();
+  template <class Policy>
+  static constexpr int scalars_of_policy = scalars_of_rule<typename Policy::template Rule<float>>();
+  static constexpr std::array<int, 4> first_scalar{
+      0, scalars_of_policy<M1>, scalars_of_policy<M1> + scalars_of_policy<P1>,
+      scalars_of_policy<M1> + scalars_of_policy<P1> + scalars_of_policy<M2>};
+
+ public:
+  /// Places of StepScalars::own that its rules take.
+  static constexpr int scalars = first_scalar[3] + scalars_of_policy<P2>;
+  static_assert(scalars <= StepScalars::most_own, "terse: the rules of a step have room for 14 scalars");
+
+ private:
+  template <class N>
+  using View = AveragingView<N, names.count, scalars>;
+  template <class Policy, int Scalar, std::size_t... K>
+  static constexpr Places<Scalar, names.find(Policy::state[K])...> places(std::index_sequence<K...>);
+  template <class Policy, int Scalar>
+  using PlacesOf = decltype(places<Policy, Scalar>(std::make_index_sequence<Policy::state.size()>{}));
+  template <class N>
+  using FirstRules = Rules<typename M1::template Rule<float>, typename P1::template Rule<float>, View<N>,
+                           PlacesOf<M1, first_scalar[0]>, PlacesOf<P1, first_scalar[1]>>;
+  template <class N>
+  using SecondRules = Rules<typename M2::template Rule<float>, typename P2::template Rule<float>, View<N>,
+                            PlacesOf<M2, first_scalar[2]>, PlacesOf<P2, first_scalar[3]>>;
+
+  static constexpr bool layer_wise = P1::facts.layer_wise;
+  static constexpr bool carries = compresses && !one_stage;
+  static constexpr bool seeds = compresses && requires(typename F::View view) {
+    view.seed(index_t{}, 0.0F, 0.0F);
+  };
+  static_assert(
+      layer_wise == P2::facts.layer_wise,
+      "terse: both stages must be layer-wise, or none: what is kept between the sweeps is the same");
+
+ public:
+  template <Transport T, Executor E>
+  struct State {
+    using Arena = buffer<float, typename E::memory>;
+
+    /// Where there are exact steps.
+    std::optional<DenseExchange<P, T, E>> exact;
+    std::optional<Exchange<C, F, P, T, E>> compressed;
+    Rates<E> rates;
+    std::vector<Arena> buffers;
+    std::optional<typename When::template Watch<E>> watch;
+    std::optional<ElementMask<E>> masked;
+    std::optional<Layers<E>> layers;
+    std::vector<std::uint8_t> dense_segments;  // 1 where a segment is never compressed
+    std::uint64_t over = 0;                    // the first stage
+    /// Of feedbacks that keep copies on all ranks, which a round that throws leaves apart: 2 in a compressed round, 1 in
+    /// the exact one that starts the copies anew after a failure.
+    std::uint64_t torn = 0;
+
+    State(const TwoStages& recipe, E executor, T& transport, const Layout& layout, bool clips)
+        : rates(layout) {
+      if constexpr (requires { recipe.when.skipped(); }) over = recipe.when.skipped() && !seeds ? 1 : 0;
+      if (!compresses || over == 0)
+        exact.emplace(executor, transport, layout, layout.range(), Dense{}, None{}, clips,
+                      dense_topology(recipe.topology));
+      if constexpr (compresses) {
+        compressed.emplace(executor, transport, layout, layout.range(), recipe.compressor,
+                           recipe.error_feedback, false, recipe.topology);
+        const Range& range = compressed->plan().whole.compressed;
+        watch.emplace(recipe.when, executor, range);
+        dense_segments.assign(layout.segments().size(), 1);
+        for (const Piece& piece : range.pieces()) dense_segments[static_cast<std::size_t>(piece.segment)] = 0;
+        if constexpr (carries) {
+          masked.emplace(range, layout.size());
+          if (over != 0) masked->set(executor, Everywhere{});
+        }
+      }
+      if constexpr (layer_wise) {
+        layers.emplace(executor, layout, P1::facts.least_dimensions);
+        std::vector<std::uint8_t> flags;
+        for (const std::uint8_t dense : dense_segments) flags.push_back(dense != 0 ? 0 : 1);
+        if (!flags.empty())
+          put(executor, view<const std::uint8_t>(flags.data(), static_cast<index_t>(flags.size())),
+              out<E, std::uint8_t>(layers->compressed.all()));
+      }
+      for (int k = 0; k < names.count; ++k) buffers.emplace_back(layout.size());
+    }
+    bool full_precision() const { return averages_exactly() || torn != 0; }
+    bool failed() const { return torn != 0; }
+    /// The same as full_precision() within a step.
+    bool averages_exactly() const { return !compresses || over == 0 || torn == 1; }
+    template <class Visit>
+    void walk(Visit&& visit) {
+      for (std::size_t k = 0; k < buffers.size(); ++k) visit(names.names[k], buffers[k].all(), index_t{0});
+      if constexpr (compresses) {
+        visit("compresses", over);
+        if constexpr (seeds) visit("torn", torn);
+        if constexpr (carries) masked->walk(visit);
+        watch->walk(visit);
+        compressed->walk(visit);
+      }
+    }
+  };
+
+  template <Transport T, Executor E, class N>
+  void prepare(const StepInput<E, N>& input, State<T, E>& state, StepScalars& now) const {
+    if constexpr (compresses) {
+      if (state.over == 0) state.watch->check(when);
+      if constexpr (seeds) state.torn = state.torn != 0 ? 1 : state.full_precision() ? 0 : 2;
+      state.compressed->set_compressor(compressor);
+      if (state.averages_exactly() && !state.exact)
+        throw usage_error(
+            "this state is of a run that was still averaging exactly, and this optimizer was made without "
+            "exact "
+            "steps",
+            -1, static_cast<std::int64_t>(input.context.step));
+    }
+    const Rate exact{first.learning_rate, first.weight_decay};
+    if (state.averages_exactly())
+      state.rates.set(input.executor, input.layout, exact.learning_rate, exact.weight_decay);
+    else
+      state.rates.set(input.executor, input.layout, {second.learning_rate, second.weight_decay}, exact,
+                      state.dense_segments);
+    const auto fill_in = [&](const auto& rule, int place) {
+      if constexpr (requires { rule.at_step(std::uint64_t{}); })
+        for (const float value : rule.at_step(input.context.step))
+          now.own[static_cast<std::size_t>(place++)] = value;
+    };
+    fill_in(first.momentum_correction.template rule<float>(), first_scalar[0]);
+    fill_in(first.preconditioner.template rule<float>(), first_scalar[1]);
+    fill_in(second.momentum_correction.template rule<float>(), first_scalar[2]);
+    fill_in(second.preconditioner.template rule<float>(), first_scalar[3]);
+  }
+  template <Transport T, Executor E, class N>
+  void enqueue(const StepInput<E, N>& input, State<T, E>& state) const {
+    const FirstRules<N> rules = first_rules(input, state);
+    if (state.averages_exactly()) {
+      if constexpr (layer_wise) {
+        average_exactly(input, state, KeepStep<FirstRules<N>, true>{rules, state.layers->steps.data()});
+        step_layers(input, state, OfSegment<FirstRules<N>, FirstRules<N>>{rules}, *state.exact);
+      } else {
+        average_exactly(input, state, Descend<FirstRules<N>, true>{rules});
+      }
+    } else if constexpr (compresses) {
+      const SecondRules<N> compressed = second_rules(input, state);
+      const Message message{Say<SecondRules<N>>{compressed},
+                            ScaledGradient{input.gradients, input.context.now}};
+      if constexpr (layer_wise) {
+        float* const steps = state.layers->steps.data();
+        mix(input, state, message, KeepStep<SecondRules<N>, false>{compressed, steps},
+            KeepStep<FirstRules<N>, true>{rules, steps});
+        if constexpr (one_stage)
+          step_layers(input, state, OfSegment<SecondRules<N>, SecondRules<N>>{compressed}, *state.compressed);
+        else
+          step_layers(
+              input, state,
+              OfSegment<FirstRules<N>, SecondRules<N>>{rules, compressed, state.layers->compressed.data()},
+              *state.compressed);
+      } else {
+        mix(input, state, message, Descend<SecondRules<N>, false>{compressed},
+            Descend<FirstRules<N>, true>{rules});
+      }
+    }
+  }
+  template <Transport T, Executor E, class N>
+  void complete(const StepInput<E, N>& input, State<T, E>& state) const {
+    if (state.averages_exactly())
+      state.exact->settle();
+    else if constexpr (compresses)
+      state.compressed->settle();
+    if constexpr (compresses)
+      if (state.over == 0) go_over(input, state);
+    state.torn = 0;
+  }
+
+ private:
+  template <Transport T, Executor E, class N>
+  static View<N> view_of(const StepInput<E, N>& input, State<T, E>& state) {
+    View<N> view{input.parameters, input.gradients, {}, state.rates.table(), input.context.now};
+    for (std::size_t k = 0; k < state.buffers.size(); ++k) view.buffers[k] = state.buffers[k].data();
+    return view;
+  }
+  template <Transport T, Executor E, class N>
+  FirstRules<N> first_rules(const StepInput<E, N>& input, State<T, E>& state) const {
+    return {first.momentum_correction.template rule<float>(), first.preconditioner.template rule<float>(),
+            view_of(input, state)};
+  }
+  template <Transport T, Executor E, class N>
+  SecondRules<N> second_rules(const StepInput<E, N>& input, State<T, E>& state) const {
+    return {second.momentum_correction.template rule<float>(), second.preconditioner.template rule<float>(),
+            view_of(input, state)};
+  }
+
+  /// At rate 0 an error that follows the rate stays as it is, and momentum must not take it up.
+  bool holds() const {
+    if constexpr (requires { error_feedback.follows_rate; })
+      return error_feedback.follows_rate && second.learning_rate == 0;
+    return false;
+  }
+
+  template <Transport T, Executor E, class N, class Use>
+  static void average_exactly(const StepInput<E, N>& input, State<T, E>& state, const Use& use) {
+    // In each of them, so that a record of one serves for all; what the last one says counts.
+    if constexpr (seeds)
+      average_gradients(*state.exact, input,
+                        Seeding<typename F::View, typename N::gradient, Use>{
+                            state.compressed->feedback(),
+                            state.compressed->plan().whole.compressed.end_offset(),
+                            {input.gradients, input.context.now},
+                            use});
+    else
+      average_gradients(*state.exact, input, use);
+  }
+  template <Transport T, Executor E, class N, class M, class Compressed, class Exact>
+  void mix(const StepInput<E, N>& input, State<T, E>& state, const M& message, const Compressed& compressed,
+           const Exact& exact) const {
+    const StepContext context = input.context.at_rate(second.learning_rate);
+    if (holds())
+      state.compressed->mix(context, mask_of(state), message, Message{Ignore{}, exact});
+    else
+      state.compressed->mix(context, mask_of(state), message, Message{compressed, exact});
+  }
+  template <Transport T, Executor E>
+  static Mask<typename E::memory> mask_of(const State<T, E>& state) {
+    if constexpr (carries)
+      return state.masked->mask();
+    else
+      return {};
+  }
+  /// The second sweep.
+  template <Transport T, Executor E, class N, class R, class X>
+  static void step_layers(const StepInput<E, N>& input, State<T, E>& state, const R& rules,
+                          const X& exchange) {
+    Layers<E>& layers = *state.layers;
+    const float* steps = layers.steps.data();
+    layers.weights.measure(input.executor, Stored{input.parameters.values});
+    layers.norms.measure(input.executor, MeasureStep<R>{rules, steps});
+    for_each(input.executor, layers.all, Mask<typename E::memory>{}, NoPackets{},
+             exchange.gated(LayerDescend<R>{rules, steps, layers.weights.table(), layers.norms.table()}));
+  }
+  /// To the second stage, where it is time.
+  template <Transport T, Executor E, class N>
+  void go_over(const StepInput<E, N>& input, State<T, E>& state) const {
+    const float* watched = nullptr;
+    if constexpr (requires { When::watches; }) {
+      static_assert(names.find(When::watches) >= 0,
+                    "terse: this rule for the end of the first stage watches a buffer (VarianceRatio: "
+                    "\"variance\") that no policy keeps");
+      watched = state.buffers[static_cast<std::size_t>(names.find(When::watches))].data();
+    }
+    if (!state.watch->due(when, input.executor, input.context.step, watched)) return;
+    if constexpr (carries) {
+      const SecondRules<N> rules = second_rules(input, state);
+      const Range& range = state.compressed->plan().whole.compressed;
+      for_each(input.executor, range,
+               CarryOver<FirstRules<N>, SecondRules<N>>{first_rules(input, state), rules});
+      const TakesPart<SecondRules<N>> part{rules};
+      state.masked->set(input.executor, part);
+      for_each(input.executor, range, CarryMomentum<SecondRules<N>>{part});
+    }
+    state.over = 1;
+  }
+};
+
+}  // namespace terse::detail

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <vector>
+
+#include "terse/core/draw.hpp"
+#include "terse/executor/concept.hpp"
+
+namespace terse {
+
+TERSE_NUMERICS_BEGIN
+
+namespace detail {
+
+/// A predicate of (piece, i) as codes of one bit.
+template <class Predicate>
+struct AsBit {
+  Predicate holds;
+  TERSE_HD void enter(const Piece& piece) { terse::enter(holds, piece); }
+  TERSE_HD std::uint32_t operator()(const Piece& piece, index_t i, bool, float, std::uint32_t) const {
+    return holds(piece, i) ? 1U : 0U;
+  }
+};
+
+}  // namespace detail
+
+TERSE_NUMERICS_END
+
+/// A bit for each element of a range, all 0 until `set`. State: n / 64 words.
+template <Executor E>
+class ElementMask {
+ public:
+  ElementMask(const Range& range, index_t arena) : words_(arena / alignment), one_(1) {
+    for (const Piece& piece : range.pieces()) pieces_.emplace_back(std::vector<Piece>{piece});
+  }
+
+  /// Bit i becomes predicate(piece, i).
+  template <class Predicate>
+  void set(E executor, const Predicate& predicate) {
+    for (const Range& piece : pieces_)
+      pack<1, false>(executor, piece, Units{}, Mask<typename E::memory>{},
+                     detail::AsBit<Predicate>{predicate}, in<E>(one_.all()),
+                     reinterpret_cast<std::byte*>(words_.data() + piece.begin_offset() / alignment),
+                     Draw::shared(0, 0, Purpose::quantization));
+  }
+  Mask<typename E::memory> mask() const { return {words_.data()}; }
+  template <class Visit>
+  void walk(Visit&& visit) {
+    visit("mask", words_.all(), index_t{0});
+  }
+
+ private:
+  std::vector<Range> pieces_;
+  buffer<std::uint64_t, typename E::memory> words_;
+  buffer<float, typename E::memory> one_;
+};
+
+}  // namespace terse

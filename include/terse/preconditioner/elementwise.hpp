@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cmath>
+
+#include "terse/core/bias_correction.hpp"
+#include "terse/core/check.hpp"
+#include "terse/preconditioner/concept.hpp"
+
+// Preconditioners that look at one element alone.
+
+namespace terse {
+
+TERSE_NUMERICS_BEGIN
+
+/// The direction is the step: SGD.
+struct NoPreconditioner {
+  static constexpr PreconditionerFacts facts{};
+  static constexpr std::array<const char*, 0> state{};
+
+  template <class Real>
+  struct Rule {
+    template <class Element>
+    TERSE_HD Real step(const Element&, Real, Real direction) const {
+      return direction;
+    }
+  };
+  template <class Real>
+  Rule<Real> rule() const {
+    return {};
+  }
+};
+
+/// The direction's sign, 0 of 0: Lion's and signSGD's step of one length.
+struct SignStep {
+  static constexpr PreconditionerFacts facts{};
+  static constexpr std::array<const char*, 0> state{};
+
+  template <class Real>
+  struct Rule {
+    template <class Element>
+    TERSE_HD Real step(const Element&, Real, Real direction) const {
+      return keep_if(direction > 0, Real{1}) - keep_if(direction < 0, Real{1});
+    }
+  };
+  template <class Real>
+  Rule<Real> rule() const {
+    return {};
+  }
+};
+
+/// v = beta2 v + (1 - beta2) mean^2; u = direction / (sqrt(v / (1 - beta2^t)) + epsilon). Without bias correction it is
+/// RMSProp's. Source: Kingma and Ba, "Adam", ICLR 2015, algorithm 1; Tieleman and Hinton, lecture 6.5, 2012.
+struct AdamVariance {
+  static constexpr PreconditionerFacts facts{};
+  static constexpr std::array<const char*, 1> state{"variance"};
+
+  float beta2 = 0.999F;
+  float epsilon = 1e-8F;  ///< outside the root
+  bool bias_correction = true;
+
+  void check() const {
+    check_beta("beta2", beta2);
+    check_epsilon(epsilon);
+  }
+  template <class Visit>
+  void settings(Visit&& visit) const {
+    visit("beta2", static_cast<double>(beta2));
+    visit("epsilon", static_cast<double>(epsilon));
+    visit("bias_correction", bias_correction ? 1.0 : 0.0);
+  }
+
+  template <class Real>
+  struct Rule {
+    Real beta, epsilon;
+    bool corrects;
+    std::array<Real, 1> at_step(std::uint64_t t) const {
+      return {corrects ? terse::bias_correction(beta, t) : Real{1}};
+    }
+    template <class Element>
+    TERSE_HD Real step(const Element& e, Real mean, Real direction) const {
+      const Real v = beta * e[0] + (1 - beta) * (mean * mean);
+      e[0] = v;
+      return direction / (std::sqrt(e.scalar(0) * v) + epsilon);
+    }
+    template <class Element>
+    TERSE_HD Real denominator(const Element& e) const {
+      return keep_if(e[0] > 0, std::sqrt(e[0]) + epsilon);
+    }
+  };
+  template <class Real>
+  Rule<Real> rule() const {
+    return {static_cast<Real>(beta2), static_cast<Real>(epsilon), bias_correction};
+  }
+};
+
+/// The largest of all variances so far, without bias correction: v = beta2 v + (1 - beta2) mean^2, w = max(w, v);
+/// u = direction / (sqrt(w) + epsilon). Source: Reddi, Kale and Kumar, "On the convergence of Adam and beyond", ICLR
+/// 2018, algorithm 2.
+struct AmsgradVariance {
+  static constexpr PreconditionerFacts facts{};
+  static constexpr std::array<const char*, 2> state{"variance", "largest_variance"};
+
+  float beta2 = 0.999F;
+  float epsilon = 1e-8F;  ///< outside the root
+
+  void check() const {
+    check_beta("beta2", beta2);
+    check_epsilon(epsilon);
+  }
+  template <class Visit>
+  void settings(Visit&& visit) const {
+    visit("beta2", static_cast<double>(beta2));
+    visit("epsilon", static_cast<double>(epsilon));
+  }
+
+  template <class Real>
+  struct Rule {
+    Real beta, epsilon;
+    template <class Element>
+    TERSE_HD Real step(const Element& e, Real mean, Real direction) const {
+      const Real v = beta * e[0] + (1 - beta) * (mean * mean);
+      const Real largest = keep_if(v > e[1], v, e[1]);
+      e[0] = v;
+      e[1] = largest;
+      return direction / (std::sqrt(largest) + epsilon);
+    }
+    template <class Element>
+    TERSE_HD Real denominator(const Element& e) const {
+      return keep_if(e[1] > 0, std::sqrt(e[1]) + epsilon);
+    }
+  };
+  template <class Real>
+  Rule<Real> rule() const {
+    return {static_cast<Real>(beta2), static_cast<Real>(epsilon)};
+  }
+};
+
+/// s = s + mean^2; u = direction / (sqrt(s) + epsilon). Source: Duchi, Hazan and Singer, "Adaptive subgradient methods",
+/// JMLR 2011, with a diagonal matrix.
+struct AdagradSum {
+  static constexpr PreconditionerFacts facts{};
+  static constexpr std::array<const char*, 1> state{"squared_gradients"};
+
+  float epsilon = 1e-10F;  ///< outside the root
+
+  void check() const { check_epsilon(epsilon); }
+  template <class Visit>
+  void settings(Visit&& visit) const {
+    visit("epsilon", static_cast<double>(epsilon));
+  }
+
+  template <class Real>
+  struct Rule {
+    Real epsilon;
+    template <class Element>
+    TERSE_HD Real step(const Element& e, Real mean, Real direction) const {
+      const Real s = e[0] + mean * mean;
+      e[0] = keep_if(is_finite(s), s, e[0]);
+      return direction / (std::sqrt(s) + epsilon);
+    }
+    template <class Element>
+    TERSE_HD Real denominator(const Element& e) const {
+      return keep_if(e[0] > 0, std::sqrt(e[0]) + epsilon);
+    }
+  };
+  template <class Real>
+  Rule<Real> rule() const {
+    return {static_cast<Real>(epsilon)};
+  }
+};
+
+TERSE_NUMERICS_END
+
+}  // namespace terse

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <concepts>
+#include <optional>
+#include <string>
+#include <variant>
+
+#include "terse/core/check.hpp"
+#include "terse/executor/statistic.hpp"
+
+// When a method of two stages goes over to its second one, see Staged.
+
+namespace terse {
+
+/// A rule that says when the first stage is over. A copyable policy with check(), settings(visit), `Watch<E>`, what it
+/// remembers, and optionally `static constexpr const char* watches`, the name of a buffer that it looks at. A watch has
+///
+///     Watch(rule, executor, range)                 range: what the second stage compresses
+///     check(rule)                                  throws usage_error where the rule has come to need more memory
+///     due(rule, executor, step, buffer) -> bool    after step t = 1, 2, ... of the first stage: whether it was the last;
+///                                                  buffer is nullptr unless the rule watches one
+///     walk(visit)
+///
+/// and optionally `bool skipped() const`: whether there is no first stage at all.
+template <class S>
+concept StageSwitch = std::copyable<S> && requires(const S& rule) {
+  rule.check();
+};
+
+namespace detail {
+
+struct Sum : SumOfSquares {
+  TERSE_HD static void terms(float x, float (&term)[1]) { term[0] = x; }
+};
+
+struct Read {
+  const float* from;
+  TERSE_HD Sample operator()(const Piece&, index_t i, bool) const { return {from[i], 0}; }
+};
+
+}  // namespace detail
+
+/// After step `step`: steps 1 ... step are the first stage's; 0: there is none.
+struct AtStep {
+  std::uint64_t step = 1;
+
+  static void check() {}
+  bool skipped() const { return step == 0; }
+  template <class Visit>
+  void settings(Visit&& visit) const {
+    visit("freeze_step", static_cast<double>(step));
+  }
+
+  template <Executor E>
+  struct Watch {
+    Watch(const AtStep&, E, const Range&) {}
+    static void check(const AtStep&) {}
+    static bool due(const AtStep& rule, E, std::uint64_t step, const float*) { return step >= rule.step; }
+    template <class Visit>
+    void walk(Visit&&) {}
+  };
+};
+
+/// After the first step t > max(learning_rate_warmup_steps, horizon) at which the L1 norm a(t) of the variance has
+/// settled: min(a(t) / a(t - horizon), a(t - horizon) / a(t)) >= threshold. horizon = 1 / (1 - beta2) is one memory of
+/// the variance. State: horizon + 1 floats. On a device each step of the first stage waits for it. Source: Tang et al.,
+/// "1-bit Adam", ICML 2021, section 7.1.
+struct VarianceRatio {
+  static constexpr std::uint64_t longest_horizon = std::uint64_t{1} << 30;  // a float each
+  static constexpr const char* watches = "variance";
+
+  float threshold = 0.96F;
+  std::uint64_t horizon = 1000;
+  std::uint64_t learning_rate_warmup_steps = 0;
+
+  void check() const {
+    if (horizon < 1 || horizon > longest_horizon || !(threshold > 0 && threshold <= 1))
+      throw usage_error(
+          "freeze = VarianceRatio needs a horizon of 1 to 2^30 steps and a threshold in (0, 1]");
+  }
+  template <class Visit>
+  void settings(Visit&& visit) const {
+    visit("freeze_threshold", static_cast<double>(threshold));
+    visit("freeze_horizon", static_cast<double>(horizon));
+    visit("learning_rate_warmup_steps", static_cast<double>(learning_rate_warmup_steps));
+  }
+
+  template <Executor E>
+  class Watch {
+   public:
+    Watch(const VarianceRatio& rule, E executor, const Range& range)
+        : range_(range),
+          norms_(static_cast<index_t>(rule.horizon) + 1),
+          scratch_(reduction_scratch<detail::Sum>(executor, range, Units{0, true})),
+          total_(1),
+          bad_(1) {}
+
+    void check(const VarianceRatio& rule) const {
+      if (norms_.size() != static_cast<index_t>(rule.horizon) + 1)
+        throw usage_error(
+            "VarianceRatio, and its horizon, are taken at construction and can't be changed to " +
+            std::to_string(rule.horizon));
+    }
+    bool due(const VarianceRatio& rule, E executor, std::uint64_t step, const float* variance) {
+      const auto place = [&](std::uint64_t t) { return static_cast<index_t>(t % (rule.horizon + 1)); };
+      reduce<detail::Sum>(executor, range_, Units{0, true}, Mask<typename E::memory>{}, NoPackets{},
+                          detail::Read{variance}, scratch_.all(), total_.all(), bad_.data());
+      float now = 0;
+      fetch(executor, in<E>(total_.all()), view<float>(&now, 1));
+      norms_[place(step)] = now;
+      if (step <= rule.horizon || step <= rule.learning_rate_warmup_steps) return false;
+      const float then = norms_[place(step - rule.horizon)];
+      return then > 0 && now > 0 && std::min(now / then, then / now) >= rule.threshold;
+    }
+    template <class Visit>
+    void walk(Visit&& visit) {
+      visit("variance_norms", norms_.all(), index_t{0});
+    }
+
+   private:
+    Range range_;
+    buffer<float> norms_;
+    buffer<float, typename E::memory> scratch_, total_;
+    buffer<std::uint32_t, typename E::memory> bad_;
+  };
+};
+
+/// Either of them, chosen at run time.
+struct Freeze {
+  static constexpr const char* watches = VarianceRatio::watches;
+
+  std::variant<AtStep, VarianceRatio> rule = VarianceRatio{};
+
+  void check() const {
+    if (const auto* at = std::get_if<AtStep>(&rule); at != nullptr && at->step < 1)
+      throw usage_error("freeze = AtStep{0}: at least one full-precision step is needed to learn a variance");
+    std::visit([](const auto& chosen) { chosen.check(); }, rule);
+  }
+  template <class Visit>
+  void settings(Visit&& visit) const {
+    std::visit([&](const auto& chosen) { chosen.settings(visit); }, rule);
+  }
+
+  template <Executor E>
+  class Watch {
+   public:
+    Watch(const Freeze& freeze, E executor, const Range& range) {
+      if (freeze.ratio() != nullptr) ratio_.emplace(*freeze.ratio(), executor, range);
+    }
+
+    void check(const Freeze& freeze) const {
+      const VarianceRatio* ratio = freeze.ratio();
+      if (ratio != nullptr && !ratio_)
+        throw usage_error(
+            "VarianceRatio, and its horizon, are taken at construction, and AtStep can't be changed to it");
+      if (ratio != nullptr) ratio_->check(*ratio);
+    }
+    bool due(const Freeze& freeze, E executor, std::uint64_t step, const float* variance) {
+      if (freeze.ratio() != nullptr) return ratio_->due(*freeze.ratio(), executor, step, variance);
+      return step >= std::get<AtStep>(freeze.rule).step;
+    }
+    template <class Visit>
+    void walk(Visit&& visit) {
+      if (ratio_) ratio_->walk(visit);
+    }
+
+   private:
+    std::optional<VarianceRatio::Watch<E>> ratio_;
+  };
+
+ private:
+  const VarianceRatio* ratio() const { return std::get_if<VarianceRatio>(&rule); }
+};
+
+}  // namespace terse

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "terse/core/check.hpp"
+#include "terse/core/policy.hpp"
+#include "terse/preconditioner/concept.hpp"
+
+// Preconditioners that scale the step of a whole layer.
+
+namespace terse {
+
+TERSE_NUMERICS_BEGIN
+
+/// LAMB's layer-wise rates over the steps u of another preconditioner. For each segment
+///
+///     c = clamp(||x|| / ||u + weight_decay x||, min_coefficient, max_coefficient)       1 where a norm is 0
+///     x = x - learning_rate c (u + weight_decay x)
+///
+/// State: that of P, and n floats for u between the sweeps. Passes beside the first sweep: two that read for the norms,
+/// and the second sweep. Source: You et al., "Large batch optimization for deep learning: training BERT in 76 minutes",
+/// ICLR 2020, algorithm 2.
+template <Preconditioner P>
+struct LayerWise {
+  static_assert(!P::facts.layer_wise, "terse: LayerWise goes around a preconditioner that is not layer-wise");
+  static constexpr PreconditionerFacts facts{.layer_wise = true,
+                                             .continues_first_stage = P::facts.continues_first_stage};
+  static constexpr auto state = P::state;
+
+  P inner{};
+  float min_coefficient = 0.01F;
+  float max_coefficient = 10;
+
+  void check() const {
+    detail::check_policy(inner);
+    require(min_coefficient > 0 && min_coefficient <= max_coefficient,
+            "min_coefficient must be positive and at most max_coefficient",
+            static_cast<double>(min_coefficient));
+  }
+  template <class Visit>
+  void settings(Visit&& visit) const {
+    detail::policy_settings(inner, visit);
+    visit("min_coefficient", static_cast<double>(min_coefficient));
+    visit("max_coefficient", static_cast<double>(max_coefficient));
+  }
+
+  template <class Real>
+  struct Rule : P::template Rule<Real> {
+    Real least, most;
+    template <class Element>
+    TERSE_HD Real measured(const Element& e, Real u) const {
+      return u + e.decay() * e.x();
+    }
+    TERSE_HD Real factor(Real x_norm, Real norm, Real) const {
+      if (!(x_norm > 0 && norm > 0)) return 1;
+      const Real c = x_norm / norm;
+      return c < least ? least : c > most ? most : c;
+    }
+    template <class Element>
+    TERSE_HD Real move(const Element& e, Real u, Real rate) const {
+      return rate * (u + e.decay() * e.x());
+    }
+  };
+  template <class Real>
+  Rule<Real> rule() const {
+    return {inner.template rule<Real>(), static_cast<Real>(min_coefficient),
+            static_cast<Real>(max_coefficient)};
+  }
+};
+
+/// LARS: layer-wise rates on the direction g, and momentum on what they make of it. For each segment of at least two
+/// dimensions
+///
+///     r = trust ||x|| / (||g|| + weight_decay ||x|| + epsilon)        1 where a norm is 0, and in one dimension
+///     v = momentum v + learning_rate r (g + weight_decay x)
+///     x = x - v, or with Nesterov x - (momentum v + learning_rate r (g + weight_decay x))
+///
+/// Biases and the parameters of normalizations go without layer-wise rates. State: velocity, and n floats for g between
+/// the sweeps. Source: You, Gitman and Ginsburg, "Large batch training of convolutional networks", 2017, algorithm 1.
+struct LarsRates {
+  static constexpr PreconditionerFacts facts{.layer_wise = true, .least_dimensions = 2};
+  static constexpr std::array<const char*, 1> state{"velocity"};
+
+  float momentum = 0.9F;
+  bool nesterov = false;
+  float trust = 1e-3F;  ///< the paper's eta
+  float epsilon = 1e-9F;
+
+  void check() const {
+    check_beta("momentum", momentum);
+    check_rate("trust", trust);
+    check_rate("epsilon", epsilon);
+  }
+  template <class Visit>
+  void settings(Visit&& visit) const {
+    visit("momentum", static_cast<double>(momentum));
+    visit("nesterov", nesterov ? 1.0 : 0.0);
+    visit("trust", static_cast<double>(trust));
+    visit("epsilon", static_cast<double>(epsilon));
+  }
+
+  template <class Real>
+  struct Rule {
+    Real momentum, trust, epsilon;
+    bool nesterov;
+    template <class Element>
+    TERSE_HD Real step(const Element&, Real, Real direction) const {
+      return direction;
+    }
+    template <class Element>
+    TERSE_HD Real measured(const Element&, Real u) const {
+      return u;
+    }
+    TERSE_HD Real factor(Real x_norm, Real norm, Real decay) const {
+      if (!(x_norm > 0 && norm > 0)) return 1;
+      return trust * x_norm / (norm + decay * x_norm + epsilon);
+    }
+    template <class Element>
+    TERSE_HD Real move(const Element& e, Real u, Real rate) const {
+      const Real step = rate * (u + e.decay() * e.x());
+      const Real v = momentum * e[0] + step;
+      e[0] = v;
+      return nesterov ? momentum * v + step : v;
+    }
+  };
+  template <class Real>
+  Rule<Real> rule() const {
+    return {static_cast<Real>(momentum), static_cast<Real>(trust), static_cast<Real>(epsilon), nesterov};
+  }
+};
+
+TERSE_NUMERICS_END
+
+}  // namespace terse

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "terse/core/error.hpp"
+#include "terse/topology/concept.hpp"
+
+namespace terse {
+
+/// All ranks send to one, the center, which takes the mean in rank order, compresses it again with an error of its own and
+/// sends it to all: a parameter server that is one of the ranks. For few ranks, and where one machine's link is better than
+/// the others'.
+///
+/// Sends per rank: one packet of the whole range to the center, which sends one to each of W - 1 peers; two phases. The
+/// center decodes W packets. State: the second error, n floats on the center.
+struct Star {
+  static constexpr bool exact = true;
+  static constexpr bool recompresses = true;
+
+  int center = 0;
+
+  template <class Visit>
+  void settings(Visit&& visit) const {
+    visit("center", static_cast<double>(center));
+  }
+
+  template <Compressor C, ErrorFeedback F, Transport T, Executor E>
+  class Round {
+    using Home = Station<C, F, T, E>;
+
+   public:
+    Round(const Home& home, const Star& topology)
+        : center_(topology.center),
+          note_at_(home.plan.whole.note_at),
+          out_(home.plan.whole.bytes),
+          mean_(home.plan.whole.bytes),
+          inbox_(home.size) {
+      if (center_ < 0 || center_ >= home.size)
+        throw usage_error("Star's center is rank " + std::to_string(center_) + ", of " +
+                              std::to_string(home.size) + " ranks: it must be one of 0 to " +
+                              std::to_string(home.size - 1),
+                          home.rank);
+      const Portion& whole = home.plan.whole;
+      if (home.rank != center_) {
+        up_.push_back({center_, out_.data(), whole.bytes, whole.bytes});
+        from_center_.push_back({center_, mean_.data(), whole.bytes, whole.variable});
+        return;
+      }
+      second_.emplace(home.executor, home.codec.compressor(), home.feedback, whole);
+      for (int peer = 0; peer < home.size; ++peer) {
+        in_.emplace_back(peer == home.rank ? 0 : whole.bytes);
+        if (peer == home.rank) continue;
+        to_center_.push_back({peer, in_.back().data(), whole.bytes, whole.variable});
+        down_.push_back({peer, mean_.data(), whole.bytes, whole.bytes});
+      }
+    }
+
+    template <class M>
+    void start(Home& home, const M& message) {
+      const Portion& whole = home.plan.whole;
+      home.codec.measure(whole, home.mask, EmptyInbox{}, message);
+      const index_t bytes =
+          home.codec.encode(whole, home.mask, EmptyInbox{}, message, home.first, true, out_.data());
+      home.note(home.codec);
+      home.stamp(out_.data(), bytes, Phase::reduce, 0);
+      for (Send& send : up_) send.bytes = bytes;
+      spreading_ = false;
+      under_way_.emplace(home.channel.exchange(up_, to_center_, Phase::reduce));
+    }
+
+    template <class M>
+    bool advance(Home& home, const M&, bool block) {
+      if (!detail::settle(*under_way_, block)) return false;
+      if (spreading_) {
+        if (home.rank != center_) home.accept(mean_.data(), home.plan.whole, Phase::spread, 0, center_);
+        return true;
+      }
+      if (home.rank == center_) serve(home);
+      spreading_ = true;
+      under_way_.emplace(home.channel.exchange(down_, from_center_, Phase::spread));
+      return false;
+    }
+
+    template <class Consumer>
+    void consume(Home& home, const Consumer& consumer) {
+      inbox_.clear();
+      inbox_.add(home.codec.compressor(), home.plan.whole, mean_.data(), home.first.shared);
+      detail::deliver(home, home.plan.whole, inbox_, 1, consumer);
+    }
+
+    /// Squared norm of the dense part of the mean, the same on all ranks. On a device it waits.
+    double notes(E executor) {
+      float note = 0;
+      fetch(executor, in<E>(reinterpret_cast<const float*>(mean_.data() + note_at_), 1),
+            view<float>(&note, 1));
+      return static_cast<double>(note);
+    }
+
+    template <class Visit>
+    void walk(Visit&& visit) {
+      if (!second_) return;
+      second_->walk([&](const std::string& name, auto&&... rest) {
+        visit("second_" + name, std::forward<decltype(rest)>(rest)...);
+      });
+    }
+
+   private:
+    /// The center's part.
+    void serve(Home& home) {
+      const Portion& whole = home.plan.whole;
+      second_->set_compressor(home.codec.compressor());
+      second_->start(home.rate);
+      inbox_.clear();
+      for (int peer = 0; peer < home.size; ++peer) {
+        const std::byte* packet =
+            peer == home.rank ? out_.data() : in_[static_cast<std::size_t>(peer)].data();
+        if (peer != home.rank) home.accept(packet, whole, Phase::reduce, 0, peer);
+        inbox_.add(home.codec.compressor(), whole, packet, home.first.shared);
+      }
+      const detail::MeanOf mean{1.0F / static_cast<float>(home.size)};
+      const Message message{mean, mean};
+      // What varies in size is counted on the host.
+      if constexpr (Traits<C>::variable) await_messages(home.channel);
+      second_->measure(whole, home.mask, inbox_, message);
+      const index_t bytes =
+          second_->encode(whole, home.mask, inbox_, message, home.second, false, mean_.data());
+      home.note(*second_);
+      home.stamp(mean_.data(), bytes, Phase::spread, 0);
+      for (Send& send : down_) send.bytes = bytes;
+    }
+
+    using Bytes = buffer<std::byte, typename E::memory>;
+
+    int center_;
+    index_t note_at_;
+    Bytes out_, mean_;
+    std::vector<Bytes> in_;
+    std::optional<Codec<C, F, E>> second_;
+    Inbox<C> inbox_;
+    std::vector<Send> up_, down_;
+    std::vector<Receive> to_center_, from_center_;
+    std::optional<decltype(std::declval<T&>().exchange({}, {}, Phase::reduce))> under_way_;
+    bool spreading_ = false;
+  };
+};
+
+}  // namespace terse

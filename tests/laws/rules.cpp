@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// The library's momentum corrections and preconditioners keep the laws of rules, and each law finds what breaks it.
+
+#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
+#include <doctest/doctest.h>
+
+#include "terse/laws/rule.hpp"
+#include "terse/momentum_correction/averaged.hpp"
+#include "terse/momentum_correction/factor_masking.hpp"
+#include "terse/momentum_correction/majority_vote.hpp"
+#include "terse/preconditioner/frozen_variance.hpp"
+#include "terse/preconditioner/layer_wise.hpp"
+
+namespace {
+
+using namespace terse;
+
+template <class M>
+void holds(const M& policy = {}) {
+  const laws::Report report = laws::check_momentum_correction(policy);
+  CHECK_MESSAGE(report, report.text());
+  CHECK(report.passed.size() == 6);
+}
+template <class P>
+void divides(const P& policy = {}) {
+  const laws::Report report = laws::check_preconditioner(policy);
+  CHECK_MESSAGE(report, report.text());
+  CHECK(report.passed.size() == 6);
+}
+
+TERSE_NUMERICS_BEGIN
+
+/// A momentum correction that breaks one law.
+enum class Fault { names, settings, bounds, precision, agreement, exact_agreement, finite, finite_mean };
+template <Fault F>
+struct Broken {
+  static constexpr CorrectionFacts facts{};
+  static constexpr std::array<const char*, 2> state{"momentum", F == Fault::names ? "momentum" : "other"};
+  float beta = 0.5F;
+
+  template <class Visit>
+  void settings(Visit&& visit) const {
+    if (F != Fault::settings) visit("beta", static_cast<double>(beta));
+  }
+
+  template <class Real>
+  struct Rule {
+    template <class Element>
+    Real message(const Element& e) const {
+      if (F == Fault::finite) e[0] = e.g();
+      return e.g();
+    }
+    template <class Element>
+    Real direction(const Element& e, Real mean) const {
+      if (F == Fault::bounds) return e[2];
+      if (F == Fault::agreement) return mean + e.g();
+      if (F == Fault::finite_mean) e[1] = (1 + mean * mean) * (1 + mean * mean);
+      if (F == Fault::precision) return static_cast<Real>(static_cast<int>(mean * 100)) / 100 + e[1];
+      return mean;
+    }
+    template <class Element>
+    Real exact_direction(const Element& e, Real mean) const {
+      if (F == Fault::exact_agreement) e[0] = e.g();
+      if (F == Fault::precision && sizeof(Real) == sizeof(float)) return mean * Real{1.001F};
+      return mean;
+    }
+  };
+  template <class Real>
+  Rule<Real> rule() const {
+    return {};
+  }
+};
+
+TERSE_NUMERICS_END
+
+template <Fault F>
+void breaks(const char* law) {
+  const laws::Report report = laws::check_momentum_correction<Broken<F>>();
+  CHECK_MESSAGE(report.broke(law), report.text());
+}
+
+TEST_CASE("momentum corrections keep the laws") {
+  holds<NoMomentum>();
+  for (const bool nesterov : {false, true}) {
+    holds(HeavyBall{.nesterov = nesterov});
+    holds(LocalMomentumBefore{.nesterov = nesterov});
+    holds(FactorMasking{.nesterov = nesterov});
+  }
+  holds<MajorityVote>();
+  for (const bool corrects : {false, true}) holds(ExponentialAverage{.bias_correction = corrects});
+  holds<NesterovAverage>();
+  holds<LocalAverage>();
+  holds<LionInterpolation>();
+}
+
+TEST_CASE("preconditioners keep the laws") {
+  divides<NoPreconditioner>();
+  divides<SignStep>();
+  for (const bool corrects : {false, true}) divides(AdamVariance{.bias_correction = corrects});
+  divides<AmsgradVariance>();
+  divides<AdagradSum>();
+  divides<LayerWise<AdamVariance>>();
+  for (const bool nesterov : {false, true}) divides(LarsRates{.nesterov = nesterov});
+  divides<FrozenVariance>();
+}
+
+TEST_CASE("laws find what breaks them") {
+  breaks<Fault::names>("names");
+  breaks<Fault::settings>("settings");
+  breaks<Fault::bounds>("bounds");
+  breaks<Fault::precision>("precision");
+  breaks<Fault::agreement>("agreement");
+  breaks<Fault::exact_agreement>("agreement");
+  breaks<Fault::finite>("finite");
+  breaks<Fault::finite_mean>("finite");
+}
+
+}  // namespace
