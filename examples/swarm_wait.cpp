@@ -85,8 +85,8 @@ bool compare(std::uint64_t steps, std::chrono::milliseconds work) {
         true);
   print("SwarmSgd, non-blocking",
         terse::NonBlockingSwarmSgd<MomentumSgd<>>{.inner = inner, .schedule = {.period = period}}, true);
-  return print("AsyncSwarmSgd", terse::AsyncSwarmSgd<MomentumSgd<>>{.inner = inner, .period = period}, false) <
-         0.1;
+  return print("AsyncSwarmSgd", terse::AsyncSwarmSgd<MomentumSgd<>>{.inner = inner, .period = period},
+               false) < 0.1;
 }
 
 }  // namespace

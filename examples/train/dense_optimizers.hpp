@@ -16,8 +16,8 @@ std::unique_ptr<AnyOptimizer> make_dense_optimizer(Optimizer kind, const Options
   if (kind == Optimizer::momentum_sgd)
     return std::make_unique<TheOptimizer<terse::MomentumSgd<>, P>>(
         terse::MomentumSgd<>{.learning_rate = static_cast<float>(options.sgd_learning_rate),
-                           .weight_decay = weight_decay,
-                           .momentum_correction = {.momentum = static_cast<float>(options.momentum)}},
+                             .weight_decay = weight_decay,
+                             .momentum_correction = {.momentum = static_cast<float>(options.momentum)}},
         place, layout, terse_options(options));
   return std::make_unique<TheOptimizer<terse::Adam<>, P>>(
       terse::Adam<>{.learning_rate = static_cast<float>(options.learning_rate), .weight_decay = weight_decay},

@@ -22,7 +22,7 @@ std::unique_ptr<AnyOptimizer> make_local_optimizer(Optimizer kind, const Options
       return make_local<terse::DiLoCo<terse::Adam<>>>(
           kind, options, 0, place, layout,
           terse::Adam<>{.learning_rate = static_cast<float>(options.learning_rate),
-                      .weight_decay = static_cast<float>(options.weight_decay)});
+                        .weight_decay = static_cast<float>(options.weight_decay)});
     case Optimizer::slowmo_sgp:
     case Optimizer::overlap_local_sgd:
     case Optimizer::cocod_sgd:

@@ -68,9 +68,8 @@ struct Straight {
 #else
   template <class Real>
 #endif
-      Rule<Real> rule() const {
-    return {};
-  }
+      Rule<Real> rule()
+  const { return {}; }
 };
 
 [[maybe_unused]] float first(terse::view<const float> values) { return values[0]; }
@@ -149,7 +148,7 @@ int main() {
 #endif
 #if defined(CASE_NO_VALUE)
   {
-    terse::OneBitAdam<terse::Packed<Halves, terse::PerSegment> > recipe;
+    terse::OneBitAdam<terse::Packed<Halves, terse::PerSegment>> recipe;
     static_cast<void>(recipe);
   }
 #endif
@@ -162,7 +161,7 @@ int main() {
 #endif
 #if defined(CASE_BLOCK_OFF_THE_WORD)
   {
-    terse::OneBitAdam<terse::ScaledSign<terse::MeanAbs, terse::PerBlock<100> > > recipe;
+    terse::OneBitAdam<terse::ScaledSign<terse::MeanAbs, terse::PerBlock<100>>> recipe;
     static_cast<void>(recipe);
   }
 #endif
@@ -195,7 +194,7 @@ int main() {
 #endif
 #if defined(CASE_GROWING_RESIDUAL)
   {
-    terse::ErrorFeedbackSgd<terse::Qsgd<4> > recipe;
+    terse::ErrorFeedbackSgd<terse::Qsgd<4>> recipe;
     static_cast<void>(recipe);
   }
 #endif
@@ -207,26 +206,25 @@ int main() {
 #endif
 #if defined(CASE_DECENTLAM_ON_A_CHANGING_GRAPH)
   {
-    terse::DecentLaM<terse::Mixing<terse::graph::OnePeerHypercube> > recipe;
+    terse::DecentLaM<terse::Mixing<terse::graph::OnePeerHypercube>> recipe;
     static_cast<void>(recipe);
   }
 #endif
 #if defined(CASE_CONSENSUS_ON_A_DIRECTED_GRAPH)
   {
-    terse::MomentumConsensus<terse::Mixing<terse::graph::DirectedExponential> > recipe;
+    terse::MomentumConsensus<terse::Mixing<terse::graph::DirectedExponential>> recipe;
     static_cast<void>(recipe);
   }
 #endif
 #if defined(CASE_D2_ON_A_CHANGING_GRAPH)
   {
-    terse::D2<terse::Mixing<terse::graph::OnePeerHypercube> > recipe;
+    terse::D2<terse::Mixing<terse::graph::OnePeerHypercube>> recipe;
     static_cast<void>(recipe);
   }
 #endif
 #if defined(CASE_D2_NOT_LAZY)
   {
-    terse::ParameterMixing<terse::ExactDiffusion<terse::GradientDirection>,
-                           terse::Mixing<terse::graph::Ring> >
+    terse::ParameterMixing<terse::ExactDiffusion<terse::GradientDirection>, terse::Mixing<terse::graph::Ring>>
         recipe;
     static_cast<void>(recipe);
   }
@@ -247,19 +245,19 @@ int main() {
 #endif
 #if defined(CASE_MEAN_NOT_KEPT)
   {
-    terse::DmSgd<terse::Mixing<terse::graph::RowStochasticMatrix> > recipe;
+    terse::DmSgd<terse::Mixing<terse::graph::RowStochasticMatrix>> recipe;
     static_cast<void>(recipe);
   }
 #endif
 #if defined(CASE_PUSH_SUM_WITH_ANY_METHOD)
   {
-    terse::QgDmSgd<terse::Mixing<terse::graph::PushSum<terse::graph::Ring> > > recipe;
+    terse::QgDmSgd<terse::Mixing<terse::graph::PushSum<terse::graph::Ring>>> recipe;
     static_cast<void>(recipe);
   }
 #endif
 #if defined(CASE_COPIES_ON_A_CHANGING_GRAPH)
   {
-    terse::ChocoSgd<terse::TopK<>, terse::Mixing<terse::graph::RandomMatching> > recipe;
+    terse::ChocoSgd<terse::TopK<>, terse::Mixing<terse::graph::RandomMatching>> recipe;
     static_cast<void>(recipe);
   }
 #endif
@@ -270,7 +268,7 @@ int main() {
   train(terse::AcSgd<Nearby, Nearby>{.capacity = 1});
 #endif
 #if defined(CASE_ROWS_OF_VARIABLE_SIZE)
-  train(terse::AcSgd<terse::Unchecked<terse::Threshold<> >, Unbiased>{.capacity = 1});
+  train(terse::AcSgd<terse::Unchecked<terse::Threshold<>>, Unbiased>{.capacity = 1});
 #endif
 #if defined(CASE_ROWS_WITH_COMPANIONS)
   train(terse::DirectActivations<Uniform<4, terse::Nearest, terse::Asymmetric, terse::MaxAbs, terse::Whole>,
@@ -280,17 +278,17 @@ int main() {
   train(terse::DirectActivations<terse::LowRank<4>, Unbiased>{});
 #endif
 #if defined(CASE_BLOCKS_OF_PICKS)
-  train(terse::AcSgd<terse::TopK<>, Unbiased, terse::InMemory<terse::Int8> >{.capacity = 1});
+  train(terse::AcSgd<terse::TopK<>, Unbiased, terse::InMemory<terse::Int8>>{.capacity = 1});
 #endif
 #if defined(CASE_TWO_FOLLOW_THE_RATE)
   {
-    terse::SlowMo<terse::LocalSgd<terse::MomentumSgd<>> > recipe;
+    terse::SlowMo<terse::LocalSgd<terse::MomentumSgd<>>> recipe;
     static_cast<void>(recipe);
   }
 #endif
 #if defined(CASE_OVERLAP_AROUND_LOCAL)
   {
-    terse::OverlapLocalSgd<terse::LocalSgd<terse::MomentumSgd<>> > recipe;
+    terse::OverlapLocalSgd<terse::LocalSgd<terse::MomentumSgd<>>> recipe;
     static_cast<void>(recipe);
   }
 #endif
@@ -307,7 +305,7 @@ int main() {
   train<Passes>(terse::ExactActivations{});
 #endif
 #if defined(CASE_TWO_COMPRESSORS)
-  static_cast<void>(terse::OneBitAdam<terse::Sign, terse::Ring, terse::TopK<> >{});
+  static_cast<void>(terse::OneBitAdam<terse::Sign, terse::Ring, terse::TopK<>>{});
 #endif
 #if defined(CASE_TWO_TOPOLOGIES)
   static_cast<void>(terse::Adam<terse::Ring, terse::AllGather>{});
@@ -337,7 +335,7 @@ int main() {
   static_cast<void>(terse::OneBitAdam<terse::AdamVariance>{});
 #endif
 #if defined(CASE_STAGES_OF_ONE_KIND)
-  static_cast<void>(terse::Staged<terse::Averaging<>, terse::Averaging<terse::HeavyBall> >{});
+  static_cast<void>(terse::Staged<terse::Averaging<>, terse::Averaging<terse::HeavyBall>>{});
 #endif
 #if defined(CASE_RULE_IN_ONE_PRECISION)
   static_cast<void>(terse::Averaging<Straight>{});
@@ -355,31 +353,31 @@ int main() {
   static_cast<void>(terse::OneBitAdam<terse::Ring, terse::TopK<>, terse::Residual>{});
   static_cast<void>(terse::Averaging<Straight, terse::AdamVariance, terse::Sign>{});
   static_cast<void>(terse::SignSgd<terse::AllGather>{});
-  static_cast<void>(terse::Staged<terse::Averaging<>, terse::Averaging<terse::TopK<> > >{});
+  static_cast<void>(terse::Staged<terse::Averaging<>, terse::Averaging<terse::TopK<>>>{});
   terse::OneBitAdam<Silent> silent;
   terse::OneBitAdam<Silent, terse::FrozenVariance, terse::ScatterGather, terse::None> unbiased;
   terse::OneBitAdam<terse::Sign, terse::FrozenVariance, terse::ScatterGather, terse::Residual> corrected;
-  terse::OneBitAdam<terse::Packed<Halves, terse::PerSegment> > halves;
-  terse::OneBitAdam<terse::ScaledSign<terse::MeanAbs, terse::PerBlock<128> > > blocks;
+  terse::OneBitAdam<terse::Packed<Halves, terse::PerSegment>> halves;
+  terse::OneBitAdam<terse::ScaledSign<terse::MeanAbs, terse::PerBlock<128>>> blocks;
   terse::QuantizedSgd<terse::UnbiasedRandomK, terse::HeavyBall, terse::AllGather> scaled;
   terse::Ef21Sgd<terse::TopK<>, terse::HeavyBall, terse::AllGather> contractive;
-  terse::ErrorFeedbackSgd<terse::Unchecked<terse::Qsgd<4> > > growing;
-  terse::ErrorFeedbackSgd<terse::Sign, terse::HeavyBall, terse::ScatterGather, terse::Unchecked<terse::None> >
+  terse::ErrorFeedbackSgd<terse::Unchecked<terse::Qsgd<4>>> growing;
+  terse::ErrorFeedbackSgd<terse::Sign, terse::HeavyBall, terse::ScatterGather, terse::Unchecked<terse::None>>
       daring;
-  terse::ErrorFeedbackSgd<terse::ScaledSign<terse::MeanAbs, terse::PerBlock<256> >, terse::HeavyBall,
+  terse::ErrorFeedbackSgd<terse::ScaledSign<terse::MeanAbs, terse::PerBlock<256>>, terse::HeavyBall,
                           terse::ScatterGather, terse::Bf16Residual>
       small;
   using terse::Mixing;
   terse::DecentLaM<> symmetric;
-  terse::DecentLaM<Mixing<terse::graph::Unchecked<terse::graph::OnePeerHypercube> > > diverging;
-  terse::MomentumConsensus<Mixing<terse::graph::Torus> > torus;
-  terse::D2<Mixing<terse::graph::Ring> > lazy;
+  terse::DecentLaM<Mixing<terse::graph::Unchecked<terse::graph::OnePeerHypercube>>> diverging;
+  terse::MomentumConsensus<Mixing<terse::graph::Torus>> torus;
+  terse::D2<Mixing<terse::graph::Ring>> lazy;
   terse::ParameterMixing<terse::ExactDiffusion<terse::GradientDirection>,
-                         Mixing<terse::graph::SymmetricMatrix> >
+                         Mixing<terse::graph::SymmetricMatrix>>
       decided_later;
   terse::StochasticGradientPush<terse::graph::OnePeerExponential> push;
-  terse::QgDmSgd<Mixing<terse::graph::OnePeerExponential> > changing;
-  terse::ChocoSgd<terse::TopK<> > copies;
+  terse::QgDmSgd<Mixing<terse::graph::OnePeerExponential>> changing;
+  terse::ChocoSgd<terse::TopK<>> copies;
   static_cast<void>(symmetric);
   static_cast<void>(diverging);
   static_cast<void>(torus);
@@ -401,10 +399,10 @@ int main() {
   for (const float value : host) number += value;
   number += first(host);
   train(terse::ExactActivations{});
-  train(terse::AcSgd<Nearby, Unbiased, terse::InMemory<terse::Int8> >{.capacity = 1});
+  train(terse::AcSgd<Nearby, Unbiased, terse::InMemory<terse::Int8>>{.capacity = 1});
   train(terse::AcSgd<terse::TopK<>, terse::UnbiasedRandomK>{.capacity = 1});
-  train(terse::AcSgd<terse::Unchecked<Uniform<2, terse::Stochastic, terse::Symmetric> >,
-                     terse::Unchecked<Nearby> >{.capacity = 1});
+  train(terse::AcSgd<terse::Unchecked<Uniform<2, terse::Stochastic, terse::Symmetric>>,
+                     terse::Unchecked<Nearby>>{.capacity = 1});
 #endif
   return number > 0 ? 0 : 1;
 }

@@ -27,7 +27,8 @@ TEST_CASE("averaged gradients first, and a bound on their norms") {
 }
 
 TEST_CASE("compressed moves") {
-  for (const int ranks : {1, 3}) compare_local(DiLoCo<MomentumSgd<>, Uniform<8>, Residual>{.period = 2}, ranks);
+  for (const int ranks : {1, 3})
+    compare_local(DiLoCo<MomentumSgd<>, Uniform<8>, Residual>{.period = 2}, ranks);
 }
 
 TEST_CASE("CoCoD-SGD") {

@@ -152,7 +152,8 @@ void compare(const Layout& layout, int ranks, const Variant& variant, Tally& tal
   const auto recipe = recipe_of<Recipe, M>(variant);
   reference::ErrorFeedbackSgd::Options options;
   options.rms = std::is_same_v<S, RootMeanSquare>;
-  if constexpr (!M::state.empty()) options.momentum = static_cast<double>(recipe.momentum_correction.momentum);
+  if constexpr (!M::state.empty())
+    options.momentum = static_cast<double>(recipe.momentum_correction.momentum);
   options.nesterov = variant.nesterov;
   options.momentum_before = local;
   options.rescale = variant.follows_rate;

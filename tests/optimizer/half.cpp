@@ -158,7 +158,7 @@ TEST_CASE("a checkpoint keeps masters and 16-bit parameters") {
   ThreadGroup(1).run([&](Threads& transport) {
     const auto make = [&] {
       return std::make_unique<Optimizer<Adam<>, Threads, executor::host, Numbers<bf16>>>(Adam<>{}, transport,
-                                                                                       layout);
+                                                                                         layout);
     };
     auto first = make();
     std::vector<bf16> x = narrow<bf16>(start(layout)), y(x.size());

@@ -276,8 +276,8 @@ TEST_CASE("where everybody averages with everybody, momentum methods are paralle
   CHECK(gap(layout, train(decentlam, layout, ranks, steps, warm, false),
             train(MomentumSgd<>{}, layout, ranks, steps, warm, false)) < 1e-5);
   // Without momentum, so are these.
-  const History plain =
-      train(MomentumSgd<>{.momentum_correction = {.momentum = 0}}, layout, ranks, steps, warm_and_cool, false);
+  const History plain = train(MomentumSgd<>{.momentum_correction = {.momentum = 0}}, layout, ranks, steps,
+                              warm_and_cool, false);
   CHECK(gap(layout, on(GradientTracking<Given>{}, everybody, layout, ranks), plain) < 1e-5);
   // Ranks keep their own last step; quasi-global momentum is damped.
   CHECK(gap(layout, on(AwcDmSgd<Given>{}, everybody, layout, ranks), parallel) > 1e-2);

@@ -265,9 +265,9 @@ TEST_CASE("with the variance always up to date it is Adam without bias correctio
   all_off.weight_decay = 0.1F;
   all_off.variance_updates = all_off.variance_freeze_step = 1000000;
   const Adam<> adam{.learning_rate = all_off.learning_rate,
-                  .beta2 = all_off.beta2,
-                  .weight_decay = all_off.weight_decay,
-                  .bias_correction = false};
+                    .beta2 = all_off.beta2,
+                    .weight_decay = all_off.weight_decay,
+                    .bias_correction = false};
   for (const float clip : {unbounded, 3.0F}) {
     const History ours = run(all_off, layout, 3, 20, 5, {.clip_norm = clip}, Unchanged{});
     const History theirs = run(adam, layout, 3, 20, 5, {.clip_norm = clip}, Unchanged{});

@@ -15,8 +15,8 @@
 #include "terse/compressor/cast.hpp"
 #include "terse/compressor/top_k.hpp"
 #include "terse/topology/grid_envelope.hpp"
-#include "terse/transport/through_host.hpp"
 #include "terse/transport/thread.hpp"
+#include "terse/transport/through_host.hpp"
 
 namespace {
 

@@ -70,9 +70,9 @@ class Pipeline {
       Schedule<Plan>,
       "terse: a schedule has check(), settings(visit), actions(micro_batches), at(k, stage, stages, "
       "micro_batches), in_flight(stage, stages, micro_batches) and lead(); see terse/pipeline/schedule.hpp");
-  static_assert(
-      std::is_same_v<typename T::memory, typename E::memory>,
-      "terse: the transport carries messages of another memory than the executor's; put ThroughHost around it");
+  static_assert(std::is_same_v<typename T::memory, typename E::memory>,
+                "terse: the transport carries messages of another memory than the executor's; put "
+                "ThroughHost around it");
   using A = ActivationOf<S>;
   using Clock = std::chrono::steady_clock;
   using Lanes = detail::Lanes<T, E>;
