@@ -27,7 +27,7 @@
 namespace end_to_end {
 namespace {
 
-using Network = terse::Metered<terse::Delayed<train::AnyTransport>>;
+using Network = terse::Metered<terse::Delayed<terse::AnyTransport>>;
 using terse::Phase;
 
 constexpr std::int64_t batch = micro_batch * micro_batches;
@@ -43,7 +43,7 @@ using FourAndEight = terse::AcSgd<
 template <class Policy, class Recipe>
 class Rank {
  public:
-  Rank(const Options& options, const Task& task, train::AnyTransport& world, const terse::Link& link,
+  Rank(const Options& options, const Task& task, terse::AnyTransport& world, const terse::Link& link,
        const Policy& policy, const Recipe& recipe)
       : network_(terse::Delayed(world.split(0, world.rank()), link)),
         grid_(network_, {.stages = stages}),
@@ -82,15 +82,15 @@ class Rank {
 
 /// The largest of all ranks' values, place by place.
 template <std::size_t N>
-std::array<double, N> largest(train::AnyTransport& world, const std::array<double, N>& mine) {
-  terse::Assembly<std::array<double, N>, train::AnyTransport> everyone(world);
+std::array<double, N> largest(terse::AnyTransport& world, const std::array<double, N>& mine) {
+  terse::Assembly<std::array<double, N>, terse::AnyTransport> everyone(world);
   std::array<double, N> most{};
   for (const std::array<double, N>& theirs : everyone(world, mine, Phase::setup))
     for (std::size_t k = 0; k < N; ++k) most[k] = std::max(most[k], theirs[k]);
   return most;
 }
-double mean(train::AnyTransport& world, double mine) {
-  terse::Assembly<double, train::AnyTransport> everyone(world);
+double mean(terse::AnyTransport& world, double mine) {
+  terse::Assembly<double, terse::AnyTransport> everyone(world);
   double sum = 0;
   for (const double theirs : everyone(world, mine, Phase::setup)) sum += theirs;
   return sum / world.size();
@@ -110,7 +110,7 @@ void check_replicas(R& rank) {
 /// All methods of one rank.
 class Job {
  public:
-  Job(const Options& options, train::AnyTransport& world)
+  Job(const Options& options, terse::AnyTransport& world)
       : options_(options),
         world_(world),
         replicas_(world.size() / stages),
@@ -193,14 +193,14 @@ class Job {
   }
 
   const Options& options_;
-  train::AnyTransport& world_;
+  terse::AnyTransport& world_;
   int replicas_;
   Task task_;
 };
 
 }  // namespace
 
-std::vector<Figures> run_rank(const Options& options, train::AnyTransport& world) {
+std::vector<Figures> run_rank(const Options& options, terse::AnyTransport& world) {
   // Whole batches alone, so that all steps send alike.
   const std::int64_t of_a_step = world.size() / stages * batch;
   if (options.examples % of_a_step != 0)

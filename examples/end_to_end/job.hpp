@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "../train/any_transport.hpp"
 #include "options.hpp"
+#include "terse/transport/any.hpp"
 
 namespace end_to_end {
 
@@ -26,6 +26,6 @@ struct Figures {
 };
 
 /// What every rank runs: all methods, one after the other. Collective; the same on all ranks.
-std::vector<Figures> run_rank(const Options& options, train::AnyTransport& world);
+std::vector<Figures> run_rank(const Options& options, terse::AnyTransport& world);
 
 }  // namespace end_to_end

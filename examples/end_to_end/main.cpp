@@ -97,7 +97,7 @@ int run_threads(int argc, char** argv) {
     constexpr int ranks = end_to_end::stages * thread_replicas;
     std::vector<Figures> all;
     terse::ThreadGroup(ranks, std::chrono::minutes(2)).run([&](terse::Threads& threads) {
-      train::AnyTransport world(threads.split(0, threads.rank()));
+      terse::AnyTransport world(threads.split(0, threads.rank()));
       std::vector<Figures> mine = end_to_end::run_rank(*options, world);
       if (threads.rank() == 0) all = std::move(mine);
     });
@@ -134,7 +134,7 @@ int run_mpi(int argc, char** argv) {
       if (mpi.size() % end_to_end::stages != 0)
         throw end_to_end::input_error("mpirun started " + std::to_string(mpi.size()) +
                                       " processes; a multiple of 4 is needed, the number of stages");
-      train::AnyTransport world(mpi.split(0, mpi.rank()));
+      terse::AnyTransport world(mpi.split(0, mpi.rank()));
       const std::vector<Figures> all = end_to_end::run_rank(*options, world);
       if (first) status = report(*options, mpi.size(), all);
     } catch (const end_to_end::input_error& fault) {

@@ -6,17 +6,17 @@
 #include <span>
 #include <string>
 
-#include "../train/any_transport.hpp"
 #include "any_schedule.hpp"
 #include "coding.hpp"
 #include "models.hpp"
 #include "terse/pipeline/pipeline.hpp"
+#include "terse/transport/any.hpp"
 #include "terse/transport/metered.hpp"
 
 namespace pipeline {
 
 /// What stages talk over.
-using Wire = terse::Metered<train::AnyTransport>;
+using Wire = terse::Metered<terse::AnyTransport>;
 
 /// One stage's pipeline, whatever its messages are.
 class AnyPipeline {

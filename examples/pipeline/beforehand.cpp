@@ -19,7 +19,7 @@
 namespace pipeline {
 namespace {
 
-using train::AnyTransport;
+using terse::AnyTransport;
 
 /// Everything on one stage.
 struct Whole {

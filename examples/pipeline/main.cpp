@@ -80,7 +80,7 @@ int report(const pipeline::Options& options, const std::vector<pipeline::Run>& r
 std::vector<pipeline::Run> run_threads_of(const pipeline::Job& job) {
   std::vector<pipeline::Run> runs;
   terse::ThreadGroup(job.options.stages, deadline_of(job.options)).run([&](terse::Threads& transport) {
-    train::AnyTransport any(transport.split(0, transport.rank()));
+    terse::AnyTransport any(transport.split(0, transport.rank()));
     std::vector<pipeline::Run> mine = pipeline::run_stage(job, any);
     if (transport.rank() == 0) runs = std::move(mine);
   });
@@ -137,7 +137,7 @@ int run_mpi(int argc, char** argv) {
     const pipeline::Options& options = job->options;
     std::vector<pipeline::Run> runs;
     if (options.transport == pipeline::Transport::mpi) {
-      train::AnyTransport transport = mpi.connect(deadline_of(options));
+      terse::AnyTransport transport = mpi.connect(deadline_of(options));
       runs = pipeline::run_stage(*job, transport);
     } else {
       runs = run_threads_of(*job);

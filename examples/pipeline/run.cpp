@@ -25,7 +25,7 @@
 namespace pipeline {
 namespace {
 
-using train::AnyTransport;
+using terse::AnyTransport;
 using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point begin) {

@@ -5,10 +5,10 @@
 #include <functional>
 #include <vector>
 
-#include "../train/any_transport.hpp"
 #include "coding.hpp"
 #include "data.hpp"
 #include "options.hpp"
+#include "terse/transport/any.hpp"
 
 namespace pipeline {
 
@@ -54,6 +54,6 @@ struct Run {
 
 /// All runs that the options ask for, on one stage: every stage calls it, with the same job. Stage 0 returns them, others
 /// nothing.
-std::vector<Run> run_stage(const Job& job, train::AnyTransport& transport);
+std::vector<Run> run_stage(const Job& job, terse::AnyTransport& transport);
 
 }  // namespace pipeline

@@ -11,9 +11,9 @@ template std::unique_ptr<AnyOptimizer> make_dense_optimizer(Optimizer, const Opt
 template std::unique_ptr<AnyOptimizer> make_quantized_optimizer(Optimizer, const Options&, OnCuda&,
                                                                 const terse::Layout&);
 
-std::unique_ptr<Workshop> make_cuda_workshop(AnyTransport transport, void* stream) {
+std::unique_ptr<Workshop> make_cuda_workshop(terse::AnyTransport transport, void* stream) {
   const terse::executor::cuda executor{static_cast<cudaStream_t>(stream)};
-  terse::Metered<AnyTransport> metered(std::move(transport));
+  terse::Metered<terse::AnyTransport> metered(std::move(transport));
   const terse::Traffic& traffic = metered.traffic();
   return std::make_unique<TheWorkshop<OnCuda>>(OnCuda{{std::move(metered), executor}, executor}, traffic);
 }

@@ -8,7 +8,7 @@ namespace train {
 
 /// What the units of nvcc are instantiated for. Counted below the copies to and from the GPU, so that seconds of
 /// communication are those of the messages alone.
-using OnCuda =
-    Place<terse::ThroughHost<terse::Metered<AnyTransport>, terse::executor::cuda>, terse::executor::cuda>;
+using OnCuda = Place<terse::ThroughHost<terse::Metered<terse::AnyTransport>, terse::executor::cuda>,
+                     terse::executor::cuda>;
 
 }  // namespace train

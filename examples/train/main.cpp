@@ -97,7 +97,7 @@ int report(const train::Options& options, const std::vector<train::Run>& runs) {
 std::vector<train::Run> train_threads(const train::Job& job) {
   std::vector<train::Run> runs;
   terse::ThreadGroup(job.ranks, deadline_of(job.options)).run([&](terse::Threads& transport) {
-    train::AnyTransport any(transport.split(0, transport.rank()));
+    terse::AnyTransport any(transport.split(0, transport.rank()));
     std::vector<train::Run> mine = train::train_rank(job, any, transport.rank());
     if (transport.rank() == 0) runs = std::move(mine);
   });
@@ -154,7 +154,7 @@ int run_mpi(int argc, char** argv) {
     const train::Options& options = job->options;
     std::vector<train::Run> runs;
     if (options.transport == train::Transport::mpi) {
-      train::AnyTransport transport = mpi.connect(deadline_of(options));
+      terse::AnyTransport transport = mpi.connect(deadline_of(options));
       runs = train::train_rank(*job, transport, mpi.number());
     } else {
       runs = train_threads(*job);

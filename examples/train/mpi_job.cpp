@@ -32,8 +32,8 @@ std::string MpiJob::first_fault(const std::string& mine) {
   return first == faults.end() ? std::string() : *first;
 }
 
-AnyTransport MpiJob::connect(std::chrono::milliseconds deadline) {
-  return AnyTransport(terse::Mpi(parts_->world, deadline));
+terse::AnyTransport MpiJob::connect(std::chrono::milliseconds deadline) {
+  return terse::AnyTransport(terse::Mpi(parts_->world, deadline));
 }
 
 int MpiJob::number() const {

@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "any_transport.hpp"
+#include "terse/transport/any.hpp"
 
 namespace train {
 
@@ -22,7 +22,7 @@ class MpiJob {
   /// The fault of the first rank that has one, on all ranks; empty if none has. Collective.
   std::string first_fault(const std::string& mine);
   /// A transport of all ranks. Collective.
-  AnyTransport connect(std::chrono::milliseconds deadline);
+  terse::AnyTransport connect(std::chrono::milliseconds deadline);
   /// Of this rank among those of its machine, from 0. Collective.
   int number() const;
   /// Ends the whole job at once: ranks that wait for this one would not notice otherwise.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "any_transport.hpp"
 #include "terse/executor/host.hpp"
+#include "terse/transport/any.hpp"
 #include "terse/transport/metered.hpp"
 
 namespace train {
@@ -17,6 +17,6 @@ struct Place {
 };
 
 /// What the units of the host are instantiated for; those of nvcc are for OnCuda, see cuda_place.cuh.
-using OnHost = Place<terse::Metered<AnyTransport>, terse::executor::host>;
+using OnHost = Place<terse::Metered<terse::AnyTransport>, terse::executor::host>;
 
 }  // namespace train

@@ -69,23 +69,23 @@ struct Schedule {
 };
 
 /// As slow as `modelled` says. Collective.
-AnyTransport make_wire(const Modelled& modelled, AnyTransport& transport) {
-  AnyTransport wire = transport.split(0, transport.rank());
+terse::AnyTransport make_wire(const Modelled& modelled, terse::AnyTransport& transport) {
+  terse::AnyTransport wire = transport.split(0, transport.rank());
   if (!modelled.link()) return wire;
   const std::chrono::duration<double, std::milli> delay(modelled.delay.value_or(0));
-  return AnyTransport(terse::Delayed<AnyTransport>(
+  return terse::AnyTransport(terse::Delayed<terse::AnyTransport>(
       std::move(wire),
       {std::chrono::duration_cast<std::chrono::nanoseconds>(delay), modelled.bytes_per_second()}));
 }
 
 /// Collective.
-std::unique_ptr<Workshop> make_workshop(Device device, const Model& model, AnyTransport wire) {
+std::unique_ptr<Workshop> make_workshop(Device device, const Model& model, terse::AnyTransport wire) {
 #ifdef TRAIN_HAVE_CUDA
   if (device == Device::cuda) return make_cuda_workshop(std::move(wire), model.stream());
 #else
   static_cast<void>(device), static_cast<void>(model);
 #endif
-  terse::Metered<AnyTransport> metered(std::move(wire));
+  terse::Metered<terse::AnyTransport> metered(std::move(wire));
   const terse::Traffic& traffic = metered.traffic();
   return std::make_unique<TheWorkshop<OnHost>>(OnHost{std::move(metered), {}}, traffic);
 }
@@ -93,7 +93,7 @@ std::unique_ptr<Workshop> make_workshop(Device device, const Model& model, AnyTr
 /// One optimizer's run on one rank.
 class Trainer {
  public:
-  Trainer(const Job& job, Optimizer kind, AnyTransport& transport)
+  Trainer(const Job& job, Optimizer kind, terse::AnyTransport& transport)
       : job_(job),
         options_(job.options),
         kind_(kind),
@@ -431,7 +431,7 @@ class Trainer {
   const Options& options_;
   const Optimizer kind_;
   const int rank_, ranks_;
-  AnyTransport side_;  // for what is no part of a step and is not counted
+  terse::AnyTransport side_;  // for what is no part of a step and is not counted
   const Schedule schedule_;
   Model model_;
   const std::unique_ptr<Workshop> workshop_;
@@ -491,7 +491,7 @@ Job load_job(const Options& options, int ranks) {
   return job;
 }
 
-std::vector<Run> train_rank(const Job& job, AnyTransport& transport, int number) {
+std::vector<Run> train_rank(const Job& job, terse::AnyTransport& transport, int number) {
   Model::pin_threads();
   if (job.options.device == Device::cuda) Model::use_gpu(number);
   std::vector<Run> runs;

@@ -5,11 +5,11 @@
 #include <map>
 #include <vector>
 
-#include "any_transport.hpp"
 #include "idx.hpp"
 #include "options.hpp"
 #include "report.hpp"
 #include "saved_run.hpp"
+#include "terse/transport/any.hpp"
 
 namespace train {
 
@@ -32,6 +32,6 @@ Job load_job(const Options& options, int ranks);
 /// This rank's part in training with each optimizer in turn; collective. The runs are complete on rank 0.
 /// `number` tells the ranks of a machine apart, so that they take turns at its GPUs. Throws what terse throws, and
 /// input_error for a checkpoint that can't be loaded.
-std::vector<Run> train_rank(const Job& job, AnyTransport& transport, int number);
+std::vector<Run> train_rank(const Job& job, terse::AnyTransport& transport, int number);
 
 }  // namespace train

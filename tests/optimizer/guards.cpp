@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
+#include <cstring>
+
 #include "guards.inc"
+#include "terse/transport/any.hpp"
 
 // Non-finite gradients, clipping, ranks that were set up differently, and allocations.
 
@@ -211,4 +214,58 @@ TEST_CASE("the rule for the freeze may change where there is room for it") {
   CHECK(second_step({.preconditioner = ratio}, longer).find("horizon") != std::string::npos);
   CHECK(second_step({.preconditioner = at_step}, ratio).find("horizon") != std::string::npos);
   CHECK(second_step({.preconditioner = ratio}, at_step).empty());
+}
+
+TEST_CASE("over any transport a step allocates nothing, and has the same bits") {
+  const Layout layout = two_kinds();
+  const auto train = [&](auto& transport) {
+    Optimizer optimizer{one_bit<Ring>(), transport, layout};
+    Floats x = start(layout);
+    for (std::uint64_t step = 1; step <= 6; ++step)
+      optimizer.step(x, gradient(layout, transport.rank(), step, 1));
+    return x;
+  };
+  ThreadGroup(3, std::chrono::seconds(20)).run([&](Threads& threads) {
+    AnyTransport any(threads.split(0, threads.rank()));
+    const Floats plain = train(threads), same = train(any);
+    CHECK(std::memcmp(plain.data(), same.data(), sizeof(float) * plain.size()) == 0);
+
+    Optimizer optimizer{one_bit<Ring>(), any, layout};
+    Floats x = start(layout);
+    const Floats g = gradient(layout, any.rank(), 1, 1);
+    barrier(any);
+    barrier(any);
+    const std::uint64_t before = allocations;
+    for (int step = 1; step <= 20; ++step) optimizer.step(x, g);
+    const std::uint64_t after = allocations;
+    static std::atomic<int> counted{0};
+    ++counted;
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    while (counted % 3 != 0 && std::chrono::steady_clock::now() < until) std::this_thread::yield();
+    barrier(any);
+    CHECK(after == before);
+  });
+}
+
+TEST_CASE("the mean of models that differ is the same on all ranks") {
+  const Layout layout = two_kinds();
+  ThreadGroup(3, std::chrono::seconds(20)).run([&](Threads& transport) {
+    Optimizer optimizer{DSgd<>{.learning_rate = 0.1F}, transport, layout};
+    Floats x = start(layout), mean(x.size());
+    for (std::uint64_t step = 1; step <= 3; ++step)
+      optimizer.step(x, gradient(layout, transport.rank(), step, 1));
+    optimizer.mean_parameters(x, mean);
+    Floats all(3 * x.size());
+    all_gather(transport, x, all);
+    bool differ = false;
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      const double sum = static_cast<double>(all[i]) + static_cast<double>(all[x.size() + i]) +
+                         static_cast<double>(all[2 * x.size() + i]);
+      CHECK(mean[i] == static_cast<float>(sum / 3));
+      differ = differ || all[i] != all[x.size() + i];
+    }
+    CHECK(differ);
+    Floats small(3);
+    CHECK_THROWS_AS(optimizer.mean_parameters(small, mean), usage_error);
+  });
 }

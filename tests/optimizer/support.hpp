@@ -161,8 +161,8 @@ double relative_error(const Layout& layout, const A& a, const B& b, Wanted wante
   each(layout, wanted, [&](std::size_t i) {
     const double scale = std::max(std::abs(static_cast<double>(b[i])), typical);
     const double distance = std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i]));
-    // NaN must not pass: it fails every comparison.
-    if (!(distance <= worst * scale)) worst = scale > 0 ? distance / scale : distance;
+    // NaN must not pass: it fails every comparison, and no later element takes its place.
+    if (!std::isnan(worst) && !(distance <= worst * scale)) worst = scale > 0 ? distance / scale : distance;
   });
   return worst;
 }

@@ -149,6 +149,18 @@ class Optimizer {
     composed(recipe).read_out(executor_, state_, which, to);
   }
 
+  /// The mean over ranks of their parameters, in fp32: the model that methods whose ranks differ converge to, and that is
+  /// evaluated. Collective, between steps; the same bits on all ranks. Throws usage_error for views of the wrong size.
+  void mean_parameters(in<E, P> parameters,
+                       out<E> to) requires std::same_as<typename E::memory, memory::host> {
+    check(parameters.size(), "parameters", steps_);
+    check(to.size(), "mean", steps_);
+    const bool from_masters = has_masters && adopted_ != 0;
+    for (index_t i = 0; i < to.size(); ++i)
+      to[i] = from_masters ? masters_[i] : static_cast<float>(widened(parameters[i]));
+    mean(channel_, to);
+  }
+
   /// The learning rate from the next step on, alike on all ranks: `recipe.learning_rate`, of recipes around each other the
   /// innermost one's.
   void learning_rate(float rate) { set_learning_rate(recipe, rate); }
@@ -204,7 +216,8 @@ class Optimizer {
   void check(index_t size, const char* what, std::uint64_t step) const {
     if (size != layout_.size())
       throw usage_error(std::string(what) + " has " + std::to_string(size) + " elements, the layout " +
-                            std::to_string(layout_.size()),
+                            std::to_string(layout_.size()) +
+                            ": each segment is padded to a multiple of 64, allocate layout.size()",
                         channel_.rank(), static_cast<std::int64_t>(step));
   }
 

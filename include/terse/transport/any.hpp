@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <new>
+#include <span>
+#include <type_traits>
+#include <utility>
+
+#include "terse/core/error.hpp"
+#include "terse/transport/board.hpp"
+#include "terse/transport/concept.hpp"
+
+namespace terse {
+
+namespace detail {
+
+/// A batch under way of any transport, in place where it fits.
+class AnyTicket {
+ public:
+  template <class K>
+  requires(!std::same_as<std::remove_cvref_t<K>, AnyTicket>) explicit AnyTicket(K ticket)
+      : does_(&does_of<K>) {
+    static_assert(Ticket<K>);
+    if constexpr (fits<K>)
+      ::new (place()) K(std::move(ticket));
+    else
+      ::new (place()) K*(new K(std::move(ticket)));
+  }
+  AnyTicket(AnyTicket&& other) noexcept : does_(std::exchange(other.does_, nullptr)) {
+    if (does_ != nullptr) does_->move(place(), other.place());
+  }
+  AnyTicket& operator=(AnyTicket&& other) noexcept {
+    if (this == &other) return *this;
+    clear();
+    does_ = std::exchange(other.does_, nullptr);
+    if (does_ != nullptr) does_->move(place(), other.place());
+    return *this;
+  }
+  ~AnyTicket() { clear(); }
+
+  bool ready() { return does_->ready(place()); }
+  void wait() { does_->wait(place()); }
+  void wait(std::chrono::milliseconds deadline) { does_->wait_until(place(), deadline); }
+
+ private:
+  static constexpr std::size_t room = 256;
+
+  struct Does {
+    bool (*ready)(void*);
+    void (*wait)(void*);
+    void (*wait_until)(void*, std::chrono::milliseconds);
+    void (*move)(void* to, void* from);  // and ends what is at `from`
+    void (*end)(void*);
+  };
+  template <class K>
+  static constexpr bool fits = sizeof(K) <= room && alignof(K) <= alignof(std::max_align_t);
+  template <class K>
+  static K& ticket_at(void* at) {
+    if constexpr (fits<K>)
+      return *static_cast<K*>(at);
+    else
+      return **static_cast<K**>(at);
+  }
+  template <class K>
+  static void move(void* to, void* from) {
+    if constexpr (fits<K>) {
+      ::new (to) K(std::move(ticket_at<K>(from)));
+      ticket_at<K>(from).~K();
+    } else {
+      ::new (to) K*(&ticket_at<K>(from));
+    }
+  }
+  template <class K>
+  static void end(void* at) {
+    if constexpr (fits<K>)
+      ticket_at<K>(at).~K();
+    else
+      delete &ticket_at<K>(at);
+  }
+  template <class K>
+  static constexpr Does does_of{
+      [](void* at) { return ticket_at<K>(at).ready(); }, [](void* at) { ticket_at<K>(at).wait(); },
+      [](void* at, std::chrono::milliseconds deadline) { ticket_at<K>(at).wait(deadline); }, &move<K>,
+      &end<K>};
+
+  void* place() { return bytes_; }
+  void clear() {
+    if (does_ != nullptr) does_->end(place());
+    does_ = nullptr;
+  }
+
+  alignas(std::max_align_t) std::byte bytes_[room];
+  const Does* does_;
+};
+
+}  // namespace detail
+
+/// Any transport of host memory behind one type, so that optimizers are compiled once for all of them, and in units that know
+/// no MPI:
+///
+///     terse::AnyTransport transport(terse::Mpi::world());
+///     terse::Optimizer<terse::Adam<>, terse::AnyTransport> optimizer{{}, transport, layout};
+///
+/// Batches allocate nothing, but for those of decorators around another AnyTransport. Cost: an indirect call for each batch and each question to its ticket, and for each packet of
+/// a board.
+class AnyTransport {
+  struct BoardOf {
+    virtual ~BoardOf() = default;
+    virtual void publish(std::span<const std::byte> packet) = 0;
+    virtual std::uint64_t fetch(int peer, std::span<std::byte> place) = 0;
+  };
+  template <terse::Board B>
+  struct TheBoard final : BoardOf {
+    explicit TheBoard(B board_) : board(std::move(board_)) {}
+    void publish(std::span<const std::byte> packet) override { board.publish(packet); }
+    std::uint64_t fetch(int peer, std::span<std::byte> place) override { return board.fetch(peer, place); }
+    B board;
+  };
+  struct Inner {
+    virtual ~Inner() = default;
+    virtual int rank() = 0;
+    virtual int size() = 0;
+    virtual detail::AnyTicket exchange(std::span<const Send> sends, std::span<const Receive> receives,
+                                       Phase phase) = 0;
+    virtual AnyTransport split(int color, int key) = 0;
+    virtual std::unique_ptr<BoardOf> board(index_t bytes) = 0;
+  };
+  template <class T>
+  struct TheInner final : Inner {
+    explicit TheInner(T transport_) : transport(std::move(transport_)) {}
+    int rank() override { return transport.rank(); }
+    int size() override { return transport.size(); }
+    detail::AnyTicket exchange(std::span<const Send> sends, std::span<const Receive> receives,
+                               Phase phase) override {
+      return detail::AnyTicket(transport.exchange(sends, receives, phase));
+    }
+    AnyTransport split(int color, int key) override { return AnyTransport(transport.split(color, key)); }
+    std::unique_ptr<BoardOf> board([[maybe_unused]] index_t bytes) override {
+      if constexpr (HasBoard<T>)
+        return std::make_unique<TheBoard<decltype(transport.board(bytes))>>(transport.board(bytes));
+      else
+        throw usage_error("this transport has no board", rank());
+    }
+    T transport;
+  };
+
+ public:
+  using memory = terse::memory::host;
+
+  class Board {
+   public:
+    void publish(std::span<const std::byte> packet) { board_->publish(packet); }
+    std::uint64_t fetch(int peer, std::span<std::byte> place) { return board_->fetch(peer, place); }
+
+   private:
+    friend class AnyTransport;
+    explicit Board(std::unique_ptr<BoardOf> board) : board_(std::move(board)) {}
+    std::unique_ptr<BoardOf> board_;
+  };
+
+  // Whether T is a transport is asked inside: nvcc would ask it of AnyTransport before that is one.
+  template <class T>
+  requires(!std::same_as<T, AnyTransport>) explicit AnyTransport(T transport)
+      : inner_(std::make_unique<TheInner<T>>(std::move(transport))) {
+    static_assert(Transport<T> && std::same_as<typename T::memory, memory>);
+  }
+
+  int rank() const { return inner_->rank(); }
+  int size() const { return inner_->size(); }
+  [[nodiscard]] detail::AnyTicket exchange(std::span<const Send> sends, std::span<const Receive> receives,
+                                           Phase phase) {
+    return inner_->exchange(sends, receives, phase);
+  }
+  AnyTransport split(int color, int key) { return inner_->split(color, key); }
+  /// Throws usage_error where the transport has none.
+  Board board(index_t bytes) { return Board(inner_->board(bytes)); }
+
+ private:
+  std::unique_ptr<Inner> inner_;
+};
+
+}  // namespace terse
