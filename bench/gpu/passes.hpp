@@ -98,7 +98,7 @@ class OwnerPasses {
   }
 
   void serve() {
-    const detail::MeanOf mean{1.0F / static_cast<float>(in_.size())};
+    const MeanOf mean{1.0F / static_cast<float>(in_.size())};
     codec_.measure(plan_.whole, {}, inbox_, Message{mean, mean});
     codec_.encode(plan_.whole, {}, inbox_, Message{mean, mean}, context_of(1), false, out_.data());
   }

@@ -99,7 +99,7 @@ class ServerPasses {
     for (const buffer<std::byte>& packet : in_) inbox_.add(C{}, plan_.whole, packet.data(), context.shared);
   }
   void serve() {
-    const detail::MeanOf mean{1.0F / static_cast<float>(in_.size())};
+    const MeanOf mean{1.0F / static_cast<float>(in_.size())};
     codec_.measure(plan_.whole, {}, inbox_, Message{mean, mean});
     codec_.encode(plan_.whole, {}, inbox_, Message{mean, mean}, context, false, out_.data());
   }

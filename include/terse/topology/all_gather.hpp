@@ -38,7 +38,7 @@ struct AllGather {
 
     template <class M>
     bool advance(Home& home, const M&, bool block) {
-      if (!detail::settle(*under_way_, block)) return false;
+      if (!settled(*under_way_, block)) return false;
       spread_.accept(home);
       return true;
     }
@@ -48,7 +48,7 @@ struct AllGather {
       inbox_.clear();
       for (int peer = 0; peer < home.size; ++peer)
         inbox_.add(home.codec.compressor(), home.plan.whole, spread_.packet(peer), home.first.shared);
-      detail::deliver(home, home.plan.whole, inbox_, 1.0F / static_cast<float>(home.size), consumer);
+      deliver(home, home.plan.whole, inbox_, 1.0F / static_cast<float>(home.size), consumer);
     }
 
     template <class Visit>

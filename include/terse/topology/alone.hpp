@@ -35,7 +35,7 @@ struct Alone {
     void consume(Home& home, const Consumer& consumer) {
       inbox_.clear();
       inbox_.add(home.codec.compressor(), home.plan.whole, spread_.packet(0), home.first.shared);
-      detail::deliver(home, home.plan.whole, inbox_, 1, consumer);
+      deliver(home, home.plan.whole, inbox_, 1, consumer);
     }
 
     double notes(E executor) { return spread_.notes(executor); }

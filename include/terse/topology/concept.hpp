@@ -17,6 +17,8 @@ namespace terse {
 ///     start(station, message)            evaluates, encodes, posts the first phase
 ///     advance(station, message, block)   settles the phase under way, posts the next; true when all is here
 ///     consume(station, consumer)         decodes: consumer(piece, i, mean) once for each element
+///     notes(executor)                    squared norm of the full-precision part of the mean, alike on all ranks, for
+///                                        clipping: from the notes of packets, see note_of
 ///     walk(visit)                        state of its own, such as the second stage's error
 template <class T>
 concept Topology = requires {
@@ -149,8 +151,6 @@ struct RoundOf {
 
 TERSE_NUMERICS_BEGIN
 
-namespace detail {
-
 /// The second stage's message: the mean over what came in.
 struct MeanOf {
   float weight;
@@ -169,15 +169,11 @@ struct PlusArrived {
   }
 };
 
-}  // namespace detail
-
 TERSE_NUMERICS_END
 
-namespace detail {
-
-/// settle(ticket, block): whether the batch is done.
+/// Whether a batch is done; with `block` it waits until it is.
 template <class Ticket>
-bool settle(Ticket& ticket, bool block) {
+bool settled(Ticket& ticket, bool block) {
   if (!block) return ticket.ready();
   ticket.wait();
   return true;
@@ -192,19 +188,26 @@ void deliver(Station& station, const Portion& portion, Inbox<C>& inbox, float we
     auto incoming = station.codec.arrived(portion.compressed, inbox);
     if constexpr (requires(View view) { view.receive(index_t{}, true, 0.0F); })
       for_each(station.executor, portion.compressed, station.mask, incoming,
-               station.envelope.gated(Deliver<decltype(consumer.compressed), View>{
+               station.envelope.gated(detail::Deliver<decltype(consumer.compressed), View>{
                    consumer.compressed, weight, station.codec.feedback()}));
     else
       for_each(station.executor, portion.compressed, station.mask, incoming,
-               station.envelope.gated(
-                   Deliver<decltype(consumer.compressed), AsItIs>{consumer.compressed, weight, {}}));
+               station.envelope.gated(detail::Deliver<decltype(consumer.compressed), detail::AsItIs>{
+                   consumer.compressed, weight, {}}));
   }
   for_each(station.executor, portion.dense, Mask<typename decltype(station.executor)::memory>{},
            inbox.dense(),
-           station.envelope.gated(Deliver<decltype(consumer.dense), AsItIs>{consumer.dense, weight, {}}));
+           station.envelope.gated(
+               detail::Deliver<decltype(consumer.dense), detail::AsItIs>{consumer.dense, weight, {}}));
 }
 
-}  // namespace detail
+/// The note of a packet: the squared norm of its full-precision part. On a device it waits.
+template <class E>
+double note_of(E executor, const std::byte* packet, const Portion& portion) {
+  float note = 0;
+  fetch(executor, in<E>(reinterpret_cast<const float*>(packet + portion.note_at), 1), view<float>(&note, 1));
+  return static_cast<double>(note);
+}
 
 /// The spreading half: packet c, owned by rank (c + shift) mod W, reaches everybody in one batch, unchanged.
 template <class T, class E>
@@ -242,12 +245,7 @@ class Spread {
   /// Sum over the packets' notes, in order. On a device it waits.
   double notes(E executor) {
     double sum = 0;
-    for (int c = 0; c < size(); ++c) {
-      float note = 0;
-      fetch(executor, in<E>(reinterpret_cast<const float*>(packet(c) + portion(c).note_at), 1),
-            view<float>(&note, 1));
-      sum += static_cast<double>(note);
-    }
+    for (int c = 0; c < size(); ++c) sum += note_of(executor, packet(c), portion(c));
     return sum;
   }
 

@@ -120,8 +120,7 @@ struct MachineMixing {
 
     template <class M>
     bool advance(Home& home, const M&, bool block) {
-      if (stage_ == Stage::mix ? !neighbors_.settle(block) : !detail::settle(*under_way_, block))
-        return false;
+      if (stage_ == Stage::mix ? !neighbors_.settle(block) : !settled(*under_way_, block)) return false;
       if (stage_ == Stage::sum) {
         for (int peer = 0; peer < local_; ++peer)
           if (peer != mine_)
@@ -185,7 +184,7 @@ struct MachineMixing {
         inbox_.add(home.codec.compressor(), part(mine_),
                    (peer == mine_ ? out_ : in_)[static_cast<std::size_t>(peer)].data() + shift,
                    home.first.shared);
-      const detail::MeanOf mean{1.0F / static_cast<float>(local_)};
+      const MeanOf mean{1.0F / static_cast<float>(local_)};
       home.codec.encode(part(mine_), {}, inbox_, Message{mean, mean}, home.first, true,
                         neighbors_.own() + shift);
     }

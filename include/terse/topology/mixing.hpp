@@ -87,7 +87,7 @@ class Neighborhood {
       receives_.push_back({edges_[e].peer, in_[e].data(), room_, variable});
     under_way_.emplace(channel.exchange(sends_, receives_, Phase::spread));
   }
-  bool settle(bool block) { return detail::settle(*under_way_, block); }
+  bool settle(bool block) { return settled(*under_way_, block); }
 
   /// Most edges that a round can have.
   int most() const {

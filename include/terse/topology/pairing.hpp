@@ -53,7 +53,7 @@ struct Pairing {
       inbox_.add(home.codec.compressor(), whole, neighbors_.own(), home.first.shared);
       const bool meets = !neighbors_.edges().empty();
       if (meets) inbox_.add(home.codec.compressor(), whole, neighbors_.from(0), home.first.shared);
-      detail::deliver(home, whole, inbox_, meets ? 0.5F : 1.0F, consumer);
+      deliver(home, whole, inbox_, meets ? 0.5F : 1.0F, consumer);
     }
 
     template <class Visit>

@@ -44,7 +44,7 @@ struct Ring {
     template <class M>
     bool advance(Home& home, const M& message, bool block) {
       if (home.size == 1) return true;
-      if (!detail::settle(*under_way_, block)) return false;
+      if (!settled(*under_way_, block)) return false;
       if (hop_ >= home.size) {
         const int c = behind(home, hop_ - home.size);
         home.accept(spread_.packet(c), spread_.portion(c), Phase::spread, c, owner(home, c));
@@ -65,7 +65,7 @@ struct Ring {
       for (int c = 0; c < home.size; ++c) {
         inbox_.clear();
         inbox_.add(home.codec.compressor(), spread_.portion(c), spread_.packet(c), home.first.shared);
-        detail::deliver(home, spread_.portion(c), inbox_, 1.0F / static_cast<float>(home.size), consumer);
+        deliver(home, spread_.portion(c), inbox_, 1.0F / static_cast<float>(home.size), consumer);
       }
     }
 
@@ -95,8 +95,8 @@ struct Ring {
     void hop(Home& home, In&& inbox, const M& message) {
       const int c = behind(home, hop_);
       const bool last = ++hop_ == home.size;
-      const Message added{detail::PlusArrived<decltype(message.compressed)>{message.compressed},
-                          detail::PlusArrived<decltype(message.dense)>{message.dense}};
+      const Message added{PlusArrived<decltype(message.compressed)>{message.compressed},
+                          PlusArrived<decltype(message.dense)>{message.dense}};
       std::byte* packet = last ? spread_.packet(c) : out_.data();
       // What varies in size is counted on the host.
       if constexpr (Traits<C>::variable) await_messages(home.channel);

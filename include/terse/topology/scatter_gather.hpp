@@ -59,7 +59,7 @@ struct ScatterGather {
 
     template <class M>
     bool advance(Home& home, const M&, bool block) {
-      if (!detail::settle(*under_way_, block)) return false;
+      if (!settled(*under_way_, block)) return false;
       if (spreading_) {
         spread_.accept(home);
         return true;
@@ -75,7 +75,7 @@ struct ScatterGather {
       for (int c = 0; c < home.size; ++c) {
         inbox_.clear();
         inbox_.add(home.codec.compressor(), spread_.portion(c), spread_.packet(c), home.first.shared);
-        detail::deliver(home, spread_.portion(c), inbox_, 1, consumer);
+        deliver(home, spread_.portion(c), inbox_, 1, consumer);
       }
     }
 
@@ -102,7 +102,7 @@ struct ScatterGather {
         if (peer != home.rank) home.accept(packet, own(home), Phase::reduce, home.rank, peer);
         inbox_.add(home.codec.compressor(), own(home), packet, home.first.shared);
       }
-      const detail::MeanOf mean{1.0F / static_cast<float>(home.size)};
+      const MeanOf mean{1.0F / static_cast<float>(home.size)};
       const Message message{mean, mean};
       // What varies in size is counted on the host.
       if constexpr (Traits<C>::variable) await_messages(home.channel);

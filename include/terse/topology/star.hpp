@@ -35,7 +35,7 @@ struct Star {
    public:
     Round(const Home& home, const Star& topology)
         : center_(topology.center),
-          note_at_(home.plan.whole.note_at),
+          whole_(home.plan.whole),
           out_(home.plan.whole.bytes),
           mean_(home.plan.whole.bytes),
           inbox_(home.size) {
@@ -74,7 +74,7 @@ struct Star {
 
     template <class M>
     bool advance(Home& home, const M&, bool block) {
-      if (!detail::settle(*under_way_, block)) return false;
+      if (!settled(*under_way_, block)) return false;
       if (spreading_) {
         if (home.rank != center_) home.accept(mean_.data(), home.plan.whole, Phase::spread, 0, center_);
         return true;
@@ -89,16 +89,11 @@ struct Star {
     void consume(Home& home, const Consumer& consumer) {
       inbox_.clear();
       inbox_.add(home.codec.compressor(), home.plan.whole, mean_.data(), home.first.shared);
-      detail::deliver(home, home.plan.whole, inbox_, 1, consumer);
+      deliver(home, home.plan.whole, inbox_, 1, consumer);
     }
 
     /// Squared norm of the dense part of the mean, the same on all ranks. On a device it waits.
-    double notes(E executor) {
-      float note = 0;
-      fetch(executor, in<E>(reinterpret_cast<const float*>(mean_.data() + note_at_), 1),
-            view<float>(&note, 1));
-      return static_cast<double>(note);
-    }
+    double notes(E executor) { return note_of(executor, mean_.data(), whole_); }
 
     template <class Visit>
     void walk(Visit&& visit) {
@@ -121,7 +116,7 @@ struct Star {
         if (peer != home.rank) home.accept(packet, whole, Phase::reduce, 0, peer);
         inbox_.add(home.codec.compressor(), whole, packet, home.first.shared);
       }
-      const detail::MeanOf mean{1.0F / static_cast<float>(home.size)};
+      const MeanOf mean{1.0F / static_cast<float>(home.size)};
       const Message message{mean, mean};
       // What varies in size is counted on the host.
       if constexpr (Traits<C>::variable) await_messages(home.channel);
@@ -136,7 +131,7 @@ struct Star {
     using Bytes = buffer<std::byte, typename E::memory>;
 
     int center_;
-    index_t note_at_;
+    Portion whole_;
     Bytes out_, mean_;
     std::vector<Bytes> in_;
     std::optional<Codec<C, F, E>> second_;

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <exception>
+#include <string>
+#include <vector>
+
+#include "terse/compressor/uniform.hpp"
+#include "terse/core/draw.hpp"
+#include "terse/core/type_name.hpp"
+#include "terse/error_feedback/none.hpp"
+#include "terse/error_feedback/residual.hpp"
+#include "terse/exchange/exchange.hpp"
+#include "terse/executor/host.hpp"
+#include "terse/laws/report.hpp"
+#include "terse/transport/thread.hpp"
+
+// Whether a topology gives all ranks the mean, over threads.
+//
+//     #include <terse/laws/topology.hpp>
+//
+//     const terse::laws::Report report = terse::laws::check_topology<MyTopology>();
+//     if (!report) std::puts(report.text().c_str());
+
+namespace terse::laws {
+
+namespace detail {
+
+TERSE_NUMERICS_BEGIN
+
+struct FromArena {
+  const float* x;
+  TERSE_HD float operator()(const Piece&, index_t i) const { return x[i]; }
+};
+/// Where the mean goes, and how often it came.
+struct IntoArena {
+  float* x;
+  int* times;
+  TERSE_HD void operator()(const Piece&, index_t i, float mean) const {
+    x[i] = mean;
+    ++times[i];
+  }
+};
+
+TERSE_NUMERICS_END
+
+/// Rounds of one exchange between ranks that are threads.
+template <class P, Compressor C, ErrorFeedback F>
+class TopologyTrial {
+ public:
+  TopologyTrial(const P& topology, int ranks, const Options& options)
+      : topology_(topology), ranks_(ranks), options_(options) {
+    layout_.add({"matrix", {37, 41}})
+        .add({"excluded", {90}, 1, 1, false})
+        .add({"empty", {0}})
+        .add({"one", {1}});
+  }
+
+  const Layout& layout() const { return layout_; }
+  float message(int rank, std::uint64_t round, index_t i) const {
+    const Draw draw = Draw::local(options_.seed, rank, round, Purpose::user);
+    return options_.magnitude *
+           (static_cast<float>(draw.bits(static_cast<std::uint64_t>(i)) >> 40) * 0x1p-23F - 1);
+  }
+
+  struct Outcome {
+    std::vector<std::vector<float>> means;  // by rank, of the last round
+    std::vector<std::vector<double>> sums;  // by rank, of all rounds
+    bool once = true;                       // each element in each round
+  };
+  /// `same`: all rounds have the messages of the first.
+  Outcome run(std::uint64_t rounds, bool same) const {
+    const auto size = static_cast<std::size_t>(layout_.size());
+    Outcome outcome{std::vector(static_cast<std::size_t>(ranks_), std::vector<float>(size)),
+                    std::vector(static_cast<std::size_t>(ranks_), std::vector<double>(size))};
+    std::vector<char> once(static_cast<std::size_t>(ranks_), 1);
+    ThreadGroup(ranks_, std::chrono::seconds(20)).run([&](Threads& transport) {
+      const auto rank = static_cast<std::size_t>(transport.rank());
+      Exchange<C, F, P, Threads, executor::host> exchange({}, transport, layout_, layout_.range(), C{}, F{},
+                                                          false, topology_);
+      std::vector<float> x(size);
+      std::vector<int> times(size);
+      for (std::uint64_t round = 1; round <= rounds; ++round) {
+        for (std::size_t i = 0; i < size; ++i)
+          x[i] = message(transport.rank(), same ? 1 : round, static_cast<index_t>(i));
+        std::fill(times.begin(), times.end(), 0);
+        const FromArena from{x.data()};
+        const IntoArena into{outcome.means[rank].data(), times.data()};
+        exchange.mix({.step = round}, {}, Message{from, from}, Message{into, into});
+        exchange.settle();
+        for (std::size_t i = 0; i < size; ++i)
+          outcome.sums[rank][i] += static_cast<double>(outcome.means[rank][i]);
+        const Range all = layout_.range();
+        for (const Piece& piece : all.pieces())
+          for (index_t i = piece.offset; i < piece.offset + piece.count; ++i)
+            if (times[static_cast<std::size_t>(i)] != 1) once[rank] = 0;
+      }
+    });
+    outcome.once = std::all_of(once.begin(), once.end(), [](char fine) { return fine != 0; });
+    return outcome;
+  }
+
+  /// The mean in double.
+  double wanted(std::uint64_t round, index_t i) const {
+    double sum = 0;
+    for (int rank = 0; rank < ranks_; ++rank) sum += static_cast<double>(message(rank, round, i));
+    return sum / ranks_;
+  }
+
+ private:
+  P topology_;
+  int ranks_;
+  Options options_;
+  Layout layout_;
+};
+
+}  // namespace detail
+
+/// Tries the laws of exact topologies with 1, 2, 3 and 5 ranks:
+///
+///     mean            full-precision messages come out as their mean, up to rounding
+///     agreement       the same bits on all ranks, of full-precision and of compressed messages
+///     determinism     the same bits again
+///     once            consume is called once for each element
+///     tracking        4 bits with error feedback: the mean of 100 rounds is that of the messages, up to 2 % of their size
+///     failure         a rank that throws in the middle ends the others within their deadline
+template <class P>
+Report check_topology(const P& topology = {}, const Options& options = {}) {
+  static_assert(P::exact, "terse: these laws are for topologies that give all ranks the same mean");
+  static_assert(check_stages<Uniform<4>, Residual, P>());
+  Report report{.compressor = type_name<P>(), .passed = {}, .not_applicable = {}, .failures = {}};
+  const auto judge = [&](const char* law, const auto& violation) {
+    for (const int ranks : {1, 2, 3, 5}) {
+      std::string what;
+      try {
+        what = violation(ranks);
+      } catch (const std::exception& failure) {
+        what = failure.what();
+      }
+      if (what.empty()) continue;
+      report.failures.push_back({law, std::to_string(ranks) + " ranks: " + what});
+      return;
+    }
+    report.passed.emplace_back(law);
+  };
+  using Exact = detail::TopologyTrial<P, Dense, None>;
+  using Compressed = detail::TopologyTrial<P, Uniform<4>, Residual>;
+  const auto elements = [](const Layout& layout, const auto& act) {
+    const Range all = layout.range();
+    for (const Piece& piece : all.pieces())
+      for (index_t i = piece.offset; i < piece.offset + piece.count; ++i) act(i);
+  };
+
+  judge("mean", [&](int ranks) {
+    const Exact trial(topology, ranks, options);
+    const auto outcome = trial.run(2, false);
+    std::string what;
+    elements(trial.layout(), [&](index_t i) {
+      const double got = static_cast<double>(outcome.means[0][static_cast<std::size_t>(i)]);
+      const double wanted = trial.wanted(2, i);
+      if (what.empty() && !(std::abs(got - wanted) <= 1e-6 * static_cast<double>(options.magnitude)))
+        what = "element " + std::to_string(i) + " is " + std::to_string(got) + ", the mean " +
+               std::to_string(wanted);
+    });
+    return what;
+  });
+  judge("agreement", [&](int ranks) -> std::string {
+    const auto exact = Exact(topology, ranks, options).run(2, false);
+    const auto compressed = Compressed(topology, ranks, options).run(3, false);
+    for (std::size_t rank = 1; rank < exact.means.size(); ++rank) {
+      if (exact.means[rank] != exact.means[0])
+        return "full-precision means of rank " + std::to_string(rank) + " are not those of rank 0";
+      if (compressed.means[rank] != compressed.means[0])
+        return "compressed means of rank " + std::to_string(rank) + " are not those of rank 0";
+    }
+    return "";
+  });
+  judge("determinism", [&](int ranks) -> std::string {
+    const Compressed trial(topology, ranks, options);
+    return trial.run(3, false).means == trial.run(3, false).means ? "" : "two runs differ";
+  });
+  judge("once", [&](int ranks) -> std::string {
+    if (!Exact(topology, ranks, options).run(2, false).once) return "a full-precision element came not once";
+    return Compressed(topology, ranks, options).run(2, false).once ? ""
+                                                                   : "a compressed element came not once";
+  });
+  judge("tracking", [&](int ranks) {
+    constexpr std::uint64_t rounds = 100;
+    const Compressed trial(topology, ranks, options);
+    const auto outcome = trial.run(rounds, true);
+    std::string what;
+    elements(trial.layout(), [&](index_t i) {
+      const double got = outcome.sums[0][static_cast<std::size_t>(i)] / static_cast<double>(rounds);
+      const double wanted = trial.wanted(1, i);
+      if (what.empty() && !(std::abs(got - wanted) <= 0.02 * static_cast<double>(options.magnitude)))
+        what = "element " + std::to_string(i) + " is " + std::to_string(got) + " in the mean of " +
+               std::to_string(rounds) + " rounds, of messages whose mean is " + std::to_string(wanted);
+    });
+    return what;
+  });
+  judge("failure", [&](int ranks) -> std::string {
+    if (ranks == 1) return "";
+    const Exact trial(topology, ranks, options);
+    const auto begin = std::chrono::steady_clock::now();
+    try {
+      ThreadGroup(ranks, std::chrono::seconds(5)).run([&](Threads& transport) {
+        Exchange<Dense, None, P, Threads, executor::host> exchange(
+            {}, transport, trial.layout(), trial.layout().range(), Dense{}, None{}, false, topology);
+        std::vector<float> x(static_cast<std::size_t>(trial.layout().size()));
+        std::vector<int> times(x.size());
+        const detail::FromArena from{x.data()};
+        const detail::IntoArena into{x.data(), times.data()};
+        if (transport.rank() == ranks - 1) throw usage_error("this rank has had enough", transport.rank());
+        exchange.mix({.step = 1}, {}, Message{from, from}, Message{into, into});
+      });
+    } catch (const usage_error&) {
+      return std::chrono::steady_clock::now() - begin < std::chrono::seconds(6) ? "" : "the others waited on";
+    }
+    return "nobody heard of the rank that threw";
+  });
+  return report;
+}
+
+}  // namespace terse::laws
