@@ -4,44 +4,23 @@
 #include <array>
 #include <bit>
 #include <cmath>
-#include <limits>
 #include <string>
 #include <utility>
 
 #include "terse/core/type_name.hpp"
 #include "terse/executor/host.hpp"
+#include "terse/optimizer/common_start.hpp"
 #include "terse/optimizer/fingerprint.hpp"
+#include "terse/optimizer/gradient_norm.hpp"
+#include "terse/optimizer/options.hpp"
 #include "terse/optimizer/recipe.hpp"
 #include "terse/transport/collectives.hpp"
 
 namespace terse {
 
-/// What holds for a whole run, alike on all ranks.
-struct Options {
-  std::uint64_t seed = 0;
-  NonFinite on_non_finite = NonFinite::throw_;
-  /// Bounds the norm of the averaged gradient in full-precision steps and, in compressed ones,
-  /// sqrt(mean over ranks of ||g_i||^2), which all ranks agree on. Infinity: no clipping.
-  float clip_norm = std::numeric_limits<float>::infinity();
-};
-
-/// What became of a step.
-struct StepResult {
-  bool applied = true;  ///< false: a gradient was not finite and the policy is to skip; nothing has changed
-};
-
 TERSE_NUMERICS_BEGIN
 
 namespace detail {
-
-template <Number G>
-struct GradientSample {
-  const G* gradients;
-  float scale;
-  TERSE_HD Sample operator()(const Piece&, index_t i, bool) const {
-    return sanitized(widened(gradients[i]) * scale);
-  }
-};
 
 /// Masters start from what the model has.
 template <Number P>
@@ -191,16 +170,6 @@ class Optimizer {
   }
 
  private:
-  struct Norm {
-    double value = 0;
-    int culprit = -1;
-  };
-  struct Partial {
-    float square;
-    std::uint32_t bad;
-  };
-  static_assert(sizeof(Partial) == 8);
-
   static void check_stream([[maybe_unused]] const T& transport, [[maybe_unused]] const E& executor) {
     if constexpr (requires { transport.stream() != executor.stream; })
       if (transport.stream() != executor.stream)
@@ -239,32 +208,10 @@ class Optimizer {
     else
       return {parameters};
   }
-  /// Before the first step of a run. What is compared is what this step reads: no padding, and masters come later.
+  /// Before the first step of a run: masters come later.
   void compare_start(in<E, P> parameters) {
-    if constexpr (detail::needs_one_start<R>()) {
-      if (compared_ || steps_ > 0 || size() == 1) return;
-      const auto hash_of = [&](const Segment& segment) {
-        return detail::hash_of(parameters.part(segment.offset, segment.count));
-      };
-      await_messages(channel_);
-      std::uint64_t mine = 0;
-      for (const Segment& segment : layout_.segments()) mine = mix_hash(mine, hash_of(segment));
-      compared_ = true;
-      const auto hashes = starts_(channel_, mine, Phase::setup);
-      for (const std::uint64_t theirs : hashes) compared_ = compared_ && theirs == hashes[0];
-      if (compared_) return;
-      // All have seen that, and now look closer.
-      for (const Segment& segment : layout_.segments()) {
-        const auto parts = starts_(channel_, hash_of(segment), Phase::setup);
-        for (std::size_t rank = 1; rank < parts.size(); ++rank)
-          if (parts[rank] != parts[0])
-            throw mismatch_error("rank " + std::to_string(rank) +
-                                     " starts from other parameters than rank 0, in '" + segment.name +
-                                     "': call terse::broadcast(transport, parameters) on all ranks "
-                                     "before the first step, or load a checkpoint",
-                                 channel_.rank(), 1);
-      }
-    }
+    if constexpr (detail::needs_one_start<R>())
+      if (steps_ == 0) start_(channel_, layout_, parameters);
   }
   void adopt([[maybe_unused]] P* parameters) {
     if constexpr (has_masters) {
@@ -292,46 +239,21 @@ class Optimizer {
     return hash;
   }
 
-  /// sqrt(mean over ranks of ||g_i||^2), and the first rank whose gradient is not finite. One read-only pass,
-  /// 8 bytes to each peer.
-  Norm agree_on_norm(const StepInput<E, N>& input, float gradient_scale) {
-    fill(executor_, bad_.all(), 0U);
-    reduce<SumOfSquares>(executor_, range_, Units{0, true}, Mask<typename E::memory>{}, NoPackets{},
-                         detail::GradientSample<G>{input.gradients, gradient_scale}, scratch_.all(),
-                         square_.all(), bad_.data());
-    Partial own{};
-    await_messages(channel_);
-    fetch(executor_, in<E>(square_.all()), view<float>(&own.square, 1));
-    fetch(executor_, in<E, std::uint32_t>(bad_.all()), view<std::uint32_t>(&own.bad, 1));
-    Norm norm;
-    int rank = 0;
-    for (const Partial& partial : everyone_(channel_, own, Phase::agree)) {
-      norm.value += static_cast<double>(partial.square);
-      if (partial.bad != 0 && norm.culprit < 0) norm.culprit = rank;
-      ++rank;
-    }
-    norm.value = std::sqrt(norm.value / channel_.size());
-    return norm;
-  }
-
   Options options_;
   Layout layout_;
   E executor_;
   T channel_;
   std::uint64_t fingerprint_;
-  Assembly<Partial, T> everyone_;
-  Assembly<std::uint64_t, T> starts_;
+  detail::GradientNorm<T, E> norms_;
+  detail::CommonStart<T> start_;
   State state_;
   Range range_;
-  buffer<float, typename E::memory> scratch_, square_;
-  buffer<std::uint32_t, typename E::memory> bad_;
   buffer<StepScalars, typename E::memory> now_;
   buffer<float, typename E::memory> masters_;
   std::uint64_t adopted_ = 0;  // whether the masters are there
   std::uint64_t steps_ = 0;
   std::uint64_t begun_agreement_ = 0;
   bool begun_ = false;
-  bool compared_ = false;  // where all ranks start
   bool recorded_ = false, recorded_full_precision_ = false;
 };
 
@@ -347,14 +269,10 @@ Optimizer<R, T, E, N>::Optimizer(R recipe_, T& transport, const Layout& layout, 
       channel_(transport.split(0, transport.rank())),
       fingerprint_(agree_on_fingerprint<R>(channel_, layout_, recipe, options_.seed, options_hash(options_),
                                            numerics_of(executor_))),
-      everyone_(channel_),
-      starts_(channel_),
+      norms_(channel_, executor_, layout_),
+      start_(channel_),
       state_(composed(recipe), executor, channel_, layout_, std::isfinite(options_.clip_norm)) {
   range_ = layout_.range();
-  scratch_ =
-      buffer<float, typename E::memory>(reduction_scratch<SumOfSquares>(executor_, range_, Units{0, true}));
-  square_ = buffer<float, typename E::memory>(1);
-  bad_ = buffer<std::uint32_t, typename E::memory>(1);
   now_ = buffer<StepScalars, typename E::memory>(1);
   if (has_masters) masters_ = buffer<float, typename E::memory>(layout_.size());
 }
@@ -370,7 +288,7 @@ StepResult Optimizer<R, T, E, N>::step(out<E, P> parameters, in<E, G> gradients,
   adopt(parameters.data());
   const bool clip_before = std::isfinite(options_.clip_norm) && !state_.full_precision();
   if (clip_before || must_agree()) {
-    const Norm norm = agree_on_norm(input, gradient_scale);
+    const auto norm = norms_(channel_, executor_, input.gradients, gradient_scale);
     if (norm.culprit >= 0 && options_.on_non_finite == NonFinite::skip) return {false};
     if (norm.culprit >= 0 && options_.on_non_finite == NonFinite::throw_)
       throw non_finite_error("the gradient of rank " + std::to_string(norm.culprit) + " is not finite",

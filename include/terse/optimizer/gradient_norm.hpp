@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cmath>
+
+#include "terse/core/half.hpp"
+#include "terse/executor/statistic.hpp"
+#include "terse/transport/concept.hpp"
+
+namespace terse::detail {
+
+TERSE_NUMERICS_BEGIN
+
+template <Number G>
+struct GradientSample {
+  const G* gradients;
+  float scale;
+  TERSE_HD Sample operator()(const Piece&, index_t i, bool) const {
+    return sanitized(widened(gradients[i]) * scale);
+  }
+};
+
+TERSE_NUMERICS_END
+
+/// What ranks agree on about their gradients before a step that needs it.
+template <Transport T, Executor E>
+class GradientNorm {
+  struct Partial {
+    float square;
+    std::uint32_t bad;
+  };
+  static_assert(sizeof(Partial) == 8);
+
+ public:
+  struct Norm {
+    double value = 0;  ///< sqrt(mean over ranks of ||g_i||^2)
+    int culprit = -1;  ///< the first rank whose gradient is not finite
+  };
+
+  GradientNorm(T& channel, E executor, const Layout& layout)
+      : everyone_(channel),
+        range_(layout.range()),
+        scratch_(reduction_scratch<SumOfSquares>(executor, range_, Units{0, true})),
+        square_(1),
+        bad_(1) {}
+
+  /// Collective. One read-only pass, 8 bytes to each peer.
+  template <Number G>
+  Norm operator()(T& channel, E executor, const G* gradients, float gradient_scale) {
+    fill(executor, bad_.all(), 0U);
+    reduce<SumOfSquares>(executor, range_, Units{0, true}, Mask<typename E::memory>{}, NoPackets{},
+                         GradientSample<G>{gradients, gradient_scale}, scratch_.all(), square_.all(),
+                         bad_.data());
+    Partial own{};
+    await_messages(channel);
+    fetch(executor, in<E>(square_.all()), view<float>(&own.square, 1));
+    fetch(executor, in<E, std::uint32_t>(bad_.all()), view<std::uint32_t>(&own.bad, 1));
+    Norm norm;
+    int rank = 0;
+    for (const Partial& partial : everyone_(channel, own, Phase::agree)) {
+      norm.value += static_cast<double>(partial.square);
+      if (partial.bad != 0 && norm.culprit < 0) norm.culprit = rank;
+      ++rank;
+    }
+    norm.value = std::sqrt(norm.value / channel.size());
+    return norm;
+  }
+
+ private:
+  Assembly<Partial, T> everyone_;
+  Range range_;
+  buffer<float, typename E::memory> scratch_, square_;
+  buffer<std::uint32_t, typename E::memory> bad_;
+};
+
+}  // namespace terse::detail

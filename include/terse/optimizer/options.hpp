@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <limits>
+
+#include "terse/core/non_finite.hpp"
+
+namespace terse {
+
+/// What holds for a whole run, alike on all ranks.
+struct Options {
+  std::uint64_t seed = 0;
+  NonFinite on_non_finite = NonFinite::throw_;
+  /// Bounds the norm of the averaged gradient in full-precision steps and, in compressed ones,
+  /// sqrt(mean over ranks of ||g_i||^2), which all ranks agree on. Infinity: no clipping.
+  float clip_norm = std::numeric_limits<float>::infinity();
+};
+
+/// What became of a step.
+struct StepResult {
+  bool applied = true;  ///< false: a gradient was not finite and the policy is to skip; nothing has changed
+};
+
+}  // namespace terse
