@@ -59,6 +59,8 @@ CASES = {
     "MEAN_OF_NEIGHBOURS": r"terse: a mean over all ranks needs a topology that gives all the same",
     "NEVER_FREEZES": r"terse: the preconditioner of a 1-bit method says with `freeze`",
     "RULE_IN_ONE_PRECISION": r"terse: a momentum correction needs .* its arithmetic in float and, for oracles, in double",
+    "DIRECTION_BESIDE_A_RULE": r"terse: a mixing rule has its own local direction",
+    "DIFFERENCE_IN_A_SECOND_STAGE": r"terse: the copies of Difference start anew from exact gradients",
     "STAGES_OF_ONE_KIND": r"terse: the second stage has a compressor: two exact stages are one",
     # The memory spaces are part of the types, which both compilers name.
     "DEVICE_VIEW_IN_STEP": r"terse: a view keeps its memory space",

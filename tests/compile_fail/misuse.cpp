@@ -334,6 +334,15 @@ int main() {
 #if defined(CASE_NEVER_FREEZES)
   static_cast<void>(terse::OneBitAdam<terse::AdamVariance>{});
 #endif
+#if defined(CASE_DIRECTION_BESIDE_A_RULE)
+  static_cast<void>(terse::ParameterMixing<terse::MixedGradient, terse::MomentumDirection>{});
+#endif
+#if defined(CASE_DIFFERENCE_IN_A_SECOND_STAGE)
+  terse::ThreadGroup(1).run([](terse::Threads& transport) {
+    terse::Optimizer optimizer{terse::OneBitAdam<terse::TopK<>, terse::Difference>{}, transport,
+                               terse::Layout::flat(1)};
+  });
+#endif
 #if defined(CASE_STAGES_OF_ONE_KIND)
   static_cast<void>(terse::Staged<terse::Averaging<>, terse::Averaging<terse::HeavyBall>>{});
 #endif

@@ -490,7 +490,16 @@ TEST_CASE("other topologies and feedbacks") {
   // Exact ones all take the same means.
   Runner<LowRank<2>, Residual, ScatterGather> two_stages{{}, {}, layout, ordinary(layout), 3};
   Runner<LowRank<2>, Residual, Ring> ring{{}, {}, layout, ordinary(layout), 3};
-  CHECK(two_stages(3)[3][0].mean == ring(3)[3][0].mean);
+  // A ring adds up in another order, and the basis of what is left over feels that.
+  const std::vector<double> straight = two_stages(3)[3][0].mean, around = ring(3)[3][0].mean;
+  REQUIRE(straight.size() == around.size());
+  double largest = 0, apart = 0;
+  for (std::size_t i = 0; i < straight.size(); ++i) {
+    largest = std::max(largest, std::abs(straight[i]));
+    apart = std::max(apart, std::abs(straight[i] - around[i]));
+  }
+  CHECK(largest > 0);
+  CHECK(apart < 1e-4 * largest);
   // Alone is what one rank does.
   Runner<LowRank<2>, Residual, Alone> alone{{}, {}, layout, ordinary(layout), 3};
   CHECK(alone(2)[3][0].mean == two_stages(1)[3][0].mean);

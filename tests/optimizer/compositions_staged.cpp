@@ -11,8 +11,8 @@ using namespace terse::test;
 
 namespace {
 
-// See compositions_compressed.cpp; 6e-7 and 1.6e-6 are measured.
-constexpr double rounding = 2e-6, adding_up = 5e-6;
+// See compositions_compressed.cpp; 6e-7 is measured.
+constexpr double rounding = 2e-6;
 constexpr std::uint64_t freeze_step = 10;
 
 /// Some elements have no variance when the first stage ends, and are masked.
@@ -77,14 +77,6 @@ TEST_CASE("what a stage has learned is the next one's to begin with") {
           .second = {.learning_rate = 0.03F, .compressor = {.selection = {.ratio = 0.2}}},
           .when = {freeze_step}},
       rounding);
-  // The copies of Difference start from the first stage's last gradients.
-  follows_oracle(
-      Staged<Averaging<ExponentialAverage, AdamVariance>,
-             Averaging<LocalAverage, FrozenVariance, TopK<>, Difference>>{
-          .first = {.learning_rate = 0.01F},
-          .second = {.learning_rate = 0.01F, .compressor = {.selection = {.ratio = 0.2}}},
-          .when = {freeze_step}},
-      adding_up, partly_silent);
   // Rates may change with the stage.
   Layout layout;
   layout.add({"w", {12, 16}, 0.5F}).add({"b", {70}});

@@ -269,3 +269,53 @@ TEST_CASE("the mean of models that differ is the same on all ranks") {
     CHECK_THROWS_AS(optimizer.mean_parameters(small, mean), usage_error);
   });
 }
+
+TEST_CASE("a local direction shows a gradient that is not finite, and keeps nothing of it") {
+  const Layout layout = Layout::flat(100);
+  for (const float bad :
+       {std::numeric_limits<float>::quiet_NaN(), 1e25F, -std::numeric_limits<float>::infinity()}) {
+    CAPTURE(bad);
+    ThreadGroup(2, std::chrono::seconds(5)).run([&](Threads& transport) {
+      Optimizer optimizer{DAdam<>{}, transport, layout};
+      Floats x(at(layout.size()), 1.0F), g(x.size(), 0.5F);
+      optimizer.step(x, g);
+      g[3] = bad;
+      CHECK_THROWS_AS(optimizer.step(x, g), non_finite_error);
+      optimizer.walk([&](const auto&, auto&& part, auto...) {
+        if constexpr (requires { part.size(); })
+          for (const auto value : part) CHECK(std::isfinite(static_cast<double>(value)));
+      });
+    });
+  }
+}
+
+TEST_CASE("buffers of an inner recipe are averaged whatever else one rank alone keeps") {
+  const Layout layout = Layout::flat(128);
+  using Inner = Averaging<HeavyBall, Sign, Star>;
+  ThreadGroup(3, std::chrono::seconds(10)).run([&](Threads& transport) {
+    const SlowMo<Inner, Inside::together> recipe{.period = 2, .inner_buffers = InnerBuffers::average};
+    Optimizer optimizer{recipe, transport, layout};
+    Floats x(at(layout.size()), 1.0F), g(x.size());
+    for (std::uint64_t step = 1; step <= 4; ++step) {
+      g = gradient(layout, transport.rank(), step, 1);
+      CHECK(optimizer.step(x, g).applied);
+    }
+    CHECK(equal(transport, x));
+  });
+}
+
+TEST_CASE("a frozen variance outlives a reset of the inner recipe's buffers") {
+  const Layout layout = Layout::flat(128);
+  ThreadGroup(2, std::chrono::seconds(10)).run([&](Threads& transport) {
+    const SlowMo<OneBitAdam<>, Inside::together> recipe{.inner = {.preconditioner = {.freeze = AtStep{3}}},
+                                                        .period = 2,
+                                                        .inner_buffers = InnerBuffers::reset};
+    Optimizer optimizer{recipe, transport, layout};
+    Floats x(at(layout.size()), 1.0F), before;
+    for (std::uint64_t step = 1; step <= 9; ++step) {
+      before = x;
+      optimizer.step(x, gradient(layout, transport.rank(), step, 1));
+    }
+    CHECK(x != before);
+  });
+}

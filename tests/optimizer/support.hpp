@@ -128,12 +128,15 @@ Sent formula(const Layout& layout, int ranks, int rank, Section section) {
   const auto peers = static_cast<std::uint64_t>(ranks - 1);
   if (std::is_same_v<P, AllGather>) return {0, peers * packet(compressed, dense)};
   const std::vector<Range> cuts = compressed.cut(ranks), plain = dense.cut(ranks);
-  // Ring: r passes on every chunk but the one it finishes, r + 1.
-  const int kept = std::is_same_v<P, Ring> ? (rank + 1) % ranks : rank;
-  Sent sent{0, peers * packet(cuts[at(kept)], plain[at(kept)])};
-  for (int c = 0; c < ranks; ++c)
-    if (c != kept) sent.reduced += packet(cuts[at(c)], plain[at(c)]);
-  return sent;
+  const auto all_but = [&](int kept) {
+    std::uint64_t bytes = 0;
+    for (int c = 0; c < ranks; ++c)
+      if (c != kept) bytes += packet(cuts[at(c)], plain[at(c)]);
+    return bytes;
+  };
+  // Ring: r passes on every chunk but the one it finishes, r + 1, and of the sums every one but the last to come.
+  if (std::is_same_v<P, Ring>) return {all_but((rank + 1) % ranks), all_but((rank + 2) % ranks)};
+  return {all_but(rank), peers * packet(cuts[at(rank)], plain[at(rank)])};
 }
 inline Sent sent_in(const Snapshot& snapshot) { return {snapshot.reduced, snapshot.spread}; }
 

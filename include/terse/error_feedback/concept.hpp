@@ -41,6 +41,11 @@ constexpr bool follows_changes() {
   if constexpr (requires { F::follows_changes; }) return F::follows_changes;
   return false;
 }
+/// Whether its copies start from an exact round, and anew after a round that failed.
+template <class F>
+constexpr bool starts_exactly() {
+  return requires(typename F::View view) { view.seed(index_t{}, 0.0F, 0.0F); };
+}
 /// Elements that a feedback holds between measuring and coding; 0: the whole message.
 template <class F>
 constexpr index_t held_by() {

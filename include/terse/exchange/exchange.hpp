@@ -122,10 +122,11 @@ class Exchange {
 
   /// Throws what a device has found wrong since the round began, non_finite_error or wire_error: there the mean has
   /// not been consumed. Waits for the device. On the host `arrive` has thrown it. Throws peer_error where the
-  /// transport works in the stream's order and a peer is late.
-  void settle() {
+  /// transport works in the stream's order and a peer is late. `context` is this step's, which of a replayed round is not the
+  /// one that it was started with.
+  void settle(const StepContext& context) {
     await_messages(home_.channel);
-    home_.settle(context_.step);
+    home_.settle(context.step);
   }
 
   /// start and finish in one.

@@ -115,9 +115,9 @@ requires(Traits<C>::keyed) class Exchange<C, F, Mixing<G, Vectors>, T, E> {
     consume(consumer.vector(Vector<0>{}));
   }
   /// As the other exchanges'.
-  void settle() {
+  void settle(const StepContext& context) {
     if constexpr (requires { home_.channel.synchronize(); }) home_.channel.synchronize();
-    home_.settle(context_.step);
+    home_.settle(context.step);
   }
 
   /// Takes over hyper-parameters that changed between steps, alike on all ranks.

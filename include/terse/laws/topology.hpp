@@ -89,8 +89,9 @@ class TopologyTrial {
         std::fill(times.begin(), times.end(), 0);
         const FromArena from{x.data()};
         const IntoArena into{outcome.means[rank].data(), times.data()};
-        exchange.mix({.step = round}, {}, Message{from, from}, Message{into, into});
-        exchange.settle();
+        const StepContext context{.step = round};
+        exchange.mix(context, {}, Message{from, from}, Message{into, into});
+        exchange.settle(context);
         for (std::size_t i = 0; i < size; ++i)
           outcome.sums[rank][i] += static_cast<double>(outcome.means[rank][i]);
         const Range all = layout_.range();

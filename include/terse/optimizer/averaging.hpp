@@ -20,7 +20,7 @@ namespace terse {
 ///
 /// State: the buffers that momentum correction and preconditioner name, n floats each, and the feedback's; n floats more
 /// where the preconditioner is layer-wise. Passes over n: see the compressor, and one for the update. `warmup_steps` from
-/// 0 and the error feedback's hyper-parameters hold from construction on; the others may be changed between steps.
+/// 0, the topology's parameters and the error feedback's hyper-parameters hold from construction on; the others may be changed between steps.
 template <class M, class P, class C, class F, class T>
 struct AveragingOf {
   static_assert(check_momentum_correction<M>() && check_preconditioner<P>() && check_means<C, F, T>());

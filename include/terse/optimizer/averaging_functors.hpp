@@ -184,8 +184,9 @@ struct OfSegment {
     return is_second ? act(second) : act(first);
   }
 };
+/// The same where there is one stage.
 template <class Rules>
-struct OfSegment<Rules, Rules> {
+struct OneRule {
   Rules first;
   TERSE_HD void enter(const Piece& piece) { first.enter(piece); }
   template <class Act>

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <limits>
+
 #include "terse/momentum_correction/heavy_ball.hpp"
 #include "terse/optimizer/parameter_mixing.hpp"
+#include "terse/optimizer/stage.hpp"
 #include "terse/preconditioner/elementwise.hpp"
 
 namespace terse {
@@ -29,6 +32,7 @@ struct LocalPart {
   TERSE_HD auto x() const { return e.x(); }
   TERSE_HD auto g() const { return e.g(); }
   TERSE_HD auto rate() const { return e.rate(); }
+  TERSE_HD auto decay() const { return e.decay(); }
   TERSE_HD Real& operator[](int k) const { return values[Buffer + k]; }
   TERSE_HD auto scalar(int k) const { return e.scalar(Scalar + k); }
 };
@@ -41,6 +45,10 @@ template <class M, class P = NoPreconditioner>
 struct Locally {
   static_assert(check_momentum_correction<M>() && check_preconditioner<P>());
   static_assert(!P::facts.layer_wise, "terse: a local direction looks at one element alone");
+  static_assert(!P::facts.continues_first_stage,
+                "terse: a local direction has no first stage that it could go on from");
+  static_assert(detail::share_no_name<M, P>(),
+                "terse: a momentum correction and a preconditioner call a buffer by the same name");
   static constexpr DirectionFacts facts{};
   static constexpr auto state = detail::joined(M::state, P::state);
 
@@ -88,22 +96,25 @@ struct Locally {
       const detail::LocalPart<Element, Real, 0, 0> to_momentum{e, values.data()};
       const detail::LocalPart<Element, Real, second_buffer, second_scalar> to_preconditioner{e,
                                                                                              values.data()};
-      const Real g = e.g();
+      const Real g = keep_if(is_finite(e.g()), e.g());
       if constexpr (requires { momentum.exact_direction(to_momentum, g); })
         return preconditioner.step(to_preconditioner, g, momentum.exact_direction(to_momentum, g));
       else
         return preconditioner.step(to_preconditioner, g, momentum.direction(to_momentum, g));
     }
+    /// Not finite where the gradient is not, so that the message shows it.
     template <class Element>
     TERSE_HD Real direction(const Element& e) const {
       Values values{};
-      return step(e, values);
+      const Real u = step(e, values), g = e.g();
+      return keep_if(is_finite(g), u, std::numeric_limits<Real>::quiet_NaN());
     }
     template <class Element>
     TERSE_HD void keep(const Element& e) const {
       Values values{};
       step(e, values);
-      for (int k = 0; k < buffers; ++k) e[k] = values[static_cast<std::size_t>(k)];
+      const bool finite = is_finite(e.g());
+      for (int k = 0; k < buffers; ++k) e[k] = keep_if(finite, values[static_cast<std::size_t>(k)], e[k]);
     }
   };
   template <class Real>

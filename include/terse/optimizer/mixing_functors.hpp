@@ -63,6 +63,7 @@ struct MixingView {
       return g;
     }
     TERSE_HD float rate() const { return view.rate.learning_rate; }
+    TERSE_HD float decay() const { return view.rate.weight_decay; }
     TERSE_HD float ratio() const { return view.rate_ratio; }
     TERSE_HD float scalar(int k) const { return view.scalars[static_cast<std::size_t>(k)]; }
     TERSE_HD float& operator[](int k) const { return view.buffers[static_cast<std::size_t>(k)][i]; }

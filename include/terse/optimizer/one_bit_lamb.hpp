@@ -34,6 +34,16 @@ namespace terse {
 template <class C, class F, class G, class P>
 struct OneBitLambOf {
   static_assert(check_means<C, F, G>());
+  static_assert(
+      requires(const P& policy) {
+        Freeze{policy.freeze};
+        policy.update_clip;
+      },
+      "terse: 1-bit LAMB's preconditioner is FrozenVariance, or has its `freeze` and `update_clip`");
+  static_assert(
+      !detail::starts_exactly<F>(),
+      "terse: the copies of Difference start anew from exact gradients after a step that failed, which "
+      "this method's second stage has none of. Use Residual");
 
   float learning_rate = 1e-3F;
   float beta1 = 0.9F;
@@ -146,9 +156,9 @@ struct OneBitLambOf {
   template <Transport T, Executor E, class N>
   void complete(const StepInput<E, N>& input, State<T, E>& state) const {
     if (state.freezing.frozen()) {
-      state.compressed.settle();
+      state.compressed.settle(input.context);
     } else {
-      state.full.settle();
+      state.full.settle(input.context);
       state.freezing.observe(input.executor, {preconditioner.freeze}, input.context.step, epsilon,
                              state.variance.data(), state.momentum.data());
     }

@@ -64,6 +64,12 @@ struct OneBitLambState {
   LambLayers layers() {
     return {coefficients.data(), frozen.data(), factors.data(), scales.data(), excluded.data()};
   }
+  /// Not what the freeze has made of the variance.
+  template <class Visit>
+  void walk_buffers(Visit&& visit) {
+    visit(momentum.all());
+    if (!freezing.frozen()) visit(variance.all());
+  }
   template <class Visit>
   void walk(Visit&& visit) {
     visit("momentum", momentum.all(), index_t{0});

@@ -167,6 +167,10 @@ struct ParameterMixingOf {
     }
     bool full_precision() const { return false; }
     template <class Visit>
+    void walk_buffers(Visit&& visit) {
+      for (auto& buffer : buffers) visit(buffer.all());
+    }
+    template <class Visit>
     void walk(Visit&& visit) {
       visit("mixed_steps", mixed_steps);
       visit("last_rate", last_rate);
@@ -244,9 +248,9 @@ struct ParameterMixingOf {
   template <Transport T, Executor E, class N>
   void settle(const StepInput<E, N>& input, State<T, E>& state) const {
     if (averages(input))
-      state.exact->settle();
+      state.exact->settle(input.context);
     else
-      state.mixer.settle();
+      state.mixer.settle(input.context);
   }
   template <Transport T, Executor E, class N>
   Proposal<N> proposal(const StepInput<E, N>& input, State<T, E>& state) const {
@@ -286,7 +290,7 @@ struct ParameterMixingOf {
       state.exact->mix(input.context, {}, message.vector(which), Message{settle, settle});
     } else {
       // What a device found wrong with the first, before it looks at the second.
-      state.exact->settle();
+      state.exact->settle(input.context);
       settle.kept = state.kept.data();
       const detail::KeptProposal kept{settle.kept};
       state.exact->mix(input.context, {}, Message{kept, kept}, Message{settle, settle});
@@ -306,6 +310,9 @@ struct SortMixing<Takes<Kinds...>, Policies<Ds...>, Ps...> {
   static_assert(Given<Ps...>::template check<Kinds...>());
   template <PolicyKind K, class Default>
   using Either = PickPolicy<K, PickPolicy<K, Default, Ds...>, Ps...>;
+  static_assert(
+      count_of<PolicyKind::mixing_rule, Ps...> == 0 || count_of<PolicyKind::local_direction, Ps...> == 0,
+      "terse: a mixing rule has its own local direction: write AdaptThenCombine<Direction> and the like");
   using Direction = Either<PolicyKind::local_direction, GradientDirection>;
   using C = Either<PolicyKind::compressor, Dense>;
   using type = ParameterMixingOf<Either<PolicyKind::mixing_rule, AdaptThenCombine<Direction>>,

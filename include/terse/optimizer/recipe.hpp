@@ -42,6 +42,7 @@ struct StepInput {
 ///     settings(visit)      visit(name, double) for every hyper-parameter; alike on all ranks
 ///     State<T, E>          everything that changes, from (recipe, executor, transport, layout, clips)
 ///       walk(visit)        shows each part once: visit(name, view, offset) or visit(name, uint64&)
+///       walk_buffers(visit)    optional: visit(view) for each buffer of n floats that an outer step may reset or average
 ///       full_precision()   whether the next step averages gradients exactly
 ///     prepare(input, state, now)    what the host works out for this step: rates, and StepScalars of its own
 ///     enqueue(input, state)         the step, which reads like the paper's algorithm box; on a device it only enqueues,

@@ -21,6 +21,12 @@ namespace terse {
 ///            Averaging<LocalAverage, FrozenVariance, Sign>, AtStep>{.when = {1000}}          1-bit Adam
 template <class First, class Second, StageSwitch When = AtStep>
 struct Staged {
+  static_assert(
+      requires {
+        typename First::compressor_type;
+        typename Second::compressor_type;
+      },
+      "terse: a stage is an Averaging<...>; that of a named optimizer is what its composition() returns");
   static_assert(First::compressor_type::lossless, "terse: the first stage averages exactly");
   static_assert(!Second::compressor_type::lossless,
                 "terse: the second stage has a compressor: two exact stages are one");

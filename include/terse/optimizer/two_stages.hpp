@@ -34,14 +34,7 @@ struct TwoStages {
 
   /// An Averaging, which has one stage and a warm-up.
   static constexpr bool one_stage = std::is_same_v<When, WarmUp>;
-  static_assert(
-      !one_stage || !P2::facts.continues_first_stage,
-      "terse: this preconditioner (FrozenVariance, for one) goes on with what a first stage has learned: it "
-      "is for the second stage of a Staged");
-  static_assert(
-      share_no_name<M1, P1>() && share_no_name<M2, P2>(),
-      "terse: a momentum correction and a preconditioner call a buffer by the same name, and would write "
-      "into one");
+  static_assert(check_stages<First, Second, F, one_stage>());
 
   void check() const {
     first.check();
@@ -109,12 +102,7 @@ struct TwoStages {
 
   static constexpr bool layer_wise = P1::facts.layer_wise;
   static constexpr bool carries = compresses && !one_stage;
-  static constexpr bool seeds = compresses && requires(typename F::View view) {
-    view.seed(index_t{}, 0.0F, 0.0F);
-  };
-  static_assert(
-      layer_wise == P2::facts.layer_wise,
-      "terse: both stages must be layer-wise, or none: what is kept between the sweeps is the same");
+  static constexpr bool seeds = compresses && starts_exactly<F>();
 
  public:
   template <Transport T, Executor E>
@@ -167,6 +155,13 @@ struct TwoStages {
     bool failed() const { return torn != 0; }
     /// The same as full_precision() within a step.
     bool averages_exactly() const { return !compresses || over == 0 || torn == 1; }
+    /// The buffers of n floats that its policies keep, but for what a second stage has made of them.
+    template <class Visit>
+    void walk_buffers(Visit&& visit) {
+      for (std::size_t k = 0; k < buffers.size(); ++k)
+        if (over == 0 || !P2::facts.continues_first_stage || !keeps<P2>(names.names[k]))
+          visit(buffers[k].all());
+    }
     template <class Visit>
     void walk(Visit&& visit) {
       for (std::size_t k = 0; k < buffers.size(); ++k) visit(names.names[k], buffers[k].all(), index_t{0});
@@ -182,11 +177,12 @@ struct TwoStages {
 
   template <Transport T, Executor E, class N>
   void prepare(const StepInput<E, N>& input, State<T, E>& state, StepScalars& now) const {
+    [[maybe_unused]] const std::uint64_t torn = state.torn != 0 ? 1 : state.full_precision() ? 0 : 2;
+    const bool exactly = !compresses || state.over == 0 || torn == 1;
     if constexpr (compresses) {
       if (state.over == 0) state.watch->check(when);
-      if constexpr (seeds) state.torn = state.torn != 0 ? 1 : state.full_precision() ? 0 : 2;
       state.compressed->set_compressor(compressor);
-      if (state.averages_exactly() && !state.exact)
+      if (exactly && !state.exact)
         throw usage_error(
             "this state is of a run that was still averaging exactly, and this optimizer was made without "
             "exact "
@@ -194,7 +190,7 @@ struct TwoStages {
             -1, static_cast<std::int64_t>(input.context.step));
     }
     const Rate exact{first.learning_rate, first.weight_decay};
-    if (state.averages_exactly())
+    if (exactly)
       state.rates.set(input.executor, input.layout, exact.learning_rate, exact.weight_decay);
     else
       state.rates.set(input.executor, input.layout, {second.learning_rate, second.weight_decay}, exact,
@@ -208,6 +204,8 @@ struct TwoStages {
     fill_in(first.preconditioner.template rule<float>(), first_scalar[1]);
     fill_in(second.momentum_correction.template rule<float>(), first_scalar[2]);
     fill_in(second.preconditioner.template rule<float>(), first_scalar[3]);
+    // Last, for what comes before may throw.
+    if constexpr (seeds) state.torn = torn;
   }
   template <Transport T, Executor E, class N>
   void enqueue(const StepInput<E, N>& input, State<T, E>& state) const {
@@ -215,7 +213,7 @@ struct TwoStages {
     if (state.averages_exactly()) {
       if constexpr (layer_wise) {
         average_exactly(input, state, KeepStep<FirstRules<N>, true>{rules, state.layers->steps.data()});
-        step_layers(input, state, OfSegment<FirstRules<N>, FirstRules<N>>{rules}, *state.exact);
+        step_layers(input, state, OneRule<FirstRules<N>>{rules}, *state.exact);
       } else {
         average_exactly(input, state, Descend<FirstRules<N>, true>{rules});
       }
@@ -228,7 +226,7 @@ struct TwoStages {
         mix(input, state, message, KeepStep<SecondRules<N>, false>{compressed, steps},
             KeepStep<FirstRules<N>, true>{rules, steps});
         if constexpr (one_stage)
-          step_layers(input, state, OfSegment<SecondRules<N>, SecondRules<N>>{compressed}, *state.compressed);
+          step_layers(input, state, OneRule<SecondRules<N>>{compressed}, *state.compressed);
         else
           step_layers(
               input, state,
@@ -243,9 +241,9 @@ struct TwoStages {
   template <Transport T, Executor E, class N>
   void complete(const StepInput<E, N>& input, State<T, E>& state) const {
     if (state.averages_exactly())
-      state.exact->settle();
+      state.exact->settle(input.context);
     else if constexpr (compresses)
-      state.compressed->settle();
+      state.compressed->settle(input.context);
     if constexpr (compresses)
       if (state.over == 0) go_over(input, state);
     state.torn = 0;

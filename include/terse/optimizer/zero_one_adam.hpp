@@ -82,6 +82,12 @@ struct ZeroOneState {
     compressed.walk(Forget<E>{executor});
   }
   SinceMeeting since_meeting() { return {rate_sums.data(), kept.data()}; }
+  /// Not what the freeze has made of the variance.
+  template <class Visit>
+  void walk_buffers(Visit&& visit) {
+    visit(momentum.all());
+    if (!freezing.frozen()) visit(variance.all());
+  }
   template <class Visit>
   void walk(Visit&& visit) {
     visit("interval", interval);
@@ -138,6 +144,10 @@ struct ZeroOneState {
 template <class C, class F, class G>
 struct ZeroOneAdamOf {
   static_assert(check_means<C, F, G>());
+  static_assert(
+      !detail::starts_exactly<F>(),
+      "terse: the copies of Difference start anew from exact gradients after a step that failed, which "
+      "this method's second stage has none of. Use Residual");
 
   float learning_rate = 1e-3F;
   float beta1 = 0.9F;
@@ -216,7 +226,7 @@ struct ZeroOneAdamOf {
       const detail::StepAlone<P> step{m, u, v, x, rates, beta1, update_clip};
       state.own.mix(context, {}, gradients, Message{step, step});
       // Whoever can't step has nothing to say, either.
-      state.own.settle();
+      state.own.settle(input.context);
       for_each(input.executor, state.segments, detail::CountStep{state.since_meeting(), rates});
       if (!state.due()) return;
       const detail::MeanMomentum mean{m, u, state.rate_sums.data()};
@@ -230,9 +240,9 @@ struct ZeroOneAdamOf {
   void complete(const StepInput<E, N>& input, State<T, E>& state) const {
     const bool alone = state.freezing.frozen(), due = state.due();
     if (state.full_precision())
-      state.full.settle();
+      state.full.settle(input.context);
     else if (due || !alone)
-      state.compressed.settle();
+      state.compressed.settle(input.context);
     if (alone)
       state.count_step(true, local_interval_steps, most_local_steps);
     else

@@ -36,7 +36,7 @@ struct PreconditionerFacts {
 ///     takes_part(e)              optional: whether an element goes on to be compressed, see Staged
 ///     at_step(t)                 optional: std::array<Real, N>, what e.scalar(k) is in step t = 1, 2, ...
 ///
-/// Where facts.layer_wise, the first sweep keeps u, and the second takes the step of a layer from two norms:
+/// denominator, carry and takes_part read buffers alone. Where facts.layer_wise, the first sweep keeps u, and the second takes the step of a layer from two norms:
 ///
 ///     measured(e, u)                             what the second norm is of; the first is ||x||
 ///     factor(x_norm, norm, weight_decay)         of a layer whose norms were measured; 1 for others

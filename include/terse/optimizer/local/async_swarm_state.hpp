@@ -122,6 +122,11 @@ struct AsyncSwarmState {
 
   bool full_precision() const { return inner.full_precision(); }
   template <class Visit>
+  void walk_buffers(Visit&& visit) requires requires {
+    inner.walk_buffers(visit);
+  }
+  { inner.walk_buffers(visit); }
+  template <class Visit>
   void walk(Visit&& visit) {
     inner.walk([&](const std::string& name, auto&&... rest) {
       visit("inner_" + name, std::forward<decltype(rest)>(rest)...);

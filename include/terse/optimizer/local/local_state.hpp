@@ -20,30 +20,30 @@ enum class InnerBuffers { keep, reset, average };
 
 namespace detail {
 
-/// Resets or averages each buffer of n floats that an inner state shows.
+/// A visitor of buffers, for concepts.
+struct IgnoreBuffer {
+  template <class View>
+  void operator()(View) const {}
+};
+
+/// Resets or averages the buffers of n floats that the policies of an inner recipe keep.
 template <class Exchange, Executor E>
 struct OnBuffers {
   InnerBuffers what;
   E executor;
-  index_t size;
   StepContext context;
   Exchange* exact;
 
-  template <class Value, class Space>
-  void operator()(const std::string&, view<Value, Space> part, index_t offset) const {
-    if constexpr (std::is_same_v<Value, float>) {
-      if (offset != 0 || part.size() != size) return;
-      if (what == InnerBuffers::reset) {
-        fill(executor, part, 0.0F);
-        return;
-      }
-      const ReadArena read{part.data()};
-      const WriteMean write{part.data()};
-      exact->mix(context, {}, Message{read, read}, Message{write, write});
-      exact->settle();
+  void operator()(view<float, typename E::memory> part) const {
+    if (what == InnerBuffers::reset) {
+      fill(executor, part, 0.0F);
+      return;
     }
+    const ReadArena read{part.data()};
+    const WriteMean write{part.data()};
+    exact->mix(context, {}, Message{read, read}, Message{write, write});
+    exact->settle(context);
   }
-  void operator()(const std::string&, std::uint64_t&) const {}
 };
 
 /// What changes in LocalUpdates, and when ranks meet.
@@ -54,6 +54,10 @@ struct LocalState {
 
   /// Whether ranks send how they moved, rather than where they are.
   static constexpr bool sends_moves = Outer::keeps_anchor || !C::lossless;
+  static constexpr bool shows_buffers =
+      requires(typename Composed<Inner>::template State<T, E> & state, IgnoreBuffer ignore) {
+    state.walk_buffers(ignore);
+  };
 
   T own;  // a world of this rank alone
   typename Composed<Inner>::template State<T, E> inner;
@@ -77,6 +81,10 @@ struct LocalState {
         buffers(recipe.inner_buffers),
         range(layout.range()),
         rank_alone(Where == Inside::alone ? transport.rank() : -1) {
+    if (!shows_buffers && buffers != InnerBuffers::keep)
+      throw usage_error(
+          "this inner recipe has no buffers that could be reset or averaged: inner_buffers must be keep",
+          transport.rank());
     const bool averages = average_until > 0 || always_averages(recipe.period);
     if (averages || buffers == InnerBuffers::average)
       exact.emplace(executor, transport, layout, layout.range(), Dense{}, None{}, false,
@@ -102,8 +110,13 @@ struct LocalState {
   template <class Input>
   void treat_buffers(const Input& input) {
     if (buffers == InnerBuffers::keep) return;
-    inner.walk(OnBuffers<DenseExchange<P, T, E>, E>{buffers, input.executor, input.layout.size(),
-                                                    input.context, exact ? &*exact : nullptr});
+    if constexpr (shows_buffers)
+      inner.walk_buffers(OnBuffers<DenseExchange<P, T, E>, E>{buffers, input.executor, input.context,
+                                                              exact ? &*exact : nullptr});
+  }
+  template <class Visit>
+  void walk_buffers(Visit&& visit) requires shows_buffers {
+    inner.walk_buffers(visit);
   }
 
   template <class Visit>

@@ -121,7 +121,7 @@ struct LocalUpdatesOf {
   void complete(const StepInput<E, N>& input, State<T, E>& state) const {
     detail::by_itself(state.rank_alone, [&] { composed(inner).complete(input, state.inner); });
     if (state.steps_outside(period, state.local_steps + 1)) {
-      state.outer.settle();
+      state.outer.settle(input.context);
       state.last_rate = std::bit_cast<std::uint32_t>(learning_rate_of(inner));
     }
     ++state.local_steps;
@@ -141,7 +141,7 @@ struct LocalUpdatesOf {
     const detail::WriteMean write{state.mean.data()};
     state.exact->mix(input.context, {}, Message{gradient, gradient}, Message{write, write});
     // The inner step takes the mean as it finds it.
-    state.exact->settle();
+    state.exact->settle(input.context);
     return state.mean.data();
   }
 

@@ -65,9 +65,14 @@ struct OverlapState {
     if (!under_way) return;
     const detail::WriteMean write{mean.data()};
     exchange.finish(Message{write, write});
-    exchange.settle();
+    exchange.settle(sent);
     under_way = false;
   }
+  template <class Visit>
+  void walk_buffers(Visit&& visit) requires requires {
+    inner.walk_buffers(visit);
+  }
+  { inner.walk_buffers(visit); }
   template <class Visit>
   void walk(Visit&& visit) {
     land();

@@ -84,7 +84,7 @@ struct SwarmSgd {
   template <Transport T, Executor E, class N>
   void complete(const StepInput<E, N>& input, State<T, E>& state) const {
     detail::by_itself(state.rank, [&] { composed(inner).complete(input, state.inner); });
-    if (Form == Meeting::blocking && state.meets(input.context.step)) state.exchange.settle();
+    if (Form == Meeting::blocking && state.meets(input.context.step)) state.exchange.settle(input.context);
   }
 
  private:

@@ -86,9 +86,14 @@ struct SwarmState {
     if (!under_way) return;
     using Keep = std::conditional_t<C::lossless, KeepGain, KeepDifference>;
     exchange.finish(one_vector(Keep{copy.data()}));
-    exchange.settle();
+    exchange.settle(sent);
     under_way = false;
   }
+  template <class Visit>
+  void walk_buffers(Visit&& visit) requires requires {
+    inner.walk_buffers(visit);
+  }
+  { inner.walk_buffers(visit); }
   template <class Visit>
   void walk(Visit&& visit) {
     land();
