@@ -491,12 +491,12 @@ TEST_CASE("other topologies and feedbacks") {
   Runner<LowRank<2>, Residual, ScatterGather> two_stages{{}, {}, layout, ordinary(layout), 3};
   Runner<LowRank<2>, Residual, Ring> ring{{}, {}, layout, ordinary(layout), 3};
   // A ring adds up in another order, and the basis of what is left over feels that.
-  const std::vector<double> straight = two_stages(3)[3][0].mean, around = ring(3)[3][0].mean;
+  const auto straight = two_stages(3)[3][0].mean, around = ring(3)[3][0].mean;
   REQUIRE(straight.size() == around.size());
   double largest = 0, apart = 0;
   for (std::size_t i = 0; i < straight.size(); ++i) {
-    largest = std::max(largest, std::abs(straight[i]));
-    apart = std::max(apart, std::abs(straight[i] - around[i]));
+    largest = std::max(largest, std::abs(static_cast<double>(straight[i])));
+    apart = std::max(apart, std::abs(static_cast<double>(straight[i]) - static_cast<double>(around[i])));
   }
   CHECK(largest > 0);
   CHECK(apart < 1e-4 * largest);
