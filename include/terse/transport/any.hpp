@@ -151,6 +151,7 @@ class AnyTransport {
 
  public:
   using memory = terse::memory::host;
+  using Ticket = detail::AnyTicket;
 
   class Board {
    public:
@@ -172,8 +173,7 @@ class AnyTransport {
 
   int rank() const { return inner_->rank(); }
   int size() const { return inner_->size(); }
-  [[nodiscard]] detail::AnyTicket exchange(std::span<const Send> sends, std::span<const Receive> receives,
-                                           Phase phase) {
+  [[nodiscard]] Ticket exchange(std::span<const Send> sends, std::span<const Receive> receives, Phase phase) {
     return inner_->exchange(sends, receives, phase);
   }
   AnyTransport split(int color, int key) { return inner_->split(color, key); }
