@@ -31,12 +31,12 @@ namespace detail {
 
 TERSE_NUMERICS_BEGIN
 
-struct FromArena {
+struct GivenMessage {
   const float* x;
   TERSE_HD float operator()(const Piece&, index_t i) const { return x[i]; }
 };
 /// Where the mean goes, and how often it came.
-struct IntoArena {
+struct CountedMean {
   float* x;
   int* times;
   TERSE_HD void operator()(const Piece&, index_t i, float mean) const {
@@ -87,8 +87,8 @@ class TopologyTrial {
         for (std::size_t i = 0; i < size; ++i)
           x[i] = message(transport.rank(), same ? 1 : round, static_cast<index_t>(i));
         std::fill(times.begin(), times.end(), 0);
-        const FromArena from{x.data()};
-        const IntoArena into{outcome.means[rank].data(), times.data()};
+        const GivenMessage from{x.data()};
+        const CountedMean into{outcome.means[rank].data(), times.data()};
         const StepContext context{.step = round};
         exchange.mix(context, {}, Message{from, from}, Message{into, into});
         exchange.settle(context);
@@ -212,8 +212,8 @@ Report check_topology(const P& topology = {}, const Options& options = {}) {
             {}, transport, trial.layout(), trial.layout().range(), Dense{}, None{}, false, topology);
         std::vector<float> x(static_cast<std::size_t>(trial.layout().size()));
         std::vector<int> times(x.size());
-        const detail::FromArena from{x.data()};
-        const detail::IntoArena into{x.data(), times.data()};
+        const detail::GivenMessage from{x.data()};
+        const detail::CountedMean into{x.data(), times.data()};
         if (transport.rank() == ranks - 1) throw usage_error("this rank has had enough", transport.rank());
         exchange.mix({.step = 1}, {}, Message{from, from}, Message{into, into});
       });
