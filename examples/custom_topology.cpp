@@ -24,46 +24,47 @@ struct Line {
   template <terse::Compressor C, terse::ErrorFeedback F, terse::Transport T, terse::Executor E>
   class Round {
     static_assert(!terse::Traits<C>::variable, "Line passes on packets of one size");
-    using Home = terse::Station<C, F, T, E>;
+    using Context = terse::RoundContext<C, F, T, E>;
 
    public:
-    explicit Round(const Home& home)
-        : size_(home.size),
-          whole_(home.plan.whole),
+    explicit Round(const Context& context)
+        : size_(context.size),
+          whole_(context.plan.whole),
           below_(whole_.bytes),
           partial_(whole_.bytes),
           sum_(whole_.bytes),
           inbox_(1) {}
 
     template <class M>
-    void start(Home& home, const M& message) {
+    void start(Context& context, const M& message) {
       added_ = down_ = false;
-      if (home.rank == 0)
-        add(home, terse::EmptyInbox{}, message);
+      if (context.rank == 0)
+        add(context, terse::EmptyInbox{}, message);
       else
-        post(home, {}, terse::Receive{home.rank - 1, below_.data(), whole_.bytes}, terse::Phase::reduce);
+        post(context, {}, terse::Receive{context.rank - 1, below_.data(), whole_.bytes},
+             terse::Phase::reduce);
     }
     template <class M>
-    bool advance(Home& home, const M& message, bool block) {
-      const int last = home.size - 1;
-      if (home.size == 1) return true;
+    bool advance(Context& context, const M& message, bool block) {
+      const int last = context.size - 1;
+      if (context.size == 1) return true;
       if (!terse::settled(*batch_, block)) return false;
       if (!added_) {
-        home.accept(below_.data(), whole_, terse::Phase::reduce, 0, home.rank - 1);
+        context.accept(below_.data(), whole_, terse::Phase::reduce, 0, context.rank - 1);
         inbox_.clear();
-        inbox_.add(home.codec.compressor(), whole_, below_.data(), home.first.shared);
-        add(home, inbox_, message);
+        inbox_.add(context.codec.compressor(), whole_, below_.data(), context.first.shared);
+        add(context, inbox_, message);
         return false;
       }
       if (down_) return true;
-      home.accept(sum_.data(), whole_, terse::Phase::spread, 0, last);
-      return hand_down(home);
+      context.accept(sum_.data(), whole_, terse::Phase::spread, 0, last);
+      return hand_down(context);
     }
     template <class Consumer>
-    void consume(Home& home, const Consumer& consumer) {
+    void consume(Context& context, const Consumer& consumer) {
       inbox_.clear();
-      inbox_.add(home.codec.compressor(), whole_, sum_.data(), home.first.shared);
-      terse::deliver(home, whole_, inbox_, 1.0F / static_cast<float>(home.size), consumer);
+      inbox_.add(context.codec.compressor(), whole_, sum_.data(), context.first.shared);
+      terse::deliver(context, whole_, inbox_, 1.0F / static_cast<float>(context.size), consumer);
     }
     /// The squared norm of a full-precision mean, for clipping.
     double notes(E executor) { return terse::note_of(executor, sum_.data(), whole_) / (size_ * size_); }
@@ -73,37 +74,38 @@ struct Line {
    private:
     /// This rank's message on what came from below, and on its way up; the last rank's is the sum.
     template <class In, class M>
-    void add(Home& home, In&& below, const M& message) {
-      const bool last = home.rank == home.size - 1;
+    void add(Context& context, In&& below, const M& message) {
+      const bool last = context.rank == context.size - 1;
       const terse::Phase phase = last ? terse::Phase::spread : terse::Phase::reduce;
       std::byte* packet = (last ? sum_ : partial_).data();
       const terse::Message plus{terse::PlusArrived<decltype(message.compressed)>{message.compressed},
                                 terse::PlusArrived<decltype(message.dense)>{message.dense}};
-      home.codec.measure(whole_, home.mask, below, plus);
-      home.codec.encode(whole_, home.mask, below, plus, home.first, false, packet);
-      home.note(home.codec);
-      home.stamp(packet, whole_.bytes, phase, 0);
+      context.codec.measure(whole_, context.mask, below, plus);
+      context.codec.encode(whole_, context.mask, below, plus, context.first, false, packet);
+      context.note(context.codec);
+      context.stamp(packet, whole_.bytes, phase, 0);
       added_ = true;
       if (last)
-        hand_down(home);
+        hand_down(context);
       else
-        post(home, terse::Send{home.rank + 1, packet, whole_.bytes, whole_.bytes},
-             terse::Receive{home.rank + 1, sum_.data(), whole_.bytes}, phase);
+        post(context, terse::Send{context.rank + 1, packet, whole_.bytes, whole_.bytes},
+             terse::Receive{context.rank + 1, sum_.data(), whole_.bytes}, phase);
     }
     /// Whether there is nobody to hand the sum down to.
-    bool hand_down(Home& home) {
-      if (home.rank == 0) return true;
+    bool hand_down(Context& context) {
+      if (context.rank == 0) return true;
       down_ = true;
-      post(home, terse::Send{home.rank - 1, sum_.data(), whole_.bytes, whole_.bytes}, {},
+      post(context, terse::Send{context.rank - 1, sum_.data(), whole_.bytes, whole_.bytes}, {},
            terse::Phase::spread);
       return false;
     }
     /// One batch of at most one message each way; the lists must outlive it.
-    void post(Home& home, std::optional<terse::Send> send, std::optional<terse::Receive> receive,
+    void post(Context& context, std::optional<terse::Send> send, std::optional<terse::Receive> receive,
               terse::Phase phase) {
       send_ = send.value_or(terse::Send{});
       receive_ = receive.value_or(terse::Receive{});
-      batch_.emplace(home.channel.exchange({&send_, send ? 1U : 0U}, {&receive_, receive ? 1U : 0U}, phase));
+      batch_.emplace(
+          context.channel.exchange({&send_, send ? 1U : 0U}, {&receive_, receive ? 1U : 0U}, phase));
     }
 
     using Bytes = terse::buffer<std::byte, typename E::memory>;

@@ -58,7 +58,7 @@ template <class M, int Degree>
 class Passes {
   static constexpr int buffers = static_cast<int>(M::state.size());
   using Rule = decltype(std::declval<const M&>().template rule<float>());
-  using View = detail::MixingView<Numbers<>, buffers, DecoupledDecay>;
+  using View = detail::MixingView<Numbers<>, buffers, 0, DecoupledDecay>;
 
  public:
   Passes(const Layout& layout, float* x, const float* g, float* state)
@@ -77,14 +77,14 @@ class Passes {
       sources_.push_back({packets_.back().data() + plan_.whole.dense_at, nullptr, 0.1F});
     }
     for (int k = 0; k <= Degree; ++k)
-      std::swap(packets_[0], packets_[static_cast<std::size_t>(k)]), propose();
+      std::swap(packets_[0], packets_[static_cast<std::size_t>(k)]), outgoing();
   }
 
   /// x and the gradient, and momentum where z holds it, make the own packet.
-  Line proposing(const std::string& name, bool reads_state) {
+  Line sending(const std::string& name, bool reads_state) {
     std::vector<const float*> from{x_, g_};
     if (reads_state) from.push_back(state_);
-    return {name + ": propose", [this] { propose(); },
+    return {name + ": outgoing", [this] { outgoing(); },
             [this, from, reads_state] {
               if (reads_state)
                 stream<3, 1>(from, {packet(0)}, n_);
@@ -93,7 +93,7 @@ class Passes {
             }};
   }
   /// All packets, x, and gradient and momentum where there is any, make x and momentum.
-  Line settling(const std::string& name) {
+  Line updating(const std::string& name) {
     std::vector<const float*> from;
     for (int k = 0; k <= Degree; ++k) from.push_back(packet(k));
     std::vector<float*> to{x_};
@@ -101,7 +101,7 @@ class Passes {
       from.insert(from.end(), {g_, state_});
       to.push_back(state_);
     }
-    return {name + ": settle", [this] { settle(); },
+    return {name + ": update", [this] { update(); },
             [this, from, to] { stream<Degree + 1 + 2 * buffers, 1 + buffers>(from, to, n_); }};
   }
 
@@ -109,18 +109,18 @@ class Passes {
   float* packet(int k) {
     return reinterpret_cast<float*>(packets_[static_cast<std::size_t>(k)].data() + plan_.whole.dense_at);
   }
-  void propose() {
-    const detail::Propose<Rule, View, 0> message{rule_, view_};
+  void outgoing() {
+    const detail::Outgoing<Rule, View, 0> message{rule_, view_};
     const EncodeContext context{1, Draw::shared(0, 1, Purpose::quantization),
                                 Draw::shared(0, 1, Purpose::selection)};
     codec_.encode(plan_.whole, {}, EmptyInbox{}, Message{message, message}, context, true,
                   packets_[0].data());
   }
-  void settle() {
-    using Settle = detail::Settle<Rule, View, 0>;
+  void update() {
+    using Update = detail::Update<Rule, View, 0>;
     for_each(Host{}, plan_.whole.dense, HostMask{},
              Differences<Dense::Code>{{sources_.data(), static_cast<int>(sources_.size()), {}}},
-             detail::MixExact<Settle>{{rule_, view_}});
+             detail::MixExact<Update>{{rule_, view_}});
   }
 
   index_t n_;
@@ -171,14 +171,14 @@ int main(int argc, char** argv) {
   Passes<AdaptThenCombine<MomentumDirection>, 2> momentum(layout, x.data(), g.data(), state.data());
   Passes<MixedGradient, 2> decentlam(layout, x.data(), g.data(), state.data());
   Passes<MixedGradient, 5> decentlam_wide(layout, x.data(), g.data(), state.data());
-  lines.push_back(plain.proposing("DSgd", false));
-  lines.push_back(plain.settling("DSgd, 2 neighbours"));
-  lines.push_back(plain_wide.settling("DSgd, 5 neighbours"));
-  lines.push_back(momentum.proposing("DmSgd", true));
-  lines.push_back(momentum.settling("DmSgd, 2 neighbours"));
-  lines.push_back(decentlam.proposing("DecentLaM", false));
-  lines.push_back(decentlam.settling("DecentLaM, 2 neighbours"));
-  lines.push_back(decentlam_wide.settling("DecentLaM, 5 neighbours"));
+  lines.push_back(plain.sending("DSgd", false));
+  lines.push_back(plain.updating("DSgd, 2 neighbours"));
+  lines.push_back(plain_wide.updating("DSgd, 5 neighbours"));
+  lines.push_back(momentum.sending("DmSgd", true));
+  lines.push_back(momentum.updating("DmSgd, 2 neighbours"));
+  lines.push_back(decentlam.sending("DecentLaM", false));
+  lines.push_back(decentlam.updating("DecentLaM, 2 neighbours"));
+  lines.push_back(decentlam_wide.updating("DecentLaM, 5 neighbours"));
 
   // Interleaved, so that a slow moment of the machine hits all alike.
   double unit = 1e30;

@@ -465,7 +465,7 @@ bool uses_momentum(Optimizer optimizer) {
 }
 
 const char* route_of(const Options& options, Optimizer optimizer) {
-  if (optimizer == Optimizer::async_swarm_sgd) return "board";
+  if (optimizer == Optimizer::async_swarm_sgd) return "mailbox";
   if (is_swarm(optimizer)) return name(Graph::random_matching);
   return is_decentralized(optimizer) ? name(options.graph) : name(topology_of(options, optimizer));
 }
@@ -556,7 +556,7 @@ void check_optimizer(const Options& options, Optimizer kind) {
         fmt::format("--average-every is for packets that are not compressed, and {}'s are", name(kind)));
   if (kind == Optimizer::async_swarm_sgd && options.modelled.link())
     throw input_error(
-        "--delay and --bandwidth are of messages, and async-swarm-sgd sends none: its ranks read a board. "
+        "--delay and --bandwidth are of messages, and async-swarm-sgd sends none: its ranks read a mailbox. "
         "Use "
         "--straggler alone, or swarm-sgd-non-blocking");
   if (kind == Optimizer::async_swarm_sgd && options.on_non_finite == NonFinite::skip)

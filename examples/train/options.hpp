@@ -209,7 +209,7 @@ bool keeps_own_models(Optimizer optimizer);
 /// Whether SGD's momentum is in it.
 bool uses_momentum(Optimizer optimizer);
 
-/// The name of what an optimizer's messages go over: of its graph, or of its topology, or "board".
+/// The name of what an optimizer's messages go over: of its graph, or of its topology, or "mailbox".
 const char* route_of(const Options& options, Optimizer optimizer);
 
 /// What a decentralized optimizer asks of a graph, beyond that it keeps the mean of the ranks. Recipes say the same

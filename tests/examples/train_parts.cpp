@@ -781,7 +781,7 @@ TEST_CASE("kinds of local updates are told apart") {
 
 TEST_CASE("what ranks that wait for nobody can't do is refused") {
   for (const char* const option : {"--delay", "--bandwidth"}) {
-    CHECK(contains(refusal({"--optimizers", "swarm-sgd,async-swarm-sgd", option, "10"}), "read a board"));
+    CHECK(contains(refusal({"--optimizers", "swarm-sgd,async-swarm-sgd", option, "10"}), "read a mailbox"));
     CHECK(refusal({"--optimizers", "swarm-sgd,swarm-sgd-non-blocking", option, "10"}).empty());
   }
   CHECK(refusal({"--optimizers", "async-swarm-sgd", "--straggler", "1:2"}).empty());
@@ -1001,7 +1001,7 @@ TEST_CASE("every optimizer has a word, a rate and a topology") {
           rate.given * (kind == train::Optimizer::error_feedback_sgd ? 2 : 1));
     CHECK(train::route_of(options, kind) ==
           std::string(train::is_decentralized(kind)               ? "symmetric-exponential"
-                      : kind == train::Optimizer::async_swarm_sgd ? "board"
+                      : kind == train::Optimizer::async_swarm_sgd ? "mailbox"
                       : train::is_swarm(kind)                     ? "random-matching"
                                               : train::name(train::topology_of(options, kind))));
     CHECK(rate.option == std::string(adam   ? "learning-rate"

@@ -48,26 +48,27 @@ struct Broken {
     using AllGather::Round<C, F, T, E>::Round;
 
     template <class M>
-    bool advance(Station<C, F, T, E>& home, const M& message, bool block) {
+    bool advance(RoundContext<C, F, T, E>& context, const M& message, bool block) {
       // Tells nobody for longer than the deadline.
       if constexpr (Wrong == Fault::failure) {
         try {
-          return AllGather::Round<C, F, T, E>::advance(home, message, block);
+          return AllGather::Round<C, F, T, E>::advance(context, message, block);
         } catch (const peer_error&) {
           std::this_thread::sleep_for(std::chrono::seconds(7));
           throw;
         }
       }
-      return AllGather::Round<C, F, T, E>::advance(home, message, block);
+      return AllGather::Round<C, F, T, E>::advance(context, message, block);
     }
     template <class Consumer>
-    void consume(Station<C, F, T, E>& home, const Consumer& consumer) {
+    void consume(RoundContext<C, F, T, E>& context, const Consumer& consumer) {
       static std::atomic<int> rounds{0};
       const auto by = static_cast<float>(++rounds) * 1e-6F;
       using Compressed = Spoiled<Wrong, true, decltype(consumer.compressed)>;
       using Exact = Spoiled<Wrong, false, decltype(consumer.dense)>;
-      AllGather::Round<C, F, T, E>::consume(home, Message{Compressed{consumer.compressed, home.rank, by},
-                                                          Exact{consumer.dense, home.rank, by}});
+      AllGather::Round<C, F, T, E>::consume(context,
+                                            Message{Compressed{consumer.compressed, context.rank, by},
+                                                    Exact{consumer.dense, context.rank, by}});
     }
   };
 };

@@ -11,7 +11,7 @@
 #include "swarm_support.hpp"
 #include "terse/optimizer/local/async_swarm_sgd.hpp"
 
-// Boards between threads, and SwarmSGD without a schedule. To be run under a thread sanitizer, too.
+// Mailboxes between threads, and SwarmSGD without a schedule. To be run under a thread sanitizer, too.
 
 using namespace terse;
 using namespace terse::test;
@@ -42,7 +42,7 @@ std::byte nth(int rank, std::uint64_t k) {
 
 }  // namespace
 
-static_assert(Board<ThreadBoard> && HasBoard<Threads> && HasBoard<Metered<Threads>>);
+static_assert(Mailbox<ThreadMailbox> && HasMailbox<Threads> && HasMailbox<Metered<Threads>>);
 
 TEST_CASE("a packet is fetched whole, while its rank publishes others") {
   // Long enough to be met half-written.
@@ -52,14 +52,14 @@ TEST_CASE("a packet is fetched whole, while its rank publishes others") {
     std::atomic<std::uint64_t> torn{0}, fetched{0}, different{0};
     on_ranks(ranks, [&](Threads& transport) {
       const int rank = transport.rank();
-      ThreadBoard board = transport.board(bytes);
+      ThreadMailbox mailbox = transport.mailbox(bytes);
       Bytes mine(bytes), place(bytes);
       std::vector<std::uint64_t> last(at(ranks));
       for (std::uint64_t k = 1; k <= publications; ++k) {
         std::memset(mine.data(), static_cast<int>(nth(rank, k)), bytes);
-        board.publish(mine);
+        mailbox.publish(mine);
         for (int peer = 0; peer < ranks; ++peer) {
-          const std::uint64_t version = board.fetch(peer, place);
+          const std::uint64_t version = mailbox.fetch(peer, place);
           if (version == 0) continue;
           ++fetched;
           // All bytes are their neighbours.
@@ -76,36 +76,36 @@ TEST_CASE("a packet is fetched whole, while its rank publishes others") {
   }
 }
 
-TEST_CASE("a board is empty at first, and keeps what ranks that have finished have published") {
+TEST_CASE("a mailbox is empty at first, and keeps what ranks that have finished have published") {
   std::atomic<bool> finished{false};
   on_ranks(2, [&](Threads& transport) {
-    ThreadBoard board = transport.board(3);
+    ThreadMailbox mailbox = transport.mailbox(3);
     Bytes place(3, std::byte{9});
     if (transport.rank() == 0) {
-      CHECK(board.fetch(1, place) == 0);
+      CHECK(mailbox.fetch(1, place) == 0);
       CHECK(place == Bytes(3, std::byte{9}));
       barrier(transport);
       const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(10);
       while (!finished && std::chrono::steady_clock::now() < until) std::this_thread::yield();
       std::this_thread::sleep_for(milliseconds(20));
-      CHECK(board.fetch(1, place) == 2);
+      CHECK(mailbox.fetch(1, place) == 2);
       CHECK(place == Bytes(3, std::byte{5}));
     } else {
       barrier(transport);
-      board.publish(Bytes(3, std::byte{4}));
-      board.publish(Bytes(3, std::byte{5}));
+      mailbox.publish(Bytes(3, std::byte{4}));
+      mailbox.publish(Bytes(3, std::byte{5}));
       finished = true;
     }
   });
 }
 
-TEST_CASE("boards of channels are apart, have sizes of their own, and move") {
+TEST_CASE("mailboxes of channels are apart, have sizes of their own, and move") {
   on_ranks(3, [&](Threads& transport) {
     Threads pair = transport.split(transport.rank() == 1 ? 1 : 0, -transport.rank());
-    ThreadBoard none = transport.board(0), one = pair.board(4), other = pair.board(2);
+    ThreadMailbox none = transport.mailbox(0), one = pair.mailbox(4), other = pair.mailbox(2);
     none.publish({});
     const Bytes mine(4, nth(transport.rank(), 1));
-    ThreadBoard moved(std::move(one));
+    ThreadMailbox moved(std::move(one));
     moved.publish(mine);
     barrier(transport);
     Bytes place(4);
@@ -118,29 +118,31 @@ TEST_CASE("boards of channels are apart, have sizes of their own, and move") {
 }
 
 TEST_CASE("wrong sizes and ranks are refused, and a rank that has thrown ends the others") {
-  CHECK(says(refusal<usage_error>(2, [](Threads& transport) { (void)transport.board(4 + transport.rank()); }),
-             "packets of one size"));
-  CHECK(says(refusal<usage_error>(1, [](Threads& transport) { (void)transport.board(-1); }),
+  CHECK(
+      says(refusal<usage_error>(2, [](Threads& transport) { (void)transport.mailbox(4 + transport.rank()); }),
+           "packets of one size"));
+  CHECK(says(refusal<usage_error>(1, [](Threads& transport) { (void)transport.mailbox(-1); }),
              "packets of one size"));
   on_ranks(1, [](Threads& transport) {
-    ThreadBoard board = transport.board(4);
+    ThreadMailbox mailbox = transport.mailbox(4);
     Bytes small(3), right(4);
-    CHECK_THROWS_AS(board.publish(small), usage_error);
-    CHECK_THROWS_AS(board.fetch(0, small), usage_error);
-    CHECK_THROWS_AS(board.fetch(1, right), usage_error);
-    CHECK_THROWS_AS(board.fetch(-1, right), usage_error);
+    CHECK_THROWS_AS(mailbox.publish(small), usage_error);
+    CHECK_THROWS_AS(mailbox.fetch(0, small), usage_error);
+    CHECK_THROWS_AS(mailbox.fetch(1, right), usage_error);
+    CHECK_THROWS_AS(mailbox.fetch(-1, right), usage_error);
   });
   std::vector<int> culprits(3, -1);
   const auto program = [&](Threads& transport) {
     const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(10);
     const Bytes mine(4);
     try {
-      ThreadBoard board = transport.board(4);
+      ThreadMailbox mailbox = transport.mailbox(4);
       Bytes place(4);
       while (transport.rank() == 1 && std::chrono::steady_clock::now() < until)
-        // The others must be at their boards by then.
-        if (board.fetch(0, place) > 0 && board.fetch(2, place) > 0) throw std::runtime_error("out of data");
-      while (std::chrono::steady_clock::now() < until) board.publish(mine);
+        // The others must be at their mailboxes by then.
+        if (mailbox.fetch(0, place) > 0 && mailbox.fetch(2, place) > 0)
+          throw std::runtime_error("out of data");
+      while (std::chrono::steady_clock::now() < until) mailbox.publish(mine);
     } catch (const peer_error& failure) {
       culprits[at(transport.rank())] = failure.culprit();
       throw;

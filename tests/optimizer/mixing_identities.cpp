@@ -78,29 +78,29 @@ class Ranks {
   /// All vectors leave before any is settled.
   template <int... K>
   void mix(const Matrix& w, double rate, std::integer_sequence<int, K...>) {
-    Vectors sent[] = {propose<K>(rate)...};
-    (settle<K>(w, rate, sent[K]), ...);
+    Vectors sent[] = {outgoing<K>(rate)...};
+    (update<K>(w, rate, sent[K]), ...);
   }
   template <int K>
-  Vectors propose(double rate) {
+  Vectors outgoing(double rate) {
     Vectors z = x;
     each(rate, [&](std::size_t i, std::size_t k, const Element& e) {
-      z[i][k] = detail::propose(rule_, e, Vector<K>{});
+      z[i][k] = detail::outgoing(rule_, e, Vector<K>{});
     });
     return z;
   }
   template <int K>
-  void settle(const Matrix& w, double rate, const Vectors& z) {
+  void update(const Matrix& w, double rate, const Vectors& z) {
     const std::size_t n = x.size();
     each(rate, [&](std::size_t i, std::size_t k, const Element& e) {
       double difference = 0;
       for (std::size_t j = 0; j < n; ++j) difference += w[i * n + j] * (z[j][k] - z[i][k]);
       if constexpr (K > 0)
-        rule_.settle(Vector<K>{}, e, z[i][k], difference);
-      else if constexpr (requires { rule_.settle(Vector<0>{}, e, z[i][k], difference); })
-        x[i][k] = rule_.settle(Vector<0>{}, e, z[i][k], difference);
+        rule_.update(Vector<K>{}, e, z[i][k], difference);
+      else if constexpr (requires { rule_.update(Vector<0>{}, e, z[i][k], difference); })
+        x[i][k] = rule_.update(Vector<0>{}, e, z[i][k], difference);
       else
-        x[i][k] = rule_.settle(e, z[i][k], difference);
+        x[i][k] = rule_.update(e, z[i][k], difference);
     });
   }
 

@@ -11,7 +11,7 @@
 #include "terse/optimizer/local/async_swarm_sgd.hpp"
 #include "terse/transport/mpi.hpp"
 
-// SwarmSGD over MPI, with any number of ranks up to eight: by a schedule the bits of threads; boards; and without a
+// SwarmSGD over MPI, with any number of ranks up to eight: by a schedule the bits of threads; mailboxes; and without a
 // schedule.
 
 using namespace terse;
@@ -57,13 +57,13 @@ bool all_are(const std::vector<std::byte>& bytes, std::byte one) {
 
 /// A packet of one byte's copies, published and fetched by all at their own pace; rank 0 is the first to finish.
 template <class T>
-void check_board(T& transport) {
+void check_mailbox(T& transport) {
   // Long enough to be met half-written.
   constexpr std::size_t bytes = 500'001;
   const int rank = transport.rank(), size = transport.size();
-  auto board = transport.board(bytes);
+  auto mailbox = transport.mailbox(bytes);
   std::vector<std::byte> mine(bytes), place(bytes, std::byte{7});
-  CHECK(board.fetch(size - 1, place) == 0);
+  CHECK(mailbox.fetch(size - 1, place) == 0);
   CHECK(all_are(place, std::byte{7}));
   barrier(transport);
   std::vector<std::uint64_t> last(at(size));
@@ -71,9 +71,9 @@ void check_board(T& transport) {
   const std::uint64_t publications = rank == 0 ? 20 : 60;
   for (std::uint64_t k = 1; k <= publications; ++k) {
     std::memset(mine.data(), static_cast<int>(nth(rank, k)), bytes);
-    board.publish(mine);
+    mailbox.publish(mine);
     for (int peer = 0; peer < size; ++peer) {
-      const std::uint64_t version = board.fetch(peer, place);
+      const std::uint64_t version = mailbox.fetch(peer, place);
       if (version == 0) continue;
       ++fetched;
       if (!all_are(place, nth(peer, version))) ++torn;
@@ -83,16 +83,16 @@ void check_board(T& transport) {
   }
   CHECK(torn == 0);
   CHECK(fetched >= publications);
-  if (rank == 0) return;  // and waits in the board's end, where it stays readable
+  if (rank == 0) return;  // and waits in the mailbox's end, where it stays readable
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-  while (board.fetch(0, place) < 20 && std::chrono::steady_clock::now() < until) std::this_thread::yield();
-  CHECK(board.fetch(0, place) == 20);
+  while (mailbox.fetch(0, place) < 20 && std::chrono::steady_clock::now() < until) std::this_thread::yield();
+  CHECK(mailbox.fetch(0, place) == 20);
   CHECK(all_are(place, nth(0, 20)));
 }
 
 }  // namespace
 
-static_assert(Board<MpiBoard> && HasBoard<Mpi> && HasBoard<Metered<Mpi>>);
+static_assert(Mailbox<MpiMailbox> && HasMailbox<Mpi> && HasMailbox<Metered<Mpi>>);
 
 TEST_CASE("by a schedule each rank ends with the bits that it has among threads") {
   check(Blocking{.schedule = {.graph = {3}, .period = 2}});
@@ -101,37 +101,37 @@ TEST_CASE("by a schedule each rank ends with the bits that it has among threads"
 }
 
 TEST_CASE("a packet is fetched whole, from ranks that publish others and from those that have finished") {
-  check_board(*world);
+  check_mailbox(*world);
   // Packets in several parts.
   BasicMpi<4096> parts(boost::mpi::communicator(), std::chrono::seconds(30));
-  check_board(parts);
+  check_mailbox(parts);
 }
 
 TEST_CASE("wrong sizes and ranks are refused") {
-  MpiBoard board = world->board(4);
+  MpiMailbox mailbox = world->mailbox(4);
   std::vector<std::byte> small(3), right(4);
-  CHECK_THROWS_AS(board.publish(small), usage_error);
-  CHECK_THROWS_AS(board.fetch(0, small), usage_error);
-  CHECK_THROWS_AS(board.fetch(world->size(), right), usage_error);
-  if (world->size() > 1) CHECK_THROWS_AS((void)world->board(4 + world->rank()), usage_error);
-  MpiBoard moved(std::move(board));
+  CHECK_THROWS_AS(mailbox.publish(small), usage_error);
+  CHECK_THROWS_AS(mailbox.fetch(0, small), usage_error);
+  CHECK_THROWS_AS(mailbox.fetch(world->size(), right), usage_error);
+  if (world->size() > 1) CHECK_THROWS_AS((void)world->mailbox(4 + world->rank()), usage_error);
+  MpiMailbox moved(std::move(mailbox));
   moved.publish(right);
   CHECK(moved.fetch(world->rank(), right) == 1);
   moved.close();
 }
 
-TEST_CASE("the end of a board waits for others up to the deadline") {
+TEST_CASE("the end of a mailbox waits for others up to the deadline") {
   if (world->size() == 1) return;
   Mpi hurried(boost::mpi::communicator(), std::chrono::milliseconds(100));
-  MpiBoard board = hurried.board(4);
+  MpiMailbox mailbox = hurried.mailbox(4);
   if (world->rank() == 0) {
-    CHECK_THROWS_AS(board.close(), peer_error);
+    CHECK_THROWS_AS(mailbox.close(), peer_error);
     barrier(*world);
   } else {
     barrier(*world);
     // Rank 0 is gone from there, and its window still is.
     std::vector<std::byte> place(4);
-    CHECK(board.fetch(0, place) == 0);
+    CHECK(mailbox.fetch(0, place) == 0);
   }
 }
 

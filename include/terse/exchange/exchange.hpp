@@ -65,15 +65,16 @@ DenseTopologyOf<T> dense_topology(const T& topology) {
 template <Compressor C, ErrorFeedback F, Topology P, Transport T, Executor E>
 class Exchange {
   static_assert(check_feedback<C, F>() && check_stages<C, F, P>());
-  using Home = Station<C, F, T, E>;
+  using Context = RoundContext<C, F, T, E>;
   using Round = typename detail::RoundOf<C, F, P, T, E>::type;
 
  public:
   /// With `note` the dense part's squared norm travels in 8 bytes of each packet, see `mean_norm`.
   Exchange(E executor, T& transport, const Layout& layout, const Range& range, const C& compressor,
            const F& feedback = {}, bool note = false, const P& topology = {})
-      : home_(executor, transport.split(0, transport.rank()), compressor, feedback, layout, range, note),
-        round_(make_round(home_, topology)) {}
+      : round_context_(executor, transport.split(0, transport.rank()), compressor, feedback, layout, range,
+                       note),
+        round_(make_round(round_context_, topology)) {}
   // Rounds and tickets point into it.
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
@@ -84,9 +85,10 @@ class Exchange {
   void start(const StepContext& context, Mask<typename E::memory> mask, const M& message) {
     context_ = context;
     arrived_ = false;
-    home_.open(context.step, context.seed, context.agreement, context.learning_rate, mask, context.now);
+    round_context_.open(context.step, context.seed, context.agreement, context.learning_rate, mask,
+                        context.now);
     message_.keep(message);
-    round_.start(home_, message);
+    round_.start(round_context_, message);
   }
   /// Settles a phase of the round under way that is complete and posts the next, without waiting; true once `arrive` and
   /// `finish` will not wait.
@@ -98,19 +100,19 @@ class Exchange {
   /// non_finite_error or wire_error.
   void arrive() {
     while (!arrived_) arrived_ = message_.advance(*this, true);
-    home_.arrived(context_.on_non_finite == NonFinite::throw_);
+    round_context_.arrived(context_.on_non_finite == NonFinite::throw_);
   }
 
   /// Hands the mean to `consumer`.
   template <class Consumer>
   void consume(const Consumer& consumer) {
-    round_.consume(home_, consumer);
+    round_.consume(round_context_, consumer);
   }
 
   /// f, a functor of a verb after `arrive`, so that it does nothing where a device has found an error in this round.
   template <class Functor>
   auto gated(const Functor& f) const {
-    return home_.envelope.gated(f);
+    return round_context_.envelope.gated(f);
   }
 
   /// arrive and consume in one.
@@ -125,8 +127,8 @@ class Exchange {
   /// transport works in the stream's order and a peer is late. `context` is this step's, which of a replayed round is not the
   /// one that it was started with.
   void settle(const StepContext& context) {
-    await_messages(home_.channel);
-    home_.settle(context.step);
+    await_messages(round_context_.channel);
+    round_context_.settle(context.step);
   }
 
   /// start and finish in one.
@@ -139,38 +141,38 @@ class Exchange {
 
   /// Euclidean norm of the mean's dense part, equal on all ranks; after `arrive`, in an exchange with `note`.
   double mean_norm() {
-    await_messages(home_.channel);
-    return std::sqrt(round_.notes(home_.executor));
+    await_messages(round_context_.channel);
+    return std::sqrt(round_.notes(round_context_.executor));
   }
 
-  const Plan& plan() const { return home_.plan; }
+  const Plan& plan() const { return round_context_.plan; }
   /// Takes over hyper-parameters of the compressor that changed between steps, alike on all ranks.
-  void set_compressor(const C& compressor) { home_.codec.set_compressor(compressor); }
+  void set_compressor(const C& compressor) { round_context_.codec.set_compressor(compressor); }
   /// This rank's view of the error feedback's state.
-  auto feedback() { return home_.codec.feedback(); }
+  auto feedback() { return round_context_.codec.feedback(); }
 
   template <class Visit>
   void walk(Visit&& visit) {
-    home_.codec.walk(visit);
+    round_context_.codec.walk(visit);
     round_.walk(visit);
   }
 
  private:
   /// Some topologies have parameters.
-  static Round make_round(Home& home, const P& topology) {
-    if constexpr (std::is_constructible_v<Round, Home&, const P&>)
-      return Round(home, topology);
+  static Round make_round(Context& context, const P& topology) {
+    if constexpr (std::is_constructible_v<Round, Context&, const P&>)
+      return Round(context, topology);
     else
-      return Round(home);
+      return Round(context);
   }
 
   friend class detail::MessageUnderWay<Exchange>;
   template <class M>
   bool advance(const M& message, bool block) {
-    return round_.advance(home_, message, block);
+    return round_.advance(round_context_, message, block);
   }
 
-  Home home_;
+  Context round_context_;
   Round round_;
   detail::MessageUnderWay<Exchange> message_;
   StepContext context_;

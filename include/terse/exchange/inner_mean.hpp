@@ -74,47 +74,47 @@ TERSE_NUMERICS_END
 /// carry the round's flags and agree on its hyper-parameters, and what is wrong with them is wrong with the round.
 template <class P, Transport T, Executor E>
 class InnerMean {
-  using Inner = Station<Dense, None, T, E>;
+  using Inner = RoundContext<Dense, None, T, E>;
   using Round = typename DenseTopologyOf<P>::template Round<Dense, None, T, E>;
 
  public:
-  template <class Home>
-  InnerMean(Home& home, const Layout& layout, const P& topology)
-      : station_(home.executor, home.channel.split(0, home.rank), Dense{}, None{}, layout, layout.range(),
-                 false),
+  template <class Context>
+  InnerMean(Context& context, const Layout& layout, const P& topology)
+      : station_(context.executor, context.channel.split(0, context.rank), Dense{}, None{}, layout,
+                 layout.range(), false),
         round_(make_round(station_, dense_topology(topology))) {}
 
-  template <class Home>
-  void start(Home& home, const float* arena) {
-    station_.open(home.step, 0, home.check, home.rate, {}, nullptr);
-    swap_envelopes(home);
+  template <class Context>
+  void start(Context& context, const float* arena) {
+    station_.open(context.step, 0, context.check, context.rate, {}, nullptr);
+    swap_envelopes(context);
     const ReadArena read{arena};
     round_.start(station_, Message{read, read});
   }
-  template <class Home>
-  bool advance(Home& home, const float* arena, bool block) {
+  template <class Context>
+  bool advance(Context& context, const float* arena, bool block) {
     const ReadArena read{arena};
     if (!round_.advance(station_, Message{read, read}, block)) return false;
-    swap_envelopes(home);
+    swap_envelopes(context);
     return true;
   }
-  template <class Home>
-  void take(Home& home, const WriteArena& write) {
-    swap_envelopes(home);
+  template <class Context>
+  void take(Context& context, const WriteArena& write) {
+    swap_envelopes(context);
     round_.consume(station_, Message{write, write});
-    swap_envelopes(home);
+    swap_envelopes(context);
   }
 
  private:
-  static Round make_round(Inner& station, const DenseTopologyOf<P>& topology) {
+  static Round make_round(Inner& context, const DenseTopologyOf<P>& topology) {
     if constexpr (std::is_constructible_v<Round, Inner&, const DenseTopologyOf<P>&>)
-      return Round(station, topology);
+      return Round(context, topology);
     else
-      return Round(station);
+      return Round(context);
   }
-  template <class Home>
-  void swap_envelopes(Home& home) {
-    std::swap(station_.envelope, home.envelope);
+  template <class Context>
+  void swap_envelopes(Context& context) {
+    std::swap(station_.envelope, context.envelope);
   }
 
   Inner station_;

@@ -70,7 +70,7 @@ requires(Traits<C>::keyed) class Exchange<C, F, Mixing<G, Vectors>, T, E> {
                 "terse: a keyed compressor (Moniqua, Lattice) needs no error feedback: its error is below a "
                 "bound, whatever the size of the message. Use None");
   // What is not compressed, and all that packets have in common.
-  using Home = Station<Dense, None, T, E>;
+  using Context = RoundContext<Dense, None, T, E>;
 
  public:
   // Tickets point into it.
@@ -78,10 +78,11 @@ requires(Traits<C>::keyed) class Exchange<C, F, Mixing<G, Vectors>, T, E> {
   Exchange& operator=(const Exchange&) = delete;
   Exchange(E executor, T& transport, const Layout& layout, const Range& range, const C& compressor,
            const F& feedback = {}, bool = false, const Mixing<G, Vectors>& topology = {})
-      : home_(executor, transport.split(0, transport.rank()), Dense{}, feedback, layout, range, false),
+      : round_context_(executor, transport.split(0, transport.rank()), Dense{}, feedback, layout, range,
+                       false),
         compressor_(compressor),
         whole_(Plan(compressor, layout, range, 1, false).whole),
-        neighbors_(topology.graph, home_.rank, home_.size, whole_.bytes),
+        neighbors_(topology.graph, round_context_.rank, round_context_.size, whole_.bytes),
         inbox_(neighbors_.most() + 1),
         begin_(whole_.compressed.begin_offset()),
         own_(whole_.compressed.end_offset() - begin_),
@@ -90,15 +91,16 @@ requires(Traits<C>::keyed) class Exchange<C, F, Mixing<G, Vectors>, T, E> {
 
   template <class M>
   void start(const StepContext& context, Mask<typename E::memory> mask, const M& message) {
-    home_.open(context.step, context.seed, context.agreement, context.learning_rate, mask, context.now);
+    round_context_.open(context.step, context.seed, context.agreement, context.learning_rate, mask,
+                        context.now);
     const auto sent = message.vector(Vector<0>{});
     std::byte* packet = neighbors_.own();
-    compressor_.encode(home_.executor, whole_.compressed, sent.compressed, home_.first,
-                       packet + whole_.section_at, *home_.codec.bad());
-    home_.codec.encode(whole_, mask, EmptyInbox{}, sent, home_.first, true, packet);
-    home_.note(home_.codec);
-    home_.stamp(packet, whole_.bytes, Phase::spread, 0);
-    neighbors_.post(home_.channel, context.step - 1, whole_.bytes, false);
+    compressor_.encode(round_context_.executor, whole_.compressed, sent.compressed, round_context_.first,
+                       packet + whole_.section_at, *round_context_.codec.bad());
+    round_context_.codec.encode(whole_, mask, EmptyInbox{}, sent, round_context_.first, true, packet);
+    round_context_.note(round_context_.codec);
+    round_context_.stamp(packet, whole_.bytes, Phase::spread, 0);
+    neighbors_.post(round_context_.channel, context.step - 1, whole_.bytes, false);
     context_ = context;
     message_.keep(message);
   }
@@ -109,15 +111,15 @@ requires(Traits<C>::keyed) class Exchange<C, F, Mixing<G, Vectors>, T, E> {
   void finish(const Consumer& consumer) {
     neighbors_.settle(true);
     for (std::size_t e = 0; e < edges().size(); ++e)
-      home_.accept(neighbors_.from(e), whole_, Phase::spread, 0, edges()[e].peer);
-    home_.arrived(context_.on_non_finite == NonFinite::throw_);
+      round_context_.accept(neighbors_.from(e), whole_, Phase::spread, 0, edges()[e].peer);
+    round_context_.arrived(context_.on_non_finite == NonFinite::throw_);
     message_.advance(*this, true);
     consume(consumer.vector(Vector<0>{}));
   }
   /// As the other exchanges'.
   void settle(const StepContext& context) {
-    if constexpr (requires { home_.channel.synchronize(); }) home_.channel.synchronize();
-    home_.settle(context.step);
+    if constexpr (requires { round_context_.channel.synchronize(); }) round_context_.channel.synchronize();
+    round_context_.settle(context.step);
   }
 
   /// Takes over hyper-parameters that changed between steps, alike on all ranks.
@@ -134,7 +136,8 @@ requires(Traits<C>::keyed) class Exchange<C, F, Mixing<G, Vectors>, T, E> {
   template <class M>
   bool advance(const M& message, bool) {
     const auto key = message.vector(Vector<0>{}).compressed;
-    decode(neighbors_.own(), home_.rank, key, detail::KeepOwn{own_.data(), difference_.data(), begin_});
+    decode(neighbors_.own(), round_context_.rank, key,
+           detail::KeepOwn{own_.data(), difference_.data(), begin_});
     for (std::size_t e = 0; e < edges().size(); ++e)
       decode(neighbors_.from(e), edges()[e].peer, key,
              detail::AddDifference{own_.data(), difference_.data(), static_cast<float>(edges()[e].weight),
@@ -144,25 +147,26 @@ requires(Traits<C>::keyed) class Exchange<C, F, Mixing<G, Vectors>, T, E> {
   template <class Key, class Use>
   void decode(const std::byte* packet, int peer, const Key& key, const Use& use) {
     std::uint32_t& wrong = *wrong_.data();
-    compressor_.decode(home_.executor, whole_.compressed, packet + whole_.section_at, key, use, wrong);
-    home_.envelope.check_read(home_.executor, wrong, peer);
+    compressor_.decode(round_context_.executor, whole_.compressed, packet + whole_.section_at, key, use,
+                       wrong);
+    round_context_.envelope.check_read(round_context_.executor, wrong, peer);
   }
   template <class Outcome>
   void consume(const Outcome& outcome) {
-    for_each(home_.executor, whole_.compressed, Mask<typename E::memory>{}, NoPackets{},
-             home_.envelope.gated(detail::MixKept<decltype(outcome.compressed)>{outcome.compressed,
-                                                                                difference_.data(), begin_}));
+    for_each(round_context_.executor, whole_.compressed, Mask<typename E::memory>{}, NoPackets{},
+             round_context_.envelope.gated(detail::MixKept<decltype(outcome.compressed)>{
+                 outcome.compressed, difference_.data(), begin_}));
     inbox_.clear();
-    inbox_.add(Dense{}, whole_, neighbors_.own(), home_.first.shared);
+    inbox_.add(Dense{}, whole_, neighbors_.own(), round_context_.first.shared);
     for (std::size_t e = 0; e < edges().size(); ++e)
-      inbox_.add(Dense{}, whole_, neighbors_.from(e), home_.first.shared,
+      inbox_.add(Dense{}, whole_, neighbors_.from(e), round_context_.first.shared,
                  static_cast<float>(edges()[e].weight));
-    for_each(home_.executor, whole_.dense, Mask<typename E::memory>{},
+    for_each(round_context_.executor, whole_.dense, Mask<typename E::memory>{},
              Differences<Dense::Code>{inbox_.dense()},
-             home_.envelope.gated(detail::MixExact<decltype(outcome.dense)>{outcome.dense}));
+             round_context_.envelope.gated(detail::MixExact<decltype(outcome.dense)>{outcome.dense}));
   }
 
-  Home home_;
+  Context round_context_;
   C compressor_;
   Portion whole_;
   detail::Neighborhood<G, T, E> neighbors_;

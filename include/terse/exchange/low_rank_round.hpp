@@ -46,82 +46,83 @@ class LowRankRound {
   static_assert(P::exact, "terse: LowRank needs an exact topology: all ranks go on with the same factors");
 
  public:
-  template <class Home>
-  LowRankRound(Home& home, const P& topology)
-      : factors_(home),
+  template <class Context>
+  LowRankRound(Context& context, const P& topology)
+      : factors_(context),
         matrices_(table_of(factors_.matrices)),
         moved_(table_of(factors_.moved)),
         left_(factors_.left.size()),
         right_(factors_.right.size() + detail::Strip::width),  // see for_each_product
         own_right_(factors_.right.size() + detail::Strip::width),
-        scratch_(std::max(reduction_scratch<SumOfSquares>(home.executor, factors_.dense, Units{0, true}),
-                          reduction_scratch<MaxAbs>(home.executor, factors_.right_range, Units{0, true}))),
+        scratch_(std::max(reduction_scratch<SumOfSquares>(context.executor, factors_.dense, Units{0, true}),
+                          reduction_scratch<MaxAbs>(context.executor, factors_.right_range, Units{0, true}))),
         total_(1),
         overflow_(1),
         lost_(static_cast<index_t>(factors_.right.segments().size())),
-        left_mean_(home, factors_.left, topology),
-        right_mean_(home, factors_.right, topology),
-        draw_(Draw::shared(home.codec.compressor().seed, 0, Purpose::initialization)) {
-    prepare_columns<R>(home.executor, matrices_.all(), right_.data(), draw_);
+        left_mean_(context, factors_.left, topology),
+        right_mean_(context, factors_.right, topology),
+        draw_(Draw::shared(context.codec.compressor().seed, 0, Purpose::initialization)) {
+    prepare_columns<R>(context.executor, matrices_.all(), right_.data(), draw_);
   }
 
-  template <class Home, class M>
-  void start(Home& home, const M& message) {
-    home.codec.materialize(home.plan.whole.compressed, home.mask, message);
-    home.note(home.codec);
+  template <class Context, class M>
+  void start(Context& context, const M& message) {
+    context.codec.materialize(context.plan.whole.compressed, context.mask, message);
+    context.note(context.codec);
     for (const detail::Factored& matrix : factors_.matrices) {
-      multiply<R>(home.executor, home.codec.feedback().at(matrix.offset), as_const(right(matrix)),
+      multiply<R>(context.executor, context.codec.feedback().at(matrix.offset), as_const(right(matrix)),
                   left(matrix));
     }
     for_each(
-        home.executor, home.plan.whole.dense,
+        context.executor, context.plan.whole.dense,
         detail::PutThere<decltype(message.dense)>{moved_.data(), moved_.size(), left_.data(), message.dense});
-    left_mean_.start(home, left_.data());
+    left_mean_.start(context, left_.data());
     have_left_ = false;
   }
 
-  template <class Home, class M>
-  bool advance(Home& home, const M&, bool block) {
-    if (have_left_) return right_mean_.advance(home, own_right_.data(), block);
-    if (!left_mean_.advance(home, left_.data(), block)) return false;
-    left_mean_.take(home, {left_.data()});
+  template <class Context, class M>
+  bool advance(Context& context, const M&, bool block) {
+    if (have_left_) return right_mean_.advance(context, own_right_.data(), block);
+    if (!left_mean_.advance(context, left_.data(), block)) return false;
+    left_mean_.take(context, {left_.data()});
     if (factors_.matrices.empty()) return true;
     have_left_ = true;
-    orthonormalize<R>(home.executor, matrices_.all(), left_.data(), lost_.data());
+    orthonormalize<R>(context.executor, matrices_.all(), left_.data(), lost_.data());
     for (const detail::Factored& matrix : factors_.matrices)
-      multiply_transposed<R>(home.executor, home.codec.feedback().at(matrix.offset), as_const(left(matrix)),
+      multiply_transposed<R>(context.executor, context.codec.feedback().at(matrix.offset),
+                             as_const(left(matrix)),
                              {own_right_.data() + matrix.right, matrix.shape.columns});
-    reduce<MaxAbs>(home.executor, factors_.right_range, Units{0, true}, {}, NoPackets{},
-                   detail::Sanitize{own_right_.data()}, scratch_.all(), total_.all(), home.codec.bad());
-    home.note(home.codec);
-    right_mean_.start(home, own_right_.data());
+    reduce<MaxAbs>(context.executor, factors_.right_range, Units{0, true}, {}, NoPackets{},
+                   detail::Sanitize{own_right_.data()}, scratch_.all(), total_.all(), context.codec.bad());
+    context.note(context.codec);
+    right_mean_.start(context, own_right_.data());
     // While that is under way: the error against this rank's own reconstruction.
-    if constexpr (decltype(home.feedback)::corrects)
-      for_each_entry(home, own_right_.data(),
-                     detail::KeepError<decltype(home.codec.feedback())>{home.codec.feedback()});
+    if constexpr (decltype(context.feedback)::corrects)
+      for_each_entry(context, own_right_.data(),
+                     detail::KeepError<decltype(context.codec.feedback())>{context.codec.feedback()});
     return false;
   }
 
-  template <class Home, class Consumer>
-  void consume(Home& home, const Consumer& consumer) {
-    using View = decltype(home.codec.feedback());
+  template <class Context, class Consumer>
+  void consume(Context& context, const Consumer& consumer) {
+    using View = decltype(context.codec.feedback());
     using Consume = decltype(consumer.compressed);
     if (have_left_) {
-      right_mean_.take(home, {right_.data(), lost_.data()});
+      right_mean_.take(context, {right_.data(), lost_.data()});
       if constexpr (requires(View view) { view.receive(index_t{}, true, 0.0F); })
-        for_each_entry(home, right_.data(),
-                       home.envelope.gated(
-                           detail::Deliver<Consume, View>{consumer.compressed, 1, home.codec.feedback()}));
+        for_each_entry(context, right_.data(),
+                       context.envelope.gated(
+                           detail::Deliver<Consume, View>{consumer.compressed, 1, context.codec.feedback()}));
       else
         for_each_entry(
-            home, right_.data(),
-            home.envelope.gated(detail::Deliver<Consume, detail::AsItIs>{consumer.compressed, 1, {}}));
+            context, right_.data(),
+            context.envelope.gated(detail::Deliver<Consume, detail::AsItIs>{consumer.compressed, 1, {}}));
       // Columns that an error has left as they were stay so.
-      prepare_columns<R>(home.executor, matrices_.all(), right_.data(), draw_);
+      prepare_columns<R>(context.executor, matrices_.all(), right_.data(), draw_);
     }
-    for_each(home.executor, home.plan.whole.dense, Mask<typename E::memory>{}, NoPackets{},
-             home.envelope.gated(detail::TakeThere<decltype(consumer.dense)>{moved_.data(), moved_.size(),
-                                                                             left_.data(), consumer.dense}));
+    for_each(context.executor, context.plan.whole.dense, Mask<typename E::memory>{}, NoPackets{},
+             context.envelope.gated(detail::TakeThere<decltype(consumer.dense)>{
+                 moved_.data(), moved_.size(), left_.data(), consumer.dense}));
   }
 
   /// Squared norm of the dense part of the mean, the same on all ranks. On a device it waits.
@@ -148,10 +149,10 @@ class LowRankRound {
     Range dense;                       // the dense pieces in `left`
     Range right_range;
 
-    template <class Home>
-    explicit Factors(const Home& home) {
-      for (const Piece& piece : home.plan.whole.compressed.pieces()) {
-        const Segment& segment = home.layout.segments()[static_cast<std::size_t>(piece.segment)];
+    template <class Context>
+    explicit Factors(const Context& context) {
+      for (const Piece& piece : context.plan.whole.compressed.pieces()) {
+        const Segment& segment = context.layout.segments()[static_cast<std::size_t>(piece.segment)];
         if (piece.count != segment.count)
           throw usage_error("LowRank takes whole matrices; the range cuts segment '" + segment.name + "'");
         const MatrixShape shape = matrix_shape(segment);
@@ -162,7 +163,7 @@ class LowRankRound {
         }
       }
       std::vector<Piece> pieces;
-      for (const Piece& piece : home.plan.whole.dense.pieces()) {
+      for (const Piece& piece : context.plan.whole.dense.pieces()) {
         const auto number = static_cast<index_t>(left.segments().size());
         moved.push_back({piece.offset, left.size()});
         pieces.push_back({number, left.size(), piece.count});
@@ -188,10 +189,10 @@ class LowRankRound {
   }
 
   /// f(piece, i, keep, element) over the matrices that the left factors and `right` make.
-  template <class Home, class F>
-  void for_each_entry(Home& home, const float* right, const F& f) {
-    for_each_product<R>(home.executor, home.plan.whole.compressed, home.mask, matrices_.all(), left_.data(),
-                        right, f);
+  template <class Context, class F>
+  void for_each_entry(Context& context, const float* right, const F& f) {
+    for_each_product<R>(context.executor, context.plan.whole.compressed, context.mask, matrices_.all(),
+                        left_.data(), right, f);
   }
 
   Factors factors_;

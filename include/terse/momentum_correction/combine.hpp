@@ -28,11 +28,11 @@ struct AdaptThenCombine {
     auto at_step(std::uint64_t t) const requires requires { step.at_step(t); }
     { return step.at_step(t); }
     template <class Element>
-    TERSE_HD Real propose(const Element& e) const {
+    TERSE_HD Real outgoing(const Element& e) const {
       return e.x() - e.rate() * step.direction(e);
     }
     template <class Element>
-    TERSE_HD Real settle(const Element& e, Real own, Real difference) const {
+    TERSE_HD Real update(const Element& e, Real own, Real difference) const {
       step.keep(e);
       return own + difference;
     }
@@ -62,11 +62,11 @@ struct AdaptWithCombine {
     auto at_step(std::uint64_t t) const requires requires { step.at_step(t); }
     { return step.at_step(t); }
     template <class Element>
-    TERSE_HD Real propose(const Element& e) const {
+    TERSE_HD Real outgoing(const Element& e) const {
       return e.x();
     }
     template <class Element>
-    TERSE_HD Real settle(const Element& e, Real own, Real difference) const {
+    TERSE_HD Real update(const Element& e, Real own, Real difference) const {
       const Real x = (own + difference) - e.rate() * step.direction(e);
       step.keep(e);
       return x;
@@ -86,11 +86,11 @@ struct CombineThenAdapt {
   template <class Real>
   struct Rule {
     template <class Element>
-    TERSE_HD Real propose(const Element& e) const {
+    TERSE_HD Real outgoing(const Element& e) const {
       return e.held();
     }
     template <class Element>
-    TERSE_HD Real settle(const Element&, Real own, Real difference) const {
+    TERSE_HD Real update(const Element&, Real own, Real difference) const {
       return own + difference;
     }
     template <class Element>

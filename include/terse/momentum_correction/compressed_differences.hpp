@@ -23,11 +23,11 @@ struct DifferenceDescent {
   template <class Real>
   struct Rule {
     template <class Element>
-    TERSE_HD Real propose(const Element& e) const {
+    TERSE_HD Real outgoing(const Element& e) const {
       return (e.x() - e.held()) + (e[0] - e.rate() * e.g());
     }
     template <class Element>
-    TERSE_HD Real settle(const Element& e, Real own, Real difference) const {
+    TERSE_HD Real update(const Element& e, Real own, Real difference) const {
       take_up(e, difference);
       return e.held() + own;
     }
@@ -58,20 +58,20 @@ struct CompressedTracker {
   template <class Real>
   struct Rule {
     template <class Element>
-    TERSE_HD Real propose(Vector<0>, const Element& e) const {
+    TERSE_HD Real outgoing(Vector<0>, const Element& e) const {
       return (e.x() + e[1]) - e.rate() * (e[0] + e.g());
     }
     template <class Element>
-    TERSE_HD Real propose(Vector<1>, const Element& e) const {
+    TERSE_HD Real outgoing(Vector<1>, const Element& e) const {
       return e[0] + e.g();
     }
     template <class Element>
-    TERSE_HD Real settle(Vector<0>, const Element& e, Real own, Real difference) const {
+    TERSE_HD Real update(Vector<0>, const Element& e, Real own, Real difference) const {
       e[1] = difference;
       return own;
     }
     template <class Element>
-    TERSE_HD void settle(Vector<1>, const Element& e, Real, Real difference) const {
+    TERSE_HD void update(Vector<1>, const Element& e, Real, Real difference) const {
       e[0] += difference;
     }
   };

@@ -43,11 +43,11 @@ struct Displacement {
   struct Rule {
     Real momentum, omega;
     template <class Element>
-    TERSE_HD Real propose(const Element& e) const {
+    TERSE_HD Real outgoing(const Element& e) const {
       return e.x() + momentum * omega * e[0];
     }
     template <class Element>
-    TERSE_HD Real settle(const Element& e, Real own, Real difference) const {
+    TERSE_HD Real update(const Element& e, Real own, Real difference) const {
       const Real v = e[0];
       const Real x = (own + difference) + (momentum * (1 - omega) * v - e.rate() * e.g());
       e[0] = x - e.x();

@@ -23,19 +23,19 @@ struct DoublyAveraged {
   struct Rule {
     MomentumDirection::Rule<Real> step;
     template <class Element>
-    TERSE_HD Real propose(Vector<0>, const Element& e) const {
+    TERSE_HD Real outgoing(Vector<0>, const Element& e) const {
       return e.x() - e.rate() * step.direction(e);
     }
     template <class Element>
-    TERSE_HD Real propose(Vector<1>, const Element& e) const {
+    TERSE_HD Real outgoing(Vector<1>, const Element& e) const {
       return step.velocity(e);
     }
     template <class Element>
-    TERSE_HD Real settle(Vector<0>, const Element&, Real own, Real difference) const {
+    TERSE_HD Real update(Vector<0>, const Element&, Real own, Real difference) const {
       return own + difference;
     }
     template <class Element>
-    TERSE_HD void settle(Vector<1>, const Element& e, Real own, Real difference) const {
+    TERSE_HD void update(Vector<1>, const Element& e, Real own, Real difference) const {
       e[0] = own + difference;
     }
   };

@@ -53,11 +53,11 @@ struct ExactDiffusion {
       return e.x() - e.rate() * step.direction(e);
     }
     template <class Element>
-    TERSE_HD Real propose(const Element& e) const {
+    TERSE_HD Real outgoing(const Element& e) const {
       return adapted(e) + e[correction];
     }
     template <class Element>
-    TERSE_HD Real settle(const Element& e, Real own, Real difference) const {
+    TERSE_HD Real update(const Element& e, Real own, Real difference) const {
       // x - psi, without subtracting two large numbers: what rounding did to r would add up over the steps, as
       // momentum does, and hold the ranks up to a thousand units in the last place away from the optimum.
       e[correction] += difference;

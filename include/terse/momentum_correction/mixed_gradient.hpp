@@ -34,11 +34,11 @@ struct MixedGradient {
     Real momentum;
     bool nesterov = false;
     template <class Element>
-    TERSE_HD Real propose(const Element& e) const {
+    TERSE_HD Real outgoing(const Element& e) const {
       return e.x() - e.rate() * e.g();
     }
     template <class Element>
-    TERSE_HD Real settle(const Element& e, Real, Real difference) const {
+    TERSE_HD Real update(const Element& e, Real, Real difference) const {
       // x - mixture, without subtracting two large numbers.
       const Real moved = e.rate() * e.g() - difference;
       const Real u = momentum * e.ratio() * e[0] + moved;

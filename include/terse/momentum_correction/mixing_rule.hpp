@@ -13,17 +13,17 @@ namespace terse {
 struct MixingFacts {
   int vectors = 1;  ///< how many travel together, 1 or 2
   bool before_gradient =
-      false;  ///< propose needs no gradient, so that messages may travel while it is computed
+      false;  ///< outgoing needs no gradient, so that messages may travel while it is computed
   bool combines_first =
-      false;  ///< the gradient is wanted at the mixture: propose, settle, the gradient, adapt(e)
+      false;  ///< the gradient is wanted at the mixture: outgoing, update, the gradient, adapt(e)
   bool moves_by_packet =
-      false;  ///< compressed segments: settle(e, decoded, 0) with what the own packet says, and
+      false;  ///< compressed segments: update(e, decoded, 0) with what the own packet says, and
               ///< then take_up(e, difference)
   bool needs_fixed = false;            ///< keeps sums over neighbours from step to step
   bool needs_fixed_symmetric = false;  ///< diverges on directed graphs or those that change from step to step
   bool needs_spectrum = false;   ///< diverges where a fixed symmetric W has an eigenvalue at or below -1/3
   bool allows_push_sum = false;  ///< may run on push-sum weights
-  bool second_by_difference = false;  ///< the second vector's settle does not read its `own`
+  bool second_by_difference = false;  ///< the second vector's update does not read its `own`
 };
 
 /// What a method of decentralized SGD does to one element: the momentum correction of ParameterMixing. A copyable
@@ -38,13 +38,13 @@ struct MixingFacts {
 /// weight decay), held(), the same before it, g(), the scaled gradient, rate(), the learning rate, ratio(), that over the
 /// last step's (0 after 0), e[k], buffer k, and scalar(k). A rule has
 ///
-///     propose(e)                        z, what travels; changes nothing, and may be asked again
-///     settle(e, own, difference) -> x   from z and sum_j W_ij (z_j - z_i), which is exactly 0 where all agree
+///     outgoing(e)                        z, what travels; changes nothing, and may be asked again
+///     update(e, own, difference) -> x   from z and sum_j W_ij (z_j - z_i), which is exactly 0 where all agree
 ///     adapt(e) -> x                     where facts.combines_first
 ///     take_up(e, difference)            where facts.moves_by_packet
 ///     at_step(t)                        optional: std::array<Real, N>, what e.scalar(k) is in step t = 1, 2, ...
 ///
-/// or, with two vectors, propose and settle for Vector<0>{} and Vector<1>{} as first argument; settle for the second
+/// or, with two vectors, outgoing and update for Vector<0>{} and Vector<1>{} as first argument; update for the second
 /// comes after that for the first and returns nothing. Arithmetic is templated on Real so that oracles run the same
 /// text in double. Optional: `double eigenvalues_above() const` of the policy, a limit that all eigenvalues of a symmetric,
 /// fixed W must exceed.

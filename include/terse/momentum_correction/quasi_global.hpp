@@ -49,11 +49,11 @@ struct QuasiGlobal {
       return detail::ahead(nesterov, momentum, g, v);
     }
     template <class Element>
-    TERSE_HD Real propose(const Element& e) const {
+    TERSE_HD Real outgoing(const Element& e) const {
       return e.x() - step(e);
     }
     template <class Element>
-    TERSE_HD Real settle(const Element& e, Real own, Real difference) const {
+    TERSE_HD Real update(const Element& e, Real own, Real difference) const {
       e[0] = decay * e.ratio() * e[0] + (1 - decay) * (step(e) - difference);
       return own + difference;
     }

@@ -23,19 +23,19 @@ struct GradientTracker {
   template <class Real>
   struct Rule {
     template <class Element>
-    TERSE_HD Real propose(Vector<0>, const Element& e) const {
+    TERSE_HD Real outgoing(Vector<0>, const Element& e) const {
       return e.x() - e.rate() * (e[0] + e.g());
     }
     template <class Element>
-    TERSE_HD Real propose(Vector<1>, const Element& e) const {
+    TERSE_HD Real outgoing(Vector<1>, const Element& e) const {
       return e[0] + e.g();
     }
     template <class Element>
-    TERSE_HD Real settle(Vector<0>, const Element&, Real own, Real difference) const {
+    TERSE_HD Real update(Vector<0>, const Element&, Real own, Real difference) const {
       return own + difference;
     }
     template <class Element>
-    TERSE_HD void settle(Vector<1>, const Element& e, Real, Real difference) const {
+    TERSE_HD void update(Vector<1>, const Element& e, Real, Real difference) const {
       e[0] += difference;
     }
   };
@@ -71,19 +71,19 @@ struct MomentumTracker {
       return momentum * e[0] + e.g();
     }
     template <class Element>
-    TERSE_HD Real propose(Vector<0>, const Element& e) const {
+    TERSE_HD Real outgoing(Vector<0>, const Element& e) const {
       return e.x();
     }
     template <class Element>
-    TERSE_HD Real propose(Vector<1>, const Element& e) const {
+    TERSE_HD Real outgoing(Vector<1>, const Element& e) const {
       return e[1] - velocity(e);
     }
     template <class Element>
-    TERSE_HD Real settle(Vector<0>, const Element& e, Real own, Real difference) const {
+    TERSE_HD Real update(Vector<0>, const Element& e, Real own, Real difference) const {
       return (own + difference) - e.rate() * (velocity(e) - e[1]);
     }
     template <class Element>
-    TERSE_HD void settle(Vector<1>, const Element& e, Real own, Real difference) const {
+    TERSE_HD void update(Vector<1>, const Element& e, Real own, Real difference) const {
       // u, by what was sent: x, and with it a gradient that holds weight decay, has changed since.
       e[0] = e[1] - own;
       e[1] += difference;

@@ -8,8 +8,8 @@
 #include "terse/momentum_correction/concept.hpp"
 #include "terse/preconditioner/concept.hpp"
 #include "terse/preconditioner/layer_statistic.hpp"
+#include "terse/preconditioner/parameter_ref.hpp"
 #include "terse/preconditioner/rates.hpp"
-#include "terse/preconditioner/weights.hpp"
 
 // The functors of Averaging and Staged: rules at work on one element of a step.
 
@@ -57,7 +57,7 @@ namespace detail {
 /// What the rules of a step share.
 template <class N, int Buffers, int Scalars>
 struct AveragingView {
-  Weights<typename N::parameter> parameters;
+  ParameterRef<typename N::parameter> parameters;
   const typename N::gradient* gradients;
   std::array<float*, Buffers == 0 ? 1 : Buffers> buffers;
   const Rate* rates;

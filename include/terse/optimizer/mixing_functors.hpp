@@ -4,8 +4,8 @@
 #include <array>
 
 #include "terse/momentum_correction/mixing_rule.hpp"
+#include "terse/preconditioner/parameter_ref.hpp"
 #include "terse/preconditioner/rates.hpp"
-#include "terse/preconditioner/weights.hpp"
 
 // The functors of ParameterMixing: a rule, at work on one element of a step.
 
@@ -27,7 +27,7 @@ namespace detail {
 /// What mixing rules see of a step, see MixingRule.
 template <class N, int Buffers, int Scalars, class Decay>
 struct MixingView {
-  Weights<typename N::parameter> parameters;
+  ParameterRef<typename N::parameter> parameters;
   const typename N::gradient* gradients;
   std::array<float*, Buffers == 0 ? 1 : Buffers> buffers;
   const Rate* rates;
@@ -72,28 +72,28 @@ struct MixingView {
 };
 
 template <class Rule, class Element, int K>
-TERSE_HD auto propose(const Rule& rule, const Element& e, Vector<K> which) {
-  if constexpr (requires { rule.propose(which, e); })
-    return rule.propose(which, e);
+TERSE_HD auto outgoing(const Rule& rule, const Element& e, Vector<K> which) {
+  if constexpr (requires { rule.outgoing(which, e); })
+    return rule.outgoing(which, e);
   else
-    return rule.propose(e);
+    return rule.outgoing(e);
 }
 
 /// z, on its way to the neighbours.
 template <class Rule, class View, int K>
-struct Propose {
+struct Outgoing {
   Rule rule;
   View view;
 
   TERSE_HD void enter(const Piece& piece) { view.enter(piece); }
   TERSE_HD float operator()(const Piece&, index_t i) const {
-    return propose(rule, view.element(i), Vector<K>{});
+    return outgoing(rule, view.element(i), Vector<K>{});
   }
 };
 
 /// What the differences are for, in dense pieces.
 template <class Rule, class View, int K>
-struct Settle {
+struct Update {
   Rule rule;
   View view;
 
@@ -101,64 +101,64 @@ struct Settle {
   TERSE_HD void operator()(const Piece&, index_t i, float own, float difference) const {
     const auto e = view.element(i);
     if constexpr (K > 0)
-      rule.settle(Vector<K>{}, e, own, difference);
-    else if constexpr (requires { rule.settle(Vector<0>{}, e, own, difference); })
-      view.parameters.set(i, rule.settle(Vector<0>{}, e, own, difference));
+      rule.update(Vector<K>{}, e, own, difference);
+    else if constexpr (requires { rule.update(Vector<0>{}, e, own, difference); })
+      view.parameters.set(i, rule.update(Vector<0>{}, e, own, difference));
     else
-      view.parameters.set(i, rule.settle(e, own, difference));
+      view.parameters.set(i, rule.update(e, own, difference));
   }
 };
 
 /// The same for compressed pieces, where z is what it was before it was compressed.
 template <class Rule, class View, int K>
-struct SettleCompressed {
-  Settle<Rule, View, K> settle;
+struct UpdateCompressed {
+  Update<Rule, View, K> update;
   float consensus_rate;
 
-  TERSE_HD void enter(const Piece& piece) { settle.enter(piece); }
+  TERSE_HD void enter(const Piece& piece) { update.enter(piece); }
   TERSE_HD void operator()(const Piece& piece, index_t i, float difference) const {
-    const float own = propose(settle.rule, settle.view.element(i), Vector<K>{});
-    settle(piece, i, own, consensus_rate * difference);
+    const float own = outgoing(update.rule, update.view.element(i), Vector<K>{});
+    update(piece, i, own, consensus_rate * difference);
   }
 };
 
 /// For rules that move by what their own packet says, and then take up the neighbours' moves.
 template <class Rule, class View>
-struct SettleMoves {
-  Settle<Rule, View, 0> settle;
+struct UpdateByMoves {
+  Update<Rule, View, 0> update;
 
-  TERSE_HD void enter(const Piece& piece) { settle.enter(piece); }
-  TERSE_HD void own(const Piece& piece, index_t i, float decoded) const { settle(piece, i, decoded, 0); }
+  TERSE_HD void enter(const Piece& piece) { update.enter(piece); }
+  TERSE_HD void own(const Piece& piece, index_t i, float decoded) const { update(piece, i, decoded, 0); }
   TERSE_HD void operator()(const Piece&, index_t i, float difference) const {
-    settle.rule.take_up(settle.view.element(i), difference);
+    update.rule.take_up(update.view.element(i), difference);
   }
 };
 
 /// Keeps a second vector, which weight decay may make depend on x, while the first is settled.
 template <class Rule, class View, int K>
-struct KeepProposal {
-  Propose<Rule, View, K> message;
+struct KeepOutgoing {
+  Outgoing<Rule, View, K> message;
   float* kept;
 
   TERSE_HD void enter(const Piece& piece) { message.enter(piece); }
   TERSE_HD void operator()(const Piece& piece, index_t i) const { kept[i] = message(piece, i); }
 };
-struct KeptProposal {
+struct KeptOutgoing {
   const float* kept;
   TERSE_HD float operator()(const Piece&, index_t i) const { return kept[i]; }
 };
 
 /// A mean in the place of a mixture.
 template <class Rule, class View, int K>
-struct SettleMean {
-  Settle<Rule, View, K> settle;
+struct UpdateByMean {
+  Update<Rule, View, K> update;
   const float* kept = nullptr;  // what was proposed, if x has changed since
   float gradient_factor = 1;
 
-  TERSE_HD void enter(const Piece& piece) { settle.enter(piece); }
+  TERSE_HD void enter(const Piece& piece) { update.enter(piece); }
   TERSE_HD void operator()(const Piece& piece, index_t i, float mean) const {
-    const float own = kept ? kept[i] : propose(settle.rule, settle.view.element(i), Vector<K>{});
-    settle(piece, i, own, mean - own);
+    const float own = kept ? kept[i] : outgoing(update.rule, update.view.element(i), Vector<K>{});
+    update(piece, i, own, mean - own);
   }
 };
 

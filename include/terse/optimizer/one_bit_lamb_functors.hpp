@@ -58,7 +58,7 @@ struct LambDirection {
 /// x = x - learning_rate c u, c the segment's.
 template <Number P, class Direction>
 struct DescendByLayer {
-  Weights<P> parameters;
+  ParameterRef<P> parameters;
   Direction direction;
   const Rate* rates;
   const float* coefficients;  // by segment

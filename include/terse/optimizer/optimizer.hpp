@@ -199,10 +199,10 @@ class Optimizer {
             layout_,
             {step, options_.seed, agreement(), options_.on_non_finite, 0, now_.data()},
             options_.clip_norm,
-            weights(parameters.data()),
+            parameter_ref(parameters.data()),
             gradients.data()};
   }
-  Weights<P> weights(P* parameters) {
+  ParameterRef<P> parameter_ref(P* parameters) {
     if constexpr (has_masters)
       return {masters_.data(), parameters};
     else

@@ -23,9 +23,9 @@ namespace terse {
 /// GradientTracking, MomentumTracking, MomentumConsensus, StochasticGradientPush, ChocoSgd, DeepSqueeze, DcdSgd,
 /// MoniquaSgd and Beer are members of.
 ///
-///     z_i = M proposes, from x_i, this rank's gradient at x_i, and buffers of its own
+///     z_i = M.outgoing, from x_i, this rank's gradient at x_i, and buffers of its own
 ///     d_i = sum_j W_ij (z_j - z_i), over compressed z by error feedback where there is a compressor
-///     x_i = M settles, from z_i and consensus_rate d_i
+///     x_i = M.update, from z_i and consensus_rate d_i
 ///
 /// Parameters differ between ranks; what converges, and is evaluated, is their mean. All ranks must start from the
 /// same ones. With average_every = H every H-th step takes the exact mean in the place of the mixture (Chen et al.,
@@ -35,8 +35,8 @@ namespace terse {
 /// others peer_error when they wait for them. NonFinite::skip lets all ranks agree first.
 ///
 /// State: the rule's buffers, n floats each, and the feedback's (Difference: 3 n for each vector). Wire: one message
-/// to each neighbour, see the rule's `vectors`: 32 bytes and the section for each. Passes: one to propose (x, g,
-/// buffers read; z written), one to settle (own and arrived z, buffers read; x and buffers written).
+/// to each neighbour, see the rule's `vectors`: 32 bytes and the section for each. Passes: one for `outgoing` (x, g,
+/// buffers read; z written), one for `update` (own and arrived z, buffers read; x and buffers written).
 template <class M, class P, class C, class F, class Decay>
 struct ParameterMixingOf {
   static_assert(check_mixing_rule<M>() && check_compressor<C>() && check_feedback<C, F>() &&
@@ -99,13 +99,13 @@ struct ParameterMixingOf {
 
   /// What a message says of each vector.
   template <class N>
-  struct Proposal {
+  struct OutgoingVectors {
     Rule rule;
     View<N> view;
     template <int K>
     auto vector(Vector<K>) const {
-      const detail::Propose<Rule, View<N>, K> propose{rule, view};
-      return Message{propose, propose};
+      const detail::Outgoing<Rule, View<N>, K> outgoing{rule, view};
+      return Message{outgoing, outgoing};
     }
   };
   /// What becomes of the mixture.
@@ -114,18 +114,18 @@ struct ParameterMixingOf {
     static constexpr bool takes_own = M::facts.moves_by_packet;
   };
   template <class N>
-  struct Settlement {
+  struct Updates {
     Rule rule;
     View<N> view;
     float consensus_rate;
     template <int K>
     auto vector(Vector<K>) const {
-      using Exact = detail::Settle<Rule, View<N>, K>;
+      using Exact = detail::Update<Rule, View<N>, K>;
       const Exact exact{rule, view};
       if constexpr (M::facts.moves_by_packet)
-        return Outcome<detail::SettleMoves<Rule, View<N>>, Exact>{{{exact}, exact}};
+        return Outcome<detail::UpdateByMoves<Rule, View<N>>, Exact>{{{exact}, exact}};
       else
-        return Outcome<detail::SettleCompressed<Rule, View<N>, K>, Exact>{{{exact, consensus_rate}, exact}};
+        return Outcome<detail::UpdateCompressed<Rule, View<N>, K>, Exact>{{{exact, consensus_rate}, exact}};
     }
   };
 
@@ -206,7 +206,7 @@ struct ParameterMixingOf {
       combine(input, state);
       settle(input, state);
     } else if (!averages(input)) {
-      start(input.context, state, proposal(input, state));
+      start(input.context, state, outgoing(input, state));
     }
     state.begun = true;
   }
@@ -253,7 +253,7 @@ struct ParameterMixingOf {
       state.mixer.settle(input.context);
   }
   template <Transport T, Executor E, class N>
-  Proposal<N> proposal(const StepInput<E, N>& input, State<T, E>& state) const {
+  OutgoingVectors<N> outgoing(const StepInput<E, N>& input, State<T, E>& state) const {
     return {momentum_correction.template rule<float>(), view_of(input, state)};
   }
 
@@ -265,35 +265,35 @@ struct ParameterMixingOf {
   }
   template <Transport T, Executor E, class N>
   void combine(const StepInput<E, N>& input, State<T, E>& state) const {
-    const Proposal<N> message = proposal(input, state);
+    const OutgoingVectors<N> message = outgoing(input, state);
     if (averages(input)) {
       average(input, state, message, Vectors{});
       return;
     }
     const StepContext& context = input.context;
     if (!state.begun) start(context, state, message);
-    state.mixer.finish(Settlement<N>{message.rule, message.view, consensus_rate});
+    state.mixer.finish(Updates<N>{message.rule, message.view, consensus_rate});
   }
   template <Transport T, Executor E, class N, int... K>
-  static void average(const StepInput<E, N>& input, State<T, E>& state, const Proposal<N>& message,
+  static void average(const StepInput<E, N>& input, State<T, E>& state, const OutgoingVectors<N>& message,
                       std::integer_sequence<int, K...>) {
     if constexpr (vectors > 1)
       for_each(input.executor, state.range,
-               detail::KeepProposal<Rule, View<N>, 1>{{message.rule, message.view}, state.kept.data()});
+               detail::KeepOutgoing<Rule, View<N>, 1>{{message.rule, message.view}, state.kept.data()});
     (average(input, state, message, Vector<K>{}), ...);
   }
   template <Transport T, Executor E, class N, int K>
-  static void average(const StepInput<E, N>& input, State<T, E>& state, const Proposal<N>& message,
+  static void average(const StepInput<E, N>& input, State<T, E>& state, const OutgoingVectors<N>& message,
                       Vector<K> which) {
-    detail::SettleMean<Rule, View<N>, K> settle{{message.rule, message.view}};
+    detail::UpdateByMean<Rule, View<N>, K> update{{message.rule, message.view}};
     if constexpr (K == 0) {
-      state.exact->mix(input.context, {}, message.vector(which), Message{settle, settle});
+      state.exact->mix(input.context, {}, message.vector(which), Message{update, update});
     } else {
       // What a device found wrong with the first, before it looks at the second.
       state.exact->settle(input.context);
-      settle.kept = state.kept.data();
-      const detail::KeptProposal kept{settle.kept};
-      state.exact->mix(input.context, {}, Message{kept, kept}, Message{settle, settle});
+      update.kept = state.kept.data();
+      const detail::KeptOutgoing kept{update.kept};
+      state.exact->mix(input.context, {}, Message{kept, kept}, Message{update, update});
     }
   }
 };

@@ -11,8 +11,8 @@
 #include "terse/error_feedback/none.hpp"
 #include "terse/exchange/exchange.hpp"
 #include "terse/momentum_correction/concept.hpp"
+#include "terse/preconditioner/parameter_ref.hpp"
 #include "terse/preconditioner/rates.hpp"
-#include "terse/preconditioner/weights.hpp"
 
 namespace terse {
 
@@ -31,7 +31,7 @@ struct StepInput {
   const Layout& layout;
   StepContext context;
   float clip_norm;  ///< of the averaged gradient, for full-precision steps; infinity: none
-  Weights<typename N::parameter> parameters;
+  ParameterRef<typename N::parameter> parameters;
   const typename N::gradient* gradients;
 };
 

@@ -21,7 +21,7 @@ TERSE_HD inline float clamped(float x, float bound) {
 template <Number P, bool Learns>
 struct StepTogether {
   float *momentum, *variance;
-  Weights<P> parameters;
+  ParameterRef<P> parameters;
   const Rate* rates;
   float beta1, beta2, epsilon, clip;
   float gradient_factor = 1;
@@ -63,7 +63,7 @@ template <Number P>
 struct StepAlone {
   float *momentum, *moves;
   const float* inverse;
-  Weights<P> parameters;
+  ParameterRef<P> parameters;
   const Rate* rates;
   float beta1, clip;
   Rate rate{};
@@ -98,7 +98,7 @@ template <Number P>
 struct Meet {
   float *momentum, *moves, *anchor;
   const float* inverse;
-  Weights<P> parameters;
+  ParameterRef<P> parameters;
   SinceMeeting since;
   float clip;
   float sum = 0, kept = 1;

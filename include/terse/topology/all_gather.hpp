@@ -18,37 +18,38 @@ struct AllGather {
 
   template <Compressor C, ErrorFeedback F, Transport T, Executor E>
   class Round {
-    using Home = Station<C, F, T, E>;
+    using Context = RoundContext<C, F, T, E>;
 
    public:
-    explicit Round(const Home& home)
-        : spread_(std::vector<const Portion*>(static_cast<std::size_t>(home.size), &home.plan.whole),
-                  home.rank, home.size, 0),
-          inbox_(home.size) {}
+    explicit Round(const Context& context)
+        : spread_(std::vector<const Portion*>(static_cast<std::size_t>(context.size), &context.plan.whole),
+                  context.rank, context.size, 0),
+          inbox_(context.size) {}
 
     template <class M>
-    void start(Home& home, const M& message) {
-      home.codec.measure(home.plan.whole, home.mask, EmptyInbox{}, message);
-      const index_t bytes = home.codec.encode(home.plan.whole, home.mask, EmptyInbox{}, message, home.first,
-                                              true, spread_.packet(home.rank));
-      home.note(home.codec);
-      home.stamp(spread_.packet(home.rank), bytes, Phase::spread, home.rank);
-      under_way_.emplace(spread_.post(home.channel, bytes));
+    void start(Context& context, const M& message) {
+      context.codec.measure(context.plan.whole, context.mask, EmptyInbox{}, message);
+      const index_t bytes = context.codec.encode(context.plan.whole, context.mask, EmptyInbox{}, message,
+                                                 context.first, true, spread_.packet(context.rank));
+      context.note(context.codec);
+      context.stamp(spread_.packet(context.rank), bytes, Phase::spread, context.rank);
+      under_way_.emplace(spread_.post(context.channel, bytes));
     }
 
     template <class M>
-    bool advance(Home& home, const M&, bool block) {
+    bool advance(Context& context, const M&, bool block) {
       if (!settled(*under_way_, block)) return false;
-      spread_.accept(home);
+      spread_.accept(context);
       return true;
     }
 
     template <class Consumer>
-    void consume(Home& home, const Consumer& consumer) {
+    void consume(Context& context, const Consumer& consumer) {
       inbox_.clear();
-      for (int peer = 0; peer < home.size; ++peer)
-        inbox_.add(home.codec.compressor(), home.plan.whole, spread_.packet(peer), home.first.shared);
-      deliver(home, home.plan.whole, inbox_, 1.0F / static_cast<float>(home.size), consumer);
+      for (int peer = 0; peer < context.size; ++peer)
+        inbox_.add(context.codec.compressor(), context.plan.whole, spread_.packet(peer),
+                   context.first.shared);
+      deliver(context, context.plan.whole, inbox_, 1.0F / static_cast<float>(context.size), consumer);
     }
 
     template <class Visit>

@@ -13,29 +13,29 @@ struct Alone {
 
   template <Compressor C, ErrorFeedback F, Transport T, Executor E>
   class Round {
-    using Home = Station<C, F, T, E>;
+    using Context = RoundContext<C, F, T, E>;
 
    public:
-    explicit Round(const Home& home) : spread_({&home.plan.whole}, 0, 1, 0), inbox_(1) {}
+    explicit Round(const Context& context) : spread_({&context.plan.whole}, 0, 1, 0), inbox_(1) {}
 
     template <class M>
-    void start(Home& home, const M& message) {
-      home.codec.measure(home.plan.whole, home.mask, EmptyInbox{}, message);
-      home.codec.encode(home.plan.whole, home.mask, EmptyInbox{}, message, home.first, true,
-                        spread_.packet(0));
-      home.note(home.codec);
+    void start(Context& context, const M& message) {
+      context.codec.measure(context.plan.whole, context.mask, EmptyInbox{}, message);
+      context.codec.encode(context.plan.whole, context.mask, EmptyInbox{}, message, context.first, true,
+                           spread_.packet(0));
+      context.note(context.codec);
     }
 
     template <class M>
-    bool advance(Home&, const M&, bool) {
+    bool advance(Context&, const M&, bool) {
       return true;
     }
 
     template <class Consumer>
-    void consume(Home& home, const Consumer& consumer) {
+    void consume(Context& context, const Consumer& consumer) {
       inbox_.clear();
-      inbox_.add(home.codec.compressor(), home.plan.whole, spread_.packet(0), home.first.shared);
-      deliver(home, home.plan.whole, inbox_, 1, consumer);
+      inbox_.add(context.codec.compressor(), context.plan.whole, spread_.packet(0), context.first.shared);
+      deliver(context, context.plan.whole, inbox_, 1, consumer);
     }
 
     double notes(E executor) { return spread_.notes(executor); }

@@ -12,11 +12,11 @@ namespace terse {
 
 /// A topology says who sends which packet to whom. Exact ones give every rank the same mean; those that
 /// `recompress` compress sums or means again on the way. It is a policy with a nested `Round<C, F, T, E>`, one
-/// for each exchange, which takes all memory at construction and runs over a Station:
+/// for each exchange, which takes all memory at construction and runs over a RoundContext:
 ///
-///     start(station, message)            evaluates, encodes, posts the first phase
-///     advance(station, message, block)   settles the phase under way, posts the next; true when all is here
-///     consume(station, consumer)         decodes: consumer(piece, i, mean) once for each element
+///     start(context, message)            evaluates, encodes, posts the first phase
+///     advance(context, message, block)   settles the phase under way, posts the next; true when all is here
+///     consume(context, consumer)         decodes: consumer(piece, i, mean) once for each element
 ///     notes(executor)                    squared norm of the full-precision part of the mean, alike on all ranks, for
 ///                                        clipping: from the notes of packets, see note_of
 ///     walk(visit)                        state of its own, such as the second stage's error
@@ -60,7 +60,7 @@ constexpr bool check_stages() {
 /// Everything a round works with: the executor, the channel, the plan, this rank's codec, and the step's
 /// envelope.
 template <Compressor C, ErrorFeedback F, Transport T, Executor E>
-struct Station {
+struct RoundContext {
   E executor;
   T channel;
   int rank, size;
@@ -77,8 +77,8 @@ struct Station {
   EncodeContext first = encode_context(0, 0, 0, Purpose::quantization, nullptr), second = first;
   Envelope<E> envelope;
 
-  Station(E executor_, T channel_, const C& compressor, const F& feedback_, const Layout& layout_,
-          const Range& range, bool note)
+  RoundContext(E executor_, T channel_, const C& compressor, const F& feedback_, const Layout& layout_,
+               const Range& range, bool note)
       : executor(executor_),
         channel(std::move(channel_)),
         rank(channel.rank()),
@@ -180,24 +180,24 @@ bool settled(Ticket& ticket, bool block) {
 }
 
 /// Decodes one or more packets over a portion and hands each element's weighted sum to its consumer.
-template <class Station, class C, class Consumer>
-void deliver(Station& station, const Portion& portion, Inbox<C>& inbox, float weight,
+template <class Context, class C, class Consumer>
+void deliver(Context& context, const Portion& portion, Inbox<C>& inbox, float weight,
              const Consumer& consumer) {
   if constexpr (!C::lossless) {
-    using View = decltype(station.codec.feedback());
-    auto incoming = station.codec.arrived(portion.compressed, inbox);
+    using View = decltype(context.codec.feedback());
+    auto incoming = context.codec.arrived(portion.compressed, inbox);
     if constexpr (requires(View view) { view.receive(index_t{}, true, 0.0F); })
-      for_each(station.executor, portion.compressed, station.mask, incoming,
-               station.envelope.gated(detail::Deliver<decltype(consumer.compressed), View>{
-                   consumer.compressed, weight, station.codec.feedback()}));
+      for_each(context.executor, portion.compressed, context.mask, incoming,
+               context.envelope.gated(detail::Deliver<decltype(consumer.compressed), View>{
+                   consumer.compressed, weight, context.codec.feedback()}));
     else
-      for_each(station.executor, portion.compressed, station.mask, incoming,
-               station.envelope.gated(detail::Deliver<decltype(consumer.compressed), detail::AsItIs>{
+      for_each(context.executor, portion.compressed, context.mask, incoming,
+               context.envelope.gated(detail::Deliver<decltype(consumer.compressed), detail::AsItIs>{
                    consumer.compressed, weight, {}}));
   }
-  for_each(station.executor, portion.dense, Mask<typename decltype(station.executor)::memory>{},
+  for_each(context.executor, portion.dense, Mask<typename decltype(context.executor)::memory>{},
            inbox.dense(),
-           station.envelope.gated(
+           context.envelope.gated(
                detail::Deliver<decltype(consumer.dense), detail::AsItIs>{consumer.dense, weight, {}}));
 }
 
@@ -236,10 +236,10 @@ class Spread {
     return channel.exchange(sends_, receives_, Phase::spread);
   }
 
-  template <class Station>
-  void accept(Station& station) {
+  template <class Context>
+  void accept(Context& context) {
     for (int c = 0; c < size(); ++c)
-      if (c != mine_) station.accept(packet(c), portion(c), Phase::spread, c, (c + shift_) % size());
+      if (c != mine_) context.accept(packet(c), portion(c), Phase::spread, c, (c + shift_) % size());
   }
 
   /// Sum over the packets' notes, in order. On a device it waits.

@@ -77,20 +77,20 @@ struct MachineMixing {
   template <Compressor C, ErrorFeedback F, Transport T, Executor E>
   class Round {
     static_assert(C::lossless, "terse: mixing between machines is for packets that are not compressed");
-    using Home = Station<C, F, T, E>;
+    using Context = RoundContext<C, F, T, E>;
     using Bytes = buffer<std::byte, typename E::memory>;
     using Source = Packets<Dense::Code>::Source;
     using Every = std::make_integer_sequence<int, Vectors>;
 
    public:
-    Round(Home& home, const MachineMixing& topology)
-        : machines_(topology.nodes(home.size)),
+    Round(Context& context, const MachineMixing& topology)
+        : machines_(topology.nodes(context.size)),
           local_(topology.ranks_per_machine),
-          machine_(home.rank / local_),
-          mine_(home.rank % local_),
-          inner_(home.channel.split(machine_, mine_)),
-          outer_(home.channel.split(mine_, machine_)),
-          plan_(home.codec.compressor(), home.layout, home.plan.whole.dense, local_, false),
+          machine_(context.rank / local_),
+          mine_(context.rank % local_),
+          inner_(context.channel.split(machine_, mine_)),
+          outer_(context.channel.split(mine_, machine_)),
+          plan_(context.codec.compressor(), context.layout, context.plan.whole.dense, local_, false),
           neighbors_(topology.graph, machine_, machines_, Vectors * part(mine_).bytes),
           inbox_(local_) {
       sources_.reserve(static_cast<std::size_t>(machines_) + 2);
@@ -110,45 +110,45 @@ struct MachineMixing {
     }
 
     template <class M>
-    void start(Home& home, const M& message) {
-      encode_parts(home, message, Every{});
-      home.note(home.codec);
-      for (int c = 0; c < local_; ++c) stamp(home, out_[static_cast<std::size_t>(c)].data(), c, c);
+    void start(Context& context, const M& message) {
+      encode_parts(context, message, Every{});
+      context.note(context.codec);
+      for (int c = 0; c < local_; ++c) stamp(context, out_[static_cast<std::size_t>(c)].data(), c, c);
       stage_ = Stage::sum;
       under_way_.emplace(inner_.exchange(scatter_, collect_, Phase::reduce));
     }
 
     template <class M>
-    bool advance(Home& home, const M&, bool block) {
+    bool advance(Context& context, const M&, bool block) {
       if (stage_ == Stage::mix ? !neighbors_.settle(block) : !settled(*under_way_, block)) return false;
       if (stage_ == Stage::sum) {
         for (int peer = 0; peer < local_; ++peer)
           if (peer != mine_)
-            accept(home, in_[static_cast<std::size_t>(peer)].data(), mine_, mine_, machine_, peer);
-        for (int k = 0; k < Vectors; ++k) sum(home, k);
-        home.note(home.codec);
-        stamp(home, neighbors_.own(), mine_, local_);
-        neighbors_.post(outer_, home.step - 1, Vectors * part(mine_).bytes, false);
+            accept(context, in_[static_cast<std::size_t>(peer)].data(), mine_, mine_, machine_, peer);
+        for (int k = 0; k < Vectors; ++k) sum(context, k);
+        context.note(context.codec);
+        stamp(context, neighbors_.own(), mine_, local_);
+        neighbors_.post(outer_, context.step - 1, Vectors * part(mine_).bytes, false);
         stage_ = Stage::mix;
       } else if (stage_ == Stage::mix) {
         for (std::size_t e = 0; e < neighbors_.edges().size(); ++e)
-          accept(home, neighbors_.from(e), mine_, local_, neighbors_.edges()[e].peer, mine_);
-        for (int k = 0; k < Vectors; ++k) mix(home, k);
-        stamp(home, mixed_[static_cast<std::size_t>(mine_)].data(), mine_, local_ + 1 + mine_);
+          accept(context, neighbors_.from(e), mine_, local_, neighbors_.edges()[e].peer, mine_);
+        for (int k = 0; k < Vectors; ++k) mix(context, k);
+        stamp(context, mixed_[static_cast<std::size_t>(mine_)].data(), mine_, local_ + 1 + mine_);
         under_way_.emplace(inner_.exchange(spread_, gather_, Phase::reduce));
         stage_ = Stage::spread;
       } else {
         for (int c = 0; c < local_; ++c)
           if (c != mine_)
-            accept(home, mixed_[static_cast<std::size_t>(c)].data(), c, local_ + 1 + c, machine_, c);
+            accept(context, mixed_[static_cast<std::size_t>(c)].data(), c, local_ + 1 + c, machine_, c);
         return true;
       }
       return false;
     }
 
     template <class Consumer>
-    void consume(Home& home, const Consumer& consumer) {
-      consume(home, consumer, Every{});
+    void consume(Context& context, const Consumer& consumer) {
+      consume(context, consumer, Every{});
     }
     template <class Visit>
     void walk(Visit&&) {}
@@ -159,37 +159,37 @@ struct MachineMixing {
     const Portion& part(int c) const { return plan_.chunks[static_cast<std::size_t>(c)]; }
 
     /// Packets stand one after the other, a vector's each; `place` tells the kinds of them apart.
-    void stamp(Home& home, std::byte* packets, int c, int place) {
+    void stamp(Context& context, std::byte* packets, int c, int place) {
       for (int k = 0; k < Vectors; ++k)
-        home.stamp(packets + k * part(c).bytes, part(c).bytes, Phase::spread, place * Vectors + k);
+        context.stamp(packets + k * part(c).bytes, part(c).bytes, Phase::spread, place * Vectors + k);
     }
-    void accept(Home& home, const std::byte* packets, int c, int place, int machine, int local) {
+    void accept(Context& context, const std::byte* packets, int c, int place, int machine, int local) {
       for (int k = 0; k < Vectors; ++k)
-        home.accept(packets + k * part(c).bytes, part(c), Phase::spread, place * Vectors + k,
-                    machine * local_ + local);
+        context.accept(packets + k * part(c).bytes, part(c), Phase::spread, place * Vectors + k,
+                       machine * local_ + local);
     }
 
     template <class M, int... K>
-    void encode_parts(Home& home, const M& message, std::integer_sequence<int, K...>) {
+    void encode_parts(Context& context, const M& message, std::integer_sequence<int, K...>) {
       for (int c = 0; c < local_; ++c)
-        (home.codec.encode(part(c), {}, EmptyInbox{}, message.vector(Vector<K>{}), home.first, true,
-                           out_[static_cast<std::size_t>(c)].data() + K * part(c).bytes),
+        (context.codec.encode(part(c), {}, EmptyInbox{}, message.vector(Vector<K>{}), context.first, true,
+                              out_[static_cast<std::size_t>(c)].data() + K * part(c).bytes),
          ...);
     }
     /// The machine's mean of this rank's part.
-    void sum(Home& home, int k) {
+    void sum(Context& context, int k) {
       const index_t shift = k * part(mine_).bytes;
       inbox_.clear();
       for (int peer = 0; peer < local_; ++peer)
-        inbox_.add(home.codec.compressor(), part(mine_),
+        inbox_.add(context.codec.compressor(), part(mine_),
                    (peer == mine_ ? out_ : in_)[static_cast<std::size_t>(peer)].data() + shift,
-                   home.first.shared);
+                   context.first.shared);
       const MeanOf mean{1.0F / static_cast<float>(local_)};
-      home.codec.encode(part(mine_), {}, inbox_, Message{mean, mean}, home.first, true,
-                        neighbors_.own() + shift);
+      context.codec.encode(part(mine_), {}, inbox_, Message{mean, mean}, context.first, true,
+                           neighbors_.own() + shift);
     }
     /// The mixture of the machines' means of this rank's part.
-    void mix(Home& home, int k) {
+    void mix(Context& context, int k) {
       const index_t shift = k * part(mine_).bytes + part(mine_).dense_at;
       sources_.clear();
       sources_.push_back({neighbors_.own() + shift, nullptr, 0});
@@ -197,22 +197,23 @@ struct MachineMixing {
         sources_.push_back(
             {neighbors_.from(e) + shift, nullptr, static_cast<float>(neighbors_.edges()[e].weight)});
       const detail::MixtureInbox inbox{sources_.data(), static_cast<int>(sources_.size())};
-      home.codec.encode(part(mine_), {}, inbox, Message{detail::MixtureOf{}, detail::MixtureOf{}}, home.first,
-                        true, mixed_[static_cast<std::size_t>(mine_)].data() + k * part(mine_).bytes);
+      context.codec.encode(part(mine_), {}, inbox, Message{detail::MixtureOf{}, detail::MixtureOf{}},
+                           context.first, true,
+                           mixed_[static_cast<std::size_t>(mine_)].data() + k * part(mine_).bytes);
     }
 
     template <class Consumer, int... K>
-    void consume(Home& home, const Consumer& consumer, std::integer_sequence<int, K...>) {
-      for (int c = 0; c < local_; ++c) (consume(home, consumer.vector(Vector<K>{}), c, K), ...);
+    void consume(Context& context, const Consumer& consumer, std::integer_sequence<int, K...>) {
+      for (int c = 0; c < local_; ++c) (consume(context, consumer.vector(Vector<K>{}), c, K), ...);
     }
     template <class Consumer>
-    void consume(Home& home, const Consumer& consumer, int c, int k) {
+    void consume(Context& context, const Consumer& consumer, int c, int k) {
       const index_t shift = k * part(c).bytes + part(c).dense_at;
       const Source sources[] = {{out_[static_cast<std::size_t>(c)].data() + shift, nullptr, 0},
                                 {mixed_[static_cast<std::size_t>(c)].data() + shift, nullptr, 1}};
-      for_each(home.executor, part(c).dense, Mask<typename E::memory>{},
+      for_each(context.executor, part(c).dense, Mask<typename E::memory>{},
                Differences<Dense::Code>{{sources, 2, {}}},
-               home.envelope.gated(detail::MixExact<decltype(consumer.dense)>{consumer.dense}));
+               context.envelope.gated(detail::MixExact<decltype(consumer.dense)>{consumer.dense}));
     }
 
     int machines_, local_, machine_, mine_;  // mine_: this rank on its machine, and the part that it owns

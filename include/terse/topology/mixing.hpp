@@ -166,35 +166,36 @@ struct Mixing {
   class Round {
     static_assert(Vectors == 1 || !Traits<C>::variable,
                   "terse: two vectors that travel together need a compressor with packets of a fixed size");
-    using Home = Station<C, F, T, E>;
+    using Context = RoundContext<C, F, T, E>;
 
    public:
-    Round(Home& home, const Mixing& topology)
-        : neighbors_(topology.graph, home.rank, home.size, Vectors * home.plan.whole.bytes) {
+    Round(Context& context, const Mixing& topology)
+        : neighbors_(topology.graph, context.rank, context.size, Vectors * context.plan.whole.bytes) {
       for (int k = 1; k < Vectors; ++k)
-        others_.emplace_back(home.executor, home.codec.compressor(), home.feedback, home.plan.whole);
+        others_.emplace_back(context.executor, context.codec.compressor(), context.feedback,
+                             context.plan.whole);
       for (int k = 0; k < Vectors; ++k) inboxes_.emplace_back(neighbors_.most() + 1);
     }
 
     template <class M>
-    void start(Home& home, const M& message) {
-      const index_t bytes = encode(home, message, std::make_integer_sequence<int, Vectors>{});
-      neighbors_.post(home.channel, home.step - 1, bytes, home.plan.whole.variable);
+    void start(Context& context, const M& message) {
+      const index_t bytes = encode(context, message, std::make_integer_sequence<int, Vectors>{});
+      neighbors_.post(context.channel, context.step - 1, bytes, context.plan.whole.variable);
     }
 
     template <class M>
-    bool advance(Home& home, const M&, bool block) {
+    bool advance(Context& context, const M&, bool block) {
       if (!neighbors_.settle(block)) return false;
       for (std::size_t e = 0; e < edges().size(); ++e)
         for (int k = 0; k < Vectors; ++k)
-          home.accept(packet(neighbors_.from(e), k, home), home.plan.whole, Phase::spread, k,
-                      edges()[e].peer);
+          context.accept(packet(neighbors_.from(e), k, context), context.plan.whole, Phase::spread, k,
+                         edges()[e].peer);
       return true;
     }
 
     template <class Consumer>
-    void consume(Home& home, const Consumer& consumer) {
-      consume(home, consumer, std::make_integer_sequence<int, Vectors>{});
+    void consume(Context& context, const Consumer& consumer) {
+      consume(context, consumer, std::make_integer_sequence<int, Vectors>{});
     }
 
     template <class Visit>
@@ -207,68 +208,69 @@ struct Mixing {
 
    private:
     const std::vector<graph::Edge>& edges() const { return neighbors_.edges(); }
-    static std::byte* packet(std::byte* message, int k, const Home& home) {
-      return message + k * home.plan.whole.bytes;
+    static std::byte* packet(std::byte* message, int k, const Context& context) {
+      return message + k * context.plan.whole.bytes;
     }
-    Codec<C, F, E>& codec(Home& home, int k) {
-      return k == 0 ? home.codec : others_[static_cast<std::size_t>(k - 1)];
+    Codec<C, F, E>& codec(Context& context, int k) {
+      return k == 0 ? context.codec : others_[static_cast<std::size_t>(k - 1)];
     }
 
     /// Returns the bytes of the message.
     template <class M, int... K>
-    index_t encode(Home& home, const M& message, std::integer_sequence<int, K...>) {
-      const index_t bytes[] = {encode(home, codec(home, K), message.vector(Vector<K>{}), K)...};
-      for (int k = 0; k < Vectors; ++k) home.note(codec(home, k));
+    index_t encode(Context& context, const M& message, std::integer_sequence<int, K...>) {
+      const index_t bytes[] = {encode(context, codec(context, K), message.vector(Vector<K>{}), K)...};
+      for (int k = 0; k < Vectors; ++k) context.note(codec(context, k));
       index_t total = 0;
       for (int k = 0; k < Vectors; ++k) {
-        home.stamp(packet(neighbors_.own(), k, home), bytes[k], Phase::spread, k);
+        context.stamp(packet(neighbors_.own(), k, context), bytes[k], Phase::spread, k);
         total += bytes[k];
       }
       return total;
     }
     template <class M>
-    index_t encode(Home& home, Codec<C, F, E>& codec, const M& message, int k) {
-      const Portion& whole = home.plan.whole;
+    index_t encode(Context& context, Codec<C, F, E>& codec, const M& message, int k) {
+      const Portion& whole = context.plan.whole;
       if (k > 0) {
-        codec.set_compressor(home.codec.compressor());
-        codec.start(home.rate);
+        codec.set_compressor(context.codec.compressor());
+        codec.start(context.rate);
       }
-      codec.measure(whole, home.mask, EmptyInbox{}, message);
-      return codec.encode(whole, home.mask, EmptyInbox{}, message, k == 0 ? home.first : home.second, true,
-                          packet(neighbors_.own(), k, home));
+      codec.measure(whole, context.mask, EmptyInbox{}, message);
+      return codec.encode(whole, context.mask, EmptyInbox{}, message, k == 0 ? context.first : context.second,
+                          true, packet(neighbors_.own(), k, context));
     }
 
     template <class Consumer, int... K>
-    void consume(Home& home, const Consumer& consumer, std::integer_sequence<int, K...>) {
-      (consume(home, codec(home, K), consumer.vector(Vector<K>{}), K), ...);
+    void consume(Context& context, const Consumer& consumer, std::integer_sequence<int, K...>) {
+      (consume(context, codec(context, K), consumer.vector(Vector<K>{}), K), ...);
     }
     template <class Consumer>
-    void consume(Home& home, Codec<C, F, E>& codec, const Consumer& consumer, int k) {
-      const Portion& whole = home.plan.whole;
+    void consume(Context& context, Codec<C, F, E>& codec, const Consumer& consumer, int k) {
+      const Portion& whole = context.plan.whole;
       Inbox<C>& inbox = inboxes_[static_cast<std::size_t>(k)];
       inbox.clear();
       if constexpr (!C::lossless) {
         if constexpr (Consumer::takes_own) {
-          inbox.add(codec.compressor(), whole, packet(neighbors_.own(), k, home), home.first.shared);
-          for_each(home.executor, whole.compressed, home.mask, codec.arrived(whole.compressed, inbox),
-                   home.envelope.gated(detail::TakeOwn<decltype(consumer.compressed)>{consumer.compressed}));
+          inbox.add(codec.compressor(), whole, packet(neighbors_.own(), k, context), context.first.shared);
+          for_each(
+              context.executor, whole.compressed, context.mask, codec.arrived(whole.compressed, inbox),
+              context.envelope.gated(detail::TakeOwn<decltype(consumer.compressed)>{consumer.compressed}));
           inbox.clear();
         }
       }
       float sum = 0;
       for (const graph::Edge& edge : edges()) sum += static_cast<float>(edge.weight);
-      inbox.add(codec.compressor(), whole, packet(neighbors_.own(), k, home), home.first.shared, -sum);
+      inbox.add(codec.compressor(), whole, packet(neighbors_.own(), k, context), context.first.shared, -sum);
       for (std::size_t e = 0; e < edges().size(); ++e)
-        inbox.add(codec.compressor(), whole, packet(neighbors_.from(e), k, home), home.first.shared,
+        inbox.add(codec.compressor(), whole, packet(neighbors_.from(e), k, context), context.first.shared,
                   static_cast<float>(edges()[e].weight));
       if constexpr (!C::lossless)
-        for_each(
-            home.executor, whole.compressed, home.mask, codec.arrived(whole.compressed, inbox),
-            home.envelope.gated(detail::MixDecoded<decltype(consumer.compressed), decltype(codec.feedback())>{
-                consumer.compressed, codec.feedback()}));
-      for_each(home.executor, whole.dense, Mask<typename E::memory>{},
+        for_each(context.executor, whole.compressed, context.mask, codec.arrived(whole.compressed, inbox),
+                 context.envelope.gated(
+                     detail::MixDecoded<decltype(consumer.compressed), decltype(codec.feedback())>{
+                         consumer.compressed, codec.feedback()}));
+      for_each(context.executor, whole.dense, Mask<typename E::memory>{},
                Differences<Dense::Code>{inbox.dense()},
-               home.envelope.gated(detail::MixExact<decltype(consumer.dense)>{consumer.dense}));
+               context.envelope.gated(detail::MixExact<decltype(consumer.dense)>{consumer.dense}));
     }
 
     detail::Neighborhood<G, T, E> neighbors_;

@@ -23,37 +23,37 @@ struct Pairing {
     static_assert(C::lossless,
                   "terse: partners take each other's parameters as they are, or as a lattice (Lattice, "
                   "Moniqua) reads them");
-    using Home = Station<C, F, T, E>;
+    using Context = RoundContext<C, F, T, E>;
 
    public:
-    Round(Home& home, const Pairing& topology)
-        : neighbors_(topology.graph, home.rank, home.size, home.plan.whole.bytes), inbox_(2) {}
+    Round(Context& context, const Pairing& topology)
+        : neighbors_(topology.graph, context.rank, context.size, context.plan.whole.bytes), inbox_(2) {}
 
     template <class M>
-    void start(Home& home, const M& message) {
-      const Portion& whole = home.plan.whole;
-      home.codec.encode(whole, home.mask, EmptyInbox{}, message, home.first, true, neighbors_.own());
-      home.note(home.codec);
-      home.stamp(neighbors_.own(), whole.bytes, Phase::spread, 0);
-      neighbors_.post(home.channel, home.step - 1, whole.bytes, false);
+    void start(Context& context, const M& message) {
+      const Portion& whole = context.plan.whole;
+      context.codec.encode(whole, context.mask, EmptyInbox{}, message, context.first, true, neighbors_.own());
+      context.note(context.codec);
+      context.stamp(neighbors_.own(), whole.bytes, Phase::spread, 0);
+      neighbors_.post(context.channel, context.step - 1, whole.bytes, false);
     }
 
     template <class M>
-    bool advance(Home& home, const M&, bool block) {
+    bool advance(Context& context, const M&, bool block) {
       if (!neighbors_.settle(block)) return false;
       for (std::size_t e = 0; e < neighbors_.edges().size(); ++e)
-        home.accept(neighbors_.from(e), home.plan.whole, Phase::spread, 0, neighbors_.edges()[e].peer);
+        context.accept(neighbors_.from(e), context.plan.whole, Phase::spread, 0, neighbors_.edges()[e].peer);
       return true;
     }
 
     template <class Consumer>
-    void consume(Home& home, const Consumer& consumer) {
-      const Portion& whole = home.plan.whole;
+    void consume(Context& context, const Consumer& consumer) {
+      const Portion& whole = context.plan.whole;
       inbox_.clear();
-      inbox_.add(home.codec.compressor(), whole, neighbors_.own(), home.first.shared);
+      inbox_.add(context.codec.compressor(), whole, neighbors_.own(), context.first.shared);
       const bool meets = !neighbors_.edges().empty();
-      if (meets) inbox_.add(home.codec.compressor(), whole, neighbors_.from(0), home.first.shared);
-      deliver(home, whole, inbox_, meets ? 0.5F : 1.0F, consumer);
+      if (meets) inbox_.add(context.codec.compressor(), whole, neighbors_.from(0), context.first.shared);
+      deliver(context, whole, inbox_, meets ? 0.5F : 1.0F, consumer);
     }
 
     template <class Visit>

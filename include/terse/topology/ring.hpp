@@ -24,48 +24,48 @@ struct Ring {
 
   template <Compressor C, ErrorFeedback F, Transport T, Executor E>
   class Round {
-    using Home = Station<C, F, T, E>;
+    using Context = RoundContext<C, F, T, E>;
 
    public:
-    explicit Round(const Home& home)
-        : spread_(portions_of(home.plan), home.rank, home.size, home.size - 1), inbox_(1) {
+    explicit Round(const Context& context)
+        : spread_(portions_of(context.plan), context.rank, context.size, context.size - 1), inbox_(1) {
       index_t largest = 0;
-      for (const Portion& chunk : home.plan.chunks) largest = std::max(largest, chunk.bytes);
+      for (const Portion& chunk : context.plan.chunks) largest = std::max(largest, chunk.bytes);
       out_ = Bytes(largest);
       in_ = Bytes(largest);
     }
 
     template <class M>
-    void start(Home& home, const M& message) {
+    void start(Context& context, const M& message) {
       hop_ = 0;
-      hop(home, EmptyInbox{}, message);
+      hop(context, EmptyInbox{}, message);
     }
 
     template <class M>
-    bool advance(Home& home, const M& message, bool block) {
-      if (home.size == 1) return true;
+    bool advance(Context& context, const M& message, bool block) {
+      if (context.size == 1) return true;
       if (!settled(*under_way_, block)) return false;
-      if (hop_ >= home.size) {
-        const int c = behind(home, hop_ - home.size);
-        home.accept(spread_.packet(c), spread_.portion(c), Phase::spread, c, owner(home, c));
-        if (++hop_ == 2 * home.size - 1) return true;
-        forward(home, c, length_of(home, c));
+      if (hop_ >= context.size) {
+        const int c = behind(context, hop_ - context.size);
+        context.accept(spread_.packet(c), spread_.portion(c), Phase::spread, c, owner(context, c));
+        if (++hop_ == 2 * context.size - 1) return true;
+        forward(context, c, length_of(context, c));
         return false;
       }
-      const int c = behind(home, hop_);
-      home.accept(in_.data(), portion(home, c), Phase::reduce, c, before(home));
+      const int c = behind(context, hop_);
+      context.accept(in_.data(), portion(context, c), Phase::reduce, c, before(context));
       inbox_.clear();
-      inbox_.add(home.codec.compressor(), portion(home, c), in_.data(), home.first.shared);
-      hop(home, inbox_, message);
+      inbox_.add(context.codec.compressor(), portion(context, c), in_.data(), context.first.shared);
+      hop(context, inbox_, message);
       return false;
     }
 
     template <class Consumer>
-    void consume(Home& home, const Consumer& consumer) {
-      for (int c = 0; c < home.size; ++c) {
+    void consume(Context& context, const Consumer& consumer) {
+      for (int c = 0; c < context.size; ++c) {
         inbox_.clear();
-        inbox_.add(home.codec.compressor(), spread_.portion(c), spread_.packet(c), home.first.shared);
-        deliver(home, spread_.portion(c), inbox_, 1.0F / static_cast<float>(home.size), consumer);
+        inbox_.add(context.codec.compressor(), spread_.portion(c), spread_.packet(c), context.first.shared);
+        deliver(context, spread_.portion(c), inbox_, 1.0F / static_cast<float>(context.size), consumer);
       }
     }
 
@@ -82,56 +82,59 @@ struct Ring {
     using Bytes = buffer<std::byte, typename E::memory>;
 
     /// `steps` chunks behind this rank's own number.
-    static int behind(const Home& home, int steps) { return (home.rank - steps + home.size) % home.size; }
-    static int before(const Home& home) { return behind(home, 1); }
-    static int after(const Home& home) { return (home.rank + 1) % home.size; }
-    static int owner(const Home& home, int c) { return (c + home.size - 1) % home.size; }
-    static const Portion& portion(const Home& home, int c) {
-      return home.plan.chunks[static_cast<std::size_t>(c)];
+    static int behind(const Context& context, int steps) {
+      return (context.rank - steps + context.size) % context.size;
+    }
+    static int before(const Context& context) { return behind(context, 1); }
+    static int after(const Context& context) { return (context.rank + 1) % context.size; }
+    static int owner(const Context& context, int c) { return (c + context.size - 1) % context.size; }
+    static const Portion& portion(const Context& context, int c) {
+      return context.plan.chunks[static_cast<std::size_t>(c)];
     }
 
     /// Compresses this hop's chunk and posts what follows.
     template <class In, class M>
-    void hop(Home& home, In&& inbox, const M& message) {
-      const int c = behind(home, hop_);
-      const bool last = ++hop_ == home.size;
+    void hop(Context& context, In&& inbox, const M& message) {
+      const int c = behind(context, hop_);
+      const bool last = ++hop_ == context.size;
       const Message added{PlusArrived<decltype(message.compressed)>{message.compressed},
                           PlusArrived<decltype(message.dense)>{message.dense}};
       std::byte* packet = last ? spread_.packet(c) : out_.data();
       // What varies in size is counted on the host.
-      if constexpr (Traits<C>::variable) await_messages(home.channel);
-      home.codec.measure(portion(home, c), home.mask, inbox, added);
+      if constexpr (Traits<C>::variable) await_messages(context.channel);
+      context.codec.measure(portion(context, c), context.mask, inbox, added);
       const index_t bytes =
-          home.codec.encode(portion(home, c), home.mask, inbox, added, home.first, false, packet);
-      home.note(home.codec);
-      home.stamp(packet, bytes, last ? Phase::spread : Phase::reduce, c);
+          context.codec.encode(portion(context, c), context.mask, inbox, added, context.first, false, packet);
+      context.note(context.codec);
+      context.stamp(packet, bytes, last ? Phase::spread : Phase::reduce, c);
       if (last) {
-        if (home.size > 1) forward(home, c, bytes);
+        if (context.size > 1) forward(context, c, bytes);
         return;
       }
-      const Portion& next = portion(home, behind(home, hop_));
-      pass(home, {after(home), packet, bytes, portion(home, c).bytes},
-           {before(home), in_.data(), next.bytes, next.variable}, Phase::reduce);
+      const Portion& next = portion(context, behind(context, hop_));
+      pass(context, {after(context), packet, bytes, portion(context, c).bytes},
+           {before(context), in_.data(), next.bytes, next.variable}, Phase::reduce);
     }
     /// Passes a whole sum on and takes the next one.
-    void forward(Home& home, int c, index_t bytes) {
-      const int next = (c + home.size - 1) % home.size;
-      pass(home, {after(home), spread_.packet(c), bytes, spread_.portion(c).bytes},
-           {before(home), spread_.packet(next), spread_.portion(next).bytes, spread_.portion(next).variable},
+    void forward(Context& context, int c, index_t bytes) {
+      const int next = (c + context.size - 1) % context.size;
+      pass(context, {after(context), spread_.packet(c), bytes, spread_.portion(c).bytes},
+           {before(context), spread_.packet(next), spread_.portion(next).bytes,
+            spread_.portion(next).variable},
            Phase::spread);
     }
-    void pass(Home& home, const Send& send, const Receive& receive, Phase phase) {
+    void pass(Context& context, const Send& send, const Receive& receive, Phase phase) {
       send_ = send;
       receive_ = receive;
-      under_way_.emplace(home.channel.exchange({&send_, 1}, {&receive_, 1}, phase));
+      under_way_.emplace(context.channel.exchange({&send_, 1}, {&receive_, 1}, phase));
     }
     /// Bytes of a packet that has come in. A device looks at headers later, so that this one may say anything.
-    index_t length_of(Home& home, int c) {
+    index_t length_of(Context& context, int c) {
       const index_t most = spread_.portion(c).bytes;
       if constexpr (Traits<C>::variable) {
         PacketHeader header;
-        await_messages(home.channel);
-        fetch(home.executor, view<const std::byte, typename E::memory>(spread_.packet(c), sizeof header),
+        await_messages(context.channel);
+        fetch(context.executor, view<const std::byte, typename E::memory>(spread_.packet(c), sizeof header),
               view<std::byte>(reinterpret_cast<std::byte*>(&header), sizeof header));
         return std::clamp(static_cast<index_t>(header.length), spread_.portion(c).section_at, most);
       } else {

@@ -19,63 +19,63 @@ struct ScatterGather {
 
   template <Compressor C, ErrorFeedback F, Transport T, Executor E>
   class Round {
-    using Home = Station<C, F, T, E>;
+    using Context = RoundContext<C, F, T, E>;
 
    public:
-    explicit Round(const Home& home)
-        : second_(home.executor, home.codec.compressor(), home.feedback, own(home)),
-          spread_(portions_of(home.plan), home.rank, home.size, 0),
-          inbox_(home.size) {
-      bytes_.resize(static_cast<std::size_t>(home.size));
-      const index_t arriving = own(home).bytes;
-      for (int peer = 0; peer < home.size; ++peer) {
-        out_.emplace_back(home.plan.chunks[static_cast<std::size_t>(peer)].bytes);
-        in_.emplace_back(peer == home.rank ? 0 : arriving);
+    explicit Round(const Context& context)
+        : second_(context.executor, context.codec.compressor(), context.feedback, own(context)),
+          spread_(portions_of(context.plan), context.rank, context.size, 0),
+          inbox_(context.size) {
+      bytes_.resize(static_cast<std::size_t>(context.size));
+      const index_t arriving = own(context).bytes;
+      for (int peer = 0; peer < context.size; ++peer) {
+        out_.emplace_back(context.plan.chunks[static_cast<std::size_t>(peer)].bytes);
+        in_.emplace_back(peer == context.rank ? 0 : arriving);
       }
-      for (int peer = 0; peer < home.size; ++peer) {
-        if (peer == home.rank) continue;
+      for (int peer = 0; peer < context.size; ++peer) {
+        if (peer == context.rank) continue;
         const auto p = static_cast<std::size_t>(peer);
         sends_.push_back({peer, out_[p].data(), out_[p].size(), out_[p].size()});
-        receives_.push_back({peer, in_[p].data(), arriving, own(home).variable});
+        receives_.push_back({peer, in_[p].data(), arriving, own(context).variable});
       }
     }
 
     template <class M>
-    void start(Home& home, const M& message) {
-      home.codec.measure(home.plan.whole, home.mask, EmptyInbox{}, message);
-      second_.set_compressor(home.codec.compressor());
-      second_.start(home.rate);
+    void start(Context& context, const M& message) {
+      context.codec.measure(context.plan.whole, context.mask, EmptyInbox{}, message);
+      second_.set_compressor(context.codec.compressor());
+      second_.start(context.rate);
       for (std::size_t c = 0; c < out_.size(); ++c)
-        bytes_[c] = home.codec.encode(home.plan.chunks[c], home.mask, EmptyInbox{}, message, home.first, true,
-                                      out_[c].data());
-      home.note(home.codec);
-      for (int c = 0; c < home.size; ++c)
-        home.stamp(out_[static_cast<std::size_t>(c)].data(), bytes_[static_cast<std::size_t>(c)],
-                   Phase::reduce, c);
+        bytes_[c] = context.codec.encode(context.plan.chunks[c], context.mask, EmptyInbox{}, message,
+                                         context.first, true, out_[c].data());
+      context.note(context.codec);
+      for (int c = 0; c < context.size; ++c)
+        context.stamp(out_[static_cast<std::size_t>(c)].data(), bytes_[static_cast<std::size_t>(c)],
+                      Phase::reduce, c);
       for (Send& send : sends_) send.bytes = bytes_[static_cast<std::size_t>(send.peer)];
       spreading_ = false;
-      under_way_.emplace(home.channel.exchange(sends_, receives_, Phase::reduce));
+      under_way_.emplace(context.channel.exchange(sends_, receives_, Phase::reduce));
     }
 
     template <class M>
-    bool advance(Home& home, const M&, bool block) {
+    bool advance(Context& context, const M&, bool block) {
       if (!settled(*under_way_, block)) return false;
       if (spreading_) {
-        spread_.accept(home);
+        spread_.accept(context);
         return true;
       }
-      serve(home);
+      serve(context);
       spreading_ = true;
-      under_way_.emplace(spread_.post(home.channel, spread_bytes_));
+      under_way_.emplace(spread_.post(context.channel, spread_bytes_));
       return false;
     }
 
     template <class Consumer>
-    void consume(Home& home, const Consumer& consumer) {
-      for (int c = 0; c < home.size; ++c) {
+    void consume(Context& context, const Consumer& consumer) {
+      for (int c = 0; c < context.size; ++c) {
         inbox_.clear();
-        inbox_.add(home.codec.compressor(), spread_.portion(c), spread_.packet(c), home.first.shared);
-        deliver(home, spread_.portion(c), inbox_, 1, consumer);
+        inbox_.add(context.codec.compressor(), spread_.portion(c), spread_.packet(c), context.first.shared);
+        deliver(context, spread_.portion(c), inbox_, 1, consumer);
       }
     }
 
@@ -90,27 +90,27 @@ struct ScatterGather {
     }
 
    private:
-    static const Portion& own(const Home& home) {
-      return home.plan.chunks[static_cast<std::size_t>(home.rank)];
+    static const Portion& own(const Context& context) {
+      return context.plan.chunks[static_cast<std::size_t>(context.rank)];
     }
 
     /// The owner's part: mean of the chunk over all ranks, compressed once more.
-    void serve(Home& home) {
+    void serve(Context& context) {
       inbox_.clear();
-      for (int peer = 0; peer < home.size; ++peer) {
-        const std::byte* packet = (peer == home.rank ? out_ : in_)[static_cast<std::size_t>(peer)].data();
-        if (peer != home.rank) home.accept(packet, own(home), Phase::reduce, home.rank, peer);
-        inbox_.add(home.codec.compressor(), own(home), packet, home.first.shared);
+      for (int peer = 0; peer < context.size; ++peer) {
+        const std::byte* packet = (peer == context.rank ? out_ : in_)[static_cast<std::size_t>(peer)].data();
+        if (peer != context.rank) context.accept(packet, own(context), Phase::reduce, context.rank, peer);
+        inbox_.add(context.codec.compressor(), own(context), packet, context.first.shared);
       }
-      const MeanOf mean{1.0F / static_cast<float>(home.size)};
+      const MeanOf mean{1.0F / static_cast<float>(context.size)};
       const Message message{mean, mean};
       // What varies in size is counted on the host.
-      if constexpr (Traits<C>::variable) await_messages(home.channel);
-      second_.measure(own(home), home.mask, inbox_, message);
-      spread_bytes_ = second_.encode(own(home), home.mask, inbox_, message, home.second, false,
-                                     spread_.packet(home.rank));
-      home.note(second_);
-      home.stamp(spread_.packet(home.rank), spread_bytes_, Phase::spread, home.rank);
+      if constexpr (Traits<C>::variable) await_messages(context.channel);
+      second_.measure(own(context), context.mask, inbox_, message);
+      spread_bytes_ = second_.encode(own(context), context.mask, inbox_, message, context.second, false,
+                                     spread_.packet(context.rank));
+      context.note(second_);
+      context.stamp(spread_.packet(context.rank), spread_bytes_, Phase::spread, context.rank);
     }
 
     Codec<C, F, E> second_;

@@ -30,66 +30,67 @@ struct Star {
 
   template <Compressor C, ErrorFeedback F, Transport T, Executor E>
   class Round {
-    using Home = Station<C, F, T, E>;
+    using Context = RoundContext<C, F, T, E>;
 
    public:
-    Round(const Home& home, const Star& topology)
+    Round(const Context& context, const Star& topology)
         : center_(topology.center),
-          whole_(home.plan.whole),
-          out_(home.plan.whole.bytes),
-          mean_(home.plan.whole.bytes),
-          inbox_(home.size) {
-      if (center_ < 0 || center_ >= home.size)
+          whole_(context.plan.whole),
+          out_(context.plan.whole.bytes),
+          mean_(context.plan.whole.bytes),
+          inbox_(context.size) {
+      if (center_ < 0 || center_ >= context.size)
         throw usage_error("Star's center is rank " + std::to_string(center_) + ", of " +
-                              std::to_string(home.size) + " ranks: it must be one of 0 to " +
-                              std::to_string(home.size - 1),
-                          home.rank);
-      const Portion& whole = home.plan.whole;
-      if (home.rank != center_) {
+                              std::to_string(context.size) + " ranks: it must be one of 0 to " +
+                              std::to_string(context.size - 1),
+                          context.rank);
+      const Portion& whole = context.plan.whole;
+      if (context.rank != center_) {
         up_.push_back({center_, out_.data(), whole.bytes, whole.bytes});
         from_center_.push_back({center_, mean_.data(), whole.bytes, whole.variable});
         return;
       }
-      second_.emplace(home.executor, home.codec.compressor(), home.feedback, whole);
-      for (int peer = 0; peer < home.size; ++peer) {
-        in_.emplace_back(peer == home.rank ? 0 : whole.bytes);
-        if (peer == home.rank) continue;
+      second_.emplace(context.executor, context.codec.compressor(), context.feedback, whole);
+      for (int peer = 0; peer < context.size; ++peer) {
+        in_.emplace_back(peer == context.rank ? 0 : whole.bytes);
+        if (peer == context.rank) continue;
         to_center_.push_back({peer, in_.back().data(), whole.bytes, whole.variable});
         down_.push_back({peer, mean_.data(), whole.bytes, whole.bytes});
       }
     }
 
     template <class M>
-    void start(Home& home, const M& message) {
-      const Portion& whole = home.plan.whole;
-      home.codec.measure(whole, home.mask, EmptyInbox{}, message);
+    void start(Context& context, const M& message) {
+      const Portion& whole = context.plan.whole;
+      context.codec.measure(whole, context.mask, EmptyInbox{}, message);
       const index_t bytes =
-          home.codec.encode(whole, home.mask, EmptyInbox{}, message, home.first, true, out_.data());
-      home.note(home.codec);
-      home.stamp(out_.data(), bytes, Phase::reduce, 0);
+          context.codec.encode(whole, context.mask, EmptyInbox{}, message, context.first, true, out_.data());
+      context.note(context.codec);
+      context.stamp(out_.data(), bytes, Phase::reduce, 0);
       for (Send& send : up_) send.bytes = bytes;
       spreading_ = false;
-      under_way_.emplace(home.channel.exchange(up_, to_center_, Phase::reduce));
+      under_way_.emplace(context.channel.exchange(up_, to_center_, Phase::reduce));
     }
 
     template <class M>
-    bool advance(Home& home, const M&, bool block) {
+    bool advance(Context& context, const M&, bool block) {
       if (!settled(*under_way_, block)) return false;
       if (spreading_) {
-        if (home.rank != center_) home.accept(mean_.data(), home.plan.whole, Phase::spread, 0, center_);
+        if (context.rank != center_)
+          context.accept(mean_.data(), context.plan.whole, Phase::spread, 0, center_);
         return true;
       }
-      if (home.rank == center_) serve(home);
+      if (context.rank == center_) serve(context);
       spreading_ = true;
-      under_way_.emplace(home.channel.exchange(down_, from_center_, Phase::spread));
+      under_way_.emplace(context.channel.exchange(down_, from_center_, Phase::spread));
       return false;
     }
 
     template <class Consumer>
-    void consume(Home& home, const Consumer& consumer) {
+    void consume(Context& context, const Consumer& consumer) {
       inbox_.clear();
-      inbox_.add(home.codec.compressor(), home.plan.whole, mean_.data(), home.first.shared);
-      deliver(home, home.plan.whole, inbox_, 1, consumer);
+      inbox_.add(context.codec.compressor(), context.plan.whole, mean_.data(), context.first.shared);
+      deliver(context, context.plan.whole, inbox_, 1, consumer);
     }
 
     /// Squared norm of the dense part of the mean, the same on all ranks. On a device it waits.
@@ -105,26 +106,26 @@ struct Star {
 
    private:
     /// The center's part.
-    void serve(Home& home) {
-      const Portion& whole = home.plan.whole;
-      second_->set_compressor(home.codec.compressor());
-      second_->start(home.rate);
+    void serve(Context& context) {
+      const Portion& whole = context.plan.whole;
+      second_->set_compressor(context.codec.compressor());
+      second_->start(context.rate);
       inbox_.clear();
-      for (int peer = 0; peer < home.size; ++peer) {
+      for (int peer = 0; peer < context.size; ++peer) {
         const std::byte* packet =
-            peer == home.rank ? out_.data() : in_[static_cast<std::size_t>(peer)].data();
-        if (peer != home.rank) home.accept(packet, whole, Phase::reduce, 0, peer);
-        inbox_.add(home.codec.compressor(), whole, packet, home.first.shared);
+            peer == context.rank ? out_.data() : in_[static_cast<std::size_t>(peer)].data();
+        if (peer != context.rank) context.accept(packet, whole, Phase::reduce, 0, peer);
+        inbox_.add(context.codec.compressor(), whole, packet, context.first.shared);
       }
-      const MeanOf mean{1.0F / static_cast<float>(home.size)};
+      const MeanOf mean{1.0F / static_cast<float>(context.size)};
       const Message message{mean, mean};
       // What varies in size is counted on the host.
-      if constexpr (Traits<C>::variable) await_messages(home.channel);
-      second_->measure(whole, home.mask, inbox_, message);
+      if constexpr (Traits<C>::variable) await_messages(context.channel);
+      second_->measure(whole, context.mask, inbox_, message);
       const index_t bytes =
-          second_->encode(whole, home.mask, inbox_, message, home.second, false, mean_.data());
-      home.note(*second_);
-      home.stamp(mean_.data(), bytes, Phase::spread, 0);
+          second_->encode(whole, context.mask, inbox_, message, context.second, false, mean_.data());
+      context.note(*second_);
+      context.stamp(mean_.data(), bytes, Phase::spread, 0);
       for (Send& send : down_) send.bytes = bytes;
     }
 

@@ -12,8 +12,8 @@
 #include <utility>
 
 #include "terse/core/error.hpp"
-#include "terse/transport/board.hpp"
 #include "terse/transport/concept.hpp"
+#include "terse/transport/mailbox.hpp"
 
 namespace terse {
 
@@ -107,19 +107,19 @@ class AnyTicket {
 ///     terse::Optimizer<terse::Adam<>, terse::AnyTransport> optimizer{{}, transport, layout};
 ///
 /// Batches allocate nothing, but for those of decorators around another AnyTransport. Cost: an indirect call for each batch and each question to its ticket, and for each packet of
-/// a board.
+/// a mailbox.
 class AnyTransport {
-  struct BoardOf {
-    virtual ~BoardOf() = default;
+  struct MailboxOf {
+    virtual ~MailboxOf() = default;
     virtual void publish(std::span<const std::byte> packet) = 0;
     virtual std::uint64_t fetch(int peer, std::span<std::byte> place) = 0;
   };
-  template <terse::Board B>
-  struct TheBoard final : BoardOf {
-    explicit TheBoard(B board_) : board(std::move(board_)) {}
-    void publish(std::span<const std::byte> packet) override { board.publish(packet); }
-    std::uint64_t fetch(int peer, std::span<std::byte> place) override { return board.fetch(peer, place); }
-    B board;
+  template <terse::Mailbox B>
+  struct TheMailbox final : MailboxOf {
+    explicit TheMailbox(B mailbox_) : mailbox(std::move(mailbox_)) {}
+    void publish(std::span<const std::byte> packet) override { mailbox.publish(packet); }
+    std::uint64_t fetch(int peer, std::span<std::byte> place) override { return mailbox.fetch(peer, place); }
+    B mailbox;
   };
   struct Inner {
     virtual ~Inner() = default;
@@ -128,7 +128,7 @@ class AnyTransport {
     virtual detail::AnyTicket exchange(std::span<const Send> sends, std::span<const Receive> receives,
                                        Phase phase) = 0;
     virtual AnyTransport split(int color, int key) = 0;
-    virtual std::unique_ptr<BoardOf> board(index_t bytes) = 0;
+    virtual std::unique_ptr<MailboxOf> mailbox(index_t bytes) = 0;
   };
   template <class T>
   struct TheInner final : Inner {
@@ -140,11 +140,11 @@ class AnyTransport {
       return detail::AnyTicket(transport.exchange(sends, receives, phase));
     }
     AnyTransport split(int color, int key) override { return AnyTransport(transport.split(color, key)); }
-    std::unique_ptr<BoardOf> board([[maybe_unused]] index_t bytes) override {
-      if constexpr (HasBoard<T>)
-        return std::make_unique<TheBoard<decltype(transport.board(bytes))>>(transport.board(bytes));
+    std::unique_ptr<MailboxOf> mailbox([[maybe_unused]] index_t bytes) override {
+      if constexpr (HasMailbox<T>)
+        return std::make_unique<TheMailbox<decltype(transport.mailbox(bytes))>>(transport.mailbox(bytes));
       else
-        throw usage_error("this transport has no board", rank());
+        throw usage_error("this transport has no mailbox", rank());
     }
     T transport;
   };
@@ -153,15 +153,15 @@ class AnyTransport {
   using memory = terse::memory::host;
   using Ticket = detail::AnyTicket;
 
-  class Board {
+  class Mailbox {
    public:
-    void publish(std::span<const std::byte> packet) { board_->publish(packet); }
-    std::uint64_t fetch(int peer, std::span<std::byte> place) { return board_->fetch(peer, place); }
+    void publish(std::span<const std::byte> packet) { mailbox_->publish(packet); }
+    std::uint64_t fetch(int peer, std::span<std::byte> place) { return mailbox_->fetch(peer, place); }
 
    private:
     friend class AnyTransport;
-    explicit Board(std::unique_ptr<BoardOf> board) : board_(std::move(board)) {}
-    std::unique_ptr<BoardOf> board_;
+    explicit Mailbox(std::unique_ptr<MailboxOf> mailbox) : mailbox_(std::move(mailbox)) {}
+    std::unique_ptr<MailboxOf> mailbox_;
   };
 
   // Whether T is a transport is asked inside: nvcc would ask it of AnyTransport before that is one.
@@ -178,7 +178,7 @@ class AnyTransport {
   }
   AnyTransport split(int color, int key) { return inner_->split(color, key); }
   /// Throws usage_error where the transport has none.
-  Board board(index_t bytes) { return Board(inner_->board(bytes)); }
+  Mailbox mailbox(index_t bytes) { return Mailbox(inner_->mailbox(bytes)); }
 
  private:
   std::unique_ptr<Inner> inner_;

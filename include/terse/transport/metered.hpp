@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "terse/transport/board.hpp"
+#include "terse/transport/mailbox.hpp"
 
 namespace terse {
 
@@ -16,7 +16,7 @@ struct Traffic {
     std::uint64_t bytes_sent = 0, bytes_received = 0, messages_sent = 0, messages_received = 0;
   };
   std::array<Count, phases> by_phase;
-  double seconds = 0;  ///< inside `exchange`, `ready`, `wait`, boards: the time that was not hidden
+  double seconds = 0;  ///< inside `exchange`, `ready`, `wait`, mailboxes: the time that was not hidden
 
   const Count& operator[](Phase phase) const { return by_phase[static_cast<std::size_t>(phase)]; }
   std::uint64_t bytes_sent() const {
@@ -45,12 +45,12 @@ class TrafficClock {
 
 }  // namespace detail
 
-/// A board of Metered's. A packet that is fetched counts as one message received, in phase `spread`; publishing
+/// A mailbox of Metered's. A packet that is fetched counts as one message received, in phase `spread`; publishing
 /// sends nothing. The time of both counts.
-template <Board Inner>
-class MeteredBoard {
+template <Mailbox Inner>
+class MeteredMailbox {
  public:
-  MeteredBoard(Inner inner, std::shared_ptr<Traffic> traffic)
+  MeteredMailbox(Inner inner, std::shared_ptr<Traffic> traffic)
       : inner_(std::move(inner)), traffic_(std::move(traffic)) {}
 
   void publish(std::span<const std::byte> packet) {
@@ -155,7 +155,9 @@ class Metered {
     inner.abort(reason);
   }
   { inner_.abort(reason); }
-  auto board(index_t bytes) requires HasBoard<Inner> { return MeteredBoard(inner_.board(bytes), traffic_); }
+  auto mailbox(index_t bytes) requires HasMailbox<Inner> {
+    return MeteredMailbox(inner_.mailbox(bytes), traffic_);
+  }
 
  private:
   Metered(Inner inner, std::shared_ptr<Traffic> traffic)

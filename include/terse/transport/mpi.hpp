@@ -12,7 +12,7 @@
 
 #include "terse/core/view.hpp"
 #include "terse/transport/concept.hpp"
-#include "terse/transport/mpi_board.hpp"
+#include "terse/transport/mpi_mailbox.hpp"
 
 namespace terse {
 
@@ -139,12 +139,12 @@ class BasicMpi {
 
   BasicMpi split(int color, int key) { return BasicMpi(communicator_.split(color, key), deadline_, 0); }
 
-  /// A board among this channel's ranks. Collective, as is its end; throws usage_error unless all want packets of the
+  /// A mailbox among this channel's ranks. Collective, as is its end; throws usage_error unless all want packets of the
   /// same size.
-  MpiBoard board(index_t bytes) {
+  MpiMailbox mailbox(index_t bytes) {
     detail::agree_on_packet(*this, bytes);
-    return MpiBoard(boost::mpi::communicator(communicator_, boost::mpi::comm_duplicate), bytes, chunk_bytes,
-                    deadline_);
+    return MpiMailbox(boost::mpi::communicator(communicator_, boost::mpi::comm_duplicate), bytes, chunk_bytes,
+                      deadline_);
   }
 
   /// Runs program(transport) as this process's rank and returns the exit status. An exception is printed with

@@ -9,7 +9,7 @@
 
 #include "terse/core/view.hpp"
 #include "terse/transport/concept.hpp"
-#include "terse/transport/thread_board.hpp"
+#include "terse/transport/thread_mailbox.hpp"
 #include "terse/transport/thread_shared.hpp"
 
 namespace terse {
@@ -157,18 +157,18 @@ class Threads {
     return Threads(shared_, channel.get(), rank);
   }
 
-  /// A board among this channel's ranks. Collective; throws usage_error unless all want packets of the same size.
-  ThreadBoard board(index_t bytes) {
+  /// A mailbox among this channel's ranks. Collective; throws usage_error unless all want packets of the same size.
+  ThreadMailbox mailbox(index_t bytes) {
     detail::agree_on_packet(*this, bytes);
-    std::shared_ptr<ThreadBoard::Slots> slots;
-    if (rank_ == 0) slots = std::make_shared<ThreadBoard::Slots>(size(), bytes);
-    using Place = const std::shared_ptr<ThreadBoard::Slots>*;
+    std::shared_ptr<ThreadMailbox::Slots> slots;
+    if (rank_ == 0) slots = std::make_shared<ThreadMailbox::Slots>(size(), bytes);
+    using Place = const std::shared_ptr<ThreadMailbox::Slots>*;
     Assembly<Place, Threads> everyone(*this);
     const Place first = everyone(*this, &slots, Phase::setup).front();
     if (rank_ != 0) slots = *first;
     // Rank 0 keeps the place until all have been there.
     barrier(*this);
-    return ThreadBoard(shared_, std::move(slots), rank_, static_cast<int>(world(rank_)));
+    return ThreadMailbox(shared_, std::move(slots), rank_, static_cast<int>(world(rank_)));
   }
 
  private:

@@ -22,12 +22,12 @@ namespace terse {
 ///     AsyncSwarmSgd<MomentumSgd<>>{.inner = {.learning_rate = 0.1F}, .period = 4}
 ///
 /// Ranks may take different numbers of steps and finish at different times: what a rank has published last stays.
-/// Only construction is collective (and, over MPI, the end: see MpiBoard). With a keyed compressor (Lattice,
+/// Only construction is collective (and, over MPI, the end: see MpiMailbox). With a keyed compressor (Lattice,
 /// Moniqua) parameters further apart than its bound throw wire_error and stay as they are; it holds from
 /// construction on. A gradient that is not finite throws on its rank. Refused, at the first step: NonFinite::skip,
 /// and clip_norm around inner recipes that compress, since ranks would have to agree in each step.
 ///
-/// On the host, over transports with a board (Threads, Mpi). State: the inner recipe's; two packets. Wire: one
+/// On the host, over transports with a mailbox (Threads, Mpi). State: the inner recipe's; two packets. Wire: one
 /// packet read in a meeting. Passes beside the inner recipe's, in a meeting: one to take up and one to send, and
 /// three copies. Source: Nadiradze, Sabour, Davies, Li, Alistarh, "Asynchronous decentralized SGD with quantized
 /// and local updates", NeurIPS 2021, and its authors' program.

@@ -8,15 +8,15 @@
 #include <utility>
 
 #include "terse/optimizer/local/swarm_functors.hpp"
-#include "terse/transport/board.hpp"
+#include "terse/transport/mailbox.hpp"
 
 namespace terse::detail {
 
-/// Parameters as packets on a board: 32 bytes of header, the compressor's section, dense pieces. The header's step is
+/// Parameters as packets in a mailbox: 32 bytes of header, the compressor's section, dense pieces. The header's step is
 /// the publisher's.
 template <Compressor C, class T, Executor E>
 class PublishedParameters {
-  using OnBoard = decltype(std::declval<T&>().board(index_t{}));
+  using OnMailbox = decltype(std::declval<T&>().mailbox(index_t{}));
 
  public:
   PublishedParameters(E executor, T& transport, const Layout& layout, const C& compressor)
@@ -30,14 +30,14 @@ class PublishedParameters {
         inbox_(1),
         own_(whole_.bytes),
         read_(whole_.bytes),
-        board_(transport.board(whole_.bytes)) {}
+        mailbox_(transport.mailbox(whole_.bytes)) {}
 
   int rank() const { return rank_; }
   int size() const { return size_; }
 
   /// Throws non_finite_error, and publishes nothing, where parameters are not finite.
   template <Number P>
-  void publish(const StepContext& context, Weights<P> parameters) {
+  void publish(const StepContext& context, ParameterRef<P> parameters) {
     const auto message = one_vector(ReadParameters<P>{parameters});
     const EncodeContext encoding{context.step,
                                  Draw::local(context.seed, rank_, context.step, Purpose::quantization),
@@ -52,14 +52,14 @@ class PublishedParameters {
     header.length = length();
     header.check = check_of(rank_);
     std::memcpy(own_.data(), &header, sizeof header);
-    board_.publish({own_.data(), length()});
+    mailbox_.publish({own_.data(), length()});
   }
 
   /// x = (x + what rank `peer` has published last) / 2; nothing where that is nothing yet. Throws wire_error, and
   /// leaves x, where a packet can't be read beside x.
   template <Number P>
-  void average_with(int peer, const StepContext& context, Weights<P> parameters) {
-    if (board_.fetch(peer, {read_.data(), length()}) == 0) return;
+  void average_with(int peer, const StepContext& context, ParameterRef<P> parameters) {
+    if (mailbox_.fetch(peer, {read_.data(), length()}) == 0) return;
     PacketHeader header;
     std::memcpy(&header, read_.data(), sizeof header);
     // Of whatever step.
@@ -98,21 +98,21 @@ class PublishedParameters {
   Codec<Dense, None, E> codec_;
   Inbox<Dense> inbox_;
   buffer<std::byte> own_, read_;
-  OnBoard board_;
+  OnMailbox mailbox_;
 };
 
 /// What changes in AsyncSwarmSgd.
 template <class Inner, Compressor C, Transport T, Executor E>
 struct AsyncSwarmState {
   static_assert(std::is_same_v<typename E::memory, memory::host>,
-                "terse: asynchronous swarms are for the host, where their boards are");
-  static_assert(HasBoard<T>,
-                "terse: asynchronous swarms need a transport with a board: Threads or Mpi, Metered or not");
+                "terse: asynchronous swarms are for the host, where their mailboxes are");
+  static_assert(HasMailbox<T>,
+                "terse: asynchronous swarms need a transport with a mailbox: Threads or Mpi, Metered or not");
 
   T own;  // a world of this rank alone
   typename Composed<Inner>::template State<T, E> inner;
   PublishedParameters<C, T, E> published;
-  bool begun = false;  // the initial parameters are on the board
+  bool begun = false;  // the initial parameters are on the mailbox
 
   template <class Recipe>
   AsyncSwarmState(const Recipe& recipe, E executor, T& transport, const Layout& layout, bool clips)

@@ -11,7 +11,7 @@ namespace detail {
 
 template <Number P>
 struct PullBackStep {
-  Weights<P> parameters;
+  ParameterRef<P> parameters;
   const float* anchor;
   float* velocity;
   const StepScalars* now;
@@ -36,7 +36,7 @@ struct AheadOfAnchor {
 
 template <Number P>
 struct CorrectDelay {
-  Weights<P> parameters;
+  ParameterRef<P> parameters;
   const float* mean;
   float* snapshot;
 
@@ -74,12 +74,12 @@ struct PullBack {
     visit("anchor_momentum", static_cast<double>(anchor_momentum));
   }
   template <Number P>
-  detail::PullBackStep<P> step(Weights<P> x, const float* mean, float* own, const StepScalars* now,
+  detail::PullBackStep<P> step(ParameterRef<P> x, const float* mean, float* own, const StepScalars* now,
                                int ratio_at) const {
     return {x, mean, own, now, ratio_at, pullback, anchor_momentum};
   }
   template <Number P>
-  static detail::AheadOfAnchor message(Weights<P>, const float* mean, const float* own) {
+  static detail::AheadOfAnchor message(ParameterRef<P>, const float* mean, const float* own) {
     return {mean, own};
   }
   /// Whether `own` starts at the initial parameters rather than at 0.
@@ -94,11 +94,12 @@ struct DelayCorrection {
   template <class Visit>
   void settings(Visit&&) const {}
   template <Number P>
-  static detail::CorrectDelay<P> step(Weights<P> x, const float* mean, float* own, const StepScalars*, int) {
+  static detail::CorrectDelay<P> step(ParameterRef<P> x, const float* mean, float* own, const StepScalars*,
+                                      int) {
     return {x, mean, own};
   }
   template <Number P>
-  static detail::ReadParameters<P> message(Weights<P> x, const float*, const float*) {
+  static detail::ReadParameters<P> message(ParameterRef<P> x, const float*, const float*) {
     return {x};
   }
   static constexpr bool keeps_snapshot = true;

@@ -92,7 +92,7 @@ namespace detail {
 /// Parameters as a message.
 template <Number P>
 struct ReadParameters {
-  Weights<P> parameters;
+  ParameterRef<P> parameters;
   TERSE_HD float operator()(const Piece&, index_t i) const { return parameters[i]; }
 };
 
@@ -111,28 +111,28 @@ struct WriteMean {
 /// How far this rank has come from the anchor.
 template <Number P>
 struct Move {
-  Weights<P> parameters;
+  ParameterRef<P> parameters;
   const float* anchor;
   TERSE_HD float operator()(const Piece&, index_t i) const { return anchor[i] - parameters[i]; }
 };
 
 template <Number P>
 struct KeepAnchor {
-  Weights<P> parameters;
+  ParameterRef<P> parameters;
   float* anchor;
   TERSE_HD void operator()(const Piece&, index_t i) const { anchor[i] = parameters[i]; }
 };
 
 template <Number P>
 struct TakeMean {
-  Weights<P> parameters;
+  ParameterRef<P> parameters;
   TERSE_HD void operator()(const Piece&, index_t i, float mean) const { parameters.set(i, mean); }
 };
 
 /// Parameters from the anchor and the mean move.
 template <Number P>
 struct MoveAnchor {
-  Weights<P> parameters;
+  ParameterRef<P> parameters;
   float* anchor;
   TERSE_HD void operator()(const Piece&, index_t i, float mean) const {
     const float x = anchor[i] - mean;
@@ -150,7 +150,7 @@ struct OuterPoint {
 
 template <Number P, bool Nesterov>
 struct StepOutside {
-  Weights<P> parameters;
+  ParameterRef<P> parameters;
   float *anchor, *velocity;
   const StepScalars* now;
   int ratio_at;  // the place of this step's learning rate over that of the last outer step

@@ -23,7 +23,7 @@ TERSE_NUMERICS_BEGIN
 /// By half the difference, which compressed pieces give alone and dense ones beside the value as it was sent.
 template <Number P>
 struct MoveBy {
-  Weights<P> parameters;
+  ParameterRef<P> parameters;
   TERSE_HD void operator()(const Piece&, index_t i, float difference) const {
     parameters.set(i, parameters[i] + difference);
   }
@@ -46,7 +46,7 @@ struct KeepDifference {
 /// Adds what the last meeting has brought; what comes out is the next one's message.
 template <Number P>
 struct TakeUp {
-  Weights<P> parameters;
+  ParameterRef<P> parameters;
   float* copy;
   TERSE_HD void operator()(const Piece&, index_t i) const {
     const float x = parameters[i] + copy[i];
@@ -58,7 +58,7 @@ struct TakeUp {
 /// The mean with what was read, by the verbs' signature and by that of keyed compressors.
 template <Number P>
 struct AverageWith {
-  Weights<P> parameters;
+  ParameterRef<P> parameters;
   TERSE_HD void operator()(const Piece&, index_t i, float read) const {
     parameters.set(i, (parameters[i] + read) * 0.5F);
   }

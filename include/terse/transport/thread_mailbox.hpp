@@ -8,18 +8,18 @@
 #include <vector>
 
 #include "terse/core/view.hpp"
-#include "terse/transport/board.hpp"
+#include "terse/transport/mailbox.hpp"
 #include "terse/transport/thread_shared.hpp"
 
 namespace terse {
 
-/// A Board between threads, see Threads::board: a slot for each rank, locked for as long as a packet is copied. Ranks
+/// A Mailbox between threads, see Threads::mailbox: a slot for each rank, locked for as long as a packet is copied. Ranks
 /// that have finished stay readable as long as anybody's end is there. A rank that has thrown ends the others with
 /// peer_error at their next call.
-class ThreadBoard {
+class ThreadMailbox {
  public:
-  ThreadBoard(ThreadBoard&&) = default;
-  ThreadBoard& operator=(ThreadBoard&&) = default;
+  ThreadMailbox(ThreadMailbox&&) = default;
+  ThreadMailbox& operator=(ThreadMailbox&&) = default;
 
   void publish(std::span<const std::byte> packet) {
     detail::check_packet(packet.size(), slots_->bytes, rank_);
@@ -54,14 +54,14 @@ class ThreadBoard {
       for (Slot& slot : of) slot.packet = buffer<std::byte>(bytes);
     }
   };
-  ThreadBoard(std::shared_ptr<detail::ThreadShared> shared, std::shared_ptr<Slots> slots, int rank,
-              int world_rank)
+  ThreadMailbox(std::shared_ptr<detail::ThreadShared> shared, std::shared_ptr<Slots> slots, int rank,
+                int world_rank)
       : shared_(std::move(shared)), slots_(std::move(slots)), rank_(rank), world_rank_(world_rank) {}
 
   void check() const {
     const std::lock_guard lock(shared_->mutex);
     if (shared_->culprit >= 0)
-      throw peer_error("gave up at a board: " + shared_->reason, shared_->culprit, world_rank_);
+      throw peer_error("gave up at a mailbox: " + shared_->reason, shared_->culprit, world_rank_);
   }
 
   std::shared_ptr<detail::ThreadShared> shared_;

@@ -10,7 +10,7 @@ TERSE_NUMERICS_BEGIN
 
 /// Parameters as update functors see them: fp32 values and, where the model holds 16-bit ones, a rounded copy for it.
 template <Number P = float>
-struct Weights {
+struct ParameterRef {
   float* values;
   P* rounded;
 
@@ -22,7 +22,7 @@ struct Weights {
 };
 
 template <>
-struct Weights<float> {
+struct ParameterRef<float> {
   float* values;
 
   TERSE_HD float operator[](index_t i) const { return values[i]; }

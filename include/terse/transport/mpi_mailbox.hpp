@@ -11,22 +11,22 @@
 #include <thread>
 #include <utility>
 
-#include "terse/transport/board.hpp"
+#include "terse/transport/mailbox.hpp"
 
 namespace terse {
 
-/// A Board between processes, see BasicMpi::board: a window of MPI's in which each rank has its version and packet,
+/// A Mailbox between processes, see BasicMpi::mailbox: a window of MPI's in which each rank has its version and packet,
 /// under MPI's own locks: exclusive to publish, shared to fetch. Where a network or a shared memory serves windows by
 /// itself nobody is disturbed; MPI libraries that do it in software serve a fetch when its target next calls MPI.
 ///
 /// Its end is collective: a rank waits there for the others, who may still fetch from it, up to the deadline.
 /// Afterwards, or while an exception is on its way, it leaves the window to MPI; `close()` throws peer_error instead.
 /// A rank that dies within a lock is MPI's affair. What MPI calls an error is thrown as terse::error.
-class MpiBoard {
+class MpiMailbox {
  public:
-  /// Collective over `communicator`, which should be the board's own. Messages have up to `chunk_bytes` bytes.
-  MpiBoard(boost::mpi::communicator communicator, index_t bytes, index_t chunk_bytes,
-           std::chrono::milliseconds deadline)
+  /// Collective over `communicator`, which should be the mailbox's own. Messages have up to `chunk_bytes` bytes.
+  MpiMailbox(boost::mpi::communicator communicator, index_t bytes, index_t chunk_bytes,
+             std::chrono::milliseconds deadline)
       : communicator_(std::move(communicator)),
         bytes_(bytes),
         chunk_bytes_(chunk_bytes),
@@ -42,7 +42,7 @@ class MpiBoard {
     // Nobody reads what has not been cleared.
     wait_for_all();
   }
-  MpiBoard(MpiBoard&& other) noexcept
+  MpiMailbox(MpiMailbox&& other) noexcept
       : communicator_(std::move(other.communicator_)),
         bytes_(other.bytes_),
         chunk_bytes_(other.chunk_bytes_),
@@ -50,7 +50,7 @@ class MpiBoard {
         slot_(other.slot_),
         window_(std::exchange(other.window_, MPI_WIN_NULL)),
         version_(other.version_) {}
-  MpiBoard& operator=(MpiBoard&& other) noexcept {
+  MpiMailbox& operator=(MpiMailbox&& other) noexcept {
     std::swap(communicator_, other.communicator_);
     std::swap(bytes_, other.bytes_);
     std::swap(chunk_bytes_, other.chunk_bytes_);
@@ -60,7 +60,7 @@ class MpiBoard {
     std::swap(version_, other.version_);
     return *this;
   }
-  ~MpiBoard() {
+  ~MpiMailbox() {
     if (std::uncaught_exceptions() > exceptions_) return;
     try {
       close();
@@ -131,7 +131,7 @@ class MpiBoard {
       if (all != 0 || std::chrono::steady_clock::now() < until) continue;
       (void)request.release();
       (void)communicator.release();
-      throw peer_error("waited " + std::to_string(deadline_.count()) + " ms for all ranks at a board", -1,
+      throw peer_error("waited " + std::to_string(deadline_.count()) + " ms for all ranks at a mailbox", -1,
                        rank());
     }
   }

@@ -13,7 +13,7 @@
 namespace terse {
 
 /// One packet of each rank, which others read without that rank's help and whenever they like. From
-/// `transport.board(bytes)`, collective, with packets of `bytes` bytes on all ranks.
+/// `transport.mailbox(bytes)`, collective, with packets of `bytes` bytes on all ranks.
 ///
 ///     publish(packet)         replaces this rank's packet
 ///     fetch(peer, place)      copies the last packet that rank `peer` has published, whole, and returns its version,
@@ -22,16 +22,17 @@ namespace terse {
 /// A packet is never torn: fetch finds all of one or all of another. Neither waits for more than a copy of a packet.
 /// One thread at a time uses a rank's end. Both throw usage_error for other sizes and for ranks that don't exist.
 template <class B>
-concept Board = std::movable<B> && !std::copyable<B> &&
-                requires(B & board, std::span<const std::byte> packet, std::span<std::byte> place, int peer) {
-  board.publish(packet);
-  { board.fetch(peer, place) } -> std::same_as<std::uint64_t>;
+concept Mailbox =
+    std::movable<B> && !std::copyable<B> &&
+    requires(B & mailbox, std::span<const std::byte> packet, std::span<std::byte> place, int peer) {
+  mailbox.publish(packet);
+  { mailbox.fetch(peer, place) } -> std::same_as<std::uint64_t>;
 };
 
-/// A transport that has boards.
+/// A transport that has mailboxes.
 template <class T>
-concept HasBoard = requires(T& transport, index_t bytes) {
-  { transport.board(bytes) } -> Board;
+concept HasMailbox = requires(T& transport, index_t bytes) {
+  { transport.mailbox(bytes) } -> Mailbox;
 };
 
 namespace detail {
@@ -42,15 +43,15 @@ void agree_on_packet(T& transport, index_t bytes) {
   Assembly<index_t, T> everyone(transport);
   for (const index_t theirs : everyone(transport, bytes, Phase::setup))
     if (bytes < 0 || theirs != bytes)
-      throw usage_error("a board has packets of one size >= 0 on all ranks, not of " + std::to_string(bytes) +
-                            " and " + std::to_string(theirs) + " bytes",
+      throw usage_error("a mailbox has packets of one size >= 0 on all ranks, not of " +
+                            std::to_string(bytes) + " and " + std::to_string(theirs) + " bytes",
                         transport.rank());
 }
 
 inline void check_packet(std::size_t found, index_t bytes, int rank) {
   if (found != static_cast<std::size_t>(bytes))
     throw usage_error(
-        "this board has packets of " + std::to_string(bytes) + " bytes, not of " + std::to_string(found),
+        "this mailbox has packets of " + std::to_string(bytes) + " bytes, not of " + std::to_string(found),
         rank);
 }
 inline void check_publisher(int peer, int size, int rank) {
