@@ -121,11 +121,20 @@ struct SayShare {
   const float* share;
   TERSE_HD float operator()(const Piece&, index_t i) const { return share[i]; }
 };
-/// The same, of which what was sent takes the place.
-struct SayShareOnce {
+/// The same, where what is sent takes the message's place and is marked.
+struct SayShareAndMark {
   float* share;
+  std::uint8_t* marks;
   TERSE_HD float operator()(const Piece&, index_t i) const { return share[i]; }
-  TERSE_HD void sent(index_t i, bool, float decoded) const { share[i] = decoded; }
+  TERSE_HD void sent(index_t i, bool, float decoded) const {
+    share[i] = decoded;
+    marks[i] = 1;
+  }
+};
+struct SayMarked {
+  const float* share;
+  const std::uint8_t* marks;
+  TERSE_HD float operator()(const Piece&, index_t i) const { return keep_if(marks[i] != 0, share[i]); }
 };
 
 }  // namespace detail
@@ -210,6 +219,7 @@ class Rounds<C, F, Hierarchical<Inner, Outer>, T, E> {
                  topology.outer, {names(local_), names.stride * size_}),
         compressed_(room_for(own_.compressed)),
         dense_(room_for(own_.dense)),
+        marks_(compressed_.size()),
         kinds_(static_cast<index_t>(layout.segments().size())) {
     std::vector<std::uint8_t> kinds(layout.segments().size());
     for (const Piece& piece : plan_.whole.compressed.pieces())
@@ -225,6 +235,7 @@ class Rounds<C, F, Hierarchical<Inner, Outer>, T, E> {
   }
   template <class M>
   void start(const M& message) {
+    if constexpr (listens<M>) fill(inside_.executor, marks_.all(), std::uint8_t{0});
     stage_ = Stage::reduce;
     half_.start(inside_, of_all(message));
   }
@@ -243,7 +254,7 @@ class Rounds<C, F, Hierarchical<Inner, Outer>, T, E> {
         swap_envelopes();
         stage_ = listens<M> ? Stage::tell : Stage::gather;
         if constexpr (listens<M>)
-          half_.spread(inside_, of_all(Message{SayShare{compressed()}, SayNothing{}}));
+          half_.spread(inside_, of_all(Message{SayMarked{compressed(), marks()}, SayNothing{}}));
         else
           spread_mean();
         return false;
@@ -316,6 +327,7 @@ class Rounds<C, F, Hierarchical<Inner, Outer>, T, E> {
   }
   /// As arenas, of which the share alone is there.
   float* compressed() { return compressed_.data() - own_.compressed.begin_offset(); }
+  std::uint8_t* marks() { return marks_.data() - own_.compressed.begin_offset(); }
   float* dense() { return dense_.data() - own_.dense.begin_offset(); }
 
   template <class M>
@@ -340,7 +352,7 @@ class Rounds<C, F, Hierarchical<Inner, Outer>, T, E> {
   template <class M>
   auto share() {
     if constexpr (listens<M>)
-      return Message{SayShareOnce{compressed()}, SayShare{dense()}};
+      return Message{SayShareAndMark{compressed(), marks()}, SayShare{dense()}};
     else
       return Message{SayShare{compressed()}, SayShare{dense()}};
   }
@@ -370,7 +382,7 @@ class Rounds<C, F, Hierarchical<Inner, Outer>, T, E> {
   Portion own_;
   Rounds<C, F, Outer, Across, E> between_;
   buffer<float, typename E::memory> compressed_, dense_;
-  buffer<std::uint8_t, typename E::memory> kinds_;
+  buffer<std::uint8_t, typename E::memory> marks_, kinds_;  // by element of the share; by segment
   Mask<typename E::memory> mask_{};
   bool throws_ = true;
   Stage stage_ = Stage::reduce;

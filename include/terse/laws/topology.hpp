@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cmath>
 #include <exception>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,8 @@
 namespace terse::laws {
 
 namespace detail {
+
+inline constexpr int usual_worlds[] = {1, 2, 3, 5};
 
 TERSE_NUMERICS_BEGIN
 
@@ -120,7 +123,7 @@ class TopologyTrial {
 
 }  // namespace detail
 
-/// Tries the laws of exact topologies with 1, 2, 3 and 5 ranks:
+/// Tries the laws of exact topologies, with 1, 2, 3 and 5 ranks, or as many as `worlds` says:
 ///
 ///     mean            full-precision messages come out as their mean, up to rounding
 ///     agreement       the same bits on all ranks, of full-precision and of compressed messages
@@ -129,12 +132,13 @@ class TopologyTrial {
 ///     tracking        4 bits with error feedback: the mean of 100 rounds is that of the messages, up to 2 % of their size
 ///     failure         a rank that throws in the middle ends the others within their deadline
 template <class P>
-Report check_topology(const P& topology = {}, const Options& options = {}) {
+Report check_topology(const P& topology = {}, const Options& options = {},
+                      std::span<const int> worlds = detail::usual_worlds) {
   static_assert(P::exact, "terse: these laws are for topologies that give all ranks the same mean");
   static_assert(check_stages<Uniform<4>, Residual, P>());
   Report report{.compressor = type_name<P>(), .passed = {}, .not_applicable = {}, .failures = {}};
   const auto judge = [&](const char* law, const auto& violation) {
-    for (const int ranks : {1, 2, 3, 5}) {
+    for (const int ranks : worlds) {
       std::string what;
       try {
         what = violation(ranks);

@@ -75,8 +75,8 @@ using TicketOf = decltype(std::declval<T&>().exchange({}, {}, Phase::reduce));
 /// A transport of two levels, see Nodes: ranks of a node, and the ranks of one number on all nodes.
 template <class T>
 concept HasLevels = requires(T& transport) {
-  { transport.inside() } -> Transport;
-  { transport.across() } -> Transport;
+  requires Transport<std::remove_cvref_t<decltype(transport.inside())>>;
+  requires Transport<std::remove_cvref_t<decltype(transport.across())>>;
   { transport.ranks_per_node() } -> std::same_as<int>;
 };
 

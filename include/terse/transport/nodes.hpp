@@ -113,7 +113,7 @@ class Nodes {
       return other.local == mine.local && other.nodes == mine.nodes && other.ranks == mine.ranks;
     });
     agree(fault);
-    for (int k = 0; k < 2; ++k) batches_.push_back(std::make_unique<Batch>());
+    for (int k = 0; k < 2; ++k) add_batch();
   }
 
   int rank() const { return across_.rank() * inside_.size() + inside_.rank(); }
@@ -248,7 +248,17 @@ class Nodes {
   Batch& unused_batch() {
     for (const std::unique_ptr<Batch>& batch : batches_)
       if (!batch->used) return *batch;
-    return *batches_.emplace_back(std::make_unique<Batch>());
+    return add_batch();
+  }
+  Batch& add_batch() {
+    Batch& batch = *batches_.emplace_back(std::make_unique<Batch>());
+    const auto ranks = static_cast<std::size_t>(inside_.size()),
+               nodes = static_cast<std::size_t>(across_.size());
+    batch.sends_inside.reserve(ranks);
+    batch.receives_inside.reserve(ranks);
+    batch.sends_across.reserve(nodes);
+    batch.receives_across.reserve(nodes);
+    return batch;
   }
 
   Inside inside_;

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
+#include <mutex>
+
+#include "guards.inc"
+#include "terse/exchange/hierarchical.hpp"
+#include "terse/optimizer/deep_gradient_compression.hpp"
+#include "terse/transport/nodes.hpp"
+
+// Hierarchies: non-finite gradients, ranks that stop or differ, and allocations.
+
+namespace {
+
+using Rings = Hierarchical<Ring, Ring>;
+
+template <class Topo>
+OneBitAdam<Sign, FrozenVariance, Topo> one_bit() {
+  return {.learning_rate = 1e-2F, .preconditioner = {.freeze = AtStep{5}}, .topology = {2}};
+}
+
+}  // namespace
+
+TEST_CASE("non-finite gradients are known to all ranks of all nodes, by the culprit's rank in the world") {
+  check_policies(Adam<Hierarchical<>>{.topology = {2}}, 4);
+  check_policies(one_bit<Hierarchical<>>(), 4);
+  check_throw(Adam<Rings>{.topology = {2}}, 4);
+  check_throw(one_bit<Hierarchical<>>(), 4);
+  check_throw(one_bit<Rings>(), 4);
+  check_throw(one_bit<Hierarchical<ScatterGather, AllGather>>(), 6);
+}
+
+TEST_CASE("a step allocates nothing") {
+  check_allocations(Adam<Rings>{.topology = {2}}, {.clip_norm = 1}, 4);
+  check_allocations(one_bit<Hierarchical<>>(), {}, 4);
+  check_allocations(DeepGradientCompression<Hierarchical<>>{.topology = {2}}, {}, 4);
+}
+
+TEST_CASE("over two transports a step allocates nothing") {
+  const Layout layout = two_kinds();
+  ThreadGroup(4, std::chrono::seconds(20)).run([&](Threads& transport) {
+    const int rank = transport.rank();
+    Nodes two(transport.split(rank / 2, rank), transport.split(rank % 2, rank));
+    Optimizer optimizer{one_bit<Rings>(), two, layout};
+    Floats x = start(layout);
+    const Floats g = gradient(layout, rank, 1, 1);
+    // The first step compares parameters, and Nodes takes its memory for that.
+    optimizer.step(x, g);
+    barrier(transport);
+    barrier(transport);
+    const std::uint64_t before = allocations;
+    for (int step = 2; step <= 20; ++step) optimizer.step(x, g);
+    const std::uint64_t after = allocations;
+    static std::atomic<int> counted{0};
+    ++counted;
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    while (counted < 4 && std::chrono::steady_clock::now() < until) std::this_thread::yield();
+    barrier(transport);
+    CHECK(after == before);
+  });
+}
+
+TEST_CASE("a rank that throws or stays away ends the others by the deadline, on its node and beyond") {
+  const Layout layout = two_kinds();
+  constexpr auto deadline = std::chrono::milliseconds(700);
+  for (const bool throws : {true, false})
+    for (const std::uint64_t when : std::initializer_list<std::uint64_t>{3, 9}) {
+      CAPTURE(throws);
+      CAPTURE(when);
+      std::atomic<int> ended{0};
+      const auto begin = std::chrono::steady_clock::now();
+      std::mutex mutex;
+      std::chrono::steady_clock::time_point away = begin;
+      try {
+        ThreadGroup(4, deadline).run([&](Threads& transport) {
+          Optimizer optimizer{one_bit<Hierarchical<>>(), transport, layout};
+          Floats x = start(layout);
+          for (std::uint64_t step = 1; step <= 12; ++step) {
+            const Floats g = gradient(layout, transport.rank(), step, 1);
+            if (step == when && transport.rank() == 2) {
+              {
+                const std::lock_guard lock(mutex);
+                away = std::chrono::steady_clock::now();
+              }
+              if (throws) throw usage_error("out of data", 2);
+              std::this_thread::sleep_for(2 * deadline);
+              return;
+            }
+            const Floats before = x;
+            try {
+              optimizer.step(x, g);
+            } catch (const peer_error& failure) {
+              CHECK(failure.culprit() == 2);
+              CHECK(x == before);
+              const std::lock_guard lock(mutex);
+              if (std::chrono::steady_clock::now() - away < deadline + std::chrono::seconds(1)) ++ended;
+              throw;
+            }
+          }
+        });
+      } catch (const error&) {
+      }
+      CHECK(ended == 3);
+    }
+}
+
+TEST_CASE("ranks whose hyper-parameters differ are told so, nodes of another size before the first step") {
+  const Layout layout = two_kinds();
+  std::string what;
+  const auto run = [&](const auto& program) {
+    what.clear();
+    try {
+      ThreadGroup(4, std::chrono::seconds(5)).run(program);
+    } catch (const error& failure) {
+      what = failure.what();
+    }
+    return what;
+  };
+  CHECK(run([&](Threads& transport) {
+          auto recipe = one_bit<Hierarchical<>>();
+          if (transport.rank() == 3) recipe.topology.ranks_per_node = 1;
+          Optimizer optimizer{recipe, transport, layout};
+        }).find("ranks_per_node") != std::string::npos);
+  for (const std::uint64_t when : std::initializer_list<std::uint64_t>{3, 9})
+    CHECK(run([&](Threads& transport) {
+            Optimizer optimizer{one_bit<Rings>(), transport, layout};
+            Floats x = start(layout);
+            for (std::uint64_t step = 1; step <= when; ++step) {
+              if (step == when && transport.rank() == 1) optimizer.recipe.learning_rate = 0.5F;
+              optimizer.step(x, gradient(layout, transport.rank(), step, 1));
+            }
+          }).find("hyper-parameters") != std::string::npos);
+}
