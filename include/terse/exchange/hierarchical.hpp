@@ -231,7 +231,6 @@ class Rounds<C, F, Hierarchical<Inner, Outer>, T, E> {
     inside_.open(step.step, step.seed, step.agreement, step.learning_rate, {}, step.now);
     between_.open(step, mask);
     mask_ = mask;
-    throws_ = step.on_non_finite == NonFinite::throw_;
   }
   template <class M>
   void start(const M& message) {
@@ -356,18 +355,12 @@ class Rounds<C, F, Hierarchical<Inner, Outer>, T, E> {
     else
       return Message{SayShare{compressed()}, SayShare{dense()}};
   }
-  auto into_own_share() { return Message{WriteArena{compressed()}, WriteArena{dense()}}; }
   auto into_share() { return by_kind(WriteArena{compressed()}, WriteArena{dense()}); }
-  /// The mean over nodes, in the share's place, to all ranks of the node.
+  /// The mean over nodes, in the share's place, to all ranks of the node. After an error, too: all ranks shall hear of it, and
+  /// nobody will read the mean.
   void spread_mean() {
     swap_envelopes();
-    if constexpr (std::is_same_v<typename E::memory, memory::host>) {
-      // After an error nobody will read it, and what feedbacks keep of means stays as it is. All ranks throw together, later.
-      if (!throws_ || between_.envelope().flags == PacketHeader::finite) between_.consume(into_own_share());
-    } else {
-      between_.arrived(throws_);
-      between_.consume(into_own_share());
-    }
+    between_.consume(Message{WriteArena{compressed()}, WriteArena{dense()}});
     swap_envelopes();
     half_.spread(inside_, of_all(Message{SayShare{compressed()}, SayShare{dense()}}));
   }
@@ -384,7 +377,6 @@ class Rounds<C, F, Hierarchical<Inner, Outer>, T, E> {
   buffer<float, typename E::memory> compressed_, dense_;
   buffer<std::uint8_t, typename E::memory> marks_, kinds_;  // by element of the share; by segment
   Mask<typename E::memory> mask_{};
-  bool throws_ = true;
   Stage stage_ = Stage::reduce;
 };
 

@@ -116,7 +116,7 @@ class Rounds {
   template <class Visit>
   void walk(Visit&& visit) {
     context_.codec.walk(visit);
-    round_.walk(visit);
+    if constexpr (requires { round_.walk(visit); }) round_.walk(visit);
   }
 
  private:

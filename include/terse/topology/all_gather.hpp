@@ -50,8 +50,6 @@ struct AllGather {
     }
 
     index_t most_bytes(const Context&) const { return spread_.most_bytes(); }
-    template <class Visit>
-    void walk(Visit&&) {}
 
    private:
     Spread<T, E> spread_;

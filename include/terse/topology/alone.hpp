@@ -38,9 +38,6 @@ struct Alone {
     index_t most_bytes(const Context&) const { return 0; }
     double notes(E executor) { return spread_.notes(executor); }
 
-    template <class Visit>
-    void walk(Visit&&) {}
-
    private:
     Spread<T, E> spread_;
     Inbox<C> inbox_;

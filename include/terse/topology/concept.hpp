@@ -29,7 +29,7 @@ namespace terse {
 ///     most_bytes(context)                what this rank sends in a round, at most
 ///     notes(executor)                    of exact ones: squared norm of the full-precision part of the mean, alike on all
 ///                                        ranks, for clipping: from the notes of packets, see note_of
-///     walk(visit)                        state of its own, such as the second stage's error
+///     walk(visit)                        optional: state of its own, such as the second stage's error
 ///
 /// What rounds are made of is in terse/topology/round.hpp.
 template <class T>

@@ -156,8 +156,6 @@ struct MachineMixing {
         for (const Send& send : *sends) bytes += send.room;
       return bytes;
     }
-    template <class Visit>
-    void walk(Visit&&) {}
 
    private:
     enum class Stage { sum, mix, spread };

@@ -112,8 +112,6 @@ struct Native {
         sum += note_of(executor, packet(static_cast<int>(c)), plan_->chunks[c]);
       return sum;
     }
-    template <class Visit>
-    void walk(Visit&&) {}
 
    private:
     static index_t largest(const Context& context) {

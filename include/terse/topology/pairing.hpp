@@ -57,8 +57,6 @@ struct Pairing {
     }
 
     index_t most_bytes(const Context&) const { return neighbors_.most_bytes(); }
-    template <class Visit>
-    void walk(Visit&&) {}
 
    private:
     detail::Neighborhood<G, T, E> neighbors_;

@@ -104,9 +104,6 @@ struct Ring {
       return spread_.notes(executor) / (ranks * ranks);
     }
 
-    template <class Visit>
-    void walk(Visit&&) {}
-
    private:
     using Bytes = buffer<std::byte, typename E::memory>;
 
