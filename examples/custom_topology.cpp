@@ -28,11 +28,10 @@ struct Relay {
     explicit Round(const Context& context) : inbox_(context.size) {
       for (int rank = 0; rank < context.size; ++rank) packets_.emplace_back(context.plan.whole.bytes);
     }
-
     template <class M>
     void start(Context& context, const M& message) {
-      const terse::index_t bytes = context.encode_whole(message, packet(context.rank));
-      context.stamp(packet(context.rank), bytes, terse::Phase::spread, context.rank);
+      context.stamp(packet(context.rank), context.encode_whole(message, packet(context.rank)),
+                    terse::Phase::spread, context.rank);
       hop_ = 0;
       pass_on(context);
     }
@@ -69,8 +68,8 @@ struct Relay {
 
     std::vector<terse::buffer<std::byte, typename E::memory>> packets_;  // by the rank whose they are
     terse::Inbox<C> inbox_;
-    terse::Send send_;
-    terse::Receive receive_;
+    terse::Send send_{};
+    terse::Receive receive_{};
     std::optional<terse::TicketOf<T>> batch_;
     int hop_ = 0;
   };
