@@ -31,6 +31,7 @@ TERSE_NUMERICS_BEGIN
 /// of z^2 - 2 lambda z + lambda: inside the unit circle for real lambda in (-1/3, 1), but not for complex ones near 1.
 template <class Direction>
 struct ExactDiffusion {
+  static_assert(check_local_direction<Direction>());
   static constexpr MixingFacts facts{.needs_fixed_symmetric = true, .needs_spectrum = true};
   static constexpr auto state = detail::with_name(Direction::state, "correction");
   static double eigenvalues_above() { return -1.0 / 3; }

@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "terse/core/element.hpp"
+#include "terse/core/policy.hpp"
 #include "terse/executor/concept.hpp"
 
 namespace terse {
@@ -19,6 +21,43 @@ struct PreconditionerFacts {
   /// Goes on with what a first stage has learned: for the second stage of a Staged alone.
   bool continues_first_stage = false;
 };
+
+namespace detail {
+
+template <class Rule, class Real>
+concept Steps = requires(const Rule& rule, const SomeElement<Real>& e, Real mean, Real direction) {
+  { rule.step(e, mean, direction) } -> std::same_as<Real>;
+};
+template <class Rule, class Real>
+concept DenominatorFits = !requires {
+  &Rule::template denominator<SomeElement<Real>>;
+}
+|| requires(const Rule& rule, const SomeElement<Real>& e) {
+  { rule.denominator(e) } -> std::same_as<Real>;
+};
+template <class Rule, class Real>
+concept CarryDenominatorFits = !requires {
+  &Rule::template carry<SomeElement<Real>>;
+}
+|| requires(const Rule& rule, const SomeElement<Real>& e, Real denominator) { rule.carry(e, denominator); };
+template <class Rule, class Real>
+concept TakesPartFits = !requires {
+  &Rule::template takes_part<SomeElement<Real>>;
+}
+|| requires(const Rule& rule, const SomeElement<Real>& e) {
+  { rule.takes_part(e) } -> std::same_as<bool>;
+};
+template <class P, class Real>
+concept PreconditionerRule = MakesRule<P, Real> && requires {
+  typename P::template Rule<Real>;
+  requires Steps<typename P::template Rule<Real>, Real>;
+  requires DenominatorFits<typename P::template Rule<Real>, Real>;
+  requires CarryDenominatorFits<typename P::template Rule<Real>, Real>;
+  requires TakesPartFits<typename P::template Rule<Real>, Real>;
+  requires AtStepFits<typename P::template Rule<Real>, Real>;
+};
+
+}  // namespace detail
 
 /// How a direction becomes a step, of methods that average over all ranks. A copyable policy of hyper-parameters with
 ///
@@ -44,31 +83,43 @@ struct PreconditionerFacts {
 ///
 /// Arithmetic is templated on Real, so that oracles run the same text in double.
 template <class P>
-concept Preconditioner = std::copyable<P> && requires(const P& policy) {
+concept Preconditioner = std::copyable<P> && detail::NamesBuffers<P> && requires {
   requires std::same_as<const PreconditionerFacts, decltype(P::facts)>;
-  P::state.size();
-  policy.template rule<float>();
-  policy.template rule<double>();
+  requires detail::PreconditionerRule<P, float> && detail::PreconditionerRule<P, double>;
 };
 
 /// Says in words what a type lacks to be a preconditioner.
 template <class P>
 constexpr bool check_preconditioner() {
+  static_assert(std::copyable<P>, "terse: a preconditioner is a value: it must be copyable");
   static_assert(
       requires { requires std::same_as<const PreconditionerFacts, decltype(P::facts)>; },
       "terse: a preconditioner states `static constexpr PreconditionerFacts facts{...}`");
   static_assert(
-      requires { P::state.size(); },
+      detail::NamesBuffers<P>,
       "terse: a preconditioner names its buffers: `static constexpr std::array<const char*, N> state{...}`");
+  constexpr bool makes_rule = detail::MakesRule<P, float> && detail::MakesRule<P, double>;
   static_assert(
-      requires(const P& policy) {
-        policy.template rule<float>();
-        policy.template rule<double>();
-      },
-      "terse: a preconditioner needs `template <class Real> Rule<Real> rule() const`, its arithmetic in "
-      "float "
-      "and, for oracles, in double");
-  return Preconditioner<P>;
+      makes_rule,
+      "terse: a preconditioner needs `template <class Real> Rule<Real> rule() const`, its arithmetic "
+      "in float and, for oracles, in double");
+  if constexpr (makes_rule) {
+    using F = typename P::template Rule<float>;
+    using D = typename P::template Rule<double>;
+    static_assert(detail::Steps<F, float> && detail::Steps<D, double>,
+                  "terse: a preconditioner's rule needs `Real step(e, mean, direction) const`, which the "
+                  "learning rate multiplies");
+    static_assert(detail::DenominatorFits<F, float> && detail::DenominatorFits<D, double>,
+                  "terse: a preconditioner's denominator is `Real denominator(e) const`");
+    static_assert(detail::CarryDenominatorFits<F, float> && detail::CarryDenominatorFits<D, double>,
+                  "terse: a preconditioner's carry is `void carry(e, Real denominator) const`");
+    static_assert(detail::TakesPartFits<F, float> && detail::TakesPartFits<D, double>,
+                  "terse: a preconditioner's takes_part is `bool takes_part(e) const`");
+    static_assert(
+        detail::AtStepFits<F, float> && detail::AtStepFits<D, double>,
+        "terse: a preconditioner's at_step is `std::array<Real, N> at_step(std::uint64_t t) const`");
+  }
+  return detail::check_parameters<P>() && Preconditioner<P>;
 }
 
 }  // namespace terse
