@@ -8,13 +8,14 @@
 #include <type_traits>
 
 #include "terse/core/config.hpp"
+#include "terse/core/layout.hpp"
 
 namespace terse {
 
-/// What a rule of methods that average may ask of an element, without an element behind it: concepts and check_...()
-/// try rules on it. Nothing here is defined.
+/// What any rule may ask of an element, without an element behind it: concepts and check_...() try rules on it. Nothing
+/// here is defined.
 template <class Real>
-struct SomeElement {
+struct SomeCommonElement {
   TERSE_HD Real x() const;                 ///< the parameter
   TERSE_HD Real g() const;                 ///< this rank's gradient, scaled
   TERSE_HD Real rate() const;              ///< learning rate
@@ -23,14 +24,57 @@ struct SomeElement {
   TERSE_HD Real& operator[](int k) const;  ///< buffer k of the policy's `state`
 };
 
+/// The same for rules of methods that average over all ranks.
+template <class Real>
+struct SomeElement : SomeCommonElement<Real> {
+  TERSE_HD Real layer(int k) const;  ///< of its layer: number k of the policy's `layer_state`
+};
+
 /// The same for rules that mix with neighbours.
 template <class Real>
-struct SomeMixingElement : SomeElement<Real> {
+struct SomeMixingElement : SomeCommonElement<Real> {
   TERSE_HD Real held() const;   ///< the parameter before decoupled weight decay
   TERSE_HD Real ratio() const;  ///< this step's learning rate over the last one's, 0 after 0
 };
 
+/// What a layer-wise preconditioner may ask of a layer.
+template <class Real>
+struct SomeLayer {
+  TERSE_HD Real measured(int k) const;     ///< statistic k of the rule's `measures`
+  TERSE_HD Real decay() const;             ///< weight decay
+  TERSE_HD Real& operator[](int k) const;  ///< number k of the policy's `layer_state`
+};
+
+/// What a momentum correction may ask of all layers.
+template <class Real>
+struct SomeLayers {
+  TERSE_HD index_t count() const;                         ///< of layers
+  TERSE_HD index_t elements(index_t layer) const;         ///< of this layer
+  TERSE_HD Real norm(index_t layer) const;                ///< of buffer 0; 0 where a layer is not compressed
+  TERSE_HD Real& operator()(index_t layer, int k) const;  ///< number k of the policy's `layer_state`
+};
+
+/// The names of the numbers that a policy keeps of each layer: its `layer_state`, none by default.
+template <class P>
+constexpr auto layer_state_of() {
+  if constexpr (requires { P::layer_state.size(); })
+    return P::layer_state;
+  else
+    return std::array<const char*, 0>{};
+}
+
 namespace detail {
+
+/// Names and one more.
+template <std::size_t N>
+constexpr std::array<const char*, N + 1> with_name(const std::array<const char*, N>& names,
+                                                   const char* last) {
+  std::array<const char*, N + 1> all{};
+  std::size_t k = 0;
+  for (const char* name : names) all[k++] = name;
+  all[k] = last;
+  return all;
+}
 
 /// What at_step returns.
 template <class A, class Real>
@@ -46,14 +90,18 @@ concept AtStepFits = !requires {
   { rule.at_step(1) } -> ScalarsOf<Real>;
 };
 
-/// The names of a policy's buffers.
+template <class A>
+concept ArrayOfNames =
+    std::same_as<A, const std::array<const char*, std::tuple_size_v<std::remove_cvref_t<A>>>>;
+
+/// The names of a policy's buffers, and of its layers' numbers where it keeps some.
 template <class P>
 concept NamesBuffers = requires {
   typename std::integral_constant<std::size_t, P::state.size()>;
-  requires std::same_as<
-      decltype(P::state),
-      const std::array<const char*, std::tuple_size_v<std::remove_cvref_t<decltype(P::state)>>>>;
-};
+  requires ArrayOfNames<decltype(P::state)>;
+}
+&&(
+    !requires { P::layer_state; } || requires { requires ArrayOfNames<decltype(P::layer_state)>; });
 
 /// A policy's arithmetic for one element.
 template <class P, class Real>

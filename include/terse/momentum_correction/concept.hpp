@@ -61,6 +61,18 @@ concept ExactDirectionFits = !requires {
   { rule.exact_direction(e, mean) } -> std::same_as<Real>;
 };
 template <class Rule, class Real>
+concept MeanGradientFits = !requires {
+  &Rule::template mean_gradient<SomeElement<Real>>;
+}
+|| requires(const Rule& rule, const SomeElement<Real>& e, Real mean) {
+  { rule.mean_gradient(e, mean) } -> std::same_as<Real>;
+};
+template <class Rule, class Real>
+concept BalanceFits = !requires {
+  &Rule::template balance<SomeLayers<Real>>;
+}
+|| requires(const Rule& rule, const SomeLayers<Real>& layers) { rule.balance(layers); };
+template <class Rule, class Real>
 concept SentFits = !requires {
   &Rule::template sent<SomeElement<Real>>;
 }
@@ -76,6 +88,8 @@ concept CorrectionRule = MakesRule<M, Real> && requires {
   requires Directs<typename M::template Rule<Real>, Real>;
   requires MessageFits<typename M::template Rule<Real>, Real>;
   requires ExactDirectionFits<typename M::template Rule<Real>, Real>;
+  requires MeanGradientFits<typename M::template Rule<Real>, Real>;
+  requires BalanceFits<typename M::template Rule<Real>, Real>;
   requires SentFits<typename M::template Rule<Real>, Real>;
   requires CarryMomentumFits<typename M::template Rule<Real>, Real>;
   requires AtStepFits<typename M::template Rule<Real>, Real>;
@@ -98,8 +112,13 @@ concept CorrectionRule = MakesRule<M, Real> && requires {
 ///     message(e)                 optional: what this rank sends; by default e.g()
 ///     exact_direction(e, mean)   optional: the same where the mean is that of gradients, as in exact steps and segments;
 ///                                by default direction(e, mean)
+///     mean_gradient(e, mean)     optional: the gradient that a mean of messages stands for, from e[k] as they are before
+///                                direction: what the preconditioner learns from; by default mean
 ///     sent(e, keep, decoded)     optional: what the receivers read of this rank's message
 ///     carry(e, keep)             optional, see Staged
+///     balance(layers)            optional, see Staged: sets numbers of its own for each layer (segment), those which
+///                                `static constexpr std::array<const char*, N> layer_state{...}` names and e.layer(k)
+///                                reads, 0 before; see SomeLayers
 ///     at_step(t)                 optional: std::array<Real, N>, what e.scalar(k) is in step t = 1, 2, ...
 ///
 /// each once for an element, in any order over elements. Arithmetic is templated on Real, so that oracles run the same text
@@ -137,6 +156,10 @@ constexpr bool check_momentum_correction() {
                   "terse: a momentum correction's message is `Real message(e) const`");
     static_assert(detail::ExactDirectionFits<F, float> && detail::ExactDirectionFits<D, double>,
                   "terse: a momentum correction's exact_direction is `Real exact_direction(e, mean) const`");
+    static_assert(detail::MeanGradientFits<F, float> && detail::MeanGradientFits<D, double>,
+                  "terse: a momentum correction's mean_gradient is `Real mean_gradient(e, mean) const`");
+    static_assert(detail::BalanceFits<F, float> && detail::BalanceFits<D, double>,
+                  "terse: a momentum correction's balance is `void balance(layers) const`");
     static_assert(detail::SentFits<F, float> && detail::SentFits<D, double>,
                   "terse: a momentum correction's sent is `void sent(e, bool keep, Real decoded) const`");
     static_assert(detail::CarryMomentumFits<F, float> && detail::CarryMomentumFits<D, double>,

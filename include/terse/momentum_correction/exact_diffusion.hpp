@@ -5,20 +5,6 @@
 
 namespace terse {
 
-namespace detail {
-
-template <std::size_t N>
-constexpr std::array<const char*, N + 1> with_name(const std::array<const char*, N>& names,
-                                                   const char* last) {
-  std::array<const char*, N + 1> all{};
-  std::size_t k = 0;
-  for (const char* name : names) all[k++] = name;
-  all[k] = last;
-  return all;
-}
-
-}  // namespace detail
-
 TERSE_NUMERICS_BEGIN
 
 /// Takes back what mixing did to the last step, so that nothing is left of the differences between the ranks' data.

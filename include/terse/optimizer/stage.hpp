@@ -3,12 +3,13 @@
 
 #include <cstdint>
 #include <string_view>
+#include <type_traits>
 
 #include "terse/core/check.hpp"
 #include "terse/core/policy.hpp"
 #include "terse/error_feedback/concept.hpp"
+#include "terse/optimizer/averaging_layers.hpp"
 #include "terse/preconditioner/freeze.hpp"
-#include "terse/preconditioner/layer_statistic.hpp"
 
 // What a stage of TwoStages is made of.
 
@@ -60,8 +61,31 @@ constexpr bool share_no_name() {
   for (const char* one : M::state)
     for (const char* other : P::state)
       if (std::string_view(one) == other) return false;
+  for (const char* one : layer_state_of<M>())
+    for (const char* other : layer_state_of<P>())
+      if (std::string_view(one) == other) return false;
   return true;
 }
+
+/// Whether one of two lists of statistics begins with the other.
+template <class... A>
+constexpr bool measure_alike(Measures<A...>, Measures<>) {
+  return true;
+}
+template <class B, class... Bs>
+constexpr bool measure_alike(Measures<>, Measures<B, Bs...>) {
+  return true;
+}
+template <class A, class... As, class B, class... Bs>
+constexpr bool measure_alike(Measures<A, As...>, Measures<B, Bs...>) {
+  return std::is_same_v<A, B> && measure_alike(Measures<As...>{}, Measures<Bs...>{});
+}
+template <class P>
+using MeasuresBy = typename MeasuresOf<typename P::template Rule<float>>::type;
+/// The longer list of two.
+template <class P1, class P2>
+using AllMeasures =
+    std::conditional_t<(MeasuresBy<P1>::count > MeasuresBy<P2>::count), MeasuresBy<P1>, MeasuresBy<P2>>;
 
 /// Says in words why two stages, or the one of an Averaging, can't be run with error feedback F.
 template <class First, class Second, class F, bool OneStage>
@@ -85,23 +109,11 @@ constexpr bool check_stages() {
                 "terse: both stages must be layer-wise, over the same layers, or none: what is kept between "
                 "the sweeps is "
                 "the same");
+  static_assert(
+      measure_alike(MeasuresBy<P1>{}, MeasuresBy<P2>{}),
+      "terse: the statistics that the two stages measure of a layer must be of the same kinds, place "
+      "by place, as far as both go");
   return true;
 }
-
-/// What layer-wise preconditioners keep between the two sweeps.
-template <Executor E>
-struct Layers {
-  LayerStatistic<E> weights, norms;
-  buffer<float, typename E::memory> steps;
-  buffer<std::uint8_t, typename E::memory> compressed;  // by segment
-  Range all;                                            // made here, for a step allocates nothing
-
-  Layers(E executor, const Layout& layout, std::size_t least_dimensions)
-      : weights(executor, layout, least_dimensions),
-        norms(executor, layout, least_dimensions),
-        steps(layout.size()),
-        compressed(static_cast<index_t>(layout.segments().size())),
-        all(layout.range()) {}
-};
 
 }  // namespace terse::detail
