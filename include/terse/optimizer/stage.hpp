@@ -56,15 +56,16 @@ bool keeps(std::string_view name) {
     if (name == own) return true;
   return false;
 }
-template <class M, class P>
-constexpr bool share_no_name() {
-  for (const char* one : M::state)
-    for (const char* other : P::state)
-      if (std::string_view(one) == other) return false;
-  for (const char* one : layer_state_of<M>())
-    for (const char* other : layer_state_of<P>())
+template <class Some, class Others>
+constexpr bool disjoint(const Some& some, const Others& others) {
+  for (const char* one : some)
+    for (const char* other : others)
       if (std::string_view(one) == other) return false;
   return true;
+}
+template <class M, class P>
+constexpr bool share_no_name() {
+  return disjoint(M::state, P::state) && disjoint(layer_state_of<M>(), layer_state_of<P>());
 }
 
 /// Whether one of two lists of statistics begins with the other.
