@@ -127,11 +127,19 @@ struct EncodeContext {
 
 namespace detail {
 
+/// Whether commit(i, keep, y, 0) of a feedback's view may be left out.
+template <class View>
+constexpr bool commits_zero() {
+  if constexpr (requires { View::commits_zero; }) return View::commits_zero;
+  return false;
+}
+
 /// What a compressor is tried on.
 struct SomeMessage {
   Sample operator()(const Piece&, index_t, bool) const;
 };
 struct SomeFeedback {
+  static constexpr bool commits_zero = true;
   float compensate(index_t, float) const;
   float load(index_t) const;
   void store(index_t, float) const;
