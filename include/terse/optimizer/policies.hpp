@@ -78,9 +78,10 @@ struct Given {
   static constexpr bool check() {
     static_assert(
         count_of<PolicyKind::none, Ps...> == 0,
-        "terse: one of this optimizer's arguments is no policy: neither a MomentumCorrection nor a "
-        "Preconditioner, Compressor, ErrorFeedback or Topology, and of those that mix with neighbours "
-        "neither a MixingRule nor a local direction, weight decay or graph");
+        "terse: one of this optimizer's arguments is no policy: nothing in it says its kind, neither `facts` "
+        "(of a MomentumCorrection, Preconditioner, MixingRule or local direction) nor `lossless` (of a "
+        "Compressor), `corrects` (ErrorFeedback), `recompresses` (Topology), `coupled` (weight decay) or "
+        "`regular` (graph)");
     static_assert(count_of<PolicyKind::momentum_correction, Ps...> <= 1,
                   "terse: this optimizer takes one MomentumCorrection and has been given two");
     static_assert(count_of<PolicyKind::preconditioner, Ps...> <= 1,
