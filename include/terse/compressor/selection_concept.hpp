@@ -58,6 +58,14 @@ concept SaysSelection = requires(const S& selection) {
   typename std::bool_constant<S::contractive>;
 };
 template <class S>
+concept SaysDelta = requires(const S& selection, index_t n) {
+  selection.delta(n);
+};
+template <class S>
+concept SaysOmega = requires(const S& selection, index_t n) {
+  selection.omega(n);
+};
+template <class S>
 concept ShowsSelection = requires(const S& selection) {
   selection.check();
   selection.settings(IgnoreSetting{});

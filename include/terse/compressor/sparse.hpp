@@ -56,8 +56,12 @@ struct Sparse {
     selection.settings(visit);
   }
   /// Of a unit of n elements.
-  double delta(index_t n) const requires(contractive&& Values::lossless) { return selection.delta(n); }
-  double omega(index_t n) const requires(unbiased&& Values::lossless) { return selection.omega(n); }
+  double delta(index_t n) const requires(contractive&& Values::lossless&& detail::SaysDelta<Selection>) {
+    return selection.delta(n);
+  }
+  double omega(index_t n) const requires(unbiased&& Values::lossless&& detail::SaysOmega<Selection>) {
+    return selection.omega(n);
+  }
 
   static constexpr Units units() { return G::units(); }
   index_t wire_bytes(const Range& range) const {
