@@ -26,7 +26,6 @@ struct Correction {
   static constexpr std::array<const char*, 1> state{"velocity"};
 #endif
 
-#if !defined(OMIT_CORRECTION_RULE_TYPE)
   template <class Real>
   struct Rule {
 #if !defined(OMIT_CORRECTION_DIRECTION)
@@ -61,7 +60,6 @@ struct Correction {
     Real at_step(std::uint64_t) const { return 1; }
 #endif
   };
-#endif
 #if !defined(OMIT_CORRECTION_RULE)
   template <class Real>
   Rule<Real> rule() const {

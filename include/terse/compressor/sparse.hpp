@@ -374,6 +374,11 @@ struct Sparse {
   }
 };
 
+namespace detail {
+template <class S, class V, class G>
+inline constexpr bool has_sound_parts<Sparse<S, V, G>> = Selection<S>;
+}
+
 TERSE_NUMERICS_END
 
 }  // namespace terse

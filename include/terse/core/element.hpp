@@ -4,7 +4,6 @@
 #include <array>
 #include <concepts>
 #include <cstddef>
-#include <tuple>
 #include <type_traits>
 
 #include "terse/core/config.hpp"
@@ -32,9 +31,14 @@ struct SomeMixingElement : SomeElement<Real> {
 
 namespace detail {
 
+template <class A, class Value>
+inline constexpr bool is_array_of = false;
+template <class Value, std::size_t N>
+inline constexpr bool is_array_of<std::array<Value, N>, Value> = true;
+
 /// What at_step returns.
 template <class A, class Real>
-concept ScalarsOf = std::same_as<A, std::array<Real, std::tuple_size_v<A>>>;
+concept ScalarsOf = is_array_of<A, Real>;
 
 /// at_step(t), where a rule has it. A member that can't be called as it is meant would be passed over in silence; so it is
 /// with the other optional ones.
@@ -49,10 +53,9 @@ concept AtStepFits = !requires {
 /// The names of a policy's buffers.
 template <class P>
 concept NamesBuffers = requires {
-  typename std::integral_constant<std::size_t, P::state.size()>;
-  requires std::same_as<
-      decltype(P::state),
-      const std::array<const char*, std::tuple_size_v<std::remove_cvref_t<decltype(P::state)>>>>;
+  requires std::is_const_v<decltype(P::state)>;
+  requires is_array_of < std::remove_const_t<decltype(P::state)>,
+  const char* > ;
 };
 
 /// A policy's arithmetic for one element.

@@ -63,8 +63,8 @@ concept TakesUp = requires(const Rule& rule, const SomeMixingElement<Real>& e, R
 template <class Rule, class Real>
 concept MixesOne = Sends<Rule, Real> && Updates<Rule, Real>;
 template <class Rule, class Real>
-concept MixesTwo = SendsVector<Rule, Real, 0> && SendsVector<Rule, Real, 1> &&
-    UpdatesFirst<Rule, Real> && UpdatesSecond<Rule, Real>;
+concept MixesTwo = SendsVector<Rule, Real, 0> && SendsVector<Rule, Real, 1> && UpdatesFirst<Rule, Real> &&
+    UpdatesSecond<Rule, Real>;
 template <class M, class Real>
 concept MixingArithmetic = MakesRule<M, Real> && requires {
   typename M::template Rule<Real>;

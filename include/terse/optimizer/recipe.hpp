@@ -65,9 +65,7 @@ concept Recipe = requires(const R& recipe) {
 /// Says in words what a type lacks to be a recipe.
 template <class R>
 constexpr bool check_recipe() {
-  // clang takes a class whose own static_assert has failed for no type at all: that one has said what is wrong.
-  if constexpr (
-      requires(const R& recipe) { &recipe; } && !requires(const R& recipe) { recipe.composition(); }) {
+  if constexpr (detail::has_sound_parts<R> && !requires(const R& recipe) { recipe.composition(); }) {
     static_assert(
         requires(const R& recipe) { recipe.check(); },
         "terse: a recipe needs composition(), or `void check() const`, which throws usage_error for values "
@@ -128,34 +126,37 @@ concept Completes = requires(const R& recipe, const typename S::Input& input, ty
   recipe.complete(input, state);
 };
 
+template <class Bottom, class T, class E, class N>
+constexpr void check_bottom() {
+  constexpr bool has_state = HasState<Bottom, T, E, N>;
+  static_assert(has_state,
+                "terse: a recipe needs `template <Transport T, Executor E> struct State` with a constructor "
+                "State(recipe, executor, transport, layout, bool clips)");
+  if constexpr (has_state) {
+    using S = Setting<Bottom, T, E, N>;
+    static_assert(ShowsState<typename S::State>,
+                  "terse: a recipe's State needs `template <class Visit> void walk(Visit&& visit)`, which "
+                  "shows each of its parts");
+    static_assert(
+        SaysPrecision<typename S::State>,
+        "terse: a recipe's State needs `bool full_precision() const`, whether the next step averages "
+        "gradients exactly");
+    static_assert(Prepares<Bottom, S>,
+                  "terse: a recipe needs `void prepare(input, state, StepScalars& now) const`, what the host "
+                  "works out for a step");
+    static_assert(Enqueues<Bottom, S>, "terse: a recipe needs `void enqueue(input, state) const`, the step");
+    static_assert(
+        Completes<Bottom, S>,
+        "terse: a recipe needs `void complete(input, state) const`, which waits, throws and counts");
+  }
+}
+
 }  // namespace detail
 
 /// Says in words what a recipe lacks at the bottom of its compositions, over transport T, on executor E, with N's numbers.
 template <class R, class T, class E, class N>
 constexpr bool check_steps() {
-  using Bottom = Composed<R>;
-  constexpr bool has_state = detail::HasState<Bottom, T, E, N>;
-  static_assert(has_state,
-                "terse: a recipe needs `template <Transport T, Executor E> struct State` with a constructor "
-                "State(recipe, executor, transport, layout, bool clips)");
-  if constexpr (has_state) {
-    using S = detail::Setting<Bottom, T, E, N>;
-    static_assert(detail::ShowsState<typename S::State>,
-                  "terse: a recipe's State needs `template <class Visit> void walk(Visit&& visit)`, which "
-                  "shows each of its parts");
-    static_assert(
-        detail::SaysPrecision<typename S::State>,
-        "terse: a recipe's State needs `bool full_precision() const`, whether the next step averages "
-        "gradients exactly");
-    static_assert(detail::Prepares<Bottom, S>,
-                  "terse: a recipe needs `void prepare(input, state, StepScalars& now) const`, what the host "
-                  "works out for a step");
-    static_assert(detail::Enqueues<Bottom, S>,
-                  "terse: a recipe needs `void enqueue(input, state) const`, the step");
-    static_assert(
-        detail::Completes<Bottom, S>,
-        "terse: a recipe needs `void complete(input, state) const`, which waits, throws and counts");
-  }
+  if constexpr (Transport<T> && Recipe<R>) detail::check_bottom<Composed<R>, T, E, N>();
   return true;
 }
 
