@@ -79,7 +79,7 @@ struct Evenly {
   static constexpr std::array<const char*, 0> state{};
   template <class Real>
   struct Rule {
-    using measures = terse::Measures<Measured>;
+    using measures = terse::Statistics<Measured>;
     template <class Element>
     Real step(const Element&, Real, Real direction) const {
       return direction;

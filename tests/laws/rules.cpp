@@ -86,7 +86,7 @@ struct BrokenLayers {
 
   template <class Real>
   struct Rule {
-    using measures = Measures<EuclideanNorm>;
+    using measures = Statistics<EuclideanNorm>;
     template <class Element>
     Real step(const Element& e, Real, Real direction) const {
       return F == LayerFault::agreement ? direction + e.g() : direction;

@@ -549,8 +549,8 @@ class Composition {
     }
   }
 
-  template <class... Statistics, class Rule, class Kept>
-  static std::vector<double> statistics_of(Measures<Statistics...>, const Rule& rule, std::size_t begin,
+  template <class... S, class Rule, class Kept>
+  static std::vector<double> statistics_of(Statistics<S...>, const Rule& rule, std::size_t begin,
                                            std::size_t end, const Kept& kept) {
     int place = 0;
     const auto values = [&](int k) {
@@ -561,7 +561,7 @@ class Composition {
       }
       return all;
     };
-    return {measured_as(Statistics{}, values(place++))...};
+    return {measured_as(S{}, values(place++))...};
   }
 
   /// From the first stage to the second one.

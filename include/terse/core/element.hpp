@@ -4,7 +4,6 @@
 #include <array>
 #include <concepts>
 #include <cstddef>
-#include <tuple>
 #include <type_traits>
 
 #include "terse/core/config.hpp"
@@ -76,9 +75,14 @@ constexpr std::array<const char*, N + 1> with_name(const std::array<const char*,
   return all;
 }
 
+template <class A, class Value>
+inline constexpr bool is_array_of = false;
+template <class Value, std::size_t N>
+inline constexpr bool is_array_of<std::array<Value, N>, Value> = true;
+
 /// What at_step returns.
 template <class A, class Real>
-concept ScalarsOf = std::same_as<A, std::array<Real, std::tuple_size_v<A>>>;
+concept ScalarsOf = is_array_of<A, Real>;
 
 /// at_step(t), where a rule has it. A member that can't be called as it is meant would be passed over in silence; so it is
 /// with the other optional ones.
@@ -90,18 +94,15 @@ concept AtStepFits = !requires {
   { rule.at_step(1) } -> ScalarsOf<Real>;
 };
 
-template <class A>
-concept ArrayOfNames =
-    std::same_as<A, const std::array<const char*, std::tuple_size_v<std::remove_cvref_t<A>>>>;
+template <class Names>
+inline constexpr bool are_names = false;
+template <std::size_t N>
+inline constexpr bool are_names<const std::array<const char*, N>> = true;
 
 /// The names of a policy's buffers, and of its layers' numbers where it keeps some.
 template <class P>
-concept NamesBuffers = requires {
-  typename std::integral_constant<std::size_t, P::state.size()>;
-  requires ArrayOfNames<decltype(P::state)>;
-}
-&&(
-    !requires { P::layer_state; } || requires { requires ArrayOfNames<decltype(P::layer_state)>; });
+concept NamesBuffers = are_names<decltype(P::state)> &&(
+    !requires { P::layer_state; } || requires { requires are_names<decltype(P::layer_state)>; });
 
 /// A policy's arithmetic for one element.
 template <class P, class Real>

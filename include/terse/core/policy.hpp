@@ -10,6 +10,11 @@ struct IgnoreSetting {
   void operator()(const char*, double) const {}
 };
 
+/// Whether what a template makes a policy of is right. Where it isn't, the template has said so in words, and nothing else
+/// is worth saying of the policy: clang++ leaves it without members.
+template <class Policy>
+inline constexpr bool has_sound_parts = true;
+
 /// A policy's own checks and hyper-parameters, where it has any.
 template <class Policy>
 void check_policy(const Policy& policy) {

@@ -316,7 +316,7 @@ TERSE_NUMERICS_END
 ///     precision     60 steps in float are those in double, up to 1e-4
 ///     agreement     ranks with gradients of their own make the same of the same mean; over exact means they keep the same
 ///     finite        nothing that is not finite enters a buffer
-template <MomentumCorrection M, Preconditioner P>
+template <class M, class P>
 Report check_rules(const M& momentum, const P& preconditioner, const Options& options = {}) {
   static_assert(check_momentum_correction<M>() && check_preconditioner<P>());
   const detail::RuleLaws<M, P> laws(momentum, preconditioner, options);
@@ -357,12 +357,12 @@ Report check_rules(const M& momentum, const P& preconditioner, const Options& op
   return report;
 }
 /// The same for a momentum correction, with NoPreconditioner.
-template <MomentumCorrection M>
+template <class M>
 Report check_momentum_correction(const M& policy = {}, const Options& options = {}) {
   return check_rules(policy, NoPreconditioner{}, options);
 }
 /// The same for a preconditioner, with NoMomentum.
-template <Preconditioner P>
+template <class P>
 Report check_preconditioner(const P& policy = {}, const Options& options = {}) {
   return check_rules(NoMomentum{}, policy, options);
 }

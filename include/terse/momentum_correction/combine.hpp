@@ -44,6 +44,11 @@ struct AdaptThenCombine {
   }
 };
 
+namespace detail {
+template <class Direction>
+inline constexpr bool has_sound_parts<AdaptThenCombine<Direction>> = LocalDirection<Direction>;
+}
+
 /// Adapt with combine: x_i = sum_j W_ij x_j - learning_rate d_i. What travels is known before the gradient is.
 template <class Direction>
 struct AdaptWithCombine {
@@ -79,6 +84,11 @@ struct AdaptWithCombine {
     return {direction.template rule<Real>()};
   }
 };
+
+namespace detail {
+template <class Direction>
+inline constexpr bool has_sound_parts<AdaptWithCombine<Direction>> = LocalDirection<Direction>;
+}
 
 /// Combine, then adapt: y_i = sum_j W_ij x_j, x_i = y_i - learning_rate g_i(y_i).
 struct CombineThenAdapt {

@@ -123,7 +123,8 @@ concept CorrectionRule = MakesRule<M, Real> && requires {
 ///
 /// each once for an element, in any order over elements. Arithmetic is templated on Real, so that oracles run the same text
 /// in double. What message writes differs between ranks; what direction writes must not, and reads mean and e[k] alone.
-/// A message that is not finite is refused or counts as 0: what message writes must stay finite all the same.
+/// A message that is not finite is refused or counts as 0: what is written must stay finite all the same, after means of
+/// magnitudes up to 2^63, too.
 template <class M>
 concept MomentumCorrection = std::copyable<M> && detail::NamesBuffers<M> && requires {
   requires std::same_as<const CorrectionFacts, decltype(M::facts)>;

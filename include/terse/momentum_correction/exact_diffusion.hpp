@@ -58,6 +58,11 @@ struct ExactDiffusion {
   }
 };
 
+namespace detail {
+template <class Direction>
+inline constexpr bool has_sound_parts<ExactDiffusion<Direction>> = LocalDirection<Direction>;
+}
+
 TERSE_NUMERICS_END
 
 }  // namespace terse

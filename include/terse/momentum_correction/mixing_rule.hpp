@@ -31,7 +31,7 @@ struct MixingFacts {
 namespace detail {
 
 template <class Rule, class Real>
-concept Proposes = requires(const Rule& rule, const SomeMixingElement<Real>& e) {
+concept Sends = requires(const Rule& rule, const SomeMixingElement<Real>& e) {
   { rule.outgoing(e) } -> std::same_as<Real>;
 };
 template <class Rule, class Real>
@@ -39,7 +39,7 @@ concept Updates = requires(const Rule& rule, const SomeMixingElement<Real>& e, R
   { rule.update(e, own, difference) } -> std::same_as<Real>;
 };
 template <class Rule, class Real, int K>
-concept ProposesVector = requires(const Rule& rule, const SomeMixingElement<Real>& e) {
+concept SendsVector = requires(const Rule& rule, const SomeMixingElement<Real>& e) {
   { rule.outgoing(Vector<K>{}, e) } -> std::same_as<Real>;
 };
 template <class Rule, class Real>
@@ -61,10 +61,10 @@ concept TakesUp = requires(const Rule& rule, const SomeMixingElement<Real>& e, R
   rule.take_up(e, difference);
 };
 template <class Rule, class Real>
-concept MixesOne = Proposes<Rule, Real> && Updates<Rule, Real>;
+concept MixesOne = Sends<Rule, Real> && Updates<Rule, Real>;
 template <class Rule, class Real>
-concept MixesTwo = ProposesVector<Rule, Real, 0> && ProposesVector<Rule, Real, 1> &&
-    UpdatesFirst<Rule, Real> && UpdatesSecond<Rule, Real>;
+concept MixesTwo = SendsVector<Rule, Real, 0> && SendsVector<Rule, Real, 1> && UpdatesFirst<Rule, Real> &&
+    UpdatesSecond<Rule, Real>;
 template <class M, class Real>
 concept MixingArithmetic = MakesRule<M, Real> && requires {
   typename M::template Rule<Real>;
@@ -140,13 +140,13 @@ constexpr bool check_mixing_rule() {
     static_assert(M::facts.vectors == 1 || M::facts.vectors == 2,
                   "terse: a mixing rule sends one vector or two: facts.vectors is 1 or 2");
     if constexpr (M::facts.vectors == 1) {
-      static_assert(detail::Proposes<F, float> && detail::Proposes<D, double>,
+      static_assert(detail::Sends<F, float> && detail::Sends<D, double>,
                     "terse: a mixing rule needs `Real outgoing(e) const`, what travels");
       static_assert(detail::Updates<F, float> && detail::Updates<D, double>,
                     "terse: a mixing rule needs `Real update(e, own, difference) const`, the new parameter");
     } else {
-      static_assert(detail::ProposesVector<F, float, 0> && detail::ProposesVector<F, float, 1> &&
-                        detail::ProposesVector<D, double, 0> && detail::ProposesVector<D, double, 1>,
+      static_assert(detail::SendsVector<F, float, 0> && detail::SendsVector<F, float, 1> &&
+                        detail::SendsVector<D, double, 0> && detail::SendsVector<D, double, 1>,
                     "terse: a mixing rule of two vectors needs `Real outgoing(Vector<0>, e) const` and `Real "
                     "outgoing(Vector<1>, e) const`, what travels");
       static_assert(detail::UpdatesFirst<F, float> && detail::UpdatesFirst<D, double>,

@@ -33,7 +33,7 @@ struct LayerPlaces : Places {
 /// What a preconditioner's rule measures of layers.
 template <class Rule>
 struct MeasuresOf {
-  using type = Measures<>;
+  using type = Statistics<>;
 };
 template <class Rule>
 requires requires { typename Rule::measures; }
@@ -211,16 +211,16 @@ namespace detail {
 /// What layer-wise preconditioners keep between the two sweeps.
 template <Executor E, class Measured>
 struct Layers;
-template <Executor E, class... Statistics>
-struct Layers<E, Measures<Statistics...>> {
-  static constexpr std::size_t count = sizeof...(Statistics);
+template <Executor E, class... S>
+struct Layers<E, Statistics<S...>> {
+  static constexpr std::size_t count = sizeof...(S);
 
-  std::tuple<LayerStatistic<E, Statistics>...> statistics;
+  std::tuple<LayerStatistic<E, S>...> statistics;
   buffer<float, typename E::memory> steps, factors;
   Range elements, layers;  // made here, for a step allocates nothing
 
   Layers(E executor, const Layout& layout, std::size_t least_dimensions)
-      : statistics(LayerStatistic<E, Statistics>(executor, layout, least_dimensions)...),
+      : statistics(LayerStatistic<E, S>(executor, layout, least_dimensions)...),
         steps(layout.size()),
         factors(static_cast<index_t>(layout.segments().size())),
         elements(layout.range()),

@@ -70,16 +70,16 @@ constexpr bool share_no_name() {
 
 /// Whether one of two lists of statistics begins with the other.
 template <class... A>
-constexpr bool measure_alike(Measures<A...>, Measures<>) {
+constexpr bool measure_alike(Statistics<A...>, Statistics<>) {
   return true;
 }
 template <class B, class... Bs>
-constexpr bool measure_alike(Measures<>, Measures<B, Bs...>) {
+constexpr bool measure_alike(Statistics<>, Statistics<B, Bs...>) {
   return true;
 }
 template <class A, class... As, class B, class... Bs>
-constexpr bool measure_alike(Measures<A, As...>, Measures<B, Bs...>) {
-  return std::is_same_v<A, B> && measure_alike(Measures<As...>{}, Measures<Bs...>{});
+constexpr bool measure_alike(Statistics<A, As...>, Statistics<B, Bs...>) {
+  return std::is_same_v<A, B> && measure_alike(Statistics<As...>{}, Statistics<Bs...>{});
 }
 template <class P>
 using MeasuresBy = typename MeasuresOf<typename P::template Rule<float>>::type;

@@ -14,9 +14,9 @@ namespace terse {
 
 /// What a layer-wise preconditioner measures of each layer between the sweeps: EuclideanNorm, MaxAbs or another Statistic
 /// whose Scale is a float, each in a pass that reads.
-template <class... Statistics>
-struct Measures {
-  static constexpr int count = sizeof...(Statistics);
+template <class... S>
+struct Statistics {
+  static constexpr int count = sizeof...(S);
 };
 
 /// What is true of a preconditioner's arithmetic.
@@ -110,7 +110,7 @@ concept PreconditionerRule = MakesRule<P, Real> && requires {
 ///
 /// Where facts.layer_wise, the first sweep keeps u, statistics are measured of each layer (segment), and the second sweep
 /// takes the step. The policy may keep numbers of its own, a float for each layer, which start at 0:
-/// `static constexpr std::array<const char*, N> layer_state{...}`. Its rule has `using measures = Measures<...>` and
+/// `static constexpr std::array<const char*, N> layer_state{...}`. Its rule has `using measures = Statistics<...>` and
 ///
 ///     measured(k, e, u)        what statistic k = 0, 1, ... of `measures` is of
 ///     factor(layer)            what the learning rate is multiplied by; once for each layer whose statistics were measured,
@@ -160,7 +160,7 @@ constexpr bool check_preconditioner() {
         "terse: a preconditioner's at_step is `std::array<Real, N> at_step(std::uint64_t t) const`");
     if constexpr (requires { requires P::facts.layer_wise; })
       static_assert(detail::ScalesLayers<F, float> && detail::ScalesLayers<D, double>,
-                    "terse: a layer-wise preconditioner's rule needs `using measures = Measures<...>`, "
+                    "terse: a layer-wise preconditioner's rule needs `using measures = Statistics<...>`, "
                     "`Real measured(int k, e, Real u) const` and `Real factor(layer) const`");
     static_assert(detail::MoveFits<F, float> && detail::MoveFits<D, double>,
                   "terse: a layer-wise preconditioner's move is `Real move(e, Real u, Real rate) const`");

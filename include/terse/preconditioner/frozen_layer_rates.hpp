@@ -68,7 +68,7 @@ struct FrozenLayerRates {
   template <class Real>
   struct Rule : P::template Rule<Real> {
     using Inner = typename P::template Rule<Real>;
-    using measures = Measures<EuclideanNorm, EuclideanNorm, MaxAbs>;
+    using measures = Statistics<EuclideanNorm, EuclideanNorm, MaxAbs>;
     static constexpr int fresh = static_cast<int>(P::state.size());
 
     Real beta, epsilon, coefficient_beta, least, most, threshold;

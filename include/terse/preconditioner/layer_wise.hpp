@@ -46,7 +46,7 @@ struct LayerWise {
 
   template <class Real>
   struct Rule : P::template Rule<Real> {
-    using measures = Measures<EuclideanNorm, EuclideanNorm>;
+    using measures = Statistics<EuclideanNorm, EuclideanNorm>;
     Real least, most;
     template <class Element>
     TERSE_HD Real measured(int k, const Element& e, Real u) const {
@@ -100,7 +100,7 @@ struct LarsRates {
 
   template <class Real>
   struct Rule {
-    using measures = Measures<EuclideanNorm, EuclideanNorm>;
+    using measures = Statistics<EuclideanNorm, EuclideanNorm>;
     Real momentum, trust, epsilon;
     bool nesterov;
     template <class Element>
