@@ -72,6 +72,33 @@ struct Straight {
   const { return {}; }
 };
 
+/// A layer-wise preconditioner that measures one statistic, but has no factor of a sum of squares.
+template <class Measured>
+struct Evenly {
+  static constexpr terse::PreconditionerFacts facts{.layer_wise = true};
+  static constexpr std::array<const char*, 0> state{};
+  template <class Real>
+  struct Rule {
+    using measures = terse::Statistics<Measured>;
+    template <class Element>
+    Real step(const Element&, Real, Real direction) const {
+      return direction;
+    }
+    template <class Element>
+    Real measured(int, const Element&, Real u) const {
+      return u;
+    }
+    template <class Layer>
+    Real factor(const Layer& layer) const requires(!std::same_as<Measured, terse::SumOfSquares>) {
+      return layer.measured(0);
+    }
+  };
+  template <class Real>
+  Rule<Real> rule() const {
+    return {};
+  }
+};
+
 [[maybe_unused]] float first(terse::view<const float> values) { return values[0]; }
 
 /// A stage that has all but its loss.
@@ -349,6 +376,16 @@ int main() {
 #if defined(CASE_RULE_IN_ONE_PRECISION)
   static_cast<void>(terse::Averaging<Straight>{});
 #endif
+#if defined(CASE_LAYERS_WITHOUT_FACTOR)
+  static_cast<void>(terse::Averaging<Evenly<terse::SumOfSquares>>{});
+#endif
+#if defined(CASE_STATISTICS_OF_OTHER_KINDS)
+  terse::ThreadGroup(1).run([&](terse::Threads& transport) {
+    terse::Optimizer other{terse::Staged<terse::Averaging<Evenly<terse::EuclideanNorm>>,
+                                         terse::Averaging<Evenly<terse::MaxAbs>, terse::Sign>>{},
+                           transport, terse::Layout::flat(1)};
+  });
+#endif
 #if !defined(MISUSED)
   // The twin of all of them.
   terse::ThreadGroup(1).run([&](terse::Threads& transport) {
@@ -361,6 +398,7 @@ int main() {
   });
   static_cast<void>(terse::OneBitAdam<terse::Ring, terse::TopK<>, terse::Residual>{});
   static_cast<void>(terse::Averaging<Straight, terse::AdamVariance, terse::Sign>{});
+  static_cast<void>(terse::Averaging<Evenly<terse::MaxAbs>>{});
   static_cast<void>(terse::SignSgd<terse::AllGather>{});
   static_cast<void>(terse::Staged<terse::Averaging<>, terse::Averaging<terse::TopK<>>>{});
   terse::OneBitAdam<Silent> silent;

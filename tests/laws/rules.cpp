@@ -7,8 +7,10 @@
 
 #include "terse/laws/rule.hpp"
 #include "terse/momentum_correction/averaged.hpp"
+#include "terse/momentum_correction/balanced_average.hpp"
 #include "terse/momentum_correction/factor_masking.hpp"
 #include "terse/momentum_correction/majority_vote.hpp"
+#include "terse/preconditioner/frozen_layer_rates.hpp"
 #include "terse/preconditioner/frozen_variance.hpp"
 #include "terse/preconditioner/layer_wise.hpp"
 
@@ -74,6 +76,47 @@ struct Broken {
 
 TERSE_NUMERICS_END
 
+/// A layer-wise preconditioner that breaks one law by its numbers of layers.
+enum class LayerFault { none, names, bounds, precision, agreement, finite, statistics };
+template <LayerFault F>
+struct BrokenLayers {
+  static constexpr PreconditionerFacts facts{.layer_wise = true};
+  static constexpr std::array<const char*, 1> state{"variance"};
+  static constexpr std::array<const char*, 1> layer_state{F == LayerFault::names ? "variance" : "factor"};
+
+  template <class Real>
+  struct Rule {
+    using measures = Statistics<EuclideanNorm>;
+    template <class Element>
+    Real step(const Element& e, Real, Real direction) const {
+      return F == LayerFault::agreement ? direction + e.g() : direction;
+    }
+    template <class Element>
+    Real measured(int, const Element&, Real u) const {
+      return u;
+    }
+    template <class Layer>
+    Real factor(const Layer& layer) const {
+      const Real norm = layer.measured(F == LayerFault::statistics ? 1 : 0);
+      Real& last = layer[F == LayerFault::bounds ? 1 : 0];
+      const Real factor = (1 + last) / (2 + last);
+      last = F == LayerFault::finite ? norm * norm * norm : norm / (1 + norm);
+      if (F == LayerFault::precision && sizeof(Real) == sizeof(float)) last = 0;
+      return factor;
+    }
+  };
+  template <class Real>
+  Rule<Real> rule() const {
+    return {};
+  }
+};
+
+template <LayerFault F>
+void breaks_layers(const char* law) {
+  const laws::Report report = laws::check_preconditioner<BrokenLayers<F>>();
+  CHECK_MESSAGE(report.broke(law), report.text());
+}
+
 template <Fault F>
 void breaks(const char* law) {
   const laws::Report report = laws::check_momentum_correction<Broken<F>>();
@@ -91,6 +134,7 @@ TEST_CASE("momentum corrections keep the laws") {
   for (const bool corrects : {false, true}) holds(ExponentialAverage{.bias_correction = corrects});
   holds<NesterovAverage>();
   holds<LocalAverage>();
+  holds<BalancedAverage>();
   holds<LionInterpolation>();
 }
 
@@ -103,6 +147,10 @@ TEST_CASE("preconditioners keep the laws") {
   divides<LayerWise<AdamVariance>>();
   for (const bool nesterov : {false, true}) divides(LarsRates{.nesterov = nesterov});
   divides<FrozenVariance>();
+  divides<FrozenLayerRates<>>();
+  // Its fresh variance squares what the momentum's move stands for, which is larger than any mean.
+  const laws::Report report = laws::check_rules(BalancedAverage{}, FrozenLayerRates<>{});
+  CHECK_MESSAGE(report, report.text());
 }
 
 TEST_CASE("laws find what breaks them") {
@@ -114,6 +162,13 @@ TEST_CASE("laws find what breaks them") {
   breaks<Fault::exact_agreement>("agreement");
   breaks<Fault::finite>("finite");
   breaks<Fault::finite_mean>("finite");
+  divides<BrokenLayers<LayerFault::none>>();
+  breaks_layers<LayerFault::names>("names");
+  breaks_layers<LayerFault::bounds>("bounds");
+  breaks_layers<LayerFault::statistics>("bounds");
+  breaks_layers<LayerFault::precision>("precision");
+  breaks_layers<LayerFault::agreement>("agreement");
+  breaks_layers<LayerFault::finite>("finite");
 }
 
 }  // namespace

@@ -134,6 +134,10 @@ Apart from_oracle(const R& recipe, const Training& training, const Layout& layou
       for (const auto* buffers : {&expected.momenta, &expected.scales})
         for (const auto& [name, buffer] : *buffers)
           raise(apart.buffers, distance(layout, now.state.parts.at(name), buffer));
+      for (const auto& [name, numbers] : expected.of_layers)
+        for (std::size_t s = 0; s < numbers.size(); ++s)
+          raise(apart.buffers,
+                std::abs(now.state.parts.at(name)[s] - numbers[s]) / std::max(1.0, std::abs(numbers[s])));
     }
   }
   apart.moved = distance(layout, ours.back()[0].parameters, start(layout));

@@ -61,6 +61,36 @@ TEST_CASE("1-bit Adam and its relatives follow the oracle through the freeze") {
       rounding, partly_silent);
 }
 
+TEST_CASE("1-bit LAMB and its relatives follow the oracle through the freeze") {
+  OneBitLamb<AllGather> one_bit{.learning_rate = 0.01F, .beta2 = 0.9F, .weight_decay = 0.1F};
+  one_bit.preconditioner.freeze = AtStep{freeze_step};
+  follows_oracle(one_bit, rounding, clipped);
+  follows_oracle(one_bit, rounding, partly_silent);
+
+  OneBitLamb<TopK<>, AllGather> sparse{.learning_rate = 0.01F, .compressor = {.selection = {.ratio = 0.2}}};
+  sparse.preconditioner.freeze = AtStep{freeze_step};
+  follows_oracle(sparse, rounding, partly_silent);
+
+  // Each of its two parts without the other one.
+  follows_oracle(
+      Staged<Averaging<ExponentialAverage, AdamVariance>,
+             Averaging<BalancedAverage, FrozenVariance, Sign, AllGather>>{
+          .first = {.learning_rate = 0.01F}, .second = {.learning_rate = 0.01F}, .when = {freeze_step}},
+      rounding, partly_silent);
+  follows_oracle(
+      Staged<Averaging<ExponentialAverage, LayerWise<AdamVariance>>,
+             Averaging<LocalAverage, FrozenLayerRates<>, Sign, AllGather>>{
+          .first = {.learning_rate = 0.01F},
+          .second = {.learning_rate = 0.01F, .weight_decay = 0.1F, .preconditioner = {.beta2 = 0.9F}},
+          .when = {freeze_step}},
+      rounding, partly_silent);
+  // Without a first stage no layer has a scale.
+  follows_oracle(
+      Staged<Averaging<HeavyBall>, Averaging<BalancedAverage, Sign, AllGather>>{
+          .first = {.learning_rate = 0.02F}, .second = {.learning_rate = 0.02F}, .when = {0}},
+      rounding);
+}
+
 TEST_CASE("a stage that compresses from the first step on") {
   follows_oracle(
       Staged<Averaging<HeavyBall>, Averaging<HeavyBall, Sign, AllGather>>{

@@ -92,6 +92,7 @@ struct Element {
   double* const* buffers;
   std::size_t place;
   const double* scalars;
+  double* const* numbers;  ///< of its layer
 
   double x() const { return parameter; }
   double g() const { return gradient; }
@@ -99,7 +100,41 @@ struct Element {
   double decay() const { return weight_decay; }
   double& operator[](int k) const { return buffers[k][place]; }
   double scalar(int k) const { return scalars[k]; }
+  double layer(int k) const { return *numbers[k]; }
 };
+
+/// One layer as a preconditioner sees it.
+struct Layer {
+  std::vector<double> statistics;
+  double weight_decay;
+  const std::vector<double*>& numbers;
+
+  double measured(int k) const { return statistics.at(at(k)); }
+  double decay() const { return weight_decay; }
+  double& operator[](int k) const { return *numbers.at(at(k)); }
+};
+/// All of them as a momentum correction sees them.
+struct AllLayers {
+  std::vector<double> norms;
+  const Layout& layout;
+  std::vector<std::vector<double*>> numbers;
+
+  index_t count() const { return static_cast<index_t>(norms.size()); }
+  index_t elements(index_t layer) const { return layout.segments()[at(layer)].count; }
+  double norm(index_t layer) const { return norms[at(layer)]; }
+  double& operator()(index_t layer, int k) const { return *numbers[at(layer)].at(at(k)); }
+};
+
+inline double measured_as(EuclideanNorm, const std::vector<double>& values) {
+  double square = 0;
+  for (const double value : values) square += value * value;
+  return std::sqrt(square);
+}
+inline double measured_as(MaxAbs, const std::vector<double>& values) {
+  double largest = 0;
+  for (const double value : values) largest = std::max(largest, std::abs(value));
+  return largest;
+}
 
 /// A policy's rule in one step on one rank.
 template <class Policy>
@@ -109,18 +144,31 @@ struct Seat {
   Rule rule;
   std::vector<double> scalars;
   std::vector<double*> buffers;
+  std::vector<std::vector<double*>> numbers;  // of each layer
+  const Segment* first;
 
-  Seat(const Policy& policy, std::uint64_t step, Buffers& own, std::size_t size)
-      : rule(policy.template rule<double>()) {
+  Seat(const Policy& policy, std::uint64_t step, Buffers& own, Buffers& of_layers, const Layout& layout)
+      : rule(policy.template rule<double>()),
+        numbers(layout.segments().size()),
+        first(layout.segments().data()) {
     if constexpr (requires { rule.at_step(step); })
       for (const double value : rule.at_step(step)) scalars.push_back(value);
     for (const char* name : Policy::state) {
       Arena<double>& buffer = own[name];
-      buffer.resize(size);
+      buffer.resize(at(layout.size()));
       buffers.push_back(buffer.data());
+    }
+    for (const char* name : layer_state_of<Policy>()) {
+      Arena<double>& numbers_of_name = of_layers[name];
+      numbers_of_name.resize(numbers.size());
+      for (std::size_t s = 0; s < numbers.size(); ++s) numbers[s].push_back(&numbers_of_name[s]);
     }
   }
 
+  /// Of a segment of the layout.
+  const std::vector<double*>& numbers_of(const Segment& segment) const {
+    return numbers[at(&segment - first)];
+  }
   Element element(const Segment& segment, std::size_t k, double x, double g, float rate, float decay) const {
     return {x,
             g,
@@ -128,7 +176,8 @@ struct Seat {
             static_cast<double>(decay) * static_cast<double>(segment.weight_decay),
             buffers.data(),
             k,
-            scalars.data()};
+            scalars.data(),
+            numbers_of(segment).data()};
   }
 };
 
@@ -306,6 +355,7 @@ class Composition {
   struct Rank {
     Arena<double> parameters;
     Buffers momenta, scales;  ///< of the momentum corrections and of the preconditioners
+    Buffers of_layers;        ///< what both keep of each layer
   };
 
   std::vector<Rank> ranks;
@@ -350,12 +400,12 @@ class Composition {
   struct Seats {
     Seat<typename Stage::Momentum> momentum;
     Seat<typename Stage::Preconditioner> preconditioner;
-    Seats(const Stage& stage, std::uint64_t step, Rank& rank)
-        : momentum(stage.momentum_correction, step, rank.momenta, rank.parameters.size()),
-          preconditioner(stage.preconditioner, step, rank.scales, rank.parameters.size()) {}
+    Seats(const Stage& stage, std::uint64_t step, Rank& rank, const Layout& layout)
+        : momentum(stage.momentum_correction, step, rank.momenta, rank.of_layers, layout),
+          preconditioner(stage.preconditioner, step, rank.scales, rank.of_layers, layout) {}
   };
 
-  static constexpr bool layer_wise = First::Preconditioner::facts.layer_wise;
+  struct Exactly {};
 
   void step_exactly(const std::vector<Arena<double>>& g) {
     Arena<double> mean = mean_of(g);
@@ -366,13 +416,17 @@ class Composition {
         clip_factor(static_cast<double>(options_.clip_norm), std::sqrt(squared_norm(layout_, mean)));
     for (double& value : mean) value *= factor;
     for (std::size_t r = 0; r < ranks.size(); ++r) {
-      const Seats<First> seats(parts_.first, steps_, ranks[r]);
+      const Seats<First> seats(parts_.first, steps_, ranks[r], layout_);
       Arena<double> u(mean.size());
       for_each_element(layout_, [&](const Segment& segment, std::size_t k) {
         u[k] = step_of<true>(parts_.first, seats, segment, k, ranks[r], g[r][k], mean[k]);
       });
+      const Seats<Second> next(parts_.second, steps_, ranks[r], layout_);
       for (const Segment& segment : layout_.segments())
-        move(segment, parts_.first, seats.preconditioner, ranks[r], g[r], u);
+        if (parts_.staged)
+          move(segment, parts_.first, seats.preconditioner, ranks[r], g[r], u, next.preconditioner);
+        else
+          move(segment, parts_.first, seats.preconditioner, ranks[r], g[r], u);
     }
   }
 
@@ -398,8 +452,8 @@ class Composition {
         waits = parts_.error_feedback.follows_rate && rate == 0;
       for (std::size_t r = 0; r < ranks.size(); ++r) {
         tell_what_was_sent(ranks[r], g[r], arrived, r, waits);
-        const Seats<First> first(parts_.first, steps_, ranks[r]);
-        const Seats<Second> second(parts_.second, steps_, ranks[r]);
+        const Seats<First> first(parts_.first, steps_, ranks[r], layout_);
+        const Seats<Second> second(parts_.second, steps_, ranks[r], layout_);
         Arena<double> u(exact.size());
         for_each_element(layout_, [&](const Segment& segment, std::size_t k) {
           if (is_compressed_[k] == 0)
@@ -418,7 +472,7 @@ class Composition {
   }
 
   Arena<double> message_of(Rank& rank, const Arena<double>& g) {
-    const Seats<Second> seats(parts_.second, steps_, rank);
+    const Seats<Second> seats(parts_.second, steps_, rank, layout_);
     Arena<double> messages(g.size());
     for_each_element(layout_, [&](const Segment& segment, std::size_t k) {
       if (is_compressed_[k] == 0) return;
@@ -433,7 +487,7 @@ class Composition {
 
   void tell_what_was_sent(Rank& rank, const Arena<double>& g, const Arrived& arrived, std::size_t r,
                           bool waits) {
-    const Seats<Second> seats(parts_.second, steps_, rank);
+    const Seats<Second> seats(parts_.second, steps_, rank, layout_);
     for_each_element(layout_, [&](const Segment& segment, std::size_t k) {
       const Element e = element(parts_.second, seats.momentum, segment, k, rank, g[k]);
       if constexpr (requires { seats.momentum.rule.sent(e, true, 0.0); })
@@ -448,18 +502,22 @@ class Composition {
                  const Rank& rank, double g, double mean) const {
     const Element m = element(stage, seats.momentum, segment, k, rank, g);
     const Element p = element(stage, seats.preconditioner, segment, k, rank, g);
-    double direction = 0;
+    double direction = 0, gradient = mean;
+    if constexpr (!Exact && requires { seats.momentum.rule.mean_gradient(m, mean); })
+      gradient = seats.momentum.rule.mean_gradient(m, mean);
     if constexpr (Exact && requires { seats.momentum.rule.exact_direction(m, mean); })
       direction = seats.momentum.rule.exact_direction(m, mean);
     else
       direction = seats.momentum.rule.direction(m, mean);
-    return seats.preconditioner.rule.step(p, mean, direction);
+    return seats.preconditioner.rule.step(p, gradient, direction);
   }
 
   /// x = x - rate (u + decay x) in a segment, or as a layer-wise preconditioner wants it.
-  template <class Stage, class Preconditioner>
+  /// What the second stage's preconditioner observes of the first one is asked of `observer`.
+  template <class Stage, class Preconditioner, class Observer = Exactly>
   void move(const Segment& segment, const Stage& stage, const Preconditioner& seat, Rank& rank,
-            const Arena<double>& g, const Arena<double>& u) const {
+            const Arena<double>& g, const Arena<double>& u,
+            [[maybe_unused]] const Observer& observer = {}) const {
     using P = typename Stage::Preconditioner;
     const std::size_t begin = at(segment.offset), end = at(segment.offset + segment.count);
     if (begin == end) return;
@@ -470,25 +528,47 @@ class Composition {
     } else {
       double rate = any.rate();
       if (segment.shape.size() >= P::facts.least_dimensions) {
-        double weights = 0, measured = 0;
-        for (std::size_t k = begin; k < end; ++k) {
-          const double x = rank.parameters[k];
-          const double m = seat.rule.measured(element(stage, seat, segment, k, rank, g[k]), u[k]);
-          weights += x * x;
-          measured += m * m;
-        }
-        rate *= seat.rule.factor(std::sqrt(weights), std::sqrt(measured), any.decay());
+        using Rule = typename P::template Rule<double>;
+        const std::vector<double> statistics =
+            statistics_of(typename Rule::measures{}, seat.rule, begin, end, [&](std::size_t k) {
+              return std::pair{element(stage, seat, segment, k, rank, g[k]), u[k]};
+            });
+        const double factor = seat.rule.factor(Layer{statistics, any.decay(), seat.numbers_of(segment)});
+        rate *= factor;
+        if constexpr (!std::is_same_v<Observer, Exactly>)
+          if constexpr (requires(const Layer& layer) { observer.rule.observe(layer, factor); })
+            observer.rule.observe(Layer{statistics, any.decay(), observer.numbers_of(segment)}, factor);
       }
-      for (std::size_t k = begin; k < end; ++k)
-        rank.parameters[k] -= seat.rule.move(element(stage, seat, segment, k, rank, g[k]), u[k], rate);
+      for (std::size_t k = begin; k < end; ++k) {
+        const Element e = element(stage, seat, segment, k, rank, g[k]);
+        if constexpr (requires { seat.rule.move(e, rate, rate); })
+          rank.parameters[k] -= seat.rule.move(e, u[k], rate);
+        else
+          rank.parameters[k] -= rate * (u[k] + e.decay() * e.x());
+      }
     }
+  }
+
+  template <class... S, class Rule, class Kept>
+  static std::vector<double> statistics_of(Statistics<S...>, const Rule& rule, std::size_t begin,
+                                           std::size_t end, const Kept& kept) {
+    int place = 0;
+    const auto values = [&](int k) {
+      std::vector<double> all;
+      for (std::size_t i = begin; i < end; ++i) {
+        const auto [e, u] = kept(i);
+        all.push_back(rule.measured(k, e, u));
+      }
+      return all;
+    };
+    return {measured_as(S{}, values(place++))...};
   }
 
   /// From the first stage to the second one.
   void go_over() {
     for (Rank& rank : ranks) {
-      const Seats<First> first(parts_.first, steps_, rank);
-      const Seats<Second> second(parts_.second, steps_, rank);
+      const Seats<First> first(parts_.first, steps_, rank, layout_);
+      const Seats<Second> second(parts_.second, steps_, rank, layout_);
       for_each_element(layout_, [&](const Segment& segment, std::size_t k) {
         if (is_compressed_[k] == 0) return;
         const Element from = element(parts_.first, first.preconditioner, segment, k, rank, 0);
@@ -503,6 +583,16 @@ class Composition {
         const std::uint64_t bit = std::uint64_t{1} << k % at(alignment);
         if (!part) mask_[k / at(alignment)] &= ~bit;
       });
+      AllLayers layers{{}, layout_, second.momentum.numbers};
+      if constexpr (requires { second.momentum.rule.balance(layers); }) {
+        for (const Segment& segment : layout_.segments()) {
+          std::vector<double> kept;
+          for (std::size_t k = at(segment.offset); k < at(segment.offset + segment.count); ++k)
+            if (is_compressed_[k] != 0) kept.push_back(second.momentum.buffers.at(0)[k]);
+          layers.norms.push_back(measured_as(EuclideanNorm{}, kept));
+        }
+        second.momentum.rule.balance(layers);
+      }
     }
   }
 
@@ -513,8 +603,6 @@ class Composition {
                          const Rank& rank, double g) {
     return seat.element(segment, k, rank.parameters[k], g, stage.learning_rate, stage.weight_decay);
   }
-
-  struct Exactly {};
 
   Parts_ parts_;
   Layout layout_;

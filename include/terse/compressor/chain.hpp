@@ -70,11 +70,11 @@ struct Then {
   }
 
   template <Executor E>
-  index_t select(E executor, in<E> values, index_t key, const EncodeContext& context,
-                 detail::PickScratch<E> scratch, out<E, std::uint32_t> positions, std::byte* wire) const {
+  index_t select(E executor, in<E> values, index_t key, const EncodeContext& context, PickScratch<E> scratch,
+                 out<E, std::uint32_t> positions, std::byte* wire) const {
     const index_t n = values.size(), middle = first.most(n);
     const auto outer = scratch.words.part(0, middle);
-    const detail::PickScratch<E> rest = behind(scratch, middle);
+    const PickScratch<E> rest = behind(scratch, middle);
     first.select(executor, values, key, context, {scratch.floats, rest.words}, outer, wire);
     const auto picked = scratch.floats.part(0, middle);
     gather(executor, values, in<E, std::uint32_t>(outer), picked);
@@ -87,10 +87,10 @@ struct Then {
 
   template <GridExecutor E>
   in<E, std::uint32_t> list(E executor, const detail::Arrived& arrived, index_t n, index_t key,
-                            const StepDraw& shared, detail::PickScratch<E> scratch,
+                            const StepDraw& shared, PickScratch<E> scratch,
                             out<E, std::uint32_t> positions) const {
     const index_t middle = first.most(n);
-    const detail::PickScratch<E> rest = behind(scratch, middle);
+    const PickScratch<E> rest = behind(scratch, middle);
     const auto outer = first.list(executor, arrived.exactly(middle), n, key, shared,
                                   {scratch.floats, rest.words}, scratch.words.part(0, middle));
     const auto inner = second.list(executor, arrived.behind(first.index_bytes(n, middle)), middle,
@@ -136,7 +136,7 @@ struct Then {
  private:
   /// What is left when Second's values and First's positions have their place.
   template <Executor E>
-  static detail::PickScratch<E> behind(const detail::PickScratch<E>& scratch, index_t middle) {
+  static PickScratch<E> behind(const PickScratch<E>& scratch, index_t middle) {
     const index_t held = aligned(middle);
     return {scratch.floats.part(held, scratch.floats.size() - held),
             scratch.words.part(middle, scratch.words.size() - middle)};

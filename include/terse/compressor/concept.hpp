@@ -45,24 +45,6 @@ concept Granularity = requires {
   { G::units() } -> std::same_as<Units>;
 };
 
-/// Turns a range of a message into bytes and back. `lossless` ones send fp32 as it is. The others have
-///
-///     wire_bytes(range)              the most bytes that the range's section of a packet takes, and exactly
-///                                    those unless `variable`
-///     Workspace<E>                   memory for encoding, from (compressor, the largest range)
-///     measure, encode                where `measured`: the message once, then the codes packet by packet
-///     measure_and_encode             otherwise: both at once, returns the section's bytes
-///     Incoming, source, incoming     how verbs read sections
-///     fault(range, section, bytes)   what is wrong with a section from a peer, or nullptr
-///
-/// Packed makes all that from a Quantizer, Sparse from a selection.
-template <class C>
-concept Compressor = std::copyable<C> && requires(const C& compressor, const Range& range) {
-  { C::lossless } -> std::convertible_to<bool>;
-  { C::unbiased } -> std::convertible_to<bool>;
-  { compressor.wire_bytes(range) } -> std::same_as<index_t>;
-};
-
 namespace detail {
 
 template <class C>
@@ -96,6 +78,11 @@ constexpr bool is_single_stage() {
   return false;
 }
 template <class C>
+constexpr bool has_own_round() {
+  if constexpr (requires { C::own_round; }) return C::own_round;
+  return is_keyed<C>();
+}
+template <class C>
 constexpr bool is_unchecked() {
   if constexpr (requires { C::unchecked; }) return C::unchecked;
   return false;
@@ -116,6 +103,8 @@ struct Traits {
   static constexpr bool variable = detail::is_variable<C>();
   /// Decoding needs the reader's own vector, so that packets can't be summed unread. Default: false.
   static constexpr bool keyed = detail::is_keyed<C>();
+  /// Its packets are not summed: it has a protocol of its own, see detail::RoundOf. Default: keyed.
+  static constexpr bool own_round = detail::has_own_round<C>();
   /// Must be applied once only on the way to the mean: C(C(x)) is not C(x) in expectation. Default: false.
   static constexpr bool single_stage = detail::is_single_stage<C>();
   /// The check of pairs is switched off, see Unchecked.
@@ -136,24 +125,177 @@ struct EncodeContext {
   StepDraw shared;  ///< the same on all ranks, and in both stages: selection
 };
 
+namespace detail {
+
+/// Whether commit(i, keep, y, 0) of a feedback's view may be left out.
+template <class View>
+constexpr bool commits_zero() {
+  if constexpr (requires { View::commits_zero; }) return View::commits_zero;
+  return false;
+}
+
+/// What a compressor is tried on.
+struct SomeMessage {
+  Sample operator()(const Piece&, index_t, bool) const;
+};
+struct SomeFeedback {
+  static constexpr bool commits_zero = true;
+  float compensate(index_t, float) const;
+  float load(index_t) const;
+  void store(index_t, float) const;
+  void commit(index_t, bool, float, float) const;
+  const float* at(index_t) const;
+};
+
+template <class C>
+using SomeWorkspaceOf = typename C::template Workspace<SomeExecutor>;
+template <class C>
+concept HasWorkspace = std::is_constructible_v < SomeWorkspaceOf<C>,
+        SomeExecutor,
+const C&, const Range& > ;
+template <class C>
+concept SaysMeasured = requires {
+  typename std::bool_constant<C::measured>;
+};
+template <class C>
+concept Measures = requires(const C& compressor, SomeWorkspaceOf<C>& workspace, const Range& range,
+                            Mask<memory::host> mask, const EncodeContext& context, std::byte* section,
+                            std::uint32_t* bad) {
+  compressor.measure(SomeExecutor{}, workspace, range, mask, NoPackets{}, SomeMessage{}, bad);
+  compressor.encode(SomeExecutor{}, workspace, range, mask, SomeFeedback{}, index_t{}, context, section);
+};
+template <class C>
+concept EncodesAtOnce = requires(const C& compressor, SomeWorkspaceOf<C>& workspace, const Range& range,
+                                 Mask<memory::host> mask, const EncodeContext& context, std::byte* section,
+                                 std::uint32_t* bad) {
+  {
+    compressor.measure_and_encode(SomeExecutor{}, workspace, range, mask, NoPackets{}, SomeMessage{},
+                                  SomeFeedback{}, context, section, bad)
+    } -> std::same_as<index_t>;
+};
+template <class C>
+constexpr bool does_encode() {
+  if constexpr (C::measured)
+    return Measures<C>;
+  else
+    return EncodesAtOnce<C>;
+}
+template <class C>
+concept NamesIncoming = requires {
+  typename C::Incoming;
+  typename C::Source;
+};
+template <class C>
+concept HasSource = requires(const C& compressor, const Range& range, const std::byte* section,
+                             const StepDraw& shared) {
+  { compressor.source(range, section, 1.0F, shared) } -> std::same_as<typename C::Source>;
+};
+template <class C>
+concept HasIncoming = requires(typename C::Source* sources) {
+  { C::incoming(sources, 1) } -> std::same_as<typename C::Incoming>;
+};
+template <class C>
+concept FindsFaults = requires(const C& compressor, const Range& range, const std::byte* section,
+                               index_t bytes) {
+  { compressor.fault(range, section, bytes) } -> std::same_as<const char*>;
+};
+/// What a compressor whose packets are summed has beside its size.
+template <class C>
+concept MakesPackets = HasWorkspace<C> && SaysMeasured<C> &&
+    does_encode<C>() && NamesIncoming<C> && HasSource<C> && HasIncoming<C> && FindsFaults<C>;
+
+template <class C>
+constexpr bool has_packets() {
+  if constexpr (C::lossless || Traits<C>::own_round)
+    return true;
+  else
+    return MakesPackets<C>;
+}
+
+/// The part of check_compressor about packets that are summed.
+template <class C>
+constexpr void check_packets() {
+  static_assert(NamesIncoming<C>,
+                "terse: a compressor that is not lossless names `Incoming` and `Source`, how verbs read its "
+                "sections (Packets<Code>, for one); where packets are not summed it states `static constexpr "
+                "bool own_round = true` and brings a round of its own");
+  static_assert(
+      HasWorkspace<C>,
+      "terse: a compressor needs `template <Executor E> struct Workspace`, its memory for encoding, "
+      "with a constructor Workspace(executor, compressor, range)");
+  static_assert(SaysMeasured<C>,
+                "terse: a compressor states `static constexpr bool measured`, whether it reads a message "
+                "before it encodes the first packet");
+  if constexpr (HasWorkspace<C> && SaysMeasured<C>) {
+    static_assert(!C::measured || does_encode<C>(),
+                  "terse: a compressor that is measured needs `measure(executor, workspace, range, mask, "
+                  "incoming, message, bad) const` and `encode(executor, workspace, range, mask, feedback, "
+                  "first_unit, context, section) const`");
+    static_assert(C::measured || does_encode<C>(),
+                  "terse: a compressor needs `index_t measure_and_encode(executor, workspace, range, mask, "
+                  "incoming, message, feedback, context, section, bad) const`, which returns its section's "
+                  "bytes");
+  }
+  if constexpr (NamesIncoming<C>) {
+    static_assert(HasSource<C>,
+                  "terse: a compressor needs `Source source(const Range&, const std::byte* section, float "
+                  "weight, const StepDraw& shared) const`");
+    static_assert(
+        HasIncoming<C>,
+        "terse: a compressor needs `static Incoming incoming(Source*, int count)`, how verbs read sections");
+  }
+  static_assert(
+      FindsFaults<C>,
+      "terse: a compressor needs `const char* fault(const Range&, const std::byte* section, index_t "
+      "bytes) const`, what is wrong with a section from a peer, or nullptr");
+}
+
+}  // namespace detail
+
+/// Turns a range of a message into bytes and back. `lossless` ones send fp32 as it is. The others have
+///
+///     wire_bytes(range)              the most bytes that the range's section of a packet takes, and exactly
+///                                    those unless `variable`
+///     Workspace<E>                   memory for encoding, from (compressor, the largest range)
+///     measure, encode                where `measured`: the message once, then the codes packet by packet
+///     measure_and_encode             otherwise: both at once, returns the section's bytes
+///     Incoming, source, incoming     how verbs read sections
+///     fault(range, section, bytes)   what is wrong with a section from a peer, or nullptr
+///
+/// unless `own_round` or `keyed` says that its packets don't add up and that it has a protocol of its own. Packed makes all that from a Quantizer, Sparse from a selection.
+template <class C>
+concept Compressor = std::copyable<C> && requires(const C& compressor, const Range& range) {
+  { C::lossless } -> std::convertible_to<bool>;
+  { C::unbiased } -> std::convertible_to<bool>;
+  { compressor.wire_bytes(range) } -> std::same_as<index_t>;
+  requires detail::has_packets<C>();
+};
+
 /// Says in words what a type lacks to be a compressor.
 template <class C>
 constexpr bool check_compressor() {
+  static_assert(std::copyable<C>, "terse: a compressor is a value: it must be copyable");
   static_assert(
       requires(const C& compressor, const Range& range) {
         { compressor.wire_bytes(range) } -> std::same_as<index_t>;
       },
       "terse: a compressor needs `index_t wire_bytes(const Range&) const`, the exact bytes of its section of "
-      "a packet; a "
-      "scalar quantizer gets it from Packed<Quantizer, Granularity>");
+      "a packet; a scalar quantizer gets it from Packed<Quantizer, Granularity>");
+  constexpr bool says_lossless = requires {
+    { C::lossless } -> std::convertible_to<bool>;
+  };
   static_assert(
-      requires {
-        { C::lossless } -> std::convertible_to<bool>;
-        { C::unbiased } -> std::convertible_to<bool>;
-      },
-      "terse: a compressor states `static constexpr bool lossless` and `static constexpr bool unbiased`, so "
-      "that it is "
-      "never paired with an error feedback that it diverges with");
+      says_lossless,
+      "terse: a compressor states `static constexpr bool lossless`, whether it sends fp32 as it is");
+  constexpr bool says_unbiased = requires {
+    { C::unbiased } -> std::convertible_to<bool>;
+  };
+  static_assert(
+      says_unbiased,
+      "terse: a compressor states `static constexpr bool unbiased`, so that it is never paired with "
+      "an error feedback that it diverges with");
+  if constexpr (says_lossless && says_unbiased)
+    if constexpr (!C::lossless && !Traits<C>::own_round) detail::check_packets<C>();
   return Compressor<C>;
 }
 
@@ -171,19 +313,34 @@ constexpr bool check_quantizer() {
   static_assert(
       requires {
         { Q::bits } -> std::convertible_to<int>;
+      },
+      "terse: a quantizer states `static constexpr int bits`, of a code: 1 to 8, or 16");
+  static_assert(
+      requires {
         { Q::stochastic } -> std::convertible_to<bool>;
+      },
+      "terse: a quantizer states `static constexpr bool stochastic`, whether code uses its random bits");
+  static_assert(
+      requires {
         { Q::unbiased } -> std::convertible_to<bool>;
       },
-      "terse: a quantizer states `static constexpr` int bits (1 to 8, or 16), bool stochastic, bool "
-      "unbiased");
-  static_assert(
-      requires(float x, typename Q::Statistic::Scale scale, std::uint32_t word) {
-        { Q::code(x, scale, word) } -> std::convertible_to<std::uint32_t>;
-        { Q::value(word, scale) } -> std::same_as<float>;
-      },
-      "terse: a quantizer needs `static std::uint32_t code(float value, Scale scale, std::uint32_t random)` "
-      "and "
-      "`static float value(std::uint32_t code, Scale scale)`");
+      "terse: a quantizer states `static constexpr bool unbiased`, whether the mean of what receivers read "
+      "is "
+      "what was sent");
+  if constexpr (requires { typename Q::Statistic::Scale; }) {
+    static_assert(
+        requires(float x, typename Q::Statistic::Scale scale, std::uint32_t word) {
+          { Q::code(x, scale, word) } -> std::convertible_to<std::uint32_t>;
+        },
+        "terse: a quantizer needs `static std::uint32_t code(float value, Scale scale, std::uint32_t "
+        "random)`");
+    static_assert(
+        requires(typename Q::Statistic::Scale scale, std::uint32_t word) {
+          { Q::value(word, scale) } -> std::same_as<float>;
+        },
+        "terse: a quantizer needs `static float value(std::uint32_t code, Scale scale)`, what receivers "
+        "read");
+  }
   return Quantizer<Q>;
 }
 

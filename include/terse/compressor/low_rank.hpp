@@ -41,7 +41,7 @@ struct LowRank {
   /// P P^T projects, so that the error is never longer than M; but P is the mean's, and may miss all of one rank's M.
   static constexpr bool contractive = false;
   static constexpr bool tracks = true;
-  static constexpr bool measured = false;
+  static constexpr bool own_round = true;
 
   /// A matrix is compressed if that makes it smaller by more than this factor.
   float min_compression = 2;

@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "terse/compressor/concept.hpp"
+#include "terse/core/policy.hpp"
 
 namespace terse {
 
@@ -200,6 +201,11 @@ struct Packed {
   }
   static Scale* scales(std::byte* section) { return reinterpret_cast<Scale*>(section); }
 };
+
+namespace detail {
+template <class Q, class G>
+inline constexpr bool has_sound_parts<Packed<Q, G>> = Quantizer<Q>;
+}
 
 TERSE_NUMERICS_END
 

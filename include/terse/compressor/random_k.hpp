@@ -70,7 +70,7 @@ struct Strata {
   static void check(E, const detail::Arrived&, index_t, const detail::Report&) {}
 
   template <Executor E>
-  index_t select(E executor, in<E> values, index_t key, const EncodeContext& context, detail::PickScratch<E>,
+  index_t select(E executor, in<E> values, index_t key, const EncodeContext& context, PickScratch<E>,
                  out<E, std::uint32_t> positions, std::byte*) const {
     const index_t n = values.size(), k = most(n);
     draw(executor, n, k, key, context.shared, positions);
@@ -78,8 +78,7 @@ struct Strata {
   }
   template <GridExecutor E>
   static in<E, std::uint32_t> list(E executor, const detail::Arrived& arrived, index_t n, index_t key,
-                                   const StepDraw& shared, detail::PickScratch<E>,
-                                   out<E, std::uint32_t> positions) {
+                                   const StepDraw& shared, PickScratch<E>, out<E, std::uint32_t> positions) {
     draw(executor, n, arrived.picks, key, shared, positions);
     return positions.part(0, arrived.picks);
   }

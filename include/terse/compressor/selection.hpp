@@ -12,42 +12,16 @@
 
 #include "terse/compressor/concept.hpp"
 #include "terse/compressor/section_fault.hpp"
+#include "terse/compressor/selection_concept.hpp"
 #include "terse/executor/atomic.hpp"
 #include "terse/executor/select.hpp"
 #include "terse/executor/sparse.hpp"
 
-// A selection picks some of n values, n < 2^32, and says on the wire which. It has
-//
-//     most(n), variable                the most picks; exactly these unless `variable`
-//     index_bytes(n, k)                wire bytes for the positions of k picks, a multiple of 8
-//     floats(executor, n), words(n)    scratch for `select` and `list`
-//     select(executor, values, key, context, scratch, positions, wire) -> k
-//                                      ascending positions, and their wire form
-//     Reader(selection, wire, n, k, key, shared): position() of pick 0, of the next after next(), of pick e
-//     after seek(e), where e only grows
-//     fault(wire, n, k)                what is wrong with a wire form, or nullptr
-//     unbiased, contractive, tracks, single_stage, delta(n), omega(n) as in Traits; where single_stage,
-//     factor(n, k, e), which pick e is multiplied by before it is sent
-//
-// On a grid executor, whose memory the host can't read, `list` and `check` take the place of Reader and fault; what
-// kernels call is TERSE_HD, `index_bytes` too:
-//
-//     list(executor, arrived, n, key, shared, scratch, positions) -> the positions, there or elsewhere;
-//                                      those of a wrong wire form may be any numbers
-//     check(executor, arrived, n, report)    reports what is wrong with a wire form
-//
-// Arena indices key ... key + n - 1 are the unit's alone.
+// What selections share: positions on the wire, and reading them on a grid.
 
 namespace terse {
 
 namespace detail {
-
-/// Scratch for selections.
-template <Executor E>
-struct PickScratch {
-  out<E> floats;
-  out<E, std::uint32_t> words;
-};
 
 /// A unit's positions or values as they lie in a section that arrived on a grid. What varies, the host doesn't know.
 struct Arrived {

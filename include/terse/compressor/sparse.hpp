@@ -20,6 +20,7 @@ TERSE_NUMERICS_BEGIN
 /// readers make one pass over what they update. Units have less than 2^32 elements: cut larger ranges into buckets.
 template <class Selection, Compressor Values, Granularity G>
 struct Sparse {
+  static_assert(check_selection<Selection>());
   static_assert(G::units().size == 0, "terse: a sparse compressor picks PerSegment or from the Whole");
   static_assert(!(G::units().whole && Selection::unbiased),
                 "terse: picks from the Whole would fall between its segments");
@@ -55,8 +56,12 @@ struct Sparse {
     selection.settings(visit);
   }
   /// Of a unit of n elements.
-  double delta(index_t n) const requires(contractive&& Values::lossless) { return selection.delta(n); }
-  double omega(index_t n) const requires(unbiased&& Values::lossless) { return selection.omega(n); }
+  double delta(index_t n) const requires(contractive&& Values::lossless&& detail::SaysDelta<Selection>) {
+    return selection.delta(n);
+  }
+  double omega(index_t n) const requires(unbiased&& Values::lossless&& detail::SaysOmega<Selection>) {
+    return selection.omega(n);
+  }
 
   static constexpr Units units() { return G::units(); }
   index_t wire_bytes(const Range& range) const {
@@ -214,10 +219,9 @@ struct Sparse {
       const Source& source = packets.sources[p];
       walk(executor, workspace, range, source.section_, 0, nullptr,
            [&](index_t, const Piece& unit, const detail::Arrived& positions, const detail::Arrived& picked) {
-             const auto listed =
-                 selection.list(executor, positions, unit.count, unit.offset, source.shared_,
-                                detail::PickScratch<E>{workspace.scratch.all(), workspace.words.all()},
-                                workspace.positions.all());
+             const auto listed = selection.list(
+                 executor, positions, unit.count, unit.offset, source.shared_,
+                 PickScratch<E>{workspace.scratch.all(), workspace.words.all()}, workspace.positions.all());
              for_each_entry(executor, picked.picks,
                             detail::AddPicks<Coder>{picked, listed.data(), unit.count, source.weight_,
                                                     workspace.sums.data() + (unit.offset - workspace.begin)});
@@ -244,7 +248,15 @@ struct Sparse {
   index_t measure_and_encode(E executor, Workspace<E>& workspace, const Range& range,
                              Mask<typename E::memory> mask, In incoming, Message message, Feedback feedback,
                              const EncodeContext& context, std::byte* section, std::uint32_t* bad) const {
-    static_assert(Feedback::commits_zero, "terse: this error feedback must see every element, sent or not");
+    static_assert(detail::commits_zero<Feedback>(),
+                  "terse: this error feedback must see every element, sent or not: its view does not state "
+                  "`commits_zero`");
+    static_assert(
+        requires(const Feedback& view, index_t i) {
+          { view.at(i) } -> std::convertible_to<const float*>;
+        },
+        "terse: under a sparse compressor an error feedback's view needs `const float* at(index_t i) const`, "
+        "where what shall be sent lies side by side");
     if (range.pieces().empty()) return 0;
     reduce<MaxAbs>(executor, range, Units{0, true}, mask, incoming, message, workspace.scratch.all(),
                    workspace.total.all(), bad);
@@ -252,10 +264,9 @@ struct Sparse {
     for (index_t u = 0; u < unit_count(range); ++u) {
       const Piece unit = Sparse::unit(range, u);
       std::byte* wire = at + (variable ? 8 : 0);
-      const index_t k =
-          selection.select(executor, in<E>(feedback.at(unit.offset), unit.count), unit.offset, context,
-                           detail::PickScratch<E>{workspace.scratch.all(), workspace.words.all()},
-                           workspace.positions.all(), wire);
+      const index_t k = selection.select(
+          executor, in<E>(feedback.at(unit.offset), unit.count), unit.offset, context,
+          PickScratch<E>{workspace.scratch.all(), workspace.words.all()}, workspace.positions.all(), wire);
       if (variable)
         put(executor, view<const index_t>(&k, 1), out<E, index_t>(reinterpret_cast<index_t*>(at), 1));
       at = wire + selection.index_bytes(unit.count, k);
@@ -362,6 +373,11 @@ struct Sparse {
     }
   }
 };
+
+namespace detail {
+template <class S, class V, class G>
+inline constexpr bool has_sound_parts<Sparse<S, V, G>> = Selection<S>;
+}
 
 TERSE_NUMERICS_END
 

@@ -40,8 +40,7 @@ struct Above {
   }
   template <GridExecutor E>
   static in<E, std::uint32_t> list(E executor, const detail::Arrived& arrived, index_t n, index_t,
-                                   const StepDraw&, detail::PickScratch<E> scratch,
-                                   out<E, std::uint32_t> positions) {
+                                   const StepDraw&, PickScratch<E> scratch, out<E, std::uint32_t> positions) {
     return detail::Positions::list(executor, arrived, n, scratch, positions);
   }
   template <GridExecutor E>
@@ -50,7 +49,7 @@ struct Above {
   }
 
   template <Executor E>
-  index_t select(E executor, in<E> values, index_t, const EncodeContext&, detail::PickScratch<E> scratch,
+  index_t select(E executor, in<E> values, index_t, const EncodeContext&, PickScratch<E> scratch,
                  out<E, std::uint32_t> positions, std::byte* wire) const {
     const index_t room = most(values.size());
     const index_t k = select_above(executor, values, threshold, scratch.floats, positions.part(0, room));

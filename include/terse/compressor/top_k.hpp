@@ -33,8 +33,7 @@ struct Largest {
   }
   template <GridExecutor E>
   static in<E, std::uint32_t> list(E executor, const detail::Arrived& arrived, index_t n, index_t,
-                                   const StepDraw&, detail::PickScratch<E> scratch,
-                                   out<E, std::uint32_t> positions) {
+                                   const StepDraw&, PickScratch<E> scratch, out<E, std::uint32_t> positions) {
     return detail::Positions::list(executor, arrived, n, scratch, positions);
   }
   template <GridExecutor E>
@@ -44,7 +43,7 @@ struct Largest {
   double delta(index_t n) const { return static_cast<double>(most(n)) / static_cast<double>(n); }
 
   template <Executor E>
-  index_t select(E executor, in<E> values, index_t, const EncodeContext&, detail::PickScratch<E> scratch,
+  index_t select(E executor, in<E> values, index_t, const EncodeContext&, PickScratch<E> scratch,
                  out<E, std::uint32_t> positions, std::byte* wire) const {
     const index_t k = most(values.size());
     select_top(executor, values, k, scratch.floats, positions.part(0, k));
@@ -94,8 +93,7 @@ struct LargestWithWarmup {
   }
   template <GridExecutor E>
   static in<E, std::uint32_t> list(E executor, const detail::Arrived& arrived, index_t n, index_t,
-                                   const StepDraw&, detail::PickScratch<E> scratch,
-                                   out<E, std::uint32_t> positions) {
+                                   const StepDraw&, PickScratch<E> scratch, out<E, std::uint32_t> positions) {
     return detail::Positions::list(executor, arrived, n, scratch, positions);
   }
   template <GridExecutor E>
@@ -105,8 +103,8 @@ struct LargestWithWarmup {
   double delta(index_t n) const { return Largest{ratio}.delta(n); }
 
   template <Executor E>
-  index_t select(E executor, in<E> values, index_t key, const EncodeContext& context,
-                 detail::PickScratch<E> scratch, out<E, std::uint32_t> positions, std::byte* wire) const {
+  index_t select(E executor, in<E> values, index_t key, const EncodeContext& context, PickScratch<E> scratch,
+                 out<E, std::uint32_t> positions, std::byte* wire) const {
     return at(context.step).select(executor, values, key, context, scratch, positions, wire);
   }
 

@@ -1,12 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <type_traits>
+
 namespace terse::detail {
 
 /// A visitor of hyper-parameters, for concepts; nvcc knows no lambdas in those.
 struct IgnoreSetting {
   void operator()(const char*, double) const {}
 };
+
+/// Whether what a template makes a policy of is right. Where it isn't, the template has said so in words, and nothing else
+/// is worth saying of the policy: clang++ leaves it without members.
+template <class Policy>
+inline constexpr bool has_sound_parts = true;
 
 /// A policy's own checks and hyper-parameters, where it has any.
 template <class Policy>
@@ -16,6 +23,19 @@ void check_policy(const Policy& policy) {
 template <class Policy, class Visit>
 void policy_settings(const Policy& policy, Visit&& visit) {
   if constexpr (requires { policy.settings(visit); }) policy.settings(visit);
+}
+
+/// Says in words what is wrong with these, of policies whose hyper-parameters are their members.
+template <class Policy>
+constexpr bool check_parameters() {
+  static_assert(
+      !requires { &Policy::check; } || requires(const Policy& policy) { policy.check(); },
+      "terse: a policy's check is `void check() const`, which throws usage_error for values that can't work");
+  static_assert(
+      std::is_empty_v<Policy> || requires(const Policy& policy) { policy.settings(IgnoreSetting{}); },
+      "terse: a policy with members needs `template <class Visit> void settings(Visit&& visit) const`, which "
+      "calls visit(name, double) for each hyper-parameter, so that ranks that differ in them are found out");
+  return true;
 }
 
 }  // namespace terse::detail

@@ -1,28 +1,133 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <concepts>
+#include <type_traits>
+#include <utility>
+
 #include "terse/compressor/concept.hpp"
 
 namespace terse {
 
+namespace detail {
+
+/// What a feedback's state is for, without one: concepts try feedbacks on it.
+struct IgnoreState {
+  template <class... Part>
+  void operator()(const char*, Part&&...) const {}
+};
+
+template <class F>
+using SomeStateOf = typename F::template State<SomeExecutor>;
+template <class F>
+using SomeViewOf = decltype(std::declval<SomeStateOf<F>&>().view());
+
+template <class F>
+concept HasFeedbackState = std::is_constructible_v < SomeStateOf<F>,
+const F&, index_t, index_t > ;
+template <class F>
+concept ShowsFeedbackState = requires(SomeStateOf<F>& state) {
+  state.walk(IgnoreState{});
+};
+template <class F>
+concept StartsFits = !requires {
+  &SomeStateOf<F>::start;
+}
+|| requires(SomeStateOf<F>& state) { state.start(1.0F); };
+template <class F>
+concept HasFeedbackView = requires {
+  typename SomeViewOf<F>;
+  requires std::copyable<SomeViewOf<F>>;
+};
+template <class V>
+concept Compensates = requires(const V& view, index_t i, float message) {
+  { view.compensate(i, message) } -> std::same_as<float>;
+};
+template <class V>
+concept HoldsMessage = requires(const V& view, index_t i, float y) {
+  { view.load(i) } -> std::same_as<float>;
+  view.store(i, y);
+};
+template <class V>
+concept Commits = requires(const V& view, index_t i, float y, float decoded) {
+  view.commit(i, true, y, decoded);
+};
+template <class V>
+concept ReceivesFits = !requires {
+  &V::receive;
+}
+|| requires(const V& view, index_t i, float mean) {
+  { view.receive(i, true, mean) } -> std::same_as<float>;
+};
+template <class V>
+concept FeedbackView = Compensates<V> && HoldsMessage<V> && Commits<V> && ReceivesFits<V>;
+
+}  // namespace detail
+
 /// Decides what a rank does about its compression error. A copyable policy with hyper-parameters; its
-/// `State<E>(policy, begin, end)` belongs to one rank and covers the arena indices [begin, end). `start(rate)`
-/// tells the state, where it has it, the learning rate of the round to come. A `view()` enters the verbs and
-/// has, for arena index i,
+/// `State<E>(policy, begin, end)` belongs to one rank and covers the arena indices [begin, end). `walk(visit)` shows what
+/// lasts from round to round. `start(rate)` tells the state, where it has it, the learning rate of the round to come. A
+/// `view()`, copyable, enters the verbs and has, for arena index i,
 ///
 ///     compensate(i, message) -> y, what shall be sent        load(i), store(i, y): y between the two passes
 ///     commit(i, keep, y, decoded): what the receiver reads is known; masked elements keep no error
 ///     receive(i, keep, mean) -> what the mean stands for; optional, the mean itself by default
 ///
+/// and, for sparse compressors and low rank, `at(i)`, the address of y, where a segment's lie side by side.
+///
 /// `corrects` says whether errors come back later, which a biased compressor needs to converge. Optional:
 /// `accumulates` (what was not sent adds up, so that the compressor must track), `needs_contraction`,
 /// `follows_changes` (a copy moves by all that is sent, so that nothing but a contraction brings it nearer),
-/// `single_stage` (nothing may compress the mean again), `block` (y lives within blocks of so many elements).
-/// A view may have `enter(piece)`, which verbs call as they call their functors'.
+/// `single_stage` (nothing may compress the mean again), `block` (y lives within blocks of so many elements), and of the
+/// view `commits_zero` (commit(i, keep, y, 0) changes nothing, so that compressors may leave it out where they send
+/// nothing). A view may have `enter(piece)`, which verbs call as they call their functors'.
 template <class F>
-concept ErrorFeedback = std::copyable<F> && requires {
+concept ErrorFeedback = std::copyable<F> && detail::HasFeedbackState<F> && detail::ShowsFeedbackState<F> &&
+    detail::StartsFits<F> && detail::HasFeedbackView<F> && detail::FeedbackView<detail::SomeViewOf<F>> &&
+    requires {
   { F::corrects } -> std::convertible_to<bool>;
 };
+
+/// Says in words what a type lacks to be an error feedback.
+template <class F>
+constexpr bool check_error_feedback() {
+  static_assert(std::copyable<F>, "terse: an error feedback is a value: it must be copyable");
+  static_assert(
+      requires {
+        { F::corrects } -> std::convertible_to<bool>;
+      },
+      "terse: an error feedback states `static constexpr bool corrects`, whether errors come back later");
+  static_assert(detail::HasFeedbackState<F>,
+                "terse: an error feedback needs `template <Executor E> struct State` with a constructor "
+                "State(policy, index_t begin, index_t end) for the arena indices [begin, end)");
+  if constexpr (detail::HasFeedbackState<F>) {
+    static_assert(detail::ShowsFeedbackState<F>,
+                  "terse: an error feedback's State needs `template <class Visit> void walk(Visit&& visit)`, "
+                  "which shows what lasts from round to round");
+    static_assert(detail::StartsFits<F>,
+                  "terse: an error feedback's start is `void start(float rate)`, of its State");
+    static_assert(detail::HasFeedbackView<F>,
+                  "terse: an error feedback's State needs `view()`, which returns a copyable functor of "
+                  "pointers");
+  }
+  if constexpr (detail::HasFeedbackView<F>) {
+    using V = detail::SomeViewOf<F>;
+    static_assert(detail::Compensates<V>,
+                  "terse: an error feedback's view needs `float compensate(index_t i, float message) const`, "
+                  "what shall be sent");
+    static_assert(
+        detail::HoldsMessage<V>,
+        "terse: an error feedback's view needs `float load(index_t i) const` and `void store(index_t "
+        "i, float y) const`, which keep what shall be sent between two passes");
+    static_assert(detail::Commits<V>,
+                  "terse: an error feedback's view needs `void commit(index_t i, bool keep, float y, float "
+                  "decoded) const`, which is told what receivers read");
+    static_assert(detail::ReceivesFits<V>,
+                  "terse: an error feedback's receive is `float receive(index_t i, bool keep, float mean) "
+                  "const`");
+  }
+  return ErrorFeedback<F>;
+}
 
 namespace detail {
 
@@ -64,6 +169,7 @@ constexpr index_t block_of() {
 /// Whether this pair converges; the sentences are for people. Unchecked<C> or Unchecked<F> overrides.
 template <class C, class F>
 constexpr bool check_feedback() {
+  static_assert(check_error_feedback<F>());
   constexpr bool any = Traits<C>::unchecked || Traits<F>::unchecked;
   static_assert(
       // The error of a keyed compressor is below a bound, and its packets say the same to everybody.

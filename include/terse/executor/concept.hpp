@@ -21,6 +21,11 @@ concept Executor = std::copyable<E> && requires {
   typename E::memory;
 };
 
+/// An executor that runs nothing: concepts and check_...() try on it what is a template over executors.
+struct SomeExecutor {
+  using memory = terse::memory::host;
+};
+
 /// Executors of the grid kind run kernels, see executor/grid.hpp.
 template <class E>
 concept GridExecutor = Executor<E> && requires {

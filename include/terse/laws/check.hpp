@@ -49,9 +49,9 @@ inline Report check_all(const Subject& subject, const Options& options) {
 }
 
 /// Tries all laws on a compressor, under Residual where its error stays bounded and without feedback elsewhere.
-template <Compressor C, ErrorFeedback F = DefaultFeedback<C>>
+template <class C, class F = DefaultFeedback<C>>
 Report check(const C& compressor = {}, const Options& options = {}, const F& feedback = {}) {
-  static_assert(check_compressor<C>());
+  static_assert(check_compressor<C>() && check_error_feedback<F>());
   static_assert(
       !Traits<C>::keyed,
       "terse: laws sum packets that are read without the reader's own vector; a keyed compressor (Lattice) "

@@ -89,9 +89,9 @@ std::vector<std::vector<std::byte>> traces(const C& compressor, const F& feedbac
 /// Compares packets, flags, stored errors and decoded sums on E with the host's, by their bytes: for messages of many
 /// magnitudes, zeros of both signs, denormals, constants, and what isn't finite; segments around word and tile edges;
 /// with a mask and without. E is `executor::emulated`, or `executor::cuda` in a .cu file.
-template <Compressor C, ErrorFeedback F = DefaultFeedback<C>, GridExecutor E = executor::emulated>
+template <class C, class F = DefaultFeedback<C>, GridExecutor E = executor::emulated>
 Report check_device(const C& compressor = {}, const F& feedback = {}) {
-  static_assert(check_compressor<C>());
+  static_assert(check_compressor<C>() && check_error_feedback<F>());
   Report report{.compressor = type_name<C>(), .passed = {}, .not_applicable = {}, .failures = {}};
   const std::string law = "the host's bits";
   for (const std::vector<index_t>& counts :

@@ -34,7 +34,7 @@ namespace detail {
 template <class Real>
 struct Cell {
   Real x = static_cast<Real>(0.5), g = 0;
-  std::vector<Real> buffers, scalars;
+  std::vector<Real> buffers, layer, scalars;
 
   struct Element {
     Cell* cell;
@@ -43,9 +43,35 @@ struct Cell {
     Real rate() const { return static_cast<Real>(0.01); }
     Real decay() const { return static_cast<Real>(0.1); }
     Real& operator[](int k) const { return cell->buffers.at(static_cast<std::size_t>(k)); }
+    Real layer(int k) const { return cell->layer.at(static_cast<std::size_t>(k)); }
     Real scalar(int k) const { return cell->scalars.at(static_cast<std::size_t>(k)); }
   };
   Element element() { return {this}; }
+};
+
+/// A layer of one element, as a preconditioner sees it.
+template <class Real>
+struct CellAsLayer {
+  Cell<Real>* cell;
+  std::vector<Real> statistics;
+
+  Real measured(int k) const { return statistics.at(static_cast<std::size_t>(k)); }
+  Real decay() const { return cell->element().decay(); }
+  Real& operator[](int k) const { return cell->layer.at(static_cast<std::size_t>(k)); }
+};
+
+/// All layers, one of this element, as a momentum correction sees them.
+template <class Real>
+struct CellAsLayers {
+  Cell<Real>* cell;
+
+  static index_t count() { return 1; }
+  static index_t elements(index_t) { return 1; }
+  Real norm(index_t) const { return std::abs(cell->buffers.at(0)); }
+  Real& operator()(index_t layer, int k) const {
+    if (layer != 0) throw std::out_of_range("layer");
+    return cell->layer.at(static_cast<std::size_t>(k));
+  }
 };
 
 /// What a rank makes of a mean: its direction, and the preconditioner's u, or of a layer of this element what x loses.
@@ -62,9 +88,12 @@ class RuleTrial {
       : momentum_(momentum.template rule<Real>()), preconditioner_(preconditioner.template rule<Real>()) {
     first_.buffers.resize(M::state.size());
     second_.buffers.resize(P::state.size());
+    first_.layer.resize(layer_state_of<M>().size());
+    second_.layer.resize(layer_state_of<P>().size());
   }
 
   void begin(std::uint64_t step, Real g) {
+    if (step == second_stage) carry(static_cast<Real>(0.25));
     const auto fill_in = [&](const auto& rule, Cell<Real>& cell) {
       cell.g = g;
       if constexpr (requires { rule.at_step(step); }) {
@@ -87,27 +116,52 @@ class RuleTrial {
   }
   Made<Real> receive(Real mean, bool exact) {
     Made<Real> made{};
+    const Real gradient = gradient_of(mean, exact);
     made.direction = direction(mean, exact);
     const auto e = second_.element();
-    made.step = preconditioner_.step(e, mean, made.direction);
+    made.step = preconditioner_.step(e, gradient, made.direction);
     if constexpr (P::facts.layer_wise) {
-      const Real norm = std::abs(preconditioner_.measured(e, made.step));
-      made.step = preconditioner_.move(e, made.step,
-                                       e.rate() * preconditioner_.factor(std::abs(e.x()), norm, e.decay()));
+      CellAsLayer<Real> layer{&second_, {}};
+      for (int k = 0; k < PreconditionerRule::measures::count; ++k)
+        layer.statistics.push_back(std::abs(preconditioner_.measured(k, e, made.step)));
+      const Real factor = preconditioner_.factor(layer);
+      if constexpr (requires { preconditioner_.observe(layer, factor); })
+        preconditioner_.observe(layer, factor);
+      if constexpr (requires { preconditioner_.move(e, factor, factor); })
+        made.step = preconditioner_.move(e, made.step, e.rate() * factor);
+      else
+        made.step = e.rate() * factor * (made.step + e.decay() * e.x());
     }
     return made;
   }
   bool is_finite() const {
-    for (const auto* buffers : {&first_.buffers, &second_.buffers})
+    for (const auto* buffers : {&first_.buffers, &second_.buffers, &first_.layer, &second_.layer})
       for (const Real value : *buffers)
         if (!std::isfinite(value)) return false;
     return true;
   }
   bool is_same(const RuleTrial& other) const {
-    return first_.buffers == other.first_.buffers && second_.buffers == other.second_.buffers;
+    return first_.buffers == other.first_.buffers && second_.buffers == other.second_.buffers &&
+           first_.layer == other.first_.layer && second_.layer == other.second_.layer;
   }
 
  private:
+  using PreconditionerRule = typename P::template Rule<Real>;
+  static constexpr std::uint64_t second_stage = 5;  // its first step
+
+  /// As at the end of a first stage whose preconditioner divided by this.
+  void carry(Real denominator) {
+    if constexpr (requires { preconditioner_.carry(second_.element(), denominator); })
+      preconditioner_.carry(second_.element(), denominator);
+    if constexpr (requires { momentum_.balance(CellAsLayers<Real>{&first_}); })
+      momentum_.balance(CellAsLayers<Real>{&first_});
+  }
+
+  Real gradient_of(Real mean, bool exact) {
+    if constexpr (requires { momentum_.mean_gradient(first_.element(), mean); })
+      if (!exact) return momentum_.mean_gradient(first_.element(), mean);
+    return mean;
+  }
   Real direction(Real mean, bool exact) {
     if constexpr (requires { momentum_.exact_direction(first_.element(), mean); })
       if (exact) return momentum_.exact_direction(first_.element(), mean);
@@ -115,7 +169,7 @@ class RuleTrial {
   }
 
   typename M::template Rule<Real> momentum_;
-  typename P::template Rule<Real> preconditioner_;
+  PreconditionerRule preconditioner_;
   Cell<Real> first_, second_;
 };
 
@@ -135,6 +189,10 @@ class RuleLaws {
     for (const char* name : M::state)
       if (const std::string wrong = add(name); !wrong.empty()) return wrong;
     for (const char* name : P::state)
+      if (const std::string wrong = add(name); !wrong.empty()) return wrong;
+    for (const char* name : layer_state_of<M>())
+      if (const std::string wrong = add(name); !wrong.empty()) return wrong;
+    for (const char* name : layer_state_of<P>())
       if (const std::string wrong = add(name); !wrong.empty()) return wrong;
     return "";
   }
@@ -258,7 +316,7 @@ TERSE_NUMERICS_END
 ///     precision     60 steps in float are those in double, up to 1e-4
 ///     agreement     ranks with gradients of their own make the same of the same mean; over exact means they keep the same
 ///     finite        nothing that is not finite enters a buffer
-template <MomentumCorrection M, Preconditioner P>
+template <class M, class P>
 Report check_rules(const M& momentum, const P& preconditioner, const Options& options = {}) {
   static_assert(check_momentum_correction<M>() && check_preconditioner<P>());
   const detail::RuleLaws<M, P> laws(momentum, preconditioner, options);
@@ -299,12 +357,12 @@ Report check_rules(const M& momentum, const P& preconditioner, const Options& op
   return report;
 }
 /// The same for a momentum correction, with NoPreconditioner.
-template <MomentumCorrection M>
+template <class M>
 Report check_momentum_correction(const M& policy = {}, const Options& options = {}) {
   return check_rules(policy, NoPreconditioner{}, options);
 }
 /// The same for a preconditioner, with NoMomentum.
-template <Preconditioner P>
+template <class P>
 Report check_preconditioner(const P& policy = {}, const Options& options = {}) {
   return check_rules(NoMomentum{}, policy, options);
 }

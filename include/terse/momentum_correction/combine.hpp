@@ -12,6 +12,7 @@ TERSE_NUMERICS_BEGIN
 /// Adapt, then combine: x_i = sum_j W_ij (x_j - learning_rate d_j), d_j by Direction.
 template <class Direction>
 struct AdaptThenCombine {
+  static_assert(check_local_direction<Direction>());
   static constexpr MixingFacts facts{.allows_push_sum = true};
   static constexpr auto state = Direction::state;
   Direction direction{};
@@ -43,9 +44,15 @@ struct AdaptThenCombine {
   }
 };
 
+namespace detail {
+template <class Direction>
+inline constexpr bool has_sound_parts<AdaptThenCombine<Direction>> = LocalDirection<Direction>;
+}
+
 /// Adapt with combine: x_i = sum_j W_ij x_j - learning_rate d_i. What travels is known before the gradient is.
 template <class Direction>
 struct AdaptWithCombine {
+  static_assert(check_local_direction<Direction>());
   static constexpr MixingFacts facts{.before_gradient = true};
   static constexpr auto state = Direction::state;
   Direction direction{};
@@ -77,6 +84,11 @@ struct AdaptWithCombine {
     return {direction.template rule<Real>()};
   }
 };
+
+namespace detail {
+template <class Direction>
+inline constexpr bool has_sound_parts<AdaptWithCombine<Direction>> = LocalDirection<Direction>;
+}
 
 /// Combine, then adapt: y_i = sum_j W_ij x_j, x_i = y_i - learning_rate g_i(y_i).
 struct CombineThenAdapt {

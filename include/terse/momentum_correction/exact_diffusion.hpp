@@ -5,20 +5,6 @@
 
 namespace terse {
 
-namespace detail {
-
-template <std::size_t N>
-constexpr std::array<const char*, N + 1> with_name(const std::array<const char*, N>& names,
-                                                   const char* last) {
-  std::array<const char*, N + 1> all{};
-  std::size_t k = 0;
-  for (const char* name : names) all[k++] = name;
-  all[k] = last;
-  return all;
-}
-
-}  // namespace detail
-
 TERSE_NUMERICS_BEGIN
 
 /// Takes back what mixing did to the last step, so that nothing is left of the differences between the ranks' data.
@@ -31,6 +17,7 @@ TERSE_NUMERICS_BEGIN
 /// of z^2 - 2 lambda z + lambda: inside the unit circle for real lambda in (-1/3, 1), but not for complex ones near 1.
 template <class Direction>
 struct ExactDiffusion {
+  static_assert(check_local_direction<Direction>());
   static constexpr MixingFacts facts{.needs_fixed_symmetric = true, .needs_spectrum = true};
   static constexpr auto state = detail::with_name(Direction::state, "correction");
   static double eigenvalues_above() { return -1.0 / 3; }
@@ -70,6 +57,11 @@ struct ExactDiffusion {
     return {direction.template rule<Real>()};
   }
 };
+
+namespace detail {
+template <class Direction>
+inline constexpr bool has_sound_parts<ExactDiffusion<Direction>> = LocalDirection<Direction>;
+}
 
 TERSE_NUMERICS_END
 

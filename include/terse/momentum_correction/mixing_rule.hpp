@@ -4,6 +4,8 @@
 #include <array>
 #include <concepts>
 
+#include "terse/core/element.hpp"
+#include "terse/core/policy.hpp"
 #include "terse/core/vector.hpp"
 #include "terse/momentum_correction/heavy_ball.hpp"
 
@@ -25,6 +27,70 @@ struct MixingFacts {
   bool allows_push_sum = false;  ///< may run on push-sum weights
   bool second_by_difference = false;  ///< the second vector's update does not read its `own`
 };
+
+namespace detail {
+
+template <class Rule, class Real>
+concept Sends = requires(const Rule& rule, const SomeMixingElement<Real>& e) {
+  { rule.outgoing(e) } -> std::same_as<Real>;
+};
+template <class Rule, class Real>
+concept Updates = requires(const Rule& rule, const SomeMixingElement<Real>& e, Real own, Real difference) {
+  { rule.update(e, own, difference) } -> std::same_as<Real>;
+};
+template <class Rule, class Real, int K>
+concept SendsVector = requires(const Rule& rule, const SomeMixingElement<Real>& e) {
+  { rule.outgoing(Vector<K>{}, e) } -> std::same_as<Real>;
+};
+template <class Rule, class Real>
+concept UpdatesFirst = requires(const Rule& rule, const SomeMixingElement<Real>& e, Real own,
+                                Real difference) {
+  { rule.update(Vector<0>{}, e, own, difference) } -> std::same_as<Real>;
+};
+template <class Rule, class Real>
+concept UpdatesSecond = requires(const Rule& rule, const SomeMixingElement<Real>& e, Real own,
+                                 Real difference) {
+  rule.update(Vector<1>{}, e, own, difference);
+};
+template <class Rule, class Real>
+concept Adapts = requires(const Rule& rule, const SomeMixingElement<Real>& e) {
+  { rule.adapt(e) } -> std::same_as<Real>;
+};
+template <class Rule, class Real>
+concept TakesUp = requires(const Rule& rule, const SomeMixingElement<Real>& e, Real difference) {
+  rule.take_up(e, difference);
+};
+template <class Rule, class Real>
+concept MixesOne = Sends<Rule, Real> && Updates<Rule, Real>;
+template <class Rule, class Real>
+concept MixesTwo = SendsVector<Rule, Real, 0> && SendsVector<Rule, Real, 1> && UpdatesFirst<Rule, Real> &&
+    UpdatesSecond<Rule, Real>;
+template <class M, class Real>
+concept MixingArithmetic = MakesRule<M, Real> && requires {
+  typename M::template Rule<Real>;
+  requires(M::facts.vectors == 1 && MixesOne<typename M::template Rule<Real>, Real>) ||
+      (M::facts.vectors == 2 && MixesTwo<typename M::template Rule<Real>, Real>);
+  requires(!M::facts.combines_first || Adapts<typename M::template Rule<Real>, Real>);
+  requires(!M::facts.moves_by_packet || TakesUp<typename M::template Rule<Real>, Real>);
+  requires AtStepFits<typename M::template Rule<Real>, Real>;
+};
+template <class Rule, class Real>
+concept Points = requires(const Rule& rule, const SomeMixingElement<Real>& e) {
+  { rule.direction(e) } -> std::same_as<Real>;
+};
+template <class Rule, class Real>
+concept Keeps = requires(const Rule& rule, const SomeMixingElement<Real>& e) {
+  rule.keep(e);
+};
+template <class D, class Real>
+concept DirectionRule = MakesRule<D, Real> && requires {
+  typename D::template Rule<Real>;
+  requires Points<typename D::template Rule<Real>, Real>;
+  requires Keeps<typename D::template Rule<Real>, Real>;
+  requires AtStepFits<typename D::template Rule<Real>, Real>;
+};
+
+}  // namespace detail
 
 /// What a method of decentralized SGD does to one element: the momentum correction of ParameterMixing. A copyable
 /// policy of hyper-parameters with
@@ -49,31 +115,65 @@ struct MixingFacts {
 /// text in double. Optional: `double eigenvalues_above() const` of the policy, a limit that all eigenvalues of a symmetric,
 /// fixed W must exceed.
 template <class M>
-concept MixingRule = std::copyable<M> && requires(const M& policy) {
+concept MixingRule = std::copyable<M> && detail::NamesBuffers<M> && requires {
   requires std::same_as<const MixingFacts, decltype(M::facts)>;
-  M::state.size();
-  policy.template rule<float>();
-  policy.template rule<double>();
+  requires detail::MixingArithmetic<M, float> && detail::MixingArithmetic<M, double>;
 };
 
 /// Says in words what a type lacks to be a mixing rule.
 template <class M>
 constexpr bool check_mixing_rule() {
+  static_assert(std::copyable<M>, "terse: a mixing rule is a value: it must be copyable");
+  constexpr bool has_facts = requires { requires std::same_as<const MixingFacts, decltype(M::facts)>; };
+  static_assert(has_facts, "terse: a mixing rule states `static constexpr MixingFacts facts{...}`");
   static_assert(
-      requires { requires std::same_as<const MixingFacts, decltype(M::facts)>; },
-      "terse: a mixing rule states `static constexpr MixingFacts facts{...}`");
-  static_assert(
-      requires { M::state.size(); },
+      detail::NamesBuffers<M>,
       "terse: a mixing rule names its buffers: `static constexpr std::array<const char*, N> state{...}`");
+  constexpr bool makes_rule = detail::MakesRule<M, float> && detail::MakesRule<M, double>;
   static_assert(
-      requires(const M& policy) {
-        policy.template rule<float>();
-        policy.template rule<double>();
-      },
-      "terse: a mixing rule needs `template <class Real> Rule<Real> rule() const`, its arithmetic in float "
-      "and, "
-      "for oracles, in double");
-  return MixingRule<M>;
+      makes_rule,
+      "terse: a mixing rule needs `template <class Real> Rule<Real> rule() const`, its arithmetic in "
+      "float and, for oracles, in double");
+  if constexpr (has_facts && makes_rule) {
+    using F = typename M::template Rule<float>;
+    using D = typename M::template Rule<double>;
+    static_assert(M::facts.vectors == 1 || M::facts.vectors == 2,
+                  "terse: a mixing rule sends one vector or two: facts.vectors is 1 or 2");
+    if constexpr (M::facts.vectors == 1) {
+      static_assert(detail::Sends<F, float> && detail::Sends<D, double>,
+                    "terse: a mixing rule needs `Real outgoing(e) const`, what travels");
+      static_assert(detail::Updates<F, float> && detail::Updates<D, double>,
+                    "terse: a mixing rule needs `Real update(e, own, difference) const`, the new parameter");
+    } else {
+      static_assert(detail::SendsVector<F, float, 0> && detail::SendsVector<F, float, 1> &&
+                        detail::SendsVector<D, double, 0> && detail::SendsVector<D, double, 1>,
+                    "terse: a mixing rule of two vectors needs `Real outgoing(Vector<0>, e) const` and `Real "
+                    "outgoing(Vector<1>, e) const`, what travels");
+      static_assert(detail::UpdatesFirst<F, float> && detail::UpdatesFirst<D, double>,
+                    "terse: a mixing rule of two vectors needs `Real update(Vector<0>, e, own, difference) "
+                    "const`, the new parameter");
+      static_assert(detail::UpdatesSecond<F, float> && detail::UpdatesSecond<D, double>,
+                    "terse: a mixing rule of two vectors needs `void update(Vector<1>, e, own, difference) "
+                    "const`");
+    }
+    static_assert(
+        !M::facts.combines_first || (detail::Adapts<F, float> && detail::Adapts<D, double>),
+        "terse: a mixing rule that combines first (facts.combines_first) needs `Real adapt(e) const`, "
+        "the new parameter from the gradient at the mixture");
+    static_assert(
+        !M::facts.moves_by_packet || (detail::TakesUp<F, float> && detail::TakesUp<D, double>),
+        "terse: a mixing rule that moves by its packet (facts.moves_by_packet) needs `void take_up(e, "
+        "difference) const`");
+    static_assert(detail::AtStepFits<F, float> && detail::AtStepFits<D, double>,
+                  "terse: a mixing rule's at_step is `std::array<Real, N> at_step(std::uint64_t t) const`");
+  }
+  static_assert(
+      !requires { &M::eigenvalues_above; } ||
+          requires(const M& policy) {
+            { policy.eigenvalues_above() } -> std::same_as<double>;
+          },
+      "terse: a mixing rule's eigenvalues_above is `double eigenvalues_above() const`");
+  return detail::check_parameters<M>() && MixingRule<M>;
 }
 
 /// The mark of a local direction, which rules such as AdaptThenCombine step along. A copyable policy with facts, state,
@@ -83,6 +183,40 @@ constexpr bool check_mixing_rule() {
 ///     keep(e)          changes the buffers, once in a step
 ///     at_step(t)       optional
 struct DirectionFacts {};
+template <class D>
+concept LocalDirection = std::copyable<D> && detail::NamesBuffers<D> && requires {
+  requires std::same_as<const DirectionFacts, decltype(D::facts)>;
+  requires detail::DirectionRule<D, float> && detail::DirectionRule<D, double>;
+};
+
+/// Says in words what a type lacks to be a local direction.
+template <class D>
+constexpr bool check_local_direction() {
+  static_assert(std::copyable<D>, "terse: a local direction is a value: it must be copyable");
+  static_assert(
+      requires { requires std::same_as<const DirectionFacts, decltype(D::facts)>; },
+      "terse: a local direction states `static constexpr DirectionFacts facts{}`");
+  static_assert(
+      detail::NamesBuffers<D>,
+      "terse: a local direction names its buffers: `static constexpr std::array<const char*, N> state{...}`");
+  constexpr bool makes_rule = detail::MakesRule<D, float> && detail::MakesRule<D, double>;
+  static_assert(
+      makes_rule,
+      "terse: a local direction needs `template <class Real> Rule<Real> rule() const`, its arithmetic "
+      "in float and, for oracles, in double");
+  if constexpr (makes_rule) {
+    using F = typename D::template Rule<float>;
+    using R = typename D::template Rule<double>;
+    static_assert(detail::Points<F, float> && detail::Points<R, double>,
+                  "terse: a local direction's rule needs `Real direction(e) const`, which changes nothing");
+    static_assert(detail::Keeps<F, float> && detail::Keeps<R, double>,
+                  "terse: a local direction's rule needs `void keep(e) const`, which changes its buffers");
+    static_assert(
+        detail::AtStepFits<F, float> && detail::AtStepFits<R, double>,
+        "terse: a local direction's at_step is `std::array<Real, N> at_step(std::uint64_t t) const`");
+  }
+  return detail::check_parameters<D>() && LocalDirection<D>;
+}
 
 TERSE_NUMERICS_BEGIN
 

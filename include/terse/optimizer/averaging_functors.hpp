@@ -6,8 +6,8 @@
 #include <string_view>
 
 #include "terse/momentum_correction/concept.hpp"
+#include "terse/optimizer/averaging_layers.hpp"
 #include "terse/preconditioner/concept.hpp"
-#include "terse/preconditioner/layer_statistic.hpp"
 #include "terse/preconditioner/parameter_ref.hpp"
 #include "terse/preconditioner/rates.hpp"
 
@@ -55,22 +55,26 @@ TERSE_NUMERICS_BEGIN
 namespace detail {
 
 /// What the rules of a step share.
-template <class N, int Buffers, int Scalars>
+template <class N, int Buffers, int Scalars, int Layers>
 struct AveragingView {
   ParameterRef<typename N::parameter> parameters;
   const typename N::gradient* gradients;
   std::array<float*, Buffers == 0 ? 1 : Buffers> buffers;
+  std::array<float*, Layers == 0 ? 1 : Layers> layers;
   const Rate* rates;
   const StepScalars* now;
   Rate rate{};
   float scale = 1;
   std::array<float, Scalars == 0 ? 1 : Scalars> scalars{};
+  std::array<float, Layers == 0 ? 1 : Layers> of_layer{};
 
   TERSE_HD void enter(const Piece& piece) {
     rate = rates[piece.segment];
     scale = now->gradient_scale;
     for (int k = 0; k < Scalars; ++k)
       scalars[static_cast<std::size_t>(k)] = now->own[static_cast<std::size_t>(k)];
+    for (int k = 0; k < Layers; ++k)
+      of_layer[static_cast<std::size_t>(k)] = layers[static_cast<std::size_t>(k)][piece.segment];
   }
 };
 
@@ -88,12 +92,14 @@ struct AveragingElement {
     return view.buffers[static_cast<std::size_t>(Places::buffer(k))][i];
   }
   TERSE_HD float scalar(int k) const { return view.scalars[static_cast<std::size_t>(Places::scalar + k)]; }
+  TERSE_HD float layer(int k) const { return view.of_layer[static_cast<std::size_t>(Places::layer(k))]; }
 };
 
 /// A momentum correction and a preconditioner that work on one View.
 template <class Momentum, class Preconditioner, class View_, class MomentumPlaces, class PreconditionerPlaces>
 struct Rules {
   using View = View_;
+  using measures = typename MeasuresOf<Preconditioner>::type;
 
   Momentum momentum;
   Preconditioner preconditioner;
@@ -103,6 +109,13 @@ struct Rules {
   TERSE_HD AveragingElement<View, MomentumPlaces> to_momentum(index_t i) const { return {view, i}; }
   TERSE_HD AveragingElement<View, PreconditionerPlaces> to_preconditioner(index_t i) const {
     return {view, i};
+  }
+  TERSE_HD AveragingLayer<View, PreconditionerPlaces> to_layer(const LayerTable* tables,
+                                                               index_t layer) const {
+    return {view, tables, layer};
+  }
+  TERSE_HD AveragingLayers<View, MomentumPlaces> to_layers(const LayerNorms& known) const {
+    return {view, known};
   }
 
   static constexpr bool says = requires(const Momentum& rule, AveragingElement<View, MomentumPlaces> e) {
@@ -115,6 +128,10 @@ struct Rules {
       requires(const Momentum& rule, AveragingElement<View, MomentumPlaces> e) {
     rule.exact_direction(e, 0.0F);
   };
+  static constexpr bool implies_gradient =
+      requires(const Momentum& rule, AveragingElement<View, MomentumPlaces> e) {
+    rule.mean_gradient(e, 0.0F);
+  };
 
   TERSE_HD float message(index_t i) const {
     if constexpr (says)
@@ -126,8 +143,9 @@ struct Rules {
   TERSE_HD float step(index_t i, float mean) const {
     if constexpr (Exact && differs_exactly)
       return preconditioner.step(to_preconditioner(i), mean, momentum.exact_direction(to_momentum(i), mean));
-    else
-      return preconditioner.step(to_preconditioner(i), mean, momentum.direction(to_momentum(i), mean));
+    float gradient = mean;
+    if constexpr (!Exact && implies_gradient) gradient = momentum.mean_gradient(to_momentum(i), mean);
+    return preconditioner.step(to_preconditioner(i), gradient, momentum.direction(to_momentum(i), mean));
   }
 };
 
@@ -164,85 +182,6 @@ struct KeepStep {
   TERSE_HD void enter(const Piece& piece) { rules.enter(piece); }
   TERSE_HD void operator()(const Piece&, index_t i, float mean) const {
     steps[i] = rules.template step<Exact>(i, Exact ? mean * gradient_factor : mean);
-  }
-};
-/// The rules that hold for a segment in the second sweep: Second where `compressed` says so, and otherwise First.
-template <class First, class Second>
-struct OfSegment {
-  First first;
-  Second second;
-  const std::uint8_t* compressed;
-  bool is_second = false;
-
-  TERSE_HD void enter(const Piece& piece) {
-    is_second = compressed[piece.segment] != 0;
-    first.enter(piece);
-    second.enter(piece);
-  }
-  template <class Act>
-  TERSE_HD auto operator()(const Act& act) const {
-    return is_second ? act(second) : act(first);
-  }
-};
-/// The same where there is one stage.
-template <class Rules>
-struct OneRule {
-  Rules first;
-  TERSE_HD void enter(const Piece& piece) { first.enter(piece); }
-  template <class Act>
-  TERSE_HD auto operator()(const Act& act) const {
-    return act(first);
-  }
-};
-
-struct MeasuredBy {
-  const float* steps;
-  index_t i;
-  template <class Rules>
-  TERSE_HD float operator()(const Rules& rules) const {
-    return rules.preconditioner.measured(rules.to_preconditioner(i), steps[i]);
-  }
-};
-template <class OfSegment>
-struct MeasureStep {
-  OfSegment rules;
-  const float* steps;
-  TERSE_HD void enter(const Piece& piece) { rules.enter(piece); }
-  TERSE_HD float operator()(const Piece&, index_t i) const { return rules(MeasuredBy{steps, i}); }
-};
-struct FactorBy {
-  float weights, norm, decay;
-  template <class Rules>
-  TERSE_HD float operator()(const Rules& rules) const {
-    return rules.preconditioner.factor(weights, norm, decay);
-  }
-};
-struct MovedBy {
-  const float* steps;
-  index_t i;
-  float rate;
-  template <class Rules>
-  TERSE_HD float operator()(const Rules& rules) const {
-    return rules.preconditioner.move(rules.to_preconditioner(i), steps[i], rate);
-  }
-};
-template <class OfSegment>
-struct LayerDescend {
-  OfSegment rules;
-  const float* steps;
-  LayerTable weights, norms;
-  float rate = 0;
-  TERSE_HD void enter(const Piece& piece) {
-    rules.enter(piece);
-    const Rate& rates = rules.first.view.rate;
-    rate = rates.learning_rate;
-    if (weights.has(piece.segment))
-      rate *= rules(FactorBy{weights[piece.segment], norms[piece.segment], rates.weight_decay});
-  }
-  TERSE_HD void operator()(const Piece&, index_t i, bool) const {
-    const auto& parameters = rules.first.view.parameters;
-    const float x = parameters[i];
-    parameters.set(i, x - rules(MovedBy{steps, i, rate}));
   }
 };
 

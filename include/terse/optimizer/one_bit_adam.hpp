@@ -11,11 +11,7 @@ namespace terse {
 /// See OneBitAdam.
 template <class C, class F, class T, class P>
 struct OneBitAdamOf {
-  static_assert(
-      requires(const P& policy) { Freeze{policy.freeze}; },
-      "terse: the preconditioner of a 1-bit method says with `freeze` (AtStep or VarianceRatio) when its "
-      "first "
-      "stage is over, as FrozenVariance does; others go into Staged");
+  static_assert(check_freezes<P>());
 
   float learning_rate = 1e-3F;
   float beta1 = 0.9F;

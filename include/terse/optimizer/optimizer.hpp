@@ -56,9 +56,9 @@ TERSE_NUMERICS_END
 ///
 /// To compile an optimizer once, say `extern template class terse::Optimizer<terse::Adam<>, terse::Threads>;` where it is used
 /// and `template class ...` of the same in one unit.
-template <class R, Transport T, Executor E = executor::host, class N = Numbers<>>
+template <class R, class T, Executor E = executor::host, class N = Numbers<>>
 class Optimizer {
-  static_assert(check_recipe<R>());
+  static_assert(check_transport<T>() && check_recipe<R>() && check_steps<R, T, E, N>());
   using P = typename N::parameter;
   using G = typename N::gradient;
   using State = typename Composed<R>::template State<T, E>;
@@ -259,7 +259,7 @@ class Optimizer {
 
 // Not in the class, so that they are no inline functions, and `extern template` of it keeps units from instantiating them.
 
-template <class R, Transport T, Executor E, class N>
+template <class R, class T, Executor E, class N>
 Optimizer<R, T, E, N>::Optimizer(R recipe_, T& transport, const Layout& layout, const Options& options,
                                  E executor, N)
     : recipe((check_values(recipe_), std::move(recipe_))),
@@ -277,10 +277,10 @@ Optimizer<R, T, E, N>::Optimizer(R recipe_, T& transport, const Layout& layout, 
   if (has_masters) masters_ = buffer<float, typename E::memory>(layout_.size());
 }
 
-template <class R, Transport T, Executor E, class N>
+template <class R, class T, Executor E, class N>
 Optimizer<R, T, E, N>::~Optimizer() = default;
 
-template <class R, Transport T, Executor E, class N>
+template <class R, class T, Executor E, class N>
 StepResult Optimizer<R, T, E, N>::step(out<E, P> parameters, in<E, G> gradients, float gradient_scale) {
   const StepInput<E, N> input = input_of(parameters, gradients);
   const std::uint64_t step = input.context.step;
@@ -303,7 +303,7 @@ StepResult Optimizer<R, T, E, N>::step(out<E, P> parameters, in<E, G> gradients,
   return {};
 }
 
-template <class R, Transport T, Executor E, class N>
+template <class R, class T, Executor E, class N>
 void Optimizer<R, T, E, N>::begin(out<E, P> parameters) requires(detail::is_blind<R>()) {
   // clang 14 instantiates it with the class, whatever the constraint says.
   if constexpr (detail::is_blind<R>()) {
@@ -318,7 +318,7 @@ void Optimizer<R, T, E, N>::begin(out<E, P> parameters) requires(detail::is_blin
   }
 }
 
-template <class R, Transport T, Executor E, class N>
+template <class R, class T, Executor E, class N>
 void Optimizer<R, T, E, N>::record(out<E, P> parameters, in<E, G> gradients) requires GridExecutor<E> {
   if constexpr (GridExecutor<E>) {
     if (std::isfinite(options_.clip_norm) || must_agree())

@@ -307,7 +307,8 @@ template <class Taken, class Defaults, class... Ps>
 struct SortMixing;
 template <PolicyKind... Kinds, class... Ds, class... Ps>
 struct SortMixing<Takes<Kinds...>, Policies<Ds...>, Ps...> {
-  static_assert(Given<Ps...>::template check<Kinds...>());
+  static constexpr bool sound = Given<Ps...>::template check<Kinds...>();
+  static_assert(sound);
   template <PolicyKind K, class Default>
   using Either = PickPolicy<K, PickPolicy<K, Default, Ds...>, Ps...>;
   static_assert(
@@ -315,10 +316,11 @@ struct SortMixing<Takes<Kinds...>, Policies<Ds...>, Ps...> {
       "terse: a mixing rule has its own local direction: write AdaptThenCombine<Direction> and the like");
   using Direction = Either<PolicyKind::local_direction, GradientDirection>;
   using C = Either<PolicyKind::compressor, Dense>;
-  using type = ParameterMixingOf<Either<PolicyKind::mixing_rule, AdaptThenCombine<Direction>>,
-                                 Either<PolicyKind::topology, Gossip>, C,
-                                 Either<PolicyKind::error_feedback, MixingFeedbackFor<C>>,
-                                 Either<PolicyKind::weight_decay, DecoupledDecay>>;
+  using type =
+      typename Make<sound, ParameterMixingOf, Either<PolicyKind::mixing_rule, AdaptThenCombine<Direction>>,
+                    Either<PolicyKind::topology, Gossip>, C,
+                    Either<PolicyKind::error_feedback, MixingFeedbackFor<C>>,
+                    Either<PolicyKind::weight_decay, DecoupledDecay>>::type;
 };
 
 }  // namespace detail

@@ -4,6 +4,8 @@
 #include <concepts>
 #include <type_traits>
 
+#include "terse/error_feedback/concept.hpp"
+#include "terse/graph/concept.hpp"
 #include "terse/momentum_correction/concept.hpp"
 #include "terse/momentum_correction/mixing_rule.hpp"
 #include "terse/preconditioner/concept.hpp"
@@ -71,16 +73,40 @@ constexpr bool is_one_of(PolicyKind kind) {
   return ((kind == Kinds) || ...);
 }
 
+/// Says in words what one policy lacks for its kind, before others are chosen by what it says of itself.
+template <class P>
+constexpr bool check_kind() {
+  constexpr PolicyKind kind = kind_of<P>();
+  if constexpr (!has_sound_parts<P>)
+    return false;
+  else if constexpr (kind == PolicyKind::momentum_correction)
+    return check_momentum_correction<P>();
+  else if constexpr (kind == PolicyKind::preconditioner)
+    return check_preconditioner<P>();
+  else if constexpr (kind == PolicyKind::mixing_rule)
+    return check_mixing_rule<P>();
+  else if constexpr (kind == PolicyKind::local_direction)
+    return check_local_direction<P>();
+  else if constexpr (kind == PolicyKind::compressor)
+    return check_compressor<P>();
+  else if constexpr (kind == PolicyKind::error_feedback)
+    return check_error_feedback<P>();
+  else if constexpr (kind == PolicyKind::graph)
+    return graph::check_graph<P>();
+  return true;
+}
+
 /// Says in words what is wrong with policies of an optimizer that takes those of these kinds.
 template <class... Ps>
 struct Given {
   template <PolicyKind... Taken>
   static constexpr bool check() {
     static_assert(
-        count_of<PolicyKind::none, Ps...> == 0,
-        "terse: one of this optimizer's arguments is no policy: neither a MomentumCorrection nor a "
-        "Preconditioner, Compressor, ErrorFeedback or Topology, and of those that mix with neighbours "
-        "neither a MixingRule nor a local direction, weight decay or graph");
+        (... && (kind_of<Ps>() != PolicyKind::none || !has_sound_parts<Ps>)),
+        "terse: one of this optimizer's arguments is no policy: nothing in it says its kind, neither `facts` "
+        "(of a MomentumCorrection, Preconditioner, MixingRule or local direction) nor `lossless` (of a "
+        "Compressor), `corrects` (ErrorFeedback), `recompresses` (Topology), `coupled` (weight decay) or "
+        "`regular` (graph)");
     static_assert(count_of<PolicyKind::momentum_correction, Ps...> <= 1,
                   "terse: this optimizer takes one MomentumCorrection and has been given two");
     static_assert(count_of<PolicyKind::preconditioner, Ps...> <= 1,
@@ -103,8 +129,27 @@ struct Given {
         (is_one_of<PolicyKind::none, Taken...>(kind_of<Ps>()) && ...),
         "terse: this optimizer has been given a policy of a kind that is fixed by its name: its "
         "documentation says which it takes; Averaging<...> and ParameterMixing<...> take one of every kind");
-    return true;
+    return (check_kind<Ps>() && ...);
   }
+};
+
+}  // namespace detail
+
+namespace detail {
+
+/// Stands where policies make no optimizer: what is wrong with them has been said.
+struct Misused {};
+template <>
+inline constexpr bool has_sound_parts<Misused> = false;
+
+/// Of<Ps...>, or Misused.
+template <bool Sound, template <class...> class Of, class... Ps>
+struct Make {
+  using type = Misused;
+};
+template <template <class...> class Of, class... Ps>
+struct Make<true, Of, Ps...> {
+  using type = Of<Ps...>;
 };
 
 }  // namespace detail

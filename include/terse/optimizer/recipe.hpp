@@ -65,12 +65,11 @@ concept Recipe = requires(const R& recipe) {
 /// Says in words what a type lacks to be a recipe.
 template <class R>
 constexpr bool check_recipe() {
-  if constexpr (!requires(const R& recipe) { recipe.composition(); }) {
+  if constexpr (detail::has_sound_parts<R> && !requires(const R& recipe) { recipe.composition(); }) {
     static_assert(
         requires(const R& recipe) { recipe.check(); },
         "terse: a recipe needs composition(), or `void check() const`, which throws usage_error for values "
-        "that "
-        "can't work");
+        "that can't work");
     static_assert(
         requires(const R& recipe) { recipe.settings(detail::IgnoreSetting{}); },
         "terse: a recipe needs `settings(visit) const`, which calls visit(name, double) for every "
@@ -91,6 +90,75 @@ decltype(auto) composed(const R& recipe) {
 }
 template <class R>
 using Composed = std::remove_cvref_t<decltype(composed(std::declval<const R&>()))>;
+
+namespace detail {
+
+/// What an optimizer is made of, for a recipe's check.
+template <class R, class T, class E, class N>
+struct Setting {
+  using State = typename R::template State<T, E>;
+  using Input = StepInput<E, N>;
+};
+template <class R, class T, class E, class N>
+concept HasState = requires {
+  requires std::is_constructible_v < typename Setting<R, T, E, N>::State,
+  const R&, E, T&, const Layout&, bool > ;
+};
+template <class State>
+concept ShowsState = requires(State& state) {
+  state.walk(IgnoreState{});
+};
+template <class State>
+concept SaysPrecision = requires(const State& state) {
+  { state.full_precision() } -> std::same_as<bool>;
+};
+template <class R, class S>
+concept Prepares = requires(const R& recipe, const typename S::Input& input, typename S::State& state,
+                            StepScalars& now) {
+  recipe.prepare(input, state, now);
+};
+template <class R, class S>
+concept Enqueues = requires(const R& recipe, const typename S::Input& input, typename S::State& state) {
+  recipe.enqueue(input, state);
+};
+template <class R, class S>
+concept Completes = requires(const R& recipe, const typename S::Input& input, typename S::State& state) {
+  recipe.complete(input, state);
+};
+
+template <class Bottom, class T, class E, class N>
+constexpr void check_bottom() {
+  constexpr bool has_state = HasState<Bottom, T, E, N>;
+  static_assert(has_state,
+                "terse: a recipe needs `template <Transport T, Executor E> struct State` with a constructor "
+                "State(recipe, executor, transport, layout, bool clips)");
+  if constexpr (has_state) {
+    using S = Setting<Bottom, T, E, N>;
+    static_assert(ShowsState<typename S::State>,
+                  "terse: a recipe's State needs `template <class Visit> void walk(Visit&& visit)`, which "
+                  "shows each of its parts");
+    static_assert(
+        SaysPrecision<typename S::State>,
+        "terse: a recipe's State needs `bool full_precision() const`, whether the next step averages "
+        "gradients exactly");
+    static_assert(Prepares<Bottom, S>,
+                  "terse: a recipe needs `void prepare(input, state, StepScalars& now) const`, what the host "
+                  "works out for a step");
+    static_assert(Enqueues<Bottom, S>, "terse: a recipe needs `void enqueue(input, state) const`, the step");
+    static_assert(
+        Completes<Bottom, S>,
+        "terse: a recipe needs `void complete(input, state) const`, which waits, throws and counts");
+  }
+}
+
+}  // namespace detail
+
+/// Says in words what a recipe lacks at the bottom of its compositions, over transport T, on executor E, with N's numbers.
+template <class R, class T, class E, class N>
+constexpr bool check_steps() {
+  if constexpr (Transport<T> && Recipe<R>) detail::check_bottom<Composed<R>, T, E, N>();
+  return true;
+}
 
 /// Throws usage_error for values that can't work, those of all its compositions.
 template <class R>

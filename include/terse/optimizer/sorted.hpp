@@ -62,12 +62,13 @@ template <template <class...> class Of, class Taken, class Defaults, class... Ps
 struct Sort;
 template <template <class...> class Of, PolicyKind... Kinds, class Defaults, class... Ps>
 struct Sort<Of, Takes<Kinds...>, Defaults, Ps...> {
-  static_assert(Given<Ps...>::template check<Kinds...>());
+  static constexpr bool sound = Given<Ps...>::template check<Kinds...>();
+  static_assert(sound);
   template <PolicyKind K>
   using Chosen = typename decltype(Choice<Defaults, Ps...>::template of<K>())::type;
   static_assert(check_means<Chosen<PolicyKind::compressor>, Chosen<PolicyKind::error_feedback>,
                             Chosen<PolicyKind::topology>>());
-  using type = Of<Chosen<Kinds>...>;
+  using type = typename Make<sound, Of, Chosen<Kinds>...>::type;
 };
 
 }  // namespace detail

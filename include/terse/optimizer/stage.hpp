@@ -3,12 +3,13 @@
 
 #include <cstdint>
 #include <string_view>
+#include <type_traits>
 
 #include "terse/core/check.hpp"
 #include "terse/core/policy.hpp"
 #include "terse/error_feedback/concept.hpp"
+#include "terse/optimizer/averaging_layers.hpp"
 #include "terse/preconditioner/freeze.hpp"
-#include "terse/preconditioner/layer_statistic.hpp"
 
 // What a stage of TwoStages is made of.
 
@@ -55,13 +56,37 @@ bool keeps(std::string_view name) {
     if (name == own) return true;
   return false;
 }
-template <class M, class P>
-constexpr bool share_no_name() {
-  for (const char* one : M::state)
-    for (const char* other : P::state)
+template <class Some, class Others>
+constexpr bool disjoint(const Some& some, const Others& others) {
+  for (const char* one : some)
+    for (const char* other : others)
       if (std::string_view(one) == other) return false;
   return true;
 }
+template <class M, class P>
+constexpr bool share_no_name() {
+  return disjoint(M::state, P::state) && disjoint(layer_state_of<M>(), layer_state_of<P>());
+}
+
+/// Whether one of two lists of statistics begins with the other.
+template <class... A>
+constexpr bool measure_alike(Statistics<A...>, Statistics<>) {
+  return true;
+}
+template <class B, class... Bs>
+constexpr bool measure_alike(Statistics<>, Statistics<B, Bs...>) {
+  return true;
+}
+template <class A, class... As, class B, class... Bs>
+constexpr bool measure_alike(Statistics<A, As...>, Statistics<B, Bs...>) {
+  return std::is_same_v<A, B> && measure_alike(Statistics<As...>{}, Statistics<Bs...>{});
+}
+template <class P>
+using MeasuresBy = typename MeasuresOf<typename P::template Rule<float>>::type;
+/// The longer list of two.
+template <class P1, class P2>
+using AllMeasures =
+    std::conditional_t<(MeasuresBy<P1>::count > MeasuresBy<P2>::count), MeasuresBy<P1>, MeasuresBy<P2>>;
 
 /// Says in words why two stages, or the one of an Averaging, can't be run with error feedback F.
 template <class First, class Second, class F, bool OneStage>
@@ -85,23 +110,11 @@ constexpr bool check_stages() {
                 "terse: both stages must be layer-wise, over the same layers, or none: what is kept between "
                 "the sweeps is "
                 "the same");
+  static_assert(
+      measure_alike(MeasuresBy<P1>{}, MeasuresBy<P2>{}),
+      "terse: the statistics that the two stages measure of a layer must be of the same kinds, place "
+      "by place, as far as both go");
   return true;
 }
-
-/// What layer-wise preconditioners keep between the two sweeps.
-template <Executor E>
-struct Layers {
-  LayerStatistic<E> weights, norms;
-  buffer<float, typename E::memory> steps;
-  buffer<std::uint8_t, typename E::memory> compressed;  // by segment
-  Range all;                                            // made here, for a step allocates nothing
-
-  Layers(E executor, const Layout& layout, std::size_t least_dimensions)
-      : weights(executor, layout, least_dimensions),
-        norms(executor, layout, least_dimensions),
-        steps(layout.size()),
-        compressed(static_cast<index_t>(layout.segments().size())),
-        all(layout.range()) {}
-};
 
 }  // namespace terse::detail

@@ -14,6 +14,9 @@ namespace terse {
 ///                               them is sent, and the mean is 0 for them, or what the error feedback makes of that
 ///     carry(e, keep)            of Second's momentum correction; keep: whether it takes part
 ///
+/// and then, for all layers at once, balance(layers) of Second's momentum correction. Where both stages are layer-wise,
+/// observe(layer, factor) of Second's preconditioner is asked in each step of First, whose factor it is.
+///
 /// Segments that are not compressed follow First to the end, its rates too, their gradients in Second's packets. `when` is an AtStep, a
 /// VarianceRatio, a Freeze or a rule of the user's own, see StageSwitch.
 ///

@@ -64,17 +64,22 @@ struct TwoStages {
 
  private:
   static constexpr bool compresses = !C::lossless;
-  static constexpr auto all_names() {
-    Names<M1::state.size() + P1::state.size() + M2::state.size() + P2::state.size() + 1> all;
-    all.add(M1::state);
-    all.add(P1::state);
+  template <std::size_t A, std::size_t B, std::size_t A2, std::size_t B2>
+  static constexpr auto all_names(const std::array<const char*, A>& m1, const std::array<const char*, B>& p1,
+                                  const std::array<const char*, A2>& m2,
+                                  const std::array<const char*, B2>& p2) {
+    Names<A + B + A2 + B2 + 1> all;
+    all.add(m1);
+    all.add(p1);
     if (compresses) {
-      all.add(M2::state);
-      all.add(P2::state);
+      all.add(m2);
+      all.add(p2);
     }
     return all;
   }
-  static constexpr auto names = all_names();
+  static constexpr auto names = all_names(M1::state, P1::state, M2::state, P2::state);
+  static constexpr auto layer_names =
+      all_names(layer_state_of<M1>(), layer_state_of<P1>(), layer_state_of<M2>(), layer_state_of<P2>());
   template <class Policy>
   static constexpr int scalars_of_policy = scalars_of_rule<typename Policy::template Rule<float>>();
   static constexpr std::array<int, 4> first_scalar{
@@ -88,11 +93,15 @@ struct TwoStages {
 
  private:
   template <class N>
-  using View = AveragingView<N, names.count, scalars>;
-  template <class Policy, int Scalar, std::size_t... K>
-  static constexpr Places<Scalar, names.find(Policy::state[K])...> places(std::index_sequence<K...>);
+  using View = AveragingView<N, names.count, scalars, layer_names.count>;
+  template <class Policy, int Scalar, std::size_t... K, std::size_t... L>
+  static constexpr LayerPlaces<Places<Scalar, names.find(Policy::state[K])...>,
+                               layer_names.find(layer_state_of<Policy>()[L])...>
+      places(std::index_sequence<K...>, std::index_sequence<L...>);
   template <class Policy, int Scalar>
-  using PlacesOf = decltype(places<Policy, Scalar>(std::make_index_sequence<Policy::state.size()>{}));
+  using PlacesOf =
+      decltype(places<Policy, Scalar>(std::make_index_sequence<Policy::state.size()>{},
+                                      std::make_index_sequence<layer_state_of<Policy>().size()>{}));
   template <class N>
   using FirstRules = Rules<typename M1::template Rule<float>, typename P1::template Rule<float>, View<N>,
                            PlacesOf<M1, first_scalar[0]>, PlacesOf<P1, first_scalar[1]>>;
@@ -103,6 +112,10 @@ struct TwoStages {
   static constexpr bool layer_wise = P1::facts.layer_wise;
   static constexpr bool carries = compresses && !one_stage;
   static constexpr bool seeds = compresses && starts_exactly<F>();
+  static constexpr bool balances =
+      carries && requires(const typename M2::template Rule<float>& rule, const SomeLayers<float>& layers) {
+    rule.balance(layers);
+  };
 
  public:
   template <Transport T, Executor E>
@@ -113,12 +126,14 @@ struct TwoStages {
     std::optional<DenseExchange<P, T, E>> exact;
     std::optional<Exchange<C, F, P, T, E>> compressed;
     Rates<E> rates;
-    std::vector<Arena> buffers;
+    std::vector<Arena> buffers, layer_numbers;
     std::optional<typename When::template Watch<E>> watch;
     std::optional<ElementMask<E>> masked;
-    std::optional<Layers<E>> layers;
+    std::optional<Layers<E, AllMeasures<P1, P2>>> layers;
+    std::optional<Balance<E>> balance;
     std::vector<std::uint8_t> dense_segments;  // 1 where a segment is never compressed
-    std::uint64_t over = 0;                    // the first stage
+    buffer<std::uint8_t, typename E::memory> dense_table;
+    std::uint64_t over = 0;  // the first stage
     /// Of feedbacks that keep copies on all ranks, which a round that throws leaves apart: 2 in a compressed round, 1 in
     /// the exact one that starts the copies anew after a failure.
     std::uint64_t torn = 0;
@@ -141,14 +156,15 @@ struct TwoStages {
           if (over != 0) masked->set(executor, Everywhere{});
         }
       }
-      if constexpr (layer_wise) {
-        layers.emplace(executor, layout, P1::facts.least_dimensions);
-        std::vector<std::uint8_t> flags;
-        for (const std::uint8_t dense : dense_segments) flags.push_back(dense != 0 ? 0 : 1);
-        if (!flags.empty())
-          put(executor, view<const std::uint8_t>(flags.data(), static_cast<index_t>(flags.size())),
-              out<E, std::uint8_t>(layers->compressed.all()));
+      const auto segments = static_cast<index_t>(layout.segments().size());
+      if constexpr (layer_wise) layers.emplace(executor, layout, P1::facts.least_dimensions);
+      if constexpr (balances) balance.emplace(executor, layout);
+      if constexpr (compresses && (layer_wise || balances)) {
+        dense_table = buffer<std::uint8_t, typename E::memory>(segments);
+        put(executor, view<const std::uint8_t>(dense_segments.data(), segments),
+            out<E, std::uint8_t>(dense_table.all()));
       }
+      for (int k = 0; k < layer_names.count; ++k) layer_numbers.emplace_back(segments);
       for (int k = 0; k < names.count; ++k) buffers.emplace_back(layout.size());
     }
     bool full_precision() const { return averages_exactly() || torn != 0; }
@@ -165,6 +181,8 @@ struct TwoStages {
     template <class Visit>
     void walk(Visit&& visit) {
       for (std::size_t k = 0; k < buffers.size(); ++k) visit(names.names[k], buffers[k].all(), index_t{0});
+      for (std::size_t k = 0; k < layer_numbers.size(); ++k)
+        visit(layer_names.names[k], layer_numbers[k].all(), index_t{0});
       if constexpr (compresses) {
         visit("compresses", over);
         if constexpr (seeds) visit("torn", torn);
@@ -213,7 +231,11 @@ struct TwoStages {
     if (state.averages_exactly()) {
       if constexpr (layer_wise) {
         average_exactly(input, state, KeepStep<FirstRules<N>, true>{rules, state.layers->steps.data()});
-        step_layers(input, state, OneRule<FirstRules<N>>{rules}, *state.exact);
+        const OneRule<FirstRules<N>> of_segment{rules};
+        if constexpr (carries)
+          state.layers->step(input.executor, *state.exact, of_segment, second_rules(input, state));
+        else
+          state.layers->step(input.executor, *state.exact, of_segment, NoObserver{});
       } else {
         average_exactly(input, state, Descend<FirstRules<N>, true>{rules});
       }
@@ -225,13 +247,10 @@ struct TwoStages {
         float* const steps = state.layers->steps.data();
         mix(input, state, message, KeepStep<SecondRules<N>, false>{compressed, steps},
             KeepStep<FirstRules<N>, true>{rules, steps});
-        if constexpr (one_stage)
-          step_layers(input, state, OneRule<SecondRules<N>>{compressed}, *state.compressed);
-        else
-          step_layers(
-              input, state,
-              OfSegment<FirstRules<N>, SecondRules<N>>{rules, compressed, state.layers->compressed.data()},
-              *state.compressed);
+        state.layers->step(
+            input.executor, *state.compressed,
+            OfSegment<FirstRules<N>, SecondRules<N>>{rules, compressed, state.dense_table.data()},
+            NoObserver{});
       } else {
         mix(input, state, message, Descend<SecondRules<N>, false>{compressed},
             Descend<FirstRules<N>, true>{rules});
@@ -252,8 +271,10 @@ struct TwoStages {
  private:
   template <Transport T, Executor E, class N>
   static View<N> view_of(const StepInput<E, N>& input, State<T, E>& state) {
-    View<N> view{input.parameters, input.gradients, {}, state.rates.table(), input.context.now};
+    View<N> view{input.parameters, input.gradients, {}, {}, state.rates.table(), input.context.now};
     for (std::size_t k = 0; k < state.buffers.size(); ++k) view.buffers[k] = state.buffers[k].data();
+    for (std::size_t k = 0; k < state.layer_numbers.size(); ++k)
+      view.layers[k] = state.layer_numbers[k].data();
     return view;
   }
   template <Transport T, Executor E, class N>
@@ -303,17 +324,6 @@ struct TwoStages {
     else
       return {};
   }
-  /// The second sweep.
-  template <Transport T, Executor E, class N, class R, class X>
-  static void step_layers(const StepInput<E, N>& input, State<T, E>& state, const R& rules,
-                          const X& exchange) {
-    Layers<E>& layers = *state.layers;
-    const float* steps = layers.steps.data();
-    layers.weights.measure(input.executor, Stored{input.parameters.values});
-    layers.norms.measure(input.executor, MeasureStep<R>{rules, steps});
-    for_each(input.executor, layers.all, Mask<typename E::memory>{}, NoPackets{},
-             exchange.gated(LayerDescend<R>{rules, steps, layers.weights.table(), layers.norms.table()}));
-  }
   /// To the second stage, where it is time.
   template <Transport T, Executor E, class N>
   void go_over(const StepInput<E, N>& input, State<T, E>& state) const {
@@ -333,6 +343,10 @@ struct TwoStages {
       const TakesPart<SecondRules<N>> part{rules};
       state.masked->set(input.executor, part);
       for_each(input.executor, range, CarryMomentum<SecondRules<N>>{part});
+      if constexpr (balances)
+        state.balance->settle(input.executor, rules,
+                              state.buffers[static_cast<std::size_t>(names.find(M2::state[0]))].data(),
+                              state.dense_table.data());
     }
     state.over = 1;
   }

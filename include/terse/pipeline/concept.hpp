@@ -83,7 +83,7 @@ namespace detail {
 
 /// Whether a compressor sends some elements only.
 template <class C>
-concept Selects = requires(const C& compressor) {
+concept SelectsSome = requires(const C& compressor) {
   compressor.selection;
 };
 
@@ -175,7 +175,7 @@ constexpr bool check_boundary() {
         },
         "terse: a policy that remembers has members capacity, when_full and audit, as AcSgd");
     static_assert(
-        !(detail::Selects<Changes> && RowFormat<typename decltype(P::memory)::Format>::blocks),
+        !(detail::SelectsSome<Changes> && RowFormat<typename decltype(P::memory)::Format>::blocks),
         "terse: Int8 rounds rows block by block and must see every element, and this compressor writes those "
         "that it sends: take fp16, bf16 or float");
   }

@@ -6,19 +6,88 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "terse/core/element.hpp"
+#include "terse/core/policy.hpp"
 #include "terse/executor/concept.hpp"
 
 namespace terse {
 
+/// What a layer-wise preconditioner measures of each layer between the sweeps: EuclideanNorm, MaxAbs or another Statistic
+/// whose Scale is a float, each in a pass that reads.
+template <class... S>
+struct Statistics {
+  static constexpr int count = sizeof...(S);
+};
+
 /// What is true of a preconditioner's arithmetic.
 struct PreconditionerFacts {
-  /// The step of a layer depends on norms over all of it, so that it is taken in a second sweep.
+  /// The step of a layer depends on statistics over all of it, so that it is taken in a second sweep.
   bool layer_wise = false;
-  /// Segments of fewer dimensions go without the norms' factor.
+  /// Segments of fewer dimensions are not measured, and have the factor 1.
   std::size_t least_dimensions = 0;
   /// Goes on with what a first stage has learned: for the second stage of a Staged alone.
   bool continues_first_stage = false;
 };
+
+namespace detail {
+
+template <class Rule, class Real>
+concept Steps = requires(const Rule& rule, const SomeElement<Real>& e, Real mean, Real direction) {
+  { rule.step(e, mean, direction) } -> std::same_as<Real>;
+};
+template <class Rule, class Real>
+concept DenominatorFits = !requires {
+  &Rule::template denominator<SomeElement<Real>>;
+}
+|| requires(const Rule& rule, const SomeElement<Real>& e) {
+  { rule.denominator(e) } -> std::same_as<Real>;
+};
+template <class Rule, class Real>
+concept CarryDenominatorFits = !requires {
+  &Rule::template carry<SomeElement<Real>>;
+}
+|| requires(const Rule& rule, const SomeElement<Real>& e, Real denominator) { rule.carry(e, denominator); };
+template <class Rule, class Real>
+concept TakesPartFits = !requires {
+  &Rule::template takes_part<SomeElement<Real>>;
+}
+|| requires(const Rule& rule, const SomeElement<Real>& e) {
+  { rule.takes_part(e) } -> std::same_as<bool>;
+};
+template <class Rule, class Real>
+concept ScalesLayers = requires(const Rule& rule, const SomeElement<Real>& e, const SomeLayer<Real>& layer,
+                                Real u) {
+  requires Rule::measures::count >
+  0;
+  { rule.measured(0, e, u) } -> std::same_as<Real>;
+  { rule.factor(layer) } -> std::same_as<Real>;
+};
+template <class Rule, class Real>
+concept MoveFits = !requires {
+  &Rule::template move<SomeElement<Real>>;
+}
+|| requires(const Rule& rule, const SomeElement<Real>& e, Real u, Real rate) {
+  { rule.move(e, u, rate) } -> std::same_as<Real>;
+};
+template <class Rule, class Real>
+concept ObserveFits = !requires {
+  &Rule::template observe<SomeLayer<Real>>;
+}
+|| requires(const Rule& rule, const SomeLayer<Real>& layer, Real factor) { rule.observe(layer, factor); };
+template <class P, class Real>
+concept PreconditionerRule = MakesRule<P, Real> && requires {
+  typename P::template Rule<Real>;
+  requires Steps<typename P::template Rule<Real>, Real>;
+  requires DenominatorFits<typename P::template Rule<Real>, Real>;
+  requires CarryDenominatorFits<typename P::template Rule<Real>, Real>;
+  requires TakesPartFits<typename P::template Rule<Real>, Real>;
+  requires AtStepFits<typename P::template Rule<Real>, Real>;
+  requires(!P::facts.layer_wise || ScalesLayers<typename P::template Rule<Real>, Real>);
+  requires MoveFits<typename P::template Rule<Real>, Real>;
+  requires ObserveFits<typename P::template Rule<Real>, Real>;
+};
+
+}  // namespace detail
 
 /// How a direction becomes a step, of methods that average over all ranks. A copyable policy of hyper-parameters with
 ///
@@ -29,46 +98,76 @@ struct PreconditionerFacts {
 ///
 /// and, where it has hyper-parameters, check() and settings(visit). Of an element e, see MomentumCorrection, a rule has
 ///
-///     step(e, mean, direction)   the step u, in x = x - learning_rate (u + weight_decay x); mean is what arrived, and
-///                                direction what the momentum correction made of it
-///     denominator(e)             optional: what it divides by, without bias correction, and 0 where it has learned nothing
-///     carry(e, denominator)      optional, see Staged
-///     takes_part(e)              optional: whether an element goes on to be compressed, see Staged
-///     at_step(t)                 optional: std::array<Real, N>, what e.scalar(k) is in step t = 1, 2, ...
+///     step(e, gradient, direction)   the step u, in x = x - learning_rate (u + weight_decay x); gradient is the mean
+///                                    gradient or what stands for it, see MomentumCorrection, which made the direction
+///     denominator(e)                 optional: what it divides by, without bias correction, and 0 where it has learned
+///                                    nothing
+///     carry(e, denominator)          optional, see Staged
+///     takes_part(e)                  optional: whether an element goes on to be compressed, see Staged
+///     at_step(t)                     optional: std::array<Real, N>, what e.scalar(k) is in step t = 1, 2, ...
 ///
-/// denominator, carry and takes_part read buffers alone. Where facts.layer_wise, the first sweep keeps u, and the second takes the step of a layer from two norms:
+/// denominator, carry and takes_part read buffers alone.
 ///
-///     measured(e, u)                             what the second norm is of; the first is ||x||
-///     factor(x_norm, norm, weight_decay)         of a layer whose norms were measured; 1 for others
-///     move(e, u, rate)                           what x loses; rate is the learning rate times the layer's factor
+/// Where facts.layer_wise, the first sweep keeps u, statistics are measured of each layer (segment), and the second sweep
+/// takes the step. The policy may keep numbers of its own, a float for each layer, which start at 0:
+/// `static constexpr std::array<const char*, N> layer_state{...}`. Its rule has `using measures = Statistics<...>` and
+///
+///     measured(k, e, u)        what statistic k = 0, 1, ... of `measures` is of
+///     factor(layer)            what the learning rate is multiplied by; once for each layer whose statistics were measured,
+///                              in any order; layer.measured(k) is statistic k, layer.decay() the weight decay, and layer[k]
+///                              number k of layer_state, which it may change
+///     observe(layer, factor)   optional, of the second stage's preconditioner: in each step of the first one, with its
+///                              statistics and the factor that it has chosen, see Staged
+///     move(e, u, rate)         optional: what x loses; rate is the learning rate times the layer's factor; by default
+///                              rate (u + weight_decay x)
 ///
 /// Arithmetic is templated on Real, so that oracles run the same text in double.
 template <class P>
-concept Preconditioner = std::copyable<P> && requires(const P& policy) {
+concept Preconditioner = std::copyable<P> && detail::NamesBuffers<P> && requires {
   requires std::same_as<const PreconditionerFacts, decltype(P::facts)>;
-  P::state.size();
-  policy.template rule<float>();
-  policy.template rule<double>();
+  requires detail::PreconditionerRule<P, float> && detail::PreconditionerRule<P, double>;
 };
 
 /// Says in words what a type lacks to be a preconditioner.
 template <class P>
 constexpr bool check_preconditioner() {
+  static_assert(std::copyable<P>, "terse: a preconditioner is a value: it must be copyable");
   static_assert(
       requires { requires std::same_as<const PreconditionerFacts, decltype(P::facts)>; },
       "terse: a preconditioner states `static constexpr PreconditionerFacts facts{...}`");
   static_assert(
-      requires { P::state.size(); },
+      detail::NamesBuffers<P>,
       "terse: a preconditioner names its buffers: `static constexpr std::array<const char*, N> state{...}`");
+  constexpr bool makes_rule = detail::MakesRule<P, float> && detail::MakesRule<P, double>;
   static_assert(
-      requires(const P& policy) {
-        policy.template rule<float>();
-        policy.template rule<double>();
-      },
-      "terse: a preconditioner needs `template <class Real> Rule<Real> rule() const`, its arithmetic in "
-      "float "
-      "and, for oracles, in double");
-  return Preconditioner<P>;
+      makes_rule,
+      "terse: a preconditioner needs `template <class Real> Rule<Real> rule() const`, its arithmetic "
+      "in float and, for oracles, in double");
+  if constexpr (makes_rule) {
+    using F = typename P::template Rule<float>;
+    using D = typename P::template Rule<double>;
+    static_assert(detail::Steps<F, float> && detail::Steps<D, double>,
+                  "terse: a preconditioner's rule needs `Real step(e, gradient, direction) const`, which the "
+                  "learning rate multiplies");
+    static_assert(detail::DenominatorFits<F, float> && detail::DenominatorFits<D, double>,
+                  "terse: a preconditioner's denominator is `Real denominator(e) const`");
+    static_assert(detail::CarryDenominatorFits<F, float> && detail::CarryDenominatorFits<D, double>,
+                  "terse: a preconditioner's carry is `void carry(e, Real denominator) const`");
+    static_assert(detail::TakesPartFits<F, float> && detail::TakesPartFits<D, double>,
+                  "terse: a preconditioner's takes_part is `bool takes_part(e) const`");
+    static_assert(
+        detail::AtStepFits<F, float> && detail::AtStepFits<D, double>,
+        "terse: a preconditioner's at_step is `std::array<Real, N> at_step(std::uint64_t t) const`");
+    if constexpr (requires { requires P::facts.layer_wise; })
+      static_assert(detail::ScalesLayers<F, float> && detail::ScalesLayers<D, double>,
+                    "terse: a layer-wise preconditioner's rule needs `using measures = Statistics<...>`, "
+                    "`Real measured(int k, e, Real u) const` and `Real factor(layer) const`");
+    static_assert(detail::MoveFits<F, float> && detail::MoveFits<D, double>,
+                  "terse: a layer-wise preconditioner's move is `Real move(e, Real u, Real rate) const`");
+    static_assert(detail::ObserveFits<F, float> && detail::ObserveFits<D, double>,
+                  "terse: a layer-wise preconditioner's observe is `void observe(layer, Real factor) const`");
+  }
+  return detail::check_parameters<P>() && Preconditioner<P>;
 }
 
 }  // namespace terse

@@ -174,4 +174,15 @@ struct Freeze {
   const VarianceRatio* ratio() const { return std::get_if<VarianceRatio>(&rule); }
 };
 
+/// Says in words why a preconditioner can't be that of a 1-bit method.
+template <class P>
+constexpr bool check_freezes() {
+  static_assert(
+      requires(const P& policy) { Freeze{policy.freeze}; },
+      "terse: the preconditioner of a 1-bit method says with `freeze` (AtStep or VarianceRatio) when its "
+      "first "
+      "stage is over, as FrozenVariance does; others go into Staged");
+  return true;
+}
+
 }  // namespace terse

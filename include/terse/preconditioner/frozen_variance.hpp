@@ -54,6 +54,11 @@ struct FrozenVariance {
     TERSE_HD void carry(const Element& e, Real denominator) const {
       e[0] = keep_if(denominator > 0, 1 / denominator);
     }
+    /// What the step multiplies by, 0 where nothing was learned.
+    template <class Element>
+    TERSE_HD Real reciprocal(const Element& e) const {
+      return e[0];
+    }
     template <class Element>
     TERSE_HD bool takes_part(const Element& e) const {
       return e[0] > 0;

@@ -3,6 +3,7 @@
 
 #include "terse/core/check.hpp"
 #include "terse/core/policy.hpp"
+#include "terse/executor/statistic.hpp"
 #include "terse/preconditioner/concept.hpp"
 
 // Preconditioners that scale the step of a whole layer.
@@ -45,19 +46,18 @@ struct LayerWise {
 
   template <class Real>
   struct Rule : P::template Rule<Real> {
+    using measures = Statistics<EuclideanNorm, EuclideanNorm>;
     Real least, most;
     template <class Element>
-    TERSE_HD Real measured(const Element& e, Real u) const {
-      return u + e.decay() * e.x();
+    TERSE_HD Real measured(int k, const Element& e, Real u) const {
+      return k == 0 ? e.x() : u + e.decay() * e.x();
     }
-    TERSE_HD Real factor(Real x_norm, Real norm, Real) const {
-      if (!(x_norm > 0 && norm > 0)) return 1;
-      const Real c = x_norm / norm;
+    template <class Layer>
+    TERSE_HD Real factor(const Layer& layer) const {
+      const Real x = layer.measured(0), step = layer.measured(1);
+      if (!(x > 0 && step > 0)) return 1;
+      const Real c = x / step;
       return c < least ? least : c > most ? most : c;
-    }
-    template <class Element>
-    TERSE_HD Real move(const Element& e, Real u, Real rate) const {
-      return rate * (u + e.decay() * e.x());
     }
   };
   template <class Real>
@@ -100,6 +100,7 @@ struct LarsRates {
 
   template <class Real>
   struct Rule {
+    using measures = Statistics<EuclideanNorm, EuclideanNorm>;
     Real momentum, trust, epsilon;
     bool nesterov;
     template <class Element>
@@ -107,12 +108,14 @@ struct LarsRates {
       return direction;
     }
     template <class Element>
-    TERSE_HD Real measured(const Element&, Real u) const {
-      return u;
+    TERSE_HD Real measured(int k, const Element& e, Real u) const {
+      return k == 0 ? e.x() : u;
     }
-    TERSE_HD Real factor(Real x_norm, Real norm, Real decay) const {
-      if (!(x_norm > 0 && norm > 0)) return 1;
-      return trust * x_norm / (norm + decay * x_norm + epsilon);
+    template <class Layer>
+    TERSE_HD Real factor(const Layer& layer) const {
+      const Real x = layer.measured(0), g = layer.measured(1);
+      if (!(x > 0 && g > 0)) return 1;
+      return trust * x / (g + layer.decay() * x + epsilon);
     }
     template <class Element>
     TERSE_HD Real move(const Element& e, Real u, Real rate) const {

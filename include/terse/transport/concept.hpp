@@ -69,8 +69,9 @@ concept Transport = std::movable<T> &&
 };
 
 /// What a transport's batches are held by.
-template <Transport T>
-using TicketOf = decltype(std::declval<T&>().exchange({}, {}, Phase::reduce));
+template <class T>
+using TicketOf = decltype(std::declval<T&>().exchange(
+    std::declval<std::span<const Send>>(), std::declval<std::span<const Receive>>(), Phase::reduce));
 
 /// A transport of two levels, see Nodes: ranks of a node, and the ranks of one number on all nodes.
 template <class T>
@@ -79,6 +80,67 @@ concept HasLevels = requires(T& transport) {
   requires Transport<std::remove_cvref_t<decltype(transport.across())>>;
   { transport.ranks_per_node() } -> std::same_as<int>;
 };
+
+namespace detail {
+
+template <class T>
+concept StartsBatches = requires {
+  typename TicketOf<T>;
+};
+
+/// Says in words what is wrong with what exchange returns.
+template <class K>
+constexpr void check_ticket() {
+  static_assert(std::movable<K> && !std::copyable<K>,
+                "terse: a transport's ticket, which its exchange returns, stands for one batch under way: it "
+                "is movable and not copyable");
+  static_assert(
+      requires(K & ticket) {
+        { ticket.ready() } -> std::same_as<bool>;
+      },
+      "terse: a transport's ticket needs `bool ready()`, which moves the batch on without waiting");
+  static_assert(
+      requires(K & ticket) { ticket.wait(); },
+      "terse: a transport's ticket needs `void wait()`, which returns when the batch is done and throws "
+      "peer_error at the transport's deadline");
+  static_assert(
+      requires(K & ticket, std::chrono::milliseconds deadline) { ticket.wait(deadline); } ||
+          !requires(K & ticket) { ticket.wait(); },
+      "terse: a transport's ticket needs `void wait(std::chrono::milliseconds deadline)`");
+}
+
+}  // namespace detail
+
+/// Says in words what a type lacks to be a transport.
+template <class T>
+constexpr bool check_transport() {
+  static_assert(std::movable<T>, "terse: a transport is movable: an optimizer owns a channel of its own");
+  static_assert(
+      requires { typename T::memory; },
+      "terse: a transport names the `memory` that its messages lie in: memory::host or memory::device");
+  static_assert(
+      requires(T & transport) {
+        { transport.rank() } -> std::same_as<int>;
+      },
+      "terse: a transport needs `int rank() const`");
+  static_assert(
+      requires(T & transport) {
+        { transport.size() } -> std::same_as<int>;
+      },
+      "terse: a transport needs `int size() const`, the number of ranks");
+  static_assert(
+      requires(T & transport, int number) {
+        { transport.split(number, number) } -> std::same_as<T>;
+      },
+      "terse: a transport needs `split(int color, int key)`, which returns a channel of its own, of the same "
+      "type");
+  static_assert(
+      detail::StartsBatches<T>,
+      "terse: a transport needs `exchange(std::span<const Send>, std::span<const Receive>, Phase)`, "
+      "which starts a batch and returns its ticket");
+  if constexpr (detail::StartsBatches<T>) detail::check_ticket<TicketOf<T>>();
+  return Transport<T>;
+}
 
 /// A transport that gathers host bytes by itself: `all` takes one block of `mine`'s size from each rank, in rank order.
 /// Blocking, collective. Those whose buffers live elsewhere must, since `exchange` can't carry values of the host.

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <concepts>
+#include <cstddef>
+#include <type_traits>
+
+#include "terse/core/config.hpp"
+#include "terse/core/layout.hpp"
+
+namespace terse {
+
+/// What any rule may ask of an element, without an element behind it: concepts and check_...() try rules on it. Nothing
+/// here is defined.
+template <class Real>
+struct SomeCommonElement {
+  TERSE_HD Real x() const;                 ///< the parameter
+  TERSE_HD Real g() const;                 ///< this rank's gradient, scaled
+  TERSE_HD Real rate() const;              ///< learning rate
+  TERSE_HD Real decay() const;             ///< weight decay
+  TERSE_HD Real scalar(int k) const;       ///< of this step, see at_step
+  TERSE_HD Real& operator[](int k) const;  ///< buffer k of the policy's `state`
+};
+
+/// The same for rules of methods that average over all ranks.
+template <class Real>
+struct SomeElement : SomeCommonElement<Real> {
+  TERSE_HD Real layer(int k) const;  ///< of its layer: number k of the policy's `layer_state`
+};
+
+/// The same for rules that mix with neighbours.
+template <class Real>
+struct SomeMixingElement : SomeCommonElement<Real> {
+  TERSE_HD Real held() const;   ///< the parameter before decoupled weight decay
+  TERSE_HD Real ratio() const;  ///< this step's learning rate over the last one's, 0 after 0
+};
+
+/// What a layer-wise preconditioner may ask of a layer.
+template <class Real>
+struct SomeLayer {
+  TERSE_HD Real measured(int k) const;     ///< statistic k of the rule's `measures`
+  TERSE_HD Real decay() const;             ///< weight decay
+  TERSE_HD Real& operator[](int k) const;  ///< number k of the policy's `layer_state`
+};
+
+/// What a momentum correction may ask of all layers.
+template <class Real>
+struct SomeLayers {
+  TERSE_HD index_t count() const;                         ///< of layers
+  TERSE_HD index_t elements(index_t layer) const;         ///< of this layer
+  TERSE_HD Real norm(index_t layer) const;                ///< of buffer 0; 0 where a layer is not compressed
+  TERSE_HD Real& operator()(index_t layer, int k) const;  ///< number k of the policy's `layer_state`
+};
+
+/// The names of the numbers that a policy keeps of each layer: its `layer_state`, none by default.
+template <class P>
+constexpr auto layer_state_of() {
+  if constexpr (requires { P::layer_state.size(); })
+    return P::layer_state;
+  else
+    return std::array<const char*, 0>{};
+}
+
+namespace detail {
+
+/// Names and one more.
+template <std::size_t N>
+constexpr std::array<const char*, N + 1> with_name(const std::array<const char*, N>& names,
+                                                   const char* last) {
+  std::array<const char*, N + 1> all{};
+  std::size_t k = 0;
+  for (const char* name : names) all[k++] = name;
+  all[k] = last;
+  return all;
+}
+
+template <class A, class Value>
+inline constexpr bool is_array_of = false;
+template <class Value, std::size_t N>
+inline constexpr bool is_array_of<std::array<Value, N>, Value> = true;
+
+/// What at_step returns.
+template <class A, class Real>
+concept ScalarsOf = is_array_of<A, Real>;
+
+/// at_step(t), where a rule has it. A member that can't be called as it is meant would be passed over in silence; so it is
+/// with the other optional ones.
+template <class Rule, class Real>
+concept AtStepFits = !requires {
+  &Rule::at_step;
+}
+|| requires(const Rule& rule) {
+  { rule.at_step(1) } -> ScalarsOf<Real>;
+};
+
+template <class Names>
+inline constexpr bool are_names = false;
+template <std::size_t N>
+inline constexpr bool are_names<const std::array<const char*, N>> = true;
+
+/// The names of a policy's buffers, and of its layers' numbers where it keeps some.
+template <class P>
+concept NamesBuffers = are_names<decltype(P::state)> &&(
+    !requires { P::layer_state; } || requires { requires are_names<decltype(P::layer_state)>; });
+
+/// A policy's arithmetic for one element.
+template <class P, class Real>
+concept MakesRule = requires(const P& policy) {
+  { policy.template rule<Real>() } -> std::same_as<typename P::template Rule<Real>>;
+};
+
+}  // namespace detail
+
+}  // namespace terse

@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "terse/preconditioner/concept.hpp"
+#include "terse/preconditioner/layer_statistic.hpp"
+
+// Averaging and Staged at work on whole layers: the second sweep of layer-wise preconditioners, and the balance of
+// momentum corrections.
+
+namespace terse {
+
+TERSE_NUMERICS_BEGIN
+
+namespace detail {
+
+/// Places, and which of the numbers of layers are the policy's.
+template <class Places, int... Numbers>
+struct LayerPlaces : Places {
+  TERSE_HD static constexpr int layer([[maybe_unused]] int k) {
+    int place = 0;
+    [[maybe_unused]] int at = 0;
+    ((place = at++ == k ? Numbers : place), ...);
+    return place;
+  }
+};
+
+/// What a preconditioner's rule measures of layers.
+template <class Rule>
+struct MeasuresOf {
+  using type = Statistics<>;
+};
+template <class Rule>
+requires requires { typename Rule::measures; }
+struct MeasuresOf<Rule> {
+  using type = typename Rule::measures;
+};
+
+/// One layer as the preconditioner with these Places sees it, see Preconditioner.
+template <class View, class Places>
+struct AveragingLayer {
+  const View& view;
+  const LayerTable* tables;
+  index_t layer;
+
+  TERSE_HD float measured(int k) const { return tables[k][layer]; }
+  TERSE_HD float decay() const { return view.rates[layer].weight_decay; }
+  TERSE_HD float& operator[](int k) const {
+    return view.layers[static_cast<std::size_t>(Places::layer(k))][layer];
+  }
+};
+
+/// What is known of all layers when the second stage begins.
+struct LayerNorms {
+  LayerTable norms;
+  const index_t* elements;
+  const std::uint8_t* dense;
+  index_t count;
+};
+/// The same as the momentum correction with these Places sees it, see MomentumCorrection.
+template <class View, class Places>
+struct AveragingLayers {
+  const View& view;
+  const LayerNorms& known;
+
+  TERSE_HD index_t count() const { return known.count; }
+  TERSE_HD index_t elements(index_t layer) const { return known.elements[layer]; }
+  TERSE_HD float norm(index_t layer) const {
+    return known.dense[layer] == 0 && known.norms.has(layer) ? known.norms[layer] : 0.0F;
+  }
+  TERSE_HD float& operator()(index_t layer, int k) const {
+    return view.layers[static_cast<std::size_t>(Places::layer(k))][layer];
+  }
+};
+
+/// The rules of a layer: First's where it is dense, and otherwise Second's.
+template <class First, class Second>
+struct OfSegment {
+  First first;
+  Second second;
+  const std::uint8_t* dense;
+  bool is_second = false;
+
+  TERSE_HD void enter(const Piece& piece) {
+    is_second = dense[piece.segment] == 0;
+    first.enter(piece);
+    second.enter(piece);
+  }
+  /// Of the layer that was entered.
+  template <class Act>
+  TERSE_HD auto operator()(const Act& act) const {
+    return is_second ? act(second) : act(first);
+  }
+  template <class Act>
+  TERSE_HD auto of(index_t layer, const Act& act) const {
+    return dense[layer] == 0 ? act(second) : act(first);
+  }
+};
+/// The same where one stage's rules hold for all layers.
+template <class Rules>
+struct OneRule {
+  Rules first;
+  TERSE_HD void enter(const Piece& piece) { first.enter(piece); }
+  template <class Act>
+  TERSE_HD auto operator()(const Act& act) const {
+    return act(first);
+  }
+  template <class Act>
+  TERSE_HD auto of(index_t, const Act& act) const {
+    return act(first);
+  }
+};
+
+template <int K>
+struct MeasuredBy {
+  const float* steps;
+  index_t i;
+  template <class Rules>
+  TERSE_HD float operator()(const Rules& rules) const {
+    if constexpr (K < Rules::measures::count)
+      return rules.preconditioner.measured(K, rules.to_preconditioner(i), steps[i]);
+    else
+      return 0;
+  }
+};
+/// What statistic K is of.
+template <int K, class OfSegment>
+struct MeasureStep {
+  OfSegment rules;
+  const float* steps;
+  TERSE_HD void enter(const Piece& piece) { rules.enter(piece); }
+  TERSE_HD float operator()(const Piece&, index_t i) const { return rules(MeasuredBy<K>{steps, i}); }
+};
+
+struct FactorBy {
+  const LayerTable* tables;
+  index_t layer;
+  template <class Rules>
+  TERSE_HD float operator()(const Rules& rules) const {
+    return rules.preconditioner.factor(rules.to_layer(tables, layer));
+  }
+};
+/// Nobody comes after this stage.
+struct NoObserver {};
+/// The factor of each layer, which Next may observe. An element of its range is a layer.
+template <class OfSegment, class Next, std::size_t Count>
+struct ChooseFactors {
+  OfSegment rules;
+  Next next;
+  std::array<LayerTable, Count> tables;
+  float* factors;
+
+  TERSE_HD void operator()(const Piece&, index_t layer, bool) const {
+    const bool measured = tables[0].has(layer);
+    factors[layer] = measured ? rules.of(layer, FactorBy{tables.data(), layer}) : 1.0F;
+    if constexpr (requires { next.preconditioner.observe(next.to_layer(tables.data(), layer), 0.0F); })
+      if (measured) next.preconditioner.observe(next.to_layer(tables.data(), layer), factors[layer]);
+  }
+};
+
+struct MovedBy {
+  const float* steps;
+  index_t i;
+  float rate;
+  template <class Rules>
+  TERSE_HD float operator()(const Rules& rules) const {
+    const auto e = rules.to_preconditioner(i);
+    if constexpr (requires { rules.preconditioner.move(e, 0.0F, 0.0F); })
+      return rules.preconditioner.move(e, steps[i], rate);
+    else
+      return rate * (steps[i] + e.decay() * e.x());
+  }
+};
+/// The second sweep.
+template <class OfSegment>
+struct LayerDescend {
+  OfSegment rules;
+  const float* steps;
+  const float* factors;
+  float rate = 0;
+  TERSE_HD void enter(const Piece& piece) {
+    rules.enter(piece);
+    rate = rules.first.view.rate.learning_rate * factors[piece.segment];
+  }
+  TERSE_HD void operator()(const Piece&, index_t i, bool) const {
+    const auto& parameters = rules.first.view.parameters;
+    const float x = parameters[i];
+    parameters.set(i, x - rules(MovedBy{steps, i, rate}));
+  }
+};
+
+/// What the second stage's momentum correction makes of all layers. Runs over one element.
+template <class Rules>
+struct BalanceLayers {
+  Rules rules;
+  LayerNorms known;
+  TERSE_HD void operator()(const Piece&, index_t) const { rules.momentum.balance(rules.to_layers(known)); }
+};
+
+}  // namespace detail
+
+TERSE_NUMERICS_END
+
+namespace detail {
+
+/// What layer-wise preconditioners keep between the two sweeps.
+template <Executor E, class Measured>
+struct Layers;
+template <Executor E, class... S>
+struct Layers<E, Statistics<S...>> {
+  static constexpr std::size_t count = sizeof...(S);
+
+  std::tuple<LayerStatistic<E, S>...> statistics;
+  buffer<float, typename E::memory> steps, factors;
+  Range elements, layers;  // made here, for a step allocates nothing
+
+  Layers(E executor, const Layout& layout, std::size_t least_dimensions)
+      : statistics(LayerStatistic<E, S>(executor, layout, least_dimensions)...),
+        steps(layout.size()),
+        factors(static_cast<index_t>(layout.segments().size())),
+        elements(layout.range()),
+        layers(Layout::flat(factors.size()).range()) {}
+
+  /// Takes the steps that are kept, behind the checks of the exchange.
+  template <class X, class OfSegment, class Next>
+  void step(E executor, const X& exchange, const OfSegment& rules, const Next& next) {
+    measure(executor, rules, std::make_index_sequence<count>{});
+    std::array<LayerTable, count> tables{};
+    std::apply([&](const auto&... of) { tables = {of.table()...}; }, statistics);
+    for_each(executor, layers, Mask<typename E::memory>{}, NoPackets{},
+             exchange.gated(ChooseFactors<OfSegment, Next, count>{rules, next, tables, factors.data()}));
+    for_each(executor, elements, Mask<typename E::memory>{}, NoPackets{},
+             exchange.gated(LayerDescend<OfSegment>{rules, steps.data(), factors.data()}));
+  }
+
+ private:
+  template <class OfSegment, std::size_t... K>
+  void measure(E executor, const OfSegment& rules, std::index_sequence<K...>) {
+    (std::get<K>(statistics)
+         .measure(executor, MeasureStep<static_cast<int>(K), OfSegment>{rules, steps.data()}),
+     ...);
+  }
+};
+
+/// What the second stage's momentum correction learns of all layers, once.
+template <Executor E>
+struct Balance {
+  LayerStatistic<E> norms;
+  buffer<index_t, typename E::memory> elements;
+  Range one;
+
+  Balance(E executor, const Layout& layout)
+      : norms(executor, layout, 0),
+        elements(static_cast<index_t>(layout.segments().size())),
+        one(Layout::flat(elements.size() > 0 ? 1 : 0).range()) {
+    std::vector<index_t> counts;
+    for (const Segment& segment : layout.segments()) counts.push_back(segment.count);
+    put(executor, view<const index_t>(counts.data(), elements.size()), out<E, index_t>(elements.all()));
+  }
+  template <class Rules>
+  void settle(E executor, const Rules& rules, const float* values, const std::uint8_t* dense) {
+    norms.measure(executor, Stored{values});
+    for_each(executor, one,
+             BalanceLayers<Rules>{rules, {norms.table(), elements.data(), dense, elements.size()}});
+  }
+};
+
+}  // namespace detail
+
+}  // namespace terse
