@@ -21,6 +21,7 @@
 #include "terse/error_feedback/none.hpp"                  // IWYU pragma: export
 #include "terse/error_feedback/residual.hpp"              // IWYU pragma: export
 #include "terse/error_feedback/stored_residual.hpp"       // IWYU pragma: export
+#include "terse/exchange/hierarchical.hpp"                // IWYU pragma: export
 #include "terse/executor/host.hpp"                        // IWYU pragma: export
 #include "terse/graph/graphs.hpp"                         // IWYU pragma: export
 #include "terse/optimizer/adagrad.hpp"                    // IWYU pragma: export
@@ -66,10 +67,12 @@
 #include "terse/topology/alone.hpp"                       // IWYU pragma: export
 #include "terse/topology/machine_mixing.hpp"              // IWYU pragma: export
 #include "terse/topology/mixing.hpp"                      // IWYU pragma: export
+#include "terse/topology/native.hpp"                      // IWYU pragma: export
 #include "terse/topology/ring.hpp"                        // IWYU pragma: export
 #include "terse/topology/scatter_gather.hpp"              // IWYU pragma: export
 #include "terse/topology/star.hpp"                        // IWYU pragma: export
 #include "terse/transport/any.hpp"                        // IWYU pragma: export
 #include "terse/transport/collectives.hpp"                // IWYU pragma: export
 #include "terse/transport/metered.hpp"                    // IWYU pragma: export
+#include "terse/transport/nodes.hpp"                      // IWYU pragma: export
 #include "terse/transport/thread.hpp"                     // IWYU pragma: export

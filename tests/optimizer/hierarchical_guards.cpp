@@ -130,3 +130,30 @@ TEST_CASE("ranks whose hyper-parameters differ are told so, nodes of another siz
             }
           }).find("hyper-parameters") != std::string::npos);
 }
+
+TEST_CASE("a refused packet from another node is named by its sender's rank in the world") {
+  const Layout layout = two_kinds();
+  std::mutex mutex;
+  int named = 0;
+  try {
+    ThreadGroup(6, std::chrono::seconds(5)).run([&](Threads& transport) {
+      const int rank = transport.rank();
+      Optimizer optimizer{one_bit<Rings>(), transport, layout};
+      Floats x = start(layout);
+      optimizer.step(x, gradient(layout, rank, 1, 1));
+      // A whole node, so that it shows between nodes first.
+      if (rank / 2 == 1) optimizer.recipe.learning_rate = 0.5F;
+      try {
+        optimizer.step(x, gradient(layout, rank, 2, 1));
+      } catch (const wire_error& failure) {
+        const std::string sender = "the packet from rank " + std::to_string((rank + 4) % 6);
+        const std::lock_guard lock(mutex);
+        CHECK_MESSAGE(std::string(failure.what()).find(sender) != std::string::npos, failure.what());
+        ++named;
+        throw;
+      }
+    });
+  } catch (const error&) {
+  }
+  CHECK(named > 0);
+}
