@@ -61,6 +61,7 @@ struct OneBitLambState {
     put(executor, view<const std::uint8_t>(dense.all()), out<E, std::uint8_t>(excluded.all()));
   }
   bool full_precision() const { return !freezing.frozen(); }
+  StepBytes bytes_per_step() const { return {full.most_bytes(), compressed.most_bytes()}; }
   LambLayers layers() {
     return {coefficients.data(), frozen.data(), factors.data(), scales.data(), excluded.data()};
   }
