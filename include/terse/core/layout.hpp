@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -125,11 +126,7 @@ class Layout {
   /// Appends a segment and sets its offset and count. Throws usage_error for a negative dimension, a product
   /// that overflows, or a name that is taken.
   Layout& add(Segment segment) {
-    // NaN fails the comparisons.
-    if (!(segment.learning_rate_scale >= 0 && segment.learning_rate_scale < largest_rate) ||
-        !(segment.weight_decay >= 0 && segment.weight_decay < largest_rate))
-      throw usage_error("segment '" + segment.name +
-                        "' needs a learning_rate_scale and a weight_decay that are finite and >= 0");
+    check_scales(segment.name, segment.learning_rate_scale, segment.weight_decay);
     index_t count = 1;
     for (const index_t extent : segment.shape) {
       if (extent < 0) throw usage_error("segment '" + segment.name + "' has a negative dimension");
@@ -145,6 +142,21 @@ class Layout {
     segments_.push_back(std::move(segment));
     return *this;
   }
+
+  /// Gives a segment other scales. Throws usage_error for a name that no segment has, and for scales that `add` refuses.
+  void rescale(std::string_view name, float learning_rate_scale, float weight_decay) {
+    check_scales(std::string(name), learning_rate_scale, weight_decay);
+    for (Segment& segment : segments_) {
+      if (segment.name != name) continue;
+      segment.learning_rate_scale = learning_rate_scale;
+      segment.weight_decay = weight_decay;
+      ++revision_;
+      return;
+    }
+    throw usage_error("no segment is named '" + std::string(name) + "'");
+  }
+  /// Counts changes by `rescale`.
+  std::uint64_t revision() const noexcept { return revision_; }
 
   /// One segment of `count` elements named "parameters".
   static Layout flat(index_t count) {
@@ -193,9 +205,18 @@ class Layout {
     return Range(std::move(pieces));
   }
 
+  static void check_scales(const std::string& name, float learning_rate, float weight_decay) {
+    // NaN fails the comparisons.
+    if (!(learning_rate >= 0 && learning_rate < largest_rate) ||
+        !(weight_decay >= 0 && weight_decay < largest_rate))
+      throw usage_error("segment '" + name +
+                        "' needs a learning_rate_scale and a weight_decay that are finite and >= 0");
+  }
+
   static constexpr float largest_rate = 1e30F;
   std::vector<Segment> segments_;
   index_t size_ = 0;
+  std::uint64_t revision_ = 0;
 };
 
 }  // namespace terse

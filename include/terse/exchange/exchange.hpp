@@ -22,7 +22,8 @@ class Exchange {
   /// With `note` the dense part's squared norm travels in 8 bytes of each packet, see `mean_norm`.
   Exchange(E executor, T& transport, const Layout& layout, const Range& range, const C& compressor,
            const F& feedback = {}, bool note = false, const P& topology = {})
-      : rounds_(executor, transport, compressor, feedback, layout, range, note, topology) {}
+      : rounds_(executor, transport, compressor, feedback, layout, range, note, topology),
+        compresses_(!C::lossless && transport.size() > 1) {}
   // Rounds and tickets point into it.
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
@@ -33,6 +34,7 @@ class Exchange {
   void start(const StepContext& context, Mask<typename E::memory> mask, const M& message) {
     context_ = context;
     arrived_ = false;
+    if (compresses_ && context.compressed != nullptr) *context.compressed = true;
     rounds_.open(context, mask);
     message_.keep(message);
     rounds_.start(message);
@@ -116,6 +118,7 @@ class Exchange {
   detail::MessageUnderWay<Exchange> message_;
   StepContext context_;
   bool arrived_ = false;
+  bool compresses_;
 };
 
 }  // namespace terse

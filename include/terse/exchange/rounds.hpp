@@ -19,6 +19,7 @@ struct StepContext {
   NonFinite on_non_finite = NonFinite::throw_;
   float learning_rate = 0;           ///< for error feedbacks that follow it
   const StepScalars* now = nullptr;  ///< this step's scalars, in the executor's memory
+  bool* compressed = nullptr;        ///< where given, becomes true where ranks exchange compressed messages
 
   StepContext at_rate(float rate) const {
     StepContext other = *this;

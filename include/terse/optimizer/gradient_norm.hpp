@@ -44,6 +44,8 @@ class GradientNorm {
         square_(1),
         bad_(1) {}
 
+  /// What a rank sends for it among `size` ranks.
+  static constexpr index_t bytes(int size) { return (size - 1) * static_cast<index_t>(sizeof(Partial)); }
   /// Collective. One read-only pass, 8 bytes to each peer.
   template <Number G>
   Norm operator()(T& channel, E executor, const G* gradients, float gradient_scale) {

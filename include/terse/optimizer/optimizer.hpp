@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "terse/core/type_name.hpp"
@@ -15,6 +16,7 @@
 #include "terse/optimizer/options.hpp"
 #include "terse/optimizer/recipe.hpp"
 #include "terse/transport/collectives.hpp"
+#include "terse/transport/counting.hpp"
 
 namespace terse {
 
@@ -28,6 +30,11 @@ struct Adopt {
   float* masters;
   const P* parameters;
   TERSE_HD void operator()(const Piece&, index_t i) const { masters[i] = widened(parameters[i]); }
+};
+
+template <class State>
+concept SaysBytes = requires(const State& state) {
+  { state.bytes_per_step() } -> std::same_as<StepBytes>;
 };
 
 template <class R, class State, class E, class Which>
@@ -61,7 +68,8 @@ class Optimizer {
   static_assert(check_transport<T>() && check_recipe<R>() && check_steps<R, T, E, N>());
   using P = typename N::parameter;
   using G = typename N::gradient;
-  using State = typename Composed<R>::template State<T, E>;
+  using Channel = Counting<T>;
+  using State = typename Composed<R>::template State<Channel, E>;
   static_assert(scalars_of<R>() <= StepScalars::most_own,
                 "terse: the policies of a recipe have room for 14 scalars");
   static constexpr bool has_masters = !std::is_same_v<P, float>;
@@ -137,13 +145,30 @@ class Optimizer {
     const bool from_masters = has_masters && adopted_ != 0;
     for (index_t i = 0; i < to.size(); ++i)
       to[i] = from_masters ? masters_[i] : static_cast<float>(widened(parameters[i]));
-    mean(channel_, to);
+    mean(channel(), to);
   }
 
   /// The learning rate from the next step on, alike on all ranks: `recipe.learning_rate`, of recipes around each other the
   /// innermost one's.
   void learning_rate(float rate) { set_learning_rate(recipe, rate); }
   float learning_rate() const { return learning_rate_of(recipe); }
+  /// Gives a segment other scales of the recipe's learning rate and weight decay, from the next step on, alike on all ranks
+  /// (packets of others are refused). A checkpoint says which scales it was saved with: a run that goes on from it sets them
+  /// again before it loads. Throws usage_error for a name that no segment has, scales that are negative or not finite, and
+  /// between begin and step.
+  void rescale(std::string_view segment, float learning_rate_scale, float weight_decay);
+  /// What this rank sends for a step, at most, if all goes well; exactly, where packets don't vary in size and all steps of a kind
+  /// send alike. Without communication. The first step's comparison of parameters, 8 bytes to each peer, isn't in it.
+  StepBytes bytes_per_step() const requires detail::SaysBytes<State> {
+    StepBytes bytes;
+    // clang 14 instantiates it with the class, whatever the constraint says.
+    if constexpr (detail::SaysBytes<State>) bytes = state_.bytes_per_step();
+    const bool clips = std::isfinite(options_.clip_norm);
+    const index_t norms = norms_.bytes(channel_.size());
+    if (must_agree() || (clips && !full_precision())) bytes.full_precision += norms;
+    if (bytes.compressed > 0 && (must_agree() || clips)) bytes.compressed += norms;
+    return bytes;
+  }
   /// Whether messages of the next step have left: `begin` has been called, and `step` not yet.
   bool begun() const { return begun_; }
   /// Steps taken; skipped ones don't count.
@@ -155,7 +180,7 @@ class Optimizer {
   int rank() const { return channel_.rank(); }
   int size() const { return channel_.size(); }
   /// The optimizer's own channel, for collective work between steps.
-  T& channel() { return channel_; }
+  T& channel() { return channel_.inner(); }
 
   /// Shows every part of the state once: visit(name, view, arena offset) or visit(name, uint64&). One walk
   /// serves saving, loading, counting and printing.
@@ -197,7 +222,7 @@ class Optimizer {
     check(gradients.size(), "gradients", step);
     return {executor_,
             layout_,
-            {step, options_.seed, agreement(), options_.on_non_finite, 0, now_.data()},
+            {step, options_.seed, agreement(), options_.on_non_finite, 0, now_.data(), &compressed_},
             options_.clip_norm,
             parameter_ref(parameters.data()),
             gradients.data()};
@@ -219,6 +244,10 @@ class Optimizer {
       adopted_ = 1;
     }
   }
+  void count_anew() {
+    sent_ = 0;
+    compressed_ = false;
+  }
   void prepare(const StepInput<E, N>& input, float gradient_scale) {
     StepScalars now{input.context.step, input.context.agreement, gradient_scale};
     composed(recipe).prepare(input, state_, now);
@@ -233,7 +262,7 @@ class Optimizer {
   std::uint64_t agreement() const {
     // Of a step that has begun, messages are on their way.
     if (begun_) return begun_agreement_;
-    std::uint64_t hash = fingerprint_;
+    std::uint64_t hash = rescaled_ == 0 ? fingerprint_ : mix_hash(fingerprint_, rescaled_);
     composed(recipe).settings(
         [&](const char*, double value) { hash = mix_hash(hash, std::bit_cast<std::uint64_t>(value)); });
     return hash;
@@ -242,10 +271,13 @@ class Optimizer {
   Options options_;
   Layout layout_;
   E executor_;
-  T channel_;
+  std::uint64_t sent_ = 0;  // for this step
+  bool compressed_ = false;
+  Channel channel_;
   std::uint64_t fingerprint_;
-  detail::GradientNorm<T, E> norms_;
-  detail::CommonStart<T> start_;
+  std::uint64_t rescaled_ = 0;  // hash of a layout with other scales than at the start
+  detail::GradientNorm<Channel, E> norms_;
+  detail::CommonStart<Channel> start_;
   State state_;
   Range range_;
   buffer<StepScalars, typename E::memory> now_;
@@ -257,94 +289,6 @@ class Optimizer {
   bool recorded_ = false, recorded_full_precision_ = false;
 };
 
-// Not in the class, so that they are no inline functions, and `extern template` of it keeps units from instantiating them.
-
-template <class R, class T, Executor E, class N>
-Optimizer<R, T, E, N>::Optimizer(R recipe_, T& transport, const Layout& layout, const Options& options,
-                                 E executor, N)
-    : recipe((check_values(recipe_), std::move(recipe_))),
-      options_((check(options), options)),
-      layout_(layout),
-      executor_((check_stream(transport, executor), executor)),
-      channel_(transport.split(0, transport.rank())),
-      fingerprint_(agree_on_fingerprint<R>(channel_, layout_, recipe, options_.seed, options_hash(options_),
-                                           numerics_of(executor_))),
-      norms_(channel_, executor_, layout_),
-      start_(channel_),
-      state_(composed(recipe), executor, channel_, layout_, std::isfinite(options_.clip_norm)) {
-  range_ = layout_.range();
-  now_ = buffer<StepScalars, typename E::memory>(1);
-  if (has_masters) masters_ = buffer<float, typename E::memory>(layout_.size());
-}
-
-template <class R, class T, Executor E, class N>
-Optimizer<R, T, E, N>::~Optimizer() = default;
-
-template <class R, class T, Executor E, class N>
-StepResult Optimizer<R, T, E, N>::step(out<E, P> parameters, in<E, G> gradients, float gradient_scale) {
-  const StepInput<E, N> input = input_of(parameters, gradients);
-  const std::uint64_t step = input.context.step;
-  compare_start(parameters);
-  adopt(parameters.data());
-  const bool clip_before = std::isfinite(options_.clip_norm) && !state_.full_precision();
-  if (clip_before || must_agree()) {
-    const auto norm = norms_(channel_, executor_, input.gradients, gradient_scale);
-    if (norm.culprit >= 0 && options_.on_non_finite == NonFinite::skip) return {false};
-    if (norm.culprit >= 0 && options_.on_non_finite == NonFinite::throw_)
-      throw non_finite_error("the gradient of rank " + std::to_string(norm.culprit) + " is not finite",
-                             norm.culprit, channel_.rank(), static_cast<std::int64_t>(step));
-    if (clip_before) gradient_scale *= detail::clip_factor(norm.value, options_.clip_norm);
-  }
-  prepare(input, gradient_scale);
-  composed(recipe).enqueue(input, state_);
-  composed(recipe).complete(input, state_);
-  begun_ = false;
-  steps_ = step;
-  return {};
-}
-
-template <class R, class T, Executor E, class N>
-void Optimizer<R, T, E, N>::begin(out<E, P> parameters) requires(detail::is_blind<R>()) {
-  // clang 14 instantiates it with the class, whatever the constraint says.
-  if constexpr (detail::is_blind<R>()) {
-    if (begun_) return;
-    const StepInput<E, N> input = input_of(parameters, {nullptr, layout_.size()});
-    compare_start(parameters);
-    adopt(parameters.data());
-    prepare(input, 1);
-    begun_agreement_ = agreement();
-    composed(recipe).begin(input, state_);
-    begun_ = true;
-  }
-}
-
-template <class R, class T, Executor E, class N>
-void Optimizer<R, T, E, N>::record(out<E, P> parameters, in<E, G> gradients) requires GridExecutor<E> {
-  if constexpr (GridExecutor<E>) {
-    if (std::isfinite(options_.clip_norm) || must_agree())
-      throw usage_error(
-          "a step with clip_norm or NonFinite::skip, or whose messages don't show whether the gradient is "
-          "finite, waits for the norm and can't be recorded",
-          channel_.rank());
-    if constexpr (requires { composed(recipe).recordable(); })
-      if (!composed(recipe).recordable() || begun_)
-        throw usage_error(
-            "this recipe's steps differ in more than numbers (neighbours, exact averages, messages "
-            "sent before the step) and can't be recorded",
-            channel_.rank());
-    if constexpr (requires { composed(recipe).error_feedback.follows_rate; })
-      if (composed(recipe).error_feedback.follows_rate)
-        throw usage_error("an error feedback that follows the learning rate can't be recorded",
-                          channel_.rank());
-    if constexpr (requires { state_.failed(); })
-      if (state_.failed())
-        throw usage_error("the last step failed: take one before a record", channel_.rank());
-    if (has_masters && adopted_ == 0)
-      throw usage_error("take one step before a record, so that the masters are there", channel_.rank());
-    composed(recipe).enqueue(input_of(parameters, gradients), state_);
-    recorded_full_precision_ = full_precision();
-    recorded_ = true;
-  }
-}
-
 }  // namespace terse
+
+#include "terse/optimizer/steps.hpp"

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "terse/core/layout.hpp"
 #include "terse/core/non_finite.hpp"
 
 namespace terse {
@@ -20,6 +21,16 @@ struct Options {
 /// What became of a step.
 struct StepResult {
   bool applied = true;  ///< false: a gradient was not finite and the policy is to skip; nothing has changed
+  /// What this rank has sent for it, headers and what ranks agree on included: what Metered counts.
+  std::uint64_t bytes_sent = 0;
+  bool compressed = false;  ///< whether ranks have exchanged messages that went through a compressor
+};
+
+/// What a rank sends for a step, at most; 0 of a kind of step that a recipe doesn't have.
+struct StepBytes {
+  index_t full_precision = 0;
+  index_t compressed = 0;
+  bool operator==(const StepBytes&) const = default;
 };
 
 }  // namespace terse

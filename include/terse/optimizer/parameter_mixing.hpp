@@ -166,6 +166,10 @@ struct ParameterMixingOf {
       for (int k = 0; k < ParameterMixingOf::buffers; ++k) buffers.emplace_back(layout.size());
     }
     bool full_precision() const { return false; }
+    StepBytes bytes_per_step() const {
+      if (!C::lossless) return {0, mixer.most_bytes()};
+      return {std::max(mixer.most_bytes(), exact ? vectors * exact->most_bytes() : 0), 0};
+    }
     template <class Visit>
     void walk_buffers(Visit&& visit) {
       for (auto& buffer : buffers) visit(buffer.all());

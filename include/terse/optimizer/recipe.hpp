@@ -11,6 +11,7 @@
 #include "terse/error_feedback/none.hpp"
 #include "terse/exchange/exchange.hpp"
 #include "terse/momentum_correction/concept.hpp"
+#include "terse/optimizer/options.hpp"
 #include "terse/preconditioner/parameter_ref.hpp"
 #include "terse/preconditioner/rates.hpp"
 
@@ -44,6 +45,7 @@ struct StepInput {
 ///       walk(visit)        shows each part once: visit(name, view, offset) or visit(name, uint64&)
 ///       walk_buffers(visit)    optional: visit(view) for each buffer of n floats that an outer step may reset or average
 ///       full_precision()   whether the next step averages gradients exactly
+///       bytes_per_step()   optional: StepBytes, what a rank sends for a step at most, from Exchange::most_bytes
 ///     prepare(input, state, now)    what the host works out for this step: rates, and StepScalars of its own
 ///     enqueue(input, state)         the step, which reads like the paper's algorithm box; on a device it only enqueues,
 ///                                   and may be recorded

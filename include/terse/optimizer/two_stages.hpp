@@ -169,6 +169,9 @@ struct TwoStages {
     }
     bool full_precision() const { return averages_exactly() || torn != 0; }
     bool failed() const { return torn != 0; }
+    StepBytes bytes_per_step() const {
+      return {exact ? exact->most_bytes() : 0, compressed ? compressed->most_bytes() : 0};
+    }
     /// The same as full_precision() within a step.
     bool averages_exactly() const { return !compresses || over == 0 || torn == 1; }
     /// The buffers of n floats that its policies keep, but for what a second stage has made of them.

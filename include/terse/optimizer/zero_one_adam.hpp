@@ -68,6 +68,7 @@ struct ZeroOneState {
   /// Whether the next step ends an interval.
   bool due() const { return since + 1 >= interval; }
   bool full_precision() const { return !freezing.frozen() && due(); }
+  StepBytes bytes_per_step() const { return {full.most_bytes(), compressed.most_bytes()}; }
   /// The interval doubles, up to `longest`, after each `doubling` of what counts.
   void count_step(bool counts, std::uint64_t doubling, std::uint64_t longest) {
     since = due() ? 0 : since + 1;

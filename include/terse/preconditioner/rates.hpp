@@ -30,9 +30,10 @@ class Rates {
   /// The same with other rates for some segments; of those not listed `other` says nothing.
   void set(E executor, const Layout& layout, const Rate& rate, const Rate& other,
            const std::vector<std::uint8_t>& others) {
-    if (rate == rate_ && other == other_) return;
+    if (rate == rate_ && other == other_ && layout.revision() == revision_) return;
     rate_ = rate;
     other_ = other;
+    revision_ = layout.revision();
     index_t s = 0;
     for (const Segment& segment : layout.segments()) {
       const bool is_other = !others.empty() && others[static_cast<std::size_t>(s)] != 0;
@@ -48,6 +49,7 @@ class Rates {
   buffer<Rate> rates_;
   buffer<Rate, typename E::memory> table_;
   Rate rate_{-1, -1}, other_{-1, -1};  // of the table
+  std::uint64_t revision_ = 0;         // of the layout that it is of
 };
 
 }  // namespace terse

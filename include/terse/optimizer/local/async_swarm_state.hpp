@@ -53,6 +53,7 @@ class PublishedParameters {
     header.check = check_of(rank_);
     std::memcpy(own_.data(), &header, sizeof header);
     mailbox_.publish({own_.data(), length()});
+    if (!C::lossless && size_ > 1 && context.compressed != nullptr) *context.compressed = true;
   }
 
   /// x = (x + what rank `peer` has published last) / 2; nothing where that is nothing yet. Throws wire_error, and
@@ -121,6 +122,8 @@ struct AsyncSwarmState {
         published(executor, transport, layout, recipe.compressor) {}
 
   bool full_precision() const { return inner.full_precision(); }
+  /// Others read what a rank publishes: it sends nothing.
+  static StepBytes bytes_per_step() { return {}; }
   template <class Visit>
   void walk_buffers(Visit&& visit) requires requires {
     inner.walk_buffers(visit);

@@ -69,7 +69,8 @@ struct LocalState {
   std::uint64_t average_until;
   InnerBuffers buffers;
   Range range;
-  int rank_alone;  // -1: the inner recipe is not alone
+  index_t buffer_count = 0;  // of the inner recipe, of n floats
+  int rank_alone;            // -1: the inner recipe is not alone
 
   template <class Recipe>
   LocalState(const Recipe& recipe, E executor, T& transport, const Layout& layout, bool clips)
@@ -89,12 +90,25 @@ struct LocalState {
     if (averages || buffers == InnerBuffers::average)
       exact.emplace(executor, transport, layout, layout.range(), Dense{}, None{}, false,
                     dense_topology(recipe.topology));
+    if constexpr (shows_buffers) inner.walk_buffers([this](auto) { ++buffer_count; });
     if (averages) mean = Arena(layout.size());
     if (sends_moves) anchor = Arena(layout.size());
     if (Outer::keeps_anchor) velocity = Arena(layout.size());
   }
 
   bool full_precision() const { return inner.full_precision(); }
+  StepBytes bytes_per_step() const {
+    const StepBytes within = inner.bytes_per_step();
+    index_t outside = outer.most_bytes();
+    const index_t average = exact ? exact->most_bytes() : 0;
+    if constexpr (shows_buffers)
+      if (buffers == InnerBuffers::average) outside += buffer_count * average;
+    if (!C::lossless)
+      return {std::max(within.full_precision, average),
+              std::max(within.full_precision, within.compressed) + outside};
+    return {std::max(within.full_precision + outside, average),
+            within.compressed > 0 ? within.compressed + outside : 0};
+  }
   bool always_averages(std::uint64_t period) const {
     return Where == Inside::alone && !sends_moves && period == 1 && buffers == InnerBuffers::keep;
   }

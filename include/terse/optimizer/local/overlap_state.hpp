@@ -48,6 +48,8 @@ struct OverlapState {
   OverlapState(const OverlapState&) = delete;
   OverlapState& operator=(const OverlapState&) = delete;
   bool full_precision() const { return inner.full_precision(); }
+  /// What is left of a round leaves in the step in which the next one begins at the latest: together one round's.
+  StepBytes bytes_per_step() const { return {exchange.most_bytes(), 0}; }
 
   /// Keeps this step's context for the round that starts in it: it ends in another.
   template <class Input>

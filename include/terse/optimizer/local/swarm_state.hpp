@@ -65,6 +65,9 @@ struct SwarmState {
   SwarmState& operator=(const SwarmState&) = delete;
 
   bool full_precision() const { return inner.full_precision(); }
+  StepBytes bytes_per_step() const {
+    return C::lossless ? StepBytes{exchange.most_bytes(), 0} : StepBytes{0, exchange.most_bytes()};
+  }
   bool meets(std::uint64_t step) const { return schedule.partner(rank, size, step - 1) >= 0; }
 
   /// Sends `copy` to the partner of this step; the meeting ends in another.

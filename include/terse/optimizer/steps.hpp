@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cmath>
+#include <string>
+
+#include "terse/optimizer/optimizer.hpp"
+
+// The members of Optimizer that construct it and take its steps.
+
+namespace terse {
+
+// Not in the class, so that they are no inline functions, and `extern template` of it keeps units from instantiating them.
+
+template <class R, class T, Executor E, class N>
+Optimizer<R, T, E, N>::Optimizer(R recipe_, T& transport, const Layout& layout, const Options& options,
+                                 E executor, N)
+    : recipe((check_values(recipe_), std::move(recipe_))),
+      options_((check(options), options)),
+      layout_(layout),
+      executor_((check_stream(transport, executor), executor)),
+      channel_(transport.split(0, transport.rank()), sent_),
+      fingerprint_(agree_on_fingerprint<R>(channel_, layout_, recipe, options_.seed, options_hash(options_),
+                                           numerics_of(executor_))),
+      norms_(channel_, executor_, layout_),
+      start_(channel_),
+      state_(composed(recipe), executor, channel_, layout_, std::isfinite(options_.clip_norm)) {
+  range_ = layout_.range();
+  now_ = buffer<StepScalars, typename E::memory>(1);
+  if (has_masters) masters_ = buffer<float, typename E::memory>(layout_.size());
+}
+
+template <class R, class T, Executor E, class N>
+Optimizer<R, T, E, N>::~Optimizer() = default;
+
+template <class R, class T, Executor E, class N>
+StepResult Optimizer<R, T, E, N>::step(out<E, P> parameters, in<E, G> gradients, float gradient_scale) {
+  const StepInput<E, N> input = input_of(parameters, gradients);
+  const std::uint64_t step = input.context.step;
+  if (!begun_) count_anew();
+  compare_start(parameters);
+  adopt(parameters.data());
+  const bool clip_before = std::isfinite(options_.clip_norm) && !state_.full_precision();
+  if (clip_before || must_agree()) {
+    const auto norm = norms_(channel_, executor_, input.gradients, gradient_scale);
+    if (norm.culprit >= 0 && options_.on_non_finite == NonFinite::skip) return {false, sent_, false};
+    if (norm.culprit >= 0 && options_.on_non_finite == NonFinite::throw_)
+      throw non_finite_error("the gradient of rank " + std::to_string(norm.culprit) + " is not finite",
+                             norm.culprit, channel_.rank(), static_cast<std::int64_t>(step));
+    if (clip_before) gradient_scale *= detail::clip_factor(norm.value, options_.clip_norm);
+  }
+  prepare(input, gradient_scale);
+  composed(recipe).enqueue(input, state_);
+  composed(recipe).complete(input, state_);
+  begun_ = false;
+  steps_ = step;
+  return {true, sent_, compressed_};
+}
+
+template <class R, class T, Executor E, class N>
+void Optimizer<R, T, E, N>::begin(out<E, P> parameters) requires(detail::is_blind<R>()) {
+  // clang 14 instantiates it with the class, whatever the constraint says.
+  if constexpr (detail::is_blind<R>()) {
+    if (begun_) return;
+    count_anew();
+    const StepInput<E, N> input = input_of(parameters, {nullptr, layout_.size()});
+    compare_start(parameters);
+    adopt(parameters.data());
+    prepare(input, 1);
+    begun_agreement_ = agreement();
+    composed(recipe).begin(input, state_);
+    begun_ = true;
+  }
+}
+
+template <class R, class T, Executor E, class N>
+void Optimizer<R, T, E, N>::record(out<E, P> parameters, in<E, G> gradients) requires GridExecutor<E> {
+  if constexpr (GridExecutor<E>) {
+    if (std::isfinite(options_.clip_norm) || must_agree())
+      throw usage_error(
+          "a step with clip_norm or NonFinite::skip, or whose messages don't show whether the gradient is "
+          "finite, waits for the norm and can't be recorded",
+          channel_.rank());
+    if constexpr (requires { composed(recipe).recordable(); })
+      if (!composed(recipe).recordable() || begun_)
+        throw usage_error(
+            "this recipe's steps differ in more than numbers (neighbours, exact averages, messages "
+            "sent before the step) and can't be recorded",
+            channel_.rank());
+    if constexpr (requires { composed(recipe).error_feedback.follows_rate; })
+      if (composed(recipe).error_feedback.follows_rate)
+        throw usage_error("an error feedback that follows the learning rate can't be recorded",
+                          channel_.rank());
+    if constexpr (requires { state_.failed(); })
+      if (state_.failed())
+        throw usage_error("the last step failed: take one before a record", channel_.rank());
+    if (has_masters && adopted_ == 0)
+      throw usage_error("take one step before a record, so that the masters are there", channel_.rank());
+    composed(recipe).enqueue(input_of(parameters, gradients), state_);
+    recorded_full_precision_ = full_precision();
+    recorded_ = true;
+  }
+}
+
+template <class R, class T, Executor E, class N>
+void Optimizer<R, T, E, N>::rescale(std::string_view segment, float learning_rate_scale, float weight_decay) {
+  if (begun_)
+    throw usage_error("begin has sent messages of the next step: rescale before it, or after step",
+                      channel_.rank(), static_cast<std::int64_t>(steps_ + 1));
+  layout_.rescale(segment, learning_rate_scale, weight_decay);
+  rescaled_ = layout_hash(layout_);
+}
+
+}  // namespace terse
