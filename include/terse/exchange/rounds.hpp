@@ -71,6 +71,11 @@ template <class C, class F, class P, class T, class E>
 class Rounds {
   using Context = RoundContext<C, F, T, E>;
   using Round = typename RoundOf<C, F, P, T, E>::type;
+  static constexpr bool sound() {
+    if constexpr (P::exact) return check_round<Round, Context>();
+    return true;
+  }
+  static_assert(sound());
 
  public:
   Rounds(E executor, T& transport, const C& compressor, const F& feedback, const Layout& layout,

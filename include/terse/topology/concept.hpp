@@ -183,6 +183,41 @@ struct RoundContext {
 
 namespace detail {
 
+/// A stand-in for what becomes of the mean.
+struct SomeConsumer {
+  void operator()(const Piece&, index_t, float) const {}
+};
+
+}  // namespace detail
+
+/// Says in words what the round of an exact topology lacks.
+template <class Round, class Context>
+constexpr bool check_round() {
+  using M = Message<detail::SomeMessage, detail::SomeMessage>;
+  using Consumer = Message<detail::SomeConsumer, detail::SomeConsumer>;
+  static_assert(
+      requires(Round & round, Context & context, const M& message) { round.start(context, message); },
+      "terse: a topology's Round needs `void start(context, message)`, which evaluates and posts");
+  static_assert(
+      requires(Round & round, Context & context, const M& message) {
+        { round.advance(context, message, true) } -> std::same_as<bool>;
+      },
+      "terse: a topology's Round needs `bool advance(context, message, bool block)`, true when all is here");
+  static_assert(
+      requires(Round & round, Context & context, const Consumer& consumer) {
+        round.consume(context, consumer);
+      },
+      "terse: a topology's Round needs `void consume(context, consumer)`, which decodes the mean");
+  static_assert(
+      requires(const Round& round, const Context& context) {
+        { round.most_bytes(context) } -> std::same_as<index_t>;
+      },
+      "terse: a topology's Round needs `index_t most_bytes(context) const`, what a rank sends at most");
+  return true;
+}
+
+namespace detail {
+
 /// The round of C over P: the topology's, unless the compressor has a protocol of its own.
 template <class C, class F, class P, class T, class E>
 struct RoundOf {
@@ -191,6 +226,10 @@ struct RoundOf {
       "terse: this compressor has a round of its own; include it (LowRank's is in "
       "terse/exchange/low_rank_round.hpp, mixing with Lattice or Moniqua in "
       "terse/exchange/keyed_mixing.hpp)");
+  static_assert(
+      requires { typename P::template Round<C, F, T, E>; },
+      "terse: a topology needs a nested `template <Compressor, ErrorFeedback, Transport, Executor> class "
+      "Round`");
   using type = typename P::template Round<C, F, T, E>;
 };
 
