@@ -19,7 +19,8 @@ namespace {
 using namespace terse;
 using laws::Report;
 
-constexpr laws::TransportOptions with_deadline{.large = 1 << 20, .deadline = std::chrono::milliseconds(200)};
+constexpr laws::TransportOptions with_deadline{.patience = std::chrono::seconds(2),
+                                               .deadline = std::chrono::milliseconds(200)};
 
 void holds(const std::vector<Report>& reports) {
   for (const Report& report : reports) {
@@ -75,14 +76,11 @@ class Broken {
   Ticket exchange(std::span<const Send> sends, std::span<const Receive> receives, Phase phase) {
     if (F == Fault::empty && sends.empty()) throw usage_error("a batch has messages");
     std::vector<Send> kept(sends.begin(), sends.end());
-    // Every other batch takes over what the one before it should have sent.
-    if constexpr (F == Fault::order)
-      if (kept.size() > 0 && kept[0].bytes == 2000) held_ = kept;
-    if constexpr (F == Fault::order)
-      if (!held_.empty() && kept[0].bytes == 2000 && ++batches_ % 2 == 0)
-        for (Send& send : kept) send.data = first_;
-    if constexpr (F == Fault::order)
-      if (kept.size() > 0 && kept[0].bytes == 2000) first_ = kept[0].data;
+    // Every other batch of this size says what the one before it has said.
+    if (F == Fault::order && !kept.empty() && kept[0].bytes == 2000) {
+      if (++batches_ % 2 == 0) kept[0].data = before_;
+      before_ = kept[0].data;
+    }
     if constexpr (F == Fault::barrier)
       if (phase == Phase::barrier) return {inner_.exchange({}, {}, phase), {}};
     return {inner_.exchange(kept, receives, phase), {receives.begin(), receives.end()}};
@@ -94,19 +92,21 @@ class Broken {
 
  private:
   archetype::Transport inner_;
-  std::vector<Send> held_;
-  const std::byte* first_ = nullptr;
+  const std::byte* before_ = nullptr;
   int batches_ = 0;
 };
 
 template <Fault F>
 std::vector<Report> reports_of(int ranks) {
   std::vector<Report> reports(static_cast<std::size_t>(ranks));
-  archetype::run(ranks, [&](archetype::Transport& inner) {
-    const auto rank = static_cast<std::size_t>(inner.rank());
-    Broken<F> transport(std::move(inner));
-    reports[rank] = laws::check_transport(transport, with_deadline);
-  });
+  archetype::run(
+      ranks,
+      [&](archetype::Transport& inner) {
+        const auto rank = static_cast<std::size_t>(inner.rank());
+        Broken<F> transport(std::move(inner));
+        reports[rank] = laws::check_transport(transport, with_deadline);
+      },
+      std::chrono::seconds(2));
   return reports;
 }
 
