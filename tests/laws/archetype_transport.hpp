@@ -27,6 +27,7 @@ struct Post {
   std::mutex mutex;
   std::condition_variable wake;
   std::map<Lane, std::map<std::uint64_t, std::vector<std::byte>>> messages;  // by number
+  std::chrono::milliseconds deadline;
 };
 
 /// Ranks that are threads, whose messages are copied when they are sent.
@@ -51,7 +52,7 @@ class Transport {
     }
 #endif
 #if !defined(OMIT_TRANSPORT_WAIT)
-    void wait() { wait_for(std::chrono::seconds(20)); }
+    void wait() { wait_for(post_->deadline); }
 #endif
 #if !defined(OMIT_TRANSPORT_WAIT_DEADLINE)
     void wait(std::chrono::milliseconds deadline) { wait_for(deadline); }
@@ -124,7 +125,7 @@ class Transport {
       sends.push_back({peer, reinterpret_cast<const std::byte*>(&mine), sizeof mine});
       receives.push_back({peer, place, sizeof mine});
     }
-    start(sends, receives).wait_for(std::chrono::seconds(20));
+    start(sends, receives).wait_for(post_->deadline);
     int place = 0, members = 0;
     for (int peer = 0; peer < size_; ++peer) {
       const Wish& wish = wishes[static_cast<std::size_t>(peer)];
@@ -163,8 +164,9 @@ class Transport {
 
 /// Runs program(transport) for each rank, in a thread of its own; throws what the first of them threw.
 template <class Program>
-void run(int ranks, const Program& program) {
+void run(int ranks, const Program& program, std::chrono::milliseconds deadline = std::chrono::seconds(20)) {
   const auto post = std::make_shared<Post>();
+  post->deadline = deadline;
   std::vector<std::exception_ptr> failures(static_cast<std::size_t>(ranks));
   {
     std::vector<std::jthread> threads;

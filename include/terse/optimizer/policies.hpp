@@ -5,7 +5,6 @@
 #include <type_traits>
 
 #include "terse/error_feedback/concept.hpp"
-#include "terse/graph/concept.hpp"
 #include "terse/momentum_correction/concept.hpp"
 #include "terse/momentum_correction/mixing_rule.hpp"
 #include "terse/preconditioner/concept.hpp"
@@ -91,8 +90,6 @@ constexpr bool check_kind() {
     return check_compressor<P>();
   else if constexpr (kind == PolicyKind::error_feedback)
     return check_error_feedback<P>();
-  else if constexpr (kind == PolicyKind::graph)
-    return graph::check_graph<P>();
   return true;
 }
 
