@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -49,7 +51,26 @@ struct Plan {
     finish(whole, compressor, note);
   }
 
+  /// The same cuts, with all pieces in full precision.
+  Plan in_full_precision(bool note) const {
+    Plan plan = *this;
+    plan.whole = in_full_precision(whole, note);
+    for (Portion& chunk : plan.chunks) chunk = in_full_precision(chunk, note);
+    return plan;
+  }
+
  private:
+  static Portion in_full_precision(const Portion& portion, bool note) {
+    std::vector<Piece> pieces;
+    std::merge(portion.compressed.pieces().begin(), portion.compressed.pieces().end(),
+               portion.dense.pieces().begin(), portion.dense.pieces().end(), std::back_inserter(pieces),
+               [](const Piece& a, const Piece& b) { return a.offset < b.offset; });
+    Portion all;
+    all.dense = Range(std::move(pieces));
+    finish(all, Dense{}, note);
+    return all;
+  }
+
   /// Compressors may have `takes(segment)` and leave segments to the dense part.
   template <Compressor C>
   static bool takes(const C& compressor, const Segment& segment) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #define DOCTEST_CONFIG_IMPLEMENT
+#include "terse/topology/native.hpp"
 #include "terse/transport/nccl.hpp"
 
 #include <doctest/doctest.h>
@@ -247,6 +248,32 @@ TEST_CASE("all_reduce adds up, in place") {
     bool right = true;
     for (int i = 0; i < 1000; ++i) {
       const float sum = static_cast<float>(end.size() * i + end.size() * (end.size() - 1) / 2);
+      right = right && values[static_cast<std::size_t>(i)] == sum;
+    }
+    CHECK(right);
+  });
+}
+
+TEST_CASE("reduce_scatter adds up a block for each rank, and all_gather_in_place brings them together") {
+  static_assert(terse::ReducesNatively<Nccl>);
+  on_transport([](Nccl& end) {
+    constexpr terse::index_t count = 320;
+    const terse::index_t total = count * end.size();
+    std::vector<float> values(static_cast<std::size_t>(total));
+    std::iota(values.begin(), values.end(), static_cast<float>(end.rank()));
+    terse::buffer<float, terse::memory::device> blocks(total), own(count);
+    const std::size_t bytes = values.size() * sizeof(float);
+    terse::memory::device::upload(blocks.data(), values.data(), bytes);
+    end.reduce_scatter(blocks.data(), own.data(), count).wait();
+    end.synchronize();
+    terse::memory::device::download(values.data() + end.rank() * count, own.data(), count * sizeof(float));
+    terse::memory::device::upload(blocks.data(), values.data(), bytes);
+    end.all_gather_in_place(reinterpret_cast<std::byte*>(blocks.data()), count * 4).wait();
+    end.synchronize();
+    terse::memory::device::download(values.data(), blocks.data(), bytes);
+    bool right = true;
+    for (terse::index_t i = 0; i < total; ++i) {
+      const auto sum = static_cast<float>(end.size() * i + end.size() * (end.size() - 1) / 2);
       right = right && values[static_cast<std::size_t>(i)] == sum;
     }
     CHECK(right);

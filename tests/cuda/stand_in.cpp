@@ -189,6 +189,19 @@ void enqueue(cudaStream_t stream, const std::shared_ptr<int>& busy, Done done, i
       delay);
 }
 
+/// `count` floats of the sum over ranks of their blocks, from the first-th on.
+void add_up(const std::map<int, Bytes>& all, std::size_t first, std::size_t count, void* to) {
+  for (std::size_t i = 0; i < count; ++i) {
+    float sum = 0;
+    for (const auto& [_, block] : all) {
+      float value = 0;
+      std::memcpy(&value, block.data() + (first + i) * sizeof value, sizeof value);
+      sum += value;
+    }
+    std::memcpy(static_cast<std::byte*>(to) + i * sizeof sum, &sum, sizeof sum);
+  }
+}
+
 /// Enqueues a collective: contributes at its turn, and finishes with everybody's.
 ncclResult_t collective(ncclComm_t comm, cudaStream_t stream, const void* from, std::size_t bytes,
                         std::function<void(const std::map<int, Bytes>&)> finish) {
@@ -498,15 +511,15 @@ ncclResult_t ncclAllGather(const void* from, void* to, size_t bytes, ncclDataTyp
 ncclResult_t ncclAllReduce(const void* from, void* to, size_t count, ncclDataType_t, ncclRedOp_t,
                            ncclComm_t comm, cudaStream_t stream) {
   return collective(comm, stream, from, count * sizeof(float), [=](const std::map<int, Bytes>& all) {
-    for (std::size_t i = 0; i < count; ++i) {
-      float sum = 0;
-      for (const auto& [_, block] : all) {
-        float value = 0;
-        std::memcpy(&value, block.data() + i * sizeof value, sizeof value);
-        sum += value;
-      }
-      std::memcpy(static_cast<std::byte*>(to) + i * sizeof sum, &sum, sizeof sum);
-    }
+    add_up(all, 0, count, to);
+  });
+}
+ncclResult_t ncclReduceScatter(const void* from, void* to, size_t count, ncclDataType_t, ncclRedOp_t,
+                               ncclComm_t comm, cudaStream_t stream) {
+  const auto rank = static_cast<std::size_t>(comm->rank);
+  const auto ranks = static_cast<std::size_t>(comm->group->size);
+  return collective(comm, stream, from, ranks * count * sizeof(float), [=](const std::map<int, Bytes>& all) {
+    add_up(all, rank * count, count, to);
   });
 }
 

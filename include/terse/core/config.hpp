@@ -56,3 +56,11 @@
 /// Inlines whatever the next function calls, users' functors included: a call in the loop over lanes would keep it
 /// from becoming vector instructions.
 #define TERSE_FLATTEN __attribute__((flatten))
+
+/// True where the compiler can tell that a condition holds, once all is inlined: for work that may be left out and needn't
+/// be, such as storing what is there already. On a device the condition itself, which costs nothing there.
+#ifdef __CUDA_ARCH__
+#define TERSE_KNOWN(condition) (condition)
+#else
+#define TERSE_KNOWN(condition) (__builtin_constant_p(condition) && (condition))
+#endif

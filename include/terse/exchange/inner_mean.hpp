@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "terse/error_feedback/none.hpp"
-#include "terse/exchange/exchange.hpp"
+#include "terse/exchange/rounds.hpp"
 #include "terse/executor/factors.hpp"
 
 namespace terse {
@@ -74,51 +74,41 @@ TERSE_NUMERICS_END
 /// carry the round's flags and agree on its hyper-parameters, and what is wrong with them is wrong with the round.
 template <class P, Transport T, Executor E>
 class InnerMean {
-  using Inner = RoundContext<Dense, None, T, E>;
-  using Round = typename DenseTopologyOf<P>::template Round<Dense, None, T, E>;
-
  public:
   template <class Context>
   InnerMean(Context& context, const Layout& layout, const P& topology)
-      : station_(context.executor, context.channel.split(0, context.rank), Dense{}, None{}, layout,
-                 layout.range(), false),
-        round_(make_round(station_, dense_topology(topology))) {}
+      : rounds_(context.executor, context.channel, Dense{}, None{}, layout, layout.range(), false,
+                dense_topology(topology)) {}
 
   template <class Context>
   void start(Context& context, const float* arena) {
-    station_.open(context.step, 0, context.check, context.rate, {}, nullptr);
+    rounds_.open({.step = context.step, .agreement = context.check, .learning_rate = context.rate}, {});
     swap_envelopes(context);
     const ReadArena read{arena};
-    round_.start(station_, Message{read, read});
+    rounds_.start(Message{read, read});
   }
   template <class Context>
   bool advance(Context& context, const float* arena, bool block) {
     const ReadArena read{arena};
-    if (!round_.advance(station_, Message{read, read}, block)) return false;
+    if (!rounds_.advance(Message{read, read}, block)) return false;
     swap_envelopes(context);
     return true;
   }
   template <class Context>
   void take(Context& context, const WriteArena& write) {
     swap_envelopes(context);
-    round_.consume(station_, Message{write, write});
+    rounds_.consume(Message{write, write});
     swap_envelopes(context);
   }
+  index_t most_bytes() const { return rounds_.most_bytes(); }
 
  private:
-  static Round make_round(Inner& context, const DenseTopologyOf<P>& topology) {
-    if constexpr (std::is_constructible_v<Round, Inner&, const DenseTopologyOf<P>&>)
-      return Round(context, topology);
-    else
-      return Round(context);
-  }
   template <class Context>
   void swap_envelopes(Context& context) {
-    std::swap(station_.envelope, context.envelope);
+    std::swap(rounds_.envelope(), context.envelope);
   }
 
-  Inner station_;
-  Round round_;
+  Rounds<Dense, None, DenseTopologyOf<P>, T, E> rounds_;
 };
 
 }  // namespace detail

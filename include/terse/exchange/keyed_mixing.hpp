@@ -49,6 +49,8 @@ struct MixKept {
 
 TERSE_NUMERICS_END
 
+namespace detail {
+
 /// Mixing with keyed compressors (Moniqua, Lattice): a packet says z_j only to those whose own z is near, so that
 /// each is read beside it,
 ///
@@ -61,8 +63,8 @@ TERSE_NUMERICS_END
 /// apart than the compressor's bound. On a device that is `settle`'s, as for other errors. The message is evaluated
 /// once to be sent and once for each packet that is read, and must not have changed between. Memory, beside the
 /// messages: two floats for each element. Grid executors need terse/compressor/grid_keyed.hpp.
-template <Compressor C, ErrorFeedback F, graph::Graph G, int Vectors, Transport T, Executor E>
-requires(Traits<C>::keyed) class Exchange<C, F, Mixing<G, Vectors>, T, E> {
+template <Compressor C, class F, graph::Graph G, int Vectors, Transport T, Executor E>
+requires(Traits<C>::keyed) class Rounds<C, F, Mixing<G, Vectors>, T, E> {
   static_assert(Vectors == 1,
                 "terse: keyed compressors (Moniqua, Lattice) are for methods that mix one vector; Difference "
                 "or Residual serve those with two");
@@ -73,109 +75,100 @@ requires(Traits<C>::keyed) class Exchange<C, F, Mixing<G, Vectors>, T, E> {
   using Context = RoundContext<Dense, None, T, E>;
 
  public:
-  // Tickets point into it.
-  Exchange(const Exchange&) = delete;
-  Exchange& operator=(const Exchange&) = delete;
-  Exchange(E executor, T& transport, const Layout& layout, const Range& range, const C& compressor,
-           const F& feedback = {}, bool = false, const Mixing<G, Vectors>& topology = {})
-      : round_context_(executor, transport.split(0, transport.rank()), Dense{}, feedback, layout, range,
-                       false),
+  Rounds(E executor, T& transport, const C& compressor, const F& feedback, const Layout& layout,
+         const Range& range, bool, const Mixing<G, Vectors>& topology)
+      : context_(executor, transport.split(0, transport.rank()), Dense{}, feedback, layout,
+                 Plan(Dense{}, layout, range, transport.size(), false)),
         compressor_(compressor),
-        whole_(Plan(compressor, layout, range, 1, false).whole),
-        neighbors_(topology.graph, round_context_.rank, round_context_.size, whole_.bytes),
+        plan_(compressor, layout, range, 1, false),
+        neighbors_(topology.graph, context_.rank, context_.size, whole().bytes),
         inbox_(neighbors_.most() + 1),
-        begin_(whole_.compressed.begin_offset()),
-        own_(whole_.compressed.end_offset() - begin_),
+        begin_(whole().compressed.begin_offset()),
+        own_(whole().compressed.end_offset() - begin_),
         difference_(own_.size()),
         wrong_(1) {}
 
+  void open(const StepContext& step, Mask<typename E::memory> mask) {
+    context_.open(step.step, step.seed, step.agreement, step.learning_rate, mask, step.now);
+  }
   template <class M>
-  void start(const StepContext& context, Mask<typename E::memory> mask, const M& message) {
-    round_context_.open(context.step, context.seed, context.agreement, context.learning_rate, mask,
-                        context.now);
+  void start(const M& message) {
     const auto sent = message.vector(Vector<0>{});
     std::byte* packet = neighbors_.own();
-    compressor_.encode(round_context_.executor, whole_.compressed, sent.compressed, round_context_.first,
-                       packet + whole_.section_at, *round_context_.codec.bad());
-    round_context_.codec.encode(whole_, mask, EmptyInbox{}, sent, round_context_.first, true, packet);
-    round_context_.note(round_context_.codec);
-    round_context_.stamp(packet, whole_.bytes, Phase::spread, 0);
-    neighbors_.post(round_context_.channel, context.step - 1, whole_.bytes, false);
-    context_ = context;
-    message_.keep(message);
+    compressor_.encode(context_.executor, whole().compressed, sent.compressed, context_.first,
+                       packet + whole().section_at, *context_.codec.bad());
+    context_.codec.encode(whole(), context_.mask, EmptyInbox{}, sent, context_.first, true, packet);
+    context_.note(context_.codec);
+    context_.stamp(packet, whole().bytes, Phase::spread, 0);
+    neighbors_.post(context_.channel, context_.step - 1, whole().bytes, false);
   }
-  /// Never waits; moves the round on.
-  bool ready() { return neighbors_.settle(false); }
-
-  template <class Consumer>
-  void finish(const Consumer& consumer) {
-    neighbors_.settle(true);
+  template <class M>
+  bool advance(const M&, bool block) {
+    if (!neighbors_.settle(block)) return false;
     for (std::size_t e = 0; e < edges().size(); ++e)
-      round_context_.accept(neighbors_.from(e), whole_, Phase::spread, 0, edges()[e].peer);
-    round_context_.arrived(context_.on_non_finite == NonFinite::throw_);
-    message_.advance(*this, true);
-    consume(consumer.vector(Vector<0>{}));
+      context_.accept(neighbors_.from(e), whole(), Phase::spread, 0, edges()[e].peer);
+    return true;
   }
-  /// As the other exchanges'.
-  void settle(const StepContext& context) {
-    if constexpr (requires { round_context_.channel.synchronize(); }) round_context_.channel.synchronize();
-    round_context_.settle(context.step);
+  void arrived(bool throws) { context_.arrived(throws); }
+  /// Reads all packets beside this rank's own message.
+  template <class M>
+  void read(const M& message) {
+    const auto key = message.vector(Vector<0>{}).compressed;
+    decode(neighbors_.own(), context_.rank, key, KeepOwn{own_.data(), difference_.data(), begin_});
+    for (std::size_t e = 0; e < edges().size(); ++e)
+      decode(neighbors_.from(e), edges()[e].peer, key,
+             AddDifference{own_.data(), difference_.data(), static_cast<float>(edges()[e].weight), begin_});
   }
+  template <class Consumer>
+  void consume(const Consumer& consumer) {
+    const auto outcome = consumer.vector(Vector<0>{});
+    for_each(context_.executor, whole().compressed, Mask<typename E::memory>{}, NoPackets{},
+             gated(MixKept<decltype(outcome.compressed)>{outcome.compressed, difference_.data(), begin_}));
+    inbox_.clear();
+    inbox_.add(Dense{}, whole(), neighbors_.own(), context_.first.shared);
+    for (std::size_t e = 0; e < edges().size(); ++e)
+      inbox_.add(Dense{}, whole(), neighbors_.from(e), context_.first.shared,
+                 static_cast<float>(edges()[e].weight));
+    for_each(context_.executor, whole().dense, Mask<typename E::memory>{},
+             Differences<Dense::Code>{inbox_.dense()},
+             gated(MixExact<decltype(outcome.dense)>{outcome.dense}));
+  }
+  template <class Functor>
+  auto gated(const Functor& f) const {
+    return context_.envelope.gated(f);
+  }
+  void settle(std::uint64_t step) {
+    await_messages(context_.channel);
+    context_.settle(step);
+  }
+  index_t most_bytes() const { return neighbors_.most_bytes(); }
 
-  /// Takes over hyper-parameters that changed between steps, alike on all ranks.
+  const Plan& plan() const { return plan_; }
   void set_compressor(const C& compressor) { compressor_ = compressor; }
   /// Nothing lasts.
   template <class Visit>
   void walk(Visit&&) {}
 
  private:
+  const Portion& whole() const { return plan_.whole; }
   const std::vector<graph::Edge>& edges() const { return neighbors_.edges(); }
-
-  friend class detail::MessageUnderWay<Exchange>;
-  /// Reads all packets beside this rank's own message.
-  template <class M>
-  bool advance(const M& message, bool) {
-    const auto key = message.vector(Vector<0>{}).compressed;
-    decode(neighbors_.own(), round_context_.rank, key,
-           detail::KeepOwn{own_.data(), difference_.data(), begin_});
-    for (std::size_t e = 0; e < edges().size(); ++e)
-      decode(neighbors_.from(e), edges()[e].peer, key,
-             detail::AddDifference{own_.data(), difference_.data(), static_cast<float>(edges()[e].weight),
-                                   begin_});
-    return true;
-  }
   template <class Key, class Use>
   void decode(const std::byte* packet, int peer, const Key& key, const Use& use) {
     std::uint32_t& wrong = *wrong_.data();
-    compressor_.decode(round_context_.executor, whole_.compressed, packet + whole_.section_at, key, use,
-                       wrong);
-    round_context_.envelope.check_read(round_context_.executor, wrong, peer);
-  }
-  template <class Outcome>
-  void consume(const Outcome& outcome) {
-    for_each(round_context_.executor, whole_.compressed, Mask<typename E::memory>{}, NoPackets{},
-             round_context_.envelope.gated(detail::MixKept<decltype(outcome.compressed)>{
-                 outcome.compressed, difference_.data(), begin_}));
-    inbox_.clear();
-    inbox_.add(Dense{}, whole_, neighbors_.own(), round_context_.first.shared);
-    for (std::size_t e = 0; e < edges().size(); ++e)
-      inbox_.add(Dense{}, whole_, neighbors_.from(e), round_context_.first.shared,
-                 static_cast<float>(edges()[e].weight));
-    for_each(round_context_.executor, whole_.dense, Mask<typename E::memory>{},
-             Differences<Dense::Code>{inbox_.dense()},
-             round_context_.envelope.gated(detail::MixExact<decltype(outcome.dense)>{outcome.dense}));
+    compressor_.decode(context_.executor, whole().compressed, packet + whole().section_at, key, use, wrong);
+    context_.envelope.check_read(context_.executor, wrong, peer);
   }
 
-  Context round_context_;
+  Context context_;
   C compressor_;
-  Portion whole_;
-  detail::Neighborhood<G, T, E> neighbors_;
+  Plan plan_;
+  Neighborhood<G, T, E> neighbors_;
   Inbox<Dense> inbox_;
   index_t begin_;
   buffer<float, typename E::memory> own_, difference_;
   buffer<std::uint32_t, typename E::memory> wrong_;
-  detail::MessageUnderWay<Exchange> message_;
-  StepContext context_;
 };
+
+}  // namespace detail
 
 }  // namespace terse

@@ -134,6 +134,11 @@ class LowRankRound {
     return static_cast<double>(total);
   }
 
+  template <class Context>
+  index_t most_bytes(const Context&) const {
+    return left_mean_.most_bytes() + (factors_.matrices.empty() ? 0 : right_mean_.most_bytes());
+  }
+
   /// The right factors, column after column, each padded to 64 elements: what the next round starts from.
   template <class Visit>
   void walk(Visit&& visit) {

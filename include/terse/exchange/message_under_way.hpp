@@ -23,15 +23,19 @@ class MessageUnderWay {
     advance_ = [](Owner& owner, const void* kept, bool block) {
       return owner.advance(*static_cast<const M*>(kept), block);
     };
+    read_ = [](Owner& owner, const void* kept) { owner.read(*static_cast<const M*>(kept)); };
   }
   /// owner.advance(message, block).
   bool advance(Owner& owner, bool block) { return advance_(owner, bytes_, block); }
+  /// owner.read(message).
+  void read(Owner& owner) { read_(owner, bytes_); }
 
  private:
   static constexpr std::size_t room = 1024;
 
   alignas(std::max_align_t) std::byte bytes_[room];
   bool (*advance_)(Owner&, const void*, bool) = nullptr;
+  void (*read_)(Owner&, const void*) = nullptr;
 };
 
 }  // namespace terse::detail

@@ -1,153 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <array>
 #include <cstdint>
-#include <string_view>
 
-#include "terse/momentum_correction/concept.hpp"
 #include "terse/optimizer/averaging_layers.hpp"
-#include "terse/preconditioner/concept.hpp"
-#include "terse/preconditioner/parameter_ref.hpp"
-#include "terse/preconditioner/rates.hpp"
+#include "terse/optimizer/averaging_rules.hpp"
 
-// The functors of Averaging and Staged: rules at work on one element of a step.
-
-namespace terse::detail {
-
-/// Names, each once, in the order of their first mention: buffers of one name are one buffer.
-template <std::size_t Most>
-struct Names {
-  std::array<const char*, Most> names{};
-  int count = 0;
-
-  constexpr int find(std::string_view name) const {
-    for (int k = 0; k < count; ++k)
-      if (name == names[static_cast<std::size_t>(k)]) return k;
-    return -1;
-  }
-  template <class State>
-  constexpr void add(const State& state) {
-    for (const char* name : state)
-      if (find(name) < 0) names[static_cast<std::size_t>(count++)] = name;
-  }
-};
-
-/// Where a policy's scalars begin among those of a step, and which of its buffers are the policy's: as a type, which nvcc
-/// can name, of numbers, which it can compute with on a device.
-template <int Scalar, int... Buffers>
-struct Places {
-  static constexpr int scalar = Scalar;
-  TERSE_HD static constexpr int buffer([[maybe_unused]] int k) {
-    int place = 0;
-    [[maybe_unused]] int at = 0;
-    ((place = at++ == k ? Buffers : place), ...);
-    return place;
-  }
-};
-
-}  // namespace terse::detail
+// The functors of Averaging and Staged: what they hand to the exchange, and the way from one stage to the other.
 
 namespace terse {
 
 TERSE_NUMERICS_BEGIN
 
 namespace detail {
-
-/// What the rules of a step share.
-template <class N, int Buffers, int Scalars, int Layers>
-struct AveragingView {
-  ParameterRef<typename N::parameter> parameters;
-  const typename N::gradient* gradients;
-  std::array<float*, Buffers == 0 ? 1 : Buffers> buffers;
-  std::array<float*, Layers == 0 ? 1 : Layers> layers;
-  const Rate* rates;
-  const StepScalars* now;
-  Rate rate{};
-  float scale = 1;
-  std::array<float, Scalars == 0 ? 1 : Scalars> scalars{};
-  std::array<float, Layers == 0 ? 1 : Layers> of_layer{};
-
-  TERSE_HD void enter(const Piece& piece) {
-    rate = rates[piece.segment];
-    scale = now->gradient_scale;
-    for (int k = 0; k < Scalars; ++k)
-      scalars[static_cast<std::size_t>(k)] = now->own[static_cast<std::size_t>(k)];
-    for (int k = 0; k < Layers; ++k)
-      of_layer[static_cast<std::size_t>(k)] = layers[static_cast<std::size_t>(k)][piece.segment];
-  }
-};
-
-/// One element as the policy with these Places sees it, see MomentumCorrection.
-template <class View, class Places>
-struct AveragingElement {
-  const View& view;
-  index_t i;
-
-  TERSE_HD float x() const { return view.parameters[i]; }
-  TERSE_HD float g() const { return widened(view.gradients[i]) * view.scale; }
-  TERSE_HD float rate() const { return view.rate.learning_rate; }
-  TERSE_HD float decay() const { return view.rate.weight_decay; }
-  TERSE_HD float& operator[](int k) const {
-    return view.buffers[static_cast<std::size_t>(Places::buffer(k))][i];
-  }
-  TERSE_HD float scalar(int k) const { return view.scalars[static_cast<std::size_t>(Places::scalar + k)]; }
-  TERSE_HD float layer(int k) const { return view.of_layer[static_cast<std::size_t>(Places::layer(k))]; }
-};
-
-/// A momentum correction and a preconditioner that work on one View.
-template <class Momentum, class Preconditioner, class View_, class MomentumPlaces, class PreconditionerPlaces>
-struct Rules {
-  using View = View_;
-  using measures = typename MeasuresOf<Preconditioner>::type;
-
-  Momentum momentum;
-  Preconditioner preconditioner;
-  View view;
-
-  TERSE_HD void enter(const Piece& piece) { view.enter(piece); }
-  TERSE_HD AveragingElement<View, MomentumPlaces> to_momentum(index_t i) const { return {view, i}; }
-  TERSE_HD AveragingElement<View, PreconditionerPlaces> to_preconditioner(index_t i) const {
-    return {view, i};
-  }
-  TERSE_HD AveragingLayer<View, PreconditionerPlaces> to_layer(const LayerTable* tables,
-                                                               index_t layer) const {
-    return {view, tables, layer};
-  }
-  TERSE_HD AveragingLayers<View, MomentumPlaces> to_layers(const LayerNorms& known) const {
-    return {view, known};
-  }
-
-  static constexpr bool says = requires(const Momentum& rule, AveragingElement<View, MomentumPlaces> e) {
-    rule.message(e);
-  };
-  static constexpr bool listens = requires(const Momentum& rule, AveragingElement<View, MomentumPlaces> e) {
-    rule.sent(e, true, 0.0F);
-  };
-  static constexpr bool differs_exactly =
-      requires(const Momentum& rule, AveragingElement<View, MomentumPlaces> e) {
-    rule.exact_direction(e, 0.0F);
-  };
-  static constexpr bool implies_gradient =
-      requires(const Momentum& rule, AveragingElement<View, MomentumPlaces> e) {
-    rule.mean_gradient(e, 0.0F);
-  };
-
-  TERSE_HD float message(index_t i) const {
-    if constexpr (says)
-      return momentum.message(to_momentum(i));
-    else
-      return to_momentum(i).g();
-  }
-  template <bool Exact>
-  TERSE_HD float step(index_t i, float mean) const {
-    if constexpr (Exact && differs_exactly)
-      return preconditioner.step(to_preconditioner(i), mean, momentum.exact_direction(to_momentum(i), mean));
-    float gradient = mean;
-    if constexpr (!Exact && implies_gradient) gradient = momentum.mean_gradient(to_momentum(i), mean);
-    return preconditioner.step(to_preconditioner(i), gradient, momentum.direction(to_momentum(i), mean));
-  }
-};
 
 /// What a rank sends of a compressed segment.
 template <class Rules>
@@ -156,7 +21,7 @@ struct Say {
   TERSE_HD void enter(const Piece& piece) { rules.enter(piece); }
   TERSE_HD float operator()(const Piece&, index_t i) const { return rules.message(i); }
   TERSE_HD void sent(index_t i, bool keep, float decoded) const requires(Rules::listens) {
-    rules.momentum.sent(rules.to_momentum(i), keep, decoded);
+    rules.sent(i, keep, decoded);
   }
 };
 
@@ -234,6 +99,7 @@ struct CarryOver {
           "one's "
           "divides by, and that one has no denominator(e)");
       second.preconditioner.carry(e, first.preconditioner.denominator(first.to_preconditioner(i)));
+      e.write_back();
     }
   }
 };
@@ -257,8 +123,10 @@ struct CarryMomentum {
   TERSE_HD void enter(const Piece& piece) { part.enter(piece); }
   TERSE_HD void operator()(const Piece& piece, index_t i) const {
     const auto e = part.second.to_momentum(i);
-    if constexpr (requires { part.second.momentum.carry(e, true); })
+    if constexpr (requires { part.second.momentum.carry(e, true); }) {
       part.second.momentum.carry(e, part(piece, i));
+      e.write_back();
+    }
   }
 };
 

@@ -170,10 +170,13 @@ struct MovedBy {
   template <class Rules>
   TERSE_HD float operator()(const Rules& rules) const {
     const auto e = rules.to_preconditioner(i);
-    if constexpr (requires { rules.preconditioner.move(e, 0.0F, 0.0F); })
-      return rules.preconditioner.move(e, steps[i], rate);
-    else
+    if constexpr (requires { rules.preconditioner.move(e, 0.0F, 0.0F); }) {
+      const float move = rules.preconditioner.move(e, steps[i], rate);
+      e.write_back();
+      return move;
+    } else {
       return rate * (steps[i] + e.decay() * e.x());
+    }
   }
 };
 /// The second sweep.

@@ -28,10 +28,7 @@ struct AllGather {
 
     template <class M>
     void start(Context& context, const M& message) {
-      context.codec.measure(context.plan.whole, context.mask, EmptyInbox{}, message);
-      const index_t bytes = context.codec.encode(context.plan.whole, context.mask, EmptyInbox{}, message,
-                                                 context.first, true, spread_.packet(context.rank));
-      context.note(context.codec);
+      const index_t bytes = context.encode_whole(message, spread_.packet(context.rank));
       context.stamp(spread_.packet(context.rank), bytes, Phase::spread, context.rank);
       under_way_.emplace(spread_.post(context.channel, bytes));
     }
@@ -52,13 +49,14 @@ struct AllGather {
       deliver(context, context.plan.whole, inbox_, 1.0F / static_cast<float>(context.size), consumer);
     }
 
+    index_t most_bytes(const Context&) const { return spread_.most_bytes(); }
     template <class Visit>
     void walk(Visit&&) {}
 
    private:
     Spread<T, E> spread_;
     Inbox<C> inbox_;
-    std::optional<decltype(std::declval<T&>().exchange({}, {}, Phase::spread))> under_way_;
+    std::optional<TicketOf<T>> under_way_;
   };
 };
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "terse/topology/concept.hpp"
+#include "terse/topology/round.hpp"
 
 namespace terse {
 
@@ -20,10 +20,7 @@ struct Alone {
 
     template <class M>
     void start(Context& context, const M& message) {
-      context.codec.measure(context.plan.whole, context.mask, EmptyInbox{}, message);
-      context.codec.encode(context.plan.whole, context.mask, EmptyInbox{}, message, context.first, true,
-                           spread_.packet(0));
-      context.note(context.codec);
+      context.encode_whole(message, spread_.packet(0));
     }
 
     template <class M>
@@ -38,6 +35,7 @@ struct Alone {
       deliver(context, context.plan.whole, inbox_, 1, consumer);
     }
 
+    index_t most_bytes(const Context&) const { return 0; }
     double notes(E executor) { return spread_.notes(executor); }
 
     template <class Visit>

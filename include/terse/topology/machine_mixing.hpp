@@ -150,6 +150,12 @@ struct MachineMixing {
     void consume(Context& context, const Consumer& consumer) {
       consume(context, consumer, Every{});
     }
+    index_t most_bytes(const Context&) const {
+      index_t bytes = neighbors_.most_bytes();
+      for (const std::vector<Send>* sends : {&scatter_, &spread_})
+        for (const Send& send : *sends) bytes += send.room;
+      return bytes;
+    }
     template <class Visit>
     void walk(Visit&&) {}
 
@@ -225,7 +231,7 @@ struct MachineMixing {
     std::vector<Source> sources_;
     std::vector<Send> scatter_, spread_;
     std::vector<Receive> collect_, gather_;
-    std::optional<decltype(std::declval<T&>().exchange({}, {}, Phase::reduce))> under_way_;
+    std::optional<TicketOf<T>> under_way_;
     Stage stage_ = Stage::sum;
   };
 };

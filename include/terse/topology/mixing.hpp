@@ -8,7 +8,7 @@
 
 #include "terse/core/vector.hpp"
 #include "terse/graph/named.hpp"
-#include "terse/topology/concept.hpp"
+#include "terse/topology/round.hpp"
 
 namespace terse {
 
@@ -89,6 +89,11 @@ class Neighborhood {
   }
   bool settle(bool block) { return settled(*under_way_, block); }
 
+  /// What this rank sends in a round, at most.
+  index_t most_bytes() const {
+    return room_ * (G::fixed ? static_cast<index_t>(receivers_.size()) : static_cast<index_t>(most()));
+  }
+
   /// Most edges that a round can have.
   int most() const {
     if constexpr (G::fixed)
@@ -118,7 +123,7 @@ class Neighborhood {
   std::vector<int> receivers_;
   std::vector<Send> sends_;
   std::vector<Receive> receives_;
-  std::optional<decltype(std::declval<T&>().exchange({}, {}, Phase::spread))> under_way_;
+  std::optional<TicketOf<T>> under_way_;
 };
 
 }  // namespace detail
@@ -197,6 +202,8 @@ struct Mixing {
     void consume(Context& context, const Consumer& consumer) {
       consume(context, consumer, std::make_integer_sequence<int, Vectors>{});
     }
+
+    index_t most_bytes(const Context&) const { return neighbors_.most_bytes(); }
 
     template <class Visit>
     void walk(Visit&& visit) {

@@ -56,6 +56,7 @@ struct Pairing {
       deliver(context, whole, inbox_, meets ? 0.5F : 1.0F, consumer);
     }
 
+    index_t most_bytes(const Context&) const { return neighbors_.most_bytes(); }
     template <class Visit>
     void walk(Visit&&) {}
 

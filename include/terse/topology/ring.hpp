@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "terse/topology/concept.hpp"
+#include "terse/topology/round.hpp"
 
 namespace terse {
 
@@ -38,41 +38,70 @@ struct Ring {
     template <class M>
     void start(Context& context, const M& message) {
       hop_ = 0;
+      weight_ = 1.0F / static_cast<float>(context.size);
       hop(context, EmptyInbox{}, message);
     }
 
     template <class M>
     bool advance(Context& context, const M& message, bool block) {
-      if (context.size == 1) return true;
-      if (!settled(*under_way_, block)) return false;
-      if (hop_ >= context.size) {
-        const int c = behind(context, hop_ - context.size);
-        context.accept(spread_.packet(c), spread_.portion(c), Phase::spread, c, owner(context, c));
-        if (++hop_ == 2 * context.size - 1) return true;
-        forward(context, c, length_of(context, c));
-        return false;
-      }
-      const int c = behind(context, hop_);
-      context.accept(in_.data(), portion(context, c), Phase::reduce, c, before(context));
-      inbox_.clear();
-      inbox_.add(context.codec.compressor(), portion(context, c), in_.data(), context.first.shared);
-      hop(context, inbox_, message);
+      if (hop_ >= context.size) return gathered(context, block);
+      if (!reduced(context, message, block)) return false;
+      forward(context, chunk(context), sum_bytes_);
       return false;
     }
 
     template <class Consumer>
     void consume(Context& context, const Consumer& consumer) {
-      for (int c = 0; c < context.size; ++c) {
-        inbox_.clear();
-        inbox_.add(context.codec.compressor(), spread_.portion(c), spread_.packet(c), context.first.shared);
-        deliver(context, spread_.portion(c), inbox_, 1.0F / static_cast<float>(context.size), consumer);
-      }
+      for (int c = 0; c < context.size; ++c) deliver_sum(context, c, weight_, consumer);
     }
 
-    /// Squared norm of the dense part of the mean, the same on all ranks; packets hold sums.
+    // The halves of the round, see Hierarchical.
+
+    static int own_chunk(int rank, int size) { return (rank + 1) % size; }
+    template <class M>
+    bool reduced(Context& context, const M& message, bool block) {
+      if (hop_ == context.size) return true;
+      if (!settled(*under_way_, block)) return false;
+      const int c = behind(context, hop_);
+      context.accept(in_.data(), portion(context, c), Phase::reduce, c, before(context));
+      inbox_.clear();
+      inbox_.add(context.codec.compressor(), portion(context, c), in_.data(), context.first.shared);
+      hop(context, inbox_, message);
+      return hop_ == context.size;
+    }
+    template <class Consumer>
+    void take(Context& context, const Consumer& consumer) {
+      deliver_sum(context, chunk(context), weight_, consumer);
+    }
+    template <class M>
+    void spread(Context& context, const M& message) {
+      hop_ = context.size;
+      weight_ = 1;
+      encode(context, EmptyInbox{}, message, chunk(context), true);
+      if (context.size > 1) forward(context, chunk(context), sum_bytes_);
+    }
+    bool gathered(Context& context, bool block) {
+      if (context.size == 1) return true;
+      if (!settled(*under_way_, block)) return false;
+      const int c = behind(context, hop_ - context.size);
+      context.accept(spread_.packet(c), spread_.portion(c), Phase::spread, c, owner(context, c));
+      if (++hop_ == 2 * context.size - 1) return true;
+      forward(context, c, length_of(context, c));
+      return false;
+    }
+
+    index_t most_bytes(const Context& context) const {
+      index_t bytes = 0;
+      for (int hop = 0; hop + 1 < context.size; ++hop)
+        bytes += portion(context, behind(context, hop)).bytes +
+                 portion(context, behind(context, hop + context.size - 1)).bytes;
+      return bytes;
+    }
+
+    /// Squared norm of the dense part of the mean, the same on all ranks; packets may hold sums.
     double notes(E executor) {
-      const double size = spread_.size();
-      return spread_.notes(executor) / (size * size);
+      const double ranks = weight_ == 1 ? 1 : spread_.size();
+      return spread_.notes(executor) / (ranks * ranks);
     }
 
     template <class Visit>
@@ -83,37 +112,46 @@ struct Ring {
 
     /// `steps` chunks behind this rank's own number.
     static int behind(const Context& context, int steps) {
-      return (context.rank - steps + context.size) % context.size;
+      return (context.rank + 2 * context.size - steps) % context.size;
     }
     static int before(const Context& context) { return behind(context, 1); }
     static int after(const Context& context) { return (context.rank + 1) % context.size; }
+    static int chunk(const Context& context) { return own_chunk(context.rank, context.size); }
     static int owner(const Context& context, int c) { return (c + context.size - 1) % context.size; }
     static const Portion& portion(const Context& context, int c) {
       return context.plan.chunks[static_cast<std::size_t>(c)];
     }
 
-    /// Compresses this hop's chunk and posts what follows.
+    /// Compresses this hop's chunk and, but for the last one, which is whole then, passes it on.
     template <class In, class M>
     void hop(Context& context, In&& inbox, const M& message) {
       const int c = behind(context, hop_);
       const bool last = ++hop_ == context.size;
-      const Message added{PlusArrived<decltype(message.compressed)>{message.compressed},
-                          PlusArrived<decltype(message.dense)>{message.dense}};
-      std::byte* packet = last ? spread_.packet(c) : out_.data();
+      const index_t bytes = encode(context, inbox, plus_arrived(message), c, last);
+      if (last) return;
+      const Portion& next = portion(context, behind(context, hop_));
+      pass(context, {after(context), out_.data(), bytes, portion(context, c).bytes},
+           {before(context), in_.data(), next.bytes, next.variable}, Phase::reduce);
+    }
+    /// Chunk c's packet: a part of a sum on its way, or what is to be spread.
+    template <class In, class M>
+    index_t encode(Context& context, In&& inbox, const M& message, int c, bool whole) {
+      std::byte* packet = whole ? spread_.packet(c) : out_.data();
       // What varies in size is counted on the host.
       if constexpr (Traits<C>::variable) await_messages(context.channel);
-      context.codec.measure(portion(context, c), context.mask, inbox, added);
-      const index_t bytes =
-          context.codec.encode(portion(context, c), context.mask, inbox, added, context.first, false, packet);
+      context.codec.measure(portion(context, c), context.mask, inbox, message);
+      const index_t bytes = context.codec.encode(portion(context, c), context.mask, inbox, message,
+                                                 context.first, false, packet);
       context.note(context.codec);
-      context.stamp(packet, bytes, last ? Phase::spread : Phase::reduce, c);
-      if (last) {
-        if (context.size > 1) forward(context, c, bytes);
-        return;
-      }
-      const Portion& next = portion(context, behind(context, hop_));
-      pass(context, {after(context), packet, bytes, portion(context, c).bytes},
-           {before(context), in_.data(), next.bytes, next.variable}, Phase::reduce);
+      context.stamp(packet, bytes, whole ? Phase::spread : Phase::reduce, c);
+      if (whole) sum_bytes_ = bytes;
+      return bytes;
+    }
+    template <class Consumer>
+    void deliver_sum(Context& context, int c, float weight, const Consumer& consumer) {
+      inbox_.clear();
+      inbox_.add(context.codec.compressor(), spread_.portion(c), spread_.packet(c), context.first.shared);
+      deliver(context, spread_.portion(c), inbox_, weight, consumer);
     }
     /// Passes a whole sum on and takes the next one.
     void forward(Context& context, int c, index_t bytes) {
@@ -147,8 +185,10 @@ struct Ring {
     Bytes out_, in_;
     Send send_;
     Receive receive_;
-    std::optional<decltype(std::declval<T&>().exchange({}, {}, Phase::reduce))> under_way_;
+    std::optional<TicketOf<T>> under_way_;
     int hop_ = 0;
+    index_t sum_bytes_ = 0;  // of the packet that this rank spreads
+    float weight_ = 1;       // of packets in the mean
   };
 };
 

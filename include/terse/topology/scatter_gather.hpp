@@ -3,7 +3,7 @@
 
 #include <optional>
 
-#include "terse/topology/concept.hpp"
+#include "terse/topology/round.hpp"
 
 namespace terse {
 
@@ -58,15 +58,11 @@ struct ScatterGather {
     }
 
     template <class M>
-    bool advance(Context& context, const M&, bool block) {
-      if (!settled(*under_way_, block)) return false;
-      if (spreading_) {
-        spread_.accept(context);
-        return true;
-      }
-      serve(context);
-      spreading_ = true;
-      under_way_.emplace(spread_.post(context.channel, spread_bytes_));
+    bool advance(Context& context, const M& message, bool block) {
+      if (spreading_) return gathered(context, block);
+      if (!reduced(context, message, block)) return false;
+      const MeanOf mean{1.0F / static_cast<float>(context.size)};
+      spread(context, Message{mean, mean}, inbox_);
       return false;
     }
 
@@ -77,6 +73,40 @@ struct ScatterGather {
         inbox_.add(context.codec.compressor(), spread_.portion(c), spread_.packet(c), context.first.shared);
         deliver(context, spread_.portion(c), inbox_, 1, consumer);
       }
+    }
+
+    // The halves of the round, see Hierarchical.
+
+    static int own_chunk(int rank, int) { return rank; }
+    template <class M>
+    bool reduced(Context& context, const M&, bool block) {
+      if (!settled(*under_way_, block)) return false;
+      inbox_.clear();
+      for (int peer = 0; peer < context.size; ++peer) {
+        const std::byte* packet = (peer == context.rank ? out_ : in_)[static_cast<std::size_t>(peer)].data();
+        if (peer != context.rank) context.accept(packet, own(context), Phase::reduce, context.rank, peer);
+        inbox_.add(context.codec.compressor(), own(context), packet, context.first.shared);
+      }
+      return true;
+    }
+    template <class Consumer>
+    void take(Context& context, const Consumer& consumer) {
+      deliver(context, own(context), inbox_, 1.0F / static_cast<float>(context.size), consumer);
+    }
+    template <class M>
+    void spread(Context& context, const M& message) {
+      spread(context, message, EmptyInbox{});
+    }
+    bool gathered(Context& context, bool block) {
+      if (!settled(*under_way_, block)) return false;
+      spread_.accept(context);
+      return true;
+    }
+
+    index_t most_bytes(const Context&) const {
+      index_t bytes = spread_.most_bytes();
+      for (const Send& send : sends_) bytes += send.room;
+      return bytes;
     }
 
     /// Squared norm of the dense part of the mean, the same on all ranks.
@@ -94,23 +124,19 @@ struct ScatterGather {
       return context.plan.chunks[static_cast<std::size_t>(context.rank)];
     }
 
-    /// The owner's part: mean of the chunk over all ranks, compressed once more.
-    void serve(Context& context) {
-      inbox_.clear();
-      for (int peer = 0; peer < context.size; ++peer) {
-        const std::byte* packet = (peer == context.rank ? out_ : in_)[static_cast<std::size_t>(peer)].data();
-        if (peer != context.rank) context.accept(packet, own(context), Phase::reduce, context.rank, peer);
-        inbox_.add(context.codec.compressor(), own(context), packet, context.first.shared);
-      }
-      const MeanOf mean{1.0F / static_cast<float>(context.size)};
-      const Message message{mean, mean};
+    /// The owner's part: compresses what `message` says of its chunk once more.
+    template <class M, class In>
+    void spread(Context& context, const M& message, In&& inbox) {
       // What varies in size is counted on the host.
       if constexpr (Traits<C>::variable) await_messages(context.channel);
-      second_.measure(own(context), context.mask, inbox_, message);
-      spread_bytes_ = second_.encode(own(context), context.mask, inbox_, message, context.second, false,
-                                     spread_.packet(context.rank));
+      second_.measure(own(context), context.mask, inbox, message);
+      std::byte* const packet = spread_.packet(context.rank);
+      const index_t bytes =
+          second_.encode(own(context), context.mask, inbox, message, context.second, false, packet);
       context.note(second_);
-      context.stamp(spread_.packet(context.rank), spread_bytes_, Phase::spread, context.rank);
+      context.stamp(packet, bytes, Phase::spread, context.rank);
+      spreading_ = true;
+      under_way_.emplace(spread_.post(context.channel, bytes));
     }
 
     Codec<C, F, E> second_;
@@ -118,10 +144,9 @@ struct ScatterGather {
     Inbox<C> inbox_;
     std::vector<buffer<std::byte, typename E::memory>> out_, in_;
     std::vector<index_t> bytes_;  // of the packets in out_
-    index_t spread_bytes_ = 0;
     std::vector<Send> sends_;
     std::vector<Receive> receives_;
-    std::optional<decltype(std::declval<T&>().exchange({}, {}, Phase::reduce))> under_way_;
+    std::optional<TicketOf<T>> under_way_;
     bool spreading_ = false;
   };
 };

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "terse/core/error.hpp"
-#include "terse/topology/concept.hpp"
+#include "terse/topology/round.hpp"
 
 namespace terse {
 
@@ -61,11 +61,7 @@ struct Star {
 
     template <class M>
     void start(Context& context, const M& message) {
-      const Portion& whole = context.plan.whole;
-      context.codec.measure(whole, context.mask, EmptyInbox{}, message);
-      const index_t bytes =
-          context.codec.encode(whole, context.mask, EmptyInbox{}, message, context.first, true, out_.data());
-      context.note(context.codec);
+      const index_t bytes = context.encode_whole(message, out_.data());
       context.stamp(out_.data(), bytes, Phase::reduce, 0);
       for (Send& send : up_) send.bytes = bytes;
       spreading_ = false;
@@ -91,6 +87,10 @@ struct Star {
       inbox_.clear();
       inbox_.add(context.codec.compressor(), context.plan.whole, mean_.data(), context.first.shared);
       deliver(context, context.plan.whole, inbox_, 1, consumer);
+    }
+
+    index_t most_bytes(const Context&) const {
+      return whole_.bytes * static_cast<index_t>(up_.size() + down_.size());
     }
 
     /// Squared norm of the dense part of the mean, the same on all ranks. On a device it waits.
@@ -139,7 +139,7 @@ struct Star {
     Inbox<C> inbox_;
     std::vector<Send> up_, down_;
     std::vector<Receive> to_center_, from_center_;
-    std::optional<decltype(std::declval<T&>().exchange({}, {}, Phase::reduce))> under_way_;
+    std::optional<TicketOf<T>> under_way_;
     bool spreading_ = false;
   };
 };

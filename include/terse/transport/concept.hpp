@@ -132,6 +132,18 @@ constexpr bool check_transport() {
   return Transport<T>;
 }
 
+/// What a transport's batches are held by.
+template <Transport T>
+using TicketOf = decltype(std::declval<T&>().exchange({}, {}, Phase::reduce));
+
+/// A transport of two levels, see Nodes: ranks of a node, and the ranks of one number on all nodes.
+template <class T>
+concept HasLevels = requires(T& transport) {
+  { transport.inside() } -> Transport;
+  { transport.across() } -> Transport;
+  { transport.ranks_per_node() } -> std::same_as<int>;
+};
+
 /// A transport that gathers host bytes by itself: `all` takes one block of `mine`'s size from each rank, in rank order.
 /// Blocking, collective. Those whose buffers live elsewhere must, since `exchange` can't carry values of the host.
 template <class T>

@@ -7,6 +7,7 @@
 #include <boost/mpi/exception.hpp>
 #include <cstdio>
 #include <cstdlib>
+#include <limits>
 #include <memory>
 #include <thread>
 
@@ -79,25 +80,35 @@ class BasicMpi {
     Ticket(BasicMpi* end, Batch* batch) : end_(end), batch_(batch) {}
 
     void blame(std::chrono::milliseconds deadline) {
+      bool missing = false;
       int peer = -1;
-      for (std::size_t k = 0; k < batch_->requests.size() && peer < 0; ++k) {
+      for (std::size_t k = 0; k < batch_->requests.size() && !missing; ++k) {
         int done = 0;
         check("MPI_Test", MPI_Test(&batch_->requests[k], &done, MPI_STATUS_IGNORE));
-        if (done == 0) peer = batch_->peers[k];
+        missing = done == 0;
+        if (missing) peer = batch_->peers[k];
       }
-      if (peer < 0) return;  // all came in at the last moment
-      throw peer_error("waited " + std::to_string(deadline.count()) + " ms for rank " + std::to_string(peer) +
-                           " in phase '" + name(batch_->phase) + "'",
+      if (!missing) return;  // all came in at the last moment
+      const std::string whom = peer < 0 ? "one or more of " + std::to_string(end_->size()) + " ranks"
+                                        : "rank " + std::to_string(peer);
+      throw peer_error("waited " + std::to_string(deadline.count()) + " ms for " + whom + " in phase '" +
+                           name(batch_->phase) + "'",
                        peer, end_->rank());
     }
     /// MPI may go on reading and writing the buffers; what can be called back is.
     void abandon() noexcept {
-      for (MPI_Request& request : batch_->requests)
-        if (request != MPI_REQUEST_NULL) {
+      bool whole = true;
+      for (std::size_t k = 0; k < batch_->requests.size(); ++k)
+        if (MPI_Request& request = batch_->requests[k]; request != MPI_REQUEST_NULL) {
+          // Collectives can be neither cancelled nor freed.
+          if (batch_->peers[k] < 0) {
+            whole = false;
+            continue;
+          }
           MPI_Cancel(&request);
           MPI_Request_free(&request);
         }
-      batch_->used = false;
+      if (whole) batch_->used = false;
     }
 
     BasicMpi* end_;
@@ -133,6 +144,24 @@ class BasicMpi {
         check("MPI_Isend", MPI_Isend(send.data + std::min(at, send.bytes), count(send.bytes - at), MPI_BYTE,
                                      send.peer, 0, communicator_, &request));
       }
+    batch.used = true;
+    return Ticket(this, &batch);
+  }
+
+  /// MPI's own reduce-scatter and all-gather, see ReducesNatively. Blocks of up to 2^31 - 1 floats or bytes.
+  [[nodiscard]] Ticket reduce_scatter(const float* blocks, float* own, index_t count) {
+    Batch& batch = collective(Phase::reduce, count);
+    check("MPI_Ireduce_scatter_block",
+          MPI_Ireduce_scatter_block(blocks, own, static_cast<int>(count), MPI_FLOAT, MPI_SUM, communicator_,
+                                    batch.requests.data()));
+    batch.used = true;
+    return Ticket(this, &batch);
+  }
+  [[nodiscard]] Ticket all_gather_in_place(std::byte* blocks, index_t bytes) {
+    Batch& batch = collective(Phase::spread, bytes);
+    check("MPI_Iallgather",
+          MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, blocks, static_cast<int>(bytes), MPI_BYTE,
+                         communicator_, batch.requests.data()));
     batch.used = true;
     return Ticket(this, &batch);
   }
@@ -184,6 +213,18 @@ class BasicMpi {
   static MPI_Request& add(Batch& batch, int peer) {
     batch.peers.push_back(peer);
     return batch.requests.emplace_back(MPI_REQUEST_NULL);
+  }
+  /// A batch of one request to all.
+  Batch& collective(Phase phase, index_t count) {
+    if (count > std::numeric_limits<int>::max())
+      throw usage_error("MPI's collectives take blocks of up to 2^31 - 1 elements, not of " +
+                            std::to_string(count) + ": use ScatterGather or Ring",
+                        rank());
+    Batch& batch = unused_batch();
+    batch.requests.assign(1, MPI_REQUEST_NULL);
+    batch.peers.assign(1, -1);
+    batch.phase = phase;
+    return batch;
   }
   Batch& unused_batch() {
     for (const std::unique_ptr<Batch>& batch : batches_)

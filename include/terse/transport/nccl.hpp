@@ -145,15 +145,24 @@ class Nccl {
   /// Sums `count` floats over all ranks, in place, in an order that NCCL chooses by the machine's links, the size and
   /// its version: NOT the same bits from run to run, nor those of other transports. On the stream, like `exchange`.
   [[nodiscard]] Ticket all_reduce(float* data, index_t count, Phase phase = Phase::reduce) {
-    Channel& channel = *channel_;
-    channel.phase = phase;
-    {
-      Channel::Lock lock = channel.open();
-      channel.check(lock, ncclAllReduce(data, data, static_cast<std::size_t>(count), ncclFloat32, ncclSum,
-                                        channel.comm, channel.stream));
-    }
-    enqueued();
-    return Ticket(&channel);
+    return collective(phase, [&](Channel& channel) {
+      return ncclAllReduce(data, data, static_cast<std::size_t>(count), ncclFloat32, ncclSum, channel.comm,
+                           channel.stream);
+    });
+  }
+
+  /// NCCL's own reduce-scatter and all-gather, see ReducesNatively; of the order of its sums see all_reduce.
+  [[nodiscard]] Ticket reduce_scatter(const float* blocks, float* own, index_t count) {
+    return collective(Phase::reduce, [&](Channel& channel) {
+      return ncclReduceScatter(blocks, own, static_cast<std::size_t>(count), ncclFloat32, ncclSum,
+                               channel.comm, channel.stream);
+    });
+  }
+  [[nodiscard]] Ticket all_gather_in_place(std::byte* blocks, index_t bytes) {
+    return collective(Phase::spread, [&](Channel& channel) {
+      return ncclAllGather(blocks + rank() * bytes, blocks, static_cast<std::size_t>(bytes), ncclInt8,
+                           channel.comm, channel.stream);
+    });
   }
 
   /// Host bytes of every rank to every rank, in rank order: `all` is size() blocks of `mine`'s size. Collective. Blocks
@@ -230,6 +239,18 @@ class Nccl {
     channel.settle(channel.comm, until);
     check(ncclCommUserRank(channel.comm, &channel.rank), "ncclCommUserRank");
     check(ncclCommCount(channel.comm, &channel.size), "ncclCommCount");
+  }
+
+  template <class Call>
+  Ticket collective(Phase phase, const Call& call) {
+    Channel& channel = *channel_;
+    channel.phase = phase;
+    {
+      Channel::Lock lock = channel.open();
+      channel.check(lock, call(channel));
+    }
+    enqueued();
+    return Ticket(&channel);
   }
 
   void enqueued() { channel_->settle(channel_->comm, detail::time_after(channel_->deadline)); }

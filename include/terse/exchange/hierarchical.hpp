@@ -1,0 +1,381 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "terse/core/policy.hpp"
+#include "terse/exchange/inner_mean.hpp"
+
+namespace terse {
+
+/// Nodes of `ranks_per_node` ranks that lie side by side, W = nodes * ranks_per_node. Ranks of a node take their mean in full
+/// precision, share by share; the rank that owns a share exchanges it, compressed, with the owners of that share on the other
+/// nodes; and what comes back goes to all ranks of the node in full precision:
+///
+///     reduce-scatter within a node by Inner      exchange between nodes by Outer      all-gather within a node by Inner
+///
+/// The mean over W is the mean over nodes of what compression makes of each node's mean. Error feedback belongs to the share:
+/// n / ranks_per_node floats. Sends per rank, L ranks a node: between nodes what Outer sends for n / L elements among W / L
+/// ranks, and within a node 2 (L - 1) / L of the n floats. Inner is a topology whose round has halves: ScatterGather, Ring, or
+/// Native; Outer is any exact one. Full-precision packets go the same way.
+///
+/// Over one transport, which it splits, or over Nodes, which is two: threads or NCCL within a node and MPI between. There
+/// `ranks_per_node` may stay 0, which is as many as Nodes has. Constructors throw usage_error on all ranks where the nodes are
+/// not full.
+///
+///     OneBitAdam<Hierarchical<Native, Ring>>{.topology = {.ranks_per_node = 8}}
+template <Topology Inner = ScatterGather, Topology Outer = ScatterGather>
+struct Hierarchical {
+  static_assert(Inner::exact && Outer::exact, "terse: both levels of Hierarchical take exact topologies");
+  static constexpr bool exact = true;
+  static constexpr bool recompresses = Outer::recompresses;
+  static constexpr bool compresses_partial_sums = true;
+  static constexpr bool evaluates_late = detail::evaluates_late<Inner>();
+  using ForDense = Hierarchical<Inner, DenseTopologyOf<Outer>>;
+
+  int ranks_per_node = 0;
+  Inner inner{};
+  Outer outer{};
+
+  ForDense for_dense() const { return {ranks_per_node, inner, dense_topology(outer)}; }
+  template <class Visit>
+  void settings(Visit&& visit) const {
+    visit("ranks_per_node", static_cast<double>(ranks_per_node));
+    detail::policy_settings(inner, visit);
+    detail::policy_settings(outer, visit);
+  }
+};
+
+TERSE_NUMERICS_BEGIN
+
+namespace detail {
+
+/// One functor for compressed segments and one for the others, as one for all.
+template <class Compressed, class Exact>
+struct ByKind {
+  Compressed compressed;
+  Exact dense;
+  const std::uint8_t* is_compressed;  // by segment
+  bool now = false;
+
+  TERSE_HD void enter(const Piece& piece) {
+    now = is_compressed[piece.segment] != 0;
+    if (now)
+      terse::enter(compressed, piece);
+    else
+      terse::enter(dense, piece);
+  }
+  TERSE_HD float operator()(const Piece& piece, index_t i) const {
+    return now ? compressed(piece, i) : dense(piece, i);
+  }
+  /// Of partial sums, which Ring asks for.
+  TERSE_HD float operator()(const Piece& piece, index_t i, float sum) const {
+    return (*this)(piece, i) + sum;
+  }
+};
+/// The same of consumers.
+template <class Compressed, class Exact>
+struct ConsumeByKind {
+  Compressed compressed;
+  Exact dense;
+  const std::uint8_t* is_compressed;
+  bool now = false;
+
+  TERSE_HD void enter(const Piece& piece) {
+    now = is_compressed[piece.segment] != 0;
+    if (now)
+      terse::enter(compressed, piece);
+    else
+      terse::enter(dense, piece);
+  }
+  TERSE_HD void operator()(const Piece& piece, index_t i, float mean) const {
+    if (now)
+      compressed(piece, i, mean);
+    else
+      dense(piece, i, mean);
+  }
+};
+
+/// Tells a message what its node has sent.
+template <class F, class Mask>
+struct TellSent {
+  F message;
+  Mask mask;
+  TERSE_HD void enter(const Piece& piece) { terse::enter(message, piece); }
+  TERSE_HD void operator()(const Piece&, index_t i, float decoded) const {
+    message.sent(i, (mask.word(i) >> (i % alignment) & 1U) != 0, decoded);
+  }
+};
+struct IgnoreMean {
+  TERSE_HD void operator()(const Piece&, index_t, float) const {}
+};
+struct SayNothing {
+  TERSE_HD float operator()(const Piece&, index_t) const { return 0; }
+};
+
+/// A node's mean as its owner's message to the other nodes.
+struct SayShare {
+  const float* share;
+  TERSE_HD float operator()(const Piece&, index_t i) const { return share[i]; }
+};
+/// The same, of which what was sent takes the place.
+struct SayShareOnce {
+  float* share;
+  TERSE_HD float operator()(const Piece&, index_t i) const { return share[i]; }
+  TERSE_HD void sent(index_t i, bool, float decoded) const { share[i] = decoded; }
+};
+
+}  // namespace detail
+
+TERSE_NUMERICS_END
+
+namespace detail {
+
+/// Whether a compressor goes by any topology's round, see RoundOf.
+template <class C>
+concept TakesAnyRound = C::lossless || requires {
+  typename C::Incoming;
+};
+
+/// The channels of a rank of two levels, of one transport or of two.
+template <Transport T>
+auto inside_of(T& channel, int node, int local) {
+  if constexpr (HasLevels<T>)
+    return channel.inside().split(0, local);
+  else
+    return channel.split(node, local);
+}
+template <Transport T>
+auto across_of(T& channel, int node, int local) {
+  if constexpr (HasLevels<T>)
+    return channel.across().split(0, node);
+  else
+    return channel.split(local, node);
+}
+template <Transport T>
+int ranks_per_node(const T& channel, int wanted) {
+  const int size = channel.size();
+  if constexpr (HasLevels<T>) {
+    const int found = channel.ranks_per_node();
+    if (wanted != 0 && wanted != found)
+      throw usage_error("Hierarchical's ranks_per_node is " + std::to_string(wanted) +
+                            ", and the transport has nodes of " + std::to_string(found) + " ranks",
+                        channel.rank());
+    return found;
+  } else {
+    if (wanted < 1 || size % wanted != 0)
+      throw usage_error("Hierarchical's ranks_per_node is " + std::to_string(wanted) + ", of " +
+                            std::to_string(size) + " ranks: it must divide them into full nodes",
+                        channel.rank());
+    return wanted;
+  }
+}
+
+template <TakesAnyRound C, class F, class Inner, class Outer, Transport T, Executor E>
+class Rounds<C, F, Hierarchical<Inner, Outer>, T, E> {
+  static_assert(!starts_exactly<F>(),
+                "terse: the copies of Difference start from each rank's own exact message, and over "
+                "Hierarchical the owner of a share sends its node's. Use Residual");
+  using Inside = decltype(inside_of(std::declval<T&>(), 0, 0));
+  using Across = decltype(across_of(std::declval<T&>(), 0, 0));
+  using Node = RoundContext<Dense, None, Inside, E>;
+  using Half = typename Inner::template Round<Dense, None, Inside, E>;
+  static_assert(
+      requires(Half & half, Node& node, const Message<SayShare, SayShare>& message) {
+        { Half::own_chunk(0, 1) } -> std::same_as<int>;
+        { half.reduced(node, message, true) } -> std::same_as<bool>;
+        half.spread(node, message);
+        { half.gathered(node, true) } -> std::same_as<bool>;
+      },
+      "terse: within a node Hierarchical needs a topology whose round has halves: ScatterGather, Ring or "
+      "Native");
+
+ public:
+  Rounds(E executor, T& transport, const C& compressor, const F& feedback, const Layout& layout,
+         const Range& range, bool note, const Hierarchical<Inner, Outer>& topology, RankNames names = {})
+      : size_(detail::ranks_per_node(transport, topology.ranks_per_node)),
+        node_(transport.rank() / size_),
+        local_(transport.rank() % size_),
+        plan_(compressor, layout, range, size_, false),
+        inside_(executor, inside_of(transport, node_, local_), Dense{}, None{}, layout,
+                plan_.in_full_precision(note), {names(node_ * size_), names.stride}),
+        half_(make_half(inside_, topology.inner)),
+        across_(across_of(transport, node_, local_)),
+        own_(plan_.chunks[static_cast<std::size_t>(Half::own_chunk(local_, size_))]),
+        between_(executor, across_, compressor, feedback, layout,
+                 inside_.plan.chunks[static_cast<std::size_t>(Half::own_chunk(local_, size_))].dense, false,
+                 topology.outer, {names(local_), names.stride * size_}),
+        compressed_(room_for(own_.compressed)),
+        dense_(room_for(own_.dense)),
+        kinds_(static_cast<index_t>(layout.segments().size())) {
+    std::vector<std::uint8_t> kinds(layout.segments().size());
+    for (const Piece& piece : plan_.whole.compressed.pieces())
+      kinds[static_cast<std::size_t>(piece.segment)] = 1;
+    if (!kinds.empty()) upload(view<const std::uint8_t>(kinds), kinds_.all());
+  }
+
+  void open(const StepContext& step, Mask<typename E::memory> mask) {
+    inside_.open(step.step, step.seed, step.agreement, step.learning_rate, {}, step.now);
+    between_.open(step, mask);
+    mask_ = mask;
+    throws_ = step.on_non_finite == NonFinite::throw_;
+  }
+  template <class M>
+  void start(const M& message) {
+    stage_ = Stage::reduce;
+    half_.start(inside_, of_all(message));
+  }
+  template <class M>
+  bool advance(const M& message, bool block) {
+    switch (stage_) {
+      case Stage::reduce:
+        if (!half_.reduced(inside_, of_all(message), block)) return false;
+        half_.take(inside_, into_share());
+        swap_envelopes();
+        between_.start(share<M>());
+        stage_ = Stage::between;
+        return false;
+      case Stage::between:
+        if (!between_.advance(share<M>(), block)) return false;
+        swap_envelopes();
+        stage_ = listens<M> ? Stage::tell : Stage::gather;
+        if constexpr (listens<M>)
+          half_.spread(inside_, of_all(Message{SayShare{compressed()}, SayNothing{}}));
+        else
+          spread_mean();
+        return false;
+      case Stage::tell:
+        if (!half_.gathered(inside_, block)) return false;
+        if constexpr (listens<M>)
+          half_.consume(
+              inside_,
+              by_kind(TellSent<decltype(message.compressed), decltype(mask_)>{message.compressed, mask_},
+                      IgnoreMean{}));
+        stage_ = Stage::gather;
+        spread_mean();
+        return false;
+      case Stage::gather:
+        break;
+    }
+    return half_.gathered(inside_, block);
+  }
+  void arrived(bool throws) { inside_.arrived(throws); }
+  template <class Consumer>
+  void consume(const Consumer& consumer) {
+    half_.consume(inside_, by_kind(consumer.compressed, consumer.dense));
+  }
+  template <class Functor>
+  auto gated(const Functor& f) const {
+    return inside_.envelope.gated(f);
+  }
+  void await() {
+    await_messages(inside_.channel);
+    between_.await();
+  }
+  void settle(std::uint64_t step) {
+    await();
+    inside_.settle(step);
+  }
+  double notes() {
+    await();
+    return half_.notes(inside_.executor);
+  }
+  index_t most_bytes() const { return half_.most_bytes(inside_) + between_.most_bytes(); }
+  /// Of most_bytes() what goes to other nodes.
+  index_t most_bytes_between_nodes() const { return between_.most_bytes(); }
+  Envelope<E>& envelope() { return inside_.envelope; }
+
+  const Plan& plan() const { return plan_; }
+  void set_compressor(const C& compressor) { between_.set_compressor(compressor); }
+  auto feedback() { return between_.feedback(); }
+  template <class Visit>
+  void walk(Visit&& visit) {
+    between_.walk(visit);
+  }
+
+ private:
+  enum class Stage { reduce, between, tell, gather };
+
+  /// Of a lossless compressor there is one kind.
+  template <class M>
+  static constexpr bool listens = !C::lossless && requires(const M& message) {
+    message.compressed.sent(index_t{}, true, 0.0F);
+  };
+
+  static Half make_half(Node& node, const Inner& topology) {
+    if constexpr (std::is_constructible_v<Half, Node&, const Inner&>)
+      return Half(node, topology);
+    else
+      return Half(node);
+  }
+  static buffer<float, typename E::memory> room_for(const Range& range) {
+    return buffer<float, typename E::memory>(range.end_offset() - range.begin_offset());
+  }
+  /// As arenas, of which the share alone is there.
+  float* compressed() { return compressed_.data() - own_.compressed.begin_offset(); }
+  float* dense() { return dense_.data() - own_.dense.begin_offset(); }
+
+  template <class M>
+  auto of_all(const M& message) {
+    if constexpr (C::lossless) {
+      return Message{message.dense, message.dense};
+    } else {
+      const ByKind<decltype(message.compressed), decltype(message.dense)> both{message.compressed,
+                                                                               message.dense, kinds_.data()};
+      return Message{both, both};
+    }
+  }
+  template <class Compressed, class Exact>
+  auto by_kind(const Compressed& compressed, const Exact& dense) {
+    if constexpr (C::lossless) {
+      return Message{dense, dense};
+    } else {
+      const ConsumeByKind<Compressed, Exact> both{compressed, dense, kinds_.data()};
+      return Message{both, both};
+    }
+  }
+  template <class M>
+  auto share() {
+    if constexpr (listens<M>)
+      return Message{SayShareOnce{compressed()}, SayShare{dense()}};
+    else
+      return Message{SayShare{compressed()}, SayShare{dense()}};
+  }
+  auto into_own_share() { return Message{WriteArena{compressed()}, WriteArena{dense()}}; }
+  auto into_share() { return by_kind(WriteArena{compressed()}, WriteArena{dense()}); }
+  /// The mean over nodes, in the share's place, to all ranks of the node.
+  void spread_mean() {
+    swap_envelopes();
+    if constexpr (std::is_same_v<typename E::memory, memory::host>) {
+      // After an error nobody will read it, and what feedbacks keep of means stays as it is. All ranks throw together, later.
+      if (!throws_ || between_.envelope().flags == PacketHeader::finite) between_.consume(into_own_share());
+    } else {
+      between_.arrived(throws_);
+      between_.consume(into_own_share());
+    }
+    swap_envelopes();
+    half_.spread(inside_, of_all(Message{SayShare{compressed()}, SayShare{dense()}}));
+  }
+  /// The node's round carries the step's flags to the exchange between nodes, and back.
+  void swap_envelopes() { std::swap(inside_.envelope, between_.envelope()); }
+
+  int size_, node_, local_;  // of a node's ranks; this rank's node, and its rank there
+  Plan plan_;
+  Node inside_;
+  Half half_;
+  Across across_;
+  Portion own_;
+  Rounds<C, F, Outer, Across, E> between_;
+  buffer<float, typename E::memory> compressed_, dense_;
+  buffer<std::uint8_t, typename E::memory> kinds_;
+  Mask<typename E::memory> mask_{};
+  bool throws_ = true;
+  Stage stage_ = Stage::reduce;
+};
+
+}  // namespace detail
+
+}  // namespace terse

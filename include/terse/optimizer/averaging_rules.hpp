@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+#include <utility>
+
+#include "terse/momentum_correction/concept.hpp"
+#include "terse/optimizer/averaging_layers.hpp"
+#include "terse/preconditioner/concept.hpp"
+#include "terse/preconditioner/parameter_ref.hpp"
+#include "terse/preconditioner/rates.hpp"
+
+// The rules of Averaging and Staged at work on one element of a step.
+
+namespace terse::detail {
+
+/// Names, each once, in the order of their first mention: buffers of one name are one buffer.
+template <std::size_t Most>
+struct Names {
+  std::array<const char*, Most> names{};
+  int count = 0;
+
+  constexpr int find(std::string_view name) const {
+    for (int k = 0; k < count; ++k)
+      if (name == names[static_cast<std::size_t>(k)]) return k;
+    return -1;
+  }
+  template <class State>
+  constexpr void add(const State& state) {
+    for (const char* name : state)
+      if (find(name) < 0) names[static_cast<std::size_t>(count++)] = name;
+  }
+};
+
+/// Where a policy's scalars begin among those of a step, and which of its buffers are the policy's: as a type, which nvcc
+/// can name.
+template <int Scalar, int... Buffers>
+struct Places {
+  static constexpr int scalar = Scalar;
+  static constexpr int count = sizeof...(Buffers);
+
+  /// Calls act(k, buffer) for each of the policy's buffers, in order.
+  template <class All, class Act>
+  TERSE_HD static void for_each([[maybe_unused]] const All& buffers, [[maybe_unused]] const Act& act) {
+    [[maybe_unused]] std::size_t k = 0;
+    (act(k++, buffers[Buffers]), ...);
+  }
+};
+
+}  // namespace terse::detail
+
+namespace terse {
+
+TERSE_NUMERICS_BEGIN
+
+namespace detail {
+
+/// What the rules of a step share.
+template <class N, int Buffers, int Scalars, int Layers>
+struct AveragingView {
+  ParameterRef<typename N::parameter> parameters;
+  const typename N::gradient* gradients;
+  std::array<float*, Buffers == 0 ? 1 : Buffers> buffers;
+  std::array<float*, Layers == 0 ? 1 : Layers> layers;
+  const Rate* rates;
+  const StepScalars* now;
+  Rate rate{};
+  float scale = 1;
+  std::array<float, Scalars == 0 ? 1 : Scalars> scalars{};
+  std::array<float, Layers == 0 ? 1 : Layers> of_layer{};
+
+  TERSE_HD void enter(const Piece& piece) {
+    rate = rates[piece.segment];
+    scale = now->gradient_scale;
+    for (int k = 0; k < Scalars; ++k)
+      scalars[static_cast<std::size_t>(k)] = now->own[static_cast<std::size_t>(k)];
+    for (int k = 0; k < Layers; ++k)
+      of_layer[static_cast<std::size_t>(k)] = layers[static_cast<std::size_t>(k)][piece.segment];
+  }
+};
+
+struct ReadInto {
+  float* held;
+  float* was;
+  index_t i;
+  TERSE_HD void operator()(std::size_t k, const float* buffer) const { held[k] = was[k] = buffer[i]; }
+};
+/// Leaves a buffer alone that no rule has touched, which the compiler sees; what it can't see is written back.
+struct WriteBack {
+  const float* held;
+  const float* was;
+  index_t i;
+  TERSE_HD void operator()(std::size_t k, float* buffer) const {
+    const bool untouched = std::bit_cast<std::uint32_t>(held[k]) == std::bit_cast<std::uint32_t>(was[k]);
+    if (!TERSE_KNOWN(untouched)) buffer[i] = held[k];
+  }
+};
+
+/// One element as the policy with these Places sees it, see MomentumCorrection. It holds the policy's buffers, so that all
+/// are read before any is written: that none lies in another one is more than a compiler can know. What has been changed
+/// counts from `write_back` on.
+template <class View, class Places>
+class HeldElement {
+ public:
+  TERSE_HD HeldElement(const View& view, index_t i) : view_(view), i_(i) {
+    Places::for_each(view.buffers, ReadInto{held_, was_, i});
+  }
+  TERSE_HD void write_back() const { Places::for_each(view_.buffers, WriteBack{held_, was_, i_}); }
+
+  TERSE_HD float x() const { return view_.parameters[i_]; }
+  TERSE_HD float g() const { return widened(view_.gradients[i_]) * view_.scale; }
+  TERSE_HD float rate() const { return view_.rate.learning_rate; }
+  TERSE_HD float decay() const { return view_.rate.weight_decay; }
+  TERSE_HD float& operator[](int k) const { return held_[k]; }
+  TERSE_HD float scalar(int k) const { return view_.scalars[static_cast<std::size_t>(Places::scalar + k)]; }
+  TERSE_HD float layer(int k) const { return view_.of_layer[static_cast<std::size_t>(Places::layer(k))]; }
+
+ private:
+  static constexpr int room = Places::count == 0 ? 1 : Places::count;
+
+  const View& view_;
+  index_t i_;
+  mutable float held_[room];
+  float was_[room];
+};
+
+/// A momentum correction and a preconditioner that work on one View.
+template <class Momentum, class Preconditioner, class View_, class MomentumPlaces, class PreconditionerPlaces>
+struct Rules {
+  using View = View_;
+  using measures = typename MeasuresOf<Preconditioner>::type;
+
+  Momentum momentum;
+  Preconditioner preconditioner;
+  View view;
+
+  TERSE_HD void enter(const Piece& piece) { view.enter(piece); }
+  TERSE_HD HeldElement<View, MomentumPlaces> to_momentum(index_t i) const { return {view, i}; }
+  TERSE_HD HeldElement<View, PreconditionerPlaces> to_preconditioner(index_t i) const { return {view, i}; }
+  TERSE_HD AveragingLayer<View, PreconditionerPlaces> to_layer(const LayerTable* tables,
+                                                               index_t layer) const {
+    return {view, tables, layer};
+  }
+  TERSE_HD AveragingLayers<View, MomentumPlaces> to_layers(const LayerNorms& known) const {
+    return {view, known};
+  }
+
+  static constexpr bool says = requires(const Momentum& rule, HeldElement<View, MomentumPlaces> e) {
+    rule.message(e);
+  };
+  static constexpr bool listens = requires(const Momentum& rule, HeldElement<View, MomentumPlaces> e) {
+    rule.sent(e, true, 0.0F);
+  };
+  static constexpr bool differs_exactly =
+      requires(const Momentum& rule, HeldElement<View, MomentumPlaces> e) {
+    rule.exact_direction(e, 0.0F);
+  };
+  static constexpr bool implies_gradient =
+      requires(const Momentum& rule, HeldElement<View, MomentumPlaces> e) {
+    rule.mean_gradient(e, 0.0F);
+  };
+
+  TERSE_HD TERSE_INLINE float message(index_t i) const {
+    const auto e = to_momentum(i);
+    if constexpr (says) {
+      const float message = momentum.message(e);
+      e.write_back();
+      return message;
+    } else {
+      return e.g();
+    }
+  }
+  TERSE_HD TERSE_INLINE void sent(index_t i, bool keep, float decoded) const {
+    const auto e = to_momentum(i);
+    momentum.sent(e, keep, decoded);
+    e.write_back();
+  }
+  template <bool Exact>
+  TERSE_HD TERSE_INLINE float step(index_t i, float mean) const {
+    const auto own = to_momentum(i);
+    const auto other = to_preconditioner(i);
+    float direction, gradient = mean;
+    if constexpr (!Exact && implies_gradient) gradient = momentum.mean_gradient(own, mean);
+    if constexpr (Exact && differs_exactly)
+      direction = momentum.exact_direction(own, mean);
+    else
+      direction = momentum.direction(own, mean);
+    const float step = preconditioner.step(other, gradient, direction);
+    own.write_back();
+    other.write_back();
+    return step;
+  }
+};
+
+}  // namespace detail
+
+TERSE_NUMERICS_END
+
+}  // namespace terse

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <concepts>
+#include <optional>
+
+#include "terse/topology/round.hpp"
+
+namespace terse {
+
+/// A transport with collectives of its own for equal blocks, one for each rank. Their tickets are those of its batches, and a
+/// wait for them has the same deadline.
+///
+///     reduce_scatter(blocks, own, count)       own[k] = the sum over ranks of their blocks[rank * count + k], floats, in an
+///                                              order that the transport chooses
+///     all_gather_in_place(blocks, bytes)       every rank's block, where it is, on all ranks
+template <class T>
+concept ReducesNatively = Transport<T> &&
+    requires(T& transport, const float* blocks, float* own, std::byte* all, index_t count) {
+  { transport.reduce_scatter(blocks, own, count) } -> std::same_as<TicketOf<T>>;
+  { transport.all_gather_in_place(all, count) } -> std::same_as<TicketOf<T>>;
+};
+
+/// The transport's own reduce-scatter and all-gather, for full-precision packets: MPI's or NCCL's, which know the machine. The
+/// sum is in their order: the same bits on all ranks, and NOT those of other topologies, of other transports, or, where the
+/// transport doesn't promise them, of the next run. As Inner of a Hierarchical, and for dense methods: `Adam<Native>`.
+///
+/// Sends per rank what the transport's collectives do; at least 2 (W - 1) / W of n floats. Blocks are padded to the largest.
+/// What packets of other topologies say in their headers (step, hyper-parameters, values that are not finite) is checked when
+/// the means come back.
+struct Native {
+  static constexpr bool exact = true;
+  static constexpr bool recompresses = false;
+
+  template <Compressor C, ErrorFeedback F, Transport T, Executor E>
+  class Round {
+    static_assert(C::lossless,
+                  "terse: a transport's own collectives add floats, so that Native is for what is not "
+                  "compressed: write Hierarchical<Native, ScatterGather> to compress between nodes");
+    static_assert(ReducesNatively<T>,
+                  "terse: Native needs a transport with collectives of its own (Mpi, Nccl), see "
+                  "ReducesNatively");
+    using Context = RoundContext<C, F, T, E>;
+
+   public:
+    explicit Round(const Context& context)
+        : block_(largest(context)),
+          blocks_(block_ * context.size),
+          own_(block_),
+          plan_(&context.plan),
+          rank_(context.rank),
+          inbox_(1) {}
+
+    template <class M>
+    void start(Context& context, const M& message) {
+      for (int c = 0; c < context.size; ++c)
+        context.codec.encode(portion(c), context.mask, EmptyInbox{}, message, context.first, true, packet(c));
+      context.note(context.codec);
+      spreading_ = false;
+      under_way_.emplace(context.channel.reduce_scatter(reinterpret_cast<const float*>(blocks_.data()),
+                                                        reinterpret_cast<float*>(own_.data()),
+                                                        block_ / static_cast<index_t>(sizeof(float))));
+    }
+    template <class M>
+    bool advance(Context& context, const M& message, bool block) {
+      if (spreading_) return gathered(context, block);
+      if (!reduced(context, message, block)) return false;
+      const MeanOf mean{1.0F / static_cast<float>(context.size)};
+      spread(context, Message{mean, mean}, inbox_);
+      return false;
+    }
+    template <class Consumer>
+    void consume(Context& context, const Consumer& consumer) {
+      for (int c = 0; c < context.size; ++c) {
+        inbox_.clear();
+        inbox_.add(context.codec.compressor(), portion(c), packet(c), context.first.shared);
+        deliver(context, portion(c), inbox_, 1, consumer);
+      }
+    }
+
+    // The halves of the round, see Hierarchical.
+
+    static int own_chunk(int rank, int) { return rank; }
+    template <class M>
+    bool reduced(Context& context, const M&, bool block) {
+      if (!settled(*under_way_, block)) return false;
+      inbox_.clear();
+      inbox_.add(context.codec.compressor(), portion(rank_), own_.data(), context.first.shared);
+      return true;
+    }
+    template <class Consumer>
+    void take(Context& context, const Consumer& consumer) {
+      deliver(context, portion(rank_), inbox_, 1.0F / static_cast<float>(context.size), consumer);
+    }
+    template <class M>
+    void spread(Context& context, const M& message) {
+      spread(context, message, EmptyInbox{});
+    }
+    bool gathered(Context& context, bool block) {
+      if (!settled(*under_way_, block)) return false;
+      for (int c = 0; c < context.size; ++c)
+        if (c != rank_) context.accept(packet(c), portion(c), Phase::spread, c, c);
+      return true;
+    }
+
+    index_t most_bytes(const Context& context) const { return 2 * (context.size - 1) * block_; }
+    /// Squared norm of the dense part of the mean, the same on all ranks. On a device it waits.
+    double notes(E executor) {
+      double sum = 0;
+      for (std::size_t c = 0; c < plan_->chunks.size(); ++c)
+        sum += note_of(executor, packet(static_cast<int>(c)), plan_->chunks[c]);
+      return sum;
+    }
+    template <class Visit>
+    void walk(Visit&&) {}
+
+   private:
+    static index_t largest(const Context& context) {
+      index_t bytes = 0;
+      for (const Portion& chunk : context.plan.chunks) bytes = std::max(bytes, chunk.bytes);
+      return aligned(bytes);
+    }
+    const Portion& portion(int c) const { return plan_->chunks[static_cast<std::size_t>(c)]; }
+    std::byte* packet(int c) { return blocks_.data() + c * block_; }
+    template <class M, class In>
+    void spread(Context& context, const M& message, In&& inbox) {
+      context.codec.encode(portion(rank_), context.mask, inbox, message, context.first, true, packet(rank_));
+      context.note(context.codec);
+      context.stamp(packet(rank_), portion(rank_).bytes, Phase::spread, rank_);
+      spreading_ = true;
+      under_way_.emplace(context.channel.all_gather_in_place(blocks_.data(), block_));
+    }
+
+    index_t block_;                                       // bytes, the same for all ranks
+    buffer<std::byte, typename E::memory> blocks_, own_;  // packets of all chunks; the sum of this rank's
+    const Plan* plan_;
+    int rank_;
+    Inbox<C> inbox_;
+    std::optional<TicketOf<T>> under_way_;
+    bool spreading_ = false;
+  };
+};
+
+}  // namespace terse
