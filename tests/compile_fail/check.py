@@ -61,7 +61,6 @@ CASES = {
     "RULE_IN_ONE_PRECISION": r"terse: a momentum correction needs .* its arithmetic in float and, for oracles, in double",
     "DIRECTION_BESIDE_A_RULE": r"terse: a mixing rule has its own local direction",
     "DIFFERENCE_IN_A_SECOND_STAGE": r"terse: the copies of Difference start anew from exact gradients",
-    "LAYERS_WITHOUT_FACTOR": r"terse: a layer-wise preconditioner's rule needs `using measures",
     "STATISTICS_OF_OTHER_KINDS": r"terse: the statistics that the two stages measure of a layer",
     "STAGES_OF_ONE_KIND": r"terse: the second stage has a compressor: two exact stages are one",
     # The memory spaces are part of the types, which both compilers name.

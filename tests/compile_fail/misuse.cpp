@@ -72,7 +72,7 @@ struct Straight {
   const { return {}; }
 };
 
-/// A layer-wise preconditioner that measures one statistic, but has no factor of a sum of squares.
+/// A layer-wise preconditioner that measures one statistic.
 template <class Measured>
 struct Evenly {
   static constexpr terse::PreconditionerFacts facts{.layer_wise = true};
@@ -89,7 +89,7 @@ struct Evenly {
       return u;
     }
     template <class Layer>
-    Real factor(const Layer& layer) const requires(!std::same_as<Measured, terse::SumOfSquares>) {
+    Real factor(const Layer& layer) const {
       return layer.measured(0);
     }
   };
@@ -375,9 +375,6 @@ int main() {
 #endif
 #if defined(CASE_RULE_IN_ONE_PRECISION)
   static_cast<void>(terse::Averaging<Straight>{});
-#endif
-#if defined(CASE_LAYERS_WITHOUT_FACTOR)
-  static_cast<void>(terse::Averaging<Evenly<terse::SumOfSquares>>{});
 #endif
 #if defined(CASE_STATISTICS_OF_OTHER_KINDS)
   terse::ThreadGroup(1).run([&](terse::Threads& transport) {

@@ -27,6 +27,7 @@ int main() {
     using Ring = terse::Mixing<terse::graph::Ring>;
     train<terse::Averaging<archetype::Correction>>(transport);
     train<terse::Averaging<archetype::Preconditioner>>(transport);
+    train<terse::Averaging<archetype::Layers>>(transport);
     train<terse::ParameterMixing<archetype::Mixing, Ring>>(transport);
     train<terse::ParameterMixing<archetype::Tracking, Ring>>(transport);
     train<terse::ParameterMixing<archetype::Direction, Ring>>(transport);

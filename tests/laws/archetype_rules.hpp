@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "terse/executor/statistic.hpp"
 #include "terse/momentum_correction/concept.hpp"
 #include "terse/momentum_correction/mixing_rule.hpp"
 #include "terse/preconditioner/concept.hpp"
@@ -51,6 +52,14 @@ struct Correction {
 #if defined(WRONG_CORRECTION_SENT)
     template <class Element>
     void sent(const Element&, Real) const {}
+#endif
+#if defined(WRONG_CORRECTION_MEAN_GRADIENT)
+    template <class Element>
+    void mean_gradient(const Element&, Real) const {}
+#endif
+#if defined(WRONG_CORRECTION_BALANCE)
+    template <class Layers>
+    void balance(const Layers&, Real) const {}
 #endif
 #if defined(WRONG_CORRECTION_CARRY)
     template <class Element>
@@ -119,6 +128,54 @@ struct Preconditioner {
     return {};
   }
 #endif
+};
+
+/// LayerWise<NoPreconditioner>.
+struct Layers {
+  static constexpr terse::PreconditionerFacts facts{.layer_wise = true};
+  static constexpr std::array<const char*, 0> state{};
+#if defined(WRONG_LAYERS_STATE)
+  static constexpr const char* layer_state = "factors";
+#endif
+
+  template <class Real>
+  struct Rule {
+#if !defined(OMIT_LAYERS_MEASURES)
+    using measures = terse::Statistics<terse::EuclideanNorm, terse::EuclideanNorm>;
+#endif
+    template <class Element>
+    Real step(const Element&, Real, Real direction) const {
+      return direction;
+    }
+#if !defined(OMIT_LAYERS_MEASURED)
+    template <class Element>
+    Real measured(int k, const Element& e, Real u) const {
+      return k == 0 ? e.x() : u + e.decay() * e.x();
+    }
+#endif
+#if !defined(OMIT_LAYERS_FACTOR)
+    template <class Layer>
+    Real factor(const Layer& layer) const {
+      const Real x = layer.measured(0), step = layer.measured(1);
+      if (!(x > 0 && step > 0)) return 1;
+      return std::fmin(std::fmax(x / step, static_cast<Real>(0.01F)), static_cast<Real>(10));
+    }
+#endif
+#if defined(WRONG_LAYERS_MOVE)
+    template <class Element>
+    Real move(const Element&, Real) const {
+      return 0;
+    }
+#endif
+#if defined(WRONG_LAYERS_OBSERVE)
+    template <class Layer>
+    void observe(const Layer&) const {}
+#endif
+  };
+  template <class Real>
+  Rule<Real> rule() const {
+    return {};
+  }
 };
 
 /// AdaptThenCombine<GradientDirection>.

@@ -72,6 +72,7 @@ using BySelection = Sparse<archetype::Selection, Dense, PerSegment>;
 TEST_CASE("a momentum correction and a preconditioner") {
   same(Averaging<archetype::Correction>{}, Averaging<HeavyBall>{});
   same(Averaging<archetype::Preconditioner>{}, Averaging<AdagradSum>{});
+  same(Averaging<archetype::Layers>{}, Averaging<LayerWise<NoPreconditioner>>{});
   same(Averaging<archetype::Correction, archetype::Preconditioner, TopK<>, AllGather>{.compressor = {{0.1}}},
        Averaging<HeavyBall, AdagradSum, TopK<>, AllGather>{.compressor = {{0.1}}});
 }
@@ -128,6 +129,7 @@ TEST_CASE("a transport") {
 
 TEST_CASE("rules keep the laws of rules") {
   for (const laws::Report& report : {laws::check_momentum_correction<archetype::Correction>(),
-                                     laws::check_preconditioner<archetype::Preconditioner>()})
+                                     laws::check_preconditioner<archetype::Preconditioner>(),
+                                     laws::check_preconditioner<archetype::Layers>()})
     CHECK_MESSAGE(report, report.text());
 }

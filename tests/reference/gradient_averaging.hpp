@@ -305,38 +305,4 @@ struct SignSgd : Simulation {
   }
 };
 
-/// Each rank's gradient through a quantizer of the caller's, averaged; momentum on the mean; no feedback.
-struct QuantizedSgd : Simulation {
-  struct Options {
-    double momentum = 0;
-    bool nesterov = false;
-    double weight_decay = 0;
-  };
-
-  Options options;
-  Decoder decode;
-  Arena<double> momentum;
-
-  template <class Values>
-  QuantizedSgd(Layout layout_, int ranks_, Options options_, const Values& start, Decoder decode_)
-      : Simulation(std::move(layout_), ranks_, start),
-        options(options_),
-        decode(std::move(decode_)),
-        momentum(arena()) {}
-
-  /// `gradients[rank][k]`; `learning_rate` is this step's.
-  template <class Gradients>
-  void step(const Gradients& gradients, double learning_rate) {
-    std::vector<Arena<double>> g = begin(gradients);
-    for (std::size_t rank = 0; rank < ranks; ++rank) {
-      const Arena<double> decoded = decode(rank, steps, g[rank]);
-      for (const Piece& piece : compressed())
-        for (std::size_t k = at(piece.offset); k < at(piece.offset + piece.count); ++k)
-          g[rank][k] = decoded[k];
-    }
-    descend_all(mean_of(g), learning_rate, options.momentum, options.nesterov, options.weight_decay,
-                momentum);
-  }
-};
-
 }  // namespace terse::reference

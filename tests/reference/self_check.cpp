@@ -233,9 +233,6 @@ TEST_CASE("gradients sent whole make plain SGD") {
     const Decoder identity = [](std::size_t, index_t, const Arena<double>& values) { return values; };
     const Elements all = [](const Segment& segment) { return segment.count; };
 
-    QuantizedSgd quantized(layout, 3, {0.9, nesterov, 0.01}, start, identity);
-    same_as_sgd(quantized, layout, 3, sgd, [](auto& oracle, const Gradients& g) { oracle.step(g, 0.1); });
-
     Ef21Sgd::Options shifted;
     shifted.momentum = 0.9;
     shifted.nesterov = nesterov;

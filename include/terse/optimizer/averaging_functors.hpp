@@ -6,7 +6,7 @@
 #include "terse/optimizer/averaging_layers.hpp"
 #include "terse/optimizer/averaging_rules.hpp"
 
-// The functors of Averaging and Staged: what they hand to the exchange, and the second sweep.
+// The functors of Averaging and Staged: what they hand to the exchange, and the way from one stage to the other.
 
 namespace terse {
 

@@ -36,6 +36,22 @@ struct Names {
   }
 };
 
+/// Those of a first stage's policies and, where there is a second one, of its policies.
+template <bool Second, std::size_t M1, std::size_t P1, std::size_t M2, std::size_t P2>
+constexpr auto all_names(const std::array<const char*, M1>& momentum,
+                         const std::array<const char*, P1>& preconditioner,
+                         const std::array<const char*, M2>& second_momentum,
+                         const std::array<const char*, P2>& second_preconditioner) {
+  Names<M1 + P1 + M2 + P2 + 1> all;
+  all.add(momentum);
+  all.add(preconditioner);
+  if (Second) {
+    all.add(second_momentum);
+    all.add(second_preconditioner);
+  }
+  return all;
+}
+
 /// Where a policy's scalars begin among those of a step, and which of its buffers are the policy's: as a type, which nvcc
 /// can name.
 template <int Scalar, int... Buffers>

@@ -64,22 +64,9 @@ struct TwoStages {
 
  private:
   static constexpr bool compresses = !C::lossless;
-  template <std::size_t A, std::size_t B, std::size_t A2, std::size_t B2>
-  static constexpr auto all_names(const std::array<const char*, A>& m1, const std::array<const char*, B>& p1,
-                                  const std::array<const char*, A2>& m2,
-                                  const std::array<const char*, B2>& p2) {
-    Names<A + B + A2 + B2 + 1> all;
-    all.add(m1);
-    all.add(p1);
-    if (compresses) {
-      all.add(m2);
-      all.add(p2);
-    }
-    return all;
-  }
-  static constexpr auto names = all_names(M1::state, P1::state, M2::state, P2::state);
-  static constexpr auto layer_names =
-      all_names(layer_state_of<M1>(), layer_state_of<P1>(), layer_state_of<M2>(), layer_state_of<P2>());
+  static constexpr auto names = all_names<compresses>(M1::state, P1::state, M2::state, P2::state);
+  static constexpr auto layer_names = all_names<compresses>(layer_state_of<M1>(), layer_state_of<P1>(),
+                                                            layer_state_of<M2>(), layer_state_of<P2>());
   template <class Policy>
   static constexpr int scalars_of_policy = scalars_of_rule<typename Policy::template Rule<float>>();
   static constexpr std::array<int, 4> first_scalar{

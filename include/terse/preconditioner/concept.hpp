@@ -54,12 +54,16 @@ concept TakesPartFits = !requires {
 || requires(const Rule& rule, const SomeElement<Real>& e) {
   { rule.takes_part(e) } -> std::same_as<bool>;
 };
+template <class Rule>
+concept NamesStatistics = requires {
+  requires(Rule::measures::count > 0);
+};
 template <class Rule, class Real>
-concept ScalesLayers = requires(const Rule& rule, const SomeElement<Real>& e, const SomeLayer<Real>& layer,
-                                Real u) {
-  requires Rule::measures::count >
-  0;
+concept MeasuresLayers = requires(const Rule& rule, const SomeElement<Real>& e, Real u) {
   { rule.measured(0, e, u) } -> std::same_as<Real>;
+};
+template <class Rule, class Real>
+concept ScalesLayers = requires(const Rule& rule, const SomeLayer<Real>& layer) {
   { rule.factor(layer) } -> std::same_as<Real>;
 };
 template <class Rule, class Real>
@@ -82,7 +86,9 @@ concept PreconditionerRule = MakesRule<P, Real> && requires {
   requires CarryDenominatorFits<typename P::template Rule<Real>, Real>;
   requires TakesPartFits<typename P::template Rule<Real>, Real>;
   requires AtStepFits<typename P::template Rule<Real>, Real>;
-  requires(!P::facts.layer_wise || ScalesLayers<typename P::template Rule<Real>, Real>);
+  requires(!P::facts.layer_wise || (NamesStatistics<typename P::template Rule<Real>> &&
+                                    MeasuresLayers<typename P::template Rule<Real>, Real> &&
+                                    ScalesLayers<typename P::template Rule<Real>, Real>));
   requires MoveFits<typename P::template Rule<Real>, Real>;
   requires ObserveFits<typename P::template Rule<Real>, Real>;
 };
@@ -158,10 +164,20 @@ constexpr bool check_preconditioner() {
     static_assert(
         detail::AtStepFits<F, float> && detail::AtStepFits<D, double>,
         "terse: a preconditioner's at_step is `std::array<Real, N> at_step(std::uint64_t t) const`");
-    if constexpr (requires { requires P::facts.layer_wise; })
-      static_assert(detail::ScalesLayers<F, float> && detail::ScalesLayers<D, double>,
-                    "terse: a layer-wise preconditioner's rule needs `using measures = Statistics<...>`, "
-                    "`Real measured(int k, e, Real u) const` and `Real factor(layer) const`");
+    if constexpr (requires { requires P::facts.layer_wise; }) {
+      static_assert(
+          detail::NamesStatistics<F> && detail::NamesStatistics<D>,
+          "terse: a layer-wise preconditioner's rule needs `using measures = Statistics<...>`, what is "
+          "measured of a layer");
+      static_assert(
+          detail::MeasuresLayers<F, float> && detail::MeasuresLayers<D, double>,
+          "terse: a layer-wise preconditioner's rule needs `Real measured(int k, e, Real u) const`, what "
+          "statistic k is of");
+      static_assert(
+          detail::ScalesLayers<F, float> && detail::ScalesLayers<D, double>,
+          "terse: a layer-wise preconditioner's rule needs `Real factor(layer) const`, what the learning "
+          "rate is multiplied by");
+    }
     static_assert(detail::MoveFits<F, float> && detail::MoveFits<D, double>,
                   "terse: a layer-wise preconditioner's move is `Real move(e, Real u, Real rate) const`");
     static_assert(detail::ObserveFits<F, float> && detail::ObserveFits<D, double>,
