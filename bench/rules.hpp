@@ -16,13 +16,14 @@ namespace terse::bench {
 template <class M, class P>
 using PairOfRules =
     detail::Rules<typename M::template Rule<float>, typename P::template Rule<float>,
-                  detail::AveragingView<Numbers<>, 2, 2>, detail::Places<0, 0>, detail::Places<1, 1>>;
+                  detail::AveragingView<Numbers<>, 2, 2, 0>, detail::Places<0, 0>, detail::Places<1, 1>>;
 
 template <class M, class P>
 PairOfRules<M, P> rules_of(const M& correction, const P& preconditioner, float* x, const float* g, float* m,
                            float* v, const Rate* rates, const StepScalars* now) {
-  return {
-      correction.template rule<float>(), preconditioner.template rule<float>(), {{x}, g, {m, v}, rates, now}};
+  return {correction.template rule<float>(),
+          preconditioner.template rule<float>(),
+          {{x}, g, {m, v}, {}, rates, now}};
 }
 
 /// 1-bit Adam's message and update after the freeze, and Adam's update.

@@ -220,3 +220,27 @@ TEST_CASE("save and load between begin and step are refused, and the step can be
     CHECK(x == start(layout));
   });
 }
+
+TEST_CASE("a run whose segments were given other rates goes on with them, and is refused without") {
+  const Folder folder;
+  ThreadGroup(3, std::chrono::seconds(20)).run([&](Threads& transport) {
+    const Layout layout = layers();
+    const OneBitAdam<> recipe{.preconditioner = {.freeze = AtStep{3}}};
+    const auto file = file_of(folder.path(), transport.rank());
+    Optimizer through{recipe, transport, layout};
+    Floats x = start(layout);
+    train(through, x, transport.rank(), 2);
+    through.rescale("v", 0.25F, 0);
+    train(through, x, transport.rank(), 2);
+    checkpoint::save(file, through, x);
+    train(through, x, transport.rank(), 3);
+
+    Optimizer resumed{recipe, transport, layout};
+    Floats y(at(layout.size()));
+    CHECK_THROWS_WITH_AS(checkpoint::load(file, resumed, y), doctest::Contains("layout"), checkpoint_error);
+    resumed.rescale("v", 0.25F, 0);
+    checkpoint::load(file, resumed, y);
+    train(resumed, y, transport.rank(), 3);
+    CHECK(x == y);
+  });
+}

@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-
-#include "terse/optimizer/averaging_layers.hpp"
 #include "terse/optimizer/averaging_rules.hpp"
 
-// The functors of Averaging and Staged: what they hand to the exchange, and the way from one stage to the other.
+// The functors of Averaging and Staged: what they hand to the exchange.
 
 namespace terse {
 

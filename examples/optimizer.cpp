@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// An optimizer from all sides: what it will send and what it has sent, a schedule, rates of layers that change during the
+// run, messages that leave before the gradient is there, and the model to evaluate.
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <vector>
+
+#include "terse/terse.hpp"
+
+namespace {
+
+void require(bool holds, const char* what) {
+  if (holds) return;
+  std::fprintf(stderr, "optimizer: %s\n", what);
+  std::exit(1);
+}
+
+using Floats = std::vector<float>;
+
+/// Towards a target of each rank's own.
+void gradient_of(const Floats& parameters, int rank, Floats& gradients) {
+  for (std::size_t i = 0; i < parameters.size(); ++i)
+    gradients[i] = parameters[i] - static_cast<float>(1 + rank);
+}
+
+void train(terse::Threads& transport) {
+  terse::Layout layout;
+  layout.add({"body", {100, 100}}).add({"head", {100, 10}, /*learning_rate_scale=*/2});
+  Floats parameters(static_cast<std::size_t>(layout.size())), gradients(parameters.size());
+
+  terse::OneBitAdam<terse::Ring> recipe{.learning_rate = 0.05F,
+                                        .preconditioner = {.freeze = terse::AtStep{10}}};
+  terse::Optimizer optimizer{recipe, transport, layout, {.seed = 1, .clip_norm = 1000}};
+
+  const terse::StepBytes ahead = optimizer.bytes_per_step();
+  if (transport.rank() == 0)
+    std::printf("a step sends %lld bytes in full precision and %lld compressed\n",
+                static_cast<long long>(ahead.full_precision), static_cast<long long>(ahead.compressed));
+
+  for (int step = 1; step <= 100; ++step) {
+    gradient_of(parameters, transport.rank(), gradients);
+    if (step > 50) optimizer.learning_rate(0.95F * optimizer.learning_rate());
+    if (step == 80) optimizer.rescale("body", /*learning_rate_scale=*/0, /*weight_decay=*/0);
+    const terse::StepResult result = optimizer.step(parameters, gradients);
+    require(result.applied, "a step was skipped");
+    require(result.compressed == (step > 10), "the freeze came at another step");
+    const terse::index_t most = result.compressed ? ahead.compressed : ahead.full_precision;
+    const bool first = step == 1;  // compares parameters besides
+    require(first || result.bytes_sent == static_cast<std::uint64_t>(most), "a step has sent other bytes");
+  }
+}
+
+/// Ranks with models of their own; messages travel while the gradient is computed.
+void gossip(terse::Threads& transport) {
+  const terse::Layout layout = terse::Layout::flat(1000);
+  Floats parameters(static_cast<std::size_t>(layout.size())), gradients(parameters.size()),
+      model(parameters.size());
+  terse::Optimizer optimizer{terse::AwcDSgd<>{.learning_rate = 0.1F}, transport, layout};
+  for (int step = 1; step <= 100; ++step) {
+    optimizer.begin(parameters);
+    gradient_of(parameters, transport.rank(), gradients);
+    optimizer.step(parameters, gradients);
+  }
+  optimizer.mean_parameters(parameters, model);
+  require(model[0] > 2.4F && model[0] < 2.6F, "the mean model is far from the mean target");
+}
+
+}  // namespace
+
+int main() try {
+  terse::ThreadGroup(4).run([](terse::Threads& transport) {
+    train(transport);
+    gossip(transport);
+  });
+} catch (const std::exception& failure) {
+  std::fprintf(stderr, "optimizer: %s\n", failure.what());
+  return 1;
+}
