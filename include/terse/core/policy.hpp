@@ -15,6 +15,20 @@ struct IgnoreSetting {
 template <class Policy>
 inline constexpr bool has_sound_parts = true;
 
+/// Any visitor of hyper-parameters, as one type: what they are is compiled once.
+class SettingsVisitor {
+ public:
+  template <class Visit>
+  explicit SettingsVisitor(Visit& visit)
+      : visit_(const_cast<std::remove_const_t<Visit>*>(&visit)),
+        call_([](void* to, const char* name, double value) { (*static_cast<Visit*>(to))(name, value); }) {}
+  void operator()(const char* name, double value) const { call_(visit_, name, value); }
+
+ private:
+  void* visit_;
+  void (*call_)(void*, const char*, double);
+};
+
 /// A policy's own checks and hyper-parameters, where it has any.
 template <class Policy>
 void check_policy(const Policy& policy) {

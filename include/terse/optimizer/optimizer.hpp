@@ -263,8 +263,10 @@ class Optimizer {
     // Of a step that has begun, messages are on their way.
     if (begun_) return begun_agreement_;
     std::uint64_t hash = rescaled_ == 0 ? fingerprint_ : mix_hash(fingerprint_, rescaled_);
-    composed(recipe).settings(
-        [&](const char*, double value) { hash = mix_hash(hash, std::bit_cast<std::uint64_t>(value)); });
+    const auto mix_in = [&](const char*, double value) {
+      hash = mix_hash(hash, std::bit_cast<std::uint64_t>(value));
+    };
+    composed(recipe).settings(detail::SettingsVisitor(mix_in));
     return hash;
   }
 

@@ -302,27 +302,21 @@ class Pipeline {
   }
 
   std::uint64_t agree_on_settings() {
-    const std::uint64_t alike = agree(
-        channel(),
-        std::array{Agreed{"wire version", PacketHeader::wire_version},
-                   Agreed{"number of stages", static_cast<std::uint64_t>(stages_)},
-                   Agreed{"policy", mix_hash(0, kind().c_str())},
-                   Agreed{"schedule", mix_hash(0, type_name<Plan>().c_str())}, Agreed{"seed", options_.seed},
-                   Agreed{"numerics (contraction, denormals or sqrt)", numerics_of(executor_)}});
-    std::uint64_t settings = 0;
-    const auto show = [&](const auto& visit) {
-      const auto hashed = [&](const char* name, double value) {
-        settings = mix_hash(mix_hash(settings, name), std::bit_cast<std::uint64_t>(value));
-        visit(name, value);
-      };
-      policy_.settings(hashed);
-      schedule_.settings(hashed);
-      hashed("micro_batch", static_cast<double>(options_.micro_batch));
-      hashed("on_non_finite", static_cast<double>(options_.on_non_finite));
-      hashed("window", options_.window);
-    };
-    terse::agree_on_settings(channel(), "another setting", show);
-    return mix_hash(alike, settings);
+    const Agreed fields[] = {{"wire version", PacketHeader::wire_version},
+                             {"number of stages", static_cast<std::uint64_t>(stages_)},
+                             {"policy", mix_hash(0, kind().c_str())},
+                             {"schedule", mix_hash(0, type_name<Plan>().c_str())},
+                             {"seed", options_.seed},
+                             {"numerics (contraction, denormals or sqrt)", numerics_of(executor_)}};
+    const std::uint64_t alike = agree(channel(), fields);
+    Settings settings;
+    policy_.settings(settings);
+    schedule_.settings(settings);
+    settings("micro_batch", static_cast<double>(options_.micro_batch));
+    settings("on_non_finite", static_cast<double>(options_.on_non_finite));
+    settings("window", options_.window);
+    terse::agree_on_settings(channel(), "another setting", settings);
+    return mix_hash(alike, settings.hash());
   }
   Shapes agree_on_shapes() {
     const Shapes mine{static_cast<index_t>(stage_.input_elements()),

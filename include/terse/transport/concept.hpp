@@ -160,6 +160,11 @@ inline std::chrono::steady_clock::time_point time_after(std::chrono::millisecond
 /// Gathers host bytes by `exchange` over a transport of host memory, for transports that go around one.
 class HostGather {
  public:
+  /// With room for so many ranks; other numbers allocate.
+  explicit HostGather(int ranks = 0) {
+    sends_.reserve(static_cast<std::size_t>(ranks));
+    receives_.reserve(static_cast<std::size_t>(ranks));
+  }
   template <Transport T>
   void operator()(T& transport, std::span<const std::byte> mine, std::span<std::byte> all, Phase phase) {
     sends_.clear();
@@ -181,6 +186,15 @@ class HostGather {
   std::vector<Send> sends_;
   std::vector<Receive> receives_;
 };
+/// By the transport itself, where it can.
+template <Transport T>
+void gather_host_bytes(T& transport, HostGather& by_exchange, std::span<const std::byte> mine,
+                       std::span<std::byte> all, Phase phase) {
+  if constexpr (GathersHostBytes<T>)
+    transport.all_gather(mine, all, phase);
+  else
+    by_exchange(transport, mine, all, phase);
+}
 
 }  // namespace detail
 
@@ -194,37 +208,21 @@ class Assembly {
       "terse: a transport whose messages are not in host memory needs all_gather(mine, all, phase)");
 
  public:
-  explicit Assembly(T& transport) : values_(static_cast<std::size_t>(transport.size())) {
-    mine_ = &values_[static_cast<std::size_t>(transport.rank())];
-    if constexpr (!GathersHostBytes<T>)
-      for (int peer = 0; peer < transport.size(); ++peer) {
-        if (peer == transport.rank()) continue;
-        constexpr auto bytes = static_cast<index_t>(sizeof(Value));
-        sends_.push_back({peer, reinterpret_cast<const std::byte*>(mine_), bytes});
-        receives_.push_back(
-            {peer, reinterpret_cast<std::byte*>(&values_[static_cast<std::size_t>(peer)]), bytes});
-      }
-  }
-
-  // The lists point into `values_`, whose elements stay where they are when the vector moves.
-  Assembly(Assembly&&) = default;
-  Assembly& operator=(Assembly&&) = default;
+  explicit Assembly(T& transport)
+      : gather_(transport.size()),
+        all_(static_cast<std::size_t>(transport.size()) * sizeof(Value)),
+        own_(static_cast<std::size_t>(transport.rank()) * sizeof(Value)) {}
 
   std::span<const Value> operator()(T& transport, const Value& mine, Phase phase) {
-    *mine_ = mine;
-    if constexpr (GathersHostBytes<T>)
-      transport.all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(values_)),
-                           phase);
-    else
-      transport.exchange(sends_, receives_, phase).wait();
-    return values_;
+    std::memcpy(all_.data() + own_, &mine, sizeof mine);
+    detail::gather_host_bytes(transport, gather_, {all_.data() + own_, sizeof mine}, all_, phase);
+    return {reinterpret_cast<const Value*>(all_.data()), all_.size() / sizeof mine};
   }
 
  private:
-  std::vector<Value> values_;
-  Value* mine_;
-  std::vector<Send> sends_;
-  std::vector<Receive> receives_;
+  detail::HostGather gather_;
+  std::vector<std::byte> all_;
+  std::size_t own_;
 };
 
 /// Returns when all ranks have called it.

@@ -147,8 +147,8 @@ class Nodes {
                ranks = static_cast<std::size_t>(inside_.size());
     column_.resize(nodes * bytes);
     table_.resize(ranks * column_.size());
-    gather(across_, gather_across_, mine, column_, phase);
-    gather(inside_, gather_inside_, column_, table_, phase);
+    detail::gather_host_bytes(across_, gather_across_, mine, column_, phase);
+    detail::gather_host_bytes(inside_, gather_inside_, column_, table_, phase);
     for (std::size_t node = 0; node < nodes; ++node)
       for (std::size_t local = 0; local < ranks; ++local)
         std::copy_n(table_.data() + (local * nodes + node) * bytes, bytes,
@@ -236,14 +236,6 @@ class Nodes {
       message.peer = here ? local : node;
       (here ? inside : across).push_back(message);
     }
-  }
-  template <class Level>
-  static void gather(Level& level, detail::HostGather& by_exchange, std::span<const std::byte> mine,
-                     std::span<std::byte> all, Phase phase) {
-    if constexpr (GathersHostBytes<Level>)
-      level.all_gather(mine, all, phase);
-    else
-      by_exchange(level, mine, all, phase);
   }
   Batch& unused_batch() {
     for (const std::unique_ptr<Batch>& batch : batches_)
