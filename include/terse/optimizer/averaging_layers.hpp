@@ -93,7 +93,7 @@ struct OfSegment {
   }
   /// Of the layer that was entered.
   template <class Act>
-  TERSE_HD auto operator()(const Act& act) const {
+  TERSE_HD TERSE_INLINE auto operator()(const Act& act) const {
     return is_second ? act(second) : act(first);
   }
   template <class Act>
@@ -107,7 +107,7 @@ struct OneRule {
   Rules first;
   TERSE_HD void enter(const Piece& piece) { first.enter(piece); }
   template <class Act>
-  TERSE_HD auto operator()(const Act& act) const {
+  TERSE_HD TERSE_INLINE auto operator()(const Act& act) const {
     return act(first);
   }
   template <class Act>
@@ -121,7 +121,7 @@ struct MeasuredBy {
   const float* steps;
   index_t i;
   template <class Rules>
-  TERSE_HD float operator()(const Rules& rules) const {
+  TERSE_HD TERSE_INLINE float operator()(const Rules& rules) const {
     if constexpr (K < Rules::measures::count)
       return rules.preconditioner.measured(K, rules.to_preconditioner(i), steps[i]);
     else
@@ -134,14 +134,16 @@ struct MeasureStep {
   OfSegment rules;
   const float* steps;
   TERSE_HD void enter(const Piece& piece) { rules.enter(piece); }
-  TERSE_HD float operator()(const Piece&, index_t i) const { return rules(MeasuredBy<K>{steps, i}); }
+  TERSE_HD TERSE_INLINE float operator()(const Piece&, index_t i) const {
+    return rules(MeasuredBy<K>{steps, i});
+  }
 };
 
 struct FactorBy {
   const LayerTable* tables;
   index_t layer;
   template <class Rules>
-  TERSE_HD float operator()(const Rules& rules) const {
+  TERSE_HD TERSE_INLINE float operator()(const Rules& rules) const {
     return rules.preconditioner.factor(rules.to_layer(tables, layer));
   }
 };
@@ -168,7 +170,7 @@ struct MovedBy {
   index_t i;
   float rate;
   template <class Rules>
-  TERSE_HD float operator()(const Rules& rules) const {
+  TERSE_HD TERSE_INLINE float operator()(const Rules& rules) const {
     const auto e = rules.to_preconditioner(i);
     if constexpr (requires { rules.preconditioner.move(e, 0.0F, 0.0F); }) {
       const float move = rules.preconditioner.move(e, steps[i], rate);

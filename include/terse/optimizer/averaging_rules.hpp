@@ -61,7 +61,8 @@ struct Places {
 
   /// Calls act(k, buffer) for each of the policy's buffers, in order.
   template <class All, class Act>
-  TERSE_HD static void for_each([[maybe_unused]] const All& buffers, [[maybe_unused]] const Act& act) {
+  TERSE_HD TERSE_INLINE static void for_each([[maybe_unused]] const All& buffers,
+                                             [[maybe_unused]] const Act& act) {
     [[maybe_unused]] std::size_t k = 0;
     (act(k++, buffers[Buffers]), ...);
   }
@@ -103,14 +104,16 @@ struct ReadInto {
   float* held;
   float* was;
   index_t i;
-  TERSE_HD void operator()(std::size_t k, const float* buffer) const { held[k] = was[k] = buffer[i]; }
+  TERSE_HD TERSE_INLINE void operator()(std::size_t k, const float* buffer) const {
+    held[k] = was[k] = buffer[i];
+  }
 };
 /// Leaves a buffer alone that no rule has touched, which the compiler sees; what it can't see is written back.
 struct WriteBack {
   const float* held;
   const float* was;
   index_t i;
-  TERSE_HD void operator()(std::size_t k, float* buffer) const {
+  TERSE_HD TERSE_INLINE void operator()(std::size_t k, float* buffer) const {
     const bool untouched = std::bit_cast<std::uint32_t>(held[k]) == std::bit_cast<std::uint32_t>(was[k]);
     if (!TERSE_KNOWN(untouched)) buffer[i] = held[k];
   }
@@ -122,10 +125,12 @@ struct WriteBack {
 template <class View, class Places>
 class HeldElement {
  public:
-  TERSE_HD HeldElement(const View& view, index_t i) : view_(view), i_(i) {
+  TERSE_HD TERSE_INLINE HeldElement(const View& view, index_t i) : view_(view), i_(i) {
     Places::for_each(view.buffers, ReadInto{held_, was_, i});
   }
-  TERSE_HD void write_back() const { Places::for_each(view_.buffers, WriteBack{held_, was_, i_}); }
+  TERSE_HD TERSE_INLINE void write_back() const {
+    Places::for_each(view_.buffers, WriteBack{held_, was_, i_});
+  }
 
   TERSE_HD float x() const { return view_.parameters[i_]; }
   TERSE_HD float g() const { return widened(view_.gradients[i_]) * view_.scale; }
@@ -155,8 +160,10 @@ struct Rules {
   View view;
 
   TERSE_HD void enter(const Piece& piece) { view.enter(piece); }
-  TERSE_HD HeldElement<View, MomentumPlaces> to_momentum(index_t i) const { return {view, i}; }
-  TERSE_HD HeldElement<View, PreconditionerPlaces> to_preconditioner(index_t i) const { return {view, i}; }
+  TERSE_HD TERSE_INLINE HeldElement<View, MomentumPlaces> to_momentum(index_t i) const { return {view, i}; }
+  TERSE_HD TERSE_INLINE HeldElement<View, PreconditionerPlaces> to_preconditioner(index_t i) const {
+    return {view, i};
+  }
   TERSE_HD AveragingLayer<View, PreconditionerPlaces> to_layer(const LayerTable* tables,
                                                                index_t layer) const {
     return {view, tables, layer};
