@@ -159,7 +159,7 @@ class Codec {
 
  public:
   /// For messages over `covered`; no encode is larger.
-  Codec(E executor, C compressor, const F& feedback, const Portion& covered)
+  TERSE_COLD Codec(E executor, C compressor, const F& feedback, const Portion& covered)
       : executor_(executor),
         compressor_(compressor),
         made_(compressor),
@@ -250,7 +250,7 @@ class Codec {
   }
 
   template <class Visit>
-  void walk(Visit&& visit) {
+  TERSE_COLD void walk(Visit&& visit) {
     if constexpr (!C::lossless) {
       state_.walk(visit);
       if constexpr (requires { workspace_.walk(visit); }) workspace_.walk(visit);

@@ -29,7 +29,7 @@ struct Plan {
   std::vector<Portion> chunks;
 
   template <Compressor C>
-  Plan(const C& compressor, const Layout& layout, const Range& range, int parts, bool note) {
+  TERSE_COLD Plan(const C& compressor, const Layout& layout, const Range& range, int parts, bool note) {
     std::vector<Piece> taken, left;
     for (const Piece& piece : range.pieces())
       (takes(compressor, layout.segments()[static_cast<std::size_t>(piece.segment)]) ? taken : left)
@@ -60,7 +60,7 @@ struct Plan {
   }
 
  private:
-  static Portion in_full_precision(const Portion& portion, bool note) {
+  TERSE_COLD static Portion in_full_precision(const Portion& portion, bool note) {
     std::vector<Piece> pieces;
     std::merge(portion.compressed.pieces().begin(), portion.compressed.pieces().end(),
                portion.dense.pieces().begin(), portion.dense.pieces().end(), std::back_inserter(pieces),

@@ -11,13 +11,24 @@
 
 namespace terse {
 
+namespace detail {
+
+[[noreturn]] TERSE_COLD inline void throw_unusable(const std::string& what, double value) {
+  throw usage_error(what + ", not " + std::to_string(value));
+}
+[[noreturn]] TERSE_COLD inline void throw_unusable(const char* name, const char* what, double value) {
+  throw_unusable(std::string(name) + " must be " + what, value);
+}
+
+}  // namespace detail
+
 /// Throws usage_error "`what`, not `value`" unless `fine`.
 inline void require(bool fine, const char* what, double value) {
-  if (!fine) throw usage_error(std::string(what) + ", not " + std::to_string(value));
+  if (!fine) detail::throw_unusable(what, value);
 }
 /// The same as "`name` must be `what`, not `value`".
 inline void require(bool fine, const char* name, const char* what, double value) {
-  if (!fine) require(false, (name + std::string(" must be ") + what).c_str(), value);
+  if (!fine) detail::throw_unusable(name, what, value);
 }
 inline void check_rate(const char* name, float rate) {
   require(rate >= 0 && rate <= std::numeric_limits<float>::max(), name, "finite and >= 0",

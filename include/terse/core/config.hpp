@@ -57,6 +57,9 @@
 /// from becoming vector instructions.
 #define TERSE_FLATTEN __attribute__((flatten))
 
+/// For what runs once, or not at all: compiled to be small, which takes less time, too.
+#define TERSE_COLD __attribute__((cold))
+
 /// True where the compiler can tell that a condition holds, once all is inlined: for work that may be left out and needn't
 /// be, such as storing what is there already. On a device the condition itself, which costs nothing there.
 #ifdef __CUDA_ARCH__

@@ -5,6 +5,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "terse/core/config.hpp"
+
 namespace terse {
 
 /// Every exception that terse throws. `what()` reads "terse: rank 2, step 17: the sentence"; rank and step
@@ -20,7 +22,7 @@ class error : public std::runtime_error {
   std::int64_t step() const noexcept { return step_; }
 
  private:
-  static std::string compose(const std::string& sentence, int rank, std::int64_t step) {
+  TERSE_COLD static std::string compose(const std::string& sentence, int rank, std::int64_t step) {
     std::string text = "terse: ";
     if (rank >= 0) text += "rank " + std::to_string(rank) + (step >= 0 ? ", " : ": ");
     if (step >= 0) text += "step " + std::to_string(step) + ": ";

@@ -73,7 +73,7 @@ class Range {
   /// Cuts the range into `parts` ranges of equal size: part r ends where the first (r + 1) / parts of the
   /// elements end, rounded up to the alignment within its piece. Parts differ by less than `2 * alignment`
   /// elements for each piece they touch; small ranges leave parts empty. All ranks cut alike.
-  std::vector<Range> cut(int parts) const {
+  TERSE_COLD std::vector<Range> cut(int parts) const {
     if (parts < 1) throw usage_error("a range can't be cut into " + std::to_string(parts) + " parts");
     std::vector<std::vector<Piece>> cuts(static_cast<std::size_t>(parts));
     index_t before = 0;
@@ -125,7 +125,7 @@ class Layout {
  public:
   /// Appends a segment and sets its offset and count. Throws usage_error for a negative dimension, a product
   /// that overflows, or a name that is taken.
-  Layout& add(Segment segment) {
+  TERSE_COLD Layout& add(Segment segment) {
     check_scales(segment.name, segment.learning_rate_scale, segment.weight_decay);
     index_t count = 1;
     for (const index_t extent : segment.shape) {
@@ -173,7 +173,7 @@ class Layout {
   Range range() const { return pieces_of(0, segments_.size()); }
 
   /// Ranges of consecutive whole segments, each of at least `elements` elements but the last.
-  std::vector<Range> buckets(index_t elements) const {
+  TERSE_COLD std::vector<Range> buckets(index_t elements) const {
     std::vector<Range> ranges;
     std::size_t begin = 0;
     index_t held = 0;
@@ -189,7 +189,7 @@ class Layout {
   }
 
   /// The pieces of `range` whose segment has `compress == wanted`.
-  Range filter(const Range& range, bool wanted) const {
+  TERSE_COLD Range filter(const Range& range, bool wanted) const {
     std::vector<Piece> pieces;
     for (const Piece& piece : range.pieces())
       if (segments_[static_cast<std::size_t>(piece.segment)].compress == wanted) pieces.push_back(piece);
@@ -197,7 +197,7 @@ class Layout {
   }
 
  private:
-  Range pieces_of(std::size_t begin, std::size_t end) const {
+  TERSE_COLD Range pieces_of(std::size_t begin, std::size_t end) const {
     std::vector<Piece> pieces;
     for (std::size_t s = begin; s < end; ++s)
       if (segments_[s].count > 0)

@@ -60,10 +60,10 @@ TERSE_HD constexpr PacketFault find_fault(const PacketHeader& header, const Expe
   return {};
 }
 
-/// Throws wire_error that says what is wrong with the packet from `peer`, if anything is; `content` says it of a
-/// section.
-inline void refuse(const PacketFault& fault, const char* content, std::uint64_t step, int peer, int rank) {
-  if (fault.field == PacketFault::none) return;
+namespace detail {
+
+[[noreturn]] TERSE_COLD inline void throw_fault(const PacketFault& fault, const char* content,
+                                                std::uint64_t step, int peer, int rank) {
   constexpr const char* names[] = {"", "magic", "wire version", "step", "length"};
   std::string text = "the packet from rank " + std::to_string(peer);
   if (fault.field == PacketFault::check)
@@ -76,6 +76,14 @@ inline void refuse(const PacketFault& fault, const char* content, std::uint64_t 
     text += std::string(" has ") + names[fault.field] + " " + std::to_string(fault.found) + ", expected " +
             std::to_string(fault.expected);
   throw wire_error(text, rank, static_cast<std::int64_t>(step));
+}
+
+}  // namespace detail
+
+/// Throws wire_error that says what is wrong with the packet from `peer`, if anything is; `content` says it of a
+/// section.
+inline void refuse(const PacketFault& fault, const char* content, std::uint64_t step, int peer, int rank) {
+  if (fault.field != PacketFault::none) detail::throw_fault(fault, content, step, peer, rank);
 }
 
 /// Checks a header that came from `peer`; throws wire_error that names the field.

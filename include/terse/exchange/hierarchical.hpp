@@ -203,8 +203,9 @@ class Rounds<C, F, Hierarchical<Inner, Outer>, T, E> {
       "Native");
 
  public:
-  Rounds(E executor, T& transport, const C& compressor, const F& feedback, const Layout& layout,
-         const Range& range, bool note, const Hierarchical<Inner, Outer>& topology, RankNames names = {})
+  TERSE_COLD Rounds(E executor, T& transport, const C& compressor, const F& feedback, const Layout& layout,
+                    const Range& range, bool note, const Hierarchical<Inner, Outer>& topology,
+                    RankNames names = {})
       : size_(detail::ranks_per_node(transport, topology.ranks_per_node)),
         node_(transport.rank() / size_),
         local_(transport.rank() % size_),

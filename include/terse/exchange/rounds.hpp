@@ -78,8 +78,8 @@ class Rounds {
   static_assert(sound());
 
  public:
-  Rounds(E executor, T& transport, const C& compressor, const F& feedback, const Layout& layout,
-         const Range& range, bool note, const P& topology, RankNames names = {})
+  TERSE_COLD Rounds(E executor, T& transport, const C& compressor, const F& feedback, const Layout& layout,
+                    const Range& range, bool note, const P& topology, RankNames names = {})
       : context_(executor, transport.split(0, transport.rank()), compressor, feedback, layout,
                  Plan(compressor, layout, range, transport.size(), note), names),
         round_(make_round(context_, topology)) {}
@@ -120,7 +120,7 @@ class Rounds {
   void set_compressor(const C& compressor) { context_.codec.set_compressor(compressor); }
   auto feedback() { return context_.codec.feedback(); }
   template <class Visit>
-  void walk(Visit&& visit) {
+  TERSE_COLD void walk(Visit&& visit) {
     context_.codec.walk(visit);
     if constexpr (requires { round_.walk(visit); }) round_.walk(visit);
   }

@@ -19,7 +19,7 @@ class CommonStart {
 
   /// Collective at its first call; throws mismatch_error that names a rank and a segment. Padding does not count.
   template <class Parameters>
-  void operator()(T& channel, const Layout& layout, Parameters parameters) {
+  TERSE_COLD void operator()(T& channel, const Layout& layout, Parameters parameters) {
     if (compared_ || channel.size() == 1) return;
     const auto hash_of_segment = [&](const Segment& segment) {
       return hash_of(parameters.part(segment.offset, segment.count));

@@ -13,8 +13,8 @@ namespace terse {
 // Not in the class, so that they are no inline functions, and `extern template` of it keeps units from instantiating them.
 
 template <class R, class T, Executor E, class N>
-Optimizer<R, T, E, N>::Optimizer(R recipe_, T& transport, const Layout& layout, const Options& options,
-                                 E executor, N)
+TERSE_COLD Optimizer<R, T, E, N>::Optimizer(R recipe_, T& transport, const Layout& layout,
+                                            const Options& options, E executor, N)
     : recipe((check_values(recipe_), std::move(recipe_))),
       options_((check(options), options)),
       layout_(layout),
@@ -31,7 +31,7 @@ Optimizer<R, T, E, N>::Optimizer(R recipe_, T& transport, const Layout& layout, 
 }
 
 template <class R, class T, Executor E, class N>
-Optimizer<R, T, E, N>::~Optimizer() = default;
+TERSE_COLD Optimizer<R, T, E, N>::~Optimizer() = default;
 
 template <class R, class T, Executor E, class N>
 StepResult Optimizer<R, T, E, N>::step(out<E, P> parameters, in<E, G> gradients, float gradient_scale) {

@@ -125,7 +125,7 @@ struct TwoStages {
     /// the exact one that starts the copies anew after a failure.
     std::uint64_t torn = 0;
 
-    State(const TwoStages& recipe, E executor, T& transport, const Layout& layout, bool clips)
+    TERSE_COLD State(const TwoStages& recipe, E executor, T& transport, const Layout& layout, bool clips)
         : rates(layout) {
       if constexpr (requires { recipe.when.skipped(); }) over = recipe.when.skipped() && !seeds ? 1 : 0;
       if (!compresses || over == 0)
@@ -169,7 +169,7 @@ struct TwoStages {
           visit(buffers[k].all());
     }
     template <class Visit>
-    void walk(Visit&& visit) {
+    TERSE_COLD void walk(Visit&& visit) {
       for (std::size_t k = 0; k < buffers.size(); ++k) visit(names.names[k], buffers[k].all(), index_t{0});
       for (std::size_t k = 0; k < layer_numbers.size(); ++k)
         visit(layer_names.names[k], layer_numbers[k].all(), index_t{0});
@@ -316,7 +316,7 @@ struct TwoStages {
   }
   /// To the second stage, where it is time.
   template <Transport T, Executor E, class N>
-  void go_over(const StepInput<E, N>& input, State<T, E>& state) const {
+  TERSE_COLD void go_over(const StepInput<E, N>& input, State<T, E>& state) const {
     const float* watched = nullptr;
     if constexpr (requires { When::watches; }) {
       static_assert(names.find(When::watches) >= 0,

@@ -30,7 +30,7 @@ TERSE_NUMERICS_END
 template <Executor E>
 class ElementMask {
  public:
-  ElementMask(const Range& range, index_t arena) : words_(arena / alignment), one_(1) {
+  TERSE_COLD ElementMask(const Range& range, index_t arena) : words_(arena / alignment), one_(1) {
     for (const Piece& piece : range.pieces()) pieces_.emplace_back(std::vector<Piece>{piece});
   }
 

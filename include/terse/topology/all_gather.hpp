@@ -21,7 +21,7 @@ struct AllGather {
     using Context = RoundContext<C, F, T, E>;
 
    public:
-    explicit Round(const Context& context)
+    TERSE_COLD explicit Round(const Context& context)
         : spread_(std::vector<const Portion*>(static_cast<std::size_t>(context.size), &context.plan.whole),
                   context.rank, context.size, 0),
           inbox_(context.size) {}

@@ -113,8 +113,8 @@ struct RoundContext {
   EncodeContext first = encode_context(0, 0, 0, Purpose::quantization, nullptr), second = first;
   Envelope<E> envelope;
 
-  RoundContext(E executor_, T channel_, const C& compressor, const F& feedback_, const Layout& layout_,
-               Plan plan_, RankNames names_ = {})
+  TERSE_COLD RoundContext(E executor_, T channel_, const C& compressor, const F& feedback_,
+                          const Layout& layout_, Plan plan_, RankNames names_ = {})
       : executor(executor_),
         channel(std::move(channel_)),
         rank(channel.rank()),

@@ -40,19 +40,19 @@ struct RoundHeader {
   const StepScalars* now = nullptr;
 };
 
-[[noreturn]] inline void throw_refused(std::uint16_t flags, int rank, std::uint64_t step) {
+[[noreturn]] TERSE_COLD inline void throw_refused(std::uint16_t flags, int rank, std::uint64_t step) {
   throw wire_error("rank " + std::to_string((flags & ~PacketHeader::refused) - 1) +
                        " has refused a packet of this step, and its own error says why",
                    rank, static_cast<std::int64_t>(step));
 }
-[[noreturn]] inline void throw_non_finite(std::uint16_t flags, int rank, std::uint64_t step) {
+[[noreturn]] TERSE_COLD inline void throw_non_finite(std::uint16_t flags, int rank, std::uint64_t step) {
   throw non_finite_error("the gradient of rank " + std::to_string(flags - 1) +
                              " is not finite (NaN, infinity, or beyond 2^63, where squares overflow)",
                          flags - 1, rank, static_cast<std::int64_t>(step));
 }
 
 /// Of a packet from `sender` that only who is near can read.
-[[noreturn]] inline void throw_unreadable(int sender, int rank, std::uint64_t step) {
+[[noreturn]] TERSE_COLD inline void throw_unreadable(int sender, int rank, std::uint64_t step) {
   throw wire_error(
       "the packet from rank " + std::to_string(sender) +
           " can't be read beside this rank's own parameters: they are further apart than "

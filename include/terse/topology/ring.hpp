@@ -27,7 +27,7 @@ struct Ring {
     using Context = RoundContext<C, F, T, E>;
 
    public:
-    explicit Round(const Context& context)
+    TERSE_COLD explicit Round(const Context& context)
         : spread_(portions_of(context.plan), context.rank, context.size, context.size - 1), inbox_(1) {
       index_t largest = 0;
       for (const Portion& chunk : context.plan.chunks) largest = std::max(largest, chunk.bytes);

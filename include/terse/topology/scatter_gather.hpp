@@ -22,7 +22,7 @@ struct ScatterGather {
     using Context = RoundContext<C, F, T, E>;
 
    public:
-    explicit Round(const Context& context)
+    TERSE_COLD explicit Round(const Context& context)
         : second_(context.executor, context.codec.compressor(), context.feedback, own(context)),
           spread_(portions_of(context.plan), context.rank, context.size, 0),
           inbox_(context.size) {

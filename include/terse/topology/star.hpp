@@ -33,7 +33,7 @@ struct Star {
     using Context = RoundContext<C, F, T, E>;
 
    public:
-    Round(const Context& context, const Star& topology)
+    TERSE_COLD Round(const Context& context, const Star& topology)
         : center_(topology.center),
           whole_(context.plan.whole),
           out_(context.plan.whole.bytes),

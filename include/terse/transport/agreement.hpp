@@ -23,7 +23,7 @@ struct Agreed {
 /// Compares the fields of all ranks and returns their hash. Collective. Throws mismatch_error that names the first field
 /// that differs, and the rank.
 template <Transport T>
-std::uint64_t agree(T& channel, std::span<const Agreed> fields) {
+TERSE_COLD std::uint64_t agree(T& channel, std::span<const Agreed> fields) {
   std::vector<std::uint64_t> mine;
   for (const Agreed& field : fields) mine.push_back(field.value);
   std::vector<std::uint64_t> all(mine.size() * static_cast<std::size_t>(channel.size()));
@@ -60,7 +60,7 @@ struct Settings {
 /// Compares hyper-parameters. Collective. Throws mismatch_error that names the first one that differs, the rank, and both
 /// values: "rank 2 was set up with <what>: learning_rate is 0.01 there and 0.001 here".
 template <Transport T>
-void agree_on_settings(T& channel, const char* what, const Settings& mine) {
+TERSE_COLD void agree_on_settings(T& channel, const char* what, const Settings& mine) {
   const std::size_t count = mine.values.size();
   const auto differs = [&](std::size_t rank, const std::string& name, double theirs, double own) {
     char values[80];

@@ -161,7 +161,7 @@ inline std::chrono::steady_clock::time_point time_after(std::chrono::millisecond
 class HostGather {
  public:
   /// With room for so many ranks; other numbers allocate.
-  explicit HostGather(int ranks = 0) {
+  TERSE_COLD explicit HostGather(int ranks = 0) {
     sends_.reserve(static_cast<std::size_t>(ranks));
     receives_.reserve(static_cast<std::size_t>(ranks));
   }
