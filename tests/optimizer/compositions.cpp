@@ -53,6 +53,12 @@ struct Belief {
   float beta1 = 0.9F;
   float beta2 = 0.99F;
 
+  template <class Visit>
+  void settings(Visit&& visit) const {
+    visit("beta1", static_cast<double>(beta1));
+    visit("beta2", static_cast<double>(beta2));
+  }
+
   template <class Real>
   struct Rule {
     Real beta1, beta2;
