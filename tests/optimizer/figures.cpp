@@ -123,6 +123,13 @@ TEST_CASE("bytes of decentralized steps") {
       CHECK(mine.steps[k].result.bytes_sent <= static_cast<std::uint64_t>(mine.ahead.full_precision));
 }
 
+TEST_CASE("an exact mean among steps with few neighbours is what costs most") {
+  using OnePeer = DSgd<Mixing<graph::OnePeerExponential>>;
+  for (const Figures& mine : figures(OnePeer{.average_every = 3}, 4, 6, {}, AsItIs{}))
+    for (const std::size_t k : {2, 5})
+      CHECK(mine.steps[k].result.bytes_sent == static_cast<std::uint64_t>(mine.ahead.full_precision));
+}
+
 TEST_CASE("bytes of local methods: nothing but in steps that meet") {
   for (const Figures& mine : figures(LocalSgd<Adam<>>{.period = 3}, 3, 9, {}, AsItIs{})) {
     for (std::size_t k = 1; k < mine.steps.size(); ++k) {
