@@ -21,6 +21,7 @@
 #include "terse/core/draw.hpp"
 #include "terse/terse.hpp"
 #include "terse/transport/cuda_aware_mpi.hpp"
+#include "terse/laws/transport.hpp"
 #include "terse/transport/mpi.hpp"
 
 // The MPI transport. Run under mpirun with 1, 2, 3 or 4 ranks; TERSE_TEST_BIG=1 adds messages of more than
@@ -86,6 +87,12 @@ Mpi transport() { return Mpi(boost::mpi::communicator(), patience); }
 
 static_assert(terse::Transport<Mpi>);
 static_assert(terse::Ticket<Mpi::Ticket>);
+
+TEST_CASE("the laws of transports hold") {
+  Mpi world = transport();
+  const terse::laws::Report report = terse::laws::check_transport(world);
+  CHECK_MESSAGE(report, report.text());
+}
 
 TEST_CASE("every message arrives whole, whatever its size") {
   Mpi end = transport();

@@ -42,7 +42,7 @@ TERSE_NUMERICS_END
 /// as Phase::reduce), its part to its peer on each neighbouring machine (Phase::spread), and L - 1 parts to its own
 /// machine again (Phase::reduce). Where all agree the difference is 0 up to rounding. For packets that are not
 /// compressed.
-template <graph::Graph G, int Vectors = 1>
+template <class G, int Vectors = 1>
 struct MachineMixing {
   static_assert(graph::check_graph<G>());
   static_assert(!graph::Traits<G>::push_sum, "terse: push-sum weights are for single ranks; use Mixing");

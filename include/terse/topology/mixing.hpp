@@ -142,7 +142,7 @@ class Neighborhood {
 ///
 /// Sends `Vectors` packets as one message to each neighbour, in one batch. Memory: that and as much for each rank
 /// that is listened to.
-template <graph::Graph G, int Vectors = 1>
+template <class G, int Vectors = 1>
 struct Mixing {
   static_assert(graph::check_graph<G>());
   static constexpr bool exact = false;
