@@ -43,6 +43,14 @@
 #define TERSE_LANES _Pragma("GCC ivdep")
 #endif
 
+/// For the next loop over the lanes of a piece's last block, where it is incomplete: it runs once for a piece, and vector
+/// instructions for any number of lanes would be most of a verb's code.
+#if defined(__clang__)
+#define TERSE_LAST_LANES _Pragma("clang loop vectorize(disable) interleave(disable) unroll(disable)")
+#else
+#define TERSE_LAST_LANES
+#endif
+
 /// Unrolls the next short loop of constant length, which else hides the loop around it from g++'s vectorizer at -O2.
 #if defined(__clang__)
 #define TERSE_UNROLL _Pragma("unroll")

@@ -82,6 +82,7 @@ struct ConsumeByKind {
   Compressed compressed;
   Exact dense;
   const std::uint8_t* is_compressed;
+  bool dense_only;
   bool now = false;
 
   TERSE_HD void enter(const Piece& piece) {
@@ -92,10 +93,10 @@ struct ConsumeByKind {
       terse::enter(dense, piece);
   }
   TERSE_HD void operator()(const Piece& piece, index_t i, float mean) const {
-    if (now)
-      compressed(piece, i, mean);
-    else
+    if (!now)
       dense(piece, i, mean);
+    else if (!dense_only)
+      compressed(piece, i, mean);
   }
 };
 
@@ -232,6 +233,7 @@ class Rounds<C, F, Hierarchical<Inner, Outer>, T, E> {
     inside_.open(step.step, step.seed, step.agreement, step.learning_rate, {}, step.now);
     between_.open(step, mask);
     mask_ = mask;
+    dense_only_ = step.dense_only;
   }
   template <class M>
   void start(const M& message) {
@@ -276,7 +278,7 @@ class Rounds<C, F, Hierarchical<Inner, Outer>, T, E> {
   void arrived(bool throws) { inside_.arrived(throws); }
   template <class Consumer>
   void consume(const Consumer& consumer) {
-    half_.consume(inside_, by_kind(consumer.compressed, consumer.dense));
+    half_.consume(inside_, by_kind(consumer.compressed, consumer.dense, dense_only_));
   }
   template <class Functor>
   auto gated(const Functor& f) const {
@@ -341,11 +343,11 @@ class Rounds<C, F, Hierarchical<Inner, Outer>, T, E> {
     }
   }
   template <class Compressed, class Exact>
-  auto by_kind(const Compressed& compressed, const Exact& dense) {
+  auto by_kind(const Compressed& compressed, const Exact& dense, bool dense_only = false) {
     if constexpr (C::lossless) {
       return Message{dense, dense};
     } else {
-      const ConsumeByKind<Compressed, Exact> both{compressed, dense, kinds_.data()};
+      const ConsumeByKind<Compressed, Exact> both{compressed, dense, kinds_.data(), dense_only};
       return Message{both, both};
     }
   }
@@ -378,6 +380,7 @@ class Rounds<C, F, Hierarchical<Inner, Outer>, T, E> {
   buffer<float, typename E::memory> compressed_, dense_;
   buffer<std::uint8_t, typename E::memory> marks_, kinds_;  // by element of the share; by segment
   Mask<typename E::memory> mask_{};
+  bool dense_only_ = false;
   Stage stage_ = Stage::reduce;
 };
 

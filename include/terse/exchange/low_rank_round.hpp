@@ -105,18 +105,10 @@ class LowRankRound {
 
   template <class Context, class Consumer>
   void consume(Context& context, const Consumer& consumer) {
-    using View = decltype(context.codec.feedback());
-    using Consume = decltype(consumer.compressed);
     if (have_left_) {
       right_mean_.take(context, {right_.data(), lost_.data()});
-      if constexpr (requires(View view) { view.receive(index_t{}, true, 0.0F); })
-        for_each_entry(context, right_.data(),
-                       context.envelope.gated(
-                           detail::Deliver<Consume, View>{consumer.compressed, 1, context.codec.feedback()}));
-      else
-        for_each_entry(
-            context, right_.data(),
-            context.envelope.gated(detail::Deliver<Consume, detail::AsItIs>{consumer.compressed, 1, {}}));
+      if (!context.dense_only)
+        for_each_entry(context, right_.data(), delivery(context, consumer.compressed, 1));
       // Columns that an error has left as they were stay so.
       prepare_columns<R>(context.executor, matrices_.all(), right_.data(), draw_);
     }

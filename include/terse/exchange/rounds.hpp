@@ -20,6 +20,7 @@ struct StepContext {
   float learning_rate = 0;           ///< for error feedbacks that follow it
   const StepScalars* now = nullptr;  ///< this step's scalars, in the executor's memory
   bool* compressed = nullptr;        ///< where given, becomes true where ranks exchange compressed messages
+  bool dense_only = false;           ///< the compressed part of the mean is not consumed
 
   StepContext at_rate(float rate) const {
     StepContext other = *this;
@@ -86,6 +87,7 @@ class Rounds {
 
   void open(const StepContext& step, Mask<typename E::memory> mask) {
     context_.open(step.step, step.seed, step.agreement, step.learning_rate, mask, step.now);
+    context_.dense_only = step.dense_only;
   }
   template <class M>
   void start(const M& message) {

@@ -163,6 +163,7 @@ TERSE_INLINE void run_part(Own own, const Piece& piece, index_t first, int count
     TERSE_LANES
     for (int l = 0; l < lanes; ++l) sink(own, l, f, piece, first + l, keep[l] != 0, sum[l]...);
   } else {
+    TERSE_LAST_LANES
     for (int l = 0; l < count; ++l) sink(own, l, f, piece, first + l, keep[l] != 0, sum[l]...);
   }
 }

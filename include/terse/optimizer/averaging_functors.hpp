@@ -47,11 +47,6 @@ struct KeepStep {
   }
 };
 
-/// The mean counts for nothing.
-struct Ignore {
-  TERSE_HD void operator()(const Piece&, index_t, float) const {}
-};
-
 /// Starts a Difference from an exact round on the way to what the mean is for.
 template <class Feedback, Number G, class Use>
 struct Seeding {

@@ -301,11 +301,9 @@ struct TwoStages {
   template <Transport T, Executor E, class N, class M, class Compressed, class Exact>
   void mix(const StepInput<E, N>& input, State<T, E>& state, const M& message, const Compressed& compressed,
            const Exact& exact) const {
-    const StepContext context = input.context.at_rate(second.learning_rate);
-    if (holds())
-      state.compressed->mix(context, mask_of(state), message, Message{Ignore{}, exact});
-    else
-      state.compressed->mix(context, mask_of(state), message, Message{compressed, exact});
+    StepContext context = input.context.at_rate(second.learning_rate);
+    context.dense_only = holds();
+    state.compressed->mix(context, mask_of(state), message, Message{compressed, exact});
   }
   template <Transport T, Executor E>
   static Mask<typename E::memory> mask_of(const State<T, E>& state) {

@@ -110,6 +110,7 @@ struct RoundContext {
   std::uint64_t check = 0;
   float rate = 0;
   Mask<typename E::memory> mask{};
+  bool dense_only = false;
   EncodeContext first = encode_context(0, 0, 0, Purpose::quantization, nullptr), second = first;
   Envelope<E> envelope;
 

@@ -48,22 +48,25 @@ bool settled(Ticket& ticket, bool block) {
   return true;
 }
 
+/// What hands a compressed element's sum to its consumer, past the error feedback, as a functor of a verb.
+template <class Context, class F>
+auto delivery(Context& context, const F& consumer, float weight) {
+  using View = decltype(context.codec.feedback());
+  if constexpr (requires(View view) { view.receive(index_t{}, true, 0.0F); })
+    return context.envelope.gated(detail::Deliver<F, View>{consumer, weight, context.codec.feedback()});
+  else
+    return context.envelope.gated(detail::Deliver<F, detail::AsItIs>{consumer, weight, {}});
+}
+
 /// Decodes one or more packets over a portion and hands each element's weighted sum to its consumer.
 template <class Context, class C, class Consumer>
 void deliver(Context& context, const Portion& portion, Inbox<C>& inbox, float weight,
              const Consumer& consumer) {
-  if constexpr (!C::lossless) {
-    using View = decltype(context.codec.feedback());
-    auto incoming = context.codec.arrived(portion.compressed, inbox);
-    if constexpr (requires(View view) { view.receive(index_t{}, true, 0.0F); })
-      for_each(context.executor, portion.compressed, context.mask, incoming,
-               context.envelope.gated(detail::Deliver<decltype(consumer.compressed), View>{
-                   consumer.compressed, weight, context.codec.feedback()}));
-    else
-      for_each(context.executor, portion.compressed, context.mask, incoming,
-               context.envelope.gated(detail::Deliver<decltype(consumer.compressed), detail::AsItIs>{
-                   consumer.compressed, weight, {}}));
-  }
+  if constexpr (!C::lossless)
+    if (!context.dense_only)
+      for_each(context.executor, portion.compressed, context.mask,
+               context.codec.arrived(portion.compressed, inbox),
+               delivery(context, consumer.compressed, weight));
   for_each(context.executor, portion.dense, Mask<typename decltype(context.executor)::memory>{},
            inbox.dense(),
            context.envelope.gated(
