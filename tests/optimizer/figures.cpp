@@ -126,7 +126,7 @@ TEST_CASE("bytes of decentralized steps") {
 TEST_CASE("an exact mean among steps with few neighbours is what costs most") {
   using OnePeer = DSgd<Mixing<graph::OnePeerExponential>>;
   for (const Figures& mine : figures(OnePeer{.average_every = 3}, 4, 6, {}, AsItIs{}))
-    for (const std::size_t k : {2, 5})
+    for (const std::size_t k : std::initializer_list<std::size_t>{2, 5})
       CHECK(mine.steps[k].result.bytes_sent == static_cast<std::uint64_t>(mine.ahead.full_precision));
 }
 

@@ -15,9 +15,10 @@ namespace terse {
 /// Compares what must be alike on all ranks, `numerics` of their executors included, and returns its hash. Collective.
 /// Throws mismatch_error that names the first field that differs, and the rank.
 template <class R, Transport T>
-TERSE_COLD std::uint64_t agree_on_fingerprint(T& channel, const Layout& layout, const R& recipe, std::uint64_t seed,
-                                   std::uint64_t options, std::uint64_t numerics) {
-  Settings settings;
+TERSE_COLD std::uint64_t agree_on_fingerprint(T& channel, const Layout& layout, const R& recipe,
+                                              std::uint64_t seed, std::uint64_t options,
+                                              std::uint64_t numerics) {
+  SettingsList settings;
   composed(recipe).settings(detail::SettingsVisitor(settings));
   const Agreed fields[] = {{"wire version", PacketHeader::wire_version},
                            {"world", static_cast<std::uint64_t>(channel.size())},

@@ -309,7 +309,7 @@ class Pipeline {
                              {"seed", options_.seed},
                              {"numerics (contraction, denormals or sqrt)", numerics_of(executor_)}};
     const std::uint64_t alike = agree(channel(), fields);
-    Settings settings;
+    SettingsList settings;
     policy_.settings(settings);
     schedule_.settings(settings);
     settings("micro_batch", static_cast<double>(options_.micro_batch));

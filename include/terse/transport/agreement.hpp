@@ -41,7 +41,7 @@ TERSE_COLD std::uint64_t agree(T& channel, std::span<const Agreed> fields) {
 }
 
 /// Hyper-parameters, as settings(visit) shows them: visit(name, double).
-struct Settings {
+struct SettingsList {
   std::vector<std::string> names;
   std::vector<double> values;
 
@@ -60,7 +60,7 @@ struct Settings {
 /// Compares hyper-parameters. Collective. Throws mismatch_error that names the first one that differs, the rank, and both
 /// values: "rank 2 was set up with <what>: learning_rate is 0.01 there and 0.001 here".
 template <Transport T>
-TERSE_COLD void agree_on_settings(T& channel, const char* what, const Settings& mine) {
+TERSE_COLD void agree_on_settings(T& channel, const char* what, const SettingsList& mine) {
   const std::size_t count = mine.values.size();
   const auto differs = [&](std::size_t rank, const std::string& name, double theirs, double own) {
     char values[80];
