@@ -30,7 +30,7 @@ struct Step {
   bool full_precision = false;
 };
 struct Figures {
-  StepBytes ahead;
+  StepBytes ahead, behind;  // as said before and after these steps
   std::vector<Step> steps;
 };
 
@@ -57,6 +57,7 @@ std::vector<Figures> figures(const R& recipe, int ranks, std::uint64_t steps, co
       seen.metered = meter.traffic().bytes_sent() - before;
       mine.steps.push_back(seen);
     }
+    mine.behind = optimizer.bytes_per_step();
   });
   return all;
 }
@@ -169,6 +170,23 @@ TEST_CASE("where packets vary, what is said ahead is the most") {
     }
 }
 
+TEST_CASE("what the ranks of a node hear of what it has sent counts") {
+  const auto check = [](const auto& topology, int ranks) {
+    CAPTURE(ranks);
+    using P = std::remove_cvref_t<decltype(topology)>;
+    const Averaging<RandomK, FactorMasking, Residual, P> recipe{.learning_rate = 0.1F, .topology = topology};
+    for (const Figures& mine : figures(recipe, ranks, 3, {}, AsItIs{}))
+      for (std::size_t k = 1; k < mine.steps.size(); ++k) {
+        CHECK(mine.steps[k].result.bytes_sent == mine.steps[k].metered);
+        CHECK(mine.steps[k].result.bytes_sent == static_cast<std::uint64_t>(mine.ahead.compressed));
+      }
+  };
+  check(Hierarchical<>{2}, 2);
+  check(Hierarchical<>{2}, 6);
+  check(Hierarchical<Ring, AllGather>{3}, 6);
+  check(Hierarchical<ScatterGather, Hierarchical<Ring>>{2, {}, {2}}, 8);
+}
+
 TEST_CASE("norms that ranks agree on count") {
   const Options clips{.clip_norm = 0.5F}, skips{.on_non_finite = NonFinite::skip};
   check_exact(frozen_after_two<ScatterGather>(), 4, clips);
@@ -177,6 +195,11 @@ TEST_CASE("norms that ranks agree on count") {
   const auto plain = figures(frozen_after_two<Ring>(), 3, 0, {}, AsItIs{});
   const auto clipped = figures(frozen_after_two<Ring>(), 3, 0, clips, AsItIs{});
   CHECK(clipped[1].ahead.compressed == plain[1].ahead.compressed + 16);
+  // What is said of exact steps stays true behind them.
+  for (const Figures& mine : figures(frozen_after_two<Ring>(), 3, 4, clips, AsItIs{}))
+    CHECK(mine.behind == mine.ahead);
+  CHECK(figures(ChocoSgd<>{}, 3, 0, clips, AsItIs{})[0].ahead.full_precision == 0);
+  CHECK(figures(ChocoSgd<>{}, 3, 0, skips, AsItIs{})[0].ahead.full_precision == 0);
 }
 
 TEST_CASE("a step that is skipped has sent the norms") {

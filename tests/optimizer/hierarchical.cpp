@@ -338,6 +338,19 @@ TEST_CASE("what goes between nodes is the formula's, to the byte, over two trans
   }
 }
 
+TEST_CASE("behind one type for all transports a hierarchy over nodes has the same bits") {
+  const Layout layout = some_layers();
+  auto recipe = MakeOneBit{}(OneBit<Hierarchical<Ring, ScatterGather>>{});
+  recipe.topology.ranks_per_node = 2;
+  std::vector<Floats> plain(4), any(4);
+  ThreadGroup(4, patience).run([&](Threads& transport) {
+    plain[at(transport.rank())] = train(recipe, transport, 2, layout, 6, true);
+    AnyTransport two(as_nodes(transport, 2));
+    any[at(transport.rank())] = train(recipe, two, 2, layout, 6, true);
+  });
+  CHECK(any == plain);
+}
+
 TEST_CASE("with rings on both levels a rank sends to one rank of its node and one of another") {
   const Layout layout = some_layers();
   std::vector<std::set<int>> peers(9);
@@ -396,6 +409,20 @@ TEST_CASE("a hierarchy goes on from a checkpoint of its state") {
     again.walk(Copy{parts, numbers, false});
     steps(again, kept, 8, 12);
     CHECK(kept == x);
+  });
+}
+
+TEST_CASE("what is wrong with an outer topology is reported by the world's ranks") {
+  ThreadGroup(4, patience).run([](Threads& transport) {
+    using H = Hierarchical<ScatterGather, Star>;
+    int reporter = -1;
+    try {
+      Optimizer optimizer{Adam<H>{.topology = {2, {}, {2}}}, transport, Layout::flat(100)};
+    } catch (const usage_error& failure) {
+      reporter = failure.rank();
+      CHECK(std::string(failure.what()).find("Star's center is rank 2, of 2 ranks") != std::string::npos);
+    }
+    CHECK(reporter == transport.rank());
   });
 }
 

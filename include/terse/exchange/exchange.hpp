@@ -90,8 +90,9 @@ class Exchange {
   double mean_norm() { return std::sqrt(rounds_.notes()); }
 
   const Plan& plan() const { return rounds_.plan(); }
-  /// What this rank sends in a round, headers included: exactly, or, where packets vary in size, at most.
-  index_t most_bytes() const { return rounds_.most_bytes(); }
+  /// What this rank sends in a round, headers included: exactly, or, where packets vary in size, at most. Of messages that
+  /// are told what was sent, `told`.
+  index_t most_bytes(bool told = false) const { return rounds_.most_bytes(told); }
   /// Takes over hyper-parameters of the compressor that changed between steps, alike on all ranks.
   void set_compressor(const C& compressor) { rounds_.set_compressor(compressor); }
   /// This rank's view of the error feedback's state.

@@ -199,6 +199,7 @@ class Rounds<C, F, Hierarchical<Inner, Outer>, T, E> {
         { half.reduced(node, message, true) } -> std::same_as<bool>;
         half.spread(node, message);
         { half.gathered(node, true) } -> std::same_as<bool>;
+        { half.most_spread_bytes(node) } -> std::same_as<index_t>;
       },
       "terse: within a node Hierarchical needs a topology whose round has halves: ScatterGather, Ring or "
       "Native");
@@ -296,9 +297,10 @@ class Rounds<C, F, Hierarchical<Inner, Outer>, T, E> {
     await();
     return half_.notes(inside_.executor);
   }
-  index_t most_bytes() const { return half_.most_bytes(inside_) + between_.most_bytes(); }
-  /// Of most_bytes() what goes to other nodes.
-  index_t most_bytes_between_nodes() const { return between_.most_bytes(); }
+  index_t most_bytes(bool told = false) const {
+    const index_t telling = told ? half_.most_spread_bytes(inside_) : 0;
+    return half_.most_bytes(inside_) + telling + between_.most_bytes(told);
+  }
   Envelope<E>& envelope() { return inside_.envelope; }
 
   const Plan& plan() const { return plan_; }

@@ -141,7 +141,7 @@ requires(Traits<C>::keyed) class Rounds<C, F, Mixing<G, Vectors>, T, E> {
     await_messages(context_.channel);
     context_.settle(step);
   }
-  index_t most_bytes() const { return neighbors_.most_bytes(); }
+  index_t most_bytes(bool) const { return neighbors_.most_bytes(); }
 
   const Plan& plan() const { return plan_; }
   void set_compressor(const C& compressor) { compressor_ = compressor; }

@@ -65,7 +65,7 @@ namespace detail {
 ///     open(context, mask), start(message), advance(message, block)   as of rounds
 ///     arrived(throws)       all is here, see Envelope
 ///     read(message)         optional, after it: for what can be read beside the message alone
-///     consume(consumer), gated(functor), settle(step), notes(), most_bytes(), walk(visit)
+///     consume(consumer), gated(functor), settle(step), notes(), most_bytes(told), walk(visit)
 ///     envelope()            the step's, which an outer round may lend
 ///     plan(), feedback(), set_compressor(compressor)
 template <class C, class F, class P, class T, class E>
@@ -115,7 +115,7 @@ class Rounds {
     await();
     return round_.notes(context_.executor);
   }
-  index_t most_bytes() const { return round_.most_bytes(context_); }
+  index_t most_bytes(bool = false) const { return round_.most_bytes(context_); }
   Envelope<E>& envelope() { return context_.envelope; }
 
   const Plan& plan() const { return context_.plan; }

@@ -165,8 +165,11 @@ class Optimizer {
     if constexpr (detail::SaysBytes<State>) bytes = state_.bytes_per_step();
     const bool clips = std::isfinite(options_.clip_norm);
     const index_t norms = norms_.bytes(channel_.size());
-    if (must_agree() || (clips && !full_precision())) bytes.full_precision += norms;
-    if (bytes.compressed > 0 && (must_agree() || clips)) bytes.compressed += norms;
+    // Where some steps are compressed, those that aren't average exactly, and clip the mean.
+    const bool compresses = bytes.compressed > 0;
+    const bool agrees = must_agree() || (clips && !compresses && !full_precision());
+    if (agrees && (!compresses || bytes.full_precision > 0)) bytes.full_precision += norms;
+    if (compresses && (must_agree() || clips)) bytes.compressed += norms;
     return bytes;
   }
   /// Whether messages of the next step have left: `begin` has been called, and `step` not yet.

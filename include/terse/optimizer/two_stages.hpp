@@ -157,7 +157,8 @@ struct TwoStages {
     bool full_precision() const { return averages_exactly() || torn != 0; }
     bool failed() const { return torn != 0; }
     StepBytes bytes_per_step() const {
-      return {exact ? exact->most_bytes() : 0, compressed ? compressed->most_bytes() : 0};
+      return {exact ? exact->most_bytes() : 0,
+              compressed ? compressed->most_bytes(SecondRules<Numbers<>>::listens) : 0};
     }
     /// The same as full_precision() within a step.
     bool averages_exactly() const { return !compresses || over == 0 || torn == 1; }

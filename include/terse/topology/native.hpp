@@ -104,7 +104,8 @@ struct Native {
       return true;
     }
 
-    index_t most_bytes(const Context& context) const { return 2 * (context.size - 1) * block_; }
+    index_t most_spread_bytes(const Context& context) const { return (context.size - 1) * block_; }
+    index_t most_bytes(const Context& context) const { return 2 * most_spread_bytes(context); }
     /// Squared norm of the dense part of the mean, the same on all ranks. On a device it waits.
     double notes(E executor) {
       double sum = 0;

@@ -91,11 +91,11 @@ struct Ring {
     }
 
     index_t most_bytes(const Context& context) const {
-      index_t bytes = 0;
-      for (int hop = 0; hop + 1 < context.size; ++hop)
-        bytes += portion(context, behind(context, hop)).bytes +
-                 portion(context, behind(context, hop + context.size - 1)).bytes;
-      return bytes;
+      return most_bytes_behind(context, 0) + most_spread_bytes(context);
+    }
+
+    index_t most_spread_bytes(const Context& context) const {
+      return most_bytes_behind(context, context.size - 1);
     }
 
     /// Squared norm of the dense part of the mean, the same on all ranks; packets may hold sums.
@@ -117,6 +117,14 @@ struct Ring {
     static int owner(const Context& context, int c) { return (c + context.size - 1) % context.size; }
     static const Portion& portion(const Context& context, int c) {
       return context.plan.chunks[static_cast<std::size_t>(c)];
+    }
+
+    /// Of the W - 1 chunks that this rank passes on, from the one that many behind its number.
+    static index_t most_bytes_behind(const Context& context, int first) {
+      index_t bytes = 0;
+      for (int hop = 0; hop + 1 < context.size; ++hop)
+        bytes += portion(context, behind(context, first + hop)).bytes;
+      return bytes;
     }
 
     /// Compresses this hop's chunk and, but for the last one, which is whole then, passes it on.

@@ -103,8 +103,9 @@ struct ScatterGather {
       return true;
     }
 
-    index_t most_bytes(const Context&) const {
-      index_t bytes = spread_.most_bytes();
+    index_t most_spread_bytes(const Context&) const { return spread_.most_bytes(); }
+    index_t most_bytes(const Context& context) const {
+      index_t bytes = most_spread_bytes(context);
       for (const Send& send : sends_) bytes += send.room;
       return bytes;
     }

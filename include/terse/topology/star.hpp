@@ -43,7 +43,7 @@ struct Star {
         throw usage_error("Star's center is rank " + std::to_string(center_) + ", of " +
                               std::to_string(context.size) + " ranks: it must be one of 0 to " +
                               std::to_string(context.size - 1),
-                          context.rank);
+                          context.names(context.rank));
       const Portion& whole = context.plan.whole;
       if (context.rank != center_) {
         up_.push_back({center_, out_.data(), whole.bytes, whole.bytes});

@@ -127,17 +127,21 @@ class AnyTransport {
     virtual int size() = 0;
     virtual detail::AnyTicket exchange(std::span<const Send> sends, std::span<const Receive> receives,
                                        Phase phase) = 0;
+    virtual void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, Phase phase) = 0;
     virtual AnyTransport split(int color, int key) = 0;
     virtual std::unique_ptr<MailboxOf> mailbox(index_t bytes) = 0;
   };
   template <class T>
   struct TheInner final : Inner {
-    explicit TheInner(T transport_) : transport(std::move(transport_)) {}
+    explicit TheInner(T transport_) : transport(std::move(transport_)), gather(transport.size()) {}
     int rank() override { return transport.rank(); }
     int size() override { return transport.size(); }
     detail::AnyTicket exchange(std::span<const Send> sends, std::span<const Receive> receives,
                                Phase phase) override {
       return detail::AnyTicket(transport.exchange(sends, receives, phase));
+    }
+    void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, Phase phase) override {
+      detail::gather_host_bytes(transport, gather, mine, all, phase);
     }
     AnyTransport split(int color, int key) override { return AnyTransport(transport.split(color, key)); }
     std::unique_ptr<MailboxOf> mailbox([[maybe_unused]] index_t bytes) override {
@@ -147,6 +151,7 @@ class AnyTransport {
         throw usage_error("this transport has no mailbox", rank());
     }
     T transport;
+    detail::HostGather gather;
   };
 
  public:
@@ -175,6 +180,10 @@ class AnyTransport {
   int size() const { return inner_->size(); }
   [[nodiscard]] Ticket exchange(std::span<const Send> sends, std::span<const Receive> receives, Phase phase) {
     return inner_->exchange(sends, receives, phase);
+  }
+  /// As the transport itself gathers: over Nodes not every rank has a way to every other.
+  void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, Phase phase) {
+    inner_->all_gather(mine, all, phase);
   }
   AnyTransport split(int color, int key) { return inner_->split(color, key); }
   /// Throws usage_error where the transport has none.

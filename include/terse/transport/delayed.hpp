@@ -163,8 +163,8 @@ class SharedLink {
 /// byte per second. Ranks may have different links. Whoever waits for the model sleeps.
 template <Transport Inner>
 class Delayed {
-  static_assert(std::is_same_v<typename Inner::memory, terse::memory::host>,
-                "terse: Delayed goes around a transport of host memory");
+  static_assert(std::is_same_v<typename Inner::memory, terse::memory::host> && !HasLevels<Inner>,
+                "terse: Delayed goes around a transport of host memory, and around each of Nodes' two");
   using InnerTicket = decltype(std::declval<Inner&>().exchange({}, {}, Phase::setup));
   using Stamp = detail::SharedLink::Stamp;
 
