@@ -40,6 +40,27 @@ bool left_out(const Layout& layout, const Bits& mask, std::size_t i) {
   return mask[i] == 0 && !(k >= exact.offset && k < exact.offset + exact.count);
 }
 
+/// Lets all elements take part, and learns nothing from a first stage.
+struct TakesAll {
+  static constexpr PreconditionerFacts facts{};
+  static constexpr std::array<const char*, 0> state{};
+  template <class Real>
+  struct Rule {
+    template <class Element>
+    Real step(const Element&, Real, Real direction) const {
+      return direction;
+    }
+    template <class Element>
+    bool takes_part(const Element&) const {
+      return true;
+    }
+  };
+  template <class Real>
+  Rule<Real> rule() const {
+    return {};
+  }
+};
+
 struct Give {
   Bits mask;
   template <class O>
@@ -145,6 +166,8 @@ TEST_CASE("masked methods of two stages follow the oracle") {
       .learning_rate = 0.01F, .beta2 = 0.9F, .weight_decay = 0.1F, .preconditioner = freeze});
   // Of which nothing in the second stage is masked by itself, and whose momentum goes over as it is.
   follows(Staged<Averaging<HeavyBall>, Averaging<HeavyBall, Sign, AllGather>>{
+      .first = {.learning_rate = 0.02F}, .second = {.learning_rate = 0.02F}, .when = {freeze_step}});
+  follows(Staged<Averaging<HeavyBall>, Averaging<HeavyBall, TakesAll, Sign, AllGather>>{
       .first = {.learning_rate = 0.02F}, .second = {.learning_rate = 0.02F}, .when = {freeze_step}});
   // From the first step on.
   follows(Staged<Averaging<HeavyBall>, Averaging<HeavyBall, Sign, AllGather>>{
