@@ -163,7 +163,7 @@ class Optimizer {
   /// between begin and step.
   void rescale(std::string_view segment, float learning_rate_scale, float weight_decay);
   /// Leaves elements out of the second stage of methods of two (Staged, OneBitAdam, OneBitLamb): element i of the arena, in
-  /// segments that are compressed, where `elements[i]` is 0. For those whose gradient is always 0, which codes of one bit, that
+  /// segments that are compressed, where `elements[i]` is 0. For those whose gradient will be 0, which codes of one bit, that
   /// know no 0, would move for ever. When the stages change it is as if nothing had been learned of them: their momentum
   /// becomes 0, they are in no scale, keep no error, and only weight decay moves them. Until then, and in segments that are
   /// not compressed, nothing changes.
