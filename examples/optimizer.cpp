@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // An optimizer from all sides: what it will send and what it has sent, a schedule, rates of layers that change during the
-// run, messages that leave before the gradient is there, and the model to evaluate.
+// run, a mask, messages that leave before the gradient is there, and the model to evaluate.
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -41,8 +42,15 @@ void train(terse::Threads& transport) {
     std::printf("a step sends %lld bytes in full precision and %lld compressed\n",
                 static_cast<long long>(ahead.full_precision), static_cast<long long>(ahead.compressed));
 
+  // The lower half of the body has no part in compressed steps.
+  std::vector<std::uint8_t> mask(parameters.size(), 1);
+  std::fill_n(mask.begin() + layout.segments()[0].offset + 50 * 100, 50 * 100, std::uint8_t{0});
+  optimizer.mask(mask);
+
+  Floats at_the_freeze;
   for (int step = 1; step <= 100; ++step) {
     gradient_of(parameters, transport.rank(), gradients);
+    if (step == 11) at_the_freeze = parameters;
     if (step > 50) optimizer.learning_rate(0.95F * optimizer.learning_rate());
     if (step == 80) optimizer.rescale("body", /*learning_rate_scale=*/0, /*weight_decay=*/0);
     const terse::StepResult result = optimizer.step(parameters, gradients);
@@ -52,6 +60,8 @@ void train(terse::Threads& transport) {
     const bool first = step == 1;  // compares parameters besides
     require(first || result.bytes_sent == static_cast<std::uint64_t>(most), "a step has sent other bytes");
   }
+  require(parameters[0] != at_the_freeze[0], "what is not masked has stood still");
+  require(parameters[50 * 100] == at_the_freeze[50 * 100], "what is masked has moved");
 }
 
 /// Ranks with models of their own; messages travel while the gradient is computed.

@@ -58,6 +58,7 @@ CASES = {
     "VOTES_ON_A_RING": r"terse: this momentum correction \(MajorityVote, for one\) counts whole messages",
     "MEAN_OF_NEIGHBOURS": r"terse: a mean over all ranks needs a topology that gives all the same",
     "NEVER_FREEZES": r"terse: the preconditioner of a 1-bit method says with `freeze`",
+    "MASK_WITHOUT_STAGES": r"terse: a mask is for methods of two stages",
     "RULE_IN_ONE_PRECISION": r"terse: a momentum correction needs .* its arithmetic in float and, for oracles, in double",
     "DIRECTION_BESIDE_A_RULE": r"terse: a mixing rule has its own local direction",
     "DIFFERENCE_IN_A_SECOND_STAGE": r"terse: the copies of Difference start anew from exact gradients",

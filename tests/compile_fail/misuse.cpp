@@ -361,6 +361,12 @@ int main() {
 #if defined(CASE_NEVER_FREEZES)
   static_cast<void>(terse::OneBitAdam<terse::AdamVariance>{});
 #endif
+#if defined(CASE_MASK_WITHOUT_STAGES)
+  terse::ThreadGroup(1).run([](terse::Threads& transport) {
+    terse::Optimizer optimizer{terse::Adam<terse::Sign>{}, transport, terse::Layout::flat(64)};
+    optimizer.mask(std::vector<std::uint8_t>(64, 1));
+  });
+#endif
 #if defined(CASE_DIRECTION_BESIDE_A_RULE)
   static_cast<void>(terse::ParameterMixing<terse::MixedGradient, terse::MomentumDirection>{});
 #endif

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <doctest/doctest.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -45,7 +47,8 @@ struct Training {
   bool keeps_rate = false;       ///< the rates of the recipe, in all steps
   std::uint64_t still_step = 0;  ///< whose rate is 0
   std::uint64_t seed = 5;
-  std::uint64_t silent_until = 0;  ///< every 17th element has no gradient until then
+  std::uint64_t silent_until = 0;    ///< every 17th element has no gradient until then
+  std::vector<std::uint8_t> mask{};  ///< as the oracle shall know it
 
   float rate(float base, std::uint64_t step) const {
     return step == still_step ? 0.0F : up_and_down(base, step);
@@ -58,13 +61,14 @@ struct Training {
   }
 };
 
-/// history[step][rank]; step 0 is before the first one.
-template <class R>
-History train(const R& recipe, const Layout& layout, const Training& training) {
+/// history[step][rank]; step 0 is before the first one. `prepare(optimizer)` comes before it, too.
+template <class R, class Prepare = NoPreparation>
+History train(const R& recipe, const Layout& layout, const Training& training, const Prepare& prepare = {}) {
   History history(training.steps + 1, std::vector<Snapshot>(at(training.ranks)));
   ThreadGroup(training.ranks, std::chrono::seconds(20)).run([&](Threads& transport) {
     Optimizer optimizer{recipe, transport, layout,
                         Options{.seed = training.seed, .clip_norm = training.clip_norm}};
+    prepare(optimizer);
     const float rate = optimizer.learning_rate();
     Floats x = start(layout);
     for (std::uint64_t step = 0; step <= training.steps; ++step) {
@@ -114,10 +118,11 @@ struct Apart {
 };
 
 /// A recipe's run against its oracle's: parameters and the policies' buffers, on every rank after every step.
-template <class R>
-Apart from_oracle(const R& recipe, const Training& training, const Layout& layout) {
-  const History ours = train(recipe, layout, training);
-  reference::RunOptions options{training.seed, training.clip_norm, {}};
+template <class R, class Prepare = NoPreparation>
+Apart from_oracle(const R& recipe, const Training& training, const Layout& layout,
+                  const Prepare& prepare = {}) {
+  const History ours = train(recipe, layout, training, prepare);
+  reference::RunOptions options{training.seed, training.clip_norm, {}, training.mask};
   if (const auto q = ours[0][0].state.parts.find("low_rank_q"); q != ours[0][0].state.parts.end())
     options.first_q = q->second;
   auto oracle = reference::composition(recipe, layout, training.ranks, start(layout), options);
@@ -178,10 +183,10 @@ void check(const Apart& apart, double tolerance) {
   CHECK(apart.moved > 0.05);
   CHECK(apart.moved < 10);
 }
-template <class R>
+template <class R, class Prepare = NoPreparation>
 void follows_oracle(const R& recipe, double tolerance, const Training& training = {},
-                    const Layout& layout = few_layers()) {
-  check<R>(from_oracle(recipe, training, layout), tolerance);
+                    const Layout& layout = few_layers(), const Prepare& prepare = {}) {
+  check<R>(from_oracle(recipe, training, layout, prepare), tolerance);
 }
 template <class R, class Formula>
 void follows_formula(const R& recipe, double tolerance, Formula formula) {

@@ -96,6 +96,12 @@ struct Unchanged {
   void operator()(R&, std::uint64_t) const {}
 };
 
+/// Nothing is done to an optimizer before its first step.
+struct NoPreparation {
+  template <class O>
+  void operator()(O&) const {}
+};
+
 /// Steps that were compared with an oracle, and steps that could have been.
 struct Tally {
   std::uint64_t compared = 0, possible = 0;

@@ -337,6 +337,8 @@ struct RunOptions {
   std::uint64_t seed = 0;
   float clip_norm = std::numeric_limits<float>::infinity();
   std::vector<double> first_q{};  ///< of LowRank
+  /// Elements at which it is 0 are left out of a second stage; empty: none.
+  std::vector<std::uint8_t> mask{};
 };
 
 /// Averaging or Staged on all ranks.
@@ -375,6 +377,9 @@ class Composition {
       for (const Piece& piece : packets_->compressed())
         for (index_t i = piece.offset; i < piece.offset + piece.count; ++i) is_compressed_[at(i)] = 1;
       if (packets_->seeds()) parts_.exact_steps = std::max<std::uint64_t>(parts_.exact_steps, 1);
+      if (parts_.staged && parts_.exact_steps == 0)
+        for (std::size_t k = 0; k < options.mask.size(); ++k)
+          if (options.mask[k] == 0) leave_out(k);
     }
   }
 
@@ -575,13 +580,18 @@ class Composition {
         const Element to = element(parts_.second, second.preconditioner, segment, k, rank, 0);
         const Element m = element(parts_.second, second.momentum, segment, k, rank, 0);
         bool part = true;
+        const bool wanted = options_.mask.empty() || options_.mask[k] != 0;
         if constexpr (requires { second.preconditioner.rule.carry(to, 0.0); })
-          second.preconditioner.rule.carry(to, first.preconditioner.rule.denominator(from));
+          second.preconditioner.rule.carry(to, wanted ? first.preconditioner.rule.denominator(from) : 0.0);
         if constexpr (requires { second.preconditioner.rule.takes_part(to); })
           part = second.preconditioner.rule.takes_part(to);
-        if constexpr (requires { second.momentum.rule.carry(m, part); }) second.momentum.rule.carry(m, part);
-        const std::uint64_t bit = std::uint64_t{1} << k % at(alignment);
-        if (!part) mask_[k / at(alignment)] &= ~bit;
+        part = part && wanted;
+        if constexpr (requires { second.momentum.rule.carry(m, part); }) {
+          second.momentum.rule.carry(m, part);
+        } else if (!wanted) {
+          for (const char* name : Second::Momentum::state) rank.momenta.at(name)[k] = 0;
+        }
+        if (!part) leave_out(k);
       });
       AllLayers layers{{}, layout_, second.momentum.numbers};
       if constexpr (requires { second.momentum.rule.balance(layers); }) {
@@ -596,6 +606,7 @@ class Composition {
     }
   }
 
+  void leave_out(std::size_t k) { mask_[k / at(alignment)] &= ~(std::uint64_t{1} << k % at(alignment)); }
   bool keeps(std::size_t k) const { return (mask_[k / at(alignment)] >> k % at(alignment) & 1) != 0; }
 
   template <class Stage, class Seat>

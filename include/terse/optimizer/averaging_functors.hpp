@@ -70,8 +70,16 @@ struct Seeding {
 };
 
 struct Everywhere {
-  TERSE_HD bool operator()(const Piece&, index_t) const { return true; }
+  TERSE_HD bool operator()(const Piece&, index_t, bool) const { return true; }
 };
+/// Whether a user's mask takes an element in, or leaves it out.
+struct InUsersMask {
+  const std::uint8_t* elements;
+  bool taken;
+  TERSE_HD bool operator()(const Piece&, index_t i, bool) const { return (elements[i] != 0) == taken; }
+};
+
+// Between the stages. left_out: by a user's mask, as if the first stage had learned nothing of the element.
 
 /// What the second stage's preconditioner takes along, from what the first one's divides by.
 template <class First, class Second>
@@ -82,7 +90,7 @@ struct CarryOver {
     first.enter(piece);
     second.enter(piece);
   }
-  TERSE_HD void operator()(const Piece&, index_t i) const {
+  TERSE_HD void operator()(const Piece&, index_t i, bool left_out) const {
     const auto e = second.to_preconditioner(i);
     if constexpr (requires { second.preconditioner.carry(e, 0.0F); }) {
       static_assert(
@@ -90,7 +98,8 @@ struct CarryOver {
           "terse: the second stage's preconditioner (FrozenVariance, for one) goes on with what the first "
           "one's "
           "divides by, and that one has no denominator(e)");
-      second.preconditioner.carry(e, first.preconditioner.denominator(first.to_preconditioner(i)));
+      const float denominator = first.preconditioner.denominator(first.to_preconditioner(i));
+      second.preconditioner.carry(e, keep_if(!left_out, denominator));
       e.write_back();
     }
   }
@@ -100,25 +109,26 @@ template <class Second>
 struct TakesPart {
   Second second;
   TERSE_HD void enter(const Piece& piece) { second.enter(piece); }
-  TERSE_HD bool operator()(const Piece&, index_t i) const {
+  TERSE_HD bool operator()(const Piece&, index_t i, bool left_out) const {
     const auto e = second.to_preconditioner(i);
     if constexpr (requires { second.preconditioner.takes_part(e); })
-      return second.preconditioner.takes_part(e);
+      return second.preconditioner.takes_part(e) && !left_out;
     else
-      return true;
+      return !left_out;
   }
 };
-/// What the second stage's momentum correction takes along.
+/// What the second stage's momentum correction takes along; one that does not say so, nothing of what is left out.
 template <class Second>
 struct CarryMomentum {
   TakesPart<Second> part;
   TERSE_HD void enter(const Piece& piece) { part.enter(piece); }
-  TERSE_HD void operator()(const Piece& piece, index_t i) const {
+  TERSE_HD void operator()(const Piece& piece, index_t i, bool left_out) const {
     const auto e = part.second.to_momentum(i);
-    if constexpr (requires { part.second.momentum.carry(e, true); }) {
-      part.second.momentum.carry(e, part(piece, i));
-      e.write_back();
-    }
+    if constexpr (requires { part.second.momentum.carry(e, true); })
+      part.second.momentum.carry(e, part(piece, i, left_out));
+    else
+      for (int k = 0; k < e.count; ++k) e[k] = keep_if(!left_out, e[k]);
+    e.write_back();
   }
 };
 

@@ -125,6 +125,8 @@ struct WriteBack {
 template <class View, class Places>
 class HeldElement {
  public:
+  static constexpr int count = Places::count;
+
   TERSE_HD TERSE_INLINE HeldElement(const View& view, index_t i) : view_(view), i_(i) {
     Places::for_each(view.buffers, ReadInto{held_, was_, i});
   }

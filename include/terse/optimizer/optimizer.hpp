@@ -37,6 +37,11 @@ concept SaysBytes = requires(const State& state) {
   { state.bytes_per_step() } -> std::same_as<StepBytes>;
 };
 
+template <class State, class E>
+concept TakesMask = requires(State& state, E executor, const std::uint8_t* elements) {
+  { state.leave_out(executor, elements) } -> std::same_as<std::uint64_t>;
+};
+
 template <class R, class State, class E, class Which>
 concept ReadsOut = requires(const R& recipe, const State& state, E executor, Which which, out<E> to) {
   recipe.read_out(executor, state, which, to);
@@ -157,6 +162,32 @@ class Optimizer {
   /// again before it loads. Throws usage_error for a name that no segment has, scales that are negative or not finite, and
   /// between begin and step.
   void rescale(std::string_view segment, float learning_rate_scale, float weight_decay);
+  /// Leaves elements out of the second stage of methods of two (Staged, OneBitAdam, OneBitLamb): element i of the arena, in
+  /// segments that are compressed, where `elements[i]` is 0. For those whose gradient will be 0, which codes of one bit, that
+  /// know no 0, would move for ever. When the stages change it is as if nothing had been learned of them: their momentum
+  /// becomes 0, they are in no scale, keep no error, and only weight decay moves them. Until then, and in segments that are
+  /// not compressed, nothing changes.
+  ///
+  /// Alike on all ranks, between steps, before the stages change (without a first stage, before the first step): packets of
+  /// ranks with other masks are refused. The last call counts. It lasts, in checkpoints, too: `load` brings what was saved, in
+  /// the place of what was given before. Throws usage_error for a view of the wrong size, and when it is too late. Reads all
+  /// elements once and brings n / 8 bytes to the host; no step costs more for it.
+  template <class S = State>
+  void mask(in<E, std::uint8_t> elements) {
+    static_assert(
+        detail::TakesMask<S, E>,
+        "terse: a mask is for methods of two stages (OneBitAdam, OneBitLamb, Staged), whose second one "
+        "compresses: it takes effect when the stages change");
+    if constexpr (detail::TakesMask<S, E>) {
+      const std::uint64_t step = steps_ + 1;
+      check(elements.size(), "mask", step);
+      if (!full_precision() && steps_ > 0)
+        throw usage_error(
+            "the second stage has begun, and what takes part in it is settled: give the mask before that",
+            channel_.rank(), static_cast<std::int64_t>(step));
+      masked_ = state_.leave_out(executor_, elements.data());
+    }
+  }
   /// What this rank sends for a step, at most, if all goes well; exactly, where packets don't vary in size and all steps of a kind
   /// send alike. Without communication. The first step's comparison of parameters, 8 bytes to each peer, isn't in it.
   StepBytes bytes_per_step() const requires detail::SaysBytes<State> {
@@ -266,6 +297,7 @@ class Optimizer {
     // Of a step that has begun, messages are on their way.
     if (begun_) return begun_agreement_;
     std::uint64_t hash = rescaled_ == 0 ? fingerprint_ : mix_hash(fingerprint_, rescaled_);
+    if (masked_ != 0) hash = mix_hash(hash, masked_);
     const auto mix_in = [&](const char*, double value) {
       hash = mix_hash(hash, std::bit_cast<std::uint64_t>(value));
     };
@@ -281,6 +313,7 @@ class Optimizer {
   Channel channel_;
   std::uint64_t fingerprint_;
   std::uint64_t rescaled_ = 0;  // hash of a layout with other scales than at the start
+  std::uint64_t masked_ = 0;    // of a user's mask
   detail::GradientNorm<Channel, E> norms_;
   detail::CommonStart<Channel> start_;
   State state_;

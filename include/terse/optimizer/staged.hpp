@@ -17,6 +17,9 @@ namespace terse {
 /// and then, for all layers at once, balance(layers) of Second's momentum correction. Where both stages are layer-wise,
 /// observe(layer, factor) of Second's preconditioner is asked in each step of First, whose factor it is.
 ///
+/// What a user's mask leaves out (Optimizer::mask) has denominator 0 and takes no part, whatever the preconditioner says; buffers
+/// of a momentum correction without carry become 0 there.
+///
 /// Segments that are not compressed follow First to the end, its rates too, their gradients in Second's packets. `when` is an AtStep, a
 /// VarianceRatio, a Freeze or a rule of the user's own, see StageSwitch.
 ///

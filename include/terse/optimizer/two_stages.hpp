@@ -49,8 +49,7 @@ struct TwoStages {
       if (when.skipped())
         throw usage_error(
             "the second stage goes on with what the first one has learned, and that lasts no step: `when` "
-            "must be "
-            "at least one step");
+            "must be at least one step");
   }
   template <class Visit>
   void settings(Visit&& visit) const {
@@ -162,6 +161,11 @@ struct TwoStages {
     }
     /// The same as full_precision() within a step.
     bool averages_exactly() const { return !compresses || over == 0 || torn == 1; }
+    /// Takes a user's mask; its digest. Until the second stage begins, bits of what it leaves out are set.
+    TERSE_COLD std::uint64_t leave_out(E executor, const std::uint8_t* elements) requires(carries) {
+      masked->set(executor, InUsersMask{elements, over != 0});
+      return masked->digest(executor);
+    }
     /// The buffers of n floats that its policies keep, but for what a second stage has made of them.
     template <class Visit>
     void walk_buffers(Visit&& visit) {
@@ -194,8 +198,7 @@ struct TwoStages {
       if (exactly && !state.exact)
         throw usage_error(
             "this state is of a run that was still averaging exactly, and this optimizer was made without "
-            "exact "
-            "steps",
+            "exact steps",
             -1, static_cast<std::int64_t>(input.context.step));
     }
     const Rate exact{first.learning_rate, first.weight_decay};
@@ -327,11 +330,12 @@ struct TwoStages {
     if constexpr (carries) {
       const SecondRules<N> rules = second_rules(input, state);
       const Range& range = state.compressed->plan().whole.compressed;
-      for_each(input.executor, range,
+      const auto left_out = state.masked->mask();
+      for_each(input.executor, range, left_out, NoPackets{},
                CarryOver<FirstRules<N>, SecondRules<N>>{first_rules(input, state), rules});
       const TakesPart<SecondRules<N>> part{rules};
+      for_each(input.executor, range, left_out, NoPackets{}, CarryMomentum<SecondRules<N>>{part});
       state.masked->set(input.executor, part);
-      for_each(input.executor, range, CarryMomentum<SecondRules<N>>{part});
       if constexpr (balances)
         state.balance->settle(input.executor, rules,
                               state.buffers[static_cast<std::size_t>(names.find(M2::state[0]))].data(),

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "terse/core/draw.hpp"
+#include "terse/core/hash.hpp"
 #include "terse/executor/concept.hpp"
 
 namespace terse {
@@ -12,13 +13,13 @@ TERSE_NUMERICS_BEGIN
 
 namespace detail {
 
-/// A predicate of (piece, i) as codes of one bit.
+/// A predicate of (piece, i, bit) as codes of one bit.
 template <class Predicate>
 struct AsBit {
   Predicate holds;
   TERSE_HD void enter(const Piece& piece) { terse::enter(holds, piece); }
-  TERSE_HD std::uint32_t operator()(const Piece& piece, index_t i, bool, float, std::uint32_t) const {
-    return holds(piece, i) ? 1U : 0U;
+  TERSE_HD std::uint32_t operator()(const Piece& piece, index_t i, bool bit, float, std::uint32_t) const {
+    return holds(piece, i, bit) ? 1U : 0U;
   }
 };
 
@@ -34,16 +35,23 @@ class ElementMask {
     for (const Piece& piece : range.pieces()) pieces_.emplace_back(std::vector<Piece>{piece});
   }
 
-  /// Bit i becomes predicate(piece, i).
+  /// Bit i becomes predicate(piece, i, bit i as it was).
   template <class Predicate>
   void set(E executor, const Predicate& predicate) {
     for (const Range& piece : pieces_)
-      pack<1, false>(executor, piece, Units{}, Mask<typename E::memory>{},
-                     detail::AsBit<Predicate>{predicate}, in<E>(one_.all()),
+      // Each block of bits is read before it is written.
+      pack<1, false>(executor, piece, Units{}, mask(), detail::AsBit<Predicate>{predicate}, in<E>(one_.all()),
                      reinterpret_cast<std::byte*>(words_.data() + piece.begin_offset() / alignment),
                      Draw::shared(0, 0, Purpose::quantization));
   }
   Mask<typename E::memory> mask() const { return {words_.data()}; }
+  /// A hash of all bits, never 0. Waits for the executor; n / 64 words come to the host.
+  TERSE_COLD std::uint64_t digest(E executor) const {
+    buffer<std::uint64_t> here(words_.size());
+    fetch(executor, in<E, std::uint64_t>(words_.all()), here.all());
+    return hash_bytes(reinterpret_cast<const std::byte*>(here.data()),
+                      static_cast<std::size_t>(here.size()) * sizeof(std::uint64_t));
+  }
   template <class Visit>
   void walk(Visit&& visit) {
     visit("mask", words_.all(), index_t{0});

@@ -74,7 +74,7 @@ namespace detail {
 
 struct IsPositive {
   const float* variance;
-  TERSE_HD bool operator()(const Piece&, index_t i) const { return variance[i] > 0; }
+  TERSE_HD bool operator()(const Piece&, index_t i, bool) const { return variance[i] > 0; }
 };
 
 /// variance becomes 1 / (sqrt(variance) + epsilon), and what has none stays where it is.
