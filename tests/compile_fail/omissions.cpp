@@ -37,6 +37,7 @@ int main() {
     train<terse::Averaging<terse::ScaledSign<terse::MeanAbs>, archetype::Feedback>>(transport);
     train<terse::Averaging<terse::Sparse<archetype::Selection, terse::Dense, terse::PerSegment>,
                            terse::Residual>>(transport);
+    train<terse::Averaging<terse::ScaledSign<terse::MeanAbs>, archetype::Topology>>(transport);
     train<archetype::Recipe>(transport);
   });
   static_assert(terse::graph::check_graph<archetype::Graph>());

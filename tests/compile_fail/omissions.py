@@ -129,6 +129,15 @@ OMISSIONS = {
         "OMIT_ROW": r"a graph needs `void row\(int rank, int size, std::uint64_t round",
         "OMIT_RECEIVERS": r"a graph needs `void receivers\(int rank, int size, std::uint64_t round",
     },
+    "TOPOLOGY": {
+        "OMIT_EXACT": r"a topology says whether all ranks get the same mean: `static constexpr bool exact`",
+        "OMIT_RECOMPRESSES": NO_POLICY,
+        "OMIT_ROUND": r"a topology needs a nested `template <Compressor, ErrorFeedback, Transport, Executor> class Round`",
+        "OMIT_START": r"a topology's Round needs `void start\(context, message\)`",
+        "OMIT_ADVANCE": r"a topology's Round needs `bool advance\(context, message, bool block\)`",
+        "OMIT_CONSUME": r"a topology's Round needs `void consume\(context, consumer\)`",
+        "OMIT_MOST_BYTES": r"a topology's Round needs `index_t most_bytes\(context\) const`",
+    },
     "RECIPE": {
         "OMIT_CHECK": r"a recipe needs composition\(\), or `void check\(\) const`",
         "OMIT_SETTINGS": r"a recipe needs `settings\(visit\) const`",

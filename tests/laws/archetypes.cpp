@@ -109,6 +109,13 @@ TEST_CASE("a selection") {
   CHECK_MESSAGE(report, report.text());
 }
 
+TEST_CASE("a topology") {
+  using Known = ScaledSign<MeanAbs>;
+  same(Averaging<Known, archetype::Topology>{}, Averaging<Known, AllGather>{});
+  same(Averaging<TopK<>, HeavyBall, archetype::Topology>{.compressor = {{0.1}}},
+       Averaging<TopK<>, HeavyBall, AllGather>{.compressor = {{0.1}}});
+}
+
 TEST_CASE("a recipe") { same(archetype::Recipe{}, Averaging<>{}); }
 
 TEST_CASE("a transport") {

@@ -3,6 +3,7 @@
 
 #include "archetype_packets.hpp"
 #include "archetype_rules.hpp"
+#include "archetype_topology.hpp"
 #include "archetype_transport.hpp"
 #include "terse/graph/concept.hpp"
 #include "terse/optimizer/recipe.hpp"
