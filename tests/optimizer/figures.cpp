@@ -236,6 +236,30 @@ TEST_CASE("messages that left in begin belong to the step, and users' own messag
   });
 }
 
+TEST_CASE("messages that left in begin count once where the step is skipped") {
+  ThreadGroup(3, std::chrono::seconds(20)).run([&](Threads& raw) {
+    const Layout layout = layout_of_three();
+    Metered<Threads> meter(raw.split(0, raw.rank()));
+    using Rule = AdaptWithCombine<GradientDirection>;
+    Optimizer optimizer{
+        ParameterMixing<Rule>{.learning_rate = 0.1F}, meter, layout, {.on_non_finite = NonFinite::skip}};
+    Floats x = start(layout);
+    const Floats g = gradient(layout, raw.rank(), 1, 1);
+    Floats bad = g;
+    bad[5] = infinity;
+    optimizer.step(x, g);
+    const auto most = static_cast<std::uint64_t>(optimizer.bytes_per_step().full_precision);
+    const std::uint64_t before = meter.traffic().bytes_sent();
+    optimizer.begin(x);
+    const StepResult skipped = optimizer.step(x, bad), taken = optimizer.step(x, g);
+    CHECK(!skipped.applied);
+    CHECK(taken.applied);
+    CHECK(skipped.bytes_sent == most);
+    CHECK(taken.bytes_sent == 16);
+    CHECK(skipped.bytes_sent + taken.bytes_sent == meter.traffic().bytes_sent() - before);
+  });
+}
+
 TEST_CASE("bytes over other transports") {
   const auto plain = figures(frozen_after_two<Ring>(), 3, 4, {}, AsItIs{});
   const auto any = figures(frozen_after_two<Ring>(), 3, 4, {},

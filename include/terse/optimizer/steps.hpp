@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <string>
+#include <utility>
 
 #include "terse/optimizer/optimizer.hpp"
 
@@ -43,7 +44,9 @@ StepResult Optimizer<R, T, E, N>::step(out<E, P> parameters, in<E, G> gradients,
   const bool clip_before = std::isfinite(options_.clip_norm) && !state_.full_precision();
   if (clip_before || must_agree()) {
     const auto norm = norms_(channel_, executor_, input.gradients, gradient_scale);
-    if (norm.culprit >= 0 && options_.on_non_finite == NonFinite::skip) return {false, sent_, false};
+    // What begin has sent counts once, though the round goes on with the next step.
+    if (norm.culprit >= 0 && options_.on_non_finite == NonFinite::skip)
+      return {false, std::exchange(sent_, 0), false};
     if (norm.culprit >= 0 && options_.on_non_finite == NonFinite::throw_)
       throw non_finite_error("the gradient of rank " + std::to_string(norm.culprit) + " is not finite",
                              norm.culprit, channel_.rank(), static_cast<std::int64_t>(step));
