@@ -132,7 +132,7 @@ OMISSIONS = {
     "TOPOLOGY": {
         "OMIT_EXACT": r"a topology says whether all ranks get the same mean: `static constexpr bool exact`",
         "OMIT_RECOMPRESSES": NO_POLICY,
-        "OMIT_ROUND": r"a topology needs a nested `template <Compressor, ErrorFeedback, Transport, Executor> class Round`",
+        "OMIT_ROUND": r"a topology needs a nested `template <Compressor C, ErrorFeedback F, Transport T, Executor E> class Round`",
         "OMIT_START": r"a topology's Round needs `void start\(context, message\)`",
         "OMIT_ADVANCE": r"a topology's Round needs `bool advance\(context, message, bool block\)`",
         "OMIT_CONSUME": r"a topology's Round needs `void consume\(context, consumer\)`",

@@ -8,6 +8,7 @@
 #include "terse/momentum_correction/concept.hpp"
 #include "terse/momentum_correction/mixing_rule.hpp"
 #include "terse/preconditioner/concept.hpp"
+#include "terse/topology/concept.hpp"
 
 namespace terse {
 
@@ -90,6 +91,8 @@ constexpr bool check_kind() {
     return check_compressor<P>();
   else if constexpr (kind == PolicyKind::error_feedback)
     return check_error_feedback<P>();
+  else if constexpr (kind == PolicyKind::topology)
+    return check_topology<P>();
   return true;
 }
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "terse/codec.hpp"
+#include "terse/error_feedback/none.hpp"
 #include "terse/topology/envelope.hpp"
 #include "terse/transport/concept.hpp"
 
@@ -52,7 +53,14 @@ constexpr bool check_topology() {
         { T::recompresses } -> std::convertible_to<bool>;
       },
       "terse: a topology says whether it compresses again on the way: `static constexpr bool recompresses`");
-  return Topology<T>;
+  constexpr bool has_round = requires {
+    typename T::template Round<Dense, None, detail::SomeTransport, SomeExecutor>;
+  };
+  static_assert(
+      has_round,
+      "terse: a topology needs a nested `template <Compressor C, ErrorFeedback F, Transport T, Executor E> "
+      "class Round`");
+  return Topology<T> && has_round;
 }
 
 namespace detail {
@@ -227,10 +235,6 @@ struct RoundOf {
       "terse: this compressor has a round of its own; include it (LowRank's is in "
       "terse/exchange/low_rank_round.hpp, mixing with Lattice or Moniqua in "
       "terse/exchange/keyed_mixing.hpp)");
-  static_assert(
-      requires { typename P::template Round<C, F, T, E>; },
-      "terse: a topology needs a nested `template <Compressor, ErrorFeedback, Transport, Executor> class "
-      "Round`");
   using type = typename P::template Round<C, F, T, E>;
 };
 
