@@ -23,7 +23,7 @@ struct StepResult {
   bool applied = true;  ///< false: a gradient was not finite and the policy is to skip; nothing has changed
   /// What this rank has sent for it, headers and what ranks agree on included: what Metered counts.
   std::uint64_t bytes_sent = 0;
-  bool compressed = false;  ///< whether ranks have exchanged messages that went through a compressor
+  bool compressed = false;  ///< whether it was a compressed step, whatever segments take part in one
 };
 
 /// What a rank sends for a step, at most; 0 of a kind of step that a recipe doesn't have.

@@ -39,7 +39,7 @@ struct FrozenLayerRates {
 
   P inner{};
   float beta2 = 0.999F;
-  float epsilon = 1e-8F;  ///< outside the root
+  float epsilon = 1e-8F;  ///< outside the root; that of the first stage's preconditioner
   float coefficient_beta = 0.9F;
   float min_factor = 0.5F;
   float max_factor = 4;

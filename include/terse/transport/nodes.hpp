@@ -24,7 +24,7 @@ namespace terse {
 ///     terse::Nodes nodes(std::move(thread), terse::Mpi(communicator_of_this_thread));
 ///
 /// Over Threads and Mpi each thread needs a communicator of its own, and MPI to have been started with MPI_THREAD_MULTIPLE.
-/// Constructors are collective, and throw mismatch_error on all ranks where nodes have different sizes or a rank has another
+/// Constructors are collective, and throw mismatch_error where nodes have different sizes or a rank has another
 /// number across than its node. A wait ends by the deadline of the transport that it waits for.
 template <Transport Inside, Transport Across>
 class Nodes {
