@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #define DOCTEST_CONFIG_IMPLEMENT
-#include "terse/topology/native.hpp"
 #include "terse/transport/nccl.hpp"
+#include "terse/topology/native.hpp"
 
 #include <doctest/doctest.h>
 

@@ -510,17 +510,15 @@ ncclResult_t ncclAllGather(const void* from, void* to, size_t bytes, ncclDataTyp
 }
 ncclResult_t ncclAllReduce(const void* from, void* to, size_t count, ncclDataType_t, ncclRedOp_t,
                            ncclComm_t comm, cudaStream_t stream) {
-  return collective(comm, stream, from, count * sizeof(float), [=](const std::map<int, Bytes>& all) {
-    add_up(all, 0, count, to);
-  });
+  return collective(comm, stream, from, count * sizeof(float),
+                    [=](const std::map<int, Bytes>& all) { add_up(all, 0, count, to); });
 }
 ncclResult_t ncclReduceScatter(const void* from, void* to, size_t count, ncclDataType_t, ncclRedOp_t,
                                ncclComm_t comm, cudaStream_t stream) {
   const auto rank = static_cast<std::size_t>(comm->rank);
   const auto ranks = static_cast<std::size_t>(comm->group->size);
-  return collective(comm, stream, from, ranks * count * sizeof(float), [=](const std::map<int, Bytes>& all) {
-    add_up(all, rank * count, count, to);
-  });
+  return collective(comm, stream, from, ranks * count * sizeof(float),
+                    [=](const std::map<int, Bytes>& all) { add_up(all, rank * count, count, to); });
 }
 
 }  // extern "C"

@@ -19,9 +19,9 @@
 #include <vector>
 
 #include "terse/core/draw.hpp"
+#include "terse/laws/transport.hpp"
 #include "terse/terse.hpp"
 #include "terse/transport/cuda_aware_mpi.hpp"
-#include "terse/laws/transport.hpp"
 #include "terse/transport/mpi.hpp"
 
 // The MPI transport. Run under mpirun with 1, 2, 3 or 4 ranks; TERSE_TEST_BIG=1 adds messages of more than
