@@ -52,6 +52,9 @@ struct Hierarchical {
 
 namespace detail {
 
+template <class Inner, class Outer>
+inline constexpr bool has_own_rounds<Hierarchical<Inner, Outer>> = true;
+
 /// Whether a compressor goes by any topology's round, see RoundOf.
 template <class C>
 concept TakesAnyRound = C::lossless || requires {

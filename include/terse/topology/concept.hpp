@@ -39,6 +39,14 @@ concept Topology = std::copyable<T> && requires {
   { T::recompresses } -> std::convertible_to<bool>;
 };
 
+namespace detail {
+
+/// Of topologies whose rounds are no class of theirs, but made of others' rounds.
+template <class T>
+inline constexpr bool has_own_rounds = false;
+
+}  // namespace detail
+
 /// Says in words what a type lacks to be a topology.
 template <class T>
 constexpr bool check_topology() {
@@ -53,7 +61,7 @@ constexpr bool check_topology() {
         { T::recompresses } -> std::convertible_to<bool>;
       },
       "terse: a topology says whether it compresses again on the way: `static constexpr bool recompresses`");
-  constexpr bool has_round = requires {
+  constexpr bool has_round = detail::has_own_rounds<T> || requires {
     typename T::template Round<Dense, None, detail::SomeTransport, SomeExecutor>;
   };
   static_assert(
