@@ -34,7 +34,7 @@ TERSE_NUMERICS_BEGIN
 
 /// Where the mean of one packet goes, past the feedback.
 template <class View>
-struct Receive {
+struct ReceiveMean {
   View view;
   float* x;
   void enter_block(index_t first) { terse::detail::enter_block(view, first); }
@@ -99,7 +99,7 @@ class FeedbackTrial {
     inbox.clear();
     inbox.add(C{}, plan_.whole, packet_.data(), draw);
     for_each(E{}, plan_.whole.compressed, mask, inbox.compressed(),
-             Receive<decltype(codec_.feedback())>{codec_.feedback(), sent.received.data()});
+             ReceiveMean<decltype(codec_.feedback())>{codec_.feedback(), sent.received.data()});
     (void)codec_.take_bad();
     return sent;
   }
