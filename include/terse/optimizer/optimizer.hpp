@@ -70,7 +70,8 @@ TERSE_NUMERICS_END
 /// and `template class ...` of the same in one unit.
 template <class R, class T, Executor E = executor::host, class N = Numbers<>>
 class Optimizer {
-  static_assert(check_transport<T>() && check_recipe<R>() && check_steps<R, Counting<T>, E, N>());
+  static_assert(check_transport<T>());
+  static_assert(check_recipe<R>() && check_steps<R, Counting<T>, E, N>());
   using P = typename N::parameter;
   using G = typename N::gradient;
   using Channel = Counting<T>;
