@@ -31,10 +31,6 @@ struct ByKind {
   TERSE_HD float operator()(const Piece& piece, index_t i) const {
     return now ? compressed(piece, i) : dense(piece, i);
   }
-  /// Of partial sums, which Ring asks for.
-  TERSE_HD float operator()(const Piece& piece, index_t i, float sum) const {
-    return (*this)(piece, i) + sum;
-  }
 };
 /// The same of consumers.
 template <class Compressed, class Exact>
