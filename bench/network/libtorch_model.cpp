@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <torch/torch.h>
+
+#include "model.hpp"
+
+// Alone in this unit, and C++17, since LibTorch takes long to compile and Debian's is no C++20.
+
+namespace {
+
+class Perceptron : public Model {
+ public:
+  Perceptron(int hidden, int batch, int rank) {
+    torch::set_num_threads(1);
+    torch::manual_seed(rank);
+    const std::vector<int> widths = {784, hidden, hidden, hidden, 10};
+    for (std::size_t k = 0; k + 1 < widths.size(); ++k) {
+      if (k > 0) layers_->push_back(torch::nn::ReLU());
+      layers_->push_back(torch::nn::Linear(widths[k], widths[k + 1]));
+    }
+    images_ = torch::rand({batch, 784});
+    labels_ = torch::randint(10, {batch});
+  }
+  std::vector<std::int64_t> sizes() const override {
+    std::vector<std::int64_t> sizes;
+    for (const torch::Tensor& parameter : layers_->parameters()) sizes.push_back(parameter.numel());
+    return sizes;
+  }
+  void gradient(const float* x, float* g, const std::vector<std::int64_t>& offsets) override {
+    if (x != x_ || g != g_) adopt(x, g, offsets);
+    for (torch::Tensor& gradient : gradients_) gradient.zero_();
+    torch::nn::functional::cross_entropy(layers_->forward(images_), labels_).backward();
+  }
+
+ private:
+  // Parameters and gradients are views of the arenas from here on.
+  void adopt(const float* x, float* g, const std::vector<std::int64_t>& offsets) {
+    gradients_.clear();
+    std::size_t k = 0;
+    for (torch::Tensor& parameter : layers_->parameters()) {
+      parameter.set_data(torch::from_blob(const_cast<float*>(x) + offsets[k], parameter.sizes()));
+      gradients_.push_back(torch::from_blob(g + offsets[k++], parameter.sizes()));
+      parameter.mutable_grad() = gradients_.back();
+    }
+    x_ = x;
+    g_ = g;
+  }
+
+  torch::nn::Sequential layers_;
+  torch::Tensor images_, labels_;
+  std::vector<torch::Tensor> gradients_;
+  const float* x_ = nullptr;
+  float* g_ = nullptr;
+};
+
+}  // namespace
+
+const bool real_model = true;
+std::unique_ptr<Model> make_model(int hidden, int batch, int rank) {
+  return std::make_unique<Perceptron>(hidden, batch, rank);
+}
