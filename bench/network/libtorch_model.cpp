@@ -25,21 +25,37 @@ class Perceptron : public Model {
     for (const torch::Tensor& parameter : layers_->parameters()) sizes.push_back(parameter.numel());
     return sizes;
   }
-  void gradient(const float* x, float* g, const std::vector<std::int64_t>& offsets) override {
+  void gradient(const float* x, float* g, const std::vector<std::int64_t>& offsets,
+                const std::function<void(std::int64_t)>& ready) override {
+    ready_ = ready;
     if (x != x_ || g != g_) adopt(x, g, offsets);
     for (torch::Tensor& gradient : gradients_) gradient.zero_();
     torch::nn::functional::cross_entropy(layers_->forward(images_), labels_).backward();
   }
 
  private:
+  struct Hook : torch::autograd::FunctionPostHook {
+    Hook(const std::function<void(std::int64_t)>& ready_, std::int64_t k_) : ready(ready_), k(k_) {}
+    torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
+                                              const torch::autograd::variable_list&) override {
+      ready(k);
+      return outputs;
+    }
+    const std::function<void(std::int64_t)>& ready;
+    std::int64_t k;
+  };
+
   // Parameters and gradients are views of the arenas from here on.
   void adopt(const float* x, float* g, const std::vector<std::int64_t>& offsets) {
     gradients_.clear();
+    accumulators_.clear();
     std::size_t k = 0;
     for (torch::Tensor& parameter : layers_->parameters()) {
       parameter.set_data(torch::from_blob(const_cast<float*>(x) + offsets[k], parameter.sizes()));
       gradients_.push_back(torch::from_blob(g + offsets[k++], parameter.sizes()));
       parameter.mutable_grad() = gradients_.back();
+      accumulators_.push_back(torch::autograd::impl::grad_accumulator(parameter));
+      accumulators_.back()->add_post_hook(std::make_unique<Hook>(ready_, static_cast<std::int64_t>(k) - 1));
     }
     x_ = x;
     g_ = g;
@@ -48,6 +64,8 @@ class Perceptron : public Model {
   torch::nn::Sequential layers_;
   torch::Tensor images_, labels_;
   std::vector<torch::Tensor> gradients_;
+  std::vector<std::shared_ptr<torch::autograd::Node>> accumulators_;
+  std::function<void(std::int64_t)> ready_;
   const float* x_ = nullptr;
   float* g_ = nullptr;
 };

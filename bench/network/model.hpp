@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -10,8 +11,10 @@
 struct Model {
   virtual ~Model() = default;
   virtual std::vector<std::int64_t> sizes() const = 0;  // of its parameters, in order
-  /// Takes parameters from `x`, one arena with parameter k at offsets[k], and writes a batch's gradient to `g`.
-  virtual void gradient(const float* x, float* g, const std::vector<std::int64_t>& offsets) = 0;
+  /// Takes parameters from `x`, one arena with parameter k at offsets[k], and writes a batch's gradient to `g`; calls ready(k)
+  /// when parameter k's is final.
+  virtual void gradient(const float* x, float* g, const std::vector<std::int64_t>& offsets,
+                        const std::function<void(std::int64_t)>& ready) = 0;
 };
 
 /// With LibTorch, or, where the program was built without it, one whose gradient is a memory pass: see `real_model`.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One rank of bench/network/run: steps of methods over MPI, timed on rank 0.
 //
-//   bench_network METHOD,... HIDDEN BATCH STEPS
+//   bench_network METHOD,... HIDDEN BATCH STEPS [SLICE_BYTES]
 //
 // Prints a line of JSON for each method: seconds of each step, gradient included, of which the gradient's, and the bytes that a
 // step sends.
@@ -32,12 +32,14 @@ struct Job {
   Model& model;
   terse::Layout layout;
   std::vector<std::int64_t> offsets;
+  terse::Options options;
   int steps;
 };
 
 template <class R>
-void measure(const std::string& name, R recipe, const Job& job, terse::AnyTransport& transport) {
-  terse::Optimizer optimizer{recipe, transport, job.layout};
+void measure(const std::string& name, R recipe, bool overlaps, const Job& job,
+             terse::AnyTransport& transport) {
+  terse::Optimizer optimizer{recipe, transport, job.layout, job.options};
   std::vector<float> x(static_cast<std::size_t>(job.layout.size()), 0.01F), g(x.size());
   std::string seconds, gradients;
   terse::StepResult result;
@@ -46,7 +48,10 @@ void measure(const std::string& name, R recipe, const Job& job, terse::AnyTransp
   for (int step = -before; step < job.steps; ++step) {
     terse::barrier(transport);
     const auto begin = Clock::now();
-    job.model.gradient(x.data(), g.data(), job.offsets);
+    if (overlaps) optimizer.begin(x, g);
+    job.model.gradient(x.data(), g.data(), job.offsets, [&](std::int64_t k) {
+      if (overlaps) optimizer.ready(k);
+    });
     const double gradient = seconds_since(begin);
     result = optimizer.step(x, g);
     const double whole = seconds_since(begin);
@@ -63,9 +68,9 @@ void measure(const std::string& name, R recipe, const Job& job, terse::AnyTransp
 
 using Measure = std::function<void(const std::string&, const Job&, terse::AnyTransport&)>;
 template <class R>
-Measure with(R recipe) {
-  return [recipe](const std::string& name, const Job& job, terse::AnyTransport& transport) {
-    measure(name, recipe, job, transport);
+Measure with(R recipe, bool overlaps = false) {
+  return [=](const std::string& name, const Job& job, terse::AnyTransport& transport) {
+    measure(name, recipe, overlaps, job, transport);
   };
 }
 
@@ -78,6 +83,8 @@ R freezing(R recipe) {
 const std::map<std::string, Measure> methods = {
     {"adam", with(terse::Adam<terse::ScatterGather>{})},
     {"adam/ring", with(terse::Adam<terse::Ring>{})},
+    {"adam+overlap", with(terse::Adam<terse::ScatterGather>{}, true)},
+    {"adam/ring+overlap", with(terse::Adam<terse::Ring>{}, true)},
     {"1-bit-adam", with(freezing(terse::OneBitAdam<terse::ScatterGather>{}))},
     {"1-bit-adam/ring", with(freezing(terse::OneBitAdam<terse::Ring>{}))},
 };
@@ -85,8 +92,9 @@ const std::map<std::string, Measure> methods = {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 5) {
-    std::fprintf(stderr, "usage: bench_network METHOD,... HIDDEN BATCH STEPS, with METHOD one of");
+  if (argc != 5 && argc != 6) {
+    std::fprintf(stderr,
+                 "usage: bench_network METHOD,... HIDDEN BATCH STEPS [SLICE_BYTES], with METHOD one of");
     for (const auto& [name, measure] : methods) std::fprintf(stderr, " %s", name.c_str());
     std::fprintf(stderr, "\n");
     return 2;
@@ -94,7 +102,8 @@ int main(int argc, char** argv) {
   return terse::Mpi::run(argc, argv, [&](terse::Mpi& mpi) {
     terse::AnyTransport transport(mpi.split(0, mpi.rank()));
     const auto model = make_model(std::atoi(argv[2]), std::atoi(argv[3]), mpi.rank());
-    Job job{*model, {}, {}, std::atoi(argv[4])};
+    Job job{*model, {}, {}, {}, std::atoi(argv[4])};
+    if (argc == 6) job.options.slice_bytes = std::atoll(argv[5]);
     for (const std::int64_t size : model->sizes()) {
       job.layout.add({"parameter" + std::to_string(job.offsets.size()), {size}});
       job.offsets.push_back(job.layout.segments().back().offset);

@@ -8,8 +8,9 @@ class Pass : public Model {
   explicit Pass(std::int64_t hidden)
       : sizes_{784 * hidden, hidden, hidden * hidden, hidden, hidden * hidden, hidden, hidden * 10, 10} {}
   std::vector<std::int64_t> sizes() const override { return sizes_; }
-  void gradient(const float* x, float* g, const std::vector<std::int64_t>& offsets) override {
-    for (std::size_t k = 0; k < sizes_.size(); ++k)
+  void gradient(const float* x, float* g, const std::vector<std::int64_t>& offsets,
+                const std::function<void(std::int64_t)>& ready) override {
+    for (std::size_t k = sizes_.size(); k-- > 0; ready(static_cast<std::int64_t>(k)))
       for (std::int64_t i = offsets[k]; i < offsets[k] + sizes_[k]; ++i) g[i] = 0.01F * x[i] + 0.001F;
   }
 

@@ -65,6 +65,7 @@
 #include "terse/pipeline/pipeline.hpp"                    // IWYU pragma: export
 #include "terse/topology/all_gather.hpp"                  // IWYU pragma: export
 #include "terse/topology/alone.hpp"                       // IWYU pragma: export
+#include "terse/topology/by_size.hpp"                     // IWYU pragma: export
 #include "terse/topology/machine_mixing.hpp"              // IWYU pragma: export
 #include "terse/topology/mixing.hpp"                      // IWYU pragma: export
 #include "terse/topology/native.hpp"                      // IWYU pragma: export

@@ -67,8 +67,8 @@ struct Recipe {
   struct State {
     terse::DenseExchange<terse::ScatterGather, T, E> exchange;
 
-    State(const Recipe&, E executor, T& transport, const terse::Layout& layout, bool clips)
-        : exchange(executor, transport, layout, layout.range(), {}, {}, clips) {}
+    State(const Recipe&, E executor, T& transport, const terse::Layout& layout, const terse::Options& options)
+        : exchange(executor, transport, layout, layout.range(), {}, {}, options.clips()) {}
 #if !defined(OMIT_RECIPE_FULL_PRECISION)
     bool full_precision() const { return true; }
 #endif

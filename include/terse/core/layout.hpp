@@ -63,6 +63,14 @@ class Range {
   const std::vector<Piece>& pieces() const noexcept { return pieces_; }
   /// Elements in all pieces together.
   index_t elements() const noexcept { return elements_; }
+  /// How many pieces are of this segment.
+  std::size_t pieces_of(index_t segment) const {
+    const auto first = std::lower_bound(pieces_.begin(), pieces_.end(), segment,
+                                        [](const Piece& piece, index_t s) { return piece.segment < s; });
+    auto last = first;
+    while (last != pieces_.end() && last->segment == segment) ++last;
+    return static_cast<std::size_t>(last - first);
+  }
   /// First arena index, 0 for an empty range.
   index_t begin_offset() const noexcept { return pieces_.empty() ? 0 : pieces_.front().offset; }
   /// One past the last arena index, rounded up to the alignment.

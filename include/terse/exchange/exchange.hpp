@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cmath>
+#include <type_traits>
+#include <utility>
 
 #include "terse/exchange/message_under_way.hpp"
 #include "terse/exchange/rounds.hpp"
@@ -19,24 +21,36 @@ class Exchange {
   static_assert(check_feedback<C, F>() && check_topology<P>() && check_stages<C, F, P>());
 
  public:
-  /// With `note` the dense part's squared norm travels in 8 bytes of each packet, see `mean_norm`.
+  /// With `note` the dense part's squared norm travels in 8 bytes of each packet, see `mean_norm`. Full-precision packets of
+  /// exact topologies go in slices of about `slice_bytes` bytes, of which a few are under way at a time; 0: in one.
   Exchange(E executor, T& transport, const Layout& layout, const Range& range, const C& compressor,
-           const F& feedback = {}, bool note = false, const P& topology = {})
-      : rounds_(executor, transport, compressor, feedback, layout, range, note, topology),
+           const F& feedback = {}, bool note = false, const P& topology = {}, index_t slice_bytes = 0)
+      : rounds_(make_rounds(slice_bytes, executor, transport, compressor, feedback, layout, range, note,
+                            topology)),
         compresses_(!C::lossless && transport.size() > 1) {}
   // Rounds and tickets point into it.
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
 
-  /// Begins a round, which is under way until `finish`, or until another one begins: evaluates and encodes this rank's
-  /// message and posts the first phase. Where the topology evaluates messages late, in later phases too.
+  /// Begins a round, which is under way until `finish`, or until another one begins, without reading `message`.
+  template <class M>
+  void open(const StepContext& context, Mask<typename E::memory> mask, const M& message) {
+    begin(context, mask, message);
+    open_ = true;
+  }
+  /// What `message` reads of this segment is final, see `open`: starts and moves on what can be, without waiting. Once for each
+  /// segment, in any order. Hierarchies and mixing wait for `start`.
+  void allow(index_t segment) {
+    if constexpr (requires { rounds_.allow(segment); }) {
+      rounds_.allow(segment);
+      ready();
+    }
+  }
+  /// Begins a round, or goes on with one that is open, with the same message: evaluates and encodes what has not been, and
+  /// posts the first phase. Where the topology evaluates messages late, in later phases too.
   template <class M>
   void start(const StepContext& context, Mask<typename E::memory> mask, const M& message) {
-    context_ = context;
-    arrived_ = false;
-    if (compresses_ && context.compressed != nullptr) *context.compressed = true;
-    rounds_.open(context, mask);
-    message_.keep(message);
+    if (!std::exchange(open_, false)) begin(context, mask, message);
     rounds_.start(message);
   }
   /// Settles a phase of the round under way that is complete and posts the next, without waiting; true once `arrive` and
@@ -89,7 +103,8 @@ class Exchange {
   /// Euclidean norm of the mean's dense part, equal on all ranks; after `arrive`, in an exchange with `note`.
   double mean_norm() { return std::sqrt(rounds_.notes()); }
 
-  const Plan& plan() const { return rounds_.plan(); }
+  /// The elements that are compressed.
+  const Range& compressed() const { return rounds_.compressed(); }
   /// What this rank sends in a round, headers included: exactly, or, where packets vary in size, at most. Of messages that
   /// are told what was sent, `told`.
   index_t most_bytes(bool told = false) const { return rounds_.most_bytes(told); }
@@ -104,6 +119,15 @@ class Exchange {
   }
 
  private:
+  template <class M>
+  void begin(const StepContext& context, Mask<typename E::memory> mask, const M& message) {
+    context_ = context;
+    arrived_ = false;
+    if (compresses_ && context.compressed != nullptr) *context.compressed = true;
+    rounds_.open(context, mask);
+    message_.keep(message);
+  }
+
   friend class detail::MessageUnderWay<Exchange>;
   template <class M>
   bool advance(const M& message, bool block) {
@@ -115,10 +139,19 @@ class Exchange {
     if constexpr (requires { rounds_.read(message); }) rounds_.read(message);
   }
 
-  detail::Rounds<C, F, P, T, E> rounds_;
+  using Rounds = detail::Rounds<C, F, P, T, E>;
+  template <class... Rest>
+  static Rounds make_rounds(index_t slice_bytes, E executor, T& transport, const Rest&... rest) {
+    if constexpr (std::is_constructible_v<Rounds, E, T&, const Rest&..., RankNames, index_t>)
+      return Rounds(executor, transport, rest..., RankNames{}, slice_bytes);
+    else
+      return Rounds(executor, transport, rest...);
+  }
+
+  Rounds rounds_;
   detail::MessageUnderWay<Exchange> message_;
   StepContext context_;
-  bool arrived_ = false;
+  bool arrived_ = false, open_ = false;
   bool compresses_;
 };
 

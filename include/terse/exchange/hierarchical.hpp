@@ -123,9 +123,11 @@ class Rounds<C, F, Hierarchical<Inner, Outer>, T, E> {
         node_(transport.rank() / size_),
         local_(transport.rank() % size_),
         plan_(compressor, layout, range, size_, false),
-        inside_(executor, inside_of(transport, node_, local_), Dense{}, None{}, layout,
-                plan_.in_full_precision(note), {names(node_ * size_), names.stride}),
-        half_(make_half(inside_, topology.inner)),
+        channel_(inside_of(transport, node_, local_)),
+        inside_(executor, channel_, envelope_, Dense{}, None{}, layout, plan_.in_full_precision(note),
+                {names(node_ * size_), names.stride}),
+        work_(work_bytes<Half>(inside_, topology.inner)),
+        half_((inside_.work = work_.data(), make_round<Half>(inside_, topology.inner))),
         across_(across_of(transport, node_, local_)),
         own_(plan_.chunks[static_cast<std::size_t>(Half::own_chunk(local_, size_))]),
         between_(executor, across_, compressor, feedback, layout,
@@ -187,22 +189,22 @@ class Rounds<C, F, Hierarchical<Inner, Outer>, T, E> {
     }
     return half_.gathered(inside_, block);
   }
-  void arrived(bool throws) { inside_.arrived(throws); }
+  void arrived(bool throws) { envelope_.arrived(inside_.executor, throws); }
   template <class Consumer>
   void consume(const Consumer& consumer) {
     half_.consume(inside_, by_kind(consumer.compressed, consumer.dense, dense_only_));
   }
   template <class Functor>
   auto gated(const Functor& f) const {
-    return inside_.envelope.gated(f);
+    return envelope_.gated(f);
   }
   void await() {
-    await_messages(inside_.channel);
+    await_messages(channel_);
     between_.await();
   }
   void settle(std::uint64_t step) {
     await();
-    inside_.settle(step);
+    envelope_.settle(inside_.executor, step);
   }
   double notes() {
     await();
@@ -212,9 +214,9 @@ class Rounds<C, F, Hierarchical<Inner, Outer>, T, E> {
     const index_t telling = told ? half_.most_spread_bytes(inside_) : 0;
     return half_.most_bytes(inside_) + telling + between_.most_bytes(told);
   }
-  Envelope<E>& envelope() { return inside_.envelope; }
+  Envelope<E>& envelope() { return envelope_; }
 
-  const Plan& plan() const { return plan_; }
+  const Range& compressed() const { return plan_.whole.compressed; }
   void set_compressor(const C& compressor) { between_.set_compressor(compressor); }
   auto feedback() { return between_.feedback(); }
   template <class Visit>
@@ -231,12 +233,6 @@ class Rounds<C, F, Hierarchical<Inner, Outer>, T, E> {
     message.compressed.sent(index_t{}, true, 0.0F);
   };
 
-  static Half make_half(Node& node, const Inner& topology) {
-    if constexpr (std::is_constructible_v<Half, Node&, const Inner&>)
-      return Half(node, topology);
-    else
-      return Half(node);
-  }
   static buffer<float, typename E::memory> room_for(const Range& range) {
     return buffer<float, typename E::memory>(range.end_offset() - range.begin_offset());
   }
@@ -281,11 +277,14 @@ class Rounds<C, F, Hierarchical<Inner, Outer>, T, E> {
     half_.spread(inside_, of_all(Message{SayShare{compressed()}, SayShare{dense()}}));
   }
   /// The node's round carries the step's flags to the exchange between nodes, and back.
-  void swap_envelopes() { std::swap(inside_.envelope, between_.envelope()); }
+  void swap_envelopes() { std::swap(envelope_, between_.envelope()); }
 
   int size_, node_, local_;  // of a node's ranks; this rank's node, and its rank there
   Plan plan_;
+  Inside channel_;
+  Envelope<E> envelope_;
   Node inside_;
+  buffer<std::byte, typename E::memory> work_;
   Half half_;
   Across across_;
   Portion own_;

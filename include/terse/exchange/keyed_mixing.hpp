@@ -77,7 +77,8 @@ requires(Traits<C>::keyed) class Rounds<C, F, Mixing<G, Vectors>, T, E> {
  public:
   Rounds(E executor, T& transport, const C& compressor, const F& feedback, const Layout& layout,
          const Range& range, bool, const Mixing<G, Vectors>& topology)
-      : context_(executor, transport.split(0, transport.rank()), Dense{}, feedback, layout,
+      : channel_(transport.split(0, transport.rank())),
+        context_(executor, channel_, envelope_, Dense{}, feedback, layout,
                  Plan(Dense{}, layout, range, transport.size(), false)),
         compressor_(compressor),
         plan_(compressor, layout, range, 1, false),
@@ -100,7 +101,7 @@ requires(Traits<C>::keyed) class Rounds<C, F, Mixing<G, Vectors>, T, E> {
     context_.codec.encode(whole(), context_.mask, EmptyInbox{}, sent, context_.first, true, packet);
     context_.note(context_.codec);
     context_.stamp(packet, whole().bytes, Phase::spread, 0);
-    neighbors_.post(context_.channel, context_.step - 1, whole().bytes, false);
+    neighbors_.post(channel_, context_.step - 1, whole().bytes, false);
   }
   template <class M>
   bool advance(const M&, bool block) {
@@ -109,7 +110,7 @@ requires(Traits<C>::keyed) class Rounds<C, F, Mixing<G, Vectors>, T, E> {
       context_.accept(neighbors_.from(e), whole(), Phase::spread, 0, edges()[e].peer);
     return true;
   }
-  void arrived(bool throws) { context_.arrived(throws); }
+  void arrived(bool throws) { envelope_.arrived(context_.executor, throws); }
   /// Reads all packets beside this rank's own message.
   template <class M>
   void read(const M& message) {
@@ -135,15 +136,15 @@ requires(Traits<C>::keyed) class Rounds<C, F, Mixing<G, Vectors>, T, E> {
   }
   template <class Functor>
   auto gated(const Functor& f) const {
-    return context_.envelope.gated(f);
+    return envelope_.gated(f);
   }
   void settle(std::uint64_t step) {
-    await_messages(context_.channel);
-    context_.settle(step);
+    await_messages(channel_);
+    envelope_.settle(context_.executor, step);
   }
   index_t most_bytes(bool) const { return neighbors_.most_bytes(); }
 
-  const Plan& plan() const { return plan_; }
+  const Range& compressed() const { return whole().compressed; }
   void set_compressor(const C& compressor) { compressor_ = compressor; }
   /// Nothing lasts.
   template <class Visit>
@@ -156,9 +157,11 @@ requires(Traits<C>::keyed) class Rounds<C, F, Mixing<G, Vectors>, T, E> {
   void decode(const std::byte* packet, int peer, const Key& key, const Use& use) {
     std::uint32_t& wrong = *wrong_.data();
     compressor_.decode(context_.executor, whole().compressed, packet + whole().section_at, key, use, wrong);
-    context_.envelope.check_read(context_.executor, wrong, peer);
+    envelope_.check_read(context_.executor, wrong, peer);
   }
 
+  T channel_;
+  Envelope<E> envelope_;
   Context context_;
   C compressor_;
   Plan plan_;

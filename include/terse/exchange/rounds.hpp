@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
+#include <memory>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "terse/core/non_finite.hpp"
 #include "terse/topology/alone.hpp"
-#include "terse/topology/scatter_gather.hpp"
+#include "terse/topology/by_size.hpp"
 
 namespace terse {
 
@@ -32,10 +36,14 @@ struct StepContext {
 namespace detail {
 
 /// What carries full-precision packets for a topology: itself, or what it names as ForDense; for those that mix with
-/// neighbours ScatterGather.
+/// neighbours, and for ScatterGather, BySize.
 template <class T>
 struct DenseTopology {
-  using type = std::conditional_t<T::exact, T, ScatterGather>;
+  using type = std::conditional_t<T::exact, T, BySize<>>;
+};
+template <>
+struct DenseTopology<ScatterGather> {
+  using type = BySize<>;
 };
 template <class T>
 requires requires { typename T::ForDense; }
@@ -43,9 +51,22 @@ struct DenseTopology<T> {
   using type = typename T::ForDense;
 };
 
+template <class T>
+struct EarlyTopology {
+  using type = T;
+};
+template <class T>
+requires requires { typename T::Early; }
+struct EarlyTopology<T> {
+  using type = typename T::Early;
+};
+
 }  // namespace detail
 template <class T>
 using DenseTopologyOf = typename detail::DenseTopology<T>::type;
+/// The same for messages that change while their round is under way.
+template <class T>
+using EarlyDenseTopologyOf = typename detail::EarlyTopology<DenseTopologyOf<T>>::type;
 /// The one that goes with this topology, its parameters included.
 template <class T>
 DenseTopologyOf<T> dense_topology(const T& topology) {
@@ -59,15 +80,23 @@ DenseTopologyOf<T> dense_topology(const T& topology) {
 
 namespace detail {
 
-/// What an exchange of this compressor over this topology does in a round. Here, what the topology's own Round does with one
-/// RoundContext; keyed mixing and hierarchies have theirs.
+/// What an exchange of this compressor over this topology does in a round. Here, what the topology's own Round does with a
+/// RoundContext, slice by slice; keyed mixing and hierarchies have theirs.
 ///
-///     open(context, mask), start(message), advance(message, block)   as of rounds
-///     arrived(throws)       all is here, see Envelope
-///     read(message)         optional, after it: for what can be read beside the message alone
+///     open(context, mask)           nothing may start yet
+///     allow(segment)                optional: what is read there is final
+///     start(message)                everything may start
+///     advance(message, block)       as of rounds, and starts what may
+///     arrived(throws)               all is here, see Envelope
+///     read(message)                 optional, after it: for what can be read beside the message alone
 ///     consume(consumer), gated(functor), settle(step), notes(), most_bytes(told), walk(visit)
-///     envelope()            the step's, which an outer round may lend
-///     plan(), feedback(), set_compressor(compressor)
+///     envelope()                    the step's, which an outer round may lend
+///     compressed(), feedback(), set_compressor(compressor)
+///
+/// Full-precision packets are cut into slices, the last elements first. A slice starts when all that it reads is final, the
+/// slices before it have started, and a lane is free: a channel and the memory of packets on their way, of which there are
+/// `lanes`. So slice k follows slice k - lanes on the same channel, on all ranks, and what a rank posts there doesn't depend on
+/// when its gradients became ready.
 template <class C, class F, class P, class T, class E>
 class Rounds {
   using Context = RoundContext<C, F, T, E>;
@@ -78,66 +107,131 @@ class Rounds {
   }
   static_assert(sound());
 
+  struct Slice {
+    TERSE_COLD Slice(Context context_, const P& topology, std::byte* work)
+        : context((context_.work = work, std::move(context_))), round(make_round<Round>(context, topology)) {}
+    Context context;
+    Round round;
+    std::size_t pieces = 0;  // of it that aren't final
+    bool here = false;
+  };
+
  public:
+  static constexpr std::size_t lanes = 2;
+
   TERSE_COLD Rounds(E executor, T& transport, const C& compressor, const F& feedback, const Layout& layout,
-                    const Range& range, bool note, const P& topology, RankNames names = {})
-      : context_(executor, transport.split(0, transport.rank()), compressor, feedback, layout,
-                 Plan(compressor, layout, range, transport.size(), note), names),
-        round_(make_round(context_, topology)) {}
+                    const Range& range, bool note, const P& topology, RankNames names = {},
+                    index_t slice_bytes = 0)
+      : executor_(executor) {
+    const std::vector<Range> ranges = slices_of(range, C::lossless && P::exact ? slice_bytes : 0);
+    channels_.reserve(lanes);
+    for (std::size_t lane = 0; lane < std::min(lanes, ranges.size()); ++lane)
+      channels_.push_back(transport.split(0, transport.rank()));
+    std::vector<Context> contexts;
+    index_t work = 0;
+    for (std::size_t k = 0; k < ranges.size(); ++k) {
+      contexts.push_back(Context(executor, channels_[k % lanes], envelope_, compressor, feedback, layout,
+                                 Plan(compressor, layout, ranges[k], transport.size(), note), names));
+      work = std::max(work, work_bytes<Round>(contexts.back(), topology));
+    }
+    for (std::size_t lane = 0; lane < channels_.size(); ++lane) work_.emplace_back(work);
+    for (std::size_t k = 0; k < ranges.size(); ++k)
+      slices_.push_back(std::make_unique<Slice>(std::move(contexts[k]), topology, work_[k % lanes].data()));
+  }
 
   void open(const StepContext& step, Mask<typename E::memory> mask) {
-    context_.open(step.step, step.seed, step.agreement, step.learning_rate, mask, step.now);
-    context_.dense_only = step.dense_only;
+    for (const auto& slice : slices_) {
+      Context& context = slice->context;
+      context.open(step.step, step.seed, step.agreement, step.learning_rate, mask, step.now);
+      context.dense_only = step.dense_only;
+      slice->pieces =
+          context.plan.whole.compressed.pieces().size() + context.plan.whole.dense.pieces().size();
+      slice->here = false;
+    }
+    started_ = 0;
+  }
+  void allow(index_t segment) {
+    for (const auto& slice : slices_) {
+      const Portion& whole = slice->context.plan.whole;
+      slice->pieces -= whole.compressed.pieces_of(segment) + whole.dense.pieces_of(segment);
+    }
   }
   template <class M>
   void start(const M& message) {
-    round_.start(context_, message);
+    for (const auto& slice : slices_) slice->pieces = 0;
+    start_slices(message);
   }
   template <class M>
   bool advance(const M& message, bool block) {
-    return round_.advance(context_, message, block);
+    start_slices(message);
+    bool here = started_ == slices_.size();
+    for (std::size_t k = 0; k < started_; ++k) {
+      Slice& slice = *slices_[k];
+      if (slice.here) continue;
+      slice.here = slice.round.advance(slice.context, message, block);
+      here = here && slice.here;
+      block = false;
+    }
+    return here;
   }
-  void arrived(bool throws) { context_.arrived(throws); }
+  void arrived(bool throws) { envelope_.arrived(executor_, throws); }
   template <class Consumer>
   void consume(const Consumer& consumer) {
-    round_.consume(context_, consumer);
+    for (const auto& slice : slices_) slice->round.consume(slice->context, consumer);
   }
   template <class Functor>
   auto gated(const Functor& f) const {
-    return context_.envelope.gated(f);
+    return envelope_.gated(f);
   }
-  void await() { await_messages(context_.channel); }
+  void await() {
+    for (T& channel : channels_) await_messages(channel);
+  }
   void settle(std::uint64_t step) {
     await();
-    context_.settle(step);
+    envelope_.settle(executor_, step);
   }
   double notes() {
     await();
-    return round_.notes(context_.executor);
+    double sum = 0;
+    for (const auto& slice : slices_) sum += slice->round.notes(executor_);
+    return sum;
   }
-  index_t most_bytes(bool = false) const { return round_.most_bytes(context_); }
-  Envelope<E>& envelope() { return context_.envelope; }
+  index_t most_bytes(bool = false) const {
+    index_t bytes = 0;
+    for (const auto& slice : slices_) bytes += slice->round.most_bytes(slice->context);
+    return bytes;
+  }
+  Envelope<E>& envelope() { return envelope_; }
 
-  const Plan& plan() const { return context_.plan; }
-  void set_compressor(const C& compressor) { context_.codec.set_compressor(compressor); }
-  auto feedback() { return context_.codec.feedback(); }
+  const Range& compressed() const { return whole().plan.whole.compressed; }
+  void set_compressor(const C& compressor) { whole().codec.set_compressor(compressor); }
+  auto feedback() { return whole().codec.feedback(); }
   template <class Visit>
   TERSE_COLD void walk(Visit&& visit) {
-    context_.codec.walk(visit);
-    if constexpr (requires { round_.walk(visit); }) round_.walk(visit);
+    // What is in slices has no state.
+    whole().codec.walk(visit);
+    if constexpr (requires(Round & round) { round.walk(visit); }) slices_.front()->round.walk(visit);
   }
 
  private:
-  /// Some topologies have parameters.
-  static Round make_round(Context& context, const P& topology) {
-    if constexpr (std::is_constructible_v<Round, Context&, const P&>)
-      return Round(context, topology);
-    else
-      return Round(context);
+  /// Of what is compressed, which isn't in slices.
+  Context& whole() { return slices_.front()->context; }
+  const Context& whole() const { return slices_.front()->context; }
+  template <class M>
+  void start_slices(const M& message) {
+    while (started_ < slices_.size() && slices_[started_]->pieces == 0 &&
+           (started_ < lanes || slices_[started_ - lanes]->here)) {
+      Slice& slice = *slices_[started_++];
+      slice.round.start(slice.context, message);
+    }
   }
 
-  Context context_;
-  Round round_;
+  E executor_;
+  Envelope<E> envelope_;
+  std::vector<T> channels_;                                  // by lane, as are the buffers
+  std::vector<buffer<std::byte, typename E::memory>> work_;  // of packets on their way
+  std::vector<std::unique_ptr<Slice>> slices_;               // in the order in which they start
+  std::size_t started_ = 0;
 };
 
 }  // namespace detail

@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "terse/core/type_name.hpp"
 #include "terse/executor/host.hpp"
@@ -40,6 +41,12 @@ concept SaysBytes = requires(const State& state) {
 template <class State, class E>
 concept TakesMask = requires(State& state, E executor, const std::uint8_t* elements) {
   { state.leave_out(executor, elements) } -> std::same_as<std::uint64_t>;
+};
+
+template <class R, class State, class E, class N>
+concept Opens = requires(const R& recipe, const StepInput<E, N>& input, State& state, index_t segment) {
+  recipe.open(input, state);
+  recipe.allow(state, segment);
 };
 
 template <class R, class State, class E, class Which>
@@ -105,6 +112,22 @@ class Optimizer {
   /// error feedback, and momentum before compression, have already taken the message up, so that going on from
   /// there loses that message's compressed part on every rank. Nothing that is kept is ever not finite.
   StepResult step(out<E, P> parameters, in<E, G> gradients, float gradient_scale = 1);
+
+  /// Opens the next step while its gradient is still being computed, so that it travels meanwhile: `ready` then says of one
+  /// segment after the other that its gradient is final, and `step`, with the same views and scale, does the rest. Those
+  /// segments alone that are said to be ready are read before; in any order, all, some or none: the bits are the same.
+  ///
+  ///     optimizer.begin(parameters, gradients);
+  ///     ... for each segment, the last one first:   optimizer.ready(segment);
+  ///     optimizer.step(parameters, gradients);
+  ///
+  /// Of a full-precision step a slice leaves when all its segments are ready, see Options::slice_bytes, of a compressed one all
+  /// leaves with the last one. Nothing leaves before `step` where that must know a norm first (NonFinite::skip; clip_norm in
+  /// compressed steps), over hierarchies, and of recipes that don't average gradients or momenta over all ranks: there both calls
+  /// are allowed, and do nothing. Between them parameters, hyper-parameters and what is ready stay as they are. `ready` doesn't
+  /// wait for anybody. Throws usage_error where calls come in another order, and what `step` throws.
+  void begin(out<E, P> parameters, in<E, G> gradients, float gradient_scale = 1);
+  void ready(index_t segment);
 
   /// For recipes whose messages don't depend on the gradient: sends them, so that they travel while it is computed.
   /// The step that follows finishes the round; until then a second call does nothing. `parameters` stay as they are
@@ -195,7 +218,7 @@ class Optimizer {
     StepBytes bytes;
     // clang 14 instantiates it with the class, whatever the constraint says.
     if constexpr (detail::SaysBytes<State>) bytes = state_.bytes_per_step();
-    const bool clips = std::isfinite(options_.clip_norm);
+    const bool clips = options_.clips();
     const index_t norms = norms_.bytes(channel_.size());
     // Where some steps are compressed, those that aren't average exactly, and clip the mean.
     const bool compresses = bytes.compressed > 0;
@@ -205,7 +228,7 @@ class Optimizer {
     return bytes;
   }
   /// Whether messages of the next step have left: `begin` has been called, and `step` not yet.
-  bool begun() const { return begun_; }
+  bool begun() const { return begun_ || open_.parameters != nullptr; }
   /// Steps taken; skipped ones don't count.
   std::uint64_t steps() const { return steps_; }
   /// Whether the next step averages gradients exactly.
@@ -237,10 +260,13 @@ class Optimizer {
   }
   static void check(const Options& options) {
     if (!(options.clip_norm > 0)) throw usage_error("clip_norm must be positive; infinity switches it off");
+    if (options.slice_bytes < 0) throw usage_error("slice_bytes must not be negative; 0: all in one slice");
   }
-  static std::uint64_t options_hash(const Options& options) {
-    return mix_hash(static_cast<std::uint64_t>(options.on_non_finite),
-                    std::bit_cast<std::uint32_t>(options.clip_norm));
+  static std::uint64_t options_hash(const Options& options, const Layout& layout) {
+    const std::uint64_t hash = mix_hash(static_cast<std::uint64_t>(options.on_non_finite),
+                                        std::bit_cast<std::uint32_t>(options.clip_norm));
+    const std::size_t slices = slices_of(layout.range(), options.slice_bytes).size();
+    return slices == 1 ? hash : mix_hash(hash, slices);
   }
   void check(index_t size, const char* what, std::uint64_t step) const {
     if (size != layout_.size())
@@ -279,9 +305,14 @@ class Optimizer {
       adopted_ = 1;
     }
   }
-  void count_anew() {
-    sent_ = 0;
-    compressed_ = false;
+  /// What comes before anything of a step is sent.
+  void enter(out<E, P> parameters) {
+    if (!begun_) {
+      sent_ = 0;
+      compressed_ = false;
+    }
+    compare_start(parameters);
+    adopt(parameters.data());
   }
   void prepare(const StepInput<E, N>& input, float gradient_scale) {
     StepScalars now{input.context.step, input.context.agreement, gradient_scale};
@@ -289,6 +320,8 @@ class Optimizer {
     put(executor_, view<const StepScalars>(&now, 1), now_.all());
   }
 
+  bool clips_before() const { return options_.clips() && !state_.full_precision(); }
+  bool waits_for_norm() const { return clips_before() || must_agree(); }
   bool must_agree() const {
     return options_.on_non_finite == NonFinite::skip ||
            (detail::is_blind<R>() && options_.on_non_finite == NonFinite::throw_);
@@ -296,7 +329,7 @@ class Optimizer {
 
   std::uint64_t agreement() const {
     // Of a step that has begun, messages are on their way.
-    if (begun_) return begun_agreement_;
+    if (begun_ || open_.parameters != nullptr) return begun_agreement_;
     std::uint64_t hash = rescaled_ == 0 ? fingerprint_ : mix_hash(fingerprint_, rescaled_);
     if (masked_ != 0) hash = mix_hash(hash, masked_);
     const auto mix_in = [&](const char*, double value) {
@@ -325,6 +358,15 @@ class Optimizer {
   std::uint64_t steps_ = 0;
   std::uint64_t begun_agreement_ = 0;
   bool begun_ = false;
+  /// What `begin` has been given; without it no step is open.
+  struct Open {
+    P* parameters = nullptr;
+    const G* gradients = nullptr;
+    float gradient_scale = 1;
+    bool travels = false;  // whether the round is open, too
+  };
+  Open open_;
+  std::vector<bool> ready_;  // by segment
   bool recorded_ = false, recorded_full_precision_ = false;
 };
 

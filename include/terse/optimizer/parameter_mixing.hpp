@@ -146,7 +146,8 @@ struct ParameterMixingOf {
     Range range;
     bool begun = false;  // this step's messages are on their way
 
-    State(const ParameterMixingOf& recipe, E executor, T& transport, const Layout& layout, bool)
+    State(const ParameterMixingOf& recipe, E executor, T& transport, const Layout& layout,
+          const Options& options)
         : mixer(executor, transport, layout, layout.range(), recipe.compressor, recipe.error_feedback, false,
                 recipe.topology.template with<vectors>()),
           rates(layout),
@@ -158,7 +159,8 @@ struct ParameterMixingOf {
           throw usage_error("average_every is for packets that are not compressed", transport.rank());
       detail::check_average<M, P>(recipe.average_every, rank);
       if (recipe.average_every > 0)
-        exact.emplace(executor, transport, layout, layout.range(), Dense{}, None{});
+        exact.emplace(executor, transport, layout, layout.range(), Dense{}, None{}, false,
+                      DenseTopologyOf<P>{}, options.slice_bytes);
       if (vectors > 1 && recipe.average_every > 0) kept = buffer<float, typename E::memory>(layout.size());
       // Makes room for what it works out.
       recipe.topology.graph.check(recipe.topology.nodes(size));

@@ -41,7 +41,7 @@ struct StepInput {
 ///
 ///     check()              throws usage_error for values that can't work; asked in each step, allocates nothing
 ///     settings(visit)      visit(name, double) for every hyper-parameter; alike on all ranks
-///     State<T, E>          everything that changes, from (recipe, executor, transport, layout, clips)
+///     State<T, E>          everything that changes, from (recipe, executor, transport, layout, options)
 ///       walk(visit)        shows each part once: visit(name, view, offset) or visit(name, uint64&)
 ///       walk_buffers(visit)    optional: visit(view) for each buffer of n floats that an outer step may reset or average
 ///       full_precision()   whether the next step averages gradients exactly
@@ -50,6 +50,8 @@ struct StepInput {
 ///     enqueue(input, state)         the step, which reads like the paper's algorithm box; on a device it only enqueues,
 ///                                   and may be recorded
 ///     complete(input, state)        waits, throws what a device found wrong, counts
+///     open(input, state), allow(state, segment)    optional: opens the step's round before the gradient is there, see
+///                                   Exchange::open, and says that a segment's is; `enqueue` goes on with that round
 ///
 /// and, where ranks may start from different parameters, `static constexpr bool models_differ` = true;
 /// where messages are known before the gradient, `static constexpr bool blind` = true and begin(input, state),
@@ -104,7 +106,7 @@ struct Setting {
 template <class R, class T, class E, class N>
 concept HasState = requires {
   requires std::is_constructible_v < typename Setting<R, T, E, N>::State,
-  const R&, E, T&, const Layout&, bool > ;
+  const R&, E, T&, const Layout&, const Options& > ;
 };
 template <class State>
 concept ShowsState = requires(State& state) {
@@ -133,7 +135,7 @@ constexpr void check_bottom() {
   constexpr bool has_state = HasState<Bottom, T, E, N>;
   static_assert(has_state,
                 "terse: a recipe needs `template <Transport T, Executor E> struct State` with a constructor "
-                "State(recipe, executor, transport, layout, bool clips)");
+                "State(recipe, executor, transport, layout, const Options& options)");
   if constexpr (has_state) {
     using S = Setting<Bottom, T, E, N>;
     static_assert(ShowsState<typename S::State>,
@@ -255,6 +257,12 @@ inline float clip_factor(double norm, float clip_norm) {
 template <Topology P, Transport T, Executor E>
 using DenseExchange = Exchange<Dense, None, DenseTopologyOf<P>, T, E>;
 
+/// Opens the round of average_gradients, see Exchange::open.
+template <class X, Executor E, class N>
+void open_average(X& exchange, const StepInput<E, N>& input) {
+  const ScaledGradient gradient{input.gradients, input.context.now};
+  exchange.open(input.context, {}, Message{gradient, gradient});
+}
 /// Averages the gradient, clips the mean if asked, and hands it to `use`, an update with a `gradient_factor`.
 template <class X, Executor E, class N, class Use>
 void average_gradients(X& exchange, const StepInput<E, N>& input, Use use) {

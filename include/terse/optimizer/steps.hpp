@@ -21,13 +21,14 @@ TERSE_COLD Optimizer<R, T, E, N>::Optimizer(R recipe_, T& transport, const Layou
       layout_(layout),
       executor_((check_stream(transport, executor), executor)),
       channel_(transport.split(0, transport.rank()), sent_),
-      fingerprint_(agree_on_fingerprint<R>(channel_, layout_, recipe, options_.seed, options_hash(options_),
-                                           numerics_of(executor_))),
+      fingerprint_(agree_on_fingerprint<R>(channel_, layout_, recipe, options_.seed,
+                                           options_hash(options_, layout_), numerics_of(executor_))),
       norms_(channel_, executor_, layout_),
       start_(channel_),
-      state_(composed(recipe), executor, channel_, layout_, std::isfinite(options_.clip_norm)) {
+      state_(composed(recipe), executor, channel_, layout_, options_) {
   range_ = layout_.range();
   now_ = buffer<StepScalars, typename E::memory>(1);
+  ready_.resize(layout_.segments().size());
   if (has_masters) masters_ = buffer<float, typename E::memory>(layout_.size());
 }
 
@@ -38,11 +39,14 @@ template <class R, class T, Executor E, class N>
 StepResult Optimizer<R, T, E, N>::step(out<E, P> parameters, in<E, G> gradients, float gradient_scale) {
   const StepInput<E, N> input = input_of(parameters, gradients);
   const std::uint64_t step = input.context.step;
-  if (!begun_) count_anew();
-  compare_start(parameters);
-  adopt(parameters.data());
-  const bool clip_before = std::isfinite(options_.clip_norm) && !state_.full_precision();
-  if (clip_before || must_agree()) {
+  if (open_.parameters == nullptr)
+    enter(parameters);
+  else if (open_.parameters != parameters.data() || open_.gradients != gradients.data() ||
+           open_.gradient_scale != gradient_scale)
+    throw usage_error("begin was given other parameters, gradients or another gradient_scale than step",
+                      channel_.rank(), static_cast<std::int64_t>(step));
+  const Open open = std::exchange(open_, Open{});
+  if (waits_for_norm()) {
     const auto norm = norms_(channel_, executor_, input.gradients, gradient_scale);
     // What begin has sent counts once, though the round goes on with the next step.
     if (norm.culprit >= 0 && options_.on_non_finite == NonFinite::skip)
@@ -50,9 +54,9 @@ StepResult Optimizer<R, T, E, N>::step(out<E, P> parameters, in<E, G> gradients,
     if (norm.culprit >= 0 && options_.on_non_finite == NonFinite::throw_)
       throw non_finite_error("the gradient of rank " + std::to_string(norm.culprit) + " is not finite",
                              norm.culprit, channel_.rank(), static_cast<std::int64_t>(step));
-    if (clip_before) gradient_scale *= detail::clip_factor(norm.value, options_.clip_norm);
+    if (clips_before()) gradient_scale *= detail::clip_factor(norm.value, options_.clip_norm);
   }
-  prepare(input, gradient_scale);
+  if (!open.travels) prepare(input, gradient_scale);
   composed(recipe).enqueue(input, state_);
   composed(recipe).complete(input, state_);
   begun_ = false;
@@ -61,14 +65,46 @@ StepResult Optimizer<R, T, E, N>::step(out<E, P> parameters, in<E, G> gradients,
 }
 
 template <class R, class T, Executor E, class N>
+void Optimizer<R, T, E, N>::begin(out<E, P> parameters, in<E, G> gradients, float gradient_scale) {
+  if (open_.parameters != nullptr)
+    throw usage_error("begin has opened a step, which `step` must finish before another one begins",
+                      channel_.rank(), static_cast<std::int64_t>(steps_ + 1));
+  const StepInput<E, N> input = input_of(parameters, gradients);
+  enter(parameters);
+  open_ = {parameters.data(), gradients.data(), gradient_scale, false};
+  if (!begun_) begun_agreement_ = input.context.agreement;
+  ready_.assign(ready_.size(), false);
+  if constexpr (detail::Opens<Composed<R>, State, E, N>) {
+    if (waits_for_norm()) return;
+    prepare(input, gradient_scale);
+    composed(recipe).open(input, state_);
+    open_.travels = true;
+  }
+}
+
+template <class R, class T, Executor E, class N>
+void Optimizer<R, T, E, N>::ready(index_t segment) {
+  const auto fail = [&](const std::string& what) {
+    throw usage_error(what, channel_.rank(), static_cast<std::int64_t>(steps_ + 1));
+  };
+  if (open_.parameters == nullptr) fail("ready belongs between begin(parameters, gradients) and step");
+  if (segment < 0 || segment >= static_cast<index_t>(ready_.size()))
+    fail("ready was told of segment " + std::to_string(segment) + ", and the layout has " +
+         std::to_string(ready_.size()));
+  const auto place = static_cast<std::size_t>(segment);
+  if (ready_[place]) fail("ready was told twice of segment '" + layout_.segments()[place].name + "'");
+  ready_[place] = true;
+  if constexpr (detail::Opens<Composed<R>, State, E, N>)
+    if (open_.travels) composed(recipe).allow(state_, segment);
+}
+
+template <class R, class T, Executor E, class N>
 void Optimizer<R, T, E, N>::begin(out<E, P> parameters) requires(detail::is_blind<R>()) {
   // clang 14 instantiates it with the class, whatever the constraint says.
   if constexpr (detail::is_blind<R>()) {
     if (begun_) return;
-    count_anew();
     const StepInput<E, N> input = input_of(parameters, {nullptr, layout_.size()});
-    compare_start(parameters);
-    adopt(parameters.data());
+    enter(parameters);
     prepare(input, 1);
     begun_agreement_ = agreement();
     composed(recipe).begin(input, state_);
@@ -79,7 +115,7 @@ void Optimizer<R, T, E, N>::begin(out<E, P> parameters) requires(detail::is_blin
 template <class R, class T, Executor E, class N>
 void Optimizer<R, T, E, N>::record(out<E, P> parameters, in<E, G> gradients) requires GridExecutor<E> {
   if constexpr (GridExecutor<E>) {
-    if (std::isfinite(options_.clip_norm) || must_agree())
+    if (options_.clips() || must_agree())
       throw usage_error(
           "a step with clip_norm or NonFinite::skip, or whose messages don't show whether the gradient is "
           "finite, waits for the norm and can't be recorded",
@@ -107,7 +143,7 @@ void Optimizer<R, T, E, N>::record(out<E, P> parameters, in<E, G> gradients) req
 
 template <class R, class T, Executor E, class N>
 void Optimizer<R, T, E, N>::rescale(std::string_view segment, float learning_rate_scale, float weight_decay) {
-  if (begun_)
+  if (begun())
     throw usage_error("begin has sent messages of the next step: rescale before it, or after step",
                       channel_.rank(), static_cast<std::int64_t>(steps_ + 1));
   layout_.rescale(segment, learning_rate_scale, weight_decay);

@@ -124,16 +124,17 @@ struct TwoStages {
     /// the exact one that starts the copies anew after a failure.
     std::uint64_t torn = 0;
 
-    TERSE_COLD State(const TwoStages& recipe, E executor, T& transport, const Layout& layout, bool clips)
+    TERSE_COLD State(const TwoStages& recipe, E executor, T& transport, const Layout& layout,
+                     const Options& options)
         : rates(layout) {
       if constexpr (requires { recipe.when.skipped(); }) over = recipe.when.skipped() && !seeds ? 1 : 0;
       if (!compresses || over == 0)
-        exact.emplace(executor, transport, layout, layout.range(), Dense{}, None{}, clips,
-                      dense_topology(recipe.topology));
+        exact.emplace(executor, transport, layout, layout.range(), Dense{}, None{}, options.clips(),
+                      dense_topology(recipe.topology), options.slice_bytes);
       if constexpr (compresses) {
         compressed.emplace(executor, transport, layout, layout.range(), recipe.compressor,
                            recipe.error_feedback, false, recipe.topology);
-        const Range& range = compressed->plan().whole.compressed;
+        const Range& range = compressed->compressed();
         watch.emplace(recipe.when, executor, range);
         dense_segments.assign(layout.segments().size(), 1);
         for (const Piece& piece : range.pieces()) dense_segments[static_cast<std::size_t>(piece.segment)] = 0;
@@ -220,6 +221,21 @@ struct TwoStages {
     if constexpr (seeds) state.torn = torn;
   }
   template <Transport T, Executor E, class N>
+  void open(const StepInput<E, N>& input, State<T, E>& state) const {
+    if (state.averages_exactly()) {
+      open_average(*state.exact, input);
+    } else if constexpr (compresses) {
+      state.compressed->open(compressed_context(input), mask_of(state), compressed_message(input, state));
+    }
+  }
+  template <Transport T, Executor E>
+  void allow(State<T, E>& state, index_t segment) const {
+    if (state.averages_exactly())
+      state.exact->allow(segment);
+    else if constexpr (compresses)
+      state.compressed->allow(segment);
+  }
+  template <Transport T, Executor E, class N>
   void enqueue(const StepInput<E, N>& input, State<T, E>& state) const {
     const FirstRules<N> rules = first_rules(input, state);
     if (state.averages_exactly()) {
@@ -235,19 +251,16 @@ struct TwoStages {
       }
     } else if constexpr (compresses) {
       const SecondRules<N> compressed = second_rules(input, state);
-      const Message message{Say<SecondRules<N>>{compressed},
-                            ScaledGradient{input.gradients, input.context.now}};
       if constexpr (layer_wise) {
         float* const steps = state.layers->steps.data();
-        mix(input, state, message, KeepStep<SecondRules<N>, false>{compressed, steps},
+        mix(input, state, KeepStep<SecondRules<N>, false>{compressed, steps},
             KeepStep<FirstRules<N>, true>{rules, steps});
         state.layers->step(
             input.executor, *state.compressed,
             OfSegment<FirstRules<N>, SecondRules<N>>{rules, compressed, state.dense_table.data()},
             NoObserver{});
       } else {
-        mix(input, state, message, Descend<SecondRules<N>, false>{compressed},
-            Descend<FirstRules<N>, true>{rules});
+        mix(input, state, Descend<SecondRules<N>, false>{compressed}, Descend<FirstRules<N>, true>{rules});
       }
     }
   }
@@ -293,21 +306,31 @@ struct TwoStages {
   static void average_exactly(const StepInput<E, N>& input, State<T, E>& state, const Use& use) {
     // In each of them, so that a record of one serves for all; what the last one says counts.
     if constexpr (seeds)
-      average_gradients(*state.exact, input,
-                        Seeding<typename F::View, typename N::gradient, Use>{
-                            state.compressed->feedback(),
-                            state.compressed->plan().whole.compressed.end_offset(),
-                            {input.gradients, input.context.now},
-                            use});
+      average_gradients(
+          *state.exact, input,
+          Seeding<typename F::View, typename N::gradient, Use>{state.compressed->feedback(),
+                                                               state.compressed->compressed().end_offset(),
+                                                               {input.gradients, input.context.now},
+                                                               use});
     else
       average_gradients(*state.exact, input, use);
   }
-  template <Transport T, Executor E, class N, class M, class Compressed, class Exact>
-  void mix(const StepInput<E, N>& input, State<T, E>& state, const M& message, const Compressed& compressed,
-           const Exact& exact) const {
+  template <Executor E, class N>
+  StepContext compressed_context(const StepInput<E, N>& input) const {
     StepContext context = input.context.at_rate(second.learning_rate);
     context.dense_only = holds();
-    state.compressed->mix(context, mask_of(state), message, Message{compressed, exact});
+    return context;
+  }
+  template <Transport T, Executor E, class N>
+  auto compressed_message(const StepInput<E, N>& input, State<T, E>& state) const {
+    return Message{Say<SecondRules<N>>{second_rules(input, state)},
+                   ScaledGradient{input.gradients, input.context.now}};
+  }
+  template <Transport T, Executor E, class N, class Compressed, class Exact>
+  void mix(const StepInput<E, N>& input, State<T, E>& state, const Compressed& compressed,
+           const Exact& exact) const {
+    state.compressed->mix(compressed_context(input), mask_of(state), compressed_message(input, state),
+                          Message{compressed, exact});
   }
   template <Transport T, Executor E>
   static Mask<typename E::memory> mask_of(const State<T, E>& state) {
@@ -329,7 +352,7 @@ struct TwoStages {
     if (!state.watch->due(when, input.executor, input.context.step, watched)) return;
     if constexpr (carries) {
       const SecondRules<N> rules = second_rules(input, state);
-      const Range& range = state.compressed->plan().whole.compressed;
+      const Range& range = state.compressed->compressed();
       const auto left_out = state.masked->mask();
       for_each(input.executor, range, left_out, NoPackets{},
                CarryOver<FirstRules<N>, SecondRules<N>>{first_rules(input, state), rules});

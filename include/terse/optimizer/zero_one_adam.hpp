@@ -47,9 +47,9 @@ struct ZeroOneState {
   std::uint64_t interval = 1, since = 0, count = 0;
 
   template <class R>
-  ZeroOneState(const R& recipe, E executor, T& transport, const Layout& layout, bool clips)
-      : full(executor, transport, layout, layout.range(), Dense{}, None{}, clips,
-             dense_topology(recipe.topology)),
+  ZeroOneState(const R& recipe, E executor, T& transport, const Layout& layout, const Options& options)
+      : full(executor, transport, layout, layout.range(), Dense{}, None{}, options.clips(),
+             dense_topology(recipe.topology), options.slice_bytes),
         compressed(executor, transport, layout, layout.range(), recipe.compressor, recipe.error_feedback,
                    false, recipe.topology),
         own(executor, transport, layout, layout.range(), Dense{}, None{}),

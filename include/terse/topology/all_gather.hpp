@@ -3,18 +3,18 @@
 
 #include <optional>
 
-#include "terse/topology/scatter_gather.hpp"
+#include "terse/topology/by_size.hpp"
 
 namespace terse {
 
 /// Every rank sends its whole packet to every other; each decodes all W, in rank order. Compresses once, so
 /// there is no second error. Sends per rank: W - 1 packets of the whole range, one message to each peer: W /
 /// 2 times the bytes of the two-stage ways, in one phase instead of two. Full-precision packets, for which that would be 4 n
-/// bytes to each peer, go by ScatterGather.
+/// bytes to each peer, go by BySize.
 struct AllGather {
   static constexpr bool exact = true;
   static constexpr bool recompresses = false;
-  using ForDense = ScatterGather;
+  using ForDense = BySize<>;
 
   template <Compressor C, ErrorFeedback F, Transport T, Executor E>
   class Round {

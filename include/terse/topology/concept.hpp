@@ -19,6 +19,8 @@ namespace terse {
 ///     static constexpr bool compresses_partial_sums    optional: compresses sums of some ranks' messages
 ///     static constexpr bool evaluates_late             optional: evaluates messages in later phases than the first
 ///     using ForDense = ...                             optional: the topology that full-precision packets take
+///     using Early = ...                                optional, where it evaluates late: one that doesn't, for messages
+///                                                      that change while their round is under way
 ///
 /// and, where it has parameters, settings(visit), and a nested `template <Compressor C, ErrorFeedback F, Transport T, Executor E>
 /// class Round`, one for each exchange, which takes all memory at construction, from (context) or (context, topology), and
@@ -31,6 +33,8 @@ namespace terse {
 ///     notes(executor)                    of exact ones: squared norm of the full-precision part of the mean, alike on all
 ///                                        ranks, for clipping: from the notes of packets, see note_of
 ///     walk(visit)                        optional: state of its own, such as the second stage's error
+///     static work_bytes(context)         optional, or (context, topology): bytes of context.work that it uses from start until advance has said true.
+///                                        An exchange that is cut into slices has a round for each, and they take turns there
 ///
 /// What rounds are made of is in terse/topology/round.hpp.
 template <class T>
@@ -108,18 +112,19 @@ struct RankNames {
   int operator()(int rank) const { return first + stride * rank; }
 };
 
-/// Everything a round works with: the executor, the channel, the plan, this rank's codec, and the step's
-/// envelope.
+/// Everything a round works with: the executor, the channel, the plan, this rank's codec, and the step's envelope. Channel and
+/// envelope are others', who may have them serve several rounds.
 template <Compressor C, ErrorFeedback F, Transport T, Executor E>
 struct RoundContext {
   E executor;
-  T channel;
+  T& channel;
   int rank, size;
   RankNames names;
   F feedback;
   Layout layout;
   Plan plan;
   Codec<C, F, E> codec;
+  std::byte* work = nullptr;  ///< as many bytes as the round asks for, in the executor's memory
 
   // Of the round under way.
   std::uint64_t step = 0;
@@ -128,19 +133,20 @@ struct RoundContext {
   Mask<typename E::memory> mask{};
   bool dense_only = false;
   EncodeContext first = encode_context(0, 0, 0, Purpose::quantization, nullptr), second = first;
-  Envelope<E> envelope;
+  Envelope<E>& envelope;
 
-  TERSE_COLD RoundContext(E executor_, T channel_, const C& compressor, const F& feedback_,
-                          const Layout& layout_, Plan plan_, RankNames names_ = {})
+  TERSE_COLD RoundContext(E executor_, T& channel_, Envelope<E>& envelope_, const C& compressor,
+                          const F& feedback_, const Layout& layout_, Plan plan_, RankNames names_ = {})
       : executor(executor_),
-        channel(std::move(channel_)),
+        channel(channel_),
         rank(channel.rank()),
         size(channel.size()),
         names(names_),
         feedback(feedback_),
         layout(layout_),
         plan(std::move(plan_)),
-        codec(executor, compressor, feedback, plan.whole) {}
+        codec(executor, compressor, feedback, plan.whole),
+        envelope(envelope_) {}
 
   /// Opens a round.
   void open(std::uint64_t step_, std::uint64_t seed, std::uint64_t agreement, float rate_,
@@ -180,9 +186,6 @@ struct RoundContext {
     envelope.accept(executor, codec, portion, packet, least, most, place_of(phase, chunk, sender),
                     names(sender));
   }
-  /// All packets are here. See Envelope for what follows.
-  void arrived(bool throws) { envelope.arrived(executor, throws); }
-  void settle(std::uint64_t of_step) { envelope.settle(executor, of_step); }
 
  private:
   static EncodeContext encode_context(std::uint64_t seed, int rank, std::uint64_t step, Purpose rounding,
@@ -234,6 +237,23 @@ constexpr bool check_round() {
 }
 
 namespace detail {
+
+/// Bytes of a context's `work` that a round wants.
+template <class Round, class Context, class P>
+index_t work_bytes(const Context& context, const P& topology) {
+  if constexpr (requires { Round::work_bytes(context); }) return Round::work_bytes(context);
+  if constexpr (requires { Round::work_bytes(context, topology); })
+    return Round::work_bytes(context, topology);
+  return 0;
+}
+/// The round of a topology, which may have parameters.
+template <class Round, class Context, class P>
+Round make_round(Context& context, const P& topology) {
+  if constexpr (std::is_constructible_v<Round, Context&, const P&>)
+    return Round(context, topology);
+  else
+    return Round(context);
+}
 
 /// The round of C over P: the topology's, unless the compressor has a protocol of its own.
 template <class C, class F, class P, class T, class E>

@@ -29,10 +29,14 @@ struct Ring {
    public:
     TERSE_COLD explicit Round(const Context& context)
         : spread_(portions_of(context.plan), context.rank, context.size, context.size - 1), inbox_(1) {
+      out_ = context.work;
+      in_ = out_ + work_bytes(context) / 2;
+    }
+    /// A packet on its way out, and one on its way in.
+    static index_t work_bytes(const Context& context) {
       index_t largest = 0;
       for (const Portion& chunk : context.plan.chunks) largest = std::max(largest, chunk.bytes);
-      out_ = Bytes(largest);
-      in_ = Bytes(largest);
+      return 2 * aligned(largest);
     }
 
     template <class M>
@@ -63,9 +67,9 @@ struct Ring {
       if (hop_ == context.size) return true;
       if (!settled(*under_way_, block)) return false;
       const int c = behind(context, hop_);
-      context.accept(in_.data(), portion(context, c), Phase::reduce, c, before(context));
+      context.accept(in_, portion(context, c), Phase::reduce, c, before(context));
       inbox_.clear();
-      inbox_.add(context.codec.compressor(), portion(context, c), in_.data(), context.first.shared);
+      inbox_.add(context.codec.compressor(), portion(context, c), in_, context.first.shared);
       hop(context, inbox_, message);
       return hop_ == context.size;
     }
@@ -105,8 +109,6 @@ struct Ring {
     }
 
    private:
-    using Bytes = buffer<std::byte, typename E::memory>;
-
     /// `steps` chunks behind this rank's own number.
     static int behind(const Context& context, int steps) {
       return (context.rank + 2 * context.size - steps) % context.size;
@@ -135,13 +137,13 @@ struct Ring {
       const index_t bytes = encode(context, inbox, plus_arrived(message), c, last);
       if (last) return;
       const Portion& next = portion(context, behind(context, hop_));
-      pass(context, {after(context), out_.data(), bytes, portion(context, c).bytes},
-           {before(context), in_.data(), next.bytes, next.variable}, Phase::reduce);
+      pass(context, {after(context), out_, bytes, portion(context, c).bytes},
+           {before(context), in_, next.bytes, next.variable}, Phase::reduce);
     }
     /// Chunk c's packet: a part of a sum on its way, or what is to be spread.
     template <class In, class M>
     index_t encode(Context& context, In&& inbox, const M& message, int c, bool whole) {
-      std::byte* packet = whole ? spread_.packet(c) : out_.data();
+      std::byte* packet = whole ? spread_.packet(c) : out_;
       // What varies in size is counted on the host.
       if constexpr (Traits<C>::variable) await_messages(context.channel);
       context.codec.measure(portion(context, c), context.mask, inbox, message);
@@ -187,7 +189,7 @@ struct Ring {
 
     Spread<T, E> spread_;
     Inbox<C> inbox_;
-    Bytes out_, in_;
+    std::byte *out_, *in_;  // in the context's work
     Send send_;
     Receive receive_;
     std::optional<TicketOf<T>> under_way_;

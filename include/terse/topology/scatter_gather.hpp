@@ -26,18 +26,27 @@ struct ScatterGather {
         : second_(context.executor, context.codec.compressor(), context.feedback, own(context)),
           spread_(portions_of(context.plan), context.rank, context.size, 0),
           inbox_(context.size) {
-      bytes_.resize(static_cast<std::size_t>(context.size));
+      const auto ranks = static_cast<std::size_t>(context.size);
+      bytes_.resize(ranks);
+      out_.resize(ranks);
+      in_.resize(ranks);
+      std::byte* free = context.work;
       const index_t arriving = own(context).bytes;
-      for (int peer = 0; peer < context.size; ++peer) {
-        out_.emplace_back(context.plan.chunks[static_cast<std::size_t>(peer)].bytes);
-        in_.emplace_back(peer == context.rank ? 0 : arriving);
-      }
-      for (int peer = 0; peer < context.size; ++peer) {
+      for (std::size_t c = 0; c < ranks; ++c) {
+        const index_t leaving = context.plan.chunks[c].bytes;
+        out_[c] = std::exchange(free, free + aligned(leaving));
+        const int peer = static_cast<int>(c);
         if (peer == context.rank) continue;
-        const auto p = static_cast<std::size_t>(peer);
-        sends_.push_back({peer, out_[p].data(), out_[p].size(), out_[p].size()});
-        receives_.push_back({peer, in_[p].data(), arriving, own(context).variable});
+        in_[c] = std::exchange(free, free + aligned(arriving));
+        sends_.push_back({peer, out_[c], leaving, leaving});
+        receives_.push_back({peer, in_[c], arriving, own(context).variable});
       }
+    }
+    /// Its packets on their way out, and those of its chunk on their way in.
+    static index_t work_bytes(const Context& context) {
+      index_t bytes = (context.size - 1) * aligned(own(context).bytes);
+      for (const Portion& chunk : context.plan.chunks) bytes += aligned(chunk.bytes);
+      return bytes;
     }
 
     template <class M>
@@ -47,11 +56,11 @@ struct ScatterGather {
       second_.start(context.rate);
       for (std::size_t c = 0; c < out_.size(); ++c)
         bytes_[c] = context.codec.encode(context.plan.chunks[c], context.mask, EmptyInbox{}, message,
-                                         context.first, true, out_[c].data());
+                                         context.first, true, out_[c]);
       context.note(context.codec);
       for (int c = 0; c < context.size; ++c)
-        context.stamp(out_[static_cast<std::size_t>(c)].data(), bytes_[static_cast<std::size_t>(c)],
-                      Phase::reduce, c);
+        context.stamp(out_[static_cast<std::size_t>(c)], bytes_[static_cast<std::size_t>(c)], Phase::reduce,
+                      c);
       for (Send& send : sends_) send.bytes = bytes_[static_cast<std::size_t>(send.peer)];
       spreading_ = false;
       under_way_.emplace(context.channel.exchange(sends_, receives_, Phase::reduce));
@@ -83,7 +92,7 @@ struct ScatterGather {
       if (!settled(*under_way_, block)) return false;
       inbox_.clear();
       for (int peer = 0; peer < context.size; ++peer) {
-        const std::byte* packet = (peer == context.rank ? out_ : in_)[static_cast<std::size_t>(peer)].data();
+        const std::byte* packet = (peer == context.rank ? out_ : in_)[static_cast<std::size_t>(peer)];
         if (peer != context.rank) context.accept(packet, own(context), Phase::reduce, context.rank, peer);
         inbox_.add(context.codec.compressor(), own(context), packet, context.first.shared);
       }
@@ -143,8 +152,8 @@ struct ScatterGather {
     Codec<C, F, E> second_;
     Spread<T, E> spread_;
     Inbox<C> inbox_;
-    std::vector<buffer<std::byte, typename E::memory>> out_, in_;
-    std::vector<index_t> bytes_;  // of the packets in out_
+    std::vector<std::byte*> out_, in_;  // packets for and from each rank, in the context's work
+    std::vector<index_t> bytes_;        // of the packets in out_
     std::vector<Send> sends_;
     std::vector<Receive> receives_;
     std::optional<TicketOf<T>> under_way_;

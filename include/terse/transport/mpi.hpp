@@ -69,8 +69,11 @@ class BasicMpi {
       const auto until = detail::time_after(deadline);
       for (int polls = 0; !ready(); ++polls) {
         if (polls < 100) continue;
-        // Ranks may outnumber cores; whoever waits makes room.
-        std::this_thread::yield();
+        // Ranks may outnumber cores, and the kernel moves their messages: whoever waits makes room, for longer and longer.
+        if (polls < 1000)
+          std::this_thread::yield();
+        else
+          std::this_thread::sleep_for(std::chrono::microseconds(std::min(polls / 100, 100)));
         if (std::chrono::steady_clock::now() > until) blame(deadline);
       }
     }

@@ -116,9 +116,10 @@ struct AsyncSwarmState {
   bool begun = false;  // the initial parameters are on the mailbox
 
   template <class Recipe>
-  AsyncSwarmState(const Recipe& recipe, E executor, T& transport, const Layout& layout, bool clips)
+  AsyncSwarmState(const Recipe& recipe, E executor, T& transport, const Layout& layout,
+                  const Options& options)
       : own(transport.split(transport.rank(), 0)),
-        inner(composed(recipe.inner), executor, own, layout, clips),
+        inner(composed(recipe.inner), executor, own, layout, options),
         published(executor, transport, layout, recipe.compressor) {}
 
   bool full_precision() const { return inner.full_precision(); }

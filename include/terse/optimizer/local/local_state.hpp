@@ -73,9 +73,9 @@ struct LocalState {
   int rank_alone;            // -1: the inner recipe is not alone
 
   template <class Recipe>
-  LocalState(const Recipe& recipe, E executor, T& transport, const Layout& layout, bool clips)
+  LocalState(const Recipe& recipe, E executor, T& transport, const Layout& layout, const Options& options)
       : own(transport.split(transport.rank(), 0)),
-        inner(composed(recipe.inner), executor, Where == Inside::alone ? own : transport, layout, clips),
+        inner(composed(recipe.inner), executor, Where == Inside::alone ? own : transport, layout, options),
         outer(executor, transport, layout, layout.range(), recipe.compressor, recipe.error_feedback, false,
               recipe.topology),
         average_until(recipe.average_gradients_until),
@@ -89,7 +89,7 @@ struct LocalState {
     const bool averages = average_until > 0 || always_averages(recipe.period);
     if (averages || buffers == InnerBuffers::average)
       exact.emplace(executor, transport, layout, layout.range(), Dense{}, None{}, false,
-                    dense_topology(recipe.topology));
+                    dense_topology(recipe.topology), options.slice_bytes);
     if constexpr (shows_buffers) inner.walk_buffers([this](auto) { ++buffer_count; });
     if (averages) mean = Arena(layout.size());
     if (sends_moves) anchor = Arena(layout.size());

@@ -32,7 +32,7 @@ struct OverlapLocalSgd {
                 "terse: OverlapLocalSgd follows the learning rate, of which a step knows one change alone: "
                 "put it around "
                 "a recipe that goes around no other");
-  static_assert(!detail::evaluates_late<DenseTopologyOf<P>>(),
+  static_assert(!detail::evaluates_late<EarlyDenseTopologyOf<P>>(),
                 "terse: parameters change while their mean is under way, and this topology (Ring) reads its "
                 "message again in each hop. Use ScatterGather");
   static_assert(P::exact, "terse: the anchor must be the same on all ranks: take an exact topology");

@@ -16,7 +16,8 @@ struct OverlapState {
 
   T own;  // a world of this rank alone
   typename Composed<Inner>::template State<T, E> inner;
-  DenseExchange<P, T, E> exchange;
+  /// In one slice: parameters change while it is under way.
+  Exchange<Dense, None, EarlyDenseTopologyOf<P>, T, E> exchange;
   Arena mean, merged;  // what has come in last, and Merge's own
   std::uint64_t local_steps = 0;
   std::uint64_t last_rate = 0;  // of the last round; bits of a float
@@ -27,9 +28,9 @@ struct OverlapState {
   int rank;
 
   template <class Recipe>
-  OverlapState(const Recipe& recipe, E executor, T& transport, const Layout& layout, bool clips)
+  OverlapState(const Recipe& recipe, E executor, T& transport, const Layout& layout, const Options& options)
       : own(transport.split(transport.rank(), 0)),
-        inner(composed(recipe.inner), executor, own, layout, clips),
+        inner(composed(recipe.inner), executor, own, layout, options),
         exchange(executor, transport, layout, layout.range(), Dense{}, None{}),
         mean(layout.size()),
         merged(layout.size()),

@@ -40,9 +40,9 @@ struct SwarmState {
   int rank, size;
 
   template <class Recipe>
-  SwarmState(const Recipe& recipe, E executor, T& transport, const Layout& layout, bool clips)
+  SwarmState(const Recipe& recipe, E executor, T& transport, const Layout& layout, const Options& options)
       : own(transport.split(transport.rank(), 0)),
-        inner(composed(recipe.inner), executor, own, layout, clips),
+        inner(composed(recipe.inner), executor, own, layout, options),
         exchange(executor, transport, layout, layout.range(), recipe.compressor, None{}, false,
                  Topology{recipe.schedule}),
         schedule(recipe.schedule),

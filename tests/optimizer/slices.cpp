@@ -1,0 +1,357 @@
+// SPDX-License-Identifier: Apache-2.0
+#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <limits>
+#include <new>
+#include <numeric>
+#include <optional>
+#include <random>
+#include <thread>
+
+#include "support.hpp"
+
+// Full-precision packets in slices, and steps that are opened before their gradient is there. This program replaces operator
+// new, to count bytes.
+
+using namespace terse;
+using namespace terse::test;
+
+namespace {
+std::atomic<std::uint64_t> allocations{0}, allocated{0};
+void* count(void* memory, std::size_t size) {
+  ++allocations;
+  allocated += size;
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+}  // namespace
+
+__attribute__((noinline)) void* operator new(std::size_t size) {
+  return count(std::malloc(size > 0 ? size : 1), size);
+}
+__attribute__((noinline)) void* operator new(std::size_t size, std::align_val_t boundary) {
+  const auto unit = static_cast<std::size_t>(boundary);
+  return count(std::aligned_alloc(unit, (size + unit - 1) / unit * unit), size);
+}
+__attribute__((noinline)) void operator delete(void* memory) noexcept { std::free(memory); }
+__attribute__((noinline)) void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+__attribute__((noinline)) void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
+
+namespace {
+
+Layout six() {
+  Layout layout;
+  layout.add({"first", {70, 50}}).add({"bias", {70}, 1, 0, false}).add({"second", {40, 70}, 0.5F});
+  layout.add({"norm", {40}, 1, 0, false}).add({"third", {9, 130}}).add({"head", {11}});
+  return layout;
+}
+
+/// In which order a rank says that its segments are ready in a step; none for a step that is not opened.
+using Order = std::vector<index_t>;
+
+struct Plain {
+  std::optional<Order> operator()(int, std::uint64_t) const { return std::nullopt; }
+};
+/// Another order, and another number of them, on each rank and in each step; every fifth step is not opened.
+struct Shuffled {
+  std::optional<Order> operator()(int rank, std::uint64_t step) const {
+    if ((step + static_cast<std::uint64_t>(rank)) % 5 == 0) return std::nullopt;
+    Order order(6);
+    std::iota(order.begin(), order.end(), 0);
+    std::mt19937 random(static_cast<unsigned>(rank + 100 * static_cast<int>(step)));
+    std::shuffle(order.begin(), order.end(), random);
+    if (step % 3 == 0) order.resize(random() % 7);
+    return order;
+  }
+};
+
+constexpr float nonsense = 1e9F;
+
+/// Every rank's parameters and state at the end. Of an opened step a gradient is there when its segment is said to be ready, or
+/// at the end, and not before.
+template <class R, class When>
+std::vector<Snapshot> train(const R& recipe, int ranks, index_t slice_bytes, const When& when,
+                            Options options = {}) {
+  options.slice_bytes = slice_bytes;
+  std::vector<Snapshot> ends(at(ranks));
+  ThreadGroup(ranks, std::chrono::seconds(20)).run([&](Threads& transport) {
+    const Layout layout = six();
+    Optimizer optimizer{recipe, transport, layout, options};
+    Floats x = start(layout), g(x.size());
+    for (std::uint64_t step = 1; step <= 9; ++step) {
+      const Floats whole = gradient(layout, transport.rank(), step, 1);
+      if (const auto order = when(transport.rank(), step)) {
+        std::fill(g.begin(), g.end(), nonsense);
+        optimizer.begin(x, g, 0.5F);
+        CHECK(optimizer.begun());
+        for (const index_t segment : *order) {
+          const Segment& s = layout.segments()[at(segment)];
+          std::copy_n(whole.begin() + s.offset, s.count, g.begin() + s.offset);
+          optimizer.ready(segment);
+        }
+      }
+      g = whole;
+      optimizer.step(x, g, 0.5F);
+    }
+    optimizer.walk(ends[at(transport.rank())].state);
+    ends[at(transport.rank())].parameters = x;
+  });
+  return ends;
+}
+
+void check_equal(const std::vector<Snapshot>& some, const std::vector<Snapshot>& others) {
+  for (std::size_t rank = 0; rank < some.size(); ++rank) {
+    CAPTURE(rank);
+    CHECK(some[rank].parameters == others[rank].parameters);
+    CHECK(some[rank].state.parts == others[rank].state.parts);
+    CHECK(some[rank].parameters == some[0].parameters);
+  }
+}
+
+/// Bits don't depend on when gradients become ready; over ScatterGather not on slices either.
+template <class R>
+void check_bits(const R& recipe, bool same_in_slices, const Options& options = {}) {
+  CAPTURE(type_name<R>());
+  for (const int ranks : {1, 2, 4}) {
+    CAPTURE(ranks);
+    const auto whole = train(recipe, ranks, 0, Plain{}, options);
+    check_equal(train(recipe, ranks, 0, Shuffled{}, options), whole);
+    for (const index_t slice_bytes : {1024, 9000}) {
+      CAPTURE(slice_bytes);
+      const auto sliced = train(recipe, ranks, slice_bytes, Plain{}, options);
+      if (same_in_slices) check_equal(sliced, whole);
+      check_equal(train(recipe, ranks, slice_bytes, Shuffled{}, options), sliced);
+    }
+  }
+}
+
+template <class P>
+OneBitAdam<Sign, FrozenVariance, P> one_bit() {
+  return {.learning_rate = 1e-2F, .preconditioner = {.freeze = AtStep{4}}};
+}
+
+/// The largest |a - b| / (1 + |b|).
+double farthest(const Floats& a, const Floats& b) {
+  double most = 0;
+  for (std::size_t i = 0; i < a.size(); ++i)
+    most = std::max(most,
+                    std::abs(static_cast<double>(a[i]) - b[i]) / (1 + std::abs(static_cast<double>(b[i]))));
+  return most;
+}
+
+/// Bytes that a rank alone of `ranks` allocates when it makes an optimizer.
+template <class R>
+std::uint64_t bytes_of(const R& recipe, const Layout& layout, index_t slice_bytes, int ranks) {
+  std::uint64_t bytes = 0;
+  ThreadGroup(ranks, std::chrono::seconds(20)).run([&](Threads& transport) {
+    barrier(transport);
+    const std::uint64_t before = allocated;
+    barrier(transport);
+    Optimizer optimizer{recipe, transport, layout, Options{.slice_bytes = slice_bytes}};
+    barrier(transport);
+    if (transport.rank() == 0) bytes = (allocated - before) / static_cast<std::uint64_t>(ranks);
+    barrier(transport);
+  });
+  return bytes;
+}
+
+}  // namespace
+
+TEST_CASE("a step has the same bits in slices, and in whatever order gradients become ready") {
+  check_bits(Adam<>{.learning_rate = 1e-2F, .weight_decay = 0.1F}, true);
+  check_bits(Adam<>{.learning_rate = 1e-2F}, true, {.on_non_finite = NonFinite::zero});
+  check_bits(Adam<Ring>{.learning_rate = 1e-2F}, false);
+  check_bits(Adam<Star>{.learning_rate = 1e-2F}, true);
+  check_bits(Adam<BySize<>>{.learning_rate = 1e-2F, .topology = {.from = 300}}, false);
+  check_bits(Lamb<>{.learning_rate = 1e-2F}, true);
+  check_bits(one_bit<ScatterGather>(), true);
+  check_bits(one_bit<Ring>(), false);
+  check_bits(one_bit<AllGather>(), true);
+  check_bits(PowerSgd<2>{.learning_rate = 1e-2F}, true);
+  check_bits(DeepGradientCompression<>{.learning_rate = 1e-2F}, true);
+}
+
+TEST_CASE(
+    "where a step waits for a norm, or a recipe averages something else, a step may be opened all the same") {
+  // The norm is a sum over the slices, whose last bits depend on them.
+  check_bits(Adam<>{.learning_rate = 1e-2F}, false, {.clip_norm = 0.5F});
+  check_bits(Adam<>{.learning_rate = 1e-2F}, true, {.on_non_finite = NonFinite::skip});
+  check_bits(one_bit<ScatterGather>(), false, {.clip_norm = 0.5F});
+  check_bits(LocalSgd<Adam<>>{.period = 3}, true);
+}
+
+TEST_CASE("around a ring the mean of slices is that of the whole, to rounding") {
+  const Adam<Ring> recipe{.learning_rate = 1e-2F};
+  const auto whole = train(recipe, 4, 0, Plain{}), sliced = train(recipe, 4, 1024, Plain{});
+  CHECK(farthest(sliced[0].parameters, whole[0].parameters) < 1e-5);
+  CHECK(farthest(sliced[0].parameters, whole[0].parameters) > 0);
+}
+
+TEST_CASE("a gradient that is not finite in one slice throws on every rank, and no parameter moves") {
+  for (const index_t where : {3, 5000, 7500})
+    for (const bool opened : {false, true}) {
+      CAPTURE(where);
+      CAPTURE(opened);
+      std::atomic<int> caught{0};
+      ThreadGroup(3, std::chrono::seconds(20)).run([&](Threads& transport) {
+        const Layout layout = six();
+        Optimizer optimizer{Adam<>{}, transport, layout, Options{.slice_bytes = 1024}};
+        Floats x = start(layout);
+        for (std::uint64_t step = 1; step <= 4; ++step) {
+          Floats g = gradient(layout, transport.rank(), step, 1);
+          if (step == 3 && transport.rank() == 1) g[at(where)] = std::numeric_limits<float>::quiet_NaN();
+          const Floats before = x;
+          try {
+            if (opened) {
+              optimizer.begin(x, g);
+              for (index_t segment = 5; segment >= 2; --segment) optimizer.ready(segment);
+            }
+            optimizer.step(x, g);
+            CHECK(x != before);
+          } catch (const non_finite_error& fault) {
+            CHECK(std::string(fault.what()).find("rank 1") != std::string::npos);
+            CHECK(x == before);
+            ++caught;
+          }
+        }
+        CHECK(optimizer.steps() == 3);
+      });
+      CHECK(caught == 3);
+    }
+}
+
+TEST_CASE("calls in another order are refused in words, and the step can still be taken") {
+  const auto whole = train(Adam<>{}, 2, 1024, Plain{});
+  std::vector<std::string> errors;
+  ThreadGroup(1, std::chrono::seconds(20)).run([&](Threads& transport) {
+    const Layout layout = six();
+    Optimizer optimizer{Adam<>{}, transport, layout, Options{.slice_bytes = 1024}};
+    Floats x = start(layout), other = x;
+    const Floats g = gradient(layout, 0, 1, 1);
+    const auto refused = [&](const auto& call) {
+      try {
+        call();
+        errors.emplace_back();
+      } catch (const usage_error& fault) {
+        errors.emplace_back(fault.what());
+      }
+    };
+    refused([&] { optimizer.ready(0); });
+    optimizer.begin(x, g);
+    optimizer.ready(5);
+    refused([&] { optimizer.ready(5); });
+    refused([&] { optimizer.ready(6); });
+    refused([&] { optimizer.begin(x, g); });
+    refused([&] { optimizer.step(other, g); });
+    refused([&] { optimizer.step(x, g, 2); });
+    refused([&] { optimizer.rescale("head", 1, 0); });
+    optimizer.step(x, g);
+    CHECK(x != other);
+    CHECK(optimizer.steps() == 1);
+    refused([&] { optimizer.ready(0); });
+  });
+  const std::vector<std::string> words{"belongs between",
+                                       "told twice of segment 'head'",
+                                       "has 6",
+                                       "has opened a step",
+                                       "other parameters",
+                                       "gradient_scale",
+                                       "before it",
+                                       "belongs between"};
+  REQUIRE(errors.size() == words.size());
+  for (std::size_t k = 0; k < words.size(); ++k) {
+    CAPTURE(errors[k]);
+    CHECK(errors[k].find(words[k]) != std::string::npos);
+  }
+}
+
+TEST_CASE("ranks with other numbers of slices are told so") {
+  std::string what;
+  try {
+    ThreadGroup(2, std::chrono::seconds(20)).run([&](Threads& transport) {
+      Optimizer optimizer{Adam<>{}, transport, six(),
+                          Options{.slice_bytes = transport.rank() == 0 ? 1024 : 0}};
+    });
+  } catch (const mismatch_error& fault) {
+    what = fault.what();
+  }
+  CHECK(what.find("options") != std::string::npos);
+}
+
+TEST_CASE("a rank that is late while slices are under way ends the others' step at the deadline") {
+  const auto begin = std::chrono::steady_clock::now();
+  std::atomic<int> told{0};
+  try {
+    ThreadGroup(3, std::chrono::milliseconds(500)).run([&](Threads& transport) {
+      const Layout layout = six();
+      Optimizer optimizer{Adam<Ring>{}, transport, layout, Options{.slice_bytes = 1024}};
+      Floats x = start(layout);
+      const Floats g = gradient(layout, transport.rank(), 1, 1);
+      optimizer.step(x, g);
+      const Floats before = x;
+      optimizer.begin(x, g);
+      for (index_t segment = 5; segment >= 3; --segment) optimizer.ready(segment);
+      if (transport.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(1200));
+      try {
+        optimizer.step(x, g);
+      } catch (const peer_error&) {
+        CHECK(x == before);
+        ++told;
+        throw;
+      }
+    });
+  } catch (const peer_error&) {
+  }
+  CHECK(told >= 2);
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(3));
+}
+
+TEST_CASE("packets of a full-precision step take n floats and two slices each way") {
+  Layout layout;
+  for (int k = 0; k < 8; ++k) layout.add({std::to_string(k), {1 << 18}});
+  const auto bytes = static_cast<std::uint64_t>(layout.size()) * sizeof(float);
+  const std::uint64_t slice = bytes / 16;
+  // Beside them the two moments of Adam.
+  const auto packets = [&](std::uint64_t all) {
+    return static_cast<double>(all - 2 * bytes) / static_cast<double>(bytes);
+  };
+  const Adam<BySize<>> direct{.topology = {.from = layout.size()}};
+  const double whole = packets(bytes_of(direct, layout, 0, 4));
+  const double sliced = packets(bytes_of(direct, layout, static_cast<index_t>(slice), 4));
+  const double around = packets(bytes_of(Adam<Ring>{}, layout, static_cast<index_t>(slice), 4));
+  MESSAGE("packets, in n floats: " << whole << " in one, " << sliced << " in 16 slices, around a ring "
+                                   << around);
+  CHECK(whole > 2.7);
+  CHECK(sliced < 1 + 2 * 2.0 / 16 + 0.02);
+  CHECK(around < 1 + 2 * 2.0 / 16 + 0.02);
+}
+
+TEST_CASE("a step in slices allocates nothing, opened or not") {
+  ThreadGroup(3, std::chrono::seconds(20)).run([&](Threads& transport) {
+    const Layout layout = six();
+    Optimizer optimizer{one_bit<ScatterGather>(), transport, layout, Options{.slice_bytes = 1024}};
+    Floats x = start(layout);
+    const Floats g = gradient(layout, transport.rank(), 1, 1);
+    barrier(transport);
+    barrier(transport);
+    const std::uint64_t before = allocations;
+    for (std::uint64_t step = 1; step <= 12; ++step) {
+      if (step % 2 == 0) {
+        optimizer.begin(x, g);
+        for (index_t segment = 5; segment >= 0; --segment) optimizer.ready(segment);
+      }
+      optimizer.step(x, g);
+    }
+    const std::uint64_t after = allocations;
+    // Nobody goes on to a barrier, which allocates, before everybody has counted.
+    static std::atomic<int> counted{0};
+    ++counted;
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    while (counted < 3 && std::chrono::steady_clock::now() < until) std::this_thread::yield();
+    CHECK(after == before);
+  });
+}
