@@ -11,7 +11,10 @@
 #include "archetype_transport.hpp"
 #include "terse/laws/transport.hpp"
 #include "terse/transport/any.hpp"
+#include "terse/transport/counting.hpp"
+#include "terse/transport/delayed.hpp"
 #include "terse/transport/metered.hpp"
+#include "terse/transport/nodes.hpp"
 #include "terse/transport/thread.hpp"
 
 namespace {
@@ -125,18 +128,31 @@ void breaks(const char* law) {
 
 TEST_CASE("transports between threads keep the laws") {
   for (const int ranks : {1, 2, 3, 4}) {
-    std::vector<Report> plain(static_cast<std::size_t>(ranks)), metered = plain, any = plain, own = plain;
+    std::vector<Report> plain(static_cast<std::size_t>(ranks)),
+        metered = plain, counting = plain, delayed = plain, any = plain, node = plain, nodes = plain,
+        own = plain;
     ThreadGroup(ranks, std::chrono::seconds(20)).run([&](Threads& transport) {
       const auto rank = static_cast<std::size_t>(transport.rank());
       Metered counted(transport.split(0, transport.rank()));
       metered[rank] = laws::check_transport(counted);
-      AnyTransport anyone(transport.split(0, transport.rank()));
+      std::uint64_t sent = 0;
+      Counting counting_one(transport.split(0, transport.rank()), sent);
+      counting[rank] = laws::check_transport(counting_one);
+      CHECK((sent > 0) == (ranks > 1));
+      Delayed slow(transport.split(0, transport.rank()), {.latency = std::chrono::microseconds(50)});
+      delayed[rank] = laws::check_transport(slow);
+      AnyTransport anyone(Metered(transport.split(0, transport.rank())));
       any[rank] = laws::check_transport(anyone);
+      // Of one node or of nodes of one rank, where each rank has a way to each other.
+      const auto alone = [&] { return transport.split(transport.rank(), 0); };
+      Metered one_node(Nodes(transport.split(0, transport.rank()), alone()));
+      node[rank] = laws::check_transport(one_node);
+      AnyTransport by_one(Nodes(alone(), transport.split(0, transport.rank())));
+      nodes[rank] = laws::check_transport(by_one);
       plain[rank] = laws::check_transport(transport);
     });
     holds(plain);
-    holds(metered);
-    holds(any);
+    for (const auto& reports : {metered, counting, delayed, any, node, nodes}) holds(reports);
     archetype::run(ranks, [&](archetype::Transport& transport) {
       own[static_cast<std::size_t>(transport.rank())] = laws::check_transport(transport, with_deadline);
     });

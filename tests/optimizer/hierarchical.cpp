@@ -338,17 +338,28 @@ TEST_CASE("what goes between nodes is the formula's, to the byte, over two trans
   }
 }
 
-TEST_CASE("behind one type for all transports a hierarchy over nodes has the same bits") {
+TEST_CASE("behind one type for all transports, and metered, a hierarchy over nodes has the same bits") {
   const Layout layout = some_layers();
   auto recipe = MakeOneBit{}(OneBit<Hierarchical<Ring, ScatterGather>>{});
   recipe.topology.ranks_per_node = 2;
-  std::vector<Floats> plain(4), any(4);
+  std::vector<Floats> plain(4), any(4), metered(4);
   ThreadGroup(4, patience).run([&](Threads& transport) {
     plain[at(transport.rank())] = train(recipe, transport, 2, layout, 6, true);
-    AnyTransport two(as_nodes(transport, 2));
-    any[at(transport.rank())] = train(recipe, two, 2, layout, 6, true);
+    auto as_found = recipe;
+    as_found.topology.ranks_per_node = 0;
+    AnyTransport one(as_nodes(transport, 2));
+    any[at(transport.rank())] = train(as_found, one, 2, layout, 6, true);
+    auto nodes = as_nodes(transport, 2);
+    Metered both(nodes.split(0, transport.rank()));
+    metered[at(transport.rank())] = train(as_found, both, 2, layout, 6, true);
+    for (const Phase phase : {Phase::reduce, Phase::spread}) {
+      const std::uint64_t sent = both.traffic()[phase].bytes_sent;
+      CHECK(sent > 0);
+      CHECK(sent == nodes.inside().traffic()[phase].bytes_sent + nodes.across().traffic()[phase].bytes_sent);
+    }
   });
   CHECK(any == plain);
+  CHECK(metered == plain);
 }
 
 TEST_CASE("with rings on both levels a rank sends to one rank of its node and one of another") {
@@ -461,32 +472,23 @@ TEST_CASE("nodes that are not full are refused, and nobody waits") {
                        Optimizer optimizer{Adam<Hierarchical<>>{.topology = {4}}, two, layout};
                      }),
              "ranks_per_node is 4, and the transport has nodes of 2 ranks"));
-  // Nodes of 2, 2 and 1 ranks.
-  CHECK(says(refusal(5, [&](Threads& transport) { as_nodes(transport, 2); }), "Nodes wants full nodes"));
-  // Two ranks that stand crosswise.
-  CHECK(says(refusal(4,
-                     [&](Threads& transport) {
-                       const int rank = transport.rank();
-                       Nodes two(transport.split(rank / 2, rank),
-                                 transport.split(rank == 0 || rank == 3 ? 0 : 1, rank));
-                     }),
-             "across them ranks of one number"));
-  CHECK(says(refusal(4,
-                     [&](Threads& transport) {
-                       auto two = as_nodes(transport, 2);
-                       auto part = two.split(transport.rank() == 3 ? 1 : 0, 0);
-                     }),
-             "can't be split so"));
-  ThreadGroup(4, patience).run([](Threads& transport) {
+}
+
+TEST_CASE("the mean of parameters over two transports has the bits of one") {
+  const Layout layout = some_layers();
+  ThreadGroup(6, patience).run([&](Threads& transport) {
     auto two = as_nodes(transport, 2);
-    auto alone = two.split(two.rank(), 0);
-    CHECK(alone.size() == 1);
-    auto node = two.split(two.rank() / 2, two.rank());
-    CHECK(node.size() == 2);
-    CHECK(node.rank() == two.rank() % 2);
-    std::vector<std::byte> byte(1);
-    const Send send{(two.rank() + 3 - 2 * (two.rank() % 2 == 1 ? 1 : 0)) % 4, byte.data(), 1, 1};
-    CHECK_THROWS_WITH_AS((void)two.exchange({&send, 1}, {}, Phase::reduce),
-                         doctest::Contains("share neither node nor number"), usage_error);
+    AnyTransport any(as_nodes(transport, 2));
+    const auto mean_over = [&](auto& over) {
+      Optimizer optimizer{Adam<Hierarchical<>>{.topology = {2}}, over, layout};
+      const Floats x = gradient(layout, transport.rank(), 1, 1);
+      Floats to(x.size());
+      optimizer.mean_parameters(x, to);
+      return to;
+    };
+    const Floats wanted = mean_over(transport);
+    CHECK(wanted != gradient(layout, transport.rank(), 1, 1));
+    CHECK(mean_over(two) == wanted);
+    CHECK(mean_over(any) == wanted);
   });
 }

@@ -5,6 +5,8 @@
 #include "guards.inc"
 #include "terse/exchange/hierarchical.hpp"
 #include "terse/optimizer/deep_gradient_compression.hpp"
+#include "terse/topology/native.hpp"
+#include "terse/transport/any.hpp"
 #include "terse/transport/nodes.hpp"
 
 // Hierarchies: non-finite gradients, ranks that stop or differ, and allocations.
@@ -156,4 +158,22 @@ TEST_CASE("a refused packet from another node is named by its sender's rank in t
   } catch (const error&) {
   }
   CHECK(named > 0);
+}
+
+TEST_CASE("a transport behind one type that has no collectives of its own says so, and nothing moves") {
+  const Layout layout = two_kinds();
+  std::atomic<int> refused{0};
+  ThreadGroup(2, std::chrono::seconds(5)).run([&](Threads& transport) {
+    AnyTransport any(transport.split(0, transport.rank()));
+    Optimizer optimizer{Adam<Native>{}, any, layout};
+    Floats x = start(layout);
+    try {
+      optimizer.step(x, gradient(layout, transport.rank(), 1, 1));
+    } catch (const usage_error& failure) {
+      refused += std::string(failure.what()).find("no collectives of its own") != std::string::npos;
+    }
+    CHECK(x == start(layout));
+    barrier(transport);
+  });
+  CHECK(refused == 2);
 }

@@ -11,6 +11,9 @@
 #include "support.hpp"
 #include "terse/exchange/hierarchical.hpp"
 #include "terse/topology/native.hpp"
+#include "terse/transport/any.hpp"
+#include "terse/transport/delayed.hpp"
+#include "terse/transport/metered.hpp"
 #include "terse/transport/mpi.hpp"
 #include "terse/transport/nodes.hpp"
 
@@ -75,6 +78,67 @@ TEST_CASE("MPI's own collectives take the mean, alike on all ranks") {
   const Floats both = train(one_bit<Hierarchical<Native, Ring>>(), *world);
   CHECK(equal(*world, both));
   CHECK(distance(both, start(some_layers())) > 0.02F);
+}
+
+TEST_CASE("decorators hand MPI's own collectives on, and count them") {
+  static_assert(ReducesNatively<Metered<Mpi>> && ReducesNatively<AnyTransport> &&
+                !ReducesNatively<Delayed<Mpi>>);
+  const Layout layout = some_layers();
+  const Adam<Native> recipe{.learning_rate = 0.01F};
+  const Floats plain = over_threads(Adam<>{.learning_rate = 0.01F}, world->size());
+  Metered<AnyTransport> metered(AnyTransport(Metered<Mpi>(world->split(0, world->rank()))));
+  Optimizer optimizer{recipe, metered, layout};
+  Floats x = start(layout);
+  for (std::uint64_t step = 1; step <= 8; ++step) {
+    const auto sent = [&] {
+      return metered.traffic()[Phase::reduce].bytes_sent + metered.traffic()[Phase::spread].bytes_sent;
+    };
+    const std::uint64_t before = sent();
+    optimizer.step(x, gradient(layout, world->rank(), step, 1));
+    CHECK(sent() - before == static_cast<std::uint64_t>(optimizer.bytes_per_step().full_precision));
+  }
+  CHECK(equal(*world, x));
+  CHECK(distance(x, plain) < 1e-5F);
+  CHECK(metered.traffic()[Phase::spread].messages_received == 8 * at(world->size() - 1));
+}
+
+TEST_CASE("blocks that MPI can't count go in parts") {
+  // As if MPI could count to 100.
+  BasicMpi<100> transport(boost::mpi::communicator(), std::chrono::seconds(30));
+  const int ranks = transport.size(), rank = transport.rank();
+  for (const index_t count : {0, 1, 25, 26, 99, 100, 101, 250}) {
+    CAPTURE(count);
+    const auto value = [&](int from, index_t k) { return static_cast<float>(from * 1000 + k); };
+    Floats blocks, own(at(count), -1.0F), all(at(ranks * count));
+    for (index_t k = 0; k < ranks * count; ++k) blocks.push_back(value(rank, k));
+    transport.reduce_scatter(blocks.data(), own.data(), count).wait();
+    for (index_t k = 0; k < count; ++k) {
+      float sum = 0;
+      for (int from = 0; from < ranks; ++from) sum += value(from, rank * count + k);
+      CHECK(own[at(k)] == sum);
+    }
+    std::copy(own.begin(), own.end(), all.begin() + rank * count);
+    transport.all_gather_in_place(reinterpret_cast<std::byte*>(all.data()), 4 * count).wait();
+    Floats wanted(all.size());
+    terse::all_gather(*world, own, wanted);
+    CHECK(all == wanted);
+  }
+  const Floats native = train(Adam<Native>{.learning_rate = 0.01F}, transport);
+  CHECK(equal(*world, native));
+  CHECK(distance(native, over_threads(Adam<>{.learning_rate = 0.01F}, ranks)) < 1e-5F);
+}
+
+TEST_CASE("collectives over nodes whose levels are both MPI's") {
+  const int width = world->size() / 2, rank = world->rank();
+  Nodes two(world->split(rank / width, rank), world->split(rank % width, rank));
+  Floats mine = gradient(some_layers(), rank, 1, 1), wanted = mine;
+  mean(*world, wanted);
+  mean(two, mine);
+  CHECK(mine == wanted);
+  mine = gradient(some_layers(), rank, 2, 1), wanted = mine;
+  broadcast(*world, wanted, 1);
+  broadcast(two, mine, 1);
+  CHECK(mine == wanted);
 }
 
 TEST_CASE("a gradient that isn't finite, or another rate, is found by who adds up natively") {
@@ -142,6 +206,43 @@ TEST_CASE("threads in a process and MPI between processes have the bits of threa
     barrier(thread);
   });
   CHECK(x == over_threads(one_bit<Rings>(), 2 * nodes));
+}
+
+TEST_CASE("a process with more threads than others is told so, and so are all of their threads, at once") {
+  // A communicator for each thread that any process has; where it has fewer, nobody uses the last one.
+  for (const bool first : {false, true}) {
+    CAPTURE(first);
+    const int threads = (world->rank() == 0) == first ? 3 : 2;
+    std::vector<Mpi> across;
+    for (int thread = 0; thread < 3; ++thread) across.push_back(world->split(0, world->rank()));
+    std::vector<std::string> said(at(threads));
+    const auto begin = std::chrono::steady_clock::now();
+    ThreadGroup(threads, std::chrono::seconds(30)).run([&](Threads& thread) {
+      try {
+        Nodes two(thread.split(0, thread.rank()), std::move(across[at(thread.rank())]));
+      } catch (const mismatch_error& failure) {
+        said[at(thread.rank())] = failure.what();
+      }
+      barrier(thread);
+    });
+    CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(15));
+    for (const std::string& one : said) {
+      CAPTURE(one);
+      CHECK(one.find("one of 3") != one.npos);
+      CHECK(one.find("Nodes wants full nodes") != one.npos);
+    }
+    barrier(*world);
+  }
+}
+
+TEST_CASE("processes that don't make full nodes are all told so") {
+  // Nodes of 3 ranks among 2, 4 ...: 1 + 1, 3 + 1.
+  const int rank = world->rank(), size = world->size(), width = size == 2 ? 1 : 3;
+  const int node = size == 2 ? 0 : rank / width;
+  const int local = size == 2 ? rank : rank % width;
+  CHECK_THROWS_WITH_AS(Nodes(world->split(node, rank), world->split(size == 2 ? 0 : local, rank)),
+                       doctest::Contains("Nodes wants full nodes"), mismatch_error);
+  barrier(*world);
 }
 
 int main(int argc, char** argv) {

@@ -9,6 +9,7 @@
 #include "terse/core/policy.hpp"
 #include "terse/exchange/hierarchical_functors.hpp"
 #include "terse/exchange/inner_mean.hpp"
+#include "terse/transport/levels.hpp"
 
 namespace terse {
 
@@ -61,38 +62,22 @@ concept TakesAnyRound = C::lossless || requires {
   typename C::Incoming;
 };
 
-/// The channels of a rank of two levels, of one transport or of two.
-template <Transport T>
-auto inside_of(T& channel, int node, int local) {
-  if constexpr (HasLevels<T>)
-    return channel.inside().split(0, local);
-  else
-    return channel.split(node, local);
-}
-template <Transport T>
-auto across_of(T& channel, int node, int local) {
-  if constexpr (HasLevels<T>)
-    return channel.across().split(0, node);
-  else
-    return channel.split(local, node);
-}
+/// The transport's own number, or the one that is wanted. Throws usage_error where they differ, or nodes were not full.
 template <Transport T>
 int ranks_per_node(const T& channel, int wanted) {
-  const int size = channel.size();
-  if constexpr (HasLevels<T>) {
-    const int found = channel.ranks_per_node();
+  const int size = channel.size(), found = node_size(channel);
+  if (found > 0) {
     if (wanted != 0 && wanted != found)
       throw usage_error("Hierarchical's ranks_per_node is " + std::to_string(wanted) +
                             ", and the transport has nodes of " + std::to_string(found) + " ranks",
                         channel.rank());
     return found;
-  } else {
-    if (wanted < 1 || size % wanted != 0)
-      throw usage_error("Hierarchical's ranks_per_node is " + std::to_string(wanted) + ", of " +
-                            std::to_string(size) + " ranks: it must divide them into full nodes",
-                        channel.rank());
-    return wanted;
   }
+  if (wanted < 1 || size % wanted != 0)
+    throw usage_error("Hierarchical's ranks_per_node is " + std::to_string(wanted) + ", of " +
+                          std::to_string(size) + " ranks: it must divide them into full nodes",
+                      channel.rank());
+  return wanted;
 }
 
 template <TakesAnyRound C, class F, class Inner, class Outer, Transport T, Executor E>
@@ -100,8 +85,8 @@ class Rounds<C, F, Hierarchical<Inner, Outer>, T, E> {
   static_assert(!starts_exactly<F>(),
                 "terse: the copies of Difference start from each rank's own exact message, and over "
                 "Hierarchical the owner of a share sends its node's. Use Residual");
-  using Inside = decltype(inside_of(std::declval<T&>(), 0, 0));
-  using Across = decltype(across_of(std::declval<T&>(), 0, 0));
+  using Inside = decltype(inside_of(std::declval<T&>(), 1));
+  using Across = decltype(across_of(std::declval<T&>(), 1));
   using Node = RoundContext<Dense, None, Inside, E>;
   using Half = typename Inner::template Round<Dense, None, Inside, E>;
   static_assert(
@@ -123,12 +108,12 @@ class Rounds<C, F, Hierarchical<Inner, Outer>, T, E> {
         node_(transport.rank() / size_),
         local_(transport.rank() % size_),
         plan_(compressor, layout, range, size_, false),
-        channel_(inside_of(transport, node_, local_)),
+        channel_(inside_of(transport, size_)),
         inside_(executor, channel_, envelope_, Dense{}, None{}, layout, plan_.in_full_precision(note),
                 {names(node_ * size_), names.stride}),
         work_(work_bytes<Half>(inside_, topology.inner)),
         half_((inside_.work = work_.data(), make_round<Half>(inside_, topology.inner))),
-        across_(across_of(transport, node_, local_)),
+        across_(across_of(transport, size_)),
         own_(plan_.chunks[static_cast<std::size_t>(Half::own_chunk(local_, size_))]),
         between_(executor, across_, compressor, feedback, layout,
                  inside_.plan.chunks[static_cast<std::size_t>(Half::own_chunk(local_, size_))].dense, false,

@@ -2,25 +2,11 @@
 #pragma once
 
 #include <algorithm>
-#include <concepts>
 #include <optional>
 
 #include "terse/topology/round.hpp"
 
 namespace terse {
-
-/// A transport with collectives of its own for equal blocks, one for each rank. Their tickets are those of its batches, and a
-/// wait for them has the same deadline.
-///
-///     reduce_scatter(blocks, own, count)       own[k] = the sum over ranks of their blocks[rank * count + k], floats, in an
-///                                              order that the transport chooses
-///     all_gather_in_place(blocks, bytes)       every rank's block, where it is, on all ranks
-template <class T>
-concept ReducesNatively = Transport<T> &&
-    requires(T& transport, const float* blocks, float* own, std::byte* all, index_t count) {
-  { transport.reduce_scatter(blocks, own, count) } -> std::same_as<TicketOf<T>>;
-  { transport.all_gather_in_place(all, count) } -> std::same_as<TicketOf<T>>;
-};
 
 /// The transport's own reduce-scatter and all-gather, for full-precision packets: MPI's or NCCL's, which know the machine. The
 /// sum is in their order: the same bits on all ranks, and NOT those of other topologies, of other transports, or, where the

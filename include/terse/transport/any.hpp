@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "terse/core/error.hpp"
-#include "terse/transport/concept.hpp"
+#include "terse/transport/levels.hpp"
 #include "terse/transport/mailbox.hpp"
 
 namespace terse {
@@ -128,6 +128,9 @@ class AnyTransport {
     virtual detail::AnyTicket exchange(std::span<const Send> sends, std::span<const Receive> receives,
                                        Phase phase) = 0;
     virtual void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, Phase phase) = 0;
+    virtual detail::AnyTicket reduce_scatter(const float* blocks, float* own, index_t count) = 0;
+    virtual detail::AnyTicket all_gather_in_place(std::byte* blocks, index_t bytes) = 0;
+    virtual int ranks_per_node() = 0;
     virtual AnyTransport split(int color, int key) = 0;
     virtual std::unique_ptr<MailboxOf> mailbox(index_t bytes) = 0;
   };
@@ -143,12 +146,32 @@ class AnyTransport {
     void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, Phase phase) override {
       detail::gather_host_bytes(transport, gather, mine, all, phase);
     }
+    detail::AnyTicket reduce_scatter([[maybe_unused]] const float* blocks, [[maybe_unused]] float* own,
+                                     [[maybe_unused]] index_t count) override {
+      if constexpr (ReducesNatively<T>)
+        return detail::AnyTicket(transport.reduce_scatter(blocks, own, count));
+      else
+        throw without_collectives();
+    }
+    detail::AnyTicket all_gather_in_place([[maybe_unused]] std::byte* blocks,
+                                          [[maybe_unused]] index_t bytes) override {
+      if constexpr (ReducesNatively<T>)
+        return detail::AnyTicket(transport.all_gather_in_place(blocks, bytes));
+      else
+        throw without_collectives();
+    }
+    int ranks_per_node() override { return detail::node_size(transport); }
     AnyTransport split(int color, int key) override { return AnyTransport(transport.split(color, key)); }
     std::unique_ptr<MailboxOf> mailbox([[maybe_unused]] index_t bytes) override {
       if constexpr (HasMailbox<T>)
         return std::make_unique<TheMailbox<decltype(transport.mailbox(bytes))>>(transport.mailbox(bytes));
       else
         throw usage_error("this transport has no mailbox", rank());
+    }
+    usage_error without_collectives() {
+      return usage_error(
+          "this transport has no collectives of its own, which Native needs: use ScatterGather or Ring",
+          rank());
     }
     T transport;
     detail::HostGather gather;
@@ -185,6 +208,15 @@ class AnyTransport {
   void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, Phase phase) {
     inner_->all_gather(mine, all, phase);
   }
+  /// The transport's own collectives, see ReducesNatively; throw usage_error where it has none.
+  [[nodiscard]] Ticket reduce_scatter(const float* blocks, float* own, index_t count) {
+    return inner_->reduce_scatter(blocks, own, count);
+  }
+  [[nodiscard]] Ticket all_gather_in_place(std::byte* blocks, index_t bytes) {
+    return inner_->all_gather_in_place(blocks, bytes);
+  }
+  /// Of a transport of two levels; 0 of others.
+  int ranks_per_node() const { return inner_->ranks_per_node(); }
   AnyTransport split(int color, int key) { return inner_->split(color, key); }
   /// Throws usage_error where the transport has none.
   Mailbox mailbox(index_t bytes) { return Mailbox(inner_->mailbox(bytes)); }

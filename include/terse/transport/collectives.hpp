@@ -14,7 +14,7 @@
 #include "terse/core/error.hpp"
 #include "terse/core/hash.hpp"
 #include "terse/core/view.hpp"
-#include "terse/transport/concept.hpp"
+#include "terse/transport/levels.hpp"
 
 // What a program needs around its training: the same parameters on all ranks, a mean of losses, a figure of each rank.
 // All ranks call these alike. They take memory as they go; an optimizer's step has rounds of its own. Their messages are of
@@ -85,6 +85,10 @@ struct Share {
   index_t first, count;
   Share(index_t all, int part, int parts)
       : first(all * part / parts), count(all * (part + 1) / parts - first) {}
+  template <class V, class Space>
+  view<V, Space> of(view<V, Space> values) const {
+    return values.part(first, count);
+  }
 };
 
 template <Transport T>
@@ -138,6 +142,45 @@ class Parts {
   std::vector<Receive> receives_;
 };
 
+/// Deals the columns of a matrix of `rows` rows out to the ranks, share by share. Returns those of this rank's share: rank 0's
+/// rows, then rank 1's, and so on.
+template <Transport T, class V>
+buffer<V> deal_columns(T& transport, view<const V> matrix, index_t rows) {
+  const int rank = transport.rank(), size = transport.size();
+  const index_t columns = matrix.size() / rows;
+  const auto share = [&](int part) { return Share(columns, part, size); };
+  const index_t own = rows * share(rank).count;
+  buffer<V> packed(rows > 1 ? matrix.size() : 0), dealt(own * size);
+  for (int part = 0; rows > 1 && part < size; ++part)
+    for (index_t row = 0; row < rows; ++row)
+      std::copy_n(matrix.data() + row * columns + share(part).first, share(part).count,
+                  packed.data() + rows * share(part).first + row * share(part).count);
+  const view<const V> from = rows > 1 ? view<const V>(packed.all()) : matrix;
+  const auto bytes = [](index_t count) { return count * static_cast<index_t>(sizeof(V)); };
+  std::vector<Send> sends;
+  std::vector<Receive> receives;
+  for (int peer = 0; peer < size; ++peer) {
+    if (peer == rank) continue;
+    if (share(peer).count > 0)
+      sends.push_back({peer, reinterpret_cast<const std::byte*>(from.data() + rows * share(peer).first),
+                       bytes(rows * share(peer).count)});
+    if (own > 0)
+      receives.push_back({peer, reinterpret_cast<std::byte*>(dealt.data() + own * peer), bytes(own)});
+  }
+  transport.exchange(sends, receives, Phase::setup).wait();
+  std::copy_n(from.data() + rows * share(rank).first, own, dealt.data() + own * rank);
+  return dealt;
+}
+template <class V>
+void mean_of_rows(view<const V> matrix, view<V> mean) {
+  const index_t rows = mean.empty() ? 0 : matrix.size() / mean.size();
+  for (index_t i = 0; i < mean.size(); ++i) {
+    double sum = 0;
+    for (index_t row = 0; row < rows; ++row) sum += static_cast<double>(matrix[mean.size() * row + i]);
+    mean[i] = static_cast<V>(sum / static_cast<double>(rows));
+  }
+}
+
 /// Every rank has its own share of `values`, and gets those of all others.
 template <Transport T, class V, class Space>
 void spread_shares(T& transport, view<V, Space> values, int except = -1) {
@@ -150,6 +193,41 @@ void spread_shares(T& transport, view<V, Space> values, int except = -1) {
     if (rank != except) parts.receive(peer, share(peer));
   }
   parts.exchange(transport);
+}
+
+template <Transport T, class V, class Space>
+void broadcast_within(T& transport, view<V, Space> values, int root) {
+  const int rank = transport.rank(), size = transport.size();
+  constexpr index_t few = 4096 / static_cast<index_t>(sizeof(V));
+  const bool whole = values.size() <= few;
+  Parts<V, Space> parts(values);
+  const auto share = [&](int part) {
+    return whole ? Share(values.size(), 0, 1) : Share(values.size(), part, size);
+  };
+  if (rank == root) {
+    for (int peer = 0; peer < size; ++peer)
+      if (peer != root) parts.send(peer, share(peer));
+  } else {
+    parts.receive(root, share(rank));
+  }
+  parts.exchange(transport);
+  if (!whole) spread_shares(transport, values, root);
+}
+/// The same sums over one level and over two.
+template <Transport T, class V>
+void mean_within(T& transport, view<V> values) {
+  const buffer<V> theirs = deal_columns(transport, view<const V>(values), 1);
+  mean_of_rows(theirs.all(), Share(values.size(), transport.rank(), transport.size()).of(values));
+  spread_shares(transport, values);
+}
+template <Transport Inside, Transport Across, class V>
+void mean_within(Inside& inside, Across& across, view<V> values) {
+  const buffer<V> node = deal_columns(inside, view<const V>(values), 1);
+  const view<V> mine = Share(values.size(), inside.rank(), inside.size()).of(values);
+  const buffer<V> all = deal_columns(across, node.all(), inside.size());
+  mean_of_rows(all.all(), Share(mine.size(), across.rank(), across.size()).of(mine));
+  spread_shares(across, mine);
+  spread_shares(inside, values);
 }
 
 }  // namespace detail
@@ -168,21 +246,14 @@ void broadcast(T& transport, Values&& given, int root = 0) {
       "terse: a collective's values lie in the transport's memory; put ThroughHost around the transport");
   detail::check_root(transport, root);
   detail::agree_on_size(transport, values.size());
-  const int rank = transport.rank(), size = transport.size();
-  constexpr index_t few = 4096 / static_cast<index_t>(sizeof(V));
-  const bool whole = values.size() <= few;
-  detail::Parts<V, typename View::space> parts(values);
-  const auto share = [&](int part) {
-    return whole ? detail::Share(values.size(), 0, 1) : detail::Share(values.size(), part, size);
-  };
-  if (rank == root) {
-    for (int peer = 0; peer < size; ++peer)
-      if (peer != root) parts.send(peer, share(peer));
-  } else {
-    parts.receive(root, share(rank));
+  const int width = detail::node_size(transport);
+  if (width == 0) return detail::broadcast_within(transport, values, root);
+  if constexpr (detail::may_have_levels<T>) {
+    auto inside = detail::inside_of(transport, width);
+    auto across = detail::across_of(transport, width);
+    if (inside.rank() == root % width) detail::broadcast_within(across, values, root / width);
+    detail::broadcast_within(inside, values, root % width);
   }
-  parts.exchange(transport);
-  if (!whole) detail::spread_shares(transport, values, root);
 }
 
 /// Rank `root`'s value.
@@ -203,30 +274,13 @@ void mean(T& transport, Values&& given) {
   static_assert(std::is_same_v<V, float> || std::is_same_v<V, double>, "terse: means are of float or double");
   static_assert(detail::on_host<decltype(values), T>(), "terse: means are taken in host memory");
   detail::agree_on_size(transport, values.size());
-  const int rank = transport.rank(), size = transport.size();
-  const auto share = [&](int part) { return detail::Share(values.size(), part, size); };
-  const index_t own = share(rank).count;
-  buffer<V> theirs(own * size);
-  std::vector<Send> sends;
-  std::vector<Receive> receives;
-  for (int peer = 0; peer < size; ++peer) {
-    if (peer == rank) continue;
-    const auto bytes = [](index_t count) { return count * static_cast<index_t>(sizeof(V)); };
-    if (share(peer).count > 0)
-      sends.push_back({peer, reinterpret_cast<const std::byte*>(values.data() + share(peer).first),
-                       bytes(share(peer).count)});
-    if (own > 0)
-      receives.push_back({peer, reinterpret_cast<std::byte*>(theirs.data() + own * peer), bytes(own)});
+  const int width = detail::node_size(transport);
+  if (width == 0) return detail::mean_within(transport, values);
+  if constexpr (detail::may_have_levels<T>) {
+    auto inside = detail::inside_of(transport, width);
+    auto across = detail::across_of(transport, width);
+    detail::mean_within(inside, across, values);
   }
-  transport.exchange(sends, receives, Phase::setup).wait();
-  V* const mine = values.data() + share(rank).first;
-  std::copy_n(mine, own, theirs.data() + own * rank);
-  for (index_t i = 0; i < own; ++i) {
-    double sum = 0;
-    for (int peer = 0; peer < size; ++peer) sum += static_cast<double>(theirs.data()[own * peer + i]);
-    mine[i] = static_cast<V>(sum / size);
-  }
-  detail::spread_shares(transport, values);
 }
 
 /// The mean of a number of each rank.

@@ -93,12 +93,26 @@ template <class T>
 using TicketOf = decltype(std::declval<T&>().exchange(
     std::declval<std::span<const Send>>(), std::declval<std::span<const Receive>>(), Phase::reduce));
 
-/// A transport of two levels, see Nodes: ranks of a node, and the ranks of one number on all nodes.
+/// A transport of two levels, see Nodes: ranks of a node, and the ranks of one number on all nodes. Each is a reference or,
+/// from decorators, a channel that the call makes.
 template <class T>
 concept HasLevels = requires(T& transport) {
   requires Transport<std::remove_cvref_t<decltype(transport.inside())>>;
   requires Transport<std::remove_cvref_t<decltype(transport.across())>>;
   { transport.ranks_per_node() } -> std::same_as<int>;
+};
+
+/// A transport with collectives of its own for equal blocks, one for each rank. Their tickets are those of its batches, and a
+/// wait for them has the same deadline.
+///
+///     reduce_scatter(blocks, own, count)       own[k] = the sum over ranks of their blocks[rank * count + k], floats, in an
+///                                              order that the transport chooses
+///     all_gather_in_place(blocks, bytes)       every rank's block, where it is, on all ranks
+template <class T>
+concept ReducesNatively = Transport<T> &&
+    requires(T& transport, const float* blocks, float* own, std::byte* all, index_t count) {
+  { transport.reduce_scatter(blocks, own, count) } -> std::same_as<TicketOf<T>>;
+  { transport.all_gather_in_place(all, count) } -> std::same_as<TicketOf<T>>;
 };
 
 namespace detail {

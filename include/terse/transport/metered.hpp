@@ -5,16 +5,17 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <span>
+#include <type_traits>
+#include <utility>
 
-#include "terse/transport/mailbox.hpp"
+#include "terse/transport/forwarding.hpp"
 
 namespace terse {
 
 /// What went through a rank's transport and its channels, by phase.
 struct Traffic {
-  struct Count {
-    std::uint64_t bytes_sent = 0, bytes_received = 0, messages_sent = 0, messages_received = 0;
-  };
+  using Count = Load;
   std::array<Count, phases> by_phase;
   double seconds = 0;  ///< inside `exchange`, `ready`, `wait`, mailboxes: the time that was not hidden
 
@@ -61,9 +62,7 @@ class MeteredMailbox {
     const detail::TrafficClock clock(*traffic_);
     const std::uint64_t version = inner_.fetch(peer, place);
     if (version > 0) {
-      Traffic::Count& count = traffic_->by_phase[static_cast<std::size_t>(Phase::spread)];
-      count.bytes_received += place.size();
-      ++count.messages_received;
+      traffic_->by_phase[static_cast<std::size_t>(Phase::spread)] += Load{0, place.size(), 0, 1};
     }
     return version;
   }
@@ -75,15 +74,14 @@ class MeteredMailbox {
 
 /// Counts what an inner transport moves. Channels split from it count into the same `traffic()`.
 template <Transport Inner>
-class Metered {
+class Metered : public Forwarding<Metered<Inner>, Inner> {
+  using Base = Forwarding<Metered<Inner>, Inner>;
   using Clock = detail::TrafficClock;
 
  public:
-  using memory = typename Inner::memory;
-
   class Ticket {
    public:
-    Ticket(typename Inner::Ticket inner, Traffic& traffic) : inner_(std::move(inner)), traffic_(&traffic) {}
+    Ticket(TicketOf<Inner> inner, Traffic& traffic) : inner_(std::move(inner)), traffic_(&traffic) {}
     bool ready() {
       const Clock clock(*traffic_);
       return inner_.ready();
@@ -95,75 +93,37 @@ class Metered {
     }
 
    private:
-    typename Inner::Ticket inner_;
+    TicketOf<Inner> inner_;
     Traffic* traffic_;
   };
 
-  explicit Metered(Inner inner) : inner_(std::move(inner)), traffic_(std::make_shared<Traffic>()) {}
+  explicit Metered(Inner inner) : Metered(std::move(inner), std::make_shared<Traffic>()) {}
 
-  int rank() const { return inner_.rank(); }
-  int size() const { return inner_.size(); }
   const Traffic& traffic() const { return *traffic_; }
-  auto stream() const requires requires(const Inner& inner) { inner.stream(); }
-  { return inner_.stream(); }
 
-  [[nodiscard]] Ticket exchange(std::span<const Send> sends, std::span<const Receive> receives, Phase phase) {
+  template <class Call>
+  auto carry(Phase phase, const Load& load, const Call& call) {
     const Clock clock(*traffic_);
-    Traffic::Count& count = traffic_->by_phase[static_cast<std::size_t>(phase)];
-    for (const Send& send : sends) {
-      count.bytes_sent += static_cast<std::uint64_t>(send.bytes);
-      ++count.messages_sent;
-    }
-    for (const Receive& receive : receives) {
-      count.bytes_received += static_cast<std::uint64_t>(receive.bytes);
-      ++count.messages_received;
-    }
-    return Ticket(inner_.exchange(sends, receives, phase), *traffic_);
+    traffic_->by_phase[static_cast<std::size_t>(phase)] += load;
+    if constexpr (std::is_void_v<decltype(call())>)
+      call();
+    else
+      return Ticket(call(), *traffic_);
   }
-  /// Counts as one message to and one from each peer, as `Assembly` over other transports does.
-  void all_gather(std::span<const std::byte> mine, std::span<std::byte> all,
-                  Phase phase) requires GathersHostBytes<Inner> {
-    const Clock clock(*traffic_);
-    Traffic::Count& count = traffic_->by_phase[static_cast<std::size_t>(phase)];
-    const auto peers = static_cast<std::uint64_t>(size() - 1);
-    count.bytes_sent += peers * mine.size();
-    count.bytes_received += peers * mine.size();
-    count.messages_sent += peers;
-    count.messages_received += peers;
-    inner_.all_gather(mine, all, phase);
+  template <Transport Other>
+  Metered<Other> around(Other other) const {
+    return Metered<Other>(std::move(other), traffic_);
   }
-  /// Waits for what the inner transport has enqueued.
-  void synchronize() requires requires(Inner& inner) { inner.synchronize(); }
-  {
-    const Clock clock(*traffic_);
-    inner_.synchronize();
-  }
-  Metered split(int color, int key) { return Metered(inner_.split(color, key), traffic_); }
-  /// As the inner transport's, where it works in the order of a stream.
-  template <class Stream>
-  Metered split(int color, int key, Stream stream) requires requires(Inner& inner) {
-    inner.split(color, key, stream);
-  }
-  { return Metered(inner_.split(color, key, stream), traffic_); }
-  template <class Names>
-  void name_ranks(Names&& names) requires requires(Inner& inner) {
-    inner.name_ranks(names);
-  }
-  { inner_.name_ranks(std::forward<Names>(names)); }
-  template <class Reason>
-  void abort(const Reason& reason) noexcept requires requires(Inner& inner) {
-    inner.abort(reason);
-  }
-  { inner_.abort(reason); }
   auto mailbox(index_t bytes) requires HasMailbox<Inner> {
-    return MeteredMailbox(inner_.mailbox(bytes), traffic_);
+    return MeteredMailbox(Base::inner_.mailbox(bytes), traffic_);
   }
 
  private:
+  template <Transport>
+  friend class Metered;
   Metered(Inner inner, std::shared_ptr<Traffic> traffic)
-      : inner_(std::move(inner)), traffic_(std::move(traffic)) {}
+      : Base(std::move(inner)), traffic_(std::move(traffic)) {}
 
-  Inner inner_;
   std::shared_ptr<Traffic> traffic_;
 };
 

@@ -7,7 +7,6 @@
 #include <boost/mpi/exception.hpp>
 #include <cstdio>
 #include <cstdlib>
-#include <limits>
 #include <memory>
 #include <thread>
 
@@ -151,22 +150,31 @@ class BasicMpi {
     return Ticket(this, &batch);
   }
 
-  /// MPI's own reduce-scatter and all-gather, see ReducesNatively. Blocks of up to 2^31 - 1 floats or bytes.
+  /// MPI's own reduce-scatter and all-gather, see ReducesNatively. Beyond `chunk_bytes` elements in all, since MPI counts
+  /// with 32 bits, they become a reduction to each rank and a broadcast from each, in parts.
   [[nodiscard]] Ticket reduce_scatter(const float* blocks, float* own, index_t count) {
-    Batch& batch = collective(Phase::reduce, count);
-    check("MPI_Ireduce_scatter_block",
-          MPI_Ireduce_scatter_block(blocks, own, static_cast<int>(count), MPI_FLOAT, MPI_SUM, communicator_,
-                                    batch.requests.data()));
-    batch.used = true;
-    return Ticket(this, &batch);
+    return collective(
+        Phase::reduce, count,
+        [&](int all, MPI_Request* request) {
+          check("MPI_Ireduce_scatter_block",
+                MPI_Ireduce_scatter_block(blocks, own, all, MPI_FLOAT, MPI_SUM, communicator_, request));
+        },
+        [&](int root, index_t at, int part, MPI_Request* request) {
+          check("MPI_Ireduce", MPI_Ireduce(blocks + root * count + at, own + at, part, MPI_FLOAT, MPI_SUM,
+                                           root, communicator_, request));
+        });
   }
   [[nodiscard]] Ticket all_gather_in_place(std::byte* blocks, index_t bytes) {
-    Batch& batch = collective(Phase::spread, bytes);
-    check("MPI_Iallgather",
-          MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, blocks, static_cast<int>(bytes), MPI_BYTE,
-                         communicator_, batch.requests.data()));
-    batch.used = true;
-    return Ticket(this, &batch);
+    return collective(
+        Phase::spread, bytes,
+        [&](int all, MPI_Request* request) {
+          check("MPI_Iallgather", MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, blocks, all, MPI_BYTE,
+                                                 communicator_, request));
+        },
+        [&](int root, index_t at, int part, MPI_Request* request) {
+          check("MPI_Ibcast",
+                MPI_Ibcast(blocks + root * bytes + at, part, MPI_BYTE, root, communicator_, request));
+        });
   }
 
   BasicMpi split(int color, int key) { return BasicMpi(communicator_.split(color, key), deadline_, 0); }
@@ -217,17 +225,21 @@ class BasicMpi {
     batch.peers.push_back(peer);
     return batch.requests.emplace_back(MPI_REQUEST_NULL);
   }
-  /// A batch of one request to all.
-  Batch& collective(Phase phase, index_t count) {
-    if (count > std::numeric_limits<int>::max())
-      throw usage_error("MPI's collectives take blocks of up to 2^31 - 1 elements, not of " +
-                            std::to_string(count) + ": use ScatterGather or Ring",
-                        rank());
+  /// A batch of one call for blocks of `count` elements, or of one for each part of each rank's block.
+  template <class Whole, class Part>
+  Ticket collective(Phase phase, index_t count, const Whole& whole, const Part& part) {
     Batch& batch = unused_batch();
-    batch.requests.assign(1, MPI_REQUEST_NULL);
-    batch.peers.assign(1, -1);
+    batch.requests.clear();
+    batch.peers.clear();
     batch.phase = phase;
-    return batch;
+    if (count <= chunk_bytes / size())
+      whole(static_cast<int>(count), &add(batch, -1));
+    else
+      for (int root = 0; root < size(); ++root)
+        for (index_t at = 0; at < count; at += chunk_bytes)
+          part(root, at, BasicMpi::count(count - at), &add(batch, -1));
+    batch.used = true;
+    return Ticket(this, &batch);
   }
   Batch& unused_batch() {
     for (const std::unique_ptr<Batch>& batch : batches_)

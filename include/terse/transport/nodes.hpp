@@ -4,15 +4,19 @@
 #include <algorithm>
 #include <chrono>
 #include <concepts>
+#include <cstddef>
+#include <cstdint>
 #include <map>
 #include <memory>
-#include <set>
+#include <optional>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
-#include "terse/transport/concept.hpp"
+#include "terse/core/hash.hpp"
+#include "terse/transport/levels.hpp"
 
 namespace terse {
 
@@ -24,8 +28,9 @@ namespace terse {
 ///     terse::Nodes nodes(std::move(thread), terse::Mpi(communicator_of_this_thread));
 ///
 /// Over Threads and Mpi each thread needs a communicator of its own, and MPI to have been started with MPI_THREAD_MULTIPLE.
-/// Constructors are collective, and throw mismatch_error where nodes have different sizes or a rank has another
-/// number across than its node. A wait ends by the deadline of the transport that it waits for.
+/// Constructors are collective, and throw mismatch_error on all ranks where nodes have different sizes, a rank has another
+/// number across than its node, or two of a node meet different nodes there. A wait ends by the deadline of the transport that
+/// it waits for.
 template <Transport Inside, Transport Across>
 class Nodes {
   static_assert(std::same_as<typename Inside::memory, typename Across::memory>,
@@ -88,31 +93,7 @@ class Nodes {
   };
 
   Nodes(Inside inside, Across across) : inside_(std::move(inside)), across_(std::move(across)) {
-    // Each rank hears of its node's ranks what they know of theirs across: so everybody knows of everybody.
-    struct Place {
-      int node, nodes, local, ranks;
-      bool operator==(const Place&) const = default;
-    };
-    const Place mine{across_.rank(), across_.size(), inside_.rank(), inside_.size()};
-    std::string fault;
-    const auto look = [&](auto& level, const auto& fits) {
-      Assembly<Place, std::remove_reference_t<decltype(level)>> everyone(level);
-      for (const Place& place : everyone(level, mine, Phase::setup))
-        if (fault.empty() && !fits(place))
-          fault = "rank " + std::to_string(place.local) + " of node " + std::to_string(place.node) +
-                  " is one of " + std::to_string(place.ranks) + " on its node and of " +
-                  std::to_string(place.nodes) + " nodes, and rank " + std::to_string(mine.local) +
-                  " of node " + std::to_string(mine.node) + " one of " + std::to_string(mine.ranks) +
-                  " and of " + std::to_string(mine.nodes) +
-                  ": Nodes wants full nodes, and across them ranks of one number";
-    };
-    look(inside_, [&](const Place& other) {
-      return other.node == mine.node && other.nodes == mine.nodes && other.ranks == mine.ranks;
-    });
-    look(across_, [&](const Place& other) {
-      return other.local == mine.local && other.nodes == mine.nodes && other.ranks == mine.ranks;
-    });
-    agree(fault);
+    require_full_nodes();
     for (int k = 0; k < 2; ++k) add_batch();
   }
 
@@ -195,25 +176,107 @@ class Nodes {
     std::size_t ranks = 1;
     while (ranks < members.size() && node(ranks) == node(0)) ++ranks;
     if (members.size() % ranks != 0) return false;
-    std::set<int> seen;
-    for (std::size_t k = 0; k < members.size(); ++k) {
-      if (k % ranks == 0 && !seen.insert(node(k)).second) return false;
+    for (std::size_t k = 0; k < members.size(); ++k)
       if (node(k) != node(k - k % ranks) || local(k) != local(k % ranks)) return false;
-    }
     return true;
   }
 
-  /// Throws on all ranks where one has found a fault.
-  void agree(const std::string& fault) {
-    char fine = fault.empty() ? 1 : 0;
-    const auto ask = [&](auto& level) {
-      Assembly<char, std::remove_reference_t<decltype(level)>> everyone(level);
-      for (const char theirs : everyone(level, fine, Phase::setup)) fine = fine != 0 ? theirs : fine;
+  /// Who a rank says that it is, what it has seen of others, and what is wrong.
+  struct Place {
+    int node, nodes, local, ranks;
+    std::uint64_t mark;  // of its node
+    std::uint64_t met;   // a hash of the marks of all nodes
+    char fault[320];
+  };
+  /// What the ranks across say; under way from here on where messages can be values of the host and reach all of them.
+  class Column {
+   public:
+    Column(Across& across, const Place& mine) : places_(static_cast<std::size_t>(across.size()), mine) {
+      Place& own = places_[static_cast<std::size_t>(across.rank())];
+      if constexpr (GathersHostBytes<Across>)
+        if (!std::is_same_v<memory, terse::memory::host> || detail::node_size(across) > 0) {
+          across.all_gather(std::as_bytes(std::span(&own, 1)), std::as_writable_bytes(std::span(places_)),
+                            Phase::setup);
+          return;
+        }
+      for (Place& place : places_) {
+        if (&place == &own) continue;
+        const int peer = static_cast<int>(&place - places_.data());
+        sends_.push_back({peer, reinterpret_cast<const std::byte*>(&own), sizeof own, 0});
+        receives_.push_back({peer, reinterpret_cast<std::byte*>(&place), sizeof place, false});
+      }
+      ticket_.emplace(across.exchange(sends_, receives_, Phase::setup));
+    }
+    std::span<const Place> operator()() {
+      if (ticket_) ticket_->wait();
+      return places_;
+    }
+
+   private:
+    std::vector<Place> places_;
+    std::vector<Send> sends_;
+    std::vector<Receive> receives_;
+    std::optional<TicketOf<Across>> ticket_;
+  };
+
+  /// Throws mismatch_error on all ranks where one has found a fault; it says which.
+  TERSE_COLD void require_full_nodes() {
+    const auto now = std::chrono::steady_clock::now().time_since_epoch().count();
+    Place mine{across_.rank(),
+               across_.size(),
+               inside_.rank(),
+               inside_.size(),
+               mix_hash(static_cast<std::uint64_t>(now), reinterpret_cast<std::uintptr_t>(this)),
+               0,
+               {}};
+    const auto on_node = [&] {
+      Assembly<Place, Inside> node(inside_);
+      const std::span<const Place> places = node(inside_, mine, Phase::setup);
+      mine.mark = places[0].mark;
+      listen(mine, places, [&](const Place& other) {
+        return other.node == mine.node && other.nodes == mine.nodes && other.ranks == mine.ranks;
+      });
+      for (const Place& other : places)
+        if (other.met != places[0].met)
+          say(mine, "ranks 0 and " + std::to_string(other.local) + " of node " + std::to_string(mine.node) +
+                        " meet different nodes across: Nodes wants the same ones in the same order for all "
+                        "ranks of a node");
     };
-    ask(inside_), ask(across_), ask(inside_);
-    if (fine == 0)
-      throw mismatch_error(
-          fault.empty() ? "another rank finds that nodes or their numbers don't match" : fault, rank());
+    const auto on_column = [&](Column& column) {
+      listen(mine, column(), [&](const Place& other) {
+        return other.local == mine.local && other.nodes == mine.nodes && other.ranks == mine.ranks;
+      });
+    };
+    on_node();
+    Column column(across_, mine);
+    // There is a rank 0 on every node; others may wait across for one that isn't there.
+    if (mine.local == 0) on_column(column);
+    on_node();
+    if (mine.fault[0] == '\0') {
+      on_column(column);
+      for (const Place& place : column()) mine.met = mix_hash(mine.met, place.mark);
+      // A node whose ranks all find their column in order, of the same nodes, has met every rank of these nodes: so where
+      // anything is wrong each node has a rank that has seen it.
+      on_node();
+    }
+    if (mine.fault[0] != '\0') throw mismatch_error(mine.fault, rank());
+  }
+  /// Takes over the first fault that others have found or that shows in what they say.
+  template <class Fits>
+  static void listen(Place& mine, std::span<const Place> places, const Fits& fits) {
+    for (const Place& place : places)
+      if (place.fault[0] != '\0')
+        say(mine, place.fault);
+      else if (!fits(place))
+        say(mine, "rank " + std::to_string(place.local) + " of node " + std::to_string(place.node) +
+                      " is one of " + std::to_string(place.ranks) + " on its node and of " +
+                      std::to_string(place.nodes) + " nodes, and rank " + std::to_string(mine.local) +
+                      " of node " + std::to_string(mine.node) + " one of " + std::to_string(mine.ranks) +
+                      " and of " + std::to_string(mine.nodes) +
+                      ": Nodes wants full nodes, and across them ranks of one number");
+  }
+  static void say(Place& mine, const std::string& fault) {
+    if (mine.fault[0] == '\0') fault.copy(mine.fault, sizeof mine.fault - 1);
   }
 
   void require_way(int peer) const {

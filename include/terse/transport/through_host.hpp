@@ -132,7 +132,7 @@ class ThroughHost {
 
   /// Host bytes, for set-up and agreement.
   void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, Phase phase) {
-    gather_(*inner_, mine, all, phase);
+    detail::gather_host_bytes(*inner_, gather_, mine, all, phase);
   }
 
   ThroughHost split(int color, int key) { return ThroughHost(inner_->split(color, key), executor_); }
