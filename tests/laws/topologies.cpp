@@ -91,6 +91,7 @@ TEST_CASE("topologies keep the laws") {
   holds<Ring>();
   holds<AllGather>();
   holds<Star>();
+  holds(BySize<>{.from = 10});
 }
 
 TEST_CASE("laws find what breaks them") {

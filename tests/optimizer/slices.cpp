@@ -2,6 +2,8 @@
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <doctest/doctest.h>
 
+#include <malloc.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
@@ -22,24 +24,28 @@ using namespace terse::test;
 
 namespace {
 std::atomic<std::uint64_t> allocations{0}, allocated{0};
-void* count(void* memory, std::size_t size) {
+void* count(void* memory) {
   ++allocations;
-  allocated += size;
   if (memory == nullptr) throw std::bad_alloc();
+  allocated += malloc_usable_size(memory);
   return memory;
+}
+void release(void* memory) {
+  allocated -= malloc_usable_size(memory);
+  std::free(memory);
 }
 }  // namespace
 
 __attribute__((noinline)) void* operator new(std::size_t size) {
-  return count(std::malloc(size > 0 ? size : 1), size);
+  return count(std::malloc(size > 0 ? size : 1));
 }
 __attribute__((noinline)) void* operator new(std::size_t size, std::align_val_t boundary) {
   const auto unit = static_cast<std::size_t>(boundary);
-  return count(std::aligned_alloc(unit, (size + unit - 1) / unit * unit), size);
+  return count(std::aligned_alloc(unit, (size + unit - 1) / unit * unit));
 }
-__attribute__((noinline)) void operator delete(void* memory) noexcept { std::free(memory); }
-__attribute__((noinline)) void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
-__attribute__((noinline)) void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
+__attribute__((noinline)) void operator delete(void* memory) noexcept { release(memory); }
+__attribute__((noinline)) void operator delete(void* memory, std::size_t) noexcept { release(memory); }
+__attribute__((noinline)) void operator delete(void* memory, std::align_val_t) noexcept { release(memory); }
 
 namespace {
 
@@ -191,6 +197,18 @@ TEST_CASE("around a ring the mean of slices is that of the whole, to rounding") 
   CHECK(farthest(sliced[0].parameters, whole[0].parameters) > 0);
 }
 
+TEST_CASE("BySize is the one topology for small chunks and the other for large ones") {
+  const auto by_size = [](index_t from) {
+    return train(Adam<BySize<>>{.learning_rate = 1e-2F, .topology = {.from = from}}, 3, 0, Plain{})[0]
+        .parameters;
+  };
+  const index_t chunk = six().range().elements() / 3;
+  const auto around = train(Adam<Ring>{.learning_rate = 1e-2F}, 3, 0, Plain{})[0].parameters;
+  CHECK(by_size(chunk) == around);
+  CHECK(by_size(chunk + 1) != around);
+  CHECK(by_size(chunk + 1) == train(Adam<>{.learning_rate = 1e-2F}, 3, 0, Plain{})[0].parameters);
+}
+
 TEST_CASE("a gradient that is not finite in one slice throws on every rank, and no parameter moves") {
   for (const index_t where : {3, 5000, 7500})
     for (const bool opened : {false, true}) {
@@ -328,6 +346,29 @@ TEST_CASE("packets of a full-precision step take n floats and two slices each wa
   CHECK(whole > 2.7);
   CHECK(sliced < 1 + 2 * 2.0 / 16 + 0.02);
   CHECK(around < 1 + 2 * 2.0 / 16 + 0.02);
+}
+
+TEST_CASE("packets of a full-precision stage are given up when it is over") {
+  Layout layout;
+  layout.add({"weight", {1 << 18}});
+  const auto bytes = static_cast<std::uint64_t>(layout.size()) * sizeof(float);
+  ThreadGroup(2, std::chrono::seconds(20)).run([&](Threads& transport) {
+    Optimizer optimizer{one_bit<ScatterGather>(), transport, layout};
+    const StepBytes ahead = optimizer.bytes_per_step();
+    Floats x = start(layout);
+    const Floats g = gradient(layout, transport.rank(), 1, 1);
+    for (std::uint64_t step = 1; step <= 3; ++step) optimizer.step(x, g);
+    barrier(transport);
+    const std::uint64_t before = allocated;
+    barrier(transport);
+    for (std::uint64_t step = 4; step <= 6; ++step) optimizer.step(x, g);
+    CHECK_FALSE(optimizer.full_precision());
+    barrier(transport);
+    // Of both ranks.
+    CHECK(before - allocated > 2 * bytes);
+    CHECK(optimizer.bytes_per_step() == ahead);
+    barrier(transport);
+  });
 }
 
 TEST_CASE("a step in slices allocates nothing, opened or not") {

@@ -87,7 +87,10 @@ class Spread {
  public:
   Spread(std::vector<const Portion*> portions, int rank, int size, int shift)
       : portions_(std::move(portions)), mine_((rank - shift + size) % size), shift_(shift) {
-    for (int c = 0; c < size; ++c) packets_.emplace_back(portions_[static_cast<std::size_t>(c)]->bytes);
+    index_t bytes = 0;
+    for (const Portion* portion : portions_)
+      places_.push_back(std::exchange(bytes, bytes + aligned(portion->bytes)));
+    packets_ = buffer<std::byte, typename E::memory>(bytes);
     for (int c = 0; c < size; ++c) {
       const int owner = (c + shift) % size;
       if (owner == rank) continue;
@@ -98,9 +101,9 @@ class Spread {
   }
 
   int mine() const { return mine_; }
-  std::byte* packet(int c) { return packets_[static_cast<std::size_t>(c)].data(); }
+  std::byte* packet(int c) { return packets_.data() + places_[static_cast<std::size_t>(c)]; }
   const Portion& portion(int c) const { return *portions_[static_cast<std::size_t>(c)]; }
-  int size() const { return static_cast<int>(packets_.size()); }
+  int size() const { return static_cast<int>(portions_.size()); }
 
   /// What this rank sends, at most.
   index_t most_bytes() const { return (size() - 1) * portion(mine_).bytes; }
@@ -127,7 +130,8 @@ class Spread {
  private:
   std::vector<const Portion*> portions_;
   int mine_, shift_;
-  std::vector<buffer<std::byte, typename E::memory>> packets_;
+  std::vector<index_t> places_;  // of packets in their buffer
+  buffer<std::byte, typename E::memory> packets_;
   std::vector<Send> sends_;
   std::vector<Receive> receives_;
 };
