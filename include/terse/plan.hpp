@@ -37,8 +37,9 @@ struct Plan {
     whole.compressed = Range(std::move(taken));
     whole.dense = Range(std::move(left));
     std::vector<Range> compressed = whole.compressed.cut(parts), dense = whole.dense.cut(parts);
+    chunks = std::vector<Portion>(compressed.size());
     for (std::size_t c = 0; c < compressed.size(); ++c) {
-      Portion& chunk = chunks.emplace_back();
+      Portion& chunk = chunks[c];
       chunk.compressed = std::move(compressed[c]);
       chunk.dense = std::move(dense[c]);
       if (!chunk.compressed.pieces().empty()) {

@@ -112,7 +112,8 @@ struct TwoStages {
     std::optional<DenseExchange<P, T, E>> exact;
     std::optional<Exchange<C, F, P, T, E>> compressed;
     Rates<E> rates;
-    std::vector<Arena> buffers, layer_numbers;
+    std::array<Arena, names.count> buffers;
+    std::array<Arena, layer_names.count> layer_numbers;
     std::optional<typename When::template Watch<E>> watch;
     std::optional<ElementMask<E>> masked;
     std::optional<Layers<E, AllMeasures<P1, P2>>> layers;
@@ -150,8 +151,8 @@ struct TwoStages {
         put(executor, view<const std::uint8_t>(dense_segments.data(), segments),
             out<E, std::uint8_t>(dense_table.all()));
       }
-      for (int k = 0; k < layer_names.count; ++k) layer_numbers.emplace_back(segments);
-      for (int k = 0; k < names.count; ++k) buffers.emplace_back(layout.size());
+      for (Arena& numbers : layer_numbers) numbers = Arena(segments);
+      for (Arena& elements : buffers) elements = Arena(layout.size());
     }
     bool full_precision() const { return averages_exactly() || torn != 0; }
     bool failed() const { return torn != 0; }

@@ -86,8 +86,11 @@ template <class T, class E>
 class Spread {
  public:
   Spread(std::vector<const Portion*> portions, int rank, int size, int shift)
-      : portions_(std::move(portions)), mine_((rank - shift + size) % size), shift_(shift) {
-    for (int c = 0; c < size; ++c) packets_.emplace_back(portions_[static_cast<std::size_t>(c)]->bytes);
+      : portions_(std::move(portions)),
+        mine_((rank - shift + size) % size),
+        shift_(shift),
+        packets_(portions_.size()) {
+    for (std::size_t c = 0; c < packets_.size(); ++c) packets_[c] = Packet(portions_[c]->bytes);
     for (int c = 0; c < size; ++c) {
       const int owner = (c + shift) % size;
       if (owner == rank) continue;
@@ -125,9 +128,11 @@ class Spread {
   }
 
  private:
+  using Packet = buffer<std::byte, typename E::memory>;
+
   std::vector<const Portion*> portions_;
   int mine_, shift_;
-  std::vector<buffer<std::byte, typename E::memory>> packets_;
+  std::vector<Packet> packets_;
   std::vector<Send> sends_;
   std::vector<Receive> receives_;
 };

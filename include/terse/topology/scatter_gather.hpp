@@ -20,21 +20,22 @@ struct ScatterGather {
   template <Compressor C, ErrorFeedback F, Transport T, Executor E>
   class Round {
     using Context = RoundContext<C, F, T, E>;
+    using Packet = buffer<std::byte, typename E::memory>;
 
    public:
     TERSE_COLD explicit Round(const Context& context)
         : second_(context.executor, context.codec.compressor(), context.feedback, own(context)),
           spread_(portions_of(context.plan), context.rank, context.size, 0),
-          inbox_(context.size) {
-      bytes_.resize(static_cast<std::size_t>(context.size));
+          inbox_(context.size),
+          out_(context.plan.chunks.size()),
+          in_(context.plan.chunks.size()),
+          bytes_(context.plan.chunks.size()) {
       const index_t arriving = own(context).bytes;
       for (int peer = 0; peer < context.size; ++peer) {
-        out_.emplace_back(context.plan.chunks[static_cast<std::size_t>(peer)].bytes);
-        in_.emplace_back(peer == context.rank ? 0 : arriving);
-      }
-      for (int peer = 0; peer < context.size; ++peer) {
-        if (peer == context.rank) continue;
         const auto p = static_cast<std::size_t>(peer);
+        out_[p] = Packet(context.plan.chunks[p].bytes);
+        if (peer == context.rank) continue;
+        in_[p] = Packet(arriving);
         sends_.push_back({peer, out_[p].data(), out_[p].size(), out_[p].size()});
         receives_.push_back({peer, in_[p].data(), arriving, own(context).variable});
       }
@@ -143,7 +144,7 @@ struct ScatterGather {
     Codec<C, F, E> second_;
     Spread<T, E> spread_;
     Inbox<C> inbox_;
-    std::vector<buffer<std::byte, typename E::memory>> out_, in_;
+    std::vector<Packet> out_, in_;
     std::vector<index_t> bytes_;  // of the packets in out_
     std::vector<Send> sends_;
     std::vector<Receive> receives_;
