@@ -38,6 +38,14 @@ inline Totals<Statistic> no_totals() {
   return totals;
 }
 
+/// Joins a component's `blocks` results by halves into the first.
+template <auto Join>
+TERSE_NO_INLINE void join_blocks(float* results, index_t blocks) {
+  index_t half = static_cast<index_t>(std::bit_ceil(static_cast<std::uint64_t>(blocks))) / 2;
+  for (; half > 0; half /= 2)
+    for (index_t b = 0; b < half && b + half < blocks; ++b) results[b] = Join(results[b], results[b + half]);
+}
+
 template <class Statistic, bool Store = false, class Incoming, class F>
 inline Totals<Statistic> reduce_unit(const Piece& piece, index_t begin, index_t end, HostMask mask,
                                      const Cursor<Incoming>& incoming, F f, float* scratch,
@@ -49,14 +57,14 @@ inline Totals<Statistic> reduce_unit(const Piece& piece, index_t begin, index_t 
     sweep(piece, first, std::min(first + reduction_block, end), mask, incoming, f, accumulate);
     accumulate.finish(scratch + b, blocks);
   }
-  index_t half = static_cast<index_t>(std::bit_ceil(static_cast<std::uint64_t>(blocks))) / 2;
-  for (; half > 0; half /= 2)
-    for (int c = 0; c <= Statistic::width; ++c)
-      for (index_t b = 0; b < half && b + half < blocks; ++b)
-        scratch[c * blocks + b] =
-            join_component<Statistic>(c, scratch[c * blocks + b], scratch[c * blocks + b + half]);
   Totals<Statistic> totals;
-  for (int c = 0; c <= Statistic::width; ++c) totals[static_cast<std::size_t>(c)] = scratch[c * blocks];
+  for (int c = 0; c <= Statistic::width; ++c) {
+    if (c < Statistic::width)
+      join_blocks<Statistic::join>(scratch + c * blocks, blocks);
+    else
+      join_blocks<sum_of_two>(scratch + c * blocks, blocks);
+    totals[static_cast<std::size_t>(c)] = scratch[c * blocks];
+  }
   return totals;
 }
 

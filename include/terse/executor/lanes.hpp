@@ -218,6 +218,16 @@ struct CallOnly {
   void flush(index_t, int) {}
 };
 
+TERSE_HD inline float sum_of_two(float a, float b) { return a + b; }
+
+/// Joins lanes by halves, the same tree on every executor. Not inlined: statistics that join alike share it.
+template <auto Join>
+TERSE_NO_INLINE float join_lanes(float (&lane)[lanes]) {
+  for (int half = lanes / 2; half > 0; half /= 2)
+    for (int l = 0; l < half; ++l) lane[l] = Join(lane[l], lane[l + half]);
+  return lane[0];
+}
+
 /// 64 accumulators per component of a statistic; the last component counts what was not finite. With Store
 /// the samples also go to `wire`, the piece's place in a packet.
 template <class Statistic, bool Store>
@@ -247,14 +257,9 @@ struct Accumulate {
   }
   void flush(index_t, int) { opaque(lane); }
 
-  /// By halves, the same tree on every executor.
   void finish(float* total, index_t stride) {
-    for (int half = lanes / 2; half > 0; half /= 2)
-      for (int c = 0; c <= Statistic::width; ++c)
-        for (int l = 0; l < half; ++l)
-          lane[c][l] = c < Statistic::width ? Statistic::join(lane[c][l], lane[c][l + half])
-                                            : lane[c][l] + lane[c][l + half];
-    for (int c = 0; c <= Statistic::width; ++c) total[c * stride] = lane[c][0];
+    for (int c = 0; c < Statistic::width; ++c) total[c * stride] = join_lanes<Statistic::join>(lane[c]);
+    total[Statistic::width * stride] = join_lanes<sum_of_two>(lane[Statistic::width]);
   }
 };
 
