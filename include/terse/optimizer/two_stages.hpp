@@ -140,7 +140,7 @@ struct TwoStages {
         for (const Piece& piece : range.pieces()) dense_segments[static_cast<std::size_t>(piece.segment)] = 0;
         if constexpr (carries) {
           masked.emplace(range, layout.size());
-          if (over != 0) masked->set(executor, Everywhere{});
+          if (over != 0) masked->set_all(executor);
         }
       }
       const auto segments = static_cast<index_t>(layout.segments().size());
@@ -330,13 +330,8 @@ struct TwoStages {
     if (!state.watch->due(when, input.executor, input.context.step, watched)) return;
     if constexpr (carries) {
       const SecondRules<N> rules = second_rules(input, state);
-      const Range& range = state.compressed->plan().whole.compressed;
-      const auto left_out = state.masked->mask();
-      for_each(input.executor, range, left_out, NoPackets{},
-               CarryOver<FirstRules<N>, SecondRules<N>>{first_rules(input, state), rules});
-      const TakesPart<SecondRules<N>> part{rules};
-      for_each(input.executor, range, left_out, NoPackets{}, CarryMomentum<SecondRules<N>>{part});
-      state.masked->set(input.executor, part);
+      state.masked->set(input.executor,
+                        GoOver<FirstRules<N>, SecondRules<N>>{first_rules(input, state), rules});
       if constexpr (balances)
         state.balance->settle(input.executor, rules,
                               state.buffers[static_cast<std::size_t>(names.find(M2::state[0]))].data(),

@@ -30,19 +30,32 @@ template <Executor E>
 class ElementMask {
  public:
   TERSE_COLD ElementMask(const Range& range, index_t arena)
-      : range_(range), words_(arena / alignment), one_(1) {}
+      : range_(range), words_(arena / alignment), one_(1) {
+    piece_.assign(Piece{});
+  }
 
   /// Bit i becomes predicate(piece, i, bit i as it was).
   template <class Predicate>
   void set(E executor, const Predicate& predicate) {
-    Range one;
     for (const Piece& piece : range_.pieces()) {
-      one.assign(piece);
+      piece_.assign(piece);
       // Each block of bits is read before it is written.
-      pack<1, false>(executor, one, Units{}, mask(), detail::AsBit<Predicate>{predicate}, in<E>(one_.all()),
+      pack<1, false>(executor, piece_, Units{}, mask(), detail::AsBit<Predicate>{predicate},
+                     in<E>(one_.all()),
                      reinterpret_cast<std::byte*>(words_.data() + piece.offset / alignment),
                      Draw::shared(0, 0, Purpose::quantization));
     }
+  }
+  /// All bits become 1.
+  TERSE_COLD void set_all(E executor) {
+    buffer<std::uint64_t> here(words_.size());
+    for (const Piece& piece : range_.pieces())
+      for (index_t i = 0; i < piece.count; i += alignment) {
+        const index_t left = piece.count - i;
+        here[(piece.offset + i) / alignment] =
+            left < alignment ? (std::uint64_t{1} << left) - 1 : ~std::uint64_t{0};
+      }
+    put(executor, view<const std::uint64_t>(here.all()), out<E, std::uint64_t>(words_.all()));
   }
   Mask<typename E::memory> mask() const { return {words_.data()}; }
   /// A hash of all bits, never 0. Waits for the executor; n / 64 words come to the host.
@@ -59,6 +72,7 @@ class ElementMask {
 
  private:
   Range range_;
+  Range piece_;  // whichever it is at; allocates once
   buffer<std::uint64_t, typename E::memory> words_;
   buffer<float, typename E::memory> one_;
 };
