@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstring>
 #include <iterator>
-#include <memory>
 #include <new>
 #include <type_traits>
 #include <utility>

@@ -116,8 +116,8 @@ struct TwoStages {
     std::array<Arena, layer_names.count> layer_numbers;
     std::optional<typename When::template Watch<E>> watch;
     std::optional<ElementMask<E>> masked;
-    std::optional<Layers<E, AllMeasures<P1, P2>>> layers;
-    std::optional<Balance<E>> balance;
+    [[no_unique_address]] OptionalIf<layer_wise, Layers<E, AllMeasures<P1, P2>>> layers;
+    [[no_unique_address]] OptionalIf<balances, Balance<E>> balance;
     std::vector<std::uint8_t> dense_segments;  // 1 where a segment is never compressed
     buffer<std::uint8_t, typename E::memory> dense_table;
     std::uint64_t over = 0;  // the first stage
