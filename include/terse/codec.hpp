@@ -18,29 +18,25 @@ namespace terse {
 template <Compressor C>
 class Inbox {
  public:
-  explicit Inbox(int capacity) {
-    if constexpr (!C::lossless) compressed_.reserve(static_cast<std::size_t>(capacity));
-    dense_.reserve(static_cast<std::size_t>(capacity));
-  }
-  void clear() {
-    compressed_.clear();
-    dense_.clear();
-  }
+  explicit Inbox(int capacity)
+      : compressed_(C::lossless ? 0 : static_cast<std::size_t>(capacity)),
+        dense_(static_cast<std::size_t>(capacity)) {}
+  void clear() { count_ = 0; }
   /// `shared` is the round's draw for selections.
   void add(const C& compressor, const Portion& portion, const std::byte* packet, const StepDraw& shared,
            float weight = 1) {
+    const auto place = static_cast<std::size_t>(count_++);
     if constexpr (!C::lossless)
-      compressed_.push_back(
-          compressor.source(portion.compressed, packet + portion.section_at, weight, shared));
-    dense_.push_back({packet + portion.dense_at, nullptr, weight});
+      compressed_[place] = compressor.source(portion.compressed, packet + portion.section_at, weight, shared);
+    dense_[place] = {packet + portion.dense_at, nullptr, weight};
   }
   auto compressed() {
     if constexpr (C::lossless)
       return NoPackets{};
     else
-      return C::incoming(compressed_.data(), static_cast<int>(compressed_.size()));
+      return C::incoming(compressed_.data(), count_);
   }
-  Packets<Dense::Code> dense() const { return {dense_.data(), static_cast<int>(dense_.size()), {}}; }
+  Packets<Dense::Code> dense() const { return {dense_.data(), count_, {}}; }
 
  private:
   template <class Any>
@@ -53,6 +49,7 @@ class Inbox {
 
   std::vector<decltype(source_type<C>())> compressed_;
   std::vector<Packets<Dense::Code>::Source> dense_;
+  int count_ = 0;
 };
 
 namespace detail {

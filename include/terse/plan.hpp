@@ -47,18 +47,8 @@ struct Plan {
           .push_back(piece);
     whole.compressed = Range(std::move(taken));
     whole.dense = Range(std::move(left));
-    std::vector<Range> compressed = whole.compressed.cut(parts), dense = whole.dense.cut(parts);
-    for (std::size_t c = 0; c < compressed.size(); ++c) {
-      Portion& chunk = chunks.emplace_back();
-      chunk.compressed = std::move(compressed[c]);
-      chunk.dense = std::move(dense[c]);
-      if (!chunk.compressed.pieces().empty()) {
-        const index_t segment = chunk.compressed.pieces().front().segment;
-        while (whole.compressed.pieces()[static_cast<std::size_t>(chunk.first_unit)].segment != segment)
-          ++chunk.first_unit;
-      }
-      finish(chunk, compressor, note);
-    }
+    cut(parts);
+    for (Portion& chunk : chunks) finish(chunk, compressor, note);
     finish(whole, compressor, note);
   }
 
@@ -71,6 +61,19 @@ struct Plan {
   }
 
  private:
+  TERSE_COLD void cut(int parts) {
+    std::vector<Range> compressed = whole.compressed.cut(parts), dense = whole.dense.cut(parts);
+    chunks = std::vector<Portion>(compressed.size());
+    for (std::size_t c = 0; c < chunks.size(); ++c) {
+      Portion& chunk = chunks[c];
+      chunk.compressed = std::move(compressed[c]);
+      chunk.dense = std::move(dense[c]);
+      if (chunk.compressed.pieces().empty()) continue;
+      const index_t segment = chunk.compressed.pieces().front().segment;
+      while (whole.compressed.pieces()[static_cast<std::size_t>(chunk.first_unit)].segment != segment)
+        ++chunk.first_unit;
+    }
+  }
   TERSE_COLD static Portion in_full_precision(const Portion& portion, bool note) {
     std::vector<Piece> pieces;
     std::merge(portion.compressed.pieces().begin(), portion.compressed.pieces().end(),

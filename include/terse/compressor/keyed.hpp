@@ -229,7 +229,7 @@ void encode_keyed(executor::host, const Range& range, Grid<Bits, Rounding> grid,
   for (const Piece& piece : range.pieces()) {
     for (index_t begin = 0; begin < piece.count; begin += checked_elements) {
       GridCodes<Grid<Bits, Rounding>, Rounding::stochastic> sink(grid, wire, draw, piece.offset);
-      sweep(piece, begin, std::min(begin + checked_elements, piece.count), HostMask{}, Cursor<NoPackets>({}),
+      sweep(piece, begin, std::min(begin + checked_elements, piece.count), NoMask{}, Cursor<NoPackets>({}),
             message, sink);
       std::memcpy(checks, &sink.sum, sizeof sink.sum);
       checks += sizeof sink.sum;
@@ -253,7 +253,7 @@ bool decode_keyed(executor::host, const Range& range, Grid<Bits, Rounding> grid,
     for (index_t begin = 0; begin < piece.count; begin += checked_elements) {
       enter(use, piece);
       GridValues<Grid<Bits, Rounding>, Use> sink(grid, use, piece);
-      sweep(piece, begin, std::min(begin + checked_elements, piece.count), HostMask{}, cursor, key, sink);
+      sweep(piece, begin, std::min(begin + checked_elements, piece.count), NoMask{}, cursor, key, sink);
       std::uint64_t sent;
       std::memcpy(&sent, checks, sizeof sent);
       checks += sizeof sent;

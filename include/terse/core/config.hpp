@@ -61,6 +61,9 @@
 /// For the inside of verbs: a functor's arithmetic belongs into the verb's loop at every optimization level.
 #define TERSE_INLINE inline __attribute__((always_inline))
 
+/// For what several functions share, and none calls often.
+#define TERSE_NO_INLINE __attribute__((noinline))
+
 /// Inlines whatever the next function calls, users' functors included: a call in the loop over lanes would keep it
 /// from becoming vector instructions.
 #define TERSE_FLATTEN __attribute__((flatten))

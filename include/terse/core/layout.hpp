@@ -83,7 +83,7 @@ class Range {
   /// elements for each piece they touch; small ranges leave parts empty. All ranks cut alike.
   TERSE_COLD std::vector<Range> cut(int parts) const {
     if (parts < 1) throw usage_error("a range can't be cut into " + std::to_string(parts) + " parts");
-    std::vector<std::vector<Piece>> cuts(static_cast<std::size_t>(parts));
+    std::vector<Range> cuts(static_cast<std::size_t>(parts));
     index_t before = 0;
     int part = 0;
     for (const Piece& piece : pieces_) {
@@ -93,16 +93,15 @@ class Range {
         const index_t stop =
             part + 1 == parts ? piece.count : std::min(piece.count, aligned(std::max(goal, done)));
         if (stop > done)
-          cuts[static_cast<std::size_t>(part)].push_back({piece.segment, piece.offset + done, stop - done});
+          cuts[static_cast<std::size_t>(part)].pieces_.push_back(
+              {piece.segment, piece.offset + done, stop - done});
         done = stop;
         if (done < piece.count) ++part;
       }
       before += piece.count;
     }
-    std::vector<Range> ranges;
-    ranges.reserve(cuts.size());
-    for (std::vector<Piece>& pieces : cuts) ranges.emplace_back(std::move(pieces));
-    return ranges;
+    for (Range& cut : cuts) cut.count();
+    return cuts;
   }
 
  private:

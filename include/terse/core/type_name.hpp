@@ -4,19 +4,27 @@
 #include <cxxabi.h>
 
 #include <cstdlib>
-#include <memory>
 #include <string>
 #include <typeinfo>
 
 namespace terse {
 
+namespace detail {
+
+inline std::string demangled(const char* name) {
+  int status = 0;
+  char* const text = abi::__cxa_demangle(name, nullptr, nullptr, &status);
+  std::string result = status == 0 ? text : name;
+  std::free(text);
+  return result;
+}
+
+}  // namespace detail
+
 /// A type's name as its author writes it, the same under g++ and clang++: "terse::Adam".
 template <class T>
 std::string type_name() {
-  int status = 0;
-  const std::unique_ptr<char, decltype(&std::free)> text(
-      abi::__cxa_demangle(typeid(T).name(), nullptr, nullptr, &status), &std::free);
-  return status == 0 ? text.get() : typeid(T).name();
+  return detail::demangled(typeid(T).name());
 }
 
 }  // namespace terse

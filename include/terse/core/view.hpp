@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstring>
 #include <iterator>
-#include <memory>
 #include <new>
 #include <type_traits>
 #include <utility>
@@ -150,23 +149,42 @@ void upload(view<const T> from, view<T, Space> to) {
     Space::upload(to.data(), from.data(), bytes);
 }
 
-template <class T>
-class buffer<T, memory::host> {
-  static_assert(std::is_trivially_copyable_v<T>);
+namespace detail {
+
+/// The memory behind buffers of the host: zeroed, in cache lines of its own, and in huge pages where it is large.
+class HostMemory {
   // One cache line, the widest vector register, and the first element of every aligned block of lanes.
   static constexpr std::size_t line = 64;
   static constexpr std::size_t huge_page = std::size_t{2} << 20;
+  static std::align_val_t place(std::size_t bytes) {
+    return std::align_val_t{bytes >= huge_page ? huge_page : line};
+  }
+
+ public:
+  TERSE_COLD static void* allocate(std::size_t bytes) {
+    if (bytes == 0) return nullptr;
+    void* const data = ::operator new(bytes, place(bytes));
+#ifdef __linux__
+    // Passes over several arrays at once are bound by address translation otherwise. A wish: failing is harmless.
+    if (bytes >= huge_page) madvise(data, bytes / huge_page * huge_page, MADV_HUGEPAGE);
+#endif
+    return std::memset(data, 0, bytes);
+  }
+  TERSE_COLD static void release(void* data, std::size_t bytes) noexcept {
+    ::operator delete(data, place(bytes));
+  }
+};
+
+}  // namespace detail
+
+template <class T>
+class buffer<T, memory::host> {
+  static_assert(std::is_trivially_copyable_v<T>);
 
  public:
   buffer() = default;
   explicit buffer(index_t size) : size_(size) {
-    if (size == 0) return;
-    data_ = static_cast<T*>(::operator new(bytes(), place()));
-#ifdef __linux__
-    // Passes over several arrays at once are bound by address translation otherwise. A wish: failing is harmless.
-    if (bytes() >= huge_page) madvise(data_, bytes() / huge_page * huge_page, MADV_HUGEPAGE);
-#endif
-    std::uninitialized_value_construct_n(data_, size);
+    data_ = static_cast<T*>(detail::HostMemory::allocate(bytes()));
   }
   buffer(buffer&& other) noexcept
       : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
@@ -175,7 +193,7 @@ class buffer<T, memory::host> {
     std::swap(size_, other.size_);
     return *this;
   }
-  ~buffer() { ::operator delete(data_, place()); }
+  ~buffer() { detail::HostMemory::release(data_, bytes()); }
 
   index_t size() const { return size_; }
   T* data() { return data_; }
@@ -189,7 +207,6 @@ class buffer<T, memory::host> {
 
  private:
   std::size_t bytes() const { return static_cast<std::size_t>(size_) * sizeof(T); }
-  std::align_val_t place() const { return std::align_val_t{bytes() >= huge_page ? huge_page : line}; }
 
   T* data_ = nullptr;
   index_t size_ = 0;

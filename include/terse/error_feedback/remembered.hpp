@@ -63,8 +63,7 @@ struct Remembered {
     }
     /// The rows as they shall be stand where the messages were.
     void store(E executor, const Range& range) requires rounds_late {
-      for_each(executor, range, Mask<typename E::memory>{}, NoPackets{},
-               typename RowFormat<Format>::Round(view().row));
+      for_each(executor, range, NoMask{}, NoPackets{}, typename RowFormat<Format>::Round(view().row));
     }
     template <class Visit>
     void walk(Visit&&) {}

@@ -123,15 +123,14 @@ requires(Traits<C>::keyed) class Rounds<C, F, Mixing<G, Vectors>, T, E> {
   template <class Consumer>
   void consume(const Consumer& consumer) {
     const auto outcome = consumer.vector(Vector<0>{});
-    for_each(context_.executor, whole().compressed, Mask<typename E::memory>{}, NoPackets{},
+    for_each(context_.executor, whole().compressed, NoMask{}, NoPackets{},
              gated(MixKept<decltype(outcome.compressed)>{outcome.compressed, difference_.data(), begin_}));
     inbox_.clear();
     inbox_.add(Dense{}, whole(), neighbors_.own(), context_.first.shared);
     for (std::size_t e = 0; e < edges().size(); ++e)
       inbox_.add(Dense{}, whole(), neighbors_.from(e), context_.first.shared,
                  static_cast<float>(edges()[e].weight));
-    for_each(context_.executor, whole().dense, Mask<typename E::memory>{},
-             Differences<Dense::Code>{inbox_.dense()},
+    for_each(context_.executor, whole().dense, NoMask{}, Differences<Dense::Code>{inbox_.dense()},
              gated(MixExact<decltype(outcome.dense)>{outcome.dense}));
   }
   template <class Functor>

@@ -112,7 +112,7 @@ class LowRankRound {
       // Columns that an error has left as they were stay so.
       prepare_columns<R>(context.executor, matrices_.all(), right_.data(), draw_);
     }
-    for_each(context.executor, context.plan.whole.dense, Mask<typename E::memory>{}, NoPackets{},
+    for_each(context.executor, context.plan.whole.dense, NoMask{}, NoPackets{},
              context.envelope.gated(detail::TakeThere<decltype(consumer.dense)>{
                  moved_.data(), moved_.size(), left_.data(), consumer.dense}));
   }

@@ -73,6 +73,15 @@ struct Mask {
   }
 };
 
+/// All take part, which verbs of the host know when they are compiled, and have no code for masked blocks.
+struct NoMask {
+  template <class Space>
+  operator Mask<Space>() const {  // NOLINT: implicit
+    return {};
+  }
+  static std::uint64_t word(index_t) { return ~std::uint64_t{0}; }
+};
+
 /// Nothing comes in: functors are called without a sum.
 struct NoPackets {};
 

@@ -277,8 +277,8 @@ void reduce(E ex, const Range& range, Units units, Mask<typename E::memory> mask
 template <class Statistic, GridExecutor E, class Incoming, class F>
 void store(E ex, const Range& range, Incoming incoming, F f, std::byte* wire, out<E> scratch,
            out<E, typename Statistic::Scale> scale, std::uint32_t* bad) {
-  detail::reduce_tiles<Statistic, true>(ex, range, Units{0, true}, Mask<typename E::memory>{}, incoming, f,
-                                        wire, scratch.data(), scale.data(), bad);
+  detail::reduce_tiles<Statistic, true>(ex, range, Units{0, true}, NoMask{}, incoming, f, wire,
+                                        scratch.data(), scale.data(), bad);
 }
 
 }  // namespace terse

@@ -38,8 +38,16 @@ inline Totals<Statistic> no_totals() {
   return totals;
 }
 
-template <class Statistic, bool Store = false, class Incoming, class F>
-inline Totals<Statistic> reduce_unit(const Piece& piece, index_t begin, index_t end, HostMask mask,
+/// Joins a component's `blocks` results by halves into the first.
+template <auto Join>
+TERSE_NO_INLINE void join_blocks(float* results, index_t blocks) {
+  index_t half = static_cast<index_t>(std::bit_ceil(static_cast<std::uint64_t>(blocks))) / 2;
+  for (; half > 0; half /= 2)
+    for (index_t b = 0; b < half && b + half < blocks; ++b) results[b] = Join(results[b], results[b + half]);
+}
+
+template <class Statistic, bool Store = false, class Masked, class Incoming, class F>
+inline Totals<Statistic> reduce_unit(const Piece& piece, index_t begin, index_t end, Masked mask,
                                      const Cursor<Incoming>& incoming, F f, float* scratch,
                                      float* wire = nullptr) {
   const index_t blocks = (end - begin + reduction_block - 1) / reduction_block;
@@ -49,17 +57,18 @@ inline Totals<Statistic> reduce_unit(const Piece& piece, index_t begin, index_t 
     sweep(piece, first, std::min(first + reduction_block, end), mask, incoming, f, accumulate);
     accumulate.finish(scratch + b, blocks);
   }
-  index_t half = static_cast<index_t>(std::bit_ceil(static_cast<std::uint64_t>(blocks))) / 2;
-  for (; half > 0; half /= 2)
-    for (int c = 0; c <= Statistic::width; ++c)
-      for (index_t b = 0; b < half && b + half < blocks; ++b)
-        scratch[c * blocks + b] =
-            join_component<Statistic>(c, scratch[c * blocks + b], scratch[c * blocks + b + half]);
   Totals<Statistic> totals;
-  for (int c = 0; c <= Statistic::width; ++c) totals[static_cast<std::size_t>(c)] = scratch[c * blocks];
+  for (int c = 0; c <= Statistic::width; ++c) {
+    if (c < Statistic::width)
+      join_blocks<Statistic::join>(scratch + c * blocks, blocks);
+    else
+      join_blocks<sum_of_two>(scratch + c * blocks, blocks);
+    totals[static_cast<std::size_t>(c)] = scratch[c * blocks];
+  }
   return totals;
 }
 
+inline index_t kept(const Piece&, index_t begin, index_t end, NoMask) { return end - begin; }
 inline index_t kept(const Piece& piece, index_t begin, index_t end, HostMask mask) {
   if (mask.words == nullptr) return end - begin;
   index_t count = 0;
@@ -86,8 +95,8 @@ index_t reduction_scratch(executor::host, const Range& range, Units) {
 }
 
 /// f(piece, i, keep[, sum]) for each element of the range; no order is promised.
-template <class Incoming, class F>
-void for_each(executor::host, const Range& range, HostMask mask, Incoming incoming, F f) {
+template <class Incoming, class F, class Masked = HostMask>
+void for_each(executor::host, const Range& range, Masked mask, Incoming incoming, F f) {
   detail::Cursor<Incoming> cursor(incoming);
   detail::CallOnly sink;
   for (const Piece& piece : range.pieces()) {
@@ -106,8 +115,8 @@ void for_each(executor::host, const Range& range, HostMask mask, Incoming incomi
 /// in a block, lanes and then blocks joined by halves, pieces of a whole-range unit in order. `scratch` holds
 /// reduction_scratch<Statistic>(executor, range, units) floats. Incoming packets have the same units or,
 /// if dense, none.
-template <class Statistic, class Incoming, class F>
-void reduce(executor::host, const Range& range, Units units, HostMask mask, Incoming incoming, F f,
+template <class Statistic, class Incoming, class F, class Masked = HostMask>
+void reduce(executor::host, const Range& range, Units units, Masked mask, Incoming incoming, F f,
             out<executor::host> scratch, out<executor::host, typename Statistic::Scale> scales,
             std::uint32_t* bad) {
   detail::Cursor<Incoming> cursor(incoming);
@@ -184,7 +193,7 @@ void store(executor::host, const Range& range, Incoming incoming, F f, std::byte
   detail::Cursor<Incoming> cursor(incoming);
   detail::Totals<Statistic> all = detail::no_totals<Statistic>();
   for (const Piece& piece : range.pieces()) {
-    const auto totals = detail::reduce_unit<Statistic, true>(piece, 0, piece.count, HostMask{}, cursor, f,
+    const auto totals = detail::reduce_unit<Statistic, true>(piece, 0, piece.count, NoMask{}, cursor, f,
                                                              scratch.data(), reinterpret_cast<float*>(wire));
     for (std::size_t c = 0; c < totals.size(); ++c)
       all[c] = detail::join_component<Statistic>(static_cast<int>(c), all[c], totals[c]);
@@ -198,7 +207,7 @@ void store(executor::host, const Range& range, Incoming incoming, F f, std::byte
 /// f(piece, i) for each element of the range; no order is promised.
 template <class F>
 void for_each(executor::host ex, const Range& range, F f) {
-  for_each(ex, range, HostMask{}, NoPackets{}, detail::WithoutMask<F>{f});
+  for_each(ex, range, NoMask{}, NoPackets{}, detail::WithoutMask<F>{f});
 }
 
 template <class T>

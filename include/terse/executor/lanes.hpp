@@ -152,12 +152,19 @@ TERSE_INLINE void run_whole(Own own, const Piece& piece, index_t first, F& f, Si
   for (int l = 0; l < lanes; ++l) sink(own, l, f, piece, first + l, true, sum[l]...);
 }
 
-/// The same for a block in which elements are masked or missing.
+/// The same for a block in which elements are missing.
 template <class Own, class F, class Sink, class... Sum>
-TERSE_INLINE void run_part(Own own, const Piece& piece, index_t first, int count, std::uint64_t word, F& f,
+TERSE_INLINE void run_part(Own own, const Piece& piece, index_t first, int count, NoMask, F& f, Sink& sink,
+                           const Sum*... sum) {
+  TERSE_LAST_LANES
+  for (int l = 0; l < count; ++l) sink(own, l, f, piece, first + l, true, sum[l]...);
+}
+/// And masked or missing.
+template <class Own, class F, class Sink, class... Sum>
+TERSE_INLINE void run_part(Own own, const Piece& piece, index_t first, int count, HostMask mask, F& f,
                            Sink& sink, const Sum*... sum) {
   alignas(64) std::uint8_t keep[lanes];
-  spread_bits(word, keep);
+  spread_bits(mask.word(first), keep);
   opaque(keep);
   if (count == lanes) {
     TERSE_LANES
@@ -169,8 +176,8 @@ TERSE_INLINE void run_part(Own own, const Piece& piece, index_t first, int count
 }
 
 /// Runs the elements [begin, end) of a piece, block by block; `begin` is a multiple of 64.
-template <class Incoming, class F, class Sink>
-TERSE_FLATTEN inline void sweep(const Piece& piece, index_t begin, index_t end, HostMask mask,
+template <class Masked, class Incoming, class F, class Sink>
+TERSE_FLATTEN inline void sweep(const Piece& piece, index_t begin, index_t end, Masked mask,
                                 const Cursor<Incoming>& incoming, F f, Sink& sink) {
   enter(f, piece);
   // A copy that nothing written in the loops can change.
@@ -200,9 +207,8 @@ TERSE_FLATTEN inline void sweep(const Piece& piece, index_t begin, index_t end, 
       block(b, lanes, whole);
     if (b == end) break;
     const int count = static_cast<int>(std::min<index_t>(lanes, end - b));
-    block(b, count, [&](index_t first, auto... sum) {
-      run_part(own, piece, first, count, mask.word(first), f, sink, sum...);
-    });
+    block(b, count,
+          [&](index_t first, auto... sum) { run_part(own, piece, first, count, mask, f, sink, sum...); });
   }
 }
 
@@ -217,6 +223,16 @@ struct CallOnly {
   }
   void flush(index_t, int) {}
 };
+
+TERSE_HD inline float sum_of_two(float a, float b) { return a + b; }
+
+/// Joins lanes by halves, the same tree on every executor. Not inlined: statistics that join alike share it.
+template <auto Join>
+TERSE_NO_INLINE float join_lanes(float (&lane)[lanes]) {
+  for (int half = lanes / 2; half > 0; half /= 2)
+    for (int l = 0; l < half; ++l) lane[l] = Join(lane[l], lane[l + half]);
+  return lane[0];
+}
 
 /// 64 accumulators per component of a statistic; the last component counts what was not finite. With Store
 /// the samples also go to `wire`, the piece's place in a packet.
@@ -247,14 +263,9 @@ struct Accumulate {
   }
   void flush(index_t, int) { opaque(lane); }
 
-  /// By halves, the same tree on every executor.
   void finish(float* total, index_t stride) {
-    for (int half = lanes / 2; half > 0; half /= 2)
-      for (int c = 0; c <= Statistic::width; ++c)
-        for (int l = 0; l < half; ++l)
-          lane[c][l] = c < Statistic::width ? Statistic::join(lane[c][l], lane[c][l + half])
-                                            : lane[c][l] + lane[c][l + half];
-    for (int c = 0; c <= Statistic::width; ++c) total[c * stride] = lane[c][0];
+    for (int c = 0; c < Statistic::width; ++c) total[c * stride] = join_lanes<Statistic::join>(lane[c]);
+    total[Statistic::width * stride] = join_lanes<sum_of_two>(lane[Statistic::width]);
   }
 };
 

@@ -87,14 +87,14 @@ class RankOf final : public Rank {
         inbox.add(compressor_, *portions_[p], packets[r][p], shared(moment), weights[r]);
       if constexpr (!C::lossless)
         for_each(E{}, portions_[p]->compressed, mask(), inbox.compressed(), IntoArena{sum.data()});
-      for_each(E{}, portions_[p]->dense, HostMask{}, inbox.dense(), IntoArena{sum.data()});
+      for_each(E{}, portions_[p]->dense, NoMask{}, inbox.dense(), IntoArena{sum.data()});
     }
   }
 
   Values compensated(const Values& message) override {
     Values y(at(layout_.size()));
     if constexpr (!C::lossless)
-      for_each(E{}, plan_.whole.compressed, HostMask{}, NoPackets{},
+      for_each(E{}, plan_.whole.compressed, NoMask{}, NoPackets{},
                Ask<decltype(codec_->feedback())>{codec_->feedback(), message.data(), y.data()});
     return y;
   }

@@ -79,7 +79,7 @@ class FeedbackTrial {
   /// What would be sent for this message.
   Values compensated(const Values& message) {
     Values y(at(layout_.size()), 0);
-    for_each(E{}, plan_.whole.compressed, HostMask{}, NoPackets{},
+    for_each(E{}, plan_.whole.compressed, NoMask{}, NoPackets{},
              Ask<decltype(codec_.feedback())>{codec_.feedback(), message.data(), y.data()});
     return y;
   }

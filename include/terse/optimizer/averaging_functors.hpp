@@ -69,9 +69,6 @@ struct Seeding {
   }
 };
 
-struct Everywhere {
-  TERSE_HD bool operator()(const Piece&, index_t, bool) const { return true; }
-};
 /// Whether a user's mask takes an element in, or leaves it out.
 struct InUsersMask {
   const std::uint8_t* elements;
@@ -79,18 +76,31 @@ struct InUsersMask {
   TERSE_HD bool operator()(const Piece&, index_t i, bool) const { return (elements[i] != 0) == taken; }
 };
 
-// Between the stages. left_out: by a user's mask, as if the first stage had learned nothing of the element.
-
-/// What the second stage's preconditioner takes along, from what the first one's divides by.
+/// Between the stages: what the second one takes along of an element, and whether the element goes on to it. left_out: by a
+/// user's mask, as if the first stage had learned nothing of the element.
 template <class First, class Second>
-struct CarryOver {
+struct GoOver {
   First first;
   Second second;
   TERSE_HD void enter(const Piece& piece) {
     first.enter(piece);
     second.enter(piece);
   }
-  TERSE_HD void operator()(const Piece&, index_t i, bool left_out) const {
+  TERSE_HD bool operator()(const Piece&, index_t i, bool left_out) const {
+    const bool carried = carries_over(i, left_out), takes_part = carried && !left_out;
+    const auto e = second.to_momentum(i);
+    // A momentum correction that does not say so takes nothing along of what is left out.
+    if constexpr (requires { second.momentum.carry(e, true); })
+      second.momentum.carry(e, takes_part);
+    else
+      for (int k = 0; k < e.count; ++k) e[k] = keep_if(!left_out, e[k]);
+    e.write_back();
+    return takes_part;
+  }
+
+ private:
+  /// What its preconditioner takes along, from what the first one's divides by; whether that lets the element take part.
+  TERSE_HD bool carries_over(index_t i, bool left_out) const {
     const auto e = second.to_preconditioner(i);
     if constexpr (requires { second.preconditioner.carry(e, 0.0F); }) {
       static_assert(
@@ -102,33 +112,10 @@ struct CarryOver {
       second.preconditioner.carry(e, keep_if(!left_out, denominator));
       e.write_back();
     }
-  }
-};
-/// Whether an element goes on to the second stage.
-template <class Second>
-struct TakesPart {
-  Second second;
-  TERSE_HD void enter(const Piece& piece) { second.enter(piece); }
-  TERSE_HD bool operator()(const Piece&, index_t i, bool left_out) const {
-    const auto e = second.to_preconditioner(i);
     if constexpr (requires { second.preconditioner.takes_part(e); })
-      return second.preconditioner.takes_part(e) && !left_out;
+      return second.preconditioner.takes_part(e);
     else
-      return !left_out;
-  }
-};
-/// What the second stage's momentum correction takes along; one that does not say so, nothing of what is left out.
-template <class Second>
-struct CarryMomentum {
-  TakesPart<Second> part;
-  TERSE_HD void enter(const Piece& piece) { part.enter(piece); }
-  TERSE_HD void operator()(const Piece& piece, index_t i, bool left_out) const {
-    const auto e = part.second.to_momentum(i);
-    if constexpr (requires { part.second.momentum.carry(e, true); })
-      part.second.momentum.carry(e, part(piece, i, left_out));
-    else
-      for (int k = 0; k < e.count; ++k) e[k] = keep_if(!left_out, e[k]);
-    e.write_back();
+      return true;
   }
 };
 

@@ -237,9 +237,9 @@ struct Layers<E, Statistics<S...>> {
     measure(executor, rules, std::make_index_sequence<count>{});
     std::array<LayerTable, count> tables{};
     std::apply([&](const auto&... of) { tables = {of.table()...}; }, statistics);
-    for_each(executor, layers, Mask<typename E::memory>{}, NoPackets{},
+    for_each(executor, layers, NoMask{}, NoPackets{},
              exchange.gated(ChooseFactors<OfSegment, Next, count>{rules, next, tables, factors.data()}));
-    for_each(executor, elements, Mask<typename E::memory>{}, NoPackets{},
+    for_each(executor, elements, NoMask{}, NoPackets{},
              exchange.gated(LayerDescend<OfSegment>{rules, steps.data(), factors.data()}));
   }
 

@@ -50,7 +50,7 @@ class GradientNorm {
   template <Number G>
   Norm operator()(T& channel, E executor, const G* gradients, float gradient_scale) {
     fill(executor, bad_.all(), 0U);
-    reduce<SumOfSquares>(executor, range_, Units{0, true}, Mask<typename E::memory>{}, NoPackets{},
+    reduce<SumOfSquares>(executor, range_, Units{0, true}, NoMask{}, NoPackets{},
                          GradientSample<G>{gradients, gradient_scale}, scratch_.all(), square_.all(),
                          bad_.data());
     Partial own{};

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string_view>
 #include <type_traits>
 
@@ -48,6 +49,12 @@ struct WarmUp : AtStep {
     visit("warmup_steps", static_cast<double>(step));
   }
 };
+
+/// What some methods of two stages have, and most have not.
+template <bool Has, class T>
+struct OptionalIf : std::optional<T> {};
+template <class T>
+struct OptionalIf<false, T> {};
 
 /// Whether a policy keeps a buffer of this name.
 template <class Policy>

@@ -112,11 +112,12 @@ struct TwoStages {
     std::optional<DenseExchange<P, T, E>> exact;
     std::optional<Exchange<C, F, P, T, E>> compressed;
     Rates<E> rates;
-    std::vector<Arena> buffers, layer_numbers;
+    std::array<Arena, names.count> buffers;
+    std::array<Arena, layer_names.count> layer_numbers;
     std::optional<typename When::template Watch<E>> watch;
     std::optional<ElementMask<E>> masked;
-    std::optional<Layers<E, AllMeasures<P1, P2>>> layers;
-    std::optional<Balance<E>> balance;
+    [[no_unique_address]] OptionalIf<layer_wise, Layers<E, AllMeasures<P1, P2>>> layers;
+    [[no_unique_address]] OptionalIf<balances, Balance<E>> balance;
     std::vector<std::uint8_t> dense_segments;  // 1 where a segment is never compressed
     buffer<std::uint8_t, typename E::memory> dense_table;
     std::uint64_t over = 0;  // the first stage
@@ -142,7 +143,7 @@ struct TwoStages {
         for (const Piece& piece : range.pieces()) dense_segments[static_cast<std::size_t>(piece.segment)] = 0;
         if constexpr (carries) {
           masked.emplace(range, layout.size());
-          if (over != 0) masked->set(executor, Everywhere{});
+          if (over != 0) masked->set_all(executor);
         }
       }
       const auto segments = static_cast<index_t>(layout.segments().size());
@@ -153,8 +154,8 @@ struct TwoStages {
         put(executor, view<const std::uint8_t>(dense_segments.data(), segments),
             out<E, std::uint8_t>(dense_table.all()));
       }
-      for (int k = 0; k < layer_names.count; ++k) layer_numbers.emplace_back(segments);
-      for (int k = 0; k < names.count; ++k) buffers.emplace_back(layout.size());
+      for (Arena& numbers : layer_numbers) numbers = Arena(segments);
+      for (Arena& elements : buffers) elements = Arena(layout.size());
     }
     bool full_precision() const { return averages_exactly() || torn != 0; }
     bool failed() const { return torn != 0; }
@@ -355,13 +356,8 @@ struct TwoStages {
     if (!state.watch->due(when, input.executor, input.context.step, watched)) return;
     if constexpr (carries) {
       const SecondRules<N> rules = second_rules(input, state);
-      const Range& range = state.compressed->compressed();
-      const auto left_out = state.masked->mask();
-      for_each(input.executor, range, left_out, NoPackets{},
-               CarryOver<FirstRules<N>, SecondRules<N>>{first_rules(input, state), rules});
-      const TakesPart<SecondRules<N>> part{rules};
-      for_each(input.executor, range, left_out, NoPackets{}, CarryMomentum<SecondRules<N>>{part});
-      state.masked->set(input.executor, part);
+      state.masked->set(input.executor,
+                        GoOver<FirstRules<N>, SecondRules<N>>{first_rules(input, state), rules});
       if constexpr (balances)
         state.balance->settle(input.executor, rules,
                               state.buffers[static_cast<std::size_t>(names.find(M2::state[0]))].data(),

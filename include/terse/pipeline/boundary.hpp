@@ -294,7 +294,7 @@ class Activations {
   }
   template <class F>
   void round(const Range& range, const F& f) {
-    for_each(executor_, range, Mask<typename E::memory>{}, NoPackets{}, f);
+    for_each(executor_, range, NoMask{}, NoPackets{}, f);
   }
   auto rounding() { return typename RowFormat<Format>::Round(cursor()); }
   template <class A>

@@ -94,10 +94,9 @@ class RowSection {
     inbox_.clear();
     inbox_.add(codec_.compressor(), portion_, packet, shared);
     if constexpr (C::lossless)
-      for_each(executor_, portion_.dense, Mask<typename E::memory>{}, inbox_.dense(), f);
+      for_each(executor_, portion_.dense, NoMask{}, inbox_.dense(), f);
     else
-      for_each(executor_, portion_.compressed, Mask<typename E::memory>{},
-               codec_.arrived(portion_.compressed, inbox_), f);
+      for_each(executor_, portion_.compressed, NoMask{}, codec_.arrived(portion_.compressed, inbox_), f);
   }
 
   Codec<C, F, E>& codec() { return codec_; }

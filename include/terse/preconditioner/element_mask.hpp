@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <vector>
-
 #include "terse/core/draw.hpp"
 #include "terse/core/hash.hpp"
 #include "terse/executor/concept.hpp"
@@ -31,18 +29,33 @@ TERSE_NUMERICS_END
 template <Executor E>
 class ElementMask {
  public:
-  TERSE_COLD ElementMask(const Range& range, index_t arena) : words_(arena / alignment), one_(1) {
-    for (const Piece& piece : range.pieces()) pieces_.emplace_back(std::vector<Piece>{piece});
+  TERSE_COLD ElementMask(const Range& range, index_t arena)
+      : range_(range), words_(arena / alignment), one_(1) {
+    piece_.assign(Piece{});
   }
 
   /// Bit i becomes predicate(piece, i, bit i as it was).
   template <class Predicate>
   void set(E executor, const Predicate& predicate) {
-    for (const Range& piece : pieces_)
+    for (const Piece& piece : range_.pieces()) {
+      piece_.assign(piece);
       // Each block of bits is read before it is written.
-      pack<1, false>(executor, piece, Units{}, mask(), detail::AsBit<Predicate>{predicate}, in<E>(one_.all()),
-                     reinterpret_cast<std::byte*>(words_.data() + piece.begin_offset() / alignment),
+      pack<1, false>(executor, piece_, Units{}, mask(), detail::AsBit<Predicate>{predicate},
+                     in<E>(one_.all()),
+                     reinterpret_cast<std::byte*>(words_.data() + piece.offset / alignment),
                      Draw::shared(0, 0, Purpose::quantization));
+    }
+  }
+  /// All bits become 1.
+  TERSE_COLD void set_all(E executor) {
+    buffer<std::uint64_t> here(words_.size());
+    for (const Piece& piece : range_.pieces())
+      for (index_t i = 0; i < piece.count; i += alignment) {
+        const index_t left = piece.count - i;
+        here[(piece.offset + i) / alignment] =
+            left < alignment ? (std::uint64_t{1} << left) - 1 : ~std::uint64_t{0};
+      }
+    put(executor, view<const std::uint64_t>(here.all()), out<E, std::uint64_t>(words_.all()));
   }
   Mask<typename E::memory> mask() const { return {words_.data()}; }
   /// A hash of all bits, never 0. Waits for the executor; n / 64 words come to the host.
@@ -58,7 +71,8 @@ class ElementMask {
   }
 
  private:
-  std::vector<Range> pieces_;
+  Range range_;
+  Range piece_;  // whichever it is at; allocates once
   buffer<std::uint64_t, typename E::memory> words_;
   buffer<float, typename E::memory> one_;
 };

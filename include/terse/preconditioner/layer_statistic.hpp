@@ -65,8 +65,8 @@ class LayerStatistic {
   /// Of what value(piece, i) says. A total that overflows counts as 0.
   template <class F>
   void measure(E executor, const F& value) {
-    reduce<Statistic>(executor, range_, Units{}, Mask<typename E::memory>{}, NoPackets{},
-                      detail::AsSample<F>{value}, scratch_.all(), numbers_.all(), bad_.data());
+    reduce<Statistic>(executor, range_, Units{}, NoMask{}, NoPackets{}, detail::AsSample<F>{value},
+                      scratch_.all(), numbers_.all(), bad_.data());
   }
   LayerTable table() const { return {numbers_.data(), places_.data()}; }
 

@@ -215,8 +215,7 @@ struct MachineMixing {
       const index_t shift = k * part(c).bytes + part(c).dense_at;
       const Source sources[] = {{out_[static_cast<std::size_t>(c)].data() + shift, nullptr, 0},
                                 {mixed_[static_cast<std::size_t>(c)].data() + shift, nullptr, 1}};
-      for_each(context.executor, part(c).dense, Mask<typename E::memory>{},
-               Differences<Dense::Code>{{sources, 2, {}}},
+      for_each(context.executor, part(c).dense, NoMask{}, Differences<Dense::Code>{{sources, 2, {}}},
                context.envelope.gated(detail::MixExact<decltype(consumer.dense)>{consumer.dense}));
     }
 

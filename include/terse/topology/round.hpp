@@ -67,8 +67,7 @@ void deliver(Context& context, const Portion& portion, Inbox<C>& inbox, float we
       for_each(context.executor, portion.compressed, context.mask,
                context.codec.arrived(portion.compressed, inbox),
                delivery(context, consumer.compressed, weight));
-  for_each(context.executor, portion.dense, Mask<typename decltype(context.executor)::memory>{},
-           inbox.dense(),
+  for_each(context.executor, portion.dense, NoMask{}, inbox.dense(),
            context.envelope.gated(
                detail::Deliver<decltype(consumer.dense), detail::AsItIs>{consumer.dense, weight, {}}));
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <memory>
+
 #include "terse/executor/concept.hpp"
 #include "terse/transport/mpi.hpp"
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <memory>
+
 #include "terse/transport/nccl_channel.hpp"
 #include "terse/transport/rendezvous.hpp"
 

@@ -81,7 +81,7 @@ class PublishedParameters {
     }
     inbox_.clear();
     inbox_.add(Dense{}, whole_, read_.data(), Draw::shared(0, 0, Purpose::selection));
-    for_each(executor_, whole_.dense, Mask<typename E::memory>{}, inbox_.dense(), average);
+    for_each(executor_, whole_.dense, NoMask{}, inbox_.dense(), average);
   }
 
  private:
