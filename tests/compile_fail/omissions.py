@@ -137,6 +137,7 @@ OMISSIONS = {
         "OMIT_ADVANCE": r"a topology's Round needs `bool advance\(context, message, bool block\)`",
         "OMIT_CONSUME": r"a topology's Round needs `void consume\(context, consumer\)`",
         "OMIT_MOST_BYTES": r"a topology's Round needs `index_t most_bytes\(context\) const`",
+        "OMIT_FOR_DENSE": r"a topology that carries full-precision packets itself needs, in its Round, `double notes\(executor\)`",
     },
     "RECIPE": {
         "OMIT_CHECK": r"a recipe needs composition\(\), or `void check\(\) const`",

@@ -28,8 +28,8 @@ namespace terse {
 ///     advance(context, message, block)   settles the phase under way, posts the next; true when all is here
 ///     consume(context, consumer)         decodes: consumer(piece, i, mean) once for each element
 ///     most_bytes(context)                what this rank sends in a round, at most
-///     notes(executor)                    of exact ones: squared norm of the full-precision part of the mean, alike on all
-///                                        ranks, for clipping: from the notes of packets, see note_of
+///     notes(executor)                    of exact ones without ForDense: squared norm of the full-precision part of the mean,
+///                                        alike on all ranks, for clipping: from the notes of packets, see note_of
 ///     walk(visit)                        optional: state of its own, such as the second stage's error
 ///
 /// What rounds are made of is in terse/topology/round.hpp.
@@ -207,8 +207,9 @@ struct SomeConsumer {
 
 }  // namespace detail
 
-/// Says in words what the round of an exact topology lacks.
-template <class Round, class Context>
+/// Says in words what the round of an exact topology lacks. `carries_dense`: no other topology carries its full-precision
+/// packets.
+template <class Round, class Context, bool carries_dense>
 constexpr bool check_round() {
   using M = Message<detail::SomeMessage, detail::SomeMessage>;
   using Consumer = Message<detail::SomeConsumer, detail::SomeConsumer>;
@@ -230,6 +231,16 @@ constexpr bool check_round() {
         { round.most_bytes(context) } -> std::same_as<index_t>;
       },
       "terse: a topology's Round needs `index_t most_bytes(context) const`, what a rank sends at most");
+  static_assert(
+      !carries_dense ||
+          requires(Round & round, Context & context) {
+            { round.notes(context.executor) } -> std::convertible_to<double>;
+          },
+      "terse: a topology that carries full-precision packets itself needs, in its Round, `double "
+      "notes(executor)`, "
+      "the squared norm of the mean's full-precision part, for clipping. Or it names another that carries "
+      "them: "
+      "`using ForDense = ScatterGather`");
   return true;
 }
 
