@@ -90,6 +90,7 @@ OMISSIONS = {
         "OMIT_LOAD": r"an error feedback's view needs `float load\(index_t i\) const`",
         "OMIT_COMMIT": r"an error feedback's view needs `void commit\(index_t i, bool keep, float y, float decoded\) const`",
         "WRONG_RECEIVE": r"an error feedback's receive is `float receive\(index_t i, bool keep, float mean\) const`",
+        "WRONG_VISIT": r"an error feedback's walk calls visit\(name, buffer.all\(\), begin\)",
         "WRONG_START": r"an error feedback's start is `void start\(float rate\)`",
     },
     "QUANTIZER": {

@@ -294,8 +294,9 @@ struct TwoStages {
     // In each of them, so that a record of one serves for all; what the last one says counts.
     if constexpr (seeds)
       average_gradients(*state.exact, input,
-                        Seeding<typename F::View, typename N::gradient, Use>{
+                        Seeding<decltype(state.compressed->feedback()), typename N::gradient, Use>{
                             state.compressed->feedback(),
+                            state.compressed->plan().whole.compressed.begin_offset(),
                             state.compressed->plan().whole.compressed.end_offset(),
                             {input.gradients, input.context.now},
                             use});
