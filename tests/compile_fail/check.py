@@ -43,6 +43,8 @@ CASES = {
     "ROWS_IN_ROUNDS": r"terse: rows of activations can't be compressed by a protocol of several rounds",
     "BLOCKS_OF_PICKS": r"terse: Int8 rounds rows block by block and must see every element",
     "TWO_FOLLOW_THE_RATE": r"terse: of local methods around each other none may follow the learning rate",
+    "POLICY_INSIDE": r"terse: this is a policy, and local methods expect an inner optimizer first",
+    "TOGETHER_IN_DILOCO": r"terse: this optimizer has been given a policy of a kind that is fixed by its name",
     "OVERLAP_ON_A_RING": r"terse: parameters change while their mean is under way, and this topology \(Ring\)",
     "OVERLAP_AROUND_LOCAL": r"terse: OverlapLocalSgd follows the learning rate",
     "BOUNDARY_WITHOUT_SETTINGS": r"terse: a pipeline's policy has .* settings\(visit\)",

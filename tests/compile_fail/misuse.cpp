@@ -313,6 +313,18 @@ int main() {
     static_cast<void>(recipe);
   }
 #endif
+#if defined(CASE_POLICY_INSIDE)
+  {
+    terse::DiLoCo<terse::Ring> recipe;
+    static_cast<void>(recipe);
+  }
+#endif
+#if defined(CASE_TOGETHER_IN_DILOCO)
+  {
+    terse::DiLoCo<terse::DmSgd<>, terse::Inside::together> recipe;
+    static_cast<void>(recipe);
+  }
+#endif
 #if defined(CASE_OVERLAP_AROUND_LOCAL)
   {
     terse::OverlapLocalSgd<terse::LocalSgd<terse::MomentumSgd<>>> recipe;

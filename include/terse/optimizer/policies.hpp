@@ -23,7 +23,9 @@ enum class PolicyKind {
   mixing_rule,
   local_direction,
   weight_decay,
-  graph
+  graph,
+  inside,
+  block
 };
 
 /// The kind of a policy, by the one member that no other kind has; the kind's check_...() says what else it needs.
@@ -47,6 +49,10 @@ constexpr PolicyKind kind_of() {
     return PolicyKind::weight_decay;
   else if constexpr (requires { P::regular; })
     return PolicyKind::graph;
+  else if constexpr (requires { P::talks; })
+    return PolicyKind::inside;
+  else if constexpr (requires { P::filters; })
+    return PolicyKind::block;
   else
     return PolicyKind::none;
 }
@@ -125,6 +131,10 @@ struct Given {
                   "terse: this optimizer takes one weight decay and has been given two");
     static_assert(count_of<PolicyKind::graph, Ps...> <= 1,
                   "terse: this optimizer takes one graph and has been given two");
+    static_assert(count_of<PolicyKind::inside, Ps...> <= 1,
+                  "terse: this optimizer takes one of Inside and has been given two");
+    static_assert(count_of<PolicyKind::block, Ps...> <= 1,
+                  "terse: this optimizer takes one of Block and has been given two");
     static_assert(
         (is_one_of<PolicyKind::none, Taken...>(kind_of<Ps>()) && ...),
         "terse: this optimizer has been given a policy of a kind that is fixed by its name: its "
