@@ -45,6 +45,8 @@ CASES = {
     "TWO_FOLLOW_THE_RATE": r"terse: of local methods around each other none may follow the learning rate",
     "POLICY_INSIDE": r"terse: this is a policy, and local methods expect an inner optimizer first",
     "TOGETHER_IN_DILOCO": r"terse: this optimizer has been given a policy of a kind that is fixed by its name",
+    "BARE_QUANTIZER": r"terse: a quantizer stands where a compressor is expected, which Packed makes of it",
+    "COMPRESSED_NATIVE": r"terse: a transport's own collectives add floats, so that Native is for what is not compressed",
     "OVERLAP_ON_A_RING": r"terse: parameters change while their mean is under way, and this topology \(Ring\)",
     "OVERLAP_AROUND_LOCAL": r"terse: OverlapLocalSgd follows the learning rate",
     "BOUNDARY_WITHOUT_SETTINGS": r"terse: a pipeline's policy has .* settings\(visit\)",

@@ -79,6 +79,14 @@ constexpr bool is_one_of(PolicyKind kind) {
   return ((kind == Kinds) || ...);
 }
 
+/// What Packed makes a compressor of.
+template <class P>
+constexpr bool is_quantizer = requires {
+  P::bits;
+  P::stochastic;
+  typename P::Statistic;
+};
+
 /// Says in words what one policy lacks for its kind, before others are chosen by what it says of itself.
 template <class P>
 constexpr bool check_kind() {
@@ -107,8 +115,12 @@ template <class... Ps>
 struct Given {
   template <PolicyKind... Taken>
   static constexpr bool check() {
+    constexpr bool quantizers = (... || (kind_of<Ps>() == PolicyKind::none && is_quantizer<Ps>));
+    static_assert(!quantizers,
+                  "terse: a quantizer stands where a compressor is expected, which Packed makes of it: "
+                  "Packed<Quantizer, PerSegment>, or another Granularity");
     static_assert(
-        (... && (kind_of<Ps>() != PolicyKind::none || !has_sound_parts<Ps>)),
+        (... && (kind_of<Ps>() != PolicyKind::none || !has_sound_parts<Ps> || is_quantizer<Ps>)),
         "terse: one of this optimizer's arguments is no policy: nothing in it says its kind, neither `facts` "
         "(of a MomentumCorrection, Preconditioner, MixingRule or local direction) nor `lossless` (of a "
         "Compressor), `corrects` (ErrorFeedback), `recompresses` (Topology), `coupled` (weight decay) or "
@@ -139,7 +151,7 @@ struct Given {
         (is_one_of<PolicyKind::none, Taken...>(kind_of<Ps>()) && ...),
         "terse: this optimizer has been given a policy of a kind that is fixed by its name: its "
         "documentation says which it takes; Averaging<...> and ParameterMixing<...> take one of every kind");
-    return (check_kind<Ps>() && ...);
+    return (!quantizers && ... && check_kind<Ps>());
   }
 };
 

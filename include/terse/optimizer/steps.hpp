@@ -36,6 +36,7 @@ TERSE_COLD Optimizer<R, T, E, N>::~Optimizer() = default;
 
 template <class R, class T, Executor E, class N>
 StepResult Optimizer<R, T, E, N>::step(out<E, P> parameters, in<E, G> gradients, float gradient_scale) {
+  check_scale(gradient_scale);
   const StepInput<E, N> input = input_of(parameters, gradients);
   const std::uint64_t step = input.context.step;
   if (!begun_) count_anew();

@@ -17,6 +17,7 @@ namespace terse {
 ///
 ///     static constexpr bool exact, recompresses
 ///     static constexpr bool compresses_partial_sums    optional: compresses sums of some ranks' messages
+///     static constexpr bool full_precision_only        optional: carries no compressed packets
 ///     static constexpr bool evaluates_late             optional: evaluates messages in later phases than the first
 ///     using ForDense = ...                             optional: the topology that full-precision packets take
 ///
@@ -88,9 +89,26 @@ constexpr bool evaluates_late() {
 
 }  // namespace detail
 
+namespace detail {
+
+/// Whether it carries full-precision packets alone, though the compressor has no round of its own.
+template <class C, class T>
+constexpr bool carries_no_packets() {
+  if constexpr (
+      requires { T::full_precision_only; } && requires { typename C::Incoming; })
+    return T::full_precision_only && !C::lossless;
+  return false;
+}
+
+}  // namespace detail
+
 /// Whether this topology may carry this pair's packets.
 template <class C, class F, class T>
 constexpr bool check_stages() {
+  static_assert(
+      !detail::carries_no_packets<C, T>(),
+      "terse: a transport's own collectives add floats, so that Native is for what is not compressed: "
+      "write Hierarchical<Native, ScatterGather> to compress between nodes");
   constexpr bool any = Traits<C>::unchecked || Traits<F>::unchecked;
   static_assert(any || !T::recompresses || !Traits<F>::single_stage,
                 "terse: Difference needs the mean of the packets as it is, and this topology compresses it "

@@ -32,6 +32,7 @@ concept ReducesNatively = Transport<T> &&
 struct Native {
   static constexpr bool exact = true;
   static constexpr bool recompresses = false;
+  static constexpr bool full_precision_only = true;
 
   template <Compressor C, ErrorFeedback F, Transport T, Executor E>
   class Round {
