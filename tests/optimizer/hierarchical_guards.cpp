@@ -199,6 +199,25 @@ TEST_CASE("errors of construction say where ranks differ, and what to do") {
   });
 }
 
+TEST_CASE("padding is nobody's") {
+  Layout layout;
+  layout.add({"body", {70}}).add({"head", {5, 5}, 1, 1, false});
+  const auto padded = [](std::size_t i) { return (i >= 70 && i < 128) || i >= 153; };
+  ThreadGroup(2, std::chrono::seconds(20)).run([&](Threads& transport) {
+    Floats x(at(layout.size()), 1), g(x.size(), 1), y(x.size(), 1), h(x.size(), 1);
+    for (std::size_t i = 0; i < x.size(); ++i)
+      if (padded(i)) x[i] = 7, g[i] = not_a_number;
+    Optimizer one{MomentumSgd<Uniform<8>>{}, transport, layout, {.clip_norm = 1}};
+    Optimizer other{MomentumSgd<Uniform<8>>{}, transport, layout, {.clip_norm = 1}};
+    one.step(x, g);
+    other.step(y, h);
+    std::size_t wrong = 0;
+    for (std::size_t i = 0; i < x.size(); ++i) wrong += x[i] != (padded(i) ? 7 : y[i]) ? 1 : 0;
+    CHECK(wrong == 0);
+    CHECK(y[0] != 1);
+  });
+}
+
 TEST_CASE("errors of a step's arguments name the argument") {
   ThreadGroup(1).run([](Threads& transport) {
     Optimizer optimizer{MomentumSgd<>{}, transport, Layout::flat(100)};
