@@ -68,7 +68,37 @@ struct QuasiHyperbolic {
   }
 };
 
-/// Both under a name, with hyper-parameters of its own. QhYogi<> sends exact gradients, QhYogi<TopK<>> the largest ones.
+/// Sends an average of this rank's own gradients in the place of the last one: of noise that would be sent, half is gone.
+struct SmoothedMessage {
+  static constexpr terse::CorrectionFacts facts{};
+  static constexpr std::array<const char*, 1> state{"smoothed"};
+  float beta1 = 0.5F;
+  template <class Visit>
+  void settings(Visit&& visit) const {
+    visit("beta1", double{beta1});
+  }
+
+  template <class Real>
+  struct Rule {
+    Real beta;
+    template <class Element>
+    TERSE_HD Real message(const Element& e) const {
+      const Real u = beta * e[0] + (1 - beta) * e.g();
+      e[0] = terse::keep_if(terse::is_finite(u), u, e[0]);
+      return u;
+    }
+    template <class Element>
+    TERSE_HD Real direction(const Element&, Real mean) const {
+      return mean;
+    }
+  };
+  template <class Real>
+  Rule<Real> rule() const {
+    return {static_cast<Real>(beta1)};
+  }
+};
+
+/// The first two under a name, with hyper-parameters of its own. QhYogi<> sends exact gradients, QhYogi<TopK<>> the largest ones.
 template <class C, class F, class T>
 struct QhYogiOf {
   float learning_rate = 1e-2F, weight_decay = 0;
@@ -122,19 +152,23 @@ int main() {
   try {
     const terse::laws::Report report = terse::laws::check_rules(QuasiHyperbolic{}, YogiVariance{});
     std::fputs(report.text().c_str(), stdout);
+    const terse::laws::Report smoothed = terse::laws::check_momentum_correction<SmoothedMessage>();
+    std::fputs(smoothed.text().c_str(), stdout);
 
     using terse::TopK;
-    const double losses[] = {train(terse::Adam<>{.learning_rate = 0.02F}),
-                             train(QhYogi<>{.learning_rate = 0.02F}),
-                             train(QhYogi<terse::Uniform<8>>{.learning_rate = 0.02F}),
-                             train(QhYogi<TopK<>, terse::AllGather>{
-                                 .learning_rate = 0.02F, .compressor = {.selection = {.ratio = 0.05}}})};
+    const double losses[] = {
+        train(terse::Adam<>{.learning_rate = 0.02F}), train(QhYogi<>{.learning_rate = 0.02F}),
+        train(QhYogi<terse::Uniform<8>>{.learning_rate = 0.02F}),
+        train(QhYogi<TopK<>, terse::AllGather>{.learning_rate = 0.02F,
+                                               .compressor = {.selection = {.ratio = 0.05}}}),
+        train(terse::Averaging<SmoothedMessage, terse::AdamVariance, terse::Uniform<8>>{.learning_rate =
+                                                                                            0.02F})};
     std::printf("\noptimizer         final loss\n");
     std::size_t k = 0;
-    for (const char* name : {"Adam", "QhYogi", "QhYogi, 8 bits", "QhYogi, top 5 %"})
-      std::printf("%-15s   %10.2f\n", name, losses[k++]);
+    for (const char* name : {"Adam", "QhYogi", "QhYogi, 8 bits", "QhYogi, top 5 %", "smoothed, 8 bits"})
+      std::printf("%-16s  %10.2f\n", name, losses[k++]);
     const double start = 20'000 * (0.25 + 0.5 + 1 + 2 + 4) / 5 / 2;
-    bool converged = static_cast<bool>(report);
+    bool converged = report && smoothed;
     for (const double loss : losses) converged = converged && loss < start / 100;
     if (converged) return EXIT_SUCCESS;
     std::fprintf(stderr, "a law is broken, or a run did not converge: the loss was %.2f at the start\n",

@@ -249,7 +249,7 @@ class Codec {
   template <class Visit>
   TERSE_COLD void walk(Visit&& visit) {
     if constexpr (!C::lossless) {
-      state_.walk(visit);
+      state_.walk(detail::PartByPart<std::remove_reference_t<Visit>>{visit});
       if constexpr (requires { workspace_.walk(visit); }) workspace_.walk(visit);
     }
   }

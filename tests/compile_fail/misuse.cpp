@@ -313,6 +313,24 @@ int main() {
     static_cast<void>(recipe);
   }
 #endif
+#if defined(CASE_POLICY_INSIDE)
+  {
+    terse::DiLoCo<terse::Ring> recipe;
+    static_cast<void>(recipe);
+  }
+#endif
+#if defined(CASE_TOGETHER_IN_DILOCO)
+  {
+    terse::DiLoCo<terse::DmSgd<>, terse::Inside::together> recipe;
+    static_cast<void>(recipe);
+  }
+#endif
+#if defined(CASE_BARE_QUANTIZER)
+  static_cast<void>(terse::Adam<terse::SignBit<terse::MeanAbs>>{});
+#endif
+#if defined(CASE_COMPRESSED_NATIVE)
+  static_cast<void>(terse::OneBitAdam<terse::Native>{});
+#endif
 #if defined(CASE_OVERLAP_AROUND_LOCAL)
   {
     terse::OverlapLocalSgd<terse::LocalSgd<terse::MomentumSgd<>>> recipe;

@@ -12,12 +12,13 @@
 
 namespace {
 
-/// A step of R over T.
+/// A step of R over T, and its state.
 template <class R, class T = terse::Threads>
 [[maybe_unused]] void train(T& transport) {
   std::vector<float> x(64), g(64);
   terse::Optimizer optimizer{R{}, transport, terse::Layout::flat(1)};
   optimizer.step(x, g);
+  optimizer.walk([](auto&&...) {});
 }
 
 }  // namespace

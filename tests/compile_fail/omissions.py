@@ -90,6 +90,7 @@ OMISSIONS = {
         "OMIT_LOAD": r"an error feedback's view needs `float load\(index_t i\) const`",
         "OMIT_COMMIT": r"an error feedback's view needs `void commit\(index_t i, bool keep, float y, float decoded\) const`",
         "WRONG_RECEIVE": r"an error feedback's receive is `float receive\(index_t i, bool keep, float mean\) const`",
+        "WRONG_VISIT": r"an error feedback's walk calls visit\(name, buffer.all\(\), begin\)",
         "WRONG_START": r"an error feedback's start is `void start\(float rate\)`",
     },
     "QUANTIZER": {
@@ -137,6 +138,7 @@ OMISSIONS = {
         "OMIT_ADVANCE": r"a topology's Round needs `bool advance\(context, message, bool block\)`",
         "OMIT_CONSUME": r"a topology's Round needs `void consume\(context, consumer\)`",
         "OMIT_MOST_BYTES": r"a topology's Round needs `index_t most_bytes\(context\) const`",
+        "OMIT_FOR_DENSE": r"a topology that carries full-precision packets itself needs, in its Round, `double notes\(executor\)`",
     },
     "RECIPE": {
         "OMIT_CHECK": r"a recipe needs composition\(\), or `void check\(\) const`",

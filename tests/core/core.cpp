@@ -21,6 +21,7 @@
 #include "terse/core/type_name.hpp"
 #include "terse/core/version.hpp"
 #include "terse/core/view.hpp"
+#include "terse/executor/numerics.hpp"
 
 // Layout, ranges, views, buffers, random streams, packet headers and errors.
 
@@ -80,6 +81,10 @@ index_t documented_end(const std::vector<index_t>& counts, int parts, int part) 
 }
 
 }  // namespace
+
+TEST_CASE("this build's arithmetic is the documented one") {
+  CHECK(terse::numerics_of(terse::executor::host{}) == 0x7a900104290459edU);
+}
 
 TEST_CASE("a layout places each segment at a multiple of 64 behind the one before") {
   Layout layout;

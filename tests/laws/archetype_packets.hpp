@@ -58,7 +58,11 @@ struct Feedback {
 #if !defined(OMIT_FEEDBACK_WALK)
     template <class Visit>
     void walk(Visit&& visit) {
+#if defined(WRONG_FEEDBACK_VISIT)
+      visit("error", error, begin);
+#else
       visit("error", error.all(), begin);
+#endif
     }
 #endif
 #if defined(WRONG_FEEDBACK_START)

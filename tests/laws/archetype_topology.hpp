@@ -17,7 +17,9 @@ struct Topology {
 #if !defined(OMIT_TOPOLOGY_RECOMPRESSES)
   static constexpr bool recompresses = false;
 #endif
+#if !defined(OMIT_TOPOLOGY_FOR_DENSE)
   using ForDense = terse::ScatterGather;
+#endif
 
 #if !defined(OMIT_TOPOLOGY_ROUND)
   template <terse::Compressor C, terse::ErrorFeedback F, terse::Transport T, terse::Executor E>

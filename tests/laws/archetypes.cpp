@@ -103,6 +103,21 @@ TEST_CASE("a compressor from scratch") {
   CHECK_MESSAGE(report, report.text());
 }
 
+/// Difference, whose view has another name and stands elsewhere.
+struct Copies : Difference {
+  template <Executor E>
+  struct State : Difference::State<E> {
+    struct Seen : Difference::View {};
+    State(const Copies& policy, index_t begin, index_t end) : Difference::State<E>(policy, begin, end) {}
+    Seen view() { return {Difference::State<E>::view()}; }
+  };
+};
+
+TEST_CASE("an error feedback's view may have any name") {
+  using Known = ScaledSign<MeanAbs>;
+  same(Averaging<Known, HeavyBall, Copies>{}, Averaging<Known, HeavyBall, Difference>{});
+}
+
 TEST_CASE("a selection") {
   same(Averaging<BySelection, Residual>{}, Averaging<TopK<>, Residual>{.compressor = {{1.0}}});
   const laws::Report report = laws::check<BySelection>({}, {.draws = 200});

@@ -32,6 +32,12 @@ static_assert(any_order<Averaging, TopK<>, AllGather, Residual>);
 static_assert(any_order<Averaging, NesterovAverage, AmsgradVariance, TopK<>>);
 static_assert(any_order<Averaging, HeavyBall, Sign, Ring>);
 static_assert(any_order<Averaging, LionInterpolation, SignStep, Difference>);
+template <class... Ps>
+using SlowSgd = SlowMo<MomentumSgd<>, Ps...>;
+template <class... Ps>
+using BlockwiseSgd = Bmuf<MomentumSgd<>, Ps...>;
+static_assert(any_order<SlowSgd, Inside::together, Uniform<8>, Residual>);
+static_assert(any_order<BlockwiseSgd, Block::classical, Uniform<8>, Residual>);
 
 // What is left out is what would be given.
 static_assert(
@@ -44,6 +50,9 @@ static_assert(std::is_same_v<OneBitAdam<>, OneBitAdam<Sign, Residual, ScatterGat
 static_assert(std::is_same_v<CompAms<>, Amsgrad<ScaledSign<MeanAbs>, Residual, AllGather>>);
 static_assert(std::is_same_v<CompAms<TopK<>>, Amsgrad<TopK<>, Residual, AllGather>>);
 static_assert(std::is_same_v<PowerSgd<2>, MomentumSgd<LowRank<2>>>);
+static_assert(std::is_same_v<SlowSgd<Uniform<8>>, SlowSgd<Inside::alone, Uniform<8>, Residual>>);
+static_assert(std::is_same_v<BlockwiseSgd<Uniform<8>>, BlockwiseSgd<Block::nesterov, Uniform<8>, Residual>>);
+static_assert(!std::is_same_v<BlockwiseSgd<>, BlockwiseSgd<Block::classical>>);
 
 /// A preconditioner of the user's own, after AdaBelief: it divides by how far means are from an average of its own.
 struct Belief {

@@ -177,3 +177,77 @@ TEST_CASE("a transport behind one type that has no collectives of its own says s
   });
   CHECK(refused == 2);
 }
+
+namespace {
+
+/// The error of this rank's optimizer.
+template <class Act>
+std::string error_of(const Act& act) {
+  try {
+    act();
+  } catch (const error& failure) {
+    return failure.what();
+  }
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("errors of construction say where ranks differ, and what to do") {
+  ThreadGroup(2, std::chrono::seconds(20)).run([](Threads& transport) {
+    const bool other = transport.rank() == 1;
+    const auto texts = [&](const Layout& layout, const Options& options = {}) {
+      return error_of([&] { Optimizer<MomentumSgd<>, Threads>{{}, transport, layout, options}; });
+    };
+    const auto says = [](const std::string& text, const char* words) {
+      CHECK_MESSAGE(text.find(words) != std::string::npos, text);
+    };
+    Layout shapes, more;
+    shapes.add({"body", {4, 4}}).add({"head", {other ? 3 : 2, 4}});
+    says(texts(shapes), other ? "another layout, from segment 1 on: here it is 'head' {3, 4}"
+                              : "'head' {2, 4}, learning_rate_scale 1");
+    more.add({"body", {4, 4}});
+    if (other) more.add({"head", {2}});
+    says(texts(more), other ? "from segment 1 on: here it is 'head' {2}" : "more segments than the 1 here");
+    says(texts(Layout::flat(8), {.clip_norm = other ? 1.0F : 2.0F}),
+         "another value of an option (on_non_finite, clip_norm, ...)");
+    says(texts(Layout{}), "the layout has no elements");
+    says(error_of([&] {
+           Optimizer<MomentumSgd<Hierarchical<>>, Threads>{{}, transport, Layout::flat(8)};
+         }),
+         "asks the transport for its nodes, and this transport knows of none");
+  });
+}
+
+TEST_CASE("padding is nobody's") {
+  Layout layout;
+  layout.add({"body", {70}}).add({"head", {5, 5}, 1, 1, false});
+  const auto padded = [](std::size_t i) { return (i >= 70 && i < 128) || i >= 153; };
+  ThreadGroup(2, std::chrono::seconds(20)).run([&](Threads& transport) {
+    Floats x(at(layout.size()), 1), g(x.size(), 1), y(x.size(), 1), h(x.size(), 1);
+    for (std::size_t i = 0; i < x.size(); ++i)
+      if (padded(i)) x[i] = 7, g[i] = not_a_number;
+    Optimizer one{MomentumSgd<Uniform<8>>{}, transport, layout, {.clip_norm = 1}};
+    Optimizer other{MomentumSgd<Uniform<8>>{}, transport, layout, {.clip_norm = 1}};
+    one.step(x, g);
+    other.step(y, h);
+    std::size_t wrong = 0;
+    for (std::size_t i = 0; i < x.size(); ++i) wrong += x[i] != (padded(i) ? 7 : y[i]) ? 1 : 0;
+    CHECK(wrong == 0);
+    CHECK(y[0] != 1);
+  });
+}
+
+TEST_CASE("errors of a step's arguments name the argument") {
+  ThreadGroup(1).run([](Threads& transport) {
+    Optimizer optimizer{MomentumSgd<>{}, transport, Layout::flat(100)};
+    Floats x(128), g(128);
+    CHECK_THROWS_WITH_AS(optimizer.step(x, x), doctest::Contains("parameters and gradients overlap"),
+                         usage_error);
+    for (const float scale : {not_a_number, std::numeric_limits<float>::infinity()})
+      CHECK_THROWS_WITH_AS(optimizer.step(x, g, scale), doctest::Contains("gradient_scale is"), usage_error);
+    CHECK_THROWS_WITH_AS(optimizer.rescale("head", 1, 1), doctest::Contains("there are 'parameters'"),
+                         usage_error);
+    CHECK_NOTHROW(optimizer.step(x, g));
+  });
+}

@@ -160,7 +160,11 @@ class Layout {
       ++revision_;
       return;
     }
-    throw usage_error("no segment is named '" + std::string(name) + "'");
+    std::string text = "no segment is named '" + std::string(name) + "'";
+    constexpr std::size_t shown = 8;
+    for (std::size_t s = 0; s < segments_.size() && s < shown; ++s)
+      text += (s == 0 ? "; there are '" : ", '") + segments_[s].name + "'";
+    throw usage_error(text + (segments_.size() > shown ? ", ..." : ""));
   }
   /// Counts changes by `rescale`.
   std::uint64_t revision() const noexcept { return revision_; }

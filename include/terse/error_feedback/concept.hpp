@@ -2,6 +2,8 @@
 #pragma once
 
 #include <concepts>
+#include <cstdint>
+#include <string>
 #include <type_traits>
 #include <utility>
 
@@ -15,6 +17,27 @@ namespace detail {
 struct IgnoreState {
   template <class... Part>
   void operator()(const char*, Part&&...) const {}
+};
+
+/// The parts of a state that checkpoints take.
+struct Part {
+  template <class T, class Space>
+  void operator()(view<T, Space>, index_t) const {}
+  void operator()(std::uint64_t&) const {}
+};
+/// A visitor that says in words how it is called, where a walk calls it otherwise.
+template <class Visit>
+struct PartByPart {
+  Visit& visit;
+  template <class Name, class... Shown>
+  void operator()(const Name& name, Shown&&... shown) const {
+    constexpr bool right =
+        std::is_convertible_v<const Name&, std::string> && std::is_invocable_v<Part, Shown...>;
+    static_assert(right,
+                  "terse: an error feedback's walk calls visit(name, buffer.all(), begin) for a buffer that "
+                  "begins at this arena index, and visit(name, number) for a std::uint64_t that is a member");
+    if constexpr (right) visit(name, std::forward<Shown>(shown)...);
+  }
 };
 
 template <class F>
@@ -66,14 +89,17 @@ concept FeedbackView = Compensates<V> && HoldsMessage<V> && Commits<V> && Receiv
 
 /// Decides what a rank does about its compression error. A copyable policy with hyper-parameters; its
 /// `State<E>(policy, begin, end)` belongs to one rank and covers the arena indices [begin, end). `walk(visit)` shows what
-/// lasts from round to round. `start(rate)` tells the state, where it has it, the learning rate of the round to come. A
+/// lasts from round to round, for checkpoints: visit(name, buffer.all(), begin) for a buffer, whose arena index it begins at
+/// is told, and visit(name, number) for a std::uint64_t that is a member. `start(rate)` tells the state, where it has it, the learning rate of the round to come. A
 /// `view()`, copyable, enters the verbs and has, for arena index i,
 ///
 ///     compensate(i, message) -> y, what shall be sent        load(i), store(i, y): y between the two passes
 ///     commit(i, keep, y, decoded): what the receiver reads is known; masked elements keep no error
 ///     receive(i, keep, mean) -> what the mean stands for; optional, the mean itself by default
 ///
-/// and, for sparse compressors and low rank, `at(i)`, the address of y, where a segment's lie side by side.
+/// and, for sparse compressors and low rank, `at(i)`, the address of y, where a segment's lie side by side. A view with
+/// `seed(i, own, mean)` holds copies that start from the first round, which is exact, and again from one after a round that
+/// failed: what this rank said, and the mean. On a device all of these are TERSE_HD.
 ///
 /// `corrects` says whether errors come back later, which a biased compressor needs to converge. Optional:
 /// `accumulates` (what was not sent adds up, so that the compressor must track), `needs_contraction`,
@@ -149,7 +175,7 @@ constexpr bool follows_changes() {
 /// Whether its copies start from an exact round, and anew after a round that failed.
 template <class F>
 constexpr bool starts_exactly() {
-  return requires(typename F::View view) { view.seed(index_t{}, 0.0F, 0.0F); };
+  return requires(const SomeViewOf<F>& view) { view.seed(index_t{}, 0.0F, 0.0F); };
 }
 /// Elements that a feedback holds between measuring and coding; 0: the whole message.
 template <class F>

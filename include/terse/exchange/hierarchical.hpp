@@ -73,6 +73,12 @@ int ranks_per_node(const T& channel, int wanted) {
                         channel.rank());
     return found;
   }
+  if (wanted == 0)
+    throw usage_error(
+        "Hierarchical's ranks_per_node is 0, which asks the transport for its nodes, and this transport "
+        "knows of "
+        "none: set it, as in .topology = {.ranks_per_node = 8}, or give the optimizer a Nodes",
+        channel.rank());
   if (wanted < 1 || size % wanted != 0)
     throw usage_error("Hierarchical's ranks_per_node is " + std::to_string(wanted) + ", of " +
                           std::to_string(size) + " ranks: it must divide them into full nodes",

@@ -102,7 +102,7 @@ class Rounds {
   using Context = RoundContext<C, F, T, E>;
   using Round = typename RoundOf<C, F, P, T, E>::type;
   static constexpr bool sound() {
-    if constexpr (P::exact) return check_round<Round, Context>();
+    if constexpr (P::exact) return check_round<Round, Context, std::is_same_v<DenseTopologyOf<P>, P>>();
     return true;
   }
   static_assert(sound());

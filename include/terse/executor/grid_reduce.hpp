@@ -20,7 +20,7 @@ struct ReduceKernel {
   static constexpr bool cooperative = true;
   static constexpr int width = Statistic::width + 1;
   struct Shared {
-    float lane[width][block_threads];
+    float lane[static_cast<std::size_t>(width)][block_threads];
   };
   Slice slice;
   Mask<Space> mask;
@@ -34,7 +34,7 @@ struct ReduceKernel {
   TERSE_HD void operator()(Block& block, Shared& shared) const {
     const index_t number = tile_number(block);
     const int thread = block.thread(), lane = thread % lanes;
-    float total[width];
+    float total[static_cast<std::size_t>(width)];
     for (int c = 0; c < width; ++c) total[c] = initial_component<Statistic>(c);
     int kept = 0;  // all threads of a tile count the same
     if (number < slice.tiles) {
@@ -155,7 +155,7 @@ struct JoinKernel {
     }
     if (thread != 0) return;
     if (scales != nullptr) {
-      float totals[width];
+      float totals[static_cast<std::size_t>(width)];
       for (int c = 0; c < width; ++c) totals[c] = partial[c * stride + unit.first_tile];
       scales[slice.first_unit + block.index()] = finish_unit<Statistic>(totals, shared.kept[0], bad);
     } else {
@@ -181,7 +181,7 @@ struct FinishKernel {
     const index_t number = block.index() * block_threads + block.thread();
     if (number >= slice.unit_count) return;
     const Slice::Unit unit = slice.unit(number);
-    float totals[width];
+    float totals[static_cast<std::size_t>(width)];
     for (int c = 0; c < width; ++c) totals[c] = partial[c * stride + unit.first_tile];
     const auto kept = std::bit_cast<std::uint32_t>(partial[width * stride + unit.first_tile]);
     scales[slice.first_unit + number] = finish_unit<Statistic>(totals, kept, bad);
@@ -205,7 +205,7 @@ struct JoinPiecesKernel {
   template <class Block>
   TERSE_HD void operator()(Block& block, Shared&) const {
     if (block.index() != 0 || block.thread() != 0) return;
-    float totals[width];
+    float totals[static_cast<std::size_t>(width)];
     index_t kept = first ? 0 : get_count(all + width, 2);
     for (int c = 0; c < width; ++c) totals[c] = first ? initial_component<Statistic>(c) : all[c];
     for (int e = 0; e < slice.count; ++e) {

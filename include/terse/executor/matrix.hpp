@@ -102,10 +102,10 @@ struct Strip {
 template <int G>
 TERSE_INLINE void dot_block(const float* row, index_t count, Columns<const float> q, index_t begin,
                             float* sum) {
-  Strip total[G];
+  Strip total[static_cast<std::size_t>(G)];
   TERSE_UNROLL
   for (int g = 0; g < G; ++g) total[g] = Strip::of(0);
-  const float* vector[G];
+  const float* vector[static_cast<std::size_t>(G)];
   TERSE_UNROLL
   for (int g = 0; g < G; ++g) vector[g] = q[g] + begin;
   index_t c = 0;
@@ -152,16 +152,16 @@ inline constexpr int rows_together = 8;
 template <int G>
 TERSE_INLINE void add_rows(const float* const (&row)[rows_together], Columns<const float> p, index_t first,
                            index_t rows, Columns<float> q) {
-  Strip weight[rows_together][G];
+  Strip weight[rows_together][static_cast<std::size_t>(G)];
   TERSE_UNROLL
   for (int b = 0; b < rows_together; ++b) TERSE_UNROLL
   for (int g = 0; g < G; ++g) weight[b][g] = Strip::of(b < rows ? p[g][first + b] : 0.0F);
-  float* vector[G];
+  float* vector[static_cast<std::size_t>(G)];
   TERSE_UNROLL
   for (int g = 0; g < G; ++g) vector[g] = q[g];
   index_t c = 0;
   for (; c + Strip::width <= q.count; c += Strip::width) {
-    Strip total[G];
+    Strip total[static_cast<std::size_t>(G)];
     TERSE_UNROLL
     for (int g = 0; g < G; ++g) total[g] = Strip::of(0);
     TERSE_UNROLL
@@ -191,7 +191,7 @@ TERSE_INLINE void add_rows(const float* const (&row)[rows_together], Columns<con
 /// p[r] = M q[r] for R vectors. One read of M.
 template <int R>
 void multiply(executor::host, const float* m, Columns<const float> q, Columns<float> p) {
-  float sum[R];
+  float sum[static_cast<std::size_t>(R)];
   for (index_t i = 0; i < p.count; ++i) {
     detail::dot<R>(m + i * q.count, q, sum);
     for (int r = 0; r < R; ++r) p[r][i] = sum[r];

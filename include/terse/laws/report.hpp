@@ -28,6 +28,7 @@ struct Report {
   std::vector<std::string> passed;
   std::vector<std::string> not_applicable;  ///< laws about what this compressor does not claim
   std::vector<Failure> failures;
+  std::vector<std::string> notes{};  ///< what was understood, such as which optional members there are
 
   explicit operator bool() const { return failures.empty(); }
   /// Whether this law failed.
@@ -39,6 +40,7 @@ struct Report {
   /// For people.
   std::string text() const {
     std::string text = compressor + "\n";
+    for (const std::string& note : notes) text += "          " + note + "\n";
     for (const std::string& law : passed) text += "  holds   " + law + "\n";
     for (const std::string& law : not_applicable) text += "  -       " + law + "\n";
     for (const Failure& failure : failures) {

@@ -272,7 +272,9 @@ class RuleLaws {
       RuleTrial<float, M, P> trial(momentum_, preconditioner_);
       trial.begin(1, bad);
       (void)trial.message();
-      if (!trial.is_finite()) return "a buffer is not finite after the message of " + std::to_string(bad);
+      if (!trial.is_finite())
+        return "a buffer is not finite after the message of " + std::to_string(bad) +
+               ": keep the old value there, as in `e[0] = keep_if(is_finite(u), u, e[0])`, and return u";
     }
     RuleTrial<float, M, P> trial(momentum_, preconditioner_);
     RuleTrial<float, M, P> exactly(momentum_, preconditioner_);
@@ -308,6 +310,45 @@ class RuleLaws {
 
 TERSE_NUMERICS_END
 
+namespace detail {
+
+/// Which optional members a rule has: a misspelt one is a function that nobody calls, and not to be told from a helper.
+template <class M, class P>
+std::vector<std::string> optional_members() {
+  using Momentum = typename M::template Rule<float>;
+  using Preconditioning = typename P::template Rule<float>;
+  using Element = SomeElement<float>;
+  const auto has = [](bool own, const char* name, const char* otherwise) {
+    return std::string(name) + (own ? "its own" : otherwise);
+  };
+  std::vector<std::string> notes;
+  if constexpr (!std::is_same_v<M, NoMomentum>) {
+    notes.push_back(has(
+        requires(const Momentum& r, const Element& e) { r.message(e); }, "message: ", "the gradient"));
+    notes.push_back(has(
+        requires(const Momentum& r, const Element& e) { r.exact_direction(e, 0.0F); },
+        "exact_direction: ", "direction"));
+    notes.push_back(has(
+        requires(const Momentum& r, const Element& e) { r.sent(e, true, 0.0F); }, "sent: ", "none"));
+    notes.push_back(has(
+        requires(const Momentum& r, const Element& e) { r.mean_gradient(e, 0.0F); },
+        "mean_gradient: ", "the mean"));
+    notes.push_back(has(
+        requires(const Momentum& r) { r.at_step(1); }, "at_step: ", "no scalars"));
+  }
+  if constexpr (!std::is_same_v<P, NoPreconditioner>) {
+    notes.push_back(has(
+        requires(const Preconditioning& r, const Element& e) { r.denominator(e); }, "denominator: ", "none"));
+    notes.push_back(has(
+        requires(const Preconditioning& r, const Element& e) { r.takes_part(e); }, "takes_part: ", "always"));
+    notes.push_back(has(
+        requires(const Preconditioning& r) { r.at_step(1); }, "at_step: ", "no scalars"));
+  }
+  return notes;
+}
+
+}  // namespace detail
+
 /// Tries the laws on both rules together:
 ///
 ///     names         buffers have names, each its own
@@ -316,6 +357,8 @@ TERSE_NUMERICS_END
 ///     precision     60 steps in float are those in double, up to 1e-4
 ///     agreement     ranks with gradients of their own make the same of the same mean; over exact means they keep the same
 ///     finite        nothing that is not finite enters a buffer
+///
+/// The report's notes say which optional members the rules have.
 template <class M, class P>
 Report check_rules(const M& momentum, const P& preconditioner, const Options& options = {}) {
   static_assert(check_momentum_correction<M>() && check_preconditioner<P>());
@@ -323,7 +366,8 @@ Report check_rules(const M& momentum, const P& preconditioner, const Options& op
   Report report{.compressor = type_name<M>() + " x " + type_name<P>(),
                 .passed = {},
                 .not_applicable = {},
-                .failures = {}};
+                .failures = {},
+                .notes = detail::optional_members<M, P>()};
   bool within = true;
   const auto judge = [&](const char* law, const auto& act) {
     std::string what;

@@ -7,6 +7,7 @@
 #include <exception>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "terse/compressor/uniform.hpp"
@@ -50,8 +51,8 @@ struct CountedMean {
 
 TERSE_NUMERICS_END
 
-/// Rounds of one exchange between ranks that are threads.
-template <class P, Compressor C, ErrorFeedback F>
+/// Rounds of one exchange between ranks that are threads. `note`: the norm of the mean is wanted, too.
+template <class P, Compressor C, ErrorFeedback F, bool note = false>
 class TopologyTrial {
  public:
   TopologyTrial(const P& topology, int ranks, const Options& options)
@@ -72,18 +73,20 @@ class TopologyTrial {
   struct Outcome {
     std::vector<std::vector<float>> means;  // by rank, of the last round
     std::vector<std::vector<double>> sums;  // by rank, of all rounds
+    std::vector<double> norms;              // by rank, of the last round
     bool once = true;                       // each element in each round
   };
   /// `same`: all rounds have the messages of the first.
   Outcome run(std::uint64_t rounds, bool same) const {
     const auto size = static_cast<std::size_t>(layout_.size());
     Outcome outcome{std::vector(static_cast<std::size_t>(ranks_), std::vector<float>(size)),
-                    std::vector(static_cast<std::size_t>(ranks_), std::vector<double>(size))};
+                    std::vector(static_cast<std::size_t>(ranks_), std::vector<double>(size)),
+                    std::vector<double>(static_cast<std::size_t>(ranks_))};
     std::vector<char> once(static_cast<std::size_t>(ranks_), 1);
     ThreadGroup(ranks_, std::chrono::seconds(20)).run([&](Threads& transport) {
       const auto rank = static_cast<std::size_t>(transport.rank());
       Exchange<C, F, P, Threads, executor::host> exchange({}, transport, layout_, layout_.range(), C{}, F{},
-                                                          false, topology_);
+                                                          note, topology_);
       std::vector<float> x(size);
       std::vector<int> times(size);
       for (std::uint64_t round = 1; round <= rounds; ++round) {
@@ -95,6 +98,7 @@ class TopologyTrial {
         const StepContext context{.step = round};
         exchange.mix(context, {}, Message{from, from}, Message{into, into});
         exchange.settle(context);
+        if constexpr (note) outcome.norms[rank] = exchange.mean_norm();
         for (std::size_t i = 0; i < size; ++i)
           outcome.sums[rank][i] += static_cast<double>(outcome.means[rank][i]);
         const Range all = layout_.range();
@@ -130,6 +134,8 @@ class TopologyTrial {
 ///     determinism     the same bits again
 ///     once            consume is called once for each element
 ///     tracking        4 bits with error feedback: the mean of 100 rounds is that of the messages, up to 2 % of their size
+///     norm            the mean's norm, by which gradients are clipped, is that of the mean, and alike on all ranks; not of
+///                     those that name ForDense
 ///     failure         a rank that throws in the middle ends the others within their deadline
 template <class P>
 Report check_topology(const P& topology = {}, const Options& options = {},
@@ -206,6 +212,27 @@ Report check_topology(const P& topology = {}, const Options& options = {},
     });
     return what;
   });
+  if constexpr (std::is_same_v<DenseTopologyOf<P>, P>)
+    judge("norm", [&](int ranks) -> std::string {
+      const detail::TopologyTrial<P, Dense, None, true> trial(topology, ranks, options);
+      const auto outcome = trial.run(2, false);
+      double wanted = 0;
+      elements(trial.layout(), [&](index_t i) {
+        const auto mean = static_cast<double>(outcome.means[0][static_cast<std::size_t>(i)]);
+        wanted += mean * mean;
+      });
+      wanted = std::sqrt(wanted);
+      for (std::size_t rank = 0; rank < outcome.norms.size(); ++rank) {
+        const double got = outcome.norms[rank];
+        if (!(std::abs(got - wanted) <= 1e-5 * wanted) || got != outcome.norms[0])
+          return "the norm is " + std::to_string(got) + " on rank " + std::to_string(rank) + " and " +
+                 std::to_string(outcome.norms[0]) + " on rank 0, of a mean whose norm is " +
+                 std::to_string(wanted);
+      }
+      return "";
+    });
+  else
+    report.not_applicable.emplace_back("norm");
   judge("failure", [&](int ranks) -> std::string {
     if (ranks == 1) return "";
     const Exact trial(topology, ranks, options);

@@ -51,7 +51,7 @@ struct KeepStep {
 template <class Feedback, Number G, class Use>
 struct Seeding {
   Feedback feedback;
-  index_t end;  // one past the last arena index that the feedback holds
+  index_t begin, end;  // the arena indices that the feedback holds
   ScaledGradient<G> own;
   Use use;
   float gradient_factor = 1;
@@ -61,7 +61,7 @@ struct Seeding {
     use.gradient_factor = gradient_factor;
     terse::enter(own, piece);
     terse::enter(use, piece);
-    held = piece.offset >= feedback.begin && piece.offset + piece.count <= end;
+    held = piece.offset >= begin && piece.offset + piece.count <= end;
   }
   TERSE_HD void operator()(const Piece& piece, index_t i, float mean) const {
     if (held) feedback.seed(i, sanitized(own(piece, i)).value, mean);

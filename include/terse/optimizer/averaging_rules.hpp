@@ -81,14 +81,14 @@ template <class N, int Buffers, int Scalars, int Layers>
 struct AveragingView {
   ParameterRef<typename N::parameter> parameters;
   const typename N::gradient* gradients;
-  std::array<float*, Buffers == 0 ? 1 : Buffers> buffers;
-  std::array<float*, Layers == 0 ? 1 : Layers> layers;
+  std::array<float*, static_cast<std::size_t>(Buffers == 0 ? 1 : Buffers)> buffers;
+  std::array<float*, static_cast<std::size_t>(Layers == 0 ? 1 : Layers)> layers;
   const Rate* rates;
   const StepScalars* now;
   Rate rate{};
   float scale = 1;
-  std::array<float, Scalars == 0 ? 1 : Scalars> scalars{};
-  std::array<float, Layers == 0 ? 1 : Layers> of_layer{};
+  std::array<float, static_cast<std::size_t>(Scalars == 0 ? 1 : Scalars)> scalars{};
+  std::array<float, static_cast<std::size_t>(Layers == 0 ? 1 : Layers)> of_layer{};
 
   TERSE_HD void enter(const Piece& piece) {
     rate = rates[piece.segment];
@@ -147,8 +147,8 @@ class HeldElement {
 
   const View& view_;
   index_t i_;
-  mutable float held_[room];
-  float was_[room];
+  mutable float held_[static_cast<std::size_t>(room)];
+  float was_[static_cast<std::size_t>(room)];
 };
 
 /// A momentum correction and a preconditioner that work on one View.

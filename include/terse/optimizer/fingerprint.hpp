@@ -1,7 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <cstdio>
+#include <iterator>
+#include <span>
+#include <string>
+#include <vector>
 
 #include "terse/core/hash.hpp"
 #include "terse/core/packet.hpp"
@@ -11,6 +17,44 @@
 #include "terse/transport/agreement.hpp"
 
 namespace terse {
+
+namespace detail {
+
+/// Where layouts of ranks part, by this rank's own. Collective.
+template <Transport T>
+TERSE_COLD std::string first_difference(T& channel, const Layout& layout) {
+  const std::vector<Segment>& segments = layout.segments();
+  const auto ranks = static_cast<std::size_t>(channel.size());
+  std::size_t common = segments.size();
+  Assembly<std::uint64_t, T> counts(channel);
+  for (const std::uint64_t count : counts(channel, segments.size(), Phase::setup))
+    common = std::min(common, static_cast<std::size_t>(count));
+  std::vector<std::uint64_t> mine, all(common * ranks);
+  for (std::size_t s = 0; s < common; ++s) {
+    Layout one;
+    one.add(segments[s]);
+    mine.push_back(layout_hash(one));
+  }
+  HostGather gather;
+  gather_host_bytes(channel, gather, std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(all)),
+                    Phase::setup);
+  std::size_t first = common;
+  for (std::size_t k = 0; k < all.size(); ++k)
+    if (all[k] != mine[k % common]) first = std::min(first, k % common);
+  if (first == segments.size())
+    return ", which has more segments than the " + std::to_string(first) + " here";
+  std::string text =
+      ", from segment " + std::to_string(first) + " on: here it is '" + segments[first].name + "' {";
+  for (std::size_t d = 0; d < segments[first].shape.size(); ++d)
+    text += (d == 0 ? "" : ", ") + std::to_string(segments[first].shape[d]);
+  char scales[80];
+  std::snprintf(scales, sizeof scales, "}, learning_rate_scale %.9g, weight_decay %.9g",
+                static_cast<double>(segments[first].learning_rate_scale),
+                static_cast<double>(segments[first].weight_decay));
+  return text + scales + (segments[first].compress ? "" : ", not compressed");
+}
+
+}  // namespace detail
 
 /// Compares what must be alike on all ranks, `numerics` of their executors included, and returns its hash. Collective.
 /// Throws mismatch_error that names the first field that differs, and the rank.
@@ -25,9 +69,23 @@ TERSE_COLD std::uint64_t agree_on_fingerprint(T& channel, const Layout& layout, 
                            {"layout", layout_hash(layout)},
                            {"recipe", mix_hash(0, type_name<R>().c_str())},
                            {"seed", seed},
-                           {"options", options},
+                           {"value of an option (on_non_finite, clip_norm, ...)", options},
                            {"numerics (contraction, denormals or sqrt)", numerics}};
-  const std::uint64_t alike = agree(channel, fields);
+  constexpr std::size_t layout_at = 2, count = std::size(fields);
+  const auto more = [&](const std::vector<std::uint64_t>& all) -> std::string {
+    // Alike on all ranks, who see the same values.
+    bool layouts_alone = false;
+    for (std::size_t k = 0; k < all.size(); ++k) {
+      if (all[k] == all[k % count]) continue;
+      if (k % count != layout_at) return "";
+      layouts_alone = true;
+    }
+    return layouts_alone ? detail::first_difference(channel, layout) : "";
+  };
+  const std::uint64_t alike = agree(channel, fields, more);
+  if (layout.range().elements() == 0)
+    throw usage_error("the layout has no elements: add segments to it before an optimizer is made of it",
+                      channel.rank());
   agree_on_settings(channel, "other hyper-parameters", settings);
   return mix_hash(alike, settings.hash());
 }

@@ -73,13 +73,13 @@ struct Locally {
     static constexpr int second_buffer = static_cast<int>(M::state.size());
     static constexpr int second_scalar = detail::scalars_of_rule<Momentum>();
     static constexpr int scalars = second_scalar + detail::scalars_of_rule<Preconditioning>();
-    using Values = std::array<Real, buffers == 0 ? 1 : buffers>;
+    using Values = std::array<Real, static_cast<std::size_t>(buffers == 0 ? 1 : buffers)>;
 
     Momentum momentum;
     Preconditioning preconditioner;
 
     auto at_step(std::uint64_t t) const requires(scalars > 0) {
-      std::array<Real, scalars> all{};
+      std::array<Real, static_cast<std::size_t>(scalars)> all{};
       std::size_t k = 0;
       const auto add = [&](const auto& rule) {
         if constexpr (requires { rule.at_step(t); })

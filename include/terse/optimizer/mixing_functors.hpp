@@ -29,13 +29,13 @@ template <class N, int Buffers, int Scalars, class Decay>
 struct MixingView {
   ParameterRef<typename N::parameter> parameters;
   const typename N::gradient* gradients;
-  std::array<float*, Buffers == 0 ? 1 : Buffers> buffers;
+  std::array<float*, static_cast<std::size_t>(Buffers == 0 ? 1 : Buffers)> buffers;
   const Rate* rates;
   const StepScalars* now;
   bool sanitizes;  // gradients that are not finite count as 0
   Rate rate{};
   float scale = 1, rate_ratio = 0;
-  std::array<float, Scalars == 0 ? 1 : Scalars> scalars{};
+  std::array<float, static_cast<std::size_t>(Scalars == 0 ? 1 : Scalars)> scalars{};
 
   TERSE_HD void enter(const Piece& piece) {
     for (int k = 0; k < Scalars; ++k)

@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -276,11 +277,25 @@ class Optimizer {
                         channel_.rank(), static_cast<std::int64_t>(step));
   }
 
+  void check_apart(out<E, P> parameters, in<E, G> gradients, std::uint64_t step) const {
+    const std::less<const void*> before;
+    if (before(parameters.data(), gradients.data() + gradients.size()) &&
+        before(gradients.data(), parameters.data() + parameters.size()))
+      throw usage_error("parameters and gradients overlap: they are two arenas", channel_.rank(),
+                        static_cast<std::int64_t>(step));
+  }
+  void check_scale(float gradient_scale) const {
+    if (!std::isfinite(gradient_scale))
+      throw usage_error("gradient_scale is " + std::to_string(gradient_scale) + ", and must be finite",
+                        channel_.rank(), static_cast<std::int64_t>(steps_ + 1));
+  }
+
   StepInput<E, N> input_of(out<E, P> parameters, in<E, G> gradients) {
     const std::uint64_t step = steps_ + 1;
     check_values(recipe);
     check(parameters.size(), "parameters", step);
     check(gradients.size(), "gradients", step);
+    check_apart(parameters, gradients, step);
     return {executor_,
             layout_,
             {step, options_.seed, agreement(), options_.on_non_finite, 0, now_.data(), &compressed_},

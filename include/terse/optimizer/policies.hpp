@@ -23,7 +23,9 @@ enum class PolicyKind {
   mixing_rule,
   local_direction,
   weight_decay,
-  graph
+  graph,
+  inside,
+  block
 };
 
 /// The kind of a policy, by the one member that no other kind has; the kind's check_...() says what else it needs.
@@ -47,6 +49,10 @@ constexpr PolicyKind kind_of() {
     return PolicyKind::weight_decay;
   else if constexpr (requires { P::regular; })
     return PolicyKind::graph;
+  else if constexpr (requires { P::talks; })
+    return PolicyKind::inside;
+  else if constexpr (requires { P::filters; })
+    return PolicyKind::block;
   else
     return PolicyKind::none;
 }
@@ -72,6 +78,14 @@ template <PolicyKind... Kinds>
 constexpr bool is_one_of(PolicyKind kind) {
   return ((kind == Kinds) || ...);
 }
+
+/// What Packed makes a compressor of.
+template <class P>
+constexpr bool is_quantizer = requires {
+  P::bits;
+  P::stochastic;
+  typename P::Statistic;
+};
 
 /// Says in words what one policy lacks for its kind, before others are chosen by what it says of itself.
 template <class P>
@@ -101,8 +115,12 @@ template <class... Ps>
 struct Given {
   template <PolicyKind... Taken>
   static constexpr bool check() {
+    constexpr bool quantizers = (... || (kind_of<Ps>() == PolicyKind::none && is_quantizer<Ps>));
+    static_assert(!quantizers,
+                  "terse: a quantizer stands where a compressor is expected, which Packed makes of it: "
+                  "Packed<Quantizer, PerSegment>, or another Granularity");
     static_assert(
-        (... && (kind_of<Ps>() != PolicyKind::none || !has_sound_parts<Ps>)),
+        (... && (kind_of<Ps>() != PolicyKind::none || !has_sound_parts<Ps> || is_quantizer<Ps>)),
         "terse: one of this optimizer's arguments is no policy: nothing in it says its kind, neither `facts` "
         "(of a MomentumCorrection, Preconditioner, MixingRule or local direction) nor `lossless` (of a "
         "Compressor), `corrects` (ErrorFeedback), `recompresses` (Topology), `coupled` (weight decay) or "
@@ -125,11 +143,15 @@ struct Given {
                   "terse: this optimizer takes one weight decay and has been given two");
     static_assert(count_of<PolicyKind::graph, Ps...> <= 1,
                   "terse: this optimizer takes one graph and has been given two");
+    static_assert(count_of<PolicyKind::inside, Ps...> <= 1,
+                  "terse: this optimizer takes one of Inside and has been given two");
+    static_assert(count_of<PolicyKind::block, Ps...> <= 1,
+                  "terse: this optimizer takes one of Block and has been given two");
     static_assert(
         (is_one_of<PolicyKind::none, Taken...>(kind_of<Ps>()) && ...),
         "terse: this optimizer has been given a policy of a kind that is fixed by its name: its "
         "documentation says which it takes; Averaging<...> and ParameterMixing<...> take one of every kind");
-    return (check_kind<Ps>() && ...);
+    return (!quantizers && ... && check_kind<Ps>());
   }
 };
 

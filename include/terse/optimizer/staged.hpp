@@ -21,10 +21,12 @@ namespace terse {
 /// of a momentum correction without carry become 0 there.
 ///
 /// Segments that are not compressed follow First to the end, its rates too, their gradients in Second's packets. `when` is an AtStep, a
-/// VarianceRatio, a Freeze or a rule of the user's own, see StageSwitch.
+/// VarianceRatio, a Freeze or a rule of the user's own, see StageSwitch. An AtStep must be told its step.
 ///
-///     Staged<Averaging<ExponentialAverage, AdamVariance>,
-///            Averaging<LocalAverage, FrozenVariance, Sign>, AtStep>{.when = {1000}}          1-bit Adam
+///     Staged<Averaging<ExponentialAverage, AdamVariance>, Averaging<LocalAverage, FrozenVariance, Sign>>{
+///         .first = {.learning_rate = 1e-3F}, .second = {.learning_rate = 1e-3F}, .when = {1000}}          1-bit Adam
+///
+/// Each stage has rates, decay and betas of its own.
 template <class First, class Second, StageSwitch When = AtStep>
 struct Staged {
   static_assert(

@@ -37,6 +37,7 @@ TERSE_COLD Optimizer<R, T, E, N>::~Optimizer() = default;
 
 template <class R, class T, Executor E, class N>
 StepResult Optimizer<R, T, E, N>::step(out<E, P> parameters, in<E, G> gradients, float gradient_scale) {
+  check_scale(gradient_scale);
   const StepInput<E, N> input = input_of(parameters, gradients);
   const std::uint64_t step = input.context.step;
   if (open_.parameters == nullptr)
@@ -69,6 +70,7 @@ void Optimizer<R, T, E, N>::begin(out<E, P> parameters, in<E, G> gradients, floa
   if (open_.parameters != nullptr)
     throw usage_error("begin has opened a step, which `step` must finish before another one begins",
                       channel_.rank(), static_cast<std::int64_t>(steps_ + 1));
+  check_scale(gradient_scale);
   const StepInput<E, N> input = input_of(parameters, gradients);
   enter(parameters);
   open_ = {parameters.data(), gradients.data(), gradient_scale, false};

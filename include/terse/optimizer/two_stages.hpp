@@ -310,12 +310,13 @@ struct TwoStages {
   static void average_exactly(const StepInput<E, N>& input, State<T, E>& state, const Use& use) {
     // In each of them, so that a record of one serves for all; what the last one says counts.
     if constexpr (seeds)
-      average_gradients(
-          *state.exact, input,
-          Seeding<typename F::View, typename N::gradient, Use>{state.compressed->feedback(),
-                                                               state.compressed->compressed().end_offset(),
-                                                               {input.gradients, input.context.now},
-                                                               use});
+      average_gradients(*state.exact, input,
+                        Seeding<decltype(state.compressed->feedback()), typename N::gradient, Use>{
+                            state.compressed->feedback(),
+                            state.compressed->compressed().begin_offset(),
+                            state.compressed->compressed().end_offset(),
+                            {input.gradients, input.context.now},
+                            use});
     else
       average_gradients(*state.exact, input, use);
   }

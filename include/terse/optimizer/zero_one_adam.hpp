@@ -60,7 +60,7 @@ struct ZeroOneState {
         anchor(layout.size()),
         rate_sums(static_cast<index_t>(layout.segments().size())),
         kept(rate_sums.size()),
-        freezing(executor, {AtStep{}}, layout.range(), layout.size()),
+        freezing(executor, {AtStep{1}}, layout.range(), layout.size()),
         all(layout.range()),
         segments(Layout::flat(rate_sums.size()).range()) {
     fill(executor, kept.all(), 1.0F);

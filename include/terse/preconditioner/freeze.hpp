@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <concepts>
+#include <limits>
 #include <optional>
 #include <string>
 #include <variant>
@@ -42,11 +43,17 @@ struct Read {
 
 }  // namespace detail
 
-/// After step `step`: steps 1 ... step are the first stage's; 0: there is none.
+/// After step `step`: steps 1 ... step are the first stage's; 0: there is none. No number is right for all trainings, so there
+/// is no default.
 struct AtStep {
-  std::uint64_t step = 1;
+  static constexpr std::uint64_t unset = std::numeric_limits<std::uint64_t>::max();
+  std::uint64_t step = unset;
 
-  static void check() {}
+  void check() const {
+    if (step == unset)
+      throw usage_error(
+          "nothing says when the first stage is over: give AtStep its step, as in .when = {1000}");
+  }
   bool skipped() const { return step == 0; }
   template <class Visit>
   void settings(Visit&& visit) const {

@@ -17,6 +17,7 @@ namespace terse {
 ///
 ///     static constexpr bool exact, recompresses
 ///     static constexpr bool compresses_partial_sums    optional: compresses sums of some ranks' messages
+///     static constexpr bool full_precision_only        optional: carries no compressed packets
 ///     static constexpr bool evaluates_late             optional: evaluates messages in later phases than the first
 ///     using ForDense = ...                             optional: the topology that full-precision packets take
 ///     using Early = ...                                optional, where it evaluates late: one that doesn't, for messages
@@ -30,8 +31,8 @@ namespace terse {
 ///     advance(context, message, block)   settles the phase under way, posts the next; true when all is here
 ///     consume(context, consumer)         decodes: consumer(piece, i, mean) once for each element
 ///     most_bytes(context)                what this rank sends in a round, at most
-///     notes(executor)                    of exact ones: squared norm of the full-precision part of the mean, alike on all
-///                                        ranks, for clipping: from the notes of packets, see note_of
+///     notes(executor)                    of exact ones without ForDense: squared norm of the full-precision part of the mean,
+///                                        alike on all ranks, for clipping: from the notes of packets, see note_of
 ///     walk(visit)                        optional: state of its own, such as the second stage's error
 ///     static work_bytes(context)         optional, or (context, topology): bytes of context.work that it uses from start until advance has said true.
 ///                                        An exchange that is cut into slices has a round for each, and they take turns there
@@ -92,9 +93,26 @@ constexpr bool evaluates_late() {
 
 }  // namespace detail
 
+namespace detail {
+
+/// Whether it carries full-precision packets alone, though the compressor has no round of its own.
+template <class C, class T>
+constexpr bool carries_no_packets() {
+  if constexpr (
+      requires { T::full_precision_only; } && requires { typename C::Incoming; })
+    return T::full_precision_only && !C::lossless;
+  return false;
+}
+
+}  // namespace detail
+
 /// Whether this topology may carry this pair's packets.
 template <class C, class F, class T>
 constexpr bool check_stages() {
+  static_assert(
+      !detail::carries_no_packets<C, T>(),
+      "terse: a transport's own collectives add floats, so that Native is for what is not compressed: "
+      "write Hierarchical<Native, ScatterGather> to compress between nodes");
   constexpr bool any = Traits<C>::unchecked || Traits<F>::unchecked;
   static_assert(any || !T::recompresses || !Traits<F>::single_stage,
                 "terse: Difference needs the mean of the packets as it is, and this topology compresses it "
@@ -210,8 +228,9 @@ struct SomeConsumer {
 
 }  // namespace detail
 
-/// Says in words what the round of an exact topology lacks.
-template <class Round, class Context>
+/// Says in words what the round of an exact topology lacks. `carries_dense`: no other topology carries its full-precision
+/// packets.
+template <class Round, class Context, bool carries_dense>
 constexpr bool check_round() {
   using M = Message<detail::SomeMessage, detail::SomeMessage>;
   using Consumer = Message<detail::SomeConsumer, detail::SomeConsumer>;
@@ -233,6 +252,16 @@ constexpr bool check_round() {
         { round.most_bytes(context) } -> std::same_as<index_t>;
       },
       "terse: a topology's Round needs `index_t most_bytes(context) const`, what a rank sends at most");
+  static_assert(
+      !carries_dense ||
+          requires(Round & round, Context & context) {
+            { round.notes(context.executor) } -> std::convertible_to<double>;
+          },
+      "terse: a topology that carries full-precision packets itself needs, in its Round, `double "
+      "notes(executor)`, "
+      "the squared norm of the mean's full-precision part, for clipping. Or it names another that carries "
+      "them: "
+      "`using ForDense = ScatterGather`");
   return true;
 }
 

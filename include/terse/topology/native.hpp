@@ -18,6 +18,7 @@ namespace terse {
 struct Native {
   static constexpr bool exact = true;
   static constexpr bool recompresses = false;
+  static constexpr bool full_precision_only = true;
 
   template <Compressor C, ErrorFeedback F, Transport T, Executor E>
   class Round {

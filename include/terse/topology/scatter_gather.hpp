@@ -20,6 +20,7 @@ struct ScatterGather {
   template <Compressor C, ErrorFeedback F, Transport T, Executor E>
   class Round {
     using Context = RoundContext<C, F, T, E>;
+
    public:
     TERSE_COLD explicit Round(const Context& context)
         : second_(context.executor, context.codec.compressor(), context.feedback, own(context)),

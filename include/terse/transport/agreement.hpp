@@ -20,10 +20,22 @@ struct Agreed {
   std::uint64_t value;
 };
 
+namespace detail {
+
+struct NothingMore {
+  template <class All>
+  std::string operator()(const All&) const {
+    return "";
+  }
+};
+
+}  // namespace detail
+
 /// Compares the fields of all ranks and returns their hash. Collective. Throws mismatch_error that names the first field
-/// that differs, and the rank.
-template <Transport T>
-TERSE_COLD std::uint64_t agree(T& channel, std::span<const Agreed> fields) {
+/// that differs, and the rank. `more(all)` is asked of all ranks what else there is to say where ranks differ, from the values of
+/// all ranks, one rank after the other, and may ask ranks for more.
+template <Transport T, class More = detail::NothingMore>
+TERSE_COLD std::uint64_t agree(T& channel, std::span<const Agreed> fields, const More& more = {}) {
   std::vector<std::uint64_t> mine;
   for (const Agreed& field : fields) mine.push_back(field.value);
   std::vector<std::uint64_t> all(mine.size() * static_cast<std::size_t>(channel.size()));
@@ -33,7 +45,7 @@ TERSE_COLD std::uint64_t agree(T& channel, std::span<const Agreed> fields) {
   for (std::size_t k = 0; k < all.size(); ++k)
     if (all[k] != mine[k % mine.size()])
       throw mismatch_error("rank " + std::to_string(k / mine.size()) + " was set up with another " +
-                               fields[k % mine.size()].name,
+                               fields[k % mine.size()].name + more(all),
                            channel.rank());
   std::uint64_t hash = 0;
   for (const std::uint64_t field : mine) hash = mix_hash(hash, field);

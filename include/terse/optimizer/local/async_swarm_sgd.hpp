@@ -33,7 +33,7 @@ namespace terse {
 /// and local updates", NeurIPS 2021, and its authors' program.
 template <class Inner, Compressor C = Dense>
 struct AsyncSwarmSgd {
-  static_assert(check_recipe<Inner>() && check_compressor<C>());
+  static_assert(detail::check_inner<Inner>() && check_compressor<C>());
   static_assert(
       !detail::is_blind<Inner>(),
       "terse: messages of an inner recipe must show its gradient; this one sends before it is known");

@@ -10,25 +10,45 @@ namespace terse {
 ///
 ///     LocalSgd<Adam<>>{.inner = {.learning_rate = 1e-3F}, .period = 16}
 template <class Inner, class... Ps>
-using LocalSgd = LocalUpdatesFrom<Inner, PlainAverage, Inside::alone, Ps...>;
+using LocalSgd = LocalUpdatesAround<Inner, PlainAverage, Ps...>;
 
 template <class Inner, class... Ps>
 using PostLocalSgd = LocalSgd<Inner, Ps...>;
 
 /// SlowMo around a recipe that runs alone or, with Inside::together, one that gossips (SlowMo over SGP).
-template <class Inner, Inside Where = Inside::alone, class... Ps>
-using SlowMo = LocalUpdatesFrom<Inner, OuterMomentum<OuterKind::slow_mo>, Where, Ps...>;
+template <class Inner, class... Ps>
+using SlowMo = LocalUpdatesFrom<Inner, OuterMomentum<OuterKind::slow_mo>, Ps...>;
 
-enum class Block { classical, nesterov };
+/// Which of BMUF's two outer steps. A policy.
+struct Block {
+  struct classical {
+    static constexpr OuterKind filters = OuterKind::classical_block;
+  };
+  struct nesterov {
+    static constexpr OuterKind filters = OuterKind::nesterov_block;
+  };
+};
 
-/// Blockwise model-update filtering. `momentum` is best 1 - 1 / ranks, says its paper.
-template <class Inner, Block Kind = Block::nesterov, class... Ps>
-using Bmuf = LocalUpdatesFrom<
-    Inner, OuterMomentum<Kind == Block::nesterov ? OuterKind::nesterov_block : OuterKind::classical_block>,
-    Inside::alone, Ps...>;
+namespace detail {
+
+template <class Inner>
+struct AroundInBlocks {
+  template <class B, class C, class F, class P>
+  using Of = LocalUpdatesOf<Inner, OuterMomentum<B::filters>, Inside::alone, C, F, P>;
+};
+
+}  // namespace detail
+
+/// Blockwise model-update filtering, with Block::nesterov unless told otherwise. `momentum` is best 1 - 1 / ranks, says its
+/// paper.
+template <class Inner, class... Ps>
+using Bmuf =
+    Sorted<detail::AroundInBlocks<Inner>::template Of,
+           Takes<PolicyKind::block, PolicyKind::compressor, PolicyKind::error_feedback, PolicyKind::topology>,
+           Policies<Block::nesterov>, Ps...>;
 
 /// DiLoCo: outer Nesterov momentum with rate 0.7 and momentum 0.9.
 template <class Inner, class... Ps>
-using DiLoCo = LocalUpdatesFrom<Inner, OuterMomentum<OuterKind::di_lo_co>, Inside::alone, Ps...>;
+using DiLoCo = LocalUpdatesAround<Inner, OuterMomentum<OuterKind::di_lo_co>, Ps...>;
 
 }  // namespace terse

@@ -11,8 +11,15 @@
 
 namespace terse {
 
-/// Whom the inner recipe talks to: nobody, or all ranks (one that gossips or compresses by itself).
-enum class Inside { alone, together };
+/// Whom the inner recipe talks to: nobody, or all ranks (one that gossips or compresses by itself). A policy.
+struct Inside {
+  struct alone {
+    static constexpr bool talks = false;
+  };
+  struct together {
+    static constexpr bool talks = true;
+  };
+};
 
 /// What becomes of the inner recipe's own buffers (momentum, variance) in an outer step: each rank keeps its own,
 /// they start again from 0, or all ranks get their mean, at the price of n floats more for each.
@@ -47,7 +54,7 @@ struct OnBuffers {
 };
 
 /// What changes in LocalUpdates, and when ranks meet.
-template <class Inner, class Outer, Inside Where, Compressor C, ErrorFeedback F, Topology P, Transport T,
+template <class Inner, class Outer, class Where, Compressor C, ErrorFeedback F, Topology P, Transport T,
           Executor E>
 struct LocalState {
   using Arena = buffer<float, typename E::memory>;
@@ -75,13 +82,13 @@ struct LocalState {
   template <class Recipe>
   LocalState(const Recipe& recipe, E executor, T& transport, const Layout& layout, const Options& options)
       : own(transport.split(transport.rank(), 0)),
-        inner(composed(recipe.inner), executor, Where == Inside::alone ? own : transport, layout, options),
+        inner(composed(recipe.inner), executor, Where::talks ? transport : own, layout, options),
         outer(executor, transport, layout, layout.range(), recipe.compressor, recipe.error_feedback, false,
               recipe.topology),
         average_until(recipe.average_gradients_until),
         buffers(recipe.inner_buffers),
         range(layout.range()),
-        rank_alone(Where == Inside::alone ? transport.rank() : -1) {
+        rank_alone(Where::talks ? -1 : transport.rank()) {
     if (!shows_buffers && buffers != InnerBuffers::keep)
       throw usage_error(
           "this inner recipe has no buffers that could be reset or averaged: inner_buffers must be keep",
@@ -110,7 +117,7 @@ struct LocalState {
             within.compressed > 0 ? within.compressed + outside : 0};
   }
   bool always_averages(std::uint64_t period) const {
-    return Where == Inside::alone && !sends_moves && period == 1 && buffers == InnerBuffers::keep;
+    return !Where::talks && !sends_moves && period == 1 && buffers == InnerBuffers::keep;
   }
   /// A period that has become 1 since construction finds no room for a mean gradient.
   bool averages_gradients(std::uint64_t period, std::uint64_t step) const {

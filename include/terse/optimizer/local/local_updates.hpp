@@ -42,9 +42,9 @@ constexpr bool check_inner_mean() {
 /// n floats, where Outer has momentum. Wire: nothing in most steps, one round of the topology in each period-th.
 /// Source: Stich, "Local SGD converges fast and communicates little", ICLR 2019; Lin et al., "Don't use large
 /// mini-batches, use local SGD", ICLR 2020 (post-local); and those of Outer.
-template <class Inner, class Outer, Inside Where, class C, class F, class P>
+template <class Inner, class Outer, class Where, class C, class F, class P>
 struct LocalUpdatesOf {
-  static_assert(check_recipe<Inner>() && check_means<C, F, P>());
+  static_assert(detail::check_inner<Inner>() && check_means<C, F, P>());
   static_assert(
       !detail::is_blind<Inner>(),
       "terse: messages of an inner recipe must show its gradient; this one sends before it is known");
@@ -69,7 +69,7 @@ struct LocalUpdatesOf {
     check_values(inner);
     require(period >= 1, "period must be at least 1", static_cast<double>(period));
     require(
-        Where == Inside::alone || average_gradients_until == 0,
+        !Where::talks || average_gradients_until == 0,
         "only inner recipes that run alone can average gradients first; average_gradients_until must be 0",
         static_cast<double>(average_gradients_until));
     outer.check();
@@ -173,18 +173,26 @@ struct LocalUpdatesOf {
 
 namespace detail {
 
-template <class Inner, class Outer, Inside Where>
+template <class Inner, class Outer>
 struct Around {
-  template <class C, class F, class P>
+  template <class Where, class C, class F, class P>
   using Of = LocalUpdatesOf<Inner, Outer, Where, C, F, P>;
+  template <class C, class F, class P>
+  using OfAlone = Of<Inside::alone, C, F, P>;
 };
 
 }  // namespace detail
 
-/// Local updates whose moves travel by a compressor, an error feedback and a topology, in any order; for what is left out see
-/// Sorted.
-template <class Inner, class Outer, Inside Where, class... Ps>
-using LocalUpdatesFrom =
-    Sorted<detail::Around<Inner, Outer, Where>::template Of, TakesMeans, Policies<>, Ps...>;
+/// Local updates whose moves travel by a compressor, an error feedback and a topology, around a recipe that runs alone or,
+/// with Inside::together, over all ranks; in any order. For what is left out see Sorted.
+template <class Inner, class Outer, class... Ps>
+using LocalUpdatesFrom = Sorted<
+    detail::Around<Inner, Outer>::template Of,
+    Takes<PolicyKind::inside, PolicyKind::compressor, PolicyKind::error_feedback, PolicyKind::topology>,
+    Policies<Inside::alone>, Ps...>;
+/// The same around a recipe that runs alone.
+template <class Inner, class Outer, class... Ps>
+using LocalUpdatesAround =
+    Sorted<detail::Around<Inner, Outer>::template OfAlone, TakesMeans, Policies<>, Ps...>;
 
 }  // namespace terse

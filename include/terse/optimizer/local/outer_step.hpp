@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "terse/optimizer/policies.hpp"
 #include "terse/optimizer/recipe.hpp"
 
 namespace terse {
@@ -63,6 +64,18 @@ struct PlainAverage {
 };
 
 namespace detail {
+
+/// Says in words what a type lacks to be the inner recipe of a local method.
+template <class Inner>
+constexpr bool check_inner() {
+  constexpr bool policy = kind_of<Inner>() != PolicyKind::none;
+  static_assert(
+      !policy,
+      "terse: this is a policy, and local methods expect an inner optimizer first, and policies behind "
+      "it: DiLoCo<Adam<>, Ring>");
+  if constexpr (!policy) return check_recipe<Inner>();
+  return false;
+}
 
 /// The step of an inner recipe that is alone in its world: random numbers of its rank's own, lest all ranks round alike.
 template <class Input>

@@ -22,7 +22,7 @@ namespace terse {
 /// period. Passes beside the inner recipe's: in each period-th step one to send, one over n / W, two to take up.
 template <class Inner, class Merge = PullBack, Topology P = ScatterGather>
 struct OverlapLocalSgd {
-  static_assert(check_recipe<Inner>());
+  static_assert(detail::check_inner<Inner>());
   static_assert(
       !detail::is_blind<Inner>(),
       "terse: messages of an inner recipe must show its gradient; this one sends before it is known");

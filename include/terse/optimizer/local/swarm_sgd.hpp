@@ -33,7 +33,7 @@ namespace terse {
 template <class Inner, Compressor C = Dense, graph::PairGraph G = graph::RandomMatching,
           Meeting Form = Meeting::blocking>
 struct SwarmSgd {
-  static_assert(check_recipe<Inner>() && check_compressor<C>());
+  static_assert(detail::check_inner<Inner>() && check_compressor<C>());
   static_assert(
       !detail::is_blind<Inner>(),
       "terse: messages of an inner recipe must show its gradient; this one sends before it is known");
