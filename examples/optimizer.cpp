@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // An optimizer from all sides: what it will send and what it has sent, a schedule, rates of layers that change during the
-// run, a mask, messages that leave before the gradient is there, and the model to evaluate.
+// run, a mask, gradients that leave layer by layer, messages that leave before the gradient is there, and the model to evaluate.
 
 #include <algorithm>
 #include <cstdint>
@@ -64,6 +64,33 @@ void train(terse::Threads& transport) {
   require(parameters[50 * 100] == at_the_freeze[50 * 100], "what is masked has moved");
 }
 
+/// The gradient of one layer, as a backward pass finishes it.
+void gradient_of_segment(const terse::Segment& segment, const Floats& parameters, int rank,
+                         Floats& gradients) {
+  for (terse::index_t i = segment.offset; i < segment.offset + segment.count; ++i)
+    gradients[static_cast<std::size_t>(i)] =
+        parameters[static_cast<std::size_t>(i)] - static_cast<float>(1 + rank);
+}
+
+/// Gradients travel while others are computed.
+void overlap(terse::Threads& transport) {
+  terse::Layout layout;
+  layout.add({"body", {100, 100}}).add({"head", {100, 10}});
+  Floats parameters(static_cast<std::size_t>(layout.size())), gradients(parameters.size());
+  terse::Optimizer optimizer{
+      terse::Adam<>{.learning_rate = 0.05F}, transport, layout, {.slice_bytes = 16 << 10}};
+  for (int step = 1; step <= 200; ++step) {
+    optimizer.begin(parameters, gradients);
+    for (terse::index_t segment = 1; segment >= 0; --segment) {
+      gradient_of_segment(layout.segments()[static_cast<std::size_t>(segment)], parameters, transport.rank(),
+                          gradients);
+      optimizer.ready(segment);
+    }
+    optimizer.step(parameters, gradients);
+  }
+  require(parameters[0] > 2.4F && parameters[0] < 2.6F, "the model is far from the mean target");
+}
+
 /// Ranks with models of their own; messages travel while the gradient is computed.
 void gossip(terse::Threads& transport) {
   const terse::Layout layout = terse::Layout::flat(1000);
@@ -84,6 +111,7 @@ void gossip(terse::Threads& transport) {
 int main() try {
   terse::ThreadGroup(4).run([](terse::Threads& transport) {
     train(transport);
+    overlap(transport);
     gossip(transport);
   });
 } catch (const std::exception& failure) {

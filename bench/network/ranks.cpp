@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <limits>
 #include <map>
 #include <sstream>
 #include <string>
@@ -81,11 +82,13 @@ R freezing(R recipe) {
 }
 
 const std::map<std::string, Measure> methods = {
-    {"adam", with(terse::Adam<terse::ScatterGather>{})},
+    {"adam", with(terse::Adam<>{})},
+    {"adam+overlap", with(terse::Adam<>{}, true)},
+    {"adam/all-pairs",
+     with(terse::Adam<terse::BySize<>>{.topology = {.from = std::numeric_limits<terse::index_t>::max()}})},
     {"adam/ring", with(terse::Adam<terse::Ring>{})},
-    {"adam+overlap", with(terse::Adam<terse::ScatterGather>{}, true)},
-    {"adam/ring+overlap", with(terse::Adam<terse::Ring>{}, true)},
     {"1-bit-adam", with(freezing(terse::OneBitAdam<terse::ScatterGather>{}))},
+    {"1-bit-adam+overlap", with(freezing(terse::OneBitAdam<terse::ScatterGather>{}), true)},
     {"1-bit-adam/ring", with(freezing(terse::OneBitAdam<terse::Ring>{}))},
 };
 

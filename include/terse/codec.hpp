@@ -14,7 +14,16 @@
 
 namespace terse {
 
-/// Packets on their way into a verb, for both kinds of pieces.
+namespace detail {
+
+[[noreturn]] TERSE_COLD inline void throw_full_inbox(int capacity) {
+  throw usage_error("an Inbox was made for " + std::to_string(capacity) +
+                    " packets and is given one more: its constructor takes the most that a verb shall sum");
+}
+
+}  // namespace detail
+
+/// Packets on their way into a verb, for both kinds of pieces: at most `capacity` between two calls of `clear`, or usage_error.
 template <Compressor C>
 class Inbox {
  public:
@@ -25,6 +34,7 @@ class Inbox {
   /// `shared` is the round's draw for selections.
   void add(const C& compressor, const Portion& portion, const std::byte* packet, const StepDraw& shared,
            float weight = 1) {
+    if (static_cast<std::size_t>(count_) == dense_.size()) detail::throw_full_inbox(count_);
     const auto place = static_cast<std::size_t>(count_++);
     if constexpr (!C::lossless)
       compressed_[place] = compressor.source(portion.compressed, packet + portion.section_at, weight, shared);

@@ -17,9 +17,9 @@ struct Options {
   /// sqrt(mean over ranks of ||g_i||^2), which all ranks agree on. Infinity: no clipping.
   float clip_norm = std::numeric_limits<float>::infinity();
   /// Full-precision packets travel in slices of about so many bytes of gradient, the last elements first, of which two are under
-  /// way at a time: the next one is made and the last one summed while the wire works, and they take the memory of two slices
-  /// each way. Bits don't depend on it over ScatterGather; over Ring, whose order of summation depends on how a range is cut
-  /// into chunks, the last bit may. 0: in one.
+  /// way at a time: one is made or summed while the other travels, and packets on their way take the memory of two slices each
+  /// way. Bits don't depend on it over ScatterGather; over Ring, whose order of summation depends on how a range is cut into
+  /// chunks, the last bit may. 0: in one.
   index_t slice_bytes = index_t{16} << 20;
 
   bool clips() const { return clip_norm < std::numeric_limits<float>::infinity(); }
