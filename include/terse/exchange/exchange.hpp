@@ -43,8 +43,12 @@ class Exchange {
   void allow(index_t segment) {
     if constexpr (requires { rounds_.allow(segment); }) {
       rounds_.allow(segment);
-      ready();
+      progress();
     }
+  }
+  /// Moves a round that is open along, without waiting.
+  void progress() {
+    if (open_) ready();
   }
   /// Begins a round, or goes on with one that is open, with the same message: evaluates and encodes what has not been, and
   /// posts the first phase. Where the topology evaluates messages late, in later phases too.

@@ -117,7 +117,9 @@ class Rounds {
   };
 
  public:
-  static constexpr std::size_t lanes = 2;
+  /// Messages in a stream's order have one way.
+  static constexpr std::size_t lanes = requires(T & channel) { channel.synchronize(); }
+  ? 1 : 4;
 
   TERSE_COLD Rounds(E executor, T& transport, const C& compressor, const F& feedback, const Layout& layout,
                     const Range& range, bool note, const P& topology, RankNames names = {},
@@ -172,6 +174,8 @@ class Rounds {
       here = here && slice.here;
       block = false;
     }
+    // Lanes may be free now.
+    start_slices(message);
     return here;
   }
   void arrived(bool throws) { envelope_.arrived(executor_, throws); }

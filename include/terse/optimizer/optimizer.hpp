@@ -48,6 +48,7 @@ template <class R, class State, class E, class N>
 concept Opens = requires(const R& recipe, const StepInput<E, N>& input, State& state, index_t segment) {
   recipe.open(input, state);
   recipe.allow(state, segment);
+  recipe.progress(state);
 };
 
 template <class R, class State, class E, class Which>
@@ -129,6 +130,9 @@ class Optimizer {
   /// wait for anybody. Throws usage_error where calls come in another order, and what `step` throws.
   void begin(out<E, P> parameters, in<E, G> gradients, float gradient_scale = 1);
   void ready(index_t segment);
+  /// Moves what travels of a step that `begin` has opened along, without waiting: for what computes long between two calls of
+  /// `ready`, since messages of most transports move inside of calls only. Does nothing at other times.
+  void progress();
 
   /// For recipes whose messages don't depend on the gradient: sends them, so that they travel while it is computed.
   /// The step that follows finishes the round; until then a second call does nothing. `parameters` stay as they are

@@ -50,8 +50,9 @@ struct StepInput {
 ///     enqueue(input, state)         the step, which reads like the paper's algorithm box; on a device it only enqueues,
 ///                                   and may be recorded
 ///     complete(input, state)        waits, throws what a device found wrong, counts
-///     open(input, state), allow(state, segment)    optional: opens the step's round before the gradient is there, see
-///                                   Exchange::open, and says that a segment's is; `enqueue` goes on with that round
+///     open(input, state), allow(state, segment), progress(state)    optional: opens the step's round before the gradient is
+///                                   there, see Exchange::open, says that a segment's is, and moves the round along;
+///                                   `enqueue` goes on with it
 ///
 /// and, where ranks may start from different parameters, `static constexpr bool models_differ` = true;
 /// where messages are known before the gradient, `static constexpr bool blind` = true and begin(input, state),

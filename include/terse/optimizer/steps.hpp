@@ -101,6 +101,12 @@ void Optimizer<R, T, E, N>::ready(index_t segment) {
 }
 
 template <class R, class T, Executor E, class N>
+void Optimizer<R, T, E, N>::progress() {
+  if constexpr (detail::Opens<Composed<R>, State, E, N>)
+    if (open_.travels) composed(recipe).progress(state_);
+}
+
+template <class R, class T, Executor E, class N>
 void Optimizer<R, T, E, N>::begin(out<E, P> parameters) requires(detail::is_blind<R>()) {
   // clang 14 instantiates it with the class, whatever the constraint says.
   if constexpr (detail::is_blind<R>()) {

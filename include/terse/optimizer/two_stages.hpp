@@ -239,6 +239,13 @@ struct TwoStages {
     else if constexpr (compresses)
       state.compressed->allow(segment);
   }
+  template <Transport T, Executor E>
+  void progress(State<T, E>& state) const {
+    if (state.averages_exactly())
+      state.exact->progress();
+    else if constexpr (compresses)
+      state.compressed->progress();
+  }
   template <Transport T, Executor E, class N>
   void enqueue(const StepInput<E, N>& input, State<T, E>& state) const {
     const FirstRules<N> rules = first_rules(input, state);
