@@ -45,7 +45,7 @@ void measure(const std::string& name, R recipe, bool overlaps, const Job& job,
   std::string seconds, gradients;
   terse::StepResult result;
   // The methods of two stages have theirs in the first two steps.
-  const int before = optimizer.full_precision() ? 2 : 1;
+  const int before = optimizer.bytes_per_step().compressed > 0 ? 2 : 1;
   for (int step = -before; step < job.steps; ++step) {
     terse::barrier(transport);
     const auto begin = Clock::now();
