@@ -27,7 +27,7 @@ SEVENTEEN = ["terse/core/config.hpp", "terse/core/draw.hpp", "terse/core/error.h
              "terse/core/step_scalars.hpp", "terse/pipeline/micro_batch.hpp"]
 
 # Header, folder, or what headers' paths begin with -> what it needs beyond the standard library; without that it is skipped. LibTorch does not
-# compile as C++20 everywhere, so its header is checked as C++17.
+# compile as C++20 everywhere, so headers that need it alone are checked as C++17.
 OPTIONAL = {
     "terse/transport/mpi": ["boost/mpi/communicator.hpp", "mpi.h"],
     "terse/transport/nccl": ["cuda_runtime_api.h", "nccl.h"],
@@ -36,12 +36,18 @@ OPTIONAL = {
     "terse/transport/cuda_aware_mpi.hpp": ["boost/mpi/communicator.hpp", "mpi.h"],
     "terse/interop/libtorch.hpp": ["torch/torch.h"],
     "terse/interop/libtorch_stage.hpp": ["torch/torch.h"],
+    "terse/interop/gradient_hooks.hpp": ["torch/torch.h"],
+    "terse/interop/data_parallel.hpp": ["torch/torch.h"],
     "terse/interop/libtorch_cuda.hpp": ["torch/torch.h", "cuda_runtime_api.h", "c10/cuda/impl/cuda_cmake_macros.h"],
     "terse/bench/": ["benchmark/benchmark.h"],
     "terse/checkpoint/": ["nlohmann/json.hpp", "xxhash.h"],
 }
 STANDARD_OF = {"terse/interop/libtorch.hpp": "c++17", "terse/interop/libtorch_stage.hpp": "c++17",
-               "terse/interop/libtorch_cuda.hpp": "c++17"}
+               "terse/interop/libtorch_cuda.hpp": "c++17", "terse/interop/gradient_hooks.hpp": "c++17"}
+# Header -> a compiler and a library that don't go together, as the preprocessor tells, and how to say so.
+UNFIT = {"terse/interop/data_parallel.hpp": (
+    "#include <torch/version.h>\n#if defined(__clang__) && TORCH_VERSION_MAJOR < 2\n#error\n#endif\n",
+    "a LibTorch that clang takes as C++20")}
 
 # Names of standard headers, and parts of paths of others, that the core must not draw in.
 HEAVY = r"/(iostream|random|filesystem|regex|fstream|mpi\.h|nccl\.h)$|/(cuda|torch|nlohmann|json|boost)[^/]*(/|\.h)"
@@ -86,6 +92,8 @@ def check_header(compiler, folders, header, standard, before=()):
             probe = "".join(f"#if !__has_include(<{need}>)\n#error\n#endif\n" for need in needs)
             if not compile_text(compiler, search, probe)[0]:
                 return "skipped, needs " + ", ".join(needs)
+    if header in UNFIT and not compile_text(compiler, search, UNFIT[header][0])[0]:
+        return "skipped, needs " + UNFIT[header][1]
     include = f'#include "{header}"\n'
     before = before if standard == "c++20" else ()
     fine, output = compile_text(compiler, [f"-std={standard}", *WARNINGS, *before, *search], include + include)

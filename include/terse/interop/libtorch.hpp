@@ -124,18 +124,14 @@ class FlatModule {
   /// Throws usage_error naming the first parameter whose values or gradient no longer lie in the arenas. Call
   /// it after every backward pass. Compares two pointers for each parameter and allocates nothing.
   void check_gradients() const {
-    for (const Member& member : members_) {
-      const torch::Tensor& gradient = member.parameter.grad();
-      if (!gradient.defined())
-        throw usage_error("the gradient of parameter '" + member.name +
-                          "' is gone; zero it with FlatModule::zero_gradients instead of setting it to none");
-      if (!lies_at(gradient, gradients_.get() + member.offset, member.parameter))
-        throw usage_error("the gradient of parameter '" + member.name +
-                          "' was replaced by a tensor outside of the flat arena");
-      if (!lies_at(member.parameter, parameters_.get() + member.offset, member.parameter))
-        throw usage_error("parameter '" + member.name +
-                          "' was moved out of the flat arena; convert or move the module before it is flat");
-    }
+    for (const Member& member : members_) check(member);
+  }
+  /// The same of one segment of the layout.
+  void check_gradient(index_t segment) const { check(members_.at(static_cast<std::size_t>(segment))); }
+
+  /// The module's parameter that is a segment of the layout.
+  const torch::Tensor& parameter(index_t segment) const {
+    return members_.at(static_cast<std::size_t>(segment)).parameter;
   }
 
  private:
@@ -144,6 +140,19 @@ class FlatModule {
     torch::Tensor parameter;
     index_t offset;
   };
+
+  void check(const Member& member) const {
+    const torch::Tensor& gradient = member.parameter.grad();
+    if (!gradient.defined())
+      throw usage_error("the gradient of parameter '" + member.name +
+                        "' is gone; zero it with FlatModule::zero_gradients instead of setting it to none");
+    if (!lies_at(gradient, gradients_.get() + member.offset, member.parameter))
+      throw usage_error("the gradient of parameter '" + member.name +
+                        "' was replaced by a tensor outside of the flat arena");
+    if (!lies_at(member.parameter, parameters_.get() + member.offset, member.parameter))
+      throw usage_error("parameter '" + member.name +
+                        "' was moved out of the flat arena; convert or move the module before it is flat");
+  }
 
   void refuse_unless_flat(const std::string& name, const torch::Tensor& parameter) const {
     std::string reason;
