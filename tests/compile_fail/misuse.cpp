@@ -38,7 +38,7 @@ struct Mute {
 #endif
   template <terse::Transport T, terse::Executor E>
   struct State {
-    State(const Mute&, E, T&, const terse::Layout&, bool) {}
+    State(const Mute&, E, T&, const terse::Layout&, const terse::Options&) {}
     bool full_precision() const { return true; }
     template <class Visit>
     void walk(Visit&&) {}

@@ -349,29 +349,6 @@ TEST_CASE("packets of a full-precision step take n floats and four slices each w
   CHECK(around < 1 + 4 * 2.0 / 32 + 0.02);
 }
 
-TEST_CASE("packets of a full-precision stage are given up when it is over") {
-  Layout layout;
-  layout.add({"weight", {1 << 18}});
-  const auto bytes = static_cast<std::uint64_t>(layout.size()) * sizeof(float);
-  ThreadGroup(2, std::chrono::seconds(20)).run([&](Threads& transport) {
-    Optimizer optimizer{one_bit<ScatterGather>(), transport, layout};
-    const StepBytes ahead = optimizer.bytes_per_step();
-    Floats x = start(layout);
-    const Floats g = gradient(layout, transport.rank(), 1, 1);
-    for (std::uint64_t step = 1; step <= 3; ++step) optimizer.step(x, g);
-    barrier(transport);
-    const std::uint64_t before = allocated;
-    barrier(transport);
-    for (std::uint64_t step = 4; step <= 6; ++step) optimizer.step(x, g);
-    CHECK_FALSE(optimizer.full_precision());
-    barrier(transport);
-    // Of both ranks.
-    CHECK(before - allocated > 2 * bytes);
-    CHECK(optimizer.bytes_per_step() == ahead);
-    barrier(transport);
-  });
-}
-
 TEST_CASE("a step in slices allocates nothing, opened or not") {
   ThreadGroup(3, std::chrono::seconds(20)).run([&](Threads& transport) {
     const Layout layout = six();

@@ -83,9 +83,6 @@ TERSE_COLD std::uint64_t agree_on_fingerprint(T& channel, const Layout& layout, 
     return layouts_alone ? detail::first_difference(channel, layout) : "";
   };
   const std::uint64_t alike = agree(channel, fields, more);
-  if (layout.range().elements() == 0)
-    throw usage_error("the layout has no elements: add segments to it before an optimizer is made of it",
-                      channel.rank());
   agree_on_settings(channel, "other hyper-parameters", settings);
   return mix_hash(alike, settings.hash());
 }

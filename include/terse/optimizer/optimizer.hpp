@@ -283,7 +283,8 @@ class Optimizer {
 
   void check_apart(out<E, P> parameters, in<E, G> gradients, std::uint64_t step) const {
     const std::less<const void*> before;
-    if (before(parameters.data(), gradients.data() + gradients.size()) &&
+    // A replay has no views of its own.
+    if (parameters.data() != nullptr && before(parameters.data(), gradients.data() + gradients.size()) &&
         before(gradients.data(), parameters.data() + parameters.size()))
       throw usage_error("parameters and gradients overlap: they are two arenas", channel_.rank(),
                         static_cast<std::int64_t>(step));

@@ -121,7 +121,6 @@ struct TwoStages {
     std::vector<std::uint8_t> dense_segments;  // 1 where a segment is never compressed
     buffer<std::uint8_t, typename E::memory> dense_table;
     std::uint64_t over = 0;  // the first stage
-    index_t exact_bytes = 0;
     /// Of feedbacks that keep copies on all ranks, which a round that throws leaves apart: 2 in a compressed round, 1 in
     /// the exact one that starts the copies anew after a failure.
     std::uint64_t torn = 0;
@@ -133,7 +132,6 @@ struct TwoStages {
       if (!compresses || over == 0)
         exact.emplace(executor, transport, layout, layout.range(), Dense{}, None{}, options.clips(),
                       dense_topology(recipe.topology), options.slice_bytes);
-      exact_bytes = exact ? exact->most_bytes() : 0;
       if constexpr (compresses) {
         compressed.emplace(executor, transport, layout, layout.range(), recipe.compressor,
                            recipe.error_feedback, false, recipe.topology);
@@ -160,7 +158,8 @@ struct TwoStages {
     bool full_precision() const { return averages_exactly() || torn != 0; }
     bool failed() const { return torn != 0; }
     StepBytes bytes_per_step() const {
-      return {exact_bytes, compressed ? compressed->most_bytes(SecondRules<Numbers<>>::listens) : 0};
+      return {exact ? exact->most_bytes() : 0,
+              compressed ? compressed->most_bytes(SecondRules<Numbers<>>::listens) : 0};
     }
     /// The same as full_precision() within a step.
     bool averages_exactly() const { return !compresses || over == 0 || torn == 1; }
@@ -197,13 +196,11 @@ struct TwoStages {
     const bool exactly = !compresses || state.over == 0 || torn == 1;
     if constexpr (compresses) {
       if (state.over == 0) state.watch->check(when);
-      // Its packets take as much memory as Adam's moments, and only an earlier checkpoint leads back.
-      if (state.over != 0 && !seeds) state.exact.reset();
       state.compressed->set_compressor(compressor);
       if (exactly && !state.exact)
         throw usage_error(
-            "this state is of a run that was still averaging exactly, and this optimizer has no exact steps "
-            "any more, or never had: load it into a new one",
+            "this state is of a run that was still averaging exactly, and this optimizer was made without "
+            "exact steps",
             -1, static_cast<std::int64_t>(input.context.step));
     }
     const Rate exact{first.learning_rate, first.weight_decay};

@@ -209,6 +209,7 @@ class Nodes {
     }
     std::span<const Place> operator()() {
       if (ticket_) ticket_->wait();
+      ticket_.reset();
       return places_;
     }
 
@@ -259,6 +260,8 @@ class Nodes {
       // anything is wrong each node has a rank that has seen it.
       on_node();
     }
+    // Nobody goes while others may still read what it says.
+    column();
     if (mine.fault[0] != '\0') throw mismatch_error(mine.fault, rank());
   }
   /// Takes over the first fault that others have found or that shows in what they say.
