@@ -209,8 +209,17 @@ class Nodes {
     }
     std::span<const Place> operator()() {
       if (ticket_) ticket_->wait();
-      ticket_.reset();
       return places_;
+    }
+    /// Before an error: others may still read what this rank says. Not for long, since one of them may never come.
+    void linger() {
+      const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(1);
+      try {
+        while (ticket_ && !ticket_->ready() && std::chrono::steady_clock::now() < until) {
+        }
+      } catch (const error&) {
+        // This rank's own error says more.
+      }
     }
 
    private:
@@ -260,9 +269,9 @@ class Nodes {
       // anything is wrong each node has a rank that has seen it.
       on_node();
     }
-    // Nobody goes while others may still read what it says.
-    column();
-    if (mine.fault[0] != '\0') throw mismatch_error(mine.fault, rank());
+    if (mine.fault[0] == '\0') return;
+    column.linger();
+    throw mismatch_error(mine.fault, rank());
   }
   /// Takes over the first fault that others have found or that shows in what they say.
   template <class Fits>
