@@ -14,7 +14,7 @@ namespace terse {
 /// pairs at once fill each other's queues. Full-precision packets go this way unless a topology says otherwise.
 ///
 /// Measured with 4 ranks, full-precision steps of Adam: at 14,000 parameters Ring takes 1.6 times as long as ScatterGather over
-/// MPI and links of 1 Gbit/s, at 335,000 0.93, at 10 million 0.87, and 0.69 on links of 100 Mbit/s; over threads 1.1 at 262,144
+/// MPI and links of 1 Gbit/s, at 335,000 0.93, at 10 million 0.86, and 0.80 on links of 100 Mbit/s; over threads 1.1 at 262,144
 /// and 0.95 at 524,288 (docs/topologies.md).
 template <Topology Small = ScatterGather, Topology Large = Ring>
 struct BySize {
