@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <concepts>
+#include <optional>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -165,17 +166,24 @@ class Codec {
                 "summed by an averaging exchange");
 
  public:
-  /// For messages over `covered`; no encode is larger.
-  TERSE_COLD Codec(E executor, C compressor, const F& feedback, const Portion& covered)
+  using FeedbackState = typename F::template State<E>;
+
+  /// For messages over `covered`; no encode is larger. A `lent` state of the error feedback serves several codecs, whose
+  /// messages have no element in common; its owner starts and walks it.
+  TERSE_COLD Codec(E executor, C compressor, const F& feedback, const Portion& covered,
+                   FeedbackState* lent = nullptr)
       : executor_(executor),
         compressor_(compressor),
         made_(compressor),
         covered_(covered.compressed),
-        state_(feedback, covered.compressed.begin_offset(), covered.compressed.end_offset()),
+        lent_(lent),
         workspace_(executor, compressor, covered.compressed),
         scratch_(dense_scratch(executor, covered)),
         note_(1),
-        bad_(1) {}
+        bad_(1) {
+    if (lent_ == nullptr)
+      own_.emplace(feedback, covered.compressed.begin_offset(), covered.compressed.end_offset());
+  }
 
   static constexpr bool lossless = C::lossless;
 
@@ -189,7 +197,8 @@ class Codec {
   }
   /// The learning rate of the round to come, for feedbacks that ask.
   void start(float rate) {
-    if constexpr (requires { state_.start(rate); }) state_.start(rate);
+    if constexpr (requires(FeedbackState & state) { state.start(rate); })
+      if (own_) own_->start(rate);
   }
 
   /// Evaluates the compressed part of `message` once per element of `portion` and keeps it, with its scales,
@@ -218,8 +227,8 @@ class Codec {
                                                 arrived(portion.compressed, inbox), compensate(message),
                                                 reporting(message), context, section, bad_.data()) -
                  compressor_.wire_bytes(portion.compressed);
-      if constexpr (requires { state_.store(executor_, portion.compressed); })
-        state_.store(executor_, portion.compressed);
+      if constexpr (requires { state().store(executor_, portion.compressed); })
+        state().store(executor_, portion.compressed);
     }
     encode_dense(portion, inbox, message, packet);
     return bytes;
@@ -247,7 +256,7 @@ class Codec {
     reduce<SumOfSquares>(executor_, range, Units{0, true}, mask, NoPackets{}, compensate(message),
                          scratch_.all(), total, bad_.data());
   }
-  auto feedback() { return state_.view(); }
+  auto feedback() { return state().view(); }
 
   /// Becomes 1 where something was not finite, in the executor's memory.
   std::uint32_t* bad() { return bad_.data(); }
@@ -259,12 +268,15 @@ class Codec {
   template <class Visit>
   TERSE_COLD void walk(Visit&& visit) {
     if constexpr (!C::lossless) {
-      state_.walk(detail::PartByPart<std::remove_reference_t<Visit>>{visit});
+      if (own_) own_->walk(detail::PartByPart<std::remove_reference_t<Visit>>{visit});
       if constexpr (requires { workspace_.walk(visit); }) workspace_.walk(visit);
     }
   }
 
  private:
+  using View = decltype(std::declval<FeedbackState&>().view());
+  FeedbackState& state() { return lent_ != nullptr ? *lent_ : *own_; }
+
   /// A lossless compressor needs no memory.
   struct NoWorkspace {
     NoWorkspace(E, const C&, const Range&) {}
@@ -284,16 +296,14 @@ class Codec {
 
   template <class M>
   auto compensate(const M& message) {
-    return detail::Compensate<decltype(message.compressed), decltype(state_.view())>{message.compressed,
-                                                                                     state_.view()};
+    return detail::Compensate<decltype(message.compressed), View>{message.compressed, state().view()};
   }
   template <class M>
   auto reporting(const M& message) {
     if constexpr (requires { message.compressed.sent(index_t{}, true, 0.0F); })
-      return detail::Reporting<decltype(message.compressed), decltype(state_.view())>{state_.view(),
-                                                                                      message.compressed};
+      return detail::Reporting<decltype(message.compressed), View>{state().view(), message.compressed};
     else
-      return state_.view();
+      return state().view();
   }
 
   template <class M, class In>
@@ -316,7 +326,8 @@ class Codec {
   E executor_;
   C compressor_, made_;
   Range covered_;
-  typename F::template State<E> state_;
+  std::optional<FeedbackState> own_;
+  FeedbackState* lent_;
   typename decltype(workspace_type<C>())::type workspace_;
   buffer<float, typename E::memory> scratch_, note_;
   buffer<std::uint32_t, typename E::memory> bad_;

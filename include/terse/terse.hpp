@@ -22,6 +22,7 @@
 #include "terse/error_feedback/residual.hpp"              // IWYU pragma: export
 #include "terse/error_feedback/stored_residual.hpp"       // IWYU pragma: export
 #include "terse/exchange/hierarchical.hpp"                // IWYU pragma: export
+#include "terse/exchange/selected_rounds.hpp"             // IWYU pragma: export
 #include "terse/executor/host.hpp"                        // IWYU pragma: export
 #include "terse/graph/graphs.hpp"                         // IWYU pragma: export
 #include "terse/optimizer/adagrad.hpp"                    // IWYU pragma: export

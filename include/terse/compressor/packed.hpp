@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "terse/compressor/concept.hpp"
+#include "terse/compressor/quantizer_concept.hpp"
 #include "terse/core/policy.hpp"
 
 namespace terse {

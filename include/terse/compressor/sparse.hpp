@@ -4,6 +4,7 @@
 #include <limits>
 #include <type_traits>
 
+#include "terse/compressor/quantizer_concept.hpp"
 #include "terse/compressor/sparse_functors.hpp"
 #include "terse/core/packet.hpp"
 #include "terse/executor/statistic.hpp"

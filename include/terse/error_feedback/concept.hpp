@@ -183,12 +183,6 @@ constexpr index_t held_by() {
   if constexpr (requires { F::block; }) return F::block;
   return 0;
 }
-/// Elements that a compressor holds between measuring and coding; 0: up to the whole message.
-template <class C>
-constexpr index_t block_of() {
-  if constexpr (requires { C::units(); }) return C::units().whole ? 0 : C::units().size;
-  return 0;
-}
 
 }  // namespace detail
 

@@ -56,11 +56,8 @@ namespace detail {
 template <class Inner, class Outer>
 inline constexpr bool has_own_rounds<Hierarchical<Inner, Outer>> = true;
 
-/// Whether a compressor goes by any topology's round, see RoundOf.
 template <class C>
-concept TakesAnyRound = C::lossless || requires {
-  typename C::Incoming;
-};
+concept TakesAnyRound = takes_any_round<C>;
 
 /// The transport's own number, or the one that is wanted. Throws usage_error where they differ, or nodes were not full.
 template <Transport T>
@@ -114,8 +111,9 @@ class Rounds<C, F, Hierarchical<Inner, Outer>, T, E> {
         node_(transport.rank() / size_),
         local_(transport.rank() % size_),
         plan_(compressor, layout, range, size_, false),
+        layout_(layout),
         channel_(inside_of(transport, size_)),
-        inside_(executor, channel_, envelope_, Dense{}, None{}, layout, plan_.in_full_precision(note),
+        inside_(executor, channel_, envelope_, Dense{}, None{}, layout_, plan_.in_full_precision(note),
                 {names(node_ * size_), names.stride}),
         work_(work_bytes<Half>(inside_, topology.inner)),
         half_((inside_.work = work_.data(), make_round<Half>(inside_, topology.inner))),
@@ -272,6 +270,7 @@ class Rounds<C, F, Hierarchical<Inner, Outer>, T, E> {
 
   int size_, node_, local_;  // of a node's ranks; this rank's node, and its rank there
   Plan plan_;
+  Layout layout_;
   Inside channel_;
   Envelope<E> envelope_;
   Node inside_;

@@ -78,7 +78,8 @@ requires(Traits<C>::keyed) class Rounds<C, F, Mixing<G, Vectors>, T, E> {
   Rounds(E executor, T& transport, const C& compressor, const F& feedback, const Layout& layout,
          const Range& range, bool, const Mixing<G, Vectors>& topology)
       : channel_(transport.split(0, transport.rank())),
-        context_(executor, channel_, envelope_, Dense{}, feedback, layout,
+        layout_(layout),
+        context_(executor, channel_, envelope_, Dense{}, feedback, layout_,
                  Plan(Dense{}, layout, range, transport.size(), false)),
         compressor_(compressor),
         plan_(compressor, layout, range, 1, false),
@@ -160,6 +161,7 @@ requires(Traits<C>::keyed) class Rounds<C, F, Mixing<G, Vectors>, T, E> {
   }
 
   T channel_;
+  Layout layout_;
   Envelope<E> envelope_;
   Context context_;
   C compressor_;

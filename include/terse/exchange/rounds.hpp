@@ -123,8 +123,8 @@ class Rounds {
 
   TERSE_COLD Rounds(E executor, T& transport, const C& compressor, const F& feedback, const Layout& layout,
                     const Range& range, bool note, const P& topology, RankNames names = {},
-                    index_t slice_bytes = 0)
-      : executor_(executor) {
+                    index_t slice_bytes = 0, typename F::template State<E>* lent = nullptr)
+      : executor_(executor), layout_(layout) {
     const std::vector<Range> ranges = slices_of(range, C::lossless && P::exact ? slice_bytes : 0);
     channels_.reserve(lanes);
     for (std::size_t lane = 0; lane < std::min(lanes, ranges.size()); ++lane)
@@ -132,8 +132,8 @@ class Rounds {
     std::vector<Context> contexts;
     index_t work = 0;
     for (std::size_t k = 0; k < ranges.size(); ++k) {
-      contexts.push_back(Context(executor, channels_[k % lanes], envelope_, compressor, feedback, layout,
-                                 Plan(compressor, layout, ranges[k], transport.size(), note), names));
+      contexts.push_back(Context(executor, channels_[k % lanes], envelope_, compressor, feedback, layout_,
+                                 Plan(compressor, layout, ranges[k], transport.size(), note), names, lent));
       work = std::max(work, work_bytes<Round>(contexts.back(), topology));
     }
     for (std::size_t lane = 0; lane < channels_.size(); ++lane) work_.emplace_back(work);
@@ -231,6 +231,7 @@ class Rounds {
   }
 
   E executor_;
+  Layout layout_;
   Envelope<E> envelope_;
   std::vector<T> channels_;                                  // by lane, as are the buffers
   std::vector<buffer<std::byte, typename E::memory>> work_;  // of packets on their way

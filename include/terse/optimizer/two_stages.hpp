@@ -134,7 +134,7 @@ struct TwoStages {
                       dense_topology(recipe.topology), options.slice_bytes);
       if constexpr (compresses) {
         compressed.emplace(executor, transport, layout, layout.range(), recipe.compressor,
-                           recipe.error_feedback, false, recipe.topology);
+                           recipe.error_feedback, false, recipe.topology, options.slice_bytes);
         const Range& range = compressed->compressed();
         watch.emplace(recipe.when, executor, range);
         dense_segments.assign(layout.segments().size(), 1);

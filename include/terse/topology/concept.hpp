@@ -130,8 +130,8 @@ struct RankNames {
   int operator()(int rank) const { return first + stride * rank; }
 };
 
-/// Everything a round works with: the executor, the channel, the plan, this rank's codec, and the step's envelope. Channel and
-/// envelope are others', who may have them serve several rounds.
+/// Everything a round works with: the executor, the channel, the layout, the plan, this rank's codec, and the step's envelope.
+/// Channel, layout and envelope are others', who may have them serve several rounds.
 template <Compressor C, ErrorFeedback F, Transport T, Executor E>
 struct RoundContext {
   E executor;
@@ -139,7 +139,7 @@ struct RoundContext {
   int rank, size;
   RankNames names;
   F feedback;
-  Layout layout;
+  const Layout& layout;
   Plan plan;
   Codec<C, F, E> codec;
   std::byte* work = nullptr;  ///< as many bytes as the round asks for, in the executor's memory
@@ -154,7 +154,8 @@ struct RoundContext {
   Envelope<E>& envelope;
 
   TERSE_COLD RoundContext(E executor_, T& channel_, Envelope<E>& envelope_, const C& compressor,
-                          const F& feedback_, const Layout& layout_, Plan plan_, RankNames names_ = {})
+                          const F& feedback_, const Layout& layout_, Plan plan_, RankNames names_ = {},
+                          typename F::template State<E>* lent = nullptr)
       : executor(executor_),
         channel(channel_),
         rank(channel.rank()),
@@ -163,7 +164,7 @@ struct RoundContext {
         feedback(feedback_),
         layout(layout_),
         plan(std::move(plan_)),
-        codec(executor, compressor, feedback, plan.whole),
+        codec(executor, compressor, feedback, plan.whole, lent),
         envelope(envelope_) {}
 
   /// Opens a round.
@@ -284,14 +285,20 @@ Round make_round(Context& context, const P& topology) {
     return Round(context);
 }
 
+/// Whether a compressor goes by any topology's round.
+template <class C>
+inline constexpr bool takes_any_round = C::lossless || requires {
+  typename C::Incoming;
+};
+
 /// The round of C over P: the topology's, unless the compressor has a protocol of its own.
 template <class C, class F, class P, class T, class E>
 struct RoundOf {
-  static_assert(
-      C::lossless || requires { typename C::Incoming; },
-      "terse: this compressor has a round of its own; include it (LowRank's is in "
-      "terse/exchange/low_rank_round.hpp, mixing with Lattice or Moniqua in "
-      "terse/exchange/keyed_mixing.hpp)");
+  static_assert(takes_any_round<C>,
+                "terse: this compressor has a round of its own; include it (LowRank's is in "
+                "terse/exchange/low_rank_round.hpp, Select's in terse/exchange/selected_rounds.hpp, mixing "
+                "with Lattice "
+                "or Moniqua in terse/exchange/keyed_mixing.hpp)");
   using type = typename P::template Round<C, F, T, E>;
 };
 

@@ -71,6 +71,7 @@ struct RoundHeader {
 ///     note(executor)                                      something else of this rank was not
 ///     stamp(executor, bytes, place, packet)               writes the header, its flags included
 ///     accept(executor, codec, portion, packet, least, most, place, sender)    checks a packet, takes over its flags
+///     absorb(executor, other)                             takes over what another envelope of this step has heard
 ///     arrived(executor, throws)                           all are here; with `throws` flags are an error
 ///     check_read(executor, wrong, sender)                 decoding a packet set `wrong` if it couldn't be read; after
 ///                                                         `arrived`, in the order of packets. `wrong` is 0 again
@@ -122,6 +123,8 @@ class Envelope {
     }
     flags = detail::merged_flags(flags, header.flags);
   }
+  /// Takes over what another envelope of the same step has heard.
+  void absorb(E, const Envelope& other) { flags = detail::merged_flags(flags, other.flags); }
   void arrived(E, bool throws) const {
     if (detail::is_refusal(flags)) detail::throw_refused(flags, rank_, round_.step);
     if (throws && flags != PacketHeader::finite) detail::throw_non_finite(flags, rank_, round_.step);

@@ -107,6 +107,23 @@ struct AcceptKernel {
   }
 };
 
+/// What another verdict of the same step has found.
+struct AbsorbKernel {
+  static constexpr bool cooperative = false;
+  struct Shared {};
+  Verdict* verdict;
+  const Verdict* other;
+
+  template <class Block>
+  TERSE_HD void operator()(Block& block, Shared&) const {
+    if (block.thread() != 0) return;
+    verdict->flags = merged_flags(verdict->flags, other->flags);
+    if (verdict->fault.field != PacketFault::none || other->fault.field == PacketFault::none) return;
+    verdict->fault = other->fault;
+    verdict->sender = other->sender;
+  }
+};
+
 struct ArrivedKernel {
   static constexpr bool cooperative = false;
   struct Shared {};
@@ -190,6 +207,9 @@ class Envelope<E> {
         detail::AcceptKernel{verdict_.data(), now_, least, most, place, sender, detail::refusal_of(rank_),
                              packet, packet + portion.section_at, floats, detail::largest_scale},
         1);
+  }
+  void absorb(E ex, const Envelope& other) {
+    ex.launch(detail::AbsorbKernel{verdict_.data(), other.verdict_.data()}, 1);
   }
   void arrived(E ex, bool throws) { ex.launch(detail::ArrivedKernel{verdict_.data(), throws}, 1); }
   void check_read(E ex, std::uint32_t& wrong, int sender) {

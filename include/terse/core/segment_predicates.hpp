@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <string_view>
+
+#include "terse/core/layout.hpp"
+
+// Which segments of a layout are meant: for policies that differ between layers.
+
+namespace terse {
+
+/// A condition on a segment: a copyable functor. All ranks must come to the same answer, so that it looks at nothing but the
+/// segment, and at parameters that `settings(visit)` shows.
+template <class P>
+concept SegmentPredicate = std::copyable<P> && requires(const P& predicate, const Segment& segment) {
+  { predicate(segment) } -> std::same_as<bool>;
+};
+
+/// Every segment.
+struct AnySegment {
+  bool operator()(const Segment&) const { return true; }
+};
+
+/// Those of two dimensions or more, each of at least 2: weights, not biases or gains.
+struct IsMatrix {
+  bool operator()(const Segment& segment) const {
+    int long_sides = 0;
+    for (const index_t extent : segment.shape) long_sides += extent > 1 ? 1 : 0;
+    return long_sides >= 2;
+  }
+};
+
+/// Those of less than N elements.
+template <index_t N>
+struct Below {
+  static_assert(N > 0, "terse: no segment has less than 0 elements");
+  bool operator()(const Segment& segment) const { return segment.count < N; }
+};
+
+/// A text as an argument of a template.
+template <std::size_t Size>
+struct Text {
+  char characters[Size]{};
+  constexpr Text(const char (&text)[Size]) {
+    for (std::size_t k = 0; k < Size; ++k) characters[k] = text[k];
+  }
+  constexpr std::string_view view() const { return {characters, Size - 1}; }
+};
+
+/// Whether `name` is as `pattern` says: `*` stands for any characters, none included, `?` for one, and all else for itself.
+constexpr bool matches(std::string_view pattern, std::string_view name) {
+  std::size_t p = 0, n = 0, star = std::string_view::npos, after = 0;
+  while (n < name.size()) {
+    if (p < pattern.size() && pattern[p] == '*') {
+      // First it stands for nothing, and for one character more whenever what follows doesn't fit.
+      star = p++;
+      after = n;
+    } else if (p < pattern.size() && (pattern[p] == '?' || pattern[p] == name[n])) {
+      ++p;
+      ++n;
+    } else if (star != std::string_view::npos) {
+      p = star + 1;
+      n = ++after;
+    } else {
+      return false;
+    }
+  }
+  while (p < pattern.size() && pattern[p] == '*') ++p;
+  return p == pattern.size();
+}
+
+/// Those whose name matches: Named<"embedding*">, Named<"*.bias">.
+template <Text Pattern>
+struct Named {
+  bool operator()(const Segment& segment) const { return matches(Pattern.view(), segment.name); }
+};
+
+}  // namespace terse

@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "terse/compressor/select.hpp"
+#include "terse/exchange/rounds.hpp"
+
+namespace terse::detail {
+
+template <class... Branches>
+inline constexpr bool takes_any_round<Select<Branches...>> =
+    (takes_any_round<typename Branches::compressor_type> && ...);
+
+/// A round for each branch of Select, and one for what travels in full precision, side by side on channels of their own. Each
+/// has an envelope of its own, since a compressor's round may lend its to an inner one; when all packets are here, each takes
+/// over what the others have heard, so that nothing of a step is consumed after an error in any of them.
+template <class... Branches, class F, class P, class T, class E>
+requires(!has_own_rounds<P>) class Rounds<Select<Branches...>, F, P, T, E> {
+  static_assert(P::exact,
+                "terse: Select is for means over all ranks, by an exact topology (ScatterGather, Ring, Star, "
+                "AllGather, "
+                "Hierarchical); graphs mix whole models");
+  using C = Select<Branches...>;
+  template <class Branch>
+  static constexpr bool compresses = !Branch::compressor_type::lossless;
+  template <class Branch>
+  using FeedbackOf = typename Branch::template feedback_type<F>;
+  template <class Branch>
+  static constexpr bool sound() {
+    if constexpr (compresses<Branch>)
+      return check_feedback<typename Branch::compressor_type, FeedbackOf<Branch>>() &&
+             terse::check_stages<typename Branch::compressor_type, FeedbackOf<Branch>, P>();
+    return true;
+  }
+  static_assert((sound<Branches>() && ...));
+  template <class Branch>
+  static constexpr bool starts_own_copies() {
+    if constexpr (Branch::has_own_feedback) return starts_exactly<FeedbackOf<Branch>>();
+    return false;
+  }
+  static_assert((!starts_own_copies<Branches>() && ...),
+                "terse: Difference starts from the optimizer's exact steps, of which a branch's own doesn't "
+                "hear: give it to the "
+                "optimizer, as the ErrorFeedback of all branches");
+
+  using Full = Rounds<Dense, None, DenseTopologyOf<P>, T, E>;
+  /// What is there alone where a segment goes that way.
+  template <class R>
+  using Maybe = std::unique_ptr<R>;
+  struct Nothing {};
+  template <class Branch>
+  static auto round_type() {
+    if constexpr (compresses<Branch>)
+      return std::type_identity<Rounds<typename Branch::compressor_type, FeedbackOf<Branch>, P, T, E>>{};
+    else
+      return std::type_identity<Nothing>{};
+  }
+  template <class Branch>
+  using RoundsOf = typename decltype(round_type<Branch>())::type;
+
+ public:
+  TERSE_COLD Rounds(E executor, T& transport, const C& compressor, const F& feedback, const Layout& layout,
+                    const Range& range, bool note, const P& topology, RankNames names = {},
+                    index_t slice_bytes = 0)
+      : executor_(executor) {
+    std::vector<Piece> pieces[C::size + 1], compressed, shared;
+    for (const Piece& piece : range.pieces()) {
+      const std::size_t branch =
+          compressor.branch_of(layout.segments()[static_cast<std::size_t>(piece.segment)]);
+      pieces[branch].push_back(piece);
+      if (branch == C::size) continue;
+      compressed.push_back(piece);
+      if (shares(branch)) shared.push_back(piece);
+    }
+    compressed_ = Range(std::move(compressed));
+    const Range common(std::move(shared));
+    feedback_.emplace(feedback, common.begin_offset(), common.end_offset());
+    const Range full(std::move(pieces[C::size]));
+    // Flags need something to travel by.
+    if (!full.pieces().empty() || compressed_.pieces().empty())
+      full_ = std::make_unique<Full>(executor, transport, Dense{}, None{}, layout, full, note,
+                                     dense_topology(topology), names, slice_bytes);
+    for_each_branch([&]<std::size_t K, class Branch>(Index<K, Branch>) {
+      const Range own(std::move(pieces[K]));
+      if (own.pieces().empty()) return;
+      const Branch& branch = compressor.template branch<K>();
+      if constexpr (Branch::has_own_feedback)
+        rounds<K>() =
+            std::make_unique<RoundsOf<Branch>>(executor, transport, branch.compressor, branch.error_feedback,
+                                               layout, own, false, topology, names);
+      else
+        rounds<K>() = std::make_unique<RoundsOf<Branch>>(executor, transport, branch.compressor, feedback,
+                                                         layout, own, false, topology, names, 0, &*feedback_);
+    });
+  }
+
+  void open(const StepContext& step, Mask<typename E::memory> mask) {
+    if constexpr (requires { feedback_->start(step.learning_rate); }) feedback_->start(step.learning_rate);
+    for_each([&](auto& round) { round.open(step, mask); });
+    absorbed_ = false;
+  }
+  void allow(index_t segment) {
+    for_each([&](auto& round) { round.allow(segment); });
+  }
+  template <class M>
+  void start(const M& message) {
+    for_each([&](auto& round) { round.start(message); });
+  }
+  template <class M>
+  bool advance(const M& message, bool block) {
+    bool here = true;
+    for_each([&](auto& round) {
+      // Who waits, waits for one of them.
+      if (!round.advance(message, block)) here = block = false;
+    });
+    if (here && !std::exchange(absorbed_, true)) {
+      for_each([&](auto& round) {
+        if (&round.envelope() != &envelope()) envelope().absorb(executor_, round.envelope());
+      });
+      for_each([&](auto& round) {
+        if (&round.envelope() != &envelope()) round.envelope().absorb(executor_, envelope());
+      });
+    }
+    return here;
+  }
+  void arrived(bool throws) {
+    for_each([&](auto& round) { round.arrived(throws); });
+  }
+  template <class Consumer>
+  void consume(const Consumer& consumer) {
+    for_each([&](auto& round) { round.consume(consumer); });
+  }
+  template <class Functor>
+  auto gated(const Functor& f) const {
+    return const_cast<Rounds*>(this)->envelope().gated(f);
+  }
+  void await() {
+    for_each([](auto& round) { round.await(); });
+  }
+  void settle(std::uint64_t step) {
+    await();
+    envelope().settle(executor_, step);
+  }
+  double notes() { return full_ ? full_->notes() : 0; }
+  index_t most_bytes(bool told = false) const {
+    index_t bytes = 0;
+    const_cast<Rounds*>(this)->for_each([&](auto& round) { bytes += round.most_bytes(told); });
+    return bytes;
+  }
+  /// That of one of them, which an outer round may lend while no packets travel.
+  Envelope<E>& envelope() {
+    Envelope<E>* first = nullptr;
+    for_each([&](auto& round) {
+      if (first == nullptr) first = &round.envelope();
+    });
+    return *first;
+  }
+
+  const Range& compressed() const { return compressed_; }
+  void set_compressor(const C& compressor) {
+    for_each_branch([&]<std::size_t K, class Branch>(Index<K, Branch>) {
+      if (rounds<K>()) rounds<K>()->set_compressor(compressor.template branch<K>().compressor);
+    });
+  }
+  /// What branches share.
+  auto feedback() { return feedback_->view(); }
+  template <class Visit>
+  TERSE_COLD void walk(Visit&& visit) {
+    feedback_->walk(visit);
+    for_each_branch([&]<std::size_t K, class Branch>(Index<K, Branch>) {
+      const std::string prefix = "branch_" + std::to_string(K) + "_";
+      if (rounds<K>())
+        rounds<K>()->walk([&](const std::string& name, auto&&... rest) {
+          visit(prefix + name, std::forward<decltype(rest)>(rest)...);
+        });
+    });
+  }
+
+ private:
+  template <std::size_t K, class Branch>
+  struct Index {};
+
+  static constexpr bool shares(std::size_t branch) {
+    constexpr bool shared[] = {!Branches::has_own_feedback...};
+    return shared[branch];
+  }
+  template <std::size_t K>
+  auto& rounds() {
+    return std::get<K>(rounds_);
+  }
+  /// use(Index<K, Branch>) for those that compress.
+  template <class Use>
+  static void for_each_branch(Use&& use) {
+    [&]<std::size_t... K>(std::index_sequence<K...>) {
+      (
+          [&] {
+            if constexpr (compresses<Branches>) use(Index<K, Branches>{});
+          }(),
+          ...);
+    }
+    (std::index_sequence_for<Branches...>{});
+  }
+  /// use(rounds) for those that are there, in the same order on all ranks.
+  template <class Use>
+  void for_each(Use&& use) {
+    if (full_) use(*full_);
+    for_each_branch([&]<std::size_t K, class Branch>(Index<K, Branch>) {
+      if (rounds<K>()) use(*rounds<K>());
+    });
+  }
+
+  E executor_;
+  Range compressed_;
+  std::optional<typename F::template State<E>> feedback_;
+  Maybe<Full> full_;  // what is not compressed
+  std::tuple<Maybe<RoundsOf<Branches>>...> rounds_;
+  bool absorbed_ = false;
+};
+
+}  // namespace terse::detail
