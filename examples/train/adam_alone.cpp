@@ -50,6 +50,10 @@ Made make_gossip_optimizer(Optimizer kind, const Options&, OnHost&, const Layout
   refuse(kind);
 }
 template <>
+Made make_layered_one_bit_adam(const Options&, std::uint64_t, OnHost&, const Layout&) {
+  throw input_error("--layers: the quickstart's trainer has signs alone. Build examples/train");
+}
+template <>
 Made make_low_rank_optimizer(const Options&, OnHost&, const Layout&) {
   refuse(Optimizer::power_sgd);
 }

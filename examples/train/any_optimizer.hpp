@@ -105,6 +105,11 @@ std::unique_ptr<AnyOptimizer> make_one_bit_adam(const Options& options, std::uin
 
 // On the host only.
 
+/// OneBitAdam with a compressor for each kind of layer, see --layers; in layered_one_bit_adam.cpp.
+template <class P>
+std::unique_ptr<AnyOptimizer> make_layered_one_bit_adam(const Options& options, std::uint64_t freeze,
+                                                        P& place, const terse::Layout& layout);
+
 /// DeepGradientCompression, whose ratio falls in the first `warmup` steps, or Ef21Sgd; in
 /// sparse_optimizers.cpp.
 template <class P>

@@ -7,7 +7,7 @@ namespace train {
 inline constexpr const char* help_footer =
     "Optimizers, and what their compressed steps go over:\n"
     "  adam                       dense; the reference of one-bit-adam, zero-one-adam and sign-sgd\n"
-    "  one-bit-adam               signs of Adam's momentum, error feedback; --topology\n"
+    "  one-bit-adam               signs of Adam's momentum, error feedback; --topology, --layers\n"
     "  zero-one-adam              the same, earlier, and ranks step alone, too; scatter-gather\n"
     "  momentum-sgd               dense; the reference of those below, but for sign-sgd and lamb\n"
     "  error-feedback-sgd         signs, error feedback, no momentum but 10 times the rate; "
@@ -63,6 +63,7 @@ inline constexpr const char* help_footer =
     "Examples:\n"
     "  train --plot loss.svg                         adam and one-bit-adam on 4 threads\n"
     "  train --optimizers one-bit-adam --model cnn --topology ring --granularity block\n"
+    "  train --optimizers one-bit-adam --layers '*.bias=dense,*.weight=low-rank'\n"
     "  train --optimizers momentum-sgd,power-sgd,deep-gradient-compression --ratio 0.001\n"
     "  train --optimizers pmsgd,dmsgd,decentlam --ranks 8 --batch 256 --label-skew 0.1\n"
     "  train --optimizers momentum-sgd,local-sgd,overlap-local-sgd --delay 5 --bandwidth 100 --straggler "

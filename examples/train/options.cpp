@@ -46,6 +46,21 @@ std::vector<Optimizer> optimizers_of(const std::string& given) {
   return optimizers;
 }
 
+std::vector<LayerRule> layers_of(const std::string& given) {
+  std::vector<LayerRule> rules;
+  for (std::size_t begin = 0; begin <= given.size();) {
+    const std::size_t end = std::min(given.find(',', begin), given.size());
+    const std::string one = given.substr(begin, end - begin);
+    const std::size_t equals = one.find('=');
+    if (equals == std::string::npos || equals == 0)
+      throw input_error(fmt::format("--layers: '{}' is not PATTERN=KIND, such as *.bias=dense; kinds are {}",
+                                    one, all_words(layer_kind_words, ", ")));
+    rules.push_back({one.substr(0, equals), value_of(layer_kind_words, "--layers", one.substr(equals + 1))});
+    begin = end + 1;
+  }
+  return rules;
+}
+
 Straggler straggler_of(const std::string& given) {
   const std::size_t colon = std::min(given.find(':'), given.size());
   const std::optional<int> rank = number_of<int>(given.substr(0, colon));
@@ -194,6 +209,13 @@ void add_options(CLI::App& app, Options& o) {
                "zero-one-adam, too")
                ->type_name("BOUND"));
 
+  in_group(app.add_option_function<std::string>(
+                  "--layers", [&o](const std::string& given) { o.layers = layers_of(given); },
+                  "how layers travel, by patterns of their names, of which the first that matches counts: "
+                  "dense, sign, "
+                  "top-k (1 %) or low-rank (4 columns) [*=sign]")
+               ->type_name("PATTERN=KIND,..."));
+
   group = "Compression of zero-one-adam";
   in_group(add_number<std::int64_t>(app, "--variance-updates", o.variance_updates, count(any),
                                     "a whole number above 0", "16",
@@ -323,6 +345,7 @@ const char* name(RateSchedule value) { return word_of(rate_schedule_words, value
 const char* name(Scale value) { return word_of(scale_words, value); }
 const char* name(Granularity value) { return word_of(granularity_words, value); }
 const char* name(NonFinite value) { return word_of(non_finite_words, value); }
+const char* name(LayerKind value) { return word_of(layer_kind_words, value); }
 const char* name(InnerBuffers value) { return word_of(inner_buffers_words, value); }
 const char* name(Inputs value) { return word_of(inputs_words, value); }
 
@@ -529,6 +552,17 @@ void check_graph(const Options& options, Optimizer kind) {
 }
 
 void check_optimizer(const Options& options, Optimizer kind) {
+  if (kind == Optimizer::one_bit_adam && !options.layers.empty()) {
+    if (options.device != Device::cpu)
+      throw input_error(
+          "--layers: one-bit-adam with a compressor for each kind of layer runs on the CPU so far");
+    if (options.topology != Topology::scatter_gather || options.granularity != Granularity::segment ||
+        options.scale != Scale::rms)
+      throw input_error(
+          "--layers goes over scatter-gather, with one scale for each tensor, its root mean square: leave "
+          "--topology, "
+          "--granularity and --scale out");
+  }
   if (!runs_on(options.device, kind)) {
     std::string others;
     for (const Word<Optimizer>& entry : optimizer_words)
@@ -587,7 +621,8 @@ void check_concerns(const Options& options, const CLI::App& app) {
   check("--momentum", uses_momentum);
   check("--warmup-fraction", only({one_bit_adam, zero_one_adam, one_bit_lamb, deep_gradient_compression}));
   check("--ratio", only({deep_gradient_compression, ef21_sgd}));
-  for (const char* option : {"--topology", "--scale", "--granularity"}) check(option, only({one_bit_adam}));
+  for (const char* option : {"--topology", "--scale", "--granularity", "--layers"})
+    check(option, only({one_bit_adam}));
   check("--update-clip", only({one_bit_adam, zero_one_adam, one_bit_lamb}));
   for (const char* option : {"--variance-updates", "--local-interval", "--most-local-steps"})
     check(option, only({zero_one_adam}));

@@ -84,6 +84,7 @@ enum class Scale { rms, mean_abs };
 enum class Granularity { segment, block, whole };
 enum class NonFinite { raise, skip, zero };
 enum class InnerBuffers { keep, reset, average };
+enum class LayerKind { dense, sign, top_k, low_rank };
 
 /// The word for a value on the command line and in reports, such as "one-bit-adam".
 const char* name(Optimizer value);
@@ -96,7 +97,14 @@ const char* name(Scale value);
 const char* name(Granularity value);
 const char* name(NonFinite value);
 const char* name(InnerBuffers value);
+const char* name(LayerKind value);
 const char* name(Inputs value);
+
+/// How the momenta travel of layers whose names match, see terse::matches.
+struct LayerRule {
+  std::string pattern;
+  LayerKind kind;
+};
 
 /// The command line, checked. The defaults are those of `--help`.
 struct Options {
@@ -134,7 +142,8 @@ struct Options {
   Topology topology = Topology::scatter_gather;
   Scale scale = Scale::rms;
   Granularity granularity = Granularity::segment;
-  double update_clip = 10;  ///< may be infinite
+  double update_clip = 10;        ///< may be infinite
+  std::vector<LayerRule> layers;  ///< of one-bit-adam: the first that matches counts; none: signs everywhere
   // Of zero-one-adam.
   std::int64_t variance_updates = 16;  ///< exact averages after which they become half as many, at least 1
   double local_interval = 0.1;         ///< share of all steps after which meetings do, above 0 to 1

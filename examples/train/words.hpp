@@ -104,6 +104,10 @@ inline constexpr std::array granularity_words{Word<Granularity>{"segment", Granu
 inline constexpr std::array non_finite_words{Word<NonFinite>{"throw", NonFinite::raise},
                                              Word<NonFinite>{"skip", NonFinite::skip},
                                              Word<NonFinite>{"zero", NonFinite::zero}};
+inline constexpr std::array layer_kind_words{
+    Word<LayerKind>{"dense", LayerKind::dense}, Word<LayerKind>{"sign", LayerKind::sign},
+    Word<LayerKind>{"top-k", LayerKind::top_k}, Word<LayerKind>{"low-rank", LayerKind::low_rank}};
+
 inline constexpr std::array inner_buffers_words{Word<InnerBuffers>{"keep", InnerBuffers::keep},
                                                 Word<InnerBuffers>{"reset", InnerBuffers::reset},
                                                 Word<InnerBuffers>{"average", InnerBuffers::average}};

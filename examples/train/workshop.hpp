@@ -61,6 +61,9 @@ class TheWorkshop final : public Workshop {
         if constexpr (on_host) return make_low_rank_optimizer(options, place_, layout);
         break;
       case Optimizer::one_bit_adam:
+        if constexpr (on_host)
+          if (!options.layers.empty())
+            return make_layered_one_bit_adam(options, stages.freeze, place_, layout);
         switch (options.topology) {
           case Topology::ring:
             return make_one_bit_adam<terse::Ring>(options, stages.freeze, place_, layout);

@@ -3,6 +3,7 @@
 // Each CASE_ macro selects a misuse, which must not compile and must say why in words; without any (and without MISUSED)
 // the same program, done right, must compile. Run by check.py.
 
+#include "terse/exchange/low_rank_round.hpp"
 #include "terse/terse.hpp"
 
 namespace {
@@ -132,6 +133,17 @@ template <class S = Stage, class Policy>
   });
 }
 
+template <class T, class... Branches>
+void selected_over() {
+  terse::ThreadGroup(1).run([&](terse::Threads& transport) {
+    terse::Optimizer optimizer{terse::OneBitAdam<terse::Select<Branches...>, T>{}, transport, terse::Layout::flat(1)};
+  });
+}
+template <class... Branches>
+void selected() {
+  selected_over<terse::ScatterGather, Branches...>();
+}
+
 using terse::Uniform;
 using Nearby = Uniform<4, terse::Nearest>;
 using Unbiased = Uniform<8, terse::Stochastic, terse::Symmetric>;
@@ -206,6 +218,29 @@ int main() {
     terse::QuantizedSgd<terse::UnbiasedRandomK, terse::HeavyBall, terse::ScatterGather> recipe;
     static_cast<void>(recipe);
   }
+#endif
+#if defined(CASE_SELECT_WITHOUT_FEEDBACK)
+  selected<terse::Where<terse::IsMatrix, terse::TopK<>>, terse::Where<terse::AnySegment, terse::Sign, terse::None>>();
+#endif
+#if defined(CASE_SELECT_NO_BRANCH)
+  selected<terse::Sign>();
+#endif
+#if defined(CASE_SELECT_NO_PREDICATE)
+  selected<terse::Where<terse::Ring, terse::Sign>>();
+#endif
+#if defined(CASE_SELECT_OWN_COPIES)
+  selected<terse::Where<terse::IsMatrix, terse::TopK<>, terse::Difference>, terse::Otherwise<terse::Sign>>();
+#endif
+#if defined(CASE_SELECT_ON_A_GRAPH)
+  {
+    terse::ThreadGroup(1).run([&](terse::Threads& transport) {
+      terse::Optimizer optimizer{terse::DeepSqueeze<terse::Select<terse::Otherwise<terse::Sign>>>{}, transport,
+                                 terse::Layout::flat(1)};
+    });
+  }
+#endif
+#if defined(CASE_SELECT_LOW_RANK_OVER_NODES)
+  selected_over<terse::Hierarchical<>, terse::Where<terse::IsMatrix, terse::LowRank<2>>>();
 #endif
 #if defined(CASE_DIFFERENCE_RECOMPRESSED)
   {

@@ -19,6 +19,16 @@ template <class... Branches>
 inline constexpr bool takes_any_round<Select<Branches...>> =
     (takes_any_round<typename Branches::compressor_type> && ...);
 
+/// Reached by what the rounds below can't do.
+template <class... Branches, class F, class P, class T, class E>
+struct RoundOf<Select<Branches...>, F, P, T, E> {
+  static_assert(
+      takes_any_round<Select<Branches...>>,
+      "terse: over Hierarchical no branch of Select can be LowRank, which takes whole matrices, where nodes "
+      "exchange shares. Use a branch of TopK or Sign there, or another topology");
+  using type = typename P::template Round<Dense, None, T, E>;
+};
+
 /// A round for each branch of Select, and one for what travels in full precision, side by side on channels of their own. Each
 /// has an envelope of its own, since a compressor's round may lend its to an inner one; when all packets are here, each takes
 /// over what the others have heard, so that nothing of a step is consumed after an error in any of them.
