@@ -16,6 +16,7 @@
 
 #include "terse/core/draw.hpp"
 #include "terse/core/error.hpp"
+#include "terse/core/hash.hpp"
 #include "terse/core/layout.hpp"
 #include "terse/core/packet.hpp"
 #include "terse/core/type_name.hpp"
@@ -147,8 +148,32 @@ TEST_CASE("a layout refuses segments that can't be") {
                    layout.add({"d", {large, large, large, large}});
                  }),
                  "'d'"));
+  CHECK(
+      contains(message_of<terse::usage_error>([&] { layout.add({.name = "e", .shape = {4}, .group = -1}); }),
+               "'e' is of group -1"));
   CHECK(layout.segments().size() == 1);
   CHECK(layout.size() == 64);
+  // What was refused has taken no name.
+  for (const char* name : {"b", "c", "d", "e"}) layout.add({name, {4}});
+  CHECK(layout.segments().size() == 5);
+}
+
+TEST_CASE("a layout knows its groups, and without any has the hash that it always had") {
+  Layout layout;
+  layout.add({"weight", {3, 50}}).add({"bias", {64}, 0.5F, 0, false});
+  CHECK(layout.groups() == std::vector<int>{0});
+  CHECK(terse::layout_hash(layout) == 0x25e2bdb36119afb6U);
+  std::set<std::uint64_t> hashes;
+  for (const int group : {0, 1, 2})
+    for (const bool compress : {false, true}) {
+      Layout one;
+      one.add({.name = "a", .shape = {4}, .compress = compress, .group = group});
+      hashes.insert(terse::layout_hash(one));
+    }
+  CHECK(hashes.size() == 6);
+  for (const int group : {7, 2, 7})
+    layout.add({.name = std::to_string(layout.size()), .shape = {1}, .group = group});
+  CHECK(layout.groups() == std::vector<int>{0, 2, 7});
 }
 
 TEST_CASE("a range refuses pieces out of order, overlapping, or off the alignment") {

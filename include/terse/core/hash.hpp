@@ -39,7 +39,7 @@ inline std::uint64_t hash_bytes(const std::byte* data, std::size_t bytes) {
   return hash | 1;
 }
 
-/// Hash of names, shapes, rates and flags of all segments.
+/// Hash of names, shapes, rates, flags and groups of all segments.
 inline std::uint64_t layout_hash(const Layout& layout) {
   std::uint64_t hash = 0;
   for (const Segment& segment : layout.segments()) {
@@ -48,7 +48,8 @@ inline std::uint64_t layout_hash(const Layout& layout) {
     for (const index_t extent : segment.shape) hash = mix_hash(hash, static_cast<std::uint64_t>(extent));
     hash = mix_hash(hash, std::bit_cast<std::uint32_t>(segment.learning_rate_scale));
     hash = mix_hash(hash, std::bit_cast<std::uint32_t>(segment.weight_decay));
-    hash = mix_hash(hash, segment.compress ? 1 : 0);
+    // One word for both, so that layouts of one group have the hash that they always had.
+    hash = mix_hash(hash, (segment.compress ? 1U : 0U) + 2 * static_cast<std::uint64_t>(segment.group));
   }
   return hash;
 }

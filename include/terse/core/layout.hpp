@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -31,6 +32,7 @@ struct Segment {
   float learning_rate_scale = 1;  ///< multiplies the recipe's learning rate here
   float weight_decay = 1;         ///< multiplies the recipe's weight decay here; 0 switches it off
   bool compress = true;           ///< false: travels dense, with a live variance
+  int group = 0;                  ///< whose hyper-parameters it has; those of 0 are the recipe's own
   index_t offset = 0;             ///< first element in the arena; set by the layout
   index_t count = 0;              ///< product of `shape`; set by the layout
 };
@@ -130,10 +132,13 @@ class Range {
 ///     layout.add({"hidden.bias", {256}, /*learning_rate_scale=*/1, /*weight_decay=*/0});
 class Layout {
  public:
-  /// Appends a segment and sets its offset and count. Throws usage_error for a negative dimension, a product
+  /// Appends a segment and sets its offset and count. Throws usage_error for a negative dimension or group, a product
   /// that overflows, or a name that is taken.
   TERSE_COLD Layout& add(Segment segment) {
     check_scales(segment.name, segment.learning_rate_scale, segment.weight_decay);
+    if (segment.group < 0)
+      throw usage_error("segment '" + segment.name + "' is of group " + std::to_string(segment.group) +
+                        ": groups count from 0");
     index_t count = 1;
     for (const index_t extent : segment.shape) {
       if (extent < 0) throw usage_error("segment '" + segment.name + "' has a negative dimension");
@@ -141,8 +146,8 @@ class Layout {
         throw usage_error("segment '" + segment.name + "' has too many elements");
       count *= extent;
     }
-    for (const Segment& other : segments_)
-      if (other.name == segment.name) throw usage_error("two segments are named '" + segment.name + "'");
+    if (!places_.emplace(segment.name, segments_.size()).second)
+      throw usage_error("two segments are named '" + segment.name + "'");
     segment.offset = size_;
     segment.count = count;
     size_ += aligned(count);
@@ -153,8 +158,8 @@ class Layout {
   /// Gives a segment other scales. Throws usage_error for a name that no segment has, and for scales that `add` refuses.
   void rescale(std::string_view name, float learning_rate_scale, float weight_decay) {
     check_scales(std::string(name), learning_rate_scale, weight_decay);
-    for (Segment& segment : segments_) {
-      if (segment.name != name) continue;
+    if (const auto found = places_.find(std::string(name)); found != places_.end()) {
+      Segment& segment = segments_[found->second];
       segment.learning_rate_scale = learning_rate_scale;
       segment.weight_decay = weight_decay;
       ++revision_;
@@ -177,6 +182,14 @@ class Layout {
   }
 
   const std::vector<Segment>& segments() const noexcept { return segments_; }
+  /// The groups that its segments are of, and 0, in ascending order.
+  TERSE_COLD std::vector<int> groups() const {
+    std::vector<int> all(1, 0);
+    for (const Segment& segment : segments_) all.push_back(segment.group);
+    std::sort(all.begin(), all.end());
+    all.erase(std::unique(all.begin(), all.end()), all.end());
+    return all;
+  }
   /// Elements of the arena, padding included: what a parameter or gradient view must hold.
   index_t size() const noexcept { return size_; }
 
@@ -226,6 +239,7 @@ class Layout {
 
   static constexpr float largest_rate = 1e30F;
   std::vector<Segment> segments_;
+  std::unordered_map<std::string, std::size_t> places_;  // of names
   index_t size_ = 0;
   std::uint64_t revision_ = 0;
 };

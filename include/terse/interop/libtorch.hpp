@@ -49,8 +49,8 @@ namespace terse::interop {
 /// an executor on it.
 class FlatModule {
  public:
-  /// Called for each segment before it joins the layout: may set `learning_rate_scale`, `weight_decay` and
-  /// `compress`; what it does to other members is ignored.
+  /// Called for each segment before it joins the layout: may set `learning_rate_scale`, `weight_decay`,
+  /// `compress` and `group`; what it does to other members is ignored.
   using Mark = std::function<void(Segment&)>;
 
   /// Moves the module's parameters, values kept, and their gradients, zeroed, into fresh arenas: one copy of
@@ -74,6 +74,7 @@ class FlatModule {
         segment.learning_rate_scale = marked.learning_rate_scale;
         segment.weight_decay = marked.weight_decay;
         segment.compress = marked.compress;
+        segment.group = marked.group;
       }
       layout_.add(std::move(segment));
       members_.push_back({item.key(), parameter, 0});

@@ -144,7 +144,7 @@ struct FactorBy {
   index_t layer;
   template <class Rules>
   TERSE_HD TERSE_INLINE float operator()(const Rules& rules) const {
-    return rules.preconditioner.factor(rules.to_layer(tables, layer));
+    return rules.preconditioner_of(layer).factor(rules.to_layer(tables, layer));
   }
 };
 /// Nobody comes after this stage.
@@ -161,7 +161,8 @@ struct ChooseFactors {
     const bool measured = tables[0].has(layer);
     factors[layer] = measured ? rules.of(layer, FactorBy{tables.data(), layer}) : 1.0F;
     if constexpr (requires { next.preconditioner.observe(next.to_layer(tables.data(), layer), 0.0F); })
-      if (measured) next.preconditioner.observe(next.to_layer(tables.data(), layer), factors[layer]);
+      if (measured)
+        next.preconditioner_of(layer).observe(next.to_layer(tables.data(), layer), factors[layer]);
   }
 };
 

@@ -10,6 +10,7 @@
 
 #include "terse/momentum_correction/concept.hpp"
 #include "terse/optimizer/averaging_layers.hpp"
+#include "terse/optimizer/group_rules.hpp"
 #include "terse/preconditioner/concept.hpp"
 #include "terse/preconditioner/parameter_ref.hpp"
 #include "terse/preconditioner/rates.hpp"
@@ -84,17 +85,21 @@ struct AveragingView {
   std::array<float*, static_cast<std::size_t>(Buffers == 0 ? 1 : Buffers)> buffers;
   std::array<float*, static_cast<std::size_t>(Layers == 0 ? 1 : Layers)> layers;
   const Rate* rates;
-  const StepScalars* now;
+  const StepScalars* now;                 // of each group
+  const std::uint32_t* groups = nullptr;  // of segments; nullptr: of one
+  std::uint32_t group = 0;
   Rate rate{};
   float scale = 1;
   std::array<float, static_cast<std::size_t>(Scalars == 0 ? 1 : Scalars)> scalars{};
   std::array<float, static_cast<std::size_t>(Layers == 0 ? 1 : Layers)> of_layer{};
 
+  TERSE_HD std::uint32_t group_of(index_t segment) const { return groups == nullptr ? 0 : groups[segment]; }
   TERSE_HD void enter(const Piece& piece) {
+    group = group_of(piece.segment);
     rate = rates[piece.segment];
     scale = now->gradient_scale;
     for (int k = 0; k < Scalars; ++k)
-      scalars[static_cast<std::size_t>(k)] = now->own[static_cast<std::size_t>(k)];
+      scalars[static_cast<std::size_t>(k)] = now[group].own[static_cast<std::size_t>(k)];
     for (int k = 0; k < Layers; ++k)
       of_layer[static_cast<std::size_t>(k)] = layers[static_cast<std::size_t>(k)][piece.segment];
   }
@@ -160,8 +165,19 @@ struct Rules {
   Momentum momentum;
   Preconditioner preconditioner;
   View view;
+  /// With the hyper-parameters of each group; nullptr: the two above are all segments'.
+  const StageRules<Momentum, Preconditioner>* of_groups = nullptr;
 
-  TERSE_HD void enter(const Piece& piece) { view.enter(piece); }
+  TERSE_HD void enter(const Piece& piece) {
+    view.enter(piece);
+    if (of_groups == nullptr) return;
+    momentum = of_groups[view.group].momentum;
+    preconditioner = of_groups[view.group].preconditioner;
+  }
+  /// Of a layer, whichever was entered.
+  TERSE_HD Preconditioner preconditioner_of(index_t layer) const {
+    return of_groups == nullptr ? preconditioner : of_groups[view.group_of(layer)].preconditioner;
+  }
   TERSE_HD TERSE_INLINE HeldElement<View, MomentumPlaces> to_momentum(index_t i) const { return {view, i}; }
   TERSE_HD TERSE_INLINE HeldElement<View, PreconditionerPlaces> to_preconditioner(index_t i) const {
     return {view, i};

@@ -51,7 +51,9 @@ TERSE_COLD std::string first_difference(T& channel, const Layout& layout) {
   std::snprintf(scales, sizeof scales, "}, learning_rate_scale %.9g, weight_decay %.9g",
                 static_cast<double>(segments[first].learning_rate_scale),
                 static_cast<double>(segments[first].weight_decay));
-  return text + scales + (segments[first].compress ? "" : ", not compressed");
+  text += scales;
+  if (segments[first].group != 0) text += ", group " + std::to_string(segments[first].group);
+  return text + (segments[first].compress ? "" : ", not compressed");
 }
 
 }  // namespace detail

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
@@ -15,6 +16,7 @@
 #include "terse/optimizer/common_start.hpp"
 #include "terse/optimizer/fingerprint.hpp"
 #include "terse/optimizer/gradient_norm.hpp"
+#include "terse/optimizer/groups.hpp"
 #include "terse/optimizer/options.hpp"
 #include "terse/optimizer/recipe.hpp"
 #include "terse/transport/collectives.hpp"
@@ -182,6 +184,12 @@ class Optimizer {
     mean(channel(), to);
   }
 
+  /// The hyper-parameters of the segments of group `id`, from the next step on, alike on all ranks (packets of others are refused):
+  /// a copy of the recipe as it was at construction; of group 0 the recipe itself. Segments have theirs as the recipe has its own:
+  /// `learning_rate` and `weight_decay`, times the segment's scales, and all that belongs to momentum correction and
+  /// preconditioner. What belongs to the whole step (compressor, error feedback, topology, when a first stage ends) is alike in
+  /// all groups, or the next step throws usage_error. Throws usage_error where no segment is of this group.
+  R& group(int id) { return id == 0 ? recipe : groups_.at(id); }
   /// The learning rate from the next step on, alike on all ranks: `recipe.learning_rate`, of recipes around each other the
   /// innermost one's.
   void learning_rate(float rate) { set_learning_rate(recipe, rate); }
@@ -298,6 +306,7 @@ class Optimizer {
   StepInput<E, N> input_of(out<E, P> parameters, in<E, G> gradients) {
     const std::uint64_t step = steps_ + 1;
     check_values(recipe);
+    groups_.check(recipe);
     check(parameters.size(), "parameters", step);
     check(gradients.size(), "gradients", step);
     check_apart(parameters, gradients, step);
@@ -335,9 +344,13 @@ class Optimizer {
     adopt(parameters.data());
   }
   void prepare(const StepInput<E, N>& input, float gradient_scale) {
-    StepScalars now{input.context.step, input.context.agreement, gradient_scale};
-    composed(recipe).prepare(input, state_, now);
-    put(executor_, view<const StepScalars>(&now, 1), now_.all());
+    const StepScalars none{input.context.step, input.context.agreement, gradient_scale};
+    std::fill(scalars_.begin(), scalars_.end(), none);
+    if constexpr (detail::takes_groups<R>())
+      for (std::size_t k = 1; k < scalars_.size(); ++k)
+        composed(groups_.recipes()[k - 1]).prepare_group(input, state_, k, scalars_[k]);
+    composed(recipe).prepare(input, state_, scalars_[0]);
+    put(executor_, view<const StepScalars>(scalars_), now_.all());
   }
 
   bool clips_before() const { return options_.clips() && !state_.full_precision(); }
@@ -356,7 +369,7 @@ class Optimizer {
       hash = mix_hash(hash, std::bit_cast<std::uint64_t>(value));
     };
     composed(recipe).settings(detail::SettingsVisitor(mix_in));
-    return hash;
+    return groups_.mix_into(hash);
   }
 
   Options options_;
@@ -368,6 +381,8 @@ class Optimizer {
   std::uint64_t fingerprint_;
   std::uint64_t rescaled_ = 0;  // hash of a layout with other scales than at the start
   std::uint64_t masked_ = 0;    // of a user's mask
+  detail::Groups<R> groups_;
+  std::vector<StepScalars> scalars_;  // of each group
   detail::GradientNorm<Channel, E> norms_;
   detail::CommonStart<Channel> start_;
   State state_;

@@ -10,6 +10,7 @@
 #include "terse/core/policy.hpp"
 #include "terse/error_feedback/concept.hpp"
 #include "terse/optimizer/averaging_layers.hpp"
+#include "terse/optimizer/group_rules.hpp"
 #include "terse/preconditioner/freeze.hpp"
 
 // What a stage of TwoStages is made of.
@@ -27,6 +28,9 @@ struct Stage {
   M momentum_correction{};
   P preconditioner{};
 
+  StageRules<typename M::template Rule<float>, typename P::template Rule<float>> rules() const {
+    return {momentum_correction.template rule<float>(), preconditioner.template rule<float>()};
+  }
   void check() const {
     check_rate("learning_rate", learning_rate);
     check_rate("weight_decay", weight_decay);

@@ -23,11 +23,13 @@ TERSE_COLD Optimizer<R, T, E, N>::Optimizer(R recipe_, T& transport, const Layou
       channel_(transport.split(0, transport.rank()), sent_),
       fingerprint_(agree_on_fingerprint<R>(channel_, layout_, recipe, options_.seed,
                                            options_hash(options_, layout_), numerics_of(executor_))),
+      groups_(layout_, recipe),
+      scalars_(groups_.recipes().size() + 1),
       norms_(channel_, executor_, layout_),
       start_(channel_),
       state_(composed(recipe), executor, channel_, layout_, options_) {
   range_ = layout_.range();
-  now_ = buffer<StepScalars, typename E::memory>(1);
+  now_ = buffer<StepScalars, typename E::memory>(static_cast<index_t>(scalars_.size()));
   ready_.resize(layout_.segments().size());
   if (has_masters) masters_ = buffer<float, typename E::memory>(layout_.size());
 }

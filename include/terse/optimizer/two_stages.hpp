@@ -55,13 +55,25 @@ struct TwoStages {
   void settings(Visit&& visit) const {
     if constexpr (!one_stage) first.settings(visit);
     second.settings(visit);
+    settings_of_all(visit);
+  }
+  /// What all groups of segments have in common.
+  template <class Visit>
+  void common_settings(Visit&& visit) const {
+    settings_of_all(visit);
+    if constexpr (requires { error_feedback.follows_rate; })
+      if (error_feedback.follows_rate) visit("learning_rate", static_cast<double>(second.learning_rate));
+  }
+  static constexpr bool takes_groups = true;
+
+ private:
+  template <class Visit>
+  void settings_of_all(Visit&& visit) const {
     policy_settings(compressor, visit);
     policy_settings(error_feedback, visit);
     policy_settings(topology, visit);
     policy_settings(when, visit);
   }
-
- private:
   static constexpr bool compresses = !C::lossless;
   static constexpr auto names = all_names<compresses>(M1::state, P1::state, M2::state, P2::state);
   static constexpr auto layer_names = all_names<compresses>(layer_state_of<M1>(), layer_state_of<P1>(),
@@ -112,6 +124,7 @@ struct TwoStages {
     std::optional<DenseExchange<P, T, E>> exact;
     std::optional<Exchange<C, F, P, T, E>> compressed;
     Rates<E> rates;
+    GroupedRules<E, decltype(First{}.rules()), decltype(Second{}.rules())> groups;
     std::array<Arena, names.count> buffers;
     std::array<Arena, layer_names.count> layer_numbers;
     std::optional<typename When::template Watch<E>> watch;
@@ -127,7 +140,7 @@ struct TwoStages {
 
     TERSE_COLD State(const TwoStages& recipe, E executor, T& transport, const Layout& layout,
                      const Options& options)
-        : rates(layout) {
+        : rates(layout), groups(executor, layout) {
       if constexpr (requires { recipe.when.skipped(); }) over = recipe.when.skipped() && !seeds ? 1 : 0;
       if (!compresses || over == 0)
         exact.emplace(executor, transport, layout, layout.range(), Dense{}, None{}, options.clips(),
@@ -193,7 +206,7 @@ struct TwoStages {
   template <Transport T, Executor E, class N>
   void prepare(const StepInput<E, N>& input, State<T, E>& state, StepScalars& now) const {
     [[maybe_unused]] const std::uint64_t torn = state.torn != 0 ? 1 : state.full_precision() ? 0 : 2;
-    const bool exactly = !compresses || state.over == 0 || torn == 1;
+    [[maybe_unused]] const bool exactly = !compresses || state.over == 0 || torn == 1;
     if constexpr (compresses) {
       if (state.over == 0) state.watch->check(when);
       state.compressed->set_compressor(compressor);
@@ -203,23 +216,31 @@ struct TwoStages {
             "exact steps",
             -1, static_cast<std::int64_t>(input.context.step));
     }
-    const Rate exact{first.learning_rate, first.weight_decay};
-    if (exactly)
-      state.rates.set(input.executor, input.layout, exact.learning_rate, exact.weight_decay);
-    else
-      state.rates.set(input.executor, input.layout, {second.learning_rate, second.weight_decay}, exact,
-                      state.dense_segments);
-    const auto fill_in = [&](const auto& rule, int place) {
+    prepare_group(input, state, 0, now);
+    state.groups.bring(input.executor);
+    state.rates.set(input.executor, input.layout, state.groups.rates(), [&](std::size_t segment) {
+      return state.groups.rate_of(segment, compresses && state.dense_segments[segment] != 0);
+    });
+    // Last, for what comes before may throw.
+    if constexpr (seeds) state.torn = torn;
+  }
+  /// What group number `place` of the layout has in this step. `prepare` comes last, and is group 0's.
+  template <Transport T, Executor E, class N>
+  void prepare_group(const StepInput<E, N>& input, State<T, E>& state, std::size_t place,
+                     StepScalars& now) const {
+    const Rate exact{first.learning_rate, first.weight_decay},
+        compressed{second.learning_rate, second.weight_decay};
+    state.groups.take(place, first.rules(), second.rules(), exact,
+                      state.full_precision() ? exact : compressed);
+    const auto fill_in = [&](const auto& rule, int first_place) {
       if constexpr (requires { rule.at_step(std::uint64_t{}); })
         for (const float value : rule.at_step(input.context.step))
-          now.own[static_cast<std::size_t>(place++)] = value;
+          now.own[static_cast<std::size_t>(first_place++)] = value;
     };
     fill_in(first.momentum_correction.template rule<float>(), first_scalar[0]);
     fill_in(first.preconditioner.template rule<float>(), first_scalar[1]);
     fill_in(second.momentum_correction.template rule<float>(), first_scalar[2]);
     fill_in(second.preconditioner.template rule<float>(), first_scalar[3]);
-    // Last, for what comes before may throw.
-    if constexpr (seeds) state.torn = torn;
   }
   template <Transport T, Executor E, class N>
   void open(const StepInput<E, N>& input, State<T, E>& state) const {
@@ -290,17 +311,18 @@ struct TwoStages {
     for (std::size_t k = 0; k < state.buffers.size(); ++k) view.buffers[k] = state.buffers[k].data();
     for (std::size_t k = 0; k < state.layer_numbers.size(); ++k)
       view.layers[k] = state.layer_numbers[k].data();
+    view.groups = state.groups.places();
     return view;
   }
   template <Transport T, Executor E, class N>
   FirstRules<N> first_rules(const StepInput<E, N>& input, State<T, E>& state) const {
     return {first.momentum_correction.template rule<float>(), first.preconditioner.template rule<float>(),
-            view_of(input, state)};
+            view_of(input, state), state.groups.first()};
   }
   template <Transport T, Executor E, class N>
   SecondRules<N> second_rules(const StepInput<E, N>& input, State<T, E>& state) const {
     return {second.momentum_correction.template rule<float>(), second.preconditioner.template rule<float>(),
-            view_of(input, state)};
+            view_of(input, state), state.groups.second()};
   }
 
   /// At rate 0 an error that follows the rate stays as it is, and momentum must not take it up.

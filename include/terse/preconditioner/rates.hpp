@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "terse/executor/concept.hpp"
@@ -20,26 +23,28 @@ template <Executor E>
 class Rates {
  public:
   explicit Rates(const Layout& layout)
-      : rates_(static_cast<index_t>(layout.segments().size())), table_(rates_.size()) {}
+      : rates_(static_cast<index_t>(layout.segments().size())), table_(rates_.size()) {
+    given_.reserve(2 * layout.groups().size());
+  }
 
   /// Brings the table up to date.
   void set(E executor, const Layout& layout, float learning_rate, float weight_decay) {
     const Rate rate{learning_rate, weight_decay};
-    set(executor, layout, rate, rate, {});
+    set(executor, layout, std::span(&rate, 1), [](std::size_t) { return std::size_t{0}; });
   }
-  /// The same with other rates for some segments; of those not listed `other` says nothing.
-  void set(E executor, const Layout& layout, const Rate& rate, const Rate& other,
-           const std::vector<std::uint8_t>& others) {
-    if (rate == rate_ && other == other_ && layout.revision() == revision_) return;
-    rate_ = rate;
-    other_ = other;
+  /// The same with several rates, of which segment s has number which(s), in each call the same.
+  template <class Which>
+  void set(E executor, const Layout& layout, std::span<const Rate> rates, const Which& which) {
+    if (std::equal(rates.begin(), rates.end(), given_.begin(), given_.end()) &&
+        layout.revision() == revision_)
+      return;
+    given_.assign(rates.begin(), rates.end());
     revision_ = layout.revision();
-    index_t s = 0;
-    for (const Segment& segment : layout.segments()) {
-      const bool is_other = !others.empty() && others[static_cast<std::size_t>(s)] != 0;
-      const Rate& of_segment = is_other ? other : rate;
-      rates_[s++] = {of_segment.learning_rate * segment.learning_rate_scale,
-                     of_segment.weight_decay * segment.weight_decay};
+    for (std::size_t s = 0; s < layout.segments().size(); ++s) {
+      const Segment& segment = layout.segments()[s];
+      const Rate& of_segment = rates[which(s)];
+      rates_[static_cast<index_t>(s)] = {of_segment.learning_rate * segment.learning_rate_scale,
+                                         of_segment.weight_decay * segment.weight_decay};
     }
     put(executor, view<const Rate>(rates_.all()), out<E, Rate>(table_.all()));
   }
@@ -48,8 +53,8 @@ class Rates {
  private:
   buffer<Rate> rates_;
   buffer<Rate, typename E::memory> table_;
-  Rate rate_{-1, -1}, other_{-1, -1};  // of the table
-  std::uint64_t revision_ = 0;         // of the layout that it is of
+  std::vector<Rate> given_;     // what the table is of
+  std::uint64_t revision_ = 0;  // and of what layout
 };
 
 }  // namespace terse
