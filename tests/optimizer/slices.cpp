@@ -8,10 +8,12 @@
 #include <atomic>
 #include <cstdlib>
 #include <limits>
+#include <map>
 #include <new>
 #include <numeric>
 #include <optional>
 #include <random>
+#include <span>
 #include <thread>
 
 #include "support.hpp"
@@ -55,6 +57,21 @@ Layout six() {
   layout.add({"norm", {40}, 1, 0, false}).add({"third", {9, 130}}).add({"head", {11}});
   return layout;
 }
+
+/// What a walk shows: the first one is kept, the next ones write it back.
+struct Saved {
+  std::map<std::string, std::vector<std::byte>> parts;
+
+  template <class Number>
+  void operator()(const std::string& name, view<Number> part, index_t) {
+    const auto bytes = std::as_writable_bytes(std::span(part.data(), at(part.size())));
+    auto [place, fresh] = parts.try_emplace(name, bytes.begin(), bytes.end());
+    if (!fresh) std::copy(place->second.begin(), place->second.end(), bytes.begin());
+  }
+  void operator()(const std::string& name, std::uint64_t& value) {
+    (*this)(name, view<std::uint64_t>(&value, 1), 0);
+  }
+};
 
 /// In which order a rank says that its segments are ready in a step; none for a step that is not opened.
 using Order = std::vector<index_t>;
@@ -240,6 +257,56 @@ TEST_CASE("a gradient that is not finite in one slice throws on every rank, and 
       });
       CHECK(caught == 3);
     }
+}
+
+TEST_CASE(
+    "after the freeze what exact steps took is given back, and taken again for a checkpoint of before") {
+  const Layout layout = Layout::flat(1 << 20);
+  for (const int ranks : {1, 3}) {
+    CAPTURE(ranks);
+    std::vector<std::uint64_t> held(3);
+    ThreadGroup(ranks, std::chrono::seconds(20)).run([&](Threads& transport) {
+      const auto note = [&](std::size_t place) {
+        barrier(transport);
+        if (transport.rank() == 0) held[place] = allocated;
+        barrier(transport);
+      };
+      Optimizer optimizer{one_bit<ScatterGather>(), transport, layout};
+      const Floats first = start(layout), g = gradient(layout, transport.rank(), 1, 1);
+      Floats x = first;
+      optimizer.step(x, g);
+      Saved early;
+      optimizer.walk(early);
+      const Floats after_one = x;
+      for (int step = 2; step <= 4; ++step) {
+        if (step == 4) note(0);
+        optimizer.step(x, g);
+      }
+      CHECK(!optimizer.full_precision());
+      note(1);
+      const index_t promised = optimizer.bytes_per_step().full_precision;
+      optimizer.step(x, g);
+      const Floats five = x;
+      x = after_one;
+      optimizer.walk(early);
+      CHECK(optimizer.full_precision());
+      CHECK(optimizer.bytes_per_step().full_precision == promised);
+      optimizer.step(x, g);
+      note(2);
+      for (int step = 3; step <= 5; ++step) optimizer.step(x, g);
+      CHECK(x == five);
+      // A second time.
+      x = after_one;
+      optimizer.walk(early);
+      for (int step = 2; step <= 5; ++step) optimizer.step(x, g);
+      CHECK(x == five);
+    });
+    if (ranks == 1) continue;
+    // Packets both ways, n floats and four slices each: four of 16 MiB are more than all there is.
+    const std::uint64_t given_back = (held[0] - held[1]) / static_cast<std::uint64_t>(ranks);
+    CHECK(given_back > 4 * static_cast<std::uint64_t>(layout.size()));
+    CHECK(held[2] > held[1] + given_back * static_cast<std::uint64_t>(ranks) / 2);
+  }
 }
 
 TEST_CASE("calls in another order are refused in words, and the step can still be taken") {

@@ -64,6 +64,7 @@ StepResult Optimizer<R, T, E, N>::step(out<E, P> parameters, in<E, G> gradients,
   composed(recipe).complete(input, state_);
   begun_ = false;
   steps_ = step;
+  drop_old_record();
   return {true, sent_, compressed_};
 }
 
@@ -140,9 +141,12 @@ void Optimizer<R, T, E, N>::record(out<E, P> parameters, in<E, G> gradients) req
       if (composed(recipe).error_feedback.follows_rate)
         throw usage_error("an error feedback that follows the learning rate can't be recorded",
                           channel_.rank());
-    if constexpr (requires { state_.failed(); })
-      if (state_.failed())
-        throw usage_error("the last step failed: take one before a record", channel_.rank());
+    if constexpr (requires { state_.recovers(); })
+      if (state_.recovers())
+        throw usage_error(
+            "after a step that failed, and after a checkpoint of an earlier stage, take one step before a "
+            "record",
+            channel_.rank());
     if (has_masters && adopted_ == 0)
       throw usage_error("take one step before a record, so that the masters are there", channel_.rank());
     composed(recipe).enqueue(input_of(parameters, gradients), state_);

@@ -120,8 +120,13 @@ struct TwoStages {
   struct State {
     using Arena = buffer<float, typename E::memory>;
 
-    /// Where there are exact steps.
+    /// While there are exact steps. At the change of stages its memory and channels are given back; they are taken again where
+    /// a checkpoint of the first stage is loaded later.
     std::optional<DenseExchange<P, T, E>> exact;
+    index_t exact_bytes = 0;
+    T& transport;
+    index_t slice_bytes;
+    bool clips, has_first_stage = false;
     std::optional<Exchange<C, F, P, T, E>> compressed;
     Rates<E> rates;
     GroupedRules<E, decltype(First{}.rules()), decltype(Second{}.rules())> groups;
@@ -138,16 +143,18 @@ struct TwoStages {
     /// the exact one that starts the copies anew after a failure.
     std::uint64_t torn = 0;
 
-    TERSE_COLD State(const TwoStages& recipe, E executor, T& transport, const Layout& layout,
+    TERSE_COLD State(const TwoStages& recipe, E executor, T& transport_, const Layout& layout,
                      const Options& options)
-        : rates(layout), groups(executor, layout) {
+        : transport(transport_),
+          slice_bytes(options.slice_bytes),
+          clips(options.clips()),
+          rates(layout),
+          groups(executor, layout) {
       if constexpr (requires { recipe.when.skipped(); }) over = recipe.when.skipped() && !seeds ? 1 : 0;
-      if (!compresses || over == 0)
-        exact.emplace(executor, transport, layout, layout.range(), Dense{}, None{}, options.clips(),
-                      dense_topology(recipe.topology), options.slice_bytes);
+      if (!compresses || over == 0) make_exact(executor, layout, recipe.topology);
       if constexpr (compresses) {
         compressed.emplace(executor, transport, layout, layout.range(), recipe.compressor,
-                           recipe.error_feedback, false, recipe.topology, options.slice_bytes);
+                           recipe.error_feedback, false, recipe.topology, slice_bytes);
         const Range& range = compressed->compressed();
         watch.emplace(recipe.when, executor, range);
         dense_segments.assign(layout.segments().size(), 1);
@@ -168,11 +175,18 @@ struct TwoStages {
       for (Arena& numbers : layer_numbers) numbers = Arena(segments);
       for (Arena& elements : buffers) elements = Arena(layout.size());
     }
+    /// Collective.
+    TERSE_COLD void make_exact(E executor, const Layout& layout, const P& carrier) {
+      exact.emplace(executor, transport, layout, layout.range(), Dense{}, None{}, clips,
+                    dense_topology(carrier), slice_bytes);
+      exact_bytes = exact->most_bytes();
+      has_first_stage = true;
+    }
     bool full_precision() const { return averages_exactly() || torn != 0; }
-    bool failed() const { return torn != 0; }
+    /// Whether the next step is other than those after it.
+    bool recovers() const { return torn != 0 || (averages_exactly() && !exact); }
     StepBytes bytes_per_step() const {
-      return {exact ? exact->most_bytes() : 0,
-              compressed ? compressed->most_bytes(SecondRules<Numbers<>>::listens) : 0};
+      return {exact_bytes, compressed ? compressed->most_bytes(SecondRules<Numbers<>>::listens) : 0};
     }
     /// The same as full_precision() within a step.
     bool averages_exactly() const { return !compresses || over == 0 || torn == 1; }
@@ -210,11 +224,14 @@ struct TwoStages {
     if constexpr (compresses) {
       if (state.over == 0) state.watch->check(when);
       state.compressed->set_compressor(compressor);
-      if (exactly && !state.exact)
-        throw usage_error(
-            "this state is of a run that was still averaging exactly, and this optimizer was made without "
-            "exact steps",
-            -1, static_cast<std::int64_t>(input.context.step));
+      if (exactly && !state.exact) {
+        if (!state.has_first_stage)
+          throw usage_error(
+              "this state is of a run that was still averaging exactly, and this optimizer was made without "
+              "exact steps",
+              -1, static_cast<std::int64_t>(input.context.step));
+        state.make_exact(input.executor, input.layout, topology);
+      }
     }
     prepare_group(input, state, 0, now);
     state.groups.bring(input.executor);
@@ -391,6 +408,8 @@ struct TwoStages {
                               state.dense_table.data());
     }
     state.over = 1;
+    // After a failure copies start anew from an exact step.
+    if constexpr (!seeds) state.exact.reset();
   }
 };
 
