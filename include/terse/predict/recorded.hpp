@@ -21,22 +21,19 @@ inline double processor_seconds() {
 
 /// What a rank has done over its transport.
 struct Recording {
-  Round round;  ///< neighbouring batches of equally many messages as one, with their mean bytes
+  Round round;  ///< all batches of equally many messages together, with their mean bytes
   double processor_seconds = 0;  ///< inside of the transport's calls
 
   void add(const Load& load) {
-    Batch batch{static_cast<double>(std::max(load.messages_sent, load.messages_received)),
-                static_cast<double>(load.bytes_sent),
-                static_cast<double>(std::max(load.bytes_sent, load.bytes_received))};
-    if (batch.messages == 0) return;
-    if (round.empty() || round.back().messages != batch.messages) {
-      round.push_back(batch);
-      return;
-    }
-    Batch& last = round.back();
-    const double share = 1 / ++last.count;
-    last.sent += (batch.sent - last.sent) * share;
-    last.moved += (batch.moved - last.moved) * share;
+    const double messages = static_cast<double>(std::max(load.messages_sent, load.messages_received));
+    if (messages == 0) return;
+    const auto known = std::find_if(round.begin(), round.end(),
+                                    [&](const Batch& batch) { return batch.messages == messages; });
+    Batch& batch = known != round.end() ? *known : round.emplace_back(Batch{messages, 0, 0, 0});
+    const double share = 1 / ++batch.count;
+    batch.sent += (static_cast<double>(load.bytes_sent) - batch.sent) * share;
+    batch.moved +=
+        (static_cast<double>(std::max(load.bytes_sent, load.bytes_received)) - batch.moved) * share;
   }
 };
 
