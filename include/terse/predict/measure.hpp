@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "terse/core/hash.hpp"
+#include "terse/core/view.hpp"
+#include "terse/predict/recorded.hpp"
+#include "terse/transport/concept.hpp"
+
+namespace terse::predict {
+
+namespace detail {
+
+/// Times batches of equal messages to and from several others, all ranks at once.
+template <Transport T>
+class Probe {
+ public:
+  Probe(T& transport, index_t most_bytes)
+      : transport_(transport), slowest_(transport), out_(most_bytes), in_(most_bytes) {}
+
+  /// Seconds of a batch of `bytes` bytes to each of the next `peers` ranks, and as much from those before, beginning `shift` ranks
+  /// away; the median of `rounds`, on the rank where it is longest.
+  double operator()(int shift, int peers, index_t bytes, int rounds) {
+    sends_.clear();
+    receives_.clear();
+    const int size = transport_.size(), rank = transport_.rank();
+    for (int k = 0; k < peers; ++k) {
+      const index_t place = k * bytes;
+      sends_.push_back({(rank + shift + k) % size, out_.data() + place, bytes, bytes});
+      receives_.push_back({(rank + 2 * size - shift - k) % size, in_.data() + place, bytes, false});
+    }
+    std::vector<double> times;
+    for (int round = 0; round < rounds; ++round) {
+      agreed(0);  // all begin
+      const auto begin = std::chrono::steady_clock::now();
+      transport_.exchange(sends_, receives_, Phase::setup).wait();
+      times.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+    }
+    std::nth_element(times.begin(), times.begin() + rounds / 2, times.end());
+    return agreed(times[static_cast<std::size_t>(rounds / 2)]);
+  }
+
+ private:
+  double agreed(double mine) {
+    const std::span<const double> all = slowest_(transport_, mine, Phase::setup);
+    return *std::max_element(all.begin(), all.end());
+  }
+
+  T& transport_;
+  Assembly<double, T> slowest_;
+  buffer<std::byte> out_, in_;
+  std::vector<Send> sends_;
+  std::vector<Receive> receives_;
+};
+
+}  // namespace detail
+
+/// How long links are tried.
+struct Trial {
+  int rounds = 5;                          ///< of large messages; of small ones 20 times as many
+  double seconds = 0.1;                    ///< messages grow until they take so long
+  index_t most_bytes = index_t{64} << 20;  ///< or are so large, all that a rank sends at once
+};
+
+/// The network between the ranks of a transport of host memory, with all of them sending at once. Collective; all ranks get the
+/// same. A rank alone has no network: no latency, and infinite bandwidths.
+///
+/// Latency from messages of 8 bytes to one other rank, the mean over 4 distances; bandwidth from messages to the successor that grow
+/// from 64 KiB until they take `seconds`, or are `most_bytes`, and from as many bytes split among all others. The median round
+/// counts, on the slowest rank.
+template <Transport T>
+Network measure_network(T& transport, const Trial& trial = {}) {
+  const int others = transport.size() - 1;
+  if (others == 0) return {};
+  detail::Probe probe(transport, trial.most_bytes);
+  Network network;
+  const int distances = std::min(others, 4);
+  for (int k = 0; k < distances; ++k)
+    network.latency += probe(1 + k * others / distances, 1, 8, 20 * trial.rounds) / distances;
+  if (others > 1)
+    network.per_message =
+        std::max(0.0, probe(1, others, 8, 20 * trial.rounds) - network.latency) / (others - 1);
+  index_t bytes = std::min(index_t{64} << 10, trial.most_bytes);
+  double seconds = probe(1, 1, bytes, 1);
+  while (seconds < trial.seconds && bytes <= trial.most_bytes / 2) {
+    bytes *= 2;
+    seconds = probe(1, 1, bytes, 1);
+  }
+  // A message of 0 seconds but for its latency is one of the clock's smallest unit.
+  const auto bandwidth = [&](double took, double sent) {
+    return sent / std::max(took - network.latency, 1e-9);
+  };
+  network.bandwidth = bandwidth(probe(1, 1, bytes, trial.rounds), static_cast<double>(bytes));
+  const index_t each = std::max<index_t>(bytes / others, 1);
+  network.pairs_bandwidth = std::min(
+      network.bandwidth, bandwidth(probe(1, others, each, trial.rounds), static_cast<double>(each * others)));
+  return network;
+}
+
+/// What a method does in an average step on this rank.
+struct Rehearsal {
+  double local = 0;         ///< s of processor time outside of the transport
+  Round round;              ///< what it sends; counts are fractions where not all steps do
+  bool compressed = false;  ///< whether any of the steps was a compressed one
+};
+
+/// Takes steps of an optimizer over `Recorded`: `before` that don't count (first stages, pages that are touched for the first time),
+/// then `rounds` times `steps`, of which the round with the least processor time counts. `steps` is the period of methods that don't send
+/// in each step. Collective. The gradient is noise, another one on each rank and in each step.
+///
+///     predict::Recording recording;
+///     predict::Recorded over(transport.split(0, transport.rank()), recording);
+///     Optimizer optimizer{recipe, over, layout};
+///     const predict::Rehearsal rehearsal = predict::rehearse(optimizer, recording);
+template <class Optimizer>
+Rehearsal rehearse(Optimizer& optimizer, Recording& recording, int before = 2, int steps = 1,
+                   int rounds = 3) {
+  const index_t n = optimizer.layout().size();
+  buffer<float> x(n), noise(n + 1024);
+  for (index_t i = 0; i < noise.size(); ++i) {
+    const std::uint64_t bits =
+        mix_hash(static_cast<std::uint64_t>(optimizer.rank()), static_cast<std::uint64_t>(i));
+    // Four uniform numbers are nearly a normal one.
+    double sum = 0;
+    for (int part = 0; part < 4; ++part) sum += static_cast<double>(bits >> (16 * part) & 0xFFFF);
+    noise[i] = static_cast<float>((sum / 65536 - 2) * 1e-2);
+  }
+  int step = 0;
+  bool compressed = false;
+  const auto take = [&](int count) {
+    for (int k = 0; k < count; ++k, ++step)
+      compressed =
+          optimizer.step(x, view<const float>(noise.data() + step % 16 * 64, n)).compressed || compressed;
+  };
+  take(before);
+  compressed = false;
+  Rehearsal best;
+  for (int round = 0; round < rounds; ++round) {
+    recording = {};
+    const double begin = processor_seconds();
+    take(steps);
+    const double local = (processor_seconds() - begin - recording.processor_seconds) / steps;
+    if (round > 0 && local >= best.local) continue;
+    best = {local, repeated(recording.round, 1.0 / steps), compressed};
+  }
+  return best;
+}
+
+}  // namespace terse::predict
