@@ -13,7 +13,6 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <functional>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -106,6 +105,7 @@ void train_to_loss(const Arguments& arguments, terse::Mpi& mpi) {
   std::vector<std::int64_t> labels(static_cast<std::size_t>(arguments.batch));
   Order order(data.count);
   Smoothed smoothed;
+  std::vector<double> all;
   double seconds = 0;
   std::uint64_t bytes = 0;
   std::string curve;
@@ -127,9 +127,11 @@ void train_to_loss(const Arguments& arguments, terse::Mpi& mpi) {
     bytes += optimizer->step(x, g).bytes_sent;
     const double own = std::chrono::duration<double>(Clock::now() - begin).count();
 
-    seconds += boost::mpi::all_reduce(world, own, boost::mpi::maximum<double>());
-    // Of the sum all ranks get the same bits.
-    if (!smoothed.add(boost::mpi::all_reduce(world, loss, std::plus<>()) / ranks)) continue;
+    // All ranks add up the same numbers in the same order, and so end with the same step.
+    boost::mpi::all_gather(world, own, all);
+    seconds += *std::max_element(all.begin(), all.end());
+    boost::mpi::all_gather(world, loss, all);
+    if (!smoothed.add(std::accumulate(all.begin(), all.end(), 0.0) / ranks)) continue;
     curve += (curve.empty() ? "[" : ", [") + std::to_string(seconds) + ", " +
              std::to_string(smoothed.mean()) + "]";
     if (smoothed.mean() > arguments.loss && step + 1 < arguments.most_steps) continue;
