@@ -28,9 +28,10 @@ def spread(wanted, height):
     return [places[k] for k in range(len(wanted))]
 
 
-def draw(path, lines, xlabel, ylabel, logarithmic="xy", reverse=False, points=True, level=None):
-    """`lines`: (name, [(x, y), ...], bound), each in the order of x as it is drawn; a bound is dashed, without points. `level`: a
-    dotted horizontal line. With `reverse` x falls from left to right."""
+def draw(path, lines, xlabel, ylabel, logarithmic="xy", reverse=False, falling=False, level=None):
+    """`lines`: (name, [(x, y), ...], bound), each in the order of x as it is drawn; a bound is dashed, without points. With
+    `reverse` x falls from left to right. `falling`: of many points, with their names in the upper right corner, where they don't
+    come. `level`: a dotted horizontal line."""
     if shutil.which("gnuplot") is None:
         print("no picture: gnuplot is missing", file=sys.stderr)
         return
@@ -48,7 +49,7 @@ def draw(path, lines, xlabel, ylabel, logarithmic="xy", reverse=False, points=Tr
             for _, line, _ in lines]
     ends = [(1 - x if reverse else x, y) for x, y in ends]
     places = spread([y * HEIGHT for _, y in ends], HEIGHT)
-    width = LEFT + WIDTH + 40 + max(len(name) for name, _, _ in lines) * LETTER
+    width = LEFT + WIDTH + (16 if falling else 40 + max(len(name) for name, _, _ in lines) * LETTER)
     height = TOP + HEIGHT + BOTTOM
     x_from, x_to = (back[0](value) for value in ((right, left) if reverse else (left, right)))
     script = [f"set terminal svg size {width:.0f},{height} font 'sans,{FONT}' background 'white'; set output '{path}'",
@@ -56,7 +57,7 @@ def draw(path, lines, xlabel, ylabel, logarithmic="xy", reverse=False, points=Tr
               f"set bmargin at screen {BOTTOM / height}; set tmargin at screen {(BOTTOM + HEIGHT) / height}",
               f"set xrange [{x_from}:{x_to}]; set yrange [{back[1](low)}:{back[1](high)}]",
               f"set logscale {logarithmic}" if logarithmic else "unset logscale",
-              "set grid lc rgb '#e4e4e4'; unset key; set tics nomirror scale 0.5; set format '%g'",
+              "set grid lc rgb '#e4e4e4'; set key top right noenhanced; set tics nomirror scale 0.5; set format '%g'",
               f"set xlabel '{xlabel}' offset 0,0.3; set ylabel '{ylabel}' offset 1.2,0"]
     if level is not None:
         script.append(f"set arrow from graph 0,first {level} to graph 1,first {level} nohead dt 3 lc rgb '#505050'")
@@ -66,9 +67,11 @@ def draw(path, lines, xlabel, ylabel, logarithmic="xy", reverse=False, points=Tr
         point = [7, 9, 5, 13, 11][number // len(COLORS) % 5]
         number += not bound
         script.append(f"$line{k} << EOD\n" + "\n".join(f"{a} {b}" for a, b in line) + "\nEOD")
+        how = "lines dt 2" if bound else "lines" if falling else f"linespoints pt {point} ps 0.5"
+        plots.append(f"$line{k} using 1:2 with {how} lw 1.6 lc rgb '{color}' " + (f"title '{name}'" if falling else "notitle"))
+        if falling:
+            continue
         script.append(f"set label '{name}' at graph 1,{place / HEIGHT} left offset 2.6,0 noenhanced textcolor rgb '{color}'")
         script.append(f"set arrow from graph {x},{y} to graph {1 + 17 / WIDTH},{place / HEIGHT} nohead lw 0.6 lc rgb '{color}'")
-        how = "lines dt 2" if bound else f"linespoints pt {point} ps 0.5" if points else "lines"
-        plots.append(f"$line{k} using 1:2 with {how} lw 1.6 lc rgb '{color}'")
     script.append("plot " + ", ".join(plots))
     subprocess.run(["gnuplot"], input="\n".join(script) + "\n", text=True, check=True)
