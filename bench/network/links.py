@@ -141,15 +141,18 @@ def write_agent(folder, links):
     return agent
 
 
-def results(process, what, timeout=3600):
-    """What rank 0 has printed, a line of JSON for each method."""
+def results(processes, what, timeout=3600):
+    """What the first has printed, a line of JSON for each method. The others may print nothing; all must succeed."""
     try:
-        out, errors = process.communicate(timeout=timeout)
+        printed = [process.communicate(timeout=timeout) for process in processes]
     finally:
-        process.kill()
-    if process.returncode != 0:
-        raise SystemExit(f"{what} failed:\n{out}{errors}")
-    return [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+        for process in processes:
+            process.kill()
+    faults = [f"{what}, {number}:\n{out}{errors}" for number, (process, (out, errors)) in enumerate(zip(processes, printed))
+              if process.returncode != 0]
+    if faults:
+        raise SystemExit("\n".join(faults))
+    return [json.loads(line) for line in printed[0][0].splitlines() if line.startswith("{")]
 
 
 def run_mpi(links, agent, *words):
@@ -160,17 +163,13 @@ def run_mpi(links, agent, *words):
            "--mca", "plm_rsh_agent", str(agent)]
     job = ["ip", "netns", "exec", links.namespace(0), "mpirun", "-n", str(links.ranks), "--host", hosts, "--bind-to", "none",
            *tcp, *map(str, words)]
-    return results(subprocess.Popen(job, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment),
+    return results([subprocess.Popen(job, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)],
                    pathlib.Path(words[0]).name)
 
 
 def run_python(links, python, *words):
     """The same of a Python script that gets RANK RANKS MASTER as its last arguments, one process for each rank."""
-    processes = [subprocess.Popen(["ip", "netns", "exec", links.namespace(rank), python, *map(str, words), str(rank),
-                                   str(links.ranks), links.address(0)],
-                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for rank in range(links.ranks)]
-    try:
-        return [results(process, f"rank {rank} of {words[0]}") for rank, process in enumerate(processes)][0]
-    finally:
-        for process in processes:
-            process.kill()
+    return results([subprocess.Popen(["ip", "netns", "exec", links.namespace(rank), python, *map(str, words), str(rank),
+                                      str(links.ranks), links.address(0)],
+                                     stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for rank in range(links.ranks)],
+                   f"{words[0]}, rank")
