@@ -15,24 +15,49 @@ import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 
 
-def measure(hook, hidden, batch, steps, rank):
-    torch.manual_seed(rank)
+def perceptron(hidden):
+    """That of libtorch_model.cpp, to the bit where random numbers are drawn alike."""
+    torch.manual_seed(0)
     widths = [784, hidden, hidden, hidden, 10]
     layers = []
     for k in range(len(widths) - 1):
         if k > 0:
             layers.append(torch.nn.ReLU())
         layers.append(torch.nn.Linear(widths[k], widths[k + 1]))
-    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*layers))
+    return torch.nn.Sequential(*layers)
+
+
+def parallel(hook, hidden):
+    model = torch.nn.parallel.DistributedDataParallel(perceptron(hidden))
     if hook == "ddp/fp16":
         model.register_comm_hook(None, default_hooks.fp16_compress_hook)
     if hook == "ddp/powersgd":
         state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=4, start_powerSGD_iter=2)
         model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+    return model
+
+
+def join(rank, ranks, master):
+    os.environ.update(MASTER_ADDR=master, MASTER_PORT="29500", GLOO_SOCKET_IFNAME=os.environ.get("GLOO_SOCKET_IFNAME", "eth0"))
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", rank=rank, world_size=ranks)
+
+
+def leave():
+    """Ends the process at once: threads of gloo that are still there would abort it."""
+    dist.barrier()
+    sys.stdout.flush()
+    os._exit(0)
+
+
+def measure(hook, hidden, batch, steps, rank):
+    model = parallel(hook, hidden)
     optimizer = torch.optim.Adam(model.parameters())
+    torch.manual_seed(rank)
     images, labels = torch.rand(batch, 784), torch.randint(10, (batch,))
     seconds = []
-    for step in range(-3, steps):
+    # PowerSGD's own first two steps are exact.
+    for step in range(-3 if hook == "ddp/powersgd" else -2, steps):
         dist.barrier()
         begin = time.perf_counter()
         optimizer.zero_grad(set_to_none=False)
@@ -46,11 +71,10 @@ def measure(hook, hidden, batch, steps, rank):
 
 def main():
     hooks, hidden, batch, steps, rank, ranks, master = sys.argv[1:]
-    os.environ.update(MASTER_ADDR=master, MASTER_PORT="29500", GLOO_SOCKET_IFNAME=os.environ.get("GLOO_SOCKET_IFNAME", "eth0"))
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", rank=int(rank), world_size=int(ranks))
+    join(int(rank), int(ranks), master)
     for hook in hooks.split(","):
         measure(hook, int(hidden), int(batch), int(steps), int(rank))
+    leave()
 
 
 if __name__ == "__main__":

@@ -6,15 +6,22 @@
 #include <memory>
 #include <vector>
 
-// What bench_network trains: a multilayer perceptron on random images of 784 pixels and 10 classes. The same as in ddp.py.
+// What the programs here train: a multilayer perceptron for images of 784 pixels and 10 classes, the same as in ddp.py, on one
+// batch of random images until it is given others.
 
 struct Model {
+  using Offsets = std::vector<std::int64_t>;
+
   virtual ~Model() = default;
-  virtual std::vector<std::int64_t> sizes() const = 0;  // of its parameters, in order
-  /// Takes parameters from `x`, one arena with parameter k at offsets[k], and writes a batch's gradient to `g`; calls ready(k)
-  /// when parameter k's is final.
-  virtual void gradient(const float* x, float* g, const std::vector<std::int64_t>& offsets,
-                        const std::function<void(std::int64_t)>& ready) = 0;
+  virtual std::vector<std::vector<std::int64_t>> shapes() const = 0;  // of its parameters, in order
+  /// Writes initial parameters, alike on all ranks, to `x`, one arena with parameter k at offsets[k].
+  virtual void begin(float* x, const Offsets& offsets) = 0;
+  /// From now on this batch, of the size that it was made for.
+  virtual void take(const float* images, const std::int64_t* labels) = 0;
+  /// Takes parameters from `x`, writes the batch's gradient to `g`, calls ready(k) when parameter k's is final, and returns
+  /// the batch's mean loss.
+  virtual double gradient(const float* x, float* g, const Offsets& offsets,
+                          const std::function<void(std::int64_t)>& ready) = 0;
 };
 
 /// With LibTorch, or, where the program was built without it, one whose gradient is a memory pass: see `real_model`.

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+// One rank of bench/network/to_loss: trains on Fashion-MNIST over MPI until the training loss is low enough.
+//
+//   bench_to_loss METHOD HIDDEN BATCH DENSE_STEPS LEARNING_RATE LOSS MOST_STEPS DATA
+//
+// The loss is that of the steps' own batches, before the step: the mean over ranks and over the last 64 steps. Rank 0 prints one
+// line of JSON: for each step from the 64th on the seconds that steps have taken until then, the loss, and the bytes that a rank
+// has sent. Seconds are the slowest rank's, from a barrier on; taking the next batch, which a loader does beside the step, and
+// asking for the others' loss are left out. Parameters at the beginning and batches are those of ddp.py, alike for all methods.
+
+#include <algorithm>
+#include <boost/mpi/collectives.hpp>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "../../examples/train/idx.hpp"
+#include "methods.hpp"
+#include "model.hpp"
+#include "terse/transport/collectives.hpp"
+#include "terse/transport/mpi.hpp"
+
+namespace {
+
+constexpr std::size_t smoothed_over = 64;
+
+/// The order of examples: the same everywhere, another in each epoch.
+class Order {
+ public:
+  explicit Order(std::int64_t count) : order_(static_cast<std::size_t>(count)) {
+    std::iota(order_.begin(), order_.end(), std::int64_t{0});
+  }
+  std::int64_t operator[](std::uint64_t number) {
+    while (number / order_.size() >= epochs_) shuffle();
+    return order_[number % order_.size()];
+  }
+
+ private:
+  void shuffle() {
+    for (std::size_t left = order_.size(); left > 1; --left)
+      std::swap(order_[left - 1], order_[draw() % left]);
+    ++epochs_;
+  }
+  /// SplitMix64.
+  std::uint64_t draw() {
+    std::uint64_t z = state_ += 0x9e3779b97f4a7c15U;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9U;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebU;
+    return z ^ (z >> 31);
+  }
+
+  std::vector<std::int64_t> order_;
+  std::uint64_t epochs_ = 0, state_ = 0;
+};
+
+/// A mean over ranks' losses, and over the last steps.
+class Smoothed {
+ public:
+  /// False as long as there are too few.
+  bool add(double loss) {
+    losses_.push_back(loss);
+    return losses_.size() >= smoothed_over;
+  }
+  double mean() const {
+    return std::accumulate(losses_.end() - smoothed_over, losses_.end(), 0.0) / smoothed_over;
+  }
+
+ private:
+  std::vector<double> losses_;
+};
+
+struct Arguments {
+  std::string method;
+  int hidden, batch;
+  Settings settings;
+  double loss;
+  std::uint64_t most_steps;
+  std::string data;
+};
+
+void train_to_loss(const Arguments& arguments, terse::Mpi& mpi) {
+  using Clock = std::chrono::steady_clock;
+  const boost::mpi::communicator world;
+  const int rank = world.rank(), ranks = world.size();
+  const train::Dataset data = train::load_images_labels(arguments.data, true);
+  const auto model = make_model(arguments.hidden, arguments.batch, rank);
+  terse::Layout layout;
+  Model::Offsets offsets;
+  for (const auto& shape : model->shapes()) {
+    layout.add({"parameter" + std::to_string(offsets.size()), shape});
+    offsets.push_back(layout.segments().back().offset);
+  }
+  terse::AnyTransport transport(mpi.split(0, rank));
+  const Method& how = method(arguments.method, rank);
+  const auto optimizer = how.make(transport, layout, {}, arguments.settings);
+  std::vector<float> x(static_cast<std::size_t>(layout.size())), g(x.size());
+  model->begin(x.data(), offsets);
+
+  const auto pixels = static_cast<std::size_t>(data.rows * data.columns);
+  std::vector<float> images(static_cast<std::size_t>(arguments.batch) * pixels);
+  std::vector<std::int64_t> labels(static_cast<std::size_t>(arguments.batch));
+  Order order(data.count);
+  Smoothed smoothed;
+  std::vector<double> all;
+  double seconds = 0;
+  std::uint64_t bytes = 0;
+  std::string curve;
+  for (std::uint64_t step = 0; step < arguments.most_steps; ++step) {
+    const auto mine = step * static_cast<std::uint64_t>(ranks) + static_cast<std::uint64_t>(rank);
+    for (std::size_t k = 0; k < labels.size(); ++k) {
+      const auto which = static_cast<std::size_t>(order[mine * labels.size() + k]);
+      labels[k] = data.labels[which];
+      std::copy_n(&data.images[which * pixels], pixels, &images[k * pixels]);
+    }
+    model->take(images.data(), labels.data());
+
+    terse::barrier(transport);
+    const auto begin = Clock::now();
+    if (how.overlaps) optimizer->begin(x, g);
+    const double loss = model->gradient(x.data(), g.data(), offsets, [&](std::int64_t segment) {
+      if (how.overlaps) optimizer->ready(segment);
+    });
+    bytes += optimizer->step(x, g).bytes_sent;
+    const double own = std::chrono::duration<double>(Clock::now() - begin).count();
+
+    // All ranks add up the same numbers in the same order, and so end with the same step.
+    boost::mpi::all_gather(world, own, all);
+    seconds += *std::max_element(all.begin(), all.end());
+    boost::mpi::all_gather(world, loss, all);
+    if (!smoothed.add(std::accumulate(all.begin(), all.end(), 0.0) / ranks)) continue;
+    curve += (curve.empty() ? "[" : ", [") + std::to_string(seconds) + ", " +
+             std::to_string(smoothed.mean()) + ", " + std::to_string(bytes) + "]";
+    if (smoothed.mean() > arguments.loss && step + 1 < arguments.most_steps) continue;
+    if (rank == 0) std::printf("{\"method\": \"%s\", \"curve\": [%s]}\n", how.name.c_str(), curve.c_str());
+    return;
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 9) {
+    std::fprintf(stderr,
+                 "usage: bench_to_loss METHOD HIDDEN BATCH DENSE_STEPS LEARNING_RATE LOSS MOST_STEPS DATA\n");
+    return 2;
+  }
+  const Arguments arguments{argv[1],
+                            std::atoi(argv[2]),
+                            std::atoi(argv[3]),
+                            {std::strtof(argv[5], nullptr), std::strtoull(argv[4], nullptr, 10)},
+                            std::atof(argv[6]),
+                            std::strtoull(argv[7], nullptr, 10),
+                            argv[8]};
+  return terse::Mpi::run(argc, argv, [&](terse::Mpi& mpi) {
+    if (!real_model)
+      throw terse::usage_error("training needs a program that was built with LibTorch", mpi.rank());
+    train_to_loss(arguments, mpi);
+  });
+}

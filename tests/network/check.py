@@ -1,0 +1,113 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What of bench/network needs neither root nor a network: namespaces are removed however the program ends, on a stand-in for
+`ip`; names in pictures stand apart, in order and inside; figures come out of the table as they should.
+
+Usage: check.py ROOT
+"""
+
+import importlib.machinery
+import importlib.util
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+sys.dont_write_bytecode = True  # beside the scripts
+FOLDER = pathlib.Path(sys.argv[1]).resolve() / "bench/network"
+sys.path.insert(0, str(FOLDER))
+import picture  # noqa: E402
+
+# Keeps account of namespaces as files, and says of one, when it is asked first, that a process is in it.
+IP = """#!/bin/sh
+case "$1 $2" in
+"netns add") touch "$STATE/$3" ;;
+"netns delete") rm "$STATE/$3" ;;
+"netns pids") [ "$3" = "${3%-1}" ] || [ -e "$STATE/../asked" ] || { touch "$STATE/../asked"; cat "$STATE/pid"; } ;;
+esac
+"""
+PROGRAM = """
+import subprocess, sys, time
+sys.path.insert(0, sys.argv[1])
+from links import Links, ended_by_signals
+with ended_by_signals(), Links(3) as links:
+    inside = subprocess.Popen(["sleep", "60"])
+    open(sys.argv[2] + "/pid", "w").write(str(inside.pid))
+    print("made", flush=True)
+    time.sleep(60 if sys.argv[3] == "stay" else 0)
+"""
+
+
+def expect(condition, what):
+    if not condition:
+        sys.exit(what)
+
+
+def alive(pid):
+    """Not of those that have ended, and whom nobody has waited for."""
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def check_removal(number):
+    """Of what a program has made that ends by a signal, or by itself."""
+    with tempfile.TemporaryDirectory() as folder:
+        state = pathlib.Path(folder) / "state"
+        state.mkdir()
+        for name, text in (("ip", IP), ("tc", "#!/bin/sh\n")):
+            (pathlib.Path(folder) / name).write_text(text)
+            (pathlib.Path(folder) / name).chmod(0o755)
+        environment = dict(os.environ, PATH=f"{folder}:{os.environ['PATH']}", STATE=str(state))
+        program = subprocess.Popen([sys.executable, "-B", "-c", PROGRAM, FOLDER, state, "stay" if number else "end"],
+                                   stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment,
+                                   start_new_session=True)
+        expect(program.stdout.readline() == "made\n", "the stand-in does not serve")
+        if number:
+            namespaces = sorted(path.name.rsplit("-", 1)[1] for path in state.iterdir() if path.name != "pid")
+            expect(namespaces == ["0", "1", "2", "switch"], f"made are {namespaces}")
+            # To all that a terminal would send it to.
+            os.killpg(program.pid, number)
+        program.communicate(timeout=20)
+        inside = int((state / "pid").read_text())
+        end = time.monotonic() + (20 if number == signal.SIGKILL else 0)
+        left = None
+        while left != [] or alive(inside):
+            left = [path.name for path in state.iterdir() if path.name != "pid"]
+            expect((not left and not alive(inside)) or time.monotonic() < end, f"signal {number} leaves {left}, or a process in them")
+            time.sleep(0.05)
+
+
+def check_spread():
+    draw = random.Random(1)
+    for _ in range(200):
+        height = draw.uniform(20, 30) * picture.LINE
+        wanted = [draw.uniform(0, height) for _ in range(draw.randrange(1, 20))]
+        places = picture.spread(wanted, height)
+        order = sorted(range(len(wanted)), key=lambda k: wanted[k])
+        for k, after in zip(order, order[1:]):
+            expect(places[after] - places[k] > picture.LINE - 1e-6, f"names of {wanted} overlap or change places: {places}")
+        expect(min(places) > picture.LINE / 2 - 1e-6 and max(places) < height - picture.LINE / 2 + 1e-6, f"{places} leave {height}")
+    expect(picture.spread([100, 300], 400) == [100, 300], "names that have room move")
+
+
+def check_table():
+    loader = importlib.machinery.SourceFileLoader("network_run", str(FOLDER / "run"))
+    run = importlib.util.module_from_spec(importlib.util.spec_from_loader("network_run", loader))
+    loader.exec_module(run)
+    text = run.table({100.0: {"adam": {"seconds": [9, 2, 1], "gradient": [0.5, 0.5, 4], "bytes": 10_000_000},
+                              "ddp": {"seconds": [4, 5, 3], "gradient": []}}})
+    expect("| 100 | adam | 2.000 | 9.000 | 0.500 | 10.00 | 0.800 | 2.50 | 1.000 | 0.500 |" in text, text)
+    expect("| 100 | ddp | 4.000 | 5.000 | – | – | – | – | 2.000 | 1.000 |" in text, text)
+    expect(run.dense_bytes(2048, 4) == 60_125_244, f"{run.dense_bytes(2048, 4)} bytes")
+
+
+for one in (0, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGKILL):
+    check_removal(one)
+check_spread()
+check_table()
