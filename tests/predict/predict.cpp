@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cmath>
 
+#include "terse/graph/graphs.hpp"
 #include "terse/optimizer/adam.hpp"
 #include "terse/optimizer/dm_sgd.hpp"
 #include "terse/optimizer/local/local_sgd.hpp"
@@ -72,7 +73,7 @@ OneBitAdam<ScatterGather> one_bit() {
 
 TEST_CASE("rounds by hand") {
   // 4 ranks, 800 bytes, 10 s of latency, 2 s a further message, 100 bytes a second.
-  const p::Network network{10, 2, 100, 50};
+  const p::Network network{10, 2, 100, 50, 0};
   // Two batches of 3 messages, 600 bytes each, at 50 bytes a second: 2 (10 + 4 + 12).
   CHECK(p::seconds(p::scatter_gather(4, 800), network) == doctest::Approx(52));
   // Six batches of one message of 200 bytes: 6 (10 + 2).
@@ -80,6 +81,9 @@ TEST_CASE("rounds by hand") {
   CHECK(p::phases(p::ring(4, 800)) == 6);
   CHECK(p::bytes_sent(p::ring(4, 800)) == doctest::Approx(1200));
   CHECK(p::bytes_sent(p::scatter_gather(4, 800)) == doctest::Approx(1200));
+  // The first 200 bytes of each batch find room in the queue: 2 (10 + 4 + 2 + 8).
+  CHECK(p::seconds(p::scatter_gather(4, 800), p::Network{10, 2, 100, 50, 200}) == doctest::Approx(48));
+  CHECK(p::seconds(p::scatter_gather(4, 800), p::Network{10, 2, 100, 50, 1000}) == doctest::Approx(40));
   // One batch of 3 messages, 2400 bytes: 10 + 4 + 48.
   CHECK(p::seconds(p::all_gather(4, 800), network) == doctest::Approx(62));
   // The center takes 2400 bytes and sends as many.
@@ -123,6 +127,7 @@ TEST_CASE("topologies send what the formulas say, and the optimizer says so befo
   check(see(Adam<BySize<>>{.topology = {.from = 0}}), p::by_size(ranks, n, 0));
   check(see(Adam<Star>{}, 0), p::star_center(ranks, dense));
   check(see(Adam<Star>{}, 1), p::star_leaf(ranks, dense));
+  check(see(DmSgd<Mixing<graph::Ring>>{}), p::gossip(2, dense));
   // Bits and one scale a chunk; n / 8 bytes of them.
   const Seen compressed = see(one_bit(), 2, 3);
   CHECK(p::bytes_sent(compressed.round) == static_cast<double>(compressed.ahead.compressed));
@@ -158,7 +163,7 @@ TEST_CASE("a step's time, overlapped or not") {
 }
 
 TEST_CASE("where two methods break even") {
-  const p::Network network{0.5, 0, 100, 50};
+  const p::Network network{0.5, 0, 100, 50, 0};
   const p::Step dense{.gradient = 3, .local = 1, .round = {{1, 1000, 1000}}};
   const p::Step small{.gradient = 3, .local = 2, .round = {{1, 100, 100}}};
   // 900 bytes less for one second more.
@@ -177,7 +182,8 @@ TEST_CASE("figures that no network has are refused") {
   CHECK_THROWS_AS(p::check(p::ideal_network(-1, 1e9)), usage_error);
   CHECK_THROWS_AS(p::check(p::ideal_network(0, 0)), usage_error);
   CHECK_THROWS_AS(p::check(p::ideal_network(std::nan(""), 1)), usage_error);
-  CHECK_THROWS_AS(p::check(p::Network{0, -1, 1, 1}), usage_error);
+  CHECK_THROWS_AS(p::check(p::Network{0, -1, 1, 1, 0}), usage_error);
+  CHECK_THROWS_AS(p::check(p::Network{0, 0, 1, 1, -1}), usage_error);
 }
 
 TEST_CASE("a node's ranks share its cores") {

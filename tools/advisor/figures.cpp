@@ -39,15 +39,14 @@ namespace advise {
 std::int64_t allocated_bytes() { return allocated; }
 
 Figures last_of(const Setting& setting, const Figures& mine) {
-  // Batches of one message, of one to each other rank, and of some graph's neighbours.
-  constexpr std::size_t most_kinds = 8;
+  constexpr std::size_t most_kinds = 64;
   struct Sent {
     double local, memory;
     std::size_t kinds;
     terse::predict::Batch batches[most_kinds];
   };
   const terse::predict::Round& round = mine.step.round;
-  if (round.size() > most_kinds) throw std::logic_error("a step with batches of more than 8 sizes");
+  if (round.size() > most_kinds) throw std::logic_error("a step with batches of more than 64 sizes");
   Sent sent{mine.step.local, mine.memory, round.size(), {}};
   std::copy(round.begin(), round.end(), sent.batches);
   terse::Assembly<Sent, terse::AnyTransport> gather(setting.transport);

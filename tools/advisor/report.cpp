@@ -42,6 +42,9 @@ std::string pays(double bandwidth) {
   return megabits < 1000 ? text("%.3g Mbit/s", megabits) : text("%.3g Gbit/s", megabits / 1000);
 }
 
+/// JSON has no infinity.
+std::string finite(double value) { return std::isinf(value) ? "null" : text("%.9g", value); }
+
 std::string head(const Advice& advice) {
   const predict::Network& network = advice.network;
   std::string lines = text("%d rank%s; %lld parameters in %zu segment%s; gradient %.4g s\n", advice.ranks,
@@ -50,7 +53,8 @@ std::string head(const Advice& advice) {
   lines += text("links, %s: latency %.3g ms, %.4g Mbit/s", advice.measured ? "measured" : "as given",
                 network.latency * 1e3, network.bandwidth * 8 / 1e6);
   if (advice.measured)
-    lines += text(" to one rank, %.4g Mbit/s to all others at once", network.pairs_bandwidth * 8 / 1e6);
+    lines += text(" to one rank, %.4g Mbit/s to all others at once behind the first %.4g kB",
+                  network.pairs_bandwidth * 8 / 1e6, network.queue / 1e3);
   lines += "\n";
   if (advice.node.slowdown() > 1)
     lines += text("%d ranks share %d cores here: local passes take %.3g times as long\n", advice.node.ranks,
@@ -112,10 +116,10 @@ std::string report(const Advice& advice) {
 std::string json(const Advice& advice) {
   const predict::Network& network = advice.network;
   std::string line = text(
-      "{\"ranks\": %d, \"latency\": %.9g, \"per_message\": %.9g, \"bandwidth\": %.9g, "
-      "\"pairs_bandwidth\": %.9g, \"slowdown\": %.9g, \"methods\": [",
-      advice.ranks, network.latency, network.per_message, network.bandwidth, network.pairs_bandwidth,
-      advice.node.slowdown());
+      "{\"ranks\": %d, \"latency\": %.9g, \"per_message\": %.9g, \"bandwidth\": %s, "
+      "\"pairs_bandwidth\": %s, \"queue\": %.9g, \"slowdown\": %.9g, \"methods\": [",
+      advice.ranks, network.latency, network.per_message, finite(network.bandwidth).c_str(),
+      finite(network.pairs_bandwidth).c_str(), network.queue, advice.node.slowdown());
   for (const Row& row : advice.rows) {
     const predict::Step& step = row.figures.step;
     line += text(

@@ -71,8 +71,8 @@ struct Trial {
 /// same. A rank alone has no network: no latency, and infinite bandwidths.
 ///
 /// Latency from messages of 8 bytes to one other rank, the mean over 4 distances; bandwidth from messages to the successor that grow
-/// from 64 KiB until they take `seconds`, or are `most_bytes`, and from as many bytes split among all others. The median round
-/// counts, on the slowest rank.
+/// from 64 KiB until they take `seconds`, or are `most_bytes`, and from up to as many bytes split among all others. The median
+/// round counts, on the slowest rank.
 template <Transport T>
 Network measure_network(T& transport, const Trial& trial = {}) {
   const int others = transport.size() - 1;
@@ -85,7 +85,8 @@ Network measure_network(T& transport, const Trial& trial = {}) {
   if (others > 1)
     network.per_message =
         std::max(0.0, probe(1, others, 8, 20 * trial.rounds) - network.latency) / (others - 1);
-  index_t bytes = std::min(index_t{64} << 10, trial.most_bytes);
+  const index_t first = std::min(index_t{64} << 10, trial.most_bytes);
+  index_t bytes = first;
   double seconds = probe(1, 1, bytes, 1);
   while (seconds < trial.seconds && bytes <= trial.most_bytes / 2) {
     bytes *= 2;
@@ -96,9 +97,22 @@ Network measure_network(T& transport, const Trial& trial = {}) {
     return sent / std::max(took - network.latency, 1e-9);
   };
   network.bandwidth = bandwidth(probe(1, 1, bytes, trial.rounds), static_cast<double>(bytes));
-  const index_t each = std::max<index_t>(bytes / others, 1);
-  network.pairs_bandwidth = std::min(
-      network.bandwidth, bandwidth(probe(1, others, each, trial.rounds), static_cast<double>(each * others)));
+  network.pairs_bandwidth = network.bandwidth;
+  if (others == 1) return network;
+  // Batches to all others grow until they take longer than their bytes do.
+  const auto all_pairs = [&](index_t size) {
+    return probe(1, others, std::max<index_t>(size / others, 1), trial.rounds) -
+           (others - 1) * network.per_message;
+  };
+  const auto alone = [&](index_t size) {
+    return network.latency + static_cast<double>(size) / network.bandwidth;
+  };
+  index_t passes = 0;
+  for (index_t size = first; size < bytes && all_pairs(size) < 1.15 * alone(size); size *= 2) passes = size;
+  const double slow = all_pairs(bytes) - alone(passes);
+  network.pairs_bandwidth =
+      std::min(network.bandwidth, static_cast<double>(bytes - passes) / std::max(slow, 1e-9));
+  network.queue = static_cast<double>(passes);
   return network;
 }
 

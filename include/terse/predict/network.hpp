@@ -17,12 +17,16 @@ struct Network {
   double per_message = 0;
   /// Out of a rank and into it at the same time, each rank sending to one other.
   double bandwidth = std::numeric_limits<double>::infinity();
-  /// The same, each rank sending to several others at once, which fill each other's queues: not above `bandwidth` on real links.
+  /// The same, each rank sending to several others at once, behind the first `queue` bytes of a batch, which go by `bandwidth`:
+  /// several senders fill one receiver's queue, and what finds it full is lost and sent again.
   double pairs_bandwidth = std::numeric_limits<double>::infinity();
+  double queue = 0;
 };
 
 /// One that is known from its figures alone, without queues.
-inline Network ideal_network(double latency, double bandwidth) { return {latency, 0, bandwidth, bandwidth}; }
+inline Network ideal_network(double latency, double bandwidth) {
+  return {latency, 0, bandwidth, bandwidth, 0};
+}
 
 /// The same one with links of another bandwidth.
 inline Network with_bandwidth(Network network, double bandwidth) {
@@ -45,6 +49,7 @@ inline void check(const Network& network) {
   if (!(network.bandwidth > 0)) fail("bandwidth", network.bandwidth, "above 0 bytes a second");
   if (!(network.pairs_bandwidth > 0))
     fail("bandwidth of all pairs", network.pairs_bandwidth, "above 0 bytes a second");
+  if (!(network.queue >= 0)) fail("queue", network.queue, "0 bytes or more");
 }
 
 /// How many ranks share a machine's cores. Passes that all its ranks make at the same time take `slowdown()` times as long as

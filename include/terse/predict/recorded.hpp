@@ -21,19 +21,21 @@ inline double processor_seconds() {
 
 /// What a rank has done over its transport.
 struct Recording {
-  Round round;  ///< all batches of equally many messages together, with their mean bytes
+  Round round;  ///< batches of equally many messages and much the same size together, with their mean bytes
   double processor_seconds = 0;  ///< inside of the transport's calls
 
   void add(const Load& load) {
     const double messages = static_cast<double>(std::max(load.messages_sent, load.messages_received));
+    const double sent = static_cast<double>(load.bytes_sent);
+    const double moved = static_cast<double>(std::max(load.bytes_sent, load.bytes_received));
     if (messages == 0) return;
-    const auto known = std::find_if(round.begin(), round.end(),
-                                    [&](const Batch& batch) { return batch.messages == messages; });
-    Batch& batch = known != round.end() ? *known : round.emplace_back(Batch{messages, 0, 0, 0});
+    const auto known = std::find_if(round.begin(), round.end(), [&](const Batch& batch) {
+      return batch.messages == messages && batch.moved <= 2 * moved && moved <= 2 * batch.moved;
+    });
+    Batch& batch = known != round.end() ? *known : round.emplace_back(Batch{messages, sent, moved, 0});
     const double share = 1 / ++batch.count;
-    batch.sent += (static_cast<double>(load.bytes_sent) - batch.sent) * share;
-    batch.moved +=
-        (static_cast<double>(std::max(load.bytes_sent, load.bytes_received)) - batch.moved) * share;
+    batch.sent += (sent - batch.sent) * share;
+    batch.moved += (moved - batch.moved) * share;
   }
 };
 

@@ -51,8 +51,10 @@ inline double latency_seconds(const Round& round, const Network& network) {
 }
 inline double transfer_seconds(const Round& round, const Network& network) {
   double sum = 0;
-  for (const Batch& batch : round)
-    sum += batch.count * batch.moved / (batch.messages > 1 ? network.pairs_bandwidth : network.bandwidth);
+  for (const Batch& batch : round) {
+    const double behind = batch.messages > 1 ? std::max(0.0, batch.moved - network.queue) : 0;
+    sum += batch.count * ((batch.moved - behind) / network.bandwidth + behind / network.pairs_bandwidth);
+  }
   return sum;
 }
 inline double seconds(const Round& round, const Network& network) {
