@@ -14,6 +14,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 
+FIRST_BUCKET_BYTES = dist._DEFAULT_FIRST_BUCKET_BYTES
+
 
 def perceptron(hidden):
     """That of libtorch_model.cpp, to the bit where random numbers are drawn alike."""
@@ -28,7 +30,14 @@ def perceptron(hidden):
 
 
 def parallel(hook, hidden):
-    model = torch.nn.parallel.DistributedDataParallel(perceptron(hidden))
+    network = perceptron(hidden)
+    dist._DEFAULT_FIRST_BUCKET_BYTES, megabytes = FIRST_BUCKET_BYTES, 25
+    if hook == "ddp/powersgd":
+        # In one bucket: the hook starts collectives when others end, for several buckets in an order of each rank's own, and
+        # gloo takes one for the other.
+        whole = 4 * sum(parameter.numel() for parameter in network.parameters())
+        dist._DEFAULT_FIRST_BUCKET_BYTES, megabytes = whole, whole / 2**20
+    model = torch.nn.parallel.DistributedDataParallel(network, bucket_cap_mb=megabytes)
     if hook == "ddp/fp16":
         model.register_comm_hook(None, default_hooks.fp16_compress_hook)
     if hook == "ddp/powersgd":
