@@ -52,6 +52,35 @@ std::uint64_t packet_bytes(const Range& compressed, const Range& dense, std::uin
   return 32 + padded(4 * units) + bits + plain;
 }
 
+/// Notes to whom each batch of a round to all others goes first.
+class Noted : public Forwarding<Noted, Threads> {
+ public:
+  Noted(Threads inner, std::vector<int>& first) : Forwarding(std::move(inner)), first_(&first) {}
+  [[nodiscard]] auto exchange(std::span<const Send> sends, std::span<const Receive> receives, Phase phase) {
+    if ((phase == Phase::reduce || phase == Phase::spread) && sends.size() + 1 == at(size()))
+      first_->push_back(sends.front().peer);
+    return inner().exchange(sends, receives, phase);
+  }
+  Noted around(Threads other) const { return {std::move(other), *first_}; }
+
+ private:
+  std::vector<int>* first_;
+};
+
+/// The peers that each rank's batches to all others begin with.
+template <class R>
+std::vector<std::vector<int>> first_peers(const R& recipe, int ranks) {
+  std::vector<std::vector<int>> first(at(ranks));
+  ThreadGroup(ranks, std::chrono::seconds(20)).run([&](Threads& raw) {
+    Noted transport(raw.split(0, raw.rank()), first[at(raw.rank())]);
+    const Layout layout = Layout::flat(1024);
+    Optimizer optimizer{recipe, transport, layout};
+    Floats x = start(layout);
+    optimizer.step(x, gradient(layout, raw.rank(), 1, 1));
+  });
+  return first;
+}
+
 /// The model of the training example: 784-256-128-10.
 Layout perceptron() {
   Layout layout;
@@ -148,5 +177,17 @@ TEST_CASE("clipping costs 8 bytes: in each packet of a dense step, to each peer 
       CHECK(with[r][Phase::reduce].bytes_sent == without[r][Phase::reduce].bytes_sent + (step == 1 ? 16 : 0));
       CHECK(with[r][Phase::spread].bytes_sent == without[r][Phase::spread].bytes_sent + (step == 1 ? 16 : 0));
     }
+  }
+}
+
+TEST_CASE("batches to all others begin with the successor, so that no rank is everybody's first") {
+  const auto check = [](const std::vector<std::vector<int>>& first, std::size_t batches) {
+    const int ranks = static_cast<int>(first.size());
+    for (int rank = 0; rank < ranks; ++rank)
+      CHECK(first[at(rank)] == std::vector<int>(batches, (rank + 1) % ranks));
+  };
+  for (const int ranks : {3, 4}) {
+    check(first_peers(ErrorFeedbackSgd<ScatterGather>{}, ranks), 2);
+    check(first_peers(ErrorFeedbackSgd<AllGather>{}, ranks), 1);
   }
 }

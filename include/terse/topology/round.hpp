@@ -90,12 +90,12 @@ class Spread {
     for (const Portion* portion : portions_)
       places_.push_back(std::exchange(bytes, bytes + aligned(portion->bytes)));
     packets_ = buffer<std::byte, typename E::memory>(bytes);
-    for (int c = 0; c < size; ++c) {
-      const int owner = (c + shift) % size;
-      if (owner == rank) continue;
+    // To the successor first, see ScatterGather.
+    for (int distance = 1; distance < size; ++distance) {
+      const int peer = (rank + distance) % size, c = (peer - shift + size) % size;
       const index_t room = portion(mine_).bytes;
-      sends_.push_back({owner, packet(mine_), room, room});
-      receives_.push_back({owner, packet(c), portion(c).bytes, portion(c).variable});
+      sends_.push_back({peer, packet(mine_), room, room});
+      receives_.push_back({peer, packet(c), portion(c).bytes, portion(c).variable});
     }
   }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <optional>
 
 #include "terse/topology/round.hpp"
@@ -41,6 +42,8 @@ struct ScatterGather {
         sends_.push_back({peer, out_[c], leaving, leaving});
         receives_.push_back({peer, in_[c], arriving, own(context).variable});
       }
+      // To the successor first: if all began with rank 0, they would queue for one rank after the other.
+      std::rotate(sends_.begin(), sends_.begin() + context.rank, sends_.end());
     }
     /// Its packets on their way out, and those of its chunk on their way in.
     static index_t work_bytes(const Context& context) {
