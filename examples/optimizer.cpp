@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // An optimizer from all sides: what it will send and what it has sent, a schedule, rates of layers that change during the
-// run, a mask, gradients that leave layer by layer, messages that leave before the gradient is there, and the model to evaluate.
+// run, a mask, groups, gradients that leave layer by layer, messages that leave before the gradient is there, and the model to evaluate.
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -91,6 +92,25 @@ void overlap(terse::Threads& transport) {
   require(parameters[0] > 2.4F && parameters[0] < 2.6F, "the model is far from the mean target");
 }
 
+/// Hyper-parameters that differ from segment to segment.
+void groups(terse::Threads& transport) {
+  terse::Layout layout;
+  layout.add({.name = "body", .shape = {100, 100}});
+  layout.add({.name = "norm", .shape = {100}, .group = 1})
+      .add({.name = "head", .shape = {100, 10}, .group = 1});
+  terse::Optimizer optimizer{terse::Adam<>{.learning_rate = 0.01F, .weight_decay = 0.1F}, transport, layout};
+  optimizer.group(1).beta1 = 0.8F;
+  optimizer.group(1).learning_rate = 0.02F;
+  optimizer.group(1).weight_decay = 0;
+
+  Floats parameters(static_cast<std::size_t>(layout.size())), gradients(parameters.size());
+  gradient_of(parameters, transport.rank(), gradients);
+  optimizer.step(parameters, gradients);
+  // Adam's first step is as long as the learning rate.
+  const float body = parameters[0], head = parameters[static_cast<std::size_t>(layout.segments()[2].offset)];
+  require(std::abs(body - 0.01F) < 1e-6F && std::abs(head - 0.02F) < 1e-6F, "a group has other rates");
+}
+
 /// Ranks with models of their own; messages travel while the gradient is computed.
 void gossip(terse::Threads& transport) {
   const terse::Layout layout = terse::Layout::flat(1000);
@@ -112,6 +132,7 @@ int main() try {
   terse::ThreadGroup(4).run([](terse::Threads& transport) {
     train(transport);
     overlap(transport);
+    groups(transport);
     gossip(transport);
   });
 } catch (const std::exception& failure) {

@@ -118,7 +118,7 @@ concept CorrectionRule = MakesRule<M, Real> && requires {
 ///     carry(e, keep)             optional, see Staged
 ///     balance(layers)            optional, see Staged: sets numbers of its own for each layer (segment), those which
 ///                                `static constexpr std::array<const char*, N> layer_state{...}` names and e.layer(k)
-///                                reads, 0 before; see SomeLayers
+///                                reads, 0 before; once for the layers of all groups, by group 0's rule; see SomeLayers
 ///     at_step(t)                 optional: std::array<Real, N>, what e.scalar(k) is in step t = 1, 2, ...
 ///
 /// each once for an element, in any order over elements. Arithmetic is templated on Real, so that oracles run the same text

@@ -184,11 +184,10 @@ class Optimizer {
     mean(channel(), to);
   }
 
-  /// The hyper-parameters of the segments of group `id`, from the next step on, alike on all ranks (packets of others are refused):
-  /// a copy of the recipe as it was at construction; of group 0 the recipe itself. Segments have theirs as the recipe has its own:
-  /// `learning_rate` and `weight_decay`, times the segment's scales, and all that belongs to momentum correction and
-  /// preconditioner. What belongs to the whole step (compressor, error feedback, topology, when a first stage ends) is alike in
-  /// all groups, or the next step throws usage_error. Throws usage_error where no segment is of this group.
+  /// The hyper-parameters of segments of group `id`, from the next step on, alike on all ranks (packets of others are refused): a
+  /// copy of the recipe as it was at construction; of group 0 the recipe itself. What belongs to the whole step (compressor, error
+  /// feedback, topology, the end of a first stage) must be alike in all groups: usage_error in the next step. Throws usage_error
+  /// where no segment is of this group.
   R& group(int id) { return id == 0 ? recipe : groups_.at(id); }
   /// The learning rate from the next step on, alike on all ranks: `recipe.learning_rate`, of recipes around each other the
   /// innermost one's.

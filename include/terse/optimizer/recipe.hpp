@@ -58,6 +58,10 @@ struct StepInput {
 /// where messages are known before the gradient, `static constexpr bool blind` = true and begin(input, state),
 /// which sends them; `static constexpr int scalars`, how many places of StepScalars::own it takes. `bool recordable()`
 /// says whether all steps send alike; true by default.
+///
+/// Where hyper-parameters may differ between groups of segments, `static constexpr bool takes_groups` = true,
+/// prepare_group(input, state, place, now), which is called for the groups at place 1, 2, ... of Layout::groups, each of its own
+/// recipe, before `prepare`, and common_settings(visit), which shows what must be alike in all groups.
 template <class R>
 concept Recipe = requires(const R& recipe) {
   recipe.composition();
