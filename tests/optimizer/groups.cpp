@@ -169,9 +169,10 @@ void as_alone(const R& recipe, int ranks) {
         for (std::size_t rank = 0; rank < at(ranks); ++rank) {
           const Snapshot &one = ours[k][rank], &other = theirs[k][rank];
           other_bits += differs(one.parameters, *here, other.parameters, there);
-          for (const char* name : {"momentum", "variance", "velocity", "fresh_variance"})
-            if (const auto part = one.state.parts.find(name); part != one.state.parts.end()) {
-              other_bits += differs(part->second, *here, other.state.parts.at(name), there);
+          // Those that reach over the arena.
+          for (const auto& [name, part] : one.state.parts)
+            if (part.size() == one.parameters.size()) {
+              other_bits += differs(part, *here, spread_out(apart, other.state, name), there);
               ++compared;
             }
         }
@@ -231,6 +232,12 @@ TEST_CASE("a group that has all segments is as the recipe") {
   as_recipe(OneBitLamb<Ring>{.preconditioner = freeze}, 2);
   as_recipe(Ef21Sgd<ScaledSign<MeanAbs>, HeavyBall>{}, 3);
   as_recipe(PowerSgd<>{}, 2);
+}
+
+TEST_CASE("local updates have the groups of their inner recipe") {
+  as_alone(LocalSgd<Adam<>>{.period = 3}, 3);
+  as_alone(DiLoCo<MomentumSgd<>>{.period = 4}, 2);
+  as_alone(DiLoCo<LocalSgd<Lamb<>>>{.inner = {.period = 2}, .period = 4}, 2);
 }
 
 TEST_CASE("groups that nobody changes are no groups") {
@@ -377,7 +384,7 @@ TEST_CASE("values that can't work, and groups that are not there, are named") {
     refuses(optimizer, "terse: group 3: beta1 must be in [0, 1)");
     optimizer.group(3).beta1 = 0.5F;
     optimizer.group(1).preconditioner.freeze = AtStep{freeze_step + 1};
-    refuses(optimizer, "group 1 has freeze_step 6.000000, and group 0 freeze_step 5.000000: compressor");
+    refuses(optimizer, "group 1 has freeze_step 6.000000, and group 0 freeze_step 5.000000: what belongs");
     optimizer.group(1).preconditioner.freeze = VarianceRatio{};
     refuses(optimizer, "group 1 has freeze_threshold 0.96");
     optimizer.group(1).preconditioner.freeze = AtStep{freeze_step};
@@ -398,6 +405,14 @@ TEST_CASE("values that can't work, and groups that are not there, are named") {
     refuses(followed, "group 3 has learning_rate 0.1");
     followed.group(3).learning_rate *= 2;
     CHECK_NOTHROW(followed.step(x, g));
+    x = before;
+
+    Optimizer local{LocalSgd<Adam<>>{}, transport, layout};
+    local.group(1).period = 3;
+    refuses(local, "group 1 has period 3.000000, and group 0 period 8.000000");
+    Optimizer outer{SlowMo<MomentumSgd<>>{}, transport, layout};
+    outer.group(3).inner.learning_rate *= 2;
+    refuses(outer, "group 3 has learning_rate 0.2");
   });
 }
 

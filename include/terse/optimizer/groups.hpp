@@ -102,8 +102,8 @@ class Groups {
     };
     throw usage_error(
         "group " + std::to_string(ids_[k]) + " has " + say(theirs) + ", and group 0 " + say(own) +
-        ": compressor, error feedback, topology and the end of a first stage are those of the whole step, "
-        "alike in all groups, as is the learning rate where errors follow it");
+        ": what belongs to whole steps (compressor, error feedback, topology, periods, the end of a first "
+        "stage) is alike in all groups, and so is the learning rate where errors or outer steps follow it");
   }
 
   std::vector<int> ids_;  // in ascending order

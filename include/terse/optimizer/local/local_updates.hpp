@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "terse/graph/concept.hpp"
+#include "terse/optimizer/groups.hpp"
 #include "terse/optimizer/local/local_state.hpp"
 #include "terse/optimizer/sorted.hpp"
 
@@ -79,6 +80,17 @@ struct LocalUpdatesOf {
   template <class Visit>
   void settings(Visit&& visit) const {
     composed(inner).settings(visit);
+    outside_settings(visit);
+  }
+  static constexpr bool takes_groups = detail::takes_groups<Inner>();
+  template <class Visit>
+  void common_settings(Visit&& visit) const {
+    composed(inner).common_settings(visit);
+    outside_settings(visit);
+    if (follows_rate) visit("learning_rate", static_cast<double>(learning_rate_of(inner)));
+  }
+  template <class Visit>
+  void outside_settings(Visit&& visit) const {
     visit("period", static_cast<double>(period));
     visit("average_gradients_until", static_cast<double>(average_gradients_until));
     outer.settings(visit);
@@ -98,6 +110,11 @@ struct LocalUpdatesOf {
     const auto last = std::bit_cast<float>(static_cast<std::uint32_t>(state.last_rate));
     now.own[ratio_at] = Outer::follows_rate ? (last > 0 ? learning_rate_of(inner) / last : 0) : 1;
     composed(inner).prepare(input, state.inner, now);
+  }
+  template <Transport T, Executor E, class N>
+  void prepare_group(const StepInput<E, N>& input, State<T, E>& state, std::size_t place,
+                     StepScalars& now) const {
+    composed(inner).prepare_group(input, state.inner, place, now);
   }
   template <Transport T, Executor E, class N>
   void enqueue(const StepInput<E, N>& input, State<T, E>& state) const {
