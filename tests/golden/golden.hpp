@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <chrono>
 #include <cstdint>
@@ -35,8 +36,11 @@ class Hashed {
   std::uint64_t hash() const { return *hash_; }
 
   [[nodiscard]] Ticket exchange(std::span<const Send> sends, std::span<const Receive> receives, Phase phase) {
-    if (phase == Phase::reduce || phase == Phase::spread)
-      for (const Send& send : sends) {
+    if (phase == Phase::reduce || phase == Phase::spread) {
+      // In which order a batch is posted is nobody's bits; some send one peer two messages, whose order is.
+      std::vector<Send> by_peer(sends.begin(), sends.end());
+      std::ranges::stable_sort(by_peer, {}, &Send::peer);
+      for (const Send& send : by_peer) {
         *hash_ = mix_hash(mix_hash(*hash_, static_cast<std::uint64_t>(send.peer)),
                           static_cast<std::uint64_t>(send.bytes));
         // Some methods send two packets in a message.
@@ -53,6 +57,7 @@ class Hashed {
           packet = (end + 7) / 8 * 8;
         }
       }
+    }
     return inner_.exchange(sends, receives, phase);
   }
   Hashed split(int color, int key) { return {inner_.split(color, key), hash_}; }

@@ -15,8 +15,10 @@ import time
 
 RANKS = 4
 DEADLINE = 0.4  # mpi.cpp's
-# What would count as waiting and is not ours: Open MPI's second between SIGTERM and SIGKILL, and writing core files.
+# What would count as waiting and is not ours: Open MPI's second between SIGTERM and SIGKILL, its gathering of help
+# messages of several ranks, and writing core files.
 os.environ["OMPI_MCA_odls_base_sigkill_timeout"] = "0"
+os.environ["OMPI_MCA_orte_base_help_aggregate"] = "0"
 resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 job = [*sys.argv[1:-1], "-n", str(RANKS), sys.argv[-1], "fault"]
 
@@ -61,7 +63,11 @@ for _ in range(2):
 
 failed = False
 for fault, rank, at, sentence in cases:
-    status, said, seconds = run(fault, rank, at)
+    # A machine that does something else adds to the time and takes nothing from it: a job that ends late each time waits.
+    for _ in range(3):
+        status, said, seconds = run(fault, rank, at)
+        if seconds <= baseline + DEADLINE + 1:
+            break
     problems = []
     if status == 0:
         problems.append("status 0")
