@@ -1,11 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
+#include <vector>
+
 #include "laws/support.hpp"
+#include "terse/bench/samples.hpp"
+#include "terse/codec.hpp"
 #include "terse/compressor/chain.hpp"
 #include "terse/compressor/random_k.hpp"
 #include "terse/compressor/threshold.hpp"
 #include "terse/compressor/top_k.hpp"
 #include "terse/compressor/uniform.hpp"
+#include "terse/error_feedback/none.hpp"
+#include "terse/plan.hpp"
 
 // Every selection of the library through every law.
 
@@ -38,6 +44,81 @@ TEST_CASE("chains") {
       Chain<Uniform<4>, Largest, Above>{.selection = {{.ratio = 0.3}, {.threshold = 0.1F, .most_ratio = 1}}});
   // Each selection draws for itself: else some elements would never be picked.
   holds(Chain<Dense, Strata<false>, Strata<false>>{.selection = {{.ratio = 0.5}, {.ratio = 0.5}}}, few);
+}
+
+TERSE_NUMERICS_BEGIN
+
+struct Descent {
+  float* x;
+  std::uint32_t* calls;
+  TERSE_HD void operator()(const Piece& piece, index_t i, bool keep, float sum) const {
+    x[i] -= keep_if(keep, sum) * static_cast<float>(piece.segment + 1);
+    ++calls[i];
+  }
+};
+/// Says of all segments but the second that it leaves alone what has not come.
+struct RestingDescent : Descent {
+  bool resting = false;
+  TERSE_HD void enter(const Piece& piece) { resting = piece.segment != 1; }
+  TERSE_HD bool rests() const { return resting; }
+};
+
+TERSE_NUMERICS_END
+
+/// A verb over packets of several ranks does the same, to the bit, with a functor that rests, whom it calls for what has
+/// come alone.
+template <class C>
+void visits_what_came(const C& compressor) {
+  Layout layout;
+  layout.add({"a", {13, 50}}).add({"b", {333}}).add({"c", {1}}).add({"d", {70, 70}});
+  const Plan plan(compressor, layout, layout.range(), 1, false);
+  const Range& range = plan.whole.compressed;
+  const auto n = static_cast<std::size_t>(layout.size());
+  Codec<C, Unchecked<None>, executor::host> codec({}, compressor, {}, plan.whole);
+  codec.start(1);
+  std::vector<std::uint64_t> words(n / 64 + 1);
+  for (std::size_t w = 0; w < words.size(); ++w)
+    words[w] = w % 3 == 0 ? ~std::uint64_t{0} : 0x9E3779B97F4A7C15U * (w + 1);
+  for (const int ranks : {1, 2, 5}) {
+    std::vector<buffer<std::byte>> packets;
+    Inbox<C> inbox(ranks);
+    for (int k = 0; k < ranks; ++k) {
+      const float* samples = bench::normal_samples(static_cast<index_t>(n) + bench::spare) + 64 * k;
+      const EncodeContext context{1, Draw::local(1, k, 1, Purpose::quantization),
+                                  Draw::shared(1, 1, Purpose::selection)};
+      const Message message{bench::Samples{samples}, bench::Samples{samples}};
+      packets.emplace_back(plan.whole.bytes);
+      codec.measure(plan.whole, {}, EmptyInbox{}, message);
+      codec.encode(plan.whole, {}, EmptyInbox{}, message, context, true, packets.back().data());
+      inbox.add(codec.compressor(), plan.whole, packets.back().data(), context.shared, 1.0F / 3);
+    }
+    for (const HostMask mask : {HostMask{}, HostMask{words.data()}}) {
+      std::vector<float> all(n, 1), some(n, 1);
+      std::vector<std::uint32_t> calls(n), fewer(n);
+      for_each(executor::host{}, range, mask, inbox.compressed(), Descent{all.data(), calls.data()});
+      for_each(executor::host{}, range, mask, inbox.compressed(),
+               RestingDescent{{some.data(), fewer.data()}});
+      CHECK(all == some);
+      std::uint32_t left_out = 0;
+      for (const Piece& piece : range.pieces())
+        for (index_t i = piece.offset; i < piece.offset + piece.count; ++i) {
+          const auto at = static_cast<std::size_t>(i);
+          REQUIRE(calls[at] == 1);
+          REQUIRE(fewer[at] <= 1);
+          left_out += 1 - fewer[at];
+          if (piece.segment == 1) REQUIRE(fewer[at] == 1);
+        }
+      CHECK(left_out > (ranks == 1 ? n / 2 : 0));
+    }
+  }
+}
+
+TEST_CASE("what rests is called for what has come, and all is as if it were called for every element") {
+  visits_what_came(TopK<>{.selection = {.ratio = 0.05}});
+  visits_what_came(TopK<Whole>{.selection = {.ratio = 0.02}});
+  visits_what_came(RandomK{.selection = {.ratio = 0.03}});
+  visits_what_came(Threshold<>{.selection = {.threshold = 1.5F, .most_ratio = 1}});
+  visits_what_came(TopK<>{.selection = {.ratio = 0.001}});
 }
 
 TEST_CASE("nothing at all") { holds<Dense>(); }

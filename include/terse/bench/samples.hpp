@@ -90,6 +90,7 @@ struct Samples {
 struct Descend {
   float* x;
   float rate;
+  static constexpr bool rests() { return true; }
   TERSE_HD void operator()(const Piece&, index_t i, bool, float mean) const { x[i] -= rate * mean; }
 };
 

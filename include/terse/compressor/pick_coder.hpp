@@ -52,7 +52,9 @@ struct PickCoder {
 
   TERSE_HD static float read(const std::byte* wire, index_t k, index_t e) {
     Scale scale{};
-    const index_t unit = Values::units().size == 0 ? 0 : e / Values::units().size;
+    constexpr index_t size = Values::units().size;
+    index_t unit = 0;
+    if constexpr (size != 0) unit = e / size;
     if constexpr (!std::is_empty_v<Scale>)
       scale = load_from_wire<Scale>(wire + unit * static_cast<index_t>(sizeof(Scale)));
     const std::byte* codes = wire + scale_bytes(k);

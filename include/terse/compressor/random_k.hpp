@@ -42,8 +42,11 @@ struct Strata {
   }
   /// The pick of stratum e, from 64 random bits: those of index key + e.
   TERSE_HD static index_t position(index_t n, index_t k, index_t e, std::uint64_t bits) {
+    const index_t first = begin(n, k, e);
+    return pick(first, begin(n, k, e + 1) - first, bits);
+  }
+  TERSE_HD static index_t pick(index_t first, index_t size, std::uint64_t bits) {
     __extension__ using wide = unsigned __int128;
-    const index_t first = begin(n, k, e), size = begin(n, k, e + 1) - first;
     return first + static_cast<index_t>((wide{bits} * static_cast<std::uint64_t>(size)) >> 64);
   }
   TERSE_HD static float factor(index_t n, index_t k, index_t e) {
@@ -87,16 +90,32 @@ struct Strata {
    public:
     Reader() = default;
     Reader(const Strata&, const std::byte*, index_t n, index_t k, index_t key, Draw shared)
-        : n_(n), k_(k), key_(key), shared_(shared) {}
-    index_t position() const {
-      return Strata::position(n_, k_, entry_, shared_.bits(static_cast<std::uint64_t>(key_ + entry_)));
+        : n_(n), k_(k), key_(key), shared_(shared) {
+      if (k_ > 0) seek(0);
     }
-    void next() { ++entry_; }
-    void seek(index_t entry) { entry_ = entry; }
+    index_t position() const {
+      const auto half = static_cast<std::size_t>(entry_ % 2 * 2);
+      return pick(first_, behind_ - first_, words_[half] | std::uint64_t{words_[half + 1]} << 32);
+    }
+    void next() {
+      ++entry_;
+      first_ = behind_;
+      behind_ = begin(n_, k_, entry_ + 1);
+      if (entry_ % 2 == 0) draw_pair();
+    }
+    void seek(index_t entry) {
+      entry_ = entry;
+      first_ = begin(n_, k_, entry);
+      behind_ = begin(n_, k_, entry + 1);
+      draw_pair();
+    }
 
    private:
-    index_t n_ = 0, k_ = 0, key_ = 0, entry_ = 0;
+    void draw_pair() { words_ = shared_.block(static_cast<std::uint64_t>(key_ + entry_) / 2); }
+
+    index_t n_ = 0, k_ = 0, key_ = 0, entry_ = 0, first_ = 0, behind_ = 0;
     Draw shared_ = Draw::shared(0, 0, Purpose::selection);
+    std::array<std::uint32_t, 4> words_{};  // of a pair of strata
   };
 
  private:

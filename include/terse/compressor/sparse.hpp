@@ -133,11 +133,12 @@ struct Sparse {
     }
     TERSE_INLINE void add(index_t first, int count, float (&sum)[detail::lanes]) {
       for (; index_ < first + count; next())
-        if (index_ >= first) sum[index_ - first] += weight_ * value();
+        if (index_ >= first) sum[index_ - first] += weighted();
     }
     /// Arena index of the entry at hand; behind all others at the end.
     index_t index() const { return index_; }
     float value() const { return Coder::read(values_, picks_, entry_); }
+    float weighted() const { return weight_ * value(); }
     void next() {
       if (++entry_ < picks_) {
         reader_.next();

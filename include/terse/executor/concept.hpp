@@ -136,6 +136,12 @@ template <class F>
 TERSE_HD constexpr void enter(F& f, const Piece& piece) {
   if constexpr (requires { f.enter(piece); }) f.enter(piece);
 }
+/// They may have `rests()`, too: whether in the piece they have entered an element whose sum is 0 stays as it is, so that
+/// a verb may leave it out.
+template <class F>
+concept Rests = requires(const F& f) {
+  { f.rests() } -> std::same_as<bool>;
+};
 
 namespace detail {
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 
 #include "terse/executor/host.hpp"
@@ -18,8 +19,9 @@ template <GridExecutor E, class F>
 void for_each_entry(E executor, index_t count, F f);
 
 /// What came from peers as picked elements. A Source yields its entries in ascending order of the arena index:
-/// `rewind()`, then `add(first, count, sum)` for one window after the other, which adds weight * value of the
-/// entries in [first, first + count) to sum[arena index - first].
+/// `rewind()`, then either `add(first, count, sum)` for one window after the other, which adds weight * value of the
+/// entries in [first, first + count) to sum[arena index - first], or one entry after the other: `index()`, behind all
+/// others' at the end, `weighted()`, its weight * value, and `next()`.
 template <class S>
 struct SparsePackets {
   S* sources = nullptr;
@@ -31,6 +33,8 @@ struct ArrivedSums {
   const float* sums = nullptr;
   index_t begin = 0;
 };
+
+TERSE_NUMERICS_BEGIN
 
 namespace detail {
 
@@ -52,7 +56,106 @@ struct Cursor<SparsePackets<S>> {
   SparsePackets<S> packets;
 };
 
+/// Elements of which something has come, in ascending order, with the sums of what has.
+struct Arrivals {
+  static constexpr int room = 4 * lanes;
+  index_t index[room];
+  float sum[room];
+  int count = 0;
+};
+
+/// The next ones before `end`, of one source.
+template <class S>
+TERSE_FLATTEN inline void collect(S& given, index_t begin, index_t end, Arrivals& arrivals) {
+  // A local copy, which compilers take apart.
+  S source = given;
+  arrivals.count = 0;
+  for (; source.index() < end && arrivals.count < Arrivals::room; source.next()) {
+    // What a unit of the whole range has picked between two pieces.
+    if (source.index() < begin) continue;
+    arrivals.index[arrivals.count] = source.index();
+    arrivals.sum[arrivals.count++] = 0.0F + source.weighted();
+  }
+  given = source;
+}
+/// The same of several, block by block, past those of which nothing has come.
+template <class S>
+TERSE_FLATTEN inline void collect(S* sources, int count, index_t begin, index_t end, Arrivals& arrivals) {
+  alignas(64) float sum[lanes];
+  arrivals.count = 0;
+  while (arrivals.count <= Arrivals::room - lanes) {
+    index_t next = end;
+    for (int k = 0; k < count; ++k) {
+      while (sources[k].index() < begin) sources[k].next();
+      next = std::min(next, sources[k].index());
+    }
+    if (next == end) return;
+    const index_t first = next - next % lanes, behind = std::min(first + lanes, end);
+    std::uint64_t arrived = 0;
+    for (float& s : sum) s = 0;
+    for (int k = 0; k < count; ++k)
+      for (S& source = sources[k]; source.index() < behind; source.next()) {
+        const index_t l = source.index() - first;
+        sum[l] += source.weighted();
+        arrived |= std::uint64_t{1} << l;
+      }
+    for (; arrived != 0; arrived &= arrived - 1) {
+      const int l = std::countr_zero(arrived);
+      arrivals.index[arrivals.count] = first + l;
+      arrivals.sum[arrivals.count++] = sum[l];
+    }
+  }
+}
+
+/// f(piece, i, keep, sum) for the elements of a piece of which something has come. They are collected first: a loop that
+/// decoded, too, would have few of the updates' cache misses under way at a time. Where several sources leave few blocks
+/// without anything, the rest is swept.
+template <class S, class Masked, class F>
+TERSE_FLATTEN inline void visit(const Piece& piece, Masked mask, const Cursor<SparsePackets<S>>& cursor,
+                                const F& given) {
+  const auto& [sources, count] = cursor.packets;
+  const index_t end = piece.offset + piece.count;
+  const F f = given;
+  Arrivals arrivals;
+  for (index_t begin = piece.offset; begin < end;) {
+    if (count == 1)
+      collect(*sources, begin, end, arrivals);
+    else
+      collect(sources, count, begin, end, arrivals);
+    if (arrivals.count == 0) return;
+    for (int e = 0; e < arrivals.count; ++e) {
+      const index_t i = arrivals.index[e];
+      f(piece, i, (mask.word(i - i % lanes) >> i % lanes & 1) != 0, arrivals.sum[e]);
+    }
+    const index_t before = begin, last = arrivals.index[arrivals.count - 1];
+    begin = count == 1 ? last + 1 : last - last % lanes + lanes;
+    if (count > 1 && 32 * arrivals.count > begin - before && begin < end) {
+      CallOnly sink;
+      sweep(piece, begin - piece.offset, piece.count, mask, cursor, f, sink);
+      return;
+    }
+  }
+}
+
 }  // namespace detail
+
+/// As for any packets. A functor that says `rests()` of a piece it has entered, which it leaves as it is where the sum is
+/// 0, need not be called for anything else.
+template <class S, class F, class Masked = HostMask>
+requires Rests<F>
+void for_each(executor::host, const Range& range, Masked mask, SparsePackets<S> incoming, F f) {
+  detail::Cursor<SparsePackets<S>> cursor(incoming);
+  detail::CallOnly sink;
+  for (const Piece& piece : range.pieces()) {
+    enter(f, piece);
+    if (f.rests())
+      detail::visit(piece, mask, cursor, f);
+    else
+      detail::sweep(piece, 0, piece.count, mask, cursor, f, sink);
+  }
+}
+
+TERSE_NUMERICS_END
 
 namespace detail {
 

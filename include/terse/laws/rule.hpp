@@ -134,6 +134,12 @@ class RuleTrial {
     }
     return made;
   }
+  /// Whether a mean of 0 leaves everything as it is.
+  bool rests() {
+    const RuleTrial before = *this;
+    const Made<Real> made = receive(0, false);
+    return made.direction == 0 && made.step == 0 && is_same(before);
+  }
   bool is_finite() const {
     for (const auto* buffers : {&first_.buffers, &second_.buffers, &first_.layer, &second_.layer})
       for (const Real value : *buffers)
@@ -291,6 +297,22 @@ class RuleLaws {
     return "";
   }
 
+  static constexpr bool may_rest = M::facts.rests_at_zero && P::facts.rests_at_zero;
+  /// What is said to rest at a mean of 0 does, whatever has been before.
+  std::string rest() const {
+    RuleTrial<float, M, P> trial(momentum_, preconditioner_);
+    for (std::uint64_t step = 1; step <= steps; ++step) {
+      trial.begin(step, gradient(step, 0));
+      const float message = trial.message();
+      trial.sent(message / 2);
+      (void)trial.receive(message / 2, false);
+      if (!trial.rests())
+        return "step " + std::to_string(step) +
+               ": a mean of 0 changes a buffer or makes a step, and facts.rests_at_zero says that it does not";
+    }
+    return "";
+  }
+
  private:
   static constexpr std::uint64_t steps = 60;
 
@@ -357,6 +379,7 @@ std::vector<std::string> optional_members() {
 ///     precision     60 steps in float are those in double, up to 1e-4
 ///     agreement     ranks with gradients of their own make the same of the same mean; over exact means they keep the same
 ///     finite        nothing that is not finite enters a buffer
+///     rest          where both say `rests_at_zero`, a mean of 0 changes nothing
 ///
 /// The report's notes say which optional members the rules have.
 template <class M, class P>
@@ -393,6 +416,10 @@ Report check_rules(const M& momentum, const P& preconditioner, const Options& op
     return what.empty() ? laws.agreement(true) : what;
   });
   judge("finite", [&] { return laws.finiteness(); });
+  if constexpr (detail::RuleLaws<M, P>::may_rest)
+    judge("rest", [&] { return laws.rest(); });
+  else
+    report.not_applicable.emplace_back("rest");
   if (within)
     report.passed.emplace_back("bounds");
   else

@@ -38,6 +38,9 @@ struct CorrectionFacts {
   /// The mean must be that of whole messages: what partial sums would become in a topology that compresses them on the
   /// way means nothing to it.
   bool needs_whole_messages = false;
+  /// direction(e, 0) is 0 and changes nothing. Where the preconditioner rests, too, and nothing decays, a step over picked
+  /// elements goes to those alone.
+  bool rests_at_zero = false;
 };
 
 namespace detail {

@@ -16,7 +16,7 @@ TERSE_NUMERICS_BEGIN
 /// momentum on the mean. Source: Lin, Han, Mao, Wang and Dally, "Deep gradient compression", ICLR 2018, sections 3.1 and
 /// 3.2.
 struct FactorMasking {
-  static constexpr CorrectionFacts facts{};
+  static constexpr CorrectionFacts facts{.rests_at_zero = true};
   static constexpr std::array<const char*, 1> state{"momentum"};
 
   float momentum = 0.9F;

@@ -20,7 +20,7 @@ TERSE_NUMERICS_BEGIN
 
 /// No momentum at all, and no memory for it.
 struct NoMomentum {
-  static constexpr CorrectionFacts facts{};
+  static constexpr CorrectionFacts facts{.rests_at_zero = true};
   static constexpr std::array<const char*, 0> state{};
 
   template <class Real>
@@ -70,7 +70,7 @@ struct HeavyBall {
 /// (Nesterov) or v_i. Source: Zheng, Huang and Kwok, "Communication-efficient distributed blockwise momentum SGD
 /// with error-feedback", NeurIPS 2019, algorithm 2.
 struct LocalMomentumBefore {
-  static constexpr CorrectionFacts facts{};
+  static constexpr CorrectionFacts facts{.rests_at_zero = true};
   static constexpr std::array<const char*, 1> state{"momentum"};
 
   float momentum = 0.9F;

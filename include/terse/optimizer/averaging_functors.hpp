@@ -28,6 +28,9 @@ struct Descend {
   Rules rules;
   float gradient_factor = 1;
   TERSE_HD void enter(const Piece& piece) { rules.enter(piece); }
+  TERSE_HD bool rests() const requires(Rules::rests_at_zero && !Exact) {
+    return rules.view.rate.weight_decay == 0;
+  }
   TERSE_HD void operator()(const Piece&, index_t i, float mean) const {
     const float x = rules.view.parameters[i];
     const float u = rules.template step<Exact>(i, Exact ? mean * gradient_factor : mean);

@@ -157,10 +157,12 @@ class HeldElement {
 };
 
 /// A momentum correction and a preconditioner that work on one View.
-template <class Momentum, class Preconditioner, class View_, class MomentumPlaces, class PreconditionerPlaces>
+template <class Momentum, class Preconditioner, class View_, class MomentumPlaces, class PreconditionerPlaces,
+          bool RestsAtZero>
 struct Rules {
   using View = View_;
   using measures = typename MeasuresOf<Preconditioner>::type;
+  static constexpr bool rests_at_zero = RestsAtZero;
 
   Momentum momentum;
   Preconditioner preconditioner;

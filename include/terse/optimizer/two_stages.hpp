@@ -102,10 +102,12 @@ struct TwoStages {
                                       std::make_index_sequence<layer_state_of<Policy>().size()>{}));
   template <class N>
   using FirstRules = Rules<typename M1::template Rule<float>, typename P1::template Rule<float>, View<N>,
-                           PlacesOf<M1, first_scalar[0]>, PlacesOf<P1, first_scalar[1]>>;
+                           PlacesOf<M1, first_scalar[0]>, PlacesOf<P1, first_scalar[1]>,
+                           M1::facts.rests_at_zero && P1::facts.rests_at_zero>;
   template <class N>
   using SecondRules = Rules<typename M2::template Rule<float>, typename P2::template Rule<float>, View<N>,
-                            PlacesOf<M2, first_scalar[2]>, PlacesOf<P2, first_scalar[3]>>;
+                            PlacesOf<M2, first_scalar[2]>, PlacesOf<P2, first_scalar[3]>,
+                            M2::facts.rests_at_zero && P2::facts.rests_at_zero>;
 
   static constexpr bool layer_wise = P1::facts.layer_wise;
   static constexpr bool carries = compresses && !one_stage;

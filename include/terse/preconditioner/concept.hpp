@@ -27,6 +27,8 @@ struct PreconditionerFacts {
   std::size_t least_dimensions = 0;
   /// Goes on with what a first stage has learned: for the second stage of a Staged alone.
   bool continues_first_stage = false;
+  /// step(e, 0, 0) is 0 and changes nothing, see CorrectionFacts.
+  bool rests_at_zero = false;
 };
 
 namespace detail {

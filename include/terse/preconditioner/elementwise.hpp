@@ -15,7 +15,7 @@ TERSE_NUMERICS_BEGIN
 
 /// The direction is the step: SGD.
 struct NoPreconditioner {
-  static constexpr PreconditionerFacts facts{};
+  static constexpr PreconditionerFacts facts{.rests_at_zero = true};
   static constexpr std::array<const char*, 0> state{};
 
   template <class Real>
@@ -33,7 +33,7 @@ struct NoPreconditioner {
 
 /// The direction's sign, 0 of 0: Lion's and signSGD's step of one length.
 struct SignStep {
-  static constexpr PreconditionerFacts facts{};
+  static constexpr PreconditionerFacts facts{.rests_at_zero = true};
   static constexpr std::array<const char*, 0> state{};
 
   template <class Real>
