@@ -9,6 +9,7 @@
 #include "terse/exchange/selected_rounds.hpp"
 #include "terse/optimizer/power_sgd.hpp"
 #include "terse/transport/counting.hpp"
+#include "terse/transport/forwarding.hpp"
 
 // Select: each branch has the bits of an optimizer of its segments alone, and what concerns a step concerns all branches.
 
@@ -230,6 +231,75 @@ TEST_CASE("copies of Difference, which all branches share, start from the exact 
       CHECK(std::equal(begin, begin + segment.count, matrices.parameters.begin() + segment.offset));
     }
   });
+}
+
+TEST_CASE("copies are started for the branches that share them alone") {
+  using Ef21 = Select<Where<Named<"own*">, TopK<>, Residual>, Otherwise<TopK<>>>;
+  Layout layout;
+  layout.add({"own_a", {6400}}).add({"shared", {640}}).add({"own_b", {6400}});
+  ThreadGroup(2, std::chrono::seconds(20)).run([&](Threads& transport) {
+    Optimizer optimizer{Ef21Sgd<Ef21>{.learning_rate = 1e-2F}, transport, layout};
+    Floats x = start(layout);
+    const std::vector<Floats> gradients = gradients_of(layout, transport.rank());
+    for (const Floats& g : gradients) {
+      if (optimizer.steps() == 5) optimizer.learning_rate(4e-3F);
+      optimizer.step(x, g);
+    }
+    const End shared =
+        alone(Ef21Sgd<TopK<>>{.learning_rate = 1e-2F}, transport, layout, gradients, {"shared"}, true);
+    const auto begin = x.begin() + named(layout, "shared").offset;
+    CHECK(std::equal(begin, begin + 640, shared.parameters.begin() + named(layout, "shared").offset));
+  });
+}
+
+/// Messages in the order of one stream, as NCCL's: an exchange begins when the one before it is done.
+class InOrder : public Forwarding<InOrder, Threads> {
+ public:
+  struct Ticket {
+    std::unique_ptr<int> only_moves;
+    static bool ready() { return true; }
+    static void wait() {}
+    static void wait(std::chrono::milliseconds) {}
+  };
+
+  explicit InOrder(Threads transport) : Forwarding<InOrder, Threads>(std::move(transport)) {}
+  template <class Call>
+  auto carry(Phase, const Load&, const Call& call) {
+    if constexpr (std::is_void_v<decltype(call())>) {
+      call();
+    } else {
+      call().wait();
+      return Ticket{};
+    }
+  }
+  static InOrder around(Threads transport) { return InOrder(std::move(transport)); }
+  static void synchronize() {}
+};
+
+TEST_CASE("in a stream's order branches' messages have one order, whichever gradients become ready first") {
+  const Layout layout = layers();
+  enum class Say { nothing, forwards_or_backwards, some_on_rank_0 };
+  for (const Say say : {Say::nothing, Say::forwards_or_backwards, Say::some_on_rank_0}) {
+    CAPTURE(static_cast<int>(say));
+    Floats ends[2];
+    ThreadGroup(2, std::chrono::seconds(5)).run([&](Threads& threads) {
+      const int rank = threads.rank();
+      InOrder transport(threads.split(0, rank));
+      Optimizer optimizer{ErrorFeedbackSgd<Branches>{.learning_rate = 1e-2F}, transport, layout};
+      Floats x = start(layout);
+      for (const Floats& g : gradients_of(layout, rank)) {
+        if (say != Say::nothing) optimizer.begin(x, g);
+        const auto all = static_cast<index_t>(layout.segments().size());
+        if (say == Say::forwards_or_backwards)
+          for (index_t k = 0; k < all; ++k) optimizer.ready(rank == 0 ? k : all - 1 - k);
+        if (say == Say::some_on_rank_0 && rank == 0) optimizer.ready(1);
+        optimizer.step(x, g);
+      }
+      ends[rank] = x;
+    });
+    CHECK(ends[0] == ends[1]);
+    CHECK(ends[0] == run_on(layout, ErrorFeedbackSgd<Branches>{.learning_rate = 1e-2F}, 2));
+  }
 }
 
 TEST_CASE("a step that is opened early has the same bits, in whatever order gradients become ready") {

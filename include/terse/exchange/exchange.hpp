@@ -116,6 +116,8 @@ class Exchange {
   void set_compressor(const C& compressor) { rounds_.set_compressor(compressor); }
   /// This rank's view of the error feedback's state.
   auto feedback() { return rounds_.feedback(); }
+  /// What that state covers, from the first element to the last.
+  const Range& fed_back() const { return rounds_.fed_back(); }
 
   template <class Visit>
   void walk(Visit&& visit) {

@@ -92,6 +92,7 @@ namespace detail {
 ///     consume(consumer), gated(functor), settle(step), notes(), most_bytes(told), walk(visit)
 ///     envelope()                    the step's, which an outer round may lend
 ///     compressed(), feedback(), set_compressor(compressor)
+///     fed_back()                    optional: what the error feedback's state covers, from the first element to the last
 ///
 /// Full-precision packets are cut into slices, the last elements first. A slice starts when all that it reads is final, the
 /// slices before it have started, and a lane is free: a channel and the memory of packets on their way, of which there are
@@ -210,6 +211,7 @@ class Rounds {
   const Range& compressed() const { return whole().plan.whole.compressed; }
   void set_compressor(const C& compressor) { whole().codec.set_compressor(compressor); }
   auto feedback() { return whole().codec.feedback(); }
+  const Range& fed_back() const { return compressed(); }
   template <class Visit>
   TERSE_COLD void walk(Visit&& visit) {
     // What is in slices has no state.

@@ -91,8 +91,8 @@ requires(!has_own_rounds<P>) class Rounds<Select<Branches...>, F, P, T, E> {
       if (shares(branch)) shared.push_back(piece);
     }
     compressed_ = Range(std::move(compressed));
-    const Range common(std::move(shared));
-    feedback_.emplace(feedback, common.begin_offset(), common.end_offset());
+    fed_back_ = Range(std::move(shared));
+    feedback_.emplace(feedback, fed_back_.begin_offset(), fed_back_.end_offset());
     const Range full(std::move(pieces[C::size]));
     // Flags need something to travel by.
     if (!full.pieces().empty() || compressed_.pieces().empty())
@@ -118,7 +118,9 @@ requires(!has_own_rounds<P>) class Rounds<Select<Branches...>, F, P, T, E> {
     absorbed_ = false;
   }
   void allow(index_t segment) {
-    for_each([&](auto& round) { round.allow(segment); });
+    // In a stream's order all ranks post alike on all branches' channels: in `start`.
+    if constexpr (!requires(T & channel) { channel.synchronize(); })
+      for_each([&](auto& round) { round.allow(segment); });
   }
   template <class M>
   void start(const M& message) {
@@ -182,6 +184,7 @@ requires(!has_own_rounds<P>) class Rounds<Select<Branches...>, F, P, T, E> {
   }
   /// What branches share.
   auto feedback() { return feedback_->view(); }
+  const Range& fed_back() const { return fed_back_; }
   template <class Visit>
   TERSE_COLD void walk(Visit&& visit) {
     feedback_->walk(visit);
@@ -228,7 +231,7 @@ requires(!has_own_rounds<P>) class Rounds<Select<Branches...>, F, P, T, E> {
   }
 
   E executor_;
-  Range compressed_;
+  Range compressed_, fed_back_;
   std::optional<typename F::template State<E>> feedback_;
   Maybe<Full> full_;  // what is not compressed
   std::tuple<Maybe<RoundsOf<Branches>>...> rounds_;

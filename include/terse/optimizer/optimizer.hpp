@@ -162,7 +162,6 @@ class Optimizer {
     run();
     composed(recipe).complete(input, state_);
     steps_ = input.context.step;
-    drop_old_record();
   }
 
   /// Writes parameters for evaluation that are not those it steps on, of recipes that have such, in fp32. No
@@ -351,11 +350,6 @@ class Optimizer {
         composed(groups_.recipes()[k - 1]).prepare_group(input, state_, k, scalars_[k]);
     composed(recipe).prepare(input, state_, scalars_[0]);
     put(executor_, view<const StepScalars>(scalars_), now_.all());
-  }
-
-  /// What a record of exact steps reads is given back when they are over.
-  void drop_old_record() {
-    if (recorded_full_precision_ && !full_precision()) recorded_ = false;
   }
 
   bool clips_before() const { return options_.clips() && !state_.full_precision(); }

@@ -64,7 +64,6 @@ StepResult Optimizer<R, T, E, N>::step(out<E, P> parameters, in<E, G> gradients,
   composed(recipe).complete(input, state_);
   begun_ = false;
   steps_ = step;
-  drop_old_record();
   return {true, sent_, compressed_};
 }
 

@@ -122,8 +122,8 @@ struct TwoStages {
   struct State {
     using Arena = buffer<float, typename E::memory>;
 
-    /// While there are exact steps. At the change of stages its memory and channels are given back; they are taken again where
-    /// a checkpoint of the first stage is loaded later.
+    /// While there are exact steps. On the host its memory and channels are given back at the change of stages; they are taken
+    /// again where a checkpoint of the first stage is loaded later.
     std::optional<DenseExchange<P, T, E>> exact;
     index_t exact_bytes = 0;
     T& transport;
@@ -358,8 +358,8 @@ struct TwoStages {
       average_gradients(*state.exact, input,
                         Seeding<decltype(state.compressed->feedback()), typename N::gradient, Use>{
                             state.compressed->feedback(),
-                            state.compressed->compressed().begin_offset(),
-                            state.compressed->compressed().end_offset(),
+                            state.compressed->fed_back().begin_offset(),
+                            state.compressed->fed_back().end_offset(),
                             {input.gradients, input.context.now},
                             use});
     else
@@ -410,8 +410,9 @@ struct TwoStages {
                               state.dense_table.data());
     }
     state.over = 1;
-    // After a failure copies start anew from an exact step.
-    if constexpr (!seeds) state.exact.reset();
+    // After a failure copies start anew from an exact step. A device's stays: a record of exact steps that the user holds has its
+    // memory and its channel in it, which NCCL does not let go before.
+    if constexpr (!seeds && !GridExecutor<E>) state.exact.reset();
   }
 };
 
