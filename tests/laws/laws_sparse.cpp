@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
+#include <utility>
 #include <vector>
 
 #include "laws/support.hpp"
@@ -10,6 +11,7 @@
 #include "terse/compressor/threshold.hpp"
 #include "terse/compressor/top_k.hpp"
 #include "terse/compressor/uniform.hpp"
+#include "terse/error_feedback/difference.hpp"
 #include "terse/error_feedback/none.hpp"
 #include "terse/plan.hpp"
 
@@ -112,6 +114,11 @@ void visits_what_came(const C& compressor) {
     }
   }
 }
+
+// What a feedback adds to a mean of 0 has to arrive.
+using CopiesView = decltype(std::declval<Difference::State<executor::host>&>().view());
+static_assert(Rests<detail::Deliver<RestingDescent, detail::AsItIs>>);
+static_assert(!Rests<detail::Deliver<RestingDescent, CopiesView>>);
 
 TEST_CASE("what rests is called for what has come, and all is as if it were called for every element") {
   visits_what_came(TopK<>{.selection = {.ratio = 0.05}});
