@@ -33,8 +33,9 @@ const Row& dense_of(const Advice& advice, const Row& row, const char* how) {
                        [&](const Row& other) { return other.name == row.dense + how; });
 }
 
+/// By more than headers.
 bool sends_less(const Advice& advice, const Row& row) {
-  return predict::bytes_sent(row.figures.step.round) <
+  return worth * predict::bytes_sent(row.figures.step.round) <
          predict::bytes_sent(dense_of(advice, row, "").figures.step.round);
 }
 
