@@ -92,7 +92,17 @@ int node_of(int ranks) {
 int main(int argc, char** argv) {
   std::vector<int> ranks;
   std::istringstream list(argc > 1 ? argv[1] : "4,16,64,256");
-  for (std::string one; std::getline(list, one, ',');) ranks.push_back(std::max(1, std::atoi(one.c_str())));
+  for (std::string one; std::getline(list, one, ',');) {
+    char* end = nullptr;
+    const long number = std::strtol(one.c_str(), &end, 10);
+    if (*end != '\0' || number < 1 || number > 256) {
+      const bool help = one == "--help";
+      std::fprintf(help ? stdout : stderr,
+                   "bench_host_work [RANKS,...]     numbers of ranks, 1 to 256 [4,16,64,256]\n");
+      return help ? EXIT_SUCCESS : 2;
+    }
+    ranks.push_back(static_cast<int>(number));
+  }
   std::printf(
       "| | ranks | messages | optimizer, us | grows | transport's calls, us | grows |\n"
       "|---|---:|---:|---:|---:|---:|---:|\n");

@@ -105,6 +105,27 @@ TEST_CASE("the size of chunks decides between all pairs and a ring") {
   CHECK(p::by_size(4, 400, 100) == p::ring(4, 1600));
 }
 
+TEST_CASE("of a large model the size of a slice decides") {
+  // 16 MiB are 4 Mi elements: 64 ranks have chunks of 65,536, more ranks smaller ones, however large the model is.
+  const index_t large = index_t{24} << 22;
+  const double packet = 4.0 * static_cast<double>(large);
+  CHECK(p::by_size(64, large) == p::ring(64, packet));
+  CHECK(p::by_size(65, large) == p::scatter_gather(65, packet));
+  CHECK(p::by_size(65, large, 1 << 16, 0) == p::ring(65, packet));  // in one
+  // 5 Mi elements are two slices, of half of them each.
+  CHECK(p::by_size(41, index_t{5} << 20) == p::scatter_gather(41, 20.0 * (1 << 20)));
+}
+
+TEST_CASE("numbers of ranks that can't be are refused by name") {
+  for (const auto& formula :
+       {p::scatter_gather, p::ring, p::all_gather, p::star_center, p::star_leaf, p::native})
+    for (const int wrong : {0, -3}) CHECK_THROWS_AS(formula(wrong, 1e6), usage_error);
+  CHECK_THROWS_WITH_AS(p::ring(-3, 1e6), "terse: ring: ranks is -3, and must be 1 or more", usage_error);
+  CHECK_THROWS_AS(p::by_size(0, 1000), usage_error);
+  CHECK_THROWS_AS(p::hierarchical(0, 2, 1000, 4e3, p::ring, p::ring), usage_error);
+  CHECK_THROWS_WITH_AS(p::gossip(-1, 1e6), "terse: gossip: degree is -1, and must be 0 or more", usage_error);
+}
+
 TEST_CASE("a hierarchy has its inner rounds and a share of its outer ones") {
   // 8 ranks, 2 a node, 100 floats, packets of 40 bytes: 2 batches of 200 bytes inside, 6 of 5 bytes among 4 nodes.
   const p::TwoLevels round = p::hierarchical(8, 2, 100, 40, p::scatter_gather, p::ring);
@@ -169,19 +190,42 @@ TEST_CASE("where two methods break even") {
   // 900 bytes less for one second more.
   CHECK(p::break_even_bandwidth(small, dense, network) == doctest::Approx(900));
   CHECK(p::break_even_bandwidth(small, dense, network, 3) == doctest::Approx(300));
-  CHECK(p::break_even_bandwidth(dense, small, network) == std::numeric_limits<double>::infinity());
+  // More bytes are slower on slow links, however fast they are elsewhere; fewer of them for less work never are.
+  CHECK(p::break_even_bandwidth(dense, small, network) == 0);
+  const p::Step tiny{.gradient = 3, .round = {{1, 100, 100}}};
+  CHECK(p::break_even_bandwidth(tiny, dense, network) == std::numeric_limits<double>::infinity());
   CHECK(p::break_even_bandwidth(dense, dense, network) == 0);
   // All pairs at half of the bandwidth: 1 + 1.5 beside 10.5, of which the other has 1000 / b.
   const p::Step pairs{.gradient = 3, .local = 2, .round = {{3, 100, 100}}};
   CHECK(p::break_even_bandwidth(pairs, dense, network) == doctest::Approx(800));
 }
 
+TEST_CASE("where an overlapped step is faster in the middle alone") {
+  // Two ranks, 8 MB or 1 MB each way. Messages of 8 MB hide behind a gradient of 1 s where links are faster than 8 MB/s.
+  const p::Network network = p::ideal_network(0, 1e9);
+  const p::Step dense{
+      .gradient = 1, .local = 0.02, .round = p::ring(2, 8e6), .overlap = p::Overlap::slices, .slices = 100};
+  const p::Step step{.gradient = 1, .local = 0.01, .round = p::ring(2, 1e6)};
+  // 8e6 / b + 1 / 100 + 0.02 = 1 + 1e6 / b + 0.01.
+  const double even = p::break_even_bandwidth(step, dense, network);
+  CHECK(even == doctest::Approx(7e6 / 0.98));
+  const auto faster = [&](double bandwidth) {
+    const p::Network other = p::with_bandwidth(network, bandwidth);
+    return p::seconds(step, other) < p::seconds(dense, other);
+  };
+  CHECK(faster(0.99 * even));
+  CHECK(!faster(1.01 * even));
+  CHECK(!faster(2e7));
+  CHECK(faster(1e12));
+}
+
 TEST_CASE("figures that no network has are refused") {
   CHECK_NOTHROW(p::check(p::Network{}));
   CHECK_NOTHROW(p::check(p::ideal_network(1e-3, 1e9)));
-  CHECK_THROWS_AS(p::check(p::ideal_network(-1, 1e9)), usage_error);
-  CHECK_THROWS_AS(p::check(p::ideal_network(0, 0)), usage_error);
-  CHECK_THROWS_AS(p::check(p::ideal_network(std::nan(""), 1)), usage_error);
+  CHECK_THROWS_AS(p::ideal_network(-1, 1e9), usage_error);
+  CHECK_THROWS_AS(p::ideal_network(0, 0), usage_error);
+  CHECK_THROWS_AS(p::ideal_network(std::nan(""), 1), usage_error);
+  CHECK_THROWS_AS(p::with_bandwidth(p::Network{}, 0), usage_error);
   CHECK_THROWS_AS(p::check(p::Network{0, -1, 1, 1, 0}), usage_error);
   CHECK_THROWS_AS(p::check(p::Network{0, 0, 1, 1, -1}), usage_error);
 }

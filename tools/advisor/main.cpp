@@ -64,7 +64,7 @@ terse::predict::Node node_of(terse::AnyTransport& transport) {
 void advise(const Options& options, terse::AnyTransport transport) {
   namespace predict = terse::predict;
   Advice advice{.ranks = transport.size(),
-                .elements = options.layout.size(),
+                .elements = options.layout.range().elements(),
                 .segments = options.layout.segments().size(),
                 .gradient = options.gradient,
                 .measured = !options.network};
@@ -74,19 +74,19 @@ void advise(const Options& options, terse::AnyTransport transport) {
     advice.network = predict::measure_network(transport);
     advice.node = node_of(transport);
   }
-  predict::check(advice.network);
   // Large enough for the ring, where the whole is: topology/by_size.hpp.
-  const terse::index_t rehearsed = std::max(
-      options.rehearsed, std::min<terse::index_t>(options.layout.size(), 2 * 65536 * transport.size()));
+  const terse::index_t rehearsed =
+      std::max(options.rehearsed, std::min(options.layout.size(), terse::index_t{131072} * transport.size()));
   const Setting setting{transport, options.layout, shrunk(options.layout, rehearsed), options.gradient};
+  const bool terminal = isatty(STDERR_FILENO) != 0;
   for (const Method& method : chosen(options)) {
-    if (transport.rank() == 0 && isatty(STDERR_FILENO) != 0)
-      std::fprintf(stderr, "\rrehearsing %-30s", method.name.c_str());
+    if (transport.rank() == 0)
+      std::fprintf(stderr, terminal ? "\rrehearsing %-30s" : "rehearsing %s\n", method.name.c_str());
     const Figures figures = method.rehearse(setting);
     advice.add(method, figures);
   }
   if (transport.rank() != 0) return;
-  if (isatty(STDERR_FILENO) != 0) std::fprintf(stderr, "\r%41s\r", "");
+  if (terminal) std::fprintf(stderr, "\r%41s\r", "");
   std::fputs((options.json ? json(advice) : report(advice)).c_str(), stdout);
 }
 

@@ -5,7 +5,6 @@
 #include <charconv>
 #include <cmath>
 #include <fstream>
-#include <sstream>
 #include <string_view>
 #include <system_error>
 
@@ -18,7 +17,7 @@ const char* const usage =
   mpirun -n 4 tools/advise ...                 between MPI processes; otherwise ranks are threads
 
   --gradient-seconds S   of one step's gradient, as it takes where all ranks compute theirs
-  --elements N           parameters, as square matrices of up to 1024 x 1024 and a vector
+  --elements N           parameters (1e9, too), as square matrices of up to 1024 x 1024 and a vector
   --segments LIST        name:ROWSxCOLUMNS,name:COUNT,... in the model's order
   --layout FILE          the same, one to a line; # begins a comment
   --given-network MS,MBIT  a latency and a bandwidth of each link, instead of measuring. Each rank has cores of its own then
@@ -42,22 +41,40 @@ Number number(const std::string& option, std::string_view given, Number least, c
   return value;
 }
 
+terse::index_t number_of_parameters(const std::string& option, const std::string& given) {
+  const char* const wanted = "a whole number of parameters, from 1 to 1e15";
+  const auto value = number<double>(option, given, 1, wanted);
+  if (value != std::floor(value) || value > 1e15)
+    throw input_error(option + ": '" + given + "' is not " + wanted);
+  return static_cast<terse::index_t>(value);
+}
+
+std::string trimmed(const std::string& text) {
+  const char* const blanks = " \t\r";
+  const std::size_t first = text.find_first_not_of(blanks);
+  return first == std::string::npos ? "" : text.substr(first, text.find_last_not_of(blanks) + 1 - first);
+}
+
+/// One more than there are separators, without blanks around them.
 std::vector<std::string> parts(const std::string& text, char between) {
   std::vector<std::string> all;
-  std::istringstream stream(text);
-  for (std::string part; std::getline(stream, part, between);) all.push_back(part);
+  std::size_t begin = 0;
+  for (std::size_t end = 0; (end = text.find(between, begin)) != std::string::npos; begin = end + 1)
+    all.push_back(trimmed(text.substr(begin, end - begin)));
+  all.push_back(trimmed(text.substr(begin)));
   return all;
 }
 
 void add_segment(terse::Layout& layout, const std::string& option, const std::string& text) {
   const std::size_t colon = text.rfind(':');
-  if (colon == std::string::npos || colon == 0 || colon + 1 == text.size())
+  const std::string name = trimmed(text.substr(0, colon));
+  if (colon == std::string::npos || name.empty() || trimmed(text.substr(colon + 1)).empty())
     throw input_error(option + ": '" + text + "' is not a segment; write name:ROWSxCOLUMNS or name:COUNT");
   std::vector<terse::index_t> shape;
   for (const std::string& extent : parts(text.substr(colon + 1), 'x'))
     shape.push_back(
         number<terse::index_t>(option + ", segment '" + text + "'", extent, 1, "a dimension, 1 or more"));
-  layout.add({text.substr(0, colon), shape});
+  layout.add({name, shape});
 }
 
 terse::Layout from_file(const std::string& path) {
@@ -68,7 +85,7 @@ terse::Layout from_file(const std::string& path) {
   for (std::string line; std::getline(file, line);) {
     ++number;
     line.resize(std::min(line.find('#'), line.size()));
-    std::erase_if(line, [](char c) { return c == ' ' || c == '\t' || c == '\r'; });
+    line = trimmed(line);
     if (!line.empty()) add_segment(layout, path + ":" + std::to_string(number), line);
   }
   return layout;
@@ -121,8 +138,7 @@ Options parse(int argc, char** argv) {
       options.gradient = number<double>(option, given, 0, "a number of seconds, 0 or more");
       has_gradient = true;
     } else if (is("--elements")) {
-      options.layout =
-          of_matrices(number<terse::index_t>(option, given, 1, "a number of parameters, 1 or more"));
+      options.layout = of_matrices(number_of_parameters(option, given));
       ++layouts;
     } else if (is("--segments")) {
       for (const std::string& segment : parts(given, ',')) add_segment(options.layout, option, segment);
@@ -139,7 +155,7 @@ Options parse(int argc, char** argv) {
     } else if (is("--methods")) {
       options.methods = parts(given, ',');
     } else {
-      options.rehearsed = number<terse::index_t>(option, given, 1, "a number of parameters, 1 or more");
+      options.rehearsed = number_of_parameters(option, given);
     }
   }
   if (!has_gradient)

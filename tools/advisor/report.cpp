@@ -27,19 +27,30 @@ constexpr const char* overlapped = "+overlap";
 
 bool is_dense(const Row& row) { return row.name == row.dense || row.name == row.dense + overlapped; }
 
-/// Below which bandwidth, bytes/s, a method is faster than its full-precision one.
-double break_even(const Advice& advice, const Row& row) {
-  const auto dense = std::find_if(advice.rows.begin(), advice.rows.end(),
-                                  [&](const Row& other) { return other.name == row.dense + overlapped; });
-  return predict::break_even_bandwidth(row.figures.step, dense->figures.step, advice.network,
-                                       advice.node.slowdown());
+/// The full-precision method that this one stands in for, and whether overlapped.
+const Row& dense_of(const Advice& advice, const Row& row, const char* how) {
+  return *std::find_if(advice.rows.begin(), advice.rows.end(),
+                       [&](const Row& other) { return other.name == row.dense + how; });
 }
 
-std::string pays(double bandwidth) {
-  if (std::isinf(bandwidth)) return "always";
-  if (bandwidth == 0) return "never";
+/// By more than headers.
+bool sends_less(const Advice& advice, const Row& row) {
+  return worth * predict::bytes_sent(row.figures.step.round) <
+         predict::bytes_sent(dense_of(advice, row, "").figures.step.round);
+}
+
+std::string rate(double bandwidth) {
   const double megabits = bandwidth * 8 / 1e6;
   return megabits < 1000 ? text("%.3g Mbit/s", megabits) : text("%.3g Gbit/s", megabits / 1000);
+}
+
+/// Below which bandwidth a method is faster than its full-precision one.
+std::string pays(const Advice& advice, const Row& row) {
+  const double bandwidth =
+      predict::break_even_bandwidth(row.figures.step, dense_of(advice, row, overlapped).figures.step,
+                                    advice.network, advice.node.slowdown());
+  if (std::isinf(bandwidth)) return "always";
+  return bandwidth == 0 ? "never" : rate(bandwidth);
 }
 
 /// JSON has no infinity.
@@ -47,14 +58,16 @@ std::string finite(double value) { return std::isinf(value) ? "null" : text("%.9
 
 std::string head(const Advice& advice) {
   const predict::Network& network = advice.network;
-  std::string lines = text("%d rank%s; %lld parameters in %zu segment%s; gradient %.4g s\n", advice.ranks,
-                           advice.ranks == 1 ? "" : "s", static_cast<long long>(advice.elements),
-                           advice.segments, advice.segments == 1 ? "" : "s", advice.gradient);
-  lines += text("links, %s: latency %.3g ms, %.4g Mbit/s", advice.measured ? "measured" : "as given",
-                network.latency * 1e3, network.bandwidth * 8 / 1e6);
-  if (advice.measured)
-    lines += text(" to one rank, %.4g Mbit/s to all others at once behind the first %.4g kB",
-                  network.pairs_bandwidth * 8 / 1e6, network.queue / 1e3);
+  std::string lines = text("%d ranks; %lld parameters in %zu segment%s; gradient %.4g ms\n", advice.ranks,
+                           static_cast<long long>(advice.elements), advice.segments,
+                           advice.segments == 1 ? "" : "s", advice.gradient * 1e3);
+  lines +=
+      text("links, %s: latency %.3g ms, ", advice.measured ? "measured" : "as given", network.latency * 1e3) +
+      rate(network.bandwidth);
+  if (network.pairs_bandwidth < network.bandwidth) {
+    lines += " to one rank, " + rate(network.pairs_bandwidth) + " to all others at once";
+    if (network.queue > 0) lines += text(" behind the first %.4g kB", network.queue / 1e3);
+  }
   lines += "\n";
   if (advice.node.slowdown() > 1)
     lines += text("%d ranks share %d cores here: local passes take %.3g times as long\n", advice.node.ranks,
@@ -63,21 +76,26 @@ std::string head(const Advice& advice) {
 }
 
 std::string verdict(const Advice& advice, const std::vector<const Row*>& sorted) {
-  const Row& best =
-      **std::find_if(sorted.begin(), sorted.end(), [](const Row* row) { return !is_dense(*row); });
+  const auto fastest =
+      std::find_if(sorted.begin(), sorted.end(), [&](const Row* row) { return sends_less(advice, *row); });
+  if (fastest == sorted.end())
+    return "None of these sends less than full precision: there is nothing to compare it with.\n";
+  const Row& best = **fastest;
   const Row& dense =
       **std::find_if(sorted.begin(), sorted.end(), [](const Row* row) { return is_dense(*row); });
   const double least = advice.seconds(best), exact = advice.seconds(dense);
   if (exact < worth * least)
     return text(
-        "Compression will not pay here: in full precision %s takes %.3g s a step, of which %.3g s are the "
-        "gradient's,\nand %s, the fastest of those that send less, %.3g s.\n",
-        dense.name.c_str(), exact, advice.gradient, best.name.c_str(), least);
+               "Sending less will not pay here: in full precision %s takes %.3f ms a step, of which %.3f ms "
+               "are "
+               "the gradient's,\nand %s, the fastest of those that send less, %.3f ms",
+               dense.name.c_str(), exact * 1e3, advice.gradient * 1e3, best.name.c_str(), least * 1e3) +
+           (least < exact ? ", which is less than 5 % faster.\n" : ".\n");
   return text(
-             "Compression pays here: %s takes %.3g s a step, %s, the fastest in full precision, %.3g s, %.3g "
-             "times "
-             "as long.\n",
-             best.name.c_str(), least, dense.name.c_str(), exact, exact / least) +
+             "Sending less pays here: %s takes %.3f ms a step, %s, the fastest in full precision, %.3f ms, "
+             "%.3g "
+             "times as long.\n",
+             best.name.c_str(), least * 1e3, dense.name.c_str(), exact * 1e3, exact / least) +
          "A step is not a result: which of them train a model as well, docs/choosing.md says.\n";
 }
 
@@ -95,20 +113,20 @@ double Advice::seconds(const Row& row) const {
 }
 
 std::string report(const Advice& advice) {
+  if (advice.ranks == 1) return "One rank alone sends nothing: there is nothing to compress.\n";
   std::string lines = head(advice);
-  if (advice.ranks == 1) return lines + "One rank alone sends nothing: there is nothing to compress.\n";
   std::vector<const Row*> sorted;
   for (const Row& row : advice.rows) sorted.push_back(&row);
   std::stable_sort(sorted.begin(), sorted.end(),
                    [&](const Row* a, const Row* b) { return advice.seconds(*a) < advice.seconds(*b); });
-  lines += text("%-28s %9s %9s %9s %9s %10s  %s\n", "method", "step, s", "wire, s", "local, s", "MB sent",
-                "memory, MB", "faster than dense below");
+  lines += text("%-28s %11s %11s %11s %9s %10s  %s\n", "method", "step, ms", "wire, ms", "local, ms",
+                "MB sent", "memory, MB", "faster than dense below");
   for (const Row* row : sorted) {
     const predict::Step& step = row->figures.step;
-    lines += text("%-28s %9.4g %9.3g %9.3g %9.4g %10.4g  %s\n", row->name.c_str(), advice.seconds(*row),
-                  predict::wire_seconds(step, advice.network), step.local * advice.node.slowdown(),
-                  predict::bytes_sent(step.round) / 1e6, row->figures.memory / 1e6,
-                  is_dense(*row) ? "-" : pays(break_even(advice, *row)).c_str());
+    lines += text("%-28s %11.3f %11.3f %11.3f %9.4g %10.4g  %s\n", row->name.c_str(),
+                  advice.seconds(*row) * 1e3, predict::wire_seconds(step, advice.network) * 1e3,
+                  step.local * advice.node.slowdown() * 1e3, predict::bytes_sent(step.round) / 1e6,
+                  row->figures.memory / 1e6, is_dense(*row) ? "-" : pays(advice, *row).c_str());
   }
   return lines + "\n" + verdict(advice, sorted);
 }

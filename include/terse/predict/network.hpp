@@ -23,19 +23,6 @@ struct Network {
   double queue = 0;
 };
 
-/// One that is known from its figures alone, without queues.
-inline Network ideal_network(double latency, double bandwidth) {
-  return {latency, 0, bandwidth, bandwidth, 0};
-}
-
-/// The same one with links of another bandwidth.
-inline Network with_bandwidth(Network network, double bandwidth) {
-  const double queues = std::isfinite(network.bandwidth) ? network.pairs_bandwidth / network.bandwidth : 1;
-  network.bandwidth = bandwidth;
-  network.pairs_bandwidth = bandwidth * queues;
-  return network;
-}
-
 /// Throws usage_error for figures that no network has.
 inline void check(const Network& network) {
   const auto fail = [](const char* what, double value, const char* wanted) {
@@ -50,6 +37,22 @@ inline void check(const Network& network) {
   if (!(network.pairs_bandwidth > 0))
     fail("bandwidth of all pairs", network.pairs_bandwidth, "above 0 bytes a second");
   if (!(network.queue >= 0)) fail("queue", network.queue, "0 bytes or more");
+}
+
+/// One that is known from its figures alone, without queues. Throws as `check` does.
+inline Network ideal_network(double latency, double bandwidth) {
+  const Network network{latency, 0, bandwidth, bandwidth, 0};
+  check(network);
+  return network;
+}
+
+/// The same one with links of another bandwidth. Throws as `check` does.
+inline Network with_bandwidth(Network network, double bandwidth) {
+  const double queues = std::isfinite(network.bandwidth) ? network.pairs_bandwidth / network.bandwidth : 1;
+  network.bandwidth = bandwidth;
+  network.pairs_bandwidth = bandwidth * queues;
+  check(network);
+  return network;
 }
 
 /// How many ranks share a machine's cores. Passes that all its ranks make at the same time take `slowdown()` times as long as

@@ -2,10 +2,13 @@
 #pragma once
 
 #include <algorithm>
+#include <string>
 #include <vector>
 
 #include "terse/core/error.hpp"
 #include "terse/core/view.hpp"
+#include "terse/optimizer/options.hpp"
+#include "terse/plan.hpp"
 #include "terse/predict/network.hpp"
 
 // What a round sends, as batches, and how long that takes. The functions named after topologies have it from formulas, for any
@@ -82,42 +85,58 @@ namespace detail {
 inline Batch batch(double messages, double bytes, double count = 1) {
   return {messages, bytes, bytes, count};
 }
+inline void check_count(const char* topology, const char* what, int count, int least) {
+  if (count < least)
+    throw usage_error(std::string(topology) + ": " + what + " is " + std::to_string(count) +
+                      ", and must be " + std::to_string(least) + " or more");
+}
 
 }  // namespace detail
 
 /// ScatterGather: two batches to and from all others, 1 / W of the packet each.
 inline Round scatter_gather(int ranks, double packet) {
+  detail::check_count("scatter_gather", "ranks", ranks, 1);
   if (ranks == 1) return {};
   return {detail::batch(ranks - 1, packet * (ranks - 1) / ranks, 2)};
 }
 /// Ring: 2 (W - 1) batches of 1 / W of the packet to the successor.
 inline Round ring(int ranks, double packet) {
+  detail::check_count("ring", "ranks", ranks, 1);
   if (ranks == 1) return {};
   return {detail::batch(1, packet / ranks, 2.0 * (ranks - 1))};
 }
-/// BySize<>: full precision of `elements` floats, see topology/by_size.hpp for `from`.
-inline Round by_size(int ranks, index_t elements, index_t from = index_t{1} << 16) {
+/// BySize<>: full precision of `elements` floats in slices of Options::slice_bytes, whose size decides; see topology/by_size.hpp
+/// for `from`. All slices in one round: latencies that follow each other are Step::waves.
+inline Round by_size(int ranks, index_t elements, index_t from = index_t{1} << 16,
+                     index_t slice_bytes = Options{}.slice_bytes) {
+  detail::check_count("by_size", "ranks", ranks, 1);
   const double packet = 4.0 * static_cast<double>(elements);
-  return elements / ranks >= from ? ring(ranks, packet) : scatter_gather(ranks, packet);
+  // Slices differ by less than 128 elements.
+  const index_t slice = slices_of(Range({{0, 0, elements}}), slice_bytes).front().elements();
+  return slice / ranks >= from ? ring(ranks, packet) : scatter_gather(ranks, packet);
 }
 /// AllGather: one batch, the whole packet to each other one.
 inline Round all_gather(int ranks, double packet) {
+  detail::check_count("all_gather", "ranks", ranks, 1);
   if (ranks == 1) return {};
   return {detail::batch(ranks - 1, packet * (ranks - 1))};
 }
 /// Star, as its center has it, for which all others wait: W - 1 packets come, and as many go.
 inline Round star_center(int ranks, double packet) {
+  detail::check_count("star_center", "ranks", ranks, 1);
   if (ranks == 1) return {};
   const double others = ranks - 1;
   return {{others, 0, packet * others}, {others, packet * others, packet * others}};
 }
 /// Star, as all others have it, apart from their wait for the center.
 inline Round star_leaf(int ranks, double packet) {
+  detail::check_count("star_leaf", "ranks", ranks, 1);
   if (ranks == 1) return {};
   return {{1, packet, packet}, {1, 0, packet}};
 }
 /// Native: what no algorithm of a transport can do without, in as few phases as halving and doubling take.
 inline Round native(int ranks, double packet) {
+  detail::check_count("native", "ranks", ranks, 1);
   if (ranks == 1) return {};
   int doublings = 0;
   while ((1LL << doublings) < ranks) ++doublings;
@@ -125,6 +144,7 @@ inline Round native(int ranks, double packet) {
 }
 /// Gossip with `degree` neighbours, out and in.
 inline Round gossip(int degree, double packet) {
+  detail::check_count("gossip", "degree", degree, 0);
   if (degree == 0) return {};
   return {detail::batch(degree, packet * degree)};
 }
@@ -138,6 +158,7 @@ struct TwoLevels {
 template <class Inner, class Outer>
 TwoLevels hierarchical(int ranks, int ranks_per_node, index_t elements, double packet, Inner inner,
                        Outer outer) {
+  detail::check_count("hierarchical", "ranks", ranks, 1);
   if (ranks_per_node < 1 || ranks % ranks_per_node != 0)
     throw usage_error("ranks_per_node is " + std::to_string(ranks_per_node) + ", which does not divide " +
                       std::to_string(ranks) + " ranks");

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <vector>
 
 #include "terse/predict/round.hpp"
 
@@ -52,18 +53,31 @@ inline double seconds(const Step& step, const Network& network, double slowdown 
   }
 }
 
-/// The bandwidth, bytes a second of each link, below which `step` is faster than `dense`: infinity where it always is, 0 where it
-/// never is. `network` has the rest: latencies, and what all pairs at once lose.
+/// Up to which bandwidth, bytes a second of each link, from the slowest on, `step` is faster than `dense`: infinity where it is
+/// over all, 0 where it isn't on the slowest. Beyond, it may be faster again: on links so fast that local passes decide.
+/// `network` has the rest: latencies, and what all pairs at once lose.
 inline double break_even_bandwidth(const Step& step, const Step& dense, const Network& network,
                                    double slowdown = 1) {
   const auto gain = [&](double bandwidth) {
     const Network other = with_bandwidth(network, bandwidth);
     return seconds(dense, other, slowdown) - seconds(step, other, slowdown);
   };
-  // What no link is slower or faster than.
-  double low = 1, high = 1e15;
-  if (gain(high) > 0) return std::numeric_limits<double>::infinity();
-  if (!(gain(low) > 0)) return 0;
+  // What no link is slower or faster than. A step's time is a straight line in 1 / bandwidth, with a bend where its messages are
+  // just as long as what hides them, so that the gain changes its sign once at most between two of these.
+  std::vector<double> points{1, 1e15};
+  for (const Step* one : {&step, &dense}) {
+    if (one->overlap == Overlap::none) continue;
+    const double hidden = one->gradient + (one->overlap == Overlap::steps ? one->local * slowdown : 0);
+    const double bend = transfer_seconds(one->round, with_bandwidth(network, 1)) /
+                        (hidden - one->waves * latency_seconds(one->round, network));
+    if (bend > points.front() && bend < 1e15) points.push_back(bend);
+  }
+  std::sort(points.begin(), points.end());
+  const auto end =
+      std::find_if(points.begin(), points.end(), [&](double bandwidth) { return !(gain(bandwidth) > 0); });
+  if (end == points.end()) return std::numeric_limits<double>::infinity();
+  if (end == points.begin()) return 0;
+  double low = *(end - 1), high = *end;
   for (int halving = 0; halving < 100; ++halving) {
     const double middle = std::sqrt(low * high);
     (gain(middle) > 0 ? low : high) = middle;
