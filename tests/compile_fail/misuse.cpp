@@ -228,6 +228,18 @@ int main() {
 #if defined(CASE_SELECT_NO_PREDICATE)
   selected<terse::Where<terse::Ring, terse::Sign>>();
 #endif
+#if defined(CASE_SELECT_KEYED)
+  selected<terse::Otherwise<terse::Moniqua<8>>>();
+#endif
+#if defined(CASE_SELECT_IN_SELECT)
+  selected<terse::Otherwise<terse::Select<terse::Otherwise<terse::Sign>>>>();
+#endif
+#if defined(CASE_SELECT_NOTHING_COMPRESSED)
+  selected<terse::SmallerThan<64>, terse::Otherwise<terse::Dense>>();
+#endif
+#if defined(CASE_SELECT_BEHIND_OTHERWISE)
+  selected<terse::SmallerThan<64>, terse::Otherwise<terse::Sign>, terse::Where<terse::IsMatrix, terse::TopK<>>>();
+#endif
 #if defined(CASE_SELECT_OWN_COPIES)
   selected<terse::Where<terse::IsMatrix, terse::TopK<>, terse::Difference>, terse::Otherwise<terse::Sign>>();
 #endif
@@ -444,6 +456,7 @@ int main() {
 #endif
 #if !defined(MISUSED)
   // The twin of all of them.
+  selected<terse::SmallerThan<64>, terse::Where<terse::IsMatrix, terse::TopK<>>, terse::Otherwise<terse::Sign>>();
   terse::ThreadGroup(1).run([&](terse::Threads& transport) {
     std::vector<float> parameters(64);
     const std::vector<float> gradients(64);

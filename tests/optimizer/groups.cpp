@@ -384,9 +384,9 @@ TEST_CASE("values that can't work, and groups that are not there, are named") {
     refuses(optimizer, "terse: group 3: beta1 must be in [0, 1)");
     optimizer.group(3).beta1 = 0.5F;
     optimizer.group(1).preconditioner.freeze = AtStep{freeze_step + 1};
-    refuses(optimizer, "group 1 has freeze_step 6.000000, and group 0 freeze_step 5.000000: what belongs");
+    refuses(optimizer, "group 1 has freeze_step 6, and group 0 freeze_step 5: what belongs");
     optimizer.group(1).preconditioner.freeze = VarianceRatio{};
-    refuses(optimizer, "group 1 has freeze_threshold 0.96");
+    refuses(optimizer, "group 1 has freeze_threshold 0.959999979, and group 0 freeze_step 5: ");
     optimizer.group(1).preconditioner.freeze = AtStep{freeze_step};
     CHECK_NOTHROW(optimizer.step(x, g));
     x = before;
@@ -396,7 +396,7 @@ TEST_CASE("values that can't work, and groups that are not there, are named") {
     refuses(sparse, "group 3 has ");
     sparse.group(3) = sparse.recipe;
     sparse.group(1).warmup_steps = 4;
-    refuses(sparse, "group 1 has warmup_steps 4.000000, and group 0 warmup_steps 0.000000");
+    refuses(sparse, "group 1 has warmup_steps 4, and group 0 warmup_steps 0: ");
 
     Optimizer followed{ErrorFeedbackSgd<>{.error_feedback = {.follows_rate = true}}, transport, layout};
     followed.group(1).learning_rate *= 2;
@@ -409,7 +409,8 @@ TEST_CASE("values that can't work, and groups that are not there, are named") {
 
     Optimizer local{LocalSgd<Adam<>>{}, transport, layout};
     local.group(1).period = 3;
-    refuses(local, "group 1 has period 3.000000, and group 0 period 8.000000");
+    refuses(local, "group 1 has period 3, and group 0 period 8: ");
+    refuses(local, "; set it in optimizer.recipe and in each optimizer.group(id)");
     Optimizer outer{SlowMo<MomentumSgd<>>{}, transport, layout};
     outer.group(3).inner.learning_rate *= 2;
     refuses(outer, "group 3 has learning_rate 0.2");
@@ -423,6 +424,11 @@ TEST_CASE("recipes without groups say so, and have group 0") {
       CHECK_THROWS_WITH_AS((Optimizer{recipe, transport, layers()}),
                            doctest::Contains("the layout has segments of group 1, and this recipe"),
                            usage_error);
+      CHECK_THROWS_WITH_AS(
+          (Optimizer{recipe, transport, layers()}),
+          doctest::Contains("and LocalSgd, SlowMo, Bmuf and DiLoCo around these; take `.group` "
+                            "out of the layout, or another recipe"),
+          usage_error);
       Optimizer optimizer{recipe, transport, layers_of(0)};
       CHECK(&optimizer.group(0) == &optimizer.recipe);
       CHECK_THROWS_AS(optimizer.group(1), usage_error);
@@ -447,7 +453,8 @@ TEST_CASE("ranks whose groups differ refuse each other") {
       }
     });
   };
-  CHECK_THROWS_WITH_AS(apart(), doctest::Contains("hyper-parameters"), wire_error);
+  CHECK_THROWS_WITH_AS(
+      apart(), doctest::Contains("hyper-parameters (learning rate, betas, ..., of any group)"), wire_error);
   CHECK(fine == 6);
 
   // Groups are part of the layout.

@@ -6,6 +6,7 @@
 #include <random>
 
 #include "guards.inc"
+#include "terse/compressor/qsgd.hpp"
 #include "terse/exchange/selected_rounds.hpp"
 #include "terse/optimizer/power_sgd.hpp"
 #include "terse/transport/counting.hpp"
@@ -418,13 +419,37 @@ TEST_CASE("ranks whose branches differ in a hyper-parameter are told so") {
   } catch (const mismatch_error& fault) {
     what = fault.what();
   }
-  CHECK(what.find("ratio") != std::string::npos);
+  CHECK(what.find("hyper-parameters: Select's branch 1: ratio is ") != std::string::npos);
 }
 
 TEST_CASE("a branch's own error feedback can't follow the rate") {
   ThreadGroup(1, std::chrono::seconds(20)).run([&](Threads& transport) {
     Branches select;
     select.branch<1>().error_feedback.follows_rate = true;
-    CHECK_THROWS_AS((Optimizer{OneBit<ScatterGather>{}(select), transport, layers()}), usage_error);
+    CHECK_THROWS_WITH_AS((Optimizer{OneBit<ScatterGather>{}(select), transport, layers()}),
+                         doctest::Contains("terse: Select's branch 1: follows_rate is for"), usage_error);
   });
+}
+
+TEST_CASE("values that can't work are said of their branch") {
+  ThreadGroup(1, std::chrono::seconds(20)).run([&](Threads& transport) {
+    const Layout layout = layers();
+    Optimizer optimizer{OneBit<ScatterGather>{}(Branches{}), transport, layout};
+    optimizer.recipe.compressor.branch<1>().compressor.selection.ratio = 7;
+    Floats x = start(layout);
+    CHECK_THROWS_WITH_AS(optimizer.step(x, gradient(layout, 0, 1, 1)),
+                         doctest::Contains("terse: Select's branch 1: ratio must be in (0, 1]"), usage_error);
+  });
+}
+
+TEST_CASE("a branch may be used against the advice of the checks, as a compressor may") {
+  // Qsgd's error grows under Residual, in the time of a test by little.
+  const auto over = [](auto compressor) {
+    return run_on(
+        layers(),
+        ErrorFeedbackSgd<decltype(compressor), Residual>{.learning_rate = 1e-2F, .compressor = compressor},
+        1);
+  };
+  using Daring = Unchecked<Qsgd<4>>;
+  CHECK(over(Select<Otherwise<Daring>>{}) == over(Select<Where<AnySegment, Daring, Residual>>{}));
 }

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <array>
 #include <cstddef>
+#include <cstdio>
 #include <string>
 #include <tuple>
 #include <type_traits>
 #include <utility>
 
 #include "terse/compressor/dense.hpp"
+#include "terse/core/check.hpp"
 #include "terse/core/policy.hpp"
 #include "terse/core/segment_predicates.hpp"
 
@@ -21,10 +22,6 @@ struct OptimizersFeedback {};
 /// is named. Dense: in full precision.
 template <class Predicate, class C, class F = OptimizersFeedback>
 struct Where {
-  static_assert(SegmentPredicate<Predicate>,
-                "terse: Where's first argument is a predicate, a copyable functor with `bool "
-                "operator()(const Segment&) const`: IsMatrix, Named<\"...\">, Below<N> or one's own");
-  static_assert(check_compressor<C>());
   using predicate_type = Predicate;
   using compressor_type = C;
   static constexpr bool has_own_feedback = !std::is_same_v<F, OptimizersFeedback>;
@@ -36,7 +33,7 @@ struct Where {
   C compressor{};
   F error_feedback{};
 };
-/// The branch of what no branch before it has taken.
+/// The branch of what no branch before it has taken: the last one.
 template <class C, class F = OptimizersFeedback>
 using Otherwise = Where<AnySegment, C, F>;
 /// Segments of less than N elements, for which compression doesn't pay.
@@ -50,7 +47,75 @@ inline constexpr bool is_branch = false;
 template <class Predicate, class C, class F>
 inline constexpr bool is_branch<Where<Predicate, C, F>> = true;
 
+template <class Branch>
+constexpr bool check_branch() {
+  static_assert(is_branch<Branch>,
+                "terse: Select takes branches: Where<Predicate, Compressor>, SmallerThan<N>, "
+                "Otherwise<Compressor>");
+  if constexpr (is_branch<Branch>) {
+    using C = typename Branch::compressor_type;
+    constexpr bool predicate = SegmentPredicate<typename Branch::predicate_type>;
+    static_assert(predicate,
+                  "terse: Where's first argument is a predicate, a copyable functor with `bool "
+                  "operator()(const Segment&) const`: IsMatrix, Named<\"...\">, Below<N> or one's own");
+    if constexpr (predicate && has_sound_parts<C>)
+      if constexpr (check_compressor<C>()) {
+        constexpr bool keyed = Traits<C>::keyed, select = requires { typename C::is_select; };
+        static_assert(!keyed,
+                      "terse: a branch of Select can't have a keyed compressor (Lattice, Moniqua), whose "
+                      "packets can't be summed: use a quantizer such as Uniform<8>");
+        static_assert(!select,
+                      "terse: a branch of Select is no Select: write all branches into one, the first that "
+                      "holds counts");
+        return !keyed && !select;
+      }
+  }
+  return false;
+}
+
+/// Shows settings with the branch's number before the name. Every step asks for them: without allocating.
+template <class Visit>
+struct BranchSettings {
+  Visit& visit;
+  std::size_t branch = 0;
+  void operator()(const char* name, double value) const {
+    char text[128];
+    std::snprintf(text, sizeof text, "Select's branch %zu: %s", branch, name);
+    visit(static_cast<const char*>(text), value);
+  }
+};
+
+/// Whether no branch but the last takes all segments.
+template <class... Branches>
+constexpr bool all_are_reached() {
+  std::size_t behind = sizeof...(Branches);
+  return (... && (--behind == 0 || !std::is_same_v<typename Branches::predicate_type, AnySegment>));
+}
+
+/// Says in words what is wrong with the branches of a Select.
+template <class... Branches>
+constexpr bool check_branches() {
+  static_assert(sizeof...(Branches) > 0,
+                "terse: Select takes branches: Where<...>, SmallerThan<...>, Otherwise<...>");
+  if constexpr (sizeof...(Branches) > 0 && (... && check_branch<Branches>())) {
+    constexpr bool compresses = (... || !Branches::compressor_type::lossless),
+                   reached = all_are_reached<Branches...>();
+    static_assert(
+        compresses,
+        "terse: no branch of this Select compresses: write Dense, or take a branch with a compressor");
+    static_assert(reached,
+                  "terse: no segment reaches a branch of Select behind Otherwise, which takes all: put "
+                  "Otherwise last, once");
+    return compresses && reached;
+  }
+  return false;
+}
+
 }  // namespace detail
+
+/// What is wrong with the branches has been said.
+template <class... Branches>
+struct Select {};
 
 /// A compressor for each kind of layer, in one optimizer: the first branch whose predicate holds for a segment takes it, and
 /// what no branch takes, or what its compressor leaves (LowRank and vectors), goes in full precision, as do segments with
@@ -69,25 +134,11 @@ inline constexpr bool is_branch<Where<Predicate, C, F>> = true;
 ///
 /// Hyper-parameters stand in `branches`: `select.branch<1>().compressor.selection.ratio = 0.01`.
 template <class... Branches>
-struct Select {
-  static_assert(sizeof...(Branches) > 0,
-                "terse: Select takes branches: Where<...>, SmallerThan<...>, Otherwise<...>");
-  static_assert(
-      (detail::is_branch<Branches> && ...),
-      "terse: Select takes branches: Where<Predicate, Compressor>, SmallerThan<N>, Otherwise<Compressor>");
-  static_assert((!Traits<typename Branches::compressor_type>::keyed && ...),
-                "terse: a branch of Select can't have a keyed compressor (Lattice, Moniqua), whose packets "
-                "can't be summed");
-  static_assert(
-      (!requires { typename Branches::compressor_type::is_select; } && ...),
-      "terse: a branch of Select is no Select: write all branches into one, the first that holds counts");
+requires(detail::check_branches<Branches...>()) struct Select<Branches...> {
   using is_select = void;
   static constexpr std::size_t size = sizeof...(Branches);
   template <std::size_t K>
   using branch_type = std::tuple_element_t<K, std::tuple<Branches...>>;
-
-  static_assert(!(Branches::compressor_type::lossless && ...),
-                "terse: no branch of this Select compresses: that is Dense");
 
   static constexpr bool lossless = false;
   static constexpr bool own_round = true;
@@ -103,6 +154,8 @@ struct Select {
       ((!shares<Branches> || Traits<typename Branches::compressor_type>::contractive) && ...);
   static constexpr bool tracks =
       ((!shares<Branches> || Traits<typename Branches::compressor_type>::tracks) && ...);
+  static constexpr bool unchecked =
+      ((shares<Branches> && Traits<typename Branches::compressor_type>::unchecked) || ...);
   static constexpr bool single_stage = (Traits<typename Branches::compressor_type>::single_stage || ...);
   /// The most elements that a branch holds between measuring and coding; 0: up to the whole message.
   static constexpr index_t block() {
@@ -141,22 +194,30 @@ struct Select {
   bool takes(const Segment& segment) const { return branch_of(segment) < size; }
 
   void check() const {
-    for_each_branch([](const auto& branch) {
-      detail::check_policy(branch.compressor);
-      detail::check_policy(branch.error_feedback);
-      if constexpr (requires { branch.error_feedback.follows_rate; })
-        if (branch.error_feedback.follows_rate)
-          throw usage_error(
-              "follows_rate is for the optimizer's own error feedback: a branch of Select that names one of "
-              "its own can't have it");
+    std::size_t k = 0;
+    for_each_branch([&](const auto& branch) {
+      try {
+        detail::check_policy(branch.compressor);
+        detail::check_policy(branch.error_feedback);
+        if constexpr (requires { branch.error_feedback.follows_rate; })
+          if (branch.error_feedback.follows_rate)
+            throw usage_error(
+                "follows_rate is for the optimizer's own error feedback: a branch that names one of its own "
+                "can't have it");
+      } catch (const usage_error& fault) {
+        detail::refuse_part("Select's branch " + std::to_string(k), fault);
+      }
+      ++k;
     });
   }
   template <class Visit>
   void settings(Visit&& visit) const {
+    detail::BranchSettings<std::remove_reference_t<Visit>> branch_visit{visit};
     for_each_branch([&](const auto& branch) {
-      detail::policy_settings(branch.predicate, visit);
-      detail::policy_settings(branch.compressor, visit);
-      detail::policy_settings(branch.error_feedback, visit);
+      detail::policy_settings(branch.predicate, branch_visit);
+      detail::policy_settings(branch.compressor, branch_visit);
+      detail::policy_settings(branch.error_feedback, branch_visit);
+      ++branch_visit.branch;
     });
   }
 
@@ -178,5 +239,10 @@ struct Select {
       return true;
   }
 };
+
+namespace detail {
+template <class... Branches>
+inline constexpr bool has_sound_parts<Select<Branches...>> = check_branches<Branches...>();
+}
 
 }  // namespace terse

@@ -3,6 +3,7 @@
 
 #include <limits>
 #include <string>
+#include <string_view>
 
 #include "terse/core/error.hpp"
 
@@ -18,6 +19,13 @@ namespace detail {
 }
 [[noreturn]] TERSE_COLD inline void throw_unusable(const char* name, const char* what, double value) {
   throw_unusable(std::string(name) + " must be " + what, value);
+}
+/// Throws what `fault` says, of this part: "group 1: beta1 must be in [0, 1), not 1".
+[[noreturn]] TERSE_COLD inline void refuse_part(const std::string& part, const usage_error& fault) {
+  std::string_view said = fault.what();
+  if (constexpr std::string_view prefix = "terse: "; said.starts_with(prefix))
+    said.remove_prefix(prefix.size());
+  throw usage_error(part + ": " + std::string(said));
 }
 
 }  // namespace detail

@@ -69,7 +69,7 @@ namespace detail {
   if (fault.field == PacketFault::check)
     text +=
         " belongs to another exchange, or that rank runs with other hyper-parameters (learning rate, betas, "
-        "...), another mask or other scales of a segment (rescale) in this step";
+        "..., of any group), another mask or other scales of a segment (rescale) in this step";
   else if (fault.field == PacketFault::content)
     text += std::string(" has ") + content;
   else

@@ -52,6 +52,16 @@ constexpr bool check_mixing() {
 
 namespace detail {
 
+/// Before a feedback is chosen for C.
+template <class C>
+constexpr bool check_whole_models() {
+  constexpr bool by_layer = requires { typename C::is_select; };
+  static_assert(!by_layer,
+                "terse: Select is for means over all ranks, by an exact topology (ScatterGather, Ring, Star, "
+                "AllGather, Hierarchical); graphs mix whole models by one compressor");
+  return !by_layer;
+}
+
 /// Throws usage_error where exact means now and then don't go with method M on the graph of topology P.
 template <class M, class P>
 void check_average(std::uint64_t average_every, int rank) {

@@ -4,10 +4,11 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
+#include <cstdio>
 #include <string>
-#include <string_view>
 #include <vector>
 
+#include "terse/core/check.hpp"
 #include "terse/core/hash.hpp"
 #include "terse/optimizer/recipe.hpp"
 #include "terse/transport/agreement.hpp"
@@ -33,7 +34,9 @@ class Groups {
       throw usage_error(
           "the layout has segments of group " + std::to_string(ids_.front()) +
           ", and this recipe has the same hyper-parameters in all segments: groups are for methods that "
-          "average over all ranks by Averaging or Staged (Adam, Lamb, OneBitAdam, MomentumSgd ...)");
+          "average over all ranks by Averaging or Staged (Adam, Lamb, OneBitAdam, MomentumSgd ...), and "
+          "LocalSgd, "
+          "SlowMo, Bmuf and DiLoCo around these; take `.group` out of the layout, or another recipe");
   }
 
   /// One for each group but 0, in ascending order.
@@ -57,7 +60,7 @@ class Groups {
         try {
           check_values(recipes_[k]);
         } catch (const usage_error& fault) {
-          refuse(k, fault);
+          refuse_part("group " + std::to_string(ids_[k]), fault);
         }
         if (common_hash(recipes_[k]) != common_hash(recipe)) refuse_difference(k, recipe);
       }
@@ -83,12 +86,6 @@ class Groups {
     composed(recipe).common_settings(SettingsVisitor(mix_in));
     return hash;
   }
-  [[noreturn]] TERSE_COLD void refuse(std::size_t k, const usage_error& fault) const {
-    std::string_view said = fault.what();
-    if (constexpr std::string_view prefix = "terse: "; said.starts_with(prefix))
-      said.remove_prefix(prefix.size());
-    throw usage_error("group " + std::to_string(ids_[k]) + ": " + std::string(said));
-  }
   [[noreturn]] TERSE_COLD void refuse_difference(std::size_t k, const R& recipe) const {
     SettingsList theirs, own;
     composed(recipes_[k]).common_settings(SettingsVisitor(theirs));
@@ -98,12 +95,16 @@ class Groups {
            std::bit_cast<std::uint64_t>(own.values[i]) == std::bit_cast<std::uint64_t>(theirs.values[i]))
       ++i;
     const auto say = [&](const SettingsList& list) {
-      return i < list.names.size() ? list.names[i] + " " + std::to_string(list.values[i]) : "no more of them";
+      if (i == list.names.size()) return std::string("no more of them");
+      char value[32];
+      std::snprintf(value, sizeof value, " %.9g", list.values[i]);
+      return list.names[i] + value;
     };
     throw usage_error(
         "group " + std::to_string(ids_[k]) + " has " + say(theirs) + ", and group 0 " + say(own) +
         ": what belongs to whole steps (compressor, error feedback, topology, periods, the end of a first "
-        "stage) is alike in all groups, and so is the learning rate where errors or outer steps follow it");
+        "stage) is alike in all groups, and so is the learning rate where errors or outer steps follow it; "
+        "set it in optimizer.recipe and in each optimizer.group(id)");
   }
 
   std::vector<int> ids_;  // in ascending order

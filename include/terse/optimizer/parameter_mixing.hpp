@@ -313,15 +313,15 @@ template <class Taken, class Defaults, class... Ps>
 struct SortMixing;
 template <PolicyKind... Kinds, class... Ds, class... Ps>
 struct SortMixing<Takes<Kinds...>, Policies<Ds...>, Ps...> {
-  static constexpr bool sound = Given<Ps...>::template check<Kinds...>();
-  static_assert(sound);
   template <PolicyKind K, class Default>
   using Either = PickPolicy<K, PickPolicy<K, Default, Ds...>, Ps...>;
+  using C = Either<PolicyKind::compressor, Dense>;
+  static constexpr bool sound = Given<Ps...>::template check<Kinds...>() && check_whole_models<C>();
+  static_assert(sound);
   static_assert(
       count_of<PolicyKind::mixing_rule, Ps...> == 0 || count_of<PolicyKind::local_direction, Ps...> == 0,
       "terse: a mixing rule has its own local direction: write AdaptThenCombine<Direction> and the like");
   using Direction = Either<PolicyKind::local_direction, GradientDirection>;
-  using C = Either<PolicyKind::compressor, Dense>;
   using type =
       typename Make<sound, ParameterMixingOf, Either<PolicyKind::mixing_rule, AdaptThenCombine<Direction>>,
                     Either<PolicyKind::topology, Gossip>, C,
