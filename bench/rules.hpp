@@ -14,9 +14,9 @@ namespace terse::bench {
 
 /// Rules over two buffers, each policy's own, with one scalar each.
 template <class M, class P>
-using PairOfRules =
-    detail::Rules<typename M::template Rule<float>, typename P::template Rule<float>,
-                  detail::AveragingView<Numbers<>, 2, 2, 0>, detail::Places<0, 0>, detail::Places<1, 1>, false>;
+using PairOfRules = detail::Rules<typename M::template Rule<float>, typename P::template Rule<float>,
+                                  detail::AveragingView<Numbers<>, 2, 2, 0>, detail::Places<0, 0>,
+                                  detail::Places<1, 1>, false>;
 
 template <class M, class P>
 PairOfRules<M, P> rules_of(const M& correction, const P& preconditioner, float* x, const float* g, float* m,
