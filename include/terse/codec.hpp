@@ -146,9 +146,7 @@ struct Deliver {
   View feedback;
 
   TERSE_HD void enter(const Piece& piece) { terse::enter(consume, piece); }
-  TERSE_HD bool rests() const requires(std::same_as<View, AsItIs> && Rests<F>) {
-    return consume.rests();
-  }
+  TERSE_HD bool rests() const requires(std::same_as<View, AsItIs>&& Rests<F>) { return consume.rests(); }
   TERSE_HD void operator()(const Piece& piece, index_t i, bool keep, float sum) const {
     consume(piece, i, feedback.receive(i, keep, keep_if(keep, sum * weight)));
   }

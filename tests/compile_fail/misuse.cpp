@@ -136,7 +136,8 @@ template <class S = Stage, class Policy>
 template <class T, class... Branches>
 void selected_over() {
   terse::ThreadGroup(1).run([&](terse::Threads& transport) {
-    terse::Optimizer optimizer{terse::OneBitAdam<terse::Select<Branches...>, T>{}, transport, terse::Layout::flat(1)};
+    terse::Optimizer optimizer{terse::OneBitAdam<terse::Select<Branches...>, T>{}, transport,
+                               terse::Layout::flat(1)};
   });
 }
 template <class... Branches>
@@ -220,7 +221,8 @@ int main() {
   }
 #endif
 #if defined(CASE_SELECT_WITHOUT_FEEDBACK)
-  selected<terse::Where<terse::IsMatrix, terse::TopK<>>, terse::Where<terse::AnySegment, terse::Sign, terse::None>>();
+  selected<terse::Where<terse::IsMatrix, terse::TopK<>>,
+           terse::Where<terse::AnySegment, terse::Sign, terse::None>>();
 #endif
 #if defined(CASE_SELECT_NO_BRANCH)
   selected<terse::Sign>();
@@ -238,7 +240,8 @@ int main() {
   selected<terse::SmallerThan<64>, terse::Otherwise<terse::Dense>>();
 #endif
 #if defined(CASE_SELECT_BEHIND_OTHERWISE)
-  selected<terse::SmallerThan<64>, terse::Otherwise<terse::Sign>, terse::Where<terse::IsMatrix, terse::TopK<>>>();
+  selected<terse::SmallerThan<64>, terse::Otherwise<terse::Sign>,
+           terse::Where<terse::IsMatrix, terse::TopK<>>>();
 #endif
 #if defined(CASE_SELECT_OWN_COPIES)
   selected<terse::Where<terse::IsMatrix, terse::TopK<>, terse::Difference>, terse::Otherwise<terse::Sign>>();
@@ -246,8 +249,8 @@ int main() {
 #if defined(CASE_SELECT_ON_A_GRAPH)
   {
     terse::ThreadGroup(1).run([&](terse::Threads& transport) {
-      terse::Optimizer optimizer{terse::DeepSqueeze<terse::Select<terse::Otherwise<terse::Sign>>>{}, transport,
-                                 terse::Layout::flat(1)};
+      terse::Optimizer optimizer{terse::DeepSqueeze<terse::Select<terse::Otherwise<terse::Sign>>>{},
+                                 transport, terse::Layout::flat(1)};
     });
   }
 #endif
@@ -456,7 +459,8 @@ int main() {
 #endif
 #if !defined(MISUSED)
   // The twin of all of them.
-  selected<terse::SmallerThan<64>, terse::Where<terse::IsMatrix, terse::TopK<>>, terse::Otherwise<terse::Sign>>();
+  selected<terse::SmallerThan<64>, terse::Where<terse::IsMatrix, terse::TopK<>>,
+           terse::Otherwise<terse::Sign>>();
   terse::ThreadGroup(1).run([&](terse::Threads& transport) {
     std::vector<float> parameters(64);
     const std::vector<float> gradients(64);

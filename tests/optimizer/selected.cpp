@@ -85,6 +85,15 @@ std::vector<Floats> gradients_of(const Layout& layout, int rank) {
   return gradients;
 }
 
+/// Steps, of which those behind the fifth have another rate, as in `alone`.
+template <class O>
+void take(O& optimizer, Floats& x, const std::vector<Floats>& gradients) {
+  for (const Floats& g : gradients) {
+    if (optimizer.steps() == 5) optimizer.learning_rate(4e-3F);
+    optimizer.step(x, g);
+  }
+}
+
 /// Where each segment is that of the optimizer of its branch alone. `with` gives the recipe with another compressor.
 /// `one_order`: full-precision sums have the same order wherever elements stand; `one_way`: they go as packets do.
 template <class With>
@@ -220,10 +229,7 @@ TEST_CASE("copies of Difference, which all branches share, start from the exact 
     Optimizer optimizer{Ef21Sgd<Ef21>{.learning_rate = 1e-2F}, transport, layout};
     Floats x = start(layout);
     const std::vector<Floats> gradients = gradients_of(layout, transport.rank());
-    for (const Floats& g : gradients) {
-      if (optimizer.steps() == 5) optimizer.learning_rate(4e-3F);
-      optimizer.step(x, g);
-    }
+    take(optimizer, x, gradients);
     const End matrices = alone(Ef21Sgd<TopK<>>{.learning_rate = 1e-2F}, transport, layout, gradients,
                                {"embedding.table", "first.weight", "second.weight"}, true);
     for (const char* name : {"embedding.table", "second.weight"}) {
@@ -242,10 +248,7 @@ TEST_CASE("copies are started for the branches that share them alone") {
     Optimizer optimizer{Ef21Sgd<Ef21>{.learning_rate = 1e-2F}, transport, layout};
     Floats x = start(layout);
     const std::vector<Floats> gradients = gradients_of(layout, transport.rank());
-    for (const Floats& g : gradients) {
-      if (optimizer.steps() == 5) optimizer.learning_rate(4e-3F);
-      optimizer.step(x, g);
-    }
+    take(optimizer, x, gradients);
     const End shared =
         alone(Ef21Sgd<TopK<>>{.learning_rate = 1e-2F}, transport, layout, gradients, {"shared"}, true);
     const auto begin = x.begin() + named(layout, "shared").offset;
