@@ -85,6 +85,7 @@ const std::vector<Method>& methods() {
       named("1-bit-adam", one_bit<OneBitAdam<>>, false, true),
       named("1-bit-adam+overlap", one_bit<OneBitAdam<>>, true, true),
       named("1-bit-adam/ring", one_bit<OneBitAdam<Ring>>, false, true),
+      named("1-bit-adam/ring+overlap", one_bit<OneBitAdam<Ring>>, true, true),
       named("1-bit-lamb", one_bit<OneBitLamb<>>, false, true),
       named("zero-one-adam", zero_one_adam, false, true, 8),
       named("deep-gradient-compression", deep_gradient_compression),

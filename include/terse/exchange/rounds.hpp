@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cstddef>
 #include <memory>
+#include <optional>
+#include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -94,14 +96,16 @@ namespace detail {
 ///     compressed(), feedback(), set_compressor(compressor)
 ///     fed_back()                    optional: what the error feedback's state covers, from the first element to the last
 ///
-/// Full-precision packets are cut into slices, the last elements first. A slice starts when all that it reads is final, the
-/// slices before it have started, and a lane is free: a channel and the memory of packets on their way, of which there are
-/// `lanes`. So slice k follows slice k - lanes on the same channel, on all ranks, and what a rank posts there doesn't depend on
-/// when its gradients became ready.
+/// Packets of exact topologies are cut into slices, the last elements first, unless the compressor has a round of its own. A slice
+/// starts when all that it reads is final, the slices before it have started, and a lane is free: a channel and the memory of
+/// packets on their way, of which there are `lanes`. So slice k follows slice k - lanes on the same channel, on all ranks, and
+/// what a rank posts there doesn't depend on when its gradients became ready. Slices share the error feedback's state; each has
+/// its owners' second errors.
 template <class C, class F, class P, class T, class E>
 class Rounds {
   using Context = RoundContext<C, F, T, E>;
   using Round = typename RoundOf<C, F, P, T, E>::type;
+  using FeedbackState = typename F::template State<E>;
   static constexpr bool sound() {
     if constexpr (P::exact) return check_round<Round, Context, std::is_same_v<DenseTopologyOf<P>, P>>();
     return true;
@@ -124,9 +128,14 @@ class Rounds {
 
   TERSE_COLD Rounds(E executor, T& transport, const C& compressor, const F& feedback, const Layout& layout,
                     const Range& range, bool note, const P& topology, RankNames names = {},
-                    index_t slice_bytes = 0, typename F::template State<E>* lent = nullptr)
-      : executor_(executor), layout_(layout) {
-    const std::vector<Range> ranges = slices_of(range, C::lossless && P::exact ? slice_bytes : 0);
+                    index_t slice_bytes = 0, FeedbackState* lent = nullptr)
+      : executor_(executor),
+        layout_(layout),
+        compressed_(Plan(compressor, layout, range, 1, false).whole.compressed),
+        feedback_(lent) {
+    if (feedback_ == nullptr)
+      feedback_ = &own_feedback_.emplace(feedback, compressed_.begin_offset(), compressed_.end_offset());
+    const std::vector<Range> ranges = slices_of(range, takes_any_round<C> && P::exact ? slice_bytes : 0);
     channels_.reserve(lanes);
     for (std::size_t lane = 0; lane < std::min(lanes, ranges.size()); ++lane)
       channels_.push_back(transport.split(0, transport.rank()));
@@ -134,7 +143,8 @@ class Rounds {
     index_t work = 0;
     for (std::size_t k = 0; k < ranges.size(); ++k) {
       contexts.push_back(Context(executor, channels_[k % lanes], envelope_, compressor, feedback, layout_,
-                                 Plan(compressor, layout, ranges[k], transport.size(), note), names, lent));
+                                 Plan(compressor, layout, ranges[k], transport.size(), note), names,
+                                 feedback_));
       work = std::max(work, work_bytes<Round>(contexts.back(), topology));
     }
     for (std::size_t lane = 0; lane < channels_.size(); ++lane) work_.emplace_back(work);
@@ -143,6 +153,8 @@ class Rounds {
   }
 
   void open(const StepContext& step, Mask<typename E::memory> mask) {
+    if constexpr (requires { own_feedback_->start(step.learning_rate); })
+      if (own_feedback_) own_feedback_->start(step.learning_rate);
     for (const auto& slice : slices_) {
       Context& context = slice->context;
       context.open(step.step, step.seed, step.agreement, step.learning_rate, mask, step.now);
@@ -151,7 +163,7 @@ class Rounds {
           context.plan.whole.compressed.pieces().size() + context.plan.whole.dense.pieces().size();
       slice->here = false;
     }
-    started_ = 0;
+    started_ = arrived_ = 0;
   }
   void allow(index_t segment) {
     for (const auto& slice : slices_) {
@@ -167,17 +179,10 @@ class Rounds {
   template <class M>
   bool advance(const M& message, bool block) {
     start_slices(message);
-    bool here = started_ == slices_.size();
-    for (std::size_t k = 0; k < started_; ++k) {
-      Slice& slice = *slices_[k];
-      if (slice.here) continue;
-      slice.here = slice.round.advance(slice.context, message, block);
-      here = here && slice.here;
-      block = false;
-    }
+    move_slices(message, block);
     // Lanes may be free now.
     start_slices(message);
-    return here;
+    return arrived_ == slices_.size();
   }
   void arrived(bool throws) { envelope_.arrived(executor_, throws); }
   template <class Consumer>
@@ -208,37 +213,61 @@ class Rounds {
   }
   Envelope<E>& envelope() { return envelope_; }
 
-  const Range& compressed() const { return whole().plan.whole.compressed; }
-  void set_compressor(const C& compressor) { whole().codec.set_compressor(compressor); }
-  auto feedback() { return whole().codec.feedback(); }
-  const Range& fed_back() const { return compressed(); }
+  const Range& compressed() const { return compressed_; }
+  void set_compressor(const C& compressor) {
+    for (const auto& slice : slices_) slice->context.codec.set_compressor(compressor);
+  }
+  auto feedback() { return feedback_->view(); }
+  const Range& fed_back() const { return compressed_; }
   template <class Visit>
   TERSE_COLD void walk(Visit&& visit) {
-    // What is in slices has no state.
-    whole().codec.walk(visit);
-    if constexpr (requires(Round & round) { round.walk(visit); }) slices_.front()->round.walk(visit);
+    if constexpr (!C::lossless) {
+      if (own_feedback_) own_feedback_->walk(PartByPart<std::remove_reference_t<Visit>>{visit});
+      for (std::size_t k = 0; k < slices_.size(); ++k) {
+        const std::string prefix = k == 0 ? "" : "slice_" + std::to_string(k) + "_";
+        const auto visit_slice = [&](const std::string& name, auto&&... rest) {
+          visit(prefix + name, std::forward<decltype(rest)>(rest)...);
+        };
+        slices_[k]->context.codec.walk(visit_slice);
+        if constexpr (requires(Round & round) { round.walk(visit_slice); })
+          slices_[k]->round.walk(visit_slice);
+      }
+    }
   }
 
  private:
-  /// Of what is compressed, which isn't in slices.
-  Context& whole() { return slices_.front()->context; }
-  const Context& whole() const { return slices_.front()->context; }
   template <class M>
   void start_slices(const M& message) {
     while (started_ < slices_.size() && slices_[started_]->pieces == 0 &&
            (started_ < lanes || slices_[started_ - lanes]->here)) {
       Slice& slice = *slices_[started_++];
       slice.round.start(slice.context, message);
+      // What travels goes on while the next one is encoded.
+      move_slices(message, false);
     }
+  }
+  /// With `block` it waits for one of them.
+  template <class M>
+  void move_slices(const M& message, bool block) {
+    for (std::size_t k = arrived_; k < started_; ++k) {
+      Slice& slice = *slices_[k];
+      if (slice.here) continue;
+      slice.here = slice.round.advance(slice.context, message, block);
+      block = false;
+    }
+    while (arrived_ < started_ && slices_[arrived_]->here) ++arrived_;
   }
 
   E executor_;
   Layout layout_;
+  Range compressed_;
+  std::optional<FeedbackState> own_feedback_;
+  FeedbackState* feedback_;
   Envelope<E> envelope_;
   std::vector<T> channels_;                                  // by lane, as are the buffers
   std::vector<buffer<std::byte, typename E::memory>> work_;  // of packets on their way
   std::vector<std::unique_ptr<Slice>> slices_;               // in the order in which they start
-  std::size_t started_ = 0;
+  std::size_t started_ = 0, arrived_ = 0;                    // all before these have
 };
 
 }  // namespace detail

@@ -105,10 +105,11 @@ requires(!has_own_rounds<P>) class Rounds<Select<Branches...>, F, P, T, E> {
       if constexpr (Branch::has_own_feedback)
         rounds<K>() =
             std::make_unique<RoundsOf<Branch>>(executor, transport, branch.compressor, branch.error_feedback,
-                                               layout, own, false, topology, names);
+                                               layout, own, false, topology, names, slice_bytes);
       else
-        rounds<K>() = std::make_unique<RoundsOf<Branch>>(executor, transport, branch.compressor, feedback,
-                                                         layout, own, false, topology, names, 0, &*feedback_);
+        rounds<K>() =
+            std::make_unique<RoundsOf<Branch>>(executor, transport, branch.compressor, feedback, layout, own,
+                                               false, topology, names, slice_bytes, &*feedback_);
     });
   }
 

@@ -125,9 +125,9 @@ class Optimizer {
   ///     ... for each segment, the last one first:   optimizer.ready(segment);
   ///     optimizer.step(parameters, gradients);
   ///
-  /// Of a full-precision step a slice leaves when all its segments are ready, see Options::slice_bytes, of a compressed one all
-  /// leaves with the last one. Nothing leaves before `step` where that must know a norm first (NonFinite::skip; clip_norm in
-  /// compressed steps), over hierarchies, and of recipes that don't average gradients or momenta over all ranks: there both calls
+  /// A slice leaves when all its segments are ready, see Options::slice_bytes; of low-rank steps all leaves with the last one.
+  /// Nothing leaves before `step` where that must know a norm first (NonFinite::skip; clip_norm in compressed steps), over
+  /// hierarchies, and of recipes that don't average gradients or momenta over all ranks: there both calls
   /// are allowed, and do nothing. Between them parameters, hyper-parameters and what is ready stay as they are. `ready` doesn't
   /// wait for anybody. Throws usage_error where calls come in another order, and what `step` throws.
   void begin(out<E, P> parameters, in<E, G> gradients, float gradient_scale = 1);

@@ -16,10 +16,10 @@ struct Options {
   /// Bounds the norm of the averaged gradient in full-precision steps and, in compressed ones,
   /// sqrt(mean over ranks of ||g_i||^2), which all ranks agree on. Infinity: no clipping.
   float clip_norm = std::numeric_limits<float>::infinity();
-  /// Full-precision packets travel in slices of about so many bytes of gradient, the last elements first, of which four are under
-  /// way at a time: one is made or summed while others travel, and packets on their way take the memory of four slices each
-  /// way. Bits don't depend on it over ScatterGather; over Ring, whose order of summation depends on how a range is cut into
-  /// chunks, the last bit may. 0: in one.
+  /// Packets travel in slices of about so many bytes of gradient, the last elements first, of which four are under way at a time:
+  /// one is made or summed while others travel, and packets on their way take the memory of four slices each way. In full
+  /// precision bits don't depend on it over ScatterGather; over Ring, whose order of summation depends on how a range is cut into
+  /// chunks, the last bit may. Compressed slices have scales and selections of their own. 0: in one.
   index_t slice_bytes = index_t{16} << 20;
 
   bool clips() const { return clip_norm < std::numeric_limits<float>::infinity(); }

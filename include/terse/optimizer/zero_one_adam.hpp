@@ -51,7 +51,7 @@ struct ZeroOneState {
       : full(executor, transport, layout, layout.range(), Dense{}, None{}, options.clips(),
              dense_topology(recipe.topology), options.slice_bytes),
         compressed(executor, transport, layout, layout.range(), recipe.compressor, recipe.error_feedback,
-                   false, recipe.topology),
+                   false, recipe.topology, options.slice_bytes),
         own(executor, transport, layout, layout.range(), Dense{}, None{}),
         rates(layout),
         momentum(layout.size()),
