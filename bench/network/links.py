@@ -160,8 +160,9 @@ def run_mpi(links, agent, *words):
     hosts = ",".join(links.address(rank) for rank in range(links.ranks))
     environment = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
     # Without the protocol "put", by which large messages of both ways wait for each other: see docs/transports.md.
-    tcp = ["--mca", "btl", "tcp,self", "--mca", "btl_tcp_flags", "312", "--mca", "btl_tcp_if_include", "eth0",
-           "--mca", "oob_tcp_if_include", "eth0", "--mca", "plm_rsh_agent", str(agent)]
+    environment.setdefault("OMPI_MCA_btl_tcp_flags", "send,inplace,need-ack,need-csum,hetero-rdma")
+    tcp = ["--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include", "eth0", "--mca", "oob_tcp_if_include", "eth0",
+           "--mca", "plm_rsh_agent", str(agent)]
     job = ["ip", "netns", "exec", links.namespace(0), "mpirun", "-n", str(links.ranks), "--host", hosts, "--bind-to", "none",
            *tcp, *map(str, words)]
     return results([subprocess.Popen(job, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)],

@@ -23,8 +23,8 @@ std::vector<Method> adam_methods() {
       .variance_freeze_step = 2, .local_interval_steps = 1, .most_local_steps = 16};
   return {method("adam", "adam", terse::Adam<>{}),
           method("lamb", "lamb", terse::Lamb<>{}),
-          method("1-bit-adam", "adam", freezing(terse::OneBitAdam<>{}), 4),
-          method("1-bit-adam/ring", "adam", freezing(terse::OneBitAdam<terse::Ring>{}), 4),
+          overlapping(method("1-bit-adam", "adam", freezing(terse::OneBitAdam<>{}), 4)),
+          overlapping(method("1-bit-adam/ring", "adam", freezing(terse::OneBitAdam<terse::Ring>{}), 4)),
           method("1-bit-lamb", "lamb", freezing(terse::OneBitLamb<>{}), 4),
           method("0/1-adam", "adam", zero_one, 2 + 1 + 2 + 4 + 8 + 16, 16)};
 }

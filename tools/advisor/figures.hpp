@@ -34,7 +34,7 @@ struct Figures {
 struct Method {
   std::string name;
   std::string dense;  // the full-precision method that it stands in for: its own name where it is one
-  bool overlaps;      // its full-precision packets may leave while the gradient is computed
+  bool overlaps;      // its packets may leave while the gradient is computed
   std::function<Figures(const Setting&)> rehearse;
 };
 
@@ -75,14 +75,13 @@ Figures figures_of(const R& recipe, const Setting& setting, int before, int step
                       seen.round, seen.compressed ? ratio(whole.compressed, part.compressed)
                                                   : ratio(whole.full_precision, part.full_precision)),
                   .overlap = overlap};
-  if (!seen.compressed) {
-    const auto slices_in = [&](const terse::Layout& layout) {
-      return static_cast<double>(terse::slices_of(layout.range(), optimizer.options().slice_bytes).size());
-    };
-    // Four slices are under way at a time. The rehearsal has written down all that it had.
-    figures.step.slices = slices_in(setting.layout);
+  const auto slices_in = [&](const terse::Layout& layout) {
+    return static_cast<double>(terse::slices_of(layout.range(), optimizer.options().slice_bytes).size());
+  };
+  figures.step.slices = slices_in(setting.layout);
+  // Four slices are under way at a time. The rehearsal has written down all that it had. Not everything compressed is cut.
+  if (!seen.compressed)
     figures.step.waves = std::max(1.0, figures.step.slices / 4) / slices_in(setting.rehearsed);
-  }
   return last_of(setting, figures);
 }
 
@@ -93,6 +92,12 @@ Method method(std::string name, std::string dense, const R& recipe, int before =
   const bool overlaps = name == dense;
   return {std::move(name), std::move(dense), overlaps,
           [=](const Setting& setting) { return figures_of(recipe, setting, before, steps, overlap); }};
+}
+
+/// One that is compressed, and whose packets go in slices.
+inline Method overlapping(Method method) {
+  method.overlaps = true;
+  return method;
 }
 
 }  // namespace advise

@@ -24,7 +24,7 @@ struct Advice {
   terse::predict::Node node{};
   std::vector<Row> rows{};
 
-  /// As it is and, where full precision can travel while the gradient is computed, so.
+  /// As it is and, where it overlaps, overlapped.
   void add(const Method& method, const Figures& figures);
   double seconds(const Row& row) const;
 };

@@ -221,17 +221,14 @@ class Rounds {
   const Range& fed_back() const { return compressed_; }
   template <class Visit>
   TERSE_COLD void walk(Visit&& visit) {
-    if constexpr (!C::lossless) {
-      if (own_feedback_) own_feedback_->walk(PartByPart<std::remove_reference_t<Visit>>{visit});
-      for (std::size_t k = 0; k < slices_.size(); ++k) {
-        const std::string prefix = k == 0 ? "" : "slice_" + std::to_string(k) + "_";
-        const auto visit_slice = [&](const std::string& name, auto&&... rest) {
-          visit(prefix + name, std::forward<decltype(rest)>(rest)...);
-        };
-        slices_[k]->context.codec.walk(visit_slice);
-        if constexpr (requires(Round & round) { round.walk(visit_slice); })
-          slices_[k]->round.walk(visit_slice);
-      }
+    if (own_feedback_) own_feedback_->walk(PartByPart<std::remove_reference_t<Visit>>{visit});
+    for (std::size_t k = 0; k < slices_.size(); ++k) {
+      const std::string prefix = k == 0 ? "" : "slice_" + std::to_string(k) + "_";
+      const auto visit_slice = [&](const std::string& name, auto&&... rest) {
+        visit(prefix + name, std::forward<decltype(rest)>(rest)...);
+      };
+      slices_[k]->context.codec.walk(visit_slice);
+      if constexpr (requires(Round & round) { round.walk(visit_slice); }) slices_[k]->round.walk(visit_slice);
     }
   }
 
@@ -240,10 +237,10 @@ class Rounds {
   void start_slices(const M& message) {
     while (started_ < slices_.size() && slices_[started_]->pieces == 0 &&
            (started_ < lanes || slices_[started_ - lanes]->here)) {
-      Slice& slice = *slices_[started_++];
-      slice.round.start(slice.context, message);
       // What travels goes on while the next one is encoded.
       move_slices(message, false);
+      Slice& slice = *slices_[started_++];
+      slice.round.start(slice.context, message);
     }
   }
   /// With `block` it waits for one of them.
