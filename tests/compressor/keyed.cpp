@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -38,7 +37,7 @@ EncodeContext context(std::uint64_t step, int rank = 0) {
   return {step, Draw::local(3, rank, step, Purpose::quantization), Draw::shared(3, step, Purpose::selection)};
 }
 
-struct Load {
+struct Fetch {
   const float* from;
   float operator()(const Piece&, index_t i) const { return from[i]; }
 };
@@ -54,7 +53,7 @@ std::vector<std::byte> encode(C compressor, const Range& range, const Floats& x,
   const auto bytes = at(compressor.wire_bytes(range));
   buffer<std::byte> section(static_cast<index_t>(bytes) + 8);
   for (std::size_t b = 0; b < 8; ++b) section.data()[bytes + b] = std::byte{0x5A};
-  compressor.encode(executor::host{}, range, Load{x.data()}, context(step), section.data(), bad);
+  compressor.encode(executor::host{}, range, Fetch{x.data()}, context(step), section.data(), bad);
   for (std::size_t b = 0; b < 8; ++b) CHECK(section.data()[bytes + b] == std::byte{0x5A});
   return {section.data(), section.data() + bytes};
 }
@@ -67,14 +66,14 @@ std::vector<std::byte> encode(C compressor, const Range& range, const Floats& x)
 }
 template <class C>
 bool verify(C compressor, const Range& range, const std::vector<std::byte>& section, const Floats& key) {
-  return compressor.verify(executor::host{}, range, section.data(), Load{key.data()});
+  return compressor.verify(executor::host{}, range, section.data(), Fetch{key.data()});
 }
 constexpr float untouched = -7777;
 template <class C>
 Floats decode(C compressor, const Range& range, const std::vector<std::byte>& section, const Floats& key,
               bool& right) {
   Floats y(key.size(), untouched);
-  right = compressor.decode(executor::host{}, range, section.data(), Load{key.data()}, Store{y.data()});
+  right = compressor.decode(executor::host{}, range, section.data(), Fetch{key.data()}, Store{y.data()});
   return y;
 }
 
@@ -439,14 +438,14 @@ TEST_CASE("mixing with decoded values on both sides keeps the mean") {
     REQUIRE(verify(c, range, from_y, x));
     const auto mixed = [&](const Floats& own, const auto& mine, const auto& theirs) {
       Floats result = own, self(at(n));
-      CHECK(c.decode(executor::host{}, range, mine.data(), Load{own.data()}, Store{self.data()}));
+      CHECK(c.decode(executor::host{}, range, mine.data(), Fetch{own.data()}, Store{self.data()}));
       // In place: the keys are what is overwritten.
       struct Mix {
         float* x;
         const float* self;
         void operator()(const Piece&, index_t i, float value) const { x[i] += 0.5F * (value - self[i]); }
       };
-      CHECK(c.decode(executor::host{}, range, theirs.data(), Load{result.data()},
+      CHECK(c.decode(executor::host{}, range, theirs.data(), Fetch{result.data()},
                      Mix{result.data(), self.data()}));
       return result;
     };

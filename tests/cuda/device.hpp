@@ -3,7 +3,6 @@
 
 #include <cuda_runtime.h>
 
-#define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
 
 // Runs the cases that are included before or after it, or exits with 77 where there is no device.

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#define DOCTEST_CONFIG_IMPLEMENT
 #include "terse/transport/nccl.hpp"
 #include "terse/topology/native.hpp"
 

@@ -2,7 +2,6 @@
 
 // Types with nothing but what the contracts promise run in real optimizers, with the bits of the library's own policies.
 
-#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include "archetypes.hpp"
 
 #include <doctest/doctest.h>

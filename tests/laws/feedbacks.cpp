@@ -2,7 +2,6 @@
 
 // The library's error feedbacks keep the laws of error feedbacks, and each law finds what breaks it.
 
-#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <doctest/doctest.h>
 
 #include "archetype_packets.hpp"

@@ -2,7 +2,6 @@
 
 // The library's graphs keep the laws of graphs, and each law finds what breaks it.
 
-#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <doctest/doctest.h>
 
 #include "archetypes.hpp"

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include "laws/support.hpp"
 #include "terse/compressor/cast.hpp"
 #include "terse/compressor/min_max.hpp"

@@ -2,7 +2,6 @@
 
 // The library's momentum corrections and preconditioners keep the laws of rules, and each law finds what breaks it.
 
-#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <doctest/doctest.h>
 
 #include "terse/laws/rule.hpp"

@@ -2,7 +2,6 @@
 
 // The library's exact topologies keep the laws of topologies, and each law finds what breaks it.
 
-#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <doctest/doctest.h>
 
 #include <atomic>

@@ -3,7 +3,6 @@
 // The library's transports between threads keep the laws of transports, and each law finds what breaks it. tests/transport
 // tries them over MPI.
 
-#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <doctest/doctest.h>
 
 #include <atomic>

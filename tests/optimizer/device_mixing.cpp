@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include "terse/executor/emulated.hpp"
 #define TERSE_TEST_DEVICE terse::executor::emulated
 #define TERSE_TEST_RECORDING terse::executor::emulated::Recording

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include "guards.inc"
 #include "mixing_support.hpp"
 #include "terse/graph/lazy.hpp"

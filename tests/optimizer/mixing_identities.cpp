@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -25,9 +24,9 @@ using reference::Matrix;
 
 namespace {
 
-using Numbers = std::vector<double>;
-using Vectors = std::vector<Numbers>;  // [rank][k]
-using Gradient = std::function<Numbers(std::size_t rank, const Numbers& x)>;
+using Doubles = std::vector<double>;
+using Vectors = std::vector<Doubles>;  // [rank][k]
+using Gradient = std::function<Doubles(std::size_t rank, const Doubles& x)>;
 
 /// What a rule sees of one parameter, see MixingRule.
 struct Element {
@@ -106,7 +105,7 @@ class Ranks {
 
   Rule rule_;
   Vectors gradients_;
-  Numbers buffers_;
+  Doubles buffers_;
   double last_rate_ = 0;
 };
 
@@ -142,7 +141,7 @@ TEST_CASE("two ranks come to rest where a calculation by hand puts them") {
   // gamma, gamma / (1 - beta) or gamma / (1 - beta lambda): lambda e / (1 - lambda + lambda e) after a combination,
   // e / (1 - lambda + e) after an adaptation.
   const Matrix w{0.75, 0.25, 0.25, 0.75};
-  const Gradient gradient = [](std::size_t i, const Numbers& x) { return Numbers{x[0] - (i == 0 ? 1 : -1)}; };
+  const Gradient gradient = [](std::size_t i, const Doubles& x) { return Doubles{x[0] - (i == 0 ? 1 : -1)}; };
   constexpr double beta = 0.9, gamma = 0.1;
   const auto check = [&](auto rule, auto method, double expected) {
     const Vectors x = rest<decltype(method)>(rule, w, gamma, gradient, {{0.3}, {0.3}}, 4000);
@@ -179,7 +178,7 @@ namespace {
 class Regression {
  public:
   static constexpr std::size_t ranks = 8, rows = 50, columns = 30;
-  Numbers optimum;  ///< of the mean
+  Doubles optimum;  ///< of the mean
 
   Regression() {
     std::mt19937_64 engine(2021);
@@ -189,10 +188,10 @@ class Regression {
       return std::sqrt(-2 * std::log(u)) *
              std::cos(2 * 3.14159265358979 * static_cast<double>(engine() >> 11) * 0x1p-53);
     };
-    Numbers common(columns);
+    Doubles common(columns);
     for (double& value : common) value = normal();
     for (std::size_t i = 0; i < ranks; ++i) {
-      Numbers own = common, a(rows * columns), hessian(columns * columns), slope(columns);
+      Doubles own = common, a(rows * columns), hessian(columns * columns), slope(columns);
       for (double& value : own) value += 0.1 * normal();
       for (double& value : a) value = normal();
       for (std::size_t r = 0; r < rows; ++r) {
@@ -211,8 +210,8 @@ class Regression {
   }
 
   Gradient gradient() const {
-    return [this](std::size_t i, const Numbers& x) {
-      Numbers g(columns);
+    return [this](std::size_t i, const Doubles& x) {
+      Doubles g(columns);
       for (std::size_t c = 0; c < columns; ++c) {
         double sum = -slopes_[i][c];
         for (std::size_t d = 0; d < columns; ++d) sum += hessians_[i][c * columns + d] * x[d];
@@ -221,14 +220,14 @@ class Regression {
       return g;
     };
   }
-  static Vectors start() { return Vectors(ranks, Numbers(columns)); }
+  static Vectors start() { return Vectors(ranks, Doubles(columns)); }
 
   /// Mean over the ranks of |x_i - x*|^2 / |x*|^2.
   double error(const Vectors& x) const {
     double square = 0, whole = 0;
     for (std::size_t c = 0; c < columns; ++c) {
       whole += optimum[c] * optimum[c];
-      for (const Numbers& one : x) square += (one[c] - optimum[c]) * (one[c] - optimum[c]);
+      for (const Doubles& one : x) square += (one[c] - optimum[c]) * (one[c] - optimum[c]);
     }
     return square / whole / static_cast<double>(x.size());
   }
@@ -236,7 +235,7 @@ class Regression {
  private:
   /// Elimination; the sum of the Hessians is positive definite.
   void solve() {
-    Numbers h(columns * columns);
+    Doubles h(columns * columns);
     optimum.assign(columns, 0);
     for (std::size_t i = 0; i < ranks; ++i) {
       for (std::size_t k = 0; k < h.size(); ++k) h[k] += hessians_[i][k];
@@ -252,16 +251,16 @@ class Regression {
     for (std::size_t p = 0; p < columns; ++p) optimum[p] /= h[p * columns + p];
   }
 
-  std::vector<Numbers> hessians_, slopes_;
+  std::vector<Doubles> hessians_, slopes_;
 };
 
 constexpr std::size_t eight = Regression::ranks;
 
-struct Named {
+struct NamedGraph {
   const char* name;
   Matrix w;
 };
-std::vector<Named> symmetric_graphs() {
+std::vector<NamedGraph> symmetric_graphs() {
   return {{"mesh", reference::mesh(2, 4)},
           {"ring", reference::ring(eight)},
           {"symmetric exponential", reference::circulant(eight, {1, 2, 4, 6, 7})}};
@@ -277,7 +276,7 @@ TEST_CASE("linear regression: momentum's bias is that of a larger rate, or none"
   const auto at_rest = [&](auto method, auto rule, const Matrix& w, double rate) {
     return rest<decltype(method)>(rule, w, rate, gradient, Regression::start(), steps);
   };
-  for (const Named& graph : symmetric_graphs()) {
+  for (const NamedGraph& graph : symmetric_graphs()) {
     CAPTURE(graph.name);
     const Matrix& w = graph.w;
     const Vectors plain = at_rest(Plain{}, Plain::Rule<double>{}, w, gamma);
@@ -323,11 +322,11 @@ TEST_CASE("where everybody averages with everybody: parallel momentum SGD, to ro
   const Matrix w = reference::complete(eight);
   // PmSGD: m = beta m + mean g, x = x - gamma m.
   const auto parallel = [&](double momentum, int steps) {
-    Numbers x(Regression::columns), m(x.size());
+    Doubles x(Regression::columns), m(x.size());
     for (int step = 0; step < steps; ++step) {
-      Numbers mean(x.size());
+      Doubles mean(x.size());
       for (std::size_t i = 0; i < eight; ++i) {
-        const Numbers g = gradient(i, x);
+        const Doubles g = gradient(i, x);
         for (std::size_t c = 0; c < x.size(); ++c) mean[c] += g[c] / static_cast<double>(eight);
       }
       for (std::size_t c = 0; c < x.size(); ++c) {
@@ -369,17 +368,17 @@ double growth(typename M::template Rule<double> rule, const std::function<Matrix
     start.push_back({std::sin(1 + 3 * static_cast<double>(i))});
     mean += start[i][0] / static_cast<double>(eight);
   }
-  for (Numbers& one : start) one[0] -= mean;
+  for (Doubles& one : start) one[0] -= mean;
   Ranks<M> ranks(rule, start);
   const auto size = [&] {
     double square = 0;
-    for (const Numbers& one : ranks.x) square += one[0] * one[0];
+    for (const Doubles& one : ranks.x) square += one[0] * one[0];
     return std::sqrt(square);
   };
   // The largest of 60 steps each, for what rotates.
   double early = 0, late = 0;
   for (std::uint64_t round = 0; round < 220; ++round) {
-    ranks.step(matrix(round), 0.1, [](std::size_t, const Numbers&) { return Numbers{0}; });
+    ranks.step(matrix(round), 0.1, [](std::size_t, const Doubles&) { return Doubles{0}; });
     if (round >= 40 && round < 100) early = std::max(early, size());
     if (round >= 160) late = std::max(late, size());
   }

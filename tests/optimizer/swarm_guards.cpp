@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include "guards.inc"
 #include "swarm_support.hpp"
 #include "terse/optimizer/local/async_swarm_sgd.hpp"

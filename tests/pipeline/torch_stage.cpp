@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <torch/torch.h>
 // LibTorch has a CHECK of its own.
 #undef CHECK

@@ -82,7 +82,7 @@ struct PowerSgd : Simulation {
         p(q.size()),
         errors(arenas()),
         momentum(arena()) {
-    for (const Segment& segment : layout.segments()) shapes.push_back(matrix_shape(segment));
+    for (const Segment& segment : layout.segments()) shapes.push_back(reference::matrix_shape(segment));
     if (q.size() != shapes.size()) throw std::invalid_argument("each segment needs its initial Q");
   }
 

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -15,9 +14,7 @@
 
 // The oracles against closed forms of their own algorithms.
 
-using namespace terse;
-using namespace terse::reference;
-
+namespace terse::reference {
 namespace {
 
 using Gradients = std::vector<Arena<double>>;
@@ -83,7 +80,7 @@ std::vector<std::vector<double>> initial_q(const Layout& layout, std::size_t ran
   std::normal_distribution<double> normal;
   std::vector<std::vector<double>> q;
   for (const Segment& segment : layout.segments()) {
-    q.emplace_back(matrix_shape(segment).columns * rank);
+    q.emplace_back(reference::matrix_shape(segment).columns * rank);
     for (double& value : q.back()) value = normal(engine);
   }
   return q;
@@ -334,7 +331,7 @@ TEST_CASE("PowerSGD") {
       Gradients g = source.gradients(2);
       for (const Segment& segment : layout.segments()) {
         if (!segment.compress) continue;
-        const MatrixShape shape = matrix_shape(segment);
+        const MatrixShape shape = reference::matrix_shape(segment);
         const Arena<double> left = source.arena(), right = source.arena();
         for (std::size_t k = 0; k < at(segment.count); ++k)
           for (std::size_t i = 0; i < 2; ++i)  // same left and right factors, so the mean has rank 1
@@ -363,7 +360,7 @@ TEST_CASE("PowerSGD") {
       add(ahead, -1, mean_of(oracle.errors));
       CHECK(distance(ahead, expected) < 1e-11);
       // P is orthonormal and each error orthogonal to it.
-      const MatrixShape shape = matrix_shape(layout.segments()[0]);
+      const MatrixShape shape = reference::matrix_shape(layout.segments()[0]);
       for (std::size_t j = 0; j < 2; ++j)
         for (std::size_t b = 0; b < shape.columns; ++b) {
           double along = 0;
@@ -400,3 +397,5 @@ TEST_CASE("PowerSGD") {
     }
   }
 }
+
+}  // namespace terse::reference
