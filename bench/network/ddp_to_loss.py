@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What to_loss.cpp does, with PyTorch's DistributedDataParallel over gloo and torch.optim.Adam.
 
-Usage: ddp_to_loss.py HOOK HIDDEN BATCH LEARNING_RATE LOSS MOST_STEPS DATA RANK RANKS MASTER    HOOK: see ddp.py
+Usage: ddp_to_loss.py HOOK MODEL BATCH LEARNING_RATE LOSS MOST_STEPS DATA RANK RANKS MASTER    HOOK: see ddp.py
 """
 
 import gzip
@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 sys.dont_write_bytecode = True  # beside this file
-from ddp import join, leave, parallel  # noqa: E402
+from ddp import CHARACTERS, join, leave, loss_of, parallel  # noqa: E402
 
 SMOOTHED_OVER = 64
 
@@ -23,6 +23,18 @@ def bytes_of(folder, name, header):
     plain = pathlib.Path(folder) / name
     data = plain.read_bytes() if plain.exists() else gzip.decompress(plain.with_name(name + ".gz").read_bytes())
     return torch.frombuffer(bytearray(data[header:]), dtype=torch.uint8)
+
+
+def pictures(folder):
+    inputs = bytes_of(folder, "train-images-idx3-ubyte", 16).view(-1, 784)
+    targets = bytes_of(folder, "train-labels-idx1-ubyte", 8).long()
+    return targets, lambda which: (inputs[which].float() / 255 - 0.2860) / 0.3530
+
+
+def text(file):
+    """Of characters of a text the first are inputs, and the last, each one's next, targets."""
+    examples = torch.frombuffer(bytearray(pathlib.Path(file).read_bytes()), dtype=torch.uint8).view(-1, CHARACTERS + 1).long()
+    return examples[:, 1:], lambda which: examples[which, :-1]
 
 
 class Order:
@@ -48,22 +60,21 @@ class Order:
 
 
 def main():
-    hook, hidden, batch, rate, target, most_steps, data, rank, ranks, master = sys.argv[1:]
+    hook, name, batch, rate, target, most_steps, data, rank, ranks, master = sys.argv[1:]
     batch, rank, ranks = int(batch), int(rank), int(ranks)
-    images = bytes_of(data, "train-images-idx3-ubyte", 16).view(-1, 784)
-    labels = bytes_of(data, "train-labels-idx1-ubyte", 8).long()
+    targets, inputs_of = (pictures if name.startswith("perceptron") else text)(data)
     join(rank, ranks, master)
-    model = parallel(hook, int(hidden))
+    model = parallel(hook, name)
     optimizer = torch.optim.Adam(model.parameters(), lr=float(rate))
-    order, losses, curve, seconds = Order(len(labels)), [], [], 0.0
+    order, losses, curve, seconds = Order(len(targets)), [], [], 0.0
     for step in range(int(most_steps)):
         first = (step * ranks + rank) * batch
         which = torch.tensor([order[first + k] for k in range(batch)])
-        inputs, answers = (images[which].float() / 255 - 0.2860) / 0.3530, labels[which]
+        inputs, answers = inputs_of(which), targets[which]
         dist.barrier()
         begin = time.perf_counter()
         optimizer.zero_grad(set_to_none=False)
-        loss = torch.nn.functional.cross_entropy(model(inputs), answers)
+        loss = loss_of(model(inputs), answers)
         loss.backward()
         optimizer.step()
         slowest = torch.tensor([time.perf_counter() - begin], dtype=torch.float64)

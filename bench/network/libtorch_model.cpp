@@ -1,27 +1,86 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <torch/torch.h>
 
+#include <cmath>
+#include <cstdlib>
+#include <stdexcept>
+#include <utility>
+
 #include "model.hpp"
 
 // Alone in this unit, and C++17, since LibTorch takes long to compile and Debian's is no C++20.
 
 namespace {
 
-class Perceptron : public Model {
+namespace nn = torch::nn;
+
+constexpr std::int64_t pixels = 784, classes = 10, symbols = 96, characters = 64, heads = 4;
+
+nn::Sequential perceptron(int hidden) {
+  const std::vector<std::int64_t> widths = {pixels, hidden, hidden, hidden, classes};
+  nn::Sequential layers;
+  for (std::size_t k = 0; k + 1 < widths.size(); ++k) {
+    if (k > 0) layers->push_back(nn::ReLU());
+    layers->push_back(nn::Linear(widths[k], widths[k + 1]));
+  }
+  return layers;
+}
+
+// Modules are made in the order in which ddp.py makes them, and so draw the same numbers.
+struct BlockImpl : nn::Module {
+  explicit BlockImpl(std::int64_t width) {
+    before_attention = register_module("before_attention", nn::LayerNorm(nn::LayerNormOptions({width})));
+    queries = register_module("queries", nn::Linear(width, 3 * width));
+    attended = register_module("attended", nn::Linear(width, width));
+    before_wide = register_module("before_wide", nn::LayerNorm(nn::LayerNormOptions({width})));
+    wide = register_module("wide", nn::Linear(width, 4 * width));
+    narrow = register_module("narrow", nn::Linear(4 * width, width));
+    future = register_buffer("future", torch::full({characters, characters}, -1e9F).triu(1));
+  }
+  torch::Tensor forward(const torch::Tensor& x) {
+    const std::int64_t rows = x.size(0), width = x.size(2), each = width / heads;
+    const torch::Tensor all =
+        queries(before_attention(x)).view({rows, characters, 3, heads, each}).permute({2, 0, 3, 1, 4});
+    const double scale = 1 / std::sqrt(static_cast<double>(each));
+    const torch::Tensor weights = (all[0].matmul(all[1].transpose(-1, -2)) * scale + future).softmax(-1);
+    const torch::Tensor seen = weights.matmul(all[2]).transpose(1, 2).reshape({rows, characters, width});
+    const torch::Tensor h = x + attended(seen);
+    return h + narrow(torch::gelu(wide(before_wide(h))));
+  }
+
+  nn::LayerNorm before_attention{nullptr}, before_wide{nullptr};
+  nn::Linear queries{nullptr}, attended{nullptr}, wide{nullptr}, narrow{nullptr};
+  torch::Tensor future;
+};
+TORCH_MODULE(Block);
+
+struct EmbeddingsImpl : nn::Module {
+  explicit EmbeddingsImpl(std::int64_t width) {
+    words = register_module("words", nn::Embedding(symbols, width));
+    places = register_parameter("places", 0.02 * torch::randn({characters, width}));
+  }
+  torch::Tensor forward(const torch::Tensor& x) { return words(x.to(torch::kInt64)) + places; }
+
+  nn::Embedding words{nullptr};
+  torch::Tensor places;
+};
+TORCH_MODULE(Embeddings);
+
+nn::Sequential transformer(int width) {
+  nn::Sequential layers;
+  layers->push_back(Embeddings(width));
+  for (int block = 0; block < 4; ++block) layers->push_back(Block(width));
+  layers->push_back(nn::LayerNorm(nn::LayerNormOptions({width})));
+  layers->push_back(nn::Linear(width, symbols));
+  return layers;
+}
+
+class Network : public Model {
  public:
-  Perceptron(int hidden, int batch, int rank) {
-    torch::set_num_threads(1);
-    torch::manual_seed(0);
-    const std::vector<int> widths = {784, hidden, hidden, hidden, 10};
-    for (std::size_t k = 0; k + 1 < widths.size(); ++k) {
-      if (k > 0) layers_->push_back(torch::nn::ReLU());
-      layers_->push_back(torch::nn::Linear(widths[k], widths[k + 1]));
-    }
+  Network(nn::Sequential layers, torch::Tensor inputs, torch::Tensor targets)
+      : layers_(std::move(layers)), inputs_(std::move(inputs)), targets_(std::move(targets)) {
     for (const torch::Tensor& parameter : layers_->parameters())
       initial_.push_back(parameter.detach().clone());
-    torch::manual_seed(rank);
-    images_ = torch::rand({batch, 784});
-    labels_ = torch::randint(10, {batch});
   }
   std::vector<std::vector<std::int64_t>> shapes() const override {
     std::vector<std::vector<std::int64_t>> shapes;
@@ -32,16 +91,20 @@ class Perceptron : public Model {
     for (std::size_t k = 0; k < initial_.size(); ++k)
       torch::from_blob(x + offsets[k], initial_[k].sizes()).copy_(initial_[k]);
   }
-  void take(const float* images, const std::int64_t* labels) override {
-    images_.copy_(torch::from_blob(const_cast<float*>(images), images_.sizes()));
-    labels_.copy_(torch::from_blob(const_cast<std::int64_t*>(labels), labels_.sizes(), torch::kInt64));
+  void take(const float* inputs, const std::int64_t* targets) override {
+    inputs_.copy_(torch::from_blob(const_cast<float*>(inputs), inputs_.sizes()));
+    targets_.copy_(torch::from_blob(const_cast<std::int64_t*>(targets), targets_.sizes(), torch::kInt64));
   }
+  std::int64_t inputs() const override { return inputs_[0].numel(); }
+  std::int64_t targets() const override { return targets_[0].numel(); }
   double gradient(const float* x, float* g, const Offsets& offsets,
                   const std::function<void(std::int64_t)>& ready) override {
     ready_ = ready;
     if (x != x_ || g != g_) adopt(x, g, offsets);
     for (torch::Tensor& gradient : gradients_) gradient.zero_();
-    const torch::Tensor loss = torch::nn::functional::cross_entropy(layers_->forward(images_), labels_);
+    // Of each character, where an example has many.
+    const torch::Tensor found = layers_->forward(inputs_);
+    const torch::Tensor loss = nn::functional::cross_entropy(found.flatten(0, -2), targets_.flatten());
     loss.backward();
     return loss.item<double>();
   }
@@ -74,8 +137,8 @@ class Perceptron : public Model {
     g_ = g;
   }
 
-  torch::nn::Sequential layers_;
-  torch::Tensor images_, labels_;
+  nn::Sequential layers_;
+  torch::Tensor inputs_, targets_;
   std::vector<torch::Tensor> initial_, gradients_;
   std::vector<std::shared_ptr<torch::autograd::Node>> accumulators_;
   std::function<void(std::int64_t)> ready_;
@@ -86,6 +149,20 @@ class Perceptron : public Model {
 }  // namespace
 
 const bool real_model = true;
-std::unique_ptr<Model> make_model(int hidden, int batch, int rank) {
-  return std::make_unique<Perceptron>(hidden, batch, rank);
+std::unique_ptr<Model> make_model(const std::string& name, int batch, int rank) {
+  torch::set_num_threads(1);
+  torch::manual_seed(0);
+  const std::string kind = name.substr(0, name.find('/'));
+  const int width = kind == name ? 0 : std::atoi(name.c_str() + kind.size() + 1);
+  if ((kind != "perceptron" && kind != "transformer") || width < 1 ||
+      (kind == "transformer" && width % heads != 0))
+    throw std::invalid_argument("'" + name +
+                                "' is no model; perceptron/512 and transformer/128 are, whose width is a "
+                                "multiple of 4");
+  nn::Sequential layers = kind == "perceptron" ? perceptron(width) : transformer(width);
+  torch::manual_seed(rank);
+  if (kind == "perceptron")
+    return std::make_unique<Network>(layers, torch::rand({batch, pixels}), torch::randint(classes, {batch}));
+  return std::make_unique<Network>(layers, torch::randint(symbols, {batch, characters}).to(torch::kFloat),
+                                   torch::randint(symbols, {batch, characters}));
 }

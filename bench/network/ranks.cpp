@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // One rank of bench/network/run: steps of methods over MPI, timed on rank 0.
 //
-//   bench_network METHOD,... HIDDEN BATCH STEPS [SLICE_BYTES]
+//   bench_network METHOD,... MODEL BATCH STEPS [SLICE_BYTES]
 //
-// Prints a line of JSON for each method: seconds of each step, gradient included, of which the gradient's, and the bytes that a
-// step sends. Methods that send in one step of a period have the mean over a period in the place of a step.
+// Prints a line of JSON for each method: seconds of each step, gradient included, of which the gradient's on the slowest rank, for
+// which all others wait, and the bytes that a step sends. Methods that send in one step of a period have the mean over a period in the place of a step.
 
+#include <boost/mpi/collectives.hpp>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -58,6 +59,7 @@ void measure(const Method& method, const Job& job, terse::AnyTransport& transpor
       bytes += optimizer->step(x, g).bytes_sent;
     }
     const double whole = seconds_since(begin);
+    gradient = boost::mpi::all_reduce(boost::mpi::communicator(), gradient, boost::mpi::maximum<double>());
     if (step <= 0) continue;
     seconds += (seconds.empty() ? "" : ", ") + std::to_string(whole / period);
     gradients += (gradients.empty() ? "" : ", ") + std::to_string(gradient / period);
@@ -74,15 +76,17 @@ void measure(const Method& method, const Job& job, terse::AnyTransport& transpor
 
 int main(int argc, char** argv) {
   if (argc != 5 && argc != 6) {
-    std::fprintf(stderr,
-                 "usage: bench_network METHOD,... HIDDEN BATCH STEPS [SLICE_BYTES], with METHOD one of");
+    std::fprintf(
+        stderr,
+        "usage: bench_network METHOD,... MODEL BATCH STEPS [SLICE_BYTES], with MODEL perceptron/WIDTH or "
+        "transformer/WIDTH and METHOD one of");
     for (const Method& one : methods()) std::fprintf(stderr, " %s", one.name.c_str());
     std::fprintf(stderr, "\n");
     return 2;
   }
   return terse::Mpi::run(argc, argv, [&](terse::Mpi& mpi) {
     terse::AnyTransport transport(mpi.split(0, mpi.rank()));
-    const auto model = make_model(std::atoi(argv[2]), std::atoi(argv[3]), mpi.rank());
+    const auto model = make_model(argv[2], std::atoi(argv[3]), mpi.rank());
     Job job{*model, {}, {}, {}, std::atoi(argv[4])};
     if (argc == 6) job.options.slice_bytes = std::atoll(argv[5]);
     for (const auto& shape : model->shapes()) {

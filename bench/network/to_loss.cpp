@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// One rank of bench/network/to_loss: trains on Fashion-MNIST over MPI until the training loss is low enough.
+// One rank of bench/network/to_loss: trains over MPI until the training loss is low enough.
 //
-//   bench_to_loss METHOD HIDDEN BATCH DENSE_STEPS LEARNING_RATE LOSS MOST_STEPS DATA
+//   bench_to_loss METHOD MODEL BATCH DENSE_STEPS LEARNING_RATE LOSS MOST_STEPS DATA
+//
+// DATA is the folder of Fashion-MNIST's IDX files, or, for a transformer, a file of examples of 65 bytes: characters, each of which
+// but the last is an input, and but the first a target.
 //
 // The loss is that of the steps' own batches, before the step: the mean over ranks and over the last 64 steps. Rank 0 prints one
 // line of JSON: for each step from the 64th on the seconds that steps have taken until then, the loss, and the bytes that a rank
@@ -13,6 +16,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -73,9 +77,31 @@ class Smoothed {
   std::vector<double> losses_;
 };
 
+struct Examples {
+  std::vector<float> inputs;
+  std::vector<std::int64_t> targets;
+};
+Examples load(const Model& model, const std::string& data) {
+  Examples examples;
+  if (model.targets() == 1) {
+    train::Dataset pictures = train::load_images_labels(data, true);
+    examples.inputs = std::move(pictures.images);
+    examples.targets.assign(pictures.labels.begin(), pictures.labels.end());
+    return examples;
+  }
+  std::ifstream file(data, std::ios::binary);
+  std::string example(static_cast<std::size_t>(model.targets()) + 1, '\0');
+  while (file.read(example.data(), static_cast<std::streamsize>(example.size()))) {
+    examples.inputs.insert(examples.inputs.end(), example.begin(), example.end() - 1);
+    examples.targets.insert(examples.targets.end(), example.begin() + 1, example.end());
+  }
+  if (examples.targets.empty()) throw terse::usage_error("there are no examples in " + data);
+  return examples;
+}
+
 struct Arguments {
-  std::string method;
-  int hidden, batch;
+  std::string method, model;
+  int batch;
   Settings settings;
   double loss;
   std::uint64_t most_steps;
@@ -86,8 +112,8 @@ void train_to_loss(const Arguments& arguments, terse::Mpi& mpi) {
   using Clock = std::chrono::steady_clock;
   const boost::mpi::communicator world;
   const int rank = world.rank(), ranks = world.size();
-  const train::Dataset data = train::load_images_labels(arguments.data, true);
-  const auto model = make_model(arguments.hidden, arguments.batch, rank);
+  const auto model = make_model(arguments.model, arguments.batch, rank);
+  const Examples data = load(*model, arguments.data);
   terse::Layout layout;
   Model::Offsets offsets;
   for (const auto& shape : model->shapes()) {
@@ -100,10 +126,12 @@ void train_to_loss(const Arguments& arguments, terse::Mpi& mpi) {
   std::vector<float> x(static_cast<std::size_t>(layout.size())), g(x.size());
   model->begin(x.data(), offsets);
 
-  const auto pixels = static_cast<std::size_t>(data.rows * data.columns);
-  std::vector<float> images(static_cast<std::size_t>(arguments.batch) * pixels);
-  std::vector<std::int64_t> labels(static_cast<std::size_t>(arguments.batch));
-  Order order(data.count);
+  const auto batch = static_cast<std::size_t>(arguments.batch);
+  const auto width = static_cast<std::size_t>(model->inputs()),
+             answers = static_cast<std::size_t>(model->targets());
+  std::vector<float> inputs(batch * width);
+  std::vector<std::int64_t> targets(batch * answers);
+  Order order(static_cast<std::int64_t>(data.targets.size() / answers));
   Smoothed smoothed;
   std::vector<double> all;
   double seconds = 0;
@@ -111,12 +139,12 @@ void train_to_loss(const Arguments& arguments, terse::Mpi& mpi) {
   std::string curve;
   for (std::uint64_t step = 0; step < arguments.most_steps; ++step) {
     const auto mine = step * static_cast<std::uint64_t>(ranks) + static_cast<std::uint64_t>(rank);
-    for (std::size_t k = 0; k < labels.size(); ++k) {
-      const auto which = static_cast<std::size_t>(order[mine * labels.size() + k]);
-      labels[k] = data.labels[which];
-      std::copy_n(&data.images[which * pixels], pixels, &images[k * pixels]);
+    for (std::size_t k = 0; k < batch; ++k) {
+      const auto which = static_cast<std::size_t>(order[mine * batch + k]);
+      std::copy_n(&data.inputs[which * width], width, &inputs[k * width]);
+      std::copy_n(&data.targets[which * answers], answers, &targets[k * answers]);
     }
-    model->take(images.data(), labels.data());
+    model->take(inputs.data(), targets.data());
 
     terse::barrier(transport);
     const auto begin = Clock::now();
@@ -145,11 +173,11 @@ void train_to_loss(const Arguments& arguments, terse::Mpi& mpi) {
 int main(int argc, char** argv) {
   if (argc != 9) {
     std::fprintf(stderr,
-                 "usage: bench_to_loss METHOD HIDDEN BATCH DENSE_STEPS LEARNING_RATE LOSS MOST_STEPS DATA\n");
+                 "usage: bench_to_loss METHOD MODEL BATCH DENSE_STEPS LEARNING_RATE LOSS MOST_STEPS DATA\n");
     return 2;
   }
   const Arguments arguments{argv[1],
-                            std::atoi(argv[2]),
+                            argv[2],
                             std::atoi(argv[3]),
                             {std::strtof(argv[5], nullptr), std::strtoull(argv[4], nullptr, 10)},
                             std::atof(argv[6]),

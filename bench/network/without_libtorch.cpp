@@ -2,6 +2,8 @@
 #include "model.hpp"
 
 #include <algorithm>
+#include <cstdlib>
+#include <stdexcept>
 
 namespace {
 
@@ -15,6 +17,8 @@ class Pass : public Model {
     for (std::size_t k = 0; k < shapes_.size(); ++k) std::fill_n(x + offsets[k], count(k), 0.01F);
   }
   void take(const float*, const std::int64_t*) override {}
+  std::int64_t inputs() const override { return 784; }
+  std::int64_t targets() const override { return 1; }
   double gradient(const float* x, float* g, const Offsets& offsets,
                   const std::function<void(std::int64_t)>& ready) override {
     for (std::size_t k = shapes_.size(); k-- > 0; ready(static_cast<std::int64_t>(k)))
@@ -35,4 +39,9 @@ class Pass : public Model {
 }  // namespace
 
 const bool real_model = false;
-std::unique_ptr<Model> make_model(int hidden, int, int) { return std::make_unique<Pass>(hidden); }
+std::unique_ptr<Model> make_model(const std::string& name, int, int) {
+  const std::string kind = "perceptron/";
+  if (name.rfind(kind, 0) != 0)
+    throw std::invalid_argument("'" + name + "' needs LibTorch; without it there is perceptron/WIDTH alone");
+  return std::make_unique<Pass>(std::atoi(name.c_str() + kind.size()));
+}

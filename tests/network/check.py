@@ -104,7 +104,7 @@ def check_table():
                               "ddp": {"seconds": [4, 5, 3], "gradient": []}}})
     expect("| 100 | adam | 2.000 | 9.000 | 0.500 | 10.00 | 0.800 | 2.50 | 1.000 | 0.500 |" in text, text)
     expect("| 100 | ddp | 4.000 | 5.000 | – | – | – | – | 2.000 | 1.000 |" in text, text)
-    expect(run.dense_bytes(2048, 4) == 60_125_244, f"{run.dense_bytes(2048, 4)} bytes")
+    expect(run.dense_bytes("perceptron/2048", 4) == 60_125_244, f"{run.dense_bytes('perceptron/2048', 4)} bytes")
 
 
 for one in (0, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGKILL):

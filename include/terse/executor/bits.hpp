@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 
@@ -25,32 +26,6 @@ inline namespace portable {
 
 /// Lanes of a block: one word of bits.
 inline constexpr int lanes = 64;
-
-/// Bit l of the result is bit `bit` of byte l.
-inline std::uint64_t gather_bits(const std::uint8_t* bytes, int bit) {
-#if defined(__AVX512BW__)
-  return _mm512_test_epi8_mask(_mm512_loadu_si512(bytes), _mm512_set1_epi8(static_cast<char>(1 << bit)));
-#elif defined(__AVX2__)
-  const auto half = [&](int begin) {
-    const __m256i value = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(bytes + begin));
-    // Moves the wanted bit to each byte's top; what enters a byte from its neighbour stays below the top.
-    return static_cast<std::uint32_t>(_mm256_movemask_epi8(_mm256_slli_epi16(value, 7 - bit)));
-  };
-  return half(0) | std::uint64_t{half(32)} << 32;
-#elif defined(__SSE2__)
-  std::uint64_t word = 0;
-  for (int begin = 0; begin < lanes; begin += 16) {
-    const __m128i value = _mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes + begin));
-    const int mask = _mm_movemask_epi8(_mm_slli_epi16(value, 7 - bit));
-    word |= static_cast<std::uint64_t>(static_cast<std::uint32_t>(mask)) << begin;
-  }
-  return word;
-#else
-  std::uint64_t word = 0;
-  for (int l = 0; l < lanes; ++l) word |= static_cast<std::uint64_t>((bytes[l] >> bit) & 1) << l;
-  return word;
-#endif
-}
 
 /// Byte l becomes 1 where bit l of `word` is set, else 0.
 inline void spread_bits(std::uint64_t word, std::uint8_t* bytes) {
@@ -140,6 +115,54 @@ inline void narrow(const std::uint32_t* words, std::uint16_t* to) {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(to + begin), _mm_packs_epi32(load(begin), load(begin + 4)));
 #else
   for (int l = 0; l < lanes; ++l) to[l] = static_cast<std::uint16_t>(words[l]);
+#endif
+}
+
+#if !defined(__AVX512BW__)
+/// Bit l of the result is bit `bit` of byte l.
+inline std::uint64_t gather_bits(const std::uint8_t* bytes, int bit) {
+#if defined(__AVX2__)
+  const auto half = [&](int begin) {
+    const __m256i value = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(bytes + begin));
+    // Moves the wanted bit to each byte's top; what enters a byte from its neighbour stays below the top.
+    return static_cast<std::uint32_t>(_mm256_movemask_epi8(_mm256_slli_epi16(value, 7 - bit)));
+  };
+  return half(0) | std::uint64_t{half(32)} << 32;
+#elif defined(__SSE2__)
+  std::uint64_t word = 0;
+  for (int begin = 0; begin < lanes; begin += 16) {
+    const __m128i value = _mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes + begin));
+    const int mask = _mm_movemask_epi8(_mm_slli_epi16(value, 7 - bit));
+    word |= static_cast<std::uint64_t>(static_cast<std::uint32_t>(mask)) << begin;
+  }
+  return word;
+#else
+  std::uint64_t word = 0;
+  for (int l = 0; l < lanes; ++l) word |= static_cast<std::uint64_t>((bytes[l] >> bit) & 1) << l;
+  return word;
+#endif
+}
+#endif
+
+/// Bit planes of words, into which Bits bits of each go: 8 bytes a plane.
+template <int Bits>
+inline void pack_planes(const std::uint32_t* words, std::byte* planes) {
+#if defined(__AVX512BW__)
+  // Not by way of bytes: a load of 64 would have to wait for the four stores that they were written by.
+  for (int bit = 0; bit < Bits; ++bit) {
+    const __m512i wanted = _mm512_set1_epi32(1 << bit);
+    std::uint64_t plane = 0;
+    for (int begin = 0; begin < lanes; begin += 16)
+      plane |= std::uint64_t{_mm512_test_epi32_mask(_mm512_loadu_si512(words + begin), wanted)} << begin;
+    std::memcpy(planes + 8 * bit, &plane, sizeof plane);
+  }
+#else
+  alignas(64) std::uint8_t bytes[lanes];
+  narrow(words, bytes);
+  for (int bit = 0; bit < Bits; ++bit) {
+    const std::uint64_t plane = gather_bits(bytes, bit);
+    std::memcpy(planes + 8 * bit, &plane, sizeof plane);
+  }
 #endif
 }
 

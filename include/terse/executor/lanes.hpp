@@ -297,18 +297,13 @@ struct Codes {
   void flush(index_t b, int count) {
     for (int l = count; l < lanes; ++l) code[l] = 0;
     std::byte* to = wire + b / 8 * Bits;
-    if (Bits >= 8 && count == lanes) {
-      narrow(code, reinterpret_cast<Element*>(to));
-      return;
-    }
-    alignas(64) Element narrowed[lanes];
-    narrow(code, narrowed);
     if constexpr (Bits < 8) {
-      for (int bit = 0; bit < Bits; ++bit) {
-        const std::uint64_t word = gather_bits(narrowed, bit);
-        std::memcpy(to + 8 * bit, &word, sizeof word);
-      }
+      pack_planes<Bits>(code, to);
+    } else if (count == lanes) {
+      narrow(code, reinterpret_cast<Element*>(to));
     } else {
+      alignas(64) Element narrowed[lanes];
+      narrow(code, narrowed);
       std::memcpy(to, narrowed, static_cast<std::size_t>(code_bytes<Bits>(count)));
     }
   }
