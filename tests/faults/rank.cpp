@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+// Trains 4 ranks, one of which fails, and says how each of them ends: a line of JSON from each rank that still can.
+//
+//   faults TRANSPORT METHOD FAULT MOMENT VICTIM DEADLINE_MS
+//
+// TRANSPORT  threads, or mpi under mpirun -n 4
+// FAULT      none, throws, killed, stopped, late, nan, header, payload
+// MOMENT     of nan a step; else the victim's batch, from the first of the job on; `between N`, `end`
+//
+// A rank that ends well says the hash of its parameters after each step and how many batches it had posted by then; one that fails
+// what it caught, in which step, and the hash of what its parameters were. When the fault happens stderr says so.
+
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <limits>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "faulty.hpp"
+#include "methods.hpp"
+#include "terse/transport/mpi.hpp"
+
+namespace {
+
+using namespace terse;
+using faults::Ambush;
+using faults::Floats;
+
+constexpr int ranks = 4;
+constexpr std::uint64_t steps = 6;
+
+struct Job {
+  const faults::Method* method = nullptr;
+  std::string fault, moment;
+  int victim = -1;
+  std::chrono::milliseconds deadline{};
+  std::uint64_t number() const {
+    return std::strtoull(moment.c_str() + moment.find_first_of("0123456789"), nullptr, 10);
+  }
+  bool between() const { return moment.rfind("between", 0) == 0; }
+};
+
+Layout layout() {
+  Layout all;
+  all.add({"embedding", {40, 70}})
+      .add({"bias", {70}, 1, 0, false})
+      .add({"hidden", {50, 61}})
+      .add({"head", {11}});
+  return all;
+}
+
+Floats noise(const Layout& layout, int rank, std::uint64_t step) {
+  const Draw draw = Draw::local(5, rank, step, Purpose::user);
+  Floats values(static_cast<std::size_t>(layout.size()));
+  for (const Segment& segment : layout.segments())
+    for (index_t i = segment.offset; i < segment.offset + segment.count; ++i)
+      values[static_cast<std::size_t>(i)] =
+          static_cast<float>(draw.bits(static_cast<std::uint64_t>(i)) >> 40) * 0x1p-23F - 1.0F;
+  return values;
+}
+
+/// FNV-1a.
+std::string hash(const Floats& values) {
+  std::uint64_t state = 0xcbf29ce484222325U;
+  for (const float value : values) {
+    std::uint32_t bits;
+    std::memcpy(&bits, &value, sizeof bits);
+    state = (state ^ bits) * 0x100000001b3U;
+  }
+  char text[17];
+  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(state));
+  return text;
+}
+
+const char* kind(const std::exception& fault) {
+  if (dynamic_cast<const non_finite_error*>(&fault) != nullptr) return "non_finite_error";
+  if (dynamic_cast<const mismatch_error*>(&fault) != nullptr) return "mismatch_error";
+  if (dynamic_cast<const wire_error*>(&fault) != nullptr) return "wire_error";
+  if (dynamic_cast<const peer_error*>(&fault) != nullptr) return "peer_error";
+  return "other";
+}
+
+void say(const std::string& line) {
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  std::printf("%s\n", line.c_str());
+  std::fflush(stdout);
+}
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+template <Transport T>
+void train(T&& raw, const Job& job) {
+  const int rank = raw.rank();
+  const bool mine = rank == job.victim;
+  const bool at_batch = job.fault != "none" && job.fault != "nan" && !job.between();
+  Ambush ambush{
+      .what = job.fault,
+      .armed = mine && at_batch,
+      .at = job.number(),
+      .patience = std::chrono::duration_cast<std::chrono::seconds>(job.deadline) + std::chrono::seconds(3)};
+  const Layout whole = layout();
+  Floats x = noise(whole, 0, 0);
+  std::string hashes = "\"" + hash(x) + "\"", batches;
+  std::uint64_t step = 0;
+  bool finite = true;
+  const auto failed = [&](const std::exception& fault, const std::string& found) {
+    say("{\"rank\": " + std::to_string(rank) + ", \"error\": \"" + kind(fault) + "\", \"step\": " +
+        std::to_string(step) + ", \"at\": " + std::to_string(now()) + ", \"hash\": \"" + found + "\"}");
+  };
+  try {
+    AnyTransport transport(faults::Faulty<std::remove_cvref_t<T>>(std::forward<T>(raw), ambush));
+    Options options;
+
+    const auto optimizer = job.method->make(transport, whole, options);
+    batches = std::to_string(ambush.batches);
+    for (step = 1; step <= steps; ++step) {
+      Floats g = noise(whole, rank, step);
+      const bool due = mine && job.number() == step && (job.fault == "nan" || job.between());
+      if (due && job.fault == "nan") g[70] = std::numeric_limits<float>::quiet_NaN();
+      if (due && job.between()) faults::strike(ambush);
+      try {
+        optimizer->step(x, g);
+      } catch (const non_finite_error& fault) {
+        failed(fault, hash(x));
+        // All ranks leave this step out together, or this one alone takes it again.
+        if (!job.method->replicated) optimizer->step(x, noise(whole, rank, step));
+      }
+      hashes += ", \"" + hash(x) + "\"";
+      batches += ", " + std::to_string(ambush.batches);
+      for (const float value : x) finite = finite && std::isfinite(value);
+    }
+  } catch (const std::exception& fault) {
+    failed(fault, hash(x));
+    throw;
+  }
+  say("{\"rank\": " + std::to_string(rank) + ", \"replicated\": " +
+      (job.method->replicated ? "true" : "false") + ", \"finite\": " + (finite ? "true" : "false") +
+      ", \"batches\": [" + batches + "], \"hashes\": [" + hashes + "]}");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Job job;
+  if (argc == 7)
+    for (const faults::Method& one : faults::methods())
+      if (one.name == argv[2]) job.method = &one;
+  if (job.method == nullptr) {
+    std::fprintf(stderr,
+                 "usage: faults TRANSPORT METHOD FAULT MOMENT VICTIM DEADLINE_MS, with METHOD one of");
+    for (const faults::Method& one : faults::methods()) std::fprintf(stderr, " %s", one.name.c_str());
+    std::fprintf(stderr, "\n");
+    return 2;
+  }
+  job.fault = argv[3];
+  job.moment = argv[4];
+  job.victim = std::atoi(argv[5]);
+  job.deadline = std::chrono::milliseconds(std::atoi(argv[6]));
+  if (std::string(argv[1]) == "mpi")
+    return Mpi::run(
+        argc, argv, [&](Mpi& mpi) { train(mpi.split(0, mpi.rank()), job); }, job.deadline);
+  try {
+    ThreadGroup(ranks, job.deadline).run([&](Threads& threads) {
+      train(threads.split(0, threads.rank()), job);
+    });
+  } catch (const std::exception& fault) {
+    std::fprintf(stderr, "%s\n", fault.what());
+    return 1;
+  }
+}
