@@ -117,14 +117,15 @@ class Folder {
       });
       const std::vector<std::string> parts = detail::texts_of_all(channel_, mine.dump());
       together([&] {
-        if (first()) complete(place, parts);
+        if (!first()) return;
+        complete(place, parts);
+        remove_superfluous();
       });
     } catch (...) {
       std::error_code ignored;
       if (first()) std::filesystem::remove_all(partial, ignored);
       throw;
     }
-    if (first()) remove_superfluous();
   }
 
   /// Loads the newest checkpoint that is whole on all ranks; nothing where there are none. Collective: all ranks choose the
@@ -185,10 +186,11 @@ class Folder {
   /// All ranks go by what rank 0 sees.
   std::vector<detail::Place> places_of_first() {
     std::string bytes;
-    if (first()) {
+    together([&] {
+      if (!first()) return;
       const std::vector<detail::Place> mine = detail::places_below(root_);
       bytes.assign(reinterpret_cast<const char*>(mine.data()), mine.size() * sizeof(detail::Place));
-    }
+    });
     bytes = detail::texts_of_all(channel_, bytes)[0];
     std::vector<detail::Place> places(bytes.size() / sizeof(detail::Place));
     if (!places.empty()) std::memcpy(places.data(), bytes.data(), bytes.size());

@@ -10,6 +10,8 @@
 #include <system_error>
 #include <vector>
 
+#include "terse/checkpoint/file_io.hpp"
+
 // Where a run's checkpoints are: step-00000500 below its folder, and step-00000500.2 where that step was saved again.
 
 namespace terse::checkpoint {
@@ -28,7 +30,7 @@ struct Place {
   }
 };
 
-/// Checkpoints below `root`, by their names alone, in ascending order.
+/// Checkpoints below `root`, by their names alone, in ascending order. Throws checkpoint_error.
 inline std::vector<Place> places_below(const std::filesystem::path& root) {
   std::vector<Place> places;
   std::error_code fault;
@@ -45,13 +47,15 @@ inline std::vector<Place> places_below(const std::filesystem::path& root) {
     if (read.ec == std::errc{} && read.ptr == last && place.below(root) == root / name)
       places.push_back(place);
   }
+  if (fault && fault != std::errc::no_such_file_or_directory)
+    fail(root, "its checkpoints cannot be listed: " + fault.message());
   std::sort(places.begin(), places.end());
   return places;
 }
 
 }  // namespace detail
 
-/// Checkpoints below `root`, the newest first: what `Folder::load` tries. Not verified.
+/// Checkpoints below `root`, the newest first: what `Folder::load` tries. Not verified. Throws checkpoint_error where `root` can't be read.
 inline std::vector<std::filesystem::path> folders_below(const std::filesystem::path& root) {
   std::vector<std::filesystem::path> folders;
   for (const detail::Place& place : detail::places_below(root)) folders.push_back(place.below(root));

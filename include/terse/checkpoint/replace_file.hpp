@@ -150,8 +150,7 @@ class Partial {
 }  // namespace detail
 
 /// Runs `write(descriptor)` on a file beside `file`, flushes that to disk and renames it over `file`: so `file` is the old
-/// one or the new one, never a part. Missing directories are made; a link stays, and what it points to is replaced. What is
-/// no regular file, such as a device or a pipe, and what this process's output goes to, is written to as it stands.
+/// one or the new one, never a part. A link stays, and what it points to is replaced. What is no regular file, such as a device or a pipe, and what this process's output goes to, is written to as it stands.
 ///
 /// Throws std::system_error, without the file's name. `file` is then as it was; only if the directory itself can't be
 /// flushed at the very end does the new one stand in its place. A pipe that nobody reads from is an error after 10 seconds.
@@ -164,7 +163,6 @@ inline void replace_file(const std::filesystem::path& file, const std::function<
     return;
   }
   const std::filesystem::path target = detail::target_of(file);
-  detail::make_directories(target.parent_path());
   detail::Partial partial(target);
   write(partial.fd());
   partial.become_target();

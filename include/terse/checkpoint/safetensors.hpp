@@ -141,6 +141,7 @@ inline std::pair<std::size_t, Tensor> parse_tensor(const std::filesystem::path& 
 inline void write(const std::filesystem::path& file, const std::vector<Tensor>& tensors, Metadata metadata) {
   const std::string header = detail::compose(file, tensors, std::move(metadata));
   detail::naming(file, [&] {
+    detail::make_directories(detail::target_of(file).parent_path());
     replace_file(file, [&](int fd) {
       const std::uint64_t length = header.size();
       detail::write_all(fd, &length, sizeof length);
