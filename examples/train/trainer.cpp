@@ -494,7 +494,9 @@ Job load_job(const Options& options, int ranks) {
     if (!options.resume.empty())
       step = find_saved_run(options.resume, kind, settings_of(options, kind, ranks, job.training));
     resumes = resumes || step.has_value();
-    if (!options.checkpoint.empty()) check_nothing_newer(options.checkpoint, kind, step.value_or(0));
+    // What is newer where the run resumes from is what it skips.
+    if (!options.checkpoint.empty() && !same_directory(options.resume, options.checkpoint))
+      check_nothing_newer(options.checkpoint, kind, step.value_or(0));
   }
   if (!resumes)
     throw input_error("--resume: '" + options.resume + "' holds no checkpoint of these optimizers");

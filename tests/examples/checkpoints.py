@@ -12,7 +12,6 @@ import os
 import pathlib
 import random
 import shutil
-import signal
 import struct
 import subprocess
 import sys
@@ -40,8 +39,9 @@ def write_data(folder):
 
 
 def command(*options):
+    epochs = () if "--epochs" in options else ("--epochs", 4)
     return [train, "--data", str(scratch / "data"), "--ranks", "2", "--optimizers", "one-bit-adam", "--batch", "8",
-            "--epochs", "4", *map(str, options)]
+            *map(str, epochs + options)]
 
 
 def run(*options):
@@ -81,12 +81,13 @@ def check_resuming():
         expect(hash_of(done, report) == whole, f"with another {file} the run went another way")
         expect("skips a checkpoint" in done.stderr and file in done.stderr and older in done.stderr,
                f"not told what was skipped: {done.stderr}")
-        expect(f"{newest}.skipped" in os.listdir(folder) and newest in os.listdir(folder), f"left {os.listdir(folder)}")
+        expect(sorted(os.listdir(folder)) == ["run.lock", older, newest + ".2", newest + ".skipped"],
+               f"left {os.listdir(folder)}")
     done = run("--checkpoint", state, "--resume", state, "--seed", 3)
     expect(done.returncode == 2 and "was saved with --seed" in done.stderr, f"another seed: {done.stderr}")
     # Where none is left the run does not start from the beginning.
-    for step in newest, older:
-        (folder / step / "rank-0-of-2.safetensors").write_bytes(b"nothing")
+    for file in folder.glob("*/rank-0-of-2.safetensors"):
+        file.write_bytes(b"nothing")
     done = run("--resume", state)
     expect(done.returncode == 2 and "none of the checkpoints" in done.stderr and done.stderr.count("too short") == 2,
            f"nothing to go on from: {done.stderr}")
@@ -95,23 +96,28 @@ def check_resuming():
 def check_two_runs():
     state = scratch / "shared"
     with subprocess.Popen(command("--checkpoint", state, "--checkpoint-every", 1, "--epochs", 100_000, "--quiet")) as first:
-        deadline = time.monotonic() + 30
-        while not list(state.glob("*/step-*[0-9]")):
-            expect(time.monotonic() < deadline and first.poll() is None, "the first run saves nothing")
-            time.sleep(0.02)
-        done = run("--checkpoint", state)
-        expect(done.returncode == 2 and f"in use by process {first.pid} on" in done.stderr, f"second run: {done.stderr}")
-        expect(first.poll() is None, "the second run ended the first")
-        first.send_signal(signal.SIGKILL)
+        try:
+            deadline = time.monotonic() + 30
+            while not list(state.glob("*/step-*[0-9]")):
+                expect(time.monotonic() < deadline and first.poll() is None, "the first run saves nothing")
+                time.sleep(0.02)
+            done = run("--checkpoint", state)
+            expect(done.returncode == 2 and f"in use by process {first.pid} on" in done.stderr, f"second run: {done.stderr}")
+            expect(first.poll() is None, "the second run ended the first")
+        finally:
+            first.kill()
     done = run("--checkpoint", state, "--resume", state, "--epochs", 100_000, "--seed", 3)
     expect("was saved with --seed" in done.stderr, f"after the first run was killed: {done.stderr}")
 
 
 def check_outputs():
     table = scratch / "table.csv"
-    done = run("--json", "/dev/full", "--csv", table)
-    expect(done.returncode == 2 and "/dev/full: can't be written" in done.stderr and "No space left" in done.stderr,
+    disk = scratch / "full"
+    disk.symlink_to("/dev/full")  # a link, lest a mistake costs the machine its device
+    done = run("--json", disk, "--csv", table)
+    expect(done.returncode == 2 and f"{disk}: can't be written" in done.stderr and "No space left" in done.stderr,
            f"a full disk: {done.stderr}")
+    expect(disk.is_symlink(), "an output took the place of a link")
     expect(len(table.read_text().splitlines()) == 17 and "one-bit-adam" in done.stdout, "a full disk cost other outputs")
     with open("/dev/full", "w") as full:
         done = subprocess.run(command("--csv", table, "--quiet"), stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)

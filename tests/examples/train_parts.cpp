@@ -644,17 +644,16 @@ std::string complaint_of(Work work) {
 
 TEST_CASE("a full disk is called that, whatever is written, and the old file stays") {
   const TemporaryDirectory directory;
-  const std::string full = "/dev/full", reason = "No space left on device";
+  const std::string full = directory.file("link"), reason = "No space left on device";
+  // A link, lest a mistake costs the machine its device.
+  std::filesystem::create_symlink("/dev/full", full);
   CHECK(contains(complaint_of([&] { train::write_json(full, two_runs()); }), reason));
   CHECK(contains(complaint_of([&] { train::write_csv(full, two_runs()); }), reason));
   CHECK(contains(complaint_of([&] { train::write_plot(full, two_runs()); }), reason));
-  std::filesystem::create_symlink(full, directory.file("link"));
-  CHECK(contains(complaint_of([&] { train::write_output(directory.file("link"), "text"); }), reason));
-  CHECK(std::filesystem::is_symlink(directory.file("link")));
+  CHECK(std::filesystem::is_symlink(full));
   // Small enough for a buffer, and flushed at the end alone.
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> out(std::fopen(full.c_str(), "w"), std::fclose);
   CHECK(contains(complaint_of([&] { train::print(out.get(), "text"); }), reason));
-  CHECK(std::filesystem::is_character_file(full));
 }
 
 TEST_CASE("outputs go through links, devices and pipes") {
@@ -674,9 +673,6 @@ TEST_CASE("outputs go through links, devices and pipes") {
   for (const char* name : {"link", "second", "dangling"}) CHECK(std::filesystem::is_symlink(file(name)));
   std::filesystem::create_symlink("circle", file("circle"));
   CHECK(contains(complaint_of([&] { train::write_output(file("circle"), "text"); }), "Too many levels"));
-
-  train::write_output("/dev/null", "text");
-  CHECK(std::filesystem::is_character_file("/dev/null"));
 
   REQUIRE(mkfifo(file("pipe").c_str(), 0600) == 0);
   std::string got;
