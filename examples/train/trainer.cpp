@@ -200,12 +200,8 @@ class Trainer {
     std::optional<terse::checkpoint::Loaded> loaded;
     try {
       loaded = from.load([&](const terse::checkpoint::Manifest& manifest) {
-        std::filesystem::path file;
-        from.together([&] {
-          saved = read_saved_run(manifest, run_.settings);
-          file = manifest.file(terse::checkpoint::rank_file(rank_, ranks_));
-        });
-        optimizer_->load(file, model_.parameters());
+        from.together([&] { saved = read_saved_run(manifest, run_.settings); });
+        optimizer_->load(manifest.file(terse::checkpoint::rank_file(rank_, ranks_)), model_.parameters());
       });
     } catch (const terse::checkpoint_error& fault) {
       throw input_error(std::string("--resume: ") + fault.what());

@@ -135,9 +135,7 @@ class Folder {
   std::optional<Loaded> load(Optimizer& optimizer,
                              out<typename Optimizer::runs_on, typename Optimizer::parameter> parameters) {
     return load([&](const Manifest& manifest) {
-      std::filesystem::path file;
-      together([&] { file = manifest.file(rank_file(channel_.rank(), channel_.size())); });
-      checkpoint::load(file, optimizer, parameters);
+      checkpoint::load(manifest.file(rank_file(channel_.rank(), channel_.size())), optimizer, parameters);
     });
   }
   /// The same with `load(manifest)`, which is collective and throws on all ranks or on none. All files are there and of

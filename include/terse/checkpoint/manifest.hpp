@@ -128,8 +128,8 @@ class Manifest {
   /// All files but the manifest, of all ranks.
   const std::vector<Part>& parts() const noexcept { return parts_; }
 
-  /// Where a part is. Throws checkpoint_error if there is none of that name.
-  std::filesystem::path file(const std::string& name) const { return folder_ / part(name).name; }
+  /// Where a part of that name is, or would be.
+  std::filesystem::path file(const std::string& name) const { return folder_ / name; }
 
   /// Throws checkpoint_error unless the part is there and is what was saved. Of files that `write` wrote the header is
   /// compared; their data are when they are read, with a digest in the header.
@@ -137,7 +137,7 @@ class Manifest {
     compare(part, detail::part_of(folder_, part.name, part.rank, part.has_header));
   }
 
-  /// What a small file holds, verified. Not collective. Throws checkpoint_error.
+  /// What a small file holds, verified. Not collective. Throws checkpoint_error, also where there is none of that name.
   std::string contents(const std::string& name) const {
     const Part& saved = part(name);
     std::string text = detail::contents_of(folder_ / name);
