@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <fcntl.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -241,7 +243,13 @@ class Folder {
     return place;
   }
 
+  /// However the program has written it.
   Part described(const std::filesystem::path& folder, const std::string& name) const {
+    detail::naming(folder / name, [&] {
+      const detail::Descriptor file(::open((folder / name).c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+      if (file.value() < 0) detail::refused("cannot open");
+      detail::sync(file.value());
+    });
     try {
       return detail::part_of(folder, name, channel_.rank(), true);
     } catch (const checkpoint_error&) {
