@@ -2,7 +2,6 @@
 #include "options.hpp"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -11,10 +10,10 @@
 #include <filesystem>
 #include <functional>
 #include <limits>
-#include <system_error>
 #include <vector>
 
-#include "report.hpp"
+#include "../train/gnuplot.hpp"
+#include "../train/output.hpp"
 #include "terse/core/version.hpp"
 
 namespace bias {
@@ -41,19 +40,8 @@ CLI::Validator one_of(const std::vector<std::string>& words) {
   return {fault, ""};
 }
 
-/// A file that can be made: a typing error should not cost the run.
 std::string fault_of_file(std::string& given) {
-  std::error_code ignored;
-  if (given.empty()) return "needs a path, but got an empty one";
-  if (std::filesystem::is_directory(given, ignored))
-    return fmt::format("'{}' is a directory, not a file", given);
-  std::filesystem::path parent = std::filesystem::path(given).parent_path();
-  if (parent.empty()) parent = ".";
-  if (!std::filesystem::is_directory(parent, ignored))
-    return fmt::format("there is no directory '{}'", parent.string());
-  if (access(parent.c_str(), W_OK | X_OK) != 0)
-    return fmt::format("the directory '{}' is not writable", parent.string());
-  return "";
+  return given.empty() ? "needs a path, but got an empty one" : "";
 }
 
 std::vector<std::string> graph_names() {
@@ -189,8 +177,12 @@ std::optional<Options> parse_options(int argc, const char* const* argv, std::FIL
       throw input_error(
           fmt::format("--plot: '{}' does not end in .svg, and the picture is an SVG", options.plot));
     if (options.graph == "all") throw input_error("--plot: draws one graph; choose one by --graph");
-    if (!have_gnuplot()) throw input_error("--plot: gnuplot is not installed (package gnuplot-nox)");
+    if (!train::have_gnuplot()) throw input_error("--plot: gnuplot is not installed (package gnuplot-nox)");
   }
+  // Now: a typing error should not cost the run.
+  train::check_output("--json", options.json);
+  train::check_output("--csv", options.csv);
+  train::check_output("--plot", options.plot);
   return options;
 }
 

@@ -4,19 +4,14 @@
 #include <cstdint>
 #include <cstdio>
 #include <optional>
-#include <stdexcept>
 #include <string>
 
+#include "../train/input_error.hpp"
 #include "methods.hpp"
 
 namespace bias {
 
-/// Something the user gave can't be used. `what()` is one clear line; the program prints it and ends with exit
-/// code 2.
-class input_error : public std::runtime_error {
- public:
-  using std::runtime_error::runtime_error;
-};
+using train::input_error;
 
 /// The command line, checked. Defaults of the two problems differ, and are in place here.
 struct Options {

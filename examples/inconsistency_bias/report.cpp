@@ -2,23 +2,18 @@
 #include "report.hpp"
 
 #include <fmt/format.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cmath>
-#include <csignal>
 #include <cstddef>
-#include <cstdio>
-#include <cstring>
-#include <fstream>
-#include <functional>
 #include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <utility>
+
+#include "../train/gnuplot.hpp"
+#include "../train/output.hpp"
 
 namespace bias {
 namespace {
@@ -159,28 +154,6 @@ nlohmann::ordered_json json_of(const Experiment& experiment) {
   return methods;
 }
 
-/// Runs `write(temporary)` for a file beside `path`, and renames that if all went well.
-void replace_file(const std::string& path, const std::function<void(const std::string&)>& write) {
-  const std::string temporary = fmt::format("{}.{}.tmp", path, getpid());
-  try {
-    write(temporary);
-    if (std::rename(temporary.c_str(), path.c_str()) != 0)
-      throw input_error(fmt::format("{}: can't be written: {}", path, std::strerror(errno)));
-  } catch (...) {
-    std::remove(temporary.c_str());
-    throw;
-  }
-}
-
-void write_text(const std::string& path, const std::string& text) {
-  replace_file(path, [&](const std::string& temporary) {
-    std::ofstream file(temporary, std::ios::binary);
-    file << text;
-    file.close();
-    if (!file) throw input_error(fmt::format("{}: can't be written: {}", path, std::strerror(errno)));
-  });
-}
-
 /// Colours that the colour-blind tell apart, and dashes: methods that come to rest together lie on each other.
 struct Line {
   Method method;
@@ -299,17 +272,6 @@ std::string gnuplot_script(const Options& options, const Problem& problem, const
              end_of_axis(all, iterations), axis(lowest / 2, highest * 1.2), plots);
 }
 
-/// Gives gnuplot a script, without a file; returns whether it went well.
-bool run_gnuplot(const std::string& script) {
-  // Where there is no gnuplot nobody reads, which is no reason to end.
-  std::signal(SIGPIPE, SIG_IGN);
-  std::FILE* const pipe = popen("gnuplot 2>/dev/null", "w");
-  if (pipe == nullptr) return false;
-  const bool written = std::fwrite(script.data(), 1, script.size(), pipe) == script.size();
-  const int status = pclose(pipe);
-  return written && WIFEXITED(status) && WEXITSTATUS(status) == 0;
-}
-
 }  // namespace
 
 Result judge(Method method, Curve curve, std::optional<double> expected, const Problem& problem,
@@ -363,7 +325,7 @@ void write_json(const Options& options, const std::vector<Experiment>& experimen
     for (const Experiment& experiment : experiments)
       object["graphs"][experiment.graph]["methods"] = json_of(experiment);
   }
-  write_text(options.json, object.dump(2) + "\n");
+  train::write_output(options.json, object.dump(2) + "\n");
 }
 
 void write_csv(const Options& options, const std::vector<Experiment>& experiments) {
@@ -373,23 +335,17 @@ void write_csv(const Options& options, const std::vector<Experiment>& experiment
       for (std::size_t k = 0; k < result.curve.errors.size(); ++k)
         text += fmt::format("{},{},{},{:.9g}\n", experiment.graph, name(result.method), k + 1,
                             result.curve.errors[k]);
-  write_text(options.csv, text);
+  train::write_output(options.csv, text);
 }
 
 void write_plot(const Options& options, const Problem& problem, const Experiment& experiment) {
-  replace_file(options.plot, [&](const std::string& temporary) {
-    // A quote within single quotes is written twice.
-    std::string quoted = temporary;
-    for (std::size_t at = 0; (at = quoted.find('\'', at)) != std::string::npos; at += 2)
-      quoted.insert(at, "'");
-    const std::string script = gnuplot_script(options, problem, experiment);
-    const std::size_t terminal = script.find("set terminal");
-    const std::string whole =
-        script.substr(0, terminal) + "set output '" + quoted + "'\n" + script.substr(terminal);
-    if (!run_gnuplot(whole)) throw input_error(options.plot + ": gnuplot failed");
-  });
+  std::string picture;
+  try {
+    picture = train::draw(gnuplot_script(options, problem, experiment));
+  } catch (const input_error& fault) {
+    throw input_error(fmt::format("{}: can't be drawn: {}", options.plot, fault.what()));
+  }
+  train::write_output(options.plot, picture);
 }
-
-bool have_gnuplot() { return run_gnuplot("exit\n"); }
 
 }  // namespace bias

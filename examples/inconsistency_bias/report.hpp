@@ -41,8 +41,7 @@ Result judge(Method method, Curve curve, std::optional<double> expected, const P
 std::string format_table(const Options& options, const Problem& problem,
                          const std::vector<Experiment>& experiments);
 
-// These write beside FILE and rename, so that FILE is whole or untouched, and throw input_error where it can't be
-// written.
+// These write a file by train::write_output, and throw input_error where it can't be.
 
 /// Settings and, by name, methods with limit, expected and relative_error (null where there is none), end, and
 /// iterations; with --graph all these are in `graphs`, by name.
@@ -51,8 +50,5 @@ void write_json(const Options& options, const std::vector<Experiment>& experimen
 void write_csv(const Options& options, const std::vector<Experiment>& experiments);
 /// An SVG picture, by gnuplot.
 void write_plot(const Options& options, const Problem& problem, const Experiment& experiment);
-
-/// Whether gnuplot can be started.
-bool have_gnuplot();
 
 }  // namespace bias

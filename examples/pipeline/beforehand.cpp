@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 
+#include "../train/output.hpp"
 #include "../train/progress.hpp"
 #include "any_pipeline.hpp"
 #include "models.hpp"
@@ -55,6 +56,7 @@ void train_whole(const Job& job, std::uint64_t seed, Whole& whole, AnyTransport&
       terse::checkpoint::load(file, optimizer, terse::view<float>(whole.model.parameters(), size));
       return;
     }
+    train::check_output("--cache", file.string());
   }
   const std::int64_t steps = (job.data.before.count + batch - 1) / batch;
   train::Progress progress(!options.quiet, "before", 0, steps * options.epochs_before, options.epochs_before,

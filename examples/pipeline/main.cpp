@@ -16,6 +16,7 @@
 #include <string_view>
 #include <vector>
 
+#include "../train/output.hpp"
 #include "options.hpp"
 #include "pictures.hpp"
 #include "plot.hpp"
@@ -67,10 +68,20 @@ std::optional<pipeline::Job> prepare(int argc, char** argv, int world, bool firs
 
 /// Prints and writes what came out, and returns the exit code.
 int report(const pipeline::Options& options, const std::vector<pipeline::Run>& runs) {
-  std::fputs(pipeline::format_table(options, runs).c_str(), stdout);
-  std::fflush(stdout);
-  if (!options.json.empty()) pipeline::write_json(options, runs);
-  if (!options.plot.empty()) pipeline::write_plot(options, runs);
+  // What can't be written keeps nothing else from being.
+  bool written = true;
+  const auto write = [&](auto what) {
+    try {
+      what();
+    } catch (const train::input_error& fault) {
+      complain(fault.what());
+      written = false;
+    }
+  };
+  write([&] { train::print(stdout, pipeline::format_table(options, runs)); });
+  if (!options.json.empty()) write([&] { pipeline::write_json(options, runs); });
+  if (!options.plot.empty()) write([&] { pipeline::write_plot(options, runs); });
+  if (!written) return bad_input;
   if (std::all_of(runs.begin(), runs.end(), [](const pipeline::Run& run) { return run.same_loss; }))
     return EXIT_SUCCESS;
   complain("the stages know different losses; this is a bug");
@@ -142,13 +153,7 @@ int run_mpi(int argc, char** argv) {
     } else {
       runs = run_threads_of(*job);
     }
-    if (!first) return EXIT_SUCCESS;
-    try {
-      return report(options, runs);
-    } catch (const train::input_error& input) {
-      complain(input.what());
-      return bad_input;
-    }
+    return first ? report(options, runs) : EXIT_SUCCESS;
   } catch (const std::exception& other) {
     const auto* const own = dynamic_cast<const terse::error*>(&other);
     const bool says_rank = own != nullptr && own->rank() >= 0;

@@ -2,7 +2,6 @@
 #include "options.hpp"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -15,8 +14,9 @@
 #include <utility>
 
 #include "../train/command_line.hpp"
+#include "../train/gnuplot.hpp"
+#include "../train/output.hpp"
 #include "help.hpp"
-#include "plot.hpp"
 #include "terse/core/version.hpp"
 
 namespace pipeline {
@@ -194,17 +194,6 @@ void complete(const CLI::App& app, const Written& given, Options& o) {
     throw input_error(fmt::format("--plot: '{}' does not end in .svg, and the picture is an SVG", o.plot));
 }
 
-void check_output(const char* option, const std::string& file) {
-  if (file.empty()) return;
-  std::error_code ignored;
-  std::filesystem::path parent = std::filesystem::path(file).parent_path();
-  if (parent.empty()) parent = ".";
-  if (std::filesystem::is_directory(file, ignored))
-    throw input_error(fmt::format("{}: '{}' is a directory, not a file", option, file));
-  if (!std::filesystem::is_directory(parent, ignored) || access(parent.c_str(), W_OK | X_OK) != 0)
-    throw input_error(fmt::format("{}: there is no directory '{}' to write to", option, parent.string()));
-}
-
 }  // namespace
 
 const char* name(Task task) { return train::word_of(task_words, task); }
@@ -239,13 +228,13 @@ std::optional<Options> parse_options(int argc, const char* const* argv, std::FIL
 }
 
 void check_files(const Options& options) {
-  check_output("--json", options.json);
-  check_output("--plot", options.plot);
+  train::check_output("--json", options.json);
+  train::check_output("--plot", options.plot);
   std::error_code ignored;
   for (const auto& [option, folder] : {std::pair{"--mapped", options.mapped}, {"--cache", options.cache}})
     if (!folder.empty() && !std::filesystem::is_directory(folder, ignored))
       throw input_error(fmt::format("{}: there is no directory '{}'", option, folder));
-  if (!options.plot.empty() && !have_gnuplot())
+  if (!options.plot.empty() && !train::have_gnuplot())
     throw input_error("--plot: gnuplot is not installed (package gnuplot-nox)");
 }
 

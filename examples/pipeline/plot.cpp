@@ -2,32 +2,18 @@
 #include "plot.hpp"
 
 #include <fmt/format.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cmath>
-#include <csignal>
-#include <cstdio>
-#include <cstring>
 
+#include "../train/gnuplot.hpp"
+#include "../train/input_error.hpp"
+#include "../train/output.hpp"
 #include "report.hpp"
 
 namespace pipeline {
 namespace {
-
-/// Gives gnuplot a script, without a file; returns whether it went well.
-bool run_gnuplot(const std::string& script) {
-  // Where there is no gnuplot nobody reads, which is no reason to end.
-  std::signal(SIGPIPE, SIG_IGN);
-  std::FILE* const pipe = popen("gnuplot 2>/dev/null", "w");
-  if (pipe == nullptr) return false;
-  const bool written = std::fwrite(script.data(), 1, script.size(), pipe) == script.size();
-  const int status = pclose(pipe);
-  return written && WIFEXITED(status) && WEXITSTATUS(status) == 0;
-}
 
 struct Curve {
   std::string name;
@@ -173,31 +159,14 @@ std::string gnuplot_script(const Options& options, const std::vector<Curve>& cur
 
 }  // namespace
 
-void replace_file(const std::string& path, const std::function<void(const std::string&)>& write) {
-  const std::string temporary = fmt::format("{}.{}.tmp", path, getpid());
-  try {
-    write(temporary);
-    if (std::rename(temporary.c_str(), path.c_str()) != 0)
-      throw train::input_error(fmt::format("{}: can't be written: {}", path, std::strerror(errno)));
-  } catch (...) {
-    std::remove(temporary.c_str());
-    throw;
-  }
-}
-
 void write_plot(const Options& options, const std::vector<Run>& runs) {
-  replace_file(options.plot, [&](const std::string& temporary) {
-    // A quote within single quotes is written twice.
-    std::string quoted = temporary;
-    for (std::size_t at = 0; (at = quoted.find('\'', at)) != std::string::npos; at += 2)
-      quoted.insert(at, "'");
-    const std::string script = gnuplot_script(options, curves_of(options, runs));
-    const std::size_t terminal = script.find("set terminal");
-    if (!run_gnuplot(script.substr(0, terminal) + "set output '" + quoted + "'\n" + script.substr(terminal)))
-      throw train::input_error(options.plot + ": gnuplot failed");
-  });
+  std::string picture;
+  try {
+    picture = train::draw(gnuplot_script(options, curves_of(options, runs)));
+  } catch (const train::input_error& fault) {
+    throw train::input_error(fmt::format("{}: can't be drawn: {}", options.plot, fault.what()));
+  }
+  train::write_output(options.plot, picture);
 }
-
-bool have_gnuplot() { return run_gnuplot("exit\n"); }
 
 }  // namespace pipeline

@@ -3,14 +3,11 @@
 
 #include <fmt/format.h>
 
-#include <cerrno>
 #include <cmath>
-#include <cstring>
-#include <fstream>
 #include <functional>
 #include <nlohmann/json.hpp>
 
-#include "plot.hpp"
+#include "../train/output.hpp"
 
 namespace pipeline {
 namespace {
@@ -197,13 +194,7 @@ void write_json(const Options& options, const std::vector<Run>& runs) {
                    {"recompute", options.recompute},
                    {"delay_ms", options.link.delay_ms},
                    {"runs", all}};
-  replace_file(options.json, [&](const std::string& temporary) {
-    std::ofstream file(temporary, std::ios::binary);
-    file << whole.dump(2) << "\n";
-    file.close();
-    if (!file)
-      throw train::input_error(fmt::format("{}: can't be written: {}", options.json, std::strerror(errno)));
-  });
+  train::write_output(options.json, whole.dump(2) + "\n");
 }
 
 }  // namespace pipeline

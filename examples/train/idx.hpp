@@ -2,18 +2,12 @@
 #pragma once
 
 #include <cstdint>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
-namespace train {
+#include "input_error.hpp"
 
-/// Something the user gave can't be used: an option's value, a file, a directory. `what()` is one clear line;
-/// the program prints it and ends with exit code 2.
-class input_error : public std::runtime_error {
- public:
-  using std::runtime_error::runtime_error;
-};
+namespace train {
 
 /// How pixels become numbers.
 enum class Inputs {

@@ -19,6 +19,7 @@
 #include "model.hpp"
 #include "options.hpp"
 #include "report.hpp"
+#include "saved_run.hpp"
 #include "terse/core/error.hpp"
 #include "terse/transport/thread.hpp"
 #include "trainer.hpp"
@@ -63,30 +64,32 @@ std::optional<train::Job> prepare(int argc, char** argv, int world, bool first) 
   if (const std::string reason = train::Model::why_not(options->device); !reason.empty())
     throw train::input_error(fmt::format("--device {}: {}", name(options->device), reason));
   train::check_files(*options, first);
+  // Until the process ends; other ranks would ask for what is taken.
+  static std::optional<terse::checkpoint::RunLock> lock;
+  if (first && !options->checkpoint.empty()) lock.emplace(train::lock_checkpoints(options->checkpoint));
   train::Job job = train::load_job(*options, options->ranks);
   if (first && options->device == train::Device::cpu && train::Model::blas().empty() && !options->quiet)
     complain("OpenBLAS isn't loaded, so training may be many times slower (Debian: libopenblas0-pthread)");
-  if (first && !options->quiet && !options->resume.empty())
-    for (const train::Optimizer kind : options->optimizers) {
-      const auto saved = job.resume.find(kind);
-      complain(saved == job.resume.end()
-                   ? fmt::format("{} has no complete checkpoint and starts from the beginning", name(kind))
-                   : fmt::format("{} goes on from '{}'", name(kind), saved->second.directory.string()));
-    }
   return job;
 }
 
 /// Prints and writes what came out, and returns the exit code.
 int report(const train::Options& options, const std::vector<train::Run>& runs) {
-  train::print_table(stdout, runs);
-  try {
-    if (!options.json.empty()) train::write_json(options.json, runs);
-    if (!options.csv.empty()) train::write_csv(options.csv, runs);
-    if (!options.plot.empty()) train::write_plot(options.plot, runs);
-  } catch (const train::input_error& fault) {
-    complain(fault.what());
-    return bad_input;
-  }
+  // What can't be written keeps nothing else from being.
+  bool written = true;
+  const auto write = [&](auto what) {
+    try {
+      what();
+    } catch (const train::input_error& fault) {
+      complain(fault.what());
+      written = false;
+    }
+  };
+  write([&] { train::print_table(stdout, runs); });
+  if (!options.json.empty()) write([&] { train::write_json(options.json, runs); });
+  if (!options.csv.empty()) write([&] { train::write_csv(options.csv, runs); });
+  if (!options.plot.empty()) write([&] { train::write_plot(options.plot, runs); });
+  if (!written) return bad_input;
   if (std::all_of(runs.begin(), runs.end(),
                   [](const train::Run& run) { return run.ranks_agree || run.own_models(); }))
     return EXIT_SUCCESS;

@@ -19,8 +19,9 @@
 
 #include "any_graph.hpp"
 #include "command_line.hpp"
+#include "gnuplot.hpp"
 #include "help.hpp"
-#include "report.hpp"
+#include "output.hpp"
 #include "terse/core/version.hpp"
 #include "words.hpp"
 
@@ -308,19 +309,6 @@ void leave_out_of_help(CLI::App& app) {
 
 // Like access(2), which also knows of read-only file systems and of what root may do.
 bool may_write(const std::filesystem::path& directory) { return access(directory.c_str(), W_OK | X_OK) == 0; }
-
-void check_output_file(const std::string& option, const std::string& path) {
-  if (path.empty()) return;
-  std::error_code fault;
-  if (std::filesystem::is_directory(path, fault))
-    throw input_error(fmt::format("{}: '{}' is a directory, not a file", option, path));
-  std::filesystem::path parent = std::filesystem::path(path).parent_path();
-  if (parent.empty()) parent = ".";
-  if (!std::filesystem::is_directory(parent, fault))
-    throw input_error(fmt::format("{}: there is no directory '{}'", option, parent.string()));
-  if (!may_write(parent))
-    throw input_error(fmt::format("{}: the directory '{}' is not writable", option, parent.string()));
-}
 
 void check_output_directory(const std::string& option, const std::string& path) {
   if (path.empty()) return;
@@ -694,9 +682,9 @@ void check_files(const Options& options, bool outputs) {
     throw input_error("--resume: there is no directory '" + options.resume + "'");
   check_output_directory("--checkpoint", options.checkpoint);
   if (!outputs) return;
-  check_output_file("--json", options.json);
-  check_output_file("--csv", options.csv);
-  check_output_file("--plot", options.plot);
+  check_output("--json", options.json);
+  check_output("--csv", options.csv);
+  check_output("--plot", options.plot);
   if (!options.plot.empty() && !have_gnuplot())
     throw input_error("--plot: gnuplot is not installed (package gnuplot-nox)");
 }

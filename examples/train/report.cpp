@@ -1,28 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "report.hpp"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <spawn.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cmath>
 #include <cstddef>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <set>
 #include <utility>
 
-#include "idx.hpp"
+#include "gnuplot.hpp"
+#include "input_error.hpp"
+#include "output.hpp"
 
 namespace train {
 namespace {
@@ -54,62 +47,6 @@ std::string factor(double dense, double sent) {
   if (!(sent > 0) || !(dense > 0)) return "-";
   const double times = dense / sent;
   return fmt::format("{:.{}f}x", times, times < 9.995 ? 2 : 1);
-}
-
-// Temporary files of several processes on one file system must not meet.
-std::string beside(const std::string& path) { return fmt::format("{}.{}.tmp", path, getpid()); }
-
-void move_into_place(const std::string& temporary, const std::string& path) {
-  if (std::rename(temporary.c_str(), path.c_str()) != 0) {
-    const std::string reason = std::strerror(errno);
-    std::remove(temporary.c_str());
-    throw input_error(path + ": can't be written: " + reason);
-  }
-}
-
-void write_whole(const std::string& path, const std::string& text) {
-  std::FILE* const file = std::fopen(path.c_str(), "wb");
-  if (!file) throw input_error(path + ": can't be written: " + std::strerror(errno));
-  const bool written = std::fwrite(text.data(), 1, text.size(), file) == text.size();
-  const int reason = errno;
-  if (std::fclose(file) != 0 || !written) {
-    std::remove(path.c_str());
-    throw input_error(path + ": can't be written: " + std::strerror(reason));
-  }
-}
-
-void write_beside(const std::string& path, const std::string& text) {
-  const std::string temporary = beside(path);
-  write_whole(temporary, text);
-  move_into_place(temporary, path);
-}
-
-// Runs gnuplot on a script without a shell, so that no character of a path means anything. Returns the wait
-// status, or -1 where gnuplot can't be started.
-int run_gnuplot(const std::string& argument, const std::string& output, const std::string& complaints) {
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-  posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, output.c_str(), O_WRONLY | O_CREAT | O_TRUNC,
-                                   0666);
-  posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, complaints.c_str(), O_WRONLY | O_CREAT | O_TRUNC,
-                                   0666);
-  std::string program = "gnuplot";
-  std::string script = argument;
-  std::array<char*, 3> arguments{program.data(), script.data(), nullptr};
-  pid_t child = 0;
-  const int fault = posix_spawnp(&child, "gnuplot", &actions, nullptr, arguments.data(), environ);
-  posix_spawn_file_actions_destroy(&actions);
-  if (fault != 0) return -1;
-  int status = 0;
-  while (waitpid(child, &status, 0) < 0)
-    if (errno != EINTR) return -1;
-  return status;
-}
-
-std::string read_whole(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
 // Enough points for a smooth curve on both a linear and a logarithmic axis, few enough for a small picture.
@@ -413,8 +350,7 @@ std::string format_table(const std::vector<Run>& runs) {
 
 void print_table(std::FILE* out, const std::vector<Run>& runs) {
   const std::string text = format_table(runs);
-  std::fwrite(text.data(), 1, text.size(), out);
-  std::fflush(out);
+  print(out, text);
 }
 
 void write_json(const std::string& path, const std::vector<Run>& runs) {
@@ -452,7 +388,7 @@ void write_json(const std::string& path, const std::vector<Run>& runs) {
     // One run a line: indented, the array of losses would take a line for each step.
     text += (&run == &runs.front() ? "\n" : ",\n") + object.dump();
   }
-  write_beside(path, text + "\n]}\n");
+  write_output(path, text + "\n]}\n");
 }
 
 void write_csv(const std::string& path, const std::vector<Run>& runs) {
@@ -464,34 +400,23 @@ void write_csv(const std::string& path, const std::vector<Run>& runs) {
                           i < run.bytes_after_step.size() ? std::to_string(run.bytes_after_step[i]) : "",
                           last && run.own_models() ? fmt::format("{:.9g}", *run.consensus_distance) : "");
     }
-  write_beside(path, text);
+  write_output(path, text);
 }
 
 void write_plot(const std::string& path, const std::vector<Run>& runs) {
   if (runs.empty()) throw input_error("there is no run to plot");
-  const std::string script_file = beside(path + ".gnuplot");
-  const std::string complaints_file = beside(path + ".errors");
-  const std::string picture_file = beside(path);
-  write_whole(script_file, gnuplot_script(runs));
-  const int status = run_gnuplot(script_file, picture_file, complaints_file);
-  std::string complaints = read_whole(complaints_file);
-  std::string picture = read_whole(picture_file);
-  for (const std::string& file : {script_file, complaints_file, picture_file}) std::remove(file.c_str());
-
-  if (status == -1)
-    throw input_error(path + ": can't be drawn: gnuplot is not installed (package gnuplot-nox)");
-  if (status != 0 || picture.find("</svg>") == std::string::npos) {
-    std::replace(complaints.begin(), complaints.end(), '\n', ' ');
-    throw input_error(path + ": gnuplot failed: " + complaints);
+  std::string picture;
+  try {
+    picture = draw(gnuplot_script(runs));
+  } catch (const input_error& fault) {
+    throw input_error(fmt::format("{}: can't be drawn: {}", path, fault.what()));
   }
   // gnuplot takes a single font; browsers that lack it should fall back on something alike.
   const std::string one_font = "font-family=\"Helvetica\"";
   const std::string fonts = "font-family=\"Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif\"";
   for (std::size_t at = 0; (at = picture.find(one_font, at)) != std::string::npos; at += fonts.size())
     picture.replace(at, one_font.size(), fonts);
-  write_beside(path, picture);
+  write_output(path, picture);
 }
-
-bool have_gnuplot() { return run_gnuplot("--version", "/dev/null", "/dev/null") == 0; }
 
 }  // namespace train

@@ -66,10 +66,10 @@ std::int64_t smoothing_window(std::int64_t steps);
 /// factors are bytes of dense steps over bytes sent. A second table is about optimizers whose ranks keep models of their
 /// own, a third about who waits where seconds are modelled.
 std::string format_table(const std::vector<Run>& runs);
+/// Throws input_error where it can't.
 void print_table(std::FILE* out, const std::vector<Run>& runs);
 
-// Each of these writes beside FILE and renames, so FILE is whole or untouched, and throws input_error where
-// it can't be written.
+// Each of these writes a file by write_output, and throws input_error where it can't.
 
 /// An object with `runs`: an array of objects with the members of Run by the same names, without
 /// `bytes_after_step`. A number that is not finite, or missing, is null, and so is `modelled` where nothing is.
@@ -84,8 +84,5 @@ void write_csv(const std::string& path, const std::vector<Run>& runs);
 /// all runs together; dashed lines where compression starts. Needs the program gnuplot and throws input_error
 /// where that is missing or fails.
 void write_plot(const std::string& path, const std::vector<Run>& runs);
-
-/// Whether gnuplot can be started.
-bool have_gnuplot();
 
 }  // namespace train

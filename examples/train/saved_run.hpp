@@ -9,12 +9,15 @@
 
 #include "options.hpp"
 #include "report.hpp"
+#include "terse/checkpoint/manifest.hpp"
+#include "terse/checkpoint/run_lock.hpp"
 
-// What --checkpoint writes, for each optimizer:
+// What --checkpoint writes, for each optimizer, by terse::checkpoint::Folder:
 //
+//     DIR/run.lock                                             the run that saves here
 //     DIR/one-bit-adam/step-00000500/rank-0-of-4.safetensors   parameters and state of a rank
-//     DIR/one-bit-adam/step-00000500/train-state.json          losses, bytes and seconds so far
-//     DIR/one-bit-adam/step-00000500/COMPLETE                  last of all: everything above is there
+//     DIR/one-bit-adam/step-00000500/train-state.json          losses, bytes and seconds so far, and the settings
+//     DIR/one-bit-adam/step-00000500/manifest.json             what all of these must be
 //
 // All ranks must see the same DIR.
 
@@ -33,7 +36,6 @@ struct Sent {
 
 /// A run as far as it has come.
 struct SavedRun {
-  std::filesystem::path directory;
   std::int64_t step = 0;           ///< steps done
   std::vector<double> train_loss;  ///< of each of them
   std::vector<std::uint64_t> bytes_after_step;
@@ -41,22 +43,30 @@ struct SavedRun {
   std::vector<Sent> sent;  ///< of each rank
 };
 
-std::filesystem::path step_directory(const std::string& root, Optimizer optimizer, std::int64_t step);
-std::string rank_file(int rank, int ranks);
+inline constexpr const char* state_file = "train-state.json";
 
-/// The newest complete checkpoint of `optimizer` below `root`, or nothing where there is none. Throws
-/// input_error if its train-state.json can't be trusted or was saved under other settings.
-std::optional<SavedRun> find_saved_run(const std::string& root, Optimizer optimizer,
-                                       const Settings& settings);
+/// Where the checkpoints of `optimizer` are.
+std::filesystem::path checkpoints_of(const std::string& root, Optimizer optimizer);
+
+/// What train-state.json holds, and back. Reading throws checkpoint_error for what is damaged, and input_error for what was
+/// saved under other settings.
+std::string state_of(const SavedRun& saved, const Settings& settings);
+SavedRun read_saved_run(const terse::checkpoint::Manifest& manifest, const Settings& settings);
+
+/// The step of the newest checkpoint of `optimizer` below `root` whose train-state.json can be read, or nothing where there
+/// is no checkpoint: for a look before anything is trained. Throws input_error where none can be read, and where it was
+/// saved under other settings.
+std::optional<std::int64_t> find_saved_run(const std::string& root, Optimizer optimizer,
+                                           const Settings& settings);
 
 /// Throws input_error if `root` holds checkpoints of `optimizer` beyond `step`: a run that starts there would
 /// mix its own with those of another.
 void check_nothing_newer(const std::string& root, Optimizer optimizer, std::int64_t step);
 
-/// Makes the directory, which is not complete from here on. Rank 0 calls it before any rank writes.
-void open_directory(const std::filesystem::path& directory);
-/// Writes train-state.json and COMPLETE, and then removes all but the newest two complete checkpoints beside
-/// it. Rank 0 calls it when all ranks have written. Both throw std::runtime_error where the disk refuses.
-void complete_directory(const SavedRun& saved, const Settings& settings);
+/// Keeps DIR of --checkpoint for this process. Throws input_error where another has it, or it can't be written to.
+terse::checkpoint::RunLock lock_checkpoints(const std::string& root);
+
+/// Whether two options mean the same directory, which need not be there yet.
+bool same_directory(const std::string& one, const std::string& other);
 
 }  // namespace train

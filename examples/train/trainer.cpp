@@ -8,9 +8,12 @@
 #include <chrono>
 #include <cmath>
 #include <cstddef>
+#include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <numbers>
 #include <numeric>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -22,7 +25,9 @@
 #include "model.hpp"
 #include "places.hpp"
 #include "progress.hpp"
+#include "saved_run.hpp"
 #include "settings.hpp"
+#include "terse/checkpoint/folder.hpp"
 #include "terse/core/draw.hpp"
 #include "terse/transport/collectives.hpp"
 #include "terse/transport/delayed.hpp"
@@ -125,6 +130,7 @@ class Trainer {
     if (kind == Optimizer::zero_one_adam)
       run_.warmup_steps = std::min({options_.variance_updates, schedule_.freeze, run_.steps});
     if (kind == Optimizer::ef21_sgd) run_.warmup_steps = 1;
+    if (!options_.checkpoint.empty()) checkpoints_.emplace(checkpoints_of(options_.checkpoint, kind), side_);
   }
 
   Run run() {
@@ -158,6 +164,8 @@ class Trainer {
   }
 
  private:
+  using Checkpoints = terse::checkpoint::Folder<terse::AnyTransport>;
+
   std::unique_ptr<AnyOptimizer> make_optimizer(Optimizer kind) {
     const Stages stages{static_cast<std::uint64_t>(schedule_.ratio_warmup),
                         static_cast<std::uint64_t>(schedule_.freeze),
@@ -179,42 +187,39 @@ class Trainer {
     return terse::all_gather(side_, mine);
   }
 
-  /// Steps that are done already.
+  /// Steps that are done already: those of the newest checkpoint that is whole on all ranks.
   std::int64_t resume() {
-    const auto saved = job_.resume.find(kind_);
-    const std::int64_t step = saved == job_.resume.end() ? 0 : saved->second.step;
-    for (const std::int64_t other : everyones(step))
-      if (other != step) throw input_error("--resume: not all ranks see the same checkpoints");
-    if (step == 0) return 0;
-    const SavedRun& state = saved->second;
+    if (options_.resume.empty()) return 0;
+    // One that is skipped may be replaced by the folder that skipped it.
+    std::optional<Checkpoints> only_read;
+    Checkpoints& from =
+        same_directory(options_.resume, options_.checkpoint)
+            ? *checkpoints_
+            : only_read.emplace(checkpoints_of(options_.resume, kind_), side_, terse::checkpoint::Use::read);
+    SavedRun saved;
+    std::optional<terse::checkpoint::Loaded> loaded;
     try {
-      optimizer_->load(state.directory / rank_file(rank_, ranks_), model_.parameters());
+      loaded = from.load([&](const terse::checkpoint::Manifest& manifest) {
+        from.together([&] { saved = read_saved_run(manifest, run_.settings); });
+        optimizer_->load(manifest.file(terse::checkpoint::rank_file(rank_, ranks_)), model_.parameters());
+      });
     } catch (const terse::checkpoint_error& fault) {
-      refuse(fault);
-    } catch (const terse::mismatch_error& fault) {
-      refuse(fault);
+      throw input_error(std::string("--resume: ") + fault.what());
     }
-    run_.train_loss = state.train_loss;
-    run_.bytes_after_step = state.bytes_after_step;
-    run_.seconds = state.seconds;
-    sent_ = state.sent[static_cast<std::size_t>(rank_)];
-    return step;
+    if (loaded)
+      for (const std::string& why : loaded->skipped) tell("skips a checkpoint: " + why);
+    if (!options_.quiet)
+      tell(loaded ? fmt::format("goes on from '{}'", loaded->manifest.folder().string())
+                  : std::string("has no checkpoint and starts from the beginning"));
+    if (!loaded) return 0;
+    run_.train_loss = saved.train_loss;
+    run_.bytes_after_step = saved.bytes_after_step;
+    run_.seconds = saved.seconds;
+    sent_ = saved.sent[static_cast<std::size_t>(rank_)];
+    return saved.step;
   }
-
-  /// When a checkpoint can't be loaded, no rank loads its own, and each says so. Those words count that are
-  /// about a rank's own file; they bear no rank.
-  [[noreturn]] void refuse(const terse::error& fault) {
-    struct Words {
-      bool of_own_file;
-      std::array<char, 511> text;
-    };
-    Words mine{fault.rank() < 0, {}};
-    const std::string_view text = std::string_view(fault.what()).substr(0, mine.text.size() - 1);
-    std::copy(text.begin(), text.end(), mine.text.begin());
-    const std::vector<Words> words = everyones(mine);
-    auto best = std::find_if(words.begin(), words.end(), [](const Words& one) { return one.of_own_file; });
-    if (best == words.end()) best = words.begin();
-    throw input_error(std::string("--resume: ") + best->text.data());
+  void tell(const std::string& what) const {
+    if (rank_ == 0) fmt::print(stderr, "train: {} {}\n", name(kind_), what);
   }
 
   /// One step, counted from 0; returns this rank's loss.
@@ -343,14 +348,16 @@ class Trainer {
   }
 
   void save_checkpoint(std::int64_t step) {
-    const std::filesystem::path directory = step_directory(options_.checkpoint, kind_, step);
-    if (rank_ == 0) open_directory(directory);
-    terse::barrier(side_);
-    count_rest([&] { optimizer_->save(directory / rank_file(rank_, ranks_), model_.parameters()); });
-    const std::vector<Sent> sent = everyones(sent_);  // also says that all have written
-    if (rank_ == 0)
-      complete_directory({directory, step, run_.train_loss, run_.bytes_after_step, run_.seconds, sent},
-                         settings_of(options_, kind_, ranks_, job_.training));
+    checkpoints_->save(static_cast<std::uint64_t>(step), [&](terse::checkpoint::Draft& draft) {
+      checkpoints_->together([&] {
+        const std::filesystem::path file = draft.file(terse::checkpoint::rank_file(rank_, ranks_));
+        count_rest([&] { optimizer_->save(file, model_.parameters()); });
+      });
+      const std::vector<Sent> sent = everyones(sent_);
+      if (rank_ == 0)
+        draft.write(state_file, state_of({step, run_.train_loss, run_.bytes_after_step, run_.seconds, sent},
+                                         run_.settings));
+    });
   }
 
   /// Each rank looks at a part of the test set; all hold the same parameters.
@@ -441,6 +448,7 @@ class Trainer {
   Run run_;
   Sent sent_;
   std::vector<double> losses_;  // of this rank, not yet collected
+  std::optional<Checkpoints> checkpoints_;
 
   std::int64_t epoch_ = -1;
   std::vector<std::int64_t> order_;
@@ -476,18 +484,18 @@ Job load_job(const Options& options, int ranks) {
                                   ranks, options.batch, pictures));
   if (options.label_skew)
     job.shares = deal_skewed(job.training.labels, ranks, *options.label_skew, options.seed);
+  bool resumes = options.resume.empty();
   for (const Optimizer kind : options.optimizers) {
-    std::int64_t step = 0;
+    std::optional<std::int64_t> step;
     if (!options.resume.empty())
-      if (auto saved =
-              find_saved_run(options.resume, kind, settings_of(options, kind, ranks, job.training))) {
-        step = saved->step;
-        job.resume[kind] = std::move(*saved);
-      }
-    if (!options.checkpoint.empty()) check_nothing_newer(options.checkpoint, kind, step);
+      step = find_saved_run(options.resume, kind, settings_of(options, kind, ranks, job.training));
+    resumes = resumes || step.has_value();
+    // What is newer where the run resumes from is what it skips.
+    if (!options.checkpoint.empty() && !same_directory(options.resume, options.checkpoint))
+      check_nothing_newer(options.checkpoint, kind, step.value_or(0));
   }
-  if (!options.resume.empty() && job.resume.empty())
-    throw input_error("--resume: '" + options.resume + "' holds no complete checkpoint of these optimizers");
+  if (!resumes)
+    throw input_error("--resume: '" + options.resume + "' holds no checkpoint of these optimizers");
   return job;
 }
 

@@ -2,13 +2,11 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <vector>
 
 #include "idx.hpp"
 #include "options.hpp"
 #include "report.hpp"
-#include "saved_run.hpp"
 #include "terse/transport/any.hpp"
 
 namespace train {
@@ -23,10 +21,9 @@ struct Job {
   Dataset training, test;
   std::vector<std::int64_t>
       shares;  ///< of the ranks, one after the other, where labels are skewed; else empty
-  std::map<Optimizer, SavedRun> resume;  ///< where optimizers go on; the others start from the beginning
 };
 
-/// Reads the data and what is to be resumed. Throws input_error where any of it can't be used.
+/// Reads the data and looks at what is to be resumed. Throws input_error where any of it can't be used.
 Job load_job(const Options& options, int ranks);
 
 /// This rank's part in training with each optimizer in turn; collective. The runs are complete on rank 0.

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <csignal>
 #include <cstdint>
 #include <cstdlib>
@@ -337,6 +338,25 @@ TEST_CASE("forged headers are refused, whatever their digests say") {
     store(file, sealed(forged.header, "data"));
     mentions(read_failure(file), forged.sentence);
   }
+}
+
+TEST_CASE("a header of many tensors is read in linear time") {
+  const Scratch scratch;
+  const auto seconds = [&](std::size_t count) {
+    std::vector<Tensor> tensors;
+    for (std::size_t k = 0; k < count; ++k) tensors.push_back(view(std::to_string(k), "U8", {3}, bytes));
+    checkpoint::write(scratch.path / "a", tensors, {});
+    double best = 1e9;
+    for (int round = 0; round < 3; ++round) {
+      const auto begin = std::chrono::steady_clock::now();
+      CHECK(File::read(scratch.path / "a").tensors().size() == count);
+      best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+    }
+    return best;
+  };
+  // Eight times as many; what is quadratic takes 64 times as long.
+  const double few = seconds(1'000);
+  CHECK(seconds(8'000) < 25 * few);
 }
 
 TEST_CASE("files that are something else are refused") {

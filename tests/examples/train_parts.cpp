@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
 
@@ -12,18 +13,24 @@
 #include <fstream>
 #include <iterator>
 #include <limits>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "../../examples/train/any_graph.hpp"
 #include "../../examples/train/device.hpp"
+#include "../../examples/train/gnuplot.hpp"
 #include "../../examples/train/idx.hpp"
 #include "../../examples/train/label_skew.hpp"
 #include "../../examples/train/options.hpp"
+#include "../../examples/train/output.hpp"
 #include "../../examples/train/report.hpp"
+#include "../../examples/train/saved_run.hpp"
 #include "../../examples/train/settings.hpp"
+#include "terse/checkpoint/folder.hpp"
 #include "terse/graph/verify.hpp"
 #include "terse/momentum_correction/combine.hpp"
 #include "terse/momentum_correction/compressed_differences.hpp"
@@ -33,6 +40,7 @@
 #include "terse/momentum_correction/mixed_gradient.hpp"
 #include "terse/momentum_correction/quasi_global.hpp"
 #include "terse/momentum_correction/tracking.hpp"
+#include "terse/transport/thread.hpp"
 
 // The parts of examples/train that do without LibTorch: data and how it is dealt out, graphs, options and reports.
 
@@ -621,6 +629,107 @@ TEST_CASE("reports that can't be written say so") {
                        train::input_error);
   CHECK_THROWS_AS(train::write_csv(path, two_runs()), train::input_error);
   CHECK_THROWS_AS(train::write_plot(path, two_runs()), train::input_error);
+}
+
+/// What `work` is refused with; empty where it isn't.
+template <class Work>
+std::string complaint_of(Work work) {
+  try {
+    work();
+  } catch (const train::input_error& fault) {
+    return fault.what();
+  }
+  return "";
+}
+
+TEST_CASE("a full disk is called that, whatever is written, and the old file stays") {
+  const TemporaryDirectory directory;
+  const std::string full = directory.file("link"), reason = "No space left on device";
+  // A link, lest a mistake costs the machine its device.
+  std::filesystem::create_symlink("/dev/full", full);
+  CHECK(contains(complaint_of([&] { train::write_json(full, two_runs()); }), reason));
+  CHECK(contains(complaint_of([&] { train::write_csv(full, two_runs()); }), reason));
+  CHECK(contains(complaint_of([&] { train::write_plot(full, two_runs()); }), reason));
+  CHECK(std::filesystem::is_symlink(full));
+  // Small enough for a buffer, and flushed at the end alone.
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> out(std::fopen(full.c_str(), "w"), std::fclose);
+  CHECK(contains(complaint_of([&] { train::print(out.get(), "text"); }), reason));
+}
+
+TEST_CASE("outputs go through links, devices and pipes") {
+  const TemporaryDirectory directory;
+  const auto file = [&](const char* name) { return directory.file(name); };
+  std::filesystem::create_directory(file("other"));
+  write(file("other/old"), "old");
+  std::filesystem::create_symlink("other/old", file("link"));
+  std::filesystem::create_symlink("link", file("second"));
+  std::filesystem::create_symlink("other/new", file("dangling"));
+  train::check_output("--json", file("second"));
+  train::write_output(file("second"), "first");
+  train::check_output("--json", file("dangling"));
+  train::write_output(file("dangling"), "second");
+  CHECK(read(file("other/old")) == "first");
+  CHECK(read(file("other/new")) == "second");
+  for (const char* name : {"link", "second", "dangling"}) CHECK(std::filesystem::is_symlink(file(name)));
+  std::filesystem::create_symlink("circle", file("circle"));
+  CHECK(contains(complaint_of([&] { train::write_output(file("circle"), "text"); }), "Too many levels"));
+
+  REQUIRE(mkfifo(file("pipe").c_str(), 0600) == 0);
+  std::string got;
+  std::thread reader([&] { got = read(file("pipe")); });
+  train::check_output("--json", file("pipe"));
+  train::write_output(file("pipe"), "through a pipe");
+  reader.join();
+  CHECK(got == "through a pipe");
+  CHECK(std::filesystem::is_fifo(file("pipe")));
+  CHECK(directory.names() ==
+        std::vector<std::string>{"circle", "dangling", "link", "other", "pipe", "second"});
+}
+
+TEST_CASE("what a checkpoint says of a run is read as it was, or refused") {
+  const TemporaryDirectory directory;
+  const train::Settings settings{{"optimizer", "adam"}, {"pictures", "64"}, {"ranks", "1"}, {"seed", "7"}};
+  train::SavedRun saved;
+  saved.step = 2;
+  saved.train_loss = {2.25, std::nan("")};
+  saved.bytes_after_step = {10, 20};
+  saved.sent = {{20, 10, 0, 2, 0.5, 0.25}};
+  const std::string root = directory.path();
+  const std::string folder = root + "/adam/step-00000002";
+  const auto adam = train::Optimizer::adam;
+  CHECK_FALSE(train::find_saved_run(root, adam, settings));
+  terse::ThreadGroup(1).run([&](terse::Threads& transport) {
+    terse::checkpoint::Folder checkpoints(train::checkpoints_of(root, adam), transport);
+    checkpoints.save(2, [&](terse::checkpoint::Draft& draft) {
+      draft.write(train::state_file, train::state_of(saved, settings));
+    });
+  });
+  const train::SavedRun found = train::read_saved_run(terse::checkpoint::Manifest::read(folder), settings);
+  CHECK(found.train_loss[0] == 2.25);
+  CHECK(std::isnan(found.train_loss[1]));
+  CHECK(found.bytes_after_step == saved.bytes_after_step);
+  CHECK(found.sent[0].waiting == 0.25);
+  CHECK(train::find_saved_run(root, adam, settings) == 2);
+  train::Settings others = settings;
+  others["seed"] = "8";
+  CHECK(contains(complaint_of([&] { train::find_saved_run(root, adam, others); }),
+                 "was saved with --seed 7, but now it is 8"));
+  CHECK(contains(complaint_of([&] { train::check_nothing_newer(root, adam, 1); }),
+                 "already holds step 2 of adam"));
+  CHECK(complaint_of([&] { train::check_nothing_newer(root, adam, 2); }).empty());
+
+  // A digit that makes sense, too.
+  std::string state = read(folder + "/train-state.json");
+  state.replace(state.find("2.25"), 4, "2.24");
+  write(folder + "/train-state.json", state);
+  CHECK_THROWS_AS(train::read_saved_run(terse::checkpoint::Manifest::read(folder), settings),
+                  terse::checkpoint_error);
+  CHECK(contains(complaint_of([&] { train::find_saved_run(root, adam, settings); }),
+                 "train-state.json': has the digest"));
+
+  const terse::checkpoint::RunLock lock = train::lock_checkpoints(root);
+  CHECK(contains(complaint_of([&] { train::lock_checkpoints(root); }), "is in use by process"));
+  CHECK(contains(complaint_of([] { train::lock_checkpoints("/dev/null/state"); }), "--checkpoint: "));
 }
 
 TEST_CASE("options are read into their places") {
@@ -1405,7 +1514,7 @@ TEST_CASE("files and directories are checked before the training") {
   if (geteuid() != 0) {  // root may write anywhere
     std::filesystem::permissions(directory.path(),
                                  std::filesystem::perms::owner_read | std::filesystem::perms::owner_exec);
-    CHECK(contains(refused(&train::Options::json, directory.file("x.json")), "not writable"));
+    CHECK(contains(refused(&train::Options::json, directory.file("x.json")), "Permission denied"));
     std::filesystem::permissions(directory.path(), std::filesystem::perms::owner_all);
   }
 }

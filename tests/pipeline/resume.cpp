@@ -14,6 +14,7 @@
 #include "pipeline/device_stage.hpp"
 #include "pipeline/support.hpp"
 #include "terse/checkpoint/checkpoint.hpp"
+#include "terse/checkpoint/folder.hpp"
 #include "terse/checkpoint/pipeline.hpp"
 #include "terse/executor/emulated.hpp"
 #include "terse/optimizer/momentum_sgd.hpp"
@@ -478,6 +479,47 @@ TEST_CASE("one bad file: every stage throws, nothing changes, and training goes 
     training.load(good);
     const bool back = training.look() == old[stage];
     CHECK(back);
+  });
+}
+
+TEST_CASE("in a run's folder a stage's two files are of one save, or all stages load the one before") {
+  const Policy<InMemory<fp16>> policy{.capacity = capacity};
+  const Folder folder;
+  on_stages(2, [&](Threads& transport) {
+    const std::string stage = std::to_string(transport.rank());
+    checkpoint::Folder run(folder.path(), transport);
+    Training training(transport, policy);
+    auto& pipeline = training.pipeline;
+    auto& optimizer = training.optimizer;
+    auto& parameters = training.parameters;
+    std::vector<Look> looks;
+    for (const std::uint64_t step : {5U, 7U}) {
+      training.train_until(step);
+      run.save(pipeline.steps(), [&](checkpoint::Draft& draft) {
+        checkpoint::save(draft.file("pipeline-" + stage + ".safetensors"), pipeline);
+        checkpoint::save(draft.file("optimizer-" + stage + ".safetensors"), optimizer, parameters);
+      });
+      looks.push_back(training.look());
+    }
+    const auto load = [&] {
+      return run.load([&](const checkpoint::Manifest& manifest) {
+        checkpoint::load(manifest.file("pipeline-" + stage + ".safetensors"), pipeline);
+        checkpoint::load(manifest.file("optimizer-" + stage + ".safetensors"), optimizer, parameters);
+      });
+    };
+    training.train_until(9);
+    CHECK(load()->manifest.step() == 7);
+    CHECK(training.look() == looks[1]);
+    barrier(transport);
+    if (transport.rank() == 1)
+      fs::copy_file(folder.path() / "step-00000005/optimizer-1.safetensors",
+                    folder.path() / "step-00000007/optimizer-1.safetensors",
+                    fs::copy_options::overwrite_existing);
+    const auto loaded = load();
+    REQUIRE(loaded);
+    CHECK(loaded->manifest.step() == 5);
+    CHECK(loaded->skipped.at(0).find("of another save than step 7") != std::string::npos);
+    CHECK(training.look() == looks[0]);
   });
 }
 

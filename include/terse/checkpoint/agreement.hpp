@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <exception>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "terse/checkpoint/safetensors.hpp"
+#include "terse/transport/collectives.hpp"
 #include "terse/transport/concept.hpp"
 
 // A load is all or nothing: every rank reads its own file, tells the others what it has found, and only then changes
@@ -24,6 +27,49 @@ inline std::uint64_t step_of(const std::filesystem::path& file, const File& read
   return step;
 }
 
+/// What became of a rank's part of what all do together.
+enum class Outcome : std::uint64_t { good, unusable, foreign, failed };
+
+/// Runs `work` and keeps what it throws: the others wait for what this rank has to say, whatever it was.
+struct Attempt {
+  Outcome outcome = Outcome::good;
+  std::exception_ptr failure;
+  std::string words;
+  bool own = true;  // they are about what this rank alone has found
+
+  template <class Work>
+  explicit Attempt(Work work) {
+    try {
+      work();
+    } catch (const foreign_checkpoint_error& fault) {
+      keep(Outcome::foreign, fault.what(), fault.rank());
+    } catch (const checkpoint_error& fault) {
+      keep(Outcome::unusable, fault.what(), fault.rank());
+    } catch (const mismatch_error& fault) {
+      keep(Outcome::unusable, fault.what(), fault.rank());
+    } catch (const std::exception& fault) {
+      keep(Outcome::failed, fault.what());
+    } catch (...) {
+      keep(Outcome::failed, "failed");
+    }
+  }
+
+ private:
+  void keep(Outcome what, const char* why, int rank = -1) {
+    outcome = what;
+    failure = std::current_exception();
+    words = why;
+    if (words.rfind("terse: ", 0) == 0) words.erase(0, 7);
+    own = rank < 0;
+  }
+};
+
+[[noreturn]] inline void throw_as(Outcome outcome, const std::string& sentence, int rank) {
+  if (outcome == Outcome::foreign) throw foreign_checkpoint_error(sentence, rank);
+  if (outcome == Outcome::unusable) throw checkpoint_error(sentence, rank);
+  throw error(sentence, rank);
+}
+
 /// `read()` reads and checks this rank's file and says what it has found, a struct of std::uint64_t with `step`. Returns
 /// what all have found, by rank. Collective. Throws on every rank unless all files are good and of one step:
 /// checkpoint_error in its own words where its own file is at fault, else one that names the rank, and mismatch_error
@@ -32,30 +78,29 @@ template <class T, class Read>
 auto read_together(const std::filesystem::path& file, T& channel, const std::string& who, Read read) {
   using Found = decltype(read());
   struct Verdict {
-    std::uint64_t good = 0;
+    Outcome outcome = Outcome::good;
     Found found{};
   } mine;
-  std::exception_ptr failure;
-  try {
-    mine.found = read();
-    mine.good = 1;
-  } catch (...) {  // the others wait for what this rank has to say, whatever it was
-    failure = std::current_exception();
-  }
+  const Attempt attempt([&] { mine.found = read(); });
+  mine.outcome = attempt.outcome;
   Assembly<Verdict, T> everyone(channel);
   std::vector<Found> all;
-  bool good = true;
+  std::optional<Outcome> fault;
   int culprit = 0;
   for (const Verdict& verdict : everyone(channel, mine, Phase::setup)) {
     all.push_back(verdict.found);
-    good = good && verdict.good != 0;
-    if (good) ++culprit;
+    if (fault) continue;
+    if (verdict.outcome == Outcome::good)
+      ++culprit;
+    else
+      fault = verdict.outcome;
   }
-  if (failure) std::rethrow_exception(failure);
-  if (!good)
-    throw checkpoint_error(who + " " + std::to_string(culprit) + " can't load its file ('" + file.string() +
-                               "' is good); nothing was changed",
-                           channel.rank());
+  if (attempt.failure) std::rethrow_exception(attempt.failure);
+  if (fault)
+    throw_as(*fault == Outcome::foreign ? Outcome::foreign : Outcome::unusable,
+             who + " " + std::to_string(culprit) + " can't load its file ('" + file.string() +
+                 "' is good); nothing was changed",
+             channel.rank());
   const std::uint64_t own = all[static_cast<std::size_t>(channel.rank())].step;
   for (std::size_t rank = 0; rank < all.size(); ++rank)
     if (all[rank].step != own)
@@ -65,6 +110,36 @@ auto read_together(const std::filesystem::path& file, T& channel, const std::str
                                "'); nothing was changed. Load files of one save",
                            channel.rank());
   return all;
+}
+
+/// Shows every rank the text of every other. Collective.
+template <class T>
+std::vector<std::string> texts_of_all(T& channel, const std::string& mine) {
+  const std::vector<std::uint64_t> sizes = all_gather(channel, static_cast<std::uint64_t>(mine.size()));
+  const std::size_t longest = *std::max_element(sizes.begin(), sizes.end());
+  std::string padded = mine, all(longest * sizes.size(), ' ');
+  padded.resize(longest);
+  if (longest > 0) all_gather(channel, padded, all);
+  std::vector<std::string> texts;
+  for (std::size_t rank = 0; rank < sizes.size(); ++rank)
+    texts.push_back(all.substr(rank * longest, sizes[rank]));
+  return texts;
+}
+
+/// Runs `work` on every rank. Collective: where it throws on one, all throw, that one its own error, the others one with
+/// its words, which is a checkpoint_error where that was one.
+template <class T, class Work>
+void together(T& channel, Work work) {
+  const Attempt attempt(work);
+  const std::vector<Outcome> outcomes = all_gather(channel, attempt.outcome);
+  const auto bad =
+      std::find_if(outcomes.begin(), outcomes.end(), [](Outcome one) { return one != Outcome::good; });
+  if (bad == outcomes.end()) return;
+  const std::vector<std::string> words = texts_of_all(channel, attempt.words);
+  if (attempt.failure) std::rethrow_exception(attempt.failure);
+  const auto culprit = bad - outcomes.begin();
+  throw_as(*bad, "rank " + std::to_string(culprit) + " failed: " + words[static_cast<std::size_t>(culprit)],
+           channel.rank());
 }
 
 }  // namespace terse::checkpoint::detail

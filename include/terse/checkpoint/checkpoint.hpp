@@ -108,7 +108,7 @@ void save(const std::filesystem::path& file, Optimizer& optimizer,
 /// Reads what `save` wrote into an optimizer made alike. Collective: nothing changes on any rank unless every
 /// rank's file is good, belongs to it, and all are of one step. Otherwise every rank throws: checkpoint_error
 /// in its own words where its own file is at fault, else one that names the rank, and mismatch_error where
-/// the steps differ.
+/// the steps differ. A file that is whole, but of another run, is a foreign_checkpoint_error on all.
 template <class Optimizer>
 void load(const std::filesystem::path& file, Optimizer& optimizer,
           out<typename Optimizer::runs_on, typename Optimizer::parameter> parameters) {
@@ -124,8 +124,8 @@ void load(const std::filesystem::path& file, Optimizer& optimizer,
     read.emplace(File::read(file));
     for (const auto& [key, expected] : detail::describe(optimizer))
       if (const std::string& found = read->metadata(key); found != expected)
-        detail::fail(
-            file, "was saved with another " + key + ": it says '" + found + "', this run '" + expected + "'");
+        throw foreign_checkpoint_error(detail::about(file, "was saved with another " + key + ": it says '" +
+                                                               found + "', this run '" + expected + "'"));
     optimizer.walk(detail::Restore{*read, false});
     detail::restore_parameters(*read, optimizer.layout(), parameters, false);
     return Found{detail::step_of(file, *read)};

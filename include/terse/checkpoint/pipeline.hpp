@@ -80,8 +80,8 @@ class PipelineFile {
       : file_(file), read_(File::map(file)), index_(pipeline.examples().capacity()) {
     for (const auto& [key, expected] : describe_pipeline(pipeline))
       if (const std::string& says = read_.metadata(key); says != expected)
-        fail(file,
-             "was saved with " + key + " '" + says + "', and this is '" + expected + "': " + advice(key));
+        throw foreign_checkpoint_error(about(file, "was saved with " + key + " '" + says +
+                                                       "', and this is '" + expected + "': " + advice(key)));
     found_.step = step_of(file, read_);
     pipeline.walk([&](const std::string& name, std::uint64_t&) {
       std::uint64_t value;

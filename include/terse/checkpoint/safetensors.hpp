@@ -4,7 +4,6 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <atomic>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -13,8 +12,6 @@
 #include <map>
 #include <memory>
 #include <new>
-#include <nlohmann/json.hpp>
-#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -22,6 +19,8 @@
 
 #include "terse/checkpoint/digest.hpp"
 #include "terse/checkpoint/file_io.hpp"
+#include "terse/checkpoint/open_file.hpp"
+#include "terse/checkpoint/strict_json.hpp"
 #include "terse/core/layout.hpp"
 
 // Checkpoint files in the safetensors format, so that other tools read them, with two digests in their
@@ -47,15 +46,6 @@ struct Tensor {
 using Metadata = std::map<std::string, std::string>;
 
 namespace detail {
-
-using Json = nlohmann::json;
-
-inline constexpr std::size_t max_header = 100'000'000;  // the bound that other readers of the format set
-
-/// Quotes a name from an untrusted file for a message: short, and free of control characters.
-inline std::string quoted(const std::string& name) {
-  return Json(name.substr(0, 80)).dump(-1, ' ', true, Json::error_handler_t::replace);
-}
 
 inline std::string described(const std::string& dtype, const std::vector<index_t>& shape) {
   std::string text = dtype + " [";
@@ -114,28 +104,6 @@ inline std::string compose(const std::filesystem::path& file, const std::vector<
   return text.replace(position, digits, header_digest(text, position));
 }
 
-/// Parses the header's text, strictly: no duplicate keys, no nesting deeper than the format has.
-inline Json parse(const std::filesystem::path& file, const std::string& text) {
-  std::vector<std::set<std::string>> keys;  // of the objects that are open
-  const auto watch = [&](int depth, Json::parse_event_t event, const Json& value) {
-    using Event = Json::parse_event_t;
-    if ((event == Event::object_start || event == Event::array_start) && depth > 2)
-      fail(file, "the header is nested too deeply");
-    if (event == Event::object_start) keys.emplace_back();
-    if (event == Event::object_end) keys.pop_back();
-    if (event == Event::key && !keys.back().insert(value.get<std::string>()).second)
-      fail(file, "the header has the key " + quoted(value.get<std::string>()) + " twice");
-    return true;
-  };
-  // The parser takes a zero byte for the end of the text, and skips a byte order mark.
-  if (text.front() != '{' || text.find('\0') != text.npos) fail(file, "the header is not a JSON object");
-  try {
-    return Json::parse(text, watch);
-  } catch (const Json::exception&) {
-    fail(file, "the header is not valid JSON");
-  }
-}
-
 /// A tensor's entry in the header: the view, without data yet, and the offset of its first byte.
 inline std::pair<std::size_t, Tensor> parse_tensor(const std::filesystem::path& file, const std::string& name,
                                                    const Json& entry) {
@@ -171,37 +139,16 @@ inline std::pair<std::size_t, Tensor> parse_tensor(const std::filesystem::path& 
 /// its shape, for text that is not UTF-8, and for whatever the file system refuses. The target is then as it
 /// was; only if the directory itself can't be flushed at the very end does the new file stand in its place.
 inline void write(const std::filesystem::path& file, const std::vector<Tensor>& tensors, Metadata metadata) {
-  static std::atomic<unsigned> counter{0};
   const std::string header = detail::compose(file, tensors, std::move(metadata));
-  std::error_code code;
-  const std::filesystem::path directory = std::filesystem::absolute(file, code).parent_path();
-  if (code) detail::fail(file, "cannot find its directory: " + code.message());
-  detail::make_directories(file, directory);
-  const detail::Descriptor parent(detail::open_directory(file, directory));
-
-  // A crashed process may have had this id and left its partial file: that name is passed over.
-  std::filesystem::path partial;
-  int fd = -1;
-  do {
-    partial = file;
-    partial += ".partial" + std::to_string(::getpid()) + "-" + std::to_string(counter++);
-    fd = ::open(partial.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-  } while (fd < 0 && errno == EEXIST);
-  detail::Descriptor out(fd);
-  if (fd < 0) detail::fail_errno(file, "cannot make a file beside it");
-  try {
-    const std::uint64_t length = header.size();
-    detail::write_all(file, fd, &length, sizeof length);
-    detail::write_all(file, fd, header.data(), header.size());
-    for (const Tensor& tensor : tensors) detail::write_all(file, fd, tensor.data, tensor.bytes);
-    detail::sync(file, fd);
-    if (!out.close()) detail::fail_errno(file, "cannot write");
-    if (::rename(partial.c_str(), file.c_str()) != 0) detail::fail_errno(file, "cannot be replaced");
-  } catch (...) {
-    ::unlink(partial.c_str());
-    throw;
-  }
-  detail::sync(file, parent.value());
+  detail::naming(file, [&] {
+    detail::make_directories(detail::target_of(file).parent_path());
+    replace_file(file, [&](int fd) {
+      const std::uint64_t length = header.size();
+      detail::write_all(fd, &length, sizeof length);
+      detail::write_all(fd, header.data(), header.size());
+      for (const Tensor& tensor : tensors) detail::write_all(fd, tensor.data, tensor.bytes);
+    });
+  });
 }
 
 /// A checkpoint in memory, verified to the last bit.
@@ -274,29 +221,14 @@ class File {
   }
 
   void load(bool mapped) {
-    // Not to hang where a pipe stands in the file's place.
-    const detail::Descriptor in(::open(file_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
-    struct stat status {};
-    if (in.value() < 0 || ::fstat(in.value(), &status) != 0) detail::fail_errno(file_, "cannot open");
-    if (!S_ISREG(status.st_mode)) detail::fail(file_, "is not a regular file");
-    const std::size_t size = static_cast<std::size_t>(status.st_size);
-    std::uint64_t length = 0;
-    if (size < sizeof length) detail::fail(file_, "is too short to be one");
-    detail::read_all(file_, in.value(), &length, sizeof length);
-    if (length == 0 || length > size - sizeof length || length > detail::max_header)
-      detail::fail(file_, "has a header of " + std::to_string(length) + " bytes in a file of " +
-                              std::to_string(size) + " bytes, which cannot be");
-    std::string text(length, '\0');
-    detail::read_all(file_, in.value(), text.data(), length);
-    const std::size_t position = detail::digest_position(text);
-    if (position == text.npos) detail::fail(file_, "has no digest: it is damaged, or terse did not write it");
-    if (text.compare(position, detail::digits, detail::header_digest(text, position)) != 0)
-      detail::fail(file_, "is damaged: the header does not match its digest");
-    const std::size_t lines = place(detail::parse(file_, text), size - sizeof length - length);
+    const detail::OpenFile in(file_);
+    const std::string text = in.header();
+    const std::size_t begin = sizeof(std::uint64_t) + text.size();
+    const std::size_t lines = place(detail::parse(file_, text), in.bytes() - begin);
     if (mapped)
-      map_data(in.value(), size, sizeof length + length);
+      map_data(in.fd(), in.bytes(), begin);
     else
-      load_data(in.value(), lines);
+      load_data(in.fd(), lines);
   }
 
   /// Takes metadata and tensors from the header, and returns the lines of memory that the data needs.

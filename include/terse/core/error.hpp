@@ -84,4 +84,10 @@ class checkpoint_error : public error {
   using error::error;
 };
 
+/// A checkpoint that is whole, but of another run: another recipe, number of ranks, layout or seed.
+class foreign_checkpoint_error : public checkpoint_error {
+ public:
+  using checkpoint_error::checkpoint_error;
+};
+
 }  // namespace terse

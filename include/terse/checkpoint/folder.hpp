@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <fcntl.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "terse/checkpoint/agreement.hpp"
+#include "terse/checkpoint/checkpoint.hpp"
+#include "terse/checkpoint/manifest.hpp"
+#include "terse/checkpoint/places.hpp"
+#include "terse/checkpoint/run_lock.hpp"
+
+// A run's checkpoints below one folder, which all ranks see:
+//
+//     state/step-00000500/rank-0-of-4.safetensors    what `save` writes, of each rank
+//     state/step-00000500/position                   whatever else the program adds
+//     state/step-00000500/manifest.json              names all of these
+//     state/run.lock                                 who saves here
+//
+// A checkpoint is written as step-00000500.partial and renamed when all of it, the manifest last, is on disk.
+
+namespace terse::checkpoint {
+
+/// The name of a rank's own file in a checkpoint.
+inline std::string rank_file(int rank, int ranks) {
+  return "rank-" + std::to_string(rank) + "-of-" + std::to_string(ranks) + ".safetensors";
+}
+
+/// Small files by name.
+using Texts = std::map<std::string, std::string>;
+
+/// What a rank adds to a checkpoint while it is written.
+class Draft {
+ public:
+  explicit Draft(std::filesystem::path folder) : folder_(std::move(folder)) {}
+
+  /// Where to write a file of that name, which no other rank gives.
+  std::filesystem::path file(const std::string& name) {
+    if (name.empty() || name == detail::manifest_file || std::filesystem::path(name).filename() != name)
+      throw usage_error("'" + name + "' can't be the name of a file in a checkpoint");
+    names_.insert(name);
+    return folder_ / name;
+  }
+  /// Writes a small file.
+  void write(const std::string& name, const std::string& contents) {
+    const std::filesystem::path to = file(name);
+    detail::naming(to, [&] { replace_file(to, contents); });
+  }
+  const std::set<std::string>& names() const noexcept { return names_; }
+
+ private:
+  std::filesystem::path folder_;
+  std::set<std::string> names_;
+};
+
+/// What a run goes on from.
+struct Loaded {
+  Manifest manifest;
+  std::vector<std::string> skipped;  ///< newer ones that could not be loaded, and why
+};
+
+enum class Use { read, read_and_write };
+
+/// A run's checkpoints. All ranks make one, and call it alike.
+template <Transport T>
+class Folder {
+ public:
+  /// Keeps the folder for this run until the object goes, unless it is only read: see RunLock. Collective. Of the
+  /// checkpoints the newest `kept` stay. Throws checkpoint_error on all ranks.
+  Folder(std::filesystem::path root, T& channel, Use use = Use::read_and_write, std::size_t kept = 2)
+      : root_(std::move(root)), channel_(channel), kept_(std::max<std::size_t>(1, kept)) {
+    together([&] {
+      if (use == Use::read_and_write && first()) lock_.emplace(root_);
+    });
+  }
+
+  /// Writes a checkpoint: each rank its own file, and rank 0 `texts`. Collective. The checkpoint is there when all of it
+  /// is on disk, and not before; then older ones go. Throws checkpoint_error on all ranks where one can't write, and where
+  /// there is one of a later step that has not been loaded: nothing has changed then.
+  template <class Optimizer>
+  void save(Optimizer& optimizer, in<typename Optimizer::runs_on, typename Optimizer::parameter> parameters,
+            const Texts& texts = {}) {
+    save(optimizer.steps(), [&](Draft& draft) {
+      checkpoint::save(draft.file(rank_file(channel_.rank(), channel_.size())), optimizer, parameters);
+      if (!first()) return;
+      for (const auto& [name, contents] : texts) draft.write(name, contents);
+    });
+  }
+  /// The same of whatever `write(draft)` adds, on each rank.
+  void save(std::uint64_t step, const std::function<void(Draft&)>& write) {
+    detail::Place place;
+    together([&] {
+      if (first()) place = prepare(step);
+    });
+    place = broadcast(channel_, place);
+    const std::filesystem::path partial = partial_of(place);
+    try {
+      detail::Json mine = detail::Json::array();
+      together([&] {
+        Draft draft(partial);
+        write(draft);
+        for (const std::string& name : draft.names())
+          mine.push_back(detail::json_of(described(partial, name)));
+      });
+      const std::vector<std::string> parts = detail::texts_of_all(channel_, mine.dump());
+      together([&] {
+        if (!first()) return;
+        complete(place, parts);
+        remove_superfluous();
+      });
+    } catch (...) {
+      std::error_code ignored;
+      if (first()) std::filesystem::remove_all(partial, ignored);
+      throw;
+    }
+  }
+
+  /// Loads the newest checkpoint that is whole on all ranks; nothing where there are none. Collective: all ranks choose the
+  /// same one, and where all fail, all throw checkpoint_error. One that is whole but of another run is not skipped:
+  /// foreign_checkpoint_error on all. Where it throws nothing has changed.
+  template <class Optimizer>
+  std::optional<Loaded> load(Optimizer& optimizer,
+                             out<typename Optimizer::runs_on, typename Optimizer::parameter> parameters) {
+    return load([&](const Manifest& manifest) {
+      checkpoint::load(manifest.file(rank_file(channel_.rank(), channel_.size())), optimizer, parameters);
+    });
+  }
+  /// The same with `load(manifest)`, which is collective and throws on all ranks or on none. All files are there and of
+  /// this save by then; data in files of `write` are verified when they are read.
+  std::optional<Loaded> load(const std::function<void(const Manifest&)>& load) {
+    const std::vector<detail::Place> places = places_of_first();
+    std::vector<std::string> skipped;
+    for (auto place = places.rbegin(); place != places.rend(); ++place) {
+      std::optional<Manifest> manifest;
+      const detail::Attempt attempt([&] {
+        const std::filesystem::path folder = place->below(root_);
+        together([&] { manifest = verified(folder); });
+        if (!equal(channel_, manifest->text()))
+          detail::fail(folder, "is another one for other ranks: all must see the same files");
+        load(*manifest);
+      });
+      const std::string why = why_not(attempt);
+      if (why.empty()) {
+        skipped_ = {places.rbegin(), place};
+        return Loaded{std::move(*manifest), std::move(skipped)};
+      }
+      skipped.push_back(why);
+    }
+    if (skipped.empty()) return std::nullopt;
+    std::string all =
+        "none of the checkpoints in '" + root_.string() + "' can be loaded; nothing was changed";
+    for (const std::string& why : skipped) all += "\n  " + why;
+    throw checkpoint_error(all, channel_.rank());
+  }
+
+  /// Runs `work` on each rank; where it throws on one, all throw. Collective.
+  template <class Work>
+  void together(Work work) {
+    detail::together(channel_, std::move(work));
+  }
+
+ private:
+  bool first() const { return channel_.rank() == 0; }
+  std::filesystem::path partial_of(const detail::Place& place) const {
+    return place.below(root_).string() + ".partial";
+  }
+  bool is_skipped(const detail::Place& place) const {
+    return std::find(skipped_.begin(), skipped_.end(), place) != skipped_.end();
+  }
+
+  /// All ranks go by what rank 0 sees.
+  std::vector<detail::Place> places_of_first() {
+    std::string bytes;
+    together([&] {
+      if (!first()) return;
+      const std::vector<detail::Place> mine = detail::places_below(root_);
+      bytes.assign(reinterpret_cast<const char*>(mine.data()), mine.size() * sizeof(detail::Place));
+    });
+    bytes = detail::texts_of_all(channel_, bytes)[0];
+    std::vector<detail::Place> places(bytes.size() / sizeof(detail::Place));
+    if (!places.empty()) std::memcpy(places.data(), bytes.data(), bytes.size());
+    return places;
+  }
+
+  /// Each rank looks at the files that it has written.
+  Manifest verified(const std::filesystem::path& folder) const {
+    Manifest manifest = Manifest::read(folder);
+    if (manifest.world() != channel_.size())
+      throw foreign_checkpoint_error(detail::about(
+          folder, "was saved by " + std::to_string(manifest.world()) + " ranks, and this run has " +
+                      std::to_string(channel_.size()) + ": start as many"));
+    for (const Part& part : manifest.parts())
+      if (part.rank == channel_.rank()) manifest.verify(part);
+    return manifest;
+  }
+
+  /// Nothing where all have loaded, or why this checkpoint is to be skipped. Throws where it must not be.
+  std::string why_not(const detail::Attempt& attempt) {
+    using detail::Outcome;
+    const std::vector<Outcome> outcomes = all_gather(channel_, attempt.outcome);
+    const auto is = [](Outcome what) { return [what](Outcome one) { return one == what; }; };
+    if (std::all_of(outcomes.begin(), outcomes.end(), is(Outcome::good))) return {};
+    const std::vector<std::string> words =
+        detail::texts_of_all(channel_, attempt.own ? attempt.words : std::string());
+    const auto told =
+        std::find_if(words.begin(), words.end(), [](const std::string& text) { return !text.empty(); });
+    const std::string why =
+        told == words.end() ? attempt.words : "rank " + std::to_string(told - words.begin()) + ": " + *told;
+    for (const Outcome stop : {Outcome::foreign, Outcome::failed})
+      if (std::any_of(outcomes.begin(), outcomes.end(), is(stop))) {
+        if (attempt.outcome == stop) std::rethrow_exception(attempt.failure);
+        detail::throw_as(stop, why, channel_.rank());
+      }
+    return why;
+  }
+
+  detail::Place prepare(std::uint64_t step) {
+    detail::Place place{step, 1};
+    for (const detail::Place& other : detail::places_below(root_)) {
+      if (other.step > step && !is_skipped(other))
+        detail::fail(other.below(root_), "is of a later step than " + std::to_string(step) +
+                                             ", which is to be saved: load it, or save to another folder");
+      if (other.step == step) place.attempt = other.attempt + 1;
+    }
+    remove_partials();
+    detail::naming(partial_of(place),
+                   [&] { detail::make_directories(std::filesystem::absolute(partial_of(place))); });
+    return place;
+  }
+
+  /// However the program has written it.
+  Part described(const std::filesystem::path& folder, const std::string& name) const {
+    detail::naming(folder / name, [&] {
+      const detail::Descriptor file(::open((folder / name).c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+      if (file.value() < 0) detail::refused("cannot open");
+      detail::sync(file.value());
+    });
+    try {
+      return detail::part_of(folder, name, channel_.rank(), true);
+    } catch (const checkpoint_error&) {
+      return detail::part_of(folder, name, channel_.rank(), false);
+    }
+  }
+
+  void complete(const detail::Place& place, const std::vector<std::string>& texts) {
+    const std::filesystem::path partial = partial_of(place);
+    std::vector<Part> parts;
+    std::set<std::string> names;
+    for (const std::string& text : texts)
+      for (const detail::Json& json : detail::Json::parse(text)) {
+        const Part& part = parts.emplace_back(detail::part_of(json));
+        if (!names.insert(part.name).second)
+          detail::fail(partial,
+                       "has two files named " + detail::quoted(part.name) + ": ranks give different names");
+        std::error_code fault;
+        if (std::filesystem::file_size(partial / part.name, fault) != part.bytes || fault)
+          detail::fail(partial, "lacks the file of rank " + std::to_string(part.rank) +
+                                    " for rank 0: all must see the same folder");
+      }
+    const Manifest manifest(partial, place.step, channel_.size(), std::move(parts));
+    detail::naming(partial, [&] {
+      replace_file(partial / detail::manifest_file, manifest.text());
+      if (::rename(partial.c_str(), place.below(root_).c_str()) != 0) detail::refused("cannot be renamed");
+      detail::sync_directory(root_);
+    });
+  }
+
+  // What can't be moved or removed only takes room.
+  void remove_superfluous() {
+    std::erase_if(skipped_, [&](const detail::Place& place) {
+      std::error_code fault;
+      const std::filesystem::path folder = place.below(root_);
+      std::filesystem::rename(folder, folder.string() + ".skipped", fault);
+      return !fault;
+    });
+    std::vector<detail::Place> places = detail::places_below(root_);
+    std::erase_if(places, [&](const detail::Place& place) { return is_skipped(place); });
+    std::error_code ignored;
+    for (std::size_t k = 0; k + kept_ < places.size(); ++k)
+      // Renamed first, so that what is half removed isn't taken for a checkpoint.
+      std::filesystem::rename(places[k].below(root_), partial_of(places[k]), ignored);
+    remove_partials();
+  }
+  void remove_partials() {
+    std::error_code fault, ignored;
+    for (std::filesystem::directory_iterator entry(root_, fault), end; !fault && entry != end;
+         entry.increment(fault))
+      if (const std::string name = entry->path().filename().string();
+          name.rfind("step-", 0) == 0 && entry->path().extension() == ".partial")
+        std::filesystem::remove_all(entry->path(), ignored);
+  }
+
+  std::filesystem::path root_;
+  T& channel_;
+  std::size_t kept_;
+  std::optional<RunLock> lock_;
+  std::vector<detail::Place> skipped_;  // by `load`; set aside by the next `save`
+};
+
+}  // namespace terse::checkpoint

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "terse/checkpoint/digest.hpp"
+#include "terse/checkpoint/file_io.hpp"
+#include "terse/checkpoint/open_file.hpp"
+#include "terse/checkpoint/strict_json.hpp"
+
+// What ties the files of one checkpoint together: manifest.json names all of them, by whom they were written and with what
+// digests, and the step and the number of ranks.
+//
+//     {"format": "terse manifest 1", "world": 4, "step": 500,
+//      "parts": [{"name": "rank-0-of-4.safetensors", "rank": 0, "bytes": 81234, "digest_header": "..."},
+//                {"name": "position", "rank": 0, "bytes": 4, "digest": "..."}],
+//      "digest": "..."}
+
+namespace terse::checkpoint {
+
+/// One file of a checkpoint.
+struct Part {
+  std::string name;         ///< within the folder
+  int rank = 0;             ///< who wrote it
+  std::uint64_t bytes = 0;  ///< its size
+  bool has_header =
+      false;  ///< written by `write`: `digest` is its digest_header, which covers the digest of its data
+  std::string digest;  ///< else XXH3-128 of all its bytes
+
+  bool operator==(const Part&) const = default;
+};
+
+namespace detail {
+
+inline constexpr const char* manifest_file = "manifest.json";
+
+/// All of a file. Throws checkpoint_error.
+inline std::string contents_of(const std::filesystem::path& file) {
+  const OpenFile in(file);
+  std::string text(in.bytes(), '\0');
+  read_all(file, in.fd(), text.data(), text.size());
+  return text;
+}
+inline std::string digest_of(const std::string& text) {
+  Digest digest;
+  digest.add(text.data(), text.size());
+  return digest.hex();
+}
+
+/// What the file is by now. Of a file that `write` wrote the header is read, of others all.
+inline Part part_of(const std::filesystem::path& folder, const std::string& name, int rank, bool has_header) {
+  const std::filesystem::path file = folder / name;
+  const OpenFile in(file);
+  Part part{name, rank, in.bytes(), has_header, {}};
+  if (has_header) {
+    const std::string text = in.header();
+    part.digest = text.substr(digest_position(text), digits);
+    return part;
+  }
+  Digest digest;
+  std::vector<char> some(std::size_t{1} << 18);
+  for (std::size_t left = part.bytes; left > 0;) {
+    const std::size_t now = std::min(left, some.size());
+    read_all(file, in.fd(), some.data(), now);
+    digest.add(some.data(), now);
+    left -= now;
+  }
+  part.digest = digest.hex();
+  return part;
+}
+
+inline Json json_of(const Part& part) {
+  return {{"name", part.name},
+          {"rank", part.rank},
+          {"bytes", part.bytes},
+          {part.has_header ? "digest_header" : "digest", part.digest}};
+}
+/// Throws Json::exception.
+inline Part part_of(const Json& json) {
+  const bool has_header = json.contains("digest_header");
+  return {json.at("name").get<std::string>(), json.at("rank").get<int>(),
+          json.at("bytes").get<std::uint64_t>(), has_header,
+          json.at(has_header ? "digest_header" : "digest").get<std::string>()};
+}
+
+}  // namespace detail
+
+/// What a folder's manifest says, and the files that it names.
+class Manifest {
+ public:
+  Manifest(std::filesystem::path folder, std::uint64_t step, int world, std::vector<Part> parts)
+      : folder_(std::move(folder)), step_(step), world_(world), parts_(std::move(parts)) {}
+
+  /// Reads and verifies the manifest itself, not yet the files. Throws checkpoint_error.
+  static Manifest read(const std::filesystem::path& folder) {
+    const std::filesystem::path file = folder / detail::manifest_file;
+    std::error_code ignored;
+    if (!std::filesystem::exists(file, ignored))
+      detail::fail(
+          folder,
+          "has no manifest.json: it isn't whole, or from before there were manifests; files that are, "
+          "terse::checkpoint::load reads one by one");
+    const std::string text = detail::contents_of(file);
+    try {
+      const detail::Json json = detail::Json::parse(text);
+      std::vector<Part> parts;
+      for (const detail::Json& part : json.at("parts")) parts.push_back(detail::part_of(part));
+      Manifest found(folder, json.at("step").get<std::uint64_t>(), json.at("world").get<int>(),
+                     std::move(parts));
+      // To the byte, so that nothing in it can be other than it was.
+      if (found.text() == text) return found;
+    } catch (const detail::Json::exception&) {  // said below
+    }
+    detail::fail(file, "is damaged or of a later version; go on from another checkpoint");
+  }
+
+  const std::filesystem::path& folder() const noexcept { return folder_; }
+  /// The optimizer's own, when it was saved.
+  std::uint64_t step() const noexcept { return step_; }
+  /// How many ranks saved it.
+  int world() const noexcept { return world_; }
+  /// All files but the manifest, of all ranks.
+  const std::vector<Part>& parts() const noexcept { return parts_; }
+
+  /// Where a part of that name is, or would be.
+  std::filesystem::path file(const std::string& name) const { return folder_ / name; }
+
+  /// Throws checkpoint_error unless the part is there and is what was saved. Of files that `write` wrote the header is
+  /// compared; their data are when they are read, with a digest in the header.
+  void verify(const Part& part) const {
+    compare(part, detail::part_of(folder_, part.name, part.rank, part.has_header));
+  }
+
+  /// What a small file holds, verified. Not collective. Throws checkpoint_error, also where there is none of that name.
+  std::string contents(const std::string& name) const {
+    const Part& saved = part(name);
+    std::string text = detail::contents_of(folder_ / name);
+    Part found = saved;
+    found.bytes = text.size();
+    if (!saved.has_header) found.digest = detail::digest_of(text);
+    compare(saved, found);
+    return text;
+  }
+
+  /// As it stands in the file.
+  std::string text() const {
+    detail::Json json{{"format", "terse manifest 1"}, {"world", world_}, {"step", step_}};
+    json["parts"] = detail::Json::array();
+    for (const Part& part : parts_) json["parts"].push_back(detail::json_of(part));
+    json["digest"] = detail::digest_of(json.dump());
+    return json.dump(2) + "\n";
+  }
+
+ private:
+  const Part& part(const std::string& name) const {
+    for (const Part& part : parts_)
+      if (part.name == name) return part;
+    detail::fail(folder_, "holds no " + detail::quoted(name) + ", says its manifest");
+  }
+  void compare(const Part& saved, const Part& found) const {
+    if (found == saved) return;
+    const std::string what =
+        found.bytes == saved.bytes
+            ? "has the digest " + found.digest + ", not " + saved.digest
+            : "has " + std::to_string(found.bytes) + " bytes, not " + std::to_string(saved.bytes);
+    detail::fail(folder_ / saved.name,
+                 what + ", as the manifest says: it is damaged, or of another save than step " +
+                     std::to_string(step_) +
+                     "; put the right file in its place, or go on from another checkpoint");
+  }
+
+  std::filesystem::path folder_;
+  std::uint64_t step_;
+  int world_;
+  std::vector<Part> parts_;
+};
+
+}  // namespace terse::checkpoint

@@ -1,0 +1,402 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "terse/checkpoint/folder.hpp"
+
+#include <doctest/doctest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <random>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "terse/terse.hpp"
+
+// Checkpoints of a run below one folder: what ties their files together, what is taken where one is damaged, and what a
+// kill or a full disk leaves.
+
+namespace {
+
+using namespace terse;
+namespace fs = std::filesystem;
+
+constexpr int ranks = 2;
+
+class Scratch {
+ public:
+  Scratch() {
+    std::string pattern = (fs::temp_directory_path() / "terse-folder-XXXXXX").string();
+    REQUIRE(::mkdtemp(pattern.data()) != nullptr);
+    path_ = pattern;
+  }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  ~Scratch() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  const fs::path& path() const { return path_; }
+  std::set<std::string> names() const {
+    std::set<std::string> found;
+    for (const auto& entry : fs::directory_iterator(path_)) found.insert(entry.path().filename().string());
+    return found;
+  }
+
+ private:
+  fs::path path_;
+};
+
+std::string slurp(const fs::path& file) {
+  std::ifstream in(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+void spill(const fs::path& file, const std::string& bytes) {
+  std::ofstream(file, std::ios::binary | std::ios::trunc) << bytes;
+}
+/// Changes one byte in the middle of what it holds from `from` on.
+void flip(const fs::path& file, double where) {
+  std::string bytes = slurp(file);
+  REQUIRE_FALSE(bytes.empty());
+  char& byte = bytes[static_cast<std::size_t>(where * static_cast<double>(bytes.size() - 1))];
+  byte = static_cast<char>(byte ^ 1);
+  spill(file, bytes);
+}
+
+/// A rank's training, whose parameters and step are enough to tell where it is.
+struct Training {
+  Layout layout = Layout::flat(320);
+  std::vector<float> x = std::vector<float>(320), gradient = x;
+  Optimizer<Adam<>, Threads> optimizer;
+
+  explicit Training(Threads& transport, std::uint64_t seed = 0)
+      : optimizer(Adam<>{.learning_rate = 0.01F}, transport, layout, Options{.seed = seed}) {}
+  void run(std::uint64_t until) {
+    while (optimizer.steps() < until) {
+      for (std::size_t i = 0; i < x.size(); ++i)
+        gradient[i] =
+            x[i] - static_cast<float>((i + 1) * static_cast<std::size_t>(optimizer.rank() + 1) % 17);
+      optimizer.step(x, gradient);
+    }
+  }
+};
+
+void on_ranks(const std::function<void(Threads&)>& program, int count = ranks) {
+  ThreadGroup(count, std::chrono::seconds(20)).run(program);
+}
+
+/// Trains from the start, and saves after each of these steps.
+void save_at(const fs::path& root, std::vector<std::uint64_t> steps, std::size_t kept = 9) {
+  on_ranks([&](Threads& transport) {
+    checkpoint::Folder folder(root, transport, checkpoint::Use::read_and_write, kept);
+    Training training(transport);
+    for (const std::uint64_t step : steps) {
+      training.run(step);
+      folder.save(training.optimizer, training.x, {{"position", "step " + std::to_string(step)}});
+    }
+  });
+}
+
+/// What ranks find when they load: the step that they go on from, 0 where that is none, and what they say.
+struct Found {
+  std::uint64_t step = 0;
+  std::string position, skipped, error;
+  bool foreign = false, untouched = false;
+};
+std::vector<Found> load(const fs::path& root, int count = ranks, std::uint64_t seed = 0) {
+  std::vector<Found> all(static_cast<std::size_t>(count));
+  on_ranks(
+      [&](Threads& transport) {
+        Found& mine = all[static_cast<std::size_t>(transport.rank())];
+        Training training(transport, seed);
+        training.run(3);
+        const std::vector<float> before = training.x;
+        try {
+          checkpoint::Folder folder(root, transport, checkpoint::Use::read);
+          if (const auto loaded = folder.load(training.optimizer, training.x)) {
+            mine.step = training.optimizer.steps();
+            mine.position = loaded->manifest.contents("position");
+            CHECK(loaded->manifest.step() == mine.step);
+            CHECK(loaded->manifest.world() == count);
+            for (const std::string& why : loaded->skipped) mine.skipped += why + "\n";
+          }
+        } catch (const error& fault) {
+          mine.error = fault.what();
+          mine.foreign = dynamic_cast<const foreign_checkpoint_error*>(&fault) != nullptr;
+        }
+        mine.untouched = training.x == before && training.optimizer.steps() == 3;
+      },
+      count);
+  return all;
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  INFO("the text: " << text);
+  INFO("should have: " << part);
+  const bool found = text.find(part) != text.npos;
+  CHECK(found);
+  return found;
+}
+
+fs::path rank_file(int rank) { return checkpoint::rank_file(rank, ranks); }
+
+}  // namespace
+
+TEST_CASE(
+    "a run goes on from its newest checkpoint with the bits of one that never stopped, and keeps the newest "
+    "two") {
+  const Scratch scratch;
+  on_ranks([&](Threads& transport) {
+    Training whole(transport), resumed(transport);
+    {
+      checkpoint::Folder folder(scratch.path() / "state", transport);
+      CHECK_FALSE(folder.load(whole.optimizer, whole.x));
+      for (const std::uint64_t step : {4U, 8U, 12U}) {
+        whole.run(step);
+        folder.save(whole.optimizer, whole.x, {{"position", std::to_string(step)}});
+      }
+      barrier(transport);
+    }
+    barrier(transport);
+    whole.run(20);
+    checkpoint::Folder folder(scratch.path() / "state", transport);
+    const auto loaded = folder.load(resumed.optimizer, resumed.x);
+    REQUIRE(loaded);
+    CHECK(loaded->manifest.contents("position") == "12");
+    CHECK(loaded->skipped.empty());
+    CHECK(loaded->manifest.parts().size() == ranks + 1);
+    resumed.run(20);
+    CHECK(resumed.x == whole.x);
+  });
+  CHECK(fs::exists(scratch.path() / "state" / "step-00000008" / "manifest.json"));
+  CHECK(fs::exists(scratch.path() / "state" / "step-00000012" / "manifest.json"));
+  CHECK(std::distance(fs::directory_iterator(scratch.path() / "state"), {}) == 3);  // and run.lock
+}
+
+TEST_CASE("files of one save belong together: whatever is changed, all ranks fall back on the one before") {
+  const Scratch scratch;
+  save_at(scratch.path(), {4, 8});
+  const fs::path older = scratch.path() / "step-00000004", newest = scratch.path() / "step-00000008";
+  CHECK(load(scratch.path())[0].position == "step 8");
+
+  struct Damage {
+    std::string file;
+    std::function<void(const fs::path&)> work;
+    std::string why;
+  };
+  const auto from_older = [&](const fs::path& file) {
+    fs::copy_file(older / file.filename(), file, fs::copy_options::overwrite_existing);
+  };
+  const std::vector<Damage> damages{
+      {rank_file(1), from_older, "of another save than step 8"},
+      {rank_file(0), from_older, "of another save than step 8"},
+      {rank_file(1), [](const fs::path& file) { flip(file, 0.9); }, "does not match its digest"},
+      {rank_file(0), [](const fs::path& file) { flip(file, 0.1); }, "does not match its digest"},
+      {rank_file(1), [](const fs::path& file) { fs::remove(file); }, "cannot open: No such file"},
+      {rank_file(1), [](const fs::path& file) { fs::resize_file(file, 900); }, "rank-1-of-2.safetensors"},
+      {"position", from_older, "of another save than step 8"},
+      {"position", [](const fs::path& file) { flip(file, 0.5); }, "has the digest"},
+      {"position", [](const fs::path& file) { spill(file, ""); }, "has 0 bytes, not 6"},
+      {"position", [](const fs::path& file) { fs::remove(file); }, "cannot open: No such file"},
+      {"manifest.json", from_older, "of another save than step 4"},
+      {"manifest.json", [](const fs::path& file) { flip(file, 0.3); }, "manifest.json"},
+      {"manifest.json", [](const fs::path& file) { flip(file, 0.7); }, "manifest.json"},
+      {"manifest.json", [](const fs::path& file) { fs::resize_file(file, 40); }, "is damaged"},
+      {"manifest.json", [](const fs::path& file) { fs::remove(file); }, "has no manifest.json"},
+  };
+  for (const Damage& damage : damages) {
+    CAPTURE(damage.file);
+    CAPTURE(damage.why);
+    const std::string good = slurp(newest / damage.file);
+    damage.work(newest / damage.file);
+    for (const Found& found : load(scratch.path())) {
+      CHECK(found.error.empty());
+      CHECK(found.step == 4);
+      CHECK(found.position == "step 4");
+      contains(found.skipped, damage.why);
+      contains(found.skipped, "step-00000008");
+    }
+    spill(newest / damage.file, good);
+  }
+  CHECK(load(scratch.path())[1].step == 8);
+
+  // Where no older one is left, all ranks say what was wrong, and nothing has changed.
+  flip(older / rank_file(0), 0.9);
+  flip(newest / rank_file(1), 0.9);
+  for (const Found& found : load(scratch.path())) {
+    contains(found.error, "none of the checkpoints");
+    contains(found.error, "rank 0: checkpoint '" + (older / rank_file(0)).string());
+    contains(found.error, "rank 1: checkpoint '" + (newest / rank_file(1)).string());
+    CHECK(found.untouched);
+  }
+}
+
+TEST_CASE("a checkpoint of another run is refused, not skipped") {
+  const Scratch scratch;
+  save_at(scratch.path(), {4, 8});
+  for (const Found& found : load(scratch.path(), 3)) {
+    contains(found.error, "was saved by 2 ranks, and this run has 3");
+    CHECK(found.foreign);
+    CHECK(found.untouched);
+  }
+  for (const Found& found : load(scratch.path(), ranks, 5)) {
+    contains(found.error, "another seed");
+    CHECK(found.foreign);
+    CHECK(found.untouched);
+  }
+}
+
+TEST_CASE("one rank's file of another run is that to all ranks") {
+  const Scratch scratch;
+  on_ranks([&](Threads& transport) {
+    Training training(transport);
+    const fs::path own = scratch.path() / std::to_string(transport.rank());
+    checkpoint::save(own, training.optimizer, training.x);
+    barrier(transport);
+    CHECK_THROWS_AS(checkpoint::load(scratch.path() / "0", training.optimizer, training.x),
+                    foreign_checkpoint_error);
+  });
+}
+
+TEST_CASE("what was skipped is set aside by the next save, and a later step that was not loaded stays") {
+  const Scratch scratch;
+  save_at(scratch.path(), {4, 8});
+  flip(scratch.path() / "step-00000008" / rank_file(1), 0.9);
+  on_ranks([&](Threads& transport) {
+    Training training(transport);
+    checkpoint::Folder folder(scratch.path(), transport);
+    training.run(2);
+    CHECK_THROWS_WITH_AS(folder.save(training.optimizer, training.x),
+                         doctest::Contains("is of a later step than 2"), checkpoint_error);
+    REQUIRE(folder.load(training.optimizer, training.x));
+    CHECK(training.optimizer.steps() == 4);
+    folder.save(training.optimizer, training.x);  // of the same step once more
+    training.run(8);
+    folder.save(training.optimizer, training.x, {{"position", "again"}});
+  });
+  CHECK(scratch.names() ==
+        std::set<std::string>{"run.lock", "step-00000004.2", "step-00000008", "step-00000008.skipped"});
+  CHECK(load(scratch.path())[0].position == "again");
+}
+
+TEST_CASE("a rank that can't write keeps all from saving, and the old checkpoints stay") {
+  const Scratch scratch;
+  save_at(scratch.path(), {4});
+  std::vector<std::string> words(ranks);
+  on_ranks([&](Threads& transport) {
+    Training training(transport);
+    training.run(8);
+    checkpoint::Folder folder(scratch.path(), transport);
+    try {
+      folder.save(8, [&](checkpoint::Draft& draft) {
+        draft.write("own-" + std::to_string(transport.rank()), "small");
+        // A disk that is full, on one rank.
+        if (transport.rank() == 1) fs::create_symlink("/dev/full", draft.file("rank-1.safetensors"));
+        checkpoint::save(draft.file("rank-" + std::to_string(transport.rank()) + ".safetensors"),
+                         training.optimizer, training.x);
+      });
+    } catch (const checkpoint_error& fault) {
+      words[static_cast<std::size_t>(transport.rank())] = fault.what();
+    }
+    CHECK_THROWS_WITH_AS(folder.save(8, [](checkpoint::Draft& draft) { draft.write("same", "name"); }),
+                         doctest::Contains("two files named \"same\""), checkpoint_error);
+    CHECK_THROWS_WITH_AS(folder.save(8, [](checkpoint::Draft& draft) { draft.write("../other", "name"); }),
+                         doctest::Contains("can't be the name"), usage_error);
+  });
+  contains(words[1], "cannot write: No space left on device");
+  contains(words[0], "rank 1 failed: checkpoint");
+  contains(words[0], "cannot write: No space left on device");
+  CHECK(scratch.names() == std::set<std::string>{"run.lock", "step-00000004"});
+  CHECK(load(scratch.path())[0].step == 4);
+}
+
+TEST_CASE("a folder belongs to one run at a time, which is named; a dead one's lock is gone") {
+  const Scratch scratch;
+  const auto refusal = [&] {
+    std::string words;
+    try {
+      const checkpoint::RunLock second(scratch.path() / "state");
+    } catch (const checkpoint_error& fault) {
+      words = fault.what();
+    }
+    return words;
+  };
+  {
+    const checkpoint::RunLock first(scratch.path() / "state");
+    const std::string words = refusal();
+    contains(words, "is in use by process " + std::to_string(::getpid()) + " on ");
+    contains(words, "UTC: wait until that run ends");
+    on_ranks([&](Threads& transport) {
+      CHECK_THROWS_AS(checkpoint::Folder(scratch.path() / "state", transport), checkpoint_error);
+      CHECK_NOTHROW(checkpoint::Folder(scratch.path() / "state", transport, checkpoint::Use::read));
+    });
+  }
+  CHECK(refusal().empty());
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const checkpoint::RunLock lock(scratch.path() / "state");
+    ::raise(SIGKILL);
+  }
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  CHECK(WIFSIGNALED(status));
+  contains(slurp(scratch.path() / "state" / "run.lock"), "process " + std::to_string(child));
+  CHECK(refusal().empty());
+}
+
+TEST_CASE("a run that is killed at any moment leaves a whole checkpoint, the newest that was there") {
+  const Scratch scratch;
+  std::mt19937 random(7);
+  std::uint64_t last = 0;
+  for (int kill = 0; kill < 30; ++kill) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      // Saves without end, each time a step further; says which are safe.
+      try {
+        on_ranks([&](Threads& transport) {
+          Training training(transport);
+          checkpoint::Folder folder(scratch.path(), transport);
+          folder.load(training.optimizer, training.x);
+          for (std::uint64_t step = training.optimizer.steps() + 1;; ++step) {
+            training.run(step);
+            folder.save(training.optimizer, training.x, {{"position", "step " + std::to_string(step)}});
+            if (transport.rank() == 0) std::ofstream(scratch.path() / "safe") << step;
+          }
+        });
+      } catch (const std::exception&) {
+      }
+      ::_exit(1);
+    }
+    // Not before it has come further, however busy the machine is.
+    const auto safe_step = [&] {
+      std::uint64_t step = 0;
+      std::ifstream(scratch.path() / "safe") >> step;
+      return step;
+    };
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (safe_step() <= last && std::chrono::steady_clock::now() < deadline)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 30'000));
+    ::kill(child, SIGKILL);
+    int status = 0;
+    REQUIRE(::waitpid(child, &status, 0) == child);
+    REQUIRE(WIFSIGNALED(status));
+    const std::uint64_t safe = safe_step();
+    for (const Found& found : load(scratch.path())) {
+      CHECK(found.error.empty());
+      CHECK(found.skipped.empty());  // a kill damages nothing that looks whole
+      CHECK(found.step >= std::max(safe, last));
+      if (found.step > 0) CHECK(found.position == "step " + std::to_string(found.step));
+    }
+    last = load(scratch.path())[0].step;
+  }
+  CHECK(last >= 30);
+}

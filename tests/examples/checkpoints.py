@@ -1,0 +1,138 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The trainer's checkpoints and outputs from outside: a run that goes on has the bits of one that never stopped, also from an
+older checkpoint where the newest one is damaged; files of two saves are not mixed; two runs don't share a folder, and one
+that was killed keeps nobody out; a full disk is called that, and costs no other output.
+
+Usage: checkpoints.py TRAIN
+"""
+
+import json
+import os
+import pathlib
+import random
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+
+train = sys.argv[1]
+scratch = pathlib.Path(tempfile.mkdtemp(prefix="terse-train-"))
+
+
+def expect(condition, what):
+    if not condition:
+        sys.exit(what)
+
+
+def write_data(folder):
+    """As little as there can be, in the files' format."""
+    draw = random.Random(1)
+    folder.mkdir()
+    for name, count in ("train", 64), ("t10k", 16):
+        pixels = struct.pack(">4i", 0x803, count, 28, 28) + bytes(draw.randrange(256) for _ in range(count * 784))
+        (folder / f"{name}-images-idx3-ubyte").write_bytes(pixels)
+        labels = struct.pack(">2i", 0x801, count) + bytes(draw.randrange(10) for _ in range(count))
+        (folder / f"{name}-labels-idx1-ubyte").write_bytes(labels)
+
+
+def command(*options):
+    epochs = () if "--epochs" in options else ("--epochs", 4)
+    return [train, "--data", str(scratch / "data"), "--ranks", "2", "--optimizers", "one-bit-adam", "--batch", "8",
+            *map(str, epochs + options)]
+
+
+def run(*options):
+    return subprocess.run(command(*options), capture_output=True, text=True, timeout=60)
+
+
+def hash_of(done, file):
+    expect(done.returncode == 0, f"{done.args} ended with {done.returncode}: {done.stderr}")
+    return json.loads(file.read_text())["runs"][0]["parameters_hash"]
+
+
+def check_resuming():
+    state, saved, report = scratch / "state", scratch / "saved", scratch / "report.json"
+    whole = hash_of(run("--checkpoint", state, "--checkpoint-every", 5, "--json", report), report)
+    folder = state / "one-bit-adam"
+    expect(sorted(os.listdir(folder)) == ["run.lock", "step-00000015", "step-00000016"], f"kept {os.listdir(folder)}")
+    shutil.copytree(state, saved)
+    newest, older = "step-00000016", "step-00000015"
+
+    def damage(file, work):
+        shutil.rmtree(state)
+        shutil.copytree(saved, state)
+        work(folder / newest / file)
+
+    def digit(file):
+        text = file.read_text()
+        at = text.index('"bytes_after_step":[') + 20
+        file.write_text(text[:at] + str((int(text[at]) + 1) % 9 + 1) + text[at + 1:])
+
+    def old(file):
+        shutil.copyfile(folder / older / file.name, file)
+
+    for file, work in ("rank-1-of-2.safetensors", old), ("train-state.json", digit), ("manifest.json", pathlib.Path.unlink):
+        damage(file, work)
+        report.unlink()
+        done = run("--checkpoint", state, "--resume", state, "--json", report)
+        expect(hash_of(done, report) == whole, f"with another {file} the run went another way")
+        expect("skips a checkpoint" in done.stderr and file in done.stderr and older in done.stderr,
+               f"not told what was skipped: {done.stderr}")
+        expect(sorted(os.listdir(folder)) == ["run.lock", older, newest + ".2", newest + ".skipped"],
+               f"left {os.listdir(folder)}")
+    done = run("--checkpoint", state, "--resume", state, "--seed", 3)
+    expect(done.returncode == 2 and "was saved with --seed" in done.stderr, f"another seed: {done.stderr}")
+    # Where none is left the run does not start from the beginning.
+    for file in folder.glob("*/rank-0-of-2.safetensors"):
+        file.write_bytes(b"nothing")
+    done = run("--resume", state)
+    expect(done.returncode == 2 and "none of the checkpoints" in done.stderr and done.stderr.count("too short") == 2,
+           f"nothing to go on from: {done.stderr}")
+
+
+def check_two_runs():
+    state = scratch / "shared"
+    with subprocess.Popen(command("--checkpoint", state, "--checkpoint-every", 1, "--epochs", 100_000, "--quiet")) as first:
+        try:
+            deadline = time.monotonic() + 30
+            while not list(state.glob("*/step-*[0-9]")):
+                expect(time.monotonic() < deadline and first.poll() is None, "the first run saves nothing")
+                time.sleep(0.02)
+            done = run("--checkpoint", state)
+            expect(done.returncode == 2 and f"in use by process {first.pid} on" in done.stderr, f"second run: {done.stderr}")
+            expect(first.poll() is None, "the second run ended the first")
+        finally:
+            first.kill()
+    done = run("--checkpoint", state, "--resume", state, "--epochs", 100_000, "--seed", 3)
+    expect("was saved with --seed" in done.stderr, f"after the first run was killed: {done.stderr}")
+
+
+def check_outputs():
+    table = scratch / "table.csv"
+    disk = scratch / "full"
+    disk.symlink_to("/dev/full")  # a link, lest a mistake costs the machine its device
+    done = run("--json", disk, "--csv", table)
+    expect(done.returncode == 2 and f"{disk}: can't be written" in done.stderr and "No space left" in done.stderr,
+           f"a full disk: {done.stderr}")
+    expect(disk.is_symlink(), "an output took the place of a link")
+    expect(len(table.read_text().splitlines()) == 17 and "one-bit-adam" in done.stdout, "a full disk cost other outputs")
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command("--csv", table, "--quiet"), stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    expect(done.returncode == 2 and "can't print: No space left" in done.stderr, f"printing: {done.stderr}")
+    started = time.monotonic()
+    done = run("--csv", "/proc/table.csv", "--epochs", 100_000)
+    expect(done.returncode == 2 and "--csv: '/proc/table.csv' can't be written" in done.stderr,
+           f"what can't be written: {done.stderr}")
+    expect(time.monotonic() - started < 30, "found out late that a file can't be written")
+
+
+try:
+    write_data(scratch / "data")
+    check_resuming()
+    check_two_runs()
+    check_outputs()
+finally:
+    shutil.rmtree(scratch, ignore_errors=True)
