@@ -34,13 +34,13 @@ class Steps : public Stepper {
 
 struct Method {
   std::string name;
-  bool replicated;  ///< all ranks average in each step, have the same parameters after it, and throw alike
+  const char* with;  ///< whom a step is taken with: all, neighbours or nobody
   std::unique_ptr<Stepper> (*make)(terse::AnyTransport&, const terse::Layout&, const terse::Options&);
 };
 
 template <class Recipe>
-Method method(const char* name, bool replicated, Recipe) {
-  return {name, replicated,
+Method method(const char* name, const char* with, Recipe) {
+  return {name, with,
           [](terse::AnyTransport& transport, const terse::Layout& layout,
              const terse::Options& options) -> std::unique_ptr<Stepper> {
             const auto recipe = Recipe{}();
@@ -52,18 +52,21 @@ Method method(const char* name, bool replicated, Recipe) {
 inline const std::vector<Method>& methods() {
   using namespace terse;
   static const std::vector<Method> all = {
-      method("adam", true, [] { return Adam<>{.learning_rate = 1e-2F}; }),
-      method("1-bit-adam", true,
+      method("adam", "all", [] { return Adam<>{.learning_rate = 1e-2F}; }),
+      method("1-bit-adam", "all",
              [] { return OneBitAdam<>{.learning_rate = 1e-2F, .preconditioner = {.freeze = AtStep{2}}}; }),
       method(
-          "1-bit-adam/ring", true,
+          "1-bit-adam/ring", "all",
           [] { return OneBitAdam<Ring>{.learning_rate = 1e-2F, .preconditioner = {.freeze = AtStep{2}}}; }),
-      method("ef21-sgd", true, [] { return Ef21Sgd<>{.learning_rate = 1e-2F}; }),
-      method("power-sgd", true, [] { return PowerSgd<2>{.learning_rate = 1e-2F}; }),
-      method("dm-sgd/ring", false, [] { return DmSgd<Mixing<graph::Ring>>{.learning_rate = 1e-2F}; }),
-      method("local-sgd", false,
+      method("ef21-sgd", "all", [] { return Ef21Sgd<>{.learning_rate = 1e-2F}; }),
+      method("power-sgd", "all", [] { return PowerSgd<2>{.learning_rate = 1e-2F}; }),
+      method("dm-sgd/ring", "neighbours", [] { return DmSgd<Mixing<graph::Ring>>{.learning_rate = 1e-2F}; }),
+      method("local-sgd", "nobody",
              [] { return LocalSgd<Adam<>>{.inner = {.learning_rate = 1e-2F}, .period = 2}; }),
-      method("swarm-sgd", false, [] { return SwarmSgd<MomentumSgd<>>{.inner = {.learning_rate = 1e-2F}, .schedule = {.period = 1}}; }),
+      method("swarm-sgd", "nobody",
+             [] {
+               return SwarmSgd<MomentumSgd<>>{.inner = {.learning_rate = 1e-2F}, .schedule = {.period = 1}};
+             }),
   };
   return all;
 }

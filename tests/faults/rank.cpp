@@ -126,9 +126,10 @@ void train(T&& raw, const Job& job) {
       try {
         optimizer->step(x, g);
       } catch (const non_finite_error& fault) {
+        // Of neighbours some have taken the step; all ranks leave it out together, or this one alone takes it again.
+        if (job.method->with == std::string("neighbours")) throw;
         failed(fault, hash(x));
-        // All ranks leave this step out together, or this one alone takes it again.
-        if (!job.method->replicated) optimizer->step(x, noise(whole, rank, step));
+        if (job.method->with == std::string("nobody")) optimizer->step(x, noise(whole, rank, step));
       }
       hashes += ", \"" + hash(x) + "\"";
       batches += ", " + std::to_string(ambush.batches);
@@ -138,9 +139,8 @@ void train(T&& raw, const Job& job) {
     failed(fault, hash(x));
     throw;
   }
-  say("{\"rank\": " + std::to_string(rank) + ", \"replicated\": " +
-      (job.method->replicated ? "true" : "false") + ", \"finite\": " + (finite ? "true" : "false") +
-      ", \"batches\": [" + batches + "], \"hashes\": [" + hashes + "]}");
+  say("{\"rank\": " + std::to_string(rank) + ", \"with\": \"" + job.method->with + "\", \"finite\": " +
+      (finite ? "true" : "false") + ", \"batches\": [" + batches + "], \"hashes\": [" + hashes + "]}");
 }
 
 }  // namespace
