@@ -91,6 +91,10 @@ class Links:
                 command("tc", "-n", where, "qdisc", "replace", "dev", device, "root", "tbf", "rate", f"{megabits}mbit",
                         "burst", str(burst), "latency", "50ms")
 
+    def cut(self, rank):
+        """Takes a rank's link away, for good. Nobody is told: connections stay open, and nothing passes."""
+        command("ip", "-n", self.switch, "link", "set", f"port{rank}", "down")
+
     def remove(self):
         if self.janitor:
             self.janitor.communicate()
@@ -155,16 +159,21 @@ def results(processes, what, timeout=3600):
     return [json.loads(line) for line in printed[0][0].splitlines() if line.startswith("{")]
 
 
-def run_mpi(links, agent, *words):
-    """The lines of JSON that a program prints which runs on all ranks."""
+def mpi_job(links, agent, *words):
+    """The command and the environment of a program that runs on all ranks."""
     hosts = ",".join(links.address(rank) for rank in range(links.ranks))
     environment = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
     # Without the protocol "put", by which large messages of both ways wait for each other: see docs/transports.md.
     environment.setdefault("OMPI_MCA_btl_tcp_flags", "send,inplace,need-ack,need-csum,hetero-rdma")
     tcp = ["--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include", "eth0", "--mca", "oob_tcp_if_include", "eth0",
            "--mca", "plm_rsh_agent", str(agent)]
-    job = ["ip", "netns", "exec", links.namespace(0), "mpirun", "-n", str(links.ranks), "--host", hosts, "--bind-to", "none",
-           *tcp, *map(str, words)]
+    return ["ip", "netns", "exec", links.namespace(0), "mpirun", "-n", str(links.ranks), "--host", hosts, "--bind-to", "none",
+            *tcp, *map(str, words)], environment
+
+
+def run_mpi(links, agent, *words):
+    """The lines of JSON that a program prints which runs on all ranks."""
+    job, environment = mpi_job(links, agent, *words)
     return results([subprocess.Popen(job, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)],
                    pathlib.Path(words[0]).name)
 

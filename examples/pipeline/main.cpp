@@ -136,19 +136,20 @@ int run_mpi(int argc, char** argv) {
     fault = other.what();
     status = failed;
   }
-  // One rank's fault is everybody's, and one line tells it.
-  const std::string shown = mpi.first_fault(fault);
-  if (!shown.empty()) {
-    if (first) complain(shown);
-    return status;
-  }
-  if (!job) return EXIT_SUCCESS;
-
+  if (job) mpi.deadline(deadline_of(job->options));
   try {
+    // One rank's fault is everybody's, and one line tells it.
+    const std::string shown = mpi.first_fault(fault);
+    if (!shown.empty()) {
+      if (first) complain(shown);
+      return status;
+    }
+    if (!job) return EXIT_SUCCESS;
+
     const pipeline::Options& options = job->options;
     std::vector<pipeline::Run> runs;
     if (options.transport == pipeline::Transport::mpi) {
-      terse::AnyTransport transport = mpi.connect(deadline_of(options));
+      terse::AnyTransport transport = mpi.connect();
       runs = pipeline::run_stage(*job, transport);
     } else {
       runs = run_threads_of(*job);

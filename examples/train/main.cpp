@@ -145,19 +145,20 @@ int run_mpi(int argc, char** argv) {
     fault = other.what();
     status = failed;
   }
-  // One rank's fault is everybody's, and one line tells it.
-  const std::string shown = mpi.first_fault(fault);
-  if (!shown.empty()) {
-    if (first) complain(shown);
-    return status;
-  }
-  if (!job) return EXIT_SUCCESS;
-
+  if (job) mpi.deadline(deadline_of(job->options));
   try {
+    // One rank's fault is everybody's, and one line tells it.
+    const std::string shown = mpi.first_fault(fault);
+    if (!shown.empty()) {
+      if (first) complain(shown);
+      return status;
+    }
+    if (!job) return EXIT_SUCCESS;
+
     const train::Options& options = job->options;
     std::vector<train::Run> runs;
     if (options.transport == train::Transport::mpi) {
-      terse::AnyTransport transport = mpi.connect(deadline_of(options));
+      terse::AnyTransport transport = mpi.connect();
       runs = train::train_rank(*job, transport, mpi.number());
     } else {
       runs = train_threads(*job);

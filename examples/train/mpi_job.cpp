@@ -2,13 +2,15 @@
 #include "mpi_job.hpp"
 
 #include <algorithm>
-#include <boost/mpi/collectives.hpp>
 #include <boost/mpi/communicator.hpp>
 #include <boost/mpi/environment.hpp>
+#include <cstdio>
 #include <cstdlib>
-#include <vector>
+#include <exception>
 
+#include "terse/transport/collectives.hpp"
 #include "terse/transport/mpi.hpp"
+#include "terse/transport/watchdog.hpp"
 
 namespace train {
 
@@ -16,29 +18,48 @@ struct MpiJob::Parts {
   Parts(int& argc, char**& argv) : environment(argc, argv) {}
   boost::mpi::environment environment;
   boost::mpi::communicator world;
+  std::chrono::milliseconds deadline = std::chrono::minutes(1);
 };
 
-MpiJob::MpiJob(int& argc, char**& argv) : parts_(std::make_unique<Parts>(argc, argv)) {}
-MpiJob::~MpiJob() = default;
+MpiJob::MpiJob(int& argc, char**& argv) {
+  const terse::Watchdog watchdog("MPI_Init", std::chrono::minutes(1));
+  parts_ = std::make_unique<Parts>(argc, argv);
+}
+MpiJob::~MpiJob() {
+  try {
+    terse::Mpi::finalize(parts_->deadline);
+  } catch (const std::exception& failure) {
+    std::fprintf(stderr, "%s\n", failure.what());
+    std::fflush(stderr);
+    abort(EXIT_FAILURE);
+  }
+}
 
+void MpiJob::deadline(std::chrono::milliseconds deadline) { parts_->deadline = deadline; }
 int MpiJob::rank() const { return parts_->world.rank(); }
 int MpiJob::size() const { return parts_->world.size(); }
 
 std::string MpiJob::first_fault(const std::string& mine) {
-  std::vector<std::string> faults;
-  boost::mpi::all_gather(parts_->world, mine, faults);
-  const auto first =
-      std::find_if(faults.begin(), faults.end(), [](const std::string& fault) { return !fault.empty(); });
-  return first == faults.end() ? std::string() : *first;
+  terse::Mpi transport(parts_->world, parts_->deadline);
+  const auto sizes = terse::all_gather(transport, static_cast<terse::index_t>(mine.size()));
+  const auto first = std::find_if(sizes.begin(), sizes.end(), [](terse::index_t size) { return size > 0; });
+  if (first == sizes.end()) return {};
+  std::string fault = mine;
+  fault.resize(static_cast<std::size_t>(*first));
+  terse::broadcast(transport, fault, static_cast<int>(first - sizes.begin()));
+  return fault;
 }
 
-terse::AnyTransport MpiJob::connect(std::chrono::milliseconds deadline) {
-  return terse::AnyTransport(terse::Mpi(parts_->world, deadline));
+terse::AnyTransport MpiJob::connect() {
+  return terse::AnyTransport(terse::Mpi(parts_->world, parts_->deadline));
 }
 
 int MpiJob::number() const {
   MPI_Comm neighbours = MPI_COMM_NULL;
-  MPI_Comm_split_type(parts_->world, MPI_COMM_TYPE_SHARED, rank(), MPI_INFO_NULL, &neighbours);
+  {
+    const terse::Watchdog watchdog("MPI_Comm_split_type", parts_->deadline, rank());
+    MPI_Comm_split_type(parts_->world, MPI_COMM_TYPE_SHARED, rank(), MPI_INFO_NULL, &neighbours);
+  }
   int number = 0;
   MPI_Comm_rank(neighbours, &number);
   MPI_Comm_free(&neighbours);

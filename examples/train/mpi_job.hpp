@@ -10,11 +10,14 @@
 namespace train {
 
 /// The MPI job that this process is a rank of. MPI lives as long as this object. Only a build with MPI has
-/// it.
+/// it. No wait lasts longer than the deadline; where that is over at the end, prints who is missing and ends the job.
 class MpiJob {
  public:
   MpiJob(int& argc, char**& argv);
   ~MpiJob();
+
+  /// For all that follows; a minute until then.
+  void deadline(std::chrono::milliseconds deadline);
 
   int rank() const;
   int size() const;
@@ -22,7 +25,7 @@ class MpiJob {
   /// The fault of the first rank that has one, on all ranks; empty if none has. Collective.
   std::string first_fault(const std::string& mine);
   /// A transport of all ranks. Collective.
-  terse::AnyTransport connect(std::chrono::milliseconds deadline);
+  terse::AnyTransport connect();
   /// Of this rank among those of its machine, from 0. Collective.
   int number() const;
   /// Ends the whole job at once: ranks that wait for this one would not notice otherwise.

@@ -6,6 +6,7 @@
 #include <boost/mpi/communicator.hpp>
 #include <boost/mpi/environment.hpp>
 #include <chrono>
+#include <csignal>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -24,7 +25,8 @@
 #include "terse/transport/mpi.hpp"
 
 // The MPI transport. Run under mpirun with 1, 2, 3 or 4 ranks; TERSE_TEST_BIG=1 adds messages of more than
-// one chunk, for which two ranks need about 1.1 GB each. All ranks run the same cases in the same order.
+// one chunk, for which two ranks need about 1.1 GB each. All ranks run the same cases in the same order. With `late PLACE RANK
+// HOW` it is the job that mpi_late.py watches waiting.
 
 namespace {
 
@@ -253,19 +255,61 @@ TEST_CASE("a ticket's own deadline is the transport's where none is given") {
   Mpi world = transport();
   if (world.size() < 2) return;
   Mpi end(boost::mpi::communicator(), 200ms);
+  Mpi channel = end.split(0, 0);
   if (end.rank() == 0) {
     std::byte in{};
     const Receive receive{1, &in, 1};
     const auto begin = std::chrono::steady_clock::now();
     CHECK_THROWS_AS(end.exchange({}, {&receive, 1}, Phase::reduce).wait(), const terse::peer_error&);
-    Mpi channel = end.split(0, 0);
     const Receive again{1, &in, 1};
     CHECK_THROWS_AS(channel.exchange({}, {&again, 1}, Phase::reduce).wait(), const terse::peer_error&);
     CHECK(std::chrono::steady_clock::now() - begin < 1400ms);
-  } else {
-    Mpi channel = end.split(0, 0);
   }
   terse::barrier(world);
+}
+
+TEST_CASE("a receive that is posted before a split gets what its peer sends after it") {
+  Mpi end = transport();
+  if (end.size() < 2) return;
+  int in = 0;
+  const int out = 42;
+  const Receive receive{1, reinterpret_cast<std::byte*>(&in), sizeof in};
+  const Send send{0, reinterpret_cast<const std::byte*>(&out), sizeof out};
+  const bool first = end.rank() == 0, second = end.rank() == 1;
+  auto early = end.exchange({}, {&receive, first ? 1U : 0U}, Phase::reduce);
+  Mpi channel = end.split(end.rank() % 2, 0);
+  end.exchange({&send, second ? 1U : 0U}, {}, Phase::reduce).wait();
+  early.wait();
+  CHECK(in == (first ? 42 : 0));
+}
+
+TEST_CASE(
+    "a split that one rank comes late to fails on all, and other channels and later splits don't hear of "
+    "it") {
+  Mpi world = transport();
+  if (world.size() < 2) return;
+  {
+    Mpi end(boost::mpi::communicator(), 200ms);
+    const int late = end.size() - 1;
+    if (end.rank() == late) std::this_thread::sleep_for(500ms);
+    bool thrown = false;
+    try {
+      Mpi channel = end.split(0, 0);
+    } catch (const terse::peer_error& failure) {
+      thrown = true;
+      const int missing = end.rank() == late ? 0 : late;
+      CHECK(std::string(failure.what())
+                .ends_with("waited 200 ms for rank " + std::to_string(missing) + " in phase 'setup'"));
+    }
+    CHECK(thrown);
+  }
+  terse::barrier(world);
+  for (int round = 0; round < 3; ++round) {
+    Mpi channel = world.split(round % 2 == 0 ? 0 : world.rank() % 2, 0);
+    Everybody batch(channel, round);
+    channel.exchange(batch.sends, batch.receives, Phase::reduce).wait();
+    CHECK(batch.arrived());
+  }
 }
 
 TEST_CASE("OneBitAdam leaves the same parameters on all ranks") {
@@ -351,7 +395,72 @@ TEST_CASE("a message of more than one chunk arrives whole") {
   }
 }
 
+namespace {
+
+/// Where the job that mpi_late.py watches has a rank that is late, and whether this is the rank.
+struct Late {
+  std::string place, how;
+  bool culprit = false;
+
+  void at(const char* here) const {
+    if (!culprit || place != here) return;
+    if (how == "stops") std::raise(SIGSTOP);
+    std::this_thread::sleep_for(20s);
+  }
+};
+Late late;
+
+}  // namespace
+
+// MPI's own calls, as its profiling interface has them, with a rank that stops in them.
+extern "C" {
+int MPI_Comm_split(MPI_Comm from, int color, int key, MPI_Comm* to) {
+  late.at("MPI_Comm_split");
+  return PMPI_Comm_split(from, color, key, to);
+}
+int MPI_Win_allocate(MPI_Aint size, int unit, MPI_Info info, MPI_Comm comm, void* base, MPI_Win* window) {
+  late.at("MPI_Win_allocate");
+  return PMPI_Win_allocate(size, unit, info, comm, base, window);
+}
+int MPI_Win_free(MPI_Win* window) {
+  late.at("MPI_Win_free");
+  return PMPI_Win_free(window);
+}
+int MPI_Finalize() {
+  late.at("MPI_Finalize");
+  return PMPI_Finalize();
+}
+}
+
+namespace {
+
+int wait_for_one(int argc, char** argv) {
+  constexpr std::chrono::milliseconds deadline = 600ms;
+  const char* const rank_of_job = std::getenv("OMPI_COMM_WORLD_RANK");
+  late = {argv[2], argv[4], rank_of_job != nullptr && std::string(rank_of_job) == argv[3]};
+  late.at("MPI_Init");
+  return Mpi::run(
+      argc, argv,
+      [&](Mpi& transport) {
+        late.at("constructor");
+        Mpi second(boost::mpi::communicator(), deadline);
+        late.at("split");
+        Mpi channel = second.split(0, transport.rank());
+        late.at("parts");
+        Mpi part = second.split(transport.rank() % 2, 0);
+        late.at("mailbox");
+        auto mailbox = channel.mailbox(8);
+        late.at("mailbox_end");
+        mailbox.close();
+        late.at("end");
+      },
+      deadline);
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
+  if (argc > 4 && std::string(argv[1]) == "late") return wait_for_one(argc, argv);
   const boost::mpi::environment environment(argc, argv);
   doctest::Context context(argc, argv);
   const int result = context.run();

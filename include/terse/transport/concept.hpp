@@ -19,11 +19,11 @@
 namespace terse {
 
 /// Why a message travels; for counters and error texts.
-enum class Phase { setup, agree, reduce, spread, barrier, forward, backward };
-inline constexpr int phases = 7;
+enum class Phase { setup, agree, reduce, spread, barrier, forward, backward, finalize };
+inline constexpr int phases = 8;
 constexpr const char* name(Phase phase) {
-  constexpr const char* names[phases] = {"setup",   "agree",   "reduce",  "spread",
-                                         "barrier", "forward", "backward"};
+  constexpr const char* names[phases] = {"setup",   "agree",   "reduce",   "spread",
+                                         "barrier", "forward", "backward", "finalize"};
   return names[static_cast<int>(phase)];
 }
 
@@ -261,9 +261,9 @@ class Assembly {
 
 /// Returns when all ranks have called it.
 template <Transport T>
-void barrier(T& transport) {
+void barrier(T& transport, Phase phase = Phase::barrier) {
   Assembly<char, T> everybody(transport);
-  everybody(transport, 0, Phase::barrier);
+  everybody(transport, 0, phase);
 }
 
 /// Before a wait for the device: messages of transports that work in its stream's order come first, with a deadline,

@@ -2,17 +2,20 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <boost/mpi/communicator.hpp>
 #include <boost/mpi/environment.hpp>
 #include <boost/mpi/exception.hpp>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <thread>
 
 #include "terse/core/view.hpp"
 #include "terse/transport/concept.hpp"
 #include "terse/transport/mpi_mailbox.hpp"
+#include "terse/transport/watchdog.hpp"
 
 namespace terse {
 
@@ -21,7 +24,8 @@ namespace terse {
 /// sends and receives are raw MPI, because a boost::mpi::request allocates each time and a step must not.
 ///
 /// A wait that outlasts the deadline throws peer_error that names the first peer still missing; MPI offers no
-/// way back from there, so let `Mpi::run` end the job.
+/// way back from there, so let `Mpi::run` end the job. That holds for channels, mailboxes and the end, too: MPI's own calls
+/// for them come once all ranks have said that they are there, and a Watchdog ends the process where a rank stops within one.
 template <index_t ChunkBytes>
 class BasicMpi {
   /// What a ticket in flight remembers; recycled, so that steady traffic allocates nothing.
@@ -97,8 +101,10 @@ class BasicMpi {
                            name(batch_->phase) + "'",
                        peer, end_->rank());
     }
-    /// MPI may go on reading and writing the buffers; what can be called back is.
+    /// MPI may go on reading and writing the buffers; what can be called back is. The communicator stays, since peers may yet
+    /// send to it: MPI would give its number to another one, which would get their messages.
     void abandon() noexcept {
+      (void)new boost::mpi::communicator(end_->communicator_);
       bool whole = true;
       for (std::size_t k = 0; k < batch_->requests.size(); ++k)
         if (MPI_Request& request = batch_->requests[k]; request != MPI_REQUEST_NULL) {
@@ -117,10 +123,11 @@ class BasicMpi {
     Batch* batch_;
   };
 
-  /// A channel of its own beside `communicator`. Collective. No wait lasts longer than `deadline`.
+  /// A channel of its own beside `communicator`. Collective. No wait lasts longer than `deadline`. On `communicator` ranks
+  /// meet under the tag that Boost.MPI keeps for its collectives.
   explicit BasicMpi(const boost::mpi::communicator& communicator = boost::mpi::communicator(),
                     std::chrono::milliseconds deadline = std::chrono::seconds(60))
-      : BasicMpi(boost::mpi::communicator(communicator, boost::mpi::comm_duplicate), deadline, 0) {}
+      : BasicMpi(guest(communicator, deadline).split(0, communicator.rank())) {}
 
   BasicMpi(BasicMpi&&) = default;
   BasicMpi& operator=(BasicMpi&&) = default;
@@ -136,15 +143,15 @@ class BasicMpi {
     for (const Receive& receive : receives)
       for (index_t at = 0; at == 0 || at < receive.bytes; at += chunk_bytes) {
         MPI_Request& request = add(batch, receive.peer);
-        check("MPI_Irecv", MPI_Irecv(receive.data + at, count(receive.bytes - at), MPI_BYTE, receive.peer, 0,
-                                     communicator_, &request));
+        check("MPI_Irecv", MPI_Irecv(receive.data + at, count(receive.bytes - at), MPI_BYTE, receive.peer,
+                                     tag_, communicator_, &request));
       }
     // As many chunks as the receiver has posted, empty ones behind the last byte.
     for (const Send& send : sends)
       for (index_t at = 0; at == 0 || at < std::max(send.bytes, send.room); at += chunk_bytes) {
         MPI_Request& request = add(batch, send.peer);
         check("MPI_Isend", MPI_Isend(send.data + std::min(at, send.bytes), count(send.bytes - at), MPI_BYTE,
-                                     send.peer, 0, communicator_, &request));
+                                     send.peer, tag_, communicator_, &request));
       }
     batch.used = true;
     return Ticket(this, &batch);
@@ -177,26 +184,54 @@ class BasicMpi {
         });
   }
 
-  BasicMpi split(int color, int key) { return BasicMpi(communicator_.split(color, key), deadline_, 0); }
+  TERSE_COLD BasicMpi split(int color, int key) {
+    const std::array<int, 2> mine{color, key};
+    BasicMpi here = guest(communicator_, deadline_);  // what is under way in this channel doesn't hear it
+    Assembly<std::array<int, 2>, BasicMpi> everyone(here);
+    everyone(here, mine, Phase::setup);
+    // Who passes this, too, knows that nobody has given up at the first, and that all are about to call MPI.
+    const auto all = everyone(here, mine, Phase::setup);
+    const bool as_here = std::is_sorted(all.begin(), all.end()) && all.front()[0] == all.back()[0];
+    BasicMpi channel(as_here ? duplicate() : part(color, key), deadline_, 0);
+    MPI_Comm_set_errhandler(channel.communicator_, MPI_ERRORS_RETURN);
+    return channel;
+  }
 
   /// A mailbox among this channel's ranks. Collective, as is its end; throws usage_error unless all want packets of the
   /// same size.
-  MpiMailbox mailbox(index_t bytes) {
+  MpiMailbox<BasicMpi> mailbox(index_t bytes) {
     detail::agree_on_packet(*this, bytes);
-    return MpiMailbox(boost::mpi::communicator(communicator_, boost::mpi::comm_duplicate), bytes, chunk_bytes,
-                      deadline_);
+    BasicMpi channel = split(0, rank());
+    const boost::mpi::communicator communicator = channel.communicator_;
+    return MpiMailbox<BasicMpi>(std::move(channel), communicator, bytes, deadline_);
+  }
+
+  /// Ends MPI where its environment's destructor would, but throws peer_error, and leaves MPI as it is, if a rank has not come
+  /// there by the deadline. Collective; no channel may be in use. For programs that have an environment of their own.
+  TERSE_COLD static void finalize(std::chrono::milliseconds deadline = std::chrono::seconds(60)) {
+    BasicMpi world = guest(boost::mpi::communicator(), deadline);
+    barrier(world, Phase::finalize);
+    const Watchdog watchdog("MPI_Finalize", deadline, world.rank());
+    check("MPI_Finalize", MPI_Finalize());
   }
 
   /// Runs program(transport) as this process's rank and returns the exit status. An exception is printed with
-  /// its rank and ends the whole job with status 1, so that nobody waits for a rank that is gone.
+  /// its rank and ends the whole job with status 1, so that nobody waits for a rank that is gone. From MPI's beginning to its
+  /// end, which are this function's unless MPI runs already, no wait lasts longer than `deadline`, or Watchdog::least.
   template <class Program>
   static int run(int& argc, char**& argv, Program program,
                  std::chrono::milliseconds deadline = std::chrono::seconds(60)) {
+    const bool begins = !boost::mpi::environment::initialized();
+    std::optional<Watchdog> watchdog(std::in_place, "MPI_Init", deadline);
     boost::mpi::environment environment(argc, argv);
+    watchdog.reset();
     const boost::mpi::communicator world;
     try {
-      BasicMpi transport(world, deadline);
-      program(transport);
+      {
+        BasicMpi transport(world, deadline);
+        program(transport);
+      }
+      if (begins) finalize(deadline);
     } catch (const std::exception& failure) {
       std::fprintf(stderr, "[rank %d] %s\n", world.rank(), failure.what());
       std::fflush(stderr);
@@ -206,15 +241,33 @@ class BasicMpi {
   }
 
  private:
-  BasicMpi(boost::mpi::communicator communicator, std::chrono::milliseconds deadline, int)
-      : communicator_(std::move(communicator)), deadline_(deadline) {
-    MPI_Comm_set_errhandler(communicator_, MPI_ERRORS_RETURN);
+  BasicMpi(boost::mpi::communicator communicator, std::chrono::milliseconds deadline, int tag)
+      : communicator_(std::move(communicator)), deadline_(deadline), tag_(tag) {
     // Room for two batches under way, which is what an exchange needs; more are made when asked for.
     for (int k = 0; k < 2; ++k) {
       Batch& batch = *batches_.emplace_back(std::make_unique<Batch>());
       batch.requests.reserve(2 * static_cast<std::size_t>(size()));
       batch.peers.reserve(2 * static_cast<std::size_t>(size()));
     }
+  }
+
+  /// For meetings on a communicator in which others have messages under way.
+  static BasicMpi guest(const boost::mpi::communicator& communicator, std::chrono::milliseconds deadline) {
+    return BasicMpi(communicator, deadline, boost::mpi::environment::collectives_tag());
+  }
+  TERSE_COLD boost::mpi::communicator duplicate() {
+    // Stays where the wait is given up: MPI goes on and may yet write there.
+    auto* const copy = new MPI_Comm(MPI_COMM_NULL);
+    const auto start = [&](int, MPI_Request* request) {
+      check("MPI_Comm_idup", MPI_Comm_idup(communicator_, copy, request));
+    };
+    collective(Phase::setup, 0, start, [](int, index_t, int, MPI_Request*) {}).wait();
+    const std::unique_ptr<MPI_Comm> made(copy);
+    return {*made, boost::mpi::comm_take_ownership};
+  }
+  TERSE_COLD boost::mpi::communicator part(int color, int key) {
+    const Watchdog watchdog("MPI_Comm_split", deadline_, rank());
+    return communicator_.split(color, key);
   }
 
   static int count(index_t left) { return static_cast<int>(std::clamp(left, index_t{0}, chunk_bytes)); }
@@ -249,6 +302,7 @@ class BasicMpi {
 
   boost::mpi::communicator communicator_;
   std::chrono::milliseconds deadline_;
+  int tag_;
   std::vector<std::unique_ptr<Batch>> batches_;
 };
 

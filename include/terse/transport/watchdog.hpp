@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "terse/transport/concept.hpp"
+
+namespace terse {
+
+/// A deadline for a call of another library that waits for other ranks and can be neither polled nor called back, as
+/// MPI_Init: unless it is destroyed in time, prints a sentence that names the call and ends the process with status 1, at
+/// which a launcher ends the job. `least` is what such a call may always take, since much of it is not waiting.
+class Watchdog {
+ public:
+  static constexpr std::chrono::milliseconds least = std::chrono::seconds(5);
+
+  TERSE_COLD Watchdog(const char* call, std::chrono::milliseconds deadline, int rank = -1)
+      : thread_([this, call, patience = std::max(deadline, least), rank] {
+          std::unique_lock lock(mutex_);
+          if (returned_.wait_until(lock, detail::time_after(patience), [this] { return over_; })) return;
+          const error late("waited " + std::to_string(patience.count()) + " ms in " + call +
+                               " for one or more ranks that have not come or have stopped there",
+                           rank);
+          std::fprintf(stderr, "%s\n", late.what());
+          std::fflush(stderr);
+          std::_Exit(EXIT_FAILURE);
+        }) {}
+  Watchdog(const Watchdog&) = delete;
+  Watchdog& operator=(const Watchdog&) = delete;
+  TERSE_COLD ~Watchdog() {
+    {
+      const std::lock_guard lock(mutex_);
+      over_ = true;
+    }
+    returned_.notify_one();
+    thread_.join();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable returned_;
+  bool over_ = false;
+  std::thread thread_;  // last, since it uses the others
+};
+
+}  // namespace terse
