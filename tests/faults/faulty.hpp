@@ -22,13 +22,13 @@ namespace faults {
 
 /// What a rank's channels know in common.
 struct Ambush {
-  std::string what = "none";         ///< throws, killed, stopped, late, header or payload
-  bool armed = false;                ///< on the victim, until it has happened
-  std::uint64_t at = 0;              ///< the first batch is 0
-  std::chrono::seconds patience{};   ///< how long `late` is late
-  std::uint64_t batches = 0;         ///< so far
-  std::vector<std::byte> damaged{};  ///< what goes out in the place of a packet
-  std::vector<terse::Send> sends{};  ///< of the batch that it goes out in
+  std::string what = "none";             ///< throws, killed, stopped, late, header or payload
+  bool armed = false;                    ///< on the victim, until it has happened
+  std::uint64_t at = 0;                  ///< the first batch is 0
+  std::chrono::milliseconds patience{};  ///< how long `late` is late
+  std::uint64_t batches = 0;             ///< so far
+  std::vector<std::byte> damaged{};      ///< what goes out in the place of a packet
+  std::vector<terse::Send> sends{};      ///< of the batch that it goes out in
 };
 
 /// Says when, on the machine's clock, to whoever started the job.

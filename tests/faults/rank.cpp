@@ -98,11 +98,10 @@ void train(T&& raw, const Job& job) {
   const int rank = raw.rank();
   const bool mine = rank == job.victim;
   const bool at_batch = job.fault != "none" && job.fault != "nan" && !job.between();
-  Ambush ambush{
-      .what = job.fault,
-      .armed = mine && at_batch,
-      .at = job.number(),
-      .patience = std::chrono::duration_cast<std::chrono::seconds>(job.deadline) + std::chrono::seconds(3)};
+  Ambush ambush{.what = job.fault,
+                .armed = mine && at_batch,
+                .at = job.number(),
+                .patience = job.deadline + std::chrono::milliseconds(1500)};
   const Layout whole = layout();
   Floats x = noise(whole, 0, 0);
   std::string hashes = "\"" + hash(x) + "\"", batches;
