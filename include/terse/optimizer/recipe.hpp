@@ -268,15 +268,19 @@ void open_average(X& exchange, const StepInput<E, N>& input) {
   const ScaledGradient gradient{input.gradients, input.context.now};
   exchange.open(input.context, {}, Message{gradient, gradient});
 }
-/// Averages the gradient, clips the mean if asked, and hands it to `use`, an update with a `gradient_factor`.
-template <class X, Executor E, class N, class Use>
-void average_gradients(X& exchange, const StepInput<E, N>& input, Use use) {
-  const ScaledGradient gradient{input.gradients, input.context.now};
-  exchange.start(input.context, {}, Message{gradient, gradient});
+/// Averages what `said` says, clips the mean if asked, and hands it to `use`, an update with a `gradient_factor`.
+template <class X, Executor E, class N, class Said, class Use>
+void average_exactly(X& exchange, const StepInput<E, N>& input, const Said& said, Use use) {
+  exchange.start(input.context, {}, Message{said, said});
   exchange.arrive();
   use.gradient_factor =
       std::isfinite(input.clip_norm) ? detail::clip_factor(exchange.mean_norm(), input.clip_norm) : 1.0F;
   exchange.consume(Message{use, use});
+}
+/// The same of the gradient.
+template <class X, Executor E, class N, class Use>
+void average_gradients(X& exchange, const StepInput<E, N>& input, const Use& use) {
+  average_exactly(exchange, input, ScaledGradient{input.gradients, input.context.now}, use);
 }
 
 }  // namespace terse
