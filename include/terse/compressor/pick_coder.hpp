@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <limits>
 #include <type_traits>
 
 #include "terse/compressor/dense.hpp"
@@ -72,7 +71,7 @@ struct PickCoder {
 
 template <>
 struct PickCoder<Dense> {
-  static constexpr float limit = std::numeric_limits<float>::max();
+  static constexpr float limit = largest_finite;
   static constexpr SectionFault beyond_limit = SectionFault::not_finite;
 
   template <Executor E>

@@ -28,6 +28,30 @@ inline void opaque(Array& array) {
   asm("" : "+m"(array));  // NOLINT: no instruction
 }
 
+/// Whether one of a block's values is of a magnitude above `most`, or no number.
+TERSE_INLINE bool any_beyond(float most, const float* values, int count) {
+  std::uint32_t beyond = 0;
+  TERSE_LANES
+  for (int l = 0; l < count; ++l) beyond |= static_cast<std::uint32_t>(!(magnitude(values[l]) <= most));
+  return beyond != 0;
+}
+TERSE_INLINE bool any_beyond(float most, const float (&values)[lanes], int count) {
+  return count == lanes ? any_beyond(most, &values[0], lanes) : any_beyond(most, &values[0], count);
+}
+/// What is not finite by the value of a source, value(k, l), counts as 0 in the sums, see Packets::damage.
+template <class Code, class Value>
+TERSE_COLD TERSE_NO_INLINE void judge(const Packets<Code>& packets, float (&sums)[lanes], int count,
+                                      Value value) {
+  for (int l = 0; l < count; ++l) {
+    if (magnitude(sums[l]) <= largest_sum(packets.count)) continue;
+    for (int k = 0; k < packets.count; ++k)
+      if (!is_finite(value(k, l))) {
+        *packets.damage = std::min<std::uint64_t>(*packets.damage, packets.sources[k].origin);
+        sums[l] = 0;
+      }
+  }
+}
+
 /// Walks through the packets in step with the verb: pieces in order, units in order within them.
 template <class Incoming>
 struct Cursor;
@@ -56,8 +80,7 @@ struct Cursor<Packets<Code>> {
   TERSE_INLINE void load(index_t, index_t begin, int count, float (&sum)[lanes]) const {
     for (int k = 0; k < packets.count; ++k) {
       const auto& source = packets.sources[k];
-      const typename Code::Scale scale =
-          source.scales == nullptr ? typename Code::Scale{} : source.scales[unit];
+      const typename Code::Scale scale = scale_of(source);
       if constexpr (Code::bits < 8) {
         alignas(64) std::uint8_t code[lanes];
         unpack_planes(source.codes + offset + begin / 8 * Code::bits, code);
@@ -73,6 +96,8 @@ struct Cursor<Packets<Code>> {
       }
       opaque(sum);
     }
+    if (packets.damage != nullptr && any_beyond(largest_sum(packets.count), sum, count)) [[unlikely]]
+      judge(packets, sum, count, [&](int k, int l) { return value(k, begin + l); });
   }
 
   Packets<Code> packets;
@@ -81,6 +106,23 @@ struct Cursor<Packets<Code>> {
 
  private:
   using Element = CodeElement<Code::bits>;
+
+  typename Code::Scale scale_of(const typename Packets<Code>::Source& source) const {
+    return source.scales == nullptr ? typename Code::Scale{} : source.scales[unit];
+  }
+  /// Of one element of the piece.
+  float value(int k, index_t element) const {
+    const auto& source = packets.sources[k];
+    std::uint32_t code = 0;
+    if constexpr (Code::bits < 8) {
+      alignas(64) std::uint8_t codes[lanes];
+      unpack_planes(source.codes + offset + element / lanes * lanes / 8 * Code::bits, codes);
+      code = codes[element % lanes];
+    } else {
+      code = reinterpret_cast<const Element*>(source.codes + offset)[element];
+    }
+    return Code::value(code, scale_of(source));
+  }
 
   static void unpack_planes(const std::byte* planes, std::uint8_t* code) {
     std::uint64_t word;
@@ -120,6 +162,8 @@ struct Cursor<Differences<Code>> {
       load_lanes(begin, count, own, difference);
     opaque(own);
     opaque(difference);
+    if (packets.damage != nullptr && any_beyond(largest_sum(packets.count), difference, count)) [[unlikely]]
+      judge(packets, difference, count, [&](int k, int l) { return values(k, begin)[l]; });
   }
 
   Packets<Code> packets;

@@ -44,6 +44,7 @@ struct StepInput {
 ///     State<T, E>          everything that changes, from (recipe, executor, transport, layout, options)
 ///       walk(visit)        shows each part once: visit(name, view, offset) or visit(name, uint64&)
 ///       walk_buffers(visit)    optional: visit(view) for each buffer of n floats that an outer step may reset or average
+///       walk_shared(visit) optional: visit(name, view) for each buffer of n floats that is the same on all ranks
 ///       full_precision()   whether the next step averages gradients exactly
 ///       bytes_per_step()   optional: StepBytes, what a rank sends for a step at most, from Exchange::most_bytes
 ///     prepare(input, state, now)    what the host works out for this step: rates, and StepScalars of its own
@@ -57,7 +58,8 @@ struct StepInput {
 /// and, where ranks may start from different parameters, `static constexpr bool models_differ` = true;
 /// where messages are known before the gradient, `static constexpr bool blind` = true and begin(input, state),
 /// which sends them; `static constexpr int scalars`, how many places of StepScalars::own it takes. `bool recordable()`
-/// says whether all steps send alike; true by default.
+/// says whether all steps send alike; true by default. Where ranks train apart between meetings, `bool alike(state)`, whether all
+/// hold the same parameters after the step that was just taken; where they never do, `static constexpr bool never_alike` = true.
 ///
 /// Where hyper-parameters may differ between groups of segments, `static constexpr bool takes_groups` = true,
 /// prepare_group(input, state, place, now), which is called for the groups at place 1, 2, ... of Layout::groups, each of its own
@@ -231,6 +233,19 @@ constexpr bool needs_one_start() {
     return !Composed<R>::models_differ;
   else
     return true;
+}
+
+/// Whether its ranks hold the same parameters, at least at times.
+template <class R>
+constexpr bool ever_alike() {
+  if constexpr (requires { Composed<R>::never_alike; }) return !Composed<R>::never_alike;
+  return needs_one_start<R>();
+}
+/// Whether they do after the step that was just taken.
+template <class R, class State>
+bool alike(const R& recipe, const State& state) {
+  if constexpr (requires { recipe.alike(state); }) return recipe.alike(state);
+  return true;
 }
 
 /// Whether a recipe's messages can't show that a gradient isn't finite: `static constexpr bool blind`.

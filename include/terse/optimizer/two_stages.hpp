@@ -112,8 +112,10 @@ struct TwoStages {
   static constexpr bool layer_wise = P1::facts.layer_wise;
   static constexpr bool carries = compresses && !one_stage;
   static constexpr bool seeds = compresses && starts_exactly<F>();
-  /// Whether momentum differs between ranks once messages are compressed, so that no step may take their gradients' mean for it.
-  static constexpr bool reseeds = seeds && SecondRules<Numbers<>>::says;
+  /// Whether momentum differs between ranks once messages are compressed. Then no step may add the gradients' mean to it.
+  static constexpr bool local_momentum =
+      compresses && SecondRules<Numbers<>>::says && !M2::facts.common;
+  static constexpr bool reseeds = seeds && local_momentum;
   static constexpr bool balances =
       carries && requires(const typename M2::template Rule<float>& rule, const SomeLayers<float>& layers) {
     rule.balance(layers);
@@ -205,6 +207,11 @@ struct TwoStages {
       for (std::size_t k = 0; k < buffers.size(); ++k)
         if (over == 0 || !P2::facts.continues_first_stage || !keeps<P2>(names.names[k]))
           visit(buffers[k].all());
+    }
+    template <class Visit>
+    void walk_shared(Visit&& visit) {
+      for (std::size_t k = 0; k < buffers.size(); ++k)
+        if (!local_momentum || !keeps<M2>(names.names[k])) visit(names.names[k], std::as_const(buffers[k]).all());
     }
     template <class Visit>
     TERSE_COLD void walk(Visit&& visit) {

@@ -149,7 +149,7 @@ struct RoundContext {
   std::uint64_t check = 0;
   float rate = 0;
   Mask<typename E::memory> mask{};
-  bool dense_only = false;
+  bool dense_only = false, checks_payload = false;
   EncodeContext first = encode_context(0, 0, 0, Purpose::quantization, nullptr), second = first;
   Envelope<E>& envelope;
 
@@ -169,14 +169,15 @@ struct RoundContext {
 
   /// Opens a round.
   void open(std::uint64_t step_, std::uint64_t seed, std::uint64_t agreement, float rate_,
-            Mask<typename E::memory> mask_, const StepScalars* now) {
+            Mask<typename E::memory> mask_, const StepScalars* now, bool checks_payload_ = false) {
     step = step_;
+    checks_payload = checks_payload_;
     check = agreement;
     rate = rate_;
     mask = mask_;
     first = encode_context(seed, rank, step, Purpose::quantization, now);
     second = encode_context(seed, rank, step, Purpose::second_quantization, now);
-    envelope.open(executor, {step, check, now}, names(rank));
+    envelope.open(executor, {step, check, now, checks_payload}, names(rank));
     codec.start(rate);
   }
 
@@ -196,14 +197,22 @@ struct RoundContext {
   }
 
   void stamp(std::byte* packet, index_t bytes, Phase phase, int chunk) {
-    envelope.stamp(executor, static_cast<std::uint64_t>(bytes), place_of(phase, chunk, rank), packet);
+    envelope.stamp(executor, static_cast<std::uint64_t>(bytes), detail::place_of(phase, chunk, rank), packet);
   }
   /// Checks a packet from `sender` and takes over its flags.
   void accept(const std::byte* packet, const Portion& portion, Phase phase, int chunk, int sender) {
     const auto most = static_cast<std::uint64_t>(portion.bytes);
     const auto least = portion.variable ? static_cast<std::uint64_t>(portion.section_at) : most;
-    envelope.accept(executor, codec, portion, packet, least, most, place_of(phase, chunk, sender),
+    envelope.accept(executor, codec, portion, packet, least, most, detail::place_of(phase, chunk, sender),
                     names(sender));
+  }
+  /// Adds an accepted packet, or this rank's own, to what a verb will read. Values that are not finite, of which a sender says
+  /// nothing, count as 0 there, and are an error that names the sender and the phase.
+  void add(Inbox<C>& inbox, const Portion& portion, const std::byte* packet, Phase phase, int sender,
+           float weight = 1) {
+    inbox.watch(envelope.damage());
+    inbox.add(codec.compressor(), portion, packet, first.shared, weight,
+              detail::origin_of(phase, names(sender)));
   }
 
  private:
@@ -212,11 +221,6 @@ struct RoundContext {
     return {step,
             {Draw::local(seed, rank, step, rounding), now},
             {Draw::shared(seed, step, Purpose::selection), now}};
-  }
-  /// Which packet of the round this is.
-  static std::uint64_t place_of(Phase phase, int chunk, int sender) {
-    return static_cast<std::uint64_t>(phase) << 48 | static_cast<std::uint64_t>(chunk) << 24 |
-           static_cast<std::uint64_t>(sender);
   }
 };
 

@@ -69,7 +69,7 @@ struct Ring {
       const int c = behind(context, hop_);
       context.accept(in_, portion(context, c), Phase::reduce, c, before(context));
       inbox_.clear();
-      inbox_.add(context.codec.compressor(), portion(context, c), in_, context.first.shared);
+      context.add(inbox_, portion(context, c), in_, Phase::reduce, before(context));
       hop(context, inbox_, message);
       return hop_ == context.size;
     }
@@ -157,7 +157,7 @@ struct Ring {
     template <class Consumer>
     void deliver_sum(Context& context, int c, float weight, const Consumer& consumer) {
       inbox_.clear();
-      inbox_.add(context.codec.compressor(), spread_.portion(c), spread_.packet(c), context.first.shared);
+      context.add(inbox_, spread_.portion(c), spread_.packet(c), Phase::spread, owner(context, c));
       deliver(context, spread_.portion(c), inbox_, weight, consumer);
     }
     /// Passes a whole sum on and takes the next one.
