@@ -110,7 +110,7 @@ class Optimizer {
   /// throws.
   ///
   /// Ranks start from the same parameters, see `terse::broadcast`. The first step compares them, unless the recipe mixes
-  /// models: mismatch_error on all ranks, which names a rank and a segment.
+  /// models: mismatch_error on all ranks, which names a rank and a segment. Later ones do by Options::compare_every, behind the step.
   ///
   /// After non_finite_error parameters are as before, and so is momentum on the mean; in a compressed step the
   /// error feedback, and momentum before compression, have already taken the message up, so that going on from
@@ -225,7 +225,7 @@ class Optimizer {
     }
   }
   /// What this rank sends for a step, at most, if all goes well; exactly, where packets don't vary in size and all steps of a kind
-  /// send alike. Without communication. The first step's comparison of parameters, 8 bytes to each peer, isn't in it.
+  /// send alike. Without communication. Comparisons of parameters, 8 bytes to each peer, aren't in it.
   StepBytes bytes_per_step() const requires detail::SaysBytes<State> {
     StepBytes bytes;
     // clang 14 instantiates it with the class, whatever the constraint says.
