@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "terse/core/error.hpp"
 #include "terse/core/hash.hpp"
 #include "terse/core/layout.hpp"
 #include "terse/transport/collectives.hpp"
@@ -15,9 +16,29 @@ namespace terse::detail {
 
 /// Where ranks that should be alike are not.
 struct Apart {
-  int rank, from;  ///< the first that differs from most, or from rank 0 where there are as many of either; one of those
+  int rank,
+      from;  ///< the first that differs from most, or from rank 0 where there are as many of either; one of those
   std::string arena, segment;
 };
+
+[[noreturn]] TERSE_COLD inline void throw_other_start(const Apart& apart, int rank) {
+  throw mismatch_error("rank " + std::to_string(apart.rank) + " starts from other parameters than rank " +
+                           std::to_string(apart.from) + ", in '" + apart.segment +
+                           "': call terse::broadcast(transport, parameters) on all ranks before the first "
+                           "step, or load a checkpoint",
+                       rank, 1);
+}
+/// `compared`: the last step after which all were alike; 0: none was looked at.
+[[noreturn]] TERSE_COLD inline void throw_drifted(const Apart& apart, std::uint64_t compared, int rank,
+                                                  std::uint64_t step) {
+  throw mismatch_error("rank " + std::to_string(apart.rank) + " has drifted: its " + apart.arena +
+                           " differ from rank " + std::to_string(apart.from) + "'s in '" + apart.segment +
+                           "', and " +
+                           (compared == 0 ? "this is the first comparison"
+                                          : "were alike after step " + std::to_string(compared)) +
+                           ". Load a checkpoint; packets can have checksums (check_payload)",
+                       rank, static_cast<std::int64_t>(step));
+}
 
 /// Compares arenas of a layout among ranks. Padding does not count.
 template <Transport T>

@@ -279,7 +279,8 @@ class Optimizer {
           "Use a host executor, or leave it away");
     if (!detail::ever_alike<R>() && options.compare_every > 0)
       throw usage_error(
-          "compare_every is for methods whose ranks hold the same parameters, in each step or when they meet; "
+          "compare_every is for methods whose ranks hold the same parameters, in each step or when they "
+          "meet; "
           "with this recipe they differ by design");
   }
   static std::uint64_t options_hash(const Options& options, const Layout& layout) {
@@ -339,43 +340,9 @@ class Optimizer {
       return {parameters};
   }
   /// Before the first step of a run: masters come later.
-  void compare_start(in<E, P> parameters) {
-    if constexpr (detail::needs_one_start<R>()) {
-      if (steps_ != 0 || started_alike_) return;
-      const auto apart =
-          comparison_(channel_, layout_, [&](const auto& visit) { visit("parameters", parameters); });
-      if (apart)
-        throw mismatch_error("rank " + std::to_string(apart->rank) + " starts from other parameters than rank " +
-                                 std::to_string(apart->from) + ", in '" + apart->segment +
-                                 "': call terse::broadcast(transport, parameters) on all ranks "
-                                 "before the first step, or load a checkpoint",
-                             channel_.rank(), 1);
-      started_alike_ = true;
-    }
-  }
+  void compare_start(in<E, P> parameters);
   /// By compare_every, of the step that has just been taken.
-  void compare_replicas(in<E, P> parameters) {
-    if constexpr (detail::ever_alike<R>()) {
-      if (options_.compare_every == 0) return;
-      due_ = due_ || steps_ % options_.compare_every == 0;
-      if (!due_ || !detail::alike(composed(recipe), state_)) return;
-      due_ = false;
-      const auto apart = comparison_(channel_, layout_, [&](const auto& visit) {
-        visit("parameters", parameters);
-        if constexpr (has_masters) visit("masters", in<E>(masters_.all()));
-        if constexpr (requires { state_.walk_shared(visit); }) state_.walk_shared(visit);
-      });
-      if (apart)
-        throw mismatch_error("rank " + std::to_string(apart->rank) + " has drifted: its " + apart->arena +
-                                 " differ from rank " + std::to_string(apart->from) + "'s in '" +
-                                 apart->segment + "', and " +
-                                 (compared_ == 0 ? "this is the first comparison"
-                                                 : "were alike after step " + std::to_string(compared_)) +
-                                 ". Load a checkpoint; packets can have checksums (check_payload)",
-                             channel_.rank(), static_cast<std::int64_t>(steps_));
-      compared_ = steps_;
-    }
-  }
+  void compare_replicas(in<E, P> parameters);
   void adopt([[maybe_unused]] P* parameters) {
     if constexpr (has_masters) {
       if (adopted_ == 0) for_each(executor_, range_, detail::Adopt<P>{masters_.data(), parameters});

@@ -69,6 +69,34 @@ StepResult Optimizer<R, T, E, N>::step(out<E, P> parameters, in<E, G> gradients,
 }
 
 template <class R, class T, Executor E, class N>
+void Optimizer<R, T, E, N>::compare_start(in<E, P> parameters) {
+  if constexpr (detail::needs_one_start<R>()) {
+    if (steps_ != 0 || started_alike_) return;
+    const auto apart =
+        comparison_(channel_, layout_, [&](const auto& visit) { visit("parameters", parameters); });
+    if (apart) detail::throw_other_start(*apart, channel_.rank());
+    started_alike_ = true;
+  }
+}
+
+template <class R, class T, Executor E, class N>
+void Optimizer<R, T, E, N>::compare_replicas([[maybe_unused]] in<E, P> parameters) {
+  if constexpr (detail::ever_alike<R>()) {
+    if (options_.compare_every == 0) return;
+    due_ = due_ || steps_ % options_.compare_every == 0;
+    if (!due_ || !detail::alike(composed(recipe), state_)) return;
+    due_ = false;
+    const auto apart = comparison_(channel_, layout_, [&](const auto& visit) {
+      visit("parameters", parameters);
+      if constexpr (has_masters) visit("masters", in<E>(masters_.all()));
+      if constexpr (requires { state_.walk_shared(visit); }) state_.walk_shared(visit);
+    });
+    if (apart) detail::throw_drifted(*apart, compared_, channel_.rank(), steps_);
+    compared_ = steps_;
+  }
+}
+
+template <class R, class T, Executor E, class N>
 void Optimizer<R, T, E, N>::begin(out<E, P> parameters, in<E, G> gradients, float gradient_scale) {
   if (open_.parameters != nullptr)
     throw usage_error("begin has opened a step, which `step` must finish before another one begins",

@@ -113,8 +113,7 @@ struct TwoStages {
   static constexpr bool carries = compresses && !one_stage;
   static constexpr bool seeds = compresses && starts_exactly<F>();
   /// Whether momentum differs between ranks once messages are compressed. Then no step may add the gradients' mean to it.
-  static constexpr bool local_momentum =
-      compresses && SecondRules<Numbers<>>::says && !M2::facts.common;
+  static constexpr bool local_momentum = compresses && SecondRules<Numbers<>>::says && !M2::facts.common;
   static constexpr bool reseeds = seeds && local_momentum;
   static constexpr bool balances =
       carries && requires(const typename M2::template Rule<float>& rule, const SomeLayers<float>& layers) {
@@ -211,7 +210,8 @@ struct TwoStages {
     template <class Visit>
     void walk_shared(Visit&& visit) {
       for (std::size_t k = 0; k < buffers.size(); ++k)
-        if (!local_momentum || !keeps<M2>(names.names[k])) visit(names.names[k], std::as_const(buffers[k]).all());
+        if (!local_momentum || !keeps<M2>(names.names[k]))
+          visit(names.names[k], std::as_const(buffers[k]).all());
     }
     template <class Visit>
     TERSE_COLD void walk(Visit&& visit) {

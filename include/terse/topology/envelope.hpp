@@ -9,8 +9,8 @@
 
 #include "terse/codec.hpp"
 #include "terse/compressor/packed.hpp"
-#include "terse/core/packet.hpp"
 #include "terse/core/hash.hpp"
+#include "terse/core/packet.hpp"
 #include "terse/core/step_scalars.hpp"
 #include "terse/transport/concept.hpp"
 
@@ -83,9 +83,9 @@ inline std::uint64_t check_with_payload(std::uint64_t check, const std::byte* pa
 
 [[noreturn]] TERSE_COLD inline void throw_damaged(int sender, const std::string& where, const char* sign,
                                                   int rank, std::uint64_t step) {
-  throw wire_error("the packet from rank " + std::to_string(sender) + " (" + where +
-                       ") was damaged on its way: " + sign,
-                   rank, static_cast<std::int64_t>(step));
+  throw wire_error(
+      "the packet from rank " + std::to_string(sender) + " (" + where + ") was damaged on its way: " + sign,
+      rank, static_cast<std::int64_t>(step));
 }
 [[noreturn]] TERSE_COLD inline void throw_damage(std::uint64_t origin, int rank, std::uint64_t step) {
   throw_damaged(static_cast<int>(origin & 0xFFFFFF),
@@ -194,8 +194,7 @@ class Envelope {
   PacketHeader read(const std::byte* packet, std::uint64_t least, std::uint64_t most, std::uint64_t place,
                     int sender) const {
     const std::uint64_t check = mix_hash(round_.check, place);
-    if (!round_.checks_payload)
-      return read_header(packet, {least, most, round_.step, check}, sender, rank_);
+    if (!round_.checks_payload) return read_header(packet, {least, most, round_.step, check}, sender, rank_);
     PacketHeader header;
     std::memcpy(&header, packet, sizeof header);
     PacketHeader plain = header;
