@@ -50,7 +50,8 @@ class Inbox {
       return NoPackets{};
     } else {
       auto incoming = C::incoming(compressed_.data(), count_);
-      if constexpr (requires { incoming.damage; }) incoming.damage = damage_;
+      if constexpr (requires { C::unbounded; })
+        if (C::unbounded) incoming.damage = damage_;
       return incoming;
     }
   }

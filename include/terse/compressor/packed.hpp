@@ -25,8 +25,8 @@ struct Coded {
 
 namespace detail {
 
-/// Scales beyond this don't come from finite messages, whose norms are below 2^64.
-inline constexpr float largest_scale = 0x1p66F;
+/// Scales beyond this don't come from finite messages, whose norms are below 2^64. Squares of what they scale are finite.
+inline constexpr float largest_scale = 0x1.fffffep63F;
 inline constexpr const char* unlikely_scale = "a scale that no finite message has";
 
 /// Whether these bytes are floats of a magnitude of `limit` at most.
@@ -144,6 +144,8 @@ struct Packed {
     return {section + scale_bytes(range), reinterpret_cast<const Scale*>(section), weight};
   }
   static Incoming incoming(const Source* sources, int count) { return {sources, count, units()}; }
+  /// Whether codes may be of any size, whatever the scales, so that verbs that read them must look.
+  static constexpr bool unbounded = std::is_empty_v<Scale> && Q::bits == 16;
 
   /// Floats at the beginning of a section, all of a magnitude that a message's scale can have.
   index_t scale_floats(const Range& range) const {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 
 #include "terse/executor/bits.hpp"
@@ -16,15 +17,21 @@ TERSE_NUMERICS_BEGIN
 
 namespace detail {
 
-/// Whether one of a block's values is of a magnitude above `most`, or no number.
+/// Whether one of a block's values is of a magnitude above `most`, or no number. Where all are below 2, which takes one
+/// instruction to know of as many as it holds, none is.
 TERSE_INLINE bool any_beyond(float most, const float* values, int count) {
-  std::uint32_t beyond = 0;
-  TERSE_LANES
-  for (int l = 0; l < count; ++l) beyond |= static_cast<std::uint32_t>(!(magnitude(values[l]) <= most));
+  std::uint32_t bits = 0, beyond = 0;
+  if (count == lanes) {
+    TERSE_LANES
+    for (int l = 0; l < lanes; ++l) bits |= std::bit_cast<std::uint32_t>(values[l]);
+    if ((bits & std::bit_cast<std::uint32_t>(2.0F)) == 0) return false;
+    TERSE_LANES
+    for (int l = 0; l < lanes; ++l) beyond |= static_cast<std::uint32_t>(!(magnitude(values[l]) <= most));
+  } else {
+    TERSE_LAST_LANES
+    for (int l = 0; l < count; ++l) beyond |= static_cast<std::uint32_t>(!(magnitude(values[l]) <= most));
+  }
   return beyond != 0;
-}
-TERSE_INLINE bool any_beyond(float most, const float (&values)[lanes], int count) {
-  return count == lanes ? any_beyond(most, &values[0], lanes) : any_beyond(most, &values[0], count);
 }
 /// What is not finite by the value of a source, value(k, l), counts as 0 in the sums, see Packets::damage.
 template <class Code, class Value>

@@ -55,6 +55,25 @@ struct Cursor<Packets<Code>> {
   /// sum[l] for the block of `count` lanes that starts `begin` elements into the piece, at the given arena
   /// index.
   TERSE_INLINE void load(index_t, index_t begin, int count, float (&sum)[lanes]) const {
+    if (Code::bits == 32 && count == lanes && packets.count == 1 && packets.sources[0].weight == 1) {
+      // What pays for the look at it.
+      std::memcpy(sum, packets.sources[0].codes + offset + 4 * begin, sizeof sum);
+      opaque(sum);
+    } else {
+      add_all(begin, count, sum);
+    }
+    if (packets.damage != nullptr && any_beyond(largest_sum(packets.count), sum, count)) [[unlikely]]
+      judge(packets, sum, count, [&](int k, int l) { return value(k, begin + l); });
+  }
+
+  Packets<Code> packets;
+  index_t offset = 0;
+  index_t unit = 0;
+
+ private:
+  using Element = CodeElement<Code::bits>;
+
+  TERSE_INLINE void add_all(index_t begin, int count, float (&sum)[lanes]) const {
     for (int k = 0; k < packets.count; ++k) {
       const auto& source = packets.sources[k];
       const typename Code::Scale scale = scale_of(source);
@@ -73,17 +92,7 @@ struct Cursor<Packets<Code>> {
       }
       opaque(sum);
     }
-    if (packets.damage != nullptr && any_beyond(largest_sum(packets.count), sum, count)) [[unlikely]]
-      judge(packets, sum, count, [&](int k, int l) { return value(k, begin + l); });
   }
-
-  Packets<Code> packets;
-  index_t offset = 0;
-  index_t unit = 0;
-
- private:
-  using Element = CodeElement<Code::bits>;
-
   typename Code::Scale scale_of(const typename Packets<Code>::Source& source) const {
     return source.scales == nullptr ? typename Code::Scale{} : source.scales[unit];
   }

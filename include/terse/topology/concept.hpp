@@ -124,6 +124,14 @@ constexpr bool check_stages() {
   return true;
 }
 
+namespace detail {
+
+struct IgnoreSum {
+  TERSE_HD void operator()(const Piece&, index_t, bool, float) const {}
+};
+
+}  // namespace detail
+
 /// What ranks of a channel are called in errors: those of a channel within a larger world by their ranks there.
 struct RankNames {
   int first = 0, stride = 1;
@@ -187,6 +195,14 @@ struct RoundContext {
     envelope.note(executor, encoder);
   }
 
+  /// The same where it has encoded what `inbox` brought: then a packet may be why.
+  template <class Encoder, class In>
+  void note(Encoder& encoder, const Portion& portion, In& inbox) {
+    if constexpr (!GridExecutor<E> && std::is_same_v<In, Inbox<C>>)
+      if (*encoder.bad() != 0) examine(portion, inbox);
+    note(encoder);
+  }
+
   /// Evaluates and encodes the whole message into a packet, unstamped, and returns its bytes.
   template <class M>
   index_t encode_whole(const M& message, std::byte* packet) {
@@ -210,12 +226,26 @@ struct RoundContext {
   /// nothing, count as 0 there, and are an error that names the sender and the phase.
   void add(Inbox<C>& inbox, const Portion& portion, const std::byte* packet, Phase phase, int sender,
            float weight = 1) {
-    inbox.watch(envelope.damage());
+    // Of what is encoded anew `note` hears, and the host needs to look for a reason then alone.
+    inbox.watch(GridExecutor<E> || phase != Phase::reduce ? envelope.damage() : nullptr);
     inbox.add(codec.compressor(), portion, packet, first.shared, weight,
               detail::origin_of(phase, names(sender)));
   }
 
  private:
+  /// Looks through packets once more.
+  TERSE_COLD void examine(const Portion& portion, Inbox<C>& inbox) {
+    inbox.watch(envelope.damage());
+    for_each(executor, portion.dense, NoMask{}, inbox.dense(), detail::IgnoreSum{});
+    if constexpr (!C::lossless) {
+      auto incoming = inbox.compressed();
+      if constexpr (requires { incoming.damage; }) {
+        incoming.damage = envelope.damage();
+        for_each(executor, portion.compressed, NoMask{}, incoming, detail::IgnoreSum{});
+      }
+    }
+  }
+
   static EncodeContext encode_context(std::uint64_t seed, int rank, std::uint64_t step, Purpose rounding,
                                       const StepScalars* now) {
     return {step,

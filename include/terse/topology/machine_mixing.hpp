@@ -127,7 +127,6 @@ struct MachineMixing {
           if (peer != mine_)
             accept(context, in_[static_cast<std::size_t>(peer)].data(), mine_, mine_, machine_, peer);
         for (int k = 0; k < Vectors; ++k) sum(context, k);
-        context.note(context.codec);
         stamp(context, neighbors_.own(), mine_, local_);
         neighbors_.post(outer_, context.step - 1, Vectors * part(mine_).bytes, false);
         stage_ = Stage::mix;
@@ -195,6 +194,7 @@ struct MachineMixing {
       const MeanOf mean{1.0F / static_cast<float>(local_)};
       context.codec.encode(part(mine_), {}, inbox_, Message{mean, mean}, context.first, true,
                            neighbors_.own() + shift);
+      context.note(context.codec, part(mine_), inbox_);
     }
     /// The mixture of the machines' means of this rank's part.
     void mix(Context& context, int k) {

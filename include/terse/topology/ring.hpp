@@ -149,7 +149,7 @@ struct Ring {
       context.codec.measure(portion(context, c), context.mask, inbox, message);
       const index_t bytes = context.codec.encode(portion(context, c), context.mask, inbox, message,
                                                  context.first, false, packet);
-      context.note(context.codec);
+      context.note(context.codec, portion(context, c), inbox);
       context.stamp(packet, bytes, whole ? Phase::spread : Phase::reduce, c);
       if (whole) sum_bytes_ = bytes;
       return bytes;

@@ -103,6 +103,7 @@ struct ScatterGather {
     }
     template <class Consumer>
     void take(Context& context, const Consumer& consumer) {
+      inbox_.watch(context.envelope.damage());
       deliver(context, own(context), inbox_, 1.0F / static_cast<float>(context.size), consumer);
     }
     template <class M>
@@ -146,7 +147,7 @@ struct ScatterGather {
       std::byte* const packet = spread_.packet(context.rank);
       const index_t bytes =
           second_.encode(own(context), context.mask, inbox, message, context.second, false, packet);
-      context.note(second_);
+      context.note(second_, own(context), inbox);
       context.stamp(packet, bytes, Phase::spread, context.rank);
       spreading_ = true;
       under_way_.emplace(spread_.post(context.channel, bytes));

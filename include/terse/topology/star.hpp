@@ -124,7 +124,7 @@ struct Star {
       second_->measure(whole, context.mask, inbox_, message);
       const index_t bytes =
           second_->encode(whole, context.mask, inbox_, message, context.second, false, mean_.data());
-      context.note(*second_);
+      context.note(*second_, whole, inbox_);
       context.stamp(mean_.data(), bytes, Phase::spread, 0);
       for (Send& send : down_) send.bytes = bytes;
     }
