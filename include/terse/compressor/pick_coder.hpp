@@ -30,7 +30,7 @@ struct PickCoder {
   using Scale = typename Values::Scale;
   using Code = typename Values::Code;
 
-  static constexpr float limit = largest_scale;
+  static constexpr float limit = largest_scale_of<typename Values::Statistic>();
   static constexpr SectionFault beyond_limit = SectionFault::unlikely;
 
   TERSE_HD static index_t scales(index_t k) {

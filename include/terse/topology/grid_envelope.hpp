@@ -201,15 +201,17 @@ class Envelope<E> {
   void accept(E ex, Codec& codec, const Portion& portion, const std::byte* packet, std::uint64_t least,
               std::uint64_t most, std::uint64_t place, int sender) {
     index_t floats = 0;
+    float limit = 0;
     if constexpr (!Codec::lossless) {
       if constexpr (requires { codec.compressor().scale_floats(portion.compressed); })
-        floats = codec.compressor().scale_floats(portion.compressed);
+        floats = codec.compressor().scale_floats(portion.compressed),
+        limit = codec.compressor().largest_scale();
       else
         codec.check(portion, packet, &verdict_.data()->findings);
     }
     ex.launch(
         detail::AcceptKernel{verdict_.data(), now_, least, most, place, sender, detail::refusal_of(rank_),
-                             packet, packet + portion.section_at, floats, detail::largest_scale},
+                             packet, packet + portion.section_at, floats, limit},
         1);
   }
   void absorb(E ex, const Envelope& other) {
