@@ -48,7 +48,7 @@ struct Relay {
     void consume(Context& context, const Consumer& consumer) {
       inbox_.clear();
       for (int rank = 0; rank < context.size; ++rank)
-        inbox_.add(context.codec.compressor(), context.plan.whole, packet(rank), context.first.shared);
+        context.add(inbox_, context.plan.whole, packet(rank), terse::Phase::spread, rank);
       terse::deliver(context, context.plan.whole, inbox_, 1.0F / static_cast<float>(context.size), consumer);
     }
     terse::index_t most_bytes(const Context& context) const {

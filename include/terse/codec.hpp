@@ -32,22 +32,30 @@ class Inbox {
       : compressed_(C::lossless ? 0 : static_cast<std::size_t>(capacity)),
         dense_(static_cast<std::size_t>(capacity)) {}
   void clear() { count_ = 0; }
+  /// Has verbs look for values that are not finite, see Packets::damage.
+  void watch(std::uint64_t* damage) { damage_ = damage; }
   /// `shared` is the round's draw for selections.
   void add(const C& compressor, const Portion& portion, const std::byte* packet, const StepDraw& shared,
-           float weight = 1) {
+           float weight = 1, std::uint32_t origin = 0) {
     if (static_cast<std::size_t>(count_) == dense_.size()) detail::throw_full_inbox(count_);
     const auto place = static_cast<std::size_t>(count_++);
-    if constexpr (!C::lossless)
+    if constexpr (!C::lossless) {
       compressed_[place] = compressor.source(portion.compressed, packet + portion.section_at, weight, shared);
-    dense_[place] = {packet + portion.dense_at, nullptr, weight};
+      if constexpr (requires { compressed_[place].origin; }) compressed_[place].origin = origin;
+    }
+    dense_[place] = {packet + portion.dense_at, nullptr, weight, origin};
   }
   auto compressed() {
-    if constexpr (C::lossless)
+    if constexpr (C::lossless) {
       return NoPackets{};
-    else
-      return C::incoming(compressed_.data(), count_);
+    } else {
+      auto incoming = C::incoming(compressed_.data(), count_);
+      if constexpr (requires { C::unbounded; })
+        if (C::unbounded) incoming.damage = damage_;
+      return incoming;
+    }
   }
-  Packets<Dense::Code> dense() const { return {dense_.data(), count_, {}}; }
+  Packets<Dense::Code> dense() const { return {dense_.data(), count_, {}, damage_}; }
 
  private:
   template <class Any>
@@ -60,6 +68,7 @@ class Inbox {
 
   std::vector<decltype(source_type<C>())> compressed_;
   std::vector<Packets<Dense::Code>::Source> dense_;
+  std::uint64_t* damage_ = nullptr;
   int count_ = 0;
 };
 

@@ -53,8 +53,7 @@ struct Topology {
     void consume(Context& context, const Consumer& consumer) {
       inbox_.clear();
       for (int rank = 0; rank < context.size; ++rank)
-        inbox_.add(context.codec.compressor(), context.plan.whole, spread_.packet(rank),
-                   context.first.shared);
+        context.add(inbox_, context.plan.whole, spread_.packet(rank), terse::Phase::spread, rank);
       terse::deliver(context, context.plan.whole, inbox_, 1.0F / static_cast<float>(context.size), consumer);
     }
 #endif

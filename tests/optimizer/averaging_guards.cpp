@@ -95,6 +95,107 @@ TEST_CASE("EF21 starts its copies anew after a compressed step that failed") {
   });
 }
 
+namespace {
+
+/// Twelve steps; before the sixth one fails on rank 1, and so does the one that would start the copies anew. Parameters and the
+/// mean of the copies stay alike on all ranks, to the bit.
+template <class R>
+void check_replicas_after_failure(const R& recipe, std::size_t index) {
+  CAPTURE(type_name<R>());
+  constexpr int ranks = 3;
+  const Layout layout = two_kinds();
+  std::vector<Floats> last(at(ranks));
+  std::vector<std::vector<double>> copies(at(ranks));
+  std::atomic<int> failed{0};
+  ThreadGroup(ranks, std::chrono::seconds(20)).run([&](Threads& transport) {
+    Optimizer optimizer{recipe, transport, layout};
+    Floats x = start(layout);
+    for (std::uint64_t step = 1; step <= 12; ++step) {
+      Floats g = gradient(layout, transport.rank(), step, 1);
+      for (int attempt = 0; step == 6 && attempt < 2; ++attempt) {
+        Floats bad = g;
+        if (transport.rank() == 1) bad[index] = not_a_number;
+        try {
+          optimizer.step(x, bad);
+        } catch (const non_finite_error&) {
+          ++failed;
+        }
+      }
+      if (step == 6) {
+        optimizer.begin(x, g);
+        optimizer.ready(1);
+      }
+      optimizer.step(x, g);
+    }
+    Seen seen;
+    optimizer.walk(seen);
+    last[at(transport.rank())] = x;
+    copies[at(transport.rank())] = seen.parts.at("mean_copy");
+  });
+  CHECK(failed == 2 * ranks);
+  for (int rank = 1; rank < ranks; ++rank) {
+    CHECK(last[at(rank)] == last[0]);
+    CHECK(copies[at(rank)] == copies[0]);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("momentum before the difference keeps replicas alike after a step that failed") {
+  const TopK<> some{.selection = {.ratio = 0.05}};
+  for (const std::size_t index : std::initializer_list<std::size_t>{7, 330}) {
+    check_replicas_after_failure(Ef21Sgd<LocalMomentumBefore>{.learning_rate = 1e-2F, .compressor = some},
+                                 index);
+    check_replicas_after_failure(
+        Ef21Sgd<LocalMomentumBefore, LarsRates>{.learning_rate = 1e-2F, .compressor = some}, index);
+    check_replicas_after_failure(Ef21Sgd<FactorMasking>{.learning_rate = 1e-2F, .compressor = some}, index);
+    check_replicas_after_failure(Ef21Sgd<MajorityVote>{.learning_rate = 1e-3F, .compressor = some}, index);
+  }
+}
+
+TEST_CASE("momentum before the difference goes on through the step that starts the copies anew") {
+  const Layout layout = Layout::flat(64);
+  constexpr int ranks = 2;
+  std::vector<double> velocity(ranks * 64), expected(64);
+  std::vector<Floats> last(at(ranks));
+  const auto gradient_at = [&](int rank, std::uint64_t step, index_t i) { return noise(5, rank, step, i); };
+  for (std::uint64_t step = 1; step <= 9; ++step)
+    for (index_t i = 0; i < 64; ++i) {
+      double sum = 0;
+      for (int rank = 0; rank < ranks; ++rank) {
+        double& v = velocity[at(64 * rank + i)];
+        // Step 5 is tried twice, and a rank takes up what is finite of the first try.
+        for (int attempt = 0; attempt < (step == 5 && !(rank == 1 && i == 9) ? 2 : 1); ++attempt)
+          v = 0.75 * v + static_cast<double>(gradient_at(rank, step, i));
+        sum += v;
+      }
+      expected[at(i)] -= 0.125 * sum / ranks;
+      // The first step is exact, and leaves the same momentum on all ranks.
+      for (int rank = 0; step == 1 && rank < ranks; ++rank) velocity[at(64 * rank + i)] = sum / ranks;
+    }
+  ThreadGroup(ranks, std::chrono::seconds(20)).run([&](Threads& transport) {
+    Optimizer optimizer{
+        Ef21Sgd<LocalMomentumBefore>{.learning_rate = 0.125F,
+                                     .momentum_correction = {.momentum = 0.75F, .nesterov = false},
+                                     .compressor = {.selection = {.ratio = 1}}},
+        transport, layout};
+    Floats x(64), g(64);
+    for (std::uint64_t step = 1; step <= 9; ++step) {
+      for (index_t i = 0; i < 64; ++i) g[at(i)] = gradient_at(transport.rank(), step, i);
+      if (step == 5) {
+        Floats bad = g;
+        if (transport.rank() == 1) bad[9] = not_a_number;
+        CHECK_THROWS_AS(optimizer.step(x, bad), non_finite_error);
+      }
+      optimizer.step(x, g);
+    }
+    last[at(transport.rank())] = x;
+  });
+  for (const Floats& x : last)
+    for (std::size_t i = 0; i < 64; ++i)
+      CHECK(static_cast<double>(x[i]) == doctest::Approx(expected[i]).epsilon(1e-5));
+}
+
 TEST_CASE("EF21 of what loses nothing is gradient descent") {
   const Layout layout = two_kinds();
   ThreadGroup(1).run([&](Threads& transport) {

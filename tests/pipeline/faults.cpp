@@ -927,6 +927,19 @@ TEST_CASE("damage that no header shows is found by a proof or an audit, by examp
   check_survivors(result.seats, 2, "threw: " + result.seats[2].outcome.text, result.begin, at_once);
 }
 
+TEST_CASE("a row that comes with a value that is not finite is refused") {
+  for (const float value : {std::numeric_limits<float>::quiet_NaN(), 1e30F}) {
+    // The first step sends rows whole.
+    const Lied result = lied(1, {{Phase::forward, 2, put_float(32 + 8, value)}}, honest_packets());
+    const Outcome& found = result.seats[2].outcome;
+    CAPTURE(found.text);
+    CHECK(found.kind == Kind::wire);
+    CHECK(contains(found.text,
+                   "rank 2, step 1: the packet from rank 1 (phase 'forward') was damaged on its way"));
+    check_survivors(result.seats, 2, "threw: " + found.text, result.begin, at_once);
+  }
+}
+
 TEST_CASE("a packet that is longer than any may be is refused by the transport") {
   const Lied result = lied(
       1, {{Phase::forward, 3, [](Bytes& packet, const Sent&) { packet.resize(100000); }}}, honest_packets());

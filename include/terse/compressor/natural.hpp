@@ -45,10 +45,10 @@ struct NaturalPowers {
   }
 
  private:
-  /// The exponent bits of P, 0 for the scale 0.
+  /// The exponent bits of P, 0 for the scale 0; P is at most 2^63, as messages are.
   TERSE_HD static std::uint32_t top(float scale) {
     const std::uint32_t exponent = (std::bit_cast<std::uint32_t>(magnitude(scale)) + 0x7FFFFF) >> 23;
-    return exponent < 254 ? exponent : 254;
+    return exponent < 190 ? exponent : 190;
   }
 };
 

@@ -25,9 +25,16 @@ struct Coded {
 
 namespace detail {
 
-/// Scales beyond this don't come from finite messages, whose norms are below 2^64.
-inline constexpr float largest_scale = 0x1p66F;
+/// Scales beyond this don't come from finite messages, whose norms are below 2^64. Squares of what they scale are finite.
+inline constexpr float largest_scale = 0x1.fffffep63F;
 inline constexpr const char* unlikely_scale = "a scale that no finite message has";
+
+/// Statistics that make more of a finite norm state `largest`.
+template <class Statistic>
+constexpr float largest_scale_of() {
+  if constexpr (requires { Statistic::largest; }) return Statistic::largest;
+  return largest_scale;
+}
 
 /// Whether these bytes are floats of a magnitude of `limit` at most.
 inline bool all_within(float limit, const std::byte* floats, index_t count) {
@@ -144,16 +151,21 @@ struct Packed {
     return {section + scale_bytes(range), reinterpret_cast<const Scale*>(section), weight};
   }
   static Incoming incoming(const Source* sources, int count) { return {sources, count, units()}; }
+  /// Whether codes may be of any size, whatever the scales, so that verbs that read them must look.
+  static constexpr bool unbounded = (std::is_empty_v<Scale> && Q::bits == 16) ||
+                                    detail::largest_scale_of<Statistic>() > detail::largest_scale;
 
   /// Floats at the beginning of a section, all of a magnitude that a message's scale can have.
   index_t scale_floats(const Range& range) const {
     if (std::is_empty_v<Scale> || range.pieces().empty()) return 0;
     return units().in_range(range) * static_cast<index_t>(sizeof(Scale) / 4);
   }
+  static constexpr float largest_scale() { return detail::largest_scale_of<Statistic>(); }
   /// Every code decodes, given such a scale.
   const char* fault(const Range& range, const std::byte* section, index_t) const {
-    return detail::all_within(detail::largest_scale, section, scale_floats(range)) ? nullptr
-                                                                                   : detail::unlikely_scale;
+    return detail::all_within(detail::largest_scale_of<Statistic>(), section, scale_floats(range))
+               ? nullptr
+               : detail::unlikely_scale;
   }
 
   /// Scales of all units of `range` from samples that `message` gives, once per element.

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <limits>
 #include <type_traits>
 
 #include "terse/compressor/dense.hpp"
@@ -31,7 +30,7 @@ struct PickCoder {
   using Scale = typename Values::Scale;
   using Code = typename Values::Code;
 
-  static constexpr float limit = largest_scale;
+  static constexpr float limit = largest_scale_of<typename Values::Statistic>();
   static constexpr SectionFault beyond_limit = SectionFault::unlikely;
 
   TERSE_HD static index_t scales(index_t k) {
@@ -72,7 +71,7 @@ struct PickCoder {
 
 template <>
 struct PickCoder<Dense> {
-  static constexpr float limit = std::numeric_limits<float>::max();
+  static constexpr float limit = largest_finite;
   static constexpr SectionFault beyond_limit = SectionFault::not_finite;
 
   template <Executor E>

@@ -189,6 +189,12 @@ struct Sparse {
   }
   static Incoming incoming(Source* sources, int count) { return {sources, count}; }
 
+  /// What the floats of a unit's k picks of n stay within: those that are scaled have been finite before.
+  static float limit(index_t n, index_t k) {
+    if constexpr (Traits<Selection>::single_stage && Values::lossless)
+      return Coder::limit * 2 * static_cast<float>(n / std::max(k, index_t{1}) + 1);
+    return Coder::limit;
+  }
   const char* fault(const Range& range, const std::byte* section, index_t bytes) const {
     using detail::SectionFault, detail::text_of;
     const std::byte *at = section, *end = section + bytes;
@@ -202,7 +208,8 @@ struct Sparse {
       if (end - at < index_bytes + Coder::bytes(k)) return text_of(SectionFault::ends_early);
       if (const char* found = selection.fault(at, unit.count, k)) return found;
       at += index_bytes;
-      if (!detail::all_within(Coder::limit, at, Coder::floats(k))) return text_of(Coder::beyond_limit);
+      if (!detail::all_within(limit(unit.count, k), at, Coder::floats(k)))
+        return text_of(Coder::beyond_limit);
       at += Coder::bytes(k);
     }
     return at == end ? nullptr : text_of(SectionFault::goes_on);
@@ -241,7 +248,7 @@ struct Sparse {
            const detail::Report report{findings, u};
            selection.check(executor, positions, unit.count, report.next());
            for_each_entry(executor, Coder::floats(picked.picks),
-                          detail::CheckValues<Coder>{picked, report.last()});
+                          detail::CheckValues<Coder>{picked, limit(unit.count, picked.picks), report.last()});
          });
   }
 

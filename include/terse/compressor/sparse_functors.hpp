@@ -103,10 +103,11 @@ struct AddPicks {
 template <class Coder>
 struct CheckValues {
   Arrived values;
+  float limit;
   Report report;
   TERSE_HD index_t entries() const { return Coder::floats(values.count()); }
   TERSE_HD void operator()(index_t f) const {
-    if (!(magnitude(load_from_wire<float>(values.bytes() + 4 * f)) <= Coder::limit))
+    if (!(magnitude(load_from_wire<float>(values.bytes() + 4 * f)) <= limit))
       report.note(f, Coder::beyond_limit);
   }
 };

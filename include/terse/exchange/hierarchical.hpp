@@ -133,7 +133,7 @@ class Rounds<C, F, Hierarchical<Inner, Outer>, T, E> {
   }
 
   void open(const StepContext& step, Mask<typename E::memory> mask) {
-    inside_.open(step.step, step.seed, step.agreement, step.learning_rate, {}, step.now);
+    inside_.open(step.step, step.seed, step.agreement, step.learning_rate, {}, step.now, step.checks_payload);
     between_.open(step, mask);
     mask_ = mask;
     dense_only_ = step.dense_only;

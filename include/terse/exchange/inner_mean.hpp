@@ -82,7 +82,11 @@ class InnerMean {
 
   template <class Context>
   void start(Context& context, const float* arena) {
-    rounds_.open({.step = context.step, .agreement = context.check, .learning_rate = context.rate}, {});
+    rounds_.open({.step = context.step,
+                  .agreement = context.check,
+                  .learning_rate = context.rate,
+                  .checks_payload = context.checks_payload},
+                 {});
     swap_envelopes(context);
     const ReadArena read{arena};
     rounds_.start(Message{read, read});

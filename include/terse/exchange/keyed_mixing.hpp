@@ -91,7 +91,8 @@ requires(Traits<C>::keyed) class Rounds<C, F, Mixing<G, Vectors>, T, E> {
         wrong_(1) {}
 
   void open(const StepContext& step, Mask<typename E::memory> mask) {
-    context_.open(step.step, step.seed, step.agreement, step.learning_rate, mask, step.now);
+    context_.open(step.step, step.seed, step.agreement, step.learning_rate, mask, step.now,
+                  step.checks_payload);
   }
   template <class M>
   void start(const M& message) {
@@ -127,10 +128,10 @@ requires(Traits<C>::keyed) class Rounds<C, F, Mixing<G, Vectors>, T, E> {
     for_each(context_.executor, whole().compressed, NoMask{}, NoPackets{},
              gated(MixKept<decltype(outcome.compressed)>{outcome.compressed, difference_.data(), begin_}));
     inbox_.clear();
-    inbox_.add(Dense{}, whole(), neighbors_.own(), context_.first.shared);
+    context_.add(inbox_, whole(), neighbors_.own(), Phase::spread, context_.rank);
     for (std::size_t e = 0; e < edges().size(); ++e)
-      inbox_.add(Dense{}, whole(), neighbors_.from(e), context_.first.shared,
-                 static_cast<float>(edges()[e].weight));
+      context_.add(inbox_, whole(), neighbors_.from(e), Phase::spread, edges()[e].peer,
+                   static_cast<float>(edges()[e].weight));
     for_each(context_.executor, whole().dense, NoMask{}, Differences<Dense::Code>{inbox_.dense()},
              gated(MixExact<decltype(outcome.dense)>{outcome.dense}));
   }

@@ -27,6 +27,7 @@ struct StepContext {
   const StepScalars* now = nullptr;  ///< this step's scalars, in the executor's memory
   bool* compressed = nullptr;        ///< where given, becomes true where ranks exchange compressed messages
   bool dense_only = false;           ///< the compressed part of the mean is not consumed
+  bool checks_payload = false;       ///< packets have a checksum of all that is in them
 
   StepContext at_rate(float rate) const {
     StepContext other = *this;
@@ -157,7 +158,8 @@ class Rounds {
       if (own_feedback_) own_feedback_->start(step.learning_rate);
     for (const auto& slice : slices_) {
       Context& context = slice->context;
-      context.open(step.step, step.seed, step.agreement, step.learning_rate, mask, step.now);
+      context.open(step.step, step.seed, step.agreement, step.learning_rate, mask, step.now,
+                   step.checks_payload);
       context.dense_only = step.dense_only;
       slice->pieces =
           context.plan.whole.compressed.pieces().size() + context.plan.whole.dense.pieces().size();

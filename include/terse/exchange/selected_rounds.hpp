@@ -160,6 +160,10 @@ requires(!has_own_rounds<P>) class Rounds<Select<Branches...>, F, P, T, E> {
   }
   void settle(std::uint64_t step) {
     await();
+    // Damage is found while means are consumed, too.
+    for_each([&](auto& round) {
+      if (&round.envelope() != &envelope()) envelope().absorb(executor_, round.envelope());
+    });
     envelope().settle(executor_, step);
   }
   double notes() { return full_ ? full_->notes() : 0; }

@@ -93,11 +93,16 @@ struct Packets {
     const std::byte* codes = nullptr;
     const typename Code::Scale* scales = nullptr;
     float weight = 1;
+    std::uint32_t origin = 0;  ///< what `damage` calls it
   };
   const Source* sources = nullptr;
   int count = 0;
   Units units;
+  /// In the executor's memory, where given: a sum that is not finite because a source's value isn't counts as 0, and this becomes
+  /// the least origin of such sources. `no_damage` before.
+  std::uint64_t* damage = nullptr;
 };
+inline constexpr std::uint64_t no_damage = ~std::uint64_t{0};
 
 /// One's own packet of fp32 values, source 0, and those of neighbours. Functors receive, per element, the own value and
 /// the sum over the neighbours, in the order given, of weight * (value - own): exactly 0 where all agree, and exactly
@@ -208,6 +213,9 @@ TERSE_HD constexpr bool is_finite(double x) {
   constexpr auto most = static_cast<double>(largest_finite);
   return x <= most && x >= -most;
 }
+
+/// Magnitudes that a sum of so many finite values stays within.
+TERSE_HD constexpr float largest_sum(int count) { return largest_finite * static_cast<float>(count); }
 
 /// 0 in the place of what is not finite, and a note of it.
 TERSE_HD constexpr Sample sanitized(float x) {

@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "terse/core/error.hpp"
+#include "terse/executor/atomic.hpp"
 #include "terse/executor/bits.hpp"
 #include "terse/executor/tiles.hpp"
 
@@ -86,9 +87,10 @@ struct Arriving<Packets<Code>> {
   int count;
   bool whole;
   index_t size;
+  std::uint64_t* damage;
 
   explicit Arriving(Packets<Code> packets)
-      : count(packets.count), whole(packets.units.whole), size(packets.units.size) {
+      : count(packets.count), whole(packets.units.whole), size(packets.units.size), damage(packets.damage) {
     check_packets(count);
     std::copy_n(packets.sources, count, sources);
   }
@@ -102,16 +104,25 @@ struct Arriving<Packets<Code>> {
   TERSE_HD float sum(const Tile& tile, index_t b, int lane) const {
     float sum = 0;
     for (int k = 0; k < count; ++k) {
-      const auto& source = sources[k];
-      const typename Code::Scale scale =
-          source.scales == nullptr ? typename Code::Scale{} : source.scales[whole ? 0 : tile.unit];
-      const float term = source.weight * Code::value(code(source.codes + tile.coming, b, lane), scale);
+      const float term = sources[k].weight * value(k, tile, b, lane);
       sum = k == 0 ? term : sum + term;
     }
+    if (damage == nullptr || magnitude(sum) <= largest_sum(count)) return sum;
+    for (int k = 0; k < count; ++k)
+      if (!is_finite(value(k, tile, b, lane))) {
+        atomic_lower(damage, sources[k].origin);
+        sum = 0;
+      }
     return sum;
   }
 
  private:
+  TERSE_HD float value(int k, const Tile& tile, index_t b, int lane) const {
+    const auto& source = sources[k];
+    const typename Code::Scale scale =
+        source.scales == nullptr ? typename Code::Scale{} : source.scales[whole ? 0 : tile.unit];
+    return Code::value(code(source.codes + tile.coming, b, lane), scale);
+  }
   TERSE_HD static Element code(const std::byte* codes, index_t b, int lane) {
     if constexpr (Code::bits < 8) {
       std::uint32_t code = 0;
@@ -130,13 +141,16 @@ struct Arriving<Differences<Code>> {
   static constexpr int bits = Code::bits;
   const std::byte* values[most_packets];
   float weights[most_packets];
+  std::uint32_t origins[most_packets];
   int count;
+  std::uint64_t* damage;
 
-  explicit Arriving(Differences<Code> given) : count(given.packets.count) {
+  explicit Arriving(Differences<Code> given) : count(given.packets.count), damage(given.packets.damage) {
     check_packets(count);
     for (int k = 0; k < count; ++k) {
       values[k] = given.packets.sources[k].codes;
       weights[k] = given.packets.sources[k].weight;
+      origins[k] = given.packets.sources[k].origin;
     }
   }
   static Units units() { return {}; }
@@ -147,6 +161,12 @@ struct Arriving<Differences<Code>> {
     const float own = load_aligned<float>(values[0] + place);
     float difference = 0;
     for (int k = 1; k < count; ++k) difference += weights[k] * (load_aligned<float>(values[k] + place) - own);
+    if (damage != nullptr && !(magnitude(difference) <= largest_sum(count)))
+      for (int k = 0; k < count; ++k)
+        if (!is_finite(load_aligned<float>(values[k] + place))) {
+          atomic_lower(damage, origins[k]);
+          difference = 0;
+        }
     return f(tile.piece, tile.piece.offset + b + lane, keep, own, difference);
   }
 };

@@ -9,6 +9,7 @@
 
 #include "terse/executor/bits.hpp"
 #include "terse/executor/concept.hpp"
+#include "terse/executor/damage.hpp"
 #include "terse/executor/random.hpp"
 
 // How the host executor walks: blocks of 64 lanes, what comes in (packets), what goes out (sinks).
@@ -54,10 +55,28 @@ struct Cursor<Packets<Code>> {
   /// sum[l] for the block of `count` lanes that starts `begin` elements into the piece, at the given arena
   /// index.
   TERSE_INLINE void load(index_t, index_t begin, int count, float (&sum)[lanes]) const {
+    if (Code::bits == 32 && count == lanes && packets.count == 1 && packets.sources[0].weight == 1) {
+      // What pays for the look at it.
+      std::memcpy(sum, packets.sources[0].codes + offset + 4 * begin, sizeof sum);
+      opaque(sum);
+    } else {
+      add_all(begin, count, sum);
+    }
+    if (packets.damage != nullptr && any_beyond(largest_sum(packets.count), sum, count)) [[unlikely]]
+      judge(packets, sum, count, [&](int k, int l) { return value(k, begin + l); });
+  }
+
+  Packets<Code> packets;
+  index_t offset = 0;
+  index_t unit = 0;
+
+ private:
+  using Element = CodeElement<Code::bits>;
+
+  TERSE_INLINE void add_all(index_t begin, int count, float (&sum)[lanes]) const {
     for (int k = 0; k < packets.count; ++k) {
       const auto& source = packets.sources[k];
-      const typename Code::Scale scale =
-          source.scales == nullptr ? typename Code::Scale{} : source.scales[unit];
+      const typename Code::Scale scale = scale_of(source);
       if constexpr (Code::bits < 8) {
         alignas(64) std::uint8_t code[lanes];
         unpack_planes(source.codes + offset + begin / 8 * Code::bits, code);
@@ -74,13 +93,22 @@ struct Cursor<Packets<Code>> {
       opaque(sum);
     }
   }
-
-  Packets<Code> packets;
-  index_t offset = 0;
-  index_t unit = 0;
-
- private:
-  using Element = CodeElement<Code::bits>;
+  typename Code::Scale scale_of(const typename Packets<Code>::Source& source) const {
+    return source.scales == nullptr ? typename Code::Scale{} : source.scales[unit];
+  }
+  /// Of one element of the piece.
+  float value(int k, index_t element) const {
+    const auto& source = packets.sources[k];
+    std::uint32_t code = 0;
+    if constexpr (Code::bits < 8) {
+      alignas(64) std::uint8_t codes[lanes];
+      unpack_planes(source.codes + offset + element / lanes * lanes / 8 * Code::bits, codes);
+      code = codes[element % lanes];
+    } else {
+      code = reinterpret_cast<const Element*>(source.codes + offset)[element];
+    }
+    return Code::value(code, scale_of(source));
+  }
 
   static void unpack_planes(const std::byte* planes, std::uint8_t* code) {
     std::uint64_t word;
@@ -120,6 +148,8 @@ struct Cursor<Differences<Code>> {
       load_lanes(begin, count, own, difference);
     opaque(own);
     opaque(difference);
+    if (packets.damage != nullptr && any_beyond(largest_sum(packets.count), difference, count)) [[unlikely]]
+      judge(packets, difference, count, [&](int k, int l) { return values(k, begin)[l]; });
   }
 
   Packets<Code> packets;

@@ -85,7 +85,7 @@ struct NesterovAverage {
 /// beta1 m + (1 - beta1) g_i, and m is the mean of the messages. Source: Tang et al., "1-bit Adam", ICML 2021,
 /// algorithm 1.
 struct LocalAverage {
-  static constexpr CorrectionFacts facts{};
+  static constexpr CorrectionFacts facts{.common = true};
   static constexpr std::array<const char*, 1> state{"momentum"};
 
   float beta1 = 0.9F;

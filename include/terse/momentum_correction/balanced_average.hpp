@@ -18,7 +18,7 @@ TERSE_NUMERICS_BEGIN
 /// so that one scale can serve all layers. The gradient that a mean stands for is (m' - beta1 m) / (1 - beta1), m' the new
 /// momentum. State: momentum, and s for each layer. Source: Li et al., "1-bit LAMB", HiPC 2022, algorithm 1.
 struct BalancedAverage {
-  static constexpr CorrectionFacts facts{};
+  static constexpr CorrectionFacts facts{.common = true};
   static constexpr std::array<const char*, 1> state{"momentum"};
   static constexpr std::array<const char*, 1> layer_state{"scales"};
 

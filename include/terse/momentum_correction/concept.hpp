@@ -41,6 +41,8 @@ struct CorrectionFacts {
   /// direction(e, 0) is 0 and changes nothing. Where the preconditioner rests, too, and nothing decays, a step over picked
   /// elements goes to those alone.
   bool rests_at_zero = false;
+  /// message(e) writes nothing, so that e[k] are the same on all ranks.
+  bool common = false;
 };
 
 namespace detail {

@@ -72,6 +72,51 @@ struct Seeding {
   }
 };
 
+/// What a rank says in the exact round that starts a Difference anew, where it says more than its gradient: of a compressed
+/// segment what it would say in a compressed round, which is kept for Reseeding, and of others its gradient.
+template <class Rules, class Feedback, Number G>
+struct SayExactly {
+  Say<Rules> message;
+  Feedback feedback;
+  ScaledGradient<G> gradient;
+  const std::uint8_t* dense;
+  bool is_dense = false;
+
+  TERSE_HD void enter(const Piece& piece) {
+    is_dense = dense[piece.segment] != 0;
+    terse::enter(message, piece);
+    terse::enter(gradient, piece);
+  }
+  TERSE_HD float operator()(const Piece& piece, index_t i) const {
+    if (is_dense) return gradient(piece, i);
+    const float said = message(piece, i), kept = sanitized(said).value;
+    feedback.store(i, kept);
+    if constexpr (Rules::listens) message.sent(i, true, kept);
+    return said;
+  }
+};
+/// Starts it from that round, on the way to what the means are for.
+template <class Feedback, class Compressed, class Exact>
+struct Reseeding {
+  Feedback feedback;
+  Compressed compressed;
+  Exact exact;
+  const std::uint8_t* dense;
+  float gradient_factor = 1;
+  bool is_dense = false;
+
+  TERSE_HD void enter(const Piece& piece) {
+    is_dense = dense[piece.segment] != 0;
+    terse::enter(compressed, piece);
+    terse::enter(exact, piece);
+  }
+  TERSE_HD void operator()(const Piece& piece, index_t i, float mean) const {
+    if (is_dense) return exact(piece, i, mean * gradient_factor);
+    feedback.seed(i, feedback.load(i), mean);
+    compressed(piece, i, mean * gradient_factor);
+  }
+};
+
 /// Whether a user's mask takes an element in, or leaves it out.
 struct InUsersMask {
   const std::uint8_t* elements;

@@ -66,13 +66,14 @@ TERSE_COLD std::uint64_t agree_on_fingerprint(T& channel, const Layout& layout, 
                                               std::uint64_t numerics) {
   SettingsList settings;
   composed(recipe).settings(detail::SettingsVisitor(settings));
-  const Agreed fields[] = {{"wire version", PacketHeader::wire_version},
-                           {"world", static_cast<std::uint64_t>(channel.size())},
-                           {"layout", layout_hash(layout)},
-                           {"recipe", mix_hash(0, type_name<R>().c_str())},
-                           {"seed", seed},
-                           {"value of an option (on_non_finite, clip_norm, slice_bytes)", options},
-                           {"numerics (contraction, denormals or sqrt)", numerics}};
+  const Agreed fields[] = {
+      {"wire version", PacketHeader::wire_version},
+      {"world", static_cast<std::uint64_t>(channel.size())},
+      {"layout", layout_hash(layout)},
+      {"recipe", mix_hash(0, type_name<R>().c_str())},
+      {"seed", seed},
+      {"value of an option (on_non_finite, clip_norm, slice_bytes, check_payload, compare_every)", options},
+      {"numerics (contraction, denormals or sqrt)", numerics}};
   constexpr std::size_t layout_at = 2, count = std::size(fields);
   const auto more = [&](const std::vector<std::uint64_t>& all) -> std::string {
     // Alike on all ranks, who see the same values.

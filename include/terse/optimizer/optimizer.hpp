@@ -13,7 +13,7 @@
 
 #include "terse/core/type_name.hpp"
 #include "terse/executor/host.hpp"
-#include "terse/optimizer/common_start.hpp"
+#include "terse/optimizer/comparison.hpp"
 #include "terse/optimizer/fingerprint.hpp"
 #include "terse/optimizer/gradient_norm.hpp"
 #include "terse/optimizer/groups.hpp"
@@ -110,7 +110,7 @@ class Optimizer {
   /// throws.
   ///
   /// Ranks start from the same parameters, see `terse::broadcast`. The first step compares them, unless the recipe mixes
-  /// models: mismatch_error on all ranks, which names a rank and a segment.
+  /// models: mismatch_error on all ranks, which names a rank and a segment. Later ones do by Options::compare_every, behind the step.
   ///
   /// After non_finite_error parameters are as before, and so is momentum on the mean; in a compressed step the
   /// error feedback, and momentum before compression, have already taken the message up, so that going on from
@@ -225,7 +225,7 @@ class Optimizer {
     }
   }
   /// What this rank sends for a step, at most, if all goes well; exactly, where packets don't vary in size and all steps of a kind
-  /// send alike. Without communication. The first step's comparison of parameters, 8 bytes to each peer, isn't in it.
+  /// send alike. Without communication. Comparisons of parameters, 8 bytes to each peer, aren't in it.
   StepBytes bytes_per_step() const requires detail::SaysBytes<State> {
     StepBytes bytes;
     // clang 14 instantiates it with the class, whatever the constraint says.
@@ -273,12 +273,23 @@ class Optimizer {
   static void check(const Options& options) {
     if (!(options.clip_norm > 0)) throw usage_error("clip_norm must be positive; infinity switches it off");
     if (options.slice_bytes < 0) throw usage_error("slice_bytes must not be negative; 0: all in one slice");
+    if (GridExecutor<E> && options.check_payload)
+      throw usage_error(
+          "check_payload is for packets in the host's memory: a device's have no checksum of their payload. "
+          "Use a host executor, or leave it away");
+    if (!detail::ever_alike<R>() && options.compare_every > 0)
+      throw usage_error(
+          "compare_every is for methods whose ranks hold the same parameters, in each step or when they "
+          "meet; "
+          "with this recipe they differ by design");
   }
   static std::uint64_t options_hash(const Options& options, const Layout& layout) {
     const std::uint64_t hash = mix_hash(static_cast<std::uint64_t>(options.on_non_finite),
                                         std::bit_cast<std::uint32_t>(options.clip_norm));
     const std::size_t slices = slices_of(layout.range(), options.slice_bytes).size();
-    return slices == 1 ? hash : mix_hash(hash, slices);
+    const std::uint64_t cut = slices == 1 ? hash : mix_hash(hash, slices);
+    if (!options.check_payload && options.compare_every == 0) return cut;
+    return mix_hash(mix_hash(cut, options.check_payload ? 1 : 0), options.compare_every);
   }
   void check(index_t size, const char* what, std::uint64_t step) const {
     if (size != layout_.size())
@@ -311,7 +322,13 @@ class Optimizer {
     check_apart(parameters, gradients, step);
     return {executor_,
             layout_,
-            {step, options_.seed, agreement(), options_.on_non_finite, 0, now_.data(), &compressed_},
+            {.step = step,
+             .seed = options_.seed,
+             .agreement = agreement(),
+             .on_non_finite = options_.on_non_finite,
+             .now = now_.data(),
+             .compressed = &compressed_,
+             .checks_payload = options_.check_payload},
             options_.clip_norm,
             parameter_ref(parameters.data()),
             gradients.data()};
@@ -323,10 +340,9 @@ class Optimizer {
       return {parameters};
   }
   /// Before the first step of a run: masters come later.
-  void compare_start(in<E, P> parameters) {
-    if constexpr (detail::needs_one_start<R>())
-      if (steps_ == 0) start_(channel_, layout_, parameters);
-  }
+  void compare_start(in<E, P> parameters);
+  /// By compare_every, of the step that has just been taken.
+  void compare_replicas(in<E, P> parameters);
   void adopt([[maybe_unused]] P* parameters) {
     if constexpr (has_masters) {
       if (adopted_ == 0) for_each(executor_, range_, detail::Adopt<P>{masters_.data(), parameters});
@@ -383,7 +399,9 @@ class Optimizer {
   detail::Groups<R> groups_;
   std::vector<StepScalars> scalars_;  // of each group
   detail::GradientNorm<Channel, E> norms_;
-  detail::CommonStart<Channel> start_;
+  detail::Comparison<Channel> comparison_;
+  bool started_alike_ = false, due_ = false;
+  std::uint64_t compared_ = 0;  // the last step after which all were alike
   State state_;
   Range range_;
   buffer<StepScalars, typename E::memory> now_;

@@ -44,6 +44,7 @@ struct StepInput {
 ///     State<T, E>          everything that changes, from (recipe, executor, transport, layout, options)
 ///       walk(visit)        shows each part once: visit(name, view, offset) or visit(name, uint64&)
 ///       walk_buffers(visit)    optional: visit(view) for each buffer of n floats that an outer step may reset or average
+///       walk_shared(visit) optional: visit(name, view) for each buffer of n floats that is the same on all ranks
 ///       full_precision()   whether the next step averages gradients exactly
 ///       bytes_per_step()   optional: StepBytes, what a rank sends for a step at most, from Exchange::most_bytes
 ///     prepare(input, state, now)    what the host works out for this step: rates, and StepScalars of its own
@@ -57,7 +58,8 @@ struct StepInput {
 /// and, where ranks may start from different parameters, `static constexpr bool models_differ` = true;
 /// where messages are known before the gradient, `static constexpr bool blind` = true and begin(input, state),
 /// which sends them; `static constexpr int scalars`, how many places of StepScalars::own it takes. `bool recordable()`
-/// says whether all steps send alike; true by default.
+/// says whether all steps send alike; true by default. Where ranks train apart between meetings, `bool alike(state)`, whether all
+/// hold the same parameters after the step that was just taken; where they never do, `static constexpr bool never_alike` = true.
 ///
 /// Where hyper-parameters may differ between groups of segments, `static constexpr bool takes_groups` = true,
 /// prepare_group(input, state, place, now), which is called for the groups at place 1, 2, ... of Layout::groups, each of its own
@@ -233,6 +235,19 @@ constexpr bool needs_one_start() {
     return true;
 }
 
+/// Whether its ranks hold the same parameters, at least at times.
+template <class R>
+constexpr bool ever_alike() {
+  if constexpr (requires { Composed<R>::never_alike; }) return !Composed<R>::never_alike;
+  return needs_one_start<R>();
+}
+/// Whether they do after the step that was just taken.
+template <class R, class State>
+bool alike(const R& recipe, const State& state) {
+  if constexpr (requires { recipe.alike(state); }) return recipe.alike(state);
+  return true;
+}
+
 /// Whether a recipe's messages can't show that a gradient isn't finite: `static constexpr bool blind`.
 template <class R>
 constexpr bool is_blind() {
@@ -268,15 +283,19 @@ void open_average(X& exchange, const StepInput<E, N>& input) {
   const ScaledGradient gradient{input.gradients, input.context.now};
   exchange.open(input.context, {}, Message{gradient, gradient});
 }
-/// Averages the gradient, clips the mean if asked, and hands it to `use`, an update with a `gradient_factor`.
-template <class X, Executor E, class N, class Use>
-void average_gradients(X& exchange, const StepInput<E, N>& input, Use use) {
-  const ScaledGradient gradient{input.gradients, input.context.now};
-  exchange.start(input.context, {}, Message{gradient, gradient});
+/// Averages what `said` says, clips the mean if asked, and hands it to `use`, an update with a `gradient_factor`.
+template <class X, Executor E, class N, class Said, class Use>
+void average_exactly(X& exchange, const StepInput<E, N>& input, const Said& said, Use use) {
+  exchange.start(input.context, {}, Message{said, said});
   exchange.arrive();
   use.gradient_factor =
       std::isfinite(input.clip_norm) ? detail::clip_factor(exchange.mean_norm(), input.clip_norm) : 1.0F;
   exchange.consume(Message{use, use});
+}
+/// The same of the gradient.
+template <class X, Executor E, class N, class Use>
+void average_gradients(X& exchange, const StepInput<E, N>& input, const Use& use) {
+  average_exactly(exchange, input, ScaledGradient{input.gradients, input.context.now}, use);
 }
 
 }  // namespace terse

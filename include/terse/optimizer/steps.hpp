@@ -26,7 +26,7 @@ TERSE_COLD Optimizer<R, T, E, N>::Optimizer(R recipe_, T& transport, const Layou
       groups_(layout_, recipe),
       scalars_(groups_.recipes().size() + 1),
       norms_(channel_, executor_, layout_),
-      start_(channel_),
+      comparison_(channel_),
       state_(composed(recipe), executor, channel_, layout_, options_) {
   range_ = layout_.range();
   now_ = buffer<StepScalars, typename E::memory>(static_cast<index_t>(scalars_.size()));
@@ -64,7 +64,36 @@ StepResult Optimizer<R, T, E, N>::step(out<E, P> parameters, in<E, G> gradients,
   composed(recipe).complete(input, state_);
   begun_ = false;
   steps_ = step;
+  compare_replicas(parameters);
   return {true, sent_, compressed_};
+}
+
+template <class R, class T, Executor E, class N>
+void Optimizer<R, T, E, N>::compare_start(in<E, P> parameters) {
+  if constexpr (detail::needs_one_start<R>()) {
+    if (steps_ != 0 || started_alike_) return;
+    const auto apart =
+        comparison_(channel_, layout_, [&](const auto& visit) { visit("parameters", parameters); });
+    if (apart) detail::throw_other_start(*apart, channel_.rank());
+    started_alike_ = true;
+  }
+}
+
+template <class R, class T, Executor E, class N>
+void Optimizer<R, T, E, N>::compare_replicas([[maybe_unused]] in<E, P> parameters) {
+  if constexpr (detail::ever_alike<R>()) {
+    if (options_.compare_every == 0) return;
+    due_ = due_ || steps_ % options_.compare_every == 0;
+    if (!due_ || !detail::alike(composed(recipe), state_)) return;
+    due_ = false;
+    const auto apart = comparison_(channel_, layout_, [&](const auto& visit) {
+      visit("parameters", parameters);
+      if constexpr (has_masters) visit("masters", in<E>(masters_.all()));
+      if constexpr (requires { state_.walk_shared(visit); }) state_.walk_shared(visit);
+    });
+    if (apart) detail::throw_drifted(*apart, compared_, channel_.rank(), steps_);
+    compared_ = steps_;
+  }
 }
 
 template <class R, class T, Executor E, class N>
@@ -130,6 +159,8 @@ void Optimizer<R, T, E, N>::record(out<E, P> parameters, in<E, G> gradients) req
           "a step with clip_norm or NonFinite::skip, or whose messages don't show whether the gradient is "
           "finite, waits for the norm and can't be recorded",
           channel_.rank());
+    if (options_.compare_every > 0)
+      throw usage_error("compare_every brings parameters to the host and can't be recorded", channel_.rank());
     if constexpr (requires { composed(recipe).recordable(); })
       if (!composed(recipe).recordable() || begun_)
         throw usage_error(

@@ -112,6 +112,9 @@ struct TwoStages {
   static constexpr bool layer_wise = P1::facts.layer_wise;
   static constexpr bool carries = compresses && !one_stage;
   static constexpr bool seeds = compresses && starts_exactly<F>();
+  /// Whether momentum differs between ranks once messages are compressed. Then no step may add the gradients' mean to it.
+  static constexpr bool local_momentum = compresses && SecondRules<Numbers<>>::says && !M2::facts.common;
+  static constexpr bool reseeds = seeds && local_momentum;
   static constexpr bool balances =
       carries && requires(const typename M2::template Rule<float>& rule, const SomeLayers<float>& layers) {
     rule.balance(layers);
@@ -169,7 +172,7 @@ struct TwoStages {
       const auto segments = static_cast<index_t>(layout.segments().size());
       if constexpr (layer_wise) layers.emplace(executor, layout, P1::facts.least_dimensions);
       if constexpr (balances) balance.emplace(executor, layout);
-      if constexpr (compresses && (layer_wise || balances)) {
+      if constexpr (compresses && (layer_wise || balances || reseeds)) {
         dense_table = buffer<std::uint8_t, typename E::memory>(segments);
         put(executor, view<const std::uint8_t>(dense_segments.data(), segments),
             out<E, std::uint8_t>(dense_table.all()));
@@ -203,6 +206,12 @@ struct TwoStages {
       for (std::size_t k = 0; k < buffers.size(); ++k)
         if (over == 0 || !P2::facts.continues_first_stage || !keeps<P2>(names.names[k]))
           visit(buffers[k].all());
+    }
+    template <class Visit>
+    void walk_shared(Visit&& visit) {
+      for (std::size_t k = 0; k < buffers.size(); ++k)
+        if (!local_momentum || !keeps<M2>(names.names[k]))
+          visit(names.names[k], std::as_const(buffers[k]).all());
     }
     template <class Visit>
     TERSE_COLD void walk(Visit&& visit) {
@@ -263,7 +272,12 @@ struct TwoStages {
   }
   template <Transport T, Executor E, class N>
   void open(const StepInput<E, N>& input, State<T, E>& state) const {
-    if (state.averages_exactly()) {
+    if (start_anew(state)) {
+      if constexpr (reseeds) {
+        const auto said = said_exactly(input, state);
+        state.exact->open(input.context, {}, Message{said, said});
+      }
+    } else if (state.averages_exactly()) {
       open_average(*state.exact, input);
     } else if constexpr (compresses) {
       state.compressed->open(compressed_context(input), mask_of(state), compressed_message(input, state));
@@ -286,7 +300,23 @@ struct TwoStages {
   template <Transport T, Executor E, class N>
   void enqueue(const StepInput<E, N>& input, State<T, E>& state) const {
     const FirstRules<N> rules = first_rules(input, state);
-    if (state.averages_exactly()) {
+    if (start_anew(state)) {
+      if constexpr (reseeds) {
+        const SecondRules<N> compressed = second_rules(input, state);
+        if constexpr (layer_wise) {
+          float* const steps = state.layers->steps.data();
+          reseed(input, state, KeepStep<SecondRules<N>, false>{compressed, steps},
+                 KeepStep<FirstRules<N>, true>{rules, steps});
+          state.layers->step(
+              input.executor, *state.exact,
+              OfSegment<FirstRules<N>, SecondRules<N>>{rules, compressed, state.dense_table.data()},
+              NoObserver{});
+        } else {
+          reseed(input, state, Descend<SecondRules<N>, false>{compressed},
+                 Descend<FirstRules<N>, true>{rules});
+        }
+      }
+    } else if (state.averages_exactly()) {
       if constexpr (layer_wise) {
         average_exactly(input, state, KeepStep<FirstRules<N>, true>{rules, state.layers->steps.data()});
         const OneRule<FirstRules<N>> of_segment{rules};
@@ -351,6 +381,26 @@ struct TwoStages {
     return false;
   }
 
+  /// Whether this step averages messages exactly, after one that failed.
+  template <Transport T, Executor E>
+  static bool start_anew(const State<T, E>& state) {
+    return reseeds && state.torn == 1;
+  }
+  template <Transport T, Executor E, class N>
+  auto said_exactly(const StepInput<E, N>& input, State<T, E>& state) const {
+    return SayExactly<SecondRules<N>, decltype(state.compressed->feedback()), typename N::gradient>{
+        {second_rules(input, state)},
+        state.compressed->feedback(),
+        {input.gradients, input.context.now},
+        state.dense_table.data()};
+  }
+  template <Transport T, Executor E, class N, class Compressed, class Exact>
+  void reseed(const StepInput<E, N>& input, State<T, E>& state, const Compressed& compressed,
+              const Exact& exact) const {
+    terse::average_exactly(*state.exact, input, said_exactly(input, state),
+                           Reseeding<decltype(state.compressed->feedback()), Compressed, Exact>{
+                               state.compressed->feedback(), compressed, exact, state.dense_table.data()});
+  }
   template <Transport T, Executor E, class N, class Use>
   static void average_exactly(const StepInput<E, N>& input, State<T, E>& state, const Use& use) {
     // In each of them, so that a record of one serves for all; what the last one says counts.

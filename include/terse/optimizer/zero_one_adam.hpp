@@ -197,6 +197,10 @@ struct ZeroOneAdamOf {
   }
   /// Steps differ in more than numbers.
   static bool recordable() { return false; }
+  template <class S>
+  static bool alike(const S& state) {
+    return !state.freezing.frozen() || state.since == 0;
+  }
 
   template <Transport T, Executor E>
   using State = detail::ZeroOneState<C, G, F, T, E>;

@@ -14,6 +14,7 @@
 #include "terse/pipeline/ac_sgd.hpp"
 #include "terse/pipeline/example_index.hpp"
 #include "terse/pipeline/row_section.hpp"
+#include "terse/topology/envelope.hpp"
 
 namespace terse {
 
@@ -206,8 +207,12 @@ class Activations {
   template <class Envelope>
   void accept(Envelope& envelope, const std::byte* packet, std::uint64_t place, int sender) {
     const auto bytes = static_cast<std::uint64_t>(note_at_ + note_bytes);
-    if constexpr (P::remembers)
+    const std::uint32_t origin = detail::origin_of(Phase::forward, sender);
+    whole_.watch(envelope.damage(), origin);
+    if constexpr (P::remembers) {
+      changes_.watch(envelope.damage(), origin);
       envelope.accept(executor_, changes_.codec(), changes_.portion(), packet, bytes, bytes, place, sender);
+    }
     envelope.accept(executor_, whole_.codec(), whole_.portion(), packet, bytes, bytes, place, sender);
   }
   /// Reads the packet, and moves the copies.
@@ -342,6 +347,7 @@ class ActivationGradients {
   template <class Envelope>
   void accept(Envelope& envelope, const std::byte* packet, std::uint64_t place, int sender) {
     const auto bytes = static_cast<std::uint64_t>(note_at_ + 8);
+    section_.watch(envelope.damage(), detail::origin_of(Phase::backward, sender));
     envelope.accept(executor_, section_.codec(), section_.portion(), packet, bytes, bytes, place, sender);
   }
   template <Number A, class Envelope>

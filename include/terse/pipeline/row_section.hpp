@@ -87,12 +87,17 @@ class RowSection {
     codec_.measure(portion_, {}, EmptyInbox{}, both);
     codec_.encode(portion_, {}, EmptyInbox{}, both, context, false, packet);
   }
+  /// Has `decode` look for values that are not finite in packets that a peer sends, see Envelope.
+  void watch(std::uint64_t* damage, std::uint32_t origin) {
+    inbox_.watch(damage);
+    origin_ = origin;
+  }
   /// f(piece, i, keep, value) for what a packet says of each element.
   template <class G>
   void decode(const std::byte* packet, const StepDraw& shared, const G& f) {
     if (empty()) return;
     inbox_.clear();
-    inbox_.add(codec_.compressor(), portion_, packet, shared);
+    inbox_.add(codec_.compressor(), portion_, packet, shared, 1, origin_);
     if constexpr (C::lossless)
       for_each(executor_, portion_.dense, NoMask{}, inbox_.dense(), f);
     else
@@ -121,6 +126,7 @@ class RowSection {
   Portion portion_;
   std::vector<Piece> pieces_;
   index_t largest_ = 0;
+  std::uint32_t origin_ = 0;
 };
 
 }  // namespace terse::detail

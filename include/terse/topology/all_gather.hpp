@@ -44,8 +44,7 @@ struct AllGather {
     void consume(Context& context, const Consumer& consumer) {
       inbox_.clear();
       for (int peer = 0; peer < context.size; ++peer)
-        inbox_.add(context.codec.compressor(), context.plan.whole, spread_.packet(peer),
-                   context.first.shared);
+        context.add(inbox_, context.plan.whole, spread_.packet(peer), Phase::spread, peer);
       deliver(context, context.plan.whole, inbox_, 1.0F / static_cast<float>(context.size), consumer);
     }
 

@@ -124,6 +124,14 @@ constexpr bool check_stages() {
   return true;
 }
 
+namespace detail {
+
+struct IgnoreSum {
+  TERSE_HD void operator()(const Piece&, index_t, bool, float) const {}
+};
+
+}  // namespace detail
+
 /// What ranks of a channel are called in errors: those of a channel within a larger world by their ranks there.
 struct RankNames {
   int first = 0, stride = 1;
@@ -149,7 +157,7 @@ struct RoundContext {
   std::uint64_t check = 0;
   float rate = 0;
   Mask<typename E::memory> mask{};
-  bool dense_only = false;
+  bool dense_only = false, checks_payload = false;
   EncodeContext first = encode_context(0, 0, 0, Purpose::quantization, nullptr), second = first;
   Envelope<E>& envelope;
 
@@ -169,14 +177,15 @@ struct RoundContext {
 
   /// Opens a round.
   void open(std::uint64_t step_, std::uint64_t seed, std::uint64_t agreement, float rate_,
-            Mask<typename E::memory> mask_, const StepScalars* now) {
+            Mask<typename E::memory> mask_, const StepScalars* now, bool checks_payload_ = false) {
     step = step_;
+    checks_payload = checks_payload_;
     check = agreement;
     rate = rate_;
     mask = mask_;
     first = encode_context(seed, rank, step, Purpose::quantization, now);
     second = encode_context(seed, rank, step, Purpose::second_quantization, now);
-    envelope.open(executor, {step, check, now}, names(rank));
+    envelope.open(executor, {step, check, now, checks_payload}, names(rank));
     codec.start(rate);
   }
 
@@ -184,6 +193,14 @@ struct RoundContext {
   template <class Encoder>
   void note(Encoder& encoder) {
     envelope.note(executor, encoder);
+  }
+
+  /// The same where it has encoded what `inbox` brought: then a packet may be why.
+  template <class Encoder, class In>
+  void note(Encoder& encoder, const Portion& portion, In& inbox) {
+    if constexpr (!GridExecutor<E> && std::is_same_v<In, Inbox<C>>)
+      if (*encoder.bad() != 0) examine(portion, inbox);
+    note(encoder);
   }
 
   /// Evaluates and encodes the whole message into a packet, unstamped, and returns its bytes.
@@ -196,27 +213,44 @@ struct RoundContext {
   }
 
   void stamp(std::byte* packet, index_t bytes, Phase phase, int chunk) {
-    envelope.stamp(executor, static_cast<std::uint64_t>(bytes), place_of(phase, chunk, rank), packet);
+    envelope.stamp(executor, static_cast<std::uint64_t>(bytes), detail::place_of(phase, chunk, rank), packet);
   }
   /// Checks a packet from `sender` and takes over its flags.
   void accept(const std::byte* packet, const Portion& portion, Phase phase, int chunk, int sender) {
     const auto most = static_cast<std::uint64_t>(portion.bytes);
     const auto least = portion.variable ? static_cast<std::uint64_t>(portion.section_at) : most;
-    envelope.accept(executor, codec, portion, packet, least, most, place_of(phase, chunk, sender),
+    envelope.accept(executor, codec, portion, packet, least, most, detail::place_of(phase, chunk, sender),
                     names(sender));
+  }
+  /// Adds an accepted packet, or this rank's own, to what a verb will read. Values that are not finite, of which a sender says
+  /// nothing, count as 0 there, and are an error that names the sender and the phase.
+  void add(Inbox<C>& inbox, const Portion& portion, const std::byte* packet, Phase phase, int sender,
+           float weight = 1) {
+    // Of what is encoded anew `note` hears, and the host needs to look for a reason then alone.
+    inbox.watch(GridExecutor<E> || phase != Phase::reduce ? envelope.damage() : nullptr);
+    inbox.add(codec.compressor(), portion, packet, first.shared, weight,
+              detail::origin_of(phase, names(sender)));
   }
 
  private:
+  /// Looks through packets once more.
+  TERSE_COLD void examine(const Portion& portion, Inbox<C>& inbox) {
+    inbox.watch(envelope.damage());
+    for_each(executor, portion.dense, NoMask{}, inbox.dense(), detail::IgnoreSum{});
+    if constexpr (!C::lossless) {
+      auto incoming = inbox.compressed();
+      if constexpr (requires { incoming.damage; }) {
+        incoming.damage = envelope.damage();
+        for_each(executor, portion.compressed, NoMask{}, incoming, detail::IgnoreSum{});
+      }
+    }
+  }
+
   static EncodeContext encode_context(std::uint64_t seed, int rank, std::uint64_t step, Purpose rounding,
                                       const StepScalars* now) {
     return {step,
             {Draw::local(seed, rank, step, rounding), now},
             {Draw::shared(seed, step, Purpose::selection), now}};
-  }
-  /// Which packet of the round this is.
-  static std::uint64_t place_of(Phase phase, int chunk, int sender) {
-    return static_cast<std::uint64_t>(phase) << 48 | static_cast<std::uint64_t>(chunk) << 24 |
-           static_cast<std::uint64_t>(sender);
   }
 };
 

@@ -9,8 +9,10 @@
 
 #include "terse/codec.hpp"
 #include "terse/compressor/packed.hpp"
+#include "terse/core/hash.hpp"
 #include "terse/core/packet.hpp"
 #include "terse/core/step_scalars.hpp"
+#include "terse/transport/concept.hpp"
 
 namespace terse {
 
@@ -38,7 +40,25 @@ TERSE_HD constexpr std::uint16_t merged_flags(std::uint16_t a, std::uint16_t b) 
 struct RoundHeader {
   std::uint64_t step = 0, check = 0;
   const StepScalars* now = nullptr;
+  bool checks_payload = false;
 };
+
+/// Which packet of a round it is.
+constexpr std::uint64_t place_of(Phase phase, int chunk, int sender) {
+  return static_cast<std::uint64_t>(phase) << 48 | static_cast<std::uint64_t>(chunk) << 24 |
+         static_cast<std::uint64_t>(sender);
+}
+/// What verbs call a packet, see Packets::damage.
+constexpr std::uint32_t origin_of(Phase phase, int sender) {
+  return static_cast<std::uint32_t>(phase) << 24 | static_cast<std::uint32_t>(sender);
+}
+/// A packet's check where payloads are checked, too: half of it is the payload's.
+inline std::uint64_t check_with_payload(std::uint64_t check, const std::byte* packet, std::uint64_t bytes,
+                                        std::uint16_t flags) {
+  constexpr auto header = sizeof(PacketHeader);
+  const std::uint64_t sum = mix_hash(hash_bytes(packet + header, bytes - header), flags);
+  return (check & 0xFFFFFFFF00000000) | (sum & 0xFFFFFFFF);
+}
 
 [[noreturn]] TERSE_COLD inline void throw_refused(std::uint16_t flags, int rank, std::uint64_t step) {
   throw wire_error("rank " + std::to_string((flags & ~PacketHeader::refused) - 1) +
@@ -61,6 +81,25 @@ struct RoundHeader {
       rank, static_cast<std::int64_t>(step));
 }
 
+[[noreturn]] TERSE_COLD inline void throw_damaged(int sender, const std::string& where, const char* sign,
+                                                  int rank, std::uint64_t step) {
+  throw wire_error(
+      "the packet from rank " + std::to_string(sender) + " (" + where + ") was damaged on its way: " + sign,
+      rank, static_cast<std::int64_t>(step));
+}
+[[noreturn]] TERSE_COLD inline void throw_damage(std::uint64_t origin, int rank, std::uint64_t step) {
+  throw_damaged(static_cast<int>(origin & 0xFFFFFF),
+                std::string("phase '") + name(static_cast<Phase>(origin >> 24)) + "'",
+                "it has values that are not finite, and none is ever sent", rank, step);
+}
+[[noreturn]] TERSE_COLD inline void throw_payload(std::uint64_t place, int sender, int rank,
+                                                  std::uint64_t step) {
+  throw_damaged(sender,
+                std::string("phase '") + name(static_cast<Phase>(place >> 48)) + "', chunk " +
+                    std::to_string(place >> 24 & 0xFFFFFF),
+                "its payload is not what its checksum was made of", rank, step);
+}
+
 }  // namespace detail
 
 /// Stamps packets and checks those that come, where they lie. Carries from packet to packet which rank's message was
@@ -75,11 +114,13 @@ struct RoundHeader {
 ///     arrived(executor, throws)                           all are here; with `throws` flags are an error
 ///     check_read(executor, wrong, sender)                 decoding a packet set `wrong` if it couldn't be read; after
 ///                                                         `arrived`, in the order of packets. `wrong` is 0 again
+///     damage()                                            for verbs that read accepted packets, see Packets::damage
 ///     gated(f)                                            f as consumer, which does nothing after an error
 ///     settle(executor, step)                              throws the error
 ///     conclude(executor, step)                            the same, but flags are for the caller, who gets them
 ///
-/// On the host errors are thrown where they are found. A device only takes note, so that nothing waits for it before
+/// On the host errors are thrown where they are found, damage by the next call of stamp, arrived, settle or conclude. A device
+/// only takes note, so that nothing waits for it before
 /// `settle` does, once in a round: whatever a packet says, decoding it is safe, and behind the gate nobody reads it. What
 /// it stamps then says so, and is refused in its turn.
 template <Executor E>
@@ -95,6 +136,7 @@ class Envelope {
     round_ = round;
     rank_ = rank;
     flags = PacketHeader::finite;
+    damage_ = no_damage;
   }
   template <class Codec>
   void note(E, Codec& codec) {
@@ -102,18 +144,19 @@ class Envelope {
   }
   void note(E) { flags = detail::merged_flags(flags, detail::flags_of(rank_)); }
   void stamp(E, std::uint64_t bytes, std::uint64_t place, std::byte* packet) const {
+    refuse_damage();
     PacketHeader header;
     header.flags = flags;
     header.step = round_.step;
     header.length = bytes;
     header.check = mix_hash(round_.check, place);
+    if (round_.checks_payload) header.check = detail::check_with_payload(header.check, packet, bytes, flags);
     std::memcpy(packet, &header, sizeof header);
   }
   template <class Codec>
   void accept(E, Codec& codec, const Portion& portion, const std::byte* packet, std::uint64_t least,
               std::uint64_t most, std::uint64_t place, int sender) {
-    const PacketHeader header =
-        read_header(packet, {least, most, round_.step, mix_hash(round_.check, place)}, sender, rank_);
+    const PacketHeader header = read(packet, least, most, place, sender);
     if constexpr (!Codec::lossless) {
       const index_t section = portion.variable ? static_cast<index_t>(header.length) - portion.section_at
                                                : portion.dense_at - portion.section_at;
@@ -124,8 +167,12 @@ class Envelope {
     flags = detail::merged_flags(flags, header.flags);
   }
   /// Takes over what another envelope of the same step has heard.
-  void absorb(E, const Envelope& other) { flags = detail::merged_flags(flags, other.flags); }
+  void absorb(E, const Envelope& other) {
+    flags = detail::merged_flags(flags, other.flags);
+    damage_ = std::min(damage_, other.damage_);
+  }
   void arrived(E, bool throws) const {
+    refuse_damage();
     if (detail::is_refusal(flags)) detail::throw_refused(flags, rank_, round_.step);
     if (throws && flags != PacketHeader::finite) detail::throw_non_finite(flags, rank_, round_.step);
   }
@@ -136,11 +183,33 @@ class Envelope {
   F gated(const F& f) const {
     return f;
   }
-  void settle(E, std::uint64_t) const {}
-  std::uint16_t conclude(E, std::uint64_t) const { return flags; }
+  std::uint64_t* damage() { return &damage_; }
+  void settle(E, std::uint64_t) const { refuse_damage(); }
+  std::uint16_t conclude(E, std::uint64_t) const {
+    refuse_damage();
+    return flags;
+  }
 
  private:
+  PacketHeader read(const std::byte* packet, std::uint64_t least, std::uint64_t most, std::uint64_t place,
+                    int sender) const {
+    const std::uint64_t check = mix_hash(round_.check, place);
+    if (!round_.checks_payload) return read_header(packet, {least, most, round_.step, check}, sender, rank_);
+    PacketHeader header;
+    std::memcpy(&header, packet, sizeof header);
+    PacketHeader plain = header;
+    plain.check = check >> 32 == header.check >> 32 ? check : header.check;
+    refuse(find_fault(plain, {least, most, round_.step, check}), "", round_.step, sender, rank_);
+    if (header.check != detail::check_with_payload(check, packet, header.length, header.flags))
+      detail::throw_payload(place, sender, rank_, round_.step);
+    return header;
+  }
+  void refuse_damage() const {
+    if (damage_ != no_damage) detail::throw_damage(damage_, rank_, round_.step);
+  }
+
   detail::RoundHeader round_;
+  std::uint64_t damage_ = no_damage;
   int rank_ = 0;
 };
 

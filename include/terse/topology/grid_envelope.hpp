@@ -13,6 +13,7 @@ namespace detail {
 struct Verdict {
   PacketFault fault;
   Findings findings;  // of the compressor's own check of the packet at hand
+  std::uint64_t damage = no_damage;
   std::int32_t sender = 0;
   std::uint16_t flags = PacketHeader::finite;
   bool closed = false;      // the mean must not be consumed
@@ -50,13 +51,14 @@ struct StampKernel {
   const Verdict* verdict;
   const StepScalars* now;
   std::uint64_t bytes, place;
+  std::uint16_t refusal;
   std::byte* packet;
 
   template <class Block>
   TERSE_HD void operator()(Block& block, Shared&) const {
     if (block.thread() != 0) return;
     PacketHeader header = header_now(now, bytes, place);
-    header.flags = verdict->flags;
+    header.flags = verdict->damage == no_damage ? verdict->flags : merged_flags(verdict->flags, refusal);
     std::memcpy(__builtin_assume_aligned(packet, 8), &header, sizeof header);
   }
 };
@@ -118,6 +120,7 @@ struct AbsorbKernel {
   TERSE_HD void operator()(Block& block, Shared&) const {
     if (block.thread() != 0) return;
     verdict->flags = merged_flags(verdict->flags, other->flags);
+    if (other->damage < verdict->damage) verdict->damage = other->damage;
     if (verdict->fault.field != PacketFault::none || other->fault.field == PacketFault::none) return;
     verdict->fault = other->fault;
     verdict->sender = other->sender;
@@ -135,7 +138,8 @@ struct ArrivedKernel {
     if (block.thread() != 0) return;
     const bool refused = (verdict->flags & PacketHeader::refused) != 0;
     verdict->non_finite = throws && !refused && verdict->flags != PacketHeader::finite;
-    verdict->closed = verdict->non_finite || refused || verdict->fault.field != PacketFault::none;
+    verdict->closed = verdict->non_finite || refused || verdict->fault.field != PacketFault::none ||
+                      verdict->damage != no_damage;
   }
 };
 
@@ -191,21 +195,23 @@ class Envelope<E> {
   }
   void note(E ex) { ex.launch(detail::NoteKernel{verdict_.data(), nullptr, detail::flags_of(rank_)}, 1); }
   void stamp(E ex, std::uint64_t bytes, std::uint64_t place, std::byte* packet) {
-    ex.launch(detail::StampKernel{verdict_.data(), now_, bytes, place, packet}, 1);
+    ex.launch(detail::StampKernel{verdict_.data(), now_, bytes, place, detail::refusal_of(rank_), packet}, 1);
   }
   template <class Codec>
   void accept(E ex, Codec& codec, const Portion& portion, const std::byte* packet, std::uint64_t least,
               std::uint64_t most, std::uint64_t place, int sender) {
     index_t floats = 0;
+    float limit = 0;
     if constexpr (!Codec::lossless) {
       if constexpr (requires { codec.compressor().scale_floats(portion.compressed); })
-        floats = codec.compressor().scale_floats(portion.compressed);
+        floats = codec.compressor().scale_floats(portion.compressed),
+        limit = codec.compressor().largest_scale();
       else
         codec.check(portion, packet, &verdict_.data()->findings);
     }
     ex.launch(
         detail::AcceptKernel{verdict_.data(), now_, least, most, place, sender, detail::refusal_of(rank_),
-                             packet, packet + portion.section_at, floats, detail::largest_scale},
+                             packet, packet + portion.section_at, floats, limit},
         1);
   }
   void absorb(E ex, const Envelope& other) {
@@ -215,6 +221,7 @@ class Envelope<E> {
   void check_read(E ex, std::uint32_t& wrong, int sender) {
     ex.launch(detail::CheckReadKernel{verdict_.data(), &wrong, sender}, 1);
   }
+  std::uint64_t* damage() { return &verdict_.data()->damage; }
   template <class F>
   detail::Gated<F> gated(const F& f) const {
     return {f, verdict_.data()};
@@ -234,6 +241,7 @@ class Envelope<E> {
     fetch(ex, in<E, detail::Verdict>(verdict_.all()), view<detail::Verdict>(&found_, 1));
     refuse(found_.fault, detail::text_of(static_cast<detail::SectionFault>(found_.fault.found)), step,
            found_.sender, rank_);
+    if (found_.damage != no_damage) detail::throw_damage(found_.damage, rank_, step);
     return found_;
   }
 

@@ -24,8 +24,9 @@ struct MixtureOf {
 struct MixtureInbox {
   const Packets<Dense::Code>::Source* sources;
   int count;
+  std::uint64_t* damage;
   static NoPackets compressed() { return {}; }
-  Differences<Dense::Code> dense() const { return {{sources, count, {}}}; }
+  Differences<Dense::Code> dense() const { return {{sources, count, {}, damage}}; }
 };
 
 }  // namespace detail
@@ -126,7 +127,6 @@ struct MachineMixing {
           if (peer != mine_)
             accept(context, in_[static_cast<std::size_t>(peer)].data(), mine_, mine_, machine_, peer);
         for (int k = 0; k < Vectors; ++k) sum(context, k);
-        context.note(context.codec);
         stamp(context, neighbors_.own(), mine_, local_);
         neighbors_.post(outer_, context.step - 1, Vectors * part(mine_).bytes, false);
         stage_ = Stage::mix;
@@ -160,6 +160,9 @@ struct MachineMixing {
    private:
     enum class Stage { sum, mix, spread };
 
+    std::uint32_t origin(const Context& context, int machine, int local) const {
+      return detail::origin_of(Phase::spread, context.names(machine * local_ + local));
+    }
     const Portion& part(int c) const { return plan_.chunks[static_cast<std::size_t>(c)]; }
 
     /// Packets stand one after the other, a vector's each; `place` tells the kinds of them apart.
@@ -185,22 +188,25 @@ struct MachineMixing {
       const index_t shift = k * part(mine_).bytes;
       inbox_.clear();
       for (int peer = 0; peer < local_; ++peer)
-        inbox_.add(context.codec.compressor(), part(mine_),
-                   (peer == mine_ ? out_ : in_)[static_cast<std::size_t>(peer)].data() + shift,
-                   context.first.shared);
+        context.add(inbox_, part(mine_),
+                    (peer == mine_ ? out_ : in_)[static_cast<std::size_t>(peer)].data() + shift,
+                    Phase::reduce, machine_ * local_ + peer);
       const MeanOf mean{1.0F / static_cast<float>(local_)};
       context.codec.encode(part(mine_), {}, inbox_, Message{mean, mean}, context.first, true,
                            neighbors_.own() + shift);
+      context.note(context.codec, part(mine_), inbox_);
     }
     /// The mixture of the machines' means of this rank's part.
     void mix(Context& context, int k) {
       const index_t shift = k * part(mine_).bytes + part(mine_).dense_at;
       sources_.clear();
-      sources_.push_back({neighbors_.own() + shift, nullptr, 0});
+      sources_.push_back({neighbors_.own() + shift, nullptr, 0, origin(context, machine_, mine_)});
       for (std::size_t e = 0; e < neighbors_.edges().size(); ++e)
-        sources_.push_back(
-            {neighbors_.from(e) + shift, nullptr, static_cast<float>(neighbors_.edges()[e].weight)});
-      const detail::MixtureInbox inbox{sources_.data(), static_cast<int>(sources_.size())};
+        sources_.push_back({neighbors_.from(e) + shift, nullptr,
+                            static_cast<float>(neighbors_.edges()[e].weight),
+                            origin(context, neighbors_.edges()[e].peer, mine_)});
+      const detail::MixtureInbox inbox{sources_.data(), static_cast<int>(sources_.size()),
+                                       context.envelope.damage()};
       context.codec.encode(part(mine_), {}, inbox, Message{detail::MixtureOf{}, detail::MixtureOf{}},
                            context.first, true,
                            mixed_[static_cast<std::size_t>(mine_)].data() + k * part(mine_).bytes);
@@ -213,9 +219,11 @@ struct MachineMixing {
     template <class Consumer>
     void consume(Context& context, const Consumer& consumer, int c, int k) {
       const index_t shift = k * part(c).bytes + part(c).dense_at;
-      const Source sources[] = {{out_[static_cast<std::size_t>(c)].data() + shift, nullptr, 0},
-                                {mixed_[static_cast<std::size_t>(c)].data() + shift, nullptr, 1}};
-      for_each(context.executor, part(c).dense, NoMask{}, Differences<Dense::Code>{{sources, 2, {}}},
+      const Source sources[] = {
+          {out_[static_cast<std::size_t>(c)].data() + shift, nullptr, 0, origin(context, machine_, mine_)},
+          {mixed_[static_cast<std::size_t>(c)].data() + shift, nullptr, 1, origin(context, machine_, c)}};
+      for_each(context.executor, part(c).dense, NoMask{},
+               Differences<Dense::Code>{{sources, 2, {}, context.envelope.damage()}},
                context.envelope.gated(detail::MixExact<decltype(consumer.dense)>{consumer.dense}));
     }
 

@@ -257,7 +257,7 @@ struct Mixing {
       inbox.clear();
       if constexpr (!C::lossless) {
         if constexpr (Consumer::takes_own) {
-          inbox.add(codec.compressor(), whole, packet(neighbors_.own(), k, context), context.first.shared);
+          context.add(inbox, whole, packet(neighbors_.own(), k, context), Phase::spread, context.rank);
           for_each(
               context.executor, whole.compressed, context.mask, codec.arrived(whole.compressed, inbox),
               context.envelope.gated(detail::TakeOwn<decltype(consumer.compressed)>{consumer.compressed}));
@@ -266,10 +266,10 @@ struct Mixing {
       }
       float sum = 0;
       for (const graph::Edge& edge : edges()) sum += static_cast<float>(edge.weight);
-      inbox.add(codec.compressor(), whole, packet(neighbors_.own(), k, context), context.first.shared, -sum);
+      context.add(inbox, whole, packet(neighbors_.own(), k, context), Phase::spread, context.rank, -sum);
       for (std::size_t e = 0; e < edges().size(); ++e)
-        inbox.add(codec.compressor(), whole, packet(neighbors_.from(e), k, context), context.first.shared,
-                  static_cast<float>(edges()[e].weight));
+        context.add(inbox, whole, packet(neighbors_.from(e), k, context), Phase::spread, edges()[e].peer,
+                    static_cast<float>(edges()[e].weight));
       if constexpr (!C::lossless)
         for_each(context.executor, whole.compressed, context.mask, codec.arrived(whole.compressed, inbox),
                  context.envelope.gated(

@@ -61,7 +61,7 @@ struct Native {
     void consume(Context& context, const Consumer& consumer) {
       for (int c = 0; c < context.size; ++c) {
         inbox_.clear();
-        inbox_.add(context.codec.compressor(), portion(c), packet(c), context.first.shared);
+        context.add(inbox_, portion(c), packet(c), Phase::spread, c);
         deliver(context, portion(c), inbox_, 1, consumer);
       }
     }
@@ -97,7 +97,7 @@ struct Native {
     double notes(E executor) {
       double sum = 0;
       for (std::size_t c = 0; c < plan_->chunks.size(); ++c)
-        sum += note_of(executor, packet(static_cast<int>(c)), plan_->chunks[c]);
+        sum += note_of(executor, packet(static_cast<int>(c)), plan_->chunks[c], static_cast<int>(c));
       return sum;
     }
 

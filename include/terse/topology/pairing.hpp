@@ -50,9 +50,9 @@ struct Pairing {
     void consume(Context& context, const Consumer& consumer) {
       const Portion& whole = context.plan.whole;
       inbox_.clear();
-      inbox_.add(context.codec.compressor(), whole, neighbors_.own(), context.first.shared);
+      context.add(inbox_, whole, neighbors_.own(), Phase::spread, context.rank);
       const bool meets = !neighbors_.edges().empty();
-      if (meets) inbox_.add(context.codec.compressor(), whole, neighbors_.from(0), context.first.shared);
+      if (meets) context.add(inbox_, whole, neighbors_.from(0), Phase::spread, neighbors_.edges()[0].peer);
       deliver(context, whole, inbox_, meets ? 0.5F : 1.0F, consumer);
     }
 

@@ -69,7 +69,7 @@ struct Ring {
       const int c = behind(context, hop_);
       context.accept(in_, portion(context, c), Phase::reduce, c, before(context));
       inbox_.clear();
-      inbox_.add(context.codec.compressor(), portion(context, c), in_, context.first.shared);
+      context.add(inbox_, portion(context, c), in_, Phase::reduce, before(context));
       hop(context, inbox_, message);
       return hop_ == context.size;
     }
@@ -149,7 +149,7 @@ struct Ring {
       context.codec.measure(portion(context, c), context.mask, inbox, message);
       const index_t bytes = context.codec.encode(portion(context, c), context.mask, inbox, message,
                                                  context.first, false, packet);
-      context.note(context.codec);
+      context.note(context.codec, portion(context, c), inbox);
       context.stamp(packet, bytes, whole ? Phase::spread : Phase::reduce, c);
       if (whole) sum_bytes_ = bytes;
       return bytes;
@@ -157,7 +157,7 @@ struct Ring {
     template <class Consumer>
     void deliver_sum(Context& context, int c, float weight, const Consumer& consumer) {
       inbox_.clear();
-      inbox_.add(context.codec.compressor(), spread_.portion(c), spread_.packet(c), context.first.shared);
+      context.add(inbox_, spread_.portion(c), spread_.packet(c), Phase::spread, owner(context, c));
       deliver(context, spread_.portion(c), inbox_, weight, consumer);
     }
     /// Passes a whole sum on and takes the next one.

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <limits>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -72,11 +74,14 @@ void deliver(Context& context, const Portion& portion, Inbox<C>& inbox, float we
                detail::Deliver<decltype(consumer.dense), detail::AsItIs>{consumer.dense, weight, {}}));
 }
 
-/// The note of a packet: the squared norm of its full-precision part. On a device it waits.
+/// The note of a packet from `sender`: the squared norm of its full-precision part. On a device it waits.
 template <class E>
-double note_of(E executor, const std::byte* packet, const Portion& portion) {
+double note_of(E executor, const std::byte* packet, const Portion& portion, int sender) {
   float note = 0;
   fetch(executor, in<E>(reinterpret_cast<const float*>(packet + portion.note_at), 1), view<float>(&note, 1));
+  if (!(note >= 0 && note <= std::numeric_limits<float>::max()))
+    throw wire_error("the packet from rank " + std::to_string(sender) +
+                     " was damaged on its way: it has a norm that is not finite");
   return static_cast<double>(note);
 }
 
@@ -122,7 +127,7 @@ class Spread {
   /// Sum over the packets' notes, in order. On a device it waits.
   double notes(E executor) {
     double sum = 0;
-    for (int c = 0; c < size(); ++c) sum += note_of(executor, packet(c), portion(c));
+    for (int c = 0; c < size(); ++c) sum += note_of(executor, packet(c), portion(c), (c + shift_) % size());
     return sum;
   }
 

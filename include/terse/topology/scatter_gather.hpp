@@ -82,7 +82,7 @@ struct ScatterGather {
     void consume(Context& context, const Consumer& consumer) {
       for (int c = 0; c < context.size; ++c) {
         inbox_.clear();
-        inbox_.add(context.codec.compressor(), spread_.portion(c), spread_.packet(c), context.first.shared);
+        context.add(inbox_, spread_.portion(c), spread_.packet(c), Phase::spread, c);
         deliver(context, spread_.portion(c), inbox_, 1, consumer);
       }
     }
@@ -97,12 +97,13 @@ struct ScatterGather {
       for (int peer = 0; peer < context.size; ++peer) {
         const std::byte* packet = (peer == context.rank ? out_ : in_)[static_cast<std::size_t>(peer)];
         if (peer != context.rank) context.accept(packet, own(context), Phase::reduce, context.rank, peer);
-        inbox_.add(context.codec.compressor(), own(context), packet, context.first.shared);
+        context.add(inbox_, own(context), packet, Phase::reduce, peer);
       }
       return true;
     }
     template <class Consumer>
     void take(Context& context, const Consumer& consumer) {
+      inbox_.watch(context.envelope.damage());
       deliver(context, own(context), inbox_, 1.0F / static_cast<float>(context.size), consumer);
     }
     template <class M>
@@ -146,7 +147,7 @@ struct ScatterGather {
       std::byte* const packet = spread_.packet(context.rank);
       const index_t bytes =
           second_.encode(own(context), context.mask, inbox, message, context.second, false, packet);
-      context.note(second_);
+      context.note(second_, own(context), inbox);
       context.stamp(packet, bytes, Phase::spread, context.rank);
       spreading_ = true;
       under_way_.emplace(spread_.post(context.channel, bytes));

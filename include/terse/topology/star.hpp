@@ -85,7 +85,7 @@ struct Star {
     template <class Consumer>
     void consume(Context& context, const Consumer& consumer) {
       inbox_.clear();
-      inbox_.add(context.codec.compressor(), context.plan.whole, mean_.data(), context.first.shared);
+      context.add(inbox_, context.plan.whole, mean_.data(), Phase::spread, center_);
       deliver(context, context.plan.whole, inbox_, 1, consumer);
     }
 
@@ -94,7 +94,7 @@ struct Star {
     }
 
     /// Squared norm of the dense part of the mean, the same on all ranks. On a device it waits.
-    double notes(E executor) { return note_of(executor, mean_.data(), whole_); }
+    double notes(E executor) { return note_of(executor, mean_.data(), whole_, center_); }
 
     template <class Visit>
     void walk(Visit&& visit) {
@@ -115,7 +115,7 @@ struct Star {
         const std::byte* packet =
             peer == context.rank ? out_.data() : in_[static_cast<std::size_t>(peer)].data();
         if (peer != context.rank) context.accept(packet, whole, Phase::reduce, 0, peer);
-        inbox_.add(context.codec.compressor(), whole, packet, context.first.shared);
+        context.add(inbox_, whole, packet, Phase::reduce, peer);
       }
       const MeanOf mean{1.0F / static_cast<float>(context.size)};
       const Message message{mean, mean};
@@ -124,7 +124,7 @@ struct Star {
       second_->measure(whole, context.mask, inbox_, message);
       const index_t bytes =
           second_->encode(whole, context.mask, inbox_, message, context.second, false, mean_.data());
-      context.note(*second_);
+      context.note(*second_, whole, inbox_);
       context.stamp(mean_.data(), bytes, Phase::spread, 0);
       for (Send& send : down_) send.bytes = bytes;
     }

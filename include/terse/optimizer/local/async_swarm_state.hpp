@@ -79,9 +79,13 @@ class PublishedParameters {
             rank_, static_cast<std::int64_t>(context.step));
       (void)compressor_.decode(executor_, whole_.compressed, section, key, average);
     }
+    std::uint64_t damage = no_damage;
     inbox_.clear();
+    inbox_.watch(&damage);
     inbox_.add(Dense{}, whole_, read_.data(), Draw::shared(0, 0, Purpose::selection));
     for_each(executor_, whole_.dense, NoMask{}, inbox_.dense(), average);
+    if (damage != no_damage)
+      throw_damaged(peer, "as published", "it has values that are not finite", rank_, context.step);
   }
 
  private:
@@ -120,7 +124,11 @@ struct AsyncSwarmState {
                   const Options& options)
       : own(transport.split(transport.rank(), 0)),
         inner(composed(recipe.inner), executor, own, layout, options),
-        published(executor, transport, layout, recipe.compressor) {}
+        published(executor, transport, layout, recipe.compressor) {
+    if (options.check_payload)
+      throw usage_error("check_payload is for packets that travel; those of this method lie in mailboxes",
+                        transport.rank());
+  }
 
   bool full_precision() const { return inner.full_precision(); }
   /// Others read what a rank publishes: it sends nothing.

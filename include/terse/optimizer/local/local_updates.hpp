@@ -101,6 +101,11 @@ struct LocalUpdatesOf {
   }
   /// Steps differ in more than numbers.
   static bool recordable() { return false; }
+  template <class S>
+  bool alike(const S& state) const {
+    return state.averages_gradients(period, state.local_steps) ||
+           state.steps_outside(period, state.local_steps);
+  }
 
   template <Transport T, Executor E>
   using State = detail::LocalState<Inner, Outer, Where, C, F, P, T, E>;

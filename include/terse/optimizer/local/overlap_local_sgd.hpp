@@ -54,6 +54,8 @@ struct OverlapLocalSgd {
   }
   /// Steps differ in more than numbers.
   static bool recordable() { return false; }
+  /// A mean that is taken up is one period old.
+  static constexpr bool never_alike = true;
 
   template <Transport T, Executor E>
   using State = detail::OverlapState<Inner, P, T, E>;

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "terse/core/error.hpp"
+#include "terse/core/hash.hpp"
+#include "terse/core/layout.hpp"
+#include "terse/transport/collectives.hpp"
+
+namespace terse::detail {
+
+/// Where ranks that should be alike are not.
+struct Apart {
+  int rank,
+      from;  ///< the first that differs from most, or from rank 0 where there are as many of either; one of those
+  std::string arena, segment;
+};
+
+[[noreturn]] TERSE_COLD inline void throw_other_start(const Apart& apart, int rank) {
+  throw mismatch_error("rank " + std::to_string(apart.rank) + " starts from other parameters than rank " +
+                           std::to_string(apart.from) + ", in '" + apart.segment +
+                           "': call terse::broadcast(transport, parameters) on all ranks before the first "
+                           "step, or load a checkpoint",
+                       rank, 1);
+}
+/// `compared`: the last step after which all were alike; 0: none was looked at.
+[[noreturn]] TERSE_COLD inline void throw_drifted(const Apart& apart, std::uint64_t compared, int rank,
+                                                  std::uint64_t step) {
+  throw mismatch_error("rank " + std::to_string(apart.rank) + " has drifted: its " + apart.arena +
+                           " differ from rank " + std::to_string(apart.from) + "'s in '" + apart.segment +
+                           "', and " +
+                           (compared == 0 ? "this is the first comparison"
+                                          : "were alike after step " + std::to_string(compared)) +
+                           ". Load a checkpoint; packets can have checksums (check_payload)",
+                       rank, static_cast<std::int64_t>(step));
+}
+
+/// Compares arenas of a layout among ranks. Padding does not count.
+template <Transport T>
+class Comparison {
+ public:
+  explicit Comparison(T& channel) : hashes_(channel) {}
+
+  /// `arenas(visit)` calls visit(name, view) for each of them, of layout.size() elements. Reads them once and sends 8 bytes to each
+  /// peer; more only where they differ. Collective.
+  template <class Arenas>
+  std::optional<Apart> operator()(T& channel, const Layout& layout, const Arenas& arenas) {
+    if (channel.size() == 1) return {};
+    await_messages(channel);
+    std::uint64_t mine = 0;
+    arenas([&](const char*, auto arena) {
+      for (const Segment& segment : layout.segments()) mine = mix_hash(mine, hash_of_segment(segment, arena));
+    });
+    if (!odd_one(hashes_(channel, mine, Phase::setup))) return {};
+    return find(channel, layout, arenas);
+  }
+
+ private:
+  template <class Arena>
+  static std::uint64_t hash_of_segment(const Segment& segment, Arena arena) {
+    return hash_of(arena.part(segment.offset, segment.count));
+  }
+  /// All have seen that hashes differ, and look closer.
+  template <class Arenas>
+  TERSE_COLD std::optional<Apart> find(T& channel, const Layout& layout, const Arenas& arenas) {
+    std::optional<Apart> apart;
+    arenas([&](const char* name, auto arena) {
+      for (const Segment& segment : layout.segments()) {
+        if (apart) return;
+        apart = odd_one(hashes_(channel, hash_of_segment(segment, arena), Phase::setup));
+        if (apart) apart->arena = name, apart->segment = segment.name;
+      }
+    });
+    return apart;
+  }
+  template <class Hashes>
+  static std::optional<Apart> odd_one(const Hashes& all) {
+    if (std::all_of(all.begin(), all.end(), [&](std::uint64_t one) { return one == all[0]; })) return {};
+    const auto usual = std::max_element(all.begin(), all.end(), [&](std::uint64_t a, std::uint64_t b) {
+      return std::count(all.begin(), all.end(), a) < std::count(all.begin(), all.end(), b);
+    });
+    const auto odd = std::find_if(all.begin(), all.end(), [&](std::uint64_t one) { return one != *usual; });
+    return Apart{static_cast<int>(odd - all.begin()), static_cast<int>(usual - all.begin()), {}, {}};
+  }
+
+  Assembly<std::uint64_t, T> hashes_;
+};
+
+}  // namespace terse::detail
