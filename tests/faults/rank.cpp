@@ -113,8 +113,7 @@ void train(T&& raw, const Job& job) {
   };
   try {
     AnyTransport transport(faults::Faulty<std::remove_cvref_t<T>>(std::forward<T>(raw), ambush));
-    Options options;
-
+    const Options options{.check_payload = job.fault == "payload"};
     const auto optimizer = job.method->make(transport, whole, options);
     batches = std::to_string(ambush.batches);
     for (step = 1; step <= steps; ++step) {
