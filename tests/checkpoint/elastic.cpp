@@ -51,8 +51,9 @@ class Scratch {
 
 Layout layers() {
   Layout layout;
-  // The third is named as a part of the state, which begins elsewhere.
-  layout.add({"w", {65, 20}}).add({"excluded", {70}, 1, 1, false}).add({"empty", {0}}).add({"error", {700}});
+  // What is compressed begins within the arena, and has a gap.
+  layout.add({"first", {70}, 1, 1, false}).add({"w", {65, 20}}).add({"excluded", {130}, 1, 1, false});
+  layout.add({"empty", {0}}).add({"v", {700}});
   return layout;
 }
 
@@ -298,8 +299,15 @@ TEST_CASE("what another number of ranks can't take up is refused by all, and not
   refused(load(one_bit, 3, scratch.path(), Elastic::yes, Options{.seed = 5}), "another seed", true);
   refused(load(one_bit, 3, scratch.path(), Elastic::yes, Options{.slice_bytes = 2048}),
           "with this number of ranks and these settings there are", true, false);
-  // One that only rank 0 of the new ranks has to look at by its number.
-  flip_last(scratch.path() / "step-00000013" / checkpoint::rank_file(3, 4));
+  // Whole, and of this step, but of another save: only the manifest knows.
+  const Scratch other;
+  OneBitAdam<> faster = one_bit;
+  faster.learning_rate = 0.06F;
+  save(faster, 4, other.path(), 13);
+  const fs::path last = fs::path("step-00000013") / checkpoint::rank_file(3, 4);
+  fs::copy_file(other.path() / last, scratch.path() / last, fs::copy_options::overwrite_existing);
+  refused(load(one_bit, 3, scratch.path()), "of another save than step 13", false);
+  flip_last(scratch.path() / last);
   refused(load(one_bit, 3, scratch.path()), "rank-3-of-4.safetensors", false);
 }
 
