@@ -9,9 +9,9 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
-#include <functional>
 #include <numeric>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "optimizer/support.hpp"
@@ -168,9 +168,10 @@ Kept kept_of(const std::string& name, const std::string& of_each_rank) {
 /// parts belong to chunks' owners.
 template <class R>
 void check(const R& recipe, const std::string& of_each_rank = "", bool differ = false, std::size_t owned = 0,
-           const Options& options = {}) {
+           const Options& options = {},
+           const std::vector<std::pair<int, int>>& worlds = {{4, 3}, {3, 6}, {4, 1}, {1, 4}}) {
   INFO(type_name<R>());
-  for (const std::pair<int, int>& ranks : std::vector<std::pair<int, int>>{{4, 3}, {3, 6}, {4, 1}, {1, 4}}) {
+  for (const auto& ranks : worlds) {
     const int from = ranks.first, to = ranks.second;
     CAPTURE(from);
     CAPTURE(to);
@@ -256,6 +257,13 @@ TEST_CASE("errors keep their mean over the ranks, and second errors go to the ne
   check(one_bit, "", false, 2, Options{.slice_bytes = 2048});
   check(OneBitAdam<Sign, FrozenVariance, Ring>{.learning_rate = 0.05F,
                                                .preconditioner = {.freeze = AtStep{6}}});
+}
+
+TEST_CASE("errors between nodes keep their mean over the nodes, whoever of a node has them") {
+  check(
+      ErrorFeedbackSgd<ScaledSign<MeanAbs>, HeavyBall, Hierarchical<ScatterGather>>{
+          .learning_rate = 0.05F, .topology = {.ranks_per_node = 2}},
+      "", false, 1, {}, {{4, 2}, {4, 6}});
 }
 
 TEST_CASE("momenta of each rank, and copies by differences, keep their mean") {
