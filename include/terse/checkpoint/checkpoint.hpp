@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -58,10 +60,9 @@ Metadata describe(Optimizer& optimizer) {
 }
 
 template <class P, class Space>
-void restore_parameters(const File& file, const Layout& layout, view<P, Space> parameters, bool apply) {
-  const Restore restore{file, apply};
+void restore_parameters(const Restore& restore, const Layout& layout, view<P, Space> parameters) {
   for (const Segment& segment : layout.segments())
-    restore.take(file.tensor("parameters." + segment.name, dtype_of<P>(), segment.shape),
+    restore.take({"parameters." + segment.name, dtype_of<P>(), segment.shape, 0},
                  parameters.part(segment.offset, segment.count));
 }
 
@@ -78,6 +79,46 @@ void require_between_steps(const Optimizer& optimizer) {
   if (optimizer.begun())
     throw usage_error("begin has sent messages of the next step: save and load before it, or after step",
                       optimizer.rank(), static_cast<std::int64_t>(optimizer.steps() + 1));
+}
+
+/// Throws foreign_checkpoint_error where a file says something else about itself.
+inline void require_same(const std::filesystem::path& file, const File& read, const Metadata& expected) {
+  for (const auto& [key, value] : expected)
+    if (const std::string& found = read.metadata(key); found != value)
+      throw foreign_checkpoint_error(about(
+          file, "was saved with another " + key + ": it says '" + found + "', this run '" + value + "'"));
+}
+
+/// A source and its step, which `open` returns on each rank.
+struct Opened {
+  std::unique_ptr<Source> source;
+  std::uint64_t step = 0;
+};
+
+/// What `load` does, from what `open()` finds on each rank. `file` is named where another rank's is at fault.
+template <class Optimizer>
+void load_from(const std::filesystem::path& file, Optimizer& optimizer,
+               out<typename Optimizer::runs_on, typename Optimizer::parameter> parameters,
+               const std::function<Opened()>& open) {
+  struct Found {
+    std::uint64_t step;
+  };
+  require_between_steps(optimizer);
+  // Completes what is under way on every rank, whatever becomes of its file.
+  optimizer.walk([](auto&&...) {});
+  Opened opened;
+  const auto restore = [&](bool apply) {
+    const Restore from{*opened.source, apply};
+    optimizer.walk(from);
+    restore_parameters(from, optimizer.layout(), parameters);
+  };
+  read_together(file, optimizer.channel(), "rank", [&] {
+    require_size(file, optimizer, parameters.size());
+    opened = open();
+    restore(false);
+    return Found{opened.step};
+  });
+  restore(true);
 }
 
 }  // namespace detail
@@ -112,27 +153,12 @@ void save(const std::filesystem::path& file, Optimizer& optimizer,
 template <class Optimizer>
 void load(const std::filesystem::path& file, Optimizer& optimizer,
           out<typename Optimizer::runs_on, typename Optimizer::parameter> parameters) {
-  struct Found {
-    std::uint64_t step;
-  };
-  detail::require_between_steps(optimizer);
-  // Completes what is under way on every rank, whatever becomes of its file.
-  optimizer.walk([](auto&&...) {});
   std::optional<File> read;
-  detail::read_together(file, optimizer.channel(), "rank", [&] {
-    detail::require_size(file, optimizer, parameters.size());
+  detail::load_from(file, optimizer, parameters, [&] {
     read.emplace(File::read(file));
-    for (const auto& [key, expected] : detail::describe(optimizer))
-      if (const std::string& found = read->metadata(key); found != expected)
-        throw foreign_checkpoint_error(detail::about(file, "was saved with another " + key + ": it says '" +
-                                                               found + "', this run '" + expected + "'"));
-    optimizer.walk(detail::Restore{*read, false});
-    detail::restore_parameters(*read, optimizer.layout(), parameters, false);
-    return Found{detail::step_of(file, *read)};
+    detail::require_same(file, *read, detail::describe(optimizer));
+    return detail::Opened{std::make_unique<detail::OneFile>(*read), detail::step_of(file, *read)};
   });
-
-  optimizer.walk(detail::Restore{*read, true});
-  detail::restore_parameters(*read, optimizer.layout(), parameters, true);
 }
 
 }  // namespace terse::checkpoint

@@ -21,6 +21,7 @@
 
 #include "terse/checkpoint/agreement.hpp"
 #include "terse/checkpoint/checkpoint.hpp"
+#include "terse/checkpoint/elastic.hpp"
 #include "terse/checkpoint/manifest.hpp"
 #include "terse/checkpoint/places.hpp"
 #include "terse/checkpoint/run_lock.hpp"
@@ -39,6 +40,19 @@ namespace terse::checkpoint {
 /// The name of a rank's own file in a checkpoint.
 inline std::string rank_file(int rank, int ranks) {
   return "rank-" + std::to_string(rank) + "-of-" + std::to_string(ranks) + ".safetensors";
+}
+
+/// Loads what `save` wrote of all ranks into a checkpoint, if they were another number of ranks than now by load_elastic.
+/// Collective, as these.
+template <class Optimizer>
+void load(const Manifest& manifest, Optimizer& optimizer,
+          out<typename Optimizer::runs_on, typename Optimizer::parameter> parameters) {
+  const int saved = manifest.world();
+  if (saved == optimizer.size())
+    return load(manifest.file(rank_file(optimizer.rank(), saved)), optimizer, parameters);
+  std::vector<std::filesystem::path> files;
+  for (int rank = 0; rank < saved; ++rank) files.push_back(manifest.file(rank_file(rank, saved)));
+  load_elastic(files, optimizer, parameters);
 }
 
 /// Small files by name.
@@ -132,24 +146,26 @@ class Folder {
 
   /// Loads the newest checkpoint that is whole on all ranks; nothing where there are none. Collective: all ranks choose the
   /// same one, and where all fail, all throw checkpoint_error. One that is whole but of another run is not skipped:
-  /// foreign_checkpoint_error on all. Where it throws nothing has changed.
+  /// foreign_checkpoint_error on all. Where it throws nothing has changed. With Elastic::yes another number of ranks may
+  /// have saved it, see load_elastic.
   template <class Optimizer>
   std::optional<Loaded> load(Optimizer& optimizer,
-                             out<typename Optimizer::runs_on, typename Optimizer::parameter> parameters) {
-    return load([&](const Manifest& manifest) {
-      checkpoint::load(manifest.file(rank_file(channel_.rank(), channel_.size())), optimizer, parameters);
-    });
+                             out<typename Optimizer::runs_on, typename Optimizer::parameter> parameters,
+                             Elastic elastic = Elastic::no) {
+    return load([&](const Manifest& manifest) { checkpoint::load(manifest, optimizer, parameters); },
+                elastic);
   }
   /// The same with `load(manifest)`, which is collective and throws on all ranks or on none. All files are there and of
   /// this save by then; data in files of `write` are verified when they are read.
-  std::optional<Loaded> load(const std::function<void(const Manifest&)>& load) {
+  std::optional<Loaded> load(const std::function<void(const Manifest&)>& load,
+                             Elastic elastic = Elastic::no) {
     const std::vector<detail::Place> places = places_of_first();
     std::vector<std::string> skipped;
     for (auto place = places.rbegin(); place != places.rend(); ++place) {
       std::optional<Manifest> manifest;
       const detail::Attempt attempt([&] {
         const std::filesystem::path folder = place->below(root_);
-        together([&] { manifest = verified(folder); });
+        together([&] { manifest = verified(folder, elastic); });
         if (!equal(channel_, manifest->text()))
           detail::fail(folder, "is another one for other ranks: all must see the same files");
         load(*manifest);
@@ -197,15 +213,16 @@ class Folder {
     return places;
   }
 
-  /// Each rank looks at the files that it has written.
-  Manifest verified(const std::filesystem::path& folder) const {
+  /// Each rank looks at the files that it has written, or one of its number.
+  Manifest verified(const std::filesystem::path& folder, Elastic elastic) const {
     Manifest manifest = Manifest::read(folder);
-    if (manifest.world() != channel_.size())
-      throw foreign_checkpoint_error(detail::about(
-          folder, "was saved by " + std::to_string(manifest.world()) + " ranks, and this run has " +
-                      std::to_string(channel_.size()) + ": start as many"));
+    if (elastic == Elastic::no && manifest.world() != channel_.size())
+      throw foreign_checkpoint_error(
+          detail::about(folder, "was saved by " + std::to_string(manifest.world()) +
+                                    " ranks, and this run has " + std::to_string(channel_.size()) +
+                                    ": start as many, or load it with checkpoint::Elastic::yes"));
     for (const Part& part : manifest.parts())
-      if (part.rank == channel_.rank()) manifest.verify(part);
+      if (part.rank % channel_.size() == channel_.rank()) manifest.verify(part);
     return manifest;
   }
 

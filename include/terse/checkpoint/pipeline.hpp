@@ -96,7 +96,7 @@ class PipelineFile {
   void apply(Pipeline& pipeline) {
     // Whatever ends this early, no copy is taken for another's.
     pipeline.forget();
-    pipeline.walk(Restore{read_, true});
+    pipeline.walk(Restore{OneFile(read_), true});
     pipeline.copies(static_cast<index_t>(found_.kept), [&](const char* name, auto rows, index_t row_bytes) {
       index_t to = 0;
       for (const Run& run : runs_) {

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <span>
 #include <string>
 #include <type_traits>
@@ -74,25 +75,60 @@ struct Collect {
   }
 };
 
-/// Checks that a file has every part, or, with `apply`, copies them out.
+/// A tensor that a state is to be restored from.
+struct Wanted {
+  std::string name, dtype;
+  std::vector<index_t> shape;
+  index_t offset = 0;  // the arena index of its first element
+};
+/// Takes bytes of a tensor, from this byte of it on.
+using Put = std::function<void(std::size_t at, std::span<const std::byte>)>;
+
+/// Where state comes from.
+class Source {
+ public:
+  virtual ~Source() = default;
+  /// Throws checkpoint_error where there is no such tensor.
+  virtual void check(const Wanted& wanted) const = 0;
+  virtual void read(const Wanted& wanted, const Put& put) const = 0;
+};
+
+/// A file, whose tensors are what is wanted.
+class OneFile : public Source {
+ public:
+  explicit OneFile(const File& file) : file_(file) {}
+  void check(const Wanted& wanted) const override {
+    static_cast<void>(file_.tensor(wanted.name, wanted.dtype, wanted.shape));
+  }
+  void read(const Wanted& wanted, const Put& put) const override {
+    put(0, file_.tensor(wanted.name, wanted.dtype, wanted.shape));
+  }
+
+ private:
+  const File& file_;
+};
+
+/// Checks that a source has every part, or, with `apply`, copies them out.
 struct Restore {
-  const File& file;
+  const Source& source;
   bool apply;
 
   template <class T, class Space>
-  void operator()(const std::string& name, view<T, Space> part, index_t) const {
+  void operator()(const std::string& name, view<T, Space> part, index_t offset) const {
     // Spelled out for nvcc, which loses the braces.
-    take(file.tensor("state." + name, dtype_of<T>(), std::vector<index_t>{part.size()}), part);
+    take({"state." + name, dtype_of<T>(), std::vector<index_t>{part.size()}, offset}, part);
   }
   void operator()(const std::string& name, std::uint64_t& value) const {
-    take(file.tensor("state." + name, "U64", {}), view<std::uint64_t>(&value, 1));
+    take({"state." + name, "U64", {}, 0}, view<std::uint64_t>(&value, 1));
   }
   template <class T, class Space>
-  void take(std::span<const std::byte> from, view<T, Space> to) const {
+  void take(const Wanted& wanted, view<T, Space> to) const {
+    if (!apply) return source.check(wanted);
     // By way of bytes: a file's tensors start anywhere.
-    if (apply)
-      upload(view<const std::byte>(from), view<std::byte, Space>(reinterpret_cast<std::byte*>(to.data()),
+    source.read(wanted, [to](std::size_t at, std::span<const std::byte> from) {
+      upload(view<const std::byte>(from), view<std::byte, Space>(reinterpret_cast<std::byte*>(to.data()) + at,
                                                                  static_cast<index_t>(from.size())));
+    });
   }
 };
 

@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <limits>
+#include <map>
+#include <memory>
+#include <span>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "terse/checkpoint/checkpoint.hpp"
+
+// What W ranks have saved, for another number of ranks. There is one rule for each element of each part, which stands at an
+// index of the arena:
+//
+//     numbers           the mean over those ranks that held it
+//     counts, codes     alike on all ranks that held it, or refused
+//
+// So what is alike on all ranks stays as it is, to the bit; what one rank alone held, such as its chunk's second error, goes to
+// whoever holds that index now, to the bit; and of what each rank has its own of, each new rank gets the mean. Methods take
+// such things up by their mean over the ranks, errors and momenta among them, so that this mean is kept to rounding.
+
+namespace terse::checkpoint {
+
+/// Whether a checkpoint of another number of ranks is taken up.
+enum class Elastic { no, yes };
+
+namespace detail {
+
+/// Where a part stands in the arena, over all ranks.
+struct Extent {
+  index_t begin = std::numeric_limits<index_t>::max(), end = 0;
+  bool operator==(const Extent&) const = default;
+  void take(index_t from, index_t to) {
+    if (from == to) return;
+    begin = std::min(begin, from);
+    end = std::max(end, to);
+  }
+};
+using Extents = std::map<std::string, Extent>;
+
+/// Lists buffers, a line for each.
+struct ListExtents {
+  std::ostringstream& lines;
+  template <class T, class Space>
+  void operator()(const std::string& name, view<T, Space> part, index_t offset) const {
+    lines << offset << ' ' << offset + part.size() << " state." << name << '\n';
+  }
+  void operator()(const std::string&, std::uint64_t&) const {}
+};
+
+/// Of the buffers of an optimizer, on all of its ranks. Collective.
+template <class Optimizer>
+Extents extents_of(Optimizer& optimizer) {
+  std::ostringstream mine;
+  optimizer.walk(ListExtents{mine});
+  Extents extents;
+  for (const std::string& text : texts_of_all(optimizer.channel(), mine.str())) {
+    std::istringstream lines(text);
+    std::string name;
+    for (index_t begin = 0, end = 0; lines >> begin >> end >> std::ws && std::getline(lines, name);)
+      extents[name].take(begin, end);
+  }
+  return extents;
+}
+
+/// The files of all ranks of one save.
+class AllFiles : public Source {
+ public:
+  /// `files` by rank. Throws checkpoint_error unless all are good and what `expected` says, of one step.
+  AllFiles(std::vector<std::filesystem::path> files, Metadata expected) : paths_(std::move(files)) {
+    expected["world"] = std::to_string(paths_.size());
+    for (std::size_t rank = 0; rank < paths_.size(); ++rank) {
+      files_.push_back(File::map(paths_[rank]));
+      expected["rank"] = std::to_string(rank);
+      require_same(paths_[rank], files_[rank], expected);
+      if (const std::uint64_t step = step_of(paths_[rank], files_[rank]); rank == 0)
+        step_ = step;
+      else if (step != step_)
+        fail(paths_[rank], "is of step " + std::to_string(step) + ", that of rank 0 of step " +
+                               std::to_string(step_) + ": load files of one save");
+    }
+  }
+
+  std::uint64_t step() const noexcept { return step_; }
+
+  /// Throws foreign_checkpoint_error where ranks together keep something else than was saved: nothing is lost or made up.
+  void require_same_extents(const Extents& expected) const {
+    Extents saved;
+    for (const File& file : files_)
+      for (const Tensor& tensor : file.tensors())
+        if (is_buffer(tensor.name, tensor.shape)) {
+          const index_t begin = offset_of(file, tensor.name);
+          saved[tensor.name].take(begin, begin + tensor.shape[0]);
+        }
+    for (const Extents* some : {&std::as_const(saved), &expected})
+      for (const auto& [name, ignored] : *some) {
+        const Extent was = at(saved, name), is = at(expected, name);
+        if (was != is)
+          throw foreign_checkpoint_error(
+              about(paths_[0], "and the files beside it hold " + said(was) + " of " + quoted(name) +
+                                   ", and with this number of ranks and these settings there are " +
+                                   said(is) + ": go on with " + std::to_string(files_.size()) + " ranks"));
+      }
+  }
+
+  void check(const Wanted& wanted) const override {
+    const std::vector<Held> held = all(wanted);
+    if (wanted.dtype[0] == 'U') gather(wanted, held, nullptr);
+  }
+  void read(const Wanted& wanted, const Put& put) const override { gather(wanted, all(wanted), put); }
+
+ private:
+  /// A rank's part of a tensor.
+  struct Held {
+    std::size_t rank;
+    const std::byte* data;
+    index_t begin, end;  // indices of the arena
+  };
+
+  static constexpr std::string_view state = "state.";
+  /// Whether ranks may hold parts of it of their own.
+  static bool is_buffer(const std::string& name, const std::vector<index_t>& shape) {
+    return name.rfind(state, 0) == 0 && shape.size() == 1;
+  }
+  static index_t offset_of(const File& file, const std::string& name) {
+    const auto found = file.metadata().find("offset." + name.substr(state.size()));
+    if (found == file.metadata().end()) return 0;
+    index_t offset = 0;
+    std::istringstream(found->second) >> offset;
+    return std::clamp<index_t>(offset, 0, std::numeric_limits<index_t>::max() / 2);
+  }
+  static Extent at(const Extents& extents, const std::string& name) {
+    const auto found = extents.find(name);
+    return found == extents.end() ? Extent{} : found->second;
+  }
+  static std::string said(const Extent& extent) {
+    if (extent == Extent{}) return "no elements";
+    return "the elements from " + std::to_string(extent.begin) + " up to " + std::to_string(extent.end);
+  }
+
+  std::vector<Held> all(const Wanted& wanted) const {
+    std::vector<Held> held;
+    for (std::size_t rank = 0; rank < files_.size(); ++rank) {
+      const File& file = files_[rank];
+      if (!file.contains(wanted.name)) continue;
+      const std::vector<index_t>& shape = file.shape(wanted.name);
+      const bool cut = is_buffer(wanted.name, wanted.shape) && shape.size() == 1;
+      const std::span<const std::byte> data =
+          file.tensor(wanted.name, wanted.dtype, cut ? shape : wanted.shape);
+      const index_t begin = cut ? offset_of(file, wanted.name) : 0;
+      held.push_back({rank, data.data(), begin, begin + elements(shape)});
+    }
+    if (held.empty()) fail(paths_[0], "and the files beside it have no tensor " + quoted(wanted.name));
+    return held;
+  }
+  static index_t elements(const std::vector<index_t>& shape) {
+    index_t count = 1;
+    for (const index_t extent : shape) count *= extent;
+    return count;
+  }
+
+  void gather(const Wanted& wanted, const std::vector<Held>& held, const Put& put) const {
+    if (wanted.dtype == "F32") return gather<float>(wanted, held, put);
+    if (wanted.dtype == "BF16") return gather<bf16>(wanted, held, put);
+    if (wanted.dtype == "F16") return gather<fp16>(wanted, held, put);
+    if (wanted.dtype == "U8") return gather<std::uint8_t>(wanted, held, put);
+    if (wanted.dtype == "U16") return gather<std::uint16_t>(wanted, held, put);
+    gather<std::uint64_t>(wanted, held, put);
+  }
+
+  /// Block by block. What nobody held, such as what is never compressed between two chunks, is 0.
+  template <class T>
+  void gather(const Wanted& wanted, const std::vector<Held>& held, const Put& put) const {
+    constexpr index_t block = 4096;
+    constexpr bool is_number = !std::is_integral_v<T>;
+    struct Sum {
+      std::conditional_t<is_number, double, T> value{};
+      int ranks = 0;
+    };
+    std::vector<Sum> sums;
+    std::vector<T> result;
+    const index_t last = wanted.offset + elements(wanted.shape);
+    for (index_t first = wanted.offset; first < last; first += block) {
+      const index_t behind = std::min(first + block, last);
+      sums.assign(static_cast<std::size_t>(behind - first), Sum{});
+      for (const Held& part : held)
+        for (index_t i = std::max(first, part.begin); i < std::min(behind, part.end); ++i) {
+          T value;
+          std::memcpy(&value, part.data + (i - part.begin) * static_cast<index_t>(sizeof value),
+                      sizeof value);
+          Sum& sum = sums[static_cast<std::size_t>(i - first)];
+          if constexpr (is_number)
+            // The first one as it is, so that a sum of negative zeros is one.
+            sum.value = sum.ranks == 0 ? widened(value) : sum.value + widened(value);
+          else if (sum.ranks > 0 && sum.value != value)
+            refuse(wanted, part.rank);
+          else
+            sum.value = value;
+          ++sum.ranks;
+        }
+      if (!put) continue;
+      result.clear();
+      for (const Sum& sum : sums)
+        if constexpr (is_number) {
+          // Exact where all are alike: a sum of W equal floats has room in a double.
+          const auto mean = static_cast<float>(sum.ranks == 0 ? 0 : sum.value / sum.ranks);
+          if constexpr (std::is_same_v<T, float>)
+            result.push_back(mean);
+          else
+            result.push_back(narrowed<T>(mean));
+        } else {
+          result.push_back(sum.value);
+        }
+      put(static_cast<std::size_t>(first - wanted.offset) * sizeof(T),
+          std::as_bytes(std::span<const T>(result)));
+    }
+  }
+  [[noreturn]] void refuse(const Wanted& wanted, std::size_t rank) const {
+    throw foreign_checkpoint_error(
+        about(paths_[rank], "has another " + quoted(wanted.name) +
+                                " than a rank before it. These are counts or codes, of which there is no "
+                                "mean for another number of ranks: go on with " +
+                                std::to_string(files_.size()) + " ranks"));
+  }
+
+  std::vector<std::filesystem::path> paths_;
+  std::vector<File> files_;
+  std::uint64_t step_ = 0;
+};
+
+}  // namespace detail
+
+/// Reads what W ranks have saved into the optimizer of another number of ranks: `files` by their rank. Each rank reads all of
+/// them, mapped into memory, so that all must see the same files. Collective, and all or nothing, as `load`; errors are the
+/// same, and foreign_checkpoint_error for state that another number of ranks can't take up (docs/checkpoints.md).
+template <class Optimizer>
+void load_elastic(const std::vector<std::filesystem::path>& files, Optimizer& optimizer,
+                  out<typename Optimizer::runs_on, typename Optimizer::parameter> parameters) {
+  if (files.empty()) throw usage_error("load_elastic needs the files of all ranks", optimizer.rank());
+  detail::require_between_steps(optimizer);
+  const detail::Extents expected = detail::extents_of(optimizer);
+  detail::load_from(files[0], optimizer, parameters, [&] {
+    auto all = std::make_unique<detail::AllFiles>(files, detail::describe(optimizer));
+    all->require_same_extents(expected);
+    const std::uint64_t step = all->step();
+    return detail::Opened{std::move(all), step};
+  });
+}
+
+}  // namespace terse::checkpoint
