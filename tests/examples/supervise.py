@@ -142,12 +142,10 @@ def uninterrupted(state, epochs):
     return end_of(state)
 
 
-def check_kills(state):
-    epochs = 40 * given.kills
-    whole = uninterrupted(state, epochs)
+def check_kills(state, epochs, whole):
     resumed = 0
     with subprocess.Popen([given.supervise, "--checkpoints", state, "--pause", "0.01", "--tries", "10", "--",
-                           *on_threads(state, epochs)], stderr=subprocess.PIPE, text=True) as supervisor:
+                           *on_threads(state, epochs)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as supervisor:
         try:
             killed = set()
             for count in range(given.kills):
@@ -179,7 +177,8 @@ def stop(command, state, send, number):
     with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as job:
         try:
             wait_for("a checkpoint", lambda: job.poll() is not None or newest(state) > before)
-            send(job)
+            if job.poll() is None:
+                send(job)
             _, said = job.communicate(timeout=60)
         finally:
             job.kill()
@@ -189,11 +188,8 @@ def stop(command, state, send, number):
            f"the newest checkpoint is of step {newest(state)}, and the run said:\n{said}")
 
 
-def check_stops(state):
-    epochs = 300
-    whole = uninterrupted(state, epochs)
-    for number in signal.SIGTERM, signal.SIGUSR1:
-        stop(on_threads(state, epochs), state, lambda job: job.send_signal(number), number)
+def check_stops(state, epochs, whole):
+    stop(on_threads(state, epochs), state, lambda job: job.send_signal(signal.SIGTERM), signal.SIGTERM)
     done = run(on_threads(state, epochs))
     expect("goes on from" in done.stderr, f"--resume auto: {done.stderr}")
     expect(end_of(state) == whole, "a run that was asked to stop went another way")
@@ -218,7 +214,9 @@ try:
     check_leftovers()
     if given.train:
         write_data(scratch / "data")
-        check_kills(scratch / "state")
-        check_stops(scratch / "state")
+        state, epochs = scratch / "state", max(300, 40 * given.kills)
+        whole = uninterrupted(state, epochs)
+        check_kills(state, epochs, whole)
+        check_stops(state, epochs, whole)
 finally:
     shutil.rmtree(scratch, ignore_errors=True)

@@ -84,15 +84,15 @@ class StopSignals {
 /// Asks, between steps, whether any rank's process has had a signal. All ranks call alike and get the same answer, so that
 /// all stop after the same step.
 ///
-/// Ranks talk to each other about every `period` only (0: in each call), as often by count of calls as the quickest of
-/// them needs for that, at most half as often as the time before: W - 1 messages of 8 bytes from each rank. So between two of
-/// them a call is a subtraction, and ranks that step on their own wait for each other once in a period. An answer comes up to
-/// a period after the signal, and later where steps have become slower meanwhile.
+/// Ranks talk to each other about once in a `period` (0: in each call): after as many calls as fit into one on the slowest of
+/// them, by the time of the calls before, and at most twice as many as the last time. Then each sends W - 1 messages of 8
+/// bytes; a call between is a subtraction. So ranks that step on their own wait for each other once in a period, and an
+/// answer comes up to a period after the signal, or later where steps have become slower meanwhile.
 template <Transport T>
 class StopRequest {
  public:
   /// Collective; takes a channel of its own.
-  explicit StopRequest(T& transport, std::chrono::milliseconds period = std::chrono::seconds(1))
+  explicit StopRequest(T& transport, std::chrono::milliseconds period = std::chrono::milliseconds(250))
       : channel_(transport.split(0, transport.rank())), everyone_(channel_), period_(period) {}
 
   /// The signal, of the lowest rank that has had one, or 0. Collective. Throws what the transport throws; allocates nothing.
