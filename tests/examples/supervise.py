@@ -61,7 +61,10 @@ class Job:
         return self
 
     def ends(self, status, runs, *words):
-        _, said = self.process.communicate(timeout=30)
+        try:
+            _, said = self.process.communicate(timeout=15)
+        finally:
+            self.process.kill()
         ran = len((self.folder / "runs").read_text().splitlines())
         expect(self.process.returncode == status and ran == runs and all(word in said for word in words),
                f"{self.process.args}: status {self.process.returncode}, {ran} runs, wanted {status}, {runs} and {words}:\n{said}")
@@ -83,12 +86,13 @@ def check_statuses():
 
 
 def check_signals():
+    waits = "for k in $(seq 1000); do sleep 0.02; done"
     for option, word, number in ((), "TERM", signal.SIGTERM), ((), "USR1", signal.SIGUSR1), (
             ("--pass-as", "USR1"), "USR1", signal.SIGTERM), ((), "TERM", signal.SIGINT):
-        job = Job(f"trap 'exit 75' {word}; touch ready; while :; do sleep 0.02; done", *option).started()
+        job = Job(f"trap 'exit 75' {word}; touch ready; {waits}", *option).started()
         job.process.send_signal(number)
         job.ends(75, 1, "stopped in run 1")
-    job = Job("trap '' TERM; touch ready; while :; do sleep 0.02; done", "--grace", "0.2").started()
+    job = Job(f"trap '' TERM; touch ready; {waits}", "--grace", "0.2").started()
     job.process.terminate()
     job.ends(137, 1, "did not stop within 0.2 s")
     job = Job("touch ready; exit 1", "--pause", "60").started()
