@@ -71,7 +71,9 @@ inline constexpr const char* help_footer =
     "  mpirun -n 4 train --transport mpi --json runs.json\n"
     "  train --device cuda --ranks 2 --batch 512     models on the GPU, where there is one\n"
     "  train --checkpoint state --checkpoint-every 500; train --checkpoint state --resume state\n\n"
-    "Exit codes: 0 done, 1 training failed, 2 an option or a file can't be used.";
+    "Exit codes: 0 done, 1 training failed, 2 an option or a file can't be used; with --checkpoint, 75 saved "
+    "and stopped\n"
+    "after SIGTERM or SIGUSR1.";
 
 /// And that of the quickstart's trainer.
 inline constexpr const char* quickstart_footer =
@@ -80,6 +82,8 @@ inline constexpr const char* quickstart_footer =
     "  one-bit-adam               signs of Adam's momentum, error feedback; --topology\n"
     "  momentum-sgd               dense\n\n"
     "Of an option that is given more than once the last counts.\n\n"
-    "Exit codes: 0 done, 1 training failed, 2 an option or a file can't be used.";
+    "Exit codes: 0 done, 1 training failed, 2 an option or a file can't be used; with --checkpoint, 75 saved "
+    "and stopped\n"
+    "after SIGTERM or SIGUSR1.";
 
 }  // namespace train

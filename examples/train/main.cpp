@@ -20,6 +20,7 @@
 #include "options.hpp"
 #include "report.hpp"
 #include "saved_run.hpp"
+#include "terse/checkpoint/stop_signal.hpp"
 #include "terse/core/error.hpp"
 #include "terse/transport/thread.hpp"
 #include "trainer.hpp"
@@ -67,11 +68,16 @@ std::optional<train::Job> prepare(int argc, char** argv, int world, bool first) 
   // Until the process ends; other ranks would ask for what is taken.
   static std::optional<terse::checkpoint::RunLock> lock;
   if (first && !options->checkpoint.empty()) lock.emplace(train::lock_checkpoints(options->checkpoint));
+  // The same: a late signal must not end what is already being left.
+  static std::optional<terse::checkpoint::StopSignals> signals;
+  if (!options->checkpoint.empty()) signals.emplace();
   train::Job job = train::load_job(*options, options->ranks);
   if (first && options->device == train::Device::cpu && train::Model::blas().empty() && !options->quiet)
     complain("OpenBLAS isn't loaded, so training may be many times slower (Debian: libopenblas0-pthread)");
   return job;
 }
+
+using Runs = std::optional<std::vector<train::Run>>;
 
 /// Prints and writes what came out, and returns the exit code.
 int report(const train::Options& options, const std::vector<train::Run>& runs) {
@@ -97,11 +103,11 @@ int report(const train::Options& options, const std::vector<train::Run>& runs) {
   return failed;
 }
 
-std::vector<train::Run> train_threads(const train::Job& job) {
-  std::vector<train::Run> runs;
+Runs train_threads(const train::Job& job) {
+  Runs runs;
   terse::ThreadGroup(job.ranks, deadline_of(job.options)).run([&](terse::Threads& transport) {
     terse::AnyTransport any(transport.split(0, transport.rank()));
-    std::vector<train::Run> mine = train::train_rank(job, any, transport.rank());
+    Runs mine = train::train_rank(job, any, transport.rank());
     if (transport.rank() == 0) runs = std::move(mine);
   });
   return runs;
@@ -111,7 +117,8 @@ int run_threads(int argc, char** argv) {
   try {
     const std::optional<train::Job> job = prepare(argc, argv, 1, true);
     if (!job) return EXIT_SUCCESS;
-    return report(job->options, train_threads(*job));
+    const Runs runs = train_threads(*job);
+    return runs ? report(job->options, *runs) : terse::checkpoint::stopped_status;
   } catch (const train::input_error& fault) {
     complain(fault.what());
     return bad_input;
@@ -156,14 +163,15 @@ int run_mpi(int argc, char** argv) {
     if (!job) return EXIT_SUCCESS;
 
     const train::Options& options = job->options;
-    std::vector<train::Run> runs;
+    Runs runs;
     if (options.transport == train::Transport::mpi) {
       terse::AnyTransport transport = mpi.connect();
       runs = train::train_rank(*job, transport, mpi.number());
     } else {
       runs = train_threads(*job);
     }
-    return first ? report(options, runs) : EXIT_SUCCESS;
+    if (!runs) return terse::checkpoint::stopped_status;
+    return first ? report(options, *runs) : EXIT_SUCCESS;
   } catch (const train::input_error& input) {
     // Only what all ranks find out together: nobody waits for this one elsewhere.
     const std::string line = mpi.first_fault(input.what());

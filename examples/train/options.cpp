@@ -286,7 +286,8 @@ void add_options(CLI::App& app, Options& o) {
                                     "a whole number above 0", "",
                                     "save every N steps, too, not at the end only")
                ->type_name("N"));
-  in_group(add_file(app, "--resume", o.resume, "DIR", "go on from what --checkpoint saved"));
+  in_group(add_file(app, "--resume", o.resume, "DIR",
+                    "go on from what --checkpoint saved; auto: if there is any"));
   in_group(app.add_flag("--quiet", o.quiet, "no progress, only the table"));
 
   group = "Help";
@@ -663,6 +664,11 @@ std::optional<Options> parse_options(int argc, const char* const* argv, std::FIL
   }
   if (options.checkpoint_every > 0 && options.checkpoint.empty())
     throw input_error("--checkpoint-every needs --checkpoint DIR");
+  if (options.resume == "auto") {
+    if (options.checkpoint.empty()) throw input_error("--resume auto needs --checkpoint DIR");
+    options.resume = options.checkpoint;
+    options.resume_if_any = true;
+  }
   if (!options.plot.empty() && std::filesystem::path(options.plot).extension() != ".svg")
     throw input_error(
         fmt::format("--plot: '{}' does not end in .svg, and the picture is an SVG", options.plot));
@@ -678,7 +684,8 @@ void check_files(const Options& options, bool outputs) {
     if (options.data == default_data_directory) line += "; install the package dataset-fashion-mnist";
     throw input_error(line);
   }
-  if (!options.resume.empty() && !std::filesystem::is_directory(options.resume, fault))
+  if (!options.resume.empty() && !options.resume_if_any &&
+      !std::filesystem::is_directory(options.resume, fault))
     throw input_error("--resume: there is no directory '" + options.resume + "'");
   check_output_directory("--checkpoint", options.checkpoint);
   if (!outputs) return;

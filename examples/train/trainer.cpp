@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <memory>
 #include <numbers>
@@ -28,6 +29,7 @@
 #include "saved_run.hpp"
 #include "settings.hpp"
 #include "terse/checkpoint/folder.hpp"
+#include "terse/checkpoint/stop_signal.hpp"
 #include "terse/core/draw.hpp"
 #include "terse/transport/collectives.hpp"
 #include "terse/transport/delayed.hpp"
@@ -130,10 +132,14 @@ class Trainer {
     if (kind == Optimizer::zero_one_adam)
       run_.warmup_steps = std::min({options_.variance_updates, schedule_.freeze, run_.steps});
     if (kind == Optimizer::ef21_sgd) run_.warmup_steps = 1;
-    if (!options_.checkpoint.empty()) checkpoints_.emplace(checkpoints_of(options_.checkpoint, kind), side_);
+    if (!options_.checkpoint.empty()) {
+      checkpoints_.emplace(checkpoints_of(options_.checkpoint, kind), side_);
+      stop_.emplace(side_);
+    }
   }
 
-  Run run() {
+  /// Nothing where it was asked to stop, and has saved what there is.
+  std::optional<Run> run() {
     share_parameters();
     std::int64_t done = resume();
     Progress progress(rank_ == 0 && !options_.quiet, run_.optimizer, done, schedule_.steps, options_.epochs);
@@ -146,12 +152,21 @@ class Trainer {
       const std::int64_t seen = std::min(done - first, smoothing_window(schedule_.steps));
       recent += (loss - recent) / static_cast<double>(seen);
       const bool last = done == schedule_.steps;
-      const bool save = !options_.checkpoint.empty() &&
-                        (last || (options_.checkpoint_every > 0 && done % options_.checkpoint_every == 0));
+      const int signal = stop_ && !last ? stop_->asked() : 0;
+      const bool save =
+          !options_.checkpoint.empty() &&
+          (last || signal != 0 || (options_.checkpoint_every > 0 && done % options_.checkpoint_every == 0));
       if (last || save || done % schedule_.steps_per_epoch == 0) collect_losses();
       run_.seconds.total += seconds_since(begin);
       if (save) save_checkpoint(done);
       progress.update(done, recent, (done - first) * options_.batch * ranks_);
+      if (signal != 0) {
+        progress.finish();
+        tell(fmt::format(
+            "stopped by signal {} ({}) after step {} of {}, which is saved in '{}'; --resume auto goes on",
+            signal, strsignal(signal), done, schedule_.steps, options_.checkpoint));
+        return std::nullopt;
+      }
     }
     progress.finish();
     compare_parameters();
@@ -449,6 +464,7 @@ class Trainer {
   Sent sent_;
   std::vector<double> losses_;  // of this rank, not yet collected
   std::optional<Checkpoints> checkpoints_;
+  std::optional<terse::checkpoint::StopRequest<terse::AnyTransport>> stop_;
 
   std::int64_t epoch_ = -1;
   std::vector<std::int64_t> order_;
@@ -484,7 +500,7 @@ Job load_job(const Options& options, int ranks) {
                                   ranks, options.batch, pictures));
   if (options.label_skew)
     job.shares = deal_skewed(job.training.labels, ranks, *options.label_skew, options.seed);
-  bool resumes = options.resume.empty();
+  bool resumes = options.resume.empty() || options.resume_if_any;
   for (const Optimizer kind : options.optimizers) {
     std::optional<std::int64_t> step;
     if (!options.resume.empty())
@@ -499,11 +515,15 @@ Job load_job(const Options& options, int ranks) {
   return job;
 }
 
-std::vector<Run> train_rank(const Job& job, terse::AnyTransport& transport, int number) {
+std::optional<std::vector<Run>> train_rank(const Job& job, terse::AnyTransport& transport, int number) {
   Model::pin_threads();
   if (job.options.device == Device::cuda) Model::use_gpu(number);
   std::vector<Run> runs;
-  for (const Optimizer kind : job.options.optimizers) runs.push_back(Trainer(job, kind, transport).run());
+  for (const Optimizer kind : job.options.optimizers) {
+    std::optional<Run> run = Trainer(job, kind, transport).run();
+    if (!run) return std::nullopt;
+    runs.push_back(std::move(*run));
+  }
   return runs;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "idx.hpp"
@@ -14,7 +15,8 @@ namespace train {
 /// What the optimizers it is linked with make of it: defined beside those.
 extern const Program program;
 
-/// What there is to do; all ranks of a process read the same one.
+/// What there is to do; all ranks of a process read the same one. Where there are checkpoints, a signal that
+/// terse::checkpoint::StopSignals notes ends it early.
 struct Job {
   Options options;
   int ranks = 1;
@@ -26,9 +28,10 @@ struct Job {
 /// Reads the data and looks at what is to be resumed. Throws input_error where any of it can't be used.
 Job load_job(const Options& options, int ranks);
 
-/// This rank's part in training with each optimizer in turn; collective. The runs are complete on rank 0.
+/// This rank's part in training with each optimizer in turn; collective. The runs are complete on rank 0. Nothing where a
+/// signal has asked to stop, see Job: all are saved then.
 /// `number` tells the ranks of a machine apart, so that they take turns at its GPUs. Throws what terse throws, and
 /// input_error for a checkpoint that can't be loaded.
-std::vector<Run> train_rank(const Job& job, terse::AnyTransport& transport, int number);
+std::optional<std::vector<Run>> train_rank(const Job& job, terse::AnyTransport& transport, int number);
 
 }  // namespace train

@@ -10,13 +10,13 @@ Usage: checkpoints.py TRAIN
 import json
 import os
 import pathlib
-import random
 import shutil
-import struct
 import subprocess
 import sys
 import tempfile
 import time
+
+from tiny_data import write_data
 
 train = sys.argv[1]
 scratch = pathlib.Path(tempfile.mkdtemp(prefix="terse-train-"))
@@ -25,17 +25,6 @@ scratch = pathlib.Path(tempfile.mkdtemp(prefix="terse-train-"))
 def expect(condition, what):
     if not condition:
         sys.exit(what)
-
-
-def write_data(folder):
-    """As little as there can be, in the files' format."""
-    draw = random.Random(1)
-    folder.mkdir()
-    for name, count in ("train", 64), ("t10k", 16):
-        pixels = struct.pack(">4i", 0x803, count, 28, 28) + bytes(draw.randrange(256) for _ in range(count * 784))
-        (folder / f"{name}-images-idx3-ubyte").write_bytes(pixels)
-        labels = struct.pack(">2i", 0x801, count) + bytes(draw.randrange(10) for _ in range(count))
-        (folder / f"{name}-labels-idx1-ubyte").write_bytes(labels)
 
 
 def command(*options):
