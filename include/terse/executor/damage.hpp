@@ -17,26 +17,20 @@ TERSE_NUMERICS_BEGIN
 
 namespace detail {
 
-/// Whether one of a block's values is of a magnitude above `most`, or no number. Where all are below 2, which takes one
-/// instruction to know of as many as it holds, none is.
-TERSE_INLINE bool any_beyond(float most, const float* values, int count) {
+/// Whether one of a block's values is not finite. Where all are below 2 in magnitude, which takes one instruction to know of as
+/// many as it holds, none is.
+TERSE_INLINE bool any_beyond(const float* values) {
   std::uint32_t bits = 0, beyond = 0;
-  if (count == lanes) {
-    TERSE_LANES
-    for (int l = 0; l < lanes; ++l) bits |= std::bit_cast<std::uint32_t>(values[l]);
-    if ((bits & std::bit_cast<std::uint32_t>(2.0F)) == 0) return false;
-    TERSE_LANES
-    for (int l = 0; l < lanes; ++l) beyond |= static_cast<std::uint32_t>(!(magnitude(values[l]) <= most));
-  } else {
-    TERSE_LAST_LANES
-    for (int l = 0; l < count; ++l) beyond |= static_cast<std::uint32_t>(!(magnitude(values[l]) <= most));
-  }
+  TERSE_LANES
+  for (int l = 0; l < lanes; ++l) bits |= std::bit_cast<std::uint32_t>(values[l]);
+  if ((bits & std::bit_cast<std::uint32_t>(2.0F)) == 0) return false;
+  TERSE_LANES
+  for (int l = 0; l < lanes; ++l) beyond |= static_cast<std::uint32_t>(!is_finite(values[l]));
   return beyond != 0;
 }
 /// What is not finite by the value of a source, value(k, l), counts as 0 in the sums, see Packets::damage.
 template <class Code, class Value>
-TERSE_COLD TERSE_NO_INLINE void judge(const Packets<Code>& packets, float (&sums)[lanes], int count,
-                                      Value value) {
+TERSE_COLD void judge(const Packets<Code>& packets, float* sums, int count, Value value) {
   for (int l = 0; l < count; ++l) {
     if (magnitude(sums[l]) <= largest_sum(packets.count)) continue;
     for (int k = 0; k < packets.count; ++k)

@@ -62,8 +62,22 @@ struct Cursor<Packets<Code>> {
     } else {
       add_all(begin, count, sum);
     }
-    if (packets.damage != nullptr && any_beyond(largest_sum(packets.count), sum, count)) [[unlikely]]
-      judge(packets, sum, count, [&](int k, int l) { return value(k, begin + l); });
+  }
+  /// Whether the whole block there may have values that are not finite, where it matters: then its sums must be judged.
+  TERSE_INLINE bool is_suspicious(index_t begin) const {
+    if (packets.damage == nullptr) return false;
+    bool any = false;
+    for (int k = 0; k < packets.count; ++k)
+      if constexpr (Code::bits == 32)
+        any = any || any_beyond(reinterpret_cast<const float*>(packets.sources[k].codes + offset) + begin);
+      else if constexpr (std::is_same_v<typename Code::Scale, float>)
+        any = any || !is_finite(scale_of(packets.sources[k]));
+      else
+        any = any || any_code_beyond(k, begin);
+    return any;
+  }
+  TERSE_COLD TERSE_NO_INLINE void judge(index_t begin, int count, float* sum) const {
+    detail::judge(packets, sum, count, [&](int k, int l) { return value(k, begin + l); });
   }
 
   Packets<Code> packets;
@@ -95,6 +109,11 @@ struct Cursor<Packets<Code>> {
   }
   typename Code::Scale scale_of(const typename Packets<Code>::Source& source) const {
     return source.scales == nullptr ? typename Code::Scale{} : source.scales[unit];
+  }
+  bool any_code_beyond(int k, index_t begin) const {
+    std::uint32_t beyond = 0;
+    for (int l = 0; l < lanes; ++l) beyond |= static_cast<std::uint32_t>(!is_finite(value(k, begin + l)));
+    return beyond != 0;
   }
   /// Of one element of the piece.
   float value(int k, index_t element) const {
@@ -148,8 +167,15 @@ struct Cursor<Differences<Code>> {
       load_lanes(begin, count, own, difference);
     opaque(own);
     opaque(difference);
-    if (packets.damage != nullptr && any_beyond(largest_sum(packets.count), difference, count)) [[unlikely]]
-      judge(packets, difference, count, [&](int k, int l) { return values(k, begin)[l]; });
+  }
+  TERSE_INLINE bool is_suspicious(index_t begin) const {
+    bool any = false;
+    if (packets.damage != nullptr)
+      for (int k = 0; k < packets.count; ++k) any = any || any_beyond(values(k, begin));
+    return any;
+  }
+  TERSE_COLD TERSE_NO_INLINE void judge(index_t begin, int count, const float*, float* difference) const {
+    detail::judge(packets, difference, count, [&](int k, int l) { return values(k, begin)[l]; });
   }
 
   Packets<Code> packets;
@@ -205,6 +231,13 @@ TERSE_INLINE void run_part(Own own, const Piece& piece, index_t first, int count
   }
 }
 
+template <class Incoming>
+TERSE_INLINE bool is_suspicious([[maybe_unused]] const Cursor<Incoming>& incoming,
+                                [[maybe_unused]] index_t begin) {
+  if constexpr (requires { incoming.is_suspicious(begin); }) return incoming.is_suspicious(begin);
+  return false;
+}
+
 /// Runs the elements [begin, end) of a piece, block by block; `begin` is a multiple of 64.
 template <class Masked, class Incoming, class F, class Sink>
 TERSE_FLATTEN inline void sweep(const Piece& piece, index_t begin, index_t end, Masked mask,
@@ -236,12 +269,17 @@ TERSE_FLATTEN inline void sweep(const Piece& piece, index_t begin, index_t end, 
   const auto whole = [&](index_t first, auto... sum) { run_whole(own, piece, first, f, sink, sum...); };
   for (index_t b = begin; b < end; b += lanes) {
     // In a loop of their own, which calls nothing, constants stay in registers from block to block.
-    for (; end - b >= lanes && mask.word(piece.offset + b) == ~std::uint64_t{0}; b += lanes)
+    for (;
+         end - b >= lanes && mask.word(piece.offset + b) == ~std::uint64_t{0} && !is_suspicious(incoming, b);
+         b += lanes)
       block(b, lanes, whole);
     if (b == end) break;
     const int count = static_cast<int>(std::min<index_t>(lanes, end - b));
-    block(b, count,
-          [&](index_t first, auto... sum) { run_part(own, piece, first, count, mask, f, sink, sum...); });
+    block(b, count, [&](index_t first, auto... sum) {
+      if constexpr (requires { incoming.judge(b, count, sum...); })
+        if (incoming.packets.damage != nullptr) incoming.judge(b, count, sum...);
+      run_part(own, piece, first, count, mask, f, sink, sum...);
+    });
   }
 }
 
