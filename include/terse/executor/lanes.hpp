@@ -55,26 +55,27 @@ struct Cursor<Packets<Code>> {
   /// sum[l] for the block of `count` lanes that starts `begin` elements into the piece, at the given arena
   /// index.
   TERSE_INLINE void load(index_t, index_t begin, int count, float (&sum)[lanes]) const {
-    if (Code::bits == 32 && count == lanes && packets.count == 1 && packets.sources[0].weight == 1) {
-      // What pays for the look at it.
-      std::memcpy(sum, packets.sources[0].codes + offset + 4 * begin, sizeof sum);
-      opaque(sum);
-    } else {
-      add_all(begin, count, sum);
-    }
+    add_all(begin, count, sum);
   }
-  /// Whether the whole block there may have values that are not finite, where it matters: then its sums must be judged.
-  TERSE_INLINE bool is_suspicious(index_t begin) const {
-    if (packets.damage == nullptr) return false;
-    bool any = false;
+  /// The same of a whole block: in `sum`, or, of a single packet of floats, where they are.
+  TERSE_INLINE const float* load_whole(index_t begin, float (&sum)[lanes]) const {
+    if (Code::bits == 32 && packets.count == 1 && packets.sources[0].weight == 1)
+      return reinterpret_cast<const float*>(packets.sources[0].codes + offset) + begin;
+    add_all(begin, lanes, sum);
+    return sum;
+  }
+  /// Whether `count` elements from there, whole blocks, are finite in all packets; in others blocks must be judged.
+  bool is_sound(index_t begin, index_t count) const {
+    bool sound = true;
     for (int k = 0; k < packets.count; ++k)
       if constexpr (Code::bits == 32)
-        any = any || any_beyond(reinterpret_cast<const float*>(packets.sources[k].codes + offset) + begin);
+        sound = sound &&
+                all_finite(reinterpret_cast<const float*>(packets.sources[k].codes + offset) + begin, count);
       else if constexpr (std::is_same_v<typename Code::Scale, float>)
-        any = any || !is_finite(scale_of(packets.sources[k]));
+        sound = sound && is_finite(scale_of(packets.sources[k]));
       else
-        any = any || any_code_beyond(k, begin);
-    return any;
+        sound = sound && all_codes_finite(k, begin, count);
+    return sound;
   }
   TERSE_COLD TERSE_NO_INLINE void judge(index_t begin, int count, float* sum) const {
     detail::judge(packets, sum, count, [&](int k, int l) { return value(k, begin + l); });
@@ -110,10 +111,11 @@ struct Cursor<Packets<Code>> {
   typename Code::Scale scale_of(const typename Packets<Code>::Source& source) const {
     return source.scales == nullptr ? typename Code::Scale{} : source.scales[unit];
   }
-  bool any_code_beyond(int k, index_t begin) const {
+  bool all_codes_finite(int k, index_t begin, index_t count) const {
     std::uint32_t beyond = 0;
-    for (int l = 0; l < lanes; ++l) beyond |= static_cast<std::uint32_t>(!is_finite(value(k, begin + l)));
-    return beyond != 0;
+    for (index_t i = begin; i < begin + count; ++i)
+      beyond |= static_cast<std::uint32_t>(!is_finite(value(k, i)));
+    return beyond == 0;
   }
   /// Of one element of the piece.
   float value(int k, index_t element) const {
@@ -168,11 +170,10 @@ struct Cursor<Differences<Code>> {
     opaque(own);
     opaque(difference);
   }
-  TERSE_INLINE bool is_suspicious(index_t begin) const {
-    bool any = false;
-    if (packets.damage != nullptr)
-      for (int k = 0; k < packets.count; ++k) any = any || any_beyond(values(k, begin));
-    return any;
+  bool is_sound(index_t begin, index_t count) const {
+    bool sound = true;
+    for (int k = 0; k < packets.count; ++k) sound = sound && all_finite(values(k, begin), count);
+    return sound;
   }
   TERSE_COLD TERSE_NO_INLINE void judge(index_t begin, int count, const float*, float* difference) const {
     detail::judge(packets, difference, count, [&](int k, int l) { return values(k, begin)[l]; });
@@ -231,11 +232,15 @@ TERSE_INLINE void run_part(Own own, const Piece& piece, index_t first, int count
   }
 }
 
+/// Up to where the elements from `begin` on need not be judged: to the end, unless damage is looked for.
 template <class Incoming>
-TERSE_INLINE bool is_suspicious([[maybe_unused]] const Cursor<Incoming>& incoming,
-                                [[maybe_unused]] index_t begin) {
-  if constexpr (requires { incoming.is_suspicious(begin); }) return incoming.is_suspicious(begin);
-  return false;
+inline index_t sound_until(const Cursor<Incoming>& incoming, index_t begin, index_t end) {
+  if constexpr (requires { incoming.is_sound(begin, end); })
+    if (incoming.packets.damage != nullptr) {
+      const index_t count = std::min(looked_at_together, (end - begin) / lanes * lanes);
+      return count > 0 && incoming.is_sound(begin, count) ? begin + count : begin;
+    }
+  return end;
 }
 
 /// Runs the elements [begin, end) of a piece, block by block; `begin` is a multiple of 64.
@@ -248,6 +253,7 @@ TERSE_FLATTEN inline void sweep(const Piece& piece, index_t begin, index_t end, 
   enter(f, piece);
   // A copy that nothing written in the loops can change.
   const auto own = prepared(f, sink.own());
+  const auto whole = [&](index_t first, auto... sum) { run_whole(own, piece, first, f, sink, sum...); };
   const auto block = [&](index_t b, int count, auto run) {
     const index_t first = piece.offset + b;
     enter_block(f, first);
@@ -256,8 +262,13 @@ TERSE_FLATTEN inline void sweep(const Piece& piece, index_t begin, index_t end, 
       run(first);
     } else if constexpr (Cursor<Incoming>::streams == 1) {
       alignas(64) float sum[lanes];
-      incoming.load(first, b, count, sum);
-      run(first, sum);
+      if constexpr (requires { incoming.load_whole(b, sum); } &&
+                    std::is_same_v<decltype(run), std::remove_const_t<decltype(whole)>>) {
+        run(first, incoming.load_whole(b, sum));
+      } else {
+        incoming.load(first, b, count, sum);
+        run(first, sum);
+      }
     } else {
       alignas(64) float value[lanes], difference[lanes];
       incoming.load(first, b, count, value, difference);
@@ -266,13 +277,13 @@ TERSE_FLATTEN inline void sweep(const Piece& piece, index_t begin, index_t end, 
     sink.flush(b, count);
     leave_block(f, first, count);
   };
-  const auto whole = [&](index_t first, auto... sum) { run_whole(own, piece, first, f, sink, sum...); };
   for (index_t b = begin; b < end; b += lanes) {
     // In a loop of their own, which calls nothing, constants stay in registers from block to block.
-    for (;
-         end - b >= lanes && mask.word(piece.offset + b) == ~std::uint64_t{0} && !is_suspicious(incoming, b);
-         b += lanes)
-      block(b, lanes, whole);
+    for (index_t sound = sound_until(incoming, b, end); sound > b; sound = sound_until(incoming, b, end)) {
+      for (; sound - b >= lanes && mask.word(piece.offset + b) == ~std::uint64_t{0}; b += lanes)
+        block(b, lanes, whole);
+      if (b < sound) break;
+    }
     if (b == end) break;
     const int count = static_cast<int>(std::min<index_t>(lanes, end - b));
     block(b, count, [&](index_t first, auto... sum) {
