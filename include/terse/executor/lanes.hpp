@@ -232,6 +232,23 @@ TERSE_INLINE void run_part(Own own, const Piece& piece, index_t first, int count
   }
 }
 
+template <class C>
+concept ReadsInPlace = requires(const C& cursor, float (&sum)[lanes]) {
+  cursor.load_whole(index_t{}, sum);
+};
+
+/// run(first, sums) for a block, a `Whole` one or not.
+template <class Incoming, class Run, class Whole>
+TERSE_INLINE void load_and_run(const Cursor<Incoming>& incoming, index_t first, index_t b, int count,
+                               float (&sum)[lanes], const Run& run, Whole) {
+  if constexpr (Whole::value && ReadsInPlace<Cursor<Incoming>>) {
+    run(first, incoming.load_whole(b, sum));
+  } else {
+    incoming.load(first, b, count, sum);
+    run(first, &sum[0]);
+  }
+}
+
 /// Up to where the elements from `begin` on need not be judged: to the end, unless damage is looked for.
 template <class Incoming>
 inline index_t sound_until(const Cursor<Incoming>& incoming, index_t begin, index_t end) {
@@ -262,13 +279,8 @@ TERSE_FLATTEN inline void sweep(const Piece& piece, index_t begin, index_t end, 
       run(first);
     } else if constexpr (Cursor<Incoming>::streams == 1) {
       alignas(64) float sum[lanes];
-      if constexpr (requires { incoming.load_whole(b, sum); } &&
-                    std::is_same_v<decltype(run), std::remove_const_t<decltype(whole)>>) {
-        run(first, incoming.load_whole(b, sum));
-      } else {
-        incoming.load(first, b, count, sum);
-        run(first, sum);
-      }
+      load_and_run(incoming, first, b, count, sum, run,
+                   std::is_same<decltype(run), std::remove_const_t<decltype(whole)>>{});
     } else {
       alignas(64) float value[lanes], difference[lanes];
       incoming.load(first, b, count, value, difference);
