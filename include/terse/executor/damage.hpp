@@ -17,26 +17,27 @@ TERSE_NUMERICS_BEGIN
 
 namespace detail {
 
-/// Whether one of a block's values is of a magnitude above `most`, or no number. Where all are below 2, which takes one
-/// instruction to know of as many as it holds, none is.
-TERSE_INLINE bool any_beyond(float most, const float* values, int count) {
+/// Elements that are looked at together: in a function of its own, so that the loop over blocks calls nothing, and few enough to
+/// be in cache when they are read.
+inline constexpr index_t looked_at_together = 4 * lanes;
+
+/// Whether all of `count` values, a multiple of 64, are finite. Where all are below 2 in magnitude, which takes one instruction to
+/// know of as many as it holds, they are.
+TERSE_NO_INLINE inline bool all_finite(const float* values, index_t count) {
+  const index_t quarter = count / 4;
+  const auto bits_of = [&](index_t i) { return std::bit_cast<std::uint32_t>(values[i]); };
   std::uint32_t bits = 0, beyond = 0;
-  if (count == lanes) {
-    TERSE_LANES
-    for (int l = 0; l < lanes; ++l) bits |= std::bit_cast<std::uint32_t>(values[l]);
-    if ((bits & std::bit_cast<std::uint32_t>(2.0F)) == 0) return false;
-    TERSE_LANES
-    for (int l = 0; l < lanes; ++l) beyond |= static_cast<std::uint32_t>(!(magnitude(values[l]) <= most));
-  } else {
-    TERSE_LAST_LANES
-    for (int l = 0; l < count; ++l) beyond |= static_cast<std::uint32_t>(!(magnitude(values[l]) <= most));
-  }
-  return beyond != 0;
+  TERSE_LANES
+  for (index_t i = 0; i < quarter; ++i)
+    bits |= bits_of(i) | bits_of(i + quarter) | bits_of(i + 2 * quarter) | bits_of(i + 3 * quarter);
+  if ((bits & std::bit_cast<std::uint32_t>(2.0F)) == 0) return true;
+  TERSE_LANES
+  for (index_t i = 0; i < count; ++i) beyond |= static_cast<std::uint32_t>(!is_finite(values[i]));
+  return beyond == 0;
 }
 /// What is not finite by the value of a source, value(k, l), counts as 0 in the sums, see Packets::damage.
 template <class Code, class Value>
-TERSE_COLD TERSE_NO_INLINE void judge(const Packets<Code>& packets, float (&sums)[lanes], int count,
-                                      Value value) {
+TERSE_COLD void judge(const Packets<Code>& packets, float* sums, int count, Value value) {
   for (int l = 0; l < count; ++l) {
     if (magnitude(sums[l]) <= largest_sum(packets.count)) continue;
     for (int k = 0; k < packets.count; ++k)

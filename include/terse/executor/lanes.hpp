@@ -55,15 +55,30 @@ struct Cursor<Packets<Code>> {
   /// sum[l] for the block of `count` lanes that starts `begin` elements into the piece, at the given arena
   /// index.
   TERSE_INLINE void load(index_t, index_t begin, int count, float (&sum)[lanes]) const {
-    if (Code::bits == 32 && count == lanes && packets.count == 1 && packets.sources[0].weight == 1) {
-      // What pays for the look at it.
-      std::memcpy(sum, packets.sources[0].codes + offset + 4 * begin, sizeof sum);
-      opaque(sum);
-    } else {
-      add_all(begin, count, sum);
-    }
-    if (packets.damage != nullptr && any_beyond(largest_sum(packets.count), sum, count)) [[unlikely]]
-      judge(packets, sum, count, [&](int k, int l) { return value(k, begin + l); });
+    add_all(begin, count, sum);
+  }
+  /// The same of a whole block: in `sum`, or, of a single packet of floats, where they are.
+  TERSE_INLINE const float* load_whole(index_t begin, float (&sum)[lanes]) const {
+    if (Code::bits == 32 && packets.count == 1 && packets.sources[0].weight == 1)
+      return reinterpret_cast<const float*>(packets.sources[0].codes + offset) + begin;
+    add_all(begin, lanes, sum);
+    return sum;
+  }
+  /// Whether `count` elements from there, whole blocks, are finite in all packets; in others blocks must be judged.
+  bool is_sound(index_t begin, index_t count) const {
+    bool sound = true;
+    for (int k = 0; k < packets.count; ++k)
+      if constexpr (Code::bits == 32)
+        sound = sound &&
+                all_finite(reinterpret_cast<const float*>(packets.sources[k].codes + offset) + begin, count);
+      else if constexpr (std::is_same_v<typename Code::Scale, float>)
+        sound = sound && is_finite(scale_of(packets.sources[k]));
+      else
+        sound = sound && all_codes_finite(k, begin, count);
+    return sound;
+  }
+  TERSE_COLD TERSE_NO_INLINE void judge(index_t begin, int count, float* sum) const {
+    detail::judge(packets, sum, count, [&](int k, int l) { return value(k, begin + l); });
   }
 
   Packets<Code> packets;
@@ -95,6 +110,12 @@ struct Cursor<Packets<Code>> {
   }
   typename Code::Scale scale_of(const typename Packets<Code>::Source& source) const {
     return source.scales == nullptr ? typename Code::Scale{} : source.scales[unit];
+  }
+  bool all_codes_finite(int k, index_t begin, index_t count) const {
+    std::uint32_t beyond = 0;
+    for (index_t i = begin; i < begin + count; ++i)
+      beyond |= static_cast<std::uint32_t>(!is_finite(value(k, i)));
+    return beyond == 0;
   }
   /// Of one element of the piece.
   float value(int k, index_t element) const {
@@ -148,8 +169,14 @@ struct Cursor<Differences<Code>> {
       load_lanes(begin, count, own, difference);
     opaque(own);
     opaque(difference);
-    if (packets.damage != nullptr && any_beyond(largest_sum(packets.count), difference, count)) [[unlikely]]
-      judge(packets, difference, count, [&](int k, int l) { return values(k, begin)[l]; });
+  }
+  bool is_sound(index_t begin, index_t count) const {
+    bool sound = true;
+    for (int k = 0; k < packets.count; ++k) sound = sound && all_finite(values(k, begin), count);
+    return sound;
+  }
+  TERSE_COLD TERSE_NO_INLINE void judge(index_t begin, int count, const float*, float* difference) const {
+    detail::judge(packets, difference, count, [&](int k, int l) { return values(k, begin)[l]; });
   }
 
   Packets<Code> packets;
@@ -205,6 +232,34 @@ TERSE_INLINE void run_part(Own own, const Piece& piece, index_t first, int count
   }
 }
 
+template <class C>
+concept ReadsInPlace = requires(const C& cursor, float (&sum)[lanes]) {
+  cursor.load_whole(index_t{}, sum);
+};
+
+/// run(first, sums) for a block, a `Whole` one or not.
+template <class Incoming, class Run, class Whole>
+TERSE_INLINE void load_and_run(const Cursor<Incoming>& incoming, index_t first, index_t b, int count,
+                               float (&sum)[lanes], const Run& run, Whole) {
+  if constexpr (Whole::value && ReadsInPlace<Cursor<Incoming>>) {
+    run(first, incoming.load_whole(b, sum));
+  } else {
+    incoming.load(first, b, count, sum);
+    run(first, &sum[0]);
+  }
+}
+
+/// Up to where the elements from `begin` on need not be judged: to the end, unless damage is looked for.
+template <class Incoming>
+inline index_t sound_until(const Cursor<Incoming>& incoming, index_t begin, index_t end) {
+  if constexpr (requires { incoming.is_sound(begin, end); })
+    if (incoming.packets.damage != nullptr) {
+      const index_t count = std::min(looked_at_together, (end - begin) / lanes * lanes);
+      return count > 0 && incoming.is_sound(begin, count) ? begin + count : begin;
+    }
+  return end;
+}
+
 /// Runs the elements [begin, end) of a piece, block by block; `begin` is a multiple of 64.
 template <class Masked, class Incoming, class F, class Sink>
 TERSE_FLATTEN inline void sweep(const Piece& piece, index_t begin, index_t end, Masked mask,
@@ -215,6 +270,7 @@ TERSE_FLATTEN inline void sweep(const Piece& piece, index_t begin, index_t end, 
   enter(f, piece);
   // A copy that nothing written in the loops can change.
   const auto own = prepared(f, sink.own());
+  const auto whole = [&](index_t first, auto... sum) { run_whole(own, piece, first, f, sink, sum...); };
   const auto block = [&](index_t b, int count, auto run) {
     const index_t first = piece.offset + b;
     enter_block(f, first);
@@ -223,8 +279,8 @@ TERSE_FLATTEN inline void sweep(const Piece& piece, index_t begin, index_t end, 
       run(first);
     } else if constexpr (Cursor<Incoming>::streams == 1) {
       alignas(64) float sum[lanes];
-      incoming.load(first, b, count, sum);
-      run(first, sum);
+      load_and_run(incoming, first, b, count, sum, run,
+                   std::is_same<decltype(run), std::remove_const_t<decltype(whole)>>{});
     } else {
       alignas(64) float value[lanes], difference[lanes];
       incoming.load(first, b, count, value, difference);
@@ -233,15 +289,20 @@ TERSE_FLATTEN inline void sweep(const Piece& piece, index_t begin, index_t end, 
     sink.flush(b, count);
     leave_block(f, first, count);
   };
-  const auto whole = [&](index_t first, auto... sum) { run_whole(own, piece, first, f, sink, sum...); };
   for (index_t b = begin; b < end; b += lanes) {
     // In a loop of their own, which calls nothing, constants stay in registers from block to block.
-    for (; end - b >= lanes && mask.word(piece.offset + b) == ~std::uint64_t{0}; b += lanes)
-      block(b, lanes, whole);
+    for (index_t sound = sound_until(incoming, b, end); sound > b; sound = sound_until(incoming, b, end)) {
+      for (; sound - b >= lanes && mask.word(piece.offset + b) == ~std::uint64_t{0}; b += lanes)
+        block(b, lanes, whole);
+      if (b < sound) break;
+    }
     if (b == end) break;
     const int count = static_cast<int>(std::min<index_t>(lanes, end - b));
-    block(b, count,
-          [&](index_t first, auto... sum) { run_part(own, piece, first, count, mask, f, sink, sum...); });
+    block(b, count, [&](index_t first, auto... sum) {
+      if constexpr (requires { incoming.judge(b, count, sum...); })
+        if (incoming.packets.damage != nullptr) incoming.judge(b, count, sum...);
+      run_part(own, piece, first, count, mask, f, sink, sum...);
+    });
   }
 }
 

@@ -38,7 +38,8 @@ struct RootMeanSquare : SumOfSquares {
 
 /// 2 ||x||_2 / sqrt(n): a code book's end where a few large elements shall not coarsen it for all the others.
 struct TwoRootMeanSquares : SumOfSquares {
-  static constexpr float largest = 0x1p66F;  ///< what no scale of a finite message exceeds, where that is not 2^64
+  static constexpr float largest =
+      0x1p66F;  ///< what no scale of a finite message exceeds, where that is not 2^64
   TERSE_HD static float finish(const float* total, index_t count) {
     return 2 * RootMeanSquare::finish(total, count);
   }
