@@ -243,6 +243,9 @@ class Folder {
         if (attempt.outcome == stop) std::rethrow_exception(attempt.failure);
         detail::throw_as(stop, why, channel_.rank());
       }
+    // A program's own `load` that has thrown on some ranks alone: those where it hasn't can't go back.
+    if (why.empty())
+      throw checkpoint_error("other ranks could not load what this one has loaded", channel_.rank());
     return why;
   }
 
@@ -305,7 +308,12 @@ class Folder {
       std::filesystem::rename(folder, folder.string() + ".skipped", fault);
       return !fault;
     });
-    std::vector<detail::Place> places = detail::places_below(root_);
+    std::vector<detail::Place> places;
+    try {
+      places = detail::places_below(root_);
+    } catch (const checkpoint_error&) {
+      return;  // the new one is there, whatever becomes of the others
+    }
     std::erase_if(places, [&](const detail::Place& place) { return is_skipped(place); });
     std::error_code ignored;
     for (std::size_t k = 0; k + kept_ < places.size(); ++k)

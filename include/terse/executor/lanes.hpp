@@ -232,6 +232,11 @@ TERSE_INLINE void run_part(Own own, const Piece& piece, index_t first, int count
   }
 }
 
+/// Cursors whose packets may hold what is not finite, see Packets::damage.
+template <class C>
+concept LooksForDamage = requires(const C& cursor) {
+  cursor.is_sound(index_t{}, index_t{});
+};
 template <class C>
 concept ReadsInPlace = requires(const C& cursor, float (&sum)[lanes]) {
   cursor.load_whole(index_t{}, sum);
@@ -252,7 +257,7 @@ TERSE_INLINE void load_and_run(const Cursor<Incoming>& incoming, index_t first, 
 /// Up to where the elements from `begin` on need not be judged: to the end, unless damage is looked for.
 template <class Incoming>
 inline index_t sound_until(const Cursor<Incoming>& incoming, index_t begin, index_t end) {
-  if constexpr (requires { incoming.is_sound(begin, end); })
+  if constexpr (LooksForDamage<Cursor<Incoming>>)
     if (incoming.packets.damage != nullptr) {
       const index_t count = std::min(looked_at_together, (end - begin) / lanes * lanes);
       return count > 0 && incoming.is_sound(begin, count) ? begin + count : begin;
@@ -299,7 +304,7 @@ TERSE_FLATTEN inline void sweep(const Piece& piece, index_t begin, index_t end, 
     if (b == end) break;
     const int count = static_cast<int>(std::min<index_t>(lanes, end - b));
     block(b, count, [&](index_t first, auto... sum) {
-      if constexpr (requires { incoming.judge(b, count, sum...); })
+      if constexpr (LooksForDamage<Cursor<Incoming>>)
         if (incoming.packets.damage != nullptr) incoming.judge(b, count, sum...);
       run_part(own, piece, first, count, mask, f, sink, sum...);
     });

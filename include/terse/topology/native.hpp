@@ -73,6 +73,7 @@ struct Native {
     bool reduced(Context& context, const M&, bool block) {
       if (!settled(*under_way_, block)) return false;
       inbox_.clear();
+      inbox_.watch(nullptr);  // a sum may be beyond what a packet may hold
       inbox_.add(context.codec.compressor(), portion(rank_), own_.data(), context.first.shared);
       return true;
     }
