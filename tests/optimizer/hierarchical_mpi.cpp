@@ -79,6 +79,17 @@ TEST_CASE("MPI's own collectives take the mean, alike on all ranks") {
   CHECK(distance(both, start(some_layers())) > 0.02F);
 }
 
+TEST_CASE("a native sum may be beyond what a gradient may be") {
+  const Layout layout = some_layers();
+  Optimizer optimizer{Adam<Native>{.learning_rate = 0.01F}, *world, layout};
+  Floats x = start(layout);
+  const Floats before = x;
+  Floats g(x.size());
+  g[0] = 0x1.8p62F;
+  for (int step = 1; step <= 3; ++step) optimizer.step(x, g);
+  CHECK(x[0] == doctest::Approx(before[0] - 0.03));
+}
+
 TEST_CASE("decorators hand MPI's own collectives on, and count them") {
   static_assert(ReducesNatively<Metered<Mpi>> && ReducesNatively<AnyTransport> &&
                 !ReducesNatively<Delayed<Mpi>>);
