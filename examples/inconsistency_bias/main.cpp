@@ -77,21 +77,12 @@ bias::Experiment experiment_on(const bias::NamedGraph& graph, const bias::Proble
 /// Prints and writes what came out, and returns the exit code.
 int report(const bias::Options& options, const bias::Problem& problem,
            const std::vector<bias::Experiment>& experiments) {
-  // What can't be written keeps nothing else from being.
-  bool written = true;
-  const auto write = [&](auto what) {
-    try {
-      what();
-    } catch (const bias::input_error& fault) {
-      complain(fault.what());
-      written = false;
-    }
-  };
+  train::Outputs write(complain);
   write([&] { train::print(stdout, bias::format_table(options, problem, experiments)); });
   if (!options.json.empty()) write([&] { bias::write_json(options, experiments); });
   if (!options.csv.empty()) write([&] { bias::write_csv(options, experiments); });
   if (!options.plot.empty()) write([&] { bias::write_plot(options, problem, experiments.front()); });
-  if (!written) return bad_input;
+  if (!write.all_written()) return bad_input;
   for (const bias::Experiment& experiment : experiments)
     for (const bias::Result& result : experiment.results)
       if (result.end == bias::End::elsewhere) {

@@ -68,20 +68,11 @@ std::optional<pipeline::Job> prepare(int argc, char** argv, int world, bool firs
 
 /// Prints and writes what came out, and returns the exit code.
 int report(const pipeline::Options& options, const std::vector<pipeline::Run>& runs) {
-  // What can't be written keeps nothing else from being.
-  bool written = true;
-  const auto write = [&](auto what) {
-    try {
-      what();
-    } catch (const train::input_error& fault) {
-      complain(fault.what());
-      written = false;
-    }
-  };
+  train::Outputs write(complain);
   write([&] { train::print(stdout, pipeline::format_table(options, runs)); });
   if (!options.json.empty()) write([&] { pipeline::write_json(options, runs); });
   if (!options.plot.empty()) write([&] { pipeline::write_plot(options, runs); });
-  if (!written) return bad_input;
+  if (!write.all_written()) return bad_input;
   if (std::all_of(runs.begin(), runs.end(), [](const pipeline::Run& run) { return run.same_loss; }))
     return EXIT_SUCCESS;
   complain("the stages know different losses; this is a bug");

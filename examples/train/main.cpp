@@ -18,6 +18,7 @@
 
 #include "model.hpp"
 #include "options.hpp"
+#include "output.hpp"
 #include "report.hpp"
 #include "saved_run.hpp"
 #include "terse/checkpoint/stop_signal.hpp"
@@ -81,21 +82,12 @@ using Runs = std::optional<std::vector<train::Run>>;
 
 /// Prints and writes what came out, and returns the exit code.
 int report(const train::Options& options, const std::vector<train::Run>& runs) {
-  // What can't be written keeps nothing else from being.
-  bool written = true;
-  const auto write = [&](auto what) {
-    try {
-      what();
-    } catch (const train::input_error& fault) {
-      complain(fault.what());
-      written = false;
-    }
-  };
+  train::Outputs write(complain);
   write([&] { train::print_table(stdout, runs); });
   if (!options.json.empty()) write([&] { train::write_json(options.json, runs); });
   if (!options.csv.empty()) write([&] { train::write_csv(options.csv, runs); });
   if (!options.plot.empty()) write([&] { train::write_plot(options.plot, runs); });
-  if (!written) return bad_input;
+  if (!write.all_written()) return bad_input;
   if (std::all_of(runs.begin(), runs.end(),
                   [](const train::Run& run) { return run.ranks_agree || run.own_models(); }))
     return EXIT_SUCCESS;

@@ -42,4 +42,13 @@ void print(std::FILE* out, const std::string& text) {
     throw input_error(fmt::format("can't print: {}", std::strerror(errno)));
 }
 
+void Outputs::operator()(const std::function<void()>& write) {
+  try {
+    write();
+  } catch (const input_error& fault) {
+    complain_(fault.what());
+    all_written_ = false;
+  }
+}
+
 }  // namespace train

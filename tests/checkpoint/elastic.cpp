@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "checkpoint/scratch.hpp"
 #include "optimizer/support.hpp"
 #include "terse/checkpoint/folder.hpp"
 #include "terse/optimizer/dm_sgd.hpp"
@@ -29,25 +30,6 @@ using namespace terse;
 using namespace terse::test;
 using checkpoint::Elastic;
 namespace fs = std::filesystem;
-
-class Scratch {
- public:
-  Scratch() {
-    std::string pattern = (fs::temp_directory_path() / "terse-elastic-XXXXXX").string();
-    REQUIRE(::mkdtemp(pattern.data()) != nullptr);
-    path_ = pattern;
-  }
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
-  ~Scratch() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  const fs::path& path() const { return path_; }
-
- private:
-  fs::path path_;
-};
 
 Layout layers() {
   Layout layout;

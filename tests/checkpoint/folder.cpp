@@ -19,6 +19,7 @@
 #include <thread>
 #include <vector>
 
+#include "checkpoint/scratch.hpp"
 #include "terse/terse.hpp"
 
 // Checkpoints of a run below one folder: what ties their files together, what is taken where one is damaged, and what a
@@ -27,33 +28,10 @@
 namespace {
 
 using namespace terse;
+using terse::test::Scratch;
 namespace fs = std::filesystem;
 
 constexpr int ranks = 2;
-
-class Scratch {
- public:
-  Scratch() {
-    std::string pattern = (fs::temp_directory_path() / "terse-folder-XXXXXX").string();
-    REQUIRE(::mkdtemp(pattern.data()) != nullptr);
-    path_ = pattern;
-  }
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
-  ~Scratch() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  const fs::path& path() const { return path_; }
-  std::set<std::string> names() const {
-    std::set<std::string> found;
-    for (const auto& entry : fs::directory_iterator(path_)) found.insert(entry.path().filename().string());
-    return found;
-  }
-
- private:
-  fs::path path_;
-};
 
 std::string slurp(const fs::path& file) {
   std::ifstream in(file, std::ios::binary);

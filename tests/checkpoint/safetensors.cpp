@@ -21,6 +21,8 @@
 #include <utility>
 #include <vector>
 
+#include "checkpoint/scratch.hpp"
+
 namespace {
 
 namespace checkpoint = terse::checkpoint;
@@ -28,25 +30,7 @@ namespace fs = std::filesystem;
 
 using checkpoint::File;
 using checkpoint::Tensor;
-
-/// A directory of its own for each test case.
-struct Scratch {
-  Scratch() {
-    std::string pattern = (fs::temp_directory_path() / "terse-safetensors-XXXXXX").string();
-    REQUIRE(::mkdtemp(pattern.data()) != nullptr);
-    path = pattern;
-  }
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
-  ~Scratch() {
-    std::error_code ignored;
-    fs::remove_all(path, ignored);
-  }
-  std::size_t entries() const {
-    return static_cast<std::size_t>(std::distance(fs::directory_iterator(path), fs::directory_iterator()));
-  }
-  fs::path path;
-};
+using terse::test::Scratch;
 
 std::string load(const fs::path& file) {
   std::ifstream in(file, std::ios::binary);
@@ -134,7 +118,7 @@ std::vector<Tensor> small() { return {view("b", "U8", {3}, bytes), view("f", "F3
 
 TEST_CASE("what was written is read") {
   const Scratch scratch;
-  const fs::path file = scratch.path / "new" / "directories" / "all.safetensors";
+  const fs::path file = scratch.path() / "new" / "directories" / "all.safetensors";
   const std::string odd = "a \"quoted\"\\ n\xc3\xa4me\n\xf0\x9f\x99\x82,\"digest_header\":\"";
   const std::vector<float> none;
   const std::vector<std::uint8_t> large(3'000'001, 5);
@@ -181,7 +165,7 @@ TEST_CASE("what was written is read") {
 
 TEST_CASE("the bytes are those of the format") {
   const Scratch scratch;
-  const fs::path file = scratch.path / "a";
+  const fs::path file = scratch.path() / "a";
   checkpoint::write(file, small(), {});
   const std::string whole = load(file);
   std::uint64_t length = 0;
@@ -200,20 +184,20 @@ TEST_CASE("the bytes are those of the format") {
   std::string zeroed = whole.substr(0, 8 + length);
   zeroed.replace(zeroed.find(sum), 32, std::string(32, '0'));
   CHECK(sum == digest(zeroed));
-  CHECK(scratch.entries() == 1);
+  CHECK(scratch.names().size() == 1);
 }
 
 TEST_CASE("no tensors at all is a checkpoint too") {
   const Scratch scratch;
-  checkpoint::write(scratch.path / "a", {}, {{"step", "12"}});
-  const File read = File::read(scratch.path / "a");
+  checkpoint::write(scratch.path() / "a", {}, {{"step", "12"}});
+  const File read = File::read(scratch.path() / "a");
   CHECK(read.tensors().empty());
   CHECK(read.metadata("step") == "12");
 }
 
 TEST_CASE("a file cut short anywhere is refused, and one that goes on too") {
   const Scratch scratch;
-  const fs::path file = scratch.path / "a";
+  const fs::path file = scratch.path() / "a";
   checkpoint::write(file, small(), {{"step", "12"}});
   const std::string whole = load(file);
   for (std::size_t kept = 0; kept < whole.size(); ++kept) {
@@ -229,7 +213,7 @@ TEST_CASE("a file cut short anywhere is refused, and one that goes on too") {
 
 TEST_CASE("any flipped bit is noticed") {
   const Scratch scratch;
-  const fs::path file = scratch.path / "a";
+  const fs::path file = scratch.path() / "a";
   checkpoint::write(file, small(), {{"padded", "abcd"}});
   std::string whole = load(file);
   // Padding is where a parser would not notice.
@@ -248,7 +232,7 @@ TEST_CASE("any flipped bit is noticed") {
 
 TEST_CASE("a tensor that isn't as expected is refused by name") {
   const Scratch scratch;
-  const fs::path file = scratch.path / "moments";
+  const fs::path file = scratch.path() / "moments";
   checkpoint::write(file, small(), {});
   const File read = File::read(file);
   CHECK_FALSE(read.contains("g"));
@@ -265,7 +249,7 @@ TEST_CASE("a tensor that isn't as expected is refused by name") {
 
 TEST_CASE("forged headers are refused, whatever their digests say") {
   const Scratch scratch;
-  const fs::path file = scratch.path / "a";
+  const fs::path file = scratch.path() / "a";
   const std::string metadata = R"("__metadata__":{"a":"b",$})";
   const auto entry = [](const std::string& shape, const std::string& offsets) {
     return R"({"dtype":"U8","shape":[)" + shape + R"(],"data_offsets":[)" + offsets + "]}";
@@ -345,11 +329,11 @@ TEST_CASE("a header of many tensors is read in linear time") {
   const auto seconds = [&](std::size_t count) {
     std::vector<Tensor> tensors;
     for (std::size_t k = 0; k < count; ++k) tensors.push_back(view(std::to_string(k), "U8", {3}, bytes));
-    checkpoint::write(scratch.path / "a", tensors, {});
+    checkpoint::write(scratch.path() / "a", tensors, {});
     double best = 1e9;
     for (int round = 0; round < 3; ++round) {
       const auto begin = std::chrono::steady_clock::now();
-      CHECK(File::read(scratch.path / "a").tensors().size() == count);
+      CHECK(File::read(scratch.path() / "a").tensors().size() == count);
       best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
     }
     return best;
@@ -361,11 +345,11 @@ TEST_CASE("a header of many tensors is read in linear time") {
 
 TEST_CASE("files that are something else are refused") {
   const Scratch scratch;
-  const fs::path file = scratch.path / "a";
+  const fs::path file = scratch.path() / "a";
   mentions(read_failure(file), "cannot open");
-  mentions(read_failure(scratch.path), "not a regular file");
-  REQUIRE(::mkfifo((scratch.path / "pipe").c_str(), 0600) == 0);
-  mentions(read_failure(scratch.path / "pipe"), "not a regular file");
+  mentions(read_failure(scratch.path()), "not a regular file");
+  REQUIRE(::mkfifo((scratch.path() / "pipe").c_str(), 0600) == 0);
+  mentions(read_failure(scratch.path() / "pipe"), "not a regular file");
   store(file, "1234567");
   mentions(read_failure(file), "too short");
   for (const std::uint64_t length : {std::uint64_t{0}, std::uint64_t{3}, std::uint64_t{1} << 63,
@@ -396,7 +380,7 @@ TEST_CASE("files that are something else are refused") {
 
 TEST_CASE("tensors that make no sense are not written") {
   const Scratch scratch;
-  const fs::path file = scratch.path / "a";
+  const fs::path file = scratch.path() / "a";
   checkpoint::write(file, small(), {});
   const std::string before = load(file);
   const auto refused = [&](const std::vector<Tensor>& tensors, const std::string& sentence) {
@@ -411,12 +395,12 @@ TEST_CASE("tensors that make no sense are not written") {
   refused({view("\xff", "U8", {3}, bytes)}, "not UTF-8");
   mentions(failure([&] { checkpoint::write(file, {}, {{"a", "\xc3"}}); }), "not UTF-8");
   CHECK(load(file) == before);
-  CHECK(scratch.entries() == 1);
+  CHECK(scratch.names().size() == 1);
 }
 
 TEST_CASE("a place that can't be written stays as it was") {
   const Scratch scratch;
-  const fs::path obstacle = scratch.path / "regular";
+  const fs::path obstacle = scratch.path() / "regular";
   store(obstacle, "keep me");
   for (const fs::path& file : {obstacle / "a", obstacle / "deep" / "a"}) {
     const std::string sentence = failure([&] { checkpoint::write(file, small(), {}); });
@@ -424,19 +408,19 @@ TEST_CASE("a place that can't be written stays as it was") {
     mentions(sentence, "directory");
   }
   CHECK(load(obstacle) == "keep me");
-  CHECK(scratch.entries() == 1);
+  CHECK(scratch.names().size() == 1);
 
-  const fs::path occupied = scratch.path / "occupied";
+  const fs::path occupied = scratch.path() / "occupied";
   fs::create_directory(occupied);
   store(occupied / "inside", "keep me too");
   mentions(failure([&] { checkpoint::write(occupied, small(), {}); }), "cannot be replaced");
   CHECK(load(occupied / "inside") == "keep me too");
-  CHECK(scratch.entries() == 2);
+  CHECK(scratch.names().size() == 2);
 }
 
 TEST_CASE("a full disk leaves the old file") {
   const Scratch scratch;
-  const fs::path file = scratch.path / "a";
+  const fs::path file = scratch.path() / "a";
   checkpoint::write(file, small(), {{"step", "1"}});
   const std::string before = load(file);
 
@@ -455,19 +439,19 @@ TEST_CASE("a full disk leaves the old file") {
 
   mentions(sentence, "cannot write");
   CHECK(load(file) == before);
-  CHECK(scratch.entries() == 1);
+  CHECK(scratch.names().size() == 1);
   checkpoint::write(file, {view("large", "F32", {100'000}, large)}, {{"step", "2"}});
   CHECK(File::read(file).metadata("step") == "2");
-  CHECK(scratch.entries() == 1);
+  CHECK(scratch.names().size() == 1);
 }
 
 TEST_CASE("a partial file that a crash left is not in the way") {
   const Scratch scratch;
-  const fs::path file = scratch.path / "a";
+  const fs::path file = scratch.path() / "a";
   const std::string stem = "a.partial" + std::to_string(::getpid()) + "-";
   for (int counter = 0; counter < 1000; ++counter)
-    store(scratch.path / (stem + std::to_string(counter)), "x");
+    store(scratch.path() / (stem + std::to_string(counter)), "x");
   checkpoint::write(file, small(), {});
   CHECK(read_failure(file) == "");
-  CHECK(scratch.entries() == 1001);
+  CHECK(scratch.names().size() == 1001);
 }

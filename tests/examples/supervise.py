@@ -116,8 +116,8 @@ def trainer(state, epochs, *options):
             state, "--resume", "auto", "--epochs", str(epochs), "--json", scratch / "report.json", *options]
 
 
-def on_threads(state, epochs):
-    return trainer(state, epochs, "--ranks", "2", "--checkpoint-every", "50")
+def on_threads(state, length):
+    return trainer(state, length.epochs, "--ranks", "2", "--checkpoint-every", str(length.steps_to_a_checkpoint))
 
 
 def run(command, status=0):
@@ -126,10 +126,15 @@ def run(command, status=0):
     return done
 
 
-def end_of(state):
-    """The bits; what has been saved goes."""
+def report_of(state):
+    """What has been saved goes."""
     shutil.rmtree(state)
-    return json.loads((scratch / "report.json").read_text())["runs"][0]["parameters_hash"]
+    return json.loads((scratch / "report.json").read_text())["runs"][0]
+
+
+def end_of(state):
+    """The bits."""
+    return report_of(state)["parameters_hash"]
 
 
 def newest(state):
@@ -140,15 +145,28 @@ def children(process):
     return [int(word) for word in pathlib.Path(f"/proc/{process}/task/{process}/children").read_text().split()]
 
 
-def uninterrupted(state, epochs):
-    done = run(on_threads(state, epochs))
+class Length:
+    """Of a job that is long enough for all kills, in this build on this machine, and saves twice a second or more often."""
+
+    def __init__(self, state):
+        self.epochs, self.steps_to_a_checkpoint = 20, 1 << 20
+        run(on_threads(state, self))
+        report = report_of(state)
+        steps = report["steps"] / report["seconds"]["total"]  # a second
+        self.steps_to_a_checkpoint = max(1, min(50, int(steps / 2)))
+        # A kill comes within 0.65 s of training, see check_kills; three times as long, should the machine become faster.
+        self.epochs = max(20, round((2 + 2 * given.kills) * steps * 20 / report["steps"]))
+
+
+def uninterrupted(state, length):
+    done = run(on_threads(state, length))
     expect("starts from the beginning" in done.stderr, f"--resume auto of nothing: {done.stderr}")
     return end_of(state)
 
 
-def check_kills(state, epochs, whole):
+def check_kills(state, length, whole):
     with subprocess.Popen([given.supervise, "--checkpoints", state, "--pause", "0.01", "--tries", "10", "--",
-                           *on_threads(state, epochs)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as supervisor:
+                           *on_threads(state, length)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as supervisor:
         try:
             killed = set()
             for count in range(given.kills):
@@ -190,16 +208,17 @@ def stop(command, state, send, number):
            f"the newest checkpoint is of step {newest(state)}, and the run said:\n{said}")
 
 
-def check_stops(state, epochs, whole):
-    stop(on_threads(state, epochs), state, lambda job: job.send_signal(signal.SIGTERM), signal.SIGTERM)
-    done = run(on_threads(state, epochs))
+def check_stops(state, length, whole):
+    stop(on_threads(state, length), state, lambda job: job.send_signal(signal.SIGTERM), signal.SIGTERM)
+    done = run(on_threads(state, length))
     expect("goes on from" in done.stderr, f"--resume auto: {done.stderr}")
     expect(end_of(state) == whole, "a run that was asked to stop went another way")
     done = run([given.train, "--resume", "auto"], 2)
     expect("--resume auto needs --checkpoint" in done.stderr, done.stderr)
     if not given.mpirun:
         return
-    command = [given.mpirun, "-n", "2", *trainer(state, epochs, "--transport", "mpi", "--checkpoint-every", "50")]
+    command = [given.mpirun, "-n", "2", *trainer(state, length.epochs, "--transport", "mpi", "--checkpoint-every",
+                                                     str(length.steps_to_a_checkpoint))]
     def second_rank(job):
         ranks = [one for one in children(job.pid) if given.train.encode() in pathlib.Path(f"/proc/{one}/cmdline").read_bytes()]
         expect(len(ranks) == 2, f"{ranks} are no two ranks")
@@ -216,9 +235,10 @@ try:
     check_leftovers()
     if given.train:
         write_data(scratch / "data")
-        state, epochs = scratch / "state", max(300, 40 * given.kills)
-        whole = uninterrupted(state, epochs)
-        check_kills(state, epochs, whole)
-        check_stops(state, epochs, whole)
+        state = scratch / "state"
+        length = Length(state)
+        whole = uninterrupted(state, length)
+        check_kills(state, length, whole)
+        check_stops(state, length, whole)
 finally:
     shutil.rmtree(scratch, ignore_errors=True)

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "terse/executor/lanes.hpp"
+#include "terse/executor/sinks.hpp"
 #include "terse/executor/reduction.hpp"
 
 namespace terse::executor {

@@ -300,23 +300,7 @@ struct TwoStages {
   template <Transport T, Executor E, class N>
   void enqueue(const StepInput<E, N>& input, State<T, E>& state) const {
     const FirstRules<N> rules = first_rules(input, state);
-    if (start_anew(state)) {
-      if constexpr (reseeds) {
-        const SecondRules<N> compressed = second_rules(input, state);
-        if constexpr (layer_wise) {
-          float* const steps = state.layers->steps.data();
-          reseed(input, state, KeepStep<SecondRules<N>, false>{compressed, steps},
-                 KeepStep<FirstRules<N>, true>{rules, steps});
-          state.layers->step(
-              input.executor, *state.exact,
-              OfSegment<FirstRules<N>, SecondRules<N>>{rules, compressed, state.dense_table.data()},
-              NoObserver{});
-        } else {
-          reseed(input, state, Descend<SecondRules<N>, false>{compressed},
-                 Descend<FirstRules<N>, true>{rules});
-        }
-      }
-    } else if (state.averages_exactly()) {
+    if (state.averages_exactly() && !start_anew(state)) {
       if constexpr (layer_wise) {
         average_exactly(input, state, KeepStep<FirstRules<N>, true>{rules, state.layers->steps.data()});
         const OneRule<FirstRules<N>> of_segment{rules};
@@ -331,14 +315,17 @@ struct TwoStages {
       const SecondRules<N> compressed = second_rules(input, state);
       if constexpr (layer_wise) {
         float* const steps = state.layers->steps.data();
-        mix(input, state, KeepStep<SecondRules<N>, false>{compressed, steps},
-            KeepStep<FirstRules<N>, true>{rules, steps});
-        state.layers->step(
-            input.executor, *state.compressed,
-            OfSegment<FirstRules<N>, SecondRules<N>>{rules, compressed, state.dense_table.data()},
-            NoObserver{});
+        average_messages(input, state, KeepStep<SecondRules<N>, false>{compressed, steps},
+                         KeepStep<FirstRules<N>, true>{rules, steps});
+        const OfSegment<FirstRules<N>, SecondRules<N>> of_segment{rules, compressed,
+                                                                  state.dense_table.data()};
+        if constexpr (reseeds)
+          if (start_anew(state))
+            return state.layers->step(input.executor, *state.exact, of_segment, NoObserver{});
+        state.layers->step(input.executor, *state.compressed, of_segment, NoObserver{});
       } else {
-        mix(input, state, Descend<SecondRules<N>, false>{compressed}, Descend<FirstRules<N>, true>{rules});
+        average_messages(input, state, Descend<SecondRules<N>, false>{compressed},
+                         Descend<FirstRules<N>, true>{rules});
       }
     }
   }
@@ -385,6 +372,14 @@ struct TwoStages {
   template <Transport T, Executor E>
   static bool start_anew(const State<T, E>& state) {
     return reseeds && state.torn == 1;
+  }
+  /// Compressed or, after a step that failed, exactly.
+  template <Transport T, Executor E, class N, class Compressed, class Exact>
+  void average_messages(const StepInput<E, N>& input, State<T, E>& state, const Compressed& compressed,
+                        const Exact& exact) const {
+    if constexpr (reseeds)
+      if (start_anew(state)) return reseed(input, state, compressed, exact);
+    mix(input, state, compressed, exact);
   }
   template <Transport T, Executor E, class N>
   auto said_exactly(const StepInput<E, N>& input, State<T, E>& state) const {

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "terse/executor/bits.hpp"
+#include "terse/executor/concept.hpp"
+#include "terse/executor/cursor.hpp"
+#include "terse/executor/random.hpp"
+
+// What goes out of the host's verbs: nothing, statistics of samples, codes.
+
+namespace terse {
+
+TERSE_NUMERICS_BEGIN
+
+namespace detail {
+
+/// The sink of verbs that have no result.
+struct CallOnly {
+  struct Own {};
+  static Own own() { return {}; }
+  void prepare(index_t) {}
+  template <class F, class... Sum>
+  TERSE_INLINE void operator()(Own, int, F& f, const Piece& piece, index_t i, bool keep, Sum... sum) {
+    f(piece, i, keep, sum...);
+  }
+  void flush(index_t, int) {}
+};
+
+TERSE_HD inline float sum_of_two(float a, float b) { return a + b; }
+
+/// Joins lanes by halves, the same tree on every executor. Not inlined: statistics that join alike share it.
+template <auto Join>
+TERSE_NO_INLINE float join_lanes(float (&lane)[lanes]) {
+  for (int half = lanes / 2; half > 0; half /= 2)
+    for (int l = 0; l < half; ++l) lane[l] = Join(lane[l], lane[l + half]);
+  return lane[0];
+}
+
+/// 64 accumulators per component of a statistic; the last component counts what was not finite. With Store
+/// the samples also go to `wire`, the piece's place in a packet.
+template <class Statistic, bool Store>
+struct Accumulate {
+  using Own = float*;
+  float* wire;
+  alignas(64) float lane[Statistic::width + 1][lanes];
+
+  explicit Accumulate(float* wire_) : wire(wire_) {
+    for (int c = 0; c < Statistic::width; ++c)
+      for (float& value : lane[c]) value = Statistic::initial;
+    for (float& value : lane[Statistic::width]) value = 0;
+  }
+  Own own() const { return wire; }
+  void prepare(index_t) {}
+  template <class F, class... Sum>
+  TERSE_INLINE void operator()([[maybe_unused]] Own to, int l, F& f, const Piece& piece, index_t i, bool keep,
+                               Sum... sum) {
+    const Sample sample = f(piece, i, keep, sum...);
+    if constexpr (Store) to[i - piece.offset] = sample.value;
+    float term[Statistic::width];
+    Statistic::terms(sample.value, term);
+    TERSE_UNROLL
+    for (int c = 0; c < Statistic::width; ++c)
+      lane[c][l] = Statistic::join(lane[c][l], keep_if(keep, term[c], Statistic::initial));
+    lane[Statistic::width][l] += sample.bad;
+  }
+  void flush(index_t, int) { opaque(lane); }
+
+  void finish(float* total, index_t stride) {
+    for (int c = 0; c < Statistic::width; ++c) total[c * stride] = join_lanes<Statistic::join>(lane[c]);
+    total[Statistic::width * stride] = join_lanes<sum_of_two>(lane[Statistic::width]);
+  }
+};
+
+/// The sink that packs what f(piece, i, keep, scale, random) returns.
+template <int Bits, bool Stochastic, class Scale>
+struct Codes {
+  Scale scale;
+  std::byte* wire;  // of the piece
+  Draw draw;
+  alignas(64) std::uint32_t code[lanes];  // as wide as what it is made of, so that the loop has one width
+  alignas(64) std::uint16_t random[lanes] = {};
+
+  Codes(Scale scale_, std::byte* wire_, Draw draw_) : scale(scale_), wire(wire_), draw(draw_) {}
+
+  Scale own() const { return scale; }
+  void prepare(index_t first) {
+    if constexpr (Stochastic) {
+      random_lanes(draw, static_cast<std::uint64_t>(first / 8), random);
+      opaque(random);
+    }
+  }
+  template <class Own, class F>
+  TERSE_INLINE void operator()(Own own, int l, F& f, const Piece& piece, index_t i, bool keep) {
+    code[l] = f(piece, i, keep, own, random[l]);
+  }
+  void flush(index_t b, int count) {
+    for (int l = count; l < lanes; ++l) code[l] = 0;
+    std::byte* to = wire + b / 8 * Bits;
+    if constexpr (Bits < 8) {
+      pack_planes<Bits>(code, to);
+    } else if (count == lanes) {
+      narrow(code, reinterpret_cast<Element*>(to));
+    } else {
+      alignas(64) Element narrowed[lanes];
+      narrow(code, narrowed);
+      std::memcpy(to, narrowed, static_cast<std::size_t>(code_bytes<Bits>(count)));
+    }
+  }
+
+ private:
+  using Element = CodeElement<Bits>;
+};
+
+}  // namespace detail
+
+TERSE_NUMERICS_END
+}  // namespace terse
