@@ -153,47 +153,95 @@ TEST_CASE("momentum before the difference keeps replicas alike after a step that
   }
 }
 
-TEST_CASE("momentum before the difference goes on through the step that starts the copies anew") {
+namespace {
+
+/// What an optimizer walks, and puts into another one of its kind.
+struct Carried {
+  std::vector<std::vector<std::byte>> parts;
+  std::size_t next = 0;
+  bool out = true;
+
+  template <class T>
+  void operator()(std::string_view, view<T> elements, index_t) {
+    carry(elements.data(), static_cast<std::size_t>(elements.size()) * sizeof(T));
+  }
+  void operator()(std::string_view, std::uint64_t& number) { carry(&number, sizeof number); }
+
+ private:
+  void carry(void* data, std::size_t bytes) {
+    if (out) parts.emplace_back(bytes);
+    REQUIRE(parts[next].size() == bytes);
+    std::byte* const part = parts[next++].data();
+    if (bytes > 0) std::memcpy(out ? part : data, out ? data : part, bytes);
+  }
+};
+
+/// Nine steps, of which the first is exact and the fifth starts the copies anew, after one that failed; from there
+/// on gradients are clipped.
+template <class R>
+void check_going_on(const R& recipe, float clip_norm) {
+  CAPTURE(type_name<R>());
   const Layout layout = Layout::flat(64);
   constexpr int ranks = 2;
+  constexpr std::uint64_t torn = 5, steps = 9;
   std::vector<double> velocity(ranks * 64), expected(64);
   std::vector<Floats> last(at(ranks));
   const auto gradient_at = [&](int rank, std::uint64_t step, index_t i) { return noise(5, rank, step, i); };
-  for (std::uint64_t step = 1; step <= 9; ++step)
+  const auto factor_of = [&](std::uint64_t step) {
+    double squares = 0;
+    for (int rank = 0; rank < ranks; ++rank)
+      for (index_t i = 0; i < 64; ++i)
+        squares += std::pow(static_cast<double>(gradient_at(rank, step, i)), 2);
+    return step < torn ? 1.0 : std::min(1.0, static_cast<double>(clip_norm) / std::sqrt(squares / ranks));
+  };
+  for (std::uint64_t step = 1; step <= steps; ++step)
     for (index_t i = 0; i < 64; ++i) {
       double sum = 0;
       for (int rank = 0; rank < ranks; ++rank) {
         double& v = velocity[at(64 * rank + i)];
-        // Step 5 is tried twice, and a rank takes up what is finite of the first try.
-        for (int attempt = 0; attempt < (step == 5 && !(rank == 1 && i == 9) ? 2 : 1); ++attempt)
+        // A rank takes up what is finite of the try that fails, which nothing clips.
+        if (step == torn && !(rank == 1 && i == 9))
           v = 0.75 * v + static_cast<double>(gradient_at(rank, step, i));
+        v = 0.75 * v + factor_of(step) * static_cast<double>(gradient_at(rank, step, i));
         sum += v;
       }
       expected[at(i)] -= 0.125 * sum / ranks;
-      // The first step is exact, and leaves the same momentum on all ranks.
+      // The first step leaves the same momentum on all ranks.
       for (int rank = 0; step == 1 && rank < ranks; ++rank) velocity[at(64 * rank + i)] = sum / ranks;
     }
   ThreadGroup(ranks, std::chrono::seconds(20)).run([&](Threads& transport) {
-    Optimizer optimizer{
-        Ef21Sgd<LocalMomentumBefore>{.learning_rate = 0.125F,
-                                     .momentum_correction = {.momentum = 0.75F, .nesterov = false},
-                                     .compressor = {.selection = {.ratio = 1}}},
-        transport, layout};
+    Optimizer optimizer{recipe, transport, layout},
+        clipping{recipe, transport, layout, {.clip_norm = clip_norm}};
     Floats x(64), g(64);
-    for (std::uint64_t step = 1; step <= 9; ++step) {
+    for (std::uint64_t step = 1; step <= steps; ++step) {
       for (index_t i = 0; i < 64; ++i) g[at(i)] = gradient_at(transport.rank(), step, i);
-      if (step == 5) {
+      if (step == torn) {
         Floats bad = g;
         if (transport.rank() == 1) bad[9] = not_a_number;
         CHECK_THROWS_AS(optimizer.step(x, bad), non_finite_error);
+        Carried state;
+        optimizer.walk(state);
+        state.out = false;
+        state.next = 0;
+        clipping.walk(state);
       }
-      optimizer.step(x, g);
+      (step < torn ? optimizer : clipping).step(x, g);
     }
     last[at(transport.rank())] = x;
   });
   for (const Floats& x : last)
     for (std::size_t i = 0; i < 64; ++i)
       CHECK(static_cast<double>(x[i]) == doctest::Approx(expected[i]).epsilon(1e-5));
+}
+
+}  // namespace
+
+TEST_CASE("momentum before the difference goes on through the step that starts the copies anew") {
+  for (const float clip_norm : std::initializer_list<float>{std::numeric_limits<float>::infinity(), 2})
+    check_going_on(Ef21Sgd<LocalMomentumBefore>{.learning_rate = 0.125F,
+                                                .momentum_correction = {.momentum = 0.75F, .nesterov = false},
+                                                .compressor = {.selection = {.ratio = 1}}},
+                   clip_norm);
 }
 
 TEST_CASE("EF21 of what loses nothing is gradient descent") {

@@ -368,7 +368,12 @@ class Optimizer {
     put(executor_, view<const StepScalars>(scalars_), now_.all());
   }
 
-  bool clips_before() const { return options_.clips() && !state_.full_precision(); }
+  bool averages_gradients() const {
+    if constexpr (requires { state_.averages_gradients(); }) return state_.averages_gradients();
+    return state_.full_precision();
+  }
+  /// Whether gradients are clipped by their agreed norm, and not their mean by its own.
+  bool clips_before() const { return options_.clips() && !averages_gradients(); }
   bool waits_for_norm() const { return clips_before() || must_agree(); }
   bool must_agree() const {
     return options_.on_non_finite == NonFinite::skip ||

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <limits>
 #include <optional>
 #include <string_view>
 #include <type_traits>
@@ -188,6 +189,8 @@ struct TwoStages {
       has_first_stage = true;
     }
     bool full_precision() const { return averages_exactly() || torn != 0; }
+    /// The same but for a step that starts the copies anew behind momentum of each rank's own, which averages messages.
+    bool averages_gradients() const { return full_precision() && !(reseeds && torn != 0); }
     /// Whether the next step is other than those after it.
     bool recovers() const { return torn != 0 || (averages_exactly() && !exact); }
     StepBytes bytes_per_step() const {
@@ -392,7 +395,10 @@ struct TwoStages {
   template <Transport T, Executor E, class N, class Compressed, class Exact>
   void reseed(const StepInput<E, N>& input, State<T, E>& state, const Compressed& compressed,
               const Exact& exact) const {
-    terse::average_exactly(*state.exact, input, said_exactly(input, state),
+    // Gradients have been clipped.
+    StepInput<E, N> unclipped = input;
+    unclipped.clip_norm = std::numeric_limits<float>::infinity();
+    terse::average_exactly(*state.exact, unclipped, said_exactly(input, state),
                            Reseeding<decltype(state.compressed->feedback()), Compressed, Exact>{
                                state.compressed->feedback(), compressed, exact, state.dense_table.data()});
   }

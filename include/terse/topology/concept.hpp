@@ -222,12 +222,14 @@ struct RoundContext {
     envelope.accept(executor, codec, portion, packet, least, most, detail::place_of(phase, chunk, sender),
                     names(sender));
   }
+  /// For verbs that read packets, see Packets::damage. A rank alone reads what has been nowhere.
+  std::uint64_t* damage() { return size > 1 ? envelope.damage() : nullptr; }
   /// Adds an accepted packet, or this rank's own, to what a verb will read. Values that are not finite, of which a sender says
   /// nothing, count as 0 there, and are an error that names the sender and the phase.
   void add(Inbox<C>& inbox, const Portion& portion, const std::byte* packet, Phase phase, int sender,
            float weight = 1) {
     // Of what is encoded anew `note` hears, and the host needs to look for a reason then alone.
-    inbox.watch(GridExecutor<E> || phase != Phase::reduce ? envelope.damage() : nullptr);
+    inbox.watch(GridExecutor<E> || phase != Phase::reduce ? damage() : nullptr);
     inbox.add(codec.compressor(), portion, packet, first.shared, weight,
               detail::origin_of(phase, names(sender)));
   }
@@ -235,12 +237,12 @@ struct RoundContext {
  private:
   /// Looks through packets once more.
   TERSE_COLD void examine(const Portion& portion, Inbox<C>& inbox) {
-    inbox.watch(envelope.damage());
+    inbox.watch(damage());
     for_each(executor, portion.dense, NoMask{}, inbox.dense(), detail::IgnoreSum{});
     if constexpr (!C::lossless) {
       auto incoming = inbox.compressed();
       if constexpr (requires { incoming.damage; }) {
-        incoming.damage = envelope.damage();
+        incoming.damage = damage();
         for_each(executor, portion.compressed, NoMask{}, incoming, detail::IgnoreSum{});
       }
     }

@@ -103,7 +103,7 @@ struct ScatterGather {
     }
     template <class Consumer>
     void take(Context& context, const Consumer& consumer) {
-      inbox_.watch(context.envelope.damage());
+      inbox_.watch(context.damage());
       deliver(context, own(context), inbox_, 1.0F / static_cast<float>(context.size), consumer);
     }
     template <class M>
