@@ -166,7 +166,10 @@ def mpi_job(links, agent, *words):
     # Without the protocol "put", by which large messages of both ways wait for each other: see docs/transports.md.
     environment.setdefault("OMPI_MCA_btl_tcp_flags", "send,inplace,need-ack,need-csum,hetero-rdma")
     tcp = ["--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include", "eth0", "--mca", "oob_tcp_if_include", "eth0",
-           "--mca", "plm_rsh_agent", str(agent)]
+           "--mca", "plm_rsh_agent", str(agent),
+           # Daemons, of which one runs in each namespace, share a map of the machine's cores in memory, and once in a while one of
+           # them crashes while it writes it.
+           "--mca", "rtc_hwloc_vmhole", "none"]
     return ["ip", "netns", "exec", links.namespace(0), "mpirun", "-n", str(links.ranks), "--host", hosts, "--bind-to", "none",
             *tcp, *map(str, words)], environment
 

@@ -4,7 +4,8 @@
 //   bench_network METHOD,... MODEL BATCH STEPS [SLICE_BYTES]
 //
 // Prints a line of JSON for each method: seconds of each step, gradient included, of which the gradient's on the slowest rank, for
-// which all others wait, and the bytes that a step sends. Methods that send in one step of a period have the mean over a period in the place of a step.
+// which all others wait, and the bytes that a step sends. Methods that send in one step of a period have the mean over a period in the
+// place of a step. The method "gradient" computes gradients, on all ranks at once, and does nothing with them.
 
 #include <boost/mpi/collectives.hpp>
 #include <chrono>
@@ -34,11 +35,42 @@ struct Job {
   int steps;
 };
 
+/// One after the other, with commas between.
+struct List {
+  std::string text;
+  void add(double value) { text += (text.empty() ? "" : ", ") + std::to_string(value); }
+};
+
+void print(const std::string& method, const List& seconds, const List& gradients, std::uint64_t bytes) {
+  std::printf("{\"method\": \"%s\", \"seconds\": [%s], \"gradient\": [%s], \"bytes\": %llu, \"real\": %s}\n",
+              method.c_str(), seconds.text.c_str(), gradients.text.c_str(),
+              static_cast<unsigned long long>(bytes), real_model ? "true" : "false");
+  std::fflush(stdout);
+}
+
+double on_slowest(double seconds) {
+  return boost::mpi::all_reduce(boost::mpi::communicator(), seconds, boost::mpi::maximum<double>());
+}
+
+void measure_gradient(const Job& job, terse::AnyTransport& transport) {
+  std::vector<float> x(static_cast<std::size_t>(job.layout.size())), g(x.size());
+  job.model.begin(x.data(), job.offsets);
+  List gradients;
+  for (int step = -1; step < job.steps; ++step) {
+    terse::barrier(transport);
+    const auto begin = Clock::now();
+    job.model.gradient(x.data(), g.data(), job.offsets, [](std::int64_t) {});
+    const double seconds = on_slowest(seconds_since(begin));
+    if (step >= 0) gradients.add(seconds);
+  }
+  if (transport.rank() == 0) print("gradient", gradients, gradients, 0);
+}
+
 void measure(const Method& method, const Job& job, terse::AnyTransport& transport) {
   const auto optimizer = method.make(transport, job.layout, job.options, {});
   std::vector<float> x(static_cast<std::size_t>(job.layout.size())), g(x.size());
   job.model.begin(x.data(), job.offsets);
-  std::string seconds, gradients;
+  List seconds, gradients;
   std::uint64_t bytes = 0;
   const int period = method.period;
   // The dense step of a method that has one, then what sends something.
@@ -59,17 +91,13 @@ void measure(const Method& method, const Job& job, terse::AnyTransport& transpor
       bytes += optimizer->step(x, g).bytes_sent;
     }
     const double whole = seconds_since(begin);
-    gradient = boost::mpi::all_reduce(boost::mpi::communicator(), gradient, boost::mpi::maximum<double>());
+    gradient = on_slowest(gradient);
     if (step <= 0) continue;
-    seconds += (seconds.empty() ? "" : ", ") + std::to_string(whole / period);
-    gradients += (gradients.empty() ? "" : ", ") + std::to_string(gradient / period);
+    seconds.add(whole / period);
+    gradients.add(gradient / period);
   }
-  if (transport.rank() != 0) return;
-  std::printf("{\"method\": \"%s\", \"seconds\": [%s], \"gradient\": [%s], \"bytes\": %llu, \"real\": %s}\n",
-              method.name.c_str(), seconds.c_str(), gradients.c_str(),
-              static_cast<unsigned long long>(bytes / static_cast<std::uint64_t>(period)),
-              real_model ? "true" : "false");
-  std::fflush(stdout);
+  if (transport.rank() == 0)
+    print(method.name, seconds, gradients, bytes / static_cast<std::uint64_t>(period));
 }
 
 }  // namespace
@@ -79,7 +107,7 @@ int main(int argc, char** argv) {
     std::fprintf(
         stderr,
         "usage: bench_network METHOD,... MODEL BATCH STEPS [SLICE_BYTES], with MODEL perceptron/WIDTH or "
-        "transformer/WIDTH and METHOD one of");
+        "transformer/WIDTH and METHOD one of gradient");
     for (const Method& one : methods()) std::fprintf(stderr, " %s", one.name.c_str());
     std::fprintf(stderr, "\n");
     return 2;
@@ -94,6 +122,10 @@ int main(int argc, char** argv) {
       job.offsets.push_back(job.layout.segments().back().offset);
     }
     std::istringstream names(argv[1]);
-    for (std::string name; std::getline(names, name, ',');) measure(method(name, mpi.rank()), job, transport);
+    for (std::string name; std::getline(names, name, ',');)
+      if (name == "gradient")
+        measure_gradient(job, transport);
+      else
+        measure(method(name, mpi.rank()), job, transport);
   });
 }

@@ -218,6 +218,20 @@ TEST_CASE("where an overlapped step is faster in the middle alone") {
   CHECK(faster(1e12));
 }
 
+TEST_CASE("slices hide nothing where ranks share cores") {
+  const p::Network network = p::ideal_network(0, 8e6);
+  p::Step step{
+      .gradient = 1, .local = 0.25, .round = p::ring(2, 8e6), .overlap = p::Overlap::slices, .slices = 4};
+  CHECK(p::seconds(step, network) == doctest::Approx(1 + 0.25 + 0.25));
+  CHECK(p::seconds(step, network, 2) == doctest::Approx(1 + 1 + 0.5));
+  p::Step plain = step;
+  plain.overlap = p::Overlap::none;
+  plain.local = 0.125;
+  CHECK(p::break_even_bandwidth(step, plain, network, 2) == 0);
+  step.overlap = p::Overlap::steps;
+  CHECK(p::seconds(step, network, 2) == doctest::Approx(1.5));
+}
+
 TEST_CASE("figures that no network has are refused") {
   CHECK_NOTHROW(p::check(p::Network{}));
   CHECK_NOTHROW(p::check(p::ideal_network(1e-3, 1e9)));

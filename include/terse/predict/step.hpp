@@ -32,10 +32,16 @@ inline double wire_seconds(const Step& step, const Network& network) {
   return step.waves * latency_seconds(step.round, network) + transfer_seconds(step.round, network);
 }
 
+/// What travels while `slowdown` times as many ranks as cores compute: slices don't, for a rank that waits takes the core of one that
+/// has yet to compute.
+inline Overlap overlap_of(const Step& step, double slowdown) {
+  return step.overlap == Overlap::slices && slowdown > 1 ? Overlap::none : step.overlap;
+}
+
 /// Seconds of a step.
 ///
 ///     none      gradient + local + wire
-///     slices    max(gradient, wire) + min(gradient, wire) / slices + local
+///     slices    max(gradient, wire) + min(gradient, wire) / slices + local, where cores are not shared
 ///     steps     max(gradient + local, wire)
 ///
 /// with local times Node::slowdown(), and wire the sum over batches of
@@ -43,7 +49,7 @@ inline double wire_seconds(const Step& step, const Network& network) {
 ///     latency + (messages - 1) per_message + bytes / bandwidth
 inline double seconds(const Step& step, const Network& network, double slowdown = 1) {
   const double wire = wire_seconds(step, network), local = step.local * slowdown;
-  switch (step.overlap) {
+  switch (overlap_of(step, slowdown)) {
     case Overlap::slices:
       return std::max(step.gradient, wire) + std::min(step.gradient, wire) / step.slices + local;
     case Overlap::steps:
@@ -66,8 +72,9 @@ inline double break_even_bandwidth(const Step& step, const Step& dense, const Ne
   // just as long as what hides them, so that the gain changes its sign once at most between two of these.
   std::vector<double> points{1, 1e15};
   for (const Step* one : {&step, &dense}) {
-    if (one->overlap == Overlap::none) continue;
-    const double hidden = one->gradient + (one->overlap == Overlap::steps ? one->local * slowdown : 0);
+    const Overlap overlap = overlap_of(*one, slowdown);
+    if (overlap == Overlap::none) continue;
+    const double hidden = one->gradient + (overlap == Overlap::steps ? one->local * slowdown : 0);
     const double bend = transfer_seconds(one->round, with_bandwidth(network, 1)) /
                         (hidden - one->waves * latency_seconds(one->round, network));
     if (bend > points.front() && bend < 1e15) points.push_back(bend);
