@@ -676,8 +676,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv, std::FIL
   if (options.elastic && options.resume.empty()) throw input_error("--elastic needs --resume DIR or auto");
   if (options.elastic && options.label_skew)
     throw input_error(
-        "--elastic shares pictures out among any number of ranks, and with --label-skew each rank has "
-        "pictures "
+        "--elastic shares pictures out among any number of ranks, and with --label-skew each rank has some "
         "of its own: leave one of them out");
   if (!options.plot.empty() && std::filesystem::path(options.plot).extension() != ".svg")
     throw input_error(

@@ -82,8 +82,7 @@ struct Schedule {
 /// A rank's part of each step's pictures, which are shared out evenly, but for one.
 struct Share {
   std::int64_t first, count;
-  double
-      weight;  ///< of its mean in the mean over ranks, so that each picture counts alike; 1 where shares are equal
+  double weight;  ///< of its mean in the mean over ranks, so that each picture counts alike
 
   Share(std::int64_t pictures, int rank, int ranks)
       : first(pictures * rank / ranks),

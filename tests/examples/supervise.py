@@ -261,14 +261,14 @@ def check_fewer_ranks(state):
              *job(*ranks, "--delay", "20", "--checkpoint", state, "--checkpoint-every", "6", "--resume", "auto", "--elastic")],
             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         try:
-            wait_for("a checkpoint", lambda: supervisor.poll() is not None or newest(state))
+            wait_for("a checkpoint", lambda: supervisor.poll() is not None or newest(state), 60)
             trainers = [one for started in children(supervisor.pid) for one in [started, *children(started)]
                         if pathlib.Path(f"/proc/{one}/cmdline").read_bytes().startswith(given.train.encode())]
             expect(len(trainers) == (4 if given.mpirun else 1), f"{trainers} are not the job's processes")
             os.kill(trainers[-1], signal.SIGKILL)
-            _, said = supervisor.communicate(timeout=60)
+            _, said = supervisor.communicate(timeout=120)
         finally:
-            supervisor.kill()
+            supervisor.terminate()
             other.kill()
     expect(supervisor.returncode == 0 and all(words in said for words in (
         "another run has the job's folder", "status 137", "again with 3 ranks", ", of 4 ranks, on 3\n")), f"the supervisor:\n{said}")

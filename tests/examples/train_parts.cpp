@@ -1435,7 +1435,7 @@ TEST_CASE("whatever is wrong on the command line is one clear line") {
     CHECK(contains(refusal({"--label-skew", wrong}), "from 0.000001 to 1000000, or inf"));
   CHECK_FALSE(parse({"--label-skew", "inf"}).label_skew.has_value());
   CHECK(contains(refusal({"--label-skew", "1", "--resume", "state", "--elastic"}),
-                 "each rank has pictures of its own"));
+                 "each rank has some of its own"));
   CHECK(refusal({"--elastic"}) == "--elastic needs --resume DIR or auto");
   CHECK(parse({"--resume", "state", "--elastic"}).elastic);
   for (const char* wrong : {"1", "-0.1", "nan"}) CHECK(contains(refusal({"--momentum", wrong}), "below 1"));
