@@ -117,23 +117,21 @@ int run_mpi(int argc, char** argv) {
   train::MpiJob mpi(argc, argv);
   const bool first = mpi.rank() == 0;
   std::optional<pipeline::Job> job;
-  std::string fault;
-  int status = bad_input;
+  train::Fault fault;
   try {
     job = prepare(argc, argv, mpi.size(), first);
   } catch (const train::input_error& input) {
-    fault = input.what();
+    fault = {input.what(), input.status()};
   } catch (const std::exception& other) {
-    fault = other.what();
-    status = failed;
+    fault = {other.what(), failed};
   }
   if (job) mpi.deadline(deadline_of(job->options));
   try {
     // One rank's fault is everybody's, and one line tells it.
-    const std::string shown = mpi.first_fault(fault);
-    if (!shown.empty()) {
-      if (first) complain(shown);
-      return status;
+    const train::Fault shown = mpi.first_fault(fault);
+    if (!shown.words.empty()) {
+      if (first) complain(shown.words);
+      return shown.status;
     }
     if (!job) return EXIT_SUCCESS;
 

@@ -9,7 +9,7 @@
 
 #include "options.hpp"
 #include "places.hpp"
-#include "terse/checkpoint/checkpoint.hpp"
+#include "terse/checkpoint/folder.hpp"
 #include "terse/optimizer/optimizer.hpp"
 
 namespace train {
@@ -25,8 +25,8 @@ class AnyOptimizer {
   virtual void step(float* parameters, const float* gradients, float learning_rate) = 0;
   virtual bool full_precision() const = 0;
   virtual void save(const std::filesystem::path& file, const float* parameters) = 0;
-  /// Collective.
-  virtual void load(const std::filesystem::path& file, float* parameters) = 0;
+  /// What as many ranks or others have saved. Collective.
+  virtual void load(const terse::checkpoint::Manifest& manifest, float* parameters) = 0;
 };
 
 template <class Recipe, class P>
@@ -51,8 +51,8 @@ class TheOptimizer final : public AnyOptimizer {
   void save(const std::filesystem::path& file, const float* parameters) override {
     terse::checkpoint::save(file, optimizer_, terse::in<Executor>(parameters, size()));
   }
-  void load(const std::filesystem::path& file, float* parameters) override {
-    terse::checkpoint::load(file, optimizer_, terse::out<Executor>(parameters, size()));
+  void load(const terse::checkpoint::Manifest& manifest, float* parameters) override {
+    terse::checkpoint::load(manifest, optimizer_, terse::out<Executor>(parameters, size()));
   }
 
  private:

@@ -70,10 +70,11 @@ inline constexpr const char* help_footer =
     "1:2\n"
     "  mpirun -n 4 train --transport mpi --json runs.json\n"
     "  train --device cuda --ranks 2 --batch 512     models on the GPU, where there is one\n"
-    "  train --checkpoint state --checkpoint-every 500; train --checkpoint state --resume state\n\n"
-    "Exit codes: 0 done, 1 training failed, 2 an option or a file can't be used; with --checkpoint, 75 saved "
-    "and stopped\n"
-    "after SIGTERM or SIGUSR1.";
+    "  train --checkpoint state --checkpoint-every 500; train --checkpoint state --resume state\n"
+    "  train --ranks 3 --checkpoint state --resume auto --elastic     what 4 ranks have saved\n\n"
+    "Exit codes: 0 done, 1 training failed, 2 an option or a file can't be used; with --checkpoint, 69 "
+    "another\n"
+    "run has the directory, 75 saved and stopped after SIGTERM or SIGUSR1.";
 
 /// And that of the quickstart's trainer.
 inline constexpr const char* quickstart_footer =
@@ -82,8 +83,8 @@ inline constexpr const char* quickstart_footer =
     "  one-bit-adam               signs of Adam's momentum, error feedback; --topology\n"
     "  momentum-sgd               dense\n\n"
     "Of an option that is given more than once the last counts.\n\n"
-    "Exit codes: 0 done, 1 training failed, 2 an option or a file can't be used; with --checkpoint, 75 saved "
-    "and stopped\n"
-    "after SIGTERM or SIGUSR1.";
+    "Exit codes: 0 done, 1 training failed, 2 an option or a file can't be used; with --checkpoint, 69 "
+    "another\n"
+    "run has the directory, 75 saved and stopped after SIGTERM or SIGUSR1.";
 
 }  // namespace train

@@ -113,7 +113,7 @@ int run_threads(int argc, char** argv) {
     return runs ? report(job->options, *runs) : terse::checkpoint::stopped_status;
   } catch (const train::input_error& fault) {
     complain(fault.what());
-    return bad_input;
+    return fault.status();
   } catch (const std::exception& fault) {
     complain(fault.what());
     return failed;
@@ -134,23 +134,21 @@ int run_mpi(int argc, char** argv) {
   train::MpiJob mpi(argc, argv);
   const bool first = mpi.rank() == 0;
   std::optional<train::Job> job;
-  std::string fault;
-  int status = bad_input;
+  train::Fault fault;
   try {
     job = prepare(argc, argv, mpi.size(), first);
   } catch (const train::input_error& input) {
-    fault = input.what();
+    fault = {input.what(), input.status()};
   } catch (const std::exception& other) {
-    fault = other.what();
-    status = failed;
+    fault = {other.what(), failed};
   }
   if (job) mpi.deadline(deadline_of(job->options));
   try {
     // One rank's fault is everybody's, and one line tells it.
-    const std::string shown = mpi.first_fault(fault);
-    if (!shown.empty()) {
-      if (first) complain(shown);
-      return status;
+    const train::Fault shown = mpi.first_fault(fault);
+    if (!shown.words.empty()) {
+      if (first) complain(shown.words);
+      return shown.status;
     }
     if (!job) return EXIT_SUCCESS;
 
@@ -166,16 +164,15 @@ int run_mpi(int argc, char** argv) {
     return first ? report(options, *runs) : EXIT_SUCCESS;
   } catch (const train::input_error& input) {
     // Only what all ranks find out together: nobody waits for this one elsewhere.
-    const std::string line = mpi.first_fault(input.what());
-    if (first) complain(line);
-    return bad_input;
+    const train::Fault shown = mpi.first_fault({input.what(), input.status()});
+    if (first) complain(shown.words);
+    return shown.status;
   } catch (const std::exception& other) {
     const auto* const own = dynamic_cast<const terse::error*>(&other);
     const bool says_rank = own != nullptr && own->rank() >= 0;
     complain((says_rank ? "" : fmt::format("rank {}: ", mpi.rank())) + other.what());
-    status = failed;
   }
-  mpi.abort(status);
+  mpi.abort(failed);
 }
 #endif
 

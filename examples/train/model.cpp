@@ -151,12 +151,13 @@ void Model::write_parameters(const float* from) {
       torch::from_blob(const_cast<float*>(from), {parts_->flat.size()}, torch::kFloat32));
 }
 
-double Model::train_batch(const float* images, const std::int64_t* labels, std::int64_t batch) {
+double Model::train_batch(const float* images, const std::int64_t* labels, std::int64_t batch,
+                          double weight) {
   parts_->flat.zero_gradients();
   const torch::Tensor scores = parts_->network->forward(parts_->here(pictures_at(images, batch)));
   const torch::Tensor loss =
       torch::nn::functional::cross_entropy(scores, parts_->here(labels_at(labels, batch)));
-  loss.backward();
+  loss.backward(torch::full_like(loss, weight));
   parts_->flat.check_gradients();
   return loss.item<double>();
 }

@@ -50,8 +50,8 @@ class Model {
   void write_parameters(const float* from);
 
   /// One forward and backward pass over `batch` pictures (batch x 784) and their labels; returns the mean
-  /// loss and overwrites the gradients with those of the mean loss. Reads the pictures in place.
-  double train_batch(const float* images, const std::int64_t* labels, std::int64_t batch);
+  /// loss and overwrites the gradients with those of `weight` times it. Reads the pictures in place.
+  double train_batch(const float* images, const std::int64_t* labels, std::int64_t batch, double weight = 1);
 
   /// Mean loss and accuracy over `count` pictures, 250 at a time. Leaves the gradients alone.
   Evaluation evaluate(const float* images, const std::int64_t* labels, std::int64_t count);

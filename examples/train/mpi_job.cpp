@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <boost/mpi/communicator.hpp>
 #include <boost/mpi/environment.hpp>
+#include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -39,14 +41,19 @@ void MpiJob::deadline(std::chrono::milliseconds deadline) { parts_->deadline = d
 int MpiJob::rank() const { return parts_->world.rank(); }
 int MpiJob::size() const { return parts_->world.size(); }
 
-std::string MpiJob::first_fault(const std::string& mine) {
+Fault MpiJob::first_fault(const Fault& mine) {
   terse::Mpi transport(parts_->world, parts_->deadline);
-  const auto sizes = terse::all_gather(transport, static_cast<terse::index_t>(mine.size()));
-  const auto first = std::find_if(sizes.begin(), sizes.end(), [](terse::index_t size) { return size > 0; });
+  struct Size {
+    std::int64_t words, status;
+  };
+  const auto sizes =
+      terse::all_gather(transport, Size{static_cast<std::int64_t>(mine.words.size()), mine.status});
+  const auto first =
+      std::find_if(sizes.begin(), sizes.end(), [](const Size& size) { return size.words > 0; });
   if (first == sizes.end()) return {};
-  std::string fault = mine;
-  fault.resize(static_cast<std::size_t>(*first));
-  terse::broadcast(transport, fault, static_cast<int>(first - sizes.begin()));
+  Fault fault{mine.words, static_cast<int>(first->status)};
+  fault.words.resize(static_cast<std::size_t>(first->words));
+  terse::broadcast(transport, fault.words, static_cast<int>(first - sizes.begin()));
   return fault;
 }
 

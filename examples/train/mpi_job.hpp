@@ -9,6 +9,12 @@
 
 namespace train {
 
+/// Why a rank can't begin, and the status to end with; without words it can.
+struct Fault {
+  std::string words;
+  int status = 0;
+};
+
 /// The MPI job that this process is a rank of. MPI lives as long as this object. Only a build with MPI has
 /// it. No wait lasts longer than the deadline; where that is over at the end, prints who is missing and ends the job.
 class MpiJob {
@@ -22,8 +28,8 @@ class MpiJob {
   int rank() const;
   int size() const;
 
-  /// The fault of the first rank that has one, on all ranks; empty if none has. Collective.
-  std::string first_fault(const std::string& mine);
+  /// The fault of the first rank that has one, on all ranks; without words if none has. Collective.
+  Fault first_fault(const Fault& mine);
   /// A transport of all ranks. Collective.
   terse::AnyTransport connect();
   /// Of this rank among those of its machine, from 0. Collective.

@@ -288,6 +288,10 @@ void add_options(CLI::App& app, Options& o) {
                ->type_name("N"));
   in_group(add_file(app, "--resume", o.resume, "DIR",
                     "go on from what --checkpoint saved; auto: if there is any"));
+  in_group(
+      app.add_flag("--elastic", o.elastic,
+                   "--resume what another number of ranks has saved, too: each step's pictures stay as many "
+                   "and are shared out anew"));
   in_group(app.add_flag("--quiet", o.quiet, "no progress, only the table"));
 
   group = "Help";
@@ -669,6 +673,11 @@ std::optional<Options> parse_options(int argc, const char* const* argv, std::FIL
     options.resume = options.checkpoint;
     options.resume_if_any = true;
   }
+  if (options.elastic && options.resume.empty()) throw input_error("--elastic needs --resume DIR or auto");
+  if (options.elastic && options.label_skew)
+    throw input_error(
+        "--elastic shares pictures out among any number of ranks, and with --label-skew each rank has some "
+        "of its own: leave one of them out");
   if (!options.plot.empty() && std::filesystem::path(options.plot).extension() != ".svg")
     throw input_error(
         fmt::format("--plot: '{}' does not end in .svg, and the picture is an SVG", options.plot));

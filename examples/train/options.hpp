@@ -169,6 +169,7 @@ struct Options {
   std::string checkpoint;             ///< directory, or empty
   std::int64_t checkpoint_every = 0;  ///< steps; 0: at the end only
   std::string resume;                 ///< directory, or empty
+  bool elastic = false;               ///< another number of ranks may have saved what is resumed
   bool resume_if_any = false;         ///< `auto`: of `checkpoint`, and from the beginning where it has none
   bool quiet = false;
 };

@@ -29,6 +29,7 @@ std::vector<double> numbers_of(const json& array) {
 // In the words of the command line where the setting is an option.
 std::string described(const std::string& key, const std::string& value) {
   if (key == "optimizer") return "the optimizer " + value;
+  if (key == "ranks") return value + " ranks at its beginning";
   if (key == "pictures") return value + " training pictures";
   if (key == "checksum") return "training pictures and labels of the checksum " + value;
   return "--" + key + " " + value;
@@ -45,6 +46,44 @@ void compare(const fs::path& directory, const Settings& saved, const Settings& n
   // These first: another optimizer has other settings, and other pictures are of another checksum.
   for (const char* key : {"optimizer", "pictures"}) check(key, now.at(key));
   for (const auto& [key, value] : now) check(key, value);
+}
+
+/// What train-state.json holds.
+struct State {
+  Settings settings;
+  SavedRun run;
+};
+
+/// Throws checkpoint_error for what is damaged.
+State read_state(const terse::checkpoint::Manifest& manifest) {
+  const auto damaged = [&](const std::string& how) {
+    throw terse::checkpoint_error("checkpoint '" + (manifest.folder() / state_file).string() + "': " + how);
+  };
+  State state;
+  SavedRun& saved = state.run;
+  try {
+    const json held = json::parse(manifest.contents(state_file));
+    state.settings = held.at("settings").get<Settings>();
+    saved.step = held.at("step").get<std::int64_t>();
+    saved.train_loss = numbers_of(held.at("train_loss"));
+    saved.bytes_after_step = held.at("bytes_after_step").get<std::vector<std::uint64_t>>();
+    const json& seconds = held.at("seconds");
+    saved.seconds = {seconds.at("compute").get<double>(), seconds.at("local_passes").get<double>(),
+                     seconds.at("communication").get<double>(), seconds.at("total").get<double>()};
+    for (const json& rank : held.at("sent"))
+      saved.sent.push_back({rank.at("bytes").get<std::uint64_t>(),
+                            rank.at("compressed_step").get<std::uint64_t>(),
+                            rank.at("dense_step").get<std::uint64_t>(), rank.at("rounds").get<std::int64_t>(),
+                            rank.at("in_steps").get<double>(), rank.at("waiting").get<double>()});
+  } catch (const json::exception&) {
+    damaged("is none of this trainer");
+  }
+  const auto steps = static_cast<std::size_t>(manifest.step());
+  if (static_cast<std::uint64_t>(saved.step) != manifest.step() || saved.train_loss.size() != steps ||
+      saved.bytes_after_step.size() != steps ||
+      saved.sent.size() != static_cast<std::size_t>(manifest.world()))
+    damaged("disagrees with its manifest about the step or the ranks");
+  return state;
 }
 
 }  // namespace
@@ -75,48 +114,37 @@ std::string state_of(const SavedRun& saved, const Settings& settings) {
   return state.dump() + "\n";
 }
 
-SavedRun read_saved_run(const terse::checkpoint::Manifest& manifest, const Settings& settings) {
-  const auto damaged = [&](const std::string& how) {
-    throw terse::checkpoint_error("checkpoint '" + (manifest.folder() / state_file).string() + "': " + how);
-  };
-  SavedRun saved;
-  Settings saved_settings;
-  try {
-    const json state = json::parse(manifest.contents(state_file));
-    saved_settings = state.at("settings").get<Settings>();
-    saved.step = state.at("step").get<std::int64_t>();
-    saved.train_loss = numbers_of(state.at("train_loss"));
-    saved.bytes_after_step = state.at("bytes_after_step").get<std::vector<std::uint64_t>>();
-    const json& seconds = state.at("seconds");
-    saved.seconds = {seconds.at("compute").get<double>(), seconds.at("local_passes").get<double>(),
-                     seconds.at("communication").get<double>(), seconds.at("total").get<double>()};
-    for (const json& rank : state.at("sent"))
-      saved.sent.push_back({rank.at("bytes").get<std::uint64_t>(),
-                            rank.at("compressed_step").get<std::uint64_t>(),
-                            rank.at("dense_step").get<std::uint64_t>(), rank.at("rounds").get<std::int64_t>(),
-                            rank.at("in_steps").get<double>(), rank.at("waiting").get<double>()});
-  } catch (const json::exception&) {
-    damaged("is none of this trainer");
-  }
-  compare(manifest.folder(), saved_settings, settings);
-  const auto steps = static_cast<std::size_t>(manifest.step());
-  if (static_cast<std::uint64_t>(saved.step) != manifest.step() || saved.train_loss.size() != steps ||
-      saved.bytes_after_step.size() != steps || std::to_string(saved.sent.size()) != settings.at("ranks"))
-    damaged("disagrees with its manifest about the step or the ranks");
-  return saved;
+SavedRun read_saved_run(const terse::checkpoint::Manifest& manifest, const Wanted& wanted) {
+  const State read = read_state(manifest);
+  compare(manifest.folder(), read.settings, wanted.settings);
+  if (manifest.world() != wanted.ranks && !wanted.elastic)
+    throw input_error(
+        fmt::format("--resume: '{}' was saved by {} ranks, and now there are {}: start as many, or give "
+                    "--elastic, which shares each step's pictures out among those there are",
+                    manifest.folder().string(), manifest.world(), wanted.ranks));
+  return read.run;
 }
 
-std::optional<std::int64_t> find_saved_run(const std::string& root, Optimizer optimizer,
-                                           const Settings& settings) {
+std::optional<SavedRun> find_saved_run(const std::string& root, Optimizer optimizer, const Wanted& wanted) {
   std::string why;
   for (const fs::path& folder : terse::checkpoint::folders_below(checkpoints_of(root, optimizer))) {
     try {
-      return read_saved_run(terse::checkpoint::Manifest::read(folder), settings).step;
+      return read_saved_run(terse::checkpoint::Manifest::read(folder), wanted);
     } catch (const terse::checkpoint_error& fault) {
       why += std::string(why.empty() ? "" : "; ") + fault.what();
     }
   }
   if (!why.empty()) throw input_error("--resume: " + why);
+  return std::nullopt;
+}
+
+std::optional<int> ranks_at_start(const std::string& root, Optimizer optimizer) {
+  for (const fs::path& folder : terse::checkpoint::folders_below(checkpoints_of(root, optimizer))) {
+    try {
+      return std::stoi(read_state(terse::checkpoint::Manifest::read(folder)).settings.at("ranks"));
+    } catch (const std::exception&) {  // find_saved_run says it
+    }
+  }
   return std::nullopt;
 }
 
@@ -140,6 +168,8 @@ void check_nothing_newer(const std::string& root, Optimizer optimizer, std::int6
 terse::checkpoint::RunLock lock_checkpoints(const std::string& root) {
   try {
     return terse::checkpoint::RunLock(root);
+  } catch (const terse::folder_in_use_error& fault) {
+    throw input_error(std::string("--checkpoint: ") + fault.what(), terse::checkpoint::in_use_status);
   } catch (const terse::checkpoint_error& fault) {
     throw input_error(std::string("--checkpoint: ") + fault.what());
   }

@@ -48,22 +48,32 @@ inline constexpr const char* state_file = "train-state.json";
 /// Where the checkpoints of `optimizer` are.
 std::filesystem::path checkpoints_of(const std::string& root, Optimizer optimizer);
 
-/// What train-state.json holds, and back. Reading throws checkpoint_error for what is damaged, and input_error for what was
-/// saved under other settings.
-std::string state_of(const SavedRun& saved, const Settings& settings);
-SavedRun read_saved_run(const terse::checkpoint::Manifest& manifest, const Settings& settings);
+/// What a checkpoint must be to be taken up.
+struct Wanted {
+  Settings settings;
+  int ranks;     ///< that have saved it
+  bool elastic;  ///< others may have
+};
 
-/// The step of the newest checkpoint of `optimizer` below `root` whose train-state.json can be read, or nothing where there
-/// is no checkpoint: for a look before anything is trained. Throws input_error where none can be read, and where it was
-/// saved under other settings.
-std::optional<std::int64_t> find_saved_run(const std::string& root, Optimizer optimizer,
-                                           const Settings& settings);
+/// What train-state.json holds, and back. Reading throws checkpoint_error for what is damaged, and input_error for what was
+/// saved under other settings or by another number of ranks.
+std::string state_of(const SavedRun& saved, const Settings& settings);
+SavedRun read_saved_run(const terse::checkpoint::Manifest& manifest, const Wanted& wanted);
+
+/// The newest checkpoint of `optimizer` below `root` whose train-state.json can be read, or nothing where there
+/// is no checkpoint: for a look before anything is trained. Throws input_error where none can be read, and where it is not
+/// what is wanted.
+std::optional<SavedRun> find_saved_run(const std::string& root, Optimizer optimizer, const Wanted& wanted);
+
+/// How many ranks began the run of which that is, by its settings; nothing where none can be read.
+std::optional<int> ranks_at_start(const std::string& root, Optimizer optimizer);
 
 /// Throws input_error if `root` holds checkpoints of `optimizer` beyond `step`: a run that starts there would
 /// mix its own with those of another.
 void check_nothing_newer(const std::string& root, Optimizer optimizer, std::int64_t step);
 
-/// Keeps DIR of --checkpoint for this process. Throws input_error where another has it, or it can't be written to.
+/// Keeps DIR of --checkpoint for this process. Throws input_error where it can't be written to, and with
+/// terse::checkpoint::in_use_status where another has it.
 terse::checkpoint::RunLock lock_checkpoints(const std::string& root);
 
 /// Whether two options mean the same directory, which need not be there yet.

@@ -11,7 +11,7 @@
 namespace train {
 
 /// The options that decide what an optimizer computes, and how long it takes. A run goes on only under the same ones.
-inline Settings settings_of(const Options& options, Optimizer optimizer, int ranks, const Dataset& training) {
+inline Settings settings_of(const Options& options, Optimizer optimizer, const Dataset& training) {
   const auto number = [](auto value) { return fmt::format("{}", value); };
   const HighestRate rate = rate_of(options, optimizer);
   Settings settings{
@@ -19,7 +19,7 @@ inline Settings settings_of(const Options& options, Optimizer optimizer, int ran
       {"model", options.model},
       {"inputs", name(options.inputs)},
       {"label-skew", options.label_skew ? number(*options.label_skew) : "inf"},
-      {"ranks", number(ranks)},
+      {"ranks", number(options.ranks)},
       {"pictures", number(training.count)},
       {"checksum", fmt::format("{:08x}", training.checksum)},
       {"epochs", number(options.epochs)},

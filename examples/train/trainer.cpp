@@ -47,13 +47,17 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
+/// Of all ranks together: what those that began the run took, however many there are now. So a step means the same
+/// pictures and the same rate to any number of ranks.
+std::int64_t pictures_of_step(const Options& options) { return options.batch * options.ranks; }
+
 /// When what happens.
 struct Schedule {
   std::int64_t steps_per_epoch, steps, rate_warmup, ratio_warmup, freeze, average_until, local_interval;
   bool constant;
 
-  Schedule(const Options& options, Optimizer kind, int ranks, std::int64_t pictures)
-      : steps_per_epoch(pictures / (options.batch * ranks)),
+  Schedule(const Options& options, Optimizer kind, std::int64_t pictures)
+      : steps_per_epoch(pictures / pictures_of_step(options)),
         steps(steps_per_epoch * options.epochs),
         rate_warmup(share(options.learning_rate_warmup)),
         ratio_warmup(share(options.warmup_fraction)),
@@ -73,6 +77,17 @@ struct Schedule {
 
  private:
   std::int64_t share(double of) const { return std::llround(of * static_cast<double>(steps)); }
+};
+
+/// A rank's part of each step's pictures, which are shared out evenly, but for one.
+struct Share {
+  std::int64_t first, count;
+  double weight;  ///< of its mean in the mean over ranks, so that each picture counts alike
+
+  Share(std::int64_t pictures, int rank, int ranks)
+      : first(pictures * rank / ranks),
+        count(pictures * (rank + 1) / ranks - first),
+        weight(static_cast<double>(count * ranks) / static_cast<double>(pictures)) {}
 };
 
 /// As slow as `modelled` says. Collective.
@@ -107,7 +122,8 @@ class Trainer {
         rank_(transport.rank()),
         ranks_(transport.size()),
         side_(transport.split(0, rank_)),
-        schedule_(options_, kind, ranks_, job.training.count),
+        schedule_(options_, kind, job.training.count),
+        share_(pictures_of_step(options_), rank_, ranks_),
         model_(options_.model, options_.seed, options_.device),
         workshop_(make_workshop(options_.device, model_, make_wire(options_.modelled, transport))),
         values_(static_cast<std::size_t>(model_.layout().size())),
@@ -115,8 +131,8 @@ class Trainer {
         width_(job.training.rows * job.training.columns),
         order_(
             static_cast<std::size_t>(job.shares.empty() ? job.training.count : job.training.count / ranks_)),
-        images_(static_cast<std::size_t>(options_.batch * width_)),
-        labels_(static_cast<std::size_t>(options_.batch)) {
+        images_(static_cast<std::size_t>(share_.count * width_)),
+        labels_(static_cast<std::size_t>(share_.count)) {
     run_.optimizer = name(kind);
     run_.transport = name(options_.transport);
     run_.device = name(options_.device);
@@ -125,7 +141,7 @@ class Trainer {
     run_.seed = options_.seed;
     run_.label_skew = options_.label_skew;
     run_.steps = schedule_.steps;
-    run_.settings = settings_of(options_, kind, ranks_, job.training);
+    run_.settings = settings_of(options_, kind, job.training);
     run_.modelled = options_.modelled;
     if (kind == Optimizer::one_bit_adam || kind == Optimizer::one_bit_lamb)
       run_.warmup_steps = std::min(schedule_.freeze, run_.steps);
@@ -159,7 +175,7 @@ class Trainer {
       if (last || save || done % schedule_.steps_per_epoch == 0) collect_losses();
       run_.seconds.total += seconds_since(begin);
       if (save) save_checkpoint(done);
-      progress.update(done, recent, (done - first) * options_.batch * ranks_);
+      progress.update(done, recent, (done - first) * pictures_of_step(options_));
       if (signal != 0) {
         progress.finish();
         tell(fmt::format(
@@ -214,23 +230,31 @@ class Trainer {
     SavedRun saved;
     std::optional<terse::checkpoint::Loaded> loaded;
     try {
-      loaded = from.load([&](const terse::checkpoint::Manifest& manifest) {
-        from.together([&] { saved = read_saved_run(manifest, run_.settings); });
-        optimizer_->load(manifest.file(terse::checkpoint::rank_file(rank_, ranks_)), model_.parameters());
-      });
+      loaded = from.load(
+          [&](const terse::checkpoint::Manifest& manifest) {
+            from.together([&] {
+              saved = read_saved_run(manifest, {run_.settings, ranks_, options_.elastic});
+            });
+            optimizer_->load(manifest, model_.parameters());
+          },
+          terse::checkpoint::Elastic::yes);
     } catch (const terse::checkpoint_error& fault) {
       throw input_error(std::string("--resume: ") + fault.what());
     }
     if (loaded)
       for (const std::string& why : loaded->skipped) tell("skips a checkpoint: " + why);
     if (!options_.quiet)
-      tell(loaded ? fmt::format("goes on from '{}'", loaded->manifest.folder().string())
+      tell(loaded ? fmt::format("goes on from '{}'{}", loaded->manifest.folder().string(),
+                                loaded->manifest.world() == ranks_
+                                    ? ""
+                                    : fmt::format(", of {} ranks, on {}", loaded->manifest.world(), ranks_))
                   : std::string("has no checkpoint and starts from the beginning"));
     if (!loaded) return 0;
     run_.train_loss = saved.train_loss;
     run_.bytes_after_step = saved.bytes_after_step;
     run_.seconds = saved.seconds;
-    sent_ = saved.sent[static_cast<std::size_t>(rank_)];
+    // A rank that has come since counts as one that was there, so that all have had the same stages.
+    sent_ = saved.sent[static_cast<std::size_t>(rank_) % saved.sent.size()];
     return saved.step;
   }
   void tell(const std::string& what) const {
@@ -250,7 +274,7 @@ class Trainer {
     time_optimizer([&] { optimizer_->begin(model_.parameters(), rate); });
 
     const Clock::time_point begin = Clock::now();
-    const double loss = model_.train_batch(images_.data(), labels_.data(), options_.batch);
+    const double loss = model_.train_batch(images_.data(), labels_.data(), share_.count, share_.weight);
     if (const auto& straggler = options_.modelled.straggler; straggler && straggler->rank == rank_)
       std::this_thread::sleep_for(
           std::chrono::duration<double>((straggler->factor - 1) * seconds_since(begin)));
@@ -270,7 +294,7 @@ class Trainer {
       (dense ? sent_.dense_step : sent_.compressed_step) = bytes;
     sent_.bytes += bytes;
     run_.bytes_after_step.push_back(sent_.bytes);
-    losses_.push_back(loss);
+    losses_.push_back(share_.weight * loss);
     return loss;
   }
 
@@ -329,8 +353,8 @@ class Trainer {
 
   /// This rank's batch `index` of the epoch: a contiguous part of its own order, or of everybody's batch.
   void gather_batch(std::int64_t index) {
-    const std::int64_t number = job_.shares.empty() ? index * ranks_ + rank_ : index;
-    const auto first = static_cast<std::size_t>(number * options_.batch);
+    const auto first = static_cast<std::size_t>(
+        job_.shares.empty() ? index * pictures_of_step(options_) + share_.first : index * share_.count);
     for (std::size_t k = 0; k < labels_.size(); ++k) {
       const std::int64_t picture = order_[first + k];
       std::copy_n(job_.training.images.begin() + picture * width_, width_,
@@ -455,6 +479,7 @@ class Trainer {
   const int rank_, ranks_;
   terse::AnyTransport side_;  // for what is no part of a step and is not counted
   const Schedule schedule_;
+  const Share share_;
   Model model_;
   const std::unique_ptr<Workshop> workshop_;
   std::vector<float> values_;  // of the parameters, on the host
@@ -491,27 +516,39 @@ Job load_job(const Options& options, int ranks) {
         fmt::format("--straggler: there is no rank {}; the last one is {}", straggler->rank, ranks - 1));
   Job job;
   job.options = options;
-  job.ranks = ranks;
+  job.options.ranks = job.ranks = ranks;
+  if (!options.resume.empty())
+    for (const Optimizer kind : options.optimizers)
+      if (const std::optional<int> began = ranks_at_start(options.resume, kind)) {
+        job.options.ranks = *began;
+        break;
+      }
   job.training = load_images_labels(options.data, true, options.inputs);
   job.test = load_images_labels(options.data, false, options.inputs);
   const std::int64_t pictures = job.training.count;
-  if (pictures < options.batch * ranks)
+  if (pictures < pictures_of_step(job.options))
     throw input_error(fmt::format("--batch: {} ranks of {} pictures each take more than the {} there are",
-                                  ranks, options.batch, pictures));
+                                  job.options.ranks, options.batch, pictures));
   if (options.label_skew)
     job.shares = deal_skewed(job.training.labels, ranks, *options.label_skew, options.seed);
   bool resumes = options.resume.empty() || options.resume_if_any;
   for (const Optimizer kind : options.optimizers) {
-    std::optional<std::int64_t> step;
+    std::optional<SavedRun> saved;
     if (!options.resume.empty())
-      step = find_saved_run(options.resume, kind, settings_of(options, kind, ranks, job.training));
-    resumes = resumes || step.has_value();
+      saved = find_saved_run(options.resume, kind,
+                             {settings_of(job.options, kind, job.training), ranks, options.elastic});
+    resumes = resumes || saved.has_value();
     // What is newer where the run resumes from is what it skips.
     if (!options.checkpoint.empty() && !same_directory(options.resume, options.checkpoint))
-      check_nothing_newer(options.checkpoint, kind, step.value_or(0));
+      check_nothing_newer(options.checkpoint, kind, saved ? saved->step : 0);
   }
   if (!resumes)
     throw input_error("--resume: '" + options.resume + "' holds no checkpoint of these optimizers");
+  if (pictures_of_step(job.options) < ranks)
+    throw input_error(fmt::format(
+        "--elastic: {} ranks can't share the {} pictures of a step, --batch {} of each of the {} ranks that "
+        "began the run; start fewer",
+        ranks, pictures_of_step(job.options), options.batch, job.options.ranks));
   return job;
 }
 

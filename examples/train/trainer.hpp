@@ -15,7 +15,8 @@ namespace train {
 /// What the optimizers it is linked with make of it: defined beside those.
 extern const Program program;
 
-/// What there is to do; all ranks of a process read the same one. Where there are checkpoints, a signal that
+/// What there is to do; all ranks of a process read the same one. `options.ranks` are those that began the run, by whom all
+/// settings go, `ranks` those that there are now. Where there are checkpoints, a signal that
 /// terse::checkpoint::StopSignals notes ends it early.
 struct Job {
   Options options;

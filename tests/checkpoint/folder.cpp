@@ -302,7 +302,7 @@ TEST_CASE("a folder belongs to one run at a time, which is named; a dead one's l
     std::string words;
     try {
       const checkpoint::RunLock second(scratch.path() / "state");
-    } catch (const checkpoint_error& fault) {
+    } catch (const folder_in_use_error& fault) {
       words = fault.what();
     }
     return words;
@@ -313,7 +313,7 @@ TEST_CASE("a folder belongs to one run at a time, which is named; a dead one's l
     contains(words, "is in use by process " + std::to_string(::getpid()) + " on ");
     contains(words, "UTC: wait until that run ends");
     on_ranks([&](Threads& transport) {
-      CHECK_THROWS_AS(checkpoint::Folder(scratch.path() / "state", transport), checkpoint_error);
+      CHECK_THROWS_AS(checkpoint::Folder(scratch.path() / "state", transport), folder_in_use_error);
       CHECK_NOTHROW(checkpoint::Folder(scratch.path() / "state", transport, checkpoint::Use::read));
     });
   }

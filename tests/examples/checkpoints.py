@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """The trainer's checkpoints and outputs from outside: a run that goes on has the bits of one that never stopped, also from an
-older checkpoint where the newest one is damaged; files of two saves are not mixed; two runs don't share a folder, and one
+older checkpoint where the newest one is damaged; one that goes on with more ranks has their losses; files of two saves are not mixed; two runs don't share a folder, and one
 that was killed keeps nobody out; a full disk is called that, and costs no other output.
 
 Usage: checkpoints.py TRAIN
@@ -82,6 +82,31 @@ def check_resuming():
            f"nothing to go on from: {done.stderr}")
 
 
+def check_more_ranks():
+    """3 ranks, and 6 that go on from the middle."""
+    state, report = scratch / "grown", scratch / "report.json"
+
+    def train_on(ranks, *options):
+        done = subprocess.run([train, "--data", scratch / "data", "--model", "cnn", "--batch", "4", "--epochs", "3", "--checkpoint", state, "--ranks",
+                               str(ranks), "--json", report, *options], capture_output=True, text=True, timeout=60)
+        return done, {run["optimizer"]: run["train_loss"] for run in json.loads(report.read_text())["runs"]}
+
+    done, whole = train_on(3, "--checkpoint-every", "8")
+    expect(done.returncode == 0, done.stderr)
+    for last in state.glob("*/step-00000015"):
+        shutil.rmtree(last)
+    done, _ = train_on(6, "--resume", state)
+    expect(done.returncode == 2 and "was saved by 3 ranks, and now there are 6: start as many, or give --elastic" in done.stderr,
+           f"another number of ranks: {done.stderr}")
+    done, _ = train_on(13, "--resume", state, "--elastic")
+    expect(done.returncode == 2 and "13 ranks can't share the 12 pictures of a step" in done.stderr, f"too many ranks: {done.stderr}")
+    done, grown = train_on(6, "--resume", state, "--elastic")
+    expect(done.returncode == 0 and done.stderr.count(", of 3 ranks, on 6\n") == 2, f"on more ranks: {done.stderr}")
+    for optimizer, bound in ("adam", 1e-5), ("one-bit-adam", 0.05):
+        apart = max(abs(one - other) for one, other in zip(whole[optimizer], grown[optimizer], strict=True))
+        expect(apart <= bound, f"on more ranks, losses of {optimizer} are {apart} apart, more than {bound}")
+
+
 def check_two_runs():
     state = scratch / "shared"
     with subprocess.Popen(command("--checkpoint", state, "--checkpoint-every", 1, "--epochs", 100_000, "--quiet")) as first:
@@ -91,7 +116,7 @@ def check_two_runs():
                 expect(time.monotonic() < deadline and first.poll() is None, "the first run saves nothing")
                 time.sleep(0.02)
             done = run("--checkpoint", state)
-            expect(done.returncode == 2 and f"in use by process {first.pid} on" in done.stderr, f"second run: {done.stderr}")
+            expect(done.returncode == 69 and f"in use by process {first.pid} on" in done.stderr, f"second run: {done.stderr}")
             expect(first.poll() is None, "the second run ended the first")
         finally:
             first.kill()
@@ -121,6 +146,7 @@ def check_outputs():
 try:
     write_data(scratch / "data")
     check_resuming()
+    check_more_ranks()
     check_two_runs()
     check_outputs()
 finally:

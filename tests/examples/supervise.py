@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """tools/supervise, first with jobs that do nothing but end in some way, then with the trainer: one that is killed at random
 moments ends with the bits of one that was not, and one that is asked to stop, by a signal to any of its processes, stops on
-all ranks after the same step, and goes on later.
+all ranks after the same step, and goes on later; one that loses a rank for good goes on with one fewer, to the same losses.
 
 Usage: supervise.py [--kills N] [--seed S] SUPERVISE [TRAIN [MPIRUN]]
 """
@@ -75,6 +75,9 @@ def check_statuses():
     Job("exit 2").ends(2, 1, "can't be started like this")
     Job("exit 75").ends(75, 1, "stopped in run 1")
     Job("exit $((n < 3 ? 75 : 0))", "--after-stop", "restart").ends(0, 3)
+    # Another run has the folder: no failed try, but not for ever.
+    Job("exit $((n < 5 ? 69 : n < 6 ? 1 : n < 7 ? 69 : 0))", "--tries", "2").ends(0, 7, "another run has the job's folder", "try 1 of 2")
+    Job("exit 69", "--in-use", "0.3", "--pause", "0.2").ends(69, 3, "gives up: another run has had the job's folder for 0.3 s")
     Job("exit 7").ends(7, 3, "gives up", "the 3. in a row without a new checkpoint")
     Job("kill -9 $$", "--tries", "2").ends(137, 2, "status 137")
     saves = 'mkdir -p state/adam/step-0000000$n; touch state/adam/step-0000000$n/manifest.json; exit $((n < 6 ? 1 : 0))'
@@ -96,6 +99,10 @@ def check_signals():
     job.process.terminate()
     job.ends(137, 1, "did not stop within 0.2 s")
     job = Job("touch ready; exit 1", "--pause", "60").started()
+    time.sleep(0.2)
+    job.process.terminate()
+    job.ends(75, 1, "between two runs")
+    job = Job("touch ready; exit 69", "--pause", "60").started()
     time.sleep(0.2)
     job.process.terminate()
     job.ends(75, 1, "between two runs")
@@ -138,7 +145,7 @@ def end_of(state):
 
 
 def newest(state):
-    return max((int(path.parent.name[5:].split(".")[0]) for path in state.glob("*/step-*/manifest.json")), default=0)
+    return max((int(path.parent.name[5:].split(".")[0]) for path in state.glob("*/step-*[0-9]/manifest.json")), default=0)
 
 
 def children(process):
@@ -229,6 +236,48 @@ def check_stops(state, length, whole):
     expect(end_of(state) == whole, "a job of MPI that was asked to stop went another way")
 
 
+def check_fewer_ranks(state):
+    """4 ranks, of which one is killed, and 3 that go on, against 4 that never stop. First another run has the folder."""
+    def job(*options):
+        return [given.train, "--data", scratch / "data", "--model", "cnn", "--optimizers", "one-bit-adam,adam", "--batch", "4",
+                "--epochs", "4", "--json", scratch / "report.json", *options]
+
+    def losses():
+        return {run["optimizer"]: run["train_loss"] for run in json.loads((scratch / "report.json").read_text())["runs"]}
+    run(job("--ranks", "4", "--quiet"))
+    whole = losses()
+    state.mkdir()
+    runs, lock = scratch / "runs", state / "run.lock"
+    runs.touch()
+    count = f"$(wc -l < {runs})"
+    launcher = [given.mpirun, "-n", "{ranks}"] if given.mpirun else []
+    ranks = ("--transport", "mpi") if given.mpirun else ("--ranks", "{ranks}")
+    with subprocess.Popen(["flock", lock, "sh", "-c", f"while [ {count} -lt 2 ]; do sleep 0.02; done"]) as other:
+        wait_for("the lock", lambda: subprocess.run(["flock", "-n", lock, "true"]).returncode)
+        # Without --checkpoints, so that the job's status alone says that it must wait. Delays keep it from being over too soon.
+        supervisor = subprocess.Popen(
+            [given.supervise, "--pause", "0.01", "--tries", "1", "--ranks", "4", "--least-ranks", "3", "--",
+             "sh", "-c", f'echo run >> {runs}; exec "$@"', "sh", *launcher,
+             *job(*ranks, "--delay", "20", "--checkpoint", state, "--checkpoint-every", "6", "--resume", "auto", "--elastic")],
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        try:
+            wait_for("a checkpoint", lambda: supervisor.poll() is not None or newest(state), 60)
+            trainers = [one for started in children(supervisor.pid) for one in [started, *children(started)]
+                        if pathlib.Path(f"/proc/{one}/cmdline").read_bytes().startswith(given.train.encode())]
+            expect(len(trainers) == (4 if given.mpirun else 1), f"{trainers} are not the job's processes")
+            os.kill(trainers[-1], signal.SIGKILL)
+            _, said = supervisor.communicate(timeout=120)
+        finally:
+            supervisor.terminate()
+            other.kill()
+    expect(supervisor.returncode == 0 and all(words in said for words in (
+        "another run has the job's folder", "status 137", "again with 3 ranks", ", of 4 ranks, on 3\n")), f"the supervisor:\n{said}")
+    for optimizer, bound in ("adam", 1e-5), ("one-bit-adam", 0.15):
+        apart = max(abs(one - other) for one, other in zip(whole[optimizer], losses()[optimizer], strict=True))
+        expect(apart <= bound, f"losses of {optimizer} are {apart} apart, more than {bound}")
+        print(f"{optimizer} on 4 ranks, then 3: losses within {apart:.2g} of those of 4, {whole[optimizer][0]:.3g} to {whole[optimizer][-1]:.3g}")
+
+
 try:
     check_statuses()
     check_signals()
@@ -240,5 +289,6 @@ try:
         whole = uninterrupted(state, length)
         check_kills(state, length, whole)
         check_stops(state, length, whole)
+        check_fewer_ranks(scratch / "elastic")
 finally:
     shutil.rmtree(scratch, ignore_errors=True)

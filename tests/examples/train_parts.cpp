@@ -688,7 +688,7 @@ TEST_CASE("outputs go through links, devices and pipes") {
 
 TEST_CASE("what a checkpoint says of a run is read as it was, or refused") {
   const TemporaryDirectory directory;
-  const train::Settings settings{{"optimizer", "adam"}, {"pictures", "64"}, {"ranks", "1"}, {"seed", "7"}};
+  const train::Settings settings{{"optimizer", "adam"}, {"pictures", "64"}, {"ranks", "4"}, {"seed", "7"}};
   train::SavedRun saved;
   saved.step = 2;
   saved.train_loss = {2.25, std::nan("")};
@@ -697,23 +697,35 @@ TEST_CASE("what a checkpoint says of a run is read as it was, or refused") {
   const std::string root = directory.path();
   const std::string folder = root + "/adam/step-00000002";
   const auto adam = train::Optimizer::adam;
-  CHECK_FALSE(train::find_saved_run(root, adam, settings));
+  const train::Wanted wanted{settings, 1, false};
+  CHECK_FALSE(train::find_saved_run(root, adam, wanted));
+  CHECK_FALSE(train::ranks_at_start(root, adam));
   terse::ThreadGroup(1).run([&](terse::Threads& transport) {
     terse::checkpoint::Folder checkpoints(train::checkpoints_of(root, adam), transport);
     checkpoints.save(2, [&](terse::checkpoint::Draft& draft) {
       draft.write(train::state_file, train::state_of(saved, settings));
     });
   });
-  const train::SavedRun found = train::read_saved_run(terse::checkpoint::Manifest::read(folder), settings);
+  const train::SavedRun found = train::read_saved_run(terse::checkpoint::Manifest::read(folder), wanted);
   CHECK(found.train_loss[0] == 2.25);
   CHECK(std::isnan(found.train_loss[1]));
   CHECK(found.bytes_after_step == saved.bytes_after_step);
   CHECK(found.sent[0].waiting == 0.25);
-  CHECK(train::find_saved_run(root, adam, settings) == 2);
-  train::Settings others = settings;
-  others["seed"] = "8";
+  CHECK(train::find_saved_run(root, adam, wanted)->step == 2);
+  train::Wanted others = wanted;
+  others.settings["seed"] = "8";
   CHECK(contains(complaint_of([&] { train::find_saved_run(root, adam, others); }),
                  "was saved with --seed 7, but now it is 8"));
+  // Four ranks began, one has saved, two would go on.
+  CHECK(train::ranks_at_start(root, adam) == 4);
+  others = {settings, 2, false};
+  CHECK(contains(complaint_of([&] { train::find_saved_run(root, adam, others); }),
+                 "was saved by 1 ranks, and now there are 2: start as many, or give --elastic"));
+  others.elastic = true;
+  CHECK(train::find_saved_run(root, adam, others)->sent.size() == 1);
+  others.settings["ranks"] = "3";
+  CHECK(contains(complaint_of([&] { train::find_saved_run(root, adam, others); }),
+                 "was saved with 4 ranks at its beginning, but now it is 3"));
   CHECK(contains(complaint_of([&] { train::check_nothing_newer(root, adam, 1); }),
                  "already holds step 2 of adam"));
   CHECK(complaint_of([&] { train::check_nothing_newer(root, adam, 2); }).empty());
@@ -722,14 +734,24 @@ TEST_CASE("what a checkpoint says of a run is read as it was, or refused") {
   std::string state = read(folder + "/train-state.json");
   state.replace(state.find("2.25"), 4, "2.24");
   write(folder + "/train-state.json", state);
-  CHECK_THROWS_AS(train::read_saved_run(terse::checkpoint::Manifest::read(folder), settings),
+  CHECK_THROWS_AS(train::read_saved_run(terse::checkpoint::Manifest::read(folder), wanted),
                   terse::checkpoint_error);
-  CHECK(contains(complaint_of([&] { train::find_saved_run(root, adam, settings); }),
+  CHECK(contains(complaint_of([&] { train::find_saved_run(root, adam, wanted); }),
                  "train-state.json': has the digest"));
 
   const terse::checkpoint::RunLock lock = train::lock_checkpoints(root);
   CHECK(contains(complaint_of([&] { train::lock_checkpoints(root); }), "is in use by process"));
   CHECK(contains(complaint_of([] { train::lock_checkpoints("/dev/null/state"); }), "--checkpoint: "));
+  const auto status = [](const std::string& folder) {
+    try {
+      train::lock_checkpoints(folder);
+    } catch (const train::input_error& fault) {
+      return fault.status();
+    }
+    return 0;
+  };
+  CHECK(status(root) == terse::checkpoint::in_use_status);
+  CHECK(status("/dev/null/state") == 2);
 }
 
 TEST_CASE("options are read into their places") {
@@ -1001,7 +1023,7 @@ TEST_CASE("a checkpoint is bound to what decides about a run, of this optimizer 
   training.checksum = 0xabcdef;
   const auto keys = [&](train::Optimizer kind) {
     std::set<std::string> found;
-    for (const auto& [key, value] : train::settings_of({}, kind, 4, training)) found.insert(key);
+    for (const auto& [key, value] : train::settings_of({}, kind, training)) found.insert(key);
     return found;
   };
   const std::set<std::string> local{"period", "inner-buffers"};
@@ -1032,7 +1054,7 @@ TEST_CASE("a checkpoint is bound to what decides about a run, of this optimizer 
   train::Options options;
   options.ranks = 4;
   const auto value = [&](train::Optimizer kind, const char* key) {
-    return train::settings_of(options, kind, 4, training).at(key);
+    return train::settings_of(options, kind, training).at(key);
   };
   CHECK(value(bmuf_nesterov, "optimizer") == "bmuf-nesterov");
   CHECK(value(adam, "pictures") == "60000");
@@ -1412,6 +1434,10 @@ TEST_CASE("whatever is wrong on the command line is one clear line") {
   for (const char* wrong : {"0", "-1", "nan", "1e-7", "1e7", "-inf"})
     CHECK(contains(refusal({"--label-skew", wrong}), "from 0.000001 to 1000000, or inf"));
   CHECK_FALSE(parse({"--label-skew", "inf"}).label_skew.has_value());
+  CHECK(contains(refusal({"--label-skew", "1", "--resume", "state", "--elastic"}),
+                 "each rank has some of its own"));
+  CHECK(refusal({"--elastic"}) == "--elastic needs --resume DIR or auto");
+  CHECK(parse({"--resume", "state", "--elastic"}).elastic);
   for (const char* wrong : {"1", "-0.1", "nan"}) CHECK(contains(refusal({"--momentum", wrong}), "below 1"));
   for (const char* wrong : {"0", "1.1", "nan"})
     CHECK(contains(refusal({"--consensus-rate", wrong}), "above 0, to 1"));

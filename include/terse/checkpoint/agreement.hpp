@@ -28,7 +28,7 @@ inline std::uint64_t step_of(const std::filesystem::path& file, const File& read
 }
 
 /// What became of a rank's part of what all do together.
-enum class Outcome : std::uint64_t { good, unusable, foreign, failed };
+enum class Outcome : std::uint64_t { good, unusable, foreign, in_use, failed };
 
 /// Runs `work` and keeps what it throws: the others wait for what this rank has to say, whatever it was.
 struct Attempt {
@@ -43,6 +43,8 @@ struct Attempt {
       work();
     } catch (const foreign_checkpoint_error& fault) {
       keep(Outcome::foreign, fault.what(), fault.rank());
+    } catch (const folder_in_use_error& fault) {
+      keep(Outcome::in_use, fault.what(), fault.rank());
     } catch (const checkpoint_error& fault) {
       keep(Outcome::unusable, fault.what(), fault.rank());
     } catch (const mismatch_error& fault) {
@@ -66,6 +68,7 @@ struct Attempt {
 
 [[noreturn]] inline void throw_as(Outcome outcome, const std::string& sentence, int rank) {
   if (outcome == Outcome::foreign) throw foreign_checkpoint_error(sentence, rank);
+  if (outcome == Outcome::in_use) throw folder_in_use_error(sentence, rank);
   if (outcome == Outcome::unusable) throw checkpoint_error(sentence, rank);
   throw error(sentence, rank);
 }
@@ -127,7 +130,7 @@ std::vector<std::string> texts_of_all(T& channel, const std::string& mine) {
 }
 
 /// Runs `work` on every rank. Collective: where it throws on one, all throw, that one its own error, the others one with
-/// its words, which is a checkpoint_error where that was one.
+/// its words, which is a checkpoint_error of the same kind where that was one.
 template <class T, class Work>
 void together(T& channel, Work work) {
   const Attempt attempt(work);

@@ -48,29 +48,37 @@ struct Extent {
 };
 using Extents = std::map<std::string, Extent>;
 
-/// Lists buffers, a line for each.
-struct ListExtents {
-  std::ostringstream& lines;
-  template <class T, class Space>
-  void operator()(const std::string& name, view<T, Space> part, index_t offset) const {
-    lines << offset << ' ' << offset + part.size() << " state." << name << '\n';
-  }
-  void operator()(const std::string&, std::uint64_t&) const {}
-};
-
-/// Of the buffers of an optimizer, on all of its ranks. Collective.
-template <class Optimizer>
-Extents extents_of(Optimizer& optimizer) {
-  std::ostringstream mine;
-  optimizer.walk(ListExtents{mine});
+inline Extents joined_extents(const std::vector<std::string>& of_ranks) {
   Extents extents;
-  for (const std::string& text : texts_of_all(optimizer.channel(), mine.str())) {
+  for (const std::string& text : of_ranks) {
     std::istringstream lines(text);
     std::string name;
     for (index_t begin = 0, end = 0; lines >> begin >> end >> std::ws && std::getline(lines, name);)
       extents[name].take(begin, end);
   }
   return extents;
+}
+
+/// Lists the buffers that it is asked for, a line for each. A source, so that one walk serves this and loading.
+class ListExtents : public Source {
+ public:
+  void check(const Wanted& wanted) const override {
+    if (wanted.shape.size() == 1)
+      lines_ << wanted.offset << ' ' << wanted.offset + wanted.shape[0] << ' ' << wanted.name << '\n';
+  }
+  void read(const Wanted&, const Put&) const override {}
+  std::string text() const { return lines_.str(); }
+
+ private:
+  mutable std::ostringstream lines_;
+};
+
+/// Of the buffers of an optimizer, on all of its ranks. Collective.
+template <class Optimizer>
+Extents extents_of(Optimizer& optimizer) {
+  const ListExtents mine;
+  optimizer.walk(Restore{mine, false});
+  return joined_extents(texts_of_all(optimizer.channel(), mine.text()));
 }
 
 /// The files of all ranks of one save.

@@ -95,7 +95,7 @@ template <Transport T>
 class Folder {
  public:
   /// Keeps the folder for this run until the object goes, unless it is only read: see RunLock. Collective. Of the
-  /// checkpoints the newest `kept` stay. Throws checkpoint_error on all ranks.
+  /// checkpoints the newest `kept` stay. Throws checkpoint_error on all ranks, folder_in_use_error where another run has it.
   Folder(std::filesystem::path root, T& channel, Use use = Use::read_and_write, std::size_t kept = 2)
       : root_(std::move(root)), channel_(channel), kept_(std::max<std::size_t>(1, kept)) {
     together([&] {

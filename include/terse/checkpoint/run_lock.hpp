@@ -17,17 +17,22 @@
 
 namespace terse::checkpoint {
 
+/// What a program returns whose folder another run has, perhaps ranks of its own last run that are still ending, so that
+/// it may start later: EX_UNAVAILABLE of sysexits.h.
+inline constexpr int in_use_status = 69;
+
 /// Keeps a folder for one run: of two, each would remove what the other saves. By a lock of the system on `run.lock`, which
 /// ends with the process, however that ends; the file stays, and says who has it. One process of a run takes it.
 ///
-/// Makes the folder where it is missing. Throws checkpoint_error where another run has it, with that one's host, process and
-/// start, and where the folder can't be written to. File systems without locks give no protection.
+/// Makes the folder where it is missing. Throws folder_in_use_error where another run has it, with that one's host, process
+/// and start, and checkpoint_error where the folder can't be written to. File systems without locks give no protection.
 class RunLock {
  public:
   explicit RunLock(const std::filesystem::path& folder) : file_(open(folder)) {
     if (::flock(file_.value(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
-      detail::fail(folder, "is in use by " + owner() +
-                               ": wait until that run ends or end it, or give this one another folder");
+      throw folder_in_use_error(
+          detail::about(folder, "is in use by " + owner() +
+                                    ": wait until that run ends or end it, or give this one another folder"));
     detail::naming(folder, [&] {
       const std::string text = self();
       if (::ftruncate(file_.value(), 0) != 0) detail::refused("cannot write");

@@ -84,6 +84,12 @@ class checkpoint_error : public error {
   using error::error;
 };
 
+/// A folder for checkpoints that another run has. Once that one has ended, the folder can be had.
+class folder_in_use_error : public checkpoint_error {
+ public:
+  using checkpoint_error::checkpoint_error;
+};
+
 /// A checkpoint that is whole, but of another run: another recipe, number of ranks, layout or seed.
 class foreign_checkpoint_error : public checkpoint_error {
  public:
