@@ -217,6 +217,42 @@ TEST_CASE("files of one save belong together: whatever is changed, all ranks fal
   }
 }
 
+TEST_CASE(
+    "a manifest of no ranks, or with a file of a rank or a place that it can't have, is none, whatever its "
+    "digest says") {
+  const Scratch scratch;
+  save_at(scratch.path(), {4, 8});
+  const fs::path newest = scratch.path() / "step-00000008";
+  const checkpoint::Manifest good = checkpoint::Manifest::read(newest);
+  const auto forge = [&](int world, const std::function<void(checkpoint::Part&)>& change) {
+    std::vector<checkpoint::Part> parts = good.parts();
+    change(parts.back());
+    spill(newest / "manifest.json", checkpoint::Manifest(newest, 8, world, parts).text());
+  };
+  const auto refused = [&](int world, const std::function<void(checkpoint::Part&)>& change) {
+    forge(world, change);
+    CHECK_THROWS_WITH_AS(checkpoint::Manifest::read(newest), doctest::Contains("manifest.json': is damaged"),
+                         checkpoint_error);
+    CHECK(load(scratch.path())[1].step == 4);
+  };
+  const auto as_it_was = [](checkpoint::Part&) {};
+  for (const int world : {0, -1, 1}) refused(world, as_it_was);
+  for (const int rank : {-1, ranks}) refused(ranks, [&](checkpoint::Part& part) { part.rank = rank; });
+  for (const char* name :
+       {"", ".", "..", "manifest.json", "../step-00000004/position", "/etc/passwd", "position/"})
+    refused(ranks, [&](checkpoint::Part& part) { part.name = name; });
+  // Numbers that no int holds.
+  for (const char* number : {"1.5", "1e30", "-1e300", "4294967298", "18446744073709551616", "null"}) {
+    std::string text = good.text();
+    text.replace(text.find("\"world\": 2") + 9, 1, number);
+    spill(newest / "manifest.json", text);
+    CHECK_THROWS_WITH_AS(checkpoint::Manifest::read(newest), doctest::Contains("manifest.json': is damaged"),
+                         checkpoint_error);
+  }
+  forge(ranks, as_it_was);
+  CHECK(load(scratch.path())[1].step == 8);
+}
+
 TEST_CASE("a checkpoint of another run is refused, not skipped") {
   const Scratch scratch;
   save_at(scratch.path(), {4, 8});

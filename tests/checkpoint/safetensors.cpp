@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "checkpoint/scratch.hpp"
+#include "checkpoint/sealed.hpp"
 
 namespace {
 
@@ -30,7 +31,10 @@ namespace fs = std::filesystem;
 
 using checkpoint::File;
 using checkpoint::Tensor;
+using terse::test::digest;
+using terse::test::length_bytes;
 using terse::test::Scratch;
+using terse::test::sealed;
 
 std::string load(const fs::path& file) {
   std::ifstream in(file, std::ios::binary);
@@ -75,35 +79,6 @@ bool mentions(const std::string& text, const std::string& part) {
   const bool found = text.find(part) != text.npos;
   CHECK(found);
   return found;
-}
-
-std::string digest(const std::string& bytes) {
-  XXH128_canonical_t canonical;
-  XXH128_canonicalFromHash(&canonical, XXH3_128bits(bytes.data(), bytes.size()));
-  std::string text;
-  for (const unsigned byte : canonical.digest) {
-    text += "0123456789abcdef"[byte / 16];
-    text += "0123456789abcdef"[byte % 16];
-  }
-  return text;
-}
-
-std::string length_bytes(std::uint64_t length) {
-  std::string bytes(8, '\0');
-  for (std::size_t b = 0; b < 8; ++b) bytes[b] = static_cast<char>(length >> (8 * b) & 255);
-  return bytes;
-}
-
-/// A file with that header and data and with sound digests: "$" in the header stands for the members of the
-/// metadata that hold them.
-std::string sealed(std::string header, const std::string& data) {
-  const std::string members = "\"digest_data\":\"" + digest(data) + "\",\"digest_header\":\"";
-  const std::size_t at = header.find('$');
-  REQUIRE(at != header.npos);
-  header.replace(at, 1, members + std::string(32, '0') + "\"");
-  const std::string sum = digest(length_bytes(header.size()) + header);
-  header.replace(at + members.size(), 32, sum);
-  return length_bytes(header.size()) + header + data;
 }
 
 const std::vector<float> floats{1, -2, 3.5F, 4, 5, 6};

@@ -26,6 +26,7 @@ struct Ambush {
   bool armed = false;                    ///< on the victim, until it has happened
   std::uint64_t at = 0;                  ///< the first batch is 0
   std::chrono::milliseconds patience{};  ///< how long `late` is late
+  bool quiet = false;                    ///< whether it happens without a word
   std::uint64_t batches = 0;             ///< so far
   std::vector<std::byte> damaged{};      ///< what goes out in the place of a packet
   std::vector<terse::Send> sends{};      ///< of the batch that it goes out in
@@ -41,7 +42,7 @@ inline void say_when() {
 
 inline void strike(Ambush& ambush) {
   ambush.armed = false;
-  say_when();
+  if (!ambush.quiet) say_when();
   if (ambush.what == "throws") throw std::runtime_error("out of memory, says the fault");
   if (ambush.what == "killed") std::raise(SIGKILL);
   if (ambush.what == "stopped") std::raise(SIGSTOP);

@@ -3,16 +3,14 @@
 
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
+#include "model.hpp"
 #include "terse/terse.hpp"
 
 // One of each way in which ranks work together.
 
 namespace faults {
-
-using Floats = std::vector<float>;
 
 /// An optimizer behind one indirect call a step.
 struct Stepper {

@@ -2,6 +2,7 @@
 // Trains 4 ranks, one of which fails, and says how each of them ends: a line of JSON from each rank that still can.
 //
 //   faults TRANSPORT METHOD FAULT MOMENT VICTIM DEADLINE_MS
+//   faults TRANSPORT soak MINUTES                                  # all methods, with ranks that are late: soak.hpp
 //
 // TRANSPORT  threads, or mpi under mpirun -n 4
 // FAULT      none, throws, killed, stopped, late, nan, header, payload
@@ -15,12 +16,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <limits>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "faulty.hpp"
 #include "methods.hpp"
+#include "soak.hpp"
 #include "terse/transport/mpi.hpp"
 
 namespace {
@@ -28,6 +29,9 @@ namespace {
 using namespace terse;
 using faults::Ambush;
 using faults::Floats;
+using faults::hash;
+using faults::noise;
+using faults::say;
 
 constexpr int ranks = 4;
 constexpr std::uint64_t steps = 6;
@@ -43,38 +47,6 @@ struct Job {
   bool between() const { return moment.rfind("between", 0) == 0; }
 };
 
-Layout layout() {
-  Layout all;
-  all.add({"embedding", {40, 70}})
-      .add({"bias", {70}, 1, 0, false})
-      .add({"hidden", {50, 61}})
-      .add({"head", {11}});
-  return all;
-}
-
-Floats noise(const Layout& layout, int rank, std::uint64_t step) {
-  const Draw draw = Draw::local(5, rank, step, Purpose::user);
-  Floats values(static_cast<std::size_t>(layout.size()));
-  for (const Segment& segment : layout.segments())
-    for (index_t i = segment.offset; i < segment.offset + segment.count; ++i)
-      values[static_cast<std::size_t>(i)] =
-          static_cast<float>(draw.bits(static_cast<std::uint64_t>(i)) >> 40) * 0x1p-23F - 1.0F;
-  return values;
-}
-
-/// FNV-1a.
-std::string hash(const Floats& values) {
-  std::uint64_t state = 0xcbf29ce484222325U;
-  for (const float value : values) {
-    std::uint32_t bits;
-    std::memcpy(&bits, &value, sizeof bits);
-    state = (state ^ bits) * 0x100000001b3U;
-  }
-  char text[17];
-  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(state));
-  return text;
-}
-
 const char* kind(const std::exception& fault) {
   if (dynamic_cast<const non_finite_error*>(&fault) != nullptr) return "non_finite_error";
   if (dynamic_cast<const mismatch_error*>(&fault) != nullptr) return "mismatch_error";
@@ -83,12 +55,6 @@ const char* kind(const std::exception& fault) {
   return "other";
 }
 
-void say(const std::string& line) {
-  static std::mutex mutex;
-  const std::lock_guard lock(mutex);
-  std::printf("%s\n", line.c_str());
-  std::fflush(stdout);
-}
 double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
@@ -102,7 +68,7 @@ void train(T&& raw, const Job& job) {
                 .armed = mine && at_batch,
                 .at = job.number(),
                 .patience = job.deadline + std::chrono::milliseconds(1500)};
-  const Layout whole = layout();
+  const Layout whole = faults::layout();
   Floats x = noise(whole, 0, 0);
   std::string hashes = "\"" + hash(x) + "\"", batches;
   std::uint64_t step = 0;
@@ -141,16 +107,37 @@ void train(T&& raw, const Job& job) {
       (finite ? "true" : "false") + ", \"batches\": [" + batches + "], \"hashes\": [" + hashes + "]}");
 }
 
+/// Runs program(transport) on four ranks.
+template <class Program>
+int run(int argc, char** argv, std::chrono::milliseconds deadline, Program program) {
+  if (std::string(argv[1]) == "mpi")
+    return Mpi::run(
+        argc, argv, [&](Mpi& mpi) { program(mpi.split(0, mpi.rank())); }, deadline);
+  try {
+    ThreadGroup(ranks, deadline).run([&](Threads& threads) { program(threads.split(0, threads.rank())); });
+  } catch (const std::exception& fault) {
+    std::fprintf(stderr, "%s\n", fault.what());
+    return 1;
+  }
+  return 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (argc == 4 && std::string(argv[2]) == "soak")
+    // Whoever stops all ranks for a while, for something that is measured, finds them well afterwards.
+    return run(argc, argv, std::chrono::hours(1), [&](auto transport) {
+      faults::soak(std::move(transport), std::chrono::minutes(std::atoi(argv[3])));
+    });
   Job job;
   if (argc == 7)
     for (const faults::Method& one : faults::methods())
       if (one.name == argv[2]) job.method = &one;
   if (job.method == nullptr) {
     std::fprintf(stderr,
-                 "usage: faults TRANSPORT METHOD FAULT MOMENT VICTIM DEADLINE_MS, with METHOD one of");
+                 "usage: faults TRANSPORT METHOD FAULT MOMENT VICTIM DEADLINE_MS, or TRANSPORT soak MINUTES, "
+                 "with METHOD one of");
     for (const faults::Method& one : faults::methods()) std::fprintf(stderr, " %s", one.name.c_str());
     std::fprintf(stderr, "\n");
     return 2;
@@ -159,15 +146,5 @@ int main(int argc, char** argv) {
   job.moment = argv[4];
   job.victim = std::atoi(argv[5]);
   job.deadline = std::chrono::milliseconds(std::atoi(argv[6]));
-  if (std::string(argv[1]) == "mpi")
-    return Mpi::run(
-        argc, argv, [&](Mpi& mpi) { train(mpi.split(0, mpi.rank()), job); }, job.deadline);
-  try {
-    ThreadGroup(ranks, job.deadline).run([&](Threads& threads) {
-      train(threads.split(0, threads.rank()), job);
-    });
-  } catch (const std::exception& fault) {
-    std::fprintf(stderr, "%s\n", fault.what());
-    return 1;
-  }
+  return run(argc, argv, job.deadline, [&](auto transport) { train(std::move(transport), job); });
 }

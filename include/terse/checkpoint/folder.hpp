@@ -65,7 +65,7 @@ class Draft {
 
   /// Where to write a file of that name, which no other rank gives.
   std::filesystem::path file(const std::string& name) {
-    if (name.empty() || name == detail::manifest_file || std::filesystem::path(name).filename() != name)
+    if (!detail::names_part(name))
       throw usage_error("'" + name + "' can't be the name of a file in a checkpoint");
     names_.insert(name);
     return folder_ / name;

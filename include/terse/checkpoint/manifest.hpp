@@ -40,6 +40,12 @@ namespace detail {
 
 inline constexpr const char* manifest_file = "manifest.json";
 
+/// Whether a file of a checkpoint may have that name: it lies in the folder itself.
+inline bool names_part(const std::string& name) {
+  return !name.empty() && name != "." && name != ".." && name != manifest_file &&
+         std::filesystem::path(name).filename() == name;
+}
+
 /// All of a file. Throws checkpoint_error.
 inline std::string contents_of(const std::filesystem::path& file) {
   const OpenFile in(file);
@@ -81,11 +87,15 @@ inline Json json_of(const Part& part) {
           {"bytes", part.bytes},
           {part.has_header ? "digest_header" : "digest", part.digest}};
 }
+/// Not `get`, which converts fractions and numbers of any size. Throws Json::exception.
+inline std::uint64_t count_of(const Json& json, const char* name) {
+  return json.at(name).get_ref<const Json::number_unsigned_t&>();
+}
 /// Throws Json::exception.
 inline Part part_of(const Json& json) {
   const bool has_header = json.contains("digest_header");
-  return {json.at("name").get<std::string>(), json.at("rank").get<int>(),
-          json.at("bytes").get<std::uint64_t>(), has_header,
+  return {json.at("name").get<std::string>(), static_cast<int>(count_of(json, "rank")),
+          count_of(json, "bytes"), has_header,
           json.at(has_header ? "digest_header" : "digest").get<std::string>()};
 }
 
@@ -111,10 +121,10 @@ class Manifest {
       const detail::Json json = detail::Json::parse(text);
       std::vector<Part> parts;
       for (const detail::Json& part : json.at("parts")) parts.push_back(detail::part_of(part));
-      Manifest found(folder, json.at("step").get<std::uint64_t>(), json.at("world").get<int>(),
-                     std::move(parts));
+      Manifest found(folder, detail::count_of(json, "step"),
+                     static_cast<int>(detail::count_of(json, "world")), std::move(parts));
       // To the byte, so that nothing in it can be other than it was.
-      if (found.text() == text) return found;
+      if (found.text() == text && found.is_possible()) return found;
     } catch (const detail::Json::exception&) {  // said below
     }
     detail::fail(file, "is damaged or of a later version; go on from another checkpoint");
@@ -162,6 +172,12 @@ class Manifest {
     for (const Part& part : parts_)
       if (part.name == name) return part;
     detail::fail(folder_, "holds no " + detail::quoted(name) + ", says its manifest");
+  }
+  /// Whoever forges a manifest can give it a digest, too.
+  bool is_possible() const {
+    return world_ > 0 && std::all_of(parts_.begin(), parts_.end(), [this](const Part& part) {
+             return detail::names_part(part.name) && part.rank >= 0 && part.rank < world_;
+           });
   }
   void compare(const Part& saved, const Part& found) const {
     if (found == saved) return;

@@ -2,7 +2,7 @@
 
 // A libFuzzer target: packets from a peer who may send anything. Bytes choose a compressor, a layout and a packet; what
 // read_header and `fault` let through must decode to finite numbers, and serve as a second stage's input, without one
-// byte read or written out of place. tests/laws/fuzz builds and runs it.
+// byte read or written out of place. tests/fuzz/run builds and runs it.
 
 #include <algorithm>
 #include <cmath>
