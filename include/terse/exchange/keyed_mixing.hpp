@@ -108,8 +108,10 @@ requires(Traits<C>::keyed) class Rounds<C, F, Mixing<G, Vectors>, T, E> {
   template <class M>
   bool advance(const M&, bool block) {
     if (!neighbors_.settle(block)) return false;
-    for (std::size_t e = 0; e < edges().size(); ++e)
-      context_.accept(neighbors_.from(e), whole(), Phase::spread, 0, edges()[e].peer);
+    context_.together([&] {
+      for (std::size_t e = 0; e < edges().size(); ++e)
+        context_.accept(neighbors_.from(e), whole(), Phase::spread, 0, edges()[e].peer);
+    });
     return true;
   }
   void arrived(bool throws) { envelope_.arrived(context_.executor, throws); }

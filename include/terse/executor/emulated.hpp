@@ -276,9 +276,16 @@ struct emulated {
     std::vector<std::function<void()>> launches_;
   };
 
+  /// Kernels and copies that this thread has launched so far.
+  static index_t& launches() {
+    thread_local index_t count = 0;
+    return count;
+  }
+
   template <class Kernel>
   void launch(const Kernel& kernel, index_t blocks) const {
     static_assert(std::is_trivially_copyable_v<Kernel>);
+    ++launches();
     if (auto& recording = Recording::under_way(); recording) {
       recording->launches_.push_back([=] { emulated{}.launch(kernel, blocks); });
       return;
@@ -288,6 +295,7 @@ struct emulated {
     for (index_t index = 0; index < blocks; ++index) threads->run(kernel, index);
   }
   void move(void* to, const void* from, std::size_t bytes) const {
+    ++launches();
     if (auto& recording = Recording::under_way(); recording) {
       recording->launches_.push_back([=] { emulated{}.move(to, from, bytes); });
       return;

@@ -222,6 +222,11 @@ struct RoundContext {
     envelope.accept(executor, codec, portion, packet, least, most, detail::place_of(phase, chunk, sender),
                     names(sender));
   }
+  /// Calls act(), whose calls of stamp, or of accept, are one kernel on a device. No packet may come or go in between.
+  template <class Act>
+  void together(const Act& act) {
+    envelope.together(executor, act);
+  }
   /// Adds an accepted packet, or this rank's own, to what a verb will read. Values that are not finite, of which a sender says
   /// nothing, count as 0 there, and are an error that names the sender and the phase.
   void add(Inbox<C>& inbox, const Portion& portion, const std::byte* packet, Phase phase, int sender,

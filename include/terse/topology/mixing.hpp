@@ -191,10 +191,12 @@ struct Mixing {
     template <class M>
     bool advance(Context& context, const M&, bool block) {
       if (!neighbors_.settle(block)) return false;
-      for (std::size_t e = 0; e < edges().size(); ++e)
-        for (int k = 0; k < Vectors; ++k)
-          context.accept(packet(neighbors_.from(e), k, context), context.plan.whole, Phase::spread, k,
-                         edges()[e].peer);
+      context.together([&] {
+        for (std::size_t e = 0; e < edges().size(); ++e)
+          for (int k = 0; k < Vectors; ++k)
+            context.accept(packet(neighbors_.from(e), k, context), context.plan.whole, Phase::spread, k,
+                           edges()[e].peer);
+      });
       return true;
     }
 
@@ -228,10 +230,12 @@ struct Mixing {
       const index_t bytes[] = {encode(context, codec(context, K), message.vector(Vector<K>{}), K)...};
       for (int k = 0; k < Vectors; ++k) context.note(codec(context, k));
       index_t total = 0;
-      for (int k = 0; k < Vectors; ++k) {
-        context.stamp(packet(neighbors_.own(), k, context), bytes[k], Phase::spread, k);
-        total += bytes[k];
-      }
+      context.together([&] {
+        for (int k = 0; k < Vectors; ++k) {
+          context.stamp(packet(neighbors_.own(), k, context), bytes[k], Phase::spread, k);
+          total += bytes[k];
+        }
+      });
       return total;
     }
     template <class M>

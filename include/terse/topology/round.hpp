@@ -120,8 +120,10 @@ class Spread {
 
   template <class Context>
   void accept(Context& context) {
-    for (int c = 0; c < size(); ++c)
-      if (c != mine_) context.accept(packet(c), portion(c), Phase::spread, c, (c + shift_) % size());
+    context.together([&] {
+      for (int c = 0; c < size(); ++c)
+        if (c != mine_) context.accept(packet(c), portion(c), Phase::spread, c, (c + shift_) % size());
+    });
   }
 
   /// Sum over the packets' notes, in order. On a device it waits.

@@ -111,12 +111,14 @@ struct Star {
       second_->set_compressor(context.codec.compressor());
       second_->start(context.rate);
       inbox_.clear();
-      for (int peer = 0; peer < context.size; ++peer) {
-        const std::byte* packet =
-            peer == context.rank ? out_.data() : in_[static_cast<std::size_t>(peer)].data();
-        if (peer != context.rank) context.accept(packet, whole, Phase::reduce, 0, peer);
-        context.add(inbox_, whole, packet, Phase::reduce, peer);
-      }
+      context.together([&] {
+        for (int peer = 0; peer < context.size; ++peer) {
+          const std::byte* packet =
+              peer == context.rank ? out_.data() : in_[static_cast<std::size_t>(peer)].data();
+          if (peer != context.rank) context.accept(packet, whole, Phase::reduce, 0, peer);
+          context.add(inbox_, whole, packet, Phase::reduce, peer);
+        }
+      });
       const MeanOf mean{1.0F / static_cast<float>(context.size)};
       const Message message{mean, mean};
       // What varies in size is counted on the host.
