@@ -96,6 +96,43 @@ TEST_CASE("a state goes from a device through a file to a device") {
   CHECK(on_host == once);
 }
 
+TEST_CASE("a checkpoint with other elements masked than a record has makes the record useless") {
+  const auto file = std::filesystem::temp_directory_path() /
+                    ("terse_record_" + std::to_string(::getpid()) + ".safetensors");
+  const Layout layout = some_layers();
+  ThreadGroup(1).run([&](Threads& transport) {
+    ThroughHost<Threads, Device> staged(transport.split(0, 0), Device{});
+    const auto run = [&](bool silent, const auto& act) {
+      Optimizer optimizer{OneBitAdam<>{.preconditioner = early}, staged, layout, {}, Device{}};
+      auto x = uploaded<Device>(start(layout));
+      Floats values = gradient(layout, 0, 1, 1);
+      if (silent) values[5] = 0;
+      const auto g = uploaded<Device>(values);
+      for (int step = 1; step <= 6; ++step) optimizer.step(x.all(), g.all());
+      act(optimizer, x, g);
+    };
+    run(true, [&](auto& optimizer, auto& x, auto&) { checkpoint::save(file, optimizer, x.all()); });
+    run(false, [&](auto& optimizer, auto& x, auto& g) {
+      const auto record = [&] {
+        TERSE_TEST_RECORDING::begin();
+        optimizer.record(x.all(), g.all());
+        return TERSE_TEST_RECORDING::end();
+      };
+      const auto before = record();
+      optimizer.replay([&] { before.replay(); });
+      checkpoint::load(file, optimizer, x.all());
+      CHECK_THROWS_WITH_AS(optimizer.replay([&] { before.replay(); }),
+                           doctest::Contains("which elements take part has changed since the record"),
+                           usage_error);
+      CHECK(optimizer.steps() == 6);
+      const auto after = record();
+      optimizer.replay([&] { after.replay(); });
+      CHECK(optimizer.steps() == 7);
+    });
+  });
+  std::filesystem::remove(file);
+}
+
 TEST_CASE("what a record can't hold is refused") {
   ThreadGroup(1).run([&](Threads& transport) {
     ThroughHost<Threads, Device> staged(transport.split(0, 0), Device{});
