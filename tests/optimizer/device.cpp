@@ -133,6 +133,49 @@ TEST_CASE("a checkpoint with other elements masked than a record has makes the r
   std::filesystem::remove(file);
 }
 
+namespace {
+
+/// A transport whose messages are in the stream's order, and wait for a rank that is gone.
+class Endless : public ThroughHost<Threads, Device> {
+  using Base = ThroughHost<Threads, Device>;
+
+ public:
+  Endless(Base base, const bool& gone) : Base(std::move(base)), gone_(&gone) {}
+  Endless split(int color, int key) { return {Base::split(color, key), *gone_}; }
+  void synchronize() const {
+    if (*gone_) throw peer_error("gave up waiting", 1, 0);
+  }
+
+ private:
+  const bool* gone_;
+};
+
+}  // namespace
+
+TEST_CASE("whatever waits for the device waits for messages first, which has a deadline") {
+  const auto file = std::filesystem::temp_directory_path() /
+                    ("terse_endless_" + std::to_string(::getpid()) + ".safetensors");
+  const Layout layout = some_layers();
+  bool gone = false;
+  ThreadGroup(1).run([&](Threads& transport) {
+    Endless endless({transport.split(0, 0), Device{}}, gone);
+    Optimizer optimizer{OneBitAdam<>{.preconditioner = early}, endless, layout, {}, Device{}};
+    auto x = uploaded<Device>(start(layout));
+    const buffer<std::uint8_t, Device::memory> nobody(layout.size());
+    gone = true;
+    CHECK_THROWS_AS(checkpoint::save(file, optimizer, x.all()), peer_error);
+    CHECK_FALSE(std::filesystem::exists(file));
+    CHECK_THROWS_AS(optimizer.mask(nobody.all()), peer_error);
+    gone = false;
+    checkpoint::save(file, optimizer, x.all());
+    gone = true;
+    CHECK_THROWS_AS(checkpoint::load(file, optimizer, x.all()), peer_error);
+    gone = false;
+    checkpoint::load(file, optimizer, x.all());
+  });
+  std::filesystem::remove(file);
+}
+
 TEST_CASE("what a record can't hold is refused") {
   ThreadGroup(1).run([&](Threads& transport) {
     ThroughHost<Threads, Device> staged(transport.split(0, 0), Device{});

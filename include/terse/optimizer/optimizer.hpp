@@ -225,6 +225,7 @@ class Optimizer {
         throw usage_error(
             "the second stage has begun, and what takes part in it is settled: give the mask before that",
             channel_.rank(), static_cast<std::int64_t>(step));
+      await_messages(channel());
       masked_ = state_.leave_out(elements.data());
     }
   }
