@@ -10,6 +10,15 @@
 
 // What a device's own test leaves out, since nvcc would take minutes for it: everything else that runs there.
 
+TEST_CASE("what nobody has written is zero, or full of ones where it is said to be read by nobody") {
+  const buffer<std::uint32_t, Device::memory> state(100), scratch(100, unwritten);
+  std::vector<std::uint32_t> here(100, 1);
+  download(state.all(), view<std::uint32_t>(here));
+  CHECK(here == std::vector<std::uint32_t>(100, 0));
+  download(scratch.all(), view<std::uint32_t>(here));
+  CHECK(here == std::vector<std::uint32_t>(100, 0xFFFFFFFF));
+}
+
 TEST_CASE("full-precision recipes") {
   for (const int ranks : {1, 3}) {
     compare(Adam<>{.weight_decay = 0.01F}, some_layers(), ranks, 6);

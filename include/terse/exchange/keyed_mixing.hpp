@@ -86,8 +86,8 @@ requires(Traits<C>::keyed) class Rounds<C, F, Mixing<G, Vectors>, T, E> {
         neighbors_(topology.graph, context_.rank, context_.size, whole().bytes),
         inbox_(neighbors_.most() + 1),
         begin_(whole().compressed.begin_offset()),
-        own_(whole().compressed.end_offset() - begin_),
-        difference_(own_.size()),
+        own_(whole().compressed.end_offset() - begin_, unwritten),
+        difference_(own_.size(), unwritten),
         wrong_(1) {}
 
   void open(const StepContext& step, Mask<typename E::memory> mask) {

@@ -67,14 +67,14 @@ class Neighborhood {
 
  public:
   Neighborhood(const G& graph, int rank, int size, index_t room)
-      : graph_(graph), rank_(rank), size_(size), room_(room), own_(room) {
+      : graph_(graph), rank_(rank), size_(size), room_(room), own_(room, unwritten) {
     graph_.check(size);
     edges_.reserve(static_cast<std::size_t>(size));
     receivers_.reserve(static_cast<std::size_t>(size));
     sends_.reserve(static_cast<std::size_t>(size));
     receives_.reserve(static_cast<std::size_t>(size));
     if constexpr (G::fixed) look_around(0);
-    for (int k = 0; k < most(); ++k) in_.emplace_back(room);
+    for (int k = 0; k < most(); ++k) in_.emplace_back(room, unwritten);
   }
 
   /// Sends `bytes` bytes of own() to the receivers of round `round`, in one batch with what comes from the edges.
