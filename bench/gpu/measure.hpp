@@ -111,10 +111,11 @@ void measure_steps(E ex, Report<Clock>& report, index_t n) {
   OneBitPasses<Sign, E> segment(ex, rank);
   OneBitPasses<Blocks, E> blocks(ex, rank);
   constexpr int ranks = 4;
+  const BitMask<E> everything(rank.layout);
   OwnerPasses<Sign, E> owner(ex, n / ranks, ranks);
   OwnerPasses<Blocks, E> block_owner(ex, n / ranks, ranks);
 
-  const double stream = 4 * static_cast<double>(n), bits = stream / 32, scales = stream / 4096;
+  const double stream = 4 * static_cast<double>(n), bits = stream / 32, scales = stream / 4096, mask = bits;
   const Range range = rank.layout.range();
   std::vector<Line> lines{copy_line(ex, rank.g.data(), other.data(), n)};
   const auto add = [&](const char* subject, const char* what, double bytes, std::function<void()> work) {
@@ -128,9 +129,18 @@ void measure_steps(E ex, Report<Clock>& report, index_t n) {
   add("1-bit Adam", "bits + error", 2 * stream + bits, [&] { segment.encode(); });
   add("1-bit Adam", "decode + update", 4 * stream + bits, [&] { segment.update(); });
   add("1-bit Adam", "three local passes", 10 * stream + 2 * bits, [&] { segment.all(); });
+  // As after a freeze that has left elements out, though here all take part, so that the times can be compared.
+  add("1-bit Adam, masked", "momentum + error + scale", 4 * stream + mask,
+      [&] { segment.measure(everything); });
+  add("1-bit Adam, masked", "bits + error", 2 * stream + bits + mask, [&] { segment.encode(everything); });
+  add("1-bit Adam, masked", "decode + update", 4 * stream + bits + mask, [&] { segment.update(everything); });
   add("1-bit Adam per block", "momentum + error + scale + bits", 4 * stream + bits + scales,
       [&] { blocks.encode(); });
   add("1-bit Adam per block", "decode + update", 4 * stream + bits + scales, [&] { blocks.update(); });
+  add("1-bit Adam per block, masked", "momentum + error + scale + bits", 4 * stream + bits + scales + mask,
+      [&] { blocks.encode(everything); });
+  add("1-bit Adam per block, masked", "decode + update", 4 * stream + bits + scales + mask,
+      [&] { blocks.update(everything); });
   add("1-bit Adam per block", "two local passes", 8 * stream + 2 * (bits + scales), [&] { blocks.all(); });
   add("1-bit Adam", "owner of n / 4, 4 packets", stream + bits + bits / 4, [&] { owner.serve(); });
   add("1-bit Adam per block", "owner of n / 4, 4 packets", stream / 2 + bits + bits / 4 + scales + scales / 4,

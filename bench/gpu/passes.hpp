@@ -28,10 +28,28 @@ inline EncodeContext context_of(std::uint64_t step) {
   return {step, Draw::local(1, 0, step, Purpose::quantization), Draw::shared(1, step, Purpose::selection)};
 }
 
+/// A mask under which all elements take part, or all but every `skipped`-th.
+template <Executor E>
+class BitMask {
+ public:
+  explicit BitMask(const Layout& layout, index_t skipped = 0) : words_(layout.size() / alignment) {
+    std::vector<std::uint64_t> words(static_cast<std::size_t>(words_.size()), ~std::uint64_t{0});
+    for (index_t i = 0; skipped > 0 && i < layout.size(); i += skipped)
+      words[static_cast<std::size_t>(i / alignment)] &= ~(std::uint64_t{1} << i % alignment);
+    upload(view<const std::uint64_t>(words), words_.all());
+  }
+  operator Mask<typename E::memory>() const { return {words_.data()}; }  // NOLINT: implicit
+
+ private:
+  buffer<std::uint64_t, typename E::memory> words_;
+};
+
 /// A compressed step of 1-bit Adam: a rank's own message, and the update from a packet. Takes all its memory when it is
 /// made.
 template <Compressor C, Executor E>
 class OneBitPasses {
+  using Elements = Mask<typename E::memory>;
+
  public:
   OneBitPasses(E ex, Rank<E>& rank)
       : ex_(ex),
@@ -43,19 +61,19 @@ class OneBitPasses {
     inbox_.add(C{}, plan_.whole, packet_.data(), context_of(1).shared);
   }
 
-  void measure() { codec_.measure(plan_.whole, {}, EmptyInbox{}, rank_->message()); }
-  void encode() {
-    codec_.encode(plan_.whole, {}, EmptyInbox{}, rank_->message(), context_of(1), true, packet_.data());
+  void measure(Elements mask = {}) { codec_.measure(plan_.whole, mask, EmptyInbox{}, rank_->message()); }
+  void encode(Elements mask = {}) {
+    codec_.encode(plan_.whole, mask, EmptyInbox{}, rank_->message(), context_of(1), true, packet_.data());
   }
-  void update() {
+  void update(Elements mask = {}) {
     using Update = detail::Deliver<decltype(rank_->frozen_update()), detail::AsItIs>;
-    for_each(ex_, plan_.whole.compressed, Mask<typename E::memory>{}, inbox_.compressed(),
+    for_each(ex_, plan_.whole.compressed, mask, inbox_.compressed(),
              envelope_.gated(Update{rank_->frozen_update(), 1, {}}));
   }
-  void all() {
-    measure();
-    encode();
-    update();
+  void all(Elements mask = {}) {
+    measure(mask);
+    encode(mask);
+    update(mask);
   }
 
   view<const std::byte, typename E::memory> packet() const { return packet_.all(); }

@@ -76,6 +76,11 @@ void check_steps(E ex, index_t n, Results& results) {
     blocks.all();
     note("1-bit Adam per block", blocks);
   }
+  const BitMask<E> some(rank.layout, 7);
+  segment.all(some);
+  note("1-bit Adam, masked", segment);
+  blocks.all(some);
+  note("1-bit Adam per block, masked", blocks);
   OwnerPasses<Sign, E> owner(ex, n / 4, 4);
   owner.serve();
   note("owner", owner);

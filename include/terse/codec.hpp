@@ -188,7 +188,7 @@ class Codec {
         covered_(covered.compressed),
         lent_(lent),
         workspace_(executor, compressor, covered.compressed),
-        scratch_(dense_scratch(executor, covered)),
+        scratch_(dense_scratch(executor, covered), unwritten),
         note_(1),
         bad_(1) {
     if (lent_ == nullptr)

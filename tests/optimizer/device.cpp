@@ -2,10 +2,22 @@
 #include "terse/executor/emulated.hpp"
 #define TERSE_TEST_DEVICE terse::executor::emulated
 #define TERSE_TEST_RECORDING terse::executor::emulated::Recording
+#include <array>
+#include <cstddef>
+
 #include "device.inc"
 #include "terse/optimizer/lars.hpp"
 
 // What a device's own test leaves out, since nvcc would take minutes for it: everything else that runs there.
+
+TEST_CASE("what nobody has written is zero, or full of ones where it is said to be read by nobody") {
+  const buffer<std::uint32_t, Device::memory> state(100), scratch(100, unwritten);
+  std::vector<std::uint32_t> here(100, 1);
+  download(state.all(), view<std::uint32_t>(here));
+  CHECK(here == std::vector<std::uint32_t>(100, 0));
+  download(scratch.all(), view<std::uint32_t>(here));
+  CHECK(here == std::vector<std::uint32_t>(100, 0xFFFFFFFF));
+}
 
 TEST_CASE("full-precision recipes") {
   for (const int ranks : {1, 3}) {
@@ -93,6 +105,86 @@ TEST_CASE("a state goes from a device through a file to a device") {
   CHECK(on_host == once);
 }
 
+TEST_CASE("a checkpoint with other elements masked than a record has makes the record useless") {
+  const auto file = std::filesystem::temp_directory_path() /
+                    ("terse_record_" + std::to_string(::getpid()) + ".safetensors");
+  const Layout layout = some_layers();
+  ThreadGroup(1).run([&](Threads& transport) {
+    ThroughHost<Threads, Device> staged(transport.split(0, 0), Device{});
+    const auto run = [&](bool silent, const auto& act) {
+      Optimizer optimizer{OneBitAdam<>{.preconditioner = early}, staged, layout, {}, Device{}};
+      auto x = uploaded<Device>(start(layout));
+      Floats values = gradient(layout, 0, 1, 1);
+      if (silent) values[5] = 0;
+      const auto g = uploaded<Device>(values);
+      for (int step = 1; step <= 6; ++step) optimizer.step(x.all(), g.all());
+      act(optimizer, x, g);
+    };
+    run(true, [&](auto& optimizer, auto& x, auto&) { checkpoint::save(file, optimizer, x.all()); });
+    run(false, [&](auto& optimizer, auto& x, auto& g) {
+      const auto record = [&] {
+        TERSE_TEST_RECORDING::begin();
+        optimizer.record(x.all(), g.all());
+        return TERSE_TEST_RECORDING::end();
+      };
+      const auto before = record();
+      optimizer.replay([&] { before.replay(); });
+      checkpoint::load(file, optimizer, x.all());
+      CHECK_THROWS_WITH_AS(optimizer.replay([&] { before.replay(); }),
+                           doctest::Contains("which elements take part has changed since the record"),
+                           usage_error);
+      CHECK(optimizer.steps() == 6);
+      const auto after = record();
+      optimizer.replay([&] { after.replay(); });
+      CHECK(optimizer.steps() == 7);
+    });
+  });
+  std::filesystem::remove(file);
+}
+
+namespace {
+
+/// A transport whose messages are in the stream's order, and wait for a rank that is gone.
+class Endless : public ThroughHost<Threads, Device> {
+  using Base = ThroughHost<Threads, Device>;
+
+ public:
+  Endless(Base base, const bool& gone) : Base(std::move(base)), gone_(&gone) {}
+  Endless split(int color, int key) { return {Base::split(color, key), *gone_}; }
+  void synchronize() const {
+    if (*gone_) throw peer_error("gave up waiting", 1, 0);
+  }
+
+ private:
+  const bool* gone_;
+};
+
+}  // namespace
+
+TEST_CASE("whatever waits for the device waits for messages first, which has a deadline") {
+  const auto file = std::filesystem::temp_directory_path() /
+                    ("terse_endless_" + std::to_string(::getpid()) + ".safetensors");
+  const Layout layout = some_layers();
+  bool gone = false;
+  ThreadGroup(1).run([&](Threads& transport) {
+    Endless endless({transport.split(0, 0), Device{}}, gone);
+    Optimizer optimizer{OneBitAdam<>{.preconditioner = early}, endless, layout, {}, Device{}};
+    auto x = uploaded<Device>(start(layout));
+    const buffer<std::uint8_t, Device::memory> nobody(layout.size());
+    gone = true;
+    CHECK_THROWS_AS(checkpoint::save(file, optimizer, x.all()), peer_error);
+    CHECK_FALSE(std::filesystem::exists(file));
+    CHECK_THROWS_AS(optimizer.mask(nobody.all()), peer_error);
+    gone = false;
+    checkpoint::save(file, optimizer, x.all());
+    gone = true;
+    CHECK_THROWS_AS(checkpoint::load(file, optimizer, x.all()), peer_error);
+    gone = false;
+    checkpoint::load(file, optimizer, x.all());
+  });
+  std::filesystem::remove(file);
+}
+
 TEST_CASE("what a record can't hold is refused") {
   ThreadGroup(1).run([&](Threads& transport) {
     ThroughHost<Threads, Device> staged(transport.split(0, 0), Device{});
@@ -132,4 +224,155 @@ TEST_CASE("16-bit parameters and gradients") {
       REQUIRE(found == x);
     }
   });
+}
+
+namespace {
+
+/// A number of packets with scales, on the device. Counts launches.
+class Batch {
+ public:
+  using C = ScaledSign<RootMeanSquare, PerBlock<64>>;
+  static constexpr std::uint64_t step = 4, agreement = 77;
+
+  Batch(int packets, index_t scales)
+      : packets_(packets),
+        layout_(Layout::flat(64 * scales)),
+        plan_(C{}, layout_, layout_.range(), 1, false),
+        codec_({}, C{}, {}, plan_.whole),
+        now_(1),
+        place_(packets * plan_.whole.bytes) {
+    const StepScalars scalars{.step = step, .agreement = agreement};
+    upload(view<const StepScalars>(&scalars, 1), now_.all());
+    envelope_.open({}, {step, agreement, now_.data()}, 2);
+  }
+
+  index_t bytes() const { return plan_.whole.bytes; }
+  index_t scale_at(index_t scale) const { return plan_.whole.section_at + 4 * scale; }
+  void note() {
+    const std::uint32_t bad = 1;
+    upload(view<const std::uint32_t>(&bad, 1), view<std::uint32_t, Device::memory>(codec_.bad(), 1));
+    envelope_.note(Device{}, codec_);
+  }
+  bool noted() {
+    std::uint32_t bad = 1;
+    download(view<const std::uint32_t, Device::memory>(codec_.bad(), 1), view<std::uint32_t>(&bad, 1));
+    return bad == 0;
+  }
+  /// Returns how many kernels it took.
+  index_t stamp() {
+    return launches([&] {
+      envelope_.together(Device{}, [&] {
+        for (int k = 0; k < packets_; ++k)
+          envelope_.stamp({}, static_cast<std::uint64_t>(bytes()), place(k), packet(k));
+      });
+    });
+  }
+  index_t accept() {
+    return launches([&] {
+      envelope_.together(Device{}, [&] {
+        const auto length = static_cast<std::uint64_t>(bytes());
+        for (int k = 0; k < packets_; ++k)
+          envelope_.accept({}, codec_, plan_.whole, packet(k), length, length, place(k), 100 + k);
+      });
+    });
+  }
+  std::string settle() {
+    envelope_.arrived({}, false);
+    try {
+      envelope_.settle({}, step);
+    } catch (const wire_error& failure) {
+      return failure.what();
+    }
+    return "";
+  }
+  std::uint16_t flags() const { return envelope_.found().flags; }
+  void reopen() { envelope_.open({}, {step, agreement, now_.data()}, 2); }
+  template <class V>
+  void write(int k, index_t at, V value) {
+    upload(view<const V>(&value, 1), view<V, Device::memory>(reinterpret_cast<V*>(packet(k) + at), 1));
+  }
+  /// That of the host's envelope.
+  bool right_header(int k, std::uint16_t flags) {
+    std::array<std::byte, sizeof(PacketHeader)> here{}, there{};
+    Envelope<executor::host> host;
+    host.open({}, {step, agreement, nullptr}, 2);
+    host.flags = flags;
+    host.stamp({}, static_cast<std::uint64_t>(bytes()), place(k), here.data());
+    download(view<const std::byte, Device::memory>(packet(k), sizeof(PacketHeader)), view<std::byte>(there));
+    return here == there;
+  }
+
+ private:
+  static std::uint64_t place(int k) { return detail::place_of(Phase::spread, k, k); }
+  std::byte* packet(int k) { return place_.data() + k * bytes(); }
+  template <class Act>
+  static index_t launches(const Act& act) {
+    const index_t before = Device::launches();
+    act();
+    return Device::launches() - before;
+  }
+
+  int packets_;
+  Layout layout_;
+  Plan plan_;
+  Codec<C, Residual, Device> codec_;
+  buffer<StepScalars, Device::memory> now_;
+  buffer<std::byte, Device::memory> place_;
+  Envelope<Device> envelope_;
+};
+
+}  // namespace
+
+TEST_CASE("packets are stamped and accepted together, by few kernels, as they are one by one") {
+  const float unlikely = std::numeric_limits<float>::infinity();
+  for (const index_t scales : {10, 3000, 9000})
+    for (const int packets : {1, 2, 16, 17}) {
+      CAPTURE(scales);
+      CAPTURE(packets);
+      Batch batch(packets, scales);
+      const index_t kernels = packets > 16 ? 2 : 1;
+      // One more where a batch has more scales than one block looks at.
+      index_t looks = 0;
+      for (const index_t together : {std::min(packets, 16), packets - std::min(packets, 16)})
+        looks += together * scales > 4096 ? 1 : 0;
+      CHECK(batch.stamp() == kernels);
+      CHECK(batch.accept() == kernels + looks);
+      CHECK(batch.settle() == "");
+      for (int k = 0; k < packets; ++k) CHECK(batch.right_header(k, PacketHeader::finite));
+
+      batch.reopen();
+      batch.note();
+      CHECK(batch.stamp() == kernels);
+      CHECK(batch.noted());
+      for (int k = 0; k < packets; ++k) CHECK(batch.right_header(k, 3));
+      batch.reopen();
+      batch.accept();
+      CHECK(batch.settle() == "");
+      CHECK(batch.flags() == 3);
+      batch.reopen();
+      batch.note();
+      CHECK(batch.settle() == "");
+      CHECK(batch.flags() == 3);
+
+      for (const int damaged : {packets - 1, packets / 2, 0}) {
+        const std::string sender = "the packet from rank " + std::to_string(100 + damaged) + " ";
+        for (const index_t scale : {index_t{0}, scales / 2, scales - 1}) {
+          batch.reopen();
+          batch.write(damaged, batch.scale_at(scale), unlikely);
+          batch.accept();
+          CHECK(batch.settle().find(sender + "has a scale that no finite message has") != std::string::npos);
+          batch.write(damaged, batch.scale_at(scale), 0.0F);
+        }
+        batch.reopen();
+        batch.accept();
+        CHECK(batch.settle() == "");
+      }
+      // Of several the first.
+      batch.reopen();
+      for (int k = packets / 2; k < packets; ++k) batch.write(k, batch.scale_at(k % scales), unlikely);
+      if (packets > 2) batch.write(packets - 2, offsetof(PacketHeader, step), std::uint64_t{9});
+      batch.accept();
+      CHECK(batch.settle().find("the packet from rank " + std::to_string(100 + packets / 2) + " ") !=
+            std::string::npos);
+    }
 }

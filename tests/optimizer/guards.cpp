@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstring>
 
+#ifdef __SSE__
+#include <xmmintrin.h>
+#endif
+
 #include "guards.inc"
 #include "terse/transport/any.hpp"
 
@@ -29,6 +33,39 @@ std::string mismatch(const R& zero, const R& other, const Layout& layout0, const
 }
 
 }  // namespace
+
+#ifdef __SSE__
+TEST_CASE("a processor that flushes subnormal numbers is told from others, and from what it must be") {
+  const auto construct = [](int first_that_flushes) {
+    std::string what;
+    try {
+      ThreadGroup(3, std::chrono::seconds(20)).run([&](Threads& transport) {
+        const unsigned before = _mm_getcsr();
+        if (transport.rank() >= first_that_flushes) _mm_setcsr(before | 0x8040);
+        try {
+          Optimizer optimizer{Adam<>{}, transport, Layout::flat(64)};
+        } catch (...) {
+          _mm_setcsr(before);
+          throw;
+        }
+        _mm_setcsr(before);
+      });
+    } catch (const mismatch_error& failure) {
+      what = std::string("mismatch: ") + failure.what();
+    } catch (const usage_error& failure) {
+      what = std::string("usage: ") + failure.what();
+    }
+    CAPTURE(what);
+    CHECK((what.find("flushes subnormal numbers") != std::string::npos) == (first_that_flushes < 3));
+    CHECK(what.find("divides") == std::string::npos);
+    return what;
+  };
+  CHECK(construct(3).empty());
+  CHECK(construct(2).starts_with("mismatch: "));
+  CHECK(construct(2).find("another numerics. The arithmetic of rank 2 flushes") != std::string::npos);
+  CHECK(construct(0).starts_with("usage: "));
+}
+#endif
 
 TEST_CASE("non-finite gradients are skipped or zeroed by all ranks alike, and never stay") {
   check_policies(Adam<>{});

@@ -60,6 +60,11 @@ struct TakesAll {
   }
 };
 
+struct AllBut {
+  index_t element;
+  bool operator()(const Piece&, index_t i, bool) const { return i != element; }
+};
+
 struct Give {
   Bits mask;
   template <class O>
@@ -321,6 +326,41 @@ TEST_CASE("masks that can't be, and when they can't be given") {
     CHECK(wrong == 0);
     CHECK_THROWS_WITH_AS(early.mask(mask), doctest::Contains("the second stage has begun"), usage_error);
   });
+}
+
+TEST_CASE_TEMPLATE("where all elements take part verbs get no mask", E, executor::host, Device) {
+  const Layout layout = with_positions();
+  const Segment &exact = layout.segments()[1], &last = layout.segments()[3];
+  std::vector<Piece> pieces = layout.range().pieces();
+  pieces.erase(pieces.begin() + 1);
+  ElementMask<E> mask(E{}, Range(pieces), layout.size());
+  CHECK(mask.mask().words != nullptr);
+  const auto leave_out = [&](index_t element) {
+    mask.set(AllBut{element});
+    CHECK(mask.full() == (mask.mask().words == nullptr));
+    return !mask.full();
+  };
+  for (const index_t element :
+       {index_t{0}, index_t{63}, index_t{1000}, last.offset, last.offset + last.count - 1})
+    CHECK(leave_out(element));
+  for (const index_t element : {index_t{-1}, exact.offset + 3, last.offset + last.count})
+    CHECK_FALSE(leave_out(element));
+  CHECK(leave_out(7));
+  mask.set_all();
+  CHECK(mask.mask().words == nullptr);
+  // A checkpoint brings others.
+  for (const bool all : {false, true, false}) {
+    ElementMask<E> saved(E{}, Range(pieces), layout.size());
+    saved.set(AllBut{all ? -1 : 5});
+    std::vector<std::uint64_t> words(at(layout.size() / alignment));
+    using Words = view<std::uint64_t, typename E::memory>;
+    saved.walk([&](const char*, Words from, index_t) {
+      download(view<const std::uint64_t, typename E::memory>(from), view<std::uint64_t>(words));
+    });
+    mask.walk([&](const char*, Words to, index_t) { upload(view<const std::uint64_t>(words), to); });
+    CHECK(mask.full() == all);
+    CHECK(mask.digest() == saved.digest());
+  }
 }
 
 TEST_CASE("a device has the host's bits under a mask") {

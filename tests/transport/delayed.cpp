@@ -16,6 +16,7 @@
 
 #include "optimizer/support.hpp"
 #include "terse/terse.hpp"
+#include "terse/transport/backoff.hpp"
 
 // The model's arithmetic exactly; what is waited for by lower bounds that always hold. Where something must be quick
 // the best of a few tries counts, since a busy machine may hold any one of them up.
@@ -598,4 +599,13 @@ TEST_CASE("an optimizer comes to the same bits, with no delay and with some") {
       CHECK(plain.bytes[rank] == other.bytes[rank]);
     }
   }
+}
+
+TEST_CASE("who looks for something again and again makes room for others") {
+  int looks = 0;
+  const auto end = std::chrono::steady_clock::now() + 30ms;
+  for (terse::detail::Backoff pause; std::chrono::steady_clock::now() < end; pause()) ++looks;
+  // At most every 20 us after the first 50; nobody looks 1000 times in these.
+  CHECK(looks < 2500);
+  CHECK(looks > 2);
 }

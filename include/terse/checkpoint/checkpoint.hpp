@@ -14,6 +14,7 @@
 #include "terse/checkpoint/state.hpp"
 #include "terse/core/hash.hpp"
 #include "terse/core/type_name.hpp"
+#include "terse/transport/concept.hpp"
 
 // A rank's parameters and optimizer state in one safetensors file:
 //
@@ -104,6 +105,7 @@ void load_from(const std::filesystem::path& file, Optimizer& optimizer,
     std::uint64_t step;
   };
   require_between_steps(optimizer);
+  await_messages(optimizer.channel());
   // Completes what is under way on every rank, whatever becomes of its file.
   optimizer.walk([](auto&&...) {});
   Opened opened;
@@ -126,12 +128,13 @@ void load_from(const std::filesystem::path& file, Optimizer& optimizer,
 /// Writes this rank's parameters and state to `file`, beside it first and then renamed, so that an older file
 /// stays whole until the new one is. Not collective, but for recipes that have a round under way between steps
 /// (OverlapLocalSgd: all ranks save alike; SwarmSgd: the ranks of a pair), which it completes. Throws checkpoint_error,
-/// and usage_error between begin and step.
+/// usage_error between begin and step, and what a transport throws that messages of a lost peer are still under way on.
 template <class Optimizer>
 void save(const std::filesystem::path& file, Optimizer& optimizer,
           in<typename Optimizer::runs_on, typename Optimizer::parameter> parameters) {
   detail::require_between_steps(optimizer);
   detail::require_size(file, optimizer, parameters.size());
+  await_messages(optimizer.channel());
   detail::HostCopies copies;
   using Parameter = typename Optimizer::parameter;
   const view<const Parameter> here = copies(parameters);

@@ -65,7 +65,7 @@ struct EncodeKeyedKernel {
         if (b + lane < tile.end) {
           bool good;
           z = Grid::modulo(grid.coordinate(message(tile.piece, first + lane), bits, good));
-          if (!good) *bad = 1;
+          if (!good) atomic_raise(bad);
         }
         store_codes<Grid::bits>(block, tile, b, lane, static_cast<CodeElement<Grid::bits>>(z),
                                 wire + tile.going);
@@ -108,7 +108,7 @@ struct DecodeKeyedKernel {
         const auto code = static_cast<double>(incoming.sum(tile, b, lane));
         bool good;
         const double z = grid.coordinate_near(key(tile.piece, first + lane), code, good);
-        if (!good) *wrong = 1;
+        if (!good) atomic_raise(wrong);
         sum += block_weight(first) * Grid::modulo(z);
         if constexpr (!std::is_same_v<Use, NoUse>) use(tile.piece, first + lane, grid.value(z));
       }
@@ -116,7 +116,7 @@ struct DecodeKeyedKernel {
     sum = sum_of_tile(block, shared.sums, odd_weight(static_cast<std::uint64_t>(lane)) * sum);
     if (lane == 0 && number < slice.tiles &&
         sum != load_aligned<std::uint64_t>(checks + 8 * (slice.first_tile + number)))
-      *wrong = 1;
+      atomic_raise(wrong);
   }
 };
 

@@ -130,8 +130,9 @@ struct Packed {
     buffer<Scale, typename E::memory> scales;
 
     Workspace(E executor, const Packed&, const Range& covered)
-        : scratch(reduction_scratch<Statistic>(executor, covered, units())) {
-      if constexpr (measured) scales = buffer<Scale, typename E::memory>(units().in_range(covered));
+        : scratch(reduction_scratch<Statistic>(executor, covered, units()), unwritten) {
+      if constexpr (measured)
+        scales = buffer<Scale, typename E::memory>(units().in_range(covered), unwritten);
     }
   };
 

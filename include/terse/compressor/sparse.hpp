@@ -105,15 +105,15 @@ struct Sparse {
         words_needed = std::max(words_needed, picking.words(n));
         most = std::max(most, picking.most(n));
       }
-      scratch = buffer<float, typename E::memory>(floats);
-      picked = buffer<float, typename E::memory>(most);
-      words = buffer<std::uint32_t, typename E::memory>(words_needed);
-      positions = buffer<std::uint32_t, typename E::memory>(most);
+      scratch = buffer<float, typename E::memory>(floats, unwritten);
+      picked = buffer<float, typename E::memory>(most, unwritten);
+      words = buffer<std::uint32_t, typename E::memory>(words_needed, unwritten);
+      positions = buffer<std::uint32_t, typename E::memory>(most, unwritten);
       picks.assign({});
       if constexpr (GridExecutor<E>) {
         begin = covered.begin_offset();
-        sums = buffer<float, typename E::memory>(covered.end_offset() - begin);
-        if (variable) places = buffer<detail::UnitPlace, typename E::memory>(unit_count(covered));
+        sums = buffer<float, typename E::memory>(covered.end_offset() - begin, unwritten);
+        if (variable) places = buffer<detail::UnitPlace, typename E::memory>(unit_count(covered), unwritten);
       }
     }
   };

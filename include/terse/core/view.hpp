@@ -26,7 +26,8 @@ namespace terse {
 ///     static void download(void* to, const void* from, std::size_t bytes)
 ///     static void upload(void* to, const void* from, std::size_t bytes)
 ///
-/// The last two wait for all work under way in the space and return when the bytes are there.
+/// The last two wait for all work under way in the space and return when the bytes are there. Where it has allocate_unwritten,
+/// like allocate but not zeroed, `unwritten` buffers take theirs from there.
 namespace memory {
 struct host {};
 struct device;
@@ -97,7 +98,11 @@ using in = view<const T, typename E::memory>;
 template <class E, class T = float>
 using out = view<T, typename E::memory>;
 
-/// Owns zero-initialized elements of a trivial T in memory space `Space`. Move-only.
+/// Says that nobody reads a buffer's elements before they are written: scratch, and packets on their way.
+struct Unwritten {};
+inline constexpr Unwritten unwritten{};
+
+/// Owns elements of a trivial T in memory space `Space`, zero-initialized unless `unwritten`. Move-only.
 template <class T, class Space = memory::host>
 class buffer {
   static_assert(std::is_trivially_copyable_v<T>);
@@ -105,7 +110,14 @@ class buffer {
  public:
   buffer() = default;
   explicit buffer(index_t size) : size_(size) {
-    if (size > 0) data_ = static_cast<T*>(Space::allocate(static_cast<std::size_t>(size) * sizeof(T)));
+    if (size > 0) data_ = static_cast<T*>(Space::allocate(bytes()));
+  }
+  buffer(index_t size, Unwritten) : size_(size) {
+    if (size <= 0) return;
+    if constexpr (requires { Space::allocate_unwritten(bytes()); })
+      data_ = static_cast<T*>(Space::allocate_unwritten(bytes()));
+    else
+      data_ = static_cast<T*>(Space::allocate(bytes()));
   }
   buffer(buffer&& other) noexcept
       : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
@@ -125,6 +137,8 @@ class buffer {
   view<const T, Space> all() const { return {data_, size_}; }
 
  private:
+  std::size_t bytes() const { return static_cast<std::size_t>(size_) * sizeof(T); }
+
   T* data_ = nullptr;
   index_t size_ = 0;
 };
@@ -186,6 +200,7 @@ class buffer<T, memory::host> {
   explicit buffer(index_t size) : size_(size) {
     data_ = static_cast<T*>(detail::HostMemory::allocate(bytes()));
   }
+  buffer(index_t size, Unwritten) : buffer(size) {}
   buffer(buffer&& other) noexcept
       : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
   buffer& operator=(buffer&& other) noexcept {

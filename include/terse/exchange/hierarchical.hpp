@@ -115,7 +115,7 @@ class Rounds<C, F, Hierarchical<Inner, Outer>, T, E> {
         channel_(inside_of(transport, size_)),
         inside_(executor, channel_, envelope_, Dense{}, None{}, layout_, plan_.in_full_precision(note),
                 {names(node_ * size_), names.stride}),
-        work_(work_bytes<Half>(inside_, topology.inner)),
+        work_(work_bytes<Half>(inside_, topology.inner), unwritten),
         half_((inside_.work = work_.data(), make_round<Half>(inside_, topology.inner))),
         across_(across_of(transport, size_)),
         own_(plan_.chunks[static_cast<std::size_t>(Half::own_chunk(local_, size_))]),
@@ -223,7 +223,7 @@ class Rounds<C, F, Hierarchical<Inner, Outer>, T, E> {
   };
 
   static buffer<float, typename E::memory> room_for(const Range& range) {
-    return buffer<float, typename E::memory>(range.end_offset() - range.begin_offset());
+    return buffer<float, typename E::memory>(range.end_offset() - range.begin_offset(), unwritten);
   }
   /// As arenas, of which the share alone is there.
   float* compressed() { return compressed_.data() - own_.compressed.begin_offset(); }

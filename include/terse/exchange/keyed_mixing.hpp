@@ -86,8 +86,8 @@ requires(Traits<C>::keyed) class Rounds<C, F, Mixing<G, Vectors>, T, E> {
         neighbors_(topology.graph, context_.rank, context_.size, whole().bytes),
         inbox_(neighbors_.most() + 1),
         begin_(whole().compressed.begin_offset()),
-        own_(whole().compressed.end_offset() - begin_),
-        difference_(own_.size()),
+        own_(whole().compressed.end_offset() - begin_, unwritten),
+        difference_(own_.size(), unwritten),
         wrong_(1) {}
 
   void open(const StepContext& step, Mask<typename E::memory> mask) {
@@ -108,8 +108,10 @@ requires(Traits<C>::keyed) class Rounds<C, F, Mixing<G, Vectors>, T, E> {
   template <class M>
   bool advance(const M&, bool block) {
     if (!neighbors_.settle(block)) return false;
-    for (std::size_t e = 0; e < edges().size(); ++e)
-      context_.accept(neighbors_.from(e), whole(), Phase::spread, 0, edges()[e].peer);
+    context_.together([&] {
+      for (std::size_t e = 0; e < edges().size(); ++e)
+        context_.accept(neighbors_.from(e), whole(), Phase::spread, 0, edges()[e].peer);
+    });
     return true;
   }
   void arrived(bool throws) { envelope_.arrived(context_.executor, throws); }

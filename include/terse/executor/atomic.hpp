@@ -27,10 +27,27 @@ TERSE_HD inline void atomic_lower(std::uint64_t* place, std::uint64_t value) {
 #endif
 }
 
+TERSE_HD inline void atomic_or(std::uint32_t* place, std::uint32_t bits) {
+#ifdef __CUDA_ARCH__
+  atomicOr(place, bits);
+#else
+  *place |= bits;
+#endif
+}
+
+/// Sets a flag to 1. Where many threads do, all but the first few only look.
+TERSE_HD inline void atomic_raise(std::uint32_t* flag) {
+#ifdef __CUDA_ARCH__
+  if (*const_cast<const volatile std::uint32_t*>(flag) == 0) atomicOr(flag, 1U);
+#else
+  *flag = 1;
+#endif
+}
+
 /// Bit position % 8 of byte position / 8. On a device `bits` is aligned to 4 bytes.
 TERSE_HD inline void atomic_set_bit(std::byte* bits, std::uint32_t position) {
 #ifdef __CUDA_ARCH__
-  atomicOr(reinterpret_cast<std::uint32_t*>(bits) + position / 32, 1U << position % 32);
+  atomic_or(reinterpret_cast<std::uint32_t*>(bits) + position / 32, 1U << position % 32);
 #else
   bits[position / 8] |= std::byte{1} << position % 8;
 #endif

@@ -52,6 +52,12 @@ struct CudaBlock {
   }
 };
 
+/// -1 where there is none.
+inline int current_device() {
+  int device = -1;
+  return cudaGetDevice(&device) == cudaSuccess ? device : -1;
+}
+
 /// The one entry point of all kernels.
 template <class Kernel>
 __global__ void __launch_bounds__(block_threads) run_kernel(const __grid_constant__ Kernel kernel) {
@@ -64,11 +70,13 @@ __global__ void __launch_bounds__(block_threads) run_kernel(const __grid_constan
 
 namespace executor {
 
-/// Runs functors on the current CUDA device, in order on `stream`. Nothing blocks the host but what says so, and
+/// Runs functors on the CUDA device that was current when it was made, in order on `stream`, one of that device. The device must be
+/// current in every thread that uses it: usage_error if another one is. Nothing blocks the host but what says so, and
 /// nothing is allocated. Needs nvcc with -fmad=false and --expt-relaxed-constexpr, which the `terse-cuda` dependency
 /// and package carry: with them the results have the host's bits.
 struct cuda {
   cudaStream_t stream = nullptr;
+  int device = detail::current_device();
 
   using memory = terse::memory::device;
   using staging = terse::memory::pinned;
@@ -79,17 +87,22 @@ struct cuda {
   void launch(const Kernel& kernel, index_t blocks) const {
     static_assert(std::is_trivially_copyable_v<Kernel>);
     static_assert(sizeof(Kernel) <= 32764, "terse: a functor is too large for a kernel's arguments");
-    detail::run_kernel<<<static_cast<unsigned>(blocks), detail::block_threads, 0, stream>>>(kernel);
-    detail::check_cuda(cudaGetLastError(), "launching a kernel");
+    check_device();
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(static_cast<unsigned>(blocks));
+    config.blockDim = dim3(detail::block_threads);
+    config.stream = stream;
+    // Its own result: cudaGetLastError, which a launch in angle brackets leaves to ask, would report anybody's earlier error.
+    detail::check_cuda(cudaLaunchKernelEx(&config, detail::run_kernel<Kernel>, kernel), "launching a kernel");
   }
   void move(void* to, const void* from, std::size_t bytes) const {
-    detail::check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream), "cudaMemcpyAsync");
+    copy(to, from, bytes, cudaMemcpyDeviceToDevice);
   }
   void bring(void* to, const void* from, std::size_t bytes) const {
-    detail::check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream), "cudaMemcpyAsync");
+    copy(to, from, bytes, cudaMemcpyDeviceToHost);
   }
   void send(void* to, const void* from, std::size_t bytes) const {
-    detail::check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream), "cudaMemcpyAsync");
+    copy(to, from, bytes, cudaMemcpyHostToDevice);
   }
   /// By CUB.
   index_t exclusive_sum_bytes(index_t count) const {
@@ -106,6 +119,21 @@ struct cuda {
   }
   /// Waits for all that was launched; throws terse::error if any of it failed.
   void synchronize() const { detail::check_cuda(cudaStreamSynchronize(stream), "cudaStreamSynchronize"); }
+
+ private:
+  void check_device() const {
+    int current = -1;
+    detail::check_cuda(cudaGetDevice(&current), "cudaGetDevice");
+    if (current != device)
+      throw usage_error("this executor was made for CUDA device " + std::to_string(device) +
+                        ", and in this thread device " + std::to_string(current) +
+                        " is current: call cudaSetDevice(" + std::to_string(device) +
+                        ") in each thread that uses it");
+  }
+  void copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) const {
+    check_device();
+    detail::check_cuda(cudaMemcpyAsync(to, from, bytes, kind, stream), "cudaMemcpyAsync");
+  }
 };
 
 }  // namespace executor

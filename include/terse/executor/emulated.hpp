@@ -26,9 +26,15 @@ namespace terse {
 namespace memory {
 
 /// Stands for a device's memory on the host: readable and writable while a kernel runs or a copy is made, and by
-/// nobody in between, so that host code that reaches for it ends with a fault, as it would on a device.
+/// nobody in between, so that host code that reaches for it ends with a fault, as it would on a device. What nobody has written is
+/// full of ones: NaN, and positions and lengths beyond all.
 struct emulated {
   static void* allocate(std::size_t bytes) { return arena().allocate(bytes); }
+  static void* allocate_unwritten(std::size_t bytes) {
+    void* const place = allocate(bytes);
+    const Open open;
+    return std::memset(place, 0xFF, bytes);
+  }
   static void release(void* place) noexcept { arena().release(place); }
   static void download(void* to, const void* from, std::size_t bytes) {
     const Open open;
@@ -276,9 +282,16 @@ struct emulated {
     std::vector<std::function<void()>> launches_;
   };
 
+  /// Kernels and copies that this thread has launched so far.
+  static index_t& launches() {
+    thread_local index_t count = 0;
+    return count;
+  }
+
   template <class Kernel>
   void launch(const Kernel& kernel, index_t blocks) const {
     static_assert(std::is_trivially_copyable_v<Kernel>);
+    ++launches();
     if (auto& recording = Recording::under_way(); recording) {
       recording->launches_.push_back([=] { emulated{}.launch(kernel, blocks); });
       return;
@@ -288,6 +301,7 @@ struct emulated {
     for (index_t index = 0; index < blocks; ++index) threads->run(kernel, index);
   }
   void move(void* to, const void* from, std::size_t bytes) const {
+    ++launches();
     if (auto& recording = Recording::under_way(); recording) {
       recording->launches_.push_back([=] { emulated{}.move(to, from, bytes); });
       return;

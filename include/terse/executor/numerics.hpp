@@ -1,33 +1,59 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <string>
+#include <vector>
 
 #include "terse/core/config.hpp"
-#include "terse/core/hash.hpp"
+#include "terse/core/error.hpp"
 #include "terse/executor/host.hpp"
 #include "terse/executor/sparse.hpp"
 
 namespace terse {
 
+namespace detail {
+
+/// What arithmetic may do otherwise than docs/numerics.md says.
+enum NumericsFault : std::uint64_t { contracts = 1, flushes = 2, divides = 4, roots = 8, reorders = 16 };
+
+}  // namespace detail
+
 TERSE_NUMERICS_BEGIN
 
-/// A hash of what this build's arithmetic does: contraction, flushing of denormals, rounding of sqrt. The
-/// same everywhere that the same bits come out.
-TERSE_HD inline std::uint64_t numerics_probe() {
-  volatile float a = 1.0F + 0x1p-12F, b = 1.0F + 0x1p-12F, c = -1.0F - 0x1p-11F;
-  volatile float tiny = std::numeric_limits<float>::denorm_min(), two = 2;
-  const float product = a * b;
-  const float contracted = a * b + c;  // 0x1p-24 where contracted, else 0
-  const float kept = tiny * two;       // 0 where denormals are flushed
-  const float root = std::sqrt(float{two});
-  std::uint64_t hash = mix_hash(0, std::bit_cast<std::uint32_t>(product));
-  hash = mix_hash(hash, std::bit_cast<std::uint32_t>(contracted));
-  hash = mix_hash(hash, std::bit_cast<std::uint32_t>(kept));
-  return mix_hash(hash, std::bit_cast<std::uint32_t>(root));
+/// What this build's arithmetic does otherwise than IEEE 754 and these headers have it: bits that describe_numerics puts
+/// into words, none of them where the bits are those of all others.
+TERSE_HD inline std::uint64_t numerics_faults() {
+  volatile float factor = 1.0F + 0x1p-12F, rest = -1.0F - 0x1p-11F;
+  volatile float tiny = std::numeric_limits<float>::denorm_min(), two = 2, one = 1, dust = 0x1p-25F;
+  std::uint64_t faults = 0;
+  if (factor * factor + rest != 0) faults |= detail::contracts;  // 0x1p-24
+  if (!(tiny * two > tiny)) faults |= detail::flushes;
+  const float large = one, small = dust;
+  if ((large + small) - large != 0) faults |= detail::reorders;  // 0x1p-25
+  // Quotients that are no product with the divisor's reciprocal, be that right or off by 2 in the last place. One divisor
+  // for all, as a constant, too: a compiler that may, takes its reciprocal once.
+  constexpr float dividends[] = {0x1.46752cp0F, 0x1.a57b78p0F, 0x1.82fe3ap0F};
+  constexpr float quotients[] = {0x1.54778p-1F, 0x1.b791b2p-1F, 0x1.939992p-1F};
+  constexpr float constant = 0x1.eaeed2p0F;
+  volatile float divisor = constant;
+  const float common = divisor;
+  for (int k = 0; k < 3; ++k) {
+    volatile float dividend = dividends[k];
+    if (dividend / common != quotients[k] || dividend / constant != quotients[k]) faults |= detail::divides;
+  }
+  // Roots within a millionth of the middle between two floats, on both sides, that are no product with the reciprocal root.
+  constexpr float squares[] = {0x1.fffffap1F, 0x1.3862bp1F,  0x1.c83e8cp1F,
+                               0x1.b5c076p1F, 0x1.bebf4ap1F, 0x1.9b23d8p1F};
+  constexpr float roots[] = {0x1.fffffcp0F, 0x1.8fed3cp0F, 0x1.e3519ep0F,
+                             0x1.d96c2ep0F, 0x1.de4316p0F, 0x1.cace8cp0F};
+  for (int k = 0; k < 6; ++k) {
+    volatile float square = squares[k];
+    if (std::sqrt(float{square}) != roots[k]) faults |= detail::roots;
+  }
+  return faults;
 }
 
 TERSE_NUMERICS_END
@@ -35,22 +61,60 @@ TERSE_NUMERICS_END
 namespace detail {
 struct Probe {
   std::uint64_t* to;
-  TERSE_HD void operator()(index_t) const { *to = numerics_probe(); }
+  TERSE_HD void operator()(index_t) const { *to = numerics_faults(); }
 };
 }  // namespace detail
 
-/// The probe's result where an executor computes.
+/// The same where an executor computes, on a device by a kernel.
 template <Executor E>
 std::uint64_t numerics_of([[maybe_unused]] E executor) {
-  std::uint64_t probe = 0;
+  std::uint64_t faults = 0;
   if constexpr (GridExecutor<E>) {
     buffer<std::uint64_t, typename E::memory> place(1);
     for_each_entry(executor, 1, detail::Probe{place.data()});
-    fetch(executor, in<E, std::uint64_t>(place.all()), view<std::uint64_t>(&probe, 1));
+    fetch(executor, in<E, std::uint64_t>(place.all()), view<std::uint64_t>(&faults, 1));
   } else {
-    probe = numerics_probe();
+    faults = numerics_faults();
   }
-  return probe;
+  return faults;
+}
+
+/// What is wrong and what to do about it, of faults that aren't 0.
+TERSE_COLD inline std::string describe_numerics(std::uint64_t faults) {
+  std::string text;
+  const auto say = [&](std::uint64_t fault, const char* sentence) {
+    if ((faults & fault) != 0) text += std::string(text.empty() ? "" : "; ") + sentence;
+  };
+  say(detail::contracts,
+      "joins a product and a sum into one operation (compile with -ffp-contract=off, device code with "
+      "-fmad=false)");
+  say(detail::flushes,
+      "flushes subnormal numbers to zero (compile device code without -ftz=true; on the host don't link with "
+      "-ffast-math or call torch.set_flush_denormal, which set the processor to it)");
+  say(detail::divides,
+      "divides by way of reciprocals (compile without -freciprocal-math, device code without "
+      "-prec-div=false)");
+  say(detail::roots, "takes approximate roots (compile device code without -prec-sqrt=false)");
+  say(detail::reorders, "takes sums in another order (compile without -fassociative-math)");
+  return text + "; -ffast-math and --use_fast_math do all of this";
+}
+
+/// The first of all ranks whose arithmetic has faults, in words to be put behind an error; `all` are fields of one rank after the
+/// other, `count` each.
+TERSE_COLD inline std::string describe_numerics(const std::vector<std::uint64_t>& all, std::size_t count,
+                                                std::size_t at) {
+  for (std::size_t k = at; k < all.size(); k += count)
+    if (all[k] != 0)
+      return ". The arithmetic of rank " + std::to_string(k / count) + " " + describe_numerics(all[k]);
+  return "";
+}
+
+/// Throws usage_error where there are faults, of a rank whose peers have the same.
+TERSE_COLD inline void check_numerics(std::uint64_t faults, int rank) {
+  if (faults != 0)
+    throw usage_error("this program's arithmetic has other bits than those that all ranks must have: it " +
+                          describe_numerics(faults),
+                      rank);
 }
 
 }  // namespace terse

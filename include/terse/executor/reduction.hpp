@@ -3,6 +3,7 @@
 
 #include <limits>
 
+#include "terse/executor/atomic.hpp"
 #include "terse/executor/concept.hpp"
 
 // What reductions share, whichever executor runs them.
@@ -31,7 +32,7 @@ TERSE_HD typename Statistic::Scale finish_unit(const float* totals, index_t coun
   bool finite = true;
   for (int c = 0; c < Statistic::width; ++c)
     finite = finite && magnitude(totals[c]) <= std::numeric_limits<float>::max();
-  if (totals[Statistic::width] != 0 || (count > 0 && !finite)) *bad = 1;
+  if (totals[Statistic::width] != 0 || (count > 0 && !finite)) atomic_raise(bad);
   return Statistic::finish(totals, finite ? count : 0);
 }
 

@@ -59,7 +59,8 @@ TERSE_COLD std::string first_difference(T& channel, const Layout& layout) {
 }  // namespace detail
 
 /// Compares what must be alike on all ranks, `numerics` of their executors included, and returns its hash. Collective.
-/// Throws mismatch_error that names the first field that differs, and the rank.
+/// Throws mismatch_error that names the first field that differs, and the rank, and usage_error if no arithmetic differs but all is
+/// wrong.
 template <class R, Transport T>
 TERSE_COLD std::uint64_t agree_on_fingerprint(T& channel, const Layout& layout, const R& recipe,
                                               std::uint64_t seed, std::uint64_t options,
@@ -73,10 +74,11 @@ TERSE_COLD std::uint64_t agree_on_fingerprint(T& channel, const Layout& layout, 
       {"recipe", mix_hash(0, type_name<R>().c_str())},
       {"seed", seed},
       {"value of an option (on_non_finite, clip_norm, slice_bytes, check_payload, compare_every)", options},
-      {"numerics (contraction, denormals or sqrt)", numerics}};
-  constexpr std::size_t layout_at = 2, count = std::size(fields);
+      {"numerics", numerics}};
+  constexpr std::size_t layout_at = 2, count = std::size(fields), numerics_at = count - 1;
   const auto more = [&](const std::vector<std::uint64_t>& all) -> std::string {
     // Alike on all ranks, who see the same values.
+    if (std::string faults = describe_numerics(all, count, numerics_at); !faults.empty()) return faults;
     bool layouts_alone = false;
     for (std::size_t k = 0; k < all.size(); ++k) {
       if (all[k] == all[k % count]) continue;
@@ -86,6 +88,7 @@ TERSE_COLD std::uint64_t agree_on_fingerprint(T& channel, const Layout& layout, 
     return layouts_alone ? detail::first_difference(channel, layout) : "";
   };
   const std::uint64_t alike = agree(channel, fields, more);
+  check_numerics(numerics, channel.rank());
   agree_on_settings(channel, "other hyper-parameters", settings);
   return mix_hash(alike, settings.hash());
 }

@@ -41,9 +41,9 @@ concept SaysBytes = requires(const State& state) {
   { state.bytes_per_step() } -> std::same_as<StepBytes>;
 };
 
-template <class State, class E>
-concept TakesMask = requires(State& state, E executor, const std::uint8_t* elements) {
-  { state.leave_out(executor, elements) } -> std::same_as<std::uint64_t>;
+template <class State>
+concept TakesMask = requires(State& state, const std::uint8_t* elements) {
+  { state.leave_out(elements) } -> std::same_as<std::uint64_t>;
 };
 
 template <class R, class State, class E, class N>
@@ -157,6 +157,10 @@ class Optimizer {
           std::string("this step averages ") + (full_precision() ? "exactly" : "compressed messages") +
               ", and there is no record of such a step; record again where full_precision() changes",
           channel_.rank(), static_cast<std::int64_t>(steps_ + 1));
+    if (!full_precision() && recorded_masks_ != masks())
+      throw usage_error(
+          "which elements take part has changed since the record, by a checkpoint: record again",
+          channel_.rank(), static_cast<std::int64_t>(steps_ + 1));
     const StepInput<E, N> input = input_of({nullptr, layout_.size()}, {nullptr, layout_.size()});
     prepare(input, gradient_scale);
     run();
@@ -207,21 +211,22 @@ class Optimizer {
   /// Alike on all ranks, between steps, before the stages change (without a first stage, before the first step): packets of
   /// ranks with other masks are refused. The last call counts. It lasts, in checkpoints, too: `load` brings what was saved, in
   /// the place of what was given before. Throws usage_error for a view of the wrong size, and when it is too late. Reads all
-  /// elements once and brings n / 8 bytes to the host; no step costs more for it.
+  /// elements once and brings n / 8 bytes to the host. Compressed steps then read n / 8 bytes more in each pass.
   template <class S = State>
   void mask(in<E, std::uint8_t> elements) {
     static_assert(
-        detail::TakesMask<S, E>,
+        detail::TakesMask<S>,
         "terse: a mask is for methods of two stages (OneBitAdam, OneBitLamb, Staged), whose second one "
         "compresses: it takes effect when the stages change");
-    if constexpr (detail::TakesMask<S, E>) {
+    if constexpr (detail::TakesMask<S>) {
       const std::uint64_t step = steps_ + 1;
       check(elements.size(), "mask", step);
       if (!full_precision() && steps_ > 0)
         throw usage_error(
             "the second stage has begun, and what takes part in it is settled: give the mask before that",
             channel_.rank(), static_cast<std::int64_t>(step));
-      masked_ = state_.leave_out(executor_, elements.data());
+      await_messages(channel());
+      masked_ = state_.leave_out(elements.data());
     }
   }
   /// What this rank sends for a step, at most, if all goes well; exactly, where packets don't vary in size and all steps of a kind
@@ -374,6 +379,10 @@ class Optimizer {
   }
   /// Whether gradients are clipped by their agreed norm, and not their mean by its own.
   bool clips_before() const { return options_.clips() && !averages_gradients(); }
+  bool masks() const {
+    if constexpr (requires { state_.masks(); }) return state_.masks();
+    return false;
+  }
   bool waits_for_norm() const { return clips_before() || must_agree(); }
   bool must_agree() const {
     return options_.on_non_finite == NonFinite::skip ||
@@ -424,7 +433,7 @@ class Optimizer {
   };
   Open open_;
   std::vector<bool> ready_;  // by segment
-  bool recorded_ = false, recorded_full_precision_ = false;
+  bool recorded_ = false, recorded_full_precision_ = false, recorded_masks_ = false;
 };
 
 }  // namespace terse

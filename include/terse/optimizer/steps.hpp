@@ -181,6 +181,7 @@ void Optimizer<R, T, E, N>::record(out<E, P> parameters, in<E, G> gradients) req
       throw usage_error("take one step before a record, so that the masters are there", channel_.rank());
     composed(recipe).enqueue(input_of(parameters, gradients), state_);
     recorded_full_precision_ = full_precision();
+    recorded_masks_ = masks();
     recorded_ = true;
   }
 }

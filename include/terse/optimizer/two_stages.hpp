@@ -166,8 +166,8 @@ struct TwoStages {
         dense_segments.assign(layout.segments().size(), 1);
         for (const Piece& piece : range.pieces()) dense_segments[static_cast<std::size_t>(piece.segment)] = 0;
         if constexpr (carries) {
-          masked.emplace(range, layout.size());
-          if (over != 0) masked->set_all(executor);
+          masked.emplace(executor, range, layout.size());
+          if (over != 0) masked->set_all();
         }
       }
       const auto segments = static_cast<index_t>(layout.segments().size());
@@ -199,9 +199,14 @@ struct TwoStages {
     /// The same as full_precision() within a step.
     bool averages_exactly() const { return !compresses || over == 0 || torn == 1; }
     /// Takes a user's mask; its digest. Until the second stage begins, bits of what it leaves out are set.
-    TERSE_COLD std::uint64_t leave_out(E executor, const std::uint8_t* elements) requires(carries) {
-      masked->set(executor, InUsersMask{elements, over != 0});
-      return masked->digest(executor);
+    TERSE_COLD std::uint64_t leave_out(const std::uint8_t* elements) requires(carries) {
+      masked->set(InUsersMask{elements, over != 0});
+      return masked->digest();
+    }
+    /// Whether compressed steps leave elements out.
+    bool masks() const {
+      if constexpr (carries) return !masked->full();
+      return false;
     }
     /// The buffers of n floats that its policies keep, but for what a second stage has made of them.
     template <class Visit>
@@ -453,8 +458,7 @@ struct TwoStages {
     if (!state.watch->due(when, input.executor, input.context.step, watched)) return;
     if constexpr (carries) {
       const SecondRules<N> rules = second_rules(input, state);
-      state.masked->set(input.executor,
-                        GoOver<FirstRules<N>, SecondRules<N>>{first_rules(input, state), rules});
+      state.masked->set(GoOver<FirstRules<N>, SecondRules<N>>{first_rules(input, state), rules});
       if constexpr (balances)
         state.balance->settle(input.executor, rules,
                               state.buffers[static_cast<std::size_t>(names.find(M2::state[0]))].data(),

@@ -87,7 +87,7 @@ class StreamLane {
         window_(window),
         largest_(aligned(largest)),
         phase_(phase),
-        slots_(largest_ * window) {}
+        slots_(largest_ * window, unwritten) {}
 
   std::byte* slot(index_t j) { return slots_.data() + j % window_ * largest_; }
 

@@ -307,8 +307,12 @@ class Pipeline {
                              {"policy", mix_hash(0, kind().c_str())},
                              {"schedule", mix_hash(0, type_name<Plan>().c_str())},
                              {"seed", options_.seed},
-                             {"numerics (contraction, denormals or sqrt)", numerics_of(executor_)}};
-    const std::uint64_t alike = agree(channel(), fields);
+                             {"numerics", numerics_of(executor_)}};
+    constexpr std::size_t count = std::size(fields);
+    const std::uint64_t alike = agree(channel(), fields, [](const std::vector<std::uint64_t>& all) {
+      return describe_numerics(all, count, count - 1);
+    });
+    check_numerics(fields[count - 1].value, channel().rank());
     SettingsList settings;
     policy_.settings(settings);
     schedule_.settings(settings);

@@ -3,6 +3,7 @@
 
 #include "terse/core/draw.hpp"
 #include "terse/core/hash.hpp"
+#include "terse/executor/atomic.hpp"
 #include "terse/executor/concept.hpp"
 
 namespace terse {
@@ -21,6 +22,14 @@ struct AsBit {
   }
 };
 
+/// Raises a flag for elements that don't take part.
+struct FindMasked {
+  std::uint32_t* any;
+  TERSE_HD void operator()(const Piece&, index_t, bool keep) const {
+    if (!keep) atomic_raise(any);
+  }
+};
+
 }  // namespace detail
 
 TERSE_NUMERICS_END
@@ -29,25 +38,26 @@ TERSE_NUMERICS_END
 template <Executor E>
 class ElementMask {
  public:
-  TERSE_COLD ElementMask(const Range& range, index_t arena)
-      : range_(range), words_(arena / alignment), one_(1) {
+  TERSE_COLD ElementMask(E executor, const Range& range, index_t arena)
+      : executor_(executor), range_(range), words_(arena / alignment), one_(1), any_(1) {
     piece_.assign(Piece{});
   }
 
-  /// Bit i becomes predicate(piece, i, bit i as it was).
+  /// Bit i becomes predicate(piece, i, bit i as it was). Waits for the executor.
   template <class Predicate>
-  void set(E executor, const Predicate& predicate) {
+  void set(const Predicate& predicate) {
     for (const Piece& piece : range_.pieces()) {
       piece_.assign(piece);
       // Each block of bits is read before it is written.
-      pack<1, false>(executor, piece_, Units{}, mask(), detail::AsBit<Predicate>{predicate},
+      pack<1, false>(executor_, piece_, Units{}, bits(), detail::AsBit<Predicate>{predicate},
                      in<E>(one_.all()),
                      reinterpret_cast<std::byte*>(words_.data() + piece.offset / alignment),
                      Draw::shared(0, 0, Purpose::quantization));
     }
+    look();
   }
   /// All bits become 1.
-  TERSE_COLD void set_all(E executor) {
+  TERSE_COLD void set_all() {
     buffer<std::uint64_t> here(words_.size());
     for (const Piece& piece : range_.pieces())
       for (index_t i = 0; i < piece.count; i += alignment) {
@@ -55,26 +65,43 @@ class ElementMask {
         here[(piece.offset + i) / alignment] =
             left < alignment ? (std::uint64_t{1} << left) - 1 : ~std::uint64_t{0};
       }
-    put(executor, view<const std::uint64_t>(here.all()), out<E, std::uint64_t>(words_.all()));
+    put(executor_, view<const std::uint64_t>(here.all()), out<E, std::uint64_t>(words_.all()));
+    full_ = true;
   }
-  Mask<typename E::memory> mask() const { return {words_.data()}; }
+  /// What verbs take; where all bits are 1 they get none, and don't read any.
+  Mask<typename E::memory> mask() const { return full_ ? Mask<typename E::memory>{} : bits(); }
+  bool full() const { return full_; }
   /// A hash of all bits, never 0. Waits for the executor; n / 64 words come to the host.
-  TERSE_COLD std::uint64_t digest(E executor) const {
+  TERSE_COLD std::uint64_t digest() const {
     buffer<std::uint64_t> here(words_.size());
-    fetch(executor, in<E, std::uint64_t>(words_.all()), here.all());
+    fetch(executor_, in<E, std::uint64_t>(words_.all()), here.all());
     return hash_bytes(reinterpret_cast<const std::byte*>(here.data()),
                       static_cast<std::size_t>(here.size()) * sizeof(std::uint64_t));
   }
+  /// Waits for the executor.
   template <class Visit>
   void walk(Visit&& visit) {
     visit("mask", words_.all(), index_t{0});
+    look();
   }
 
  private:
+  Mask<typename E::memory> bits() const { return {words_.data()}; }
+  TERSE_COLD void look() {
+    fill(executor_, any_.all(), 0U);
+    for_each(executor_, range_, bits(), NoPackets{}, detail::FindMasked{any_.data()});
+    std::uint32_t any = 0;
+    fetch(executor_, in<E, std::uint32_t>(any_.all()), view<std::uint32_t>(&any, 1));
+    full_ = any == 0;
+  }
+
+  E executor_;
   Range range_;
   Range piece_;  // whichever it is at; allocates once
   buffer<std::uint64_t, typename E::memory> words_;
   buffer<float, typename E::memory> one_;
+  buffer<std::uint32_t, typename E::memory> any_;  // whether a bit is 0
+  bool full_ = false;
 };
 
 }  // namespace terse

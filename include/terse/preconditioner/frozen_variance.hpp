@@ -100,7 +100,7 @@ template <Executor E>
 class Freezing {
  public:
   Freezing(E executor, const Freeze& rule, const Range& compressed, index_t arena)
-      : compressed_(compressed), watch_(rule, executor, compressed), mask_(compressed, arena) {}
+      : compressed_(compressed), watch_(rule, executor, compressed), mask_(executor, compressed, arena) {}
 
   bool frozen() const { return frozen_ != 0; }
   /// Throws usage_error where the rule has come to need more memory than there is.
@@ -113,7 +113,7 @@ class Freezing {
   void observe(E executor, const Freeze& rule, std::uint64_t step, float epsilon, float* variance,
                float* momentum) {
     if (!watch_.due(rule, executor, step, variance)) return;
-    mask_.set(executor, IsPositive{variance});
+    mask_.set(IsPositive{variance});
     for_each(executor, compressed_, Invert{variance, momentum, epsilon});
     frozen_ = 1;
   }

@@ -224,6 +224,11 @@ struct RoundContext {
   }
   /// For verbs that read packets, see Packets::damage. A rank alone reads what has been nowhere.
   std::uint64_t* damage() { return size > 1 ? envelope.damage() : nullptr; }
+  /// Calls act(), whose calls of stamp, or of accept, are one kernel on a device. No packet may come or go in between.
+  template <class Act>
+  void together(const Act& act) {
+    envelope.together(executor, act);
+  }
   /// Adds an accepted packet, or this rank's own, to what a verb will read. Values that are not finite, of which a sender says
   /// nothing, count as 0 there, and are an error that names the sender and the phase.
   void add(Inbox<C>& inbox, const Portion& portion, const std::byte* packet, Phase phase, int sender,

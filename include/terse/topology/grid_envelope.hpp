@@ -1,183 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "terse/compressor/section_fault.hpp"
-#include "terse/executor/grid.hpp"
+#include <utility>
+
 #include "terse/topology/envelope.hpp"
+#include "terse/topology/grid_verdict.hpp"
 
 namespace terse {
-
-namespace detail {
-
-/// What a device knows of the packets of a round.
-struct Verdict {
-  PacketFault fault;
-  Findings findings;  // of the compressor's own check of the packet at hand
-  std::uint64_t damage = no_damage;
-  std::int32_t sender = 0;
-  std::uint16_t flags = PacketHeader::finite;
-  bool closed = false;      // the mean must not be consumed
-  bool non_finite = false;  // because a gradient was not finite
-  bool unreadable = false;  // because the sender's packet couldn't be read beside this rank's own
-};
-
-/// The packet's header as it must be in this step.
-TERSE_HD inline PacketHeader header_now(const StepScalars* now, std::uint64_t bytes, std::uint64_t place) {
-  PacketHeader header;
-  header.step = now->step;
-  header.length = bytes;
-  header.check = mix_hash(now->agreement, place);
-  return header;
-}
-
-struct NoteKernel {
-  static constexpr bool cooperative = false;
-  struct Shared {};
-  Verdict* verdict;
-  std::uint32_t* bad;  // without it, it is bad
-  std::uint16_t own;
-
-  template <class Block>
-  TERSE_HD void operator()(Block& block, Shared&) const {
-    if (block.thread() != 0 || (bad != nullptr && *bad == 0)) return;
-    if (bad != nullptr) *bad = 0;
-    verdict->flags = merged_flags(verdict->flags, own);
-  }
-};
-
-struct StampKernel {
-  static constexpr bool cooperative = false;
-  struct Shared {};
-  const Verdict* verdict;
-  const StepScalars* now;
-  std::uint64_t bytes, place;
-  std::uint16_t refusal;
-  std::byte* packet;
-
-  template <class Block>
-  TERSE_HD void operator()(Block& block, Shared&) const {
-    if (block.thread() != 0) return;
-    PacketHeader header = header_now(now, bytes, place);
-    header.flags = verdict->damage == no_damage ? verdict->flags : merged_flags(verdict->flags, refusal);
-    std::memcpy(__builtin_assume_aligned(packet, 8), &header, sizeof header);
-  }
-};
-
-/// The header, by the first thread, the `count` floats that no finite message has beyond `limit`, and what else was
-/// found.
-struct AcceptKernel {
-  static constexpr bool cooperative = true;
-  struct Shared {
-    bool wrong;
-  };
-  Verdict* verdict;
-  const StepScalars* now;
-  std::uint64_t least, most, place;
-  std::int32_t sender;
-  std::uint16_t refusal;
-  const std::byte* packet;
-  const std::byte* floats;
-  index_t count;
-  float limit;
-
-  template <class Block>
-  TERSE_HD void operator()(Block& block, Shared& shared) const {
-    if (block.thread() == 0) shared.wrong = false;
-    block.sync();
-    bool wrong = false;
-    for (index_t k = block.thread(); k < count; k += block_threads)
-      wrong = wrong || !(magnitude(load_aligned<float>(floats + 4 * k)) <= limit);
-    if (block.ballot(wrong) != 0 && block.thread() % 32 == 0) shared.wrong = true;
-    block.sync();
-    if (block.thread() != 0) return;
-    PacketHeader header;
-    std::memcpy(&header, __builtin_assume_aligned(packet, 8), sizeof header);
-    const PacketHeader right = header_now(now, most, place);
-    PacketFault fault = find_fault(header, {least, most, right.step, right.check});
-    const Findings findings = verdict->findings;
-    verdict->findings = {};
-    if (fault.field == PacketFault::none && (shared.wrong || findings.any()))
-      fault = {PacketFault::content,
-               static_cast<std::uint64_t>(findings.any() ? findings.fault() : SectionFault::unlikely), 0};
-    if (fault.field == PacketFault::none) {
-      verdict->flags = merged_flags(verdict->flags, header.flags);
-    } else if (verdict->fault.field == PacketFault::none) {
-      verdict->fault = fault;
-      verdict->sender = sender;
-      verdict->flags = merged_flags(verdict->flags, refusal);
-    }
-  }
-};
-
-/// What another verdict of the same step has found.
-struct AbsorbKernel {
-  static constexpr bool cooperative = false;
-  struct Shared {};
-  Verdict* verdict;
-  const Verdict* other;
-
-  template <class Block>
-  TERSE_HD void operator()(Block& block, Shared&) const {
-    if (block.thread() != 0) return;
-    verdict->flags = merged_flags(verdict->flags, other->flags);
-    if (other->damage < verdict->damage) verdict->damage = other->damage;
-    if (verdict->fault.field != PacketFault::none || other->fault.field == PacketFault::none) return;
-    verdict->fault = other->fault;
-    verdict->sender = other->sender;
-  }
-};
-
-struct ArrivedKernel {
-  static constexpr bool cooperative = false;
-  struct Shared {};
-  Verdict* verdict;
-  bool throws;
-
-  template <class Block>
-  TERSE_HD void operator()(Block& block, Shared&) const {
-    if (block.thread() != 0) return;
-    const bool refused = (verdict->flags & PacketHeader::refused) != 0;
-    verdict->non_finite = throws && !refused && verdict->flags != PacketHeader::finite;
-    verdict->closed = verdict->non_finite || refused || verdict->fault.field != PacketFault::none ||
-                      verdict->damage != no_damage;
-  }
-};
-
-struct CheckReadKernel {
-  static constexpr bool cooperative = false;
-  struct Shared {};
-  Verdict* verdict;
-  std::uint32_t* wrong;
-  std::int32_t sender;
-
-  template <class Block>
-  TERSE_HD void operator()(Block& block, Shared&) const {
-    if (block.thread() != 0 || *wrong == 0) return;
-    *wrong = 0;
-    if (verdict->closed) return;
-    verdict->closed = verdict->unreadable = true;
-    verdict->sender = sender;
-  }
-};
-
-/// Does nothing after an error.
-template <class F>
-struct Gated {
-  F f;
-  const Verdict* verdict;
-  bool open = false;
-
-  TERSE_HD void enter(const Piece& piece) {
-    open = !verdict->closed;
-    terse::enter(f, piece);
-  }
-  template <class... Sum>
-  TERSE_HD void operator()(const Piece& piece, index_t i, bool keep, Sum... sum) const {
-    if (open) f(piece, i, keep, sum...);
-  }
-};
-
-}  // namespace detail
 
 template <GridExecutor E>
 class Envelope<E> {
@@ -187,37 +16,57 @@ class Envelope<E> {
   void open(E ex, const detail::RoundHeader& round, int rank) {
     now_ = round.now;
     rank_ = rank;
+    settle_note(ex);
+    stamps_.count = accepts_.count = 0;
+    together_ = false;
     fill(ex, verdict_.all(), detail::Verdict{});
   }
+  /// Put off until the next kernel of this envelope: mostly that stamps, and notes itself.
   template <class Codec>
   void note(E ex, Codec& codec) {
-    ex.launch(detail::NoteKernel{verdict_.data(), codec.bad(), detail::flags_of(rank_)}, 1);
+    settle_note(ex);
+    bad_ = codec.bad();
   }
   void note(E ex) { ex.launch(detail::NoteKernel{verdict_.data(), nullptr, detail::flags_of(rank_)}, 1); }
   void stamp(E ex, std::uint64_t bytes, std::uint64_t place, std::byte* packet) {
-    ex.launch(detail::StampKernel{verdict_.data(), now_, bytes, place, detail::refusal_of(rank_), packet}, 1);
+    stamps_.packets[stamps_.count++] = {bytes, place, packet};
+    if (!together_ || stamps_.count == detail::most_together) launch_stamps(ex);
   }
   template <class Codec>
   void accept(E ex, Codec& codec, const Portion& portion, const std::byte* packet, std::uint64_t least,
               std::uint64_t most, std::uint64_t place, int sender) {
-    index_t floats = 0;
-    float limit = 0;
+    detail::ArrivedPacket arrived{least, most, place, packet, packet + portion.section_at, 0, 0, sender};
+    bool alone = !together_;
     if constexpr (!Codec::lossless) {
-      if constexpr (requires { codec.compressor().scale_floats(portion.compressed); })
-        floats = codec.compressor().scale_floats(portion.compressed),
-        limit = codec.compressor().largest_scale();
-      else
+      if constexpr (requires { codec.compressor().scale_floats(portion.compressed); }) {
+        arrived.count = codec.compressor().scale_floats(portion.compressed);
+        arrived.limit = codec.compressor().largest_scale();
+      } else {
+        launch_accepts(ex);
         codec.check(portion, packet, &verdict_.data()->findings);
+        alone = true;
+      }
     }
-    ex.launch(
-        detail::AcceptKernel{verdict_.data(), now_, least, most, place, sender, detail::refusal_of(rank_),
-                             packet, packet + portion.section_at, floats, limit},
-        1);
+    accepts_.packets[accepts_.count++] = arrived;
+    if (alone || accepts_.count == detail::most_together) launch_accepts(ex);
   }
-  void absorb(E ex, const Envelope& other) {
+  template <class Act>
+  void together(E ex, const Act& act) {
+    together_ = true;
+    act();
+    together_ = false;
+    launch_stamps(ex);
+    launch_accepts(ex);
+  }
+  void absorb(E ex, Envelope& other) {
+    settle_note(ex);
+    other.settle_note(ex);
     ex.launch(detail::AbsorbKernel{verdict_.data(), other.verdict_.data()}, 1);
   }
-  void arrived(E ex, bool throws) { ex.launch(detail::ArrivedKernel{verdict_.data(), throws}, 1); }
+  void arrived(E ex, bool throws) {
+    settle_note(ex);
+    ex.launch(detail::ArrivedKernel{verdict_.data(), throws}, 1);
+  }
   void check_read(E ex, std::uint32_t& wrong, int sender) {
     ex.launch(detail::CheckReadKernel{verdict_.data(), &wrong, sender}, 1);
   }
@@ -237,7 +86,37 @@ class Envelope<E> {
   const detail::Verdict& found() const { return found_; }
 
  private:
+  void settle_note(E ex) {
+    if (bad_ != nullptr)
+      ex.launch(detail::NoteKernel{verdict_.data(), std::exchange(bad_, nullptr), detail::flags_of(rank_)},
+                1);
+  }
+  void launch_stamps(E ex) {
+    if (stamps_.count == 0) return;
+    stamps_.verdict = verdict_.data();
+    stamps_.now = now_;
+    stamps_.bad = std::exchange(bad_, nullptr);
+    stamps_.own = detail::flags_of(rank_);
+    stamps_.refusal = detail::refusal_of(rank_);
+    ex.launch(stamps_, 1);
+    stamps_.count = 0;
+  }
+  void launch_accepts(E ex) {
+    if (accepts_.count == 0) return;
+    settle_note(ex);
+    accepts_.verdict = verdict_.data();
+    index_t scales = 0, blocks = 0;
+    for (int k = 0; k < accepts_.count; ++k) {
+      scales += accepts_.packets[k].count;
+      blocks += detail::blocks_for(accepts_.packets[k].count, detail::ScalesKernel::per_block);
+    }
+    const bool many = scales > detail::ScalesKernel::per_block;
+    if (many) ex.launch(detail::ScalesKernel{accepts_}, blocks);
+    ex.launch(detail::AcceptKernel{accepts_, now_, detail::refusal_of(rank_), !many}, 1);
+    accepts_.count = 0;
+  }
   const detail::Verdict& read(E ex, std::uint64_t step) {
+    settle_note(ex);
     fetch(ex, in<E, detail::Verdict>(verdict_.all()), view<detail::Verdict>(&found_, 1));
     refuse(found_.fault, detail::text_of(static_cast<detail::SectionFault>(found_.fault.found)), step,
            found_.sender, rank_);
@@ -249,6 +128,10 @@ class Envelope<E> {
   detail::Verdict found_;
   const StepScalars* now_ = nullptr;
   int rank_ = 0;
+  std::uint32_t* bad_ = nullptr;  // of a note that is put off
+  detail::StampKernel stamps_{};  // of a batch so far
+  detail::ArrivedPackets accepts_{};
+  bool together_ = false;
 };
 
 }  // namespace terse

@@ -97,9 +97,9 @@ struct MachineMixing {
       sources_.reserve(static_cast<std::size_t>(machines_) + 2);
       for (int c = 0; c < local_; ++c) {
         const index_t bytes = Vectors * part(c).bytes, own = Vectors * part(mine_).bytes;
-        out_.emplace_back(bytes);
-        mixed_.emplace_back(bytes);
-        in_.emplace_back(c == mine_ ? 0 : own);
+        out_.emplace_back(bytes, unwritten);
+        mixed_.emplace_back(bytes, unwritten);
+        in_.emplace_back(c == mine_ ? 0 : own, unwritten);
         if (c == mine_) continue;
         const auto at = static_cast<std::size_t>(c);
         scatter_.push_back({c, out_[at].data(), bytes, bytes});
@@ -114,7 +114,9 @@ struct MachineMixing {
     void start(Context& context, const M& message) {
       encode_parts(context, message, Every{});
       context.note(context.codec);
-      for (int c = 0; c < local_; ++c) stamp(context, out_[static_cast<std::size_t>(c)].data(), c, c);
+      context.together([&] {
+        for (int c = 0; c < local_; ++c) stamp(context, out_[static_cast<std::size_t>(c)].data(), c, c);
+      });
       stage_ = Stage::sum;
       under_way_.emplace(inner_.exchange(scatter_, collect_, Phase::reduce));
     }
@@ -123,24 +125,30 @@ struct MachineMixing {
     bool advance(Context& context, const M&, bool block) {
       if (stage_ == Stage::mix ? !neighbors_.settle(block) : !settled(*under_way_, block)) return false;
       if (stage_ == Stage::sum) {
-        for (int peer = 0; peer < local_; ++peer)
-          if (peer != mine_)
-            accept(context, in_[static_cast<std::size_t>(peer)].data(), mine_, mine_, machine_, peer);
+        context.together([&] {
+          for (int peer = 0; peer < local_; ++peer)
+            if (peer != mine_)
+              accept(context, in_[static_cast<std::size_t>(peer)].data(), mine_, mine_, machine_, peer);
+        });
         for (int k = 0; k < Vectors; ++k) sum(context, k);
         stamp(context, neighbors_.own(), mine_, local_);
         neighbors_.post(outer_, context.step - 1, Vectors * part(mine_).bytes, false);
         stage_ = Stage::mix;
       } else if (stage_ == Stage::mix) {
-        for (std::size_t e = 0; e < neighbors_.edges().size(); ++e)
-          accept(context, neighbors_.from(e), mine_, local_, neighbors_.edges()[e].peer, mine_);
+        context.together([&] {
+          for (std::size_t e = 0; e < neighbors_.edges().size(); ++e)
+            accept(context, neighbors_.from(e), mine_, local_, neighbors_.edges()[e].peer, mine_);
+        });
         for (int k = 0; k < Vectors; ++k) mix(context, k);
         stamp(context, mixed_[static_cast<std::size_t>(mine_)].data(), mine_, local_ + 1 + mine_);
         under_way_.emplace(inner_.exchange(spread_, gather_, Phase::reduce));
         stage_ = Stage::spread;
       } else {
-        for (int c = 0; c < local_; ++c)
-          if (c != mine_)
-            accept(context, mixed_[static_cast<std::size_t>(c)].data(), c, local_ + 1 + c, machine_, c);
+        context.together([&] {
+          for (int c = 0; c < local_; ++c)
+            if (c != mine_)
+              accept(context, mixed_[static_cast<std::size_t>(c)].data(), c, local_ + 1 + c, machine_, c);
+        });
         return true;
       }
       return false;

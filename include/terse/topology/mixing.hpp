@@ -67,14 +67,14 @@ class Neighborhood {
 
  public:
   Neighborhood(const G& graph, int rank, int size, index_t room)
-      : graph_(graph), rank_(rank), size_(size), room_(room), own_(room) {
+      : graph_(graph), rank_(rank), size_(size), room_(room), own_(room, unwritten) {
     graph_.check(size);
     edges_.reserve(static_cast<std::size_t>(size));
     receivers_.reserve(static_cast<std::size_t>(size));
     sends_.reserve(static_cast<std::size_t>(size));
     receives_.reserve(static_cast<std::size_t>(size));
     if constexpr (G::fixed) look_around(0);
-    for (int k = 0; k < most(); ++k) in_.emplace_back(room);
+    for (int k = 0; k < most(); ++k) in_.emplace_back(room, unwritten);
   }
 
   /// Sends `bytes` bytes of own() to the receivers of round `round`, in one batch with what comes from the edges.
@@ -191,10 +191,12 @@ struct Mixing {
     template <class M>
     bool advance(Context& context, const M&, bool block) {
       if (!neighbors_.settle(block)) return false;
-      for (std::size_t e = 0; e < edges().size(); ++e)
-        for (int k = 0; k < Vectors; ++k)
-          context.accept(packet(neighbors_.from(e), k, context), context.plan.whole, Phase::spread, k,
-                         edges()[e].peer);
+      context.together([&] {
+        for (std::size_t e = 0; e < edges().size(); ++e)
+          for (int k = 0; k < Vectors; ++k)
+            context.accept(packet(neighbors_.from(e), k, context), context.plan.whole, Phase::spread, k,
+                           edges()[e].peer);
+      });
       return true;
     }
 
@@ -228,10 +230,12 @@ struct Mixing {
       const index_t bytes[] = {encode(context, codec(context, K), message.vector(Vector<K>{}), K)...};
       for (int k = 0; k < Vectors; ++k) context.note(codec(context, k));
       index_t total = 0;
-      for (int k = 0; k < Vectors; ++k) {
-        context.stamp(packet(neighbors_.own(), k, context), bytes[k], Phase::spread, k);
-        total += bytes[k];
-      }
+      context.together([&] {
+        for (int k = 0; k < Vectors; ++k) {
+          context.stamp(packet(neighbors_.own(), k, context), bytes[k], Phase::spread, k);
+          total += bytes[k];
+        }
+      });
       return total;
     }
     template <class M>

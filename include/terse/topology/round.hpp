@@ -94,7 +94,7 @@ class Spread {
     index_t bytes = 0;
     for (const Portion* portion : portions_)
       places_.push_back(std::exchange(bytes, bytes + aligned(portion->bytes)));
-    packets_ = buffer<std::byte, typename E::memory>(bytes);
+    packets_ = buffer<std::byte, typename E::memory>(bytes, unwritten);
     // To the successor first, see ScatterGather.
     for (int distance = 1; distance < size; ++distance) {
       const int peer = (rank + distance) % size, c = (peer - shift + size) % size;
@@ -120,8 +120,10 @@ class Spread {
 
   template <class Context>
   void accept(Context& context) {
-    for (int c = 0; c < size(); ++c)
-      if (c != mine_) context.accept(packet(c), portion(c), Phase::spread, c, (c + shift_) % size());
+    context.together([&] {
+      for (int c = 0; c < size(); ++c)
+        if (c != mine_) context.accept(packet(c), portion(c), Phase::spread, c, (c + shift_) % size());
+    });
   }
 
   /// Sum over the packets' notes, in order. On a device it waits.

@@ -61,9 +61,11 @@ struct ScatterGather {
         bytes_[c] = context.codec.encode(context.plan.chunks[c], context.mask, EmptyInbox{}, message,
                                          context.first, true, out_[c]);
       context.note(context.codec);
-      for (int c = 0; c < context.size; ++c)
-        context.stamp(out_[static_cast<std::size_t>(c)], bytes_[static_cast<std::size_t>(c)], Phase::reduce,
-                      c);
+      context.together([&] {
+        for (int c = 0; c < context.size; ++c)
+          context.stamp(out_[static_cast<std::size_t>(c)], bytes_[static_cast<std::size_t>(c)], Phase::reduce,
+                        c);
+      });
       for (Send& send : sends_) send.bytes = bytes_[static_cast<std::size_t>(send.peer)];
       spreading_ = false;
       under_way_.emplace(context.channel.exchange(sends_, receives_, Phase::reduce));
@@ -94,11 +96,13 @@ struct ScatterGather {
     bool reduced(Context& context, const M&, bool block) {
       if (!settled(*under_way_, block)) return false;
       inbox_.clear();
-      for (int peer = 0; peer < context.size; ++peer) {
-        const std::byte* packet = (peer == context.rank ? out_ : in_)[static_cast<std::size_t>(peer)];
-        if (peer != context.rank) context.accept(packet, own(context), Phase::reduce, context.rank, peer);
-        context.add(inbox_, own(context), packet, Phase::reduce, peer);
-      }
+      context.together([&] {
+        for (int peer = 0; peer < context.size; ++peer) {
+          const std::byte* packet = (peer == context.rank ? out_ : in_)[static_cast<std::size_t>(peer)];
+          if (peer != context.rank) context.accept(packet, own(context), Phase::reduce, context.rank, peer);
+          context.add(inbox_, own(context), packet, Phase::reduce, peer);
+        }
+      });
       return true;
     }
     template <class Consumer>

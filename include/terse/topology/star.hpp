@@ -36,8 +36,8 @@ struct Star {
     TERSE_COLD Round(const Context& context, const Star& topology)
         : center_(topology.center),
           whole_(context.plan.whole),
-          out_(context.plan.whole.bytes),
-          mean_(context.plan.whole.bytes),
+          out_(context.plan.whole.bytes, unwritten),
+          mean_(context.plan.whole.bytes, unwritten),
           inbox_(context.size) {
       if (center_ < 0 || center_ >= context.size)
         throw usage_error("Star's center is rank " + std::to_string(center_) + ", of " +
@@ -52,7 +52,7 @@ struct Star {
       }
       second_.emplace(context.executor, context.codec.compressor(), context.feedback, whole);
       for (int peer = 0; peer < context.size; ++peer) {
-        in_.emplace_back(peer == context.rank ? 0 : whole.bytes);
+        in_.emplace_back(peer == context.rank ? 0 : whole.bytes, unwritten);
         if (peer == context.rank) continue;
         to_center_.push_back({peer, in_.back().data(), whole.bytes, whole.variable});
         down_.push_back({peer, mean_.data(), whole.bytes, whole.bytes});
@@ -111,12 +111,14 @@ struct Star {
       second_->set_compressor(context.codec.compressor());
       second_->start(context.rate);
       inbox_.clear();
-      for (int peer = 0; peer < context.size; ++peer) {
-        const std::byte* packet =
-            peer == context.rank ? out_.data() : in_[static_cast<std::size_t>(peer)].data();
-        if (peer != context.rank) context.accept(packet, whole, Phase::reduce, 0, peer);
-        context.add(inbox_, whole, packet, Phase::reduce, peer);
-      }
+      context.together([&] {
+        for (int peer = 0; peer < context.size; ++peer) {
+          const std::byte* packet =
+              peer == context.rank ? out_.data() : in_[static_cast<std::size_t>(peer)].data();
+          if (peer != context.rank) context.accept(packet, whole, Phase::reduce, 0, peer);
+          context.add(inbox_, whole, packet, Phase::reduce, peer);
+        }
+      });
       const MeanOf mean{1.0F / static_cast<float>(context.size)};
       const Message message{mean, mean};
       // What varies in size is counted on the host.

@@ -10,12 +10,12 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "terse/core/error.hpp"
 #include "terse/executor/device_memory.hpp"
+#include "terse/transport/backoff.hpp"
 #include "terse/transport/concept.hpp"
 
 #if NCCL_VERSION_CODE < NCCL_VERSION(2, 18, 1)
@@ -91,38 +91,30 @@ class NcclChannel {
 
   /// Waits until `handle` is done with its last call; aborts all and throws peer_error at `until`.
   void settle(ncclComm_t handle, Clock::time_point until) {
-    for (;;) {
-      {
-        Lock lock = open();
-        if (done(lock, handle)) return;
-        if (Clock::now() > until) late(lock);
-      }
-      std::this_thread::yield();
+    for (Backoff pause;; pause()) {
+      Lock lock = open();
+      if (done(lock, handle)) return;
+      if (Clock::now() > until) late(lock);
     }
   }
 
   /// Waits for all work on the stream, NCCL's or not. An error on any of the communicators ends it.
   void synchronize(std::chrono::milliseconds patience) {
     const Clock::time_point until = time_after(patience);
-    for (;;) {
-      {
-        Lock lock = open();
-        bool quiet = true;
-        for (NcclChannel* channel : family->channels)
-          if (channel->comm != nullptr && !channel->done(lock, channel->comm) && channel == this)
-            quiet = false;
-        const cudaError_t state = cudaStreamQuery(stream);
-        if (state == cudaSuccess && quiet) return;
-        if (state == cudaErrorNotReady) {
-          (void)cudaGetLastError();  // else the next launch would be blamed for it
-        } else if (state != cudaSuccess) {
-          abort(lock, std::string("the work on the stream failed: ") + cudaGetErrorString(state),
-                named(rank));
-          throw error(family->reason, named(rank));
-        }
-        if (Clock::now() > until) late(lock);
+    for (Backoff pause;; pause()) {
+      Lock lock = open();
+      bool quiet = true;
+      for (NcclChannel* channel : family->channels)
+        if (channel->comm != nullptr && !channel->done(lock, channel->comm) && channel == this) quiet = false;
+      const cudaError_t state = cudaStreamQuery(stream);
+      if (state == cudaSuccess && quiet) return;
+      if (state == cudaErrorNotReady) {
+        (void)cudaGetLastError();  // else the next launch would be blamed for it
+      } else if (state != cudaSuccess) {
+        abort(lock, std::string("the work on the stream failed: ") + cudaGetErrorString(state), named(rank));
+        throw error(family->reason, named(rank));
       }
-      std::this_thread::yield();
+      if (Clock::now() > until) late(lock);
     }
   }
 
@@ -203,10 +195,11 @@ class NcclChannel {
   /// Finalizing takes all ranks of the machine; whoever waits in vain aborts.
   void close(Lock& lock) noexcept {
     const Clock::time_point until = time_after(deadline);
+    Backoff pause;
     ncclResult_t state = ncclCommFinalize(comm);
     while (state == ncclInProgress && comm != nullptr && Clock::now() <= until) {
       lock.unlock();
-      std::this_thread::yield();
+      pause();
       lock.lock();
       if (comm == nullptr) return;  // another channel has aborted all
       if (ncclCommGetAsyncError(comm, &state) != ncclSuccess) break;

@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "terse/compressor/section_fault.hpp"
+#include "terse/executor/grid.hpp"
+#include "terse/topology/envelope.hpp"
+
+// What a device knows of the packets of a round, and the kernels that find it out.
+
+namespace terse {
+
+namespace detail {
+
+/// What a device knows of the packets of a round.
+struct Verdict {
+  PacketFault fault;
+  Findings findings;  // of the compressor's own check of the packet at hand
+  std::uint32_t unlikely =
+      0;  // by packets at hand, a bit each: whether a scale is beyond what any finite message has
+  std::uint64_t damage = no_damage;
+  std::int32_t sender = 0;
+  std::uint16_t flags = PacketHeader::finite;
+  bool closed = false;      // the mean must not be consumed
+  bool non_finite = false;  // because a gradient was not finite
+  bool unreadable = false;  // because the sender's packet couldn't be read beside this rank's own
+};
+
+/// The packet's header as it must be in this step.
+TERSE_HD inline PacketHeader header_now(const StepScalars* now, std::uint64_t bytes, std::uint64_t place) {
+  PacketHeader header;
+  header.step = now->step;
+  header.length = bytes;
+  header.check = mix_hash(now->agreement, place);
+  return header;
+}
+
+/// Packets that are stamped or accepted by one kernel at most: they travel as its argument.
+inline constexpr int most_together = 16;
+
+TERSE_HD inline void take_note(Verdict& verdict, std::uint32_t* bad, std::uint16_t own) {
+  if (bad == nullptr || *bad == 0) return;
+  *bad = 0;
+  verdict.flags = merged_flags(verdict.flags, own);
+}
+
+/// Notes that `bad` isn't 0, or, without it, that something was bad.
+struct NoteKernel {
+  static constexpr bool cooperative = false;
+  struct Shared {};
+  Verdict* verdict;
+  std::uint32_t* bad;
+  std::uint16_t own;
+
+  template <class Block>
+  TERSE_HD void operator()(Block& block, Shared&) const {
+    if (block.thread() != 0) return;
+    if (bad != nullptr)
+      take_note(*verdict, bad, own);
+    else
+      verdict->flags = merged_flags(verdict->flags, own);
+  }
+};
+
+/// Notes, and then stamps; by one thread, which the headers of a batch don't keep long.
+struct StampKernel {
+  static constexpr bool cooperative = false;
+  struct Shared {};
+  struct Packet {
+    std::uint64_t bytes, place;
+    std::byte* at;
+  };
+  Verdict* verdict;
+  const StepScalars* now;
+  std::uint32_t* bad;
+  std::uint16_t own, refusal;
+  int count;
+  Packet packets[most_together];
+
+  template <class Block>
+  TERSE_HD void operator()(Block& block, Shared&) const {
+    if (block.thread() != 0) return;
+    take_note(*verdict, bad, own);
+    const std::uint16_t flags =
+        verdict->damage == no_damage ? verdict->flags : merged_flags(verdict->flags, refusal);
+    for (int k = 0; k < count; ++k) {
+      PacketHeader header = header_now(now, packets[k].bytes, packets[k].place);
+      header.flags = flags;
+      std::memcpy(__builtin_assume_aligned(packets[k].at, 8), &header, sizeof header);
+    }
+  }
+};
+
+/// A packet that has come, and its `count` scales, none of which is beyond `limit` if its message was finite.
+struct ArrivedPacket {
+  std::uint64_t least, most, place;
+  const std::byte *at, *scales;
+  index_t count;
+  float limit;
+  std::int32_t sender;
+
+  /// Whether any of every `step`-th scale from `begin` on is beyond. All are read, so that no read waits for another.
+  TERSE_HD bool unlikely(index_t begin, index_t end, index_t step) const {
+    std::uint32_t beyond = 0;
+    for (index_t k = begin; k < end; k += step)
+      beyond |= static_cast<std::uint32_t>(!(magnitude(load_aligned<float>(scales + 4 * k)) <= limit));
+    return beyond != 0;
+  }
+};
+struct ArrivedPackets {
+  Verdict* verdict;
+  int count;
+  ArrivedPacket packets[most_together];
+};
+
+/// Looks at many scales by many blocks, before AcceptKernel.
+struct ScalesKernel {
+  static constexpr bool cooperative = false;
+  static constexpr index_t per_block = 16 * block_threads;
+  struct Shared {};
+  ArrivedPackets arrived;
+
+  template <class Block>
+  TERSE_HD void operator()(Block& block, Shared&) const {
+    index_t number = block.index();
+    for (int k = 0; k < arrived.count; ++k) {
+      const ArrivedPacket& packet = arrived.packets[k];
+      const index_t blocks = blocks_for(packet.count, per_block), begin = number * per_block;
+      number -= blocks;
+      if (number >= 0) continue;
+      const index_t end = packet.count - begin < per_block ? packet.count : begin + per_block;
+      if (packet.unlikely(begin + block.thread(), end, block_threads))
+        atomic_or(&arrived.verdict->unlikely, 1U << k);
+      return;
+    }
+  }
+};
+
+/// The headers, one by each thread, few scales by all of them, and what else was found.
+struct AcceptKernel {
+  static constexpr bool cooperative = true;
+  struct Shared {
+    PacketFault fault[most_together];
+    std::uint16_t flags[most_together];
+  };
+  ArrivedPackets arrived;
+  const StepScalars* now;
+  std::uint16_t refusal;
+  bool looks;  // at scales, which no other kernel has
+
+  template <class Block>
+  TERSE_HD void operator()(Block& block, Shared& shared) const {
+    Verdict* const verdict = arrived.verdict;
+    if (const int k = block.thread(); k < arrived.count) {
+      const ArrivedPacket& packet = arrived.packets[k];
+      PacketHeader header;
+      std::memcpy(&header, __builtin_assume_aligned(packet.at, 8), sizeof header);
+      const PacketHeader right = header_now(now, packet.most, packet.place);
+      shared.fault[k] = find_fault(header, {packet.least, packet.most, right.step, right.check});
+      shared.flags[k] = header.flags;
+    }
+    if (looks)
+      for (int k = 0; k < arrived.count; ++k)
+        if (arrived.packets[k].unlikely(block.thread(), arrived.packets[k].count, block_threads))
+          atomic_or(&verdict->unlikely, 1U << k);
+    block.sync();
+    if (block.thread() != 0) return;
+    const std::uint32_t unlikely = verdict->unlikely;
+    const Findings findings = verdict->findings;
+    verdict->unlikely = 0;
+    verdict->findings = {};
+    for (int k = 0; k < arrived.count; ++k) {
+      PacketFault fault = shared.fault[k];
+      const bool wrong = (unlikely >> k & 1) != 0 || findings.any();
+      if (fault.field == PacketFault::none && wrong)
+        fault = {PacketFault::content,
+                 static_cast<std::uint64_t>(findings.any() ? findings.fault() : SectionFault::unlikely), 0};
+      if (fault.field == PacketFault::none) {
+        verdict->flags = merged_flags(verdict->flags, shared.flags[k]);
+      } else if (verdict->fault.field == PacketFault::none) {
+        verdict->fault = fault;
+        verdict->sender = arrived.packets[k].sender;
+        verdict->flags = merged_flags(verdict->flags, refusal);
+      }
+    }
+  }
+};
+
+/// What another verdict of the same step has found.
+struct AbsorbKernel {
+  static constexpr bool cooperative = false;
+  struct Shared {};
+  Verdict* verdict;
+  const Verdict* other;
+
+  template <class Block>
+  TERSE_HD void operator()(Block& block, Shared&) const {
+    if (block.thread() != 0) return;
+    verdict->flags = merged_flags(verdict->flags, other->flags);
+    if (other->damage < verdict->damage) verdict->damage = other->damage;
+    if (verdict->fault.field != PacketFault::none || other->fault.field == PacketFault::none) return;
+    verdict->fault = other->fault;
+    verdict->sender = other->sender;
+  }
+};
+
+struct ArrivedKernel {
+  static constexpr bool cooperative = false;
+  struct Shared {};
+  Verdict* verdict;
+  bool throws;
+
+  template <class Block>
+  TERSE_HD void operator()(Block& block, Shared&) const {
+    if (block.thread() != 0) return;
+    const bool refused = (verdict->flags & PacketHeader::refused) != 0;
+    verdict->non_finite = throws && !refused && verdict->flags != PacketHeader::finite;
+    verdict->closed = verdict->non_finite || refused || verdict->fault.field != PacketFault::none ||
+                      verdict->damage != no_damage;
+  }
+};
+
+struct CheckReadKernel {
+  static constexpr bool cooperative = false;
+  struct Shared {};
+  Verdict* verdict;
+  std::uint32_t* wrong;
+  std::int32_t sender;
+
+  template <class Block>
+  TERSE_HD void operator()(Block& block, Shared&) const {
+    if (block.thread() != 0 || *wrong == 0) return;
+    *wrong = 0;
+    if (verdict->closed) return;
+    verdict->closed = verdict->unreadable = true;
+    verdict->sender = sender;
+  }
+};
+
+/// Does nothing after an error.
+template <class F>
+struct Gated {
+  F f;
+  const Verdict* verdict;
+  bool open = false;
+
+  TERSE_HD void enter(const Piece& piece) {
+    open = !verdict->closed;
+    terse::enter(f, piece);
+  }
+  template <class... Sum>
+  TERSE_HD void operator()(const Piece& piece, index_t i, bool keep, Sum... sum) const {
+    if (open) f(piece, i, keep, sum...);
+  }
+};
+
+}  // namespace detail
+
+}  // namespace terse
