@@ -17,8 +17,9 @@ namespace terse::detail {
 TERSE_HD inline void require_aligned([[maybe_unused]] const void* place, [[maybe_unused]] std::size_t bytes) {
 #ifndef __CUDACC__
   if (reinterpret_cast<std::uintptr_t>(place) % bytes == 0) return;
-  std::fprintf(stderr, "terse: emulated device: %zu bytes at %p are read or written at once, and misaligned\n",
-               bytes, place);
+  std::fprintf(stderr,
+               "terse: emulated device: %zu bytes at %p are read or written at once, and misaligned\n", bytes,
+               place);
   std::abort();
 #endif
 }
