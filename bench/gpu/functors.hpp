@@ -30,6 +30,8 @@ struct Noise {
 struct CopyOver {
   const float* from;
   float* to;
+  using StreamsOf = CopyOver;
+  TERSE_HD auto streams() { return reads(from) + writes(to); }
   TERSE_HD void operator()(const Piece&, index_t i) const { to[i] = from[i]; }
 };
 
@@ -37,6 +39,8 @@ struct CopyOver {
 struct Stretch {
   float* x;
   float factor;
+  using StreamsOf = Stretch;
+  TERSE_HD auto streams() { return updates(x); }
   TERSE_HD void operator()(const Piece&, index_t i) const { x[i] *= factor; }
 };
 
@@ -45,6 +49,8 @@ template <class Update, class Gradient>
 struct WithoutPackets {
   Update update;
   Gradient gradient;
+  using StreamsOf = WithoutPackets;
+  TERSE_HD auto streams() { return update.streams() + gradient.streams(); }
   TERSE_HD void enter(const Piece& piece) {
     terse::enter(update, piece);
     terse::enter(gradient, piece);
@@ -55,12 +61,16 @@ struct WithoutPackets {
 /// Numbers as they are, for compressors by themselves and for what peers send.
 struct Samples {
   const float* x;
+  using StreamsOf = Samples;
+  TERSE_HD auto streams() { return reads(x); }
   TERSE_HD float operator()(const Piece&, index_t i) const { return x[i]; }
 };
 /// What an optimizer does with a mean, at its simplest.
 struct Descend {
   float* x;
   float rate;
+  using StreamsOf = Descend;
+  TERSE_HD auto streams() { return updates(x); }
   TERSE_HD void operator()(const Piece&, index_t i, float mean) const { x[i] -= rate * mean; }
 };
 

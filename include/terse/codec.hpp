@@ -101,6 +101,10 @@ struct Compensate {
   F message;
   View feedback;
 
+  using StreamsOf = Compensate;
+  TERSE_HD auto streams() requires(NamesStreams<F>&& NamesStreams<View>) {
+    return message.streams() + feedback.streams();
+  }
   TERSE_HD void enter(const Piece& piece) {
     terse::enter(message, piece);
     terse::enter(feedback, piece);
@@ -121,6 +125,8 @@ template <class F>
 struct Exact {
   F message;
 
+  using StreamsOf = Exact;
+  TERSE_HD auto streams() requires NamesStreams<F> { return message.streams(); }
   TERSE_HD void enter(const Piece& piece) { terse::enter(message, piece); }
   template <class... Sum>
   TERSE_HD Sample operator()(const Piece& piece, index_t i, bool, Sum... sum) const {
@@ -144,6 +150,8 @@ struct Reporting : View {
 
 /// The mean as it came.
 struct AsItIs {
+  using StreamsOf = AsItIs;
+  TERSE_HD static Streams<> streams() { return {}; }
   TERSE_HD float receive(index_t, bool, float mean) const { return mean; }
 };
 
@@ -154,6 +162,10 @@ struct Deliver {
   float weight;
   View feedback;
 
+  using StreamsOf = Deliver;
+  TERSE_HD auto streams() requires(NamesStreams<F>&& NamesStreams<View>) {
+    return consume.streams() + feedback.streams();
+  }
   TERSE_HD void enter(const Piece& piece) { terse::enter(consume, piece); }
   TERSE_HD bool rests() const requires(std::same_as<View, AsItIs>&& Rests<F>) { return consume.rests(); }
   TERSE_HD void operator()(const Piece& piece, index_t i, bool keep, float sum) const {

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
+#include <csignal>
 
 #include "terse/executor/emulated.hpp"
 #include "terse/executor/host.hpp"
@@ -55,4 +57,56 @@ TEST_CASE("emulated device memory is closed to host code") {
   }
   close(ends[0]);
   close(ends[1]);
+}
+
+namespace {
+
+/// Runs `act` in a process of its own, without its messages; the signal that ended it, or 0.
+template <class Act>
+int signal_of(Act act) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::close(2);
+    std::signal(SIGABRT, SIG_DFL);
+    ::alarm(60);
+    act();
+    ::_exit(0);
+  }
+  int status = -1;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  return WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+}
+
+struct WritesWhatItReads {
+  float* x;
+  using StreamsOf = WritesWhatItReads;
+  auto streams() { return terse::reads(x); }
+  void operator()(const Piece&, index_t i) const { x[i] = 1; }
+};
+struct ReadsWhatItWrites {
+  float* x;
+  using StreamsOf = ReadsWhatItWrites;
+  auto streams() { return terse::writes(x); }
+  void operator()(const Piece&, index_t i) const { x[i] += 1; }
+};
+
+}  // namespace
+
+TEST_CASE(
+    "an emulated device refuses what a device would, and streams that aren't what they are said to be") {
+  using E = terse::executor::emulated;
+  alignas(16) float values[8]{};
+  CHECK(signal_of([&] { terse::detail::load_quad(values + 4); }) == 0);
+  CHECK(signal_of([&] { terse::detail::load_quad(values + 1); }) == SIGABRT);
+  CHECK(signal_of([&] { terse::detail::store_quad(values + 2, {}); }) == SIGABRT);
+  const Range range = range_of({1000});
+  CHECK(signal_of([&] {
+          terse::buffer<float, E::memory> x(1024);
+          terse::for_each(E{}, range, WritesWhatItReads{x.data()});
+        }) == SIGABRT);
+  terse::buffer<float, E::memory> x(1024);
+  terse::for_each(E{}, range, ReadsWhatItWrites{x.data()});
+  const std::vector<float> found = download<E>(x);
+  CHECK(std::isnan(found[0]));
+  CHECK(found[999] == 1);  // behind the last whole row
 }

@@ -52,10 +52,19 @@
 #endif
 
 /// Unrolls the next short loop of constant length, which else hides the loop around it from g++'s vectorizer at -O2.
-#if defined(__clang__)
+#if defined(__clang__) || defined(__CUDA_ARCH__)
 #define TERSE_UNROLL _Pragma("unroll")
 #else
 #define TERSE_UNROLL _Pragma("GCC unroll 8")
+#endif
+
+/// Leaves the next loop rolled up: for what is rare, and would only take instructions.
+#if defined(__CUDA_ARCH__)
+#define TERSE_ROLLED _Pragma("unroll 1")
+#elif defined(__clang__)
+#define TERSE_ROLLED _Pragma("clang loop unroll(disable)")
+#else
+#define TERSE_ROLLED _Pragma("GCC unroll 1")
 #endif
 
 /// For the inside of verbs: a functor's arithmetic belongs into the verb's loop at every optimization level.
@@ -72,9 +81,9 @@
 #define TERSE_COLD __attribute__((cold))
 
 /// True where the compiler can tell that a condition holds, once all is inlined: for work that may be left out and needn't
-/// be, such as storing what is there already. On a device the condition itself, which costs nothing there.
+/// be, such as storing what is there already. Device compilers don't say, see executor/streams.hpp for what is done there.
 #ifdef __CUDA_ARCH__
-#define TERSE_KNOWN(condition) (condition)
+#define TERSE_KNOWN(condition) false
 #else
 #define TERSE_KNOWN(condition) (__builtin_constant_p(condition) && (condition))
 #endif

@@ -11,6 +11,8 @@ namespace detail {
 struct Materialized {
   float* y = nullptr;
   index_t begin = 0;  // the arena index of y[0]
+  using StreamsOf = Materialized;
+  TERSE_HD auto streams() { return updates(y, begin); }
   TERSE_HD float load(index_t i) const { return y[i - begin]; }
   TERSE_HD void store(index_t i, float value) const { y[i - begin] = value; }
   /// The processor's own prefetching ends with a page of memory; this asks for the block one page ahead.

@@ -11,6 +11,7 @@ struct None {
   static constexpr bool corrects = false;
 
   struct View : detail::Materialized {
+    using StreamsOf = View;
     /// commit(i, keep, y, 0) does nothing, so that sparse compressors commit only what they send.
     static constexpr bool commits_zero = true;
 

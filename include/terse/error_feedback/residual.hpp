@@ -73,6 +73,7 @@ struct Residual {
   }
 
   struct View : detail::Materialized {
+    using StreamsOf = View;
     /// commit(i, keep, y, 0) keeps y, which is there already.
     static constexpr bool commits_zero = true;
     float weight = 1;

@@ -10,6 +10,7 @@
 #include "terse/core/config.hpp"
 #include "terse/core/layout.hpp"
 #include "terse/core/view.hpp"
+#include "terse/executor/streams.hpp"
 
 namespace terse {
 
@@ -163,6 +164,8 @@ TERSE_HD constexpr auto prepared(const F& f, Own own) {
 template <class F>
 struct WithoutMask {
   F f;
+  using StreamsOf = WithoutMask;
+  TERSE_HD auto streams() requires NamesStreams<F> { return f.streams(); }
   TERSE_HD void enter(const Piece& piece) { terse::enter(f, piece); }
   TERSE_HD void operator()(const Piece& piece, index_t i, bool) { f(piece, i); }
 };

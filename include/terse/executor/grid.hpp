@@ -2,14 +2,10 @@
 #pragma once
 
 #include <algorithm>
-#include <cstring>
-#include <string>
 #include <type_traits>
 
 #include "terse/core/error.hpp"
-#include "terse/executor/atomic.hpp"
-#include "terse/executor/bits.hpp"
-#include "terse/executor/tiles.hpp"
+#include "terse/executor/grid_wide.hpp"
 
 // The verbs for executors that run kernels on a grid of thread blocks: `executor::cuda` on a device, and
 // `executor::emulated`, which runs the same kernels on the host, for tests and debuggers. Such an executor E has
@@ -34,142 +30,9 @@
 namespace terse {
 namespace detail {
 
-inline constexpr int block_threads = 256;
 inline constexpr int tiles_per_block = block_threads / lanes;
-inline constexpr index_t blocks_for(index_t items, index_t per_block) {
-  return (items + per_block - 1) / per_block;
-}
-
-/// Packets that one verb takes in at most: they travel as a kernel argument.
-inline constexpr int most_packets = 64;
-
-/// The 4 or fewer bytes of an aligned element.
-template <class T>
-TERSE_HD T load_aligned(const std::byte* from) {
-  T value;
-  std::memcpy(&value, __builtin_assume_aligned(from, sizeof(T)), sizeof value);
-  return value;
-}
-template <class T>
-TERSE_HD void store_aligned(std::byte* to, T value) {
-  std::memcpy(__builtin_assume_aligned(to, sizeof(T)), &value, sizeof value);
-}
 
 TERSE_NUMERICS_BEGIN
-
-inline void check_packets(int count) {
-  if (count > most_packets)
-    throw usage_error("a kernel takes in up to " + std::to_string(most_packets) + " packets at once, not " +
-                      std::to_string(count) + "; use a topology with fewer neighbours, such as Ring");
-}
-
-/// What comes in, as a kernel argument.
-template <class Incoming>
-struct Arriving;
-
-template <>
-struct Arriving<NoPackets> {
-  static constexpr int bits = 0;
-  Arriving() = default;
-  explicit Arriving(NoPackets) {}
-  static Units units() { return {}; }
-  template <class F>
-  TERSE_HD auto call(F& f, const Tile& tile, index_t b, int lane, bool keep) const {
-    return f(tile.piece, tile.piece.offset + b + lane, keep);
-  }
-};
-
-template <class Code>
-struct Arriving<Packets<Code>> {
-  static constexpr int bits = Code::bits;
-  using Element = CodeElement<Code::bits>;
-  typename Packets<Code>::Source sources[most_packets];
-  int count;
-  bool whole;
-  index_t size;
-  std::uint64_t* damage;
-
-  explicit Arriving(Packets<Code> packets)
-      : count(packets.count), whole(packets.units.whole), size(packets.units.size), damage(packets.damage) {
-    check_packets(count);
-    std::copy_n(packets.sources, count, sources);
-  }
-  Units units() const { return {whole ? 0 : size, false}; }
-
-  /// f of the element `b + lane` elements into the tile's piece, with the sum over the packets.
-  template <class F>
-  TERSE_HD auto call(F& f, const Tile& tile, index_t b, int lane, bool keep) const {
-    return f(tile.piece, tile.piece.offset + b + lane, keep, sum(tile, b, lane));
-  }
-  TERSE_HD float sum(const Tile& tile, index_t b, int lane) const {
-    float sum = 0;
-    for (int k = 0; k < count; ++k) {
-      const float term = sources[k].weight * value(k, tile, b, lane);
-      sum = k == 0 ? term : sum + term;
-    }
-    if (damage == nullptr || magnitude(sum) <= largest_sum(count)) return sum;
-    for (int k = 0; k < count; ++k)
-      if (!is_finite(value(k, tile, b, lane))) {
-        atomic_lower(damage, sources[k].origin);
-        sum = 0;
-      }
-    return sum;
-  }
-
- private:
-  TERSE_HD float value(int k, const Tile& tile, index_t b, int lane) const {
-    const auto& source = sources[k];
-    const typename Code::Scale scale =
-        source.scales == nullptr ? typename Code::Scale{} : source.scales[whole ? 0 : tile.unit];
-    return Code::value(code(source.codes + tile.coming, b, lane), scale);
-  }
-  TERSE_HD static Element code(const std::byte* codes, index_t b, int lane) {
-    if constexpr (Code::bits < 8) {
-      std::uint32_t code = 0;
-      const std::byte* planes = codes + b / 8 * Code::bits + lane / 32 * 4;
-      for (int bit = 0; bit < Code::bits; ++bit)
-        code |= (load_aligned<std::uint32_t>(planes + 8 * bit) >> (lane % 32) & 1U) << bit;
-      return static_cast<Element>(code);
-    } else {
-      return load_aligned<Element>(codes + (b + lane) * static_cast<index_t>(sizeof(Element)));
-    }
-  }
-};
-
-template <class Code>
-struct Arriving<Differences<Code>> {
-  static constexpr int bits = Code::bits;
-  const std::byte* values[most_packets];
-  float weights[most_packets];
-  std::uint32_t origins[most_packets];
-  int count;
-  std::uint64_t* damage;
-
-  explicit Arriving(Differences<Code> given) : count(given.packets.count), damage(given.packets.damage) {
-    check_packets(count);
-    for (int k = 0; k < count; ++k) {
-      values[k] = given.packets.sources[k].codes;
-      weights[k] = given.packets.sources[k].weight;
-      origins[k] = given.packets.sources[k].origin;
-    }
-  }
-  static Units units() { return {}; }
-
-  template <class F>
-  TERSE_HD auto call(F& f, const Tile& tile, index_t b, int lane, bool keep) const {
-    const index_t place = tile.coming + (b + lane) * 4;
-    const float own = load_aligned<float>(values[0] + place);
-    float difference = 0;
-    for (int k = 1; k < count; ++k) difference += weights[k] * (load_aligned<float>(values[k] + place) - own);
-    if (damage != nullptr && !(magnitude(difference) <= largest_sum(count)))
-      for (int k = 0; k < count; ++k)
-        if (!is_finite(load_aligned<float>(values[k] + place))) {
-          atomic_lower(damage, origins[k]);
-          difference = 0;
-        }
-    return f(tile.piece, tile.piece.offset + b + lane, keep, own, difference);
-  }
-};
 
 /// The tile that this thread's 64 threads work on, if there is one.
 template <class Block>
@@ -238,6 +101,10 @@ template <GridExecutor E, class Kernel>
 void launch_tiles(E ex, const Slice& slice, const Kernel& kernel) {
   if (slice.tiles > 0) ex.launch(kernel, blocks_for(slice.tiles, tiles_per_block));
 }
+template <GridExecutor E, class Kernel>
+void launch_wide(E ex, const Slice& slice, const Kernel& kernel) {
+  if (slice.tiles > 0) ex.launch(kernel, blocks_for(slice.tiles, wide_tiles_per_block));
+}
 
 }  // namespace detail
 
@@ -247,8 +114,13 @@ void for_each(E ex, const Range& range, Mask<typename E::memory> mask, Incoming 
   using Arrived = detail::Arriving<Incoming>;
   const Arrived arriving(incoming);
   detail::for_each_slice<Arrived::bits, 0>(range, arriving.units(), [&](const detail::Slice& slice, bool) {
-    detail::launch_tiles(ex, slice,
-                         detail::ForEachKernel<typename E::memory, Arrived, F>{slice, mask, arriving, f});
+    if constexpr (detail::RunsWide<Arrived, F>)
+      detail::launch_wide(ex, slice,
+                          detail::ForEachWideKernel<typename E::memory, Arrived, F>{
+                              slice, mask, arriving, f, detail::streams_aligned(f)});
+    else
+      detail::launch_tiles(ex, slice,
+                           detail::ForEachKernel<typename E::memory, Arrived, F>{slice, mask, arriving, f});
   });
 }
 

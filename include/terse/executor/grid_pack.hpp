@@ -106,9 +106,15 @@ template <int Bits, bool Stochastic, GridExecutor E, class Scale, class F>
 void pack(E ex, const Range& range, Units units, Mask<typename E::memory> mask, F f,
           view<const Scale, typename E::memory> scales, std::byte* wire, StepDraw draw) {
   detail::for_each_slice<0, Bits>(range, units, [&](const detail::Slice& slice, bool) {
-    detail::launch_tiles(ex, slice,
-                         detail::PackKernel<Bits, Stochastic, Scale, typename E::memory, F>{
-                             slice, mask, f, scales.data(), units.whole, wire, draw});
+    if constexpr (NamesStreams<F>)
+      detail::launch_wide(
+          ex, slice,
+          detail::PackWideKernel<Bits, Stochastic, Scale, typename E::memory, F>{
+              slice, mask, f, scales.data(), units.whole, wire, draw, detail::streams_aligned(f)});
+    else
+      detail::launch_tiles(ex, slice,
+                           detail::PackKernel<Bits, Stochastic, Scale, typename E::memory, F>{
+                               slice, mask, f, scales.data(), units.whole, wire, draw});
   });
 }
 

@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <bit>
-
 #include "terse/executor/grid.hpp"
-#include "terse/executor/reduction.hpp"
 
 // Reductions of a grid executor: tiles one by one, then the tiles of each unit, then the pieces of a whole range.
 
@@ -236,9 +233,14 @@ void reduce_tiles(E ex, const Range& range, Units units, Mask<typename E::memory
   float* const all = scratch + (Statistic::width + 2) * stride;
   bool first = true;
   for_each_slice<Source::bits, Store ? 32 : 0>(range, units, [&](const Slice& slice, bool last) {
-    launch_tiles(ex, slice,
-                 ReduceKernel<Statistic, Store, typename E::memory, Source, F>{slice, mask, arriving, f,
-                                                                               scratch, stride, wire});
+    if constexpr (RunsWide<Source, F>)
+      launch_wide(ex, slice,
+                  ReduceWideKernel<Statistic, Store, typename E::memory, Source, F>{
+                      slice, mask, arriving, f, scratch, stride, wire, streams_aligned(f)});
+    else
+      launch_tiles(ex, slice,
+                   ReduceKernel<Statistic, Store, typename E::memory, Source, F>{slice, mask, arriving, f,
+                                                                                 scratch, stride, wire});
     const bool small = slice.units.size > 0 && slice.units.size <= reduction_block;
     if (!units.whole && small) {
       if (slice.unit_count > 0)

@@ -11,6 +11,11 @@
 
 namespace terse::detail {
 
+inline constexpr int block_threads = 256;
+inline constexpr index_t blocks_for(index_t items, index_t per_block) {
+  return (items + per_block - 1) / per_block;
+}
+
 /// The elements [begin, end) of a piece, all of one unit.
 struct Tile {
   Piece piece;

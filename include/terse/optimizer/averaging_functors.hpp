@@ -15,6 +15,8 @@ namespace detail {
 template <class Rules>
 struct Say {
   Rules rules;
+  using StreamsOf = Say;
+  TERSE_HD auto streams() { return rules.message_streams(); }
   TERSE_HD void enter(const Piece& piece) { rules.enter(piece); }
   TERSE_HD float operator()(const Piece&, index_t i) const { return rules.message(i); }
   TERSE_HD void sent(index_t i, bool keep, float decoded) const requires(Rules::listens) {
@@ -27,6 +29,8 @@ template <class Rules, bool Exact>
 struct Descend {
   Rules rules;
   float gradient_factor = 1;
+  using StreamsOf = Descend;
+  TERSE_HD auto streams() { return rules.template step_streams<Exact>() + rules.view.parameters.streams(); }
   TERSE_HD void enter(const Piece& piece) { rules.enter(piece); }
   TERSE_HD bool rests() const requires(Rules::rests_at_zero && !Exact) {
     return rules.view.rate.weight_decay == 0;
@@ -44,6 +48,10 @@ struct KeepStep {
   Rules rules;
   float* steps;
   float gradient_factor = 1;
+  using StreamsOf = KeepStep;
+  TERSE_HD auto streams() {
+    return rules.template step_streams<Exact>() + reads(rules.view.parameters.values) + writes(steps);
+  }
   TERSE_HD void enter(const Piece& piece) { rules.enter(piece); }
   TERSE_HD void operator()(const Piece&, index_t i, float mean) const {
     steps[i] = rules.template step<Exact>(i, Exact ? mean * gradient_factor : mean);

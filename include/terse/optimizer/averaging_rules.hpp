@@ -67,6 +67,26 @@ struct Places {
     [[maybe_unused]] std::size_t k = 0;
     (act(k++, buffers[Buffers]), ...);
   }
+
+  /// Its buffers but those that are Others' too, as streams of this kind.
+  template <Access A, class Others, class All>
+  TERSE_HD static auto streams([[maybe_unused]] All& buffers) {
+    return (Streams<>{} + ... + stream_of<A, Buffers, Others::has(Buffers)>(buffers));
+  }
+  static constexpr bool has([[maybe_unused]] int buffer) { return ((buffer == Buffers) || ...); }
+  template <class Others>
+  static constexpr bool shares() {
+    return (Others::has(Buffers) || ...);
+  }
+
+ private:
+  template <Access A, int Buffer, bool Left, class All>
+  TERSE_HD static auto stream_of([[maybe_unused]] All& buffers) {
+    if constexpr (Left)
+      return Streams<>{};
+    else
+      return stream<A>(buffers[Buffer], nullptr);
+  }
 };
 
 }  // namespace terse::detail
@@ -206,6 +226,24 @@ struct Rules {
       requires(const Momentum& rule, HeldElement<View, MomentumPlaces> e) {
     rule.mean_gradient(e, 0.0F);
   };
+
+  /// What message(i) touches.
+  TERSE_HD auto message_streams() {
+    constexpr Access access = says ? Access::may_update : Access::reads;
+    return MomentumPlaces::template streams<access, Places<0>>(view.buffers) + reads(view.gradients) +
+           reads(view.parameters.values);
+  }
+  /// What step<Exact>(i) touches, but for the parameters.
+  template <bool Exact>
+  TERSE_HD auto step_streams() {
+    constexpr bool replaces = requires { requires Momentum::replaces; }
+    &&!(Exact && differs_exactly) && !implies_gradient &&
+        !MomentumPlaces::template shares<PreconditionerPlaces>();
+    constexpr Access access = replaces ? Access::writes : Access::may_update;
+    return MomentumPlaces::template streams<access, Places<0>>(view.buffers) +
+           PreconditionerPlaces::template streams<Access::may_update, MomentumPlaces>(view.buffers) +
+           reads(view.gradients);
+  }
 
   TERSE_HD TERSE_INLINE float message(index_t i) const {
     const auto e = to_momentum(i);

@@ -3,6 +3,7 @@
 
 #include "terse/core/half.hpp"
 #include "terse/core/layout.hpp"
+#include "terse/executor/streams.hpp"
 
 namespace terse {
 
@@ -14,6 +15,8 @@ struct ParameterRef {
   float* values;
   P* rounded;
 
+  using StreamsOf = ParameterRef;
+  TERSE_HD auto streams() { return updates(values) + writes(rounded); }
   TERSE_HD float operator[](index_t i) const { return values[i]; }
   TERSE_HD void set(index_t i, float x) const {
     values[i] = x;
@@ -25,6 +28,8 @@ template <>
 struct ParameterRef<float> {
   float* values;
 
+  using StreamsOf = ParameterRef;
+  TERSE_HD auto streams() { return updates(values); }
   TERSE_HD float operator[](index_t i) const { return values[i]; }
   TERSE_HD void set(index_t i, float x) const { values[i] = x; }
 };

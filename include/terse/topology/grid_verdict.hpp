@@ -247,6 +247,9 @@ struct Gated {
   const Verdict* verdict;
   bool open = false;
 
+  using StreamsOf = Gated;
+  TERSE_HD auto streams() requires NamesStreams<F> { return f.streams(); }
+  TERSE_HD bool idle() const { return !open; }
   TERSE_HD void enter(const Piece& piece) {
     open = !verdict->closed;
     terse::enter(f, piece);

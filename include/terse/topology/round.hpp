@@ -17,6 +17,8 @@ TERSE_NUMERICS_BEGIN
 /// The second stage's message: the mean over what came in.
 struct MeanOf {
   float weight;
+  using StreamsOf = MeanOf;
+  TERSE_HD static detail::Streams<> streams() { return {}; }
   TERSE_HD float operator()(const Piece&, index_t, float sum) const { return sum * weight; }
   TERSE_HD float operator()(const Piece&, index_t) const { return 0; }
 };
@@ -25,6 +27,8 @@ struct MeanOf {
 template <class F>
 struct PlusArrived {
   F message;
+  using StreamsOf = PlusArrived;
+  TERSE_HD auto streams() requires NamesStreams<F> { return message.streams(); }
   TERSE_HD void enter(const Piece& piece) { terse::enter(message, piece); }
   TERSE_HD float operator()(const Piece& piece, index_t i) const { return message(piece, i); }
   TERSE_HD float operator()(const Piece& piece, index_t i, float sum) const {
