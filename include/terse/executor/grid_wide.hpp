@@ -24,13 +24,14 @@ TERSE_NUMERICS_BEGIN
 
 /// Whose tile and which of its lanes a thread works on.
 struct WidePlace {
-  index_t number;
-  int lane;    // the first of four
-  int thread;  // of the warp
+  std::uint32_t number;  // no memory holds 2^32 tiles
+  int lane;              // the first of four
+  int thread;            // of the warp
 
   template <class Block>
   TERSE_HD explicit WidePlace(const Block& block)
-      : number(block.index() * wide_tiles_per_block + block.thread() / row_threads),
+      : number(
+            static_cast<std::uint32_t>(block.index() * wide_tiles_per_block + block.thread() / row_threads)),
         lane(block.thread() % row_threads * quad),
         thread(block.thread() % 32) {}
 };
@@ -48,7 +49,7 @@ struct ForEachWideKernel {
 
   template <class Block>
   TERSE_HD void operator()(Block& block, Shared&) const {
-    constexpr int rows = rows_of<F>;
+    constexpr int rows = rows_of<F, (Incoming::bits > 0)>;
     const WidePlace place(block);
     if (place.number >= slice.tiles) return;
     const Tile tile = slice.tile(place.number);
@@ -126,7 +127,7 @@ struct ReduceWideKernel {
   }
   TERSE_HD TERSE_INLINE void add_up(const Tile& tile, int lane,
                                     float (&total)[static_cast<std::size_t>(width)][quad], int& kept) const {
-    constexpr int rows = rows_of<F>;
+    constexpr int rows = rows_of<F, (Incoming::bits > 0)>;
     F f = f_;
     enter(f, tile.piece);
     for (index_t b = tile.begin; b < tile.end; b += lanes) {

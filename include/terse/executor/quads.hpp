@@ -146,11 +146,12 @@ TERSE_HD TERSE_INLINE void with_rows(F& f, index_t i, Use use) {
   for (int r = 0; r < Rows; ++r) quads[r].store(streams, i + r * lanes);
 }
 
-/// Rows under way at a time: so many loads that memory is busy, and so few that their elements stay in registers.
-template <class F>
-inline constexpr int rows_of = StreamsOf<F>::count <= 1   ? 8
-                               : StreamsOf<F>::count <= 4 ? 4
-                                                          : 2;
+/// Rows under way at a time: so many loads that memory is busy, and so few that their elements, and the sums of what comes in,
+/// stay in registers.
+template <class F, bool Arrives>
+inline constexpr int rows_of = StreamsOf<F>::count <= 1 && !Arrives ? 8
+                               : StreamsOf<F>::count <= 4           ? 4
+                                                                    : 2;
 
 /// For `Rows` rows, whether elements i to i + 3 take part, i of the first row and a multiple of 4: bits 0 to 3. The bits above
 /// mean nothing.
