@@ -498,12 +498,35 @@ TEST_CASE("nothing is left behind") {
 }
 #endif
 
+TEST_CASE("ranks that share a GPU are told so before NCCL starts") {
+  const auto share = [](bool neighbours) {
+    std::vector<std::string> said(4);
+    terse::ThreadGroup(4, patience).run([&](Threads& boot) {
+      const std::array<int, 4> devices = neighbours ? std::array{0, 1, 1, 2} : std::array{3, 0, 2, 3};
+      cuda(cudaSetDevice(devices[static_cast<std::size_t>(boot.rank())]));
+      said[static_cast<std::size_t>(boot.rank())] = Nccl::why_not(boot);
+      const Stream stream;
+      CHECK(thrown<terse::usage_error>([&] { Nccl::create(boot, stream.handle, patience); }) ==
+            "terse: rank " + std::to_string(boot.rank()) + ": " +
+                said[static_cast<std::size_t>(boot.rank())]);
+    });
+    for (const std::string& one : said) CHECK(one == said[0]);
+    return said[0];
+  };
+  if (gpus() >= 4) {
+    CHECK(share(true).find("ranks 1 and 2 have the same GPU of ") == 0);
+    CHECK(share(false).find("ranks 0 and 3 have the same GPU of ") == 0);
+  }
+  on_gpus([](Threads& boot, cudaStream_t) { CHECK(Nccl::why_not(boot) == ""); });
+}
+
 TEST_SUITE("without a GPU") {
   TEST_CASE("every rank is told that one has no GPU, and why") {
     if (gpus() > 0) return;
     terse::ThreadGroup(2, patience).run([&](Threads& boot) {
       const std::string text = thrown<terse::peer_error>([&] { Nccl::create(boot, nullptr, patience); });
       CHECK(text.find("terse: rank " + std::to_string(boot.rank()) + ": rank 0 can't use NCCL: ") == 0);
+      CHECK(text == "terse: rank " + std::to_string(boot.rank()) + ": " + Nccl::why_not(boot));
     });
     const terse::Rendezvous place{"/nowhere/id", "run.1", 0, 1};
     const std::string text = thrown<terse::error>([&] { Nccl::rendezvous(place, nullptr, patience); });
