@@ -3,9 +3,12 @@
 #include "terse/topology/native.hpp"
 
 #include <doctest/doctest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
@@ -490,6 +493,55 @@ TEST_CASE("an error that NCCL meets on its own ends the wait at once") {
     terse::barrier(boot);
   });
   stand_in::remote_errors = false;
+}
+
+TEST_CASE("the stand-in ends a program that does what CUDA or NCCL would not survive") {
+  /// The signal that ends act(communicator of one rank, stream) in a process of its own; 0 if none does.
+  const auto ends = [](auto act) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::close(2);
+      for (const int what : {SIGABRT, SIGSEGV}) std::signal(what, SIG_DFL);
+      const Stream stream;
+      ncclUniqueId id{};
+      ncclGetUniqueId(&id);
+      ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+      config.blocking = 0;
+      ncclComm_t comm = nullptr;
+      ncclCommInitRankConfig(&comm, 1, id, 0, &config);
+      for (ncclResult_t state = ncclInProgress; state == ncclInProgress;) ncclCommGetAsyncError(comm, &state);
+      act(comm, stream.handle);
+      cudaStreamSynchronize(stream.handle);
+      ::_exit(0);
+    }
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    return WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+  };
+  static const auto sleeps = [](void*) { std::this_thread::sleep_for(100ms); };
+  static const auto device_memory = [] { return static_cast<char*>(terse::memory::device::allocate(64)); };
+  const auto send = [](std::ptrdiff_t offset, bool elsewhere) {
+    return [=](ncclComm_t comm, cudaStream_t stream) {
+      ncclGroupStart();
+      ncclSend(device_memory() + offset, 8, ncclInt8, 0, comm, stream);
+      int rank = 0;
+      if (elsewhere) std::thread([&] { ncclCommUserRank(comm, &rank); }).join();
+    };
+  };
+  CHECK(ends(send(0, false)) == 0);
+  CHECK(ends(send(2, false)) == SIGABRT);
+  CHECK(ends(send(0, true)) == SIGABRT);
+  const auto upload = [](char after) {
+    return [=](ncclComm_t, cudaStream_t stream) {
+      char *const from = static_cast<char*>(terse::memory::pinned::allocate(64)), *const to = device_memory();
+      cudaLaunchHostFunc(stream, sleeps, nullptr);
+      cudaMemcpyAsync(to, from, 8, cudaMemcpyHostToDevice, stream);
+      from[3] = after;
+    };
+  };
+  CHECK(ends(upload(0)) == 0);
+  CHECK(ends(upload(1)) == SIGABRT);
+  CHECK(ends([](ncclComm_t, cudaStream_t) { device_memory()[0] = 1; }) == SIGSEGV);
 }
 
 TEST_CASE("nothing is left behind") {
