@@ -3,9 +3,12 @@
 #include "terse/topology/native.hpp"
 
 #include <doctest/doctest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
@@ -492,11 +495,82 @@ TEST_CASE("an error that NCCL meets on its own ends the wait at once") {
   stand_in::remote_errors = false;
 }
 
+TEST_CASE("the stand-in ends a program that does what CUDA or NCCL would not survive") {
+  /// The signal that ends act(communicator of one rank, stream) in a process of its own; 0 if none does.
+  const auto ends = [](auto act) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::close(2);
+      for (const int what : {SIGABRT, SIGSEGV}) std::signal(what, SIG_DFL);
+      const Stream stream;
+      ncclUniqueId id{};
+      ncclGetUniqueId(&id);
+      ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+      config.blocking = 0;
+      ncclComm_t comm = nullptr;
+      ncclCommInitRankConfig(&comm, 1, id, 0, &config);
+      for (ncclResult_t state = ncclInProgress; state == ncclInProgress;) ncclCommGetAsyncError(comm, &state);
+      act(comm, stream.handle);
+      cudaStreamSynchronize(stream.handle);
+      ::_exit(0);
+    }
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    return WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+  };
+  static const auto sleeps = [](void*) { std::this_thread::sleep_for(100ms); };
+  static const auto device_memory = [] { return static_cast<char*>(terse::memory::device::allocate(64)); };
+  const auto send = [](std::ptrdiff_t offset, bool elsewhere) {
+    return [=](ncclComm_t comm, cudaStream_t stream) {
+      ncclGroupStart();
+      ncclSend(device_memory() + offset, 8, ncclInt8, 0, comm, stream);
+      int rank = 0;
+      if (elsewhere) std::thread([&] { ncclCommUserRank(comm, &rank); }).join();
+    };
+  };
+  CHECK(ends(send(0, false)) == 0);
+  CHECK(ends(send(2, false)) == SIGABRT);
+  CHECK(ends(send(0, true)) == SIGABRT);
+  const auto upload = [](char after) {
+    return [=](ncclComm_t, cudaStream_t stream) {
+      char *const from = static_cast<char*>(terse::memory::pinned::allocate(64)), *const to = device_memory();
+      cudaLaunchHostFunc(stream, sleeps, nullptr);
+      cudaMemcpyAsync(to, from, 8, cudaMemcpyHostToDevice, stream);
+      from[3] = after;
+    };
+  };
+  CHECK(ends(upload(0)) == 0);
+  CHECK(ends(upload(1)) == SIGABRT);
+  CHECK(ends([](ncclComm_t, cudaStream_t) { device_memory()[0] = 1; }) == SIGSEGV);
+}
+
 TEST_CASE("nothing is left behind") {
   CHECK(stand_in::communicators == 0);
   CHECK(stand_in::allocations == 0);
 }
 #endif
+
+TEST_CASE("ranks that share a GPU are told so before NCCL starts") {
+  const auto share = [](bool neighbours) {
+    std::vector<std::string> said(4);
+    terse::ThreadGroup(4, patience).run([&](Threads& boot) {
+      const std::array<int, 4> devices = neighbours ? std::array{0, 1, 1, 2} : std::array{3, 0, 2, 3};
+      cuda(cudaSetDevice(devices[static_cast<std::size_t>(boot.rank())]));
+      said[static_cast<std::size_t>(boot.rank())] = Nccl::why_not(boot);
+      const Stream stream;
+      CHECK(thrown<terse::usage_error>([&] { Nccl::create(boot, stream.handle, patience); }) ==
+            "terse: rank " + std::to_string(boot.rank()) + ": " +
+                said[static_cast<std::size_t>(boot.rank())]);
+    });
+    for (const std::string& one : said) CHECK(one == said[0]);
+    return said[0];
+  };
+  if (gpus() >= 4) {
+    CHECK(share(true).find("ranks 1 and 2 have the same GPU of ") == 0);
+    CHECK(share(false).find("ranks 0 and 3 have the same GPU of ") == 0);
+  }
+  on_gpus([](Threads& boot, cudaStream_t) { CHECK(Nccl::why_not(boot) == ""); });
+}
 
 TEST_SUITE("without a GPU") {
   TEST_CASE("every rank is told that one has no GPU, and why") {
@@ -504,6 +578,7 @@ TEST_SUITE("without a GPU") {
     terse::ThreadGroup(2, patience).run([&](Threads& boot) {
       const std::string text = thrown<terse::peer_error>([&] { Nccl::create(boot, nullptr, patience); });
       CHECK(text.find("terse: rank " + std::to_string(boot.rank()) + ": rank 0 can't use NCCL: ") == 0);
+      CHECK(text == "terse: rank " + std::to_string(boot.rank()) + ": " + Nccl::why_not(boot));
     });
     const terse::Rendezvous place{"/nowhere/id", "run.1", 0, 1};
     const std::string text = thrown<terse::error>([&] { Nccl::rendezvous(place, nullptr, patience); });

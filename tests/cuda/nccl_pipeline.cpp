@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
+#include "late.hpp"
 #include "queued.hpp"
-#include "stand_in.hpp"
 #define TERSE_TEST_DEVICE terse::test::Queued
 #include "cuda/nccl_pipeline.inc"
 
@@ -10,19 +10,6 @@
 // Kernels and messages are late, so that whoever doesn't wait for them comes too early. Nothing here says how NCCL
 // itself behaves with so many communicators at once, nor how its kernels and a stage's share a GPU.
 namespace {
-
-/// Sets the stand-in up for one case.
-struct Late {
-  Late(int function, int message) {
-    stand_in::connecting_blocks = true;
-    stand_in::function_delay = function;
-    stand_in::message_delay = message;
-  }
-  ~Late() {
-    stand_in::connecting_blocks = stand_in::remote_errors = false;
-    stand_in::function_delay = stand_in::message_delay = 0;
-  }
-};
 
 using Seconds = std::chrono::duration<double>;
 constexpr std::chrono::milliseconds short_patience = 2s;
@@ -59,11 +46,6 @@ std::string thrown(Act act) {
     return failure.what();
   }
   return "nothing was thrown";
-}
-
-/// After an abort: what is enqueued still runs, and uses its buffers.
-void drain(cudaStream_t stream) {
-  while (cudaStreamQuery(stream) == cudaErrorNotReady) std::this_thread::yield();
 }
 
 }  // namespace

@@ -8,12 +8,14 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <functional>
 #include <iterator>
+#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -23,6 +25,8 @@
 #include <tuple>
 #include <vector>
 
+#include "terse/executor/emulated.hpp"
+
 std::atomic<bool> stand_in::remote_errors = false, stand_in::connecting_blocks = false;
 std::atomic<int> stand_in::function_delay = 0, stand_in::message_delay = 0;
 std::atomic<int> stand_in::communicators = 0, stand_in::allocations = 0, stand_in::streams = 0,
@@ -31,6 +35,8 @@ std::atomic<int> stand_in::communicators = 0, stand_in::allocations = 0, stand_i
 namespace {
 
 using Bytes = std::vector<std::byte>;
+// A device's memory, open to the host only while an emulated::Open lives.
+using terse::memory::emulated;
 
 // One lock for everything: ranks are few and messages small.
 std::mutex everything;
@@ -127,6 +133,17 @@ struct Group {
 std::map<std::string, std::shared_ptr<Group>> groups;  // by unique id
 std::map<const void*, std::size_t> page_locked;        // bytes
 
+/// A copy between a device and page-locked memory that is on its stream.
+struct Copying {
+  const std::byte* begin;  // on the host
+  std::size_t bytes;
+  bool overlaps(const void* other, std::size_t count) const {
+    const auto* first = static_cast<const std::byte*>(other);
+    return begin < first + count && first < begin + bytes;
+  }
+};
+std::list<Copying> copying;
+
 }  // namespace
 
 struct ncclComm {
@@ -139,6 +156,7 @@ struct ncclComm {
   std::shared_ptr<int> busy = std::make_shared<int>(0);  // its operations on streams
   std::function<bool()> pending;                         // the call under way; says whether it is through
   int polls = 0;                                         // times that it still says no
+  std::thread::id grouping;                              // who has it in an open group
 };
 
 namespace {
@@ -162,7 +180,15 @@ ncclComm_t idle(ncclComm_t comm) {
   if (comm == nullptr || comm->destroyed) misuse("a communicator that is none");
   if (comm->pending) misuse("a call on a communicator whose last call is not through");
   if (comm->finalized) misuse("a call on a finalized communicator");
+  if (comm->grouping != std::thread::id() && comm->grouping != std::this_thread::get_id())
+    misuse("a call on a communicator that another thread has in a group");
   return comm;
+}
+
+/// Sums demand it, and messages that aren't aligned are copied byte by byte.
+void require_aligned(const void* place, std::size_t bytes) {
+  if (bytes > 0 && reinterpret_cast<std::uintptr_t>(place) % 4 != 0)
+    misuse("a buffer that doesn't begin at a multiple of 4 bytes");
 }
 
 ncclResult_t later(ncclComm_t comm, std::function<bool()> pending) {
@@ -191,6 +217,7 @@ void enqueue(cudaStream_t stream, const std::shared_ptr<int>& busy, Done done, i
 
 /// `count` floats of the sum over ranks of their blocks, from the first-th on.
 void add_up(const std::map<int, Bytes>& all, std::size_t first, std::size_t count, void* to) {
+  const emulated::Open memory;
   for (std::size_t i = 0; i < count; ++i) {
     float sum = 0;
     for (const auto& [_, block] : all) {
@@ -215,6 +242,7 @@ ncclResult_t collective(ncclComm_t comm, cudaStream_t stream, const void* from, 
       auto& all = group->collectives[number];
       if (!contributed) {
         const auto* begin = static_cast<const std::byte*>(from);
+        const emulated::Open memory;
         all[rank] = Bytes(begin, begin + bytes);
         contributed = true;
         change.notify_all();
@@ -249,36 +277,45 @@ extern "C" {
 cudaError_t cudaGetDeviceCount(int* count) { return *count = stand_in::gpus, cudaSuccess; }
 cudaError_t cudaGetDevice(int* number) { return *number = device, cudaSuccess; }
 cudaError_t cudaSetDevice(int number) { return device = number, cudaSuccess; }
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int number) {
+  *properties = {};
+  return properties->uuid.bytes[0] = static_cast<char>(1 + number), cudaSuccess;
+}
 cudaError_t cudaGetLastError() { return cudaSuccess; }
 const char* cudaGetErrorString(cudaError_t) { return "an error of the stand-in"; }
 
 cudaError_t cudaMalloc(void** place, size_t bytes) {
   ++stand_in::allocations;
-  return *place = std::calloc(bytes, 1), cudaSuccess;
+  return *place = emulated::allocate(bytes), cudaSuccess;
 }
 cudaError_t cudaFree(void* place) {
-  if (place != nullptr) --stand_in::allocations;
+  if (place == nullptr) return cudaSuccess;
+  --stand_in::allocations;
   wait_for_device();
-  return std::free(place), cudaSuccess;
+  return emulated::release(place), cudaSuccess;
 }
 cudaError_t cudaMallocHost(void** place, size_t bytes) {
-  const cudaError_t result = cudaMalloc(place, bytes);
+  ++stand_in::allocations;
+  *place = std::calloc(bytes, 1);
   const std::lock_guard lock(everything);
   page_locked[*place] = bytes;
-  return result;
+  return cudaSuccess;
 }
 cudaError_t cudaFreeHost(void* place) {
-  {
-    const std::lock_guard lock(everything);
-    page_locked.erase(place);
-  }
-  return cudaFree(place);
+  if (place == nullptr) return cudaSuccess;
+  --stand_in::allocations;
+  wait_for_device();
+  const std::lock_guard lock(everything);
+  page_locked.erase(place);
+  return std::free(place), cudaSuccess;
 }
 cudaError_t cudaMemset(void* place, int value, size_t bytes) {
+  const emulated::Open memory;
   return std::memset(place, value, bytes), cudaSuccess;
 }
 cudaError_t cudaDeviceSynchronize() { return wait_for_device(), cudaSuccess; }
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) {
+  const emulated::Open memory;
   if (bytes > 0) std::memcpy(to, from, bytes);
   return cudaSuccess;
 }
@@ -286,11 +323,34 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
                             cudaStream_t stream) {
   std::unique_lock lock(everything);
   if (bytes == 0) return cudaSuccess;
-  const auto done = std::make_shared<bool>(false);
-  enqueue(stream, [=] { return std::memcpy(to, from, bytes), *done = true; });
-  if (kind == cudaMemcpyDeviceToHost && is_pageable(to))
-    wait_in_vain_for(lock, "a copy to pageable memory waits for work that doesn't end",
-                     [&] { return *done; });
+  const void* const host = kind == cudaMemcpyHostToDevice ? from : to;
+  if (kind == cudaMemcpyDeviceToDevice || is_pageable(host)) {
+    const auto done = std::make_shared<bool>(false);
+    enqueue(stream, [=] {
+      const emulated::Open memory;
+      return std::memcpy(to, from, bytes), *done = true;
+    });
+    if (kind == cudaMemcpyDeviceToHost)
+      wait_in_vain_for(lock, "a copy to pageable memory waits for work that doesn't end",
+                       [&] { return *done; });
+    return cudaSuccess;
+  }
+  // Until the copy is made the host may neither read what shall come nor change what goes.
+  const bool alone = std::none_of(copying.begin(), copying.end(),
+                                  [&](const Copying& other) { return other.overlaps(host, bytes); });
+  Bytes expected;
+  if (alone && kind == cudaMemcpyDeviceToHost)
+    std::memset(to, 0xFF, bytes);
+  else if (alone)
+    expected.assign(static_cast<const std::byte*>(from), static_cast<const std::byte*>(from) + bytes);
+  const auto here = copying.insert(copying.end(), {static_cast<const std::byte*>(host), bytes});
+  enqueue(stream, [=] {
+    if (!expected.empty() && std::memcmp(from, expected.data(), bytes) != 0)
+      misuse("page-locked memory was changed while it was being copied");
+    copying.erase(here);
+    const emulated::Open memory;
+    return std::memcpy(to, from, bytes), true;
+  });
   return cudaSuccess;
 }
 
@@ -440,6 +500,7 @@ ncclResult_t ncclGroupEnd() {
   if (--open.depth > 0 || open.transfers.empty()) return ncclSuccess;
   const std::lock_guard lock(everything);
   const Open mine = std::exchange(open, {});
+  mine.comm->grouping = {};
   const ncclComm_t comm = idle(mine.comm);
   for (const Open::Transfer& transfer : mine.transfers)
     if (transfer.send)
@@ -469,6 +530,7 @@ ncclResult_t ncclGroupEnd() {
         all = all && !lane.empty();
         if (lane.empty()) continue;
         if (lane.front()->bytes != transfer.bytes) misuse("the receiver wants another length than is sent");
+        const emulated::Open memory;
         if (transfer.bytes > 0) std::memcpy(transfer.data, lane.front()->data, transfer.bytes);
         lane.front()->taken = true;
         lane.pop_front();
@@ -488,6 +550,9 @@ static ncclResult_t transfer(bool send, const void* data, size_t bytes, int peer
   if (open.depth == 0) misuse("a message outside a group");
   if (open.comm != nullptr && (open.comm != comm || open.stream != stream))
     misuse("a group of two communicators");
+  const std::lock_guard lock(everything);
+  idle(comm)->grouping = std::this_thread::get_id();
+  require_aligned(data, bytes);
   open.comm = comm;
   open.stream = stream;
   open.transfers.push_back({send, peer, static_cast<std::byte*>(const_cast<void*>(data)), bytes});
@@ -504,12 +569,14 @@ ncclResult_t ncclRecv(void* data, size_t bytes, ncclDataType_t, int peer, ncclCo
 ncclResult_t ncclAllGather(const void* from, void* to, size_t bytes, ncclDataType_t, ncclComm_t comm,
                            cudaStream_t stream) {
   return collective(comm, stream, from, bytes, [=](const std::map<int, Bytes>& all) {
+    const emulated::Open memory;
     for (const auto& [rank, block] : all)
       std::memcpy(static_cast<std::byte*>(to) + static_cast<std::size_t>(rank) * bytes, block.data(), bytes);
   });
 }
 ncclResult_t ncclAllReduce(const void* from, void* to, size_t count, ncclDataType_t, ncclRedOp_t,
                            ncclComm_t comm, cudaStream_t stream) {
+  require_aligned(from, count), require_aligned(to, count);
   return collective(comm, stream, from, count * sizeof(float),
                     [=](const std::map<int, Bytes>& all) { add_up(all, 0, count, to); });
 }
@@ -517,6 +584,7 @@ ncclResult_t ncclReduceScatter(const void* from, void* to, size_t count, ncclDat
                                ncclComm_t comm, cudaStream_t stream) {
   const auto rank = static_cast<std::size_t>(comm->rank);
   const auto ranks = static_cast<std::size_t>(comm->group->size);
+  require_aligned(from, count), require_aligned(to, count);
   return collective(comm, stream, from, ranks * count * sizeof(float),
                     [=](const std::map<int, Bytes>& all) { add_up(all, rank * count, count, to); });
 }

@@ -8,7 +8,10 @@
 // page-locked returns when it is done, and ends the program if it takes 20 seconds. Calls on a communicator are through
 // only after it has been asked a few times, and are enqueued no earlier, as NCCL may do; whoever uses it in between, or
 // sends another length than is received, ends the program. So does a wait for a stream or for a whole device that takes
-// 20 seconds: those have no deadline.
+// 20 seconds: those have no deadline; a call on a communicator that another thread has in a group; a message or a sum that
+// doesn't begin at a multiple of 4 bytes. A device's memory faults where the host touches it while nothing works on it.
+// Page-locked memory holds 0xFF from the call that copies to it until the copy is made, and the program ends if a source
+// changes meanwhile.
 namespace stand_in {
 
 inline constexpr int gpus = 4;

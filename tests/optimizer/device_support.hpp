@@ -55,10 +55,10 @@ buffer<float, typename E::memory> uploaded(const Floats& values) {
 /// Runs a recipe over this rank's transport and notes what it leaves, every `every` steps.
 template <Executor E, class R, Transport T>
 Trace trace(const R& recipe, T& raw, const Layout& layout, std::uint64_t steps, const Options& options,
-            std::uint64_t every = 1) {
+            std::uint64_t every = 1, const E& executor = {}) {
   Trace trace;
   Metered<T> transport(raw.split(0, raw.rank()));
-  Optimizer optimizer{recipe, transport, layout, options, E{}};
+  Optimizer optimizer{recipe, transport, layout, options, executor};
   auto x = uploaded<E>(start(layout));
   for (std::uint64_t step = 1; step <= steps; ++step) {
     const auto g = uploaded<E>(gradient(layout, transport.rank(), step, 4));
@@ -75,8 +75,19 @@ Trace trace(const R& recipe, T& raw, const Layout& layout, std::uint64_t steps, 
   return trace;
 }
 
-/// Both ways on `ranks` threads.
-template <class R>
+/// body(transport, executor) on `ranks` threads, whose messages pass through the host.
+struct ThroughTheHost {
+  template <class Body>
+  void operator()(int ranks, Body body) const {
+    ThreadGroup(ranks, std::chrono::seconds(60)).run([&](Threads& transport) {
+      ThroughHost<Threads, Device> staged(transport.split(0, transport.rank()), Device{});
+      body(staged, Device{});
+    });
+  }
+};
+
+/// On the host and on the device: `On` runs ranks there.
+template <class On = ThroughTheHost, class R>
 void compare(const R& recipe, const Layout& layout, int ranks, std::uint64_t steps,
              const Options& options = {}, std::uint64_t every = 1) {
   CAPTURE(ranks);
@@ -84,9 +95,8 @@ void compare(const R& recipe, const Layout& layout, int ranks, std::uint64_t ste
   ThreadGroup(ranks, std::chrono::seconds(60)).run([&](Threads& transport) {
     host[at(transport.rank())] = trace<executor::host>(recipe, transport, layout, steps, options, every);
   });
-  ThreadGroup(ranks, std::chrono::seconds(60)).run([&](Threads& transport) {
-    ThroughHost<Threads, Device> staged(transport.split(0, transport.rank()), Device{});
-    device[at(transport.rank())] = trace<Device>(recipe, staged, layout, steps, options, every);
+  On{}(ranks, [&](auto& transport, const Device& executor) {
+    device[at(transport.rank())] = trace<Device>(recipe, transport, layout, steps, options, every, executor);
   });
   for (int rank = 0; rank < ranks; ++rank) {
     CAPTURE(rank);

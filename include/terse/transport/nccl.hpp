@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
 #include <memory>
+#include <string_view>
 
 #include "terse/transport/nccl_channel.hpp"
 #include "terse/transport/rendezvous.hpp"
@@ -63,25 +68,27 @@ class Nccl {
     split_from(communicator, 0, channel_->rank, /*abortable=*/false);
   }
 
+  /// Why the ranks of `boot` can't use NCCL with the devices that are current now: one has none, or two have the same.
+  /// In the same words on all ranks; empty if nothing is known. Collective. For programs that take ThroughHost then.
+  template <Transport Boot>
+  static std::string why_not(Boot& boot) {
+    Assembly<Card, Boot> assembly(boot);
+    return find_obstacle(assembly(boot, Card(false), Phase::setup)).text;
+  }
+
   /// Among the ranks of `boot`, a transport of host memory, which is used here only. Collective. No wait lasts longer
-  /// than `deadline`, here or later. Throws peer_error on all ranks if one of them has no GPU to use.
+  /// than `deadline`, here or later. Throws on all ranks what `why_not` says: peer_error if one of them has no GPU to
+  /// use, usage_error if two have the same.
   template <Transport Boot>
   requires std::same_as<typename Boot::memory, terse::memory::host>
   static Nccl create(Boot& boot, cudaStream_t stream,
                      std::chrono::milliseconds deadline = std::chrono::seconds(60)) {
-    struct Card {
-      ncclUniqueId id;
-      char fault[120];
-    };
-    Card mine{};
-    const std::string fault = find_fault(boot.rank() == 0 ? &mine.id : nullptr);
-    fault.copy(mine.fault, sizeof mine.fault - 1);
     Assembly<Card, Boot> assembly(boot);
-    const std::span<const Card> cards = assembly(boot, mine, Phase::setup);
-    for (std::size_t peer = 0; peer < cards.size(); ++peer)
-      if (cards[peer].fault[0] != '\0')
-        throw peer_error("rank " + std::to_string(peer) + " can't use NCCL: " + cards[peer].fault,
-                         static_cast<int>(peer), boot.rank());
+    const std::span<const Card> cards = assembly(boot, Card(boot.rank() == 0), Phase::setup);
+    if (const Obstacle obstacle = find_obstacle(cards); obstacle.culprit >= 0)
+      throw peer_error(obstacle.text, obstacle.culprit, boot.rank());
+    else if (!obstacle.text.empty())
+      throw usage_error(obstacle.text, boot.rank());
     return Nccl(cards[0].id, boot.rank(), boot.size(), stream, deadline, detail::time_after(deadline));
   }
 
@@ -266,6 +273,49 @@ class Nccl {
 
   static void check(ncclResult_t result, const char* call) {
     if (result != ncclSuccess) throw usage_error(std::string(call) + ": " + ncclGetErrorString(result));
+  }
+
+  /// What a rank tells the others before they use NCCL. Rank 0 also makes the id.
+  struct Card {
+    ncclUniqueId id{};
+    char fault[120]{}, host[65]{};
+    cudaUUID_t gpu{};
+
+    Card() = default;
+    explicit Card(bool makes_id) {
+      const std::string found = find_fault(makes_id ? &id : nullptr);
+      found.copy(fault, sizeof fault - 1);
+      int device = 0;
+      cudaDeviceProp properties{};
+      if (found.empty() && cudaGetDevice(&device) == cudaSuccess &&
+          cudaGetDeviceProperties(&properties, device) == cudaSuccess)
+        gpu = properties.uuid;
+      // As NCCL itself tells machines apart.
+      if (const char* const named = std::getenv("NCCL_HOSTID"); named != nullptr)
+        std::string_view(named).copy(host, sizeof host - 1);
+      else
+        ::gethostname(host, sizeof host - 1);
+    }
+    bool shares_with(const Card& other) const {
+      return std::string_view(host) == other.host && std::memcmp(&gpu, &other.gpu, sizeof gpu) == 0;
+    }
+  };
+  struct Obstacle {
+    std::string text;
+    int culprit = -1;  // who has no GPU
+  };
+  static Obstacle find_obstacle(std::span<const Card> cards) {
+    for (std::size_t rank = 0; rank < cards.size(); ++rank)
+      if (cards[rank].fault[0] != '\0')
+        return {"rank " + std::to_string(rank) + " can't use NCCL: " + cards[rank].fault,
+                static_cast<int>(rank)};
+    for (std::size_t rank = 0; rank < cards.size(); ++rank)
+      for (std::size_t other = 0; other < rank; ++other)
+        if (cards[rank].shares_with(cards[other]))
+          return {"ranks " + std::to_string(other) + " and " + std::to_string(rank) +
+                  " have the same GPU of " + cards[rank].host +
+                  ", and NCCL takes one for each rank: choose them with cudaSetDevice, or take ThroughHost"};
+    return {};
   }
 
   /// Why this rank can't take part; empty if nothing is known. Rank 0 also makes the id.
