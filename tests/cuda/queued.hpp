@@ -23,7 +23,7 @@ struct Queued {
   void launch(const Kernel& kernel, index_t blocks) const {
     using Job = std::function<void()>;
     const auto job = new Job([=] {
-      const terse::memory::emulated::Open memory;
+      const terse::memory::emulated::Open open;
       thread_local const auto threads = std::make_unique<detail::EmulatedThreads>();
       for (index_t index = 0; index < blocks; ++index) threads->run(kernel, index);
     });
