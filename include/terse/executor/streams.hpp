@@ -72,11 +72,11 @@ TERSE_HD Streams<Stream<A, T>> stream(T*& data, index_t* begin) {
 /// neighbouring elements of each at once, call the functor for them on a copy whose pointers lead to where they were loaded,
 /// with i from 0 to 3, and store what it left there:
 ///
-///     struct Scale {
+///     struct ScaleBy {
 ///       const float* from;
 ///       float* to;
 ///       float factor;
-///       using StreamsOf = Scale;
+///       using StreamsOf = ScaleBy;
 ///       TERSE_HD auto streams() { return terse::reads(from) + terse::writes(to); }
 ///       TERSE_HD void operator()(const terse::Piece&, terse::index_t i) const { to[i] = factor * from[i]; }
 ///     };
