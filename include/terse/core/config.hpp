@@ -58,13 +58,11 @@
 #define TERSE_UNROLL _Pragma("GCC unroll 8")
 #endif
 
-/// Leaves the next loop rolled up: for what is rare, and would only take instructions.
-#if defined(__CUDA_ARCH__)
+/// Leaves a kernel's next loop rolled up: for what is rare, and would only take instructions.
+#ifdef __CUDA_ARCH__
 #define TERSE_ROLLED _Pragma("unroll 1")
-#elif defined(__clang__)
-#define TERSE_ROLLED _Pragma("clang loop unroll(disable)")
 #else
-#define TERSE_ROLLED _Pragma("GCC unroll 1")
+#define TERSE_ROLLED
 #endif
 
 /// For the inside of verbs: a functor's arithmetic belongs into the verb's loop at every optimization level.
