@@ -7,6 +7,7 @@
 // which all others wait, and the bytes that a step sends. Methods that send in one step of a period have the mean over a period in the
 // place of a step. The method "gradient" computes gradients, on all ranks at once, and does nothing with them.
 
+#include <algorithm>
 #include <boost/mpi/collectives.hpp>
 #include <chrono>
 #include <cstdio>
@@ -56,7 +57,8 @@ void measure_gradient(const Job& job, terse::AnyTransport& transport) {
   std::vector<float> x(static_cast<std::size_t>(job.layout.size())), g(x.size());
   job.model.begin(x.data(), job.offsets);
   List gradients;
-  for (int step = -1; step < job.steps; ++step) {
+  // More than steps, of which slow links leave time for few: gradients are quick, and the first ones slower than the others.
+  for (int step = -3; step < std::max(job.steps, 10); ++step) {
     terse::barrier(transport);
     const auto begin = Clock::now();
     job.model.gradient(x.data(), g.data(), job.offsets, [](std::int64_t) {});
