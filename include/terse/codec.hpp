@@ -201,7 +201,7 @@ class Codec {
         lent_(lent),
         workspace_(executor, compressor, covered.compressed),
         scratch_(dense_scratch(executor, covered), unwritten),
-        note_(1),
+        note_(2),
         bad_(1) {
     if (lent_ == nullptr)
       own_.emplace(feedback, covered.compressed.begin_offset(), covered.compressed.end_offset());
@@ -274,7 +274,7 @@ class Codec {
   /// packets.
   template <class M>
   void materialize(const Range& range, Mask<typename E::memory> mask, const M& message) {
-    out<E> total = note_.all();
+    out<E> total = note();
     reduce<SumOfSquares>(executor_, range, Units{0, true}, mask, NoPackets{}, compensate(message),
                          scratch_.all(), total, bad_.data());
   }
@@ -335,11 +335,12 @@ class Codec {
     if (portion.dense.pieces().empty() && !notes) return;
     store<SumOfSquares>(executor_, portion.dense, inbox.dense(),
                         detail::Exact<decltype(message.dense)>{message.dense}, packet + portion.dense_at,
-                        scratch_.all(), note_.all(), bad_.data());
+                        scratch_.all(), note(), bad_.data());
     if (notes)
-      copy(executor_, in<E>(note_.all()), out<E>(reinterpret_cast<float*>(packet + portion.note_at), 1));
+      copy(executor_, in<E>(note_.all()), out<E>(reinterpret_cast<float*>(packet + portion.note_at), 2));
   }
 
+  out<E> note() { return {note_.data(), 1}; }
   static index_t dense_scratch(E executor, const Portion& covered) {
     return std::max(reduction_scratch<SumOfSquares>(executor, covered.compressed, Units{0, true}),
                     reduction_scratch<SumOfSquares>(executor, covered.dense, Units{0, true}));
@@ -351,7 +352,7 @@ class Codec {
   std::optional<FeedbackState> own_;
   FeedbackState* lent_;
   typename decltype(workspace_type<C>())::type workspace_;
-  buffer<float, typename E::memory> scratch_, note_;
+  buffer<float, typename E::memory> scratch_, note_;  // note_: and the zero behind it in packets
   buffer<std::uint32_t, typename E::memory> bad_;
 };
 

@@ -3,6 +3,7 @@
 #include "terse/topology/native.hpp"
 
 #include <doctest/doctest.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -496,12 +497,15 @@ TEST_CASE("an error that NCCL meets on its own ends the wait at once") {
 }
 
 TEST_CASE("the stand-in ends a program that does what CUDA or NCCL would not survive") {
-  /// The signal that ends act(communicator of one rank, stream) in a process of its own; 0 if none does.
+  /// The signal that ends act(communicator of one rank, stream) in a process of its own; 0 where it comes to its end.
   const auto ends = [](auto act) {
     const pid_t child = ::fork();
     if (child == 0) {
       ::close(2);
       for (const int what : {SIGABRT, SIGSEGV}) std::signal(what, SIG_DFL);
+      const rlimit no_file{0, 0};
+      ::setrlimit(RLIMIT_CORE, &no_file);
+      ::alarm(60);
       const Stream stream;
       ncclUniqueId id{};
       ncclGetUniqueId(&id);
@@ -516,7 +520,7 @@ TEST_CASE("the stand-in ends a program that does what CUDA or NCCL would not sur
     }
     int status = 0;
     ::waitpid(child, &status, 0);
-    return WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+    return WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status) == 0 ? 0 : -1;
   };
   static const auto sleeps = [](void*) { std::this_thread::sleep_for(100ms); };
   static const auto device_memory = [] { return static_cast<char*>(terse::memory::device::allocate(64)); };

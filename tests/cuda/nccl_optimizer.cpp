@@ -11,7 +11,7 @@ constexpr bool adds_in_order = true;
 // what isn't there yet, and a device's memory is closed to the host.
 namespace {
 
-constexpr std::chrono::milliseconds short_patience = 1s;
+constexpr std::chrono::milliseconds short_patience = 2s;
 
 /// A rank's optimizer, and what it says of a step.
 struct Tried {

@@ -256,6 +256,7 @@ void load_elastic(const std::vector<std::filesystem::path>& files, Optimizer& op
                   out<typename Optimizer::runs_on, typename Optimizer::parameter> parameters) {
   if (files.empty()) throw usage_error("load_elastic needs the files of all ranks", optimizer.rank());
   detail::require_between_steps(optimizer);
+  await_messages(optimizer.channel());
   const detail::Extents expected = detail::extents_of(optimizer);
   detail::load_from(files[0], optimizer, parameters, [&] {
     auto all = std::make_unique<detail::AllFiles>(files, detail::describe(optimizer));

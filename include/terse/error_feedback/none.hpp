@@ -24,7 +24,7 @@ struct None {
     buffer<float, typename E::memory> message;
     index_t begin = 0;
 
-    State(const None&, index_t begin_, index_t end) : message(end - begin_, unwritten), begin(begin_) {}
+    State(const None&, index_t begin_, index_t end) : message(end - begin_), begin(begin_) {}
     View view() { return {{message.data(), begin}}; }
     template <class Visit>
     void walk(Visit&&) {}

@@ -58,6 +58,7 @@ struct ForEachKernel {
     const Tile tile = slice.tile(number);
     F f = f_;
     enter(f, tile.piece);
+    if (is_idle(f)) return;
     for (index_t b = tile.begin; b < tile.end; b += lanes)
       if (b + lane < tile.end)
         incoming.call(f, tile, b, lane, (mask.word(tile.piece.offset + b) >> lane & 1) != 0);

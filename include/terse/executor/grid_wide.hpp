@@ -67,6 +67,7 @@ struct ForEachWideKernel {
           for (int j = 0; j < quad; ++j) arrived.call(bound, tile, r, j, keep(r, j));
         });
       }
+      if (b >= tile.end) break;  // there need be no word of the mask
       const FourOf<1, Space> keep(mask, tile.piece.offset + b + place.lane);
       TERSE_ROLLED
       for (int j = 0; j < quad && b + place.lane + j < tile.end; ++j)
@@ -154,6 +155,7 @@ struct ReduceWideKernel {
           }
         });
       }
+      if (b >= tile.end) break;
       const FourOf<1, Space> keep(mask, tile.piece.offset + b + lane);
       for (int j = 0; j < quad; ++j) {
         const index_t at = b + lane + j;

@@ -98,7 +98,7 @@ struct LocalAverage {
 
   template <class Real>
   struct Rule {
-    static constexpr bool replaces = true;
+    using ReplacesOf = Rule;
     Real beta;
     template <class Element>
     TERSE_HD Real message(const Element& e) const {

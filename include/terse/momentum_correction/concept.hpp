@@ -121,8 +121,8 @@ concept CorrectionRule = MakesRule<M, Real> && requires {
 ///                                by default direction(e, mean)
 ///     mean_gradient(e, mean)     optional: the gradient that a mean of messages stands for, from e[k] as they are before
 ///                                direction: what the preconditioner learns from; by default mean
-///     replaces                   optional, `static constexpr bool`, true: direction(e, mean) sets every e[k] and reads none, so
-///                                that a device needn't either
+///     ReplacesOf                 optional, `using ReplacesOf = Rule`: direction(e, mean) of this very Rule sets every e[k] and
+///                                reads none, so that a device needn't either
 ///     sent(e, keep, decoded)     optional: what the receivers read of this rank's message
 ///     carry(e, keep)             optional, see Staged
 ///     balance(layers)            optional, see Staged: sets numbers of its own for each layer (segment), those which

@@ -236,7 +236,7 @@ struct Rules {
   /// What step<Exact>(i) touches, but for the parameters.
   template <bool Exact>
   TERSE_HD auto step_streams() {
-    constexpr bool replaces = requires { requires Momentum::replaces; }
+    constexpr bool replaces = requires { requires std::is_same_v<typename Momentum::ReplacesOf, Momentum>; }
     &&!(Exact && differs_exactly) && !implies_gradient &&
         !MomentumPlaces::template shares<PreconditionerPlaces>();
     constexpr Access access = replaces ? Access::writes : Access::may_update;

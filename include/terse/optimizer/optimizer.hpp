@@ -159,7 +159,7 @@ class Optimizer {
           channel_.rank(), static_cast<std::int64_t>(steps_ + 1));
     if (!full_precision() && recorded_masks_ != masks())
       throw usage_error(
-          "which elements take part has changed since the record, by a checkpoint: record again",
+          "which elements take part has changed since the record, by a checkpoint or a mask: record again",
           channel_.rank(), static_cast<std::int64_t>(steps_ + 1));
     const StepInput<E, N> input = input_of({nullptr, layout_.size()}, {nullptr, layout_.size()});
     prepare(input, gradient_scale);
@@ -221,6 +221,10 @@ class Optimizer {
     if constexpr (detail::TakesMask<S>) {
       const std::uint64_t step = steps_ + 1;
       check(elements.size(), "mask", step);
+      if (begun())
+        throw usage_error(
+            "messages of a step are under way, and it has its mask: give another one between steps",
+            channel_.rank(), static_cast<std::int64_t>(step));
       if (!full_precision() && steps_ > 0)
         throw usage_error(
             "the second stage has begun, and what takes part in it is settled: give the mask before that",
@@ -373,12 +377,8 @@ class Optimizer {
     put(executor_, view<const StepScalars>(scalars_), now_.all());
   }
 
-  bool averages_gradients() const {
-    if constexpr (requires { state_.averages_gradients(); }) return state_.averages_gradients();
-    return state_.full_precision();
-  }
   /// Whether gradients are clipped by their agreed norm, and not their mean by its own.
-  bool clips_before() const { return options_.clips() && !averages_gradients(); }
+  bool clips_before() const { return options_.clips() && !detail::clips_mean(state_); }
   bool masks() const {
     if constexpr (requires { state_.masks(); }) return state_.masks();
     return false;

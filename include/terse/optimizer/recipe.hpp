@@ -265,6 +265,14 @@ void check_feedback_of_states(const F& feedback) {
           "error_feedback.follows_rate is for messages that are gradients; this method sends others");
 }
 
+/// Whether the next step clips the mean of gradients, and not the gradients that it is of.
+template <class State>
+bool clips_mean(const State& state) {
+  if constexpr (requires { state.clips_mean(); })
+    return state.clips_mean();
+  else
+    return state.full_precision();
+}
 /// The factor that brings `norm` down to `clip_norm`.
 inline float clip_factor(double norm, float clip_norm) {
   return norm > static_cast<double>(clip_norm) ? static_cast<float>(static_cast<double>(clip_norm) / norm)

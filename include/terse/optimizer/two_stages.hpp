@@ -189,8 +189,9 @@ struct TwoStages {
       has_first_stage = true;
     }
     bool full_precision() const { return averages_exactly() || torn != 0; }
-    /// The same but for a step that starts the copies anew behind momentum of each rank's own, which averages messages.
-    bool averages_gradients() const { return full_precision() && !(reseeds && torn != 0); }
+    /// The same but for a step that starts the copies anew behind momentum of each rank's own, which averages messages, of
+    /// gradients that have been clipped.
+    bool clips_mean() const { return full_precision() && !(reseeds && torn != 0); }
     /// Whether the next step is other than those after it.
     bool recovers() const { return torn != 0 || (averages_exactly() && !exact); }
     StepBytes bytes_per_step() const {

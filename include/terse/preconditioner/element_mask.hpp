@@ -81,6 +81,7 @@ class ElementMask {
   /// Waits for the executor.
   template <class Visit>
   void walk(Visit&& visit) {
+    full_ = false;  // should visit throw
     visit("mask", words_.all(), index_t{0});
     look();
   }

@@ -131,6 +131,7 @@ struct AsyncSwarmState {
   }
 
   bool full_precision() const { return inner.full_precision(); }
+  bool clips_mean() const { return detail::clips_mean(inner); }
   /// Others read what a rank publishes: it sends nothing.
   static StepBytes bytes_per_step() { return {}; }
   template <class Visit>

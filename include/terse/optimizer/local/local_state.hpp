@@ -104,6 +104,7 @@ struct LocalState {
   }
 
   bool full_precision() const { return inner.full_precision(); }
+  bool clips_mean() const { return detail::clips_mean(inner); }
   StepBytes bytes_per_step() const {
     const StepBytes within = inner.bytes_per_step();
     index_t outside = outer.most_bytes();

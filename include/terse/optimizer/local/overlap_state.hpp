@@ -49,6 +49,7 @@ struct OverlapState {
   OverlapState(const OverlapState&) = delete;
   OverlapState& operator=(const OverlapState&) = delete;
   bool full_precision() const { return inner.full_precision(); }
+  bool clips_mean() const { return detail::clips_mean(inner); }
   /// What is left of a round leaves in the step in which the next one begins at the latest: together one round's.
   StepBytes bytes_per_step() const { return {exchange.most_bytes(), 0}; }
 

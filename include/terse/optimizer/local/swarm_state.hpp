@@ -65,6 +65,7 @@ struct SwarmState {
   SwarmState& operator=(const SwarmState&) = delete;
 
   bool full_precision() const { return inner.full_precision(); }
+  bool clips_mean() const { return detail::clips_mean(inner); }
   StepBytes bytes_per_step() const {
     return C::lossless ? StepBytes{exchange.most_bytes(), 0} : StepBytes{0, exchange.most_bytes()};
   }
