@@ -8,8 +8,8 @@
 #include <cstring>
 
 #include "terse/executor/lanes.hpp"
-#include "terse/executor/sinks.hpp"
 #include "terse/executor/reduction.hpp"
+#include "terse/executor/sinks.hpp"
 
 namespace terse::executor {
 

@@ -68,24 +68,10 @@ struct Places {
     (act(k++, buffers[Buffers]), ...);
   }
 
-  /// Its buffers but those that are Others' too, as streams of this kind.
-  template <Access A, class Others, class All>
+  /// Its buffers as streams of this kind; momentum and preconditioner share none, see share_no_name.
+  template <Access A, class All>
   TERSE_HD static auto streams([[maybe_unused]] All& buffers) {
-    return (Streams<>{} + ... + stream_of<A, Buffers, Others::has(Buffers)>(buffers));
-  }
-  static constexpr bool has([[maybe_unused]] int buffer) { return ((buffer == Buffers) || ...); }
-  template <class Others>
-  static constexpr bool shares() {
-    return (Others::has(Buffers) || ...);
-  }
-
- private:
-  template <Access A, int Buffer, bool Left, class All>
-  TERSE_HD static auto stream_of([[maybe_unused]] All& buffers) {
-    if constexpr (Left)
-      return Streams<>{};
-    else
-      return stream<A>(buffers[Buffer], nullptr);
+    return (Streams<>{} + ... + stream<A>(buffers[Buffers], nullptr));
   }
 };
 
@@ -230,19 +216,17 @@ struct Rules {
   /// What message(i) touches.
   TERSE_HD auto message_streams() {
     constexpr Access access = says ? Access::may_update : Access::reads;
-    return MomentumPlaces::template streams<access, Places<0>>(view.buffers) + reads(view.gradients) +
+    return MomentumPlaces::template streams<access>(view.buffers) + reads(view.gradients) +
            reads(view.parameters.values);
   }
   /// What step<Exact>(i) touches, but for the parameters.
   template <bool Exact>
   TERSE_HD auto step_streams() {
     constexpr bool replaces = requires { requires std::is_same_v<typename Momentum::ReplacesOf, Momentum>; }
-    &&!(Exact && differs_exactly) && !implies_gradient &&
-        !MomentumPlaces::template shares<PreconditionerPlaces>();
+    &&!(Exact && differs_exactly) && !implies_gradient;
     constexpr Access access = replaces ? Access::writes : Access::may_update;
-    return MomentumPlaces::template streams<access, Places<0>>(view.buffers) +
-           PreconditionerPlaces::template streams<Access::may_update, MomentumPlaces>(view.buffers) +
-           reads(view.gradients);
+    return MomentumPlaces::template streams<access>(view.buffers) +
+           PreconditionerPlaces::template streams<Access::may_update>(view.buffers) + reads(view.gradients);
   }
 
   TERSE_HD TERSE_INLINE float message(index_t i) const {
