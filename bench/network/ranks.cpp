@@ -62,7 +62,9 @@ void measure_gradient(const Job& job, terse::AnyTransport& transport) {
     terse::barrier(transport);
     const auto begin = Clock::now();
     job.model.gradient(x.data(), g.data(), job.offsets, [](std::int64_t) {});
-    const double seconds = on_slowest(seconds_since(begin));
+    const double own = seconds_since(begin);
+    terse::barrier(transport);  // which sleeps, where a reduction spins on a core that a slower rank needs
+    const double seconds = on_slowest(own);
     if (step >= 0) gradients.add(seconds);
   }
   if (transport.rank() == 0) print("gradient", gradients, gradients, 0);
