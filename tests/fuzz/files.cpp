@@ -24,6 +24,7 @@
 
 #include "../../examples/train/idx.hpp"
 #include "checkpoint/sealed.hpp"
+#include "fuzz/input.hpp"
 #include "terse/checkpoint/elastic.hpp"
 #include "terse/checkpoint/folder.hpp"
 #include "terse/transport/thread.hpp"
@@ -35,26 +36,6 @@ namespace checkpoint = terse::checkpoint;
 using terse::index_t;
 using terse::test::digest;
 using terse::test::sealed;
-
-/// The fuzzer's bytes, zeros behind their end.
-struct Input {
-  const std::uint8_t* data;
-  std::size_t size;
-  std::uint8_t byte() {
-    if (size == 0) return 0;
-    --size;
-    return *data++;
-  }
-  std::size_t word() {
-    const std::size_t low = byte();
-    return low | static_cast<std::size_t>(byte()) << 8;
-  }
-  std::string rest() {
-    std::string bytes(reinterpret_cast<const char*>(data), size);
-    size = 0;
-    return bytes;
-  }
-};
 
 void expect(bool good, const char* what) {
   if (good) return;

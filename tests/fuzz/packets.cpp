@@ -14,6 +14,7 @@
 #include <memory>
 #include <vector>
 
+#include "fuzz/input.hpp"
 #include "terse/codec.hpp"
 #include "terse/compressor/cast.hpp"
 #include "terse/compressor/chain.hpp"
@@ -36,17 +37,6 @@ namespace {
 using namespace terse;  // NOLINT: a test of the library's names
 
 constexpr std::uint64_t step = 7, check = 0x1234;
-
-/// The fuzzer's bytes, zeros behind their end.
-struct Input {
-  const std::uint8_t* data;
-  std::size_t size;
-  std::uint8_t byte() {
-    if (size == 0) return 0;
-    --size;
-    return *data++;
-  }
-};
 
 struct FromSeed {
   std::uint64_t seed;
