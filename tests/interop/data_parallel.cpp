@@ -411,6 +411,14 @@ TEST_CASE("a peer's death comes out of the backward pass, at once") {
   CHECK(std::chrono::steady_clock::now() - begin < deadline / 2);
 }
 
+TEST_CASE("a module in a holder, as TORCH_MODULE makes them, is flattened as the module itself") {
+  nn::Linear layer(3, 2);
+  const FlatModule flat(layer);
+  REQUIRE(flat.layout().segments().size() == 2);
+  CHECK(flat.layout().segments()[0].name == "weight");
+  CHECK(layer->weight.data_ptr<float>() == flat.parameters());
+}
+
 TEST_CASE("a gradient that is not finite throws from step on all ranks, and training goes on") {
   std::atomic<int> caught{0};
   ThreadGroup(2, deadline).run([&](Threads& transport) {

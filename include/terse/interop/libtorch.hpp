@@ -30,7 +30,7 @@ namespace terse::interop {
 ///       flat.zero_gradients();
 ///       loss_of(net, batch).backward();               // accumulates into flat.gradients()
 ///       flat.check_gradients();
-///       optimizer.step(flat.parameters(), flat.gradients());
+///       optimizer.step({flat.parameters(), flat.size()}, {flat.gradients(), flat.size()});
 ///     }
 ///
 /// Nothing is copied in a step: the module's parameters are views of the first arena, their gradients are
@@ -93,6 +93,11 @@ class FlatModule {
       parameter.mutable_grad() = tensor_at(gradients_, members_[m].offset, parameter.sizes());
     }
   }
+
+  /// Of what TORCH_MODULE makes.
+  template <class M>
+  explicit FlatModule(const torch::nn::ModuleHolder<M>& module, const Mark& mark = {})
+      : FlatModule(*module, mark) {}
 
   FlatModule(const FlatModule&) = delete;
   FlatModule& operator=(const FlatModule&) = delete;

@@ -127,8 +127,12 @@ inline std::string tracking_violation(const Subject& subject, const Options& opt
     const double first = mean_norm(early[r]), second = mean_norm(late[r]);
     const bool settled = left < 1 && second <= 1.5 * left / (1 - left) * largest_message[r];
     if (!(second <= growth * first || settled))
-      return say("rank %zu's error grows: its norm is %g in the first half of %d steps and %g in the second",
-                 r, first, options.tracking_steps, second);
+      return say(
+          "rank %zu's error grows: its norm is %g in the first half of %d steps and %g in the second%s", r,
+          first, options.tracking_steps, second,
+          claims.contractive && !claims.delta
+              ? "; of a contraction whose errors settle later, `delta(count)` says so"
+              : "");
   }
   return "";
 }
