@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A torch.optim.Optimizer of a composition of terse's: optimizer.cpp says which. Builds that file when it is imported for the first
+time, which takes a minute; needs a C++20 compiler that takes LibTorch's headers, Ninja, Boost.MPI, nlohmann-json and xxHash.
+
+    import terse_torch
+    optimizer = terse_torch.Optimizer(model.named_parameters(), lr=1e-3, freeze_step=100)   # instead of DDP and an optimizer
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+
+Run by `mpirun -n RANKS python3 ...`. Parameters and gradients become views of two arenas, in which nothing is copied in a step: don't
+move the model afterwards, and let this optimizer's zero_grad() clear gradients, not `set_to_none`."""
+
+import pathlib
+import subprocess
+
+import torch
+import torch.utils.cpp_extension
+
+HERE = pathlib.Path(__file__).resolve().parent
+
+
+def _flags(which):
+    return subprocess.run(["mpicxx", f"--showme:{which}"], capture_output=True, text=True, check=True).stdout.split()
+
+
+native = torch.utils.cpp_extension.load(
+    "terse_optimizer", [str(HERE / "optimizer.cpp")], extra_include_paths=[str(HERE.parents[1] / "include")],
+    extra_cflags=["-std=c++20", "-O3", "-fno-math-errno", *_flags("compile")],
+    extra_ldflags=[*_flags("link"), "-lboost_mpi", "-lboost_serialization"])
+rank, size, mean = native.rank, native.size, native.mean
+
+
+class Optimizer(torch.optim.Optimizer):
+    """1-bit Adam over all ranks of MPI: `freeze_step` steps of Adam in full precision, and one bit an element from then on. The
+    learning rate is that of `param_groups`, so that torch.optim.lr_scheduler works; alike on all ranks. Parameters are those of
+    rank 0 from its construction on."""
+
+    def __init__(self, named_parameters, lr=1e-3, weight_decay=0.0, freeze_step=1000):
+        named = [(name, parameter) for name, parameter in named_parameters if parameter.requires_grad]
+        super().__init__([parameter for _, parameter in named], {"lr": lr})
+        self.native = native.Optimizer(named, lr, weight_decay, freeze_step)
+        self.bytes_sent = 0  # by the last step
+
+    def step(self, closure=None, gradient_scale=1.0):
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self.bytes_sent = self.native.step(self.param_groups[0]["lr"], gradient_scale)
+        return loss
+
+    def zero_grad(self, set_to_none=False):
+        if set_to_none:
+            raise ValueError("gradients are views of one arena, which set_to_none would let go of")
+        self.native.zero_grad()
+
+    def add_param_group(self, param_group):
+        if self.param_groups:
+            raise ValueError("all parameters are given at construction")
+        super().add_param_group(param_group)
+
+    def state_dict(self):
+        raise NotImplementedError("each rank has errors of its own: save(file) on each rank, and load(file)")
+
+    def save(self, file):
+        """Parameters and state, on each rank to a file of its own."""
+        self.native.save(str(file))
+
+    def load(self, file):
+        """What save wrote on this rank. Collective."""
+        self.native.load(str(file))
