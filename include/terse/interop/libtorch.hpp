@@ -97,7 +97,7 @@ class FlatModule {
   /// Of what TORCH_MODULE makes.
   template <class M>
   explicit FlatModule(const torch::nn::ModuleHolder<M>& module, const Mark& mark = {})
-      : FlatModule(*module, mark) {}
+      : FlatModule(*module.ptr(), mark) {}
 
   FlatModule(const FlatModule&) = delete;
   FlatModule& operator=(const FlatModule&) = delete;
