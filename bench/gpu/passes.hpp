@@ -45,13 +45,13 @@ class BitMask {
 };
 
 /// A compressed step of 1-bit Adam: a rank's own message, and the update from a packet. Takes all its memory when it is
-/// made.
-template <Compressor C, Executor E>
+/// made. Those on other executors of the same memory may share a rank.
+template <Compressor C, Executor E, Executor Owner = E>
 class OneBitPasses {
   using Elements = Mask<typename E::memory>;
 
  public:
-  OneBitPasses(E ex, Rank<E>& rank)
+  OneBitPasses(E ex, Rank<Owner>& rank)
       : ex_(ex),
         rank_(&rank),
         plan_(C{}, rank.layout, rank.layout.range(), 1, false),
@@ -84,7 +84,7 @@ class OneBitPasses {
 
  private:
   E ex_;
-  Rank<E>* rank_;
+  Rank<Owner>* rank_;
   Plan plan_;
   Codec<C, Residual, E> codec_;
   buffer<std::byte, typename E::memory> packet_;

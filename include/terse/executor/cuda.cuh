@@ -60,7 +60,9 @@ inline int current_device() {
 
 /// The one entry point of all kernels.
 template <class Kernel>
-__global__ void __launch_bounds__(block_threads) run_kernel(const __grid_constant__ Kernel kernel) {
+__global__ void __launch_bounds__(tuning_of_kernel<Kernel>().threads,
+                                  tuning_of_kernel<Kernel>().resident_blocks)
+    run_kernel(const __grid_constant__ Kernel kernel) {
   __shared__ typename Kernel::Shared shared;
   CudaBlock block;
   kernel(block, shared);
@@ -90,7 +92,7 @@ struct cuda {
     check_device();
     cudaLaunchConfig_t config{};
     config.gridDim = dim3(static_cast<unsigned>(blocks));
-    config.blockDim = dim3(detail::block_threads);
+    config.blockDim = dim3(detail::tuning_of_kernel<Kernel>().threads);
     config.stream = stream;
     // Its own result: cudaGetLastError, which a launch in angle brackets leaves to ask, would report anybody's earlier error.
     detail::check_cuda(cudaLaunchKernelEx(&config, detail::run_kernel<Kernel>, kernel), "launching a kernel");
@@ -134,6 +136,12 @@ struct cuda {
     check_device();
     detail::check_cuda(cudaMemcpyAsync(to, from, bytes, kind, stream), "cudaMemcpyAsync");
   }
+};
+
+/// The same with kernels tuned to a GPU and its streams: `tuned_cuda<Tuning{.threads = 128, .rows = 2}> executor{stream}`.
+template <Tuning tuned>
+struct tuned_cuda : cuda {
+  static constexpr Tuning tuning = tuned;
 };
 
 }  // namespace executor

@@ -152,16 +152,17 @@ class EmulatedThreads {
   template <class Kernel>
   void run(const Kernel& kernel, index_t index) {
     index_ = index;
+    threads_ = tuning_of_kernel<Kernel>().threads;
     const auto shared = std::make_unique<typename Kernel::Shared>();
     if constexpr (!Kernel::cooperative) {
-      for (int k = 0; k < block_threads; ++k) {
+      for (int k = 0; k < threads_; ++k) {
         Block block(this, in_turn(k));
         kernel(block, *shared);
       }
     } else {
       Call<Kernel> call{this, &kernel, shared.get()};
       if (stacks_ == nullptr) stacks_.reset(new char[block_threads * stack_bytes]);
-      for (int thread = 0; thread < block_threads; ++thread) {
+      for (int thread = 0; thread < threads_; ++thread) {
         ucontext_t& context = context_[thread];
         getcontext(&context);
         context.uc_stack.ss_sp = stacks_.get() + static_cast<std::size_t>(thread) * stack_bytes;
@@ -191,7 +192,7 @@ class EmulatedThreads {
     }
   };
 
-  int in_turn(int k) const { return index_ % 2 == 0 ? k : block_threads - 1 - k; }
+  int in_turn(int k) const { return index_ % 2 == 0 ? k : threads_ - 1 - k; }
 
   void wait(int thread, Waits what) {
     if (context_[thread].uc_stack.ss_sp == nullptr) refuse("a kernel that is not cooperative waits");
@@ -211,16 +212,16 @@ class EmulatedThreads {
   void schedule() {
     for (;;) {
       bool moved = false;
-      for (int k = 0; k < block_threads; ++k) {
+      for (int k = 0; k < threads_; ++k) {
         const int thread = in_turn(k);
         if (waits_[thread] != Waits::nobody) continue;
         moved = true;
         swapcontext(&home_, &context_[thread]);
       }
-      for (int warp = 0; warp < block_threads; warp += 32)
+      for (int warp = 0; warp < threads_; warp += 32)
         if (all(warp, 32, Waits::warp)) release(warp, 32), moved = true;
-      if (all(0, block_threads, Waits::block)) release(0, block_threads), moved = true;
-      if (all(0, block_threads, Waits::done)) break;
+      if (all(0, threads_, Waits::block)) release(0, threads_), moved = true;
+      if (all(0, threads_, Waits::done)) break;
       if (!moved) refuse("threads of a block wait for others that don't come");
     }
     for (ucontext_t& context : context_) context.uc_stack.ss_sp = nullptr;
@@ -231,6 +232,7 @@ class EmulatedThreads {
   }
 
   index_t index_ = 0;
+  int threads_ = block_threads;  // of the block that runs
   ucontext_t home_{};
   ucontext_t context_[block_threads]{};
   Waits waits_[block_threads]{};

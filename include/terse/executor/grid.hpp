@@ -11,8 +11,8 @@
 // `executor::emulated`, which runs the same kernels on the host, for tests and debuggers. Such an executor E has
 //
 //     E::grid == true, E::memory; E::staging, host memory that copies to and from E::memory are fast with
-//     launch(kernel, blocks)                   runs kernel(block, shared) in `blocks` blocks of block_threads threads,
-//                                              in order behind what was launched before
+//     launch(kernel, blocks)                   runs kernel(block, shared) in `blocks` blocks of 256 threads, or as many as
+//                                              its `tuning` says, in order behind what was launched before
 //     move(to, from, bytes)                    copies within E::memory, in the same order
 //     bring(to, from, bytes)                   copies to the host, and
 //     send(to, from, bytes)                    from it, in the same order; complete after synchronize()
@@ -104,7 +104,7 @@ void launch_tiles(E ex, const Slice& slice, const Kernel& kernel) {
 }
 template <GridExecutor E, class Kernel>
 void launch_wide(E ex, const Slice& slice, const Kernel& kernel) {
-  if (slice.tiles > 0) ex.launch(kernel, blocks_for(slice.tiles, wide_tiles_per_block));
+  if (slice.tiles > 0) ex.launch(kernel, blocks_for(slice.tiles, Kernel::tuning.threads / row_threads));
 }
 
 }  // namespace detail
@@ -117,7 +117,7 @@ void for_each(E ex, const Range& range, Mask<typename E::memory> mask, Incoming 
   detail::for_each_slice<Arrived::bits, 0>(range, arriving.units(), [&](const detail::Slice& slice, bool) {
     if constexpr (detail::RunsWide<Arrived, F>)
       detail::launch_wide(ex, slice,
-                          detail::ForEachWideKernel<typename E::memory, Arrived, F>{
+                          detail::ForEachWideKernel<detail::tuning_of<E>(), typename E::memory, Arrived, F>{
                               slice, mask, arriving, f, detail::streams_aligned(f)});
     else
       detail::launch_tiles(ex, slice,

@@ -109,7 +109,7 @@ void pack(E ex, const Range& range, Units units, Mask<typename E::memory> mask, 
     if constexpr (NamesStreams<F>)
       detail::launch_wide(
           ex, slice,
-          detail::PackWideKernel<Bits, Stochastic, Scale, typename E::memory, F>{
+          detail::PackWideKernel<detail::tuning_of<E>(), Bits, Stochastic, Scale, typename E::memory, F>{
               slice, mask, f, scales.data(), units.whole, wire, draw, detail::streams_aligned(f)});
     else
       detail::launch_tiles(ex, slice,

@@ -235,7 +235,7 @@ void reduce_tiles(E ex, const Range& range, Units units, Mask<typename E::memory
   for_each_slice<Source::bits, Store ? 32 : 0>(range, units, [&](const Slice& slice, bool last) {
     if constexpr (RunsWide<Source, F>)
       launch_wide(ex, slice,
-                  ReduceWideKernel<Statistic, Store, typename E::memory, Source, F>{
+                  ReduceWideKernel<tuning_of<E>(), Statistic, Store, typename E::memory, Source, F>{
                       slice, mask, arriving, f, scratch, stride, wire, streams_aligned(f)});
     else
       launch_tiles(ex, slice,

@@ -13,8 +13,6 @@
 
 namespace terse::detail {
 
-inline constexpr int wide_tiles_per_block = block_threads / row_threads;
-
 template <class Incoming, class F>
 concept RunsWide = NamesStreams<F> && requires {
   typename Incoming::template Rowwise<1>;
@@ -29,16 +27,17 @@ struct WidePlace {
   int thread;            // of the warp
 
   template <class Block>
-  TERSE_HD explicit WidePlace(const Block& block)
-      : number(
-            static_cast<std::uint32_t>(block.index() * wide_tiles_per_block + block.thread() / row_threads)),
+  TERSE_HD WidePlace(const Block& block, Tuning tuning)
+      : number(static_cast<std::uint32_t>(block.index() * (tuning.threads / row_threads) +
+                                          block.thread() / row_threads)),
         lane(block.thread() % row_threads * quad),
         thread(block.thread() % 32) {}
 };
 
 /// f(piece, i, keep[, sum]) for every element of a slice.
-template <class Space, class Incoming, class F>
+template <Tuning tuned, class Space, class Incoming, class F>
 struct ForEachWideKernel {
+  static constexpr Tuning tuning = tuned;
   static constexpr bool cooperative = false;
   struct Shared {};
   Slice slice;
@@ -49,8 +48,8 @@ struct ForEachWideKernel {
 
   template <class Block>
   TERSE_HD void operator()(Block& block, Shared&) const {
-    constexpr int rows = rows_of<F, (Incoming::bits > 0)>;
-    const WidePlace place(block);
+    constexpr int rows = tuning.rows > 0 ? tuning.rows : rows_of<F, (Incoming::bits > 0)>;
+    const WidePlace place(block, tuning);
     if (place.number >= slice.tiles) return;
     const Tile tile = slice.tile(place.number);
     F f = f_;
@@ -78,8 +77,9 @@ struct ForEachWideKernel {
 
 /// See ReduceKernel. Lanes are joined by halves: those of 32, 16, 8 and 4 are 8, 4, 2 and 1 threads away, the others in the
 /// thread.
-template <class Statistic, bool Store, class Space, class Incoming, class F>
+template <Tuning tuned, class Statistic, bool Store, class Space, class Incoming, class F>
 struct ReduceWideKernel {
+  static constexpr Tuning tuning = tuned;
   static constexpr bool cooperative = true;
   static constexpr int width = Statistic::width + 1;
   struct Shared {};
@@ -94,7 +94,7 @@ struct ReduceWideKernel {
 
   template <class Block>
   TERSE_HD void operator()(Block& block, Shared&) const {
-    const WidePlace place(block);
+    const WidePlace place(block, tuning);
     float total[static_cast<std::size_t>(width)][quad];
     for (int c = 0; c < width; ++c)
       for (int j = 0; j < quad; ++j) total[c][j] = initial_component<Statistic>(c);
@@ -128,7 +128,7 @@ struct ReduceWideKernel {
   }
   TERSE_HD TERSE_INLINE void add_up(const Tile& tile, int lane,
                                     float (&total)[static_cast<std::size_t>(width)][quad], int& kept) const {
-    constexpr int rows = rows_of<F, (Incoming::bits > 0)>;
+    constexpr int rows = tuning.rows > 0 ? tuning.rows : rows_of<F, (Incoming::bits > 0)>;
     F f = f_;
     enter(f, tile.piece);
     for (index_t b = tile.begin; b < tile.end; b += lanes) {
@@ -202,8 +202,9 @@ struct NoRandom {
 };
 
 /// See PackKernel. Bits of eight rows make words of a row by a transpose among eight threads.
-template <int Bits, bool Stochastic, class Scale, class Space, class F>
+template <Tuning tuned, int Bits, bool Stochastic, class Scale, class Space, class F>
 struct PackWideKernel {
+  static constexpr Tuning tuning = tuned;
   static constexpr bool cooperative = true;
   struct Shared {};
   using Element = CodeElement<Bits>;
@@ -219,7 +220,7 @@ struct PackWideKernel {
 
   template <class Block>
   TERSE_HD void operator()(Block& block, Shared&) const {
-    const WidePlace place(block);
+    const WidePlace place(block, tuning);
     const bool here = place.number < slice.tiles;
     const Tile tile = slice.tile(here ? place.number : 0);
     const index_t end = here ? tile.end : tile.begin;

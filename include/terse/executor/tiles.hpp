@@ -5,13 +5,13 @@
 #include <cstdint>
 
 #include "terse/executor/concept.hpp"
+#include "terse/executor/tuning.hpp"
 
 // How a grid executor cuts a range: into tiles of up to 4096 elements, which are the blocks of the reductions'
 // one shape. Pieces travel as kernel arguments, some at a time, so that a verb needs no memory of its own.
 
 namespace terse::detail {
 
-inline constexpr int block_threads = 256;
 inline constexpr index_t blocks_for(index_t items, index_t per_block) {
   return (items + per_block - 1) / per_block;
 }

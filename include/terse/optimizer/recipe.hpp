@@ -119,6 +119,11 @@ template <class State>
 concept ShowsState = requires(State& state) {
   state.walk(IgnoreState{});
 };
+template <class State, class Visit>
+void walk_shared(State& state, const Visit& visit) {
+  // Asked in a lambda that is a template, the question is an error to nvcc 13.0.
+  if constexpr (requires { state.walk_shared(visit); }) state.walk_shared(visit);
+}
 template <class State>
 concept SaysPrecision = requires(const State& state) {
   { state.full_precision() } -> std::same_as<bool>;

@@ -89,7 +89,7 @@ void Optimizer<R, T, E, N>::compare_replicas([[maybe_unused]] in<E, P> parameter
     const auto apart = comparison_(channel_, layout_, [&](const auto& visit) {
       visit("parameters", parameters);
       if constexpr (has_masters) visit("masters", in<E>(masters_.all()));
-      if constexpr (requires { state_.walk_shared(visit); }) state_.walk_shared(visit);
+      detail::walk_shared(state_, visit);
     });
     if (apart) detail::throw_drifted(*apart, compared_, channel_.rank(), steps_);
     compared_ = steps_;

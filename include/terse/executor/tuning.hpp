@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+namespace terse {
+
+/// How a grid executor runs the kernels of functors that name their streams. Results don't depend on it, by a bit; speed does,
+/// and what is best differs from GPU to GPU. An executor says it as a constant member `tuning`, see executor::tuned_cuda.
+struct Tuning {
+  /// Threads of a block, 16 to a tile: 32, 64, 128 or 256.
+  int threads = 256;
+  /// Rows of 64 elements whose loads a thread has under way at a time, four elements of each; 0: by the number of streams, 8,
+  /// 4 or 2. What becomes codes of less than 8 bits takes 8.
+  int rows = 0;
+  /// Blocks of a multiprocessor whose registers shall fit at least; 0: as the compiler likes.
+  int resident_blocks = 0;
+
+  friend constexpr bool operator==(const Tuning&, const Tuning&) = default;
+};
+
+namespace detail {
+
+/// Threads of a block, and the most that a tuning may ask for.
+inline constexpr int block_threads = 256;
+
+template <class E>
+constexpr Tuning tuning_of() {
+  if constexpr (requires { E::tuning; }) {
+    constexpr Tuning tuning = E::tuning;
+    static_assert(tuning.threads == 32 || tuning.threads == 64 || tuning.threads == 128 ||
+                      tuning.threads == block_threads,
+                  "terse: Tuning::threads is 32, 64, 128 or 256");
+    static_assert(
+        tuning.rows >= 0 && tuning.rows <= 16 && tuning.resident_blocks >= 0 && tuning.resident_blocks <= 32,
+        "terse: Tuning::rows is 0 to 16, Tuning::resident_blocks 0 to 32");
+    return tuning;
+  } else {
+    return {};
+  }
+}
+
+/// What a kernel asks for, if it is one that can be tuned.
+template <class Kernel>
+constexpr Tuning tuning_of_kernel() {
+  if constexpr (requires { Kernel::tuning; })
+    return Kernel::tuning;
+  else
+    return {};
+}
+
+}  // namespace detail
+}  // namespace terse
