@@ -1,7 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
+#include <chrono>
+#include <iterator>
+#include <list>
 #include <memory>
+#include <optional>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -13,102 +19,109 @@ namespace terse::bench::gpu {
 /// Ranks that are threads of one process, share a GPU and its stream, and copy messages within its memory, for measuring what
 /// a step takes besides its network. The host waits for other ranks, never for the device, so that steps can be recorded.
 class Neighbours {
-  struct Address {
+  /// Where a message lies, and whether its copy has been enqueued.
+  struct Post {
     const std::byte* data;
+    std::atomic<bool>* taken;
   };
   struct Batch {
-    std::vector<Address> sent, received;
+    std::vector<Post> sent, received;
     std::vector<Send> sends;
     std::vector<Receive> receives;
+    std::unique_ptr<std::atomic<bool>[]> taken;
+    std::span<const Receive> to;
+    std::optional<Threads::Ticket> posts;  // until they have come
   };
-  using Inner = Threads::Ticket;
+  struct State {
+    Threads inner;
+    executor::cuda executor;
+    std::list<Batch> open;
+
+    /// Enqueues what can be, of all batches, so that ranks may wait for theirs in different orders.
+    void progress() {
+      for (Batch& batch : open) {
+        if (!batch.posts || !batch.posts->ready()) continue;
+        batch.posts.reset();
+        for (std::size_t k = 0; k < batch.to.size(); ++k) {
+          executor.move(batch.to[k].data, batch.received[k].data,
+                        static_cast<std::size_t>(batch.to[k].bytes));
+          batch.received[k].taken->store(true, std::memory_order_release);
+        }
+      }
+    }
+    bool done(const Batch& batch) const {
+      if (batch.posts) return false;
+      for (std::size_t k = 0; k < batch.sent.size(); ++k)
+        if (!batch.taken[k].load(std::memory_order_acquire)) return false;
+      return true;
+    }
+  };
 
  public:
   using memory = terse::memory::device;
 
   class Ticket {
    public:
+    Ticket(Ticket&& other) noexcept : state_(other.state_), batch_(std::exchange(other.batch_, {})) {}
+    Ticket& operator=(Ticket&& other) noexcept {
+      std::swap(state_, other.state_);
+      std::swap(batch_, other.batch_);
+      return *this;
+    }
     bool ready() {
-      if (batch_ == nullptr) return true;
-      if (!addresses_.ready()) return false;
-      wait();
+      if (!batch_) return true;
+      state_->progress();
+      if (!state_->done(**batch_)) return false;
+      state_->open.erase(*batch_);
+      batch_.reset();
       return true;
     }
-    void wait() {
-      if (batch_ == nullptr) return;
-      addresses_.wait();
-      for (std::size_t k = 0; k < receives_.size(); ++k)
-        executor_.move(receives_[k].data, batch_->received[k].data,
-                       static_cast<std::size_t>(receives_[k].bytes));
-      // Who has sent may use its buffers again: what it launches comes behind these copies.
-      for (std::size_t k = 0; k < receives_.size(); ++k)
-        batch_->sends[k] = {receives_[k].peer, &nothing_, 1, 0};
-      for (std::size_t k = 0; k < sends_.size(); ++k)
-        batch_->receives[k] = {sends_[k].peer, &nothing_, 1, false};
-      inner_
-          ->exchange({batch_->sends.data(), receives_.size()}, {batch_->receives.data(), sends_.size()},
-                     phase_)
-          .wait();
-      batch_.reset();
+    void wait() { wait(std::chrono::seconds(20)); }
+    void wait(std::chrono::milliseconds deadline) {
+      for (const auto until = std::chrono::steady_clock::now() + deadline; !ready();
+           std::this_thread::yield())
+        if (std::chrono::steady_clock::now() > until)
+          throw peer_error("a neighbour is late", -1, state_->inner.rank());
     }
-    void wait(std::chrono::milliseconds) { wait(); }
 
    private:
     friend class Neighbours;
-    Ticket(std::unique_ptr<Batch> batch, Inner addresses, Threads* inner, executor::cuda executor,
-           std::span<const Send> sends, std::span<const Receive> receives, Phase phase)
-        : batch_(std::move(batch)),
-          addresses_(std::move(addresses)),
-          inner_(inner),
-          executor_(executor),
-          sends_(sends),
-          receives_(receives),
-          phase_(phase) {}
-
-    std::unique_ptr<Batch> batch_;
-    Inner addresses_;
-    Threads* inner_;
-    executor::cuda executor_;
-    std::span<const Send> sends_;
-    std::span<const Receive> receives_;
-    Phase phase_;
-    std::byte nothing_{};
+    Ticket(State* state, std::list<Batch>::iterator batch) : state_(state), batch_(batch) {}
+    State* state_;
+    std::optional<std::list<Batch>::iterator> batch_;
   };
 
   Neighbours(Threads inner, executor::cuda executor)
-      : inner_(std::make_unique<Threads>(std::move(inner))), executor_(executor) {}
+      : state_(std::make_unique<State>(State{std::move(inner), executor, {}})) {}
 
-  int rank() const { return inner_->rank(); }
-  int size() const { return inner_->size(); }
-  cudaStream_t stream() const { return executor_.stream; }
+  int rank() const { return state_->inner.rank(); }
+  int size() const { return state_->inner.size(); }
+  cudaStream_t stream() const { return state_->executor.stream; }
 
   [[nodiscard]] Ticket exchange(std::span<const Send> sends, std::span<const Receive> receives, Phase phase) {
-    auto batch = std::make_unique<Batch>();
-    const std::size_t most = std::max(sends.size(), receives.size());
-    batch->sent.resize(most);
-    batch->received.resize(most);
-    batch->sends.resize(most);
-    batch->receives.resize(most);
-    constexpr auto bytes = static_cast<index_t>(sizeof(Address));
+    Batch& batch = state_->open.emplace_back();
+    constexpr auto bytes = static_cast<index_t>(sizeof(Post));
+    batch.taken = std::make_unique<std::atomic<bool>[]>(sends.size());
+    batch.sent.resize(sends.size());
+    batch.received.resize(receives.size());
+    batch.to = receives;
     for (std::size_t k = 0; k < sends.size(); ++k) {
-      batch->sent[k] = {sends[k].data};
-      batch->sends[k] = {sends[k].peer, reinterpret_cast<const std::byte*>(&batch->sent[k]), bytes, 0};
+      batch.sent[k] = {sends[k].data, &batch.taken[k]};
+      batch.sends.push_back({sends[k].peer, reinterpret_cast<const std::byte*>(&batch.sent[k]), bytes, 0});
     }
     for (std::size_t k = 0; k < receives.size(); ++k)
-      batch->receives[k] = {receives[k].peer, reinterpret_cast<std::byte*>(&batch->received[k]), bytes,
-                            false};
-    Inner addresses = inner_->exchange({batch->sends.data(), sends.size()},
-                                       {batch->receives.data(), receives.size()}, phase);
-    return {std::move(batch), std::move(addresses), inner_.get(), executor_, sends, receives, phase};
+      batch.receives.push_back(
+          {receives[k].peer, reinterpret_cast<std::byte*>(&batch.received[k]), bytes, false});
+    batch.posts.emplace(state_->inner.exchange(batch.sends, batch.receives, phase));
+    return {state_.get(), std::prev(state_->open.end())};
   }
   void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, Phase phase) {
-    detail::gather_host_bytes(*inner_, gather_, mine, all, phase);
+    detail::gather_host_bytes(state_->inner, gather_, mine, all, phase);
   }
-  Neighbours split(int color, int key) { return {inner_->split(color, key), executor_}; }
+  Neighbours split(int color, int key) { return {state_->inner.split(color, key), state_->executor}; }
 
  private:
-  std::unique_ptr<Threads> inner_;  // tickets point to it
-  executor::cuda executor_;
+  std::unique_ptr<State> state_;  // tickets point to it
   detail::HostGather gather_;
 };
 

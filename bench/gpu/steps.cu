@@ -3,7 +3,7 @@
 // messages within its memory: a step of W ranks has the kernels and the hosts' work of all of them, one behind the other on the
 // GPU, and no network.
 //
-//   bench_gpu_steps [STEPS]     50 unless given
+//   bench_gpu_steps [STEPS [FLOATS RANKS]]     50 steps unless given; lines of so many floats and ranks alone
 
 #include <algorithm>
 #include <barrier>
@@ -115,7 +115,7 @@ Times time(const R& recipe, const Layout& layout, int ranks, int steps, cudaStre
   return times;
 }
 
-int run(int steps) {
+int run(int steps, index_t floats, int only_ranks) {
   cudaDeviceProp device{};
   check_cuda(cudaGetDeviceProperties(&device, 0), "cudaGetDeviceProperties");
   std::printf("%s\n%12s %8s %6s  %-22s %12s %12s\n", device.name, "floats", "tensors", "ranks", "method",
@@ -123,6 +123,7 @@ int run(int steps) {
   cudaStream_t stream = nullptr;
   check_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
   const auto line = [&](const char* method, const auto& recipe, index_t n, int count, int ranks) {
+    if (only_ranks != 0 && (only_ranks != ranks || floats != n)) return;
     const Layout layout = tensors(n, count);
     const Times times = time(recipe, layout, ranks, steps, stream);
     std::printf("%12lld %8d %6d  %-22s %12.1f %12.1f\n", static_cast<long long>(layout.size()), count, ranks,
@@ -149,12 +150,12 @@ int main(int argc, char** argv) {
     return 77;
   }
   const int steps = argc > 1 ? std::atoi(argv[1]) : 50;
-  if (argc > 2 || steps <= 0) {
-    std::fputs("usage: bench_gpu_steps [STEPS]\n", stderr);
+  if (argc > 4 || argc == 3 || steps <= 0) {
+    std::fputs("usage: bench_gpu_steps [STEPS [FLOATS RANKS]]\n", stderr);
     return 2;
   }
   try {
-    return run(steps);
+    return run(steps, argc > 3 ? std::atoll(argv[2]) : 0, argc > 3 ? std::atoi(argv[3]) : 0);
   } catch (const std::exception& problem) {
     std::fprintf(stderr, "bench_gpu_steps: %s\n", problem.what());
     return EXIT_FAILURE;

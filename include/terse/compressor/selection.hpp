@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -13,6 +12,7 @@
 #include "terse/compressor/concept.hpp"
 #include "terse/compressor/section_fault.hpp"
 #include "terse/compressor/selection_concept.hpp"
+#include "terse/core/ones.hpp"
 #include "terse/executor/atomic.hpp"
 #include "terse/executor/select.hpp"
 #include "terse/executor/sparse.hpp"
@@ -99,7 +99,7 @@ struct Positions {
       for (index_t at = 0; at < aligned(n) / 8; at += 8) {
         const std::uint64_t word = load(wire + at);
         if (n - 8 * at < 64 && word >> (n - 8 * at) != 0) return text_of(SectionFault::beyond_end);
-        set += std::popcount(word);
+        set += ones_in(word);
       }
       return set == k ? nullptr : text_of(SectionFault::other_population);
     }
@@ -179,7 +179,7 @@ struct Positions {
       for (index_t w = part * words; w < end; ++w) {
         const std::uint64_t word = load(arrived.bytes() + 8 * w);
         if (n - 64 * w < 64 && word >> (n - 64 * w) != 0) report.note(w, SectionFault::beyond_end);
-        set += std::popcount(word);
+        set += ones_in(word);
       }
       if (set != 0) atomic_add(&report.findings->population, static_cast<std::uint32_t>(set));
     }
@@ -232,7 +232,7 @@ struct Positions {
         return;
       }
       while (word_ == 0) word_ = load(wire_ + 8 * ++entry_);
-      position_ = 64 * entry_ + std::countr_zero(word_);
+      position_ = 64 * entry_ + first_one_in(word_);
       word_ &= word_ - 1;
     }
 

@@ -12,6 +12,7 @@ struct None {
 
   struct View : detail::Materialized {
     using StreamsOf = View;
+    TERSE_HD auto streams() { return hands_over(y, begin); }
     /// commit(i, keep, y, 0) does nothing, so that sparse compressors commit only what they send.
     static constexpr bool commits_zero = true;
 

@@ -5,6 +5,7 @@
 
 #include "terse/core/draw.hpp"
 #include "terse/executor/grid_reduce.hpp"
+#include "terse/executor/grid_wide_pack.hpp"
 
 // Coding on a grid executor.
 
@@ -110,7 +111,7 @@ void pack(E ex, const Range& range, Units units, Mask<typename E::memory> mask, 
       detail::launch_wide(
           ex, slice,
           detail::PackWideKernel<detail::tuning_of<E>(), Bits, Stochastic, Scale, typename E::memory, F>{
-              slice, mask, f, scales.data(), units.whole, wire, draw, detail::streams_aligned(f)});
+              slice, mask, {f, wire, draw, detail::streams_aligned(f)}, scales.data(), units.whole});
     else
       detail::launch_tiles(ex, slice,
                            detail::PackKernel<Bits, Stochastic, Scale, typename E::memory, F>{
@@ -118,11 +119,25 @@ void pack(E ex, const Range& range, Units units, Mask<typename E::memory> mask, 
   });
 }
 
-/// Both over the whole range, one after the other.
+/// Both in one where units fit a tile and `f` hands its sample over to `g`, otherwise one after the other.
 template <class Statistic, int Bits, bool Stochastic, GridExecutor E, class Incoming, class F, class G>
 void reduce_pack(E ex, const Range& range, Units units, Mask<typename E::memory> mask, Incoming incoming, F f,
                  G g, out<E> scratch, out<E, typename Statistic::Scale> scales, std::byte* wire,
                  StepDraw draw, std::uint32_t* bad) {
+  using Arrived = detail::Arriving<Incoming>;
+  if constexpr (detail::RunsWide<Arrived, F> && detail::HandsOver<F, G>) {
+    if (!units.whole && units.size > 0 && units.size <= reduction_block && detail::same_stream(f, g) &&
+        detail::streams_aligned(f)) {
+      const Arrived arriving(incoming);
+      detail::for_each_slice<Arrived::bits, Bits>(range, units, [&](const detail::Slice& slice, bool) {
+        detail::launch_wide(ex, slice,
+                            detail::ReducePackWideKernel<Statistic, Bits, Stochastic, detail::tuning_of<E>(),
+                                                         typename E::memory, Arrived, F, G>{
+                                slice, mask, arriving, f, {g, wire, draw, true}, scales.data(), bad});
+      });
+      return;
+    }
+  }
   reduce<Statistic>(ex, range, units, mask, incoming, f, scratch, scales, bad);
   pack<Bits, Stochastic>(ex, range, units, mask, g, in<E, typename Statistic::Scale>(scales), wire, draw);
 }

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "terse/core/ones.hpp"
 #include "terse/executor/grid.hpp"
+#include "terse/executor/grid_wide_reduce.hpp"
 
 // Reductions of a grid executor: tiles one by one, then the tiles of each unit, then the pieces of a whole range.
 
@@ -41,8 +43,7 @@ struct ReduceKernel {
       for (index_t b = tile.begin; b < tile.end; b += lanes) {
         const std::uint64_t word = mask.word(tile.piece.offset + b);
         const bool live = b + lane < tile.end, keep = (word >> lane & 1) != 0;
-        kept +=
-            std::popcount(tile.end - b < lanes ? word & ((std::uint64_t{1} << (tile.end - b)) - 1) : word);
+        kept += ones_in(tile.end - b < lanes ? word & ((std::uint64_t{1} << (tile.end - b)) - 1) : word);
         if (live) {
           const Sample sample = incoming.call(f, tile, b, lane, keep);
           if constexpr (Store) store_aligned(wire + tile.going + 4 * (b + lane), sample.value);

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "terse/core/ones.hpp"
 #include "terse/executor/lanes.hpp"
 #include "terse/executor/reduction.hpp"
 #include "terse/executor/sinks.hpp"
@@ -76,7 +77,7 @@ inline index_t kept(const Piece& piece, index_t begin, index_t end, HostMask mas
   for (index_t b = begin; b < end; b += lanes) {
     std::uint64_t word = mask.word(piece.offset + b);
     if (end - b < lanes) word &= (std::uint64_t{1} << (end - b)) - 1;
-    count += std::popcount(word);
+    count += ones_in(word);
   }
   return count;
 }

@@ -76,13 +76,18 @@ TERSE_HD bool same_bits(const Quad<T>& a, const Quad<T>& b) {
   return differ == 0;
 }
 
+/// Which of two functors this is that are called for a tile while what one hands over to the other is there.
+enum class Turn { alone, first, second };
+
 /// Four elements of each stream, on their way through a functor.
 template <class Streams>
 struct Quads;
 template <>
 struct Quads<Streams<>> {
+  template <Turn turn>
   TERSE_HD void load(const Streams<>&, index_t) {}
   TERSE_HD void lend(const Streams<>&) {}
+  template <Turn turn>
   TERSE_HD void store(const Streams<>&, index_t) const {}
 };
 template <class First, class... Rest>
@@ -93,15 +98,17 @@ struct Quads<Streams<First, Rest...>> {
   Quads<Streams<Rest...>> rest;
 
   /// Elements i to i + 3.
+  template <Turn turn>
   TERSE_HD TERSE_INLINE void load(const List& streams, index_t i) {
-    if constexpr (First::access == Access::writes) {
+    if constexpr (First::access == Access::writes ||
+                  (First::access == Access::hands_over && turn == Turn::first)) {
 #ifndef __CUDA_ARCH__
       std::memset(&now, 0xFF, sizeof now);  // who reads it all the same shall see that
 #endif
     } else {
       now = before = load_quad<Element>(streams.first.at(i));
     }
-    rest.load(streams.rest, i);
+    rest.template load<turn>(streams.rest, i);
   }
   /// Pointers lead here, to elements 0 to 3.
   TERSE_HD TERSE_INLINE void lend(const List& streams) {
@@ -109,8 +116,11 @@ struct Quads<Streams<First, Rest...>> {
     if (streams.first.begin != nullptr) *streams.first.begin = 0;
     rest.lend(streams.rest);
   }
+  template <Turn turn>
   TERSE_HD TERSE_INLINE void store(const List& streams, index_t i) const {
-    if constexpr (First::access == Access::may_update) {
+    if constexpr (First::access == Access::hands_over && turn == Turn::second) {
+      // It has served.
+    } else if constexpr (First::access == Access::may_update) {
       if (!same_bits(now, before)) store_quad(streams.first.at(i), now);
     } else if constexpr (First::access != Access::reads) {
       store_quad(streams.first.at(i), now);
@@ -122,7 +132,7 @@ struct Quads<Streams<First, Rest...>> {
       }
 #endif
     }
-    rest.store(streams.rest, i);
+    rest.template store<turn>(streams.rest, i);
   }
 };
 
@@ -130,20 +140,26 @@ template <class F>
 using StreamsOf = decltype(std::declval<F&>().streams());
 
 /// use(row, bound f) for each of `Rows` rows, f bound to four elements of each of its streams: i to i + 3, and so in each row.
-template <int Rows, class F, class Use>
-TERSE_HD TERSE_INLINE void with_rows(F& f, index_t i, Use use) {
+/// They come from where `from`'s pointers lead and go to where `to`'s do.
+template <int Rows, Turn turn, class F, class Use>
+TERSE_HD TERSE_INLINE void with_rows(F& from, F& to, index_t i, Use use) {
   Quads<StreamsOf<F>> quads[Rows];
-  const auto streams = f.streams();
+  const auto sources = from.streams();
   TERSE_UNROLL
-  for (int r = 0; r < Rows; ++r) quads[r].load(streams, i + r * lanes);
+  for (int r = 0; r < Rows; ++r) quads[r].template load<turn>(sources, i + r * lanes);
   TERSE_UNROLL
   for (int r = 0; r < Rows; ++r) {
-    F bound = f;
+    F bound = from;
     quads[r].lend(bound.streams());
     use(r, bound);
   }
+  const auto targets = to.streams();
   TERSE_UNROLL
-  for (int r = 0; r < Rows; ++r) quads[r].store(streams, i + r * lanes);
+  for (int r = 0; r < Rows; ++r) quads[r].template store<turn>(targets, i + r * lanes);
+}
+template <int Rows, class F, class Use>
+TERSE_HD TERSE_INLINE void with_rows(F& f, index_t i, Use use) {
+  with_rows<Rows, Turn::alone>(f, f, i, use);
 }
 
 /// Rows under way at a time: so many loads that memory is busy, and so few that their elements, and the sums of what comes in,
@@ -152,6 +168,9 @@ template <class F, bool Arrives>
 inline constexpr int rows_of = StreamsOf<F>::count <= 1 && !Arrives ? 8
                                : StreamsOf<F>::count <= 4           ? 4
                                                                     : 2;
+
+template <Tuning tuning, class F, bool Arrives>
+inline constexpr int tuned_rows = tuning.rows > 0 ? tuning.rows : rows_of<F, Arrives>;
 
 /// For `Rows` rows, whether elements i to i + 3 take part, i of the first row and a multiple of 4: bits 0 to 3. The bits above
 /// mean nothing.

@@ -10,6 +10,7 @@
 
 #include "terse/core/config.hpp"
 #include "terse/core/layout.hpp"
+#include "terse/core/ones.hpp"
 #include "terse/core/view.hpp"
 #include "terse/executor/bits.hpp"
 #include "terse/executor/host.hpp"
@@ -129,7 +130,7 @@ template <class Sink>
 TERSE_INLINE void walk(const float* x, index_t count, Sink& sink) {
   for (index_t b = 0; b < count; b += lanes)
     for (std::uint64_t word = at_least(x + b, count - b, sink.least()); word != 0; word &= word - 1) {
-      const index_t i = b + std::countr_zero(word);
+      const index_t i = b + first_one_in(word);
       if (!sink(i, x[i])) return;
     }
 }
@@ -181,7 +182,7 @@ inline void count_digits(const float* x, index_t count, std::uint32_t least, std
   const std::uint32_t outside = (limit - least) >> shift;
   for (index_t b = 0; b < count; b += lanes) {
     std::uint64_t word = at_least(x + b, count - b, least) & ~at_least(x + b, count - b, limit);
-    if (count - b >= lanes && std::popcount(word) > lanes / 4) {
+    if (count - b >= lanes && ones_in(word) > lanes / 4) {
       // No branch for each element; what lies below the range wraps to far above it.
       for (int l = 0; l < lanes; l += ways)
         for (int way = 0; way < ways; ++way) {
@@ -190,7 +191,7 @@ inline void count_digits(const float* x, index_t count, std::uint32_t least, std
         }
     } else {
       for (int way = 0; word != 0; word &= word - 1, way = (way + 1) % ways) {
-        const std::uint32_t digit = (magnitude_bits(x[b + std::countr_zero(word)]) - least) >> shift;
+        const std::uint32_t digit = (magnitude_bits(x[b + first_one_in(word)]) - least) >> shift;
         ++histogram[static_cast<index_t>(digit) * ways + way];
       }
     }

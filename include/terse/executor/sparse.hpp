@@ -2,9 +2,9 @@
 #pragma once
 
 #include <algorithm>
-#include <bit>
 #include <cstdint>
 
+#include "terse/core/ones.hpp"
 #include "terse/executor/host.hpp"
 
 namespace terse {
@@ -100,7 +100,7 @@ TERSE_FLATTEN inline void collect(S* sources, int count, index_t begin, index_t 
         arrived |= std::uint64_t{1} << l;
       }
     for (; arrived != 0; arrived &= arrived - 1) {
-      const int l = std::countr_zero(arrived);
+      const int l = first_one_in(arrived);
       arrivals.index[arrivals.count] = first + l;
       arrivals.sum[arrivals.count++] = sum[l];
     }

@@ -13,7 +13,7 @@ namespace terse {
 
 namespace detail {
 
-enum class Access { reads, writes, updates, may_update };
+enum class Access { reads, writes, updates, may_update, hands_over };
 
 /// One pointer member of a functor.
 template <Access A, class T>
@@ -112,13 +112,52 @@ template <class T>
 TERSE_HD auto updates(T*& data, index_t& begin) {
   return detail::stream<detail::Access::updates>(data, &begin);
 }
-/// The same where generic code can't tell whether anything is written: what comes out as it went in is not stored.
+/// Written by a first functor and read by a second one, and of no use to anybody before and after: a verb that calls both for a
+/// tile need not keep it in memory.
+template <class T>
+TERSE_HD auto hands_over(T*& data, index_t& begin) {
+  return detail::stream<detail::Access::hands_over>(data, &begin);
+}
+/// The same as `updates` where generic code can't tell whether anything is written: what comes out as it went in is not stored.
 template <class T>
 TERSE_HD auto may_update(T*& data) {
   return detail::stream<detail::Access::may_update>(data, nullptr);
 }
 
 namespace detail {
+
+/// The last stream of a list.
+template <class First, class... Rest>
+TERSE_HD auto last_of(const Streams<First, Rest...>& streams) {
+  if constexpr (sizeof...(Rest) == 0)
+    return streams.first;
+  else
+    return last_of(streams.rest);
+}
+
+/// Whether f may hand over its last stream to g, which has no other: then both can be called for a tile while it is there.
+template <class F, class G>
+concept HandsOver = NamesStreams<F> && NamesStreams<G> && requires(F& f, G& g) {
+  requires decltype(f.streams())::count > 0 && decltype(g.streams())::count == 1;
+  requires std::same_as<decltype(last_of(f.streams())), decltype(last_of(g.streams()))>;
+  requires std::same_as<typename decltype(last_of(g.streams()))::Element, float>;
+  requires decltype(last_of(g.streams()))::access == Access::updates ||
+      decltype(last_of(g.streams()))::access == Access::hands_over;
+};
+template <class F, class G>
+requires HandsOver<F, G>
+bool same_stream(F f, G g) {
+  const auto from = last_of(f.streams()), to = last_of(g.streams());
+  return from.begin != nullptr && to.begin != nullptr && *from.data == *to.data && *from.begin == *to.begin;
+}
+/// f with its last stream elsewhere: `data` is where element `begin` of the arena lies.
+template <class F>
+TERSE_HD F moved_to(F f, float* data, index_t begin) {
+  const auto last = last_of(f.streams());
+  *last.data = data;
+  *last.begin = begin;
+  return f;
+}
 
 /// Whether a functor's streams lie so that they may be read and written four elements at a time.
 template <NamesStreams F>

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+#include "terse/core/config.hpp"
+
+namespace terse {
+
+// std::popcount and std::countr_zero of <bit> are for the host: nvcc 13.0 takes them in device code without a word, and
+// leaves out the call.
+
+/// The number of bits that are set.
+TERSE_HD inline int ones_in(std::uint64_t word) {
+#ifdef __CUDA_ARCH__
+  return __popcll(word);
+#else
+  return std::popcount(word);
+#endif
+}
+/// The place of the lowest bit that is set; 64: none is.
+TERSE_HD inline int first_one_in(std::uint64_t word) {
+#ifdef __CUDA_ARCH__
+  return word == 0 ? 64 : __ffsll(static_cast<long long>(word)) - 1;
+#else
+  return std::countr_zero(word);
+#endif
+}
+
+}  // namespace terse

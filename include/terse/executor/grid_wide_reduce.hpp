@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <bit>
+
+#include "terse/core/ones.hpp"
+#include "terse/executor/grid_wide.hpp"
+#include "terse/executor/reduction.hpp"
+
+// Reductions by functors that name their streams.
+
+namespace terse::detail {
+
+TERSE_NUMERICS_BEGIN
+
+/// Nothing lies elsewhere than in memory.
+struct NowhereElse {
+  static constexpr Turn turn = Turn::alone;
+  template <class F>
+  TERSE_HD F moved(const F& f) const {
+    return f;
+  }
+  TERSE_HD void bring(index_t) const {}
+  TERSE_HD void take(index_t) const {}
+};
+
+/// A thread's part of a tile's sums.
+template <class Statistic>
+class WideSums {
+ public:
+  static constexpr int width = Statistic::width + 1;
+
+  TERSE_HD WideSums() {
+    for (int c = 0; c < width; ++c)
+      for (int j = 0; j < quad; ++j) total_[c][j] = initial_component<Statistic>(c);
+  }
+
+  /// Adds the samples of a tile, and stores them where a packet is written. `to` is f, or f with its last stream where
+  /// `elsewhere` keeps it.
+  template <int rows, bool Store, class Space, class Incoming, class F, class Elsewhere>
+  TERSE_HD TERSE_INLINE void add(const Tile& tile, const Incoming& incoming, const Mask<Space>& mask, F& f,
+                                 F& to, const Elsewhere& elsewhere, bool aligned, int lane, std::byte* wire) {
+    for (index_t b = tile.begin; b < tile.end; b += lanes) {
+      for (; aligned && b + rows * lanes <= tile.end; b += rows * lanes) {
+        const index_t first = tile.piece.offset + b + lane;
+        const typename Incoming::template Rowwise<rows> arrived(incoming, tile, b, lane);
+        if (arrived.damaged()) break;
+        const FourOf<rows, Space> keep(mask, first);
+        TERSE_UNROLL
+        for (const std::uint32_t bits : keep.bits) kept_ += ones_in(bits & 15);
+        with_rows<rows, Elsewhere::turn>(f, to, first, [&](int r, F& bound) {
+          float value[quad];
+          TERSE_UNROLL
+          for (int j = 0; j < quad; ++j) {
+            const bool here = keep(r, j);
+            const Sample sample = arrived.call(bound, tile, r, j, here);
+            note(sample, here, j);
+            value[j] = sample.value;
+          }
+          if constexpr (Store) {
+            std::byte* const place = wire + tile.going + 4 * (b + r * lanes + lane);
+            store_aligned(place, two_of(value[0], value[1]));
+            store_aligned(place + 8, two_of(value[2], value[3]));
+          }
+        });
+      }
+      if (b >= tile.end) break;
+      const FourOf<1, Space> keep(mask, tile.piece.offset + b + lane);
+      for (int j = 0; j < quad; ++j) {
+        const index_t at = b + lane + j;
+        if (at < tile.end) {
+          const bool here = keep(0, j);
+          elsewhere.bring(tile.piece.offset + at);
+          const Sample sample = incoming.call(to, tile, b, lane + j, here);
+          note(sample, here, j);
+          kept_ += here;
+          if constexpr (Store) store_aligned(wire + tile.going + 4 * at, sample.value);
+        } else if (Store && at == tile.piece.count && tile.piece.count % 2 != 0) {
+          store_aligned(wire + tile.going + 4 * at, 0.0F);  // the piece ends at 8 bytes
+        }
+      }
+    }
+  }
+
+  /// Joins the sums of a tile's threads by halves: those of 32, 16, 8 and 4 lanes are 8, 4, 2 and 1 threads away, the others in
+  /// the thread. The whole warp takes part; the first thread of each tile has the result.
+  template <class Block>
+  TERSE_HD void join(Block& block, const WidePlace& place) {
+    for (int half = row_threads / 2; half > 0; half /= 2) {
+      const int other = (place.thread + half) % 32;
+      kept_ += static_cast<int>(block.shuffle(static_cast<std::uint32_t>(kept_), other));
+      for (int c = 0; c < width; ++c)
+        for (int j = 0; j < quad; ++j)
+          total_[c][j] = join_component<Statistic>(
+              c, total_[c][j],
+              std::bit_cast<float>(block.shuffle(std::bit_cast<std::uint32_t>(total_[c][j]), other)));
+    }
+  }
+  TERSE_HD float total(int c) const {
+    return join_component<Statistic>(c, join_component<Statistic>(c, total_[c][0], total_[c][2]),
+                                     join_component<Statistic>(c, total_[c][1], total_[c][3]));
+  }
+  TERSE_HD int kept() const { return kept_; }
+
+ private:
+  TERSE_HD void note(const Sample& sample, bool keep, int j) {
+    float term[Statistic::width];
+    Statistic::terms(sample.value, term);
+    for (int c = 0; c < Statistic::width; ++c)
+      total_[c][j] = Statistic::join(total_[c][j], keep_if(keep, term[c], Statistic::initial));
+    total_[Statistic::width][j] += sample.bad;
+  }
+  TERSE_HD static std::uint64_t two_of(float low, float high) {
+    return std::bit_cast<std::uint32_t>(low) | std::uint64_t{std::bit_cast<std::uint32_t>(high)} << 32;
+  }
+
+  float total_[static_cast<std::size_t>(width)][quad];
+  int kept_ = 0;
+};
+
+/// See ReduceKernel.
+template <Tuning tuned, class Statistic, bool Store, class Space, class Incoming, class F>
+struct ReduceWideKernel {
+  static constexpr Tuning tuning = tuned;
+  static constexpr bool cooperative = true;
+  static constexpr int width = Statistic::width + 1;
+  struct Shared {};
+  Slice slice;
+  Mask<Space> mask;
+  Incoming incoming;
+  F f_;
+  float* partial;
+  index_t stride;
+  std::byte* wire;
+  bool aligned;
+
+  template <class Block>
+  TERSE_HD void operator()(Block& block, Shared&) const {
+    const WidePlace place(block, tuning);
+    WideSums<Statistic> sums;
+    if (place.number < slice.tiles) {
+      const Tile tile = slice.tile(place.number);
+      F f = f_;
+      enter(f, tile.piece);
+      sums.template add<tuned_rows<tuned, F, (Incoming::bits > 0)>, Store>(
+          tile, incoming, mask, f, f, NowhereElse{}, aligned, place.lane, wire);
+    }
+    sums.join(block, place);
+    if (place.lane != 0 || place.number >= slice.tiles) return;
+    float* to = partial + slice.first_tile + place.number;
+    for (int c = 0; c < width; ++c, to += stride) *to = sums.total(c);
+    *to = std::bit_cast<float>(sums.kept());
+  }
+};
+
+TERSE_NUMERICS_END
+
+}  // namespace terse::detail
