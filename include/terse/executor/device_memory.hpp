@@ -41,7 +41,10 @@ struct device {
       detail::check_cuda(result, "cudaMalloc");
     return place;
   }
-  static void release(void* place) noexcept { cudaFree(place); }
+  static void release(void* place) noexcept {
+    // Even of nothing cudaFree ends a capture, in which buffers may be moved.
+    if (place != nullptr) cudaFree(place);
+  }
   static void download(void* to, const void* from, std::size_t bytes) {
     copy(to, from, bytes, cudaMemcpyDeviceToHost);
   }
@@ -66,7 +69,9 @@ struct pinned {
     std::memset(place, 0, bytes);
     return place;
   }
-  static void release(void* place) noexcept { cudaFreeHost(place); }
+  static void release(void* place) noexcept {
+    if (place != nullptr) cudaFreeHost(place);
+  }
 };
 
 }  // namespace memory
