@@ -109,20 +109,29 @@ void launch_wide(E ex, const Slice& slice, const Kernel& kernel) {
 
 }  // namespace detail
 
+/// Several ranges at once, each of which may read a packet of its own.
+template <GridExecutor E, class Incoming, class F>
+void for_each(E ex, detail::PlacedRanges ranges, Mask<typename E::memory> mask, Incoming incoming, F f) {
+  using Arrived = detail::Arriving<Incoming>;
+  const Arrived arriving(incoming);
+  detail::for_each_slice<Arrived::bits, 0>(
+      ranges, arriving.units(), 0, [&](const detail::Slice& slice, bool) {
+        if constexpr (detail::RunsWide<Arrived, F>)
+          detail::launch_wide(
+              ex, slice,
+              detail::ForEachWideKernel<detail::tuning_of<E>(), typename E::memory, Arrived, F>{
+                  slice, mask, arriving, f, detail::streams_aligned(f)});
+        else
+          detail::launch_tiles(
+              ex, slice, detail::ForEachKernel<typename E::memory, Arrived, F>{slice, mask, arriving, f});
+      });
+}
+
 /// See the host's verbs of the same names for what these do: they give the same bits.
 template <GridExecutor E, class Incoming, class F>
 void for_each(E ex, const Range& range, Mask<typename E::memory> mask, Incoming incoming, F f) {
-  using Arrived = detail::Arriving<Incoming>;
-  const Arrived arriving(incoming);
-  detail::for_each_slice<Arrived::bits, 0>(range, arriving.units(), [&](const detail::Slice& slice, bool) {
-    if constexpr (detail::RunsWide<Arrived, F>)
-      detail::launch_wide(ex, slice,
-                          detail::ForEachWideKernel<detail::tuning_of<E>(), typename E::memory, Arrived, F>{
-                              slice, mask, arriving, f, detail::streams_aligned(f)});
-    else
-      detail::launch_tiles(ex, slice,
-                           detail::ForEachKernel<typename E::memory, Arrived, F>{slice, mask, arriving, f});
-  });
+  const detail::PlacedRange one{&range};
+  for_each(ex, detail::PlacedRanges(&one, 1), mask, incoming, f);
 }
 
 template <GridExecutor E, class F>

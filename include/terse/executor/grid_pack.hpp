@@ -78,6 +78,7 @@ struct PackKernel {
     const int lane = block.thread() % lanes;
     const Tile tile = slice.tile(number);
     const auto scale = prepared(f_, scales[whole ? 0 : tile.unit]);
+    if (lane == 0) put_scale(tile, scales[whole ? 0 : tile.unit], wire);
     std::byte* const to = wire + tile.going;
     F f = f_;
     enter(f, tile.piece);
@@ -103,10 +104,11 @@ TERSE_NUMERICS_END
 
 }  // namespace detail
 
+/// The same for several packets behind `wire`, and copies of the scales to where the ranges say.
 template <int Bits, bool Stochastic, GridExecutor E, class Scale, class F>
-void pack(E ex, const Range& range, Units units, Mask<typename E::memory> mask, F f,
+void pack(E ex, detail::PlacedRanges ranges, Units units, Mask<typename E::memory> mask, F f,
           view<const Scale, typename E::memory> scales, std::byte* wire, StepDraw draw) {
-  detail::for_each_slice<0, Bits>(range, units, [&](const detail::Slice& slice, bool) {
+  detail::for_each_slice<0, Bits>(ranges, units, sizeof(Scale), [&](const detail::Slice& slice, bool) {
     if constexpr (NamesStreams<F>)
       detail::launch_wide(
           ex, slice,
@@ -117,6 +119,13 @@ void pack(E ex, const Range& range, Units units, Mask<typename E::memory> mask, 
                            detail::PackKernel<Bits, Stochastic, Scale, typename E::memory, F>{
                                slice, mask, f, scales.data(), units.whole, wire, draw});
   });
+}
+
+template <int Bits, bool Stochastic, GridExecutor E, class Scale, class F>
+void pack(E ex, const Range& range, Units units, Mask<typename E::memory> mask, F f,
+          view<const Scale, typename E::memory> scales, std::byte* wire, StepDraw draw) {
+  const detail::PlacedRange one{&range};
+  pack<Bits, Stochastic>(ex, detail::PlacedRanges(&one, 1), units, mask, f, scales, wire, draw);
 }
 
 /// Both in one where units fit a tile and `f` hands its sample over to `g`, otherwise one after the other.

@@ -57,6 +57,7 @@ struct ReduceKernel {
         }
       }
     }
+    if (Store && partial == nullptr) return;  // what is stored is all that is wanted
     for (int c = 0; c < width; ++c) shared.lane[c][thread] = total[c];
     block.sync();
     for (int half = lanes / 2; half > 0; half /= 2) {
@@ -223,6 +224,20 @@ struct JoinPiecesKernel {
 
 TERSE_NUMERICS_END
 
+/// The partial results of a slice's tiles.
+template <class Statistic, bool Store, GridExecutor E, class Source, class F>
+void launch_reduce(E ex, const Slice& slice, Mask<typename E::memory> mask, const Source& arriving,
+                   const F& f, float* partial, index_t stride, std::byte* wire) {
+  if constexpr (RunsWide<Source, F>)
+    launch_wide(ex, slice,
+                ReduceWideKernel<tuning_of<E>(), Statistic, Store, typename E::memory, Source, F>{
+                    slice, mask, arriving, f, partial, stride, wire, streams_aligned(f)});
+  else
+    launch_tiles(ex, slice,
+                 ReduceKernel<Statistic, Store, typename E::memory, Source, F>{slice, mask, arriving, f,
+                                                                               partial, stride, wire});
+}
+
 /// The part of `reduce` and `store` that they share. One block of threads joins up to `Near` tiles of a unit.
 template <class Statistic, bool Store, index_t Near = 4096, GridExecutor E, class Incoming, class F>
 void reduce_tiles(E ex, const Range& range, Units units, Mask<typename E::memory> mask, Incoming incoming,
@@ -234,14 +249,7 @@ void reduce_tiles(E ex, const Range& range, Units units, Mask<typename E::memory
   float* const all = scratch + (Statistic::width + 2) * stride;
   bool first = true;
   for_each_slice<Source::bits, Store ? 32 : 0>(range, units, [&](const Slice& slice, bool last) {
-    if constexpr (RunsWide<Source, F>)
-      launch_wide(ex, slice,
-                  ReduceWideKernel<tuning_of<E>(), Statistic, Store, typename E::memory, Source, F>{
-                      slice, mask, arriving, f, scratch, stride, wire, streams_aligned(f)});
-    else
-      launch_tiles(ex, slice,
-                   ReduceKernel<Statistic, Store, typename E::memory, Source, F>{slice, mask, arriving, f,
-                                                                                 scratch, stride, wire});
+    launch_reduce<Statistic, Store>(ex, slice, mask, arriving, f, scratch, stride, wire);
     const bool small = slice.units.size > 0 && slice.units.size <= reduction_block;
     if (!units.whole && small) {
       if (slice.unit_count > 0)
@@ -282,6 +290,16 @@ void store(E ex, const Range& range, Incoming incoming, F f, std::byte* wire, ou
            out<E, typename Statistic::Scale> scale, std::uint32_t* bad) {
   detail::reduce_tiles<Statistic, true>(ex, range, Units{0, true}, NoMask{}, incoming, f, wire,
                                         scratch.data(), scale.data(), bad);
+}
+
+/// What `store` writes, for several packets behind `wire`, and no statistic.
+template <class Statistic, GridExecutor E, class Incoming, class F>
+void store_values(E ex, detail::PlacedRanges ranges, Incoming incoming, F f, std::byte* wire) {
+  using Source = detail::Arriving<Incoming>;
+  const Source arriving(incoming);
+  detail::for_each_slice<Source::bits, 32>(ranges, Units{0, true}, 0, [&](const detail::Slice& slice, bool) {
+    detail::launch_reduce<Statistic, true>(ex, slice, NoMask{}, arriving, f, nullptr, 0, wire);
+  });
 }
 
 }  // namespace terse
