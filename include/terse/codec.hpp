@@ -10,6 +10,7 @@
 
 #include "terse/error_feedback/concept.hpp"
 #include "terse/executor/atomic.hpp"
+#include "terse/executor/placed_ranges.hpp"
 #include "terse/executor/statistic.hpp"
 #include "terse/inbox.hpp"
 
