@@ -21,8 +21,16 @@
 //     synchronize()                            returns when all that is done
 //
 // A kernel is a trivially copyable struct with `Shared`, what a block's threads share, and a `cooperative` constant:
-// whether its threads wait for each other, by the block's sync(), ballot(bit) and shuffle(word, from), the last two
-// among the 32 threads of a warp, all of which take part.
+// whether its threads wait for each other, by the block's
+//
+//     sync()
+//     ballot(bit), shuffle(word, from)         among the 32 threads of a warp, all of which take part
+//     exclusive_sum(own, total)                the sum over the threads before this one, and over all, and
+//     sum(own)                                 over all, on the first thread; for blocks of block_threads threads, all of which
+//                                              take part
+//
+// The last two are CUB's on a device, and for unsigned integers alone: of floats its tree would be other sums than the host's,
+// so that kernels join floats themselves.
 //
 // 64 threads are the 64 lanes of a tile, so that every sum has the shape and every packet the layout that the host's
 // verbs give them.

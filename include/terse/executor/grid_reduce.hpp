@@ -119,9 +119,7 @@ template <class Statistic, index_t Near>
 struct JoinKernel {
   static constexpr bool cooperative = true;
   static constexpr int width = Statistic::width + 1;
-  struct Shared {
-    index_t kept[block_threads];
-  };
+  struct Shared {};
   Slice slice;
   float* partial;
   index_t stride;
@@ -129,14 +127,13 @@ struct JoinKernel {
   std::uint32_t* bad;
 
   template <class Block>
-  TERSE_HD void operator()(Block& block, Shared& shared) const {
+  TERSE_HD void operator()(Block& block, Shared&) const {
     Slice::Unit unit = slice.unit(block.index());
     if (unit.tiles > Near) unit.tiles = Near;
     const int thread = block.thread();
-    index_t kept = 0;
+    std::uint64_t kept = 0;
     for (index_t t = thread; t < unit.tiles; t += block_threads)
       kept += std::bit_cast<std::uint32_t>(partial[width * stride + unit.first_tile + t]);
-    shared.kept[thread] = kept;
     index_t half = unit.tiles > 1 ? 1 : 0;
     while (half > 0 && 2 * half < unit.tiles) half *= 2;
     for (; half > 0; half /= 2) {
@@ -147,18 +144,15 @@ struct JoinKernel {
       }
       block.sync();
     }
-    // Nothing to add to the first thread's count where there is one tile.
-    for (int others = unit.tiles > 1 ? block_threads / 2 : 0; others > 0; others /= 2) {
-      if (thread < others) shared.kept[thread] += shared.kept[thread + others];
-      block.sync();
-    }
+    if (unit.tiles > 1) kept = block.sum(kept);
     if (thread != 0) return;
     if (scales != nullptr) {
       float totals[static_cast<std::size_t>(width)];
       for (int c = 0; c < width; ++c) totals[c] = partial[c * stride + unit.first_tile];
-      scales[slice.first_unit + block.index()] = finish_unit<Statistic>(totals, shared.kept[0], bad);
+      scales[slice.first_unit + block.index()] =
+          finish_unit<Statistic>(totals, static_cast<index_t>(kept), bad);
     } else {
-      put_count(partial + width * stride + unit.first_tile, unit.tiles, shared.kept[0]);
+      put_count(partial + width * stride + unit.first_tile, unit.tiles, static_cast<index_t>(kept));
     }
   }
 };
