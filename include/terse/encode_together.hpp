@@ -21,10 +21,8 @@ namespace detail {
 /// Whether packets are encoded by kernels that go over all of them.
 template <class C, class E>
 concept EncodesTogether = GridExecutor<E> &&
-    (C::lossless || requires(const C& compressor, const Range& range) {
-      requires C::measured;
-      compressor.place(range, index_t{}, index_t{});
-    });
+    (C::lossless ||
+     requires(const C& compressor, const Range& range) { compressor.place(range, index_t{}, index_t{}); });
 
 }  // namespace detail
 
@@ -33,14 +31,22 @@ template <class M>
 void Codec<C, F, E>::encode_together(const std::vector<Portion>& chunks, Mask<typename E::memory> mask,
                                      const M& message, const EncodeContext& context, ChunkPackets& packets) {
   const std::size_t count = chunks.size();
+  const auto one_by_one = [&] {
+    for (std::size_t c = 0; c < count; ++c)
+      packets.bytes[c] = encode(chunks[c], mask, EmptyInbox{}, message, context, true, packets.at[c]);
+  };
   if constexpr (detail::EncodesTogether<C, E>) {
     std::byte* const base = *std::min_element(packets.at.begin(), packets.at.end());
     if constexpr (!C::lossless) {
       for (std::size_t c = 0; c < count; ++c)
         packets.placed[c] = compressor_.place(chunks[c].compressed, chunks[c].first_unit,
                                               packets.at[c] - base + chunks[c].section_at);
-      compressor_.encode_together(executor_, workspace_, packets.placed, mask, reporting(message), context,
-                                  base);
+      if constexpr (is_measured())
+        compressor_.encode_together(executor_, workspace_, packets.placed, mask, reporting(message), context,
+                                    base);
+      else if (!compressor_.encode_at_once(executor_, packets.placed, mask, NoPackets{}, compensate(message),
+                                           reporting(message), context, base, bad_.data()))
+        return one_by_one();
       if constexpr (requires { state().store(executor_, chunks.front().compressed); })
         for (const Portion& chunk : chunks) state().store(executor_, chunk.compressed);
     }
@@ -51,8 +57,7 @@ void Codec<C, F, E>::encode_together(const std::vector<Portion>& chunks, Mask<ty
     }
     if (!has_note(chunks.front())) store_dense(packets.placed, EmptyInbox{}, message, base);
   } else {
-    for (std::size_t c = 0; c < count; ++c)
-      packets.bytes[c] = encode(chunks[c], mask, EmptyInbox{}, message, context, true, packets.at[c]);
+    one_by_one();
   }
 }
 

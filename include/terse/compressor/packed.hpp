@@ -208,6 +208,15 @@ struct Packed {
     pack<Q::bits, Q::stochastic>(executor, sections, units(), mask, detail::Quantize<Q, Feedback>{feedback},
                                  in<E, Scale>(workspace.scales.all()), base, context.local);
   }
+  /// The same for `measure_and_encode`; false where it takes more than one kernel, and nothing is done.
+  template <GridExecutor E, class In, class Message, class Feedback>
+  bool encode_at_once(E executor, detail::PlacedRanges sections, Mask<typename E::memory> mask, In incoming,
+                      Message message, Feedback feedback, const EncodeContext& context, std::byte* base,
+                      std::uint32_t* bad) const {
+    return reduce_pack_at_once<Statistic, Q::bits, Q::stochastic>(
+        executor, sections, units(), mask, incoming, message, detail::Quantize<Q, Feedback>{feedback},
+        static_cast<Scale*>(nullptr), base, context.local, bad);
+  }
   /// Of a section that begins `at` bytes behind the base and has the measured units from `first_unit` on.
   detail::PlacedRange place(const Range& range, index_t first_unit, index_t at) const {
     return {&range, at + scale_bytes(range), std::is_empty_v<Scale> ? -1 : at,
@@ -219,6 +228,12 @@ struct Packed {
   index_t measure_and_encode(E executor, Workspace<E>& workspace, const Range& range,
                              Mask<typename E::memory> mask, In incoming, Message message, Feedback feedback,
                              const EncodeContext& context, std::byte* section, std::uint32_t* bad) const {
+    if constexpr (GridExecutor<E>) {
+      const detail::PlacedRange here = place(range, 0, 0);
+      if (encode_at_once(executor, detail::PlacedRanges(&here, 1), mask, incoming, message, feedback, context,
+                         section, bad))
+        return wire_bytes(range);
+    }
     pad(executor, range, section);
     reduce_pack<Statistic, Q::bits, Q::stochastic>(
         executor, range, units(), mask, incoming, message, detail::Quantize<Q, Feedback>{feedback},

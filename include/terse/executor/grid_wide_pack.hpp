@@ -220,7 +220,7 @@ struct ReducePackWideKernel {
   Incoming incoming;
   F f_;
   WideCodes<Bits, Stochastic, G> codes;
-  Scale* scales;
+  Scale* scales;  // nullptr: they go into packets alone
   std::uint32_t* bad;
 
   template <class Block>
@@ -245,7 +245,8 @@ struct ReducePackWideKernel {
       float totals[static_cast<std::size_t>(WideSums<Statistic>::width)];
       for (int c = 0; c < WideSums<Statistic>::width; ++c) totals[c] = sums.total(c);
       scale = finish_unit<Statistic>(totals, sums.kept(), bad);
-      scales[tile.unit] = scale;
+      if (scales != nullptr) scales[tile.unit] = scale;
+      put_scale(tile, scale, codes.wire);
     }
     if constexpr (!std::is_empty_v<Scale>) {
       std::uint32_t words[sizeof(Scale) / 4];
