@@ -67,8 +67,15 @@ class OneBitPasses {
   }
   void update(Elements mask = {}) {
     using Update = detail::Deliver<decltype(rank_->frozen_update()), detail::AsItIs>;
-    for_each(ex_, plan_.whole.compressed, mask, inbox_.compressed(),
-             envelope_.gated(Update{rank_->frozen_update(), 1, {}}));
+    const auto take = envelope_.gated(Update{rank_->frozen_update(), 1, {}});
+    if constexpr (GridExecutor<E>) {
+      // As the packets of all chunks are, one.
+      const detail::PlacedRange whole{.range = &plan_.whole.compressed};
+      for_each(ex_, detail::PlacedRanges(&whole, 1), mask,
+               detail::OneEach<typename C::Code>{inbox_.compressed()}, take);
+    } else {
+      for_each(ex_, plan_.whole.compressed, mask, inbox_.compressed(), take);
+    }
   }
   void all(Elements mask = {}) {
     measure(mask);

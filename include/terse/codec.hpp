@@ -8,79 +8,17 @@
 #include <utility>
 #include <vector>
 
-#include "terse/core/draw.hpp"
 #include "terse/error_feedback/concept.hpp"
+#include "terse/executor/atomic.hpp"
+#include "terse/executor/placed_ranges.hpp"
 #include "terse/executor/statistic.hpp"
-#include "terse/plan.hpp"
+#include "terse/inbox.hpp"
 
 namespace terse {
 
 namespace detail {
-
-[[noreturn]] TERSE_COLD inline void throw_full_inbox(int capacity) {
-  throw usage_error("an Inbox was made for " + std::to_string(capacity) +
-                    " packets and is given one more: its constructor takes the most that a verb shall sum");
-}
-
-}  // namespace detail
-
-/// Packets on their way into a verb, for both kinds of pieces: at most `capacity` between two calls of `clear`, or usage_error.
-template <Compressor C>
-class Inbox {
- public:
-  explicit Inbox(int capacity)
-      : compressed_(C::lossless ? 0 : static_cast<std::size_t>(capacity)),
-        dense_(static_cast<std::size_t>(capacity)) {}
-  void clear() { count_ = 0; }
-  /// Has verbs look for values that are not finite, see Packets::damage.
-  void watch(std::uint64_t* damage) { damage_ = damage; }
-  /// `shared` is the round's draw for selections.
-  void add(const C& compressor, const Portion& portion, const std::byte* packet, const StepDraw& shared,
-           float weight = 1, std::uint32_t origin = 0) {
-    if (static_cast<std::size_t>(count_) == dense_.size()) detail::throw_full_inbox(count_);
-    const auto place = static_cast<std::size_t>(count_++);
-    if constexpr (!C::lossless) {
-      compressed_[place] = compressor.source(portion.compressed, packet + portion.section_at, weight, shared);
-      if constexpr (requires { compressed_[place].origin; }) compressed_[place].origin = origin;
-    }
-    dense_[place] = {packet + portion.dense_at, nullptr, weight, origin};
-  }
-  auto compressed() {
-    if constexpr (C::lossless) {
-      return NoPackets{};
-    } else {
-      auto incoming = C::incoming(compressed_.data(), count_);
-      if constexpr (requires { C::unbounded; })
-        if (C::unbounded) incoming.damage = damage_;
-      return incoming;
-    }
-  }
-  Packets<Dense::Code> dense() const { return {dense_.data(), count_, {}, damage_}; }
-
- private:
-  template <class Any>
-  static auto source_type() {
-    if constexpr (Any::lossless)
-      return typename Packets<Dense::Code>::Source{};
-    else
-      return typename Any::Source{};
-  }
-
-  std::vector<decltype(source_type<C>())> compressed_;
-  std::vector<Packets<Dense::Code>::Source> dense_;
-  std::uint64_t* damage_ = nullptr;
-  int count_ = 0;
-};
-
-namespace detail {
 struct Findings;
 }
-
-/// Nothing has come in.
-struct EmptyInbox {
-  static constexpr NoPackets compressed() { return {}; }
-  static constexpr NoPackets dense() { return {}; }
-};
 
 namespace detail {
 /// Not asked where it is called: there nvcc 13.0 says yes to the host and no to the device, whose kernel is lost.
@@ -142,6 +80,23 @@ struct Exact {
   }
 };
 
+/// The same, which says itself what was not finite, where no statistic does.
+template <class F>
+struct NotedExact {
+  Exact<F> exact;
+  std::uint32_t* bad;
+
+  using StreamsOf = NotedExact;
+  TERSE_HD auto streams() requires NamesStreams<F> { return exact.streams(); }
+  TERSE_HD void enter(const Piece& piece) { exact.enter(piece); }
+  template <class... Sum>
+  TERSE_HD Sample operator()(const Piece& piece, index_t i, bool keep, Sum... sum) const {
+    const Sample sample = exact(piece, i, keep, sum...);
+    if (sample.bad != 0) atomic_raise(bad);
+    return sample;
+  }
+};
+
 /// Tells the message, too, what the receivers read: sent(i, keep, decoded). Factor masking needs that.
 template <class F, class View>
 struct Reporting : View {
@@ -184,6 +139,8 @@ struct Deliver {
 }  // namespace detail
 
 TERSE_NUMERICS_END
+
+struct ChunkPackets;
 
 /// Error feedback x compressor over a range: turns messages into packets and packets into sums. Usable over
 /// any transport, without a topology. Owns the feedback's state; takes all memory at construction.
@@ -263,6 +220,12 @@ class Codec {
     return bytes;
   }
 
+  /// `encode` of all `chunks`, on a device by few kernels; see terse/encode_together.hpp. Compressors that measure have measured
+  /// the whole range.
+  template <class M>
+  void encode_together(const std::vector<Portion>& chunks, Mask<typename E::memory> mask, const M& message,
+                       const EncodeContext& context, ChunkPackets& packets);
+
   /// The compressed parts of an inbox over `range`, as the executor's verbs take them: a compressor may have to make
   /// sums of them first, which hold until the next call.
   template <class In>
@@ -337,14 +300,32 @@ class Codec {
 
   template <class M, class In>
   void encode_dense(const Portion& portion, In&& inbox, const M& message, std::byte* packet) {
-    const index_t end = portion.variable ? portion.section_at : portion.bytes;
-    const bool notes = end > portion.note_at;
-    if (portion.dense.pieces().empty() && !notes) return;
-    store<SumOfSquares>(executor_, portion.dense, inbox.dense(),
-                        detail::Exact<decltype(message.dense)>{message.dense}, packet + portion.dense_at,
+    if (portion.dense.pieces().empty() && !has_note(portion)) return;
+    if constexpr (GridExecutor<E>) {
+      if (!has_note(portion)) {
+        const detail::PlacedRange here{&portion.dense, portion.dense_at};
+        return store_dense(detail::PlacedRanges(&here, 1), inbox, message, packet);
+      }
+    }
+    store<SumOfSquares>(executor_, portion.dense, inbox.dense(), exact(message), packet + portion.dense_at,
                         scratch_.all(), note(), bad_.data());
-    if (notes)
+    if (has_note(portion))
       copy(executor_, in<E>(note_.all()), out<E>(reinterpret_cast<float*>(packet + portion.note_at), 2));
+  }
+  template <class M, class In>
+  void store_dense(detail::PlacedRanges ranges, In&& inbox, const M& message, std::byte* base) {
+    store_values<SumOfSquares>(executor_, ranges, inbox.dense(), exact(message), base);
+  }
+  static bool has_note(const Portion& portion) {
+    return (portion.variable ? portion.section_at : portion.bytes) > portion.note_at;
+  }
+  template <class M>
+  auto exact(const M& message) {
+    const detail::Exact<decltype(message.dense)> exact{message.dense};
+    if constexpr (GridExecutor<E>)
+      return detail::NotedExact<decltype(message.dense)>{exact, bad_.data()};
+    else
+      return exact;
   }
 
   out<E> note() { return {note_.data(), 1}; }
@@ -364,3 +345,5 @@ class Codec {
 };
 
 }  // namespace terse
+
+#include "terse/encode_together.hpp"

@@ -274,10 +274,10 @@ class Batch {
         for (int k = 0; k < packets_; ++k)
           envelope_.accept({}, codec_, plan_.whole, packet(k), length, length, place(k), 100 + k);
       });
+      envelope_.arrived({}, false);
     });
   }
   std::string settle() {
-    envelope_.arrived({}, false);
     try {
       envelope_.settle({}, step);
     } catch (const wire_error& failure) {
@@ -353,6 +353,12 @@ TEST_CASE("packets are stamped and accepted together, by few kernels, as they ar
       batch.note();
       CHECK(batch.settle() == "");
       CHECK(batch.flags() == 3);
+      // What a round that was given up had to note is none of the next one's.
+      batch.note();
+      batch.reopen();
+      CHECK(batch.noted());
+      CHECK(batch.settle() == "");
+      CHECK(batch.flags() == PacketHeader::finite);
 
       for (const int damaged : {packets - 1, packets / 2, 0}) {
         const std::string sender = "the packet from rank " + std::to_string(100 + damaged) + " ";
@@ -375,4 +381,42 @@ TEST_CASE("packets are stamped and accepted together, by few kernels, as they ar
       CHECK(batch.settle().find("the packet from rank " + std::to_string(100 + packets / 2) + " ") !=
             std::string::npos);
     }
+}
+
+namespace {
+
+/// Launches and copies of a compressed step, which must be as many on all ranks.
+template <class R>
+index_t launches_of(const R& recipe, const Layout& layout, int ranks) {
+  std::vector<index_t> launches(at(ranks));
+  ThreadGroup(ranks, std::chrono::seconds(60)).run([&](Threads& transport) {
+    ThroughHost<Threads, Device> staged(transport.split(0, transport.rank()), Device{});
+    Optimizer optimizer{recipe, staged, layout, {}, Device{}};
+    auto x = uploaded<Device>(start(layout));
+    for (std::uint64_t step = 1; step <= 3; ++step) {
+      const auto g = uploaded<Device>(gradient(layout, transport.rank(), step, 4));
+      const index_t before = Device::launches();
+      optimizer.step(x.all(), g.all());
+      launches[at(transport.rank())] = Device::launches() - before;
+    }
+    CHECK_FALSE(optimizer.full_precision());
+  });
+  CHECK(launches == std::vector<index_t>(at(ranks), launches.front()));
+  return launches.front();
+}
+
+}  // namespace
+
+TEST_CASE("a compressed step takes as many launches and copies whatever the number of ranks") {
+  constexpr FrozenVariance at_once{.freeze = AtStep{1}};
+  Layout tensors;
+  for (int k = 0; k < 148; ++k) tensors.add({"t" + std::to_string(k), {40 + k}, 1, 1, k % 2 == 0});
+  for (const int ranks : {2, 4, 8}) {
+    CAPTURE(ranks);
+    // docs/cuda.md says so.
+    CHECK(launches_of(OneBitAdam<>{.preconditioner = at_once}, Layout::flat(5000), ranks) == 16);
+    CHECK(launches_of(OneBitAdam<>{.preconditioner = at_once}, tensors, ranks) == 19);
+    using InBlocks = OneBitAdam<ScaledSign<RootMeanSquare, PerBlock<512>>>;
+    CHECK(launches_of(InBlocks{.preconditioner = at_once}, Layout::flat(5000), ranks) == 12);
+  }
 }

@@ -10,6 +10,7 @@
 #include "terse/compressor/concept.hpp"
 #include "terse/compressor/quantizer_concept.hpp"
 #include "terse/core/policy.hpp"
+#include "terse/executor/placed_ranges.hpp"
 
 namespace terse {
 
@@ -185,14 +186,41 @@ struct Packed {
   void encode(E executor, const Workspace<E>& workspace, const Range& range, Mask<typename E::memory> mask,
               Feedback feedback, index_t first_unit, const EncodeContext& context, std::byte* section) const {
     if (range.pieces().empty()) return;
-    const index_t here = units().in_range(range);
-    pad(executor, range, section);
-    if constexpr (!std::is_empty_v<Scale>)
-      copy(executor, in<E, Scale>(workspace.scales.all().part(units().whole ? 0 : first_unit, here)),
-           out<E, Scale>(scales(section), here));
-    pack<Q::bits, Q::stochastic>(executor, range, units(), mask, detail::Quantize<Q, Feedback>{feedback},
-                                 in<E, Scale>(scales(section), here), section + scale_bytes(range),
-                                 context.local);
+    if constexpr (GridExecutor<E>) {
+      const detail::PlacedRange here = place(range, first_unit, 0);
+      encode_together(executor, workspace, detail::PlacedRanges(&here, 1), mask, feedback, context, section);
+    } else {
+      const index_t here = units().in_range(range);
+      pad(executor, range, section);
+      if constexpr (!std::is_empty_v<Scale>)
+        copy(executor, in<E, Scale>(workspace.scales.all().part(units().whole ? 0 : first_unit, here)),
+             out<E, Scale>(scales(section), here));
+      pack<Q::bits, Q::stochastic>(executor, range, units(), mask, detail::Quantize<Q, Feedback>{feedback},
+                                   in<E, Scale>(scales(section), here), section + scale_bytes(range),
+                                   context.local);
+    }
+  }
+  /// The same for several packets: sections behind `base`, each where its range says.
+  template <GridExecutor E, class Feedback>
+  void encode_together(E executor, const Workspace<E>& workspace, detail::PlacedRanges sections,
+                       Mask<typename E::memory> mask, Feedback feedback, const EncodeContext& context,
+                       std::byte* base) const requires(measured) {
+    pack<Q::bits, Q::stochastic>(executor, sections, units(), mask, detail::Quantize<Q, Feedback>{feedback},
+                                 in<E, Scale>(workspace.scales.all()), base, context.local);
+  }
+  /// The same for `measure_and_encode`; false where it takes more than one kernel, and nothing is done.
+  template <GridExecutor E, class In, class Message, class Feedback>
+  bool encode_at_once(E executor, detail::PlacedRanges sections, Mask<typename E::memory> mask, In incoming,
+                      Message message, Feedback feedback, const EncodeContext& context, std::byte* base,
+                      std::uint32_t* bad) const {
+    return reduce_pack_at_once<Statistic, Q::bits, Q::stochastic>(
+        executor, sections, units(), mask, incoming, message, detail::Quantize<Q, Feedback>{feedback},
+        static_cast<Scale*>(nullptr), base, context.local, bad);
+  }
+  /// Of a section that begins `at` bytes behind the base and has the measured units from `first_unit` on.
+  detail::PlacedRange place(const Range& range, index_t first_unit, index_t at) const {
+    return {&range, at + scale_bytes(range), std::is_empty_v<Scale> ? -1 : at,
+            units().whole ? 0 : first_unit};
   }
 
   /// `measure` and `encode` in one, unit by unit.
@@ -200,6 +228,12 @@ struct Packed {
   index_t measure_and_encode(E executor, Workspace<E>& workspace, const Range& range,
                              Mask<typename E::memory> mask, In incoming, Message message, Feedback feedback,
                              const EncodeContext& context, std::byte* section, std::uint32_t* bad) const {
+    if constexpr (GridExecutor<E>) {
+      const detail::PlacedRange here = place(range, 0, 0);
+      if (encode_at_once(executor, detail::PlacedRanges(&here, 1), mask, incoming, message, feedback, context,
+                         section, bad))
+        return wire_bytes(range);
+    }
     pad(executor, range, section);
     reduce_pack<Statistic, Q::bits, Q::stochastic>(
         executor, range, units(), mask, incoming, message, detail::Quantize<Q, Feedback>{feedback},

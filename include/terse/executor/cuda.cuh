@@ -3,6 +3,9 @@
 
 #include <cuda_runtime.h>
 
+#include <concepts>
+#include <cub/block/block_reduce.cuh>
+#include <cub/block/block_scan.cuh>
 #include <cub/device/device_scan.cuh>
 
 #include "terse/executor/device_memory.hpp"
@@ -49,6 +52,29 @@ struct CudaBlock {
 #else
     return word;
 #endif
+  }
+  template <std::unsigned_integral T>
+  TERSE_HD T exclusive_sum(T own, T& total) const {
+    T before = 0;
+#ifdef __CUDA_ARCH__
+    using Scan = cub::BlockScan<T, block_threads, cub::BLOCK_SCAN_WARP_SCANS>;
+    __shared__ typename Scan::TempStorage storage;
+    Scan(storage).ExclusiveSum(own, before, total);
+    __syncthreads();  // it may be used again
+#else
+    total = own;
+#endif
+    return before;
+  }
+  template <std::unsigned_integral T>
+  TERSE_HD T sum(T own) const {
+#ifdef __CUDA_ARCH__
+    using Reduce = cub::BlockReduce<T, block_threads>;
+    __shared__ typename Reduce::TempStorage storage;
+    own = Reduce(storage).Sum(own);
+    __syncthreads();
+#endif
+    return own;
   }
 };
 

@@ -32,10 +32,11 @@ struct device {
     detail::check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
     return place;
   }
-  /// As it comes, so that compute-sanitizer's initcheck sees who reads it too early.
+  /// As it comes, so that compute-sanitizer's initcheck sees who reads it too early. No two allocations touch, so that what
+  /// does is of one, and may be copied as such.
   static void* allocate_unwritten(std::size_t bytes) {
     void* place = nullptr;
-    if (const cudaError_t result = cudaMalloc(&place, bytes); result == cudaErrorMemoryAllocation)
+    if (const cudaError_t result = cudaMalloc(&place, bytes + 1); result == cudaErrorMemoryAllocation)
       throw std::bad_alloc();
     else
       detail::check_cuda(result, "cudaMalloc");

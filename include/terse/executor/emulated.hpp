@@ -4,6 +4,8 @@
 #include <sys/mman.h>
 #include <ucontext.h>
 
+#include <concepts>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -128,6 +130,26 @@ class EmulatedThreads {
       return word;
     }
     std::uint32_t shuffle(std::uint32_t word, int from) { return show(word)[from]; }
+    template <std::unsigned_integral T>
+    T exclusive_sum(T own, T& total) {
+      std::uint64_t* const place = threads_->number_[block_turn_];
+      block_turn_ = 1 - block_turn_;
+      place[thread_] = own;
+      sync();
+      std::uint64_t before = 0, all = 0;
+      for (int thread = 0; thread < threads_->threads_; ++thread) {
+        if (thread == thread_) before = all;
+        all += place[thread];
+      }
+      total = static_cast<T>(all);
+      return static_cast<T>(before);
+    }
+    template <std::unsigned_integral T>
+    T sum(T own) {
+      T total = 0;
+      exclusive_sum(own, total);
+      return total;
+    }
 
    private:
     friend class EmulatedThreads;
@@ -145,7 +167,7 @@ class EmulatedThreads {
 
     EmulatedThreads* threads_;
     int thread_;
-    int turn_ = 0;
+    int turn_ = 0, block_turn_ = 0;
   };
 
   /// Odd blocks run their threads from the last to the first, so that what should be a wait and isn't shows.
@@ -237,6 +259,7 @@ class EmulatedThreads {
   ucontext_t context_[block_threads]{};
   Waits waits_[block_threads]{};
   std::uint32_t word_[2][block_threads]{};
+  std::uint64_t number_[2][block_threads]{};
   std::unique_ptr<char[]> stacks_;
 };
 

@@ -21,8 +21,16 @@
 //     synchronize()                            returns when all that is done
 //
 // A kernel is a trivially copyable struct with `Shared`, what a block's threads share, and a `cooperative` constant:
-// whether its threads wait for each other, by the block's sync(), ballot(bit) and shuffle(word, from), the last two
-// among the 32 threads of a warp, all of which take part.
+// whether its threads wait for each other, by the block's
+//
+//     sync()
+//     ballot(bit), shuffle(word, from)         among the 32 threads of a warp, all of which take part
+//     exclusive_sum(own, total)                the sum over the threads before this one, and over all, and
+//     sum(own)                                 over all, on the first thread; for blocks of block_threads threads, all of which
+//                                              take part
+//
+// The last two are CUB's on a device, and for unsigned integers alone: of floats its tree would be other sums than the host's,
+// so that kernels join floats themselves.
 //
 // 64 threads are the 64 lanes of a tile, so that every sum has the shape and every packet the layout that the host's
 // verbs give them.
@@ -109,20 +117,29 @@ void launch_wide(E ex, const Slice& slice, const Kernel& kernel) {
 
 }  // namespace detail
 
+/// Several ranges at once, each of which may read a packet of its own.
+template <GridExecutor E, class Incoming, class F>
+void for_each(E ex, detail::PlacedRanges ranges, Mask<typename E::memory> mask, Incoming incoming, F f) {
+  using Arrived = detail::Arriving<Incoming>;
+  const Arrived arriving(incoming);
+  detail::for_each_slice<Arrived::bits, 0>(
+      ranges, arriving.units(), 0, [&](const detail::Slice& slice, bool) {
+        if constexpr (detail::RunsWide<Arrived, F>)
+          detail::launch_wide(
+              ex, slice,
+              detail::ForEachWideKernel<detail::tuning_of<E>(), typename E::memory, Arrived, F>{
+                  slice, mask, arriving, f, detail::streams_aligned(f)});
+        else
+          detail::launch_tiles(
+              ex, slice, detail::ForEachKernel<typename E::memory, Arrived, F>{slice, mask, arriving, f});
+      });
+}
+
 /// See the host's verbs of the same names for what these do: they give the same bits.
 template <GridExecutor E, class Incoming, class F>
 void for_each(E ex, const Range& range, Mask<typename E::memory> mask, Incoming incoming, F f) {
-  using Arrived = detail::Arriving<Incoming>;
-  const Arrived arriving(incoming);
-  detail::for_each_slice<Arrived::bits, 0>(range, arriving.units(), [&](const detail::Slice& slice, bool) {
-    if constexpr (detail::RunsWide<Arrived, F>)
-      detail::launch_wide(ex, slice,
-                          detail::ForEachWideKernel<detail::tuning_of<E>(), typename E::memory, Arrived, F>{
-                              slice, mask, arriving, f, detail::streams_aligned(f)});
-    else
-      detail::launch_tiles(ex, slice,
-                           detail::ForEachKernel<typename E::memory, Arrived, F>{slice, mask, arriving, f});
-  });
+  const detail::PlacedRange one{&range};
+  for_each(ex, detail::PlacedRanges(&one, 1), mask, incoming, f);
 }
 
 template <GridExecutor E, class F>

@@ -13,9 +13,6 @@
 
 namespace terse::detail {
 
-/// Packets that one verb takes in at most: they travel as a kernel argument.
-inline constexpr int most_packets = 64;
-
 TERSE_NUMERICS_BEGIN
 
 inline void check_packets(int count) {
@@ -49,8 +46,9 @@ struct Arriving<NoPackets> {
   };
 };
 
-template <class Code>
-struct Arriving<Packets<Code>> {
+/// All of the packets for each tile or, with `Each`, one.
+template <class Code, bool Each>
+struct ArrivingPackets {
   static constexpr int bits = Code::bits;
   using Element = CodeElement<Code::bits>;
   typename Packets<Code>::Source sources[most_packets];
@@ -59,7 +57,7 @@ struct Arriving<Packets<Code>> {
   index_t size;
   std::uint64_t* damage;
 
-  explicit Arriving(Packets<Code> packets)
+  explicit ArrivingPackets(Packets<Code> packets)
       : count(packets.count), whole(packets.units.whole), size(packets.units.size), damage(packets.damage) {
     check_packets(count);
     std::copy_n(packets.sources, count, sources);
@@ -71,7 +69,7 @@ struct Arriving<Packets<Code>> {
   struct Rowwise {
     float sum[Rows][quad];
 
-    TERSE_HD Rowwise(const Arriving& arriving, const Tile& tile, index_t b, int lane) {
+    TERSE_HD Rowwise(const ArrivingPackets& arriving, const Tile& tile, index_t b, int lane) {
       const auto each = [&](int k, auto use) {
         const auto& source = arriving.sources[k];
         const auto scale = arriving.scale_of(source, tile);
@@ -85,14 +83,15 @@ struct Arriving<Packets<Code>> {
         for (int j = 0; j < quad; ++j)
           use(sum[r][j], source.weight * Code::value(static_cast<Element>(codes[r][j]), scale));
       };
-      if (arriving.count > 0)
-        each(0, [](float& total, float term) { total = term; });
+      const int first = arriving.first(tile), end = arriving.end(tile);
+      if (first < end)
+        each(first, [](float& total, float term) { total = term; });
       else
         std::memset(sum, 0, sizeof sum);
       TERSE_ROLLED
-      for (int k = 1; k < arriving.count; ++k) each(k, [](float& total, float term) { total += term; });
+      for (int k = first + 1; k < end; ++k) each(k, [](float& total, float term) { total += term; });
       if (arriving.damage == nullptr) return;
-      const float limit = largest_sum(arriving.count);
+      const float limit = largest_sum(end - first);
       for (const auto& row : sum)
         for (const float one : row) damaged_ |= !(magnitude(one) <= limit);
     }
@@ -114,15 +113,16 @@ struct Arriving<Packets<Code>> {
     return f(tile.piece, tile.piece.offset + b + lane, keep, sum(tile, b, lane));
   }
   TERSE_HD float sum(const Tile& tile, index_t b, int lane) const {
+    const int first_source = first(tile), end_source = end(tile);
     float sum = 0;
     TERSE_ROLLED
-    for (int k = 0; k < count; ++k) {
+    for (int k = first_source; k < end_source; ++k) {
       const float term = sources[k].weight * value(k, tile, b, lane);
-      sum = k == 0 ? term : sum + term;
+      sum = k == first_source ? term : sum + term;
     }
-    if (damage == nullptr || magnitude(sum) <= largest_sum(count)) return sum;
+    if (damage == nullptr || magnitude(sum) <= largest_sum(end_source - first_source)) return sum;
     TERSE_ROLLED
-    for (int k = 0; k < count; ++k)
+    for (int k = first_source; k < end_source; ++k)
       if (!is_finite(value(k, tile, b, lane))) {
         atomic_lower(damage, sources[k].origin);
         sum = 0;
@@ -131,6 +131,8 @@ struct Arriving<Packets<Code>> {
   }
 
  private:
+  TERSE_HD int first(const Tile& tile) const { return Each ? tile.packet : 0; }
+  TERSE_HD int end(const Tile& tile) const { return Each ? tile.packet + 1 : count; }
   TERSE_HD float value(int k, const Tile& tile, index_t b, int lane) const {
     const auto& source = sources[k];
     return Code::value(code(source.codes + tile.coming, b, lane), scale_of(source, tile));
@@ -168,6 +170,15 @@ struct Arriving<Packets<Code>> {
       return load_aligned<Element>(codes + (b + lane) * static_cast<index_t>(sizeof(Element)));
     }
   }
+};
+
+template <class Code>
+struct Arriving<Packets<Code>> : ArrivingPackets<Code, false> {
+  using ArrivingPackets<Code, false>::ArrivingPackets;
+};
+template <class Code>
+struct Arriving<OneEach<Code>> : ArrivingPackets<Code, true> {
+  explicit Arriving(OneEach<Code> each) : ArrivingPackets<Code, true>(each.packets) {}
 };
 
 template <class Code>

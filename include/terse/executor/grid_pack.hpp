@@ -78,6 +78,7 @@ struct PackKernel {
     const int lane = block.thread() % lanes;
     const Tile tile = slice.tile(number);
     const auto scale = prepared(f_, scales[whole ? 0 : tile.unit]);
+    if (lane == 0) put_scale(tile, scales[whole ? 0 : tile.unit], wire);
     std::byte* const to = wire + tile.going;
     F f = f_;
     enter(f, tile.piece);
@@ -103,10 +104,11 @@ TERSE_NUMERICS_END
 
 }  // namespace detail
 
+/// The same for several packets behind `wire`, and copies of the scales to where the ranges say.
 template <int Bits, bool Stochastic, GridExecutor E, class Scale, class F>
-void pack(E ex, const Range& range, Units units, Mask<typename E::memory> mask, F f,
+void pack(E ex, detail::PlacedRanges ranges, Units units, Mask<typename E::memory> mask, F f,
           view<const Scale, typename E::memory> scales, std::byte* wire, StepDraw draw) {
-  detail::for_each_slice<0, Bits>(range, units, [&](const detail::Slice& slice, bool) {
+  detail::for_each_slice<0, Bits>(ranges, units, sizeof(Scale), [&](const detail::Slice& slice, bool) {
     if constexpr (NamesStreams<F>)
       detail::launch_wide(
           ex, slice,
@@ -119,25 +121,48 @@ void pack(E ex, const Range& range, Units units, Mask<typename E::memory> mask, 
   });
 }
 
-/// Both in one where units fit a tile and `f` hands its sample over to `g`, otherwise one after the other.
+template <int Bits, bool Stochastic, GridExecutor E, class Scale, class F>
+void pack(E ex, const Range& range, Units units, Mask<typename E::memory> mask, F f,
+          view<const Scale, typename E::memory> scales, std::byte* wire, StepDraw draw) {
+  const detail::PlacedRange one{&range};
+  pack<Bits, Stochastic>(ex, detail::PlacedRanges(&one, 1), units, mask, f, scales, wire, draw);
+}
+
+/// Both by one kernel, for several packets behind `wire`, where units fit a tile and `f` hands its sample over to `g`; false
+/// where not, and nothing is done. Scales go where the ranges say and, unless nullptr, to `scales`.
 template <class Statistic, int Bits, bool Stochastic, GridExecutor E, class Incoming, class F, class G>
-void reduce_pack(E ex, const Range& range, Units units, Mask<typename E::memory> mask, Incoming incoming, F f,
-                 G g, out<E> scratch, out<E, typename Statistic::Scale> scales, std::byte* wire,
-                 StepDraw draw, std::uint32_t* bad) {
+bool reduce_pack_at_once(E ex, detail::PlacedRanges ranges, Units units, Mask<typename E::memory> mask,
+                         Incoming incoming, F f, G g, typename Statistic::Scale* scales, std::byte* wire,
+                         StepDraw draw, std::uint32_t* bad) {
   using Arrived = detail::Arriving<Incoming>;
   if constexpr (detail::RunsWide<Arrived, F> && detail::HandsOver<F, G>) {
     if (!units.whole && units.size > 0 && units.size <= reduction_block && detail::same_stream(f, g) &&
         detail::streams_aligned(f)) {
       const Arrived arriving(incoming);
-      detail::for_each_slice<Arrived::bits, Bits>(range, units, [&](const detail::Slice& slice, bool) {
-        detail::launch_wide(ex, slice,
-                            detail::ReducePackWideKernel<Statistic, Bits, Stochastic, detail::tuning_of<E>(),
-                                                         typename E::memory, Arrived, F, G>{
-                                slice, mask, arriving, f, {g, wire, draw, true}, scales.data(), bad});
-      });
-      return;
+      constexpr index_t scale_bytes = sizeof(typename Statistic::Scale);
+      detail::for_each_slice<Arrived::bits, Bits>(
+          ranges, units, scale_bytes, [&](const detail::Slice& slice, bool) {
+            detail::launch_wide(
+                ex, slice,
+                detail::ReducePackWideKernel<Statistic, Bits, Stochastic, detail::tuning_of<E>(),
+                                             typename E::memory, Arrived, F, G>{
+                    slice, mask, arriving, f, {g, wire, draw, true}, scales, bad});
+          });
+      return true;
     }
   }
+  return false;
+}
+
+/// Otherwise one after the other.
+template <class Statistic, int Bits, bool Stochastic, GridExecutor E, class Incoming, class F, class G>
+void reduce_pack(E ex, const Range& range, Units units, Mask<typename E::memory> mask, Incoming incoming, F f,
+                 G g, out<E> scratch, out<E, typename Statistic::Scale> scales, std::byte* wire,
+                 StepDraw draw, std::uint32_t* bad) {
+  const detail::PlacedRange one{&range};
+  if (reduce_pack_at_once<Statistic, Bits, Stochastic>(ex, detail::PlacedRanges(&one, 1), units, mask,
+                                                       incoming, f, g, scales.data(), wire, draw, bad))
+    return;
   reduce<Statistic>(ex, range, units, mask, incoming, f, scratch, scales, bad);
   pack<Bits, Stochastic>(ex, range, units, mask, g, in<E, typename Statistic::Scale>(scales), wire, draw);
 }

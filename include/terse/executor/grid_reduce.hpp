@@ -57,6 +57,7 @@ struct ReduceKernel {
         }
       }
     }
+    if (Store && partial == nullptr) return;  // what is stored is all that is wanted
     for (int c = 0; c < width; ++c) shared.lane[c][thread] = total[c];
     block.sync();
     for (int half = lanes / 2; half > 0; half /= 2) {
@@ -118,9 +119,7 @@ template <class Statistic, index_t Near>
 struct JoinKernel {
   static constexpr bool cooperative = true;
   static constexpr int width = Statistic::width + 1;
-  struct Shared {
-    index_t kept[block_threads];
-  };
+  struct Shared {};
   Slice slice;
   float* partial;
   index_t stride;
@@ -128,14 +127,13 @@ struct JoinKernel {
   std::uint32_t* bad;
 
   template <class Block>
-  TERSE_HD void operator()(Block& block, Shared& shared) const {
+  TERSE_HD void operator()(Block& block, Shared&) const {
     Slice::Unit unit = slice.unit(block.index());
     if (unit.tiles > Near) unit.tiles = Near;
     const int thread = block.thread();
-    index_t kept = 0;
+    std::uint64_t kept = 0;
     for (index_t t = thread; t < unit.tiles; t += block_threads)
       kept += std::bit_cast<std::uint32_t>(partial[width * stride + unit.first_tile + t]);
-    shared.kept[thread] = kept;
     index_t half = unit.tiles > 1 ? 1 : 0;
     while (half > 0 && 2 * half < unit.tiles) half *= 2;
     for (; half > 0; half /= 2) {
@@ -146,18 +144,15 @@ struct JoinKernel {
       }
       block.sync();
     }
-    // Nothing to add to the first thread's count where there is one tile.
-    for (int others = unit.tiles > 1 ? block_threads / 2 : 0; others > 0; others /= 2) {
-      if (thread < others) shared.kept[thread] += shared.kept[thread + others];
-      block.sync();
-    }
+    if (unit.tiles > 1) kept = block.sum(kept);
     if (thread != 0) return;
     if (scales != nullptr) {
       float totals[static_cast<std::size_t>(width)];
       for (int c = 0; c < width; ++c) totals[c] = partial[c * stride + unit.first_tile];
-      scales[slice.first_unit + block.index()] = finish_unit<Statistic>(totals, shared.kept[0], bad);
+      scales[slice.first_unit + block.index()] =
+          finish_unit<Statistic>(totals, static_cast<index_t>(kept), bad);
     } else {
-      put_count(partial + width * stride + unit.first_tile, unit.tiles, shared.kept[0]);
+      put_count(partial + width * stride + unit.first_tile, unit.tiles, static_cast<index_t>(kept));
     }
   }
 };
@@ -223,6 +218,20 @@ struct JoinPiecesKernel {
 
 TERSE_NUMERICS_END
 
+/// The partial results of a slice's tiles.
+template <class Statistic, bool Store, GridExecutor E, class Source, class F>
+void launch_reduce(E ex, const Slice& slice, Mask<typename E::memory> mask, const Source& arriving,
+                   const F& f, float* partial, index_t stride, std::byte* wire) {
+  if constexpr (RunsWide<Source, F>)
+    launch_wide(ex, slice,
+                ReduceWideKernel<tuning_of<E>(), Statistic, Store, typename E::memory, Source, F>{
+                    slice, mask, arriving, f, partial, stride, wire, streams_aligned(f)});
+  else
+    launch_tiles(ex, slice,
+                 ReduceKernel<Statistic, Store, typename E::memory, Source, F>{slice, mask, arriving, f,
+                                                                               partial, stride, wire});
+}
+
 /// The part of `reduce` and `store` that they share. One block of threads joins up to `Near` tiles of a unit.
 template <class Statistic, bool Store, index_t Near = 4096, GridExecutor E, class Incoming, class F>
 void reduce_tiles(E ex, const Range& range, Units units, Mask<typename E::memory> mask, Incoming incoming,
@@ -234,14 +243,7 @@ void reduce_tiles(E ex, const Range& range, Units units, Mask<typename E::memory
   float* const all = scratch + (Statistic::width + 2) * stride;
   bool first = true;
   for_each_slice<Source::bits, Store ? 32 : 0>(range, units, [&](const Slice& slice, bool last) {
-    if constexpr (RunsWide<Source, F>)
-      launch_wide(ex, slice,
-                  ReduceWideKernel<tuning_of<E>(), Statistic, Store, typename E::memory, Source, F>{
-                      slice, mask, arriving, f, scratch, stride, wire, streams_aligned(f)});
-    else
-      launch_tiles(ex, slice,
-                   ReduceKernel<Statistic, Store, typename E::memory, Source, F>{slice, mask, arriving, f,
-                                                                                 scratch, stride, wire});
+    launch_reduce<Statistic, Store>(ex, slice, mask, arriving, f, scratch, stride, wire);
     const bool small = slice.units.size > 0 && slice.units.size <= reduction_block;
     if (!units.whole && small) {
       if (slice.unit_count > 0)
@@ -282,6 +284,16 @@ void store(E ex, const Range& range, Incoming incoming, F f, std::byte* wire, ou
            out<E, typename Statistic::Scale> scale, std::uint32_t* bad) {
   detail::reduce_tiles<Statistic, true>(ex, range, Units{0, true}, NoMask{}, incoming, f, wire,
                                         scratch.data(), scale.data(), bad);
+}
+
+/// What `store` writes, for several packets behind `wire`, and no statistic.
+template <class Statistic, GridExecutor E, class Incoming, class F>
+void store_values(E ex, detail::PlacedRanges ranges, Incoming incoming, F f, std::byte* wire) {
+  using Source = detail::Arriving<Incoming>;
+  const Source arriving(incoming);
+  detail::for_each_slice<Source::bits, 32>(ranges, Units{0, true}, 0, [&](const detail::Slice& slice, bool) {
+    detail::launch_reduce<Statistic, true>(ex, slice, NoMask{}, arriving, f, nullptr, 0, wire);
+  });
 }
 
 }  // namespace terse

@@ -99,39 +99,25 @@ struct CountDigitsKernel {
 /// highest on.
 struct FindDigitKernel {
   static constexpr bool cooperative = true;
-  static constexpr int own = radix_bins / block_threads, group = 16;
-  struct Shared {
-    std::uint32_t thread[block_threads], group[block_threads / FindDigitKernel::group];
-  };
+  static constexpr int own = radix_bins / block_threads;
+  struct Shared {};
   GridCut* cut;
   std::uint32_t* histogram;
   int shift;
 
   template <class Block>
-  TERSE_HD void operator()(Block& block, Shared& shared) const {
-    const int thread = block.thread();
-    std::uint32_t* const mine = histogram + radix_bins - 1 - thread * own;  // and downwards
-    std::uint32_t sum = 0;
+  TERSE_HD void operator()(Block& block, Shared&) const {
+    int bin = radix_bins - 1 - block.thread() * own;
+    std::uint32_t* const mine = histogram + bin;  // and downwards
+    const GridCut now = *cut;
+    std::uint32_t sum = 0, all = 0;
     for (int b = 0; b < own; ++b) sum += mine[-b];
-    shared.thread[thread] = sum;
-    block.sync();
-    if (thread < block_threads / group) {
-      sum = 0;
-      for (int t = 0; t < group; ++t) sum += shared.thread[thread * group + t];
-      shared.group[thread] = sum;
-    }
-    block.sync();
-    if (thread == 0) {
-      std::uint32_t left = cut->ties;
-      int place = 0;
-      while (shared.group[place] < left) left -= shared.group[place++];
-      place *= group;
-      while (shared.thread[place] < left) left -= shared.thread[place++];
-      int bin = radix_bins - 1 - place * own;
+    const std::uint32_t before = block.exclusive_sum(sum, all);
+    if (before < now.ties && now.ties - before <= sum) {
+      std::uint32_t left = now.ties - before;
       while (histogram[bin] < left) left -= histogram[bin--];
-      *cut = {cut->magnitude + (static_cast<std::uint32_t>(bin) << shift), left};
+      *cut = {now.magnitude + (static_cast<std::uint32_t>(bin) << shift), left};
     }
-    block.sync();
     for (int b = 0; b < own; ++b) mine[-b] = 0;
   }
 };
@@ -175,31 +161,24 @@ struct ReachesMagnitude {
 template <class F>
 struct CountPicksKernel {
   static constexpr bool cooperative = true;
-  struct Shared {
-    std::uint32_t picks, ties;
-  };
+  struct Shared {};
   F f_;
   index_t count;
   std::uint64_t* counts;
 
   template <class Block>
-  TERSE_HD void operator()(Block& block, Shared& shared) const {
-    if (block.thread() == 0) shared.picks = shared.ties = 0;
-    block.sync();
+  TERSE_HD void operator()(Block& block, Shared&) const {
     F f = f_;
     f.begin();
-    std::uint32_t picks = 0, ties = 0;
+    std::uint64_t both = 0;
     const index_t begin = block.index() * placed_together;
     const index_t end = begin + placed_together < count ? begin + placed_together : count;
     for (index_t i = begin + block.thread(); i < end; i += block_threads) {
       const Pick pick = f(i);
-      picks += pick == Pick::yes ? 1 : 0;
-      ties += pick == Pick::tie ? 1 : 0;
+      both += pick == Pick::yes ? std::uint64_t{1} << 32 : pick == Pick::tie ? 1 : 0;
     }
-    if (picks != 0) atomic_add(&shared.picks, picks);
-    if (ties != 0) atomic_add(&shared.ties, ties);
-    block.sync();
-    if (block.thread() == 0) counts[block.index()] = std::uint64_t{shared.picks} << 32 | shared.ties;
+    both = block.sum(both);
+    if (block.thread() == 0) counts[block.index()] = both;
   }
 };
 
@@ -207,11 +186,9 @@ struct CountPicksKernel {
 template <class F>
 struct PlacePicksKernel {
   static constexpr bool cooperative = true;
-  static constexpr int own = placed_together / block_threads, group = 16;
+  static constexpr int own = placed_together / block_threads;
   struct Shared {
     Pick pick[placed_together];
-    // Picks, in the upper half, and ties.
-    std::uint32_t thread[block_threads], group[block_threads / PlacePicksKernel::group];
   };
   F f_;
   index_t count;
@@ -229,19 +206,9 @@ struct PlacePicksKernel {
       shared.pick[e] = begin + e < count ? f(begin + e) : Pick::no;
     block.sync();
     const Pick* const mine = shared.pick + thread * own;
-    std::uint32_t both = 0;
+    std::uint32_t both = 0, all = 0;  // picks, in the upper half, and ties
     for (int e = 0; e < own; ++e) both += mine[e] == Pick::yes ? 1U << 16 : mine[e] == Pick::tie ? 1U : 0U;
-    shared.thread[thread] = both;
-    block.sync();
-    if (thread < block_threads / group) {
-      both = 0;
-      for (int t = 0; t < group; ++t) both += shared.thread[thread * group + t];
-      shared.group[thread] = both;
-    }
-    block.sync();
-    both = 0;
-    for (int g = 0; g < thread / group; ++g) both += shared.group[g];
-    for (int t = thread / group * group; t < thread; ++t) both += shared.thread[t];
+    both = block.exclusive_sum(both, all);
     const std::uint64_t here = before[block.index()];
     index_t picks = static_cast<index_t>(here >> 32) + (both >> 16);
     index_t ties = static_cast<index_t>(here & 0xFFFFFFFF) + (both & 0xFFFF);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <bit>
+#include <cstring>
 #include <type_traits>
 
 #include "terse/core/draw.hpp"
@@ -146,6 +147,17 @@ struct WideCodes {
   }
 };
 
+/// A copy of the unit's scale, which goes into the packet.
+template <class Scale>
+TERSE_HD void put_scale(const Tile& tile, const Scale& scale, std::byte* wire) {
+  if constexpr (!std::is_empty_v<Scale>) {
+    if (tile.scales < 0) return;
+    std::byte* const to = wire + tile.scales + tile.local * static_cast<index_t>(sizeof scale);
+    std::memcpy(__builtin_assume_aligned(to, 4), &scale, sizeof scale);
+    if (tile.pads) store_aligned(to + sizeof scale, std::uint32_t{0});
+  }
+}
+
 /// See PackKernel.
 template <Tuning tuned, int Bits, bool Stochastic, class Scale, class Space, class F>
 struct PackWideKernel {
@@ -163,7 +175,9 @@ struct PackWideKernel {
     const WidePlace place(block, tuning);
     const bool here = place.number < slice.tiles;
     const Tile tile = slice.tile(here ? place.number : 0);
-    codes.store(block, place, tile, here, mask, scales[whole ? 0 : tile.unit], NowhereElse{});
+    const Scale& scale = scales[whole ? 0 : tile.unit];
+    if (here && place.lane == 0) put_scale(tile, scale, codes.wire);
+    codes.store(block, place, tile, here, mask, scale, NowhereElse{});
   }
 };
 
@@ -206,7 +220,7 @@ struct ReducePackWideKernel {
   Incoming incoming;
   F f_;
   WideCodes<Bits, Stochastic, G> codes;
-  Scale* scales;
+  Scale* scales;  // nullptr: they go into packets alone
   std::uint32_t* bad;
 
   template <class Block>
@@ -231,7 +245,8 @@ struct ReducePackWideKernel {
       float totals[static_cast<std::size_t>(WideSums<Statistic>::width)];
       for (int c = 0; c < WideSums<Statistic>::width; ++c) totals[c] = sums.total(c);
       scale = finish_unit<Statistic>(totals, sums.kept(), bad);
-      scales[tile.unit] = scale;
+      if (scales != nullptr) scales[tile.unit] = scale;
+      put_scale(tile, scale, codes.wire);
     }
     if constexpr (!std::is_empty_v<Scale>) {
       std::uint32_t words[sizeof(Scale) / 4];

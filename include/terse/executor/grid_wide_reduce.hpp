@@ -145,6 +145,7 @@ struct ReduceWideKernel {
       sums.template add<tuned_rows<tuned, F, (Incoming::bits > 0)>, Store>(
           tile, incoming, mask, f, f, NowhereElse{}, aligned, place.lane, wire);
     }
+    if (Store && partial == nullptr) return;  // what is stored is all that is wanted
     sums.join(block, place);
     if (place.lane != 0 || place.number >= slice.tiles) return;
     float* to = partial + slice.first_tile + place.number;

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "terse/executor/concept.hpp"
+#include "terse/executor/placed_ranges.hpp"
 #include "terse/executor/tuning.hpp"
 
 // How a grid executor cuts a range: into tiles of up to 4096 elements, which are the blocks of the reductions'
@@ -22,16 +23,22 @@ struct Tile {
   index_t begin = 0, end = 0;
   index_t unit = 0;  // counted through the range
   index_t coming = 0,
-          going = 0;  // where the piece's codes begin in a packet that comes in, and in one that goes out
+          going = 0;    // where the piece's codes begin in a packet that comes in, and in one that goes out
+  int packet = 0;       // that it reads, where it reads but one
+  index_t scales = -1;  // where a copy of the unit's scale goes, in a packet that goes out; -1: nowhere
+  index_t local = 0;    // the unit, counted from the piece's first
+  bool pads = false;    // whether 4 bytes of zeros go behind it
 };
 
-/// Some pieces of a range, as a kernel argument.
+/// Some pieces of a verb's ranges, as a kernel argument.
 struct Slice {
-  static constexpr int capacity = 64;
+  static constexpr int capacity = 128;
   struct Entry {
     Piece piece;
-    index_t first_tile = 0, first_unit = 0;  // counted through the range
-    index_t coming = 0, going = 0;
+    index_t first_tile = 0, first_unit = 0;  // counted through the ranges
+    index_t coming = 0, going = 0, scales = -1;
+    int packet = 0;
+    bool pads = false;  // behind the scale of its last unit
   };
 
   Entry entries[capacity];
@@ -69,10 +76,15 @@ struct Slice {
     const Entry& entry = entry_of_tile(number);
     const index_t size = unit_size(entry.piece), per_unit = tiles_in(size);
     const index_t local = first_tile + number - entry.first_tile, unit = local / per_unit;
-    Tile tile{entry.piece, 0, 0, entry.first_unit + unit, entry.coming, entry.going};
+    Tile tile{entry.piece, 0, 0, entry.first_unit + unit, entry.coming, entry.going, entry.packet};
     const index_t end = unit * size + size < entry.piece.count ? unit * size + size : entry.piece.count;
     tile.begin = unit * size + local % per_unit * reduction_block;
     tile.end = tile.begin + reduction_block < end ? tile.begin + reduction_block : end;
+    if (local % per_unit == 0) {  // a unit's first tile sees to its scale
+      tile.scales = entry.scales;
+      tile.local = unit;
+      tile.pads = entry.pads && end == entry.piece.count;
+    }
     return tile;
   }
 
@@ -88,7 +100,7 @@ struct Slice {
   }
 };
 
-/// Tiles of a whole range.
+/// Tiles of whole ranges.
 inline index_t tiles_of(const Range& range, Units units) {
   index_t tiles = 0;
   for (const Piece& piece : range.pieces()) {
@@ -98,15 +110,20 @@ inline index_t tiles_of(const Range& range, Units units) {
   }
   return tiles;
 }
+inline index_t tiles_of(PlacedRanges ranges, Units units) {
+  index_t tiles = 0;
+  for (const PlacedRange& placed : ranges) tiles += tiles_of(*placed.range, units);
+  return tiles;
+}
 
 /// use(slice, last) for one slice after the other, `last` with the last. Codes have `Coming` and `Going` bits; 0: there
-/// are none. Empty pieces have no units.
+/// are none. Scales that go out have `scale_bytes` bytes. Empty pieces have no units.
 template <int Coming, int Going, class Use>
-void for_each_slice(const Range& range, Units units, Use use) {
+void for_each_slice(PlacedRanges ranges, Units units, index_t scale_bytes, Use use) {
   const Units apart{units.whole ? 0 : units.size, false};
   Slice slice;
   slice.units = apart;
-  index_t tile = 0, unit = 0, coming = 0, going = 0;
+  index_t tile = 0, unit = 0;
   const auto flush = [&](bool last) {
     slice.tiles = tile - slice.first_tile;
     slice.unit_count = unit - slice.first_unit;
@@ -115,17 +132,32 @@ void for_each_slice(const Range& range, Units units, Use use) {
     slice.first_tile = tile;
     slice.first_unit = unit;
   };
-  for (const Piece& piece : range.pieces()) {
-    if (slice.count == Slice::capacity) flush(false);
-    if (piece.count == 0) continue;
-    slice.entries[slice.count++] = {piece, tile, unit, coming, going};
-    const index_t size = apart.size == 0 ? piece.count : apart.size;
-    tile += piece.count / size * Slice::tiles_in(size) + Slice::tiles_in(piece.count % size);
-    unit += apart.in_piece(piece.count);
-    if constexpr (Coming > 0) coming += code_bytes<Coming>(piece.count);
-    if constexpr (Going > 0) going += code_bytes<Going>(piece.count);
+  for (const PlacedRange& placed : ranges) {
+    unit = placed.first_unit;
+    index_t coming = 0, going = placed.going, scales = placed.scales;
+    // A section's scales end at a multiple of 8 bytes.
+    index_t units_left = scales < 0 ? 0 : units.in_range(*placed.range);
+    const bool odd = units_left * scale_bytes % 8 != 0;
+    for (const Piece& piece : placed.range->pieces()) {
+      if (slice.count == Slice::capacity) flush(false);
+      if (piece.count == 0) continue;
+      const index_t here = apart.in_piece(piece.count), size = apart.size == 0 ? piece.count : apart.size;
+      units_left -= here;
+      slice.entries[slice.count++] = {piece, tile,   unit,          coming,
+                                      going, scales, placed.packet, odd && units_left == 0};
+      tile += piece.count / size * Slice::tiles_in(size) + Slice::tiles_in(piece.count % size);
+      unit += here;
+      if constexpr (Coming > 0) coming += code_bytes<Coming>(piece.count);
+      if constexpr (Going > 0) going += code_bytes<Going>(piece.count);
+      if (scales >= 0) scales = units.whole ? -1 : scales + here * scale_bytes;
+    }
   }
   flush(true);
+}
+template <int Coming, int Going, class Use>
+void for_each_slice(const Range& range, Units units, Use use) {
+  const PlacedRange one{&range};
+  for_each_slice<Coming, Going>(PlacedRanges(&one, 1), units, 0, use);
 }
 
 }  // namespace terse::detail

@@ -224,7 +224,8 @@ struct RoundContext {
   }
   /// For verbs that read packets, see Packets::damage. A rank alone reads what has been nowhere.
   std::uint64_t* damage() { return size > 1 ? envelope.damage() : nullptr; }
-  /// Calls act(), whose calls of stamp, or of accept, are one kernel on a device. No packet may come or go in between.
+  /// Calls act(), whose calls of stamp, or of accept, are one kernel on a device, see Envelope. No packet may come or go in
+  /// between.
   template <class Act>
   void together(const Act& act) {
     envelope.together(executor, act);

@@ -110,8 +110,9 @@ inline std::uint64_t check_with_payload(std::uint64_t check, const std::byte* pa
 ///     note(executor)                                      something else of this rank was not
 ///     stamp(executor, bytes, place, packet)               writes the header, its flags included
 ///     accept(executor, codec, portion, packet, least, most, place, sender)    checks a packet, takes over its flags
-///     together(executor, act)                             calls act(); what it stamps is one kernel on a device, what it accepts one
-///                                                         or two. No packet may come or go in between
+///     together(executor, act)                             calls act(); what it stamps is one kernel on a device, and what it accepts
+///                                                         waits for the next one, where packets stay as they are until then. No packet
+///                                                         may come or go in between
 ///     absorb(executor, other)                             takes over what another envelope of this step has heard
 ///     arrived(executor, throws)                           all are here; with `throws` flags are an error
 ///     check_read(executor, wrong, sender)                 decoding a packet set `wrong` if it couldn't be read; after

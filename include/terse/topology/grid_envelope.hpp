@@ -13,28 +13,38 @@ class Envelope<E> {
  public:
   Envelope() : verdict_(1) {}
 
+  // What it is told waits for the next kernel of this envelope: mostly that stamps, or closes the round.
+
   void open(E ex, const detail::RoundHeader& round, int rank) {
-    now_ = round.now;
+    // Of a round that was given up: a note makes its flag 0 again.
+    if (next_.bad != nullptr) launch(ex);
     rank_ = rank;
-    settle_note(ex);
-    stamps_.count = accepts_.count = 0;
+    next_ = {};
+    next_.now = round.now;
+    next_.opens = true;
     together_ = false;
-    fill(ex, verdict_.all(), detail::Verdict{});
   }
-  /// Put off until the next kernel of this envelope: mostly that stamps, and notes itself.
   template <class Codec>
   void note(E ex, Codec& codec) {
-    settle_note(ex);
-    bad_ = codec.bad();
+    if (next_.bad != nullptr) launch(ex);
+    next_.bad = codec.bad();
   }
-  void note(E ex) { ex.launch(detail::NoteKernel{verdict_.data(), nullptr, detail::flags_of(rank_)}, 1); }
+  void note(E ex) {
+    settle_next(ex);
+    ex.launch(detail::NoteKernel{verdict_.data(), detail::flags_of(rank_)}, 1);
+  }
   void stamp(E ex, std::uint64_t bytes, std::uint64_t place, std::byte* packet) {
-    stamps_.packets[stamps_.count++] = {bytes, place, packet};
-    if (!together_ || stamps_.count == detail::most_together) launch_stamps(ex);
+    if (next_.leaving.count == detail::most_together) launch(ex);
+    next_.leaving.packets[next_.leaving.count++] = {bytes, place, packet};
+    if (!together_) launch(ex);
   }
   template <class Codec>
   void accept(E ex, Codec& codec, const Portion& portion, const std::byte* packet, std::uint64_t least,
               std::uint64_t most, std::uint64_t place, int sender) {
+    // It would open, note and stamp behind what it accepts.
+    if (next_.opens || next_.bad != nullptr || next_.leaving.count > 0 ||
+        next_.arrived.count == detail::most_together)
+      launch(ex);
     detail::ArrivedPacket arrived{least, most, place, packet, packet + portion.section_at, 0, 0, sender};
     bool alone = !together_;
     if constexpr (!Codec::lossless) {
@@ -42,32 +52,33 @@ class Envelope<E> {
         arrived.count = codec.compressor().scale_floats(portion.compressed);
         arrived.limit = codec.compressor().largest_scale();
       } else {
-        launch_accepts(ex);
+        settle_next(ex);
         codec.check(portion, packet, &verdict_.data()->findings);
         alone = true;
       }
     }
-    accepts_.packets[accepts_.count++] = arrived;
-    if (alone || accepts_.count == detail::most_together) launch_accepts(ex);
+    next_.arrived.packets[next_.arrived.count++] = arrived;
+    if (alone) launch(ex);
   }
   template <class Act>
   void together(E ex, const Act& act) {
     together_ = true;
     act();
     together_ = false;
-    launch_stamps(ex);
-    launch_accepts(ex);
+    if (next_.leaving.count > 0) launch(ex);
   }
   void absorb(E ex, Envelope& other) {
-    settle_note(ex);
-    other.settle_note(ex);
+    settle_next(ex);
+    other.settle_next(ex);
     ex.launch(detail::AbsorbKernel{verdict_.data(), other.verdict_.data()}, 1);
   }
   void arrived(E ex, bool throws) {
-    settle_note(ex);
-    ex.launch(detail::ArrivedKernel{verdict_.data(), throws}, 1);
+    next_.concludes = true;
+    next_.throws = throws;
+    launch(ex);
   }
   void check_read(E ex, std::uint32_t& wrong, int sender) {
+    settle_next(ex);
     ex.launch(detail::CheckReadKernel{verdict_.data(), &wrong, sender}, 1);
   }
   std::uint64_t* damage() { return &verdict_.data()->damage; }
@@ -86,37 +97,27 @@ class Envelope<E> {
   const detail::Verdict& found() const { return found_; }
 
  private:
-  void settle_note(E ex) {
-    if (bad_ != nullptr)
-      ex.launch(detail::NoteKernel{verdict_.data(), std::exchange(bad_, nullptr), detail::flags_of(rank_)},
-                1);
+  void settle_next(E ex) {
+    if (next_.opens || next_.arrived.count > 0 || next_.bad != nullptr) launch(ex);
   }
-  void launch_stamps(E ex) {
-    if (stamps_.count == 0) return;
-    stamps_.verdict = verdict_.data();
-    stamps_.now = now_;
-    stamps_.bad = std::exchange(bad_, nullptr);
-    stamps_.own = detail::flags_of(rank_);
-    stamps_.refusal = detail::refusal_of(rank_);
-    ex.launch(stamps_, 1);
-    stamps_.count = 0;
-  }
-  void launch_accepts(E ex) {
-    if (accepts_.count == 0) return;
-    settle_note(ex);
-    accepts_.verdict = verdict_.data();
+  void launch(E ex) {
+    next_.verdict = verdict_.data();
+    next_.own = detail::flags_of(rank_);
+    next_.refusal = detail::refusal_of(rank_);
     index_t scales = 0, blocks = 0;
-    for (int k = 0; k < accepts_.count; ++k) {
-      scales += accepts_.packets[k].count;
-      blocks += detail::blocks_for(accepts_.packets[k].count, detail::ScalesKernel::per_block);
+    for (int k = 0; k < next_.arrived.count; ++k) {
+      scales += next_.arrived.packets[k].count;
+      blocks += detail::blocks_for(next_.arrived.packets[k].count, detail::ScalesKernel::per_block);
     }
-    const bool many = scales > detail::ScalesKernel::per_block;
-    if (many) ex.launch(detail::ScalesKernel{accepts_}, blocks);
-    ex.launch(detail::AcceptKernel{accepts_, now_, detail::refusal_of(rank_), !many}, 1);
-    accepts_.count = 0;
+    next_.looks = scales <= detail::ScalesKernel::per_block;
+    if (!next_.looks) ex.launch(detail::ScalesKernel{next_.verdict, next_.arrived}, blocks);
+    ex.launch(next_, 1);
+    const StepScalars* const now = next_.now;
+    next_ = {};
+    next_.now = now;
   }
   const detail::Verdict& read(E ex, std::uint64_t step) {
-    settle_note(ex);
+    settle_next(ex);
     fetch(ex, in<E, detail::Verdict>(verdict_.all()), view<detail::Verdict>(&found_, 1));
     refuse(found_.fault, detail::text_of(static_cast<detail::SectionFault>(found_.fault.found)), step,
            found_.sender, rank_);
@@ -126,12 +127,9 @@ class Envelope<E> {
 
   buffer<detail::Verdict, typename E::memory> verdict_;
   detail::Verdict found_;
-  const StepScalars* now_ = nullptr;
   int rank_ = 0;
-  std::uint32_t* bad_ = nullptr;  // of a note that is put off
-  detail::StampKernel stamps_{};  // of a batch so far
-  detail::ArrivedPackets accepts_{};
   bool together_ = false;
+  detail::VerdictKernel next_{};
 };
 
 }  // namespace terse

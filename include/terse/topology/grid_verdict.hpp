@@ -38,7 +38,7 @@ TERSE_HD inline PacketHeader header_now(const StepScalars* now, std::uint64_t by
   return header;
 }
 
-/// Packets that are stamped or accepted by one kernel at most: they travel as its argument.
+/// Packets that one kernel stamps at most, and accepts: they travel as its argument.
 inline constexpr int most_together = 16;
 
 TERSE_HD inline void take_note(Verdict& verdict, std::uint32_t* bad, std::uint16_t own) {
@@ -47,51 +47,27 @@ TERSE_HD inline void take_note(Verdict& verdict, std::uint32_t* bad, std::uint16
   verdict.flags = merged_flags(verdict.flags, own);
 }
 
-/// Notes that `bad` isn't 0, or, without it, that something was bad.
+/// Notes that something of this rank was bad.
 struct NoteKernel {
   static constexpr bool cooperative = false;
   struct Shared {};
   Verdict* verdict;
-  std::uint32_t* bad;
   std::uint16_t own;
 
   template <class Block>
   TERSE_HD void operator()(Block& block, Shared&) const {
-    if (block.thread() != 0) return;
-    if (bad != nullptr)
-      take_note(*verdict, bad, own);
-    else
-      verdict->flags = merged_flags(verdict->flags, own);
+    if (block.thread() == 0) verdict->flags = merged_flags(verdict->flags, own);
   }
 };
 
-/// Notes, and then stamps; by one thread, which the headers of a batch don't keep long.
-struct StampKernel {
-  static constexpr bool cooperative = false;
-  struct Shared {};
+/// Packets to be stamped.
+struct StampedPackets {
   struct Packet {
     std::uint64_t bytes, place;
     std::byte* at;
   };
-  Verdict* verdict;
-  const StepScalars* now;
-  std::uint32_t* bad;
-  std::uint16_t own, refusal;
   int count;
   Packet packets[most_together];
-
-  template <class Block>
-  TERSE_HD void operator()(Block& block, Shared&) const {
-    if (block.thread() != 0) return;
-    take_note(*verdict, bad, own);
-    const std::uint16_t flags =
-        verdict->damage == no_damage ? verdict->flags : merged_flags(verdict->flags, refusal);
-    for (int k = 0; k < count; ++k) {
-      PacketHeader header = header_now(now, packets[k].bytes, packets[k].place);
-      header.flags = flags;
-      std::memcpy(__builtin_assume_aligned(packets[k].at, 8), &header, sizeof header);
-    }
-  }
 };
 
 /// A packet that has come, and its `count` scales, none of which is beyond `limit` if its message was finite.
@@ -111,16 +87,16 @@ struct ArrivedPacket {
   }
 };
 struct ArrivedPackets {
-  Verdict* verdict;
   int count;
   ArrivedPacket packets[most_together];
 };
 
-/// Looks at many scales by many blocks, before AcceptKernel.
+/// Looks at many scales by many blocks, before VerdictKernel.
 struct ScalesKernel {
   static constexpr bool cooperative = false;
   static constexpr index_t per_block = 16 * block_threads;
   struct Shared {};
+  Verdict* verdict;
   ArrivedPackets arrived;
 
   template <class Block>
@@ -132,28 +108,32 @@ struct ScalesKernel {
       number -= blocks;
       if (number >= 0) continue;
       const index_t end = packet.count - begin < per_block ? packet.count : begin + per_block;
-      if (packet.unlikely(begin + block.thread(), end, block_threads))
-        atomic_or(&arrived.verdict->unlikely, 1U << k);
+      if (packet.unlikely(begin + block.thread(), end, block_threads)) atomic_or(&verdict->unlikely, 1U << k);
       return;
     }
   }
 };
 
-/// The headers, one by each thread, few scales by all of them, and what else was found.
-struct AcceptKernel {
+/// What becomes of a verdict between two phases, as far as it is wanted: it begins anew, accepts packets, takes a note, stamps
+/// packets, and is closed or not. Headers of packets that have come are looked at by a thread each, few scales by all of them.
+struct VerdictKernel {
   static constexpr bool cooperative = true;
   struct Shared {
     PacketFault fault[most_together];
     std::uint16_t flags[most_together];
   };
-  ArrivedPackets arrived;
+  Verdict* verdict;
   const StepScalars* now;
-  std::uint16_t refusal;
-  bool looks;  // at scales, which no other kernel has
+  bool opens;  // and accepts nothing
+  ArrivedPackets arrived;
+  bool looks;          // at scales, which no other kernel has
+  std::uint32_t* bad;  // of a note
+  std::uint16_t own, refusal;
+  StampedPackets leaving;
+  bool concludes, throws;
 
   template <class Block>
   TERSE_HD void operator()(Block& block, Shared& shared) const {
-    Verdict* const verdict = arrived.verdict;
     if (const int k = block.thread(); k < arrived.count) {
       const ArrivedPacket& packet = arrived.packets[k];
       PacketHeader header;
@@ -168,6 +148,15 @@ struct AcceptKernel {
           atomic_or(&verdict->unlikely, 1U << k);
     block.sync();
     if (block.thread() != 0) return;
+    if (opens) *verdict = {};
+    if (arrived.count > 0) accept(shared);
+    take_note(*verdict, bad, own);
+    if (leaving.count > 0) stamp();
+    if (concludes) conclude();
+  }
+
+ private:
+  TERSE_HD void accept(const Shared& shared) const {
     const std::uint32_t unlikely = verdict->unlikely;
     const Findings findings = verdict->findings;
     verdict->unlikely = 0;
@@ -187,6 +176,21 @@ struct AcceptKernel {
       }
     }
   }
+  TERSE_HD void stamp() const {
+    const std::uint16_t flags =
+        verdict->damage == no_damage ? verdict->flags : merged_flags(verdict->flags, refusal);
+    for (int k = 0; k < leaving.count; ++k) {
+      PacketHeader header = header_now(now, leaving.packets[k].bytes, leaving.packets[k].place);
+      header.flags = flags;
+      std::memcpy(__builtin_assume_aligned(leaving.packets[k].at, 8), &header, sizeof header);
+    }
+  }
+  TERSE_HD void conclude() const {
+    const bool refused = (verdict->flags & PacketHeader::refused) != 0;
+    verdict->non_finite = throws && !refused && verdict->flags != PacketHeader::finite;
+    verdict->closed = verdict->non_finite || refused || verdict->fault.field != PacketFault::none ||
+                      verdict->damage != no_damage;
+  }
 };
 
 /// What another verdict of the same step has found.
@@ -204,22 +208,6 @@ struct AbsorbKernel {
     if (verdict->fault.field != PacketFault::none || other->fault.field == PacketFault::none) return;
     verdict->fault = other->fault;
     verdict->sender = other->sender;
-  }
-};
-
-struct ArrivedKernel {
-  static constexpr bool cooperative = false;
-  struct Shared {};
-  Verdict* verdict;
-  bool throws;
-
-  template <class Block>
-  TERSE_HD void operator()(Block& block, Shared&) const {
-    if (block.thread() != 0) return;
-    const bool refused = (verdict->flags & PacketHeader::refused) != 0;
-    verdict->non_finite = throws && !refused && verdict->flags != PacketHeader::finite;
-    verdict->closed = verdict->non_finite || refused || verdict->fault.field != PacketFault::none ||
-                      verdict->damage != no_damage;
   }
 };
 

@@ -28,7 +28,8 @@ struct Ring {
 
    public:
     TERSE_COLD explicit Round(const Context& context)
-        : spread_(portions_of(context.plan), context.rank, context.size, context.size - 1), inbox_(1) {
+        : spread_(portions_of(context.plan), context.rank, context.size, context.size - 1),
+          inbox_(context.size) {
       out_ = context.work;
       in_ = out_ + work_bytes(context) / 2;
     }
@@ -56,7 +57,7 @@ struct Ring {
 
     template <class Consumer>
     void consume(Context& context, const Consumer& consumer) {
-      for (int c = 0; c < context.size; ++c) deliver_sum(context, c, weight_, consumer);
+      spread_.deliver(context, inbox_, weight_, consumer);
     }
 
     // The halves of the round, see Hierarchical.
@@ -75,7 +76,10 @@ struct Ring {
     }
     template <class Consumer>
     void take(Context& context, const Consumer& consumer) {
-      deliver_sum(context, chunk(context), weight_, consumer);
+      const int c = chunk(context);
+      inbox_.clear();
+      context.add(inbox_, spread_.portion(c), spread_.packet(c), Phase::spread, context.rank);
+      deliver(context, spread_.portion(c), inbox_, weight_, consumer);
     }
     template <class M>
     void spread(Context& context, const M& message) {
@@ -153,12 +157,6 @@ struct Ring {
       context.stamp(packet, bytes, whole ? Phase::spread : Phase::reduce, c);
       if (whole) sum_bytes_ = bytes;
       return bytes;
-    }
-    template <class Consumer>
-    void deliver_sum(Context& context, int c, float weight, const Consumer& consumer) {
-      inbox_.clear();
-      context.add(inbox_, spread_.portion(c), spread_.packet(c), Phase::spread, owner(context, c));
-      deliver(context, spread_.portion(c), inbox_, weight, consumer);
     }
     /// Passes a whole sum on and takes the next one.
     void forward(Context& context, int c, index_t bytes) {

@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <limits>
+#include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "terse/executor/placed_ranges.hpp"
 #include "terse/topology/concept.hpp"
 
 // What rounds of topologies are made of.
@@ -64,6 +69,12 @@ auto delivery(Context& context, const F& consumer, float weight) {
     return context.envelope.gated(detail::Deliver<F, detail::AsItIs>{consumer, weight, {}});
 }
 
+/// The same for a dense element.
+template <class Context, class F>
+auto dense_delivery(Context& context, const F& consumer, float weight) {
+  return context.envelope.gated(detail::Deliver<F, detail::AsItIs>{consumer, weight, {}});
+}
+
 /// Decodes one or more packets over a portion and hands each element's weighted sum to its consumer.
 template <class Context, class C, class Consumer>
 void deliver(Context& context, const Portion& portion, Inbox<C>& inbox, float weight,
@@ -74,9 +85,41 @@ void deliver(Context& context, const Portion& portion, Inbox<C>& inbox, float we
                context.codec.arrived(portion.compressed, inbox),
                delivery(context, consumer.compressed, weight));
   for_each(context.executor, portion.dense, NoMask{}, inbox.dense(),
-           context.envelope.gated(
-               detail::Deliver<decltype(consumer.dense), detail::AsItIs>{consumer.dense, weight, {}}));
+           dense_delivery(context, consumer.dense, weight));
 }
+
+namespace detail {
+
+/// Whether kernels decode several packets, each over a portion of its own.
+template <class C, class E>
+constexpr bool delivers_together() {
+  if constexpr (C::lossless)
+    return GridExecutor<E>;
+  else if constexpr (requires { typename C::Code; })
+    return GridExecutor<E> && std::is_same_v<typename C::Incoming, Packets<typename C::Code>>;
+  return false;
+}
+
+/// `deliver` of packet k over portions[k], up to most_packets of them.
+template <class Context, class C, class Consumer>
+void deliver_together(Context& context, std::span<const Portion* const> portions, Inbox<C>& inbox,
+                      float weight, const Consumer& consumer) {
+  std::array<PlacedRange, most_packets> placed;
+  const auto all = [&](auto range_of) {
+    for (std::size_t k = 0; k < portions.size(); ++k)
+      placed[k] = {.range = range_of(*portions[k]), .packet = static_cast<int>(k)};
+    return PlacedRanges(placed.data(), portions.size());
+  };
+  if constexpr (!C::lossless)
+    if (!context.dense_only)
+      for_each(context.executor, all([](const Portion& portion) { return &portion.compressed; }),
+               context.mask, OneEach<typename C::Code>{inbox.compressed()},
+               delivery(context, consumer.compressed, weight));
+  for_each(context.executor, all([](const Portion& portion) { return &portion.dense; }), NoMask{},
+           OneEach<Dense::Code>{inbox.dense()}, dense_delivery(context, consumer.dense, weight));
+}
+
+}  // namespace detail
 
 /// The note of a packet from `sender`: the squared norm of its full-precision part. On a device it waits.
 template <class E>
@@ -96,10 +139,14 @@ class Spread {
   Spread(std::vector<const Portion*> portions, int rank, int size, int shift)
       : portions_(std::move(portions)), mine_((rank - shift + size) % size), shift_(shift) {
     index_t bytes = 0;
-    for (const Portion* portion : portions_)
-      places_.push_back(std::exchange(bytes, bytes + aligned(portion->bytes)));
+    places_.resize(portions_.size());
+    // To and from the successor first, see ScatterGather, and in this order in memory.
+    for (int distance = 1; distance <= size; ++distance) {
+      const int c = (rank + distance - shift + size) % size;
+      places_[static_cast<std::size_t>(c)] =
+          std::exchange(bytes, bytes + detail::packet_room(portion(c).bytes));
+    }
     packets_ = buffer<std::byte, typename E::memory>(bytes, unwritten);
-    // To the successor first, see ScatterGather.
     for (int distance = 1; distance < size; ++distance) {
       const int peer = (rank + distance) % size, c = (peer - shift + size) % size;
       const index_t room = portion(mine_).bytes;
@@ -128,6 +175,30 @@ class Spread {
       for (int c = 0; c < size(); ++c)
         if (c != mine_) context.accept(packet(c), portion(c), Phase::spread, c, (c + shift_) % size());
     });
+  }
+
+  /// Hands the elements of all packets to their consumer, on a device by kernels that go over many of them. `inbox` has room for
+  /// all.
+  template <class Context, class C, class Consumer>
+  void deliver(Context& context, Inbox<C>& inbox, float weight, const Consumer& consumer) {
+    const auto add = [&](int c) {
+      context.add(inbox, portion(c), packet(c), Phase::spread, (c + shift_) % size());
+    };
+    if constexpr (detail::delivers_together<C, E>()) {
+      for (int first = 0; first < size(); first += detail::most_packets) {
+        inbox.clear();
+        const int count = std::min(size() - first, detail::most_packets);
+        for (int k = 0; k < count; ++k) add(first + k);
+        detail::deliver_together(context, {portions_.data() + first, static_cast<std::size_t>(count)}, inbox,
+                                 weight, consumer);
+      }
+    } else {
+      for (int c = 0; c < size(); ++c) {
+        inbox.clear();
+        add(c);
+        terse::deliver(context, portion(c), inbox, weight, consumer);
+      }
+    }
   }
 
   /// Sum over the packets' notes, in order. On a device it waits.

@@ -26,29 +26,31 @@ struct ScatterGather {
     TERSE_COLD explicit Round(const Context& context)
         : second_(context.executor, context.codec.compressor(), context.feedback, own(context)),
           spread_(portions_of(context.plan), context.rank, context.size, 0),
-          inbox_(context.size) {
-      const auto ranks = static_cast<std::size_t>(context.size);
-      bytes_.resize(ranks);
-      out_.resize(ranks);
-      in_.resize(ranks);
+          inbox_(context.size),
+          out_(static_cast<std::size_t>(context.size)),
+          in_(static_cast<std::size_t>(context.size)) {
+      // In the order of messages, so that neighbours in a batch are neighbours in memory. To the successor first: if all began
+      // with rank 0, they would queue for one rank after the other.
       std::byte* free = context.work;
-      const index_t arriving = own(context).bytes;
-      for (std::size_t c = 0; c < ranks; ++c) {
-        const index_t leaving = context.plan.chunks[c].bytes;
-        out_[c] = std::exchange(free, free + aligned(leaving));
-        const int peer = static_cast<int>(c);
-        if (peer == context.rank) continue;
-        in_[c] = std::exchange(free, free + aligned(arriving));
-        sends_.push_back({peer, out_[c], leaving, leaving});
-        receives_.push_back({peer, in_[c], arriving, own(context).variable});
+      for (int distance = 1; distance <= context.size; ++distance) {
+        const int peer = (context.rank + distance) % context.size;
+        const index_t leaving = context.plan.chunks[static_cast<std::size_t>(peer)].bytes;
+        std::byte* const packet = out_.at[static_cast<std::size_t>(peer)] =
+            std::exchange(free, free + detail::packet_room(leaving));
+        if (peer != context.rank) sends_.push_back({peer, packet, leaving, leaving});
       }
-      // To the successor first: if all began with rank 0, they would queue for one rank after the other.
-      std::rotate(sends_.begin(), sends_.begin() + context.rank, sends_.end());
+      const Portion& mine = own(context);
+      for (int peer = 0; peer < context.size; ++peer) {
+        if (peer == context.rank) continue;
+        std::byte* const packet = in_[static_cast<std::size_t>(peer)] =
+            std::exchange(free, free + detail::packet_room(mine.bytes));
+        receives_.push_back({peer, packet, mine.bytes, mine.variable});
+      }
     }
     /// Its packets on their way out, and those of its chunk on their way in.
     static index_t work_bytes(const Context& context) {
-      index_t bytes = (context.size - 1) * aligned(own(context).bytes);
-      for (const Portion& chunk : context.plan.chunks) bytes += aligned(chunk.bytes);
+      index_t bytes = (context.size - 1) * detail::packet_room(own(context).bytes);
+      for (const Portion& chunk : context.plan.chunks) bytes += detail::packet_room(chunk.bytes);
       return bytes;
     }
 
@@ -57,16 +59,14 @@ struct ScatterGather {
       context.codec.measure(context.plan.whole, context.mask, EmptyInbox{}, message);
       second_.set_compressor(context.codec.compressor());
       second_.start(context.rate);
-      for (std::size_t c = 0; c < out_.size(); ++c)
-        bytes_[c] = context.codec.encode(context.plan.chunks[c], context.mask, EmptyInbox{}, message,
-                                         context.first, true, out_[c]);
+      context.codec.encode_together(context.plan.chunks, context.mask, message, context.first, out_);
       context.note(context.codec);
       context.together([&] {
         for (int c = 0; c < context.size; ++c)
-          context.stamp(out_[static_cast<std::size_t>(c)], bytes_[static_cast<std::size_t>(c)], Phase::reduce,
-                        c);
+          context.stamp(out_.at[static_cast<std::size_t>(c)], out_.bytes[static_cast<std::size_t>(c)],
+                        Phase::reduce, c);
       });
-      for (Send& send : sends_) send.bytes = bytes_[static_cast<std::size_t>(send.peer)];
+      for (Send& send : sends_) send.bytes = out_.bytes[static_cast<std::size_t>(send.peer)];
       spreading_ = false;
       under_way_.emplace(context.channel.exchange(sends_, receives_, Phase::reduce));
     }
@@ -82,11 +82,7 @@ struct ScatterGather {
 
     template <class Consumer>
     void consume(Context& context, const Consumer& consumer) {
-      for (int c = 0; c < context.size; ++c) {
-        inbox_.clear();
-        context.add(inbox_, spread_.portion(c), spread_.packet(c), Phase::spread, c);
-        deliver(context, spread_.portion(c), inbox_, 1, consumer);
-      }
+      spread_.deliver(context, inbox_, 1, consumer);
     }
 
     // The halves of the round, see Hierarchical.
@@ -98,7 +94,7 @@ struct ScatterGather {
       inbox_.clear();
       context.together([&] {
         for (int peer = 0; peer < context.size; ++peer) {
-          const std::byte* packet = (peer == context.rank ? out_ : in_)[static_cast<std::size_t>(peer)];
+          const std::byte* packet = (peer == context.rank ? out_.at : in_)[static_cast<std::size_t>(peer)];
           if (peer != context.rank) context.accept(packet, own(context), Phase::reduce, context.rank, peer);
           context.add(inbox_, own(context), packet, Phase::reduce, peer);
         }
@@ -160,8 +156,8 @@ struct ScatterGather {
     Codec<C, F, E> second_;
     Spread<T, E> spread_;
     Inbox<C> inbox_;
-    std::vector<std::byte*> out_, in_;  // packets for and from each rank, in the context's work
-    std::vector<index_t> bytes_;        // of the packets in out_
+    ChunkPackets out_;            // for each rank, in the context's work
+    std::vector<std::byte*> in_;  // from each rank, there too
     std::vector<Send> sends_;
     std::vector<Receive> receives_;
     std::optional<TicketOf<T>> under_way_;

@@ -16,7 +16,8 @@ namespace terse {
 /// libraries that don't know of devices (ThroughHost<Mpi, executor::cuda>).
 ///
 /// Cost: the host waits for the executor once when a batch is posted and once when it has arrived; each byte crosses
-/// the bus once in each direction. The pinned buffers grow to the largest batch and stay.
+/// the bus once in each direction, what goes to several peers too. Messages of a batch that lie one right behind the other are
+/// one copy. The pinned buffers grow to the largest batch and stay.
 template <Transport T, Executor E>
 class ThroughHost {
   static_assert(std::is_same_v<typename T::memory, terse::memory::host>,
@@ -78,9 +79,10 @@ class ThroughHost {
         std::exchange(batch_, nullptr)->used = false;
         return;
       }
-      for (std::size_t k = 0; k < batch_->receives.size(); ++k)
-        executor_.send(batch_->to[k].data, batch_->receives[k].data,
-                       static_cast<std::size_t>(batch_->to[k].bytes));
+      const auto& staged = batch_->receives;
+      for_each_run(batch_->to, staged, [&](std::size_t k, index_t bytes) {
+        executor_.send(batch_->to[k].data, staged[k].data, static_cast<std::size_t>(bytes));
+      });
       executor_.synchronize();  // the staging buffer is free again
       batch_->used = false;
       batch_ = nullptr;
@@ -108,18 +110,17 @@ class ThroughHost {
     for (const Send& send : sends) bytes += aligned(send.bytes);
     for (const Receive& receive : receives) bytes += aligned(receive.bytes);
     if (batch.staging.size() < bytes) batch.staging = Bytes(bytes);
-    std::byte* place = batch.staging.data();
-    for (Send& send : batch.sends) {
-      executor_.bring(place, send.data, static_cast<std::size_t>(send.bytes));
-      send.data = place;
-      place += aligned(send.bytes);
-    }
-    for (Receive& receive : batch.receives) {
-      // What is not sent of an `up_to` message is left as it is.
-      if (receive.up_to) executor_.bring(place, receive.data, static_cast<std::size_t>(receive.bytes));
-      receive.data = place;
-      place += aligned(receive.bytes);
-    }
+    std::byte* place = stage(sends, batch.sends, batch.staging.data());
+    stage(receives, batch.receives, place);
+    for_each_run(sends, batch.sends, [&](std::size_t k, index_t count) {
+      executor_.bring(const_cast<std::byte*>(batch.sends[k].data), sends[k].data,
+                      static_cast<std::size_t>(count));
+    });
+    // What is not sent of an `up_to` message is left as it is.
+    for (std::size_t k = 0; k < receives.size(); ++k)
+      if (receives[k].up_to)
+        executor_.bring(batch.receives[k].data, receives[k].data,
+                        static_cast<std::size_t>(receives[k].bytes));
     if (bytes > 0) executor_.synchronize();
     batch.used = true;
     try {
@@ -138,6 +139,44 @@ class ThroughHost {
   ThroughHost split(int color, int key) { return ThroughHost(inner_->split(color, key), executor_); }
 
  private:
+  /// Gives each message its place in the staging buffer from `place` on, and returns where they end: that of the message
+  /// before, where it is the same, and right behind it, where it is so in the executor's memory.
+  template <class Message>
+  static std::byte* stage(std::span<const Message> messages, std::vector<Message>& staged, std::byte* place) {
+    std::byte* end = place;
+    for (std::size_t k = 0; k < messages.size(); ++k) {
+      if (k > 0 && is_sent_again(messages[k - 1], messages[k])) {
+        staged[k].data = staged[k - 1].data;
+        continue;
+      }
+      if (k == 0 || messages[k - 1].data + messages[k - 1].bytes != messages[k].data) end = place;
+      staged[k].data = end;
+      end += messages[k].bytes;
+      place += aligned(messages[k].bytes);
+    }
+    return place;
+  }
+  static bool is_sent_again(const Send& one, const Send& other) {
+    return one.data == other.data && one.bytes == other.bytes;
+  }
+  static bool is_sent_again(const Receive&, const Receive&) { return false; }
+  /// copy(k, bytes) for each run of messages that lie one behind the other on both sides, from the k-th on.
+  template <class Message, class Copy>
+  static void for_each_run(std::span<const Message> messages, const std::vector<Message>& staged,
+                           const Copy& copy) {
+    std::size_t first = 0;
+    index_t bytes = 0;
+    for (std::size_t k = 0; k < messages.size(); ++k) {
+      if (k > 0 && is_sent_again(messages[k - 1], messages[k])) continue;
+      if (bytes > 0 &&
+          (messages[first].data + bytes != messages[k].data || staged[first].data + bytes != staged[k].data))
+        copy(std::exchange(first, k), std::exchange(bytes, 0));
+      if (bytes == 0) first = k;
+      bytes += messages[k].bytes;
+    }
+    if (bytes > 0) copy(first, bytes);
+  }
+
   Batch& unused_batch() {
     for (const std::unique_ptr<Batch>& batch : batches_)
       if (!batch->used) return *batch;

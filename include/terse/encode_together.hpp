@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+#include "terse/codec.hpp"
+
+namespace terse {
+
+/// Where the packets of several portions go, all in one buffer, and how many bytes they have in the end.
+struct ChunkPackets {
+  explicit ChunkPackets(std::size_t count) : at(count), bytes(count), placed(count) {}
+  std::vector<std::byte*> at;
+  std::vector<index_t> bytes;
+  std::vector<detail::PlacedRange> placed;  ///< the codec's
+};
+
+namespace detail {
+
+/// Whether packets are encoded by kernels that go over all of them.
+template <class C, class E>
+concept EncodesTogether = GridExecutor<E> &&
+    (C::lossless ||
+     requires(const C& compressor, const Range& range) { compressor.place(range, index_t{}, index_t{}); });
+
+}  // namespace detail
+
+template <Compressor C, ErrorFeedback F, Executor E>
+template <class M>
+void Codec<C, F, E>::encode_together(const std::vector<Portion>& chunks, Mask<typename E::memory> mask,
+                                     const M& message, const EncodeContext& context, ChunkPackets& packets) {
+  const std::size_t count = chunks.size();
+  const auto one_by_one = [&] {
+    for (std::size_t c = 0; c < count; ++c)
+      packets.bytes[c] = encode(chunks[c], mask, EmptyInbox{}, message, context, true, packets.at[c]);
+  };
+  if constexpr (detail::EncodesTogether<C, E>) {
+    std::byte* const base = *std::min_element(packets.at.begin(), packets.at.end());
+    if constexpr (!C::lossless) {
+      for (std::size_t c = 0; c < count; ++c)
+        packets.placed[c] = compressor_.place(chunks[c].compressed, chunks[c].first_unit,
+                                              packets.at[c] - base + chunks[c].section_at);
+      if constexpr (is_measured())
+        compressor_.encode_together(executor_, workspace_, packets.placed, mask, reporting(message), context,
+                                    base);
+      else if (!compressor_.encode_at_once(executor_, packets.placed, mask, NoPackets{}, compensate(message),
+                                           reporting(message), context, base, bad_.data()))
+        return one_by_one();
+      if constexpr (detail::StoresErrors<FeedbackState, E>)
+        for (const Portion& chunk : chunks) state().store(executor_, chunk.compressed);
+    }
+    for (std::size_t c = 0; c < count; ++c) {
+      packets.bytes[c] = chunks[c].bytes;
+      if (has_note(chunks[c])) encode_dense(chunks[c], EmptyInbox{}, message, packets.at[c]);
+      packets.placed[c] = {&chunks[c].dense, packets.at[c] - base + chunks[c].dense_at};
+    }
+    if (!has_note(chunks.front())) store_dense(packets.placed, EmptyInbox{}, message, base);
+  } else {
+    one_by_one();
+  }
+}
+
+}  // namespace terse
