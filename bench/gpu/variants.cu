@@ -23,11 +23,9 @@ using namespace terse::bench::gpu;
 template <Tuning... tunings>
 struct Variants {};
 
-using Tried =
-    Variants<Tuning{}, Tuning{.threads = 128}, Tuning{.threads = 64}, Tuning{.rows = 1}, Tuning{.rows = 2},
-             Tuning{.rows = 4}, Tuning{.rows = 8}, Tuning{.rows = 2, .resident_blocks = 5},
-             Tuning{.rows = 4, .resident_blocks = 4}, Tuning{.threads = 128, .rows = 2},
-             Tuning{.threads = 128, .rows = 2, .resident_blocks = 10}>;
+using Tried = Variants<Tuning{}, Tuning{.threads = 32}, Tuning{.threads = 128}, Tuning{.threads = 256},
+                       Tuning{.rows = 1}, Tuning{.rows = 2}, Tuning{.rows = 4}, Tuning{.rows = 8},
+                       Tuning{.rows = 4, .resident_blocks = 12}>;
 
 std::string name_of(Tuning tuning) {
   std::string name = std::to_string(tuning.threads) + " threads";

@@ -213,7 +213,7 @@ struct Packed {
   bool encode_at_once(E executor, detail::PlacedRanges sections, Mask<typename E::memory> mask, In incoming,
                       Message message, Feedback feedback, const EncodeContext& context, std::byte* base,
                       std::uint32_t* bad) const {
-    return reduce_pack_at_once<Statistic, Q::bits, Q::stochastic>(
+    return reduce_pack_at_once<Statistic, Q::bits, Q::stochastic, longest>(
         executor, sections, units(), mask, incoming, message, detail::Quantize<Q, Feedback>{feedback},
         static_cast<Scale*>(nullptr), base, context.local, bad);
   }
@@ -235,14 +235,25 @@ struct Packed {
         return wire_bytes(range);
     }
     pad(executor, range, section);
-    reduce_pack<Statistic, Q::bits, Q::stochastic>(
-        executor, range, units(), mask, incoming, message, detail::Quantize<Q, Feedback>{feedback},
-        workspace.scratch.all(), out<E, Scale>(scales(section), units().in_range(range)),
-        section + scale_bytes(range), context.local, bad);
+    const detail::Quantize<Q, Feedback> quantize{feedback};
+    const out<E, Scale> all(scales(section), units().in_range(range));
+    std::byte* const codes = section + scale_bytes(range);
+    if constexpr (GridExecutor<E>) {
+      reduce<Statistic>(executor, range, units(), mask, incoming, message, workspace.scratch.all(), all, bad);
+      pack<Q::bits, Q::stochastic>(executor, range, units(), mask, quantize, in<E, Scale>(all), codes,
+                                   context.local);
+    } else {
+      reduce_pack<Statistic, Q::bits, Q::stochastic>(executor, range, units(), mask, incoming, message,
+                                                     quantize, workspace.scratch.all(), all, codes,
+                                                     context.local, bad);
+    }
     return wire_bytes(range);
   }
 
  private:
+  static constexpr index_t longest = G::units().size > 0 && G::units().size < reduction_block
+                                         ? G::units().size
+                                         : reduction_block;
   /// Between the scales and the codes.
   template <Executor E>
   void pad(E executor, const Range& range, std::byte* section) const {

@@ -111,8 +111,9 @@ void launch_tiles(E ex, const Slice& slice, const Kernel& kernel) {
   if (slice.tiles > 0) ex.launch(kernel, blocks_for(slice.tiles, tiles_per_block));
 }
 template <GridExecutor E, class Kernel>
-void launch_wide(E ex, const Slice& slice, const Kernel& kernel) {
-  if (slice.tiles > 0) ex.launch(kernel, blocks_for(slice.tiles, Kernel::tuning.threads / row_threads));
+void launch_wide(E ex, const Slice& slice, const Kernel& kernel, int halvings = 0) {
+  if (slice.tiles > 0)
+    ex.launch(kernel, blocks_for(slice.tiles << halvings, Kernel::tuning.threads / row_threads));
 }
 
 }  // namespace detail
@@ -128,7 +129,8 @@ void for_each(E ex, detail::PlacedRanges ranges, Mask<typename E::memory> mask, 
           detail::launch_wide(
               ex, slice,
               detail::ForEachWideKernel<detail::tuning_of<E>(), typename E::memory, Arrived, F>{
-                  slice, mask, arriving, f, detail::streams_aligned(f)});
+                  slice, mask, arriving, f, detail::streams_aligned(f), slice.halvings()},
+              slice.halvings());
         else
           detail::launch_tiles(
               ex, slice, detail::ForEachKernel<typename E::memory, Arrived, F>{slice, mask, arriving, f});

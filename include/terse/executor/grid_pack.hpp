@@ -113,7 +113,13 @@ void pack(E ex, detail::PlacedRanges ranges, Units units, Mask<typename E::memor
       detail::launch_wide(
           ex, slice,
           detail::PackWideKernel<detail::tuning_of<E>(), Bits, Stochastic, Scale, typename E::memory, F>{
-              slice, mask, {f, wire, draw, detail::streams_aligned(f)}, scales.data(), units.whole});
+              slice,
+              mask,
+              {f, wire, draw, detail::streams_aligned(f)},
+              scales.data(),
+              units.whole,
+              slice.halvings()},
+          slice.halvings());
     else
       detail::launch_tiles(ex, slice,
                            detail::PackKernel<Bits, Stochastic, Scale, typename E::memory, F>{
@@ -128,15 +134,20 @@ void pack(E ex, const Range& range, Units units, Mask<typename E::memory> mask, 
   pack<Bits, Stochastic>(ex, detail::PlacedRanges(&one, 1), units, mask, f, scales, wire, draw);
 }
 
-/// Both by one kernel, for several packets behind `wire`, where units fit a tile and `f` hands its sample over to `g`; false
-/// where not, and nothing is done. Scales go where the ranges say and, unless nullptr, to `scales`.
-template <class Statistic, int Bits, bool Stochastic, GridExecutor E, class Incoming, class F, class G>
+/// Both by one kernel, for several packets behind `wire`, where units fit a tile, none is longer than `Longest`, and `f` hands
+/// its sample over to `g`; false where not, and nothing is done. Scales go where the ranges say and, unless nullptr, to
+/// `scales`.
+template <class Statistic, int Bits, bool Stochastic, index_t Longest = reduction_block, GridExecutor E,
+          class Incoming, class F, class G>
 bool reduce_pack_at_once(E ex, detail::PlacedRanges ranges, Units units, Mask<typename E::memory> mask,
                          Incoming incoming, F f, G g, typename Statistic::Scale* scales, std::byte* wire,
                          StepDraw draw, std::uint32_t* bad) {
   using Arrived = detail::Arriving<Incoming>;
-  if constexpr (detail::RunsWide<Arrived, F> && detail::HandsOver<F, G>) {
-    if (!units.whole && units.size > 0 && units.size <= reduction_block && detail::same_stream(f, g) &&
+  constexpr index_t room = Longest <= reduction_block / 4 ? reduction_block / 4 : reduction_block;
+  // Sums of packets take many warps at a time, and long units leave no room for them.
+  constexpr bool fits = Longest <= reduction_block && (Arrived::bits == 0 || room < reduction_block);
+  if constexpr (fits && detail::RunsWide<Arrived, F> && detail::HandsOver<F, G>) {
+    if (!units.whole && units.size > 0 && units.size <= room && detail::same_stream(f, g) &&
         detail::streams_aligned(f)) {
       const Arrived arriving(incoming);
       constexpr index_t scale_bytes = sizeof(typename Statistic::Scale);
@@ -144,7 +155,7 @@ bool reduce_pack_at_once(E ex, detail::PlacedRanges ranges, Units units, Mask<ty
           ranges, units, scale_bytes, [&](const detail::Slice& slice, bool) {
             detail::launch_wide(
                 ex, slice,
-                detail::ReducePackWideKernel<Statistic, Bits, Stochastic, detail::tuning_of<E>(),
+                detail::ReducePackWideKernel<detail::tuning_of<E>(), Statistic, Bits, Stochastic, room,
                                              typename E::memory, Arrived, F, G>{
                     slice, mask, arriving, f, {g, wire, draw, true}, scales, bad});
           });

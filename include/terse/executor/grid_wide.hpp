@@ -41,13 +41,14 @@ struct ForEachWideKernel {
   Incoming incoming;
   F f_;
   bool aligned;
+  int halvings;
 
   template <class Block>
   TERSE_HD void operator()(Block& block, Shared&) const {
     constexpr int rows = tuned_rows<tuned, F, (Incoming::bits > 0)>;
     const WidePlace place(block, tuning);
-    if (place.number >= slice.tiles) return;
-    const Tile tile = slice.tile(place.number);
+    if (place.number >= slice.tiles << halvings) return;
+    const Tile tile = slice.part_of_tile(place.number, halvings);
     F f = f_;
     enter(f, tile.piece);
     if (is_idle(f)) return;

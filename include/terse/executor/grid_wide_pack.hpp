@@ -169,12 +169,13 @@ struct PackWideKernel {
   WideCodes<Bits, Stochastic, F> codes;
   const Scale* scales;
   bool whole;
+  int halvings;
 
   template <class Block>
   TERSE_HD void operator()(Block& block, Shared&) const {
     const WidePlace place(block, tuning);
-    const bool here = place.number < slice.tiles;
-    const Tile tile = slice.tile(here ? place.number : 0);
+    const bool here = place.number < slice.tiles << halvings;
+    const Tile tile = slice.part_of_tile(here ? place.number : 0, halvings);
     const Scale& scale = scales[whole ? 0 : tile.unit];
     if (here && place.lane == 0) put_scale(tile, scale, codes.wire);
     codes.store(block, place, tile, here, mask, scale, NowhereElse{});
@@ -203,15 +204,16 @@ struct HandedOver {
 };
 
 /// Statistic and codes of units that are no longer than a tile: between the two, what f hands over to g stays in the
-/// multiprocessor, so that the message is read once. One warp to a block: more of them fit.
-template <class Statistic, int Bits, bool Stochastic, Tuning tuned, class Space, class Incoming, class F,
-          class G>
+/// multiprocessor, so that the message is read once. One warp to a block, with room for units of `Longest` elements: more of
+/// them fit.
+template <Tuning tuned, class Statistic, int Bits, bool Stochastic, index_t Longest, class Space,
+          class Incoming, class F, class G>
 struct ReducePackWideKernel {
   static constexpr int tiles = 2;
   static constexpr Tuning tuning{tiles * row_threads, tuned.rows, 0};
   static constexpr bool cooperative = true;
   struct alignas(16) Shared {
-    float handed_over[tiles][reduction_block];
+    float handed_over[tiles][Longest];
   };
   using Scale = typename Statistic::Scale;
   using Last = decltype(last_of(std::declval<F&>().streams()));

@@ -7,7 +7,7 @@ namespace terse {
 /// and what is best differs from GPU to GPU. An executor says it as a constant member `tuning`, see executor::tuned_cuda.
 struct Tuning {
   /// Threads of a block, 16 to a tile: 32, 64, 128 or 256.
-  int threads = 256;
+  int threads = 64;
   /// Rows of 64 elements whose loads a thread has under way at a time, four elements of each; 0: by the number of streams, 8,
   /// 4 or 2. What becomes codes of less than 8 bits takes 8.
   int rows = 0;
@@ -19,7 +19,7 @@ struct Tuning {
 
 namespace detail {
 
-/// Threads of a block, and the most that a tuning may ask for.
+/// Threads of a block where nothing is tuned, and the most that a tuning may ask for.
 inline constexpr int block_threads = 256;
 
 template <class E>
@@ -44,7 +44,7 @@ constexpr Tuning tuning_of_kernel() {
   if constexpr (requires { Kernel::tuning; })
     return Kernel::tuning;
   else
-    return {};
+    return {.threads = block_threads};
 }
 
 }  // namespace detail

@@ -11,7 +11,7 @@ namespace terse {
 template <GridExecutor E>
 class Envelope<E> {
  public:
-  Envelope() : verdict_(1) {}
+  Envelope() : verdict_(1), found_(1) {}
 
   // What it is told waits for the next kernel of this envelope: mostly that stamps, or closes the round.
 
@@ -94,7 +94,7 @@ class Envelope<E> {
   }
   std::uint16_t conclude(E ex, std::uint64_t step) { return read(ex, step).flags; }
   /// What `settle` or `conclude` has read last.
-  const detail::Verdict& found() const { return found_; }
+  const detail::Verdict& found() const { return *found_.data(); }
 
  private:
   void settle_next(E ex) {
@@ -118,15 +118,16 @@ class Envelope<E> {
   }
   const detail::Verdict& read(E ex, std::uint64_t step) {
     settle_next(ex);
-    fetch(ex, in<E, detail::Verdict>(verdict_.all()), view<detail::Verdict>(&found_, 1));
-    refuse(found_.fault, detail::text_of(static_cast<detail::SectionFault>(found_.fault.found)), step,
-           found_.sender, rank_);
-    if (found_.damage != no_damage) detail::throw_damage(found_.damage, rank_, step);
-    return found_;
+    fetch(ex, in<E, detail::Verdict>(verdict_.all()), view<detail::Verdict>(found_.data(), 1));
+    const detail::Verdict& found = *found_.data();
+    refuse(found.fault, detail::text_of(static_cast<detail::SectionFault>(found.fault.found)), step,
+           found.sender, rank_);
+    if (found.damage != no_damage) detail::throw_damage(found.damage, rank_, step);
+    return found;
   }
 
   buffer<detail::Verdict, typename E::memory> verdict_;
-  detail::Verdict found_;
+  buffer<detail::Verdict, typename E::staging> found_;
   int rank_ = 0;
   bool together_ = false;
   detail::VerdictKernel next_{};
