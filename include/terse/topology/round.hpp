@@ -106,8 +106,11 @@ void deliver_together(Context& context, std::span<const Portion* const> portions
                       float weight, const Consumer& consumer) {
   std::array<PlacedRange, most_packets> placed;
   const auto all = [&](auto range_of) {
-    for (std::size_t k = 0; k < portions.size(); ++k)
-      placed[k] = {.range = range_of(*portions[k]), .packet = static_cast<int>(k)};
+    for (std::size_t k = 0; k < portions.size(); ++k) {
+      // Not by {.range = ..., .packet = ...}, whose names nvcc 13.0 forgets in a generic lambda.
+      placed[k].range = range_of(*portions[k]);
+      placed[k].packet = static_cast<int>(k);
+    }
     return PlacedRanges(placed.data(), portions.size());
   };
   if constexpr (!C::lossless)
