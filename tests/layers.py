@@ -40,7 +40,7 @@ for file in sorted(path for path in include.rglob("*") if path.is_file()):
         print(f"{header} calls {lost[0]}, which is lost in device code: terse/core/ones.hpp has what is not")
         wrong += 1
     # In generic lambdas it forgets the names, so that values go to the first members.
-    if named := re.search(r"^ *[\w.\[\]>()-]+ = \{\.\w+", text, re.MULTILINE):
+    if named := re.search(r"^ *\w[\w.\[\]>()-]* = \{\.\w+", text, re.MULTILINE):
         print(f"{header} assigns {named[0].strip()} ..., which nvcc may take for another member: assign each by itself")
         wrong += 1
     for other in re.findall(r'^#\s*include\s*["<](terse/[^">]+)[">]', text, re.MULTILINE):
