@@ -47,7 +47,7 @@ std::vector<std::vector<std::byte>> traces(const C& compressor, const F& feedbac
              view<std::byte>(result.emplace_back(at(count))));
   };
   const Plan plan(compressor, layout, layout.range(), 2, false);
-  const index_t second = terse::detail::packet_room(plan.chunks[0].bytes);
+  const index_t second = aligned(plan.chunks[0].bytes);
   Codec<C, F, E> codec(E{}, compressor, feedback, plan.whole);
   buffer<std::uint64_t, Space> words(static_cast<index_t>(mask.size()));
   upload(view<const std::uint64_t>(mask), words.all());
@@ -62,7 +62,7 @@ std::vector<std::vector<std::byte>> traces(const C& compressor, const F& feedbac
     const EncodeContext context{m + 1, Draw::local(1, 3, m + 1, Purpose::quantization), shared};
     codec.start(1);
     codec.measure(plan.whole, masked, EmptyInbox{}, from);
-    places.at[0] = packets.emplace_back(second + plan.chunks[1].bytes).data();
+    places.at[0] = packets.emplace_back(second + plan.chunks[1].bytes, unwritten).data();
     places.at[1] = places.at[0] + second;
     if (m % 2 == 0)
       codec.encode_together(plan.chunks, masked, from, context, places);
