@@ -22,13 +22,6 @@ struct Portion {
   bool variable = false;
 };
 
-namespace detail {
-
-/// Packets in a buffer begin at multiples of 8 bytes, and where they have as many, lie one right behind the other.
-constexpr index_t packet_room(index_t bytes) { return (bytes + 7) / 8 * 8; }
-
-}  // namespace detail
-
 /// A range in slices of about `bytes` bytes of fp32, the last elements first, for gradients become ready in that order; 0: in
 /// one. Cut at multiples of 64 elements. All ranks cut alike.
 TERSE_COLD inline std::vector<Range> slices_of(const Range& range, index_t bytes) {

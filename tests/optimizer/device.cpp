@@ -46,6 +46,14 @@ TEST_CASE("1-bit Adam with scales for blocks and for the whole, and with a rule 
           some_layers(), 2, 9, {.clip_norm = 1});
 }
 
+TEST_CASE("1-bit Adam of more tensors than a kernel's arguments hold, and in blocks longer than a tile") {
+  Layout tensors;
+  for (int k = 0; k < 300; ++k) tensors.add({"t" + std::to_string(k), {1 + k % 70}, 1, 1, k % 2 == 0});
+  compare(OneBitAdam<>{.preconditioner = early}, tensors, 3, 6);
+  compare(OneBitAdam<ScaledSign<RootMeanSquare, PerBlock<8192>>>{.preconditioner = early},
+          Layout::flat(20000), 2, 6);
+}
+
 TEST_CASE("averaged gradients; tests/laws/laws_device.cpp has the compressors") {
   compare(
       ErrorFeedbackSgd<ScaledSign<MeanAbs>, LocalMomentumBefore>{.warmup_steps = 2,

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <mutex>
@@ -258,4 +260,50 @@ TEST_CASE("broadcast and equal in the memory of a device") {
         CHECK(back == values(2, size));
       });
     });
+}
+
+TEST_CASE("messages that lie side by side in a device's memory, and one to several peers, are copied once") {
+  using Device = terse::executor::emulated;
+  using Memory = Device::memory;
+  constexpr int ranks = 4;
+  // Bytes between messages; whether all that a rank sends is the same.
+  for (const index_t gap : {0, 8})
+    for (const bool same : {false, true})
+      ThreadGroup(ranks, 20s).run([&](Threads& threads) {
+        terse::ThroughHost<Threads, Device> transport(threads.split(0, threads.rank()), Device{});
+        const int rank = threads.rank();
+        const auto length = [&](int from, int to) { return same ? 24 : 8 * (1 + from + to); };
+        const auto byte = [&](int from, int to) { return std::byte(same ? from : 16 * from + to); };
+        terse::buffer<std::byte, Memory> memory(1000);
+        std::vector<std::byte> before(1000, std::byte{0xEE}), wanted;
+        std::vector<terse::Send> sends;
+        std::vector<terse::Receive> receives;
+        index_t place = 8;
+        for (int k = 1; k < ranks; ++k) {
+          const int peer = (rank + k) % ranks;
+          const index_t bytes = length(rank, peer);
+          std::fill_n(before.begin() + place, bytes, byte(rank, peer));
+          sends.push_back({peer, memory.data() + place, bytes, bytes});
+          if (!same) place += bytes + gap;
+        }
+        place = 500;
+        wanted = before;
+        for (int k = 1; k < ranks; ++k) {
+          const int peer = (rank + k) % ranks;
+          const index_t bytes = length(peer, rank);
+          std::fill_n(wanted.begin() + place, bytes, byte(peer, rank));
+          receives.push_back({peer, memory.data() + place, bytes, false});
+          place += bytes + gap;
+        }
+        terse::upload(terse::view<const std::byte>(before), memory.all());
+        const index_t launches = Device::launches();
+        transport.exchange(sends, receives, Phase::reduce).wait();
+        const index_t copies = Device::launches() - launches;
+        std::vector<std::byte> found(1000);
+        terse::download(terse::view<const std::byte, Memory>(memory.all()), terse::view<std::byte>(found));
+        in_turn([&] {
+          CHECK(found == wanted);
+          CHECK(copies == (same || gap == 0 ? 1 : ranks - 1) + (gap == 0 ? 1 : ranks - 1));
+        });
+      });
 }

@@ -47,12 +47,14 @@ std::vector<std::vector<std::byte>> traces(const C& compressor, const F& feedbac
              view<std::byte>(result.emplace_back(at(count))));
   };
   const Plan plan(compressor, layout, layout.range(), 2, false);
+  const index_t second = aligned(plan.chunks[0].bytes);
   Codec<C, F, E> codec(E{}, compressor, feedback, plan.whole);
   buffer<std::uint64_t, Space> words(static_cast<index_t>(mask.size()));
   upload(view<const std::uint64_t>(mask), words.all());
   const Mask<Space> masked{mask.empty() ? nullptr : words.data()};
   buffer<float, Space> message(layout.size()), sum(layout.size());
-  std::vector<std::vector<buffer<std::byte, Space>>> packets(2);
+  std::vector<buffer<std::byte, Space>> packets;  // both of a message
+  ChunkPackets places(2);
   const Draw shared = Draw::shared(1, 1, Purpose::selection);
   for (std::size_t m = 0; m < messages.size(); ++m) {
     upload(view<const float>(messages[m]), message.all());
@@ -60,11 +62,14 @@ std::vector<std::vector<std::byte>> traces(const C& compressor, const F& feedbac
     const EncodeContext context{m + 1, Draw::local(1, 3, m + 1, Purpose::quantization), shared};
     codec.start(1);
     codec.measure(plan.whole, masked, EmptyInbox{}, from);
-    for (std::size_t p = 0; p < 2; ++p) {
-      auto& packet = packets[p].emplace_back(plan.chunks[p].bytes);
-      codec.encode(plan.chunks[p], masked, EmptyInbox{}, from, context, true, packet.data());
-      keep(packet.data(), packet.size());
-    }
+    places.at[0] = packets.emplace_back(second + plan.chunks[1].bytes, unwritten).data();
+    places.at[1] = places.at[0] + second;
+    if (m % 2 == 0)
+      codec.encode_together(plan.chunks, masked, from, context, places);
+    else
+      for (std::size_t p = 0; p < 2; ++p)
+        codec.encode(plan.chunks[p], masked, EmptyInbox{}, from, context, true, places.at[p]);
+    for (std::size_t p = 0; p < 2; ++p) keep(places.at[p], plan.chunks[p].bytes);
     keep(reinterpret_cast<const std::byte*>(codec.bad()), 4);
     const auto keep_state = [&]<class T, class S>(const std::string&, view<T, S> part, index_t) {
       if constexpr (std::is_same_v<S, Space>)
@@ -76,7 +81,8 @@ std::vector<std::vector<std::byte>> traces(const C& compressor, const F& feedbac
   }
   for (std::size_t p = 0; p < 2; ++p) {
     Inbox<C> inbox(static_cast<int>(messages.size()));
-    for (const auto& packet : packets[p]) inbox.add(compressor, plan.chunks[p], packet.data(), shared, 0.75F);
+    for (const auto& both : packets)
+      inbox.add(compressor, plan.chunks[p], both.data() + (p == 0 ? 0 : second), shared, 0.75F);
     for_each(E{}, plan.chunks[p].compressed, masked, inbox.compressed(), IntoDevice{sum.data()});
     for_each(E{}, plan.chunks[p].dense, Mask<Space>{}, inbox.dense(), IntoDevice{sum.data()});
   }

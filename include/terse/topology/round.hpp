@@ -147,7 +147,7 @@ class Spread {
     for (int distance = 1; distance <= size; ++distance) {
       const int c = (rank + distance - shift + size) % size;
       places_[static_cast<std::size_t>(c)] =
-          std::exchange(bytes, bytes + detail::packet_room(portion(c).bytes));
+          std::exchange(bytes, bytes + detail::packet_room<T>(portion(c).bytes));
     }
     packets_ = buffer<std::byte, typename E::memory>(bytes, unwritten);
     for (int distance = 1; distance < size; ++distance) {

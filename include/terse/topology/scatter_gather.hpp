@@ -36,21 +36,21 @@ struct ScatterGather {
         const int peer = (context.rank + distance) % context.size;
         const index_t leaving = context.plan.chunks[static_cast<std::size_t>(peer)].bytes;
         std::byte* const packet = out_.at[static_cast<std::size_t>(peer)] =
-            std::exchange(free, free + detail::packet_room(leaving));
+            std::exchange(free, free + detail::packet_room<T>(leaving));
         if (peer != context.rank) sends_.push_back({peer, packet, leaving, leaving});
       }
       const Portion& mine = own(context);
       for (int peer = 0; peer < context.size; ++peer) {
         if (peer == context.rank) continue;
         std::byte* const packet = in_[static_cast<std::size_t>(peer)] =
-            std::exchange(free, free + detail::packet_room(mine.bytes));
+            std::exchange(free, free + detail::packet_room<T>(mine.bytes));
         receives_.push_back({peer, packet, mine.bytes, mine.variable});
       }
     }
     /// Its packets on their way out, and those of its chunk on their way in.
     static index_t work_bytes(const Context& context) {
-      index_t bytes = (context.size - 1) * detail::packet_room(own(context).bytes);
-      for (const Portion& chunk : context.plan.chunks) bytes += detail::packet_room(chunk.bytes);
+      index_t bytes = (context.size - 1) * detail::packet_room<T>(own(context).bytes);
+      for (const Portion& chunk : context.plan.chunks) bytes += detail::packet_room<T>(chunk.bytes);
       return bytes;
     }
 

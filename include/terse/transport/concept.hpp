@@ -93,6 +93,23 @@ template <class T>
 using TicketOf = decltype(std::declval<T&>().exchange(
     std::declval<std::span<const Send>>(), std::declval<std::span<const Receive>>(), Phase::reduce));
 
+namespace detail {
+
+/// Whether a transport copies messages of a batch at once where they lie one right behind the other.
+template <class T>
+constexpr bool joins_neighbors() {
+  if constexpr (requires { T::joins_neighbors; }) return T::joins_neighbors;
+  return false;
+}
+/// Bytes from one packet of a batch to the next, in one buffer. Others than these transports are faster where packets are
+/// aligned.
+template <class T>
+constexpr index_t packet_room(index_t bytes) {
+  return joins_neighbors<T>() ? (bytes + 7) / 8 * 8 : aligned(bytes);
+}
+
+}  // namespace detail
+
 /// A transport of two levels, see Nodes: ranks of a node, and the ranks of one number on all nodes. Each is a reference or,
 /// from decorators, a channel that the call makes.
 template <class T>

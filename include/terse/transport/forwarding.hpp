@@ -52,6 +52,7 @@ class Forwarding {
  public:
   using memory = typename Inner::memory;
   using Ticket = TicketOf<Inner>;
+  static constexpr bool joins_neighbors = detail::joins_neighbors<Inner>();
 
   explicit Forwarding(Inner inner) : inner_(std::move(inner)) {}
 

@@ -36,6 +36,7 @@ class ThroughHost {
 
  public:
   using memory = typename E::memory;
+  static constexpr bool joins_neighbors = true;
 
   class Ticket {
    public:
