@@ -135,12 +135,15 @@ struct TwoStages {
     bool clips, has_first_stage = false;
     std::optional<Exchange<C, F, P, T, E>> compressed;
     Rates<E> rates;
+    buffer<LayerShape, typename E::memory> shapes;
     GroupedRules<E, decltype(First{}.rules()), decltype(Second{}.rules())> groups;
     std::array<Arena, names.count> buffers;
     std::array<Arena, layer_names.count> layer_numbers;
     std::optional<typename When::template Watch<E>> watch;
     std::optional<ElementMask<E>> masked;
-    [[no_unique_address]] OptionalIf<layer_wise, Layers<E, AllMeasures<P1, P2>>> layers;
+    [[no_unique_address]] OptionalIf<layer_wise,
+                                     Layers<E, AllMeasures<P1, P2>, typename SequenceOf<P1>::type>>
+        layers;
     [[no_unique_address]] OptionalIf<balances, Balance<E>> balance;
     std::vector<std::uint8_t> dense_segments;  // 1 where a segment is never compressed
     buffer<std::uint8_t, typename E::memory> dense_table;
@@ -155,6 +158,7 @@ struct TwoStages {
           slice_bytes(options.slice_bytes),
           clips(options.clips()),
           rates(layout),
+          shapes(layer_shapes<E>(executor, layout)),
           groups(executor, layout) {
       if constexpr (requires { recipe.when.skipped(); }) over = recipe.when.skipped() && !seeds ? 1 : 0;
       if (!compresses || over == 0) make_exact(executor, layout, recipe.topology);
@@ -352,7 +356,8 @@ struct TwoStages {
  private:
   template <Transport T, Executor E, class N>
   static View<N> view_of(const StepInput<E, N>& input, State<T, E>& state) {
-    View<N> view{input.parameters, input.gradients, {}, {}, state.rates.table(), input.context.now};
+    View<N> view{input.parameters,  input.gradients,    {}, {}, state.rates.table(),
+                 input.context.now, state.shapes.data()};
     for (std::size_t k = 0; k < state.buffers.size(); ++k) view.buffers[k] = state.buffers[k].data();
     for (std::size_t k = 0; k < state.layer_numbers.size(); ++k)
       view.layers[k] = state.layer_numbers[k].data();
