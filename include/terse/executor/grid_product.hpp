@@ -53,10 +53,11 @@ struct ProductKernel {
     for (int i = 0; i < own; ++i)
       for (int j = 0; j < own; ++j) {
         const index_t r = row + top + i, c = column + left + j, place = r * columns + c;
-        if (r >= rows || c >= columns) continue;
-        const float element = product_element(product, total[i][j], place);
+        if (r >= rows || c >= columns || (product.symmetric && c > r)) continue;
+        float element = product_element(product, total[i][j], place);
+        if (r == c && product.diagonal != 0) element += product.diagonal;
         to[place] = element;
-        if (product.symmetric && column < row) to[c * columns + r] = element;
+        if (product.symmetric) to[c * columns + r] = element;
       }
   }
 

@@ -27,13 +27,15 @@ struct MatrixView {
   MatrixView transposed() const { return {data, columns, rows, column_step, row_step}; }
 };
 
-/// scale left right + added_scale added: what `multiply_into` computes. `added` has the product's shape, row after row; without
-/// it that term is left out. A product that the caller knows to be symmetric to the bit is computed on one side of the diagonal.
+/// scale left right + added_scale added + diagonal I: what `multiply_into` computes. `added` has the product's shape, row
+/// after row; without it that term is left out. A product that is symmetric, but for rounding, is computed below the diagonal
+/// and copied above.
 struct MatrixProduct {
   MatrixView left, right;
   float scale = 1;
   const float* added = nullptr;
   float added_scale = 0;
+  float diagonal = 0;
   bool symmetric = false;
 };
 
@@ -132,6 +134,9 @@ inline void take_tile(const MatrixProduct& product, const ProductTile& tile, con
       const float total = first ? block[j] : to[place + j] + block[j];
       to[place + j] = last ? product_element(product, total, place + j) : total;
     }
+    const index_t on_diagonal = tile.row + i - tile.column;
+    if (last && product.diagonal != 0 && on_diagonal >= 0 && on_diagonal < tile.columns)
+      to[place + on_diagonal] += product.diagonal;
   }
 }
 
@@ -151,7 +156,7 @@ inline index_t product_scratch(executor::host) { return ProductPanels::scratch; 
 
 }  // namespace detail
 
-/// to = scale left right + added_scale added, row after row; `to` lies apart from what is read. Work: rows columns inner
+/// to = scale left right + added_scale added + diagonal I, row after row; `to` lies apart from what is read. Work: rows columns inner
 /// products, half of them where it is symmetric.
 inline void multiply_into(executor::host, const MatrixProduct& product, float* to, float* scratch) {
   using Panels = detail::ProductPanels;

@@ -93,8 +93,8 @@ struct AveragingView {
   std::array<float*, static_cast<std::size_t>(Layers == 0 ? 1 : Layers)> layers;
   const Rate* rates;
   const StepScalars* now;                 // of each group
-  const LayerShape* shapes;               // of segments
   const std::uint32_t* groups = nullptr;  // of segments; nullptr: of one
+  const LayerShape* shapes = nullptr;     // of segments; nullptr: none is hidden
   std::uint32_t group = 0;
   Rate rate{};
   bool hidden = false;
@@ -106,7 +106,7 @@ struct AveragingView {
   TERSE_HD void enter(const Piece& piece) {
     group = group_of(piece.segment);
     rate = rates[piece.segment];
-    hidden = shapes[piece.segment].hidden;
+    hidden = shapes != nullptr && shapes[piece.segment].hidden;
     scale = now->gradient_scale;
     for (int k = 0; k < Scalars; ++k)
       scalars[static_cast<std::size_t>(k)] = now[group].own[static_cast<std::size_t>(k)];

@@ -356,12 +356,12 @@ struct TwoStages {
  private:
   template <Transport T, Executor E, class N>
   static View<N> view_of(const StepInput<E, N>& input, State<T, E>& state) {
-    View<N> view{input.parameters,  input.gradients,    {}, {}, state.rates.table(),
-                 input.context.now, state.shapes.data()};
+    View<N> view{input.parameters, input.gradients, {}, {}, state.rates.table(), input.context.now};
     for (std::size_t k = 0; k < state.buffers.size(); ++k) view.buffers[k] = state.buffers[k].data();
     for (std::size_t k = 0; k < state.layer_numbers.size(); ++k)
       view.layers[k] = state.layer_numbers[k].data();
     view.groups = state.groups.places();
+    view.shapes = state.shapes.data();
     return view;
   }
   template <Transport T, Executor E, class N>

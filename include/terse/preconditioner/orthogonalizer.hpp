@@ -2,7 +2,9 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <bit>
+#include <utility>
 #include <vector>
 
 #include "terse/executor/factors.hpp"
@@ -49,9 +51,12 @@ struct Normalize {
 struct NoSequence {};
 
 /// Makes of each hidden matrix among the values of an arena what a Sequence of polynomials makes of it: first
-/// X = G / (margin ||G||_F + epsilon), and then one Quintic after the other, in the order of `steps`. Memory: one matrix and
-/// two squares of its shorter side, for the largest. Products of the shorter side's squares: 4 m^2 n + 2 m^3 operations a
-/// step, m <= n, of which the symmetric ones are half done.
+/// X = G / (margin ||G||_F + epsilon), and then one Quintic after the other, in the order of `steps`.
+///
+/// A step's polynomial Q = a I + b A + c A A commutes with A, so that matrices at least twice as long as wide are read and
+/// written once: X = (Q_5 ... Q_1) X_0, with A = Q A Q for the next step, all squares of the shorter side m. In multiplications
+/// that is 3 m^2 n + 17 m^3 in place of 15 m^2 n + 5 m^3, m <= n. Singular values below 1e-4 of the norm come out with an error
+/// of up to 1e-3 of the largest, in place of 1e-5. Memory: the largest matrix, and four squares.
 template <Executor E, class Sequence>
 class Orthogonalizer {
  public:
@@ -68,11 +73,9 @@ class Orthogonalizer {
     if (matrices_.empty())
       throw usage_error(
           "no segment of the layout is marked as hidden, and this optimizer's preconditioner is for hidden "
-          "matrices: set "
-          "Segment::hidden for those between the input and the output");
+          "matrices: set Segment::hidden for those between the input and the output");
     other_ = Arena(elements, unwritten);
-    gram_ = Arena(square, unwritten);
-    polynomial_ = Arena(square, unwritten);
+    for (Arena& one : squares_) one = Arena(square, unwritten);
     scratch_ = Arena(product_scratch(executor), unwritten);
   }
 
@@ -81,7 +84,14 @@ class Orthogonalizer {
     norms_.measure(executor, BroughtNearOne{values, largest_.table()});
     for_each(executor, largest_.range(), NoMask{}, NoPackets{},
              Normalize{values, largest_.table(), norms_.table(), Sequence::margin, Sequence::epsilon});
-    for (const Matrix& matrix : matrices_) iterate(executor, values + matrix.offset, matrix.shape);
+    for (const auto& [offset, shape] : matrices_) {
+      float* const x = values + offset;
+      const auto [least, most] = std::minmax(shape.rows, shape.columns);
+      const float* const last =
+          most >= 2 * least ? by_squares(executor, x, shape) : by_steps(executor, x, shape);
+      const index_t count = shape.rows * shape.columns;
+      if (last != x) copy(executor, in<E>(last, count), out<E>(x, count));
+    }
   }
 
  private:
@@ -92,30 +102,73 @@ class Orthogonalizer {
   };
   static bool is_hidden(const Segment& segment) { return segment.hidden; }
 
-  void iterate(E executor, float* const x, MatrixShape shape) {
-    const bool wide = shape.rows <= shape.columns;
+  /// to = X X^T, or X^T X where X is tall
+  void gram(E executor, const MatrixView& x, float* to) {
+    const bool wide = x.rows <= x.columns;
+    const MatrixView left = wide ? x : x.transposed();
+    multiply_into(executor, {.left = left, .right = left.transposed(), .symmetric = true}, to,
+                  scratch_.data());
+  }
+  /// to = S X + scale X, or X S + scale X where X is tall
+  void apply(E executor, const float* square, const MatrixView& x, float scale, float* to) {
+    const bool wide = x.rows <= x.columns;
+    const index_t side = wide ? x.rows : x.columns;
+    const MatrixView s = MatrixView::of(square, {side, side});
+    multiply_into(executor, {wide ? s : x, wide ? x : s, 1, scale != 0 ? x.data : nullptr, scale}, to,
+                  scratch_.data());
+  }
+
+  /// As the steps are written. Returns where the last one has left it.
+  float* by_steps(E executor, float* x, MatrixShape shape) {
     const index_t side = std::min(shape.rows, shape.columns);
-    const MatrixView gram = MatrixView::of(gram_.data(), {side, side});
-    const MatrixView polynomial = MatrixView::of(polynomial_.data(), {side, side});
-    float *from = x, *to = other_.data();
+    float *to = other_.data(), *const a = squares_[0].data(), *const polynomial = squares_[1].data();
+    const MatrixView square = MatrixView::of(a, {side, side});
     for (const Quintic& step : Sequence::steps) {
-      const MatrixView now = MatrixView::of(from, shape), across = now.transposed();
-      multiply_into(executor, {.left = wide ? now : across, .right = wide ? across : now, .symmetric = true},
-                    gram_.data(), scratch_.data());
-      multiply_into(executor, {gram, gram, step.c, gram_.data(), step.b, true}, polynomial_.data(),
-                    scratch_.data());
-      multiply_into(executor, {wide ? polynomial : now, wide ? now : polynomial, 1, from, step.a}, to,
-                    scratch_.data());
-      std::swap(from, to);
+      const MatrixView now = MatrixView::of(x, shape);
+      gram(executor, now, a);
+      multiply_into(executor, {square, square, step.c, a, step.b, 0, true}, polynomial, scratch_.data());
+      apply(executor, polynomial, now, step.a, to);
+      std::swap(x, to);
     }
-    const index_t count = shape.rows * shape.columns;
-    if (from != x) copy(executor, in<E>(other_.all().part(0, count)), out<E>(x, count));
+    return x;
+  }
+  /// The same with squares alone, but for the first product and the last.
+  float* by_squares(E executor, float* x, MatrixShape shape) {
+    const index_t side = std::min(shape.rows, shape.columns);
+    float *const a = squares_[0].data(), *const q = squares_[1].data(), *all = squares_[2].data(),
+                 *spare = squares_[3].data();
+    const auto multiply_squares = [&](const float* left, const float* right, float* to) {
+      const MatrixShape both{side, side};
+      multiply_into(
+          executor,
+          {.left = MatrixView::of(left, both), .right = MatrixView::of(right, both), .symmetric = true}, to,
+          scratch_.data());
+    };
+    const MatrixView square = MatrixView::of(a, {side, side}), now = MatrixView::of(x, shape);
+    gram(executor, now, a);
+    const auto& steps = Sequence::steps;
+    for (std::size_t k = 0; k < steps.size(); ++k) {
+      float* const own = k == 0 ? all : q;
+      multiply_into(executor, {square, square, steps[k].c, a, steps[k].b, steps[k].a, true}, own,
+                    scratch_.data());
+      if (k + 1 < steps.size()) {
+        multiply_squares(own, a, spare);
+        multiply_squares(spare, own, a);
+      }
+      if (k > 0) {
+        multiply_squares(q, all, spare);
+        std::swap(spare, all);
+      }
+    }
+    apply(executor, all, now, 0, other_.data());
+    return other_.data();
   }
 
   LayerStatistic<E, MaxAbs> largest_;
   LayerStatistic<E> norms_;
   std::vector<Matrix> matrices_;
-  Arena other_, gram_, polynomial_, scratch_;
+  Arena other_, scratch_;
+  std::array<Arena, 4> squares_;
 };
 template <Executor E>
 class Orthogonalizer<E, NoSequence> {
