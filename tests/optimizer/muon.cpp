@@ -272,6 +272,31 @@ TEST_CASE("compressed means and other topologies lead all ranks to the same para
   check(Muon<TopK<>, Difference, AllGather>{.compressor = {{.ratio = 0.1F}}});
   check(Muon<LowRank<2>>{.compressor = {.min_compression = 1}});
   check(LocalSgd<Muon<>>{.period = 5});
+  check(DiLoCo<Muon<>>{.period = 5});
+}
+
+TEST_CASE("groups of segments have a momentum and a scale of their own") {
+  Layout layout = network(), grouped;
+  for (Segment segment : layout.segments()) {
+    segment.group = segment.name == "tall" ? 3 : 0;
+    grouped.add(segment);
+  }
+  ThreadGroup(2).run([&](Threads& transport) {
+    const Muon<> mine{.learning_rate = 0.01F};
+    const Muon<> other{.learning_rate = 0.02F, .momentum = 0.5F, .hidden = {MatrixScale::shape}};
+    Optimizer both{mine, transport, grouped}, one{mine, transport, layout}, two{other, transport, layout};
+    both.group(3) = other;
+    Floats x = start(layout), y = x, z = x;
+    for (std::uint64_t step = 1; step <= 4; ++step) {
+      const Floats g = gradient(layout, transport.rank(), step, 3);
+      both.step(x, g);
+      one.step(y, g);
+      two.step(z, g);
+    }
+    for (const Segment& segment : grouped.segments())
+      for (index_t i = segment.offset; i < segment.offset + segment.count; ++i)
+        REQUIRE(x[at(i)] == (segment.group == 3 ? z : y)[at(i)]);
+  });
 }
 
 TEST_CASE("a layout without hidden matrices, and a hidden vector, are refused in words") {

@@ -133,8 +133,8 @@ constexpr bool check_stages() {
                 "the same");
   static_assert(OneStage || !(P1::facts.orthogonalizes || P2::facts.orthogonalizes),
                 "terse: a preconditioner that orthogonalizes (NewtonSchulz, PolarExpress) is for an "
-                "Averaging: stages of a "
-                "Staged would divide its steps by a variance that never saw them");
+                "Averaging: of the two "
+                "stages of a Staged each would have a sequence of its own for the same matrices");
   static_assert(
       measure_alike(MeasuresBy<P1>{}, MeasuresBy<P2>{}),
       "terse: the statistics that the two stages measure of a layer must be of the same kinds, place "
