@@ -255,6 +255,21 @@ TEST_CASE("segments that are not hidden are Adam's, to the bit") {
         Adam<TopK<>>{.weight_decay = 0.1F, .compressor = {{.ratio = 0.2F}}});
 }
 
+TEST_CASE("OnHidden is either policy where it belongs, to the bit") {
+  const Layout layout = network();
+  const auto after = [&](const auto& recipe) {
+    return run(recipe, layout, 2, 5, 3, {}, Unchanged{}).back().front().parameters;
+  };
+  const Floats both =
+      after(Averaging<OnHidden<ExponentialAverage, NesterovAverage>, OnHidden<AmsgradVariance, AdamVariance>>{
+          .learning_rate = 0.01F});
+  const Floats hidden = after(Averaging<ExponentialAverage, AmsgradVariance>{.learning_rate = 0.01F}),
+               other = after(Averaging<NesterovAverage, AdamVariance>{.learning_rate = 0.01F});
+  for (const Segment& segment : layout.segments())
+    for (index_t i = segment.offset; i < segment.offset + segment.count; ++i)
+      REQUIRE(both[at(i)] == (segment.hidden ? hidden : other)[at(i)]);
+}
+
 TEST_CASE("compressed means and other topologies lead all ranks to the same parameters") {
   const Layout layout = network();
   const auto check = [&](const auto& recipe) {

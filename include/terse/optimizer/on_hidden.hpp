@@ -51,7 +51,7 @@ template <class All, class Policy, std::size_t... K>
 struct PartPlaces<All, Policy, std::index_sequence<K...>> {
   TERSE_HD static constexpr int buffer([[maybe_unused]] int k) {
     int place = 0;
-    ((place = static_cast<int>(K) == k ? number<K> : place), ...);
+    ((place = static_cast<int>(K) == k ? int{number<K>} : place), ...);
     return place;
   }
 
