@@ -24,7 +24,7 @@ struct MatrixView {
   static MatrixView of(const float* data, MatrixShape shape) {
     return {data, shape.rows, shape.columns, shape.columns, 1};
   }
-  MatrixView transposed() const { return {data, columns, rows, column_step, row_step}; }
+  TERSE_HD MatrixView transposed() const { return {data, columns, rows, column_step, row_step}; }
 };
 
 /// scale left right + added_scale added + diagonal I: what `multiply_into` computes. `added` has the product's shape, row
