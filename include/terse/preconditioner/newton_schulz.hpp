@@ -28,7 +28,7 @@ enum class MatrixScale {
 /// direction. A matrix of zeros has a step of 0.
 ///
 /// State: none; n floats for u between the sweeps, and of the largest hidden matrix, whose shorter side is m, its elements and
-/// 4 m^2 floats once more. Work for a matrix of m x n, m <= n, in multiplications: 15 m^2 n + 5 m^3, or 3 m^2 n + 17 m^3 where
+/// 4 m^2 floats once more. Work for a matrix of m x n, m <= n, in operations: 15 m^2 n + 5 m^3, or 3 m^2 n + 17 m^3 where
 /// n >= 2 m; the same on all ranks. Sequence has `steps`, an array of Quintic, and `margin` and `epsilon`.
 template <class Sequence_>
 struct Orthogonal {

@@ -54,7 +54,7 @@ struct NoSequence {};
 /// X = G / (margin ||G||_F + epsilon), and then one Quintic after the other, in the order of `steps`.
 ///
 /// A step's polynomial Q = a I + b A + c A A commutes with A, so that matrices at least twice as long as wide are read and
-/// written once: X = (Q_5 ... Q_1) X_0, with A = Q A Q for the next step, all squares of the shorter side m. In multiplications
+/// written once: X = (Q_5 ... Q_1) X_0, with A = Q A Q for the next step, all squares of the shorter side m. In operations
 /// that is 3 m^2 n + 17 m^3 in place of 15 m^2 n + 5 m^3, m <= n. Singular values below 1e-4 of the norm come out with an error
 /// of up to 1e-3 of the largest, in place of 1e-5. Memory: the largest matrix, and four squares. Source: Amsel et al., "The Polar
 /// Express", 2025 (arXiv 2505.16932), appendix F.
