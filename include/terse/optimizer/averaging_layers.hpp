@@ -231,7 +231,7 @@ struct Layers<E, Statistics<S...>, Sequence> {
   buffer<float, typename E::memory> steps, factors;
   Range elements, layers;  // made here, for a step allocates nothing
 
-  Layers(E executor, const Layout& layout, std::size_t least_dimensions)
+  Layers(E executor, const Layout& layout, [[maybe_unused]] std::size_t least_dimensions)
       : statistics(LayerStatistic<E, S>(executor, layout, least_dimensions)...),
         orthogonalizer(executor, layout),
         steps(layout.size()),
@@ -254,7 +254,8 @@ struct Layers<E, Statistics<S...>, Sequence> {
 
  private:
   template <class OfSegment, std::size_t... K>
-  void measure(E executor, const OfSegment& rules, std::index_sequence<K...>) {
+  void measure([[maybe_unused]] E executor, [[maybe_unused]] const OfSegment& rules,
+               std::index_sequence<K...>) {
     (std::get<K>(statistics)
          .measure(executor, MeasureStep<static_cast<int>(K), OfSegment>{rules, steps.data()}),
      ...);
