@@ -38,6 +38,10 @@ Made make_lamb_optimizer(Optimizer kind, const Options&, std::uint64_t, OnHost&,
   refuse(kind);
 }
 template <>
+Made make_muon_optimizer(const Options&, OnHost&, const Layout&) {
+  refuse(Optimizer::muon);
+}
+template <>
 Made make_zero_one_adam(const Options&, const Stages&, OnHost&, const Layout&) {
   refuse(Optimizer::zero_one_adam);
 }

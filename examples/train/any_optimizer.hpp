@@ -123,6 +123,11 @@ std::unique_ptr<AnyOptimizer> make_lamb_optimizer(Optimizer kind, const Options&
                                                   std::uint64_t freeze, P& place,
                                                   const terse::Layout& layout);
 
+/// Muon, to which all matrices but the last layer's are hidden ones; in muon_optimizer.cpp.
+template <class P>
+std::unique_ptr<AnyOptimizer> make_muon_optimizer(const Options& options, P& place,
+                                                  const terse::Layout& layout);
+
 /// ZeroOneAdam; in zero_one_adam.cpp.
 template <class P>
 std::unique_ptr<AnyOptimizer> make_zero_one_adam(const Options& options, const Stages& stages, P& place,

@@ -347,6 +347,7 @@ HighestRate rate_of(const Options& options, Optimizer optimizer) {
     case Optimizer::adam:
     case Optimizer::one_bit_adam:
     case Optimizer::zero_one_adam:
+    case Optimizer::muon:
     case Optimizer::diloco:
       return {"learning-rate", options.learning_rate, options.learning_rate};
     case Optimizer::lamb:
@@ -473,6 +474,7 @@ bool uses_momentum(Optimizer optimizer) {
     case Optimizer::zero_one_adam:
     case Optimizer::lamb:
     case Optimizer::one_bit_lamb:
+    case Optimizer::muon:
     case Optimizer::diloco:
       return false;
     default:
@@ -511,6 +513,7 @@ bool runs_on(Device device, Optimizer optimizer) {
     case Optimizer::ef21_sgd:
     case Optimizer::lamb:
     case Optimizer::one_bit_lamb:
+    case Optimizer::muon:
       return false;
     default:
       return true;

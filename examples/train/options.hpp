@@ -28,6 +28,7 @@ enum class Optimizer {
   ef21_sgd,
   lamb,
   one_bit_lamb,
+  muon,
   // Local updates from here on, see is_local.
   local_sgd,
   post_local_sgd,

@@ -32,6 +32,7 @@ inline constexpr std::array optimizer_words{
     Word<Optimizer>{"ef21-sgd", Optimizer::ef21_sgd},
     Word<Optimizer>{"lamb", Optimizer::lamb},
     Word<Optimizer>{"one-bit-lamb", Optimizer::one_bit_lamb},
+    Word<Optimizer>{"muon", Optimizer::muon},
     Word<Optimizer>{"local-sgd", Optimizer::local_sgd},
     Word<Optimizer>{"post-local-sgd", Optimizer::post_local_sgd},
     Word<Optimizer>{"slowmo", Optimizer::slowmo},

@@ -54,6 +54,9 @@ class TheWorkshop final : public Workshop {
       case Optimizer::one_bit_lamb:
         if constexpr (on_host) return make_lamb_optimizer(kind, options, stages.freeze, place_, layout);
         break;
+      case Optimizer::muon:
+        if constexpr (on_host) return make_muon_optimizer(options, place_, layout);
+        break;
       case Optimizer::zero_one_adam:
         if constexpr (on_host) return make_zero_one_adam(options, stages, place_, layout);
         break;

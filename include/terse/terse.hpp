@@ -48,6 +48,7 @@
 #include "terse/optimizer/momentum_consensus.hpp"         // IWYU pragma: export
 #include "terse/optimizer/momentum_sgd.hpp"               // IWYU pragma: export
 #include "terse/optimizer/moniqua_sgd.hpp"                // IWYU pragma: export
+#include "terse/optimizer/muon.hpp"                       // IWYU pragma: export
 #include "terse/optimizer/nadam.hpp"                      // IWYU pragma: export
 #include "terse/optimizer/one_bit_adam.hpp"               // IWYU pragma: export
 #include "terse/optimizer/one_bit_lamb.hpp"               // IWYU pragma: export

@@ -78,6 +78,10 @@ CASES = {
     "DIFFERENCE_IN_A_SECOND_STAGE": r"terse: the copies of Difference start anew from exact gradients",
     "STATISTICS_OF_OTHER_KINDS": r"terse: the statistics that the two stages measure of a layer",
     "STAGES_OF_ONE_KIND": r"terse: the second stage has a compressor: two exact stages are one",
+    "ORTHOGONAL_STAGES": r"terse: a preconditioner that orthogonalizes .* is for an Averaging",
+    "HIDDEN_MESSAGES": r"terse: OnHidden takes momentum corrections that send the gradient",
+    "HIDDEN_OF_TWO_KINDS": r"terse: OnHidden takes two momentum corrections or two preconditioners",
+    "MUON_BY_ELEMENT": r"terse: Muon takes NewtonSchulz or PolarExpress",
     # The memory spaces are part of the types, which both compilers name.
     "DEVICE_VIEW_IN_STEP": r"terse: a view keeps its memory space",
     "DEVICE_VIEW_AS_HOST": r"terse: a view keeps its memory space",

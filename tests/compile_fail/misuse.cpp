@@ -457,6 +457,23 @@ int main() {
                            transport, terse::Layout::flat(1)};
   });
 #endif
+#if defined(CASE_ORTHOGONAL_STAGES)
+  terse::ThreadGroup(1).run([&](terse::Threads& transport) {
+    terse::Optimizer optimizer{terse::Staged<terse::Averaging<terse::NewtonSchulz>,
+                                             terse::Averaging<terse::NewtonSchulz, terse::Sign>>{},
+                               transport, terse::Layout::flat(1)};
+  });
+#endif
+#if defined(CASE_HIDDEN_MESSAGES)
+  static_cast<void>(
+      terse::Averaging<terse::OnHidden<terse::LocalMomentumBefore, terse::ExponentialAverage>>{});
+#endif
+#if defined(CASE_HIDDEN_OF_TWO_KINDS)
+  static_cast<void>(terse::OnHidden<terse::HeavyBall, terse::AdamVariance>{});
+#endif
+#if defined(CASE_MUON_BY_ELEMENT)
+  static_cast<void>(terse::Muon<terse::AdamVariance>{});
+#endif
 #if !defined(MISUSED)
   // The twin of all of them.
   selected<terse::SmallerThan<64>, terse::Where<terse::IsMatrix, terse::TopK<>>,
@@ -473,6 +490,9 @@ int main() {
   static_cast<void>(terse::Averaging<Straight, terse::AdamVariance, terse::Sign>{});
   static_cast<void>(terse::Averaging<Evenly<terse::MaxAbs>>{});
   static_cast<void>(terse::SignSgd<terse::AllGather>{});
+  static_cast<void>(terse::Averaging<terse::OnHidden<terse::HeavyBall, terse::ExponentialAverage>,
+                                     terse::OnHidden<terse::PolarExpress, terse::AdamVariance>>{});
+  static_cast<void>(terse::Muon<terse::AllGather, terse::PolarExpress>{});
   static_cast<void>(terse::Staged<terse::Averaging<>, terse::Averaging<terse::TopK<>>>{});
   terse::OneBitAdam<Silent> silent;
   terse::OneBitAdam<Silent, terse::FrozenVariance, terse::ScatterGather, terse::None> unbiased;

@@ -177,6 +177,7 @@ constexpr train::Optimizer all_optimizers[]{train::Optimizer::adam,
                                             train::Optimizer::ef21_sgd,
                                             train::Optimizer::lamb,
                                             train::Optimizer::one_bit_lamb,
+                                            train::Optimizer::muon,
                                             train::Optimizer::local_sgd,
                                             train::Optimizer::post_local_sgd,
                                             train::Optimizer::slowmo,
@@ -929,7 +930,7 @@ TEST_CASE("options are refused where nobody has a use for them") {
        "local-sgd, post-local-sgd, slowmo, slowmo-sgp, bmuf-classical, bmuf-nesterov, diloco, "
        "overlap-local-sgd, cocod-sgd, swarm-sgd, swarm-sgd-lattice, swarm-sgd-non-blocking, "
        "async-swarm-sgd"},
-      {"--learning-rate", "0.1", "adam, one-bit-adam, zero-one-adam, diloco"},
+      {"--learning-rate", "0.1", "adam, one-bit-adam, zero-one-adam, muon, diloco"},
       {"--lamb-learning-rate", "0.1", "lamb, one-bit-lamb"},
       {"--ratio", "0.1", "deep-gradient-compression, ef21-sgd"},
       {"--warmup-fraction", "0.1", "one-bit-adam, zero-one-adam, deep-gradient-compression, one-bit-lamb"},
@@ -1119,7 +1120,8 @@ TEST_CASE("every optimizer has a word, a rate and a topology") {
     CHECK(train::ratio_of(options, kind) == 1);
     const train::HighestRate rate = train::rate_of(options, kind);
     const bool adam = kind == train::Optimizer::adam || kind == train::Optimizer::one_bit_adam ||
-                      kind == train::Optimizer::zero_one_adam || kind == train::Optimizer::diloco;
+                      kind == train::Optimizer::zero_one_adam || kind == train::Optimizer::muon ||
+                      kind == train::Optimizer::diloco;
     const bool lamb = kind == train::Optimizer::lamb || kind == train::Optimizer::one_bit_lamb;
     const bool sign = kind == train::Optimizer::sign_sgd;
     CHECK(rate.given == (adam ? 0.25 : lamb ? 0.0625 : sign ? 0.125 : 0.5));

@@ -2,6 +2,7 @@
 #include "golden.hpp"
 #include "terse/optimizer/lamb.hpp"
 #include "terse/optimizer/lars.hpp"
+#include "terse/optimizer/muon.hpp"
 #include "terse/topology/star.hpp"
 
 namespace golden {
@@ -19,6 +20,10 @@ void add_exact(std::vector<Row>& rows) {
       MomentumSgd<>{.weight_decay = 0.1F, .momentum_correction = {.nesterov = true}}, {.clip_norm = 5});
   add(rows, "Lamb, decay, clipped", Lamb<>{.weight_decay = 0.1F}, {.clip_norm = 5});
   add(rows, "Lars, decay, clipped", Lars<>{.weight_decay = 0.1F}, {.clip_norm = 5});
+  add(rows, "Muon, decay, clipped", Muon<>{.weight_decay = 0.1F}, {.clip_norm = 5});
+  add(rows, "Muon, Polar Express, TopK, 16 bits",
+      Muon<PolarExpress, TopK<>>{.hidden = {MatrixScale::shape}, .compressor = {{.ratio = 0.1F}}}, {}, {2, 3},
+      Numbers<bf16, fp16>{});
 }
 
 }  // namespace golden

@@ -75,10 +75,10 @@ struct Row {
   std::uint64_t parameters, packets;
 };
 
-/// Segments that are and aren't compressed, with rates and decay of their own; sizes that fill no block.
+/// Segments that are and aren't compressed, with rates and decay of their own, a hidden one; sizes that fill no block.
 inline Layout layers() {
   Layout layout;
-  layout.add({"w", {33, 20}})
+  layout.add({.name = "w", .shape = {33, 20}, .hidden = true})
       .add({"b", {20}, 2, 0, false})
       .add({"u", {300}})
       .add({"norm", {70}, 1, 0.5F, false})

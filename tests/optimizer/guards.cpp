@@ -109,6 +109,10 @@ TEST_CASE("a step allocates nothing, at any stage, for any recipe") {
   for (const Options& options : {plain, guarded}) {
     check_allocations(Adam<>{}, options);
     check_allocations(MomentumSgd<>{}, options);
+    Layout hidden = two_kinds();
+    hidden.add({.name = "long", .shape = {10, 30}, .hidden = true})
+        .add({.name = "m", .shape = {12, 10}, .hidden = true});
+    check_allocations(Muon<>{}, options, 3, NoPreparation{}, hidden);
     check_allocations(one_bit<ScatterGather>(), options);
     check_allocations(one_bit<Ring>(), options);
     check_allocations(one_bit<AllGather>(), options);

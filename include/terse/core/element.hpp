@@ -27,6 +27,7 @@ struct SomeCommonElement {
 template <class Real>
 struct SomeElement : SomeCommonElement<Real> {
   TERSE_HD Real layer(int k) const;  ///< of its layer: number k of the policy's `layer_state`
+  TERSE_HD bool hidden() const;      ///< of its layer: Segment::hidden
 };
 
 /// The same for rules that mix with neighbours.
@@ -41,6 +42,9 @@ template <class Real>
 struct SomeLayer {
   TERSE_HD Real measured(int k) const;     ///< statistic k of the rule's `measures`
   TERSE_HD Real decay() const;             ///< weight decay
+  TERSE_HD index_t rows() const;           ///< of the matrix that its first dimension makes with all others
+  TERSE_HD index_t columns() const;        ///< of the same
+  TERSE_HD bool hidden() const;            ///< Segment::hidden
   TERSE_HD Real& operator[](int k) const;  ///< number k of the policy's `layer_state`
 };
 

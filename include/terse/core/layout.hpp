@@ -33,8 +33,10 @@ struct Segment {
   float weight_decay = 1;         ///< multiplies the recipe's weight decay here; 0 switches it off
   bool compress = true;           ///< false: travels dense, with a live variance
   int group = 0;                  ///< whose hyper-parameters it has; those of 0 are the recipe's own
-  index_t offset = 0;             ///< first element in the arena; set by the layout
-  index_t count = 0;              ///< product of `shape`; set by the layout
+  bool hidden =
+      false;  ///< a matrix between input and output, for methods that treat those apart: see OnHidden
+  index_t offset = 0;  ///< first element in the arena; set by the layout
+  index_t count = 0;   ///< product of `shape`; set by the layout
 };
 
 /// A run of elements of one segment. Verbs pass it to functors beside the arena index.
@@ -133,12 +135,16 @@ class Range {
 class Layout {
  public:
   /// Appends a segment and sets its offset and count. Throws usage_error for a negative dimension or group, a product
-  /// that overflows, or a name that is taken.
+  /// that overflows, a hidden segment of less than two dimensions, or a name that is taken.
   TERSE_COLD Layout& add(Segment segment) {
     check_scales(segment.name, segment.learning_rate_scale, segment.weight_decay);
     if (segment.group < 0)
       throw usage_error("segment '" + segment.name + "' is of group " + std::to_string(segment.group) +
                         ": groups count from 0");
+    if (segment.hidden && segment.shape.size() < 2)
+      throw usage_error("segment '" + segment.name + "' is marked as hidden and is no matrix: it has " +
+                        std::to_string(segment.shape.size()) +
+                        " dimension(s), and hidden ones have two or more");
     index_t count = 1;
     for (const index_t extent : segment.shape) {
       if (extent < 0) throw usage_error("segment '" + segment.name + "' has a negative dimension");

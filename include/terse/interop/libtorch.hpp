@@ -49,7 +49,7 @@ namespace terse::interop {
 /// an executor on it.
 class FlatModule {
  public:
-  /// Called for each segment before it joins the layout: may set `learning_rate_scale`, `weight_decay`,
+  /// Called for each segment before it joins the layout: may set `learning_rate_scale`, `weight_decay`, `hidden`,
   /// `compress` and `group`; what it does to other members is ignored.
   using Mark = std::function<void(Segment&)>;
 
@@ -74,6 +74,7 @@ class FlatModule {
         segment.learning_rate_scale = marked.learning_rate_scale;
         segment.weight_decay = marked.weight_decay;
         segment.compress = marked.compress;
+        segment.hidden = marked.hidden;
         segment.group = marked.group;
       }
       layout_.add(std::move(segment));

@@ -32,6 +32,7 @@ struct Cell {
     Real& operator[](int k) const { return cell->buffers.at(static_cast<std::size_t>(k)); }
     Real layer(int k) const { return cell->layer.at(static_cast<std::size_t>(k)); }
     Real scalar(int k) const { return cell->scalars.at(static_cast<std::size_t>(k)); }
+    static bool hidden() { return false; }
   };
   Element element() { return {this}; }
 };
@@ -44,6 +45,9 @@ struct CellAsLayer {
 
   Real measured(int k) const { return statistics.at(static_cast<std::size_t>(k)); }
   Real decay() const { return cell->element().decay(); }
+  static index_t rows() { return 1; }
+  static index_t columns() { return 1; }
+  static bool hidden() { return false; }
   Real& operator[](int k) const { return cell->layer.at(static_cast<std::size_t>(k)); }
 };
 
@@ -109,8 +113,9 @@ class RuleTrial {
     made.step = preconditioner_.step(e, gradient, made.direction);
     if constexpr (P::facts.layer_wise) {
       CellAsLayer<Real> layer{&second_, {}};
-      for (int k = 0; k < PreconditionerRule::measures::count; ++k)
-        layer.statistics.push_back(std::abs(preconditioner_.measured(k, e, made.step)));
+      if constexpr (!P::facts.orthogonalizes)
+        for (int k = 0; k < PreconditionerRule::measures::count; ++k)
+          layer.statistics.push_back(std::abs(preconditioner_.measured(k, e, made.step)));
       const Real factor = preconditioner_.factor(layer);
       if constexpr (requires { preconditioner_.observe(layer, factor); })
         preconditioner_.observe(layer, factor);

@@ -9,6 +9,7 @@
 
 #include "terse/preconditioner/concept.hpp"
 #include "terse/preconditioner/layer_statistic.hpp"
+#include "terse/preconditioner/orthogonalizer.hpp"
 
 // Averaging and Staged at work on whole layers: the second sweep of layer-wise preconditioners, and the balance of
 // momentum corrections.
@@ -50,6 +51,9 @@ struct AveragingLayer {
 
   TERSE_HD float measured(int k) const { return tables[k][layer]; }
   TERSE_HD float decay() const { return view.rates[layer].weight_decay; }
+  TERSE_HD index_t rows() const { return view.shapes[layer].shape.rows; }
+  TERSE_HD index_t columns() const { return view.shapes[layer].shape.columns; }
+  TERSE_HD bool hidden() const { return view.shapes[layer].hidden; }
   TERSE_HD float& operator[](int k) const {
     return view.layers[static_cast<std::size_t>(Places::layer(k))][layer];
   }
@@ -158,7 +162,8 @@ struct ChooseFactors {
   float* factors;
 
   TERSE_HD void operator()(const Piece&, index_t layer, bool) const {
-    const bool measured = tables[0].has(layer);
+    bool measured = true;
+    if constexpr (Count > 0) measured = tables[0].has(layer);
     factors[layer] = measured ? rules.of(layer, FactorBy{tables.data(), layer}) : 1.0F;
     if constexpr (requires { next.preconditioner.observe(next.to_layer(tables.data(), layer), 0.0F); })
       if (measured)
@@ -215,18 +220,20 @@ TERSE_NUMERICS_END
 namespace detail {
 
 /// What layer-wise preconditioners keep between the two sweeps.
-template <Executor E, class Measured>
+template <Executor E, class Measured, class Sequence>
 struct Layers;
-template <Executor E, class... S>
-struct Layers<E, Statistics<S...>> {
+template <Executor E, class... S, class Sequence>
+struct Layers<E, Statistics<S...>, Sequence> {
   static constexpr std::size_t count = sizeof...(S);
 
   std::tuple<LayerStatistic<E, S>...> statistics;
+  [[no_unique_address]] Orthogonalizer<E, Sequence> orthogonalizer;
   buffer<float, typename E::memory> steps, factors;
   Range elements, layers;  // made here, for a step allocates nothing
 
-  Layers(E executor, const Layout& layout, std::size_t least_dimensions)
+  Layers(E executor, const Layout& layout, [[maybe_unused]] std::size_t least_dimensions)
       : statistics(LayerStatistic<E, S>(executor, layout, least_dimensions)...),
+        orthogonalizer(executor, layout),
         steps(layout.size()),
         factors(static_cast<index_t>(layout.segments().size())),
         elements(layout.range()),
@@ -235,6 +242,7 @@ struct Layers<E, Statistics<S...>> {
   /// Takes the steps that are kept, behind the checks of the exchange.
   template <class X, class OfSegment, class Next>
   void step(E executor, const X& exchange, const OfSegment& rules, const Next& next) {
+    orthogonalizer(executor, steps.data());
     measure(executor, rules, std::make_index_sequence<count>{});
     std::array<LayerTable, count> tables{};
     std::apply([&](const auto&... of) { tables = {of.table()...}; }, statistics);
@@ -246,7 +254,8 @@ struct Layers<E, Statistics<S...>> {
 
  private:
   template <class OfSegment, std::size_t... K>
-  void measure(E executor, const OfSegment& rules, std::index_sequence<K...>) {
+  void measure([[maybe_unused]] E executor, [[maybe_unused]] const OfSegment& rules,
+               std::index_sequence<K...>) {
     (std::get<K>(statistics)
          .measure(executor, MeasureStep<static_cast<int>(K), OfSegment>{rules, steps.data()}),
      ...);

@@ -12,6 +12,7 @@
 #include "terse/optimizer/averaging_layers.hpp"
 #include "terse/optimizer/group_rules.hpp"
 #include "terse/preconditioner/concept.hpp"
+#include "terse/preconditioner/layer_shape.hpp"
 #include "terse/preconditioner/parameter_ref.hpp"
 #include "terse/preconditioner/rates.hpp"
 
@@ -93,8 +94,10 @@ struct AveragingView {
   const Rate* rates;
   const StepScalars* now;                 // of each group
   const std::uint32_t* groups = nullptr;  // of segments; nullptr: of one
+  const LayerShape* shapes = nullptr;     // of segments; nullptr: none is hidden
   std::uint32_t group = 0;
   Rate rate{};
+  bool hidden = false;
   float scale = 1;
   std::array<float, static_cast<std::size_t>(Scalars == 0 ? 1 : Scalars)> scalars{};
   std::array<float, static_cast<std::size_t>(Layers == 0 ? 1 : Layers)> of_layer{};
@@ -103,6 +106,7 @@ struct AveragingView {
   TERSE_HD void enter(const Piece& piece) {
     group = group_of(piece.segment);
     rate = rates[piece.segment];
+    hidden = shapes != nullptr && shapes[piece.segment].hidden;
     scale = now->gradient_scale;
     for (int k = 0; k < Scalars; ++k)
       scalars[static_cast<std::size_t>(k)] = now[group].own[static_cast<std::size_t>(k)];
@@ -152,6 +156,7 @@ class HeldElement {
   TERSE_HD float& operator[](int k) const { return held_[k]; }
   TERSE_HD float scalar(int k) const { return view_.scalars[static_cast<std::size_t>(Places::scalar + k)]; }
   TERSE_HD float layer(int k) const { return view_.of_layer[static_cast<std::size_t>(Places::layer(k))]; }
+  TERSE_HD bool hidden() const { return view_.hidden; }
 
  private:
   static constexpr int room = Places::count == 0 ? 1 : Places::count;

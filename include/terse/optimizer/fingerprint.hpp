@@ -53,6 +53,7 @@ TERSE_COLD std::string first_difference(T& channel, const Layout& layout) {
                 static_cast<double>(segments[first].weight_decay));
   text += scales;
   if (segments[first].group != 0) text += ", group " + std::to_string(segments[first].group);
+  if (segments[first].hidden) text += ", hidden";
   return text + (segments[first].compress ? "" : ", not compressed");
 }
 

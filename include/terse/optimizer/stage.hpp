@@ -99,6 +99,16 @@ template <class P1, class P2>
 using AllMeasures =
     std::conditional_t<(MeasuresBy<P1>::count > MeasuresBy<P2>::count), MeasuresBy<P1>, MeasuresBy<P2>>;
 
+/// By what a preconditioner orthogonalizes; NoSequence: it doesn't.
+template <class P>
+struct SequenceOf {
+  using type = NoSequence;
+};
+template <class P>
+requires(P::facts.orthogonalizes) struct SequenceOf<P> {
+  using type = typename P::Sequence;
+};
+
 /// Says in words why two stages, or the one of an Averaging, can't be run with error feedback F.
 template <class First, class Second, class F, bool OneStage>
 constexpr bool check_stages() {
@@ -121,6 +131,10 @@ constexpr bool check_stages() {
                 "terse: both stages must be layer-wise, over the same layers, or none: what is kept between "
                 "the sweeps is "
                 "the same");
+  static_assert(OneStage || !(P1::facts.orthogonalizes || P2::facts.orthogonalizes),
+                "terse: a preconditioner that orthogonalizes (NewtonSchulz, PolarExpress) is for an "
+                "Averaging: of the two "
+                "stages of a Staged each would have a sequence of its own for the same matrices");
   static_assert(
       measure_alike(MeasuresBy<P1>{}, MeasuresBy<P2>{}),
       "terse: the statistics that the two stages measure of a layer must be of the same kinds, place "

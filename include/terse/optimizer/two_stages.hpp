@@ -135,12 +135,15 @@ struct TwoStages {
     bool clips, has_first_stage = false;
     std::optional<Exchange<C, F, P, T, E>> compressed;
     Rates<E> rates;
+    buffer<LayerShape, typename E::memory> shapes;
     GroupedRules<E, decltype(First{}.rules()), decltype(Second{}.rules())> groups;
     std::array<Arena, names.count> buffers;
     std::array<Arena, layer_names.count> layer_numbers;
     std::optional<typename When::template Watch<E>> watch;
     std::optional<ElementMask<E>> masked;
-    [[no_unique_address]] OptionalIf<layer_wise, Layers<E, AllMeasures<P1, P2>>> layers;
+    [[no_unique_address]] OptionalIf<layer_wise,
+                                     Layers<E, AllMeasures<P1, P2>, typename SequenceOf<P1>::type>>
+        layers;
     [[no_unique_address]] OptionalIf<balances, Balance<E>> balance;
     std::vector<std::uint8_t> dense_segments;  // 1 where a segment is never compressed
     buffer<std::uint8_t, typename E::memory> dense_table;
@@ -155,6 +158,7 @@ struct TwoStages {
           slice_bytes(options.slice_bytes),
           clips(options.clips()),
           rates(layout),
+          shapes(layer_shapes<E>(executor, layout)),
           groups(executor, layout) {
       if constexpr (requires { recipe.when.skipped(); }) over = recipe.when.skipped() && !seeds ? 1 : 0;
       if (!compresses || over == 0) make_exact(executor, layout, recipe.topology);
@@ -357,6 +361,7 @@ struct TwoStages {
     for (std::size_t k = 0; k < state.layer_numbers.size(); ++k)
       view.layers[k] = state.layer_numbers[k].data();
     view.groups = state.groups.places();
+    view.shapes = state.shapes.data();
     return view;
   }
   template <Transport T, Executor E, class N>

@@ -29,6 +29,9 @@ struct PreconditionerFacts {
   bool continues_first_stage = false;
   /// step(e, 0, 0) is 0 and changes nothing, see CorrectionFacts.
   bool rests_at_zero = false;
+  /// Layer-wise, and between the sweeps the steps of each hidden matrix become its nearest orthogonal one, by the policy's
+  /// `Sequence`: see Orthogonal.
+  bool orthogonalizes = false;
 };
 
 namespace detail {
@@ -88,9 +91,10 @@ concept PreconditionerRule = MakesRule<P, Real> && requires {
   requires CarryDenominatorFits<typename P::template Rule<Real>, Real>;
   requires TakesPartFits<typename P::template Rule<Real>, Real>;
   requires AtStepFits<typename P::template Rule<Real>, Real>;
-  requires(!P::facts.layer_wise || (NamesStatistics<typename P::template Rule<Real>> &&
-                                    MeasuresLayers<typename P::template Rule<Real>, Real> &&
-                                    ScalesLayers<typename P::template Rule<Real>, Real>));
+  requires(!P::facts.layer_wise || ScalesLayers<typename P::template Rule<Real>, Real>);
+  requires(!P::facts.layer_wise || P::facts.orthogonalizes ||
+           (NamesStatistics<typename P::template Rule<Real>> &&
+            MeasuresLayers<typename P::template Rule<Real>, Real>));
   requires MoveFits<typename P::template Rule<Real>, Real>;
   requires ObserveFits<typename P::template Rule<Real>, Real>;
 };
@@ -122,8 +126,8 @@ concept PreconditionerRule = MakesRule<P, Real> && requires {
 ///
 ///     measured(k, e, u)        what statistic k = 0, 1, ... of `measures` is of
 ///     factor(layer)            what the learning rate is multiplied by; once for each layer whose statistics were measured,
-///                              in any order; layer.measured(k) is statistic k, layer.decay() the weight decay, and layer[k]
-///                              number k of layer_state, which it may change
+///                              in any order; layer.measured(k) is statistic k, layer.decay() the weight decay, layer.rows()
+///                              and layer.columns() its shape, and layer[k] number k of layer_state, which it may change
 ///     observe(layer, factor)   optional, of the second stage's preconditioner: in each step of the first one, with its
 ///                              statistics and the factor that it has chosen, see Staged
 ///     move(e, u, rate)         optional: what x loses; rate is the learning rate times the layer's factor; by default
@@ -168,11 +172,11 @@ constexpr bool check_preconditioner() {
         "terse: a preconditioner's at_step is `std::array<Real, N> at_step(std::uint64_t t) const`");
     if constexpr (requires { requires P::facts.layer_wise; }) {
       static_assert(
-          detail::NamesStatistics<F> && detail::NamesStatistics<D>,
+          P::facts.orthogonalizes || (detail::NamesStatistics<F> && detail::NamesStatistics<D>),
           "terse: a layer-wise preconditioner's rule needs `using measures = Statistics<...>`, what is "
           "measured of a layer");
       static_assert(
-          detail::MeasuresLayers<F, float> && detail::MeasuresLayers<D, double>,
+          P::facts.orthogonalizes || (detail::MeasuresLayers<F, float> && detail::MeasuresLayers<D, double>),
           "terse: a layer-wise preconditioner's rule needs `Real measured(int k, e, Real u) const`, what "
           "statistic k is of");
       static_assert(

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <concepts>
 #include <utility>
 #include <vector>
 
@@ -39,18 +40,24 @@ struct LayerTable {
 
 TERSE_NUMERICS_END
 
-/// Measures a statistic, such as the norm, of each segment of at least `least_dimensions` dimensions that is not
-/// empty. One read-only pass.
+/// Measures a statistic, such as the norm, of each segment that is chosen and not empty. One read-only pass.
 template <Executor E, class Statistic = EuclideanNorm>
 class LayerStatistic {
  public:
-  LayerStatistic(E executor, const Layout& layout, std::size_t least_dimensions) : bad_(1) {
+  /// Of segments of at least that many dimensions.
+  LayerStatistic(E executor, const Layout& layout, std::size_t least_dimensions)
+      : LayerStatistic(executor, layout,
+                       [=](const Segment& segment) { return segment.shape.size() >= least_dimensions; }) {}
+  template <class Choose>
+  requires std::predicate<Choose, const Segment&> LayerStatistic(E executor, const Layout& layout,
+                                                                 const Choose& choose)
+      : bad_(1) {
     std::vector<Piece> pieces;
     std::vector<index_t> places(layout.segments().size(), -1);
     const Range all = layout.range();
     for (const Piece& piece : all.pieces()) {
       const auto segment = static_cast<std::size_t>(piece.segment);
-      if (layout.segments()[segment].shape.size() < least_dimensions) continue;
+      if (!choose(layout.segments()[segment])) continue;
       places[segment] = static_cast<index_t>(pieces.size());
       pieces.push_back(piece);
     }
@@ -69,6 +76,7 @@ class LayerStatistic {
     reduce<Statistic>(executor, range_, Units{}, NoMask{}, NoPackets{}, detail::AsSample<F>{value},
                       scratch_.all(), numbers_.all(), bad_.data());
   }
+  const Range& range() const { return range_; }
   LayerTable table() const { return {numbers_.data(), places_.data()}; }
 
  private:

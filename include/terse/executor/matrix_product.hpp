@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+
+#include "terse/executor/matrix.hpp"
+
+// Products of two matrices, on the host; executor/grid_product.hpp has a device's. Their sums have one shape everywhere:
+//
+//     sum_k l(i, k) r(k, j)    blocks of 256 k; in a block one accumulator, which starts at 0 and takes each product in
+//                              the order of k, in two roundings; then the blocks' sums in order
+//
+// so that a product of transposed matrices, in the other order, has the same bits.
+
+namespace terse {
+
+/// Element (i, j) is data[i * row_step + j * column_step].
+struct MatrixView {
+  const float* data = nullptr;
+  index_t rows = 0, columns = 0;
+  index_t row_step = 0, column_step = 1;
+
+  /// Row after row, without gaps.
+  static MatrixView of(const float* data, MatrixShape shape) {
+    return {data, shape.rows, shape.columns, shape.columns, 1};
+  }
+  TERSE_HD MatrixView transposed() const { return {data, columns, rows, column_step, row_step}; }
+};
+
+/// scale left right + added_scale added + diagonal I: what `multiply_into` computes. `added` has the product's shape, row
+/// after row; without it that term is left out. A product that is symmetric, but for rounding, is computed below the diagonal
+/// and copied above.
+struct MatrixProduct {
+  MatrixView left, right;
+  float scale = 1;
+  const float* added = nullptr;
+  float added_scale = 0;
+  float diagonal = 0;
+  bool symmetric = false;
+};
+
+TERSE_NUMERICS_BEGIN
+
+namespace detail {
+
+/// k of a block of sums.
+inline constexpr index_t product_block = 256;
+
+/// scale total + added_scale added
+TERSE_HD TERSE_INLINE float product_element(const MatrixProduct& product, float total, index_t place) {
+  const float scaled = product.scale * total;
+  return product.added == nullptr ? scaled : scaled + product.added_scale * product.added[place];
+}
+
+// As in matrix.hpp: each instruction set gets functions of its own. A tile's sums fill most of its registers.
+#if defined(__AVX512BW__)
+inline namespace avx512 {
+inline constexpr int tile_rows = 8, tile_strips = 3;
+#elif defined(__AVX2__)
+inline namespace avx2 {
+inline constexpr int tile_rows = 6, tile_strips = 1;
+#elif defined(__SSE2__)
+inline namespace sse2 {
+inline constexpr int tile_rows = 2, tile_strips = 1;
+#else
+inline namespace portable {
+inline constexpr int tile_rows = 2, tile_strips = 1;
+#endif
+
+/// How products are cut: a panel of the right matrix stays in the outer cache, one of the left in the inner, and a strip of
+/// tile_columns in the first.
+struct ProductPanels {
+  static constexpr index_t tile_columns = tile_strips * Strip::width;
+  static constexpr index_t rows = 12 * tile_rows, columns = 10 * tile_columns;
+  static constexpr index_t scratch = (rows + columns) * product_block;
+};
+
+/// Rows [begin, end) of `m`, Width at a time, column after column: what a tile reads in order. Rows that don't exist are 0.
+template <index_t Width>
+inline void pack_panel(const MatrixView& m, index_t begin, index_t end, index_t first, index_t count,
+                       float* to) {
+  for (index_t i = begin; i < end; i += Width, to += Width * count) {
+    const index_t held = std::min(Width, end - i);
+    const float* from = m.data + i * m.row_step + first * m.column_step;
+    if (m.row_step == 1) {
+      for (index_t k = 0; k < count; ++k, from += m.column_step) {
+        for (index_t l = 0; l < held; ++l) to[k * Width + l] = from[l];
+        for (index_t l = held; l < Width; ++l) to[k * Width + l] = 0;
+      }
+    } else {
+      for (index_t l = 0; l < Width; ++l)
+        for (index_t k = 0; k < count; ++k)
+          to[k * Width + l] = l < held ? from[l * m.row_step + k * m.column_step] : 0.0F;
+    }
+  }
+}
+
+/// The sums of a tile over one block of k. In a function of its own: see Product::compute.
+TERSE_NO_INLINE inline void sum_tile(const float* left, const float* right, index_t count, float* sums) {
+  Strip total[tile_rows][tile_strips];
+  TERSE_UNROLL
+  for (int i = 0; i < tile_rows; ++i) TERSE_UNROLL
+  for (int s = 0; s < tile_strips; ++s) total[i][s] = Strip::of(0);
+  for (index_t k = 0; k < count; ++k, left += tile_rows, right += ProductPanels::tile_columns) {
+    Strip r[tile_strips];
+    TERSE_UNROLL
+    for (int s = 0; s < tile_strips; ++s) r[s] = Strip::load(right + s * Strip::width);
+    TERSE_UNROLL
+    for (int i = 0; i < tile_rows; ++i) {
+      const Strip l = Strip::of(left[i]);
+      TERSE_UNROLL
+      for (int s = 0; s < tile_strips; ++s) total[i][s].add_product(l, r[s]);
+    }
+  }
+  TERSE_UNROLL
+  for (int i = 0; i < tile_rows; ++i) TERSE_UNROLL
+  for (int s = 0; s < tile_strips; ++s)
+    total[i][s].store(sums + i * ProductPanels::tile_columns + s * Strip::width);
+}
+
+/// Which elements of a product a tile has.
+struct ProductTile {
+  index_t row, column, rows, columns;
+};
+
+/// Adds a block's sums to those before it; after the last block the product's elements are there.
+inline void take_tile(const MatrixProduct& product, const ProductTile& tile, const float* sums, bool first,
+                      bool last, float* to) {
+  for (index_t i = 0; i < tile.rows; ++i) {
+    const index_t place = (tile.row + i) * product.right.columns + tile.column;
+    const float* const block = sums + i * ProductPanels::tile_columns;
+    TERSE_LANES
+    for (index_t j = 0; j < tile.columns; ++j) {
+      const float total = first ? block[j] : to[place + j] + block[j];
+      to[place + j] = last ? product_element(product, total, place + j) : total;
+    }
+    const index_t on_diagonal = tile.row + i - tile.column;
+    if (last && product.diagonal != 0 && on_diagonal >= 0 && on_diagonal < tile.columns)
+      to[place + on_diagonal] += product.diagonal;
+  }
+}
+
+inline void mirror(float* matrix, index_t size) {
+  constexpr index_t block = 32;
+  for (index_t top = 0; top < size; top += block)
+    for (index_t left = top; left < size; left += block)
+      for (index_t i = top; i < std::min(top + block, size); ++i)
+        for (index_t j = std::max(i + 1, left); j < std::min(left + block, size); ++j)
+          matrix[i * size + j] = matrix[j * size + i];
+}
+
+}  // inline namespace of the instruction set
+
+/// Floats that a product on the host works in.
+inline index_t product_scratch(executor::host) { return ProductPanels::scratch; }
+
+}  // namespace detail
+
+/// to = scale left right + added_scale added + diagonal I, row after row; `to` lies apart from what is read. Work: rows columns inner
+/// products, half of them where it is symmetric.
+inline void multiply_into(executor::host, const MatrixProduct& product, float* to, float* scratch) {
+  using Panels = detail::ProductPanels;
+  const MatrixView &left = product.left, right = product.right.transposed();
+  const index_t rows = left.rows, columns = right.rows, inner = left.columns;
+  float* const left_panel = scratch;
+  float* const right_panel = scratch + Panels::rows * detail::product_block;
+  alignas(64) float sums[detail::tile_rows * Panels::tile_columns];
+  for (index_t column = 0; column < columns; column += Panels::columns) {
+    const index_t last_column = std::min(columns, column + Panels::columns);
+    for (index_t k = 0; k < inner; k += detail::product_block) {
+      const index_t count = std::min(detail::product_block, inner - k);
+      const bool first = k == 0, last = k + count == inner;
+      detail::pack_panel<Panels::tile_columns>(right, column, last_column, k, count, right_panel);
+      for (index_t row = 0; row < rows; row += Panels::rows) {
+        const index_t last_row = std::min(rows, row + Panels::rows);
+        if (product.symmetric && last_row <= column) continue;
+        detail::pack_panel<detail::tile_rows>(left, row, last_row, k, count, left_panel);
+        for (index_t j = column; j < last_column; j += Panels::tile_columns)
+          for (index_t i = row; i < last_row; i += detail::tile_rows) {
+            const detail::ProductTile tile{i, j, std::min<index_t>(detail::tile_rows, last_row - i),
+                                           std::min(Panels::tile_columns, last_column - j)};
+            if (product.symmetric && i + tile.rows <= j) continue;
+            detail::sum_tile(left_panel + (i - row) * count, right_panel + (j - column) * count, count, sums);
+            detail::take_tile(product, tile, sums, first, last, to);
+          }
+      }
+    }
+  }
+  if (product.symmetric) detail::mirror(to, rows);
+}
+
+TERSE_NUMERICS_END
+
+}  // namespace terse
