@@ -58,7 +58,7 @@ CASES = {
     "BARE_QUANTIZER": r"terse: a quantizer stands where a compressor is expected, which Packed makes of it",
     "COMPRESSED_NATIVE": r"terse: a transport's own collectives add floats, so that Native is for what is not compressed",
     "OVERLAP_ON_A_RING": r"terse: parameters change while their mean is under way, and this topology \(Ring\)",
-    "OVERLAP_AROUND_LOCAL": r"terse: OverlapLocalSgd follows the learning rate",
+    "OVERLAP_AROUND_LOCAL": r"terse: of local methods around each other none may follow the learning rate",
     "BOUNDARY_WITHOUT_SETTINGS": r"terse: a pipeline's policy has .* settings\(visit\)",
     "HALF_OF_A_FLOAT": r"narrowed<bf16>\(x\) rounds a float",
     "STAGE_WITHOUT_LOSS": r"terse: a stage needs `double loss\(const MicroBatch&\)`",
