@@ -162,6 +162,57 @@ TEST_CASE("a delay in which nobody moves is none") {
   }
 }
 
+namespace {
+
+/// An outer rule of one's own: late Local SGD.
+struct LateMean {
+  static constexpr std::array<const char*, 1> state{"anchor"};
+  static constexpr int from_start = 1;
+  static constexpr bool follows_rate = false, merges_as_it_sends = false;
+
+  template <Number P>
+  struct HowFar {
+    ParameterRef<P> x;
+    const float* anchor;
+    float operator()(const Piece&, index_t i) const { return anchor[i] - x[i]; }
+  };
+  struct GoBack {
+    float* anchor;
+    void operator()(const Piece&, index_t i, float mean) const { anchor[i] -= mean; }
+  };
+  template <Number P>
+  struct Take {
+    ParameterRef<P> x;
+    const float* anchor;
+    void operator()(const Piece&, index_t i) const { x.set(i, anchor[i]); }
+  };
+
+  static void check() {}
+  template <class Visit>
+  void settings(Visit&&) const {}
+  template <Number P>
+  static HowFar<P> message(ParameterRef<P> x, OuterBuffers own) {
+    return {x, own.first};
+  }
+  static GoBack land(OuterBuffers own, const StepScalars*, int) { return {own.first}; }
+  template <Number P>
+  static Take<P> merge(ParameterRef<P> x, OuterBuffers own, const StepScalars*, int) {
+    return {x, own.first};
+  }
+};
+
+}  // namespace
+
+TEST_CASE("outer rules of one's own go by the schedules that there are") {
+  const LocalUpdatesFrom<MomentumSgd<>, LateMean, Fragments> own{.period = 6,
+                                                                 .schedule = {.count = 3, .delay = 2}};
+  auto momentum = with(Streaming{}, {3, 6, 3, 2, 0});
+  momentum.outer.rate = 1;
+  momentum.outer.momentum = 0;
+  const Training training{.layout = layers()};
+  CHECK(gap(train(own, 3, training), train(momentum, 3, training), layers()) == 0);
+}
+
 TEST_CASE("a local share of 1 leaves ranks alone, and their anchor goes its way") {
   for (const int ranks : {1, 3}) {
     const History ours = train(with(Streaming{}, {ranks, 4, 2, 1, 1}), ranks, {.layout = layers()});

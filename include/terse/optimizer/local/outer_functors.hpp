@@ -5,12 +5,14 @@
 
 // What local methods send, and what they do to one element with the mean.
 
-namespace terse::detail {
+namespace terse {
 
 /// Up to two buffers of n floats that an outer rule keeps.
 struct OuterBuffers {
   float *first = nullptr, *second = nullptr;
 };
+
+namespace detail {
 
 TERSE_NUMERICS_BEGIN
 
@@ -156,4 +158,6 @@ struct CorrectDelay {
 
 TERSE_NUMERICS_END
 
-}  // namespace terse::detail
+}  // namespace detail
+
+}  // namespace terse

@@ -64,11 +64,11 @@ struct OuterMomentum {
     visit("outer_momentum", static_cast<double>(momentum));
   }
   template <Number P>
-  static detail::Move<P> message(ParameterRef<P> x, detail::OuterBuffers own) {
+  static detail::Move<P> message(ParameterRef<P> x, OuterBuffers own) {
     return {x, own.first};
   }
   template <Number P>
-  detail::StepOutside<P, nesterov> arrive(ParameterRef<P> x, detail::OuterBuffers own, const StepScalars* now,
+  detail::StepOutside<P, nesterov> arrive(ParameterRef<P> x, OuterBuffers own, const StepScalars* now,
                                           int ratio_at) const {
     return {x, {own.first, own.second, now, ratio_at, rate, momentum}};
   }
@@ -89,11 +89,11 @@ struct PlainAverage {
   template <class Visit>
   void settings(Visit&&) const {}
   template <Number P>
-  static detail::ReadParameters<P> message(ParameterRef<P> x, detail::OuterBuffers) {
+  static detail::ReadParameters<P> message(ParameterRef<P> x, OuterBuffers) {
     return {x};
   }
   template <Number P>
-  static detail::TakeMean<P> arrive(ParameterRef<P> x, detail::OuterBuffers, const StepScalars*, int) {
+  static detail::TakeMean<P> arrive(ParameterRef<P> x, OuterBuffers, const StepScalars*, int) {
     return {x};
   }
   struct OfMoves;
@@ -107,11 +107,11 @@ struct PlainAverage::OfMoves {
   OfMoves() = default;
   explicit OfMoves(const PlainAverage&) {}
   template <Number P>
-  static detail::Move<P> message(ParameterRef<P> x, detail::OuterBuffers own) {
+  static detail::Move<P> message(ParameterRef<P> x, OuterBuffers own) {
     return {x, own.first};
   }
   template <Number P>
-  static detail::MoveAnchor<P> arrive(ParameterRef<P> x, detail::OuterBuffers own, const StepScalars*, int) {
+  static detail::MoveAnchor<P> arrive(ParameterRef<P> x, OuterBuffers own, const StepScalars*, int) {
     return {x, own.first};
   }
 };
