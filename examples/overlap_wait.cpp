@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// How much of its time does a rank wait for the others? Local SGD and Overlap-Local-SGD, 4 ranks, over links on which
-// a dense average takes as long as 4 local steps, or as many as asked for. The network is modelled (terse::Delayed),
-// and a local step's work is a sleep: the figures say what the methods hide, not what a machine does.
+// How much of its time does a rank wait for the others? Local SGD, Overlap-Local-SGD, and Streaming DiLoCo in 4 fragments that
+// travel for 4 steps; 4 ranks, over links on which a dense average takes as long as 4 local steps, or as many as asked for. The
+// network is modelled (terse::Delayed), and a local step's work is a sleep: the figures say what the methods hide, not what a
+// machine does.
 //
 //   overlap_wait [rounds] [milliseconds of a step] [steps of an average]
 
@@ -17,6 +18,7 @@
 
 #include "terse/optimizer/local/local_sgd.hpp"
 #include "terse/optimizer/local/overlap_local_sgd.hpp"
+#include "terse/optimizer/local/streaming_diloco.hpp"
 #include "terse/terse.hpp"
 #include "terse/transport/delayed.hpp"
 #include "wait_arguments.hpp"
@@ -54,7 +56,8 @@ Figures measure(const Recipe& recipe, const terse::Link& link, std::uint64_t rou
   terse::ThreadGroup(ranks, std::chrono::seconds(60)).run([&](terse::Threads& threads) {
     using Network = terse::Delayed<terse::Threads>;
     terse::Metered<Network> transport(Network(threads.split(0, threads.rank()), link));
-    const terse::Layout layout = terse::Layout::flat(elements);
+    terse::Layout layout;
+    for (const char* layer : {"a", "b", "c", "d"}) layout.add({layer, {elements / 4}});
     terse::Optimizer optimizer{recipe, transport, layout};
     std::vector<float> x(static_cast<std::size_t>(layout.size()), 1.0F), gradient(x.size(), 0.5F);
     const auto run = [&](std::uint64_t steps) {
@@ -93,6 +96,8 @@ void compare(std::uint64_t rounds, std::chrono::milliseconds work, double averag
   const MomentumSgd<> inner{.learning_rate = 1e-3F};
   print("LocalSgd", terse::LocalSgd<MomentumSgd<>>{.inner = inner, .period = period});
   print("OverlapLocalSgd", terse::OverlapLocalSgd<MomentumSgd<>>{.inner = inner, .period = period});
+  print("StreamingDiLoCo", terse::StreamingDiLoCo<MomentumSgd<>>{
+                               .inner = inner, .period = period, .schedule = {.count = 4, .delay = 4}});
 }
 
 }  // namespace

@@ -32,6 +32,7 @@ inline constexpr const char* help_footer =
     "  bmuf-classical             slowmo's step; its momentum does not follow the learning rate\n"
     "  bmuf-nesterov              the same with Nesterov momentum\n"
     "  diloco                     the same around adam\n"
+    "  streaming-diloco           the same in --fragments, whose means come --fragment-delay steps late\n"
     "  overlap-local-sgd          means that come a period late pull the ranks to them\n"
     "  cocod-sgd                  means that come a period late, and what a rank has done since\n"
     "  swarm-sgd                  ranks meet in pairs, drawn anew each time, and take their mean\n"

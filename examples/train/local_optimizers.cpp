@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "local.hpp"
-#include "terse/optimizer/adam.hpp"
 
 namespace train {
 
@@ -19,10 +18,8 @@ std::unique_ptr<AnyOptimizer> make_local_optimizer(Optimizer kind, const Options
     case Optimizer::bmuf_nesterov:
       return make_local<terse::Bmuf<Inner, terse::Block::nesterov>>(kind, options, 0, place, layout, inner);
     case Optimizer::diloco:
-      return make_local<terse::DiLoCo<terse::Adam<>>>(
-          kind, options, 0, place, layout,
-          terse::Adam<>{.learning_rate = static_cast<float>(options.learning_rate),
-                        .weight_decay = static_cast<float>(options.weight_decay)});
+      return make_local<terse::DiLoCo<terse::Adam<>>>(kind, options, 0, place, layout, inner_adam(options));
+    case Optimizer::streaming_diloco:
     case Optimizer::slowmo_sgp:
     case Optimizer::overlap_local_sgd:
     case Optimizer::cocod_sgd:

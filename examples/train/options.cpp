@@ -156,7 +156,7 @@ void add_options(CLI::App& app, Options& o) {
                ->type_name("N"));
   in_group(add_number<double>(app, "--learning-rate", o.learning_rate, positive,
                               "a number from 1e-30 to 1e18", "0.001",
-                              "highest rate of adam, one-bit-adam, zero-one-adam and diloco")
+                              "highest rate of adam, one-bit-adam, zero-one-adam and [streaming-]diloco")
                ->type_name("RATE"));
   in_group(add_number<double>(app, "--lamb-learning-rate", o.lamb_learning_rate, positive,
                               "a number from 1e-30 to 1e18", "0.01", "highest rate of lamb and one-bit-lamb")
@@ -251,11 +251,11 @@ void add_options(CLI::App& app, Options& o) {
                ->type_name("N"));
   in_group(add_number<double>(app, "--outer-learning-rate", o.outer_learning_rate, positive,
                               "a number from 1e-30 to 1e18", "",
-                              "of the outer step of slowmo [1], bmuf [1] and diloco [0.7]")
+                              "of the outer step of slowmo [1], bmuf [1] and [streaming-]diloco [0.7]")
                ->type_name("RATE"));
   in_group(add_number<double>(app, "--outer-momentum", o.outer_momentum, below_1,
                               "a number from 0 to below 1", "",
-                              "of slowmo [0.5], bmuf [1 - 1 / ranks] and diloco [0.9]")
+                              "of slowmo [0.5], bmuf [1 - 1 / ranks] and [streaming-]diloco [0.9]")
                ->type_name("BETA"));
   in_group(add_choice(app, "--inner-buffers", inner_buffers_words, o.inner_buffers,
                       "what becomes of momenta and variances where ranks meet at once [keep]"));
@@ -268,6 +268,17 @@ void add_options(CLI::App& app, Options& o) {
   in_group(add_number<double>(app, "--anchor-momentum", o.anchor_momentum, below_1,
                               "a number from 0 to below 1", "", "of overlap-local-sgd [0.7]")
                ->type_name("BETA"));
+  in_group(add_number<std::int64_t>(app, "--fragments", o.fragments, count(65536),
+                                    "a whole number from 1 to 65536", "4",
+                                    "of streaming-diloco, which are sent in steps of their own")
+               ->type_name("N"));
+  in_group(add_number<std::int64_t>(
+               app, "--fragment-delay", o.fragment_delay, [](std::int64_t steps) { return steps >= 0; },
+               "a whole number of 0 or more", "1", "steps in which a fragment of streaming-diloco travels")
+               ->type_name("N"));
+  in_group(add_number<double>(app, "--local-share", o.local_share, share, "a number from 0 to 1", "0.5",
+                              "of a rank's own parameters where a fragment of streaming-diloco comes in")
+               ->type_name("SHARE"));
   in_group(
       add_number<double>(app, "--lattice-step", o.lattice_step, positive, "a number from 1e-30 to 1e18", "",
                          "of swarm-sgd-lattice; 127 of them are as far as ranks may be apart [0.02 times "
@@ -349,6 +360,7 @@ HighestRate rate_of(const Options& options, Optimizer optimizer) {
     case Optimizer::zero_one_adam:
     case Optimizer::muon:
     case Optimizer::diloco:
+    case Optimizer::streaming_diloco:
       return {"learning-rate", options.learning_rate, options.learning_rate};
     case Optimizer::lamb:
     case Optimizer::one_bit_lamb:
@@ -405,7 +417,7 @@ bool is_local(Optimizer optimizer) {
   return optimizer >= Optimizer::local_sgd && optimizer < Optimizer::d_sgd;
 }
 bool has_outer_step(Optimizer optimizer) {
-  return optimizer >= Optimizer::slowmo && optimizer <= Optimizer::diloco;
+  return optimizer >= Optimizer::slowmo && optimizer <= Optimizer::streaming_diloco;
 }
 bool has_inner_buffers(Optimizer optimizer) {
   return optimizer >= Optimizer::local_sgd && optimizer <= Optimizer::diloco;
@@ -414,13 +426,14 @@ bool is_swarm(Optimizer optimizer) {
   return optimizer >= Optimizer::swarm_sgd && optimizer <= Optimizer::async_swarm_sgd;
 }
 bool averages_late(Optimizer optimizer) {
-  return optimizer == Optimizer::overlap_local_sgd || optimizer == Optimizer::cocod_sgd;
+  return optimizer >= Optimizer::streaming_diloco && optimizer <= Optimizer::cocod_sgd;
 }
 
 std::int64_t period_of(const Options& options, Optimizer) { return options.period.value_or(8); }
 
 double outer_learning_rate_of(const Options& options, Optimizer optimizer) {
-  return options.outer_learning_rate.value_or(optimizer == Optimizer::diloco ? 0.7 : 1);
+  const bool outside = optimizer == Optimizer::diloco || optimizer == Optimizer::streaming_diloco;
+  return options.outer_learning_rate.value_or(outside ? 0.7 : 1);
 }
 
 double outer_momentum_of(const Options& options, Optimizer optimizer) {
@@ -429,6 +442,7 @@ double outer_momentum_of(const Options& options, Optimizer optimizer) {
     case Optimizer::bmuf_nesterov:
       return options.outer_momentum.value_or(1 - 1.0 / options.ranks);
     case Optimizer::diloco:
+    case Optimizer::streaming_diloco:
       return options.outer_momentum.value_or(0.9);
     default:
       return options.outer_momentum.value_or(0.5);
@@ -476,6 +490,7 @@ bool uses_momentum(Optimizer optimizer) {
     case Optimizer::one_bit_lamb:
     case Optimizer::muon:
     case Optimizer::diloco:
+    case Optimizer::streaming_diloco:
       return false;
     default:
       return true;
@@ -584,6 +599,9 @@ void check_optimizer(const Options& options, Optimizer kind) {
   if (options.average_every > 0 && compresses_gossip(kind))
     throw input_error(
         fmt::format("--average-every is for packets that are not compressed, and {}'s are", name(kind)));
+  if (kind == Optimizer::streaming_diloco && options.fragment_delay > period_of(options, kind))
+    throw input_error(fmt::format("--fragment-delay: {} steps are more than --period, {}",
+                                  options.fragment_delay, period_of(options, kind)));
   if (kind == Optimizer::async_swarm_sgd && options.modelled.link())
     throw input_error(
         "--delay and --bandwidth are of messages, and async-swarm-sgd sends none: its ranks read a mailbox. "
@@ -631,6 +649,8 @@ void check_concerns(const Options& options, const CLI::App& app) {
   check("--inner-buffers", has_inner_buffers);
   check("--average-until", only({post_local_sgd}));
   for (const char* option : {"--pullback", "--anchor-momentum"}) check(option, only({overlap_local_sgd}));
+  for (const char* option : {"--fragments", "--fragment-delay", "--local-share"})
+    check(option, only({streaming_diloco}));
   check("--lattice-step", only({swarm_sgd_lattice}));
 }
 

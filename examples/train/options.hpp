@@ -37,6 +37,7 @@ enum class Optimizer {
   bmuf_classical,
   bmuf_nesterov,
   diloco,
+  streaming_diloco,
   overlap_local_sgd,
   cocod_sgd,
   // Swarms from here on, see is_swarm.
@@ -165,6 +166,9 @@ struct Options {
   std::optional<double> pullback;         ///< 0 to 1
   std::optional<double> anchor_momentum;  ///< 0 to below 1
   std::optional<double> lattice_step;     ///< above 0
+  std::int64_t fragments = 4;             ///< of streaming-diloco, at least 1
+  std::int64_t fragment_delay = 1;        ///< of the same, steps, at most the period
+  double local_share = 0.5;               ///< of the same, 0 to 1
 
   std::string json, csv, plot;        ///< files to write, or empty
   std::string checkpoint;             ///< directory, or empty
@@ -198,7 +202,7 @@ bool has_outer_step(Optimizer optimizer);
 bool has_inner_buffers(Optimizer optimizer);
 /// Whether ranks meet in pairs.
 bool is_swarm(Optimizer optimizer);
-/// Whether averages are taken up a period after they were started, so that they need two steps.
+/// Whether averages are taken up in a later step than they were started in.
 bool averages_late(Optimizer optimizer);
 
 // What is in force for local updates, given or not. Those who don't have such a thing are not to be asked.

@@ -76,7 +76,7 @@ void print_table(std::FILE* out, const std::vector<Run>& runs);
 void write_json(const std::string& path, const std::vector<Run>& runs);
 
 /// One row for each step of each run: optimizer, seed, step (from 1), loss, bytes (bytes_after_step: of
-/// overlap-local-sgd, cocod-sgd and swarm-sgd-non-blocking not the same in each run) and, in the last row where ranks
+/// streaming-diloco, overlap-local-sgd, cocod-sgd and swarm-sgd-non-blocking not the same in each run) and, in the last row where ranks
 /// keep models of their own, consensus_distance.
 void write_csv(const std::string& path, const std::vector<Run>& runs);
 

@@ -52,6 +52,10 @@ inline Settings settings_of(const Options& options, Optimizer optimizer, const D
   if (optimizer == Optimizer::overlap_local_sgd)
     settings.insert({{"pullback", number(pullback_of(options, optimizer))},
                      {"anchor-momentum", number(anchor_momentum_of(options, optimizer))}});
+  if (optimizer == Optimizer::streaming_diloco)
+    settings.insert({{"fragments", number(options.fragments)},
+                     {"fragment-delay", number(options.fragment_delay)},
+                     {"local-share", number(options.local_share)}});
   if (optimizer == Optimizer::swarm_sgd_lattice)
     settings.insert({{"lattice-step", number(lattice_step_of(options, optimizer))}});
   if (is_decentralized(optimizer))

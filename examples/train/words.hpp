@@ -40,6 +40,7 @@ inline constexpr std::array optimizer_words{
     Word<Optimizer>{"bmuf-classical", Optimizer::bmuf_classical},
     Word<Optimizer>{"bmuf-nesterov", Optimizer::bmuf_nesterov},
     Word<Optimizer>{"diloco", Optimizer::diloco},
+    Word<Optimizer>{"streaming-diloco", Optimizer::streaming_diloco},
     Word<Optimizer>{"overlap-local-sgd", Optimizer::overlap_local_sgd},
     Word<Optimizer>{"cocod-sgd", Optimizer::cocod_sgd},
     Word<Optimizer>{"swarm-sgd", Optimizer::swarm_sgd},

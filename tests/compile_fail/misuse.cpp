@@ -387,6 +387,15 @@ int main() {
     static_cast<void>(recipe);
   }
 #endif
+#if defined(CASE_PLAIN_AVERAGE_IN_FRAGMENTS)
+  static_cast<void>(terse::LocalUpdatesFrom<terse::MomentumSgd<>, terse::PlainAverage, terse::Fragments>{});
+#endif
+#if defined(CASE_PULL_BACK_IN_FRAGMENTS)
+  static_cast<void>(terse::LocalUpdatesFrom<terse::MomentumSgd<>, terse::PullBack, terse::Fragments>{});
+#endif
+#if defined(CASE_LATE_MOMENTUM_AT_ONCE)
+  static_cast<void>(terse::LocalUpdatesFrom<terse::MomentumSgd<>, terse::LateMomentum>{});
+#endif
 #if defined(CASE_OVERLAP_ON_A_RING)
   static_cast<void>(terse::OverlapLocalSgd<terse::MomentumSgd<>, terse::PullBack, terse::Ring>{});
 #endif

@@ -185,6 +185,7 @@ constexpr train::Optimizer all_optimizers[]{train::Optimizer::adam,
                                             train::Optimizer::bmuf_classical,
                                             train::Optimizer::bmuf_nesterov,
                                             train::Optimizer::diloco,
+                                            train::Optimizer::streaming_diloco,
                                             train::Optimizer::overlap_local_sgd,
                                             train::Optimizer::cocod_sgd,
                                             train::Optimizer::swarm_sgd,
@@ -865,8 +866,28 @@ TEST_CASE("options of local updates are read, and each optimizer has defaults of
   CHECK(train::inner_buffers_of(standard, local_sgd) == train::InnerBuffers::keep);
   CHECK(train::average_until_of(standard, post_local_sgd) == 0.5);
   CHECK(train::average_until_of(standard, local_sgd) == 0);
+  CHECK(train::outer_learning_rate_of(standard, streaming_diloco) == 0.7);
+  CHECK(train::outer_momentum_of(standard, streaming_diloco) == 0.9);
   CHECK(train::pullback_of(standard, overlap_local_sgd) == 0.6);
   CHECK(train::anchor_momentum_of(standard, overlap_local_sgd) == 0.7);
+}
+
+TEST_CASE("options of streaming-diloco are read, and a delay beyond the period is refused") {
+  const train::Options standard, given = parse({"--optimizers", "streaming-diloco", "--fragments", "3",
+                                                "--fragment-delay", "8", "--local-share", "0.25"});
+  CHECK(standard.fragments == 4);
+  CHECK(standard.fragment_delay == 1);
+  CHECK(standard.local_share == 0.5);
+  CHECK(given.fragments == 3);
+  CHECK(given.fragment_delay == 8);
+  CHECK(given.local_share == 0.25);
+  CHECK(parse({"--optimizers", "streaming-diloco", "--fragment-delay", "0"}).fragment_delay == 0);
+  CHECK(contains(refusal({"--optimizers", "streaming-diloco", "--fragment-delay", "9"}),
+                 "--fragment-delay: 9 steps are more than --period, 8"));
+  CHECK(contains(refusal({"--optimizers", "streaming-diloco", "--fragment-delay", "-1"}), "0 or more"));
+  for (const char* wrong : {"0", "65537"})
+    CHECK(contains(refusal({"--optimizers", "streaming-diloco", "--fragments", wrong}), "from 1 to 65536"));
+  CHECK(contains(refusal({"--optimizers", "streaming-diloco", "--local-share", "1.1"}), "from 0 to 1"));
 }
 
 TEST_CASE("options of zero-one-adam and of swarms are read") {
@@ -928,9 +949,10 @@ TEST_CASE("options are refused where nobody has a use for them") {
   } cases[]{
       {"--period", "4",
        "local-sgd, post-local-sgd, slowmo, slowmo-sgp, bmuf-classical, bmuf-nesterov, diloco, "
-       "overlap-local-sgd, cocod-sgd, swarm-sgd, swarm-sgd-lattice, swarm-sgd-non-blocking, "
+       "streaming-diloco, overlap-local-sgd, cocod-sgd, swarm-sgd, swarm-sgd-lattice, "
+       "swarm-sgd-non-blocking, "
        "async-swarm-sgd"},
-      {"--learning-rate", "0.1", "adam, one-bit-adam, zero-one-adam, muon, diloco"},
+      {"--learning-rate", "0.1", "adam, one-bit-adam, zero-one-adam, muon, diloco, streaming-diloco"},
       {"--lamb-learning-rate", "0.1", "lamb, one-bit-lamb"},
       {"--ratio", "0.1", "deep-gradient-compression, ef21-sgd"},
       {"--warmup-fraction", "0.1", "one-bit-adam, zero-one-adam, deep-gradient-compression, one-bit-lamb"},
@@ -951,12 +973,17 @@ TEST_CASE("options are refused where nobody has a use for them") {
       {"--consensus-rate", "0.3", "choco-sgd, deep-squeeze, beer"},
       {"--lattice-step", "0.001", "swarm-sgd-lattice"},
       {"--moniqua-bound", "0.5", "moniqua-sgd"},
-      {"--outer-learning-rate", "1", "slowmo, slowmo-sgp, bmuf-classical, bmuf-nesterov, diloco"},
-      {"--outer-momentum", "0.5", "slowmo, slowmo-sgp, bmuf-classical, bmuf-nesterov, diloco"},
+      {"--outer-learning-rate", "1",
+       "slowmo, slowmo-sgp, bmuf-classical, bmuf-nesterov, diloco, streaming-diloco"},
+      {"--outer-momentum", "0.5",
+       "slowmo, slowmo-sgp, bmuf-classical, bmuf-nesterov, diloco, streaming-diloco"},
       {"--inner-buffers", "reset",
        "local-sgd, post-local-sgd, slowmo, slowmo-sgp, bmuf-classical, bmuf-nesterov, diloco"},
       {"--average-until", "0.5", "post-local-sgd"},
       {"--pullback", "0.5", "overlap-local-sgd"},
+      {"--fragments", "2", "streaming-diloco"},
+      {"--fragment-delay", "2", "streaming-diloco"},
+      {"--local-share", "0", "streaming-diloco"},
       {"--anchor-momentum", "0.5", "overlap-local-sgd"}};
   for (const auto& one : cases) {
     const char *const option = one.option, *const value = one.value, *const whom = one.whom;
@@ -1030,6 +1057,7 @@ TEST_CASE("a checkpoint is bound to what decides about a run, of this optimizer 
   const std::set<std::string> local{"period", "inner-buffers"};
   const std::set<std::string> outer{"outer-learning-rate", "outer-momentum"};
   const std::set<std::string> late{"pullback", "anchor-momentum"};
+  const std::set<std::string> in_fragments{"fragments", "fragment-delay", "local-share"};
   const std::set<std::string> intervals{"variance-updates", "local-interval", "most-local-steps"};
   for (const train::Optimizer kind : all_optimizers) {
     CAPTURE(train::name(kind));
@@ -1047,6 +1075,7 @@ TEST_CASE("a checkpoint is bound to what decides about a run, of this optimizer 
     CHECK(has(outer) == train::has_outer_step(kind));
     CHECK(has({"average-until"}) == (kind == post_local_sgd));
     CHECK(has(late) == (kind == overlap_local_sgd));
+    CHECK(has(in_fragments) == (kind == streaming_diloco));
     CHECK(has({"graph"}) == train::is_decentralized(kind));
     CHECK(has({"momentum"}) == train::uses_momentum(kind));
     CHECK(has({"warmup-fraction"}) == (kind == one_bit_adam || kind == zero_one_adam ||
@@ -1121,7 +1150,7 @@ TEST_CASE("every optimizer has a word, a rate and a topology") {
     const train::HighestRate rate = train::rate_of(options, kind);
     const bool adam = kind == train::Optimizer::adam || kind == train::Optimizer::one_bit_adam ||
                       kind == train::Optimizer::zero_one_adam || kind == train::Optimizer::muon ||
-                      kind == train::Optimizer::diloco;
+                      kind == train::Optimizer::diloco || kind == train::Optimizer::streaming_diloco;
     const bool lamb = kind == train::Optimizer::lamb || kind == train::Optimizer::one_bit_lamb;
     const bool sign = kind == train::Optimizer::sign_sgd;
     CHECK(rate.given == (adam ? 0.25 : lamb ? 0.0625 : sign ? 0.125 : 0.5));

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "golden.hpp"
+#include "terse/compressor/cast.hpp"
 #include "terse/optimizer/local/local_sgd.hpp"
 #include "terse/optimizer/local/overlap_local_sgd.hpp"
+#include "terse/optimizer/local/streaming_diloco.hpp"
 #include "terse/optimizer/local/swarm_sgd.hpp"
 #include "terse/optimizer/stochastic_gradient_push.hpp"
 
@@ -15,6 +17,10 @@ void add_local(std::vector<Row>& rows) {
   add(rows, "DiLoCo", DiLoCo<Adam<>>{.period = 3});
   add(rows, "OverlapLocalSgd", OverlapLocalSgd<MomentumSgd<>>{.period = 3});
   add(rows, "CocodSgd", CocodSgd<MomentumSgd<>>{.period = 3});
+  // One fragment under way at a time, and none in the end, so that the order of packets is certain.
+  add(rows, "StreamingDiLoCo", StreamingDiLoCo<Adam<>>{.period = 4, .schedule = {.count = 2, .delay = 1}});
+  add(rows, "StreamingDiLoCo, 4 bits",
+      StreamingDiLoCo<MomentumSgd<>, Cast<e3m0, MaxAbs>>{.period = 6, .schedule = {.count = 3, .delay = 1}});
   add(rows, "SwarmSgd", SwarmSgd<MomentumSgd<>>{}, {}, {2, 4});
 }
 

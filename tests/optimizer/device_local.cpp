@@ -7,6 +7,7 @@
 #define TERSE_TEST_DEVICE terse::executor::emulated
 #include "device_lamb.inc"
 #include "device_local.inc"
+#include "terse/compressor/cast.hpp"
 #include "terse/compressor/uniform.hpp"
 
 // What a device's own test leaves out, since nvcc would take minutes for it: everything else that runs there. And
@@ -32,6 +33,13 @@ TEST_CASE("compressed moves") {
 
 TEST_CASE("CoCoD-SGD") {
   for (const bool looks : {true, false}) compare_local(CocodSgd<MomentumSgd<>>{.period = 3}, 2, looks);
+}
+
+TEST_CASE("compressed fragments of Streaming DiLoCo, of 4 bits") {
+  const StreamingDiLoCo<MomentumSgd<>, Cast<e3m0, MaxAbs>> recipe{.period = 4,
+                                                                  .schedule = {.count = 3, .delay = 2}};
+  for (const int ranks : {1, 2})
+    for (const bool looks : {true, false}) compare_local(recipe, ranks, looks);
 }
 
 TEST_CASE("SlowMo around push-sum") {
@@ -159,5 +167,9 @@ TEST_CASE(
   for (const std::uint64_t saved : std::initializer_list<std::uint64_t>{3, 4, 6}) {
     check_resume(SlowMo<Adam<>>{.period = 4, .average_gradients_until = 1}, saved, 10);
     check_resume(OverlapLocalSgd<MomentumSgd<>>{.period = 4}, saved, 13);
+    // Fragments leave in steps 1, 2, 4, 5 and 6 and come in 3 steps later.
+    check_resume(
+        StreamingDiLoCo<MomentumSgd<>, Cast<e3m0, MaxAbs>>{.period = 4, .schedule = {.count = 3, .delay = 3}},
+        saved, 13);
   }
 }

@@ -237,6 +237,7 @@ TEST_CASE("local updates have the groups of their inner recipe") {
   as_alone(LocalSgd<Adam<>>{.period = 3}, 3);
   as_alone(DiLoCo<MomentumSgd<>>{.period = 4}, 2);
   as_alone(DiLoCo<LocalSgd<Lamb<>>>{.inner = {.period = 2}, .period = 4}, 2);
+  as_alone(CocodSgd<Adam<>>{.period = 2}, 2);
 }
 
 TEST_CASE("groups that nobody changes are no groups") {
@@ -425,8 +426,8 @@ TEST_CASE("recipes without groups say so, and have group 0") {
                            usage_error);
       CHECK_THROWS_WITH_AS(
           (Optimizer{recipe, transport, layers()}),
-          doctest::Contains("and LocalSgd, SlowMo, Bmuf and DiLoCo around these; take `.group` "
-                            "out of the layout, or another recipe"),
+          doctest::Contains("and local methods around these (LocalSgd, DiLoCo, OverlapLocalSgd ...); take "
+                            "`.group` out of the layout, or another recipe"),
           usage_error);
       Optimizer optimizer{recipe, transport, layers_of(0)};
       CHECK(&optimizer.group(0) == &optimizer.recipe);
@@ -434,7 +435,7 @@ TEST_CASE("recipes without groups say so, and have group 0") {
     };
     refused(DSgd<>{});
     refused(ZeroOneAdam<>{});
-    refused(OverlapLocalSgd<Adam<>>{});
+    refused(SwarmSgd<Adam<>>{});
   });
 }
 

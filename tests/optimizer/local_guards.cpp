@@ -12,6 +12,7 @@ namespace {
 using Slow = SlowMo<Adam<>>;
 using Local = LocalSgd<MomentumSgd<>>;
 using Overlap = OverlapLocalSgd<MomentumSgd<>>;
+using Streaming = StreamingDiLoCo<MomentumSgd<>>;
 
 template <class Error, class Program>
 std::string refusal(int ranks, Program program) {
@@ -48,6 +49,14 @@ TEST_CASE("periods, momenta and pull-backs that can't work are refused, those of
   CHECK(says(construction(Overlap{.merge = {.pullback = 1.01F}}), "pullback must be in [0, 1]"));
   CHECK(says(construction(Overlap{.merge = {.pullback = not_a_number}}), "pullback must be in [0, 1]"));
   CHECK(says(construction(Overlap{.merge = {.anchor_momentum = 1}}), "anchor_momentum"));
+  CHECK(construction(Streaming{}).empty());
+  CHECK(says(construction(Streaming{.outer = {.rate = -1}}), "the outer rate"));
+  CHECK(says(construction(Streaming{.outer = {.local_share = 1.01F}}), "local_share must be in [0, 1]"));
+  CHECK(
+      says(construction(Streaming{.outer = {.local_share = not_a_number}}), "local_share must be in [0, 1]"));
+  CHECK(says(construction(Streaming{.schedule = {.count = 0}}), "at least 1 fragment"));
+  CHECK(says(construction(Streaming{.schedule = {.delay = 9}}), "must be at most the period"));
+  CHECK(says(construction(Streaming{.inner_buffers = InnerBuffers::reset}), "inner_buffers must be keep"));
   CHECK(says(construction(Slow{.inner = {.beta1 = 2}}), "beta1"));
   CHECK(says(construction(Overlap{.inner = {.learning_rate = -1}}), "learning_rate"));
   CHECK_THROWS_WITH_AS((SlowMo<DmSgd<>, Inside::together>{.average_gradients_until = 3}.check()),
@@ -69,7 +78,8 @@ TEST_CASE("inner recipes that are alone draw random numbers of their rank's own"
 
 TEST_CASE("steps differ in more than numbers and may not be recorded") {
   CHECK_FALSE(Slow::recordable());
-  CHECK_FALSE(Overlap::recordable());
+  CHECK_FALSE(Composed<Overlap>::recordable());
+  CHECK_FALSE(Streaming::recordable());
 }
 
 TEST_CASE("ranks that are set up with other periods are told so") {
@@ -83,6 +93,9 @@ TEST_CASE("ranks that are set up with other periods are told so") {
   CHECK(says(differ(Slow{}, Slow{.outer = {.momentum = 0.1F}}), "hyper-parameters"));
   CHECK(says(differ(Slow{}, Slow{.inner_buffers = InnerBuffers::reset}), "hyper-parameters"));
   CHECK(says(differ(Overlap{}, Overlap{.merge = {.pullback = 0.5F}}), "hyper-parameters"));
+  CHECK(says(differ(Streaming{}, Streaming{.schedule = {.count = 3}}), "hyper-parameters"));
+  CHECK(says(differ(Streaming{}, Streaming{.schedule = {.delay = 2}}), "hyper-parameters"));
+  CHECK(says(differ(Streaming{}, Streaming{.outer = {.local_share = 0}}), "hyper-parameters"));
 }
 
 TEST_CASE("recipes go around recipes that go around recipes, and the rate is the innermost one's") {
@@ -125,6 +138,7 @@ TEST_CASE("rates that differ between ranks are noticed when they meet") {
   };
   check(Slow{.period = 3});
   check(Overlap{.period = 3});
+  check(Streaming{.period = 3, .schedule = {.count = 1}});
 }
 
 TEST_CASE("settings that need room hold from construction on; the period may change") {
@@ -231,44 +245,56 @@ TEST_CASE("a peer that throws, is late or leaves ends the others with peer_error
   check_peers(Slow{.period = 4}, 4);
   check_peers(Overlap{.period = 4}, 3);
   check_peers(Overlap{.period = 4}, 6);
+  // Fragments are sent in steps 2, 4 and 6, and come in in steps 5, 7 and 9.
+  const Streaming delayed{.period = 4, .schedule = {.count = 12, .delay = 3}};
+  check_peers(delayed, 5);
+  check_peers(delayed, 7);
 }
 
 TEST_CASE("an optimizer that goes with a round under way completes it for the others") {
-  for (const int early : {0, 1, 2}) {
-    std::vector<Floats> ends(3), expected(3);
-    const auto program = [&](Threads& transport, bool leaves, Floats& end) {
-      std::optional<Optimizer<Overlap, Threads>> optimizer(std::in_place, Overlap{.period = 4}, transport,
-                                                           odd_sizes());
-      Floats x = start(odd_sizes());
-      take_steps(*optimizer, x, 4);
-      // The others take up this round's mean only in walk or in step 8, which needs nobody's next message.
-      if (leaves) {
-        optimizer.reset();
-      } else {
-        take_steps(*optimizer, x, 3);
-        Seen seen;
-        optimizer->walk(seen);
-        x.assign(seen.parts.at("mean").begin(), seen.parts.at("mean").end());
-      }
-      end = x;
-      barrier(transport);
-    };
-    on_ranks(3, [&](Threads& transport) {
-      program(transport, transport.rank() == early, ends[at(transport.rank())]);
-      program(transport, false, expected[at(transport.rank())]);
-    });
-    for (int rank = 0; rank < 3; ++rank)
-      if (rank != early) CHECK(ends[at(rank)] == expected[at(rank)]);
-  }
+  const auto check = [](const auto& recipe, const char* part) {
+    for (const int early : {0, 1, 2}) {
+      std::vector<Floats> ends(3), expected(3);
+      const auto program = [&](Threads& transport, bool leaves, Floats& end) {
+        std::optional<Optimizer<std::remove_cvref_t<decltype(recipe)>, Threads>> optimizer(
+            std::in_place, recipe, transport, odd_sizes());
+        Floats x = start(odd_sizes());
+        take_steps(*optimizer, x, 4);
+        // The others take up this round's mean only in walk or in step 8, which needs nobody's next message.
+        if (leaves) {
+          optimizer.reset();
+        } else {
+          take_steps(*optimizer, x, 3);
+          Seen seen;
+          optimizer->walk(seen);
+          x.assign(seen.parts.at(part).begin(), seen.parts.at(part).end());
+        }
+        end = x;
+        barrier(transport);
+      };
+      on_ranks(3, [&](Threads& transport) {
+        program(transport, transport.rank() == early, ends[at(transport.rank())]);
+        program(transport, false, expected[at(transport.rank())]);
+      });
+      for (int rank = 0; rank < 3; ++rank)
+        if (rank != early) CHECK(ends[at(rank)] == expected[at(rank)]);
+    }
+  };
+  check(Overlap{.period = 4}, "mean");
+  check(Streaming{.period = 4, .schedule = {.count = 1, .delay = 4}}, "anchor");
 }
 
 TEST_CASE("rounds under way at the end of a program, on all ranks, are no error") {
-  for (const int count : {4, 5, 8})
-    CHECK(refusal<std::exception>(3, [&](Threads& transport) {
-            Optimizer optimizer{Overlap{.period = 4}, transport, odd_sizes()};
-            Floats x = start(odd_sizes());
-            take_steps(optimizer, x, count);
-          }).empty());
+  const auto check = [](const auto& recipe) {
+    for (const int count : {4, 5, 8})
+      CHECK(refusal<std::exception>(3, [&](Threads& transport) {
+              Optimizer optimizer{recipe, transport, odd_sizes()};
+              Floats x = start(odd_sizes());
+              take_steps(optimizer, x, count);
+            }).empty());
+  };
+  check(Overlap{.period = 4});
+  check(Streaming{.period = 4, .schedule = {.count = 12, .delay = 3}});
 }
 
 TEST_CASE("what is not finite counts as 0 by policy, in steps alone and where gradients are averaged") {
@@ -297,6 +323,7 @@ TEST_CASE("what is not finite counts as 0 by policy, in steps alone and where gr
   };
   check(Slow{.period = 3, .average_gradients_until = 3});
   check(Overlap{.period = 3});
+  check(Streaming{.period = 3, .schedule = {.count = 2, .delay = 1}});
 }
 
 TEST_CASE("a step that all skip changes nothing, and the period goes on where it was") {
@@ -323,6 +350,7 @@ TEST_CASE("a step that all skip changes nothing, and the period goes on where it
   };
   check(Slow{.period = 3});
   check(Overlap{.period = 3});
+  check(Streaming{.period = 3, .schedule = {.count = 12, .delay = 2}});
 }
 
 TEST_CASE("a step allocates nothing") {
@@ -332,5 +360,6 @@ TEST_CASE("a step allocates nothing") {
                       options);
     check_allocations(Slow{.period = 3, .inner_buffers = InnerBuffers::average}, options);
     check_allocations(Overlap{.period = 3}, options);
+    check_allocations(Streaming{.period = 3, .schedule = {.count = 12, .delay = 2}}, options);
   }
 }

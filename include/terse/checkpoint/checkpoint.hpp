@@ -127,7 +127,7 @@ void load_from(const std::filesystem::path& file, Optimizer& optimizer,
 
 /// Writes this rank's parameters and state to `file`, beside it first and then renamed, so that an older file
 /// stays whole until the new one is. Not collective, but for recipes that have a round under way between steps
-/// (OverlapLocalSgd: all ranks save alike; SwarmSgd: the ranks of a pair), which it completes. Throws checkpoint_error,
+/// (OverlapLocalSgd, StreamingDiLoCo: all ranks save alike; SwarmSgd: the ranks of a pair), which it completes. Throws checkpoint_error,
 /// usage_error between begin and step, and what a transport throws that messages of a lost peer are still under way on.
 template <class Optimizer>
 void save(const std::filesystem::path& file, Optimizer& optimizer,

@@ -23,6 +23,11 @@ struct e5m2 {
   static constexpr int exponent_bits = 5, mantissa_bits = 2, bias = 15;
   static constexpr float largest = 57344;
 };
+/// 0 and powers of two: each code of either sign is a number, and ties go up, but that with 0. Source: Douillard et al., "Streaming DiLoCo", 2025.
+struct e3m0 {
+  static constexpr int exponent_bits = 3, mantissa_bits = 0, bias = 3;
+  static constexpr float largest = 16;
+};
 
 TERSE_NUMERICS_BEGIN
 
@@ -139,7 +144,7 @@ struct CastTo {
 
 TERSE_NUMERICS_END
 
-/// Format is bf16, fp16, e4m3 or e5m2; S is Unscaled or MaxAbs. Wire: 1 or 2 bytes an element and, if scaled,
+/// Format is bf16, fp16, e4m3, e5m2 or e3m0; S is Unscaled or MaxAbs. Wire: 2, 1 or half a byte an element and, if scaled,
 /// 4 bytes for each unit. Unscaled blocks have no scale; they save the pass that would measure it.
 template <class Format, Statistic S = Unscaled,
           Granularity G = std::conditional_t<std::is_same_v<S, Unscaled>, PerBlock<4096>, PerSegment>>

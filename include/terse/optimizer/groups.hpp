@@ -35,8 +35,8 @@ class Groups {
           "the layout has segments of group " + std::to_string(ids_.front()) +
           ", and this recipe has the same hyper-parameters in all segments: groups are for methods that "
           "average over all ranks by Averaging or Staged (Adam, Lamb, OneBitAdam, MomentumSgd ...), and "
-          "LocalSgd, "
-          "SlowMo, Bmuf and DiLoCo around these; take `.group` out of the layout, or another recipe");
+          "local methods around these (LocalSgd, DiLoCo, OverlapLocalSgd ...); take `.group` out of the "
+          "layout, or another recipe");
   }
 
   /// One for each group but 0, in ascending order.

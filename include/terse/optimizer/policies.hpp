@@ -25,6 +25,7 @@ enum class PolicyKind {
   weight_decay,
   graph,
   inside,
+  schedule,
   block
 };
 
@@ -51,6 +52,8 @@ constexpr PolicyKind kind_of() {
     return PolicyKind::graph;
   else if constexpr (requires { P::talks; })
     return PolicyKind::inside;
+  else if constexpr (requires { P::late; })
+    return PolicyKind::schedule;
   else if constexpr (requires { P::filters; })
     return PolicyKind::block;
   else
@@ -145,6 +148,8 @@ struct Given {
                   "terse: this optimizer takes one graph and has been given two");
     static_assert(count_of<PolicyKind::inside, Ps...> <= 1,
                   "terse: this optimizer takes one of Inside and has been given two");
+    static_assert(count_of<PolicyKind::schedule, Ps...> <= 1,
+                  "terse: this optimizer takes one schedule of meetings and has been given two");
     static_assert(count_of<PolicyKind::block, Ps...> <= 1,
                   "terse: this optimizer takes one of Block and has been given two");
     static_assert(

@@ -5,54 +5,53 @@
 
 namespace terse {
 
-TERSE_NUMERICS_BEGIN
+/// How a late mean enters the model, Streaming DiLoCo's way. With D_i = anchor - x_i when a fragment is sent,
+///
+///     v = momentum v + mean_i D_i        anchor = anchor - rate (mean_i D_i + momentum v)
+///     x_i = local_share x_i + (1 - local_share) anchor        `delay` steps later, x_i with those steps
+///
+/// local_share is the paper's alpha: 0 takes back what ranks have done since, 1 leaves them alone. The anchor is the same on all
+/// ranks: the model that is trained, see ReadOut. Source: Douillard et al., "Streaming DiLoCo with overlapping communication",
+/// 2025 (arXiv 2501.18512), algorithm 2.
+struct LateMomentum {
+  static constexpr std::array<const char*, 2> state{"anchor", "outer_velocity"};
+  static constexpr int from_start = 1;
+  static constexpr bool follows_rate = false;
+  static constexpr bool merges_as_it_sends = false;
 
-namespace detail {
+  float rate = 0.7F;
+  float momentum = 0.9F;
+  float local_share = 0.5F;
 
-template <Number P>
-struct PullBackStep {
-  ParameterRef<P> parameters;
-  const float* anchor;
-  float* velocity;
-  const StepScalars* now;
-  int ratio_at;  // see StepOutside
-  float pullback, momentum;
-  float ratio = 1;
-
-  TERSE_HD void enter(const Piece&) { ratio = now->own[static_cast<std::size_t>(ratio_at)]; }
-  TERSE_HD void operator()(const Piece&, index_t i) const {
-    const float z = anchor[i];
-    // Exact at both ends, pullback 0 and 1.
-    const float x = (1 - pullback) * parameters[i] + pullback * z;
-    velocity[i] = momentum * ratio * velocity[i] + (z - x);
-    parameters.set(i, x);
+  void check() const {
+    as_momentum().check();
+    require(local_share >= 0 && local_share <= 1, "local_share must be in [0, 1]",
+            static_cast<double>(local_share));
   }
-};
-
-struct AheadOfAnchor {
-  const float *anchor, *velocity;
-  TERSE_HD float operator()(const Piece&, index_t i) const { return anchor[i] - velocity[i]; }
-};
-
-template <Number P>
-struct CorrectDelay {
-  ParameterRef<P> parameters;
-  const float* mean;
-  float* snapshot;
-
-  TERSE_HD void operator()(const Piece&, index_t i) const {
-    const float x = mean[i] + (parameters[i] - snapshot[i]);
-    snapshot[i] = x;
-    parameters.set(i, x);
+  template <class Visit>
+  void settings(Visit&& visit) const {
+    as_momentum().settings(visit);
+    visit("local_share", static_cast<double>(local_share));
   }
+  template <Number P>
+  static detail::Move<P> message(ParameterRef<P> x, OuterBuffers own) {
+    return {x, own.first};
+  }
+  detail::StepAnchor<true> land(OuterBuffers own, const StepScalars* now, int ratio_at) const {
+    return {own.first, own.second, now, ratio_at, rate, momentum};
+  }
+  template <Number P>
+  detail::MixWithAnchor<P> merge(ParameterRef<P> x, OuterBuffers own, const StepScalars*, int) const {
+    return {x, own.first, local_share};
+  }
+  float ahead(ReadOut which) const { return as_momentum().ahead(which); }
+
+ private:
+  OuterMomentum<OuterKind::di_lo_co> as_momentum() const { return {rate, momentum}; }
 };
 
-}  // namespace detail
-
-TERSE_NUMERICS_END
-
-/// How a late mean enters the model, Overlap-Local-SGD's way: x_i is pulled towards the anchor z, which has momentum
-/// of its own. With a = pullback, b = anchor_momentum and gamma the learning rate,
+/// Overlap-Local-SGD's way: x_i is pulled towards the anchor z, which has momentum of its own. With a = pullback,
+/// b = anchor_momentum and gamma the learning rate,
 ///
 ///     x_i = (1 - a) x_i + a z        v_i = b r v_i + (z - x_i)        next z = mean_i (z - v_i)
 ///
@@ -61,6 +60,11 @@ TERSE_NUMERICS_END
 /// gamma times the mean gradient in every step. Source: Wang, Liang and Joshi, "Overlap Local-SGD", ICASSP 2020,
 /// equations 3 to 8.
 struct PullBack {
+  static constexpr std::array<const char*, 2> state{"mean", "merged"};
+  static constexpr int from_start = 1;
+  static constexpr bool follows_rate = true;
+  static constexpr bool merges_as_it_sends = true;
+
   float pullback = 0.6F;
   float anchor_momentum = 0.7F;
 
@@ -74,35 +78,38 @@ struct PullBack {
     visit("anchor_momentum", static_cast<double>(anchor_momentum));
   }
   template <Number P>
-  detail::PullBackStep<P> step(ParameterRef<P> x, const float* mean, float* own, const StepScalars* now,
-                               int ratio_at) const {
-    return {x, mean, own, now, ratio_at, pullback, anchor_momentum};
+  static detail::AheadOfAnchor message(ParameterRef<P>, OuterBuffers own) {
+    return {own.first, own.second};
   }
+  static detail::WriteMean land(OuterBuffers own, const StepScalars*, int) { return {own.first}; }
   template <Number P>
-  static detail::AheadOfAnchor message(ParameterRef<P>, const float* mean, const float* own) {
-    return {mean, own};
+  detail::PullBackStep<P> merge(ParameterRef<P> x, OuterBuffers own, const StepScalars* now,
+                                int ratio_at) const {
+    return {x, own.first, own.second, now, ratio_at, pullback, anchor_momentum};
   }
-  /// Whether `own` starts at the initial parameters rather than at 0.
-  static constexpr bool keeps_snapshot = false;
 };
 
 /// CoCoD-SGD's way: x_i = mean of what was sent + what this rank has done since. Nothing is taken back. Source: Shen
 /// et al., "Faster distributed deep net training: computation and communication decoupled stochastic gradient
 /// descent", IJCAI 2019, algorithm 1.
 struct DelayCorrection {
+  static constexpr std::array<const char*, 2> state{"mean", "merged"};
+  static constexpr int from_start = 2;
+  static constexpr bool follows_rate = false;
+  static constexpr bool merges_as_it_sends = true;
+
   static void check() {}
   template <class Visit>
   void settings(Visit&&) const {}
   template <Number P>
-  static detail::CorrectDelay<P> step(ParameterRef<P> x, const float* mean, float* own, const StepScalars*,
-                                      int) {
-    return {x, mean, own};
-  }
-  template <Number P>
-  static detail::ReadParameters<P> message(ParameterRef<P> x, const float*, const float*) {
+  static detail::ReadParameters<P> message(ParameterRef<P> x, OuterBuffers) {
     return {x};
   }
-  static constexpr bool keeps_snapshot = true;
+  static detail::WriteMean land(OuterBuffers own, const StepScalars*, int) { return {own.first}; }
+  template <Number P>
+  static detail::CorrectDelay<P> merge(ParameterRef<P> x, OuterBuffers own, const StepScalars*, int) {
+    return {x, own.first, own.second};
+  }
 };
 
 }  // namespace terse

@@ -10,7 +10,7 @@ namespace terse {
 ///
 ///     LocalSgd<Adam<>>{.inner = {.learning_rate = 1e-3F}, .period = 16}
 template <class Inner, class... Ps>
-using LocalSgd = LocalUpdatesAround<Inner, PlainAverage, Ps...>;
+using LocalSgd = LocalUpdatesAround<Inner, PlainAverage, AllAtOnce, Ps...>;
 
 template <class Inner, class... Ps>
 using PostLocalSgd = LocalSgd<Inner, Ps...>;
@@ -34,7 +34,7 @@ namespace detail {
 template <class Inner>
 struct AroundInBlocks {
   template <class B, class C, class F, class P>
-  using Of = LocalUpdatesOf<Inner, OuterMomentum<B::filters>, Inside::alone, C, F, P>;
+  using Of = LocalUpdatesOf<Inner, OuterMomentum<B::filters>, AllAtOnce, Inside::alone, C, F, P>;
 };
 
 }  // namespace detail
@@ -49,6 +49,6 @@ using Bmuf =
 
 /// DiLoCo: outer Nesterov momentum with rate 0.7 and momentum 0.9.
 template <class Inner, class... Ps>
-using DiLoCo = LocalUpdatesAround<Inner, OuterMomentum<OuterKind::di_lo_co>, Ps...>;
+using DiLoCo = LocalUpdatesAround<Inner, OuterMomentum<OuterKind::di_lo_co>, AllAtOnce, Ps...>;
 
 }  // namespace terse

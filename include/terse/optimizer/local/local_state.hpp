@@ -1,13 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
+#include <array>
+#include <deque>
+#include <exception>
 #include <optional>
 #include <string>
 #include <type_traits>
 #include <utility>
 
 #include "terse/exchange/inner_mean.hpp"
+#include "terse/optimizer/local/fragment.hpp"
 #include "terse/optimizer/local/outer_step.hpp"
+#include "terse/optimizer/local/schedule.hpp"
 
 namespace terse {
 
@@ -54,60 +60,82 @@ struct OnBuffers {
 };
 
 /// What changes in LocalUpdates, and when ranks meet.
-template <class Inner, class Outer, class Where, Compressor C, ErrorFeedback F, Topology P, Transport T,
-          Executor E>
+template <class Inner, class Outer, class Schedule, class Where, Compressor C, ErrorFeedback F, Topology P,
+          Transport T, Executor E>
 struct LocalState {
   using Arena = buffer<float, typename E::memory>;
+  using Rule = OuterRuleOf<Outer, C>;
+  using Part = Fragment<Rule, C, F, P, T, E>;
 
-  /// Whether ranks send how they moved, rather than where they are.
-  static constexpr bool sends_moves = Outer::keeps_anchor || !C::lossless;
   static constexpr bool shows_buffers =
       requires(typename Composed<Inner>::template State<T, E> & state, IgnoreBuffer ignore) {
     state.walk_buffers(ignore);
   };
+  static constexpr int ratio_at = scalars_of<Inner>();
 
   T own;  // a world of this rank alone
   typename Composed<Inner>::template State<T, E> inner;
-  Exchange<C, F, P, T, E> outer;
+  std::deque<Part> fragments;                   // those that have elements
   std::optional<DenseExchange<P, T, E>> exact;  // of gradients and buffers
-  Arena anchor, velocity, mean;
+  std::array<Arena, 2> kept;                    // by Rule
+  Arena mean;                                   // of gradients
   std::uint64_t local_steps = 0;
   std::uint64_t last_rate = 0;  // of the last outer step; bits of a float
   std::uint64_t average_until;
   InnerBuffers buffers;
+  Schedule schedule;  // as it was cut
   Range range;
-  index_t buffer_count = 0;  // of the inner recipe, of n floats
-  int rank_alone;            // -1: the inner recipe is not alone
+  index_t outside_bytes = 0;  // of outer rounds, in a step at most
+  index_t buffer_count = 0;   // of the inner recipe, of n floats
+  int rank_alone;             // -1: the inner recipe is not alone
 
   template <class Recipe>
   LocalState(const Recipe& recipe, E executor, T& transport, const Layout& layout, const Options& options)
       : own(transport.split(transport.rank(), 0)),
         inner(composed(recipe.inner), executor, Where::talks ? transport : own, layout, options),
-        outer(executor, transport, layout, layout.range(), recipe.compressor, recipe.error_feedback, false,
-              recipe.topology),
         average_until(recipe.average_gradients_until),
         buffers(recipe.inner_buffers),
+        schedule(recipe.schedule),
         range(layout.range()),
         rank_alone(Where::talks ? -1 : transport.rank()) {
     if (!shows_buffers && buffers != InnerBuffers::keep)
       throw usage_error(
           "this inner recipe has no buffers that could be reset or averaged: inner_buffers must be keep",
           transport.rank());
+    std::uint64_t turn = 0;
+    for (const Range& part : schedule.cut(layout)) {
+      if (!Schedule::late || part.elements() > 0)
+        fragments.emplace_back(recipe, executor, transport, layout, part, turn);
+      ++turn;
+    }
+    if (merges_as_it_sends<Rule>())
+      for (Part& fragment : fragments) fragment.due = Part::when_sent;
+    outside_bytes = most_outside(recipe.period);
     const bool averages = average_until > 0 || always_averages(recipe.period);
     if (averages || buffers == InnerBuffers::average)
       exact.emplace(executor, transport, layout, layout.range(), Dense{}, None{}, false,
                     dense_topology(recipe.topology), options.slice_bytes);
     if constexpr (shows_buffers) inner.walk_buffers([this](auto) { ++buffer_count; });
     if (averages) mean = Arena(layout.size());
-    if (sends_moves) anchor = Arena(layout.size());
-    if (Outer::keeps_anchor) velocity = Arena(layout.size());
+    for (std::size_t k = 0; k < Rule::state.size(); ++k) kept[k] = Arena(layout.size());
   }
+  /// Completes rounds under way, which peers may need, unless something has gone wrong already.
+  ~LocalState() {
+    if (std::uncaught_exceptions() > exceptions_) return;
+    try {
+      land_all();
+    } catch (const std::exception&) {
+      // A peer that is gone has said so elsewhere, or will.
+    }
+  }
+  LocalState(const LocalState&) = delete;
+  LocalState& operator=(const LocalState&) = delete;
 
   bool full_precision() const { return inner.full_precision(); }
   bool clips_mean() const { return detail::clips_mean(inner); }
   StepBytes bytes_per_step() const {
     const StepBytes within = inner.bytes_per_step();
-    index_t outside = outer.most_bytes();
+    index_t outside = outside_bytes;
     const index_t average = exact ? exact->most_bytes() : 0;
     if constexpr (shows_buffers)
       if (buffers == InnerBuffers::average) outside += buffer_count * average;
@@ -118,7 +146,8 @@ struct LocalState {
             within.compressed > 0 ? within.compressed + outside : 0};
   }
   bool always_averages(std::uint64_t period) const {
-    return !Where::talks && !sends_moves && period == 1 && buffers == InnerBuffers::keep;
+    return !Where::talks && !Schedule::late && Rule::state.size() == 0 && period == 1 &&
+           buffers == InnerBuffers::keep;
   }
   /// A period that has become 1 since construction finds no room for a mean gradient.
   bool averages_gradients(std::uint64_t period, std::uint64_t step) const {
@@ -128,6 +157,11 @@ struct LocalState {
     return step > average_until && (step - average_until) % period == 0 && !averages_gradients(period, step);
   }
 
+  OuterBuffers outer_buffers() { return {kept[0].data(), kept[1].data()}; }
+  /// Completes this fragment's round under way, if there is one.
+  void land(Part& fragment) requires(Schedule::late) {
+    fragment.land([&] { return fragment.outer.land(outer_buffers(), fragment.sent.now, ratio_at); });
+  }
   /// The inner recipe's buffers after an outer step.
   template <class Input>
   void treat_buffers(const Input& input) {
@@ -143,17 +177,43 @@ struct LocalState {
 
   template <class Visit>
   void walk(Visit&& visit) {
+    land_all();
     visit("local_steps", local_steps);
     visit("last_outer_rate", last_rate);
-    if (sends_moves) visit("anchor", anchor.all(), index_t{0});
-    if (Outer::keeps_anchor) visit("outer_velocity", velocity.all(), index_t{0});
-    outer.walk([&](const std::string& name, auto&&... rest) {
-      visit("outer_" + name, std::forward<decltype(rest)>(rest)...);
-    });
+    for (std::size_t k = 0; k < Rule::state.size(); ++k) visit(Rule::state[k], kept[k].all(), index_t{0});
+    for (Part& fragment : fragments) {
+      const std::string prefix =
+          fragment.turn == 0 ? "outer_" : "outer_" + std::to_string(fragment.turn) + "_";
+      if (Schedule::late) visit(prefix + "due", fragment.due);
+      fragment.exchange.walk([&](const std::string& name, auto&&... rest) {
+        visit(prefix + name, std::forward<decltype(rest)>(rest)...);
+      });
+    }
     inner.walk([&](const std::string& name, auto&&... rest) {
       visit("inner_" + name, std::forward<decltype(rest)>(rest)...);
     });
   }
+
+ private:
+  void land_all() {
+    if constexpr (Schedule::late)
+      for (Part& fragment : fragments) land(fragment);
+  }
+  /// A round sends its last bytes in the step in which its mean is due, or before.
+  index_t most_outside(std::uint64_t period) const {
+    const std::uint64_t delay = schedule.delay_in(period);
+    index_t most = 0;
+    for (const Part& last : fragments) {
+      const std::uint64_t step = schedule.offset(last.turn, period) + period;
+      index_t sum = 0;
+      for (const Part& each : fragments)
+        if ((step - schedule.offset(each.turn, period)) % period <= delay) sum += each.exchange.most_bytes();
+      most = std::max(most, sum);
+    }
+    return most;
+  }
+
+  int exceptions_ = std::uncaught_exceptions();
 };
 
 }  // namespace detail

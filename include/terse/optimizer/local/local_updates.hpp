@@ -23,39 +23,75 @@ constexpr bool check_inner_mean() {
   return true;
 }
 
-/// Local update methods around any recipe: `period` steps of the inner recipe, then one outer step over all ranks.
-/// The family that LocalSgd, PostLocalSgd, SlowMo, Bmuf and DiLoCo are members of.
+namespace detail {
+
+/// Says in words why this outer rule can't go around this recipe, by this schedule and over this topology.
+template <class Inner, class Rule, class Schedule, class P>
+constexpr bool check_meeting() {
+  static_assert(
+      !goes_around<Inner>() || (!Rule::follows_rate && !detail::follows_rate<Inner>()),
+      "terse: of local methods around each other none may follow the learning rate (SlowMo and "
+      "OverlapLocalSgd do; LocalSgd, Bmuf, DiLoCo and StreamingDiLoCo don't): a step knows one change alone");
+  if constexpr (Schedule::late) {
+    constexpr bool lands = requires { Rule::merges_as_it_sends; };
+    static_assert(
+        lands,
+        "terse: this outer rule takes its mean at once (PlainAverage, OuterMomentum), and here means "
+        "come late: take LateMomentum, PullBack or DelayCorrection");
+    if constexpr (lands)
+      static_assert(!Rule::merges_as_it_sends || std::is_same_v<Schedule, OnePeriodLate>,
+                    "terse: this outer rule (PullBack, DelayCorrection) merges a mean when it sends the next "
+                    "one: take OnePeriodLate, or LateMomentum");
+    static_assert(
+        !evaluates_late<P>(),
+        "terse: parameters change while their mean is under way, and this topology (Ring) reads its "
+        "message again in each hop. Use ScatterGather");
+  } else {
+    static_assert(
+        !requires { Rule::merges_as_it_sends; },
+        "terse: this outer rule is for means that come late: take OnePeriodLate or Fragments");
+  }
+  return true;
+}
+
+}  // namespace detail
+
+/// Local update methods around any recipe: `period` steps of the inner recipe, and ranks meet, by Schedule all at once, one
+/// period late, or fragment by fragment. The family that LocalSgd, PostLocalSgd, SlowMo, Bmuf and DiLoCo are members of, and as
+/// which OverlapLocalSgd, CocodSgd and StreamingDiLoCo run.
 ///
-///     each step           inner step on x_i with this rank's gradient
-///     each period-th      Outer, from the mean over ranks of x_i, or of anchor - x_i, see OuterMomentum
+///     each step             inner step on x_i with this rank's gradient
+///     when Schedule says    this fragment's message, by Outer, is sent; its mean enters by Outer, at once or later
 ///
-/// In the first `average_gradients_until` steps (post-local SGD), and always where period is 1, Outer plain and
-/// buffers are kept, ranks average gradients instead and make the same inner step: bit for bit what the inner recipe
+/// In the first `average_gradients_until` steps (post-local SGD), and always where period is 1, all is at once, Outer plain
+/// and buffers are kept, ranks average gradients instead and make the same inner step: bit for bit what the inner recipe
 /// does over exact averages, for gradient scales that are powers of two and without clip_norm. Moves may be compressed
 /// with any compressor and feedback; PlainAverage keeps an anchor then, too.
 ///
-/// average_gradients_until, inner_buffers and the error feedback's hyper-parameters hold from construction on.
+/// average_gradients_until, inner_buffers, schedule.count and the error feedback's hyper-parameters hold from construction on.
+/// inner_buffers must be keep where means come late.
+///
+/// Where means come late each step moves rounds on whose messages have come in, and nobody waits for a mean before it is due.
+/// Saving completes rounds under way, and so does the end.
 ///
 /// A gradient that is not finite is found by its rank alone, which throws; the others throw peer_error when they wait
 /// for it. NonFinite::skip and clip_norm are the inner recipe's, skip costs an agreement of all ranks in each step.
 ///
-/// State: the inner recipe's; an anchor, n floats, where Outer has momentum or there is a compressor, and a velocity,
-/// n floats, where Outer has momentum. Wire: nothing in most steps, one round of the topology in each period-th.
+/// State: the inner recipe's; what Outer keeps, n floats each: an anchor where it has momentum or there is a compressor, and a
+/// velocity where it has momentum. Wire: nothing in most steps, for each fragment one round of the topology in each period.
 /// Source: Stich, "Local SGD converges fast and communicates little", ICLR 2019; Lin et al., "Don't use large
 /// mini-batches, use local SGD", ICLR 2020 (post-local); and those of Outer.
-template <class Inner, class Outer, class Where, class C, class F, class P>
+template <class Inner, class Outer, class Schedule, class Where, class C, class F, class P>
 struct LocalUpdatesOf {
+  using Rule = detail::OuterRuleOf<Outer, C>;
   static_assert(detail::check_inner<Inner>() && check_means<C, F, P>());
   static_assert(
       !detail::is_blind<Inner>(),
       "terse: messages of an inner recipe must show its gradient; this one sends before it is known");
-  static_assert(check_inner_mean<Inner>());
+  static_assert(check_inner_mean<Inner>() && detail::check_meeting<Inner, Rule, Schedule, P>());
   /// Whether what it does outside depends on how the rate has changed since, which a step knows for one recipe alone.
-  static constexpr bool follows_rate = Outer::follows_rate;
+  static constexpr bool follows_rate = Rule::follows_rate;
   static constexpr int ratio_at = scalars_of<Inner>(), scalars = ratio_at + 1;
-  static_assert(!detail::goes_around<Inner>() || (!follows_rate && !detail::follows_rate<Inner>()),
-                "terse: of local methods around each other none may follow the learning rate (SlowMo and "
-                "OverlapLocalSgd do; LocalSgd, Bmuf and DiLoCo don't)");
 
   Inner inner{};
   std::uint64_t period = 8;
@@ -65,6 +101,7 @@ struct LocalUpdatesOf {
   C compressor{};
   F error_feedback{};
   P topology{};
+  Schedule schedule{};
 
   void check() const {
     check_values(inner);
@@ -73,6 +110,10 @@ struct LocalUpdatesOf {
         !Where::talks || average_gradients_until == 0,
         "only inner recipes that run alone can average gradients first; average_gradients_until must be 0",
         static_cast<double>(average_gradients_until));
+    require(!Schedule::late || inner_buffers == InnerBuffers::keep,
+            "inner_buffers must be keep where means come late: no step is theirs alone",
+            static_cast<double>(inner_buffers));
+    schedule.check(period);
     outer.check();
     detail::check_policy(compressor);
     detail::check_feedback_of_states(error_feedback);
@@ -93,6 +134,7 @@ struct LocalUpdatesOf {
   void outside_settings(Visit&& visit) const {
     visit("period", static_cast<double>(period));
     visit("average_gradients_until", static_cast<double>(average_gradients_until));
+    schedule.settings(visit);
     outer.settings(visit);
     visit("inner_buffers", static_cast<double>(inner_buffers));
     detail::policy_settings(compressor, visit);
@@ -101,6 +143,7 @@ struct LocalUpdatesOf {
   }
   /// Steps differ in more than numbers.
   static bool recordable() { return false; }
+  static constexpr bool never_alike = Schedule::late;
   template <class S>
   bool alike(const S& state) const {
     return state.averages_gradients(period, state.local_steps) ||
@@ -108,12 +151,12 @@ struct LocalUpdatesOf {
   }
 
   template <Transport T, Executor E>
-  using State = detail::LocalState<Inner, Outer, Where, C, F, P, T, E>;
+  using State = detail::LocalState<Inner, Outer, Schedule, Where, C, F, P, T, E>;
 
   template <Transport T, Executor E, class N>
   void prepare(const StepInput<E, N>& input, State<T, E>& state, StepScalars& now) const {
     const auto last = std::bit_cast<float>(static_cast<std::uint32_t>(state.last_rate));
-    now.own[ratio_at] = Outer::follows_rate ? (last > 0 ? learning_rate_of(inner) / last : 0) : 1;
+    now.own[ratio_at] = follows_rate ? (last > 0 ? learning_rate_of(inner) / last : 0) : 1;
     composed(inner).prepare(input, state.inner, now);
   }
   template <Transport T, Executor E, class N>
@@ -124,9 +167,10 @@ struct LocalUpdatesOf {
   template <Transport T, Executor E, class N>
   void enqueue(const StepInput<E, N>& input, State<T, E>& state) const {
     const std::uint64_t step = state.local_steps + 1;
-    if (state.sends_moves && step == state.average_until + 1)
-      for_each(input.executor, state.range,
-               detail::KeepAnchor<typename N::parameter>{input.parameters, state.anchor.data()});
+    if (step == state.average_until + 1)
+      for (std::size_t k = 0; k < static_cast<std::size_t>(Rule::from_start); ++k)
+        for_each(input.executor, state.range,
+                 detail::KeepAnchor<typename N::parameter>{input.parameters, state.kept[k].data()});
     if (state.averages_gradients(period, step)) {
       const StepInput<E, Numbers<typename N::parameter, float>> averaged{
           input.executor,  input.layout,     input.context,
@@ -137,23 +181,25 @@ struct LocalUpdatesOf {
         composed(inner).enqueue(detail::drawing_apart(input, state.rank_alone), state.inner);
       });
     }
-    if (state.steps_outside(period, step)) step_outside(input, state);
+    if (!state.averages_gradients(period, step)) meet(input, state, step);
   }
   template <Transport T, Executor E, class N>
   void complete(const StepInput<E, N>& input, State<T, E>& state) const {
     detail::by_itself(state.rank_alone, [&] { composed(inner).complete(input, state.inner); });
     if (state.steps_outside(period, state.local_steps + 1)) {
-      state.outer.settle(input.context);
+      if constexpr (!Schedule::late) state.fragments.front().exchange.settle(input.context);
       state.last_rate = std::bit_cast<std::uint32_t>(learning_rate_of(inner));
     }
     ++state.local_steps;
   }
   /// Optimizer::read_out.
   template <Transport T, Executor E>
-  void read_out(E executor, const State<T, E>& state, ReadOut which, out<E> to) const
-      requires(Outer::keeps_anchor) {
+  void read_out(E executor, const State<T, E>& state, ReadOut which, out<E> to) const requires requires {
+    outer.ahead(which);
+  }
+  {
     for_each(executor, state.range,
-             detail::OuterPoint{state.anchor.data(), state.velocity.data(), to.data(), outer.ahead(which)});
+             detail::OuterPoint{state.kept[0].data(), state.kept[1].data(), to.data(), outer.ahead(which)});
   }
 
  private:
@@ -168,28 +214,46 @@ struct LocalUpdatesOf {
   }
 
   template <Transport T, Executor E, class N>
-  void step_outside(const StepInput<E, N>& input, State<T, E>& state) const {
-    using Number = typename N::parameter;
-    const auto x = input.parameters;
-    float* const anchor = state.anchor.data();
-    const StepContext& context = input.context;
-    if constexpr (!C::lossless) state.outer.set_compressor(compressor);
-    if constexpr (!State<T, E>::sends_moves) {
-      const detail::ReadParameters<Number> read{x};
-      const detail::TakeMean<Number> take{x};
-      state.outer.mix(context, {}, Message{read, read}, Message{take, take});
-    } else {
-      const detail::Move<Number> move{x, anchor};
-      if constexpr (Outer::keeps_anchor) {
-        const detail::StepOutside<Number, Outer::nesterov> step{
-            x, anchor, state.velocity.data(), input.context.now, ratio_at, outer.rate, outer.momentum};
-        state.outer.mix(context, {}, Message{move, move}, Message{step, step});
+  void meet(const StepInput<E, N>& input, State<T, E>& state, std::uint64_t step) const {
+    for (auto& fragment : state.fragments) {
+      const std::uint64_t since = step - state.average_until + period;
+      const bool sends = (since - state.schedule.offset(fragment.turn, period)) % period == 0;
+      if (sends) {
+        if (fragment.due != 0) take_up(input, state, fragment);
+        send(input, state, fragment, step);
       } else {
-        const detail::MoveAnchor<Number> step{x, anchor};
-        state.outer.mix(context, {}, Message{move, move}, Message{step, step});
+        fragment.advance();
       }
+      if (fragment.due != 0 && fragment.due <= step) take_up(input, state, fragment);
     }
-    state.treat_buffers(input);
+  }
+  template <Transport T, Executor E, class N, class Part>
+  void send(const StepInput<E, N>& input, State<T, E>& state, Part& fragment, std::uint64_t step) const {
+    if constexpr (!C::lossless) fragment.exchange.set_compressor(compressor);
+    const Rule rule(outer);
+    const auto message = rule.message(input.parameters, state.outer_buffers());
+    fragment.due = detail::merges_as_it_sends<Rule>() ? Part::when_sent : step + schedule.delay_in(period);
+    if constexpr (Schedule::late) {
+      fragment.send(input, rule, Message{message, message});
+    } else {
+      fragment.exchange.start(input.context, {}, Message{message, message});
+    }
+  }
+  /// The mean of this fragment's last round enters the parameters.
+  template <Transport T, Executor E, class N, class Part>
+  void take_up(const StepInput<E, N>& input, State<T, E>& state, Part& fragment) const {
+    const Rule rule(outer);
+    const auto x = input.parameters;
+    const StepScalars* const now = input.context.now;
+    if constexpr (Schedule::late) {
+      state.land(fragment);
+      for_each(input.executor, fragment.range, rule.merge(x, state.outer_buffers(), now, ratio_at));
+    } else {
+      const auto arrive = rule.arrive(x, state.outer_buffers(), now, ratio_at);
+      fragment.exchange.finish(Message{arrive, arrive});
+      state.treat_buffers(input);
+    }
+    fragment.due = 0;
   }
 };
 
@@ -197,24 +261,27 @@ namespace detail {
 
 template <class Inner, class Outer>
 struct Around {
-  template <class Where, class C, class F, class P>
-  using Of = LocalUpdatesOf<Inner, Outer, Where, C, F, P>;
+  template <class Schedule, class Where, class C, class F, class P>
+  using Of = LocalUpdatesOf<Inner, Outer, Schedule, Where, C, F, P>;
+};
+template <class Inner, class Outer, class Schedule>
+struct AroundAlone {
   template <class C, class F, class P>
-  using OfAlone = Of<Inside::alone, C, F, P>;
+  using Of = LocalUpdatesOf<Inner, Outer, Schedule, Inside::alone, C, F, P>;
 };
 
 }  // namespace detail
 
-/// Local updates whose moves travel by a compressor, an error feedback and a topology, around a recipe that runs alone or,
-/// with Inside::together, over all ranks; in any order. For what is left out see Sorted.
+/// Local updates by a schedule, whose messages travel by a compressor, an error feedback and a topology, around a recipe that
+/// runs alone or, with Inside::together, over all ranks; in any order. For what is left out see Sorted; the schedule is AllAtOnce.
 template <class Inner, class Outer, class... Ps>
-using LocalUpdatesFrom = Sorted<
-    detail::Around<Inner, Outer>::template Of,
-    Takes<PolicyKind::inside, PolicyKind::compressor, PolicyKind::error_feedback, PolicyKind::topology>,
-    Policies<Inside::alone>, Ps...>;
-/// The same around a recipe that runs alone.
-template <class Inner, class Outer, class... Ps>
+using LocalUpdatesFrom = Sorted<detail::Around<Inner, Outer>::template Of,
+                                Takes<PolicyKind::schedule, PolicyKind::inside, PolicyKind::compressor,
+                                      PolicyKind::error_feedback, PolicyKind::topology>,
+                                Policies<AllAtOnce, Inside::alone>, Ps...>;
+/// The same by this schedule, around a recipe that runs alone.
+template <class Inner, class Outer, class Schedule, class... Ps>
 using LocalUpdatesAround =
-    Sorted<detail::Around<Inner, Outer>::template OfAlone, TakesMeans, Policies<>, Ps...>;
+    Sorted<detail::AroundAlone<Inner, Outer, Schedule>::template Of, TakesMeans, Policies<>, Ps...>;
 
 }  // namespace terse

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
+
+#include "terse/optimizer/local/outer_functors.hpp"
 #include "terse/optimizer/policies.hpp"
-#include "terse/optimizer/recipe.hpp"
 
 namespace terse {
 
@@ -12,6 +14,20 @@ enum class OuterKind { slow_mo, classical_block, nesterov_block, di_lo_co };
 /// The two points of an outer step with momentum, from which parameters for evaluation can be read: where it stands, and
 /// where its momentum alone would take it. Those with Nesterov step on from the point ahead, the others from the current.
 enum class ReadOut { current, look_ahead };
+
+// The outer rule of a local method says what ranks send and what becomes of the mean:
+//
+//     state                                  names of the buffers that it keeps, of n floats each, at most two
+//     from_start                             how many of them, the first ones, begin as the initial parameters; others as 0
+//     follows_rate                           whether it depends on how the learning rate has changed since the last meeting
+//     message(x, own)                        what this rank sends
+//     arrive(x, own, now, ratio_at)          where nobody goes on before the mean is there (AllAtOnce): its consumer
+//     land(own, now, ratio_at)               where it is late: its consumer, which knows no parameters
+//     merge(x, own, now, ratio_at)           and how it enters them later, element by element
+//     merges_as_it_sends                     of late ones: whether they merge when they send the next one, at first the
+//                                            initial parameters
+//
+// now->own[ratio_at] is this step's learning rate over that of the last meeting, or 1.
 
 /// The outer step of local methods. With D = anchor - mean_i x_i, how the ranks have moved since the last one,
 ///
@@ -30,7 +46,8 @@ enum class ReadOut { current, look_ahead };
 /// by incremental block training", ICASSP 2016; Douillard et al., "DiLoCo", 2023, algorithm 1.
 template <OuterKind Kind>
 struct OuterMomentum {
-  static constexpr bool keeps_anchor = true;
+  static constexpr std::array<const char*, 2> state{"anchor", "outer_velocity"};
+  static constexpr int from_start = 1;
   static constexpr bool nesterov = Kind == OuterKind::nesterov_block || Kind == OuterKind::di_lo_co;
   static constexpr bool follows_rate = Kind == OuterKind::slow_mo;
 
@@ -46,6 +63,15 @@ struct OuterMomentum {
     visit("outer_rate", static_cast<double>(rate));
     visit("outer_momentum", static_cast<double>(momentum));
   }
+  template <Number P>
+  static detail::Move<P> message(ParameterRef<P> x, OuterBuffers own) {
+    return {x, own.first};
+  }
+  template <Number P>
+  detail::StepOutside<P, nesterov> arrive(ParameterRef<P> x, OuterBuffers own, const StepScalars* now,
+                                          int ratio_at) const {
+    return {x, {own.first, own.second, now, ratio_at, rate, momentum}};
+  }
   /// How far along the velocity a point lies from the anchor.
   float ahead(ReadOut which) const {
     if (nesterov) return which == ReadOut::current ? rate * momentum : 0;
@@ -53,17 +79,62 @@ struct OuterMomentum {
   }
 };
 
-/// The outer step of Local SGD: x = mean_i x_i. No state.
+/// The outer step of Local SGD: x = mean_i x_i. No state; with a compressor ranks send how they moved, from an anchor.
 struct PlainAverage {
-  static constexpr bool keeps_anchor = false;
-  static constexpr bool nesterov = false;
+  static constexpr std::array<const char*, 0> state{};
+  static constexpr int from_start = 0;
   static constexpr bool follows_rate = false;
+
   static void check() {}
   template <class Visit>
   void settings(Visit&&) const {}
+  template <Number P>
+  static detail::ReadParameters<P> message(ParameterRef<P> x, OuterBuffers) {
+    return {x};
+  }
+  template <Number P>
+  static detail::TakeMean<P> arrive(ParameterRef<P> x, OuterBuffers, const StepScalars*, int) {
+    return {x};
+  }
+  struct OfMoves;
+};
+
+struct PlainAverage::OfMoves {
+  static constexpr std::array<const char*, 1> state{"anchor"};
+  static constexpr int from_start = 1;
+  static constexpr bool follows_rate = false;
+
+  OfMoves() = default;
+  explicit OfMoves(const PlainAverage&) {}
+  template <Number P>
+  static detail::Move<P> message(ParameterRef<P> x, OuterBuffers own) {
+    return {x, own.first};
+  }
+  template <Number P>
+  static detail::MoveAnchor<P> arrive(ParameterRef<P> x, OuterBuffers own, const StepScalars*, int) {
+    return {x, own.first};
+  }
 };
 
 namespace detail {
+
+template <class Outer, class C>
+struct OuterRule {
+  using type = Outer;
+};
+template <class Outer, class C>
+requires(!C::lossless && requires { typename Outer::OfMoves; }) struct OuterRule<Outer, C> {
+  using type = typename Outer::OfMoves;
+};
+/// What the outer step runs as where messages travel by compressor C.
+template <class Outer, class C>
+using OuterRuleOf = typename OuterRule<Outer, C>::type;
+
+template <class Rule>
+constexpr bool merges_as_it_sends() {
+  if constexpr (requires { Rule::merges_as_it_sends; }) return Rule::merges_as_it_sends;
+  return false;
+}
 
 /// Says in words what a type lacks to be the inner recipe of a local method.
 template <class Inner>
@@ -97,91 +168,5 @@ void by_itself(int rank, Act act) {
 }
 
 }  // namespace detail
-
-TERSE_NUMERICS_BEGIN
-
-namespace detail {
-
-/// Parameters as a message.
-template <Number P>
-struct ReadParameters {
-  ParameterRef<P> parameters;
-  TERSE_HD float operator()(const Piece&, index_t i) const { return parameters[i]; }
-};
-
-/// A gradient before it is scaled.
-template <Number G>
-struct Raw {
-  const G* gradients;
-  TERSE_HD float operator()(const Piece&, index_t i) const { return widened(gradients[i]); }
-};
-
-struct WriteMean {
-  float* to;
-  TERSE_HD void operator()(const Piece&, index_t i, float mean) const { to[i] = mean; }
-};
-
-/// How far this rank has come from the anchor.
-template <Number P>
-struct Move {
-  ParameterRef<P> parameters;
-  const float* anchor;
-  TERSE_HD float operator()(const Piece&, index_t i) const { return anchor[i] - parameters[i]; }
-};
-
-template <Number P>
-struct KeepAnchor {
-  ParameterRef<P> parameters;
-  float* anchor;
-  TERSE_HD void operator()(const Piece&, index_t i) const { anchor[i] = parameters[i]; }
-};
-
-template <Number P>
-struct TakeMean {
-  ParameterRef<P> parameters;
-  TERSE_HD void operator()(const Piece&, index_t i, float mean) const { parameters.set(i, mean); }
-};
-
-/// Parameters from the anchor and the mean move.
-template <Number P>
-struct MoveAnchor {
-  ParameterRef<P> parameters;
-  float* anchor;
-  TERSE_HD void operator()(const Piece&, index_t i, float mean) const {
-    const float x = anchor[i] - mean;
-    anchor[i] = x;
-    parameters.set(i, x);
-  }
-};
-
-struct OuterPoint {
-  const float *anchor, *velocity;
-  float* to;
-  float ahead;
-  TERSE_HD void operator()(const Piece&, index_t i) const { to[i] = anchor[i] + ahead * velocity[i]; }
-};
-
-template <Number P, bool Nesterov>
-struct StepOutside {
-  ParameterRef<P> parameters;
-  float *anchor, *velocity;
-  const StepScalars* now;
-  int ratio_at;  // the place of this step's learning rate over that of the last outer step
-  float rate, momentum;
-  float ratio = 1;
-
-  TERSE_HD void enter(const Piece&) { ratio = now->own[static_cast<std::size_t>(ratio_at)]; }
-  TERSE_HD void operator()(const Piece&, index_t i, float mean) const {
-    const float v = momentum * ratio * velocity[i] + mean;
-    const float x = anchor[i] - rate * (Nesterov ? mean + momentum * v : v);
-    velocity[i] = v;
-    anchor[i] = x;
-    parameters.set(i, x);
-  }
-};
-
-}  // namespace detail
-
-TERSE_NUMERICS_END
 
 }  // namespace terse

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <utility>
+
+#include "terse/exchange/exchange.hpp"
+#include "terse/optimizer/recipe.hpp"
+
+namespace terse::detail {
+
+/// A part of the model that ranks average by itself, with the round under way.
+template <class Outer, Compressor C, ErrorFeedback F, Topology P, Transport T, Executor E>
+class Fragment {
+ public:
+  /// No step: taken up when the next one is sent.
+  static constexpr std::uint64_t when_sent = std::numeric_limits<std::uint64_t>::max();
+
+  template <class Recipe>
+  Fragment(const Recipe& recipe, E executor, T& transport, const Layout& layout, const Range& range_,
+           std::uint64_t turn_)
+      : exchange(executor, transport, layout, range_, recipe.compressor, recipe.error_feedback, false,
+                 recipe.topology),
+        range(range_),
+        turn(turn_),
+        outer(recipe.outer),
+        sent_now_(1) {}
+
+  /// Begins a round that ends in another step: keeps this step's context, and Outer's hyper-parameters.
+  template <class Input, class M>
+  void send(const Input& input, const Outer& outer_, const M& message) {
+    copy(input.executor, view<const StepScalars, typename E::memory>(input.context.now, 1), sent_now_.all());
+    sent = input.context;
+    sent.now = sent_now_.data();
+    outer = outer_;
+    exchange.start(sent, {}, message);
+    under_way_ = true;
+  }
+  /// Settles what has come in of the round under way.
+  void advance() {
+    if (under_way_) exchange.ready();
+  }
+  /// Completes the round under way, if there is one. `consumer()` takes its mean.
+  template <class MakeConsumer>
+  void land(MakeConsumer consumer) {
+    if (!under_way_) return;
+    const auto land = consumer();
+    exchange.finish(Message{land, land});
+    exchange.settle(sent);
+    under_way_ = false;
+  }
+
+  /// In one slice: parameters may change while it is under way.
+  Exchange<C, F, P, T, E> exchange;
+  Range range;
+  std::uint64_t turn;     ///< its place among all fragments
+  std::uint64_t due = 0;  ///< the local step behind which its mean enters the parameters; 0: none is to
+  StepContext sent;
+  Outer outer;  ///< as it was when the round under way began
+
+ private:
+  buffer<StepScalars, typename E::memory> sent_now_;
+  bool under_way_ = false;
+};
+
+}  // namespace terse::detail

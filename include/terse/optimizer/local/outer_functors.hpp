@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "terse/optimizer/recipe.hpp"
+
+// What local methods send, and what they do to one element with the mean.
+
+namespace terse {
+
+/// Up to two buffers of n floats that an outer rule keeps.
+struct OuterBuffers {
+  float *first = nullptr, *second = nullptr;
+};
+
+namespace detail {
+
+TERSE_NUMERICS_BEGIN
+
+/// Parameters as a message.
+template <Number P>
+struct ReadParameters {
+  ParameterRef<P> parameters;
+  TERSE_HD float operator()(const Piece&, index_t i) const { return parameters[i]; }
+};
+
+/// A gradient before it is scaled.
+template <Number G>
+struct Raw {
+  const G* gradients;
+  TERSE_HD float operator()(const Piece&, index_t i) const { return widened(gradients[i]); }
+};
+
+struct WriteMean {
+  float* to;
+  TERSE_HD void operator()(const Piece&, index_t i, float mean) const { to[i] = mean; }
+};
+
+/// How far this rank has come from the anchor.
+template <Number P>
+struct Move {
+  ParameterRef<P> parameters;
+  const float* anchor;
+  TERSE_HD float operator()(const Piece&, index_t i) const { return anchor[i] - parameters[i]; }
+};
+
+template <Number P>
+struct KeepAnchor {
+  ParameterRef<P> parameters;
+  float* anchor;
+  TERSE_HD void operator()(const Piece&, index_t i) const { anchor[i] = parameters[i]; }
+};
+
+template <Number P>
+struct TakeMean {
+  ParameterRef<P> parameters;
+  TERSE_HD void operator()(const Piece&, index_t i, float mean) const { parameters.set(i, mean); }
+};
+
+/// Parameters from the anchor and the mean move.
+template <Number P>
+struct MoveAnchor {
+  ParameterRef<P> parameters;
+  float* anchor;
+  TERSE_HD void operator()(const Piece&, index_t i, float mean) const {
+    const float x = anchor[i] - mean;
+    anchor[i] = x;
+    parameters.set(i, x);
+  }
+};
+
+/// The parameters' own share of where they are next, the anchor has the rest.
+template <Number P>
+struct MixWithAnchor {
+  ParameterRef<P> parameters;
+  const float* anchor;
+  float local_share;
+  TERSE_HD void operator()(const Piece&, index_t i) const {
+    // Exact at both ends, shares of 0 and 1.
+    parameters.set(i, local_share * parameters[i] + (1 - local_share) * anchor[i]);
+  }
+};
+
+struct OuterPoint {
+  const float *anchor, *velocity;
+  float* to;
+  float ahead;
+  TERSE_HD void operator()(const Piece&, index_t i) const { to[i] = anchor[i] + ahead * velocity[i]; }
+};
+
+/// The outer step of the anchor, which returns where it is then.
+template <bool Nesterov>
+struct StepAnchor {
+  float *anchor, *velocity;
+  const StepScalars* now;
+  int ratio_at;  // the place of this step's learning rate over that of the last outer step
+  float rate, momentum;
+  float ratio = 1;
+
+  TERSE_HD void enter(const Piece&) { ratio = now->own[static_cast<std::size_t>(ratio_at)]; }
+  TERSE_HD float operator()(const Piece&, index_t i, float mean) const {
+    const float v = momentum * ratio * velocity[i] + mean;
+    const float x = anchor[i] - rate * (Nesterov ? mean + momentum * v : v);
+    velocity[i] = v;
+    anchor[i] = x;
+    return x;
+  }
+};
+
+/// The same, and the parameters with it.
+template <Number P, bool Nesterov>
+struct StepOutside {
+  ParameterRef<P> parameters;
+  StepAnchor<Nesterov> step;
+
+  TERSE_HD void enter(const Piece& piece) { step.enter(piece); }
+  TERSE_HD void operator()(const Piece& piece, index_t i, float mean) const {
+    parameters.set(i, step(piece, i, mean));
+  }
+};
+
+template <Number P>
+struct PullBackStep {
+  ParameterRef<P> parameters;
+  const float* anchor;
+  float* velocity;
+  const StepScalars* now;
+  int ratio_at;  // see StepAnchor
+  float pullback, momentum;
+  float ratio = 1;
+
+  TERSE_HD void enter(const Piece&) { ratio = now->own[static_cast<std::size_t>(ratio_at)]; }
+  TERSE_HD void operator()(const Piece&, index_t i) const {
+    const float z = anchor[i];
+    // Exact at both ends, pullback 0 and 1.
+    const float x = (1 - pullback) * parameters[i] + pullback * z;
+    velocity[i] = momentum * ratio * velocity[i] + (z - x);
+    parameters.set(i, x);
+  }
+};
+
+struct AheadOfAnchor {
+  const float *anchor, *velocity;
+  TERSE_HD float operator()(const Piece&, index_t i) const { return anchor[i] - velocity[i]; }
+};
+
+template <Number P>
+struct CorrectDelay {
+  ParameterRef<P> parameters;
+  const float* mean;
+  float* snapshot;
+
+  TERSE_HD void operator()(const Piece&, index_t i) const {
+    const float x = mean[i] + (parameters[i] - snapshot[i]);
+    snapshot[i] = x;
+    parameters.set(i, x);
+  }
+};
+
+TERSE_NUMERICS_END
+
+}  // namespace detail
+
+}  // namespace terse

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "terse/core/check.hpp"
+#include "terse/core/layout.hpp"
+
+namespace terse {
+
+// When local methods meet: which fragment of the model ranks send in which step, and how many steps later its mean
+// enters the parameters. A policy.
+
+/// All of the model after every `period` steps, and nobody goes on before the mean is there.
+struct AllAtOnce {
+  static constexpr bool late = false;
+  static void check(std::uint64_t) {}
+  template <class Visit>
+  void settings(Visit&&) const {}
+  static std::vector<Range> cut(const Layout& layout) { return {layout.range()}; }
+  static std::uint64_t offset(std::uint64_t, std::uint64_t) { return 0; }
+  static std::uint64_t delay_in(std::uint64_t) { return 0; }
+};
+
+/// All of the model after every `period` steps; its mean enters when the next one is sent.
+struct OnePeriodLate {
+  static constexpr bool late = true;
+  static void check(std::uint64_t) {}
+  template <class Visit>
+  void settings(Visit&&) const {}
+  static std::vector<Range> cut(const Layout& layout) { return {layout.range()}; }
+  static std::uint64_t offset(std::uint64_t, std::uint64_t) { return 0; }
+  static std::uint64_t delay_in(std::uint64_t period) { return period; }
+};
+
+/// Fragment p of `count` after each step t with t = floor(p period / count) modulo `period`; its mean enters after step
+/// t + delay. Fragments are whole consecutive segments, as alike in size as those allow: p holds those whose middle lies in the
+/// p-th of `count` equal parts of the model. `count` holds from construction on.
+struct Fragments {
+  static constexpr bool late = true;
+
+  std::uint64_t count = 4;
+  std::uint64_t delay = 1;  ///< steps, at most `period`
+
+  void check(std::uint64_t period) const {
+    require(count >= 1 && count <= most, "a model has at least 1 fragment and at most 65536",
+            static_cast<double>(count));
+    require(delay <= period, "the delay of a fragment must be at most the period",
+            static_cast<double>(delay));
+  }
+  template <class Visit>
+  void settings(Visit&& visit) const {
+    visit("fragments", static_cast<double>(count));
+    visit("delay", static_cast<double>(delay));
+  }
+  /// One range for each fragment, which is empty where no segment's middle lies in its part.
+  std::vector<Range> cut(const Layout& layout) const {
+    const Range whole = layout.range();
+    std::vector<std::vector<Piece>> parts(static_cast<std::size_t>(count));
+    index_t before = 0;
+    for (const Piece& piece : whole.pieces()) {
+      const double middle = static_cast<double>(before) + 0.5 * static_cast<double>(piece.count);
+      const double part = middle * static_cast<double>(count) / static_cast<double>(whole.elements());
+      parts[static_cast<std::size_t>(part)].push_back(piece);
+      before += piece.count;
+    }
+    std::vector<Range> ranges;
+    for (std::vector<Piece>& part : parts) ranges.emplace_back(std::move(part));
+    return ranges;
+  }
+  std::uint64_t offset(std::uint64_t turn, std::uint64_t period) const { return turn * period / count; }
+  std::uint64_t delay_in(std::uint64_t) const { return delay; }
+
+ private:
+  static constexpr std::uint64_t most = 65536;
+};
+
+}  // namespace terse
