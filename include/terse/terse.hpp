@@ -14,6 +14,7 @@
 #include "terse/compressor/sign.hpp"                      // IWYU pragma: export
 #include "terse/compressor/ternary.hpp"                   // IWYU pragma: export
 #include "terse/compressor/threshold.hpp"                 // IWYU pragma: export
+#include "terse/compressor/tiled.hpp"
 #include "terse/compressor/top_k.hpp"                     // IWYU pragma: export
 #include "terse/compressor/uniform.hpp"                   // IWYU pragma: export
 #include "terse/core/version.hpp"                         // IWYU pragma: export
