@@ -4,11 +4,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <memory>
 #include <numeric>
 #include <utility>
 #include <vector>
 
 #include "laws/support.hpp"
+#include "reference/demo.hpp"
 #include "terse/codec.hpp"
 #include "terse/compressor/chain.hpp"
 #include "terse/compressor/sign.hpp"
@@ -23,7 +25,7 @@ namespace {
 using namespace terse;  // NOLINT: a test of the library's names
 
 using Floats = std::vector<float>;
-using Doubles = std::vector<double>;
+using reference::Doubles, reference::restored, reference::transformed;
 
 constexpr std::size_t at(index_t i) { return static_cast<std::size_t>(i); }
 
@@ -32,38 +34,6 @@ Floats noise(index_t n, std::uint64_t seed) {
   Floats x(at(n));
   for (index_t i = 0; i < n; ++i)
     x[at(i)] = static_cast<float>(draw.bits(static_cast<std::uint64_t>(i)) >> 40) * 0x1p-23F - 1;
-  return x;
-}
-
-/// Entry (k, j) of the orthonormal DCT-II of n numbers.
-double wave(index_t n, index_t k, index_t j) {
-  const double scale = std::sqrt((k == 0 ? 1.0 : 2.0) / static_cast<double>(n));
-  return scale *
-         std::cos(std::acos(-1.0) * static_cast<double>((2 * j + 1) * k) / static_cast<double>(2 * n));
-}
-/// The coefficient (u, v) at v rows + u.
-Doubles transformed(index_t rows, index_t columns, const Doubles& x) {
-  Doubles half(x.size()), y(x.size());
-  for (index_t u = 0; u < rows; ++u)
-    for (index_t c = 0; c < columns; ++c)
-      for (index_t r = 0; r < rows; ++r)
-        half[at(u * columns + c)] += wave(rows, u, r) * x[at(r * columns + c)];
-  for (index_t u = 0; u < rows; ++u)
-    for (index_t v = 0; v < columns; ++v)
-      for (index_t c = 0; c < columns; ++c)
-        y[at(v * rows + u)] += wave(columns, v, c) * half[at(u * columns + c)];
-  return y;
-}
-Doubles restored(index_t rows, index_t columns, const Doubles& y) {
-  Doubles half(y.size()), x(y.size());
-  for (index_t u = 0; u < rows; ++u)
-    for (index_t v = 0; v < columns; ++v)
-      for (index_t c = 0; c < columns; ++c)
-        half[at(u * columns + c)] += wave(columns, v, c) * y[at(v * rows + u)];
-  for (index_t u = 0; u < rows; ++u)
-    for (index_t c = 0; c < columns; ++c)
-      for (index_t r = 0; r < rows; ++r)
-        x[at(r * columns + c)] += wave(rows, u, r) * half[at(u * columns + c)];
   return x;
 }
 

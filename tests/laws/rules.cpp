@@ -143,11 +143,14 @@ TEST_CASE("momentum corrections keep the laws") {
     holds(FactorMasking{.nesterov = nesterov});
   }
   holds<MajorityVote>();
+  holds<Votes<Tie::zero>>();
   for (const bool corrects : {false, true}) holds(ExponentialAverage{.bias_correction = corrects});
   holds<NesterovAverage>();
   holds<LocalAverage>();
   holds<BalancedAverage>();
   holds<LionInterpolation>();
+  holds<LocalLion<>>();
+  holds<LocalLion<Averaged>>();
 }
 
 TEST_CASE("preconditioners keep the laws") {

@@ -120,7 +120,12 @@ struct TileView {
 /// sent, tile by tile, in cache; a reader sums the packets' coefficients and transforms once, whatever their number. Memory: n
 /// floats. Runs on the host.
 template <class Basis, int S, class Inner>
-struct Tiled;
+struct Tiled {
+  static_assert(
+      sizeof(Inner) == 0,
+      "terse: Tiles and Dct take a sparse compressor that picks PerSegment, and have it pick from each tile: "
+      "TopK<>, Threshold<>, RandomK, Chain<...>");
+};
 
 template <class Basis, int S, class Selection, Compressor Values>
 struct Tiled<Basis, S, Sparse<Selection, Values, PerSegment>> {
