@@ -8,6 +8,7 @@
 #include "terse/momentum_correction/averaged.hpp"
 #include "terse/momentum_correction/balanced_average.hpp"
 #include "terse/momentum_correction/factor_masking.hpp"
+#include "terse/momentum_correction/local_lion.hpp"
 #include "terse/momentum_correction/majority_vote.hpp"
 #include "terse/preconditioner/frozen_layer_rates.hpp"
 #include "terse/preconditioner/frozen_variance.hpp"

@@ -4,97 +4,12 @@
 #include <algorithm>
 #include <string>
 
-#include "terse/compressor/cosines.hpp"
-#include "terse/compressor/tiles.hpp"
+#include "terse/compressor/tile_bases.hpp"
 #include "terse/compressor/top_k.hpp"
 
 namespace terse {
 
 TERSE_NUMERICS_BEGIN
-
-/// Tiles as they are, row after row.
-struct Elements {
-  static constexpr bool transforms = false;
-
-  template <int S>
-  struct Transform {
-    void forward(const detail::TilePlace& place, const float* from, float* tile) {
-      for (index_t r = 0; r < place.rows; ++r)
-        std::copy_n(from + r * place.stride, place.columns, tile + r * place.columns);
-    }
-    void inverse(const detail::TilePlace&, float*) {}
-  };
-};
-
-/// Tiles by their orthonormal two-dimensional DCT-II. The coefficient of u half waves down and v across is at position v rows + u.
-struct CosineWaves {
-  static constexpr bool transforms = true;
-
-  template <int S>
-  class Transform {
-    using Waves = detail::Cosines<S>;
-    static constexpr index_t width = Waves::width;
-
-   public:
-    /// `from` is the tile's first element.
-    void forward(const detail::TilePlace& place, const float* from, float* tile) {
-      const index_t rows = place.rows, columns = place.columns;
-      for (index_t first = 0; first < columns; first += width) {
-        load(from + first, place.stride, rows, columns - first);
-        waves_.forward(static_cast<int>(rows), strip_, scratch_);
-        store_turned(middle_ + first * rows, rows, columns - first);
-      }
-      for (index_t first = 0; first < rows; first += width) {
-        load(middle_ + first, rows, columns, rows - first);
-        waves_.forward(static_cast<int>(columns), strip_, scratch_);
-        store(tile + first, rows, columns, rows - first);
-      }
-    }
-    /// From coefficients to elements, row after row, in place.
-    void inverse(const detail::TilePlace& place, float* tile) {
-      const index_t rows = place.rows, columns = place.columns;
-      for (index_t first = 0; first < rows; first += width) {
-        load(tile + first, rows, columns, rows - first);
-        waves_.inverse(static_cast<int>(columns), strip_, scratch_);
-        store_turned(middle_ + first * columns, columns, rows - first);
-      }
-      for (index_t first = 0; first < columns; first += width) {
-        load(middle_ + first, columns, rows, columns - first);
-        waves_.inverse(static_cast<int>(rows), strip_, scratch_);
-        store(tile + first, columns, rows, columns - first);
-      }
-    }
-
-   private:
-    // Strips of `width` columns; what a narrower one lacks is 0 and goes nowhere.
-    void load(const float* from, index_t stride, index_t count, index_t there) {
-      for (index_t j = 0; j < count; ++j)
-        if (there >= width) {
-          std::copy_n(from + j * stride, width, strip_ + j * width);
-        } else {
-          std::copy_n(from + j * stride, there, strip_ + j * width);
-          std::fill(strip_ + j * width + there, strip_ + (j + 1) * width, 0.0F);
-        }
-    }
-    void store(float* to, index_t stride, index_t count, index_t there) const {
-      for (index_t j = 0; j < count; ++j)
-        if (there >= width)
-          std::copy_n(strip_ + j * width, width, to + j * stride);
-        else
-          std::copy_n(strip_ + j * width, there, to + j * stride);
-    }
-    /// Columns become rows of `count` numbers.
-    void store_turned(float* to, index_t count, index_t there) const {
-      for (index_t l = 0; l < std::min(there, width); ++l)
-        for (index_t j = 0; j < count; ++j) to[l * count + j] = strip_[j * width + l];
-    }
-
-    const Waves& waves_ = Waves::instance();
-    alignas(64) float strip_[static_cast<std::size_t>(S * width)];
-    alignas(64) float scratch_[static_cast<std::size_t>(S * width)];
-    alignas(64) float middle_[static_cast<std::size_t>(S) * S];
-  };
-};
 
 namespace detail {
 
@@ -207,14 +122,7 @@ struct Tiled<Basis, S, Sparse<Selection, Values, PerSegment>> {
           picker().encode_unit(executor, workspace.picker, unit,
                                detail::TileView{workspace.tile, workspace.decoded, unit.offset}, context, at);
       workspace.transform.inverse(place, workspace.decoded);
-      Feedback view = feedback;
-      enter(view, unit);
-      for (index_t r = 0; r < place.rows; ++r)
-        for (index_t c = 0; c < place.columns; ++c) {
-          const index_t i = place.first + r * place.stride + c;
-          view.commit(i, (mask.word(i - i % alignment) >> i % alignment & 1) != 0, view.load(i),
-                      workspace.decoded[r * place.columns + c]);
-        }
+      commit(place, unit, mask, feedback, workspace.decoded);
     }
     return at - section;
   }
@@ -239,11 +147,31 @@ struct Tiled<Basis, S, Sparse<Selection, Values, PerSegment>> {
   }
 
  private:
+  template <class Mask, class Feedback>
+  static void commit(const detail::TilePlace& place, const Piece& unit, Mask mask, const Feedback& feedback,
+                     const float* decoded) {
+    Feedback view = feedback;
+    enter(view, unit);
+    for (index_t r = 0; r < place.rows; ++r) {
+      const index_t first = place.first + r * place.stride;
+      const float* const row = decoded + r * place.columns;
+      if (mask.words == nullptr) {
+        TERSE_LANES
+        for (index_t c = 0; c < place.columns; ++c)
+          view.commit(first + c, true, view.load(first + c), row[c]);
+        continue;
+      }
+      for (index_t i = first; i < first + place.columns; ++i)
+        view.commit(i, (mask.word(i - i % alignment) >> i % alignment & 1) != 0, view.load(i),
+                    row[i - first]);
+    }
+  }
   Picker picker() const { return {inner.selection, inner.values}; }
 
   /// What counts as not finite, so that no sum of the others' waves is.
   static std::uint32_t drop_beyond_limit(float* tile, index_t count) {
     std::uint32_t dropped = 0;
+    TERSE_LANES
     for (index_t i = 0; i < count; ++i) {
       const bool good = magnitude(tile[i]) <= largest_finite * Granularity::limit_share;
       dropped |= static_cast<std::uint32_t>(!good);
