@@ -40,6 +40,8 @@ struct CosineWaves {
   class Transform {
     using Waves = detail::Cosines<S>;
     using Row = typename Waves::Row;
+    typedef float Anywhere  // NOLINT: no alias can say it
+        __attribute__((vector_size(sizeof(Row)), aligned(alignof(float)), may_alias));
     static constexpr index_t width = Waves::width;
 
    public:
@@ -105,7 +107,8 @@ struct CosineWaves {
     // Strips of `width` columns; what a narrower one lacks is 0 and goes nowhere.
     void load(const float* from, index_t stride, index_t count, index_t there) {
       if (there >= width) {
-        for (index_t j = 0; j < count; ++j) std::memcpy(&strip_[j], from + j * stride, sizeof(Row));
+        // As a whole: pieces would be stored apart, and read together too soon.
+        for (index_t j = 0; j < count; ++j) strip_[j] = *reinterpret_cast<const Anywhere*>(from + j * stride);
         return;
       }
       for (index_t j = 0; j < count; ++j) {
@@ -115,7 +118,7 @@ struct CosineWaves {
     }
     void store(float* to, index_t stride, index_t count, index_t there) const {
       if (there >= width) {
-        for (index_t j = 0; j < count; ++j) std::memcpy(to + j * stride, &result_[j], sizeof(Row));
+        for (index_t j = 0; j < count; ++j) *reinterpret_cast<Anywhere*>(to + j * stride) = result_[j];
         return;
       }
       for (index_t j = 0; j < count; ++j)
