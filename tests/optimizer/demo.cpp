@@ -104,6 +104,32 @@ TEST_CASE("DeMo that sends all is signSGD of the mean gradient, without a memory
   }
 }
 
+/// All coefficients sent: what descends along exact means descends along these, to rounding.
+template <class C, class T>
+void descends_as_dense(const C& compressor) {
+  const Layout layout = layers();
+  const Options options{.slice_bytes = 2000};
+  const History dense = run(Averaging<>{}, layout, 3, steps, 1, {}, Wavy{});
+  const History ours =
+      run(Averaging<C, Residual, T>{.compressor = compressor}, layout, 3, steps, 1, options, Wavy{});
+  for (std::size_t step = 0; step < steps; ++step) {
+    for (const Snapshot& rank : ours[step]) REQUIRE(rank.parameters == ours[step][0].parameters);
+    REQUIRE(relative_error(layout, ours[step][0].parameters, dense[step][0].parameters, any_one) < 1e-5);
+  }
+}
+
+TEST_CASE("over topologies that cut packets, in slices, and as a branch") {
+  const Dct<16> all{.inner = {.selection = {.ratio = 1}}};
+  descends_as_dense<Dct<16>, AllGather>(all);
+  descends_as_dense<Dct<16>, ScatterGather>(all);
+  descends_as_dense<Dct<16>, Ring>(all);
+  descends_as_dense<Dct<16>, Star>(all);
+  Select<Where<IsMatrix, Dct<16>>, Otherwise<Tiles<16>>> branches;
+  branches.branch<0>().compressor = all;
+  branches.branch<1>().compressor.inner.selection.ratio = 1;
+  descends_as_dense<decltype(branches), AllGather>(branches);
+}
+
 TEST_CASE("Distributed Lion is its paper's, by votes and by their mean") {
   const Layout layout = layers();
   const auto oracle = [&](bool vote) {

@@ -55,7 +55,7 @@ inline namespace portable {
 ///     y[k] = sqrt(2 / n) sum_j x[j] cos(pi (2 j + 1) k / (2 n)),     y[0] over sqrt(2)
 ///
 /// An even n falls into a DCT-II and a DCT-IV of n / 2, a DCT-IV of even n, behind n / 2 rotations, into two DCT-IIs of n / 2: all
-/// steps are orthonormal, so that rounding errors stay those of a few operations. About 2.5 n log2 n operations where n is
+/// steps are orthonormal, so that rounding errors stay those of a few operations. About 3 n log2 n operations where n is
 /// a power of two; odd n go by their matrix. Source: Plonka and Tasche, "Fast and numerically stable algorithms for discrete
 /// cosine transforms", Linear Algebra and its Applications 394, 2005, section 3.
 template <int S>
