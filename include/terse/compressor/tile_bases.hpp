@@ -2,11 +2,11 @@
 #pragma once
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 
 #include "terse/compressor/cosines.hpp"
 #include "terse/compressor/tiles.hpp"
+#include "terse/core/ones.hpp"
 #include "terse/executor/select.hpp"
 
 // In what basis a tile is picked from. A Basis has a `template <int S> class Transform` with
@@ -82,7 +82,7 @@ struct CosineWaves {
     static index_t nonzero(const float* tile, index_t count) {
       index_t found = 0;
       for (index_t b = 0; b < count; b += alignment)
-        found += std::popcount(detail::at_least(tile + b, count - b, 1));
+        found += ones_in(detail::at_least(tile + b, count - b, 1));
       return found;
     }
     struct AddWave {
