@@ -287,8 +287,9 @@ index_t select_scratch(E executor, index_t count, index_t k);
 /// equal magnitudes the lower positions come first, -0 equals +0. 0 <= k <= values.size() < 2^32; all values
 /// are finite. `scratch` holds select_scratch(values.size(), k) floats.
 /// One pass over the values and a few over some 1.2 k candidates, where a sample of one element in 64 tells
-/// enough about the rest. In spans below 16384 elements, for k beyond a quarter, and where the sample
-/// misleads (large elements in few places): four passes, five or six with the attempt. Three where the k-th
+/// enough about the rest. In spans below 16384 elements two passes, one for the largest of each block, where 2 k blocks
+/// of 16 elements or more fit into them. For larger k, and where the sample misleads (large elements in few places):
+/// four passes, five or six with the attempt. Three where the k-th
 /// magnitude is one that a great many elements have.
 inline void select_top(executor::host, in<executor::host> values, index_t k,
                        out<executor::host, float> scratch, out<executor::host, std::uint32_t> positions) {
