@@ -6,10 +6,12 @@ namespace train {
 /// What `--help` ends with.
 inline constexpr const char* help_footer =
     "Optimizers, and what their compressed steps go over:\n"
-    "  adam                       dense; the reference of one-bit-adam, zero-one-adam and sign-sgd\n"
+    "  adam                       dense; the reference of one-bit-adam, zero-one-adam and what goes by signs "
+    "alone\n"
     "  one-bit-adam               signs of Adam's momentum, error feedback; --topology, --layers\n"
     "  zero-one-adam              the same, earlier, and ranks step alone, too; scatter-gather\n"
-    "  momentum-sgd               dense; the reference of those below, but for sign-sgd and lamb\n"
+    "  momentum-sgd               dense; the reference of those below, but for lamb and what goes by signs "
+    "alone\n"
     "  error-feedback-sgd         signs, error feedback, no momentum but 10 times the rate; "
     "scatter-gather\n"
     "  dist-error-feedback-sgd    signs of Nesterov momenta, error feedback; scatter-gather\n"
@@ -18,6 +20,8 @@ inline constexpr const char* help_footer =
     "  power-sgd                  matrices of rank 2, error feedback; scatter-gather\n"
     "  quantized-sgd              4 bits, unbiased, no error feedback; scatter-gather\n"
     "  ef21-sgd                   largest elements of what momenta have changed by; all-gather\n"
+    "  demo                       signs of the largest cosine waves of momenta, which lose them; all-gather\n"
+    "  distributed-lion           majority vote of Lion's steps, ties are none; scatter-gather\n"
     "  lamb                       dense; layer-wise rates; the reference of one-bit-lamb\n"
     "  one-bit-lamb               signs of LAMB's momentum, error feedback; scatter-gather\n"
     "  muon                       dense; momenta of all matrices but the last layer's are orthogonalized, "

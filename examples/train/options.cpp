@@ -156,7 +156,7 @@ void add_options(CLI::App& app, Options& o) {
                ->type_name("N"));
   in_group(add_number<double>(app, "--learning-rate", o.learning_rate, positive,
                               "a number from 1e-30 to 1e18", "0.001",
-                              "highest rate of adam, one-bit-adam, zero-one-adam and [streaming-]diloco")
+                              "highest rate of adam, one-bit-adam, zero-one-adam, muon and [streaming-]diloco")
                ->type_name("RATE"));
   in_group(add_number<double>(app, "--lamb-learning-rate", o.lamb_learning_rate, positive,
                               "a number from 1e-30 to 1e18", "0.01", "highest rate of lamb and one-bit-lamb")
@@ -164,9 +164,10 @@ void add_options(CLI::App& app, Options& o) {
   in_group(add_number<double>(app, "--sgd-learning-rate", o.sgd_learning_rate, positive,
                               "a number from 1e-30 to 1e18", "0.05", "highest rate of all others")
                ->type_name("RATE"));
-  in_group(add_number<double>(app, "--sign-learning-rate", o.sign_learning_rate, positive,
-                              "a number from 1e-30 to 1e18", "0.0003",
-                              "highest rate of sign-sgd, which moves every element by it")
+  in_group(add_number<double>(
+               app, "--sign-learning-rate", o.sign_learning_rate, positive, "a number from 1e-30 to 1e18",
+               "0.0003",
+               "highest rate of sign-sgd, demo and distributed-lion, which move every element by it")
                ->type_name("RATE"));
   in_group(add_number<double>(app, "--momentum", o.momentum, below_1, "a number from 0 to below 1", "0.9",
                               "of all that --sgd-learning-rate is for, where they have any, and of sign-sgd")
@@ -193,7 +194,7 @@ void add_options(CLI::App& app, Options& o) {
                ->type_name("SHARE"));
   in_group(add_number<double>(app, "--ratio", o.ratio, part, "a share above 0, to 1", "",
                               "share of each matrix that deep-gradient-compression [0.005] and ef21-sgd "
-                              "[0.05] send")
+                              "[0.05] send, and of its cosine waves that demo does [0.0078125]")
                ->type_name("SHARE"));
 
   group = "Compression of one-bit-adam";
@@ -366,6 +367,8 @@ HighestRate rate_of(const Options& options, Optimizer optimizer) {
     case Optimizer::one_bit_lamb:
       return {"lamb-learning-rate", options.lamb_learning_rate, options.lamb_learning_rate};
     case Optimizer::sign_sgd:
+    case Optimizer::demo:
+    case Optimizer::distributed_lion:
       return {"sign-learning-rate", options.sign_learning_rate, options.sign_learning_rate};
     case Optimizer::error_feedback_sgd:
       // Momentum of 0.9 makes each gradient count ten times; this one has none. (Nor have some decentralized ones, but
@@ -383,6 +386,8 @@ double ratio_of(const Options& options, Optimizer optimizer) {
       return options.ratio.value_or(0.005);
     case Optimizer::ef21_sgd:
       return options.ratio.value_or(0.05);
+    case Optimizer::demo:
+      return options.ratio.value_or(32.0 / 4096);
     default:
       return 1;
   }
@@ -407,6 +412,7 @@ Topology topology_of(const Options& options, Optimizer optimizer) {
       return options.topology;
     case Optimizer::deep_gradient_compression:
     case Optimizer::ef21_sgd:
+    case Optimizer::demo:
       return Topology::all_gather;
     default:
       return Topology::scatter_gather;
@@ -489,6 +495,8 @@ bool uses_momentum(Optimizer optimizer) {
     case Optimizer::lamb:
     case Optimizer::one_bit_lamb:
     case Optimizer::muon:
+    case Optimizer::demo:
+    case Optimizer::distributed_lion:
     case Optimizer::diloco:
     case Optimizer::streaming_diloco:
       return false;
@@ -526,6 +534,8 @@ bool runs_on(Device device, Optimizer optimizer) {
     case Optimizer::deep_gradient_compression:
     case Optimizer::power_sgd:
     case Optimizer::ef21_sgd:
+    case Optimizer::demo:
+    case Optimizer::distributed_lion:
     case Optimizer::lamb:
     case Optimizer::one_bit_lamb:
     case Optimizer::muon:
@@ -634,7 +644,7 @@ void check_concerns(const Options& options, const CLI::App& app) {
           [&](Optimizer kind) { return std::string_view(rate) == rate_of(options, kind).option; });
   check("--momentum", uses_momentum);
   check("--warmup-fraction", only({one_bit_adam, zero_one_adam, one_bit_lamb, deep_gradient_compression}));
-  check("--ratio", only({deep_gradient_compression, ef21_sgd}));
+  check("--ratio", only({deep_gradient_compression, ef21_sgd, demo}));
   for (const char* option : {"--topology", "--scale", "--granularity", "--layers"})
     check(option, only({one_bit_adam}));
   check("--update-clip", only({one_bit_adam, zero_one_adam, one_bit_lamb}));

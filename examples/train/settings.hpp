@@ -81,7 +81,8 @@ inline Settings settings_of(const Options& options, Optimizer optimizer, const D
         {{"warmup-fraction", number(options.warmup_fraction)}, {"update-clip", number(options.update_clip)}});
   if (optimizer == Optimizer::deep_gradient_compression)
     settings.insert({{"warmup-fraction", number(options.warmup_fraction)}});
-  if (optimizer == Optimizer::deep_gradient_compression || optimizer == Optimizer::ef21_sgd)
+  if (optimizer == Optimizer::deep_gradient_compression || optimizer == Optimizer::ef21_sgd ||
+      optimizer == Optimizer::demo)
     settings.insert({{"ratio", number(ratio_of(options, optimizer))}});
   return settings;
 }

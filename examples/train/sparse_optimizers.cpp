@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "any_optimizer.hpp"
 #include "terse/optimizer/deep_gradient_compression.hpp"
+#include "terse/optimizer/demo.hpp"
+#include "terse/optimizer/distributed_lion.hpp"
 #include "terse/optimizer/ef21_sgd.hpp"
 
 namespace train {
@@ -37,6 +39,13 @@ std::unique_ptr<AnyOptimizer> make_sparse_optimizer(Optimizer kind, const Option
                         .weight_decay = weight_decay,
                         .momentum_correction = {.momentum = momentum, .nesterov = false},
                         .compressor = {.selection = {.ratio = ratio}}});
+  if (kind == Optimizer::demo)
+    return make(terse::DeMo<>{.learning_rate = rate,
+                              .weight_decay = weight_decay,
+                              .compressor = {.inner = {.selection = {.ratio = ratio}}},
+                              .error_feedback = {.follows_rate = true}});
+  if (kind == Optimizer::distributed_lion)
+    return make(terse::DistributedLion<>{.learning_rate = rate, .weight_decay = weight_decay});
   return make(terse::DeepGradientCompression<>{
       .learning_rate = rate,
       .weight_decay = weight_decay,

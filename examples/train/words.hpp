@@ -30,6 +30,8 @@ inline constexpr std::array optimizer_words{
     Word<Optimizer>{"power-sgd", Optimizer::power_sgd},
     Word<Optimizer>{"quantized-sgd", Optimizer::quantized_sgd},
     Word<Optimizer>{"ef21-sgd", Optimizer::ef21_sgd},
+    Word<Optimizer>{"demo", Optimizer::demo},
+    Word<Optimizer>{"distributed-lion", Optimizer::distributed_lion},
     Word<Optimizer>{"lamb", Optimizer::lamb},
     Word<Optimizer>{"one-bit-lamb", Optimizer::one_bit_lamb},
     Word<Optimizer>{"muon", Optimizer::muon},

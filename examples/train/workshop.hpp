@@ -47,6 +47,8 @@ class TheWorkshop final : public Workshop {
         return make_quantized_optimizer(kind, options, place_, layout);
       case Optimizer::deep_gradient_compression:
       case Optimizer::ef21_sgd:
+      case Optimizer::demo:
+      case Optimizer::distributed_lion:
         if constexpr (on_host)
           return make_sparse_optimizer(kind, options, stages.ratio_warmup, place_, layout);
         break;

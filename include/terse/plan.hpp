@@ -23,10 +23,27 @@ struct Portion {
 };
 
 /// A range in slices of about `bytes` bytes of fp32, the last elements first, for gradients become ready in that order; 0: in
-/// one. Cut at multiples of 64 elements. All ranks cut alike.
-TERSE_COLD inline std::vector<Range> slices_of(const Range& range, index_t bytes) {
+/// one. Cut at multiples of 64 elements, or, with `whole_segments`, between pieces alone. All ranks cut alike.
+TERSE_COLD inline std::vector<Range> slices_of(const Range& range, index_t bytes,
+                                               bool whole_segments = false) {
   constexpr index_t width = sizeof(float);
   const index_t slice = std::max(bytes / width, alignment);
+  if (whole_segments && bytes > 0 && !range.pieces().empty()) {
+    std::vector<Range> slices;
+    std::vector<Piece> pieces;
+    index_t held = 0;
+    for (auto piece = range.pieces().rbegin(); piece != range.pieces().rend(); ++piece) {
+      if (held > 0 && held + piece->count > slice) {
+        slices.emplace_back(std::vector<Piece>(pieces.rbegin(), pieces.rend()));
+        pieces.clear();
+        held = 0;
+      }
+      pieces.push_back(*piece);
+      held += piece->count;
+    }
+    slices.emplace_back(std::vector<Piece>(pieces.rbegin(), pieces.rend()));
+    return slices;
+  }
   const index_t count = bytes <= 0 ? 1 : std::max(index_t{1}, (range.elements() + slice - 1) / slice);
   std::vector<Range> slices = range.cut(static_cast<int>(count));
   std::reverse(slices.begin(), slices.end());
@@ -45,7 +62,7 @@ struct Plan {
     for (const Piece& piece : range.pieces())
       (takes(compressor, layout.segments()[static_cast<std::size_t>(piece.segment)]) ? taken : left)
           .push_back(piece);
-    whole.compressed = Range(std::move(taken));
+    whole.compressed = layout.range_of(std::move(taken));
     whole.dense = Range(std::move(left));
     cut(parts);
     for (Portion& chunk : chunks) finish(chunk, compressor, note);

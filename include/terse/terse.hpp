@@ -14,6 +14,7 @@
 #include "terse/compressor/sign.hpp"                      // IWYU pragma: export
 #include "terse/compressor/ternary.hpp"                   // IWYU pragma: export
 #include "terse/compressor/threshold.hpp"                 // IWYU pragma: export
+#include "terse/compressor/tiled.hpp"                     // IWYU pragma: export
 #include "terse/compressor/top_k.hpp"                     // IWYU pragma: export
 #include "terse/compressor/uniform.hpp"                   // IWYU pragma: export
 #include "terse/core/version.hpp"                         // IWYU pragma: export
@@ -34,6 +35,8 @@
 #include "terse/optimizer/d_sgd.hpp"                      // IWYU pragma: export
 #include "terse/optimizer/decentlam.hpp"                  // IWYU pragma: export
 #include "terse/optimizer/deep_gradient_compression.hpp"  // IWYU pragma: export
+#include "terse/optimizer/demo.hpp"                       // IWYU pragma: export
+#include "terse/optimizer/distributed_lion.hpp"           // IWYU pragma: export
 #include "terse/optimizer/dm_sgd.hpp"                     // IWYU pragma: export
 #include "terse/optimizer/ef21_sgd.hpp"                   // IWYU pragma: export
 #include "terse/optimizer/error_feedback_sgd.hpp"         // IWYU pragma: export

@@ -432,6 +432,18 @@ int main() {
 #if defined(CASE_VOTES_ON_A_RING)
   static_cast<void>(terse::SignSgd<terse::Ring>{});
 #endif
+#if defined(CASE_TIE_WITHOUT_ZERO)
+  static_cast<void>(terse::DistributedLion<terse::Unchecked<terse::UnitSign>>{}.composition());
+#endif
+#if defined(CASE_MEAN_OF_SIGNS_AGAIN)
+  static_cast<void>(terse::AveragedLion<terse::ScatterGather>{}.composition());
+#endif
+#if defined(CASE_TILES_OF_NO_PICKS)
+  static_cast<void>(terse::DeMo<terse::Dct<64, terse::Sign>>{});
+#endif
+#if defined(CASE_MOMENTUM_WITHOUT_DECAY)
+  static_cast<void>(terse::DeMo<terse::Difference>{});
+#endif
 #if defined(CASE_MEAN_OF_NEIGHBOURS)
   static_cast<void>(terse::Adam<terse::Gossip>{});
 #endif

@@ -175,6 +175,8 @@ constexpr train::Optimizer all_optimizers[]{train::Optimizer::adam,
                                             train::Optimizer::power_sgd,
                                             train::Optimizer::quantized_sgd,
                                             train::Optimizer::ef21_sgd,
+                                            train::Optimizer::demo,
+                                            train::Optimizer::distributed_lion,
                                             train::Optimizer::lamb,
                                             train::Optimizer::one_bit_lamb,
                                             train::Optimizer::muon,
@@ -574,7 +576,7 @@ TEST_CASE("the table says what optimizers don't have in common") {
     CHECK(contains(table, "\n" + std::string(train::name(kind)) + " "));
   for (const char* part :
        {"4 ranks (threads), seed 18446744073709551615, 3 steps\n",
-        "\nall-gather: deep-gradient-compression, ef21-sgd\n",
+        "\nall-gather: deep-gradient-compression, ef21-sgd, demo\n",
         "\nscatter-gather: one-bit-adam, zero-one-adam, error-feedback-sgd",
         "\nsymmetric-exponential: d-sgd, awc-d-sgd", "\ncompressed after step 1: ef21-sgd\n",
         "\ncompressed after step 2: one-bit-adam\n"}) {
@@ -954,7 +956,7 @@ TEST_CASE("options are refused where nobody has a use for them") {
        "async-swarm-sgd"},
       {"--learning-rate", "0.1", "adam, one-bit-adam, zero-one-adam, muon, diloco, streaming-diloco"},
       {"--lamb-learning-rate", "0.1", "lamb, one-bit-lamb"},
-      {"--ratio", "0.1", "deep-gradient-compression, ef21-sgd"},
+      {"--ratio", "0.1", "deep-gradient-compression, ef21-sgd, demo"},
       {"--warmup-fraction", "0.1", "one-bit-adam, zero-one-adam, deep-gradient-compression, one-bit-lamb"},
       {"--topology", "ring", "one-bit-adam"},
       {"--scale", "mean-abs", "one-bit-adam"},
@@ -1152,9 +1154,10 @@ TEST_CASE("every optimizer has a word, a rate and a topology") {
                       kind == train::Optimizer::zero_one_adam || kind == train::Optimizer::muon ||
                       kind == train::Optimizer::diloco || kind == train::Optimizer::streaming_diloco;
     const bool lamb = kind == train::Optimizer::lamb || kind == train::Optimizer::one_bit_lamb;
-    const bool sign = kind == train::Optimizer::sign_sgd;
+    const bool memory = kind == train::Optimizer::demo || kind == train::Optimizer::distributed_lion;
+    const bool sign = kind == train::Optimizer::sign_sgd || memory;
     CHECK(rate.given == (adam ? 0.25 : lamb ? 0.0625 : sign ? 0.125 : 0.5));
-    CHECK(train::uses_momentum(kind) == !(adam || lamb));
+    CHECK(train::uses_momentum(kind) == !(adam || lamb || memory));
     CHECK(rate.rate == doctest::Approx(rate.given * (kind == train::Optimizer::error_feedback_sgd ? 10 : 1)));
     train::Options other = options;
     other.momentum = 0.5;
@@ -1178,6 +1181,7 @@ TEST_CASE("every optimizer has a word, a rate and a topology") {
   CHECK(train::route_of({}, train::Optimizer::slowmo) == std::string("scatter-gather"));
   CHECK(train::ratio_of({}, train::Optimizer::deep_gradient_compression) == 0.005);
   CHECK(train::ratio_of({}, train::Optimizer::ef21_sgd) == 0.05);
+  CHECK(train::ratio_of({}, train::Optimizer::demo) == 32.0 / 4096);
 }
 
 TEST_CASE("a device takes the optimizers that run there") {

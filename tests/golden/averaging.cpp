@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "golden.hpp"
 #include "terse/optimizer/deep_gradient_compression.hpp"
+#include "terse/optimizer/demo.hpp"
+#include "terse/optimizer/distributed_lion.hpp"
 #include "terse/optimizer/ef21_sgd.hpp"
 #include "terse/optimizer/error_feedback_sgd.hpp"
 #include "terse/optimizer/power_sgd.hpp"
@@ -25,6 +27,15 @@ void add_averaging(std::vector<Row>& rows) {
   add(rows, "DeepGradientCompression",
       DeepGradientCompression<>{.compressor = {.selection = {.ratio = 0.05, .warmup_steps = 5}}},
       {.clip_norm = 5});
+  add(rows, "DeMo",
+      DeMo<Dct<16>>{
+          .weight_decay = 0.1F, .decay = 0.9F, .compressor = {.inner = {.selection = {.ratio = 0.05}}}},
+      {.clip_norm = 5});
+  add(rows, "DeMo, tiles as they are, follows the rate",
+      DeMo<Tiles<64>>{.compressor = {.inner = {.selection = {.ratio = 0.05}}},
+                      .error_feedback = {.follows_rate = true}});
+  add(rows, "DistributedLion", DistributedLion<>{.weight_decay = 0.1F}, {.clip_norm = 5});
+  add(rows, "AveragedLion", AveragedLion<>{});
   add(rows, "PowerSgd", PowerSgd<2>{.weight_decay = 0.1F}, {.clip_norm = 5});
 }
 

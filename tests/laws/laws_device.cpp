@@ -38,6 +38,7 @@ TEST_CASE("signs") {
   holds<ScaledSign<RootMeanSquare, Whole>>();
   holds<TwoMeanSign<>>();
   holds<UnitSign>();
+  holds<UnitTernary>();
 }
 
 TEST_CASE("even levels") {

@@ -8,6 +8,7 @@
 #include "terse/momentum_correction/averaged.hpp"
 #include "terse/momentum_correction/balanced_average.hpp"
 #include "terse/momentum_correction/factor_masking.hpp"
+#include "terse/momentum_correction/local_lion.hpp"
 #include "terse/momentum_correction/majority_vote.hpp"
 #include "terse/preconditioner/frozen_layer_rates.hpp"
 #include "terse/preconditioner/frozen_variance.hpp"
@@ -143,11 +144,14 @@ TEST_CASE("momentum corrections keep the laws") {
     holds(FactorMasking{.nesterov = nesterov});
   }
   holds<MajorityVote>();
+  holds<Votes<Tie::zero>>();
   for (const bool corrects : {false, true}) holds(ExponentialAverage{.bias_correction = corrects});
   holds<NesterovAverage>();
   holds<LocalAverage>();
   holds<BalancedAverage>();
   holds<LionInterpolation>();
+  holds<LocalLion<>>();
+  holds<LocalLion<Averaged>>();
 }
 
 TEST_CASE("preconditioners keep the laws") {

@@ -48,6 +48,16 @@ constexpr bool has_own_round() {
   return is_keyed<C>();
 }
 template <class C>
+constexpr bool wants_whole_segments() {
+  if constexpr (requires { C::whole_segments; }) return C::whole_segments;
+  return false;
+}
+template <class C>
+constexpr bool does_decode_sums() {
+  if constexpr (requires { C::decodes_sums; }) return C::decodes_sums;
+  return false;
+}
+template <class C>
 constexpr bool is_unchecked() {
   if constexpr (requires { C::unchecked; }) return C::unchecked;
   return false;
@@ -82,6 +92,10 @@ struct Traits {
   static constexpr bool own_round = detail::has_own_round<C>();
   /// Must be applied once only on the way to the mean: C(C(x)) is not C(x) in expectation. Default: false.
   static constexpr bool single_stage = detail::is_single_stage<C>();
+  /// What it makes of a whole segment is better than what it makes of parts: slices end where segments do. Default: false.
+  static constexpr bool whole_segments = detail::wants_whole_segments<C>();
+  /// Packets are summed and then decoded, so that the sum of what they say is right to rounding, not to the bit. Default: false.
+  static constexpr bool decodes_sums = detail::does_decode_sums<C>();
   /// The check of pairs is switched off, see Unchecked.
   static constexpr bool unchecked = detail::is_unchecked<C>();
 };

@@ -6,6 +6,7 @@
 
 #include "terse/compressor/quantizer_concept.hpp"
 #include "terse/compressor/sparse_functors.hpp"
+#include "terse/compressor/sparse_units.hpp"
 #include "terse/core/packet.hpp"
 #include "terse/executor/statistic.hpp"
 
@@ -26,6 +27,7 @@ struct Sparse {
   static_assert(!(G::units().whole && Selection::unbiased),
                 "terse: picks from the Whole would fall between its segments");
   using Coder = detail::PickCoder<Values>;
+  using UnitsOf = detail::UnitsOf<G>;
 
   static constexpr bool lossless = false;
   static constexpr bool unbiased = Selection::unbiased && Values::unbiased;
@@ -43,8 +45,8 @@ struct Sparse {
   void check() const { selection.check(); }
   /// Throws usage_error unless sections over `range` have the sizes of `made`'s, which there is room for.
   void require_room(const Sparse& made, const Range& range) const {
-    for (index_t u = 0; u < unit_count(range); ++u) {
-      const index_t n = unit(range, u).count, k = selection.most(n), room = made.selection.most(n);
+    for (UnitsOf units(range); units.more(); units.next()) {
+      const index_t n = units.unit().count, k = selection.most(n), room = made.selection.most(n);
       if (k != room || selection.words(n) != made.selection.words(n) ||
           selection.index_bytes(n, k) != made.selection.index_bytes(n, k))
         throw usage_error("a sparse compressor's ratios hold from construction on: this one would pick " +
@@ -67,8 +69,8 @@ struct Sparse {
   static constexpr Units units() { return G::units(); }
   index_t wire_bytes(const Range& range) const {
     index_t bytes = 0;
-    for (index_t u = 0; u < unit_count(range); ++u) {
-      const index_t n = unit(range, u).count, k = selection.most(n);
+    for (UnitsOf units(range); units.more(); units.next()) {
+      const index_t n = units.unit().count, k = selection.most(n);
       // Fewer picks never take more bytes: positions turn into a bitmap where that is shorter.
       bytes += (variable ? 8 : 0) + selection.index_bytes(n, k) + Coder::bytes(k);
     }
@@ -96,8 +98,9 @@ struct Sparse {
       const Selection& picking = compressor.selection;
       index_t floats = reduction_scratch<MaxAbs>(executor, covered, Units{0, true});
       index_t words_needed = 0, most = 0;
-      for (index_t u = 0; u < unit_count(covered); ++u) {
-        const index_t n = unit(covered, u).count;
+      index_t count = 0;
+      for (UnitsOf units(covered); units.more(); units.next(), ++count) {
+        const index_t n = units.unit().count;
         if (n >= index_t{1} << 32)
           throw usage_error("positions have 32 bits, and a unit has " + std::to_string(n) +
                             " elements; cut the range into buckets");
@@ -113,7 +116,7 @@ struct Sparse {
       if constexpr (GridExecutor<E>) {
         begin = covered.begin_offset();
         sums = buffer<float, typename E::memory>(covered.end_offset() - begin, unwritten);
-        if (variable) places = buffer<detail::UnitPlace, typename E::memory>(unit_count(covered), unwritten);
+        if (variable) places = buffer<detail::UnitPlace, typename E::memory>(count, unwritten);
       }
     }
   };
@@ -128,7 +131,7 @@ struct Sparse {
 
     void rewind() {
       at_ = section_;
-      unit_ = -1;
+      units_ = UnitsOf(*range_);
       open();
     }
     TERSE_INLINE void add(index_t first, int count, float (&sum)[detail::lanes]) {
@@ -153,11 +156,12 @@ struct Sparse {
     /// The next unit with picks.
     void open() {
       do {
-        if (++unit_ >= unit_count(*range_)) {
+        if (!units_.more()) {
           index_ = std::numeric_limits<index_t>::max();
           return;
         }
-        const Piece unit = Sparse::unit(*range_, unit_);
+        const Piece unit = units_.unit();
+        units_.next();
         picks_ = compressor_.read_count(at_, unit.count);
         const std::byte* wire = at_ + (variable ? 8 : 0);
         const index_t index_bytes = compressor_.selection.index_bytes(unit.count, picks_);
@@ -179,7 +183,8 @@ struct Sparse {
 
     const std::byte* at_ = nullptr;      // the unit behind the open one
     const std::byte* values_ = nullptr;  // of the open unit
-    index_t unit_ = 0, base_ = 0, picks_ = 0, entry_ = 0, index_ = 0;
+    UnitsOf units_;                      // from the one behind it on
+    index_t base_ = 0, picks_ = 0, entry_ = 0, index_ = 0;
     Reader reader_;
   };
   using Incoming = SparsePackets<Source>;
@@ -191,15 +196,17 @@ struct Sparse {
 
   /// What the floats of a unit's k picks of n stay within: those that are scaled have been finite before.
   static float limit(index_t n, index_t k) {
+    float limit = Coder::limit;
+    if constexpr (requires { G::limit_share; }) limit *= G::limit_share;
     if constexpr (Traits<Selection>::single_stage && Values::lossless)
-      return Coder::limit * 2 * static_cast<float>(n / std::max(k, index_t{1}) + 1);
-    return Coder::limit;
+      limit *= 2 * static_cast<float>(n / std::max(k, index_t{1}) + 1);
+    return limit;
   }
   const char* fault(const Range& range, const std::byte* section, index_t bytes) const {
     using detail::SectionFault, detail::text_of;
     const std::byte *at = section, *end = section + bytes;
-    for (index_t u = 0; u < unit_count(range); ++u) {
-      const Piece unit = Sparse::unit(range, u);
+    for (UnitsOf units(range); units.more(); units.next()) {
+      const Piece unit = units.unit();
       if (variable && end - at < 8) return text_of(SectionFault::ends_early);
       const index_t k = read_count(at, unit.count);
       at += variable ? 8 : 0;
@@ -270,34 +277,29 @@ struct Sparse {
     reduce<MaxAbs>(executor, range, Units{0, true}, mask, incoming, message, workspace.scratch.all(),
                    workspace.total.all(), bad);
     std::byte* at = section;
-    for (index_t u = 0; u < unit_count(range); ++u) {
-      const Piece unit = Sparse::unit(range, u);
-      std::byte* wire = at + (variable ? 8 : 0);
-      const index_t k = selection.select(
-          executor, in<E>(feedback.at(unit.offset), unit.count), unit.offset, context,
-          PickScratch<E>{workspace.scratch.all(), workspace.words.all()}, workspace.positions.all(), wire);
-      if (variable)
-        put(executor, view<const index_t>(&k, 1), out<E, index_t>(reinterpret_cast<index_t*>(at), 1));
-      at = wire + selection.index_bytes(unit.count, k);
-      encode_values(executor, workspace, unit, k, feedback, context, at);
-      for_each_entry(executor, k,
-                     detail::CommitPicks<Coder, Feedback>{feedback, workspace.positions.data(), unit, k, at});
-      at += Coder::bytes(k);
-    }
+    for (UnitsOf units(range); units.more(); units.next())
+      at = encode_unit(executor, workspace, units.unit(), feedback, context, at);
     return at - section;
   }
 
+  /// Picks from one unit of the message that `feedback` holds, writes that and commits. Returns where the next unit goes.
+  template <Executor E, class Feedback>
+  std::byte* encode_unit(E executor, Workspace<E>& workspace, const Piece& unit, Feedback feedback,
+                         const EncodeContext& context, std::byte* at) const {
+    std::byte* wire = at + (variable ? 8 : 0);
+    const index_t k = selection.select(
+        executor, in<E>(feedback.at(unit.offset), unit.count), unit.offset, context,
+        PickScratch<E>{workspace.scratch.all(), workspace.words.all()}, workspace.positions.all(), wire);
+    if (variable)
+      put(executor, view<const index_t>(&k, 1), out<E, index_t>(reinterpret_cast<index_t*>(at), 1));
+    wire += selection.index_bytes(unit.count, k);
+    encode_values(executor, workspace, unit, k, feedback, context, wire);
+    for_each_entry(executor, k,
+                   detail::CommitPicks<Coder, Feedback>{feedback, workspace.positions.data(), unit, k, wire});
+    return wire + Coder::bytes(k);
+  }
+
  private:
-  /// Units as pieces: each piece, or, for the Whole, all of the arena between the first and the last element
-  /// (what lies between the pieces is never picked before a value that isn't 0, and never read).
-  static index_t unit_count(const Range& range) {
-    return G::units().whole ? (range.pieces().empty() ? 0 : 1) : static_cast<index_t>(range.pieces().size());
-  }
-  static Piece unit(const Range& range, index_t u) {
-    if (!G::units().whole) return range.pieces()[static_cast<std::size_t>(u)];
-    const Piece& last = range.pieces().back();
-    return {0, range.begin_offset(), last.offset + last.count - range.begin_offset()};
-  }
   index_t read_count(const std::byte* at, index_t n) const {
     if (!variable) return selection.most(n);
     index_t k;
@@ -311,9 +313,9 @@ struct Sparse {
             index_t section_at, detail::Findings* findings, Visit visit) const {
     if constexpr (variable) survey(executor, workspace, range, packet, section_at, findings);
     const std::byte* const section = packet + section_at;
-    index_t at = 0;
-    for (index_t u = 0; u < unit_count(range); ++u) {
-      const Piece unit = Sparse::unit(range, u);
+    index_t at = 0, u = 0;
+    for (UnitsOf units(range); units.more(); units.next(), ++u) {
+      const Piece unit = units.unit();
       const index_t k = selection.most(unit.count);
       if constexpr (variable) {
         const detail::UnitPlace* const place = workspace.places.data() + u;
@@ -330,25 +332,26 @@ struct Sparse {
   void survey(E executor, Workspace<E>& workspace, const Range& range, const std::byte* packet,
               index_t section_at, detail::Findings* findings) const {
     using Some = detail::SurveyUnits<Selection, Coder>;
-    const index_t all = unit_count(range);
-    for (index_t first = 0; first < all; first += Some::capacity) {
+    index_t first = 0;
+    for (UnitsOf units(range); units.more();) {
       Some some{selection, packet, section_at, wire_bytes(range), workspace.places.data()};
       some.first = first;
-      some.count = std::min(Some::capacity, all - first);
-      some.last = first + some.count == all;
       some.findings = findings;
-      for (index_t u = 0; u < some.count; ++u) {
-        some.n[u] = unit(range, first + u).count;
-        some.most[u] = selection.most(some.n[u]);
+      for (; units.more() && some.count < Some::capacity; units.next()) {
+        some.n[some.count] = units.unit().count;
+        some.most[some.count] = selection.most(some.n[some.count]);
+        ++some.count;
       }
+      some.last = !units.more();
+      first += some.count;
       for_each_entry(executor, 1, some);
     }
   }
 
   static Range picks_of(const Sparse& compressor, const Range& covered) {
     index_t most = 0;
-    for (index_t u = 0; u < unit_count(covered); ++u)
-      most = std::max(most, compressor.selection.most(unit(covered, u).count));
+    for (UnitsOf units(covered); units.more(); units.next())
+      most = std::max(most, compressor.selection.most(units.unit().count));
     Range picks;
     picks.assign({0, 0, most});
     return picks;

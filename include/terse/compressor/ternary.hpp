@@ -41,10 +41,31 @@ struct TernaryLevels {
   }
 };
 
+/// C(x) = sgn(x), 0 of 0: votes, of which some may abstain. Codes as TernaryLevels.
+struct UnitTernaryLevels {
+  using Statistic = Unscaled;
+  static constexpr int bits = 2;
+  static constexpr bool stochastic = false;
+  static constexpr bool unbiased = false;
+  static constexpr bool contractive = false;
+  static constexpr bool tracks = false;
+  static constexpr bool represents_zero = true;
+
+  TERSE_HD static std::uint32_t code(float value, Unscaled::Scale, std::uint32_t) {
+    return static_cast<std::uint32_t>(value != 0) | static_cast<std::uint32_t>(value < 0) << 1;
+  }
+  TERSE_HD static float value(std::uint32_t code, Unscaled::Scale) {
+    return detail::flipped_if(code >> 1, keep_if((code & 1) != 0, 1.0F));
+  }
+};
+
 TERSE_NUMERICS_END
 
 /// -s, 0, s. Wire: 1/4 byte an element and 4 bytes for each unit.
 template <Statistic S = MaxAbs, Granularity G = PerSegment>
 using Ternary = Packed<TernaryLevels<S>, G>;
+
+/// -1, 0, 1, without a scale. Wire: n / 4 bytes. The blocks save a pass, as UnitSign's.
+using UnitTernary = Packed<UnitTernaryLevels, PerBlock<4096>>;
 
 }  // namespace terse

@@ -56,17 +56,22 @@ class Range {
   /// Becomes just this piece; allocates at the first call only.
   void assign(const Piece& piece) {
     pieces_.assign(1, piece);
+    columns_.clear();
     elements_ = piece.count;
   }
   /// Becomes these pieces, as the constructor would; allocates where there are more than ever before.
   void assign(const Piece* pieces, std::size_t count_) {
     pieces_.assign(pieces, pieces + count_);
+    columns_.clear();
     count();
   }
 
   const std::vector<Piece>& pieces() const noexcept { return pieces_; }
   /// Elements in all pieces together.
   index_t elements() const noexcept { return elements_; }
+  /// Columns of the matrix that piece `p` is; 0 where it is a vector, a part of a segment, or the range was made of
+  /// pieces alone, see Layout::range_of.
+  index_t columns(std::size_t p) const { return p < columns_.size() ? columns_[p] : 0; }
   /// How many pieces are of this segment.
   std::size_t pieces_of(index_t segment) const {
     const auto first = std::lower_bound(pieces_.begin(), pieces_.end(), segment,
@@ -90,15 +95,18 @@ class Range {
     std::vector<Range> cuts(static_cast<std::size_t>(parts));
     index_t before = 0;
     int part = 0;
-    for (const Piece& piece : pieces_) {
+    for (std::size_t p = 0; p < pieces_.size(); ++p) {
+      const Piece& piece = pieces_[p];
       index_t done = 0;
       while (done < piece.count) {
         const index_t goal = elements_ * (part + 1) / parts - before;
         const index_t stop =
             part + 1 == parts ? piece.count : std::min(piece.count, aligned(std::max(goal, done)));
-        if (stop > done)
-          cuts[static_cast<std::size_t>(part)].pieces_.push_back(
-              {piece.segment, piece.offset + done, stop - done});
+        if (stop > done) {
+          Range& here = cuts[static_cast<std::size_t>(part)];
+          here.pieces_.push_back({piece.segment, piece.offset + done, stop - done});
+          here.columns_.push_back(stop - done == piece.count ? columns(p) : 0);
+        }
         done = stop;
         if (done < piece.count) ++part;
       }
@@ -123,7 +131,9 @@ class Range {
     }
   }
 
+  friend class Layout;
   std::vector<Piece> pieces_;
+  std::vector<index_t> columns_;  // of the first pieces; of those behind them nothing is known
   index_t elements_ = 0;
 };
 
@@ -223,7 +233,20 @@ class Layout {
     std::vector<Piece> pieces;
     for (const Piece& piece : range.pieces())
       if (segments_[static_cast<std::size_t>(piece.segment)].compress == wanted) pieces.push_back(piece);
-    return Range(std::move(pieces));
+    return range_of(std::move(pieces));
+  }
+
+  /// These pieces as a range that knows which of them are whole matrices: segments of two dimensions and more, the first
+  /// one by all others, with more than one row and column.
+  TERSE_COLD Range range_of(std::vector<Piece> pieces) const {
+    Range range(std::move(pieces));
+    for (const Piece& piece : range.pieces_) {
+      const Segment& segment = segments_[static_cast<std::size_t>(piece.segment)];
+      const index_t rows = segment.shape.empty() ? 1 : segment.shape.front();
+      const bool matrix = rows > 1 && rows < segment.count && piece.count == segment.count;
+      range.columns_.push_back(matrix ? segment.count / rows : 0);
+    }
+    return range;
   }
 
  private:
@@ -232,7 +255,7 @@ class Layout {
     for (std::size_t s = begin; s < end; ++s)
       if (segments_[s].count > 0)
         pieces.push_back({static_cast<index_t>(s), segments_[s].offset, segments_[s].count});
-    return Range(std::move(pieces));
+    return range_of(std::move(pieces));
   }
 
   static void check_scales(const std::string& name, float learning_rate, float weight_decay) {

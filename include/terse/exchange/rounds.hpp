@@ -136,7 +136,8 @@ class Rounds {
         feedback_(lent) {
     if (feedback_ == nullptr)
       feedback_ = &own_feedback_.emplace(feedback, compressed_.begin_offset(), compressed_.end_offset());
-    const std::vector<Range> ranges = slices_of(range, takes_any_round<C> && P::exact ? slice_bytes : 0);
+    const std::vector<Range> ranges =
+        slices_of(range, takes_any_round<C> && P::exact ? slice_bytes : 0, Traits<C>::whole_segments);
     channels_.reserve(lanes);
     for (std::size_t lane = 0; lane < std::min(lanes, ranges.size()); ++lane)
       channels_.push_back(transport.split(0, transport.rank()));

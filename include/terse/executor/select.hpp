@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <new>
 
 #include "terse/core/config.hpp"
@@ -53,6 +54,9 @@ inline index_t sample_rank(index_t count, index_t k) {
 
 /// Candidates that a selection of k has room for: what `sample_rank` leads to, and four deviations more.
 constexpr index_t candidates(index_t k) { return k + k / 2 + 4096; }
+
+/// The most blocks that a short span is cut into, and candidates that it has room for.
+inline constexpr index_t most_blocks = 1024, short_room = 1024;
 
 /// Counters of one digit, four for each value: neighbours often have the same digit, and an increment would
 /// wait for the one before it. The last value stands for elements that don't take part.
@@ -218,6 +222,21 @@ inline Cut find_cut(const float* x, index_t count, index_t k, std::uint32_t* his
   return {least, k};
 }
 
+/// Where a short span falls into at least twice k blocks, the k-th largest of their largest magnitudes: k elements and more
+/// have or exceed it, and hardly twice as many. 0 where it doesn't.
+inline std::uint32_t short_threshold(const float* x, index_t count, index_t k) {
+  const index_t size = count / lanes >= 2 * k ? lanes : sample_block, blocks = count / size;
+  if (blocks < 2 * k || blocks > most_blocks) return 0;
+  std::uint32_t largest[most_blocks];
+  for (index_t b = 0; b < blocks; ++b) {
+    std::uint32_t most = 0;
+    for (index_t i = b * size; i < (b + 1) * size; ++i) most = std::max(most, magnitude_bits(x[i]));
+    largest[b] = most;
+  }
+  std::nth_element(largest, largest + (k - 1), largest + blocks, std::greater<>{});
+  return largest[k - 1];
+}
+
 /// A magnitude that somewhat more than k elements will have or exceed, by a sample that is copied to `room`.
 inline std::uint32_t guess_threshold(const float* x, index_t count, index_t k, float* room,
                                      std::uint32_t* histogram) {
@@ -225,6 +244,25 @@ inline std::uint32_t guess_threshold(const float* x, index_t count, index_t k, f
   for (index_t b = 0; b < size / sample_block; ++b)
     std::memcpy(room + b * sample_block, x + sample_begin(count, b), sample_block * sizeof(float));
   return find_cut(room, size, sample_rank(count, k), histogram).magnitude;
+}
+
+/// The k largest of a short span, from the few that reach the threshold; false where these are many, or none is known.
+inline bool select_few(const float* x, index_t count, index_t k, float* scratch, std::uint32_t* positions) {
+  const std::uint32_t threshold = short_threshold(x, count, k);
+  if (threshold == 0) return false;
+  float* const candidates = scratch;
+  auto* const names = ::new (scratch + short_room) std::uint32_t[static_cast<std::size_t>(short_room)];
+  auto* const sizes = ::new (scratch + 2 * short_room) std::uint32_t[static_cast<std::size_t>(short_room)];
+  Note note{threshold, short_room, names, candidates};
+  walk(x, count, note);
+  if (note.found == short_room) return false;
+  for (index_t c = 0; c < note.found; ++c) sizes[c] = magnitude_bits(candidates[c]);
+  std::nth_element(sizes, sizes + (k - 1), sizes + note.found, std::greater<>{});
+  const std::uint32_t least = sizes[k - 1];
+  const auto above = std::count_if(sizes, sizes + k, [&](std::uint32_t size) { return size > least; });
+  Take take{{least, k - above}, k, names, positions};
+  walk(candidates, note.found, take);
+  return true;
 }
 
 }  // inline namespace of the instruction set
@@ -249,8 +287,9 @@ index_t select_scratch(E executor, index_t count, index_t k);
 /// equal magnitudes the lower positions come first, -0 equals +0. 0 <= k <= values.size() < 2^32; all values
 /// are finite. `scratch` holds select_scratch(values.size(), k) floats.
 /// One pass over the values and a few over some 1.2 k candidates, where a sample of one element in 64 tells
-/// enough about the rest. In spans below 16384 elements, for k beyond a quarter, and where the sample
-/// misleads (large elements in few places): four passes, five or six with the attempt. Three where the k-th
+/// enough about the rest. In spans below 16384 elements two passes, one for the largest of each block, where 2 k blocks
+/// of 16 elements or more fit into them. For larger k, and where the sample misleads (large elements in few places):
+/// four passes, five or six with the attempt. Three where the k-th
 /// magnitude is one that a great many elements have.
 inline void select_top(executor::host, in<executor::host> values, index_t k,
                        out<executor::host, float> scratch, out<executor::host, std::uint32_t> positions) {
@@ -282,6 +321,8 @@ inline void select_top(executor::host, in<executor::host> values, index_t k,
       return;
     }
   }
+  if (count < detail::sampled_from && detail::select_few(x, count, k, scratch.data(), positions.data()))
+    return;
   detail::Take take{detail::find_cut(x, count, k, histogram), k, nullptr, positions.data()};
   detail::walk(x, count, take);
 }

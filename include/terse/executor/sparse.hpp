@@ -28,7 +28,8 @@ struct SparsePackets {
   int count = 0;
 };
 
-/// The same as sums for the arena indices from `begin` on: what a grid executor makes of picked elements.
+/// The same as sums for the arena indices from `begin` on: what a grid executor makes of picked elements, and the host of
+/// tiles (compressor/tiled.hpp).
 struct ArrivedSums {
   const float* sums = nullptr;
   index_t begin = 0;
@@ -54,6 +55,21 @@ struct Cursor<SparsePackets<S>> {
   }
 
   SparsePackets<S> packets;
+};
+
+template <>
+struct Cursor<ArrivedSums> {
+  static constexpr int streams = 1;
+  explicit Cursor(ArrivedSums given) : arrived(given) {}
+  static Units units() { return {}; }
+  void next_piece(index_t) {}
+  void next_unit() {}
+  void load(index_t first, index_t, int count, float (&sum)[lanes]) const {
+    std::copy_n(arrived.sums + (first - arrived.begin), count, sum);
+    opaque(sum);
+  }
+
+  ArrivedSums arrived;
 };
 
 /// Elements of which something has come, in ascending order, with the sums of what has.

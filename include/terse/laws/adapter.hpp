@@ -86,7 +86,8 @@ class RankOf final : public Rank {
       for (std::size_t r = 0; r < packets.size(); ++r)
         inbox.add(compressor_, *portions_[p], packets[r][p], shared(moment), weights[r]);
       if constexpr (!C::lossless)
-        for_each(E{}, portions_[p]->compressed, mask(), inbox.compressed(), IntoArena{sum.data()});
+        for_each(E{}, portions_[p]->compressed, mask(), codec_->arrived(portions_[p]->compressed, inbox),
+                 IntoArena{sum.data()});
       for_each(E{}, portions_[p]->dense, NoMask{}, inbox.dense(), IntoArena{sum.data()});
     }
   }
@@ -166,6 +167,7 @@ class SubjectOf {
     claims.contractive = Traits<C>::contractive;
     claims.tracks = Traits<C>::tracks;
     claims.variable = Traits<C>::variable;
+    claims.decodes_sums = Traits<C>::decodes_sums;
     add(claims, c);
     if constexpr (requires { typename C::Quantizer; }) add(claims, typename C::Quantizer{});
     claims.zero_to_zero |= Traits<C>::contractive || (C::unbiased && claims.omega);

@@ -95,10 +95,11 @@ class FeedbackTrial {
     Sent sent{Values(at(layout_.size()), 0), Values(at(layout_.size()), 0)};
     Inbox<C> inbox(1);
     inbox.add(C{}, plan_.whole, packet_.data(), draw);
-    for_each(E{}, plan_.whole.compressed, mask, inbox.compressed(), IntoArena{sent.decoded.data()});
+    for_each(E{}, plan_.whole.compressed, mask, codec_.arrived(plan_.whole.compressed, inbox),
+             IntoArena{sent.decoded.data()});
     inbox.clear();
     inbox.add(C{}, plan_.whole, packet_.data(), draw);
-    for_each(E{}, plan_.whole.compressed, mask, inbox.compressed(),
+    for_each(E{}, plan_.whole.compressed, mask, codec_.arrived(plan_.whole.compressed, inbox),
              ReceiveMean<decltype(codec_.feedback())>{codec_.feedback(), sent.received.data()});
     (void)codec_.take_bad();
     return sent;

@@ -107,7 +107,9 @@ struct Arena {
     for (std::size_t s = 0; s < example.counts.size(); ++s) {
       Segment segment;
       segment.name = std::to_string(s);
-      segment.shape = {example.counts[s]};
+      // Some are matrices, for compressors that ask.
+      const index_t count = example.counts[s];
+      segment.shape = count % 3 == 0 ? std::vector<index_t>{3, count / 3} : std::vector<index_t>{count};
       segment.compress = !example.excludes(s);
       layout.add(segment);
       const Segment& added = layout.segments().back();

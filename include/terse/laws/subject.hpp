@@ -27,6 +27,7 @@ struct Claims {
   std::optional<bool> stochastic;  // where it says so
   bool accumulates = false;        // what the feedback keeps is what was not sent
   bool exact = true;               // ... to the last bit
+  bool decodes_sums = false;       // so that sums of packets are right to rounding
   float decay = 1;                 // what it is multiplied by before it is sent again
   std::function<double(const std::vector<index_t>&)> delta, omega;  // of these segments; empty: not stated
 };
@@ -139,6 +140,16 @@ inline std::string difference(const Sent& a, const Sent& b) {
 inline std::string difference(const Values& a, const Values& b) {
   for (std::size_t e = 0; e < a.size(); ++e)
     if (!(a[e] == b[e])) return say("element %zu: ", e) + say(a[e]) + " and " + say(b[e]);
+  return "";
+}
+
+/// Where two vectors are farther apart than some roundings of their largest element, or "".
+inline std::string distance(const Values& a, const Values& b) {
+  float largest = 0;
+  for (const float value : b) largest = std::max(largest, std::abs(value));
+  for (std::size_t e = 0; e < a.size(); ++e)
+    if (!(std::abs(a[e] - b[e]) <= 64 * 0x1p-24F * largest))
+      return say("element %zu: ", e) + say(a[e]) + " and " + say(b[e]);
   return "";
 }
 

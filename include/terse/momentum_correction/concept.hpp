@@ -40,6 +40,10 @@ struct CorrectionFacts {
   /// The mean must be that of whole messages: what partial sums would become in a topology that compresses them on the
   /// way means nothing to it.
   bool needs_whole_messages = false;
+  /// The mean of messages that cancel must read as 0, which compressors of two levels don't have.
+  bool needs_zero = false;
+  /// The mean must be that of what ranks have sent: no topology may compress it again.
+  bool needs_exact_mean = false;
   /// direction(e, 0) is 0 and changes nothing. Where the preconditioner rests, too, and nothing decays, a step over picked
   /// elements goes to those alone.
   bool rests_at_zero = false;

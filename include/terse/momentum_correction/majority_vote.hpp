@@ -7,14 +7,34 @@ namespace terse {
 
 TERSE_NUMERICS_BEGIN
 
-/// Each rank's averaged gradient as its vote, and the sign of the votes' sum as direction; a tie counts as +:
+/// What a sum of votes that is 0 means.
+enum class Tie {
+  plus,  ///< a step like one more vote for +: what one bit can say
+  zero   ///< no step; packets need a third level, UnitTernary
+};
+
+namespace detail {
+
+/// The outcome of a vote.
+template <Tie T, class Real>
+TERSE_HD Real outcome(Real sum) {
+  if constexpr (T == Tie::plus)
+    return sum < 0 ? -1 : 1;
+  else
+    return keep_if(sum > 0, Real{1}) - keep_if(sum < 0, Real{1});
+}
+
+}  // namespace detail
+
+/// Each rank's averaged gradient as its vote, and the sign of the votes' sum as direction:
 ///
 ///     m_i = momentum m_i + (1 - momentum) g_i        message m_i        direction sgn(sum_i sgn(m_i))
 ///
 /// Segments that are averaged exactly move along the mean of m_i. Source: Bernstein, Zhao, Azizzadenesheli and
 /// Anandkumar, "signSGD with majority vote is communication efficient and fault tolerant", ICLR 2019, algorithm 1.
-struct MajorityVote {
-  static constexpr CorrectionFacts facts{.needs_whole_messages = true};
+template <Tie T>
+struct Votes {
+  static constexpr CorrectionFacts facts{.needs_whole_messages = true, .needs_zero = T == Tie::zero};
   static constexpr std::array<const char*, 1> state{"momentum"};
 
   float momentum = 0.9F;
@@ -40,7 +60,7 @@ struct MajorityVote {
     }
     template <class Element>
     TERSE_HD Real direction(const Element&, Real mean) const {
-      return mean < 0 ? -1 : 1;
+      return detail::outcome<T>(mean);
     }
     template <class Element>
     TERSE_HD Real exact_direction(const Element& e, Real mean) const {
@@ -52,6 +72,9 @@ struct MajorityVote {
     return {static_cast<Real>(momentum)};
   }
 };
+
+/// Votes of one bit, a tie of which counts as +.
+using MajorityVote = Votes<Tie::plus>;
 
 TERSE_NUMERICS_END
 

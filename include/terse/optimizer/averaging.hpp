@@ -7,6 +7,18 @@
 
 namespace terse {
 
+namespace detail {
+
+template <class C>
+constexpr bool reads_zero_as_zero() {
+  if constexpr (requires { C::Quantizer::represents_zero; })
+    return C::Quantizer::represents_zero;
+  else
+    return C::lossless || Traits<C>::contractive;
+}
+
+}  // namespace detail
+
 /// Methods that average over all ranks, as a product of five policies:
 ///
 ///     message_i   by the momentum correction, from this rank's gradient
@@ -28,6 +40,13 @@ struct AveragingOf {
       !M::facts.needs_whole_messages || !detail::compresses_partial_sums<T>(),
       "terse: this momentum correction (MajorityVote, for one) counts whole messages, and this topology "
       "(Ring) compresses partial sums on the way. Use ScatterGather or AllGather");
+  static_assert(
+      !M::facts.needs_zero || detail::reads_zero_as_zero<C>(),
+      "terse: in this momentum correction a tie of votes is 0, and this compressor (UnitSign, for one) "
+      "has no 0. Use UnitTernary, or Tie::plus");
+  static_assert(!M::facts.needs_exact_mean || C::lossless || !T::recompresses,
+                "terse: this momentum correction steps along the mean of the ranks' signs, and this topology "
+                "compresses that again. Use AllGather, or vote");
   using Stage = detail::Stage<M, P>;
   using compressor_type = C;
   using error_feedback_type = F;

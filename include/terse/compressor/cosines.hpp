@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <type_traits>
+#include <vector>
+
+#include "terse/core/config.hpp"
+#include "terse/core/layout.hpp"
+
+namespace terse::detail {
+
+TERSE_NUMERICS_BEGIN
+
+/// cos(pi a / b) for a >= 0, b > 0, in double: reduced to an eighth of the circle in integers, then a series, so that all
+/// machines have the same bits, whatever their library makes of std::cos.
+constexpr double cosine(index_t a, index_t b) {
+  a %= 2 * b;
+  if (a > b) a = 2 * b - a;
+  const bool negative = 2 * a > b;
+  if (negative) a = b - a;
+  // cos(x), or, beyond an eighth, sin(x) of the rest: both of x <= pi / 4.
+  const bool sine = 4 * a > b;
+  constexpr double pi = 3.14159265358979323846;
+  const double x = sine ? pi * static_cast<double>(b - 2 * a) / static_cast<double>(2 * b)
+                        : pi * static_cast<double>(a) / static_cast<double>(b);
+  double sum = 1;
+  for (int k = sine ? 19 : 18; k > 1; k -= 2) sum = 1 - sum * (x * x / (k * (k - 1)));
+  const double value = sine ? x * sum : sum;
+  return negative ? -value : value;
+}
+
+/// sqrt(a / n), by Newton's method, for the same bits everywhere, too.
+constexpr double root_of_share(int a, int n) {
+  const double square = static_cast<double>(a) / n;
+  double root = 1;
+  for (int step = 0; step < 12; ++step) root = 0.5 * (root + square / root);
+  return root;
+}
+
+// As in bits.hpp: each instruction set gets functions of its own.
+#if defined(__AVX512BW__)
+inline namespace avx512 {
+#elif defined(__AVX2__)
+inline namespace avx2 {
+#elif defined(__SSE2__)
+inline namespace sse2 {
+#else
+inline namespace portable {
+#endif
+
+/// The orthonormal DCT-II of n <= S numbers, and its inverse, of 16 columns at a time:
+///
+///     y[k] = sqrt(2 / n) sum_j x[j] cos(pi (2 j + 1) k / (2 n)),     y[0] over sqrt(2)
+///
+/// An even n falls into a DCT-II and a DCT-IV of n / 2, a DCT-IV of even n, behind n / 2 rotations, into two DCT-IIs of n / 2: all
+/// steps are orthonormal, so that rounding errors stay those of a few operations. About 3 n log2 n operations where n is
+/// a power of two; odd n go by their matrix. Source: Plonka and Tasche, "Fast and numerically stable algorithms for discrete
+/// cosine transforms", Linear Algebra and its Applications 394, 2005, section 3.
+template <int S>
+class Cosines {
+ public:
+  static constexpr int width = 16;
+  typedef float Row __attribute__((vector_size(4 * width)));  // NOLINT: no alias can say it
+
+  /// The tables of all n, made once, which takes some milliseconds.
+  static const Cosines& instance() {
+    static const Cosines cosines;
+    return cosines;
+  }
+
+  /// y = transform of n rows x; other memory.
+  void forward(int n, const Row* x, Row* y) const {
+    if (n == S)
+      two(Constant<S>{}, x, y, 1);
+    else
+      two(n, x, y, 1);
+  }
+  void inverse(int n, const Row* y, Row* x) const {
+    if (n == S)
+      back(Constant<S>{}, y, 1, x);
+    else
+      back(n, y, 1, x);
+  }
+  /// Wave k of n numbers.
+  const float* wave(int n, int k) const { return waves_[static_cast<std::size_t>(n)].data() + k * n; }
+
+ private:
+  // Lengths are of a type, so that the longest one's loops have bounds that the compiler knows.
+  template <int N>
+  using Constant = std::integral_constant<int, N>;
+  template <int N>
+  static constexpr Constant<N / 2> half(Constant<N>) {
+    return {};
+  }
+  static constexpr int half(int n) { return n / 2; }
+  template <class Length>
+  static constexpr int room() {
+    if constexpr (std::is_same_v<Length, int>)
+      return S;
+    else
+      return Length::value < 1 ? 1 : Length::value;
+  }
+  static constexpr float root_half = 0.70710678118654752440F;
+
+  TERSE_COLD Cosines() {
+    for (int n = 1; n <= S; ++n) {
+      Table &wave = waves_[static_cast<std::size_t>(n)], &four = four_[static_cast<std::size_t>(n)];
+      for (int k = 0; k < n; ++k)
+        for (int j = 0; j < n; ++j)
+          wave.push_back(
+              static_cast<float>(cosine((2 * j + 1) * k, 2 * n) * root_of_share(k == 0 ? 1 : 2, n)));
+      if (n % 2 == 0)
+        for (int j = 0; j < n / 2; ++j) {
+          four.push_back(static_cast<float>(cosine(2 * j + 1, 4 * n)));
+          four.push_back(static_cast<float>(cosine(2 * (n - j) - 1, 4 * n)));
+        }
+      else
+        for (int k = 0; k < n; ++k)
+          for (int j = 0; j < n; ++j)
+            four.push_back(
+                static_cast<float>(cosine((2 * j + 1) * (2 * k + 1), 4 * n) * root_of_share(2, n)));
+    }
+  }
+
+  /// The DCT-II, its results `step` rows apart.
+  template <class Length>
+  void two(Length n, const Row* x, Row* y, int step) const {
+    if (n == 1) {
+      y[0] = x[0];
+      return;
+    }
+    if (n % 2 != 0) return multiply<false>(n, waves_[static_cast<std::size_t>(n)], x, 1, y, step);
+    const auto m = half(n);
+    Row s[room<Length>()];
+    for (int j = 0; j < m; ++j) {
+      s[j] = (x[j] + x[n - 1 - j]) * root_half;
+      s[m + j] = (x[j] - x[n - 1 - j]) * root_half;
+    }
+    two(m, s, y, 2 * step);
+    four(m, s + m, 1, y + step, 2 * step);
+  }
+  /// Its inverse, of numbers `step` rows apart.
+  template <class Length>
+  void back(Length n, const Row* y, int step, Row* x) const {
+    if (n == 1) {
+      x[0] = y[0];
+      return;
+    }
+    if (n % 2 != 0) return multiply<true>(n, waves_[static_cast<std::size_t>(n)], y, step, x, 1);
+    const auto m = half(n);
+    Row s[room<Length>()];
+    back(m, y, 2 * step, s);
+    four(m, y + step, 2 * step, s + m, 1);
+    for (int j = 0; j < m; ++j) {
+      x[j] = (s[j] + s[m + j]) * root_half;
+      x[n - 1 - j] = (s[j] - s[m + j]) * root_half;
+    }
+  }
+  /// The DCT-IV, its own inverse.
+  template <class Length>
+  void four(Length n, const Row* x, int from, Row* y, int to) const {
+    if (n == 1) {
+      y[0] = x[0];
+      return;
+    }
+    const Table& table = four_[static_cast<std::size_t>(n)];
+    if (n % 2 != 0) return multiply<false>(n, table, x, from, y, to);
+    const auto m = half(n);
+    Row s[room<Length>()], t[room<Length>()];
+    const float* turn = table.data();
+    for (int j = 0; j < m; ++j, turn += 2) {
+      const Row a = x[j * from], b = x[(n - 1 - j) * from];
+      const float sign = j % 2 == 0 ? 1.0F : -1.0F;
+      s[j] = turn[0] * a + turn[1] * b;
+      s[m + j] = (sign * turn[0]) * b - (sign * turn[1]) * a;
+    }
+    two(m, s, t, 1);
+    two(m, s + m, t + m, 1);
+    y[0] = t[0];
+    for (int k = 1; k < m; ++k) {
+      y[2 * k * to] = (t[k] + t[n - k]) * root_half;
+      y[(2 * k - 1) * to] = (t[k] - t[n - k]) * root_half;
+    }
+    y[(n - 1) * to] = -t[m];
+  }
+  using Table = std::vector<float>;
+  template <bool Transposed>
+  static void multiply(int n, const Table& table, const Row* x, int from, Row* y, int to) {
+    for (int k = 0; k < n; ++k) {
+      Row sum{};
+      for (int j = 0; j < n; ++j)
+        sum += table[static_cast<std::size_t>(Transposed ? j * n + k : k * n + j)] * x[j * from];
+      y[k * to] = sum;
+    }
+  }
+
+  /// The matrix of the DCT-II; of the DCT-IV for odd n, and otherwise the cosines and sines of its rotations.
+  std::array<Table, S + 1> waves_{}, four_{};
+};
+
+}  // inline namespace of the instruction set
+
+TERSE_NUMERICS_END
+
+}  // namespace terse::detail

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <string>
+
+#include "terse/compressor/tile_bases.hpp"
+#include "terse/compressor/top_k.hpp"
+
+namespace terse {
+
+TERSE_NUMERICS_BEGIN
+
+namespace detail {
+
+/// A tile as the message that a sparse compressor picks from, and what its receivers will read.
+struct TileView {
+  static constexpr bool commits_zero = true;
+  const float* tile;
+  float* decoded;
+  index_t begin;  // the unit's first index
+
+  const float* at(index_t i) const { return tile + (i - begin); }
+  float load(index_t i) const { return tile[i - begin]; }
+  void commit(index_t i, bool, float, float value) const { decoded[i - begin] = value; }
+};
+
+}  // namespace detail
+
+/// A sparse compressor that picks from tiles of S x S elements, see PerTile, in a Basis: Tiles and Dct. A segment of shape
+/// {a, b, c, ...} is a matrix of a rows and b c ... columns, where a packet holds all of it. Slices end where segments do; a
+/// topology that cuts packets (ScatterGather) makes vectors of the matrices that it cuts.
+///
+/// Wire: that of Inner, whose units are tiles. Cost beside Inner's: the transform of the message and the inverse one of what is
+/// sent, tile by tile, in cache; a reader sums the packets' coefficients and transforms once, whatever their number. Memory: n
+/// floats. Runs on the host.
+template <class Basis, int S, class Inner>
+struct Tiled {
+  static_assert(
+      sizeof(Inner) == 0,
+      "terse: Tiles and Dct take a sparse compressor that picks PerSegment, and have it pick from each tile: "
+      "TopK<>, Threshold<>, RandomK, Chain<...>");
+};
+
+template <class Basis, int S, class Selection, Compressor Values>
+struct Tiled<Basis, S, Sparse<Selection, Values, PerSegment>> {
+  using Inner = Sparse<Selection, Values, PerSegment>;
+  using Granularity = PerTile<S, Basis::transforms ? S : 1>;
+  using Picker = Sparse<Selection, Values, Granularity>;
+  using Units = detail::UnitsOf<Granularity>;
+
+  static constexpr bool lossless = false;
+  static constexpr bool unbiased = Inner::unbiased;
+  static constexpr bool contractive = Inner::contractive;
+  static constexpr bool tracks = Inner::tracks;
+  static constexpr bool variable = Inner::variable;
+  static constexpr bool single_stage = Inner::single_stage;
+  static constexpr bool measured = false;
+  static constexpr bool whole_segments = true;
+  static constexpr bool decodes_sums = Basis::transforms;
+
+  Inner inner{};
+
+  void check() const { inner.check(); }
+  void require_room(const Tiled& made, const Range& range) const {
+    picker().require_room(made.picker(), range);
+  }
+  template <class Visit>
+  void settings(Visit&& visit) const {
+    inner.settings(visit);
+  }
+
+  index_t wire_bytes(const Range& range) const { return picker().wire_bytes(range); }
+  const char* fault(const Range& range, const std::byte* section, index_t bytes) const {
+    return picker().fault(range, section, bytes);
+  }
+  using Source = typename Picker::Source;
+  using Incoming = typename Picker::Incoming;
+  Source source(const Range& range, const std::byte* section, float weight, const StepDraw& shared) const {
+    return picker().source(range, section, weight, shared);
+  }
+  static Incoming incoming(Source* sources, int count) { return Picker::incoming(sources, count); }
+
+  template <Executor E>
+  struct Workspace {
+    static_assert(!GridExecutor<E>,
+                  "terse: Tiles and Dct run on the host: on a device take TopK<>, or the host executor with "
+                  "ThroughHost");
+    typename Picker::template Workspace<E> picker;
+    typename Basis::template Transform<S> transform;
+    alignas(64) float tile[static_cast<std::size_t>(S) * S], decoded[static_cast<std::size_t>(S) * S];
+    buffer<float, typename E::memory> sums;  // for the arena indices from `begin` on
+    index_t begin;
+
+    Workspace(E executor, const Tiled& compressor, const Range& covered)
+        : picker(executor, compressor.picker(), covered),
+          sums(covered.end_offset() - covered.begin_offset(), unwritten),
+          begin(covered.begin_offset()) {}
+  };
+
+  /// Evaluates the message, transforms and picks, writes the section, commits what receivers will read. Returns its bytes.
+  template <Executor E, class In, class Message, class Feedback>
+  index_t measure_and_encode(E executor, Workspace<E>& workspace, const Range& range,
+                             Mask<typename E::memory> mask, In incoming, Message message, Feedback feedback,
+                             const EncodeContext& context, std::byte* section, std::uint32_t* bad) const {
+    static_assert(
+        requires(const Feedback& view, index_t i) {
+          { view.at(i) } -> std::convertible_to<const float*>;
+        },
+        "terse: under tiles an error feedback's view needs `const float* at(index_t i) const`, where what "
+        "shall be sent lies side by side");
+    reduce<MaxAbs>(executor, range, terse::Units{0, true}, mask, incoming, message,
+                   workspace.picker.scratch.all(), workspace.picker.total.all(), bad);
+    std::byte* at = section;
+    for (Units units(range); units.more(); units.next()) {
+      const detail::TilePlace& place = units.place();
+      const Piece unit = units.unit();
+      workspace.transform.forward(place, feedback.at(place.first), workspace.tile);
+      if constexpr (Basis::transforms) *bad |= drop_beyond_limit(workspace.tile, unit.count);
+      std::fill_n(workspace.decoded, unit.count, 0.0F);
+      at =
+          picker().encode_unit(executor, workspace.picker, unit,
+                               detail::TileView{workspace.tile, workspace.decoded, unit.offset}, context, at);
+      workspace.transform.inverse(place, workspace.decoded);
+      commit(place, unit, mask, feedback, workspace.decoded);
+    }
+    return at - section;
+  }
+
+  /// The weighted sums of what came over `range`, in the workspace.
+  template <Executor E>
+  ArrivedSums arrived(E, Workspace<E>& workspace, const Range& range, Incoming packets) const {
+    for (int p = 0; p < packets.count; ++p) packets.sources[p].rewind();
+    for (Units units(range); units.more(); units.next()) {
+      const detail::TilePlace& place = units.place();
+      const Piece unit = units.unit();
+      std::fill_n(workspace.tile, unit.count, 0.0F);
+      for (int p = 0; p < packets.count; ++p)
+        for (Source& source = packets.sources[p]; source.index() < unit.offset + unit.count; source.next())
+          workspace.tile[source.index() - unit.offset] += source.weighted();
+      workspace.transform.inverse(place, workspace.tile);
+      for (index_t r = 0; r < place.rows; ++r)
+        std::copy_n(workspace.tile + r * place.columns, place.columns,
+                    workspace.sums.data() + (place.first + r * place.stride - workspace.begin));
+    }
+    return {workspace.sums.data(), workspace.begin};
+  }
+
+ private:
+  template <class Mask, class Feedback>
+  static void commit(const detail::TilePlace& place, const Piece& unit, Mask mask, const Feedback& feedback,
+                     const float* decoded) {
+    Feedback view = feedback;
+    enter(view, unit);
+    for (index_t r = 0; r < place.rows; ++r) {
+      const index_t first = place.first + r * place.stride;
+      const float* const row = decoded + r * place.columns;
+      if (mask.words == nullptr) {
+        TERSE_LANES
+        for (index_t c = 0; c < place.columns; ++c)
+          view.commit(first + c, true, view.load(first + c), row[c]);
+        continue;
+      }
+      for (index_t i = first; i < first + place.columns; ++i)
+        view.commit(i, (mask.word(i - i % alignment) >> i % alignment & 1) != 0, view.load(i),
+                    row[i - first]);
+    }
+  }
+  Picker picker() const { return {inner.selection, inner.values}; }
+
+  /// What counts as not finite, so that no sum of the others' waves is.
+  static std::uint32_t drop_beyond_limit(float* tile, index_t count) {
+    std::uint32_t dropped = 0;
+    TERSE_LANES
+    for (index_t i = 0; i < count; ++i) {
+      const bool good = magnitude(tile[i]) <= largest_finite * Granularity::limit_share;
+      dropped |= static_cast<std::uint32_t>(!good);
+      tile[i] = keep_if(good, tile[i]);
+    }
+    return dropped;
+  }
+};
+
+/// Inner's picks from each tile of S x S elements: SparseLoCo's top-k per block.
+///
+///     Tiles<64, TopK<>>{.inner = {.selection = {.ratio = 64.0 / 4096}}}
+///
+/// Source: Sarfi, Therien, Lidin and Belilovsky, "Communication efficient LLM pre-training with SparseLoCo", arXiv
+/// 2508.15706, 2025.
+template <int S = 64, class Inner = TopK<>>
+using Tiles = Tiled<Elements, S, Inner>;
+
+/// Inner's picks from the cosine transform of each tile of S x S elements: DeMo's. A few coefficients move all of a tile, where
+/// a few elements would move themselves alone.
+///
+///     Dct<64, TopK<>>{.inner = {.selection = {.ratio = 32.0 / 4096}}}
+///
+/// Source: Peng, Quesnelle and Kingma, "DeMo: decoupled momentum optimization", arXiv 2411.19870, 2024, section 3.
+template <int S = 64, class Inner = TopK<>>
+using Dct = Tiled<CosineWaves, S, Inner>;
+
+TERSE_NUMERICS_END
+
+}  // namespace terse
