@@ -154,9 +154,9 @@ void add_options(CLI::App& app, Options& o) {
   in_group(add_number<std::int64_t>(app, "--batch", o.batch, count(100'000),
                                     "a whole number from 1 to 100000", "64", "pictures per rank and step")
                ->type_name("N"));
-  in_group(add_number<double>(app, "--learning-rate", o.learning_rate, positive,
-                              "a number from 1e-30 to 1e18", "0.001",
-                              "highest rate of adam, one-bit-adam, zero-one-adam, muon and [streaming-]diloco")
+  in_group(add_number<double>(
+               app, "--learning-rate", o.learning_rate, positive, "a number from 1e-30 to 1e18", "0.001",
+               "highest rate of adam, one-bit-adam, zero-one-adam, muon and [streaming-]diloco")
                ->type_name("RATE"));
   in_group(add_number<double>(app, "--lamb-learning-rate", o.lamb_learning_rate, positive,
                               "a number from 1e-30 to 1e18", "0.01", "highest rate of lamb and one-bit-lamb")
