@@ -117,7 +117,7 @@ struct LocalState {
                     dense_topology(recipe.topology), options.slice_bytes);
     if constexpr (shows_buffers) inner.walk_buffers([this](auto) { ++buffer_count; });
     if (averages) mean = Arena(layout.size());
-    for (std::size_t k = 0; k < Rule::state.size(); ++k) kept[k] = Arena(layout.size());
+    for (std::size_t k = 0; k != Rule::state.size(); ++k) kept[k] = Arena(layout.size());
   }
   /// Completes rounds under way, which peers may need, unless something has gone wrong already.
   ~LocalState() {
@@ -180,7 +180,7 @@ struct LocalState {
     land_all();
     visit("local_steps", local_steps);
     visit("last_outer_rate", last_rate);
-    for (std::size_t k = 0; k < Rule::state.size(); ++k) visit(Rule::state[k], kept[k].all(), index_t{0});
+    for (std::size_t k = 0; k != Rule::state.size(); ++k) visit(Rule::state[k], kept[k].all(), index_t{0});
     for (Part& fragment : fragments) {
       const std::string prefix =
           fragment.turn == 0 ? "outer_" : "outer_" + std::to_string(fragment.turn) + "_";

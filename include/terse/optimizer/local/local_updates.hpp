@@ -168,7 +168,7 @@ struct LocalUpdatesOf {
   void enqueue(const StepInput<E, N>& input, State<T, E>& state) const {
     const std::uint64_t step = state.local_steps + 1;
     if (step == state.average_until + 1)
-      for (std::size_t k = 0; k < static_cast<std::size_t>(Rule::from_start); ++k)
+      for (std::size_t k = 0; k != static_cast<std::size_t>(Rule::from_start); ++k)
         for_each(input.executor, state.range,
                  detail::KeepAnchor<typename N::parameter>{input.parameters, state.kept[k].data()});
     if (state.averages_gradients(period, step)) {
