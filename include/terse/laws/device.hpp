@@ -69,7 +69,10 @@ std::vector<std::vector<std::byte>> traces(const C& compressor, const F& feedbac
     else
       for (std::size_t p = 0; p < 2; ++p)
         codec.encode(plan.chunks[p], masked, EmptyInbox{}, from, context, true, places.at[p]);
-    for (std::size_t p = 0; p < 2; ++p) keep(places.at[p], plan.chunks[p].bytes);
+    // All but the header, which is an envelope's.
+    for (std::size_t p = 0; p < 2; ++p)
+      keep(places.at[p] + sizeof(PacketHeader),
+           plan.chunks[p].bytes - static_cast<index_t>(sizeof(PacketHeader)));
     keep(reinterpret_cast<const std::byte*>(codec.bad()), 4);
     const auto keep_state = [&]<class T, class S>(const std::string&, view<T, S> part, index_t) {
       if constexpr (std::is_same_v<S, Space>)
