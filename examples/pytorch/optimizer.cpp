@@ -91,5 +91,6 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
       .def("load", &PythonOptimizer::load, alone);
   module.def("rank", [] { return world().rank(); });
   module.def("size", [] { return world().size(); });
-  module.def("mean", [](double value) { return terse::mean(world(), value); }, alone);
+  module.def(
+      "mean", [](double value) { return terse::mean(world(), value); }, alone);
 }
