@@ -222,14 +222,17 @@ TERSE_NUMERICS_END
 template <class Statistic, bool Store, GridExecutor E, class Source, class F>
 void launch_reduce(E ex, const Slice& slice, Mask<typename E::memory> mask, const Source& arriving,
                    const F& f, float* partial, index_t stride, std::byte* wire) {
-  if constexpr (RunsWide<Source, F>)
+  if constexpr (RunsWide<Source, F>) {
+    const int halvings = partial == nullptr ? slice.halvings() : 0;
     launch_wide(ex, slice,
                 ReduceWideKernel<tuning_of<E>(), Statistic, Store, typename E::memory, Source, F>{
-                    slice, mask, arriving, f, partial, stride, wire, streams_aligned(f)});
-  else
+                    slice, mask, arriving, f, partial, stride, wire, streams_aligned(f), halvings},
+                halvings);
+  } else {
     launch_tiles(ex, slice,
                  ReduceKernel<Statistic, Store, typename E::memory, Source, F>{slice, mask, arriving, f,
                                                                                partial, stride, wire});
+  }
 }
 
 /// The part of `reduce` and `store` that they share. One block of threads joins up to `Near` tiles of a unit.

@@ -133,13 +133,14 @@ struct ReduceWideKernel {
   index_t stride;
   std::byte* wire;
   bool aligned;
+  int halvings;  // 0 where there is a statistic, whose shape whole tiles have
 
   template <class Block>
   TERSE_HD void operator()(Block& block, Shared&) const {
     const WidePlace place(block, tuning);
     WideSums<Statistic> sums;
-    if (place.number < slice.tiles) {
-      const Tile tile = slice.tile(place.number);
+    if (place.number < slice.tiles << halvings) {
+      const Tile tile = slice.part_of_tile(place.number, halvings);
       F f = f_;
       enter(f, tile.piece);
       sums.template add<tuned_rows<tuned, F, (Incoming::bits > 0)>, Store>(
