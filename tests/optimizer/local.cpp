@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
-#include "local_support.hpp"
+#include "local_training.hpp"
 #include "reference/local.hpp"
 #include "reference/mixing.hpp"
 #include "terse/compressor/uniform.hpp"

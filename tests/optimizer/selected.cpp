@@ -210,8 +210,8 @@ TEST_CASE("the first branch that holds takes a segment, and what it leaves goes 
   for (const Segment& segment : layout.segments()) taken.push_back(select.branch_of(segment));
   CHECK(taken == std::vector<std::size_t>{1, 2, 4, 3, 2, 4, 4, 3});
   // LowRank takes no matrix that its factors would hardly make smaller, and the branches after it aren't asked.
-  CHECK(select.branch_of({"thin", {600, 2}, 1, 1, true, 0, 1200}) == 4);
-  CHECK(IsMatrix{}({"row", {1, 600}, 1, 1, true, 0, 600}) == false);
+  CHECK(select.branch_of({"thin", {600, 2}, 1, 1, true, 0, false, 0, 1200}) == 4);
+  CHECK(IsMatrix{}({"row", {1, 600}, 1, 1, true, 0, false, 0, 600}) == false);
 }
 
 TEST_CASE("a branch has the bits of an optimizer of its segments alone, and sends what that sends") {
