@@ -245,9 +245,13 @@ TEST_CASE("on a device damage does no more harm, and is named as on the host") {
       CAPTURE(std::string(name(phase)));
       const auto check = [&](const Outcome& host, const Outcome& device) {
         for (const char finite : device.finite) CHECK(finite == 1);
-        // Other ranks of a device hear that one has refused a packet.
-        const std::size_t rank = host.reporter();
-        CHECK(device.wire_errors[rank] == host.wire_errors[rank]);
+        // Others hear that it was refused, or, in a ring, read it, too: it has been passed on. Who is through first ends the rest.
+        const auto said = [](const std::string& error) { return error.substr(error.find(',') + 1); };
+        const std::string& expected = host.wire_errors[host.reporter()];
+        CAPTURE(expected);
+        CHECK(std::any_of(
+            device.wire_errors.begin(), device.wire_errors.end(),
+            [&](const std::string& error) { return !error.empty() && said(error) == said(expected); }));
       };
       check(run_damaged(Adam<>{}, damage, phase, 2, {}), run_damaged<Device>(Adam<>{}, damage, phase, 2, {}));
       check(run_damaged(signs, damage, phase, 7, {}), run_damaged<Device>(signs, damage, phase, 7, {}));
