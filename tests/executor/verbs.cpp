@@ -7,6 +7,7 @@
 #include <array>
 #include <cerrno>
 #include <csignal>
+#include <tuple>
 
 #include "terse/executor/emulated.hpp"
 #include "terse/executor/host.hpp"
@@ -42,6 +43,50 @@ TEST_CASE("a grid executor joins tiles by halves, by however many blocks") {
         E{}, range, units, mask_of<E>(words), terse::NoPackets{}, Read{given.data()}, nullptr, scratch.data(),
         scales.data(), bad.data());
     CHECK(download<E>(scales) == expected.scales);
+  }
+}
+
+namespace {
+
+template <terse::Tuning tuned>
+struct Tuned : terse::executor::emulated {
+  static constexpr terse::Tuning tuning = tuned;
+};
+
+/// What wide kernels of each kind leave: a statistic, codes, what was handed over, and an update from what came in.
+template <terse::Executor E>
+auto left_by_wide_kernels(const Range& range) {
+  const auto given = upload<E>(random_floats(arena_of(range), 80));
+  auto y = upload<E>(random_floats(arena_of(range), 81));
+  const auto words = upload<E>(random_mask(arena_of(range), 82));
+  const Units units{4096, false};
+  const auto mask = mask_of<E>(words);
+  terse::buffer<float, typename E::memory> scratch(
+      terse::reduction_scratch<terse::MeanAbs>(E{}, range, units));
+  terse::buffer<float, typename E::memory> scales(units.in_range(range));
+  terse::buffer<std::uint32_t, typename E::memory> bad(1);
+  auto wire =
+      upload<E>(std::vector<std::byte>(static_cast<std::size_t>(wire_bytes<2>(range)), std::byte{0xFF}));
+  const Draw draw = Draw::local(3, 1, 4, terse::Purpose::quantization);
+  terse::reduce<terse::MeanAbs>(E{}, range, units, mask, terse::NoPackets{},
+                                HandingAddTo{{given.data(), y.data(), 0}}, scratch.all(), scales.all(),
+                                bad.data());
+  terse::pack<2, true>(E{}, range, units, mask, HandedTakeSign{{y.data(), 0}},
+                       terse::in<E, float>(scales.all()), wire.data(), draw);
+  terse::for_each(E{}, range, ScaleBy{y.data(), y.data(), 2});
+  return std::tuple(download<E>(scales), download<E>(wire), download<E>(y));
+}
+
+}  // namespace
+
+TEST_CASE("tunings leave the same bits") {
+  for (const std::vector<index_t>& counts : {std::vector<index_t>{100, 2 * 4096 + 777, 64}, {7 * 4096}}) {
+    const Range range = range_of(counts);
+    const auto expected = left_by_wide_kernels<terse::executor::emulated>(range);
+    CHECK(left_by_wide_kernels<Tuned<terse::Tuning{.threads = 32, .rows = 1}>>(range) == expected);
+    CHECK(left_by_wide_kernels<Tuned<terse::Tuning{.threads = 128, .rows = 8}>>(range) == expected);
+    CHECK(left_by_wide_kernels<Tuned<terse::Tuning{.threads = 256, .rows = 2, .resident_blocks = 2}>>(
+              range) == expected);
   }
 }
 
