@@ -18,9 +18,9 @@
 #include <utility>
 #include <vector>
 
-#include "../../examples/train/gnuplot.hpp"
-#include "../../examples/train/idx.hpp"
-#include "../../examples/train/output.hpp"
+#include "../../tools/train/gnuplot.hpp"
+#include "../../tools/train/idx.hpp"
+#include "../../tools/train/output.hpp"
 #include "terse/checkpoint/folder.hpp"
 #include "terse/optimizer/one_bit_adam.hpp"
 #include "terse/terse.hpp"

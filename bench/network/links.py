@@ -11,7 +11,7 @@ import stat
 import subprocess
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-DELAYED = ("terse::Delayed around a transport is a slow link without any of this: build/release/examples/train --delay MS "
+DELAYED = ("terse::Delayed around a transport is a slow link without any of this: build/release/tools/train --delay MS "
            "--bandwidth MBIT, see docs/transports.md")
 
 # Waits until its standard input ends, as it does when whoever holds the other end ends, by kill -9, too; then removes the

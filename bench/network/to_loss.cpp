@@ -22,7 +22,7 @@
 #include <utility>
 #include <vector>
 
-#include "../../examples/train/idx.hpp"
+#include "../../tools/train/idx.hpp"
 #include "methods.hpp"
 #include "model.hpp"
 #include "terse/transport/collectives.hpp"

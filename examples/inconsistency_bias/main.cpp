@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "../train/output.hpp"
+#include "../../tools/train/output.hpp"
 #include "options.hpp"
 #include "report.hpp"
 #include "terse/core/error.hpp"

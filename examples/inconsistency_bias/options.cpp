@@ -12,8 +12,8 @@
 #include <limits>
 #include <vector>
 
-#include "../train/gnuplot.hpp"
-#include "../train/output.hpp"
+#include "../../tools/train/gnuplot.hpp"
+#include "../../tools/train/output.hpp"
 #include "terse/core/version.hpp"
 
 namespace bias {

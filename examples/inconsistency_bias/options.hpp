@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "../train/input_error.hpp"
+#include "../../tools/train/input_error.hpp"
 #include "methods.hpp"
 
 namespace bias {

@@ -12,8 +12,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "../train/gnuplot.hpp"
-#include "../train/output.hpp"
+#include "../../tools/train/gnuplot.hpp"
+#include "../../tools/train/output.hpp"
 
 namespace bias {
 namespace {

@@ -8,8 +8,8 @@
 #include <optional>
 #include <span>
 
-#include "../train/output.hpp"
-#include "../train/progress.hpp"
+#include "../../tools/train/output.hpp"
+#include "../../tools/train/progress.hpp"
 #include "any_pipeline.hpp"
 #include "models.hpp"
 #include "terse/checkpoint/checkpoint.hpp"

@@ -16,7 +16,7 @@
 #include <string_view>
 #include <vector>
 
-#include "../train/output.hpp"
+#include "../../tools/train/output.hpp"
 #include "options.hpp"
 #include "pictures.hpp"
 #include "plot.hpp"
@@ -26,7 +26,7 @@
 #include "terse/transport/thread.hpp"
 #include "text.hpp"
 #ifdef TERSE_HAVE_MPI
-#include "../train/mpi_job.hpp"
+#include "../../tools/train/mpi_job.hpp"
 #endif
 
 namespace {

@@ -16,7 +16,7 @@
 #include "terse/interop/libtorch_stage.hpp"
 #include "text.hpp"
 
-// The only unit of the program that knows LibTorch, with train/model.cpp. It keeps to C++17, as headers of older
+// The only unit of the program that knows LibTorch, with tools/train/model.cpp. It keeps to C++17, as headers of older
 // LibTorchs do.
 
 namespace pipeline {

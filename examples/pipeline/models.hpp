@@ -36,7 +36,7 @@ struct Score {
 /// Cross entropy in nats, the mean over pictures or characters.
 ///
 /// A model belongs to one thread at a time; stages in different threads don't disturb each other. For the same bits call
-/// train::Model::pin_threads (../train/model.hpp) in each thread first.
+/// train::Model::pin_threads (../../tools/train/model.hpp) in each thread first.
 class Model {
  public:
   /// Throws std::invalid_argument for another number of stages, or a stage that isn't one of them.

@@ -13,9 +13,9 @@
 #include <system_error>
 #include <utility>
 
-#include "../train/command_line.hpp"
-#include "../train/gnuplot.hpp"
-#include "../train/output.hpp"
+#include "../../tools/train/command_line.hpp"
+#include "../../tools/train/gnuplot.hpp"
+#include "../../tools/train/output.hpp"
 #include "help.hpp"
 #include "terse/core/version.hpp"
 

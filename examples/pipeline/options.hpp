@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "../train/idx.hpp"
+#include "../../tools/train/idx.hpp"
 #include "any_schedule.hpp"
 #include "coding.hpp"
 #include "data.hpp"

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "../train/idx.hpp"
+#include "../../tools/train/idx.hpp"
 #include "data.hpp"
 
 namespace pipeline {

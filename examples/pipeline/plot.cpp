@@ -7,9 +7,9 @@
 #include <array>
 #include <cmath>
 
-#include "../train/gnuplot.hpp"
-#include "../train/input_error.hpp"
-#include "../train/output.hpp"
+#include "../../tools/train/gnuplot.hpp"
+#include "../../tools/train/input_error.hpp"
+#include "../../tools/train/output.hpp"
 #include "report.hpp"
 
 namespace pipeline {

@@ -7,7 +7,7 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 
-#include "../train/output.hpp"
+#include "../../tools/train/output.hpp"
 
 namespace pipeline {
 namespace {

@@ -11,8 +11,8 @@
 #include <span>
 #include <utility>
 
-#include "../train/model.hpp"
-#include "../train/progress.hpp"
+#include "../../tools/train/model.hpp"
+#include "../../tools/train/progress.hpp"
 #include "any_pipeline.hpp"
 #include "beforehand.hpp"
 #include "models.hpp"

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "../train/idx.hpp"
+#include "../../tools/train/idx.hpp"
 #include "data.hpp"
 
 namespace pipeline {

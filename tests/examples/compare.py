@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What the picture of examples/compare shows: the frontier by its definition, on points with ties; names that cover neither
+"""What the picture of tools/compare shows: the frontier by its definition, on points with ties; names that cover neither
 each other nor the frontier's points and line; and the table in docs/choosing.md, read and written again.
 
 Usage: compare.py ROOT
@@ -15,7 +15,7 @@ import sys
 
 sys.dont_write_bytecode = True  # beside the script
 root = pathlib.Path(sys.argv[1])
-loader = importlib.machinery.SourceFileLoader("compare", str(root / "examples/compare"))
+loader = importlib.machinery.SourceFileLoader("compare", str(root / "tools/compare"))
 compare = importlib.util.module_from_spec(importlib.util.spec_from_loader("compare", loader))
 loader.exec_module(compare)
 

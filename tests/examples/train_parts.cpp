@@ -11,25 +11,28 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <initializer_list>
 #include <iterator>
 #include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <stdexcept>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
-#include "../../examples/train/any_graph.hpp"
-#include "../../examples/train/device.hpp"
-#include "../../examples/train/gnuplot.hpp"
-#include "../../examples/train/idx.hpp"
-#include "../../examples/train/label_skew.hpp"
-#include "../../examples/train/options.hpp"
-#include "../../examples/train/output.hpp"
-#include "../../examples/train/report.hpp"
-#include "../../examples/train/saved_run.hpp"
-#include "../../examples/train/settings.hpp"
+#include "../../tools/train/any_graph.hpp"
+#include "../../tools/train/device.hpp"
+#include "../../tools/train/gnuplot.hpp"
+#include "../../tools/train/idx.hpp"
+#include "../../tools/train/label_skew.hpp"
+#include "../../tools/train/options.hpp"
+#include "../../tools/train/output.hpp"
+#include "../../tools/train/report.hpp"
+#include "../../tools/train/saved_run.hpp"
+#include "../../tools/train/settings.hpp"
 #include "terse/checkpoint/folder.hpp"
 #include "terse/graph/verify.hpp"
 #include "terse/momentum_correction/combine.hpp"
@@ -42,7 +45,16 @@
 #include "terse/momentum_correction/tracking.hpp"
 #include "terse/transport/thread.hpp"
 
-// The parts of examples/train that do without LibTorch: data and how it is dealt out, graphs, options and reports.
+// Nobody makes an optimizer here.
+namespace train {
+template <class Tag, class P>
+std::unique_ptr<AnyOptimizer> make(const Order<P>&) {
+  throw std::logic_error("no optimizer is made here");
+}
+}  // namespace train
+#include "../../tools/train/method_table.hpp"
+
+// The parts of tools/train that do without LibTorch: data and how it is dealt out, graphs, options and reports.
 
 namespace {
 
@@ -164,56 +176,6 @@ std::vector<train::Run> two_runs() {
   return {adam, compressed};
 }
 
-constexpr train::Optimizer all_optimizers[]{train::Optimizer::adam,
-                                            train::Optimizer::one_bit_adam,
-                                            train::Optimizer::zero_one_adam,
-                                            train::Optimizer::momentum_sgd,
-                                            train::Optimizer::error_feedback_sgd,
-                                            train::Optimizer::dist_error_feedback_sgd,
-                                            train::Optimizer::sign_sgd,
-                                            train::Optimizer::deep_gradient_compression,
-                                            train::Optimizer::power_sgd,
-                                            train::Optimizer::quantized_sgd,
-                                            train::Optimizer::ef21_sgd,
-                                            train::Optimizer::demo,
-                                            train::Optimizer::distributed_lion,
-                                            train::Optimizer::lamb,
-                                            train::Optimizer::one_bit_lamb,
-                                            train::Optimizer::muon,
-                                            train::Optimizer::local_sgd,
-                                            train::Optimizer::post_local_sgd,
-                                            train::Optimizer::slowmo,
-                                            train::Optimizer::slowmo_sgp,
-                                            train::Optimizer::bmuf_classical,
-                                            train::Optimizer::bmuf_nesterov,
-                                            train::Optimizer::diloco,
-                                            train::Optimizer::streaming_diloco,
-                                            train::Optimizer::overlap_local_sgd,
-                                            train::Optimizer::cocod_sgd,
-                                            train::Optimizer::swarm_sgd,
-                                            train::Optimizer::swarm_sgd_lattice,
-                                            train::Optimizer::swarm_sgd_non_blocking,
-                                            train::Optimizer::async_swarm_sgd,
-                                            train::Optimizer::d_sgd,
-                                            train::Optimizer::awc_d_sgd,
-                                            train::Optimizer::cta_d_sgd,
-                                            train::Optimizer::dm_sgd,
-                                            train::Optimizer::da_dm_sgd,
-                                            train::Optimizer::awc_dm_sgd,
-                                            train::Optimizer::qg_dm_sgd,
-                                            train::Optimizer::decentlam,
-                                            train::Optimizer::momentum_consensus,
-                                            train::Optimizer::d2,
-                                            train::Optimizer::d2_dm_sgd,
-                                            train::Optimizer::gradient_tracking,
-                                            train::Optimizer::momentum_tracking,
-                                            train::Optimizer::stochastic_gradient_push,
-                                            train::Optimizer::choco_sgd,
-                                            train::Optimizer::deep_squeeze,
-                                            train::Optimizer::dcd_sgd,
-                                            train::Optimizer::beer,
-                                            train::Optimizer::moniqua_sgd};
-
 constexpr train::Graph all_graphs[]{train::Graph::ring,
                                     train::Graph::mesh,
                                     train::Graph::torus,
@@ -226,10 +188,19 @@ constexpr train::Graph all_graphs[]{train::Graph::ring,
                                     train::Graph::one_peer_hypercube,
                                     train::Graph::random_matching};
 
+bool is(const train::Method& kind, std::initializer_list<std::string_view> names) {
+  return std::find(names.begin(), names.end(), kind.name) != names.end();
+}
+std::vector<const train::Method*> list(std::initializer_list<const char*> names) {
+  std::vector<const train::Method*> found;
+  for (const char* const name : names) found.push_back(&train::method(name));
+  return found;
+}
+
 // One run of each optimizer, over two topologies and from two steps on.
 std::vector<train::Run> all_runs() {
   std::vector<train::Run> runs;
-  for (const train::Optimizer kind : all_optimizers) {
+  for (const train::Method& kind : train::methods()) {
     train::Run run = two_runs()[1];
     run.optimizer = train::name(kind);
     run.topology = train::route_of({}, kind);
@@ -237,11 +208,8 @@ std::vector<train::Run> all_runs() {
       run.mean_single_accuracy = 0.75;
       run.consensus_distance = 0.0625;
     }
-    run.warmup_steps = kind == train::Optimizer::one_bit_adam ? 2
-                       : kind == train::Optimizer::ef21_sgd   ? 1
-                                                              : 0;
-    if (kind == train::Optimizer::adam || kind == train::Optimizer::momentum_sgd ||
-        kind == train::Optimizer::lamb || train::is_local(kind))
+    run.warmup_steps = is(kind, {"one-bit-adam"}) ? 2 : is(kind, {"ef21-sgd"}) ? 1 : 0;
+    if (is(kind, {"adam", "momentum-sgd", "lamb"}) || train::is_local(kind))
       run.bytes_sent_per_compressed_step = 0;
     runs.push_back(run);
   }
@@ -572,7 +540,7 @@ TEST_CASE("the table says how far apart decentralized ranks are") {
 TEST_CASE("the table says what optimizers don't have in common") {
   const std::string table = train::format_table(all_runs());
   CHECK(columns(table) <= 120);
-  for (const train::Optimizer kind : all_optimizers)
+  for (const train::Method& kind : train::methods())
     CHECK(contains(table, "\n" + std::string(train::name(kind)) + " "));
   for (const char* part :
        {"4 ranks (threads), seed 18446744073709551615, 3 steps\n",
@@ -603,7 +571,7 @@ TEST_CASE("the plot is one SVG with every optimizer in it") {
   SUBCASE("also with all there are") {
     train::write_plot(path, all_runs());
     const std::string full = read(path);
-    for (const train::Optimizer kind : all_optimizers)
+    for (const train::Method& kind : train::methods())
       CHECK(contains(full, ">" + std::string(train::name(kind)) + "<"));
   }
   SUBCASE("also of one rank that sends nothing") {
@@ -700,7 +668,7 @@ TEST_CASE("what a checkpoint says of a run is read as it was, or refused") {
   saved.sent = {{20, 10, 0, 2, 0.5, 0.25}};
   const std::string root = directory.path();
   const std::string folder = root + "/adam/step-00000002";
-  const auto adam = train::Optimizer::adam;
+  const train::Method& adam = train::method("adam");
   const train::Wanted wanted{settings, 1, false};
   CHECK_FALSE(train::find_saved_run(root, adam, wanted));
   CHECK_FALSE(train::ranks_at_start(root, adam));
@@ -760,7 +728,7 @@ TEST_CASE("what a checkpoint says of a run is read as it was, or refused") {
 
 TEST_CASE("options are read into their places") {
   const train::Options standard = parse({});
-  CHECK(standard.optimizers == std::vector{train::Optimizer::adam, train::Optimizer::one_bit_adam});
+  CHECK(standard.optimizers == list({"adam", "one-bit-adam"}));
   CHECK(standard.ranks == 4);
   CHECK_FALSE(standard.ranks_given);
   CHECK_FALSE(standard.clip_norm.has_value());
@@ -813,8 +781,7 @@ TEST_CASE("options are read into their places") {
                                       "--rate-schedule",
                                       "constant",
                                       "--quiet"});
-  CHECK(given.optimizers == std::vector{train::Optimizer::momentum_sgd, train::Optimizer::one_bit_adam,
-                                        train::Optimizer::dm_sgd});
+  CHECK(given.optimizers == list({"momentum-sgd", "one-bit-adam", "dm-sgd"}));
   CHECK(given.model == "cnn");
   CHECK(given.ranks == 7);
   CHECK(given.ranks_given);
@@ -839,39 +806,39 @@ TEST_CASE("options are read into their places") {
 }
 
 TEST_CASE("options of local updates are read, and each optimizer has defaults of its own") {
-  using enum train::Optimizer;
+  using train::method;
   const train::Options given =
       parse({"--optimizers", "post-local-sgd,slowmo,overlap-local-sgd", "--period", "12",
              "--outer-learning-rate", "0.5", "--outer-momentum", "0.25", "--inner-buffers", "average",
              "--average-until", "0.75", "--pullback", "1", "--anchor-momentum", "0"});
-  for (const train::Optimizer kind : all_optimizers) {
+  for (const train::Method& kind : train::methods()) {
     if (!train::is_local(kind)) continue;
     CAPTURE(train::name(kind));
-    CHECK(train::period_of(given, kind) == 12);
+    CHECK(train::period_of(given) == 12);
     CHECK(train::outer_learning_rate_of(given, kind) == 0.5);
     CHECK(train::outer_momentum_of(given, kind) == 0.25);
-    CHECK(train::inner_buffers_of(given, kind) == train::InnerBuffers::average);
-    CHECK(train::average_until_of(given, kind) == (kind == post_local_sgd ? 0.75 : 0));
-    CHECK(train::pullback_of(given, kind) == 1);
-    CHECK(train::anchor_momentum_of(given, kind) == 0);
+    CHECK(train::inner_buffers_of(given) == train::InnerBuffers::average);
+    CHECK(train::average_until_of(given, kind) == (is(kind, {"post-local-sgd"}) ? 0.75 : 0));
+    CHECK(train::pullback_of(given) == 1);
+    CHECK(train::anchor_momentum_of(given) == 0);
   }
   train::Options standard;
   standard.ranks = 8;
-  CHECK(train::period_of(standard, local_sgd) == 8);
-  CHECK(train::outer_learning_rate_of(standard, slowmo) == 1);
-  CHECK(train::outer_learning_rate_of(standard, bmuf_nesterov) == 1);
-  CHECK(train::outer_learning_rate_of(standard, diloco) == 0.7);
-  CHECK(train::outer_momentum_of(standard, slowmo_sgp) == 0.5);
-  CHECK(train::outer_momentum_of(standard, bmuf_classical) == 0.875);
-  CHECK(train::outer_momentum_of(standard, bmuf_nesterov) == 0.875);
-  CHECK(train::outer_momentum_of(standard, diloco) == 0.9);
-  CHECK(train::inner_buffers_of(standard, local_sgd) == train::InnerBuffers::keep);
-  CHECK(train::average_until_of(standard, post_local_sgd) == 0.5);
-  CHECK(train::average_until_of(standard, local_sgd) == 0);
-  CHECK(train::outer_learning_rate_of(standard, streaming_diloco) == 0.7);
-  CHECK(train::outer_momentum_of(standard, streaming_diloco) == 0.9);
-  CHECK(train::pullback_of(standard, overlap_local_sgd) == 0.6);
-  CHECK(train::anchor_momentum_of(standard, overlap_local_sgd) == 0.7);
+  CHECK(train::period_of(standard) == 8);
+  CHECK(train::outer_learning_rate_of(standard, method("slowmo")) == 1);
+  CHECK(train::outer_learning_rate_of(standard, method("bmuf-nesterov")) == 1);
+  CHECK(train::outer_learning_rate_of(standard, method("diloco")) == 0.7);
+  CHECK(train::outer_momentum_of(standard, method("slowmo-sgp")) == 0.5);
+  CHECK(train::outer_momentum_of(standard, method("bmuf-classical")) == 0.875);
+  CHECK(train::outer_momentum_of(standard, method("bmuf-nesterov")) == 0.875);
+  CHECK(train::outer_momentum_of(standard, method("diloco")) == 0.9);
+  CHECK(train::inner_buffers_of(standard) == train::InnerBuffers::keep);
+  CHECK(train::average_until_of(standard, method("post-local-sgd")) == 0.5);
+  CHECK(train::average_until_of(standard, method("local-sgd")) == 0);
+  CHECK(train::outer_learning_rate_of(standard, method("streaming-diloco")) == 0.7);
+  CHECK(train::outer_momentum_of(standard, method("streaming-diloco")) == 0.9);
+  CHECK(train::pullback_of(standard) == 0.6);
+  CHECK(train::anchor_momentum_of(standard) == 0.7);
 }
 
 TEST_CASE("options of streaming-diloco are read, and a delay beyond the period is refused") {
@@ -893,7 +860,6 @@ TEST_CASE("options of streaming-diloco are read, and a delay beyond the period i
 }
 
 TEST_CASE("options of zero-one-adam and of swarms are read") {
-  using enum train::Optimizer;
   const train::Options standard;
   CHECK(standard.variance_updates == 16);
   CHECK(standard.local_interval == 0.1);
@@ -904,33 +870,32 @@ TEST_CASE("options of zero-one-adam and of swarms are read") {
   CHECK(given.variance_updates == 4);
   CHECK(given.local_interval == 1);
   CHECK(given.most_local_steps == 1);
-  CHECK(train::lattice_step_of(given, swarm_sgd_lattice) == 0.5);
+  CHECK(train::lattice_step_of(given) == 0.5);
 
   // As far apart as ranks get between meetings: with the rate and with the period.
-  const double step = train::lattice_step_of(standard, swarm_sgd_lattice);
+  const double step = train::lattice_step_of(standard);
   CHECK(step == doctest::Approx(0.02 * 0.05 * 8));
-  CHECK(train::lattice_step_of(parse({"--optimizers", "swarm-sgd-lattice", "--period", "4"}),
-                               swarm_sgd_lattice) == doctest::Approx(step / 2));
-  CHECK(train::lattice_step_of(parse({"--optimizers", "swarm-sgd-lattice", "--sgd-learning-rate", "0.1"}),
-                               swarm_sgd_lattice) == doctest::Approx(step * 2));
-  CHECK(train::moniqua_bound_of(standard, moniqua_sgd) == doctest::Approx(5 * 0.05));
-  CHECK(train::moniqua_bound_of(parse({"--optimizers", "moniqua-sgd", "--moniqua-bound", "0.5"}),
-                                moniqua_sgd) == 0.5);
+  CHECK(train::lattice_step_of(parse({"--optimizers", "swarm-sgd-lattice", "--period", "4"})) ==
+        doctest::Approx(step / 2));
+  CHECK(train::lattice_step_of(parse({"--optimizers", "swarm-sgd-lattice", "--sgd-learning-rate", "0.1"})) ==
+        doctest::Approx(step * 2));
+  CHECK(train::moniqua_bound_of(standard) == doctest::Approx(5 * 0.05));
+  CHECK(train::moniqua_bound_of(parse({"--optimizers", "moniqua-sgd", "--moniqua-bound", "0.5"})) == 0.5);
 }
 
 TEST_CASE("kinds of local updates are told apart") {
-  using enum train::Optimizer;
-  for (const train::Optimizer kind : all_optimizers) {
+  for (const train::Method& kind : train::methods()) {
     CAPTURE(train::name(kind));
     const bool swarm = contains(train::name(kind), "swarm-sgd");
-    CHECK(train::is_swarm(kind) == swarm);
-    CHECK(train::has_inner_buffers(kind) == (train::is_local(kind) && !swarm && !train::averages_late(kind)));
+    CHECK((std::string(kind.route) == "random-matching" || std::string(kind.route) == "mailbox") == swarm);
     if (swarm) CHECK(train::is_local(kind));
+    if (train::is_local(kind)) CHECK(train::uses(kind, "inner-buffers") == (!swarm && !kind.late));
+    if (train::uses(kind, "outer-learning-rate")) CHECK(train::uses(kind, "outer-momentum"));
   }
   // Alone between meetings, but by no period.
-  CHECK(train::keeps_own_models(zero_one_adam));
-  CHECK_FALSE(train::is_local(zero_one_adam));
-  CHECK_FALSE(train::keeps_own_models(one_bit_adam));
+  CHECK(train::keeps_own_models(train::method("zero-one-adam")));
+  CHECK_FALSE(train::is_local(train::method("zero-one-adam")));
+  CHECK_FALSE(train::keeps_own_models(train::method("one-bit-adam")));
 }
 
 TEST_CASE("what ranks that wait for nobody can't do is refused") {
@@ -947,78 +912,71 @@ TEST_CASE("what ranks that wait for nobody can't do is refused") {
 
 TEST_CASE("options are refused where nobody has a use for them") {
   const struct {
-    const char *option, *value, *whom;
-  } cases[]{
-      {"--period", "4",
-       "local-sgd, post-local-sgd, slowmo, slowmo-sgp, bmuf-classical, bmuf-nesterov, diloco, "
-       "streaming-diloco, overlap-local-sgd, cocod-sgd, swarm-sgd, swarm-sgd-lattice, "
-       "swarm-sgd-non-blocking, "
-       "async-swarm-sgd"},
-      {"--learning-rate", "0.1", "adam, one-bit-adam, zero-one-adam, muon, diloco, streaming-diloco"},
-      {"--lamb-learning-rate", "0.1", "lamb, one-bit-lamb"},
-      {"--ratio", "0.1", "deep-gradient-compression, ef21-sgd, demo"},
-      {"--warmup-fraction", "0.1", "one-bit-adam, zero-one-adam, deep-gradient-compression, one-bit-lamb"},
-      {"--topology", "ring", "one-bit-adam"},
-      {"--scale", "mean-abs", "one-bit-adam"},
-      {"--granularity", "block", "one-bit-adam"},
-      {"--update-clip", "5", "one-bit-adam, zero-one-adam, one-bit-lamb"},
-      {"--variance-updates", "3", "zero-one-adam"},
-      {"--local-interval", "0.2", "zero-one-adam"},
-      {"--most-local-steps", "2", "zero-one-adam"},
-      {"--graph", "ring",
-       "slowmo-sgp, d-sgd, awc-d-sgd, cta-d-sgd, dm-sgd, da-dm-sgd, awc-dm-sgd, qg-dm-sgd, decentlam, "
-       "momentum-consensus, d2, d2-dm-sgd, gradient-tracking, momentum-tracking, "
-       "stochastic-gradient-push, choco-sgd, deep-squeeze, dcd-sgd, beer, moniqua-sgd"},
-      {"--average-every", "4",
-       "d-sgd, awc-d-sgd, cta-d-sgd, dm-sgd, da-dm-sgd, awc-dm-sgd, qg-dm-sgd, gradient-tracking, "
-       "momentum-tracking"},
-      {"--consensus-rate", "0.3", "choco-sgd, deep-squeeze, beer"},
-      {"--lattice-step", "0.001", "swarm-sgd-lattice"},
-      {"--moniqua-bound", "0.5", "moniqua-sgd"},
-      {"--outer-learning-rate", "1",
-       "slowmo, slowmo-sgp, bmuf-classical, bmuf-nesterov, diloco, streaming-diloco"},
-      {"--outer-momentum", "0.5",
-       "slowmo, slowmo-sgp, bmuf-classical, bmuf-nesterov, diloco, streaming-diloco"},
-      {"--inner-buffers", "reset",
-       "local-sgd, post-local-sgd, slowmo, slowmo-sgp, bmuf-classical, bmuf-nesterov, diloco"},
-      {"--average-until", "0.5", "post-local-sgd"},
-      {"--pullback", "0.5", "overlap-local-sgd"},
-      {"--fragments", "2", "streaming-diloco"},
-      {"--fragment-delay", "2", "streaming-diloco"},
-      {"--local-share", "0", "streaming-diloco"},
-      {"--anchor-momentum", "0.5", "overlap-local-sgd"}};
+    const char *option, *value;
+  } cases[]{{"momentum", "0.5"},          {"warmup-fraction", "0.1"},
+            {"topology", "ring"},         {"scale", "mean-abs"},
+            {"granularity", "block"},     {"layers", "*.bias=dense"},
+            {"update-clip", "5"},         {"ratio", "0.1"},
+            {"variance-updates", "3"},    {"local-interval", "0.2"},
+            {"most-local-steps", "2"},    {"graph", "ring"},
+            {"average-every", "4"},       {"consensus-rate", "0.3"},
+            {"moniqua-bound", "0.5"},     {"period", "4"},
+            {"outer-learning-rate", "1"}, {"outer-momentum", "0.5"},
+            {"inner-buffers", "reset"},   {"average-until", "0.5"},
+            {"pullback", "0.5"},          {"anchor-momentum", "0.5"},
+            {"fragments", "2"},           {"fragment-delay", "2"},
+            {"local-share", "0"},         {"lattice-step", "0.001"}};
+  std::set<std::string> tried;
   for (const auto& one : cases) {
-    const char *const option = one.option, *const value = one.value, *const whom = one.whom;
+    const std::string option = std::string("--") + one.option;
     CAPTURE(option);
-    CHECK(refusal({"--optimizers", "sign-sgd", option, value}) ==
-          std::string(option) + " is for " + whom + "; --optimizers names none of them");
-    std::string others = "sign-sgd";
-    for (const train::Optimizer kind : all_optimizers) {
-      CAPTURE(train::name(kind));
-      const bool concerned =
-          contains(std::string(", ") + whom + ",", std::string(", ") + train::name(kind) + ",");
-      // One of several is enough.
-      if (concerned)
-        CHECK(refusal({"--optimizers", (std::string("sign-sgd,") + train::name(kind)).c_str(), option, value})
+    tried.insert(one.option);
+    std::string whom, others;
+    for (const train::Method& kind : train::methods())
+      (train::uses(kind, one.option) ? whom : others) += std::string(", ") + kind.name;
+    REQUIRE_FALSE(whom.empty());
+    REQUIRE_FALSE(others.empty());
+    CHECK(refusal({"--optimizers", "lamb", option.c_str(), one.value}) ==
+          option + " is for " + whom.substr(2) + "; --optimizers names none of them");
+    for (std::size_t at; (at = others.find(", ")) != std::string::npos;) others.replace(at, 2, ",");
+    CHECK_FALSE(refusal({"--optimizers", others.c_str() + 1, option.c_str(), one.value}).empty());
+    // One of several is enough.
+    for (const train::Method& kind : train::methods())
+      if (train::uses(kind, one.option)) {
+        CAPTURE(kind.name);
+        CHECK(refusal({"--optimizers", (std::string("lamb,") + kind.name).c_str(), option.c_str(), one.value})
                   .empty());
-      else if (kind != train::Optimizer::sign_sgd)
-        others += std::string(",") + train::name(kind);
-    }
-    CHECK_FALSE(refusal({"--optimizers", others.c_str(), option, value}).empty());
+      }
   }
+  for (const train::Method& kind : train::methods())
+    for (const train::Use& use : kind.uses)
+      if (use.option != nullptr) CHECK_MESSAGE(tried.count(use.option) == 1, use.option);
+  // Of some the table itself is looked at.
+  const auto users = [](const char* option, const char* value) {
+    return refusal({"--optimizers", "sign-sgd", option, value});
+  };
+  CHECK(users("--warmup-fraction", "0.1") ==
+        "--warmup-fraction is for one-bit-adam, zero-one-adam, deep-gradient-compression, one-bit-lamb; "
+        "--optimizers names none of them");
+  CHECK(contains(users("--scale", "rms"), "--scale is for one-bit-adam; "));
+  CHECK(contains(users("--average-every", "2"),
+                 "is for d-sgd, awc-d-sgd, cta-d-sgd, dm-sgd, da-dm-sgd, awc-dm-sgd, qg-dm-sgd, "
+                 "gradient-tracking, momentum-tracking"));
+  CHECK(contains(users("--lamb-learning-rate", "0.1"), "is for lamb, one-bit-lamb"));
 }
 
-TEST_CASE("rates of SGD and its momentum are refused where nobody has a use for them") {
-  using enum train::Optimizer;
-  for (const train::Optimizer kind :
-       {adam, lamb, diloco, sign_sgd, error_feedback_sgd, async_swarm_sgd, beer}) {
-    CAPTURE(train::name(kind));
+TEST_CASE("rates are refused where nobody has a use for them") {
+  for (const char* const kind : {"adam", "lamb", "diloco", "sign-sgd", "error-feedback-sgd", "beer"}) {
+    CAPTURE(kind);
     const auto fine = [&](const char* option) {
-      return refusal({"--optimizers", train::name(kind), option, "0.1"}).empty();
+      return refusal({"--optimizers", kind, option, "0.1"}).empty();
     };
-    CHECK(fine("--momentum") == train::uses_momentum(kind));
-    CHECK(fine("--sign-learning-rate") == (kind == sign_sgd));
-    CHECK(fine("--sgd-learning-rate") == (train::uses_momentum(kind) && kind != sign_sgd));
+    const train::Method& one = train::method(kind);
+    CHECK(fine("--learning-rate") == is(one, {"adam", "diloco"}));
+    CHECK(fine("--lamb-learning-rate") == is(one, {"lamb"}));
+    CHECK(fine("--sign-learning-rate") == is(one, {"sign-sgd"}));
+    CHECK(fine("--sgd-learning-rate") == is(one, {"error-feedback-sgd", "beer"}));
+    CHECK(fine("--momentum") == is(one, {"sign-sgd", "error-feedback-sgd", "beer"}));
   }
 }
 
@@ -1047,52 +1005,35 @@ TEST_CASE("a slow network and a straggler are read") {
 }
 
 TEST_CASE("a checkpoint is bound to what decides about a run, of this optimizer alone") {
-  using enum train::Optimizer;
   train::Dataset training;
   training.count = 60000;
   training.checksum = 0xabcdef;
-  const auto keys = [&](train::Optimizer kind) {
-    std::set<std::string> found;
-    for (const auto& [key, value] : train::settings_of({}, kind, training)) found.insert(key);
-    return found;
-  };
-  const std::set<std::string> local{"period", "inner-buffers"};
-  const std::set<std::string> outer{"outer-learning-rate", "outer-momentum"};
-  const std::set<std::string> late{"pullback", "anchor-momentum"};
-  const std::set<std::string> in_fragments{"fragments", "fragment-delay", "local-share"};
-  const std::set<std::string> intervals{"variance-updates", "local-interval", "most-local-steps"};
-  for (const train::Optimizer kind : all_optimizers) {
+  const std::set<std::string> always{
+      "optimizer",     "model",        "inputs",    "label-skew",    "ranks",
+      "pictures",      "checksum",     "epochs",    "batch",         "learning-rate-warmup",
+      "rate-schedule", "weight-decay", "clip-norm", "on-non-finite", "seed",
+      "delay",         "bandwidth",    "straggler"};
+  for (const train::Method& kind : train::methods()) {
     CAPTURE(train::name(kind));
-    const std::set<std::string> found = keys(kind);
-    const auto has = [&](const std::set<std::string>& wanted) {
-      return std::includes(found.begin(), found.end(), wanted.begin(), wanted.end());
-    };
-    CHECK(has({"delay", "bandwidth", "straggler", "seed", train::rate_of({}, kind).option}));
-    CHECK(has({"period"}) == train::is_local(kind));
-    CHECK(has(local) == train::has_inner_buffers(kind));
-    CHECK(has({"lattice-step"}) == (kind == swarm_sgd_lattice));
-    CHECK(has({"moniqua-bound"}) == (kind == moniqua_sgd));
-    CHECK(has(intervals) == (kind == zero_one_adam));
-    CHECK(has({"update-clip"}) == (kind == one_bit_adam || kind == zero_one_adam || kind == one_bit_lamb));
-    CHECK(has(outer) == train::has_outer_step(kind));
-    CHECK(has({"average-until"}) == (kind == post_local_sgd));
-    CHECK(has(late) == (kind == overlap_local_sgd));
-    CHECK(has(in_fragments) == (kind == streaming_diloco));
-    CHECK(has({"graph"}) == train::is_decentralized(kind));
-    CHECK(has({"momentum"}) == train::uses_momentum(kind));
-    CHECK(has({"warmup-fraction"}) == (kind == one_bit_adam || kind == zero_one_adam ||
-                                       kind == one_bit_lamb || kind == deep_gradient_compression));
+    std::set<std::string> wanted = always, found;
+    wanted.insert(train::rate_of({}, kind).option);
+    // The compressors of layers are in the recipe's own settings.
+    for (const train::Use& use : kind.uses)
+      if (use.option != nullptr && std::string(use.option) != "layers") wanted.insert(use.option);
+    if (train::is_decentralized(kind)) wanted.insert({"average-every", "consensus-rate"});
+    for (const auto& [key, value] : train::settings_of({}, kind, training)) found.insert(key);
+    CHECK(found == wanted);
   }
   train::Options options;
   options.ranks = 4;
-  const auto value = [&](train::Optimizer kind, const char* key) {
-    return train::settings_of(options, kind, training).at(key);
+  const auto value = [&](const char* kind, const char* key) {
+    return train::settings_of(options, train::method(kind), training).at(key);
   };
-  CHECK(value(bmuf_nesterov, "optimizer") == "bmuf-nesterov");
-  CHECK(value(adam, "pictures") == "60000");
-  CHECK(value(adam, "checksum") == "00abcdef");
-  CHECK(value(bmuf_nesterov, "outer-momentum") == "0.75");
-  CHECK(value(adam, "straggler") == "none");
+  CHECK(value("bmuf-nesterov", "optimizer") == "bmuf-nesterov");
+  CHECK(value("adam", "pictures") == "60000");
+  CHECK(value("adam", "checksum") == "00abcdef");
+  CHECK(value("bmuf-nesterov", "outer-momentum") == "0.75");
+  CHECK(value("adam", "straggler") == "none");
   options.period = 16;
   options.outer_learning_rate = 0.5;
   options.outer_momentum = 0.25;
@@ -1101,92 +1042,89 @@ TEST_CASE("a checkpoint is bound to what decides about a run, of this optimizer 
   options.pullback = 0.375;
   options.anchor_momentum = 0.625;
   options.modelled = {.delay = 2.5, .bandwidth = 100, .straggler = train::Straggler{1, 2}};
-  CHECK(value(cocod_sgd, "period") == "16");
-  CHECK(value(slowmo_sgp, "outer-learning-rate") == "0.5");
-  CHECK(value(diloco, "outer-momentum") == "0.25");
-  CHECK(value(local_sgd, "inner-buffers") == "reset");
-  CHECK(value(post_local_sgd, "average-until") == "0.125");
-  CHECK(value(overlap_local_sgd, "pullback") == "0.375");
-  CHECK(value(overlap_local_sgd, "anchor-momentum") == "0.625");
+  CHECK(value("cocod-sgd", "period") == "16");
+  CHECK(value("slowmo-sgp", "outer-learning-rate") == "0.5");
+  CHECK(value("diloco", "outer-momentum") == "0.25");
+  CHECK(value("local-sgd", "inner-buffers") == "reset");
+  CHECK(value("post-local-sgd", "average-until") == "0.125");
+  CHECK(value("overlap-local-sgd", "pullback") == "0.375");
+  CHECK(value("overlap-local-sgd", "anchor-momentum") == "0.625");
   options.variance_updates = 5;
   options.local_interval = 0.25;
   options.most_local_steps = 3;
   options.lattice_step = 0.0625;
   options.moniqua_bound = 0.375;
-  CHECK(value(swarm_sgd, "period") == "16");
-  CHECK(value(swarm_sgd_lattice, "lattice-step") == "0.0625");
-  CHECK(value(moniqua_sgd, "moniqua-bound") == "0.375");
-  CHECK(value(zero_one_adam, "variance-updates") == "5");
-  CHECK(value(zero_one_adam, "local-interval") == "0.25");
-  CHECK(value(zero_one_adam, "most-local-steps") == "3");
-  CHECK(value(adam, "delay") == "2.5");
-  CHECK(value(adam, "bandwidth") == "100");
-  CHECK(value(adam, "straggler") == "1:2");
+  CHECK(value("swarm-sgd", "period") == "16");
+  CHECK(value("swarm-sgd-lattice", "lattice-step") == "0.0625");
+  CHECK(value("moniqua-sgd", "moniqua-bound") == "0.375");
+  CHECK(value("zero-one-adam", "variance-updates") == "5");
+  CHECK(value("zero-one-adam", "local-interval") == "0.25");
+  CHECK(value("zero-one-adam", "most-local-steps") == "3");
+  CHECK(value("adam", "delay") == "2.5");
+  CHECK(value("adam", "bandwidth") == "100");
+  CHECK(value("adam", "straggler") == "1:2");
 }
 
 TEST_CASE("optimizers are known by the names of papers, too") {
   CHECK(parse({"--optimizers", "pmsgd,dsgd,dmsgd,da-dmsgd,awc-dmsgd,qg-dmsgd,d2-dmsgd,sgp,choco,deepsqueeze"})
-            .optimizers ==
-        std::vector{train::Optimizer::momentum_sgd, train::Optimizer::d_sgd, train::Optimizer::dm_sgd,
-                    train::Optimizer::da_dm_sgd, train::Optimizer::awc_dm_sgd, train::Optimizer::qg_dm_sgd,
-                    train::Optimizer::d2_dm_sgd, train::Optimizer::stochastic_gradient_push,
-                    train::Optimizer::choco_sgd, train::Optimizer::deep_squeeze});
+            .optimizers == list({"momentum-sgd", "d-sgd", "dm-sgd", "da-dm-sgd", "awc-dm-sgd", "qg-dm-sgd",
+                                 "d2-dm-sgd", "stochastic-gradient-push", "choco-sgd", "deep-squeeze"}));
   CHECK(contains(refusal({"--optimizers", "dm-sgd,dmsgd"}), "'dm-sgd' is named twice"));
 }
 
-TEST_CASE("every optimizer has a word, a rate and a topology") {
-  for (const train::Optimizer kind : all_optimizers) {
-    const std::string with_others = std::string(train::name(kind)) +
-                                    (kind == train::Optimizer::one_bit_adam ? "" : ",one-bit-adam") +
-                                    (kind == train::Optimizer::lamb ? "" : ",lamb") +
-                                    (kind == train::Optimizer::sign_sgd ? "" : ",sign-sgd") +
-                                    (kind == train::Optimizer::ef21_sgd ? "" : ",ef21-sgd");
+TEST_CASE("every optimizer has a word of its own, a rate and a topology") {
+  std::set<std::string> words;
+  for (const train::Method& kind : train::methods()) {
+    CAPTURE(train::name(kind));
+    CHECK(words.insert(kind.name).second);
+    if (kind.synonym != nullptr) CHECK(words.insert(kind.synonym).second);
+    std::string with_others = kind.name;
+    for (const char* const other : {"one-bit-adam", "lamb", "sign-sgd", "ef21-sgd"})
+      if (!is(kind, {other})) with_others += std::string(",") + other;
     const train::Options options =
         parse({"--optimizers", with_others.c_str(), "--learning-rate", "0.25", "--sgd-learning-rate", "0.5",
                "--sign-learning-rate", "0.125", "--lamb-learning-rate", "0.0625", "--ratio", "1",
                "--topology", "ring"});
-    CAPTURE(train::name(kind));
-    CHECK(parse({"--optimizers", train::name(kind)}).optimizers == std::vector{kind});
+    CHECK(parse({"--optimizers", train::name(kind)}).optimizers == std::vector{&kind});
     CHECK(options.ratio == 1);
     CHECK(train::ratio_of(options, kind) == 1);
     const train::HighestRate rate = train::rate_of(options, kind);
-    const bool adam = kind == train::Optimizer::adam || kind == train::Optimizer::one_bit_adam ||
-                      kind == train::Optimizer::zero_one_adam || kind == train::Optimizer::muon ||
-                      kind == train::Optimizer::diloco || kind == train::Optimizer::streaming_diloco;
-    const bool lamb = kind == train::Optimizer::lamb || kind == train::Optimizer::one_bit_lamb;
-    const bool memory = kind == train::Optimizer::demo || kind == train::Optimizer::distributed_lion;
-    const bool sign = kind == train::Optimizer::sign_sgd || memory;
-    CHECK(rate.given == (adam ? 0.25 : lamb ? 0.0625 : sign ? 0.125 : 0.5));
-    CHECK(train::uses_momentum(kind) == !(adam || lamb || memory));
-    CHECK(rate.rate == doctest::Approx(rate.given * (kind == train::Optimizer::error_feedback_sgd ? 10 : 1)));
+    using enum train::Rate;
+    CHECK(rate.given == (kind.rate == adam   ? 0.25
+                         : kind.rate == lamb ? 0.0625
+                         : kind.rate == sign ? 0.125
+                                             : 0.5));
+    CHECK(rate.option == std::string(kind.rate == adam   ? "learning-rate"
+                                     : kind.rate == lamb ? "lamb-learning-rate"
+                                     : kind.rate == sign ? "sign-learning-rate"
+                                                         : "sgd-learning-rate"));
+    const bool whole = is(kind, {"error-feedback-sgd"});
+    CHECK(rate.rate == doctest::Approx(rate.given * (whole ? 10 : 1)));
     train::Options other = options;
     other.momentum = 0.5;
-    CHECK(train::rate_of(other, kind).rate ==
-          rate.given * (kind == train::Optimizer::error_feedback_sgd ? 2 : 1));
-    CHECK(train::route_of(options, kind) ==
-          std::string(train::is_decentralized(kind)               ? "symmetric-exponential"
-                      : kind == train::Optimizer::async_swarm_sgd ? "mailbox"
-                      : train::is_swarm(kind)                     ? "random-matching"
-                                              : train::name(train::topology_of(options, kind))));
-    CHECK(rate.option == std::string(adam   ? "learning-rate"
-                                     : lamb ? "lamb-learning-rate"
-                                     : sign ? "sign-learning-rate"
-                                            : "sgd-learning-rate"));
+    CHECK(train::rate_of(other, kind).rate == rate.given * (whole ? 2 : 1));
     // Of one-bit-adam alone it can be chosen.
-    CHECK((train::topology_of(options, kind) == train::Topology::ring) ==
-          (kind == train::Optimizer::one_bit_adam));
+    CHECK(train::route_of(options, kind) == std::string(train::is_decentralized(kind)
+                                                            ? "symmetric-exponential"
+                                                        : is(kind, {"one-bit-adam"}) ? "ring"
+                                                                                     : kind.route));
   }
-  CHECK(train::topology_of({}, train::Optimizer::ef21_sgd) == train::Topology::all_gather);
-  CHECK(train::route_of({}, train::Optimizer::slowmo_sgp) == std::string("symmetric-exponential"));
-  CHECK(train::route_of({}, train::Optimizer::slowmo) == std::string("scatter-gather"));
-  CHECK(train::ratio_of({}, train::Optimizer::deep_gradient_compression) == 0.005);
-  CHECK(train::ratio_of({}, train::Optimizer::ef21_sgd) == 0.05);
-  CHECK(train::ratio_of({}, train::Optimizer::demo) == 32.0 / 4096);
+  const auto route = [](const char* kind) { return std::string(train::route_of({}, train::method(kind))); };
+  CHECK(route("ef21-sgd") == "all-gather");
+  CHECK(route("one-bit-adam") == "scatter-gather");
+  CHECK(route("slowmo-sgp") == "symmetric-exponential");
+  CHECK(route("slowmo") == "scatter-gather");
+  CHECK(route("swarm-sgd") == "random-matching");
+  CHECK(route("async-swarm-sgd") == "mailbox");
+  CHECK(train::ratio_of({}, train::method("deep-gradient-compression")) == 0.005);
+  CHECK(train::ratio_of({}, train::method("ef21-sgd")) == 0.05);
+  CHECK(train::ratio_of({}, train::method("demo")) == 32.0 / 4096);
+  CHECK_THROWS_AS(train::method("sgd"), std::logic_error);
 }
 
 TEST_CASE("a device takes the optimizers that run there") {
   std::string rest;
-  for (const train::Optimizer kind : all_optimizers) {
+  for (const train::Method& kind : train::methods()) {
     CAPTURE(train::name(kind));
     CHECK(train::runs_on(train::Device::cpu, kind));
     CHECK(parse({"--device", "cpu", "--optimizers", train::name(kind)}).device == train::Device::cpu);
@@ -1195,7 +1133,7 @@ TEST_CASE("a device takes the optimizers that run there") {
       rest += (rest.empty() ? "" : ", ") + std::string(train::name(kind));
     }
   }
-  for (const train::Optimizer kind : all_optimizers)
+  for (const train::Method& kind : train::methods())
     if (!train::runs_on(train::Device::cuda, kind))
       CHECK(refusal({"--optimizers", train::name(kind), "--device", "cuda"}) ==
             "--device: " + std::string(train::name(kind)) + " runs on the CPU so far; on cuda there are " +
@@ -1208,16 +1146,16 @@ TEST_CASE("a device takes the optimizers that run there") {
 
 TEST_CASE("an optimizer on a graph where it diverges is refused with the reason and a way out") {
   using enum train::Graph;
-  for (const train::Optimizer kind : all_optimizers)
+  for (const train::Method& kind : train::methods())
     for (const train::Graph graph : all_graphs) {
       if (!train::is_decentralized(kind)) continue;
       CAPTURE(train::name(kind));
       CAPTURE(train::name(graph));
-      const train::GraphNeeds needs = train::graph_needs(kind);
+      const train::GraphNeeds needs = kind.graph;
       const bool changes =
           graph == one_peer_exponential || graph == one_peer_hypercube || graph == random_matching;
       const bool directed = graph == exponential || graph == one_peer_exponential;
-      const bool fine = kind == train::Optimizer::slowmo_sgp
+      const bool fine = needs == train::GraphNeeds::even
                             ? graph != mesh && graph != star
                             : needs == train::GraphNeeds::nothing ||
                                   (!changes && (needs == train::GraphNeeds::fixed || !directed));
@@ -1251,34 +1189,34 @@ TEST_CASE("an optimizer on a graph where it diverges is refused with the reason 
 }
 
 TEST_CASE("what an optimizer needs of a graph is what its rule says in the library") {
-  const auto check = []<class Rule>(train::Optimizer kind, Rule, bool differences = false) {
+  const auto check = []<class Rule>(const char* name, Rule, bool differences = false) {
+    const train::Method& kind = train::method(name);
     CAPTURE(train::name(kind));
-    const train::GraphNeeds needs = train::graph_needs(kind);
+    const train::GraphNeeds needs = kind.graph;
     CHECK((needs == train::GraphNeeds::fixed_symmetric) == Rule::facts.needs_fixed_symmetric);
     // Difference's copies are sums over neighbours, too.
     CHECK((needs == train::GraphNeeds::fixed) == (Rule::facts.needs_fixed || differences));
   };
-  using enum train::Optimizer;
   const terse::AdaptThenCombine<terse::MomentumDirection> adapt_then_combine{};
-  check(d_sgd, terse::AdaptThenCombine<terse::GradientDirection>{});
-  check(awc_d_sgd, terse::AdaptWithCombine<terse::GradientDirection>{});
-  check(cta_d_sgd, terse::CombineThenAdapt{});
-  check(dm_sgd, adapt_then_combine);
-  check(da_dm_sgd, terse::DoublyAveraged{});
-  check(awc_dm_sgd, terse::AdaptWithCombine<terse::MomentumDirection>{});
-  check(qg_dm_sgd, terse::QuasiGlobal{});
-  check(decentlam, terse::MixedGradient{});
-  check(momentum_consensus, terse::Displacement{});
-  check(d2, terse::ExactDiffusion<terse::GradientDirection>{});
-  check(d2_dm_sgd, terse::ExactDiffusion<terse::MomentumDirection>{});
-  check(gradient_tracking, terse::GradientTracker{});
-  check(momentum_tracking, terse::MomentumTracker{});
-  check(stochastic_gradient_push, adapt_then_combine);
-  check(choco_sgd, adapt_then_combine, true);
-  check(deep_squeeze, adapt_then_combine);
-  check(dcd_sgd, terse::DifferenceDescent{});
-  check(beer, terse::CompressedTracker{}, true);
-  check(moniqua_sgd, terse::AdaptWithCombine<terse::MomentumDirection>{});
+  check("d-sgd", terse::AdaptThenCombine<terse::GradientDirection>{});
+  check("awc-d-sgd", terse::AdaptWithCombine<terse::GradientDirection>{});
+  check("cta-d-sgd", terse::CombineThenAdapt{});
+  check("dm-sgd", adapt_then_combine);
+  check("da-dm-sgd", terse::DoublyAveraged{});
+  check("awc-dm-sgd", terse::AdaptWithCombine<terse::MomentumDirection>{});
+  check("qg-dm-sgd", terse::QuasiGlobal{});
+  check("decentlam", terse::MixedGradient{});
+  check("momentum-consensus", terse::Displacement{});
+  check("d2", terse::ExactDiffusion<terse::GradientDirection>{});
+  check("d2-dm-sgd", terse::ExactDiffusion<terse::MomentumDirection>{});
+  check("gradient-tracking", terse::GradientTracker{});
+  check("momentum-tracking", terse::MomentumTracker{});
+  check("stochastic-gradient-push", adapt_then_combine);
+  check("choco-sgd", adapt_then_combine, true);
+  check("deep-squeeze", adapt_then_combine);
+  check("dcd-sgd", terse::DifferenceDescent{});
+  check("beer", terse::CompressedTracker{}, true);
+  check("moniqua-sgd", terse::AdaptWithCombine<terse::MomentumDirection>{});
 }
 
 TEST_CASE("any graph behind one type is the library's own, and promises no more than it keeps") {
@@ -1519,16 +1457,16 @@ TEST_CASE("the quickstart's trainer takes the last of several values and lists w
       parse({"--optimizers", "adam,one-bit-adam", "--epochs", "10", "--model", "mlp", "--plot", "a.svg",
              "--epochs", "1", "--model", "cnn", "--optimizers", "momentum-sgd", "--plot", "b.svg"},
             quickstart);
-  CHECK(options.optimizers == std::vector{train::Optimizer::momentum_sgd});
+  CHECK(options.optimizers == list({"momentum-sgd"}));
   CHECK(options.epochs == 1);
   CHECK(options.model == "cnn");
   CHECK(options.plot == "b.svg");
   const std::string few = help("--help", quickstart), all = help("--help");
-  for (const train::Optimizer kind : all_optimizers) {
+  for (const train::Method& kind : train::methods()) {
     CAPTURE(train::name(kind));
     const std::string row = std::string("\n  ") + train::name(kind) + " ";
-    using enum train::Optimizer;
-    CHECK(contains(few, row) == (kind == adam || kind == one_bit_adam || kind == momentum_sgd));
+    CHECK(contains(few, row) == is(kind, {"adam", "one-bit-adam", "momentum-sgd"}));
+    CHECK(contains(all, row));
   }
   for (const char* option : {"--graph ", "--period ", "--local-interval "}) {
     CHECK(contains(all, option));

@@ -22,7 +22,7 @@
 #include <system_error>
 #include <vector>
 
-#include "../../examples/train/idx.hpp"
+#include "../../tools/train/idx.hpp"
 #include "checkpoint/sealed.hpp"
 #include "fuzz/input.hpp"
 #include "terse/checkpoint/elastic.hpp"

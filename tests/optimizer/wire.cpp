@@ -80,7 +80,7 @@ std::vector<std::vector<int>> first_peers(const R& recipe, int ranks) {
   return first;
 }
 
-/// The model of the training example: 784-256-128-10.
+/// The model of the trainer: 784-256-128-10.
 Layout perceptron() {
   Layout layout;
   layout.add({"hidden1.weight", {256, 784}}).add({"hidden1.bias", {256}});

@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "one_bit_adam.hpp"
+#include "terse/topology/ring.hpp"
+
+namespace train {
+
+template <>
+Made make<OneBitAdamOverRing>(const Order<OnHost>& order) {
+  return make_one_bit_adam_over<terse::Ring>(order);
+}
+
+}  // namespace train

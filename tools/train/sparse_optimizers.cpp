@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "any_optimizer.hpp"
+#include "terse/optimizer/deep_gradient_compression.hpp"
+#include "terse/optimizer/demo.hpp"
+#include "terse/optimizer/distributed_lion.hpp"
+#include "terse/optimizer/ef21_sgd.hpp"
+
+namespace train {
+namespace {
+
+/// Vectors, such as biases, travel dense.
+terse::Layout matrices_alone(const terse::Layout& layout) {
+  terse::Layout other;
+  for (terse::Segment segment : layout.segments()) {
+    segment.compress = segment.shape.size() > 1;
+    other.add(std::move(segment));
+  }
+  return other;
+}
+
+}  // namespace
+
+template <>
+Made make<struct DeepGradientCompression>(const Order<OnHost>& order) {
+  return made(order,
+              terse::DeepGradientCompression<>{
+                  .learning_rate = order.rate(),
+                  .weight_decay = order.weight_decay(),
+                  .momentum_correction = {.momentum = order.momentum()},
+                  .compressor = {.selection = {.ratio = ratio_of(order.options, order.method),
+                                               .warmup_steps = order.stages.ratio_warmup}}},
+              matrices_alone(order.layout));
+}
+
+template <>
+Made make<struct Ef21Sgd>(const Order<OnHost>& order) {
+  // Momentum before the differences: without it they are mostly noise of single batches.
+  return made(order,
+              terse::Ef21Sgd<terse::TopK<>, terse::LocalMomentumBefore>{
+                  .learning_rate = order.rate(),
+                  .weight_decay = order.weight_decay(),
+                  .momentum_correction = {.momentum = order.momentum(), .nesterov = false},
+                  .compressor = {.selection = {.ratio = ratio_of(order.options, order.method)}}},
+              matrices_alone(order.layout));
+}
+
+template <>
+Made make<struct DeMo>(const Order<OnHost>& order) {
+  return made(
+      order,
+      terse::DeMo<>{.learning_rate = order.rate(),
+                    .weight_decay = order.weight_decay(),
+                    .compressor = {.inner = {.selection = {.ratio = ratio_of(order.options, order.method)}}},
+                    .error_feedback = {.follows_rate = true}},
+      matrices_alone(order.layout));
+}
+
+template <>
+Made make<struct DistributedLion>(const Order<OnHost>& order) {
+  return made(order,
+              terse::DistributedLion<>{.learning_rate = order.rate(), .weight_decay = order.weight_decay()},
+              matrices_alone(order.layout));
+}
+
+}  // namespace train
