@@ -72,6 +72,8 @@ def percent(ratio):
 def words(found, more="slower", less="faster"):
     """What an interval says of b."""
     low, high = percent(found.low), percent(found.high)
+    if found.low > 2:
+        return f"B is {more}: {found.low:.1f} to {found.high:.1f} times A"
     if found.low > 1:
         return f"B is {more} by {low:.1f} to {high:.1f} %"
     if found.high < 1:

@@ -68,6 +68,7 @@ def check_verdicts():
     expect(paired.words(apart).startswith("B is slower by"), paired.words(apart))
     sooner = paired.interval([(b, a) for a, b in samples(source, 20, 0.03, 0.01)], 0.95)
     expect(paired.words(sooner).startswith("B is faster by"), paired.words(sooner))
+    expect(paired.words(paired.Interval(4, 2.5, 6.4)) == "B is slower: 2.5 to 6.4 times A", "more than twice as long")
     # Where the machine's own speed walks away by far more than the difference, pairs see it all the same.
     walking = samples(source, 20, 0.03, 0.01, drift=0.1)
     expect(paired.interval(walking, 0.95).differs, "3 % apart, drifting: taken for noise")
