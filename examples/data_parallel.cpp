@@ -1,48 +1,80 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// A LibTorch model trained by ranks that see different pictures. Gradients travel while the backward pass goes on.
+// A LibTorch model trained by ranks that see different pictures: warmup and cosine, two batches to a step, clipping, evaluation, and
+// a run that goes on where it was stopped. Gradients travel while the backward pass goes on.
 //
-//   mpirun -n 4 data_parallel
+//   mpirun -n 4 data_parallel FOLDER [STEP]     up to STEP, 200 unless given; again, and it goes on
 
 #include <torch/torch.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdio>
+#include <cstdlib>
 
+#include "terse/checkpoint/folder.hpp"
 #include "terse/interop/data_parallel.hpp"
-#include "terse/terse.hpp"
+#include "terse/optimizer/one_bit_adam.hpp"
+#include "terse/transport/collectives.hpp"
 #include "terse/transport/mpi.hpp"
 
 namespace nn = torch::nn;
 
-void train(terse::Mpi& transport) {
-  constexpr std::int64_t pixels = 64, width = 256, classes = 10, batch = 64;
+constexpr std::int64_t pixels = 64, width = 256, classes = 10;
+
+struct Batch {
+  torch::Tensor pictures, labels;
+  Batch(const torch::Tensor& ideals, std::int64_t size, std::uint64_t seed) {
+    at::Generator random = at::make_generator<at::CPUGeneratorImpl>(seed);
+    labels = torch::randint(classes, {size}, random, torch::kInt64);
+    pictures = ideals.index_select(0, labels) + 2 * torch::randn({size, pixels}, random);
+  }
+};
+
+void train(terse::Mpi& transport, const char* place, int last, int steps) {
   torch::set_num_threads(1);
   torch::manual_seed(1);
   const torch::Tensor ideals = torch::randn({classes, pixels});  // the same on all ranks
-  torch::manual_seed(2 + static_cast<std::uint64_t>(transport.rank()));
-
   nn::Sequential net(nn::Linear(pixels, width), nn::ReLU(), nn::Linear(width, width), nn::ReLU(),
                      nn::Linear(width, classes));
-  const terse::OneBitAdam<> recipe{.learning_rate = 1e-3F, .preconditioner = {.freeze = terse::AtStep{50}}};
-  terse::interop::DataParallel model(*net, recipe, transport);  // all ranks start from rank 0's parameters
 
-  for (int step = 1; step <= 200; ++step) {
-    const torch::Tensor labels = torch::randint(classes, {batch}, torch::kInt64);
-    const torch::Tensor pictures = ideals.index_select(0, labels) + 2 * torch::randn({batch, pixels});
-    model.begin();
-    const torch::Tensor loss = nn::functional::cross_entropy(net->forward(pictures), labels);
-    loss.backward();
+  const terse::OneBitAdam<> recipe{.weight_decay = 1e-2F, .preconditioner = {.freeze = terse::AtStep{50}}};
+  terse::interop::DataParallel model(net, recipe, transport, {.clip_norm = 1}, [](terse::Segment& segment) {
+    if (segment.shape.size() == 1) segment.weight_decay = 0;  // no decay of biases
+  });                                                         // all ranks start from rank 0's parameters
+  terse::checkpoint::Folder folder(place, transport);
+  if (folder.load(model.optimizer(), model.parameters()) && transport.rank() == 0)
+    std::printf("goes on after step %llu\n", static_cast<unsigned long long>(model.optimizer().steps()));
+
+  for (int step = static_cast<int>(model.optimizer().steps()) + 1; step <= last; ++step) {
+    const double cosine = 0.5 + 0.5 * std::cos(3.14159265 * step / steps);
+    model.optimizer().learning_rate(static_cast<float>(2e-3 * cosine * std::min(1.0, step / 20.0)));
+    model.begin(2, 1.0F / 2);  // two backward passes, and their mean
+    for (int pass = 0; pass < 2; ++pass) {
+      // By step and rank, so that a run that was stopped draws what it would have drawn.
+      const Batch batch(ideals, 32, static_cast<std::uint64_t>((2 * step + pass) * 1000 + transport.rank()));
+      nn::functional::cross_entropy(net->forward(batch.pictures), batch.labels).backward();
+    }
     const terse::StepResult result = model.step();
 
     if (step == 1)
       for (const std::string& name : model.unused()) std::printf("%s gets no gradient\n", name.c_str());
-    if (step % 50 == 0) {
-      const double mean = terse::mean(transport, loss.item<double>());
-      if (transport.rank() == 0)
-        std::printf("step %d  loss %.3f  %llu bytes sent\n", step, mean,
-                    static_cast<unsigned long long>(result.bytes_sent));
-    }
+    if (step % 50 != 0 && step != last) continue;
+    const torch::NoGradGuard no_gradients;
+    const Batch unseen(ideals, 500, static_cast<std::uint64_t>(transport.rank()));
+    const double right = terse::mean(
+        transport,
+        net->forward(unseen.pictures).argmax(1).eq(unseen.labels).to(torch::kDouble).mean().item<double>());
+    if (transport.rank() == 0)
+      std::printf("step %d  %.1f %% right  %llu bytes sent\n", step, 100 * right,
+                  static_cast<unsigned long long>(result.bytes_sent));
+    folder.save(model.optimizer(), model.parameters());
   }
 }
 
-int main(int argc, char** argv) { return terse::Mpi::run(argc, argv, train); }
+int main(int argc, char** argv) {
+  return terse::Mpi::run(argc, argv, [&](terse::Mpi& transport) {
+    if (argc < 2) throw terse::usage_error("usage: data_parallel FOLDER [STEP]");
+    train(transport, argv[1], argc > 2 ? std::atoi(argv[2]) : 200, 200);
+  });
+}

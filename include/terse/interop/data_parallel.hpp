@@ -20,7 +20,7 @@ namespace terse::interop {
 /// A LibTorch module that is trained on all ranks at once, each on samples of its own. Gradients travel while the backward pass
 /// computes those of the layers before, as with PyTorch's DistributedDataParallel, but with any optimizer of terse.
 ///
-///     Net net;                                              // any torch::nn::Module
+///     Net net;                                              // any torch::nn::Module, or a holder of one
 ///     terse::interop::DataParallel model(net, terse::Adam<>{.learning_rate = 1e-3F}, transport);
 ///     for (...) {
 ///       model.begin();                                      // zeroes the gradients
@@ -59,6 +59,11 @@ class DataParallel {
       if (!item.value().requires_grad()) copy_from_first(item.value());
     for (const auto& item : module.named_buffers()) copy_from_first(item.value());
   }
+  /// Of what TORCH_MODULE makes.
+  template <class M>
+  DataParallel(const torch::nn::ModuleHolder<M>& module, R recipe, T& transport, const Options& options = {},
+               const FlatModule::Mark& mark = {})
+      : DataParallel(*module.ptr(), std::move(recipe), transport, options, mark) {}
   // Hooks point here.
   DataParallel(const DataParallel&) = delete;
   DataParallel& operator=(const DataParallel&) = delete;

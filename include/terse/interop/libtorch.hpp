@@ -23,7 +23,7 @@ namespace terse::interop {
 
 /// A LibTorch module's parameters and gradients as one flat arena each.
 ///
-///     Net net;                                        // any torch::nn::Module
+///     Net net;                                        // any torch::nn::Module, or a holder of one
 ///     terse::interop::FlatModule flat(net);
 ///     auto optimizer = make_optimizer(flat.layout());  // sees names, shapes and offsets
 ///     for (...) {

@@ -1,0 +1,215 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Compares two Google Benchmark programs, or two subjects of one, in pairs of runs that take turns, and says which differences are noise.
+
+Usage: bench/run compare [OPTION ...] A B
+  A, B              PROGRAM, or PROGRAM:SUBJECT for its benchmarks that are named SUBJECT/..., such as build/bench_x:Sign
+  --only REGEX      benchmarks whose names match, behind the subject (.)
+  --rounds N        pairs of each benchmark, 3 at least (20)
+  --seconds S       that a run of one benchmark takes, at least (0.05)
+  --counter NAME    compare this counter in the place of time
+  --confidence P    that all intervals of the table hold together (0.95)
+  --out PATH        writes PATH.md, PATH.json and, where there is gnuplot, PATH.svg (out/bench/compare)
+
+Each pair is two processes, one behind the other, and which goes first changes from round to round. A's names and B's must agree, behind
+the subject; what only one of them has is left out, and said. Exit status: 0, 1 if something could not be run, 2 for wrong arguments."""
+
+import argparse
+import json
+import os
+import pathlib
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from typing import NamedTuple
+
+import paired
+from plot import FONT, escaped, gnuplot
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+DEADLINE = 600  # seconds, of one process
+COLORS = {"noise": "#999999", "faster": "#1f5fa8", "slower": "#b5482a"}
+
+
+class Failure(Exception):
+    pass
+
+
+class Side(NamedTuple):
+    program: str
+    subject: str
+
+    def call(self, *arguments):
+        try:
+            done = subprocess.run([self.program, *arguments], capture_output=True, text=True, timeout=DEADLINE)
+        except OSError as problem:
+            raise Failure(f"{self.program}: {problem.strerror}: build it, and name it by its path") from None
+        except subprocess.TimeoutExpired:
+            raise Failure(f"{self.program} {' '.join(arguments)}: took more than {DEADLINE} s") from None
+        if done.returncode != 0:
+            raise Failure(f"{self.program} {' '.join(arguments)}: ended with {done.returncode}\n{done.stderr}")
+        return done.stdout
+
+    def names(self):
+        """{what stands behind the subject: name}."""
+        every = self.call("--benchmark_list_tests").splitlines()
+        if not self.subject:
+            return {name: name for name in every}
+        mine = {name[len(self.subject) + 1:]: name for name in every if name.startswith(self.subject + "/")}
+        if not mine:
+            subjects = sorted({name.split("/")[0] for name in every})
+            raise Failure(f"{self.program}: no benchmark begins with {self.subject}/; there are {', '.join(subjects)}")
+        return mine
+
+    def measure(self, name, seconds, counter):
+        """A figure of one benchmark, and its unit."""
+        pattern = re.sub(r"([][.{}()*+?^$|\\])", r"\\\1", name)
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "result.json"
+            self.call(f"--benchmark_filter=^{pattern}$", f"--benchmark_min_time={seconds}", f"--benchmark_out={path}",
+                      "--benchmark_out_format=json")
+            runs = [one for one in json.loads(path.read_text())["benchmarks"] if one.get("run_type") != "aggregate"]
+        if not runs:
+            raise Failure(f"{self.program}: {name} is in its list, but did not run by the filter ^{pattern}$")
+        for run in runs:
+            if run.get("error_occurred"):
+                raise Failure(f"{self.program}: {name}: {run.get('error_message')}")
+            if counter and counter not in run:
+                raise Failure(f"{self.program}: {name} has no counter {counter}")
+        figure = statistics.median(run[counter or "real_time"] for run in runs)
+        if not figure > 0:
+            raise Failure(f"{self.program}: {name}: {counter or 'its time'} is {figure}, and ratios take figures above 0")
+        return figure, "" if counter else runs[0]["time_unit"]
+
+
+def side(text):
+    program, _, subject = text.partition(":")
+    if "/" not in program:
+        program = shutil.which(program) or program
+    return Side(program, subject)
+
+
+def measure(a, b, options):
+    """[(name, [(a, b), ...], unit)]"""
+    of_a, of_b = a.names(), b.names()
+    shared = [name for name in of_a if name in of_b and re.search(options.only, name)]
+    for one, other, letter in (of_a, of_b, "A"), (of_b, of_a, "B"):
+        for name in one:
+            if name not in other and re.search(options.only, name):
+                print(f"only {letter} has {name}")
+    if not shared:
+        raise Failure(f"A and B share no benchmark whose name matches {options.only}")
+    pairs, units = {name: [] for name in shared}, {}
+    for number in range(options.rounds):
+        print(f"round {number + 1} of {options.rounds}", end="\r", flush=True, file=sys.stderr)
+        for name in shared:
+            figures = {}
+            order = [("a", a, of_a), ("b", b, of_b)]
+            for key, one, names in order if number % 2 == 0 else reversed(order):
+                figures[key], units[name] = one.measure(names[name], options.seconds, options.counter)
+            pairs[name].append((figures["a"], figures["b"]))
+    print(file=sys.stderr)
+    return [(name, pairs[name], units[name]) for name in shared]
+
+
+def verdict(found):
+    return "slower" if found.low > 1 else "faster" if found.high < 1 else "noise"
+
+
+def markdown(a, b, options, lines, found):
+    more, less = ("larger", "smaller") if options.counter else ("slower", "faster")
+    text = [
+        f"A: `{':'.join(filter(None, a))}`; B: `{':'.join(filter(None, b))}`. {options.rounds} pairs of each line, in turns, on "
+        f"{time.strftime('%Y-%m-%d')}; {os.cpu_count()} processors, load average at the end {os.getloadavg()[0]:.1f}.",
+        f"Of {options.counter or 'time'}, B / A: mean of the logarithms of the pairs' ratios, and Student's t interval, such that with "
+        f"{100 * options.confidence:g} % all {len(lines)} hold (Bonferroni).", "",
+        "| benchmark | A, median | B, median | B / A | interval | in words |", "|---|---:|---:|---:|---:|---|"]
+    for (name, pairs, unit), one in zip(lines, found):
+        medians = [f"{statistics.median(column):.4g} {unit}".strip() for column in zip(*pairs)]
+        text.append(f"| `{name}` | {medians[0]} | {medians[1]} | {one.ratio:.3f} | {one.low:.3f} to {one.high:.3f} | "
+                    f"{paired.words(one, more, less)} |")
+    return "\n".join(text) + "\n"
+
+
+def as_json(a, b, options, lines, found):
+    return {
+        "a": a._asdict(), "b": b._asdict(), "measured": options.counter or "real_time", "rounds": options.rounds,
+        "confidence_of_all": options.confidence, "method": "Student's t of the logarithms of ratios b / a of pairs, Bonferroni",
+        "benchmarks": [{
+            "name": name, "unit": unit, "a": [pair[0] for pair in pairs], "b": [pair[1] for pair in pairs], **one._asdict(),
+            "differs": one.differs} for (name, pairs, unit), one in zip(lines, found)]}
+
+
+def draw(options, lines, found, path):
+    """A line for each interval, beside that of no difference."""
+    width, height = 980, 110 + 24 * len(lines)
+    # gnuplot formats the names of ticks.
+    names = ", ".join('"{}" {}'.format(escaped(name).replace("%", "%%"), len(lines) - k) for k, (name, _, _) in enumerate(lines))
+    end = 1.15 * max(0.5, *(abs(paired.percent(bound)) for one in found for bound in (one.low, one.high)))
+    plots, data = [], []
+    for kind, color in COLORS.items():
+        rows = [f"{paired.percent(one.ratio)} {len(lines) - k} {paired.percent(one.low)} {paired.percent(one.high)}"
+                for k, one in enumerate(found) if verdict(one) == kind]
+        if rows:
+            plots.append(f"'-' with xerrorbars pt 7 ps 0.7 lw 2 lc rgb '{color}'")
+            data.append("\n".join([*rows, "e"]))
+    gnuplot(f"""
+set terminal svg size {width},{height} font "sans,{FONT}" background "white"
+set output "{escaped(str(path))}"
+set lmargin at screen 0.36; set rmargin at screen 0.97
+set tmargin at screen {1 - 50 / height}; set bmargin at screen {55 / height}
+set xrange [{-end}:{end}]; set yrange [0.4:{len(lines) + 0.6}]; set format x "%+g"
+set grid xtics lc rgb "#e4e4e4"; set ytics ({names}) noenhanced scale 0; unset key
+set xlabel "{escaped(options.counter or 'time')}, B against A, percent; grey: noise" noenhanced
+set label "{options.rounds} pairs; all intervals together hold with {100 * options.confidence:g} %" at screen 0.5,{1 - 22 / height} center \
+font ",{FONT + 2}"
+set arrow from 0,graph 0 to 0,graph 1 nohead dt 2 lc rgb "#555555"
+plot {", ".join(plots)}
+{chr(10).join(data)}
+""")
+
+
+def main(arguments):
+    parser = argparse.ArgumentParser(usage=__doc__.split("Usage: ", 1)[1], add_help=False)
+    parser.add_argument("a", type=side)
+    parser.add_argument("b", type=side)
+    parser.add_argument("--only", default=".")
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--seconds", type=float, default=0.05)
+    parser.add_argument("--counter")
+    parser.add_argument("--confidence", type=float, default=0.95)
+    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "out/bench/compare")
+    parser.add_argument("--help", action="help")
+    options = parser.parse_args(arguments)
+    if options.rounds < 3 or not 0 < options.seconds < DEADLINE or not 0 < options.confidence < 1:
+        parser.error(f"--rounds is 3 at least, --seconds above 0 and below {DEADLINE}, --confidence between 0 and 1")
+    try:
+        re.compile(options.only)
+    except re.error as problem:
+        parser.error(f"--only {options.only}: {problem}")
+
+    try:
+        lines = measure(options.a, options.b, options)
+    except Failure as problem:
+        print(f"bench/run compare: {problem}", file=sys.stderr)
+        return 1
+    found = paired.intervals([pairs for _, pairs, _ in lines], options.confidence)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    written = [pathlib.Path(f"{options.out}.{kind}") for kind in ("md", "json", "svg")]
+    table = markdown(options.a, options.b, options, lines, found)
+    written[0].write_text(table)
+    written[1].write_text(json.dumps(as_json(options.a, options.b, options, lines, found), indent=1) + "\n")
+    if shutil.which("gnuplot"):
+        draw(options, lines, found, written[2])
+    else:
+        written.pop()
+    print(table, *written, sep="\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
