@@ -38,6 +38,7 @@
 #include "terse/optimizer/demo.hpp"                       // IWYU pragma: export
 #include "terse/optimizer/distributed_lion.hpp"           // IWYU pragma: export
 #include "terse/optimizer/dm_sgd.hpp"                     // IWYU pragma: export
+#include "terse/optimizer/e_control.hpp"                  // IWYU pragma: export
 #include "terse/optimizer/ef21_sgd.hpp"                   // IWYU pragma: export
 #include "terse/optimizer/error_feedback_sgd.hpp"         // IWYU pragma: export
 #include "terse/optimizer/gradient_tracking.hpp"          // IWYU pragma: export

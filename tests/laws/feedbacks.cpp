@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 
 #include "archetype_packets.hpp"
+#include "terse/error_feedback/controlled.hpp"
 #include "terse/error_feedback/difference.hpp"
 #include "terse/error_feedback/none.hpp"
 #include "terse/error_feedback/stored_residual.hpp"
@@ -78,6 +79,8 @@ TEST_CASE("error feedbacks keep the laws") {
   holds<Residual>();
   holds(Residual{.decay = 0.99F});
   holds<Difference>();
+  holds<Controlled>();
+  holds(Controlled{.eta = 1});
   holds<StoredResidual<CastTo<bf16, Unscaled>, 64>>();
   holds<Int8Residual>();
   holds<Broken<Fault::none>>();
