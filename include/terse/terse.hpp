@@ -18,6 +18,7 @@
 #include "terse/compressor/top_k.hpp"                     // IWYU pragma: export
 #include "terse/compressor/uniform.hpp"                   // IWYU pragma: export
 #include "terse/core/version.hpp"                         // IWYU pragma: export
+#include "terse/error_feedback/averaged_residual.hpp"     // IWYU pragma: export
 #include "terse/error_feedback/difference.hpp"            // IWYU pragma: export
 #include "terse/error_feedback/none.hpp"                  // IWYU pragma: export
 #include "terse/error_feedback/residual.hpp"              // IWYU pragma: export

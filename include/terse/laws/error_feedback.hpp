@@ -161,7 +161,8 @@ class FeedbackLaws {
       std::string what;
       trial.each([&](std::size_t i) {
         const float left = y[i] - sent.decoded[i];
-        float lost = adds_up ? decay() * left - after[i] : message[i] - sent.received[i] - left;
+        float lost = adds_up ? decay() * (gain() * left + (1 - gain()) * before[i]) - after[i]
+                             : message[i] - sent.received[i] - left;
         if constexpr (requires { feedback_.eta; })
           lost = after[i] - before[i] + sent.decoded[i] - feedback_.eta * (message[i] - sent.received[i]);
         // Errors stored in fewer bits are rounded.
@@ -265,6 +266,10 @@ class FeedbackLaws {
     if constexpr (requires { feedback_.decay; }) return feedback_.decay;
     return 1;
   }
+  float gain() const {
+    if constexpr (requires { feedback_.gain; }) return feedback_.gain;
+    return 1;
+  }
   F feedback_;
 };
 
@@ -274,7 +279,7 @@ TERSE_NUMERICS_END
 
 /// Tries the laws of error feedbacks with C, on one rank whose messages are below 1 in magnitude:
 ///
-///     nothing lost      message + old error = decoded + new error, times the decay, where errors add up (`accumulates`);
+///     nothing lost      message + old error = decoded + new error, times decay and gain, where errors add up (`accumulates`);
 ///                       elsewhere received + y - decoded = message, or, with a member `eta`, what received lacks of
 ///                       message is, times eta, in the next y; up to rounding
 ///     comes back        where `corrects`: of 300 equal messages the mean is received, up to 0.01

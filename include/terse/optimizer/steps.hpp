@@ -171,6 +171,11 @@ void Optimizer<R, T, E, N>::record(out<E, P> parameters, in<E, G> gradients) req
       if (composed(recipe).error_feedback.follows_rate)
         throw usage_error("an error feedback that follows the learning rate can't be recorded",
                           channel_.rank());
+    if constexpr (requires { composed(recipe).error_feedback.clear_every; })
+      if (composed(recipe).error_feedback.clear_every > 0)
+        throw usage_error(
+            "an error feedback that is cleared now and then can't be recorded: set its clear_every to 0",
+            channel_.rank());
     if constexpr (requires { state_.recovers(); })
       if (state_.recovers())
         throw usage_error(
