@@ -80,6 +80,7 @@
 #include "terse/topology/ring.hpp"                        // IWYU pragma: export
 #include "terse/topology/scatter_gather.hpp"              // IWYU pragma: export
 #include "terse/topology/star.hpp"                        // IWYU pragma: export
+#include "terse/topology/within.hpp"                      // IWYU pragma: export
 #include "terse/transport/any.hpp"                        // IWYU pragma: export
 #include "terse/transport/collectives.hpp"                // IWYU pragma: export
 #include "terse/transport/metered.hpp"                    // IWYU pragma: export
