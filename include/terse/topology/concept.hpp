@@ -126,9 +126,11 @@ constexpr bool check_stages() {
       "terse: a transport's own collectives add floats, so that Native is for what is not compressed: "
       "write Hierarchical<Native, ScatterGather> to compress between nodes");
   constexpr bool any = Traits<C>::unchecked || Traits<F>::unchecked;
-  static_assert(any || !T::recompresses || !Traits<F>::single_stage,
-                "terse: Difference needs the mean of the packets as it is, and this topology compresses it "
-                "again. Use AllGather");
+  static_assert(
+      any || !T::recompresses || !Traits<F>::single_stage,
+      "terse: this error feedback (Difference, Controlled) needs the mean of the packets as it is, and this "
+      "topology compresses it "
+      "again. Use AllGather");
   static_assert(any || !T::recompresses || !Traits<C>::single_stage,
                 "terse: this compressor scales what it picks (RandomK, unbiased), so that applying it again "
                 "to the mean would "
