@@ -77,6 +77,16 @@ struct Plan {
     return plan;
   }
 
+  /// The same cuts, with sections of another compressor, which takes the same segments.
+  template <Compressor C>
+  TERSE_COLD Plan by(const C& compressor, bool note) const {
+    if constexpr (C::lossless) return in_full_precision(note);
+    Plan plan = *this;
+    for (Portion& chunk : plan.chunks) finish(chunk, compressor, note);
+    finish(plan.whole, compressor, note);
+    return plan;
+  }
+
  private:
   TERSE_COLD void cut(int parts) {
     std::vector<Range> compressed = whole.compressed.cut(parts), dense = whole.dense.cut(parts);

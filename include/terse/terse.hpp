@@ -18,6 +18,7 @@
 #include "terse/compressor/top_k.hpp"                     // IWYU pragma: export
 #include "terse/compressor/uniform.hpp"                   // IWYU pragma: export
 #include "terse/core/version.hpp"                         // IWYU pragma: export
+#include "terse/error_feedback/averaged_residual.hpp"     // IWYU pragma: export
 #include "terse/error_feedback/difference.hpp"            // IWYU pragma: export
 #include "terse/error_feedback/none.hpp"                  // IWYU pragma: export
 #include "terse/error_feedback/residual.hpp"              // IWYU pragma: export
@@ -38,6 +39,7 @@
 #include "terse/optimizer/demo.hpp"                       // IWYU pragma: export
 #include "terse/optimizer/distributed_lion.hpp"           // IWYU pragma: export
 #include "terse/optimizer/dm_sgd.hpp"                     // IWYU pragma: export
+#include "terse/optimizer/e_control.hpp"                  // IWYU pragma: export
 #include "terse/optimizer/ef21_sgd.hpp"                   // IWYU pragma: export
 #include "terse/optimizer/error_feedback_sgd.hpp"         // IWYU pragma: export
 #include "terse/optimizer/gradient_tracking.hpp"          // IWYU pragma: export
@@ -78,6 +80,7 @@
 #include "terse/topology/ring.hpp"                        // IWYU pragma: export
 #include "terse/topology/scatter_gather.hpp"              // IWYU pragma: export
 #include "terse/topology/star.hpp"                        // IWYU pragma: export
+#include "terse/topology/within.hpp"                      // IWYU pragma: export
 #include "terse/transport/any.hpp"                        // IWYU pragma: export
 #include "terse/transport/collectives.hpp"                // IWYU pragma: export
 #include "terse/transport/metered.hpp"                    // IWYU pragma: export

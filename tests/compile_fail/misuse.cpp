@@ -269,6 +269,15 @@ int main() {
     static_cast<void>(recipe);
   }
 #endif
+#if defined(CASE_CONTROLLED_RECOMPRESSED)
+  static_cast<void>(terse::EControl<terse::ScatterGather>{});
+#endif
+#if defined(CASE_WITHIN_WITHOUT_COMPRESSOR)
+  static_cast<void>(terse::Adam<terse::Hierarchical<terse::Within<terse::Uniform<8>>>>{});
+#endif
+#if defined(CASE_WITHIN_BACK_BIASED)
+  static_cast<void>(terse::Within<terse::Uniform<8>, terse::Residual, terse::Sign>{});
+#endif
 #if defined(CASE_GROWING_RESIDUAL)
   {
     terse::ErrorFeedbackSgd<terse::Qsgd<4>> recipe;

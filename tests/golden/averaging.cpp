@@ -3,6 +3,7 @@
 #include "terse/optimizer/deep_gradient_compression.hpp"
 #include "terse/optimizer/demo.hpp"
 #include "terse/optimizer/distributed_lion.hpp"
+#include "terse/optimizer/e_control.hpp"
 #include "terse/optimizer/ef21_sgd.hpp"
 #include "terse/optimizer/error_feedback_sgd.hpp"
 #include "terse/optimizer/power_sgd.hpp"
@@ -24,6 +25,13 @@ void add_averaging(std::vector<Row>& rows) {
   add(rows, "QuantizedSgd, 8 bits, Ring", QuantizedSgd<Uniform<8, Stochastic, Symmetric>, HeavyBall, Ring>{});
   add(rows, "SignSgd", SignSgd<>{});
   add(rows, "Ef21Sgd", Ef21Sgd<>{.warmup_steps = 2, .compressor = {.selection = {.ratio = 0.05}}});
+  add(rows, "Ef21Sgdm", Ef21Sgdm<>{.compressor = {.selection = {.ratio = 0.05}}}, {}, {2, 3});
+  add(rows, "EControl", EControl<>{.compressor = {.selection = {.ratio = 0.05}}}, {}, {2, 3});
+  add(rows, "LoCo on two levels",
+      ErrorFeedbackSgd<Uniform<4, Nearest, Symmetric, MaxAbs, PerBlock<128>>, HeavyBall, AveragedResidual<>,
+                       Hierarchical<Within<Uniform<8>>, ScatterGather>>{.error_feedback = {.clear_every = 4},
+                                                                        .topology = {2, {}, {}}},
+      {}, {2, 4});
   add(rows, "DeepGradientCompression",
       DeepGradientCompression<>{.compressor = {.selection = {.ratio = 0.05, .warmup_steps = 5}}},
       {.clip_norm = 5});

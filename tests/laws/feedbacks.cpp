@@ -5,6 +5,8 @@
 #include <doctest/doctest.h>
 
 #include "archetype_packets.hpp"
+#include "terse/error_feedback/averaged_residual.hpp"
+#include "terse/error_feedback/controlled.hpp"
 #include "terse/error_feedback/difference.hpp"
 #include "terse/error_feedback/none.hpp"
 #include "terse/error_feedback/stored_residual.hpp"
@@ -78,8 +80,10 @@ TEST_CASE("error feedbacks keep the laws") {
   holds<Residual>();
   holds(Residual{.decay = 0.99F});
   holds<Difference>();
+  holds<Controlled>();
   holds<StoredResidual<CastTo<bf16, Unscaled>, 64>>();
   holds<Int8Residual>();
+  holds<AveragedResidual<>>();
   holds<Broken<Fault::none>>();
 }
 
@@ -92,4 +96,69 @@ TEST_CASE("laws find what breaks them") {
   breaks<Fault::names>("checkpoint");
   breaks<Fault::finite>("finite");
   breaks<Fault::device>("the host's bits");
+}
+
+namespace {
+
+using Fp32 = AveragedResidual<Unrounded>;
+using Int8 = AveragedResidual<>;
+template <class F>
+using Trial = laws::detail::FeedbackTrial<F, laws::NearestFourBits>;
+
+}  // namespace
+
+TEST_CASE("a gain is a moving average of errors") {
+  constexpr double beta = 0.25;
+  Trial<Fp32> trial(Fp32{.gain = 0.25F, .clear_every = 0});
+  // e, the paper's average, and E, which adds up, in double, given what was read; e = beta E.
+  std::vector<double> e(trial.message(1, 1).size()), sum(e.size());
+  double apart = 0, off = 0, largest = 0;
+  for (std::uint64_t step = 1; step <= 300; ++step) {
+    const laws::Values message = trial.message(9, step), y = trial.compensated(message);
+    const auto sent = trial.send(message);
+    trial.each([&](std::size_t i) {
+      const auto g = static_cast<double>(message[i]), c = static_cast<double>(sent.decoded[i]);
+      const double ours = g + beta * sum[i], papers = g + e[i];
+      apart = std::max(apart, std::abs(ours - papers));
+      off = std::max(off, std::abs(static_cast<double>(y[i]) - papers));
+      largest = std::max(largest, std::abs(e[i]));
+      e[i] = (1 - beta) * e[i] + beta * (papers - c);
+      sum[i] += g - c;
+    });
+  }
+  CHECK(apart < 1e-12);
+  CHECK(off < 1e-5);
+  CHECK(largest > 0.01);
+}
+
+TEST_CASE("a gain of 1 is classic error feedback, to the bit") {
+  Trial<Fp32> one(Fp32{.gain = 1, .clear_every = 0}), other(Fp32{.gain = 0.5F, .clear_every = 0});
+  Trial<Residual> classic(Residual{});
+  bool differs = false;
+  for (std::uint64_t step = 1; step <= 50; ++step) {
+    const laws::Values message = one.message(9, step);
+    const auto sent = one.send(message);
+    CHECK(sent.decoded == classic.send(message).decoded);
+    CHECK(one.compensated(message) == classic.compensated(message));
+    differs = differs || other.send(message).decoded != sent.decoded;
+  }
+  CHECK(differs);
+}
+
+TEST_CASE("an error that is cleared starts anew, after a checkpoint, too") {
+  const Int8 policy{.gain = 0.5F, .clear_every = 5};
+  Trial<Int8> trial(policy), kept(Int8{.gain = 0.5F}), resumed(policy);
+  for (std::uint64_t step = 1; step <= 15; ++step) {
+    const laws::Values message = trial.message(9, step);
+    if (step == 9) resumed.load(trial.saved());
+    const auto sent = trial.send(message);
+    if (step >= 9) CHECK(resumed.send(message).decoded == sent.decoded);
+    const auto not_cleared = kept.send(message);
+    CHECK((sent.decoded == not_cleared.decoded) == (step <= 5));
+    if (step % 5 == 1) CHECK(sent.decoded == Trial<Int8>(policy).send(message).decoded);
+  }
+  CHECK_THROWS_WITH_AS(Int8{.gain = 0}.check(), doctest::Contains("gain must be in (0, 1], not 0"),
+                       usage_error);
+  CHECK_THROWS_WITH_AS(Int8{.gain = 1.5F}.check(), doctest::Contains("gain must be in (0, 1], not 1.5"),
+                       usage_error);
 }

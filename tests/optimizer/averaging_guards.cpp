@@ -6,6 +6,7 @@
 #include "terse/compressor/top_k.hpp"
 #include "terse/compressor/uniform.hpp"
 #include "terse/optimizer/deep_gradient_compression.hpp"
+#include "terse/optimizer/e_control.hpp"
 #include "terse/optimizer/ef21_sgd.hpp"
 #include "terse/optimizer/error_feedback_sgd.hpp"
 #include "terse/optimizer/quantized_sgd.hpp"
@@ -148,6 +149,8 @@ TEST_CASE("momentum before the difference keeps replicas alike after a step that
                                  index);
     check_replicas_after_failure(
         Ef21Sgd<LocalMomentumBefore, LarsRates>{.learning_rate = 1e-2F, .compressor = some}, index);
+    check_replicas_after_failure(EControl<SmoothedGradient>{.learning_rate = 1e-2F, .compressor = some},
+                                 index);
     check_replicas_after_failure(Ef21Sgd<FactorMasking>{.learning_rate = 1e-2F, .compressor = some}, index);
     check_replicas_after_failure(Ef21Sgd<MajorityVote>{.learning_rate = 1e-3F, .compressor = some}, index);
   }

@@ -4,6 +4,7 @@
 #include "device_support.hpp"
 #include "terse/exchange/hierarchical.hpp"
 #include "terse/optimizer/deep_gradient_compression.hpp"
+#include "terse/optimizer/error_feedback_sgd.hpp"
 
 // Hierarchies on a device: the host's bits, and errors that a device finds.
 
@@ -46,4 +47,55 @@ TEST_CASE("a gradient that isn't finite is known on all nodes, and moves nothing
     }
   });
   for (const std::string& one : errors) CHECK(one == "2:2 6:2 ");
+}
+
+namespace {
+
+using Back = Uniform<8, Stochastic, Symmetric, MaxAbs, PerBlock<128>>;
+using Twice =
+    ErrorFeedbackSgd<Uniform<4, Nearest, Symmetric, MaxAbs, PerBlock<128>>, HeavyBall, AveragedResidual<>,
+                     Hierarchical<Within<Uniform<8>, Residual, Back>, ScatterGather>>;
+
+}  // namespace
+
+TEST_CASE("hierarchies that compress on both levels have the host's bits") {
+  compare(Twice{.topology = {2, {}, {}}}, some_layers(), 4, 6);
+}
+
+TEST_CASE("after a gradient that isn't finite ranks of all nodes go on alike") {
+  const Layout layout = some_layers();
+  std::vector<Floats> last(4), on_host(4);
+  ThreadGroup(4, std::chrono::seconds(60)).run([&](Threads& transport) {
+    const int rank = transport.rank();
+    ThroughHost<Threads, Device> staged(transport.split(0, rank), Device{});
+    const Twice recipe{.topology = {2, {}, {}}};
+    Optimizer there{recipe, staged, layout, {}, Device{}};
+    Optimizer here{recipe, transport, layout};
+    auto x = uploaded<Device>(start(layout));
+    Floats y = start(layout);
+    int failed = 0;
+    for (std::uint64_t step = 1; step <= 7; ++step) {
+      Floats g = gradient(layout, rank, step, 1);
+      if (rank == 2 && step == 3) g[70] = std::numeric_limits<float>::quiet_NaN();
+      const auto given = uploaded<Device>(g);
+      try {
+        there.step(x.all(), given.all());
+      } catch (const non_finite_error& failure) {
+        failed += failure.culprit() == 2 ? 1 : 100;
+      }
+      try {
+        here.step(y, g);
+      } catch (const non_finite_error&) {
+        failed += 10;
+      }
+    }
+    CHECK(failed == 11);
+    last[at(rank)].resize(at(layout.size()));
+    download(view<const float, Device::memory>(x.all()), view<float>(last[at(rank)]));
+    on_host[at(rank)] = y;
+  });
+  for (std::size_t rank = 0; rank < 4; ++rank) {
+    CHECK(last[rank] == last[0]);
+    CHECK(on_host[rank] == on_host[0]);
+  }
 }

@@ -34,6 +34,7 @@ TEST_CASE("a step allocates nothing") {
   check_allocations(Adam<Rings>{.topology = {2}}, {.clip_norm = 1}, 4);
   check_allocations(one_bit<Hierarchical<>>(), {}, 4);
   check_allocations(DeepGradientCompression<Hierarchical<>>{.topology = {2}}, {}, 4);
+  check_allocations(ErrorFeedbackSgd<Uniform<4>, Hierarchical<Within<Uniform<8>>>>{.topology = {2}}, {}, 4);
 }
 
 TEST_CASE("over two transports a step allocates nothing") {

@@ -15,12 +15,15 @@ TERSE_NUMERICS_BEGIN
 
 namespace detail {
 
+template <class Q>
+using StoredCode = std::conditional_t<Q::bits == 32, float, CodeElement<Q::bits>>;
+
 /// Rounds errors into storage: a block of threads to a tile, one thread to the scale of 64 elements, whose terms it
 /// joins by halves.
 template <class Q>
 struct StoreErrorsKernel {
   static constexpr bool cooperative = true;
-  using Code = CodeElement<Q::bits>;
+  using Code = StoredCode<Q>;
   using Statistic = typename Q::Statistic;
   static constexpr int rows = static_cast<int>(reduction_block) / lanes, row_stride = lanes + 1;
   struct Shared {
@@ -77,11 +80,12 @@ struct StoreErrorsKernel {
 /// Residual takes, whose state they are; there only checkpoints become smaller.
 template <class Q, index_t Block = 4096>
 struct StoredResidual {
-  static_assert(Q::bits == 8 || Q::bits == 16, "terse: an error is stored in 8 or 16 bits");
+  static_assert(Q::bits == 8 || Q::bits == 16 || Q::bits == 32,
+                "terse: an error is stored in 8, 16 or 32 bits");
   static_assert(!Q::stochastic, "terse: an error is stored by rounding to nearest");
   static_assert(Block >= alignment && (Block & (Block - 1)) == 0,
                 "terse: Block is a power of two, at least 64");
-  using Code = detail::CodeElement<Q::bits>;
+  using Code = detail::StoredCode<Q>;
   using Statistic = typename Q::Statistic;
   using Scale = typename Statistic::Scale;
 
@@ -110,8 +114,9 @@ struct StoredResidual {
       this->begin = first;
       scale = scales[(first - origin) / alignment];
     }
+    TERSE_HD float error(index_t i) const { return Q::value(codes[i - origin], scale); }
     TERSE_HD float compensate(index_t i, float message) const {
-      return keep_if(!this->hold, message) + this->weight * Q::value(codes[i - origin], scale);
+      return keep_if(!this->hold, message) + this->weight * error(i);
     }
     /// The block's errors stand where its messages were: rounds them into storage.
     TERSE_HD void leave_block(index_t first, int count) {
@@ -142,9 +147,12 @@ struct StoredResidual {
     const Code* codes = nullptr;  // from arena index `begin` on
     const Scale* scales = nullptr;
 
-    TERSE_HD float compensate(index_t i, float message) const {
+    TERSE_HD float error(index_t i) const {
       const index_t l = i - this->begin;
-      return keep_if(!this->hold, message) + this->weight * Q::value(codes[l], scales[l / alignment]);
+      return Q::value(codes[l], scales[l / alignment]);
+    }
+    TERSE_HD float compensate(index_t i, float message) const {
+      return keep_if(!this->hold, message) + this->weight * error(i);
     }
   };
 

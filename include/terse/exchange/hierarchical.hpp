@@ -9,9 +9,53 @@
 #include "terse/core/policy.hpp"
 #include "terse/exchange/hierarchical_functors.hpp"
 #include "terse/exchange/inner_mean.hpp"
+#include "terse/exchange/spread_share.hpp"
+#include "terse/topology/within.hpp"
 #include "terse/transport/levels.hpp"
 
 namespace terse {
+
+namespace detail {
+
+/// Which way messages go within a node, and how they are compressed there.
+template <class Inner>
+struct InsideOf {
+  using Way = Inner;
+  using Code = Dense;
+  using Feedback = None;
+  static Way way(const Inner& inner) { return inner; }
+  static Code code(const Inner&) { return {}; }
+  static Feedback feedback(const Inner&) { return {}; }
+  static Plan plan(const Plan& plan, const Inner&, bool note) { return plan.in_full_precision(note); }
+};
+template <class C, class F, class Back>
+struct InsideOf<Within<C, F, Back>> {
+  using Way = ScatterGather;
+  using Code = C;
+  using Feedback = F;
+  static Way way(const Within<C, F, Back>&) { return {}; }
+  static const Code& code(const Within<C, F, Back>& inner) { return inner.compressor; }
+  static const Feedback& feedback(const Within<C, F, Back>& inner) { return inner.error_feedback; }
+  static Plan plan(const Plan& plan, const Within<C, F, Back>& inner, bool note) {
+    return plan.by(inner.compressor, note);
+  }
+};
+
+/// The way back to a node's ranks where it isn't the second half of the way there.
+template <class Inner, class T, class E>
+struct BackOf {
+  template <class... Parts>
+  explicit BackOf(const Inner&, const Plan&, Parts&&...) {}
+};
+template <class C, class F, class Back, class T, class E>
+struct BackOf<Within<C, F, Back>, T, E> : SpreadShare<Back, T, E> {
+  BackOf(const Within<C, F, Back>& inner, const Plan& plan, E executor, T& channel, Envelope<E>& envelope,
+         const Layout& layout, RankNames names)
+      : SpreadShare<Back, T, E>(executor, channel, envelope, inner.back, layout, plan.by(inner.back, false),
+                                names) {}
+};
+
+}  // namespace detail
 
 /// Nodes of `ranks_per_node` ranks that lie side by side, W = nodes * ranks_per_node. Ranks of a node take their mean in full
 /// precision, share by share; the rank that owns a share exchanges it, compressed, with the owners of that share on the other
@@ -22,7 +66,7 @@ namespace terse {
 /// The mean over W is the mean over nodes of what compression makes of each node's mean. Error feedback belongs to the share:
 /// n / ranks_per_node floats. Sends per rank, L ranks a node: between nodes what Outer sends for n / L elements among W / L
 /// ranks, and within a node 2 (L - 1) / L of the n floats. Inner is a topology whose round has halves: ScatterGather, Ring, or
-/// Native; Outer is any exact one. Full-precision packets go the same way.
+/// Native; or Within<C>, which compresses within a node, too. Outer is any exact one. Full-precision packets go the same way.
 ///
 /// Over one transport, which it splits, or over Nodes, which is two: threads or NCCL within a node and MPI between. There
 /// `ranks_per_node` may stay 0, which is as many as Nodes has. Constructors throw usage_error on all ranks where the nodes are
@@ -36,13 +80,17 @@ struct Hierarchical {
   static constexpr bool recompresses = Outer::recompresses;
   static constexpr bool compresses_partial_sums = true;
   static constexpr bool evaluates_late = detail::evaluates_late<Inner>();
-  using ForDense = Hierarchical<Inner, DenseTopologyOf<Outer>>;
+  static constexpr bool compresses_within =
+      !detail::InsideOf<Inner>::Code::lossless || detail::compresses_within<Outer>();
+  using ForDense = Hierarchical<typename detail::InsideOf<Inner>::Way, DenseTopologyOf<Outer>>;
 
   int ranks_per_node = 0;
   Inner inner{};
   Outer outer{};
 
-  ForDense for_dense() const { return {ranks_per_node, inner, dense_topology(outer)}; }
+  ForDense for_dense() const {
+    return {ranks_per_node, detail::InsideOf<Inner>::way(inner), dense_topology(outer)};
+  }
   template <class Visit>
   void settings(Visit&& visit) const {
     visit("ranks_per_node", static_cast<double>(ranks_per_node));
@@ -90,8 +138,12 @@ class Rounds<C, F, Hierarchical<Inner, Outer>, T, E> {
                 "Hierarchical the owner of a share sends its node's. Use Residual");
   using Inside = decltype(inside_of(std::declval<T&>(), 1));
   using Across = decltype(across_of(std::declval<T&>(), 1));
-  using Node = RoundContext<Dense, None, Inside, E>;
-  using Half = typename Inner::template Round<Dense, None, Inside, E>;
+  using Level = InsideOf<Inner>;
+  using Code = typename Level::Code;
+  using Node = RoundContext<Code, typename Level::Feedback, Inside, E>;
+  using Half = typename Level::Way::template Round<Code, typename Level::Feedback, Inside, E>;
+  /// Within nodes, too.
+  static constexpr bool compresses = !Code::lossless;
   static_assert(
       requires(Half & half, Node& node, const Message<SayShare, SayShare>& message) {
         { Half::own_chunk(0, 1) } -> std::same_as<int>;
@@ -107,21 +159,24 @@ class Rounds<C, F, Hierarchical<Inner, Outer>, T, E> {
   TERSE_COLD Rounds(E executor, T& transport, const C& compressor, const F& feedback, const Layout& layout,
                     const Range& range, bool note, const Hierarchical<Inner, Outer>& topology,
                     RankNames names = {})
-      : size_(detail::ranks_per_node(transport, topology.ranks_per_node)),
+      : size_((check_policy(topology.inner), detail::ranks_per_node(transport, topology.ranks_per_node))),
         node_(transport.rank() / size_),
         local_(transport.rank() % size_),
         plan_(compressor, layout, range, size_, false),
         layout_(layout),
         channel_(inside_of(transport, size_)),
-        inside_(executor, channel_, envelope_, Dense{}, None{}, layout_, plan_.in_full_precision(note),
-                {names(node_ * size_), names.stride}),
-        work_(work_bytes<Half>(inside_, topology.inner), unwritten),
-        half_((inside_.work = work_.data(), make_round<Half>(inside_, topology.inner))),
+        inside_(executor, channel_, envelope_, Level::code(topology.inner), Level::feedback(topology.inner),
+                layout_, Level::plan(plan_, topology.inner, note), {names(node_ * size_), names.stride}),
+        work_(work_bytes<Half>(inside_, Level::way(topology.inner)), unwritten),
+        half_((inside_.work = work_.data(), make_round<Half>(inside_, Level::way(topology.inner)))),
+        back_(topology.inner, plan_, executor, channel_, envelope_, layout_, inside_.names),
         across_(across_of(transport, size_)),
         own_(plan_.chunks[static_cast<std::size_t>(Half::own_chunk(local_, size_))]),
         between_(executor, across_, compressor, feedback, layout,
-                 inside_.plan.chunks[static_cast<std::size_t>(Half::own_chunk(local_, size_))].dense, false,
-                 topology.outer, {names(local_), names.stride * size_}),
+                 plan_.in_full_precision(false)
+                     .chunks[static_cast<std::size_t>(Half::own_chunk(local_, size_))]
+                     .dense,
+                 false, topology.outer, {names(local_), names.stride * size_}),
         compressed_(room_for(own_.compressed)),
         dense_(room_for(own_.dense)),
         marks_(compressed_.size()),
@@ -133,13 +188,27 @@ class Rounds<C, F, Hierarchical<Inner, Outer>, T, E> {
   }
 
   void open(const StepContext& step, Mask<typename E::memory> mask) {
-    inside_.open(step.step, step.seed, step.agreement, step.learning_rate, {}, step.now, step.checks_payload);
+    if constexpr (compresses) {
+      // Streams of this level: what its packets are rounded by must not round the share again. On the way there each rank of the
+      // world has its own, on the way back the same number of all nodes has one.
+      const std::uint64_t seed = mix_hash(step.seed, static_cast<std::uint64_t>(inside_.names.stride));
+      inside_.open(step.step, seed, step.agreement, step.learning_rate, mask, step.now, step.checks_payload);
+      inside_.first.local = {Draw::local(seed, inside_.names(local_), step.step, Purpose::quantization),
+                             step.now};
+      back_.open(step.step, seed, step.agreement, step.learning_rate, mask, step.now, step.checks_payload);
+    } else {
+      inside_.open(step.step, step.seed, step.agreement, step.learning_rate, {}, step.now,
+                   step.checks_payload);
+    }
     between_.open(step, mask);
     mask_ = mask;
     dense_only_ = step.dense_only;
   }
   template <class M>
   void start(const M& message) {
+    static_assert(!compresses || !listens<M>,
+                  "terse: this momentum correction (FactorMasking) must be told what was sent of each rank's "
+                  "message, and Within keeps a part of it back. Use Hierarchical<ScatterGather, ...>");
     if constexpr (listens<M>) fill(inside_.executor, marks_.all(), std::uint8_t{0});
     stage_ = Stage::reduce;
     half_.start(inside_, of_all(message));
@@ -159,15 +228,14 @@ class Rounds<C, F, Hierarchical<Inner, Outer>, T, E> {
         swap_envelopes();
         stage_ = listens<M> ? Stage::tell : Stage::gather;
         if constexpr (listens<M>)
-          half_.spread(inside_, of_all(Message{SayMarked{compressed(), marks()}, SayNothing{}}));
+          spread(of_all(Message{SayMarked{compressed(), marks()}, SayNothing{}}));
         else
           spread_mean();
         return false;
       case Stage::tell:
-        if (!half_.gathered(inside_, block)) return false;
+        if (!gathered(block)) return false;
         if constexpr (listens<M>)
-          half_.consume(
-              inside_,
+          consume_spread(
               by_kind(TellSent<decltype(message.compressed), decltype(mask_)>{message.compressed, mask_},
                       IgnoreMean{}));
         stage_ = Stage::gather;
@@ -176,12 +244,12 @@ class Rounds<C, F, Hierarchical<Inner, Outer>, T, E> {
       case Stage::gather:
         break;
     }
-    return half_.gathered(inside_, block);
+    return gathered(block);
   }
   void arrived(bool throws) { envelope_.arrived(inside_.executor, throws); }
   template <class Consumer>
   void consume(const Consumer& consumer) {
-    half_.consume(inside_, by_kind(consumer.compressed, consumer.dense, dense_only_));
+    consume_spread(by_kind(consumer.compressed, consumer.dense, dense_only_));
   }
   template <class Functor>
   auto gated(const Functor& f) const {
@@ -200,6 +268,9 @@ class Rounds<C, F, Hierarchical<Inner, Outer>, T, E> {
     return half_.notes(inside_.executor);
   }
   index_t most_bytes(bool told = false) const {
+    if constexpr (compresses)
+      return half_.most_bytes(inside_) - half_.most_spread_bytes(inside_) + back_.most_bytes() +
+             between_.most_bytes(told);
     const index_t telling = told ? half_.most_spread_bytes(inside_) : 0;
     return half_.most_bytes(inside_) + telling + between_.most_bytes(told);
   }
@@ -210,6 +281,10 @@ class Rounds<C, F, Hierarchical<Inner, Outer>, T, E> {
   auto feedback() { return between_.feedback(); }
   template <class Visit>
   void walk(Visit&& visit) {
+    if constexpr (compresses)
+      inside_.codec.walk([&](const std::string& name, auto&&... rest) {
+        visit("within_" + name, std::forward<decltype(rest)>(rest)...);
+      });
     between_.walk(visit);
   }
 
@@ -263,7 +338,27 @@ class Rounds<C, F, Hierarchical<Inner, Outer>, T, E> {
     swap_envelopes();
     between_.consume(Message{WriteArena{compressed()}, WriteArena{dense()}});
     swap_envelopes();
-    half_.spread(inside_, of_all(Message{SayShare{compressed()}, SayShare{dense()}}));
+    spread(of_all(Message{SayShare{compressed()}, SayShare{dense()}}));
+  }
+  template <class M>
+  void spread(const M& message) {
+    if constexpr (compresses)
+      back_.spread(message);
+    else
+      half_.spread(inside_, message);
+  }
+  bool gathered(bool block) {
+    if constexpr (compresses)
+      return back_.gathered(block);
+    else
+      return half_.gathered(inside_, block);
+  }
+  template <class Consumer>
+  void consume_spread(const Consumer& consumer) {
+    if constexpr (compresses)
+      back_.consume(consumer);
+    else
+      half_.consume(inside_, consumer);
   }
   /// The node's round carries the step's flags to the exchange between nodes, and back.
   void swap_envelopes() { std::swap(envelope_, between_.envelope()); }
@@ -276,6 +371,7 @@ class Rounds<C, F, Hierarchical<Inner, Outer>, T, E> {
   Node inside_;
   buffer<std::byte, typename E::memory> work_;
   Half half_;
+  [[no_unique_address]] BackOf<Inner, Inside, E> back_;
   Across across_;
   Portion own_;
   Rounds<C, F, Outer, Across, E> between_;

@@ -149,18 +149,22 @@ class FeedbackLaws {
   explicit FeedbackLaws(const F& feedback) : feedback_(feedback) {}
 
   /// message + old error = decoded + new error, where errors add up, and otherwise what is read of y stands for the
-  /// message as far as y was sent.
+  /// message as far as y was sent, or what it doesn't stand for enters the next y by the share eta.
   std::string nothing_lost() const {
     Trial trial(feedback_);
     const Values zeros(trial.message(1, 1).size(), 0);
     for (std::uint64_t step = 1; step <= 20; ++step) {
       const Values message = trial.message(1, step), y = trial.compensated(message);
+      const Values before = trial.compensated(zeros);
       const auto sent = trial.send(message);
       const Values after = trial.compensated(zeros);
       std::string what;
       trial.each([&](std::size_t i) {
         const float left = y[i] - sent.decoded[i];
-        const float lost = adds_up ? decay() * left - after[i] : message[i] - sent.received[i] - left;
+        float lost = adds_up ? decay() * (gain() * left + (1 - gain()) * before[i]) - after[i]
+                             : message[i] - sent.received[i] - left;
+        if constexpr (requires { feedback_.eta; })
+          lost = after[i] - before[i] + sent.decoded[i] - feedback_.eta * (message[i] - sent.received[i]);
         // Errors stored in fewer bits are rounded.
         const float most = terse::detail::held_by<F>() > 0 ? 0x1p-6F : 0x1p-20F;
         if (what.empty() && !(std::abs(lost) <= most * 4))
@@ -262,6 +266,10 @@ class FeedbackLaws {
     if constexpr (requires { feedback_.decay; }) return feedback_.decay;
     return 1;
   }
+  float gain() const {
+    if constexpr (requires { feedback_.gain; }) return feedback_.gain;
+    return 1;
+  }
   F feedback_;
 };
 
@@ -271,8 +279,9 @@ TERSE_NUMERICS_END
 
 /// Tries the laws of error feedbacks with C, on one rank whose messages are below 1 in magnitude:
 ///
-///     nothing lost      message + old error = decoded + new error, times the decay, where errors add up (`accumulates`);
-///                       elsewhere received + y - decoded = message; up to rounding
+///     nothing lost      message + old error = decoded + new error, times decay and gain, where errors add up (`accumulates`);
+///                       elsewhere received + y - decoded = message, or, with a member `eta`, what received lacks of
+///                       message is, times eta, in the next y; up to rounding
 ///     comes back        where `corrects`: of 300 equal messages the mean is received, up to 0.01
 ///     bounded           what would be sent for a message of 0 stays below 4 in 500 steps
 ///     masks             masked elements keep no error, and otherwise change nothing

@@ -167,10 +167,20 @@ void Optimizer<R, T, E, N>::record(out<E, P> parameters, in<E, G> gradients) req
             "this recipe's steps differ in more than numbers (neighbours, exact averages, messages "
             "sent before the step) and can't be recorded",
             channel_.rank());
-    if constexpr (requires { composed(recipe).error_feedback.follows_rate; })
-      if (composed(recipe).error_feedback.follows_rate)
-        throw usage_error("an error feedback that follows the learning rate can't be recorded",
-                          channel_.rank());
+    const auto refuse = [&](const auto& feedback) {
+      if constexpr (requires { feedback.follows_rate; })
+        if (feedback.follows_rate)
+          throw usage_error("an error feedback that follows the learning rate can't be recorded",
+                            channel_.rank());
+      if constexpr (requires { feedback.clear_every; })
+        if (feedback.clear_every > 0)
+          throw usage_error(
+              "an error feedback that is cleared now and then can't be recorded: set its clear_every to 0",
+              channel_.rank());
+    };
+    if constexpr (requires { composed(recipe).error_feedback; }) refuse(composed(recipe).error_feedback);
+    if constexpr (requires { composed(recipe).topology.inner.error_feedback; })
+      refuse(composed(recipe).topology.inner.error_feedback);
     if constexpr (requires { state_.recovers(); })
       if (state_.recovers())
         throw usage_error(

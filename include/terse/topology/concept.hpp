@@ -19,6 +19,7 @@ namespace terse {
 ///     static constexpr bool compresses_partial_sums    optional: compresses sums of some ranks' messages
 ///     static constexpr bool full_precision_only        optional: carries no compressed packets
 ///     static constexpr bool evaluates_late             optional: evaluates messages in later phases than the first
+///     static constexpr bool compresses_within          optional: has a compressor of its own for a part of the way
 ///     using ForDense = ...                             optional: the topology that full-precision packets take
 ///     using Early = ...                                optional, where it evaluates late: one that doesn't, for messages
 ///                                                      that change while their round is under way
@@ -104,19 +105,32 @@ constexpr bool carries_no_packets() {
   return false;
 }
 
+/// Whether it has a compressor of its own for a part of the way.
+template <class T>
+constexpr bool compresses_within() {
+  if constexpr (requires { T::compresses_within; }) return T::compresses_within;
+  return false;
+}
+
 }  // namespace detail
 
 /// Whether this topology may carry this pair's packets.
 template <class C, class F, class T>
 constexpr bool check_stages() {
   static_assert(
+      !C::lossless || !detail::compresses_within<T>(),
+      "terse: Within compresses within nodes what is compressed between them, and this optimizer has no "
+      "compressor. Give it one, or write Hierarchical<ScatterGather, ...>");
+  static_assert(
       !detail::carries_no_packets<C, T>(),
       "terse: a transport's own collectives add floats, so that Native is for what is not compressed: "
       "write Hierarchical<Native, ScatterGather> to compress between nodes");
   constexpr bool any = Traits<C>::unchecked || Traits<F>::unchecked;
-  static_assert(any || !T::recompresses || !Traits<F>::single_stage,
-                "terse: Difference needs the mean of the packets as it is, and this topology compresses it "
-                "again. Use AllGather");
+  static_assert(
+      any || !T::recompresses || !Traits<F>::single_stage,
+      "terse: this error feedback (Difference, Controlled) needs the mean of the packets as it is, and this "
+      "topology compresses it "
+      "again. Use AllGather");
   static_assert(any || !T::recompresses || !Traits<C>::single_stage,
                 "terse: this compressor scales what it picks (RandomK, unbiased), so that applying it again "
                 "to the mean would "

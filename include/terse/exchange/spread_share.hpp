@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <optional>
+
+#include "terse/error_feedback/none.hpp"
+#include "terse/topology/round.hpp"
+
+namespace terse::detail {
+
+/// The second half of a round alone: each rank's chunk, compressed by C without a memory, to all.
+template <Compressor C, Transport T, Executor E>
+class SpreadShare {
+ public:
+  /// `plan` cuts one chunk for each rank of the channel.
+  TERSE_COLD SpreadShare(E executor, T& channel, Envelope<E>& envelope, const C& compressor,
+                         const Layout& layout, const Plan& plan, RankNames names)
+      : held_(None{}, own(plan, channel).compressed.begin_offset(),
+              own(plan, channel).compressed.end_offset()),
+        context_(executor, channel, envelope, compressor, None{}, layout, plan, names, &held_),
+        spread_(portions_of(context_.plan), context_.rank, context_.size, 0),
+        inbox_(context_.size) {}
+
+  template <class... Step>
+  void open(const Step&... step) {
+    context_.open(step...);
+  }
+  template <class M>
+  void spread(const M& message) {
+    const Portion& mine = own(context_.plan, context_.channel);
+    // What varies in size is counted on the host.
+    if constexpr (Traits<C>::variable) await_messages(context_.channel);
+    context_.codec.measure(mine, context_.mask, EmptyInbox{}, message);
+    std::byte* const packet = spread_.packet(context_.rank);
+    const index_t bytes =
+        context_.codec.encode(mine, context_.mask, EmptyInbox{}, message, context_.second, false, packet);
+    context_.note(context_.codec);
+    context_.stamp(packet, bytes, Phase::spread, context_.rank);
+    under_way_.emplace(spread_.post(context_.channel, bytes));
+  }
+  bool gathered(bool block) {
+    if (!settled(*under_way_, block)) return false;
+    spread_.accept(context_);
+    return true;
+  }
+  template <class Consumer>
+  void consume(const Consumer& consumer) {
+    spread_.deliver(context_, inbox_, 1, consumer);
+  }
+  index_t most_bytes() const { return spread_.most_bytes(); }
+
+ private:
+  static const Portion& own(const Plan& plan, const T& channel) {
+    return plan.chunks[static_cast<std::size_t>(channel.rank())];
+  }
+
+  typename None::template State<E> held_;  // of this rank's chunk
+  RoundContext<C, None, T, E> context_;
+  Spread<T, E> spread_;
+  Inbox<C> inbox_;
+  std::optional<TicketOf<T>> under_way_;
+};
+
+}  // namespace terse::detail

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <type_traits>
+
+#include "terse/compressor/dense.hpp"
+#include "terse/error_feedback/residual.hpp"
+#include "terse/topology/scatter_gather.hpp"
+
+namespace terse {
+
+/// The inner level of a Hierarchical whose messages are compressed within nodes, too, by ScatterGather's way:
+///
+///     packets of C to the owners of a node's shares, which decode them and take their mean; the exchange between nodes;
+///     packets of Back with its mean to all ranks of the node
+///
+/// F is the error feedback of a rank's own messages under C: by default Residual, or None where C doesn't track. The way back
+/// has none, since all nodes must read the same packets whatever happened to one of them: Back is lossless or unbiased.
+/// Segments that are not compressed travel in full precision.
+///
+/// State: F's of n elements. Sends per rank, L ranks a node: (L - 1) / L of a packet of C and of one of Back. Source: Wang et
+/// al., "ZeRO++", 2023, section 3.3 (quantized all-to-all within nodes and between them); Jia et al., "SDP4Bit", NeurIPS 2024
+/// (8 bits within, 4 between).
+///
+///     Adam<Uniform<4>, Hierarchical<Within<Uniform<8>>, ScatterGather>>{.topology = {.ranks_per_node = 8}}
+template <Compressor C, ErrorFeedback F = std::conditional_t<Traits<C>::tracks, Residual, None>,
+          Compressor Back = Dense>
+struct Within {
+  static_assert(check_compressor<C>() && check_feedback<C, F>() && check_stages<C, F, ScatterGather>());
+  static_assert(!C::lossless,
+                "terse: Within<Dense> compresses nothing: Hierarchical<ScatterGather, ...> does that");
+  static_assert(
+      detail::takes_any_round<C> && !Traits<C>::keyed && !Traits<C>::whole_segments &&
+          detail::takes_any_round<Back> && !Traits<Back>::keyed && !Traits<Back>::whole_segments,
+      "terse: within nodes packets hold cuts of segments, and this compressor (LowRank, Select, Dct, "
+      "Lattice) wants whole ones or a round of its own. Use a quantizer, or TopK");
+  static_assert(
+      Back::lossless || Back::unbiased || Traits<Back>::unchecked,
+      "terse: what brings the mean back to a node's ranks has no memory of errors, so that it must be "
+      "lossless or unbiased: Dense, Uniform<8, Stochastic, Symmetric>, Qsgd");
+  static constexpr bool exact = true;
+  static constexpr bool recompresses = true;
+
+  C compressor{};
+  F error_feedback{};
+  Back back{};
+
+  void check() const {
+    detail::check_policy(compressor);
+    detail::check_policy(error_feedback);
+    detail::check_policy(back);
+  }
+  template <class Visit>
+  void settings(Visit&& visit) const {
+    detail::policy_settings(compressor, visit);
+    detail::policy_settings(error_feedback, visit);
+    detail::policy_settings(back, visit);
+  }
+};
+
+}  // namespace terse
