@@ -19,7 +19,7 @@ namespace terse {
 /// 64 x 64, a decay of 0.95, a rate of 1. State: the inner recipe's; anchor and e, n floats each. With Tiles it runs on the host.
 ///
 /// Source: Sarfi, Therien, Lidin and Belilovsky, "Communication efficient LLM pre-training with SparseLoCo", 2025 (arXiv
-/// 2508.15706), algorithm 1.
+/// 2508.15706).
 template <class Inner, Compressor C = Tiles<>, ErrorFeedback F = Residual, Topology T = AllGather>
 struct SparseLoCo {
   static_assert(
