@@ -211,12 +211,14 @@ TEST_CASE("NoLoCo's ranks go astray around DiLoCo's way, where gradients don't d
 TEST_CASE("NoLoCo refuses a momentum that its ranks would not outlive, at construction and later") {
   on_ranks(4, [](Threads& transport) {
     const Layout layout = odd_sizes();
-    Paired recipe{.outer = {.momentum = 0.866F}};
+    Paired recipe{.period = 2, .outer = {.momentum = 0.866F}};
     Optimizer optimizer{recipe, transport, layout};
     Floats x = start(layout);
     const Floats g = x;
     optimizer.step(x, g);
+    optimizer.step(x, g);
     optimizer.recipe.outer.momentum = 0.9F;
+    optimizer.step(x, g);
     CHECK_THROWS_WITH_AS(optimizer.step(x, g),
                          doctest::Contains("among 4 ranks in pairs an outer momentum of 0.9"), usage_error);
     recipe.outer.momentum = 0.868F;

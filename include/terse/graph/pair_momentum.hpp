@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cmath>
 
 #include "terse/graph/spectrum.hpp"
@@ -27,10 +28,8 @@ inline double pair_momentum_growth(int size, double rate, double momentum) {
   // The new x m before m joins x is own x^2 + cross x m; the new m^2 is a x^2 + b x m + c m^2.
   const double own = -rate * q, cross = momentum;
   const double a = rate * rate * q, b = -2 * momentum * rate * q, c = momentum * momentum;
-  return std::sqrt(detail::spectral_radius({1 + 2 * own + a, 2 * cross + b, c,  //
-                                            own + a, cross + b, c,              //
-                                            a, b, c},
-                                           3));
+  const std::array<double, 9> rows{1 + 2 * own + a, 2 * cross + b, c, own + a, cross + b, c, a, b, c};
+  return std::sqrt(detail::spectral_radius(rows, 3));
 }
 
 }  // namespace terse::graph

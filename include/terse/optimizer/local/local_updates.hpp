@@ -172,7 +172,8 @@ struct LocalUpdatesOf {
 
   template <Transport T, Executor E, class N>
   void prepare(const StepInput<E, N>& input, State<T, E>& state, StepScalars& now) const {
-    if constexpr (!P::exact) outer.check_pairs(state.size);
+    if constexpr (!P::exact)
+      if (state.steps_outside(period, state.local_steps + 1)) outer.check_pairs(state.size);
     const auto last = std::bit_cast<float>(static_cast<std::uint32_t>(state.last_rate));
     now.own[ratio_at] = follows_rate ? (last > 0 ? learning_rate_of(inner) / last : 0) : 1;
     composed(inner).prepare(input, state.inner, now);

@@ -16,7 +16,7 @@ namespace terse {
 ///
 /// which is the paper's step with one gamma = rate: v is its momentum over -rate, and the mean of moves plus that of
 /// anchors is a mean of parameters. Over an exact topology it is DiLoCo's without Nesterov. Refused, at construction and in
-/// each step: a momentum with which what differs between the ranks grows in mean square, see graph::pair_momentum_growth.
+/// each meeting: a momentum with which what differs between the ranks grows in mean square, see graph::pair_momentum_growth.
 /// At a rate of 0.7 it must be below 0.867 among 4 ranks, and below 0.806 among any number.
 struct PairMomentum {
   static constexpr std::array<const char*, 2> state{"anchor", "outer_velocity"};
