@@ -48,7 +48,9 @@
 #include "terse/optimizer/lion.hpp"                       // IWYU pragma: export
 #include "terse/optimizer/local/async_swarm_sgd.hpp"      // IWYU pragma: export
 #include "terse/optimizer/local/local_sgd.hpp"            // IWYU pragma: export
+#include "terse/optimizer/local/noloco.hpp"               // IWYU pragma: export
 #include "terse/optimizer/local/overlap_local_sgd.hpp"    // IWYU pragma: export
+#include "terse/optimizer/local/sparse_loco.hpp"          // IWYU pragma: export
 #include "terse/optimizer/local/streaming_diloco.hpp"     // IWYU pragma: export
 #include "terse/optimizer/local/swarm_sgd.hpp"            // IWYU pragma: export
 #include "terse/optimizer/momentum_consensus.hpp"         // IWYU pragma: export

@@ -68,6 +68,8 @@ CASES = {
     "BOUNDARY_WITHOUT_SETTINGS": r"terse: a pipeline's policy has .* settings\(visit\)",
     "HALF_OF_A_FLOAT": r"narrowed<bf16>\(x\) rounds a float",
     "STAGE_WITHOUT_LOSS": r"terse: a stage needs `double loss\(const MicroBatch&\)`",
+    "HIDDEN_IN_A_LOCAL_DIRECTION": r"terse: a local direction is one for all segments and can't tell hidden ones, which OnHidden",
+    "SPARSE_LOCO_WITHOUT_A_MEMORY": r"terse: SparseLoCo's memory is an error feedback with a decay: Residual",
     "TWO_COMPRESSORS": r"terse: this optimizer takes one Compressor and has been given two",
     "TWO_TOPOLOGIES": r"terse: this optimizer takes one Topology and has been given two",
     "TWO_FEEDBACKS": r"terse: this optimizer takes one ErrorFeedback and has been given two",

@@ -429,6 +429,16 @@ int main() {
 #if defined(CASE_TWO_CORRECTIONS)
   static_cast<void>(terse::Averaging<terse::HeavyBall, terse::Sign, terse::ExponentialAverage>{});
 #endif
+#if defined(CASE_HIDDEN_IN_A_LOCAL_DIRECTION)
+  static_cast<void>(terse::AdaptThenCombine<
+                    terse::Locally<terse::OnHidden<terse::HeavyBall, terse::ExponentialAverage>>>{});
+#endif
+#if defined(CASE_SPARSE_LOCO_WITHOUT_A_MEMORY)
+  {
+    terse::SparseLoCo<terse::Adam<>, terse::Tiles<>, terse::Difference> recipe;
+    static_cast<void>(recipe);
+  }
+#endif
 #if defined(CASE_TWO_PRECONDITIONERS)
   static_cast<void>(terse::Averaging<terse::SignStep, terse::AdamVariance>{});
 #endif

@@ -2,7 +2,9 @@
 #include "golden.hpp"
 #include "terse/compressor/cast.hpp"
 #include "terse/optimizer/local/local_sgd.hpp"
+#include "terse/optimizer/local/noloco.hpp"
 #include "terse/optimizer/local/overlap_local_sgd.hpp"
+#include "terse/optimizer/local/sparse_loco.hpp"
 #include "terse/optimizer/local/streaming_diloco.hpp"
 #include "terse/optimizer/local/swarm_sgd.hpp"
 #include "terse/optimizer/stochastic_gradient_push.hpp"
@@ -21,6 +23,8 @@ void add_local(std::vector<Row>& rows) {
   add(rows, "StreamingDiLoCo", StreamingDiLoCo<Adam<>>{.period = 4, .schedule = {.count = 2, .delay = 1}});
   add(rows, "StreamingDiLoCo, 4 bits",
       StreamingDiLoCo<MomentumSgd<>, Cast<e3m0, MaxAbs>>{.period = 6, .schedule = {.count = 3, .delay = 1}});
+  add(rows, "SparseLoCo", SparseLoCo<MomentumSgd<>>{.period = 3});
+  add(rows, "NoLoCo", NoLoCo<MomentumSgd<>>{.period = 3});
   add(rows, "SwarmSgd", SwarmSgd<MomentumSgd<>>{}, {}, {2, 4});
 }
 

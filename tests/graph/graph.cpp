@@ -8,11 +8,13 @@
 #include <complex>
 #include <cstdint>
 #include <cstdlib>
+#include <functional>
 #include <initializer_list>
 #include <limits>
 #include <map>
 #include <new>
 #include <numbers>
+#include <numeric>
 #include <set>
 #include <string>
 #include <type_traits>
@@ -471,6 +473,144 @@ TEST_CASE("the heavy ball's radius is that of its characteristic polynomials") {
   // Row-stochastic only: the eigenvalue besides 1 is 0.2.
   const double radius = heavy_ball_consensus_radius({0.9, 0.1, 0.7, 0.3}, 0.5);
   CHECK(radius == doctest::Approx(root_modulus(0.2, 0.5)).epsilon(1e-12));
+}
+
+namespace {
+
+/// All matchings of `size` ranks that leave none or one alone, as lists of partners, -1: alone.
+std::vector<std::vector<int>> all_matchings(int size) {
+  std::vector<std::vector<int>> all;
+  std::vector<int> partner(static_cast<std::size_t>(size), -2);
+  const std::function<void(bool)> match = [&](bool one_alone) {
+    const auto free = std::find(partner.begin(), partner.end(), -2);
+    if (free == partner.end()) {
+      all.push_back(partner);
+      return;
+    }
+    const auto place = free - partner.begin();
+    for (auto other = free + 1; other != partner.end(); ++other) {
+      if (*other != -2) continue;
+      *free = static_cast<int>(other - partner.begin());
+      *other = static_cast<int>(place);
+      match(one_alone);
+      *free = *other = -2;
+    }
+    if (one_alone) {
+      *free = -1;
+      match(false);
+      *free = -2;
+    }
+  };
+  match(size % 2 == 1);
+  return all;
+}
+
+/// m and x of all ranks in a round of NoLoCo without gradients, ranks' common part taken out at the start.
+struct PairRun {
+  std::vector<double> x, m;
+  void step(const std::vector<int>& partner, double rate, double momentum) {
+    const std::vector<double> before = x;
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      const std::size_t j = partner[i] < 0 ? i : static_cast<std::size_t>(partner[i]);
+      m[i] = momentum * m[i] + rate * ((before[i] + before[j]) / 2 - before[i]);
+      x[i] += m[i];
+    }
+  }
+  double distance() const { return std::inner_product(x.begin(), x.end(), x.begin(), 0.0); }
+};
+
+/// Mean squared distances after rounds 0, 1, ..., all matchings being equally likely in each.
+std::vector<double> mean_distances(int size, int rounds, double rate, double momentum) {
+  const auto matchings = all_matchings(size);
+  const auto n = static_cast<std::size_t>(size), width = 2 * n;
+  // Second moments of x, m, column by column.
+  std::vector<std::vector<double>> moments(width, std::vector<double>(width));
+  for (std::size_t i = 0; i < n; ++i)
+    for (std::size_t j = 0; j < n; ++j) moments[i][j] = (i == j ? 1 : 0) - 1.0 / size;
+  std::vector<double> means;
+  for (int round = 0; round <= rounds; ++round) {
+    means.push_back(0);
+    for (std::size_t i = 0; i < n; ++i) means.back() += moments[i][i];
+    std::vector<std::vector<double>> next(width, std::vector<double>(width));
+    for (const auto& matching : matchings) {
+      auto now = moments;
+      for (int side = 0; side < 2; ++side) {
+        for (auto& column : now) {
+          const auto middle = column.begin() + size;
+          PairRun run{{column.begin(), middle}, {middle, column.end()}};
+          run.step(matching, rate, momentum);
+          std::copy(run.m.begin(), run.m.end(), std::copy(run.x.begin(), run.x.end(), column.begin()));
+        }
+        const auto across = now;
+        for (std::size_t i = 0; i < width; ++i)
+          for (std::size_t j = 0; j < width; ++j) now[i][j] = across[j][i];
+      }
+      for (std::size_t i = 0; i < width; ++i)
+        for (std::size_t j = 0; j < width; ++j)
+          next[i][j] += now[i][j] / static_cast<double>(matchings.size());
+    }
+    moments = std::move(next);
+  }
+  return means;
+}
+
+}  // namespace
+
+TEST_CASE("momentum among random pairs grows as the mean over all matchings says") {
+  for (const int size : {3, 4, 5, 6})
+    for (const double momentum : {0.0, 0.5, 0.9}) {
+      CAPTURE(size);
+      CAPTURE(momentum);
+      // A map of three moments obeys a recurrence of order 3, whose coefficients six means tell.
+      const auto a = mean_distances(size, 5, 0.7, momentum);
+      const auto det = [&](int r, int s, int t) {
+        const auto at = [&](int k, int c) { return a[static_cast<std::size_t>(k + c)]; };
+        return at(0, r) * (at(1, s) * at(2, t) - at(1, t) * at(2, s)) -
+               at(0, s) * (at(1, r) * at(2, t) - at(1, t) * at(2, r)) +
+               at(0, t) * (at(1, r) * at(2, s) - at(1, s) * at(2, r));
+      };
+      if (momentum == 0) {
+        CHECK(std::sqrt(a[4] / a[3]) == doctest::Approx(pair_momentum_growth(size, 0.7, 0)).epsilon(1e-12));
+        continue;
+      }
+      const double whole = det(0, 1, 2), square = std::pow(pair_momentum_growth(size, 0.7, momentum), 2);
+      // Cramer: a(k + 3) = p a(k) + q a(k + 1) + r a(k + 2).
+      const double p = det(3, 1, 2) / whole, q = det(0, 3, 2) / whole, r = det(0, 1, 3) / whole;
+      CHECK(std::abs(square * square * square - r * square * square - q * square - p) < 1e-7);
+      // No root is larger.
+      for (double more = square * 1.001; more < 2; more += 0.01)
+        CHECK(more * more * more - r * more * more - q * more - p > 0);
+    }
+  // Random matchings do as all do.
+  const double exact = mean_distances(6, 4, 0.7, 0.9).back() / 5;
+  double sum = 0;
+  for (std::uint64_t seed = 0; seed < 4000; ++seed) {
+    PairRun run{std::vector<double>(6, -1.0 / 6), std::vector<double>(6)};
+    run.x[0] += 1;
+    for (std::uint64_t round = 0; round < 4; ++round) {
+      std::vector<int> partner;
+      for (int rank = 0; rank < 6; ++rank) partner.push_back(RandomMatching{seed}.partner(rank, 6, round));
+      run.step(partner, 0.7, 0.9);
+    }
+    sum += run.distance() / (5.0 / 6);
+  }
+  CHECK(sum / 4000 == doctest::Approx(exact).epsilon(0.05));
+}
+
+TEST_CASE("momentum among random pairs must be below a known limit") {
+  const std::vector<std::pair<int, double>> limits{{3, 0.8062}, {4, 0.8667},  {5, 0.8062},
+                                                   {8, 0.8316}, {16, 0.8180}, {1000001, 0.8062}};
+  for (const auto& [size_, limit] : limits) {
+    const int size = size_;
+    CAPTURE(size);
+    CHECK(pair_momentum_growth(size, 0.7, limit - 0.001) < 1);
+    CHECK(pair_momentum_growth(size, 0.7, limit + 0.001) > 1);
+  }
+  // Two ranks agree in their first round, and momentum takes them past each other.
+  CHECK(pair_momentum_growth(2, 0.7, 0) == doctest::Approx(0.3));
+  CHECK(pair_momentum_growth(2, 0.7, 0.9) == doctest::Approx(std::sqrt(0.9)));
+  CHECK(pair_momentum_growth(2, 2.1, 0) > 1);
+  CHECK(pair_momentum_growth(1, 0.7, 0.99) == 0);
 }
 
 TEST_CASE("momentum diverges on the directed exponential graph beyond a known beta") {

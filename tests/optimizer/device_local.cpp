@@ -9,6 +9,8 @@
 #include "device_local.inc"
 #include "terse/compressor/cast.hpp"
 #include "terse/compressor/uniform.hpp"
+#include "terse/optimizer/local/noloco.hpp"
+#include "terse/optimizer/local/sparse_loco.hpp"
 
 // What a device's own test leaves out, since nvcc would take minutes for it: everything else that runs there. And
 // saving and resuming, on both.
@@ -40,6 +42,13 @@ TEST_CASE("compressed fragments of Streaming DiLoCo, of 4 bits") {
                                                                   .schedule = {.count = 3, .delay = 2}};
   for (const int ranks : {1, 2})
     for (const bool looks : {true, false}) compare_local(recipe, ranks, looks);
+}
+
+TEST_CASE("SparseLoCo of codes that a device has, and NoLoCo") {
+  for (const int ranks : {1, 3}) {
+    compare_local(SparseLoCo<MomentumSgd<>, Uniform<8>, Residual, ScatterGather>{.period = 2}, ranks);
+    compare_local(NoLoCo<MomentumSgd<>>{.period = 2}, ranks);
+  }
 }
 
 TEST_CASE("SlowMo around push-sum") {
@@ -168,6 +177,7 @@ TEST_CASE(
     check_resume(SlowMo<Adam<>>{.period = 4, .average_gradients_until = 1}, saved, 10);
     check_resume(OverlapLocalSgd<MomentumSgd<>>{.period = 4}, saved, 13);
     // Fragments leave in steps 1, 2, 4, 5 and 6 and come in 3 steps later.
+    check_resume(NoLoCo<MomentumSgd<>>{.period = 4}, saved, 10);
     check_resume(
         StreamingDiLoCo<MomentumSgd<>, Cast<e3m0, MaxAbs>>{.period = 4, .schedule = {.count = 3, .delay = 3}},
         saved, 13);

@@ -3,6 +3,7 @@
 #include "local_support.hpp"
 #include "terse/compressor/qsgd.hpp"
 #include "terse/optimizer/adam.hpp"
+#include "terse/optimizer/local/noloco.hpp"
 #include "terse/optimizer/quantized_sgd.hpp"
 
 // Guards of local methods: what is refused, gradients that are not finite, peers that are late or gone, allocations.
@@ -360,6 +361,7 @@ TEST_CASE("a step allocates nothing") {
                       options);
     check_allocations(Slow{.period = 3, .inner_buffers = InnerBuffers::average}, options);
     check_allocations(Overlap{.period = 3}, options);
+    check_allocations(NoLoCo<MomentumSgd<>>{.period = 3}, options);
     check_allocations(Streaming{.period = 3, .schedule = {.count = 12, .delay = 2}}, options);
   }
 }

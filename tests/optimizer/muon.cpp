@@ -287,7 +287,12 @@ TEST_CASE("compressed means and other topologies lead all ranks to the same para
   check(Muon<TopK<>, Difference, AllGather>{.compressor = {{.ratio = 0.1F}}});
   check(Muon<LowRank<2>>{.compressor = {.min_compression = 1}});
   check(LocalSgd<Muon<>>{.period = 5});
-  check(DiLoCo<Muon<>>{.period = 5});
+  // MuLoCo, whose memory stays empty where all is sent.
+  const Floats outside = check(DiLoCo<Muon<>>{.period = 1});
+  CHECK(check(DiLoCo<Muon<>, TopK<>, Residual, AllGather>{
+            .period = 1, .compressor = {{.ratio = 1}}, .error_feedback = {.decay = 0.9F}}) == outside);
+  CHECK(check(DiLoCo<Muon<>, Uniform<2>, Residual>{.period = 1, .error_feedback = {.decay = 0.9F}}) !=
+        outside);
 }
 
 TEST_CASE("groups of segments have a momentum and a scale of their own") {

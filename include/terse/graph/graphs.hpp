@@ -11,6 +11,7 @@
 #include "terse/graph/lazy.hpp"
 #include "terse/graph/matrix.hpp"
 #include "terse/graph/named.hpp"
+#include "terse/graph/pair_momentum.hpp"
 #include "terse/graph/pairs.hpp"
 #include "terse/graph/patterns.hpp"
 #include "terse/graph/push_sum.hpp"

@@ -37,10 +37,11 @@ std::vector<double> matrix_of(const G& graph, int size, std::uint64_t round) {
 
 namespace detail {
 
-/// Row-major product of n x n matrices.
-inline std::vector<double> product(const std::vector<double>& left, const std::vector<double>& right,
-                                   std::size_t n) {
-  std::vector<double> result(n * n, 0);
+/// Row-major product of n x n matrices, which are vectors or arrays.
+template <class Matrix>
+Matrix product(const Matrix& left, const Matrix& right, std::size_t n) {
+  Matrix result = left;
+  std::fill(result.begin(), result.end(), 0);
   for (std::size_t i = 0; i < n; ++i)
     for (std::size_t k = 0; k < n; ++k) {
       const double factor = left[i * n + k];
@@ -51,7 +52,8 @@ inline std::vector<double> product(const std::vector<double>& left, const std::v
 }
 
 /// Divides a matrix by its Frobenius norm and returns that; 0 leaves it as it is.
-inline double normalize(std::vector<double>& matrix) {
+template <class Matrix>
+double normalize(Matrix& matrix) {
   double largest = 0;  // so that squares neither overflow nor vanish
   for (const double value : matrix) largest = std::fmax(largest, std::abs(value));
   if (largest == 0) return 0;
@@ -66,7 +68,8 @@ inline double normalize(std::vector<double>& matrix) {
 /// eigenvalues, which rotate a power iteration, don't disturb it. What non-normality adds to a norm has worn
 /// off at k = 2^48; what is left is rounding, about 1e-14 in eigenvalues that are well conditioned, and up
 /// to 1e-16^(1/m) in those with a Jordan block of size m, 0 included.
-inline double spectral_radius(std::vector<double> matrix, std::size_t n) {
+template <class Matrix>
+double spectral_radius(Matrix matrix, std::size_t n) {
   double logarithm = 0, share = 1;
   for (int squaring = 0; squaring <= 48; ++squaring) {
     const double norm = normalize(matrix);

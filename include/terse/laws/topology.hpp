@@ -134,6 +134,8 @@ class TopologyTrial {
 ///     determinism     the same bits again
 ///     once            consume is called once for each element
 ///     tracking        4 bits with error feedback: the mean of 100 rounds is that of the messages, up to 2 % of their size
+///     bias            4 bits to the nearest level, without an error to feed back: what the means of many elements are off by
+///                     is as often too much as too little
 ///     norm            the mean's norm, by which gradients are clipped, is that of the mean, and alike on all ranks; not of
 ///                     those that name ForDense
 ///     failure         a rank that throws in the middle ends the others within their deadline
@@ -141,7 +143,7 @@ template <class P>
 Report check_topology(const P& topology = {}, const Options& options = {},
                       std::span<const int> worlds = detail::usual_worlds) {
   static_assert(P::exact, "terse: these laws are for topologies that give all ranks the same mean");
-  static_assert(check_stages<Uniform<4>, Residual, P>());
+  static_assert(check_stages<Uniform<4, Nearest, Symmetric>, Residual, P>());
   Report report{.compressor = type_name<P>(), .passed = {}, .not_applicable = {}, .failures = {}};
   const auto judge = [&](const char* law, const auto& violation) {
     for (const int ranks : worlds) {
@@ -158,7 +160,8 @@ Report check_topology(const P& topology = {}, const Options& options = {},
     report.passed.emplace_back(law);
   };
   using Exact = detail::TopologyTrial<P, Dense, None>;
-  using Compressed = detail::TopologyTrial<P, Uniform<4>, Residual>;
+  // Whose levels are as many above as below zero.
+  using Compressed = detail::TopologyTrial<P, Uniform<4, Nearest, Symmetric>, Residual>;
   const auto elements = [](const Layout& layout, const auto& act) {
     const Range all = layout.range();
     for (const Piece& piece : all.pieces())
@@ -211,6 +214,22 @@ Report check_topology(const P& topology = {}, const Options& options = {},
                std::to_string(rounds) + " rounds, of messages whose mean is " + std::to_string(wanted);
     });
     return what;
+  });
+  judge("bias", [&](int ranks) -> std::string {
+    const Compressed trial(topology, ranks, options);
+    const auto outcome = trial.run(1, true);
+    double count = 0, sum = 0, squares = 0;
+    elements(trial.layout(), [&](index_t i) {
+      const double off =
+          static_cast<double>(outcome.means[0][static_cast<std::size_t>(i)]) - trial.wanted(1, i);
+      ++count;
+      sum += off;
+      squares += off * off;
+    });
+    const double deviation = std::sqrt(squares);
+    if (std::abs(sum) <= 4 * deviation) return "";
+    return "elements are off by " + std::to_string(sum / count) + " in the mean, which is " +
+           std::to_string(std::abs(sum) / deviation) + " standard deviations";
   });
   if constexpr (std::is_same_v<DenseTopologyOf<P>, P>)
     judge("norm", [&](int ranks) -> std::string {

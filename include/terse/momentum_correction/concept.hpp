@@ -49,6 +49,8 @@ struct CorrectionFacts {
   bool rests_at_zero = false;
   /// message(e) writes nothing, so that e[k] are the same on all ranks.
   bool common = false;
+  /// Asks elements whether they are hidden, which those of means over all ranks alone know.
+  bool asks_hidden = false;
 };
 
 namespace detail {

@@ -47,6 +47,9 @@ struct Locally {
   static_assert(!P::facts.layer_wise, "terse: a local direction looks at one element alone");
   static_assert(!P::facts.continues_first_stage,
                 "terse: a local direction has no first stage that it could go on from");
+  static_assert(!M::facts.asks_hidden && !P::facts.asks_hidden,
+                "terse: a local direction is one for all segments and can't tell hidden ones, which OnHidden "
+                "asks for. Take one policy for all, or let ranks average (Muon, LocalSgd<Muon<>>)");
   static_assert(detail::share_no_name<M, P>(),
                 "terse: a momentum correction and a preconditioner call a buffer by the same name");
   static constexpr DirectionFacts facts{};

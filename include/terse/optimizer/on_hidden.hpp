@@ -126,7 +126,8 @@ template <MomentumCorrection A, MomentumCorrection B>
 struct OnHidden<A, B> : detail::Either<A, B> {
   static constexpr CorrectionFacts facts{
       .needs_whole_messages = A::facts.needs_whole_messages || B::facts.needs_whole_messages,
-      .rests_at_zero = A::facts.rests_at_zero && B::facts.rests_at_zero};
+      .rests_at_zero = A::facts.rests_at_zero && B::facts.rests_at_zero,
+      .asks_hidden = true};
 
   template <class Real>
   struct Rule : detail::EitherRule<Real, A, B> {
@@ -169,7 +170,8 @@ struct OnHidden<A, B> : detail::Either<A, B>, detail::Orthogonalizing<A> {
   static constexpr PreconditionerFacts facts{
       .layer_wise = A::facts.layer_wise,
       .rests_at_zero = A::facts.rests_at_zero && B::facts.rests_at_zero,
-      .orthogonalizes = A::facts.orthogonalizes};
+      .orthogonalizes = A::facts.orthogonalizes,
+      .asks_hidden = true};
 
   template <class Real>
   struct Rule : detail::EitherRule<Real, A, B> {

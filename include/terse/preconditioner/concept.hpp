@@ -32,6 +32,8 @@ struct PreconditionerFacts {
   /// Layer-wise, and between the sweeps the steps of each hidden matrix become its nearest orthogonal one, by the policy's
   /// `Sequence`: see Orthogonal.
   bool orthogonalizes = false;
+  /// Asks elements whether they are hidden, which those of means over all ranks alone know.
+  bool asks_hidden = false;
 };
 
 namespace detail {

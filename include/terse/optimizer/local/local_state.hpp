@@ -87,7 +87,8 @@ struct LocalState {
   Range range;
   index_t outside_bytes = 0;  // of outer rounds, in a step at most
   index_t buffer_count = 0;   // of the inner recipe, of n floats
-  int rank_alone;             // -1: the inner recipe is not alone
+  int size;
+  int rank_alone;  // -1: the inner recipe is not alone
 
   template <class Recipe>
   LocalState(const Recipe& recipe, E executor, T& transport, const Layout& layout, const Options& options)
@@ -97,7 +98,9 @@ struct LocalState {
         buffers(recipe.inner_buffers),
         schedule(recipe.schedule),
         range(layout.range()),
+        size(transport.size()),
         rank_alone(Where::talks ? -1 : transport.rank()) {
+    if constexpr (!P::exact) recipe.outer.check_pairs(size);
     if (!shows_buffers && buffers != InnerBuffers::keep)
       throw usage_error(
           "this inner recipe has no buffers that could be reset or averaged: inner_buffers must be keep",

@@ -25,6 +25,17 @@ constexpr bool check_inner_mean() {
 
 namespace detail {
 
+/// Whether this outer rule's messages may travel by these: by exact means, or over the pairs of ranks that it is made for.
+template <class Rule, class C, class F, class P>
+constexpr bool check_outer_means() {
+  if constexpr (requires { requires std::is_same_v<P, typename Rule::Pairs>; }) {
+    static_assert(C::lossless, "terse: partners send their parameters as they are: take Dense");
+    return C::lossless;
+  } else {
+    return check_means<C, F, P>();
+  }
+}
+
 /// Says in words why this outer rule can't go around this recipe, by this schedule and over this topology.
 template <class Inner, class Rule, class Schedule, class P>
 constexpr bool check_meeting() {
@@ -84,7 +95,7 @@ constexpr bool check_meeting() {
 template <class Inner, class Outer, class Schedule, class Where, class C, class F, class P>
 struct LocalUpdatesOf {
   using Rule = detail::OuterRuleOf<Outer, C>;
-  static_assert(detail::check_inner<Inner>() && check_means<C, F, P>());
+  static_assert(detail::check_inner<Inner>() && detail::check_outer_means<Rule, C, F, P>());
   static_assert(
       !detail::is_blind<Inner>(),
       "terse: messages of an inner recipe must show its gradient; this one sends before it is known");
@@ -110,6 +121,12 @@ struct LocalUpdatesOf {
         !Where::talks || average_gradients_until == 0,
         "only inner recipes that run alone can average gradients first; average_gradients_until must be 0",
         static_cast<double>(average_gradients_until));
+    require(P::exact || average_gradients_until == 0,
+            "pairs of ranks have no mean gradient; average_gradients_until must be 0",
+            static_cast<double>(average_gradients_until));
+    require(P::exact || inner_buffers != InnerBuffers::average,
+            "pairs of ranks have no mean of all; inner_buffers must be keep or reset",
+            static_cast<double>(inner_buffers));
     require(!Schedule::late || inner_buffers == InnerBuffers::keep,
             "inner_buffers must be keep where means come late: no step is theirs alone",
             static_cast<double>(inner_buffers));
@@ -143,7 +160,7 @@ struct LocalUpdatesOf {
   }
   /// Steps differ in more than numbers.
   static bool recordable() { return false; }
-  static constexpr bool never_alike = Schedule::late;
+  static constexpr bool never_alike = Schedule::late || !P::exact;
   template <class S>
   bool alike(const S& state) const {
     return state.averages_gradients(period, state.local_steps) ||
@@ -155,6 +172,8 @@ struct LocalUpdatesOf {
 
   template <Transport T, Executor E, class N>
   void prepare(const StepInput<E, N>& input, State<T, E>& state, StepScalars& now) const {
+    if constexpr (!P::exact)
+      if (state.steps_outside(period, state.local_steps + 1)) outer.check_pairs(state.size);
     const auto last = std::bit_cast<float>(static_cast<std::uint32_t>(state.last_rate));
     now.own[ratio_at] = follows_rate ? (last > 0 ? learning_rate_of(inner) / last : 0) : 1;
     composed(inner).prepare(input, state.inner, now);

@@ -61,8 +61,9 @@ template <Number P>
 struct MoveAnchor {
   ParameterRef<P> parameters;
   float* anchor;
+  float rate;
   TERSE_HD void operator()(const Piece&, index_t i, float mean) const {
-    const float x = anchor[i] - mean;
+    const float x = anchor[i] - rate * mean;
     anchor[i] = x;
     parameters.set(i, x);
   }
@@ -115,6 +116,18 @@ struct StepOutside {
   TERSE_HD void enter(const Piece& piece) { step.enter(piece); }
   TERSE_HD void operator()(const Piece& piece, index_t i, float mean) const {
     parameters.set(i, step(piece, i, mean));
+  }
+};
+
+/// The same where ranks send parameters, since each has an anchor of its own.
+template <Number P>
+struct StepFromMean {
+  ParameterRef<P> parameters;
+  StepAnchor<false> step;
+
+  TERSE_HD void enter(const Piece& piece) { step.enter(piece); }
+  TERSE_HD void operator()(const Piece& piece, index_t i, float mean) const {
+    parameters.set(i, step(piece, i, step.anchor[i] - mean));
   }
 };
 

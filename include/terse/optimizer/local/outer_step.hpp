@@ -21,6 +21,8 @@ enum class ReadOut { current, look_ahead };
 //     from_start                             how many of them, the first ones, begin as the initial parameters; others as 0
 //     follows_rate                           whether it depends on how the learning rate has changed since the last meeting
 //     message(x, own)                        what this rank sends
+//     Pairs, check_pairs(ranks)              optional: the one topology without an exact mean that it goes over; throws
+//                                            usage_error where it can't work there among so many
 //     arrive(x, own, now, ratio_at)          where nobody goes on before the mean is there (AllAtOnce): its consumer
 //     land(own, now, ratio_at)               where it is late: its consumer, which knows no parameters
 //     merge(x, own, now, ratio_at)           and how it enters them later, element by element
@@ -79,6 +81,29 @@ struct OuterMomentum {
   }
 };
 
+/// An outer step along the mean move, without momentum: x = anchor - rate D, the next anchor. What SparseLoCo does.
+struct OuterDescent {
+  static constexpr std::array<const char*, 1> state{"anchor"};
+  static constexpr int from_start = 1;
+  static constexpr bool follows_rate = false;
+
+  float rate = 1;
+
+  void check() const { check_rate("the outer rate", rate); }
+  template <class Visit>
+  void settings(Visit&& visit) const {
+    visit("outer_rate", static_cast<double>(rate));
+  }
+  template <Number P>
+  static detail::Move<P> message(ParameterRef<P> x, OuterBuffers own) {
+    return {x, own.first};
+  }
+  template <Number P>
+  detail::MoveAnchor<P> arrive(ParameterRef<P> x, OuterBuffers own, const StepScalars*, int) const {
+    return {x, own.first, rate};
+  }
+};
+
 /// The outer step of Local SGD: x = mean_i x_i. No state; with a compressor ranks send how they moved, from an anchor.
 struct PlainAverage {
   static constexpr std::array<const char*, 0> state{};
@@ -99,21 +124,9 @@ struct PlainAverage {
   struct OfMoves;
 };
 
-struct PlainAverage::OfMoves {
-  static constexpr std::array<const char*, 1> state{"anchor"};
-  static constexpr int from_start = 1;
-  static constexpr bool follows_rate = false;
-
+struct PlainAverage::OfMoves : OuterDescent {
   OfMoves() = default;
   explicit OfMoves(const PlainAverage&) {}
-  template <Number P>
-  static detail::Move<P> message(ParameterRef<P> x, OuterBuffers own) {
-    return {x, own.first};
-  }
-  template <Number P>
-  static detail::MoveAnchor<P> arrive(ParameterRef<P> x, OuterBuffers own, const StepScalars*, int) {
-    return {x, own.first};
-  }
 };
 
 namespace detail {

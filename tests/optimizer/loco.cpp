@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+
+#include "local_training.hpp"
+#include "reference/loco.hpp"
+#include "terse/optimizer/local/noloco.hpp"
+#include "terse/optimizer/local/sparse_loco.hpp"
+
+// SparseLoCo and NoLoCo against oracles in double; what they are equal to.
+
+using namespace terse;
+using namespace terse::test;
+
+namespace {
+
+using Sparser = SparseLoCo<MomentumSgd<>, Tiles<16>>;
+using Paired = NoLoCo<MomentumSgd<>>;
+
+/// Fits the quadratics.
+Layout matrices() {
+  Layout layout;
+  layout.add({"matrix", {20, 37}}).add({"none", {0}}).add({"vector", {300}, 0.5F});
+  layout.add({"bias", {65}, 2, 0, false}).add({"one", {1}});
+  return layout;
+}
+bool compressed_one(const Segment& segment) { return segment.compress; }
+
+Sparser sparser(std::uint64_t period, double share, float decay, float rate) {
+  return {.period = period,
+          .decay = decay,
+          .outer = {rate},
+          .compressor = {.inner = {.selection = {.ratio = share}}}};
+}
+
+}  // namespace
+
+TEST_CASE("SparseLoCo follows its algorithm, memory included") {
+  const Layout layout = matrices();
+  std::uint64_t period = 1;
+  for (const int ranks : {1, 2, 3, 4}) {
+    CAPTURE(ranks);
+    ++period;
+    const float rate = ranks == 3 ? 0.8F : 1;
+    const History ours = train(sparser(period, 0.1, 0.9F, rate), ranks, {up_and_down, layout});
+    reference::SparseTraining<reference::MomentumSgd<>> oracle(layout, at(ranks),
+                                                               {.momentum = in_double(0.9F)}, start(layout));
+    oracle.period = period;
+    oracle.side = 16;
+    oracle.share = 0.1;
+    oracle.beta = in_double(0.9F);
+    oracle.alpha = in_double(rate);
+    std::uint64_t meetings = 0, compared = 0;
+    for (std::uint64_t step = 1; step <= steps; ++step) {
+      CAPTURE(step);
+      const std::vector<Snapshot>& now = ours[step - 1];
+      oracle.step(in_double(up_and_down(step)), Quadratics::gradient<double>);
+      const bool meets = step % period == 0;
+      // Of a tile's ceil(n / 10) picks positions as a bitmap and values.
+      const Sent sent = formula<AllGather>(layout, ranks, 0, [&](const Range& range) {
+        std::uint64_t bytes = 0;
+        for (const Piece& piece : range.pieces())
+          for (const reference::Block& block :
+               reference::blocks_of(layout.segments()[at(piece.segment)], 16)) {
+            const std::uint64_t n = block.places.size(), values = to_eight(4 * ((n + 9) / 10));
+            bytes += std::min((n + 63) / 64 * 8, values) + values;
+          }
+        return bytes;
+      });
+      CHECK(sent_in(now[0]) == (meets ? sent : Sent{}));
+      if (!meets) continue;
+      REQUIRE(all_alike(now));
+      ++meetings;
+      if (oracle.doubted) {
+        oracle.go_on_from({now[0].parameters.begin(), now[0].parameters.end()});
+        for (std::size_t rank = 0; rank < now.size(); ++rank)
+          oracle.e[rank] = spread_out(layout, now[rank].state, "outer_error");
+        continue;
+      }
+      ++compared;
+      REQUIRE(relative_error(layout, now[0].parameters, oracle.theta, any_one, 1) < tolerance);
+      for (std::size_t rank = 0; rank < now.size(); ++rank)
+        REQUIRE(relative_error(layout, spread_out(layout, now[rank].state, "outer_error"), oracle.e[rank],
+                               compressed_one) < 1e-4);
+    }
+    CHECK(compared * 2 > meetings);
+  }
+}
+
+TEST_CASE("SparseLoCo is a row of DiLoCo without momentum, bit by bit, and Local SGD where all is sent") {
+  const Training training{.layout = matrices()};
+  const Sparser ours = sparser(4, 0.1, 0.9F, 0.75F);
+  const DiLoCo<MomentumSgd<>, Tiles<16>, Residual, AllGather> row{.period = 4,
+                                                                  .outer = {.rate = 0.75F, .momentum = 0},
+                                                                  .compressor = ours.compressor,
+                                                                  .error_feedback = {.decay = 0.9F}};
+  CHECK(gap(train(ours, 3, training), train(row, 3, training), training.layout) == 0);
+
+  const History all = train(sparser(4, 1, 1, 1), 3, training);
+  CHECK(gap(all, train(LocalSgd<MomentumSgd<>>{.period = 4}, 3, training), training.layout) < tolerance);
+  for (const double error : all.back()[1].state.parts.at("outer_error")) REQUIRE(error == 0);
+}
+
+TEST_CASE("of moves that stay the same, what SparseLoCo has sent comes to all of them") {
+  Layout layout;
+  layout.add({"matrix", {20, 37}}).add({"vector", {300}});
+  constexpr std::uint64_t rounds = 160, period = 2;
+  auto recipe = sparser(period, 0.1, 1, 1);
+  recipe.inner = plain();
+  on_ranks(2, [&](Threads& transport) {
+    Optimizer optimizer{recipe, transport, layout};
+    optimizer.learning_rate(1.0F / 64);
+    const Floats from = start(layout), g = gradient(layout, transport.rank(), 1, 1);
+    const Floats g0 = gradient(layout, 0, 1, 1), g1 = gradient(layout, 1, 1, 1);
+    Floats x = from;
+    double missing = 0;
+    for (std::uint64_t round = 1; round <= rounds; ++round) {
+      for (std::uint64_t step = 0; step < period; ++step) optimizer.step(x, g);
+      double worst = 0, largest = 0;
+      each(layout, any_one, [&](std::size_t k) {
+        const double move = period * (in_double(g0[k]) + in_double(g1[k])) / 128;
+        worst = std::max(worst,
+                         std::abs(in_double(from[k]) - in_double(x[k]) - static_cast<double>(round) * move));
+        largest = std::max(largest, std::abs(move));
+      });
+      missing = worst / (static_cast<double>(round) * largest);
+      // What is missing is in the memories: no element waits for longer than some tens of rounds.
+      if (round == 10) CHECK(missing > 0.2);
+    }
+    CHECK(missing < 0.1);
+  });
+}
+
+TEST_CASE("NoLoCo follows its paper's equations, and sends one vector to one partner") {
+  const MomentumSgd<> inner{.weight_decay = 0.1F};
+  std::uint64_t turn = 0;
+  for (const int ranks : {1, 2, 3, 4, 7}) {
+    CAPTURE(ranks);
+    Paired recipe{.inner = inner, .period = ++turn};
+    recipe.outer = {.rate = ranks == 4 ? 1 : 0.7F, .momentum = ranks == 2 ? 0.9F : 0.5F};
+    recipe.topology.graph.seed = turn;
+    const History ours = train(recipe, ranks);
+    reference::PairTraining<reference::MomentumSgd<>> oracle(
+        odd_sizes(), at(ranks), {.momentum = in_double(0.9F), .weight_decay = in_double(0.1F)},
+        start(odd_sizes()));
+    oracle.period = recipe.period;
+    oracle.mu = in_double(recipe.outer.momentum);
+    oracle.eta = in_double(recipe.outer.rate);
+    oracle.partner = [&](int rank, std::uint64_t step) {
+      return recipe.topology.graph.partner(rank, ranks, step - 1);
+    };
+    std::uint64_t packet = 32;
+    for (const Segment& segment : odd_sizes().segments())
+      packet += to_eight(4 * static_cast<std::uint64_t>(segment.count));
+    for (std::uint64_t step = 1; step <= steps; ++step) {
+      CAPTURE(step);
+      oracle.step(in_double(warm_and_cool(step)), Quadratics::gradient<double>);
+      const reference::Arenas x = oracle.x();
+      for (std::size_t rank = 0; rank < x.size(); ++rank) {
+        const Snapshot& now = ours[step - 1][rank];
+        REQUIRE(relative_error(odd_sizes(), now.parameters, x[rank], any_one, 1) < tolerance);
+        const bool meets = step % recipe.period == 0 && oracle.partner(static_cast<int>(rank), step) >= 0;
+        CHECK(sent_in(now) == Sent{0, meets ? packet : 0});
+      }
+    }
+    if (ranks > 2) CHECK_FALSE(all_alike(ours.back()));
+  }
+}
+
+TEST_CASE("two ranks of NoLoCo, or all who take an exact mean, are DiLoCo without Nesterov") {
+  const Training training;
+  const LocalUpdatesFrom<MomentumSgd<>, PairMomentum> exact{.period = 3, .outer = {.momentum = 0.9F}};
+  const Bmuf<MomentumSgd<>, Block::classical> heavy_ball{.period = 3,
+                                                         .outer = {.rate = 0.7F, .momentum = 0.9F}};
+  const Paired paired{.period = 3, .outer = {.momentum = 0.9F}};
+  CHECK(gap(train(paired, 2), train(exact, 2)) == 0);
+  for (const int ranks : {2, 3, 7}) CHECK(gap(train(exact, ranks), train(heavy_ball, ranks)) < tolerance);
+}
+
+TEST_CASE("NoLoCo's ranks go astray around DiLoCo's way, where gradients don't depend on where they are") {
+  constexpr int ranks = 6;
+  const Layout layout = odd_sizes();
+  const auto run_of = [&](const auto& recipe) {
+    std::vector<Floats> ends(ranks);
+    on_ranks(ranks, [&](Threads& transport) {
+      Optimizer optimizer{recipe, transport, layout};
+      Floats x = start(layout);
+      for (std::uint64_t step = 1; step <= 24; ++step) {
+        optimizer.learning_rate(0.01F);
+        optimizer.step(x, gradient(layout, transport.rank(), step, 1));
+      }
+      ends[at(transport.rank())] = x;
+    });
+    return ends;
+  };
+  const auto paired = run_of(Paired{.period = 3});
+  const auto together =
+      run_of(Bmuf<MomentumSgd<>, Block::classical>{.period = 3, .outer = {.rate = 0.7F, .momentum = 0.5F}});
+  double apart = 0, mean_off = 0;
+  each(layout, any_one, [&](std::size_t k) {
+    double mean = 0;
+    for (const Floats& x : paired) {
+      mean += in_double(x[k]) / ranks;
+      apart = std::max(apart, std::abs(in_double(x[k]) - in_double(paired[0][k])));
+    }
+    mean_off = std::max(mean_off, std::abs(mean - in_double(together[0][k])));
+  });
+  CHECK(apart > 1e-2);
+  CHECK(mean_off < 2e-6);
+}
+
+TEST_CASE("NoLoCo refuses a momentum that its ranks would not outlive, at construction and later") {
+  on_ranks(4, [](Threads& transport) {
+    const Layout layout = odd_sizes();
+    Paired recipe{.period = 2, .outer = {.momentum = 0.866F}};
+    Optimizer optimizer{recipe, transport, layout};
+    Floats x = start(layout);
+    const Floats g = x;
+    optimizer.step(x, g);
+    optimizer.step(x, g);
+    optimizer.recipe.outer.momentum = 0.9F;
+    optimizer.step(x, g);
+    CHECK_THROWS_WITH_AS(optimizer.step(x, g),
+                         doctest::Contains("among 4 ranks in pairs an outer momentum of 0.9"), usage_error);
+    recipe.outer.momentum = 0.868F;
+    CHECK_THROWS_WITH_AS((Optimizer{recipe, transport, layout}), doctest::Contains("Lower the momentum"),
+                         usage_error);
+    recipe = {.average_gradients_until = 1};
+    CHECK_THROWS_WITH_AS((Optimizer{recipe, transport, layout}), doctest::Contains("no mean gradient"),
+                         usage_error);
+    recipe = {.inner_buffers = InnerBuffers::average};
+    CHECK_THROWS_WITH_AS((Optimizer{recipe, transport, layout}), doctest::Contains("keep or reset"),
+                         usage_error);
+  });
+}

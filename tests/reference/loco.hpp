@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "demo.hpp"
+#include "local.hpp"
+
+// Oracles of SparseLoCo and NoLoCo, all ranks in one thread, in double. They share nothing with the library but `Layout`.
+
+namespace terse::reference {
+
+/// SparseLoCo, algorithm 1: every `period` steps e_i = beta e_i + D_i, s_i = the top k of each block of e_i, e_i = e_i - s_i,
+/// theta = theta - alpha mean s_i. Segments that are not compressed: s_i = D_i.
+template <class Inner>
+struct SparseTraining : Replicas<Inner> {
+  std::uint64_t period = 1;
+  index_t side = 64;
+  double share = 1, beta = 1, alpha = 1;
+  Arena<double> theta;
+  Arenas e;
+  bool doubted = false;  ///< whether a pick hung on a rounding
+
+  template <class Values>
+  SparseTraining(const Layout& layout, std::size_t ranks, const typename Inner::Options& options,
+                 const Values& start)
+      : Replicas<Inner>(layout, ranks, options, start),
+        theta(this->inner_[0].parameters),
+        e(ranks, Arena<double>(theta.size())),
+        layout_(layout) {}
+
+  void step(double gamma, const LocalGradient& gradient) {
+    this->step_inside(this->gradients(gradient), gamma);
+    doubted = false;
+    if (++steps_ % period != 0) return;
+    Arena<double> sum(theta.size());
+    for (std::size_t i = 0; i < e.size(); ++i) {
+      for (std::size_t k = 0; k < sum.size(); ++k)
+        e[i][k] = beta * e[i][k] + (theta[k] - this->inner_[i].parameters[k]);
+      for (const Segment& segment : layout_.segments())
+        for (const Block& block : blocks_of(segment, side)) send(segment, block, e[i], sum);
+    }
+    for (std::size_t k = 0; k < sum.size(); ++k) theta[k] -= alpha * sum[k] / static_cast<double>(e.size());
+    go_on_from(theta);
+  }
+  void go_on_from(const Arena<double>& x) {
+    theta = x;
+    for (Inner& one : this->inner_) one.parameters = x;
+  }
+
+ private:
+  void send(const Segment& segment, const Block& block, Arena<double>& memory, Arena<double>& sum) {
+    std::vector<double> sizes;
+    for (const std::size_t place : block.places) sizes.push_back(std::abs(memory[place]));
+    std::sort(sizes.rbegin(), sizes.rend());
+    const std::size_t k = segment.compress
+                              ? static_cast<std::size_t>(std::ceil(share * static_cast<double>(sizes.size())))
+                              : sizes.size();
+    if (k < sizes.size() && sizes[k - 1] - sizes[k] < 1e-4 * sizes[0]) doubted = true;
+    for (const std::size_t place : block.places) {
+      if (std::abs(memory[place]) < sizes[k - 1]) continue;
+      sum[place] += memory[place];
+      memory[place] = 0;
+    }
+  }
+
+  Layout layout_;
+  std::uint64_t steps_ = 0;
+};
+
+/// NoLoCo as its paper writes it, with both of its terms: every `period` steps, P_i the rank and its partner,
+///
+///     m_i = mu m_i + eta mean over P_i of (x - phi) + gamma (mean over P_i of phi - phi_i)        gamma = eta
+///     phi_i = phi_i + m_i        x_i = phi_i
+template <class Inner>
+struct PairTraining : Replicas<Inner> {
+  std::uint64_t period = 1;
+  double mu = 0, eta = 0;
+  std::function<int(int rank, std::uint64_t step)> partner;
+  Arenas phi, m;
+
+  template <class Values>
+  PairTraining(const Layout& layout, std::size_t ranks, const typename Inner::Options& options,
+               const Values& start)
+      : Replicas<Inner>(layout, ranks, options, start),
+        phi(this->x()),
+        m(ranks, Arena<double>(phi[0].size())) {}
+
+  void step(double gamma, const LocalGradient& gradient) {
+    this->step_inside(this->gradients(gradient), gamma);
+    if (++steps_ % period != 0) return;
+    const Arenas x = this->x(), before = phi;
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      const int other = partner(static_cast<int>(i), steps_);
+      const std::size_t j = other < 0 ? i : static_cast<std::size_t>(other);
+      for (std::size_t k = 0; k < x[i].size(); ++k) {
+        const double moved = (x[i][k] - before[i][k] + x[j][k] - before[j][k]) / 2;
+        const double apart = (before[i][k] + before[j][k]) / 2 - before[i][k];
+        m[i][k] = mu * m[i][k] + eta * moved + eta * apart;
+        phi[i][k] += m[i][k];
+      }
+      this->inner_[i].parameters = phi[i];
+    }
+  }
+
+ private:
+  std::uint64_t steps_ = 0;
+};
+
+}  // namespace terse::reference
