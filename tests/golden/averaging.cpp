@@ -2,6 +2,7 @@
 #include "golden.hpp"
 #include "terse/optimizer/deep_gradient_compression.hpp"
 #include "terse/optimizer/demo.hpp"
+#include "terse/optimizer/dion.hpp"
 #include "terse/optimizer/distributed_lion.hpp"
 #include "terse/optimizer/e_control.hpp"
 #include "terse/optimizer/ef21_sgd.hpp"
@@ -45,6 +46,7 @@ void add_averaging(std::vector<Row>& rows) {
   add(rows, "DistributedLion", DistributedLion<>{.weight_decay = 0.1F}, {.clip_norm = 5});
   add(rows, "AveragedLion", AveragedLion<>{});
   add(rows, "PowerSgd", PowerSgd<2>{.weight_decay = 0.1F}, {.clip_norm = 5});
+  add(rows, "Dion", Dion<2>{.weight_decay = 0.1F}, {.clip_norm = 5});
 }
 
 }  // namespace golden

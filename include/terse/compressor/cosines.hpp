@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <type_traits>
@@ -38,6 +39,15 @@ constexpr double root_of_share(int a, int n) {
   for (int step = 0; step < 12; ++step) root = 0.5 * (root + square / root);
   return root;
 }
+
+/// The tables of Cosines one behind the other, n by n.
+struct CosineTables {
+  const float* all;
+  TERSE_HD const float* waves(int n) const { return all + waves_at(n); }
+  TERSE_HD const float* four(int n) const { return all + four_at(n); }
+  TERSE_HD static constexpr int waves_at(int n) { return (n - 1) * n * (2 * n - 1) / 3; }
+  TERSE_HD static constexpr int four_at(int n) { return waves_at(n) + n * n; }
+};
 
 // As in bits.hpp: each instruction set gets functions of its own.
 #if defined(__AVX512BW__)
@@ -82,6 +92,16 @@ class Cosines {
       back(Constant<S>{}, y, 1, x);
     else
       back(n, y, 1, x);
+  }
+  /// Of all n, for kernels: see CosineTables.
+  std::vector<float> tables() const {
+    std::vector<float> all(static_cast<std::size_t>(CosineTables::waves_at(S + 1)));
+    for (int n = 1; n <= S; ++n) {
+      const auto k = static_cast<std::size_t>(n);
+      std::copy(waves_[k].begin(), waves_[k].end(), all.begin() + CosineTables::waves_at(n));
+      std::copy(four_[k].begin(), four_[k].end(), all.begin() + CosineTables::four_at(n));
+    }
+    return all;
   }
   /// Wave k of n numbers.
   const float* wave(int n, int k) const { return waves_[static_cast<std::size_t>(n)].data() + k * n; }

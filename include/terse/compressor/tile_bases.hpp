@@ -18,6 +18,14 @@ namespace terse {
 
 TERSE_NUMERICS_BEGIN
 
+namespace detail {
+/// Up to so many coefficients of a whole tile are waves across that are added up one by one.
+template <int S>
+struct FewWaves {
+  static constexpr index_t most = S * S / 16, least_elements = 16 * most;
+};
+}  // namespace detail
+
 /// Tiles as they are, row after row.
 struct Elements {
   static constexpr bool transforms = false;
@@ -60,7 +68,8 @@ struct CosineWaves {
     }
     void inverse(const detail::TilePlace& place, float* tile) {
       const index_t rows = place.rows, columns = place.columns;
-      if (rows * columns >= 16 * most_waves && nonzero(tile, rows * columns) <= most_waves)
+      const index_t count = rows * columns;
+      if (count >= Few::least_elements && nonzero(tile, count) <= Few::most)
         add_waves(tile, rows, columns);
       else
         for (index_t first = 0; first < rows; first += width) {
@@ -76,8 +85,7 @@ struct CosineWaves {
     }
 
    private:
-    /// Up to so many coefficients of a whole tile are waves across that are added up one by one.
-    static constexpr index_t most_waves = S * S / 16;
+    using Few = detail::FewWaves<S>;
 
     static index_t nonzero(const float* tile, index_t count) {
       index_t found = 0;

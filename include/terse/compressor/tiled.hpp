@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <string>
 
-#include "terse/compressor/tile_bases.hpp"
+#include "terse/compressor/grid_tiles.hpp"
 #include "terse/compressor/top_k.hpp"
 
 namespace terse {
@@ -18,11 +18,11 @@ struct TileView {
   static constexpr bool commits_zero = true;
   const float* tile;
   float* decoded;
-  index_t begin;  // the unit's first index
+  index_t begin;  // the first index that they hold
 
-  const float* at(index_t i) const { return tile + (i - begin); }
-  float load(index_t i) const { return tile[i - begin]; }
-  void commit(index_t i, bool, float, float value) const { decoded[i - begin] = value; }
+  TERSE_HD const float* at(index_t i) const { return tile + (i - begin); }
+  TERSE_HD float load(index_t i) const { return tile[i - begin]; }
+  TERSE_HD void commit(index_t i, bool, float, float value) const { decoded[i - begin] = value; }
 };
 
 }  // namespace detail
@@ -33,7 +33,7 @@ struct TileView {
 ///
 /// Wire: that of Inner, whose units are tiles. Cost beside Inner's: the transform of the message and the inverse one of what is
 /// sent, tile by tile, in cache; a reader sums the packets' coefficients and transforms once, whatever their number. Memory: n
-/// floats. Runs on the host.
+/// floats; on a device 2 n, and the tables of all sides. There the selection takes several kernels for each tile.
 template <class Basis, int S, class Inner>
 struct Tiled {
   static_assert(
@@ -83,9 +83,6 @@ struct Tiled<Basis, S, Sparse<Selection, Values, PerSegment>> {
 
   template <Executor E>
   struct Workspace {
-    static_assert(!GridExecutor<E>,
-                  "terse: Tiles and Dct run on the host: on a device take TopK<>, or the host executor with "
-                  "ThroughHost");
     typename Picker::template Workspace<E> picker;
     typename Basis::template Transform<S> transform;
     alignas(64) float tile[static_cast<std::size_t>(S) * S], decoded[static_cast<std::size_t>(S) * S];
@@ -97,18 +94,31 @@ struct Tiled<Basis, S, Sparse<Selection, Values, PerSegment>> {
           sums(covered.end_offset() - covered.begin_offset(), unwritten),
           begin(covered.begin_offset()) {}
   };
+  /// A grid's tiles lie in whole arenas: their numbers in the picker's, and elements in `sums`, or the other way round.
+  template <GridExecutor E>
+  struct Workspace<E> {
+    typename Picker::template Workspace<E> picker;
+    buffer<float, typename E::memory> sums, tables;
+    index_t begin;
+
+    Workspace(E executor, const Tiled& compressor, const Range& covered)
+        : picker(executor, compressor.picker(), covered),
+          sums(covered.end_offset() - covered.begin_offset(), unwritten),
+          begin(covered.begin_offset()) {
+      if constexpr (Basis::transforms) {
+        const auto all = detail::Cosines<S>::instance().tables();
+        tables = buffer<float, typename E::memory>(static_cast<index_t>(all.size()), unwritten);
+        upload(view<const float>(all), tables.all());
+      }
+    }
+  };
 
   /// Evaluates the message, transforms and picks, writes the section, commits what receivers will read. Returns its bytes.
   template <Executor E, class In, class Message, class Feedback>
   index_t measure_and_encode(E executor, Workspace<E>& workspace, const Range& range,
                              Mask<typename E::memory> mask, In incoming, Message message, Feedback feedback,
                              const EncodeContext& context, std::byte* section, std::uint32_t* bad) const {
-    static_assert(
-        requires(const Feedback& view, index_t i) {
-          { view.at(i) } -> std::convertible_to<const float*>;
-        },
-        "terse: under tiles an error feedback's view needs `const float* at(index_t i) const`, where what "
-        "shall be sent lies side by side");
+    check_view<Feedback>();
     reduce<MaxAbs>(executor, range, terse::Units{0, true}, mask, incoming, message,
                    workspace.picker.scratch.all(), workspace.picker.total.all(), bad);
     std::byte* at = section;
@@ -125,6 +135,46 @@ struct Tiled<Basis, S, Sparse<Selection, Values, PerSegment>> {
       commit(place, unit, mask, feedback, workspace.decoded);
     }
     return at - section;
+  }
+
+  /// The same by kernels, but for the selection, which goes from tile to tile.
+  template <GridExecutor E, class In, class Message, class Feedback>
+  index_t measure_and_encode(E executor, Workspace<E>& workspace, const Range& range,
+                             Mask<typename E::memory> mask, In incoming, Message message, Feedback feedback,
+                             const EncodeContext& context, std::byte* section, std::uint32_t* bad) const {
+    check_view<Feedback>();
+    if (range.pieces().empty()) return 0;
+    const index_t first = range.begin_offset(), begin = workspace.begin;
+    float *const elements = workspace.sums.data(), *const numbers = workspace.picker.sums.data();
+    reduce<MaxAbs>(executor, range, terse::Units{0, true}, mask, incoming, message,
+                   workspace.picker.scratch.all(), workspace.picker.total.all(), bad);
+    // What has come in has been read, so that both arenas are free.
+    detail::for_each_tile_slice<S>(range, [&](const detail::TileSlice<S>& slice) {
+      executor.launch(detail::ForwardTilesKernel<Basis, S>{slice,
+                                                           {feedback.at(first), first, elements, begin},
+                                                           {workspace.tables.data()},
+                                                           largest_finite * Granularity::limit_share,
+                                                           bad},
+                      slice.tiles);
+    });
+    fill(executor, workspace.picker.sums.all().part(first - begin, range.end_offset() - first), 0.0F);
+    std::byte* at = section;
+    for (Units units(range); units.more(); units.next())
+      at = picker().encode_unit(executor, workspace.picker, units.unit(),
+                                detail::TileView{elements, numbers, begin}, context, at);
+    for_each(executor, range, mask, NoPackets{},
+             detail::CommitTiles<Feedback>{feedback, inverse(executor, workspace, range).sums, begin});
+    return at - section;
+  }
+  template <GridExecutor E>
+  ArrivedSums arrived(E executor, Workspace<E>& workspace, const Range& range, Incoming packets) const {
+    picker().arrived(executor, workspace.picker, range, packets);
+    return inverse(executor, workspace, range);
+  }
+  template <GridExecutor E>
+  void check(E executor, Workspace<E>& workspace, const Range& range, const std::byte* packet,
+             index_t section_at, detail::Findings* findings) const {
+    picker().check(executor, workspace.picker, range, packet, section_at, findings);
   }
 
   /// The weighted sums of what came over `range`, in the workspace.
@@ -147,6 +197,26 @@ struct Tiled<Basis, S, Sparse<Selection, Values, PerSegment>> {
   }
 
  private:
+  template <class Feedback>
+  static constexpr void check_view() {
+    static_assert(
+        requires(const Feedback& view, index_t i) {
+          { view.at(i) } -> std::convertible_to<const float*>;
+        },
+        "terse: under tiles an error feedback's view needs `const float* at(index_t i) const`, where what "
+        "shall be sent lies side by side");
+  }
+  template <GridExecutor E>
+  static ArrivedSums inverse(E executor, Workspace<E>& workspace, const Range& range) {
+    detail::for_each_tile_slice<S>(range, [&](const detail::TileSlice<S>& slice) {
+      executor.launch(detail::InverseTilesKernel<Basis, S>{slice,
+                                                           {workspace.picker.sums.data(), workspace.begin,
+                                                            workspace.sums.data(), workspace.begin},
+                                                           {workspace.tables.data()}},
+                      slice.tiles);
+    });
+    return {workspace.sums.data(), workspace.begin};
+  }
   template <class Mask, class Feedback>
   static void commit(const detail::TilePlace& place, const Piece& unit, Mask mask, const Feedback& feedback,
                      const float* decoded) {

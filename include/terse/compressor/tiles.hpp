@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
+#include <cstddef>
 
 #include "terse/compressor/sparse_units.hpp"
 #include "terse/executor/concept.hpp"
@@ -30,8 +30,37 @@ struct TilePlace {
   index_t stride;         // from one row to the next
 };
 
-/// The tiles of a range, in order. As a unit of Sparse, tile after tile takes the places of its piece's elements, so that
+/// The tiles of a piece, by their numbers. As a unit of Sparse, tile after tile takes the places of its piece's elements, so that
 /// units don't overlap and their positions ascend.
+template <int S>
+struct PieceTiles {
+  Piece piece{};
+  index_t columns = 0;  // of a matrix; 0: a vector
+
+  TERSE_HD index_t count() const {
+    if (columns > 0) return along(piece.count / columns) * along(columns);
+    return along(piece.count / S) + (piece.count % S > 0 ? 1 : 0);
+  }
+  TERSE_HD TilePlace place(index_t tile) const {
+    const index_t width = columns > 0 ? columns : S, across = along(width);
+    const index_t row = tile / across * S, column = tile % across * S, whole = piece.count / width;
+    // Behind a vector's whole rows there is one more, shorter.
+    const bool rest = row >= whole;
+    return {piece.offset + (rest ? whole : row) * width + column, rest ? 1 : least(S, whole - row),
+            rest ? piece.count % width : least(S, width - column), width};
+  }
+  TERSE_HD Piece unit(const TilePlace& place) const {
+    const index_t width = place.stride, at = place.first - piece.offset;
+    return {piece.segment, piece.offset + at / width * width + place.rows * (at % width),
+            place.rows * place.columns};
+  }
+
+ private:
+  TERSE_HD static index_t along(index_t elements) { return (elements + S - 1) / S; }
+  TERSE_HD static index_t least(index_t a, index_t b) { return a < b ? a : b; }
+};
+
+/// The tiles of a range, in order.
 template <int S, int Share>
 class UnitsOf<PerTile<S, Share>> {
  public:
@@ -40,49 +69,32 @@ class UnitsOf<PerTile<S, Share>> {
 
   bool more() const { return at_ < range_->pieces().size(); }
   void next() {
-    done_ += tile_.rows * tile_.columns;
-    column_ += tile_.columns;
-    if (column_ == columns_) {
-      column_ = 0;
-      row_ += tile_.rows;
-    }
-    if (done_ == range_->pieces()[at_].count) {
+    if (++tile_ < tiles_) {
+      place_ = piece_.place(tile_);
+    } else {
       ++at_;
       open();
-    } else {
-      cut();
     }
   }
-  Piece unit() const {
-    const Piece& piece = range_->pieces()[at_];
-    return {piece.segment, piece.offset + done_, tile_.rows * tile_.columns};
-  }
-  const TilePlace& place() const { return tile_; }
+  Piece unit() const { return piece_.unit(place_); }
+  const TilePlace& place() const { return place_; }
 
  private:
   /// The first tile of the next piece that has elements.
   void open() {
     while (more() && range_->pieces()[at_].count == 0) ++at_;
-    row_ = column_ = done_ = 0;
-    if (more()) cut();
-  }
-  void cut() {
-    const Piece& piece = range_->pieces()[at_];
-    const index_t matrix = range_->columns(at_);
-    columns_ = matrix > 0 ? matrix : std::min<index_t>(S, piece.count - row_ * S);
-    const index_t rows = matrix > 0 ? piece.count / matrix : std::max<index_t>(1, piece.count / S);
-    tile_.columns = std::min<index_t>(S, columns_ - column_);
-    // Behind a vector's whole rows there is one more, shorter.
-    tile_.rows = std::max<index_t>(1, std::min<index_t>(S, rows - row_));
-    tile_.stride = matrix > 0 ? matrix : S;
-    tile_.first = piece.offset + row_ * tile_.stride + column_;
+    if (!more()) return;
+    piece_ = {range_->pieces()[at_], range_->columns(at_)};
+    tile_ = 0;
+    tiles_ = piece_.count();
+    place_ = piece_.place(0);
   }
 
   const Range* range_ = nullptr;
-  std::size_t at_ = 0;                       // the piece
-  index_t row_ = 0, column_ = 0, done_ = 0;  // within it
-  index_t columns_ = 0;                      // of its rows from row_ on
-  TilePlace tile_{};
+  std::size_t at_ = 0;  // the piece
+  PieceTiles<S> piece_{};
+  index_t tile_ = 0, tiles_ = 0;  // of the piece
+  TilePlace place_{};
 };
 
 }  // namespace detail

@@ -2,11 +2,12 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <string>
 #include <vector>
 
-#include "terse/compressor/low_rank.hpp"
+#include "terse/compressor/dion_direction.hpp"
 #include "terse/exchange/inner_mean.hpp"
 #include "terse/executor/grid_matrix.hpp"
 
@@ -35,13 +36,31 @@ struct Sanitize {
   }
 };
 
+/// Hands an element on, times sqrt(rows / columns) of its matrix.
+template <class F>
+struct ScaledByShape {
+  const Factored* matrices;
+  index_t count;
+  F f;
+  float factor = 1;
+  TERSE_HD void enter(const Piece& piece) {
+    const MatrixShape& shape = find(matrices, count, piece.offset).shape;
+    factor = std::sqrt(static_cast<float>(shape.rows) / static_cast<float>(shape.columns));
+    terse::enter(f, piece);
+  }
+  TERSE_HD void enter_block(index_t i) { detail::enter_block(f, i); }
+  TERSE_HD void operator()(const Piece& piece, index_t i, bool keep, float element) const {
+    f(piece, i, keep, factor * element);
+  }
+};
+
 }  // namespace detail
 
 TERSE_NUMERICS_END
 
-/// The round of LowRank<R>, see there. With P any exact topology the factors' means are those that
+/// The round of LowRank<R>, see there, and, where Direction, of DionDirection<R>. With P any exact topology the factors' means are those that
 /// full-precision stages use: by ScatterGather, or Alone.
-template <int R, Topology P, Transport T, Executor E>
+template <int R, Topology P, Transport T, Executor E, bool Direction = false>
 class LowRankRound {
   static_assert(P::exact, "terse: LowRank needs an exact topology: all ranks go on with the same factors");
 
@@ -50,6 +69,7 @@ class LowRankRound {
   LowRankRound(Context& context, const P& topology)
       : factors_(context),
         matrices_(table_of(factors_.matrices)),
+        columns_(table_of(Direction ? factors_.columns() : std::vector<detail::Factored>{})),
         moved_(table_of(factors_.moved)),
         left_(factors_.left.size()),
         right_(factors_.right.size() + detail::Strip::width),  // see for_each_product
@@ -108,8 +128,7 @@ class LowRankRound {
   void consume(Context& context, const Consumer& consumer) {
     if (have_left_) {
       right_mean_.take(context, {right_.data(), lost_.data()});
-      if (!context.dense_only)
-        for_each_entry(context, right_.data(), delivery(context, consumer.compressed, 1));
+      if (!context.dense_only) deliver(context, delivery(context, consumer.compressed, 1));
       // Columns that an error has left as they were stay so.
       prepare_columns<R>(context.executor, matrices_.all(), right_.data(), draw_);
     }
@@ -162,13 +181,36 @@ class LowRankRound {
       }
       std::vector<Piece> pieces;
       for (const Piece& piece : context.plan.whole.dense.pieces()) {
+        if (Direction) refuse_hidden(context.layout.segments()[static_cast<std::size_t>(piece.segment)]);
         const auto number = static_cast<index_t>(left.segments().size());
         moved.push_back({piece.offset, left.size()});
         pieces.push_back({number, left.size(), piece.count});
         left.add({std::to_string(number), {piece.count}});
       }
+      if (Direction && matrices.empty())
+        throw usage_error(
+            "no segment of the layout is marked as hidden, and this compressor's directions are of hidden "
+            "matrices: set Segment::hidden for those between the input and the output");
       dense = Range(std::move(pieces));
       right_range = right.range();
+    }
+    static void refuse_hidden(const Segment& segment) {
+      if (!segment.hidden) return;
+      const MatrixShape shape = matrix_shape(segment);
+      throw usage_error(
+          "hidden segment '" + segment.name + "' of " + std::to_string(shape.rows) + " x " +
+          std::to_string(shape.columns) + " would travel as it is, with no direction of its own: " +
+          (segment.compress ? "factors of " + std::to_string(R) +
+                                  " columns don't make it smaller; take fewer, or don't mark it "
+                                  "as hidden"
+                            : "let it be compressed, or don't mark it as hidden"));
+    }
+    /// Of the right factors, each as a matrix of its own.
+    std::vector<detail::Factored> columns() const {
+      std::vector<detail::Factored> all;
+      for (const Segment& column : right.segments())
+        all.push_back({column.offset, {column.count, 1}, column.offset, 0});
+      return all;
     }
   };
 
@@ -186,6 +228,20 @@ class LowRankRound {
     return {right_.data() + matrix.right, matrix.shape.columns};
   }
 
+  /// The product of the mean factors, or, as a direction, of their left one and the right one with columns of length 1. That
+  /// is a copy, in which the last round's own factor has been, for what the next one starts from must not change again where this
+  /// one fails.
+  template <class Context, class F>
+  void deliver(Context& context, const F& f) {
+    if constexpr (Direction) {
+      copy(context.executor, in<E>(right_.all()), own_right_.all());
+      orthonormalize<1>(context.executor, columns_.all(), own_right_.data(), lost_.data());
+      for_each_entry(context, own_right_.data(),
+                     detail::ScaledByShape<F>{matrices_.data(), matrices_.size(), f});
+    } else {
+      for_each_entry(context, right_.data(), f);
+    }
+  }
   /// f(piece, i, keep, element) over the matrices that the left factors and `right` make.
   template <class Context, class F>
   void for_each_entry(Context& context, const float* right, const F& f) {
@@ -194,7 +250,7 @@ class LowRankRound {
   }
 
   Factors factors_;
-  buffer<detail::Factored, typename E::memory> matrices_;
+  buffer<detail::Factored, typename E::memory> matrices_, columns_;
   buffer<detail::Moved, typename E::memory> moved_;
   buffer<float, typename E::memory> left_, right_, own_right_, scratch_, total_;
   buffer<std::uint32_t, typename E::memory> overflow_;  // of a norm; nobody asks
@@ -213,6 +269,10 @@ struct RoundOf<LowRank<R>, F, P, T, E> {
 template <int R, class F, class P, class T, class E>
 struct RoundOf<Unchecked<LowRank<R>>, F, P, T, E> {
   using type = LowRankRound<R, P, T, E>;
+};
+template <int R, class F, class P, class T, class E>
+struct RoundOf<DionDirection<R>, F, P, T, E> {
+  using type = LowRankRound<R, P, T, E, true>;
 };
 
 }  // namespace detail

@@ -44,7 +44,7 @@ struct DeMoOf {
 ///     x = x - learning_rate (sign(DCT^-1(mean q_i)) + weight_decay x)
 ///
 /// The momentum is an error feedback's error. Rates are Adam's and below. `.error_feedback = {.follows_rate = true}` keeps, as
-/// the authors' code does, a momentum of learning_rate * g. State: n floats, each rank's own. Runs on the host.
+/// the authors' code does, a momentum of learning_rate * g. State: n floats, each rank's own.
 ///
 ///     DeMo<>{.compressor = {.inner = {.selection = {.ratio = 4.0 / 4096}}}}
 ///

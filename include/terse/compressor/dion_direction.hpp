@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "terse/compressor/low_rank.hpp"
+
+namespace terse {
+
+/// The factors of LowRank<R>, of hidden matrices, where they say in which direction to step: what all ranks read is
+///
+///     sqrt(rows / columns) P Q^T     P^T P = I, and Q is the mean of M_i^T P with columns of length 1
+///
+/// instead of the mean P P^T mean_i M_i. A rank's error feedback hears of its own P Q_i^T, as under LowRank, in the size that the
+/// matrix has. A column of P that is 0 takes no part, so that ||P Q^T||_F = sqrt(R) or, of mean matrices of a lower rank, less.
+///
+/// Segments that are not marked as hidden travel dense. A hidden one that travels dense, because R columns don't make it smaller or
+/// because it shall not be compressed, is refused: its gradient would be a direction of another size.
+///
+/// Wire, state and passes: those of LowRank. Source: Ahn, Xu, Abreu, Fan, Magakyan, Sharma, Zhan and Langford, "Dion: distributed
+/// orthonormalized updates", 2025 (arXiv 2504.05295).
+template <int R>
+struct DionDirection {
+  static constexpr bool lossless = false;
+  static constexpr bool unbiased = false;
+  static constexpr bool contractive = false;
+  static constexpr bool tracks = true;
+  static constexpr bool own_round = true;
+
+  /// Of the first round's Q, the same on all ranks.
+  std::uint32_t seed = 0;
+
+  void check() const {}
+  template <class Visit>
+  void settings(Visit&& visit) const {
+    factors().settings(visit);
+  }
+  bool takes(const Segment& segment) const { return segment.hidden && factors().takes(segment); }
+  index_t wire_bytes(const Range& range) const { return factors().wire_bytes(range); }
+  template <Executor E>
+  struct Workspace {
+    Workspace(E, const DionDirection&, const Range&) {}
+  };
+
+ private:
+  LowRank<R> factors() const { return {.min_compression = 1, .seed = seed}; }
+};
+
+}  // namespace terse
