@@ -8,7 +8,7 @@
 
 #include "terse/compressor/low_rank.hpp"
 #include "terse/exchange/inner_mean.hpp"
-#include "terse/executor/grid_matrix.hpp"
+#include "terse/executor/grid_factors.hpp"
 
 namespace terse {
 
