@@ -15,10 +15,10 @@ TERSE_NUMERICS_BEGIN
 
 /// What a block of threads does with one vector, whose element i always is thread i % 256's.
 struct BlockVector {
-  static constexpr int strips = block_threads / Strip::width;
+  static constexpr int strips = 8, room = strips * 4 * block_threads;
   struct Shared {
-    // Products of up to 16 blocks of a sum's shape, and some more, so that two blocks lie in different banks.
-    float product[strips * (2 * block_threads + Strip::width)];
+    // Products of up to 8 blocks of a sum's shape, and some more, so that two blocks lie in different banks.
+    float product[room + strips * Strip::width];
     float sum[strips];
     std::uint32_t largest[block_threads / 32];
   };
@@ -37,10 +37,9 @@ struct BlockVector {
   template <class Block>
   TERSE_HD static float dot(Block& block, Shared& shared, const Step& step, index_t count) {
     const int thread = block.thread(), strip = thread / Strip::width;
-    int together = 1;  // blocks
+    int together = 1;  // blocks, and how many of their elements at a time: a multiple of 1024
     while (together < strips && together * reduction_block < count) together *= 2;
-    const int part = together < 2 ? static_cast<int>(reduction_block) : 2 * block_threads * strips / together;
-    const int stride = part + Strip::width;
+    const int part = together < 2 ? static_cast<int>(reduction_block) : room / together;
     float sum = 0;
     for (index_t first = 0; first < count; first += together * reduction_block) {
       float total = 0;
@@ -49,7 +48,7 @@ struct BlockVector {
         block.sync();
         const index_t left = count - begin - strip * reduction_block;
         if (strip < together)
-          total = added(shared.product + strip * stride + thread % Strip::width, total,
+          total = added(shared.product + strip * (part + Strip::width) + thread % Strip::width, total,
                         static_cast<int>(left < part ? left : part) - thread % Strip::width);
         block.sync();
       }
@@ -93,27 +92,27 @@ struct BlockVector {
   TERSE_HD static void multiply(Shared& shared, const Step& step, index_t count, index_t begin, int together,
                                 int part, int thread) {
     constexpr int few = 4;
-    for (int k = thread; k < together * part; k += few * block_threads) {
-      float x[few], other[few], before[few];
-      const auto place = [&](int n) {
-        const int at = k + n * block_threads;
-        return begin + at / part * reduction_block + at % part;
-      };
-      TERSE_UNROLL
-      for (int n = 0; n < few; ++n) {
-        const index_t i = place(n);
-        x[n] = i < count ? step.x[i] : 0;
-        other[n] = i < count && step.other != nullptr ? step.other[i] : 0;
-        before[n] = i < count && step.before != nullptr ? step.before[i] : 0;
-      }
-      TERSE_UNROLL
-      for (int n = 0; n < few; ++n) {
-        const int at = k + n * block_threads;
-        x[n] *= step.factor;
-        if (step.before != nullptr) x[n] -= step.along * before[n];
-        if (place(n) < count) step.x[place(n)] = x[n];
-        shared.product[at / part * (part + Strip::width) + at % part] =
-            x[n] * (step.other != nullptr ? other[n] : x[n]);
+    for (int block = 0; block < together; ++block, begin += reduction_block) {
+      float* product = shared.product + block * (part + Strip::width) + thread;
+      index_t i = begin + thread;
+      for (int k = 0; k < part && i < count; k += few * block_threads) {
+        float x[few], other[few], before[few];
+        TERSE_UNROLL
+        for (int n = 0; n < few; ++n) {
+          const bool here = i + n * block_threads < count;
+          x[n] = here ? step.x[i + n * block_threads] : 0;
+          other[n] = here && step.other != nullptr ? step.other[i + n * block_threads] : 0;
+          before[n] = here && step.before != nullptr ? step.before[i + n * block_threads] : 0;
+        }
+        TERSE_UNROLL
+        for (int n = 0; n < few; ++n) {
+          x[n] *= step.factor;
+          if (step.before != nullptr) x[n] -= step.along * before[n];
+          if (i + n * block_threads < count) step.x[i + n * block_threads] = x[n];
+          product[n * block_threads] = x[n] * (step.other != nullptr ? other[n] : x[n]);
+        }
+        i += few * block_threads;
+        product += few * block_threads;
       }
     }
   }
