@@ -139,6 +139,8 @@ int run(const Settings& settings) {
   for (const index_t size : {mebi, 16 * mebi})
     if (size < n) measure_compressors(Cuda{}, report, size);
   measure_compressors(Cuda{}, report, n);
+  measure_low_rank(Cuda{}, report, 1024, 1024);
+  measure_low_rank(Cuda{}, report, 4096, 4096);
   if (report.empty()) {
     std::fprintf(stderr, "bench_gpu: no line has '%s' in its name\n", settings.only.c_str());
     return 2;

@@ -38,6 +38,7 @@ int main(int argc, char** argv) {
   Report report(clock, 0, 2, "");
   measure_steps(ex, report, 16384);
   measure_compressors(ex, report, 16384);
+  measure_low_rank(ex, report, 64, 128);
   const std::string about =
       "\"device\": {\"name\": \"emulated, figures mean nothing\", \"major\": 0, \"minor\": 0, "
       "\"multiprocessors\": 1, "

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "low_rank.hpp"
 #include "passes.hpp"
 
 // What is timed, and what is written about it. On any executor of the grid kind, so that all but the times can be
@@ -172,6 +173,22 @@ void measure_compressors(E ex, Report<Clock>& report, index_t n) {
       report.measure("compressor", n, std::move(lines));
     }
   });
+}
+
+/// What LowRank does with a matrix. Gram-Schmidt is bound by its sums, one after the other, and not by bytes.
+template <GridExecutor E, class Clock>
+void measure_low_rank(E ex, Report<Clock>& report, index_t rows, index_t columns) {
+  LowRankPasses<4, E> passes(ex, rows, columns);
+  const index_t n = rows * columns;
+  const double stream = 4 * static_cast<double>(n), left = 16 * static_cast<double>(rows);
+  const std::string name = "LowRank<4>, " + std::to_string(rows) + " x " + std::to_string(columns);
+  Floats<E> from(n), to(n);
+  std::vector<Line> lines{copy_line(ex, from.data(), to.data(), n)};
+  lines.push_back({name, "M q", stream, [&] { passes.multiply(); }});
+  lines.push_back({name, "orthonormalize", 2 * left, [&] { passes.orthonormalize(); }});
+  lines.push_back({name, "M^T p", stream, [&] { passes.multiply_transposed(); }});
+  lines.push_back({name, "x -= p q^T", 2 * stream, [&] { passes.take_off(); }});
+  report.measure("low rank", n, std::move(lines));
 }
 
 }  // namespace terse::bench::gpu

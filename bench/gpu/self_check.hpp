@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "low_rank.hpp"
 #include "passes.hpp"
 #include "terse/executor/host.hpp"
 
@@ -113,6 +114,19 @@ void check_compressors(E ex, index_t n, Results& results) {
   });
 }
 
+/// A round of LowRank on one matrix.
+template <Executor E>
+void check_low_rank(E ex, index_t rows, index_t columns, Results& results) {
+  LowRankPasses<4, E> passes(ex, rows, columns);
+  passes.multiply();
+  passes.orthonormalize();
+  passes.multiply_transposed();
+  passes.take_off();
+  wait_for(ex);
+  results.begin("LowRank<4> of " + std::to_string(rows) + " x " + std::to_string(columns));
+  passes.walk(results);
+}
+
 /// Runs everything on E and on the host; what differs, or nothing. `large` is for the shape that sums of long pieces
 /// have.
 template <Executor E>
@@ -122,6 +136,8 @@ std::string difference_from_host(E ex, index_t n, index_t large, std::size_t& co
     check_steps(where, n, results);
     if (large > 0) check_steps(where, large, results);
     check_compressors(where, n, results);
+    check_low_rank(where, 530, 132, results);
+    check_low_rank(where, 7, 4100, results);
   };
   run(executor::host{}, here);
   run(ex, there);

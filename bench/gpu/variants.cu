@@ -25,12 +25,15 @@ struct Variants {};
 
 using Tried = Variants<Tuning{}, Tuning{.threads = 32}, Tuning{.threads = 128}, Tuning{.threads = 256},
                        Tuning{.rows = 1}, Tuning{.rows = 2}, Tuning{.rows = 4}, Tuning{.rows = 8},
-                       Tuning{.rows = 4, .resident_blocks = 12}>;
+                       Tuning{.rows = 4, .resident_blocks = 12}, Tuning{.few_tiles = 0},
+                       Tuning{.few_tiles = std::int64_t{1} << 32}>;
 
 std::string name_of(Tuning tuning) {
   std::string name = std::to_string(tuning.threads) + " threads";
   if (tuning.rows > 0) name += ", " + std::to_string(tuning.rows) + " rows";
   if (tuning.resident_blocks > 0) name += ", " + std::to_string(tuning.resident_blocks) + " resident";
+  if (tuning.few_tiles != Tuning{}.few_tiles)
+    name += tuning.few_tiles == 0 ? ", no tile few" : ", all tiles few";
   return name;
 }
 

@@ -87,6 +87,8 @@ TEST_CASE("tunings leave the same bits") {
     CHECK(left_by_wide_kernels<Tuned<terse::Tuning{.threads = 128, .rows = 8}>>(range) == expected);
     CHECK(left_by_wide_kernels<Tuned<terse::Tuning{.threads = 256, .rows = 2, .resident_blocks = 2}>>(
               range) == expected);
+    CHECK(left_by_wide_kernels<Tuned<terse::Tuning{.few_tiles = 0}>>(range) == expected);
+    CHECK(left_by_wide_kernels<Tuned<terse::Tuning{}>>(range) == expected);
   }
 }
 

@@ -124,8 +124,9 @@ TEST_CASE("products, Gram-Schmidt and columns to start from, around the edges of
     check_verbs<3>(kind, {17, 33});
     check_verbs<3>(kind, {2, 130});
   }
-  for (const MatrixShape shape : {MatrixShape{1, 1}, {1, 4099}, {67, 1}, {130, 40}})
+  for (const MatrixShape shape : {MatrixShape{1, 1}, {1, 4099}, {67, 1}, {130, 40}, {9, 4484}, {1100, 12}})
     check_verbs<6>(Kind::ordinary, shape);
+  check_verbs<3>(Kind::ordinary, {8100, 1});
   check_verbs<3>(Kind::ordinary, {65537, 1});  // more than a block of threads adds up at once
 }
 

@@ -9,7 +9,7 @@
 
 #include "terse/compressor/dion_direction.hpp"
 #include "terse/exchange/inner_mean.hpp"
-#include "terse/executor/grid_matrix.hpp"
+#include "terse/executor/grid_factors.hpp"
 
 namespace terse {
 

@@ -288,6 +288,8 @@ struct emulated {
   using memory = terse::memory::emulated;
   using staging = terse::memory::host;
   static constexpr bool grid = true;
+  /// So that tests with few elements come to the kernels for many tiles, too.
+  static constexpr Tuning tuning{.few_tiles = 6};
 
   /// What was launched between `begin` and `end` on this thread, to be run again: a CUDA graph's twin.
   class Recording {

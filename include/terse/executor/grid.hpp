@@ -27,7 +27,7 @@
 //     ballot(bit), shuffle(word, from)         among the 32 threads of a warp, all of which take part
 //     exclusive_sum(own, total)                the sum over the threads before this one, and over all, and
 //     sum(own)                                 over all, on the first thread; for blocks of block_threads threads, all of which
-//                                              take part
+//                                              take part, and wait for each other as in sync()
 //
 // The last two are CUB's on a device, and for unsigned integers alone: of floats its tree would be other sums than the host's,
 // so that kernels join floats themselves.

@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cmath>
-
-#include "terse/executor/factors.hpp"
 #include "terse/executor/grid.hpp"
+#include "terse/executor/matrix.hpp"
 
-// Products of matrices with a few vectors, and what low rank needs beside, on a grid executor; see matrix.hpp and
-// factors.hpp for what these do and for the shape of their sums.
+// Products of matrices with a few vectors on a grid executor; see matrix.hpp for what these do and for the shape of their sums.
+// Where the matrix and its rows are aligned to 16 bytes, each thread loads four neighbouring elements at once.
 
 namespace terse {
 namespace detail {
@@ -24,218 +22,183 @@ struct VectorGroups {
   }
 };
 
-/// The sum of a strip, by halves, which it is overwritten with.
-TERSE_HD inline float join_strip(float* lane) {
-  for (int half = Strip::width / 2; half > 0; half /= 2)
-    for (int l = 0; l < half; ++l) lane[l] += lane[l + half];
-  return lane[0];
+/// Elements i to i + 3, and 0 from `end` on.
+TERSE_HD inline Quad<float> four_of(const float* from, index_t i, index_t end) {
+  Quad<float> four;
+  TERSE_UNROLL
+  for (int j = 0; j < quad; ++j) four.x[j] = i + j < end ? from[i + j] : 0.0F;
+  return four;
+}
+template <class... Pointers>
+bool quads_aligned(index_t row, Pointers... pointers) {
+  return row % quad == 0 && (... && (reinterpret_cast<std::uintptr_t>(pointers) % sizeof(Quad<float>) == 0));
 }
 
-/// 16 threads to a row, each of them one accumulator.
+/// Four threads to a row, with four of its 16 accumulators each, and their next loads under way while they add.
 template <int R>
 struct MultiplyKernel {
+  static constexpr Tuning tuning{.threads = 64};
   static constexpr bool cooperative = true;
   using Groups = VectorGroups<R>;
-  static constexpr int rows = block_threads / Strip::width;
-  struct Shared {
-    float lane[Groups::together][block_threads];
-  };
+  static constexpr int across = Strip::width / quad, rows = tuning.threads / across;
+  static constexpr int ahead = 8;  // loads of a thread
+  struct Shared {};
   const float* m;
   Columns<const float> q;
   Columns<float> p;
+  bool wide;
 
   template <class Block>
-  TERSE_HD void operator()(Block& block, Shared& shared) const {
+  TERSE_HD void operator()(Block& block, Shared&) const {
+    constexpr index_t step = ahead * Strip::width;
     const index_t group = block.index() % Groups::count;
-    const int thread = block.thread(), lane = thread % Strip::width;
-    const index_t row = block.index() / Groups::count * rows + thread / Strip::width;
+    const int thread = block.thread();
+    const index_t row = block.index() / Groups::count * rows + thread / across;
+    // Threads without a row of their own do another one's work, since the whole warp takes part in what follows.
+    const float* const own = m + (row < p.count ? row : p.count - 1) * q.count;
     float sum[Groups::together] = {};
     for (index_t begin = 0; begin < q.count; begin += reduction_block) {
       const index_t end = begin + reduction_block < q.count ? begin + reduction_block : q.count;
-      float total[Groups::together] = {};
-      if (row < p.count)
-        for (index_t c = begin + lane; c < end; c += Strip::width) {
-          const float x = m[row * q.count + c];
-          for (int g = 0; g < Groups::together; ++g) total[g] += x * q[Groups::vector(group, g)][c];
+      const index_t whole = wide ? begin + (end - begin) / step * step : begin;
+      float total[Groups::together][quad] = {};
+      const auto add = [&](const Quad<float>& x, index_t c, auto load) {
+        TERSE_UNROLL
+        for (int g = 0; g < Groups::together; ++g) {
+          const Quad<float> y = load(q[Groups::vector(group, g)], c);
+          TERSE_UNROLL
+          for (int j = 0; j < quad; ++j) total[g][j] += x.x[j] * y.x[j];
         }
-      for (int g = 0; g < Groups::together; ++g) shared.lane[g][thread] = total[g];
-      block.sync();
-      if (lane == 0)
-        for (int g = 0; g < Groups::together; ++g) sum[g] += join_strip(shared.lane[g] + thread);
-      block.sync();
+      };
+      index_t c = begin + thread % across * quad;
+      Quad<float> now[ahead], next[ahead];
+      if (c < whole) load_ahead(own + c, now);
+      for (; c < whole; c += step) {
+        load_ahead(own + (c + step < whole ? c + step : c), next);
+        TERSE_UNROLL
+        for (int k = 0; k < ahead; ++k)
+          add(now[k], c + k * Strip::width, [](const float* from, index_t i) { return load_quad(from + i); });
+        TERSE_UNROLL
+        for (int k = 0; k < ahead; ++k) now[k] = next[k];
+      }
+      TERSE_ROLLED
+      for (; c < end; c += Strip::width)
+        add(four_of(own, c, end), c, [=](const float* from, index_t i) { return four_of(from, i, end); });
+      for (int g = 0; g < Groups::together; ++g) sum[g] += joined(block, total[g]);
     }
-    if (lane == 0 && row < p.count)
+    if (thread % across == 0 && row < p.count)
       for (int g = 0; g < Groups::together; ++g) p[Groups::vector(group, g)][row] = sum[g];
+  }
+
+ private:
+  TERSE_HD static void load_ahead(const float* from, Quad<float> (&to)[ahead]) {
+    TERSE_UNROLL
+    for (int k = 0; k < ahead; ++k) to[k] = load_quad(from + k * Strip::width);
+  }
+  /// By halves: accumulators 8 and 4 apart are two threads and one away. The first thread of each row gets the sum.
+  template <class Block>
+  TERSE_HD static float joined(Block& block, float (&total)[quad]) {
+    for (int half = across / 2; half > 0; half /= 2)
+      for (float& one : total)
+        one += std::bit_cast<float>(
+            block.shuffle(std::bit_cast<std::uint32_t>(one), (block.thread() + half) % 32));
+    return (total[0] + total[2]) + (total[1] + total[3]);
   }
 };
 
-/// 32 columns to a block: its warps sum eight rows each, and the first one adds these sums up in order.
+/// Some columns to a block, four of them to a thread, which sums eight rows; then one thread for each column and vector adds
+/// these sums up in order, while the others go on: there are two places for them.
 template <int R>
 struct MultiplyTransposedKernel {
   static constexpr bool cooperative = true;
   using Groups = VectorGroups<R>;
-  static constexpr int columns = 32, warps = block_threads / columns;
-  struct Shared {
-    float eight[Groups::together][block_threads];
+  static constexpr int sums = block_threads * quad;
+  struct alignas(16) Shared {
+    // Some more than there are, so that two vectors lie in different banks.
+    float eight[2][Groups::together][sums + 16];
   };
   const float* m;
   Columns<const float> p;
   Columns<float> q;
+  int across;  // threads side by side, each of four columns; the others have further rows
+  bool wide;
+
+  /// As few as 16 columns, so that there are many blocks, but no more rows at a time than there are.
+  static int threads_across(index_t rows) {
+    int across = 4;
+    while (across < block_threads / quad && block_threads / across * rows_together > rows) across *= 2;
+    return across;
+  }
 
   template <class Block>
   TERSE_HD void operator()(Block& block, Shared& shared) const {
-    const index_t group = block.index() % Groups::count;
-    const int thread = block.thread(), warp = thread / columns;
-    const index_t column = block.index() / Groups::count * columns + thread % columns;
+    const int thread = block.thread(), columns = across * quad, eights = block_threads / across;
+    const index_t group = block.index() % Groups::count, left = block.index() / Groups::count * columns;
+    const int vectors_apart = block_threads / columns, lane = thread % columns,
+              first_vector = thread / columns;
     float sum[Groups::together] = {};
-    for (index_t first = 0; first < p.count; first += warps * rows_together) {
-      const index_t begin = first + warp * rows_together;
-      const index_t end = begin + rows_together < p.count ? begin + rows_together : p.count;
-      float total[Groups::together] = {};
-      if (column < q.count)
-        for (index_t row = begin; row < end; ++row) {
-          const float x = m[row * q.count + column];
-          for (int g = 0; g < Groups::together; ++g) total[g] += x * p[Groups::vector(group, g)][row];
+    int turn = 0;
+    for (index_t first = 0; first < p.count; first += eights * rows_together, turn = 1 - turn) {
+      float total[Groups::together][quad] = {};
+      add_eight(group, first + thread / across * rows_together, left + thread % across * quad, total);
+      for (int g = 0; g < Groups::together; ++g) {
+        Quad<float> four;
+        for (int j = 0; j < quad; ++j) four.x[j] = total[g][j];
+        store_quad(shared.eight[turn][g] + thread * quad, four);
+      }
+      block.sync();
+      TERSE_UNROLL
+      for (int k = 0; k < Groups::together; ++k) {
+        const int g = first_vector + k * vectors_apart;
+        if (g >= Groups::together) break;
+        const float* const eight = shared.eight[turn][g] + lane;
+        // Those of rows that don't exist are 0.
+        for (int e = 0; e < eights; e += quad) {
+          float some[quad];
+          TERSE_UNROLL
+          for (int n = 0; n < quad; ++n) some[n] = eight[(e + n) * columns];
+          TERSE_UNROLL
+          for (int n = 0; n < quad; ++n) sum[k] = some[n] + sum[k];
         }
-      for (int g = 0; g < Groups::together; ++g) shared.eight[g][thread] = total[g];
-      block.sync();
-      // Those of rows that don't exist are 0.
-      if (warp == 0)
-        for (int g = 0; g < Groups::together; ++g)
-          for (int w = 0; w < warps; ++w) sum[g] = shared.eight[g][w * columns + thread] + sum[g];
-      block.sync();
+      }
     }
-    if (warp == 0 && column < q.count)
-      for (int g = 0; g < Groups::together; ++g) q[Groups::vector(group, g)][column] = sum[g];
-  }
-};
-
-/// What a block of threads does with one vector.
-struct BlockVector {
-  static constexpr int strips = block_threads / Strip::width;
-  struct Shared {
-    float lane[block_threads];
-    std::uint32_t largest[block_threads];
-  };
-
-  /// All threads get it.
-  template <class Block>
-  TERSE_HD static float dot(Block& block, Shared& shared, const float* a, const float* b, index_t count) {
-    const int thread = block.thread(), strip = thread / Strip::width;
-    float sum = 0;
-    for (index_t first = 0; first < count; first += strips * reduction_block) {
-      const index_t begin = first + strip * reduction_block;
-      const index_t end = begin + reduction_block < count ? begin + reduction_block : count;
-      float total = 0;
-      for (index_t i = begin + thread % Strip::width; i < end; i += Strip::width) total += a[i] * b[i];
-      shared.lane[thread] = total;
-      block.sync();
-      if (thread % Strip::width == 0) join_strip(shared.lane + thread);
-      block.sync();
-      for (int k = 0; k < strips; ++k) sum += shared.lane[k * Strip::width];  // 0 where there is no block
-      block.sync();
-    }
-    return sum;
+    if (left + lane >= q.count) return;
+    TERSE_UNROLL
+    for (int k = 0; k < Groups::together; ++k)
+      if (const int g = first_vector + k * vectors_apart; g < Groups::together)
+        q[Groups::vector(group, g)][left + lane] = sum[k];
   }
 
-  /// See the host's. What it writes is there for all threads.
-  template <class Block>
-  TERSE_HD static bool scale_to(Block& block, Shared& shared, float* x, index_t count, int exponent) {
-    const int thread = block.thread();
-    std::uint32_t largest = 0;
-    for (index_t i = thread; i < count; i += block_threads) {
-      const std::uint32_t size = std::bit_cast<std::uint32_t>(x[i]) & 0x7FFFFFFFU;
-      largest = size > largest ? size : largest;
-    }
-    shared.largest[thread] = largest;
-    block.sync();
-    if (thread < strips)
-      for (int k = thread; k < block_threads; k += strips)
-        if (shared.largest[k] > shared.largest[thread]) shared.largest[thread] = shared.largest[k];
-    block.sync();
-    for (int k = 0; k < strips; ++k) largest = shared.largest[k] > largest ? shared.largest[k] : largest;
-    const float factor = power_to(largest, exponent);
-    for (index_t i = thread; i < count; i += block_threads) x[i] *= factor;
-    block.sync();
-    return largest != 0;
-  }
-};
-
-/// One block of threads to a matrix.
-template <int R>
-struct OrthonormalizeKernel {
-  static constexpr bool cooperative = true;
-  using Shared = BlockVector::Shared;
-  const Factored* matrices;
-  float* left;
-  std::uint8_t* lost;
-
-  template <class Block>
-  TERSE_HD void operator()(Block& block, Shared& shared) const {
-    const Factored& matrix = matrices[block.index()];
-    const Columns<float> p{left + matrix.left, matrix.shape.rows};
-    for (int r = 0; r < R; ++r) {
-      float* const x = p[r];
-      BlockVector::scale_to(block, shared, x, p.count, 0);
-      const float before = BlockVector::dot(block, shared, x, x, p.count);
-      for (int pass = 0; pass < 2; ++pass)
-        for (int b = 0; b < r; ++b) {
-          const float* const other = p[b];
-          const float along = BlockVector::dot(block, shared, other, x, p.count);
-          for (index_t i = block.thread(); i < p.count; i += block_threads) x[i] -= along * other[i];
-          block.sync();
+ private:
+  /// Rows `begin` to `begin` + 7 of four columns.
+  TERSE_HD void add_eight(index_t group, index_t begin, index_t column,
+                          float (&total)[Groups::together][quad]) const {
+    if (column >= q.count) return;
+    const auto add = [&](int g, const Quad<float>& x, float weight) {
+      TERSE_UNROLL
+      for (int j = 0; j < quad; ++j) total[g][j] += x.x[j] * weight;
+    };
+    if (wide && begin + rows_together <= p.count) {
+      Quad<float> x[rows_together];
+      TERSE_UNROLL
+      for (int r = 0; r < rows_together; ++r) x[r] = load_quad(m + (begin + r) * q.count + column);
+      TERSE_UNROLL
+      for (int g = 0; g < Groups::together; ++g) {
+        const float* const weights = p[Groups::vector(group, g)] + begin;
+        TERSE_UNROLL
+        for (int r = 0; r < rows_together; r += quad) {
+          const Quad<float> four = load_quad(weights + r);
+          TERSE_UNROLL
+          for (int n = 0; n < quad; ++n) add(g, x[r + n], four.x[n]);
         }
-      const float norm = std::sqrt(BlockVector::dot(block, shared, x, x, p.count));
-      const bool kept = norm > least_remainder * std::sqrt(before);
-      if (block.thread() == 0) lost[block.index() * R + r] = kept ? 0 : 1;
-      for (index_t i = block.thread(); i < p.count; i += block_threads) x[i] = kept ? x[i] / norm : 0.0F;
-      block.sync();
+      }
+      return;
     }
-  }
-};
-
-/// One block of threads to a column.
-template <int R>
-struct PrepareColumnsKernel {
-  static constexpr bool cooperative = true;
-  using Shared = BlockVector::Shared;
-  const Factored* matrices;
-  float* right;
-  Draw draw;
-
-  template <class Block>
-  TERSE_HD void operator()(Block& block, Shared& shared) const {
-    const Factored& matrix = matrices[block.index() / R];
-    const index_t count = matrix.shape.columns, place = matrix.right + block.index() % R * aligned(count);
-    const int exponent = safe_exponent(count);
-    if (BlockVector::scale_to(block, shared, right + place, count, exponent)) return;  // all threads or none
-    for (index_t i = block.thread(); i < count; i += block_threads) right[place + i] = drawn(draw, place + i);
-    block.sync();
-    BlockVector::scale_to(block, shared, right + place, count, exponent);
-  }
-};
-
-/// Product, element by element.
-template <int R, class F>
-struct GridProduct {
-  const Factored* matrices;
-  index_t count;
-  const float* all_left;
-  const float* all_right;
-  F f;
-  Columns<const float> left{}, right{};
-
-  TERSE_HD void enter(const Piece& piece) {
-    const Factored& matrix = find(matrices, count, piece.offset);
-    left = {all_left + matrix.left, matrix.shape.rows};
-    right = {all_right + matrix.right, matrix.shape.columns};
-    terse::enter(f, piece);
-  }
-  TERSE_HD void operator()(const Piece& piece, index_t i, bool keep) const {
-    const index_t row = (i - piece.offset) / right.count, column = (i - piece.offset) % right.count;
-    float total = 0;
-    for (int r = 0; r < R; ++r) total += left[r][row] * right[r][column];
-    f(piece, i, keep, total);
+    const index_t end = begin + rows_together < p.count ? begin + rows_together : p.count;
+    TERSE_ROLLED
+    for (index_t row = begin; row < end; ++row) {
+      const Quad<float> x = four_of(m + row * q.count, column, q.count);
+      for (int g = 0; g < Groups::together; ++g) add(g, x, p[Groups::vector(group, g)][row]);
+    }
   }
 };
 
@@ -249,33 +212,17 @@ template <int R, GridExecutor E>
 void multiply(E ex, const float* m, Columns<const float> q, Columns<float> p) {
   using Kernel = detail::MultiplyKernel<R>;
   if (p.count > 0)
-    ex.launch(Kernel{m, q, p}, detail::blocks_for(p.count, Kernel::rows) * Kernel::Groups::count);
+    ex.launch(Kernel{m, q, p, detail::quads_aligned(q.count, m, q.data)},
+              detail::blocks_for(p.count, Kernel::rows) * Kernel::Groups::count);
 }
 
 template <int R, GridExecutor E>
 void multiply_transposed(E ex, const float* m, Columns<const float> p, Columns<float> q) {
   using Kernel = detail::MultiplyTransposedKernel<R>;
-  if (q.count > 0)
-    ex.launch(Kernel{m, p, q}, detail::blocks_for(q.count, Kernel::columns) * Kernel::Groups::count);
-}
-
-template <int R, GridExecutor E>
-void orthonormalize(E ex, in<E, detail::Factored> matrices, float* left, std::uint8_t* lost) {
-  if (!matrices.empty())
-    ex.launch(detail::OrthonormalizeKernel<R>{matrices.data(), left, lost}, matrices.size());
-}
-
-template <int R, GridExecutor E>
-void prepare_columns(E ex, in<E, detail::Factored> matrices, float* right, const Draw& draw) {
-  if (!matrices.empty())
-    ex.launch(detail::PrepareColumnsKernel<R>{matrices.data(), right, draw}, R * matrices.size());
-}
-
-template <int R, GridExecutor E, class F>
-void for_each_product(E ex, const Range& range, Mask<typename E::memory> mask,
-                      in<E, detail::Factored> matrices, const float* left, const float* right, F f) {
-  for_each(ex, range, mask, NoPackets{},
-           detail::GridProduct<R, F>{matrices.data(), matrices.size(), left, right, f});
+  if (q.count == 0) return;
+  const int across = Kernel::threads_across(p.count);
+  ex.launch(Kernel{m, p, q, across, detail::quads_aligned(q.count, m, p.data)},
+            detail::blocks_for(q.count, across * detail::quad) * Kernel::Groups::count);
 }
 
 }  // namespace terse

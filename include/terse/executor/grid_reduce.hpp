@@ -3,7 +3,7 @@
 
 #include "terse/core/ones.hpp"
 #include "terse/executor/grid.hpp"
-#include "terse/executor/grid_wide_reduce.hpp"
+#include "terse/executor/grid_few_reduce.hpp"
 
 // Reductions of a grid executor: tiles one by one, then the tiles of each unit, then the pieces of a whole range.
 
@@ -222,16 +222,24 @@ TERSE_NUMERICS_END
 template <class Statistic, bool Store, GridExecutor E, class Source, class F>
 void launch_reduce(E ex, const Slice& slice, Mask<typename E::memory> mask, const Source& arriving,
                    const F& f, float* partial, index_t stride, std::byte* wire) {
-  if constexpr (RunsWide<Source, F>) {
+  using Space = typename E::memory;
+  constexpr bool wide = RunsWide<Source, F>;
+  bool aligned = false;
+  if constexpr (wide) aligned = streams_aligned(f);
+  if (partial != nullptr && slice.has_few_tiles(tuning_of<E>().few_tiles)) {
+    ex.launch(ReduceFewKernel<Statistic, Store, Space, Source, F>{slice, mask, arriving, f, partial, stride,
+                                                                  wire, aligned},
+              slice.tiles);
+  } else if constexpr (wide) {
     const int halvings = partial == nullptr ? slice.halvings() : 0;
     launch_wide(ex, slice,
-                ReduceWideKernel<tuning_of<E>(), Statistic, Store, typename E::memory, Source, F>{
-                    slice, mask, arriving, f, partial, stride, wire, streams_aligned(f), halvings},
+                ReduceWideKernel<tuning_of<E>(), Statistic, Store, Space, Source, F>{
+                    slice, mask, arriving, f, partial, stride, wire, aligned, halvings},
                 halvings);
   } else {
-    launch_tiles(ex, slice,
-                 ReduceKernel<Statistic, Store, typename E::memory, Source, F>{slice, mask, arriving, f,
-                                                                               partial, stride, wire});
+    launch_tiles(
+        ex, slice,
+        ReduceKernel<Statistic, Store, Space, Source, F>{slice, mask, arriving, f, partial, stride, wire});
   }
 }
 

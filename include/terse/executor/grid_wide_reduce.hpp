@@ -24,6 +24,63 @@ struct NowhereElse {
   TERSE_HD void take(index_t) const {}
 };
 
+TERSE_HD inline std::uint64_t two_of(float low, float high) {
+  return std::bit_cast<std::uint32_t>(low) | std::uint64_t{std::bit_cast<std::uint32_t>(high)} << 32;
+}
+
+/// The samples of a thread's four lanes of a tile, each noted by `sums`, and stored where a packet is written. `to` is f, or f with
+/// its last stream where `elsewhere` keeps it. How many elements took part.
+template <int rows, bool Store, class Sums, class Space, class Incoming, class F, class Elsewhere>
+TERSE_HD TERSE_INLINE int note_samples(Sums& sums, const Tile& tile, const Incoming& incoming,
+                                       const Mask<Space>& mask, F& f, F& to, const Elsewhere& elsewhere,
+                                       bool aligned, int lane, std::byte* wire) {
+  int kept = 0;
+  for (index_t b = tile.begin; b < tile.end; b += lanes) {
+    for (; aligned && b + rows * lanes <= tile.end; b += rows * lanes) {
+      const index_t first = tile.piece.offset + b + lane;
+      const typename Incoming::template Rowwise<rows> arrived(incoming, tile, b, lane);
+      if (arrived.damaged()) break;
+      const FourOf<rows, Space> keep(mask, first);
+      TERSE_UNROLL
+      for (const std::uint32_t bits : keep.bits) kept += ones_in(bits & 15);
+      with_rows<rows, Elsewhere::turn>(f, to, first, [&](int r, F& bound) {
+        Quad<float> value;
+        TERSE_UNROLL
+        for (int j = 0; j < quad; ++j) {
+          const bool here = keep(r, j);
+          const Sample sample = arrived.call(bound, tile, r, j, here);
+          sums.note(sample, here, j);
+          value.x[j] = sample.value;
+        }
+        const index_t at = b + r * lanes + lane;
+        sums.hold(at, value);
+        if constexpr (Store) {
+          std::byte* const place = wire + tile.going + 4 * at;
+          store_aligned(place, two_of(value.x[0], value.x[1]));
+          store_aligned(place + 8, two_of(value.x[2], value.x[3]));
+        }
+      });
+    }
+    if (b >= tile.end) break;
+    const FourOf<1, Space> keep(mask, tile.piece.offset + b + lane);
+    for (int j = 0; j < quad; ++j) {
+      const index_t at = b + lane + j;
+      if (at < tile.end) {
+        const bool here = keep(0, j);
+        elsewhere.bring(tile.piece.offset + at);
+        const Sample sample = incoming.call(to, tile, b, lane + j, here);
+        sums.note(sample, here, j);
+        sums.hold(at, sample.value);
+        kept += here;
+        if constexpr (Store) store_aligned(wire + tile.going + 4 * at, sample.value);
+      } else if (Store && at == tile.piece.count && tile.piece.count % 2 != 0) {
+        store_aligned(wire + tile.going + 4 * at, 0.0F);  // the piece ends at 8 bytes
+      }
+    }
+  }
+  return kept;
+}
+
 /// A thread's part of a tile's sums.
 template <class Statistic>
 class WideSums {
@@ -35,52 +92,20 @@ class WideSums {
       for (int j = 0; j < quad; ++j) total_[c][j] = initial_component<Statistic>(c);
   }
 
-  /// Adds the samples of a tile, and stores them where a packet is written. `to` is f, or f with its last stream where
-  /// `elsewhere` keeps it.
-  template <int rows, bool Store, class Space, class Incoming, class F, class Elsewhere>
-  TERSE_HD TERSE_INLINE void add(const Tile& tile, const Incoming& incoming, const Mask<Space>& mask, F& f,
-                                 F& to, const Elsewhere& elsewhere, bool aligned, int lane, std::byte* wire) {
-    for (index_t b = tile.begin; b < tile.end; b += lanes) {
-      for (; aligned && b + rows * lanes <= tile.end; b += rows * lanes) {
-        const index_t first = tile.piece.offset + b + lane;
-        const typename Incoming::template Rowwise<rows> arrived(incoming, tile, b, lane);
-        if (arrived.damaged()) break;
-        const FourOf<rows, Space> keep(mask, first);
-        TERSE_UNROLL
-        for (const std::uint32_t bits : keep.bits) kept_ += ones_in(bits & 15);
-        with_rows<rows, Elsewhere::turn>(f, to, first, [&](int r, F& bound) {
-          float value[quad];
-          TERSE_UNROLL
-          for (int j = 0; j < quad; ++j) {
-            const bool here = keep(r, j);
-            const Sample sample = arrived.call(bound, tile, r, j, here);
-            note(sample, here, j);
-            value[j] = sample.value;
-          }
-          if constexpr (Store) {
-            std::byte* const place = wire + tile.going + 4 * (b + r * lanes + lane);
-            store_aligned(place, two_of(value[0], value[1]));
-            store_aligned(place + 8, two_of(value[2], value[3]));
-          }
-        });
-      }
-      if (b >= tile.end) break;
-      const FourOf<1, Space> keep(mask, tile.piece.offset + b + lane);
-      for (int j = 0; j < quad; ++j) {
-        const index_t at = b + lane + j;
-        if (at < tile.end) {
-          const bool here = keep(0, j);
-          elsewhere.bring(tile.piece.offset + at);
-          const Sample sample = incoming.call(to, tile, b, lane + j, here);
-          note(sample, here, j);
-          kept_ += here;
-          if constexpr (Store) store_aligned(wire + tile.going + 4 * at, sample.value);
-        } else if (Store && at == tile.piece.count && tile.piece.count % 2 != 0) {
-          store_aligned(wire + tile.going + 4 * at, 0.0F);  // the piece ends at 8 bytes
-        }
-      }
-    }
+  /// See note_samples.
+  template <int rows, bool Store, class... Arguments>
+  TERSE_HD TERSE_INLINE void add(Arguments&&... arguments) {
+    kept_ += note_samples<rows, Store>(*this, arguments...);
   }
+  TERSE_HD void note(const Sample& sample, bool keep, int j) {
+    float term[Statistic::width];
+    Statistic::terms(sample.value, term);
+    for (int c = 0; c < Statistic::width; ++c)
+      total_[c][j] = Statistic::join(total_[c][j], keep_if(keep, term[c], Statistic::initial));
+    total_[Statistic::width][j] += sample.bad;
+  }
+  TERSE_HD void hold(index_t, const Quad<float>&) {}
+  TERSE_HD void hold(index_t, float) {}
 
   /// Joins the sums of a tile's threads by halves: those of 32, 16, 8 and 4 lanes are 8, 4, 2 and 1 threads away, the others in
   /// the thread. The whole warp takes part; the first thread of each tile has the result.
@@ -103,17 +128,6 @@ class WideSums {
   TERSE_HD int kept() const { return kept_; }
 
  private:
-  TERSE_HD void note(const Sample& sample, bool keep, int j) {
-    float term[Statistic::width];
-    Statistic::terms(sample.value, term);
-    for (int c = 0; c < Statistic::width; ++c)
-      total_[c][j] = Statistic::join(total_[c][j], keep_if(keep, term[c], Statistic::initial));
-    total_[Statistic::width][j] += sample.bad;
-  }
-  TERSE_HD static std::uint64_t two_of(float low, float high) {
-    return std::bit_cast<std::uint32_t>(low) | std::uint64_t{std::bit_cast<std::uint32_t>(high)} << 32;
-  }
-
   float total_[static_cast<std::size_t>(width)][quad];
   int kept_ = 0;
 };

@@ -90,21 +90,26 @@ struct Slice {
 
   /// The `number`-th part of a tile's 2^halvings, for verbs whose result doesn't depend on who does what; it may be empty.
   TERSE_HD Tile part_of_tile(index_t number, int halvings) const {
-    Tile part = tile(number >> halvings);
-    const index_t size = reduction_block >> halvings, at = number & ((index_t{1} << halvings) - 1);
-    const index_t end = part.begin + (at + 1) * size;
-    part.begin += at * size;
-    if (end < part.end) part.end = end;
-    if (at > 0) part.scales = -1;
-    return part;
+    return part_of(tile(number >> halvings), number & ((index_t{1} << halvings) - 1), halvings);
+  }
+  TERSE_HD static Tile part_of(Tile tile, index_t at, int halvings) {
+    const index_t size = reduction_block >> halvings, end = tile.begin + (at + 1) * size;
+    tile.begin += at * size;
+    if (end < tile.end) tile.end = end;
+    if (at > 0) tile.scales = -1;
+    return tile;
   }
   /// How often tiles are to be halved, so that few of them keep a device busy: down to 512 elements, eight rows.
   int halvings() const {
-    if (units.size > 0 && units.size < reduction_block) return 0;
+    if (has_short_units()) return 0;
     int times = 0;
     while (times < 3 && tiles << times < 16384) ++times;
     return times;
   }
+
+  /// Whether there are some, but so few that for a sum a block of threads shall take each.
+  bool has_few_tiles(index_t limit) const { return tiles > 0 && tiles < limit && !has_short_units(); }
+  bool has_short_units() const { return units.size > 0 && units.size < reduction_block; }
 
   /// A unit's tiles and elements, by its number in the slice.
   struct Unit {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
+
 namespace terse {
 
 /// How a grid executor runs the kernels of functors that name their streams. Results don't depend on it, by a bit; speed does,
@@ -13,6 +15,8 @@ struct Tuning {
   int rows = 0;
   /// Blocks of a multiprocessor whose registers shall fit at least; 0: as the compiler likes.
   int resident_blocks = 0;
+  /// Where a sum is over fewer tiles of 4096 elements, a block of 256 threads takes each, whatever `threads` says.
+  std::int64_t few_tiles = 4096;
 
   friend constexpr bool operator==(const Tuning&, const Tuning&) = default;
 };
@@ -29,6 +33,7 @@ constexpr Tuning tuning_of() {
     static_assert(tuning.threads == 32 || tuning.threads == 64 || tuning.threads == 128 ||
                       tuning.threads == block_threads,
                   "terse: Tuning::threads is 32, 64, 128 or 256");
+    static_assert(tuning.few_tiles >= 0, "terse: Tuning::few_tiles is 0 or more");
     static_assert(
         tuning.rows >= 0 && tuning.rows <= 16 && tuning.resident_blocks >= 0 && tuning.resident_blocks <= 32,
         "terse: Tuning::rows is 0 to 16, Tuning::resident_blocks 0 to 32");
