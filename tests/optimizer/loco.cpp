@@ -3,6 +3,8 @@
 
 #include "local_training.hpp"
 #include "reference/loco.hpp"
+#include "terse/compressor/chain.hpp"
+#include "terse/compressor/random_k.hpp"
 #include "terse/optimizer/local/noloco.hpp"
 #include "terse/optimizer/local/sparse_loco.hpp"
 
@@ -98,6 +100,19 @@ TEST_CASE("SparseLoCo is a row of DiLoCo without momentum, bit by bit, and Local
   const History all = train(sparser(4, 1, 1, 1), 3, training);
   CHECK(gap(all, train(LocalSgd<MomentumSgd<>>{.period = 4}, 3, training), training.layout) < tolerance);
   for (const double error : all.back()[1].state.parts.at("outer_error")) REQUIRE(error == 0);
+}
+
+TEST_CASE("CocktailSGD's picks, where they are all, make Local SGD; few leave all ranks alike") {
+  const Training training{.layout = matrices()};
+  using Cocktail = Chain<Dense, Strata<false>, Largest>;
+  SparseLoCo<MomentumSgd<>, Cocktail, Residual, ScatterGather> recipe{
+      .period = 4, .decay = 1, .compressor = {.selection = {.first = {.ratio = 1}, .second = {.ratio = 1}}}};
+  const History local = train(LocalSgd<MomentumSgd<>>{.period = 4}, 3, training);
+  CHECK(gap(train(recipe, 3, training), local, training.layout) < tolerance);
+  recipe.compressor.selection = {.first = {.ratio = 0.5}, .second = {.ratio = 0.2}};
+  const History ours = train(recipe, 3, training);
+  CHECK(all_alike(ours.back()));
+  CHECK(gap(ours, local, training.layout) > 100 * tolerance);
 }
 
 TEST_CASE("of moves that stay the same, what SparseLoCo has sent comes to all of them") {

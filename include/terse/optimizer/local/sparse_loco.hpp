@@ -16,7 +16,7 @@ namespace terse {
 ///     SparseLoCo<Adam<>, Tiles<64, Sparse<Largest, ScaledSign<MeanAbs>, PerSegment>>>    picks as signs: a bit each
 ///
 /// The memory e is an error feedback's error. All ranks have the same bits after an outer step. Defaults: 64 elements of a tile of
-/// 64 x 64, a decay of 0.95, a rate of 1. State: the inner recipe's; anchor and e, n floats each. With Tiles it runs on the host.
+/// 64 x 64, a decay of 0.95, a rate of 1. State: the inner recipe's; anchor and e, n floats each.
 ///
 /// Source: Sarfi, Therien, Lidin and Belilovsky, "Communication efficient LLM pre-training with SparseLoCo", 2025 (arXiv
 /// 2508.15706).
