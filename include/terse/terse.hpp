@@ -6,6 +6,7 @@
 
 #include "terse/compressor/cast.hpp"                      // IWYU pragma: export
 #include "terse/compressor/chain.hpp"                     // IWYU pragma: export
+#include "terse/compressor/hadamard.hpp"                  // IWYU pragma: export
 #include "terse/compressor/lattice.hpp"                   // IWYU pragma: export
 #include "terse/compressor/min_max.hpp"                   // IWYU pragma: export
 #include "terse/compressor/natural.hpp"                   // IWYU pragma: export

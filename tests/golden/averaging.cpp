@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "golden.hpp"
+#include "terse/compressor/hadamard.hpp"
 #include "terse/optimizer/deep_gradient_compression.hpp"
 #include "terse/optimizer/demo.hpp"
 #include "terse/optimizer/dion.hpp"
@@ -27,7 +28,11 @@ void add_averaging(std::vector<Row>& rows) {
   add(rows, "SignSgd", SignSgd<>{});
   add(rows, "Ef21Sgd", Ef21Sgd<>{.warmup_steps = 2, .compressor = {.selection = {.ratio = 0.05}}});
   add(rows, "Ef21Sgdm", Ef21Sgdm<>{.compressor = {.selection = {.ratio = 0.05}}}, {}, {2, 3});
-  add(rows, "EControl", EControl<>{.compressor = {.selection = {.ratio = 0.05}}}, {}, {2, 3});
+  add(rows, "EControl",
+      EControl<>{.compressor = {.selection = {.ratio = 0.05}}, .error_feedback = {.eta = 0.1F}}, {}, {2, 3});
+  add(rows, "ErrorFeedbackSgd, Hadamard",
+      ErrorFeedbackSgd<Hadamard<Uniform<4, Nearest, Symmetric, MaxAbs, PerBlock<128>>>, ScatterGather>{}, {},
+      {2, 3});
   add(rows, "LoCo on two levels",
       ErrorFeedbackSgd<Uniform<4, Nearest, Symmetric, MaxAbs, PerBlock<128>>, HeavyBall, AveragedResidual<>,
                        Hierarchical<Within<Uniform<8>>, ScatterGather>>{.error_feedback = {.clear_every = 4},

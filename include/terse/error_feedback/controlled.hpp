@@ -22,7 +22,7 @@ struct Controlled {
   static constexpr bool follows_changes = true;
   static constexpr bool single_stage = true;
 
-  float eta = 0.1F;  ///< in [0, 1]
+  float eta = 0.03F;  ///< in [0, 1]
 
   void check() const {
     if (!(eta >= 0 && eta <= 1))
