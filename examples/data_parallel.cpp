@@ -39,9 +39,10 @@ void train(terse::Mpi& transport, const char* place, int last, int steps) {
                      nn::Linear(width, classes));
 
   const terse::OneBitAdam<> recipe{.weight_decay = 1e-2F, .preconditioner = {.freeze = terse::AtStep{50}}};
+  // All ranks start from rank 0's parameters.
   terse::interop::DataParallel model(net, recipe, transport, {.clip_norm = 1}, [](terse::Segment& segment) {
     if (segment.shape.size() == 1) segment.weight_decay = 0;  // no decay of biases
-  });                                                         // all ranks start from rank 0's parameters
+  });
   terse::checkpoint::Folder folder(place, transport);
   if (folder.load(model.optimizer(), model.parameters()) && transport.rank() == 0)
     std::printf("goes on after step %llu\n", static_cast<unsigned long long>(model.optimizer().steps()));
