@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // A LibTorch model trained by ranks that see different pictures: warmup and cosine, two batches to a step, clipping, evaluation, and
-// a run that goes on where it was stopped. Gradients travel while the backward pass goes on.
+// a run that goes on where it was stopped. Full-precision gradients travel while the backward pass goes on; compressed ones, which are
+// clipped, wait for its end.
 //
 //   mpirun -n 4 data_parallel FOLDER [STEP]     up to STEP, 200 unless given; again, and it goes on
 
