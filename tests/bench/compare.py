@@ -128,6 +128,17 @@ def check_programs(folder):
     lines = json.loads((folder / "out.json").read_text())["benchmarks"]
     expect([line["name"] for line in lines] == ["encode/4096"] and lines[0]["low"] < 10 / 7 < lines[0]["high"], f"two subjects: {lines}")
 
+    source = random.Random(3)
+    rounds = [source.gauss(5, 1) for _ in range(10)]
+    (folder / "gpu.json").write_text(json.dumps({"lines": [
+        {"subject": subject, "what": what, "elements": 4096, "ms": [one * factor * math.exp(source.gauss(0, 0.002)) for one in rounds]}
+        for subject, what, factor in (("64 threads", "Adam", 1), ("32 threads", "Adam", 1.02), ("64 threads", "x", 1), ("32 threads", "x", 1))]}))
+    compare(f"{folder}/gpu.json:64 threads", f"{folder}/gpu.json:32 threads")
+    differs = {line["name"]: line["differs"] for line in json.loads((folder / "out.json").read_text())["benchmarks"]}
+    expect(differs == {"Adam/4096": True, "x/4096": False}, f"by turns on a device: {differs}")
+    expect("no subject 8" in compare(f"{folder}/gpu.json:8", f"{folder}/gpu.json:32 threads", status=1), "a subject that is not there")
+    expect("the same file twice" in compare(f"{folder}/gpu.json:64 threads", new, status=1), "a file and a program")
+
     expect("no benchmark begins with Signs/" in compare(f"{new}:Signs", new, status=1), "a subject that is not there")
     expect("build it" in compare(str(folder / "none"), new, status=1), "a program that is not there")
     expect("share no benchmark" in compare("--only", "xyz", old, new, status=1), "nothing to compare")
