@@ -98,17 +98,16 @@ def measured_by_turns(a, b, only):
     """As measure, of two subjects in a file that bench/gpu's programs have written: a pair is a round."""
     if a.program != b.program or not a.subject or not b.subject:
         raise Failure("pairs are rounds of one run: name the same file twice, each time with a subject, FILE.json:SUBJECT")
+    times = {}
     try:
-        every = json.loads(pathlib.Path(a.program).read_text())["lines"]
-        all(line["ms"] for line in every)  # which older ones haven't
-    except (OSError, ValueError, KeyError) as problem:
+        for line in json.loads(pathlib.Path(a.program).read_text())["lines"]:
+            times.setdefault(line["subject"], {})[f"{line['what']}/{line['elements']}"] = line["ms"]
+    except (OSError, ValueError, KeyError, TypeError) as problem:
         raise Failure(f"{a.program}: {problem!r}: not a file that bench/gpu's programs have written") from None
-    def times(subject):
-        mine = {f"{line['what']}/{line['elements']}": line["ms"] for line in every if line["subject"] == subject}
-        if not mine:
-            raise Failure(f"{a.program}: no subject {subject}; there are {', '.join(sorted({line['subject'] for line in every}))}")
-        return mine
-    of_a, of_b = times(a.subject), times(b.subject)
+    for subject in (a.subject, b.subject):
+        if subject not in times:
+            raise Failure(f"{a.program}: no subject {subject}; there are {', '.join(sorted(times))}")
+    of_a, of_b = times[a.subject], times[b.subject]
     lines = [(name, list(zip(of_a[name], of_b[name])), "ms") for name in of_a if name in of_b and re.search(only, name)]
     if not lines:
         raise Failure(f"A and B share no line whose name matches {only}")
