@@ -3,7 +3,8 @@
 """Compares two Google Benchmark programs, or two subjects of one, in pairs of runs that take turns, and says which differences are noise.
 
 Usage: bench/run compare [OPTION ...] A B
-  A, B              PROGRAM, or PROGRAM:SUBJECT for its benchmarks that are named SUBJECT/..., such as build/bench_x:Sign
+  A, B              PROGRAM, or PROGRAM:SUBJECT for its benchmarks that are named SUBJECT/..., such as build/bench_x:Sign;
+                    or FILE.json:SUBJECT, the same file twice, of what bench_gpu_variants or bench_gpu measured by turns
   --only REGEX      benchmarks whose names match, behind the subject (.)
   --rounds N        pairs of each benchmark, 3 at least (20)
   --seconds S       that a run of one benchmark takes, at least (0.05)
@@ -88,9 +89,29 @@ class Side(NamedTuple):
 
 def side(text):
     program, _, subject = text.partition(":")
-    if "/" not in program:
+    if "/" not in program and not program.endswith(".json"):
         program = shutil.which(program) or program
     return Side(program, subject)
+
+
+def measured_by_turns(a, b, only):
+    """As measure, of two subjects in a file that bench/gpu's programs have written: a pair is a round."""
+    if a.program != b.program or not a.subject or not b.subject:
+        raise Failure("pairs are rounds of one run: name the same file twice, each time with a subject, FILE.json:SUBJECT")
+    times = {}
+    try:
+        for line in json.loads(pathlib.Path(a.program).read_text())["lines"]:
+            times.setdefault(line["subject"], {})[f"{line['what']}/{line['elements']}"] = line["ms"]
+    except (OSError, ValueError, KeyError, TypeError) as problem:
+        raise Failure(f"{a.program}: {problem!r}: not a file that bench/gpu's programs have written") from None
+    for subject in (a.subject, b.subject):
+        if subject not in times:
+            raise Failure(f"{a.program}: no subject {subject}; there are {', '.join(sorted(times))}")
+    of_a, of_b = times[a.subject], times[b.subject]
+    lines = [(name, list(zip(of_a[name], of_b[name])), "ms") for name in of_a if name in of_b and re.search(only, name)]
+    if not lines:
+        raise Failure(f"A and B share no line whose name matches {only}")
+    return lines
 
 
 def measure(a, b, options):
@@ -193,11 +214,18 @@ def main(arguments):
         parser.error(f"--only {options.only}: {problem}")
 
     try:
-        lines = measure(options.a, options.b, options)
+        if options.a.program.endswith(".json") or options.b.program.endswith(".json"):
+            lines = measured_by_turns(options.a, options.b, options.only)
+            options.rounds = len(lines[0][1])
+        else:
+            lines = measure(options.a, options.b, options)
+        found = paired.intervals([pairs for _, pairs, _ in lines], options.confidence)
+    except ValueError as problem:
+        print(f"bench/run compare: {problem}", file=sys.stderr)
+        return 1
     except Failure as problem:
         print(f"bench/run compare: {problem}", file=sys.stderr)
         return 1
-    found = paired.intervals([pairs for _, pairs, _ in lines], options.confidence)
     options.out.parent.mkdir(parents=True, exist_ok=True)
     written = [pathlib.Path(f"{options.out}.{kind}") for kind in ("md", "json", "svg")]
     table = markdown(options.a, options.b, options, lines, found)

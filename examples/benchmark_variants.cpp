@@ -56,6 +56,9 @@ struct Descend {
     TERSE_HD float& operator[](int) const { return *variance; }
     TERSE_HD float scalar(int) const { return 1; }  // the bias correction
   };
+  // Optional: by them a device loads four elements at a time.
+  using StreamsOf = Descend;
+  TERSE_HD auto streams() { return terse::updates(x) + terse::updates(variance) + terse::reads(gradient); }
   TERSE_HD void operator()(const terse::Piece&, terse::index_t i) const {
     x[i] -= 1e-3F * rule.step(Element{variance + i}, gradient[i], gradient[i]);
   }

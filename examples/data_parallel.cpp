@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // A LibTorch model trained by ranks that see different pictures: warmup and cosine, two batches to a step, clipping, evaluation, and
-// a run that goes on where it was stopped. Gradients travel while the backward pass goes on.
+// a run that goes on where it was stopped. Full-precision gradients travel while the backward pass goes on; compressed ones, which are
+// clipped, wait for its end.
 //
 //   mpirun -n 4 data_parallel FOLDER [STEP]     up to STEP, 200 unless given; again, and it goes on
 
@@ -39,9 +40,10 @@ void train(terse::Mpi& transport, const char* place, int last, int steps) {
                      nn::Linear(width, classes));
 
   const terse::OneBitAdam<> recipe{.weight_decay = 1e-2F, .preconditioner = {.freeze = terse::AtStep{50}}};
+  // All ranks start from rank 0's parameters.
   terse::interop::DataParallel model(net, recipe, transport, {.clip_norm = 1}, [](terse::Segment& segment) {
     if (segment.shape.size() == 1) segment.weight_decay = 0;  // no decay of biases
-  });                                                         // all ranks start from rank 0's parameters
+  });
   terse::checkpoint::Folder folder(place, transport);
   if (folder.load(model.optimizer(), model.parameters()) && transport.rank() == 0)
     std::printf("goes on after step %llu\n", static_cast<unsigned long long>(model.optimizer().steps()));

@@ -21,12 +21,13 @@ struct Line {
   std::string subject, what;
   double bytes;
   std::function<void()> work;
-  std::vector<double> ms{};
+  std::vector<double> ms{};  ///< of each round, in turn
 
-  double median() {
-    std::sort(ms.begin(), ms.end());
-    const std::size_t half = ms.size() / 2;
-    return ms.size() % 2 == 1 ? ms[half] : (ms[half - 1] + ms[half]) / 2;
+  double median() const {
+    std::vector<double> sorted = ms;
+    std::sort(sorted.begin(), sorted.end());
+    const std::size_t half = sorted.size() / 2;
+    return sorted.size() % 2 == 1 ? sorted[half] : (sorted[half - 1] + sorted[half]) / 2;
   }
 };
 
@@ -61,7 +62,8 @@ class Report {
         if (round >= 0) line.ms.push_back(ms);
       }
     const double copy = lines[0].bytes / lines[0].median();
-    for (Line& line : lines) {
+    for (const Line& line : lines) {
+      const auto [least, most] = std::minmax_element(line.ms.begin(), line.ms.end());
       const double ms = line.median(), speed = line.bytes / ms;
       const std::string name = line.subject + (line.what.empty() ? "" : ", " + line.what);
       std::printf("%10lld  %-68s %9.4f ms %8.1f GB/s %6.3f of the copy\n", static_cast<long long>(n),
@@ -69,9 +71,11 @@ class Report {
       json_ += std::string(json_.empty() ? "" : ",") + "\n  {\"group\": " + quoted(group) +
                ", \"subject\": " + quoted(line.subject) + ", \"what\": " + quoted(line.what) +
                ", \"elements\": " + std::to_string(n) + ", \"bytes\": " + number(line.bytes) +
-               ", \"median_ms\": " + number(ms) + ", \"least_ms\": " + number(line.ms.front()) +
-               ", \"most_ms\": " + number(line.ms.back()) + ", \"rounds\": " + std::to_string(rounds_) +
-               ", \"of_copy\": " + number(speed / copy) + "}";
+               ", \"median_ms\": " + number(ms) + ", \"least_ms\": " + number(*least) +
+               ", \"most_ms\": " + number(*most) + ", \"rounds\": " + std::to_string(rounds_) +
+               ", \"of_copy\": " + number(speed / copy) + ", \"ms\": [";
+      for (const double one : line.ms) json_ += number(one) + ", ";
+      json_.replace(json_.size() - 2, 2, "]}");  // bench/run compare makes pairs of them
     }
     std::fflush(stdout);
   }

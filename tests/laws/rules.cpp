@@ -4,6 +4,10 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
 #include "terse/laws/rule.hpp"
 #include "terse/momentum_correction/averaged.hpp"
 #include "terse/momentum_correction/balanced_average.hpp"
@@ -187,6 +191,27 @@ TEST_CASE("laws find what breaks them") {
   breaks_layers<LayerFault::precision>("precision");
   breaks_layers<LayerFault::agreement>("agreement");
   breaks_layers<LayerFault::finite>("finite");
+}
+
+TEST_CASE("In a long run Adam's corrected variance in fp32 is that of the decimal coefficient in double") {
+  struct Element {
+    float* v;
+    float& operator[](int) const { return *v; }
+    float scalar(int) const { return 1; }
+  };
+  const auto rule = AdamVariance{.beta2 = 0.999F}.rule<float>();
+  const Draw draw = Draw::local(1, 0, 0, Purpose::user);
+  float v = 0;
+  double expected = 0, farthest = 0;
+  for (std::uint64_t t = 1; t <= 20'000; ++t) {
+    const float g = static_cast<float>(draw.bits(t) >> 40) * 0x1p-23F - 1;
+    rule.step(Element{&v}, g, 1.0F);
+    expected = 0.999 * expected + (1 - 0.999) * (double{g} * double{g});
+    const double corrected = double{v} * double{rule.at_step(t)[0]};
+    farthest = std::max(farthest, std::abs(corrected / (expected / (1 - std::pow(0.999, t))) - 1));
+  }
+  // 0.999F is not 0.999. 1 - 0.999F, which is exact, makes the weights' sum 1 all the same; 0.001F would be off by 1.3e-5.
+  CHECK(farthest < 3e-6);
 }
 
 }  // namespace

@@ -58,18 +58,27 @@ TERSE_HD T load_from_wire(const std::byte* from) {
   return value;
 }
 
+}  // namespace detail
+
 /// max(1, ceil(ratio n)), at most n.
-TERSE_HD inline index_t share(double ratio, index_t n) {
+TERSE_HD inline index_t share_of(double ratio, index_t n) {
   const auto picks = static_cast<index_t>(std::ceil(ratio * static_cast<double>(n)));
   return std::clamp(picks, std::min<index_t>(1, n), n);
 }
+/// Throws usage_error unless it is in (0, 1].
 inline void check_ratio(const char* name, double ratio) {
   if (!(ratio > 0 && ratio <= 1))
     throw usage_error(std::string(name) + " must be in (0, 1], not " + std::to_string(ratio));
 }
 
-/// Positions on the wire: 32 bits each, or one bit for each of the n values where that is shorter.
+/// Positions on the wire: 32 bits each, or one bit for each of the n values where that is shorter. A selection that sends its
+/// picks so names `Reader`, gives `bytes` as its index_bytes and `fault` as its fault, and ends `select` with `write`; on devices
+/// it has `list` and `check`, too.
 struct Positions {
+  using Arrived = detail::Arrived;
+  using Report = detail::Report;
+  using SectionFault = detail::SectionFault;
+
   TERSE_HD static constexpr bool is_bitmap(index_t n, index_t k) { return aligned(n) / 8 <= 4 * k; }
   TERSE_HD static constexpr index_t bytes(index_t n, index_t k) {
     return is_bitmap(n, k) ? aligned(n) / 8 : (4 * k + 7) / 8 * 8;
@@ -78,7 +87,7 @@ struct Positions {
   struct SetBits {
     const std::uint32_t* positions;
     std::byte* wire;
-    TERSE_HD void operator()(index_t e) const { atomic_set_bit(wire, positions[e]); }
+    TERSE_HD void operator()(index_t e) const { detail::atomic_set_bit(wire, positions[e]); }
   };
 
   template <Executor E>
@@ -114,9 +123,11 @@ struct Positions {
   }
 
   TERSE_HD static std::int64_t at(const std::byte* wire, index_t e) {
-    return load_from_wire<std::uint32_t>(wire + 4 * e);
+    return detail::load_from_wire<std::uint32_t>(wire + 4 * e);
   }
-  TERSE_HD static std::uint64_t load(const std::byte* at) { return load_from_wire<std::uint64_t>(at); }
+  TERSE_HD static std::uint64_t load(const std::byte* at) {
+    return detail::load_from_wire<std::uint64_t>(at);
+  }
 
   /// Entries of a list, into `positions`; nothing of a bitmap.
   struct Unpack {
@@ -181,7 +192,7 @@ struct Positions {
         if (n - 64 * w < 64 && word >> (n - 64 * w) != 0) report.note(w, SectionFault::beyond_end);
         set += ones_in(word);
       }
-      if (set != 0) atomic_add(&report.findings->population, static_cast<std::uint32_t>(set));
+      if (set != 0) detail::atomic_add(&report.findings->population, static_cast<std::uint32_t>(set));
     }
   };
   /// Behind CheckBits.
@@ -242,7 +253,5 @@ struct Positions {
     bool bitmap_ = false;
   };
 };
-
-}  // namespace detail
 
 }  // namespace terse

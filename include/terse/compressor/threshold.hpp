@@ -9,7 +9,7 @@ namespace terse {
 /// the error. Absolute error below the threshold for each element that fits: no contraction, but a bounded error.
 /// Source: Strom, Interspeech 2015; Dutta et al., AAAI 2020.
 struct Above {
-  using Reader = detail::Positions::Reader;
+  using Reader = Positions::Reader;
   static constexpr bool variable = true;
   static constexpr bool unbiased = false;
   static constexpr bool contractive = false;
@@ -21,31 +21,32 @@ struct Above {
   void check() const {
     if (!(threshold > 0) || !is_finite(threshold))
       throw usage_error("threshold must be positive and finite, not " + std::to_string(threshold));
-    detail::check_ratio("most_ratio", most_ratio);
+    check_ratio("most_ratio", most_ratio);
   }
   template <class Visit>
   void settings(Visit&& visit) const {
     visit("threshold", static_cast<double>(threshold));
     visit("most_ratio", most_ratio);
   }
-  TERSE_HD index_t most(index_t n) const { return detail::share(most_ratio, n); }
+  TERSE_HD index_t most(index_t n) const { return share_of(most_ratio, n); }
   template <Executor E>
   index_t floats(E executor, index_t n) const {
     return select_scratch(executor, n, most(n));
   }
   static index_t words(index_t) { return 0; }
-  TERSE_HD static index_t index_bytes(index_t n, index_t k) { return detail::Positions::bytes(n, k); }
+  TERSE_HD static index_t index_bytes(index_t n, index_t k) { return Positions::bytes(n, k); }
   static const char* fault(const std::byte* wire, index_t n, index_t k) {
-    return detail::Positions::fault(wire, n, k);
+    return Positions::fault(wire, n, k);
   }
   template <GridExecutor E>
-  static in<E, std::uint32_t> list(E executor, const detail::Arrived& arrived, index_t n, index_t,
+  static in<E, std::uint32_t> list(E executor, const Positions::Arrived& arrived, index_t n, index_t,
                                    const StepDraw&, PickScratch<E> scratch, out<E, std::uint32_t> positions) {
-    return detail::Positions::list(executor, arrived, n, scratch, positions);
+    return Positions::list(executor, arrived, n, scratch, positions);
   }
   template <GridExecutor E>
-  static void check(E executor, const detail::Arrived& arrived, index_t n, const detail::Report& report) {
-    detail::Positions::check(executor, arrived, n, report);
+  static void check(E executor, const Positions::Arrived& arrived, index_t n,
+                    const Positions::Report& report) {
+    Positions::check(executor, arrived, n, report);
   }
 
   template <Executor E>
@@ -55,7 +56,7 @@ struct Above {
     const index_t k = select_above(executor, values, threshold, scratch.floats, positions.part(0, room));
     // Full: there may be more, and the lowest positions must not crowd out the others for ever.
     if (k == room) select_top(executor, values, k, scratch.floats, positions.part(0, k));
-    detail::Positions::write(executor, in<E, std::uint32_t>(positions.part(0, k)), values.size(), wire);
+    Positions::write(executor, in<E, std::uint32_t>(positions.part(0, k)), values.size(), wire);
     return k;
   }
 };

@@ -9,36 +9,37 @@ namespace terse {
 /// Whole n is the arena from the first to the last compressed element, padding and what lies between included.
 /// Source: Stich, Cordonnier and Jaggi, "Sparsified SGD with memory", NeurIPS 2018; Aji and Heafield 2017.
 struct Largest {
-  using Reader = detail::Positions::Reader;
+  using Reader = Positions::Reader;
   static constexpr bool variable = false;
   static constexpr bool unbiased = false;
   static constexpr bool contractive = true;
 
   double ratio = 0.01;  ///< in (0, 1]
 
-  void check() const { detail::check_ratio("ratio", ratio); }
+  void check() const { check_ratio("ratio", ratio); }
   template <class Visit>
   void settings(Visit&& visit) const {
     visit("ratio", ratio);
   }
-  TERSE_HD index_t most(index_t n) const { return detail::share(ratio, n); }
+  TERSE_HD index_t most(index_t n) const { return share_of(ratio, n); }
   template <Executor E>
   index_t floats(E executor, index_t n) const {
     return select_scratch(executor, n, most(n));
   }
   static index_t words(index_t) { return 0; }
-  TERSE_HD static index_t index_bytes(index_t n, index_t k) { return detail::Positions::bytes(n, k); }
+  TERSE_HD static index_t index_bytes(index_t n, index_t k) { return Positions::bytes(n, k); }
   static const char* fault(const std::byte* wire, index_t n, index_t k) {
-    return detail::Positions::fault(wire, n, k);
+    return Positions::fault(wire, n, k);
   }
   template <GridExecutor E>
-  static in<E, std::uint32_t> list(E executor, const detail::Arrived& arrived, index_t n, index_t,
+  static in<E, std::uint32_t> list(E executor, const Positions::Arrived& arrived, index_t n, index_t,
                                    const StepDraw&, PickScratch<E> scratch, out<E, std::uint32_t> positions) {
-    return detail::Positions::list(executor, arrived, n, scratch, positions);
+    return Positions::list(executor, arrived, n, scratch, positions);
   }
   template <GridExecutor E>
-  static void check(E executor, const detail::Arrived& arrived, index_t n, const detail::Report& report) {
-    detail::Positions::check(executor, arrived, n, report);
+  static void check(E executor, const Positions::Arrived& arrived, index_t n,
+                    const Positions::Report& report) {
+    Positions::check(executor, arrived, n, report);
   }
   double delta(index_t n) const { return static_cast<double>(most(n)) / static_cast<double>(n); }
 
@@ -47,7 +48,7 @@ struct Largest {
                  out<E, std::uint32_t> positions, std::byte* wire) const {
     const index_t k = most(values.size());
     select_top(executor, values, k, scratch.floats, positions.part(0, k));
-    detail::Positions::write(executor, in<E, std::uint32_t>(positions.part(0, k)), values.size(), wire);
+    Positions::write(executor, in<E, std::uint32_t>(positions.part(0, k)), values.size(), wire);
     return k;
   }
 };
@@ -56,7 +57,7 @@ struct Largest {
 /// `warmup_steps` steps it is ratio^((j + 1) / (stages + 1)), afterwards `ratio`: 25 %, 6.3 %, 1.6 %, 0.4 %, 0.1 %.
 /// Source: Lin et al., "Deep gradient compression", ICLR 2018, section 3.3.
 struct LargestWithWarmup {
-  using Reader = detail::Positions::Reader;
+  using Reader = Positions::Reader;
   static constexpr bool variable = true;
   static constexpr bool unbiased = false;
   static constexpr bool contractive = true;
@@ -66,7 +67,7 @@ struct LargestWithWarmup {
   int stages = 4;
 
   void check() const {
-    detail::check_ratio("ratio", ratio);
+    check_ratio("ratio", ratio);
     if (stages < 1) throw usage_error("stages must be at least 1, not " + std::to_string(stages));
   }
   template <class Visit>
@@ -87,18 +88,19 @@ struct LargestWithWarmup {
     return at(1).floats(executor, n);
   }
   static index_t words(index_t) { return 0; }
-  TERSE_HD static index_t index_bytes(index_t n, index_t k) { return detail::Positions::bytes(n, k); }
+  TERSE_HD static index_t index_bytes(index_t n, index_t k) { return Positions::bytes(n, k); }
   static const char* fault(const std::byte* wire, index_t n, index_t k) {
-    return detail::Positions::fault(wire, n, k);
+    return Positions::fault(wire, n, k);
   }
   template <GridExecutor E>
-  static in<E, std::uint32_t> list(E executor, const detail::Arrived& arrived, index_t n, index_t,
+  static in<E, std::uint32_t> list(E executor, const Positions::Arrived& arrived, index_t n, index_t,
                                    const StepDraw&, PickScratch<E> scratch, out<E, std::uint32_t> positions) {
-    return detail::Positions::list(executor, arrived, n, scratch, positions);
+    return Positions::list(executor, arrived, n, scratch, positions);
   }
   template <GridExecutor E>
-  static void check(E executor, const detail::Arrived& arrived, index_t n, const detail::Report& report) {
-    detail::Positions::check(executor, arrived, n, report);
+  static void check(E executor, const Positions::Arrived& arrived, index_t n,
+                    const Positions::Report& report) {
+    Positions::check(executor, arrived, n, report);
   }
   double delta(index_t n) const { return Largest{ratio}.delta(n); }
 

@@ -130,9 +130,11 @@ inline std::string tracking_violation(const Subject& subject, const Options& opt
       return say(
           "rank %zu's error grows: its norm is %g in the first half of %d steps and %g in the second%s", r,
           first, options.tracking_steps, second,
-          claims.contractive && !claims.delta
-              ? "; of a contraction whose errors settle later, `delta(count)` says so"
-              : "");
+          claims.contractive && !claims.delta ? "; where that is a contraction whose errors settle later, "
+                                                "state `static double delta(index_t n)`, the "
+                                                "least share of |x|^2 that n elements keep, and the law "
+                                                "takes its bound, or give more Options::tracking_steps"
+                                              : "");
   }
   return "";
 }
