@@ -82,7 +82,7 @@ struct Sparse {
     static_assert(!GridExecutor<E> || detail::ListsPicks<Selection, E>,
                   "terse: this selection runs on the host; on a device it needs `list` and `check`, see "
                   "terse/compressor/selection.hpp");
-    buffer<float, typename E::memory> scratch, picked;
+    buffer<float, typename E::memory> scratch, picked;  // the latter for values that are coded
     buffer<std::uint32_t, typename E::memory> words, positions;
     typename Coder::template Workspace<E> coder;
     buffer<float, typename E::memory> total;
@@ -109,7 +109,7 @@ struct Sparse {
         most = std::max(most, picking.most(n));
       }
       scratch = buffer<float, typename E::memory>(floats, unwritten);
-      picked = buffer<float, typename E::memory>(most, unwritten);
+      if (!Values::lossless) picked = buffer<float, typename E::memory>(most, unwritten);
       words = buffer<std::uint32_t, typename E::memory>(words_needed, unwritten);
       positions = buffer<std::uint32_t, typename E::memory>(most, unwritten);
       picks.assign({});
@@ -360,14 +360,15 @@ struct Sparse {
   template <Executor E, class Feedback>
   void encode_values(E executor, Workspace<E>& workspace, const Piece& unit, index_t k, Feedback feedback,
                      const EncodeContext& context, std::byte* wire) const {
-    const auto picked = workspace.picked.all().part(0, k);
+    // The numbers of a packet are aligned to 8 bytes.
+    const auto picked =
+        Values::lossless ? out<E>(reinterpret_cast<float*>(wire), k) : workspace.picked.all().part(0, k);
     gather(executor, in<E>(feedback.at(unit.offset), unit.count),
            in<E, std::uint32_t>(workspace.positions.all().part(0, k)), picked);
     if constexpr (Traits<Selection>::single_stage)
       for_each_entry(executor, k, detail::ScalePicks<Selection>{picked.data(), unit.count, k});
     if (k <= 0) return;
     if constexpr (Values::lossless) {
-      copy(executor, in<E>(picked), out<E>(reinterpret_cast<float*>(wire), k));
       fill(executor, out<E, std::byte>(wire + 4 * k, Coder::bytes(k) - 4 * k), std::byte{0});
     } else {
       // Picks are coded as a message of their own; the unit's place in the arena tells their draws apart.

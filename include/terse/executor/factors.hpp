@@ -145,7 +145,7 @@ struct Product {
     }
     opaque(value);
   }
-  TERSE_INLINE void leave_block(index_t i, int size) { detail::leave_block(f, i, size); }
+  TERSE_HD TERSE_INLINE void leave_block(index_t i, int size) { detail::leave_block(f, i, size); }
   TERSE_INLINE void operator()(const Piece& piece, index_t i, bool keep) const {
     f(piece, i, keep, value[i - first]);
   }

@@ -182,7 +182,8 @@ struct CountPicksKernel {
   }
 };
 
-/// Writes the positions of the picks and of the first ties, ascending, by what `before` counts in the blocks before.
+/// Writes the positions of the picks and of the first ties, ascending, by what `before` counts in the blocks before. One block alone
+/// has nullptr there, and says itself how many there are.
 template <class F>
 struct PlacePicksKernel {
   static constexpr bool cooperative = true;
@@ -195,6 +196,7 @@ struct PlacePicksKernel {
   const std::uint64_t* before;
   std::uint32_t* positions;
   index_t room;
+  std::uint64_t* picked;
 
   template <class Block>
   TERSE_HD void operator()(Block& block, Shared& shared) const {
@@ -209,7 +211,8 @@ struct PlacePicksKernel {
     std::uint32_t both = 0, all = 0;  // picks, in the upper half, and ties
     for (int e = 0; e < own; ++e) both += mine[e] == Pick::yes ? 1U << 16 : mine[e] == Pick::tie ? 1U : 0U;
     both = block.exclusive_sum(both, all);
-    const std::uint64_t here = before[block.index()];
+    const std::uint64_t here = before == nullptr ? 0 : before[block.index()];
+    if (before == nullptr && thread == 0) *picked = std::uint64_t{all >> 16} << 32 | (all & 0xFFFF);
     index_t picks = static_cast<index_t>(here >> 32) + (both >> 16);
     index_t ties = static_cast<index_t>(here & 0xFFFFFFFF) + (both & 0xFFFF);
     const index_t wanted = f.ties();
@@ -224,6 +227,41 @@ struct PlacePicksKernel {
   }
 };
 
+/// select_top where one block places all: the kernels above one after the other, with everything but the values in shared memory.
+struct SelectFewKernel {
+  static constexpr bool cooperative = true;
+  using Place = PlacePicksKernel<PickLargest>;
+  struct Shared {
+    GridCut cut;
+    std::uint64_t picked;
+    std::uint32_t histogram[radix_bins];
+    CountDigitsKernel::Shared digits;
+    Place::Shared place;
+  };
+  const float* values;
+  index_t count;
+  std::uint32_t k;
+  std::uint32_t* positions;
+
+  template <class Block>
+  TERSE_HD void operator()(Block& block, Shared& shared) const {
+    GridCut* const cut = &shared.cut;
+    BeginCutKernel::Shared none;
+    FindDigitKernel::Shared nothing;
+    BeginCutKernel{cut, shared.histogram, k}(block, none);
+    block.sync();
+    TERSE_ROLLED
+    for (int shift = 20; shift >= 0; shift -= 10) {
+      const int bins = shift == 20 ? radix_bins : radix_bins / 2;
+      CountDigitsKernel{values, count, cut, shared.histogram, shift, bins}(block, shared.digits);
+      block.sync();
+      FindDigitKernel{cut, shared.histogram, shift}(block, nothing);
+      block.sync();
+    }
+    Place{PickLargest{values, cut}, count, nullptr, positions, k, &shared.picked}(block, shared.place);
+  }
+};
+
 /// The positions of the first `positions.size()` elements that f picks, ascending. Behind the counters of its blocks
 /// the scratch then holds how many f picks, in the upper half of a word.
 template <GridExecutor E, class F>
@@ -231,9 +269,13 @@ void place_picks(E ex, F f, index_t count, const SelectScratch<E>& scratch,
                  view<std::uint32_t, typename E::memory> positions) {
   const index_t blocks = blocks_for(count, placed_together);
   if (blocks == 0) return;
-  ex.launch(CountPicksKernel<F>{f, count, scratch.counts}, blocks);
-  ex.exclusive_sum(scratch.counts, blocks + 1, scratch.rest);
-  ex.launch(PlacePicksKernel<F>{f, count, scratch.counts, positions.data(), positions.size()}, blocks);
+  if (blocks > 1) {
+    ex.launch(CountPicksKernel<F>{f, count, scratch.counts}, blocks);
+    ex.exclusive_sum(scratch.counts, blocks + 1, scratch.rest);
+  }
+  ex.launch(PlacePicksKernel<F>{f, count, blocks > 1 ? scratch.counts : nullptr, positions.data(),
+                                positions.size(), scratch.counts + blocks},
+            blocks);
 }
 
 }  // namespace detail
@@ -244,12 +286,17 @@ index_t select_scratch(E ex, index_t count, index_t) {
   return detail::SelectScratch<E>::floats(ex, count);
 }
 
-/// See the host's. Five passes; nothing waits.
+/// See the host's. Five passes, or one launch for up to 4096 elements; nothing waits.
 template <GridExecutor E>
 void select_top(E ex, view<const float, typename E::memory> values, index_t k,
                 view<float, typename E::memory> floats, view<std::uint32_t, typename E::memory> positions) {
   if (k == 0) return;
   const index_t count = values.size();
+  if (count <= detail::placed_together) {
+    ex.launch(detail::SelectFewKernel{values.data(), count, static_cast<std::uint32_t>(k), positions.data()},
+              1);
+    return;
+  }
   const detail::SelectScratch<E> scratch(floats.data(), count);
   ex.launch(detail::BeginCutKernel{scratch.cut, scratch.histogram, static_cast<std::uint32_t>(k)}, 1);
   for (const int shift : {20, 10, 0}) {
