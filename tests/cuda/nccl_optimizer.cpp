@@ -6,6 +6,9 @@
 #define TERSE_TEST_DEVICE terse::test::Queued
 constexpr bool adds_in_order = true;
 #include "cuda/nccl_optimizer.inc"
+#include "terse/transport/any.hpp"
+#include "terse/transport/metered.hpp"
+#include "terse/transport/through_host.hpp"
 
 // With the stand-in for CUDA and NCCL: kernels and messages are late, so that a host that doesn't wait for them reads
 // what isn't there yet, and a device's memory is closed to the host.
@@ -120,6 +123,32 @@ TEST_CASE("the executor and the transport work on one stream") {
     CHECK_THROWS_WITH_AS(Tried(transport, Device{other.handle()}),
                          doctest::Contains("on another CUDA stream than the executor"), usage_error);
   });
+}
+
+TEST_CASE("behind one type NCCL and messages by way of the host have the host's bits") {
+  using Any = AnyTransportOf<memory::device>;
+  constexpr int ranks = 3;
+  const OneBitAdam<> recipe{.preconditioner = early};
+  std::vector<Trace> host(ranks);
+  ThreadGroup(ranks, patience).run([&](Threads& transport) {
+    host[at(transport.rank())] = trace<executor::host>(recipe, transport, few_layers(), 7, {});
+  });
+  for (const bool staged : {false, true}) {
+    CAPTURE(staged);
+    const Late late(50, 300);
+    std::vector<Trace> device(ranks);
+    ThreadGroup(ranks, patience).run([&](Threads& boot) {
+      detail::check_cuda(cudaSetDevice(boot.rank()), "cudaSetDevice");
+      const detail::OwnStream stream, other;
+      const Device executor{stream.handle()};
+      Any transport = staged ? Any(ThroughHost(boot.split(0, boot.rank()), executor))
+                             : Any(Metered(Nccl::create(boot, stream.handle(), patience)));
+      CHECK((transport.stream() != other.handle()) == !staged);
+      CHECK_FALSE(transport.stream() != stream.handle());
+      device[at(boot.rank())] = trace(recipe, transport, few_layers(), 7, {}, 1, executor);
+    });
+    for (int rank = 0; rank < ranks; ++rank) CHECK(device[at(rank)].steps == host[at(rank)].steps);
+  }
 }
 
 TEST_CASE("nothing is left behind") {

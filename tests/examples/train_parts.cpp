@@ -792,6 +792,7 @@ TEST_CASE("options are read into their places") {
   CHECK(given.clip_norm == 2.5);
   CHECK(given.seed == 18446744073709551615ULL);
   CHECK(given.on_non_finite == train::NonFinite::skip);
+  CHECK(standard.transport == train::Transport::automatic);
   CHECK(given.transport == train::Transport::mpi);
   CHECK(given.inputs == train::Inputs::unit);
   CHECK(given.warmup_fraction == 0);
@@ -1142,6 +1143,37 @@ TEST_CASE("a device takes the optimizers that run there") {
         "adam, one-bit-adam, momentum-sgd, error-feedback-sgd, dist-error-feedback-sgd, sign-sgd, "
         "quantized-sgd");
   CHECK(contains(refusal({"--device", "gpu"}), "--device: 'gpu' is not one of cpu, cuda"));
+}
+
+TEST_CASE("who the ranks are, and what their messages go over") {
+  const auto processes = [](std::vector<const char*> arguments, int world) {
+    return train::ranks_are_processes(parse(std::move(arguments)), world);
+  };
+  CHECK_FALSE(processes({}, 1));
+  CHECK(processes({}, 3));
+  CHECK(processes({"--transport", "mpi"}, 1));
+  CHECK_FALSE(processes({"--transport", "threads"}, 1));
+  for (const char* const one : {"nccl", "staged"}) {
+    CHECK_FALSE(processes({"--transport", one, "--device", "cuda"}, 1));
+    CHECK(processes({"--transport", one, "--device", "cuda"}, 2));
+    CHECK(refusal({"--transport", one}) ==
+          std::string("--transport: ") + one + " is for messages of GPUs, and --device is cpu");
+  }
+  CHECK_THROWS_WITH_AS(processes({"--transport", "threads"}, 3),
+                       "mpirun started 3 processes; they need --transport mpi to be one job",
+                       train::input_error);
+  CHECK_THROWS_WITH_AS(processes({"--ranks", "4"}, 3), "--ranks: 4 asked for, but mpirun started 3",
+                       train::input_error);
+  CHECK(processes({"--ranks", "3"}, 3));
+  const std::vector<const char*> slow{"--optimizers", "adam", "--device",   "cuda",
+                                      "--delay",      "1",    "--transport"};
+  for (const char* const one : {"auto", "threads", "mpi", "nccl", "staged"}) {
+    std::vector<const char*> arguments = slow;
+    arguments.push_back(one);
+    CHECK(contains(refusal(arguments), "nccl's don't") == (std::string(one) == "nccl"));
+  }
+  CHECK(train::deadline_of(parse({"--deadline", "2.5"})) == std::chrono::milliseconds(2500));
+  CHECK(train::deadline_of(parse({"--deadline", "1e300"})) == std::chrono::seconds(30'000'000));
 }
 
 TEST_CASE("an optimizer on a graph where it diverges is refused with the reason and a way out") {

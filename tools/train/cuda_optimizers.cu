@@ -31,11 +31,19 @@ Made make<struct QuantizedSgd>(const Order<OnCuda>& order) {
   return make_quantized_sgd(order);
 }
 
+std::unique_ptr<Workshop> make_cuda_workshop(DeviceTransport transport, const terse::Traffic& traffic,
+                                             void* stream) {
+  const terse::executor::cuda executor{static_cast<cudaStream_t>(stream)};
+  return std::make_unique<TheWorkshop<OnCuda>>(OnCuda{{std::move(transport), executor}}, traffic);
+}
+
 std::unique_ptr<Workshop> make_cuda_workshop(terse::AnyTransport transport, void* stream) {
   const terse::executor::cuda executor{static_cast<cudaStream_t>(stream)};
+  // Below the copies to and from the GPU, so that seconds of communication are those of the messages alone.
   terse::Metered<terse::AnyTransport> metered(std::move(transport));
   const terse::Traffic& traffic = metered.traffic();
-  return std::make_unique<TheWorkshop<OnCuda>>(OnCuda{{{std::move(metered), executor}, executor}}, traffic);
+  return make_cuda_workshop(DeviceTransport(terse::ThroughHost(std::move(metered), executor)), traffic,
+                            stream);
 }
 
 }  // namespace train

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "cuda_nccl.hpp"
 #include "places.hpp"
 #include "terse/cuda.cuh"
 
 namespace train {
 
-/// What the units of nvcc are instantiated for. Counted below the copies to and from the GPU, so that seconds of
-/// communication are those of the messages alone.
-struct OnCuda : Place<terse::ThroughHost<terse::Metered<terse::AnyTransport>, terse::executor::cuda>,
-                      terse::executor::cuda> {};
+/// What the units of nvcc are instantiated for, whatever messages go over.
+struct OnCuda : Place<DeviceTransport, terse::executor::cuda> {};
 
 }  // namespace train

@@ -39,11 +39,7 @@ void complain(const std::string& line) {
   std::fflush(stderr);
 }
 
-std::chrono::milliseconds deadline_of(const train::Options& options) {
-  // Beyond a year nobody waits, and clocks overflow.
-  return std::chrono::milliseconds(
-      std::max(1LL, static_cast<long long>(1000 * std::min(options.deadline, 3e7))));
-}
+using train::deadline_of;
 
 // Nothing where help was asked for.
 std::optional<train::Job> prepare(int argc, char** argv, int world, bool first) {
@@ -51,18 +47,14 @@ std::optional<train::Job> prepare(int argc, char** argv, int world, bool first) 
   std::optional<train::Options> options = train::parse_options(argc, argv, out, train::program);
   if (!first && out) std::fclose(out);
   if (!options) return std::nullopt;
-  if (options->transport == train::Transport::mpi) {
 #ifndef TERSE_HAVE_MPI
+  if (options->transport == train::Transport::mpi)
     throw train::input_error("--transport: this program was built without MPI");
 #endif
-    if (options->ranks_given && options->ranks != world)
-      throw train::input_error(
-          fmt::format("--ranks: {} asked for, but mpirun started {}", options->ranks, world));
-    options->ranks = world;
-  } else if (world > 1) {
-    throw train::input_error(
-        fmt::format("mpirun started {} processes; they need --transport mpi to be one job", world));
-  }
+  const bool processes = train::ranks_are_processes(*options, world);
+  if (processes) options->ranks = world;
+  if (options->transport == train::Transport::automatic && options->device == train::Device::cpu)
+    options->transport = processes ? train::Transport::mpi : train::Transport::threads;
   if (const std::string reason = train::Model::why_not(options->device); !reason.empty())
     throw train::input_error(fmt::format("--device {}: {}", name(options->device), reason));
   train::check_files(*options, first);
@@ -154,7 +146,7 @@ int run_mpi(int argc, char** argv) {
 
     const train::Options& options = job->options;
     Runs runs;
-    if (options.transport == train::Transport::mpi) {
+    if (train::ranks_are_processes(options, mpi.size())) {
       terse::AnyTransport transport = mpi.connect();
       runs = train::train_rank(*job, transport, mpi.number());
     } else {

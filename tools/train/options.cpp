@@ -140,8 +140,10 @@ void add_options(CLI::App& app, Options& o) {
                },
                "a whole number from 1 to 64", "4", "data-parallel workers; under mpi, mpirun -n decides")
                ->type_name("N"));
-  in_group(add_choice(app, "--transport", transport_words, o.transport,
-                      "ranks are threads of this process, or processes under mpirun"));
+  in_group(add_choice(
+      app, "--transport", transport_words, o.transport,
+      "ranks are threads of this process, or processes under mpirun; messages of GPUs go over NCCL, or "
+      "staged by way of the host, as with threads and mpi; auto: whatever there is"));
   in_group(add_choice(app, "--device", device_words, o.device,
                       "where models and optimizers are; ranks are dealt out to GPUs"));
   in_group(add_number<double>(
@@ -380,6 +382,22 @@ HighestRate rate_of(const Options& options, const Method& method) {
   return highest;
 }
 
+std::chrono::milliseconds deadline_of(const Options& options) {
+  // Beyond a year nobody waits, and clocks overflow.
+  return std::chrono::milliseconds(
+      std::max(1LL, static_cast<long long>(1000 * std::min(options.deadline, 3e7))));
+}
+
+bool ranks_are_processes(const Options& options, int world) {
+  if (options.transport == Transport::threads && world > 1)
+    throw input_error(
+        fmt::format("mpirun started {} processes; they need --transport mpi to be one job", world));
+  const bool processes = options.transport == Transport::mpi || world > 1;
+  if (processes && options.ranks_given && options.ranks != world)
+    throw input_error(fmt::format("--ranks: {} asked for, but mpirun started {}", options.ranks, world));
+  return processes;
+}
+
 double ratio_of(const Options& options, const Method& method) {
   return options.ratio.value_or(standard_of(method, "ratio").value_or(1));
 }
@@ -568,6 +586,14 @@ std::optional<Options> parse_options(int argc, const char* const* argv, std::FIL
   if (!options.plot.empty() && std::filesystem::path(options.plot).extension() != ".svg")
     throw input_error(
         fmt::format("--plot: '{}' does not end in .svg, and the picture is an SVG", options.plot));
+  if ((options.transport == Transport::nccl || options.transport == Transport::staged) &&
+      options.device == Device::cpu)
+    throw input_error(
+        fmt::format("--transport: {} is for messages of GPUs, and --device is cpu", name(options.transport)));
+  if (options.transport == Transport::nccl && options.modelled.link())
+    throw input_error(
+        "--delay and --bandwidth are of messages that go by way of the host, and nccl's don't: use "
+        "--transport staged");
   for (const Method* const kind : options.optimizers) check_optimizer(options, *kind);
   check_concerns(options, app);
   return options;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <limits>
@@ -15,7 +16,9 @@
 
 namespace train {
 
-enum class Transport { threads, mpi };
+/// Whether ranks are threads of one process or the processes of MPI, and what messages between GPUs go over: NCCL, or the
+/// host, which `threads` and `mpi` do, too. `automatic`: processes where there are several, and NCCL where it can be.
+enum class Transport { automatic, threads, mpi, nccl, staged };
 enum class Topology { scatter_gather, ring, all_gather };
 enum class Graph {
   ring,
@@ -68,7 +71,7 @@ struct Options {
 
   int ranks = 4;             ///< 1 to 64
   bool ranks_given = false;  ///< under MPI the job's size counts, and a `--ranks` that differs is a mistake
-  Transport transport = Transport::threads;
+  Transport transport = Transport::automatic;
   Device device = Device::cpu;
   double deadline = 60;  ///< seconds
   Modelled modelled;
@@ -149,6 +152,13 @@ double average_until_of(const Options& options, const Method& method);  ///< 0 f
 double pullback_of(const Options& options);
 double anchor_momentum_of(const Options& options);
 double lattice_step_of(const Options& options);
+
+/// No wait of a rank for another lasts longer.
+std::chrono::milliseconds deadline_of(const Options& options);
+
+/// Whether the ranks are the processes that mpirun has started, `world` of them; else they are threads of this one. Throws
+/// input_error where the transport contradicts that.
+bool ranks_are_processes(const Options& options, int world);
 
 /// The name of what a method's messages go over: of its graph, or of its topology, or "mailbox".
 const char* route_of(const Options& options, const Method& method);

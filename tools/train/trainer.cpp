@@ -100,12 +100,40 @@ terse::AnyTransport make_wire(const Modelled& modelled, terse::AnyTransport& tra
       {std::chrono::duration_cast<std::chrono::nanoseconds>(delay), modelled.bytes_per_second()}));
 }
 
-/// Collective.
-std::unique_ptr<Workshop> make_workshop(Device device, const Model& model, terse::AnyTransport wire) {
-#ifdef TRAIN_HAVE_CUDA
-  if (device == Device::cuda) return make_cuda_workshop(std::move(wire), model.stream());
+/// In the same words on all ranks; empty if nothing is known. Collective.
+std::string why_not_nccl([[maybe_unused]] terse::AnyTransport& ranks) {
+#ifdef TRAIN_HAVE_NCCL
+  return why_no_nccl(ranks);
 #else
-  static_cast<void>(device), static_cast<void>(model);
+  return "this program was built without it";
+#endif
+}
+
+/// What goes in place of `automatic` on a GPU; NCCL is asked for whether it can be. Collective.
+Transport settle_transport(const Options& options, terse::AnyTransport& ranks) {
+  const Transport wanted = options.transport;
+  if (wanted != Transport::nccl && wanted != Transport::automatic) return wanted;
+  if (options.modelled.link()) return Transport::staged;
+  const std::string reason = why_not_nccl(ranks);
+  if (reason.empty()) return Transport::nccl;
+  if (wanted == Transport::nccl) throw input_error("--transport nccl: " + reason);
+  if (ranks.rank() == 0 && !options.quiet)
+    fmt::print(stderr, "train: messages go by way of the host, without NCCL: {}\n", reason);
+  return Transport::staged;
+}
+
+/// Collective.
+std::unique_ptr<Workshop> make_workshop([[maybe_unused]] const Options& options,
+                                        [[maybe_unused]] Transport transport,
+                                        [[maybe_unused]] const Model& model, terse::AnyTransport wire) {
+#ifdef TRAIN_HAVE_NCCL
+  if (options.device == Device::cuda && transport == Transport::nccl) {
+    auto [nccl, traffic] = connect_nccl(wire, model.stream(), deadline_of(options));
+    return make_cuda_workshop(std::move(nccl), traffic, model.stream());
+  }
+#endif
+#ifdef TRAIN_HAVE_CUDA
+  if (options.device == Device::cuda) return make_cuda_workshop(std::move(wire), model.stream());
 #endif
   terse::Metered<terse::AnyTransport> metered(std::move(wire));
   const terse::Traffic& traffic = metered.traffic();
@@ -115,7 +143,7 @@ std::unique_ptr<Workshop> make_workshop(Device device, const Model& model, terse
 /// One optimizer's run on one rank.
 class Trainer {
  public:
-  Trainer(const Job& job, const Method& kind, terse::AnyTransport& transport)
+  Trainer(const Job& job, const Method& kind, terse::AnyTransport& transport, Transport messages)
       : job_(job),
         options_(job.options),
         kind_(kind),
@@ -125,7 +153,7 @@ class Trainer {
         schedule_(options_, kind, job.training.count),
         share_(pictures_of_step(options_), rank_, ranks_),
         model_(options_.model, options_.seed, options_.device),
-        workshop_(make_workshop(options_.device, model_, make_wire(options_.modelled, transport))),
+        workshop_(make_workshop(options_, messages, model_, make_wire(options_.modelled, transport))),
         values_(static_cast<std::size_t>(model_.layout().size())),
         optimizer_(make_optimizer(kind)),
         width_(job.training.rows * job.training.columns),
@@ -134,7 +162,7 @@ class Trainer {
         images_(static_cast<std::size_t>(share_.count * width_)),
         labels_(static_cast<std::size_t>(share_.count)) {
     run_.optimizer = name(kind);
-    run_.transport = name(options_.transport);
+    run_.transport = name(messages);
     run_.device = name(options_.device);
     run_.ranks = ranks_;
     run_.topology = route_of(options_, kind);
@@ -565,10 +593,14 @@ Job load_job(const Options& options, int ranks) {
 
 std::optional<std::vector<Run>> train_rank(const Job& job, terse::AnyTransport& transport, int number) {
   Model::pin_threads();
-  if (job.options.device == Device::cuda) Model::use_gpu(number);
+  Transport messages = job.options.transport;
+  if (job.options.device == Device::cuda) {
+    Model::use_gpu(number);
+    messages = settle_transport(job.options, transport);
+  }
   std::vector<Run> runs;
   for (const Method* const kind : job.options.optimizers) {
-    std::optional<Run> run = Trainer(job, *kind, transport).run();
+    std::optional<Run> run = Trainer(job, *kind, transport, messages).run();
     if (!run) return std::nullopt;
     runs.push_back(std::move(*run));
   }

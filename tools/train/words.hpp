@@ -31,8 +31,10 @@ inline constexpr std::array graph_words{Word<Graph>{"ring", Graph::ring},
                                         Word<Graph>{"random-matching", Graph::random_matching}};
 inline constexpr std::array rate_schedule_words{Word<RateSchedule>{"cosine", RateSchedule::cosine},
                                                 Word<RateSchedule>{"constant", RateSchedule::constant}};
-inline constexpr std::array transport_words{Word<Transport>{"threads", Transport::threads},
-                                            Word<Transport>{"mpi", Transport::mpi}};
+inline constexpr std::array transport_words{
+    Word<Transport>{"auto", Transport::automatic}, Word<Transport>{"threads", Transport::threads},
+    Word<Transport>{"mpi", Transport::mpi}, Word<Transport>{"nccl", Transport::nccl},
+    Word<Transport>{"staged", Transport::staged}};
 inline constexpr std::array device_words{Word<Device>{"cpu", Device::cpu},
                                          Word<Device>{"cuda", Device::cuda}};
 inline constexpr std::array topology_words{Word<Topology>{"scatter-gather", Topology::scatter_gather},

@@ -98,17 +98,33 @@ class AnyTicket {
   const Does* does_;
 };
 
+/// The stream that a transport's messages are in the order of, if they are in that of any.
+struct AnyStream {
+  const void* handle = nullptr;
+  bool ordered = false;
+
+  /// Whether the transport can't go with work on another stream, this one.
+  friend bool operator!=(const AnyStream& own, const void* other) {
+    return own.ordered && own.handle != other;
+  }
+};
+
 }  // namespace detail
 
-/// Any transport of host memory behind one type, so that optimizers are compiled once for all of them, and in units that know
-/// no MPI:
+/// Any transport of one kind of memory behind one type, so that optimizers are compiled once for all of them, and in units
+/// that know no MPI or NCCL:
 ///
 ///     terse::AnyTransport transport(terse::Mpi::world());
 ///     terse::Optimizer<terse::Adam<>, terse::AnyTransport> optimizer{{}, transport, layout};
 ///
-/// Batches allocate nothing, but for those of decorators around another AnyTransport. Cost: an indirect call for each batch and each question to its ticket, and for each packet of
-/// a mailbox.
-class AnyTransport {
+/// Batches allocate nothing, but for those of decorators around another AnyTransport. Cost: an indirect call for each batch and
+/// each question to its ticket, and for each packet of a mailbox.
+///
+/// Of a device's memory it may hold Nccl or ThroughHost, and promises what both of them keep: one way for all messages, as
+/// if they were in a stream's order, and `synchronize()`, which waits for nothing where they are not.
+template <class Memory>
+class AnyTransportOf {
+  static constexpr bool on_host = std::same_as<Memory, terse::memory::host>;
   struct MailboxOf {
     virtual ~MailboxOf() = default;
     virtual void publish(std::span<const std::byte> packet) = 0;
@@ -131,7 +147,9 @@ class AnyTransport {
     virtual detail::AnyTicket reduce_scatter(const float* blocks, float* own, index_t count) = 0;
     virtual detail::AnyTicket all_gather_in_place(std::byte* blocks, index_t bytes) = 0;
     virtual int ranks_per_node() = 0;
-    virtual AnyTransport split(int color, int key) = 0;
+    virtual AnyTransportOf split(int color, int key) = 0;
+    virtual detail::AnyStream stream() = 0;
+    virtual void synchronize() = 0;
     virtual std::unique_ptr<MailboxOf> mailbox(index_t bytes) = 0;
   };
   template <class T>
@@ -161,7 +179,16 @@ class AnyTransport {
         throw without_collectives();
     }
     int ranks_per_node() override { return detail::node_size(transport); }
-    AnyTransport split(int color, int key) override { return AnyTransport(transport.split(color, key)); }
+    AnyTransportOf split(int color, int key) override { return AnyTransportOf(transport.split(color, key)); }
+    detail::AnyStream stream() override {
+      if constexpr (requires { transport.stream(); })
+        return {transport.stream(), true};
+      else
+        return {};
+    }
+    void synchronize() override {
+      if constexpr (requires { transport.synchronize(); }) transport.synchronize();
+    }
     std::unique_ptr<MailboxOf> mailbox([[maybe_unused]] index_t bytes) override {
       if constexpr (HasMailbox<T>)
         return std::make_unique<TheMailbox<decltype(transport.mailbox(bytes))>>(transport.mailbox(bytes));
@@ -178,8 +205,10 @@ class AnyTransport {
   };
 
  public:
-  using memory = terse::memory::host;
+  using memory = Memory;
   using Ticket = detail::AnyTicket;
+  /// What ThroughHost copies at once is worth more than what alignment is to Nccl.
+  static constexpr bool joins_neighbors = !on_host;
 
   class Mailbox {
    public:
@@ -187,14 +216,14 @@ class AnyTransport {
     std::uint64_t fetch(int peer, std::span<std::byte> place) { return mailbox_->fetch(peer, place); }
 
    private:
-    friend class AnyTransport;
+    friend class AnyTransportOf;
     explicit Mailbox(std::unique_ptr<MailboxOf> mailbox) : mailbox_(std::move(mailbox)) {}
     std::unique_ptr<MailboxOf> mailbox_;
   };
 
-  // Whether T is a transport is asked inside: nvcc would ask it of AnyTransport before that is one.
+  // Whether T is a transport is asked inside: nvcc would ask it of AnyTransportOf before that is one.
   template <class T>
-  requires(!std::same_as<T, AnyTransport>) explicit AnyTransport(T transport)
+  requires(!std::same_as<T, AnyTransportOf>) explicit AnyTransportOf(T transport)
       : inner_(std::make_unique<TheInner<T>>(std::move(transport))) {
     static_assert(Transport<T> && std::same_as<typename T::memory, memory>);
   }
@@ -217,12 +246,17 @@ class AnyTransport {
   }
   /// Of a transport of two levels; 0 of others.
   int ranks_per_node() const { return inner_->ranks_per_node(); }
-  AnyTransport split(int color, int key) { return inner_->split(color, key); }
+  AnyTransportOf split(int color, int key) { return inner_->split(color, key); }
   /// Throws usage_error where the transport has none.
-  Mailbox mailbox(index_t bytes) { return Mailbox(inner_->mailbox(bytes)); }
+  Mailbox mailbox(index_t bytes) requires(on_host) { return Mailbox(inner_->mailbox(bytes)); }
+  /// Compares with what an executor has; different from none where messages are in no stream's order.
+  detail::AnyStream stream() const requires(!on_host) { return inner_->stream(); }
+  void synchronize() requires(!on_host) { inner_->synchronize(); }
 
  private:
   std::unique_ptr<Inner> inner_;
 };
+
+using AnyTransport = AnyTransportOf<terse::memory::host>;
 
 }  // namespace terse
