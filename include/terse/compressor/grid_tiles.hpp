@@ -22,7 +22,9 @@ struct TileSlice {
   static constexpr int capacity = 64;
   struct Entry {
     PieceTiles<S> tiles;
-    index_t first = 0;  // counted through the slice
+    index_t first = 0;    // counted through the slice,
+    index_t unit = 0;     // and through the range
+    index_t section = 0;  // where the bytes of the first one begin
   };
   Entry entries[capacity];
   int count = 0;
@@ -35,21 +37,29 @@ struct TileSlice {
   }
 };
 
-/// use(slice), slice after slice.
-template <int S, class Use>
-void for_each_tile_slice(const Range& range, Use use) {
+/// use(slice), slice after slice, of pieces that have `bytes(tiles)`. Returns those of all.
+template <int S, class Use, class Bytes>
+index_t for_each_tile_slice(const Range& range, Use use, Bytes bytes) {
   TileSlice<S> slice;
+  index_t unit = 0, section = 0;
   for (std::size_t p = 0; p < range.pieces().size(); ++p) {
     if (range.pieces()[p].count == 0) continue;
     const PieceTiles<S> tiles{range.pieces()[p], range.columns(p)};
-    slice.entries[slice.count++] = {tiles, slice.tiles};
+    slice.entries[slice.count++] = {tiles, slice.tiles, unit, section};
     slice.tiles += tiles.count();
+    unit += tiles.count();
+    section += bytes(tiles);
     if (slice.count < TileSlice<S>::capacity) continue;
     use(slice);
     slice.count = 0;
     slice.tiles = 0;
   }
   if (slice.count > 0) use(slice);
+  return section;
+}
+template <int S, class Use>
+void for_each_tile_slice(const Range& range, Use use) {
+  for_each_tile_slice<S>(range, use, [](const PieceTiles<S>&) { return index_t{0}; });
 }
 
 /// Lines of n numbers each, which lie `step` apart; from one line to the next it is `apart`.

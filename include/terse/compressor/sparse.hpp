@@ -141,6 +141,8 @@ struct Sparse {
     /// Arena index of the entry at hand; behind all others at the end.
     index_t index() const { return index_; }
     float value() const { return Coder::read(values_, picks_, entry_); }
+    const std::byte* section() const { return section_; }
+    float weight() const { return weight_; }
     float weighted() const { return weight_ * value(); }
     void next() {
       if (++entry_ < picks_) {

@@ -3,9 +3,9 @@
 
 #include <algorithm>
 #include <string>
+#include <type_traits>
 
-#include "terse/compressor/grid_tiles.hpp"
-#include "terse/compressor/top_k.hpp"
+#include "terse/compressor/grid_top_tiles.hpp"
 
 namespace terse {
 
@@ -33,7 +33,7 @@ struct TileView {
 ///
 /// Wire: that of Inner, whose units are tiles. Cost beside Inner's: the transform of the message and the inverse one of what is
 /// sent, tile by tile, in cache; a reader sums the packets' coefficients and transforms once, whatever their number. Memory: n
-/// floats; on a device 2 n, and the tables of all sides. There the selection takes several kernels for each tile.
+/// floats; on a device 2 n, and the tables of all sides. There selections other than TopK's take several kernels for each tile.
 template <class Basis, int S, class Inner>
 struct Tiled {
   static_assert(
@@ -137,7 +137,8 @@ struct Tiled<Basis, S, Sparse<Selection, Values, PerSegment>> {
     return at - section;
   }
 
-  /// The same by kernels, but for the selection, which goes from tile to tile.
+  /// The same by kernels, a block of threads to a tile; a selection other than TopK's goes from tile to tile, as from segment to
+  /// segment.
   template <GridExecutor E, class In, class Message, class Feedback>
   index_t measure_and_encode(E executor, Workspace<E>& workspace, const Range& range,
                              Mask<typename E::memory> mask, In incoming, Message message, Feedback feedback,
@@ -157,24 +158,50 @@ struct Tiled<Basis, S, Sparse<Selection, Values, PerSegment>> {
                                                            bad},
                       slice.tiles);
     });
-    fill(executor, workspace.picker.sums.all().part(first - begin, range.end_offset() - first), 0.0F);
     std::byte* at = section;
-    for (Units units(range); units.more(); units.next())
-      at = picker().encode_unit(executor, workspace.picker, units.unit(),
-                                detail::TileView{elements, numbers, begin}, context, at);
+    if constexpr (picks_together) {
+      at += for_each_section(range, [&](const auto& slice, const auto& sections) {
+        executor.launch(detail::PickTilesKernel<S>{slice, sections, elements, numbers, begin, section},
+                        slice.tiles);
+      });
+    } else {
+      clear(executor, workspace, range);
+      for (Units units(range); units.more(); units.next())
+        at = picker().encode_unit(executor, workspace.picker, units.unit(),
+                                  detail::TileView{elements, numbers, begin}, context, at);
+    }
     for_each(executor, range, mask, NoPackets{},
              detail::CommitTiles<Feedback>{feedback, inverse(executor, workspace, range).sums, begin});
     return at - section;
   }
   template <GridExecutor E>
   ArrivedSums arrived(E executor, Workspace<E>& workspace, const Range& range, Incoming packets) const {
-    picker().arrived(executor, workspace.picker, range, packets);
+    if (range.pieces().empty()) return {workspace.sums.data(), workspace.begin};
+    if constexpr (picks_together) {
+      clear(executor, workspace, range);
+      for (int p = 0; p < packets.count; ++p)
+        for_each_section(range, [&](const auto& slice, const auto& sections) {
+          const Source& source = packets.sources[p];
+          executor.launch(detail::AddTilesKernel<S>{slice, sections, source.section(), source.weight(),
+                                                    workspace.picker.sums.data(), workspace.begin},
+                          slice.tiles);
+        });
+    } else {
+      picker().arrived(executor, workspace.picker, range, packets);
+    }
     return inverse(executor, workspace, range);
   }
   template <GridExecutor E>
   void check(E executor, Workspace<E>& workspace, const Range& range, const std::byte* packet,
              index_t section_at, detail::Findings* findings) const {
-    picker().check(executor, workspace.picker, range, packet, section_at, findings);
+    if constexpr (picks_together)
+      for_each_section(range, [&](const auto& slice, const auto& sections) {
+        executor.launch(detail::CheckTilesKernel<S>{slice, sections, packet + section_at,
+                                                    largest_finite * Granularity::limit_share, findings},
+                        slice.tiles);
+      });
+    else
+      picker().check(executor, workspace.picker, range, packet, section_at, findings);
   }
 
   /// The weighted sums of what came over `range`, in the workspace.
@@ -197,6 +224,9 @@ struct Tiled<Basis, S, Sparse<Selection, Values, PerSegment>> {
   }
 
  private:
+  /// On a grid.
+  static constexpr bool picks_together = std::is_same_v<Inner, TopK<>>;
+
   template <class Feedback>
   static constexpr void check_view() {
     static_assert(
@@ -205,6 +235,20 @@ struct Tiled<Basis, S, Sparse<Selection, Values, PerSegment>> {
         },
         "terse: under tiles an error feedback's view needs `const float* at(index_t i) const`, where what "
         "shall be sent lies side by side");
+  }
+  template <GridExecutor E>
+  static void clear(E executor, Workspace<E>& workspace, const Range& range) {
+    fill(executor,
+         workspace.picker.sums.all().part(range.begin_offset() - workspace.begin,
+                                          range.end_offset() - range.begin_offset()),
+         0.0F);
+  }
+  /// use(slice, sections) for the tiles of a packet's section, whose bytes it returns.
+  template <class Use>
+  index_t for_each_section(const Range& range, Use use) const {
+    const detail::TopSections<S> sections{inner.selection};
+    return detail::for_each_tile_slice<S>(
+        range, [&](const detail::TileSlice<S>& slice) { use(slice, sections); }, sections);
   }
   template <GridExecutor E>
   static ArrivedSums inverse(E executor, Workspace<E>& workspace, const Range& range) {

@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "terse/compressor/grid_tiles.hpp"
+#include "terse/compressor/top_k.hpp"
+
+// Top-k from tiles on a grid executor, one block of threads to a tile, with the picks and the bytes of TopK: see executor/select.hpp
+// and compressor/selection.hpp.
+
+namespace terse::detail {
+
+TERSE_NUMERICS_BEGIN
+
+/// Where tiles' bytes are in the section of their piece: those of tiles before them have the lengths that their shapes ask for.
+template <int S>
+struct TopSections {
+  Largest selection;
+
+  TERSE_HD index_t bytes(index_t n) const {
+    const index_t k = selection.most(n);
+    return Positions::bytes(n, k) + PickCoder<Dense>::bytes(k);
+  }
+  TERSE_HD index_t before(const PieceTiles<S>& tiles, const TilePlace& place) const {
+    const index_t at = place.first - tiles.piece.offset, width = place.stride;
+    return rows(at / width, width) + at % width / S * bytes(place.rows * S);
+  }
+  index_t operator()(const PieceTiles<S>& tiles) const {
+    const index_t width = tiles.columns > 0 ? tiles.columns : S, rest = tiles.piece.count % width;
+    return rows(tiles.piece.count / width, width) + (rest > 0 ? bytes(rest) : 0);
+  }
+
+ private:
+  TERSE_HD index_t rows(index_t count, index_t width) const {
+    return count / S * row_of_tiles(S, width) + (count % S > 0 ? row_of_tiles(count % S, width) : 0);
+  }
+  TERSE_HD index_t row_of_tiles(index_t height, index_t width) const {
+    return width / S * bytes(height * S) + (width % S > 0 ? bytes(height * (width % S)) : 0);
+  }
+};
+
+/// A tile's n numbers, k of which travel, and where.
+struct TopTile {
+  index_t begin;  // arena index
+  index_t n, k;
+  index_t unit;        // counted through the range
+  index_t section_at;  // its positions, behind which the values are
+
+  template <int S>
+  TERSE_HD static TopTile of(const TileSlice<S>& slice, const TopSections<S>& sections, index_t number) {
+    const auto& entry = slice.entry_of(number);
+    const TilePlace place = entry.tiles.place(number - entry.first);
+    const Piece unit = entry.tiles.unit(place);
+    return {unit.offset, unit.count, sections.selection.most(unit.count), entry.unit + number - entry.first,
+            entry.section + sections.before(entry.tiles, place)};
+  }
+  TERSE_HD bool is_bitmap() const { return Positions::is_bitmap(n, k); }
+  TERSE_HD index_t values_at() const { return section_at + Positions::bytes(n, k); }
+  /// Elements that stand side by side for each thread, where their order counts.
+  TERSE_HD index_t own() const { return (n + block_threads - 1) / block_threads; }
+};
+
+/// Writes the k of largest magnitude, ties to the lower position, and what receivers read.
+template <int S>
+struct PickTilesKernel {
+  static constexpr bool cooperative = true;
+  struct Shared {
+    float value[S * S];
+  };
+  TileSlice<S> slice;
+  TopSections<S> sections;
+  const float* numbers;
+  float* sent;
+  index_t begin;  // the arena index of both
+  std::byte* section;
+
+  template <class Block>
+  TERSE_HD void operator()(Block& block, Shared& shared) const {
+    const TopTile tile = TopTile::of(slice, sections, block.index());
+    std::byte* const wire = section + tile.section_at;
+    const index_t words = sections.bytes(tile.n) / 4;
+    for (index_t e = block.thread(); e < tile.n; e += block_threads)
+      shared.value[e] = numbers[tile.begin - begin + e];
+    for (index_t w = block.thread(); w < words; w += block_threads) store(wire, w, std::uint32_t{0});
+    block.sync();
+    const std::uint32_t cut = kth_largest(block, shared, tile);
+
+    const index_t first = block.thread() * tile.own();
+    const index_t end = first + tile.own() < tile.n ? first + tile.own() : tile.n;
+    std::uint32_t both = 0, all = 0;  // those above, in the upper half, and ties
+    for (index_t e = first; e < end; ++e) {
+      const std::uint32_t word = magnitude_word(shared.value[e]);
+      both += word > cut ? 1U << 16 : word == cut ? 1U : 0U;
+    }
+    both = block.exclusive_sum(both, all);
+    index_t above = both >> 16, ties = both & 0xFFFF;
+    const index_t wanted = tile.k - static_cast<index_t>(all >> 16);
+    for (index_t e = first; e < end; ++e) {
+      const float value = shared.value[e];
+      const std::uint32_t word = magnitude_word(value);
+      const bool picked = word > cut || (word == cut && ties < wanted);
+      sent[tile.begin - begin + e] = keep_if(picked, value);
+      if (picked) {
+        const index_t place = above + (ties < wanted ? ties : wanted);
+        if (tile.is_bitmap())
+          atomic_set_bit(wire, static_cast<std::uint32_t>(e));
+        else
+          store(wire, place, static_cast<std::uint32_t>(e));
+        store(section + tile.values_at(), place, value);
+      }
+      above += word > cut ? 1 : 0;
+      ties += word == cut ? 1 : 0;
+    }
+  }
+
+ private:
+  template <class T>
+  TERSE_HD static void store(std::byte* to, index_t place, T value) {
+    reinterpret_cast<T*>(to)[place] = value;
+  }
+  /// The magnitude, bit by bit from the highest on: as many as k are at least as large.
+  template <class Block>
+  TERSE_HD static std::uint32_t kth_largest(Block& block, const Shared& shared, const TopTile& tile) {
+    std::uint32_t cut = 0;
+    for (int bit = 30; bit >= 0; --bit) {
+      const std::uint32_t least = cut | 1U << bit;
+      std::uint32_t own = 0, all = 0;
+      for (index_t e = block.thread(); e < tile.n; e += block_threads)
+        own += magnitude_word(shared.value[e]) >= least ? 1 : 0;
+      block.exclusive_sum(own, all);
+      if (all >= tile.k) cut = least;
+    }
+    return cut;
+  }
+};
+
+/// Adds weight times what a packet says to sums. Each position occurs once, in sections that are right.
+template <int S>
+struct AddTilesKernel {
+  static constexpr bool cooperative = true;
+  struct Shared {};
+  TileSlice<S> slice;
+  TopSections<S> sections;
+  const std::byte* section;
+  float weight;
+  float* sums;
+  index_t begin;
+
+  template <class Block>
+  TERSE_HD void operator()(Block& block, Shared&) const {
+    const TopTile tile = TopTile::of(slice, sections, block.index());
+    const std::byte *const wire = section + tile.section_at, *const values = section + tile.values_at();
+    float* const to = sums + (tile.begin - begin);
+    if (!tile.is_bitmap()) {
+      for (index_t e = block.thread(); e < tile.k; e += block_threads) {
+        const std::int64_t position = Positions::at(wire, e);
+        if (position < tile.n) to[position] += weight * PickCoder<Dense>::read(values, tile.k, e);
+      }
+      return;
+    }
+    const index_t first = block.thread() * tile.own();
+    const index_t end = first + tile.own() < tile.n ? first + tile.own() : tile.n;
+    std::uint32_t own = 0, all = 0;
+    for (index_t e = first; e < end; ++e) own += is_set(wire, e) ? 1 : 0;
+    index_t entry = block.exclusive_sum(own, all);
+    for (index_t e = first; e < end; ++e)
+      if (is_set(wire, e)) {
+        if (entry < tile.k) to[e] += weight * PickCoder<Dense>::read(values, tile.k, entry);
+        ++entry;
+      }
+  }
+
+ private:
+  TERSE_HD static bool is_set(const std::byte* bitmap, index_t e) {
+    return (std::to_integer<unsigned>(bitmap[e / 8]) >> e % 8 & 1U) != 0;
+  }
+};
+
+/// Reports what is wrong with a packet, in the host's order.
+template <int S>
+struct CheckTilesKernel {
+  static constexpr bool cooperative = true;
+  struct Shared {};
+  TileSlice<S> slice;
+  TopSections<S> sections;
+  const std::byte* section;
+  float limit;
+  Findings* findings;
+
+  template <class Block>
+  TERSE_HD void operator()(Block& block, Shared&) const {
+    const TopTile tile = TopTile::of(slice, sections, block.index());
+    const Arrived wire{section + tile.section_at, tile.k}, values{section + tile.values_at(), tile.k};
+    const Report report{findings, tile.unit};
+    std::uint32_t own = 0, set = 0;
+    if (tile.is_bitmap()) {
+      for (index_t w = block.thread(); w < aligned(tile.n) / 64; w += block_threads) {
+        const std::uint64_t word = Positions::load(wire.bytes() + 8 * w);
+        if (tile.n - 64 * w < 64 && word >> (tile.n - 64 * w) != 0)
+          report.next().note(w, SectionFault::beyond_end);
+        own += static_cast<std::uint32_t>(ones_in(word));
+      }
+      block.exclusive_sum(own, set);
+      if (block.thread() == 0 && set != tile.k) report.next().note(tile.n, SectionFault::other_population);
+    } else {
+      const Positions::CheckList check{wire, tile.n, report.next()};
+      for (index_t e = block.thread(); e < tile.k; e += block_threads) check(e);
+    }
+    const CheckValues<PickCoder<Dense>> check{values, limit, report.last()};
+    for (index_t f = block.thread(); f < tile.k; f += block_threads) check(f);
+  }
+};
+
+TERSE_NUMERICS_END
+
+}  // namespace terse::detail
