@@ -1,25 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "any_optimizer.hpp"
+#include "marked_layout.hpp"
 #include "terse/optimizer/deep_gradient_compression.hpp"
 #include "terse/optimizer/demo.hpp"
 #include "terse/optimizer/distributed_lion.hpp"
+#include "terse/optimizer/e_control.hpp"
 #include "terse/optimizer/ef21_sgd.hpp"
 
 namespace train {
-namespace {
-
-/// Vectors, such as biases, travel dense.
-terse::Layout matrices_alone(const terse::Layout& layout) {
-  terse::Layout other;
-  for (terse::Segment segment : layout.segments()) {
-    segment.compress = segment.shape.size() > 1;
-    other.add(std::move(segment));
-  }
-  return other;
-}
-
-}  // namespace
-
 template <>
 Made make<struct DeepGradientCompression>(const Order<OnHost>& order) {
   return made(order,
@@ -42,6 +30,26 @@ Made make<struct Ef21Sgd>(const Order<OnHost>& order) {
                   .momentum_correction = {.momentum = order.momentum(), .nesterov = false},
                   .compressor = {.selection = {.ratio = ratio_of(order.options, order.method)}}},
               matrices_alone(order.layout));
+}
+
+template <>
+Made make<struct Ef21Sgdm>(const Order<OnHost>& order) {
+  return made(
+      order,
+      terse::Ef21Sgdm<>{.learning_rate = order.rate(),
+                        .weight_decay = order.weight_decay(),
+                        .compressor = {.selection = {.ratio = ratio_of(order.options, order.method)}}},
+      matrices_alone(order.layout));
+}
+
+template <>
+Made make<struct EControl>(const Order<OnHost>& order) {
+  return made(
+      order,
+      terse::EControl<>{.learning_rate = order.rate(),
+                        .weight_decay = order.weight_decay(),
+                        .compressor = {.selection = {.ratio = ratio_of(order.options, order.method)}}},
+      matrices_alone(order.layout));
 }
 
 template <>

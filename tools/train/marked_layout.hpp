@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <utility>
+
+#include "terse/core/layout.hpp"
+
+// Which segments methods treat as what.
+
+namespace train {
+
+/// Vectors, such as biases, travel dense.
+inline terse::Layout matrices_alone(const terse::Layout& layout) {
+  terse::Layout other;
+  for (terse::Segment segment : layout.segments()) {
+    segment.compress = segment.shape.size() > 1;
+    other.add(std::move(segment));
+  }
+  return other;
+}
+
+/// All matrices but the last layer's are hidden ones. Their rates are `scale` times those of the others.
+inline terse::Layout hidden_matrices(const terse::Layout& layout, float scale = 1) {
+  terse::Layout other;
+  for (terse::Segment segment : layout.segments()) {
+    segment.hidden = segment.shape.size() >= 2 && segment.name != "last.weight";
+    if (segment.hidden) segment.learning_rate_scale *= scale;
+    other.add(std::move(segment));
+  }
+  return other;
+}
+
+}  // namespace train

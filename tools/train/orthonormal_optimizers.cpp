@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "any_optimizer.hpp"
+#include "marked_layout.hpp"
+#include "terse/optimizer/dion.hpp"
+#include "terse/optimizer/muon.hpp"
+
+namespace train {
+
+template <>
+Made make<struct Muon>(const Order<OnHost>& order) {
+  return made(order, terse::Muon<>{.learning_rate = order.rate(), .weight_decay = order.weight_decay()},
+              hidden_matrices(order.layout));
+}
+/// Whose steps along hidden matrices are not scaled to be as long as Adam's.
+template <>
+Made make<struct Dion>(const Order<OnHost>& order) {
+  return made(order, terse::Dion<16>{.learning_rate = order.rate(), .weight_decay = order.weight_decay()},
+              hidden_matrices(order.layout, 10));
+}
+
+}  // namespace train
