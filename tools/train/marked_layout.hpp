@@ -19,11 +19,15 @@ inline terse::Layout matrices_alone(const terse::Layout& layout) {
   return other;
 }
 
-/// All matrices but the last layer's are hidden ones. Their rates are `scale` times those of the others.
-inline terse::Layout hidden_matrices(const terse::Layout& layout, float scale = 1) {
+/// All matrices but the last layer's are hidden ones, where `rank` columns make them smaller. Their rates are `scale` times
+/// those of the others.
+inline terse::Layout hidden_matrices(const terse::Layout& layout, int rank = 0, float scale = 1) {
   terse::Layout other;
   for (terse::Segment segment : layout.segments()) {
-    segment.hidden = segment.shape.size() >= 2 && segment.name != "last.weight";
+    if (segment.shape.size() >= 2 && segment.name != "last.weight") {
+      const terse::index_t rows = segment.shape.front(), columns = segment.count / rows;
+      segment.hidden = (rows + columns) * rank < rows * columns;
+    }
     if (segment.hidden) segment.learning_rate_scale *= scale;
     other.add(std::move(segment));
   }

@@ -15,7 +15,7 @@ Made make<struct Muon>(const Order<OnHost>& order) {
 template <>
 Made make<struct Dion>(const Order<OnHost>& order) {
   return made(order, terse::Dion<16>{.learning_rate = order.rate(), .weight_decay = order.weight_decay()},
-              hidden_matrices(order.layout, 10));
+              hidden_matrices(order.layout, 16, 10));
 }
 
 }  // namespace train
