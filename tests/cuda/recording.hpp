@@ -36,8 +36,9 @@ class Graph {
   cudaGraphExec_t exec_ = nullptr;
 };
 
-/// Each rank's thread has a stream of its own.
+/// Each rank's thread has a stream of its own. Few elements come to the kernels for many tiles, too.
 struct OnThisThread : terse::executor::cuda {
+  static constexpr terse::Tuning tuning{.few_tiles = 6};
   OnThisThread() : cuda{cudaStreamPerThread} {}
 };
 
