@@ -7,10 +7,10 @@
 #include <memory>
 #include <utility>
 
+#include "any_state.hpp"
 #include "method.hpp"
 #include "options.hpp"
 #include "places.hpp"
-#include "terse/checkpoint/folder.hpp"
 #include "terse/optimizer/optimizer.hpp"
 
 namespace train {
@@ -50,10 +50,10 @@ class TheOptimizer final : public AnyOptimizer {
   }
   bool full_precision() const override { return optimizer_.full_precision(); }
   void save(const std::filesystem::path& file, const float* parameters) override {
-    terse::checkpoint::save(file, optimizer_, terse::in<Executor>(parameters, size()));
+    P::save(file, optimizer_, parameters);
   }
   void load(const terse::checkpoint::Manifest& manifest, float* parameters) override {
-    terse::checkpoint::load(manifest, optimizer_, terse::out<Executor>(parameters, size()));
+    P::load(manifest, optimizer_, parameters);
   }
 
  private:

@@ -50,10 +50,19 @@ std::string parameters_hash(const Layout& layout, view<const P, Space> parameter
 
 namespace detail {
 
+/// Whoever stands for an optimizer of a type that isn't known here says it.
+template <class Optimizer>
+std::string recipe_of(const Optimizer& optimizer) {
+  if constexpr (requires { optimizer.recipe_name(); })
+    return optimizer.recipe_name();
+  else
+    return type_name<decltype(optimizer.recipe)>();
+}
+
 template <class Optimizer>
 Metadata describe(Optimizer& optimizer) {
   return {{"format", "terse checkpoint 1"},
-          {"recipe", type_name<decltype(optimizer.recipe)>()},
+          {"recipe", recipe_of(optimizer)},
           {"world", std::to_string(optimizer.size())},
           {"rank", std::to_string(optimizer.rank())},
           {"seed", std::to_string(optimizer.options().seed)},
