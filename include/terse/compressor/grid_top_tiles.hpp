@@ -62,12 +62,19 @@ struct TopTile {
   TERSE_HD index_t own() const { return (n + block_threads - 1) / block_threads; }
 };
 
-/// Writes the k of largest magnitude, ties to the lower position, and what receivers read.
+/// The block that a kernel of one block alone believes itself to be.
+template <class Block>
+struct OnlyBlock : Block {
+  TERSE_HD static index_t index() { return 0; }
+};
+
+/// Writes what TopK picks, and what receivers read of it.
 template <int S>
 struct PickTilesKernel {
   static constexpr bool cooperative = true;
   struct Shared {
-    float value[S * S];
+    SelectFewKernel::Shared select;
+    std::uint32_t positions[S * S];
   };
   TileSlice<S> slice;
   TopSections<S> sections;
@@ -77,62 +84,25 @@ struct PickTilesKernel {
   std::byte* section;
 
   template <class Block>
-  TERSE_HD void operator()(Block& block, Shared& shared) const {
-    const TopTile tile = TopTile::of(slice, sections, block.index());
-    std::byte* const wire = section + tile.section_at;
-    const index_t words = sections.bytes(tile.n) / 4;
-    for (index_t e = block.thread(); e < tile.n; e += block_threads)
-      shared.value[e] = numbers[tile.begin - begin + e];
-    for (index_t w = block.thread(); w < words; w += block_threads) store(wire, w, std::uint32_t{0});
+  TERSE_HD void operator()(Block& any, Shared& shared) const {
+    const TopTile tile = TopTile::of(slice, sections, any.index());
+    OnlyBlock<Block> block{any};
+    std::byte *const wire = section + tile.section_at, *const values = section + tile.values_at();
+    const float* const from = numbers + (tile.begin - begin);
+    float* const read = sent + (tile.begin - begin);
+    SelectFewKernel{from, tile.n, static_cast<std::uint32_t>(tile.k), shared.positions}(block, shared.select);
+    for (index_t e = block.thread(); e < tile.n; e += block_threads) read[e] = 0;
+    for (index_t w = block.thread(); w < sections.bytes(tile.n) / 4; w += block_threads)
+      reinterpret_cast<std::uint32_t*>(wire)[w] = 0;
     block.sync();
-    const std::uint32_t cut = kth_largest(block, shared, tile);
-
-    const index_t first = block.thread() * tile.own();
-    const index_t end = first + tile.own() < tile.n ? first + tile.own() : tile.n;
-    std::uint32_t both = 0, all = 0;  // those above, in the upper half, and ties
-    for (index_t e = first; e < end; ++e) {
-      const std::uint32_t word = magnitude_word(shared.value[e]);
-      both += word > cut ? 1U << 16 : word == cut ? 1U : 0U;
+    for (index_t e = block.thread(); e < tile.k; e += block_threads) {
+      const std::uint32_t position = shared.positions[e];
+      if (tile.is_bitmap())
+        atomic_set_bit(wire, position);
+      else
+        reinterpret_cast<std::uint32_t*>(wire)[e] = position;
+      reinterpret_cast<float*>(values)[e] = read[position] = from[position];
     }
-    both = block.exclusive_sum(both, all);
-    index_t above = both >> 16, ties = both & 0xFFFF;
-    const index_t wanted = tile.k - static_cast<index_t>(all >> 16);
-    for (index_t e = first; e < end; ++e) {
-      const float value = shared.value[e];
-      const std::uint32_t word = magnitude_word(value);
-      const bool picked = word > cut || (word == cut && ties < wanted);
-      sent[tile.begin - begin + e] = keep_if(picked, value);
-      if (picked) {
-        const index_t place = above + (ties < wanted ? ties : wanted);
-        if (tile.is_bitmap())
-          atomic_set_bit(wire, static_cast<std::uint32_t>(e));
-        else
-          store(wire, place, static_cast<std::uint32_t>(e));
-        store(section + tile.values_at(), place, value);
-      }
-      above += word > cut ? 1 : 0;
-      ties += word == cut ? 1 : 0;
-    }
-  }
-
- private:
-  template <class T>
-  TERSE_HD static void store(std::byte* to, index_t place, T value) {
-    reinterpret_cast<T*>(to)[place] = value;
-  }
-  /// The magnitude, bit by bit from the highest on: as many as k are at least as large.
-  template <class Block>
-  TERSE_HD static std::uint32_t kth_largest(Block& block, const Shared& shared, const TopTile& tile) {
-    std::uint32_t cut = 0;
-    for (int bit = 30; bit >= 0; --bit) {
-      const std::uint32_t least = cut | 1U << bit;
-      std::uint32_t own = 0, all = 0;
-      for (index_t e = block.thread(); e < tile.n; e += block_threads)
-        own += magnitude_word(shared.value[e]) >= least ? 1 : 0;
-      block.exclusive_sum(own, all);
-      if (all >= tile.k) cut = least;
-    }
-    return cut;
   }
 };
 

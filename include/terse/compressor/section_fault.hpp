@@ -61,8 +61,8 @@ struct Report {
   index_t unit;
   int stage = 0;
 
-  Report next() const { return {findings, unit, stage + 1}; }
-  Report last() const { return {findings, unit, 15}; }
+  TERSE_HD Report next() const { return {findings, unit, stage + 1}; }
+  TERSE_HD Report last() const { return {findings, unit, 15}; }
   /// `place` in this stage, below 2^36.
   TERSE_HD void note(index_t place, SectionFault fault) const {
     const std::uint64_t order = static_cast<std::uint64_t>(unit) << 44 |

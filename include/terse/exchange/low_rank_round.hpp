@@ -274,6 +274,10 @@ template <int R, class F, class P, class T, class E>
 struct RoundOf<DionDirection<R>, F, P, T, E> {
   using type = LowRankRound<R, P, T, E, true>;
 };
+template <int R, class F, class P, class T, class E>
+struct RoundOf<Unchecked<DionDirection<R>>, F, P, T, E> {
+  using type = LowRankRound<R, P, T, E, true>;
+};
 
 }  // namespace detail
 
