@@ -6,6 +6,6 @@
 
 // Compiles in a moment, for what builds it more than once: headers of the core, and threads to link.
 int main() {
-  std::jthread thread([] {});
-  return terse::Layout::flat(100).size() == 100 ? 0 : 1;
+  std::thread([] {}).join();
+  return terse::Layout::flat(100).size() >= 100 ? 0 : 1;
 }
