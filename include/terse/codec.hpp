@@ -34,6 +34,7 @@ struct Message {
   Compressed compressed;
   Exact dense;
 };
+/// Deduces both codecs.
 template <class Compressed, class Exact>
 Message(Compressed, Exact) -> Message<Compressed, Exact>;
 

@@ -1,6 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#if __cplusplus < 202002L
+#error "terse is C++20: compile with -std=c++20 or later"
+#endif
+#ifndef __cpp_exceptions
+#error "terse reports errors by exceptions and can't do so under -fno-exceptions; compile without"
+#endif
+#ifndef __cpp_rtti
+#error "terse names the types of policies in its errors and can't do so under -fno-rtti; compile without"
+#endif
+
 // Everything that needs the standard library alone. Backends are their own includes: terse/transport/mpi.hpp,
 // terse/checkpoint/checkpoint.hpp, terse/interop/libtorch.hpp.
 

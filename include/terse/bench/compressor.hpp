@@ -129,6 +129,7 @@ class Passes {
   double error_ = 0, error_heavy_ = 0;
 };
 
+/// Adds benchmarks of encoding n elements without error feedback, and of accumulating a packet.
 template <Compressor C>
 void add_encode(const std::string& name, const C& compressor, index_t n) {
   using Rank = Passes<C, Unchecked<None>>;
@@ -146,6 +147,7 @@ void add_encode(const std::string& name, const C& compressor, index_t n) {
   });
 }
 
+/// Adds a benchmark of encoding n elements with Residual.
 template <Compressor C>
 void add_encode_residual(const std::string& name, const C& compressor, index_t n) {
   using Rank = Passes<C, Residual>;

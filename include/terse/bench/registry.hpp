@@ -28,6 +28,7 @@ struct Held {
   std::string key;
   std::shared_ptr<void> object;
 };
+/// What the last benchmark left: the process has one.
 inline Held& held() {
   static Held one;
   return one;

@@ -66,6 +66,7 @@ inline const float* heavy_samples(index_t count) {
 
 /// Messages change from step to step, so that errors are a training's, not a constant's: n of n + `spare` samples.
 inline constexpr index_t spare = 1024;
+/// Where the message of a step begins: 64 samples on from the last step's, and at the first again after 16 steps.
 inline const float* at_step(const float* samples, std::uint64_t step) { return samples + step % 16 * 64; }
 
 /// ||x - y|| / ||x||.

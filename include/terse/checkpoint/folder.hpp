@@ -88,6 +88,7 @@ struct Loaded {
   std::vector<std::string> skipped;  ///< newer ones that could not be loaded, and why
 };
 
+/// Whether a job only loads from a folder, or saves into it, which one job at a time may.
 enum class Use { read, read_and_write };
 
 /// A run's checkpoints. All ranks make one, and call it alike.

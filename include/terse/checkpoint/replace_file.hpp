@@ -167,6 +167,7 @@ inline void replace_file(const std::filesystem::path& file, const std::function<
   write(partial.fd());
   partial.become_target();
 }
+/// The same with `contents` as what the file is to hold.
 inline void replace_file(const std::filesystem::path& file, std::string_view contents) {
   replace_file(file, [&](int fd) { detail::write_all(fd, contents.data(), contents.size()); });
 }

@@ -19,6 +19,7 @@ struct e4m3 {
   static constexpr int exponent_bits = 4, mantissa_bits = 3, bias = 7;
   static constexpr float largest = 448;
 };
+/// 8 bits: 5 of exponent, 2 of mantissa; magnitudes to 57344.
 struct e5m2 {
   static constexpr int exponent_bits = 5, mantissa_bits = 2, bias = 15;
   static constexpr float largest = 57344;

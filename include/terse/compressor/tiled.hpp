@@ -42,6 +42,7 @@ struct Tiled {
       "TopK<>, Threshold<>, RandomK, Chain<...>");
 };
 
+/// In each tile, in the basis's coordinates, what Sparse does in a segment.
 template <class Basis, int S, class Selection, Compressor Values>
 struct Tiled<Basis, S, Sparse<Selection, Values, PerSegment>> {
   using Inner = Sparse<Selection, Values, PerSegment>;

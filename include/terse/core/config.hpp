@@ -15,13 +15,14 @@
 
 /// Arithmetic between these two is never contracted into fused multiply-adds, whatever the user's own flags
 /// say and without touching the user's own code. Device code needs -fmad=false, which the device dependency
-/// carries.
+/// carries. Comparisons of floats between the two are meant exactly: -Wfloat-equal is silent there.
 #if defined(__clang__)
 // clang would also warn of every loop that it can't vectorize, under sanitizers of all; that is a matter of speed, and
 // -Rpass-missed=loop-vectorize tells whoever asks.
 #define TERSE_NUMERICS_BEGIN                                                                        \
   _Pragma("float_control(push)") _Pragma("clang fp contract(off)") _Pragma("clang diagnostic push") \
-      _Pragma("clang diagnostic ignored \"-Wpass-failed\"")
+      _Pragma("clang diagnostic ignored \"-Wpass-failed\"")                                         \
+          _Pragma("clang diagnostic ignored \"-Wfloat-equal\"")
 #define TERSE_NUMERICS_END _Pragma("clang diagnostic pop") _Pragma("float_control(pop)")
 #elif defined(__CUDACC__)
 // nvcc hands the pragmas on to its host compiler, but not without saying that it doesn't know them itself.
@@ -30,8 +31,10 @@
       _Pragma("GCC optimize(\"fp-contract=off\")")
 #define TERSE_NUMERICS_END _Pragma("GCC pop_options") _Pragma("nv_diagnostic pop")
 #elif defined(__GNUC__)
-#define TERSE_NUMERICS_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize(\"fp-contract=off\")")
-#define TERSE_NUMERICS_END _Pragma("GCC pop_options")
+#define TERSE_NUMERICS_BEGIN                                                                              \
+  _Pragma("GCC push_options") _Pragma("GCC optimize(\"fp-contract=off\")") _Pragma("GCC diagnostic push") \
+      _Pragma("GCC diagnostic ignored \"-Wfloat-equal\"")
+#define TERSE_NUMERICS_END _Pragma("GCC diagnostic pop") _Pragma("GCC pop_options")
 #else
 #error "terse knows how to switch contraction off under g++ and clang++ only"
 #endif

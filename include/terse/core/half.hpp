@@ -26,6 +26,7 @@ struct bf16 {
   // clang-format on
   bool operator==(const bf16&) const = default;
 };
+/// IEEE 754's binary16 as its code: 5 bits of exponent, 10 of mantissa; magnitudes to 65504.
 struct fp16 {
   static constexpr int exponent_bits = 5, mantissa_bits = 10, bias = 15;
   static constexpr float largest = 65504;
@@ -49,7 +50,9 @@ TERSE_NUMERICS_BEGIN
 
 /// The same number; exact, infinities and NaN too.
 TERSE_HD constexpr float widened(float x) { return x; }
+/// The same number; exact, infinities and NaN too.
 TERSE_HD constexpr float widened(bf16 x) { return std::bit_cast<float>(std::uint32_t{x.bits} << 16); }
+/// The same number; exact, infinities and NaN too.
 TERSE_HD constexpr float widened(fp16 x) {
   const std::uint32_t size = x.bits & 0x7FFFU;
   // An exponent of all ones must stay one.

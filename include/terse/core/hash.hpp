@@ -18,6 +18,7 @@ TERSE_HD constexpr std::uint64_t mix_hash(std::uint64_t hash, std::uint64_t valu
   hash = (hash ^ (hash >> 27)) * 0x94D049BB133111EB;
   return hash ^ (hash >> 31);
 }
+/// Mixes in the bytes of a text, without the 0 at its end.
 constexpr std::uint64_t mix_hash(std::uint64_t hash, const char* text) {
   for (; *text != '\0'; ++text) hash = mix_hash(hash, static_cast<unsigned char>(*text));
   return hash;

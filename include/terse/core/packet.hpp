@@ -48,6 +48,7 @@ struct PacketFault {
   std::uint64_t found = 0, expected = 0;
 };
 
+/// The first field of a header that is not what it has to be; `none` if all are.
 TERSE_HD constexpr PacketFault find_fault(const PacketHeader& header, const ExpectedHeader& expected) {
   if (header.magic != PacketHeader::expected_magic)
     return {PacketFault::magic, header.magic, PacketHeader::expected_magic};

@@ -100,6 +100,7 @@ using out = view<T, typename E::memory>;
 
 /// Says that nobody reads a buffer's elements before they are written: scratch, and packets on their way.
 struct Unwritten {};
+/// Asks a buffer to leave its elements unset: `buffer<float>(n, unwritten)`.
 inline constexpr Unwritten unwritten{};
 
 /// Owns elements of a trivial T in memory space `Space`, zero-initialized unless `unwritten`. Move-only.
@@ -153,6 +154,7 @@ void download(view<const T, Space> from, view<T> to) {
   else
     Space::download(to.data(), from.data(), bytes);
 }
+/// As `download`, from the host's memory.
 template <class T, class Space>
 void upload(view<const T> from, view<T, Space> to) {
   const std::size_t bytes = static_cast<std::size_t>(from.size()) * sizeof(T);
@@ -191,6 +193,7 @@ class HostMemory {
 
 }  // namespace detail
 
+/// In the host's memory: elements can be read and written in place.
 template <class T>
 class buffer<T, memory::host> {
   static_assert(std::is_trivially_copyable_v<T>);

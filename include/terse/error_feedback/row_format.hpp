@@ -35,6 +35,7 @@ TERSE_NUMERICS_BEGIN
 template <class H>
 struct RowFormat;
 
+/// A row as numbers of type H: sizeof(H) bytes an element, rounded up to whole lines of the cache.
 template <Number H>
 struct RowFormat<H> {
   static constexpr const char* name = std::same_as<H, float>  ? "fp32"

@@ -65,6 +65,7 @@ struct EarlyTopology<T> {
 };
 
 }  // namespace detail
+/// What carries full-precision packets for T: itself if it is exact, what it names as ForDense, or BySize.
 template <class T>
 using DenseTopologyOf = typename detail::DenseTopology<T>::type;
 /// The same for messages that change while their round is under way.

@@ -103,6 +103,7 @@ struct Packets {
   /// the least origin of such sources. `no_damage` before.
   std::uint64_t* damage = nullptr;
 };
+/// More than any origin: no source's value was not finite.
 inline constexpr std::uint64_t no_damage = ~std::uint64_t{0};
 
 /// One's own packet of fp32 values, source 0, and those of neighbours. Functors receive, per element, the own value and
@@ -212,6 +213,7 @@ inline constexpr float largest_finite = 0x1p63F;
 /// One comparison of the magnitude, which NaN fails; two comparisons would become branches under clang.
 TERSE_HD constexpr bool is_finite(float x) { return magnitude(x) <= largest_finite; }
 
+/// Whether |x| is at most the largest finite float; NaN isn't.
 TERSE_HD constexpr bool is_finite(double x) {
   constexpr auto most = static_cast<double>(largest_finite);
   return x <= most && x >= -most;

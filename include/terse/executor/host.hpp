@@ -212,6 +212,7 @@ void for_each(executor::host ex, const Range& range, F f) {
   for_each(ex, range, NoMask{}, NoPackets{}, detail::WithoutMask<F>{f});
 }
 
+/// Copies from.size() elements; the two don't overlap.
 template <class T>
 void copy(executor::host, in<executor::host, T> from, out<executor::host, T> to) {
   if (from.size() > 0) std::memcpy(to.data(), from.data(), static_cast<std::size_t>(from.size()) * sizeof(T));
@@ -229,6 +230,7 @@ void fetch(executor::host ex, in<executor::host, T> from, view<T> to) {
   copy(ex, from, to);
 }
 
+/// Sets all elements to `value`.
 template <class T>
 void fill(executor::host, out<executor::host, T> to, std::type_identity_t<T> value) {
   std::fill(to.begin(), to.end(), value);

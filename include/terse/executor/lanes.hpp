@@ -14,6 +14,7 @@
 
 namespace terse {
 
+/// Which elements a walk over the host's memory takes.
 using HostMask = Mask<memory::host>;
 
 TERSE_NUMERICS_BEGIN

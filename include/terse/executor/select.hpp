@@ -276,6 +276,7 @@ constexpr index_t select_scratch(index_t count, index_t k) {
   return detail::histogram_size + room + std::max(room, detail::sample_size(count));
 }
 
+/// The same where the executor is the host.
 constexpr index_t select_scratch(executor::host, index_t count, index_t k) {
   return select_scratch(count, k);
 }

@@ -95,10 +95,12 @@ template <class T>
 TERSE_HD auto reads(T*& data) {
   return detail::stream<detail::Access::reads>(data, nullptr);
 }
+/// The same of an array whose first element is arena element `begin`.
 template <class T>
 TERSE_HD auto reads(T*& data, index_t& begin) {
   return detail::stream<detail::Access::reads>(data, &begin);
 }
+/// Elements that are written and never read.
 template <class T>
 TERSE_HD auto writes(T*& data) {
   return detail::stream<detail::Access::writes>(data, nullptr);
@@ -108,6 +110,7 @@ template <class T>
 TERSE_HD auto updates(T*& data) {
   return detail::stream<detail::Access::updates>(data, nullptr);
 }
+/// The same of an array whose first element is arena element `begin`.
 template <class T>
 TERSE_HD auto updates(T*& data, index_t& begin) {
   return detail::stream<detail::Access::updates>(data, &begin);

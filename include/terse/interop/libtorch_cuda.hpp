@@ -44,6 +44,7 @@ inline view<float, memory::device> device_parameters(FlatModule& module) {
   current_stream(module);
   return {module.parameters(), module.size()};
 }
+/// The module's gradients in the device's memory, for a step on the module's current stream.
 inline view<float, memory::device> device_gradients(FlatModule& module) {
   current_stream(module);
   return {module.gradients(), module.size()};

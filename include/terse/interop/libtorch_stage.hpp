@@ -33,6 +33,7 @@ struct TorchStageShapes {
   std::vector<index_t> output;  ///< empty on the last stage, which computes the loss instead
 };
 
+/// What a TorchStage recomputes and draws, and how it marks its module's segments.
 struct TorchStageOptions {
   /// Activation checkpointing: a forward pass keeps its input alone, and the backward pass runs the module again.
   /// Costs the time of a forward pass; a micro-batch in flight then needs no memory here but its input. Buffers that

@@ -17,9 +17,12 @@
 
 namespace terse::laws {
 
+/// Elements of a message or a state, in fp32.
 using Values = std::vector<float>;
 
+/// An index as the standard library counts.
 constexpr std::size_t at(index_t i) { return static_cast<std::size_t>(i); }
+/// A container's size as the library counts.
 constexpr index_t count_of(const auto& container) { return static_cast<index_t>(container.size()); }
 
 /// printf into a string.
@@ -36,6 +39,7 @@ inline std::string say(float x) { return say("%g (%a)", static_cast<double>(x), 
 
 /// Whether two floats are the same bits.
 inline bool same(float a, float b) { return std::memcmp(&a, &b, sizeof a) == 0; }
+/// Whether two have the same length and bits.
 inline bool same(const Values& a, const Values& b) {
   return a.size() == b.size() &&
          (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
@@ -163,11 +167,14 @@ enum class Pattern {
   zeros,  // of both signs
   huge,   // 2^63, the largest number that counts as finite
 };
+/// Patterns of normal numbers, whose errors can be compared.
 inline constexpr Pattern ordinary[] = {
     Pattern::uniform, Pattern::heavy,     Pattern::offset,    Pattern::constant,  Pattern::flipping,
     Pattern::one_hot, Pattern::one_large, Pattern::geometric, Pattern::two_sizes, Pattern::sparse};
+/// Patterns at the ends of fp32's range.
 inline constexpr Pattern extreme[] = {Pattern::denormal, Pattern::zeros, Pattern::huge};
 
+/// n numbers of a pattern, of magnitude `size`; the same for the same seed.
 inline Values values(Pattern pattern, index_t n, float size, std::uint64_t seed) {
   Values x(at(n));
   for (index_t i = 0; i < n; ++i) {

@@ -141,6 +141,7 @@ inline std::string tracking_violation(const Subject& subject, const Options& opt
 
 TERSE_NUMERICS_END
 
+/// Laws of an error feedback that accumulates: what it keeps is what was not read, and receivers don't fall behind.
 inline std::vector<Law> feedback_laws(const Subject& subject, const Options& options) {
   const Claims& claims = subject.claims();
   std::vector<Example> tracked;

@@ -58,7 +58,8 @@ class Packet {
   index_t most_;
   std::byte fill_;
 };
-using Sent = std::vector<Packet>;  // one message
+/// The packets of one message.
+using Sent = std::vector<Packet>;
 
 /// One rank's compressor and error feedback over one arena.
 class Rank {
@@ -95,6 +96,7 @@ class Rank {
   }
 };
 
+/// What the laws examine: a compressor and an error feedback of any types, as functions, with what they claim.
 class Subject {
  public:
   Subject() = default;

@@ -238,6 +238,7 @@ inline std::vector<Example> hunted(const Subject& subject, const Options& option
   return all;
 }
 
+/// Laws that proofs of convergence assume of a compressor, where it claims them: contraction, unbiasedness, variance.
 inline std::vector<Law> theory_laws(const Subject& subject, const Options& options) {
   const Claims& claims = subject.claims();
   const bool random = detail::is_random(subject, options.magnitude);

@@ -184,6 +184,7 @@ inline std::vector<Example> poisoned(const std::vector<Example>& pool) {
   return result;
 }
 
+/// Laws of decoded values: the round trip, zeros, values that are not finite, padding and masks, determinism and draws.
 inline std::vector<Law> value_laws(const Subject& subject, const Options& options) {
   const auto pool = examples(options.seed, options.magnitude, 3);
   std::vector<Example> zeros = examples(options.seed, options.magnitude, 1);

@@ -141,6 +141,7 @@ inline std::string arbitrary_bytes_violation(const Subject& subject, const Examp
   return "";
 }
 
+/// Laws of packets: their size, their bounds, that all their bytes are determined, and that any bytes can be read.
 inline std::vector<Law> wire_laws(const Subject& subject, const Options& options) {
   const auto pool = examples(options.seed, options.magnitude, 2);
   const auto on = [&subject](auto violation) {

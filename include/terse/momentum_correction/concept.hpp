@@ -30,6 +30,7 @@ struct ScaledGradient {
   TERSE_HD void enter(const Piece&) { scale = now->gradient_scale; }
   TERSE_HD float operator()(const Piece&, index_t i) const { return widened(gradients[i]) * scale; }
 };
+/// Deduces the type of the gradients.
 template <Number G>
 ScaledGradient(const G*, const StepScalars*) -> ScaledGradient<G>;
 

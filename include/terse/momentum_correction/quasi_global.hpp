@@ -33,8 +33,9 @@ struct QuasiGlobal {
   /// What differs between ranks has, for an eigenvalue lambda of W, the roots of
   /// z^2 - ((1 + k) lambda + mu) z + lambda (mu + k), k = (1 - mu) beta, or (1 - mu) beta^2 with Nesterov.
   double eigenvalues_above() const {
-    const double k = (1.0 - decay) * momentum * (nesterov ? momentum : 1.0F);
-    return -(1 + decay) / (1 + decay + 2 * k);
+    const auto mu = static_cast<double>(decay), beta = static_cast<double>(momentum);
+    const double k = (1 - mu) * beta * (nesterov ? beta : 1);
+    return -(1 + mu) / (1 + mu + 2 * k);
   }
 
   template <class Real>

@@ -122,6 +122,7 @@ struct Either {
 
 }  // namespace detail
 
+/// Of momentum corrections: A on hidden matrices, B on all other layers.
 template <MomentumCorrection A, MomentumCorrection B>
 struct OnHidden<A, B> : detail::Either<A, B> {
   static constexpr CorrectionFacts facts{
@@ -159,6 +160,7 @@ requires(P::facts.orthogonalizes) struct Orthogonalizing<P> {
 };
 }  // namespace detail
 
+/// Of preconditioners: A on hidden matrices, B on all other layers.
 template <Preconditioner A, Preconditioner B>
 struct OnHidden<A, B> : detail::Either<A, B>, detail::Orthogonalizing<A> {
   static_assert(

@@ -331,9 +331,10 @@ struct SortMixing<Takes<Kinds...>, Policies<Ds...>, Ps...> {
 
 }  // namespace detail
 
-/// The kinds that methods of decentralized SGD take, and those of them that step along a local direction of choice.
+/// The kinds that methods of decentralized SGD take.
 using TakesMixing =
     Takes<PolicyKind::topology, PolicyKind::compressor, PolicyKind::error_feedback, PolicyKind::weight_decay>;
+/// Those, and a local direction of choice.
 using TakesDirection = Takes<PolicyKind::topology, PolicyKind::compressor, PolicyKind::error_feedback,
                              PolicyKind::weight_decay, PolicyKind::local_direction>;
 

@@ -99,6 +99,7 @@ decltype(auto) composed(const R& recipe) {
     return (recipe);
   }
 }
+/// What `composed` makes of a recipe of type R.
 template <class R>
 using Composed = std::remove_cvref_t<decltype(composed(std::declval<const R&>()))>;
 

@@ -79,6 +79,7 @@ struct NewtonSchulzSequence {
   static constexpr std::array<Quintic, 5> steps{quintic, quintic, quintic, quintic, quintic};
   static constexpr float margin = 1, epsilon = 1e-7F;
 };
+/// Muon's orthogonalization: five times the polynomial 3.4445 s - 4.7750 s^3 + 2.0315 s^5 of singular values s.
 using NewtonSchulz = Orthogonal<NewtonSchulzSequence>;
 
 /// Five polynomials, each the best one for the interval that the last one leaves: singular values from 0.001 on end in
@@ -94,6 +95,7 @@ struct PolarExpressSequence {
        {2.3465413258596377F, -1.7097828382687081F, 0.42323551169305323F}}};
   static constexpr float margin = 1.02F, epsilon = 1e-7F;
 };
+/// Orthogonalization by five polynomials, each its own: PolarExpressSequence.
 using PolarExpress = Orthogonal<PolarExpressSequence>;
 
 TERSE_NUMERICS_END

@@ -24,6 +24,7 @@ struct ParameterRef {
   }
 };
 
+/// Parameters in fp32: reads and writes them as they are.
 template <>
 struct ParameterRef<float> {
   float* values;

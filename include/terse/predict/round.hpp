@@ -28,11 +28,13 @@ struct Batch {
 /// What one rank does in a round, or in a step.
 using Round = std::vector<Batch>;
 
+/// How many messages a rank sends in a round.
 inline double messages(const Round& round) {
   double sum = 0;
   for (const Batch& batch : round) sum += batch.count * batch.messages;
   return sum;
 }
+/// How many bytes a rank sends in a round.
 inline double bytes_sent(const Round& round) {
   double sum = 0;
   for (const Batch& batch : round) sum += batch.count * batch.sent;
@@ -52,6 +54,8 @@ inline double latency_seconds(const Round& round, const Network& network) {
     sum += batch.count * (network.latency + std::max(0.0, batch.messages - 1) * network.per_message);
   return sum;
 }
+/// Seconds that a round's bytes take: at `bandwidth`; of a batch of several messages, those beyond `queue` at
+/// `pairs_bandwidth`.
 inline double transfer_seconds(const Round& round, const Network& network) {
   double sum = 0;
   for (const Batch& batch : round) {
@@ -60,6 +64,7 @@ inline double transfer_seconds(const Round& round, const Network& network) {
   }
   return sum;
 }
+/// Seconds that a round takes: its latencies and its transfers, one after the other.
 inline double seconds(const Round& round, const Network& network) {
   return latency_seconds(round, network) + transfer_seconds(round, network);
 }
@@ -165,6 +170,7 @@ TwoLevels hierarchical(int ranks, int ranks_per_node, index_t elements, double p
   return {inner(ranks_per_node, 4.0 * static_cast<double>(elements)),
           outer(ranks / ranks_per_node, packet / ranks_per_node)};
 }
+/// Seconds that a round on two levels takes: within nodes, then across them.
 inline double seconds(const TwoLevels& round, const Network& inside, const Network& across) {
   return seconds(round.inside, inside) + seconds(round.across, across);
 }

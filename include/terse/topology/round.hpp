@@ -44,6 +44,7 @@ struct PlusArrived {
   }
   { message.sent(i, keep, decoded); }
 };
+/// The message whose functors, compressed and dense, add what arrived.
 template <class Compressed, class Exact>
 auto plus_arrived(const Message<Compressed, Exact>& message) {
   return Message{PlusArrived<Compressed>{message.compressed}, PlusArrived<Exact>{message.dense}};

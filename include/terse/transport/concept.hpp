@@ -20,7 +20,9 @@ namespace terse {
 
 /// Why a message travels; for counters and error texts.
 enum class Phase { setup, agree, reduce, spread, barrier, forward, backward, finalize };
+/// How many phases there are.
 inline constexpr int phases = 8;
+/// As error texts name a phase.
 constexpr const char* name(Phase phase) {
   constexpr const char* names[phases] = {"setup",   "agree",   "reduce",   "spread",
                                          "barrier", "forward", "backward", "finalize"};

@@ -12,6 +12,7 @@ namespace terse {
 template <class Inner, class... Ps>
 using LocalSgd = LocalUpdatesAround<Inner, PlainAverage, AllAtOnce, Ps...>;
 
+/// Local SGD by the name that it has with `average_gradients_until` > 0 (post-local SGD).
 template <class Inner, class... Ps>
 using PostLocalSgd = LocalSgd<Inner, Ps...>;
 

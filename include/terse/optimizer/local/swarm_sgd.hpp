@@ -108,6 +108,7 @@ struct SwarmSgd {
   }
 };
 
+/// SwarmSGD whose pairs mix what each had at its last meeting, and don't wait for one another's local steps.
 template <class Inner, Compressor C = Dense, graph::PairGraph G = graph::RandomMatching>
 using NonBlockingSwarmSgd = SwarmSgd<Inner, C, G, Meeting::non_blocking>;
 
