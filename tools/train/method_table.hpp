@@ -94,7 +94,7 @@ constexpr Method table[] = {
      .help = "dense; momenta of all matrices but the last layer's are orthogonalized, the rest is adam",
      .made = on_host<struct Muon>()},
     {.name = "dion", .family = Family::averaging, .rate = Rate::adam,
-     .help = "orthonormal directions of rank 16 of the same matrices, at 10 times the rate; the rest is adam",
+     .help = "orthonormal directions of rank 32 of the same matrices, at 64 times the rate; the rest is adam",
      .made = on_host<struct Dion>()},
 
     {.name = "local-sgd", .family = Family::local_updates, .rate = Rate::sgd,

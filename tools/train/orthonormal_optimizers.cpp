@@ -11,11 +11,11 @@ Made make<struct Muon>(const Order<OnHost>& order) {
   return made(order, terse::Muon<>{.learning_rate = order.rate(), .weight_decay = order.weight_decay()},
               hidden_matrices(order.layout));
 }
-/// Whose steps along hidden matrices are not scaled to be as long as Adam's.
+/// Whose steps along hidden matrices are not scaled to be as long as Adam's, and want rates of their own.
 template <>
 Made make<struct Dion>(const Order<OnHost>& order) {
-  return made(order, terse::Dion<16>{.learning_rate = order.rate(), .weight_decay = order.weight_decay()},
-              hidden_matrices(order.layout, 16, 10));
+  return made(order, terse::Dion<32>{.learning_rate = order.rate(), .weight_decay = order.weight_decay()},
+              hidden_matrices(order.layout, 32, 64));
 }
 
 }  // namespace train
