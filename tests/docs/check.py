@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks what people read first: in README.md, CONTRIBUTING.md and docs/ every link leads to a file and a heading that are there, every
 command begins with a program that is there, and every C++ snippet is either a part of a program of this repository, word by word,
-or compiles.
+or compiles. Every page of docs/ is in the navigation of the site, mkdocs.yml.
 
 A snippet that is no such part is compiled as it stands: what begins like a declaration at namespace scope, with those of its page
 before it, the rest in a function with an optimizer's usual surroundings (context.hpp). What else it needs stands before it in the page,
@@ -99,6 +99,19 @@ def wrong_commands(page, shell):
                 yield f"{page.relative_to(ROOT)}:{number}: there is no {word}"
 
 
+def missing_in_site():
+    """Pages of docs/ that mkdocs.yml has not in its navigation, and what it has there that is no page."""
+    listed = collections.Counter(re.findall(r"^ *- ([\w/.-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
+    pages = {str(page.relative_to(ROOT / "docs")) for page in PAGES if page.is_relative_to(ROOT / "docs")}
+    for page in sorted(pages - set(listed)):
+        yield f"mkdocs.yml: docs/{page} is not in the navigation"
+    for page in sorted(set(listed) - pages - {"api.md"}):  # which scripts/site_hooks.py makes
+        yield f"mkdocs.yml: there is no docs/{page}"
+    for page, count in listed.items():
+        if count > 1:
+            yield f"mkdocs.yml: docs/{page} is in the navigation {count} times"
+
+
 def sources():
     """The repository's own C++, file by file, a blank for each gap."""
     for suffix in ("*.hpp", "*.cpp", "*.inc", "*.cu", "*.cuh", "*.py"):
@@ -151,7 +164,7 @@ def unit(snippets):
 def main(arguments):
     list_all = arguments[:1] == ["--list"]
     compiler = arguments[1:] if list_all else arguments
-    problems, snippets = [], []
+    problems, snippets = list(missing_in_site()), []
     for page in PAGES:
         prose, its, shell = read(page)
         problems += wrong_links(page, prose)
