@@ -84,6 +84,7 @@ struct Hadamard {
                 "Symmetric, MaxAbs, PerBlock<128>>>");
 };
 
+/// With the wire and the traits of Packed<Q, PerBlock<N>>.
 template <class Q, index_t N>
 struct Hadamard<Packed<Q, PerBlock<N>>> {
   using Inner = Packed<Q, PerBlock<N>>;

@@ -257,6 +257,7 @@ class AnyTransportOf {
   std::unique_ptr<Inner> inner_;
 };
 
+/// Any transport whose messages lie in the host's memory.
 using AnyTransport = AnyTransportOf<terse::memory::host>;
 
 }  // namespace terse
