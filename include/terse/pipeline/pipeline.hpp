@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -16,9 +15,11 @@
 #include <vector>
 
 #include "terse/core/non_finite.hpp"
+#include "terse/core/timer.hpp"
 #include "terse/core/type_name.hpp"
 #include "terse/executor/numerics.hpp"
-#include "terse/pipeline/boundary.hpp"
+#include "terse/pipeline/activation_gradients.hpp"
+#include "terse/pipeline/activations.hpp"
 #include "terse/pipeline/lane.hpp"
 #include "terse/topology/envelope.hpp"
 #include "terse/transport/agreement.hpp"
@@ -74,7 +75,7 @@ class Pipeline {
                 "terse: the transport carries messages of another memory than the executor's; put "
                 "ThroughHost around it");
   using A = ActivationOf<S>;
-  using Clock = std::chrono::steady_clock;
+  using Timer = detail::Timer;
   using Lanes = detail::Lanes<T, E>;
   using Lane = typename Lanes::Lane;
   static constexpr bool on_host = std::is_same_v<typename E::memory, memory::host>;
@@ -238,18 +239,6 @@ class Pipeline {
  private:
   struct Shapes {
     index_t input = 0, output = 0;
-  };
-  /// Adds its own lifetime to some seconds.
-  class Timer {
-   public:
-    explicit Timer(double& seconds) : seconds_(seconds), begin_(Clock::now()) {}
-    ~Timer() { seconds_ += std::chrono::duration<double>(Clock::now() - begin_).count(); }
-    Timer(const Timer&) = delete;
-    Timer& operator=(const Timer&) = delete;
-
-   private:
-    double& seconds_;
-    Clock::time_point begin_;
   };
   /// What is left of a step that an exception ends: nobody may read or write its slots any more.
   class Tear {

@@ -2,13 +2,13 @@
 #pragma once
 
 #include <array>
-#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <type_traits>
 #include <utility>
 
+#include "terse/core/timer.hpp"
 #include "terse/transport/forwarding.hpp"
 
 namespace terse {
@@ -27,25 +27,6 @@ struct Traffic {
   }
 };
 
-namespace detail {
-
-/// Adds its own lifetime to the seconds of a traffic.
-class TrafficClock {
- public:
-  explicit TrafficClock(Traffic& traffic) : traffic_(traffic), begin_(std::chrono::steady_clock::now()) {}
-  ~TrafficClock() {
-    traffic_.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
-  }
-  TrafficClock(const TrafficClock&) = delete;
-  TrafficClock& operator=(const TrafficClock&) = delete;
-
- private:
-  Traffic& traffic_;
-  std::chrono::steady_clock::time_point begin_;
-};
-
-}  // namespace detail
-
 /// A mailbox of Metered's. A packet that is fetched counts as one message received, in phase `spread`; publishing
 /// sends nothing. The time of both counts.
 template <Mailbox Inner>
@@ -55,11 +36,11 @@ class MeteredMailbox {
       : inner_(std::move(inner)), traffic_(std::move(traffic)) {}
 
   void publish(std::span<const std::byte> packet) {
-    const detail::TrafficClock clock(*traffic_);
+    const detail::Timer timer(traffic_->seconds);
     inner_.publish(packet);
   }
   std::uint64_t fetch(int peer, std::span<std::byte> place) {
-    const detail::TrafficClock clock(*traffic_);
+    const detail::Timer timer(traffic_->seconds);
     const std::uint64_t version = inner_.fetch(peer, place);
     if (version > 0) {
       traffic_->by_phase[static_cast<std::size_t>(Phase::spread)] += Load{0, place.size(), 0, 1};
@@ -76,19 +57,18 @@ class MeteredMailbox {
 template <Transport Inner>
 class Metered : public Forwarding<Metered<Inner>, Inner> {
   using Base = Forwarding<Metered<Inner>, Inner>;
-  using Clock = detail::TrafficClock;
 
  public:
   class Ticket {
    public:
     Ticket(TicketOf<Inner> inner, Traffic& traffic) : inner_(std::move(inner)), traffic_(&traffic) {}
     bool ready() {
-      const Clock clock(*traffic_);
+      const detail::Timer timer(traffic_->seconds);
       return inner_.ready();
     }
     template <class... Deadline>
     void wait(Deadline... deadline) {
-      const Clock clock(*traffic_);
+      const detail::Timer timer(traffic_->seconds);
       inner_.wait(deadline...);
     }
 
@@ -103,7 +83,7 @@ class Metered : public Forwarding<Metered<Inner>, Inner> {
 
   template <class Call>
   auto carry(Phase phase, const Load& load, const Call& call) {
-    const Clock clock(*traffic_);
+    const detail::Timer timer(traffic_->seconds);
     traffic_->by_phase[static_cast<std::size_t>(phase)] += load;
     if constexpr (std::is_void_v<decltype(call())>)
       call();
