@@ -505,6 +505,11 @@ void check_optimizer(const Options& options, const Method& kind) {
   if (uses(kind, "fragment-delay") && options.fragment_delay > period_of(options))
     throw input_error(fmt::format("--fragment-delay: {} steps are more than --period, {}",
                                   options.fragment_delay, period_of(options)));
+  if (options.inner_buffers == InnerBuffers::average && uses(kind, "inner-buffers") &&
+      std::string_view(kind.route) == "random-matching")
+    throw input_error(fmt::format(
+        "--inner-buffers: pairs of ranks have no mean of all, and {}'s meet in pairs. Use keep or reset",
+        kind.name));
   if (!sends_messages(kind) && options.modelled.link())
     throw input_error(
         fmt::format("--delay and --bandwidth are of messages, and {} sends none: its ranks read a mailbox. "
