@@ -22,7 +22,7 @@ namespace terse::detail {
 
 /// What compresses and what is kept, in words.
 template <BoundaryPolicy P>
-std::string kind_of(const P& policy) {
+std::string boundary_kind(const P& policy) {
   std::string kind = "whole " + type_name<std::remove_cvref_t<decltype(policy.whole())>>() + ", gradients " +
                      type_name<std::remove_cvref_t<decltype(policy.gradients())>>();
   if constexpr (P::remembers)
@@ -37,7 +37,7 @@ TERSE_COLD std::uint64_t agree_on_pipeline(T& channel, const P& policy, const Pi
                                            const Plan& schedule, const E& executor) {
   const Agreed fields[] = {{"wire version", PacketHeader::wire_version},
                            {"number of stages", static_cast<std::uint64_t>(channel.size())},
-                           {"policy", mix_hash(0, kind_of(policy).c_str())},
+                           {"policy", mix_hash(0, boundary_kind(policy).c_str())},
                            {"schedule", mix_hash(0, type_name<Plan>().c_str())},
                            {"seed", options.seed},
                            {"numerics", numerics_of(executor)}};

@@ -11,6 +11,9 @@
 #include <type_traits>
 #include <utility>
 
+#include "terse/core/error.hpp"
+#include "terse/core/hash.hpp"
+#include "terse/core/packet.hpp"
 #include "terse/pipeline/agreement.hpp"
 #include "terse/pipeline/batch.hpp"
 #include "terse/pipeline/copy_samples.hpp"
@@ -118,7 +121,7 @@ class Pipeline {
   index_t input_elements() const { return shapes_.input; }
   index_t output_elements() const { return shapes_.output; }
   /// What compresses and what is kept, in words. Where copies lie is each stage's own affair and not said.
-  std::string kind() const { return detail::kind_of(policy_); }
+  std::string kind() const { return detail::boundary_kind(policy_); }
   /// The examples of which copies are kept.
   const ExampleIndex& examples() const { return batch_.examples(); }
   /// A channel of all stages, for collective work between steps.
