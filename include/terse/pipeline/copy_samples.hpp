@@ -99,7 +99,7 @@ class CopySamples {
 
 /// The sum over all examples of a hash of id and copy: the order of slots is each stage's own.
 template <class Memory, class Side>
-std::uint64_t digest_of(const ExampleIndex& examples, Side& side) {
+std::uint64_t copies_digest(const ExampleIndex& examples, Side& side) {
   std::vector<std::byte> row(static_cast<std::size_t>(side.row_bytes()));
   std::uint64_t sum = 0;
   for (index_t slot = 0; slot < examples.end(); ++slot) {

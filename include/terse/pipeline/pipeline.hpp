@@ -97,8 +97,10 @@ class Pipeline {
     std::array<std::uint64_t, 2> mine{};  // of what comes in, and of what goes out
     if constexpr (P::remembers) {
       using Memory = typename E::memory;
-      if (auto& before = passes_.before()) mine[0] = detail::digest_of<Memory>(examples(), before->trained);
-      if (auto& behind = passes_.behind()) mine[1] = detail::digest_of<Memory>(examples(), behind->trained);
+      if (auto& before = passes_.before())
+        mine[0] = detail::copies_digest<Memory>(examples(), before->trained);
+      if (auto& behind = passes_.behind())
+        mine[1] = detail::copies_digest<Memory>(examples(), behind->trained);
     }
     const auto all = everyone_(channel(), mine, Phase::agree);
     for (std::size_t s = 0; s + 1 < all.size(); ++s)
