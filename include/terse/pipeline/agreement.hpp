@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "terse/core/hash.hpp"
+#include "terse/core/packet.hpp"
+#include "terse/core/type_name.hpp"
+#include "terse/executor/numerics.hpp"
+#include "terse/pipeline/batch.hpp"
+#include "terse/pipeline/concept.hpp"
+#include "terse/pipeline/options.hpp"
+#include "terse/transport/agreement.hpp"
+
+namespace terse::detail {
+
+/// What compresses and what is kept, in words.
+template <BoundaryPolicy P>
+std::string boundary_kind(const P& policy) {
+  std::string kind = "whole " + type_name<std::remove_cvref_t<decltype(policy.whole())>>() + ", gradients " +
+                     type_name<std::remove_cvref_t<decltype(policy.gradients())>>();
+  if constexpr (P::remembers)
+    kind += ", changes " + type_name<std::remove_cvref_t<decltype(policy.changes())>>() + ", copies " +
+            RowFormat<typename decltype(P::memory)::Format>::name;
+  return kind;
+}
+
+/// Compares what must be alike on all stages; returns a hash of it. Collective. Throws mismatch_error.
+template <Transport T, BoundaryPolicy P, Schedule Plan, Executor E>
+TERSE_COLD std::uint64_t agree_on_pipeline(T& channel, const P& policy, const PipelineOptions& options,
+                                           const Plan& schedule, const E& executor) {
+  const Agreed fields[] = {{"wire version", PacketHeader::wire_version},
+                           {"number of stages", static_cast<std::uint64_t>(channel.size())},
+                           {"policy", mix_hash(0, boundary_kind(policy).c_str())},
+                           {"schedule", mix_hash(0, type_name<Plan>().c_str())},
+                           {"seed", options.seed},
+                           {"numerics", numerics_of(executor)}};
+  constexpr std::size_t count = std::size(fields);
+  const std::uint64_t alike = agree(channel, fields, [](const std::vector<std::uint64_t>& all) {
+    return describe_numerics(all, count, count - 1);
+  });
+  check_numerics(fields[count - 1].value, channel.rank());
+  SettingsList settings;
+  policy.settings(settings);
+  schedule.settings(settings);
+  settings("micro_batch", static_cast<double>(options.micro_batch));
+  settings("on_non_finite", static_cast<double>(options.on_non_finite));
+  settings("window", options.window);
+  agree_on_settings(channel, "another setting", settings);
+  return mix_hash(alike, settings.hash());
+}
+
+/// Elements of an example at a stage's two boundaries; 0 at the ends.
+struct BoundaryShapes {
+  index_t input = 0, output = 0;
+};
+
+/// Compares what each stage gives with what the next one takes; returns what `stage` does. Collective. Throws
+/// mismatch_error.
+template <Transport T, class S>
+TERSE_COLD BoundaryShapes agree_on_shapes(T& channel, S& stage) {
+  const BoundaryShapes mine{static_cast<index_t>(stage.input_elements()),
+                            static_cast<index_t>(stage.output_elements())};
+  Assembly<BoundaryShapes, T> assembly(channel);
+  const auto all = assembly(channel, mine, Phase::setup);
+  if (all.front().input != 0 || all.back().output != 0)
+    throw mismatch_error(
+        "the first stage has no input and the last one no output: input_elements() and "
+        "output_elements() there must be 0, not " +
+            std::to_string(all.front().input) + " and " + std::to_string(all.back().output),
+        channel.rank());
+  for (std::size_t s = 0; s + 1 < all.size(); ++s)
+    if (all[s].output != all[s + 1].input || all[s].output <= 0)
+      throw mismatch_error("stage " + std::to_string(s) + " gives " + std::to_string(all[s].output) +
+                               " elements an example, and stage " + std::to_string(s + 1) + " takes " +
+                               std::to_string(all[s + 1].input),
+                           channel.rank());
+  return mine;
+}
+
+/// Two words of each stage, for all.
+template <Transport T>
+using TwoWords = Assembly<std::array<std::uint64_t, 2>, T>;
+
+/// What an error says of stages in different steps, and of those with different examples.
+inline constexpr const char* one_step =
+    ": all stages call train and evaluate alike, and go on from checkpoints of one step";
+inline constexpr const char* one_batch =
+    ": other ids, another order or number, or one that only one of them has seen before. All stages are "
+    "given the same ids in the same order";
+
+/// Compares the batch. Collective. Throws wire_error.
+template <Transport T>
+void agree_on_batch(T& channel, TwoWords<T>& everyone, const Batch& batch) {
+  std::uint64_t examples = 0;
+  for (const std::uint64_t hash : batch.hashes()) examples = mix_hash(examples, hash);
+  const auto all =
+      everyone(channel, {mix_hash(batch.round(), batch.training() ? 1 : 0), examples}, Phase::agree);
+  for (std::size_t s = 1; s < all.size(); ++s)
+    if (all[s] != all[0])
+      throw wire_error("stages 0 and " + std::to_string(s) +
+                           (all[s][0] != all[0][0] ? std::string(" are in different steps") + one_step
+                                                   : std::string(" work on different examples") + one_batch),
+                       channel.rank(), static_cast<std::int64_t>(batch.step()));
+}
+
+}  // namespace terse::detail
