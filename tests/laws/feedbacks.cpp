@@ -101,7 +101,7 @@ TEST_CASE("laws find what breaks them") {
 namespace {
 
 using Fp32 = AveragedResidual<Unrounded>;
-using Int8 = AveragedResidual<>;
+using Bytes = AveragedResidual<>;
 template <class F>
 using Trial = laws::detail::FeedbackTrial<F, laws::NearestFourBits>;
 
@@ -146,8 +146,8 @@ TEST_CASE("a gain of 1 is classic error feedback, to the bit") {
 }
 
 TEST_CASE("an error that is cleared starts anew, after a checkpoint, too") {
-  const Int8 policy{.gain = 0.5F, .clear_every = 5};
-  Trial<Int8> trial(policy), kept(Int8{.gain = 0.5F}), resumed(policy);
+  const Bytes policy{.gain = 0.5F, .clear_every = 5};
+  Trial<Bytes> trial(policy), kept(Bytes{.gain = 0.5F}), resumed(policy);
   for (std::uint64_t step = 1; step <= 15; ++step) {
     const laws::Values message = trial.message(9, step);
     if (step == 9) resumed.load(trial.saved());
@@ -155,10 +155,10 @@ TEST_CASE("an error that is cleared starts anew, after a checkpoint, too") {
     if (step >= 9) CHECK(resumed.send(message).decoded == sent.decoded);
     const auto not_cleared = kept.send(message);
     CHECK((sent.decoded == not_cleared.decoded) == (step <= 5));
-    if (step % 5 == 1) CHECK(sent.decoded == Trial<Int8>(policy).send(message).decoded);
+    if (step % 5 == 1) CHECK(sent.decoded == Trial<Bytes>(policy).send(message).decoded);
   }
-  CHECK_THROWS_WITH_AS(Int8{.gain = 0}.check(), doctest::Contains("gain must be in (0, 1], not 0"),
+  CHECK_THROWS_WITH_AS(Bytes{.gain = 0}.check(), doctest::Contains("gain must be in (0, 1], not 0"),
                        usage_error);
-  CHECK_THROWS_WITH_AS(Int8{.gain = 1.5F}.check(), doctest::Contains("gain must be in (0, 1], not 1.5"),
+  CHECK_THROWS_WITH_AS(Bytes{.gain = 1.5F}.check(), doctest::Contains("gain must be in (0, 1], not 1.5"),
                        usage_error);
 }
