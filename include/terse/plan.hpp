@@ -15,11 +15,13 @@ namespace terse {
 /// section whose size depends on the data comes last.
 struct Portion {
   Range compressed, dense;
-  index_t first_unit =
-      0;  // of the first compressed piece, where pieces are units and the whole range is measured
-  index_t section_at = 0, dense_at = 0, note_at = 0;
-  index_t bytes = 0;  // at most, where the section's size varies
-  bool variable = false;
+  /// Of the first compressed piece, where pieces are units and the whole range is measured.
+  index_t first_unit = 0;
+  index_t section_at = 0;  ///< where the compressor's section lies, in bytes from the packet's start
+  index_t dense_at = 0;    ///< where the dense pieces lie
+  index_t note_at = 0;     ///< where the note lies
+  index_t bytes = 0;       ///< of the packet; at most, where the section's size varies
+  bool variable = false;   ///< whether it does
 };
 
 /// A range in slices of about `bytes` bytes of fp32, the last elements first, for gradients become ready in that order; 0: in

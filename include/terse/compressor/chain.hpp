@@ -36,8 +36,8 @@ struct Then {
   static constexpr bool contractive = First::contractive && Second::contractive;
   static constexpr bool tracks = Traits<First>::tracks && Traits<Second>::tracks;
 
-  First first{};
-  Second second{};
+  First first{};    ///< picks among all elements
+  Second second{};  ///< picks among those picks
 
   void check() const {
     first.check();

@@ -217,7 +217,7 @@ class Cosines {
   }
 
   /// The matrix of the DCT-II; of the DCT-IV for odd n, and otherwise the cosines and sines of its rotations.
-  std::array<Table, S + 1> waves_{}, four_{};
+  std::array<Table, std::size_t{S} + 1> waves_{}, four_{};
 };
 
 }  // inline namespace of the instruction set

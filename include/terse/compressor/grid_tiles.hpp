@@ -170,7 +170,7 @@ struct CosineSteps {
 /// meet different banks.
 template <int S>
 struct TwoTiles {
-  float one[S * (S + 1)], other[S * (S + 1)];
+  float one[std::size_t{S} * (S + 1)], other[std::size_t{S} * (S + 1)];
 };
 template <class Basis, int S>
 using SharedTiles = std::conditional_t<Basis::transforms, TwoTiles<S>, std::monostate>;

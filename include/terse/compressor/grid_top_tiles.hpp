@@ -74,7 +74,7 @@ struct PickTilesKernel {
   static constexpr bool cooperative = true;
   struct Shared {
     SelectFewKernel::Shared select;
-    std::uint32_t positions[S * S];
+    std::uint32_t positions[std::size_t{S} * S];
   };
   TileSlice<S> slice;
   TopSections<S> sections;

@@ -29,9 +29,9 @@ struct Where {
   template <class Given>
   using feedback_type = std::conditional_t<has_own_feedback, F, Given>;
 
-  Predicate predicate{};
-  C compressor{};
-  F error_feedback{};
+  Predicate predicate{};  ///< which segments go this way
+  C compressor{};         ///< of those segments
+  F error_feedback{};     ///< that of those segments, where they have one
 };
 /// The branch of what no branch before it has taken: the last one.
 template <class C, class F = OptimizersFeedback>
@@ -169,7 +169,7 @@ requires(detail::check_branches<Branches...>()) struct Select<Branches...> {
     return whole ? 0 : most;
   }
 
-  std::tuple<Branches...> branches{};
+  std::tuple<Branches...> branches{};  ///< hyper-parameters, by `branch<b>()`
 
   template <std::size_t K>
   auto& branch() {

@@ -39,8 +39,8 @@ struct Sparse {
   static constexpr bool single_stage = Traits<Selection>::single_stage;
   static constexpr bool measured = false;
 
-  Selection selection{};
-  Values values{};
+  Selection selection{};  ///< which elements are picked
+  Values values{};        ///< the coder of what is picked
 
   void check() const { selection.check(); }
   /// Throws usage_error unless sections over `range` have the sizes of `made`'s, which there is room for.

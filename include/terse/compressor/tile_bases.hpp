@@ -156,7 +156,7 @@ struct CosineWaves {
     }
 
     const Waves& waves_ = Waves::instance();
-    Row strip_[S], result_[S];
+    Row strip_[std::size_t{S}], result_[std::size_t{S}];
     alignas(64) float middle_[static_cast<std::size_t>(S) * S];
   };
 };

@@ -60,7 +60,7 @@ struct Tiled<Basis, S, Sparse<Selection, Values, PerSegment>> {
   static constexpr bool whole_segments = true;
   static constexpr bool decodes_sums = Basis::transforms;
 
-  Inner inner{};
+  Inner inner{};  ///< the compressor of a tile's numbers
 
   void check() const { inner.check(); }
   void require_room(const Tiled& made, const Range& range) const {

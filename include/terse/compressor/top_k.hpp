@@ -64,7 +64,7 @@ struct LargestWithWarmup {
 
   double ratio = 0.001;            ///< in (0, 1], once warm
   std::uint64_t warmup_steps = 0;  ///< of training
-  int stages = 4;
+  int stages = 4;                  ///< of the warm-up, in each of which the ratio is lower; at least 1
 
   void check() const {
     check_ratio("ratio", ratio);

@@ -15,7 +15,7 @@ namespace terse {
 struct bf16 {
   static constexpr int exponent_bits = 8, mantissa_bits = 7, bias = 127;
   static constexpr float largest = 0x1.FEp127F;
-  std::uint16_t bits = 0;
+  std::uint16_t bits = 0;  ///< sign, exponent, mantissa
 
   bf16() = default;
   TERSE_HD constexpr explicit bf16(std::uint16_t code) : bits(code) {}
@@ -30,7 +30,7 @@ struct bf16 {
 struct fp16 {
   static constexpr int exponent_bits = 5, mantissa_bits = 10, bias = 15;
   static constexpr float largest = 65504;
-  std::uint16_t bits = 0;
+  std::uint16_t bits = 0;  ///< sign, exponent, mantissa
 
   fp16() = default;
   TERSE_HD constexpr explicit fp16(std::uint16_t code) : bits(code) {}

@@ -27,7 +27,7 @@ constexpr index_t aligned(index_t count) { return (count + alignment - 1) / alig
 
 /// A named tensor inside the flat arena of parameters.
 struct Segment {
-  std::string name;
+  std::string name;               ///< in errors and checkpoints
   std::vector<index_t> shape;     ///< the tensor's dimensions; empty for a scalar
   float learning_rate_scale = 1;  ///< multiplies the recipe's learning rate here
   float weight_decay = 1;         ///< multiplies the recipe's weight decay here; 0 switches it off

@@ -26,11 +26,11 @@ struct PacketHeader {
   /// rank that has refused a packet which this one follows from.
   static constexpr std::uint16_t finite = 0, refused = 0x8000;
 
-  std::uint32_t magic = expected_magic;
-  std::uint16_t version = wire_version;
-  std::uint16_t flags = finite;
-  std::uint64_t step = 0;
-  std::uint64_t length = 0;  ///< bytes of the packet, this header included
+  std::uint32_t magic = expected_magic;  ///< terse's own
+  std::uint16_t version = wire_version;  ///< of the format
+  std::uint16_t flags = finite;          ///< whose message was not finite, if any
+  std::uint64_t step = 0;                ///< counts from 1
+  std::uint64_t length = 0;              ///< bytes of the packet, this header included
   std::uint64_t check =
       0;  ///< hash of the exchange's fingerprint, the step's hyper-parameters, phase, chunk and sender
 };
@@ -38,14 +38,19 @@ static_assert(sizeof(PacketHeader) == 32);
 
 /// What a header must say: `least` to `most` bytes of packet.
 struct ExpectedHeader {
-  std::uint64_t least = 0, most = 0;
-  std::uint64_t step = 0, check = 0;
+  std::uint64_t least = 0;  ///< bytes of the packet
+  std::uint64_t most = 0;   ///< the same, where its length depends on the data
+  std::uint64_t step = 0;   ///< as PacketHeader's
+  std::uint64_t check = 0;  ///< as PacketHeader's
 };
 
 /// The first field of a packet that is wrong.
 struct PacketFault {
-  enum Field : std::uint32_t { none, magic, version, step, length, check, content } field = none;
-  std::uint64_t found = 0, expected = 0;
+  /// The fields of a header in the order in which they are looked at; `content` is what is behind it.
+  enum Field : std::uint32_t { none, magic, version, step, length, check, content };
+  Field field = none;          ///< `none`: all are right
+  std::uint64_t found = 0;     ///< what the packet says
+  std::uint64_t expected = 0;  ///< what it has to say
 };
 
 /// The first field of a header that is not what it has to be; `none` if all are.

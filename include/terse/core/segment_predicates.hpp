@@ -42,7 +42,7 @@ struct Below {
 /// A text as an argument of a template.
 template <std::size_t Size>
 struct Text {
-  char characters[Size]{};
+  char characters[Size]{};  ///< with the 0 at its end
   constexpr Text(const char (&text)[Size]) {
     for (std::size_t k = 0; k < Size; ++k) characters[k] = text[k];
   }

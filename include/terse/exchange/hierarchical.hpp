@@ -41,9 +41,9 @@ struct Hierarchical {
       !detail::InsideOf<Inner>::Code::lossless || detail::compresses_within<Outer>();
   using ForDense = Hierarchical<typename detail::InsideOf<Inner>::Way, DenseTopologyOf<Outer>>;
 
-  int ranks_per_node = 0;
-  Inner inner{};
-  Outer outer{};
+  int ranks_per_node = 0;  ///< 0: as many as the transport's nodes have
+  Inner inner{};           ///< the topology within nodes
+  Outer outer{};           ///< that between nodes
 
   ForDense for_dense() const {
     return {ranks_per_node, detail::InsideOf<Inner>::way(inner), dense_topology(outer)};

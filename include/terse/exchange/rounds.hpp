@@ -19,15 +19,15 @@ namespace terse {
 /// What holds for one step, on this rank.
 struct StepContext {
   std::uint64_t step = 0;  ///< counts from 1
-  std::uint64_t seed = 0;
+  std::uint64_t seed = 0;  ///< of the run
   std::uint64_t agreement =
       0;  ///< hash of the hyper-parameters in force; packets of other values are refused
-  NonFinite on_non_finite = NonFinite::throw_;
-  float learning_rate = 0;           ///< for error feedbacks that follow it
-  const StepScalars* now = nullptr;  ///< this step's scalars, in the executor's memory
-  bool* compressed = nullptr;        ///< where given, becomes true where ranks exchange compressed messages
-  bool dense_only = false;           ///< the compressed part of the mean is not consumed
-  bool checks_payload = false;       ///< packets have a checksum of all that is in them
+  NonFinite on_non_finite = NonFinite::throw_;  ///< what becomes of a gradient that is not finite
+  float learning_rate = 0;                      ///< for error feedbacks that follow it
+  const StepScalars* now = nullptr;             ///< this step's scalars, in the executor's memory
+  bool* compressed = nullptr;   ///< where given, becomes true where ranks exchange compressed messages
+  bool dense_only = false;      ///< the compressed part of the mean is not consumed
+  bool checks_payload = false;  ///< packets have a checksum of all that is in them
 
   StepContext at_rate(float rate) const {
     StepContext other = *this;

@@ -47,8 +47,8 @@ void reduce_pack() = delete;
 /// How a range falls into units, each with a scale of its own: `size` elements from the start of each piece
 /// (0: the whole piece), or one unit for the whole range.
 struct Units {
-  index_t size = 0;
-  bool whole = false;
+  index_t size = 0;    ///< elements; 0: the whole piece
+  bool whole = false;  ///< whether the range is one unit
 
   /// Units in a piece of `count` elements, where units don't span pieces.
   TERSE_HD constexpr index_t in_piece(index_t count) const {
@@ -66,7 +66,7 @@ struct Units {
 /// hand the bit to functors as `keep`; masked elements don't enter a statistic or its count.
 template <class Space>
 struct Mask {
-  const std::uint64_t* words = nullptr;
+  const std::uint64_t* words = nullptr;  ///< nullptr: all take part
 
   /// The word that begins at arena index `i`, a multiple of 64.
   TERSE_HD std::uint64_t word(index_t i) const {
@@ -96,8 +96,8 @@ struct Packets {
     float weight = 1;
     std::uint32_t origin = 0;  ///< what `damage` calls it
   };
-  const Source* sources = nullptr;
-  int count = 0;
+  const Source* sources = nullptr;  ///< one for each packet
+  int count = 0;                    ///< of sources
   Units units;
   /// In the executor's memory, where given: a sum that is not finite because a source's value isn't counts as 0, and this becomes
   /// the least origin of such sources. `no_damage` before.
@@ -186,8 +186,8 @@ TERSE_HD constexpr void leave_block(F& f, index_t first, int count) {
 
 /// What a reduction's functor returns: the value, and 1 where its input was not finite.
 struct Sample {
-  float value = 0;
-  float bad = 0;
+  float value = 0;  ///< what is reduced
+  float bad = 0;    ///< 1 where the input was not finite
 };
 
 /// |x|, vectorizable and usable in constant expressions.

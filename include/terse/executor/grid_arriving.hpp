@@ -67,7 +67,7 @@ struct ArrivingPackets {
   /// The sums of `Rows` rows from b on, of four neighbouring lanes.
   template <int Rows>
   struct Rowwise {
-    float sum[Rows][quad];
+    float sum[std::size_t{Rows}][quad];
 
     TERSE_HD Rowwise(const ArrivingPackets& arriving, const Tile& tile, index_t b, int lane) {
       const auto each = [&](int k, auto use) {
@@ -75,7 +75,7 @@ struct ArrivingPackets {
         const auto scale = arriving.scale_of(source, tile);
         const std::byte* const from =
             source.codes + tile.coming + static_cast<std::uint64_t>(b) / 8 * Code::bits;
-        std::uint32_t codes[Rows][quad];
+        std::uint32_t codes[std::size_t{Rows}][quad];
         TERSE_UNROLL
         for (int r = 0; r < Rows; ++r) four_codes(from + r * (lanes / 8 * Code::bits), lane, codes[r]);
         TERSE_UNROLL

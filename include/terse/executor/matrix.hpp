@@ -19,7 +19,8 @@ namespace terse {
 
 /// Row after row, without gaps.
 struct MatrixShape {
-  index_t rows = 0, columns = 0;
+  index_t rows = 0;     ///< the segment's first dimension
+  index_t columns = 0;  ///< elements of a row
 };
 
 /// A segment that has elements, as a matrix: its first dimension by all others.
@@ -31,8 +32,8 @@ inline MatrixShape matrix_shape(const Segment& segment) {
 /// Vectors of `count` elements, each at a multiple of 64 elements.
 template <class T>
 struct Columns {
-  T* data = nullptr;
-  index_t count = 0;
+  T* data = nullptr;  ///< the first vector
+  index_t count = 0;  ///< elements of each
   TERSE_HD T* operator[](index_t r) const { return data + r * aligned(count); }
 };
 

@@ -16,9 +16,11 @@ namespace terse {
 
 /// Element (i, j) is data[i * row_step + j * column_step].
 struct MatrixView {
-  const float* data = nullptr;
-  index_t rows = 0, columns = 0;
-  index_t row_step = 0, column_step = 1;
+  const float* data = nullptr;  ///< element (0, 0)
+  index_t rows = 0;             ///< i is below it
+  index_t columns = 0;          ///< j is below it
+  index_t row_step = 0;         ///< from a row to the next, in elements
+  index_t column_step = 1;      ///< from a column to the next, in elements
 
   /// Row after row, without gaps.
   static MatrixView of(const float* data, MatrixShape shape) {
@@ -32,11 +34,11 @@ struct MatrixView {
 /// and copied above.
 struct MatrixProduct {
   MatrixView left, right;
-  float scale = 1;
-  const float* added = nullptr;
-  float added_scale = 0;
-  float diagonal = 0;
-  bool symmetric = false;
+  float scale = 1;               ///< of left right
+  const float* added = nullptr;  ///< nullptr: none
+  float added_scale = 0;         ///< of added
+  float diagonal = 0;            ///< added to each element of the diagonal
+  bool symmetric = false;        ///< whether half of it is enough
 };
 
 TERSE_NUMERICS_BEGIN

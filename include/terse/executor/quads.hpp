@@ -143,7 +143,7 @@ using StreamsOf = decltype(std::declval<F&>().streams());
 /// They come from where `from`'s pointers lead and go to where `to`'s do.
 template <int Rows, Turn turn, class F, class Use>
 TERSE_HD TERSE_INLINE void with_rows(F& from, F& to, index_t i, Use use) {
-  Quads<StreamsOf<F>> quads[Rows];
+  Quads<StreamsOf<F>> quads[std::size_t{Rows}];
   const auto sources = from.streams();
   TERSE_UNROLL
   for (int r = 0; r < Rows; ++r) quads[r].template load<turn>(sources, i + r * lanes);
@@ -176,7 +176,7 @@ inline constexpr int tuned_rows = tuning.rows > 0 ? tuning.rows : rows_of<F, Arr
 /// mean nothing.
 template <int Rows, class Space>
 struct FourOf {
-  std::uint32_t bits[Rows];
+  std::uint32_t bits[std::size_t{Rows}];
 
   TERSE_HD FourOf(const Mask<Space>& mask, index_t i) {
     TERSE_UNROLL

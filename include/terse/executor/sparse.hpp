@@ -24,15 +24,15 @@ void for_each_entry(E executor, index_t count, F f);
 /// others' at the end, `weighted()`, its weight * value, and `next()`.
 template <class S>
 struct SparsePackets {
-  S* sources = nullptr;
-  int count = 0;
+  S* sources = nullptr;  ///< one for each packet
+  int count = 0;         ///< of sources
 };
 
 /// The same as sums for the arena indices from `begin` on: what a grid executor makes of picked elements, and the host of
 /// tiles (compressor/tiled.hpp).
 struct ArrivedSums {
-  const float* sums = nullptr;
-  index_t begin = 0;
+  const float* sums = nullptr;  ///< one for each arena index
+  index_t begin = 0;            ///< the arena index of the first
 };
 
 TERSE_NUMERICS_BEGIN

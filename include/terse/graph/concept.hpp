@@ -15,8 +15,8 @@ namespace terse::graph {
 
 /// What a rank receives in a round: weight * the peer's value.
 struct Edge {
-  int peer;
-  double weight;
+  int peer;       ///< a neighbour's rank
+  double weight;  ///< of what it sends, W_ij
 };
 
 /// A graph gives the matrix W of each round, row by row. Rounds count from 0.

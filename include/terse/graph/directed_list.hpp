@@ -21,7 +21,7 @@ namespace terse::graph {
 /// Errors: check() throws usage_error unless there is one list for each rank, each of other ranks of the
 /// graph and without repetition, and every rank reaches every other.
 struct DirectedList {
-  std::vector<std::vector<int>> receivers_of;
+  std::vector<std::vector<int>> receivers_of;  ///< one list for each rank
 
   static constexpr bool fixed = true, symmetric = false, regular = false;
 

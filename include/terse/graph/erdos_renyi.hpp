@@ -22,8 +22,8 @@ namespace terse::graph {
 /// Cost: O(size * degree) random numbers a row: keep the row, it never changes.
 /// Source: Gilbert, "Random graphs", Ann. Math. Stat. 30 (1959): the model G(n, p).
 struct ErdosRenyi {
-  double probability = 0.5;
-  std::uint64_t seed = 0;
+  double probability = 0.5;  ///< of each pair to be joined; in [0, 1]
+  std::uint64_t seed = 0;    ///< of the graph
 
   static constexpr bool fixed = true, symmetric = true, doubly_stochastic = true, regular = false;
 

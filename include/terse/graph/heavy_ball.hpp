@@ -86,11 +86,11 @@ double heavy_ball_growth(const G& graph, int size, double beta, std::uint64_t ro
       state[k] = mixed[k];
     }
     const double norm = detail::normalize(state);
-    if (norm == 0) return 0;
+    if (norm <= 0) return 0;
     logarithm += std::log(norm);
   }
   const double radius = detail::spectral_radius(std::move(state), width);
-  return radius == 0 ? 0 : std::exp((logarithm + std::log(radius)) / static_cast<double>(rounds));
+  return radius <= 0 ? 0 : std::exp((logarithm + std::log(radius)) / static_cast<double>(rounds));
 }
 
 }  // namespace terse::graph

@@ -22,7 +22,7 @@ namespace terse::graph {
 /// Cost: O(size) a row; size^2 doubles on each rank.
 template <Stochastic kind>
 struct Matrix {
-  std::vector<double> weights;
+  std::vector<double> weights;  ///< row after row
 
   static constexpr bool fixed = true, regular = false;
   static constexpr bool symmetric = kind == Stochastic::symmetric;

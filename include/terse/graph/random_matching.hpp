@@ -18,7 +18,7 @@ namespace terse::graph {
 /// Source: Boyd, Ghosh, Prabhakar, Shah, "Randomized gossip algorithms", IEEE Trans. Inf. Theory 52 (2006),
 /// in its synchronous form.
 struct RandomMatching {
-  std::uint64_t seed = 0;
+  std::uint64_t seed = 0;  ///< of the pairs
 
   static constexpr bool fixed = false, symmetric = true, doubly_stochastic = true;
   static constexpr bool regular = false;  // odd sizes

@@ -27,10 +27,10 @@ enum class Spacing { fixed, geometric };
 /// geometric, a block of random numbers.
 template <PairGraph G>
 struct Spaced {
-  G graph{};
-  std::uint64_t period = 8;
-  Spacing spacing = Spacing::fixed;
-  std::uint64_t seed = 0;  ///< of the meetings, where geometric
+  G graph{};                         ///< the pairs
+  std::uint64_t period = 8;          ///< rounds between two meetings, at least 1
+  Spacing spacing = Spacing::fixed;  ///< whether that is a fixed number or a mean
+  std::uint64_t seed = 0;            ///< of the meetings, where geometric
 
   static constexpr bool fixed = false, symmetric = true, doubly_stochastic = true, regular = false;
 

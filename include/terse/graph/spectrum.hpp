@@ -45,7 +45,7 @@ Matrix product(const Matrix& left, const Matrix& right, std::size_t n) {
   for (std::size_t i = 0; i < n; ++i)
     for (std::size_t k = 0; k < n; ++k) {
       const double factor = left[i * n + k];
-      if (factor == 0) continue;
+      if (std::fpclassify(factor) == FP_ZERO) continue;
       for (std::size_t j = 0; j < n; ++j) result[i * n + j] += factor * right[k * n + j];
     }
   return result;
@@ -56,7 +56,7 @@ template <class Matrix>
 double normalize(Matrix& matrix) {
   double largest = 0;  // so that squares neither overflow nor vanish
   for (const double value : matrix) largest = std::fmax(largest, std::abs(value));
-  if (largest == 0) return 0;
+  if (largest <= 0) return 0;
   double squares = 0;
   for (const double value : matrix) squares += (value / largest) * (value / largest);
   const double norm = largest * std::sqrt(squares);
@@ -73,7 +73,7 @@ double spectral_radius(Matrix matrix, std::size_t n) {
   double logarithm = 0, share = 1;
   for (int squaring = 0; squaring <= 48; ++squaring) {
     const double norm = normalize(matrix);
-    if (norm == 0) return 0;
+    if (norm <= 0) return 0;
     logarithm += share * std::log(norm);
     share /= 2;
     matrix = product(matrix, matrix, n);

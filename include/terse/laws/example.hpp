@@ -47,12 +47,13 @@ inline bool same(const Values& a, const Values& b) {
 
 /// What a law is tried on: segments, and one or more messages over their elements, counted without padding.
 struct Example {
-  std::vector<index_t> counts;           // of the segments
-  std::vector<std::uint8_t> excluded{};  // which segments travel dense; empty: none
-  std::vector<std::uint8_t> masked{};    // which elements don't take part; empty: none
-  int parts = 1;                         // packets that a message is cut into
-  std::vector<Values> messages{};
-  std::uint64_t seed = 1, step = 1;
+  std::vector<index_t> counts;           ///< of the segments
+  std::vector<std::uint8_t> excluded{};  ///< which segments travel dense; empty: none
+  std::vector<std::uint8_t> masked{};    ///< which elements don't take part; empty: none
+  int parts = 1;                         ///< packets that a message is cut into
+  std::vector<Values> messages{};        ///< one after the other
+  std::uint64_t seed = 1;                ///< what random choices depend on
+  std::uint64_t step = 1;                ///< of the first message
 
   index_t elements() const {
     index_t sum = 0;
@@ -102,10 +103,10 @@ struct Example {
 /// Where the elements of an example lie in an arena.
 struct Arena {
   Layout layout;
-  std::vector<index_t> place;             // of each element
-  std::vector<std::uint8_t> compressed;   // whether it lies in a segment that is not excluded
-  std::vector<std::uint64_t> mask_words;  // empty: no mask
-  int parts = 1;
+  std::vector<index_t> place;             ///< of each element
+  std::vector<std::uint8_t> compressed;   ///< whether it lies in a segment that is not excluded
+  std::vector<std::uint64_t> mask_words;  ///< empty: no mask
+  int parts = 1;                          ///< packets that a message is cut into
 
   explicit Arena(const Example& example) : parts(example.parts) {
     for (std::size_t s = 0; s < example.counts.size(); ++s) {

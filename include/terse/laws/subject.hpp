@@ -22,20 +22,24 @@ namespace terse::laws {
 /// What a compressor and its error feedback claim.
 struct Claims {
   std::string name;
-  bool unbiased = false, contractive = false, tracks = false, variable = false;
-  bool zero_to_zero = false;       // a message of zeros reads as zeros
-  std::optional<bool> stochastic;  // where it says so
-  bool accumulates = false;        // what the feedback keeps is what was not sent
-  bool exact = true;               // ... to the last bit
-  bool decodes_sums = false;       // so that sums of packets are right to rounding
-  float decay = 1;                 // what it is multiplied by before it is sent again
-  std::function<double(const std::vector<index_t>&)> delta, omega;  // of these segments; empty: not stated
+  bool unbiased = false;           ///< what is read has the message as its expectation
+  bool contractive = false;        ///< errors are less than the message
+  bool tracks = false;             ///< under Residual the mean is tracked, see Traits
+  bool variable = false;           ///< the size of a section depends on the data
+  bool zero_to_zero = false;       ///< a message of zeros reads as zeros
+  std::optional<bool> stochastic;  ///< where it says so
+  bool accumulates = false;        ///< what the feedback keeps is what was not sent
+  bool exact = true;               ///< ... to the last bit
+  bool decodes_sums = false;       ///< so that sums of packets are right to rounding
+  float decay = 1;                 ///< what it is multiplied by before it is sent again
+  std::function<double(const std::vector<index_t>&)> delta, omega;  ///< of these segments; empty: not stated
 };
 
 /// What random choices depend on.
 struct Moment {
-  std::uint64_t seed = 1, step = 1;
-  int rank = 0;
+  std::uint64_t seed = 1;  ///< of the run
+  std::uint64_t step = 1;  ///< of the message
+  int rank = 0;            ///< that sends it
 };
 
 /// A packet between two margins that nobody may write to.
@@ -112,10 +116,10 @@ class Subject {
 /// A law: on which examples it is tried, and what is wrong with one of them, "" where nothing is.
 struct Law {
   std::string name;
-  bool applies = true;
-  std::vector<Example> examples{};
+  bool applies = true;              ///< to this compressor
+  std::vector<Example> examples{};  ///< on which it is tried
   std::function<std::string(const Example&)> violation;
-  bool shrinks = true;  // a smaller example says as much
+  bool shrinks = true;  ///< a smaller example says as much
 };
 
 /// Message m of an example is sent in step `step + m`.

@@ -27,7 +27,7 @@ namespace terse::laws {
 
 /// What of a transport to try.
 struct TransportOptions {
-  std::uint64_t seed = 1;
+  std::uint64_t seed = 1;                                         ///< of the bytes that are sent
   index_t large = index_t{1} << 19;                               ///< bytes of the largest message
   std::chrono::milliseconds patience = std::chrono::seconds(10);  ///< for what shall come about by itself
   /// Of the last law, in which a peer stays away and after which the transport can't be used; 0: not tried. For transports

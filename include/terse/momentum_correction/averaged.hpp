@@ -17,8 +17,8 @@ struct ExponentialAverage {
   static constexpr CorrectionFacts facts{};
   static constexpr std::array<const char*, 1> state{"momentum"};
 
-  float beta1 = 0.9F;
-  bool bias_correction = true;
+  float beta1 = 0.9F;           ///< of the momentum; in [0, 1)
+  bool bias_correction = true;  ///< whether averages make up for their start from 0
 
   void check() const { check_beta("beta1", beta1); }
   template <class Visit>
@@ -54,7 +54,7 @@ struct NesterovAverage {
   static constexpr CorrectionFacts facts{};
   static constexpr std::array<const char*, 1> state{"momentum"};
 
-  float beta1 = 0.9F;
+  float beta1 = 0.9F;  ///< of the momentum; in [0, 1)
 
   void check() const { check_beta("beta1", beta1); }
   template <class Visit>
@@ -88,7 +88,7 @@ struct LocalAverage {
   static constexpr CorrectionFacts facts{.common = true};
   static constexpr std::array<const char*, 1> state{"momentum"};
 
-  float beta1 = 0.9F;
+  float beta1 = 0.9F;  ///< of the momentum; in [0, 1)
 
   void check() const { check_beta("beta1", beta1); }
   template <class Visit>
@@ -131,8 +131,8 @@ struct LionInterpolation {
   static constexpr CorrectionFacts facts{};
   static constexpr std::array<const char*, 1> state{"momentum"};
 
-  float beta1 = 0.9F;
-  float beta2 = 0.99F;
+  float beta1 = 0.9F;   ///< of the direction; in [0, 1)
+  float beta2 = 0.99F;  ///< of the momentum that is kept; in [0, 1)
 
   void check() const {
     check_beta("beta1", beta1);

@@ -22,7 +22,7 @@ struct BalancedAverage {
   static constexpr std::array<const char*, 1> state{"momentum"};
   static constexpr std::array<const char*, 1> layer_state{"scales"};
 
-  float beta1 = 0.9F;
+  float beta1 = 0.9F;  ///< of the momentum; in [0, 1)
 
   void check() const { check_beta("beta1", beta1); }
   template <class Visit>

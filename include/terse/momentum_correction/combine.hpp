@@ -15,7 +15,7 @@ struct AdaptThenCombine {
   static_assert(check_local_direction<Direction>());
   static constexpr MixingFacts facts{.allows_push_sum = true};
   static constexpr auto state = Direction::state;
-  Direction direction{};
+  Direction direction{};  ///< the local direction, of this rank's own gradient
 
   void check() const { detail::check_policy(direction); }
   template <class Visit>
@@ -55,7 +55,7 @@ struct AdaptWithCombine {
   static_assert(check_local_direction<Direction>());
   static constexpr MixingFacts facts{.before_gradient = true};
   static constexpr auto state = Direction::state;
-  Direction direction{};
+  Direction direction{};  ///< the local direction, of this rank's own gradient
 
   void check() const { detail::check_policy(direction); }
   template <class Visit>

@@ -23,7 +23,7 @@ template <Number G = float>
 struct ScaledGradient {
   const G* gradients;
   const StepScalars* now;
-  float scale = 1;
+  float scale = 1;  ///< this step's, once a piece is entered
 
   using StreamsOf = ScaledGradient;
   TERSE_HD auto streams() { return reads(gradients); }

@@ -19,8 +19,8 @@ TERSE_NUMERICS_BEGIN
 struct Displacement {
   static constexpr MixingFacts facts{.before_gradient = true, .needs_fixed_symmetric = true};
   static constexpr std::array<const char*, 1> state{"displacement"};
-  float momentum = 0.9F;
-  float omega = 0.5F;
+  float momentum = 0.9F;  ///< beta; in [0, 1)
+  float omega = 0.5F;     ///< share of the momentum that is mixed; in [0, 1]
 
   void check() const {
     check_beta("momentum", momentum);

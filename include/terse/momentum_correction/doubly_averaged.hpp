@@ -11,7 +11,7 @@ TERSE_NUMERICS_BEGIN
 struct DoublyAveraged {
   static constexpr MixingFacts facts{.vectors = 2};
   static constexpr std::array<const char*, 1> state{"momentum"};
-  MomentumDirection direction{};
+  MomentumDirection direction{};  ///< the local direction, with its momentum
 
   void check() const { direction.check(); }
   template <class Visit>

@@ -21,7 +21,7 @@ struct ExactDiffusion {
   static constexpr MixingFacts facts{.needs_fixed_symmetric = true, .needs_spectrum = true};
   static constexpr auto state = detail::with_name(Direction::state, "correction");
   static double eigenvalues_above() { return -1.0 / 3; }
-  Direction direction{};
+  Direction direction{};  ///< the local direction, of this rank's own gradient
 
   void check() const { detail::check_policy(direction); }
   template <class Visit>

@@ -19,8 +19,8 @@ struct FactorMasking {
   static constexpr CorrectionFacts facts{.rests_at_zero = true};
   static constexpr std::array<const char*, 1> state{"momentum"};
 
-  float momentum = 0.9F;
-  bool nesterov = false;
+  float momentum = 0.9F;  ///< in [0, 1)
+  bool nesterov = false;  ///< whether the step looks ahead along the momentum
 
   void check() const { check_beta("momentum", momentum); }
   template <class Visit>

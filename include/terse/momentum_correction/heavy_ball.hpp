@@ -42,8 +42,8 @@ struct HeavyBall {
   static constexpr CorrectionFacts facts{};
   static constexpr std::array<const char*, 1> state{"momentum"};
 
-  float momentum = 0.9F;
-  bool nesterov = false;
+  float momentum = 0.9F;  ///< in [0, 1)
+  bool nesterov = false;  ///< whether the step looks ahead along the momentum
 
   void check() const { check_beta("momentum", momentum); }
   template <class Visit>
@@ -73,8 +73,8 @@ struct LocalMomentumBefore {
   static constexpr CorrectionFacts facts{.rests_at_zero = true};
   static constexpr std::array<const char*, 1> state{"momentum"};
 
-  float momentum = 0.9F;
-  bool nesterov = true;
+  float momentum = 0.9F;  ///< in [0, 1)
+  bool nesterov = true;   ///< whether the step looks ahead along the momentum
 
   void check() const { check_beta("momentum", momentum); }
   template <class Visit>

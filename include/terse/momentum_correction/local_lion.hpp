@@ -40,8 +40,8 @@ struct LocalLion {
                                          .needs_exact_mean = Outcome::exact};
   static constexpr std::array<const char*, 1> state{"momentum"};
 
-  float beta1 = 0.9F;
-  float beta2 = 0.99F;
+  float beta1 = 0.9F;   ///< of the direction that is sent; in [0, 1)
+  float beta2 = 0.99F;  ///< of the momentum that is kept; in [0, 1)
 
   void check() const {
     check_beta("beta1", beta1);

@@ -37,7 +37,7 @@ struct Votes {
   static constexpr CorrectionFacts facts{.needs_whole_messages = true, .needs_zero = T == Tie::zero};
   static constexpr std::array<const char*, 1> state{"momentum"};
 
-  float momentum = 0.9F;
+  float momentum = 0.9F;  ///< in [0, 1)
 
   void check() const { check_beta("momentum", momentum); }
   template <class Visit>

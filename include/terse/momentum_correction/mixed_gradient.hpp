@@ -17,8 +17,8 @@ TERSE_NUMERICS_BEGIN
 struct MixedGradient {
   static constexpr MixingFacts facts{.needs_fixed_symmetric = true};
   static constexpr std::array<const char*, 1> state{"velocity"};
-  float momentum = 0.9F;
-  bool nesterov = false;
+  float momentum = 0.9F;  ///< beta; in [0, 1)
+  bool nesterov = false;  ///< whether the step looks ahead along the momentum
 
   void check() const { check_beta("momentum", momentum); }
   template <class Visit>

@@ -18,7 +18,7 @@ struct QuasiGlobal {
   static constexpr std::array<const char*, 1> state{"velocity"};
   float momentum = 0.9F;  ///< beta
   float decay = 0.9F;     ///< mu
-  bool nesterov = false;
+  bool nesterov = false;  ///< whether the step looks ahead along the momentum
 
   void check() const {
     check_beta("momentum", momentum);

@@ -55,7 +55,7 @@ struct GradientTracker {
 struct MomentumTracker {
   static constexpr MixingFacts facts{.vectors = 2};
   static constexpr std::array<const char*, 2> state{"momentum", "correction"};
-  float momentum = 0.9F;
+  float momentum = 0.9F;  ///< in [0, 1)
 
   void check() const { check_beta("momentum", momentum); }
   template <class Visit>

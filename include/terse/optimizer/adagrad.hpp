@@ -8,13 +8,13 @@ namespace terse {
 /// See Adagrad.
 template <class C, class F, class T>
 struct AdagradOf {
-  float learning_rate = 1e-2F;
-  float epsilon = 1e-10F;  ///< outside the root
-  float weight_decay = 0;
-  std::uint64_t warmup_steps = 0;
-  C compressor{};
-  F error_feedback{};
-  T topology{};
+  float learning_rate = 1e-2F;     ///< factor of the step; may change from step to step
+  float epsilon = 1e-10F;          ///< outside the root
+  float weight_decay = 0;          ///< decoupled from the gradient
+  std::uint64_t warmup_steps = 0;  ///< the first steps, in full precision
+  C compressor{};                  ///< of messages
+  F error_feedback{};              ///< what becomes of what compression loses
+  T topology{};                    ///< the way messages take between ranks
 
   auto composition() const { return averaging_of(*this, NoMomentum{}, AdagradSum{epsilon}); }
 };

@@ -52,14 +52,14 @@ struct AveragingOf {
   using error_feedback_type = F;
   using topology_type = T;
 
-  float learning_rate = 0.1F;
-  float weight_decay = 0;
-  std::uint64_t warmup_steps = 0;
-  M momentum_correction{};
-  P preconditioner{};
-  C compressor{};
-  F error_feedback{};
-  T topology{};
+  float learning_rate = 0.1F;      ///< factor of the step; may change from step to step
+  float weight_decay = 0;          ///< decoupled from the gradient
+  std::uint64_t warmup_steps = 0;  ///< the first steps, in full precision
+  M momentum_correction{};         ///< what is sent, and the direction
+  P preconditioner{};              ///< what scales the direction
+  C compressor{};                  ///< of messages
+  F error_feedback{};              ///< what becomes of what compression loses
+  T topology{};                    ///< the way messages take between ranks
 
   Stage stage() const { return {learning_rate, weight_decay, momentum_correction, preconditioner}; }
   detail::TwoStages<Stage, Stage, C, F, T, detail::WarmUp> composition() const {

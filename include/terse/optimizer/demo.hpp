@@ -13,13 +13,13 @@ struct DeMoOf {
       requires(F feedback) { feedback.decay; },
       "terse: DeMo's momentum is an error feedback with a decay: Residual");
 
-  float learning_rate = 4e-4F;
-  float weight_decay = 0;
-  float decay = 0.999F;  ///< of the momentum; error_feedback.decay is this one
-  std::uint64_t warmup_steps = 0;
-  C compressor = sparsest();
-  F error_feedback{};
-  T topology{};
+  float learning_rate = 4e-4F;     ///< factor of the step; may change from step to step
+  float weight_decay = 0;          ///< decoupled from the gradient
+  float decay = 0.999F;            ///< of the momentum; error_feedback.decay is this one
+  std::uint64_t warmup_steps = 0;  ///< the first steps, in full precision
+  C compressor = sparsest();       ///< of messages
+  F error_feedback{};              ///< what becomes of what compression loses
+  T topology{};                    ///< the way messages take between ranks
 
   auto composition() const {
     auto averaging = averaging_of(*this, NoMomentum{}, SignStep{});

@@ -18,16 +18,16 @@ struct DionOf {
       requires(F feedback) { feedback.momentum; },
       "terse: Dion's momentum is an error feedback with a momentum: MomentumResidual");
 
-  float learning_rate = 0.01F;
-  float weight_decay = 0;
-  float momentum = 0.95F;  ///< of hidden matrices; error_feedback.momentum is this one
-  float beta1 = 0.9F;      ///< these four are Adam's, of all other segments
-  float beta2 = 0.999F;
-  float epsilon = 1e-8F;
-  bool bias_correction = true;
-  C compressor{};
-  F error_feedback{};
-  T topology{};
+  float learning_rate = 0.01F;  ///< factor of the step; may change from step to step
+  float weight_decay = 0;       ///< decoupled from the gradient
+  float momentum = 0.95F;       ///< of hidden matrices; error_feedback.momentum is this one
+  float beta1 = 0.9F;           ///< these four are Adam's, of all other segments
+  float beta2 = 0.999F;         ///< of the variance; in [0, 1)
+  float epsilon = 1e-8F;        ///< outside the root
+  bool bias_correction = true;  ///< of Adam's averages
+  C compressor{};               ///< of messages
+  F error_feedback{};           ///< what becomes of what compression loses
+  T topology{};                 ///< the way messages take between ranks
   static constexpr std::uint64_t warmup_steps = 0;
 
   auto composition() const {

@@ -12,14 +12,14 @@ template <class Outcome>
 struct DistributedLionBy {
   template <class C, class F, class T>
   struct Of {
-    float learning_rate = 1e-4F;
-    float beta1 = 0.9F;
-    float beta2 = 0.99F;
-    float weight_decay = 0;
-    std::uint64_t warmup_steps = 0;
-    C compressor{};
-    F error_feedback{};
-    T topology{};
+    float learning_rate = 1e-4F;     ///< factor of the step; may change from step to step
+    float beta1 = 0.9F;              ///< of the direction that is sent; in [0, 1)
+    float beta2 = 0.99F;             ///< of the momentum that is kept; in [0, 1)
+    float weight_decay = 0;          ///< decoupled from the gradient
+    std::uint64_t warmup_steps = 0;  ///< the first steps, in full precision
+    C compressor{};                  ///< of messages
+    F error_feedback{};              ///< what becomes of what compression loses
+    T topology{};                    ///< the way messages take between ranks
 
     auto composition() const {
       return averaging_of(*this, LocalLion<Outcome>{beta1, beta2}, NoPreconditioner{});

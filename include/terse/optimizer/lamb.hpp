@@ -10,18 +10,18 @@ namespace terse {
 /// See Lamb.
 template <class C, class F, class T>
 struct LambOf {
-  float learning_rate = 1e-3F;
-  float beta1 = 0.9F;
-  float beta2 = 0.999F;
-  float epsilon = 1e-8F;  ///< outside the root
-  float weight_decay = 0;
-  float min_coefficient = 0.01F;
-  float max_coefficient = 10;
-  bool bias_correction = true;
-  std::uint64_t warmup_steps = 0;
-  C compressor{};
-  F error_feedback{};
-  T topology{};
+  float learning_rate = 1e-3F;     ///< factor of the step; may change from step to step
+  float beta1 = 0.9F;              ///< of the momentum; in [0, 1)
+  float beta2 = 0.999F;            ///< of the variance; in [0, 1)
+  float epsilon = 1e-8F;           ///< outside the root
+  float weight_decay = 0;          ///< decoupled from the gradient
+  float min_coefficient = 0.01F;   ///< the least coefficient of a layer, > 0
+  float max_coefficient = 10;      ///< the largest coefficient of a layer
+  bool bias_correction = true;     ///< whether averages make up for their start from 0
+  std::uint64_t warmup_steps = 0;  ///< the first steps, in full precision
+  C compressor{};                  ///< of messages
+  F error_feedback{};              ///< what becomes of what compression loses
+  T topology{};                    ///< the way messages take between ranks
 
   auto composition() const {
     return averaging_of(

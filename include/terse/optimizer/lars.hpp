@@ -9,16 +9,16 @@ namespace terse {
 /// See Lars.
 template <class C, class F, class T>
 struct LarsOf {
-  float learning_rate = 1;
-  float momentum = 0.9F;
-  bool nesterov = false;
-  float weight_decay = 0;  ///< coupled: part of the gradient
-  float trust = 1e-3F;     ///< the paper's eta
-  float epsilon = 1e-9F;
-  std::uint64_t warmup_steps = 0;
-  C compressor{};
-  F error_feedback{};
-  T topology{};
+  float learning_rate = 1;         ///< factor of the step; may change from step to step
+  float momentum = 0.9F;           ///< in [0, 1)
+  bool nesterov = false;           ///< whether the step looks ahead along the momentum
+  float weight_decay = 0;          ///< coupled: part of the gradient
+  float trust = 1e-3F;             ///< the paper's eta
+  float epsilon = 1e-9F;           ///< in the denominator of a layer's rate
+  std::uint64_t warmup_steps = 0;  ///< the first steps, in full precision
+  C compressor{};                  ///< of messages
+  F error_feedback{};              ///< what becomes of what compression loses
+  T topology{};                    ///< the way messages take between ranks
 
   auto composition() const {
     return averaging_of(*this, NoMomentum{}, LarsRates{momentum, nesterov, trust, epsilon});

@@ -55,8 +55,8 @@ struct Locally {
   static constexpr DirectionFacts facts{};
   static constexpr auto state = detail::joined(M::state, P::state);
 
-  M momentum_correction{};
-  P preconditioner{};
+  M momentum_correction{};  ///< what makes a direction of this rank's gradient
+  P preconditioner{};       ///< what scales the direction
 
   void check() const {
     detail::check_policy(momentum_correction);

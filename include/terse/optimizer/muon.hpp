@@ -14,19 +14,19 @@ struct MuonOf {
   static_assert(P::facts.orthogonalizes,
                 "terse: Muon takes NewtonSchulz or PolarExpress as its preconditioner");
 
-  float learning_rate = 1e-3F;
-  float weight_decay = 0;
-  float momentum = 0.95F;  ///< of hidden matrices
-  bool nesterov = true;
-  P hidden{};
-  float beta1 = 0.9F;  ///< these four are Adam's, of all other segments
-  float beta2 = 0.999F;
-  float epsilon = 1e-8F;
-  bool bias_correction = true;
-  std::uint64_t warmup_steps = 0;
-  C compressor{};
-  F error_feedback{};
-  T topology{};
+  float learning_rate = 1e-3F;     ///< factor of the step; may change from step to step
+  float weight_decay = 0;          ///< decoupled from the gradient
+  float momentum = 0.95F;          ///< of hidden matrices
+  bool nesterov = true;            ///< whether the step looks ahead along the momentum
+  P hidden{};                      ///< the preconditioner of hidden matrices
+  float beta1 = 0.9F;              ///< these four are Adam's, of all other segments
+  float beta2 = 0.999F;            ///< of the variance; in [0, 1)
+  float epsilon = 1e-8F;           ///< outside the root
+  bool bias_correction = true;     ///< of Adam's averages
+  std::uint64_t warmup_steps = 0;  ///< the first steps, in full precision
+  C compressor{};                  ///< of messages
+  F error_feedback{};              ///< what becomes of what compression loses
+  T topology{};                    ///< the way messages take between ranks
 
   auto composition() const {
     return averaging_of(

@@ -9,15 +9,15 @@ namespace terse {
 /// See Nadam.
 template <class C, class F, class T>
 struct NadamOf {
-  float learning_rate = 1e-3F;
-  float beta1 = 0.9F;
-  float beta2 = 0.999F;
-  float epsilon = 1e-8F;  ///< outside the root
-  float weight_decay = 0;
-  std::uint64_t warmup_steps = 0;
-  C compressor{};
-  F error_feedback{};
-  T topology{};
+  float learning_rate = 1e-3F;     ///< factor of the step; may change from step to step
+  float beta1 = 0.9F;              ///< of the momentum; in [0, 1)
+  float beta2 = 0.999F;            ///< of the variance; in [0, 1)
+  float epsilon = 1e-8F;           ///< outside the root
+  float weight_decay = 0;          ///< decoupled from the gradient
+  std::uint64_t warmup_steps = 0;  ///< the first steps, in full precision
+  C compressor{};                  ///< of messages
+  F error_feedback{};              ///< what becomes of what compression loses
+  T topology{};                    ///< the way messages take between ranks
 
   auto composition() const {
     return averaging_of(*this, NesterovAverage{beta1}, AdamVariance{beta2, epsilon});

@@ -13,15 +13,15 @@ template <class C, class F, class T, class P>
 struct OneBitAdamOf {
   static_assert(check_freezes<P>());
 
-  float learning_rate = 1e-3F;
-  float beta1 = 0.9F;
-  float beta2 = 0.999F;
-  float epsilon = 1e-8F;  ///< outside the root
-  float weight_decay = 0;
-  P preconditioner{};
-  C compressor{};
-  F error_feedback{};
-  T topology{};
+  float learning_rate = 1e-3F;  ///< factor of the step; may change from step to step
+  float beta1 = 0.9F;           ///< of the momentum; in [0, 1)
+  float beta2 = 0.999F;         ///< of the variance; in [0, 1)
+  float epsilon = 1e-8F;        ///< outside the root
+  float weight_decay = 0;       ///< decoupled from the gradient
+  P preconditioner{};           ///< the frozen variance, and when it freezes
+  C compressor{};               ///< of messages
+  F error_feedback{};           ///< what becomes of what compression loses
+  T topology{};                 ///< the way messages take between ranks
 
   Staged<AveragingOf<ExponentialAverage, AdamVariance, Dense, None, T>, AveragingOf<LocalAverage, P, C, F, T>,
          Freeze>

@@ -14,21 +14,22 @@ template <class C, class F, class T, class P>
 struct OneBitLambOf {
   static_assert(check_freezes<P>());
 
-  float learning_rate = 1e-3F;
-  float beta1 = 0.9F;
-  float beta2 = 0.999F;
-  float epsilon = 1e-8F;  ///< outside the root
-  float weight_decay = 0;
-  float min_coefficient = 0.01F;
-  float max_coefficient = 10;
-  float coefficient_beta = 0.9F;
-  float min_factor = 0.5F;
-  float max_factor = 4;
+  float learning_rate = 1e-3F;    ///< factor of the step; may change from step to step
+  float beta1 = 0.9F;             ///< of the momentum; in [0, 1)
+  float beta2 = 0.999F;           ///< of the variances; in [0, 1)
+  float epsilon = 1e-8F;          ///< outside the root
+  float weight_decay = 0;         ///< decoupled from the gradient
+  float min_coefficient = 0.01F;  ///< the least coefficient of a layer, > 0
+  float max_coefficient = 10;     ///< the largest coefficient of a layer
+  float coefficient_beta = 0.9F;  ///< of the coefficients' average over the first stage; in [0, 1)
+  float min_factor = 0.5F;        ///< the least factor on a frozen coefficient, in (0, 1]
+  float max_factor = 4;           ///< the largest, at least 1
+  /// The most by which the factor changes in a step, as a share; in [0, 1).
   float factor_threshold = 0.1F;
-  P preconditioner{};
-  C compressor{};
-  F error_feedback{};
-  T topology{};
+  P preconditioner{};  ///< the frozen variance, and when it freezes
+  C compressor{};      ///< of messages
+  F error_feedback{};  ///< what becomes of what compression loses
+  T topology{};        ///< the way messages take between ranks
 
   Staged<AveragingOf<ExponentialAverage, LayerWise<AdamVariance>, Dense, None, T>,
          AveragingOf<BalancedAverage, FrozenLayerRates<P>, C, F, T>, Freeze>

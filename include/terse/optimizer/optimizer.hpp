@@ -95,7 +95,7 @@ class Optimizer {
   using runs_on = E;
   using parameter = P;
 
-  R recipe;
+  R recipe;  ///< what may change between steps, such as the learning rate
 
   Optimizer(R recipe_, T& transport, const Layout& layout, const Options& options = {}, E executor = {},
             N = {});

@@ -11,7 +11,8 @@ namespace terse {
 
 /// What holds for a whole run, alike on all ranks.
 struct Options {
-  std::uint64_t seed = 0;
+  std::uint64_t seed = 0;  ///< of what is drawn at random, alike on all ranks
+  /// What becomes of a step with a gradient that is not finite.
   NonFinite on_non_finite = NonFinite::throw_;
   /// Bounds the norm of the averaged gradient in full-precision steps and, in compressed ones,
   /// sqrt(mean over ranks of ||g_i||^2), which all ranks agree on. Infinity: no clipping.
@@ -44,8 +45,8 @@ struct StepResult {
 
 /// What a rank sends for a step, at most; 0 of a kind of step that a recipe doesn't have.
 struct StepBytes {
-  index_t full_precision = 0;
-  index_t compressed = 0;
+  index_t full_precision = 0;  ///< of a step in full precision
+  index_t compressed = 0;      ///< of a compressed step
   bool operator==(const StepBytes&) const = default;
 };
 

@@ -46,14 +46,14 @@ struct ParameterMixingOf {
       "terse: compressed, this method's second vector is worked out again after x has changed, and with "
       "weight decay in the gradient it would be another one. Use DecoupledDecay");
 
-  float learning_rate = 0.1F;
-  float weight_decay = 0;
+  float learning_rate = 0.1F;       ///< factor of the step; may change from step to step
+  float weight_decay = 0;           ///< in the gradient or beside it, as Decay says
   float consensus_rate = 1;         ///< of compressed segments; in (0, 1]
   std::uint64_t average_every = 0;  ///< 0: never
-  M momentum_correction{};
-  P topology{};
-  C compressor{};
-  F error_feedback{};
+  M momentum_correction{};          ///< the mixing rule
+  P topology{};                     ///< how neighbours' messages travel, over its graph
+  C compressor{};                   ///< of messages
+  F error_feedback{};               ///< what becomes of what compression loses
 
   void check() const {
     check_rate("learning_rate", learning_rate);

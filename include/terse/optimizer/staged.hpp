@@ -39,9 +39,9 @@ struct Staged {
   static_assert(!Second::compressor_type::lossless,
                 "terse: the second stage has a compressor: two exact stages are one");
 
-  First first{};
-  Second second{};
-  When when{};
+  First first{};    ///< an exact Averaging
+  Second second{};  ///< one with a compressor
+  When when{};      ///< when the first stage is over
 
   void check() const {
     if (first.warmup_steps > 0 || second.warmup_steps > 0)

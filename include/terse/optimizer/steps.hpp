@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cmath>
+#include <functional>
 #include <string>
 #include <utility>
 
@@ -45,7 +46,7 @@ StepResult Optimizer<R, T, E, N>::step(out<E, P> parameters, in<E, G> gradients,
   if (open_.parameters == nullptr)
     enter(parameters);
   else if (open_.parameters != parameters.data() || open_.gradients != gradients.data() ||
-           open_.gradient_scale != gradient_scale)
+           std::not_equal_to{}(open_.gradient_scale, gradient_scale))
     throw usage_error("begin was given other parameters, gradients or another gradient_scale than step",
                       channel_.rank(), static_cast<std::int64_t>(step));
   const Open open = std::exchange(open_, Open{});

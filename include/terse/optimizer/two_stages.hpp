@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <cmath>
 #include <limits>
 #include <optional>
 #include <string_view>
@@ -378,7 +379,7 @@ struct TwoStages {
   /// At rate 0 an error that follows the rate stays as it is, and momentum must not take it up.
   bool holds() const {
     if constexpr (requires { error_feedback.follows_rate; })
-      return error_feedback.follows_rate && second.learning_rate == 0;
+      return error_feedback.follows_rate && std::fpclassify(second.learning_rate) == FP_ZERO;
     return false;
   }
 

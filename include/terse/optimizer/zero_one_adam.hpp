@@ -150,19 +150,19 @@ struct ZeroOneAdamOf {
       "terse: the copies of Difference start anew from exact gradients after a step that failed, which "
       "this method's second stage has none of. Use Residual");
 
-  float learning_rate = 1e-3F;
-  float beta1 = 0.9F;
-  float beta2 = 0.999F;
-  float epsilon = 1e-8F;  ///< outside the root
-  float weight_decay = 0;
+  float learning_rate = 1e-3F;                ///< factor of the step; may change from step to step
+  float beta1 = 0.9F;                         ///< of the momentum; in [0, 1)
+  float beta2 = 0.999F;                       ///< of the variance; in [0, 1)
+  float epsilon = 1e-8F;                      ///< outside the root
+  float weight_decay = 0;                     ///< decoupled from the gradient
   float update_clip = 10;                     ///< infinity: the paper's rule
   std::uint64_t variance_freeze_step = 1000;  ///< the last step of the first stage
   std::uint64_t variance_updates = 16;        ///< at each interval; the paper's kappa
-  std::uint64_t local_interval_steps = 1000;
-  std::uint64_t most_local_steps = 16;
-  C compressor{};
-  F error_feedback{};
-  G topology{};
+  std::uint64_t local_interval_steps = 1000;  ///< until the local interval doubles
+  std::uint64_t most_local_steps = 16;        ///< the longest interval between meetings
+  C compressor{};                             ///< of messages
+  F error_feedback{};                         ///< what becomes of what compression loses
+  G topology{};                               ///< the way messages take between ranks
 
   void check() const {
     check_rate("learning_rate", learning_rate);

@@ -45,9 +45,9 @@ struct AcSgd {
   WhenFull when_full = WhenFull::refuse;  ///< what to do when more than that come
   bool audit = true;                      ///< whether each message proves a row of the copies, for 8 bytes
   Memory memory{};                        ///< where the copies lie
-  Forward forward{};
-  Backward backward{};
-  First first{};
+  Forward forward{};                      ///< the compressor of changes
+  Backward backward{};                    ///< that of gradients, unbiased
+  First first{};                          ///< that of activations at a first visit
 
   const Forward& changes() const { return forward; }
   const First& whole() const { return first; }
@@ -79,8 +79,8 @@ template <Compressor Forward = Uniform<4, Nearest, Asymmetric, MaxAbs, PerBlock<
 struct DirectActivations {
   static constexpr bool remembers = false;
 
-  Forward forward{};
-  Backward backward{};
+  Forward forward{};    ///< the compressor of activations
+  Backward backward{};  ///< that of gradients, unbiased
 
   const Forward& whole() const { return forward; }
   const Backward& gradients() const { return backward; }

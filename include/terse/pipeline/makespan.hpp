@@ -16,10 +16,11 @@ namespace terse {
 
 /// What a step of one stage is made of, in seconds.
 struct StageTimes {
-  double forward = 0, backward = 0;  ///< a pass of a micro-batch, with packing and unpacking
-  /// How long a micro-batch's message to the next stage and to the one before occupies this stage's link; nothing at the
-  /// ends.
-  double sends_forward = 0, sends_backward = 0;
+  double forward = 0;   ///< the pass of a micro-batch, with packing and unpacking
+  double backward = 0;  ///< the same
+  /// How long a micro-batch's message to the next stage occupies the link; 0 at the last.
+  double sends_forward = 0;
+  double sends_backward = 0;  ///< how long that to the stage before does; 0 at the first
 };
 
 /// Seconds that a step of `micro_batches` takes from the first pass to the last, of stages that needn't be alike, found
@@ -88,7 +89,7 @@ double makespan(const Plan& schedule, std::span<const StageTimes> stages, index_
         if (here < begin) begin = here, first = s, is_pass = false;
       }
     }
-    if (begin == never) throw usage_error("this schedule's stages wait for each other for ever");
+    if (!(begin < never)) throw usage_error("this schedule's stages wait for each other for ever");
     Stage& stage = all[at(first)];
     const StageTimes& times = stages[at(first)];
     if (is_pass) {

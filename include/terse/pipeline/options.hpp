@@ -15,7 +15,8 @@ namespace terse {
 /// What holds for a whole run, alike on all stages.
 struct PipelineOptions {
   index_t micro_batch = 0;  ///< examples that go through the stages at once, at most; must be given
-  std::uint64_t seed = 0;
+  std::uint64_t seed = 0;   ///< of what is drawn at random, alike on all stages
+  /// What becomes of a step with a value that is not finite.
   NonFinite on_non_finite = NonFinite::throw_;
   int window = 2;  ///< messages of a direction that each side has room for, 1 to 8
 };
@@ -34,10 +35,11 @@ struct PipelineStatistics {
   /// where nothing is remembered, at the last stage, and on devices.
   double change = std::numeric_limits<double>::quiet_NaN();
   double error = std::numeric_limits<double>::quiet_NaN();  ///< ||a - m'|| / ||a||, after the change
-  index_t sampled = 0;  ///< rows that these two are taken from, one of each message
-  double forward_seconds = 0, backward_seconds = 0;  ///< inside the stage's passes
-  double coding_seconds = 0;                         ///< packing and unpacking
-  double waiting_seconds = 0;  ///< for neighbours and their messages: the bubble and the wire
+  index_t sampled = 0;          ///< rows that these two are taken from, one of each message
+  double forward_seconds = 0;   ///< inside the stage's forward passes
+  double backward_seconds = 0;  ///< inside its backward passes
+  double coding_seconds = 0;    ///< packing and unpacking
+  double waiting_seconds = 0;   ///< for neighbours and their messages: the bubble and the wire
 };
 
 namespace detail {

@@ -11,8 +11,8 @@ namespace terse {
 
 /// What a stage does next: the forward or the backward pass of one micro-batch.
 struct Action {
-  bool forward = true;
-  index_t micro_batch = 0;
+  bool forward = true;      ///< false: backward
+  index_t micro_batch = 0;  ///< counts from 0 in a step
   bool operator==(const Action&) const = default;
 };
 

@@ -55,9 +55,9 @@ struct AdamVariance {
   static constexpr PreconditionerFacts facts{};
   static constexpr std::array<const char*, 1> state{"variance"};
 
-  float beta2 = 0.999F;
-  float epsilon = 1e-8F;  ///< outside the root
-  bool bias_correction = true;
+  float beta2 = 0.999F;         ///< of the variance; in [0, 1)
+  float epsilon = 1e-8F;        ///< outside the root
+  bool bias_correction = true;  ///< whether averages make up for their start from 0
 
   void check() const {
     check_beta("beta2", beta2);
@@ -101,7 +101,7 @@ struct AmsgradVariance {
   static constexpr PreconditionerFacts facts{};
   static constexpr std::array<const char*, 2> state{"variance", "largest_variance"};
 
-  float beta2 = 0.999F;
+  float beta2 = 0.999F;   ///< of the variance; in [0, 1)
   float epsilon = 1e-8F;  ///< outside the root
 
   void check() const {

@@ -47,7 +47,7 @@ struct Read {
 /// is no default.
 struct AtStep {
   static constexpr std::uint64_t unset = std::numeric_limits<std::uint64_t>::max();
-  std::uint64_t step = unset;
+  std::uint64_t step = unset;  ///< the last one of the first stage; 0: there is none. Must be given
 
   void check() const {
     if (step == unset)
@@ -78,9 +78,9 @@ struct VarianceRatio {
   static constexpr std::uint64_t longest_horizon = std::uint64_t{1} << 30;  // a float each
   static constexpr const char* watches = "variance";
 
-  float threshold = 0.96F;
-  std::uint64_t horizon = 1000;
-  std::uint64_t learning_rate_warmup_steps = 0;
+  float threshold = 0.96F;                       ///< in (0, 1]; nearer to 1 is later
+  std::uint64_t horizon = 1000;                  ///< steps, one memory of the variance
+  std::uint64_t learning_rate_warmup_steps = 0;  ///< the schedule's own; not over before
 
   void check() const {
     if (horizon < 1 || horizon > longest_horizon || !(threshold > 0 && threshold <= 1))
@@ -138,7 +138,7 @@ struct VarianceRatio {
 struct Freeze {
   static constexpr const char* watches = VarianceRatio::watches;
 
-  std::variant<AtStep, VarianceRatio> rule = VarianceRatio{};
+  std::variant<AtStep, VarianceRatio> rule = VarianceRatio{};  ///< when the first stage is over
 
   void check() const {
     if (const auto* at = std::get_if<AtStep>(&rule); at != nullptr && at->step < 1)

@@ -37,12 +37,13 @@ struct FrozenLayerRates {
   static constexpr auto state = detail::with_name(P::state, "fresh_variance");
   static constexpr std::array<const char*, 2> layer_state{"frozen_coefficients", "factors"};
 
-  P inner{};
-  float beta2 = 0.999F;
-  float epsilon = 1e-8F;  ///< outside the root; that of the first stage's preconditioner
-  float coefficient_beta = 0.9F;
-  float min_factor = 0.5F;
-  float max_factor = 4;
+  P inner{};                      ///< the preconditioner whose steps it scales
+  float beta2 = 0.999F;           ///< of the fresh variance; in [0, 1)
+  float epsilon = 1e-8F;          ///< outside the root; that of the first stage's preconditioner
+  float coefficient_beta = 0.9F;  ///< of the coefficients' average over the first stage; in [0, 1)
+  float min_factor = 0.5F;        ///< the least factor on a frozen coefficient, in (0, 1]
+  float max_factor = 4;           ///< the largest, at least 1
+  /// The most by which the factor changes in a step, as a share; in [0, 1).
   float factor_threshold = 0.1F;
 
   void check() const {

@@ -28,8 +28,8 @@ struct FrozenVariance {
   static constexpr std::array<const char*, 1> state{
       "variance"};  // of compressed segments, after the freeze: d
 
-  std::variant<AtStep, VarianceRatio> freeze = VarianceRatio{};
-  float update_clip = 10;
+  std::variant<AtStep, VarianceRatio> freeze = VarianceRatio{};  ///< when the first stage is over
+  float update_clip = 10;  ///< bound of |direction d|; infinity: the paper's rule
 
   void check() const {
     Freeze{freeze}.check();

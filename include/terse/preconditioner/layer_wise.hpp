@@ -27,9 +27,9 @@ struct LayerWise {
                                              .continues_first_stage = P::facts.continues_first_stage};
   static constexpr auto state = P::state;
 
-  P inner{};
-  float min_coefficient = 0.01F;
-  float max_coefficient = 10;
+  P inner{};                      ///< the preconditioner whose steps it scales
+  float min_coefficient = 0.01F;  ///< the least coefficient of a layer, > 0
+  float max_coefficient = 10;     ///< the largest coefficient of a layer
 
   void check() const {
     detail::check_policy(inner);
@@ -80,10 +80,10 @@ struct LarsRates {
   static constexpr PreconditionerFacts facts{.layer_wise = true, .least_dimensions = 2};
   static constexpr std::array<const char*, 1> state{"velocity"};
 
-  float momentum = 0.9F;
-  bool nesterov = false;
-  float trust = 1e-3F;  ///< the paper's eta
-  float epsilon = 1e-9F;
+  float momentum = 0.9F;  ///< in [0, 1)
+  bool nesterov = false;  ///< whether the step looks ahead along the momentum
+  float trust = 1e-3F;    ///< the paper's eta
+  float epsilon = 1e-9F;  ///< in the denominator of a layer's rate
 
   void check() const {
     check_beta("momentum", momentum);

@@ -36,7 +36,7 @@ struct Orthogonal {
   static constexpr PreconditionerFacts facts{.layer_wise = true, .orthogonalizes = true};
   static constexpr std::array<const char*, 0> state{};
 
-  MatrixScale scale = MatrixScale::rms;
+  MatrixScale scale = MatrixScale::rms;  ///< what a matrix's step is multiplied by
 
   template <class Visit>
   void settings(Visit&& visit) const {

@@ -11,12 +11,16 @@
 
 namespace terse {
 
+TERSE_NUMERICS_BEGIN
+
 /// A segment's own rates in this step, read once per piece.
 struct Rate {
-  float learning_rate = 0;
-  float weight_decay = 0;
+  float learning_rate = 0;  ///< the recipe's times the segment's scale
+  float weight_decay = 0;   ///< the same
   bool operator==(const Rate&) const = default;
 };
+
+TERSE_NUMERICS_END
 
 /// The recipe's rates times each segment's scales, for this step.
 template <Executor E>

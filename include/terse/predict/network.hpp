@@ -20,7 +20,7 @@ struct Network {
   /// The same, each rank sending to several others at once, behind the first `queue` bytes of a batch, which go by `bandwidth`:
   /// several senders fill one receiver's queue, and what finds it full is lost and sent again.
   double pairs_bandwidth = std::numeric_limits<double>::infinity();
-  double queue = 0;
+  double queue = 0;  ///< bytes
 };
 
 /// Throws usage_error for figures that no network has.
@@ -58,8 +58,8 @@ inline Network with_bandwidth(Network network, double bandwidth) {
 /// How many ranks share a machine's cores. Passes that all its ranks make at the same time take `slowdown()` times as long as
 /// one rank's alone.
 struct Node {
-  int ranks = 1;
-  int cores = 1;
+  int ranks = 1;  ///< on this machine
+  int cores = 1;  ///< that they share
   double slowdown() const { return ranks > cores ? static_cast<double>(ranks) / cores : 1; }
 };
 

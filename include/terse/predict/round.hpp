@@ -22,7 +22,7 @@ struct Batch {
   double messages = 0;  ///< out of this rank or into it, whichever are more
   double sent = 0;      ///< bytes out of this rank
   double moved = 0;     ///< bytes out of this rank or into it, whichever are more: both go at once
-  double count = 1;
+  double count = 1;     ///< of such batches; may be a fraction
   bool operator==(const Batch&) const = default;
 };
 /// What one rank does in a round, or in a step.

@@ -19,12 +19,12 @@ enum class Overlap {
 
 /// A method's average step on one rank. Seconds, bytes.
 struct Step {
-  double gradient = 0;  ///< of the gradient, as it takes where all ranks compute theirs
-  double local = 0;     ///< of processor time for the local passes: packing, summing, updating
-  Round round;          ///< what it sends
-  Overlap overlap = Overlap::none;
-  double slices = 1;  ///< of a full-precision round, see Options::slice_bytes
-  double waves = 1;   ///< rounds whose latencies follow each other: slices / 4, which are under way at a time
+  double gradient = 0;              ///< of the gradient, as it takes where all ranks compute theirs
+  double local = 0;                 ///< of processor time for the local passes: packing, summing, updating
+  Round round;                      ///< what it sends
+  Overlap overlap = Overlap::none;  ///< what hides messages
+  double slices = 1;                ///< of a full-precision round, see Options::slice_bytes
+  double waves = 1;  ///< rounds whose latencies follow each other: slices / 4, which are under way at a time
 };
 
 /// Seconds that the messages of a step take.

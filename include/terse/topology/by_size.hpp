@@ -26,9 +26,9 @@ struct BySize {
   static constexpr bool evaluates_late = detail::evaluates_late<Small>() || detail::evaluates_late<Large>();
   using Early = Small;
 
-  index_t from = index_t{1} << 16;
-  Small small{};
-  Large large{};
+  index_t from = index_t{1} << 16;  ///< elements of a rank's chunk
+  Small small{};                    ///< the topology of smaller chunks
+  Large large{};                    ///< that of all others
 
   template <class Visit>
   void settings(Visit&& visit) const {

@@ -148,7 +148,8 @@ struct IgnoreSum {
 
 /// What ranks of a channel are called in errors: those of a channel within a larger world by their ranks there.
 struct RankNames {
-  int first = 0, stride = 1;
+  int first = 0;   ///< what rank 0 is called
+  int stride = 1;  ///< from a rank to the next
   int operator()(int rank) const { return first + stride * rank; }
 };
 
@@ -167,12 +168,15 @@ struct RoundContext {
   std::byte* work = nullptr;  ///< as many bytes as the round asks for, in the executor's memory
 
   // Of the round under way.
-  std::uint64_t step = 0;
-  std::uint64_t check = 0;
-  float rate = 0;
-  Mask<typename E::memory> mask{};
-  bool dense_only = false, checks_payload = false;
-  EncodeContext first = encode_context(0, 0, 0, Purpose::quantization, nullptr), second = first;
+  std::uint64_t step = 0;           ///< counts from 1
+  std::uint64_t check = 0;          ///< what packets of this step must agree on
+  float rate = 0;                   ///< for error feedbacks that follow it
+  Mask<typename E::memory> mask{};  ///< which elements take part
+  bool dense_only = false;          ///< the compressed part of the mean is not consumed
+  bool checks_payload = false;      ///< packets have a checksum of all that is in them
+  /// Of what this rank sends first.
+  EncodeContext first = encode_context(0, 0, 0, Purpose::quantization, nullptr);
+  EncodeContext second = first;  ///< of what it compresses again
   Envelope<E>& envelope;
 
   TERSE_COLD RoundContext(E executor_, T& channel_, Envelope<E>& envelope_, const C& compressor,

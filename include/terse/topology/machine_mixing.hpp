@@ -55,8 +55,8 @@ struct MachineMixing {
   template <class Other>
   using On = MachineMixing<Other, Vectors>;
 
-  G graph{};
-  int ranks_per_machine = 1;
+  G graph{};                  ///< of machines
+  int ranks_per_machine = 1;  ///< side by side; divides the number of ranks
 
   template <int Count>
   With<Count> with() const {

@@ -153,7 +153,7 @@ struct Mixing {
   template <class Other>
   using On = Mixing<Other, Vectors>;
 
-  G graph{};
+  G graph{};  ///< who mixes with whom, with what weights
 
   /// The same for another number of vectors.
   template <int Count>

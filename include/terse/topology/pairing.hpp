@@ -16,7 +16,7 @@ struct Pairing {
   static constexpr bool recompresses = false;
   using Graph = G;
 
-  G graph{};
+  G graph{};  ///< who meets whom
 
   template <Compressor C, ErrorFeedback F, Transport T, Executor E>
   class Round {

@@ -108,7 +108,7 @@ struct Ring {
 
     /// Squared norm of the dense part of the mean, the same on all ranks; packets may hold sums.
     double notes(E executor) {
-      const double ranks = weight_ == 1 ? 1 : spread_.size();
+      const double ranks = weight_ < 1 ? spread_.size() : 1;
       return spread_.notes(executor) / (ranks * ranks);
     }
 

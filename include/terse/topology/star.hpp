@@ -21,7 +21,7 @@ struct Star {
   static constexpr bool exact = true;
   static constexpr bool recompresses = true;
 
-  int center = 0;
+  int center = 0;  ///< the rank that takes the mean
 
   template <class Visit>
   void settings(Visit&& visit) const {

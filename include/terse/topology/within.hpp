@@ -41,9 +41,9 @@ struct Within {
   static constexpr bool exact = true;
   static constexpr bool recompresses = true;
 
-  C compressor{};
-  F error_feedback{};
-  Back back{};
+  C compressor{};      ///< of what ranks of a node send each other
+  F error_feedback{};  ///< what becomes of what that loses
+  Back back{};         ///< the compressor of the mean, on its way back
 
   void check() const {
     detail::check_policy(compressor);

@@ -31,18 +31,18 @@ constexpr const char* name(Phase phase) {
 
 /// `bytes` bytes from `data` to rank `peer`, which has made room for `room` bytes (0: for just these).
 struct Send {
-  int peer = 0;
-  const std::byte* data = nullptr;
-  index_t bytes = 0;
-  index_t room = 0;
+  int peer = 0;                     ///< who receives
+  const std::byte* data = nullptr;  ///< what is sent
+  index_t bytes = 0;                ///< how much
+  index_t room = 0;                 ///< that the peer has made; 0: just as much
 };
 /// `bytes` bytes from rank `peer` into `data`: exactly as many as that rank sends, or, with `up_to`, at most;
 /// what is not sent is left as it is.
 struct Receive {
-  int peer = 0;
-  std::byte* data = nullptr;
-  index_t bytes = 0;
-  bool up_to = false;
+  int peer = 0;               ///< who sends
+  std::byte* data = nullptr;  ///< where it goes
+  index_t bytes = 0;          ///< what comes, or at most
+  bool up_to = false;         ///< whether less may come
 };
 
 /// A batch under way, from `Transport::exchange`. Move-only. The buffers and the lists of the batch stay in

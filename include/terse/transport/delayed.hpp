@@ -24,7 +24,7 @@ namespace terse {
 /// What joins a rank to the network, the same outwards and inwards. As it is: no delay.
 struct Link {
   std::chrono::nanoseconds latency{0};  ///< of each message that this rank sends
-  double bytes_per_second = std::numeric_limits<double>::infinity();
+  double bytes_per_second = std::numeric_limits<double>::infinity();  ///< in each direction
 };
 
 namespace detail {

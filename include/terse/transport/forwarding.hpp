@@ -16,7 +16,10 @@ namespace terse {
 /// What one call moves on this rank. A collective counts as a message to and one from each peer, which no algorithm can do
 /// without; a message that may be shorter counts as received with its room.
 struct Load {
-  std::uint64_t bytes_sent = 0, bytes_received = 0, messages_sent = 0, messages_received = 0;
+  std::uint64_t bytes_sent = 0;         ///< by this rank, over all peers
+  std::uint64_t bytes_received = 0;     ///< by this rank, over all peers
+  std::uint64_t messages_sent = 0;      ///< by this rank, over all peers
+  std::uint64_t messages_received = 0;  ///< by this rank, over all peers
 
   static Load of(std::span<const Send> sends, std::span<const Receive> receives) {
     Load load{0, 0, sends.size(), receives.size()};

@@ -36,8 +36,8 @@ namespace terse {
 struct Rendezvous {
   std::string path;  ///< in a folder that exists
   std::string run;   ///< 1 to 100 characters: letters, digits, and . _ : -
-  int rank = 0;
-  int size = 1;
+  int rank = 0;      ///< this one's
+  int size = 1;      ///< of ranks
 
   /// Throws usage_error for values that can't work.
   void check() const {

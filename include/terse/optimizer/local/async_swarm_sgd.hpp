@@ -46,10 +46,11 @@ struct AsyncSwarmSgd {
 
   static constexpr int scalars = scalars_of<Inner>();
 
-  Inner inner{};
-  std::uint64_t period = 8;
+  Inner inner{};             ///< the recipe of local steps
+  std::uint64_t period = 8;  ///< local steps between two meetings, at least 1
+  /// Whether that is a fixed number or the mean of a geometric one.
   graph::Spacing spacing = graph::Spacing::fixed;
-  C compressor{};
+  C compressor{};  ///< of parameters: Dense, or a keyed one
 
   void check() const {
     check_values(inner);

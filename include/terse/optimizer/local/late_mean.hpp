@@ -19,9 +19,9 @@ struct LateMomentum {
   static constexpr bool follows_rate = false;
   static constexpr bool merges_as_it_sends = false;
 
-  float rate = 0.7F;
-  float momentum = 0.9F;
-  float local_share = 0.5F;
+  float rate = 0.7F;         ///< of the outer step
+  float momentum = 0.9F;     ///< of the outer step; in [0, 1)
+  float local_share = 0.5F;  ///< alpha: how much of the steps since stays; in [0, 1]
 
   void check() const {
     as_momentum().check();
@@ -65,8 +65,8 @@ struct PullBack {
   static constexpr bool follows_rate = true;
   static constexpr bool merges_as_it_sends = true;
 
-  float pullback = 0.6F;
-  float anchor_momentum = 0.7F;
+  float pullback = 0.6F;         ///< a; in [0, 1]
+  float anchor_momentum = 0.7F;  ///< b; in [0, 1)
 
   void check() const {
     require(pullback >= 0 && pullback <= 1, "pullback must be in [0, 1]", static_cast<double>(pullback));

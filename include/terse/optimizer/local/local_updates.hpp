@@ -104,15 +104,16 @@ struct LocalUpdatesOf {
   static constexpr bool follows_rate = Rule::follows_rate;
   static constexpr int ratio_at = scalars_of<Inner>(), scalars = ratio_at + 1;
 
-  Inner inner{};
-  std::uint64_t period = 8;
+  Inner inner{};                              ///< the recipe of local steps
+  std::uint64_t period = 8;                   ///< steps between two meetings, at least 1
   std::uint64_t average_gradients_until = 0;  ///< steps
-  Outer outer{};
+  Outer outer{};                              ///< the outer step
+  /// What becomes of the inner recipe's buffers when ranks meet.
   InnerBuffers inner_buffers = InnerBuffers::keep;
-  C compressor{};
-  F error_feedback{};
-  P topology{};
-  Schedule schedule{};
+  C compressor{};       ///< of messages
+  F error_feedback{};   ///< what becomes of what compression loses
+  P topology{};         ///< the way messages take between ranks
+  Schedule schedule{};  ///< when what is sent, and when its mean enters
 
   void check() const {
     check_values(inner);

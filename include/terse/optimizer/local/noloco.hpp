@@ -24,8 +24,8 @@ struct PairMomentum {
   static constexpr bool follows_rate = false;
   using Pairs = Pairing<graph::RandomMatching>;
 
-  float rate = 0.7F;
-  float momentum = 0.5F;
+  float rate = 0.7F;      ///< of the outer step
+  float momentum = 0.5F;  ///< of the outer step; bounded by the rate
 
   void check() const {
     check_rate("the outer rate", rate);

@@ -9,7 +9,8 @@ namespace terse {
 
 /// Up to two buffers of n floats that an outer rule keeps.
 struct OuterBuffers {
-  float *first = nullptr, *second = nullptr;
+  float* first = nullptr;   ///< n floats, where the rule keeps any
+  float* second = nullptr;  ///< n floats, where it keeps two
 };
 
 namespace detail {

@@ -53,8 +53,8 @@ struct OuterMomentum {
   static constexpr bool nesterov = Kind == OuterKind::nesterov_block || Kind == OuterKind::di_lo_co;
   static constexpr bool follows_rate = Kind == OuterKind::slow_mo;
 
-  float rate = Kind == OuterKind::di_lo_co ? 0.7F : 1;
-  float momentum = Kind == OuterKind::slow_mo ? 0.5F : 0.9F;
+  float rate = Kind == OuterKind::di_lo_co ? 0.7F : 1;        ///< of the outer step
+  float momentum = Kind == OuterKind::slow_mo ? 0.5F : 0.9F;  ///< of the outer step; in [0, 1)
 
   void check() const {
     check_rate("the outer rate", rate);
@@ -87,7 +87,7 @@ struct OuterDescent {
   static constexpr int from_start = 1;
   static constexpr bool follows_rate = false;
 
-  float rate = 1;
+  float rate = 1;  ///< of the outer step
 
   void check() const { check_rate("the outer rate", rate); }
   template <class Visit>

@@ -23,9 +23,9 @@ struct OverlapLocalSgd {
   static_assert(detail::check_meeting<Inner, Merge, OnePeriodLate, EarlyDenseTopologyOf<P>>());
   static_assert(P::exact, "terse: the anchor must be the same on all ranks: take an exact topology");
 
-  Inner inner{};
-  std::uint64_t period = 8;
-  Merge merge{};
+  Inner inner{};             ///< the recipe of local steps
+  std::uint64_t period = 8;  ///< steps between two rounds, at least 1
+  Merge merge{};             ///< how a mean that comes late enters the model
 
   LocalUpdatesOf<Inner, Merge, OnePeriodLate, Inside::alone, Dense, None, EarlyDenseTopologyOf<P>>
   composition() const {

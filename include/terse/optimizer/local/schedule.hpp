@@ -41,7 +41,7 @@ struct OnePeriodLate {
 struct Fragments {
   static constexpr bool late = true;
 
-  std::uint64_t count = 4;
+  std::uint64_t count = 4;  ///< of fragments, at least 1
   std::uint64_t delay = 1;  ///< steps, at most `period`
 
   void check(std::uint64_t period) const {

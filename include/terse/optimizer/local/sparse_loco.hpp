@@ -26,13 +26,13 @@ struct SparseLoCo {
       requires(F feedback) { feedback.decay; },
       "terse: SparseLoCo's memory is an error feedback with a decay: Residual");
 
-  Inner inner{};
-  std::uint64_t period = 30;
-  float decay = 0.95F;  ///< of the memory; error_feedback.decay is this one
-  OuterDescent outer{};
-  C compressor = sparse();
-  F error_feedback{};
-  T topology{};
+  Inner inner{};              ///< the recipe of local steps
+  std::uint64_t period = 30;  ///< steps between two meetings, at least 1
+  float decay = 0.95F;        ///< of the memory; error_feedback.decay is this one
+  OuterDescent outer{};       ///< the outer step
+  C compressor = sparse();    ///< of messages
+  F error_feedback{};         ///< what becomes of what compression loses
+  T topology{};               ///< the way messages take between ranks
 
   auto composition() const {
     LocalUpdatesOf<Inner, OuterDescent, AllAtOnce, Inside::alone, C, F, T> local{

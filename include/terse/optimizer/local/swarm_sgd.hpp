@@ -46,9 +46,9 @@ struct SwarmSgd {
 
   static constexpr int scalars = scalars_of<Inner>();
 
-  Inner inner{};
-  graph::Spaced<G> schedule{};
-  C compressor{};
+  Inner inner{};                ///< the recipe of local steps
+  graph::Spaced<G> schedule{};  ///< the pairs, and the rounds between their meetings
+  C compressor{};               ///< of parameters: Dense, or a keyed one
 
   void check() const {
     check_values(inner);
