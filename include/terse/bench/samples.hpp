@@ -73,7 +73,7 @@ inline const float* at_step(const float* samples, std::uint64_t step) { return s
 inline double relative_error(const float* x, const float* y, index_t n) {
   double error = 0, norm = 0;
   for (index_t i = 0; i < n; ++i) {
-    const double value = x[i], difference = value - y[i];
+    const auto value = static_cast<double>(x[i]), difference = value - static_cast<double>(y[i]);
     error += difference * difference;
     norm += value * value;
   }

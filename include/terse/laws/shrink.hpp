@@ -97,7 +97,9 @@ class Shrinker {
         if (!std::isfinite(value) && try_change([=](Example& x) { x.messages[m][e] = 1; })) continue;
         if (!std::isfinite(value)) continue;
         const float unit = value < 0 ? -1.0F : 1.0F;
-        const float power = value == 0 ? 0.0F : unit * std::exp2(std::floor(std::log2(std::abs(value))));
+        const float power = std::fpclassify(value) == FP_ZERO
+                                ? 0.0F
+                                : unit * std::exp2(std::floor(std::log2(std::abs(value))));
         for (const float simple : {0.0F, unit, std::round(value), power, std::round(value * 16) / 16}) {
           if (same(simple, value)) break;
           if (try_change([=](Example& x) { x.messages[m][e] = simple; })) break;

@@ -145,7 +145,7 @@ inline std::string difference(const Sent& a, const Sent& b) {
 /// Where two vectors of elements differ, both zeros being alike, or "".
 inline std::string difference(const Values& a, const Values& b) {
   for (std::size_t e = 0; e < a.size(); ++e)
-    if (!(a[e] == b[e])) return say("element %zu: ", e) + say(a[e]) + " and " + say(b[e]);
+    if (!std::equal_to{}(a[e], b[e])) return say("element %zu: ", e) + say(a[e]) + " and " + say(b[e]);
   return "";
 }
 

@@ -21,7 +21,7 @@ namespace detail {
 class Estimate {
  public:
   void add(double x) {
-    if (count_++ == 0) first_ = least_ = most_ = x;
+    if (count_++ < 1) first_ = least_ = most_ = x;
     sum_ += x - first_;
     squares_ += (x - first_) * (x - first_);
     least_ = std::min(least_, x);
@@ -36,7 +36,7 @@ class Estimate {
   /// What events too rare to have been seen, each of size `range`, may have added or taken.
   double unseen(double range) const { return count_ > 1 ? 20 * range / count_ : 0; }
   double range() const { return most_ - least_; }
-  bool constant() const { return most_ == least_; }
+  bool constant() const { return most_ <= least_; }
 
  private:
   double count_ = 0, first_ = 0, sum_ = 0, squares_ = 0, least_ = 0, most_ = 0;

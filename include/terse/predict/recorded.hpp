@@ -4,6 +4,7 @@
 #include <time.h>
 
 #include <algorithm>
+#include <functional>
 #include <type_traits>
 #include <utility>
 
@@ -28,9 +29,10 @@ struct Recording {
     const double messages = static_cast<double>(std::max(load.messages_sent, load.messages_received));
     const double sent = static_cast<double>(load.bytes_sent);
     const double moved = static_cast<double>(std::max(load.bytes_sent, load.bytes_received));
-    if (messages == 0) return;
+    if (messages <= 0) return;
     const auto known = std::find_if(round.begin(), round.end(), [&](const Batch& batch) {
-      return batch.messages == messages && batch.moved <= 2 * moved && moved <= 2 * batch.moved;
+      return std::equal_to{}(batch.messages, messages) && batch.moved <= 2 * moved &&
+             moved <= 2 * batch.moved;
     });
     Batch& batch = known != round.end() ? *known : round.emplace_back(Batch{messages, sent, moved, 0});
     const double share = 1 / ++batch.count;
