@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -132,7 +133,7 @@ std::string push_sum_violation(const G& graph, const GraphRound& asked) {
   double sum = 0;
   for (int rank = 0; rank < asked.size; ++rank) {
     const double weight = graph.weight(rank, asked.size, asked.round);
-    if (!(weight > 0) || (asked.round == 0 && weight != 1))
+    if (!(weight > 0) || (asked.round == 0 && std::not_equal_to{}(weight, 1.0)))
       return asked.place(rank) + "has the push-sum weight " + graph::detail::digits(weight);
     sum += weight;
     double handed_on = 0;
