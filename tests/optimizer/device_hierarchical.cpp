@@ -99,3 +99,23 @@ TEST_CASE("after a gradient that isn't finite ranks of all nodes go on alike") {
     CHECK(on_host[rank] == on_host[0]);
   }
 }
+
+TEST_CASE("a record can't hold errors that are cleared within nodes, of whatever level") {
+  using Inner =
+      Hierarchical<Within<Uniform<8, Nearest, Symmetric, MaxAbs, PerBlock<128>>, AveragedResidual<>>,
+                   ScatterGather>;
+  using Nested = ErrorFeedbackSgd<Uniform<4, Nearest, Symmetric, MaxAbs, PerBlock<128>>, HeavyBall, Residual,
+                                  Hierarchical<ScatterGather, Inner>>;
+  ThreadGroup(1).run([](Threads& transport) {
+    ThroughHost<Threads, Device> staged(transport.split(0, 0), Device{});
+    const Layout layout = some_layers();
+    buffer<float, Device::memory> x(layout.size()), g(layout.size());
+    Nested recipe{.topology = {1, {}, {1, {}, {}}}};
+    Optimizer cleared{recipe, staged, layout, {}, Device{}};
+    CHECK_THROWS_WITH_AS(cleared.record(x.all(), g.all()), doctest::Contains("set its clear_every to 0"),
+                         usage_error);
+    recipe.topology.outer.inner.error_feedback.clear_every = 0;
+    Optimizer kept{recipe, staged, layout, {}, Device{}};
+    kept.record(x.all(), g.all());
+  });
+}

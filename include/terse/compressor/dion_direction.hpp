@@ -13,7 +13,7 @@ namespace terse {
 /// matrix has. A column of P that is 0 takes no part, so that ||P Q^T||_F = sqrt(R) or, of mean matrices of a lower rank, less.
 ///
 /// Segments that are not marked as hidden travel dense. A hidden one that travels dense, because R columns don't make it smaller or
-/// because it shall not be compressed, is refused: its gradient would be a direction of another size.
+/// because it is excluded from compression, is refused: its gradient would be a direction of another size.
 ///
 /// Wire, state and passes: those of LowRank. Source: Ahn, Xu, Abreu, Fan, Magakyan, Sharma, Zhan and Langford, "Dion: distributed
 /// orthonormalized updates", 2025 (arXiv 2504.05295).

@@ -16,7 +16,7 @@ TERSE_NUMERICS_BEGIN
 /// Difference at rate 1; of the order of the compressor's contraction the pull is fast and doesn't swing. A round that fails
 /// changes no e_i. As with Difference the first round is exact: it starts h_i, and e_i at 0; and the mean must reach
 /// every rank as it is. State: e_i, h_i and h, n floats each, and n floats for the message. Source: Gao, Islamov and Stich,
-/// "EControl", ICLR 2024, algorithm 2.
+/// "EControl", ICLR 2024.
 struct Controlled {
   static constexpr bool corrects = true;
   static constexpr bool follows_changes = true;

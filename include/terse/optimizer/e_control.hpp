@@ -10,8 +10,7 @@ namespace terse {
 /// EControl: each rank sends how its gradient and a share of its error differ from a copy that all keep, and all step along the
 /// mean of the copies. The first step is exact and starts them. `.error_feedback = {.eta = ...}`: see Controlled.
 ///
-/// Source: Gao, Islamov and Stich, "EControl: fast distributed optimization with compression and error control", ICLR 2024,
-/// algorithm 2.
+/// Source: Gao, Islamov and Stich, "EControl: fast distributed optimization with compression and error control", ICLR 2024.
 template <class... Ps>
 using EControl = AveragingFrom<Policies<TopK<>, NoMomentum, AllGather, Controlled>, Ps...>;
 

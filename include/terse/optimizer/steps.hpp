@@ -180,8 +180,12 @@ void Optimizer<R, T, E, N>::record(out<E, P> parameters, in<E, G> gradients) req
               channel_.rank());
     };
     if constexpr (requires { composed(recipe).error_feedback; }) refuse(composed(recipe).error_feedback);
-    if constexpr (requires { composed(recipe).topology.inner.error_feedback; })
-      refuse(composed(recipe).topology.inner.error_feedback);
+    const auto refuse_within = [&](const auto& self, const auto& topology) -> void {
+      if constexpr (requires { topology.inner.error_feedback; }) refuse(topology.inner.error_feedback);
+      if constexpr (requires { topology.outer; }) self(self, topology.outer);
+    };
+    if constexpr (requires { composed(recipe).topology; })
+      refuse_within(refuse_within, composed(recipe).topology);
     if constexpr (requires { state_.recovers(); })
       if (state_.recovers())
         throw usage_error(
