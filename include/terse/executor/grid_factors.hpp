@@ -55,7 +55,7 @@ struct BlockVector {
       for (int half = Strip::width / 2; half > 0; half /= 2)
         total +=
             std::bit_cast<float>(block.shuffle(std::bit_cast<std::uint32_t>(total), (thread + half) % 32));
-      if (thread % Strip::width == 0) shared.sum[strip] = total;
+      if (strip < strips && thread % Strip::width == 0) shared.sum[strip] = total;
       block.sync();
       for (int k = 0; k < together; ++k) sum += shared.sum[k];  // 0 where there is no block
     }
