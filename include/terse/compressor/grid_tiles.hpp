@@ -287,18 +287,6 @@ struct InverseTilesKernel {
   }
 };
 
-/// Tells the error feedback what receivers read, element by element.
-template <class Feedback>
-struct CommitTiles {
-  Feedback feedback;
-  const float* decoded;
-  index_t begin;
-  TERSE_HD void enter(const Piece& piece) { terse::enter(feedback, piece); }
-  TERSE_HD void operator()(const Piece&, index_t i, bool keep) const {
-    feedback.commit(i, keep, feedback.load(i), decoded[i - begin]);
-  }
-};
-
 TERSE_NUMERICS_END
 
 }  // namespace terse::detail

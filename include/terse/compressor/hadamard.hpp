@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "terse/compressor/commit_elements.hpp"
 #include "terse/compressor/packed.hpp"
 #include "terse/executor/sparse.hpp"
 #include "terse/executor/statistic.hpp"
@@ -53,17 +54,6 @@ struct SumCoefficients {
   float* numbers;
   index_t begin;
   TERSE_HD void operator()(const Piece&, index_t i, bool, float sum) const { numbers[i - begin] = sum; }
-};
-/// Tells the error feedback what receivers read.
-template <class Feedback>
-struct CommitElements {
-  Feedback feedback;
-  const float* decoded;
-  index_t begin;
-  TERSE_HD void enter(const Piece& piece) { terse::enter(feedback, piece); }
-  TERSE_HD void operator()(const Piece&, index_t i, bool keep) const {
-    feedback.commit(i, keep, feedback.load(i), decoded[i - begin]);
-  }
 };
 
 }  // namespace detail
@@ -149,7 +139,7 @@ struct Hadamard<Packed<Q, PerBlock<N>>> {
         Inner{}.measure_and_encode(executor, workspace.inner, range, Mask<typename E::memory>{}, NoPackets{},
                                    coefficients, coefficients, context, section, bad);
     for_each(executor, range, mask, NoPackets{},
-             detail::CommitElements<Feedback>{feedback, inverse(executor, workspace, range).sums, begin});
+             detail::CommitElements<Feedback>{feedback, inverse(executor, workspace, range)});
     return bytes;
   }
   /// The weighted sums of what came over `range`, in the workspace.

@@ -5,6 +5,7 @@
 #include <string>
 #include <type_traits>
 
+#include "terse/compressor/commit_elements.hpp"
 #include "terse/compressor/grid_top_tiles.hpp"
 
 namespace terse {
@@ -172,7 +173,7 @@ struct Tiled<Basis, S, Sparse<Selection, Values, PerSegment>> {
                                   detail::TileView{elements, numbers, begin}, context, at);
     }
     for_each(executor, range, mask, NoPackets{},
-             detail::CommitTiles<Feedback>{feedback, inverse(executor, workspace, range).sums, begin});
+             detail::CommitElements<Feedback>{feedback, inverse(executor, workspace, range)});
     return at - section;
   }
   template <GridExecutor E>

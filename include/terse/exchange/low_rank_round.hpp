@@ -48,7 +48,6 @@ struct ScaledByShape {
     factor = std::sqrt(static_cast<float>(shape.rows) / static_cast<float>(shape.columns));
     terse::enter(f, piece);
   }
-  TERSE_HD void enter_block(index_t i) { detail::enter_block(f, i); }
   TERSE_HD void operator()(const Piece& piece, index_t i, bool keep, float element) const {
     f(piece, i, keep, factor * element);
   }
