@@ -93,6 +93,28 @@ TEST_CASE("one large element among small ones costs these less") {
   CHECK(lost<Hadamard<Int<4>>>(tails) < 0.6 * lost<Int<4>>(tails));
 }
 
+TEST_CASE("what all readers may get stays in the range of elements") {
+  using C = Hadamard<Int<4>>;
+  const Layout layout = Layout::flat(128);
+  const auto section = [&](float scale) {
+    std::vector<std::byte> bytes(at(C{}.wire_bytes(layout.range())));
+    std::memcpy(bytes.data(), &scale, sizeof scale);
+    return bytes;
+  };
+  const auto fault = [&](float scale) {
+    const std::vector<std::byte> bytes = section(scale);
+    return C{}.fault(layout.range(), bytes.data(), static_cast<index_t>(bytes.size()));
+  };
+  CHECK(fault(0x1p58F) == nullptr);
+  CHECK(fault(0x1p59F) != nullptr);
+  Floats x{0x1p57F, 0x1p59F, 0x1p58F, -0x1.8p58F};
+  const detail::Coefficients coefficients{x.data(), 0};
+  Floats bad;
+  for (index_t i = 0; i < 4; ++i) bad.push_back(coefficients({}, i, true).bad);
+  CHECK(bad == Floats{0, 1, 0, 1});
+  CHECK(x == Floats{0x1p57F, 0, 0x1p58F, 0});
+}
+
 TEST_CASE("optimizers go by it, on one level and two") {
   Layout layout;
   layout.add({"a", {65, 21}}).add({"b", {7}, 1, 0, false}).add({"c", {300}}).add({"d", {31}});

@@ -41,12 +41,18 @@ struct HadamardGroups {
   }
 };
 
-/// Coefficients as a message, and in their place what receivers will read of them.
+/// Coefficients as a message, and in their place what receivers will read of them. Beyond `limit` they count as not finite, so that
+/// no sum of the others leaves the range of elements.
 struct Coefficients {
+  static constexpr float limit = largest_finite / HadamardGroups::order;
   float* numbers;
   index_t begin;  // the arena index of the first
 
-  TERSE_HD Sample operator()(const Piece&, index_t i, bool) const { return {load(i), 0}; }
+  TERSE_HD Sample operator()(const Piece&, index_t i, bool) const {
+    const bool good = magnitude(load(i)) <= limit;
+    numbers[i - begin] = keep_if(good, load(i));
+    return {load(i), keep_if(!good, 1.0F)};
+  }
   TERSE_HD float load(index_t i) const { return numbers[i - begin]; }
   TERSE_HD void commit(index_t i, bool, float, float decoded) const { numbers[i - begin] = decoded; }
 };
@@ -63,7 +69,7 @@ struct SumCoefficients {
 /// count % 32 elements of a piece are quantized as they are.
 ///
 /// Inner is Packed with PerBlock<N>, whose wire and traits it has: the transform keeps angles and, to a factor, lengths. A
-/// reader sums the packets' coefficients and transforms once. Memory: 2 n floats. The error feedback must hold the whole
+/// reader sums the packets' coefficients and transforms once. Coefficients beyond 2^58 count as not finite. Memory: 2 n floats. The error feedback must hold the whole
 /// message (Residual, not StoredResidual). On a device a thread transforms 32 elements.
 /// Source: Jia et al., "SDP4Bit", NeurIPS 2024, section 3.2.
 template <class Inner>
@@ -95,9 +101,11 @@ struct Hadamard<Packed<Q, PerBlock<N>>> {
   }
   static Incoming incoming(const Source* sources, int count) { return Inner::incoming(sources, count); }
   index_t scale_floats(const Range& range) const { return Inner{}.scale_floats(range); }
-  static constexpr float largest_scale() { return Inner::largest_scale(); }
+  static constexpr float largest_scale() { return Inner::largest_scale() / detail::HadamardGroups::order; }
   const char* fault(const Range& range, const std::byte* section, index_t bytes) const {
-    return Inner{}.fault(range, section, bytes);
+    return detail::all_within(largest_scale(), section, scale_floats(range))
+               ? Inner{}.fault(range, section, bytes)
+               : detail::unlikely_scale;
   }
 
   template <Executor E>
