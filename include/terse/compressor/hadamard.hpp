@@ -69,8 +69,8 @@ struct SumCoefficients {
 /// count % 32 elements of a piece are quantized as they are.
 ///
 /// Inner is Packed with PerBlock<N>, whose wire and traits it has: the transform keeps angles and, to a factor, lengths. A
-/// reader sums the packets' coefficients and transforms once. Coefficients beyond 2^58 count as not finite. Memory: 2 n floats. The error feedback must hold the whole
-/// message (Residual, not StoredResidual). On a device a thread transforms 32 elements.
+/// reader sums the packets' coefficients and transforms once. Coefficients beyond 2^58 count as not finite. Memory: 2 n floats.
+/// The error feedback must hold the whole message (Residual, not StoredResidual). On a device a thread transforms 32 elements.
 /// Source: Jia et al., "SDP4Bit", NeurIPS 2024, section 3.2.
 template <class Inner>
 struct Hadamard {
