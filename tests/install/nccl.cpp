@@ -5,5 +5,6 @@
 // Links what terse::nccl and terse-nccl say; calls nothing, since the machine may have no device.
 int main(int count, char**) {
   int version = 0;
-  if (count > 1 && ncclGetVersion(&version) == ncclSuccess) return cudaRuntimeGetVersion(&version) != cudaSuccess;
+  if (count > 1 && ncclGetVersion(&version) == ncclSuccess)
+    return cudaRuntimeGetVersion(&version) != cudaSuccess;
 }
