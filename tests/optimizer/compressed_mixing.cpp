@@ -126,14 +126,14 @@ auto packed_section(std::uint64_t bits) {
     return to_eight(4 * range.pieces().size()) + codes;
   };
 }
-/// Positions, or one bit for each element where that is shorter, and values.
+/// Positions and values.
 auto largest_section(double ratio) {
   return [=](const Range& range) {
     std::uint64_t bytes = 0;
     for (const Piece& piece : range.pieces()) {
       const auto n = static_cast<std::uint64_t>(piece.count);
       const auto k = static_cast<std::uint64_t>(reference::top_count(ratio, piece.count));
-      bytes += to_eight(4 * k) + std::min(to_eight(4 * k), (n + 63) / 64 * 8);
+      bytes += to_eight(4 * k) + position_bytes(n, k);
     }
     return bytes;
   };

@@ -195,9 +195,9 @@ TEST_CASE("bytes") {
   layout.add({"x", {64, 128}});
   const History votes = run(DistributedLion<>{}, layout, 2, 1, 1, {}, Unchanged{});
   CHECK(sent_in(votes[0][0]) == Sent{32 + 64 * 64 / 4, 32 + 64 * 64 / 4});
-  // Two tiles of 32 positions of 4 bytes and 32 floats each.
+  // Two tiles of 32 positions of 12 bits and 32 floats each.
   const History waves = run(DeMo<>{}, layout, 3, 1, 1, {}, Unchanged{});
-  CHECK(sent_in(waves[0][0]) == Sent{0, 2 * (32 + 2 * (128 + 128))});
+  CHECK(sent_in(waves[0][0]) == Sent{0, 2 * (32 + 2 * (48 + 128))});
 }
 
 }  // namespace

@@ -57,14 +57,14 @@ TEST_CASE("SparseLoCo follows its algorithm, memory included") {
       const std::vector<Snapshot>& now = ours[step - 1];
       oracle.step(in_double(up_and_down(step)), Quadratics::gradient<double>);
       const bool meets = step % period == 0;
-      // Of a tile's ceil(n / 10) picks positions as a bitmap and values.
+      // Of a tile's ceil(n / 10) picks positions and values.
       const Sent sent = formula<AllGather>(layout, ranks, 0, [&](const Range& range) {
         std::uint64_t bytes = 0;
         for (const Piece& piece : range.pieces())
           for (const reference::Block& block :
                reference::blocks_of(layout.segments()[at(piece.segment)], 16)) {
-            const std::uint64_t n = block.places.size(), values = to_eight(4 * ((n + 9) / 10));
-            bytes += std::min((n + 63) / 64 * 8, values) + values;
+            const std::uint64_t n = block.places.size(), k = (n + 9) / 10;
+            bytes += position_bytes(n, k) + to_eight(4 * k);
           }
         return bytes;
       });

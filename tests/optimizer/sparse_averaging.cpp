@@ -56,8 +56,7 @@ struct Wavy {
   }
 };
 
-/// Bytes of a sparse section of fp32 values: positions as 32 bits each or one bit for each element, whichever is
-/// shorter; the number of picks first, where it varies.
+/// Bytes of a sparse section of fp32 values; the number of picks first, where it varies.
 template <class Count>
 auto sparse_section(bool variable, bool positions, Count count) {
   return [=](const Range& range) {
@@ -66,7 +65,7 @@ auto sparse_section(bool variable, bool positions, Count count) {
       const auto n = static_cast<std::uint64_t>(piece.count),
                  k = static_cast<std::uint64_t>(count(piece.count));
       bytes += (variable ? 8 : 0) + to_eight(4 * k);
-      if (positions) bytes += std::min(to_eight(4 * k), (n + 63) / 64 * 8);
+      if (positions) bytes += position_bytes(n, k);
     }
     return bytes;
   };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <string>
@@ -123,6 +124,12 @@ struct Sent {
   bool operator==(const Sent&) const = default;
 };
 constexpr std::uint64_t to_eight(std::uint64_t bytes) { return (bytes + 7) / 8 * 8; }
+/// Of the positions of k picks of n values: ceil(log2(n)) bits each, or one bit for each value where that is shorter.
+constexpr std::uint64_t position_bytes(std::uint64_t n, std::uint64_t k) {
+  std::uint64_t bits = 1;
+  while (std::uint64_t{1} << bits < n) ++bits;
+  return std::min((bits * k + 63) / 64, (n + 63) / 64) * 8;
+}
 template <class P, class Section>
 Sent formula(const Layout& layout, int ranks, int rank, Section section) {
   const Range compressed = layout.filter(layout.range(), true), dense = layout.filter(layout.range(), false);

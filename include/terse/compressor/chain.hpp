@@ -10,9 +10,9 @@ namespace detail {
 /// positions[e] = outer[inner[e]], where inner[e] may be any number.
 struct ChoosePicks {
   Arrived arrived;
-  const std::uint32_t* outer;
+  PackedPositions outer;
   index_t middle;
-  const std::uint32_t* inner;
+  PackedPositions inner;
   std::uint32_t* positions;
   TERSE_HD index_t entries() const { return arrived.count(); }
   TERSE_HD void operator()(index_t e) const {
@@ -86,9 +86,9 @@ struct Then {
   }
 
   template <GridExecutor E>
-  in<E, std::uint32_t> list(E executor, const detail::Arrived& arrived, index_t n, index_t key,
-                            const StepDraw& shared, PickScratch<E> scratch,
-                            out<E, std::uint32_t> positions) const {
+  Positions::List list(E executor, const detail::Arrived& arrived, index_t n, index_t key,
+                       const StepDraw& shared, PickScratch<E> scratch,
+                       out<E, std::uint32_t> positions) const {
     const index_t middle = first.most(n);
     const PickScratch<E> rest = behind(scratch, middle);
     const auto outer = first.list(executor, arrived.exactly(middle), n, key, shared,
@@ -96,8 +96,8 @@ struct Then {
     const auto inner = second.list(executor, arrived.behind(first.index_bytes(n, middle)), middle,
                                    key + other_draws, shared, rest, positions);
     for_each_entry(executor, arrived.picks,
-                   detail::ChoosePicks{arrived, outer.data(), middle, inner.data(), positions.data()});
-    return positions.part(0, arrived.picks);
+                   detail::ChoosePicks{arrived, outer, middle, inner, positions.data()});
+    return Positions::List(positions.data());
   }
   template <GridExecutor E>
   void check(E executor, const detail::Arrived& arrived, index_t n, const detail::Report& report) const {

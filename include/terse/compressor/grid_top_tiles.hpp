@@ -95,14 +95,14 @@ struct PickTilesKernel {
     for (index_t w = block.thread(); w < sections.bytes(tile.n) / 4; w += block_threads)
       reinterpret_cast<std::uint32_t*>(wire)[w] = 0;
     block.sync();
+    const bool bitmap = tile.is_bitmap();
     for (index_t e = block.thread(); e < tile.k; e += block_threads) {
       const std::uint32_t position = shared.positions[e];
-      if (tile.is_bitmap())
-        atomic_set_bit(wire, position);
-      else
-        reinterpret_cast<std::uint32_t*>(wire)[e] = position;
+      if (bitmap) atomic_set_bit(wire, position);
       reinterpret_cast<float*>(values)[e] = read[position] = from[position];
     }
+    const PackPositions pack{shared.positions, tile.k, position_bits(tile.n), wire};
+    for (index_t g = block.thread(); !bitmap && g < pack.groups(tile.k); g += block_threads) pack(g);
   }
 };
 
@@ -124,8 +124,9 @@ struct AddTilesKernel {
     const std::byte *const wire = section + tile.section_at, *const values = section + tile.values_at();
     float* const to = sums + (tile.begin - begin);
     if (!tile.is_bitmap()) {
+      const PackedPositions list = Positions::list_at(wire, tile.n);
       for (index_t e = block.thread(); e < tile.k; e += block_threads) {
-        const std::int64_t position = Positions::at(wire, e);
+        const std::int64_t position = list[e];
         if (position < tile.n) to[position] += weight * PickCoder<Dense>::read(values, tile.k, e);
       }
       return;

@@ -80,10 +80,10 @@ struct Strata {
     return k;
   }
   template <GridExecutor E>
-  static in<E, std::uint32_t> list(E executor, const detail::Arrived& arrived, index_t n, index_t key,
-                                   const StepDraw& shared, PickScratch<E>, out<E, std::uint32_t> positions) {
+  static Positions::List list(E executor, const detail::Arrived& arrived, index_t n, index_t key,
+                              const StepDraw& shared, PickScratch<E>, out<E, std::uint32_t> positions) {
     draw(executor, n, arrived.picks, key, shared, positions);
-    return positions.part(0, arrived.picks);
+    return Positions::List(positions.data());
   }
 
   class Reader {

@@ -17,7 +17,8 @@ enum class SectionFault : std::uint32_t {
   other_population,
   not_finite,
   unlikely,
-  goes_on
+  goes_on,
+  padding
 };
 
 /// The same in words, for a wire_error.
@@ -39,6 +40,8 @@ inline const char* text_of(SectionFault fault) {
       return unlikely_scale;
     case SectionFault::goes_on:
       return "a section that goes on behind its end";
+    case SectionFault::padding:
+      return "bits behind its last position";
   }
   return "a section that can't be read";
 }

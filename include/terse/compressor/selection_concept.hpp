@@ -91,7 +91,7 @@ concept ShowsSelection = requires(const S& selection) {
 /// On a grid executor, whose memory the host can't read, `list` and `check` take the place of Reader and fault; what
 /// kernels call is TERSE_HD, `index_bytes` too:
 ///
-///     list(executor, arrived, n, key, shared, scratch, positions) -> the positions, there or elsewhere;
+///     list(executor, arrived, n, key, shared, scratch, positions) -> Positions::List, in `positions` or elsewhere;
 ///                                      those of a wrong wire form may be any numbers
 ///     check(executor, arrived, n, report)    reports what is wrong with a wire form
 ///

@@ -241,7 +241,7 @@ struct Sparse {
                  executor, positions, unit.count, unit.offset, source.shared_,
                  PickScratch<E>{workspace.scratch.all(), workspace.words.all()}, workspace.positions.all());
              for_each_entry(executor, picked.picks,
-                            detail::AddPicks<Coder>{picked, listed.data(), unit.count, source.weight_,
+                            detail::AddPicks<Coder>{picked, listed, unit.count, source.weight_,
                                                     workspace.sums.data() + (unit.offset - workspace.begin)});
            });
     }

@@ -89,7 +89,7 @@ struct SurveyUnits {
 template <class Coder>
 struct AddPicks {
   Arrived values;
-  const std::uint32_t* positions;
+  PackedPositions positions;
   index_t n;
   float weight;
   float* sums;

@@ -39,8 +39,8 @@ struct Above {
     return Positions::fault(wire, n, k);
   }
   template <GridExecutor E>
-  static in<E, std::uint32_t> list(E executor, const Positions::Arrived& arrived, index_t n, index_t,
-                                   const StepDraw&, PickScratch<E> scratch, out<E, std::uint32_t> positions) {
+  static Positions::List list(E executor, const Positions::Arrived& arrived, index_t n, index_t,
+                              const StepDraw&, PickScratch<E> scratch, out<E, std::uint32_t> positions) {
     return Positions::list(executor, arrived, n, scratch, positions);
   }
   template <GridExecutor E>

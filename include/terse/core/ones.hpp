@@ -27,5 +27,13 @@ TERSE_HD inline int first_one_in(std::uint64_t word) {
   return std::countr_zero(word);
 #endif
 }
+/// One more than the place of the highest bit that is set; 0: none is.
+TERSE_HD inline int width_of(std::uint64_t word) {
+#ifdef __CUDA_ARCH__
+  return 64 - __clzll(static_cast<long long>(word));
+#else
+  return static_cast<int>(std::bit_width(word));
+#endif
+}
 
 }  // namespace terse

@@ -21,7 +21,7 @@ static_assert(std::endian::native == std::endian::little,
 /// the recipe's own. A section whose size depends on the data comes last.
 struct PacketHeader {
   static constexpr std::uint32_t expected_magic = 0x53525434;  // "4TRS" in memory
-  static constexpr std::uint16_t wire_version = 1;
+  static constexpr std::uint16_t wire_version = 2;
   /// `flags`: 0 = all finite, else 1 + the first rank whose message was not (saturating); with the highest bit, 1 + the
   /// rank that has refused a packet which this one follows from.
   static constexpr std::uint16_t finite = 0, refused = 0x8000;
