@@ -27,6 +27,7 @@
 #include "terse/compressor/threshold.hpp"                 // IWYU pragma: export
 #include "terse/compressor/tiled.hpp"                     // IWYU pragma: export
 #include "terse/compressor/top_k.hpp"                     // IWYU pragma: export
+#include "terse/compressor/two_magnitudes.hpp"            // IWYU pragma: export
 #include "terse/compressor/uniform.hpp"                   // IWYU pragma: export
 #include "terse/core/version.hpp"                         // IWYU pragma: export
 #include "terse/error_feedback/averaged_residual.hpp"     // IWYU pragma: export

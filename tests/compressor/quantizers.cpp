@@ -17,6 +17,7 @@
 #include "terse/compressor/qsgd.hpp"
 #include "terse/compressor/sign.hpp"
 #include "terse/compressor/ternary.hpp"
+#include "terse/compressor/two_magnitudes.hpp"
 #include "terse/compressor/uniform.hpp"
 #include "terse/error_feedback/residual.hpp"
 #include "terse/executor/host.hpp"
@@ -673,6 +674,7 @@ TEST_CASE("signs") {
   check_all<SignBit<RootMeanSquare>>();
   check_all<TwoMeanBit>();
   check_all<UnitSignBit>();
+  check_all<SignAndMagnitude>();
   static_assert(!SignBit<RootMeanSquare>::contractive && SignBit<RootMeanSquare>::tracks);
   static_assert(SignBit<MeanAbs>::contractive && !SignBit<MaxAbs>::tracks && !UnitSignBit::tracks);
   for (const index_t n : {1, 2, 100}) {
@@ -687,6 +689,36 @@ TEST_CASE("signs") {
   CHECK(TwoMeanBit::code(-0.0F, means, 0) == 1);
   CHECK(UnitSignBit::value(UnitSignBit::code(-5.0F, {}, 0), {}) == -1);
   CHECK(UnitSignBit::value(UnitSignBit::code(-0.0F, {}, 0), {}) == 1);
+}
+
+TEST_CASE("two magnitudes are the best two for exponential tails, and better than one for others'") {
+  const auto error = [](const Floats& x) {
+    return std::pair(square_error<SignBit<MeanAbs>>(x, 1), square_error<SignAndMagnitude>(x, 1));
+  };
+  // Magnitudes from 7 on.
+  Floats tail;
+  for (index_t i = 0; i < 20000; ++i) {
+    const double u = (static_cast<double>(i) + 0.5) / 20000;
+    tail.push_back(static_cast<float>((i % 2 == 0 ? 1 : -1) * (7 - std::log(u))));
+  }
+  check_nearest<SignAndMagnitude>(tail);
+  const auto [one, two] = error(tail);
+  CHECK(two / one == doctest::Approx(0.3524).epsilon(0.005));
+  // Of all pairs of levels none is better by more than a hundredth.
+  double best = one;
+  for (double low = 7; low < 9; low += 0.05)
+    for (double high = low; high < 13; high += 0.05) {
+      double sum = 0;
+      for (const float x : tail) {
+        const double size = std::abs(static_cast<double>(x));
+        sum += std::min((size - low) * (size - low), (size - high) * (size - high));
+      }
+      best = std::min(best, sum);
+    }
+  CHECK(two <= 1.01 * best);
+  Floats even;
+  for (index_t i = 0; i < 1000; ++i) even.push_back(uniform(1, i));
+  CHECK(error(even).second < 0.7 * error(even).first);
 }
 
 // ------------------------------------------------------------------------------------- statistics and Packed
@@ -733,6 +765,14 @@ struct Oracle {
   bool agrees(TwoMeans, TwoMeans::Scale scale) const {
     return close(static_cast<double>(scale.low), below_count > 0 ? below / below_count : 0, sums) &&
            close(static_cast<double>(scale.high), above_count > 0 ? above / above_count : 0, sums);
+  }
+  bool agrees(TwoMagnitudes, TwoMagnitudes::Scale scale) const {
+    const double mean = n > 0 ? absolute / n : 0;
+    const double deviation = n > 0 ? std::sqrt(std::max(squares / n - mean * mean, 0.0)) : 0;
+    // A difference of squares: where it is small beside them, so is the deviation.
+    const double off = 0.01 * mean + sums * deviation;
+    return std::abs(static_cast<double>(scale.low) - std::max(mean - 0.4063757 * deviation, 0.0)) <= off &&
+           std::abs(static_cast<double>(scale.high) - (mean + 1.5936243 * deviation)) <= off;
   }
   bool agrees(Unscaled, Unscaled::Scale) const { return true; }
 };
@@ -856,6 +896,7 @@ TEST_CASE("statistics") {
   check_statistic<ClippedMaxAbs>();
   check_statistic<MinAndMax>();
   check_statistic<TwoMeans>();
+  check_statistic<TwoMagnitudes>();
   check_statistic<Unscaled>();
 }
 

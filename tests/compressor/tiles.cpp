@@ -16,6 +16,7 @@
 #include "terse/compressor/sign.hpp"
 #include "terse/compressor/threshold.hpp"
 #include "terse/compressor/tiled.hpp"
+#include "terse/compressor/two_magnitudes.hpp"
 #include "terse/error_feedback/residual.hpp"
 
 // Tiles and their cosine transform against the formula, summed in double term by term, and by every law.
@@ -276,13 +277,24 @@ TEST_CASE("slices of compressors that take whole segments end where segments do"
   CHECK(slices_of(layout.range(), 0, true).size() == 1);
 }
 
+TEST_CASE("bytes of a tile: positions of 12 bits, and values of 32, 1 or 2") {
+  const Range range = Layout::flat(4096).range();
+  const Largest selection{.ratio = 64.0 / 4096};
+  const auto bytes = [&](auto inner) {
+    inner.selection = selection;
+    return Tiles<64, decltype(inner)>{.inner = inner}.wire_bytes(range);
+  };
+  CHECK(bytes(TopK<>{}) == 96 + 256);
+  CHECK(bytes(Sparse<Largest, ScaledSign<MeanAbs>, PerSegment>{}) == 96 + 8 + 8);
+  CHECK(bytes(Sparse<Largest, TwoMagnitudeSign<>, PerSegment>{}) == 96 + 8 + 16);
+}
+
 TEST_CASE("laws") {
   const laws::Options few{.draws = 50};
   holds(Tiles<4>{.inner = {.selection = {.ratio = 0.2}}}, few);
   holds(Dct<4>{.inner = {.selection = {.ratio = 0.2}}}, few);
   holds(Dct<8, Threshold<>>{.inner = {.selection = {.threshold = 0.5F, .most_ratio = 1}}}, few);
-  holds(Dct<8, Sparse<Largest, ScaledSign<MeanAbs>, PerSegment>>{.inner = {.selection = {.ratio = 0.1}}},
-        few);
+  holds(Dct<8, Sparse<Largest, TwoMagnitudeSign<>, PerSegment>>{.inner = {.selection = {.ratio = 0.1}}}, few);
 }
 
 }  // namespace

@@ -1,4 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <map>
+#include <random>
+#include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -125,6 +130,73 @@ TEST_CASE("what rests is called for what has come, and all is as if it were call
   visits_what_came(RandomK{.selection = {.ratio = 0.03}});
   visits_what_came(Threshold<>{.selection = {.threshold = 1.5F, .most_ratio = 1}});
   visits_what_came(TopK<>{.selection = {.ratio = 0.001}});
+}
+
+/// What is wrong with `wire`, read by what is written in docs/wire-format.md; "" if nothing is, and then into `read`.
+std::string spelled_out(const std::vector<std::byte>& wire, index_t n, index_t k,
+                        std::vector<std::uint32_t>& read) {
+  const auto bit = [&](index_t at) {
+    return std::to_integer<unsigned>(wire[static_cast<std::size_t>(at / 8)]) >> at % 8 & 1;
+  };
+  index_t bits = 1;
+  while (index_t{1} << bits < n) ++bits;
+  const index_t all = 8 * static_cast<index_t>(wire.size());
+  REQUIRE(all == std::min((bits * k + 63) / 64 * 64, (n + 63) / 64 * 64));
+  read.clear();
+  if ((n + 63) / 64 <= (bits * k + 63) / 64) {
+    for (index_t i = 0; i < all; ++i) {
+      if (bit(i) == 0) continue;
+      if (i >= n) return "a position beyond the end";
+      read.push_back(static_cast<std::uint32_t>(i));
+    }
+    return read.size() == static_cast<std::size_t>(k) ? "" : "a bitmap of another number of positions";
+  }
+  index_t before = -1;
+  for (index_t e = 0; e < k; ++e) {
+    index_t position = 0;
+    for (index_t b = 0; b < bits; ++b) position |= static_cast<index_t>(bit(bits * e + b)) << b;
+    if (position <= before) return "positions that do not ascend";
+    if (position >= n) return "a position beyond the end";
+    read.push_back(static_cast<std::uint32_t>(before = position));
+  }
+  for (index_t at = bits * k; at < all; ++at)
+    if (bit(at) != 0) return "bits behind its last position";
+  return "";
+}
+
+TEST_CASE("positions take the bits that their unit needs, and what no sender writes is refused") {
+  std::mt19937_64 random(5);
+  std::map<std::string, int> seen;
+  for (const index_t n : {1, 2, 3, 63, 64, 65, 100, 1000, 4095, 4096, 4097, 100000, 1 << 30})
+    for (index_t k = 0; k <= std::min<index_t>(n, 700); k += k < 40 ? 1 : 37) {
+      CAPTURE(n);
+      CAPTURE(k);
+      std::set<std::uint32_t> some;
+      while (some.size() < static_cast<std::size_t>(k))
+        some.insert(static_cast<std::uint32_t>(random() % static_cast<std::uint64_t>(n)));
+      const std::vector<std::uint32_t> positions(some.begin(), some.end());
+      std::vector<std::byte> wire(static_cast<std::size_t>(Positions::bytes(n, k)), std::byte{0xFF});
+      Positions::write(executor::host{}, view<const std::uint32_t>(positions), n, wire.data());
+      std::vector<std::uint32_t> read;
+      REQUIRE(spelled_out(wire, n, k, read) == "");
+      REQUIRE(read == positions);
+      for (int trial = 0; trial < 20; ++trial) {
+        const char* const fault = Positions::fault(wire.data(), n, k);
+        REQUIRE(std::string(fault == nullptr ? "" : fault) == spelled_out(wire, n, k, read));
+        ++seen[fault == nullptr ? "" : fault];
+        if (fault == nullptr) {
+          Positions::Reader reader(Largest{}, wire.data(), n, k, 0, Draw::shared(1, 1, Purpose::selection));
+          for (const std::uint32_t position : read) {
+            REQUIRE(reader.position() == position);
+            reader.next();
+          }
+        }
+        if (!wire.empty())
+          wire[wire.size() - 1 - random() % wire.size() / (trial % 2 == 0 ? 1 : 2)] ^= std::byte{1}
+                                                                                       << random() % 8;
+      }
+    }
+  CHECK(seen.size() == 5);
 }
 
 TEST_CASE("nothing at all") { holds<Dense>(); }

@@ -164,9 +164,9 @@ struct Positions {
     Reader() = default;
     template <class Selection>
     Reader(const Selection&, const std::byte* wire, index_t n, index_t k, index_t, Draw)
-        : list_(list_at(wire, n)), left_(k), bitmap_(is_bitmap(n, k)) {
+        : wire_(wire), left_(k), bits_(is_bitmap(n, k) ? 0 : detail::position_bits(n)) {
       if (left_ == 0) return;
-      if (bitmap_) word_ = load(wire);
+      if (bits_ == 0) word_ = load(wire_);
       find();
     }
     index_t position() const { return position_; }
@@ -180,19 +180,25 @@ struct Positions {
 
    private:
     void find() {
-      if (!bitmap_) {
-        position_ = list_[entry_++];
+      if (bits_ > 0) {
+        if (held_ < bits_) {
+          word_ |= std::uint64_t{detail::load_from_wire<std::uint32_t>(wire_ + 4 * read_++)} << held_;
+          held_ += 32;
+        }
+        position_ = static_cast<index_t>(word_ & ~(~std::uint64_t{0} << bits_));
+        word_ >>= bits_;
+        held_ -= bits_;
         return;
       }
-      while (word_ == 0) word_ = load(list_.wire + 8 * ++entry_);
-      position_ = 64 * entry_ + first_one_in(word_);
+      while (word_ == 0) word_ = load(wire_ + 8 * ++read_);
+      position_ = 64 * read_ + first_one_in(word_);
       word_ &= word_ - 1;
     }
 
-    List list_;
-    index_t left_ = 0, entry_ = 0, position_ = 0, at_ = 0;
+    const std::byte* wire_ = nullptr;
+    index_t left_ = 0, read_ = 0, position_ = 0, at_ = 0;
     std::uint64_t word_ = 0;
-    bool bitmap_ = false;
+    int bits_ = 0, held_ = 0;  // of a position in a list, 0: a bitmap; of a list's in `word_`
   };
 
  private:

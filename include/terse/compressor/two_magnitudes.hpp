@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cmath>
+
+#include "terse/compressor/packed.hpp"
+#include "terse/executor/statistic.hpp"
+
+namespace terse {
+
+TERSE_NUMERICS_BEGIN
+
+/// The two levels that are best for magnitudes of mean m and standard deviation d whose excess over the least one is
+/// exponential, as that of the largest elements of a message is: m - 0.406 d, but not below 0, and m + 1.594 d. Halfway
+/// between them, t = 1.594 deviations above the least, solves t = 2 - t / (e^t - 1), Lloyd's and Max's condition.
+struct TwoMagnitudes {
+  static constexpr int width = 2;
+  static constexpr float initial = 0;
+  static constexpr float above = 1.5936243F, below = 0.4063757F;  // 2 between them
+  struct Scale {
+    float low = 0, high = 0;
+    bool operator==(const Scale&) const = default;
+  };
+
+  TERSE_HD static void terms(float x, float (&term)[2]) {
+    term[0] = magnitude(x);
+    term[1] = x * x;
+  }
+  TERSE_HD static float join(float a, float b) { return a + b; }
+  TERSE_HD static Scale finish(const float* total, index_t count) {
+    if (count == 0) return {};
+    const float mean = total[0] / static_cast<float>(count);
+    const float variance = total[1] / static_cast<float>(count) - mean * mean;
+    const float deviation = std::sqrt(keep_if(variance > 0, variance));
+    const float low = mean - below * deviation;
+    return {keep_if(low > 0, low), mean + above * deviation};
+  }
+};
+
+/// C(x) = the sign of x times the nearer of two magnitudes, see TwoMagnitudes. Two bits per element.
+/// Source: Max, "Quantizing for minimum distortion", 1960; of exponential tails by calculation.
+struct SignAndMagnitude {
+  using Statistic = TwoMagnitudes;
+  using Scale = TwoMagnitudes::Scale;
+  static constexpr int bits = 2;
+  static constexpr bool stochastic = false;
+  static constexpr bool unbiased = false;
+  static constexpr bool contractive = true;
+  static constexpr bool tracks = true;
+  static constexpr bool represents_zero = false;
+  /// With D = d / m: ||x||^2 - ||x - C(x)||^2 is at least n m^2 (1 - (0.406 D)^2), and 4 D^2 (D - 0.594) m^2 more where an
+  /// element is that far above the lower level; n >= 1 + D^2 bounds the sum by ||x||^2 / n.
+  static constexpr double delta(index_t n) { return n > 1 ? 1.0 / static_cast<double>(n) : 1; }
+
+  TERSE_HD static std::uint32_t code(float value, Scale scale, std::uint32_t) {
+    const std::uint32_t level = magnitude(value) > (scale.low + scale.high) / 2 ? 1U : 0U;
+    return level | (value < 0 ? 2U : 0U);
+  }
+  TERSE_HD static float value(std::uint32_t code, Scale scale) {
+    const float size = keep_if((code & 1U) != 0, scale.high, scale.low);
+    return (code & 2U) != 0 ? -size : size;
+  }
+};
+
+TERSE_NUMERICS_END
+
+/// Signs and one of two magnitudes, which each unit has of its own: for picks of Sparse, which are alike in size. Wire: n / 4
+/// bytes of codes and 8 bytes for each unit.
+///
+///     Tiles<64, Sparse<Largest, TwoMagnitudeSign<>, PerSegment>>    2 bits for each pick, and 8 bytes for a tile
+template <Granularity G = PerSegment>
+using TwoMagnitudeSign = Packed<SignAndMagnitude, G>;
+
+}  // namespace terse
