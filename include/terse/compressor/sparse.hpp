@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <limits>
-#include <type_traits>
+#include <algorithm>
+#include <string>
 
+#include "terse/compressor/pick_source.hpp"
 #include "terse/compressor/quantizer_concept.hpp"
-#include "terse/compressor/sparse_functors.hpp"
-#include "terse/compressor/sparse_units.hpp"
-#include "terse/core/packet.hpp"
 #include "terse/executor/statistic.hpp"
 
 namespace terse {
@@ -67,14 +65,9 @@ struct Sparse {
   }
 
   static constexpr Units units() { return G::units(); }
-  index_t wire_bytes(const Range& range) const {
-    index_t bytes = 0;
-    for (UnitsOf units(range); units.more(); units.next()) {
-      const index_t n = units.unit().count, k = selection.most(n);
-      // Fewer picks never take more bytes: positions turn into a bitmap where that is shorter.
-      bytes += (variable ? 8 : 0) + selection.index_bytes(n, k) + Coder::bytes(k);
-    }
-    return bytes;
+  index_t wire_bytes(const Range& range) const { return sections().bytes(range); }
+  const char* fault(const Range& range, const std::byte* section, index_t bytes) const {
+    return sections().fault(range, section, bytes);
   }
 
   template <Executor E>
@@ -102,7 +95,7 @@ struct Sparse {
       for (UnitsOf units(covered); units.more(); units.next(), ++count) {
         const index_t n = units.unit().count;
         if (n >= index_t{1} << 32)
-          throw usage_error("positions have 32 bits, and a unit has " + std::to_string(n) +
+          throw usage_error("positions have 32 bits at most, and a unit has " + std::to_string(n) +
                             " elements; cut the range into buckets");
         floats = std::max(floats, picking.floats(executor, n));
         words_needed = std::max(words_needed, picking.words(n));
@@ -121,108 +114,13 @@ struct Sparse {
     }
   };
 
-  /// Reads one section, entry by entry. On a grid it only says where that is.
-  class Source {
-   public:
-    Source() = default;
-    Source(const Sparse& compressor, const Range& range, const std::byte* section, float weight,
-           const StepDraw& shared)
-        : compressor_(compressor), range_(&range), section_(section), weight_(weight), shared_(shared) {}
-
-    void rewind() {
-      at_ = section_;
-      units_ = UnitsOf(*range_);
-      open();
-    }
-    TERSE_INLINE void add(index_t first, int count, float (&sum)[detail::lanes]) {
-      for (; index_ < first + count; next())
-        if (index_ >= first) sum[index_ - first] += weighted();
-    }
-    /// Arena index of the entry at hand; behind all others at the end.
-    index_t index() const { return index_; }
-    float value() const { return Coder::read(values_, picks_, entry_); }
-    const std::byte* section() const { return section_; }
-    float weight() const { return weight_; }
-    float weighted() const { return weight_ * value(); }
-    void next() {
-      if (++entry_ < picks_) {
-        reader_.next();
-        index_ = base_ + reader_.position();
-      } else {
-        open();
-      }
-    }
-
-   private:
-    friend struct Sparse;
-    /// The next unit with picks.
-    void open() {
-      do {
-        if (!units_.more()) {
-          index_ = std::numeric_limits<index_t>::max();
-          return;
-        }
-        const Piece unit = units_.unit();
-        units_.next();
-        picks_ = compressor_.read_count(at_, unit.count);
-        const std::byte* wire = at_ + (variable ? 8 : 0);
-        const index_t index_bytes = compressor_.selection.index_bytes(unit.count, picks_);
-        reader_ = Reader(compressor_.selection, wire, unit.count, picks_, unit.offset, shared_);
-        values_ = wire + index_bytes;
-        at_ = values_ + Coder::bytes(picks_);
-        base_ = unit.offset;
-      } while (picks_ == 0);
-      entry_ = 0;
-      index_ = base_ + reader_.position();
-    }
-
-    using Reader = typename Selection::Reader;
-    Sparse compressor_{};
-    const Range* range_ = nullptr;
-    const std::byte* section_ = nullptr;
-    float weight_ = 1;
-    StepDraw shared_ = Draw::shared(0, 0, Purpose::selection);
-
-    const std::byte* at_ = nullptr;      // the unit behind the open one
-    const std::byte* values_ = nullptr;  // of the open unit
-    UnitsOf units_;                      // from the one behind it on
-    index_t base_ = 0, picks_ = 0, entry_ = 0, index_ = 0;
-    Reader reader_;
-  };
+  using Source = detail::PickSource<Selection, Values, G>;
   using Incoming = SparsePackets<Source>;
 
   Source source(const Range& range, const std::byte* section, float weight, const StepDraw& shared) const {
-    return {*this, range, section, weight, shared};
+    return {sections(), range, section, weight, shared};
   }
   static Incoming incoming(Source* sources, int count) { return {sources, count}; }
-
-  /// What the floats of a unit's k picks of n stay within: those that are scaled have been finite before.
-  static float limit(index_t n, index_t k) {
-    float limit = Coder::limit;
-    if constexpr (requires { G::limit_share; }) limit *= G::limit_share;
-    if constexpr (Traits<Selection>::single_stage && Values::lossless)
-      limit *= 2 * static_cast<float>(n / std::max(k, index_t{1}) + 1);
-    return limit;
-  }
-  const char* fault(const Range& range, const std::byte* section, index_t bytes) const {
-    using detail::SectionFault, detail::text_of;
-    const std::byte *at = section, *end = section + bytes;
-    for (UnitsOf units(range); units.more(); units.next()) {
-      const Piece unit = units.unit();
-      if (variable && end - at < 8) return text_of(SectionFault::ends_early);
-      const index_t k = read_count(at, unit.count);
-      at += variable ? 8 : 0;
-      if (k < 0 || k > selection.most(unit.count)) return text_of(SectionFault::too_many_picks);
-      const index_t index_bytes = selection.index_bytes(unit.count, k);
-      if (end - at < index_bytes + Coder::bytes(k)) return text_of(SectionFault::ends_early);
-      if (const char* found = selection.fault(at, unit.count, k)) return found;
-      at += index_bytes;
-      if (!detail::all_within(limit(unit.count, k), at, Coder::floats(k)))
-        return text_of(Coder::beyond_limit);
-      at += Coder::bytes(k);
-    }
-    return at == end ? nullptr : text_of(SectionFault::goes_on);
-  }
 
   /// The weighted sums of what came over `range`, in the workspace, for a grid's verbs.
   template <GridExecutor E>
@@ -235,15 +133,16 @@ struct Sparse {
          0.0F);
     for (int p = 0; p < packets.count; ++p) {
       const Source& source = packets.sources[p];
-      walk(executor, workspace, range, source.section_, 0, nullptr,
-           [&](index_t, const Piece& unit, const detail::Arrived& positions, const detail::Arrived& picked) {
-             const auto listed = selection.list(
-                 executor, positions, unit.count, unit.offset, source.shared_,
-                 PickScratch<E>{workspace.scratch.all(), workspace.words.all()}, workspace.positions.all());
-             for_each_entry(executor, picked.picks,
-                            detail::AddPicks<Coder>{picked, listed, unit.count, source.weight_,
-                                                    workspace.sums.data() + (unit.offset - workspace.begin)});
-           });
+      sections().walk(
+          executor, workspace.places.data(), range, source.section(), 0, nullptr,
+          [&](index_t, const Piece& unit, const detail::Arrived& positions, const detail::Arrived& picked) {
+            const auto listed = selection.list(executor, positions, unit.count, unit.offset, source.shared(),
+                                               PickScratch<E>{workspace.scratch.all(), workspace.words.all()},
+                                               workspace.positions.all());
+            for_each_entry(executor, picked.picks,
+                           detail::AddPicks<Coder>{picked, listed, unit.count, source.weight(),
+                                                   workspace.sums.data() + (unit.offset - workspace.begin)});
+          });
     }
     return sums;
   }
@@ -252,13 +151,15 @@ struct Sparse {
   template <GridExecutor E>
   void check(E executor, Workspace<E>& workspace, const Range& range, const std::byte* packet,
              index_t section_at, detail::Findings* findings) const {
-    walk(executor, workspace, range, packet, section_at, findings,
-         [&](index_t u, const Piece& unit, const detail::Arrived& positions, const detail::Arrived& picked) {
-           const detail::Report report{findings, u};
-           selection.check(executor, positions, unit.count, report.next());
-           for_each_entry(executor, Coder::floats(picked.picks),
-                          detail::CheckValues<Coder>{picked, limit(unit.count, picked.picks), report.last()});
-         });
+    sections().walk(
+        executor, workspace.places.data(), range, packet, section_at, findings,
+        [&](index_t u, const Piece& unit, const detail::Arrived& positions, const detail::Arrived& picked) {
+          const detail::Report report{findings, u};
+          selection.check(executor, positions, unit.count, report.next());
+          for_each_entry(
+              executor, Coder::floats(picked.picks),
+              detail::CheckValues<Coder>{picked, sections().limit(unit.count, picked.picks), report.last()});
+        });
   }
 
   /// Evaluates the message, picks, writes the section, commits what receivers will read. Returns its bytes.
@@ -302,54 +203,7 @@ struct Sparse {
   }
 
  private:
-  index_t read_count(const std::byte* at, index_t n) const {
-    if (!variable) return selection.most(n);
-    index_t k;
-    std::memcpy(&k, at, sizeof k);
-    return k;
-  }
-  /// visit(u, unit, positions, picked values) for the units of a section on a grid, whose shape `findings`, if there
-  /// are any, learn of.
-  template <GridExecutor E, class Visit>
-  void walk(E executor, Workspace<E>& workspace, const Range& range, const std::byte* packet,
-            index_t section_at, detail::Findings* findings, Visit visit) const {
-    if constexpr (variable) survey(executor, workspace, range, packet, section_at, findings);
-    const std::byte* const section = packet + section_at;
-    index_t at = 0, u = 0;
-    for (UnitsOf units(range); units.more(); units.next(), ++u) {
-      const Piece unit = units.unit();
-      const index_t k = selection.most(unit.count);
-      if constexpr (variable) {
-        const detail::UnitPlace* const place = workspace.places.data() + u;
-        visit(u, unit, detail::Arrived{section, k, &place->positions, &place->picks},
-              detail::Arrived{section, k, &place->values, &place->picks});
-      } else {
-        const index_t values_at = at + selection.index_bytes(unit.count, k);
-        visit(u, unit, detail::Arrived{section + at, k}, detail::Arrived{section + values_at, k});
-        at = values_at + Coder::bytes(k);
-      }
-    }
-  }
-  template <GridExecutor E>
-  void survey(E executor, Workspace<E>& workspace, const Range& range, const std::byte* packet,
-              index_t section_at, detail::Findings* findings) const {
-    using Some = detail::SurveyUnits<Selection, Coder>;
-    index_t first = 0;
-    for (UnitsOf units(range); units.more();) {
-      Some some{selection, packet, section_at, wire_bytes(range), workspace.places.data()};
-      some.first = first;
-      some.findings = findings;
-      for (; units.more() && some.count < Some::capacity; units.next()) {
-        some.n[some.count] = units.unit().count;
-        some.most[some.count] = selection.most(some.n[some.count]);
-        ++some.count;
-      }
-      some.last = !units.more();
-      first += some.count;
-      for_each_entry(executor, 1, some);
-    }
-  }
-
+  detail::SparseSections<Selection, Values, G> sections() const { return {selection}; }
   static Range picks_of(const Sparse& compressor, const Range& covered) {
     index_t most = 0;
     for (UnitsOf units(covered); units.more(); units.next())

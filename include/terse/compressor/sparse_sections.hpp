@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+
+#include "terse/compressor/sparse_functors.hpp"
+#include "terse/compressor/sparse_units.hpp"
+
+namespace terse::detail {
+
+TERSE_NUMERICS_BEGIN
+
+/// A section of Sparse: what a unit takes there, where it is, and what may be wrong with it.
+template <class Selection, class Values, class G>
+struct SparseSections {
+  using Coder = PickCoder<Values>;
+  using UnitsOf = detail::UnitsOf<G>;
+  static constexpr bool variable = Selection::variable;
+
+  Selection selection{};
+
+  /// Of the longest section.
+  index_t bytes(const Range& range) const {
+    index_t bytes = 0;
+    for (UnitsOf units(range); units.more(); units.next()) {
+      const index_t n = units.unit().count, k = selection.most(n);
+      // Fewer picks never take more bytes: positions turn into a bitmap where that is shorter.
+      bytes += (variable ? 8 : 0) + selection.index_bytes(n, k) + Coder::bytes(k);
+    }
+    return bytes;
+  }
+
+  /// Of the unit at `at`, of n elements.
+  index_t read_count(const std::byte* at, index_t n) const {
+    if (!variable) return selection.most(n);
+    index_t k;
+    std::memcpy(&k, at, sizeof k);
+    return k;
+  }
+
+  /// What the floats of a unit's k picks of n stay within: those that are scaled have been finite before.
+  static float limit(index_t n, index_t k) {
+    float limit = Coder::limit;
+    if constexpr (requires { G::limit_share; }) limit *= G::limit_share;
+    if constexpr (Traits<Selection>::single_stage && Values::lossless)
+      limit *= 2 * static_cast<float>(n / std::max(k, index_t{1}) + 1);
+    return limit;
+  }
+  const char* fault(const Range& range, const std::byte* section, index_t bytes) const {
+    const std::byte *at = section, *end = section + bytes;
+    for (UnitsOf units(range); units.more(); units.next()) {
+      const Piece unit = units.unit();
+      if (variable && end - at < 8) return text_of(SectionFault::ends_early);
+      const index_t k = read_count(at, unit.count);
+      at += variable ? 8 : 0;
+      if (k < 0 || k > selection.most(unit.count)) return text_of(SectionFault::too_many_picks);
+      const index_t index_bytes = selection.index_bytes(unit.count, k);
+      if (end - at < index_bytes + Coder::bytes(k)) return text_of(SectionFault::ends_early);
+      if (const char* found = selection.fault(at, unit.count, k)) return found;
+      at += index_bytes;
+      if (!all_within(limit(unit.count, k), at, Coder::floats(k))) return text_of(Coder::beyond_limit);
+      at += Coder::bytes(k);
+    }
+    return at == end ? nullptr : text_of(SectionFault::goes_on);
+  }
+
+  /// visit(u, unit, positions, picked values) for the units of a section on a grid, whose shape `findings`, if there
+  /// are any, learn of. Where the number of picks varies, `places` has room for each unit.
+  template <GridExecutor E, class Visit>
+  void walk(E executor, UnitPlace* places, const Range& range, const std::byte* packet, index_t section_at,
+            Findings* findings, Visit visit) const {
+    if constexpr (variable) survey(executor, places, range, packet, section_at, findings);
+    const std::byte* const section = packet + section_at;
+    index_t at = 0, u = 0;
+    for (UnitsOf units(range); units.more(); units.next(), ++u) {
+      const Piece unit = units.unit();
+      const index_t k = selection.most(unit.count);
+      if constexpr (variable) {
+        const UnitPlace* const place = places + u;
+        visit(u, unit, Arrived{section, k, &place->positions, &place->picks},
+              Arrived{section, k, &place->values, &place->picks});
+      } else {
+        const index_t values_at = at + selection.index_bytes(unit.count, k);
+        visit(u, unit, Arrived{section + at, k}, Arrived{section + values_at, k});
+        at = values_at + Coder::bytes(k);
+      }
+    }
+  }
+
+ private:
+  template <GridExecutor E>
+  void survey(E executor, UnitPlace* places, const Range& range, const std::byte* packet, index_t section_at,
+              Findings* findings) const {
+    using Some = SurveyUnits<Selection, Coder>;
+    index_t first = 0;
+    for (UnitsOf units(range); units.more();) {
+      Some some{selection, packet, section_at, bytes(range), places};
+      some.first = first;
+      some.findings = findings;
+      for (; units.more() && some.count < Some::capacity; units.next()) {
+        some.n[some.count] = units.unit().count;
+        some.most[some.count] = selection.most(some.n[some.count]);
+        ++some.count;
+      }
+      some.last = !units.more();
+      first += some.count;
+      for_each_entry(executor, 1, some);
+    }
+  }
+};
+
+TERSE_NUMERICS_END
+
+}  // namespace terse::detail
