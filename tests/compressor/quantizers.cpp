@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <random>
 #include <utility>
 #include <vector>
 
@@ -719,6 +720,39 @@ TEST_CASE("two magnitudes are the best two for exponential tails, and better tha
   Floats even;
   for (index_t i = 0; i < 1000; ++i) even.push_back(uniform(1, i));
   CHECK(error(even).second < 0.7 * error(even).first);
+}
+
+TEST_CASE(
+    "what values of few bits lose of the 64 largest of 4096: the figures of docs/compressors/sparse.md") {
+  std::mt19937_64 random(1);
+  std::normal_distribution<double> normal;
+  for (const bool heavy : {false, true}) {
+    double squares = 0, two = 0, one = 0, even = 0;
+    for (int tile = 0; tile < 400; ++tile) {
+      Floats x;
+      for (int i = 0; i < 4096; ++i) {
+        double value = normal(random);
+        if (heavy) {
+          double sum = 0;
+          for (int k = 0; k < 3; ++k) sum += std::pow(normal(random), 2);
+          value /= std::sqrt(sum / 3);
+        }
+        x.push_back(static_cast<float>(value));
+      }
+      std::sort(x.begin(), x.end(), [](float a, float b) { return std::abs(a) > std::abs(b); });
+      x.resize(64);
+      // Each tile counts alike.
+      const double norm = square_norm(x);
+      squares += 1;
+      two += square_error<SignAndMagnitude>(x, 1) / norm;
+      one += square_error<SignBit<MeanAbs>>(x, 1) / norm;
+      even += square_error<UniformLevels<2, Nearest, Symmetric, MaxAbs>>(x, 1) / norm;
+    }
+    const auto error = [&](double sum) { return std::sqrt(sum / squares); };
+    CHECK(error(two) == doctest::Approx(heavy ? 0.29 : 0.063).epsilon(0.04));
+    CHECK(error(one) == doctest::Approx(heavy ? 0.44 : 0.110).epsilon(0.04));
+    CHECK(error(even) == doctest::Approx(heavy ? 0.82 : 0.41).epsilon(0.04));
+  }
 }
 
 // ------------------------------------------------------------------------------------- statistics and Packed

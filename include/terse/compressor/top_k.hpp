@@ -119,7 +119,7 @@ struct LargestWithWarmup {
 ///
 ///     TopK<>{.selection = {.ratio = 0.001}}
 ///
-/// Wire: k positions and k floats for each unit: 64 k bits, or n + 32 k where k > n / 32.
+/// Wire: k positions and k floats for each unit: (b + 32) k bits, b = ceil(log2(n)), or n + 32 k where k >= n / b.
 template <Granularity G = PerSegment>
 using TopK = Sparse<Largest, Dense, G>;
 

@@ -48,8 +48,8 @@ struct SignAndMagnitude {
   static constexpr bool contractive = true;
   static constexpr bool tracks = true;
   static constexpr bool represents_zero = false;
-  /// With D = d / m: ||x||^2 - ||x - C(x)||^2 is at least n m^2 (1 - (0.406 D)^2), and 4 D^2 (D - 0.594) m^2 more where an
-  /// element is that far above the lower level; n >= 1 + D^2 bounds the sum by ||x||^2 / n.
+  /// ||x||^2 - ||x - C(x)||^2 is at least n (m^2 - (0.406 d)^2), and more where elements exceed the midpoint, as some do where
+  /// that is little; n m^2 >= m^2 + d^2 makes it ||x||^2 / n.
   static constexpr double delta(index_t n) { return n > 1 ? 1.0 / static_cast<double>(n) : 1; }
 
   TERSE_HD static std::uint32_t code(float value, Scale scale, std::uint32_t) {

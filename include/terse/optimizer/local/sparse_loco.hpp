@@ -13,7 +13,7 @@ namespace terse {
 ///     x = anchor - rate mean_i s_i, the next anchor
 ///
 ///     SparseLoCo<Adam<>>{.inner = {.learning_rate = 4e-4F}, .period = 30}
-///     SparseLoCo<Adam<>, Tiles<64, Sparse<Largest, ScaledSign<MeanAbs>, PerSegment>>>    picks as signs: a bit each
+///     SparseLoCo<Adam<>, Tiles<64, Sparse<Largest, TwoMagnitudeSign<>, PerSegment>>>    2 bits for a pick's value
 ///
 /// The memory e is an error feedback's error. All ranks have the same bits after an outer step. Defaults: 64 elements of a tile of
 /// 64 x 64, a decay of 0.95, a rate of 1. State: the inner recipe's; anchor and e, n floats each.
