@@ -26,6 +26,7 @@
 #include "terse/compressor/ternary.hpp"
 #include "terse/compressor/threshold.hpp"
 #include "terse/compressor/top_k.hpp"
+#include "terse/compressor/two_magnitudes.hpp"
 #include "terse/compressor/uniform.hpp"
 #include "terse/core/packet.hpp"
 #include "terse/core/type_name.hpp"
@@ -183,6 +184,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       [](Input input) { run(TopK<Whole>{.selection = {.ratio = 0.02}}, input); },
       [](Input input) { run(Threshold<>{.selection = {.threshold = 1, .most_ratio = 0.3}}, input); },
       [](Input input) { run(WarmupTopK<>{.selection = {.ratio = 0.02, .warmup_steps = 10}}, input); },
+      [](Input input) {
+        run(Sparse<Largest, TwoMagnitudeSign<>, PerSegment>{.selection = {.ratio = 0.02}}, input);
+      },
       [](Input input) { run(RandomK{.selection = {.ratio = 0.1}}, input); },
       [](Input input) { run(UnbiasedRandomK{.selection = {.ratio = 0.1}}, input); },
       [](Input input) {
