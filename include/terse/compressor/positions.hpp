@@ -158,28 +158,19 @@ struct Positions {
     for_each_entry(executor, 1, CheckPopulation{arrived, n, report});
   }
 
-  /// Walks through the positions in order.
+  /// Walks through the positions in order. What it keeps is little: readers of packets have many registers' worth beside.
   class Reader {
    public:
     Reader() = default;
     template <class Selection>
     Reader(const Selection&, const std::byte* wire, index_t n, index_t k, index_t, Draw)
-        : wire_(wire), left_(k), bits_(is_bitmap(n, k) ? 0 : detail::position_bits(n)) {
-      if (left_ == 0) return;
+        : wire_(wire), bits_(is_bitmap(n, k) ? 0 : detail::position_bits(n)) {
+      if (k == 0) return;
       if (bits_ == 0) word_ = load(wire_);
-      find();
+      next();
     }
     index_t position() const { return position_; }
     void next() {
-      ++at_;
-      if (--left_ > 0) find();
-    }
-    void seek(index_t entry) {
-      while (at_ < entry) next();
-    }
-
-   private:
-    void find() {
       if (bits_ > 0) {
         if (held_ < bits_) {
           word_ |= std::uint64_t{detail::load_from_wire<std::uint32_t>(wire_ + 4 * read_++)} << held_;
@@ -194,9 +185,13 @@ struct Positions {
       position_ = 64 * read_ + first_one_in(word_);
       word_ &= word_ - 1;
     }
+    void seek(index_t entry) {
+      for (; at_ < entry; ++at_) next();
+    }
 
+   private:
     const std::byte* wire_ = nullptr;
-    index_t left_ = 0, read_ = 0, position_ = 0, at_ = 0;
+    index_t read_ = 0, position_ = 0, at_ = 0;
     std::uint64_t word_ = 0;
     int bits_ = 0, held_ = 0;  // of a position in a list, 0: a bitmap; of a list's in `word_`
   };

@@ -82,8 +82,8 @@ concept ShowsSelection = requires(const S& selection) {
 ///     floats(executor, n), words(n)    scratch for `select` and `list`, see PickScratch
 ///     select(executor, values, key, context, scratch, positions, wire) -> k
 ///                                      ascending positions, and their wire form
-///     Reader(selection, wire, n, k, key, shared): position() of pick 0, of the next after next() and, for the first
-///                                      of a Chain, of pick e after seek(e), where e only grows
+///     Reader(selection, wire, n, k, key, shared): position() of pick 0, of the next after next(), while there is one,
+///                                      or, for the first of a Chain, of pick e after seek(e), where e only grows
 ///     fault(wire, n, k)                what is wrong with a wire form, or nullptr
 ///     unbiased, contractive, tracks, single_stage, delta(n), omega(n) as in Traits; where single_stage,
 ///     factor(n, k, e), which pick e is multiplied by before it is sent
