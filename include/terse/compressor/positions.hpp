@@ -158,7 +158,7 @@ struct Positions {
     for_each_entry(executor, 1, CheckPopulation{arrived, n, report});
   }
 
-  /// Walks through the positions in order. What it keeps is little: readers of packets have many registers' worth beside.
+  /// Walks through the positions in order, by next() or by seek().
   class Reader {
    public:
     Reader() = default;
