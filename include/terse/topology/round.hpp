@@ -12,6 +12,8 @@
 
 #include "terse/executor/placed_ranges.hpp"
 #include "terse/topology/concept.hpp"
+#include "terse/topology/round_concept.hpp"
+#include "terse/topology/round_context.hpp"
 
 // What rounds of topologies are made of.
 
