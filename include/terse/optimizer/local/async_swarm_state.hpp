@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "terse/optimizer/local/swarm_functors.hpp"
+#include "terse/optimizer/optional_parts.hpp"
 #include "terse/transport/mailbox.hpp"
 
 namespace terse::detail {

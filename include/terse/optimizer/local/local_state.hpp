@@ -14,6 +14,7 @@
 #include "terse/optimizer/local/fragment.hpp"
 #include "terse/optimizer/local/outer_step.hpp"
 #include "terse/optimizer/local/schedule.hpp"
+#include "terse/optimizer/optional_parts.hpp"
 
 namespace terse {
 

@@ -11,6 +11,7 @@
 #include "terse/graph/random_matching.hpp"
 #include "terse/graph/spaced.hpp"
 #include "terse/optimizer/local/swarm_functors.hpp"
+#include "terse/optimizer/optional_parts.hpp"
 #include "terse/topology/pairing.hpp"
 
 namespace terse {
