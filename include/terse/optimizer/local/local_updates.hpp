@@ -96,9 +96,6 @@ template <class Inner, class Outer, class Schedule, class Where, class C, class 
 struct LocalUpdatesOf {
   using Rule = detail::OuterRuleOf<Outer, C>;
   static_assert(detail::check_inner<Inner>() && detail::check_outer_means<Rule, C, F, P>());
-  static_assert(
-      !detail::is_blind<Inner>(),
-      "terse: messages of an inner recipe must show its gradient; this one sends before it is known");
   static_assert(check_inner_mean<Inner>() && detail::check_meeting<Inner, Rule, Schedule, P>());
   /// Whether what it does outside depends on how the rate has changed since, which a step knows for one recipe alone.
   static constexpr bool follows_rate = Rule::follows_rate;

@@ -149,37 +149,6 @@ constexpr bool merges_as_it_sends() {
   return false;
 }
 
-/// Says in words what a type lacks to be the inner recipe of a local method.
-template <class Inner>
-constexpr bool check_inner() {
-  constexpr bool policy = kind_of<Inner>() != PolicyKind::none;
-  static_assert(
-      !policy,
-      "terse: this is a policy, and local methods expect an inner optimizer first, and policies behind "
-      "it: DiLoCo<Adam<>, Ring>");
-  if constexpr (!policy) return check_recipe<Inner>();
-  return false;
-}
-
-/// The step of an inner recipe that is alone in its world: random numbers of its rank's own, lest all ranks round alike.
-template <class Input>
-Input drawing_apart(Input input, int rank) {
-  if (rank >= 0) input.context.seed = mix_hash(input.context.seed, static_cast<std::uint64_t>(rank) + 1);
-  return input;
-}
-
-/// Runs a part of a recipe that is alone in its world, where it calls itself rank 0, so that its errors name `rank`;
-/// -1: the recipe is not alone.
-template <class Act>
-void by_itself(int rank, Act act) {
-  try {
-    act();
-  } catch (const non_finite_error& failure) {
-    if (rank < 0) throw;
-    throw_non_finite(flags_of(rank), rank, static_cast<std::uint64_t>(failure.step()));
-  }
-}
-
 }  // namespace detail
 
 }  // namespace terse
