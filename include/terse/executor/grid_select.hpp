@@ -182,8 +182,8 @@ struct CountPicksKernel {
   }
 };
 
-/// Writes the positions of the picks and of the first ties, ascending, by what `before` counts in the blocks before. One block alone
-/// has nullptr there, and says itself how many there are.
+/// Writes the positions of the picks and of the first ties, ascending, by what `before` counts in the blocks before, from wherever.
+/// One block alone has nullptr there, and says itself how many there are.
 template <class F>
 struct PlacePicksKernel {
   static constexpr bool cooperative = true;
@@ -211,7 +211,7 @@ struct PlacePicksKernel {
     std::uint32_t both = 0, all = 0;  // picks, in the upper half, and ties
     for (int e = 0; e < own; ++e) both += mine[e] == Pick::yes ? 1U << 16 : mine[e] == Pick::tie ? 1U : 0U;
     both = block.exclusive_sum(both, all);
-    const std::uint64_t here = before == nullptr ? 0 : before[block.index()];
+    const std::uint64_t here = before == nullptr ? 0 : before[block.index()] - before[0];
     if (before == nullptr && thread == 0) *picked = std::uint64_t{all >> 16} << 32 | (all & 0xFFFF);
     index_t picks = static_cast<index_t>(here >> 32) + (both >> 16);
     index_t ties = static_cast<index_t>(here & 0xFFFFFFFF) + (both & 0xFFFF);

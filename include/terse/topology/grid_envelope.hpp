@@ -1,12 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
+#include <span>
 #include <utility>
 
 #include "terse/topology/envelope.hpp"
 #include "terse/topology/grid_verdict.hpp"
 
 namespace terse {
+
+namespace detail {
+template <class Codec>
+concept SaysScales = requires(const Codec& codec, const Range& range) {
+  codec.compressor().scale_floats(range);
+};
+}  // namespace detail
 
 template <GridExecutor E>
 class Envelope<E> {
@@ -46,19 +55,24 @@ class Envelope<E> {
         next_.arrived.count == detail::most_together)
       launch(ex);
     detail::ArrivedPacket arrived{least, most, place, packet, packet + portion.section_at, 0, 0, sender};
-    bool alone = !together_;
+    constexpr bool checks = !Codec::lossless && !detail::SaysScales<Codec>;
+    if (next_.arrived.count > 0 && checks_.codec != (checks ? &codec : nullptr)) launch(ex);
     if constexpr (!Codec::lossless) {
-      if constexpr (requires { codec.compressor().scale_floats(portion.compressed); }) {
+      if constexpr (!checks) {
         arrived.count = codec.compressor().scale_floats(portion.compressed);
         arrived.limit = codec.compressor().largest_scale();
       } else {
-        settle_next(ex);
-        codec.check(portion, packet, &verdict_.data()->findings);
-        alone = true;
+        checks_.codec = &codec;
+        checks_.run = [](void* which, std::span<const Portion* const> portions,
+                         const std::byte* const* packets, detail::Findings* findings) {
+          static_cast<Codec*>(which)->check(portions, packets, findings);
+        };
+        checks_.portions[next_.arrived.count] = &portion;
+        checks_.packets[next_.arrived.count] = packet;
       }
     }
     next_.arrived.packets[next_.arrived.count++] = arrived;
-    if (alone) launch(ex);
+    if (!together_) launch(ex);
   }
   template <class Act>
   void together(E ex, const Act& act) {
@@ -109,6 +123,10 @@ class Envelope<E> {
       scales += next_.arrived.packets[k].count;
       blocks += detail::blocks_for(next_.arrived.packets[k].count, detail::ScalesKernel::per_block);
     }
+    if (checks_.codec != nullptr && next_.arrived.count > 0)
+      checks_.run(checks_.codec, {checks_.portions, static_cast<std::size_t>(next_.arrived.count)},
+                  checks_.packets, verdict_.data()->findings);
+    checks_.codec = nullptr;
     next_.looks = scales <= detail::ScalesKernel::per_block;
     if (!next_.looks) ex.launch(detail::ScalesKernel{next_.verdict, next_.arrived}, blocks);
     ex.launch(next_, 1);
@@ -126,11 +144,20 @@ class Envelope<E> {
     return found;
   }
 
+  /// A codec's own look at packets that have come, before the next kernel.
+  struct Checks {
+    void* codec = nullptr;
+    void (*run)(void*, std::span<const Portion* const>, const std::byte* const*, detail::Findings*) = nullptr;
+    const Portion* portions[detail::most_together] = {};
+    const std::byte* packets[detail::most_together] = {};
+  };
+
   buffer<detail::Verdict, typename E::memory> verdict_;
   buffer<detail::Verdict, typename E::staging> found_;
   int rank_ = 0;
   bool together_ = false;
   detail::VerdictKernel next_{};
+  Checks checks_;
 };
 
 }  // namespace terse
