@@ -37,6 +37,11 @@ concept PicksTogetherOn = GridExecutor<E> && requires {
 
 namespace detail {
 /// Not asked where it is called: there nvcc 13.0 says yes to the host and no to the device, whose kernel is lost.
+template <class C, class E, class Workspace, class Incoming>
+concept SumsWhatArrives = requires(const C& compressor, E executor, Workspace& workspace, const Range& range,
+                                   Incoming incoming) {
+  compressor.arrived(executor, workspace, range, incoming);
+};
 template <class State, class E>
 concept StoresErrors = requires(State& state, E executor, const Range& range) {
   state.store(executor, range);
@@ -246,7 +251,7 @@ class Codec {
   /// sums of them first, which hold until the next call.
   template <class In>
   auto arrived(const Range& range, In&& inbox) {
-    if constexpr (requires { compressor_.arrived(executor_, workspace_, range, inbox.compressed()); })
+    if constexpr (detail::SumsWhatArrives<C, E, Workspace, decltype(inbox.compressed())>)
       return compressor_.arrived(executor_, workspace_, range, inbox.compressed());
     else
       return inbox.compressed();
@@ -316,6 +321,8 @@ class Codec {
       return std::type_identity<typename Any::template Workspace<E>>{};
   }
 
+  using Workspace = typename decltype(workspace_type<C>())::type;
+
   static constexpr bool is_measured() {
     if constexpr (!C::lossless) return C::measured;
     return false;
@@ -374,7 +381,7 @@ class Codec {
   Range covered_;
   std::optional<FeedbackState> own_;
   FeedbackState* lent_;
-  typename decltype(workspace_type<C>())::type workspace_;
+  Workspace workspace_;
   buffer<float, typename E::memory> scratch_, note_;  // note_: and the zero behind it in packets
   buffer<std::uint32_t, typename E::memory> bad_;
 };

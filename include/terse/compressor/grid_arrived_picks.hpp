@@ -105,7 +105,7 @@ struct CountEntries {
         packets.positions(unit.packet < 0 ? static_cast<int>(number / tiles) : unit.packet, unit);
     const index_t begin = (tile - unit.first[PickUnits::tiles]) * placed_together, n = unit.piece.count;
     if (Positions::is_bitmap(n, positions.picks)) {
-      const index_t end = std::min(begin + placed_together, aligned(n));
+      const index_t all = aligned(n), end = begin + placed_together < all ? begin + placed_together : all;
       index_t set = 0;
       for (index_t i = begin; i < end; i += 64) set += ones_in(Positions::load(positions.base + i / 8));
       counts[number] = static_cast<std::uint64_t>(set);
@@ -150,7 +150,8 @@ struct AddUnitsKernel {
     const int u = units.of_block(PickUnits::tiles, block.index());
     const PickUnits::Unit& unit = units.units[u];
     const index_t n = unit.piece.count, local = block.index() - unit.first[PickUnits::tiles];
-    const index_t first = local * placed_together, size = std::min(placed_together, n - first);
+    const index_t first = local * placed_together,
+                  size = n - first < placed_together ? n - first : placed_together;
     float* const to = sums + (unit.piece.offset + first - begin);
     for (index_t i = block.thread(); i < size; i += block_threads) shared.sums[i] = more ? to[i] : 0.0F;
     block.sync();
@@ -160,14 +161,15 @@ struct AddUnitsKernel {
       if constexpr (PicksByDraw<Selection>) {
         // Entry e lies in stratum e, give or take its edges.
         const index_t k = adding.values.picks;
-        const index_t last = std::min(k, (first + size) * k / n + 2);
-        for (index_t e = std::max(index_t{0}, first * k / n - 1) + block.thread(); e < last;
+        const index_t before = first * k / n, last = (first + size) * k / n + 2;
+        for (index_t e = (before > 0 ? before - 1 : 0) + block.thread(); e < k && e < last;
              e += block_threads)
           adding(Selection::drawn(n, k, unit.piece.offset, e, shared_draw), e);
       } else {
         const Arrived positions = packets.positions(p, unit);
-        const std::uint64_t* const mine =
-            starts + (unit.packet < 0 ? p : 0) * units.blocks[PickUnits::tiles] + unit.first[PickUnits::tiles];
+        const std::uint64_t* const mine = starts +
+                                          (unit.packet < 0 ? p : 0) * units.blocks[PickUnits::tiles] +
+                                          unit.first[PickUnits::tiles];
         const auto start = static_cast<index_t>(mine[local] - mine[0]);
         if (Positions::is_bitmap(n, positions.picks))
           add_bits(block, adding, positions.base, start);
@@ -194,8 +196,8 @@ struct AddUnitsKernel {
   template <class Block>
   TERSE_HD static void add_list(const Block& block, const Adding& adding, const Arrived& positions,
                                 index_t start, index_t end) {
-    const index_t last = std::min(end, positions.picks);
-    for (index_t e = std::max(index_t{0}, start) + block.thread(); e < last; e += block_threads)
+    for (index_t e = (start > 0 ? start : 0) + block.thread(); e < end && e < positions.picks;
+         e += block_threads)
       adding(Positions::at(positions.base, e), e);
   }
   /// Each thread has some elements side by side.
@@ -236,9 +238,9 @@ struct CheckUnitsKernel {
     const CheckValues<Coder> values{packets.values(p, unit), unit.limit, report.last()};
     const Positions::CheckList list{packets.positions(p, unit), unit.piece.count, report.next()};
     const bool bitmap = !PicksByDraw<Selection> && Positions::is_bitmap(unit.piece.count, list.arrived.picks);
-    const index_t begin = (number - unit.first[PickUnits::items]) * PickUnits::elements[PickUnits::items];
+    const index_t begin = (number - unit.first[PickUnits::items]) * PickUnits::per_block(PickUnits::items);
     std::uint32_t set = 0;
-    for (index_t r = 0; r < PickUnits::elements[PickUnits::items]; r += block_threads) {
+    for (index_t r = 0; r < PickUnits::per_block(PickUnits::items); r += block_threads) {
       const index_t e = begin + r + block.thread();
       if (e < values.entries()) values(e);
       if (!PicksByDraw<Selection> && e < list.entries()) list(e);

@@ -51,12 +51,16 @@ struct Materialize {
   }
 };
 
-/// Positions of picks that lie in memory, and of those that are drawn.
+/// Positions of picks: those of many units that lie in memory, of one, and those that are drawn.
 struct ListedPicks {
   const std::uint32_t* positions;
   TERSE_HD std::uint32_t operator()(const PickUnits::Unit& unit, index_t e) const {
     return positions[unit.first_pick + e];
   }
+};
+struct OwnPicks {
+  const std::uint32_t* positions;
+  TERSE_HD std::uint32_t operator()(const PickUnits::Unit&, index_t e) const { return positions[e]; }
 };
 template <class Selection>
 struct DrawnPicks {
@@ -69,7 +73,15 @@ struct DrawnPicks {
 /// 32 bits of what says in a section where picks are, see Positions.
 template <class Picks>
 TERSE_HD std::uint32_t index_word(const Picks& picks, const PickUnits::Unit& unit, index_t word) {
-  if (!Positions::is_bitmap(unit.piece.count, unit.k)) return word < unit.k ? picks(unit, word) : 0;
+  std::uint32_t bits = 0;
+  if (!Positions::is_bitmap(unit.piece.count, unit.k)) {
+    constexpr index_t each = 32;
+    for (index_t e = 32 * word / each; e < unit.k && each * e < 32 * word + 32; ++e) {
+      const index_t shift = each * e - 32 * word;
+      bits |= shift < 0 ? picks(unit, e) >> -shift : picks(unit, e) << shift;
+    }
+    return bits;
+  }
   index_t e = 0;
   for (index_t left = unit.k; left > 0;) {
     const index_t half = left / 2;
@@ -77,42 +89,34 @@ TERSE_HD std::uint32_t index_word(const Picks& picks, const PickUnits::Unit& uni
     if (before) e += half + 1;
     left = before ? left - half - 1 : half;
   }
-  std::uint32_t bits = 0;
   for (; e < unit.k && picks(unit, e) / 32 == word; ++e) bits |= 1U << picks(unit, e) % 32;
   return bits;
 }
 
-/// Writes units' sections, behind what their picks are, and tells the error feedback what receivers read.
-template <class Selection, class Picks, class Feedback>
-struct WritePicksKernel {
-  static constexpr bool cooperative = false;
-  struct Shared {};
+/// Writes a unit's section, behind what its picks are, and tells the error feedback what receivers read.
+template <class Selection, class Feedback>
+struct WriteSection {
   using Coder = PickCoder<Dense>;
-  PickUnits units;
   Selection selection;
-  Picks picks;
   Feedback feedback_;
   std::byte* base;
 
   static index_t items(const Selection& selection, index_t n, index_t k) {
     return std::max({index_t{1}, Coder::bytes(k) / 4, selection.index_bytes(n, k) / 4});
   }
-
-  template <class Block>
-  TERSE_HD void operator()(Block& block, Shared&) const {
-    const PickUnits::Unit& unit = units.units[units.of_block(PickUnits::items, block.index())];
-    const index_t n = unit.piece.count, k = unit.k, words = selection.index_bytes(n, k) / 4;
-    const index_t begin = (block.index() - unit.first[PickUnits::items]) * PickUnits::elements[PickUnits::items];
+  /// Every `step`-th item from `first` on.
+  template <class Picks>
+  TERSE_HD void operator()(const PickUnits::Unit& unit, const Picks& picks, index_t first, index_t end,
+                           index_t step) const {
+    const index_t n = unit.piece.count, k = unit.k;
+    const index_t words = selection.index_bytes(n, k) / 4, floats = Coder::bytes(k) / 4;
     Feedback feedback = feedback_;
     enter(feedback, unit.piece);
     auto* const values = reinterpret_cast<float*>(base + unit.values_at);
     auto* const index = reinterpret_cast<std::uint32_t*>(base + unit.positions_at);
-    if (Selection::variable && begin == 0 && block.thread() == 0)
-      store_aligned(base + unit.positions_at - 8, k);
-    for (index_t r = 0; r < PickUnits::elements[PickUnits::items]; r += block_threads) {
-      const index_t e = begin + r + block.thread();
-      if (e < words)
-        index[e] = index_word(picks, unit, e);
+    if (Selection::variable && first == 0) store_aligned(base + unit.positions_at - 8, k);
+    for (index_t e = first; e < end && (e < words || e < floats); e += step) {
+      if (e < words) index[e] = index_word(picks, unit, e);
       if (e < k) {
         const std::uint32_t position = picks(unit, e);
         float value = unit.values[position];
@@ -120,10 +124,49 @@ struct WritePicksKernel {
         values[e] = value;
         const index_t i = unit.piece.offset + position;
         feedback.commit(i, true, feedback.load(i), value);
-      } else if (e < Coder::bytes(k) / 4) {
+      } else if (e < floats) {
         values[e] = 0;
       }
     }
+  }
+};
+
+template <class Write, class Picks>
+struct WritePicksKernel {
+  static constexpr bool cooperative = false;
+  struct Shared {};
+  PickUnits units;
+  Write write;
+  Picks picks;
+
+  template <class Block>
+  TERSE_HD void operator()(Block& block, Shared&) const {
+    constexpr index_t some = PickUnits::per_block(PickUnits::items);
+    const PickUnits::Unit& unit = units.units[units.of_block(PickUnits::items, block.index())];
+    const index_t begin = (block.index() - unit.first[PickUnits::items]) * some;
+    write(unit, picks, begin + block.thread(), begin + some, block_threads);
+  }
+};
+
+/// Units that one block of threads can pick from, each by one.
+template <class Write>
+struct WriteLargestKernel {
+  static constexpr bool cooperative = true;
+  struct Shared {
+    SelectFewKernel::Shared select;
+    std::uint32_t positions[placed_together];
+  };
+  PickUnits units;
+  Write write;
+
+  template <class Block>
+  TERSE_HD void operator()(Block& any, Shared& shared) const {
+    const PickUnits::Unit& unit = units.units[any.index()];
+    LocalBlock<Block> block{any, 0};
+    SelectFewKernel{unit.values, unit.piece.count, static_cast<std::uint32_t>(unit.k), shared.positions}(
+        block, shared.select);
+    block.sync();
+    write(unit, OwnPicks{shared.positions}, block.thread(), 2 * placed_together, block_threads);
   }
 };
 
@@ -145,10 +188,6 @@ class UnitPicker {
 
   /// The k of largest magnitude of each unit.
   void select_largest(E ex, const PickUnits& units) {
-    if (units.all_are_small()) {
-      ex.launch(SelectSmallUnitsKernel{units, positions_.data()}, units.count);
-      return;
-    }
     find_cuts(ex, units);
     count(ex, units);
     place(ex, units);
@@ -194,7 +233,7 @@ class UnitPicker {
     ex.launch(PlaceUnitPicksKernel{units, cuts().cuts, counts_.data(), positions_.data()}, tiles_of(units));
   }
 
-  buffer<std::uint32_t, typename E::memory> cuts_;            // empty between two selections
+  buffer<std::uint32_t, typename E::memory> cuts_;           // empty between two selections
   buffer<std::uint64_t, typename E::memory> counts_, scan_;  // counts_: of tiles, and totals of units
   buffer<std::uint32_t, typename E::memory> positions_;
 };
@@ -202,14 +241,18 @@ class UnitPicker {
 /// Picks from `chunks` of the message that `feedback` holds, and writes their sections behind `base`, where each is going.
 /// told(c, bytes) for each of them in the end.
 template <class UnitsOf, GridExecutor E, class Selection, class Feedback, class Told>
-void write_picks(E ex, UnitPicker<E>& picker, const Selection& selection, PlacedRanges chunks, Feedback feedback,
-                 const EncodeContext& context, std::byte* base, Told told) {
+void write_picks(E ex, UnitPicker<E>& picker, const Selection& selection, PlacedRanges chunks,
+                 Feedback feedback, const EncodeContext& context, std::byte* base, Told told) {
+  using Write = WriteSection<Selection, Feedback>;
+  const Write write{selection, feedback, base};
   PickUnits units;
   index_t at = 0;  // of a section whose units have been picked from
   std::size_t first_chunk = 0;
   const auto flush = [&] {
     if (units.count == 0) return;
-    if constexpr (PicksByRank<Selection>) picker.select_largest(ex, units);
+    const bool at_once = PicksByRank<Selection> && units.all_are_small();
+    if constexpr (PicksByRank<Selection>)
+      if (!at_once) picker.select_largest(ex, units);
     if constexpr (PicksByThreshold<Selection>) picker.select_above(ex, units);
     index_t blocks = 0;
     for (int u = 0; u < units.count; ++u) {
@@ -221,18 +264,17 @@ void write_picks(E ex, UnitPicker<E>& picker, const Selection& selection, Placed
       unit.values_at = unit.positions_at + selection.index_bytes(n, unit.k);
       at = unit.values_at + PickCoder<Dense>::bytes(unit.k) - going;
       unit.first[PickUnits::items] = blocks;
-      blocks += blocks_for(WritePicksKernel<Selection, ListedPicks, Feedback>::items(selection, n, unit.k),
-                           PickUnits::elements[PickUnits::items]);
+      blocks += blocks_for(Write::items(selection, n, unit.k), PickUnits::per_block(PickUnits::items));
     }
     units.blocks[PickUnits::items] = blocks;
-    if constexpr (PicksByDraw<Selection>)
-      ex.launch(WritePicksKernel<Selection, DrawnPicks<Selection>, Feedback>{units, selection, {context.shared},
-                                                                            feedback, base},
-                blocks);
-    else
-      ex.launch(WritePicksKernel<Selection, ListedPicks, Feedback>{units, selection, {picker.positions()},
-                                                                  feedback, base},
-                blocks);
+    if constexpr (PicksByDraw<Selection>) {
+      using Drawn = DrawnPicks<Selection>;
+      ex.launch(WritePicksKernel<Write, Drawn>{units, write, {context.shared}}, blocks);
+    } else if (at_once) {
+      ex.launch(WriteLargestKernel<Write>{units, write}, units.count);
+    } else {
+      ex.launch(WritePicksKernel<Write, ListedPicks>{units, write, {picker.positions()}}, blocks);
+    }
     units = {};
   };
   for (std::size_t c = 0; c < chunks.size(); ++c)

@@ -139,13 +139,18 @@ struct PickLargest {
   }
 };
 
+template <class F>
+concept BeginsPicking = requires(F& f) {
+  f.begin();
+};
+
 /// Those of which f says so.
 template <class F>
 struct PickWhere {
   F f;
 
   TERSE_HD void begin() {
-    if constexpr (requires { f.begin(); }) f.begin();
+    if constexpr (BeginsPicking<F>) f.begin();
   }
   TERSE_HD static std::uint32_t ties() { return 0; }
   TERSE_HD Pick operator()(index_t i) const { return f(i) ? Pick::yes : Pick::no; }

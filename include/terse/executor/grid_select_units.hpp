@@ -16,21 +16,23 @@ struct PickUnits {
   /// Elements of a block that counts digits; of one that counts or places picks; and what a block writes or reads of a
   /// section.
   enum Share { digits, tiles, items, shares };
-  static constexpr index_t elements[shares] = {counted_together, placed_together, 4 * block_threads};
+  TERSE_HD static constexpr index_t per_block(Share share) {
+    return share == digits ? counted_together : share == tiles ? placed_together : 4 * block_threads;
+  }
   /// No threshold: a unit's cut is found by its digits.
   static constexpr std::uint32_t by_rank = ~std::uint32_t{0};
 
   struct Unit {
     Piece piece;
-    index_t k = 0;                   // picks, or the most there may be
-    index_t number = 0;              // counted through its range
-    int packet = -1;                 // the one that it is of; -1: all of them
-    std::uint32_t least = by_rank;   // magnitude of a pick
-    const float* values = nullptr;   // of its elements, where they are picked from
-    float limit = 0;                 // of what arrives
-    index_t first_pick = 0;          // among all positions
+    index_t k = 0;                            // picks, or the most there may be
+    index_t number = 0;                       // counted through its range
+    int packet = -1;                          // the one that it is of; -1: all of them
+    std::uint32_t least = by_rank;            // magnitude of a pick
+    const float* values = nullptr;            // of its elements, where they are picked from
+    float limit = 0;                          // of what arrives
+    index_t first_pick = 0;                   // among all positions
     index_t positions_at = 0, values_at = 0;  // in its packet's section
-    index_t first[shares] = {};      // block
+    index_t first[shares] = {};               // block
   };
   Unit units[capacity];
   int count = 0;
@@ -39,10 +41,9 @@ struct PickUnits {
 
   /// With the blocks and positions that are next.
   void add(Unit unit, index_t items_of_it) {
-    const index_t work[shares] = {unit.piece.count, unit.piece.count, items_of_it};
-    for (int share = 0; share < shares; ++share) {
+    for (const Share share : {digits, tiles, items}) {
       unit.first[share] = blocks[share];
-      blocks[share] += blocks_for(work[share], elements[share]);
+      blocks[share] += blocks_for(share == items ? items_of_it : unit.piece.count, per_block(share));
     }
     unit.first_pick = picks;
     picks += unit.k;
@@ -110,12 +111,13 @@ struct UnitDigitsKernel {
     if (block.thread() == 0)
       shared.cut = begins ? GridCut{0, static_cast<std::uint32_t>(unit.k)} : all.cuts[u];
     std::uint32_t* const histogram = all.histograms + index_t{u} * radix_bins;
-    CountDigitsKernel{unit.values, unit.piece.count, &shared.cut,
-                      histogram,   shift,            begins ? radix_bins : radix_bins / 2}(block,
-                                                                                           shared.digits);
+    CountDigitsKernel{unit.values, unit.piece.count,
+                      &shared.cut, histogram,
+                      shift,       begins ? radix_bins : radix_bins / 2}(block, shared.digits);
     block.sync();
     if (block.thread() == 0)
-      shared.last = is_last(all.counted + u, static_cast<std::uint32_t>(units.blocks_of(PickUnits::digits, u)));
+      shared.last =
+          is_last(all.counted + u, static_cast<std::uint32_t>(units.blocks_of(PickUnits::digits, u)));
     block.sync();
     if (!shared.last) return;
     FindDigitKernel::Shared none;
@@ -175,28 +177,8 @@ struct PlaceUnitPicksKernel {
     const PickUnits::Unit& unit = units.units[u];
     const index_t first = unit.first[PickUnits::tiles];
     LocalBlock<Block> block{any, any.index() - first};
-    Place{{unit.values, cuts + u, unit.least},
-          unit.piece.count,
-          before + first,
-          positions + unit.first_pick,
-          unit.k,
-          nullptr}(block, shared);
-  }
-};
-
-/// A block of threads to a unit.
-struct SelectSmallUnitsKernel {
-  static constexpr bool cooperative = true;
-  using Shared = SelectFewKernel::Shared;
-  PickUnits units;
-  std::uint32_t* positions;
-
-  template <class Block>
-  TERSE_HD void operator()(Block& any, Shared& shared) const {
-    const PickUnits::Unit& unit = units.units[any.index()];
-    LocalBlock<Block> block{any, 0};
-    SelectFewKernel{unit.values, unit.piece.count, static_cast<std::uint32_t>(unit.k),
-                    positions + unit.first_pick}(block, shared);
+    Place{{unit.values, cuts + u, unit.least}, unit.piece.count, before + first,
+          positions + unit.first_pick,         unit.k,           nullptr}(block, shared);
   }
 };
 

@@ -35,7 +35,7 @@ struct MixDecoded {
 
   TERSE_HD void enter(const Piece& piece) { terse::enter(consume, piece); }
   TERSE_HD void operator()(const Piece& piece, index_t i, bool keep, float sum) const {
-    if constexpr (requires { feedback.receive(i, keep, sum); })
+    if constexpr (ReceivesMeans<const View>)
       consume(piece, i, feedback.receive(i, keep, keep_if(keep, sum)));
     else
       consume(piece, i, keep_if(keep, sum));

@@ -60,11 +60,18 @@ bool settled(Ticket& ticket, bool block) {
   return true;
 }
 
+namespace detail {
+template <class View>
+concept ReceivesMeans = requires(View& view) {
+  view.receive(index_t{}, true, 0.0F);
+};
+}  // namespace detail
+
 /// What hands a compressed element's sum to its consumer, past the error feedback, as a functor of a verb.
 template <class Context, class F>
 auto delivery(Context& context, const F& consumer, float weight) {
   using View = decltype(context.codec.feedback());
-  if constexpr (requires(View view) { view.receive(index_t{}, true, 0.0F); })
+  if constexpr (detail::ReceivesMeans<View>)
     return context.envelope.gated(detail::Deliver<F, View>{consumer, weight, context.codec.feedback()});
   else
     return context.envelope.gated(detail::Deliver<F, detail::AsItIs>{consumer, weight, {}});
