@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <span>
 #include <utility>
@@ -91,9 +92,13 @@ class Envelope<E> {
     next_.throws = throws;
     launch(ex);
   }
-  void check_read(E ex, std::uint32_t& wrong, int sender) {
+  void check_read(E ex, std::uint32_t& wrong, int sender) { check_read(ex, &wrong, {&sender, 1}); }
+  /// Of several packets, most_packets at most.
+  void check_read(E ex, std::uint32_t* wrong, std::span<const int> senders) {
     settle_next(ex);
-    ex.launch(detail::CheckReadKernel{verdict_.data(), &wrong, sender}, 1);
+    detail::CheckReadKernel kernel{verdict_.data(), wrong, static_cast<int>(senders.size()), {}};
+    std::copy(senders.begin(), senders.end(), kernel.senders);
+    ex.launch(kernel, 1);
   }
   std::uint64_t* damage() { return &verdict_.data()->damage; }
   template <class F>

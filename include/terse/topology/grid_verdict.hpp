@@ -215,16 +215,20 @@ struct CheckReadKernel {
   static constexpr bool cooperative = false;
   struct Shared {};
   Verdict* verdict;
-  std::uint32_t* wrong;
-  std::int32_t sender;
+  std::uint32_t* wrong;  // of each packet
+  int count;
+  std::int32_t senders[most_packets];
 
   template <class Block>
   TERSE_HD void operator()(Block& block, Shared&) const {
-    if (block.thread() != 0 || *wrong == 0) return;
-    *wrong = 0;
-    if (verdict->closed) return;
-    verdict->closed = verdict->unreadable = true;
-    verdict->sender = sender;
+    if (block.thread() != 0) return;
+    for (int p = 0; p < count; ++p) {
+      if (wrong[p] == 0) continue;
+      wrong[p] = 0;
+      if (verdict->closed) continue;
+      verdict->closed = verdict->unreadable = true;
+      verdict->sender = senders[p];
+    }
   }
 };
 
