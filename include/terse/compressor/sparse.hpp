@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "terse/compressor/quantizer_concept.hpp"
+#include "terse/compressor/grid_arrived_picks.hpp"
 #include "terse/compressor/sparse_functors.hpp"
 #include "terse/compressor/sparse_units.hpp"
 #include "terse/core/packet.hpp"
@@ -38,6 +39,9 @@ struct Sparse {
   static constexpr bool variable = Selection::variable;
   static constexpr bool single_stage = Traits<Selection>::single_stage;
   static constexpr bool measured = false;
+  /// On a grid all sections by the same kernels, on their way in and, with values that are not coded, on their way out.
+  static constexpr bool adds_together = detail::PicksTogether<Selection>;
+  static constexpr bool encodes_together = adds_together && Values::lossless;
 
   Selection selection{};  ///< which elements are picked
   Values values{};        ///< the coder of what is picked
@@ -91,14 +95,15 @@ struct Sparse {
     // On a grid.
     buffer<float, typename E::memory> sums;  // for the arena indices from `begin` on
     index_t begin = 0;
-    buffer<detail::UnitPlace, typename E::memory> places;
+    typename decltype(detail::units_of_grid<E>())::Picker picker;
+    typename decltype(detail::units_of_grid<E>())::Reader reader;
 
     Workspace(E executor, const Sparse& compressor, const Range& covered)
         : coder(executor, compressor.values, picks_of(compressor, covered)), total(1), ignored(1) {
       const Selection& picking = compressor.selection;
       index_t floats = reduction_scratch<MaxAbs>(executor, covered, Units{0, true});
       index_t words_needed = 0, most = 0;
-      index_t count = 0;
+      index_t count = 0, elements = 0, picks_of_all = 0;
       for (UnitsOf units(covered); units.more(); units.next(), ++count) {
         const index_t n = units.unit().count;
         if (n >= index_t{1} << 32)
@@ -107,6 +112,8 @@ struct Sparse {
         floats = std::max(floats, picking.floats(executor, n));
         words_needed = std::max(words_needed, picking.words(n));
         most = std::max(most, picking.most(n));
+        elements += n;
+        picks_of_all += picking.most(n);
       }
       scratch = buffer<float, typename E::memory>(floats, unwritten);
       if (!Values::lossless) picked = buffer<float, typename E::memory>(most, unwritten);
@@ -116,7 +123,8 @@ struct Sparse {
       if constexpr (GridExecutor<E>) {
         begin = covered.begin_offset();
         sums = buffer<float, typename E::memory>(covered.end_offset() - begin, unwritten);
-        if (variable) places = buffer<detail::UnitPlace, typename E::memory>(count, unwritten);
+        if (encodes_together) picker = {executor, elements, picks_of_all};
+        reader = {executor, elements, count, variable, adds_together && !detail::PicksByDraw<Selection>};
       }
     }
   };
@@ -229,6 +237,11 @@ struct Sparse {
   ArrivedSums arrived(E executor, Workspace<E>& workspace, const Range& range, Incoming packets) const {
     const ArrivedSums sums{workspace.sums.data(), workspace.begin};
     if (range.pieces().empty()) return sums;
+    if constexpr (adds_together)
+      if (packets.count > 0) {
+        const detail::PlacedRange one{&range};
+        return arrived(executor, workspace, detail::PlacedRanges(&one, 1), packets);
+      }
     fill(executor,
          workspace.sums.all().part(range.begin_offset() - workspace.begin,
                                    range.end_offset() - range.begin_offset()),
@@ -248,10 +261,31 @@ struct Sparse {
     return sums;
   }
 
+  /// The same of packet p over ranges[p] alone.
+  template <GridExecutor E>
+  ArrivedSums arrived(E executor, Workspace<E>& workspace, detail::PlacedRanges ranges,
+                      Incoming packets) const requires(adds_together) {
+    for (int first = 0; first < packets.count; first += detail::most_packets) {
+      detail::PickedPackets some;
+      some.count = std::min(packets.count - first, detail::most_packets);
+      for (int p = 0; p < some.count; ++p) {
+        some.packets[p].at = packets.sources[first + p].section_;
+        some.packets[p].weight = packets.sources[first + p].weight_;
+      }
+      workspace.reader.template add<UnitsOf>(executor, *this, some, ranges, packets.sources->shared_,
+                                             workspace.sums.data(), workspace.begin, first > 0);
+    }
+    return {workspace.sums.data(), workspace.begin};
+  }
+
   /// As `fault`, by a grid, of the section at `section_at` of a packet.
   template <GridExecutor E>
   void check(E executor, Workspace<E>& workspace, const Range& range, const std::byte* packet,
              index_t section_at, detail::Findings* findings) const {
+    if constexpr (adds_together) {
+      const detail::PlacedRange one{&range, section_at};
+      return check(executor, workspace, detail::PlacedRanges(&one, 1), &packet, findings);
+    }
     walk(executor, workspace, range, packet, section_at, findings,
          [&](index_t u, const Piece& unit, const detail::Arrived& positions, const detail::Arrived& picked) {
            const detail::Report report{findings, u};
@@ -261,21 +295,47 @@ struct Sparse {
          });
   }
 
+  /// The same of packet p over ranges[p], whose section is where that is going.
+  template <GridExecutor E>
+  void check(E executor, Workspace<E>& workspace, detail::PlacedRanges ranges, const std::byte* const* packets,
+             detail::Findings* findings) const requires(adds_together) {
+    detail::PickedPackets all;
+    bool same = true;
+    for (const detail::PlacedRange& placed : ranges) {
+      same = same && placed.range == ranges[0].range;
+      all.packets[all.count].at = packets[all.count];
+      all.packets[all.count++].section_at = placed.going;
+    }
+    workspace.reader.template check<UnitsOf>(executor, *this, all, ranges.first(same ? 1 : ranges.size()),
+                                             findings);
+  }
+
+  /// measure_and_encode of several sections behind `base` by the same kernels; told(c, bytes) for each.
+  template <GridExecutor E, class In, class Message, class Feedback, class Told>
+  void encode_together(E executor, Workspace<E>& workspace, detail::PlacedRanges ranges,
+                       Mask<typename E::memory> mask, In incoming, Message message, Feedback feedback,
+                       const EncodeContext& context, std::byte* base, std::uint32_t* bad,
+                       Told told) const requires(encodes_together) {
+    check_view<Feedback>();
+    for_each(executor, ranges, mask, incoming, detail::Materialize<Message>{message, bad});
+    detail::write_picks<UnitsOf>(executor, workspace.picker, selection, ranges, feedback, context, base,
+                                 told);
+  }
+
   /// Evaluates the message, picks, writes the section, commits what receivers will read. Returns its bytes.
   template <Executor E, class In, class Message, class Feedback>
   index_t measure_and_encode(E executor, Workspace<E>& workspace, const Range& range,
                              Mask<typename E::memory> mask, In incoming, Message message, Feedback feedback,
                              const EncodeContext& context, std::byte* section, std::uint32_t* bad) const {
-    static_assert(detail::commits_zero<Feedback>(),
-                  "terse: this error feedback must see every element, sent or not: its view does not state "
-                  "`commits_zero`");
-    static_assert(
-        requires(const Feedback& view, index_t i) {
-          { view.at(i) } -> std::convertible_to<const float*>;
-        },
-        "terse: under a sparse compressor an error feedback's view needs `const float* at(index_t i) const`, "
-        "where what shall be sent lies side by side");
+    check_view<Feedback>();
     if (range.pieces().empty()) return 0;
+    if constexpr (GridExecutor<E> && encodes_together) {
+      index_t bytes = 0;
+      const detail::PlacedRange one{&range};
+      encode_together(executor, workspace, detail::PlacedRanges(&one, 1), mask, incoming, message, feedback,
+                      context, section, bad, [&](int, index_t written) { bytes = written; });
+      return bytes;
+    }
     reduce<MaxAbs>(executor, range, Units{0, true}, mask, incoming, message, workspace.scratch.all(),
                    workspace.total.all(), bad);
     std::byte* at = section;
@@ -302,6 +362,18 @@ struct Sparse {
   }
 
  private:
+  template <class Feedback>
+  static constexpr void check_view() {
+    static_assert(detail::commits_zero<Feedback>(),
+                  "terse: this error feedback must see every element, sent or not: its view does not state "
+                  "`commits_zero`");
+    static_assert(
+        requires(const Feedback& view, index_t i) {
+          { view.at(i) } -> std::convertible_to<const float*>;
+        },
+        "terse: under a sparse compressor an error feedback's view needs `const float* at(index_t i) const`, "
+        "where what shall be sent lies side by side");
+  }
   index_t read_count(const std::byte* at, index_t n) const {
     if (!variable) return selection.most(n);
     index_t k;
@@ -313,41 +385,27 @@ struct Sparse {
   template <GridExecutor E, class Visit>
   void walk(E executor, Workspace<E>& workspace, const Range& range, const std::byte* packet,
             index_t section_at, detail::Findings* findings, Visit visit) const {
-    if constexpr (variable) survey(executor, workspace, range, packet, section_at, findings);
-    const std::byte* const section = packet + section_at;
-    index_t at = 0, u = 0;
-    for (UnitsOf units(range); units.more(); units.next(), ++u) {
-      const Piece unit = units.unit();
-      const index_t k = selection.most(unit.count);
-      if constexpr (variable) {
-        const detail::UnitPlace* const place = workspace.places.data() + u;
-        visit(u, unit, detail::Arrived{section, k, &place->positions, &place->picks},
-              detail::Arrived{section, k, &place->values, &place->picks});
-      } else {
-        const index_t values_at = at + selection.index_bytes(unit.count, k);
-        visit(u, unit, detail::Arrived{section + at, k}, detail::Arrived{section + values_at, k});
-        at = values_at + Coder::bytes(k);
-      }
-    }
-  }
-  template <GridExecutor E>
-  void survey(E executor, Workspace<E>& workspace, const Range& range, const std::byte* packet,
-              index_t section_at, detail::Findings* findings) const {
-    using Some = detail::SurveyUnits<Selection, Coder>;
-    index_t first = 0;
-    for (UnitsOf units(range); units.more();) {
-      Some some{selection, packet, section_at, wire_bytes(range), workspace.places.data()};
-      some.first = first;
-      some.findings = findings;
-      for (; units.more() && some.count < Some::capacity; units.next()) {
-        some.n[some.count] = units.unit().count;
-        some.most[some.count] = selection.most(some.n[some.count]);
-        ++some.count;
-      }
-      some.last = !units.more();
-      first += some.count;
-      for_each_entry(executor, 1, some);
-    }
+    const detail::PlacedRange one{&range};
+    detail::PickedPackets packets;
+    packets.packets[0].at = packet;
+    packets.packets[0].section_at = section_at;
+    packets.count = 1;
+    workspace.reader.template for_each_slice<UnitsOf>(
+        executor, *this, packets, detail::PlacedRanges(&one, 1), findings,
+        [&](const detail::PickUnits& units) {
+          const std::byte* const section = packet + section_at;
+          for (int u = 0; u < units.count; ++u) {
+            const detail::PickUnits::Unit& unit = units.units[u];
+            if constexpr (variable) {
+              const detail::UnitPlace* const place = packets.places + unit.number;
+              visit(unit.number, unit.piece, detail::Arrived{section, unit.k, &place->positions, &place->picks},
+                    detail::Arrived{section, unit.k, &place->values, &place->picks});
+            } else {
+              visit(unit.number, unit.piece, detail::Arrived{section + unit.positions_at, unit.k},
+                    detail::Arrived{section + unit.values_at, unit.k});
+            }
+          }
+        });
   }
 
   static Range picks_of(const Sparse& compressor, const Range& covered) {
