@@ -110,6 +110,26 @@ TEST_CASE("and its authors' code, over the senders of an element and with clippe
   }
 }
 
+TEST_CASE("Local SGD over Gathered merges moves, not models, in each step where the period is 1") {
+  const Training training{.layout = matrices()};
+  for (const std::uint64_t period : std::initializer_list<std::uint64_t>{1, 4}) {
+    const History plain = train(LocalSgd<MomentumSgd<>>{.period = period}, 3, training);
+    const History merged =
+        train(LocalSgd<MomentumSgd<>, Gathered<MedianClip>>{.period = period}, 3, training);
+    CHECK(gap(merged, plain, training.layout) > 100 * tolerance);
+    CHECK(gap(train(LocalSgd<MomentumSgd<>, Gathered<MedianClip>>{.period = period}, 1, training),
+              train(LocalSgd<MomentumSgd<>>{.period = period}, 1, training), training.layout) < tolerance);
+    CHECK(all_alike(merged.back()));
+  }
+  on_ranks(2, [](Threads& transport) {
+    const double examples = 8;
+    LocalSgd<MomentumSgd<>, Gathered<MedianClip>> recipe{.period = 4};
+    if (transport.rank() == 1) recipe.topology.weight = &examples;
+    CHECK_THROWS_WITH_AS((Optimizer{recipe, transport, matrices()}), doctest::Contains("weighted"),
+                         mismatch_error);
+  });
+}
+
 TEST_CASE("SparseLoCo is a row of DiLoCo without momentum, bit by bit, and Local SGD where all is sent") {
   const Training training{.layout = matrices()};
   const Sparser ours = sparser(4, 0.1, 0.9F, 0.75F);

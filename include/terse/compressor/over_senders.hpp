@@ -70,14 +70,15 @@ auto counted(const Counter& counter, const Range& range, Packets packets,
 ///     mean_j = 1 / |S_j| sum over S_j of v_ij        S_j: the ranks i that have picked coordinate j; 0 where there are none
 ///
 /// NOT an unbiased mean, and under an error feedback nothing that tracks the mean of the messages: a coordinate that one rank
-/// alone has sent moves by W times as much as in the mean over all. The same, to the bit, where all ranks pick alike. What DeMo's and SparseLoCo's
-/// authors run, where their papers have the mean over all. A pick counts whatever its value is, 0 included.
+/// alone has sent moves by W times as much as in the mean over all. The same, to the bit, where all ranks pick alike. What DeMo's
+/// and SparseLoCo's authors run, where their papers have the mean over all. A pick counts whatever its value is, 0 included.
 ///
 ///     DeMo<OverSenders<Dct<>>>{}        SparseLoCo<Adam<>, OverSenders<Tiles<>>>{}
 ///
-/// Where packets have weights (clipped, or by examples), their weighted sum is multiplied by W / |S_j|. Over topologies that compress
-/// once (AllGather, Gathered): elsewhere nobody sees all packets of a coordinate. Wire, packets and errors are the compressor's own. Cost
-/// beside its own: a pass over the sums; on a device all packets' positions are read twice, and there are two more arenas of n floats.
+/// Where packets have weights (clipped, or by examples), their weighted sum is multiplied by W / |S_j|. Over topologies that
+/// compress once (AllGather, Gathered): elsewhere nobody sees all packets of a coordinate. Wire, packets and errors are the
+/// compressor's own. Cost beside its own: a pass over the sums; on a device all packets' positions are read twice, and there are
+/// two more arenas of n floats.
 template <class C>
 struct OverSenders {
   static_assert(sizeof(C) == 0,
@@ -109,7 +110,7 @@ struct OverSenders<Sparse<Selection, Values, G>> : Sparse<Selection, Values, G> 
   template <GridExecutor E>
   struct Workspace<E> : Base::template Workspace<E> {
     typename Counter::template Workspace<E> senders;
-    std::vector<typename Counter::Source> sources;
+    std::vector<typename Counter::Source> sources;  // as many as an inbox has held
 
     Workspace(E executor, const OverSenders& compressor, const Range& covered)
         : Base::template Workspace<E>(executor, compressor, covered),
@@ -165,7 +166,7 @@ struct OverSenders<Tiled<Basis, S, Sparse<Selection, Values, PerSegment>>>
   template <GridExecutor E>
   struct Workspace<E> : Base::template Workspace<E> {
     typename Counter::template Workspace<E> senders;
-    std::vector<typename Counter::Source> sources;
+    std::vector<typename Counter::Source> sources;  // as many as an inbox has held
 
     Workspace(E executor, const OverSenders& compressor, const Range& covered)
         : Base::template Workspace<E>(executor, compressor, covered),

@@ -34,26 +34,27 @@ inline bool is_weight(double weight) { return weight >= 0 && weight <= 0x1p1000;
 
 }  // namespace detail
 
-/// AllGather whose packets are merged by another rule than the plain mean. Every rank has all packets, in rank order, and comes to the
-/// same bits.
+/// AllGather whose packets are merged by another rule than the plain mean. Every rank has all packets, in rank order, and comes
+/// to the same bits.
 ///
 ///     Gathered<WeightedMean>{.weight = &examples}      sum_i w_i y_i / sum_i w_i, w_i this rank's *weight
 ///     Gathered<MedianClip>                             packets scaled to at most the median of their norms
 ///     Gathered<Radial<>>                               norms and directions of each segment averaged apart
 ///
-/// `weight` points to how much this rank's message counts, such as the number of its examples or tokens since the last exchange: the
-/// user's number, a different one on each rank, read when a message is made, and none of the hyper-parameters that ranks agree on. All
-/// ranks have one, or none has: then all count the same. Merges take weights, too. It travels in 8 bytes of each
+/// `weight` points to how much this rank's message counts, such as the number of its examples or tokens since the last exchange:
+/// the user's number, a different one on each rank, read when a message is made, and none of the hyper-parameters that ranks
+/// agree on. All ranks have one, or none has: then all count the same. Merges take weights, too. It travels in 8 bytes of each
 /// packet. usage_error where it is below 0 or not finite, and, on all ranks, where all are 0.
 ///
-/// What is merged is what is compressed, and the moves of local methods, compressed or not; the full-precision steps of a warm-up and
-/// averages of gradients and buffers go by BySize, as a plain mean. Sends what AllGather sends. No mean, so that Difference and
-/// Controlled, which need one, are refused. Packets are a slice's (Options::slice_bytes); those of a fragment or of a branch of
-/// Select are its own.
+/// What is merged is what is compressed, and the moves of local methods, compressed or not; the full-precision steps of a warm-up
+/// and averages of gradients and buffers go by BySize, as a plain mean. Sends what AllGather sends. No mean, so that Difference
+/// and Controlled, which need one, are refused. Packets are a slice's (Options::slice_bytes); those of a fragment or of a branch
+/// of Select are its own.
 ///
-/// A merge is a type with `merges = true`, `waits`, whether it brings anything to the host, perhaps settings(visit), and a nested `template <Compressor C, ErrorFeedback F, Transport T,
-/// Executor E> class State`, from (context, merge), with consume(context, round, weights, consumer): weights, one for each rank, the
-/// largest of which is 1, and round.packets(context, first, last, weight).
+/// A merge is a type with `merges = true`, `waits`, whether it brings anything to the host, perhaps settings(visit), and a nested
+/// `template <Compressor C, ErrorFeedback F, Transport T, Executor E> class State`, from (context, merge), with consume(context,
+/// round, weights, consumer): weights, one for each rank, the largest of which is 1, and round.packets(context, first, last,
+/// weight).
 template <class Merge>
 struct Gathered {
   static_assert(
@@ -84,7 +85,8 @@ struct Gathered {
     TERSE_COLD Round(Context& context, const Gathered& topology)
         : Base(with_room(context, topology)),
           weight_(topology.weight),
-          weights_(static_cast<std::size_t>(context.size), 1.0F),
+          told_(static_cast<std::size_t>(context.size)),
+          weights_(told_.size(), 1.0F),
           state_(context, topology.merge) {}
 
     template <class M>
@@ -121,29 +123,30 @@ struct Gathered {
       await_messages(context.channel);
       // Of a packet that was refused nothing is a weight.
       context.envelope.settle(context.executor, context.step);
-      std::vector<double> weights(weights_.size());
       for (int peer = 0; peer < context.size; ++peer) {
-        double& counts = weights[static_cast<std::size_t>(peer)];
+        double& counts = told_[static_cast<std::size_t>(peer)];
         const std::byte* const at = this->packet(peer) + context.plan.whole.note_at;
         fetch(context.executor, in<E, double>(reinterpret_cast<const double*>(at), 1),
               view<double>(&counts, 1));
         if (!detail::is_weight(counts))
           detail::throw_damaged_weight(context.names(peer), context.names(context.rank), context.step);
       }
-      const double largest = *std::max_element(weights.begin(), weights.end());
+      const double largest = *std::max_element(told_.begin(), told_.end());
       if (largest == 0) detail::throw_no_weight(context.names(context.rank), context.step);
-      std::transform(weights.begin(), weights.end(), weights_.begin(),
+      std::transform(told_.begin(), told_.end(), weights_.begin(),
                      [&](double counts) { return static_cast<float>(counts / largest); });
     }
 
     const double* weight_;
-    std::vector<float> weights_;
+    std::vector<double> told_;    // by packets
+    std::vector<float> weights_;  // over the largest
     typename Merge::template State<C, F, T, E> state_;
   };
 };
 
 /// The mean, to which ranks contribute by their weights; without weights AllGather, bit by bit. Source: McMahan et al.,
-/// "Communication-efficient learning of deep networks from decentralized data", AISTATS 2017, algorithm 1, whose n_k are the weights.
+/// "Communication-efficient learning of deep networks from decentralized data", AISTATS 2017, algorithm 1, whose n_k are the
+/// weights.
 struct WeightedMean {
   static constexpr bool merges = true;
   static constexpr bool waits = false;

@@ -11,21 +11,21 @@
 
 namespace terse {
 
-/// Packets scaled down to at most the median of their Euclidean norms, so that no rank moves the others by more than the usual, however
-/// large what it sends is:
+/// Packets scaled down to at most the median of their Euclidean norms, so that no rank moves the others by more than the usual,
+/// however large what it sends is:
 ///
 ///     y = 1 / W sum_i min(1, m / ||y_i||) y_i        m: the median of the norms that aren't 0, of two the lower one
 ///
-/// with weights sum_i w_i min(..) y_i / sum_i w_i, and the median of packets that all count the same. The norm is that of all that a
-/// packet says, as its receivers read it, not what its sender claims. The plain mean, to the bit, where all norms are alike. A bound on sizes, not on directions: less than half
-/// of the ranks must be those that can't be trusted. A packet whose square is beyond the range of floats (a norm of about 2^64) counts as 0; what isn't finite
-/// is a wire_error as everywhere.
+/// with weights sum_i w_i min(..) y_i / sum_i w_i, and the median of packets that all count the same. The norm is that of all
+/// that a packet says, as its receivers read it, not what its sender claims. The plain mean, to the bit, where all norms are
+/// alike. A bound on sizes, not on directions: less than half of the ranks must be those that can't be trusted. A packet whose
+/// square is beyond the range of floats (a norm of about 2^64) counts as 0; what isn't finite is a wire_error as everywhere.
 ///
-/// No bytes beside AllGather's. Cost: each packet is decoded twice, and one pass over it for its norm; n floats. On a device the step
-/// waits for the norms, and can't be recorded.
+/// No bytes beside AllGather's. Cost: each packet is decoded twice, and one pass over it for its norm; n floats. On a device the
+/// step waits for the norms, and can't be recorded.
 ///
-/// Source: Sarfi, Therien, Lidin and Belilovsky, "Communication efficient LLM pre-training with SparseLoCo", arXiv 2508.15706, 2025,
-/// the authors' training code (templar), which clips each tensor of a packet to its own median.
+/// Source: Sarfi, Therien, Lidin and Belilovsky, "Communication efficient LLM pre-training with SparseLoCo", arXiv 2508.15706,
+/// 2025, the authors' training code (templar), which clips each tensor of a packet to its own median.
 struct MedianClip {
   static constexpr bool merges = true;
   static constexpr bool waits = true;
@@ -40,7 +40,9 @@ struct MedianClip {
           squares_(2 * context.size),
           beyond_(context.size),
           norms_(static_cast<std::size_t>(context.size)),
-          sorted_(norms_.size()) {}
+          sorted_(norms_.size()),
+          found_(2 * norms_.size()),
+          found_beyond_(norms_.size()) {}
 
     template <class Round, class Consumer>
     void consume(Context& context, Round& round, const std::vector<float>& weights,
@@ -76,21 +78,21 @@ struct MedianClip {
         square(whole.dense, 1);
       }
       await_messages(context.channel);
-      std::vector<float> squares(2 * norms_.size());
-      std::vector<std::uint32_t> beyond(norms_.size());
-      fetch(context.executor, in<E>(squares_.all()), view<float>(squares));
-      fetch(context.executor, in<E, std::uint32_t>(beyond_.all()), view<std::uint32_t>(beyond));
+      fetch(context.executor, in<E>(squares_.all()), view<float>(found_));
+      fetch(context.executor, in<E, std::uint32_t>(beyond_.all()), view<std::uint32_t>(found_beyond_));
       for (std::size_t k = 0; k < norms_.size(); ++k)
         norms_[k] =
-            beyond[k] != 0
+            found_beyond_[k] != 0
                 ? 0
-                : std::sqrt(static_cast<double>(squares[2 * k]) + static_cast<double>(squares[2 * k + 1]));
+                : std::sqrt(static_cast<double>(found_[2 * k]) + static_cast<double>(found_[2 * k + 1]));
     }
 
     detail::DecodedPacket<C, E> decoded_;
     buffer<float, typename E::memory> squares_;  // of each packet's compressed and dense part
     buffer<std::uint32_t, typename E::memory> beyond_;
     std::vector<double> norms_, sorted_;  // by rank
+    std::vector<float> found_;            // on the host
+    std::vector<std::uint32_t> found_beyond_;
   };
 };
 

@@ -75,18 +75,20 @@ TERSE_NUMERICS_END
 ///
 ///     y = (sum_i w_i ||y_i|| / sum_i w_i) u / ||u||        u = sum_i w_i y_i / ||y_i||
 ///
-/// A mean of W messages that point in different ways is shorter than they are, by sqrt(W) where they are orthogonal; this one is as long as they are
-/// in the mean. One message that is longer than others decides about the length, not about the direction. W times the same is that message, up to rounding; where all
-/// are 0 it is 0, and where directions cancel out, too. Where they nearly do, u is noise, which gets the mean length all the
-/// same. Segments that `Plain` names, embeddings for one, have the weighted mean:
+/// A mean of W messages that point in different ways is shorter than they are, by sqrt(W) where they are orthogonal; this one is
+/// as long as they are in the mean. One message that is longer than others decides about the length, not about the direction. W
+/// times the same is that message, up to rounding; where all are 0 it is 0, and where directions cancel out, too. Where they
+/// nearly do, u is noise, which gets the mean length all the same. Segments that `Plain` names, embeddings for one, have the
+/// weighted mean:
 ///
 ///     DiLoCo<Adam<>, Gathered<Radial<Named<"embedding*">>>>{.topology = {.weight = &tokens}}
 ///
-/// Norms are those that receivers read; those below 2^-75, or beyond 2^64, count as 0. Cost: each packet is decoded once, two passes over it, three over
-/// the sum; 2 n floats. No bytes beside AllGather's. OverSenders is refused: packets are read one by one.
+/// Norms are those that receivers read; those below 2^-75, or beyond 2^64, count as 0. Cost: each packet is decoded once, two
+/// passes over it, three over the sum; 2 n floats. No bytes beside AllGather's. OverSenders is refused: packets are read one by
+/// one.
 ///
-/// Source: "Decoupled DiLoCo", arXiv 2604.21428, 2026: radial-directional averaging. That the mean direction is brought back to a length of 1 is our
-/// reading.
+/// Source: "Decoupled DiLoCo", arXiv 2604.21428, 2026: radial-directional averaging. That the mean direction is brought back to a
+/// length of 1 is our reading.
 template <SegmentPredicate Plain = NoSegment>
 struct Radial {
   static constexpr bool merges = true;
