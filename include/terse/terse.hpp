@@ -20,6 +20,7 @@
 #include "terse/compressor/lattice.hpp"                   // IWYU pragma: export
 #include "terse/compressor/min_max.hpp"                   // IWYU pragma: export
 #include "terse/compressor/natural.hpp"                   // IWYU pragma: export
+#include "terse/compressor/over_senders.hpp"              // IWYU pragma: export
 #include "terse/compressor/qsgd.hpp"                      // IWYU pragma: export
 #include "terse/compressor/random_k.hpp"                  // IWYU pragma: export
 #include "terse/compressor/sign.hpp"                      // IWYU pragma: export
@@ -88,9 +89,12 @@
 #include "terse/topology/all_gather.hpp"                  // IWYU pragma: export
 #include "terse/topology/alone.hpp"                       // IWYU pragma: export
 #include "terse/topology/by_size.hpp"                     // IWYU pragma: export
+#include "terse/topology/gathered.hpp"                    // IWYU pragma: export
 #include "terse/topology/machine_mixing.hpp"              // IWYU pragma: export
+#include "terse/topology/median_clip.hpp"                 // IWYU pragma: export
 #include "terse/topology/mixing.hpp"                      // IWYU pragma: export
 #include "terse/topology/native.hpp"                      // IWYU pragma: export
+#include "terse/topology/radial.hpp"                      // IWYU pragma: export
 #include "terse/topology/ring.hpp"                        // IWYU pragma: export
 #include "terse/topology/scatter_gather.hpp"              // IWYU pragma: export
 #include "terse/topology/star.hpp"                        // IWYU pragma: export

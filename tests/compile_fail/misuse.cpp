@@ -220,6 +220,12 @@ int main() {
     static_cast<void>(recipe);
   }
 #endif
+#if defined(CASE_GATHERED_IN_FULL_PRECISION)
+  static_cast<void>(terse::Averaging<terse::Gathered<terse::WeightedMean>>{});
+#endif
+#if defined(CASE_GATHERED_WITH_DIFFERENCE)
+  static_cast<void>(terse::Ef21Sgd<terse::TopK<>, terse::HeavyBall, terse::Gathered<terse::MedianClip>>{});
+#endif
 #if defined(CASE_SELECT_WITHOUT_FEEDBACK)
   selected<terse::Where<terse::IsMatrix, terse::TopK<>>,
            terse::Where<terse::AnySegment, terse::Sign, terse::None>>();

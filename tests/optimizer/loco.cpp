@@ -4,9 +4,11 @@
 #include "local_training.hpp"
 #include "reference/loco.hpp"
 #include "terse/compressor/chain.hpp"
+#include "terse/compressor/over_senders.hpp"
 #include "terse/compressor/random_k.hpp"
 #include "terse/optimizer/local/noloco.hpp"
 #include "terse/optimizer/local/sparse_loco.hpp"
+#include "terse/topology/median_clip.hpp"
 
 // SparseLoCo and NoLoCo against oracles in double; what they are equal to.
 
@@ -34,58 +36,98 @@ Sparser sparser(std::uint64_t period, double share, float decay, float rate) {
           .compressor = {.inner = {.selection = {.ratio = share}}}};
 }
 
+/// Trains, and compares with the oracle whose means are taken in this way. Returns the names of what a checkpoint would hold.
+template <class R>
+std::vector<std::string> follows_oracle(const R& recipe, int ranks, float decay, bool over_senders,
+                                        bool clipped) {
+  CAPTURE(ranks);
+  const Layout layout = matrices();
+  const float rate = recipe.outer.rate;
+  const std::uint64_t period = recipe.period;
+  const History ours = train(recipe, ranks, {up_and_down, layout});
+  reference::SparseTraining<reference::MomentumSgd<>> oracle(layout, at(ranks), {.momentum = in_double(0.9F)},
+                                                             start(layout));
+  oracle.period = period;
+  oracle.side = 16;
+  oracle.share = 0.1;
+  oracle.beta = in_double(decay);
+  oracle.over_senders = over_senders;
+  oracle.clipped = clipped;
+  oracle.alpha = in_double(rate);
+  std::uint64_t meetings = 0, compared = 0;
+  for (std::uint64_t step = 1; step <= steps; ++step) {
+    CAPTURE(step);
+    const std::vector<Snapshot>& now = ours[step - 1];
+    oracle.step(in_double(up_and_down(step)), Quadratics::gradient<double>);
+    const bool meets = step % period == 0;
+    // Of a tile's ceil(n / 10) picks positions as a bitmap and values.
+    const Sent sent = formula<AllGather>(layout, ranks, 0, [&](const Range& range) {
+      std::uint64_t bytes = 0;
+      for (const Piece& piece : range.pieces())
+        for (const reference::Block& block : reference::blocks_of(layout.segments()[at(piece.segment)], 16)) {
+          const std::uint64_t n = block.places.size(), values = to_eight(4 * ((n + 9) / 10));
+          bytes += std::min((n + 63) / 64 * 8, values) + values;
+        }
+      return bytes;
+    });
+    CHECK(sent_in(now[0]) == (meets ? sent : Sent{}));
+    if (!meets) continue;
+    REQUIRE(all_alike(now));
+    ++meetings;
+    if (oracle.doubted) {
+      oracle.go_on_from({now[0].parameters.begin(), now[0].parameters.end()});
+      for (std::size_t rank = 0; rank < now.size(); ++rank)
+        oracle.e[rank] = spread_out(layout, now[rank].state, "outer_error");
+      continue;
+    }
+    ++compared;
+    REQUIRE(relative_error(layout, now[0].parameters, oracle.theta, any_one, 1) < tolerance);
+    for (std::size_t rank = 0; rank < now.size(); ++rank)
+      REQUIRE(relative_error(layout, spread_out(layout, now[rank].state, "outer_error"), oracle.e[rank],
+                             compressed_one) < 1e-4);
+  }
+  CHECK(compared * 2 > meetings);
+  std::vector<std::string> names;
+  for (const auto& part : ours.back()[0].state.parts) names.push_back(part.first);
+  return names;
+}
+
 }  // namespace
 
 TEST_CASE("SparseLoCo follows its algorithm, memory included") {
-  const Layout layout = matrices();
   std::uint64_t period = 1;
-  for (const int ranks : {1, 2, 3, 4}) {
-    CAPTURE(ranks);
-    ++period;
-    const float rate = ranks == 3 ? 0.8F : 1;
-    const History ours = train(sparser(period, 0.1, 0.9F, rate), ranks, {up_and_down, layout});
-    reference::SparseTraining<reference::MomentumSgd<>> oracle(layout, at(ranks),
-                                                               {.momentum = in_double(0.9F)}, start(layout));
-    oracle.period = period;
-    oracle.side = 16;
-    oracle.share = 0.1;
-    oracle.beta = in_double(0.9F);
-    oracle.alpha = in_double(rate);
-    std::uint64_t meetings = 0, compared = 0;
-    for (std::uint64_t step = 1; step <= steps; ++step) {
-      CAPTURE(step);
-      const std::vector<Snapshot>& now = ours[step - 1];
-      oracle.step(in_double(up_and_down(step)), Quadratics::gradient<double>);
-      const bool meets = step % period == 0;
-      // Of a tile's ceil(n / 10) picks positions as a bitmap and values.
-      const Sent sent = formula<AllGather>(layout, ranks, 0, [&](const Range& range) {
-        std::uint64_t bytes = 0;
-        for (const Piece& piece : range.pieces())
-          for (const reference::Block& block :
-               reference::blocks_of(layout.segments()[at(piece.segment)], 16)) {
-            const std::uint64_t n = block.places.size(), values = to_eight(4 * ((n + 9) / 10));
-            bytes += std::min((n + 63) / 64 * 8, values) + values;
-          }
-        return bytes;
-      });
-      CHECK(sent_in(now[0]) == (meets ? sent : Sent{}));
-      if (!meets) continue;
-      REQUIRE(all_alike(now));
-      ++meetings;
-      if (oracle.doubted) {
-        oracle.go_on_from({now[0].parameters.begin(), now[0].parameters.end()});
-        for (std::size_t rank = 0; rank < now.size(); ++rank)
-          oracle.e[rank] = spread_out(layout, now[rank].state, "outer_error");
-        continue;
-      }
-      ++compared;
-      REQUIRE(relative_error(layout, now[0].parameters, oracle.theta, any_one, 1) < tolerance);
-      for (std::size_t rank = 0; rank < now.size(); ++rank)
-        REQUIRE(relative_error(layout, spread_out(layout, now[rank].state, "outer_error"), oracle.e[rank],
-                               compressed_one) < 1e-4);
-    }
-    CHECK(compared * 2 > meetings);
+  for (const int ranks : {1, 2, 3, 4})
+    follows_oracle(sparser(++period, 0.1, 0.9F, ranks == 3 ? 0.8F : 1), ranks, 0.9F, false, false);
+}
+
+TEST_CASE("and its authors' code, over the senders of an element and with clipped packets") {
+  using Deployed = SparseLoCo<MomentumSgd<>, OverSenders<Tiles<16>>, Residual, Gathered<MedianClip>>;
+  const Deployed deployed{
+      .period = 3, .decay = 0.9F, .outer = {0.5F}, .compressor = {{.inner = {.selection = {.ratio = 0.1}}}}};
+  for (const int ranks : {1, 2, 3, 5}) {
+    const std::vector<std::string> names = follows_oracle(deployed, ranks, 0.9F, true, true);
+    if (ranks == 3) CHECK(names == follows_oracle(sparser(3, 0.1, 0.9F, 1), ranks, 0.9F, false, false));
   }
+}
+
+TEST_CASE("Local SGD over Gathered merges moves, not models, in each step where the period is 1") {
+  const Training training{.layout = matrices()};
+  for (const std::uint64_t period : std::initializer_list<std::uint64_t>{1, 4}) {
+    const History plain = train(LocalSgd<MomentumSgd<>>{.period = period}, 3, training);
+    const History merged =
+        train(LocalSgd<MomentumSgd<>, Gathered<MedianClip>>{.period = period}, 3, training);
+    CHECK(gap(merged, plain, training.layout) > 100 * tolerance);
+    CHECK(gap(train(LocalSgd<MomentumSgd<>, Gathered<MedianClip>>{.period = period}, 1, training),
+              train(LocalSgd<MomentumSgd<>>{.period = period}, 1, training), training.layout) < tolerance);
+    CHECK(all_alike(merged.back()));
+  }
+  on_ranks(2, [](Threads& transport) {
+    const double examples = 8;
+    LocalSgd<MomentumSgd<>, Gathered<MedianClip>> recipe{.period = 4};
+    if (transport.rank() == 1) recipe.topology.weight = &examples;
+    CHECK_THROWS_WITH_AS((Optimizer{recipe, transport, matrices()}), doctest::Contains("weighted"),
+                         mismatch_error);
+  });
 }
 
 TEST_CASE("SparseLoCo is a row of DiLoCo without momentum, bit by bit, and Local SGD where all is sent") {

@@ -151,6 +151,7 @@ struct Sparse {
     float value() const { return Coder::read(values_, picks_, entry_); }
     const std::byte* section() const { return section_; }
     float weight() const { return weight_; }
+    const StepDraw& shared() const { return shared_; }
     float weighted() const { return weight_ * value(); }
     void next() {
       if (++entry_ < picks_) {

@@ -62,6 +62,10 @@ TERSE_NUMERICS_END
 template <int R, Topology P, Transport T, Executor E, bool Direction = false>
 class LowRankRound {
   static_assert(P::exact, "terse: LowRank needs an exact topology: all ranks go on with the same factors");
+  static_assert(
+      !detail::is_no_mean<P>(),
+      "terse: LowRank's ranks average factors of matrices, and Gathered merges whole messages. Take another "
+      "topology or compressor");
 
  public:
   template <class Context>

@@ -25,6 +25,11 @@ template <class P>
 void check_recordable_within(const P& topology, int rank) {
   if constexpr (requires { topology.inner.error_feedback; })
     check_recordable_feedback(topology.inner.error_feedback, rank);
+  if constexpr (requires { topology.waits(); })
+    if (topology.waits())
+      throw usage_error(
+          "a topology that waits for norms or weights of packets (MedianClip, weights) can't be recorded",
+          rank);
   if constexpr (requires { topology.outer; }) check_recordable_within(topology.outer, rank);
 }
 /// Throws usage_error where a recipe's steps differ in more than numbers. `begun`: messages of the next one have left.

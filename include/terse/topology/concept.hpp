@@ -17,6 +17,7 @@ namespace terse {
 ///     static constexpr bool full_precision_only        optional: carries no compressed packets
 ///     static constexpr bool evaluates_late             optional: evaluates messages in later phases than the first
 ///     static constexpr bool compresses_within          optional: has a compressor of its own for a part of the way
+///     static constexpr bool no_mean                    optional: merges packets by another rule than the mean
 ///     using ForDense = ...                             optional: the topology that full-precision packets take
 ///     using Early = ...                                optional, where it evaluates late: one that doesn't, for messages
 ///                                                      that change while their round is under way
@@ -98,6 +99,13 @@ constexpr bool carries_no_packets() {
   return false;
 }
 
+/// Whether what this topology, or the receivers of this compressor's packets, make of messages is another thing than their mean.
+template <class P>
+constexpr bool is_no_mean() {
+  if constexpr (requires { P::no_mean; }) return P::no_mean;
+  return false;
+}
+
 /// Whether it has a compressor of its own for a part of the way.
 template <class T>
 constexpr bool compresses_within() {
@@ -124,10 +132,18 @@ constexpr bool check_stages() {
       "terse: this error feedback (Difference, Controlled) needs the mean of the packets as it is, and this "
       "topology compresses it "
       "again. Use AllGather");
-  static_assert(any || !T::recompresses || !Traits<C>::single_stage,
-                "terse: this compressor scales what it picks (RandomK, unbiased), so that applying it again "
-                "to the mean would "
-                "scale twice. Use AllGather, or RandomK without the scaling");
+  static_assert(
+      any || !T::recompresses || !Traits<C>::single_stage,
+      "terse: this compressor scales what it picks (RandomK, unbiased), so that applying it again "
+      "to the mean would "
+      "scale twice, or averages over senders (OverSenders), who must all be known in one place. Use "
+      "AllGather, or RandomK without the scaling");
+  static_assert(
+      any || !Traits<F>::single_stage || !(detail::is_no_mean<C>() || detail::is_no_mean<T>()),
+      "terse: this error feedback (Difference, Controlled) needs the mean of the packets as it is, and "
+      "OverSenders and Gathered make something else of them. Use Residual, or AllGather");
+  static_assert(T::exact || !detail::is_no_mean<C>(),
+                "terse: OverSenders is for means over all ranks, by AllGather; graphs mix whole models");
   return true;
 }
 

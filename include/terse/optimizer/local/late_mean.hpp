@@ -64,6 +64,7 @@ struct PullBack {
   static constexpr int from_start = 1;
   static constexpr bool follows_rate = true;
   static constexpr bool merges_as_it_sends = true;
+  static constexpr bool sends_models = true;
 
   float pullback = 0.6F;         ///< a; in [0, 1]
   float anchor_momentum = 0.7F;  ///< b; in [0, 1)
@@ -97,6 +98,7 @@ struct DelayCorrection {
   static constexpr int from_start = 2;
   static constexpr bool follows_rate = false;
   static constexpr bool merges_as_it_sends = true;
+  static constexpr bool sends_models = true;
 
   static void check() {}
   template <class Visit>

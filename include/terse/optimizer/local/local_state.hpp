@@ -64,7 +64,7 @@ template <class Inner, class Outer, class Schedule, class Where, Compressor C, E
           Transport T, Executor E>
 struct LocalState {
   using Arena = buffer<float, typename E::memory>;
-  using Rule = OuterRuleOf<Outer, C>;
+  using Rule = OuterRuleOf<Outer, C, P>;
   using Part = Fragment<Rule, C, F, P, T, E>;
 
   static constexpr bool shows_buffers =

@@ -43,6 +43,10 @@ constexpr bool check_meeting() {
       !goes_around<Inner>() || (!Rule::follows_rate && !detail::follows_rate<Inner>()),
       "terse: of local methods around each other none may follow the learning rate (SlowMo and "
       "OverlapLocalSgd do; LocalSgd, Bmuf, DiLoCo and StreamingDiLoCo don't): a step knows one change alone");
+  static_assert(
+      !is_no_mean<P>() || !sends_models<Rule>(),
+      "terse: this outer rule (PullBack, DelayCorrection) sends models, and Gathered merges moves. Take "
+      "LateMomentum, or another topology");
   if constexpr (Schedule::late) {
     constexpr bool lands = requires { Rule::merges_as_it_sends; };
     static_assert(
@@ -94,7 +98,7 @@ constexpr bool check_meeting() {
 /// mini-batches, use local SGD", ICLR 2020 (post-local); and those of Outer.
 template <class Inner, class Outer, class Schedule, class Where, class C, class F, class P>
 struct LocalUpdatesOf {
-  using Rule = detail::OuterRuleOf<Outer, C>;
+  using Rule = detail::OuterRuleOf<Outer, C, P>;
   static_assert(detail::check_inner<Inner>() && detail::check_outer_means<Rule, C, F, P>());
   static_assert(check_inner_mean<Inner>() && detail::check_meeting<Inner, Rule, Schedule, P>());
   /// Whether what it does outside depends on how the rate has changed since, which a step knows for one recipe alone.
