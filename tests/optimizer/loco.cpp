@@ -239,6 +239,12 @@ TEST_CASE("NoLoCo refuses a momentum that its ranks would not outlive, at constr
     recipe.outer.momentum = 0.868F;
     CHECK_THROWS_WITH_AS((Optimizer{recipe, transport, layout}), doctest::Contains("Lower the momentum"),
                          usage_error);
+    recipe.outer = {.rate = 0, .momentum = 0.5F};
+    CHECK_THROWS_WITH_AS((Optimizer{recipe, transport, layout}), doctest::Contains("Raise the rate"),
+                         usage_error);
+    recipe.outer = {.rate = 2, .momentum = 0};
+    CHECK_THROWS_WITH_AS((Optimizer{recipe, transport, layout}), doctest::Contains("Lower the rate"),
+                         usage_error);
     recipe = {.average_gradients_until = 1};
     CHECK_THROWS_WITH_AS((Optimizer{recipe, transport, layout}), doctest::Contains("no mean gradient"),
                          usage_error);
