@@ -49,6 +49,7 @@
 #include "terse/optimizer/deep_gradient_compression.hpp"  // IWYU pragma: export
 #include "terse/optimizer/demo.hpp"                       // IWYU pragma: export
 #include "terse/optimizer/dion.hpp"                       // IWYU pragma: export
+#include "terse/optimizer/dion2.hpp"                      // IWYU pragma: export
 #include "terse/optimizer/distributed_lion.hpp"           // IWYU pragma: export
 #include "terse/optimizer/dm_sgd.hpp"                     // IWYU pragma: export
 #include "terse/optimizer/e_control.hpp"                  // IWYU pragma: export
