@@ -60,6 +60,7 @@
 #include "terse/optimizer/lars.hpp"                       // IWYU pragma: export
 #include "terse/optimizer/lion.hpp"                       // IWYU pragma: export
 #include "terse/optimizer/local/async_swarm_sgd.hpp"      // IWYU pragma: export
+#include "terse/optimizer/local/cocktail_sgd.hpp"         // IWYU pragma: export
 #include "terse/optimizer/local/local_sgd.hpp"            // IWYU pragma: export
 #include "terse/optimizer/local/noloco.hpp"               // IWYU pragma: export
 #include "terse/optimizer/local/overlap_local_sgd.hpp"    // IWYU pragma: export

@@ -128,7 +128,8 @@ class Orthogonalizer<E, LargestRows<N, Sequence>> {
     for (const Segment& segment : layout.segments()) {
       Lines& own = matrices.emplace_back();
       if (segment.hidden && segment.count > 0) {
-        own = {.offset = segment.offset, .shape = matrix_shape(segment)};
+        own.offset = segment.offset;
+        own.shape = matrix_shape(segment);
         own.rows = own.shape.rows <= own.shape.columns;
         own.chosen = (own.count() + N - 1) / N;
         elements = std::max(elements, segment.count);
