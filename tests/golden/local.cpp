@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "golden.hpp"
 #include "terse/compressor/cast.hpp"
+#include "terse/optimizer/local/cocktail_sgd.hpp"
 #include "terse/optimizer/local/local_sgd.hpp"
 #include "terse/optimizer/local/noloco.hpp"
 #include "terse/optimizer/local/overlap_local_sgd.hpp"
@@ -24,6 +25,7 @@ void add_local(std::vector<Row>& rows) {
   add(rows, "StreamingDiLoCo, 4 bits",
       StreamingDiLoCo<MomentumSgd<>, Cast<e3m0, MaxAbs>>{.period = 6, .schedule = {.count = 3, .delay = 1}});
   add(rows, "SparseLoCo", SparseLoCo<MomentumSgd<>>{.period = 3});
+  add(rows, "CocktailSgd", CocktailSgd<MomentumSgd<>>{.period = 4});
   add(rows, "NoLoCo", NoLoCo<MomentumSgd<>>{.period = 3});
   add(rows, "SwarmSgd", SwarmSgd<MomentumSgd<>>{}, {}, {2, 4});
 }
