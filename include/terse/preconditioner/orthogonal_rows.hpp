@@ -4,9 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <limits>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "terse/preconditioner/newton_schulz.hpp"
@@ -90,9 +88,8 @@ struct PickedPlace {
   Lines own{};
   TERSE_HD void enter(const Piece& piece) { own = matrices[piece.segment]; }
   TERSE_HD index_t operator()(index_t i) const {
-    const auto place_in_matrix = static_cast<std::uint32_t>(i - own.offset),
-               columns = static_cast<std::uint32_t>(own.shape.columns);
-    const index_t row = place_in_matrix / columns, column = place_in_matrix % columns;
+    const index_t row = (i - own.offset) / own.shape.columns,
+                  column = (i - own.offset) - row * own.shape.columns;
     const index_t place = places[own.first + (own.rows ? row : column)];
     if (place < 0) return -1;
     return own.picked + (own.rows ? place * own.shape.columns + column : row * own.chosen + place);
@@ -131,9 +128,6 @@ class Orthogonalizer<E, LargestRows<N, Sequence>> {
     for (const Segment& segment : layout.segments()) {
       Lines& own = matrices.emplace_back();
       if (segment.hidden && segment.count > 0) {
-        if (segment.count > std::numeric_limits<std::uint32_t>::max())
-          throw usage_error("hidden segment '" + segment.name + "' has " + std::to_string(segment.count) +
-                            " elements, and rows are chosen from matrices of less than 2^32");
         own.offset = segment.offset;
         own.shape = matrix_shape(segment);
         own.rows = own.shape.rows <= own.shape.columns;
