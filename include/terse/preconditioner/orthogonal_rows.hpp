@@ -70,50 +70,50 @@ struct ChooseLines {
     chosen[i] = before < matrices[piece.segment].chosen ? 1 : 0;
   }
 };
-/// The place of a line among those that are chosen; -1: it is not.
-struct PlaceLines {
+/// Lists the lines that are chosen, in their order.
+struct ListLines {
   const std::uint8_t* chosen;
-  index_t* places;
+  index_t* list;
   TERSE_HD void operator()(const Piece& piece, index_t i) const {
+    if (chosen[i] == 0) return;
     index_t place = 0;
     for (index_t j = piece.offset; j < i; ++j) place += chosen[j];
-    places[i] = chosen[i] != 0 ? place : -1;
+    list[piece.offset + place] = i - piece.offset;
   }
 };
 
-/// Where an element of a matrix is among what is chosen; -1: nowhere.
-struct PickedPlace {
+/// Where an element of what is chosen stands in the arena of whole matrices.
+struct SourceOf {
   const Lines* matrices;
-  const index_t* places;
+  const index_t* list;
   Lines own{};
   TERSE_HD void enter(const Piece& piece) { own = matrices[piece.segment]; }
   TERSE_HD index_t operator()(index_t i) const {
-    const index_t row = (i - own.offset) / own.shape.columns,
-                  column = (i - own.offset) - row * own.shape.columns;
-    const index_t place = places[own.first + (own.rows ? row : column)];
-    if (place < 0) return -1;
-    return own.picked + (own.rows ? place * own.shape.columns + column : row * own.chosen + place);
+    const index_t columns = own.shape.columns, across = own.rows ? columns : own.chosen;
+    const index_t row = (i - own.picked) / across, column = (i - own.picked) % across;
+    const index_t line = list[own.first + (own.rows ? row : column)];
+    return own.offset + (own.rows ? line * columns + column : row * columns + line);
   }
 };
 struct PickLines {
   const float* values;
-  PickedPlace place;
+  SourceOf source;
   float* picked;
-  TERSE_HD void enter(const Piece& piece) { place.enter(piece); }
-  TERSE_HD void operator()(const Piece&, index_t i) const {
-    const index_t to = place(i);
-    if (to >= 0) picked[to] = values[i];
-  }
+  TERSE_HD void enter(const Piece& piece) { source.enter(piece); }
+  TERSE_HD void operator()(const Piece&, index_t i) const { picked[i] = values[source(i)]; }
 };
 struct PutLinesBack {
   const float* picked;
-  PickedPlace place;
+  SourceOf source;
   float* values;
-  TERSE_HD void enter(const Piece& piece) { place.enter(piece); }
+  TERSE_HD void enter(const Piece& piece) { source.enter(piece); }
   TERSE_HD void operator()(const Piece&, index_t i) const {
-    const index_t from = place(i);
-    values[i] = from < 0 ? no_step : picked[from] + 0.0F;  // a step of -0 becomes one of 0
+    values[source(i)] = picked[i] + 0.0F;  // a step of -0 becomes one of 0
   }
+};
+struct LeaveOut {
+  float* values;
+  TERSE_HD void operator()(const Piece&, index_t i) const { values[i] = no_step; }
 };
 
 /// Of each hidden matrix the largest lines, as matrices of their own that the Sequence is for; the others are left out.
@@ -150,11 +150,12 @@ class Orthogonalizer<E, LargestRows<N, Sequence>> {
     sums_ = Arena(lines.size());
     picked_ = Arena(picked.size());
     chosen_ = buffer<std::uint8_t, typename E::memory>(lines.size());
-    places_ = buffer<index_t, typename E::memory>(lines.size());
+    list_ = buffer<index_t, typename E::memory>(lines.size());
     scratch_ = Arena(product_scratch(executor), unwritten);
     one_ = Arena(1);
     fill(executor, one_.all(), 1.0F);
     lines_ = lines.range();
+    picks_ = picked.range();
     orthogonalizer_.emplace(executor, picked);
   }
 
@@ -162,11 +163,12 @@ class Orthogonalizer<E, LargestRows<N, Sequence>> {
     largest_.measure(executor, Stored{values});
     for (const Single& matrix : one_by_one_) sum(executor, matrix, values);
     for_each(executor, lines_, ChooseLines{sums_.data(), matrices_.data(), chosen_.data()});
-    for_each(executor, lines_, PlaceLines{chosen_.data(), places_.data()});
-    const PickedPlace place{matrices_.data(), places_.data()};
-    for_each(executor, largest_.range(), PickLines{values, place, picked_.data()});
+    for_each(executor, lines_, ListLines{chosen_.data(), list_.data()});
+    const SourceOf source{matrices_.data(), list_.data()};
+    for_each(executor, picks_, PickLines{values, source, picked_.data()});
     (*orthogonalizer_)(executor, picked_.data());
-    for_each(executor, largest_.range(), PutLinesBack{picked_.data(), place, values});
+    for_each(executor, largest_.range(), LeaveOut{values});
+    for_each(executor, picks_, PutLinesBack{picked_.data(), source, values});
   }
 
  private:
@@ -176,23 +178,23 @@ class Orthogonalizer<E, LargestRows<N, Sequence>> {
     Range range;
   };
 
-  /// The sums of the magnitudes of a matrix's lines: its product with a vector of ones.
+  /// The sums of the magnitudes of a matrix's lines: a product with a vector of ones, on the side where tiles are narrow.
   void sum(E executor, const Single& matrix, const float* values) {
     for_each(executor, matrix.range,
              Magnitudes{{values, largest_.table()}, magnitudes_.data(), matrix.lines.offset});
     const MatrixView all = MatrixView::of(magnitudes_.data(), matrix.lines.shape),
                      lines = matrix.lines.rows ? all : all.transposed();
-    multiply_into(executor, {.left = lines, .right = {one_.data(), lines.columns, 1, 0, 0}},
+    multiply_into(executor, {.left = {one_.data(), 1, lines.columns, 0, 0}, .right = lines.transposed()},
                   sums_.data() + matrix.lines.first, scratch_.data());
   }
 
   LayerStatistic<E, MaxAbs> largest_;
   std::vector<Single> one_by_one_;
-  Range lines_;
+  Range lines_, picks_;
   buffer<Lines, typename E::memory> matrices_;
   Arena magnitudes_, sums_, picked_, scratch_, one_;
   buffer<std::uint8_t, typename E::memory> chosen_;
-  buffer<index_t, typename E::memory> places_;
+  buffer<index_t, typename E::memory> list_;
   std::optional<Orthogonalizer<E, Sequence>> orthogonalizer_;
 };
 
