@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -51,7 +50,7 @@ struct Magnitudes {
   index_t begin;
   TERSE_HD void enter(const Piece& piece) { near_one.enter(piece); }
   TERSE_HD void operator()(const Piece& piece, index_t i) const {
-    to[i - begin] = std::abs(near_one(piece, i));
+    to[i - begin] = magnitude(near_one(piece, i));
   }
 };
 
