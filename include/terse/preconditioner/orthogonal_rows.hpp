@@ -63,8 +63,8 @@ struct ChooseLines {
     const float own = sums[i];
     index_t before = 0;
     for (index_t j = piece.offset; j < piece.offset + piece.count; ++j) {
-      const bool earlier = j<i, larger = sums[j]> own, equal = sums[j] == own;
-      before += static_cast<index_t>(larger | (equal & earlier));
+      const bool tied = sums[j] == own && j < i;
+      before += tied || sums[j] > own ? 1 : 0;
     }
     chosen[i] = before < matrices[piece.segment].chosen ? 1 : 0;
   }
