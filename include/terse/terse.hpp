@@ -50,6 +50,7 @@
 #include "terse/optimizer/deep_gradient_compression.hpp"  // IWYU pragma: export
 #include "terse/optimizer/demo.hpp"                       // IWYU pragma: export
 #include "terse/optimizer/dion.hpp"                       // IWYU pragma: export
+#include "terse/optimizer/dion2.hpp"                      // IWYU pragma: export
 #include "terse/optimizer/distributed_lion.hpp"           // IWYU pragma: export
 #include "terse/optimizer/dm_sgd.hpp"                     // IWYU pragma: export
 #include "terse/optimizer/e_control.hpp"                  // IWYU pragma: export
@@ -60,6 +61,7 @@
 #include "terse/optimizer/lars.hpp"                       // IWYU pragma: export
 #include "terse/optimizer/lion.hpp"                       // IWYU pragma: export
 #include "terse/optimizer/local/async_swarm_sgd.hpp"      // IWYU pragma: export
+#include "terse/optimizer/local/cocktail_sgd.hpp"         // IWYU pragma: export
 #include "terse/optimizer/local/local_sgd.hpp"            // IWYU pragma: export
 #include "terse/optimizer/local/noloco.hpp"               // IWYU pragma: export
 #include "terse/optimizer/local/overlap_local_sgd.hpp"    // IWYU pragma: export

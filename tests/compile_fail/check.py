@@ -72,6 +72,7 @@ CASES = {
     "STAGE_WITHOUT_LOSS": r"terse: a stage needs `double loss\(const MicroBatch&\)`",
     "HIDDEN_IN_A_LOCAL_DIRECTION": r"terse: a local direction is one for all segments and can't tell hidden ones, which OnHidden",
     "SPARSE_LOCO_WITHOUT_A_MEMORY": r"terse: SparseLoCo's memory is an error feedback with a decay: Residual",
+    "COCKTAIL_WITH_A_MEMORY": r"terse: with this outer rule \(TradeForMean\) what is not sent stays in the parameters",
     "TWO_COMPRESSORS": r"terse: this optimizer takes one Compressor and has been given two",
     "TWO_TOPOLOGIES": r"terse: this optimizer takes one Topology and has been given two",
     "TWO_FEEDBACKS": r"terse: this optimizer takes one ErrorFeedback and has been given two",
@@ -95,6 +96,8 @@ CASES = {
     "ORTHOGONAL_STAGES": r"terse: a preconditioner that orthogonalizes .* is for an Averaging",
     "HIDDEN_MESSAGES": r"terse: OnHidden takes momentum corrections that send the gradient",
     "HIDDEN_OF_TWO_KINDS": r"terse: OnHidden takes two momentum corrections or two preconditioners",
+    "DION2_OF_WHOLE_MATRICES": r"terse: Dion2 takes as its preconditioner OrthogonalRows<N>",
+    "ROWS_BY_ELEMENT": r"terse: this momentum correction \(RowMomentum\) hears which steps are taken",
     "MUON_BY_ELEMENT": r"terse: Muon takes NewtonSchulz or PolarExpress",
     # The memory spaces are part of the types, which both compilers name.
     "DEVICE_VIEW_IN_STEP": r"terse: a view keeps its memory space",

@@ -6,11 +6,12 @@
 #include "terse/compressor/chain.hpp"
 #include "terse/compressor/over_senders.hpp"
 #include "terse/compressor/random_k.hpp"
+#include "terse/optimizer/local/cocktail_sgd.hpp"
 #include "terse/optimizer/local/noloco.hpp"
 #include "terse/optimizer/local/sparse_loco.hpp"
 #include "terse/topology/median_clip.hpp"
 
-// SparseLoCo and NoLoCo against oracles in double; what they are equal to.
+// SparseLoCo, CocktailSGD and NoLoCo against oracles in double; what they are equal to.
 
 using namespace terse;
 using namespace terse::test;
@@ -19,6 +20,7 @@ namespace {
 
 using Sparser = SparseLoCo<MomentumSgd<>, Tiles<16>>;
 using Paired = NoLoCo<MomentumSgd<>>;
+using Picker = CocktailSgd<MomentumSgd<>, TopK<>, OwnersResidual, AllGather>;
 
 /// Fits the quadratics.
 Layout matrices() {
@@ -26,6 +28,11 @@ Layout matrices() {
   layout.add({"matrix", {20, 37}}).add({"none", {0}}).add({"vector", {300}, 0.5F});
   layout.add({"bias", {65}, 2, 0, false}).add({"one", {1}});
   return layout;
+}
+float layout_rate(const Layout& layout, std::size_t k) {
+  for (const Segment& segment : layout.segments())
+    if (at(segment.offset) <= k && k < at(segment.offset + segment.count)) return segment.learning_rate_scale;
+  return 0;
 }
 bool compressed_one(const Segment& segment) { return segment.compress; }
 
@@ -157,6 +164,100 @@ TEST_CASE("CocktailSGD's picks, where they are all, make Local SGD; few leave al
   CHECK(gap(ours, local, training.layout) > 100 * tolerance);
 }
 
+TEST_CASE("CocktailSGD follows its algorithm, at once and steps late, looked at or not") {
+  struct Case {
+    int ranks;
+    std::uint64_t period, delay;
+  };
+  const Layout layout = matrices();
+  for (const Case one : std::initializer_list<Case>{{1, 2, 0}, {2, 1, 1}, {3, 1, 0}, {3, 4, 2}, {4, 3, 3}}) {
+    const int ranks = one.ranks;
+    CAPTURE(ranks);
+    const Picker recipe{
+        .period = one.period, .compressor = {{.ratio = 0.1}}, .schedule = {.count = 1, .delay = one.delay}};
+    const History ours = train(recipe, ranks, {up_and_down, layout});
+    reference::TradeTraining<reference::MomentumSgd<>> oracle(layout, at(ranks),
+                                                              {.momentum = in_double(0.9F)}, start(layout));
+    oracle.period = one.period;
+    oracle.delay = one.delay;
+    oracle.share = 0.1;
+    std::uint64_t compared = 0;
+    for (std::uint64_t step = 1; step <= steps; ++step) {
+      CAPTURE(step);
+      const std::vector<Snapshot>& now = ours[step - 1];
+      REQUIRE(all_alike(now, "anchor"));
+      oracle.step(in_double(up_and_down(step)), Quadratics::gradient<double>);
+      if (oracle.doubted) {
+        oracle.z = now[0].state.parts.at("anchor");
+        for (std::size_t rank = 0; rank < now.size(); ++rank)
+          oracle.go_on_from(rank, {now[rank].parameters.begin(), now[rank].parameters.end()},
+                            now[rank].state.parts.at("traded"));
+        continue;
+      }
+      ++compared;
+      REQUIRE(relative_error(layout, now[0].state.parts.at("anchor"), oracle.z, any_one, 1) < tolerance);
+      const reference::Arenas x = oracle.x();
+      for (std::size_t rank = 0; rank < now.size(); ++rank) {
+        REQUIRE(relative_error(layout, now[rank].parameters, x[rank], any_one, 1) < tolerance);
+        REQUIRE(relative_error(layout, now[rank].state.parts.at("traded"), oracle.traded[rank], any_one, 1) <
+                tolerance);
+      }
+    }
+    CHECK(compared * 2 > steps);
+    CHECK(gap(ours, train(recipe, ranks, {up_and_down, layout, steps, false}), layout) == 0);
+  }
+}
+
+TEST_CASE("CocktailSGD that sends all at once is the average of parameters") {
+  const Training training{.layout = matrices()};
+  const History local = train(LocalSgd<MomentumSgd<>>{.period = 4}, 3, training);
+  const Picker all{.period = 4, .compressor = {{.ratio = 1}}, .schedule = {.count = 1, .delay = 0}};
+  CHECK(gap(train(all, 3, training), local, training.layout) < tolerance);
+  const CocktailSgd<MomentumSgd<>, Dense> dense{.period = 4, .schedule = {.count = 1, .delay = 0}};
+  CHECK(gap(train(dense, 3, training), local, training.layout) < tolerance);
+}
+
+TEST_CASE("CocktailSGD loses nothing: ranks' mean moves by their steps, but for what owners still owe") {
+  const Layout layout = matrices();
+  constexpr int ranks = 3;
+  constexpr std::uint64_t count = 30;
+  CocktailSgd<MomentumSgd<>> recipe{.inner = plain(), .schedule = {.count = 2, .delay = 1}};
+  recipe.compressor.selection = {.first = {.ratio = 0.5}, .second = {.ratio = 0.2}};
+  std::vector<Floats> ends(ranks), models(ranks);
+  std::vector<Seen> states(ranks);
+  on_ranks(ranks, [&](Threads& transport) {
+    Optimizer optimizer{recipe, transport, layout};
+    optimizer.learning_rate(1.0F / 64);
+    Floats x = start(layout);
+    for (std::uint64_t step = 1; step <= count; ++step)
+      optimizer.step(x, gradient(layout, transport.rank(), step, 1));
+    const std::size_t rank = at(transport.rank());
+    optimizer.walk(states[rank]);
+    ends[rank] = models[rank] = x;
+    optimizer.read_out(ReadOut::current, models[rank]);
+  });
+  CHECK(models[1] == models[0]);
+  CHECK_FALSE(ends[1] == ends[0]);
+  std::vector<double> expected(at(layout.size())), found(expected);
+  const Floats from = start(layout);
+  for (int rank = 0; rank < ranks; ++rank) {
+    const Seen& state = states[at(rank)];
+    const std::vector<double> owed = spread_out(layout, state, "outer_second_error"),
+                              owed_too = spread_out(layout, state, "outer_1_second_error");
+    std::vector<double> moved(expected.size());
+    for (std::uint64_t step = 1; step <= count; ++step) {
+      const Floats g = gradient(layout, rank, step, 1);
+      for (std::size_t k = 0; k < g.size(); ++k) moved[k] += in_double(g[k]) / 64;
+    }
+    each(layout, any_one, [&](std::size_t k) {
+      expected[k] +=
+          (in_double(from[k]) - moved[k] * in_double(layout_rate(layout, k))) / ranks + owed[k] + owed_too[k];
+      found[k] += (in_double(ends[at(rank)][k]) + state.parts.at("traded")[k]) / ranks;
+    });
+  }
+  CHECK(relative_error(layout, found, expected, any_one, 1) < tolerance);
+}
+
 TEST_CASE("of moves that stay the same, what SparseLoCo has sent comes to all of them") {
   Layout layout;
   layout.add({"matrix", {20, 37}}).add({"vector", {300}});
@@ -280,6 +381,12 @@ TEST_CASE("NoLoCo refuses a momentum that its ranks would not outlive, at constr
                          doctest::Contains("among 4 ranks in pairs an outer momentum of 0.9"), usage_error);
     recipe.outer.momentum = 0.868F;
     CHECK_THROWS_WITH_AS((Optimizer{recipe, transport, layout}), doctest::Contains("Lower the momentum"),
+                         usage_error);
+    recipe.outer = {.rate = 0, .momentum = 0.5F};
+    CHECK_THROWS_WITH_AS((Optimizer{recipe, transport, layout}), doctest::Contains("Raise the rate"),
+                         usage_error);
+    recipe.outer = {.rate = 2, .momentum = 0};
+    CHECK_THROWS_WITH_AS((Optimizer{recipe, transport, layout}), doctest::Contains("Lower the rate"),
                          usage_error);
     recipe = {.average_gradients_until = 1};
     CHECK_THROWS_WITH_AS((Optimizer{recipe, transport, layout}), doctest::Contains("no mean gradient"),

@@ -12,7 +12,7 @@
 #include "demo.hpp"
 #include "local.hpp"
 
-// Oracles of SparseLoCo and NoLoCo, all ranks in one thread, in double. They share nothing with the library but `Layout`.
+// Oracles of SparseLoCo, CocktailSGD and NoLoCo, all ranks in one thread, in double. They share nothing with the library but `Layout`.
 
 namespace terse::reference {
 
@@ -93,6 +93,72 @@ struct SparseTraining : Replicas<Inner> {
       if (std::abs(memory[place]) < sizes[k - 1]) continue;
       sent[place] = memory[place];
       memory[place] = 0;
+    }
+  }
+
+  Layout layout_;
+  std::uint64_t steps_ = 0;
+};
+
+/// CocktailSGD: D_i = z - x_i, s_i = the top k of each segment of D_i; z = z - mean s; `delay` steps later x_i = x_i + s_i - mean s.
+/// Segments that are not compressed: s_i = D_i.
+template <class Inner>
+struct TradeTraining : Replicas<Inner> {
+  std::uint64_t period = 1, delay = 0;
+  double share = 1;
+  Arena<double> z;
+  Arenas traded;
+  bool doubted = false;  ///< whether a pick hung on a rounding
+
+  template <class Values>
+  TradeTraining(const Layout& layout, std::size_t ranks, const typename Inner::Options& options,
+                const Values& start)
+      : Replicas<Inner>(layout, ranks, options, start),
+        z(this->inner_[0].parameters),
+        traded(ranks, Arena<double>(z.size())),
+        layout_(layout) {}
+
+  void step(double gamma, const LocalGradient& gradient) {
+    this->step_inside(this->gradients(gradient), gamma);
+    doubted = false;
+    const bool sends = ++steps_ % period == 0;
+    if (sends) merge();
+    if (sends) send();
+    if (steps_ % period == delay % period && (!sends || delay == 0)) merge();
+  }
+  void go_on_from(std::size_t rank, const Arena<double>& x, const Arena<double>& own) {
+    this->inner_[rank].parameters = x;
+    traded[rank] = own;
+  }
+
+ private:
+  void merge() {
+    for (std::size_t i = 0; i < traded.size(); ++i)
+      for (std::size_t k = 0; k < z.size(); ++k)
+        this->inner_[i].parameters[k] += std::exchange(traded[i][k], 0);
+  }
+  void send() {
+    Arena<double> mean(z.size());
+    for (std::size_t i = 0; i < traded.size(); ++i)
+      for (const Segment& segment : layout_.segments()) {
+        const auto moved = [&](std::size_t k) { return z[k] - this->inner_[i].parameters[k]; };
+        const std::size_t first = static_cast<std::size_t>(segment.offset),
+                          n = static_cast<std::size_t>(segment.count);
+        std::vector<double> sizes;
+        for (std::size_t k = first; k < first + n; ++k) sizes.push_back(std::abs(moved(k)));
+        std::sort(sizes.rbegin(), sizes.rend());
+        const std::size_t picks =
+            segment.compress ? static_cast<std::size_t>(std::ceil(share * static_cast<double>(n))) : n;
+        if (picks < n && sizes[picks - 1] - sizes[picks] < 1e-4 * sizes[0]) doubted = true;
+        for (std::size_t k = first; k < first + n; ++k) {
+          if (std::abs(moved(k)) < sizes[picks - 1]) continue;
+          traded[i][k] = moved(k);
+          mean[k] += moved(k) / static_cast<double>(traded.size());
+        }
+      }
+    for (std::size_t k = 0; k < z.size(); ++k) {
+      z[k] -= mean[k];
+      for (Arena<double>& own : traded) own[k] -= mean[k];
     }
   }
 

@@ -190,10 +190,7 @@ class LowRankRound {
         pieces.push_back({number, left.size(), piece.count});
         left.add({std::to_string(number), {piece.count}});
       }
-      if (Direction && matrices.empty())
-        throw usage_error(
-            "no segment of the layout is marked as hidden, and this compressor's directions are of hidden "
-            "matrices: set Segment::hidden for those between the input and the output");
+      if (Direction) detail::require_directions(!matrices.empty());
       dense = Range(std::move(pieces));
       right_range = right.range();
     }

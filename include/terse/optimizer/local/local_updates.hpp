@@ -31,6 +31,13 @@ constexpr bool check_outer_means() {
   if constexpr (requires { requires std::is_same_v<P, typename Rule::Pairs>; }) {
     static_assert(C::lossless, "terse: partners send their parameters as they are: take Dense");
     return C::lossless;
+  } else if constexpr (requires { requires Rule::keeps_errors; }) {
+    constexpr bool forgets = std::is_base_of_v<None, F>;
+    static_assert(
+        forgets,
+        "terse: with this outer rule (TradeForMean) what is not sent stays in the parameters, and an "
+        "error feedback (Residual) would send it twice: take OwnersResidual");
+    return forgets && check_means<C, F, P>();
   } else {
     return check_means<C, F, P>();
   }
@@ -52,7 +59,7 @@ constexpr bool check_meeting() {
     static_assert(
         lands,
         "terse: this outer rule takes its mean at once (PlainAverage, OuterMomentum), and here means "
-        "come late: take LateMomentum, PullBack or DelayCorrection");
+        "come late: take LateMomentum, TradeForMean, PullBack or DelayCorrection");
     if constexpr (lands)
       static_assert(!Rule::merges_as_it_sends || std::is_same_v<Schedule, OnePeriodLate>,
                     "terse: this outer rule (PullBack, DelayCorrection) merges a mean when it sends the next "
@@ -254,7 +261,10 @@ struct LocalUpdatesOf {
     const Rule rule(outer);
     const auto message = rule.message(input.parameters, state.outer_buffers());
     fragment.due = detail::merges_as_it_sends<Rule>() ? Part::when_sent : step + schedule.delay_in(period);
-    if constexpr (Schedule::late) {
+    if constexpr (requires { rule.whole_message(input.parameters, state.outer_buffers()); }) {
+      const auto whole = rule.whole_message(input.parameters, state.outer_buffers());
+      fragment.send(input, rule, Message{message, whole});
+    } else if constexpr (Schedule::late) {
       fragment.send(input, rule, Message{message, message});
     } else {
       fragment.exchange.start(input.context, {}, Message{message, message});

@@ -22,6 +22,9 @@ enum class ReadOut { current, look_ahead };
 //     follows_rate                           whether it depends on how the learning rate has changed since the last meeting
 //     message(x, own)                        what this rank sends
 //     sends_models                           optional: whether that is a model, which has a mean and no other merge, not a move
+//     whole_message(x, own)                  optional: the same of segments that are not compressed
+//     keeps_errors                           optional: whether what is not sent stays in the parameters, and no error feedback
+//                                            may keep it, too
 //     Pairs, check_pairs(ranks)              optional: the one topology without an exact mean that it goes over; throws
 //                                            usage_error where it can't work there among so many
 //     arrive(x, own, now, ratio_at)          where nobody goes on before the mean is there (AllAtOnce): its consumer
