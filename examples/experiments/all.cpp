@@ -4,7 +4,7 @@
 namespace experiments {
 
 std::vector<Experiment> all_experiments() {
-  return {dense(), demo(), streaming(), sparse_loco(), muon(), muloco(),
+  return {dense(), demo(), streaming(), sparse_loco(), muon(),   muloco(),
           dion(),  lion(), ef21(),      bits(),        noloco(), rings()};
 }
 

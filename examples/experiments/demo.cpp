@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "terse/optimizer/demo.hpp"
 #include "../../tools/train/marked_layout.hpp"
 #include "all.hpp"
-#include "terse/optimizer/demo.hpp"
 
 namespace experiments {
 namespace {
@@ -23,8 +23,7 @@ Experiment demo() {
   using Waves = terse::Dct<>;
   using Elements = terse::Tiles<>;
   Experiment experiment{"demo"};
-  for (const int k : {1, 4, 32, 256, 4096})
-    experiment.add("waves, k " + std::to_string(k), sent<Waves>(k));
+  for (const int k : {1, 4, 32, 256, 4096}) experiment.add("waves, k " + std::to_string(k), sent<Waves>(k));
   for (const int k : {1, 4, 32, 256}) experiment.add("elements, k " + std::to_string(k), sent<Elements>(k));
   for (const float decay : {0.9F, 0.95F, 0.99F})
     experiment.add("waves, k 4, decay " + std::to_string(decay).substr(0, 4), sent<Waves>(4, decay));

@@ -10,9 +10,9 @@ namespace {
 
 template <int R>
 void add(Experiment& experiment) {
-  experiment.add("rank " + std::to_string(R) + " of 128",
-                 maker(terse::Dion<R>{.learning_rate = 1e-3F},
-                       train::hidden_matrices(Model::layout(), R, 10)));
+  experiment.add(
+      "rank " + std::to_string(R) + " of 128",
+      maker(terse::Dion<R>{.learning_rate = 1e-3F}, train::hidden_matrices(Model::layout(), R, 10)));
 }
 
 }  // namespace

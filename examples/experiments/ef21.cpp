@@ -21,18 +21,21 @@ Experiment ef21() {
     const std::string at = ", batch " + std::to_string(batch);
     const Training training{.batch = batch};
     experiment.add("EF21" + at,
-                   maker(terse::Ef21Sgd<>{.learning_rate = rate, .compressor = one_percent}, layout), training);
-    experiment.add("EF21-SGDM" + at,
-                   maker(terse::Ef21Sgdm<>{.learning_rate = rate, .compressor = one_percent}, layout), training);
-    experiment.add("EControl" + at,
-                   maker(terse::EControl<>{.learning_rate = rate, .compressor = one_percent}, layout), training);
-    experiment.add("classic feedback" + at,
-                   maker(terse::ErrorFeedbackSgd<terse::TopK<>, terse::AllGather>{
-                             .learning_rate = rate,
-                             .compressor = one_percent,
-                             .error_feedback = {.follows_rate = true}},
-                         layout),
+                   maker(terse::Ef21Sgd<>{.learning_rate = rate, .compressor = one_percent}, layout),
                    training);
+    experiment.add("EF21-SGDM" + at,
+                   maker(terse::Ef21Sgdm<>{.learning_rate = rate, .compressor = one_percent}, layout),
+                   training);
+    experiment.add("EControl" + at,
+                   maker(terse::EControl<>{.learning_rate = rate, .compressor = one_percent}, layout),
+                   training);
+    experiment.add(
+        "classic feedback" + at,
+        maker(
+            terse::ErrorFeedbackSgd<terse::TopK<>, terse::AllGather>{
+                .learning_rate = rate, .compressor = one_percent, .error_feedback = {.follows_rate = true}},
+            layout),
+        training);
   }
   return experiment;
 }

@@ -59,11 +59,11 @@ struct Training {
 
 /// What a row has to show.
 struct Figures {
-  double loss = 0;      ///< of the steps' own batches: mean over ranks and over the last 60 steps
-  double accuracy = 0;  ///< of the mean of the ranks' parameters, on 5000 test pictures
-  double bytes = 0;     ///< that a rank sends for a step, mean
-  double burst = 0;     ///< the most that it sends for one
-  double spread = 0;    ///< root mean square over ranks of their distance from their mean
+  double loss = 0;           ///< of the steps' own batches: mean over ranks and over the last 60 steps
+  double accuracy = 0;       ///< of the mean of the ranks' parameters, on 5000 test pictures
+  double bytes = 0;          ///< that a rank sends for a step, mean
+  double burst = 0;          ///< the most that it sends for one
+  double spread = 0;         ///< root mean square over ranks of their distance from their mean
   double spread_before = 0;  ///< the same after three quarters of the steps
   double dead = 0;           ///< how far the weights of a pixel that is always 0 have moved, at most
   double stall = 0;          ///< ms a step beyond its pace, mean
@@ -72,21 +72,18 @@ struct Figures {
 };
 
 struct Task {
-  Dataset training, test;
+  Dataset training, test;  ///< the first pixel of each picture should be 0: its weights are the dead ones
 };
-/// Fashion-MNIST with its upper left pixel blackened.
-Task load(const std::string& directory);
 
-Figures train(const Task& task, const Training& training, const Maker& make, std::uint64_t seed);
+Figures run(const Task& task, const Training& training, const Maker& make, std::uint64_t seed);
 
 struct Column {
   const char* title;
   int digits;  ///< behind the point
   double Figures::*value;
 };
-inline const std::vector<Column> usual{{"loss", 3, &Figures::loss},
-                                       {"accuracy", 3, &Figures::accuracy},
-                                       {"bytes a step", 0, &Figures::bytes}};
+inline const std::vector<Column> usual{
+    {"loss", 3, &Figures::loss}, {"accuracy", 3, &Figures::accuracy}, {"bytes a step", 0, &Figures::bytes}};
 
 struct Row {
   std::string name;
@@ -101,7 +98,7 @@ struct Experiment {
 
   void add(std::string row, const Maker& make, const Training& training = {}) {
     rows.push_back({std::move(row), [make, training](const Task& task, std::uint64_t seed) {
-                      return train(task, training, make, seed);
+                      return run(task, training, make, seed);
                     }});
   }
 };

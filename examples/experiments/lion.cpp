@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "terse/optimizer/lion.hpp"
 #include "../../tools/train/marked_layout.hpp"
 #include "all.hpp"
 #include "terse/compressor/sign.hpp"
 #include "terse/optimizer/distributed_lion.hpp"
-#include "terse/optimizer/lion.hpp"
 
 namespace experiments {
 namespace {

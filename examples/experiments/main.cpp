@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "../../tools/train/idx.hpp"
 #include "../../tools/train/output.hpp"
 #include "experiment.hpp"
 #include "options.hpp"
@@ -25,6 +26,14 @@ using namespace experiments;
 constexpr int failed = 1, bad_input = 2;
 
 void complain(const std::string& line) { std::fprintf(stderr, "experiments: %s\n", line.c_str()); }
+
+/// A part of Fashion-MNIST, normalized, its first pixel at 0.
+Dataset load(const std::string& directory, bool training) {
+  Dataset data = train::load_images_labels(directory, training);
+  for (std::int64_t k = 0; k < data.count; ++k)
+    data.images[static_cast<std::size_t>(k * data.rows * data.columns)] = 0;
+  return data;
+}
 
 /// The mean over seeds and, in brackets, the sample's standard deviation.
 std::string cell(const Column& column, const std::vector<Figures>& seeds) {
@@ -77,7 +86,7 @@ int main(int argc, char** argv) {
     for (const Experiment& experiment : all) known.push_back(experiment.name);
     const std::optional<Options> options = parse_options(argc, argv, known);
     if (!options) return EXIT_SUCCESS;
-    const Task task = load(options->data);
+    const Task task{load(options->data, true), load(options->data, false)};
     std::string csv = "experiment,row,seed,column,value\n";
     for (const std::string& name : options->names)
       for (const Experiment& experiment : all)

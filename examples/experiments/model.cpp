@@ -36,7 +36,8 @@ void add_products(const float* d, int rows, const float* from, int columns, floa
       const float *const s = d + m * lanes + lane, *const f = from + lane * columns;
       float* const to = g + m * columns;
       for (int n = 0; n < columns; ++n)
-        to[n] += (s[0] * f[n] + s[1] * f[columns + n]) + (s[2] * f[2 * columns + n] + s[3] * f[3 * columns + n]);
+        to[n] +=
+            (s[0] * f[n] + s[1] * f[columns + n]) + (s[2] * f[2 * columns + n] + s[3] * f[3 * columns + n]);
     }
 }
 
@@ -128,7 +129,8 @@ double Model::gradient(const std::vector<float>& x, const Dataset& data, const B
       const auto label =
           static_cast<int>(data.labels[static_cast<std::size_t>(batch[done + static_cast<std::size_t>(k)])]);
       loss -= std::log(static_cast<double>(std::max(z[label * lanes] / sum, 1e-30F)));
-      for (int c = 0; c < classes; ++c) z[c * lanes] = weight * (z[c * lanes] / sum - (c == label ? 1.0F : 0.0F));
+      for (int c = 0; c < classes; ++c)
+        z[c * lanes] = weight * (z[c * lanes] / sum - (c == label ? 1.0F : 0.0F));
     }
     turn(second_.data(), hidden, lanes, turned_.data());
     add_products(scores_.data(), classes, turned_.data(), hidden, g.data() + at.w3);
@@ -156,7 +158,8 @@ double Model::accuracy(const std::vector<float>& x, const Dataset& data, std::in
     for (int k = 0; k < some; ++k) {
       int best = 0;
       for (int c = 1; c < classes; ++c)
-        if (scores_[static_cast<std::size_t>(c * lanes + k)] > scores_[static_cast<std::size_t>(best * lanes + k)])
+        if (scores_[static_cast<std::size_t>(c * lanes + k)] >
+            scores_[static_cast<std::size_t>(best * lanes + k)])
           best = c;
       right += best == data.labels[static_cast<std::size_t>(done + k)];
     }

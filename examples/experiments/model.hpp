@@ -37,7 +37,7 @@ class Model {
 
   void forward(const float* x, const Dataset& data, const std::int64_t* batch, int count);
 
-  Rows pictures_ = Rows(lanes * inputs), columns_ = Rows(inputs* lanes);
+  Rows pictures_ = Rows(lanes * inputs), columns_ = Rows(inputs * lanes);
   Rows first_ = Rows(hidden * lanes), second_ = Rows(hidden * lanes), scores_ = Rows(classes * lanes);
   Rows d_first_ = Rows(hidden * lanes), d_second_ = Rows(hidden * lanes);
   Rows turned_ = Rows(lanes * hidden);

@@ -24,10 +24,10 @@ Experiment noloco() {
   experiment.columns.push_back({"spread in the end", 2, &Figures::spread});
   const Training eight{.ranks = 8};
   for (const float momentum : {0.0F, 0.5F, 0.8F, 0.9F})
-    experiment.add("momentum " + std::to_string(momentum).substr(0, 3),
-                   maker(terse::NoLoCo<terse::Adam<>>{
-                       .inner = inner, .period = 8, .outer = {.momentum = momentum}}),
-                   eight);
+    experiment.add(
+        "momentum " + std::to_string(momentum).substr(0, 3),
+        maker(terse::NoLoCo<terse::Adam<>>{.inner = inner, .period = 8, .outer = {.momentum = momentum}}),
+        eight);
   Unlimited beyond{.inner = inner, .period = 8};
   beyond.outer.momentum = 0.9F;
   experiment.add("momentum 0.9, not refused", maker(beyond), eight);

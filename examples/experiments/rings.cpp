@@ -16,7 +16,9 @@ namespace {
 /// To the integer towards 0, as a conversion to an integer does. For numbers of 0 to 255.
 struct Truncating {
   static constexpr bool stochastic = false;
-  TERSE_HD static constexpr std::int32_t round(float t, std::uint32_t) { return static_cast<std::int32_t>(t); }
+  TERSE_HD static constexpr std::int32_t round(float t, std::uint32_t) {
+    return static_cast<std::int32_t>(t);
+  }
 };
 
 /// How far means of normal numbers are off in the same direction: the mean error of all elements and rounds.
@@ -37,7 +39,8 @@ Figures bias_of(int ranks, std::uint64_t seed) {
         const auto uniform = [&](terse::index_t k) {
           return (static_cast<double>(draw.bits(static_cast<std::uint64_t>(k)) >> 11) + 0.5) * 0x1p-53;
         };
-        const double length = std::sqrt(-2 * std::log(uniform(i))), angle = 6.283185307179586 * uniform(i + 1);
+        const double length = std::sqrt(-2 * std::log(uniform(i))),
+                     angle = 6.283185307179586 * uniform(i + 1);
         g[static_cast<std::size_t>(i)] = static_cast<float>(length * std::cos(angle));
         g[static_cast<std::size_t>(i + 1)] = static_cast<float>(length * std::sin(angle));
       }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "terse/optimizer/local/sparse_loco.hpp"
 #include "../../tools/train/marked_layout.hpp"
 #include "all.hpp"
 #include "terse/optimizer/adam.hpp"
 #include "terse/optimizer/local/local_sgd.hpp"
-#include "terse/optimizer/local/sparse_loco.hpp"
 
 namespace experiments {
 namespace {

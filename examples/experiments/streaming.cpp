@@ -47,8 +47,9 @@ Experiment streaming() {
                          {"largest burst", 0, &Figures::burst},
                          {"ms a step beyond 30", 2, &Figures::stall}}};
   // 100 Mbit/s, and gradients that take 30 ms.
-  const Training slow{.link = terse::Link{.latency = std::chrono::milliseconds(1), .bytes_per_second = 12.5e6},
-                      .pace = std::chrono::milliseconds(30)};
+  const Training slow{
+      .link = terse::Link{.latency = std::chrono::milliseconds(1), .bytes_per_second = 12.5e6},
+      .pace = std::chrono::milliseconds(30)};
   experiment.add("DiLoCo", maker(terse::DiLoCo<terse::Adam<>>{.inner = inner, .period = period}), slow);
   experiment.add("3 fragments", fragments<>(0), slow);
   experiment.add("3 fragments, delay 4", fragments<>(4), slow);

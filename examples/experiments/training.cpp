@@ -16,10 +16,6 @@ using Clock = std::chrono::steady_clock;
 constexpr std::int64_t pixels = 784, tested = 5000;
 constexpr std::uint64_t warmup = 20, averaged = 60;
 
-void blacken(Dataset& data) {
-  for (std::int64_t k = 0; k < data.count; ++k) data.images[static_cast<std::size_t>(k * pixels)] = 0;
-}
-
 float share_of_rate(std::uint64_t step, std::uint64_t steps) {
   const double rise = std::min(1.0, static_cast<double>(step + 1) / static_cast<double>(warmup));
   const double done = static_cast<double>(step) / static_cast<double>(steps);
@@ -96,21 +92,13 @@ double moved_dead_weights(const std::vector<float>& x, std::uint64_t seed) {
 
 }  // namespace
 
-Task load(const std::string& directory) {
-  Task task{train::load_images_labels(directory, true), train::load_images_labels(directory, false)};
-  blacken(task.training);
-  blacken(task.test);
-  return task;
-}
-
-Figures train(const Task& task, const Training& training, const Maker& make, std::uint64_t seed) {
+Figures run(const Task& task, const Training& training, const Maker& make, std::uint64_t seed) {
   std::vector<Witness> ranks(static_cast<std::size_t>(training.ranks));
   terse::ThreadGroup(training.ranks).run([&](terse::Threads& threads) {
     terse::Threads own = threads.split(0, threads.rank());
     terse::AnyTransport transport =
-        training.link
-            ? terse::AnyTransport(terse::Delayed<terse::Threads>(std::move(own), *training.link))
-            : terse::AnyTransport(std::move(own));
+        training.link ? terse::AnyTransport(terse::Delayed<terse::Threads>(std::move(own), *training.link))
+                      : terse::AnyTransport(std::move(own));
     ranks[static_cast<std::size_t>(threads.rank())] = train_rank(task, training, make, seed, transport);
   });
 
@@ -118,8 +106,8 @@ Figures train(const Task& task, const Training& training, const Maker& make, std
   const auto last = static_cast<std::ptrdiff_t>(std::min(averaged, training.steps));
   Figures figures;
   for (const Witness& rank : ranks) {
-    figures.loss += std::accumulate(rank.losses.end() - last, rank.losses.end(), 0.0) /
-                    static_cast<double>(last) / count;
+    figures.loss +=
+        std::accumulate(rank.losses.end() - last, rank.losses.end(), 0.0) / static_cast<double>(last) / count;
     figures.bytes += static_cast<double>(rank.bytes) / steps / count;
     figures.burst = std::max(figures.burst, static_cast<double>(rank.burst));
     figures.stall = std::max(figures.stall, rank.stall / steps);
