@@ -9,32 +9,35 @@
 namespace experiments {
 namespace {
 
-template <int Bits>
-using Int = terse::Uniform<Bits, terse::Nearest, terse::Symmetric, terse::MaxAbs, terse::PerBlock<128>>;
+template <int Bits, class Book>
+using Int = terse::Uniform<Bits, terse::Nearest, Book, terse::MaxAbs, terse::PerBlock<128>>;
 
-constexpr float rate = 1e-3F;
+template <class C, class F>
+Maker adam() {
+  return maker(terse::Adam<C, F>{.learning_rate = 1e-3F});
+}
 
-template <int Bits>
-void add(Experiment& experiment) {
-  const std::string bits = "int" + std::to_string(Bits);
-  experiment.add(bits, maker(terse::Adam<Int<Bits>, terse::Unchecked<terse::None>>{.learning_rate = rate}));
-  experiment.add(bits + ", feedback", maker(terse::Adam<Int<Bits>, terse::Residual>{.learning_rate = rate}));
-  experiment.add(bits + ", LoCo",
-                 maker(terse::Adam<Int<Bits>, terse::AveragedResidual<>>{.learning_rate = rate}));
-  experiment.add(
-      bits + ", Hadamard",
-      maker(terse::Adam<terse::Hadamard<Int<Bits>>, terse::Unchecked<terse::None>>{.learning_rate = rate}));
-  experiment.add(bits + ", Hadamard, feedback",
-                 maker(terse::Adam<terse::Hadamard<Int<Bits>>, terse::Residual>{.learning_rate = rate}));
+template <class C>
+void add(Experiment& experiment, const std::string& levels) {
+  experiment.add(levels, adam<C, terse::Unchecked<terse::None>>());
+  experiment.add(levels + ", feedback", adam<C, terse::Residual>());
+  experiment.add(levels + ", LoCo", adam<C, terse::AveragedResidual<>>());
 }
 
 }  // namespace
 
 Experiment bits() {
+  using terse::Asymmetric;
+  using terse::Symmetric;
   Experiment experiment{"bits"};
-  experiment.add("Adam", maker(terse::Adam<>{.learning_rate = rate}));
-  add<4>(experiment);
-  add<2>(experiment);
+  experiment.add("fp32", maker(terse::Adam<>{.learning_rate = 1e-3F}));
+  add<Int<4, Symmetric>>(experiment, "15 levels");
+  add<Int<2, Asymmetric>>(experiment, "4 levels");
+  add<Int<2, Symmetric>>(experiment, "3 levels");
+  experiment.add("15 levels, Hadamard, feedback",
+                 adam<terse::Hadamard<Int<4, Symmetric>>, terse::Residual>());
+  experiment.add("4 levels, Hadamard, feedback",
+                 adam<terse::Hadamard<Int<2, Asymmetric>>, terse::Residual>());
   return experiment;
 }
 

@@ -6,7 +6,7 @@
 namespace experiments {
 namespace {
 
-constexpr float rate = 5e-4F;
+constexpr float rate = 2e-3F;
 
 template <class C>
 Maker sent(double coefficients, float decay = 0.999F) {

@@ -15,7 +15,7 @@ using OneBitVotes = terse::Averaging<terse::LocalLion<terse::Counted<terse::Tie:
 }  // namespace
 
 Experiment lion() {
-  constexpr float rate = 3e-4F;
+  constexpr float rate = 1e-3F;
   Experiment experiment{"lion"};
   experiment.columns.push_back({"dead weights moved", 4, &Figures::dead});
   const terse::Layout layout = train::matrices_alone(Model::layout());

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "terse/optimizer/local/sparse_loco.hpp"
+
 #include "../../tools/train/marked_layout.hpp"
 #include "all.hpp"
 #include "terse/optimizer/adam.hpp"
@@ -10,6 +11,9 @@ namespace {
 
 const terse::Adam<> inner{.learning_rate = 1e-3F};
 
+Maker dense(std::uint64_t period) {
+  return maker(terse::LocalSgd<terse::Adam<>>{.inner = inner, .period = period});
+}
 Maker sparse(std::uint64_t period, double ratio) {
   terse::SparseLoCo<terse::Adam<>> recipe{.inner = inner, .period = period};
   recipe.compressor.inner.selection.ratio = ratio;
@@ -26,16 +30,19 @@ Maker forgetful(std::uint64_t period, double ratio) {
 
 Experiment sparse_loco() {
   Experiment experiment{"sparse-loco"};
-  const Training longer{.steps = 1920};
-  for (const std::uint64_t period : {4U, 16U}) {
-    const std::string when = "H " + std::to_string(period);
-    experiment.add(when + ", all", maker(terse::LocalSgd<terse::Adam<>>{.inner = inner, .period = period}),
-                   longer);
-    experiment.add(when + ", 6 %", sparse(period, 0.06), longer);
-    experiment.add(when + ", 1 %", sparse(period, 0.01), longer);
-    experiment.add(when + ", 6 %, no feedback", forgetful(period, 0.06), longer);
-    experiment.add(when + ", 1 %, no feedback", forgetful(period, 0.01), longer);
+  for (const std::uint64_t steps : {480U, 1920U}) {
+    const std::string first = std::to_string(steps) + " steps, H 4, ";
+    const Training training{.steps = steps};
+    experiment.add(first + "all", dense(4), training);
+    experiment.add(first + "6 %", sparse(4, 0.06), training);
+    experiment.add(first + "1 %", sparse(4, 0.01), training);
+    experiment.add(first + "1 %, no feedback", forgetful(4, 0.01), training);
   }
+  const Training training{.steps = 1920};
+  experiment.add("1920 steps, H 16, all", dense(16), training);
+  experiment.add("1920 steps, H 16, 6 %", sparse(16, 0.06), training);
+  experiment.add("1920 steps, H 16, 1 %", sparse(16, 0.01), training);
+  experiment.add("1920 steps, H 16, 1 %, no feedback", forgetful(16, 0.01), training);
   return experiment;
 }
 

@@ -52,6 +52,7 @@ Experiment streaming() {
       .pace = std::chrono::milliseconds(30)};
   experiment.add("DiLoCo", maker(terse::DiLoCo<terse::Adam<>>{.inner = inner, .period = period}), slow);
   experiment.add("3 fragments", fragments<>(0), slow);
+  experiment.add("3 fragments, delay 1", fragments<>(1), slow);
   experiment.add("3 fragments, delay 4", fragments<>(4), slow);
   experiment.add("3 fragments, delay 4, int4", fragments<Int4>(4), slow);
   return experiment;
