@@ -19,7 +19,7 @@ Experiment ef21() {
   const terse::TopK<> one_percent{.selection = {.ratio = 0.01}};
   for (const int batch : {4, 32, 256}) {
     const std::string at = ", batch " + std::to_string(batch);
-    const Training training{.batch = batch};
+    const Training training{.steps = 240, .batch = batch};
     experiment.add("EF21" + at,
                    maker(terse::Ef21Sgd<>{.learning_rate = rate, .compressor = one_percent}, layout),
                    training);

@@ -30,7 +30,7 @@ Maker forgetful(std::uint64_t period, double ratio) {
 
 Experiment sparse_loco() {
   Experiment experiment{"sparse-loco"};
-  for (const std::uint64_t steps : {480U, 1920U}) {
+  for (const std::uint64_t steps : {480U, 960U}) {
     const std::string first = std::to_string(steps) + " steps, H 4, ";
     const Training training{.steps = steps};
     experiment.add(first + "all", dense(4), training);
@@ -38,11 +38,10 @@ Experiment sparse_loco() {
     experiment.add(first + "1 %", sparse(4, 0.01), training);
     experiment.add(first + "1 %, no feedback", forgetful(4, 0.01), training);
   }
-  const Training training{.steps = 1920};
-  experiment.add("1920 steps, H 16, all", dense(16), training);
-  experiment.add("1920 steps, H 16, 6 %", sparse(16, 0.06), training);
-  experiment.add("1920 steps, H 16, 1 %", sparse(16, 0.01), training);
-  experiment.add("1920 steps, H 16, 1 %, no feedback", forgetful(16, 0.01), training);
+  const Training training{.steps = 960};
+  experiment.add("960 steps, H 16, all", dense(16), training);
+  experiment.add("960 steps, H 16, 1 %", sparse(16, 0.01), training);
+  experiment.add("960 steps, H 16, 1 %, no feedback", forgetful(16, 0.01), training);
   return experiment;
 }
 

@@ -50,6 +50,8 @@ Experiment streaming() {
   const Training slow{
       .link = terse::Link{.latency = std::chrono::milliseconds(1), .bytes_per_second = 12.5e6},
       .pace = std::chrono::milliseconds(30)};
+  experiment.add("no meetings", maker(terse::DiLoCo<terse::Adam<>>{.inner = inner, .period = 1'000'000}),
+                 slow);
   experiment.add("DiLoCo", maker(terse::DiLoCo<terse::Adam<>>{.inner = inner, .period = period}), slow);
   experiment.add("3 fragments", fragments<>(0), slow);
   experiment.add("3 fragments, delay 1", fragments<>(1), slow);
