@@ -35,16 +35,16 @@ Dataset load(const std::string& directory, bool training) {
   return data;
 }
 
-/// The mean over seeds and, in brackets, the sample's standard deviation.
+/// The mean over seeds and, in brackets where it shows, the sample's standard deviation.
 std::string cell(const Column& column, const std::vector<Figures>& seeds) {
   double sum = 0, squares = 0;
   for (const Figures& figures : seeds) sum += figures.*column.value;
   const auto count = static_cast<double>(seeds.size());
   for (const Figures& figures : seeds) squares += std::pow(figures.*column.value - sum / count, 2);
-  std::string text = fmt::format("{:.{}f}", sum / count, column.digits);
-  if (seeds.size() > 1 && squares > 0)
-    text += fmt::format(" ({:.{}f})", std::sqrt(squares / (count - 1)), column.digits);
-  return text;
+  const std::string mean = fmt::format("{:.{}f}", sum / count, column.digits);
+  if (seeds.size() < 2) return mean;
+  const std::string deviation = fmt::format("{:.{}f}", std::sqrt(squares / (count - 1)), column.digits);
+  return deviation.find_first_of("123456789") == std::string::npos ? mean : mean + " (" + deviation + ")";
 }
 
 /// Prints the row, and appends its figures to the CSV text.
