@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "terse/compressor/section_fault.hpp"
 #include "terse/error_feedback/concept.hpp"
 #include "terse/executor/atomic.hpp"
 #include "terse/executor/placed_ranges.hpp"
@@ -20,8 +21,6 @@
 namespace terse {
 
 namespace detail {
-
-struct Findings;
 
 /// Compressors that say how many packets kernels take in at a time, and whether kernels write several of them.
 template <class C, class E>
@@ -33,9 +32,6 @@ concept PicksTogetherOn = GridExecutor<E> && requires {
   requires C::encodes_together;
 };
 
-}  // namespace detail
-
-namespace detail {
 /// Not asked where it is called: there nvcc 13.0 says yes to the host and no to the device, whose kernel is lost.
 template <class C, class E, class Workspace, class Incoming>
 concept SumsWhatArrives = requires(const C& compressor, E executor, Workspace& workspace, const Range& range,
