@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "functors.hpp"
+#include "terse/codec.hpp"
 #include "terse/compressor/cast.hpp"
 #include "terse/compressor/min_max.hpp"
 #include "terse/compressor/qsgd.hpp"
@@ -14,7 +15,6 @@
 #include "terse/compressor/uniform.hpp"
 #include "terse/error_feedback/none.hpp"
 #include "terse/error_feedback/residual.hpp"
-#include "terse/topology/concept.hpp"
 #include "terse/topology/grid_envelope.hpp"
 
 // The local passes of a step and of compressors on any executor, as an exchange runs them, without the messages

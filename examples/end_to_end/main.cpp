@@ -13,16 +13,15 @@
 // faster links. Steps are timed when examples have been seen before and the variance is frozen; the column "whole run" has
 // first visits and dense steps in. Fails where 8 bits everywhere gain less than the bar, or learn less than exact messages.
 
-#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
+#include "../../tools/train/mpirun.hpp"
 #include "job.hpp"
 #include "options.hpp"
 #include "terse/transport/thread.hpp"
@@ -112,15 +111,6 @@ int run_threads(int argc, char** argv) {
 }
 
 #ifdef TERSE_HAVE_MPI
-bool needs_mpi(int argc, char** argv) {
-  // Open MPI and MPICH tell their processes so.
-  for (const char* variable : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK"})
-    if (std::getenv(variable) != nullptr) return true;
-  return std::any_of(argv + 1, argv + argc, [](std::string_view argument) {
-    return argument == "mpi" || argument == "--transport=mpi";
-  });
-}
-
 int run_mpi(int argc, char** argv) {
   int status = EXIT_SUCCESS;
   const auto program = [&](terse::Mpi& mpi) {
@@ -152,7 +142,7 @@ int run_mpi(int argc, char** argv) {
 
 int main(int argc, char** argv) {
 #ifdef TERSE_HAVE_MPI
-  if (needs_mpi(argc, argv)) return run_mpi(argc, argv);
+  if (train::needs_mpi(argc, argv)) return run_mpi(argc, argv);
 #endif
   return run_threads(argc, argv);
 }

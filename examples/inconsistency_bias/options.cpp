@@ -7,14 +7,13 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
-#include <filesystem>
 #include <functional>
 #include <limits>
 #include <vector>
 
 #include "../../tools/train/gnuplot.hpp"
 #include "../../tools/train/output.hpp"
-#include "terse/core/version.hpp"
+#include "../../tools/train/parse.hpp"
 
 namespace bias {
 namespace {
@@ -48,13 +47,6 @@ std::vector<std::string> graph_names() {
   std::vector<std::string> names;
   for (const NamedGraph& one : named_graphs(0)) names.push_back(one.name);
   return names;
-}
-
-/// CLI11's message, without the words that it puts around ours.
-std::string line_of(const CLI::ParseError& fault) {
-  std::string line = fault.what();
-  std::replace(line.begin(), line.end(), '\n', ' ');
-  return line;
 }
 
 void add_options(CLI::App& app, Options& o) {
@@ -107,12 +99,7 @@ void add_options(CLI::App& app, Options& o) {
   in_group(app.add_option("--csv", o.csv, "write the error after each iteration")->check(file), "FILE");
   in_group(app.add_option("--plot", o.plot, "draw it (with gnuplot)")->check(file), "FILE.svg");
 
-  app.set_help_flag("-h,--help", "print this and exit")->group("Help");
-  app.set_version_flag(
-         "--version",
-         fmt::format("terse {}.{}.{}", TERSE_VERSION_MAJOR, TERSE_VERSION_MINOR, TERSE_VERSION_PATCH),
-         "print the version and exit")
-      ->group("Help");
+  train::add_help(app);
   app.footer(fmt::format(
       "Problems:\n"
       "  two-node    f_i(x) = (x - c_i)^2 / 2, c = (1, -1), W = [[3/4, 1/4], [1/4, 3/4]]: the limit |x_i|, "
@@ -146,25 +133,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv, std::FIL
                "inconsistency_bias");
   app.get_formatter()->column_width(34);
   add_options(app, options);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::CallForHelp&) {
-    // One blank line between groups is enough.
-    std::string text = app.help() + "\n";
-    for (std::size_t at = 0; (at = text.find("\n\n\n", at)) != std::string::npos;) text.erase(at, 1);
-    std::fputs(text.c_str(), out);
-    return std::nullopt;
-  } catch (const CLI::CallForVersion& version) {
-    std::fprintf(out, "%s\n", version.what());
-    return std::nullopt;
-  } catch (const CLI::ExtrasError&) {
-    throw input_error("unknown argument '" + app.remaining().front() + "'; see --help");
-  } catch (const CLI::ArgumentMismatch& fault) {
-    const std::string line = line_of(fault);
-    throw input_error(line.substr(0, line.find(':')) + ": needs one value; see --help");
-  } catch (const CLI::ParseError& fault) {
-    throw input_error(line_of(fault) + "; see --help");
-  }
+  if (!train::parse(app, argc, argv, out)) return std::nullopt;
   const bool two_nodes = options.problem == "two-node";
   if (two_nodes)
     for (const char* option : {"--graph", "--ranks", "--seed"})
@@ -172,17 +141,13 @@ std::optional<Options> parse_options(int argc, const char* const* argv, std::FIL
   if (app.count("--learning-rate") == 0) options.settings.learning_rate = two_nodes ? 0.1 : 0.001;
   if (app.count("--beta") == 0) options.settings.beta = two_nodes ? 0.9 : 0.8;
   if (app.count("--iterations") == 0) options.settings.iterations = two_nodes ? 3000 : 2000;
-  if (!options.plot.empty()) {
-    if (std::filesystem::path(options.plot).extension() != ".svg")
-      throw input_error(
-          fmt::format("--plot: '{}' does not end in .svg, and the picture is an SVG", options.plot));
-    if (options.graph == "all") throw input_error("--plot: draws one graph; choose one by --graph");
-    if (!train::have_gnuplot()) throw input_error("--plot: gnuplot is not installed (package gnuplot-nox)");
-  }
+  train::check_picture("--plot", options.plot);
+  if (!options.plot.empty() && options.graph == "all")
+    throw input_error("--plot: draws one graph; choose one by --graph");
   // Now: a typing error should not cost the run.
   train::check_output("--json", options.json);
   train::check_output("--csv", options.csv);
-  train::check_output("--plot", options.plot);
+  train::check_drawing("--plot", options.plot);
   return options;
 }
 

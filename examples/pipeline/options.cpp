@@ -16,8 +16,8 @@
 #include "../../tools/train/command_line.hpp"
 #include "../../tools/train/gnuplot.hpp"
 #include "../../tools/train/output.hpp"
+#include "../../tools/train/parse.hpp"
 #include "help.hpp"
-#include "terse/core/version.hpp"
 
 namespace pipeline {
 namespace {
@@ -158,12 +158,7 @@ void add_options(CLI::App& app, Options& o, Written& w) {
   in_group(app.add_flag("--quiet", o.quiet, "no progress"));
   number("--deadline", o.deadline, 0.1, 1e6, "600", "seconds that a stage waits for another");
 
-  app.set_help_flag("-h,--help", "print this and exit")->group("Help");
-  app.set_version_flag(
-         "--version",
-         fmt::format("terse {}.{}.{}", TERSE_VERSION_MAJOR, TERSE_VERSION_MINOR, TERSE_VERSION_PATCH),
-         "print the version and exit")
-      ->group("Help");
+  train::add_help(app);
   app.footer(help_footer);
 }
 
@@ -190,8 +185,7 @@ void complete(const CLI::App& app, const Written& given, Options& o) {
   for (const std::string& one : split(written.seeds, ','))
     o.seeds.push_back(number_in<std::uint64_t>("--seeds", one, 0, 1'000'000'000));
   if (o.seeds.empty()) throw input_error("--seeds: needs one at least");
-  if (!o.plot.empty() && std::filesystem::path(o.plot).extension() != ".svg")
-    throw input_error(fmt::format("--plot: '{}' does not end in .svg, and the picture is an SVG", o.plot));
+  train::check_picture("--plot", o.plot);
 }
 
 }  // namespace
@@ -206,36 +200,18 @@ std::optional<Options> parse_options(int argc, const char* const* argv, std::FIL
   app.formatter(std::make_shared<train::HelpFormatter>());
   app.get_formatter()->column_width(34);
   add_options(app, options, written);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::CallForHelp&) {
-    std::string text = app.help() + "\n";
-    for (std::size_t at = 0; (at = text.find("\n\n\n", at)) != std::string::npos;) text.erase(at, 1);
-    std::fputs(text.c_str(), out);
-    return std::nullopt;
-  } catch (const CLI::CallForVersion& version) {
-    std::fprintf(out, "%s\n", version.what());
-    return std::nullopt;
-  } catch (const CLI::ExtrasError&) {
-    throw input_error("unknown argument '" + app.remaining().front() + "'; see --help");
-  } catch (const CLI::ParseError& fault) {
-    std::string line = fault.what();
-    std::replace(line.begin(), line.end(), '\n', ' ');
-    throw input_error(line + "; see --help");
-  }
+  if (!train::parse(app, argc, argv, out)) return std::nullopt;
   complete(app, written, options);
   return options;
 }
 
 void check_files(const Options& options) {
   train::check_output("--json", options.json);
-  train::check_output("--plot", options.plot);
+  train::check_drawing("--plot", options.plot);
   std::error_code ignored;
   for (const auto& [option, folder] : {std::pair{"--mapped", options.mapped}, {"--cache", options.cache}})
     if (!folder.empty() && !std::filesystem::is_directory(folder, ignored))
       throw input_error(fmt::format("{}: there is no directory '{}'", option, folder));
-  if (!options.plot.empty() && !train::have_gnuplot())
-    throw input_error("--plot: gnuplot is not installed (package gnuplot-nox)");
 }
 
 }  // namespace pipeline

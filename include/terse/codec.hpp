@@ -2,12 +2,16 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <concepts>
+#include <cstddef>
 #include <optional>
+#include <span>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "terse/compressor/section_fault.hpp"
 #include "terse/error_feedback/concept.hpp"
 #include "terse/executor/atomic.hpp"
 #include "terse/executor/placed_ranges.hpp"
@@ -17,11 +21,23 @@
 namespace terse {
 
 namespace detail {
-struct Findings;
-}
 
-namespace detail {
+/// Compressors that say how many packets kernels take in at a time, and whether kernels write several of them.
+template <class C, class E>
+concept AddsTogether = GridExecutor<E> && requires {
+  requires C::adds_together;
+};
+template <class C, class E>
+concept PicksTogetherOn = GridExecutor<E> && requires {
+  requires C::encodes_together;
+};
+
 /// Not asked where it is called: there nvcc 13.0 says yes to the host and no to the device, whose kernel is lost.
+template <class C, class E, class Workspace, class Incoming>
+concept SumsWhatArrives = requires(const C& compressor, E executor, Workspace& workspace, const Range& range,
+                                   Incoming incoming) {
+  compressor.arrived(executor, workspace, range, incoming);
+};
 template <class State, class E>
 concept StoresErrors = requires(State& state, E executor, const Range& range) {
   state.store(executor, range);
@@ -231,14 +247,33 @@ class Codec {
   /// sums of them first, which hold until the next call.
   template <class In>
   auto arrived(const Range& range, In&& inbox) {
-    if constexpr (requires { compressor_.arrived(executor_, workspace_, range, inbox.compressed()); })
+    if constexpr (detail::SumsWhatArrives<C, E, Workspace, decltype(inbox.compressed())>)
       return compressor_.arrived(executor_, workspace_, range, inbox.compressed());
     else
       return inbox.compressed();
   }
+  /// Of packet p over ranges[p] alone.
+  auto arrived(detail::PlacedRanges ranges, Inbox<C>& inbox) requires(detail::AddsTogether<C, E>) {
+    return compressor_.arrived(executor_, workspace_, ranges, inbox.compressed());
+  }
   /// Has the executor look for faults in the section of a packet from a peer, which lies in its memory.
   void check(const Portion& portion, const std::byte* packet, detail::Findings* findings) {
     compressor_.check(executor_, workspace_, portion.compressed, packet, portion.section_at, findings);
+  }
+  /// The same of several packets, each over portions[p], whose findings are side by side.
+  void check(std::span<const Portion* const> portions, const std::byte* const* packets,
+             detail::Findings* findings) {
+    if constexpr (detail::AddsTogether<C, E>) {
+      std::array<detail::PlacedRange, detail::most_packets> placed;
+      for (std::size_t p = 0; p < portions.size(); ++p) {
+        placed[p].range = &portions[p]->compressed;
+        placed[p].going = portions[p]->section_at;
+      }
+      compressor_.check(executor_, workspace_, detail::PlacedRanges(placed.data(), portions.size()), packets,
+                        findings);
+    } else {
+      for (std::size_t p = 0; p < portions.size(); ++p) check(*portions[p], packets[p], findings + p);
+    }
   }
 
   /// The message with its error, materialized in the feedback's memory: for rounds that don't encode in
@@ -281,6 +316,8 @@ class Codec {
     else
       return std::type_identity<typename Any::template Workspace<E>>{};
   }
+
+  using Workspace = typename decltype(workspace_type<C>())::type;
 
   static constexpr bool is_measured() {
     if constexpr (!C::lossless) return C::measured;
@@ -340,7 +377,7 @@ class Codec {
   Range covered_;
   std::optional<FeedbackState> own_;
   FeedbackState* lent_;
-  typename decltype(workspace_type<C>())::type workspace_;
+  Workspace workspace_;
   buffer<float, typename E::memory> scratch_, note_;  // note_: and the zero behind it in packets
   buffer<std::uint32_t, typename E::memory> bad_;
 };

@@ -35,9 +35,21 @@ void Codec<C, F, E>::encode_together(const std::vector<Portion>& chunks, Mask<ty
     for (std::size_t c = 0; c < count; ++c)
       packets.bytes[c] = encode(chunks[c], mask, EmptyInbox{}, message, context, true, packets.at[c]);
   };
-  if constexpr (detail::EncodesTogether<C, E>) {
+  if constexpr (detail::EncodesTogether<C, E> || detail::PicksTogetherOn<C, E>) {
     std::byte* const base = *std::min_element(packets.at.begin(), packets.at.end());
-    if constexpr (!C::lossless) {
+    for (std::size_t c = 0; c < count; ++c) packets.bytes[c] = chunks[c].bytes;
+    if constexpr (detail::PicksTogetherOn<C, E>) {
+      for (std::size_t c = 0; c < count; ++c) {
+        packets.placed[c].range = &chunks[c].compressed;
+        packets.placed[c].going = packets.at[c] - base + chunks[c].section_at;
+      }
+      compressor_.encode_together(executor_, workspace_, packets.placed, mask, NoPackets{}, compensate(message),
+                                  reporting(message), context, base, bad_.data(), [&](int c, index_t bytes) {
+                                    const auto place = static_cast<std::size_t>(c);
+                                    packets.bytes[place] +=
+                                        bytes - compressor_.wire_bytes(chunks[place].compressed);
+                                  });
+    } else if constexpr (!C::lossless) {
       for (std::size_t c = 0; c < count; ++c)
         packets.placed[c] = compressor_.place(chunks[c].compressed, chunks[c].first_unit,
                                               packets.at[c] - base + chunks[c].section_at);
@@ -47,11 +59,10 @@ void Codec<C, F, E>::encode_together(const std::vector<Portion>& chunks, Mask<ty
       else if (!compressor_.encode_at_once(executor_, packets.placed, mask, NoPackets{}, compensate(message),
                                            reporting(message), context, base, bad_.data()))
         return one_by_one();
-      if constexpr (detail::StoresErrors<FeedbackState, E>)
-        for (const Portion& chunk : chunks) state().store(executor_, chunk.compressed);
     }
+    if constexpr (!C::lossless && detail::StoresErrors<FeedbackState, E>)
+      for (const Portion& chunk : chunks) state().store(executor_, chunk.compressed);
     for (std::size_t c = 0; c < count; ++c) {
-      packets.bytes[c] = chunks[c].bytes;
       if (has_note(chunks[c])) encode_dense(chunks[c], EmptyInbox{}, message, packets.at[c]);
       packets.placed[c] = {&chunks[c].dense, packets.at[c] - base + chunks[c].dense_at};
     }

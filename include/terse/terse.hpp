@@ -20,6 +20,7 @@
 #include "terse/compressor/lattice.hpp"                   // IWYU pragma: export
 #include "terse/compressor/min_max.hpp"                   // IWYU pragma: export
 #include "terse/compressor/natural.hpp"                   // IWYU pragma: export
+#include "terse/compressor/over_senders.hpp"              // IWYU pragma: export
 #include "terse/compressor/qsgd.hpp"                      // IWYU pragma: export
 #include "terse/compressor/random_k.hpp"                  // IWYU pragma: export
 #include "terse/compressor/sign.hpp"                      // IWYU pragma: export
@@ -50,6 +51,7 @@
 #include "terse/optimizer/deep_gradient_compression.hpp"  // IWYU pragma: export
 #include "terse/optimizer/demo.hpp"                       // IWYU pragma: export
 #include "terse/optimizer/dion.hpp"                       // IWYU pragma: export
+#include "terse/optimizer/dion2.hpp"                      // IWYU pragma: export
 #include "terse/optimizer/distributed_lion.hpp"           // IWYU pragma: export
 #include "terse/optimizer/dm_sgd.hpp"                     // IWYU pragma: export
 #include "terse/optimizer/e_control.hpp"                  // IWYU pragma: export
@@ -60,6 +62,7 @@
 #include "terse/optimizer/lars.hpp"                       // IWYU pragma: export
 #include "terse/optimizer/lion.hpp"                       // IWYU pragma: export
 #include "terse/optimizer/local/async_swarm_sgd.hpp"      // IWYU pragma: export
+#include "terse/optimizer/local/cocktail_sgd.hpp"         // IWYU pragma: export
 #include "terse/optimizer/local/local_sgd.hpp"            // IWYU pragma: export
 #include "terse/optimizer/local/noloco.hpp"               // IWYU pragma: export
 #include "terse/optimizer/local/overlap_local_sgd.hpp"    // IWYU pragma: export
@@ -89,9 +92,12 @@
 #include "terse/topology/all_gather.hpp"                  // IWYU pragma: export
 #include "terse/topology/alone.hpp"                       // IWYU pragma: export
 #include "terse/topology/by_size.hpp"                     // IWYU pragma: export
+#include "terse/topology/gathered.hpp"                    // IWYU pragma: export
 #include "terse/topology/machine_mixing.hpp"              // IWYU pragma: export
+#include "terse/topology/median_clip.hpp"                 // IWYU pragma: export
 #include "terse/topology/mixing.hpp"                      // IWYU pragma: export
 #include "terse/topology/native.hpp"                      // IWYU pragma: export
+#include "terse/topology/radial.hpp"                      // IWYU pragma: export
 #include "terse/topology/ring.hpp"                        // IWYU pragma: export
 #include "terse/topology/scatter_gather.hpp"              // IWYU pragma: export
 #include "terse/topology/star.hpp"                        // IWYU pragma: export

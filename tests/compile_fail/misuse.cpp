@@ -220,6 +220,12 @@ int main() {
     static_cast<void>(recipe);
   }
 #endif
+#if defined(CASE_GATHERED_IN_FULL_PRECISION)
+  static_cast<void>(terse::Averaging<terse::Gathered<terse::WeightedMean>>{});
+#endif
+#if defined(CASE_GATHERED_WITH_DIFFERENCE)
+  static_cast<void>(terse::Ef21Sgd<terse::TopK<>, terse::HeavyBall, terse::Gathered<terse::MedianClip>>{});
+#endif
 #if defined(CASE_SELECT_WITHOUT_FEEDBACK)
   selected<terse::Where<terse::IsMatrix, terse::TopK<>>,
            terse::Where<terse::AnySegment, terse::Sign, terse::None>>();
@@ -439,6 +445,12 @@ int main() {
     static_cast<void>(recipe);
   }
 #endif
+#if defined(CASE_COCKTAIL_WITH_A_MEMORY)
+  {
+    terse::CocktailSgd<terse::Adam<>, terse::TopK<>, terse::Residual> recipe;
+    static_cast<void>(recipe.composition());
+  }
+#endif
 #if defined(CASE_TWO_PRECONDITIONERS)
   static_cast<void>(terse::Averaging<terse::SignStep, terse::AdamVariance>{});
 #endif
@@ -513,6 +525,12 @@ int main() {
 #endif
 #if defined(CASE_MUON_BY_ELEMENT)
   static_cast<void>(terse::Muon<terse::AdamVariance>{});
+#endif
+#if defined(CASE_DION2_OF_WHOLE_MATRICES)
+  static_cast<void>(terse::Dion2<terse::NewtonSchulz>{});
+#endif
+#if defined(CASE_ROWS_BY_ELEMENT)
+  static_cast<void>(terse::Averaging<terse::RowMomentum, terse::AdamVariance>{}.composition());
 #endif
 #if !defined(MISUSED)
   // The twin of all of them.

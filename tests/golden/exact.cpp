@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "golden.hpp"
+#include "terse/optimizer/dion2.hpp"
 #include "terse/optimizer/lamb.hpp"
 #include "terse/optimizer/lars.hpp"
 #include "terse/optimizer/muon.hpp"
@@ -21,6 +22,7 @@ void add_exact(std::vector<Row>& rows) {
   add(rows, "Lamb, decay, clipped", Lamb<>{.weight_decay = 0.1F}, {.clip_norm = 5});
   add(rows, "Lars, decay, clipped", Lars<>{.weight_decay = 0.1F}, {.clip_norm = 5});
   add(rows, "Muon, decay, clipped", Muon<>{.weight_decay = 0.1F}, {.clip_norm = 5});
+  add(rows, "Dion2, decay, clipped", Dion2<>{.weight_decay = 0.1F}, {.clip_norm = 5});
   add(rows, "Muon, Polar Express, TopK, 16 bits",
       Muon<PolarExpress, TopK<>>{.hidden = {MatrixScale::shape}, .compressor = {{.ratio = 0.1F}}}, {}, {2, 3},
       Numbers<bf16, fp16>{});

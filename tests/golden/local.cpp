@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "golden.hpp"
 #include "terse/compressor/cast.hpp"
+#include "terse/compressor/over_senders.hpp"
+#include "terse/optimizer/local/cocktail_sgd.hpp"
 #include "terse/optimizer/local/local_sgd.hpp"
 #include "terse/optimizer/local/noloco.hpp"
 #include "terse/optimizer/local/overlap_local_sgd.hpp"
@@ -8,6 +10,8 @@
 #include "terse/optimizer/local/streaming_diloco.hpp"
 #include "terse/optimizer/local/swarm_sgd.hpp"
 #include "terse/optimizer/stochastic_gradient_push.hpp"
+#include "terse/topology/median_clip.hpp"
+#include "terse/topology/radial.hpp"
 
 namespace golden {
 
@@ -24,6 +28,10 @@ void add_local(std::vector<Row>& rows) {
   add(rows, "StreamingDiLoCo, 4 bits",
       StreamingDiLoCo<MomentumSgd<>, Cast<e3m0, MaxAbs>>{.period = 6, .schedule = {.count = 3, .delay = 1}});
   add(rows, "SparseLoCo", SparseLoCo<MomentumSgd<>>{.period = 3});
+  add(rows, "SparseLoCo, over senders, clipped",
+      SparseLoCo<MomentumSgd<>, OverSenders<Tiles<>>, Residual, Gathered<MedianClip>>{.period = 3}, {}, {3});
+  add(rows, "DiLoCo, radial", DiLoCo<MomentumSgd<>, Gathered<Radial<>>>{.period = 3}, {}, {2, 3});
+  add(rows, "CocktailSgd", CocktailSgd<MomentumSgd<>>{.period = 4});
   add(rows, "NoLoCo", NoLoCo<MomentumSgd<>>{.period = 3});
   add(rows, "SwarmSgd", SwarmSgd<MomentumSgd<>>{}, {}, {2, 4});
 }

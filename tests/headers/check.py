@@ -35,7 +35,8 @@ OPTIONAL = {
     "terse/executor/device_memory.hpp": ["cuda_runtime_api.h"],
     "terse/transport/cuda_aware_mpi.hpp": ["boost/mpi/communicator.hpp", "mpi.h"],
     "terse/interop/libtorch.hpp": ["torch/torch.h"],
-    "terse/interop/libtorch_stage.hpp": ["torch/torch.h"],
+    "terse/interop/libtorch_guards.hpp": ["torch/torch.h"],
+    "terse/interop/libtorch_stage": ["torch/torch.h"],
     "terse/interop/gradient_hooks.hpp": ["torch/torch.h"],
     "terse/interop/data_parallel.hpp": ["torch/torch.h"],
     "terse/interop/libtorch_cuda.hpp": ["torch/torch.h", "cuda_runtime_api.h", "c10/cuda/impl/cuda_cmake_macros.h"],
@@ -43,6 +44,7 @@ OPTIONAL = {
     "terse/checkpoint/": ["nlohmann/json.hpp", "xxhash.h"],
 }
 STANDARD_OF = {"terse/interop/libtorch.hpp": "c++17", "terse/interop/libtorch_stage.hpp": "c++17",
+               "terse/interop/libtorch_guards.hpp": "c++17", "terse/interop/libtorch_stage_batch.hpp": "c++17",
                "terse/interop/libtorch_cuda.hpp": "c++17", "terse/interop/gradient_hooks.hpp": "c++17"}
 # Header -> a compiler and a library that don't go together, as the preprocessor tells, and how to say so.
 UNFIT = {"terse/interop/data_parallel.hpp": (

@@ -143,7 +143,7 @@ std::string spelled_out(const std::vector<std::byte>& wire, index_t n, index_t k
   const index_t all = 8 * static_cast<index_t>(wire.size());
   REQUIRE(all == std::min((bits * k + 63) / 64 * 64, (n + 63) / 64 * 64));
   read.clear();
-  if ((n + 63) / 64 <= (bits * k + 63) / 64) {
+  if ((n + 63) / 64 * 64 <= bits * k) {
     for (index_t i = 0; i < all; ++i) {
       if (bit(i) == 0) continue;
       if (i >= n) return "a position beyond the end";

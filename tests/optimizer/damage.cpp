@@ -214,6 +214,10 @@ TEST_CASE(
     check_damages(Ef21Sgd<LocalMomentumBefore>{.compressor = {.selection = {.ratio = 0.1}}}, Phase::spread,
                   5);
     check_both_phases(PowerSgd<>{}, 5);
+    // The last 8 bytes are the weight.
+    static constexpr double examples = 3;
+    check_damages(ErrorFeedbackSgd<Sign, HeavyBall, Gathered<Radial<>>>{.topology = {.weight = &examples}},
+                  Phase::spread, 5);
   }
   SUBCASE("models that are mixed") {
     check_damages(DSgd<MachineMixing<graph::Ring>>{.topology = {.ranks_per_machine = 2}}, Phase::spread, 5);

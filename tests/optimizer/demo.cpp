@@ -3,6 +3,7 @@
 
 #include "reference/demo.hpp"
 #include "support.hpp"
+#include "terse/compressor/over_senders.hpp"
 #include "terse/optimizer/demo.hpp"
 #include "terse/optimizer/distributed_lion.hpp"
 
@@ -87,6 +88,18 @@ TEST_CASE("DeMo is its paper's, and with errors that follow the rate its authors
                                    with_rate, {}, {}};
       follows(recipe, layout, ranks, oracle, "error", with_rate);
     }
+}
+
+TEST_CASE("DeMo over the senders of a coefficient is its authors' code, and takes other steps") {
+  const Layout layout = layers();
+  const DeMo<OverSenders<Dct<16>>> recipe{
+      .weight_decay = 0.1F, .decay = 0.9F, .compressor = {{.inner = {.selection = {.ratio = 0.1}}}}};
+  for (const int ranks : {1, 3}) {
+    reference::DeMo oracle{layout, 16, 0.1, static_cast<double>(0.9F), static_cast<double>(0.1F),
+                           false,  {}, {}};
+    oracle.over_senders = true;
+    follows(recipe, layout, ranks, oracle, "error");
+  }
 }
 
 TEST_CASE("DeMo that sends all is signSGD of the mean gradient, without a memory") {

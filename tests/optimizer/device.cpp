@@ -6,6 +6,7 @@
 #include <cstddef>
 
 #include "device.inc"
+#include "optimizer/launches.hpp"
 #include "terse/optimizer/lars.hpp"
 
 // What a device's own test leaves out, since nvcc would take minutes for it: everything else that runs there.
@@ -390,30 +391,6 @@ TEST_CASE("packets are stamped and accepted together, by few kernels, as they ar
             std::string::npos);
     }
 }
-
-namespace {
-
-/// Launches and copies of a compressed step, which must be as many on all ranks.
-template <class R>
-index_t launches_of(const R& recipe, const Layout& layout, int ranks) {
-  std::vector<index_t> launches(at(ranks));
-  ThreadGroup(ranks, std::chrono::seconds(60)).run([&](Threads& transport) {
-    ThroughHost<Threads, Device> staged(transport.split(0, transport.rank()), Device{});
-    Optimizer optimizer{recipe, staged, layout, {}, Device{}};
-    auto x = uploaded<Device>(start(layout));
-    for (std::uint64_t step = 1; step <= 3; ++step) {
-      const auto g = uploaded<Device>(gradient(layout, transport.rank(), step, 4));
-      const index_t before = Device::launches();
-      optimizer.step(x.all(), g.all());
-      launches[at(transport.rank())] = Device::launches() - before;
-    }
-    CHECK_FALSE(optimizer.full_precision());
-  });
-  CHECK(launches == std::vector<index_t>(at(ranks), launches.front()));
-  return launches.front();
-}
-
-}  // namespace
 
 TEST_CASE("a compressed step takes as many launches and copies whatever the number of ranks") {
   constexpr FrozenVariance at_once{.freeze = AtStep{1}};

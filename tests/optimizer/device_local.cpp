@@ -9,6 +9,7 @@
 #include "device_local.inc"
 #include "terse/compressor/cast.hpp"
 #include "terse/compressor/uniform.hpp"
+#include "terse/optimizer/local/cocktail_sgd.hpp"
 #include "terse/optimizer/local/noloco.hpp"
 #include "terse/optimizer/local/sparse_loco.hpp"
 
@@ -35,6 +36,12 @@ TEST_CASE("compressed moves") {
 
 TEST_CASE("CoCoD-SGD") {
   for (const bool looks : {true, false}) compare_local(CocodSgd<MomentumSgd<>>{.period = 3}, 2, looks);
+}
+
+TEST_CASE("CocktailSGD, on parts of the model that are compressed and others") {
+  CocktailSgd<MomentumSgd<>, TopK<>> recipe{.period = 2, .schedule = {.count = 2, .delay = 1}};
+  recipe.compressor.selection.ratio = 0.1;
+  compare_local(recipe, 3);
 }
 
 TEST_CASE("compressed fragments of Streaming DiLoCo, of 4 bits") {

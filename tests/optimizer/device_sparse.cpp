@@ -2,3 +2,53 @@
 #include "terse/executor/emulated.hpp"
 #define TERSE_TEST_DEVICE terse::executor::emulated
 #include "device_sparse.inc"
+
+#include "optimizer/launches.hpp"
+
+TEST_CASE("sparse steps take as many launches and copies whatever the number of ranks") {
+  // docs/cuda.md says so.
+  Layout small, large;
+  small.add({"exact", {1100}, 1, 1, false});
+  for (int k = 0; k < 20; ++k) small.add({"t" + std::to_string(k), {60 + k}});
+  large.add({"exact", {600}, 1, 1, false}).add({"a", {4500}}).add({"b", {70}});
+  const auto gathered = [](const auto& compressor, const Layout& layout, int ranks) {
+    using C = std::remove_cvref_t<decltype(compressor)>;
+    return launches_of(ErrorFeedbackSgd<C, HeavyBall, AllGather>{.compressor = compressor}, layout, ranks);
+  };
+  const auto scattered = [](const auto& compressor, const Layout& layout, int ranks) {
+    using C = std::remove_cvref_t<decltype(compressor)>;
+    return launches_of(ErrorFeedbackSgd<C, HeavyBall, ScatterGather>{.compressor = compressor}, layout,
+                       ranks);
+  };
+  const TopK<> lists{.selection = {.ratio = 0.005}}, bitmaps{.selection = {.ratio = 0.2}};
+  const Threshold<> above{.selection = {.threshold = 3.0F, .most_ratio = 0.5}};
+  const RandomK random{.selection = {.ratio = 0.01}};
+  for (const int ranks : {2, 4, 16}) {
+    CAPTURE(ranks);
+    CHECK(gathered(lists, small, ranks) == 14);
+    CHECK(scattered(lists, small, ranks) == 23);
+    CHECK(gathered(random, small, ranks) == 13);
+    CHECK(scattered(random, small, ranks) == 21);
+  }
+  for (const int ranks : {2, 8}) {
+    CAPTURE(ranks);
+    CHECK(gathered(lists, large, ranks) == 20);
+    CHECK(gathered(bitmaps, large, ranks) == 21);
+    CHECK(gathered(above, large, ranks) == 23);
+    CHECK(scattered(bitmaps, large, ranks) == 25);
+  }
+  CHECK(scattered(lists, Layout::flat(8400), 2) == 32);
+}
+
+TEST_CASE("the first fault is that of the lowest unit, however many there are") {
+  detail::Findings findings;
+  detail::Report{&findings, index_t{1} << 20}.note(0, detail::SectionFault::descending);
+  detail::Report{&findings, 3}.last().note(7, detail::SectionFault::not_finite);
+  CHECK(findings.fault() == detail::SectionFault::not_finite);
+  detail::Report{&findings, 3}.next().note((index_t{1} << 32) - 1, detail::SectionFault::beyond_end);
+  CHECK(findings.fault() == detail::SectionFault::beyond_end);
+  detail::Report{&findings, 2}.last().note((index_t{1} << 32) - 1, detail::SectionFault::goes_on);
+  CHECK(findings.fault() == detail::SectionFault::goes_on);
+  detail::Report{&findings, index_t{1} << 30}.note(0, detail::SectionFault::descending);
+  CHECK(findings.fault() == detail::SectionFault::goes_on);
+}

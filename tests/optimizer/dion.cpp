@@ -8,6 +8,7 @@
 
 #include "optimizer/support.hpp"
 #include "reference/muon.hpp"
+#include "terse/exchange/selected_rounds.hpp"
 #include "terse/optimizer/adam.hpp"
 
 // Dion against an oracle in double, from its paper's algorithm 1, and what follows from its formulas. What a device has of it is
@@ -243,18 +244,53 @@ TEST_CASE("steps are as long as factors have columns, and no longer where there 
   CHECK(none.momenta.back().norm() == 0);
 }
 
+namespace {
+
+/// The last branch is for what is hidden.
+using Mixed = Select<Where<Named<"e*">, TopK<>, Residual>, Where<IsMatrix, DionDirection<R>>>;
+
+template <class Recipe = Dion<R>>
+std::string made(const Layout& layout) {
+  std::string said;
+  ThreadGroup(1).run([&](Threads& transport) {
+    try {
+      Optimizer optimizer{Recipe{}, transport, layout};
+    } catch (const usage_error& error) {
+      said = error.what();
+    }
+  });
+  return said;
+}
+
+}  // namespace
+
+TEST_CASE("as a branch of Select it has the bits of hidden matrices, and other branches theirs") {
+  const Layout layout = network();
+  Layout alone;  // the same, where chunks are cut of the embedding
+  for (Segment segment : layout.segments()) {
+    segment.compress = segment.name == "embedding";
+    alone.add(segment);
+  }
+  const History ours = run(Dion<R, Mixed>{.weight_decay = decay}, layout, 3, 6, 3, {}, Unchanged{}),
+                dion = run(Dion<R>{.weight_decay = decay}, layout, 3, 6, 3, {}, Unchanged{}),
+                adam = run(Adam<TopK<>, Residual>{.learning_rate = 0.01F, .weight_decay = decay}, alone, 3, 6,
+                           3, {}, Unchanged{});
+  for (const Segment& segment : layout.segments()) {
+    CAPTURE(segment.name);
+    const History& theirs = segment.name == "embedding" ? adam : dion;
+    for (std::size_t k = at(segment.offset); k < at(segment.offset + segment.count); ++k)
+      REQUIRE(ours.back()[1].parameters[k] == theirs.back()[1].parameters[k]);
+  }
+  CHECK(made<Dion<R, Mixed>>(layout).empty());
+  Layout wrong = network();
+  wrong.add({.name = "extra", .shape = {20, 33}, .hidden = true});
+  CHECK(made<Dion<R, Mixed>>(wrong).find(
+            "hidden segment 'extra' of 20 x 33 would travel with no direction") != std::string::npos);
+  CHECK(made<Dion<R, Mixed>>(one_matrix(4, 12)).find("hidden segment 'm' of 4 x 12") != std::string::npos);
+  CHECK(made<Dion<R, Mixed>>(Layout::flat(50)).find("marked as hidden") != std::string::npos);
+}
+
 TEST_CASE("what has no direction is refused in words") {
-  const auto made = [](const Layout& layout) {
-    std::string said;
-    ThreadGroup(1).run([&](Threads& transport) {
-      try {
-        Optimizer optimizer{Dion<R>{}, transport, layout};
-      } catch (const usage_error& error) {
-        said = error.what();
-      }
-    });
-    return said;
-  };
   CHECK(made(network()).empty());
   CHECK(made(one_matrix(4, 12))
             .find("hidden segment 'm' of 4 x 12 would travel as it is, with no direction of its own: factors "

@@ -113,6 +113,7 @@ TEST_CASE("a step allocates nothing, at any stage, for any recipe") {
     hidden.add({.name = "long", .shape = {10, 30}, .hidden = true})
         .add({.name = "m", .shape = {12, 10}, .hidden = true});
     check_allocations(Muon<>{}, options, 3, NoPreparation{}, hidden);
+    check_allocations(Dion2<>{}, options, 3, NoPreparation{}, hidden);
     check_allocations(one_bit<ScatterGather>(), options);
     check_allocations(one_bit<Ring>(), options);
     check_allocations(one_bit<AllGather>(), options);

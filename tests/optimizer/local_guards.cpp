@@ -3,6 +3,7 @@
 #include "local_support.hpp"
 #include "terse/compressor/qsgd.hpp"
 #include "terse/optimizer/adam.hpp"
+#include "terse/optimizer/local/cocktail_sgd.hpp"
 #include "terse/optimizer/local/noloco.hpp"
 #include "terse/optimizer/quantized_sgd.hpp"
 
@@ -14,6 +15,7 @@ using Slow = SlowMo<Adam<>>;
 using Local = LocalSgd<MomentumSgd<>>;
 using Overlap = OverlapLocalSgd<MomentumSgd<>>;
 using Streaming = StreamingDiLoCo<MomentumSgd<>>;
+using Cocktail = CocktailSgd<MomentumSgd<>>;
 
 template <class Error, class Program>
 std::string refusal(int ranks, Program program) {
@@ -58,6 +60,9 @@ TEST_CASE("periods, momenta and pull-backs that can't work are refused, those of
   CHECK(says(construction(Streaming{.schedule = {.count = 0}}), "at least 1 fragment"));
   CHECK(says(construction(Streaming{.schedule = {.delay = 9}}), "must be at most the period"));
   CHECK(says(construction(Streaming{.inner_buffers = InnerBuffers::reset}), "inner_buffers must be keep"));
+  CHECK(construction(Cocktail{}).empty());
+  CHECK(says(construction(Cocktail{.schedule = {.count = 1, .delay = 2}}), "must be at most the period"));
+  CHECK(says(construction(Cocktail{.compressor = {.selection = {.first = {.ratio = 2}}}}), "ratio must be"));
   CHECK(says(construction(Slow{.inner = {.beta1 = 2}}), "beta1"));
   CHECK(says(construction(Overlap{.inner = {.learning_rate = -1}}), "learning_rate"));
   CHECK_THROWS_WITH_AS((SlowMo<DmSgd<>, Inside::together>{.average_gradients_until = 3}.check()),
@@ -250,6 +255,7 @@ TEST_CASE("a peer that throws, is late or leaves ends the others with peer_error
   const Streaming delayed{.period = 4, .schedule = {.count = 12, .delay = 3}};
   check_peers(delayed, 5);
   check_peers(delayed, 7);
+  check_peers(Cocktail{}, 3);
 }
 
 TEST_CASE("an optimizer that goes with a round under way completes it for the others") {
@@ -296,6 +302,7 @@ TEST_CASE("rounds under way at the end of a program, on all ranks, are no error"
   };
   check(Overlap{.period = 4});
   check(Streaming{.period = 4, .schedule = {.count = 12, .delay = 3}});
+  check(Cocktail{.period = 4, .schedule = {.count = 12, .delay = 3}});
 }
 
 TEST_CASE("what is not finite counts as 0 by policy, in steps alone and where gradients are averaged") {
@@ -363,5 +370,6 @@ TEST_CASE("a step allocates nothing") {
     check_allocations(Overlap{.period = 3}, options);
     check_allocations(NoLoCo<MomentumSgd<>>{.period = 3}, options);
     check_allocations(Streaming{.period = 3, .schedule = {.count = 12, .delay = 2}}, options);
+    check_allocations(Cocktail{.schedule = {.count = 2, .delay = 1}}, options);
   }
 }

@@ -4,11 +4,14 @@
 #include "local_training.hpp"
 #include "reference/loco.hpp"
 #include "terse/compressor/chain.hpp"
+#include "terse/compressor/over_senders.hpp"
 #include "terse/compressor/random_k.hpp"
+#include "terse/optimizer/local/cocktail_sgd.hpp"
 #include "terse/optimizer/local/noloco.hpp"
 #include "terse/optimizer/local/sparse_loco.hpp"
+#include "terse/topology/median_clip.hpp"
 
-// SparseLoCo and NoLoCo against oracles in double; what they are equal to.
+// SparseLoCo, CocktailSGD and NoLoCo against oracles in double; what they are equal to.
 
 using namespace terse;
 using namespace terse::test;
@@ -17,6 +20,7 @@ namespace {
 
 using Sparser = SparseLoCo<MomentumSgd<>, Tiles<16>>;
 using Paired = NoLoCo<MomentumSgd<>>;
+using Picker = CocktailSgd<MomentumSgd<>, TopK<>, OwnersResidual, AllGather>;
 
 /// Fits the quadratics.
 Layout matrices() {
@@ -24,6 +28,11 @@ Layout matrices() {
   layout.add({"matrix", {20, 37}}).add({"none", {0}}).add({"vector", {300}, 0.5F});
   layout.add({"bias", {65}, 2, 0, false}).add({"one", {1}});
   return layout;
+}
+float layout_rate(const Layout& layout, std::size_t k) {
+  for (const Segment& segment : layout.segments())
+    if (at(segment.offset) <= k && k < at(segment.offset + segment.count)) return segment.learning_rate_scale;
+  return 0;
 }
 bool compressed_one(const Segment& segment) { return segment.compress; }
 
@@ -34,58 +43,98 @@ Sparser sparser(std::uint64_t period, double share, float decay, float rate) {
           .compressor = {.inner = {.selection = {.ratio = share}}}};
 }
 
+/// Trains, and compares with the oracle whose means are taken in this way. Returns the names of what a checkpoint would hold.
+template <class R>
+std::vector<std::string> follows_oracle(const R& recipe, int ranks, float decay, bool over_senders,
+                                        bool clipped) {
+  CAPTURE(ranks);
+  const Layout layout = matrices();
+  const float rate = recipe.outer.rate;
+  const std::uint64_t period = recipe.period;
+  const History ours = train(recipe, ranks, {up_and_down, layout});
+  reference::SparseTraining<reference::MomentumSgd<>> oracle(layout, at(ranks), {.momentum = in_double(0.9F)},
+                                                             start(layout));
+  oracle.period = period;
+  oracle.side = 16;
+  oracle.share = 0.1;
+  oracle.beta = in_double(decay);
+  oracle.over_senders = over_senders;
+  oracle.clipped = clipped;
+  oracle.alpha = in_double(rate);
+  std::uint64_t meetings = 0, compared = 0;
+  for (std::uint64_t step = 1; step <= steps; ++step) {
+    CAPTURE(step);
+    const std::vector<Snapshot>& now = ours[step - 1];
+    oracle.step(in_double(up_and_down(step)), Quadratics::gradient<double>);
+    const bool meets = step % period == 0;
+    // Of a tile's ceil(n / 10) picks positions and values.
+    const Sent sent = formula<AllGather>(layout, ranks, 0, [&](const Range& range) {
+      std::uint64_t bytes = 0;
+      for (const Piece& piece : range.pieces())
+        for (const reference::Block& block : reference::blocks_of(layout.segments()[at(piece.segment)], 16)) {
+          const std::uint64_t n = block.places.size(), k = (n + 9) / 10;
+          bytes += position_bytes(n, k) + to_eight(4 * k);
+        }
+      return bytes;
+    });
+    CHECK(sent_in(now[0]) == (meets ? sent : Sent{}));
+    if (!meets) continue;
+    REQUIRE(all_alike(now));
+    ++meetings;
+    if (oracle.doubted) {
+      oracle.go_on_from({now[0].parameters.begin(), now[0].parameters.end()});
+      for (std::size_t rank = 0; rank < now.size(); ++rank)
+        oracle.e[rank] = spread_out(layout, now[rank].state, "outer_error");
+      continue;
+    }
+    ++compared;
+    REQUIRE(relative_error(layout, now[0].parameters, oracle.theta, any_one, 1) < tolerance);
+    for (std::size_t rank = 0; rank < now.size(); ++rank)
+      REQUIRE(relative_error(layout, spread_out(layout, now[rank].state, "outer_error"), oracle.e[rank],
+                             compressed_one) < 1e-4);
+  }
+  CHECK(compared * 2 > meetings);
+  std::vector<std::string> names;
+  for (const auto& part : ours.back()[0].state.parts) names.push_back(part.first);
+  return names;
+}
+
 }  // namespace
 
 TEST_CASE("SparseLoCo follows its algorithm, memory included") {
-  const Layout layout = matrices();
   std::uint64_t period = 1;
-  for (const int ranks : {1, 2, 3, 4}) {
-    CAPTURE(ranks);
-    ++period;
-    const float rate = ranks == 3 ? 0.8F : 1;
-    const History ours = train(sparser(period, 0.1, 0.9F, rate), ranks, {up_and_down, layout});
-    reference::SparseTraining<reference::MomentumSgd<>> oracle(layout, at(ranks),
-                                                               {.momentum = in_double(0.9F)}, start(layout));
-    oracle.period = period;
-    oracle.side = 16;
-    oracle.share = 0.1;
-    oracle.beta = in_double(0.9F);
-    oracle.alpha = in_double(rate);
-    std::uint64_t meetings = 0, compared = 0;
-    for (std::uint64_t step = 1; step <= steps; ++step) {
-      CAPTURE(step);
-      const std::vector<Snapshot>& now = ours[step - 1];
-      oracle.step(in_double(up_and_down(step)), Quadratics::gradient<double>);
-      const bool meets = step % period == 0;
-      // Of a tile's ceil(n / 10) picks positions and values.
-      const Sent sent = formula<AllGather>(layout, ranks, 0, [&](const Range& range) {
-        std::uint64_t bytes = 0;
-        for (const Piece& piece : range.pieces())
-          for (const reference::Block& block :
-               reference::blocks_of(layout.segments()[at(piece.segment)], 16)) {
-            const std::uint64_t n = block.places.size(), k = (n + 9) / 10;
-            bytes += position_bytes(n, k) + to_eight(4 * k);
-          }
-        return bytes;
-      });
-      CHECK(sent_in(now[0]) == (meets ? sent : Sent{}));
-      if (!meets) continue;
-      REQUIRE(all_alike(now));
-      ++meetings;
-      if (oracle.doubted) {
-        oracle.go_on_from({now[0].parameters.begin(), now[0].parameters.end()});
-        for (std::size_t rank = 0; rank < now.size(); ++rank)
-          oracle.e[rank] = spread_out(layout, now[rank].state, "outer_error");
-        continue;
-      }
-      ++compared;
-      REQUIRE(relative_error(layout, now[0].parameters, oracle.theta, any_one, 1) < tolerance);
-      for (std::size_t rank = 0; rank < now.size(); ++rank)
-        REQUIRE(relative_error(layout, spread_out(layout, now[rank].state, "outer_error"), oracle.e[rank],
-                               compressed_one) < 1e-4);
-    }
-    CHECK(compared * 2 > meetings);
+  for (const int ranks : {1, 2, 3, 4})
+    follows_oracle(sparser(++period, 0.1, 0.9F, ranks == 3 ? 0.8F : 1), ranks, 0.9F, false, false);
+}
+
+TEST_CASE("and its authors' code, over the senders of an element and with clipped packets") {
+  using Deployed = SparseLoCo<MomentumSgd<>, OverSenders<Tiles<16>>, Residual, Gathered<MedianClip>>;
+  const Deployed deployed{
+      .period = 3, .decay = 0.9F, .outer = {0.5F}, .compressor = {{.inner = {.selection = {.ratio = 0.1}}}}};
+  for (const int ranks : {1, 2, 3, 5}) {
+    const std::vector<std::string> names = follows_oracle(deployed, ranks, 0.9F, true, true);
+    if (ranks == 3) CHECK(names == follows_oracle(sparser(3, 0.1, 0.9F, 1), ranks, 0.9F, false, false));
   }
+}
+
+TEST_CASE("Local SGD over Gathered merges moves, not models, in each step where the period is 1") {
+  const Training training{.layout = matrices()};
+  for (const std::uint64_t period : std::initializer_list<std::uint64_t>{1, 4}) {
+    const History plain = train(LocalSgd<MomentumSgd<>>{.period = period}, 3, training);
+    const History merged =
+        train(LocalSgd<MomentumSgd<>, Gathered<MedianClip>>{.period = period}, 3, training);
+    CHECK(gap(merged, plain, training.layout) > 100 * tolerance);
+    CHECK(gap(train(LocalSgd<MomentumSgd<>, Gathered<MedianClip>>{.period = period}, 1, training),
+              train(LocalSgd<MomentumSgd<>>{.period = period}, 1, training), training.layout) < tolerance);
+    CHECK(all_alike(merged.back()));
+  }
+  on_ranks(2, [](Threads& transport) {
+    const double examples = 8;
+    LocalSgd<MomentumSgd<>, Gathered<MedianClip>> recipe{.period = 4};
+    if (transport.rank() == 1) recipe.topology.weight = &examples;
+    CHECK_THROWS_WITH_AS((Optimizer{recipe, transport, matrices()}), doctest::Contains("weighted"),
+                         mismatch_error);
+  });
 }
 
 TEST_CASE("SparseLoCo is a row of DiLoCo without momentum, bit by bit, and Local SGD where all is sent") {
@@ -113,6 +162,100 @@ TEST_CASE("CocktailSGD's picks, where they are all, make Local SGD; few leave al
   const History ours = train(recipe, 3, training);
   CHECK(all_alike(ours.back()));
   CHECK(gap(ours, local, training.layout) > 100 * tolerance);
+}
+
+TEST_CASE("CocktailSGD follows its algorithm, at once and steps late, looked at or not") {
+  struct Case {
+    int ranks;
+    std::uint64_t period, delay;
+  };
+  const Layout layout = matrices();
+  for (const Case one : std::initializer_list<Case>{{1, 2, 0}, {2, 1, 1}, {3, 1, 0}, {3, 4, 2}, {4, 3, 3}}) {
+    const int ranks = one.ranks;
+    CAPTURE(ranks);
+    const Picker recipe{
+        .period = one.period, .compressor = {{.ratio = 0.1}}, .schedule = {.count = 1, .delay = one.delay}};
+    const History ours = train(recipe, ranks, {up_and_down, layout});
+    reference::TradeTraining<reference::MomentumSgd<>> oracle(layout, at(ranks),
+                                                              {.momentum = in_double(0.9F)}, start(layout));
+    oracle.period = one.period;
+    oracle.delay = one.delay;
+    oracle.share = 0.1;
+    std::uint64_t compared = 0;
+    for (std::uint64_t step = 1; step <= steps; ++step) {
+      CAPTURE(step);
+      const std::vector<Snapshot>& now = ours[step - 1];
+      REQUIRE(all_alike(now, "anchor"));
+      oracle.step(in_double(up_and_down(step)), Quadratics::gradient<double>);
+      if (oracle.doubted) {
+        oracle.z = now[0].state.parts.at("anchor");
+        for (std::size_t rank = 0; rank < now.size(); ++rank)
+          oracle.go_on_from(rank, {now[rank].parameters.begin(), now[rank].parameters.end()},
+                            now[rank].state.parts.at("traded"));
+        continue;
+      }
+      ++compared;
+      REQUIRE(relative_error(layout, now[0].state.parts.at("anchor"), oracle.z, any_one, 1) < tolerance);
+      const reference::Arenas x = oracle.x();
+      for (std::size_t rank = 0; rank < now.size(); ++rank) {
+        REQUIRE(relative_error(layout, now[rank].parameters, x[rank], any_one, 1) < tolerance);
+        REQUIRE(relative_error(layout, now[rank].state.parts.at("traded"), oracle.traded[rank], any_one, 1) <
+                tolerance);
+      }
+    }
+    CHECK(compared * 2 > steps);
+    CHECK(gap(ours, train(recipe, ranks, {up_and_down, layout, steps, false}), layout) == 0);
+  }
+}
+
+TEST_CASE("CocktailSGD that sends all at once is the average of parameters") {
+  const Training training{.layout = matrices()};
+  const History local = train(LocalSgd<MomentumSgd<>>{.period = 4}, 3, training);
+  const Picker all{.period = 4, .compressor = {{.ratio = 1}}, .schedule = {.count = 1, .delay = 0}};
+  CHECK(gap(train(all, 3, training), local, training.layout) < tolerance);
+  const CocktailSgd<MomentumSgd<>, Dense> dense{.period = 4, .schedule = {.count = 1, .delay = 0}};
+  CHECK(gap(train(dense, 3, training), local, training.layout) < tolerance);
+}
+
+TEST_CASE("CocktailSGD loses nothing: ranks' mean moves by their steps, but for what owners still owe") {
+  const Layout layout = matrices();
+  constexpr int ranks = 3;
+  constexpr std::uint64_t count = 30;
+  CocktailSgd<MomentumSgd<>> recipe{.inner = plain(), .schedule = {.count = 2, .delay = 1}};
+  recipe.compressor.selection = {.first = {.ratio = 0.5}, .second = {.ratio = 0.2}};
+  std::vector<Floats> ends(ranks), models(ranks);
+  std::vector<Seen> states(ranks);
+  on_ranks(ranks, [&](Threads& transport) {
+    Optimizer optimizer{recipe, transport, layout};
+    optimizer.learning_rate(1.0F / 64);
+    Floats x = start(layout);
+    for (std::uint64_t step = 1; step <= count; ++step)
+      optimizer.step(x, gradient(layout, transport.rank(), step, 1));
+    const std::size_t rank = at(transport.rank());
+    optimizer.walk(states[rank]);
+    ends[rank] = models[rank] = x;
+    optimizer.read_out(ReadOut::current, models[rank]);
+  });
+  CHECK(models[1] == models[0]);
+  CHECK_FALSE(ends[1] == ends[0]);
+  std::vector<double> expected(at(layout.size())), found(expected);
+  const Floats from = start(layout);
+  for (int rank = 0; rank < ranks; ++rank) {
+    const Seen& state = states[at(rank)];
+    const std::vector<double> owed = spread_out(layout, state, "outer_second_error"),
+                              owed_too = spread_out(layout, state, "outer_1_second_error");
+    std::vector<double> moved(expected.size());
+    for (std::uint64_t step = 1; step <= count; ++step) {
+      const Floats g = gradient(layout, rank, step, 1);
+      for (std::size_t k = 0; k < g.size(); ++k) moved[k] += in_double(g[k]) / 64;
+    }
+    each(layout, any_one, [&](std::size_t k) {
+      expected[k] +=
+          (in_double(from[k]) - moved[k] * in_double(layout_rate(layout, k))) / ranks + owed[k] + owed_too[k];
+      found[k] += (in_double(ends[at(rank)][k]) + state.parts.at("traded")[k]) / ranks;
+    });
+  }
+  CHECK(relative_error(layout, found, expected, any_one, 1) < tolerance);
 }
 
 TEST_CASE("of moves that stay the same, what SparseLoCo has sent comes to all of them") {
@@ -238,6 +381,12 @@ TEST_CASE("NoLoCo refuses a momentum that its ranks would not outlive, at constr
                          doctest::Contains("among 4 ranks in pairs an outer momentum of 0.9"), usage_error);
     recipe.outer.momentum = 0.868F;
     CHECK_THROWS_WITH_AS((Optimizer{recipe, transport, layout}), doctest::Contains("Lower the momentum"),
+                         usage_error);
+    recipe.outer = {.rate = 0, .momentum = 0.5F};
+    CHECK_THROWS_WITH_AS((Optimizer{recipe, transport, layout}), doctest::Contains("Raise the rate"),
+                         usage_error);
+    recipe.outer = {.rate = 2, .momentum = 0};
+    CHECK_THROWS_WITH_AS((Optimizer{recipe, transport, layout}), doctest::Contains("Lower the rate"),
                          usage_error);
     recipe = {.average_gradients_until = 1};
     CHECK_THROWS_WITH_AS((Optimizer{recipe, transport, layout}), doctest::Contains("no mean gradient"),

@@ -93,13 +93,16 @@ struct DeMo {
   std::vector<Doubles> momentum;  // [rank]
   /// Whether something hung on a rounding: a coefficient at the edge of being sent, a sign at the edge of another one.
   bool doubted = false;
+  bool over_senders =
+      false;  // as in the authors' code: coefficients are averaged over the ranks that have sent them
 
   void step(const std::vector<std::vector<float>>& gradients, double rate) {
     doubted = false;
     Doubles sum(parameters.size());
-    for (std::size_t rank = 0; rank < gradients.size(); ++rank)
-      for (const Segment& segment : layout.segments())
-        for (const Block& block : blocks_of(segment, side)) {
+    for (const Segment& segment : layout.segments())
+      for (const Block& block : blocks_of(segment, side)) {
+        Doubles waves(block.places.size()), senders(block.places.size());
+        for (std::size_t rank = 0; rank < gradients.size(); ++rank) {
           if (!segment.compress) {
             for (const std::size_t i : block.places) sum[i] += static_cast<double>(gradients[rank][i]);
             continue;
@@ -108,13 +111,20 @@ struct DeMo {
           for (const std::size_t i : block.places)
             m.push_back(momentum[rank][i] = decay * momentum[rank][i] +
                                             (with_rate ? rate : 1) * static_cast<double>(gradients[rank][i]));
-          const Doubles sent =
-              restored(block.rows, block.columns, largest(transformed(block.rows, block.columns, m)));
+          const Doubles sent = largest(transformed(block.rows, block.columns, m));
+          const Doubles read = restored(block.rows, block.columns, sent);
           for (std::size_t e = 0; e < sent.size(); ++e) {
-            momentum[rank][block.places[e]] -= sent[e];
-            sum[block.places[e]] += sent[e];
+            momentum[rank][block.places[e]] -= read[e];
+            waves[e] += sent[e];
+            senders[e] += sent[e] != 0 ? 1 : 0;
           }
         }
+        if (!segment.compress) continue;
+        for (std::size_t e = 0; e < waves.size(); ++e)
+          if (over_senders && senders[e] > 0) waves[e] /= senders[e];
+        const Doubles moved = restored(block.rows, block.columns, waves);
+        for (std::size_t e = 0; e < moved.size(); ++e) sum[block.places[e]] += moved[e];
+      }
     for (const Segment& segment : layout.segments())
       for (index_t k = segment.offset; k < segment.offset + segment.count; ++k) {
         const auto i = static_cast<std::size_t>(k);

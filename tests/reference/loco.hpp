@@ -12,7 +12,7 @@
 #include "demo.hpp"
 #include "local.hpp"
 
-// Oracles of SparseLoCo and NoLoCo, all ranks in one thread, in double. They share nothing with the library but `Layout`.
+// Oracles of SparseLoCo, CocktailSGD and NoLoCo, all ranks in one thread, in double. They share nothing with the library but `Layout`.
 
 namespace terse::reference {
 
@@ -25,6 +25,9 @@ struct SparseTraining : Replicas<Inner> {
   double share = 1, beta = 1, alpha = 1;
   Arena<double> theta;
   Arenas e;
+  bool over_senders = false;  ///< elements are averaged over the ranks that have sent them
+  bool clipped =
+      false;  ///< packets have at most the median of the norms of those that aren't 0, the lower one
   bool doubted = false;  ///< whether a pick hung on a rounding
 
   template <class Values>
@@ -39,14 +42,25 @@ struct SparseTraining : Replicas<Inner> {
     this->step_inside(this->gradients(gradient), gamma);
     doubted = false;
     if (++steps_ % period != 0) return;
-    Arena<double> sum(theta.size());
+    std::vector<Arena<double>> sent(e.size(), Arena<double>(theta.size()));
     for (std::size_t i = 0; i < e.size(); ++i) {
-      for (std::size_t k = 0; k < sum.size(); ++k)
+      for (std::size_t k = 0; k < theta.size(); ++k)
         e[i][k] = beta * e[i][k] + (theta[k] - this->inner_[i].parameters[k]);
       for (const Segment& segment : layout_.segments())
-        for (const Block& block : blocks_of(segment, side)) send(segment, block, e[i], sum);
+        for (const Block& block : blocks_of(segment, side)) send(segment, block, e[i], sent[i]);
     }
-    for (std::size_t k = 0; k < sum.size(); ++k) theta[k] -= alpha * sum[k] / static_cast<double>(e.size());
+    const std::vector<double> scales = clipped ? clipping(sent) : std::vector<double>(e.size(), 1);
+    for (const Segment& segment : layout_.segments())
+      for (index_t at = segment.offset; at < segment.offset + segment.count; ++at) {
+        const auto k = static_cast<std::size_t>(at);
+        double sum = 0, senders = 0;
+        for (std::size_t i = 0; i < e.size(); ++i) {
+          sum += scales[i] * sent[i][k];
+          senders += sent[i][k] != 0 ? 1 : 0;
+        }
+        if (!over_senders || !segment.compress) senders = static_cast<double>(e.size());
+        theta[k] -= senders > 0 ? alpha * sum / senders : 0;
+      }
     go_on_from(theta);
   }
   void go_on_from(const Arena<double>& x) {
@@ -55,7 +69,19 @@ struct SparseTraining : Replicas<Inner> {
   }
 
  private:
-  void send(const Segment& segment, const Block& block, Arena<double>& memory, Arena<double>& sum) {
+  static std::vector<double> clipping(const std::vector<Arena<double>>& sent) {
+    std::vector<double> norms, sorted;
+    for (const Arena<double>& one : sent) {
+      double square = 0;
+      for (const double x : one) square += x * x;
+      norms.push_back(std::sqrt(square));
+      if (square > 0) sorted.push_back(norms.back());
+    }
+    std::sort(sorted.begin(), sorted.end());
+    for (double& norm : norms) norm = norm > 0 ? std::min(1.0, sorted[(sorted.size() - 1) / 2] / norm) : 0;
+    return norms;
+  }
+  void send(const Segment& segment, const Block& block, Arena<double>& memory, Arena<double>& sent) {
     std::vector<double> sizes;
     for (const std::size_t place : block.places) sizes.push_back(std::abs(memory[place]));
     std::sort(sizes.rbegin(), sizes.rend());
@@ -65,8 +91,74 @@ struct SparseTraining : Replicas<Inner> {
     if (k < sizes.size() && sizes[k - 1] - sizes[k] < 1e-4 * sizes[0]) doubted = true;
     for (const std::size_t place : block.places) {
       if (std::abs(memory[place]) < sizes[k - 1]) continue;
-      sum[place] += memory[place];
+      sent[place] = memory[place];
       memory[place] = 0;
+    }
+  }
+
+  Layout layout_;
+  std::uint64_t steps_ = 0;
+};
+
+/// CocktailSGD: D_i = z - x_i, s_i = the top k of each segment of D_i; z = z - mean s; `delay` steps later x_i = x_i + s_i - mean s.
+/// Segments that are not compressed: s_i = D_i.
+template <class Inner>
+struct TradeTraining : Replicas<Inner> {
+  std::uint64_t period = 1, delay = 0;
+  double share = 1;
+  Arena<double> z;
+  Arenas traded;
+  bool doubted = false;  ///< whether a pick hung on a rounding
+
+  template <class Values>
+  TradeTraining(const Layout& layout, std::size_t ranks, const typename Inner::Options& options,
+                const Values& start)
+      : Replicas<Inner>(layout, ranks, options, start),
+        z(this->inner_[0].parameters),
+        traded(ranks, Arena<double>(z.size())),
+        layout_(layout) {}
+
+  void step(double gamma, const LocalGradient& gradient) {
+    this->step_inside(this->gradients(gradient), gamma);
+    doubted = false;
+    const bool sends = ++steps_ % period == 0;
+    if (sends) merge();
+    if (sends) send();
+    if (steps_ % period == delay % period && (!sends || delay == 0)) merge();
+  }
+  void go_on_from(std::size_t rank, const Arena<double>& x, const Arena<double>& own) {
+    this->inner_[rank].parameters = x;
+    traded[rank] = own;
+  }
+
+ private:
+  void merge() {
+    for (std::size_t i = 0; i < traded.size(); ++i)
+      for (std::size_t k = 0; k < z.size(); ++k)
+        this->inner_[i].parameters[k] += std::exchange(traded[i][k], 0);
+  }
+  void send() {
+    Arena<double> mean(z.size());
+    for (std::size_t i = 0; i < traded.size(); ++i)
+      for (const Segment& segment : layout_.segments()) {
+        const auto moved = [&](std::size_t k) { return z[k] - this->inner_[i].parameters[k]; };
+        const std::size_t first = static_cast<std::size_t>(segment.offset),
+                          n = static_cast<std::size_t>(segment.count);
+        std::vector<double> sizes;
+        for (std::size_t k = first; k < first + n; ++k) sizes.push_back(std::abs(moved(k)));
+        std::sort(sizes.rbegin(), sizes.rend());
+        const std::size_t picks =
+            segment.compress ? static_cast<std::size_t>(std::ceil(share * static_cast<double>(n))) : n;
+        if (picks < n && sizes[picks - 1] - sizes[picks] < 1e-4 * sizes[0]) doubted = true;
+        for (std::size_t k = first; k < first + n; ++k) {
+          if (std::abs(moved(k)) < sizes[picks - 1]) continue;
+          traded[i][k] = moved(k);
+          mean[k] += moved(k) / static_cast<double>(traded.size());
+        }
+      }
+    for (std::size_t k = 0; k < z.size(); ++k) {
+      z[k] -= mean[k];
+      for (Arena<double>& own : traded) own[k] -= mean[k];
     }
   }
 

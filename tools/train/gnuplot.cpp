@@ -75,6 +75,16 @@ std::string read_whole(const std::string& path) {
 
 bool have_gnuplot() { return run_gnuplot("--version", "/dev/null", "/dev/null") == 0; }
 
+void check_picture(const std::string& option, const std::string& path) {
+  if (!path.empty() && std::filesystem::path(path).extension() != ".svg")
+    throw input_error(option + ": '" + path + "' does not end in .svg, and the picture is an SVG");
+}
+void check_drawing(const std::string& option, const std::string& path) {
+  check_output(option, path);
+  if (!path.empty() && !have_gnuplot())
+    throw input_error(option + ": gnuplot is not installed (package gnuplot-nox)");
+}
+
 std::string draw(const std::string& script) {
   const Scratch scratch;
   write_output(scratch.file("script"), script);

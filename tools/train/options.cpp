@@ -22,7 +22,7 @@
 #include "gnuplot.hpp"
 #include "help.hpp"
 #include "output.hpp"
-#include "terse/core/version.hpp"
+#include "parse.hpp"
 #include "words.hpp"
 
 namespace train {
@@ -325,13 +325,7 @@ void add_options(CLI::App& app, Options& o) {
                    "and are shared out anew"));
   in_group(app.add_flag("--quiet", o.quiet, "no progress, only the table"));
 
-  group = "Help";
-  in_group(app.set_help_flag("-h,--help", "print this and exit"));
-  in_group(app.set_version_flag(
-      "--version",
-      fmt::format("terse {}.{}.{}", TERSE_VERSION_MAJOR, TERSE_VERSION_MINOR, TERSE_VERSION_PATCH),
-      "print the version and exit"));
-
+  add_help(app);
   app.footer(help_footer());
 }
 
@@ -554,28 +548,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv, std::FIL
     app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   add_options(app, options);
   if (program == Program::quickstart_trainer) leave_out_of_help(app);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::CallForHelp&) {
-    std::string text = app.help() + "\n";
-    for (std::size_t at = 0; (at = text.find("\n\n\n", at)) != std::string::npos;) text.erase(at, 1);
-    std::fputs(text.c_str(), out);
-    return std::nullopt;
-  } catch (const CLI::CallForVersion& version) {
-    std::fprintf(out, "%s\n", version.what());
-    return std::nullopt;
-  } catch (const CLI::ExtrasError&) {
-    throw input_error("unknown argument '" + app.remaining().front() + "'; see --help");
-  } catch (const CLI::ArgumentMismatch& fault) {
-    const std::string line = fault.what();
-    const std::string option = line.substr(0, line.find(':'));
-    throw input_error(option + (line.find("missing") != std::string::npos ? ": needs a value; see --help"
-                                                                          : ": given more than once"));
-  } catch (const CLI::ParseError& fault) {
-    std::string line = fault.what();
-    std::replace(line.begin(), line.end(), '\n', ' ');
-    throw input_error(line + "; see --help");
-  }
+  if (!parse(app, argc, argv, out)) return std::nullopt;
   if (options.checkpoint_every > 0 && options.checkpoint.empty())
     throw input_error("--checkpoint-every needs --checkpoint DIR");
   if (options.resume == "auto") {
@@ -588,9 +561,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv, std::FIL
     throw input_error(
         "--elastic shares pictures out among any number of ranks, and with --label-skew each rank has some "
         "of its own: leave one of them out");
-  if (!options.plot.empty() && std::filesystem::path(options.plot).extension() != ".svg")
-    throw input_error(
-        fmt::format("--plot: '{}' does not end in .svg, and the picture is an SVG", options.plot));
+  check_picture("--plot", options.plot);
   if ((options.transport == Transport::nccl || options.transport == Transport::staged) &&
       options.device == Device::cpu)
     throw input_error(
@@ -618,9 +589,7 @@ void check_files(const Options& options, bool outputs) {
   if (!outputs) return;
   check_output("--json", options.json);
   check_output("--csv", options.csv);
-  check_output("--plot", options.plot);
-  if (!options.plot.empty() && !have_gnuplot())
-    throw input_error("--plot: gnuplot is not installed (package gnuplot-nox)");
+  check_drawing("--plot", options.plot);
 }
 
 }  // namespace train

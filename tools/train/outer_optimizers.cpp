@@ -2,6 +2,7 @@
 #include "local.hpp"
 #include "marked_layout.hpp"
 #include "terse/compressor/uniform.hpp"
+#include "terse/optimizer/local/cocktail_sgd.hpp"
 #include "terse/optimizer/local/noloco.hpp"
 #include "terse/optimizer/local/sparse_loco.hpp"
 #include "terse/optimizer/muon.hpp"
@@ -14,6 +15,12 @@ Made make<struct SparseLoCo>(const Order<OnHost>& order) {
                                           .period = static_cast<std::uint64_t>(period_of(order.options))};
   recipe.outer.rate = static_cast<float>(outer_learning_rate_of(order.options, order.method));
   recipe.compressor.inner.selection.ratio = ratio_of(order.options, order.method);
+  return made(order, recipe, matrices_alone(order.layout));
+}
+template <>
+Made make<struct CocktailSgd>(const Order<OnHost>& order) {
+  terse::CocktailSgd<terse::Adam<>> recipe{.inner = inner_adam(order),
+                                           .period = static_cast<std::uint64_t>(period_of(order.options))};
   return made(order, recipe, matrices_alone(order.layout));
 }
 template <>

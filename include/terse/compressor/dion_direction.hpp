@@ -44,4 +44,15 @@ struct DionDirection {
   LowRank<R> factors() const { return {.min_compression = 1, .seed = seed}; }
 };
 
+namespace detail {
+
+inline void require_directions(bool any) {
+  if (!any)
+    throw usage_error(
+        "no segment of the layout is marked as hidden, and this compressor's directions are of hidden "
+        "matrices: set Segment::hidden for those between the input and the output");
+}
+
+}  // namespace detail
+
 }  // namespace terse

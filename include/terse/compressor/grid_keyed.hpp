@@ -16,6 +16,11 @@ TERSE_NUMERICS_BEGIN
 
 static_assert(checked_elements == reduction_block, "a tile has one checksum");
 
+template <class Use>
+concept UsesNumbers = requires(const Use& use, const Piece& piece) {
+  use(piece, index_t{}, 0.0F, 0, 0.0F);
+};
+
 /// The sum modulo 2^64 of what a tile's threads have, on the first of them. For all threads of a block.
 template <class Block>
 TERSE_HD std::uint64_t sum_of_tile(Block& block, std::uint64_t (&sums)[block_threads], std::uint64_t own) {
@@ -77,7 +82,7 @@ struct EncodeKeyedKernel {
   }
 };
 
-/// Reads codes beside key(piece, i) and hands the values to `use`.
+/// Reads the packets' codes beside key(piece, i), one packet after the other, and hands the values to `use`.
 template <class Grid, class Key, class Use>
 struct DecodeKeyedKernel {
   static constexpr bool cooperative = true;
@@ -86,37 +91,53 @@ struct DecodeKeyedKernel {
   };
   Slice slice;
   Grid grid;
-  Arriving<Packets<PlainCode<Grid::bits>>> incoming;
-  const std::byte* checks;
+  Arriving<OneEach<PlainCode<Grid::bits>>> incoming;
+  KeyedPackets packets;
   Key key_;
   Use use_;
-  std::uint32_t* wrong;
+  std::uint32_t* wrong;  // of each packet
 
   template <class Block>
   TERSE_HD void operator()(Block& block, Shared& shared) const {
     const index_t number = tile_number(block);
     const int lane = block.thread() % lanes;
-    std::uint64_t sum = 0;
-    if (number < slice.tiles) {
-      const Tile tile = slice.tile(number);
-      Key key = key_;
-      [[maybe_unused]] Use use = use_;
+    const bool works = number < slice.tiles;
+    Tile tile{};
+    Key key = key_;
+    [[maybe_unused]] Use use = use_;
+    if (works) {
+      tile = slice.tile(number);
       enter(use, tile.piece);
       enter(key, tile.piece);
-      for (index_t b = tile.begin; b + lane < tile.end; b += lanes) {
-        const index_t first = tile.piece.offset + b;
-        const auto code = static_cast<double>(incoming.sum(tile, b, lane));
-        bool good;
-        const double z = grid.coordinate_near(key(tile.piece, first + lane), code, good);
-        if (!good) atomic_raise(wrong);
-        sum += block_weight(first) * Grid::modulo(z);
-        if constexpr (!std::is_same_v<Use, NoUse>) use(tile.piece, first + lane, grid.value(z));
-      }
     }
-    sum = sum_of_tile(block, shared.sums, odd_weight(static_cast<std::uint64_t>(lane)) * sum);
-    if (lane == 0 && number < slice.tiles &&
-        sum != load_aligned<std::uint64_t>(checks + 8 * (slice.first_tile + number)))
-      atomic_raise(wrong);
+    TERSE_ROLLED
+    for (int p = 0; p < packets.count; ++p) {
+      std::uint64_t sum = 0;
+      if (works) sum = read(tile, p, lane, key, use);
+      sum = sum_of_tile(block, shared.sums, odd_weight(static_cast<std::uint64_t>(lane)) * sum);
+      if (works && lane == 0 &&
+          sum != load_aligned<std::uint64_t>(packets.sections[p] + 8 * (slice.first_tile + number)))
+        atomic_raise(wrong + p);
+    }
+  }
+
+ private:
+  TERSE_HD std::uint64_t read(Tile tile, int p, int lane, const Key& key, const Use& use) const {
+    tile.packet = p;
+    std::uint64_t sum = 0;
+    for (index_t b = tile.begin; b + lane < tile.end; b += lanes) {
+      const index_t first = tile.piece.offset + b;
+      const auto code = static_cast<double>(incoming.sum(tile, b, lane));
+      bool good;
+      const double z = grid.coordinate_near(key(tile.piece, first + lane), code, good);
+      if (!good) atomic_raise(wrong + p);
+      sum += block_weight(first) * Grid::modulo(z);
+      if constexpr (UsesNumbers<Use>)
+        use(tile.piece, first + lane, grid.value(z), packets.first + p, packets.weights[p]);
+      else if constexpr (!std::is_same_v<Use, NoUse>)
+        use(tile.piece, first + lane, grid.value(z));
+    }
+    return sum;
   }
 };
 
@@ -132,18 +153,27 @@ void encode_keyed(E ex, const Range& range, const Grid<Bits, Rounding>& grid, F 
   });
 }
 
-/// As on the host; `wrong`, in the executor's memory, becomes 1 where a checksum or a key was wrong.
+/// Of several packets; wrong[p], in the executor's memory, becomes 1 where a checksum or a key was wrong.
 template <GridExecutor E, int Bits, class Rounding, class Key, class Use>
-void decode_keyed(E ex, const Range& range, const Grid<Bits, Rounding>& grid, const std::byte* section,
-                  Key key, Use use, std::uint32_t& wrong) {
+void decode_keyed(E ex, const Range& range, const Grid<Bits, Rounding>& grid, const KeyedPackets& packets,
+                  Key key, Use use, std::uint32_t* wrong) {
   using Incoming = Packets<PlainCode<Bits>>;
-  const typename Incoming::Source source{section + checksum_bytes(range)};
-  const Arriving<Incoming> incoming({&source, 1, {}});
+  typename Incoming::Source sources[most_packets];
+  for (int p = 0; p < packets.count; ++p) sources[p].codes = packets.sections[p] + checksum_bytes(range);
+  const Arriving<OneEach<PlainCode<Bits>>> incoming({{sources, packets.count, {}}});
   for_each_slice<Bits, 0>(range, Units{}, [&](const Slice& slice, bool) {
     launch_tiles(
         ex, slice,
-        DecodeKeyedKernel<Grid<Bits, Rounding>, Key, Use>{slice, grid, incoming, section, key, use, &wrong});
+        DecodeKeyedKernel<Grid<Bits, Rounding>, Key, Use>{slice, grid, incoming, packets, key, use, wrong});
   });
+}
+/// As on the host; `wrong` in the executor's memory.
+template <GridExecutor E, int Bits, class Rounding, class Key, class Use>
+void decode_keyed(E ex, const Range& range, const Grid<Bits, Rounding>& grid, const std::byte* section,
+                  Key key, Use use, std::uint32_t& wrong) {
+  KeyedPackets one;
+  one.sections[one.count++] = section;
+  decode_keyed(ex, range, grid, one, key, use, &wrong);
 }
 
 TERSE_NUMERICS_END

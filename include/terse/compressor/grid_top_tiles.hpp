@@ -106,8 +106,9 @@ struct PickTilesKernel {
   }
 };
 
-/// Adds weight times what a packet says to sums. Each position occurs once, in sections that are right.
-template <int S>
+/// Adds weight times what a packet says to sums, by a coder of 32 bits for a value. Each position occurs once, in sections that are
+/// right.
+template <int S, class Coder>
 struct AddTilesKernel {
   static constexpr bool cooperative = true;
   struct Shared {};
@@ -127,7 +128,7 @@ struct AddTilesKernel {
       const PackedPositions list = Positions::list_at(wire, tile.n);
       for (index_t e = block.thread(); e < tile.k; e += block_threads) {
         const std::int64_t position = list[e];
-        if (position < tile.n) to[position] += weight * PickCoder<Dense>::read(values, tile.k, e);
+        if (position < tile.n) to[position] += weight * Coder::read(values, tile.k, e);
       }
       return;
     }
@@ -138,7 +139,7 @@ struct AddTilesKernel {
     index_t entry = block.exclusive_sum(own, all);
     for (index_t e = first; e < end; ++e)
       if (is_set(wire, e)) {
-        if (entry < tile.k) to[e] += weight * PickCoder<Dense>::read(values, tile.k, entry);
+        if (entry < tile.k) to[e] += weight * Coder::read(values, tile.k, entry);
         ++entry;
       }
   }

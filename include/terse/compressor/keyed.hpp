@@ -13,6 +13,7 @@
 #include "terse/compressor/concept.hpp"
 #include "terse/compressor/rounding.hpp"
 #include "terse/executor/host.hpp"
+#include "terse/executor/placed_ranges.hpp"
 
 // What the keyed compressors share: codes modulo 2^Bits that the reader completes with its own vector, the key, and
 // checksums by which it knows whether that went well. On grid executors: grid_keyed.hpp.
@@ -155,6 +156,13 @@ struct GridCodes {
     codes.flush(b, count);
     sum += block_checksum(offset + b, z);
   }
+};
+
+/// Several packets over one range, numbered from `first` on: use(piece, i, value, number, weight).
+struct KeyedPackets {
+  const std::byte* sections[most_packets] = {};
+  float weights[most_packets] = {};
+  int count = 0, first = 0;
 };
 
 /// The use of values that are only verified.

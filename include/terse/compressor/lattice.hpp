@@ -70,6 +70,12 @@ struct Lattice {
               std::uint32_t& wrong) const {
     decode_keyed(executor, range, grid(), section, key, use, wrong);
   }
+  /// The same of several packets on a device, wrong[p] of each: terse/compressor/grid_keyed.hpp.
+  template <GridExecutor E, class Key, class Use>
+  void decode_together(E executor, const Range& range, const detail::KeyedPackets& packets, Key key, Use use,
+                       std::uint32_t* wrong) const {
+    decode_keyed(executor, range, grid(), packets, key, use, wrong);
+  }
 
  private:
   Grid grid() const { return Grid(static_cast<double>(step)); }

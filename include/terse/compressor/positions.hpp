@@ -13,7 +13,7 @@
 
 namespace terse {
 
-/// Positions on the wire: a list of ceil(log2(n)) bits each, or one bit for each of the n values where that is no longer. A
+/// Positions on the wire: a list of ceil(log2(n)) bits each, or one bit for each of the n values where these are no more. A
 /// selection that sends its picks so names `Reader`, gives `bytes` as its index_bytes and `fault` as its fault, and ends `select`
 /// with `write`; on devices it has `list` and `check`, too.
 struct Positions {
@@ -22,10 +22,9 @@ struct Positions {
   using SectionFault = detail::SectionFault;
   using List = detail::PackedPositions;
 
-  TERSE_HD static bool is_bitmap(index_t n, index_t k) { return aligned(n) / 8 <= list_bytes(n, k); }
+  TERSE_HD static bool is_bitmap(index_t n, index_t k) { return aligned(n) <= detail::position_bits(n) * k; }
   TERSE_HD static index_t bytes(index_t n, index_t k) {
-    const index_t list = list_bytes(n, k), bitmap = aligned(n) / 8;
-    return bitmap <= list ? bitmap : list;
+    return is_bitmap(n, k) ? aligned(n) / 8 : List::bytes(detail::position_bits(n), k);
   }
   TERSE_HD static List list_at(const std::byte* wire, index_t n) { return {wire, detail::position_bits(n)}; }
 
@@ -195,11 +194,6 @@ struct Positions {
     std::uint64_t word_ = 0;
     int bits_ = 0, held_ = 0;  // of a position in a list, 0: a bitmap; of a list's in `word_`
   };
-
- private:
-  TERSE_HD static index_t list_bytes(index_t n, index_t k) {
-    return List::bytes(detail::position_bits(n), k);
-  }
 };
 
 }  // namespace terse

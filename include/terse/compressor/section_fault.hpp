@@ -66,10 +66,11 @@ struct Report {
 
   TERSE_HD Report next() const { return {findings, unit, stage + 1}; }
   TERSE_HD Report last() const { return {findings, unit, 15}; }
-  /// `place` in this stage, below 2^36.
+  /// `place` in this stage, below 2^32 as positions are. Units from the last that has a number on share that.
   TERSE_HD void note(index_t place, SectionFault fault) const {
-    const std::uint64_t order = static_cast<std::uint64_t>(unit) << 44 |
-                                static_cast<std::uint64_t>(stage) << 40 |
+    constexpr index_t last = (index_t{1} << 24) - 1;
+    const std::uint64_t order = static_cast<std::uint64_t>(unit < last ? unit : last) << 40 |
+                                static_cast<std::uint64_t>(stage) << 36 |
                                 static_cast<std::uint64_t>(place) << 4;
     atomic_lower(&findings->first, order | static_cast<std::uint64_t>(fault));
   }

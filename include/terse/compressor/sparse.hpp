@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <string>
 
+#include "terse/compressor/grid_arrived_picks.hpp"
 #include "terse/compressor/pick_source.hpp"
 #include "terse/compressor/quantizer_concept.hpp"
 #include "terse/executor/statistic.hpp"
@@ -36,6 +37,9 @@ struct Sparse {
   static constexpr bool variable = Selection::variable;
   static constexpr bool single_stage = Traits<Selection>::single_stage;
   static constexpr bool measured = false;
+  /// On a grid all sections by the same kernels, on their way in and, with values that are not coded, on their way out.
+  static constexpr bool adds_together = detail::PicksTogether<Selection>;
+  static constexpr bool encodes_together = adds_together && Values::lossless;
 
   Selection selection{};  ///< which elements are picked
   Values values{};        ///< the coder of what is picked
@@ -84,14 +88,15 @@ struct Sparse {
     // On a grid.
     buffer<float, typename E::memory> sums;  // for the arena indices from `begin` on
     index_t begin = 0;
-    buffer<detail::UnitPlace, typename E::memory> places;
+    typename decltype(detail::units_of_grid<E>())::Picker picker;
+    typename decltype(detail::units_of_grid<E>())::Reader reader;
 
     Workspace(E executor, const Sparse& compressor, const Range& covered)
         : coder(executor, compressor.values, picks_of(compressor, covered)), total(1), ignored(1) {
       const Selection& picking = compressor.selection;
       index_t floats = reduction_scratch<MaxAbs>(executor, covered, Units{0, true});
       index_t words_needed = 0, most = 0;
-      index_t count = 0;
+      index_t count = 0, elements = 0, picks_of_all = 0;
       for (UnitsOf units(covered); units.more(); units.next(), ++count) {
         const index_t n = units.unit().count;
         if (n >= index_t{1} << 32)
@@ -100,6 +105,8 @@ struct Sparse {
         floats = std::max(floats, picking.floats(executor, n));
         words_needed = std::max(words_needed, picking.words(n));
         most = std::max(most, picking.most(n));
+        elements += n;
+        picks_of_all += picking.most(n);
       }
       scratch = buffer<float, typename E::memory>(floats, unwritten);
       if (!Values::lossless) picked = buffer<float, typename E::memory>(most, unwritten);
@@ -109,7 +116,8 @@ struct Sparse {
       if constexpr (GridExecutor<E>) {
         begin = covered.begin_offset();
         sums = buffer<float, typename E::memory>(covered.end_offset() - begin, unwritten);
-        if (variable) places = buffer<detail::UnitPlace, typename E::memory>(count, unwritten);
+        if (encodes_together) picker = {executor, elements, picks_of_all};
+        reader = {executor, elements, count, variable, adds_together && !detail::PicksByDraw<Selection>};
       }
     }
   };
@@ -127,39 +135,90 @@ struct Sparse {
   ArrivedSums arrived(E executor, Workspace<E>& workspace, const Range& range, Incoming packets) const {
     const ArrivedSums sums{workspace.sums.data(), workspace.begin};
     if (range.pieces().empty()) return sums;
+    if constexpr (adds_together)
+      if (packets.count > 0) {
+        const detail::PlacedRange one{&range};
+        return arrived(executor, workspace, detail::PlacedRanges(&one, 1), packets);
+      }
     fill(executor,
          workspace.sums.all().part(range.begin_offset() - workspace.begin,
                                    range.end_offset() - range.begin_offset()),
          0.0F);
     for (int p = 0; p < packets.count; ++p) {
       const Source& source = packets.sources[p];
-      sections().walk(
-          executor, workspace.places.data(), range, source.section(), 0, nullptr,
-          [&](index_t, const Piece& unit, const detail::Arrived& positions, const detail::Arrived& picked) {
-            const auto listed = selection.list(executor, positions, unit.count, unit.offset, source.shared(),
-                                               PickScratch<E>{workspace.scratch.all(), workspace.words.all()},
-                                               workspace.positions.all());
-            for_each_entry(executor, picked.picks,
-                           detail::AddPicks<Coder>{picked, listed, unit.count, source.weight(),
-                                                   workspace.sums.data() + (unit.offset - workspace.begin)});
-          });
+      walk(executor, workspace, range, source.section(), 0, nullptr,
+           [&](index_t, const Piece& unit, const detail::Arrived& positions, const detail::Arrived& picked) {
+             const auto listed = selection.list(
+                 executor, positions, unit.count, unit.offset, source.shared(),
+                 PickScratch<E>{workspace.scratch.all(), workspace.words.all()}, workspace.positions.all());
+             for_each_entry(executor, picked.picks,
+                            detail::AddPicks<Coder>{picked, listed, unit.count, source.weight(),
+                                                    workspace.sums.data() + (unit.offset - workspace.begin)});
+           });
     }
     return sums;
+  }
+
+  /// The same of packet p over ranges[p] alone.
+  template <GridExecutor E>
+  ArrivedSums arrived(E executor, Workspace<E>& workspace, detail::PlacedRanges ranges,
+                      Incoming packets) const requires(adds_together) {
+    for (int first = 0; first < packets.count; first += detail::most_packets) {
+      detail::PickedPackets some;
+      some.count = std::min(packets.count - first, detail::most_packets);
+      for (int p = 0; p < some.count; ++p) {
+        some.packets[p].at = packets.sources[first + p].section();
+        some.packets[p].weight = packets.sources[first + p].weight();
+      }
+      workspace.reader.template add<UnitsOf>(executor, sections(), some, ranges, packets.sources->shared(),
+                                             workspace.sums.data(), workspace.begin, first > 0);
+    }
+    return {workspace.sums.data(), workspace.begin};
   }
 
   /// As `fault`, by a grid, of the section at `section_at` of a packet.
   template <GridExecutor E>
   void check(E executor, Workspace<E>& workspace, const Range& range, const std::byte* packet,
              index_t section_at, detail::Findings* findings) const {
-    sections().walk(
-        executor, workspace.places.data(), range, packet, section_at, findings,
-        [&](index_t u, const Piece& unit, const detail::Arrived& positions, const detail::Arrived& picked) {
-          const detail::Report report{findings, u};
-          selection.check(executor, positions, unit.count, report.next());
-          for_each_entry(
-              executor, Coder::floats(picked.picks),
-              detail::CheckValues<Coder>{picked, sections().limit(unit.count, picked.picks), report.last()});
-        });
+    if constexpr (adds_together) {
+      const detail::PlacedRange one{&range, section_at};
+      return check(executor, workspace, detail::PlacedRanges(&one, 1), &packet, findings);
+    }
+    walk(executor, workspace, range, packet, section_at, findings,
+         [&](index_t u, const Piece& unit, const detail::Arrived& positions, const detail::Arrived& picked) {
+           const detail::Report report{findings, u};
+           selection.check(executor, positions, unit.count, report.next());
+           for_each_entry(
+               executor, Coder::floats(picked.picks),
+               detail::CheckValues<Coder>{picked, sections().limit(unit.count, picked.picks), report.last()});
+         });
+  }
+
+  /// The same of packet p over ranges[p], whose section is where that is going.
+  template <GridExecutor E>
+  void check(E executor, Workspace<E>& workspace, detail::PlacedRanges ranges,
+             const std::byte* const* packets, detail::Findings* findings) const requires(adds_together) {
+    detail::PickedPackets all;
+    bool same = true;
+    for (const detail::PlacedRange& placed : ranges) {
+      same = same && placed.range == ranges[0].range;
+      all.packets[all.count].at = packets[all.count];
+      all.packets[all.count++].section_at = placed.going;
+    }
+    workspace.reader.template check<UnitsOf>(executor, sections(), all,
+                                             ranges.first(same ? 1 : ranges.size()), findings);
+  }
+
+  /// measure_and_encode of several sections behind `base` by the same kernels; told(c, bytes) for each.
+  template <GridExecutor E, class In, class Message, class Feedback, class Told>
+  void encode_together(E executor, Workspace<E>& workspace, detail::PlacedRanges ranges,
+                       Mask<typename E::memory> mask, In incoming, Message message, Feedback feedback,
+                       const EncodeContext& context, std::byte* base, std::uint32_t* bad, Told told) const
+      requires(encodes_together) {
+    check_view<Feedback>();
+    for_each(executor, ranges, mask, incoming, detail::Materialize<Message>{message, bad});
+    detail::write_picks<UnitsOf>(executor, workspace.picker, selection, ranges, feedback, context, base,
+                                 told);
   }
 
   /// Evaluates the message, picks, writes the section, commits what receivers will read. Returns its bytes.
@@ -167,16 +226,15 @@ struct Sparse {
   index_t measure_and_encode(E executor, Workspace<E>& workspace, const Range& range,
                              Mask<typename E::memory> mask, In incoming, Message message, Feedback feedback,
                              const EncodeContext& context, std::byte* section, std::uint32_t* bad) const {
-    static_assert(detail::commits_zero<Feedback>(),
-                  "terse: this error feedback must see every element, sent or not: its view does not state "
-                  "`commits_zero`");
-    static_assert(
-        requires(const Feedback& view, index_t i) {
-          { view.at(i) } -> std::convertible_to<const float*>;
-        },
-        "terse: under a sparse compressor an error feedback's view needs `const float* at(index_t i) const`, "
-        "where what shall be sent lies side by side");
+    check_view<Feedback>();
     if (range.pieces().empty()) return 0;
+    if constexpr (GridExecutor<E> && encodes_together) {
+      index_t bytes = 0;
+      const detail::PlacedRange one{&range};
+      encode_together(executor, workspace, detail::PlacedRanges(&one, 1), mask, incoming, message, feedback,
+                      context, section, bad, [&](int, index_t written) { bytes = written; });
+      return bytes;
+    }
     reduce<MaxAbs>(executor, range, Units{0, true}, mask, incoming, message, workspace.scratch.all(),
                    workspace.total.all(), bad);
     std::byte* at = section;
@@ -204,6 +262,47 @@ struct Sparse {
 
  private:
   detail::SparseSections<Selection, Values, G> sections() const { return {selection}; }
+  template <class Feedback>
+  static constexpr void check_view() {
+    static_assert(detail::commits_zero<Feedback>(),
+                  "terse: this error feedback must see every element, sent or not: its view does not state "
+                  "`commits_zero`");
+    static_assert(
+        requires(const Feedback& view, index_t i) {
+          { view.at(i) } -> std::convertible_to<const float*>;
+        },
+        "terse: under a sparse compressor an error feedback's view needs `const float* at(index_t i) const`, "
+        "where what shall be sent lies side by side");
+  }
+  /// visit(u, unit, positions, picked values) for the units of a section on a grid, whose shape `findings`, if there
+  /// are any, learn of.
+  template <GridExecutor E, class Visit>
+  void walk(E executor, Workspace<E>& workspace, const Range& range, const std::byte* packet,
+            index_t section_at, detail::Findings* findings, Visit visit) const {
+    const detail::PlacedRange one{&range};
+    detail::PickedPackets packets;
+    packets.packets[0].at = packet;
+    packets.packets[0].section_at = section_at;
+    packets.count = 1;
+    workspace.reader.template for_each_slice<UnitsOf>(
+        executor, sections(), packets, detail::PlacedRanges(&one, 1), findings,
+        [&](const detail::PickUnits& units) {
+          const std::byte* const section = packet + section_at;
+          for (int u = 0; u < units.count; ++u) {
+            const detail::PickUnits::Unit& unit = units.units[u];
+            if constexpr (variable) {
+              const detail::UnitPlace* const place = packets.places + unit.number;
+              visit(unit.number, unit.piece,
+                    detail::Arrived{section, unit.k, &place->positions, &place->picks},
+                    detail::Arrived{section, unit.k, &place->values, &place->picks});
+            } else {
+              visit(unit.number, unit.piece, detail::Arrived{section + unit.positions_at, unit.k},
+                    detail::Arrived{section + unit.values_at, unit.k});
+            }
+          }
+        });
+  }
+
   static Range picks_of(const Sparse& compressor, const Range& covered) {
     index_t most = 0;
     for (UnitsOf units(covered); units.more(); units.next())

@@ -64,50 +64,6 @@ struct SparseSections {
     }
     return at == end ? nullptr : text_of(SectionFault::goes_on);
   }
-
-  /// visit(u, unit, positions, picked values) for the units of a section on a grid, whose shape `findings`, if there
-  /// are any, learn of. Where the number of picks varies, `places` has room for each unit.
-  template <GridExecutor E, class Visit>
-  void walk(E executor, UnitPlace* places, const Range& range, const std::byte* packet, index_t section_at,
-            Findings* findings, Visit visit) const {
-    if constexpr (variable) survey(executor, places, range, packet, section_at, findings);
-    const std::byte* const section = packet + section_at;
-    index_t at = 0, u = 0;
-    for (UnitsOf units(range); units.more(); units.next(), ++u) {
-      const Piece unit = units.unit();
-      const index_t k = selection.most(unit.count);
-      if constexpr (variable) {
-        const UnitPlace* const place = places + u;
-        visit(u, unit, Arrived{section, k, &place->positions, &place->picks},
-              Arrived{section, k, &place->values, &place->picks});
-      } else {
-        const index_t values_at = at + selection.index_bytes(unit.count, k);
-        visit(u, unit, Arrived{section + at, k}, Arrived{section + values_at, k});
-        at = values_at + Coder::bytes(k);
-      }
-    }
-  }
-
- private:
-  template <GridExecutor E>
-  void survey(E executor, UnitPlace* places, const Range& range, const std::byte* packet, index_t section_at,
-              Findings* findings) const {
-    using Some = SurveyUnits<Selection, Coder>;
-    index_t first = 0;
-    for (UnitsOf units(range); units.more();) {
-      Some some{selection, packet, section_at, bytes(range), places};
-      some.first = first;
-      some.findings = findings;
-      for (; units.more() && some.count < Some::capacity; units.next()) {
-        some.n[some.count] = units.unit().count;
-        some.most[some.count] = selection.most(some.n[some.count]);
-        ++some.count;
-      }
-      some.last = !units.more();
-      first += some.count;
-      for_each_entry(executor, 1, some);
-    }
-  }
 };
 
 TERSE_NUMERICS_END

@@ -29,6 +29,7 @@ struct Above {
     visit("most_ratio", most_ratio);
   }
   TERSE_HD index_t most(index_t n) const { return share_of(most_ratio, n); }
+  float least() const { return threshold; }
   template <Executor E>
   index_t floats(E executor, index_t n) const {
     return select_scratch(executor, n, most(n));

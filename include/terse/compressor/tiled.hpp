@@ -95,6 +95,13 @@ struct Tiled<Basis, S, Sparse<Selection, Values, PerSegment>> {
         : picker(executor, compressor.picker(), covered),
           sums(covered.end_offset() - covered.begin_offset(), unwritten),
           begin(covered.begin_offset()) {}
+    /// The elements of the numbers in `tile`, where they are in `sums`.
+    void invert(const detail::TilePlace& place) {
+      transform.inverse(place, tile);
+      for (index_t r = 0; r < place.rows; ++r)
+        std::copy_n(tile + r * place.columns, place.columns,
+                    sums.data() + (place.first + r * place.stride - begin));
+    }
   };
   /// A grid's tiles lie in whole arenas: their numbers in the picker's, and elements in `sums`, or the other way round.
   template <GridExecutor E>
@@ -179,19 +186,38 @@ struct Tiled<Basis, S, Sparse<Selection, Values, PerSegment>> {
   template <GridExecutor E>
   ArrivedSums arrived(E executor, Workspace<E>& workspace, const Range& range, Incoming packets) const {
     if (range.pieces().empty()) return {workspace.sums.data(), workspace.begin};
+    add(executor, workspace, range, packets);
+    return inverse(executor, workspace, range);
+  }
+  /// The elements of the numbers in the picker's workspace, in the workspace.
+  template <GridExecutor E>
+  static ArrivedSums inverse(E executor, Workspace<E>& workspace, const Range& range) {
+    detail::for_each_tile_slice<S>(range, [&](const detail::TileSlice<S>& slice) {
+      executor.launch(detail::InverseTilesKernel<Basis, S>{slice,
+                                                           {workspace.picker.sums.data(), workspace.begin,
+                                                            workspace.sums.data(), workspace.begin},
+                                                           {workspace.tables.data()}},
+                      slice.tiles);
+    });
+    return {workspace.sums.data(), workspace.begin};
+  }
+  /// The weighted sums of the numbers that came over `range`, before the inverse transform, in the picker's workspace.
+  template <GridExecutor E>
+  void add(E executor, Workspace<E>& workspace, const Range& range, Incoming packets) const {
     if constexpr (picks_together) {
       clear(executor, workspace, range);
       for (int p = 0; p < packets.count; ++p)
         for_each_section(range, [&](const auto& slice, const auto& sections) {
           const Source& source = packets.sources[p];
-          executor.launch(detail::AddTilesKernel<S>{slice, sections, source.section(), source.weight(),
-                                                    workspace.picker.sums.data(), workspace.begin},
-                          slice.tiles);
+          executor.launch(
+              detail::AddTilesKernel<S, typename Picker::Coder>{slice, sections, source.section(),
+                                                                source.weight(), workspace.picker.sums.data(),
+                                                                workspace.begin},
+              slice.tiles);
         });
     } else {
       picker().arrived(executor, workspace.picker, range, packets);
     }
-    return inverse(executor, workspace, range);
   }
   template <GridExecutor E>
   void check(E executor, Workspace<E>& workspace, const Range& range, const std::byte* packet,
@@ -217,17 +243,14 @@ struct Tiled<Basis, S, Sparse<Selection, Values, PerSegment>> {
       for (int p = 0; p < packets.count; ++p)
         for (Source& source = packets.sources[p]; source.index() < unit.offset + unit.count; source.next())
           workspace.tile[source.index() - unit.offset] += source.weighted();
-      workspace.transform.inverse(place, workspace.tile);
-      for (index_t r = 0; r < place.rows; ++r)
-        std::copy_n(workspace.tile + r * place.columns, place.columns,
-                    workspace.sums.data() + (place.first + r * place.stride - workspace.begin));
+      workspace.invert(place);
     }
     return {workspace.sums.data(), workspace.begin};
   }
 
  private:
   /// On a grid.
-  static constexpr bool picks_together = std::is_same_v<Inner, TopK<>>;
+  static constexpr bool picks_together = std::is_same_v<Selection, Largest> && Values::lossless;
 
   template <class Feedback>
   static constexpr void check_view() {
@@ -251,17 +274,6 @@ struct Tiled<Basis, S, Sparse<Selection, Values, PerSegment>> {
     const detail::TopSections<S> sections{inner.selection};
     return detail::for_each_tile_slice<S>(
         range, [&](const detail::TileSlice<S>& slice) { use(slice, sections); }, sections);
-  }
-  template <GridExecutor E>
-  static ArrivedSums inverse(E executor, Workspace<E>& workspace, const Range& range) {
-    detail::for_each_tile_slice<S>(range, [&](const detail::TileSlice<S>& slice) {
-      executor.launch(detail::InverseTilesKernel<Basis, S>{slice,
-                                                           {workspace.picker.sums.data(), workspace.begin,
-                                                            workspace.sums.data(), workspace.begin},
-                                                           {workspace.tables.data()}},
-                      slice.tiles);
-    });
-    return {workspace.sums.data(), workspace.begin};
   }
   template <class Mask, class Feedback>
   static void commit(const detail::TilePlace& place, const Piece& unit, Mask mask, const Feedback& feedback,

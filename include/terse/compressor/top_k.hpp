@@ -22,6 +22,7 @@ struct Largest {
     visit("ratio", ratio);
   }
   TERSE_HD index_t most(index_t n) const { return share_of(ratio, n); }
+  index_t largest(index_t n, std::uint64_t) const { return most(n); }
   template <Executor E>
   index_t floats(E executor, index_t n) const {
     return select_scratch(executor, n, most(n));
@@ -83,6 +84,7 @@ struct LargestWithWarmup {
   }
   /// Of the first stage, for which messages have room.
   TERSE_HD index_t most(index_t n) const { return at(1).most(n); }
+  index_t largest(index_t n, std::uint64_t step) const { return at(step).most(n); }
   template <Executor E>
   index_t floats(E executor, index_t n) const {
     return at(1).floats(executor, n);

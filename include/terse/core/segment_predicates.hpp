@@ -23,6 +23,11 @@ struct AnySegment {
   bool operator()(const Segment&) const { return true; }
 };
 
+/// None.
+struct NoSegment {
+  bool operator()(const Segment&) const { return false; }
+};
+
 /// Those of two dimensions or more, each of at least 2: weights, not biases or gains.
 struct IsMatrix {
   bool operator()(const Segment& segment) const {

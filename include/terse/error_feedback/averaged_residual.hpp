@@ -7,7 +7,8 @@ namespace terse {
 
 TERSE_NUMERICS_BEGIN
 
-/// Floats as they are, as a quantizer of StoredResidual and AveragedResidual that loses nothing.
+/// Floats as they are, as a quantizer of AveragedResidual that loses nothing: it reads an error again when its message has
+/// been made, so that messages can't take the errors' place, as Residual's do. (StoredResidual of it is Residual.)
 struct Unrounded {
   using Statistic = Unscaled;
   static constexpr int bits = 32;

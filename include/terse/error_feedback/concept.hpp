@@ -172,6 +172,19 @@ constexpr bool follows_changes() {
   if constexpr (requires { F::follows_changes; }) return F::follows_changes;
   return false;
 }
+/// What the owner of a chunk does about its error where it compresses a mean again: the same as ranks, or what F names.
+template <class F>
+struct OfOwners {
+  using type = F;
+  static const F& of(const F& feedback) { return feedback; }
+};
+template <class F>
+requires requires { typename F::OfOwners; }
+struct OfOwners<F> {
+  using type = typename F::OfOwners;
+  static type of(const F&) { return {}; }
+};
+
 /// Whether its copies start from an exact round, and anew after a round that failed.
 template <class F>
 constexpr bool starts_exactly() {

@@ -33,6 +33,10 @@ namespace terse {
 template <Topology Inner = ScatterGather, Topology Outer = ScatterGather>
 struct Hierarchical {
   static_assert(Inner::exact && Outer::exact, "terse: both levels of Hierarchical take exact topologies");
+  static_assert(
+      !detail::is_no_mean<Inner>() && !detail::is_no_mean<Outer>(),
+      "terse: Gathered merges whole messages of ranks, and levels of Hierarchical have shares of nodes' "
+      "means. Take AllGather");
   static constexpr bool exact = true;
   static constexpr bool recompresses = Outer::recompresses;
   static constexpr bool compresses_partial_sums = true;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <type_traits>
 
 #include "terse/error_feedback/none.hpp"
@@ -32,6 +33,26 @@ struct AddDifference {
   TERSE_HD void operator()(const Piece&, index_t i, float y) const {
     difference[i - begin] += weight * (y - own[i - begin]);
   }
+};
+
+/// Both, of several packets of which the first is this rank's own.
+struct AddDifferences {
+  float *own, *difference;
+  index_t begin;
+  TERSE_HD void operator()(const Piece& piece, index_t i, float y, int number, float weight) const {
+    if (number == 0)
+      KeepOwn{own, difference, begin}(piece, i, y);
+    else
+      AddDifference{own, difference, weight, begin}(piece, i, y);
+  }
+};
+
+/// Whether a device reads several packets by one kernel. Its header is the user's to include.
+template <class C, class E, class Key>
+concept ReadsTogether = GridExecutor<E> &&
+    requires(const C& compressor, E executor, const Range& range, const KeyedPackets& packets, const Key& key,
+             const AddDifferences& use, std::uint32_t* wrong) {
+  compressor.decode_together(executor, range, packets, key, use, wrong);
 };
 
 template <class F>
@@ -88,7 +109,7 @@ requires(Traits<C>::keyed) class Rounds<C, F, Mixing<G, Vectors>, T, E> {
         begin_(whole().compressed.begin_offset()),
         own_(whole().compressed.end_offset() - begin_, unwritten),
         difference_(own_.size(), unwritten),
-        wrong_(1) {}
+        wrong_(most_packets) {}
 
   void open(const StepContext& step, Mask<typename E::memory> mask) {
     context_.open(step.step, step.seed, step.agreement, step.learning_rate, mask, step.now,
@@ -119,6 +140,7 @@ requires(Traits<C>::keyed) class Rounds<C, F, Mixing<G, Vectors>, T, E> {
   template <class M>
   void read(const M& message) {
     const auto key = message.vector(Vector<0>{}).compressed;
+    if constexpr (ReadsTogether<C, E, decltype(key)>) return read_together(key);
     decode(neighbors_.own(), context_.rank, key, KeepOwn{own_.data(), difference_.data(), begin_});
     for (std::size_t e = 0; e < edges().size(); ++e)
       decode(neighbors_.from(e), edges()[e].peer, key,
@@ -156,6 +178,27 @@ requires(Traits<C>::keyed) class Rounds<C, F, Mixing<G, Vectors>, T, E> {
  private:
   const Portion& whole() const { return plan_.whole; }
   const std::vector<graph::Edge>& edges() const { return neighbors_.edges(); }
+  template <class Key>
+  void read_together(const Key& key) {
+    const int all = static_cast<int>(edges().size()) + 1;
+    int senders[most_packets];
+    for (int first = 0; first < all; first += most_packets) {
+      KeyedPackets packets;
+      packets.first = first;
+      packets.count = std::min(all - first, most_packets);
+      for (int p = 0; p < packets.count; ++p) {
+        const auto edge = static_cast<std::size_t>(first + p) - 1;  // behind this rank's own
+        const bool own = first + p == 0;
+        packets.sections[p] = (own ? neighbors_.own() : neighbors_.from(edge)) + whole().section_at;
+        packets.weights[p] = own ? 0.0F : static_cast<float>(edges()[edge].weight);
+        senders[p] = own ? context_.rank : edges()[edge].peer;
+      }
+      compressor_.decode_together(context_.executor, whole().compressed, packets, key,
+                                  AddDifferences{own_.data(), difference_.data(), begin_}, wrong_.data());
+      envelope_.check_read(context_.executor, wrong_.data(),
+                           {senders, static_cast<std::size_t>(packets.count)});
+    }
+  }
   template <class Key, class Use>
   void decode(const std::byte* packet, int peer, const Key& key, const Use& use) {
     std::uint32_t& wrong = *wrong_.data();

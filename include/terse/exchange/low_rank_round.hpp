@@ -62,6 +62,10 @@ TERSE_NUMERICS_END
 template <int R, Topology P, Transport T, Executor E, bool Direction = false>
 class LowRankRound {
   static_assert(P::exact, "terse: LowRank needs an exact topology: all ranks go on with the same factors");
+  static_assert(
+      !detail::is_no_mean<P>(),
+      "terse: LowRank's ranks average factors of matrices, and Gathered merges whole messages. Take another "
+      "topology or compressor");
 
  public:
   template <class Context>
@@ -186,10 +190,7 @@ class LowRankRound {
         pieces.push_back({number, left.size(), piece.count});
         left.add({std::to_string(number), {piece.count}});
       }
-      if (Direction && matrices.empty())
-        throw usage_error(
-            "no segment of the layout is marked as hidden, and this compressor's directions are of hidden "
-            "matrices: set Segment::hidden for those between the input and the output");
+      if (Direction) detail::require_directions(!matrices.empty());
       dense = Range(std::move(pieces));
       right_range = right.range();
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <memory>
 #include <optional>
@@ -10,10 +11,19 @@
 #include <utility>
 #include <vector>
 
+#include "terse/compressor/dion_direction.hpp"
 #include "terse/compressor/select.hpp"
 #include "terse/exchange/rounds.hpp"
 
 namespace terse::detail {
+
+/// Whether what a compressor delivers is a direction to step in, not a mean.
+template <class C>
+inline constexpr bool gives_directions = false;
+template <int R>
+inline constexpr bool gives_directions<DionDirection<R>> = true;
+template <class C>
+inline constexpr bool gives_directions<Unchecked<C>> = gives_directions<C>;
 
 template <class... Branches>
 inline constexpr bool takes_any_round<Select<Branches...>> =
@@ -61,6 +71,20 @@ requires(!has_own_rounds<P>) class Rounds<Select<Branches...>, F, P, T, E> {
                 "hear: give it to the "
                 "optimizer, as the ErrorFeedback of all branches");
 
+  /// Hidden matrices go by directions alone: their means are of another size.
+  static constexpr bool directs = (gives_directions<typename Branches::compressor_type> || ...);
+  static constexpr std::array<bool, C::size + 1> is_directed{
+      gives_directions<typename Branches::compressor_type>...};
+  static void refuse_undirected(const Segment& segment, std::size_t branch) {
+    if (!segment.hidden || is_directed[branch]) return;
+    const MatrixShape shape = matrix_shape(segment);
+    throw usage_error("hidden segment '" + segment.name + "' of " + std::to_string(shape.rows) + " x " +
+                      std::to_string(shape.columns) +
+                      " would travel with no direction of its own: it goes by another branch of Select than "
+                      "DionDirection's, is excluded from compression, or is not made smaller by its factors. "
+                      "Change that, or don't mark it as hidden");
+  }
+
   using Full = Rounds<Dense, None, DenseTopologyOf<P>, T, E>;
   /// What is there alone where a segment goes that way.
   template <class R>
@@ -85,10 +109,17 @@ requires(!has_own_rounds<P>) class Rounds<Select<Branches...>, F, P, T, E> {
     for (const Piece& piece : range.pieces()) {
       const std::size_t branch =
           compressor.branch_of(layout.segments()[static_cast<std::size_t>(piece.segment)]);
+      if constexpr (directs)
+        refuse_undirected(layout.segments()[static_cast<std::size_t>(piece.segment)], branch);
       pieces[branch].push_back(piece);
       if (branch == C::size) continue;
       compressed.push_back(piece);
       if (shares(branch)) shared.push_back(piece);
+    }
+    if constexpr (directs) {
+      bool any = false;
+      for (std::size_t k = 0; k < C::size; ++k) any = any || (is_directed[k] && !pieces[k].empty());
+      require_directions(any);
     }
     compressed_ = Range(std::move(compressed));
     fed_back_ = Range(std::move(shared));

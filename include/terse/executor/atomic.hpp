@@ -35,6 +35,20 @@ TERSE_HD inline void atomic_or(std::uint32_t* place, std::uint32_t bits) {
 #endif
 }
 
+/// Counts blocks of threads, `all` of them, by one thread of each behind a wait of its block. True for the last one, which sees what
+/// the others have written, once its own have waited for that thread; the count is 0 again.
+TERSE_HD inline bool is_last(std::uint32_t* count, std::uint32_t all) {
+#ifdef __CUDA_ARCH__
+  __threadfence();
+  const bool last = atomicAdd(count, 1U) + 1 == all;
+  __threadfence();
+#else
+  const bool last = ++*count == all;
+#endif
+  if (last) *count = 0;
+  return last;
+}
+
 /// Sets a flag to 1. Where many threads do, all but the first few only look.
 TERSE_HD inline void atomic_raise(std::uint32_t* flag) {
 #ifdef __CUDA_ARCH__

@@ -137,11 +137,33 @@ using CodeElement = std::conditional_t<(Bits <= 8), std::uint8_t,
 
 TERSE_NUMERICS_BEGIN
 
+namespace detail {
+
+// What kernels call is asked of functors by name, see the architecture's note on what two compilers must agree on.
+template <class F>
+concept EntersPieces = requires(F& f, const Piece& piece) {
+  f.enter(piece);
+};
+template <class F, class Own>
+concept PreparesScale = requires(const F& f, Own own) {
+  f.prepare(own);
+};
+template <class F>
+concept EntersBlocks = requires(F& f, index_t first) {
+  f.enter_block(first);
+};
+template <class F>
+concept LeavesBlocks = requires(F& f, index_t first, int count) {
+  f.leave_block(first, count);
+};
+
+}  // namespace detail
+
 /// Functors may have `enter(piece)`, which verbs call on their copy before they run elements of that piece:
 /// the place to read scalars that hold for the whole piece.
 template <class F>
 TERSE_HD constexpr void enter(F& f, const Piece& piece) {
-  if constexpr (requires { f.enter(piece); }) f.enter(piece);
+  if constexpr (detail::EntersPieces<F>) f.enter(piece);
 }
 /// They may have `rests()`, too: whether in the piece they have entered an element whose sum is 0 stays as it is, so that
 /// a verb may leave it out.
@@ -155,7 +177,7 @@ namespace detail {
 /// Functors of `pack` may have `prepare(scale)`: what they make of a unit's scale, once for all of its elements.
 template <class F, class Own>
 TERSE_HD constexpr auto prepared(const F& f, Own own) {
-  if constexpr (requires { f.prepare(own); })
+  if constexpr (PreparesScale<F, Own>)
     return f.prepare(own);
   else
     return own;
@@ -175,11 +197,11 @@ struct WithoutMask {
 /// lanes from arena index `first`. These pass the calls on.
 template <class F>
 TERSE_HD constexpr void enter_block(F& f, index_t first) {
-  if constexpr (requires { f.enter_block(first); }) f.enter_block(first);
+  if constexpr (EntersBlocks<F>) f.enter_block(first);
 }
 template <class F>
 TERSE_HD constexpr void leave_block(F& f, index_t first, int count) {
-  if constexpr (requires { f.leave_block(first, count); }) f.leave_block(first, count);
+  if constexpr (LeavesBlocks<F>) f.leave_block(first, count);
 }
 
 }  // namespace detail

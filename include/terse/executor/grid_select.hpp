@@ -139,13 +139,18 @@ struct PickLargest {
   }
 };
 
+template <class F>
+concept BeginsPicking = requires(F& f) {
+  f.begin();
+};
+
 /// Those of which f says so.
 template <class F>
 struct PickWhere {
   F f;
 
   TERSE_HD void begin() {
-    if constexpr (requires { f.begin(); }) f.begin();
+    if constexpr (BeginsPicking<F>) f.begin();
   }
   TERSE_HD static std::uint32_t ties() { return 0; }
   TERSE_HD Pick operator()(index_t i) const { return f(i) ? Pick::yes : Pick::no; }
@@ -182,8 +187,8 @@ struct CountPicksKernel {
   }
 };
 
-/// Writes the positions of the picks and of the first ties, ascending, by what `before` counts in the blocks before. One block alone
-/// has nullptr there, and says itself how many there are.
+/// Writes the positions of the picks and of the first ties, ascending, by what `before` counts in the blocks before, from wherever.
+/// One block alone has nullptr there, and says itself how many there are.
 template <class F>
 struct PlacePicksKernel {
   static constexpr bool cooperative = true;
@@ -211,7 +216,7 @@ struct PlacePicksKernel {
     std::uint32_t both = 0, all = 0;  // picks, in the upper half, and ties
     for (int e = 0; e < own; ++e) both += mine[e] == Pick::yes ? 1U << 16 : mine[e] == Pick::tie ? 1U : 0U;
     both = block.exclusive_sum(both, all);
-    const std::uint64_t here = before == nullptr ? 0 : before[block.index()];
+    const std::uint64_t here = before == nullptr ? 0 : before[block.index()] - before[0];
     if (before == nullptr && thread == 0) *picked = std::uint64_t{all >> 16} << 32 | (all & 0xFFFF);
     index_t picks = static_cast<index_t>(here >> 32) + (both >> 16);
     index_t ties = static_cast<index_t>(here & 0xFFFFFFFF) + (both & 0xFFFF);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <concepts>
+
 #include "terse/executor/grid.hpp"
 #include "terse/executor/sparse.hpp"
 
@@ -25,6 +27,11 @@ struct Arriving<ArrivedSums> {
   }
 };
 
+template <class F>
+concept CountsEntries = requires(const F& f) {
+  { f.entries() } -> std::convertible_to<index_t>;
+};
+
 /// f(e), each thread with one entry after the other.
 template <class F>
 struct ForEachEntryKernel {
@@ -36,7 +43,7 @@ struct ForEachEntryKernel {
   template <class Block>
   TERSE_HD void operator()(Block& block, Shared&) const {
     index_t end = count;
-    if constexpr (requires { f.entries(); }) {
+    if constexpr (CountsEntries<F>) {
       const index_t entries = f.entries();
       end = entries < count ? entries : count;
     }

@@ -168,10 +168,14 @@ bool streams_aligned(F f) {
   return f.streams().aligned();
 }
 
+template <class F>
+concept SaysIdle = requires(const F& f) {
+  { f.idle() } -> std::same_as<bool>;
+};
 /// A functor that says `idle()` of a piece which it has entered does nothing there, and verbs needn't call it.
 template <class F>
 TERSE_HD bool is_idle(const F& f) {
-  if constexpr (requires { f.idle(); })
+  if constexpr (SaysIdle<F>)
     return f.idle();
   else
     return false;

@@ -26,9 +26,15 @@ namespace detail {
 /// Threads of a block where nothing is tuned, and the most that a tuning may ask for.
 inline constexpr int block_threads = 256;
 
+/// Executors that are tuned, and kernels that can be.
+template <class T>
+concept SaysTuning = requires {
+  T::tuning;
+};
+
 template <class E>
 constexpr Tuning tuning_of() {
-  if constexpr (requires { E::tuning; }) {
+  if constexpr (SaysTuning<E>) {
     constexpr Tuning tuning = E::tuning;
     static_assert(tuning.threads == 32 || tuning.threads == 64 || tuning.threads == 128 ||
                       tuning.threads == block_threads,
@@ -46,7 +52,7 @@ constexpr Tuning tuning_of() {
 /// What a kernel asks for, if it is one that can be tuned.
 template <class Kernel>
 constexpr Tuning tuning_of_kernel() {
-  if constexpr (requires { Kernel::tuning; })
+  if constexpr (SaysTuning<Kernel>)
     return Kernel::tuning;
   else
     return {.threads = block_threads};

@@ -2,24 +2,20 @@
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
-#include <ATen/CPUGeneratorImpl.h>
-
-#include "terse/core/draw.hpp"
 #include "terse/core/error.hpp"
 #include "terse/core/layout.hpp"
 #include "terse/interop/libtorch.hpp"
+#include "terse/interop/libtorch_guards.hpp"
+#include "terse/interop/libtorch_stage_batch.hpp"
 #include "terse/pipeline/micro_batch.hpp"
 
 // Like interop/libtorch.hpp this keeps to C++17 and belongs into the one unit of the program that knows LibTorch; what
@@ -108,7 +104,8 @@ class TorchStage {
         module_(&module),
         flat_(module, options_.mark),
         input_elements_(elements(shapes_.input)),
-        output_elements_(elements(shapes_.output)) {
+        output_elements_(elements(shapes_.output)),
+        data_(first(), last()) {
     if (!flat_.device().is_cpu())
       throw usage_error("the module of a TorchStage lies on " + flat_.device().str() +
                         ", but stages run on the CPU");
@@ -124,10 +121,8 @@ class TorchStage {
   /// Sum of the gradients' squares, for clipping by the norm over all stages. One pass.
   double square() const {
     double sum = 0;
-    for (index_t i = 0; i < flat_.size(); ++i) {
-      const double gradient = flat_.gradients()[i];
-      sum += gradient * gradient;
-    }
+    const float* const g = gradients();
+    for (index_t i = 0; i < flat_.size(); ++i) sum += static_cast<double>(g[i]) * static_cast<double>(g[i]);
     return sum;
   }
 
@@ -141,20 +136,7 @@ class TorchStage {
   /// inputs, float32 or whole numbers, and the last the labels; what a stage doesn't need is ignored and may be
   /// undefined. Keeps the tensors and copies nothing, so leave them alone until the next call. Throws for a missing or
   /// empty tensor, another floating-point type, another device, and inputs and labels of different numbers of rows.
-  void batch(const torch::Tensor& inputs, const torch::Tensor& labels) {
-    if (first()) {
-      check_rows(inputs, "inputs");
-      if (inputs.is_complex() || (inputs.is_floating_point() && inputs.scalar_type() != torch::kFloat32))
-        throw usage_error(std::string("a stage's inputs are ") + c10::toString(inputs.scalar_type()) +
-                          ", but must be float32 or whole numbers; convert them with to(torch::kFloat32)");
-    }
-    if (last()) check_rows(labels, "labels");
-    if (first() && last() && inputs.size(0) != labels.size(0))
-      throw usage_error("a batch has " + std::to_string(inputs.size(0)) + " rows of inputs, but " +
-                        std::to_string(labels.size(0)) + " of labels");
-    inputs_ = first() ? inputs.detach() : torch::Tensor();
-    labels_ = last() ? labels.detach() : torch::Tensor();
-  }
+  void batch(const torch::Tensor& inputs, const torch::Tensor& labels) { data_.set(inputs, labels); }
 
   /// Runs the module over the micro-batch's rows: of `batch` on the first stage, whose `input` is nullptr, of `input`,
   /// rows x input_elements(), on others. Returns rows x output_elements(), valid until the next call of `forward`; the
@@ -170,7 +152,7 @@ class TorchStage {
     torch::Tensor result;
     if (!micro_batch.training) {
       const torch::NoGradGuard no_grad;
-      const EvaluationMode evaluation(*module_);
+      const detail::EvaluationMode evaluation(*module_);
       result = run(pass, &scores_);
     } else {
       if (find(micro_batch.index) != passes_.end())
@@ -178,7 +160,7 @@ class TorchStage {
                           " comes twice without its backward pass; after an exception, call forget()");
       pass.draws = draws_++;
       const torch::AutoGradMode mode(!options_.recompute);
-      const Random random(options_, pass.draws);
+      const detail::LentGenerator generator(options_.random, options_.seed, pass.draws);
       result = run(pass);
     }
 
@@ -222,7 +204,7 @@ class TorchStage {
 
     const torch::AutoGradMode mode(true);
     if (options_.recompute) {
-      const Random random(options_, pass.draws);
+      const detail::LentGenerator generator(options_.random, options_.seed, pass.draws);
       pass.result = run(pass);
     }
     if (pass.result.requires_grad()) {
@@ -273,53 +255,6 @@ class TorchStage {
     torch::Tensor result;         // the output or the mean loss, with its graph
   };
 
-  // Lends LibTorch's generator to one pass.
-  class Random {
-   public:
-    Random(const TorchStageOptions& options, std::uint64_t number) {
-      if (!options.random) return;
-      static std::mutex turns;
-      turn_ = std::unique_lock<std::mutex>(turns);
-      generator_ = at::detail::getDefaultCPUGenerator();
-      const std::lock_guard<std::mutex> lock(generator_.mutex());
-      before_ = generator_.get_state();
-      generator_.set_current_seed(Draw::shared(options.seed, number, Purpose::user).bits(0));
-    }
-    Random(const Random&) = delete;
-    Random& operator=(const Random&) = delete;
-    ~Random() {
-      if (!generator_.defined()) return;
-      const std::lock_guard<std::mutex> lock(generator_.mutex());
-      generator_.set_state(before_);
-    }
-
-   private:
-    std::unique_lock<std::mutex> turn_;
-    at::Generator generator_;
-    torch::Tensor before_;
-  };
-
-  // Parents come before children, and `train` reaches all below, so that each has its own mode again in the end.
-  class EvaluationMode {
-   public:
-    explicit EvaluationMode(torch::nn::Module& module) {
-      for (const auto& part : module.modules(false)) parts_.emplace_back(part.get(), part->is_training());
-      top_ = {&module, module.is_training()};
-      module.eval();
-    }
-    EvaluationMode(const EvaluationMode&) = delete;
-    EvaluationMode& operator=(const EvaluationMode&) = delete;
-    ~EvaluationMode() {
-      top_.first->train(top_.second);
-      for (const auto& [part, training] : parts_)
-        if (part->is_training() != training) part->train(training);
-    }
-
-   private:
-    std::pair<torch::nn::Module*, bool> top_;
-    std::vector<std::pair<torch::nn::Module*, bool>> parts_;
-  };
-
   static TorchStageShapes checked(TorchStageShapes shapes, const Forward& forward, const Loss& loss) {
     if (!forward) throw usage_error("a stage needs a forward function");
     if (shapes.output.empty() && !loss)
@@ -330,14 +265,6 @@ class TorchStage {
       for (const index_t extent : *shape)
         if (extent < 1) throw usage_error("a stage's shape has the extent " + std::to_string(extent));
     return shapes;
-  }
-
-  static void check_rows(const torch::Tensor& tensor, const char* what) {
-    if (!tensor.defined() || tensor.dim() < 1 || tensor.size(0) < 1)
-      throw usage_error(std::string("a batch without ") + what + " is given to the stage that reads them");
-    if (!tensor.device().is_cpu())
-      throw usage_error(std::string("a batch's ") + what + " lie on " + tensor.device().str() +
-                        ", but stages run on the CPU");
   }
 
   static index_t elements(const std::vector<index_t>& shape) {
@@ -356,16 +283,6 @@ class TorchStage {
                         [&](const Pass& pass) { return pass.index == index; });
   }
 
-  torch::Tensor rows_of(const torch::Tensor& batch, const MicroBatch& micro_batch, const char* what) const {
-    if (!batch.defined())
-      throw usage_error(std::string("a stage that reads ") + what + " runs before its first batch(...)");
-    const index_t rows = std::llround(static_cast<double>(micro_batch.rows) / micro_batch.weight);
-    if (batch.size(0) != rows || micro_batch.first + micro_batch.rows > rows)
-      throw usage_error(std::string("the stage's batch has ") + std::to_string(batch.size(0)) + " rows of " +
-                        what + ", but the pipeline runs " + std::to_string(rows) + " examples");
-    return batch.narrow(0, micro_batch.first, micro_batch.rows);
-  }
-
   Pass begin(const MicroBatch& micro_batch, const float* input) const {
     if (micro_batch.index < 0 || micro_batch.first < 0 || micro_batch.rows < 1 ||
         !(micro_batch.weight > 0 && micro_batch.weight <= 1))
@@ -380,10 +297,9 @@ class TorchStage {
     pass.index = micro_batch.index;
     pass.rows = micro_batch.rows;
     pass.weight = micro_batch.weight;
-    pass.input =
-        first() ? rows_of(inputs_, micro_batch, "inputs") : tensor_at(input, pass.rows, shapes_.input);
+    pass.input = first() ? data_.inputs(micro_batch) : tensor_at(input, pass.rows, shapes_.input);
     if (!first()) pass.input.requires_grad_(micro_batch.training);
-    if (last()) pass.labels = rows_of(labels_, micro_batch, "labels");
+    if (last()) pass.labels = data_.labels(micro_batch);
     return pass;
   }
 
@@ -422,7 +338,7 @@ class TorchStage {
   torch::nn::Module* module_;
   FlatModule flat_;
   index_t input_elements_, output_elements_;
-  torch::Tensor inputs_, labels_;
+  detail::TorchStageBatch data_;
   torch::Tensor output_, input_gradient_, scores_;  // of the latest pass
   std::vector<Pass> passes_;
   std::vector<std::optional<double>> losses_;

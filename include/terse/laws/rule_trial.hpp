@@ -123,6 +123,8 @@ class RuleTrial {
         made.step = preconditioner_.move(e, made.step, e.rate() * factor);
       else
         made.step = e.rate() * factor * (made.step + e.decay() * e.x());
+      if constexpr (requires { momentum_.stepped(first_.element(), true); })
+        momentum_.stepped(first_.element(), made.direction > 0);  // some steps are taken
     }
     return made;
   }

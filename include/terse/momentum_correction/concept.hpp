@@ -92,6 +92,11 @@ concept SentFits = !requires {
 }
 || requires(const Rule& rule, const SomeElement<Real>& e, Real decoded) { rule.sent(e, true, decoded); };
 template <class Rule, class Real>
+concept SteppedFits = !requires {
+  &Rule::template stepped<SomeElement<Real>>;
+}
+|| requires(const Rule& rule, const SomeElement<Real>& e) { rule.stepped(e, true); };
+template <class Rule, class Real>
 concept CarryMomentumFits = !requires {
   &Rule::template carry<SomeElement<Real>>;
 }
@@ -105,8 +110,15 @@ concept CorrectionRule = MakesRule<M, Real> && requires {
   requires MeanGradientFits<typename M::template Rule<Real>, Real>;
   requires BalanceFits<typename M::template Rule<Real>, Real>;
   requires SentFits<typename M::template Rule<Real>, Real>;
+  requires SteppedFits<typename M::template Rule<Real>, Real>;
   requires CarryMomentumFits<typename M::template Rule<Real>, Real>;
   requires AtStepFits<typename M::template Rule<Real>, Real>;
+};
+
+/// Whether a momentum correction asks whether steps are taken along its direction.
+template <class M>
+concept HearsOfSteps = requires(const typename M::template Rule<float>& rule, const SomeElement<float>& e) {
+  rule.stepped(e, true);
 };
 
 }  // namespace detail
@@ -131,6 +143,8 @@ concept CorrectionRule = MakesRule<M, Real> && requires {
 ///     ReplacesOf                 optional, `using ReplacesOf = Rule`: direction(e, mean) of this very Rule sets every e[k] and
 ///                                reads none, so that a device needn't either
 ///     sent(e, keep, decoded)     optional: what the receivers read of this rank's message
+///     stepped(e, taken)          optional, beside preconditioners that orthogonalize: the step is taken, or not, where the
+///                                preconditioner has left the element out (OrthogonalRows)
 ///     carry(e, keep)             optional, see Staged
 ///     balance(layers)            optional, see Staged: sets numbers of its own for each layer (segment), those which
 ///                                `static constexpr std::array<const char*, N> layer_state{...}` names and e.layer(k)
@@ -179,6 +193,8 @@ constexpr bool check_momentum_correction() {
                   "terse: a momentum correction's balance is `void balance(layers) const`");
     static_assert(detail::SentFits<F, float> && detail::SentFits<D, double>,
                   "terse: a momentum correction's sent is `void sent(e, bool keep, Real decoded) const`");
+    static_assert(detail::SteppedFits<F, float> && detail::SteppedFits<D, double>,
+                  "terse: a momentum correction's stepped is `void stepped(e, bool taken) const`");
     static_assert(detail::CarryMomentumFits<F, float> && detail::CarryMomentumFits<D, double>,
                   "terse: a momentum correction's carry is `void carry(e, bool keep) const`");
     static_assert(detail::AtStepFits<F, float> && detail::AtStepFits<D, double>,

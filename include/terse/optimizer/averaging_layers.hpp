@@ -177,6 +177,11 @@ struct MovedBy {
   float rate;
   template <class Rules>
   TERSE_HD TERSE_INLINE float operator()(const Rules& rules) const {
+    if constexpr (Rules::hears_of_steps) {
+      const auto own = rules.to_momentum(i);
+      rules.momentum.stepped(own, !is_no_step(steps[i]));
+      own.write_back();
+    }
     const auto e = rules.to_preconditioner(i);
     if constexpr (requires { rules.preconditioner.move(e, 0.0F, 0.0F); }) {
       const float move = rules.preconditioner.move(e, steps[i], rate);

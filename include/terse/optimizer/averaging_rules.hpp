@@ -209,6 +209,9 @@ struct Rules {
   static constexpr bool listens = requires(const Momentum& rule, HeldElement<View, MomentumPlaces> e) {
     rule.sent(e, true, 0.0F);
   };
+  static constexpr bool hears_of_steps = requires(const Momentum& rule, HeldElement<View, MomentumPlaces> e) {
+    rule.stepped(e, true);
+  };
   static constexpr bool differs_exactly =
       requires(const Momentum& rule, HeldElement<View, MomentumPlaces> e) {
     rule.exact_direction(e, 0.0F);

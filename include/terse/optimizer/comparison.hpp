@@ -91,4 +91,37 @@ class Comparison {
   Assembly<std::uint64_t, T> hashes_;
 };
 
+/// Keeps ranks that should be alike from going on when they are not: once before the first step, and then as often as the
+/// user asks. Collective.
+template <Transport T>
+class Replicas {
+ public:
+  explicit Replicas(T& channel) : comparison_(channel) {}
+
+  /// Before each step; `arenas` as for Comparison.
+  template <class Arenas>
+  void check_start(T& channel, const Layout& layout, std::uint64_t steps, const Arenas& arenas) {
+    if (steps != 0 || started_) return;
+    if (const auto apart = comparison_(channel, layout, arenas)) throw_other_start(*apart, channel.rank());
+    started_ = true;
+  }
+  /// After each step; alike(): whether ranks should be alike now, which waits for the next meeting of those that train apart.
+  template <class Alike, class Arenas>
+  void check_after(T& channel, const Layout& layout, std::uint64_t steps, std::uint64_t every,
+                   const Alike& alike, const Arenas& arenas) {
+    if (every == 0) return;
+    due_ = due_ || steps % every == 0;
+    if (!due_ || !alike()) return;
+    due_ = false;
+    if (const auto apart = comparison_(channel, layout, arenas))
+      throw_drifted(*apart, compared_, channel.rank(), steps);
+    compared_ = steps;
+  }
+
+ private:
+  Comparison<T> comparison_;
+  bool started_ = false, due_ = false;
+  std::uint64_t compared_ = 0;  // the last step after which all were alike
+};
+
 }  // namespace terse::detail

@@ -3,6 +3,8 @@
 
 #include "terse/compressor/top_k.hpp"
 #include "terse/compressor/uniform.hpp"
+#include "terse/error_feedback/difference.hpp"
+#include "terse/error_feedback/residual.hpp"
 #include "terse/momentum_correction/compressed_differences.hpp"
 #include "terse/optimizer/parameter_mixing.hpp"
 

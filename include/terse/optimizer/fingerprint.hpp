@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <cstdio>
 #include <iterator>
@@ -13,7 +14,9 @@
 #include "terse/core/packet.hpp"
 #include "terse/core/type_name.hpp"
 #include "terse/executor/numerics.hpp"
+#include "terse/optimizer/options.hpp"
 #include "terse/optimizer/recipe.hpp"
+#include "terse/plan.hpp"
 #include "terse/transport/agreement.hpp"
 
 namespace terse {
@@ -57,6 +60,16 @@ TERSE_COLD std::string first_difference(T& channel, const Layout& layout) {
   return text + (segments[first].compress ? "" : ", not compressed");
 }
 
+/// Options that differ make another hash, and those that make the same packets need not.
+inline std::uint64_t options_hash(const Options& options, const Layout& layout) {
+  const std::uint64_t hash = mix_hash(static_cast<std::uint64_t>(options.on_non_finite),
+                                      std::bit_cast<std::uint32_t>(options.clip_norm));
+  const std::size_t slices = slices_of(layout.range(), options.slice_bytes).size();
+  const std::uint64_t cut = slices == 1 ? hash : mix_hash(hash, slices);
+  if (!options.check_payload && options.compare_every == 0) return cut;
+  return mix_hash(mix_hash(cut, options.check_payload ? 1 : 0), options.compare_every);
+}
+
 }  // namespace detail
 
 /// Compares what must be alike on all ranks, `numerics` of their executors included, and returns its hash. Collective.
@@ -64,8 +77,7 @@ TERSE_COLD std::string first_difference(T& channel, const Layout& layout) {
 /// wrong.
 template <class R, Transport T>
 TERSE_COLD std::uint64_t agree_on_fingerprint(T& channel, const Layout& layout, const R& recipe,
-                                              std::uint64_t seed, std::uint64_t options,
-                                              std::uint64_t numerics) {
+                                              const Options& options, std::uint64_t numerics) {
   SettingsList settings;
   composed(recipe).settings(detail::SettingsVisitor(settings));
   const Agreed fields[] = {
@@ -73,8 +85,9 @@ TERSE_COLD std::uint64_t agree_on_fingerprint(T& channel, const Layout& layout, 
       {"world", static_cast<std::uint64_t>(channel.size())},
       {"layout", layout_hash(layout)},
       {"recipe", mix_hash(0, type_name<R>().c_str())},
-      {"seed", seed},
-      {"value of an option (on_non_finite, clip_norm, slice_bytes, check_payload, compare_every)", options},
+      {"seed", options.seed},
+      {"value of an option (on_non_finite, clip_norm, slice_bytes, check_payload, compare_every)",
+       detail::options_hash(options, layout)},
       {"numerics", numerics}};
   constexpr std::size_t layout_at = 2, count = std::size(fields), numerics_at = count - 1;
   const auto more = [&](const std::vector<std::uint64_t>& all) -> std::string {

@@ -125,6 +125,9 @@ struct Either {
 /// Of momentum corrections: A on hidden matrices, B on all other layers.
 template <MomentumCorrection A, MomentumCorrection B>
 struct OnHidden<A, B> : detail::Either<A, B> {
+  static_assert(!detail::HearsOfSteps<B>,
+                "terse: a momentum correction that hears which steps are taken (RowMomentum) is for hidden "
+                "matrices: OnHidden takes it first");
   static constexpr CorrectionFacts facts{
       .needs_whole_messages = A::facts.needs_whole_messages || B::facts.needs_whole_messages,
       .rests_at_zero = A::facts.rests_at_zero && B::facts.rests_at_zero,
@@ -142,6 +145,10 @@ struct OnHidden<A, B> : detail::Either<A, B> {
     TERSE_HD Real direction(const Element& e, Real mean) const {
       return e.hidden() ? this->on_hidden.direction(this->first(e), mean)
                         : this->on_others.direction(this->second(e), mean);
+    }
+    template <class Element>
+    TERSE_HD void stepped(const Element& e, bool taken) const requires(detail::HearsOfSteps<A>) {
+      if (e.hidden()) this->on_hidden.stepped(this->first(e), taken);
     }
   };
   template <class Real>

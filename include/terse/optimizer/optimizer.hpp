@@ -2,65 +2,26 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <bit>
-#include <cmath>
-#include <functional>
-#include <string>
+#include <cstdint>
 #include <string_view>
-#include <utility>
 #include <vector>
 
-#include "terse/core/type_name.hpp"
 #include "terse/executor/host.hpp"
 #include "terse/optimizer/comparison.hpp"
 #include "terse/optimizer/fingerprint.hpp"
 #include "terse/optimizer/gradient_norm.hpp"
 #include "terse/optimizer/groups.hpp"
+#include "terse/optimizer/guards.hpp"
+#include "terse/optimizer/masters.hpp"
+#include "terse/optimizer/optional_parts.hpp"
 #include "terse/optimizer/options.hpp"
 #include "terse/optimizer/recipe.hpp"
+#include "terse/optimizer/record.hpp"
 #include "terse/transport/collectives.hpp"
 #include "terse/transport/counting.hpp"
 
 namespace terse {
-
-TERSE_NUMERICS_BEGIN
-
-namespace detail {
-
-/// Masters start from what the model has.
-template <Number P>
-struct Adopt {
-  float* masters;
-  const P* parameters;
-  TERSE_HD void operator()(const Piece&, index_t i) const { masters[i] = widened(parameters[i]); }
-};
-
-template <class State>
-concept SaysBytes = requires(const State& state) {
-  { state.bytes_per_step() } -> std::same_as<StepBytes>;
-};
-
-template <class State>
-concept TakesMask = requires(State& state, const std::uint8_t* elements) {
-  { state.leave_out(elements) } -> std::same_as<std::uint64_t>;
-};
-
-template <class R, class State, class E, class N>
-concept Opens = requires(const R& recipe, const StepInput<E, N>& input, State& state, index_t segment) {
-  recipe.open(input, state);
-  recipe.allow(state, segment);
-  recipe.progress(state);
-};
-
-template <class R, class State, class E, class Which>
-concept ReadsOut = requires(const R& recipe, const State& state, E executor, Which which, out<E> to) {
-  recipe.read_out(executor, state, which, to);
-};
-
-}  // namespace detail
-
-TERSE_NUMERICS_END
 
 /// A recipe at work on one rank: owns its state, counts its steps. Construction is collective: all ranks make
 /// it alike, and a difference in layout, recipe, hyper-parameters, options, world or numerics throws
@@ -89,7 +50,7 @@ class Optimizer {
   using State = typename Composed<R>::template State<Channel, E>;
   static_assert(scalars_of<R>() <= StepScalars::most_own,
                 "terse: the policies of a recipe have room for 14 scalars");
-  static constexpr bool has_masters = !std::is_same_v<P, float>;
+  using Masters = detail::Masters<E, P>;
 
  public:
   using runs_on = E;
@@ -152,15 +113,7 @@ class Optimizer {
   /// if the record is of the other stage.
   template <class Run>
   void replay(Run run, float gradient_scale = 1) requires GridExecutor<E> {
-    if (!recorded_ || recorded_full_precision_ != full_precision())
-      throw usage_error(
-          std::string("this step averages ") + (full_precision() ? "exactly" : "compressed messages") +
-              ", and there is no record of such a step; record again where full_precision() changes",
-          channel_.rank(), static_cast<std::int64_t>(steps_ + 1));
-    if (!full_precision() && recorded_masks_ != masks())
-      throw usage_error(
-          "which elements take part has changed since the record, by a checkpoint or a mask: record again",
-          channel_.rank(), static_cast<std::int64_t>(steps_ + 1));
+    record_.check(full_precision(), masks(), guard());
     const StepInput<E, N> input = input_of({nullptr, layout_.size()}, {nullptr, layout_.size()});
     prepare(input, gradient_scale);
     run();
@@ -172,7 +125,7 @@ class Optimizer {
   /// communication; throws usage_error for a view of the wrong size.
   template <class Which>
   void read_out(Which which, out<E> to) const requires detail::ReadsOut<Composed<R>, State, E, Which> {
-    check(to.size(), "read-out", steps_);
+    detail::StepGuard{rank(), steps_}.check_size(to.size(), "read-out", layout_);
     composed(recipe).read_out(executor_, state_, which, to);
   }
 
@@ -180,11 +133,10 @@ class Optimizer {
   /// evaluated. Collective, between steps; the same bits on all ranks. Throws usage_error for views of the wrong size.
   void mean_parameters(in<E, P> parameters,
                        out<E> to) requires std::same_as<typename E::memory, memory::host> {
-    check(parameters.size(), "parameters", steps_);
-    check(to.size(), "mean", steps_);
-    const bool from_masters = has_masters && adopted_ != 0;
-    for (index_t i = 0; i < to.size(); ++i)
-      to[i] = from_masters ? masters_[i] : static_cast<float>(widened(parameters[i]));
+    const detail::StepGuard after{rank(), steps_};
+    after.check_size(parameters.size(), "parameters", layout_);
+    after.check_size(to.size(), "mean", layout_);
+    for (index_t i = 0; i < to.size(); ++i) to[i] = masters_.at(i, parameters);
     mean(channel(), to);
   }
 
@@ -219,16 +171,13 @@ class Optimizer {
         "terse: a mask is for methods of two stages (OneBitAdam, OneBitLamb, Staged), whose second one "
         "compresses: it takes effect when the stages change");
     if constexpr (detail::TakesMask<S>) {
-      const std::uint64_t step = steps_ + 1;
-      check(elements.size(), "mask", step);
+      guard().check_size(elements.size(), "mask", layout_);
       if (begun())
-        throw usage_error(
-            "messages of a step are under way, and it has its mask: give another one between steps",
-            channel_.rank(), static_cast<std::int64_t>(step));
+        guard().refuse(
+            "messages of a step are under way, and it has its mask: give another one between steps");
       if (!full_precision() && steps_ > 0)
-        throw usage_error(
-            "the second stage has begun, and what takes part in it is settled: give the mask before that",
-            channel_.rank(), static_cast<std::int64_t>(step));
+        guard().refuse(
+            "the second stage has begun, and what takes part in it is settled: give the mask before that");
       await_messages(channel());
       masked_ = state_.leave_out(elements.data());
     }
@@ -266,72 +215,22 @@ class Optimizer {
   template <class Visit>
   void walk(Visit&& visit) {
     visit("steps", steps_);
-    if constexpr (has_masters) {
-      visit("adopted", adopted_);
-      visit("masters", masters_.all(), index_t{0});
-    }
+    masters_.walk(visit);
     state_.walk(visit);
   }
 
  private:
-  static void check_stream([[maybe_unused]] const T& transport, [[maybe_unused]] const E& executor) {
-    if constexpr (requires { transport.stream() != executor.stream; })
-      if (transport.stream() != executor.stream)
-        throw usage_error("the transport works on another CUDA stream than the executor", transport.rank());
-  }
-  static void check(const Options& options) {
-    if (!(options.clip_norm > 0)) throw usage_error("clip_norm must be positive; infinity switches it off");
-    if (options.slice_bytes < 0) throw usage_error("slice_bytes must not be negative; 0: all in one slice");
-    if (GridExecutor<E> && options.check_payload)
-      throw usage_error(
-          "check_payload is for packets in the host's memory: a device's have no checksum of their payload. "
-          "Use a host executor, or leave it away");
-    if (!detail::ever_alike<R>() && options.compare_every > 0)
-      throw usage_error(
-          "compare_every is for methods whose ranks hold the same parameters, in each step or when they "
-          "meet; "
-          "with this recipe they differ by design");
-  }
-  static std::uint64_t options_hash(const Options& options, const Layout& layout) {
-    const std::uint64_t hash = mix_hash(static_cast<std::uint64_t>(options.on_non_finite),
-                                        std::bit_cast<std::uint32_t>(options.clip_norm));
-    const std::size_t slices = slices_of(layout.range(), options.slice_bytes).size();
-    const std::uint64_t cut = slices == 1 ? hash : mix_hash(hash, slices);
-    if (!options.check_payload && options.compare_every == 0) return cut;
-    return mix_hash(mix_hash(cut, options.check_payload ? 1 : 0), options.compare_every);
-  }
-  void check(index_t size, const char* what, std::uint64_t step) const {
-    if (size != layout_.size())
-      throw usage_error(std::string(what) + " has " + std::to_string(size) + " elements, the layout " +
-                            std::to_string(layout_.size()) +
-                            ": each segment is padded to a multiple of 64, allocate layout.size()",
-                        channel_.rank(), static_cast<std::int64_t>(step));
-  }
-
-  void check_apart(out<E, P> parameters, in<E, G> gradients, std::uint64_t step) const {
-    const std::less<const void*> before;
-    // A replay has no views of its own.
-    if (parameters.data() != nullptr && before(parameters.data(), gradients.data() + gradients.size()) &&
-        before(gradients.data(), parameters.data() + parameters.size()))
-      throw usage_error("parameters and gradients overlap: they are two arenas", channel_.rank(),
-                        static_cast<std::int64_t>(step));
-  }
-  void check_scale(float gradient_scale) const {
-    if (!std::isfinite(gradient_scale))
-      throw usage_error("gradient_scale is " + std::to_string(gradient_scale) + ", and must be finite",
-                        channel_.rank(), static_cast<std::int64_t>(steps_ + 1));
-  }
+  detail::StepGuard guard() const { return {rank(), steps_ + 1}; }
 
   StepInput<E, N> input_of(out<E, P> parameters, in<E, G> gradients) {
-    const std::uint64_t step = steps_ + 1;
     check_values(recipe);
     groups_.check(recipe);
-    check(parameters.size(), "parameters", step);
-    check(gradients.size(), "gradients", step);
-    check_apart(parameters, gradients, step);
+    guard().check_size(parameters.size(), "parameters", layout_);
+    guard().check_size(gradients.size(), "gradients", layout_);
+    guard().check_apart(parameters, gradients);
     return {executor_,
             layout_,
-            {.step = step,
+            {.step = steps_ + 1,
              .seed = options_.seed,
              .agreement = agreement(),
              .on_non_finite = options_.on_non_finite,
@@ -339,25 +238,13 @@ class Optimizer {
              .compressed = &compressed_,
              .checks_payload = options_.check_payload},
             options_.clip_norm,
-            parameter_ref(parameters.data()),
+            masters_.behind(parameters.data()),
             gradients.data()};
-  }
-  ParameterRef<P> parameter_ref(P* parameters) {
-    if constexpr (has_masters)
-      return {masters_.data(), parameters};
-    else
-      return {parameters};
   }
   /// Before the first step of a run: masters come later.
   void compare_start(in<E, P> parameters);
   /// By compare_every, of the step that has just been taken.
   void compare_replicas(in<E, P> parameters);
-  void adopt([[maybe_unused]] P* parameters) {
-    if constexpr (has_masters) {
-      if (adopted_ == 0) for_each(executor_, range_, detail::Adopt<P>{masters_.data(), parameters});
-      adopted_ = 1;
-    }
-  }
   /// What comes before anything of a step is sent.
   void enter(out<E, P> parameters) {
     if (!begun_) {
@@ -365,7 +252,7 @@ class Optimizer {
       compressed_ = false;
     }
     compare_start(parameters);
-    adopt(parameters.data());
+    masters_.adopt(executor_, parameters.data());
   }
   void prepare(const StepInput<E, N>& input, float gradient_scale) {
     const StepScalars none{input.context.step, input.context.agreement, gradient_scale};
@@ -413,14 +300,10 @@ class Optimizer {
   detail::Groups<R> groups_;
   std::vector<StepScalars> scalars_;  // of each group
   detail::GradientNorm<Channel, E> norms_;
-  detail::Comparison<Channel> comparison_;
-  bool started_alike_ = false, due_ = false;
-  std::uint64_t compared_ = 0;  // the last step after which all were alike
+  detail::Replicas<Channel> replicas_;
   State state_;
-  Range range_;
+  Masters masters_;
   buffer<StepScalars, typename E::memory> now_;
-  buffer<float, typename E::memory> masters_;
-  std::uint64_t adopted_ = 0;  // whether the masters are there
   std::uint64_t steps_ = 0;
   std::uint64_t begun_agreement_ = 0;
   bool begun_ = false;
@@ -433,7 +316,7 @@ class Optimizer {
   };
   Open open_;
   std::vector<bool> ready_;  // by segment
-  bool recorded_ = false, recorded_full_precision_ = false, recorded_masks_ = false;
+  detail::Record record_;
 };
 
 }  // namespace terse

@@ -2,18 +2,16 @@
 #pragma once
 
 #include <bit>
-#include <optional>
+#include <cstdint>
 #include <type_traits>
 #include <utility>
-#include <vector>
 
 #include "terse/error_feedback/difference.hpp"
-#include "terse/error_feedback/residual.hpp"
 #include "terse/momentum_correction/combine.hpp"
 #include "terse/optimizer/check_mixing.hpp"
 #include "terse/optimizer/mixing_functors.hpp"
+#include "terse/optimizer/parameter_mixing_state.hpp"
 #include "terse/optimizer/policies.hpp"
-#include "terse/optimizer/recipe.hpp"
 #include "terse/topology/mixing.hpp"
 
 namespace terse {
@@ -90,100 +88,19 @@ struct ParameterMixingOf {
 
  private:
   static constexpr int vectors = M::facts.vectors;
-  static constexpr int buffers = static_cast<int>(M::state.size());
   static constexpr bool combines_first = M::facts.combines_first;
   using Vectors = std::make_integer_sequence<int, vectors>;
   using Rule = decltype(std::declval<const M&>().template rule<float>());
   template <class N>
-  using View = detail::MixingView<N, buffers, scalars - 2, Decay>;
-
-  /// What a message says of each vector.
+  using View = detail::MixingView<N, static_cast<int>(M::state.size()), scalars - 2, Decay>;
   template <class N>
-  struct OutgoingVectors {
-    Rule rule;
-    View<N> view;
-    template <int K>
-    auto vector(Vector<K>) const {
-      const detail::Outgoing<Rule, View<N>, K> outgoing{rule, view};
-      return Message{outgoing, outgoing};
-    }
-  };
-  /// What becomes of the mixture.
-  template <class Compressed, class Exact>
-  struct Outcome : Message<Compressed, Exact> {
-    static constexpr bool takes_own = M::facts.moves_by_packet;
-  };
+  using OutgoingVectors = detail::OutgoingVectors<Rule, View<N>>;
   template <class N>
-  struct Updates {
-    Rule rule;
-    View<N> view;
-    float consensus_rate;
-    template <int K>
-    auto vector(Vector<K>) const {
-      using Exact = detail::Update<Rule, View<N>, K>;
-      const Exact exact{rule, view};
-      if constexpr (M::facts.moves_by_packet)
-        return Outcome<detail::UpdateByMoves<Rule, View<N>>, Exact>{{{exact}, exact}};
-      else
-        return Outcome<detail::UpdateCompressed<Rule, View<N>, K>, Exact>{{{exact, consensus_rate}, exact}};
-    }
-  };
+  using Updates = detail::UpdateVectors<Rule, View<N>, M::facts.moves_by_packet>;
 
  public:
   template <Transport T, Executor E>
-  struct State {
-    using Topology = typename P::template With<vectors>;
-    using Mixer = Exchange<C, F, Topology, T, E>;
-
-    Mixer mixer;
-    std::optional<DenseExchange<P, T, E>> exact;
-    Rates<E> rates;
-    std::vector<buffer<float, typename E::memory>> buffers;
-    buffer<float, typename E::memory> kept;  // a second vector, for exact means
-    std::uint64_t mixed_steps = 0;
-    std::uint64_t last_rate = 0;  // bits of a float, as checkpoints take them
-    int rank, size;
-    Range range;
-    bool begun = false;  // this step's messages are on their way
-
-    State(const ParameterMixingOf& recipe, E executor, T& transport, const Layout& layout,
-          const Options& options)
-        : mixer(executor, transport, layout, layout.range(), recipe.compressor, recipe.error_feedback, false,
-                recipe.topology.template with<vectors>()),
-          rates(layout),
-          rank(transport.rank()),
-          size(transport.size()),
-          range(layout.range()) {
-      if constexpr (!C::lossless)
-        if (recipe.average_every > 0)
-          throw usage_error("average_every is for packets that are not compressed", transport.rank());
-      detail::check_average<M, P>(recipe.average_every, rank);
-      if (recipe.average_every > 0)
-        exact.emplace(executor, transport, layout, layout.range(), Dense{}, None{}, false,
-                      DenseTopologyOf<P>{}, options.slice_bytes);
-      if (vectors > 1 && recipe.average_every > 0) kept = buffer<float, typename E::memory>(layout.size());
-      // Makes room for what it works out.
-      recipe.topology.graph.check(recipe.topology.nodes(size));
-      detail::check_spectrum(recipe.momentum_correction, recipe.topology, size, rank);
-      for (int k = 0; k < ParameterMixingOf::buffers; ++k) buffers.emplace_back(layout.size());
-    }
-    bool full_precision() const { return false; }
-    StepBytes bytes_per_step() const {
-      if (!C::lossless) return {0, mixer.most_bytes()};
-      return {std::max(mixer.most_bytes(), exact ? vectors * exact->most_bytes() : 0), 0};
-    }
-    template <class Visit>
-    void walk_buffers(Visit&& visit) {
-      for (auto& buffer : buffers) visit(buffer.all());
-    }
-    template <class Visit>
-    void walk(Visit&& visit) {
-      visit("mixed_steps", mixed_steps);
-      visit("last_rate", last_rate);
-      for (std::size_t k = 0; k < buffers.size(); ++k) visit(M::state[k], buffers[k].all(), index_t{0});
-      mixer.walk(visit);
-    }
-  };
+  using State = detail::ParameterMixingState<M, P, C, F, T, E>;
 
   template <Transport T, Executor E, class N>
   void prepare(const StepInput<E, N>& input, State<T, E>& state, StepScalars& now) const {
@@ -224,9 +141,9 @@ struct ParameterMixingOf {
             "CombineThenAdapt takes gradients at the mixture: call begin(parameters) before each step, and "
             "compute the gradient at what it leaves there",
             state.rank, static_cast<std::int64_t>(input.context.step));
-      for_each(
-          input.executor, state.range,
-          detail::Adapt<Rule, View<N>>{momentum_correction.template rule<float>(), view_of(input, state)});
+      for_each(input.executor, state.range,
+               detail::Adapt<Rule, View<N>>{momentum_correction.template rule<float>(),
+                                            state.template view_of<View<N>>(input)});
     } else {
       combine(input, state);
     }
@@ -245,13 +162,6 @@ struct ParameterMixingOf {
     return average_every > 0 && input.context.step % average_every == 0;
   }
   template <Transport T, Executor E, class N>
-  View<N> view_of(const StepInput<E, N>& input, State<T, E>& state) const {
-    View<N> view{input.parameters,    input.gradients,   {},
-                 state.rates.table(), input.context.now, input.context.on_non_finite == NonFinite::zero};
-    for (std::size_t k = 0; k < state.buffers.size(); ++k) view.buffers[k] = state.buffers[k].data();
-    return view;
-  }
-  template <Transport T, Executor E, class N>
   void settle(const StepInput<E, N>& input, State<T, E>& state) const {
     if (averages(input))
       state.exact->settle(input.context);
@@ -260,7 +170,7 @@ struct ParameterMixingOf {
   }
   template <Transport T, Executor E, class N>
   OutgoingVectors<N> outgoing(const StepInput<E, N>& input, State<T, E>& state) const {
-    return {momentum_correction.template rule<float>(), view_of(input, state)};
+    return {momentum_correction.template rule<float>(), state.template view_of<View<N>>(input)};
   }
 
   /// Packets are read as they were encoded, whatever becomes of the recipe's compressor before the step.

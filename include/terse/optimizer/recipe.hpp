@@ -120,11 +120,6 @@ template <class State>
 concept ShowsState = requires(State& state) {
   state.walk(IgnoreState{});
 };
-template <class State, class Visit>
-void walk_shared(State& state, const Visit& visit) {
-  // Asked in a lambda that is a template, the question is an error to nvcc 13.0.
-  if constexpr (requires { state.walk_shared(visit); }) state.walk_shared(visit);
-}
 template <class State>
 concept SaysPrecision = requires(const State& state) {
   { state.full_precision() } -> std::same_as<bool>;
@@ -208,58 +203,7 @@ void set_learning_rate(R& recipe, float rate) {
   }
 }
 
-/// How many places of StepScalars::own a recipe takes, those of inner recipes included.
-template <class R>
-constexpr int scalars_of() {
-  if constexpr (requires { Composed<R>::scalars; })
-    return Composed<R>::scalars;
-  else
-    return 0;
-}
-
 namespace detail {
-
-/// Whether a recipe goes around another one.
-template <class R>
-constexpr bool goes_around() {
-  return requires(const R& recipe) { recipe.inner; };
-}
-template <class R>
-constexpr bool follows_rate() {
-  if constexpr (requires { R::follows_rate; })
-    return R::follows_rate;
-  else
-    return false;
-}
-
-/// Whether a recipe keeps models apart that start apart, and so must refuse them.
-template <class R>
-constexpr bool needs_one_start() {
-  if constexpr (requires { Composed<R>::models_differ; })
-    return !Composed<R>::models_differ;
-  else
-    return true;
-}
-
-/// Whether its ranks hold the same parameters, at least at times.
-template <class R>
-constexpr bool ever_alike() {
-  if constexpr (requires { Composed<R>::never_alike; }) return !Composed<R>::never_alike;
-  return needs_one_start<R>();
-}
-/// Whether they do after the step that was just taken.
-template <class R, class State>
-bool alike(const R& recipe, const State& state) {
-  if constexpr (requires { recipe.alike(state); }) return recipe.alike(state);
-  return true;
-}
-
-/// Whether a recipe's messages can't show that a gradient isn't finite: `static constexpr bool blind`.
-template <class R>
-constexpr bool is_blind() {
-  if constexpr (requires { Composed<R>::blind; }) return Composed<R>::blind;
-  return false;
-}
 
 /// An error feedback whose messages are momenta, moves or parameters: those don't carry a learning rate.
 template <class F>
@@ -271,14 +215,6 @@ void check_feedback_of_states(const F& feedback) {
           "error_feedback.follows_rate is for messages that are gradients; this method sends others");
 }
 
-/// Whether the next step clips the mean of gradients, and not the gradients that it is of.
-template <class State>
-bool clips_mean(const State& state) {
-  if constexpr (requires { state.clips_mean(); })
-    return state.clips_mean();
-  else
-    return state.full_precision();
-}
 /// The factor that brings `norm` down to `clip_norm`.
 inline float clip_factor(double norm, float clip_norm) {
   return norm > static_cast<double>(clip_norm) ? static_cast<float>(static_cast<double>(clip_norm) / norm)

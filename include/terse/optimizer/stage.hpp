@@ -136,6 +136,11 @@ constexpr bool check_stages() {
                 "Averaging: of the two "
                 "stages of a Staged each would have a sequence of its own for the same matrices");
   static_assert(
+      !(HearsOfSteps<typename First::Momentum> || HearsOfSteps<typename Second::Momentum>) ||
+          (P1::facts.orthogonalizes && P2::facts.orthogonalizes),
+      "terse: this momentum correction (RowMomentum) hears which steps are taken, and this preconditioner "
+      "takes all of them in one sweep. Use OrthogonalRows, or HeavyBall");
+  static_assert(
       measure_alike(MeasuresBy<P1>{}, MeasuresBy<P2>{}),
       "terse: the statistics that the two stages measure of a layer must be of the same kinds, place "
       "by place, as far as both go");

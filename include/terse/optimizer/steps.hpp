@@ -18,21 +18,19 @@ template <class R, class T, Executor E, class N>
 TERSE_COLD Optimizer<R, T, E, N>::Optimizer(R recipe_, T& transport, const Layout& layout,
                                             const Options& options, E executor, N)
     : recipe((check_values(recipe_), std::move(recipe_))),
-      options_((check(options), options)),
+      options_((detail::check_options<R, E>(options), options)),
       layout_(layout),
-      executor_((check_stream(transport, executor), executor)),
+      executor_((detail::check_stream(transport, executor), executor)),
       channel_(transport.split(0, transport.rank()), sent_),
-      fingerprint_(agree_on_fingerprint<R>(channel_, layout_, recipe, options_.seed,
-                                           options_hash(options_, layout_), numerics_of(executor_))),
+      fingerprint_(agree_on_fingerprint<R>(channel_, layout_, recipe, options_, numerics_of(executor_))),
       groups_(layout_, recipe),
       scalars_(groups_.recipes().size() + 1),
       norms_(channel_, executor_, layout_),
-      comparison_(channel_),
-      state_(composed(recipe), executor, channel_, layout_, options_) {
-  range_ = layout_.range();
+      replicas_(channel_),
+      state_(composed(recipe), executor, channel_, layout_, options_),
+      masters_(layout_) {
   now_ = buffer<StepScalars, typename E::memory>(static_cast<index_t>(scalars_.size()));
   ready_.resize(layout_.segments().size());
-  if (has_masters) masters_ = buffer<float, typename E::memory>(layout_.size());
 }
 
 template <class R, class T, Executor E, class N>
@@ -40,15 +38,14 @@ TERSE_COLD Optimizer<R, T, E, N>::~Optimizer() = default;
 
 template <class R, class T, Executor E, class N>
 StepResult Optimizer<R, T, E, N>::step(out<E, P> parameters, in<E, G> gradients, float gradient_scale) {
-  check_scale(gradient_scale);
+  guard().check_scale(gradient_scale);
   const StepInput<E, N> input = input_of(parameters, gradients);
   const std::uint64_t step = input.context.step;
   if (open_.parameters == nullptr)
     enter(parameters);
   else if (open_.parameters != parameters.data() || open_.gradients != gradients.data() ||
            std::not_equal_to{}(open_.gradient_scale, gradient_scale))
-    throw usage_error("begin was given other parameters, gradients or another gradient_scale than step",
-                      channel_.rank(), static_cast<std::int64_t>(step));
+    guard().refuse("begin was given other parameters, gradients or another gradient_scale than step");
   const Open open = std::exchange(open_, Open{});
   if (waits_for_norm()) {
     const auto norm = norms_(channel_, executor_, input.gradients, gradient_scale);
@@ -71,38 +68,29 @@ StepResult Optimizer<R, T, E, N>::step(out<E, P> parameters, in<E, G> gradients,
 
 template <class R, class T, Executor E, class N>
 void Optimizer<R, T, E, N>::compare_start(in<E, P> parameters) {
-  if constexpr (detail::needs_one_start<R>()) {
-    if (steps_ != 0 || started_alike_) return;
-    const auto apart =
-        comparison_(channel_, layout_, [&](const auto& visit) { visit("parameters", parameters); });
-    if (apart) detail::throw_other_start(*apart, channel_.rank());
-    started_alike_ = true;
-  }
+  if constexpr (detail::needs_one_start<R>())
+    replicas_.check_start(channel_, layout_, steps_,
+                          [&](const auto& visit) { visit("parameters", parameters); });
 }
 
 template <class R, class T, Executor E, class N>
 void Optimizer<R, T, E, N>::compare_replicas([[maybe_unused]] in<E, P> parameters) {
-  if constexpr (detail::ever_alike<R>()) {
-    if (options_.compare_every == 0) return;
-    due_ = due_ || steps_ % options_.compare_every == 0;
-    if (!due_ || !detail::alike(composed(recipe), state_)) return;
-    due_ = false;
-    const auto apart = comparison_(channel_, layout_, [&](const auto& visit) {
-      visit("parameters", parameters);
-      if constexpr (has_masters) visit("masters", in<E>(masters_.all()));
-      detail::walk_shared(state_, visit);
-    });
-    if (apart) detail::throw_drifted(*apart, compared_, channel_.rank(), steps_);
-    compared_ = steps_;
-  }
+  if constexpr (detail::ever_alike<R>())
+    replicas_.check_after(
+        channel_, layout_, steps_, options_.compare_every,
+        [&] { return detail::alike(composed(recipe), state_); },
+        [&](const auto& visit) {
+          visit("parameters", parameters);
+          if constexpr (Masters::kept) visit("masters", masters_.all());
+          detail::walk_shared(state_, visit);
+        });
 }
 
 template <class R, class T, Executor E, class N>
 void Optimizer<R, T, E, N>::begin(out<E, P> parameters, in<E, G> gradients, float gradient_scale) {
   if (open_.parameters != nullptr)
-    throw usage_error("begin has opened a step, which `step` must finish before another one begins",
-                      channel_.rank(), static_cast<std::int64_t>(steps_ + 1));
-  check_scale(gradient_scale);
+    guard().refuse("begin has opened a step, which `step` must finish before another one begins");
+  guard().check_scale(gradient_scale);
   const StepInput<E, N> input = input_of(parameters, gradients);
   enter(parameters);
   open_ = {parameters.data(), gradients.data(), gradient_scale, false};
@@ -118,15 +106,14 @@ void Optimizer<R, T, E, N>::begin(out<E, P> parameters, in<E, G> gradients, floa
 
 template <class R, class T, Executor E, class N>
 void Optimizer<R, T, E, N>::ready(index_t segment) {
-  const auto fail = [&](const std::string& what) {
-    throw usage_error(what, channel_.rank(), static_cast<std::int64_t>(steps_ + 1));
-  };
-  if (open_.parameters == nullptr) fail("ready belongs between begin(parameters, gradients) and step");
+  if (open_.parameters == nullptr)
+    guard().refuse("ready belongs between begin(parameters, gradients) and step");
   if (segment < 0 || segment >= static_cast<index_t>(ready_.size()))
-    fail("ready was told of segment " + std::to_string(segment) + ", and the layout has " +
-         std::to_string(ready_.size()));
+    guard().refuse("ready was told of segment " + std::to_string(segment) + ", and the layout has " +
+                   std::to_string(ready_.size()));
   const auto place = static_cast<std::size_t>(segment);
-  if (ready_[place]) fail("ready was told twice of segment '" + layout_.segments()[place].name + "'");
+  if (ready_[place])
+    guard().refuse("ready was told twice of segment '" + layout_.segments()[place].name + "'");
   ready_[place] = true;
   if constexpr (detail::Opens<Composed<R>, State, E, N>)
     if (open_.travels) composed(recipe).allow(state_, segment);
@@ -162,50 +149,23 @@ void Optimizer<R, T, E, N>::record(out<E, P> parameters, in<E, G> gradients) req
           channel_.rank());
     if (options_.compare_every > 0)
       throw usage_error("compare_every brings parameters to the host and can't be recorded", channel_.rank());
-    if constexpr (requires { composed(recipe).recordable(); })
-      if (!composed(recipe).recordable() || begun_)
-        throw usage_error(
-            "this recipe's steps differ in more than numbers (neighbours, exact averages, messages "
-            "sent before the step) and can't be recorded",
-            channel_.rank());
-    const auto refuse = [&](const auto& feedback) {
-      if constexpr (requires { feedback.follows_rate; })
-        if (feedback.follows_rate)
-          throw usage_error("an error feedback that follows the learning rate can't be recorded",
-                            channel_.rank());
-      if constexpr (requires { feedback.clear_every; })
-        if (feedback.clear_every > 0)
-          throw usage_error(
-              "an error feedback that is cleared now and then can't be recorded: set its clear_every to 0",
-              channel_.rank());
-    };
-    if constexpr (requires { composed(recipe).error_feedback; }) refuse(composed(recipe).error_feedback);
-    const auto refuse_within = [&](const auto& self, const auto& topology) -> void {
-      if constexpr (requires { topology.inner.error_feedback; }) refuse(topology.inner.error_feedback);
-      if constexpr (requires { topology.outer; }) self(self, topology.outer);
-    };
-    if constexpr (requires { composed(recipe).topology; })
-      refuse_within(refuse_within, composed(recipe).topology);
+    detail::check_recordable(composed(recipe), begun_, channel_.rank());
     if constexpr (requires { state_.recovers(); })
       if (state_.recovers())
         throw usage_error(
             "after a step that failed, and after a checkpoint of an earlier stage, take one step before a "
             "record",
             channel_.rank());
-    if (has_masters && adopted_ == 0)
+    if (!masters_.there())
       throw usage_error("take one step before a record, so that the masters are there", channel_.rank());
     composed(recipe).enqueue(input_of(parameters, gradients), state_);
-    recorded_full_precision_ = full_precision();
-    recorded_masks_ = masks();
-    recorded_ = true;
+    record_.take(full_precision(), masks());
   }
 }
 
 template <class R, class T, Executor E, class N>
 void Optimizer<R, T, E, N>::rescale(std::string_view segment, float learning_rate_scale, float weight_decay) {
-  if (begun())
-    throw usage_error("begin has sent messages of the next step: rescale before it, or after step",
-                      channel_.rank(), static_cast<std::int64_t>(steps_ + 1));
+  if (begun()) guard().refuse("begin has sent messages of the next step: rescale before it, or after step");
   layout_.rescale(segment, learning_rate_scale, weight_decay);
   rescaled_ = layout_hash(layout_);
 }

@@ -21,9 +21,9 @@ namespace detail {
 
 TERSE_NUMERICS_BEGIN
 
-/// x = m + what came; m = R(x).
+/// Where a row's copy m is, and where its activations go.
 template <class Cursor, Number A>
-struct Recall {
+struct CopyOfRow {
   Cursor copy;
   Rows<A> rows;
   float* held;  // 64 floats, for cursors that write blocks
@@ -37,32 +37,24 @@ struct Recall {
     if constexpr (requires { copy.hold(held); }) copy.hold(held);
   }
   TERSE_HD void leave_block(index_t first, int count) { detail::leave_block(copy, first, count); }
+};
+
+/// x = m + what came; m = R(x).
+template <class Cursor, Number A>
+struct Recall : CopyOfRow<Cursor, A> {
   TERSE_HD void operator()(const Piece&, index_t i, bool, float sum) const {
-    const float x = copy.load(i) + sum;
-    rows[i] = delivered<A>(x);
-    copy.store(i, x);
+    const float x = this->copy.load(i) + sum;
+    this->rows[i] = delivered<A>(x);
+    this->copy.store(i, x);
   }
 };
 
 /// x = what came; m = R(x). Without rows, on the sender's side, the latter alone.
 template <class Cursor, Number A, bool Delivers>
-struct FirstVisit {
-  Cursor copy;
-  Rows<A> rows;
-  float* held;
-
-  TERSE_HD void enter(const Piece& piece) {
-    copy.enter(piece);
-    rows.enter(piece);
-  }
-  TERSE_HD void enter_block(index_t first) {
-    detail::enter_block(copy, first);
-    if constexpr (requires { copy.hold(held); }) copy.hold(held);
-  }
-  TERSE_HD void leave_block(index_t first, int count) { detail::leave_block(copy, first, count); }
+struct FirstVisit : CopyOfRow<Cursor, A> {
   TERSE_HD void operator()(const Piece&, index_t i, bool, float sum) const {
-    if constexpr (Delivers) rows[i] = delivered<A>(sum);
-    copy.store(i, sum);
+    if constexpr (Delivers) this->rows[i] = delivered<A>(sum);
+    this->copy.store(i, sum);
   }
 };
 
@@ -190,7 +182,7 @@ class Activations {
     if constexpr (P::remembers)
       if (fresh_) {
         whole_.decode(packet, context.shared,
-                      detail::FirstVisit<Cursor, A, false>{cursor(), {}, held_.data()});
+                      detail::FirstVisit<Cursor, A, false>{{cursor(), {}, held_.data()}});
         if constexpr (rounds_late) round(whole_.range(), rounding());
       }
     put(executor_, view<const std::uint64_t>(&note, 1),
@@ -213,10 +205,10 @@ class Activations {
   void decode(const std::byte* packet, const StepDraw& shared, const Envelope& envelope, A* activations) {
     if constexpr (P::remembers) {
       changes_.decode(packet, shared,
-                      envelope.gated(detail::Recall<Cursor, A>{cursor(), rows(activations), held_.data()}));
+                      envelope.gated(detail::Recall<Cursor, A>{{cursor(), rows(activations), held_.data()}}));
       whole_.decode(
           packet, shared,
-          envelope.gated(detail::FirstVisit<Cursor, A, true>{cursor(), rows(activations), held_.data()}));
+          envelope.gated(detail::FirstVisit<Cursor, A, true>{{cursor(), rows(activations), held_.data()}}));
       if constexpr (rounds_late) {
         round(changes_.range(), envelope.gated(rounding()));
         round(whole_.range(), envelope.gated(rounding()));

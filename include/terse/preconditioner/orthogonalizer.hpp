@@ -47,6 +47,12 @@ struct Normalize {
   TERSE_HD void operator()(const Piece&, index_t i, bool) const { values[i] *= factor; }
 };
 
+/// What a step is of an element that a Sequence leaves out: -0, which no other step of such a Sequence is.
+inline constexpr float no_step = -0.0F;
+TERSE_HD inline bool is_no_step(float step) {
+  return std::bit_cast<std::uint32_t>(step) == std::bit_cast<std::uint32_t>(no_step);
+}
+
 /// Nothing is orthogonalized.
 struct NoSequence {};
 

@@ -1,12 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
+#include <span>
 #include <utility>
 
 #include "terse/topology/envelope.hpp"
 #include "terse/topology/grid_verdict.hpp"
 
 namespace terse {
+
+namespace detail {
+template <class Codec>
+concept SaysScales = requires(const Codec& codec, const Range& range) {
+  codec.compressor().scale_floats(range);
+};
+}  // namespace detail
 
 template <GridExecutor E>
 class Envelope<E> {
@@ -46,19 +56,24 @@ class Envelope<E> {
         next_.arrived.count == detail::most_together)
       launch(ex);
     detail::ArrivedPacket arrived{least, most, place, packet, packet + portion.section_at, 0, 0, sender};
-    bool alone = !together_;
+    constexpr bool checks = !Codec::lossless && !detail::SaysScales<Codec>;
+    if (next_.arrived.count > 0 && checks_.codec != (checks ? &codec : nullptr)) launch(ex);
     if constexpr (!Codec::lossless) {
-      if constexpr (requires { codec.compressor().scale_floats(portion.compressed); }) {
+      if constexpr (!checks) {
         arrived.count = codec.compressor().scale_floats(portion.compressed);
         arrived.limit = codec.compressor().largest_scale();
       } else {
-        settle_next(ex);
-        codec.check(portion, packet, &verdict_.data()->findings);
-        alone = true;
+        checks_.codec = &codec;
+        checks_.run = [](void* which, std::span<const Portion* const> portions,
+                         const std::byte* const* packets, detail::Findings* findings) {
+          static_cast<Codec*>(which)->check(portions, packets, findings);
+        };
+        checks_.portions[next_.arrived.count] = &portion;
+        checks_.packets[next_.arrived.count] = packet;
       }
     }
     next_.arrived.packets[next_.arrived.count++] = arrived;
-    if (alone) launch(ex);
+    if (!together_) launch(ex);
   }
   template <class Act>
   void together(E ex, const Act& act) {
@@ -77,9 +92,13 @@ class Envelope<E> {
     next_.throws = throws;
     launch(ex);
   }
-  void check_read(E ex, std::uint32_t& wrong, int sender) {
+  void check_read(E ex, std::uint32_t& wrong, int sender) { check_read(ex, &wrong, {&sender, 1}); }
+  /// Of several packets, most_packets at most.
+  void check_read(E ex, std::uint32_t* wrong, std::span<const int> senders) {
     settle_next(ex);
-    ex.launch(detail::CheckReadKernel{verdict_.data(), &wrong, sender}, 1);
+    detail::CheckReadKernel kernel{verdict_.data(), wrong, static_cast<int>(senders.size()), {}};
+    std::copy(senders.begin(), senders.end(), kernel.senders);
+    ex.launch(kernel, 1);
   }
   std::uint64_t* damage() { return &verdict_.data()->damage; }
   template <class F>
@@ -109,6 +128,10 @@ class Envelope<E> {
       scales += next_.arrived.packets[k].count;
       blocks += detail::blocks_for(next_.arrived.packets[k].count, detail::ScalesKernel::per_block);
     }
+    if (checks_.codec != nullptr && next_.arrived.count > 0)
+      checks_.run(checks_.codec, {checks_.portions, static_cast<std::size_t>(next_.arrived.count)},
+                  checks_.packets, verdict_.data()->findings);
+    checks_.codec = nullptr;
     next_.looks = scales <= detail::ScalesKernel::per_block;
     if (!next_.looks) ex.launch(detail::ScalesKernel{next_.verdict, next_.arrived}, blocks);
     ex.launch(next_, 1);
@@ -126,11 +149,20 @@ class Envelope<E> {
     return found;
   }
 
+  /// A codec's own look at packets that have come, before the next kernel.
+  struct Checks {
+    void* codec = nullptr;
+    void (*run)(void*, std::span<const Portion* const>, const std::byte* const*, detail::Findings*) = nullptr;
+    const Portion* portions[detail::most_together] = {};
+    const std::byte* packets[detail::most_together] = {};
+  };
+
   buffer<detail::Verdict, typename E::memory> verdict_;
   buffer<detail::Verdict, typename E::staging> found_;
   int rank_ = 0;
   bool together_ = false;
   detail::VerdictKernel next_{};
+  Checks checks_;
 };
 
 }  // namespace terse

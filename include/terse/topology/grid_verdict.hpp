@@ -15,10 +15,13 @@ namespace terse {
 
 namespace detail {
 
+/// Packets that one kernel stamps at most, and accepts: they travel as its argument.
+inline constexpr int most_together = 16;
+
 /// What a device knows of the packets of a round.
 struct Verdict {
   PacketFault fault;
-  Findings findings;  // of the compressor's own check of the packet at hand
+  Findings findings[most_together];  // of the compressor's own check of the packets at hand
   std::uint32_t unlikely =
       0;  // by packets at hand, a bit each: whether a scale is beyond what any finite message has
   std::uint64_t damage = no_damage;
@@ -37,9 +40,6 @@ TERSE_HD inline PacketHeader header_now(const StepScalars* now, std::uint64_t by
   header.check = mix_hash(now->agreement, place);
   return header;
 }
-
-/// Packets that one kernel stamps at most, and accepts: they travel as its argument.
-inline constexpr int most_together = 16;
 
 TERSE_HD inline void take_note(Verdict& verdict, std::uint32_t* bad, std::uint16_t own) {
   if (bad == nullptr || *bad == 0) return;
@@ -158,11 +158,11 @@ struct VerdictKernel {
  private:
   TERSE_HD void accept(const Shared& shared) const {
     const std::uint32_t unlikely = verdict->unlikely;
-    const Findings findings = verdict->findings;
     verdict->unlikely = 0;
-    verdict->findings = {};
     for (int k = 0; k < arrived.count; ++k) {
       PacketFault fault = shared.fault[k];
+      const Findings findings = verdict->findings[k];
+      verdict->findings[k] = {};
       const bool wrong = (unlikely >> k & 1) != 0 || findings.any();
       if (fault.field == PacketFault::none && wrong)
         fault = {PacketFault::content,
@@ -215,16 +215,20 @@ struct CheckReadKernel {
   static constexpr bool cooperative = false;
   struct Shared {};
   Verdict* verdict;
-  std::uint32_t* wrong;
-  std::int32_t sender;
+  std::uint32_t* wrong;  // of each packet
+  int count;
+  std::int32_t senders[most_packets];
 
   template <class Block>
   TERSE_HD void operator()(Block& block, Shared&) const {
-    if (block.thread() != 0 || *wrong == 0) return;
-    *wrong = 0;
-    if (verdict->closed) return;
-    verdict->closed = verdict->unreadable = true;
-    verdict->sender = sender;
+    if (block.thread() != 0) return;
+    for (int p = 0; p < count; ++p) {
+      if (wrong[p] == 0) continue;
+      wrong[p] = 0;
+      if (verdict->closed) continue;
+      verdict->closed = verdict->unreadable = true;
+      verdict->sender = senders[p];
+    }
   }
 };
 

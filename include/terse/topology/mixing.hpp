@@ -35,7 +35,7 @@ struct MixDecoded {
 
   TERSE_HD void enter(const Piece& piece) { terse::enter(consume, piece); }
   TERSE_HD void operator()(const Piece& piece, index_t i, bool keep, float sum) const {
-    if constexpr (requires { feedback.receive(i, keep, sum); })
+    if constexpr (ReceivesMeans<const View>)
       consume(piece, i, feedback.receive(i, keep, keep_if(keep, sum)));
     else
       consume(piece, i, keep_if(keep, sum));
@@ -74,7 +74,8 @@ class Neighborhood {
     sends_.reserve(static_cast<std::size_t>(size));
     receives_.reserve(static_cast<std::size_t>(size));
     if constexpr (G::fixed) look_around(0);
-    for (int k = 0; k < most(); ++k) in_.emplace_back(room, unwritten);
+    // Side by side, so that they can be copied together.
+    in_ = Bytes(most() * packet_room<T>(room), unwritten);
   }
 
   /// Sends `bytes` bytes of own() to the receivers of round `round`, in one batch with what comes from the edges.
@@ -84,7 +85,7 @@ class Neighborhood {
     receives_.clear();
     for (const int peer : receivers_) sends_.push_back({peer, own_.data(), bytes, room_});
     for (std::size_t e = 0; e < edges_.size(); ++e)
-      receives_.push_back({edges_[e].peer, in_[e].data(), room_, variable});
+      receives_.push_back({edges_[e].peer, from(e), room_, variable});
     under_way_.emplace(channel.exchange(sends_, receives_, Phase::spread));
   }
   bool settle(bool block) { return settled(*under_way_, block); }
@@ -106,7 +107,9 @@ class Neighborhood {
   /// The round's, in order of peers.
   const std::vector<graph::Edge>& edges() const { return edges_; }
   std::byte* own() { return own_.data(); }
-  std::byte* from(std::size_t edge) { return in_[edge].data(); }
+  std::byte* from(std::size_t edge) {
+    return in_.data() + static_cast<index_t>(edge) * packet_room<T>(room_);
+  }
 
  private:
   void look_around(std::uint64_t round) {
@@ -117,8 +120,7 @@ class Neighborhood {
   G graph_;
   int rank_, size_;
   index_t room_;
-  Bytes own_;
-  std::vector<Bytes> in_;  // by edge
+  Bytes own_, in_;  // in_: by edge
   std::vector<graph::Edge> edges_;
   std::vector<int> receivers_;
   std::vector<Send> sends_;

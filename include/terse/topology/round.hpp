@@ -12,6 +12,8 @@
 
 #include "terse/executor/placed_ranges.hpp"
 #include "terse/topology/concept.hpp"
+#include "terse/topology/round_concept.hpp"
+#include "terse/topology/round_context.hpp"
 
 // What rounds of topologies are made of.
 
@@ -60,11 +62,18 @@ bool settled(Ticket& ticket, bool block) {
   return true;
 }
 
+namespace detail {
+template <class View>
+concept ReceivesMeans = requires(View& view) {
+  view.receive(index_t{}, true, 0.0F);
+};
+}  // namespace detail
+
 /// What hands a compressed element's sum to its consumer, past the error feedback, as a functor of a verb.
 template <class Context, class F>
 auto delivery(Context& context, const F& consumer, float weight) {
   using View = decltype(context.codec.feedback());
-  if constexpr (requires(View view) { view.receive(index_t{}, true, 0.0F); })
+  if constexpr (detail::ReceivesMeans<View>)
     return context.envelope.gated(detail::Deliver<F, View>{consumer, weight, context.codec.feedback()});
   else
     return context.envelope.gated(detail::Deliver<F, detail::AsItIs>{consumer, weight, {}});
@@ -94,7 +103,7 @@ namespace detail {
 /// Whether kernels decode several packets, each over a portion of its own.
 template <class C, class E>
 constexpr bool delivers_together() {
-  if constexpr (C::lossless)
+  if constexpr (C::lossless || AddsTogether<C, E>)
     return GridExecutor<E>;
   else if constexpr (requires { typename C::Code; })
     return GridExecutor<E> && std::is_same_v<typename C::Incoming, Packets<typename C::Code>>;
@@ -115,10 +124,17 @@ void deliver_together(Context& context, std::span<const Portion* const> portions
     return PlacedRanges(placed.data(), portions.size());
   };
   if constexpr (!C::lossless)
-    if (!context.dense_only)
-      for_each(context.executor, all([](const Portion& portion) { return &portion.compressed; }),
-               context.mask, OneEach<typename C::Code>{inbox.compressed()},
-               delivery(context, consumer.compressed, weight));
+    if (!context.dense_only) {
+      const PlacedRanges ranges = all([](const Portion& portion) { return &portion.compressed; });
+      const auto deliver_from = [&](auto incoming) {
+        for_each(context.executor, ranges, context.mask, incoming,
+                 delivery(context, consumer.compressed, weight));
+      };
+      if constexpr (AddsTogether<C, std::remove_cvref_t<decltype(context.executor)>>)
+        deliver_from(context.codec.arrived(ranges, inbox));
+      else
+        deliver_from(OneEach<typename C::Code>{inbox.compressed()});
+    }
   for_each(context.executor, all([](const Portion& portion) { return &portion.dense; }), NoMask{},
            OneEach<Dense::Code>{inbox.dense()}, dense_delivery(context, consumer.dense, weight));
 }

@@ -24,7 +24,8 @@ struct ScatterGather {
 
    public:
     TERSE_COLD explicit Round(const Context& context)
-        : second_(context.executor, context.codec.compressor(), context.feedback, own(context)),
+        : second_(context.executor, context.codec.compressor(), detail::OfOwners<F>::of(context.feedback),
+                  own(context)),
           spread_(portions_of(context.plan), context.rank, context.size, 0),
           inbox_(context.size),
           out_(static_cast<std::size_t>(context.size)),
@@ -153,7 +154,7 @@ struct ScatterGather {
       under_way_.emplace(spread_.post(context.channel, bytes));
     }
 
-    Codec<C, F, E> second_;
+    Codec<C, typename detail::OfOwners<F>::type, E> second_;
     Spread<T, E> spread_;
     Inbox<C> inbox_;
     ChunkPackets out_;            // for each rank, in the context's work

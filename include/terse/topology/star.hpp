@@ -50,7 +50,8 @@ struct Star {
         from_center_.push_back({center_, mean_.data(), whole.bytes, whole.variable});
         return;
       }
-      second_.emplace(context.executor, context.codec.compressor(), context.feedback, whole);
+      second_.emplace(context.executor, context.codec.compressor(), detail::OfOwners<F>::of(context.feedback),
+                      whole);
       for (int peer = 0; peer < context.size; ++peer) {
         in_.emplace_back(peer == context.rank ? 0 : whole.bytes, unwritten);
         if (peer == context.rank) continue;
@@ -137,7 +138,7 @@ struct Star {
     Portion whole_;
     Bytes out_, mean_;
     std::vector<Bytes> in_;
-    std::optional<Codec<C, F, E>> second_;
+    std::optional<Codec<C, typename detail::OfOwners<F>::type, E>> second_;
     Inbox<C> inbox_;
     std::vector<Send> up_, down_;
     std::vector<Receive> to_center_, from_center_;

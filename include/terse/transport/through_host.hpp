@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -118,10 +119,10 @@ class ThroughHost {
                       static_cast<std::size_t>(count));
     });
     // What is not sent of an `up_to` message is left as it is.
-    for (std::size_t k = 0; k < receives.size(); ++k)
-      if (receives[k].up_to)
-        executor_.bring(batch.receives[k].data, receives[k].data,
-                        static_cast<std::size_t>(receives[k].bytes));
+    if (std::any_of(receives.begin(), receives.end(), [](const Receive& receive) { return receive.up_to; }))
+      for_each_run(receives, batch.receives, [&](std::size_t k, index_t count) {
+        executor_.bring(batch.receives[k].data, receives[k].data, static_cast<std::size_t>(count));
+      });
     if (bytes > 0) executor_.synchronize();
     batch.used = true;
     try {

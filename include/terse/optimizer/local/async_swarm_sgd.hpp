@@ -35,9 +35,6 @@ template <class Inner, Compressor C = Dense>
 struct AsyncSwarmSgd {
   static_assert(detail::check_inner<Inner>() && check_compressor<C>());
   static_assert(
-      !detail::is_blind<Inner>(),
-      "terse: messages of an inner recipe must show its gradient; this one sends before it is known");
-  static_assert(
       C::lossless || Traits<C>::keyed,
       "terse: ranks publish their parameters as they are (Dense), or by a code that is read beside the "
       "reader's own (Lattice, Moniqua)");

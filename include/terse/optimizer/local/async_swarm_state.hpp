@@ -7,6 +7,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "terse/optimizer/local/inner.hpp"
 #include "terse/optimizer/local/swarm_functors.hpp"
 #include "terse/transport/mailbox.hpp"
 
@@ -141,9 +142,7 @@ struct AsyncSwarmState {
   { inner.walk_buffers(visit); }
   template <class Visit>
   void walk(Visit&& visit) {
-    inner.walk([&](const std::string& name, auto&&... rest) {
-      visit("inner_" + name, std::forward<decltype(rest)>(rest)...);
-    });
+    walk_inner(inner, visit);
   }
 };
 

@@ -50,6 +50,43 @@ struct LateMomentum {
   OuterMomentum<OuterKind::di_lo_co> as_momentum() const { return {rate, momentum}; }
 };
 
+/// How a late mean enters the model, CocktailSGD's way. With D_i = anchor - x_i when a fragment is sent, and s_i what of it was,
+///
+///     anchor = anchor - mean_i s_i
+///     x_i = x_i + s_i - mean_i s_i       `delay` steps later, x_i with those steps
+///
+/// What was not sent stays in x_i, and so in the next D_i, as under an error feedback; where all is sent x_i becomes the mean of the
+/// x_i, and the steps since. The mean of the x_i moves by their steps alone, as far as the mean is not compressed again. The anchor is
+/// the same on all ranks, see ReadOut. Source: Wang, Lu, Yuan, Chen, Liang, De Sa, Ré and Zhang, "CocktailSGD: fine-tuning foundation
+/// models over 500Mbps networks", ICML 2023.
+struct TradeForMean {
+  static constexpr std::array<const char*, 2> state{"anchor", "traded"};
+  static constexpr int from_start = 1;
+  static constexpr bool follows_rate = false;
+  static constexpr bool merges_as_it_sends = false;
+  static constexpr bool keeps_errors = true;
+
+  static void check() {}
+  template <class Visit>
+  void settings(Visit&&) const {}
+  template <Number P>
+  static detail::TradedMove<P> message(ParameterRef<P> x, OuterBuffers own) {
+    return {{x, own.first}, own.second};
+  }
+  template <Number P>
+  static detail::TradedWhole<P> whole_message(ParameterRef<P> x, OuterBuffers own) {
+    return {{x, own.first}, own.second};
+  }
+  static detail::GiveForMean land(OuterBuffers own, const StepScalars*, int) {
+    return {own.first, own.second};
+  }
+  template <Number P>
+  static detail::TakeTrade<P> merge(ParameterRef<P> x, OuterBuffers own, const StepScalars*, int) {
+    return {x, own.second};
+  }
+  static float ahead(ReadOut) { return 0; }
+};
+
 /// Overlap-Local-SGD's way: x_i is pulled towards the anchor z, which has momentum of its own. With a = pullback,
 /// b = anchor_momentum and gamma the learning rate,
 ///
@@ -64,6 +101,7 @@ struct PullBack {
   static constexpr int from_start = 1;
   static constexpr bool follows_rate = true;
   static constexpr bool merges_as_it_sends = true;
+  static constexpr bool sends_models = true;
 
   float pullback = 0.6F;         ///< a; in [0, 1]
   float anchor_momentum = 0.7F;  ///< b; in [0, 1)
@@ -97,6 +135,7 @@ struct DelayCorrection {
   static constexpr int from_start = 2;
   static constexpr bool follows_rate = false;
   static constexpr bool merges_as_it_sends = true;
+  static constexpr bool sends_models = true;
 
   static void check() {}
   template <class Visit>

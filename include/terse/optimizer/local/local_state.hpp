@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <array>
 #include <deque>
-#include <exception>
 #include <optional>
 #include <string>
 #include <type_traits>
@@ -12,6 +11,7 @@
 
 #include "terse/exchange/inner_mean.hpp"
 #include "terse/optimizer/local/fragment.hpp"
+#include "terse/optimizer/local/inner.hpp"
 #include "terse/optimizer/local/outer_step.hpp"
 #include "terse/optimizer/local/schedule.hpp"
 
@@ -64,7 +64,7 @@ template <class Inner, class Outer, class Schedule, class Where, Compressor C, E
           Transport T, Executor E>
 struct LocalState {
   using Arena = buffer<float, typename E::memory>;
-  using Rule = OuterRuleOf<Outer, C>;
+  using Rule = OuterRuleOf<Outer, C, P>;
   using Part = Fragment<Rule, C, F, P, T, E>;
 
   static constexpr bool shows_buffers =
@@ -122,14 +122,8 @@ struct LocalState {
     if (averages) mean = Arena(layout.size());
     for (std::size_t k = 0; k != Rule::state.size(); ++k) kept[k] = Arena(layout.size());
   }
-  /// Completes rounds under way, which peers may need, unless something has gone wrong already.
   ~LocalState() {
-    if (std::uncaught_exceptions() > exceptions_) return;
-    try {
-      land_all();
-    } catch (const std::exception&) {
-      // A peer that is gone has said so elsewhere, or will.
-    }
+    at_end_([this] { land_all(); });
   }
   LocalState(const LocalState&) = delete;
   LocalState& operator=(const LocalState&) = delete;
@@ -192,9 +186,7 @@ struct LocalState {
         visit(prefix + name, std::forward<decltype(rest)>(rest)...);
       });
     }
-    inner.walk([&](const std::string& name, auto&&... rest) {
-      visit("inner_" + name, std::forward<decltype(rest)>(rest)...);
-    });
+    walk_inner(inner, visit);
   }
 
  private:
@@ -216,7 +208,7 @@ struct LocalState {
     return most;
   }
 
-  int exceptions_ = std::uncaught_exceptions();
+  AtEnd at_end_;
 };
 
 }  // namespace detail

@@ -31,6 +31,13 @@ constexpr bool check_outer_means() {
   if constexpr (requires { requires std::is_same_v<P, typename Rule::Pairs>; }) {
     static_assert(C::lossless, "terse: partners send their parameters as they are: take Dense");
     return C::lossless;
+  } else if constexpr (requires { requires Rule::keeps_errors; }) {
+    constexpr bool forgets = std::is_base_of_v<None, F>;
+    static_assert(
+        forgets,
+        "terse: with this outer rule (TradeForMean) what is not sent stays in the parameters, and an "
+        "error feedback (Residual) would send it twice: take OwnersResidual");
+    return forgets && check_means<C, F, P>();
   } else {
     return check_means<C, F, P>();
   }
@@ -43,12 +50,16 @@ constexpr bool check_meeting() {
       !goes_around<Inner>() || (!Rule::follows_rate && !detail::follows_rate<Inner>()),
       "terse: of local methods around each other none may follow the learning rate (SlowMo and "
       "OverlapLocalSgd do; LocalSgd, Bmuf, DiLoCo and StreamingDiLoCo don't): a step knows one change alone");
+  static_assert(
+      !is_no_mean<P>() || !sends_models<Rule>(),
+      "terse: this outer rule (PullBack, DelayCorrection) sends models, and Gathered merges moves. Take "
+      "LateMomentum, or another topology");
   if constexpr (Schedule::late) {
     constexpr bool lands = requires { Rule::merges_as_it_sends; };
     static_assert(
         lands,
         "terse: this outer rule takes its mean at once (PlainAverage, OuterMomentum), and here means "
-        "come late: take LateMomentum, PullBack or DelayCorrection");
+        "come late: take LateMomentum, TradeForMean, PullBack or DelayCorrection");
     if constexpr (lands)
       static_assert(!Rule::merges_as_it_sends || std::is_same_v<Schedule, OnePeriodLate>,
                     "terse: this outer rule (PullBack, DelayCorrection) merges a mean when it sends the next "
@@ -94,11 +105,8 @@ constexpr bool check_meeting() {
 /// mini-batches, use local SGD", ICLR 2020 (post-local); and those of Outer.
 template <class Inner, class Outer, class Schedule, class Where, class C, class F, class P>
 struct LocalUpdatesOf {
-  using Rule = detail::OuterRuleOf<Outer, C>;
+  using Rule = detail::OuterRuleOf<Outer, C, P>;
   static_assert(detail::check_inner<Inner>() && detail::check_outer_means<Rule, C, F, P>());
-  static_assert(
-      !detail::is_blind<Inner>(),
-      "terse: messages of an inner recipe must show its gradient; this one sends before it is known");
   static_assert(check_inner_mean<Inner>() && detail::check_meeting<Inner, Rule, Schedule, P>());
   /// Whether what it does outside depends on how the rate has changed since, which a step knows for one recipe alone.
   static constexpr bool follows_rate = Rule::follows_rate;
@@ -253,7 +261,10 @@ struct LocalUpdatesOf {
     const Rule rule(outer);
     const auto message = rule.message(input.parameters, state.outer_buffers());
     fragment.due = detail::merges_as_it_sends<Rule>() ? Part::when_sent : step + schedule.delay_in(period);
-    if constexpr (Schedule::late) {
+    if constexpr (requires { rule.whole_message(input.parameters, state.outer_buffers()); }) {
+      const auto whole = rule.whole_message(input.parameters, state.outer_buffers());
+      fragment.send(input, rule, Message{message, whole});
+    } else if constexpr (Schedule::late) {
       fragment.send(input, rule, Message{message, message});
     } else {
       fragment.exchange.start(input.context, {}, Message{message, message});

@@ -38,8 +38,7 @@ struct PairMomentum {
       throw usage_error("among " + std::to_string(ranks) + " ranks in pairs an outer momentum of " +
                         std::to_string(momentum) + " at an outer rate of " + std::to_string(rate) +
                         " keeps what differs between the ranks from dying out: it grows by a factor of " +
-                        std::to_string(growth) +
-                        " in each round. Lower the momentum: at a rate of 0.7, 0.5 is fine among any number");
+                        std::to_string(growth) + " in each round. " + remedy());
   }
   template <class Visit>
   void settings(Visit&& visit) const {
@@ -54,6 +53,14 @@ struct PairMomentum {
   detail::StepFromMean<P> arrive(ParameterRef<P> x, OuterBuffers own, const StepScalars* now,
                                  int ratio_at) const {
     return {x, {own.first, own.second, now, ratio_at, rate, momentum}};
+  }
+
+ private:
+  /// Without momentum differences shrink at rates between 0 and 2 alone.
+  std::string remedy() const {
+    if (rate <= 0) return "Raise the rate: at 0 no rank takes up anything of its partner's";
+    if (rate >= 2) return "Lower the rate: from 2 on not even a momentum of 0 is small enough";
+    return "Lower the momentum: at a rate of 0.7, 0.5 is fine among any number";
   }
 };
 

@@ -44,6 +44,39 @@ struct Move {
   TERSE_HD float operator()(const Piece&, index_t i) const { return anchor[i] - parameters[i]; }
 };
 
+/// The same, which is told what of it was sent.
+template <Number P>
+struct TradedMove {
+  Move<P> move;
+  float* traded;
+  TERSE_HD float operator()(const Piece& piece, index_t i) const { return move(piece, i); }
+  TERSE_HD void sent(index_t i, bool, float decoded) const { traded[i] = decoded; }
+};
+/// The same where all of it is sent.
+template <Number P>
+struct TradedWhole {
+  Move<P> move;
+  float* traded;
+  TERSE_HD float operator()(const Piece& piece, index_t i) const { return traded[i] = move(piece, i); }
+};
+/// The anchor moves by the mean, which is what a rank gets for what it has sent.
+struct GiveForMean {
+  float *anchor, *traded;
+  TERSE_HD void operator()(const Piece&, index_t i, float mean) const {
+    anchor[i] -= mean;
+    traded[i] -= mean;
+  }
+};
+template <Number P>
+struct TakeTrade {
+  ParameterRef<P> parameters;
+  float* traded;
+  TERSE_HD void operator()(const Piece&, index_t i) const {
+    parameters.set(i, parameters[i] + traded[i]);
+    traded[i] = 0;
+  }
+};
+
 template <Number P>
 struct KeepAnchor {
   ParameterRef<P> parameters;

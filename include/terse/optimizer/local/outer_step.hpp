@@ -21,6 +21,10 @@ enum class ReadOut { current, look_ahead };
 //     from_start                             how many of them, the first ones, begin as the initial parameters; others as 0
 //     follows_rate                           whether it depends on how the learning rate has changed since the last meeting
 //     message(x, own)                        what this rank sends
+//     sends_models                           optional: whether that is a model, which has a mean and no other merge, not a move
+//     whole_message(x, own)                  optional: the same of segments that are not compressed
+//     keeps_errors                           optional: whether what is not sent stays in the parameters, and no error feedback
+//                                            may keep it, too
 //     Pairs, check_pairs(ranks)              optional: the one topology without an exact mean that it goes over; throws
 //                                            usage_error where it can't work there among so many
 //     arrive(x, own, now, ratio_at)          where nobody goes on before the mean is there (AllAtOnce): its consumer
@@ -104,7 +108,8 @@ struct OuterDescent {
   }
 };
 
-/// The outer step of Local SGD: x = mean_i x_i. No state; with a compressor ranks send how they moved, from an anchor.
+/// The outer step of Local SGD: x = mean_i x_i. No state; with a compressor, and over Gathered, ranks send how they moved, from an
+/// anchor.
 struct PlainAverage {
   static constexpr std::array<const char*, 0> state{};
   static constexpr int from_start = 0;
@@ -131,53 +136,30 @@ struct PlainAverage::OfMoves : OuterDescent {
 
 namespace detail {
 
-template <class Outer, class C>
+template <class Outer, class C, class P>
 struct OuterRule {
   using type = Outer;
 };
-template <class Outer, class C>
-requires(!C::lossless && requires { typename Outer::OfMoves; }) struct OuterRule<Outer, C> {
+template <class Outer, class C, class P>
+requires((!C::lossless || is_no_mean<P>()) &&
+         requires { typename Outer::OfMoves; }) struct OuterRule<Outer, C, P> {
   using type = typename Outer::OfMoves;
 };
-/// What the outer step runs as where messages travel by compressor C.
-template <class Outer, class C>
-using OuterRuleOf = typename OuterRule<Outer, C>::type;
+/// What the outer step runs as where messages travel by compressor C over topology P.
+template <class Outer, class C, class P>
+using OuterRuleOf = typename OuterRule<Outer, C, P>::type;
+
+/// Whether its messages are models, not moves.
+template <class Rule>
+constexpr bool sends_models() {
+  if constexpr (requires { Rule::sends_models; }) return Rule::sends_models;
+  return false;
+}
 
 template <class Rule>
 constexpr bool merges_as_it_sends() {
   if constexpr (requires { Rule::merges_as_it_sends; }) return Rule::merges_as_it_sends;
   return false;
-}
-
-/// Says in words what a type lacks to be the inner recipe of a local method.
-template <class Inner>
-constexpr bool check_inner() {
-  constexpr bool policy = kind_of<Inner>() != PolicyKind::none;
-  static_assert(
-      !policy,
-      "terse: this is a policy, and local methods expect an inner optimizer first, and policies behind "
-      "it: DiLoCo<Adam<>, Ring>");
-  if constexpr (!policy) return check_recipe<Inner>();
-  return false;
-}
-
-/// The step of an inner recipe that is alone in its world: random numbers of its rank's own, lest all ranks round alike.
-template <class Input>
-Input drawing_apart(Input input, int rank) {
-  if (rank >= 0) input.context.seed = mix_hash(input.context.seed, static_cast<std::uint64_t>(rank) + 1);
-  return input;
-}
-
-/// Runs a part of a recipe that is alone in its world, where it calls itself rank 0, so that its errors name `rank`;
-/// -1: the recipe is not alone.
-template <class Act>
-void by_itself(int rank, Act act) {
-  try {
-    act();
-  } catch (const non_finite_error& failure) {
-    if (rank < 0) throw;
-    throw_non_finite(flags_of(rank), rank, static_cast<std::uint64_t>(failure.step()));
-  }
 }
 
 }  // namespace detail

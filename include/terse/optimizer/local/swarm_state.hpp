@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <exception>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -10,6 +9,7 @@
 #include "terse/exchange/keyed_mixing.hpp"
 #include "terse/graph/random_matching.hpp"
 #include "terse/graph/spaced.hpp"
+#include "terse/optimizer/local/inner.hpp"
 #include "terse/optimizer/local/swarm_functors.hpp"
 #include "terse/topology/pairing.hpp"
 
@@ -52,14 +52,8 @@ struct SwarmState {
         size(transport.size()) {
     if (Form == Meeting::non_blocking) copy = buffer<float, typename E::memory>(layout.size());
   }
-  /// Completes the meeting under way, which the partner may need, unless something has gone wrong already.
   ~SwarmState() {
-    if (std::uncaught_exceptions() > exceptions_) return;
-    try {
-      land();
-    } catch (const std::exception&) {
-      // A peer that is gone has said so elsewhere, or will.
-    }
+    at_end_([this] { land(); });
   }
   SwarmState(const SwarmState&) = delete;
   SwarmState& operator=(const SwarmState&) = delete;
@@ -102,13 +96,11 @@ struct SwarmState {
   void walk(Visit&& visit) {
     land();
     if (Form == Meeting::non_blocking) visit("met", copy.all(), index_t{0});
-    inner.walk([&](const std::string& name, auto&&... rest) {
-      visit("inner_" + name, std::forward<decltype(rest)>(rest)...);
-    });
+    walk_inner(inner, visit);
   }
 
  private:
-  int exceptions_ = std::uncaught_exceptions();
+  AtEnd at_end_;
 };
 
 }  // namespace detail

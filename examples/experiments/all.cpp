@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "all.hpp"
+
+namespace experiments {
+
+std::vector<Experiment> all_experiments() {
+  return {dense(), demo(), streaming(), sparse_loco(), muon(),   muloco(),
+          dion(),  lion(), ef21(),      bits(),        noloco(), rings()};
+}
+
+}  // namespace experiments

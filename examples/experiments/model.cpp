@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "terse/core/draw.hpp"
+
+namespace experiments {
+namespace {
+
+constexpr int lanes = 32;
+
+/// to[m][lane] = sum over n of w[m * row + n * column] from[n][lane]. Two rows at a time: their sums stay in registers.
+void multiply(const float* w, int row, int column, int rows, int columns, const float* from, float* to) {
+  for (int m = 0; m < rows; m += 2) {
+    float a[lanes] = {}, b[lanes] = {};
+    for (int n = 0; n < columns; ++n) {
+      const float u = w[m * row + n * column], v = w[(m + 1) * row + n * column];
+      const float* const f = from + n * lanes;
+      for (int lane = 0; lane < lanes; ++lane) {
+        a[lane] += u * f[lane];
+        b[lane] += v * f[lane];
+      }
+    }
+    std::copy_n(a, lanes, to + m * lanes);
+    std::copy_n(b, lanes, to + (m + 1) * lanes);
+  }
+}
+
+/// g[m][n] += sum over lanes of d[m][lane] from[lane][n].
+void add_products(const float* d, int rows, const float* from, int columns, float* g) {
+  constexpr int together = 4;
+  for (int m = 0; m < rows; ++m)
+    for (int lane = 0; lane < lanes; lane += together) {
+      const float *const s = d + m * lanes + lane, *const f = from + lane * columns;
+      float* const to = g + m * columns;
+      for (int n = 0; n < columns; ++n)
+        to[n] +=
+            (s[0] * f[n] + s[1] * f[columns + n]) + (s[2] * f[2 * columns + n] + s[3] * f[3 * columns + n]);
+    }
+}
+
+void add_biases(const float* biases, int rows, float* to) {
+  for (int m = 0; m < rows; ++m)
+    for (int lane = 0; lane < lanes; ++lane) to[m * lanes + lane] += biases[m];
+}
+void add_sums(const float* d, int rows, float* g) {
+  for (int m = 0; m < rows; ++m)
+    for (int lane = 0; lane < lanes; ++lane) g[m] += d[m * lanes + lane];
+}
+
+void rectify(std::vector<float>& values) {
+  for (float& value : values) value = std::max(value, 0.0F);
+}
+/// Where the unit was off, nothing comes back.
+void silence(const std::vector<float>& values, std::vector<float>& d) {
+  for (std::size_t i = 0; i < d.size(); ++i) d[i] = values[i] > 0 ? d[i] : 0;
+}
+
+void turn(const float* from, int rows, int columns, float* to) {
+  for (int m = 0; m < rows; ++m)
+    for (int n = 0; n < columns; ++n) to[n * rows + m] = from[m * columns + n];
+}
+
+/// Where segments begin: none needs padding.
+struct Offsets {
+  int w1, b1, w2, b2, w3, b3, size;
+};
+constexpr Offsets at{0, 100'352, 100'480, 116'864, 116'992, 118'272, 118'282};
+
+}  // namespace
+
+terse::Layout Model::layout() {
+  terse::Layout layout;
+  layout.add({"first.weight", {hidden, inputs}})
+      .add({"first.bias", {hidden}})
+      .add({"second.weight", {hidden, hidden}})
+      .add({"second.bias", {hidden}})
+      .add({"last.weight", {classes, hidden}})
+      .add({"last.bias", {classes}});
+  return layout;
+}
+
+std::vector<float> Model::start(std::uint64_t seed) {
+  std::vector<float> x(static_cast<std::size_t>(layout().size()));
+  const terse::Draw draw = terse::Draw::shared(seed, 0, terse::Purpose::initialization);
+  for (int i = 0; i < at.size; ++i) {
+    const float most = 1 / std::sqrt(static_cast<float>(i < at.w2 ? inputs : hidden));
+    x[static_cast<std::size_t>(i)] =
+        most * (static_cast<float>(draw.bits(static_cast<std::uint64_t>(i)) >> 40) * 0x1p-23F - 1);
+  }
+  return x;
+}
+
+void Model::forward(const float* x, const Dataset& data, const std::int64_t* batch, int count) {
+  std::fill(pictures_.begin() + count * inputs, pictures_.end(), 0.0F);
+  for (int k = 0; k < count; ++k)
+    std::copy_n(data.images.data() + batch[k] * inputs, inputs, pictures_.data() + k * inputs);
+  turn(pictures_.data(), lanes, inputs, columns_.data());
+  multiply(x + at.w1, inputs, 1, hidden, inputs, columns_.data(), first_.data());
+  add_biases(x + at.b1, hidden, first_.data());
+  rectify(first_);
+  multiply(x + at.w2, hidden, 1, hidden, hidden, first_.data(), second_.data());
+  add_biases(x + at.b2, hidden, second_.data());
+  rectify(second_);
+  multiply(x + at.w3, hidden, 1, classes, hidden, second_.data(), scores_.data());
+  add_biases(x + at.b3, classes, scores_.data());
+}
+
+double Model::gradient(const std::vector<float>& x, const Dataset& data, const Batch& batch,
+                       std::vector<float>& g) {
+  std::fill(g.begin(), g.end(), 0.0F);
+  const float weight = 1 / static_cast<float>(batch.size());
+  double loss = 0;
+  for (std::size_t done = 0; done < batch.size(); done += lanes) {
+    const int count = static_cast<int>(std::min<std::size_t>(lanes, batch.size() - done));
+    forward(x.data(), data, batch.data() + done, count);
+    // Scores become their gradient: softmax less 1 at the label.
+    for (int k = 0; k < lanes; ++k) {
+      float* const z = scores_.data() + k;
+      if (k >= count) {
+        for (int c = 0; c < classes; ++c) z[c * lanes] = 0;
+        continue;
+      }
+      float largest = z[0], sum = 0;
+      for (int c = 1; c < classes; ++c) largest = std::max(largest, z[c * lanes]);
+      for (int c = 0; c < classes; ++c) sum += z[c * lanes] = std::exp(z[c * lanes] - largest);
+      const auto label =
+          static_cast<int>(data.labels[static_cast<std::size_t>(batch[done + static_cast<std::size_t>(k)])]);
+      loss -= std::log(static_cast<double>(std::max(z[label * lanes] / sum, 1e-30F)));
+      for (int c = 0; c < classes; ++c)
+        z[c * lanes] = weight * (z[c * lanes] / sum - (c == label ? 1.0F : 0.0F));
+    }
+    turn(second_.data(), hidden, lanes, turned_.data());
+    add_products(scores_.data(), classes, turned_.data(), hidden, g.data() + at.w3);
+    add_sums(scores_.data(), classes, g.data() + at.b3);
+    multiply(x.data() + at.w3, 1, hidden, hidden, classes, scores_.data(), d_second_.data());
+    silence(second_, d_second_);
+    turn(first_.data(), hidden, lanes, turned_.data());
+    add_products(d_second_.data(), hidden, turned_.data(), hidden, g.data() + at.w2);
+    add_sums(d_second_.data(), hidden, g.data() + at.b2);
+    multiply(x.data() + at.w2, 1, hidden, hidden, hidden, d_second_.data(), d_first_.data());
+    silence(first_, d_first_);
+    add_products(d_first_.data(), hidden, pictures_.data(), inputs, g.data() + at.w1);
+    add_sums(d_first_.data(), hidden, g.data() + at.b1);
+  }
+  return loss / static_cast<double>(batch.size());
+}
+
+double Model::accuracy(const std::vector<float>& x, const Dataset& data, std::int64_t count) {
+  std::int64_t right = 0;
+  for (std::int64_t done = 0; done < count; done += lanes) {
+    std::int64_t batch[lanes];
+    const int some = static_cast<int>(std::min<std::int64_t>(lanes, count - done));
+    for (int k = 0; k < some; ++k) batch[k] = done + k;
+    forward(x.data(), data, batch, some);
+    for (int k = 0; k < some; ++k) {
+      int best = 0;
+      for (int c = 1; c < classes; ++c)
+        if (scores_[static_cast<std::size_t>(c * lanes + k)] >
+            scores_[static_cast<std::size_t>(best * lanes + k)])
+          best = c;
+      right += best == data.labels[static_cast<std::size_t>(done + k)];
+    }
+  }
+  return static_cast<double>(right) / static_cast<double>(count);
+}
+
+}  // namespace experiments

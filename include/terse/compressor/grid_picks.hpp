@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "terse/compressor/sparse_functors.hpp"
+#include "terse/compressor/sparse_units.hpp"
+#include "terse/executor/grid_select_units.hpp"
+#include "terse/executor/placed_ranges.hpp"
+
+// The sections of sparse compressors on a grid executor, those of several packets by the same kernels: picks that are sent as
+// fp32, by TopK, Threshold and RandomK.
+
+namespace terse::detail {
+
+/// Picks of a known number by magnitude.
+template <class Selection>
+concept PicksByRank = requires(const Selection& selection, index_t n, std::uint64_t step) {
+  { selection.largest(n, step) } -> std::same_as<index_t>;
+};
+/// Picks by a threshold, as many as `most` at most.
+template <class Selection>
+concept PicksByThreshold = requires(const Selection& selection) {
+  { selection.least() } -> std::same_as<float>;
+};
+/// Picks by the draw that all ranks share, in order.
+template <class Selection>
+concept PicksByDraw = requires(index_t n, index_t k, index_t key, index_t e, const StepDraw& shared) {
+  { Selection::drawn(n, k, key, e, shared) } -> std::same_as<std::uint32_t>;
+};
+template <class Selection>
+concept PicksTogether = PicksByRank<Selection> || PicksByThreshold<Selection> || PicksByDraw<Selection>;
+
+TERSE_NUMERICS_BEGIN
+
+/// What `In` brings, kept by the error feedback; what was not finite says so.
+template <class F>
+struct Materialize {
+  F compensate;
+  std::uint32_t* bad;
+
+  using StreamsOf = Materialize;
+  TERSE_HD auto streams() requires NamesStreams<F> { return compensate.streams(); }
+  TERSE_HD void enter(const Piece& piece) { terse::enter(compensate, piece); }
+  TERSE_HD void enter_block(index_t first) { detail::enter_block(compensate, first); }
+  template <class... Sum>
+  TERSE_HD void operator()(const Piece& piece, index_t i, bool keep, Sum... sum) const {
+    if (compensate(piece, i, keep, sum...).bad != 0) atomic_raise(bad);
+  }
+};
+
+/// Positions of picks: those of many units that lie in memory, of one, and those that are drawn.
+struct ListedPicks {
+  const std::uint32_t* positions;
+  TERSE_HD std::uint32_t operator()(const PickUnits::Unit& unit, index_t e) const {
+    return positions[unit.first_pick + e];
+  }
+};
+struct OwnPicks {
+  const std::uint32_t* positions;
+  TERSE_HD std::uint32_t operator()(const PickUnits::Unit&, index_t e) const { return positions[e]; }
+};
+template <class Selection>
+struct DrawnPicks {
+  StepDraw shared;
+  TERSE_HD std::uint32_t operator()(const PickUnits::Unit& unit, index_t e) const {
+    return Selection::drawn(unit.piece.count, unit.k, unit.piece.offset, e, shared);
+  }
+};
+
+/// 32 bits of what says in a section where picks are, see Positions.
+template <class Picks>
+TERSE_HD std::uint32_t index_word(const Picks& picks, const PickUnits::Unit& unit, index_t word) {
+  std::uint32_t bits = 0;
+  if (!Positions::is_bitmap(unit.piece.count, unit.k)) {
+    const index_t each = position_bits(unit.piece.count);
+    for (index_t e = 32 * word / each; e < unit.k && each * e < 32 * word + 32; ++e) {
+      const index_t shift = each * e - 32 * word;
+      bits |= shift < 0 ? picks(unit, e) >> -shift : picks(unit, e) << shift;
+    }
+    return bits;
+  }
+  index_t e = 0;
+  for (index_t left = unit.k; left > 0;) {
+    const index_t half = left / 2;
+    const bool before = picks(unit, e + half) / 32 < word;
+    if (before) e += half + 1;
+    left = before ? left - half - 1 : half;
+  }
+  for (; e < unit.k && picks(unit, e) / 32 == word; ++e) bits |= 1U << picks(unit, e) % 32;
+  return bits;
+}
+
+/// Writes a unit's section, behind what its picks are, and tells the error feedback what receivers read.
+template <class Selection, class Feedback>
+struct WriteSection {
+  using Coder = PickCoder<Dense>;
+  Selection selection;
+  Feedback feedback_;
+  std::byte* base;
+
+  static index_t items(const Selection& selection, index_t n, index_t k) {
+    return std::max({index_t{1}, Coder::bytes(k) / 4, selection.index_bytes(n, k) / 4});
+  }
+  /// Every `step`-th item from `first` on.
+  template <class Picks>
+  TERSE_HD void operator()(const PickUnits::Unit& unit, const Picks& picks, index_t first, index_t end,
+                           index_t step) const {
+    const index_t n = unit.piece.count, k = unit.k;
+    const index_t words = selection.index_bytes(n, k) / 4, floats = Coder::bytes(k) / 4;
+    Feedback feedback = feedback_;
+    enter(feedback, unit.piece);
+    auto* const values = reinterpret_cast<float*>(base + unit.values_at);
+    auto* const index = reinterpret_cast<std::uint32_t*>(base + unit.positions_at);
+    if (Selection::variable && first == 0) store_aligned(base + unit.positions_at - 8, k);
+    for (index_t e = first; e < end && (e < words || e < floats); e += step) {
+      if (e < words) index[e] = index_word(picks, unit, e);
+      if (e < k) {
+        const std::uint32_t position = picks(unit, e);
+        float value = unit.values[position];
+        if constexpr (Traits<Selection>::single_stage) value *= Selection::factor(n, k, e);
+        values[e] = value;
+        const index_t i = unit.piece.offset + position;
+        feedback.commit(i, true, feedback.load(i), value);
+      } else if (e < floats) {
+        values[e] = 0;
+      }
+    }
+  }
+};
+
+template <class Write, class Picks>
+struct WritePicksKernel {
+  static constexpr bool cooperative = false;
+  struct Shared {};
+  PickUnits units;
+  Write write;
+  Picks picks;
+
+  template <class Block>
+  TERSE_HD void operator()(Block& block, Shared&) const {
+    constexpr index_t some = PickUnits::per_block(PickUnits::items);
+    const PickUnits::Unit& unit = units.units[units.of_block(PickUnits::items, block.index())];
+    const index_t begin = (block.index() - unit.first[PickUnits::items]) * some;
+    write(unit, picks, begin + block.thread(), begin + some, block_threads);
+  }
+};
+
+/// Units that one block of threads can pick from, each by one.
+template <class Write>
+struct WriteLargestKernel {
+  static constexpr bool cooperative = true;
+  struct Shared {
+    SelectFewKernel::Shared select;
+    std::uint32_t positions[placed_together];
+  };
+  PickUnits units;
+  Write write;
+
+  template <class Block>
+  TERSE_HD void operator()(Block& any, Shared& shared) const {
+    const PickUnits::Unit& unit = units.units[any.index()];
+    LocalBlock<Block> block{any, 0};
+    SelectFewKernel{unit.values, unit.piece.count, static_cast<std::uint32_t>(unit.k), shared.positions}(
+        block, shared.select);
+    block.sync();
+    write(unit, OwnPicks{shared.positions}, block.thread(), 2 * placed_together, block_threads);
+  }
+};
+
+TERSE_NUMERICS_END
+
+/// What many units are picked from with.
+template <GridExecutor E>
+class UnitPicker {
+ public:
+  UnitPicker() = default;
+  /// For parts of units of n elements altogether, and up to `picks` picks.
+  UnitPicker(E ex, index_t n, index_t picks)
+      : cuts_(UnitCuts::words(PickUnits::capacity)),
+        counts_(tiles(n) + 1 + PickUnits::capacity, unwritten),
+        scan_((ex.exclusive_sum_bytes(tiles(n) + 1) + 7) / 8, unwritten),
+        positions_(picks + PickUnits::capacity, unwritten) {}
+
+  const std::uint32_t* positions() const { return positions_.data(); }
+
+  /// The k of largest magnitude of each unit.
+  void select_largest(E ex, const PickUnits& units) {
+    find_cuts(ex, units);
+    count(ex, units);
+    place(ex, units);
+  }
+  /// Those that reach their thresholds, and the largest where these are too many. The units learn how many.
+  void select_above(E ex, PickUnits& units) {
+    count(ex, units);
+    std::uint64_t totals[PickUnits::capacity];
+    const auto held = counts_.all().part(tiles_of(units) + 1, units.count);
+    for_each_entry(ex, units.count, UnitTotals{units, counts_.data(), held.data()});
+    fetch(ex, in<E, std::uint64_t>(held), view<std::uint64_t>(totals, units.count));
+    bool full = false;
+    for (int u = 0; u < units.count; ++u) {
+      PickUnits::Unit& unit = units.units[u];
+      // There may be more, and the lowest positions must not crowd out the others for ever.
+      if (static_cast<index_t>(totals[u]) >= unit.k) {
+        unit.least = PickUnits::by_rank;
+        full = true;
+      } else {
+        unit.k = static_cast<index_t>(totals[u]);
+      }
+    }
+    if (full) {
+      find_cuts(ex, units);
+      count(ex, units);
+    }
+    place(ex, units);
+  }
+
+ private:
+  static index_t tiles(index_t n) { return blocks_for(n, placed_together) + PickUnits::capacity; }
+  static index_t tiles_of(const PickUnits& units) { return units.blocks[PickUnits::tiles]; }
+  UnitCuts cuts() { return {cuts_.data(), PickUnits::capacity}; }
+  void find_cuts(E ex, const PickUnits& units) {
+    for (const int shift : {20, 10, 0})
+      ex.launch(UnitDigitsKernel{units, cuts(), shift}, units.blocks[PickUnits::digits]);
+  }
+  void count(E ex, const PickUnits& units) {
+    ex.launch(CountUnitPicksKernel{units, cuts().cuts, counts_.data()}, tiles_of(units));
+    ex.exclusive_sum(counts_.data(), tiles_of(units) + 1, scan_.data());
+  }
+  void place(E ex, const PickUnits& units) {
+    ex.launch(PlaceUnitPicksKernel{units, cuts().cuts, counts_.data(), positions_.data()}, tiles_of(units));
+  }
+
+  buffer<std::uint32_t, typename E::memory> cuts_;           // empty between two selections
+  buffer<std::uint64_t, typename E::memory> counts_, scan_;  // counts_: of tiles, and totals of units
+  buffer<std::uint32_t, typename E::memory> positions_;
+};
+
+/// Picks from `chunks` of the message that `feedback` holds, and writes their sections behind `base`, where each is going.
+/// told(c, bytes) for each of them in the end.
+template <class UnitsOf, GridExecutor E, class Selection, class Feedback, class Told>
+void write_picks(E ex, UnitPicker<E>& picker, const Selection& selection, PlacedRanges chunks,
+                 Feedback feedback, const EncodeContext& context, std::byte* base, Told told) {
+  using Write = WriteSection<Selection, Feedback>;
+  const Write write{selection, feedback, base};
+  PickUnits units;
+  index_t at = 0;  // of a section whose units have been picked from
+  std::size_t first_chunk = 0;
+  const auto flush = [&] {
+    if (units.count == 0) return;
+    const bool at_once = PicksByRank<Selection> && units.all_are_small();
+    if constexpr (PicksByRank<Selection>)
+      if (!at_once) picker.select_largest(ex, units);
+    if constexpr (PicksByThreshold<Selection>) picker.select_above(ex, units);
+    index_t blocks = 0;
+    for (int u = 0; u < units.count; ++u) {
+      PickUnits::Unit& unit = units.units[u];
+      for (; first_chunk < static_cast<std::size_t>(unit.packet); at = 0)
+        told(static_cast<int>(first_chunk++), at);
+      const index_t n = unit.piece.count, going = chunks[first_chunk].going;
+      unit.positions_at = going + at + (Selection::variable ? 8 : 0);
+      unit.values_at = unit.positions_at + selection.index_bytes(n, unit.k);
+      at = unit.values_at + PickCoder<Dense>::bytes(unit.k) - going;
+      unit.first[PickUnits::items] = blocks;
+      blocks += blocks_for(Write::items(selection, n, unit.k), PickUnits::per_block(PickUnits::items));
+    }
+    units.blocks[PickUnits::items] = blocks;
+    if constexpr (PicksByDraw<Selection>) {
+      using Drawn = DrawnPicks<Selection>;
+      ex.launch(WritePicksKernel<Write, Drawn>{units, write, {context.shared}}, blocks);
+    } else if (at_once) {
+      ex.launch(WriteLargestKernel<Write>{units, write}, units.count);
+    } else {
+      ex.launch(WritePicksKernel<Write, ListedPicks>{units, write, {picker.positions()}}, blocks);
+    }
+    units = {};
+  };
+  for (std::size_t c = 0; c < chunks.size(); ++c)
+    for (UnitsOf all(*chunks[c].range); all.more(); all.next()) {
+      PickUnits::Unit unit;
+      unit.piece = all.unit();
+      unit.packet = static_cast<int>(c);
+      unit.values = feedback.at(unit.piece.offset);
+      unit.k = selection.most(unit.piece.count);
+      if constexpr (PicksByRank<Selection>) unit.k = selection.largest(unit.piece.count, context.step);
+      if constexpr (PicksByThreshold<Selection>) unit.least = magnitude_word(selection.least());
+      units.add(unit, 0);
+      if (units.count == PickUnits::capacity) flush();
+    }
+  flush();
+  for (; first_chunk < chunks.size(); at = 0) told(static_cast<int>(first_chunk++), at);
+}
+
+}  // namespace terse::detail

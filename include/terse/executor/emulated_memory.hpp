@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <sys/mman.h>
+
+#include <cstddef>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <new>
+
+namespace terse {
+
+namespace memory {
+
+/// Stands for a device's memory on the host: readable and writable while a kernel runs or a copy is made, and by
+/// nobody in between, so that host code that reaches for it ends with a fault, as it would on a device. What nobody has written is
+/// full of ones: NaN, and positions and lengths beyond all.
+struct emulated {
+  static void* allocate(std::size_t bytes) { return arena().allocate(bytes); }
+  static void* allocate_unwritten(std::size_t bytes) {
+    void* const place = allocate(bytes);
+    const Open open;
+    return std::memset(place, 0xFF, bytes);
+  }
+  static void release(void* place) noexcept { arena().release(place); }
+  static void download(void* to, const void* from, std::size_t bytes) {
+    const Open open;
+    std::memcpy(to, from, bytes);
+  }
+  static void upload(void* to, const void* from, std::size_t bytes) {
+    const Open open;
+    std::memcpy(to, from, bytes);
+  }
+
+  /// While one lives, the memory is open.
+  class Open {
+   public:
+    Open() { arena().open(+1); }
+    ~Open() { arena().open(-1); }
+    Open(const Open&) = delete;
+    Open& operator=(const Open&) = delete;
+  };
+
+ private:
+  class Arena {
+    static constexpr std::size_t room = std::size_t{1} << 36, page = 4096;
+
+   public:
+    Arena()
+        : base_(static_cast<char*>(
+              mmap(nullptr, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0))) {
+      if (base_ == MAP_FAILED) throw std::bad_alloc();
+    }
+    void* allocate(std::size_t bytes) {
+      const std::lock_guard lock(mutex_);
+      if (bytes > room - used_) throw std::bad_alloc();
+      char* const place = base_ + used_;
+      const std::size_t taken = (bytes + page - 1) / page * page;
+      used_ += taken;
+      taken_[place] = taken;
+      protect();
+      return place;
+    }
+    /// Gives the pages back; the addresses aren't used again.
+    void release(void* place) noexcept {
+      if (place == nullptr) return;
+      const std::lock_guard lock(mutex_);
+      madvise(place, taken_[place], MADV_DONTNEED);
+      taken_.erase(place);
+    }
+    void open(int more) {
+      const std::lock_guard lock(mutex_);
+      const bool was_open = users_ > 0;
+      users_ += more;
+      if (was_open != (users_ > 0)) protect();
+    }
+
+   private:
+    void protect() {
+      if (used_ > 0 && mprotect(base_, used_, users_ > 0 ? PROT_READ | PROT_WRITE : PROT_NONE) != 0)
+        std::abort();
+    }
+    std::mutex mutex_;
+    char* base_;
+    std::size_t used_ = 0;
+    std::map<void*, std::size_t> taken_;
+    int users_ = 0;
+  };
+  static Arena& arena() {
+    static Arena arena;
+    return arena;
+  }
+};
+
+}  // namespace memory
+
+}  // namespace terse

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ucontext.h>
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+
+#include "terse/core/layout.hpp"
+#include "terse/executor/tuning.hpp"
+
+namespace terse::detail {
+
+/// A block's threads, one after the other, each until it waits.
+class EmulatedThreads {
+  static constexpr std::size_t stack_bytes = std::size_t{64} << 10;
+  enum class Waits { nobody, warp, block, done };
+
+ public:
+  /// What a kernel sees of its block.
+  class Block {
+   public:
+    index_t index() const { return threads_->index_; }
+    int thread() const { return thread_; }
+    void sync() { threads_->wait(thread_, Waits::block); }
+    std::uint32_t ballot(bool bit) {
+      const std::uint32_t* const all = show(bit ? 1 : 0);
+      std::uint32_t word = 0;
+      for (int k = 0; k < 32; ++k) word |= all[k] << k;
+      return word;
+    }
+    std::uint32_t shuffle(std::uint32_t word, int from) { return show(word)[from]; }
+    template <std::unsigned_integral T>
+    T exclusive_sum(T own, T& total) {
+      std::uint64_t* const place = threads_->number_[block_turn_];
+      block_turn_ = 1 - block_turn_;
+      place[thread_] = own;
+      sync();
+      std::uint64_t before = 0, all = 0;
+      for (int thread = 0; thread < threads_->threads_; ++thread) {
+        if (thread == thread_) before = all;
+        all += place[thread];
+      }
+      total = static_cast<T>(all);
+      return static_cast<T>(before);
+    }
+    template <std::unsigned_integral T>
+    T sum(T own) {
+      T total = 0;
+      exclusive_sum(own, total);
+      return total;
+    }
+
+   private:
+    friend class EmulatedThreads;
+    Block(EmulatedThreads* threads, int thread) : threads_(threads), thread_(thread) {}
+
+    /// The words of all threads of the warp. They take turns between two places: nobody writes where others may still
+    /// read.
+    const std::uint32_t* show(std::uint32_t word) {
+      std::uint32_t* const place = threads_->word_[turn_];
+      turn_ = 1 - turn_;
+      place[thread_] = word;
+      threads_->wait(thread_, Waits::warp);
+      return place + thread_ / 32 * 32;
+    }
+
+    EmulatedThreads* threads_;
+    int thread_;
+    int turn_ = 0, block_turn_ = 0;
+  };
+
+  /// Odd blocks run their threads from the last to the first, so that what should be a wait and isn't shows.
+  template <class Kernel>
+  void run(const Kernel& kernel, index_t index) {
+    index_ = index;
+    threads_ = tuning_of_kernel<Kernel>().threads;
+    const auto shared = std::make_unique<typename Kernel::Shared>();
+    if constexpr (!Kernel::cooperative) {
+      for (int k = 0; k < threads_; ++k) {
+        Block block(this, in_turn(k));
+        kernel(block, *shared);
+      }
+    } else {
+      Call<Kernel> call{this, &kernel, shared.get()};
+      if (stacks_ == nullptr) stacks_.reset(new char[block_threads * stack_bytes]);
+      for (int thread = 0; thread < threads_; ++thread) {
+        ucontext_t& context = context_[thread];
+        getcontext(&context);
+        context.uc_stack.ss_sp = stacks_.get() + static_cast<std::size_t>(thread) * stack_bytes;
+        context.uc_stack.ss_size = stack_bytes;
+        context.uc_link = &home_;
+        const auto address = reinterpret_cast<std::uintptr_t>(&call);
+        makecontext(&context, reinterpret_cast<void (*)()>(&Call<Kernel>::enter), 3, thread,
+                    static_cast<unsigned>(address), static_cast<unsigned>(address >> 32));
+        waits_[thread] = Waits::nobody;
+      }
+      schedule();
+    }
+  }
+
+ private:
+  template <class Kernel>
+  struct Call {
+    EmulatedThreads* threads;
+    const Kernel* kernel;
+    typename Kernel::Shared* shared;
+
+    static void enter(int thread, unsigned low, unsigned high) {
+      const Call& call = *reinterpret_cast<Call*>(std::uintptr_t{low} | std::uintptr_t{high} << 32);
+      Block block(call.threads, thread);
+      (*call.kernel)(block, *call.shared);
+      call.threads->waits_[thread] = Waits::done;
+    }
+  };
+
+  int in_turn(int k) const { return index_ % 2 == 0 ? k : threads_ - 1 - k; }
+
+  void wait(int thread, Waits what) {
+    if (context_[thread].uc_stack.ss_sp == nullptr) refuse("a kernel that is not cooperative waits");
+    waits_[thread] = what;
+    swapcontext(&context_[thread], &home_);
+  }
+
+  bool all(int begin, int count, Waits what) const {
+    for (int thread = begin; thread < begin + count; ++thread)
+      if (waits_[thread] != what) return false;
+    return true;
+  }
+  void release(int begin, int count) {
+    for (int thread = begin; thread < begin + count; ++thread) waits_[thread] = Waits::nobody;
+  }
+
+  void schedule() {
+    for (;;) {
+      bool moved = false;
+      for (int k = 0; k < threads_; ++k) {
+        const int thread = in_turn(k);
+        if (waits_[thread] != Waits::nobody) continue;
+        moved = true;
+        swapcontext(&home_, &context_[thread]);
+      }
+      for (int warp = 0; warp < threads_; warp += 32)
+        if (all(warp, 32, Waits::warp)) release(warp, 32), moved = true;
+      if (all(0, threads_, Waits::block)) release(0, threads_), moved = true;
+      if (all(0, threads_, Waits::done)) break;
+      if (!moved) refuse("threads of a block wait for others that don't come");
+    }
+    for (ucontext_t& context : context_) context.uc_stack.ss_sp = nullptr;
+  }
+  [[noreturn]] static void refuse(const char* what) {
+    std::fprintf(stderr, "terse: emulated device: %s\n", what);
+    std::abort();
+  }
+
+  index_t index_ = 0;
+  int threads_ = block_threads;  // of the block that runs
+  ucontext_t home_{};
+  ucontext_t context_[block_threads]{};
+  Waits waits_[block_threads]{};
+  std::uint32_t word_[2][block_threads]{};
+  std::uint64_t number_[2][block_threads]{};
+  std::unique_ptr<char[]> stacks_;
+};
+
+}  // namespace terse::detail

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cmath>
+#include <string>
+
+#include <torch/torch.h>
+
+#include "terse/core/error.hpp"
+#include "terse/core/layout.hpp"
+#include "terse/pipeline/micro_batch.hpp"
+
+// Keeps to C++17, as does all that knows LibTorch.
+
+namespace terse::detail {
+
+/// What a stage reads of a step's data: inputs on the first one, labels on the last. Shares the tensors.
+class TorchStageBatch {
+ public:
+  TorchStageBatch(bool reads_inputs, bool reads_labels)
+      : reads_inputs_(reads_inputs), reads_labels_(reads_labels) {}
+
+  /// See TorchStage::batch.
+  void set(const torch::Tensor& inputs, const torch::Tensor& labels) {
+    if (reads_inputs_) {
+      check_rows(inputs, "inputs");
+      if (inputs.is_complex() || (inputs.is_floating_point() && inputs.scalar_type() != torch::kFloat32))
+        throw usage_error(std::string("a stage's inputs are ") + c10::toString(inputs.scalar_type()) +
+                          ", but must be float32 or whole numbers; convert them with to(torch::kFloat32)");
+    }
+    if (reads_labels_) check_rows(labels, "labels");
+    if (reads_inputs_ && reads_labels_ && inputs.size(0) != labels.size(0))
+      throw usage_error("a batch has " + std::to_string(inputs.size(0)) + " rows of inputs, but " +
+                        std::to_string(labels.size(0)) + " of labels");
+    inputs_ = reads_inputs_ ? inputs.detach() : torch::Tensor();
+    labels_ = reads_labels_ ? labels.detach() : torch::Tensor();
+  }
+  /// The rows of a micro-batch, in place. Throws usage_error where the batch is missing, or has other rows than the pipeline.
+  torch::Tensor inputs(const MicroBatch& micro_batch) const {
+    return rows_of(inputs_, micro_batch, "inputs");
+  }
+  torch::Tensor labels(const MicroBatch& micro_batch) const {
+    return rows_of(labels_, micro_batch, "labels");
+  }
+
+ private:
+  static void check_rows(const torch::Tensor& tensor, const char* what) {
+    if (!tensor.defined() || tensor.dim() < 1 || tensor.size(0) < 1)
+      throw usage_error(std::string("a batch without ") + what + " is given to the stage that reads them");
+    if (!tensor.device().is_cpu())
+      throw usage_error(std::string("a batch's ") + what + " lie on " + tensor.device().str() +
+                        ", but stages run on the CPU");
+  }
+  static torch::Tensor rows_of(const torch::Tensor& batch, const MicroBatch& micro_batch, const char* what) {
+    if (!batch.defined())
+      throw usage_error(std::string("a stage that reads ") + what + " runs before its first batch(...)");
+    const index_t rows = std::llround(static_cast<double>(micro_batch.rows) / micro_batch.weight);
+    if (batch.size(0) != rows || micro_batch.first + micro_batch.rows > rows)
+      throw usage_error(std::string("the stage's batch has ") + std::to_string(batch.size(0)) + " rows of " +
+                        what + ", but the pipeline runs " + std::to_string(rows) + " examples");
+    return batch.narrow(0, micro_batch.first, micro_batch.rows);
+  }
+
+  bool reads_inputs_, reads_labels_;
+  torch::Tensor inputs_, labels_;
+};
+
+}  // namespace terse::detail

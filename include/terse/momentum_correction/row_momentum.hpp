@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "terse/core/check.hpp"
+#include "terse/momentum_correction/concept.hpp"
+
+namespace terse {
+
+TERSE_NUMERICS_BEGIN
+
+/// A sum of means, the same on all ranks, that shrinks where a step is taken along it:
+///
+///     m = m + mean, the direction        m = momentum m, of elements that the preconditioner has not left out
+///
+/// So what is left out waits, as an error does under an error feedback; where nothing is, the direction is HeavyBall's. For
+/// preconditioners that orthogonalize: OrthogonalRows. Source: Ahn et al., "Dion2", 2025 (arXiv 2512.16928).
+struct RowMomentum {
+  static constexpr CorrectionFacts facts{};
+  static constexpr std::array<const char*, 1> state{"momentum"};
+
+  float momentum = 0.95F;  ///< in [0, 1): what stays of what a step was taken along
+
+  void check() const { check_beta("momentum", momentum); }
+  template <class Visit>
+  void settings(Visit&& visit) const {
+    visit("momentum", static_cast<double>(momentum));
+  }
+
+  template <class Real>
+  struct Rule {
+    Real momentum;
+    template <class Element>
+    TERSE_HD Real direction(const Element& e, Real mean) const {
+      const Real m = e[0] + mean;
+      e[0] = keep_if(is_finite(m), m, e[0]);
+      return e[0];
+    }
+    template <class Element>
+    TERSE_HD void stepped(const Element& e, bool taken) const {
+      e[0] = keep_if(taken, momentum * e[0], e[0]);
+    }
+  };
+  template <class Real>
+  Rule<Real> rule() const {
+    return {static_cast<Real>(momentum)};
+  }
+};
+
+TERSE_NUMERICS_END
+
+}  // namespace terse

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "terse/core/error.hpp"
+#include "terse/core/layout.hpp"
+#include "terse/executor/concept.hpp"
+#include "terse/optimizer/optional_parts.hpp"
+#include "terse/optimizer/options.hpp"
+
+// What an optimizer refuses: usage_error, before anything has changed.
+
+namespace terse::detail {
+
+template <class R, Executor E>
+TERSE_COLD void check_options(const Options& options) {
+  if (!(options.clip_norm > 0)) throw usage_error("clip_norm must be positive; infinity switches it off");
+  if (options.slice_bytes < 0) throw usage_error("slice_bytes must not be negative; 0: all in one slice");
+  if (GridExecutor<E> && options.check_payload)
+    throw usage_error(
+        "check_payload is for packets in the host's memory: a device's have no checksum of their payload. "
+        "Use a host executor, or leave it away");
+  if (!ever_alike<R>() && options.compare_every > 0)
+    throw usage_error(
+        "compare_every is for methods whose ranks hold the same parameters, in each step or when they "
+        "meet; "
+        "with this recipe they differ by design");
+}
+
+template <class T, Executor E>
+void check_stream([[maybe_unused]] const T& transport, [[maybe_unused]] const E& executor) {
+  if constexpr (requires { transport.stream() != executor.stream; })
+    if (transport.stream() != executor.stream)
+      throw usage_error("the transport works on another CUDA stream than the executor", transport.rank());
+}
+
+/// Refuses arguments of one step on one rank.
+struct StepGuard {
+  int rank;
+  std::uint64_t step;
+
+  [[noreturn]] TERSE_COLD void refuse(const std::string& what) const {
+    throw usage_error(what, rank, static_cast<std::int64_t>(step));
+  }
+  void check_size(index_t size, const char* what, const Layout& layout) const {
+    if (size != layout.size())
+      refuse(std::string(what) + " has " + std::to_string(size) + " elements, the layout " +
+             std::to_string(layout.size()) +
+             ": each segment is padded to a multiple of 64, allocate layout.size()");
+  }
+  template <class Parameters, class Gradients>
+  void check_apart(const Parameters& parameters, const Gradients& gradients) const {
+    const std::less<const void*> before;
+    // A replay has no views of its own.
+    if (parameters.data() != nullptr && before(parameters.data(), gradients.data() + gradients.size()) &&
+        before(gradients.data(), parameters.data() + parameters.size()))
+      refuse("parameters and gradients overlap: they are two arenas");
+  }
+  void check_scale(float gradient_scale) const {
+    if (!std::isfinite(gradient_scale))
+      refuse("gradient_scale is " + std::to_string(gradient_scale) + ", and must be finite");
+  }
+};
+
+}  // namespace terse::detail

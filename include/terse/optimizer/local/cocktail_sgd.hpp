@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "terse/compressor/chain.hpp"
+#include "terse/compressor/packed.hpp"
+#include "terse/compressor/random_k.hpp"
+#include "terse/compressor/top_k.hpp"
+#include "terse/compressor/uniform.hpp"
+#include "terse/error_feedback/owners_residual.hpp"
+#include "terse/optimizer/local/late_mean.hpp"
+#include "terse/optimizer/local/local_updates.hpp"
+
+namespace terse {
+
+/// CocktailSGD's packets: a random share of the elements, which all ranks draw alike, the largest of those, and 4 bits for each.
+using CocktailPicks = Chain<Uniform<4, Nearest, Symmetric, MaxAbs, PerBlock<128>>, Strata<false>, Largest>;
+
+/// CocktailSGD: after each step, or `period` of them, ranks send a few elements of how far they are from a model that all have
+/// alike, go on training while those travel, and take the mean for what they have sent `delay` steps later. See TradeForMean for the
+/// equations, and Fragments for the schedule.
+///
+///     CocktailSgd<Adam<>>{.inner = {.learning_rate = 1e-3F}}        a tenth at random, of that the largest fifth
+///     CocktailSgd<Adam<>, TopK<>, OwnersResidual, AllGather>{.period = 4}
+///
+/// Ranks differ; the model is the anchor, which `read_out(ReadOut::current, view)` writes without communication. Owners keep the error
+/// of compressing a mean again. State: the inner recipe's; anchor and what is under way, n floats each; the owners' errors.
+///
+/// Source: Wang, Lu, Yuan, Chen, Liang, De Sa, Ré and Zhang, "CocktailSGD: fine-tuning foundation models over 500Mbps networks",
+/// ICML 2023.
+template <class Inner, Compressor C = CocktailPicks, ErrorFeedback F = OwnersResidual,
+          Topology T = ScatterGather>
+struct CocktailSgd {
+  Inner inner{};                               ///< the recipe of local steps
+  std::uint64_t period = 1;                    ///< steps between two messages, at least 1
+  C compressor = picks();                      ///< of messages
+  F error_feedback{};                          ///< of means that are compressed again
+  T topology{};                                ///< the way messages take between ranks
+  Fragments schedule{.count = 1, .delay = 1};  ///< in how many parts, and how late means are
+
+  LocalUpdatesOf<Inner, TradeForMean, Fragments, Inside::alone, C, F, T> composition() const {
+    return {.inner = inner,
+            .period = period,
+            .compressor = compressor,
+            .error_feedback = error_feedback,
+            .topology = topology,
+            .schedule = schedule};
+  }
+
+ private:
+  /// The paper's tenth, and fifth.
+  static C picks() {
+    C compressor{};
+    if constexpr (std::is_same_v<C, CocktailPicks>) {
+      compressor.selection.first.ratio = 0.1;
+      compressor.selection.second.ratio = 0.2;
+    }
+    return compressor;
+  }
+};
+
+}  // namespace terse

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "terse/core/half.hpp"
+#include "terse/core/layout.hpp"
+#include "terse/executor/concept.hpp"
+#include "terse/preconditioner/parameter_ref.hpp"
+
+namespace terse::detail {
+
+TERSE_NUMERICS_BEGIN
+
+/// Masters start from what the model has.
+template <Number P>
+struct Adopt {
+  float* masters;
+  const P* parameters;
+  TERSE_HD void operator()(const Piece&, index_t i) const { masters[i] = widened(parameters[i]); }
+};
+
+TERSE_NUMERICS_END
+
+/// What steps work on: of a model in 16 bits fp32 copies of its parameters, of others those themselves.
+template <Executor E, Number P>
+class Masters {
+ public:
+  static constexpr bool kept = !std::is_same_v<P, float>;
+
+  explicit Masters(const Layout& layout) {
+    if constexpr (kept) {
+      range_ = layout.range();
+      masters_ = buffer<float, typename E::memory>(layout.size());
+    }
+  }
+  /// From parameters, unless a step or a checkpoint has brought them before.
+  void adopt([[maybe_unused]] E executor, [[maybe_unused]] const P* parameters) {
+    if constexpr (kept) {
+      if (adopted_ == 0) for_each(executor, range_, Adopt<P>{masters_.data(), parameters});
+      adopted_ = 1;
+    }
+  }
+  /// Whether there is nothing to adopt any more.
+  bool there() const { return !kept || adopted_ != 0; }
+  ParameterRef<P> behind(P* parameters) {
+    if constexpr (kept)
+      return {masters_.data(), parameters};
+    else
+      return {parameters};
+  }
+  /// Element i of the model, on the host.
+  float at(index_t i, in<E, P> parameters) const {
+    return kept && there() ? masters_[i] : static_cast<float>(widened(parameters[i]));
+  }
+  in<E> all() const { return masters_.all(); }
+  template <class Visit>
+  void walk([[maybe_unused]] Visit&& visit) {
+    if constexpr (kept) {
+      visit("adopted", adopted_);
+      visit("masters", masters_.all(), index_t{0});
+    }
+  }
+
+ private:
+  Range range_;
+  buffer<float, typename E::memory> masters_;
+  std::uint64_t adopted_ = 0;
+};
+
+}  // namespace terse::detail

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "terse/topology/all_gather.hpp"
+
+namespace terse {
+
+namespace detail {
+
+[[noreturn]] TERSE_COLD inline void throw_weight(double weight, int rank, std::uint64_t step) {
+  throw usage_error(
+      "the weight of this rank's message is " + std::to_string(weight) +
+          ", and must be finite and at least 0: the number of its examples since the last exchange",
+      rank, static_cast<std::int64_t>(step));
+}
+[[noreturn]] TERSE_COLD inline void throw_no_weight(int rank, std::uint64_t step) {
+  throw usage_error(
+      "the messages of all ranks have a weight of 0, so that they have no mean: set each rank's weight to "
+      "the "
+      "number of its examples since the last exchange before the step in which ranks exchange",
+      rank, static_cast<std::int64_t>(step));
+}
+[[noreturn]] TERSE_COLD inline void throw_damaged_weight(int sender, int rank, std::uint64_t step) {
+  throw_damaged(sender, "phase 'spread'", "it has a weight that is none", rank, step);
+}
+/// Small enough for the sum of all ranks' to be finite.
+inline bool is_weight(double weight) { return weight >= 0 && weight <= 0x1p1000; }
+
+}  // namespace detail
+
+/// AllGather whose packets are merged by another rule than the plain mean. Every rank has all packets, in rank order, and comes
+/// to the same bits.
+///
+///     Gathered<WeightedMean>{.weight = &examples}      sum_i w_i y_i / sum_i w_i, w_i this rank's *weight
+///     Gathered<MedianClip>                             packets scaled to at most the median of their norms
+///     Gathered<Radial<>>                               norms and directions of each segment averaged apart
+///
+/// `weight` points to how much this rank's message counts, such as the number of its examples or tokens since the last exchange:
+/// the user's number, a different one on each rank, read when a message is made, and none of the hyper-parameters that ranks
+/// agree on. All ranks have one, or none has: then all count the same. Merges take weights, too. It travels in 8 bytes of each
+/// packet. usage_error where it is below 0 or not finite, and, on all ranks, where all are 0.
+///
+/// What is merged is what is compressed, and the moves of local methods, compressed or not; the full-precision steps of a warm-up
+/// and averages of gradients and buffers go by BySize, as a plain mean. Sends what AllGather sends. No mean, so that Difference
+/// and Controlled, which need one, are refused. Packets are a slice's (Options::slice_bytes); those of a fragment or of a branch
+/// of Select are its own.
+///
+/// A merge is a type with `merges = true`, `waits`, whether it brings anything to the host, perhaps settings(visit), and a nested
+/// `template <Compressor C, ErrorFeedback F, Transport T, Executor E> class State`, from (context, merge), with consume(context,
+/// round, weights, consumer): weights, one for each rank, the largest of which is 1, and round.packets(context, first, last,
+/// weight).
+template <class Merge>
+struct Gathered {
+  static_assert(
+      requires { requires Merge::merges; },
+      "terse: Gathered takes a rule by which packets are merged: WeightedMean, MedianClip or Radial<>");
+  static constexpr bool exact = true;
+  static constexpr bool recompresses = false;
+  static constexpr bool no_mean = true;
+  using ForDense = BySize<>;
+
+  Merge merge{};                   ///< what packets are merged by
+  const double* weight = nullptr;  ///< how much this rank's message counts; nullptr: all count the same
+
+  template <class Visit>
+  void settings(Visit&& visit) const {
+    detail::policy_settings(merge, visit);
+    visit("weighted", weight == nullptr ? 0.0 : 1.0);
+  }
+  /// Whether a step waits for what packets say, on a device, too.
+  bool waits() const { return weight != nullptr || Merge::waits; }
+
+  template <Compressor C, ErrorFeedback F, Transport T, Executor E>
+  class Round : public detail::GatherRound<C, F, T, E> {
+    using Base = detail::GatherRound<C, F, T, E>;
+    using Context = RoundContext<C, F, T, E>;
+
+   public:
+    TERSE_COLD Round(Context& context, const Gathered& topology)
+        : Base(with_room(context, topology)),
+          weight_(topology.weight),
+          told_(static_cast<std::size_t>(context.size)),
+          weights_(told_.size(), 1.0F),
+          state_(context, topology.merge) {}
+
+    template <class M>
+    void start(Context& context, const M& message) {
+      std::byte* const own = this->packet(context.rank);
+      const index_t bytes = context.encode_whole(message, own);
+      if (weight_ != nullptr) {
+        const double counts = *weight_;
+        if (!detail::is_weight(counts))
+          detail::throw_weight(counts, context.names(context.rank), context.step);
+        put(context.executor, view<const double>(&counts, 1),
+            out<E, double>(reinterpret_cast<double*>(own + context.plan.whole.note_at), 1));
+      }
+      this->post(context, bytes);
+    }
+    template <class Consumer>
+    void consume(Context& context, const Consumer& consumer) {
+      if (weight_ != nullptr) read_weights(context);
+      state_.consume(context, static_cast<Base&>(*this), weights_, consumer);
+    }
+
+   private:
+    /// A weight takes the place of a note, which nobody reads here.
+    static Context& with_room(Context& context, const Gathered& topology) {
+      Portion& whole = context.plan.whole;
+      const bool has_room = (whole.variable ? whole.section_at : whole.bytes) > whole.note_at;
+      if (topology.weight == nullptr || has_room) return context;
+      whole.bytes += sizeof(double);
+      if (whole.variable) whole.section_at += sizeof(double);
+      return context;
+    }
+    /// On a device it waits.
+    void read_weights(Context& context) {
+      await_messages(context.channel);
+      // Of a packet that was refused nothing is a weight.
+      context.envelope.settle(context.executor, context.step);
+      for (int peer = 0; peer < context.size; ++peer) {
+        double& counts = told_[static_cast<std::size_t>(peer)];
+        const std::byte* const at = this->packet(peer) + context.plan.whole.note_at;
+        fetch(context.executor, in<E, double>(reinterpret_cast<const double*>(at), 1),
+              view<double>(&counts, 1));
+        if (!detail::is_weight(counts))
+          detail::throw_damaged_weight(context.names(peer), context.names(context.rank), context.step);
+      }
+      const double largest = *std::max_element(told_.begin(), told_.end());
+      if (largest == 0) detail::throw_no_weight(context.names(context.rank), context.step);
+      std::transform(told_.begin(), told_.end(), weights_.begin(),
+                     [&](double counts) { return static_cast<float>(counts / largest); });
+    }
+
+    const double* weight_;
+    std::vector<double> told_;    // by packets
+    std::vector<float> weights_;  // over the largest
+    typename Merge::template State<C, F, T, E> state_;
+  };
+};
+
+/// The mean, to which ranks contribute by their weights; without weights AllGather, bit by bit. Source: McMahan et al.,
+/// "Communication-efficient learning of deep networks from decentralized data", AISTATS 2017, algorithm 1, whose n_k are the
+/// weights.
+struct WeightedMean {
+  static constexpr bool merges = true;
+  static constexpr bool waits = false;
+
+  template <Compressor C, ErrorFeedback F, Transport T, Executor E>
+  class State {
+   public:
+    State(const RoundContext<C, F, T, E>&, const WeightedMean&) {}
+
+    template <class Round, class Consumer>
+    void consume(RoundContext<C, F, T, E>& context, Round& round, const std::vector<float>& weights,
+                 const Consumer& consumer) {
+      const float sum = std::accumulate(weights.begin(), weights.end(), 0.0F);
+      const auto weight = [&](int peer) { return weights[static_cast<std::size_t>(peer)]; };
+      deliver(context, context.plan.whole, round.packets(context, 0, context.size, weight), 1 / sum,
+              consumer);
+    }
+  };
+};
+
+}  // namespace terse

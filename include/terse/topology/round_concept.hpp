@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <concepts>
+#include <type_traits>
+
+#include "terse/codec.hpp"
+
+// Which round carries a compressor's packets, and what it must have. See Topology for the contract.
+
+namespace terse {
+
+namespace detail {
+
+/// A stand-in for what becomes of the mean.
+struct SomeConsumer {
+  void operator()(const Piece&, index_t, float) const {}
+};
+
+}  // namespace detail
+
+/// Says in words what the round of an exact topology lacks. `carries_dense`: no other topology carries its full-precision
+/// packets.
+template <class Round, class Context, bool carries_dense>
+constexpr bool check_round() {
+  using M = Message<detail::SomeMessage, detail::SomeMessage>;
+  using Consumer = Message<detail::SomeConsumer, detail::SomeConsumer>;
+  static_assert(
+      requires(Round & round, Context & context, const M& message) { round.start(context, message); },
+      "terse: a topology's Round needs `void start(context, message)`, which evaluates and posts");
+  static_assert(
+      requires(Round & round, Context & context, const M& message) {
+        { round.advance(context, message, true) } -> std::same_as<bool>;
+      },
+      "terse: a topology's Round needs `bool advance(context, message, bool block)`, true when all is here");
+  static_assert(
+      requires(Round & round, Context & context, const Consumer& consumer) {
+        round.consume(context, consumer);
+      },
+      "terse: a topology's Round needs `void consume(context, consumer)`, which decodes the mean");
+  static_assert(
+      requires(const Round& round, const Context& context) {
+        { round.most_bytes(context) } -> std::same_as<index_t>;
+      },
+      "terse: a topology's Round needs `index_t most_bytes(context) const`, what a rank sends at most");
+  static_assert(
+      !carries_dense ||
+          requires(Round & round, Context & context) {
+            { round.notes(context.executor) } -> std::convertible_to<double>;
+          },
+      "terse: a topology that carries full-precision packets itself needs, in its Round, `double "
+      "notes(executor)`, "
+      "the squared norm of the mean's full-precision part, for clipping. Or it names another that carries "
+      "them: "
+      "`using ForDense = ScatterGather`");
+  return true;
+}
+
+namespace detail {
+
+/// Bytes of a context's `work` that a round wants.
+template <class Round, class Context, class P>
+index_t work_bytes(const Context& context, const P& topology) {
+  if constexpr (requires { Round::work_bytes(context); }) return Round::work_bytes(context);
+  if constexpr (requires { Round::work_bytes(context, topology); })
+    return Round::work_bytes(context, topology);
+  return 0;
+}
+/// The round of a topology, which may have parameters.
+template <class Round, class Context, class P>
+Round make_round(Context& context, const P& topology) {
+  if constexpr (std::is_constructible_v<Round, Context&, const P&>)
+    return Round(context, topology);
+  else
+    return Round(context);
+}
+
+/// Whether a compressor goes by any topology's round.
+template <class C>
+inline constexpr bool takes_any_round = C::lossless || requires {
+  typename C::Incoming;
+};
+
+/// The round of C over P: the topology's, unless the compressor has a protocol of its own.
+template <class C, class F, class P, class T, class E>
+struct RoundOf {
+  static_assert(takes_any_round<C>,
+                "terse: this compressor has a round of its own; include it (LowRank's is in "
+                "terse/exchange/low_rank_round.hpp, Select's in terse/exchange/selected_rounds.hpp, mixing "
+                "with Lattice "
+                "or Moniqua in terse/exchange/keyed_mixing.hpp)");
+  using type = typename P::template Round<C, F, T, E>;
+};
+
+}  // namespace detail
+
+}  // namespace terse
