@@ -37,7 +37,12 @@ constexpr bool check_outer_means() {
         forgets,
         "terse: with this outer rule (TradeForMean) what is not sent stays in the parameters, and an "
         "error feedback (Residual) would send it twice: take OwnersResidual");
-    return forgets && check_means<C, F, P>();
+    constexpr bool own = !requires(P topology) { topology.outer; };
+    static_assert(
+        own,
+        "terse: with this outer rule (TradeForMean) each rank keeps what of its own was not sent, and "
+        "a hierarchy sends what nodes have in common: take ScatterGather or AllGather");
+    return forgets && own && check_means<C, F, P>();
   } else {
     return check_means<C, F, P>();
   }
