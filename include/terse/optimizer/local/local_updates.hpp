@@ -42,7 +42,12 @@ constexpr bool check_outer_means() {
         own,
         "terse: with this outer rule (TradeForMean) each rank keeps what of its own was not sent, and "
         "a hierarchy sends what nodes have in common: take ScatterGather or AllGather");
-    return forgets && own && check_means<C, F, P>();
+    constexpr bool tells = !Traits<C>::own_round;
+    static_assert(
+        tells,
+        "terse: this outer rule (TradeForMean) must be told what was sent, which compressors with a "
+        "round of their own (LowRank, Select) don't say: take TopK, a Chain or a quantizer");
+    return forgets && own && tells && check_means<C, F, P>();
   } else {
     return check_means<C, F, P>();
   }
