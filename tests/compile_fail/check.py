@@ -73,6 +73,8 @@ CASES = {
     "HIDDEN_IN_A_LOCAL_DIRECTION": r"terse: a local direction is one for all segments and can't tell hidden ones, which OnHidden",
     "SPARSE_LOCO_WITHOUT_A_MEMORY": r"terse: SparseLoCo's memory is an error feedback with a decay: Residual",
     "COCKTAIL_WITH_A_MEMORY": r"terse: with this outer rule \(TradeForMean\) what is not sent stays in the parameters",
+    "COCKTAIL_OF_FACTORS": r"terse: this outer rule \(TradeForMean\) must be told what was sent",
+    "COCKTAIL_OF_NODES": r"terse: with this outer rule \(TradeForMean\) each rank keeps what of its own was not sent",
     "TWO_COMPRESSORS": r"terse: this optimizer takes one Compressor and has been given two",
     "TWO_TOPOLOGIES": r"terse: this optimizer takes one Topology and has been given two",
     "TWO_FEEDBACKS": r"terse: this optimizer takes one ErrorFeedback and has been given two",
