@@ -19,6 +19,9 @@ import subprocess
 import sys
 import tempfile
 
+sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent))
+from precompile import precompiled  # pylint: disable=wrong-import-position
+
 INCLUDE = pathlib.Path(__file__).resolve().parent.parent.parent / "include"
 
 WARNINGS = ["-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wshadow", "-Werror"]
@@ -75,15 +78,10 @@ def heavy_of(compiler, text):
     return [path for path in includes_of(compiler, text) if re.search(HEAVY, path)]
 
 
-def precompile(compiler, folder):
-    """Flags that bring in the standard headers that the library uses, compiled beforehand."""
+def standard_headers():
+    """Those that the library uses."""
     text = "".join(path.read_text() for path in INCLUDE.rglob("*.hpp"))
-    names = sorted(set(re.findall(r"^#include <([a-z_]+)>", text, re.MULTILINE)))
-    source = pathlib.Path(folder) / "standard.hpp"
-    source.write_text("".join(f"#include <{name}>\n" for name in names))
-    subprocess.run([*compiler, "-std=c++20", *WARNINGS, "-x", "c++-header", str(source), "-o", f"{source}.gch"],
-                   check=True, timeout=240)
-    return ["-include", str(source)]
+    return sorted(set(re.findall(r"^#include <([a-z_]+)>", text, re.MULTILINE)))
 
 
 def needs_of(header):
@@ -189,7 +187,7 @@ def main(arguments):
     units = [(chain, key[0]) for key, group in groups.items()
              for chain in ([[header] for header in group] if alone else chains_of(group))]
     with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        before = [] if together or alone else precompile(arguments, folder)
+        before = [] if together or alone else precompiled(arguments, ["-std=c++20", *WARNINGS], standard_headers(), folder)
 
         def check_unit(unit):
             chain, standard = unit
