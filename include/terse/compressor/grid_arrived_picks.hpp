@@ -110,18 +110,19 @@ struct CountEntries {
       for (index_t i = begin; i < end; i += 64) set += ones_in(Positions::load(positions.base + i / 8));
       counts[number] = static_cast<std::uint64_t>(set);
     } else {
-      const index_t before = entries_before(positions, begin);
+      const index_t before = entries_before(positions, n, begin);
       counts[number] = static_cast<std::uint64_t>(
-          bitmaps ? entries_before(positions, begin + placed_together) - before : before);
+          bitmaps ? entries_before(positions, n, begin + placed_together) - before : before);
     }
   }
 
  private:
-  TERSE_HD static index_t entries_before(const Arrived& positions, index_t position) {
+  TERSE_HD static index_t entries_before(const Arrived& positions, index_t n, index_t position) {
+    const Positions::List list = Positions::list_at(positions.base, n);
     index_t e = 0;
     for (index_t left = positions.picks; left > 0;) {
       const index_t half = left / 2;
-      const bool before = Positions::at(positions.base, e + half) < position;
+      const bool before = list[e + half] < position;
       if (before) e += half + 1;
       left = before ? left - half - 1 : half;
     }
@@ -174,7 +175,7 @@ struct AddUnitsKernel {
         if (Positions::is_bitmap(n, positions.picks))
           add_bits(block, adding, positions.base, start);
         else
-          add_list(block, adding, positions, start,
+          add_list(block, adding, positions, n, start,
                    first + size == n ? positions.picks : static_cast<index_t>(mine[local + 1] - mine[0]));
       }
       block.sync();
@@ -194,11 +195,12 @@ struct AddUnitsKernel {
     }
   };
   template <class Block>
-  TERSE_HD static void add_list(const Block& block, const Adding& adding, const Arrived& positions,
+  TERSE_HD static void add_list(const Block& block, const Adding& adding, const Arrived& positions, index_t n,
                                 index_t start, index_t end) {
+    const Positions::List list = Positions::list_at(positions.base, n);
     for (index_t e = (start > 0 ? start : 0) + block.thread(); e < end && e < positions.picks;
          e += block_threads)
-      adding(Positions::at(positions.base, e), e);
+      adding(list[e], e);
   }
   /// Each thread has some elements side by side.
   template <class Block>

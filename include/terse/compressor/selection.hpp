@@ -122,6 +122,15 @@ struct Positions {
     return nullptr;
   }
 
+  /// A list of positions, number e of which is that of pick e.
+  struct List {
+    const std::byte* wire = nullptr;
+    int bits = 32;  // of each
+    TERSE_HD std::uint32_t operator[](index_t e) const {
+      return detail::load_from_wire<std::uint32_t>(wire + 4 * e);
+    }
+  };
+  TERSE_HD static List list_at(const std::byte* wire, index_t) { return {wire}; }
   TERSE_HD static std::int64_t at(const std::byte* wire, index_t e) {
     return detail::load_from_wire<std::uint32_t>(wire + 4 * e);
   }
