@@ -170,8 +170,8 @@ class CompressorPasses {
   }
   void accumulate() {
     using Update = detail::Deliver<Descend, detail::AsItIs>;
-    for_each(ex_, plan_.whole.compressed, Mask<typename E::memory>{}, inbox_.compressed(),
-             Update{{x_, 1e-3F}, 1, {}});
+    for_each(ex_, plan_.whole.compressed, Mask<typename E::memory>{},
+             codec_.arrived(plan_.whole.compressed, inbox_), Update{{x_, 1e-3F}, 1, {}});
   }
 
   index_t section_bytes() const { return plan_.whole.bytes - static_cast<index_t>(sizeof(PacketHeader)); }

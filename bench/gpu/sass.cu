@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The passes whose instructions bench/gpu/sass counts. Nothing runs this.
 #include "passes.hpp"
+#include "terse/compressor/top_k.hpp"
+#include "terse/error_feedback/difference.hpp"
 #include "terse/executor/cuda.cuh"
 
 namespace terse::bench::gpu {
@@ -11,14 +13,15 @@ void one_bit_adam(Device ex, Rank<Device>& rank) { OneBitPasses<Sign, Device>(ex
 void adam(Device ex, Rank<Device>& rank) { for_each(ex, rank.layout.range(), rank.adam()); }
 void stretch(Device ex, const Range& range, float* x) { for_each(ex, range, Stretch{x, 1.0001F}); }
 
-template <Compressor C>
+template <Compressor C, ErrorFeedback F = Residual>
 void compress(Device ex, const Layout& layout, const float* samples, float* x) {
-  CompressorPasses<C, Residual, Device> passes(ex, layout, samples, x);
+  CompressorPasses<C, F, Device> passes(ex, layout, samples, x);
   passes.send();
   passes.accumulate();
 }
 template void compress<Cast<bf16>>(Device, const Layout&, const float*, float*);
 template void compress<Uniform<4, Stochastic, Symmetric, MaxAbs, PerBlock<512>>>(Device, const Layout&,
                                                                                  const float*, float*);
+template void compress<TopK<>, Difference>(Device, const Layout&, const float*, float*);
 
 }  // namespace terse::bench::gpu

@@ -5,6 +5,7 @@
 #include "terse/error_feedback/averaged_residual.hpp"
 #include "terse/error_feedback/residual.hpp"
 #include "terse/optimizer/adam.hpp"
+#include "terse/optimizer/momentum_sgd.hpp"
 
 namespace experiments {
 namespace {
@@ -15,6 +16,11 @@ using Int = terse::Uniform<Bits, terse::Nearest, Book, terse::MaxAbs, terse::Per
 template <class C, class F>
 Maker adam() {
   return maker(terse::Adam<C, F>{.learning_rate = 1e-3F});
+}
+
+template <class C, class F>
+Maker sgd() {
+  return maker(terse::MomentumSgd<C, F>{.learning_rate = 0.05F});
 }
 
 template <class C>
@@ -38,6 +44,10 @@ Experiment bits() {
                  adam<terse::Hadamard<Int<4, Symmetric>>, terse::Residual>());
   experiment.add("4 levels, Hadamard, feedback",
                  adam<terse::Hadamard<Int<2, Asymmetric>>, terse::Residual>());
+  using Three = Int<2, Symmetric>;
+  experiment.add("SGD, 3 levels", sgd<Three, terse::Unchecked<terse::None>>());
+  experiment.add("SGD, 3 levels, feedback", sgd<Three, terse::Residual>());
+  experiment.add("SGD, 3 levels, LoCo", sgd<Three, terse::AveragedResidual<>>());
   return experiment;
 }
 

@@ -50,7 +50,7 @@ std::string cell(const Column& column, const std::vector<Figures>& seeds) {
 /// Prints the row, and appends its figures to the CSV text.
 void make_row(const Experiment& experiment, const Row& row, const Options& options, const Task& task,
               std::string& csv) {
-  std::string line = "| " + row.name + " |";
+  std::string line = fmt::format("| {} |", row.name);
   try {
     std::vector<Figures> seeds;
     for (std::uint64_t k = 0; k < options.seeds; ++k) {
@@ -59,7 +59,7 @@ void make_row(const Experiment& experiment, const Row& row, const Options& optio
         csv += fmt::format("{},\"{}\",{},{},{:.9g}\n", experiment.name, row.name, options.first_seed + k,
                            column.title, seeds.back().*column.value);
     }
-    for (const Column& column : experiment.columns) line += " " + cell(column, seeds) + " |";
+    for (const Column& column : experiment.columns) line += fmt::format(" {} |", cell(column, seeds));
   } catch (const terse::usage_error& refusal) {
     line += fmt::format(" refused: {} |", refusal.what());
   }
@@ -67,7 +67,7 @@ void make_row(const Experiment& experiment, const Row& row, const Options& optio
 }
 
 void make(const Experiment& experiment, const Options& options, const Task& task, std::string& csv) {
-  std::string head = "\n| " + experiment.name + " |", rule = "|---|";
+  std::string head = fmt::format("\n| {} |", experiment.name), rule = "|---|";
   for (const Column& column : experiment.columns) {
     head += fmt::format(" {} |", column.title);
     rule += "---:|";

@@ -9,7 +9,7 @@ namespace experiments {
 
 Experiment muon() {
   Experiment experiment{"muon"};
-  for (const Training& training : {Training{.batch = 32}, Training{.steps = 120, .batch = 256}}) {
+  for (const Training& training : {Training{.batch = 32}, Training{.steps = 240, .batch = 256}}) {
     const std::string batch = ", batch " + std::to_string(4 * training.batch);
     for (const float rate : {3e-3F, 1e-2F}) {
       const std::string at = ", rate " + std::to_string(rate).substr(0, 5);

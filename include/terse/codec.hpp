@@ -66,7 +66,7 @@ struct Compensate {
 
   using StreamsOf = Compensate;
   TERSE_HD auto streams() requires(NamesStreams<F>&& NamesStreams<View>) {
-    return message.streams() + feedback.streams();
+    return message.streams() + compensated(feedback);
   }
   TERSE_HD void enter(const Piece& piece) {
     terse::enter(message, piece);
@@ -144,7 +144,7 @@ struct Deliver {
 
   using StreamsOf = Deliver;
   TERSE_HD auto streams() requires(NamesStreams<F>&& NamesStreams<View>) {
-    return consume.streams() + feedback.streams();
+    return consume.streams() + received(feedback);
   }
   TERSE_HD void enter(const Piece& piece) { terse::enter(consume, piece); }
   TERSE_HD bool rests() const requires(std::same_as<View, AsItIs>&& Rests<F>) { return consume.rests(); }

@@ -11,9 +11,13 @@ import pathlib
 import re
 import subprocess
 import sys
+import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
-INCLUDE = HERE.parent.parent / "include"
+FLAGS = ["-std=c++20", "-Wall", "-Wextra", "-Wpedantic", f"-I{HERE.parent.parent / 'include'}"]
+
+sys.path.append(str(HERE.parent))
+from precompile import precompiled  # pylint: disable=wrong-import-position
 
 # Case -> words that some line of the output must hold. Compilers break no line of their own accord.
 CASES = {
@@ -73,6 +77,8 @@ CASES = {
     "HIDDEN_IN_A_LOCAL_DIRECTION": r"terse: a local direction is one for all segments and can't tell hidden ones, which OnHidden",
     "SPARSE_LOCO_WITHOUT_A_MEMORY": r"terse: SparseLoCo's memory is an error feedback with a decay: Residual",
     "COCKTAIL_WITH_A_MEMORY": r"terse: with this outer rule \(TradeForMean\) what is not sent stays in the parameters",
+    "COCKTAIL_OF_FACTORS": r"terse: this outer rule \(TradeForMean\) must be told what was sent",
+    "COCKTAIL_OF_NODES": r"terse: with this outer rule \(TradeForMean\) each rank keeps what of its own was not sent",
     "TWO_COMPRESSORS": r"terse: this optimizer takes one Compressor and has been given two",
     "TWO_TOPOLOGIES": r"terse: this optimizer takes one Topology and has been given two",
     "TWO_FEEDBACKS": r"terse: this optimizer takes one ErrorFeedback and has been given two",
@@ -120,10 +126,9 @@ def groups():
     return found
 
 
-def compile_cases(compiler, cases):
+def compile_cases(compiler, library, cases):
     defines = [f"-DCASE_{case}" for case in cases] + ["-DMISUSED"] * bool(cases)
-    command = [*compiler, "-std=c++20", "-Wall", "-Wextra", "-Wpedantic", "-fsyntax-only", f"-I{INCLUDE}",
-               *defines, str(HERE / "misuse.cpp")]
+    command = [*compiler, *FLAGS, *library, "-fsyntax-only", *defines, str(HERE / "misuse.cpp")]
     if "clang" in pathlib.Path(compiler[0]).name:
         command.append("-ferror-limit=0")
     environment = dict(os.environ, LC_ALL="C")
@@ -154,8 +159,9 @@ def main(arguments):
 
     failures = 0
     runs = [[], *groups()]
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        results = pool.map(lambda cases: compile_cases(arguments, cases), runs)
+    with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        library = precompiled(arguments, FLAGS, ["terse/terse.hpp"], folder)
+        results = pool.map(lambda cases: compile_cases(arguments, library, cases), runs)
         for cases, (code, output) in zip(runs, results):
             for case in cases or [""]:
                 fault = judge(case, code, output)

@@ -451,6 +451,18 @@ int main() {
     static_cast<void>(recipe.composition());
   }
 #endif
+#if defined(CASE_COCKTAIL_OF_FACTORS)
+  {
+    terse::CocktailSgd<terse::Adam<>, terse::LowRank<2>> recipe;
+    static_cast<void>(recipe.composition());
+  }
+#endif
+#if defined(CASE_COCKTAIL_OF_NODES)
+  {
+    terse::CocktailSgd<terse::Adam<>, terse::TopK<>, terse::OwnersResidual, terse::Hierarchical<>> recipe;
+    static_cast<void>(recipe.composition());
+  }
+#endif
 #if defined(CASE_TWO_PRECONDITIONERS)
   static_cast<void>(terse::Averaging<terse::SignStep, terse::AdamVariance>{});
 #endif

@@ -13,9 +13,14 @@ import pathlib
 import re
 import subprocess
 import sys
+import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
+FLAGS = ["-std=c++20", "-Wall", "-Wextra", f"-I{ROOT / 'include'}"]
+
+sys.path.append(str(HERE.parent))
+from precompile import precompiled  # pylint: disable=wrong-import-position
 
 NO_POLICY = r"one of this optimizer's arguments is no policy: nothing in it says its kind, neither `facts`"
 BUFFERS = r"names its buffers: `static constexpr std::array<const char\*, N> state\{...\}`"
@@ -183,8 +188,8 @@ def groups():
     return found
 
 
-def compile_without(compiler, group):
-    command = [*compiler, "-std=c++20", "-Wall", "-Wextra", "-fsyntax-only", f"-I{ROOT / 'include'}", f"-I{HERE.parent}",
+def compile_without(compiler, library, group):
+    command = [*compiler, *FLAGS, *library, "-fsyntax-only", f"-I{HERE.parent}",
                *(f"-D{macro(*omission)}" for omission in group), str(HERE / "omissions.cpp")]
     if "clang" in pathlib.Path(compiler[0]).name:
         command.append("-ferror-limit=0")
@@ -225,8 +230,9 @@ def main(arguments):
 
     failures = 0
     runs = [[], *groups()]
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        for group, result in zip(runs, pool.map(lambda group: compile_without(arguments, group), runs)):
+    with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        library = precompiled(arguments, FLAGS, ["terse/terse.hpp"], folder)
+        for group, result in zip(runs, pool.map(lambda group: compile_without(arguments, library, group), runs)):
             wrong = judge(group, *result)
             print(f"{'FAILED' if wrong else 'ok':6}  {' '.join(macro(*one) for one in group) or 'twin'}", flush=True)
             for line in wrong:

@@ -4,9 +4,10 @@
 terse/terse.hpp draws in nothing heavy.
 
 Usage: check.py [--together | --alone] [-I DIR ...] COMPILER [FLAG ...]
-  --together   all headers in one unit instead of each in its own: for a second compiler
-  --alone      each without anything before it; by default the standard library's headers are there already, compiled
-               once for all, which takes a third of the time and finds all but a missing one of those
+  --together   all headers in one unit: for a second compiler
+  --alone      each without anything before it. By default the standard library's headers are there already, compiled
+               once for all, which finds all but a missing one of those; and a unit has several headers, each behind
+               some that it includes itself, which finds the same as a unit of its own
   -I DIR       where optional dependencies are, such as mpi.h; only headers that need them see it
 """
 
@@ -17,6 +18,9 @@ import re
 import subprocess
 import sys
 import tempfile
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent))
+from precompile import precompiled  # pylint: disable=wrong-import-position
 
 INCLUDE = pathlib.Path(__file__).resolve().parent.parent.parent / "include"
 
@@ -74,34 +78,65 @@ def heavy_of(compiler, text):
     return [path for path in includes_of(compiler, text) if re.search(HEAVY, path)]
 
 
-def precompile(compiler, folder):
-    """Flags that bring in the standard headers that the library uses, compiled beforehand."""
+def standard_headers():
+    """Those that the library uses."""
     text = "".join(path.read_text() for path in INCLUDE.rglob("*.hpp"))
-    names = sorted(set(re.findall(r"^#include <([a-z_]+)>", text, re.MULTILINE)))
-    source = pathlib.Path(folder) / "standard.hpp"
-    source.write_text("".join(f"#include <{name}>\n" for name in names))
-    subprocess.run([*compiler, "-std=c++20", *WARNINGS, "-x", "c++-header", str(source), "-o", f"{source}.gch"],
-                   check=True, timeout=240)
-    return ["-include", str(source)]
+    return sorted(set(re.findall(r"^#include <([a-z_]+)>", text, re.MULTILINE)))
 
 
-def check_header(compiler, folders, header, standard, before=()):
-    """What is wrong; None if nothing is; a text that begins with 'skipped' if it can't be told."""
-    search = []
-    for key, needs in OPTIONAL.items():
-        if header.startswith(key):
-            search = [f"-isystem{folder}" for folder in folders]
-            probe = "".join(f"#if !__has_include(<{need}>)\n#error\n#endif\n" for need in needs)
-            if not compile_text(compiler, search, probe)[0]:
-                return "skipped, needs " + ", ".join(needs)
-    if header in UNFIT and not compile_text(compiler, search, UNFIT[header][0])[0]:
-        return "skipped, needs " + UNFIT[header][1]
-    include = f'#include "{header}"\n'
+def needs_of(header):
+    return next((needs for key, needs in OPTIONAL.items() if header.startswith(key)), [])
+
+
+def check_headers(compiler, folders, headers, standard, before=()):
+    """What is wrong with headers that need the same; None if nothing is; a text that begins with 'skipped' if it can't be
+    told."""
+    needs = needs_of(headers[0])
+    search = [f"-isystem{folder}" for folder in folders] if needs else []
+    probe = "".join(f"#if !__has_include(<{need}>)\n#error\n#endif\n" for need in needs)
+    if needs and not compile_text(compiler, search, probe)[0]:
+        return "skipped, needs " + ", ".join(needs)
+    unfit = UNFIT.get(headers[0])
+    if unfit and not compile_text(compiler, search, unfit[0])[0]:
+        return "skipped, needs " + unfit[1]
+    text = "".join(f'#include "{header}"\n' for header in headers)
     before = before if standard == "c++20" else ()
-    fine, output = compile_text(compiler, [f"-std={standard}", *WARNINGS, *before, *search], include + include)
-    if not fine:
-        return "\n".join(output.splitlines()[:12])
-    return None
+    fine, output = compile_text(compiler, [f"-std={standard}", *WARNINGS, *before, *search], text + text)
+    return None if fine else "\n".join(output.splitlines()[:12])
+
+
+def chains_of(headers):
+    """Parts `headers` into as few lists as can be, in which each header draws in the one before itself: what is there
+    when the compiler comes to it, it would have brought. Fewest chains are most pairs of neighbours (Fulkerson 1956)."""
+    direct = {header: re.findall(r'^#include "(terse/[^"]+)"', (INCLUDE / header).read_text(), re.MULTILINE)
+              for header in sorted(str(path.relative_to(INCLUDE)) for path in INCLUDE.rglob("*.hpp"))}
+
+    def closure(header, found):
+        for one in direct[header]:
+            if one not in found:
+                found.add(one)
+                closure(one, found)
+        return found
+    drawn_in = {header: sorted(closure(header, set()) & set(headers)) for header in headers}
+    next_of, before = {}, {}
+
+    def pair(header, tried):
+        for one in drawn_in[header]:
+            if one not in tried:
+                tried.add(one)
+                if one not in next_of or pair(next_of[one], tried):
+                    next_of[one], before[header] = header, one
+                    return True
+        return False
+    for header in headers:
+        pair(header, set())
+    chains = []
+    for first in (header for header in headers if header not in before):
+        chain = [first]
+        while chain[-1] in next_of:
+            chain.append(next_of[chain[-1]])
+        chains.append(chain)
+    return chains
 
 
 def check_weight(compiler):
@@ -146,11 +181,23 @@ def main(arguments):
         fine, output = compile_text(arguments, ["-std=c++20", *WARNINGS], text)
         report("all headers of the core together (c++20)", None if fine else "\n".join(output.splitlines()[:12]))
         jobs = [job for job in jobs if job[0] not in plain or job[1] == "c++17"]
+    groups = {}
+    for header, standard in jobs:
+        groups.setdefault((standard, *needs_of(header), header if header in UNFIT else ""), []).append(header)
+    units = [(chain, key[0]) for key, group in groups.items()
+             for chain in ([[header] for header in group] if alone else chains_of(group))]
     with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        before = [] if together or alone else precompile(arguments, folder)
-        results = pool.map(lambda job: check_header(arguments, folders, *job, before), jobs)
-        for (header, standard), fault in zip(jobs, results):
-            report(f"{header} ({standard})", fault)
+        before = [] if together or alone else precompiled(arguments, ["-std=c++20", *WARNINGS], standard_headers(), folder)
+
+        def check_unit(unit):
+            chain, standard = unit
+            fault = check_headers(arguments, folders, chain, standard, before)
+            if fault is None or fault.startswith("skipped") or len(chain) == 1:
+                return [(header, standard, fault) for header in chain]
+            return [(header, standard, check_headers(arguments, folders, [header], standard, before)) for header in chain]
+        for results in pool.map(check_unit, units):
+            for header, standard, fault in results:
+                report(f"{header} ({standard})", fault)
     report("what terse/terse.hpp draws in", check_weight(arguments))
     return 1 if failures else 0
 

@@ -20,13 +20,13 @@ TEST_CASE("sparse steps take as many launches and copies whatever the number of 
     return launches_of(ErrorFeedbackSgd<C, HeavyBall, ScatterGather>{.compressor = compressor}, layout,
                        ranks);
   };
-  const TopK<> lists{.selection = {.ratio = 0.005}}, bitmaps{.selection = {.ratio = 0.2}};
+  const TopK<> lists{.selection = {.ratio = 0.005}}, bitmaps{.selection = {.ratio = 0.3}};
   const Threshold<> above{.selection = {.threshold = 3.0F, .most_ratio = 0.5}};
   const RandomK random{.selection = {.ratio = 0.01}};
   for (const int ranks : {2, 4, 16}) {
     CAPTURE(ranks);
-    CHECK(gathered(lists, small, ranks) == 14);
-    CHECK(scattered(lists, small, ranks) == 23);
+    CHECK(gathered(bitmaps, small, ranks) == 15);
+    CHECK(scattered(bitmaps, small, ranks) == 25);
     CHECK(gathered(random, small, ranks) == 13);
     CHECK(scattered(random, small, ranks) == 21);
   }
@@ -37,6 +37,7 @@ TEST_CASE("sparse steps take as many launches and copies whatever the number of 
     CHECK(gathered(above, large, ranks) == 23);
     CHECK(scattered(bitmaps, large, ranks) == 25);
   }
+  CHECK(scattered(lists, Layout::flat(8000), 2) == 20);
   CHECK(scattered(lists, Layout::flat(8400), 2) == 32);
 }
 

@@ -379,4 +379,12 @@ TEST_CASE("weights that are none are errors, and so is nothing but zeros") {
   }
 }
 
+TEST_CASE("steps that wait for norms or weights can't be recorded") {
+  const double examples = 1;
+  CHECK_NOTHROW(detail::check_recordable_within(Gathered<Radial<>>{}, 0));
+  CHECK_THROWS_WITH_AS(detail::check_recordable_within(Gathered<Radial<>>{.weight = &examples}, 0),
+                       doctest::Contains("rank 0: a topology that waits for norms or weights"), usage_error);
+  CHECK_THROWS_AS(detail::check_recordable_within(Gathered<MedianClip>{}, 0), usage_error);
+}
+
 }  // namespace

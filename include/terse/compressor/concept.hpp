@@ -116,6 +116,36 @@ struct EncodeContext {
 
 namespace detail {
 
+/// Views of an error feedback that name the streams of each of their calls, where these touch different ones.
+template <class View>
+concept NamesEachCall = NamesStreams<View> && requires(View& view) {
+  view.compensated();
+  view.committed();
+  view.received();
+};
+/// What compensate and store touch of a view that names its streams, load and commit, and receive.
+template <NamesStreams View>
+TERSE_HD auto compensated(View& view) {
+  if constexpr (NamesEachCall<View>)
+    return view.compensated();
+  else
+    return view.streams();
+}
+template <NamesStreams View>
+TERSE_HD auto committed(View& view) {
+  if constexpr (NamesEachCall<View>)
+    return view.committed();
+  else
+    return view.streams();
+}
+template <NamesStreams View>
+TERSE_HD auto received(View& view) {
+  if constexpr (NamesEachCall<View>)
+    return view.received();
+  else
+    return view.streams();
+}
+
 /// Whether commit(i, keep, y, 0) of a feedback's view may be left out.
 template <class View>
 constexpr bool commits_zero() {

@@ -160,7 +160,7 @@ void decode_keyed(E ex, const Range& range, const Grid<Bits, Rounding>& grid, co
   using Incoming = Packets<PlainCode<Bits>>;
   typename Incoming::Source sources[most_packets];
   for (int p = 0; p < packets.count; ++p) sources[p].codes = packets.sections[p] + checksum_bytes(range);
-  const Arriving<OneEach<PlainCode<Bits>>> incoming({{sources, packets.count, {}}});
+  const Arriving<OneEach<PlainCode<Bits>>> incoming(OneEach<PlainCode<Bits>>{{sources, packets.count, {}}});
   for_each_slice<Bits, 0>(range, Units{}, [&](const Slice& slice, bool) {
     launch_tiles(
         ex, slice,

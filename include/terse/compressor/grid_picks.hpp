@@ -75,7 +75,7 @@ template <class Picks>
 TERSE_HD std::uint32_t index_word(const Picks& picks, const PickUnits::Unit& unit, index_t word) {
   std::uint32_t bits = 0;
   if (!Positions::is_bitmap(unit.piece.count, unit.k)) {
-    const index_t each = position_bits(unit.piece.count);
+    const index_t each = Positions::list_at(nullptr, unit.piece.count).bits;
     for (index_t e = 32 * word / each; e < unit.k && each * e < 32 * word + 32; ++e) {
       const index_t shift = each * e - 32 * word;
       bits |= shift < 0 ? picks(unit, e) >> -shift : picks(unit, e) << shift;

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <concepts>
 #include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
 #include <type_traits>
 #include <variant>
 
@@ -15,6 +19,30 @@
 namespace terse::detail {
 
 TERSE_NUMERICS_BEGIN
+
+/// Executors of which there may be several, with memory of their own each.
+template <class E>
+concept SaysDevice = requires(const E& executor) {
+  { executor.device } -> std::convertible_to<int>;
+};
+
+/// The tables of Cosines<S> in an executor's memory, one copy for whoever holds it.
+template <int S, GridExecutor E>
+std::shared_ptr<const buffer<float, typename E::memory>> shared_tables(const E& executor) {
+  using Tables = buffer<float, typename E::memory>;
+  static std::mutex mutex;
+  static std::map<int, std::weak_ptr<const Tables>> on_device;
+  int device = 0;
+  if constexpr (SaysDevice<E>) device = executor.device;
+  const std::lock_guard lock(mutex);
+  std::weak_ptr<const Tables>& known = on_device[device];
+  if (auto tables = known.lock()) return tables;
+  const auto all = Cosines<S>::instance().tables();
+  const auto tables = std::make_shared<Tables>(static_cast<index_t>(all.size()), unwritten);
+  upload(view<const float>(all), tables->all());
+  known = tables;
+  return tables;
+}
 
 /// The tiles of some pieces of a range, as a kernel argument.
 template <int S>

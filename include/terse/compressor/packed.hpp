@@ -78,7 +78,7 @@ struct Quantize {
   using Coder = typename CoderOf<Q>::type;
   Feedback feedback;
   using StreamsOf = Quantize;
-  TERSE_HD auto streams() requires NamesStreams<Feedback> { return feedback.streams(); }
+  TERSE_HD auto streams() requires NamesStreams<Feedback> { return committed(feedback); }
   TERSE_HD static Coder prepare(typename Q::Statistic::Scale scale) { return scale; }
   TERSE_HD void enter(const Piece& piece) { terse::enter(feedback, piece); }
   TERSE_HD void enter_block(index_t first) { detail::enter_block(feedback, first); }

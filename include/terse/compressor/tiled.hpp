@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <memory>
 #include <string>
 #include <type_traits>
 
@@ -34,7 +35,7 @@ struct TileView {
 ///
 /// Wire: that of Inner, whose units are tiles. Cost beside Inner's: the transform of the message and the inverse one of what is
 /// sent, tile by tile, in cache; a reader sums the packets' coefficients and transforms once, whatever their number. Memory: n
-/// floats; on a device 2 n, and the tables of all sides. There selections other than TopK's take several kernels for each tile.
+/// floats; on a device 2 n, and for all compressors there the tables of all sides. There selections other than TopK's take several kernels for each tile.
 template <class Basis, int S, class Inner>
 struct Tiled {
   static_assert(
@@ -107,19 +108,17 @@ struct Tiled<Basis, S, Sparse<Selection, Values, PerSegment>> {
   template <GridExecutor E>
   struct Workspace<E> {
     typename Picker::template Workspace<E> picker;
-    buffer<float, typename E::memory> sums, tables;
+    buffer<float, typename E::memory> sums;
     index_t begin;
+    std::shared_ptr<const buffer<float, typename E::memory>> tables;
 
     Workspace(E executor, const Tiled& compressor, const Range& covered)
         : picker(executor, compressor.picker(), covered),
           sums(covered.end_offset() - covered.begin_offset(), unwritten),
           begin(covered.begin_offset()) {
-      if constexpr (Basis::transforms) {
-        const auto all = detail::Cosines<S>::instance().tables();
-        tables = buffer<float, typename E::memory>(static_cast<index_t>(all.size()), unwritten);
-        upload(view<const float>(all), tables.all());
-      }
+      if constexpr (Basis::transforms) tables = detail::shared_tables<S>(executor);
     }
+    detail::CosineTables cosines() const { return {tables == nullptr ? nullptr : tables->data()}; }
   };
 
   /// Evaluates the message, transforms and picks, writes the section, commits what receivers will read. Returns its bytes.
@@ -162,7 +161,7 @@ struct Tiled<Basis, S, Sparse<Selection, Values, PerSegment>> {
     detail::for_each_tile_slice<S>(range, [&](const detail::TileSlice<S>& slice) {
       executor.launch(detail::ForwardTilesKernel<Basis, S>{slice,
                                                            {feedback.at(first), first, elements, begin},
-                                                           {workspace.tables.data()},
+                                                           workspace.cosines(),
                                                            largest_finite * Granularity::limit_share,
                                                            bad},
                       slice.tiles);
@@ -196,7 +195,7 @@ struct Tiled<Basis, S, Sparse<Selection, Values, PerSegment>> {
       executor.launch(detail::InverseTilesKernel<Basis, S>{slice,
                                                            {workspace.picker.sums.data(), workspace.begin,
                                                             workspace.sums.data(), workspace.begin},
-                                                           {workspace.tables.data()}},
+                                                           workspace.cosines()},
                       slice.tiles);
     });
     return {workspace.sums.data(), workspace.begin};

@@ -40,6 +40,13 @@ struct Controlled {
     float* mean = nullptr;   // h
     float eta = 0;
 
+    using StreamsOf = View;
+    TERSE_HD auto streams() {
+      return updates(y, begin) + updates(error, begin) + updates(own, begin) + updates(mean, begin);
+    }
+    TERSE_HD auto compensated() { return reads(error, begin) + reads(own, begin) + writes(y, begin); }
+    TERSE_HD auto committed() { return updates(y, begin) + updates(own, begin); }
+    TERSE_HD auto received() { return reads(y, begin) + updates(error, begin) + updates(mean, begin); }
     TERSE_HD float compensate(index_t i, float message) const {
       const index_t l = i - begin;
       return message - own[l] + eta * error[l];

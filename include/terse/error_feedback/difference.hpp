@@ -38,6 +38,11 @@ struct Difference {
     float* mean = nullptr;  // h
     float rate = 1;
 
+    using StreamsOf = View;
+    TERSE_HD auto streams() { return updates(y, begin) + updates(own, begin) + updates(mean, begin); }
+    TERSE_HD auto compensated() { return reads(own, begin) + writes(y, begin); }
+    TERSE_HD auto committed() { return reads(y, begin) + updates(own, begin); }
+    TERSE_HD auto received() { return updates(mean, begin); }
     TERSE_HD float compensate(index_t i, float message) const { return message - own[i - begin]; }
     TERSE_HD void commit(index_t i, bool keep, float, float decoded) const {
       own[i - begin] += keep_if(keep, rate * decoded);

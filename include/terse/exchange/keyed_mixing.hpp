@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "terse/compressor/keyed.hpp"
 #include "terse/error_feedback/none.hpp"
 #include "terse/exchange/exchange.hpp"
 #include "terse/topology/mixing.hpp"

@@ -25,6 +25,22 @@ struct Arriving<ArrivedSums> {
     const index_t i = tile.piece.offset + b + lane;
     return f(tile.piece, i, keep, arrived.sums[i - arrived.begin]);
   }
+  template <int Rows>
+  struct Rowwise {
+    Quad<float> sum[std::size_t{Rows}];
+
+    TERSE_HD Rowwise(const Arriving& arriving, const Tile& tile, index_t b, int lane) {
+      const float* const from =
+          arriving.arrived.sums + (tile.piece.offset + b + lane - arriving.arrived.begin);
+      TERSE_UNROLL
+      for (int r = 0; r < Rows; ++r) sum[r] = load_quad<float>(from + r * lanes);
+    }
+    TERSE_HD static constexpr bool damaged() { return false; }
+    template <class F>
+    TERSE_HD auto call(F& bound, const Tile& tile, int r, int j, bool keep) const {
+      return bound(tile.piece, j, keep, sum[r].x[j]);
+    }
+  };
 };
 
 template <class F>

@@ -105,6 +105,11 @@ template <class T>
 TERSE_HD auto writes(T*& data) {
   return detail::stream<detail::Access::writes>(data, nullptr);
 }
+/// The same of an array whose first element is arena element `begin`.
+template <class T>
+TERSE_HD auto writes(T*& data, index_t& begin) {
+  return detail::stream<detail::Access::writes>(data, &begin);
+}
 /// Reads and writes.
 template <class T>
 TERSE_HD auto updates(T*& data) {

@@ -13,7 +13,7 @@ TERSE_NUMERICS_BEGIN
 ///     m = m + mean, the direction        m = momentum m, of elements that the preconditioner has not left out
 ///
 /// So what is left out waits, as an error does under an error feedback; where nothing is, the direction is HeavyBall's. For
-/// preconditioners that orthogonalize: OrthogonalRows. Source: Ahn et al., "Dion2", 2025 (arXiv 2512.16928).
+/// preconditioners that orthogonalize: OrthogonalRows. Source: Ahn, Amsel and Langford, "Dion2", 2025 (arXiv 2512.16928).
 struct RowMomentum {
   static constexpr CorrectionFacts facts{};
   static constexpr std::array<const char*, 1> state{"momentum"};

@@ -50,7 +50,7 @@ struct Dion2Of {
 ///     Dion2<OrthogonalRows<8>>{.learning_rate = 0.02F}
 ///
 /// With N = 1 it is Muon without Nesterov. Takes a compressor, an error feedback and a topology, too. Wire: as Adam; it is the
-/// products that are fewer. State: 2 n floats, n for the steps between the sweeps, and those of OrthogonalRows. Source: Ahn et al.,
+/// products that are fewer. State: 2 n floats, n for the steps between the sweeps, and those of OrthogonalRows. Source: Ahn, Amsel and Langford,
 /// "Dion2: a simple method to shrink matrix in Muon", 2025 (arXiv 2512.16928).
 template <class... Ps>
 using Dion2 = Sorted<Dion2Of,

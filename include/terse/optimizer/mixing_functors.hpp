@@ -3,7 +3,6 @@
 
 #include <array>
 
-#include "terse/codec.hpp"
 #include "terse/momentum_correction/mixing_rule.hpp"
 #include "terse/preconditioner/parameter_ref.hpp"
 #include "terse/preconditioner/rates.hpp"
@@ -171,39 +170,6 @@ struct Adapt {
   TERSE_HD void enter(const Piece& piece) { view.enter(piece); }
   TERSE_HD void operator()(const Piece&, index_t i) const {
     view.parameters.set(i, rule.adapt(view.element(i)));
-  }
-};
-
-/// A functor for each vector that travels: what a message says of it.
-template <class Rule, class View>
-struct OutgoingVectors {
-  Rule rule;
-  View view;
-  template <int K>
-  auto vector(Vector<K>) const {
-    const Outgoing<Rule, View, K> outgoing{rule, view};
-    return Message{outgoing, outgoing};
-  }
-};
-/// What becomes of a mixture; ByMoves: in compressed pieces by what each packet moves.
-template <class Compressed, class Exact, bool ByMoves>
-struct Outcome : Message<Compressed, Exact> {
-  static constexpr bool takes_own = ByMoves;
-};
-/// The same for each vector.
-template <class Rule, class View, bool ByMoves>
-struct UpdateVectors {
-  Rule rule;
-  View view;
-  float consensus_rate;
-  template <int K>
-  auto vector(Vector<K>) const {
-    using Exact = Update<Rule, View, K>;
-    const Exact exact{rule, view};
-    if constexpr (ByMoves)
-      return Outcome<UpdateByMoves<Rule, View>, Exact, true>{{{exact}, exact}};
-    else
-      return Outcome<UpdateCompressed<Rule, View, K>, Exact, false>{{{exact, consensus_rate}, exact}};
   }
 };
 

@@ -9,7 +9,7 @@
 #include "terse/error_feedback/difference.hpp"
 #include "terse/momentum_correction/combine.hpp"
 #include "terse/optimizer/check_mixing.hpp"
-#include "terse/optimizer/mixing_functors.hpp"
+#include "terse/optimizer/mixing_messages.hpp"
 #include "terse/optimizer/parameter_mixing_state.hpp"
 #include "terse/optimizer/policies.hpp"
 #include "terse/topology/mixing.hpp"

@@ -25,7 +25,7 @@ struct LargestRows {
 ///     Dion2<OrthogonalRows<8>>        an eighth of the rows in each step
 ///
 /// Work, beside Orthogonal's for matrices of m / N x n: 2 m n operations, and m m comparisons. Memory: n / N floats and the
-/// largest matrix once more. Source: Ahn et al., "Dion2", 2025 (arXiv 2512.16928).
+/// largest matrix once more. Source: Ahn, Amsel and Langford, "Dion2", 2025 (arXiv 2512.16928).
 template <int N, class Sequence = NewtonSchulzSequence>
 using OrthogonalRows = Orthogonal<LargestRows<N, Sequence>>;
 

@@ -37,7 +37,17 @@ constexpr bool check_outer_means() {
         forgets,
         "terse: with this outer rule (TradeForMean) what is not sent stays in the parameters, and an "
         "error feedback (Residual) would send it twice: take OwnersResidual");
-    return forgets && check_means<C, F, P>();
+    constexpr bool own = !requires(P topology) { topology.outer; };
+    static_assert(
+        own,
+        "terse: with this outer rule (TradeForMean) each rank keeps what of its own was not sent, and "
+        "a hierarchy sends what nodes have in common: take ScatterGather or AllGather");
+    constexpr bool tells = !Traits<C>::own_round;
+    static_assert(
+        tells,
+        "terse: this outer rule (TradeForMean) must be told what was sent, which compressors with a "
+        "round of their own (LowRank, Select) don't say: take TopK, a Chain or a quantizer");
+    return forgets && own && tells && check_means<C, F, P>();
   } else {
     return check_means<C, F, P>();
   }
