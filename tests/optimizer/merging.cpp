@@ -379,6 +379,28 @@ TEST_CASE("weights that are none are errors, and so is nothing but zeros") {
   }
 }
 
+TEST_CASE("a weight that is none is refused before the error feedback has taken the message up") {
+  const Layout layout = layers();
+  const Floats message = some_messages(1, layout)[0];
+  const Said said{message.data()};
+  ThreadGroup(1).run([&](Threads& transport) {
+    double weight = -1;
+    Exchange<Threshold<>, Residual, Gathered<WeightedMean>, Threads, executor::host> exchange(
+        {}, transport, layout, layout.range(), {.selection = {.threshold = 1, .most_ratio = 1}}, {}, false,
+        {.weight = &weight});
+    const StepScalars first{.step = 1};
+    const StepContext context{.step = 1, .seed = 3, .now = &first};
+    Floats mean(message.size());
+    const Heard heard{mean.data()};
+    CHECK_THROWS_AS(exchange.mix(context, {}, Message{said, said}, Message{heard, heard}), usage_error);
+    weight = 1;
+    exchange.mix(context, {}, Message{said, said}, Message{heard, heard});
+    each(
+        layout, [](const Segment& segment) { return segment.compress; },
+        [&](std::size_t i) { REQUIRE(mean[i] == (std::abs(message[i]) >= 1 ? message[i] : 0)); });
+  });
+}
+
 TEST_CASE("steps that wait for norms or weights can't be recorded") {
   const double examples = 1;
   CHECK_NOTHROW(detail::check_recordable_within(Gathered<Radial<>>{}, 0));

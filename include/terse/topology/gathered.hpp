@@ -92,14 +92,13 @@ struct Gathered {
     template <class M>
     void start(Context& context, const M& message) {
       std::byte* const own = this->packet(context.rank);
+      // Before the message is made: then the error feedback would have taken it up.
+      const double counts = weight_ != nullptr ? *weight_ : 1;
+      if (!detail::is_weight(counts)) detail::throw_weight(counts, context.names(context.rank), context.step);
       const index_t bytes = context.encode_whole(message, own);
-      if (weight_ != nullptr) {
-        const double counts = *weight_;
-        if (!detail::is_weight(counts))
-          detail::throw_weight(counts, context.names(context.rank), context.step);
+      if (weight_ != nullptr)
         put(context.executor, view<const double>(&counts, 1),
             out<E, double>(reinterpret_cast<double*>(own + context.plan.whole.note_at), 1));
-      }
       this->post(context, bytes);
     }
     template <class Consumer>
