@@ -79,6 +79,7 @@ CASES = {
     "COCKTAIL_WITH_A_MEMORY": r"terse: with this outer rule \(TradeForMean\) what is not sent stays in the parameters",
     "COCKTAIL_OF_FACTORS": r"terse: this outer rule \(TradeForMean\) must be told what was sent",
     "COCKTAIL_OF_NODES": r"terse: with this outer rule \(TradeForMean\) each rank keeps what of its own was not sent",
+    "OWNERS_RESIDUAL_ALONE": r"terse: under OwnersResidual what a rank does not send is lost, .* Use Residual",
     "TWO_COMPRESSORS": r"terse: this optimizer takes one Compressor and has been given two",
     "TWO_TOPOLOGIES": r"terse: this optimizer takes one Topology and has been given two",
     "TWO_FEEDBACKS": r"terse: this optimizer takes one ErrorFeedback and has been given two",

@@ -463,6 +463,9 @@ int main() {
     static_cast<void>(recipe.composition());
   }
 #endif
+#if defined(CASE_OWNERS_RESIDUAL_ALONE)
+  static_cast<void>(terse::Averaging<terse::TopK<>, terse::OwnersResidual>{});
+#endif
 #if defined(CASE_TWO_PRECONDITIONERS)
   static_cast<void>(terse::Averaging<terse::SignStep, terse::AdamVariance>{});
 #endif

@@ -23,6 +23,16 @@ constexpr bool check_means() {
   return check_compressor<C>() && check_feedback<C, F>() && check_stages<C, F, T>();
 }
 
+/// Whether nothing is lost with a feedback that leaves a rank's own errors to the optimizer, where the optimizer keeps none.
+template <class C, class F>
+constexpr bool check_own_errors() {
+  static_assert(
+      C::unbiased || Traits<F>::unchecked || !requires { typename F::OfOwners; },
+      "terse: under OwnersResidual what a rank does not send is lost, unless its optimizer keeps it, as "
+      "CocktailSgd does. Use Residual");
+  return true;
+}
+
 /// The kinds that say how a mean over all ranks comes about.
 using TakesMeans = Takes<PolicyKind::compressor, PolicyKind::error_feedback, PolicyKind::topology>;
 

@@ -49,7 +49,7 @@ constexpr bool check_outer_means() {
         "round of their own (LowRank, Select) don't say: take TopK, a Chain or a quantizer");
     return forgets && own && tells && check_means<C, F, P>();
   } else {
-    return check_means<C, F, P>();
+    return check_means<C, F, P>() && check_own_errors<C, F>();
   }
 }
 
