@@ -18,8 +18,9 @@ namespace terse {
 ///
 /// with weights sum_i w_i min(..) y_i / sum_i w_i, and the median of packets that all count the same. The norm is that of all
 /// that a packet says, as its receivers read it, not what its sender claims. The plain mean, to the bit, where all norms are
-/// alike. A bound on sizes, not on directions: less than half of the ranks must be those that can't be trusted. A packet whose
-/// square is beyond the range of floats (a norm of about 2^64) counts as 0; what isn't finite is a wire_error as everywhere.
+/// alike. A bound on sizes, not on directions: of the packets that aren't 0 less than half must be from ranks that can't be
+/// trusted. A packet whose square is beyond the range of floats (a norm of about 2^64) counts as 0; what isn't finite is a
+/// wire_error as everywhere.
 ///
 /// No bytes beside AllGather's. Cost: each packet is decoded twice, and one pass over it for its norm; n floats. On a device the
 /// step waits for the norms, and can't be recorded.
