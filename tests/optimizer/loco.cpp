@@ -258,6 +258,28 @@ TEST_CASE("CocktailSGD loses nothing: ranks' mean moves by their steps, but for 
   CHECK(relative_error(layout, found, expected, any_one, 1) < tolerance);
 }
 
+TEST_CASE("a meeting whose weights are refused is held again, once they are mended") {
+  const Layout layout = matrices();
+  for (const double wrong : {-1.0, 0.0})
+    on_ranks(2, [&](Threads& transport) {
+      double weight = wrong;
+      LocalSgd<MomentumSgd<>, Gathered<MedianClip>> recipe{.period = 2, .topology = {.weight = &weight}};
+      Optimizer optimizer{recipe, transport, layout};
+      Floats x = start(layout);
+      const auto step = [&](std::uint64_t k) { optimizer.step(x, gradient(layout, transport.rank(), k, 1)); };
+      step(1);
+      CHECK_THROWS_AS(step(2), usage_error);
+      CHECK_THROWS_AS(step(3), usage_error);
+      weight = 1;
+      step(4);
+      // Ranks have met.
+      CHECK(optimizer.steps() == 2);
+      Floats mean(x.size());
+      optimizer.mean_parameters(x, mean);
+      REQUIRE(mean == x);
+    });
+}
+
 TEST_CASE("of moves that stay the same, what SparseLoCo has sent comes to all of them") {
   Layout layout;
   layout.add({"matrix", {20, 37}}).add({"vector", {300}});

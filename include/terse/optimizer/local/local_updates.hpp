@@ -270,7 +270,6 @@ struct LocalUpdatesOf {
     if constexpr (!C::lossless) fragment.exchange.set_compressor(compressor);
     const Rule rule(outer);
     const auto message = rule.message(input.parameters, state.outer_buffers());
-    fragment.due = detail::merges_as_it_sends<Rule>() ? Part::when_sent : step + schedule.delay_in(period);
     if constexpr (requires { rule.whole_message(input.parameters, state.outer_buffers()); }) {
       const auto whole = rule.whole_message(input.parameters, state.outer_buffers());
       fragment.send(input, rule, Message{message, whole});
@@ -279,6 +278,8 @@ struct LocalUpdatesOf {
     } else {
       fragment.exchange.start(input.context, {}, Message{message, message});
     }
+    // Last, for what comes before may throw.
+    fragment.due = detail::merges_as_it_sends<Rule>() ? Part::when_sent : step + schedule.delay_in(period);
   }
   /// The mean of this fragment's last round enters the parameters.
   template <Transport T, Executor E, class N, class Part>
@@ -289,12 +290,15 @@ struct LocalUpdatesOf {
     if constexpr (Schedule::late) {
       state.land(fragment);
       for_each(input.executor, fragment.range, rule.merge(x, state.outer_buffers(), now, ratio_at));
+      fragment.due = 0;
     } else {
       const auto arrive = rule.arrive(x, state.outer_buffers(), now, ratio_at);
-      fragment.exchange.finish(Message{arrive, arrive});
+      fragment.exchange.arrive();
+      // A mean that is refused from here on is another meeting's.
+      fragment.due = 0;
+      fragment.exchange.consume(Message{arrive, arrive});
       state.treat_buffers(input);
     }
-    fragment.due = 0;
   }
 };
 
