@@ -75,6 +75,7 @@ CASES = {
     "HALF_OF_A_FLOAT": r"narrowed<bf16>\(x\) rounds a float",
     "STAGE_WITHOUT_LOSS": r"terse: a stage needs `double loss\(const MicroBatch&\)`",
     "HIDDEN_IN_A_LOCAL_DIRECTION": r"terse: a local direction is one for all segments and can't tell hidden ones, which OnHidden",
+    "ROW_MOMENTUM_IN_A_LOCAL_DIRECTION": r"terse: this momentum correction \(RowMomentum\) .* a local direction takes all",
     "SPARSE_LOCO_WITHOUT_A_MEMORY": r"terse: SparseLoCo's memory is an error feedback with a decay: Residual",
     "COCKTAIL_WITH_A_MEMORY": r"terse: with this outer rule \(TradeForMean\) what is not sent stays in the parameters",
     "COCKTAIL_OF_FACTORS": r"terse: this outer rule \(TradeForMean\) must be told what was sent",

@@ -439,6 +439,9 @@ int main() {
   static_cast<void>(terse::AdaptThenCombine<
                     terse::Locally<terse::OnHidden<terse::HeavyBall, terse::ExponentialAverage>>>{});
 #endif
+#if defined(CASE_ROW_MOMENTUM_IN_A_LOCAL_DIRECTION)
+  static_cast<void>(terse::AdaptThenCombine<terse::Locally<terse::RowMomentum>>{});
+#endif
 #if defined(CASE_SPARSE_LOCO_WITHOUT_A_MEMORY)
   {
     terse::SparseLoCo<terse::Adam<>, terse::Tiles<>, terse::Difference> recipe;

@@ -50,6 +50,9 @@ struct Locally {
   static_assert(!M::facts.asks_hidden && !P::facts.asks_hidden,
                 "terse: a local direction is one for all segments and can't tell hidden ones, which OnHidden "
                 "asks for. Take one policy for all, or let ranks average (Muon, LocalSgd<Muon<>>)");
+  static_assert(!detail::HearsOfSteps<M>,
+                "terse: this momentum correction (RowMomentum) hears which steps are taken, and a local "
+                "direction takes all of them. Use HeavyBall");
   static_assert(detail::share_no_name<M, P>(),
                 "terse: a momentum correction and a preconditioner call a buffer by the same name");
   static constexpr DirectionFacts facts{};
