@@ -243,6 +243,15 @@ TEST_CASE("all coefficients are the message, to rounding; all elements are, to t
   }
 }
 
+TEST_CASE("parts of a matrix that is cut have larger tiles than the matrix") {
+  Layout layout;
+  layout.add({"tall", {1500, 2}});
+  const Floats x = noise(layout.size(), 5);
+  Floats error;
+  const Floats elements = read_back(Tiles<16>{.inner = {.selection = {.ratio = 1}}}, layout, x, error, 2);
+  CHECK(Floats(elements.begin(), elements.begin() + 3000) == Floats(x.begin(), x.begin() + 3000));
+}
+
 TEST_CASE("few waves say more of what is smooth than few elements do") {
   Layout layout;
   layout.add({"matrix", {128, 128}});

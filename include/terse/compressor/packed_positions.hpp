@@ -22,8 +22,8 @@ struct PackedPositions {
   int bits = 32;
 
   PackedPositions() = default;
-  PackedPositions(const std::byte* begin, int each) : wire(begin), bits(each) {}
-  explicit PackedPositions(const std::uint32_t* numbers)
+  TERSE_HD PackedPositions(const std::byte* begin, int each) : wire(begin), bits(each) {}
+  TERSE_HD explicit PackedPositions(const std::uint32_t* numbers)
       : wire(reinterpret_cast<const std::byte*>(numbers)) {}
 
   /// Of k numbers, a multiple of 8.

@@ -97,8 +97,7 @@ struct Sparse {
       index_t floats = reduction_scratch<MaxAbs>(executor, covered, Units{0, true});
       index_t words_needed = 0, most = 0;
       index_t count = 0, elements = 0, picks_of_all = 0;
-      for (UnitsOf units(covered); units.more(); units.next(), ++count) {
-        const index_t n = units.unit().count;
+      for_each_size(covered, [&](index_t n) {
         if (n >= index_t{1} << 32)
           throw usage_error("positions have 32 bits at most, and a unit has " + std::to_string(n) +
                             " elements; cut the range into buckets");
@@ -107,7 +106,8 @@ struct Sparse {
         most = std::max(most, picking.most(n));
         elements += n;
         picks_of_all += picking.most(n);
-      }
+        ++count;
+      });
       scratch = buffer<float, typename E::memory>(floats, unwritten);
       if (!Values::lossless) picked = buffer<float, typename E::memory>(most, unwritten);
       words = buffer<std::uint32_t, typename E::memory>(words_needed, unwritten);
@@ -303,10 +303,20 @@ struct Sparse {
         });
   }
 
+  /// visit(n) for units that are as large and as many as those of any part of `covered`: parts of matrices are vectors, whose
+  /// tiles may be larger and more.
+  template <class Visit>
+  static void for_each_size(const Range& covered, Visit visit) {
+    for (UnitsOf units(covered); units.more(); units.next()) visit(units.unit().count);
+    if constexpr (requires { G::limit_share; }) {
+      const Range vectors(covered.pieces());
+      for (UnitsOf units(vectors); units.more(); units.next()) visit(units.unit().count);
+    }
+  }
+
   static Range picks_of(const Sparse& compressor, const Range& covered) {
     index_t most = 0;
-    for (UnitsOf units(covered); units.more(); units.next())
-      most = std::max(most, compressor.selection.most(units.unit().count));
+    for_each_size(covered, [&](index_t n) { most = std::max(most, compressor.selection.most(n)); });
     Range picks;
     picks.assign({0, 0, most});
     return picks;

@@ -118,7 +118,12 @@ struct Tiled<Basis, S, Sparse<Selection, Values, PerSegment>> {
           begin(covered.begin_offset()) {
       if constexpr (Basis::transforms) tables = detail::shared_tables<S>(executor);
     }
-    detail::CosineTables cosines() const { return {tables == nullptr ? nullptr : tables->data()}; }
+    detail::CosineTables cosines() const {
+      // nvcc 13.0 loses the braces around what is chosen in one expression.
+      detail::CosineTables all{};
+      if (tables != nullptr) all.all = tables->data();
+      return all;
+    }
   };
 
   /// Evaluates the message, transforms and picks, writes the section, commits what receivers will read. Returns its bytes.
