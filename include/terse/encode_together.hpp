@@ -43,12 +43,12 @@ void Codec<C, F, E>::encode_together(const std::vector<Portion>& chunks, Mask<ty
         packets.placed[c].range = &chunks[c].compressed;
         packets.placed[c].going = packets.at[c] - base + chunks[c].section_at;
       }
-      compressor_.encode_together(executor_, workspace_, packets.placed, mask, NoPackets{}, compensate(message),
-                                  reporting(message), context, base, bad_.data(), [&](int c, index_t bytes) {
-                                    const auto place = static_cast<std::size_t>(c);
-                                    packets.bytes[place] +=
-                                        bytes - compressor_.wire_bytes(chunks[place].compressed);
-                                  });
+      compressor_.encode_together(
+          executor_, workspace_, packets.placed, mask, NoPackets{}, compensate(message), reporting(message),
+          context, base, bad_.data(), [&](int c, index_t bytes) {
+            const auto place = static_cast<std::size_t>(c);
+            packets.bytes[place] += bytes - compressor_.wire_bytes(chunks[place].compressed);
+          });
     } else if constexpr (!C::lossless) {
       for (std::size_t c = 0; c < count; ++c)
         packets.placed[c] = compressor_.place(chunks[c].compressed, chunks[c].first_unit,

@@ -52,7 +52,8 @@ struct Strata {
   TERSE_HD static std::uint32_t drawn(index_t n, index_t k, index_t key, index_t e, const StepDraw& shared) {
     const auto words = shared.here().block(static_cast<std::uint64_t>(key + e) / 2);
     const bool odd = e % 2 != 0;
-    const std::uint64_t bits = odd ? words[2] | std::uint64_t{words[3]} << 32 : words[0] | std::uint64_t{words[1]} << 32;
+    const std::uint64_t bits =
+        odd ? words[2] | std::uint64_t{words[3]} << 32 : words[0] | std::uint64_t{words[1]} << 32;
     return static_cast<std::uint32_t>(position(n, k, e, bits));
   }
   TERSE_HD static float factor(index_t n, index_t k, index_t e) {
