@@ -455,7 +455,7 @@ TEST_CASE("a packet header stands in memory as documented") {
   std::array<unsigned char, 32> bytes{};
   static_assert(sizeof header == sizeof bytes);
   std::memcpy(bytes.data(), &header, sizeof header);
-  const std::array<unsigned char, 32> expected{'4',  'T',  'R',  'S',  1,    0,    0x01, 0x02,  //
+  const std::array<unsigned char, 32> expected{'4',  'T',  'R',  'S',  2,    0,    0x01, 0x02,  //
                                                0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11,  //
                                                0x99, 0,    0,    0,    0,    0,    0,    0,     //
                                                0x11, 0x00, 0xFF, 0xEE, 0xDD, 0xCC, 0xBB, 0xAA};
@@ -490,7 +490,7 @@ TEST_CASE("a packet with a wrong field is refused by the field's name") {
   };
   CHECK(contains(refused([](auto& header) { header.magic ^= 1; }),
                  "has magic 1397904437, expected 1397904436"));
-  CHECK(contains(refused([](auto& header) { header.version = 2; }), "has wire version 2, expected 1"));
+  CHECK(contains(refused([](auto& header) { header.version = 1; }), "has wire version 1, expected 2"));
   CHECK(contains(refused([](auto& header) { header.step = 18; }), "has step 18, expected 17"));
   CHECK(contains(refused([](auto& header) { header.length = 95; }), "has length 95, expected 96"));
   CHECK(contains(refused([](auto& header) { header.check = 1235; }), "belongs to another exchange"));

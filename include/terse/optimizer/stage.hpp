@@ -9,6 +9,7 @@
 #include "terse/core/check.hpp"
 #include "terse/core/policy.hpp"
 #include "terse/error_feedback/concept.hpp"
+#include "terse/momentum_correction/concept.hpp"
 #include "terse/optimizer/averaging_layers.hpp"
 #include "terse/optimizer/group_rules.hpp"
 #include "terse/preconditioner/freeze.hpp"
