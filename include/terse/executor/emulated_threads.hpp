@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <ucontext.h>
-
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -11,6 +9,7 @@
 #include <memory>
 
 #include "terse/core/layout.hpp"
+#include "terse/executor/emulated_stack.hpp"
 #include "terse/executor/tuning.hpp"
 
 namespace terse::detail {
@@ -86,17 +85,12 @@ class EmulatedThreads {
         kernel(block, *shared);
       }
     } else {
-      Call<Kernel> call{this, &kernel, shared.get()};
       if (stacks_ == nullptr) stacks_.reset(new char[block_threads * stack_bytes]);
+      Call<Kernel> calls[block_threads];
       for (int thread = 0; thread < threads_; ++thread) {
-        ucontext_t& context = context_[thread];
-        getcontext(&context);
-        context.uc_stack.ss_sp = stacks_.get() + static_cast<std::size_t>(thread) * stack_bytes;
-        context.uc_stack.ss_size = stack_bytes;
-        context.uc_link = &home_;
-        const auto address = reinterpret_cast<std::uintptr_t>(&call);
-        makecontext(&context, reinterpret_cast<void (*)()>(&Call<Kernel>::enter), 3, thread,
-                    static_cast<unsigned>(address), static_cast<unsigned>(address >> 32));
+        calls[thread] = {this, &kernel, shared.get(), thread};
+        stack_[thread].begin(stacks_.get() + static_cast<std::size_t>(thread) * stack_bytes, stack_bytes,
+                             &Call<Kernel>::enter, &calls[thread]);
         waits_[thread] = Waits::nobody;
       }
       schedule();
@@ -109,21 +103,28 @@ class EmulatedThreads {
     EmulatedThreads* threads;
     const Kernel* kernel;
     typename Kernel::Shared* shared;
+    int thread;
 
-    static void enter(int thread, unsigned low, unsigned high) {
-      const Call& call = *reinterpret_cast<Call*>(std::uintptr_t{low} | std::uintptr_t{high} << 32);
-      Block block(call.threads, thread);
+    static void enter(void* given) {
+      const Call& call = *static_cast<Call*>(given);
+      Block block(call.threads, call.thread);
       (*call.kernel)(block, *call.shared);
-      call.threads->waits_[thread] = Waits::done;
+      call.threads->wait(call.thread, Waits::done);
     }
   };
 
   int in_turn(int k) const { return index_ % 2 == 0 ? k : threads_ - 1 - k; }
 
   void wait(int thread, Waits what) {
-    if (context_[thread].uc_stack.ss_sp == nullptr) refuse("a kernel that is not cooperative waits");
+    if (!may_wait_) refuse("a kernel that is not cooperative waits");
     waits_[thread] = what;
-    swapcontext(&context_[thread], &home_);
+    EmulatedStack::change(stack_[thread], next(thread));
+  }
+  /// Who goes on after `thread`: the next in turn that waits for nobody, and after the last one the scheduler.
+  EmulatedStack& next(int thread) {
+    for (int k = in_turn(thread) + 1; k < threads_; ++k)
+      if (waits_[in_turn(k)] == Waits::nobody) return stack_[in_turn(k)];
+    return home_;
   }
 
   bool all(int begin, int count, Waits what) const {
@@ -136,21 +137,17 @@ class EmulatedThreads {
   }
 
   void schedule() {
-    for (;;) {
+    may_wait_ = true;
+    EmulatedStack::change(home_, next(in_turn(-1)));
+    while (!all(0, threads_, Waits::done)) {
       bool moved = false;
-      for (int k = 0; k < threads_; ++k) {
-        const int thread = in_turn(k);
-        if (waits_[thread] != Waits::nobody) continue;
-        moved = true;
-        swapcontext(&home_, &context_[thread]);
-      }
       for (int warp = 0; warp < threads_; warp += 32)
         if (all(warp, 32, Waits::warp)) release(warp, 32), moved = true;
       if (all(0, threads_, Waits::block)) release(0, threads_), moved = true;
-      if (all(0, threads_, Waits::done)) break;
       if (!moved) refuse("threads of a block wait for others that don't come");
+      EmulatedStack::change(home_, next(in_turn(-1)));
     }
-    for (ucontext_t& context : context_) context.uc_stack.ss_sp = nullptr;
+    may_wait_ = false;
   }
   [[noreturn]] static void refuse(const char* what) {
     std::fprintf(stderr, "terse: emulated device: %s\n", what);
@@ -159,8 +156,8 @@ class EmulatedThreads {
 
   index_t index_ = 0;
   int threads_ = block_threads;  // of the block that runs
-  ucontext_t home_{};
-  ucontext_t context_[block_threads]{};
+  bool may_wait_ = false;
+  EmulatedStack home_, stack_[block_threads];
   Waits waits_[block_threads]{};
   std::uint32_t word_[2][block_threads]{};
   std::uint64_t number_[2][block_threads]{};
