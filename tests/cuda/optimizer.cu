@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/device.hpp"
-#include "cuda/recording.hpp"
 
 // Whole optimizers on a GPU against the host's, bit for bit; its ranks are threads that share it.
 
 #define TERSE_TEST_DEVICE OnThisThread
-#define TERSE_TEST_RECORDING Graph
 
 #include "optimizer/device.inc"

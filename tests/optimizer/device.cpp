@@ -6,6 +6,7 @@
 #include <cstddef>
 
 #include "device.inc"
+#include "device_replay.inc"
 #include "optimizer/launches.hpp"
 #include "terse/optimizer/lars.hpp"
 
