@@ -16,6 +16,7 @@
 
 #include "terse/compressor/cast.hpp"                      // IWYU pragma: export
 #include "terse/compressor/chain.hpp"                     // IWYU pragma: export
+#include "terse/compressor/dropping.hpp"                  // IWYU pragma: export
 #include "terse/compressor/hadamard.hpp"                  // IWYU pragma: export
 #include "terse/compressor/lattice.hpp"                   // IWYU pragma: export
 #include "terse/compressor/min_max.hpp"                   // IWYU pragma: export
@@ -63,6 +64,7 @@
 #include "terse/optimizer/lion.hpp"                       // IWYU pragma: export
 #include "terse/optimizer/local/async_swarm_sgd.hpp"      // IWYU pragma: export
 #include "terse/optimizer/local/cocktail_sgd.hpp"         // IWYU pragma: export
+#include "terse/optimizer/local/distro.hpp"               // IWYU pragma: export
 #include "terse/optimizer/local/local_sgd.hpp"            // IWYU pragma: export
 #include "terse/optimizer/local/noloco.hpp"               // IWYU pragma: export
 #include "terse/optimizer/local/overlap_local_sgd.hpp"    // IWYU pragma: export

@@ -12,7 +12,7 @@ TERSE_NUMERICS_BEGIN
 
 namespace detail {
 
-/// Tells the error feedback what receivers read of each pick.
+/// Tells the error feedback what receivers read of each pick, or, where coders drop what they lose, the pick.
 template <class Coder, class Feedback>
 struct CommitPicks {
   Feedback feedback;
@@ -24,7 +24,11 @@ struct CommitPicks {
     Feedback here = feedback;
     enter(here, unit);
     const index_t i = unit.offset + positions[e];
-    here.commit(i, true, here.load(i), Coder::read(wire, k, e));
+    const float y = here.load(i);
+    if constexpr (requires { Coder::drops_loss; })
+      here.commit(i, true, y, y);
+    else
+      here.commit(i, true, y, Coder::read(wire, k, e));
   }
 };
 

@@ -79,6 +79,7 @@ struct LocalState {
   std::optional<DenseExchange<P, T, E>> exact;  // of gradients and buffers
   std::array<Arena, 2> kept;                    // by Rule
   Arena mean;                                   // of gradients
+  std::optional<Rates<E>> rates;                // where Rule takes them
   std::uint64_t local_steps = 0;
   std::uint64_t last_rate = 0;  // of the last outer step; bits of a float
   std::uint64_t average_until;
@@ -121,6 +122,7 @@ struct LocalState {
     if constexpr (shows_buffers) inner.walk_buffers([this](auto) { ++buffer_count; });
     if (averages) mean = Arena(layout.size());
     for (std::size_t k = 0; k != Rule::state.size(); ++k) kept[k] = Arena(layout.size());
+    if constexpr (takes_rates<Rule>()) rates.emplace(layout);
   }
   ~LocalState() {
     at_end_([this] { land_all(); });
@@ -154,7 +156,7 @@ struct LocalState {
     return step > average_until && (step - average_until) % period == 0 && !averages_gradients(period, step);
   }
 
-  OuterBuffers outer_buffers() { return {kept[0].data(), kept[1].data()}; }
+  OuterBuffers outer_buffers() { return {kept[0].data(), kept[1].data(), rates ? rates->table() : nullptr}; }
   /// Completes this fragment's round under way, if there is one.
   void land(Part& fragment) requires(Schedule::late) {
     fragment.land([&] { return fragment.outer.land(outer_buffers(), fragment.sent.now, ratio_at); });

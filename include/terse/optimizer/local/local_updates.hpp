@@ -35,18 +35,18 @@ constexpr bool check_outer_means() {
     constexpr bool forgets = std::is_base_of_v<None, F>;
     static_assert(
         forgets,
-        "terse: with this outer rule (TradeForMean) what is not sent stays in the parameters, and an "
-        "error feedback (Residual) would send it twice: take OwnersResidual");
+        "terse: with this outer rule (TradeForMean, LateSign) what is not sent stays with it, and an error "
+        "feedback (Residual) would send it twice: take OwnersResidual");
     constexpr bool own = !requires(P topology) { topology.outer; };
-    static_assert(
-        own,
-        "terse: with this outer rule (TradeForMean) each rank keeps what of its own was not sent, and "
-        "a hierarchy sends what nodes have in common: take ScatterGather or AllGather");
+    static_assert(own,
+                  "terse: with this outer rule (TradeForMean, LateSign) each rank keeps what of its own was "
+                  "not sent, and "
+                  "a hierarchy sends what nodes have in common: take ScatterGather or AllGather");
     constexpr bool tells = !Traits<C>::own_round;
-    static_assert(
-        tells,
-        "terse: this outer rule (TradeForMean) must be told what was sent, which compressors with a "
-        "round of their own (LowRank, Select) don't say: take TopK, a Chain or a quantizer");
+    static_assert(tells,
+                  "terse: this outer rule (TradeForMean, LateSign) must be told what was sent, which "
+                  "compressors with a "
+                  "round of their own (LowRank, Select) don't say: take TopK, a Chain or a quantizer");
     return forgets && own && tells && check_means<C, F, P>();
   } else {
     return check_means<C, F, P>() && check_own_errors<C, F>();
@@ -69,11 +69,12 @@ constexpr bool check_meeting() {
     static_assert(
         lands,
         "terse: this outer rule takes its mean at once (PlainAverage, OuterMomentum), and here means "
-        "come late: take LateMomentum, TradeForMean, PullBack or DelayCorrection");
+        "come late: take LateMomentum, TradeForMean, LateSign, PullBack or DelayCorrection");
     if constexpr (lands)
-      static_assert(!Rule::merges_as_it_sends || std::is_same_v<Schedule, OnePeriodLate>,
-                    "terse: this outer rule (PullBack, DelayCorrection) merges a mean when it sends the next "
-                    "one: take OnePeriodLate, or LateMomentum");
+      static_assert(
+          !Rule::merges_as_it_sends || std::is_same_v<Schedule, OnePeriodLate>,
+          "terse: this outer rule (PullBack, DelayCorrection, LateSign) merges a mean when it sends the next "
+          "one: take OnePeriodLate, or LateMomentum");
     static_assert(
         !evaluates_late<P>(),
         "terse: parameters change while their mean is under way, and this topology (Ring) reads its "
@@ -159,7 +160,7 @@ struct LocalUpdatesOf {
     composed(inner).settings(visit);
     outside_settings(visit);
   }
-  static constexpr bool takes_groups = detail::takes_groups<Inner>();
+  static constexpr bool takes_groups = detail::takes_groups<Inner>() && !detail::takes_rates<Rule>();
   template <class Visit>
   void common_settings(Visit&& visit) const {
     composed(inner).common_settings(visit);
@@ -216,14 +217,14 @@ struct LocalUpdatesOf {
       composed(inner).enqueue(averaged, state.inner);
     } else {
       detail::by_itself(state.rank_alone, [&] {
-        composed(inner).enqueue(detail::drawing_apart(input, state.rank_alone), state.inner);
+        composed(inner).enqueue(detail::drawing_apart(inside(input, state), state.rank_alone), state.inner);
       });
     }
     if (!state.averages_gradients(period, step)) meet(input, state, step);
   }
   template <Transport T, Executor E, class N>
   void complete(const StepInput<E, N>& input, State<T, E>& state) const {
-    detail::by_itself(state.rank_alone, [&] { composed(inner).complete(input, state.inner); });
+    detail::by_itself(state.rank_alone, [&] { composed(inner).complete(inside(input, state), state.inner); });
     if (state.steps_outside(period, state.local_steps + 1)) {
       if constexpr (!Schedule::late) state.fragments.front().exchange.settle(input.context);
       state.last_rate = std::bit_cast<std::uint32_t>(learning_rate_of(inner));
@@ -241,6 +242,16 @@ struct LocalUpdatesOf {
   }
 
  private:
+  /// The inner recipe's step, on the parameters or where Outer wants it.
+  template <Transport T, Executor E, class N>
+  static auto inside(const StepInput<E, N>& input, [[maybe_unused]] State<T, E>& state) {
+    if constexpr (detail::steps_apart<Rule>())
+      return StepInput<E, Numbers<float, typename N::gradient>>{input.executor,         input.layout,
+                                                                input.context,          input.clip_norm,
+                                                                {state.kept[1].data()}, input.gradients};
+    else
+      return input;
+  }
   template <Transport T, Executor E, class N>
   const float* average(const StepInput<E, N>& input, State<T, E>& state) const {
     const detail::Raw<typename N::gradient> gradient{input.gradients};
@@ -289,6 +300,8 @@ struct LocalUpdatesOf {
     const StepScalars* const now = input.context.now;
     if constexpr (Schedule::late) {
       state.land(fragment);
+      if constexpr (detail::takes_rates<Rule>())
+        state.rates->set(input.executor, input.layout, learning_rate_of(inner), rule.weight_decay);
       for_each(input.executor, fragment.range, rule.merge(x, state.outer_buffers(), now, ratio_at));
       fragment.due = 0;
     } else {

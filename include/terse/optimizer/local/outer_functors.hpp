@@ -7,10 +7,11 @@
 
 namespace terse {
 
-/// Up to two buffers of n floats that an outer rule keeps.
+/// Up to two buffers of n floats that an outer rule keeps, and the rates that it steps by.
 struct OuterBuffers {
-  float* first = nullptr;   ///< n floats, where the rule keeps any
-  float* second = nullptr;  ///< n floats, where it keeps two
+  float* first = nullptr;       ///< n floats, where the rule keeps any
+  float* second = nullptr;      ///< n floats, where it keeps two
+  const Rate* rates = nullptr;  ///< by segment, where the rule takes them
 };
 
 namespace detail {
@@ -74,6 +75,51 @@ struct TakeTrade {
   TERSE_HD void operator()(const Piece&, index_t i) const {
     parameters.set(i, parameters[i] + traded[i]);
     traded[i] = 0;
+  }
+};
+
+/// What the inner recipe has left in a buffer of its own, which is told what of it was sent and goes on with a part of the rest.
+struct Unsent {
+  float* unsent;
+  float decay;
+  TERSE_HD float operator()(const Piece&, index_t i) const {
+    const float moved = unsent[i];
+    unsent[i] = decay * moved;
+    return -moved;
+  }
+  TERSE_HD void sent(index_t i, bool, float decoded) const { unsent[i] += decay * decoded; }
+};
+/// The same where all of it is sent.
+struct UnsentWhole {
+  float* unsent;
+  TERSE_HD float operator()(const Piece&, index_t i) const {
+    const float moved = unsent[i];
+    unsent[i] = 0;
+    return -moved;
+  }
+};
+TERSE_HD inline float sign_of(float x) { return keep_if(x > 0, 1.0F) - keep_if(x < 0, 1.0F); }
+/// A step of the anchor by the sign of the mean.
+struct SignAnchor {
+  float* anchor;
+  const Rate* rates;
+  Rate rate{};
+  TERSE_HD void enter(const Piece& piece) { rate = rates[piece.segment]; }
+  TERSE_HD void operator()(const Piece&, index_t i, float mean) const {
+    const float x = anchor[i];
+    anchor[i] = x - rate.learning_rate * (sign_of(mean) + rate.weight_decay * x);
+  }
+};
+/// Parameters are where the anchor would go by what this rank has not sent.
+template <Number P>
+struct LookAhead {
+  ParameterRef<P> parameters;
+  const float *anchor, *unsent;
+  const Rate* rates;
+  Rate rate{};
+  TERSE_HD void enter(const Piece& piece) { rate = rates[piece.segment]; }
+  TERSE_HD void operator()(const Piece&, index_t i) const {
+    parameters.set(i, anchor[i] + rate.learning_rate * sign_of(unsent[i]));
   }
 };
 

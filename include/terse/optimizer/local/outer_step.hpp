@@ -25,6 +25,10 @@ enum class ReadOut { current, look_ahead };
 //     whole_message(x, own)                  optional: the same of segments that are not compressed
 //     keeps_errors                           optional: whether what is not sent stays in the parameters, and no error feedback
 //                                            may keep it, too
+//     steps_apart                            optional: whether the inner recipe steps on the second buffer, which starts at 0, and
+//                                            only `merge` moves the parameters
+//     weight_decay                           optional, a number: the rule takes own.rates, the learning rate and this decay times
+//                                            each segment's scales, as they were when it last merged
 //     Pairs, check_pairs(ranks)              optional: the one topology without an exact mean that it goes over; throws
 //                                            usage_error where it can't work there among so many
 //     arrive(x, own, now, ratio_at)          where nobody goes on before the mean is there (AllAtOnce): its consumer
@@ -154,6 +158,16 @@ template <class Rule>
 constexpr bool sends_models() {
   if constexpr (requires { Rule::sends_models; }) return Rule::sends_models;
   return false;
+}
+
+template <class Rule>
+constexpr bool steps_apart() {
+  if constexpr (requires { Rule::steps_apart; }) return Rule::steps_apart;
+  return false;
+}
+template <class Rule>
+constexpr bool takes_rates() {
+  return requires(const Rule& rule) { rule.weight_decay; };
 }
 
 template <class Rule>

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "terse/compressor/pick_coder.hpp"
+
+namespace terse {
+
+TERSE_NUMERICS_BEGIN
+
+/// Codes the values of picks as V does, and drops what that loses: the error feedback is told the picks as they were, not as they
+/// are read. So its error is that of the selection alone, whatever V makes of the sizes: for values of which steps take the signs.
+///
+///     Sparse<Largest, Dropping<UnitSign>, PerSegment>        one bit for a pick's sign, nothing for its size
+///
+/// What is sent under an error feedback does NOT come to the messages' sum: of the laws of compressors the sparse ones with such values
+/// break `mean tracking`. Wire and cost are those of V. Source: Nous Research, DisTrO in the code of Psyche, 2025.
+template <Compressor V>
+struct Dropping : V {
+  static constexpr bool unbiased = false;
+  static constexpr bool tracks = true;
+};
+
+namespace detail {
+
+template <class V>
+struct PickCoder<Dropping<V>> : PickCoder<V> {
+  static constexpr bool drops_loss = true;
+};
+
+}  // namespace detail
+
+TERSE_NUMERICS_END
+
+}  // namespace terse

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "terse/compressor/dropping.hpp"
+#include "terse/compressor/over_senders.hpp"
+#include "terse/compressor/sign.hpp"
+#include "terse/error_feedback/owners_residual.hpp"
+#include "terse/optimizer/averaging.hpp"
+#include "terse/optimizer/local/late_sign.hpp"
+#include "terse/optimizer/local/local_updates.hpp"
+
+namespace terse {
+
+/// DisTrO's packets: the signs of the largest cosine waves of each tile, averaged over the ranks that have sent a wave.
+using DisTrOWaves = OverSenders<Dct<64, Sparse<Largest, Dropping<UnitSign>, PerSegment>>>;
+
+/// See DisTrO.
+template <class C, class F, class T>
+struct DisTrOOf {
+  float learning_rate = 2e-4F;  ///< factor of the step; may change from step to step
+  float weight_decay = 0;       ///< decoupled from the gradient
+  float decay = 0.995F;         ///< of the memory
+  C compressor = sparsest();    ///< of messages
+  F error_feedback{};           ///< of means that are compressed again
+  T topology{};                 ///< the way messages take between ranks
+
+  LocalUpdatesOf<Averaging<>, LateSign, OnePeriodLate, Inside::alone, C, F, T> composition() const {
+    return {.inner = {.learning_rate = learning_rate},
+            .period = 1,
+            .outer = {.decay = decay, .weight_decay = weight_decay},
+            .compressor = compressor,
+            .error_feedback = error_feedback,
+            .topology = topology};
+  }
+
+ private:
+  /// The code's 4 coefficients of a tile of 64 x 64.
+  static C sparsest() {
+    C compressor{};
+    if constexpr (requires { compressor.inner.selection.ratio; })
+      compressor.inner.selection.ratio = 4.0 / 4096;
+    return compressor;
+  }
+};
+
+/// DisTrO: DeMo with a mean that comes a step late, so that nobody waits for it, in signs alone. Gradients are computed where a
+/// rank's own memory would take the model next:
+///
+///     m_i = decay (m_i - DCT^-1(q_i)) + learning_rate g_i        q_i = the largest of DCT(m_i), sent as signs
+///     x = x - learning_rate (sign(DCT^-1(mean q_i)) + weight_decay x)        a step later
+///     parameters of rank i: x - learning_rate sign(m_i)
+///
+/// See LateSign for the order. Ranks differ; the model x is the anchor, which `read_out(ReadOut::current, view)` writes without
+/// communication. Options::clip_norm bounds each rank's own gradient. State: x, m_i and the message, n floats each.
+///
+///     DisTrO<>{.weight_decay = 0.1F}
+///     DisTrO<Dct<64, TopK<>>>{}        values as fp32, whose means are over all ranks
+///
+/// Source: Peng, Quesnelle and Kingma, "DeMo", 2024; DisTrO in the code of Psyche (PsycheFoundation/psyche), 2025.
+template <class... Ps>
+using DisTrO = Sorted<DisTrOOf, TakesMeans, Policies<DisTrOWaves, AllGather, OwnersResidual>, Ps...>;
+
+}  // namespace terse

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "terse/optimizer/local/outer_step.hpp"
+
+namespace terse {
+
+/// How a late mean enters the model, DisTrO's way: by its sign, while each rank looks ahead along what it has not sent yet. The inner
+/// recipe steps on a buffer u_i of its own, so that -u_i is what it has come to. When ranks send, r the learning rate of the step in which
+/// the mean was sent and s_i what of -u_i is,
+///
+///     anchor = anchor - r (sign(mean_i s_i) + weight_decay anchor)        the last mean
+///     x_i = anchor - rate sign(-u_i)                                      where gradients are computed next
+///     u_i = decay (u_i + s_i)                                             s_i is sent
+///
+/// A rank that is alone and sends all of a step looks ahead to just where the mean will take it. The anchor is the same on all ranks, see
+/// ReadOut; x_i is not. Segments have their own rates and decay; there are no groups. Source: Nous Research, DisTrO in the code of Psyche
+/// (PsycheFoundation/psyche, shared/modeling/src/distro.rs), 2025.
+struct LateSign {
+  static constexpr std::array<const char*, 2> state{"anchor", "unsent"};
+  static constexpr int from_start = 1;
+  static constexpr bool follows_rate = false;
+  static constexpr bool merges_as_it_sends = true;
+  static constexpr bool keeps_errors = true;
+  static constexpr bool steps_apart = true;
+
+  float decay = 0.995F;    ///< of what is not sent; in (0, 1]
+  float weight_decay = 0;  ///< of the anchor, decoupled
+
+  void check() const {
+    require(decay > 0 && decay <= 1, "decay must be in (0, 1]", static_cast<double>(decay));
+    check_rate("weight_decay", weight_decay);
+  }
+  template <class Visit>
+  void settings(Visit&& visit) const {
+    visit("decay", static_cast<double>(decay));
+    visit("weight_decay", static_cast<double>(weight_decay));
+  }
+  template <Number P>
+  detail::Unsent message(ParameterRef<P>, OuterBuffers own) const {
+    return {own.second, decay};
+  }
+  template <Number P>
+  static detail::UnsentWhole whole_message(ParameterRef<P>, OuterBuffers own) {
+    return {own.second};
+  }
+  static detail::SignAnchor land(OuterBuffers own, const StepScalars*, int) { return {own.first, own.rates}; }
+  template <Number P>
+  static detail::LookAhead<P> merge(ParameterRef<P> x, OuterBuffers own, const StepScalars*, int) {
+    return {x, own.first, own.second, own.rates};
+  }
+  static float ahead(ReadOut) { return 0; }
+};
+
+}  // namespace terse
