@@ -3,6 +3,7 @@
 #include "terse/compressor/cast.hpp"
 #include "terse/compressor/over_senders.hpp"
 #include "terse/optimizer/local/cocktail_sgd.hpp"
+#include "terse/optimizer/local/distro.hpp"
 #include "terse/optimizer/local/local_sgd.hpp"
 #include "terse/optimizer/local/noloco.hpp"
 #include "terse/optimizer/local/overlap_local_sgd.hpp"
@@ -32,6 +33,7 @@ void add_local(std::vector<Row>& rows) {
       SparseLoCo<MomentumSgd<>, OverSenders<Tiles<>>, Residual, Gathered<MedianClip>>{.period = 3}, {}, {3});
   add(rows, "DiLoCo, radial", DiLoCo<MomentumSgd<>, Gathered<Radial<>>>{.period = 3}, {}, {2, 3});
   add(rows, "CocktailSgd", CocktailSgd<MomentumSgd<>>{.period = 4});
+  add(rows, "DisTrO", DisTrO<>{.weight_decay = 0.1F});
   add(rows, "NoLoCo", NoLoCo<MomentumSgd<>>{.period = 3});
   add(rows, "SwarmSgd", SwarmSgd<MomentumSgd<>>{}, {}, {2, 4});
 }

@@ -10,6 +10,7 @@
 #include "terse/compressor/cast.hpp"
 #include "terse/compressor/uniform.hpp"
 #include "terse/optimizer/local/cocktail_sgd.hpp"
+#include "terse/optimizer/local/distro.hpp"
 #include "terse/optimizer/local/noloco.hpp"
 #include "terse/optimizer/local/sparse_loco.hpp"
 
@@ -42,6 +43,11 @@ TEST_CASE("CocktailSGD, on parts of the model that are compressed and others") {
   CocktailSgd<MomentumSgd<>, TopK<>> recipe{.period = 2, .schedule = {.count = 2, .delay = 1}};
   recipe.compressor.selection.ratio = 0.1;
   compare_local(recipe, 3);
+}
+
+TEST_CASE("DisTrO, on parts of the model that are compressed and others") {
+  for (const int ranks : {1, 3})
+    for (const bool looks : {true, false}) compare_local(DisTrO<>{.weight_decay = 0.1F}, ranks, looks);
 }
 
 TEST_CASE("compressed fragments of Streaming DiLoCo, of 4 bits") {
