@@ -81,7 +81,7 @@ struct Options {
   double learning_rate = 1e-3;         ///< of the Adam family
   double lamb_learning_rate = 0.01;    ///< of lamb and one-bit-lamb
   double sgd_learning_rate = 0.05;     ///< of the SGD family
-  double sign_learning_rate = 3e-4;    ///< of sign-sgd, demo and distributed-lion
+  double sign_learning_rate = 3e-4;    ///< of sign-sgd, demo, distributed-lion and distro
   double momentum = 0.9;               ///< of the SGD family, 0 to below 1
   double learning_rate_warmup = 0.05;  ///< share of all steps, 0 to 1
   RateSchedule rate_schedule = RateSchedule::cosine;

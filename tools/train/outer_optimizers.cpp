@@ -3,6 +3,7 @@
 #include "marked_layout.hpp"
 #include "terse/compressor/uniform.hpp"
 #include "terse/optimizer/local/cocktail_sgd.hpp"
+#include "terse/optimizer/local/distro.hpp"
 #include "terse/optimizer/local/noloco.hpp"
 #include "terse/optimizer/local/sparse_loco.hpp"
 #include "terse/optimizer/muon.hpp"
@@ -21,6 +22,12 @@ template <>
 Made make<struct CocktailSgd>(const Order<OnHost>& order) {
   terse::CocktailSgd<terse::Adam<>> recipe{.inner = inner_adam(order),
                                            .period = static_cast<std::uint64_t>(period_of(order.options))};
+  return made(order, recipe, matrices_alone(order.layout));
+}
+template <>
+Made make<struct DisTrO>(const Order<OnHost>& order) {
+  terse::DisTrO<> recipe{.learning_rate = order.rate(), .weight_decay = order.weight_decay()};
+  recipe.compressor.inner.selection.ratio = ratio_of(order.options, order.method);
   return made(order, recipe, matrices_alone(order.layout));
 }
 template <>

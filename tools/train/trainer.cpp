@@ -368,9 +368,10 @@ class Trainer {
     return bytes_in(terse::Phase::reduce) + bytes_in(terse::Phase::spread);
   }
 
-  /// Grow in steps that communicate; a late average's second half leaves in another step than the first.
+  /// Grow in steps that communicate; a late average's second half, where it has one, leaves in another step than the first.
   std::uint64_t bytes_of_rounds() const {
-    return kind_.late ? bytes_in(terse::Phase::reduce) : bytes_of_packets();
+    const std::uint64_t reduced = bytes_in(terse::Phase::reduce);
+    return kind_.late && reduced > 0 ? reduced : bytes_of_packets();
   }
 
   /// The order of an epoch, of all pictures or, where labels are skewed, of this rank's share; the same after a
