@@ -114,9 +114,11 @@ TEST_CASE("a rank that is alone and sends all is signSGD: where it looks ahead i
 
 TEST_CASE("where gradients don't depend on parameters it is DeMo, a step late, bit by bit") {
   const Layout layout = matrices();
-  const Values late{
-      .weight_decay = 0.25F, .decay = 0.5F, .compressor = {.inner = {.selection = {.ratio = 0.1}}}};
-  const DeMo<Dct<16>> demo{.weight_decay = 0.25F, .decay = 0.5F, .compressor = late.compressor};
+  Signs late = signs();
+  late.weight_decay = 0.25F;
+  late.decay = 0.5F;
+  const DeMo<decltype(late.compressor)> demo{
+      .weight_decay = 0.25F, .decay = 0.5F, .compressor = late.compressor};
   const auto at_rate = [](auto& recipe, std::uint64_t) { recipe.learning_rate = rate; };
   for (const int ranks : {1, 3}) {
     // A look completes the round of its step.
@@ -137,7 +139,7 @@ TEST_CASE("where gradients don't depend on parameters it is DeMo, a step late, b
 }
 
 TEST_CASE("what a sign cuts off is dropped: the memory keeps what was not picked, of whatever sizes") {
-  // Of one rank that picks everything nothing is left, though signs say little of it.
+  // Where everything is picked nothing is left, though signs say little of it.
   Signs all = signs();
   all.compressor.inner.selection.ratio = 1;
   const History ours = train(all, 2, {.layout = matrices()});

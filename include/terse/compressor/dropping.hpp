@@ -12,8 +12,8 @@ TERSE_NUMERICS_BEGIN
 ///
 ///     Sparse<Largest, Dropping<UnitSign>, PerSegment>        one bit for a pick's sign, nothing for its size
 ///
-/// What is sent under an error feedback does NOT come to the messages' sum: of the laws of compressors the sparse ones with such values
-/// break `mean tracking`. Wire and cost are those of V. Source: Nous Research, DisTrO in the code of Psyche, 2025.
+/// What is sent under an error feedback does NOT come to the messages' sum: of the laws of compressors sparse ones with such values
+/// break `feedback law` and `mean tracking`. Wire and cost are those of V. Source: Nous Research, DisTrO in the code of Psyche, 2025.
 template <Compressor V>
 struct Dropping : V {
   static constexpr bool unbiased = false;
