@@ -14,8 +14,8 @@ namespace terse {
 ///     u_i = decay (u_i + s_i)                                             s_i is sent
 ///
 /// A rank that is alone and sends all of a step looks ahead to just where the mean will take it. The anchor is the same on all ranks, see
-/// ReadOut; x_i is not. Segments have their own rates and decay; there are no groups. Source: Nous Research, DisTrO in the code of Psyche
-/// (PsycheFoundation/psyche, shared/modeling/src/distro.rs), 2025.
+/// ReadOut; x_i is not. Segments have their own rates and decay; there are no groups. The inner recipe's weight decay would
+/// be one of u_i. Source: Nous Research, DisTrO in the code of Psyche (PsycheFoundation/psyche, shared/modeling/src/distro.rs), 2025.
 struct LateSign {
   static constexpr std::array<const char*, 2> state{"anchor", "unsent"};
   static constexpr int from_start = 1;
@@ -34,7 +34,7 @@ struct LateSign {
   template <class Visit>
   void settings(Visit&& visit) const {
     visit("decay", static_cast<double>(decay));
-    visit("weight_decay", static_cast<double>(weight_decay));
+    visit("outer_weight_decay", static_cast<double>(weight_decay));
   }
   template <Number P>
   detail::Unsent message(ParameterRef<P>, OuterBuffers own) const {
