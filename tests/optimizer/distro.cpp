@@ -148,6 +148,20 @@ TEST_CASE("what a sign cuts off is dropped: the memory keeps what was not picked
       for (const double left : rank.state.parts.at("unsent")) REQUIRE(std::abs(left) < 1e-6);
 }
 
+TEST_CASE("what can't work is refused") {
+  on_ranks(1, [](Threads& transport) {
+    const auto made = [&](const Signs& recipe, int group) {
+      Layout layout;
+      layout.add({.name = "x", .shape = {8, 8}, .group = group});
+      (Optimizer{recipe, transport, layout});
+    };
+    CHECK_NOTHROW(made({}, 0));
+    CHECK_THROWS_WITH_AS(made({.decay = 0}, 0), doctest::Contains("decay must be in (0, 1]"), usage_error);
+    CHECK_THROWS_WITH_AS(made({.weight_decay = -1}, 0), doctest::Contains("weight_decay"), usage_error);
+    CHECK_THROWS_WITH_AS(made({}, 1), doctest::Contains("group 1"), usage_error);
+  });
+}
+
 TEST_CASE("bytes, and a bound on each rank's own gradient") {
   Layout layout;
   layout.add({"x", {64, 128}});
