@@ -30,6 +30,7 @@ struct PickCoder {
   using Scale = typename Values::Scale;
   using Code = typename Values::Code;
 
+  static constexpr bool drops_loss = false;
   static constexpr float limit = largest_scale_of<typename Values::Statistic>();
   static constexpr SectionFault beyond_limit = SectionFault::unlikely;
 
@@ -71,6 +72,7 @@ struct PickCoder {
 
 template <>
 struct PickCoder<Dense> {
+  static constexpr bool drops_loss = false;
   static constexpr float limit = largest_finite;
   static constexpr SectionFault beyond_limit = SectionFault::not_finite;
 

@@ -25,7 +25,7 @@ struct CommitPicks {
     enter(here, unit);
     const index_t i = unit.offset + positions[e];
     const float y = here.load(i);
-    if constexpr (requires { Coder::drops_loss; })
+    if constexpr (Coder::drops_loss)
       here.commit(i, true, y, y);
     else
       here.commit(i, true, y, Coder::read(wire, k, e));

@@ -38,15 +38,15 @@ constexpr bool check_outer_means() {
         "terse: with this outer rule (TradeForMean, LateSign) what is not sent stays with it, and an error "
         "feedback (Residual) would send it twice: take OwnersResidual");
     constexpr bool own = !requires(P topology) { topology.outer; };
-    static_assert(own,
-                  "terse: with this outer rule (TradeForMean, LateSign) each rank keeps what of its own was "
-                  "not sent, and "
-                  "a hierarchy sends what nodes have in common: take ScatterGather or AllGather");
+    static_assert(
+        own,
+        "terse: with this outer rule (TradeForMean, LateSign) each rank keeps what of its own was "
+        "not sent, and a hierarchy sends what nodes have in common: take ScatterGather or AllGather");
     constexpr bool tells = !Traits<C>::own_round;
     static_assert(tells,
                   "terse: this outer rule (TradeForMean, LateSign) must be told what was sent, which "
-                  "compressors with a "
-                  "round of their own (LowRank, Select) don't say: take TopK, a Chain or a quantizer");
+                  "compressors with a round of their own (LowRank, Select) don't say: take TopK, a Chain or "
+                  "a quantizer");
     return forgets && own && tells && check_means<C, F, P>();
   } else {
     return check_means<C, F, P>() && check_own_errors<C, F>();
