@@ -174,7 +174,8 @@ struct Tiled<Basis, S, Sparse<Selection, Values, PerSegment>> {
     std::byte* at = section;
     if constexpr (picks_together) {
       at += for_each_section(range, [&](const auto& slice, const auto& sections) {
-        executor.launch(detail::PickTilesKernel<S>{slice, sections, elements, numbers, begin, section},
+        executor.launch(detail::PickTilesKernel<S, Values>{slice, sections, elements, numbers, begin, section,
+                                                           context.local},
                         slice.tiles);
       });
     } else {
@@ -209,16 +210,18 @@ struct Tiled<Basis, S, Sparse<Selection, Values, PerSegment>> {
   template <GridExecutor E>
   void add(E executor, Workspace<E>& workspace, const Range& range, Incoming packets) const {
     if constexpr (picks_together) {
-      clear(executor, workspace, range);
-      for (int p = 0; p < packets.count; ++p)
+      if (packets.count == 0) clear(executor, workspace, range);
+      for (int first = 0; first < packets.count; first += detail::most_packets) {
+        detail::TilePackets some;
+        for (int p = first; p < packets.count && some.count < detail::most_packets; ++p)
+          some.packets[some.count++] = {packets.sources[p].section(), packets.sources[p].weight()};
         for_each_section(range, [&](const auto& slice, const auto& sections) {
-          const Source& source = packets.sources[p];
           executor.launch(
-              detail::AddTilesKernel<S, typename Picker::Coder>{slice, sections, source.section(),
-                                                                source.weight(), workspace.picker.sums.data(),
-                                                                workspace.begin},
+              detail::AddTilesKernel<S, Values>{slice, sections, some, workspace.picker.sums.data(),
+                                                workspace.begin, first > 0},
               slice.tiles);
         });
+      }
     } else {
       picker().arrived(executor, workspace.picker, range, packets);
     }
@@ -228,9 +231,10 @@ struct Tiled<Basis, S, Sparse<Selection, Values, PerSegment>> {
              index_t section_at, detail::Findings* findings) const {
     if constexpr (picks_together)
       for_each_section(range, [&](const auto& slice, const auto& sections) {
-        executor.launch(detail::CheckTilesKernel<S>{slice, sections, packet + section_at,
-                                                    largest_finite * Granularity::limit_share, findings},
-                        slice.tiles);
+        executor.launch(
+            detail::CheckTilesKernel<S, Values>{slice, sections, packet + section_at,
+                                                Picker::Coder::limit * Granularity::limit_share, findings},
+            slice.tiles);
       });
     else
       picker().check(executor, workspace.picker, range, packet, section_at, findings);
@@ -253,8 +257,10 @@ struct Tiled<Basis, S, Sparse<Selection, Values, PerSegment>> {
   }
 
  private:
-  /// On a grid.
-  static constexpr bool picks_together = std::is_same_v<Selection, Largest> && Values::lossless;
+  /// On a grid, whose blocks share no more than 48 KiB.
+  static constexpr bool picks_together =
+      std::is_same_v<Selection, Largest> &&
+      sizeof(typename detail::PickTilesKernel<S, Values>::Shared) <= std::size_t{48} << 10;
 
   template <class Feedback>
   static constexpr void check_view() {
@@ -275,7 +281,7 @@ struct Tiled<Basis, S, Sparse<Selection, Values, PerSegment>> {
   /// use(slice, sections) for the tiles of a packet's section, whose bytes it returns.
   template <class Use>
   index_t for_each_section(const Range& range, Use use) const {
-    const detail::TopSections<S> sections{inner.selection};
+    const detail::TopSections<S, Values> sections{inner.selection};
     return detail::for_each_tile_slice<S>(
         range, [&](const detail::TileSlice<S>& slice) { use(slice, sections); }, sections);
   }
