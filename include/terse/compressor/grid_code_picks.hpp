@@ -114,7 +114,9 @@ struct CodePicks {
   /// Of lane `lane` in the row that begins with arena index `first`.
   TERSE_HD static std::uint32_t random_bits(const Draw& draw, index_t first, int lane) {
     const auto words = draw.block(static_cast<std::uint64_t>(first / 8 + lane / 8));
-    const std::uint32_t both = words[static_cast<std::size_t>(lane % 8 / 2)];
+    std::uint32_t both = words[0];
+    for (std::size_t w = 1; w < words.size(); ++w)  // an index would keep them in memory
+      if (static_cast<std::size_t>(lane % 8 / 2) == w) both = words[w];
     return lane % 2 == 0 ? both & 0xFFFF : both >> 16;
   }
   template <class Block>

@@ -48,6 +48,7 @@ struct TopTile {
   index_t begin;  // arena index
   index_t n, k;
   index_t unit;        // counted through the range
+  int packet;          // that it is of; -1: all of them
   index_t section_at;  // its positions, behind which the values are
 
   template <int S, class Values>
@@ -56,7 +57,11 @@ struct TopTile {
     const auto& entry = slice.entry_of(number);
     const TilePlace place = entry.tiles.place(number - entry.first);
     const Piece unit = entry.tiles.unit(place);
-    return {unit.offset, unit.count, sections.selection.most(unit.count), entry.unit + number - entry.first,
+    return {unit.offset,
+            unit.count,
+            sections.selection.most(unit.count),
+            entry.unit + number - entry.first,
+            entry.packet,
             entry.section + sections.before(entry.tiles, place)};
   }
   TERSE_HD bool is_bitmap() const { return Positions::is_bitmap(n, k); }
@@ -114,7 +119,7 @@ struct PickTilesKernel {
   }
 };
 
-/// What arrived over the same tiles, as a kernel argument.
+/// Sections that arrived, as a kernel argument.
 struct TilePackets {
   struct Packet {
     const std::byte* section;
@@ -144,7 +149,8 @@ struct AddTilesKernel {
     float* const to = sums + (tile.begin - begin);
     if (!more)
       for (index_t e = block.thread(); e < tile.n; e += block_threads) to[e] = 0;
-    for (int p = 0; p < packets.count; ++p) {
+    const int from = tile.packet < 0 ? 0 : tile.packet, behind = tile.packet < 0 ? packets.count : from + 1;
+    for (int p = from; p < behind; ++p) {
       block.sync();
       add(block, tile, packets.packets[p], to);
     }
@@ -179,7 +185,8 @@ struct AddTilesKernel {
   }
 };
 
-/// Reports what is wrong with a packet, in the host's order.
+/// Reports what is wrong with each packet, in the host's order; as many blocks for each as there are tiles, or, where tiles are of
+/// one, for all.
 template <int S, class Values>
 struct CheckTilesKernel {
   static constexpr bool cooperative = true;
@@ -187,15 +194,17 @@ struct CheckTilesKernel {
   struct Shared {};
   TileSlice<S> slice;
   TopSections<S, Values> sections;
-  const std::byte* section;
+  TilePackets packets;
   float limit;
-  Findings* findings;
+  Findings* findings;  // of each packet
 
   template <class Block>
   TERSE_HD void operator()(Block& block, Shared&) const {
-    const TopTile tile = TopTile::of(slice, sections, block.index());
+    const TopTile tile = TopTile::of(slice, sections, block.index() % slice.tiles);
+    const int p = tile.packet < 0 ? static_cast<int>(block.index() / slice.tiles) : tile.packet;
+    const std::byte* const section = packets.packets[p].section;
     const Arrived wire{section + tile.section_at, tile.k}, values{section + tile.values_at(), tile.k};
-    const Report report{findings, tile.unit};
+    const Report report{findings + p, tile.unit};
     std::uint32_t own = 0, set = 0;
     if (tile.is_bitmap()) {
       for (index_t w = block.thread(); w < aligned(tile.n) / 64; w += block_threads) {
