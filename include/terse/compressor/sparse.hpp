@@ -5,6 +5,7 @@
 #include <string>
 
 #include "terse/compressor/grid_arrived_picks.hpp"
+#include "terse/compressor/grid_coded_picks.hpp"
 #include "terse/compressor/pick_source.hpp"
 #include "terse/compressor/quantizer_concept.hpp"
 #include "terse/executor/statistic.hpp"
@@ -37,9 +38,9 @@ struct Sparse {
   static constexpr bool variable = Selection::variable;
   static constexpr bool single_stage = Traits<Selection>::single_stage;
   static constexpr bool measured = false;
-  /// On a grid all sections by the same kernels, on their way in and, with values that are not coded, on their way out.
+  /// On a grid all sections by the same kernels, on their way in and, unless scales are the Whole's, on their way out.
   static constexpr bool adds_together = detail::PicksTogether<Selection>;
-  static constexpr bool encodes_together = adds_together && Values::lossless;
+  static constexpr bool encodes_together = adds_together && detail::codes_units<Values>();
 
   Selection selection{};  ///< which elements are picked
   Values values{};        ///< the coder of what is picked
@@ -90,6 +91,7 @@ struct Sparse {
     index_t begin = 0;
     typename decltype(detail::units_of_grid<E>())::Picker picker;
     typename decltype(detail::units_of_grid<E>())::Reader reader;
+    typename decltype(detail::coder_of_units<E, Values>())::type unit_coder;
 
     Workspace(E executor, const Sparse& compressor, const Range& covered)
         : coder(executor, compressor.values, picks_of(compressor, covered)), total(1), ignored(1) {
@@ -116,7 +118,10 @@ struct Sparse {
       if constexpr (GridExecutor<E>) {
         begin = covered.begin_offset();
         sums = buffer<float, typename E::memory>(covered.end_offset() - begin, unwritten);
-        if (encodes_together) picker = {executor, elements, picks_of_all};
+        if constexpr (encodes_together) {
+          picker = {executor, elements, picks_of_all};
+          if constexpr (!Values::lossless) unit_coder = decltype(unit_coder)(picks_of_all);
+        }
         reader = {executor, elements, count, variable, adds_together && !detail::PicksByDraw<Selection>};
       }
     }
@@ -217,8 +222,20 @@ struct Sparse {
       requires(encodes_together) {
     check_view<Feedback>();
     for_each(executor, ranges, mask, incoming, detail::Materialize<Message>{message, bad});
-    detail::write_picks<UnitsOf>(executor, workspace.picker, selection, ranges, feedback, context, base,
-                                 told);
+    if constexpr (Values::lossless) {
+      detail::write_picks<UnitsOf>(
+          executor, workspace.picker, selection, ranges, detail::PutFloats<Feedback>{feedback}, feedback,
+          context, base, [](const detail::PickUnits&) {}, told);
+    } else {
+      // What has come in has been read, so that its sums leave room.
+      const auto aside = workspace.unit_coder.put_aside(workspace.sums.all(), workspace.begin);
+      detail::write_picks<UnitsOf>(
+          executor, workspace.picker, selection, ranges, aside, feedback, context, base,
+          [&](const detail::PickUnits& units) {
+            workspace.unit_coder.code(executor, units, aside, feedback, context, base);
+          },
+          told);
+    }
   }
 
   /// Evaluates the message, picks, writes the section, commits what receivers will read. Returns its bytes.
