@@ -22,6 +22,8 @@ TEST_CASE("sparse steps take as many launches and copies whatever the number of 
   };
   const TopK<> lists{.selection = {.ratio = 0.005}}, bitmaps{.selection = {.ratio = 0.3}};
   const Threshold<> above{.selection = {.threshold = 3.0F, .most_ratio = 0.5}};
+  const Picks<TwoMagnitudeSign<>> signs{.selection = {.ratio = 0.005}};
+  const Tiles<64, Picks<TwoMagnitudeSign<>>> tiles{.inner = {.selection = {.ratio = 0.005}}};
   const RandomK random{.selection = {.ratio = 0.01}};
   for (const int ranks : {2, 16}) {
     CAPTURE(ranks);
@@ -29,6 +31,8 @@ TEST_CASE("sparse steps take as many launches and copies whatever the number of 
     CHECK(scattered(bitmaps, small, ranks) == 25);
     CHECK(gathered(random, small, ranks) == 13);
     CHECK(scattered(random, small, ranks) == 21);
+    CHECK(scattered(signs, small, ranks) == 31);
+    CHECK(scattered(tiles, small, ranks) == 29);
   }
   for (const int ranks : {2, 8}) {
     CAPTURE(ranks);

@@ -149,17 +149,21 @@ struct Sparse {
          workspace.sums.all().part(range.begin_offset() - workspace.begin,
                                    range.end_offset() - range.begin_offset()),
          0.0F);
-    for (int p = 0; p < packets.count; ++p) {
-      const Source& source = packets.sources[p];
-      walk(executor, workspace, range, source.section(), 0, nullptr,
-           [&](index_t, const Piece& unit, const detail::Arrived& positions, const detail::Arrived& picked) {
-             const auto listed = selection.list(
-                 executor, positions, unit.count, unit.offset, source.shared(),
-                 PickScratch<E>{workspace.scratch.all(), workspace.words.all()}, workspace.positions.all());
-             for_each_entry(executor, picked.picks,
-                            detail::AddPicks<Coder>{picked, listed, unit.count, source.weight(),
-                                                    workspace.sums.data() + (unit.offset - workspace.begin)});
-           });
+    if constexpr (!adds_together) {
+      for (int p = 0; p < packets.count; ++p) {
+        const Source& source = packets.sources[p];
+        walk(
+            executor, workspace, range, source.section(), 0, nullptr,
+            [&](index_t, const Piece& unit, const detail::Arrived& positions, const detail::Arrived& picked) {
+              const auto listed = selection.list(
+                  executor, positions, unit.count, unit.offset, source.shared(),
+                  PickScratch<E>{workspace.scratch.all(), workspace.words.all()}, workspace.positions.all());
+              for_each_entry(
+                  executor, picked.picks,
+                  detail::AddPicks<Coder>{picked, listed, unit.count, source.weight(),
+                                          workspace.sums.data() + (unit.offset - workspace.begin)});
+            });
+      }
     }
     return sums;
   }
@@ -187,16 +191,18 @@ struct Sparse {
              index_t section_at, detail::Findings* findings) const {
     if constexpr (adds_together) {
       const detail::PlacedRange one{&range, section_at};
-      return check(executor, workspace, detail::PlacedRanges(&one, 1), &packet, findings);
+      check(executor, workspace, detail::PlacedRanges(&one, 1), &packet, findings);
+    } else {
+      walk(
+          executor, workspace, range, packet, section_at, findings,
+          [&](index_t u, const Piece& unit, const detail::Arrived& positions, const detail::Arrived& picked) {
+            const detail::Report report{findings, u};
+            selection.check(executor, positions, unit.count, report.next());
+            for_each_entry(executor, Coder::floats(picked.picks),
+                           detail::CheckValues<Coder>{picked, sections().limit(unit.count, picked.picks),
+                                                      report.last()});
+          });
     }
-    walk(executor, workspace, range, packet, section_at, findings,
-         [&](index_t u, const Piece& unit, const detail::Arrived& positions, const detail::Arrived& picked) {
-           const detail::Report report{findings, u};
-           selection.check(executor, positions, unit.count, report.next());
-           for_each_entry(
-               executor, Coder::floats(picked.picks),
-               detail::CheckValues<Coder>{picked, sections().limit(unit.count, picked.picks), report.last()});
-         });
   }
 
   /// The same of packet p over ranges[p], whose section is where that is going.
@@ -251,13 +257,14 @@ struct Sparse {
       encode_together(executor, workspace, detail::PlacedRanges(&one, 1), mask, incoming, message, feedback,
                       context, section, bad, [&](int, index_t written) { bytes = written; });
       return bytes;
+    } else {
+      reduce<MaxAbs>(executor, range, Units{0, true}, mask, incoming, message, workspace.scratch.all(),
+                     workspace.total.all(), bad);
+      std::byte* at = section;
+      for (UnitsOf units(range); units.more(); units.next())
+        at = encode_unit(executor, workspace, units.unit(), feedback, context, at);
+      return at - section;
     }
-    reduce<MaxAbs>(executor, range, Units{0, true}, mask, incoming, message, workspace.scratch.all(),
-                   workspace.total.all(), bad);
-    std::byte* at = section;
-    for (UnitsOf units(range); units.more(); units.next())
-      at = encode_unit(executor, workspace, units.unit(), feedback, context, at);
-    return at - section;
   }
 
   /// Picks from one unit of the message that `feedback` holds, writes that and commits. Returns where the next unit goes.
