@@ -31,7 +31,11 @@ TEST_CASE("sparse steps take as many launches and copies whatever the number of 
     CHECK(scattered(bitmaps, small, ranks) == 25);
     CHECK(gathered(random, small, ranks) == 13);
     CHECK(scattered(random, small, ranks) == 21);
+  }
+  for (const int ranks : {2, 3}) {
+    CAPTURE(ranks);
     CHECK(scattered(signs, small, ranks) == 31);
+    CHECK(gathered(tiles, small, ranks) == 17);
     CHECK(scattered(tiles, small, ranks) == 29);
   }
   for (const int ranks : {2, 8}) {
