@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 
@@ -225,5 +226,48 @@ struct CheckTilesKernel {
 };
 
 TERSE_NUMERICS_END
+
+/// use(slice, sections) for the tiles of packets' sections.
+template <int S, class Values, class Use>
+void for_each_top_slice(const Largest& selection, PlacedRanges ranges, Use use) {
+  const TopSections<S, Values> sections{selection};
+  for_each_tile_slice<S>(
+      ranges, [&](const TileSlice<S>& slice) { use(slice, sections); }, sections);
+}
+
+/// The weighted sums of what came over `ranges`, see TileSlice for which packet over which.
+template <int S, class Values, GridExecutor E, class Source>
+void add_tiles(E ex, const Largest& selection, PlacedRanges ranges, const Source* sources, int count,
+               float* sums, index_t begin) {
+  for (int first = 0; first < count; first += most_packets) {
+    TilePackets some;
+    for (int p = first; p < count && some.count < most_packets; ++p)
+      some.packets[some.count++] = {sources[p].section(), sources[p].weight()};
+    for_each_top_slice<S, Values>(selection, ranges, [&](const auto& slice, const auto& sections) {
+      ex.launch(AddTilesKernel<S, Values>{slice, sections, some, sums, begin, first > 0}, slice.tiles);
+    });
+  }
+}
+
+/// What is wrong with packet p over ranges[p], whose section is where that is going.
+template <int S, class Values, GridExecutor E>
+void check_tiles(E ex, const Largest& selection, PlacedRanges ranges, const std::byte* const* packets,
+                 float limit, Findings* findings) {
+  TilePackets all;
+  std::array<PlacedRange, most_packets> here;
+  bool same = true;
+  for (const PlacedRange& placed : ranges) {
+    const auto p = static_cast<std::size_t>(all.count);
+    same = same && placed.range == ranges[0].range;
+    here[p].range = placed.range;
+    all.packets[all.count++] = {packets[p] + placed.going, 1};
+  }
+  for_each_top_slice<S, Values>(selection, PlacedRanges(here.data(), same ? 1 : ranges.size()),
+                                [&](const auto& slice, const auto& sections) {
+                                  ex.launch(
+                                      CheckTilesKernel<S, Values>{slice, sections, all, limit, findings},
+                                      slice.tiles * (same ? all.count : 1));
+                                });
+}
 
 }  // namespace terse::detail

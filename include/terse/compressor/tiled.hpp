@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <memory>
 #include <string>
 #include <type_traits>
@@ -190,12 +189,13 @@ struct Tiled<Basis, S, Sparse<Selection, Values, PerSegment>> {
                        const EncodeContext& context, std::byte* base, std::uint32_t* bad, Told told) const
       requires(encodes_together) {
     forward(executor, workspace, ranges, mask, incoming, message, feedback, bad);
-    for_each_section(ranges, [&](const auto& slice, const auto& sections) {
-      executor.launch(detail::PickTilesKernel<S, Values>{slice, sections, workspace.sums.data(),
-                                                         workspace.picker.sums.data(), workspace.begin, base,
-                                                         context.local},
-                      slice.tiles);
-    });
+    detail::for_each_top_slice<S, Values>(
+        inner.selection, ranges, [&](const auto& slice, const auto& sections) {
+          executor.launch(detail::PickTilesKernel<S, Values>{slice, sections, workspace.sums.data(),
+                                                             workspace.picker.sums.data(), workspace.begin,
+                                                             base, context.local},
+                          slice.tiles);
+        });
     commit_sent(executor, workspace, ranges, mask, feedback);
     for (std::size_t c = 0; c < ranges.size(); ++c) told(static_cast<int>(c), wire_bytes(*ranges[c].range));
   }
@@ -253,23 +253,8 @@ struct Tiled<Basis, S, Sparse<Selection, Values, PerSegment>> {
   template <GridExecutor E>
   void check(E executor, Workspace<E>&, detail::PlacedRanges ranges, const std::byte* const* packets,
              detail::Findings* findings) const requires(adds_together) {
-    detail::TilePackets all;
-    std::array<detail::PlacedRange, detail::most_packets> here;
-    bool same = true;
-    for (const detail::PlacedRange& placed : ranges) {
-      const auto p = static_cast<std::size_t>(all.count);
-      same = same && placed.range == ranges[0].range;
-      here[p].range = placed.range;
-      all.packets[all.count] = {packets[p] + placed.going, 1};
-      ++all.count;
-    }
-    const std::size_t apart = same ? 1 : ranges.size();
-    for_each_section(detail::PlacedRanges(here.data(), apart), [&](const auto& slice, const auto& sections) {
-      executor.launch(
-          detail::CheckTilesKernel<S, Values>{slice, sections, all,
-                                              Picker::Coder::limit * Granularity::limit_share, findings},
-          slice.tiles * (same ? all.count : 1));
-    });
+    detail::check_tiles<S, Values>(executor, inner.selection, ranges, packets,
+                                   Picker::Coder::limit * Granularity::limit_share, findings);
   }
 
   /// The weighted sums of what came over `range`, in the workspace.
@@ -305,13 +290,6 @@ struct Tiled<Basis, S, Sparse<Selection, Values, PerSegment>> {
                                           range.end_offset() - range.begin_offset()),
          0.0F);
   }
-  /// use(slice, sections) for the tiles of packets' sections.
-  template <class Use>
-  void for_each_section(detail::PlacedRanges ranges, Use use) const {
-    const detail::TopSections<S, Values> sections{inner.selection};
-    detail::for_each_tile_slice<S>(
-        ranges, [&](const detail::TileSlice<S>& slice) { use(slice, sections); }, sections);
-  }
   /// Evaluates the message; its numbers in the basis's coordinates, tile after tile, in `sums`.
   template <GridExecutor E, class In, class Message, class Feedback>
   static void forward(E executor, Workspace<E>& workspace, detail::PlacedRanges ranges,
@@ -341,16 +319,8 @@ struct Tiled<Basis, S, Sparse<Selection, Values, PerSegment>> {
   template <GridExecutor E>
   void add(E executor, Workspace<E>& workspace, detail::PlacedRanges ranges, Incoming packets) const
       requires(adds_together) {
-    for (int first = 0; first < packets.count; first += detail::most_packets) {
-      detail::TilePackets some;
-      for (int p = first; p < packets.count && some.count < detail::most_packets; ++p)
-        some.packets[some.count++] = {packets.sources[p].section(), packets.sources[p].weight()};
-      for_each_section(ranges, [&](const auto& slice, const auto& sections) {
-        executor.launch(detail::AddTilesKernel<S, Values>{slice, sections, some, workspace.picker.sums.data(),
-                                                          workspace.begin, first > 0},
-                        slice.tiles);
-      });
-    }
+    detail::add_tiles<S, Values>(executor, inner.selection, ranges, packets.sources, packets.count,
+                                 workspace.picker.sums.data(), workspace.begin);
   }
   template <class Mask, class Feedback>
   static void commit(const detail::TilePlace& place, const Piece& unit, Mask mask, const Feedback& feedback,
