@@ -32,7 +32,8 @@ struct CodePicks {
   };
 
   /// Picks 0 to k - 1 are `picked(e)`; the first one's draw is that of arena index `offset`. All threads of the block come here, to
-  /// `wire` where zeros are. committed(e, value) hears what receivers read.
+  /// `wire` where zeros are. committed(e, value) hears what
+  /// the error feedback is told, see CommitPicks.
   template <class Block, class Picked, class Committed>
   TERSE_HD static void code(Block& block, Shared& shared, index_t k, index_t offset, const StepDraw& draw,
                             std::byte* wire, const Picked& picked, const Committed& committed) {
@@ -53,8 +54,9 @@ struct CodePicks {
           scale = load_from_wire<Scale>(wire + unit_of(e) * static_cast<index_t>(sizeof(Scale)));
         std::uint32_t bits_of_it = 0;
         if constexpr (Quantizer::stochastic) bits_of_it = random_bits(random, offset + b, lane);
-        code = typename CoderOf<Quantizer>::type(scale)(picked(e), bits_of_it).code;
-        committed(e, Quantizer::value(code, scale));
+        const float value = picked(e);
+        code = typename CoderOf<Quantizer>::type(scale)(value, bits_of_it).code;
+        committed(e, Coder::drops_loss ? value : Quantizer::value(code, scale));
       }
       store(block, codes, b, lane, e < k, code);
     }

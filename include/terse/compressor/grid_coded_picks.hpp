@@ -99,8 +99,9 @@ class UnitCoder {
     all_.assign(pieces.data(), count);
     const PickedValues values{aside.picked, aside.begin};
     const Mask<typename E::memory> everything;
-    reduce<Statistic>(ex, all_, Values::units(), everything, NoPackets{}, values, scratch_.all(),
-                      scales_.all(), ignored_.data());
+    if constexpr (!std::is_empty_v<Scale>)
+      reduce<Statistic>(ex, all_, Values::units(), everything, NoPackets{}, values, scratch_.all(),
+                        scales_.all(), ignored_.data());
     pack<Quantizer::bits, Quantizer::stochastic>(ex, PlacedRanges(placed.data(), count), Values::units(),
                                                  everything, Quantize<Quantizer, PickedValues>{values},
                                                  in<E, Scale>(scales_.all()), base, context.local);
