@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <string>
 
-#include "terse/compressor/grid_arrived_picks.hpp"
 #include "terse/compressor/grid_coded_picks.hpp"
+#include "terse/compressor/grid_read_picks.hpp"
 #include "terse/compressor/pick_source.hpp"
 #include "terse/compressor/quantizer_concept.hpp"
 #include "terse/executor/statistic.hpp"
