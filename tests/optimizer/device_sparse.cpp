@@ -7,7 +7,9 @@
 
 TEST_CASE("sparse steps take as many launches and copies whatever the number of ranks") {
   // docs/cuda.md says so.
-  Layout small, large;
+  Layout few, small, large;
+  few.add({"exact", {300}, 1, 1, false});
+  for (int k = 0; k < 6; ++k) few.add({"t" + std::to_string(k), {60 + k}});
   small.add({"exact", {1100}, 1, 1, false});
   for (int k = 0; k < 20; ++k) small.add({"t" + std::to_string(k), {60 + k}});
   large.add({"exact", {600}, 1, 1, false}).add({"a", {4500}}).add({"b", {70}});
@@ -22,6 +24,8 @@ TEST_CASE("sparse steps take as many launches and copies whatever the number of 
   };
   const TopK<> lists{.selection = {.ratio = 0.005}}, bitmaps{.selection = {.ratio = 0.3}};
   const Threshold<> above{.selection = {.threshold = 3.0F, .most_ratio = 0.5}};
+  const Picks<TwoMagnitudeSign<>> signs{.selection = {.ratio = 0.005}};
+  const Tiles<64, Picks<TwoMagnitudeSign<>>> tiles{.inner = {.selection = {.ratio = 0.005}}};
   const RandomK random{.selection = {.ratio = 0.01}};
   for (const int ranks : {2, 16}) {
     CAPTURE(ranks);
@@ -30,6 +34,9 @@ TEST_CASE("sparse steps take as many launches and copies whatever the number of 
     CHECK(gathered(random, small, ranks) == 13);
     CHECK(scattered(random, small, ranks) == 21);
   }
+  for (const int ranks : {2, 3}) CHECK(gathered(tiles, few, ranks) == 17);
+  CHECK(scattered(tiles, few, 2) == 29);
+  CHECK(scattered(signs, few, 2) == 31);
   for (const int ranks : {2, 8}) {
     CAPTURE(ranks);
     CHECK(gathered(lists, large, ranks) == 20);

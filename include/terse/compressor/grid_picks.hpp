@@ -10,8 +10,8 @@
 #include "terse/executor/grid_select_units.hpp"
 #include "terse/executor/placed_ranges.hpp"
 
-// The sections of sparse compressors on a grid executor, those of several packets by the same kernels: picks that are sent as
-// fp32, by TopK, Threshold and RandomK.
+// The sections of sparse compressors on a grid executor, those of several packets by the same kernels, by whatever coder: picks of
+// TopK, Threshold and RandomK.
 
 namespace terse::detail {
 
@@ -93,39 +93,55 @@ TERSE_HD std::uint32_t index_word(const Picks& picks, const PickUnits::Unit& uni
   return bits;
 }
 
-/// Writes a unit's section, behind what its picks are, and tells the error feedback what receivers read.
-template <class Selection, class Feedback>
-struct WriteSection {
+/// Picks as fp32, of which the error feedback hears at once.
+template <class Feedback>
+struct PutFloats {
   using Coder = PickCoder<Dense>;
+  Feedback feedback;
+
+  TERSE_HD static index_t items(index_t k) { return Coder::bytes(k) / 4; }
+  TERSE_HD void enter(const Piece& piece) { terse::enter(feedback, piece); }
+  TERSE_HD void put(const PickUnits::Unit& unit, index_t e, std::uint32_t position, float value,
+                    std::byte* values) const {
+    reinterpret_cast<float*>(values)[e] = value;
+    const index_t i = unit.piece.offset + position;
+    feedback.commit(i, true, feedback.load(i), value);
+  }
+  /// Behind the last pick.
+  TERSE_HD void pad(index_t e, std::byte* values) const { reinterpret_cast<float*>(values)[e] = 0; }
+};
+
+/// Writes a unit's section, whose values are `Put`'s affair.
+template <class Selection, class Put>
+struct WriteSection {
+  using Coder = typename Put::Coder;
   Selection selection;
-  Feedback feedback_;
+  Put put_;
   std::byte* base;
 
   static index_t items(const Selection& selection, index_t n, index_t k) {
-    return std::max({index_t{1}, Coder::bytes(k) / 4, selection.index_bytes(n, k) / 4});
+    return std::max({index_t{1}, Put::items(k), selection.index_bytes(n, k) / 4});
   }
   /// Every `step`-th item from `first` on.
   template <class Picks>
   TERSE_HD void operator()(const PickUnits::Unit& unit, const Picks& picks, index_t first, index_t end,
                            index_t step) const {
     const index_t n = unit.piece.count, k = unit.k;
-    const index_t words = selection.index_bytes(n, k) / 4, floats = Coder::bytes(k) / 4;
-    Feedback feedback = feedback_;
-    enter(feedback, unit.piece);
-    auto* const values = reinterpret_cast<float*>(base + unit.values_at);
+    const index_t words = selection.index_bytes(n, k) / 4, items = Put::items(k);
+    Put put = put_;
+    put.enter(unit.piece);
+    std::byte* const values = base + unit.values_at;
     auto* const index = reinterpret_cast<std::uint32_t*>(base + unit.positions_at);
     if (Selection::variable && first == 0) store_aligned(base + unit.positions_at - 8, k);
-    for (index_t e = first; e < end && (e < words || e < floats); e += step) {
+    for (index_t e = first; e < end && (e < words || e < items); e += step) {
       if (e < words) index[e] = index_word(picks, unit, e);
       if (e < k) {
         const std::uint32_t position = picks(unit, e);
         float value = unit.values[position];
         if constexpr (Traits<Selection>::single_stage) value *= Selection::factor(n, k, e);
-        values[e] = value;
-        const index_t i = unit.piece.offset + position;
-        feedback.commit(i, true, feedback.load(i), value);
-      } else if (e < floats) {
-        values[e] = 0;
+        put.put(unit, e, position, value, values);
+      } else if (e < items) {
+        put.pad(e, values);
       }
     }
   }
@@ -238,13 +254,13 @@ class UnitPicker {
   buffer<std::uint32_t, typename E::memory> positions_;
 };
 
-/// Picks from `chunks` of the message that `feedback` holds, and writes their sections behind `base`, where each is going.
-/// told(c, bytes) for each of them in the end.
-template <class UnitsOf, GridExecutor E, class Selection, class Feedback, class Told>
-void write_picks(E ex, UnitPicker<E>& picker, const Selection& selection, PlacedRanges chunks,
-                 Feedback feedback, const EncodeContext& context, std::byte* base, Told told) {
-  using Write = WriteSection<Selection, Feedback>;
-  const Write write{selection, feedback, base};
+/// Picks from `chunks` of the message that `feedback` holds, and writes their sections behind `base`, where each is going; then
+/// code(units), of some of them. told(c, bytes) for each of the chunks in the end.
+template <class UnitsOf, GridExecutor E, class Selection, class Put, class Feedback, class Code, class Told>
+void write_picks(E ex, UnitPicker<E>& picker, const Selection& selection, PlacedRanges chunks, const Put& put,
+                 Feedback feedback, const EncodeContext& context, std::byte* base, Code code, Told told) {
+  using Write = WriteSection<Selection, Put>;
+  const Write write{selection, put, base};
   PickUnits units;
   index_t at = 0;  // of a section whose units have been picked from
   std::size_t first_chunk = 0;
@@ -262,7 +278,7 @@ void write_picks(E ex, UnitPicker<E>& picker, const Selection& selection, Placed
       const index_t n = unit.piece.count, going = chunks[first_chunk].going;
       unit.positions_at = going + at + (Selection::variable ? 8 : 0);
       unit.values_at = unit.positions_at + selection.index_bytes(n, unit.k);
-      at = unit.values_at + PickCoder<Dense>::bytes(unit.k) - going;
+      at = unit.values_at + Put::Coder::bytes(unit.k) - going;
       unit.first[PickUnits::items] = blocks;
       blocks += blocks_for(Write::items(selection, n, unit.k), PickUnits::per_block(PickUnits::items));
     }
@@ -275,6 +291,7 @@ void write_picks(E ex, UnitPicker<E>& picker, const Selection& selection, Placed
     } else {
       ex.launch(WritePicksKernel<Write, ListedPicks>{units, write, {picker.positions()}}, blocks);
     }
+    code(static_cast<const PickUnits&>(units));
     units = {};
   };
   for (std::size_t c = 0; c < chunks.size(); ++c)

@@ -12,6 +12,7 @@
 #include "terse/compressor/tile_bases.hpp"
 #include "terse/executor/atomic.hpp"
 #include "terse/executor/grid_select.hpp"
+#include "terse/executor/placed_ranges.hpp"
 
 // Tiles and their cosine transform on a grid executor, one block of threads to a tile, with the host's bits: see
 // compressor/tile_bases.hpp and compressor/cosines.hpp for what is computed, in which order.
@@ -44,7 +45,7 @@ std::shared_ptr<const buffer<float, typename E::memory>> shared_tables(const E& 
   return tables;
 }
 
-/// The tiles of some pieces of a range, as a kernel argument.
+/// The tiles of some pieces of one or more ranges, as a kernel argument.
 template <int S>
 struct TileSlice {
   static constexpr int capacity = 64;
@@ -53,6 +54,7 @@ struct TileSlice {
     index_t first = 0;    // counted through the slice,
     index_t unit = 0;     // and through the range
     index_t section = 0;  // where the bytes of the first one begin
+    int packet = -1;      // the one that it is of; -1: all of them
   };
   Entry entries[capacity];
   int count = 0;
@@ -65,29 +67,33 @@ struct TileSlice {
   }
 };
 
-/// use(slice), slice after slice, of pieces that have `bytes(tiles)`. Returns those of all.
+/// use(slice), slice after slice, of pieces that have `bytes(tiles)` each, a range's from where that is going on. Packets go by
+/// their ranges, where there are several.
 template <int S, class Use, class Bytes>
-index_t for_each_tile_slice(const Range& range, Use use, Bytes bytes) {
+void for_each_tile_slice(PlacedRanges ranges, Use use, Bytes bytes) {
   TileSlice<S> slice;
-  index_t unit = 0, section = 0;
-  for (std::size_t p = 0; p < range.pieces().size(); ++p) {
-    if (range.pieces()[p].count == 0) continue;
-    const PieceTiles<S> tiles{range.pieces()[p], range.columns(p)};
-    slice.entries[slice.count++] = {tiles, slice.tiles, unit, section};
-    slice.tiles += tiles.count();
-    unit += tiles.count();
-    section += bytes(tiles);
-    if (slice.count < TileSlice<S>::capacity) continue;
-    use(slice);
-    slice.count = 0;
-    slice.tiles = 0;
+  for (std::size_t r = 0; r < ranges.size(); ++r) {
+    const Range& range = *ranges[r].range;
+    index_t unit = 0, section = ranges[r].going;
+    for (std::size_t p = 0; p < range.pieces().size(); ++p) {
+      if (range.pieces()[p].count == 0) continue;
+      const PieceTiles<S> tiles{range.pieces()[p], range.columns(p)};
+      slice.entries[slice.count++] = {tiles, slice.tiles, unit, section,
+                                      ranges.size() > 1 ? static_cast<int>(r) : -1};
+      slice.tiles += tiles.count();
+      unit += tiles.count();
+      section += bytes(tiles);
+      if (slice.count < TileSlice<S>::capacity) continue;
+      use(slice);
+      slice.count = 0;
+      slice.tiles = 0;
+    }
   }
   if (slice.count > 0) use(slice);
-  return section;
 }
 template <int S, class Use>
-void for_each_tile_slice(const Range& range, Use use) {
-  for_each_tile_slice<S>(range, use, [](const PieceTiles<S>&) { return index_t{0}; });
+void for_each_tile_slice(PlacedRanges ranges, Use use) {
+  for_each_tile_slice<S>(ranges, use, [](const PieceTiles<S>&) { return index_t{0}; });
 }
 
 /// Lines of n numbers each, which lie `step` apart; from one line to the next it is `apart`.

@@ -1,27 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 
+#include "terse/compressor/grid_code_picks.hpp"
 #include "terse/compressor/grid_tiles.hpp"
 #include "terse/compressor/top_k.hpp"
 
-// Top-k from tiles on a grid executor, one block of threads to a tile, with the picks and the bytes of TopK: see executor/select.hpp
-// and compressor/selection.hpp.
+// Top-k from tiles on a grid executor, by whatever coder, one block of threads to a tile, with the host's picks and bytes: see
+// executor/select.hpp and compressor/selection.hpp.
 
 namespace terse::detail {
 
 TERSE_NUMERICS_BEGIN
 
 /// Where tiles' bytes are in the section of their piece: those of tiles before them have the lengths that their shapes ask for.
-template <int S>
+template <int S, class Values>
 struct TopSections {
+  using Coder = PickCoder<Values>;
   Largest selection;
 
   TERSE_HD index_t bytes(index_t n) const {
     const index_t k = selection.most(n);
-    return Positions::bytes(n, k) + PickCoder<Dense>::bytes(k);
+    return Positions::bytes(n, k) + Coder::bytes(k);
   }
   TERSE_HD index_t before(const PieceTiles<S>& tiles, const TilePlace& place) const {
     const index_t at = place.first - tiles.piece.offset, width = place.stride;
@@ -46,14 +49,20 @@ struct TopTile {
   index_t begin;  // arena index
   index_t n, k;
   index_t unit;        // counted through the range
+  int packet;          // that it is of; -1: all of them
   index_t section_at;  // its positions, behind which the values are
 
-  template <int S>
-  TERSE_HD static TopTile of(const TileSlice<S>& slice, const TopSections<S>& sections, index_t number) {
+  template <int S, class Values>
+  TERSE_HD static TopTile of(const TileSlice<S>& slice, const TopSections<S, Values>& sections,
+                             index_t number) {
     const auto& entry = slice.entry_of(number);
     const TilePlace place = entry.tiles.place(number - entry.first);
     const Piece unit = entry.tiles.unit(place);
-    return {unit.offset, unit.count, sections.selection.most(unit.count), entry.unit + number - entry.first,
+    return {unit.offset,
+            unit.count,
+            sections.selection.most(unit.count),
+            entry.unit + number - entry.first,
+            entry.packet,
             entry.section + sections.before(entry.tiles, place)};
   }
   TERSE_HD bool is_bitmap() const { return Positions::is_bitmap(n, k); }
@@ -68,26 +77,28 @@ struct OnlyBlock : Block {
   TERSE_HD static index_t index() { return 0; }
 };
 
-/// Writes what TopK picks, and what receivers read of it.
-template <int S>
+/// Writes what is picked, and what receivers read of it.
+template <int S, class Values>
 struct PickTilesKernel {
   static constexpr bool cooperative = true;
   struct Shared {
     SelectFewKernel::Shared select;
+    typename CodePicks<Values>::Shared code;
     std::uint32_t positions[std::size_t{S} * S];
   };
   TileSlice<S> slice;
-  TopSections<S> sections;
+  TopSections<S, Values> sections;
   const float* numbers;
   float* sent;
   index_t begin;  // the arena index of both
   std::byte* section;
+  StepDraw draw;
 
   template <class Block>
   TERSE_HD void operator()(Block& any, Shared& shared) const {
     const TopTile tile = TopTile::of(slice, sections, any.index());
     OnlyBlock<Block> block{any};
-    std::byte *const wire = section + tile.section_at, *const values = section + tile.values_at();
+    std::byte* const wire = section + tile.section_at;
     const float* const from = numbers + (tile.begin - begin);
     float* const read = sent + (tile.begin - begin);
     SelectFewKernel{from, tile.n, static_cast<std::uint32_t>(tile.k), shared.positions}(block, shared.select);
@@ -95,40 +106,67 @@ struct PickTilesKernel {
     for (index_t w = block.thread(); w < sections.bytes(tile.n) / 4; w += block_threads)
       reinterpret_cast<std::uint32_t*>(wire)[w] = 0;
     block.sync();
-    const bool bitmap = tile.is_bitmap();
-    for (index_t e = block.thread(); e < tile.k; e += block_threads) {
-      const std::uint32_t position = shared.positions[e];
-      if (bitmap) atomic_set_bit(wire, position);
-      reinterpret_cast<float*>(values)[e] = read[position] = from[position];
+    const std::uint32_t* const positions = shared.positions;
+    if (tile.is_bitmap()) {
+      for (index_t e = block.thread(); e < tile.k; e += block_threads) atomic_set_bit(wire, positions[e]);
+    } else {
+      const PackPositions pack{positions, tile.k, position_bits(tile.n), wire};
+      for (index_t g = block.thread(); g < pack.groups(tile.k); g += block_threads) pack(g);
     }
-    const PackPositions pack{shared.positions, tile.k, position_bits(tile.n), wire};
-    for (index_t g = block.thread(); !bitmap && g < pack.groups(tile.k); g += block_threads) pack(g);
+    CodePicks<Values>::code(
+        block, shared.code, tile.k, tile.begin, draw, section + tile.values_at(),
+        [=](index_t e) { return from[positions[e]]; },
+        [=](index_t e, float value) { read[positions[e]] = value; });
   }
 };
 
-/// Adds weight times what a packet says to sums, by a coder of 32 bits for a value. Each position occurs once, in sections that are
+/// Sections that arrived, as a kernel argument.
+struct TilePackets {
+  struct Packet {
+    const std::byte* section;
+    float weight;
+  };
+  Packet packets[most_packets];
+  int count = 0;
+};
+
+/// The sums of weight times what each packet says, one packet after the other. Each position occurs once, in sections that are
 /// right.
-template <int S, class Coder>
+template <int S, class Values>
 struct AddTilesKernel {
   static constexpr bool cooperative = true;
+  using Coder = PickCoder<Values>;
   struct Shared {};
   TileSlice<S> slice;
-  TopSections<S> sections;
-  const std::byte* section;
-  float weight;
+  TopSections<S, Values> sections;
+  TilePackets packets;
   float* sums;
   index_t begin;
+  bool more;  // to sums that are there
 
   template <class Block>
   TERSE_HD void operator()(Block& block, Shared&) const {
     const TopTile tile = TopTile::of(slice, sections, block.index());
-    const std::byte *const wire = section + tile.section_at, *const values = section + tile.values_at();
     float* const to = sums + (tile.begin - begin);
+    if (!more)
+      for (index_t e = block.thread(); e < tile.n; e += block_threads) to[e] = 0;
+    const int from = tile.packet < 0 ? 0 : tile.packet, behind = tile.packet < 0 ? packets.count : from + 1;
+    for (int p = from; p < behind; ++p) {
+      block.sync();
+      add(block, tile, packets.packets[p], to);
+    }
+  }
+
+ private:
+  template <class Block>
+  TERSE_HD static void add(Block& block, const TopTile& tile, const TilePackets::Packet& packet, float* to) {
+    const std::byte* const wire = packet.section + tile.section_at;
+    const std::byte* const values = packet.section + tile.values_at();
     if (!tile.is_bitmap()) {
       const PackedPositions list = Positions::list_at(wire, tile.n);
       for (index_t e = block.thread(); e < tile.k; e += block_threads) {
         const std::int64_t position = list[e];
-        if (position < tile.n) to[position] += weight * Coder::read(values, tile.k, e);
+        if (position < tile.n) to[position] += packet.weight * Coder::read(values, tile.k, e);
       }
       return;
     }
@@ -139,33 +177,35 @@ struct AddTilesKernel {
     index_t entry = block.exclusive_sum(own, all);
     for (index_t e = first; e < end; ++e)
       if (is_set(wire, e)) {
-        if (entry < tile.k) to[e] += weight * Coder::read(values, tile.k, entry);
+        if (entry < tile.k) to[e] += packet.weight * Coder::read(values, tile.k, entry);
         ++entry;
       }
   }
-
- private:
   TERSE_HD static bool is_set(const std::byte* bitmap, index_t e) {
     return (std::to_integer<unsigned>(bitmap[e / 8]) >> e % 8 & 1U) != 0;
   }
 };
 
-/// Reports what is wrong with a packet, in the host's order.
-template <int S>
+/// Reports what is wrong with each packet, in the host's order; as many blocks for each as there are tiles, or, where tiles are of
+/// one, for all.
+template <int S, class Values>
 struct CheckTilesKernel {
   static constexpr bool cooperative = true;
+  using Coder = PickCoder<Values>;
   struct Shared {};
   TileSlice<S> slice;
-  TopSections<S> sections;
-  const std::byte* section;
+  TopSections<S, Values> sections;
+  TilePackets packets;
   float limit;
-  Findings* findings;
+  Findings* findings;  // of each packet
 
   template <class Block>
   TERSE_HD void operator()(Block& block, Shared&) const {
-    const TopTile tile = TopTile::of(slice, sections, block.index());
+    const TopTile tile = TopTile::of(slice, sections, block.index() % slice.tiles);
+    const int p = tile.packet < 0 ? static_cast<int>(block.index() / slice.tiles) : tile.packet;
+    const std::byte* const section = packets.packets[p].section;
     const Arrived wire{section + tile.section_at, tile.k}, values{section + tile.values_at(), tile.k};
-    const Report report{findings, tile.unit};
+    const Report report{findings + p, tile.unit};
     std::uint32_t own = 0, set = 0;
     if (tile.is_bitmap()) {
       for (index_t w = block.thread(); w < aligned(tile.n) / 64; w += block_threads) {
@@ -180,11 +220,54 @@ struct CheckTilesKernel {
       const Positions::CheckList check{wire, tile.n, report.next()};
       for (index_t e = block.thread(); e < tile.k; e += block_threads) check(e);
     }
-    const CheckValues<PickCoder<Dense>> check{values, limit, report.last()};
-    for (index_t f = block.thread(); f < tile.k; f += block_threads) check(f);
+    const CheckValues<Coder> check{values, limit, report.last()};
+    for (index_t f = block.thread(); f < check.entries(); f += block_threads) check(f);
   }
 };
 
 TERSE_NUMERICS_END
+
+/// use(slice, sections) for the tiles of packets' sections.
+template <int S, class Values, class Use>
+void for_each_top_slice(const Largest& selection, PlacedRanges ranges, Use use) {
+  const TopSections<S, Values> sections{selection};
+  for_each_tile_slice<S>(
+      ranges, [&](const TileSlice<S>& slice) { use(slice, sections); }, sections);
+}
+
+/// The weighted sums of what came over `ranges`, see TileSlice for which packet over which.
+template <int S, class Values, GridExecutor E, class Source>
+void add_tiles(E ex, const Largest& selection, PlacedRanges ranges, const Source* sources, int count,
+               float* sums, index_t begin) {
+  for (int first = 0; first < count; first += most_packets) {
+    TilePackets some;
+    for (int p = first; p < count && some.count < most_packets; ++p)
+      some.packets[some.count++] = {sources[p].section(), sources[p].weight()};
+    for_each_top_slice<S, Values>(selection, ranges, [&](const auto& slice, const auto& sections) {
+      ex.launch(AddTilesKernel<S, Values>{slice, sections, some, sums, begin, first > 0}, slice.tiles);
+    });
+  }
+}
+
+/// What is wrong with packet p over ranges[p], whose section is where that is going.
+template <int S, class Values, GridExecutor E>
+void check_tiles(E ex, const Largest& selection, PlacedRanges ranges, const std::byte* const* packets,
+                 float limit, Findings* findings) {
+  TilePackets all;
+  std::array<PlacedRange, most_packets> here;
+  bool same = true;
+  for (const PlacedRange& placed : ranges) {
+    const auto p = static_cast<std::size_t>(all.count);
+    same = same && placed.range == ranges[0].range;
+    here[p].range = placed.range;
+    all.packets[all.count++] = {packets[p] + placed.going, 1};
+  }
+  for_each_top_slice<S, Values>(selection, PlacedRanges(here.data(), same ? 1 : ranges.size()),
+                                [&](const auto& slice, const auto& sections) {
+                                  ex.launch(
+                                      CheckTilesKernel<S, Values>{slice, sections, all, limit, findings},
+                                      slice.tiles * (same ? all.count : 1));
+                                });
+}
 
 }  // namespace terse::detail

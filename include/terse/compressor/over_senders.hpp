@@ -196,7 +196,8 @@ struct OverSenders<Tiled<Basis, S, Sparse<Selection, Values, PerSegment>>>
                    detail::ShareAmongSenders{workspace.picker.sums.data() + at,
                                              workspace.senders.picker.sums.data() + at,
                                              static_cast<float>(packets.count)});
-    return Base::inverse(executor, workspace, range);
+    const detail::PlacedRange one{&range};
+    return Base::inverse(executor, workspace, detail::PlacedRanges(&one, 1));
   }
 
  private:

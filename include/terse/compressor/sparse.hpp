@@ -4,7 +4,8 @@
 #include <algorithm>
 #include <string>
 
-#include "terse/compressor/grid_arrived_picks.hpp"
+#include "terse/compressor/grid_coded_picks.hpp"
+#include "terse/compressor/grid_read_picks.hpp"
 #include "terse/compressor/pick_source.hpp"
 #include "terse/compressor/quantizer_concept.hpp"
 #include "terse/executor/statistic.hpp"
@@ -37,9 +38,9 @@ struct Sparse {
   static constexpr bool variable = Selection::variable;
   static constexpr bool single_stage = Traits<Selection>::single_stage;
   static constexpr bool measured = false;
-  /// On a grid all sections by the same kernels, on their way in and, with values that are not coded, on their way out.
+  /// On a grid all sections by the same kernels, on their way in and, unless scales are the Whole's, on their way out.
   static constexpr bool adds_together = detail::PicksTogether<Selection>;
-  static constexpr bool encodes_together = adds_together && Values::lossless;
+  static constexpr bool encodes_together = adds_together && detail::codes_units<Values>();
 
   Selection selection{};  ///< which elements are picked
   Values values{};        ///< the coder of what is picked
@@ -90,6 +91,7 @@ struct Sparse {
     index_t begin = 0;
     typename decltype(detail::units_of_grid<E>())::Picker picker;
     typename decltype(detail::units_of_grid<E>())::Reader reader;
+    typename decltype(detail::coder_of_units<E, Values>())::type unit_coder;
 
     Workspace(E executor, const Sparse& compressor, const Range& covered)
         : coder(executor, compressor.values, picks_of(compressor, covered)), total(1), ignored(1) {
@@ -116,7 +118,10 @@ struct Sparse {
       if constexpr (GridExecutor<E>) {
         begin = covered.begin_offset();
         sums = buffer<float, typename E::memory>(covered.end_offset() - begin, unwritten);
-        if (encodes_together) picker = {executor, elements, picks_of_all};
+        if constexpr (encodes_together) {
+          picker = {executor, elements, picks_of_all};
+          if constexpr (!Values::lossless) unit_coder = decltype(unit_coder)(picks_of_all);
+        }
         reader = {executor, elements, count, variable, adds_together && !detail::PicksByDraw<Selection>};
       }
     }
@@ -144,17 +149,21 @@ struct Sparse {
          workspace.sums.all().part(range.begin_offset() - workspace.begin,
                                    range.end_offset() - range.begin_offset()),
          0.0F);
-    for (int p = 0; p < packets.count; ++p) {
-      const Source& source = packets.sources[p];
-      walk(executor, workspace, range, source.section(), 0, nullptr,
-           [&](index_t, const Piece& unit, const detail::Arrived& positions, const detail::Arrived& picked) {
-             const auto listed = selection.list(
-                 executor, positions, unit.count, unit.offset, source.shared(),
-                 PickScratch<E>{workspace.scratch.all(), workspace.words.all()}, workspace.positions.all());
-             for_each_entry(executor, picked.picks,
-                            detail::AddPicks<Coder>{picked, listed, unit.count, source.weight(),
-                                                    workspace.sums.data() + (unit.offset - workspace.begin)});
-           });
+    if constexpr (!adds_together) {
+      for (int p = 0; p < packets.count; ++p) {
+        const Source& source = packets.sources[p];
+        walk(
+            executor, workspace, range, source.section(), 0, nullptr,
+            [&](index_t, const Piece& unit, const detail::Arrived& positions, const detail::Arrived& picked) {
+              const auto listed = selection.list(
+                  executor, positions, unit.count, unit.offset, source.shared(),
+                  PickScratch<E>{workspace.scratch.all(), workspace.words.all()}, workspace.positions.all());
+              for_each_entry(
+                  executor, picked.picks,
+                  detail::AddPicks<Coder>{picked, listed, unit.count, source.weight(),
+                                          workspace.sums.data() + (unit.offset - workspace.begin)});
+            });
+      }
     }
     return sums;
   }
@@ -182,16 +191,18 @@ struct Sparse {
              index_t section_at, detail::Findings* findings) const {
     if constexpr (adds_together) {
       const detail::PlacedRange one{&range, section_at};
-      return check(executor, workspace, detail::PlacedRanges(&one, 1), &packet, findings);
+      check(executor, workspace, detail::PlacedRanges(&one, 1), &packet, findings);
+    } else {
+      walk(
+          executor, workspace, range, packet, section_at, findings,
+          [&](index_t u, const Piece& unit, const detail::Arrived& positions, const detail::Arrived& picked) {
+            const detail::Report report{findings, u};
+            selection.check(executor, positions, unit.count, report.next());
+            for_each_entry(executor, Coder::floats(picked.picks),
+                           detail::CheckValues<Coder>{picked, sections().limit(unit.count, picked.picks),
+                                                      report.last()});
+          });
     }
-    walk(executor, workspace, range, packet, section_at, findings,
-         [&](index_t u, const Piece& unit, const detail::Arrived& positions, const detail::Arrived& picked) {
-           const detail::Report report{findings, u};
-           selection.check(executor, positions, unit.count, report.next());
-           for_each_entry(
-               executor, Coder::floats(picked.picks),
-               detail::CheckValues<Coder>{picked, sections().limit(unit.count, picked.picks), report.last()});
-         });
   }
 
   /// The same of packet p over ranges[p], whose section is where that is going.
@@ -217,8 +228,20 @@ struct Sparse {
       requires(encodes_together) {
     check_view<Feedback>();
     for_each(executor, ranges, mask, incoming, detail::Materialize<Message>{message, bad});
-    detail::write_picks<UnitsOf>(executor, workspace.picker, selection, ranges, feedback, context, base,
-                                 told);
+    if constexpr (Values::lossless) {
+      detail::write_picks<UnitsOf>(
+          executor, workspace.picker, selection, ranges, detail::PutFloats<Feedback>{feedback}, feedback,
+          context, base, [](const detail::PickUnits&) {}, told);
+    } else {
+      // What has come in has been read, so that its sums leave room.
+      const auto aside = workspace.unit_coder.put_aside(workspace.sums.all(), workspace.begin);
+      detail::write_picks<UnitsOf>(
+          executor, workspace.picker, selection, ranges, aside, feedback, context, base,
+          [&](const detail::PickUnits& units) {
+            workspace.unit_coder.code(executor, units, aside, feedback, context, base);
+          },
+          told);
+    }
   }
 
   /// Evaluates the message, picks, writes the section, commits what receivers will read. Returns its bytes.
@@ -234,13 +257,14 @@ struct Sparse {
       encode_together(executor, workspace, detail::PlacedRanges(&one, 1), mask, incoming, message, feedback,
                       context, section, bad, [&](int, index_t written) { bytes = written; });
       return bytes;
+    } else {
+      reduce<MaxAbs>(executor, range, Units{0, true}, mask, incoming, message, workspace.scratch.all(),
+                     workspace.total.all(), bad);
+      std::byte* at = section;
+      for (UnitsOf units(range); units.more(); units.next())
+        at = encode_unit(executor, workspace, units.unit(), feedback, context, at);
+      return at - section;
     }
-    reduce<MaxAbs>(executor, range, Units{0, true}, mask, incoming, message, workspace.scratch.all(),
-                   workspace.total.all(), bad);
-    std::byte* at = section;
-    for (UnitsOf units(range); units.more(); units.next())
-      at = encode_unit(executor, workspace, units.unit(), feedback, context, at);
-    return at - section;
   }
 
   /// Picks from one unit of the message that `feedback` holds, writes that and commits. Returns where the next unit goes.

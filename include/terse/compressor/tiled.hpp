@@ -35,7 +35,8 @@ struct TileView {
 ///
 /// Wire: that of Inner, whose units are tiles. Cost beside Inner's: the transform of the message and the inverse one of what is
 /// sent, tile by tile, in cache; a reader sums the packets' coefficients and transforms once, whatever their number. Memory: n
-/// floats; on a device 2 n, and for all compressors there the tables of all sides. There selections other than TopK's take several kernels for each tile.
+/// floats; on a device 2 n, and for all compressors there the tables of all sides. There selections other than TopK's take
+/// several kernels for each tile.
 template <class Basis, int S, class Inner>
 struct Tiled {
   static_assert(
@@ -61,6 +62,11 @@ struct Tiled<Basis, S, Sparse<Selection, Values, PerSegment>> {
   static constexpr bool measured = false;
   static constexpr bool whole_segments = true;
   static constexpr bool decodes_sums = Basis::transforms;
+  /// On a grid, all tiles by the same kernels: those of Largest, by coders that leave a block's shared memory, 48 KiB, room.
+  static constexpr bool picks_together =
+      std::is_same_v<Selection, Largest> &&
+      sizeof(typename detail::PickTilesKernel<S, Values>::Shared) <= std::size_t{48} << 10;
+  static constexpr bool adds_together = picks_together, encodes_together = picks_together;
 
   Inner inner{};  ///< the compressor of a tile's numbers
 
@@ -150,53 +156,68 @@ struct Tiled<Basis, S, Sparse<Selection, Values, PerSegment>> {
     return at - section;
   }
 
-  /// The same by kernels, a block of threads to a tile; a selection other than TopK's goes from tile to tile, as from segment to
+  /// The same by kernels, a block of threads to a tile; selections other than TopK's go from tile to tile, as from segment to
   /// segment.
   template <GridExecutor E, class In, class Message, class Feedback>
   index_t measure_and_encode(E executor, Workspace<E>& workspace, const Range& range,
                              Mask<typename E::memory> mask, In incoming, Message message, Feedback feedback,
                              const EncodeContext& context, std::byte* section, std::uint32_t* bad) const {
-    check_view<Feedback>();
     if (range.pieces().empty()) return 0;
-    const index_t first = range.begin_offset(), begin = workspace.begin;
-    float *const elements = workspace.sums.data(), *const numbers = workspace.picker.sums.data();
-    reduce<MaxAbs>(executor, range, terse::Units{0, true}, mask, incoming, message,
-                   workspace.picker.scratch.all(), workspace.picker.total.all(), bad);
-    // What has come in has been read, so that both arenas are free.
-    detail::for_each_tile_slice<S>(range, [&](const detail::TileSlice<S>& slice) {
-      executor.launch(detail::ForwardTilesKernel<Basis, S>{slice,
-                                                           {feedback.at(first), first, elements, begin},
-                                                           workspace.cosines(),
-                                                           largest_finite * Granularity::limit_share,
-                                                           bad},
-                      slice.tiles);
-    });
-    std::byte* at = section;
+    const detail::PlacedRange one{&range};
+    const detail::PlacedRanges ranges(&one, 1);
     if constexpr (picks_together) {
-      at += for_each_section(range, [&](const auto& slice, const auto& sections) {
-        executor.launch(detail::PickTilesKernel<S>{slice, sections, elements, numbers, begin, section},
-                        slice.tiles);
-      });
+      encode_together(executor, workspace, ranges, mask, incoming, message, feedback, context, section, bad,
+                      [](int, index_t) {});
+      return wire_bytes(range);
     } else {
+      forward(executor, workspace, ranges, mask, incoming, message, feedback, bad);
       clear(executor, workspace, range);
+      std::byte* at = section;
       for (Units units(range); units.more(); units.next())
-        at = picker().encode_unit(executor, workspace.picker, units.unit(),
-                                  detail::TileView{elements, numbers, begin}, context, at);
+        at = picker().encode_unit(
+            executor, workspace.picker, units.unit(),
+            detail::TileView{workspace.sums.data(), workspace.picker.sums.data(), workspace.begin}, context,
+            at);
+      commit_sent(executor, workspace, ranges, mask, feedback);
+      return at - section;
     }
-    for_each(executor, range, mask, NoPackets{},
-             detail::CommitElements<Feedback>{feedback, inverse(executor, workspace, range)});
-    return at - section;
   }
+  /// The same of several sections behind `base` by the same kernels; told(c, bytes) for each.
+  template <GridExecutor E, class In, class Message, class Feedback, class Told>
+  void encode_together(E executor, Workspace<E>& workspace, detail::PlacedRanges ranges,
+                       Mask<typename E::memory> mask, In incoming, Message message, Feedback feedback,
+                       const EncodeContext& context, std::byte* base, std::uint32_t* bad, Told told) const
+      requires(encodes_together) {
+    forward(executor, workspace, ranges, mask, incoming, message, feedback, bad);
+    detail::for_each_top_slice<S, Values>(
+        inner.selection, ranges, [&](const auto& slice, const auto& sections) {
+          executor.launch(detail::PickTilesKernel<S, Values>{slice, sections, workspace.sums.data(),
+                                                             workspace.picker.sums.data(), workspace.begin,
+                                                             base, context.local},
+                          slice.tiles);
+        });
+    commit_sent(executor, workspace, ranges, mask, feedback);
+    for (std::size_t c = 0; c < ranges.size(); ++c) told(static_cast<int>(c), wire_bytes(*ranges[c].range));
+  }
+
   template <GridExecutor E>
   ArrivedSums arrived(E executor, Workspace<E>& workspace, const Range& range, Incoming packets) const {
     if (range.pieces().empty()) return {workspace.sums.data(), workspace.begin};
     add(executor, workspace, range, packets);
-    return inverse(executor, workspace, range);
+    const detail::PlacedRange one{&range};
+    return inverse(executor, workspace, detail::PlacedRanges(&one, 1));
+  }
+  /// The same of packet p over ranges[p] alone.
+  template <GridExecutor E>
+  ArrivedSums arrived(E executor, Workspace<E>& workspace, detail::PlacedRanges ranges,
+                      Incoming packets) const requires(adds_together) {
+    add(executor, workspace, ranges, packets);
+    return inverse(executor, workspace, ranges);
   }
   /// The elements of the numbers in the picker's workspace, in the workspace.
   template <GridExecutor E>
-  static ArrivedSums inverse(E executor, Workspace<E>& workspace, const Range& range) {
-    detail::for_each_tile_slice<S>(range, [&](const detail::TileSlice<S>& slice) {
+  static ArrivedSums inverse(E executor, Workspace<E>& workspace, detail::PlacedRanges ranges) {
+    detail::for_each_tile_slice<S>(ranges, [&](const detail::TileSlice<S>& slice) {
       executor.launch(detail::InverseTilesKernel<Basis, S>{slice,
                                                            {workspace.picker.sums.data(), workspace.begin,
                                                             workspace.sums.data(), workspace.begin},
@@ -209,16 +230,11 @@ struct Tiled<Basis, S, Sparse<Selection, Values, PerSegment>> {
   template <GridExecutor E>
   void add(E executor, Workspace<E>& workspace, const Range& range, Incoming packets) const {
     if constexpr (picks_together) {
+      if (packets.count > 0) {
+        const detail::PlacedRange one{&range};
+        return add(executor, workspace, detail::PlacedRanges(&one, 1), packets);
+      }
       clear(executor, workspace, range);
-      for (int p = 0; p < packets.count; ++p)
-        for_each_section(range, [&](const auto& slice, const auto& sections) {
-          const Source& source = packets.sources[p];
-          executor.launch(
-              detail::AddTilesKernel<S, typename Picker::Coder>{slice, sections, source.section(),
-                                                                source.weight(), workspace.picker.sums.data(),
-                                                                workspace.begin},
-              slice.tiles);
-        });
     } else {
       picker().arrived(executor, workspace.picker, range, packets);
     }
@@ -226,14 +242,19 @@ struct Tiled<Basis, S, Sparse<Selection, Values, PerSegment>> {
   template <GridExecutor E>
   void check(E executor, Workspace<E>& workspace, const Range& range, const std::byte* packet,
              index_t section_at, detail::Findings* findings) const {
-    if constexpr (picks_together)
-      for_each_section(range, [&](const auto& slice, const auto& sections) {
-        executor.launch(detail::CheckTilesKernel<S>{slice, sections, packet + section_at,
-                                                    largest_finite * Granularity::limit_share, findings},
-                        slice.tiles);
-      });
-    else
+    if constexpr (picks_together) {
+      const detail::PlacedRange one{&range, section_at};
+      check(executor, workspace, detail::PlacedRanges(&one, 1), &packet, findings);
+    } else {
       picker().check(executor, workspace.picker, range, packet, section_at, findings);
+    }
+  }
+  /// The same of packet p over ranges[p], whose section is where that is going.
+  template <GridExecutor E>
+  void check(E executor, Workspace<E>&, detail::PlacedRanges ranges, const std::byte* const* packets,
+             detail::Findings* findings) const requires(adds_together) {
+    detail::check_tiles<S, Values>(executor, inner.selection, ranges, packets,
+                                   Picker::Coder::limit * Granularity::limit_share, findings);
   }
 
   /// The weighted sums of what came over `range`, in the workspace.
@@ -253,9 +274,6 @@ struct Tiled<Basis, S, Sparse<Selection, Values, PerSegment>> {
   }
 
  private:
-  /// On a grid.
-  static constexpr bool picks_together = std::is_same_v<Selection, Largest> && Values::lossless;
-
   template <class Feedback>
   static constexpr void check_view() {
     static_assert(
@@ -272,12 +290,37 @@ struct Tiled<Basis, S, Sparse<Selection, Values, PerSegment>> {
                                           range.end_offset() - range.begin_offset()),
          0.0F);
   }
-  /// use(slice, sections) for the tiles of a packet's section, whose bytes it returns.
-  template <class Use>
-  index_t for_each_section(const Range& range, Use use) const {
-    const detail::TopSections<S> sections{inner.selection};
-    return detail::for_each_tile_slice<S>(
-        range, [&](const detail::TileSlice<S>& slice) { use(slice, sections); }, sections);
+  /// Evaluates the message; its numbers in the basis's coordinates, tile after tile, in `sums`.
+  template <GridExecutor E, class In, class Message, class Feedback>
+  static void forward(E executor, Workspace<E>& workspace, detail::PlacedRanges ranges,
+                      Mask<typename E::memory> mask, In incoming, Message message, Feedback feedback,
+                      std::uint32_t* bad) {
+    check_view<Feedback>();
+    for_each(executor, ranges, mask, incoming, detail::Materialize<Message>{message, bad});
+    // What has come in has been read, so that both arenas are free.
+    const index_t begin = workspace.begin;
+    detail::for_each_tile_slice<S>(ranges, [&](const detail::TileSlice<S>& slice) {
+      executor.launch(
+          detail::ForwardTilesKernel<Basis, S>{slice,
+                                               {feedback.at(begin), begin, workspace.sums.data(), begin},
+                                               workspace.cosines(),
+                                               largest_finite * Granularity::limit_share,
+                                               bad},
+          slice.tiles);
+    });
+  }
+  /// What receivers read of the numbers in the picker's workspace.
+  template <GridExecutor E, class Feedback>
+  static void commit_sent(E executor, Workspace<E>& workspace, detail::PlacedRanges ranges,
+                          Mask<typename E::memory> mask, Feedback feedback) {
+    for_each(executor, ranges, mask, NoPackets{},
+             detail::CommitElements<Feedback>{feedback, inverse(executor, workspace, ranges)});
+  }
+  template <GridExecutor E>
+  void add(E executor, Workspace<E>& workspace, detail::PlacedRanges ranges, Incoming packets) const
+      requires(adds_together) {
+    detail::add_tiles<S, Values>(executor, inner.selection, ranges, packets.sources, packets.count,
+                                 workspace.picker.sums.data(), workspace.begin);
   }
   template <class Mask, class Feedback>
   static void commit(const detail::TilePlace& place, const Piece& unit, Mask mask, const Feedback& feedback,

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "terse/compressor/grid_add_picks.hpp"
+
+// How a grid executor reads sections of sparse compressors: what it launches, and the memory that takes.
+
+namespace terse::detail {
+
+/// What the sections of many units are read with.
+template <GridExecutor E>
+class UnitReader {
+ public:
+  UnitReader() = default;
+  /// For parts of `units` units of n elements altogether. `places`: their shapes vary; `starts`: positions are sent.
+  UnitReader(E ex, index_t n, index_t units, bool places, bool starts)
+      : units_(units),
+        places_(places ? units * most_packets : 0, unwritten),
+        counts_(starts ? numbers(n) : 0, unwritten),
+        scan_(starts ? (ex.exclusive_sum_bytes(numbers(n)) + 7) / 8 : 0, unwritten),
+        populations_(starts ? 2 * most_packets * PickUnits::capacity : 0) {}
+
+  /// use(units, packets) for slices of what `packets` hold over `ranges`; all over the same range, unless each has one.
+  template <class UnitsOf, class Sections, class Use>
+  void for_each_slice(E ex, const Sections& sections, PickedPackets& packets, PlacedRanges ranges,
+                      Findings* findings, Use use) {
+    using Selection = decltype(sections.selection);
+    using Coder = typename Sections::Coder;
+    const Selection& selection = sections.selection;
+    packets.each = ranges.size() > 1;
+    if (Selection::variable) packets.places = places_.data();
+    packets.most_units = units_;
+    for (int p = 0; p < packets.count; ++p) {
+      const Range& range = *ranges[packets.each ? static_cast<std::size_t>(p) : 0].range;
+      packets.packets[p].most_bytes = sections.bytes(range);
+      packets.packets[p].units = 0;
+      for (UnitsOf all(range); all.more(); all.next()) ++packets.packets[p].units;
+    }
+    PickUnits units;
+    const auto flush = [&] {
+      if (units.count == 0) return;
+      if constexpr (Selection::variable)
+        for_each_entry(ex, packets.count, SurveyUnits<Selection, Coder>{selection, units, packets, findings});
+      use(static_cast<const PickUnits&>(units));
+      units = {};
+    };
+    for (std::size_t r = 0; r < ranges.size(); ++r) {
+      index_t at = 0, number = 0;
+      for (UnitsOf all(*ranges[r].range); all.more(); all.next(), ++number) {
+        PickUnits::Unit unit;
+        unit.piece = all.unit();
+        unit.number = number;
+        unit.packet = packets.each ? static_cast<int>(r) : -1;
+        const index_t n = unit.piece.count, k = unit.k = selection.most(n);
+        unit.limit = sections.limit(n, k);
+        unit.positions_at = at;
+        unit.values_at = at + selection.index_bytes(n, k);
+        at = unit.values_at + Coder::bytes(k);
+        units.add(unit, CheckUnitsKernel<Selection, Coder>::items(selection, n, k));
+        if (units.count == PickUnits::capacity) flush();
+      }
+    }
+    flush();
+  }
+
+  /// The weighted sums of all packets, for the arena indices from `begin` on; `more`: on top of those that are there.
+  template <class UnitsOf, class Sections>
+  void add(E ex, const Sections& sections, PickedPackets& packets, PlacedRanges ranges,
+           const StepDraw& shared, float* sums, index_t begin, bool more) {
+    using Selection = decltype(sections.selection);
+    for_each_slice<UnitsOf>(ex, sections, packets, ranges, nullptr, [&](const PickUnits& units) {
+      if constexpr (!PicksByDraw<Selection>) count_entries(ex, units, packets);
+      ex.launch(AddUnitsKernel<Selection, typename Sections::Coder>{units, packets, counts_.data(), shared,
+                                                                    sums, begin, more},
+                units.blocks[PickUnits::tiles]);
+    });
+  }
+  /// What is wrong with each packet.
+  template <class UnitsOf, class Sections>
+  void check(E ex, const Sections& sections, PickedPackets& packets, PlacedRanges ranges,
+             Findings* findings) {
+    using Selection = decltype(sections.selection);
+    for_each_slice<UnitsOf>(ex, sections, packets, ranges, findings, [&](const PickUnits& units) {
+      ex.launch(CheckUnitsKernel<Selection, typename Sections::Coder>{units, packets, findings,
+                                                                      populations_.data()},
+                units.blocks[PickUnits::items] * packets.side_by_side());
+    });
+  }
+
+ private:
+  static index_t numbers(index_t n) {
+    return most_packets * (blocks_for(n, placed_together) + PickUnits::capacity) + 1;
+  }
+  void count_entries(E ex, const PickUnits& units, const PickedPackets& packets) {
+    bool bitmaps = false;
+    for (int u = 0; u < units.count; ++u)
+      bitmaps = bitmaps || Positions::is_bitmap(units.units[u].piece.count, units.units[u].k);
+    const index_t tiles = units.blocks[PickUnits::tiles] * packets.side_by_side();
+    for_each_entry(ex, tiles, CountEntries{units, packets, counts_.data(), bitmaps});
+    if (bitmaps) ex.exclusive_sum(counts_.data(), tiles + 1, scan_.data());
+  }
+
+  index_t units_ = 0;
+  buffer<UnitPlace, typename E::memory> places_;
+  buffer<std::uint64_t, typename E::memory> counts_, scan_;
+  buffer<std::uint32_t, typename E::memory> populations_;
+};
+
+/// Nothing, where the executor is the host.
+struct NoUnits {
+  struct Picker {};
+  struct Reader {};
+};
+template <class E>
+struct UnitsOfGrid {
+  using Picker = UnitPicker<E>;
+  using Reader = UnitReader<E>;
+};
+template <class E>
+auto units_of_grid() {
+  if constexpr (GridExecutor<E>)
+    return UnitsOfGrid<E>{};
+  else
+    return NoUnits{};
+}
+
+}  // namespace terse::detail
