@@ -21,10 +21,10 @@ const Training training{.steps = 240, .width = width};
 terse::Layout whole() { return Model::layout(width); }
 terse::Layout matrices() { return train::matrices_alone(whole()); }
 
-/// Hidden matrices at `scale` times the rate of the others.
+/// At a rate for hidden matrices and one for the others.
 template <int R>
-Maker by_dion(float scale) {
-  return maker(terse::Dion<R>{.learning_rate = 1e-3F}, train::hidden_matrices(whole(), R, scale));
+Maker by_dion(float hidden, float others) {
+  return maker(terse::Dion<R>{.learning_rate = others}, train::hidden_matrices(whole(), R, hidden / others));
 }
 Maker by_demo(double coefficients) {
   return maker(
@@ -46,10 +46,10 @@ Experiment wide() {
   Experiment experiment{"wide"};
   const auto add = [&](const std::string& row, const Maker& make) { experiment.add(row, make, training); };
   add("Adam", maker(Adam<>{.learning_rate = 3e-3F}, whole()));
-  add("Dion, rank 32", by_dion<32>(100));
-  add("Dion, rank 8", by_dion<8>(100));
-  add("Dion, rank 2", by_dion<2>(30));
-  add("Dion, rank 1", by_dion<1>(30));
+  add("Dion, rank 32", by_dion<32>(0.1F, 1e-3F));
+  add("Dion, rank 8", by_dion<8>(0.1F, 1e-3F));
+  add("Dion, rank 2", by_dion<2>(0.03F, 3e-3F));
+  add("Dion, rank 1", by_dion<1>(0.03F, 3e-3F));
   for (const int k : {64, 12, 2}) add("DeMo, k " + std::to_string(k), by_demo(k));
   add("DiLoCo, H 16, 4 bits",
       maker(terse::DiLoCo<Adam<>, Int4>{.inner = {.learning_rate = 1e-3F}, .period = 16}, whole()));
