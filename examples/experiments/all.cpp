@@ -4,8 +4,8 @@
 namespace experiments {
 
 std::vector<Experiment> all_experiments() {
-  return {dense(), demo(), streaming(), sparse_loco(), muon(),   muloco(),
-          dion(),  lion(), ef21(),      bits(),        noloco(), rings()};
+  return {dense(), demo(), streaming(), sparse_loco(), sparse_loco_long(), muon(), muloco(), dion(),
+          wide(),  lion(), ef21(),      bits(),        noloco(),           rings()};
 }
 
 }  // namespace experiments

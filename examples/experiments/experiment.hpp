@@ -55,6 +55,7 @@ struct Training {
   int batch = 32;                        ///< pictures of each rank
   std::optional<terse::Link> link = {};  ///< of each rank; none: nothing but threads
   std::chrono::milliseconds pace{0};     ///< the least time that a gradient takes
+  int width = Model::usual_width;        ///< of the hidden layers
 };
 
 /// What a row has to show.

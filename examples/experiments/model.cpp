@@ -63,30 +63,46 @@ void turn(const float* from, int rows, int columns, float* to) {
     for (int n = 0; n < columns; ++n) to[n * rows + m] = from[m * columns + n];
 }
 
-/// Where segments begin: none needs padding.
-struct Offsets {
-  int w1, b1, w2, b2, w3, b3, size;
-};
-constexpr Offsets at{0, 100'352, 100'480, 116'864, 116'992, 118'272, 118'282};
-
 }  // namespace
 
-terse::Layout Model::layout() {
+Model::Offsets::Offsets(int width)
+    : w1(0),
+      b1(width * inputs),
+      w2(b1 + width),
+      b2(w2 + width * width),
+      w3(b2 + width),
+      b3(w3 + classes * width),
+      size(b3 + classes) {}
+
+Model::Model(int width)
+    : hidden_(width),
+      at_(width),
+      pictures_(lanes * inputs),
+      columns_(inputs * lanes),
+      first_(static_cast<std::size_t>(width) * lanes),
+      second_(first_.size()),
+      scores_(classes * lanes),
+      d_first_(first_.size()),
+      d_second_(first_.size()),
+      turned_(first_.size()) {}
+
+terse::Layout Model::layout(int width) {
   terse::Layout layout;
-  layout.add({"first.weight", {hidden, inputs}})
-      .add({"first.bias", {hidden}})
-      .add({"second.weight", {hidden, hidden}})
-      .add({"second.bias", {hidden}})
-      .add({"last.weight", {classes, hidden}})
+  layout.add({"first.weight", {width, inputs}})
+      .add({"first.bias", {width}})
+      .add({"second.weight", {width, width}})
+      .add({"second.bias", {width}})
+      .add({"last.weight", {classes, width}})
       .add({"last.bias", {classes}});
   return layout;
 }
 
-std::vector<float> Model::start(std::uint64_t seed) {
-  std::vector<float> x(static_cast<std::size_t>(layout().size()));
+std::vector<float> Model::start(std::uint64_t seed, int width) {
+  const Offsets at(width);
+  std::vector<float> x(static_cast<std::size_t>(layout(width).size()));
   const terse::Draw draw = terse::Draw::shared(seed, 0, terse::Purpose::initialization);
   for (int i = 0; i < at.size; ++i) {
-    const float most = 1 / std::sqrt(static_cast<float>(i < at.w2 ? inputs : hidden));
+    const float most = 1 / std::sqrt(static_cast<float>(i < at.w2 ? inputs : width));
     x[static_cast<std::size_t>(i)] =
         most * (static_cast<float>(draw.bits(static_cast<std::uint64_t>(i)) >> 40) * 0x1p-23F - 1);
   }
@@ -98,14 +114,14 @@ void Model::forward(const float* x, const Dataset& data, const std::int64_t* bat
   for (int k = 0; k < count; ++k)
     std::copy_n(data.images.data() + batch[k] * inputs, inputs, pictures_.data() + k * inputs);
   turn(pictures_.data(), lanes, inputs, columns_.data());
-  multiply(x + at.w1, inputs, 1, hidden, inputs, columns_.data(), first_.data());
-  add_biases(x + at.b1, hidden, first_.data());
+  multiply(x + at_.w1, inputs, 1, hidden_, inputs, columns_.data(), first_.data());
+  add_biases(x + at_.b1, hidden_, first_.data());
   rectify(first_);
-  multiply(x + at.w2, hidden, 1, hidden, hidden, first_.data(), second_.data());
-  add_biases(x + at.b2, hidden, second_.data());
+  multiply(x + at_.w2, hidden_, 1, hidden_, hidden_, first_.data(), second_.data());
+  add_biases(x + at_.b2, hidden_, second_.data());
   rectify(second_);
-  multiply(x + at.w3, hidden, 1, classes, hidden, second_.data(), scores_.data());
-  add_biases(x + at.b3, classes, scores_.data());
+  multiply(x + at_.w3, hidden_, 1, classes, hidden_, second_.data(), scores_.data());
+  add_biases(x + at_.b3, classes, scores_.data());
 }
 
 double Model::gradient(const std::vector<float>& x, const Dataset& data, const Batch& batch,
@@ -132,18 +148,18 @@ double Model::gradient(const std::vector<float>& x, const Dataset& data, const B
       for (int c = 0; c < classes; ++c)
         z[c * lanes] = weight * (z[c * lanes] / sum - (c == label ? 1.0F : 0.0F));
     }
-    turn(second_.data(), hidden, lanes, turned_.data());
-    add_products(scores_.data(), classes, turned_.data(), hidden, g.data() + at.w3);
-    add_sums(scores_.data(), classes, g.data() + at.b3);
-    multiply(x.data() + at.w3, 1, hidden, hidden, classes, scores_.data(), d_second_.data());
+    turn(second_.data(), hidden_, lanes, turned_.data());
+    add_products(scores_.data(), classes, turned_.data(), hidden_, g.data() + at_.w3);
+    add_sums(scores_.data(), classes, g.data() + at_.b3);
+    multiply(x.data() + at_.w3, 1, hidden_, hidden_, classes, scores_.data(), d_second_.data());
     silence(second_, d_second_);
-    turn(first_.data(), hidden, lanes, turned_.data());
-    add_products(d_second_.data(), hidden, turned_.data(), hidden, g.data() + at.w2);
-    add_sums(d_second_.data(), hidden, g.data() + at.b2);
-    multiply(x.data() + at.w2, 1, hidden, hidden, hidden, d_second_.data(), d_first_.data());
+    turn(first_.data(), hidden_, lanes, turned_.data());
+    add_products(d_second_.data(), hidden_, turned_.data(), hidden_, g.data() + at_.w2);
+    add_sums(d_second_.data(), hidden_, g.data() + at_.b2);
+    multiply(x.data() + at_.w2, 1, hidden_, hidden_, hidden_, d_second_.data(), d_first_.data());
     silence(first_, d_first_);
-    add_products(d_first_.data(), hidden, pictures_.data(), inputs, g.data() + at.w1);
-    add_sums(d_first_.data(), hidden, g.data() + at.b1);
+    add_products(d_first_.data(), hidden_, pictures_.data(), inputs, g.data() + at_.w1);
+    add_sums(d_first_.data(), hidden_, g.data() + at_.b1);
   }
   return loss / static_cast<double>(batch.size());
 }

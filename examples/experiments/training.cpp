@@ -43,9 +43,9 @@ struct Witness {
 Witness train_rank(const Task& task, const Training& training, const Maker& make, std::uint64_t seed,
                    terse::AnyTransport& transport) {
   const std::unique_ptr<AnyOptimizer> optimizer = make(transport, seed);
-  Model model;
+  Model model(training.width);
   Witness witness;
-  witness.x = Model::start(seed);
+  witness.x = Model::start(seed, training.width);
   std::vector<float> g(witness.x.size());
   const auto begin = Clock::now();
   auto busy = Clock::duration::zero();
@@ -81,9 +81,9 @@ double spread_of(const std::vector<Witness>& ranks, std::vector<float> Witness::
       sum += std::pow(static_cast<double>((rank.*x)[i] - mean[i]), 2);
   return std::sqrt(sum / static_cast<double>(ranks.size()));
 }
-double moved_dead_weights(const std::vector<float>& x, std::uint64_t seed) {
-  const std::vector<float> start = Model::start(seed);
-  const terse::Segment first = Model::layout().segments().front();
+double moved_dead_weights(const std::vector<float>& x, int width, std::uint64_t seed) {
+  const std::vector<float> start = Model::start(seed, width);
+  const terse::Segment first = Model::layout(width).segments().front();
   float most = 0;
   for (terse::index_t i = first.offset; i < first.offset + first.count; i += pixels)
     most = std::max(most, std::abs(x[static_cast<std::size_t>(i)] - start[static_cast<std::size_t>(i)]));
@@ -113,10 +113,10 @@ Figures run(const Task& task, const Training& training, const Maker& make, std::
     figures.stall = std::max(figures.stall, rank.stall / steps);
   }
   const std::vector<float> mean = mean_of(ranks, &Witness::x);
-  figures.accuracy = Model().accuracy(mean, task.test, std::min(tested, task.test.count));
+  figures.accuracy = Model(training.width).accuracy(mean, task.test, std::min(tested, task.test.count));
   figures.spread = spread_of(ranks, &Witness::x);
   if (!ranks.front().before.empty()) figures.spread_before = spread_of(ranks, &Witness::before);
-  figures.dead = moved_dead_weights(mean, seed);
+  figures.dead = moved_dead_weights(mean, training.width, seed);
   return figures;
 }
 

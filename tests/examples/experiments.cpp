@@ -30,8 +30,8 @@ Dataset pictures(std::int64_t count, std::uint64_t seed) {
 }
 
 /// The loss in double, neuron by neuron.
-double loss_of(const std::vector<double>& x, const Dataset& data, const Batch& batch) {
-  const terse::Layout layout = Model::layout();
+double loss_of(const std::vector<double>& x, const terse::Layout& layout, const Dataset& data,
+               const Batch& batch) {
   double sum = 0;
   for (const std::int64_t k : batch) {
     std::vector<double> in(data.images.begin() + k * 784, data.images.begin() + (k + 1) * 784);
@@ -60,29 +60,33 @@ TEST_CASE("the gradient is the loss's") {
   // More than are worked on at a time, and not a multiple of that.
   Batch batch;
   for (std::int64_t k = 0; k < 35; ++k) batch.push_back(k);
-  const std::vector<float> x = Model::start(1);
-  std::vector<float> g(x.size());
-  const double loss = Model().gradient(x, data, batch, g);
-  std::vector<double> at(x.begin(), x.end());
-  CHECK(loss == doctest::Approx(loss_of(at, data, batch)).epsilon(1e-5));
+  for (const int width : {Model::usual_width, 64}) {
+    const terse::Layout layout = Model::layout(width);
+    const std::vector<float> x = Model::start(1, width);
+    REQUIRE(static_cast<terse::index_t>(x.size()) == layout.size());
+    std::vector<float> g(x.size());
+    const double loss = Model(width).gradient(x, data, batch, g);
+    std::vector<double> at(x.begin(), x.end());
+    CHECK(loss == doctest::Approx(loss_of(at, layout, data, batch)).epsilon(1e-5));
 
-  for (const terse::Segment& segment : std::vector(Model::layout().segments()))
-    for (const terse::index_t i : {segment.offset + 5, segment.offset + segment.count - 1}) {
-      const auto place = static_cast<std::size_t>(i);
-      constexpr double h = 1e-5;
-      const double here = at[place];
-      at[place] = here + h;
-      const double above = loss_of(at, data, batch);
-      at[place] = here - h;
-      const double below = loss_of(at, data, batch);
-      at[place] = here;
-      INFO(segment.name << ", element " << i - segment.offset);
-      CHECK(static_cast<double>(g[place]) ==
-            doctest::Approx((above - below) / (2 * h)).epsilon(1e-3).scale(1e-3));
-    }
-  // Nothing comes from a pixel that is 0.
-  CHECK(g[0] == 0);
-  CHECK(g[784] == 0);
+    for (const terse::Segment& segment : layout.segments())
+      for (const terse::index_t i : {segment.offset + 5, segment.offset + segment.count - 1}) {
+        const auto place = static_cast<std::size_t>(i);
+        constexpr double h = 1e-5;
+        const double here = at[place];
+        at[place] = here + h;
+        const double above = loss_of(at, layout, data, batch);
+        at[place] = here - h;
+        const double below = loss_of(at, layout, data, batch);
+        at[place] = here;
+        INFO(width << ", " << segment.name << ", element " << i - segment.offset);
+        CHECK(static_cast<double>(g[place]) ==
+              doctest::Approx((above - below) / (2 * h)).epsilon(1e-3).scale(1e-3));
+      }
+    // Nothing comes from a pixel that is 0.
+    CHECK(g[0] == 0);
+    CHECK(g[784] == 0);
+  }
 }
 
 TEST_CASE("a training ends where its figures say") {
