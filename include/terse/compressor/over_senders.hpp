@@ -19,6 +19,8 @@ template <class Values>
 struct PickCoder<Ones<Values>> : PickCoder<Values> {
   TERSE_HD static float read(const std::byte*, index_t, index_t) { return 1; }
 };
+template <class Values>
+struct CodePicks<Ones<Values>> : CodePicks<Values> {};
 
 /// What the sum over `packets` packets is multiplied by where `senders` of them say something, so that a mean over all becomes
 /// one over the senders: exactly 1 where all do.
