@@ -73,6 +73,20 @@ class Cosines {
  public:
   static constexpr int width = 16;
   typedef float Row __attribute__((vector_size(4 * width)));  // NOLINT: no alias can say it
+  typedef float Anywhere                                      // NOLINT: nor this
+      __attribute__((vector_size(4 * width), aligned(alignof(float)), may_alias));
+
+  /// Rows of `width` numbers that lie `step` floats apart.
+  struct From {
+    const float* at;
+    index_t step;
+    const Anywhere& operator[](index_t j) const { return *reinterpret_cast<const Anywhere*>(at + j * step); }
+  };
+  struct To {
+    float* at;
+    index_t step;
+    Anywhere& operator[](index_t j) const { return *reinterpret_cast<Anywhere*>(at + j * step); }
+  };
 
   /// The tables of all n, made once, which takes some milliseconds.
   static const Cosines& instance() {
@@ -81,17 +95,17 @@ class Cosines {
   }
 
   /// y = transform of n rows x; other memory.
-  void forward(int n, const Row* x, Row* y) const {
+  void forward(int n, From x, To y) const {
     if (n == S)
-      two(Constant<S>{}, x, y, 1);
+      two(Constant<S>{}, x, y);
     else
-      two(n, x, y, 1);
+      two(n, x, y);
   }
-  void inverse(int n, const Row* y, Row* x) const {
+  void inverse(int n, From y, To x) const {
     if (n == S)
-      back(Constant<S>{}, y, 1, x);
+      back(Constant<S>{}, y, x);
     else
-      back(n, y, 1, x);
+      back(n, y, x);
   }
   /// Of all n, for kernels: see CosineTables.
   std::vector<float> tables() const {
@@ -144,35 +158,44 @@ class Cosines {
     }
   }
 
-  /// The DCT-II, its results `step` rows apart.
+  /// Rows between two steps.
+  template <int N>
+  struct Rows {
+    Row row[std::size_t{N}];
+    From from(int first) const { return {reinterpret_cast<const float*>(row + first), width}; }
+    To to(int first) { return {reinterpret_cast<float*>(row + first), width}; }
+    Row& operator[](int j) { return row[j]; }
+  };
+
+  /// The DCT-II.
   template <class Length>
-  void two(Length n, const Row* x, Row* y, int step) const {
+  void two(Length n, From x, To y) const {
     if (n == 1) {
       y[0] = x[0];
       return;
     }
-    if (n % 2 != 0) return multiply<false>(n, waves_[static_cast<std::size_t>(n)], x, 1, y, step);
+    if (n % 2 != 0) return multiply<false>(n, waves_[static_cast<std::size_t>(n)], x, y);
     const auto m = half(n);
-    Row s[room<Length>()];
+    Rows<room<Length>()> s;
     for (int j = 0; j < m; ++j) {
       s[j] = (x[j] + x[n - 1 - j]) * root_half;
       s[m + j] = (x[j] - x[n - 1 - j]) * root_half;
     }
-    two(m, s, y, 2 * step);
-    four(m, s + m, 1, y + step, 2 * step);
+    two(m, s.from(0), {y.at, 2 * y.step});
+    four(m, s.from(m), {y.at + y.step, 2 * y.step});
   }
-  /// Its inverse, of numbers `step` rows apart.
+  /// Its inverse.
   template <class Length>
-  void back(Length n, const Row* y, int step, Row* x) const {
+  void back(Length n, From y, To x) const {
     if (n == 1) {
       x[0] = y[0];
       return;
     }
-    if (n % 2 != 0) return multiply<true>(n, waves_[static_cast<std::size_t>(n)], y, step, x, 1);
+    if (n % 2 != 0) return multiply<true>(n, waves_[static_cast<std::size_t>(n)], y, x);
     const auto m = half(n);
-    Row s[room<Length>()];
-    back(m, y, 2 * step, s);
-    four(m, y + step, 2 * step, s + m, 1);
+    Rows<room<Length>()> s;
+    back(m, {y.at, 2 * y.step}, s.to(0));
+    four(m, {y.at + y.step, 2 * y.step}, s.to(m));
     for (int j = 0; j < m; ++j) {
       x[j] = (s[j] + s[m + j]) * root_half;
       x[n - 1 - j] = (s[j] - s[m + j]) * root_half;
@@ -180,39 +203,39 @@ class Cosines {
   }
   /// The DCT-IV, its own inverse.
   template <class Length>
-  void four(Length n, const Row* x, int from, Row* y, int to) const {
+  void four(Length n, From x, To y) const {
     if (n == 1) {
       y[0] = x[0];
       return;
     }
     const Table& table = four_[static_cast<std::size_t>(n)];
-    if (n % 2 != 0) return multiply<false>(n, table, x, from, y, to);
+    if (n % 2 != 0) return multiply<false>(n, table, x, y);
     const auto m = half(n);
-    Row s[room<Length>()], t[room<Length>()];
+    Rows<room<Length>()> s, t;
     const float* turn = table.data();
     for (int j = 0; j < m; ++j, turn += 2) {
-      const Row a = x[j * from], b = x[(n - 1 - j) * from];
+      const Row a = x[j], b = x[n - 1 - j];
       const float sign = j % 2 == 0 ? 1.0F : -1.0F;
       s[j] = turn[0] * a + turn[1] * b;
       s[m + j] = (sign * turn[0]) * b - (sign * turn[1]) * a;
     }
-    two(m, s, t, 1);
-    two(m, s + m, t + m, 1);
+    two(m, s.from(0), t.to(0));
+    two(m, s.from(m), t.to(m));
     y[0] = t[0];
     for (int k = 1; k < m; ++k) {
-      y[2 * k * to] = (t[k] + t[n - k]) * root_half;
-      y[(2 * k - 1) * to] = (t[k] - t[n - k]) * root_half;
+      y[2 * k] = (t[k] + t[n - k]) * root_half;
+      y[2 * k - 1] = (t[k] - t[n - k]) * root_half;
     }
-    y[(n - 1) * to] = -t[m];
+    y[n - 1] = -t[m];
   }
   using Table = std::vector<float>;
   template <bool Transposed>
-  static void multiply(int n, const Table& table, const Row* x, int from, Row* y, int to) {
+  static void multiply(int n, const Table& table, From x, To y) {
     for (int k = 0; k < n; ++k) {
       Row sum{};
       for (int j = 0; j < n; ++j)
-        sum += table[static_cast<std::size_t>(Transposed ? j * n + k : k * n + j)] * x[j * from];
-      y[k * to] = sum;
+        sum += table[static_cast<std::size_t>(Transposed ? j * n + k : k * n + j)] * x[j];
+      y[k] = sum;
     }
   }
 

@@ -47,100 +47,113 @@ struct CosineWaves {
   template <int S>
   class Transform {
     using Waves = detail::Cosines<S>;
-    using Row = typename Waves::Row;
-    typedef float Anywhere  // NOLINT: no alias can say it
-        __attribute__((vector_size(sizeof(Row)), aligned(alignof(float)), may_alias));
     static constexpr index_t width = Waves::width;
 
    public:
     void forward(const detail::TilePlace& place, const float* from, float* tile) {
       const index_t rows = place.rows, columns = place.columns;
       for (index_t first = 0; first < columns; first += width) {
-        load(from + first, place.stride, rows, columns - first);
-        waves_.forward(static_cast<int>(rows), strip_, result_);
+        waves_.forward(static_cast<int>(rows), strip(from + first, place.stride, rows, columns - first),
+                       {result_, width});
         store_turned(middle_ + first * rows, rows, columns - first);
       }
       for (index_t first = 0; first < rows; first += width) {
-        load(middle_ + first, rows, columns, rows - first);
-        waves_.forward(static_cast<int>(columns), strip_, result_);
-        store(tile + first, rows, columns, rows - first);
+        const bool whole = rows - first >= width;
+        waves_.forward(static_cast<int>(columns), strip(middle_ + first, rows, columns, rows - first),
+                       whole ? To{tile + first, rows} : To{result_, width});
+        if (!whole) store(tile + first, rows, columns, rows - first);
       }
     }
     void inverse(const detail::TilePlace& place, float* tile) {
       const index_t rows = place.rows, columns = place.columns;
-      const index_t count = rows * columns;
-      if (count >= Few::least_elements && nonzero(tile, count) <= Few::most)
-        add_waves(tile, rows, columns);
-      else
+      if (!add_few_waves(tile, rows, columns))
         for (index_t first = 0; first < rows; first += width) {
-          load(tile + first, rows, columns, rows - first);
-          waves_.inverse(static_cast<int>(columns), strip_, result_);
+          waves_.inverse(static_cast<int>(columns), strip(tile + first, rows, columns, rows - first),
+                         {result_, width});
           store_turned(middle_ + first * columns, columns, rows - first);
         }
       for (index_t first = 0; first < columns; first += width) {
-        load(middle_ + first, columns, rows, columns - first);
-        waves_.inverse(static_cast<int>(rows), strip_, result_);
-        store(tile + first, columns, rows, columns - first);
+        const bool whole = columns - first >= width;
+        waves_.inverse(static_cast<int>(rows), strip(middle_ + first, columns, rows, columns - first),
+                       whole ? To{tile + first, columns} : To{result_, width});
+        if (!whole) store(tile + first, columns, rows, columns - first);
       }
     }
 
    private:
+    using From = typename Waves::From;
+    using To = typename Waves::To;
     using Few = detail::FewWaves<S>;
 
-    static index_t nonzero(const float* tile, index_t count) {
+    /// The rows of a tile as sums of the waves across that it has; false where these are many.
+    bool add_few_waves(const float* tile, index_t rows, index_t columns) {
+      const index_t count = rows * columns;
+      if (count < Few::least_elements) return false;
+      std::uint64_t words[S * S / alignment + 1];
       index_t found = 0;
-      for (index_t b = 0; b < count; b += alignment)
-        found += ones_in(detail::at_least(tile + b, count - b, 1));
-      return found;
-    }
-    struct AddWave {
-      const Waves& waves;
-      index_t rows, columns;
-      float* to;
-      static std::uint32_t least() { return 1; }
-      TERSE_INLINE bool operator()(index_t position, float value) const {
-        const float* const wave = waves.wave(static_cast<int>(columns), static_cast<int>(position / rows));
-        float* const row = to + position % rows * columns;
-        TERSE_LANES
-        for (index_t c = 0; c < columns; ++c) row[c] += value * wave[c];
-        return true;
+      for (index_t b = 0; b < count; b += alignment) {
+        words[b / alignment] = detail::at_least(tile + b, count - b, 1);
+        found += ones_in(words[b / alignment]);
       }
-    };
-    void add_waves(const float* tile, index_t rows, index_t columns) {
-      std::fill_n(middle_, rows * columns, 0.0F);
-      AddWave add{waves_, rows, columns, middle_};
-      detail::walk(tile, rows * columns, add);
+      if (found > Few::most) return false;
+      std::fill_n(middle_, count, 0.0F);
+      for (index_t b = 0; b < count; b += alignment)
+        for (std::uint64_t word = words[b / alignment]; word != 0; word &= word - 1)
+          add_wave(tile, static_cast<std::uint32_t>(b + first_one_in(word)), static_cast<std::uint32_t>(rows),
+                   columns);
+      return true;
+    }
+    void add_wave(const float* tile, std::uint32_t position, std::uint32_t rows, index_t columns) {
+      const float value = tile[position];
+      const float* const wave = waves_.wave(static_cast<int>(columns), static_cast<int>(position / rows));
+      float* const row = middle_ + position % rows * columns;
+      index_t c = 0;
+      for (; c + width <= columns; c += width) To{row + c, 0}[0] += value * From{wave + c, 0}[0];
+      for (; c < columns; ++c) row[c] += value * wave[c];
     }
 
-    // Strips of `width` columns; what a narrower one lacks is 0 and goes nowhere.
-    void load(const float* from, index_t stride, index_t count, index_t there) {
-      if (there >= width) {
-        // As a whole: pieces would be stored apart, and read together too soon.
-        for (index_t j = 0; j < count; ++j) strip_[j] = *reinterpret_cast<const Anywhere*>(from + j * stride);
-        return;
-      }
+    /// `width` columns; what a narrower strip lacks is 0 and goes nowhere.
+    From strip(const float* from, index_t stride, index_t count, index_t there) {
+      if (there >= width) return {from, stride};
       for (index_t j = 0; j < count; ++j) {
-        strip_[j] = Row{};
-        std::memcpy(&strip_[j], from + j * stride, static_cast<std::size_t>(there) * sizeof(float));
+        std::copy_n(from + j * stride, there, strip_ + j * width);
+        std::fill_n(strip_ + j * width + there, width - there, 0.0F);
       }
+      return {strip_, width};
     }
     void store(float* to, index_t stride, index_t count, index_t there) const {
-      if (there >= width) {
-        for (index_t j = 0; j < count; ++j) *reinterpret_cast<Anywhere*>(to + j * stride) = result_[j];
-        return;
-      }
-      for (index_t j = 0; j < count; ++j)
-        std::memcpy(to + j * stride, &result_[j], static_cast<std::size_t>(there) * sizeof(float));
+      for (index_t j = 0; j < count; ++j) std::copy_n(result_ + j * width, there, to + j * stride);
     }
     /// Columns become rows of `count` numbers.
     void store_turned(float* to, index_t count, index_t there) const {
-      const auto* const from = reinterpret_cast<const float*>(result_);
       index_t j = 0;
-#ifdef __SSE2__
+#if defined(__AVX512F__)
+      if (there >= width)
+        for (; j + 16 <= count; j += 16)
+          for (index_t l = 0; l < width; l += 4) {
+            // Each vector takes a quarter from every fourth row, and so ends up in order.
+            const float* const block = result_ + j * width + l;
+            const auto rows = [&](index_t k) {
+              const float* const from = block + k * width;
+              __m512 row = _mm512_castps128_ps512(_mm_load_ps(from));
+              row = _mm512_insertf32x4(row, _mm_load_ps(from + 4 * width), 1);
+              row = _mm512_insertf32x4(row, _mm_load_ps(from + 8 * width), 2);
+              return _mm512_insertf32x4(row, _mm_load_ps(from + 12 * width), 3);
+            };
+            const __m512 a = rows(0), b = rows(1), c = rows(2), d = rows(3);
+            const __m512 ab = _mm512_unpacklo_ps(a, b), cd = _mm512_unpacklo_ps(c, d);
+            const __m512 above = _mm512_unpackhi_ps(a, b), below = _mm512_unpackhi_ps(c, d);
+            float* const turned = to + l * count + j;
+            _mm512_storeu_ps(turned, _mm512_shuffle_ps(ab, cd, 0x44));
+            _mm512_storeu_ps(turned + count, _mm512_shuffle_ps(ab, cd, 0xEE));
+            _mm512_storeu_ps(turned + 2 * count, _mm512_shuffle_ps(above, below, 0x44));
+            _mm512_storeu_ps(turned + 3 * count, _mm512_shuffle_ps(above, below, 0xEE));
+          }
+#elif defined(__SSE2__)
       if (there >= width)
         for (; j + 4 <= count; j += 4)
           for (index_t l = 0; l < width; l += 4) {
-            const float* const block = from + j * width + l;
+            const float* const block = result_ + j * width + l;
             __m128 a = _mm_load_ps(block), b = _mm_load_ps(block + width);
             __m128 c = _mm_load_ps(block + 2 * width), d = _mm_load_ps(block + 3 * width);
             _MM_TRANSPOSE4_PS(a, b, c, d);
@@ -152,12 +165,11 @@ struct CosineWaves {
           }
 #endif
       for (; j < count; ++j)
-        for (index_t l = 0; l < std::min(there, width); ++l) to[l * count + j] = from[j * width + l];
+        for (index_t l = 0; l < std::min(there, width); ++l) to[l * count + j] = result_[j * width + l];
     }
 
     const Waves& waves_ = Waves::instance();
-    Row strip_[std::size_t{S}], result_[std::size_t{S}];
-    alignas(64) float middle_[static_cast<std::size_t>(S) * S];
+    alignas(64) float strip_[S * width], result_[S * width], middle_[static_cast<std::size_t>(S) * S];
   };
 };
 
