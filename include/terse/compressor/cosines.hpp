@@ -80,12 +80,14 @@ class Cosines {
   struct From {
     const float* at;
     index_t step;
-    const Anywhere& operator[](index_t j) const { return *reinterpret_cast<const Anywhere*>(at + j * step); }
+    TERSE_INLINE const Anywhere& operator[](index_t j) const {
+      return *reinterpret_cast<const Anywhere*>(at + j * step);
+    }
   };
   struct To {
     float* at;
     index_t step;
-    Anywhere& operator[](index_t j) const { return *reinterpret_cast<Anywhere*>(at + j * step); }
+    TERSE_INLINE Anywhere& operator[](index_t j) const { return *reinterpret_cast<Anywhere*>(at + j * step); }
   };
 
   /// The tables of all n, made once, which takes some milliseconds.

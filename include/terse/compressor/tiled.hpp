@@ -8,6 +8,7 @@
 
 #include "terse/compressor/commit_elements.hpp"
 #include "terse/compressor/grid_top_tiles.hpp"
+#include "terse/compressor/tile_message.hpp"
 
 namespace terse {
 
@@ -138,12 +139,12 @@ struct Tiled<Basis, S, Sparse<Selection, Values, PerSegment>> {
                              Mask<typename E::memory> mask, In incoming, Message message, Feedback feedback,
                              const EncodeContext& context, std::byte* section, std::uint32_t* bad) const {
     check_view<Feedback>();
-    reduce<MaxAbs>(executor, range, terse::Units{0, true}, mask, incoming, message,
-                   workspace.picker.scratch.all(), workspace.picker.total.all(), bad);
+    detail::TileMessage evaluated(mask, incoming, message, workspace.picker.scratch.data(), bad);
     std::byte* at = section;
     for (Units units(range); units.more(); units.next()) {
       const detail::TilePlace& place = units.place();
       const Piece unit = units.unit();
+      evaluated.evaluate(units.piece(), place.end());
       workspace.transform.forward(place, feedback.at(place.first), workspace.tile);
       if constexpr (Basis::transforms) *bad |= drop_beyond_limit(workspace.tile, unit.count);
       std::fill_n(workspace.decoded, unit.count, 0.0F);

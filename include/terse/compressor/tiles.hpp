@@ -28,6 +28,9 @@ struct TilePlace {
   index_t first;          // arena index of its upper left element
   index_t rows, columns;  // elements
   index_t stride;         // from one row to the next
+
+  /// The arena index behind its last element.
+  TERSE_HD index_t end() const { return first + (rows - 1) * stride + columns; }
 };
 
 /// The tiles of a piece, by their numbers. As a unit of Sparse, tile after tile takes the places of its piece's elements, so that
@@ -78,6 +81,8 @@ class UnitsOf<PerTile<S, Share>> {
   }
   Piece unit() const { return piece_.unit(place_); }
   const TilePlace& place() const { return place_; }
+  /// Of the range, to which the tile belongs.
+  const Piece& piece() const { return piece_.piece; }
 
  private:
   /// The first tile of the next piece that has elements.

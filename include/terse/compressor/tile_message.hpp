@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+
+#include "terse/executor/host.hpp"
+#include "terse/executor/statistic.hpp"
+
+namespace terse::detail {
+
+/// A message on the host that is evaluated no further than the next tile needs, so that this finds it in cache.
+template <class Masked, class Incoming, class F>
+class TileMessage {
+ public:
+  /// `bad` as for `reduce`, whose scratch it takes.
+  TileMessage(Masked mask, Incoming incoming, const F& message, float* scratch, std::uint32_t* bad)
+      : mask_(mask), incoming_(incoming), message_(message), scratch_(scratch), bad_(bad) {}
+
+  /// Up to the arena index `end` in this piece; calls ascend, and each piece's last goes to its end.
+  void evaluate(const Piece& piece, index_t end) {
+    if (piece.offset != piece_.offset || piece_.count == 0) {
+      if (piece_.count > 0) {
+        incoming_.next_unit();
+        incoming_.next_piece(piece_.count);
+      }
+      piece_ = piece;
+      done_ = 0;
+    }
+    if (end - piece.offset <= done_) return;
+    // Whole blocks of the reduction.
+    const index_t blocks = (end - piece.offset + reduction_block - 1) / reduction_block;
+    const index_t until = std::min(blocks * reduction_block, piece.count);
+    const auto totals = reduce_unit<MaxAbs>(piece, done_, until, mask_, incoming_, message_, scratch_);
+    finish_unit<MaxAbs>(totals.data(), until - done_, bad_);
+    done_ = until;
+  }
+
+ private:
+  Masked mask_;
+  Cursor<Incoming> incoming_;
+  F message_;
+  float* scratch_;
+  std::uint32_t* bad_;
+  Piece piece_{};
+  index_t done_ = 0;  // elements of the piece
+};
+
+}  // namespace terse::detail
