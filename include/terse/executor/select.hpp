@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <new>
 
 #include "terse/core/config.hpp"
@@ -55,8 +56,8 @@ inline index_t sample_rank(index_t count, index_t k) {
 /// Candidates that a selection of k has room for: what `sample_rank` leads to, and four deviations more.
 constexpr index_t candidates(index_t k) { return k + k / 2 + 4096; }
 
-/// The most blocks that a short span is cut into, and candidates that it has room for.
-inline constexpr index_t most_blocks = 1024, short_room = 1024;
+/// The most parts that a short span is cut into, candidates that it has room for, and sizes that are few.
+inline constexpr index_t most_parts = 1024, short_room = 1024, few_sizes = 256;
 
 /// Counters of one digit, four for each value: neighbours often have the same digit, and an increment would
 /// wait for the one before it. The last value stands for elements that don't take part.
@@ -222,19 +223,39 @@ inline Cut find_cut(const float* x, index_t count, index_t k, std::uint32_t* his
   return {least, k};
 }
 
-/// Where a short span falls into at least twice k blocks, the k-th largest of their largest magnitudes: k elements and more
-/// have or exceed it, and hardly twice as many. 0 where it doesn't.
-inline std::uint32_t short_threshold(const float* x, index_t count, index_t k) {
-  const index_t size = count / lanes >= 2 * k ? lanes : sample_block, blocks = count / size;
-  if (blocks < 2 * k || blocks > most_blocks) return 0;
-  std::uint32_t largest[most_blocks];
-  for (index_t b = 0; b < blocks; ++b) {
-    std::uint32_t most = 0;
-    for (index_t i = b * size; i < (b + 1) * size; ++i) most = std::max(most, magnitude_bits(x[i]));
-    largest[b] = most;
+/// The k-th largest of n sizes below 2^31; their order is lost. Few are counted against each other, for every branch of a
+/// search would be taken or not by chance.
+inline std::uint32_t kth_largest(std::uint32_t* sizes, index_t n, index_t k) {
+  if (n > few_sizes) {
+    std::nth_element(sizes, sizes + (k - 1), sizes + n, std::greater<>{});
+    return sizes[k - 1];
   }
-  std::nth_element(largest, largest + (k - 1), largest + blocks, std::greater<>{});
-  return largest[k - 1];
+  const auto most = static_cast<std::int32_t>(k - 1);
+  std::int32_t kth = std::numeric_limits<std::int32_t>::max();
+  for (index_t b = 0; b < n; b += lanes) {
+    // Behind the last one there are zeros, which count only where less than k sizes are above zero.
+    alignas(64) std::int32_t size[lanes] = {}, larger[lanes] = {};
+    std::memcpy(size, sizes + b, static_cast<std::size_t>(std::min<index_t>(lanes, n - b)) * sizeof(float));
+    for (index_t i = 0; i < n; ++i) {
+      const auto other = static_cast<std::int32_t>(sizes[i]);
+      for (int l = 0; l < lanes; ++l) larger[l] += other > size[l] ? 1 : 0;
+    }
+    for (int l = 0; l < lanes; ++l) kth = std::min(kth, larger[l] <= most ? size[l] : kth);
+  }
+  return static_cast<std::uint32_t>(kth);
+}
+
+/// Where at least twice k parts of a short span have enough elements, the k-th largest of their largest magnitudes: k
+/// elements and more have or exceed it, and hardly twice as many. 0 where they haven't. Parts are diagonals of a matrix whose
+/// rows have an element for each part, and one more: of rows or columns a few may have all that is large.
+inline std::uint32_t short_threshold(const float* x, index_t count, index_t k) {
+  const index_t size = count / lanes >= 2 * k ? lanes : sample_block, parts = count / size;
+  if (parts < 2 * k || parts > most_parts) return 0;
+  std::uint32_t largest[most_parts];
+  std::fill_n(largest, parts, 0U);
+  for (index_t i = 0; i + parts <= count; i += parts + 1)
+    for (index_t p = 0; p < parts; ++p) largest[p] = std::max(largest[p], magnitude_bits(x[i + p]));
+  return kth_largest(largest, parts, k);
 }
 
 /// A magnitude that somewhat more than k elements will have or exceed, by a sample that is copied to `room`.
@@ -250,18 +271,30 @@ inline std::uint32_t guess_threshold(const float* x, index_t count, index_t k, f
 inline bool select_few(const float* x, index_t count, index_t k, float* scratch, std::uint32_t* positions) {
   const std::uint32_t threshold = short_threshold(x, count, k);
   if (threshold == 0) return false;
-  float* const candidates = scratch;
-  auto* const names = ::new (scratch + short_room) std::uint32_t[static_cast<std::size_t>(short_room)];
-  auto* const sizes = ::new (scratch + 2 * short_room) std::uint32_t[static_cast<std::size_t>(short_room)];
-  Note note{threshold, short_room, names, candidates};
-  walk(x, count, note);
-  if (note.found == short_room) return false;
-  for (index_t c = 0; c < note.found; ++c) sizes[c] = magnitude_bits(candidates[c]);
-  std::nth_element(sizes, sizes + (k - 1), sizes + note.found, std::greater<>{});
-  const std::uint32_t least = sizes[k - 1];
-  const auto above = std::count_if(sizes, sizes + k, [&](std::uint32_t size) { return size > least; });
-  Take take{{least, k - above}, k, names, positions};
-  walk(candidates, note.found, take);
+  auto* const names = ::new (scratch) std::uint32_t[static_cast<std::size_t>(short_room)];
+  auto* const sizes = ::new (scratch + short_room) std::uint32_t[static_cast<std::size_t>(short_room)];
+  auto* const sorted = ::new (scratch + 2 * short_room) std::uint32_t[static_cast<std::size_t>(short_room)];
+  index_t found = 0;
+  for (index_t b = 0; b < count; b += lanes) {
+    std::uint64_t word = at_least(x + b, count - b, threshold);
+    if (found + ones_in(word) + 1 >= short_room) return false;
+    // Mostly there is one or none, so that both take the same way: a name that isn't one is overwritten.
+    do {
+      names[found] = static_cast<std::uint32_t>(b + std::countr_zero(word));
+      found += word != 0 ? 1 : 0;
+      word &= word - 1;
+    } while (word != 0);
+  }
+  for (index_t c = 0; c < found; ++c) sorted[c] = sizes[c] = magnitude_bits(x[names[c]]);
+  const std::uint32_t least = kth_largest(sorted, found, k);
+  index_t ties = k;
+  for (index_t c = 0; c < found; ++c) ties -= sizes[c] > least ? 1 : 0;
+  for (index_t c = 0, taken = 0; taken < k; ++c) {
+    const bool tie = sizes[c] == least && ties > 0;
+    ties -= tie ? 1 : 0;
+    positions[taken] = names[c];
+    taken += tie || sizes[c] > least ? 1 : 0;
+  }
   return true;
 }
 
@@ -288,7 +321,7 @@ index_t select_scratch(E executor, index_t count, index_t k);
 /// equal magnitudes the lower positions come first, -0 equals +0. 0 <= k <= values.size() < 2^32; all values
 /// are finite. `scratch` holds select_scratch(values.size(), k) floats.
 /// One pass over the values and a few over some 1.2 k candidates, where a sample of one element in 64 tells
-/// enough about the rest. In spans below 16384 elements two passes, one for the largest of each block, where 2 k blocks
+/// enough about the rest. In spans below 16384 elements two passes, one for the largest of each part, where 2 k parts
 /// of 16 elements or more fit into them. For larger k, and where the sample misleads (large elements in few places):
 /// four passes, five or six with the attempt. Three where the k-th
 /// magnitude is one that a great many elements have.
