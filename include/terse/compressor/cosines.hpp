@@ -73,21 +73,23 @@ class Cosines {
  public:
   static constexpr int width = 16;
   typedef float Row __attribute__((vector_size(4 * width)));  // NOLINT: no alias can say it
-  typedef float Anywhere                                      // NOLINT: nor this
-      __attribute__((vector_size(4 * width), aligned(alignof(float)), may_alias));
+  /// One that may lie anywhere among floats.
+  struct Loose {
+    Row row;
+  } __attribute__((packed, aligned(alignof(float)), may_alias));
 
   /// Rows of `width` numbers that lie `step` floats apart.
   struct From {
     const float* at;
     index_t step;
-    TERSE_INLINE const Anywhere& operator[](index_t j) const {
-      return *reinterpret_cast<const Anywhere*>(at + j * step);
+    TERSE_INLINE const Loose& operator[](index_t j) const {
+      return *reinterpret_cast<const Loose*>(at + j * step);
     }
   };
   struct To {
     float* at;
     index_t step;
-    TERSE_INLINE Anywhere& operator[](index_t j) const { return *reinterpret_cast<Anywhere*>(at + j * step); }
+    TERSE_INLINE Loose& operator[](index_t j) const { return *reinterpret_cast<Loose*>(at + j * step); }
   };
 
   /// The tables of all n, made once, which takes some milliseconds.
@@ -173,15 +175,15 @@ class Cosines {
   template <class Length>
   void two(Length n, From x, To y) const {
     if (n == 1) {
-      y[0] = x[0];
+      y[0].row = x[0].row;
       return;
     }
     if (n % 2 != 0) return multiply<false>(n, waves_[static_cast<std::size_t>(n)], x, y);
     const auto m = half(n);
     Rows<room<Length>()> s;
     for (int j = 0; j < m; ++j) {
-      s[j] = (x[j] + x[n - 1 - j]) * root_half;
-      s[m + j] = (x[j] - x[n - 1 - j]) * root_half;
+      s[j] = (x[j].row + x[n - 1 - j].row) * root_half;
+      s[m + j] = (x[j].row - x[n - 1 - j].row) * root_half;
     }
     two(m, s.from(0), {y.at, 2 * y.step});
     four(m, s.from(m), {y.at + y.step, 2 * y.step});
@@ -190,7 +192,7 @@ class Cosines {
   template <class Length>
   void back(Length n, From y, To x) const {
     if (n == 1) {
-      x[0] = y[0];
+      x[0].row = y[0].row;
       return;
     }
     if (n % 2 != 0) return multiply<true>(n, waves_[static_cast<std::size_t>(n)], y, x);
@@ -199,15 +201,15 @@ class Cosines {
     back(m, {y.at, 2 * y.step}, s.to(0));
     four(m, {y.at + y.step, 2 * y.step}, s.to(m));
     for (int j = 0; j < m; ++j) {
-      x[j] = (s[j] + s[m + j]) * root_half;
-      x[n - 1 - j] = (s[j] - s[m + j]) * root_half;
+      x[j].row = (s[j] + s[m + j]) * root_half;
+      x[n - 1 - j].row = (s[j] - s[m + j]) * root_half;
     }
   }
   /// The DCT-IV, its own inverse.
   template <class Length>
   void four(Length n, From x, To y) const {
     if (n == 1) {
-      y[0] = x[0];
+      y[0].row = x[0].row;
       return;
     }
     const Table& table = four_[static_cast<std::size_t>(n)];
@@ -216,19 +218,19 @@ class Cosines {
     Rows<room<Length>()> s, t;
     const float* turn = table.data();
     for (int j = 0; j < m; ++j, turn += 2) {
-      const Row a = x[j], b = x[n - 1 - j];
+      const Row a = x[j].row, b = x[n - 1 - j].row;
       const float sign = j % 2 == 0 ? 1.0F : -1.0F;
       s[j] = turn[0] * a + turn[1] * b;
       s[m + j] = (sign * turn[0]) * b - (sign * turn[1]) * a;
     }
     two(m, s.from(0), t.to(0));
     two(m, s.from(m), t.to(m));
-    y[0] = t[0];
+    y[0].row = t[0];
     for (int k = 1; k < m; ++k) {
-      y[2 * k] = (t[k] + t[n - k]) * root_half;
-      y[2 * k - 1] = (t[k] - t[n - k]) * root_half;
+      y[2 * k].row = (t[k] + t[n - k]) * root_half;
+      y[2 * k - 1].row = (t[k] - t[n - k]) * root_half;
     }
-    y[n - 1] = -t[m];
+    y[n - 1].row = -t[m];
   }
   using Table = std::vector<float>;
   template <bool Transposed>
@@ -236,8 +238,8 @@ class Cosines {
     for (int k = 0; k < n; ++k) {
       Row sum{};
       for (int j = 0; j < n; ++j)
-        sum += table[static_cast<std::size_t>(Transposed ? j * n + k : k * n + j)] * x[j];
-      y[k] = sum;
+        sum += table[static_cast<std::size_t>(Transposed ? j * n + k : k * n + j)] * x[j].row;
+      y[k].row = sum;
     }
   }
 

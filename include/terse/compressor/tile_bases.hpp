@@ -13,6 +13,7 @@
 //
 //     forward(place, from, tile)     of the elements from the tile's first on, to rows * columns numbers
 //     inverse(place, tile)           of these, to elements, row after row, in place
+//     inverse(place, picks, tile)    the same of a tile that has nothing but picks
 
 namespace terse {
 
@@ -23,6 +24,24 @@ namespace detail {
 template <int S>
 struct FewWaves {
   static constexpr index_t most = S * S / 16, least_elements = 16 * most;
+};
+
+/// What has been picked from a tile and is not 0.
+template <int S>
+struct TilePicks {
+  index_t count = 0;
+  std::uint32_t positions[static_cast<std::size_t>(S) * S];
+  float values[static_cast<std::size_t>(S) * S];
+
+  void add(index_t position, float value) {
+    positions[count] = static_cast<std::uint32_t>(position);
+    values[count] = value;
+    count += value != 0 ? 1 : 0;
+  }
+  void expand(float* tile, index_t elements) const {
+    std::fill_n(tile, elements, 0.0F);
+    for (index_t p = 0; p < count; ++p) tile[positions[p]] = values[p];
+  }
 };
 }  // namespace detail
 
@@ -37,6 +56,9 @@ struct Elements {
         std::copy_n(from + r * place.stride, place.columns, tile + r * place.columns);
     }
     void inverse(const detail::TilePlace&, float*) {}
+    void inverse(const detail::TilePlace& place, const detail::TilePicks<S>& picks, float* tile) {
+      picks.expand(tile, place.rows * place.columns);
+    }
   };
 };
 
@@ -65,13 +87,35 @@ struct CosineWaves {
       }
     }
     void inverse(const detail::TilePlace& place, float* tile) {
-      const index_t rows = place.rows, columns = place.columns;
-      if (!add_few_waves(tile, rows, columns))
-        for (index_t first = 0; first < rows; first += width) {
-          waves_.inverse(static_cast<int>(columns), strip(tile + first, rows, columns, rows - first),
-                         {result_, width});
-          store_turned(middle_ + first * columns, columns, rows - first);
-        }
+      if (!add_few_waves(tile, place.rows, place.columns)) invert_rows(tile, place.rows, place.columns);
+      invert_columns(tile, place.rows, place.columns);
+    }
+    void inverse(const detail::TilePlace& place, const detail::TilePicks<S>& picks, float* tile) {
+      const index_t count = place.rows * place.columns;
+      if (count >= Few::least_elements && picks.count <= Few::most) {
+        std::fill_n(middle_, count, 0.0F);
+        for (index_t p = 0; p < picks.count; ++p)
+          add_wave(picks.positions[p], picks.values[p], place.rows, place.columns);
+      } else {
+        picks.expand(tile, count);
+        invert_rows(tile, place.rows, place.columns);
+      }
+      invert_columns(tile, place.rows, place.columns);
+    }
+
+   private:
+    using From = typename Waves::From;
+    using To = typename Waves::To;
+    using Few = detail::FewWaves<S>;
+
+    void invert_rows(const float* tile, index_t rows, index_t columns) {
+      for (index_t first = 0; first < rows; first += width) {
+        waves_.inverse(static_cast<int>(columns), strip(tile + first, rows, columns, rows - first),
+                       {result_, width});
+        store_turned(middle_ + first * columns, columns, rows - first);
+      }
+    }
+    void invert_columns(float* tile, index_t rows, index_t columns) {
       for (index_t first = 0; first < columns; first += width) {
         const bool whole = columns - first >= width;
         waves_.inverse(static_cast<int>(rows), strip(middle_ + first, columns, rows, columns - first),
@@ -79,11 +123,6 @@ struct CosineWaves {
         if (!whole) store(tile + first, columns, rows, columns - first);
       }
     }
-
-   private:
-    using From = typename Waves::From;
-    using To = typename Waves::To;
-    using Few = detail::FewWaves<S>;
 
     /// The rows of a tile as sums of the waves across that it has; false where these are many.
     bool add_few_waves(const float* tile, index_t rows, index_t columns) {
@@ -98,17 +137,19 @@ struct CosineWaves {
       if (found > Few::most) return false;
       std::fill_n(middle_, count, 0.0F);
       for (index_t b = 0; b < count; b += alignment)
-        for (std::uint64_t word = words[b / alignment]; word != 0; word &= word - 1)
-          add_wave(tile, static_cast<std::uint32_t>(b + first_one_in(word)), static_cast<std::uint32_t>(rows),
-                   columns);
+        for (std::uint64_t word = words[b / alignment]; word != 0; word &= word - 1) {
+          const index_t position = b + first_one_in(word);
+          add_wave(static_cast<std::uint32_t>(position), tile[position], rows, columns);
+        }
       return true;
     }
-    void add_wave(const float* tile, std::uint32_t position, std::uint32_t rows, index_t columns) {
-      const float value = tile[position];
-      const float* const wave = waves_.wave(static_cast<int>(columns), static_cast<int>(position / rows));
-      float* const row = middle_ + position % rows * columns;
+    void add_wave(std::uint32_t position, float value, index_t rows, index_t columns) {
+      const auto u = position % static_cast<std::uint32_t>(rows),
+                 v = position / static_cast<std::uint32_t>(rows);
+      const float* const wave = waves_.wave(static_cast<int>(columns), static_cast<int>(v));
+      float* const row = middle_ + u * columns;
       index_t c = 0;
-      for (; c + width <= columns; c += width) To{row + c, 0}[0] += value * From{wave + c, 0}[0];
+      for (; c + width <= columns; c += width) To{row + c, 0}[0].row += value * From{wave + c, 0}[0].row;
       for (; c < columns; ++c) row[c] += value * wave[c];
     }
 
@@ -141,13 +182,13 @@ struct CosineWaves {
               return _mm512_insertf32x4(row, _mm_load_ps(from + 12 * width), 3);
             };
             const __m512 a = rows(0), b = rows(1), c = rows(2), d = rows(3);
-            const __m512 ab = _mm512_unpacklo_ps(a, b), cd = _mm512_unpacklo_ps(c, d);
-            const __m512 above = _mm512_unpackhi_ps(a, b), below = _mm512_unpackhi_ps(c, d);
+            const __m512 ab = _mm512_shuffle_ps(a, b, 0x44), cd = _mm512_shuffle_ps(c, d, 0x44);
+            const __m512 above = _mm512_shuffle_ps(a, b, 0xEE), below = _mm512_shuffle_ps(c, d, 0xEE);
             float* const turned = to + l * count + j;
-            _mm512_storeu_ps(turned, _mm512_shuffle_ps(ab, cd, 0x44));
-            _mm512_storeu_ps(turned + count, _mm512_shuffle_ps(ab, cd, 0xEE));
-            _mm512_storeu_ps(turned + 2 * count, _mm512_shuffle_ps(above, below, 0x44));
-            _mm512_storeu_ps(turned + 3 * count, _mm512_shuffle_ps(above, below, 0xEE));
+            _mm512_storeu_ps(turned, _mm512_shuffle_ps(ab, cd, 0x88));
+            _mm512_storeu_ps(turned + count, _mm512_shuffle_ps(ab, cd, 0xDD));
+            _mm512_storeu_ps(turned + 2 * count, _mm512_shuffle_ps(above, below, 0x88));
+            _mm512_storeu_ps(turned + 3 * count, _mm512_shuffle_ps(above, below, 0xDD));
           }
 #elif defined(__SSE2__)
       if (there >= width)

@@ -16,7 +16,19 @@ TERSE_NUMERICS_BEGIN
 
 namespace detail {
 
-/// A tile as the message that a sparse compressor picks from, and what its receivers will read.
+/// A tile as the message that a sparse compressor picks from, and what its receivers will read, pick after pick.
+template <int S>
+struct ListedTile {
+  static constexpr bool commits_zero = true;
+  const float* tile;
+  TilePicks<S>* picks;
+  index_t begin;  // the first index that it holds
+
+  const float* at(index_t i) const { return tile + (i - begin); }
+  float load(index_t i) const { return tile[i - begin]; }
+  void commit(index_t i, bool, float, float value) const { picks->add(i - begin, value); }
+};
+/// The same on a grid, where what they will read has a place of its own.
 struct TileView {
   static constexpr bool commits_zero = true;
   const float* tile;
@@ -95,7 +107,8 @@ struct Tiled<Basis, S, Sparse<Selection, Values, PerSegment>> {
   struct Workspace {
     typename Picker::template Workspace<E> picker;
     typename Basis::template Transform<S> transform;
-    alignas(64) float tile[static_cast<std::size_t>(S) * S], decoded[static_cast<std::size_t>(S) * S];
+    detail::TilePicks<S> picks;
+    alignas(64) float tile[static_cast<std::size_t>(S) * S];
     buffer<float, typename E::memory> sums;  // for the arena indices from `begin` on
     index_t begin;
 
@@ -147,12 +160,12 @@ struct Tiled<Basis, S, Sparse<Selection, Values, PerSegment>> {
       evaluated.evaluate(units.piece(), place.end());
       workspace.transform.forward(place, feedback.at(place.first), workspace.tile);
       if constexpr (Basis::transforms) *bad |= drop_beyond_limit(workspace.tile, unit.count);
-      std::fill_n(workspace.decoded, unit.count, 0.0F);
-      at =
-          picker().encode_unit(executor, workspace.picker, unit,
-                               detail::TileView{workspace.tile, workspace.decoded, unit.offset}, context, at);
-      workspace.transform.inverse(place, workspace.decoded);
-      commit(place, unit, mask, feedback, workspace.decoded);
+      workspace.picks.count = 0;
+      at = picker().encode_unit(executor, workspace.picker, unit,
+                                detail::ListedTile<S>{workspace.tile, &workspace.picks, unit.offset}, context,
+                                at);
+      workspace.transform.inverse(place, workspace.picks, workspace.tile);
+      commit(place, unit, mask, feedback, workspace.tile);
     }
     return at - section;
   }
@@ -346,14 +359,13 @@ struct Tiled<Basis, S, Sparse<Selection, Values, PerSegment>> {
 
   /// What counts as not finite, so that no sum of the others' waves is.
   static std::uint32_t drop_beyond_limit(float* tile, index_t count) {
-    std::uint32_t dropped = 0;
+    constexpr float limit = largest_finite * Granularity::limit_share;
+    std::uint32_t beyond = 0;
     TERSE_LANES
-    for (index_t i = 0; i < count; ++i) {
-      const bool good = magnitude(tile[i]) <= largest_finite * Granularity::limit_share;
-      dropped |= static_cast<std::uint32_t>(!good);
-      tile[i] = keep_if(good, tile[i]);
-    }
-    return dropped;
+    for (index_t i = 0; i < count; ++i) beyond |= static_cast<std::uint32_t>(!(magnitude(tile[i]) <= limit));
+    if (beyond != 0)
+      for (index_t i = 0; i < count; ++i) tile[i] = keep_if(magnitude(tile[i]) <= limit, tile[i]);
+    return beyond;
   }
 };
 
