@@ -26,17 +26,17 @@ struct FewWaves {
   static constexpr index_t most = S * S / 16, least_elements = 16 * most;
 };
 
-/// What has been picked from a tile and is not 0.
+/// What has been picked from a tile.
 template <int S>
 struct TilePicks {
-  index_t count = 0;
+  index_t count = 0, nonzero = 0;
   std::uint32_t positions[static_cast<std::size_t>(S) * S];
   float values[static_cast<std::size_t>(S) * S];
 
   void add(index_t position, float value) {
     positions[count] = static_cast<std::uint32_t>(position);
-    values[count] = value;
-    count += value != 0 ? 1 : 0;
+    values[count++] = value;
+    nonzero += value != 0 ? 1 : 0;
   }
   void expand(float* tile, index_t elements) const {
     std::fill_n(tile, elements, 0.0F);
@@ -92,7 +92,7 @@ struct CosineWaves {
     }
     void inverse(const detail::TilePlace& place, const detail::TilePicks<S>& picks, float* tile) {
       const index_t count = place.rows * place.columns;
-      if (count >= Few::least_elements && picks.count <= Few::most) {
+      if (count >= Few::least_elements && picks.nonzero <= Few::most) {
         std::fill_n(middle_, count, 0.0F);
         for (index_t p = 0; p < picks.count; ++p)
           add_wave(picks.positions[p], picks.values[p], place.rows, place.columns);

@@ -160,7 +160,7 @@ struct Tiled<Basis, S, Sparse<Selection, Values, PerSegment>> {
       evaluated.evaluate(units.piece(), place.end());
       workspace.transform.forward(place, feedback.at(place.first), workspace.tile);
       if constexpr (Basis::transforms) *bad |= drop_beyond_limit(workspace.tile, unit.count);
-      workspace.picks.count = 0;
+      workspace.picks.count = workspace.picks.nonzero = 0;
       at = picker().encode_unit(executor, workspace.picker, unit,
                                 detail::ListedTile<S>{workspace.tile, &workspace.picks, unit.offset}, context,
                                 at);
