@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <vector>
 
 #include "terse/compressor/tiled.hpp"
@@ -162,6 +163,8 @@ struct OverSenders<Tiled<Basis, S, Sparse<Selection, Values, PerSegment>>>
 
   template <Executor E>
   struct Workspace : Base::template Workspace<E> {
+    float senders[static_cast<std::size_t>(S) * S];
+
     Workspace(E executor, const OverSenders& compressor, const Range& covered)
         : Base::template Workspace<E>(executor, compressor, covered) {}
   };
@@ -182,7 +185,7 @@ struct OverSenders<Tiled<Basis, S, Sparse<Selection, Values, PerSegment>>>
     for (Units units(range); units.more(); units.next()) {
       const Piece unit = units.unit();
       detail::sum_over_senders(packets, unit.offset, unit.offset + unit.count, workspace.tile,
-                               workspace.decoded);
+                               workspace.senders);
       workspace.invert(units.place());
     }
     return {workspace.sums.data(), workspace.begin};
