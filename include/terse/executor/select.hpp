@@ -280,7 +280,7 @@ inline bool select_few(const float* x, index_t count, index_t k, float* scratch,
     if (found + ones_in(word) + 1 >= short_room) return false;
     // Mostly there is one or none, so that both take the same way: a name that isn't one is overwritten.
     do {
-      names[found] = static_cast<std::uint32_t>(b + std::countr_zero(word));
+      names[found] = static_cast<std::uint32_t>(b + first_one_in(word));
       found += word != 0 ? 1 : 0;
       word &= word - 1;
     } while (word != 0);
