@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "local.hpp"
+#include "terse/compressor/uniform.hpp"
+#include "terse/error_feedback/residual.hpp"
+#include "terse/topology/ring.hpp"
 
 namespace train {
 
@@ -25,6 +28,12 @@ Made make<struct BmufNesterov>(const Order<OnHost>& order) {
 template <>
 Made make<struct DiLoCo>(const Order<OnHost>& order) {
   return make_local<terse::DiLoCo<terse::Adam<>>>(order, inner_adam(order));
+}
+template <>
+Made make<struct DiLoCoInt8>(const Order<OnHost>& order) {
+  using Int8 = terse::Uniform<8, terse::Nearest, terse::Symmetric>;
+  return make_local<terse::DiLoCo<terse::Adam<>, Int8, terse::Residual, terse::Ring>>(order,
+                                                                                      inner_adam(order));
 }
 
 }  // namespace train

@@ -4,6 +4,7 @@
 #include "terse/compressor/uniform.hpp"
 #include "terse/error_feedback/averaged_residual.hpp"
 #include "terse/optimizer/adam.hpp"
+#include "terse/optimizer/amsgrad.hpp"
 
 namespace train {
 
@@ -30,6 +31,11 @@ Made make<struct LoCo>(const Order<OnHost>& order) {
                          .learning_rate = order.rate(),
                          .weight_decay = order.weight_decay(),
                          .error_feedback = {.gain = 0.2F, .clear_every = 512}});
+}
+
+template <>
+Made make<struct CompAms>(const Order<OnHost>& order) {
+  return made(order, terse::CompAms<>{.learning_rate = order.rate(), .weight_decay = order.weight_decay()});
 }
 
 }  // namespace train

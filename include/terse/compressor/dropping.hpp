@@ -16,6 +16,8 @@ TERSE_NUMERICS_BEGIN
 /// break `feedback law` and `mean tracking`. Wire and cost are those of V. Source: Nous Research, DisTrO in the code of Psyche, 2025.
 template <Compressor V>
 struct Dropping : V {
+  static_assert(!V::lossless,
+                "terse: Dropping takes a quantizer (UnitSign, Uniform<...>): Dense loses nothing");
   static constexpr bool unbiased = false;
   static constexpr bool tracks = true;
 };

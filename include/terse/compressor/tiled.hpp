@@ -75,10 +75,11 @@ struct Tiled<Basis, S, Sparse<Selection, Values, PerSegment>> {
   static constexpr bool measured = false;
   static constexpr bool whole_segments = true;
   static constexpr bool decodes_sums = Basis::transforms;
-  /// On a grid, all tiles by the same kernels: those of Largest, by coders that leave a block's shared memory, 48 KiB, room.
+  /// On a grid, all tiles by the same kernels: those of Largest, by coders that leave room in a block's shared memory, 48 KiB
+  /// of which a scan takes up to one.
   static constexpr bool picks_together =
       std::is_same_v<Selection, Largest> &&
-      sizeof(typename detail::PickTilesKernel<S, Values>::Shared) <= std::size_t{48} << 10;
+      sizeof(typename detail::PickTilesKernel<S, Values>::Shared) <= std::size_t{47} << 10;
   static constexpr bool adds_together = picks_together, encodes_together = picks_together;
 
   Inner inner{};  ///< the compressor of a tile's numbers
