@@ -117,7 +117,11 @@ struct OverSenders<Sparse<Selection, Values, G>> : Sparse<Selection, Values, G> 
 
     Workspace(E executor, const OverSenders& compressor, const Range& covered)
         : Base::template Workspace<E>(executor, compressor, covered),
-          senders(executor, compressor.counter(), covered) {}
+          senders(executor, compressor.counter(), covered) {
+      // Between pieces there is nothing, and it is multiplied, too.
+      fill(executor, this->sums.all(), 0.0F);
+      fill(executor, senders.sums.all(), 0.0F);
+    }
   };
 
   /// The sums of what came over `range`, by which the mean over the packets is the mean over the senders.
@@ -175,7 +179,11 @@ struct OverSenders<Tiled<Basis, S, Sparse<Selection, Values, PerSegment>>>
 
     Workspace(E executor, const OverSenders& compressor, const Range& covered)
         : Base::template Workspace<E>(executor, compressor, covered),
-          senders(executor, compressor.counter(), covered) {}
+          senders(executor, compressor.counter(), covered) {
+      // Between pieces there is nothing, and it is multiplied, too.
+      fill(executor, this->picker.sums.all(), 0.0F);
+      fill(executor, senders.picker.sums.all(), 0.0F);
+    }
   };
 
   /// The same of the numbers in the basis's coordinates, which are transformed then.
