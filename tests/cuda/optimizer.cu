@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/device.hpp"
+#include "cuda/recording.hpp"
 
 // Whole optimizers on a GPU against the host's, bit for bit; its ranks are threads that share it.
 
