@@ -33,7 +33,7 @@ struct TilePicks {
   std::uint32_t positions[static_cast<std::size_t>(S) * S];
   float values[static_cast<std::size_t>(S) * S];
 
-  void add(index_t position, float value) {
+  TERSE_HD void add(index_t position, float value) {
     positions[count] = static_cast<std::uint32_t>(position);
     values[count++] = value;
     nonzero += value != 0 ? 1 : 0;

@@ -24,9 +24,9 @@ struct ListedTile {
   TilePicks<S>* picks;
   index_t begin;  // the first index that it holds
 
-  const float* at(index_t i) const { return tile + (i - begin); }
-  float load(index_t i) const { return tile[i - begin]; }
-  void commit(index_t i, bool, float, float value) const { picks->add(i - begin, value); }
+  TERSE_HD const float* at(index_t i) const { return tile + (i - begin); }
+  TERSE_HD float load(index_t i) const { return tile[i - begin]; }
+  TERSE_HD void commit(index_t i, bool, float, float value) const { picks->add(i - begin, value); }
 };
 /// The same on a grid, where what they will read has a place of its own.
 struct TileView {
