@@ -81,6 +81,19 @@ inline std::vector<Block> blocks_of(const Segment& segment, index_t side) {
 
 inline double sign_of(double x) { return x > 0 ? 1 : x < 0 ? -1 : 0; }
 
+/// The share of largest size, and zeros; `doubted` where a rounding may have decided which.
+inline Doubles largest(Doubles waves, double share, bool& doubted) {
+  Doubles sizes;
+  for (const double value : waves) sizes.push_back(std::abs(value));
+  std::sort(sizes.rbegin(), sizes.rend());
+  const auto k = static_cast<std::size_t>(std::ceil(share * static_cast<double>(waves.size())));
+  if (k == waves.size()) return waves;
+  if (sizes[k - 1] - sizes[k] < 2e-5 * sizes[k - 1]) doubted = true;
+  for (double& value : waves)
+    if (std::abs(value) < sizes[k - 1]) value = 0;
+  return waves;
+}
+
 /// Peng, Quesnelle and Kingma, algorithm 1: m = decay m + g; the top k of each block's coefficients are sent and their inverse
 /// transform subtracted from m; x -= rate sign(inverse of the mean). With `with_rate` g is multiplied by the rate, as in the
 /// authors' code.
@@ -111,7 +124,7 @@ struct DeMo {
           for (const std::size_t i : block.places)
             m.push_back(momentum[rank][i] = decay * momentum[rank][i] +
                                             (with_rate ? rate : 1) * static_cast<double>(gradients[rank][i]));
-          const Doubles sent = largest(transformed(block.rows, block.columns, m));
+          const Doubles sent = largest(transformed(block.rows, block.columns, m), share, doubted);
           const Doubles read = restored(block.rows, block.columns, sent);
           for (std::size_t e = 0; e < sent.size(); ++e) {
             momentum[rank][block.places[e]] -= read[e];
@@ -134,19 +147,6 @@ struct DeMo {
         parameters[i] -= scaled * (sign_of(sum[i]) +
                                    weight_decay * static_cast<double>(segment.weight_decay) * parameters[i]);
       }
-  }
-
- private:
-  Doubles largest(Doubles waves) {
-    Doubles sizes;
-    for (const double value : waves) sizes.push_back(std::abs(value));
-    std::sort(sizes.rbegin(), sizes.rend());
-    const auto k = static_cast<std::size_t>(std::ceil(share * static_cast<double>(waves.size())));
-    if (k == waves.size()) return waves;
-    if (sizes[k - 1] - sizes[k] < 2e-5 * sizes[k - 1]) doubted = true;
-    for (double& value : waves)
-      if (std::abs(value) < sizes[k - 1]) value = 0;
-    return waves;
   }
 };
 

@@ -62,7 +62,8 @@ struct DisTrO {
             e[rank][i] = beta * (e[rank][i] - q[rank][i]) + rate * g[rank][i];
             now.push_back(e[rank][i]);
           }
-          const Doubles sent = segment.compress ? largest(transformed(block.rows, block.columns, now)) : now;
+          const Doubles sent =
+              segment.compress ? largest(transformed(block.rows, block.columns, now), share, doubted) : now;
           const Doubles back = segment.compress ? restored(block.rows, block.columns, sent) : now;
           for (std::size_t k = 0; k < n; ++k) {
             const std::size_t i = block.places[k];
@@ -83,19 +84,6 @@ struct DisTrO {
         }
       }
     }
-  }
-
- private:
-  Doubles largest(Doubles waves) {
-    Doubles sizes;
-    for (const double value : waves) sizes.push_back(std::abs(value));
-    std::sort(sizes.rbegin(), sizes.rend());
-    const auto k = static_cast<std::size_t>(std::ceil(share * static_cast<double>(waves.size())));
-    if (k == waves.size()) return waves;
-    if (sizes[k - 1] - sizes[k] < 2e-5 * sizes[0]) doubted = true;
-    for (double& value : waves)
-      if (std::abs(value) < sizes[k - 1]) value = 0;
-    return waves;
   }
 };
 

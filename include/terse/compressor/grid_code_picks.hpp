@@ -32,8 +32,7 @@ struct CodePicks {
   };
 
   /// Picks 0 to k - 1 are `picked(e)`; the first one's draw is that of arena index `offset`. All threads of the block come here, to
-  /// `wire` where zeros are. committed(e, value) hears what
-  /// the error feedback is told, see CommitPicks.
+  /// `wire` where zeros are. committed(e, value) hears what the error feedback is told, see CommitPicks.
   template <class Block, class Picked, class Committed>
   TERSE_HD static void code(Block& block, Shared& shared, index_t k, index_t offset, const StepDraw& draw,
                             std::byte* wire, const Picked& picked, const Committed& committed) {
