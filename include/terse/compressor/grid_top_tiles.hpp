@@ -77,46 +77,123 @@ struct OnlyBlock : Block {
   TERSE_HD static index_t index() { return 0; }
 };
 
-/// Writes what is picked, and what receivers read of it.
-template <int S, class Values>
-struct PickTilesKernel {
-  static constexpr bool cooperative = true;
-  struct Shared {
-    SelectFewKernel::Shared select;
-    typename CodePicks<Values>::Shared code;
+template <class Basis, int S, class Values>
+struct EncodeTilesShared {
+  /// A copy of a tile; the other one has room for what a selection counts meanwhile, and then for what it finds.
+  union Copy {
+    float tile[TileTransform<Basis, S>::room];
+    SelectFewKernel::Counters counters;
     std::uint32_t positions[std::size_t{S} * S];
   };
+  Copy one, other;
+  SelectFewKernel::Rest select;
+  typename CodePicks<Values>::Shared code;
+  std::uint32_t picked[std::size_t{blocks_for(S * S, 32)}];  // a bit each
+};
+
+/// Takes tiles all the way: evaluates the message, picks from it in the basis's coordinates, writes the picks, and commits what
+/// receivers read of them. No two tiles have an element in common, nor two blocks.
+template <class Basis, int S, class Values, class Space, class Incoming, class Message, class Feedback>
+struct EncodeTilesKernel {
+  static constexpr bool cooperative = true;
+  using Shape = TileTransform<Basis, S>;
+  using Shared = EncodeTilesShared<Basis, S, Values>;
   TileSlice<S> slice;
   TopSections<S, Values> sections;
-  const float* numbers;
-  float* sent;
-  index_t begin;  // the arena index of both
+  CosineTables tables;
+  float limit;  // of numbers
+  Mask<Space> mask;
+  Incoming incoming;
+  Materialize<Message> message;
+  Feedback feedback;
   std::byte* section;
   StepDraw draw;
 
   template <class Block>
   TERSE_HD void operator()(Block& any, Shared& shared) const {
-    const TopTile tile = TopTile::of(slice, sections, any.index());
     OnlyBlock<Block> block{any};
+    const auto& entry = slice.entry_of(any.index());
+    const TopTile tile = TopTile::of(slice, sections, any.index());
+    const Shape shape(entry.tiles.place(any.index() - entry.first), tables);
+    float *x = shared.one.tile, *spare = shared.other.tile;
+    evaluate(block, entry.tiles.piece, shape, x);
+    block.sync();
+    shape.forward(block, x, spare);
+    if constexpr (Basis::transforms) {
+      for (int e = block.thread(); e < shape.count(); e += block_threads)
+        spare[e] = Shape::within(limit, x[shape.number(e)], message.bad);
+      block.sync();
+      swap_copies(x, spare);
+    }
+    auto& rest = spare == shared.other.tile ? shared.other : shared.one;
+    SelectFewKernel{x, tile.n, static_cast<std::uint32_t>(tile.k), rest.positions}(block, shared.select,
+                                                                                   rest.counters);
+    write(block, tile, shared, rest.positions, x);
+    block.sync();
+    // What has been picked is as receivers read it; of the others they read zeros.
+    if constexpr (Basis::transforms) {
+      for (int e = block.thread(); e < shape.count(); e += block_threads)
+        spare[shape.number(e)] = read(shared, x, e);
+      block.sync();
+      swap_copies(x, spare);
+      shape.inverse(block, x, spare);
+    }
+    Feedback view = feedback;
+    enter(view, entry.tiles.piece);
+    for (int e = block.thread(); e < shape.count(); e += block_threads) {
+      const index_t i = shape.index(e);
+      float decoded;
+      if constexpr (Basis::transforms)
+        decoded = x[shape.element(e)];
+      else
+        decoded = read(shared, x, e);
+      view.commit(i, keeps(i), view.load(i), decoded);
+    }
+  }
+
+ private:
+  TERSE_HD static void swap_copies(float*& x, float*& spare) {
+    float* const other = spare;
+    spare = x;
+    x = other;
+  }
+  TERSE_HD bool keeps(index_t i) const { return (mask.word(i) >> i % alignment & 1) != 0; }
+  template <class Block>
+  TERSE_HD void evaluate(const Block& block, const Piece& piece, const Shape& shape, float* x) const {
+    Materialize<Message> f = message;
+    enter(f, piece);
+    const Tile whole{piece};
+    for (int e = block.thread(); e < shape.count(); e += block_threads) {
+      const index_t i = shape.index(e);
+      incoming.call(f, whole, i - piece.offset, 0, keeps(i));
+      x[shape.element(e)] = *feedback.at(i);
+    }
+  }
+  /// Positions and values, which in `x` become what is read of them.
+  template <class Block>
+  TERSE_HD void write(Block& block, const TopTile& tile, Shared& shared, const std::uint32_t* positions,
+                      float* x) const {
     std::byte* const wire = section + tile.section_at;
-    const float* const from = numbers + (tile.begin - begin);
-    float* const read = sent + (tile.begin - begin);
-    SelectFewKernel{from, tile.n, static_cast<std::uint32_t>(tile.k), shared.positions}(block, shared.select);
-    for (index_t e = block.thread(); e < tile.n; e += block_threads) read[e] = 0;
     for (index_t w = block.thread(); w < sections.bytes(tile.n) / 4; w += block_threads)
       reinterpret_cast<std::uint32_t*>(wire)[w] = 0;
+    for (index_t w = block.thread(); w < blocks_for(tile.n, 32); w += block_threads) shared.picked[w] = 0;
     block.sync();
-    const std::uint32_t* const positions = shared.positions;
+    for (index_t e = block.thread(); e < tile.k; e += block_threads)
+      atomic_or(&shared.picked[positions[e] / 32], 1U << positions[e] % 32);
     if (tile.is_bitmap()) {
-      for (index_t e = block.thread(); e < tile.k; e += block_threads) atomic_set_bit(wire, positions[e]);
+      block.sync();
+      for (index_t w = block.thread(); w < blocks_for(tile.n, 32); w += block_threads)
+        reinterpret_cast<std::uint32_t*>(wire)[w] = shared.picked[w];
     } else {
       const PackPositions pack{positions, tile.k, position_bits(tile.n), wire};
       for (index_t g = block.thread(); g < pack.groups(tile.k); g += block_threads) pack(g);
     }
     CodePicks<Values>::code(
         block, shared.code, tile.k, tile.begin, draw, section + tile.values_at(),
-        [=](index_t e) { return from[positions[e]]; },
-        [=](index_t e, float value) { read[positions[e]] = value; });
+        [=](index_t e) { return x[positions[e]]; }, [=](index_t e, float value) { x[positions[e]] = value; });
+  }
+  TERSE_HD static float read(const Shared& shared, const float* x, int e) {
+    return (shared.picked[e / 32] >> e % 32 & 1) != 0 ? x[e] : 0.0F;
   }
 };
 
@@ -130,44 +207,58 @@ struct TilePackets {
   int count = 0;
 };
 
-/// The sums of weight times what each packet says, one packet after the other. Each position occurs once, in sections that are
-/// right.
-template <int S, class Values>
-struct AddTilesKernel {
+/// The elements of the sums of weight times what each packet says, one packet after the other. Each position occurs once, in
+/// sections that are right.
+template <class Basis, int S, class Values>
+struct SumTilesKernel {
   static constexpr bool cooperative = true;
   using Coder = PickCoder<Values>;
-  struct Shared {};
+  using Shape = TileTransform<Basis, S>;
+  struct Shared {
+    float one[Shape::room], other[Shape::spare_room];
+  };
   TileSlice<S> slice;
   TopSections<S, Values> sections;
   TilePackets packets;
+  CosineTables tables;
   float* sums;
-  index_t begin;
-  bool more;  // to sums that are there
+  index_t begin;  // the arena index of the first
+  bool more;      // to the numbers that are there in the elements' places
+  bool last;      // else numbers stay
 
   template <class Block>
-  TERSE_HD void operator()(Block& block, Shared&) const {
+  TERSE_HD void operator()(Block& block, Shared& shared) const {
+    const auto& entry = slice.entry_of(block.index());
     const TopTile tile = TopTile::of(slice, sections, block.index());
-    float* const to = sums + (tile.begin - begin);
-    if (!more)
-      for (index_t e = block.thread(); e < tile.n; e += block_threads) to[e] = 0;
+    const Shape shape(entry.tiles.place(block.index() - entry.first), tables);
+    float *x = shared.one, *spare = shared.other;
+    for (int e = block.thread(); e < shape.count(); e += block_threads)
+      x[shape.number(e)] = more ? sums[shape.index(e) - begin] : 0.0F;
     const int from = tile.packet < 0 ? 0 : tile.packet, behind = tile.packet < 0 ? packets.count : from + 1;
     for (int p = from; p < behind; ++p) {
       block.sync();
-      add(block, tile, packets.packets[p], to);
+      add(block, tile, packets.packets[p], shape, x);
     }
+    block.sync();
+    if (last) shape.inverse(block, x, spare);
+    for (int e = block.thread(); e < shape.count(); e += block_threads)
+      sums[shape.index(e) - begin] = x[last ? shape.element(e) : shape.number(e)];
   }
 
  private:
   template <class Block>
-  TERSE_HD static void add(Block& block, const TopTile& tile, const TilePackets::Packet& packet, float* to) {
+  TERSE_HD static void add(Block& block, const TopTile& tile, const TilePackets::Packet& packet,
+                           const Shape& shape, float* x) {
     const std::byte* const wire = packet.section + tile.section_at;
     const std::byte* const values = packet.section + tile.values_at();
+    const auto add_to = [&](int position, index_t e) {
+      x[shape.number(position)] += packet.weight * Coder::read(values, tile.k, e);
+    };
     if (!tile.is_bitmap()) {
       const PackedPositions list = Positions::list_at(wire, tile.n);
-      for (index_t e = block.thread(); e < tile.k; e += block_threads) {
-        const std::int64_t position = list[e];
-        if (position < tile.n) to[position] += packet.weight * Coder::read(values, tile.k, e);
-      }
+      for (index_t e = block.thread(); e < tile.k; e += block_threads)
+        if (const std::uint32_t position = list[e]; position < static_cast<std::uint32_t>(tile.n))
+          add_to(static_cast<int>(position), e);
       return;
     }
     const index_t first = block.thread() * tile.own();
@@ -177,7 +268,7 @@ struct AddTilesKernel {
     index_t entry = block.exclusive_sum(own, all);
     for (index_t e = first; e < end; ++e)
       if (is_set(wire, e)) {
-        if (entry < tile.k) to[e] += packet.weight * Coder::read(values, tile.k, entry);
+        if (entry < tile.k) add_to(static_cast<int>(e), entry);
         ++entry;
       }
   }
@@ -233,20 +324,6 @@ void for_each_top_slice(const Largest& selection, PlacedRanges ranges, Use use) 
   const TopSections<S, Values> sections{selection};
   for_each_tile_slice<S>(
       ranges, [&](const TileSlice<S>& slice) { use(slice, sections); }, sections);
-}
-
-/// The weighted sums of what came over `ranges`, see TileSlice for which packet over which.
-template <int S, class Values, GridExecutor E, class Source>
-void add_tiles(E ex, const Largest& selection, PlacedRanges ranges, const Source* sources, int count,
-               float* sums, index_t begin) {
-  for (int first = 0; first < count; first += most_packets) {
-    TilePackets some;
-    for (int p = first; p < count && some.count < most_packets; ++p)
-      some.packets[some.count++] = {sources[p].section(), sources[p].weight()};
-    for_each_top_slice<S, Values>(selection, ranges, [&](const auto& slice, const auto& sections) {
-      ex.launch(AddTilesKernel<S, Values>{slice, sections, some, sums, begin, first > 0}, slice.tiles);
-    });
-  }
 }
 
 /// What is wrong with packet p over ranges[p], whose section is where that is going.

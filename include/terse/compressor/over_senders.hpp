@@ -181,8 +181,8 @@ struct OverSenders<Tiled<Basis, S, Sparse<Selection, Values, PerSegment>>>
         : Base::template Workspace<E>(executor, compressor, covered),
           senders(executor, compressor.counter(), covered) {
       // Between pieces there is nothing, and it is multiplied, too.
-      fill(executor, this->picker.sums.all(), 0.0F);
-      fill(executor, senders.picker.sums.all(), 0.0F);
+      fill(executor, Base::Grid::numbers_of(*this), 0.0F);
+      fill(executor, Counter::Grid::numbers_of(senders), 0.0F);
     }
   };
 
@@ -200,17 +200,18 @@ struct OverSenders<Tiled<Basis, S, Sparse<Selection, Values, PerSegment>>>
   }
   template <GridExecutor E>
   ArrivedSums arrived(E executor, Workspace<E>& workspace, const Range& range, Incoming packets) const {
+    const detail::PlacedRange one{&range};
+    const detail::PlacedRanges ranges(&one, 1);
     if (range.pieces().empty()) return {workspace.sums.data(), workspace.begin};
-    this->add(executor, workspace, range, packets);
-    counter().add(executor, workspace.senders, range,
-                  detail::counted(counter(), range, packets, workspace.sources));
+    Base::Grid::add(executor, workspace, this->picker(), ranges, packets);
+    Counter::Grid::add(executor, workspace.senders, counter().picker(), ranges,
+                       detail::counted(counter(), range, packets, workspace.sources));
     const index_t at = range.begin_offset() - workspace.begin;
     for_each_entry(executor, range.end_offset() - range.begin_offset(),
-                   detail::ShareAmongSenders{workspace.picker.sums.data() + at,
-                                             workspace.senders.picker.sums.data() + at,
+                   detail::ShareAmongSenders{Base::Grid::numbers_of(workspace).data() + at,
+                                             Counter::Grid::numbers_of(workspace.senders).data() + at,
                                              static_cast<float>(packets.count)});
-    const detail::PlacedRange one{&range};
-    return Base::inverse(executor, workspace, detail::PlacedRanges(&one, 1));
+    return Base::Grid::elements(executor, workspace, this->picker(), ranges);
   }
 
  private:

@@ -226,8 +226,15 @@ struct Sparse {
                        Mask<typename E::memory> mask, In incoming, Message message, Feedback feedback,
                        const EncodeContext& context, std::byte* base, std::uint32_t* bad, Told told) const
       requires(encodes_together) {
-    check_view<Feedback>();
     for_each(executor, ranges, mask, incoming, detail::Materialize<Message>{message, bad});
+    pick_together(executor, workspace, ranges, feedback, context, base, told);
+  }
+  /// The same of what `feedback` holds.
+  template <GridExecutor E, class Feedback, class Told>
+  void pick_together(E executor, Workspace<E>& workspace, detail::PlacedRanges ranges, Feedback feedback,
+                     const EncodeContext& context, std::byte* base, Told told) const
+      requires(encodes_together) {
+    check_view<Feedback>();
     if constexpr (Values::lossless) {
       detail::write_picks<UnitsOf>(
           executor, workspace.picker, selection, ranges, detail::PutFloats<Feedback>{feedback}, feedback,

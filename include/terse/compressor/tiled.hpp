@@ -6,8 +6,7 @@
 #include <string>
 #include <type_traits>
 
-#include "terse/compressor/commit_elements.hpp"
-#include "terse/compressor/grid_top_tiles.hpp"
+#include "terse/compressor/grid_tiled.hpp"
 #include "terse/compressor/tile_message.hpp"
 
 namespace terse {
@@ -28,18 +27,6 @@ struct ListedTile {
   TERSE_HD float load(index_t i) const { return tile[i - begin]; }
   TERSE_HD void commit(index_t i, bool, float, float value) const { picks->add(i - begin, value); }
 };
-/// The same on a grid, where what they will read has a place of its own.
-struct TileView {
-  static constexpr bool commits_zero = true;
-  const float* tile;
-  float* decoded;
-  index_t begin;  // the first index that they hold
-
-  TERSE_HD const float* at(index_t i) const { return tile + (i - begin); }
-  TERSE_HD float load(index_t i) const { return tile[i - begin]; }
-  TERSE_HD void commit(index_t i, bool, float, float value) const { decoded[i - begin] = value; }
-};
-
 }  // namespace detail
 
 /// A sparse compressor that picks from tiles of S x S elements, see PerTile, in a Basis: Tiles and Dct. A segment of shape
@@ -75,14 +62,14 @@ struct Tiled<Basis, S, Sparse<Selection, Values, PerSegment>> {
   static constexpr bool measured = false;
   static constexpr bool whole_segments = true;
   static constexpr bool decodes_sums = Basis::transforms;
-  /// On a grid, all tiles by the same kernels: those of Largest, by coders that leave room in a block's shared memory, 48 KiB
-  /// of which a scan takes up to one.
-  static constexpr bool picks_together =
-      std::is_same_v<Selection, Largest> &&
-      sizeof(typename detail::PickTilesKernel<S, Values>::Shared) <= std::size_t{47} << 10;
-  static constexpr bool adds_together = picks_together, encodes_together = picks_together;
+  /// On a grid all tiles by the same kernels.
+  using Grid = detail::TilesOnGrid<Basis, S, Selection, Values>;
+  static constexpr bool adds_together = Grid::adds_together, encodes_together = Grid::encodes_together;
 
   Inner inner{};  ///< the compressor of a tile's numbers
+
+  /// Which has tiles for its units.
+  Picker picker() const { return {inner.selection, inner.values}; }
 
   void check() const { inner.check(); }
   void require_room(const Tiled& made, const Range& range) const {
@@ -125,26 +112,10 @@ struct Tiled<Basis, S, Sparse<Selection, Values, PerSegment>> {
                     sums.data() + (place.first + r * place.stride - begin));
     }
   };
-  /// A grid's tiles lie in whole arenas: their numbers in the picker's, and elements in `sums`, or the other way round.
   template <GridExecutor E>
-  struct Workspace<E> {
-    typename Picker::template Workspace<E> picker;
-    buffer<float, typename E::memory> sums;
-    index_t begin;
-    std::shared_ptr<const buffer<float, typename E::memory>> tables;
-
+  struct Workspace<E> : Grid::template Workspace<E> {
     Workspace(E executor, const Tiled& compressor, const Range& covered)
-        : picker(executor, compressor.picker(), covered),
-          sums(covered.end_offset() - covered.begin_offset(), unwritten),
-          begin(covered.begin_offset()) {
-      if constexpr (Basis::transforms) tables = detail::shared_tables<S>(executor);
-    }
-    detail::CosineTables cosines() const {
-      // nvcc 13.0 loses the braces around what is chosen in one expression.
-      detail::CosineTables all{};
-      if (tables != nullptr) all.all = tables->data();
-      return all;
-    }
+        : Grid::template Workspace<E>(executor, compressor.picker(), covered) {}
   };
 
   /// Evaluates the message, transforms and picks, writes the section, commits what receivers will read. Returns its bytes.
@@ -171,105 +142,49 @@ struct Tiled<Basis, S, Sparse<Selection, Values, PerSegment>> {
     return at - section;
   }
 
-  /// The same by kernels, a block of threads to a tile; selections other than TopK's go from tile to tile, as from segment to
-  /// segment.
+  /// The same by kernels. They may go over several sections behind `base`; told(c, bytes) for each.
   template <GridExecutor E, class In, class Message, class Feedback>
   index_t measure_and_encode(E executor, Workspace<E>& workspace, const Range& range,
                              Mask<typename E::memory> mask, In incoming, Message message, Feedback feedback,
                              const EncodeContext& context, std::byte* section, std::uint32_t* bad) const {
-    if (range.pieces().empty()) return 0;
+    index_t bytes = 0;
     const detail::PlacedRange one{&range};
-    const detail::PlacedRanges ranges(&one, 1);
-    if constexpr (picks_together) {
-      encode_together(executor, workspace, ranges, mask, incoming, message, feedback, context, section, bad,
-                      [](int, index_t) {});
-      return wire_bytes(range);
-    } else {
-      forward(executor, workspace, ranges, mask, incoming, message, feedback, bad);
-      clear(executor, workspace, range);
-      std::byte* at = section;
-      for (Units units(range); units.more(); units.next())
-        at = picker().encode_unit(
-            executor, workspace.picker, units.unit(),
-            detail::TileView{workspace.sums.data(), workspace.picker.sums.data(), workspace.begin}, context,
-            at);
-      commit_sent(executor, workspace, ranges, mask, feedback);
-      return at - section;
-    }
+    check_view<Feedback>();
+    Grid::encode(executor, workspace, picker(), detail::PlacedRanges(&one, 1), mask, incoming, message,
+                 feedback, context, section, bad, [&](int, index_t written) { bytes = written; });
+    return bytes;
   }
-  /// The same of several sections behind `base` by the same kernels; told(c, bytes) for each.
   template <GridExecutor E, class In, class Message, class Feedback, class Told>
   void encode_together(E executor, Workspace<E>& workspace, detail::PlacedRanges ranges,
                        Mask<typename E::memory> mask, In incoming, Message message, Feedback feedback,
                        const EncodeContext& context, std::byte* base, std::uint32_t* bad, Told told) const
       requires(encodes_together) {
-    forward(executor, workspace, ranges, mask, incoming, message, feedback, bad);
-    detail::for_each_top_slice<S, Values>(
-        inner.selection, ranges, [&](const auto& slice, const auto& sections) {
-          executor.launch(detail::PickTilesKernel<S, Values>{slice, sections, workspace.sums.data(),
-                                                             workspace.picker.sums.data(), workspace.begin,
-                                                             base, context.local},
-                          slice.tiles);
-        });
-    commit_sent(executor, workspace, ranges, mask, feedback);
-    for (std::size_t c = 0; c < ranges.size(); ++c) told(static_cast<int>(c), wire_bytes(*ranges[c].range));
+    check_view<Feedback>();
+    Grid::encode(executor, workspace, picker(), ranges, mask, incoming, message, feedback, context, base, bad,
+                 told);
   }
-
   template <GridExecutor E>
   ArrivedSums arrived(E executor, Workspace<E>& workspace, const Range& range, Incoming packets) const {
-    if (range.pieces().empty()) return {workspace.sums.data(), workspace.begin};
-    add(executor, workspace, range, packets);
     const detail::PlacedRange one{&range};
-    return inverse(executor, workspace, detail::PlacedRanges(&one, 1));
+    return Grid::arrived(executor, workspace, picker(), detail::PlacedRanges(&one, 1), packets);
   }
-  /// The same of packet p over ranges[p] alone.
+  /// Of packet p over ranges[p] alone.
   template <GridExecutor E>
   ArrivedSums arrived(E executor, Workspace<E>& workspace, detail::PlacedRanges ranges,
                       Incoming packets) const requires(adds_together) {
-    add(executor, workspace, ranges, packets);
-    return inverse(executor, workspace, ranges);
-  }
-  /// The elements of the numbers in the picker's workspace, in the workspace.
-  template <GridExecutor E>
-  static ArrivedSums inverse(E executor, Workspace<E>& workspace, detail::PlacedRanges ranges) {
-    detail::for_each_tile_slice<S>(ranges, [&](const detail::TileSlice<S>& slice) {
-      executor.launch(detail::InverseTilesKernel<Basis, S>{slice,
-                                                           {workspace.picker.sums.data(), workspace.begin,
-                                                            workspace.sums.data(), workspace.begin},
-                                                           workspace.cosines()},
-                      slice.tiles);
-    });
-    return {workspace.sums.data(), workspace.begin};
-  }
-  /// The weighted sums of the numbers that came over `range`, before the inverse transform, in the picker's workspace.
-  template <GridExecutor E>
-  void add(E executor, Workspace<E>& workspace, const Range& range, Incoming packets) const {
-    if constexpr (picks_together) {
-      if (packets.count > 0) {
-        const detail::PlacedRange one{&range};
-        return add(executor, workspace, detail::PlacedRanges(&one, 1), packets);
-      }
-      clear(executor, workspace, range);
-    } else {
-      picker().arrived(executor, workspace.picker, range, packets);
-    }
+    return Grid::arrived(executor, workspace, picker(), ranges, packets);
   }
   template <GridExecutor E>
   void check(E executor, Workspace<E>& workspace, const Range& range, const std::byte* packet,
              index_t section_at, detail::Findings* findings) const {
-    if constexpr (picks_together) {
-      const detail::PlacedRange one{&range, section_at};
-      check(executor, workspace, detail::PlacedRanges(&one, 1), &packet, findings);
-    } else {
-      picker().check(executor, workspace.picker, range, packet, section_at, findings);
-    }
+    const detail::PlacedRange one{&range, section_at};
+    Grid::check(executor, workspace, picker(), detail::PlacedRanges(&one, 1), &packet, findings);
   }
-  /// The same of packet p over ranges[p], whose section is where that is going.
+  /// Of packet p over ranges[p], whose section is where that is going.
   template <GridExecutor E>
-  void check(E executor, Workspace<E>&, detail::PlacedRanges ranges, const std::byte* const* packets,
-             detail::Findings* findings) const requires(adds_together) {
-    detail::check_tiles<S, Values>(executor, inner.selection, ranges, packets,
-                                   Picker::Coder::limit * Granularity::limit_share, findings);
+  void check(E executor, Workspace<E>& workspace, detail::PlacedRanges ranges,
+             const std::byte* const* packets, detail::Findings* findings) const requires(adds_together) {
+    Grid::check(executor, workspace, picker(), ranges, packets, findings);
   }
 
   /// The weighted sums of what came over `range`, in the workspace.
@@ -298,45 +213,6 @@ struct Tiled<Basis, S, Sparse<Selection, Values, PerSegment>> {
         "terse: under tiles an error feedback's view needs `const float* at(index_t i) const`, where what "
         "shall be sent lies side by side");
   }
-  template <GridExecutor E>
-  static void clear(E executor, Workspace<E>& workspace, const Range& range) {
-    fill(executor,
-         workspace.picker.sums.all().part(range.begin_offset() - workspace.begin,
-                                          range.end_offset() - range.begin_offset()),
-         0.0F);
-  }
-  /// Evaluates the message; its numbers in the basis's coordinates, tile after tile, in `sums`.
-  template <GridExecutor E, class In, class Message, class Feedback>
-  static void forward(E executor, Workspace<E>& workspace, detail::PlacedRanges ranges,
-                      Mask<typename E::memory> mask, In incoming, Message message, Feedback feedback,
-                      std::uint32_t* bad) {
-    check_view<Feedback>();
-    for_each(executor, ranges, mask, incoming, detail::Materialize<Message>{message, bad});
-    // What has come in has been read, so that both arenas are free.
-    const index_t begin = workspace.begin;
-    detail::for_each_tile_slice<S>(ranges, [&](const detail::TileSlice<S>& slice) {
-      executor.launch(
-          detail::ForwardTilesKernel<Basis, S>{slice,
-                                               {feedback.at(begin), begin, workspace.sums.data(), begin},
-                                               workspace.cosines(),
-                                               largest_finite * Granularity::limit_share,
-                                               bad},
-          slice.tiles);
-    });
-  }
-  /// What receivers read of the numbers in the picker's workspace.
-  template <GridExecutor E, class Feedback>
-  static void commit_sent(E executor, Workspace<E>& workspace, detail::PlacedRanges ranges,
-                          Mask<typename E::memory> mask, Feedback feedback) {
-    for_each(executor, ranges, mask, NoPackets{},
-             detail::CommitElements<Feedback>{feedback, inverse(executor, workspace, ranges)});
-  }
-  template <GridExecutor E>
-  void add(E executor, Workspace<E>& workspace, detail::PlacedRanges ranges, Incoming packets) const
-      requires(adds_together) {
-    detail::add_tiles<S, Values>(executor, inner.selection, ranges, packets.sources, packets.count,
-                                 workspace.picker.sums.data(), workspace.begin);
-  }
   template <class Mask, class Feedback>
   static void commit(const detail::TilePlace& place, const Piece& unit, Mask mask, const Feedback& feedback,
                      const float* decoded) {
@@ -356,7 +232,6 @@ struct Tiled<Basis, S, Sparse<Selection, Values, PerSegment>> {
                     row[i - first]);
     }
   }
-  Picker picker() const { return {inner.selection, inner.values}; }
 
   /// What counts as not finite, so that no sum of the others' waves is.
   static std::uint32_t drop_beyond_limit(float* tile, index_t count) {

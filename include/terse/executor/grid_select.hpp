@@ -236,12 +236,18 @@ struct PlacePicksKernel {
 struct SelectFewKernel {
   static constexpr bool cooperative = true;
   using Place = PlacePicksKernel<PickLargest>;
-  struct Shared {
-    GridCut cut;
-    std::uint64_t picked;
+  /// Not wanted any more when positions are written: these may come to the same place.
+  struct Counters {
     std::uint32_t histogram[radix_bins];
     CountDigitsKernel::Shared digits;
+  };
+  struct Rest {
+    GridCut cut;
+    std::uint64_t picked;
     Place::Shared place;
+  };
+  struct Shared : Rest {
+    Counters counters;
   };
   const float* values;
   index_t count;
@@ -250,17 +256,21 @@ struct SelectFewKernel {
 
   template <class Block>
   TERSE_HD void operator()(Block& block, Shared& shared) const {
+    (*this)(block, shared, shared.counters);
+  }
+  template <class Block>
+  TERSE_HD void operator()(Block& block, Rest& shared, Counters& counters) const {
     GridCut* const cut = &shared.cut;
     BeginCutKernel::Shared none;
     FindDigitKernel::Shared nothing;
-    BeginCutKernel{cut, shared.histogram, k}(block, none);
+    BeginCutKernel{cut, counters.histogram, k}(block, none);
     block.sync();
     TERSE_ROLLED
     for (int shift = 20; shift >= 0; shift -= 10) {
       const int bins = shift == 20 ? radix_bins : radix_bins / 2;
-      CountDigitsKernel{values, count, cut, shared.histogram, shift, bins}(block, shared.digits);
+      CountDigitsKernel{values, count, cut, counters.histogram, shift, bins}(block, counters.digits);
       block.sync();
-      FindDigitKernel{cut, shared.histogram, shift}(block, nothing);
+      FindDigitKernel{cut, counters.histogram, shift}(block, nothing);
       block.sync();
     }
     Place{PickLargest{values, cut}, count, nullptr, positions, k, &shared.picked}(block, shared.place);
