@@ -7,7 +7,7 @@
 
 #include "terse/compressor/sparse_functors.hpp"
 #include "terse/compressor/sparse_units.hpp"
-#include "terse/executor/grid_select_units.hpp"
+#include "terse/executor/grid_select.hpp"
 #include "terse/executor/placed_ranges.hpp"
 
 // The sections of sparse compressors on a grid executor, those of several packets by the same kernels, by whatever coder: picks of
@@ -176,9 +176,8 @@ struct WriteLargestKernel {
   Write write;
 
   template <class Block>
-  TERSE_HD void operator()(Block& any, Shared& shared) const {
-    const PickUnits::Unit& unit = units.units[any.index()];
-    LocalBlock<Block> block{any, 0};
+  TERSE_HD void operator()(Block& block, Shared& shared) const {
+    const PickUnits::Unit& unit = units.units[block.index()];
     SelectFewKernel{unit.values, unit.piece.count, static_cast<std::uint32_t>(unit.k), shared.positions}(
         block, shared.select);
     block.sync();
@@ -194,63 +193,41 @@ class UnitPicker {
  public:
   UnitPicker() = default;
   /// For parts of units of n elements altogether, and up to `picks` picks.
-  UnitPicker(E ex, index_t n, index_t picks)
-      : cuts_(UnitCuts::words(PickUnits::capacity)),
-        counts_(tiles(n) + 1 + PickUnits::capacity, unwritten),
-        scan_((ex.exclusive_sum_bytes(tiles(n) + 1) + 7) / 8, unwritten),
+  UnitPicker(index_t n, index_t picks)
+      : zeros_(PickMemory::zeros(PickUnits::capacity)),
+        counts_(PickMemory::counts(PickUnits::capacity, blocks_for(n, placed_together) + PickUnits::capacity),
+                unwritten),
         positions_(picks + PickUnits::capacity, unwritten) {}
 
   const std::uint32_t* positions() const { return positions_.data(); }
 
   /// The k of largest magnitude of each unit.
-  void select_largest(E ex, const PickUnits& units) {
-    find_cuts(ex, units);
-    count(ex, units);
-    place(ex, units);
-  }
+  void select_largest(E ex, const PickUnits& units) { place_largest(ex, units, memory(), positions_.data()); }
   /// Those that reach their thresholds, and the largest where these are too many. The units learn how many.
   void select_above(E ex, PickUnits& units) {
-    count(ex, units);
+    place_picks(ex, units, PicksByMagnitude{memory().cuts}, memory(), positions_.data());
     std::uint64_t totals[PickUnits::capacity];
-    const auto held = counts_.all().part(tiles_of(units) + 1, units.count);
-    for_each_entry(ex, units.count, UnitTotals{units, counts_.data(), held.data()});
-    fetch(ex, in<E, std::uint64_t>(held), view<std::uint64_t>(totals, units.count));
+    fetch(ex, in<E, std::uint64_t>(counts_.all().part(0, units.count)),
+          view<std::uint64_t>(totals, units.count));
     bool full = false;
     for (int u = 0; u < units.count; ++u) {
       PickUnits::Unit& unit = units.units[u];
       // There may be more, and the lowest positions must not crowd out the others for ever.
-      if (static_cast<index_t>(totals[u]) >= unit.k) {
+      if (picks_in(totals[u]) >= unit.k) {
         unit.least = PickUnits::by_rank;
         full = true;
       } else {
-        unit.k = static_cast<index_t>(totals[u]);
+        unit.k = picks_in(totals[u]);
       }
     }
-    if (full) {
-      find_cuts(ex, units);
-      count(ex, units);
-    }
-    place(ex, units);
+    if (full) select_largest(ex, units);
   }
 
  private:
-  static index_t tiles(index_t n) { return blocks_for(n, placed_together) + PickUnits::capacity; }
-  static index_t tiles_of(const PickUnits& units) { return units.blocks[PickUnits::tiles]; }
-  UnitCuts cuts() { return {cuts_.data(), PickUnits::capacity}; }
-  void find_cuts(E ex, const PickUnits& units) {
-    for (const int shift : {20, 10, 0})
-      ex.launch(UnitDigitsKernel{units, cuts(), shift}, units.blocks[PickUnits::digits]);
-  }
-  void count(E ex, const PickUnits& units) {
-    ex.launch(CountUnitPicksKernel{units, cuts().cuts, counts_.data()}, tiles_of(units));
-    ex.exclusive_sum(counts_.data(), tiles_of(units) + 1, scan_.data());
-  }
-  void place(E ex, const PickUnits& units) {
-    ex.launch(PlaceUnitPicksKernel{units, cuts().cuts, counts_.data(), positions_.data()}, tiles_of(units));
-  }
+  PickMemory memory() { return {zeros_.data(), counts_.data(), PickUnits::capacity}; }
 
-  buffer<std::uint32_t, typename E::memory> cuts_;           // empty between two selections
-  buffer<std::uint64_t, typename E::memory> counts_, scan_;  // counts_: of tiles, and totals of units
+  buffer<std::uint32_t, typename E::memory> zeros_;
+  buffer<std::uint64_t, typename E::memory> counts_;  // totals first
   buffer<std::uint32_t, typename E::memory> positions_;
 };
 

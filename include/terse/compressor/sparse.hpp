@@ -119,7 +119,7 @@ struct Sparse {
         begin = covered.begin_offset();
         sums = buffer<float, typename E::memory>(covered.end_offset() - begin, unwritten);
         if constexpr (encodes_together) {
-          picker = {executor, elements, picks_of_all};
+          picker = {elements, picks_of_all};
           if constexpr (!Values::lossless) unit_coder = decltype(unit_coder)(picks_of_all);
         }
         reader = {executor, elements, count, variable, adds_together && !detail::PicksByDraw<Selection>};
