@@ -39,10 +39,6 @@ struct Queued {
   void send(void* to, const void* from, std::size_t bytes) const {
     copy(to, from, bytes, cudaMemcpyHostToDevice);
   }
-  static index_t exclusive_sum_bytes(index_t) { return 0; }
-  void exclusive_sum(std::uint64_t* data, index_t count, void*) const {
-    launch(detail::ExclusiveSumKernel{data, count}, 1);
-  }
   void synchronize() const { detail::check_cuda(cudaStreamSynchronize(stream), "cudaStreamSynchronize"); }
 
  private:

@@ -12,42 +12,45 @@ namespace terse::detail {
 
 TERSE_NUMERICS_BEGIN
 
-/// Where the entries of each tile begin in a packet's unit; of bitmaps, where there may be some, how many entries each tile has.
-struct CountEntries {
+TERSE_HD inline index_t size_of_tile(index_t n, index_t first) {
+  return n - first < placed_together ? n - first : placed_together;
+}
+/// The bits of a thread's elements of a tile, which stand side by side, from the tile's first element on.
+template <class Block>
+TERSE_HD std::uint32_t bits_of_thread(const Block& block, const std::byte* bitmap, index_t first,
+                                      index_t size) {
+  static_assert(placed_together / block_threads == 16);
+  const index_t at = index_t{16} * block.thread();
+  return at < size ? load_from_wire<std::uint16_t>(bitmap + (first + at) / 8) : 0;
+}
+
+/// How many entries bitmaps of several tiles have before each of them, packet by packet.
+struct CountEntriesKernel {
+  static constexpr bool cooperative = true;
+  struct Shared {
+    bool last;
+  };
   PickUnits units;
   PickedPackets packets;
-  std::uint64_t* counts;
-  bool bitmaps;
+  std::uint64_t* before;  // each packet's tiles
+  EntryCounters counters;
 
-  TERSE_HD void operator()(index_t number) const {
-    const index_t tiles = units.blocks[PickUnits::tiles], tile = number % tiles;
-    const PickUnits::Unit& unit = units.units[units.of_block(PickUnits::tiles, tile)];
-    const Arrived positions =
-        packets.positions(unit.packet < 0 ? static_cast<int>(number / tiles) : unit.packet, unit);
-    const index_t begin = (tile - unit.first[PickUnits::tiles]) * placed_together, n = unit.piece.count;
-    if (Positions::is_bitmap(n, positions.picks)) {
-      const index_t all = aligned(n), end = begin + placed_together < all ? begin + placed_together : all;
-      index_t set = 0;
-      for (index_t i = begin; i < end; i += 64) set += ones_in(Positions::load(positions.base + i / 8));
-      counts[number] = static_cast<std::uint64_t>(set);
-    } else {
-      const index_t before = entries_before(positions, n, begin);
-      counts[number] = static_cast<std::uint64_t>(
-          bitmaps ? entries_before(positions, n, begin + placed_together) - before : before);
-    }
-  }
-
- private:
-  TERSE_HD static index_t entries_before(const Arrived& positions, index_t n, index_t position) {
-    const Positions::List list = Positions::list_at(positions.base, n);
-    index_t e = 0;
-    for (index_t left = positions.picks; left > 0;) {
-      const index_t half = left / 2;
-      const bool before = list[e + half] < position;
-      if (before) e += half + 1;
-      left = before ? left - half - 1 : half;
-    }
-    return e;
+  template <class Block>
+  TERSE_HD void operator()(Block& block, Shared& shared) const {
+    const index_t all = units.blocks[PickUnits::tiles], tile = block.index() % all;
+    const int u = units.of_block(PickUnits::tiles, tile);
+    const PickUnits::Unit& unit = units.units[u];
+    const int p = unit.packet < 0 ? static_cast<int>(block.index() / all) : unit.packet;
+    const index_t n = unit.piece.count, tiles = units.blocks_of(PickUnits::tiles, u);
+    const Arrived positions = packets.positions(p, unit);
+    if (tiles == 1 || !Positions::is_bitmap(n, positions.picks)) return;
+    const index_t local = tile - unit.first[PickUnits::tiles], first = local * placed_together;
+    const auto own = static_cast<std::uint32_t>(
+        ones_in(bits_of_thread(block, positions.base, first, size_of_tile(n, first))));
+    const std::uint64_t set = block.sum(own);
+    if (block.thread() == 0) before[block.index()] = set;
+    if (is_last_block(block, shared.last, counters.blocks(p, u), tiles))
+      sum_before(block, before + (block.index() - local), tiles);
   }
 };
 
@@ -58,10 +61,11 @@ struct AddUnitsKernel {
   static constexpr bool cooperative = true;
   struct Shared {
     float sums[placed_together];
+    index_t bounds[2 * most_packets];  // of the tile's entries, in lists
   };
   PickUnits units;
   PickedPackets packets;
-  const std::uint64_t* starts;  // see CountEntries; sums of counts, or starts
+  const std::uint64_t* before;  // see CountEntriesKernel
   StepDraw shared_draw;
   float* sums;
   index_t begin;  // the arena index of the first sum
@@ -71,33 +75,39 @@ struct AddUnitsKernel {
   TERSE_HD void operator()(Block& block, Shared& shared) const {
     const int u = units.of_block(PickUnits::tiles, block.index());
     const PickUnits::Unit& unit = units.units[u];
-    const index_t n = unit.piece.count, local = block.index() - unit.first[PickUnits::tiles];
-    const index_t first = local * placed_together,
-                  size = n - first < placed_together ? n - first : placed_together;
+    const index_t n = unit.piece.count, tiles = units.blocks[PickUnits::tiles];
+    const index_t first = (block.index() - unit.first[PickUnits::tiles]) * placed_together;
+    const index_t size = size_of_tile(n, first);
     float* const to = sums + (unit.piece.offset + first - begin);
     for (index_t i = block.thread(); i < size; i += block_threads) shared.sums[i] = more ? to[i] : 0.0F;
-    block.sync();
     const int from = unit.packet < 0 ? 0 : unit.packet, behind = unit.packet < 0 ? packets.count : from + 1;
+    if constexpr (!PicksByDraw<Selection>) {
+      static_assert(2 * most_packets <= block_threads);
+      const int p = from + block.thread() / 2;
+      if (p < behind)
+        shared.bounds[block.thread()] =
+            entries_before(packets.positions(p, unit), n, first + block.thread() % 2 * size);
+    }
+    block.sync();
     for (int p = from; p < behind; ++p) {
       const Adding adding{shared.sums, first, size, packets.packets[p].weight, packets.values(p, unit)};
       if constexpr (PicksByDraw<Selection>) {
         // Entry e lies in stratum e, give or take its edges.
         const index_t k = adding.values.picks;
-        const index_t before = first * k / n, last = (first + size) * k / n + 2;
-        for (index_t e = (before > 0 ? before - 1 : 0) + block.thread(); e < k && e < last;
-             e += block_threads)
+        const index_t here = first * k / n, last = (first + size) * k / n + 2;
+        for (index_t e = (here > 0 ? here - 1 : 0) + block.thread(); e < k && e < last; e += block_threads)
           adding(Selection::drawn(n, k, unit.piece.offset, e, shared_draw), e);
       } else {
         const Arrived positions = packets.positions(p, unit);
-        const std::uint64_t* const mine = starts +
-                                          (unit.packet < 0 ? p : 0) * units.blocks[PickUnits::tiles] +
-                                          unit.first[PickUnits::tiles];
-        const auto start = static_cast<index_t>(mine[local] - mine[0]);
-        if (Positions::is_bitmap(n, positions.picks))
-          add_bits(block, adding, positions.base, start);
-        else
-          add_list(block, adding, positions, n, start,
-                   first + size == n ? positions.picks : static_cast<index_t>(mine[local + 1] - mine[0]));
+        if (Positions::is_bitmap(n, positions.picks)) {
+          const index_t row = unit.packet < 0 ? p * tiles : 0;
+          add_bits(block, adding, positions.base,
+                   size == n ? 0 : static_cast<index_t>(before[row + block.index()]));
+        } else {
+          const index_t* const bounds = shared.bounds + 2 * (p - from);
+          const Positions::List list = Positions::list_at(positions.base, n);
+          for (index_t e = bounds[0] + block.thread(); e < bounds[1]; e += block_threads) adding(list[e], e);
+        }
       }
       block.sync();
     }
@@ -115,25 +125,27 @@ struct AddUnitsKernel {
         sums[position - first] += weight * Coder::read(values.base, values.picks, e);
     }
   };
-  template <class Block>
-  TERSE_HD static void add_list(const Block& block, const Adding& adding, const Arrived& positions, index_t n,
-                                index_t start, index_t end) {
+  /// The entries of a list that lie before a position; all of them, where it is the end.
+  TERSE_HD static index_t entries_before(const Arrived& positions, index_t n, index_t position) {
+    if (position == 0 || Positions::is_bitmap(n, positions.picks)) return 0;
+    if (position == n) return positions.picks;
     const Positions::List list = Positions::list_at(positions.base, n);
-    for (index_t e = (start > 0 ? start : 0) + block.thread(); e < end && e < positions.picks;
-         e += block_threads)
-      adding(list[e], e);
+    index_t e = 0;
+    for (index_t left = positions.picks; left > 0;) {
+      const index_t half = left / 2;
+      const bool before = list[e + half] < position;
+      if (before) e += half + 1;
+      left = before ? left - half - 1 : half;
+    }
+    return e;
   }
-  /// Each thread has some elements side by side.
   template <class Block>
   TERSE_HD static void add_bits(Block& block, const Adding& adding, const std::byte* bitmap, index_t start) {
-    constexpr int own = static_cast<int>(placed_together / block_threads);
-    static_assert(own == 16);
-    const index_t at = adding.first + own * block.thread();
-    std::uint32_t bits = 0, all = 0;
-    if (at < adding.first + adding.size) bits = load_from_wire<std::uint16_t>(bitmap + at / 8);
+    std::uint32_t bits = bits_of_thread(block, bitmap, adding.first, adding.size), all = 0;
+    const index_t at = adding.first + 16 * block.thread();
     index_t e = start + block.exclusive_sum(static_cast<std::uint32_t>(ones_in(bits)), all);
     for (; bits != 0; bits &= bits - 1, ++e)
-      if (e >= 0 && e < adding.values.picks) adding(at + first_one_in(bits), e);
+      if (e < adding.values.picks) adding(at + first_one_in(bits), e);
   }
 };
 

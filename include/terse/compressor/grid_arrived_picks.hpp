@@ -91,6 +91,17 @@ struct SurveyUnits {
   }
 };
 
+/// Two counters for each unit of each packet: of entries, and of blocks that have counted. Zeros between kernels.
+struct EntryCounters {
+  std::uint32_t* at;
+
+  static constexpr index_t numbers = 2 * most_packets * PickUnits::capacity;
+  TERSE_HD std::uint32_t* entries(int packet, int unit) const {
+    return at + 2 * (packet * PickUnits::capacity + unit);
+  }
+  TERSE_HD std::uint32_t* blocks(int packet, int unit) const { return entries(packet, unit) + 1; }
+};
+
 /// What is wrong with the packets' positions and values, in the order of Positions::fault and Sparse::fault.
 template <class Selection, class Coder>
 struct CheckUnitsKernel {
@@ -98,8 +109,8 @@ struct CheckUnitsKernel {
   struct Shared {};
   PickUnits units;
   PickedPackets packets;
-  Findings* findings;          // of each packet
-  std::uint32_t* populations;  // of its bitmaps, and blocks that have counted: zeros
+  Findings* findings;  // of each packet
+  EntryCounters counters;
 
   static index_t items(const Selection& selection, index_t n, index_t k) {
     return std::max({index_t{1}, k, Coder::floats(k), selection.index_bytes(n, k) / 8});
@@ -125,10 +136,11 @@ struct CheckUnitsKernel {
     }
     if (!bitmap) return;  // for all threads alike
     set = block.sum(set);
-    std::uint32_t* const population = populations + 2 * (p * PickUnits::capacity + u);
+    std::uint32_t* const population = counters.entries(p, u);
     if (block.thread() != 0) return;
     atomic_add(population, set);
-    if (!is_last(population + 1, static_cast<std::uint32_t>(units.blocks_of(PickUnits::items, u)))) return;
+    if (!is_last(counters.blocks(p, u), static_cast<std::uint32_t>(units.blocks_of(PickUnits::items, u))))
+      return;
     if (*population != static_cast<std::uint64_t>(list.arrived.picks))
       list.report.note(unit.piece.count, SectionFault::other_population);
     *population = 0;

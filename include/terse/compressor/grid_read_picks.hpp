@@ -16,12 +16,12 @@ class UnitReader {
  public:
   UnitReader() = default;
   /// For parts of `units` units of n elements altogether. `places`: their shapes vary; `starts`: positions are sent.
-  UnitReader(E ex, index_t n, index_t units, bool places, bool starts)
+  UnitReader(index_t n, index_t units, bool places, bool starts)
       : units_(units),
         places_(places ? units * most_packets : 0, unwritten),
-        counts_(starts ? numbers(n) : 0, unwritten),
-        scan_(starts ? (ex.exclusive_sum_bytes(numbers(n)) + 7) / 8 : 0, unwritten),
-        populations_(starts ? 2 * most_packets * PickUnits::capacity : 0) {}
+        before_(starts ? most_packets * (blocks_for(n, placed_together) + PickUnits::capacity) : 0,
+                unwritten),
+        counters_(starts ? EntryCounters::numbers : 0) {}
 
   /// use(units, packets) for slices of what `packets` hold over `ranges`; all over the same range, unless each has one.
   template <class UnitsOf, class Sections, class Use>
@@ -73,7 +73,7 @@ class UnitReader {
     using Selection = decltype(sections.selection);
     for_each_slice<UnitsOf>(ex, sections, packets, ranges, nullptr, [&](const PickUnits& units) {
       if constexpr (!PicksByDraw<Selection>) count_entries(ex, units, packets);
-      ex.launch(AddUnitsKernel<Selection, typename Sections::Coder>{units, packets, counts_.data(), shared,
+      ex.launch(AddUnitsKernel<Selection, typename Sections::Coder>{units, packets, before_.data(), shared,
                                                                     sums, begin, more},
                 units.blocks[PickUnits::tiles]);
     });
@@ -85,28 +85,28 @@ class UnitReader {
     using Selection = decltype(sections.selection);
     for_each_slice<UnitsOf>(ex, sections, packets, ranges, findings, [&](const PickUnits& units) {
       ex.launch(CheckUnitsKernel<Selection, typename Sections::Coder>{units, packets, findings,
-                                                                      populations_.data()},
+                                                                      EntryCounters{counters_.data()}},
                 units.blocks[PickUnits::items] * packets.side_by_side());
     });
   }
 
  private:
-  static index_t numbers(index_t n) {
-    return most_packets * (blocks_for(n, placed_together) + PickUnits::capacity) + 1;
-  }
+  /// A list's entries are found where they are added.
   void count_entries(E ex, const PickUnits& units, const PickedPackets& packets) {
-    bool bitmaps = false;
-    for (int u = 0; u < units.count; ++u)
-      bitmaps = bitmaps || Positions::is_bitmap(units.units[u].piece.count, units.units[u].k);
-    const index_t tiles = units.blocks[PickUnits::tiles] * packets.side_by_side();
-    for_each_entry(ex, tiles, CountEntries{units, packets, counts_.data(), bitmaps});
-    if (bitmaps) ex.exclusive_sum(counts_.data(), tiles + 1, scan_.data());
+    bool long_bitmaps = false;
+    for (int u = 0; u < units.count; ++u) {
+      const index_t n = units.units[u].piece.count;
+      long_bitmaps = long_bitmaps || (n > placed_together && Positions::is_bitmap(n, units.units[u].k));
+    }
+    if (long_bitmaps)
+      ex.launch(CountEntriesKernel{units, packets, before_.data(), EntryCounters{counters_.data()}},
+                units.blocks[PickUnits::tiles] * packets.side_by_side());
   }
 
   index_t units_ = 0;
   buffer<UnitPlace, typename E::memory> places_;
-  buffer<std::uint64_t, typename E::memory> counts_, scan_;
-  buffer<std::uint32_t, typename E::memory> populations_;
+  buffer<std::uint64_t, typename E::memory> before_;
+  buffer<std::uint32_t, typename E::memory> counters_;
 };
 
 /// Nothing, where the executor is the host.

@@ -122,7 +122,7 @@ struct Sparse {
           picker = {elements, picks_of_all};
           if constexpr (!Values::lossless) unit_coder = decltype(unit_coder)(picks_of_all);
         }
-        reader = {executor, elements, count, variable, adds_together && !detail::PicksByDraw<Selection>};
+        reader = {elements, count, variable, adds_together && !detail::PicksByDraw<Selection>};
       }
     }
   };

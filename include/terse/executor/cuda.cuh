@@ -6,7 +6,6 @@
 #include <concepts>
 #include <cub/block/block_reduce.cuh>
 #include <cub/block/block_scan.cuh>
-#include <cub/device/device_scan.cuh>
 
 #include "terse/executor/device_memory.hpp"
 #include "terse/executor/grid_pack.hpp"
@@ -131,19 +130,6 @@ struct cuda {
   }
   void send(void* to, const void* from, std::size_t bytes) const {
     copy(to, from, bytes, cudaMemcpyHostToDevice);
-  }
-  /// By CUB.
-  index_t exclusive_sum_bytes(index_t count) const {
-    std::size_t bytes = 0;
-    std::uint64_t* const none = nullptr;
-    detail::check_cuda(cub::DeviceScan::ExclusiveSum(nullptr, bytes, none, none, count, stream),
-                       "cub::DeviceScan");
-    return static_cast<index_t>(bytes);
-  }
-  void exclusive_sum(std::uint64_t* data, index_t count, void* scratch) const {
-    auto bytes = static_cast<std::size_t>(exclusive_sum_bytes(count));
-    detail::check_cuda(cub::DeviceScan::ExclusiveSum(scratch, bytes, data, data, count, stream),
-                       "cub::DeviceScan");
   }
   /// Waits for all that was launched; throws terse::error if any of it failed.
   void synchronize() const { detail::check_cuda(cudaStreamSynchronize(stream), "cudaStreamSynchronize"); }

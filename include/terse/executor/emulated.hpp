@@ -20,25 +20,6 @@
 
 namespace terse {
 
-namespace detail {
-
-/// By one thread.
-struct ExclusiveSumKernel {
-  static constexpr bool cooperative = false;
-  struct Shared {};
-  std::uint64_t* data;
-  index_t count;
-
-  template <class Block>
-  void operator()(Block& block, Shared&) const {
-    if (block.thread() != 0) return;
-    std::uint64_t sum = 0;
-    for (index_t k = 0; k < count; ++k) sum += std::exchange(data[k], sum);
-  }
-};
-
-}  // namespace detail
-
 namespace executor {
 
 /// Runs the device's kernels on the host, thread by thread, in memory that host code can't reach: what works here
@@ -97,10 +78,6 @@ struct emulated {
   }
   void bring(void* to, const void* from, std::size_t bytes) const { move(to, from, bytes); }
   void send(void* to, const void* from, std::size_t bytes) const { move(to, from, bytes); }
-  static index_t exclusive_sum_bytes(index_t) { return 0; }
-  void exclusive_sum(std::uint64_t* data, index_t count, void*) const {
-    launch(detail::ExclusiveSumKernel{data, count}, 1);
-  }
   /// Throws terse::error while recording, as CUDA does.
   void synchronize() const {
     if (Recording::under_way()) throw error("a wait for the device can't be recorded");

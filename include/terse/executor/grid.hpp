@@ -16,8 +16,6 @@
 //     move(to, from, bytes)                    copies within E::memory, in the same order
 //     bring(to, from, bytes)                   copies to the host, and
 //     send(to, from, bytes)                    from it, in the same order; complete after synchronize()
-//     exclusive_sum(data, count, scratch)      each of `count` 64-bit words becomes the sum of those before it, in the
-//                                              same order; `scratch` has exclusive_sum_bytes(count) bytes
 //     synchronize()                            returns when all that is done
 //
 // A kernel is a trivially copyable struct with `Shared`, what a block's threads share, and a `cooperative` constant:
