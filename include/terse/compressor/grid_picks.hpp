@@ -51,16 +51,12 @@ struct Materialize {
   }
 };
 
-/// Positions of picks: those of many units that lie in memory, of one, and those that are drawn.
+/// Positions of picks: those that lie in memory, and those that are drawn.
 struct ListedPicks {
   const std::uint32_t* positions;
   TERSE_HD std::uint32_t operator()(const PickUnits::Unit& unit, index_t e) const {
     return positions[unit.first_pick + e];
   }
-};
-struct OwnPicks {
-  const std::uint32_t* positions;
-  TERSE_HD std::uint32_t operator()(const PickUnits::Unit&, index_t e) const { return positions[e]; }
 };
 template <class Selection>
 struct DrawnPicks {
@@ -164,27 +160,6 @@ struct WritePicksKernel {
   }
 };
 
-/// Units that one block of threads can pick from, each by one.
-template <class Write>
-struct WriteLargestKernel {
-  static constexpr bool cooperative = true;
-  struct Shared {
-    SelectFewKernel::Shared select;
-    std::uint32_t positions[placed_together];
-  };
-  PickUnits units;
-  Write write;
-
-  template <class Block>
-  TERSE_HD void operator()(Block& block, Shared& shared) const {
-    const PickUnits::Unit& unit = units.units[block.index()];
-    SelectFewKernel{unit.values, unit.piece.count, static_cast<std::uint32_t>(unit.k), shared.positions}(
-        block, shared.select);
-    block.sync();
-    write(unit, OwnPicks{shared.positions}, block.thread(), 2 * placed_together, block_threads);
-  }
-};
-
 TERSE_NUMERICS_END
 
 /// What many units are picked from with.
@@ -243,9 +218,7 @@ void write_picks(E ex, UnitPicker<E>& picker, const Selection& selection, Placed
   std::size_t first_chunk = 0;
   const auto flush = [&] {
     if (units.count == 0) return;
-    const bool at_once = PicksByRank<Selection> && units.all_are_small();
-    if constexpr (PicksByRank<Selection>)
-      if (!at_once) picker.select_largest(ex, units);
+    if constexpr (PicksByRank<Selection>) picker.select_largest(ex, units);
     if constexpr (PicksByThreshold<Selection>) picker.select_above(ex, units);
     index_t blocks = 0;
     for (int u = 0; u < units.count; ++u) {
@@ -263,8 +236,6 @@ void write_picks(E ex, UnitPicker<E>& picker, const Selection& selection, Placed
     if constexpr (PicksByDraw<Selection>) {
       using Drawn = DrawnPicks<Selection>;
       ex.launch(WritePicksKernel<Write, Drawn>{units, write, {context.shared}}, blocks);
-    } else if (at_once) {
-      ex.launch(WriteLargestKernel<Write>{units, write}, units.count);
     } else {
       ex.launch(WritePicksKernel<Write, ListedPicks>{units, write, {picker.positions()}}, blocks);
     }

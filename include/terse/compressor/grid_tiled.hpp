@@ -155,11 +155,10 @@ struct TilesOnGrid {
   }
 };
 
-/// The largest of each tile, by coders that leave room in a block's shared memory, 48 KiB of which a scan takes up to one: a
-/// block takes a tile all the way.
+/// The largest of each tile, by coders that leave room in a block's shared memory.
 template <class Basis, int S, class Values>
-requires(sizeof(EncodeTilesShared<Basis, S, Values>) <=
-         std::size_t{47} << 10) struct TilesOnGrid<Basis, S, Largest, Values> {
+requires takes_top_picks<Basis, S, Values>
+struct TilesOnGrid<Basis, S, Largest, Values> {
   using Granularity = PerTile<S, Basis::transforms ? S : 1>;
   using Picker = Sparse<Largest, Values, Granularity>;
   using Incoming = typename Picker::Incoming;
@@ -182,12 +181,21 @@ requires(sizeof(EncodeTilesShared<Basis, S, Values>) <=
   static void encode(E executor, Workspace<E>& workspace, const Picker& picker, PlacedRanges ranges,
                      Mask<typename E::memory> mask, In incoming, Message message, Feedback feedback,
                      const EncodeContext& context, std::byte* base, std::uint32_t* bad, Told told) {
-    using Kernel = EncodeTilesKernel<Basis, S, Values, typename E::memory, Arriving<In>, Message, Feedback>;
+    using Tiles = TopTiles<S, Values>;
+    using Kernel =
+        TopPicksKernel<Basis, S, Values, Tiles, typename E::memory, Arriving<In>, Message, Feedback>;
     const Arriving<In> arriving(incoming);
-    for_each_top_slice<S, Values>(picker.selection, ranges, [&](const auto& slice, const auto& sections) {
-      executor.launch(Kernel{slice, sections, workspace.tables.all(), largest_finite * limit_share, mask,
-                             arriving, Materialize<Message>{message, bad}, feedback, base, context.local},
-                      slice.tiles);
+    for_each_top_slice<S, Values>(picker.selection, ranges, [&](const Tiles& tiles) {
+      executor.launch(Kernel{tiles,
+                             workspace.tables.all(),
+                             largest_finite * limit_share,
+                             mask,
+                             arriving,
+                             {message, bad},
+                             feedback,
+                             base,
+                             context.local},
+                      tiles.slice.tiles);
     });
     for (std::size_t c = 0; c < ranges.size(); ++c)
       told(static_cast<int>(c), picker.wire_bytes(*ranges[c].range));
@@ -231,11 +239,11 @@ requires(sizeof(EncodeTilesShared<Basis, S, Values>) <=
       TilePackets some;
       for (; first < packets.count && some.count < most_packets; ++first)
         some.packets[some.count++] = {packets.sources[first].section(), packets.sources[first].weight()};
-      for_each_top_slice<S, Values>(picker.selection, ranges, [&](const auto& slice, const auto& sections) {
-        executor.launch(SumTilesKernel<Basis, S, Values>{slice, sections, some, workspace.tables.all(),
-                                                         workspace.sums.data(), workspace.begin, more,
-                                                         last && first == packets.count},
-                        slice.tiles);
+      for_each_top_slice<S, Values>(picker.selection, ranges, [&](const TopTiles<S, Values>& tiles) {
+        executor.launch(
+            SumTilesKernel<Basis, S, Values>{tiles, some, workspace.tables.all(), workspace.sums.data(),
+                                             workspace.begin, more, last && first == packets.count},
+            tiles.slice.tiles);
       });
       more = true;
     } while (first < packets.count);

@@ -5,12 +5,12 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "terse/compressor/grid_code_picks.hpp"
 #include "terse/compressor/grid_tiles.hpp"
+#include "terse/compressor/grid_top_picks.hpp"
 #include "terse/compressor/top_k.hpp"
 
-// Top-k from tiles on a grid executor, by whatever coder, one block of threads to a tile, with the host's picks and bytes: see
-// executor/select.hpp and compressor/selection.hpp.
+// The largest of each tile on a grid executor, one block of threads to a tile, with the host's picks and bytes: where they are in
+// sections, and sections that arrived.
 
 namespace terse::detail {
 
@@ -44,156 +44,30 @@ struct TopSections {
   }
 };
 
-/// A tile's n numbers, k of which travel, and where.
-struct TopTile {
-  index_t begin;  // arena index
-  index_t n, k;
-  index_t unit;        // counted through the range
-  int packet;          // that it is of; -1: all of them
-  index_t section_at;  // its positions, behind which the values are
+/// A tile of a section, or of several.
+struct TopTile : TopPicks {
+  index_t unit;  // counted through the range
+  int packet;    // that it is of; -1: all of them
 
-  template <int S, class Values>
-  TERSE_HD static TopTile of(const TileSlice<S>& slice, const TopSections<S, Values>& sections,
-                             index_t number) {
-    const auto& entry = slice.entry_of(number);
-    const TilePlace place = entry.tiles.place(number - entry.first);
-    const Piece unit = entry.tiles.unit(place);
-    return {unit.offset,
-            unit.count,
-            sections.selection.most(unit.count),
-            entry.unit + number - entry.first,
-            entry.packet,
-            entry.section + sections.before(entry.tiles, place)};
-  }
-  TERSE_HD bool is_bitmap() const { return Positions::is_bitmap(n, k); }
-  TERSE_HD index_t values_at() const { return section_at + Positions::bytes(n, k); }
   /// Elements that stand side by side for each thread, where their order counts.
   TERSE_HD index_t own() const { return (n + block_threads - 1) / block_threads; }
 };
 
-/// The block that a kernel of one block alone believes itself to be.
-template <class Block>
-struct OnlyBlock : Block {
-  TERSE_HD static index_t index() { return 0; }
-};
-
-template <class Basis, int S, class Values>
-struct EncodeTilesShared {
-  /// A copy of a tile; the other one has room for what a selection counts meanwhile, and then for what it finds.
-  union Copy {
-    float tile[TileTransform<Basis, S>::room];
-    SelectFewKernel::Counters counters;
-    std::uint32_t positions[std::size_t{S} * S];
-  };
-  Copy one, other;
-  SelectFewKernel::Rest select;
-  typename CodePicks<Values>::Shared code;
-  std::uint32_t picked[std::size_t{blocks_for(S * S, 32)}];  // a bit each
-};
-
-/// Takes tiles all the way: evaluates the message, picks from it in the basis's coordinates, writes the picks, and commits what
-/// receivers read of them. No two tiles have an element in common, nor two blocks.
-template <class Basis, int S, class Values, class Space, class Incoming, class Message, class Feedback>
-struct EncodeTilesKernel {
-  static constexpr bool cooperative = true;
-  using Shape = TileTransform<Basis, S>;
-  using Shared = EncodeTilesShared<Basis, S, Values>;
+/// Tiles that a kernel works on, one by each block.
+template <int S, class Values>
+struct TopTiles {
+  static constexpr bool variable = false;
   TileSlice<S> slice;
   TopSections<S, Values> sections;
-  CosineTables tables;
-  float limit;  // of numbers
-  Mask<Space> mask;
-  Incoming incoming;
-  Materialize<Message> message;
-  Feedback feedback;
-  std::byte* section;
-  StepDraw draw;
 
-  template <class Block>
-  TERSE_HD void operator()(Block& any, Shared& shared) const {
-    OnlyBlock<Block> block{any};
-    const auto& entry = slice.entry_of(any.index());
-    const TopTile tile = TopTile::of(slice, sections, any.index());
-    const Shape shape(entry.tiles.place(any.index() - entry.first), tables);
-    float *x = shared.one.tile, *spare = shared.other.tile;
-    evaluate(block, entry.tiles.piece, shape, x);
-    block.sync();
-    shape.forward(block, x, spare);
-    if constexpr (Basis::transforms) {
-      for (int e = block.thread(); e < shape.count(); e += block_threads)
-        spare[e] = Shape::within(limit, x[shape.number(e)], message.bad);
-      block.sync();
-      swap_copies(x, spare);
-    }
-    auto& rest = spare == shared.other.tile ? shared.other : shared.one;
-    SelectFewKernel{x, tile.n, static_cast<std::uint32_t>(tile.k), rest.positions}(block, shared.select,
-                                                                                   rest.counters);
-    write(block, tile, shared, rest.positions, x);
-    block.sync();
-    // What has been picked is as receivers read it; of the others they read zeros.
-    if constexpr (Basis::transforms) {
-      for (int e = block.thread(); e < shape.count(); e += block_threads)
-        spare[shape.number(e)] = read(shared, x, e);
-      block.sync();
-      swap_copies(x, spare);
-      shape.inverse(block, x, spare);
-    }
-    Feedback view = feedback;
-    enter(view, entry.tiles.piece);
-    for (int e = block.thread(); e < shape.count(); e += block_threads) {
-      const index_t i = shape.index(e);
-      float decoded;
-      if constexpr (Basis::transforms)
-        decoded = x[shape.element(e)];
-      else
-        decoded = read(shared, x, e);
-      view.commit(i, keeps(i), view.load(i), decoded);
-    }
-  }
-
- private:
-  TERSE_HD static void swap_copies(float*& x, float*& spare) {
-    float* const other = spare;
-    spare = x;
-    x = other;
-  }
-  TERSE_HD bool keeps(index_t i) const { return (mask.word(i) >> i % alignment & 1) != 0; }
-  template <class Block>
-  TERSE_HD void evaluate(const Block& block, const Piece& piece, const Shape& shape, float* x) const {
-    Materialize<Message> f = message;
-    enter(f, piece);
-    const Tile whole{piece};
-    for (int e = block.thread(); e < shape.count(); e += block_threads) {
-      const index_t i = shape.index(e);
-      incoming.call(f, whole, i - piece.offset, 0, keeps(i));
-      x[shape.element(e)] = *feedback.at(i);
-    }
-  }
-  /// Positions and values, which in `x` become what is read of them.
-  template <class Block>
-  TERSE_HD void write(Block& block, const TopTile& tile, Shared& shared, const std::uint32_t* positions,
-                      float* x) const {
-    std::byte* const wire = section + tile.section_at;
-    for (index_t w = block.thread(); w < sections.bytes(tile.n) / 4; w += block_threads)
-      reinterpret_cast<std::uint32_t*>(wire)[w] = 0;
-    for (index_t w = block.thread(); w < blocks_for(tile.n, 32); w += block_threads) shared.picked[w] = 0;
-    block.sync();
-    for (index_t e = block.thread(); e < tile.k; e += block_threads)
-      atomic_or(&shared.picked[positions[e] / 32], 1U << positions[e] % 32);
-    if (tile.is_bitmap()) {
-      block.sync();
-      for (index_t w = block.thread(); w < blocks_for(tile.n, 32); w += block_threads)
-        reinterpret_cast<std::uint32_t*>(wire)[w] = shared.picked[w];
-    } else {
-      const PackPositions pack{positions, tile.k, position_bits(tile.n), wire};
-      for (index_t g = block.thread(); g < pack.groups(tile.k); g += block_threads) pack(g);
-    }
-    CodePicks<Values>::code(
-        block, shared.code, tile.k, tile.begin, draw, section + tile.values_at(),
-        [=](index_t e) { return x[positions[e]]; }, [=](index_t e, float value) { x[positions[e]] = value; });
-  }
-  TERSE_HD static float read(const Shared& shared, const float* x, int e) {
-    return (shared.picked[e / 32] >> e % 32 & 1) != 0 ? x[e] : 0.0F;
+  TERSE_HD TopTile operator()(index_t number) const {
+    const auto& entry = slice.entry_of(number);
+    const TilePlace place = entry.tiles.place(number - entry.first);
+    const Piece unit = entry.tiles.unit(place);
+    return {{entry.tiles.piece, place, unit.offset, unit.count, sections.selection.most(unit.count),
+             entry.section + sections.before(entry.tiles, place)},
+            entry.unit + number - entry.first,
+            entry.packet};
   }
 };
 
@@ -217,8 +91,7 @@ struct SumTilesKernel {
   struct Shared {
     float one[Shape::room], other[Shape::spare_room];
   };
-  TileSlice<S> slice;
-  TopSections<S, Values> sections;
+  TopTiles<S, Values> tiles;
   TilePackets packets;
   CosineTables tables;
   float* sums;
@@ -228,9 +101,8 @@ struct SumTilesKernel {
 
   template <class Block>
   TERSE_HD void operator()(Block& block, Shared& shared) const {
-    const auto& entry = slice.entry_of(block.index());
-    const TopTile tile = TopTile::of(slice, sections, block.index());
-    const Shape shape(entry.tiles.place(block.index() - entry.first), tables);
+    const TopTile tile = tiles(block.index());
+    const Shape shape(tile.place, tables);
     float *x = shared.one, *spare = shared.other;
     for (int e = block.thread(); e < shape.count(); e += block_threads)
       x[shape.number(e)] = more ? sums[shape.index(e) - begin] : 0.0F;
@@ -284,16 +156,16 @@ struct CheckTilesKernel {
   static constexpr bool cooperative = true;
   using Coder = PickCoder<Values>;
   struct Shared {};
-  TileSlice<S> slice;
-  TopSections<S, Values> sections;
+  TopTiles<S, Values> tiles;
   TilePackets packets;
   float limit;
   Findings* findings;  // of each packet
 
   template <class Block>
   TERSE_HD void operator()(Block& block, Shared&) const {
-    const TopTile tile = TopTile::of(slice, sections, block.index() % slice.tiles);
-    const int p = tile.packet < 0 ? static_cast<int>(block.index() / slice.tiles) : tile.packet;
+    const index_t all = tiles.slice.tiles;
+    const TopTile tile = tiles(block.index() % all);
+    const int p = tile.packet < 0 ? static_cast<int>(block.index() / all) : tile.packet;
     const std::byte* const section = packets.packets[p].section;
     const Arrived wire{section + tile.section_at, tile.k}, values{section + tile.values_at(), tile.k};
     const Report report{findings + p, tile.unit};
@@ -318,12 +190,16 @@ struct CheckTilesKernel {
 
 TERSE_NUMERICS_END
 
-/// use(slice, sections) for the tiles of packets' sections.
+/// use(tiles), some tiles of packets' sections after the others.
 template <int S, class Values, class Use>
 void for_each_top_slice(const Largest& selection, PlacedRanges ranges, Use use) {
   const TopSections<S, Values> sections{selection};
   for_each_tile_slice<S>(
-      ranges, [&](const TileSlice<S>& slice) { use(slice, sections); }, sections);
+      ranges,
+      [&](const TileSlice<S>& slice) {
+        use(TopTiles<S, Values>{slice, sections});
+      },
+      sections);
 }
 
 /// What is wrong with packet p over ranges[p], whose section is where that is going.
@@ -340,10 +216,9 @@ void check_tiles(E ex, const Largest& selection, PlacedRanges ranges, const std:
     all.packets[all.count++] = {packets[p] + placed.going, 1};
   }
   for_each_top_slice<S, Values>(selection, PlacedRanges(here.data(), same ? 1 : ranges.size()),
-                                [&](const auto& slice, const auto& sections) {
-                                  ex.launch(
-                                      CheckTilesKernel<S, Values>{slice, sections, all, limit, findings},
-                                      slice.tiles * (same ? all.count : 1));
+                                [&](const TopTiles<S, Values>& tiles) {
+                                  ex.launch(CheckTilesKernel<S, Values>{tiles, all, limit, findings},
+                                            tiles.slice.tiles * (same ? all.count : 1));
                                 });
 }
 

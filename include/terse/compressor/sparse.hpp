@@ -6,6 +6,7 @@
 
 #include "terse/compressor/grid_coded_picks.hpp"
 #include "terse/compressor/grid_read_picks.hpp"
+#include "terse/compressor/grid_top_picks.hpp"
 #include "terse/compressor/pick_source.hpp"
 #include "terse/compressor/quantizer_concept.hpp"
 #include "terse/executor/statistic.hpp"
@@ -226,6 +227,11 @@ struct Sparse {
                        Mask<typename E::memory> mask, In incoming, Message message, Feedback feedback,
                        const EncodeContext& context, std::byte* base, std::uint32_t* bad, Told told) const
       requires(encodes_together) {
+    check_view<Feedback>();
+    if constexpr (!G::units().whole && detail::PicksAtOnce<Selection, Values>)
+      if (detail::are_small<UnitsOf>(ranges))
+        return detail::encode_small_units<UnitsOf, Values>(executor, selection, ranges, mask, incoming,
+                                                           message, feedback, context, base, bad, told);
     for_each(executor, ranges, mask, incoming, detail::Materialize<Message>{message, bad});
     pick_together(executor, workspace, ranges, feedback, context, base, told);
   }
