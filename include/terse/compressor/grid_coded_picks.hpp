@@ -63,6 +63,8 @@ class UnitCoder {
   using Quantizer = typename Values::Quantizer;
   using Statistic = typename Values::Statistic;
   using Scale = typename Values::Scale;
+  /// A message of its own: the Whole is all that it has.
+  static constexpr Units units_of_it{Values::units().size, false};
 
  public:
   UnitCoder() = default;
@@ -91,8 +93,9 @@ class UnitCoder {
       if (unit.k == 0) continue;
       pieces[count] = {0, unit.piece.offset, unit.k};
       each_[count].assign(pieces[count]);
-      placed[count] = Values{}.place(each_[count], first_unit, unit.values_at);
-      first_unit += Values::units().in_piece(unit.k);
+      placed[count] = Values{}.place(each_[count], 0, unit.values_at);
+      placed[count].first_unit = first_unit;
+      first_unit += units_of_it.in_piece(unit.k);
       ++count;
     }
     if (count == 0) return;
@@ -100,9 +103,9 @@ class UnitCoder {
     const PickedValues values{aside.picked, aside.begin};
     const Mask<typename E::memory> everything;
     if constexpr (!std::is_empty_v<Scale>)
-      reduce<Statistic>(ex, all_, Values::units(), everything, NoPackets{}, values, scratch_.all(),
-                        scales_.all(), ignored_.data());
-    pack<Quantizer::bits, Quantizer::stochastic>(ex, PlacedRanges(placed.data(), count), Values::units(),
+      reduce<Statistic>(ex, all_, units_of_it, everything, NoPackets{}, values, scratch_.all(), scales_.all(),
+                        ignored_.data());
+    pack<Quantizer::bits, Quantizer::stochastic>(ex, PlacedRanges(placed.data(), count), units_of_it,
                                                  everything, Quantize<Quantizer, PickedValues>{values},
                                                  in<E, Scale>(scales_.all()), base, context.local);
     ex.launch(CommitUnitsKernel<PickCoder<Values>, Feedback>{units, feedback, aside.positions, base},
@@ -113,7 +116,7 @@ class UnitCoder {
   /// Each part of a unit may have a pick more than its share.
   static index_t most(index_t picks) { return picks + PickUnits::capacity; }
   static index_t scales(index_t picks) {
-    constexpr index_t size = Values::units().size;
+    constexpr index_t size = units_of_it.size;
     return (size > 0 ? picks / size : 0) + PickUnits::capacity;
   }
 
@@ -125,12 +128,6 @@ class UnitCoder {
   Range all_;
 };
 
-/// Whether it can: scales of the Whole would be one for all units.
-template <class Values>
-constexpr bool codes_units() {
-  if constexpr (!Values::lossless) return !Values::units().whole;
-  return true;
-}
 /// Nothing, where there is nothing to be coded.
 struct NoCoder {};
 template <class E, class Values>

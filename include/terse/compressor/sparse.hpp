@@ -39,9 +39,9 @@ struct Sparse {
   static constexpr bool variable = Selection::variable;
   static constexpr bool single_stage = Traits<Selection>::single_stage;
   static constexpr bool measured = false;
-  /// On a grid all sections by the same kernels, on their way in and, unless scales are the Whole's, on their way out.
+  /// On a grid all sections by the same kernels, on their way in and on their way out.
   static constexpr bool adds_together = detail::PicksTogether<Selection>;
-  static constexpr bool encodes_together = adds_together && detail::codes_units<Values>();
+  static constexpr bool encodes_together = adds_together;
 
   Selection selection{};  ///< which elements are picked
   Values values{};        ///< the coder of what is picked
