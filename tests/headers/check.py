@@ -4,10 +4,11 @@
 terse/terse.hpp draws in nothing heavy.
 
 Usage: check.py [--together | --alone] [-I DIR ...] COMPILER [FLAG ...]
-  --together   all headers in one unit: for a second compiler
+  --together   all headers that need the same in one unit: for a second compiler
   --alone      each without anything before it. By default the standard library's headers are there already, compiled
-               once for all, which finds all but a missing one of those; and a unit has several headers, each behind
-               some that it includes itself, which finds the same as a unit of its own
+               once for all, which finds all but a missing one of those. clang reads the core's headers once, as a
+               module's parts, which see only what they include themselves; elsewhere a unit has several headers, each
+               behind some that it includes itself. Both find the same as a unit of its own for each
   -I DIR       where optional dependencies are, such as mpi.h; only headers that need them see it
 """
 
@@ -139,6 +140,29 @@ def chains_of(headers):
     return chains
 
 
+def check_as_modules(compiler, headers, folder):
+    """What the compiler says of headers of C++20 as parts of one module, of which each sees what it includes and no more;
+    None if nothing."""
+    standard = standard_headers()
+    listed = subprocess.run([*compiler, "-std=c++20", "-H", "-fsyntax-only", "-x", "c++", "-"], capture_output=True, text=True,
+                            input="".join(f"#include <{one}>\n" for one in standard), timeout=240, check=True).stderr
+    paths = {}
+    for path in re.findall(r"^\.+ (.*)", listed, re.MULTILINE):
+        paths.setdefault(path.rpartition("/")[2], path)
+    modules = pathlib.Path(folder) / "module.modulemap"
+    modules.write_text("module standard [system] {\n" + "".join(f'header "{paths[one]}"\n' for one in standard) + "export *\n}\n"
+                       + "module terse {\n" + "".join(f'module part_{k} {{ header "{INCLUDE / header}" export * }}\n'
+                                                      for k, header in enumerate(headers)) + "}\n")
+    # Textual headers of the system, such as <unistd.h>, may come with several parts.
+    done = subprocess.run(
+        [*compiler, "-std=c++20", *WARNINGS, "-Wno-modules-ambiguous-internal-linkage", f"-I{INCLUDE}", "-fmodules", "-fcxx-modules",
+         f"-fmodules-cache-path={folder}/modules", f"-fmodule-map-file={modules}", "-fmodule-name=terse",
+         "-Xclang", "-fmodules-local-submodule-visibility", "-Xclang", "-emit-module", "-x", "c++", str(modules),
+         "-c", "-o", f"{folder}/terse.pcm"],
+        capture_output=True, text=True, timeout=240, env=dict(os.environ, LC_ALL="C"), check=False)
+    return None if done.returncode == 0 else done.stdout + done.stderr
+
+
 def check_weight(compiler):
     """What is wrong with what terse.hpp draws in; None if nothing is."""
     if not heavy_of(compiler, "#include <random>\n") or not heavy_of(compiler, "#include <fstream>\n"):
@@ -174,24 +198,33 @@ def main(arguments):
         if fault:
             print("\n".join("        " + line for line in fault.splitlines()))
 
-    if together:
-        plain = [header for header, standard in jobs
-                 if standard == "c++20" and not any(header.startswith(key) for key in OPTIONAL)]
-        text = "".join(f'#include "{header}"\n' for header in plain)
-        fine, output = compile_text(arguments, ["-std=c++20", *WARNINGS], text)
-        report("all headers of the core together (c++20)", None if fine else "\n".join(output.splitlines()[:12]))
-        jobs = [job for job in jobs if job[0] not in plain or job[1] == "c++17"]
     groups = {}
     for header, standard in jobs:
         groups.setdefault((standard, *needs_of(header), header if header in UNFIT else ""), []).append(header)
-    units = [(chain, key[0]) for key, group in groups.items()
-             for chain in ([[header] for header in group] if alone else chains_of(group))]
+    core = ("c++20", "")
+    is_clang = compile_text(arguments, [], "#ifndef __clang__\n#error\n#endif\n")[0]
+    if is_clang and not together and not alone:
+        with tempfile.TemporaryDirectory() as folder:
+            fault = check_as_modules(arguments, groups[core], folder)
+        if fault is None:
+            for header in groups.pop(core):
+                report(f"{header} (c++20)", None)
+        else:
+            print("as parts of a module, not all is well; one by one:", *fault.splitlines()[:12], sep="\n    ", flush=True)
+
+    def units_of(group):
+        if together:
+            return [group]
+        return [[header] for header in group] if alone else chains_of(group)
+    units = [(unit, key[0]) for key, group in groups.items() for unit in units_of(group)]
     with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         before = [] if together or alone else precompiled(arguments, ["-std=c++20", *WARNINGS], standard_headers(), folder)
 
         def check_unit(unit):
             chain, standard = unit
             fault = check_headers(arguments, folders, chain, standard, before)
+            if together and len(chain) > 1:
+                return [(f"{len(chain)} headers together, {chain[0]} first", standard, fault)]
             if fault is None or fault.startswith("skipped") or len(chain) == 1:
                 return [(header, standard, fault) for header in chain]
             return [(header, standard, check_headers(arguments, folders, [header], standard, before)) for header in chain]
