@@ -10,6 +10,8 @@
 
 namespace terse::detail {
 
+TERSE_NUMERICS_BEGIN
+
 /// is_last for a whole block, by a place in its shared memory: the threads of the last of `all` blocks see what the threads of
 /// the others had written when they came here.
 template <class Block>
@@ -40,5 +42,7 @@ TERSE_HD std::uint64_t sum_before(Block& block, std::uint64_t* numbers, index_t 
   }
   return before;
 }
+
+TERSE_NUMERICS_END
 
 }  // namespace terse::detail
