@@ -169,8 +169,8 @@ TERSE_NUMERICS_END
 
 /// Selections whose picks from small units it can make.
 template <class Selection, class Values>
-concept PicksAtOnce =
-    PicksByRank<Selection> && !Traits<Selection>::single_stage && takes_top_picks<Elements, 64, Values>;
+concept PicksAtOnce = PicksByRank<Selection> && !Traits<Selection>::single_stage &&
+                      takes_top_picks<terse::Elements, 64, Values>;
 
 /// Whether a block of threads can take each unit.
 template <class UnitsOf>
@@ -189,8 +189,8 @@ void encode_small_units(E ex, const Selection& selection, PlacedRanges ranges, M
                         Incoming incoming, Message message, Feedback feedback, const EncodeContext& context,
                         std::byte* base, std::uint32_t* bad, Told told) {
   using Work = SmallUnits<Selection::variable>;
-  using Kernel =
-      TopPicksKernel<Elements, 64, Values, Work, typename E::memory, Arriving<Incoming>, Message, Feedback>;
+  using Kernel = TopPicksKernel<terse::Elements, 64, Values, Work, typename E::memory, Arriving<Incoming>,
+                                Message, Feedback>;
   const Arriving<Incoming> arriving(incoming);
   Work work;
   const auto flush = [&] {
