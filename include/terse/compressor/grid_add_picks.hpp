@@ -61,7 +61,7 @@ struct AddUnitsKernel {
   static constexpr bool cooperative = true;
   struct Shared {
     float sums[placed_together];
-    index_t bounds[2 * most_packets];  // of the tile's entries, in lists
+    index_t starts[most_packets];  // of the tile's entries in lists
   };
   PickUnits units;
   PickedPackets packets;
@@ -81,13 +81,11 @@ struct AddUnitsKernel {
     float* const to = sums + (unit.piece.offset + first - begin);
     for (index_t i = block.thread(); i < size; i += block_threads) shared.sums[i] = more ? to[i] : 0.0F;
     const int from = unit.packet < 0 ? 0 : unit.packet, behind = unit.packet < 0 ? packets.count : from + 1;
-    if constexpr (!PicksByDraw<Selection>) {
-      static_assert(2 * most_packets <= block_threads);
-      const int p = from + block.thread() / 2;
-      if (p < behind)
-        shared.bounds[block.thread()] =
-            entries_before(packets.positions(p, unit), n, first + block.thread() % 2 * size);
-    }
+    if constexpr (!PicksByDraw<Selection>)
+      for (int p = from + block.thread() / 32; p < behind; p += block_threads / 32) {
+        const index_t start = entries_before(block, packets.positions(p, unit), n, first);
+        if (block.thread() % 32 == 0) shared.starts[p - from] = start;
+      }
     block.sync();
     for (int p = from; p < behind; ++p) {
       const Adding adding{shared.sums, first, size, packets.packets[p].weight, packets.values(p, unit)};
@@ -104,9 +102,13 @@ struct AddUnitsKernel {
           add_bits(block, adding, positions.base,
                    size == n ? 0 : static_cast<index_t>(before[row + block.index()]));
         } else {
-          const index_t* const bounds = shared.bounds + 2 * (p - from);
           const Positions::List list = Positions::list_at(positions.base, n);
-          for (index_t e = bounds[0] + block.thread(); e < bounds[1]; e += block_threads) adding(list[e], e);
+          for (index_t e = shared.starts[p - from] + block.thread(); e < positions.picks;
+               e += block_threads) {
+            const std::int64_t position = list[e];
+            if (position >= first + size) break;
+            adding(position, e);
+          }
         }
       }
       block.sync();
@@ -125,19 +127,20 @@ struct AddUnitsKernel {
         sums[position - first] += weight * Coder::read(values.base, values.picks, e);
     }
   };
-  /// The entries of a list that lie before a position; all of them, where it is the end.
-  TERSE_HD static index_t entries_before(const Arrived& positions, index_t n, index_t position) {
-    if (position == 0 || Positions::is_bitmap(n, positions.picks)) return 0;
-    if (position == n) return positions.picks;
+  /// The entries of a list that lie before a position, by a warp, which looks at 32 of them at a time; 0 of bitmaps.
+  template <class Block>
+  TERSE_HD static index_t entries_before(Block& block, const Arrived& positions, index_t n,
+                                         index_t position) {
     const Positions::List list = Positions::list_at(positions.base, n);
-    index_t e = 0;
-    for (index_t left = positions.picks; left > 0;) {
-      const index_t half = left / 2;
-      const bool before = list[e + half] < position;
-      if (before) e += half + 1;
-      left = before ? left - half - 1 : half;
+    index_t before = 0, left = positions.picks;
+    if (position == 0 || Positions::is_bitmap(n, positions.picks)) left = 0;
+    while (left > 0) {
+      const index_t part = (left + 31) / 32, last = (block.thread() % 32 + 1) * part - 1;
+      const int parts = ones_in(block.ballot(last < left && list[before + last] < position));
+      before += parts * part;
+      left = left - parts * part < part ? left - parts * part : part - 1;
     }
-    return e;
+    return before;
   }
   template <class Block>
   TERSE_HD static void add_bits(Block& block, const Adding& adding, const std::byte* bitmap, index_t start) {
