@@ -58,7 +58,7 @@ template <class M, int Degree>
 class Passes {
   static constexpr int buffers = static_cast<int>(M::state.size());
   using Rule = decltype(std::declval<const M&>().template rule<float>());
-  using View = detail::MixingView<Numbers<>, buffers, 0, DecoupledDecay>;
+  using View = detail::MixingView<Numbers<>, buffers, 0, DecoupledDecay, false>;
 
  public:
   Passes(const Layout& layout, float* x, const float* g, float* state)

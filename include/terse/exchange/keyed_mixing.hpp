@@ -61,6 +61,8 @@ struct MixKept {
   F consume;
   const float* difference;
   index_t begin;
+  using StreamsOf = MixKept;
+  TERSE_HD auto streams() requires NamesStreams<F> { return consume.streams() + reads(difference, begin); }
   TERSE_HD void enter(const Piece& piece) { terse::enter(consume, piece); }
   TERSE_HD void operator()(const Piece& piece, index_t i, bool) const {
     consume(piece, i, difference[i - begin]);

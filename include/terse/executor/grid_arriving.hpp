@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <string>
 
@@ -199,6 +200,49 @@ struct Arriving<Differences<Code>> {
     }
   }
   static Units units() { return {}; }
+
+  /// Own values and differences of `Rows` rows from b on, of four neighbouring lanes.
+  template <int Rows>
+  struct Rowwise {
+    float own[std::size_t{Rows}][quad], difference[std::size_t{Rows}][quad];
+
+    TERSE_HD Rowwise(const Arriving& arriving, const Tile& tile, index_t b, int lane) {
+      const index_t place = tile.coming + (b + lane) * 4;
+      read(arriving.values[0] + place, own);
+      std::memset(difference, 0, sizeof difference);
+      TERSE_ROLLED
+      for (int k = 1; k < arriving.count; ++k) {
+        float theirs[std::size_t{Rows}][quad];
+        read(arriving.values[k] + place, theirs);
+        TERSE_UNROLL
+        for (int r = 0; r < Rows; ++r) TERSE_UNROLL
+        for (int j = 0; j < quad; ++j) difference[r][j] += arriving.weights[k] * (theirs[r][j] - own[r][j]);
+      }
+      if (arriving.damage == nullptr) return;
+      const float limit = largest_sum(arriving.count);
+      for (const auto& row : difference)
+        for (const float one : row) damaged_ |= !(magnitude(one) <= limit);
+    }
+    /// See ArrivingPackets.
+    TERSE_HD bool damaged() const { return damaged_; }
+    template <class F>
+    TERSE_HD auto call(F& bound, const Tile& tile, int r, int j, bool keep) const {
+      return bound(tile.piece, j, keep, own[r][j], difference[r][j]);
+    }
+
+   private:
+    /// Packets are aligned to 8 bytes.
+    TERSE_HD static void read(const std::byte* from, float (&rows)[std::size_t{Rows}][quad]) {
+      TERSE_UNROLL
+      for (int r = 0; r < Rows; ++r) TERSE_UNROLL
+      for (int j = 0; j < quad; j += 2) {
+        const auto two = load_aligned<std::uint64_t>(from + (r * lanes + j) * 4);
+        rows[r][j] = std::bit_cast<float>(static_cast<std::uint32_t>(two));
+        rows[r][j + 1] = std::bit_cast<float>(static_cast<std::uint32_t>(two >> 32));
+      }
+    }
+    bool damaged_ = false;
+  };
 
   template <class F>
   TERSE_HD auto call(F& f, const Tile& tile, index_t b, int lane, bool keep) const {

@@ -24,8 +24,9 @@ TERSE_NUMERICS_BEGIN
 
 namespace detail {
 
-/// What mixing rules see of a step, see MixingRule.
-template <class N, int Buffers, int Scalars, class Decay>
+/// What mixing rules see of a step, see MixingRule. `Blind`: what travels is known before the gradient, of which it reads
+/// nothing.
+template <class N, int Buffers, int Scalars, class Decay, bool Blind>
 struct MixingView {
   ParameterRef<typename N::parameter> parameters;
   const typename N::gradient* gradients;
@@ -69,6 +70,24 @@ struct MixingView {
     TERSE_HD float& operator[](int k) const { return view.buffers[static_cast<std::size_t>(k)][i]; }
   };
   TERSE_HD Element element(index_t i) const { return {*this, i}; }
+
+  /// What a rule's outgoing(e) touches.
+  TERSE_HD auto outgoing_streams() {
+    const auto held = own_streams<Access::reads>(Each{}) + reads(parameters.values);
+    if constexpr (Blind)
+      return held;
+    else
+      return held + reads(gradients);
+  }
+  /// What the rest touches, beside the parameters.
+  TERSE_HD auto streams() { return own_streams<Access::may_update>(Each{}) + reads(gradients); }
+
+ private:
+  using Each = std::make_integer_sequence<int, Buffers>;
+  template <Access A, int... K>
+  TERSE_HD auto own_streams(std::integer_sequence<int, K...>) {
+    return (Streams<>{} + ... + stream<A>(buffers[static_cast<std::size_t>(K)], nullptr));
+  }
 };
 
 template <class Rule, class Element, int K>
@@ -85,6 +104,8 @@ struct Outgoing {
   Rule rule;
   View view;
 
+  using StreamsOf = Outgoing;
+  TERSE_HD auto streams() { return view.outgoing_streams(); }
   TERSE_HD void enter(const Piece& piece) { view.enter(piece); }
   TERSE_HD float operator()(const Piece&, index_t i) const {
     return outgoing(rule, view.element(i), Vector<K>{});
@@ -97,6 +118,13 @@ struct Update {
   Rule rule;
   View view;
 
+  using StreamsOf = Update;
+  TERSE_HD auto streams() {
+    if constexpr (K > 0)
+      return view.streams() + reads(view.parameters.values);
+    else
+      return view.streams() + view.parameters.streams();
+  }
   TERSE_HD void enter(const Piece& piece) { view.enter(piece); }
   TERSE_HD void operator()(const Piece&, index_t i, float own, float difference) const {
     const auto e = view.element(i);
@@ -115,6 +143,8 @@ struct UpdateCompressed {
   Update<Rule, View, K> update;
   float consensus_rate;
 
+  using StreamsOf = UpdateCompressed;
+  TERSE_HD auto streams() { return update.streams(); }
   TERSE_HD void enter(const Piece& piece) { update.enter(piece); }
   TERSE_HD void operator()(const Piece& piece, index_t i, float difference) const {
     const float own = outgoing(update.rule, update.view.element(i), Vector<K>{});
@@ -127,6 +157,9 @@ template <class Rule, class View>
 struct UpdateByMoves {
   Update<Rule, View, 0> update;
 
+  using StreamsOf = UpdateByMoves;
+  TERSE_HD auto streams() { return update.view.streams() + reads(update.view.parameters.values); }
+  TERSE_HD auto own_streams() { return update.streams(); }
   TERSE_HD void enter(const Piece& piece) { update.enter(piece); }
   TERSE_HD void own(const Piece& piece, index_t i, float decoded) const { update(piece, i, decoded, 0); }
   TERSE_HD void operator()(const Piece&, index_t i, float difference) const {
@@ -140,25 +173,44 @@ struct KeepOutgoing {
   Outgoing<Rule, View, K> message;
   float* kept;
 
+  using StreamsOf = KeepOutgoing;
+  TERSE_HD auto streams() { return message.streams() + writes(kept); }
   TERSE_HD void enter(const Piece& piece) { message.enter(piece); }
   TERSE_HD void operator()(const Piece& piece, index_t i) const { kept[i] = message(piece, i); }
 };
 struct KeptOutgoing {
   const float* kept;
+  using StreamsOf = KeptOutgoing;
+  TERSE_HD auto streams() { return reads(kept); }
   TERSE_HD float operator()(const Piece&, index_t i) const { return kept[i]; }
 };
 
-/// A mean in the place of a mixture.
+/// A mean in the place of a mixture. What was proposed of a second vector is kept, since x has changed.
 template <class Rule, class View, int K>
 struct UpdateByMean {
   Update<Rule, View, K> update;
-  const float* kept = nullptr;  // what was proposed, if x has changed since
+  const float* kept = nullptr;
   float gradient_factor = 1;
 
+  using StreamsOf = UpdateByMean;
+  TERSE_HD auto streams() {
+    if constexpr (K > 0)
+      return update.streams() + reads(kept);
+    else
+      return update.streams();
+  }
   TERSE_HD void enter(const Piece& piece) { update.enter(piece); }
   TERSE_HD void operator()(const Piece& piece, index_t i, float mean) const {
-    const float own = kept ? kept[i] : outgoing(update.rule, update.view.element(i), Vector<K>{});
+    const float own = proposed(i);
     update(piece, i, own, mean - own);
+  }
+
+ private:
+  TERSE_HD float proposed(index_t i) const {
+    if constexpr (K > 0)
+      return kept[i];
+    else
+      return outgoing(update.rule, update.view.element(i), Vector<K>{});
   }
 };
 
@@ -167,6 +219,8 @@ struct Adapt {
   Rule rule;
   View view;
 
+  using StreamsOf = Adapt;
+  TERSE_HD auto streams() { return view.streams() + view.parameters.streams(); }
   TERSE_HD void enter(const Piece& piece) { view.enter(piece); }
   TERSE_HD void operator()(const Piece&, index_t i) const {
     view.parameters.set(i, rule.adapt(view.element(i)));

@@ -92,7 +92,7 @@ struct ParameterMixingOf {
   using Vectors = std::make_integer_sequence<int, vectors>;
   using Rule = decltype(std::declval<const M&>().template rule<float>());
   template <class N>
-  using View = detail::MixingView<N, static_cast<int>(M::state.size()), scalars - 2, Decay>;
+  using View = detail::MixingView<N, static_cast<int>(M::state.size()), scalars - 2, Decay, blind>;
   template <class N>
   using OutgoingVectors = detail::OutgoingVectors<Rule, View<N>>;
   template <class N>

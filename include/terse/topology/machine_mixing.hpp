@@ -15,6 +15,8 @@ TERSE_NUMERICS_BEGIN
 namespace detail {
 
 struct MixtureOf {
+  using StreamsOf = MixtureOf;
+  TERSE_HD static Streams<> streams() { return {}; }
   TERSE_HD float operator()(const Piece&, index_t, float own, float difference) const {
     return own + difference;
   }

@@ -21,6 +21,8 @@ template <class F>
 struct MixExact {
   F consume;
 
+  using StreamsOf = MixExact;
+  TERSE_HD auto streams() requires NamesStreams<F> { return consume.streams(); }
   TERSE_HD void enter(const Piece& piece) { terse::enter(consume, piece); }
   TERSE_HD void operator()(const Piece& piece, index_t i, bool, float own, float difference) const {
     consume(piece, i, own, difference);
@@ -33,6 +35,13 @@ struct MixDecoded {
   F consume;
   View feedback;
 
+  using StreamsOf = MixDecoded;
+  TERSE_HD auto streams() requires(NamesStreams<F> && !ReceivesMeans<const View>) {
+    return consume.streams();
+  }
+  TERSE_HD auto streams() requires(NamesStreams<F>&& NamesStreams<View>&& ReceivesMeans<const View>) {
+    return consume.streams() + received(feedback);
+  }
   TERSE_HD void enter(const Piece& piece) { terse::enter(consume, piece); }
   TERSE_HD void operator()(const Piece& piece, index_t i, bool keep, float sum) const {
     if constexpr (ReceivesMeans<const View>)
@@ -47,6 +56,10 @@ template <class F>
 struct TakeOwn {
   F consume;
 
+  using StreamsOf = TakeOwn;
+  TERSE_HD auto streams() requires(NamesStreams<F>&& requires(F& f) { f.own_streams(); }) {
+    return consume.own_streams();
+  }
   TERSE_HD void enter(const Piece& piece) { terse::enter(consume, piece); }
   TERSE_HD void operator()(const Piece& piece, index_t i, bool keep, float decoded) const {
     consume.own(piece, i, keep_if(keep, decoded));
@@ -141,6 +154,8 @@ class Neighborhood {
 ///
 ///     dense(piece, i, own, difference)      compressed(piece, i, difference)
 ///     compressed.own(piece, i, decoded)     before it, where consumer.takes_own: what the own packet says
+///
+/// and, where compressed names its streams, those of `own` as own_streams().
 ///
 /// Sends `Vectors` packets as one message to each neighbour, in one batch. Memory: that and as much for each rank
 /// that is listened to.
