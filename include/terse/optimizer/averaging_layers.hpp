@@ -95,10 +95,18 @@ struct OfSegment {
     first.enter(piece);
     second.enter(piece);
   }
+  /// Arrays that either touches in the second sweep, as the first one's.
+  template <Access A>
+  TERSE_HD auto streams() {
+    return first.view.template streams<A, First::in_second_sweep | Second::in_second_sweep>();
+  }
   /// Of the layer that was entered.
   template <class Act>
   TERSE_HD TERSE_INLINE auto operator()(const Act& act) const {
-    return is_second ? act(second) : act(first);
+    if (!is_second) return act(first);
+    Second rules = second;
+    rules.view = first.view;  // which has entered the same piece, and may lead to copies of its elements
+    return act(rules);
   }
   template <class Act>
   TERSE_HD auto of(index_t layer, const Act& act) const {
@@ -110,6 +118,10 @@ template <class Rules>
 struct OneRule {
   Rules first;
   TERSE_HD void enter(const Piece& piece) { first.enter(piece); }
+  template <Access A>
+  TERSE_HD auto streams() {
+    return first.view.template streams<A, Rules::in_second_sweep>();
+  }
   template <class Act>
   TERSE_HD TERSE_INLINE auto operator()(const Act& act) const {
     return act(first);
@@ -137,6 +149,10 @@ template <int K, class OfSegment>
 struct MeasureStep {
   OfSegment rules;
   const float* steps;
+  using StreamsOf = MeasureStep;
+  TERSE_HD auto streams() {
+    return rules.template streams<Access::reads>() + reads(rules.first.view.parameters.values) + reads(steps);
+  }
   TERSE_HD void enter(const Piece& piece) { rules.enter(piece); }
   TERSE_HD TERSE_INLINE float operator()(const Piece&, index_t i) const {
     return rules(MeasuredBy<K>{steps, i});
@@ -199,6 +215,11 @@ struct LayerDescend {
   const float* steps;
   const float* factors;
   float rate = 0;
+  using StreamsOf = LayerDescend;
+  TERSE_HD auto streams() {
+    return rules.template streams<Access::may_update>() + rules.first.view.parameters.streams() +
+           reads(steps);
+  }
   TERSE_HD void enter(const Piece& piece) {
     rules.enter(piece);
     rate = rules.first.view.rate.learning_rate * factors[piece.segment];

@@ -60,6 +60,7 @@ template <int Scalar, int... Buffers>
 struct Places {
   static constexpr int scalar = Scalar;
   static constexpr int count = sizeof...(Buffers);
+  static constexpr std::uint32_t bits = (std::uint32_t{} | ... | (std::uint32_t{1} << Buffers));
 
   /// Calls act(k, buffer) for each of the policy's buffers, in order.
   template <class All, class Act>
@@ -112,6 +113,17 @@ struct AveragingView {
       scalars[static_cast<std::size_t>(k)] = now[group].own[static_cast<std::size_t>(k)];
     for (int k = 0; k < Layers; ++k)
       of_layer[static_cast<std::size_t>(k)] = layers[static_cast<std::size_t>(k)][piece.segment];
+  }
+
+  /// The gradients and, by the bits of their numbers, buffers.
+  template <Access A, std::uint32_t Taken, int K = 0>
+  TERSE_HD auto streams() {
+    if constexpr (K == Buffers)
+      return reads(gradients);
+    else if constexpr ((Taken >> K & 1U) != 0)
+      return stream<A>(buffers[static_cast<std::size_t>(K)], nullptr) + streams<A, Taken, K + 1>();
+    else
+      return streams<A, Taken, K + 1>();
   }
 };
 
@@ -220,6 +232,10 @@ struct Rules {
       requires(const Momentum& rule, HeldElement<View, MomentumPlaces> e) {
     rule.mean_gradient(e, 0.0F);
   };
+
+  /// Buffers that the second sweep of layers reads or writes.
+  static constexpr std::uint32_t in_second_sweep =
+      PreconditionerPlaces::bits | (hears_of_steps ? MomentumPlaces::bits : 0);
 
   /// What message(i) touches.
   TERSE_HD auto message_streams() {

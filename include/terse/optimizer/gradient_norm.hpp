@@ -15,6 +15,8 @@ template <Number G>
 struct GradientSample {
   const G* gradients;
   float scale;
+  using StreamsOf = GradientSample;
+  TERSE_HD auto streams() { return reads(gradients); }
   TERSE_HD Sample operator()(const Piece&, index_t i, bool) const {
     return sanitized(widened(gradients[i]) * scale);
   }

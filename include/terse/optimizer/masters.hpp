@@ -18,6 +18,8 @@ template <Number P>
 struct Adopt {
   float* masters;
   const P* parameters;
+  using StreamsOf = Adopt;
+  TERSE_HD auto streams() { return writes(masters) + reads(parameters); }
   TERSE_HD void operator()(const Piece&, index_t i) const { masters[i] = widened(parameters[i]); }
 };
 

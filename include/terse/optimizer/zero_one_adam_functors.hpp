@@ -27,6 +27,11 @@ struct StepTogether {
   float gradient_factor = 1;
   Rate rate{};
 
+  using StreamsOf = StepTogether;
+  TERSE_HD auto streams() {
+    constexpr Access access = Learns ? Access::updates : Access::reads;
+    return updates(momentum) + stream<access>(variance, nullptr) + parameters.streams();
+  }
   TERSE_HD void enter(const Piece& piece) { rate = rates[piece.segment]; }
   TERSE_HD void operator()(const Piece&, index_t i, float mean) const {
     const float g = mean * gradient_factor, x = parameters[i];
@@ -69,6 +74,10 @@ struct StepAlone {
   Rate rate{};
   float left = 1;
 
+  using StreamsOf = StepAlone;
+  TERSE_HD auto streams() {
+    return updates(momentum) + updates(moves) + reads(inverse) + parameters.streams();
+  }
   TERSE_HD void enter(const Piece& piece) {
     rate = rates[piece.segment];
     left = 1 - rate.learning_rate * rate.weight_decay;
@@ -89,6 +98,8 @@ struct MeanMomentum {
   const float *momentum, *moves;
   const float* rates;
   float sum = 0;
+  using StreamsOf = MeanMomentum;
+  TERSE_HD auto streams() { return reads(momentum) + reads(moves); }
   TERSE_HD void enter(const Piece& piece) { sum = rates[piece.segment]; }
   TERSE_HD float operator()(const Piece&, index_t i) const { return sum > 0 ? moves[i] / sum : momentum[i]; }
 };
@@ -103,6 +114,10 @@ struct Meet {
   float clip;
   float sum = 0, kept = 1;
 
+  using StreamsOf = Meet;
+  TERSE_HD auto streams() {
+    return writes(momentum) + writes(moves) + updates(anchor) + reads(inverse) + parameters.streams();
+  }
   TERSE_HD void enter(const Piece& piece) {
     sum = since.rates[piece.segment];
     kept = since.kept[piece.segment];

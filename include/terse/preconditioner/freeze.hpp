@@ -38,6 +38,8 @@ struct Sum : SumOfSquares {
 
 struct Read {
   const float* from;
+  using StreamsOf = Read;
+  TERSE_HD auto streams() { return reads(from); }
   TERSE_HD Sample operator()(const Piece&, index_t i, bool) const { return {from[i], 0}; }
 };
 

@@ -18,6 +18,8 @@ namespace detail {
 template <class F>
 struct AsSample {
   F f;
+  using StreamsOf = AsSample;
+  TERSE_HD auto streams() requires NamesStreams<F> { return f.streams(); }
   TERSE_HD void enter(const Piece& piece) { terse::enter(f, piece); }
   TERSE_HD Sample operator()(const Piece& piece, index_t i, bool) const { return {f(piece, i), 0}; }
 };
@@ -25,6 +27,8 @@ struct AsSample {
 /// An arena as it is.
 struct Stored {
   const float* values;
+  using StreamsOf = Stored;
+  TERSE_HD auto streams() { return reads(values); }
   TERSE_HD float operator()(const Piece&, index_t i) const { return values[i]; }
 };
 

@@ -28,6 +28,8 @@ struct BroughtNearOne {
   const float* values;
   LayerTable largest;
   float power = 1;
+  using StreamsOf = BroughtNearOne;
+  TERSE_HD auto streams() { return reads(values); }
   TERSE_HD void enter(const Piece& piece) {
     power = power_to(std::bit_cast<std::uint32_t>(largest[piece.segment]), 0);
   }
@@ -40,6 +42,8 @@ struct Normalize {
   LayerTable largest, norms;
   float margin, epsilon;
   float factor = 1;
+  using StreamsOf = Normalize;
+  TERSE_HD auto streams() { return updates(values); }
   TERSE_HD void enter(const Piece& piece) {
     const float power = power_to(std::bit_cast<std::uint32_t>(largest[piece.segment]), 0);
     factor = power / (margin * norms[piece.segment] + epsilon * power);
