@@ -76,12 +76,16 @@ struct SayNothing {
 /// A node's mean as its owner's message to the other nodes.
 struct SayShare {
   const float* share;
+  using StreamsOf = SayShare;
+  TERSE_HD auto streams() { return reads(share); }
   TERSE_HD float operator()(const Piece&, index_t i) const { return share[i]; }
 };
 /// The same, where what is sent takes the message's place and is marked.
 struct SayShareAndMark {
   float* share;
   std::uint8_t* marks;
+  using StreamsOf = SayShareAndMark;
+  TERSE_HD auto streams() { return reads(share); }
   TERSE_HD float operator()(const Piece&, index_t i) const { return share[i]; }
   TERSE_HD void sent(index_t i, bool, float decoded) const {
     share[i] = decoded;

@@ -52,6 +52,8 @@ struct TakeThere {
 /// An arena as a message.
 struct ReadArena {
   const float* arena;
+  using StreamsOf = ReadArena;
+  TERSE_HD auto streams() { return reads(arena); }
   TERSE_HD float operator()(const Piece&, index_t i) const { return arena[i]; }
   TERSE_HD Sample operator()(const Piece& piece, index_t i, bool) const { return {(*this)(piece, i), 0}; }
 };
@@ -62,6 +64,8 @@ struct WriteArena {
   const std::uint8_t* lost = nullptr;
   bool keep = true;
 
+  using StreamsOf = WriteArena;
+  TERSE_HD auto streams() { return updates(arena); }
   TERSE_HD void enter(const Piece& piece) { keep = lost == nullptr || lost[piece.segment] == 0; }
   TERSE_HD void operator()(const Piece&, index_t i, float mean) const {
     arena[i] = keep_if(keep, mean, arena[i]);

@@ -29,6 +29,8 @@ struct KeepError {
 /// What can't be sent counts as 0 here, too, and in the error.
 struct Sanitize {
   float* arena;
+  using StreamsOf = Sanitize;
+  TERSE_HD auto streams() { return updates(arena); }
   TERSE_HD Sample operator()(const Piece&, index_t i, bool) const {
     const Sample sample = sanitized(arena[i]);
     arena[i] = sample.value;

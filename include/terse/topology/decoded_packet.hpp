@@ -16,6 +16,8 @@ TERSE_NUMERICS_BEGIN
 struct WriteSum {
   float* to;
   index_t begin;
+  using StreamsOf = WriteSum;
+  TERSE_HD auto streams() { return writes(to, begin); }
   TERSE_HD void operator()(const Piece&, index_t i, bool keep, float sum) const {
     to[i - begin] = keep_if(keep, sum);
   }
@@ -23,6 +25,8 @@ struct WriteSum {
 struct ReadValue {
   const float* from;
   index_t begin;
+  using StreamsOf = ReadValue;
+  TERSE_HD auto streams() { return reads(from, begin); }
   TERSE_HD Sample operator()(const Piece&, index_t i, bool) const { return {from[i - begin], 0}; }
 };
 

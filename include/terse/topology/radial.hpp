@@ -55,6 +55,8 @@ struct AddScaled {
   index_t begin;
   const float* factors;
   float factor = 0;
+  using StreamsOf = AddScaled;
+  TERSE_HD auto streams() { return updates(to, begin) + reads(from, begin); }
   TERSE_HD void enter(const Piece& piece) { factor = factors[piece.segment]; }
   TERSE_HD void operator()(const Piece&, index_t i) const { to[i - begin] += factor * from[i - begin]; }
 };
@@ -63,6 +65,8 @@ struct Scale {
   index_t begin;
   const float* factors;
   float factor = 0;
+  using StreamsOf = Scale;
+  TERSE_HD auto streams() { return updates(values, begin); }
   TERSE_HD void enter(const Piece& piece) { factor = factors[piece.segment]; }
   TERSE_HD void operator()(const Piece&, index_t i) const { values[i - begin] *= factor; }
 };

@@ -15,6 +15,8 @@ namespace terse {
 namespace detail {
 
 struct IgnoreSum {
+  using StreamsOf = IgnoreSum;
+  TERSE_HD static Streams<> streams() { return {}; }
   TERSE_HD void operator()(const Piece&, index_t, bool, float) const {}
 };
 

@@ -22,6 +22,8 @@ TERSE_NUMERICS_BEGIN
 template <Number P>
 struct ReadParameters {
   ParameterRef<P> parameters;
+  using StreamsOf = ReadParameters;
+  TERSE_HD auto streams() { return reads(parameters.values); }
   TERSE_HD float operator()(const Piece&, index_t i) const { return parameters[i]; }
 };
 
@@ -29,11 +31,15 @@ struct ReadParameters {
 template <Number G>
 struct Raw {
   const G* gradients;
+  using StreamsOf = Raw;
+  TERSE_HD auto streams() { return reads(gradients); }
   TERSE_HD float operator()(const Piece&, index_t i) const { return widened(gradients[i]); }
 };
 
 struct WriteMean {
   float* to;
+  using StreamsOf = WriteMean;
+  TERSE_HD auto streams() { return writes(to); }
   TERSE_HD void operator()(const Piece&, index_t i, float mean) const { to[i] = mean; }
 };
 
@@ -42,6 +48,8 @@ template <Number P>
 struct Move {
   ParameterRef<P> parameters;
   const float* anchor;
+  using StreamsOf = Move;
+  TERSE_HD auto streams() { return reads(parameters.values) + reads(anchor); }
   TERSE_HD float operator()(const Piece&, index_t i) const { return anchor[i] - parameters[i]; }
 };
 
@@ -50,6 +58,8 @@ template <Number P>
 struct TradedMove {
   Move<P> move;
   float* traded;
+  using StreamsOf = TradedMove;
+  TERSE_HD auto streams() { return move.streams(); }
   TERSE_HD float operator()(const Piece& piece, index_t i) const { return move(piece, i); }
   TERSE_HD void sent(index_t i, bool, float decoded) const { traded[i] = decoded; }
 };
@@ -58,11 +68,15 @@ template <Number P>
 struct TradedWhole {
   Move<P> move;
   float* traded;
+  using StreamsOf = TradedWhole;
+  TERSE_HD auto streams() { return move.streams() + writes(traded); }
   TERSE_HD float operator()(const Piece& piece, index_t i) const { return traded[i] = move(piece, i); }
 };
 /// The anchor moves by the mean, which is what a rank gets for what it has sent.
 struct GiveForMean {
   float *anchor, *traded;
+  using StreamsOf = GiveForMean;
+  TERSE_HD auto streams() { return updates(anchor) + updates(traded); }
   TERSE_HD void operator()(const Piece&, index_t i, float mean) const {
     anchor[i] -= mean;
     traded[i] -= mean;
@@ -72,6 +86,8 @@ template <Number P>
 struct TakeTrade {
   ParameterRef<P> parameters;
   float* traded;
+  using StreamsOf = TakeTrade;
+  TERSE_HD auto streams() { return parameters.streams() + updates(traded); }
   TERSE_HD void operator()(const Piece&, index_t i) const {
     parameters.set(i, parameters[i] + traded[i]);
     traded[i] = 0;
@@ -82,6 +98,8 @@ struct TakeTrade {
 struct Unsent {
   float* unsent;
   float decay;
+  using StreamsOf = Unsent;
+  TERSE_HD auto streams() { return updates(unsent); }
   TERSE_HD float operator()(const Piece&, index_t i) const {
     const float moved = unsent[i];
     unsent[i] = decay * moved;
@@ -92,6 +110,8 @@ struct Unsent {
 /// The same where all of it is sent.
 struct UnsentWhole {
   float* unsent;
+  using StreamsOf = UnsentWhole;
+  TERSE_HD auto streams() { return updates(unsent); }
   TERSE_HD float operator()(const Piece&, index_t i) const {
     const float moved = unsent[i];
     unsent[i] = 0;
@@ -104,6 +124,8 @@ struct SignAnchor {
   float* anchor;
   const Rate* rates;
   Rate rate{};
+  using StreamsOf = SignAnchor;
+  TERSE_HD auto streams() { return updates(anchor); }
   TERSE_HD void enter(const Piece& piece) { rate = rates[piece.segment]; }
   TERSE_HD void operator()(const Piece&, index_t i, float mean) const {
     const float x = anchor[i];
@@ -117,6 +139,8 @@ struct LookAhead {
   const float *anchor, *unsent;
   const Rate* rates;
   Rate rate{};
+  using StreamsOf = LookAhead;
+  TERSE_HD auto streams() { return parameters.streams() + reads(anchor) + reads(unsent); }
   TERSE_HD void enter(const Piece& piece) { rate = rates[piece.segment]; }
   TERSE_HD void operator()(const Piece&, index_t i) const {
     parameters.set(i, anchor[i] + rate.learning_rate * sign_of(unsent[i]));
@@ -127,12 +151,16 @@ template <Number P>
 struct KeepAnchor {
   ParameterRef<P> parameters;
   float* anchor;
+  using StreamsOf = KeepAnchor;
+  TERSE_HD auto streams() { return reads(parameters.values) + writes(anchor); }
   TERSE_HD void operator()(const Piece&, index_t i) const { anchor[i] = parameters[i]; }
 };
 
 template <Number P>
 struct TakeMean {
   ParameterRef<P> parameters;
+  using StreamsOf = TakeMean;
+  TERSE_HD auto streams() { return parameters.streams(); }
   TERSE_HD void operator()(const Piece&, index_t i, float mean) const { parameters.set(i, mean); }
 };
 
@@ -142,6 +170,8 @@ struct MoveAnchor {
   ParameterRef<P> parameters;
   float* anchor;
   float rate;
+  using StreamsOf = MoveAnchor;
+  TERSE_HD auto streams() { return parameters.streams() + updates(anchor); }
   TERSE_HD void operator()(const Piece&, index_t i, float mean) const {
     const float x = anchor[i] - rate * mean;
     anchor[i] = x;
@@ -155,6 +185,8 @@ struct MixWithAnchor {
   ParameterRef<P> parameters;
   const float* anchor;
   float local_share;
+  using StreamsOf = MixWithAnchor;
+  TERSE_HD auto streams() { return parameters.streams() + reads(anchor); }
   TERSE_HD void operator()(const Piece&, index_t i) const {
     // Exact at both ends, shares of 0 and 1.
     parameters.set(i, local_share * parameters[i] + (1 - local_share) * anchor[i]);
@@ -165,6 +197,8 @@ struct OuterPoint {
   const float *anchor, *velocity;
   float* to;
   float ahead;
+  using StreamsOf = OuterPoint;
+  TERSE_HD auto streams() { return reads(anchor) + reads(velocity) + writes(to); }
   TERSE_HD void operator()(const Piece&, index_t i) const { to[i] = anchor[i] + ahead * velocity[i]; }
 };
 
@@ -177,6 +211,8 @@ struct StepAnchor {
   float rate, momentum;
   float ratio = 1;
 
+  using StreamsOf = StepAnchor;
+  TERSE_HD auto streams() { return updates(anchor) + updates(velocity); }
   TERSE_HD void enter(const Piece&) { ratio = now->own[static_cast<std::size_t>(ratio_at)]; }
   TERSE_HD float operator()(const Piece&, index_t i, float mean) const {
     const float v = momentum * ratio * velocity[i] + mean;
@@ -193,6 +229,8 @@ struct StepOutside {
   ParameterRef<P> parameters;
   StepAnchor<Nesterov> step;
 
+  using StreamsOf = StepOutside;
+  TERSE_HD auto streams() { return parameters.streams() + step.streams(); }
   TERSE_HD void enter(const Piece& piece) { step.enter(piece); }
   TERSE_HD void operator()(const Piece& piece, index_t i, float mean) const {
     parameters.set(i, step(piece, i, mean));
@@ -205,6 +243,8 @@ struct StepFromMean {
   ParameterRef<P> parameters;
   StepAnchor<false> step;
 
+  using StreamsOf = StepFromMean;
+  TERSE_HD auto streams() { return parameters.streams() + step.streams(); }
   TERSE_HD void enter(const Piece& piece) { step.enter(piece); }
   TERSE_HD void operator()(const Piece& piece, index_t i, float mean) const {
     parameters.set(i, step(piece, i, step.anchor[i] - mean));
@@ -221,6 +261,8 @@ struct PullBackStep {
   float pullback, momentum;
   float ratio = 1;
 
+  using StreamsOf = PullBackStep;
+  TERSE_HD auto streams() { return parameters.streams() + reads(anchor) + updates(velocity); }
   TERSE_HD void enter(const Piece&) { ratio = now->own[static_cast<std::size_t>(ratio_at)]; }
   TERSE_HD void operator()(const Piece&, index_t i) const {
     const float z = anchor[i];
@@ -233,6 +275,8 @@ struct PullBackStep {
 
 struct AheadOfAnchor {
   const float *anchor, *velocity;
+  using StreamsOf = AheadOfAnchor;
+  TERSE_HD auto streams() { return reads(anchor) + reads(velocity); }
   TERSE_HD float operator()(const Piece&, index_t i) const { return anchor[i] - velocity[i]; }
 };
 
@@ -242,6 +286,8 @@ struct CorrectDelay {
   const float* mean;
   float* snapshot;
 
+  using StreamsOf = CorrectDelay;
+  TERSE_HD auto streams() { return parameters.streams() + reads(mean) + updates(snapshot); }
   TERSE_HD void operator()(const Piece&, index_t i) const {
     const float x = mean[i] + (parameters[i] - snapshot[i]);
     snapshot[i] = x;

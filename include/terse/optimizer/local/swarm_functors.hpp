@@ -24,6 +24,8 @@ TERSE_NUMERICS_BEGIN
 template <Number P>
 struct MoveBy {
   ParameterRef<P> parameters;
+  using StreamsOf = MoveBy;
+  TERSE_HD auto streams() { return parameters.streams(); }
   TERSE_HD void operator()(const Piece&, index_t i, float difference) const {
     parameters.set(i, parameters[i] + difference);
   }
@@ -35,10 +37,14 @@ struct MoveBy {
 /// In the place of what was sent, by how much the mean differs from it.
 struct KeepGain {
   float* copy;
+  using StreamsOf = KeepGain;
+  TERSE_HD auto streams() { return updates(copy); }
   TERSE_HD void operator()(const Piece&, index_t i, float mean) const { copy[i] = mean - copy[i]; }
 };
 struct KeepDifference {
   float* copy;
+  using StreamsOf = KeepDifference;
+  TERSE_HD auto streams() { return writes(copy); }
   TERSE_HD void operator()(const Piece&, index_t i, float difference) const { copy[i] = difference; }
   TERSE_HD void operator()(const Piece&, index_t i, float, float difference) const { copy[i] = difference; }
 };
@@ -48,6 +54,8 @@ template <Number P>
 struct TakeUp {
   ParameterRef<P> parameters;
   float* copy;
+  using StreamsOf = TakeUp;
+  TERSE_HD auto streams() { return parameters.streams() + updates(copy); }
   TERSE_HD void operator()(const Piece&, index_t i) const {
     const float x = parameters[i] + copy[i];
     copy[i] = x;
@@ -59,6 +67,8 @@ struct TakeUp {
 template <Number P>
 struct AverageWith {
   ParameterRef<P> parameters;
+  using StreamsOf = AverageWith;
+  TERSE_HD auto streams() { return parameters.streams(); }
   TERSE_HD void operator()(const Piece&, index_t i, float read) const {
     parameters.set(i, (parameters[i] + read) * 0.5F);
   }
