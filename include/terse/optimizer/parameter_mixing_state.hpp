@@ -51,7 +51,7 @@ struct ParameterMixingState {
     // Makes room for what it works out.
     recipe.topology.graph.check(recipe.topology.nodes(size));
     check_spectrum(recipe.momentum_correction, recipe.topology, size, rank);
-    for (std::size_t k = 0; k < M::state.size(); ++k) buffers.emplace_back(layout.size());
+    for ([[maybe_unused]] const char* name : M::state) buffers.emplace_back(layout.size());
   }
   bool full_precision() const { return false; }
   StepBytes bytes_per_step() const {
