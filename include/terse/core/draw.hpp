@@ -13,15 +13,20 @@ namespace terse {
 /// Source: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011, section 3.3.
 TERSE_HD constexpr std::array<std::uint32_t, 4> philox4x32(std::array<std::uint32_t, 4> counter,
                                                            std::array<std::uint32_t, 2> key) {
+  // Words by name: without optimization an array's operator is a call.
+  std::uint32_t a = counter[0], b = counter[1], c = counter[2], d = counter[3];
+  std::uint32_t first_key = key[0], second_key = key[1];
   for (int round = 0; round < 10; ++round) {
-    const std::uint64_t first = std::uint64_t{0xD2511F53} * counter[0];
-    const std::uint64_t second = std::uint64_t{0xCD9E8D57} * counter[2];
-    counter = {
-        static_cast<std::uint32_t>(second >> 32) ^ counter[1] ^ key[0], static_cast<std::uint32_t>(second),
-        static_cast<std::uint32_t>(first >> 32) ^ counter[3] ^ key[1], static_cast<std::uint32_t>(first)};
-    key = {key[0] + 0x9E3779B9, key[1] + 0xBB67AE85};
+    const std::uint64_t first = std::uint64_t{0xD2511F53} * a;
+    const std::uint64_t second = std::uint64_t{0xCD9E8D57} * c;
+    a = static_cast<std::uint32_t>(second >> 32) ^ b ^ first_key;
+    b = static_cast<std::uint32_t>(second);
+    c = static_cast<std::uint32_t>(first >> 32) ^ d ^ second_key;
+    d = static_cast<std::uint32_t>(first);
+    first_key += 0x9E3779B9;
+    second_key += 0xBB67AE85;
   }
-  return counter;
+  return {a, b, c, d};
 }
 
 /// What random numbers are for; one stream per purpose, so that adding a consumer changes no other.
