@@ -7,15 +7,30 @@
 #define TERSE_TEST_DEVICE terse::executor::emulated
 #include "device_lamb.inc"
 #include "device_local.inc"
+#include "optimizer/wide.hpp"
 #include "terse/compressor/cast.hpp"
 #include "terse/compressor/uniform.hpp"
+#include "terse/optimizer/lars.hpp"
 #include "terse/optimizer/local/cocktail_sgd.hpp"
 #include "terse/optimizer/local/distro.hpp"
 #include "terse/optimizer/local/noloco.hpp"
 #include "terse/optimizer/local/sparse_loco.hpp"
+#include "terse/optimizer/muon.hpp"
 
 // What a device's own test leaves out, since nvcc would take minutes for it: everything else that runs there. And
 // saving and resuming, on both.
+
+// Which recipes sweep four elements at a time.
+static_assert(descends_wide<Lamb<>>() && descends_wide<Lars<>>() && descends_wide<OneBitLamb<>>() &&
+              descends_wide<Muon<>>());
+static_assert(meets_wide<LocalSgd<Adam<>>>() && meets_wide<SlowMo<Adam<>>>() && meets_wide<Bmuf<Adam<>>>() &&
+              meets_wide<DiLoCo<Adam<>>>() && meets_wide<StreamingDiLoCo<Adam<>>>() &&
+              meets_wide<OverlapLocalSgd<Adam<>>>() && meets_wide<CocodSgd<Adam<>>>() &&
+              meets_wide<CocktailSgd<Adam<>>>() && meets_wide<SparseLoCo<Adam<>>>() &&
+              meets_wide<NoLoCo<Adam<>>>() && meets_wide<DisTrO<>>());
+static_assert(takes_wide<detail::StepTogether<float, true>> &&
+              takes_wide<detail::StepTogether<float, false>> && takes_wide<detail::StepAlone<float>> &&
+              takes_wide<detail::Meet<float>> && says_wide<detail::MeanMomentum>);
 
 TEST_CASE("SlowMo that resets Adam, and DiLoCo around momentum and Adam") {
   for (const int ranks : {1, 3}) {

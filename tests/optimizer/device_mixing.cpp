@@ -3,8 +3,20 @@
 #define TERSE_TEST_DEVICE terse::executor::emulated
 #define TERSE_TEST_RECORDING terse::executor::emulated::Recording
 #include "device_mixing.inc"
+#include "optimizer/wide.hpp"
 
 // What a device's own test leaves out, since nvcc would take minutes for it: everything else that runs there.
+
+// Which recipes sweep four elements at a time.
+static_assert(mixes_wide(DSgd<>{}) && mixes_wide(AwcDSgd<>{}) && mixes_wide(CtaDSgd<>{}) &&
+              mixes_wide(DmSgd<>{}) && mixes_wide(DaDmSgd<>{}) && mixes_wide(AwcDmSgd<>{}) &&
+              mixes_wide(DAdam<>{}) && mixes_wide(D2<>{}) && mixes_wide(D2DmSgd<>{}) &&
+              mixes_wide(DecentLaM<>{}) && mixes_wide(GradientTracking<>{}) &&
+              mixes_wide(MomentumTracking<>{}) && mixes_wide(QgDmSgd<>{}) &&
+              mixes_wide(MomentumConsensus<>{}) && mixes_wide(StochasticGradientPush<>{}));
+static_assert(mixes_wide(ChocoSgd<>{}) && mixes_wide(ChocoSgd<Uniform<8>>{}) && mixes_wide(DeepSqueeze<>{}) &&
+              mixes_wide(DcdSgd<>{}) && mixes_wide(Beer<>{}) && mixes_wide(MoniquaSgd<>{}));
+static_assert(is_wide<Differences<Dense::Code>, detail::Exact<detail::MixtureOf>>);
 
 TEST_CASE("plain mixing with neighbours that change, and exact means in between") {
   for (const int ranks : {1, 2, 3, 4})

@@ -7,14 +7,17 @@
 
 namespace {
 
-/// Compressed and not, around block and word edges; small, since emulated kernels are slow.
+/// Compressed and not, around block and word edges, and long enough for several rows at a time; small, since emulated kernels are
+/// slow.
 Layout few_layers() {
   Layout layout;
   layout.add({"a", {65, 3}});
   layout.add({"b", {7}, 0.5F, 0, false});
   layout.add({"none", {0}});
   layout.add({"c", {130}, 1, 0.5F});
+  layout.add({"d", {9, 59}});
   layout.add({"e", {67}, 1, 1, false});
+  layout.add({"f", {531}, 1, 0, false});
   return layout;
 }
 

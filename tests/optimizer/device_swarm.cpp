@@ -3,12 +3,20 @@
 #define TERSE_TEST_DEVICE terse::executor::emulated
 #include "optimizer/device_mixing.hpp"
 #include "optimizer/local_support.hpp"
+#include "optimizer/wide.hpp"
 #include "terse/compressor/grid_keyed.hpp"
 #include "terse/compressor/lattice.hpp"
 #include "terse/optimizer/local/swarm_sgd.hpp"
 
 // SwarmSGD by a schedule on an executor of the grid kind, its ranks as threads: parameters, states and bytes must be
 // the host's, bit for bit.
+
+// All of its sweeps go four elements at a time.
+static_assert(says_wide<detail::ReadParameters<float>> && takes_wide<detail::KeepGain> &&
+              takes_wide<detail::KeepDifference> && takes_wide<detail::AverageWith<float>> &&
+              is_wide_alone<detail::TakeUp<float>> &&
+              is_wide<Differences<Dense::Code>, detail::Gated<detail::MixExact<detail::MoveBy<float>>>> &&
+              is_wide<Differences<Dense::Code>, detail::Gated<detail::MixExact<detail::KeepDifference>>>);
 
 namespace {
 

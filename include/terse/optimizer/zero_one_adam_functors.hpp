@@ -97,11 +97,17 @@ struct StepAlone {
 struct MeanMomentum {
   const float *momentum, *moves;
   const float* rates;
-  float sum = 0;
+  bool moved = false;
+  float sum = 1;
   using StreamsOf = MeanMomentum;
   TERSE_HD auto streams() { return reads(momentum) + reads(moves); }
-  TERSE_HD void enter(const Piece& piece) { sum = rates[piece.segment]; }
-  TERSE_HD float operator()(const Piece&, index_t i) const { return sum > 0 ? moves[i] / sum : momentum[i]; }
+  TERSE_HD void enter(const Piece& piece) {
+    moved = rates[piece.segment] > 0;
+    sum = keep_if(moved, rates[piece.segment], 1.0F);
+  }
+  TERSE_HD float operator()(const Piece&, index_t i) const {
+    return keep_if(moved, moves[i], momentum[i]) / sum;
+  }
 };
 
 /// The ranks meet where the mean of their momenta takes the anchor.
