@@ -9,13 +9,3 @@
 
 #include "optimizer/device_lamb.inc"
 #include "optimizer/device_local.inc"
-#include "terse/optimizer/zero_one_adam.hpp"
-
-TEST_CASE("0/1 Adam through both stages") {
-  compare(ZeroOneAdam<>{.weight_decay = 0.01F,
-                        .variance_freeze_step = 4,
-                        .variance_updates = 1,
-                        .local_interval_steps = 2,
-                        .most_local_steps = 4},
-          some_layers(), 3, 14);
-}
