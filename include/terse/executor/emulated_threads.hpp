@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <utility>
 
 #include "terse/core/layout.hpp"
 #include "terse/executor/emulated_stack.hpp"
@@ -18,6 +19,20 @@ namespace terse::detail {
 class EmulatedThreads {
   static constexpr std::size_t stack_bytes = std::size_t{64} << 10;
   enum class Waits { nobody, warp, block, done };
+  /// One of each thread, which the first that has waited for all of them replaces by sums.
+  struct Numbers {
+    std::uint64_t of[block_threads]{}, total = 0;
+    bool summed = false;
+
+    void sum(int threads) {
+      if (std::exchange(summed, true)) return;
+      total = 0;
+      for (int thread = 0; thread < threads; ++thread) {
+        const std::uint64_t before = total;
+        total += std::exchange(of[thread], before);
+      }
+    }
+  };
 
  public:
   /// What a kernel sees of its block.
@@ -35,17 +50,14 @@ class EmulatedThreads {
     std::uint32_t shuffle(std::uint32_t word, int from) { return show(word)[from]; }
     template <std::unsigned_integral T>
     T exclusive_sum(T own, T& total) {
-      std::uint64_t* const place = threads_->number_[block_turn_];
+      Numbers& numbers = threads_->numbers_[block_turn_];
       block_turn_ = 1 - block_turn_;
-      place[thread_] = own;
+      numbers.of[thread_] = own;
+      numbers.summed = false;
       sync();
-      std::uint64_t before = 0, all = 0;
-      for (int thread = 0; thread < threads_->threads_; ++thread) {
-        if (thread == thread_) before = all;
-        all += place[thread];
-      }
-      total = static_cast<T>(all);
-      return static_cast<T>(before);
+      numbers.sum(threads_->threads_);
+      total = static_cast<T>(numbers.total);
+      return static_cast<T>(numbers.of[thread_]);
     }
     template <std::unsigned_integral T>
     T sum(T own) {
@@ -160,7 +172,7 @@ class EmulatedThreads {
   EmulatedStack home_, stack_[block_threads];
   Waits waits_[block_threads]{};
   std::uint32_t word_[2][block_threads]{};
-  std::uint64_t number_[2][block_threads]{};
+  Numbers numbers_[2];
   std::unique_ptr<char[]> stacks_;
 };
 
