@@ -49,6 +49,16 @@ struct Then {
     second.settings(visit);
   }
   TERSE_HD index_t most(index_t n) const { return second.most(first.most(n)); }
+  /// The largest of what has been drawn, see PicksAmongDrawn in grid_picks.hpp.
+  index_t largest_among_drawn(index_t n, std::uint64_t step) const
+      requires(detail::PicksByDraw<First>&& detail::PicksByRank<Second>) {
+    return second.largest(among(n), step);
+  }
+  index_t among(index_t n) const requires(detail::PicksByDraw<First>) { return first.most(n); }
+  TERSE_HD static std::uint32_t element(index_t n, index_t among, index_t key, index_t e,
+                                        const StepDraw& shared) requires(detail::PicksByDraw<First>) {
+    return First::drawn(n, among, key, e, shared);
+  }
   TERSE_HD index_t index_bytes(index_t n, index_t k) const {
     const index_t middle = first.most(n);
     return first.index_bytes(n, middle) + second.index_bytes(middle, k);

@@ -37,14 +37,14 @@ struct CountEntriesKernel {
 
   template <class Block>
   TERSE_HD void operator()(Block& block, Shared& shared) const {
-    const index_t all = units.blocks[PickUnits::tiles], tile = block.index() % all;
-    const int u = units.of_block(PickUnits::tiles, tile);
+    const index_t all = units.blocks[PickUnits::places], tile = block.index() % all;
+    const int u = units.of_block(PickUnits::places, tile);
     const PickUnits::Unit& unit = units.units[u];
     const int p = unit.packet < 0 ? static_cast<int>(block.index() / all) : unit.packet;
-    const index_t n = unit.piece.count, tiles = units.blocks_of(PickUnits::tiles, u);
+    const index_t n = unit.among, tiles = units.blocks_of(PickUnits::places, u);
     const Arrived positions = packets.positions(p, unit);
     if (tiles == 1 || !Positions::is_bitmap(n, positions.picks)) return;
-    const index_t local = tile - unit.first[PickUnits::tiles], first = local * placed_together;
+    const index_t local = tile - unit.first[PickUnits::places], first = local * placed_together;
     const auto own = static_cast<std::uint32_t>(
         ones_in(bits_of_thread(block, positions.base, first, size_of_tile(n, first))));
     const std::uint64_t set = block.sum(own);
@@ -75,39 +75,45 @@ struct AddUnitsKernel {
   TERSE_HD void operator()(Block& block, Shared& shared) const {
     const int u = units.of_block(PickUnits::tiles, block.index());
     const PickUnits::Unit& unit = units.units[u];
-    const index_t n = unit.piece.count, tiles = units.blocks[PickUnits::tiles];
+    const index_t n = unit.piece.count;
     const index_t first = (block.index() - unit.first[PickUnits::tiles]) * placed_together;
     const index_t size = size_of_tile(n, first);
     float* const to = sums + (unit.piece.offset + first - begin);
     for (index_t i = block.thread(); i < size; i += block_threads) shared.sums[i] = more ? to[i] : 0.0F;
     const int from = unit.packet < 0 ? 0 : unit.packet, behind = unit.packet < 0 ? packets.count : from + 1;
+    const Span span = places_of(unit, first, size);
     if constexpr (!PicksByDraw<Selection>)
       for (int p = from + block.thread() / 32; p < behind; p += block_threads / 32) {
-        const index_t start = entries_before(block, packets.positions(p, unit), n, first);
+        const index_t start = entries_before(block, packets.positions(p, unit), unit.among, span.begin);
         if (block.thread() % 32 == 0) shared.starts[p - from] = start;
       }
     block.sync();
     for (int p = from; p < behind; ++p) {
       const Adding adding{shared.sums, first, size, packets.packets[p].weight, packets.values(p, unit)};
       if constexpr (PicksByDraw<Selection>) {
-        // Entry e lies in stratum e, give or take its edges.
-        const index_t k = adding.values.picks;
-        const index_t here = first * k / n, last = (first + size) * k / n + 2;
-        for (index_t e = (here > 0 ? here - 1 : 0) + block.thread(); e < k && e < last; e += block_threads)
-          adding(Selection::drawn(n, k, unit.piece.offset, e, shared_draw), e);
+        for (index_t e = span.begin + block.thread(); e < span.end; e += block_threads)
+          adding(Selection::drawn(n, adding.values.picks, unit.piece.offset, e, shared_draw), e);
       } else {
         const Arrived positions = packets.positions(p, unit);
-        if (Positions::is_bitmap(n, positions.picks)) {
-          const index_t row = unit.packet < 0 ? p * tiles : 0;
-          add_bits(block, adding, positions.base,
-                   size == n ? 0 : static_cast<index_t>(before[row + block.index()]));
+        const auto add = [&](std::uint32_t place, index_t e) {
+          adding(element_at<Selection>(unit, place, shared_draw), e);
+        };
+        if (Positions::is_bitmap(unit.among, positions.picks)) {
+          const index_t row = unit.packet < 0 ? p * units.blocks[PickUnits::places] : 0;
+          const std::uint64_t* const mine = before + row + unit.first[PickUnits::places];
+          for (index_t at = span.begin / placed_together * placed_together; at < span.end;
+               at += placed_together) {
+            const bool alone = unit.among <= placed_together;
+            add_bits(block, span, positions, at, alone ? 0 : static_cast<index_t>(mine[at / placed_together]),
+                     unit.among, add);
+          }
         } else {
-          const Positions::List list = Positions::list_at(positions.base, n);
+          const Positions::List list = Positions::list_at(positions.base, unit.among);
           for (index_t e = shared.starts[p - from] + block.thread(); e < positions.picks;
                e += block_threads) {
-            const std::int64_t position = list[e];
-            if (position >= first + size) break;
-            adding(position, e);
+            const std::uint32_t place = list[e];
+            if (place >= span.end) break;
+            add(place, e);
           }
         }
       }
@@ -127,6 +133,17 @@ struct AddUnitsKernel {
         sums[position - first] += weight * Coder::read(values.base, values.picks, e);
     }
   };
+  struct Span {
+    index_t begin, end;
+  };
+  /// The places that elements [first, first + size) may have among those that the unit is picked from: place e of drawn ones lies in
+  /// stratum e, give or take its edges.
+  TERSE_HD static Span places_of(const PickUnits::Unit& unit, index_t first, index_t size) {
+    const index_t n = unit.piece.count, all = PicksByDraw<Selection> ? unit.k : unit.among;
+    if (all == n) return {first, first + size};
+    const index_t here = first * all / n, last = (first + size) * all / n + 2;
+    return {here > 0 ? here - 1 : 0, last < all ? last : all};
+  }
   /// The entries of a list that lie before a position, by a warp, which looks at 32 of them at a time; 0 of bitmaps.
   template <class Block>
   TERSE_HD static index_t entries_before(Block& block, const Arrived& positions, index_t n,
@@ -142,13 +159,18 @@ struct AddUnitsKernel {
     }
     return before;
   }
-  template <class Block>
-  TERSE_HD static void add_bits(Block& block, const Adding& adding, const std::byte* bitmap, index_t start) {
-    std::uint32_t bits = bits_of_thread(block, bitmap, adding.first, adding.size), all = 0;
-    const index_t at = adding.first + 16 * block.thread();
+  /// Of the places of a span from `first` on, by one block, with so many entries before them.
+  template <class Block, class Add>
+  TERSE_HD static void add_bits(Block& block, const Span& span, const Arrived& positions, index_t first,
+                                index_t start, index_t n, const Add& add) {
+    std::uint32_t bits = bits_of_thread(block, positions.base, first, size_of_tile(n, first)), all = 0;
+    const index_t at = first + 16 * block.thread();
     index_t e = start + block.exclusive_sum(static_cast<std::uint32_t>(ones_in(bits)), all);
-    for (; bits != 0; bits &= bits - 1, ++e)
-      if (e < adding.values.picks) adding(at + first_one_in(bits), e);
+    for (; bits != 0; bits &= bits - 1, ++e) {
+      const index_t place = at + first_one_in(bits);
+      if (e < positions.picks && place >= span.begin && place < span.end)
+        add(static_cast<std::uint32_t>(place), e);
+    }
   }
 };
 

@@ -124,15 +124,15 @@ struct CheckUnitsKernel {
     const int p = unit.packet < 0 ? static_cast<int>(block.index() / blocks) : unit.packet;
     const Report report{findings + p, unit.number};
     const CheckValues<Coder> values{packets.values(p, unit), unit.limit, report.last()};
-    const Positions::CheckList list{packets.positions(p, unit), unit.piece.count, report.next()};
-    const bool bitmap = !PicksByDraw<Selection> && Positions::is_bitmap(unit.piece.count, list.arrived.picks);
+    const Positions::CheckList list{packets.positions(p, unit), unit.among, report.next()};
+    const bool bitmap = !PicksByDraw<Selection> && Positions::is_bitmap(unit.among, list.arrived.picks);
     const index_t begin = (number - unit.first[PickUnits::items]) * PickUnits::per_block(PickUnits::items);
     std::uint32_t set = 0;
     for (index_t r = 0; r < PickUnits::per_block(PickUnits::items); r += block_threads) {
       const index_t e = begin + r + block.thread();
       if (e < values.entries()) values(e);
       if (!PicksByDraw<Selection> && e < list.entries()) list(e);
-      if (bitmap && e < aligned(unit.piece.count) / 64) set += count_bits(list, e);
+      if (bitmap && e < aligned(unit.among) / 64) set += count_bits(list, e);
     }
     if (!bitmap) return;  // for all threads alike
     set = block.sum(set);
@@ -142,7 +142,7 @@ struct CheckUnitsKernel {
     if (!is_last(counters.blocks(p, u), static_cast<std::uint32_t>(units.blocks_of(PickUnits::items, u))))
       return;
     if (*population != static_cast<std::uint64_t>(list.arrived.picks))
-      list.report.note(unit.piece.count, SectionFault::other_population);
+      list.report.note(unit.among, SectionFault::other_population);
     *population = 0;
   }
 

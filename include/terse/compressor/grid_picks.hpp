@@ -30,10 +30,33 @@ template <class Selection>
 concept PicksByDraw = requires(index_t n, index_t k, index_t key, index_t e, const StepDraw& shared) {
   { Selection::drawn(n, k, key, e, shared) } -> std::same_as<std::uint32_t>;
 };
+/// Picks a known number by magnitude among those of n that such a draw has picked before, so many; place e of these has `element`.
 template <class Selection>
-concept PicksTogether = PicksByRank<Selection> || PicksByThreshold<Selection> || PicksByDraw<Selection>;
+concept PicksAmongDrawn = requires(const Selection& selection, index_t n, index_t among, index_t key,
+                                   index_t e, const StepDraw& shared) {
+  { selection.largest_among_drawn(n, std::uint64_t{}) } -> std::same_as<index_t>;
+  { selection.among(n) } -> std::same_as<index_t>;
+  { Selection::element(n, among, key, e, shared) } -> std::same_as<std::uint32_t>;
+};
+template <class Selection>
+concept PicksTogether = PicksByRank<Selection> || PicksByThreshold<Selection> || PicksByDraw<Selection> ||
+    PicksAmongDrawn<Selection>;
+
+template <class Selection>
+index_t picked_from(const Selection& selection, index_t n) {
+  if constexpr (PicksAmongDrawn<Selection>) return selection.among(n);
+  return n;
+}
 
 TERSE_NUMERICS_BEGIN
+
+/// The element of a unit that stands in a place of what it is picked from.
+template <class Selection>
+TERSE_HD std::uint32_t element_at(const PickUnits::Unit& unit, std::uint32_t place, const StepDraw& shared) {
+  if constexpr (PicksAmongDrawn<Selection>)
+    return Selection::element(unit.piece.count, unit.among, unit.piece.offset, place, shared);
+  return place;
+}
 
 /// What `In` brings, kept by the error feedback; what was not finite says so.
 template <class F>
@@ -70,8 +93,8 @@ struct DrawnPicks {
 template <class Picks>
 TERSE_HD std::uint32_t index_word(const Picks& picks, const PickUnits::Unit& unit, index_t word) {
   std::uint32_t bits = 0;
-  if (!Positions::is_bitmap(unit.piece.count, unit.k)) {
-    const index_t each = Positions::list_at(nullptr, unit.piece.count).bits;
+  if (!Positions::is_bitmap(unit.among, unit.k)) {
+    const index_t each = Positions::list_at(nullptr, unit.among).bits;
     for (index_t e = 32 * word / each; e < unit.k && each * e < 32 * word + 32; ++e) {
       const index_t shift = each * e - 32 * word;
       bits |= shift < 0 ? picks(unit, e) >> -shift : picks(unit, e) << shift;
@@ -114,6 +137,7 @@ struct WriteSection {
   Selection selection;
   Put put_;
   std::byte* base;
+  StepDraw shared;
 
   static index_t items(const Selection& selection, index_t n, index_t k) {
     return std::max({index_t{1}, Put::items(k), selection.index_bytes(n, k) / 4});
@@ -132,14 +156,34 @@ struct WriteSection {
     for (index_t e = first; e < end && (e < words || e < items); e += step) {
       if (e < words) index[e] = index_word(picks, unit, e);
       if (e < k) {
-        const std::uint32_t position = picks(unit, e);
-        float value = unit.values[position];
+        const std::uint32_t place = picks(unit, e);
+        float value = unit.values[place];
         if constexpr (Traits<Selection>::single_stage) value *= Selection::factor(n, k, e);
-        put.put(unit, e, position, value, values);
+        put.put(unit, e, element_at<Selection>(unit, place, shared), value, values);
       } else if (e < items) {
         put.pad(e, values);
       }
     }
+  }
+};
+
+/// The values of what has been drawn of each unit, side by side, to where its first block of places is.
+template <class Selection>
+struct GatherDrawnKernel {
+  static constexpr bool cooperative = false;
+  struct Shared {};
+  PickUnits units;
+  StepDraw shared;
+  float* drawn;
+
+  template <class Block>
+  TERSE_HD void operator()(Block& block, Shared&) const {
+    const PickUnits::Unit& unit = units.units[units.of_block(PickUnits::places, block.index())];
+    const index_t begin = (block.index() - unit.first[PickUnits::places]) * placed_together;
+    float* const to = drawn + unit.first[PickUnits::places] * placed_together;
+    for (index_t e = begin + block.thread(); e < begin + placed_together && e < unit.among;
+         e += block_threads)
+      to[e] = unit.values[element_at<Selection>(unit, static_cast<std::uint32_t>(e), shared)];
   }
 };
 
@@ -167,15 +211,24 @@ template <GridExecutor E>
 class UnitPicker {
  public:
   UnitPicker() = default;
-  /// For parts of units of n elements altogether, and up to `picks` picks.
-  UnitPicker(index_t n, index_t picks)
+  /// For parts of units that are picked from among n elements altogether, all or drawn ones, and up to `picks` picks.
+  UnitPicker(index_t n, index_t picks, bool drawn)
       : zeros_(PickMemory::zeros(PickUnits::capacity)),
         counts_(PickMemory::counts(PickUnits::capacity, blocks_for(n, placed_together) + PickUnits::capacity),
                 unwritten),
-        positions_(picks + PickUnits::capacity, unwritten) {}
+        positions_(picks + PickUnits::capacity, unwritten),
+        drawn_(drawn ? (blocks_for(n, placed_together) + PickUnits::capacity) * placed_together : 0,
+               unwritten) {}
 
   const std::uint32_t* positions() const { return positions_.data(); }
 
+  /// Has the units picked from among what is drawn of them.
+  template <class Selection>
+  void gather(E ex, PickUnits& units, const StepDraw& shared) {
+    ex.launch(GatherDrawnKernel<Selection>{units, shared, drawn_.data()}, units.blocks[PickUnits::places]);
+    for (int u = 0; u < units.count; ++u)
+      units.units[u].values = drawn_.data() + units.units[u].first[PickUnits::places] * placed_together;
+  }
   /// The k of largest magnitude of each unit.
   void select_largest(E ex, const PickUnits& units) { place_largest(ex, units, memory(), positions_.data()); }
   /// Those that reach their thresholds, and the largest where these are too many. The units learn how many.
@@ -204,6 +257,7 @@ class UnitPicker {
   buffer<std::uint32_t, typename E::memory> zeros_;
   buffer<std::uint64_t, typename E::memory> counts_;  // totals first
   buffer<std::uint32_t, typename E::memory> positions_;
+  buffer<float, typename E::memory> drawn_;
 };
 
 /// Picks from `chunks` of the message that `feedback` holds, and writes their sections behind `base`, where each is going; then
@@ -212,13 +266,14 @@ template <class UnitsOf, GridExecutor E, class Selection, class Put, class Feedb
 void write_picks(E ex, UnitPicker<E>& picker, const Selection& selection, PlacedRanges chunks, const Put& put,
                  Feedback feedback, const EncodeContext& context, std::byte* base, Code code, Told told) {
   using Write = WriteSection<Selection, Put>;
-  const Write write{selection, put, base};
+  const Write write{selection, put, base, context.shared};
   PickUnits units;
   index_t at = 0;  // of a section whose units have been picked from
   std::size_t first_chunk = 0;
   const auto flush = [&] {
     if (units.count == 0) return;
-    if constexpr (PicksByRank<Selection>) picker.select_largest(ex, units);
+    if constexpr (PicksAmongDrawn<Selection>) picker.template gather<Selection>(ex, units, context.shared);
+    if constexpr (PicksByRank<Selection> || PicksAmongDrawn<Selection>) picker.select_largest(ex, units);
     if constexpr (PicksByThreshold<Selection>) picker.select_above(ex, units);
     index_t blocks = 0;
     for (int u = 0; u < units.count; ++u) {
@@ -247,9 +302,12 @@ void write_picks(E ex, UnitPicker<E>& picker, const Selection& selection, Placed
       PickUnits::Unit unit;
       unit.piece = all.unit();
       unit.packet = static_cast<int>(c);
+      unit.among = picked_from(selection, unit.piece.count);
       unit.values = feedback.at(unit.piece.offset);
       unit.k = selection.most(unit.piece.count);
       if constexpr (PicksByRank<Selection>) unit.k = selection.largest(unit.piece.count, context.step);
+      if constexpr (PicksAmongDrawn<Selection>)
+        unit.k = selection.largest_among_drawn(unit.piece.count, context.step);
       if constexpr (PicksByThreshold<Selection>) unit.least = magnitude_word(selection.least());
       units.add(unit, 0);
       if (units.count == PickUnits::capacity) flush();

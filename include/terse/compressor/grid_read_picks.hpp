@@ -52,6 +52,7 @@ class UnitReader {
       for (UnitsOf all(*ranges[r].range); all.more(); all.next(), ++number) {
         PickUnits::Unit unit;
         unit.piece = all.unit();
+        unit.among = picked_from(selection, unit.piece.count);
         unit.number = number;
         unit.packet = packets.each ? static_cast<int>(r) : -1;
         const index_t n = unit.piece.count, k = unit.k = selection.most(n);
@@ -95,12 +96,12 @@ class UnitReader {
   void count_entries(E ex, const PickUnits& units, const PickedPackets& packets) {
     bool long_bitmaps = false;
     for (int u = 0; u < units.count; ++u) {
-      const index_t n = units.units[u].piece.count;
+      const index_t n = units.units[u].among;
       long_bitmaps = long_bitmaps || (n > placed_together && Positions::is_bitmap(n, units.units[u].k));
     }
     if (long_bitmaps)
       ex.launch(CountEntriesKernel{units, packets, before_.data(), EntryCounters{counters_.data()}},
-                units.blocks[PickUnits::tiles] * packets.side_by_side());
+                units.blocks[PickUnits::places] * packets.side_by_side());
   }
 
   index_t units_ = 0;

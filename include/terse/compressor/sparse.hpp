@@ -99,7 +99,7 @@ struct Sparse {
       const Selection& picking = compressor.selection;
       index_t floats = reduction_scratch<MaxAbs>(executor, covered, Units{0, true});
       index_t words_needed = 0, most = 0;
-      index_t count = 0, elements = 0, picks_of_all = 0;
+      index_t count = 0, elements = 0, among = 0, picks_of_all = 0;
       for_each_size(covered, [&](index_t n) {
         if (n >= index_t{1} << 32)
           throw usage_error("positions have 32 bits at most, and a unit has " + std::to_string(n) +
@@ -108,6 +108,7 @@ struct Sparse {
         words_needed = std::max(words_needed, picking.words(n));
         most = std::max(most, picking.most(n));
         elements += n;
+        among += detail::picked_from(picking, n);
         picks_of_all += picking.most(n);
         ++count;
       });
@@ -120,7 +121,7 @@ struct Sparse {
         begin = covered.begin_offset();
         sums = buffer<float, typename E::memory>(covered.end_offset() - begin, unwritten);
         if constexpr (encodes_together) {
-          picker = {elements, picks_of_all};
+          picker = {among, picks_of_all, detail::PicksAmongDrawn<Selection>};
           if constexpr (!Values::lossless) unit_coder = decltype(unit_coder)(picks_of_all);
         }
         reader = {elements, count, variable, adds_together && !detail::PicksByDraw<Selection>};

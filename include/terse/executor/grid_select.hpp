@@ -57,6 +57,7 @@ struct OneUnit {
                reinterpret_cast<std::uint64_t*>(scratch), 1) {
     PickUnits::Unit unit;
     unit.piece = {0, 0, count};
+    unit.among = count;
     unit.values = values;
     unit.k = k;
     units.add(unit, 0);

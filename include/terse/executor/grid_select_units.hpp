@@ -33,24 +33,25 @@ TERSE_HD inline std::uint32_t magnitude_word(float x) {
 /// Some units of one or more packets, as a kernel argument, and which blocks of a kernel work on which.
 struct PickUnits {
   static constexpr int capacity = 64;
-  /// Elements of a block that counts digits; of one that counts or places picks; and what a block writes or reads of a
-  /// section.
-  enum Share { digits, tiles, items, shares };
+  /// Elements, of those that are picked from, of a block that counts digits, and of one that counts or places picks; elements
+  /// of one that sums up; and what a block writes or reads of a section.
+  enum Share { digits, places, tiles, items, shares };
   TERSE_HD static constexpr index_t per_block(Share share) {
-    return share == digits ? counted_together : share == tiles ? placed_together : 4 * block_threads;
+    return share == digits ? counted_together : share == items ? 4 * block_threads : placed_together;
   }
   /// No threshold: a unit's cut is found by its digits.
   static constexpr std::uint32_t by_rank = ~std::uint32_t{0};
 
   struct Unit {
     Piece piece;
-    index_t k = 0;                            // picks, or the most there may be
-    index_t number = 0;                       // counted through its range
-    int packet = -1;                          // the one that it is of; -1: all of them
-    std::uint32_t least = by_rank;            // magnitude of a pick
-    const float* values = nullptr;            // of its elements, where they are picked from
-    float limit = 0;                          // of what arrives
-    index_t first_pick = 0;                   // among all positions
+    index_t among = 0;              // elements that it is picked from: all, or what was picked before
+    index_t k = 0;                  // picks, or the most there may be
+    index_t number = 0;             // counted through its range
+    int packet = -1;                // the one that it is of; -1: all of them
+    std::uint32_t least = by_rank;  // magnitude of a pick
+    const float* values = nullptr;  // of those, side by side
+    float limit = 0;                // of what arrives
+    index_t first_pick = 0;         // among all positions
     index_t positions_at = 0, values_at = 0;  // in its packet's section
     index_t first[shares] = {};               // block
   };
@@ -61,9 +62,10 @@ struct PickUnits {
 
   /// With the blocks and positions that are next.
   void add(Unit unit, index_t items_of_it) {
-    for (const Share share : {digits, tiles, items}) {
+    for (const Share share : {digits, places, tiles, items}) {
+      const index_t size = share == items ? items_of_it : share == tiles ? unit.piece.count : unit.among;
       unit.first[share] = blocks[share];
-      blocks[share] += blocks_for(share == items ? items_of_it : unit.piece.count, per_block(share));
+      blocks[share] += blocks_for(size, per_block(share));
     }
     unit.first_pick = picks;
     picks += unit.k;
@@ -84,7 +86,7 @@ struct PickUnits {
   /// Whether one block of threads can pick from each.
   bool all_are_small() const {
     for (int u = 0; u < count; ++u)
-      if (units[u].piece.count > placed_together) return false;
+      if (units[u].among > placed_together) return false;
     return true;
   }
 };
@@ -175,7 +177,7 @@ struct FindDigitKernel {
     if (block.thread() == 0)
       shared.cut = shift == 20 ? GridCut{0, static_cast<std::uint32_t>(unit.k)} : memory.cuts[u];
     block.sync();
-    count_digits(block, shared.counts, unit.values, unit.piece.count,
+    count_digits(block, shared.counts, unit.values, unit.among,
                  (block.index() - unit.first[PickUnits::digits]) * counted_together, shared.cut.magnitude,
                  shift);
     std::uint32_t* const histogram = memory.histograms + index_t{u} * radix_bins;
@@ -242,13 +244,13 @@ struct CountPicksKernel {
 
   template <class Block>
   TERSE_HD void operator()(Block& block, Shared& shared) const {
-    const int u = units.of_block(PickUnits::tiles, block.index());
+    const int u = units.of_block(PickUnits::places, block.index());
     const PickUnits::Unit& unit = units.units[u];
-    const index_t tiles = units.blocks_of(PickUnits::tiles, u), first = unit.first[PickUnits::tiles];
+    const index_t tiles = units.blocks_of(PickUnits::places, u), first = unit.first[PickUnits::places];
     if (tiles == 1) return;
     const auto f = picks.of(unit, u);
     std::uint64_t both = 0;
-    const index_t begin = (block.index() - first) * placed_together, count = unit.piece.count;
+    const index_t begin = (block.index() - first) * placed_together, count = unit.among;
     const index_t end = begin + placed_together < count ? begin + placed_together : count;
     for (index_t i = begin + block.thread(); i < end; i += block_threads) {
       const Pick pick = f(i);
@@ -306,12 +308,12 @@ struct PlacePicksKernel {
 
   template <class Block>
   TERSE_HD void operator()(Block& block, Shared& shared) const {
-    const int u = units.of_block(PickUnits::tiles, block.index());
+    const int u = units.of_block(PickUnits::places, block.index());
     const PickUnits::Unit& unit = units.units[u];
-    const bool alone = units.blocks_of(PickUnits::tiles, u) == 1;
+    const bool alone = units.blocks_of(PickUnits::places, u) == 1;
     const std::uint64_t here =
-        place_tile(block, shared, picks.of(unit, u), unit.piece.count,
-                   (block.index() - unit.first[PickUnits::tiles]) * placed_together,
+        place_tile(block, shared, picks.of(unit, u), unit.among,
+                   (block.index() - unit.first[PickUnits::places]) * placed_together,
                    alone ? 0 : memory.before[block.index()], positions + unit.first_pick, unit.k);
     if (alone && block.thread() == 0) memory.totals[u] = here;
   }
@@ -321,7 +323,7 @@ struct PlacePicksKernel {
 template <GridExecutor E, class Picks>
 void place_picks(E ex, const PickUnits& units, const Picks& picks, const PickMemory& memory,
                  std::uint32_t* positions) {
-  const index_t tiles = units.blocks[PickUnits::tiles];
+  const index_t tiles = units.blocks[PickUnits::places];
   if (!units.all_are_small()) ex.launch(CountPicksKernel<Picks>{units, picks, memory}, tiles);
   ex.launch(PlacePicksKernel<Picks>{units, picks, memory, positions}, tiles);
 }
