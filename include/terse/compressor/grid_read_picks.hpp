@@ -67,27 +67,69 @@ class UnitReader {
     flush();
   }
 
-  /// The weighted sums of all packets, for the arena indices from `begin` on; `more`: on top of those that are there.
-  template <class UnitsOf, class Sections>
-  void add(E ex, const Sections& sections, PickedPackets& packets, PlacedRanges ranges,
-           const StepDraw& shared, float* sums, index_t begin, bool more) {
-    using Selection = decltype(sections.selection);
-    for_each_slice<UnitsOf>(ex, sections, packets, ranges, nullptr, [&](const PickUnits& units) {
-      if constexpr (!PicksByDraw<Selection>) count_entries(ex, units, packets);
-      ex.launch(AddUnitsKernel<Selection, typename Sections::Coder>{units, packets, before_.data(), shared,
-                                                                    sums, begin, more},
-                units.blocks[PickUnits::tiles]);
-    });
+  /// visit(u, unit, positions, picked values) for the units of one section, whose shape `findings`, if there are any, learn of.
+  template <class UnitsOf, class Sections, class Visit>
+  void for_each_unit(E ex, const Sections& sections, const Range& range, const std::byte* packet,
+                     index_t section_at, Findings* findings, Visit visit) {
+    const PlacedRange one{&range};
+    PickedPackets packets;
+    packets.packets[0].at = packet;
+    packets.packets[0].section_at = section_at;
+    packets.count = 1;
+    const std::byte* const section = packet + section_at;
+    const auto visit_all = [&](const PickUnits& units) {
+      for (int u = 0; u < units.count; ++u) {
+        const PickUnits::Unit& unit = units.units[u];
+        if constexpr (decltype(sections.selection)::variable) {
+          const UnitPlace* const place = packets.places + unit.number;
+          visit(unit.number, unit.piece, Arrived{section, unit.k, &place->positions, &place->picks},
+                Arrived{section, unit.k, &place->values, &place->picks});
+        } else {
+          visit(unit.number, unit.piece, Arrived{section + unit.positions_at, unit.k},
+                Arrived{section + unit.values_at, unit.k});
+        }
+      }
+    };
+    for_each_slice<UnitsOf>(ex, sections, packets, PlacedRanges(&one, 1), findings, visit_all);
   }
-  /// What is wrong with each packet.
+
+  /// The weighted sums of what the sources say, for the arena indices from `begin` on: all over the same range, or each over its own.
+  template <class UnitsOf, class Sections, class Source>
+  void add(E ex, const Sections& sections, PlacedRanges ranges, const Source* sources, int count, float* sums,
+           index_t begin) {
+    using Selection = decltype(sections.selection);
+    for (int first = 0; first < count; first += most_packets) {
+      PickedPackets some;
+      for (int p = first; p < count && some.count < most_packets; ++p, ++some.count) {
+        some.packets[some.count].at = sources[p].section();
+        some.packets[some.count].weight = sources[p].weight();
+      }
+      for_each_slice<UnitsOf>(ex, sections, some, ranges, nullptr, [&](const PickUnits& units) {
+        if constexpr (!PicksByDraw<Selection>) count_entries(ex, units, some);
+        ex.launch(
+            AddUnitsKernel<Selection, typename Sections::Coder>{units, some, before_.data(),
+                                                                sources->shared(), sums, begin, first > 0},
+            units.blocks[PickUnits::tiles]);
+      });
+    }
+  }
+  /// What is wrong with packet p over ranges[p], whose section is where that is going.
   template <class UnitsOf, class Sections>
-  void check(E ex, const Sections& sections, PickedPackets& packets, PlacedRanges ranges,
+  void check(E ex, const Sections& sections, PlacedRanges ranges, const std::byte* const* packets,
              Findings* findings) {
     using Selection = decltype(sections.selection);
-    for_each_slice<UnitsOf>(ex, sections, packets, ranges, findings, [&](const PickUnits& units) {
-      ex.launch(CheckUnitsKernel<Selection, typename Sections::Coder>{units, packets, findings,
+    PickedPackets all;
+    bool same = true;
+    for (const PlacedRange& placed : ranges) {
+      same = same && placed.range == ranges[0].range;
+      all.packets[all.count].at = packets[all.count];
+      all.packets[all.count++].section_at = placed.going;
+    }
+    ranges = ranges.first(same ? 1 : ranges.size());
+    for_each_slice<UnitsOf>(ex, sections, all, ranges, findings, [&](const PickUnits& units) {
+      ex.launch(CheckUnitsKernel<Selection, typename Sections::Coder>{units, all, findings,
                                                                       EntryCounters{counters_.data()}},
-                units.blocks[PickUnits::items] * packets.side_by_side());
+                units.blocks[PickUnits::items] * all.side_by_side());
     });
   }
 

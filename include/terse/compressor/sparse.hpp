@@ -87,8 +87,7 @@ struct Sparse {
     buffer<float, typename E::memory> total;
     buffer<std::uint32_t, typename E::memory> ignored;  // picks are finite
     Range picks;
-    // On a grid.
-    buffer<float, typename E::memory> sums;  // for the arena indices from `begin` on
+    buffer<float, typename E::memory> sums;  // on a grid, for the arena indices from `begin` on
     index_t begin = 0;
     typename decltype(detail::units_of_grid<E>())::Picker picker;
     typename decltype(detail::units_of_grid<E>())::Reader reader;
@@ -141,12 +140,10 @@ struct Sparse {
   template <GridExecutor E>
   ArrivedSums arrived(E executor, Workspace<E>& workspace, const Range& range, Incoming packets) const {
     const ArrivedSums sums{workspace.sums.data(), workspace.begin};
+    const detail::PlacedRange one{&range};
     if (range.pieces().empty()) return sums;
     if constexpr (adds_together)
-      if (packets.count > 0) {
-        const detail::PlacedRange one{&range};
-        return arrived(executor, workspace, detail::PlacedRanges(&one, 1), packets);
-      }
+      if (packets.count > 0) return arrived(executor, workspace, detail::PlacedRanges(&one, 1), packets);
     fill(executor,
          workspace.sums.all().part(range.begin_offset() - workspace.begin,
                                    range.end_offset() - range.begin_offset()),
@@ -154,8 +151,8 @@ struct Sparse {
     if constexpr (!adds_together) {
       for (int p = 0; p < packets.count; ++p) {
         const Source& source = packets.sources[p];
-        walk(
-            executor, workspace, range, source.section(), 0, nullptr,
+        workspace.reader.template for_each_unit<UnitsOf>(
+            executor, sections(), range, source.section(), 0, nullptr,
             [&](index_t, const Piece& unit, const detail::Arrived& positions, const detail::Arrived& picked) {
               const auto listed = selection.list(
                   executor, positions, unit.count, unit.offset, source.shared(),
@@ -174,16 +171,8 @@ struct Sparse {
   template <GridExecutor E>
   ArrivedSums arrived(E executor, Workspace<E>& workspace, detail::PlacedRanges ranges,
                       Incoming packets) const requires(adds_together) {
-    for (int first = 0; first < packets.count; first += detail::most_packets) {
-      detail::PickedPackets some;
-      some.count = std::min(packets.count - first, detail::most_packets);
-      for (int p = 0; p < some.count; ++p) {
-        some.packets[p].at = packets.sources[first + p].section();
-        some.packets[p].weight = packets.sources[first + p].weight();
-      }
-      workspace.reader.template add<UnitsOf>(executor, sections(), some, ranges, packets.sources->shared(),
-                                             workspace.sums.data(), workspace.begin, first > 0);
-    }
+    workspace.reader.template add<UnitsOf>(executor, sections(), ranges, packets.sources, packets.count,
+                                           workspace.sums.data(), workspace.begin);
     return {workspace.sums.data(), workspace.begin};
   }
 
@@ -195,8 +184,8 @@ struct Sparse {
       const detail::PlacedRange one{&range, section_at};
       check(executor, workspace, detail::PlacedRanges(&one, 1), &packet, findings);
     } else {
-      walk(
-          executor, workspace, range, packet, section_at, findings,
+      workspace.reader.template for_each_unit<UnitsOf>(
+          executor, sections(), range, packet, section_at, findings,
           [&](index_t u, const Piece& unit, const detail::Arrived& positions, const detail::Arrived& picked) {
             const detail::Report report{findings, u};
             selection.check(executor, positions, unit.count, report.next());
@@ -211,15 +200,7 @@ struct Sparse {
   template <GridExecutor E>
   void check(E executor, Workspace<E>& workspace, detail::PlacedRanges ranges,
              const std::byte* const* packets, detail::Findings* findings) const requires(adds_together) {
-    detail::PickedPackets all;
-    bool same = true;
-    for (const detail::PlacedRange& placed : ranges) {
-      same = same && placed.range == ranges[0].range;
-      all.packets[all.count].at = packets[all.count];
-      all.packets[all.count++].section_at = placed.going;
-    }
-    workspace.reader.template check<UnitsOf>(executor, sections(), all,
-                                             ranges.first(same ? 1 : ranges.size()), findings);
+    workspace.reader.template check<UnitsOf>(executor, sections(), ranges, packets, findings);
   }
 
   /// measure_and_encode of several sections behind `base` by the same kernels; told(c, bytes) for each.
@@ -312,35 +293,6 @@ struct Sparse {
         "terse: under a sparse compressor an error feedback's view needs `const float* at(index_t i) const`, "
         "where what shall be sent lies side by side");
   }
-  /// visit(u, unit, positions, picked values) for the units of a section on a grid, whose shape `findings`, if there
-  /// are any, learn of.
-  template <GridExecutor E, class Visit>
-  void walk(E executor, Workspace<E>& workspace, const Range& range, const std::byte* packet,
-            index_t section_at, detail::Findings* findings, Visit visit) const {
-    const detail::PlacedRange one{&range};
-    detail::PickedPackets packets;
-    packets.packets[0].at = packet;
-    packets.packets[0].section_at = section_at;
-    packets.count = 1;
-    workspace.reader.template for_each_slice<UnitsOf>(
-        executor, sections(), packets, detail::PlacedRanges(&one, 1), findings,
-        [&](const detail::PickUnits& units) {
-          const std::byte* const section = packet + section_at;
-          for (int u = 0; u < units.count; ++u) {
-            const detail::PickUnits::Unit& unit = units.units[u];
-            if constexpr (variable) {
-              const detail::UnitPlace* const place = packets.places + unit.number;
-              visit(unit.number, unit.piece,
-                    detail::Arrived{section, unit.k, &place->positions, &place->picks},
-                    detail::Arrived{section, unit.k, &place->values, &place->picks});
-            } else {
-              visit(unit.number, unit.piece, detail::Arrived{section + unit.positions_at, unit.k},
-                    detail::Arrived{section + unit.values_at, unit.k});
-            }
-          }
-        });
-  }
-
   /// visit(n) for units that are as large and as many as those of any part of `covered`: parts of matrices are vectors, whose
   /// tiles may be larger and more.
   template <class Visit>
@@ -355,9 +307,7 @@ struct Sparse {
   static Range picks_of(const Sparse& compressor, const Range& covered) {
     index_t most = 0;
     for_each_size(covered, [&](index_t n) { most = std::max(most, compressor.selection.most(n)); });
-    Range picks;
-    picks.assign({0, 0, most});
-    return picks;
+    return Range({{0, 0, most}});
   }
 
   template <Executor E, class Feedback>
@@ -378,13 +328,12 @@ struct Sparse {
       workspace.picks.assign({0, unit.offset, k});
       const detail::PickedValues values_here{picked.data(), unit.offset};
       std::uint32_t* const bad = workspace.ignored.data();
-      const Mask<typename E::memory> everything;
       if constexpr (Values::measured) {
-        values.measure(executor, workspace.coder, workspace.picks, everything, NoPackets{}, values_here, bad);
-        values.encode(executor, workspace.coder, workspace.picks, everything, values_here, 0, context, wire);
+        values.measure(executor, workspace.coder, workspace.picks, {}, NoPackets{}, values_here, bad);
+        values.encode(executor, workspace.coder, workspace.picks, {}, values_here, 0, context, wire);
       } else {
-        values.measure_and_encode(executor, workspace.coder, workspace.picks, everything, NoPackets{},
-                                  values_here, values_here, context, wire, bad);
+        values.measure_and_encode(executor, workspace.coder, workspace.picks, {}, NoPackets{}, values_here,
+                                  values_here, context, wire, bad);
       }
     }
   }
