@@ -89,7 +89,8 @@ struct AddUnitsKernel {
       }
     block.sync();
     for (int p = from; p < behind; ++p) {
-      const Adding adding{shared.sums, first, size, packets.packets[p].weight, packets.values(p, unit)};
+      const Adding adding{shared.sums, static_cast<std::uint32_t>(first), static_cast<std::uint32_t>(size),
+                          packets.packets[p].weight, packets.values(p, unit)};
       if constexpr (PicksByDraw<Selection>) {
         for (index_t e = span.begin + block.thread(); e < span.end; e += block_threads)
           adding(Selection::drawn(n, adding.values.picks, unit.piece.offset, e, shared_draw), e);
@@ -100,13 +101,10 @@ struct AddUnitsKernel {
         };
         if (Positions::is_bitmap(unit.among, positions.picks)) {
           const index_t row = unit.packet < 0 ? p * units.blocks[PickUnits::places] : 0;
-          const std::uint64_t* const mine = before + row + unit.first[PickUnits::places];
-          for (index_t at = span.begin / placed_together * placed_together; at < span.end;
-               at += placed_together) {
-            const bool alone = unit.among <= placed_together;
-            add_bits(block, span, positions, at, alone ? 0 : static_cast<index_t>(mine[at / placed_together]),
-                     unit.among, add);
-          }
+          const index_t some = span.begin / placed_together;
+          const std::uint64_t* entries = before + row + unit.first[PickUnits::places] + some;
+          for (index_t at = some * placed_together; at < span.end; at += placed_together, ++entries)
+            add_bits(block, positions, unit.among, at, unit.among <= placed_together ? 0 : *entries, add);
         } else {
           const Positions::List list = Positions::list_at(positions.base, unit.among);
           for (index_t e = shared.starts[p - from] + block.thread(); e < positions.picks;
@@ -125,12 +123,12 @@ struct AddUnitsKernel {
  private:
   struct Adding {
     float* sums;
-    index_t first, size;
+    std::uint32_t first, size;
     float weight;
     Arrived values;
-    TERSE_HD void operator()(std::int64_t position, index_t e) const {
-      if (position >= first && position < first + size)
-        sums[position - first] += weight * Coder::read(values.base, values.picks, e);
+    TERSE_HD void operator()(std::uint32_t position, index_t e) const {
+      const std::uint32_t at = position - first;  // far above, where it lies below
+      if (at < size) sums[at] += weight * Coder::read(values.base, values.picks, e);
     }
   };
   struct Span {
@@ -139,8 +137,8 @@ struct AddUnitsKernel {
   /// The places that elements [first, first + size) may have among those that the unit is picked from: place e of drawn ones lies in
   /// stratum e, give or take its edges.
   TERSE_HD static Span places_of(const PickUnits::Unit& unit, index_t first, index_t size) {
+    if constexpr (!PicksByDraw<Selection> && !PicksAmongDrawn<Selection>) return {first, first + size};
     const index_t n = unit.piece.count, all = PicksByDraw<Selection> ? unit.k : unit.among;
-    if (all == n) return {first, first + size};
     const index_t here = first * all / n, last = (first + size) * all / n + 2;
     return {here > 0 ? here - 1 : 0, last < all ? last : all};
   }
@@ -159,18 +157,16 @@ struct AddUnitsKernel {
     }
     return before;
   }
-  /// Of the places of a span from `first` on, by one block, with so many entries before them.
+  /// Of the places from `first` on that one block can look at, with so many entries before them.
   template <class Block, class Add>
-  TERSE_HD static void add_bits(Block& block, const Span& span, const Arrived& positions, index_t first,
-                                index_t start, index_t n, const Add& add) {
+  TERSE_HD static void add_bits(Block& block, const Arrived& positions, index_t n, index_t first,
+                                std::uint64_t start, const Add& add) {
     std::uint32_t bits = bits_of_thread(block, positions.base, first, size_of_tile(n, first)), all = 0;
-    const index_t at = first + 16 * block.thread();
-    index_t e = start + block.exclusive_sum(static_cast<std::uint32_t>(ones_in(bits)), all);
-    for (; bits != 0; bits &= bits - 1, ++e) {
-      const index_t place = at + first_one_in(bits);
-      if (e < positions.picks && place >= span.begin && place < span.end)
-        add(static_cast<std::uint32_t>(place), e);
-    }
+    const auto at = static_cast<std::uint32_t>(first + 16 * block.thread());
+    std::uint32_t e = static_cast<std::uint32_t>(start) +
+                      block.exclusive_sum(static_cast<std::uint32_t>(ones_in(bits)), all);
+    for (; bits != 0; bits &= bits - 1, ++e)
+      if (e < positions.picks) add(at + static_cast<std::uint32_t>(first_one_in(bits)), e);
   }
 };
 
