@@ -22,14 +22,16 @@ struct PutThere {
   index_t count;
   float* arena;
   F message;
-  index_t shift = 0;
+  index_t begin = 0;  // arena index of what would stand there first
 
+  using StreamsOf = PutThere;
+  TERSE_HD auto streams() requires NamesStreams<F> { return message.streams() + writes(arena, begin); }
   TERSE_HD void enter(const Piece& piece) {
     const Moved& place = find(places, count, piece.offset);
-    shift = place.there - place.offset;
+    begin = place.offset - place.there;
     terse::enter(message, piece);
   }
-  TERSE_HD void operator()(const Piece& piece, index_t i) const { arena[i + shift] = message(piece, i); }
+  TERSE_HD void operator()(const Piece& piece, index_t i) const { arena[i - begin] = message(piece, i); }
 };
 
 /// Hands on what stands in another place.
@@ -39,14 +41,16 @@ struct TakeThere {
   index_t count;
   const float* arena;
   F consume;
-  index_t shift = 0;
+  index_t begin = 0;  // see PutThere
 
+  using StreamsOf = TakeThere;
+  TERSE_HD auto streams() requires NamesStreams<F> { return consume.streams() + reads(arena, begin); }
   TERSE_HD void enter(const Piece& piece) {
     const Moved& place = find(places, count, piece.offset);
-    shift = place.there - place.offset;
+    begin = place.offset - place.there;
     terse::enter(consume, piece);
   }
-  TERSE_HD void operator()(const Piece& piece, index_t i, bool) const { consume(piece, i, arena[i + shift]); }
+  TERSE_HD void operator()(const Piece& piece, index_t i, bool) const { consume(piece, i, arena[i - begin]); }
 };
 
 /// An arena as a message.
