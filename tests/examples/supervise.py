@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""tools/supervise, first with jobs that do nothing but end in some way, then with the trainer: one that is killed at random
+"""tools/supervise, with jobs that do nothing but end in some way; given the trainer, with that: one that is killed at random
 moments ends with the bits of one that was not, and one that is asked to stop, by a signal to any of its processes, stops on
 all ranks after the same step, and goes on later; one that loses a rank for good goes on with one fewer, to the same losses.
 
@@ -278,10 +278,11 @@ def check_fewer_ranks(state, optimizer, bound):
 
 
 try:
-    check_statuses()
-    check_signals()
-    check_leftovers()
-    if given.train:
+    if given.train is None:
+        check_statuses()
+        check_signals()
+        check_leftovers()
+    else:
         write_data(scratch / "data")
         state = scratch / "state"
         length = Length(state)
