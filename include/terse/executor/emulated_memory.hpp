@@ -67,7 +67,9 @@ struct emulated {
     void release(void* place) noexcept {
       if (place == nullptr) return;
       const std::lock_guard lock(mutex_);
-      madvise(place, taken_[place], MADV_DONTNEED);
+      const std::size_t taken = taken_[place];
+      madvise(place, taken, MADV_DONTNEED);
+      if (mprotect(place, taken, PROT_NONE) != 0) std::abort();
       taken_.erase(place);
     }
     void open(int more) {
@@ -78,9 +80,12 @@ struct emulated {
     }
 
    private:
+    /// From the first place that is taken on: what lies before it stays closed.
     void protect() {
-      if (used_ > 0 && mprotect(base_, used_, users_ > 0 ? PROT_READ | PROT_WRITE : PROT_NONE) != 0)
-        std::abort();
+      if (taken_.empty()) return;
+      char* const first = static_cast<char*>(taken_.begin()->first);
+      const auto bytes = static_cast<std::size_t>(base_ + used_ - first);
+      if (mprotect(first, bytes, users_ > 0 ? PROT_READ | PROT_WRITE : PROT_NONE) != 0) std::abort();
     }
     std::mutex mutex_;
     char* base_;
