@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -10,15 +9,11 @@
 #include <limits>
 #include <new>
 
-#include "terse/core/config.hpp"
-#include "terse/core/layout.hpp"
-#include "terse/core/ones.hpp"
 #include "terse/core/view.hpp"
-#include "terse/executor/bits.hpp"
-#include "terse/executor/host.hpp"
+#include "terse/executor/magnitudes.hpp"
 
-// Selection by magnitude on the host. Magnitudes are compared as integers: a float's bits without the sign,
-// which order like the magnitudes themselves.
+// Selection by magnitude on the host: a bound that few elements reach, from a sample or from the largest of a short span's parts, and
+// the k largest of those.
 
 namespace terse {
 namespace detail {
@@ -59,11 +54,6 @@ constexpr index_t candidates(index_t k) { return k + k / 2 + 4096; }
 /// The most parts that a short span is cut into, candidates that it has room for, and sizes that are few.
 inline constexpr index_t most_parts = 1024, short_room = 1024, few_sizes = 256;
 
-/// Counters of one digit, four for each value: neighbours often have the same digit, and an increment would
-/// wait for the one before it. The last value stands for elements that don't take part.
-inline constexpr int ways = 4;
-inline constexpr index_t histogram_size = (2048 + 1) * ways;
-
 // As in bits.hpp: each instruction set gets functions of its own.
 #if defined(__AVX512BW__)
 inline namespace avx512 {
@@ -74,154 +64,6 @@ inline namespace sse2 {
 #else
 inline namespace portable {
 #endif
-
-inline std::uint32_t magnitude_bits(float x) { return std::bit_cast<std::uint32_t>(x) & 0x7FFFFFFFU; }
-
-#if defined(__SSE2__) && !defined(__AVX2__)
-/// All bits of lane l where the magnitude of x[l] is above `below`'s.
-inline __m128i above(const float* x, __m128i below) {
-  const __m128i value = _mm_and_si128(_mm_castps_si128(_mm_loadu_ps(x)), _mm_set1_epi32(0x7FFFFFFF));
-  return _mm_cmpgt_epi32(value, below);
-}
-#endif
-
-/// Bit l of the result: the magnitude of x[l] is at least `least`, which is at most 2^31.
-inline std::uint64_t at_least(const float* x, std::uint32_t least) {
-#if defined(__AVX512BW__)
-  const __m512i all = _mm512_set1_epi32(0x7FFFFFFF), bound = _mm512_set1_epi32(static_cast<int>(least));
-  std::uint64_t word = 0;
-  for (int l = 0; l < lanes; l += 16) {
-    const __m512i value = _mm512_and_si512(_mm512_loadu_si512(x + l), all);
-    word |= static_cast<std::uint64_t>(_mm512_cmpge_epu32_mask(value, bound)) << l;
-  }
-  return word;
-#elif defined(__AVX2__)
-  const __m256i all = _mm256_set1_epi32(0x7FFFFFFF), below = _mm256_set1_epi32(static_cast<int>(least - 1));
-  std::uint64_t word = 0;
-  for (int l = 0; l < lanes; l += 8) {
-    const __m256i value = _mm256_and_si256(_mm256_castps_si256(_mm256_loadu_ps(x + l)), all);
-    const int mask = _mm256_movemask_ps(_mm256_castsi256_ps(_mm256_cmpgt_epi32(value, below)));
-    word |= static_cast<std::uint64_t>(static_cast<std::uint32_t>(mask)) << l;
-  }
-  return word;
-#elif defined(__SSE2__)
-  const __m128i below = _mm_set1_epi32(static_cast<int>(least - 1));
-  std::uint64_t word = 0;
-  for (int l = 0; l < lanes; l += 16) {
-    const __m128i low = _mm_packs_epi32(above(x + l, below), above(x + l + 4, below));
-    const __m128i high = _mm_packs_epi32(above(x + l + 8, below), above(x + l + 12, below));
-    const int mask = _mm_movemask_epi8(_mm_packs_epi16(low, high));
-    word |= static_cast<std::uint64_t>(static_cast<std::uint32_t>(mask)) << l;
-  }
-  return word;
-#else
-  std::uint64_t word = 0;
-  for (int l = 0; l < lanes; ++l) word |= static_cast<std::uint64_t>(magnitude_bits(x[l]) >= least) << l;
-  return word;
-#endif
-}
-
-/// The same for the first `count` lanes; beyond them nothing is read and no bit set.
-TERSE_INLINE std::uint64_t at_least(const float* x, index_t count, std::uint32_t least) {
-  if (count >= lanes) return at_least(x, least);
-  std::uint64_t word = 0;
-  for (int l = 0; l < count; ++l) word |= static_cast<std::uint64_t>(magnitude_bits(x[l]) >= least) << l;
-  return word;
-}
-
-/// sink(i, x[i]), in order, for elements whose magnitude is at least `sink.least()`, asked anew every 64
-/// elements, until it returns false. One pass.
-template <class Sink>
-TERSE_INLINE void walk(const float* x, index_t count, Sink& sink) {
-  for (index_t b = 0; b < count; b += lanes)
-    for (std::uint64_t word = at_least(x + b, count - b, sink.least()); word != 0; word &= word - 1) {
-      const index_t i = b + first_one_in(word);
-      if (!sink(i, x[i])) return;
-    }
-}
-
-/// Notes up to `room` positions, and the values there unless `values` is null.
-struct Note {
-  std::uint32_t threshold;
-  index_t room;
-  std::uint32_t* positions;
-  float* values = nullptr;
-  index_t found = 0;
-
-  std::uint32_t least() const { return threshold; }
-  TERSE_INLINE bool operator()(index_t i, float value) {
-    positions[found] = static_cast<std::uint32_t>(i);
-    if (values != nullptr) values[found] = value;
-    return ++found < room;
-  }
-};
-
-/// The k-th largest magnitude, and how many of those who have it belong to the k.
-struct Cut {
-  std::uint32_t magnitude;
-  index_t ties;
-};
-
-/// Takes all above the cut and the first ties, `left` altogether. `names` are the elements' positions; where
-/// it is null, elements stand at their positions.
-struct Take {
-  Cut cut;
-  index_t left;
-  const std::uint32_t* names;
-  std::uint32_t* positions;
-
-  std::uint32_t least() const { return cut.magnitude + (cut.ties == 0 ? 1 : 0); }
-  TERSE_INLINE bool operator()(index_t i, float value) {
-    if (magnitude_bits(value) == cut.magnitude) {
-      if (cut.ties == 0) return true;
-      --cut.ties;
-    }
-    *positions++ = names != nullptr ? names[i] : static_cast<std::uint32_t>(i);
-    return --left > 0;
-  }
-};
-
-/// Counts, by their bits from `shift` on, the magnitudes in [least, limit). Others may be counted behind these.
-inline void count_digits(const float* x, index_t count, std::uint32_t least, std::uint32_t limit, int shift,
-                         std::uint32_t* histogram) {
-  const std::uint32_t outside = (limit - least) >> shift;
-  for (index_t b = 0; b < count; b += lanes) {
-    std::uint64_t word = at_least(x + b, count - b, least) & ~at_least(x + b, count - b, limit);
-    if (count - b >= lanes && ones_in(word) > lanes / 4) {
-      // No branch for each element; what lies below the range wraps to far above it.
-      for (int l = 0; l < lanes; l += ways)
-        for (int way = 0; way < ways; ++way) {
-          const std::uint32_t digit = (magnitude_bits(x[b + l + way]) - least) >> shift;
-          ++histogram[static_cast<index_t>(std::min(digit, outside)) * ways + way];
-        }
-    } else {
-      for (int way = 0; word != 0; word &= word - 1, way = (way + 1) % ways) {
-        const std::uint32_t digit = (magnitude_bits(x[b + first_one_in(word)]) - least) >> shift;
-        ++histogram[static_cast<index_t>(digit) * ways + way];
-      }
-    }
-  }
-}
-
-/// Radix selection for 1 <= k <= count: digits of 11, 10 and 10 bits from the top. Three passes.
-inline Cut find_cut(const float* x, index_t count, index_t k, std::uint32_t* histogram) {
-  std::uint32_t least = 0, limit = 0x80000000U;
-  for (const int shift : {20, 10, 0}) {
-    auto bin = static_cast<index_t>((limit - least) >> shift);
-    std::fill_n(histogram, (bin + 1) * ways, 0U);
-    count_digits(x, count, least, limit, shift, histogram);
-    index_t here = 0;
-    for (; k > 0; k -= here) {
-      --bin;
-      here = 0;
-      for (int way = 0; way < ways; ++way) here += histogram[bin * ways + way];
-    }
-    k += here;
-    least += static_cast<std::uint32_t>(bin) << shift;
-    limit = least + (1U << shift);
-  }
-  return {least, k};
-}
 
 /// The k-th largest of n sizes below 2^31; their order is lost. Few are counted against each other, for every branch of a
 /// search would be taken or not by chance.

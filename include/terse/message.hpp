@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+
+#include "terse/error_feedback/concept.hpp"
+#include "terse/executor/atomic.hpp"
+#include "terse/executor/concept.hpp"
+#include "terse/executor/streams.hpp"
+
+// A message on its way past the error feedback, element by element: to the compressor, and, as a mean, to whoever consumes it.
+
+namespace terse {
+
+/// What a rank says, element by element: one functor for compressed pieces, one for dense ones.
+template <class Compressed, class Exact>
+struct Message {
+  Compressed compressed;
+  Exact dense;
+};
+/// Deduces both codecs.
+template <class Compressed, class Exact>
+Message(Compressed, Exact) -> Message<Compressed, Exact>;
+
+TERSE_NUMERICS_BEGIN
+
+namespace detail {
+
+/// y = message + error, materialized. What is not finite is left out: then y is the error alone.
+template <class F, class View>
+struct Compensate {
+  F message;
+  View feedback;
+
+  using StreamsOf = Compensate;
+  TERSE_HD auto streams() requires(NamesStreams<F>&& NamesStreams<View>) {
+    return message.streams() + compensated(feedback);
+  }
+  TERSE_HD void enter(const Piece& piece) {
+    terse::enter(message, piece);
+    terse::enter(feedback, piece);
+  }
+  TERSE_HD void enter_block(index_t first) { detail::enter_block(feedback, first); }
+  template <class... Sum>
+  TERSE_HD Sample operator()(const Piece& piece, index_t i, bool keep, Sum... sum) const {
+    const float wanted = feedback.compensate(i, message(piece, i, sum...));
+    const bool finite = is_finite(wanted);
+    const float y = keep_if(keep, keep_if(finite, wanted, feedback.compensate(i, 0.0F)));
+    feedback.store(i, y);
+    return {y, keep_if(!finite, 1.0F)};
+  }
+};
+
+/// A dense piece's element as it goes on the wire.
+template <class F>
+struct Exact {
+  F message;
+
+  using StreamsOf = Exact;
+  TERSE_HD auto streams() requires NamesStreams<F> { return message.streams(); }
+  TERSE_HD void enter(const Piece& piece) { terse::enter(message, piece); }
+  template <class... Sum>
+  TERSE_HD Sample operator()(const Piece& piece, index_t i, bool, Sum... sum) const {
+    return sanitized(message(piece, i, sum...));
+  }
+};
+
+/// The same, which says itself what was not finite, where no statistic does.
+template <class F>
+struct NotedExact {
+  Exact<F> exact;
+  std::uint32_t* bad;
+
+  using StreamsOf = NotedExact;
+  TERSE_HD auto streams() requires NamesStreams<F> { return exact.streams(); }
+  TERSE_HD void enter(const Piece& piece) { exact.enter(piece); }
+  template <class... Sum>
+  TERSE_HD Sample operator()(const Piece& piece, index_t i, bool keep, Sum... sum) const {
+    const Sample sample = exact(piece, i, keep, sum...);
+    if (sample.bad != 0) atomic_raise(bad);
+    return sample;
+  }
+};
+
+/// Tells the message, too, what the receivers read: sent(i, keep, decoded). Factor masking needs that.
+template <class F, class View>
+struct Reporting : View {
+  F message;
+  TERSE_HD void commit(index_t i, bool keep, float value, float decoded) const {
+    View::commit(i, keep, value, decoded);
+    // While the feedback holds, what is sent counts for nothing.
+    if constexpr (requires { this->hold; })
+      message.sent(i, keep, keep_if(!this->hold, decoded));
+    else
+      message.sent(i, keep, decoded);
+  }
+};
+
+/// The mean as it came.
+struct AsItIs {
+  using StreamsOf = AsItIs;
+  TERSE_HD static Streams<> streams() { return {}; }
+  TERSE_HD float receive(index_t, bool, float mean) const { return mean; }
+};
+
+/// Hands the mean to its consumer, past the error feedback: 0 where masked.
+template <class F, class View>
+struct Deliver {
+  F consume;
+  float weight;
+  View feedback;
+
+  using StreamsOf = Deliver;
+  TERSE_HD auto streams() requires(NamesStreams<F>&& NamesStreams<View>) {
+    return consume.streams() + received(feedback);
+  }
+  TERSE_HD void enter(const Piece& piece) { terse::enter(consume, piece); }
+  TERSE_HD bool rests() const requires(std::same_as<View, AsItIs>&& Rests<F>) { return consume.rests(); }
+  TERSE_HD void operator()(const Piece& piece, index_t i, bool keep, float sum) const {
+    consume(piece, i, feedback.receive(i, keep, keep_if(keep, sum * weight)));
+  }
+};
+
+}  // namespace detail
+
+TERSE_NUMERICS_END
+
+}  // namespace terse
