@@ -7,7 +7,8 @@
 #include "terse/core/config.hpp"
 
 // What many threads of a kernel may do to the same place at once: operations on integers whose order doesn't show in
-// the result. Elsewhere threads take turns, or there is one.
+// the result. Elsewhere threads take turns, or there is one. By CUDA's functions and not by cuda::atomic_ref, since host programs
+// include these headers, too, and would need CCCL for them.
 
 namespace terse::detail {
 
