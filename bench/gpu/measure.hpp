@@ -177,6 +177,14 @@ void measure_compressors(E ex, Report<Clock>& report, index_t n) {
       report.measure("compressor", n, std::move(lines));
     }
   });
+  for_each_sparse([&]<class C>(const char* name, C) {
+    CompressorPasses<C, Residual, E> passes(ex, layout, samples.data(), x.data());
+    const double section = static_cast<double>(passes.section_bytes());
+    std::vector<Line> lines{copy_line(ex, samples.data(), x.data(), n)};
+    lines.push_back({name, "encode with residual", 3 * stream + section, [&] { passes.send(); }});
+    lines.push_back({name, "accumulate", 2 * stream + section, [&] { passes.accumulate(); }});
+    report.measure("compressor", n, std::move(lines));
+  });
 }
 
 /// What LowRank does with a matrix. Gram-Schmidt is bound by its sums, one after the other, and not by bytes.

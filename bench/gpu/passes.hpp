@@ -10,8 +10,12 @@
 #include "terse/compressor/cast.hpp"
 #include "terse/compressor/min_max.hpp"
 #include "terse/compressor/qsgd.hpp"
+#include "terse/compressor/random_k.hpp"
 #include "terse/compressor/sign.hpp"
 #include "terse/compressor/ternary.hpp"
+#include "terse/compressor/tiled.hpp"
+#include "terse/compressor/top_k.hpp"
+#include "terse/compressor/two_magnitudes.hpp"
 #include "terse/compressor/uniform.hpp"
 #include "terse/error_feedback/none.hpp"
 #include "terse/error_feedback/residual.hpp"
@@ -210,6 +214,19 @@ void for_each_compressor(Visit&& visit) {
   visit("MinMax<8>", MinMax<8>{});
   visit("Qsgd<4>", Qsgd<4>{});
   visit("Ternary<>", Ternary<>{});
+#endif
+}
+
+/// The same of compressors that pick, which an error feedback goes with: of each 100 elements one.
+template <class Visit>
+void for_each_sparse(Visit&& visit) {
+  visit("Dct<64, TopK<>>", Dct<64, TopK<>>{});
+#ifndef TERSE_BENCH_FEW
+  visit("Tiles<64, TopK<>>", Tiles<64, TopK<>>{});
+  visit("Tiles<64, TwoMagnitudeSign>", Tiles<64, Sparse<Largest, TwoMagnitudeSign<>, PerSegment>>{});
+  visit("TopK<>", TopK<>{});
+  visit("TopK, TwoMagnitudeSign", Sparse<Largest, TwoMagnitudeSign<>, PerSegment>{});
+  visit("RandomK", RandomK{});
 #endif
 }
 

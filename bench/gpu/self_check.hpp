@@ -112,6 +112,7 @@ void check_compressors(E ex, index_t n, Results& results) {
     check(name, compressor, Unchecked<None>{});
     if constexpr (Traits<C>::tracks) check(name, compressor, Residual{});
   });
+  for_each_sparse([&](const char* name, auto compressor) { check(name, compressor, Residual{}); });
 }
 
 /// A round of LowRank on one matrix.
