@@ -49,16 +49,7 @@ struct CosineTables {
   TERSE_HD static constexpr int four_at(int n) { return waves_at(n) + n * n; }
 };
 
-// As in bits.hpp: each instruction set gets functions of its own.
-#if defined(__AVX512BW__)
-inline namespace avx512 {
-#elif defined(__AVX2__)
-inline namespace avx2 {
-#elif defined(__SSE2__)
-inline namespace sse2 {
-#else
-inline namespace portable {
-#endif
+inline namespace TERSE_INSTRUCTIONS {
 
 /// The orthonormal DCT-II of n <= S numbers, and its inverse, of 16 columns at a time:
 ///
@@ -247,7 +238,7 @@ class Cosines {
   std::array<Table, std::size_t{S} + 1> waves_{}, four_{};
 };
 
-}  // inline namespace of the instruction set
+}  // namespace TERSE_INSTRUCTIONS
 
 TERSE_NUMERICS_END
 

@@ -39,6 +39,18 @@
 #error "terse knows how to switch contraction off under g++ and clang++ only"
 #endif
 
+/// Units compiled for different instruction sets may meet in one program; functions that differ by them are each set's own, in an
+/// inline namespace of this name.
+#if defined(__AVX512BW__)
+#define TERSE_INSTRUCTIONS avx512
+#elif defined(__AVX2__)
+#define TERSE_INSTRUCTIONS avx2
+#elif defined(__SSE2__)
+#define TERSE_INSTRUCTIONS sse2
+#else
+#define TERSE_INSTRUCTIONS portable
+#endif
+
 /// Promises that the iterations of the next loop over lanes do not depend on each other.
 #if defined(__clang__)
 #define TERSE_LANES _Pragma("clang loop vectorize(assume_safety)")

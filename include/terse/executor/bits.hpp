@@ -11,18 +11,11 @@
 #include <emmintrin.h>  // a second less to compile
 #endif
 
+#include "terse/core/config.hpp"
+
 namespace terse::detail {
 
-// Units compiled for different instruction sets may meet in one program; each gets functions of its own.
-#if defined(__AVX512BW__)
-inline namespace avx512 {
-#elif defined(__AVX2__)
-inline namespace avx2 {
-#elif defined(__SSE2__)
-inline namespace sse2 {
-#else
-inline namespace portable {
-#endif
+inline namespace TERSE_INSTRUCTIONS {
 
 /// Lanes of a block: one word of bits.
 inline constexpr int lanes = 64;
@@ -166,5 +159,5 @@ inline void pack_planes(const std::uint32_t* words, std::byte* planes) {
 #endif
 }
 
-}  // inline namespace of the instruction set
+}  // namespace TERSE_INSTRUCTIONS
 }  // namespace terse::detail

@@ -22,16 +22,7 @@ namespace terse::detail {
 inline constexpr int ways = 4;
 inline constexpr index_t histogram_size = (2048 + 1) * ways;
 
-// As in bits.hpp: each instruction set gets functions of its own.
-#if defined(__AVX512BW__)
-inline namespace avx512 {
-#elif defined(__AVX2__)
-inline namespace avx2 {
-#elif defined(__SSE2__)
-inline namespace sse2 {
-#else
-inline namespace portable {
-#endif
+inline namespace TERSE_INSTRUCTIONS {
 
 inline std::uint32_t magnitude_bits(float x) { return std::bit_cast<std::uint32_t>(x) & 0x7FFFFFFFU; }
 
@@ -181,5 +172,5 @@ inline Cut find_cut(const float* x, index_t count, index_t k, std::uint32_t* his
   return {least, k};
 }
 
-}  // inline namespace of the instruction set
+}  // namespace TERSE_INSTRUCTIONS
 }  // namespace terse::detail

@@ -41,7 +41,7 @@ TERSE_NUMERICS_BEGIN
 
 namespace detail {
 
-// As in bits.hpp: each instruction set gets functions of its own.
+// As by TERSE_INSTRUCTIONS: each instruction set gets functions of its own.
 #if defined(__AVX512BW__)
 inline namespace avx512 {
 inline constexpr int vector_lanes = 16, vectors_together = 4;

@@ -14,7 +14,7 @@
 
 namespace terse::detail {
 
-// As in bits.hpp: functions of their own for each instruction set. A Counters holds `width` 32-bit values in 64-bit
+// As by TERSE_INSTRUCTIONS: functions of their own for each instruction set. A Counters holds `width` 32-bit values in 64-bit
 // lanes, whose upper halves mean nothing.
 #if defined(__AVX512F__)
 inline namespace avx512 {

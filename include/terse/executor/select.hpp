@@ -9,6 +9,7 @@
 #include <limits>
 #include <new>
 
+#include "terse/core/config.hpp"
 #include "terse/core/view.hpp"
 #include "terse/executor/magnitudes.hpp"
 
@@ -54,16 +55,7 @@ constexpr index_t candidates(index_t k) { return k + k / 2 + 4096; }
 /// The most parts that a short span is cut into, candidates that it has room for, and sizes that are few.
 inline constexpr index_t most_parts = 1024, short_room = 1024, few_sizes = 256;
 
-// As in bits.hpp: each instruction set gets functions of its own.
-#if defined(__AVX512BW__)
-inline namespace avx512 {
-#elif defined(__AVX2__)
-inline namespace avx2 {
-#elif defined(__SSE2__)
-inline namespace sse2 {
-#else
-inline namespace portable {
-#endif
+inline namespace TERSE_INSTRUCTIONS {
 
 /// The k-th largest of n sizes below 2^31; their order is lost. Few are counted against each other, for every branch of a
 /// search would be taken or not by chance.
@@ -140,7 +132,7 @@ inline bool select_few(const float* x, index_t count, index_t k, float* scratch,
   return true;
 }
 
-}  // inline namespace of the instruction set
+}  // namespace TERSE_INSTRUCTIONS
 }  // namespace detail
 
 /// Floats of scratch that `select_top` needs for spans of up to `count` elements and up to k picks: about 3 k
