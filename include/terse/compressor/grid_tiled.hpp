@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <type_traits>
 
 #include "terse/compressor/commit_elements.hpp"
 #include "terse/compressor/grid_top_tiles.hpp"

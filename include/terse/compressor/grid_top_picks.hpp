@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -181,8 +180,7 @@ bool are_small(PlacedRanges ranges) {
   return true;
 }
 
-/// Encodes `ranges`, whose units are small, behind `base`, where each is going. told(c, bytes) for each in the
-/// end.
+/// Encodes `ranges`, whose units are small, behind `base`, where each is going. told(c, bytes) for each.
 template <class UnitsOf, class Values, GridExecutor E, class Selection, class Incoming, class Message,
           class Feedback, class Told>
 void encode_small_units(E ex, const Selection& selection, PlacedRanges ranges, Mask<typename E::memory> mask,
