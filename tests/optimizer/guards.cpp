@@ -7,6 +7,7 @@
 
 #include "guards.inc"
 #include "terse/transport/any.hpp"
+#include "terse/transport/forwarding.hpp"
 
 // Non-finite gradients, clipping, ranks that were set up differently, and allocations.
 
@@ -32,7 +33,97 @@ std::string mismatch(const R& zero, const R& other, const Layout& layout0, const
   return what;
 }
 
+/// A transport whose batch number `at`, over all channels of a rank, throws; -1: none.
+struct Trap {
+  long at = -1, batches = 0;
+};
+template <Transport Inner>
+class Trapped : public Forwarding<Trapped<Inner>, Inner> {
+ public:
+  Trapped(Inner inner, Trap& trap) : Forwarding<Trapped, Inner>(std::move(inner)), trap_(&trap) {}
+  [[nodiscard]] auto exchange(std::span<const Send> sends, std::span<const Receive> receives, Phase phase) {
+    if (trap_->batches++ == trap_->at) throw peer_error("the trap", 0, this->rank());
+    return this->inner_.exchange(sends, receives, phase);
+  }
+  template <Transport Other>
+  Trapped<Other> around(Other other) const {
+    return Trapped<Other>(std::move(other), *trap_);
+  }
+
+ private:
+  Trap* trap_;
+};
+
+/// Whether `act` throws what a transport throws.
+template <class Act>
+bool breaks(const Act& act) {
+  try {
+    act();
+  } catch (const peer_error&) {
+    return true;
+  }
+  return false;
+}
+
+/// Takes five steps on two ranks, where rank 1's transport throws at each of its batches in turn. All later calls throw, too.
+template <class R>
+void check_later_calls(const R& recipe, bool opens) {
+  CAPTURE(type_name<R>());
+  CAPTURE(opens);
+  const Layout layout = two_kinds();
+  bool through = false;
+  long k = 0;
+  for (; k < 200 && !through; ++k) {
+    CAPTURE(k);
+    try {
+      ThreadGroup(2, std::chrono::seconds(20)).run([&](Threads& threads) {
+        Trap trap{threads.rank() == 1 ? k : -1};
+        AnyTransport transport(Trapped<Threads>(threads.split(0, threads.rank()), trap));
+        Optimizer optimizer{recipe, transport, layout, Options{.slice_bytes = 512}};
+        Floats x = start(layout);
+        const Floats g = gradient(layout, transport.rank(), 1, 1);
+        const auto all = [&] {
+          if constexpr (requires { optimizer.begin(x); }) {
+            if (opens) optimizer.begin(x);
+          } else if (opens) {
+            optimizer.begin(x, g);
+            for (index_t segment = 1; segment >= 0; --segment) optimizer.ready(segment);
+          }
+          optimizer.step(x, g);
+        };
+        for (int step = 0; step < 5; ++step) {
+          if (!breaks(all)) continue;
+          CHECK(breaks([&] { optimizer.step(x, g); }));
+          CHECK(breaks([&] { optimizer.begin(x, g); }));
+          CHECK(breaks([&] { optimizer.ready(0); }));
+          CHECK(breaks([&] { optimizer.progress(); }));
+          if constexpr (requires { optimizer.begin(x); }) CHECK(breaks([&] { optimizer.begin(x); }));
+          throw peer_error("done", 1, transport.rank());
+        }
+      });
+      through = true;
+    } catch (const peer_error&) {
+    }
+  }
+  CHECK(through);
+  CHECK(k > 6);  // batches of a construction and five steps
+}
+
 }  // namespace
+
+TEST_CASE("after an error of messages each later call of an optimizer throws, wherever it came from") {
+  check_later_calls(Adam<>{}, false);
+  for (const bool opens : {false, true}) {
+    check_later_calls(one_bit<Ring>(), opens);
+    check_later_calls(one_bit<AllGather>(), opens);
+    check_later_calls(PowerSgd<2>{}, opens);
+    check_later_calls(DmSgd<Mixing<graph::Ring>>{}, opens);
+  }
+  check_later_calls(ZeroOneAdam<>{}, false);
+  check_later_calls(LocalSgd<Adam<>>{.period = 2}, false);
+  check_later_calls(OverlapLocalSgd<MomentumSgd<>>{.period = 2}, false);
+  check_later_calls(SwarmSgd<MomentumSgd<>>{.schedule = {.period = 1}}, false);
+}
 
 #ifdef __SSE__
 TEST_CASE("a processor that flushes subnormal numbers is told from others, and from what it must be") {

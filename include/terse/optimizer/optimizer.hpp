@@ -9,6 +9,7 @@
 
 #include "terse/executor/host.hpp"
 #include "terse/optimizer/comparison.hpp"
+#include "terse/optimizer/failure.hpp"
 #include "terse/optimizer/fingerprint.hpp"
 #include "terse/optimizer/gradient_norm.hpp"
 #include "terse/optimizer/groups.hpp"
@@ -68,7 +69,7 @@ class Optimizer {
   /// One step on views of `layout.size()` elements each. The gradient is this rank's own, of its own samples;
   /// ranks count alike. `gradient_scale` multiplies it first (1 / accumulated batches, 1 / loss scale).
   /// Throws usage_error for views of the wrong size, non_finite_error by policy, and what the transport
-  /// throws.
+  /// throws. After an error of messages (peer_error, wire_error, an exception of the transport's own) each later call throws it again.
   ///
   /// Ranks start from the same parameters, see `terse::broadcast`. The first step compares them, unless the recipe mixes
   /// models: mismatch_error on all ranks, which names a rank and a segment. Later ones do by Options::compare_every, behind the step.
@@ -116,8 +117,13 @@ class Optimizer {
     record_.check(full_precision(), masks(), guard());
     const StepInput<E, N> input = input_of({nullptr, layout_.size()}, {nullptr, layout_.size()});
     prepare(input, gradient_scale);
-    run();
-    composed(recipe).complete(input, state_);
+    try {
+      run();
+      composed(recipe).complete(input, state_);
+    } catch (...) {
+      failure_.keep();
+      throw;
+    }
     steps_ = input.context.step;
   }
 
@@ -223,6 +229,7 @@ class Optimizer {
   detail::StepGuard guard() const { return {rank(), steps_ + 1}; }
 
   StepInput<E, N> input_of(out<E, P> parameters, in<E, G> gradients) {
+    failure_.rethrow();
     check_values(recipe);
     groups_.check(recipe);
     guard().check_size(parameters.size(), "parameters", layout_);
@@ -317,6 +324,7 @@ class Optimizer {
   Open open_;
   std::vector<bool> ready_;  // by segment
   detail::Record record_;
+  detail::Failure failure_;
 };
 
 }  // namespace terse

@@ -37,7 +37,7 @@ template <class R, class T, Executor E, class N>
 TERSE_COLD Optimizer<R, T, E, N>::~Optimizer() = default;
 
 template <class R, class T, Executor E, class N>
-StepResult Optimizer<R, T, E, N>::step(out<E, P> parameters, in<E, G> gradients, float gradient_scale) {
+StepResult Optimizer<R, T, E, N>::step(out<E, P> parameters, in<E, G> gradients, float gradient_scale) try {
   guard().check_scale(gradient_scale);
   const StepInput<E, N> input = input_of(parameters, gradients);
   const std::uint64_t step = input.context.step;
@@ -64,6 +64,9 @@ StepResult Optimizer<R, T, E, N>::step(out<E, P> parameters, in<E, G> gradients,
   steps_ = step;
   compare_replicas(parameters);
   return {true, sent_, compressed_};
+} catch (...) {
+  failure_.keep();
+  throw;
 }
 
 template <class R, class T, Executor E, class N>
@@ -87,7 +90,8 @@ void Optimizer<R, T, E, N>::compare_replicas([[maybe_unused]] in<E, P> parameter
 }
 
 template <class R, class T, Executor E, class N>
-void Optimizer<R, T, E, N>::begin(out<E, P> parameters, in<E, G> gradients, float gradient_scale) {
+void Optimizer<R, T, E, N>::begin(out<E, P> parameters, in<E, G> gradients, float gradient_scale) try {
+  failure_.rethrow();
   if (open_.parameters != nullptr)
     guard().refuse("begin has opened a step, which `step` must finish before another one begins");
   guard().check_scale(gradient_scale);
@@ -102,10 +106,14 @@ void Optimizer<R, T, E, N>::begin(out<E, P> parameters, in<E, G> gradients, floa
     composed(recipe).open(input, state_);
     open_.travels = true;
   }
+} catch (...) {
+  failure_.keep();
+  throw;
 }
 
 template <class R, class T, Executor E, class N>
-void Optimizer<R, T, E, N>::ready(index_t segment) {
+void Optimizer<R, T, E, N>::ready(index_t segment) try {
+  failure_.rethrow();
   if (open_.parameters == nullptr)
     guard().refuse("ready belongs between begin(parameters, gradients) and step");
   if (segment < 0 || segment >= static_cast<index_t>(ready_.size()))
@@ -117,16 +125,24 @@ void Optimizer<R, T, E, N>::ready(index_t segment) {
   ready_[place] = true;
   if constexpr (detail::Opens<Composed<R>, State, E, N>)
     if (open_.travels) composed(recipe).allow(state_, segment);
+} catch (...) {
+  failure_.keep();
+  throw;
 }
 
 template <class R, class T, Executor E, class N>
-void Optimizer<R, T, E, N>::progress() {
+void Optimizer<R, T, E, N>::progress() try {
+  failure_.rethrow();
   if constexpr (detail::Opens<Composed<R>, State, E, N>)
     if (open_.travels) composed(recipe).progress(state_);
+} catch (...) {
+  failure_.keep();
+  throw;
 }
 
 template <class R, class T, Executor E, class N>
-void Optimizer<R, T, E, N>::begin(out<E, P> parameters) requires(detail::is_blind<R>()) {
+void Optimizer<R, T, E, N>::begin(out<E, P> parameters) requires(detail::is_blind<R>()) try {
+  failure_.rethrow();
   // clang 14 instantiates it with the class, whatever the constraint says.
   if constexpr (detail::is_blind<R>()) {
     if (begun_) return;
@@ -137,6 +153,9 @@ void Optimizer<R, T, E, N>::begin(out<E, P> parameters) requires(detail::is_blin
     composed(recipe).begin(input, state_);
     begun_ = true;
   }
+} catch (...) {
+  failure_.keep();
+  throw;
 }
 
 template <class R, class T, Executor E, class N>

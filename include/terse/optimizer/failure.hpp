@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <exception>
+
+#include "terse/core/config.hpp"
+#include "terse/core/error.hpp"
+
+namespace terse::detail {
+
+/// The error that has ended the messages of an optimizer, if there was one: a round that was cut short can't be continued.
+class Failure {
+ public:
+  /// Keeps the exception that is being handled, except for errors after which steps can go on: arguments that were refused, ranks
+  /// that start differently, and values that are not finite, for which all messages of the step have arrived.
+  TERSE_COLD void keep() {
+    try {
+      throw;
+    } catch (const usage_error&) {
+    } catch (const mismatch_error&) {
+    } catch (const non_finite_error&) {
+    } catch (...) {
+      error_ = std::current_exception();
+    }
+  }
+  /// Throws the error again that was kept.
+  void rethrow() const {
+    if (error_) std::rethrow_exception(error_);
+  }
+
+ private:
+  std::exception_ptr error_;
+};
+
+}  // namespace terse::detail
