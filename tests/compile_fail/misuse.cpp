@@ -205,6 +205,15 @@ int main() {
     static_cast<void>(recipe);
   }
 #endif
+#if defined(CASE_DOUBLES_IN_STEP)
+  {
+    terse::ThreadGroup(1).run([&](terse::Threads& transport) {
+      terse::Optimizer optimizer{terse::Adam<>{}, transport, terse::Layout::flat(1)};
+      std::vector<double> parameters(64), gradients(64);
+      optimizer.step(parameters, gradients);
+    });
+  }
+#endif
 #if defined(CASE_CONSTANT_PARAMETERS)
   {
     terse::ThreadGroup(1).run([&](terse::Threads& transport) {

@@ -176,6 +176,25 @@ TEST_CASE("a layout knows its groups, and without any has the hash that it alway
   CHECK(layout.groups() == std::vector<int>{0, 2, 7});
 }
 
+TEST_CASE("names of segments are UTF-8, as checkpoints need them") {
+  for (const std::string& good :
+       {std::string("h\xC3\xBC"
+                    "fte"),
+        std::string("\xE2\x82\xAC"), std::string("\xF4\x8F\xBF\xBF"), std::string("\xED\x9F\xBF"),
+        std::string("\xF0\x90\x80\x80"), std::string("\xE0\xA0\x80"), std::string(1, '\0'), std::string()}) {
+    CAPTURE(good);
+    CHECK_NOTHROW(Layout{}.add({good, {1}}));
+  }
+  // Latin-1, cut off, a byte that only follows, the longer form of another one, a surrogate, and beyond U+10FFFF.
+  for (const std::string bad : {"h\xFC"
+                                "fte",
+                                "\xE2\x82", "\xC3", "\x80", "\xC0\xAF", "\xE0\x9F\xBF", "\xF0\x8F\xBF\xBF",
+                                "\xED\xA0\x80", "\xF4\x90\x80\x80", "\xF5\x80\x80\x80", "\xE2\x28\xA1"}) {
+    CAPTURE(bad);
+    CHECK(contains(message_of<terse::usage_error>([&] { Layout{}.add({bad, {1}}); }), "not UTF-8"));
+  }
+}
+
 TEST_CASE("a range refuses pieces out of order, overlapping, or off the alignment") {
   CHECK_NOTHROW(Range({{0, 0, 64}, {1, 64, 1}, {2, 128, 0}, {3, 128, 5}}));
   const auto message = [](std::vector<Piece> pieces) {

@@ -156,6 +156,37 @@ TEST_CASE("a processor that flushes subnormal numbers is told from others, and f
   CHECK(construct(2).find("another numerics. The arithmetic of rank 2 flushes") != std::string::npos);
   CHECK(construct(0).starts_with("usage: "));
 }
+
+TEST_CASE("a processor that is set otherwise after construction is found by the next step, opened or not") {
+  const auto stepped = [](unsigned bits, bool opens) {
+    std::string what;
+    try {
+      ThreadGroup(2, std::chrono::seconds(20)).run([&](Threads& transport) {
+        const Layout layout = two_kinds();
+        Optimizer optimizer{Adam<>{}, transport, layout};
+        Floats x = start(layout);
+        const Floats g = gradient(layout, transport.rank(), 1, 1);
+        optimizer.step(x, g);
+        if (opens) optimizer.begin(x, g);
+        if (transport.rank() == 1) _mm_setcsr(_mm_getcsr() | bits);
+        if (opens) optimizer.ready(1);
+        optimizer.step(x, g);
+      });
+    } catch (const usage_error& failure) {
+      what = failure.what();
+    }
+    return what;
+  };
+  for (const bool opens : {false, true}) {
+    CHECK(stepped(0, opens).empty());
+    // Flush to zero, denormals are zero, and the three ways to round.
+    for (const unsigned bits : {0x8000U, 0x40U, 0x2000U, 0x4000U, 0x6000U}) {
+      CAPTURE(bits);
+      CHECK(stepped(bits, opens).find("rank 1, step 2: this thread's processor flushes") !=
+            std::string::npos);
+    }
+  }
+}
 #endif
 
 TEST_CASE("non-finite gradients are skipped or zeroed by all ranks alike, and never stay") {
@@ -212,6 +243,171 @@ TEST_CASE("a step allocates nothing, at any stage, for any recipe") {
         OneBitAdam<ScaledSign<MeanAbs, PerBlock<64>>>{.preconditioner = {.freeze = VarianceRatio{0.5F, 3}}},
         options);
   }
+}
+
+namespace {
+
+/// What non_finite_error says on each of three ranks; "" where none is thrown in ten steps. `spoil(rank, step, x, g)` comes before
+/// each of them.
+template <class N = Numbers<>, class R, class Spoil>
+std::vector<std::string> said(const R& recipe, const Spoil& spoil, const Options& options = {}) {
+  using P = typename N::parameter;
+  const Layout layout = two_kinds();
+  std::vector<std::string> all(3);
+  try {
+    ThreadGroup(3, std::chrono::seconds(20)).run([&](Threads& transport) {
+      Optimizer optimizer{recipe, transport, layout, options, executor::host{}, N{}};
+      std::vector<P> x;
+      for (const float value : start(layout)) x.push_back(narrowed<P>(value));
+      try {
+        for (std::uint64_t step = 1; step <= 10; ++step) {
+          std::vector<P> g;
+          for (const float value : gradient(layout, transport.rank(), step, 1))
+            g.push_back(narrowed<P>(value));
+          spoil(transport.rank(), step, x, g);
+          optimizer.step(view<P>(x), view<const P>(g));
+        }
+      } catch (const non_finite_error& failure) {
+        all[at(transport.rank())] = failure.what();
+      }
+    });
+  } catch (const peer_error&) {
+    // Where not all of them throw.
+  }
+  return all;
+}
+void check_said(const std::vector<std::string>& all, const std::vector<int>& ranks,
+                const std::string& sentence) {
+  for (const int rank : ranks) {
+    CAPTURE(all[at(rank)]);
+    CHECK(all[at(rank)].find(": " + sentence) != std::string::npos);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("an error of a value that is not finite says of which rank it is, what it is, and where") {
+  const std::vector<int> everyone{0, 1, 2};
+  const auto spoils = [](std::size_t place, float value) {
+    return [=](int rank, std::uint64_t step, auto&, auto& g) {
+      if (rank == 1 && step == 7) g[place] = value;
+    };
+  };
+  const std::string nan = "the gradient of rank 1 is not finite: element 7 of segment 'b' is nan";
+  // In full precision, in compressed steps, and where ranks agree on norms before; element 320 of the arena is 0 of 'b'.
+  check_said(said(Adam<>{}, spoils(327, not_a_number)), everyone, nan);
+  check_said(said(one_bit<Ring>(), spoils(327, not_a_number)), everyone, nan);
+  check_said(said(one_bit<Ring>(), spoils(327, not_a_number), {.clip_norm = 1}), everyone, nan);
+  check_said(said(one_bit<Ring>(), spoils(299, 1e30F)), everyone,
+             "the gradient of rank 1 is not finite: element 299 of segment 'w' is 1e+30, whose product");
+  // Where a rank finds it by itself, it alone knows what it is.
+  check_said(said(LocalSgd<Adam<>>{.period = 2}, spoils(327, not_a_number)), {1}, nan);
+  check_said(said(Adam<Alone>{}, spoils(327, not_a_number)), {1}, nan);
+
+  const auto spoiled = [](int rank, std::uint64_t step, auto& x, auto&) {
+    if (rank == 1 && step == 7) x[3] = not_a_number;
+  };
+  const auto mixed = said(DmSgd<Mixing<graph::Complete>>{}, spoiled);
+  check_said(mixed, {1}, "the parameters of rank 1 are not finite: element 3 of segment 'w' is nan");
+  check_said(mixed, {0, 2},
+             "a message or a sum of rank 1 is not finite (NaN, infinity, or beyond what squares or its "
+             "compressor can hold); its own error says");
+  // Steps on a lattice of 1e-6 bring parameters of 1e7 beyond 2^40 of them, and those are finite.
+  const auto far = [](int rank, std::uint64_t, auto& x, auto&) {
+    if (rank == 1) x[3] = 1e7F;
+  };
+  check_said(said(MoniquaSgd<Lattice<8>>{.compressor = {.step = 1e-6F}}, far), {1},
+             "a message or a sum of rank 1 is not finite (NaN, infinity, or beyond what squares or its "
+             "compressor can hold), "
+             "though its gradient and parameters are.");
+}
+
+TEST_CASE("parameters that are not finite are found, before the first step and after any") {
+  const auto at_start = [](int, std::uint64_t step, auto& x, auto&) {
+    if (step == 1) x[330] = not_a_number;
+  };
+  const std::string before = " are not finite before the first step: element 10 of segment 'b' is nan";
+  const auto check = [&](const auto& recipe) {
+    const auto all = said(recipe, at_start);
+    for (int rank = 0; rank < 3; ++rank)
+      check_said(all, {rank}, "the parameters of rank " + std::to_string(rank) + before);
+  };
+  check(Adam<>{.weight_decay = 0.1F});
+  check(one_bit<Ring>());
+  check(LocalSgd<Adam<>>{.period = 2});
+
+  // A rate that makes them infinite, and 16-bit parameters that leave their range, while the masters don't.
+  const auto nothing = [](int, std::uint64_t, auto&, auto&) {};
+  const auto fast = said(Adam<>{.learning_rate = 1e38F}, nothing);
+  const auto wide = said<Numbers<fp16>>(MomentumSgd<>{.learning_rate = 4e4F}, nothing);
+  for (int rank = 0; rank < 3; ++rank)
+    for (const auto& all : {fast, wide})
+      check_said(all, {rank},
+                 "the parameters of rank " + std::to_string(rank) + " are not finite after this step");
+  CHECK(fast[0].find("inf") != std::string::npos);
+  CHECK(wide[0].find("inf") != std::string::npos);
+}
+
+TEST_CASE(
+    "a look at a sixteenth of the parameters finds one that is not finite within 16 steps, wherever it is") {
+  Layout layout;
+  layout.add({"empty", {0}}).add({"w", {1000, 399}}).add({"b", {5}}).add({"v", {70000}});
+  Floats x(at(layout.size()), 1);
+  for (const index_t place : {index_t{0}, index_t{398999}, index_t{399040 + 4}, layout.size() - 64 + 47}) {
+    CAPTURE(place);
+    for (int ahead = 0; ahead < 20; ahead += 7) {
+      detail::FiniteWatch watch;
+      for (int k = 0; k < ahead; ++k) watch.look(layout, view<const float>(x), 0, 1);
+      x[at(place)] = unbounded;
+      int looks = 0;
+      for (bool found = false; !found && looks < 100; ++looks) {
+        try {
+          watch.look(layout, view<const float>(x), 0, 1);
+        } catch (const non_finite_error&) {
+          found = true;
+        }
+      }
+      CHECK(looks <= 16);
+      x[at(place)] = 1;
+    }
+  }
+}
+
+TEST_CASE("a layout without elements is refused, and tensors that compression makes larger are warned of") {
+  const auto made = [](const Layout& layout, auto recipe, auto warn) {
+    static std::string said;
+    said.clear();
+    try {
+      ThreadGroup(2, std::chrono::seconds(20)).run([&](Threads& transport) {
+        Options options;
+        if (warn)
+          options.warn = [](const std::string& sentence) { said += sentence; };
+        else
+          options.warn = nullptr;
+        Optimizer optimizer{recipe, transport, layout, options};
+      });
+    } catch (const usage_error& failure) {
+      said = failure.what();
+    }
+    return said;
+  };
+  Layout empty, tiny, large;
+  CHECK(made(empty, one_bit<Ring>(), true).find("the layout has no segment") != std::string::npos);
+  empty.add({"a", {0, 3}}).add({"b", {0}});
+  CHECK(made(empty, one_bit<Ring>(), true).find("no segment of the layout has an element") !=
+        std::string::npos);
+  // A scale and a word of signs take 16 bytes, as three floats do with their padding.
+  tiny.add({"a", {3}}).add({"b", {1}}).add({"c", {2}}).add({"d", {2}}).add({"e", {1}});
+  CHECK(made(tiny, one_bit<Ring>(), true) ==
+        "a compressed packet of this optimizer has up to 96 bytes, one in full precision 80: compression "
+        "makes 4 "
+        "segments larger ('b', 'c', 'd', ...). Leave small segments out (Segment::compress = false), or use "
+        "an exact "
+        "method");
+  CHECK(made(tiny, one_bit<Ring>(), false).empty());
+  CHECK(made(tiny, Adam<>{}, true).empty());
+  large.add({"a", {5}});
+  CHECK(made(large, one_bit<Ring>(), true).empty());
 }
 
 TEST_CASE("ranks that were set up differently are told what differs and who") {

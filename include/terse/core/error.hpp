@@ -64,14 +64,14 @@ class wire_error : public error {
   using error::error;
 };
 
-/// A gradient held NaN or infinity on some rank, and the policy is to throw. All ranks throw it in the same
-/// step.
+/// A gradient, a message or a parameter was NaN or infinite on some rank, and the policy is to throw. Where all ranks average, all of them
+/// throw it in the same step.
 class non_finite_error : public error {
  public:
   non_finite_error(const std::string& sentence, int culprit, int rank, std::int64_t step)
       : error(sentence, rank, step), culprit_(culprit) {}
 
-  /// The first rank whose gradient was not finite.
+  /// The first rank whose value was not finite.
   int culprit() const noexcept { return culprit_; }
 
  private:

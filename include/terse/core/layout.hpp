@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "terse/core/error.hpp"
+#include "terse/core/utf8.hpp"
 
 // This header keeps to C++17, so that a translation unit held at C++17 by its framework can describe its
 // parameters.
@@ -145,8 +146,11 @@ class Range {
 class Layout {
  public:
   /// Appends a segment and sets its offset and count. Throws usage_error for a negative dimension or group, a product
-  /// that overflows, a hidden segment of less than two dimensions, or a name that is taken.
+  /// that overflows, a hidden segment of less than two dimensions, or a name that is taken or isn't UTF-8, as checkpoints need it.
   TERSE_COLD Layout& add(Segment segment) {
+    if (!detail::is_utf8(segment.name))
+      throw usage_error("segment " + std::to_string(segments_.size()) + " is named '" + segment.name +
+                        "', which is not UTF-8: checkpoints could not be saved");
     check_scales(segment.name, segment.learning_rate_scale, segment.weight_decay);
     if (segment.group < 0)
       throw usage_error("segment '" + segment.name + "' is of group " + std::to_string(segment.group) +

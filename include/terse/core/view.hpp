@@ -44,6 +44,14 @@ concept ContiguousOf = requires(Container container) {
   { std::data(container) } -> std::convertible_to<T*>;
 };
 
+/// A container or host view of elements that are not T, const or not.
+template <class Container, class T>
+concept HoldsOther = requires(Container container) {
+  std::begin(container);
+  *std::data(container);
+}
+&&!std::same_as<std::remove_cvref_t<decltype(*std::data(std::declval<Container&>()))>, T>;
+
 }  // namespace detail
 
 /// Memory that holds `size` elements of T in memory space `Space`; does not own it.

@@ -56,6 +56,14 @@ TERSE_HD inline std::uint64_t numerics_faults() {
   return faults;
 }
 
+namespace detail {
+/// Whether this thread's processor flushes subnormal numbers or doesn't round to nearest, which programs may change at any time.
+inline bool computes_otherwise() {
+  volatile float tiny = std::numeric_limits<float>::denorm_min(), two = 2, one = 1, dust = 0x1p-26F;
+  return !(tiny * two > tiny) || one + dust != 1 || one - dust != 1;
+}
+}  // namespace detail
+
 TERSE_NUMERICS_END
 
 namespace detail {
@@ -108,6 +116,19 @@ TERSE_COLD inline std::string describe_numerics(const std::vector<std::uint64_t>
       return ". The arithmetic of rank " + std::to_string(k / count) + " " + describe_numerics(all[k]);
   return "";
 }
+
+namespace detail {
+/// Throws usage_error in a step whose thread computes otherwise than ranks have agreed on at construction.
+inline void check_processor(int rank, std::uint64_t step) {
+  if (computes_otherwise()) [[unlikely]]
+    throw usage_error(
+        "this thread's processor flushes subnormal numbers to zero or doesn't round to nearest, and replicas "
+        "would drift apart. "
+        "Something has set it: torch.set_flush_denormal, a library that was linked with -ffast-math, or "
+        "fesetround",
+        rank, static_cast<std::int64_t>(step));
+}
+}  // namespace detail
 
 /// Throws usage_error where there are faults, of a rank whose peers have the same.
 TERSE_COLD inline void check_numerics(std::uint64_t faults, int rank) {

@@ -98,12 +98,10 @@ class Replicas {
  public:
   explicit Replicas(T& channel) : comparison_(channel) {}
 
-  /// Before each step; `arenas` as for Comparison.
+  /// Before the first step; `arenas` as for Comparison.
   template <class Arenas>
-  void check_start(T& channel, const Layout& layout, std::uint64_t steps, const Arenas& arenas) {
-    if (steps != 0 || started_) return;
+  void check_start(T& channel, const Layout& layout, const Arenas& arenas) {
     if (const auto apart = comparison_(channel, layout, arenas)) throw_other_start(*apart, channel.rank());
-    started_ = true;
   }
   /// After each step; alike(): whether ranks should be alike now, which waits for the next meeting of those that train apart.
   template <class Alike, class Arenas>
@@ -120,7 +118,7 @@ class Replicas {
 
  private:
   Comparison<T> comparison_;
-  bool started_ = false, due_ = false;
+  bool due_ = false;
   std::uint64_t compared_ = 0;  // the last step after which all were alike
 };
 

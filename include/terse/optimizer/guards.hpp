@@ -11,6 +11,7 @@
 #include "terse/executor/concept.hpp"
 #include "terse/optimizer/optional_parts.hpp"
 #include "terse/optimizer/options.hpp"
+#include "terse/plan.hpp"
 
 // What an optimizer refuses: usage_error, before anything has changed.
 
@@ -29,6 +30,35 @@ TERSE_COLD void check_options(const Options& options) {
         "compare_every is for methods whose ranks hold the same parameters, in each step or when they "
         "meet; "
         "with this recipe they differ by design");
+}
+
+/// Throws usage_error for a layout that has nothing to train.
+TERSE_COLD inline void check_layout(const Layout& layout, int rank) {
+  if (layout.range().elements() > 0) return;
+  throw usage_error(layout.segments().empty()
+                        ? "the layout has no segment: add the model's tensors before the optimizer is made"
+                        : "no segment of the layout has an element, so there is nothing to train",
+                    rank);
+}
+
+/// Warns of packets that compression makes larger.
+template <Compressor C>
+TERSE_COLD void warn_of_growth(const C& compressor, const Layout& layout, const Options& options) {
+  const Plan plan(compressor, layout, layout.range(), 1, false);
+  const index_t exact = plan.in_full_precision(false).whole.bytes;
+  if (options.warn == nullptr || plan.whole.bytes <= exact) return;
+  std::string grown;
+  int count = 0;
+  for (const Piece& piece : plan.whole.compressed.pieces()) {
+    if (compressor.wire_bytes(layout.range_of({piece})) <= Dense{}.wire_bytes(Range({piece}))) continue;
+    if (++count <= 3)
+      grown +=
+          (count == 1 ? "'" : ", '") + layout.segments()[static_cast<std::size_t>(piece.segment)].name + "'";
+  }
+  options.warn("a compressed packet of this optimizer has up to " + std::to_string(plan.whole.bytes) +
+               " bytes, one in full precision " + std::to_string(exact) + ": compression makes " +
+               std::to_string(count) + " segments larger (" + grown + (count > 3 ? ", ..." : "") +
+               "). Leave small segments out (Segment::compress = false), or use an exact method");
 }
 
 template <class T, Executor E>

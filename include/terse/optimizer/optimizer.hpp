@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "terse/executor/host.hpp"
+#include "terse/executor/numerics.hpp"
 #include "terse/optimizer/comparison.hpp"
 #include "terse/optimizer/failure.hpp"
 #include "terse/optimizer/fingerprint.hpp"
@@ -15,6 +16,7 @@
 #include "terse/optimizer/groups.hpp"
 #include "terse/optimizer/guards.hpp"
 #include "terse/optimizer/masters.hpp"
+#include "terse/optimizer/non_finite_value.hpp"
 #include "terse/optimizer/optional_parts.hpp"
 #include "terse/optimizer/options.hpp"
 #include "terse/optimizer/recipe.hpp"
@@ -74,10 +76,18 @@ class Optimizer {
   /// Ranks start from the same parameters, see `terse::broadcast`. The first step compares them, unless the recipe mixes
   /// models: mismatch_error on all ranks, which names a rank and a segment. Later ones do by Options::compare_every, behind the step.
   ///
-  /// After non_finite_error parameters are as before, and so is momentum on the mean; in a compressed step the
+  /// non_finite_error says which rank's gradient, parameters or message it is about, and in which segment. It also comes for parameters
+  /// that are NaN or infinite, before the first step and, on the host, at the end of one of the 16 steps after they became so.
+  ///
+  /// After one of a gradient parameters are as before, and so is momentum on the mean; in a compressed step the
   /// error feedback, and momentum before compression, have already taken the message up, so that going on from
   /// there loses that message's compressed part on every rank. Nothing that is kept is ever not finite.
   StepResult step(out<E, P> parameters, in<E, G> gradients, float gradient_scale = 1);
+  // Compilers print the line of a deleted function that was chosen, so that line holds the sentence.
+  // clang-format off
+  template <class X, class D> requires(detail::HoldsOther<X, P> || detail::HoldsOther<D, G>)
+  StepResult step(X&&, D&&, float = 1) = delete;  // terse: step takes the optimizer's own numbers: containers of float or, with Numbers<bf16> or Numbers<fp16>, of those; convert others, such as double
+  // clang-format on
 
   /// Opens the next step while its gradient is still being computed, so that it travels meanwhile: `ready` then says of one
   /// segment after the other that its gradient is final, and `step`, with the same views and scale, does the rest. Those
@@ -230,6 +240,7 @@ class Optimizer {
 
   StepInput<E, N> input_of(out<E, P> parameters, in<E, G> gradients) {
     failure_.rethrow();
+    detail::check_processor(rank(), steps_ + 1);
     check_values(recipe);
     groups_.check(recipe);
     guard().check_size(parameters.size(), "parameters", layout_);
@@ -249,16 +260,20 @@ class Optimizer {
             gradients.data()};
   }
   /// Before the first step of a run: masters come later.
-  void compare_start(in<E, P> parameters);
+  void check_start(in<E, P> parameters);
   /// By compare_every, of the step that has just been taken.
   void compare_replicas(in<E, P> parameters);
+  /// Throws non_finite_error that says what of rank `culprit` is not finite, and where. `all_ranks`: all of them are here, and the
+  /// culprit tells the others.
+  [[noreturn]] void refuse_non_finite(int culprit, in<E, P> parameters, in<E, G> gradients,
+                                      float gradient_scale, bool all_ranks);
   /// What comes before anything of a step is sent.
   void enter(out<E, P> parameters) {
     if (!begun_) {
       sent_ = 0;
       compressed_ = false;
     }
-    compare_start(parameters);
+    check_start(parameters);
     masters_.adopt(executor_, parameters.data());
   }
   void prepare(const StepInput<E, N>& input, float gradient_scale) {
@@ -313,7 +328,7 @@ class Optimizer {
   buffer<StepScalars, typename E::memory> now_;
   std::uint64_t steps_ = 0;
   std::uint64_t begun_agreement_ = 0;
-  bool begun_ = false;
+  bool begun_ = false, started_ = false;
   /// What `begin` has been given; without it no step is open.
   struct Open {
     P* parameters = nullptr;
@@ -325,6 +340,7 @@ class Optimizer {
   std::vector<bool> ready_;  // by segment
   detail::Record record_;
   detail::Failure failure_;
+  detail::FiniteWatch watch_;
 };
 
 }  // namespace terse

@@ -43,6 +43,13 @@ constexpr bool needs_one_start() {
     return true;
 }
 
+/// Whether all ranks throw where what one of them sends is not finite, in the same step.
+template <class R>
+constexpr bool all_throw() {
+  if constexpr (requires { Composed<R>::all_throw; }) return Composed<R>::all_throw;
+  return false;
+}
+
 /// Whether its ranks hold the same parameters, at least at times.
 template <class R>
 constexpr bool ever_alike() {

@@ -2,12 +2,25 @@
 #pragma once
 
 #include <cstdint>
+#include <cstdio>
 #include <limits>
+#include <mutex>
+#include <set>
+#include <string>
 
+#include "terse/core/config.hpp"
 #include "terse/core/layout.hpp"
 #include "terse/core/non_finite.hpp"
 
 namespace terse {
+
+/// Prints a warning on standard error, each sentence once in a process.
+TERSE_COLD inline void print_warning(const std::string& sentence) {
+  static std::mutex mutex;
+  static std::set<std::string> printed;
+  const std::lock_guard lock(mutex);
+  if (printed.insert(sentence).second) std::fprintf(stderr, "terse: warning: %s\n", sentence.c_str());
+}
 
 /// What holds for a whole run, alike on all ranks.
 struct Options {
@@ -31,6 +44,9 @@ struct Options {
   /// mismatch_error on all ranks names one that differs, and where. A pass over both, and 8 bytes to each peer. Where ranks train
   /// apart and meet, after the next meeting. 0: never.
   std::uint64_t compare_every = 0;
+  /// Is called on rank 0, at construction, with what works and is hardly meant: tensors so small that compressed steps send more than
+  /// exact ones. nullptr: nothing is said.
+  void (*warn)(const std::string& sentence) = &print_warning;
 
   bool clips() const { return clip_norm < std::numeric_limits<float>::infinity(); }
 };

@@ -60,6 +60,8 @@ struct StepInput {
 /// which sends them; `static constexpr int scalars`, how many places of StepScalars::own it takes. `bool recordable()`
 /// says whether all steps send alike; true by default. Where ranks train apart between meetings, `bool alike(state)`, whether all
 /// hold the same parameters after the step that was just taken; where they never do, `static constexpr bool never_alike` = true.
+/// Where all ranks throw non_finite_error in the same step, `static constexpr bool all_throw` = true: then they tell each other what is
+/// not finite.
 ///
 /// Where hyper-parameters may differ between groups of segments, `static constexpr bool takes_groups` = true,
 /// prepare_group(input, state, place, now), which is called for the groups at place 1, 2, ... of Layout::groups, each of its own

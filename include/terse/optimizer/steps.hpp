@@ -19,7 +19,7 @@ TERSE_COLD Optimizer<R, T, E, N>::Optimizer(R recipe_, T& transport, const Layou
                                             const Options& options, E executor, N)
     : recipe((check_values(recipe_), std::move(recipe_))),
       options_((detail::check_options<R, E>(options), options)),
-      layout_(layout),
+      layout_((detail::check_layout(layout, transport.rank()), layout)),
       executor_((detail::check_stream(transport, executor), executor)),
       channel_(transport.split(0, transport.rank()), sent_),
       fingerprint_(agree_on_fingerprint<R>(channel_, layout_, recipe, options_, numerics_of(executor_))),
@@ -31,6 +31,8 @@ TERSE_COLD Optimizer<R, T, E, N>::Optimizer(R recipe_, T& transport, const Layou
       masters_(layout_) {
   now_ = buffer<StepScalars, typename E::memory>(static_cast<index_t>(scalars_.size()));
   ready_.resize(layout_.segments().size());
+  if constexpr (requires { composed(recipe).compressor; })
+    if (rank() == 0 && size() > 1) detail::warn_of_growth(composed(recipe).compressor, layout_, options_);
 }
 
 template <class R, class T, Executor E, class N>
@@ -53,16 +55,21 @@ StepResult Optimizer<R, T, E, N>::step(out<E, P> parameters, in<E, G> gradients,
     if (norm.culprit >= 0 && options_.on_non_finite == NonFinite::skip)
       return {false, std::exchange(sent_, 0), false};
     if (norm.culprit >= 0 && options_.on_non_finite == NonFinite::throw_)
-      throw non_finite_error("the gradient of rank " + std::to_string(norm.culprit) + " is not finite",
-                             norm.culprit, channel_.rank(), static_cast<std::int64_t>(step));
+      refuse_non_finite(norm.culprit, parameters, gradients, gradient_scale, true);
     if (clips_before()) gradient_scale *= detail::clip_factor(norm.value, options_.clip_norm);
   }
   if (!open.travels) prepare(input, gradient_scale);
-  composed(recipe).enqueue(input, state_);
-  composed(recipe).complete(input, state_);
+  try {
+    composed(recipe).enqueue(input, state_);
+    composed(recipe).complete(input, state_);
+  } catch (const non_finite_error& found) {
+    refuse_non_finite(found.culprit(), parameters, gradients, gradient_scale, detail::all_throw<R>());
+  }
   begun_ = false;
   steps_ = step;
   compare_replicas(parameters);
+  if constexpr (std::is_same_v<typename E::memory, memory::host>)
+    watch_.look(layout_, in<E, P>(parameters), rank(), steps_);
   return {true, sent_, compressed_};
 } catch (...) {
   failure_.keep();
@@ -70,10 +77,41 @@ StepResult Optimizer<R, T, E, N>::step(out<E, P> parameters, in<E, G> gradients,
 }
 
 template <class R, class T, Executor E, class N>
-void Optimizer<R, T, E, N>::compare_start(in<E, P> parameters) {
-  if constexpr (detail::needs_one_start<R>())
-    replicas_.check_start(channel_, layout_, steps_,
-                          [&](const auto& visit) { visit("parameters", parameters); });
+void Optimizer<R, T, E, N>::check_start(in<E, P> parameters) {
+  if constexpr (detail::needs_one_start<R>()) {
+    if (steps_ != 0 || started_) return;
+    replicas_.check_start(channel_, layout_, [&](const auto& visit) { visit("parameters", parameters); });
+    // Of replicas that are alike: all ranks throw.
+    detail::NonFiniteValue found;
+    if (detail::find_value(
+            layout_, parameters, [](float x) { return !detail::is_number(x); }, found))
+      detail::throw_parameters(found, layout_, "before the first step", rank(), 1);
+    started_ = true;
+  }
+}
+
+template <class R, class T, Executor E, class N>
+TERSE_COLD void Optimizer<R, T, E, N>::refuse_non_finite(int culprit, in<E, P> parameters, in<E, G> gradients,
+                                                         float gradient_scale, bool all_ranks) {
+  using Arena = detail::NonFiniteValue::Arena;
+  detail::NonFiniteValue found;
+  if (culprit == rank()) {
+    if (detail::find_value(
+            layout_, gradients, [&](float g) { return !is_finite(g * gradient_scale); }, found))
+      found.arena = Arena::gradient;
+    else if (detail::find_value(
+                 layout_, parameters, [](float x) { return !is_finite(x); }, found))
+      found.arena = Arena::parameters;
+  }
+  bool known = culprit == rank();
+  if (all_ranks) try {
+      Assembly<detail::NonFiniteValue, Channel> everyone(channel_);
+      found = everyone(channel_, found, Phase::agree)[static_cast<std::size_t>(culprit)];
+      known = true;
+    } catch (const peer_error&) {
+      // A rank that has heard it already may have ended its program.
+    }
+  detail::throw_non_finite(found, layout_, culprit, known, rank(), steps_ + 1);
 }
 
 template <class R, class T, Executor E, class N>
@@ -114,6 +152,8 @@ void Optimizer<R, T, E, N>::begin(out<E, P> parameters, in<E, G> gradients, floa
 template <class R, class T, Executor E, class N>
 void Optimizer<R, T, E, N>::ready(index_t segment) try {
   failure_.rethrow();
+  // Another thread may call it than step.
+  detail::check_processor(rank(), steps_ + 1);
   if (open_.parameters == nullptr)
     guard().refuse("ready belongs between begin(parameters, gradients) and step");
   if (segment < 0 || segment >= static_cast<index_t>(ready_.size()))

@@ -55,6 +55,8 @@ struct TwoStages {
       if (error_feedback.follows_rate) visit("learning_rate", static_cast<double>(second.learning_rate));
   }
   static constexpr bool takes_groups = true;
+  /// Ranks that are alone hear of nobody.
+  static constexpr bool all_throw = P::exact && !std::is_same_v<P, Alone>;
 
  private:
   template <class Visit>

@@ -106,8 +106,8 @@ class Grid {
       ++peer;
     }
     if (culprit >= 0)
-      throw non_finite_error("the gradient of rank " + std::to_string(culprit) + " (stage " +
-                                 std::to_string(culprit / replicas_) + " of replica " +
+      throw non_finite_error("the sum of squares of the gradients of rank " + std::to_string(culprit) +
+                                 " (stage " + std::to_string(culprit / replicas_) + " of replica " +
                                  std::to_string(culprit % replicas_) + ") is not finite",
                              culprit, world_.rank(), -1);
     const double norm = std::sqrt(sum / replicas_);

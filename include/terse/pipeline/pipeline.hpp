@@ -197,6 +197,7 @@ class Pipeline {
           "transport and "
           "pipeline anew and load a checkpoint, or, where all stages are still in touch, forget()",
           rank_, static_cast<std::int64_t>(steps_ + 1));
+    detail::check_processor(rank_, steps_ + 1);
     if (ids.empty())
       throw usage_error("a batch needs an example at least", rank_, static_cast<std::int64_t>(steps_ + 1));
     const index_t count = batch_.count_of(ids.size());

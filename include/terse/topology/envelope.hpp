@@ -66,9 +66,10 @@ inline std::uint64_t check_with_payload(std::uint64_t check, const std::byte* pa
                    rank, static_cast<std::int64_t>(step));
 }
 [[noreturn]] TERSE_COLD inline void throw_non_finite(std::uint16_t flags, int rank, std::uint64_t step) {
-  throw non_finite_error("the gradient of rank " + std::to_string(flags - 1) +
-                             " is not finite (NaN, infinity, or beyond 2^63, where squares overflow)",
-                         flags - 1, rank, static_cast<std::int64_t>(step));
+  throw non_finite_error(
+      "a message or a sum of rank " + std::to_string(flags - 1) +
+          " is not finite (NaN, infinity, or beyond what squares or its compressor can hold)",
+      flags - 1, rank, static_cast<std::int64_t>(step));
 }
 
 /// Of a packet from `sender` that only who is near can read.

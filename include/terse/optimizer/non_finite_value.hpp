@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <string>
+#include <type_traits>
+
+#include "terse/core/error.hpp"
+#include "terse/core/half.hpp"
+#include "terse/core/layout.hpp"
+#include "terse/core/view.hpp"
+#include "terse/executor/concept.hpp"
+
+// Searches arenas for values that are not finite, for errors that name them.
+
+namespace terse::detail {
+
+/// A value that is not finite and its place. Has no padding, so that ranks can send it.
+struct NonFiniteValue {
+  enum class Arena : std::int32_t { unknown, gradient, parameters };
+  Arena arena = Arena::unknown;
+  float value = 0;
+  index_t segment = 0, element = 0;  ///< the element counts from the segment's start
+};
+
+/// Whether a parameter is neither NaN nor infinite.
+template <Number P>
+constexpr bool is_number(P x) {
+  constexpr auto ones = static_cast<std::uint32_t>((1 << P::exponent_bits) - 1) << P::mantissa_bits;
+  return (x.bits & ones) != ones;
+}
+constexpr bool is_number(float x) { return (std::bit_cast<std::uint32_t>(x) & 0x7F800000U) != 0x7F800000U; }
+
+/// The first of `count` elements that is not a number; `count` if all are.
+template <Number P>
+index_t first_bad(const P* values, index_t count) {
+  constexpr index_t block = 1024;
+  for (index_t from = 0; from < count; from += block) {
+    const P* const here = values + from;
+    const index_t most = std::min(block, count - from);
+    // No early end, so that it becomes vector instructions.
+    std::uint32_t bad = 0;
+    for (index_t i = 0; i < most; ++i) bad |= static_cast<std::uint32_t>(!is_number(here[i]));
+    if (bad != 0)
+      return from + (std::find_if_not(here, here + most, [](P x) { return is_number(x); }) - here);
+  }
+  return count;
+}
+
+/// The first element of an arena, in the host's memory or a device's, for which `bad(value)` is true, as a float. Cold: it copies a
+/// device's arena, part by part.
+template <Number P, class Space, class Bad>
+TERSE_COLD bool find_value(const Layout& layout, view<const P, Space> arena, const Bad& bad,
+                           NonFiniteValue& found) {
+  buffer<P> here(std::is_same_v<Space, memory::host> ? 0 : index_t{1} << 16);
+  const auto& segments = layout.segments();
+  for (std::size_t s = 0; s < segments.size(); ++s) {
+    const index_t at_once = here.size() > 0 ? here.size() : segments[s].count;
+    for (index_t first = 0; first < segments[s].count; first += at_once) {
+      const index_t count = std::min(at_once, segments[s].count - first);
+      const view<const P, Space> part = arena.part(segments[s].offset + first, count);
+      const P* values;
+      if constexpr (std::is_same_v<Space, memory::host>) {
+        values = part.data();
+      } else {
+        download(part, here.all().part(0, count));
+        values = here.data();
+      }
+      for (index_t i = 0; i < count; ++i) {
+        const float value = widened(values[i]);
+        if (!bad(value)) continue;
+        found.value = value;
+        found.segment = static_cast<index_t>(s);
+        found.element = first + i;
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
+/// "element 7 of segment 'w' is nan".
+TERSE_COLD inline std::string describe(const NonFiniteValue& found, const Layout& layout) {
+  std::array<char, 32> number{};
+  std::snprintf(number.data(), number.size(), "%g", static_cast<double>(found.value));
+  return "element " + std::to_string(found.element) + " of segment '" +
+         layout.segments()[static_cast<std::size_t>(found.segment)].name + "' is " + number.data();
+}
+
+/// Throws the error of parameters that are not finite.
+[[noreturn]] TERSE_COLD inline void throw_parameters(const NonFiniteValue& found, const Layout& layout,
+                                                     const char* when, int rank, std::uint64_t step) {
+  throw non_finite_error("the parameters of rank " + std::to_string(rank) + " are not finite " + when + ": " +
+                             describe(found, layout),
+                         rank, rank, static_cast<std::int64_t>(step));
+}
+
+/// Throws the error of a step that rank `culprit` ends; `known`: it has told what it found, if anything.
+[[noreturn]] TERSE_COLD inline void throw_non_finite(const NonFiniteValue& found, const Layout& layout,
+                                                     int culprit, bool known, int rank, std::uint64_t step) {
+  using Arena = NonFiniteValue::Arena;
+  const std::string who = "rank " + std::to_string(culprit);
+  std::string text;
+  if (found.arena == Arena::gradient)
+    text = "the gradient of " + who + " is not finite: " + describe(found, layout) +
+           (std::isfinite(found.value)
+                ? ", whose product with gradient_scale is beyond 2^63, where squares overflow"
+                : "");
+  else if (found.arena == Arena::parameters)
+    text = "the parameters of " + who + " are not finite: " + describe(found, layout) +
+           (std::isfinite(found.value) ? ", beyond 2^63, where squares overflow" : "");
+  else
+    text = "a message or a sum of " + who +
+           " is not finite (NaN, infinity, or beyond what squares or its compressor can hold)" +
+           (known ? ", though its gradient and parameters are. Lower the learning rate or gradient_scale"
+                  : "; its own error says where that comes from");
+  throw non_finite_error(text, culprit, rank, static_cast<std::int64_t>(step));
+}
+
+/// Finds parameters that have become NaN or infinite: on the host a part of them after each step, in turn, so that it reads 1/16 of
+/// them, and 16384 elements at least.
+class FiniteWatch {
+ public:
+  /// Throws non_finite_error for a parameter of the part that is next. `step` is the one that was taken.
+  template <Number P>
+  void look(const Layout& layout, view<const P> parameters, int rank, std::uint64_t step) {
+    const auto& segments = layout.segments();
+    index_t left = std::min(std::max(layout.size() / 16, index_t{16384}), layout.size());
+    // Each turn ends a segment or the part.
+    for (std::size_t turns = 0; left > 0 && turns <= segments.size(); ++turns) {
+      const Segment& segment = segments[segment_];
+      const index_t count = std::min(left, segment.count - element_);
+      const index_t good = first_bad(parameters.data() + segment.offset + element_, count);
+      if (good < count)
+        fail(layout,
+             {NonFiniteValue::Arena::parameters, widened(parameters[segment.offset + element_ + good]),
+              static_cast<index_t>(segment_), element_ + good},
+             rank, step);
+      left -= count;
+      element_ += count;
+      if (element_ < segment.count) return;
+      element_ = 0;
+      segment_ = (segment_ + 1) % segments.size();
+    }
+  }
+
+ private:
+  [[noreturn]] TERSE_COLD static void fail(const Layout& layout, const NonFiniteValue& found, int rank,
+                                           std::uint64_t step) {
+    throw_parameters(
+        found, layout,
+        "after this step, or one of the 15 before it: lower the learning rate, and load a checkpoint", rank,
+        step);
+  }
+
+  std::size_t segment_ = 0;
+  index_t element_ = 0;  // of that segment: the next one to look at
+};
+
+}  // namespace terse::detail
