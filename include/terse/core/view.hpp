@@ -44,13 +44,13 @@ concept ContiguousOf = requires(Container container) {
   { std::data(container) } -> std::convertible_to<T*>;
 };
 
-/// A container or host view of elements that are not T, const or not.
+/// A container or host view of elements that don't serve as T: of another type, or constant where T isn't.
 template <class Container, class T>
 concept HoldsOther = requires(Container container) {
   std::begin(container);
   *std::data(container);
 }
-&&!std::same_as<std::remove_cvref_t<decltype(*std::data(std::declval<Container&>()))>, T>;
+&&!std::convertible_to<decltype(std::data(std::declval<Container&>())), T*>;
 
 }  // namespace detail
 

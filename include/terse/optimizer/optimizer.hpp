@@ -85,8 +85,8 @@ class Optimizer {
   StepResult step(out<E, P> parameters, in<E, G> gradients, float gradient_scale = 1);
   // Compilers print the line of a deleted function that was chosen, so that line holds the sentence.
   // clang-format off
-  template <class X, class D> requires(detail::HoldsOther<X, P> || detail::HoldsOther<D, G>)
-  StepResult step(X&&, D&&, float = 1) = delete;  // terse: step takes the optimizer's own numbers: containers of float or, with Numbers<bf16> or Numbers<fp16>, of those; convert others, such as double
+  template <class X, class D> requires(detail::HoldsOther<X, P> || detail::HoldsOther<D, const G>)
+  StepResult step(X&&, D&&, float = 1) = delete;  // terse: step writes parameters and reads gradients, containers of float or, with Numbers<bf16> or Numbers<fp16>, of those; convert others, such as double
   // clang-format on
 
   /// Opens the next step while its gradient is still being computed, so that it travels meanwhile: `ready` then says of one
