@@ -23,6 +23,7 @@
 #include "pipeline/trial.hpp"
 #include "terse/terse.hpp"
 #include "terse/transport/delayed.hpp"
+#include "transport/trapped.hpp"
 
 // Four stages over threads: a stage that throws, dies, stalls or leaves at any of its passes; neighbours and packets that
 // don't belong together; values that are not finite; and slow stages, which are no fault.
@@ -350,6 +351,34 @@ TEST_CASE(
   CHECK(seats[3].outcome.text == "no target");
   CHECK(before == after);
   check_survivors(seats, 3, "threw: no target", begin, at_once);
+}
+
+TEST_CASE("after an error of messages each later step of a pipeline throws, wherever it came from") {
+  bool through = false;
+  long k = 0;
+  for (; k < 200 && !through; ++k) {
+    CAPTURE(k);
+    bool threw = true;
+    (void)outcome_of([&] {
+      ThreadGroup(2, patience).run([&](Threads& threads) {
+        const int rank = threads.rank();
+        terse::test::Trap trap{rank == 1 ? k : -1};
+        terse::test::Trapped<Threads> transport(threads.split(0, rank), trap);
+        Toy toy(rank, 2, elements);
+        Pipeline pipeline{compressed(), transport, toy, {.micro_batch = rows_at_once, .seed = 3}, GPipe{}};
+        for (int step = 0; step < 2; ++step)
+          if (outcome_of([&] { pipeline.train(batch(step)); }).kind != Kind::returned) {
+            CHECK(outcome_of([&] { pipeline.train(batch(step)); }).kind != Kind::returned);
+            CHECK(outcome_of([&] { pipeline.evaluate(batch(step)); }).kind != Kind::returned);
+            throw std::runtime_error("done");
+          }
+        threw = false;
+      });
+    });
+    through = !threw;
+  }
+  CHECK(through);
+  CHECK(k > 6);
 }
 
 TEST_CASE("forget mends a pipeline whose transport lives") {
