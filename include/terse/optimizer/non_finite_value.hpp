@@ -39,17 +39,16 @@ constexpr bool is_number(float x) { return (std::bit_cast<std::uint32_t>(x) & 0x
 /// The first of `count` elements that is not a number; `count` if all are.
 template <Number P>
 index_t first_bad(const P* values, index_t count) {
-  constexpr index_t block = 1024;
-  for (index_t from = 0; from < count; from += block) {
-    const P* const here = values + from;
-    const index_t most = std::min(block, count - from);
-    // No early end, so that it becomes vector instructions.
+  // Blocks of constant length without an early end, which become vector instructions at -O2.
+  constexpr index_t block = 256;
+  index_t from = 0;
+  for (; from + block <= count; from += block) {
     std::uint32_t bad = 0;
-    for (index_t i = 0; i < most; ++i) bad |= static_cast<std::uint32_t>(!is_number(here[i]));
-    if (bad != 0)
-      return from + (std::find_if_not(here, here + most, [](P x) { return is_number(x); }) - here);
+    for (index_t i = 0; i < block; ++i) bad |= static_cast<std::uint32_t>(!is_number(values[from + i]));
+    if (bad != 0) break;
   }
-  return count;
+  while (from < count && is_number(values[from])) ++from;
+  return from;
 }
 
 /// The first element of an arena, in the host's memory or a device's, for which `bad(value)` is true, as a float. Cold: it copies a
@@ -123,14 +122,14 @@ TERSE_COLD inline std::string describe(const NonFiniteValue& found, const Layout
 }
 
 /// Finds parameters that have become NaN or infinite: on the host a part of them after each step, in turn, so that it reads 1/16 of
-/// them, and 16384 elements at least.
+/// them, and 4096 elements at least.
 class FiniteWatch {
  public:
   /// Throws non_finite_error for a parameter of the part that is next. `step` is the one that was taken.
   template <Number P>
   void look(const Layout& layout, view<const P> parameters, int rank, std::uint64_t step) {
     const auto& segments = layout.segments();
-    index_t left = std::min(std::max(layout.size() / 16, index_t{16384}), layout.size());
+    index_t left = std::min(std::max(layout.size() / 16, index_t{4096}), layout.size());
     // Each turn ends a segment or the part.
     for (std::size_t turns = 0; left > 0 && turns <= segments.size(); ++turns) {
       const Segment& segment = segments[segment_];

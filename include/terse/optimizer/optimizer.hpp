@@ -149,6 +149,7 @@ class Optimizer {
   /// evaluated. Collective, between steps; the same bits on all ranks. Throws usage_error for views of the wrong size.
   void mean_parameters(in<E, P> parameters,
                        out<E> to) requires std::same_as<typename E::memory, memory::host> {
+    failure_.rethrow();
     const detail::StepGuard after{rank(), steps_};
     after.check_size(parameters.size(), "parameters", layout_);
     after.check_size(to.size(), "mean", layout_);
