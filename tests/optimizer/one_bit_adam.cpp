@@ -153,7 +153,7 @@ TEST_CASE("1-bit Adam follows the oracle with one scale for all") {
 
 TEST_CASE("1-bit Adam follows the oracle at every size at a word's or block's edge") {
   Tally tally;
-  for (const index_t count : {0, 1, 7, 8, 9, 63, 64, 65, 1000, 4095, 4097})
+  for (const index_t count : {1, 7, 8, 9, 63, 64, 65, 1000, 4095, 4097})
     for (const int ranks : {1, 2, 3, 4, 7})
       compare<RootMeanSquare, PerSegment, ScatterGather>(Layout::flat(count), ranks, false, tally);
   CHECK(tally.compared * 10 >= tally.possible * 9);
