@@ -36,14 +36,14 @@ class ThreadGroup {
     auto shared = std::make_shared<detail::ThreadShared>(ranks_, deadline_);
     std::vector<int> members;
     for (int rank = 0; rank < ranks_; ++rank) members.push_back(rank);
-    const auto channel = Threads::make_channel(std::move(members), 0);
+    const auto channel = std::make_shared<detail::ThreadShared::Channel>(0, std::move(members));
     std::vector<std::exception_ptr> failures(static_cast<std::size_t>(ranks_));
     {
       std::vector<std::jthread> threads;
       for (int rank = 0; rank < ranks_; ++rank)
         threads.emplace_back([&, rank] {
           try {
-            Threads transport(shared, channel.get(), rank);
+            Threads transport(shared, channel, rank);
             program(transport);
             leave(*shared, rank, {});
           } catch (const std::exception& failure) {

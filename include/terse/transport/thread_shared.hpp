@@ -40,7 +40,9 @@ struct ThreadShared {
     Post& operator[](std::uint64_t number) { return posts[number % capacity]; }
   };
   struct Channel {
-    std::uint64_t id = 0;
+    Channel(std::uint64_t id_, std::vector<int> members_)
+        : id(id_), members(std::move(members_)), lanes(members.size() * members.size()) {}
+    std::uint64_t id;
     std::vector<int> members;  // world ranks
     std::vector<Lane> lanes;   // [from * size + to]
   };
@@ -78,10 +80,31 @@ struct ThreadShared {
   std::vector<std::vector<Batch*>>
       under_way;           // per world rank: a wait moves all of its thread's batches along
   std::vector<char> left;  // this rank's program has returned
+  /// A channel that not all of its ranks have taken yet.
+  struct Making {
+    std::shared_ptr<Channel> channel;
+    std::size_t takers = 0;  // still to come
+  };
   // By the parent's id, the number of its split, and color: all ranks split in the same order.
-  std::map<std::tuple<std::uint64_t, std::uint64_t, int>, std::unique_ptr<Channel>> channels;
-  int culprit = -1;  // >= 0: the group is poisoned
+  std::map<std::tuple<std::uint64_t, std::uint64_t, int>, Making> making;
+  std::uint64_t made = 0;  // channels; ids are never given again
+  int culprit = -1;        // >= 0: the group is poisoned
   std::string reason;
+
+  /// This rank's hold on the channel of a split. Once all have theirs it lives as long as one of them.
+  std::shared_ptr<Channel> take(std::uint64_t parent, std::uint64_t split, int color,
+                                std::vector<int> members) {
+    const std::lock_guard lock(mutex);
+    const auto place = making.try_emplace({parent, split, color}).first;
+    Making& one = place->second;
+    if (!one.channel) {
+      one.takers = members.size();
+      one.channel = std::make_shared<Channel>(++made, std::move(members));
+    }
+    const std::shared_ptr<Channel> channel = one.channel;
+    if (--one.takers == 0) making.erase(place);
+    return channel;
+  }
 
   void poison(int who, const std::string& why) {
     if (culprit >= 0) return;

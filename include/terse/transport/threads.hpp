@@ -110,7 +110,7 @@ class Threads {
                           rank_);
     }
     Batch& batch = unused_batch();
-    batch.channel = channel_;
+    batch.channel = channel_.get();
     batch.rank = rank_;
     batch.phase = phase;
     batch.sends = sends;
@@ -150,11 +150,7 @@ class Threads {
       if (peer == rank_) rank = static_cast<int>(members.size());
       members.push_back(static_cast<int>(world(peer)));
     }
-    ++splits_;
-    const std::lock_guard lock(shared_->mutex);
-    auto& channel = shared_->channels[{channel_->id, splits_, color}];
-    if (!channel) channel = make_channel(std::move(members), shared_->channels.size());
-    return Threads(shared_, channel.get(), rank);
+    return Threads(shared_, shared_->take(channel_->id, ++splits_, color, std::move(members)), rank);
   }
 
   /// A mailbox among this channel's ranks. Collective; throws usage_error unless all want packets of the same size.
@@ -173,22 +169,14 @@ class Threads {
 
  private:
   friend class ThreadGroup;
-  Threads(std::shared_ptr<Shared> shared, Shared::Channel* channel, int rank)
-      : shared_(std::move(shared)), channel_(channel), rank_(rank) {
+  Threads(std::shared_ptr<Shared> shared, std::shared_ptr<Shared::Channel> channel, int rank)
+      : shared_(std::move(shared)), channel_(std::move(channel)), rank_(rank) {
     // Room for two batches under way, which is what an exchange needs; more are made when asked for.
     for (int k = 0; k < 2; ++k) {
       Batch& batch = *batches_.emplace_back(std::make_unique<Batch>());
-      batch.send_numbers.reserve(channel->members.size());
-      batch.receive_numbers.reserve(channel->members.size());
+      batch.send_numbers.reserve(channel_->members.size());
+      batch.receive_numbers.reserve(channel_->members.size());
     }
-  }
-
-  static std::unique_ptr<Shared::Channel> make_channel(std::vector<int> members, std::uint64_t id) {
-    auto channel = std::make_unique<Shared::Channel>();
-    channel->id = id;
-    channel->lanes.resize(members.size() * members.size());
-    channel->members = std::move(members);
-    return channel;
   }
 
   static std::size_t member(const Shared::Channel& channel, int rank) {
@@ -321,7 +309,7 @@ class Threads {
   }
 
   std::shared_ptr<Shared> shared_;
-  Shared::Channel* channel_;
+  std::shared_ptr<Shared::Channel> channel_;
   int rank_;
   std::uint64_t splits_ = 0;
   std::vector<std::unique_ptr<Batch>> batches_;
