@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
+#include <pthread.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -8,6 +12,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <deque>
+#include <fstream>
 #include <future>
 #include <memory>
 #include <new>
@@ -19,6 +24,9 @@
 #include <vector>
 
 #include "terse/terse.hpp"
+#include "terse/transport/any.hpp"
+#include "terse/transport/rendezvous.hpp"
+#include "terse/transport/watchdog.hpp"
 
 // ThreadGroup, Metered and Assembly; then whole optimizers in which a rank fails at any of its calls. This program replaces
 // operator new, to count what a group keeps.
@@ -62,7 +70,7 @@ struct Outcome {
 
 /// Runs program(transport) on every rank and notes how each one left. The group's own exception is dropped.
 template <class Program>
-std::vector<Outcome> outcomes(int ranks, Milliseconds deadline, Program program) {
+std::vector<Outcome> outcomes(int ranks, terse::Deadline deadline, Program program) {
   std::vector<Outcome> list(static_cast<std::size_t>(ranks));
   ThreadGroup group(ranks, deadline);
   const auto begin = std::chrono::steady_clock::now();
@@ -745,16 +753,111 @@ TEST_CASE("ready gives a peer the deadline from the first question on, whenever 
   CHECK(list[0].seconds > 0.1);
 }
 
-TEST_CASE("the longest deadline there is doesn't end at once") {
-  check_all_returned(outcomes(2, Milliseconds::max(), [](Threads& transport) {
-    if (transport.rank() == 1) std::this_thread::sleep_for(20ms);
-    terse::barrier(transport);
-    Everybody batch(transport, 3);
-    if (transport.rank() == 1) std::this_thread::sleep_for(20ms);
-    auto ticket = transport.exchange(batch.sends, batch.receives, Phase::reduce);
-    if (!poll(ticket)) throw std::runtime_error("never ready");
-  }));
+TEST_CASE("the longest deadlines there are don't end at once") {
+  const auto check = [](auto deadline) {
+    check_all_returned(outcomes(2, deadline, [&](Threads& transport) {
+      if (transport.rank() == 1) std::this_thread::sleep_for(20ms);
+      terse::barrier(transport);
+      Everybody batch(transport, 3), another(transport, 4);
+      if (transport.rank() == 1) std::this_thread::sleep_for(20ms);
+      auto ticket = transport.exchange(batch.sends, batch.receives, Phase::reduce);
+      if (!poll(ticket)) throw std::runtime_error("never ready");
+      if (transport.rank() == 1) std::this_thread::sleep_for(20ms);
+      terse::AnyTransport any(terse::Metered(transport.split(0, transport.rank())));
+      any.exchange(another.sends, another.receives, Phase::reduce).wait(deadline);
+    }));
+  };
+  check(Milliseconds::max());
+  check(std::chrono::seconds::max());
+  check(std::chrono::hours::max());
+  check(std::chrono::duration<double>(1e300));
 }
+
+TEST_CASE("a deadline that no wait could keep is refused with its value") {
+  const auto said = [](terse::Deadline deadline) -> std::string {
+    try {
+      ThreadGroup(2, deadline);
+    } catch (const terse::usage_error& fault) {
+      return fault.what();
+    }
+    return "taken";
+  };
+  CHECK(said(-1s) == "terse: a deadline must be longer than 0 ms, not -1000 ms");
+  CHECK(said(0s) == "terse: a deadline must be longer than 0 ms, not 0 ms");
+  CHECK(said(-300us) == "terse: a deadline must be longer than 0 ms, not -1 ms");
+  CHECK(said(300us) == "taken");
+  CHECK_THROWS_AS(ThreadGroup(2, std::chrono::seconds::min()), const terse::usage_error&);
+  CHECK_THROWS_AS(terse::Watchdog("a test", -1s), const terse::usage_error&);
+  CHECK_THROWS_AS(terse::Rendezvous({"no file", "a run", 1, 2}).fetch({}, 0s), const terse::usage_error&);
+  CHECK(terse::Deadline(7ms).count() == 7);
+  CHECK(terse::Deadline(1ns).count() == 1);
+  CHECK(terse::Deadline(std::chrono::seconds::max()).count() == terse::Deadline::longest.count());
+}
+
+// Sanitizers need more addresses than the limit below leaves.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define TERSE_SANITIZED
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer)
+#define TERSE_SANITIZED
+#endif
+#endif
+#ifndef TERSE_SANITIZED
+TEST_CASE("a thread that can't be started is said at once, and ends the others") {
+  const pid_t child = fork();
+  if (child == 0) {
+    // Room for the stacks of two threads.
+    constexpr std::size_t stack = std::size_t{1} << 28;
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, stack);
+    pthread_setattr_default_np(&attributes);
+    std::size_t pages = 0;
+    std::ifstream("/proc/self/statm") >> pages;
+    const rlim_t most = pages * static_cast<std::size_t>(sysconf(_SC_PAGESIZE)) + 5 * stack / 2;
+    const rlimit limit{most, most};
+    setrlimit(RLIMIT_AS, &limit);
+    const auto begin = std::chrono::steady_clock::now();
+    std::string said, others;
+    try {
+      ThreadGroup(8, patience).run([&](Threads& transport) {
+        try {
+          terse::barrier(transport);
+        } catch (const terse::peer_error& fault) {
+          if (transport.rank() == 0) others = fault.what();
+          throw;
+        }
+      });
+    } catch (const terse::error& fault) {
+      said = fault.what();
+    }
+    const auto has = [](const std::string& text, const char* what) {
+      return text.find(what) != std::string::npos;
+    };
+    int status = 0;
+    if (std::chrono::steady_clock::now() - begin > 5s) status |= 1;
+    if (!has(said, "terse: rank ") || !has(said, "'s thread could not be started: ")) status |= 2;
+    if (!has(said, "; 8 ranks want 8 threads")) status |= 4;
+    if (!has(others, "gave up in phase 'barrier': rank ") || !has(others, "'s thread could not be"))
+      status |= 8;
+    try {
+      std::vector<std::byte> room;
+      room.reserve(2 * stack);
+      const terse::Watchdog watchdog("MPI_Init", 20s);
+    } catch (const terse::error& fault) {
+      if (has(fault.what(), "the thread that bounds the wait in MPI_Init could not be started: "))
+        status |= 16;
+    } catch (...) {
+      status |= 32;
+    }
+    _exit(status);
+  }
+  int status = -1;
+  CHECK(waitpid(child, &status, 0) == child);
+  CHECK(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == 16);
+}
+#endif
 
 TEST_CASE("a single wait can have a deadline of its own") {
   const auto begin = std::chrono::steady_clock::now();

@@ -45,7 +45,7 @@ class AnyTicket {
 
   bool ready() { return does_->ready(place()); }
   void wait() { does_->wait(place()); }
-  void wait(std::chrono::milliseconds deadline) { does_->wait_until(place(), deadline); }
+  void wait(Deadline deadline) { does_->wait_until(place(), deadline); }
 
  private:
   static constexpr std::size_t room = 256;
@@ -53,7 +53,7 @@ class AnyTicket {
   struct Does {
     bool (*ready)(void*);
     void (*wait)(void*);
-    void (*wait_until)(void*, std::chrono::milliseconds);
+    void (*wait_until)(void*, Deadline);
     void (*move)(void* to, void* from);  // and ends what is at `from`
     void (*end)(void*);
   };
@@ -85,8 +85,7 @@ class AnyTicket {
   template <class K>
   static constexpr Does does_of{
       [](void* at) { return ticket_at<K>(at).ready(); }, [](void* at) { ticket_at<K>(at).wait(); },
-      [](void* at, std::chrono::milliseconds deadline) { ticket_at<K>(at).wait(deadline); }, &move<K>,
-      &end<K>};
+      [](void* at, Deadline deadline) { ticket_at<K>(at).wait(deadline); }, &move<K>, &end<K>};
 
   void* place() { return bytes_; }
   void clear() {

@@ -15,6 +15,7 @@
 #include "terse/core/error.hpp"
 #include "terse/core/layout.hpp"
 #include "terse/core/view.hpp"
+#include "terse/transport/deadline.hpp"
 
 namespace terse {
 
@@ -203,12 +204,6 @@ concept GathersHostBytes = requires(T& transport, std::span<const std::byte> min
 };
 
 namespace detail {
-
-inline constexpr std::chrono::milliseconds longest_deadline = std::chrono::hours(24 * 365);
-/// When a wait ends that begins now; clocks would overflow at the largest values.
-inline std::chrono::steady_clock::time_point time_after(std::chrono::milliseconds deadline) {
-  return std::chrono::steady_clock::now() + std::min(deadline, longest_deadline);
-}
 
 /// Gathers host bytes by `exchange` over a transport of host memory, for transports that go around one.
 class HostGather {

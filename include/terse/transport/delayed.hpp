@@ -228,11 +228,10 @@ class Delayed {
     }
     /// Throws peer_error when the batch isn't done after `deadline`: the inner ticket's own, or one that names the
     /// sender of the last message, by its rank in the transport that the link was made for.
-    void wait(std::chrono::milliseconds deadline) {
+    void wait(Deadline deadline) {
       if (batch_ == nullptr) return;
       const std::int64_t until =
-          detail::SharedLink::now() +
-          std::chrono::nanoseconds(std::min(deadline, detail::longest_deadline)).count();
+          detail::SharedLink::now() + std::chrono::nanoseconds(std::chrono::milliseconds(deadline)).count();
       if (!arrived_) {
         inner_.wait(deadline);
         const std::chrono::nanoseconds left(std::max(std::int64_t{0}, until - detail::SharedLink::now()));

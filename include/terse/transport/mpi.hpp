@@ -67,7 +67,7 @@ class BasicMpi {
     void wait() {
       if (batch_ != nullptr) wait(end_->deadline_);
     }
-    void wait(std::chrono::milliseconds deadline) {
+    void wait(Deadline deadline) {
       if (batch_ == nullptr) return;
       const auto until = detail::time_after(deadline);
       for (int polls = 0; !ready(); ++polls) {
@@ -85,7 +85,7 @@ class BasicMpi {
     friend class BasicMpi;
     Ticket(BasicMpi* end, Batch* batch) : end_(end), batch_(batch) {}
 
-    void blame(std::chrono::milliseconds deadline) {
+    void blame(Deadline deadline) {
       bool missing = false;
       int peer = -1;
       for (std::size_t k = 0; k < batch_->requests.size() && !missing; ++k) {
@@ -126,8 +126,9 @@ class BasicMpi {
   /// A channel of its own beside `communicator`. Collective. No wait lasts longer than `deadline`. On `communicator` ranks
   /// meet under the tag that Boost.MPI keeps for its collectives.
   explicit BasicMpi(const boost::mpi::communicator& communicator = boost::mpi::communicator(),
-                    std::chrono::milliseconds deadline = std::chrono::seconds(60))
-      : BasicMpi(guest(communicator, deadline).split(0, communicator.rank())) {}
+                    Deadline deadline = std::chrono::seconds(60))
+      : BasicMpi(guest(communicator, detail::positive(deadline, communicator.rank()))
+                     .split(0, communicator.rank())) {}
 
   BasicMpi(BasicMpi&&) = default;
   BasicMpi& operator=(BasicMpi&&) = default;
@@ -208,8 +209,8 @@ class BasicMpi {
 
   /// Ends MPI where its environment's destructor would, but throws peer_error, and leaves MPI as it is, if a rank has not come
   /// there by the deadline. Collective; no channel may be in use. For programs that have an environment of their own.
-  TERSE_COLD static void finalize(std::chrono::milliseconds deadline = std::chrono::seconds(60)) {
-    BasicMpi world = guest(boost::mpi::communicator(), deadline);
+  TERSE_COLD static void finalize(Deadline deadline = std::chrono::seconds(60)) {
+    BasicMpi world = guest(boost::mpi::communicator(), detail::positive(deadline));
     barrier(world, Phase::finalize);
     const Watchdog watchdog("MPI_Finalize", deadline, world.rank());
     check("MPI_Finalize", MPI_Finalize());
@@ -219,8 +220,8 @@ class BasicMpi {
   /// its rank and ends the whole job with status 1, so that nobody waits for a rank that is gone. From MPI's beginning to its
   /// end, which are this function's unless MPI runs already, no wait lasts longer than `deadline`, or Watchdog::least.
   template <class Program>
-  static int run(int& argc, char**& argv, Program program,
-                 std::chrono::milliseconds deadline = std::chrono::seconds(60)) {
+  static int run(int& argc, char**& argv, Program program, Deadline deadline = std::chrono::seconds(60)) {
+    detail::positive(deadline);
     const bool begins = !boost::mpi::environment::initialized();
     std::optional<Watchdog> watchdog(std::in_place, "MPI_Init", deadline);
     boost::mpi::environment environment(argc, argv);

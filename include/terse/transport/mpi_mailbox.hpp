@@ -25,8 +25,7 @@ template <class Channel>
 class MpiMailbox {
  public:
   /// Collective over `channel`, which is the mailbox's own, and whose communicator is `communicator`.
-  MpiMailbox(Channel channel, const boost::mpi::communicator& communicator, index_t bytes,
-             std::chrono::milliseconds deadline)
+  MpiMailbox(Channel channel, const boost::mpi::communicator& communicator, index_t bytes, Deadline deadline)
       : channel_(std::move(channel)), bytes_(bytes), deadline_(deadline) {
     {
       const Watchdog watchdog("MPI_Win_allocate", deadline_, channel_.rank());

@@ -49,7 +49,7 @@ class Nccl {
       return true;
     }
     void wait() { ready(); }
-    void wait(std::chrono::milliseconds) { ready(); }
+    void wait(Deadline) { ready(); }
 
    private:
     friend class Nccl;
@@ -60,8 +60,7 @@ class Nccl {
   /// A channel of its own beside `communicator`, which remains the caller's: it is neither used for messages nor
   /// destroyed nor aborted. Collective; no operation of `communicator` may be under way. If that one blocks, no
   /// deadline holds for this call.
-  explicit Nccl(ncclComm_t communicator, cudaStream_t stream,
-                std::chrono::milliseconds deadline = std::chrono::seconds(60))
+  explicit Nccl(ncclComm_t communicator, cudaStream_t stream, Deadline deadline = std::chrono::seconds(60))
       : channel_(new_channel(nullptr, stream, deadline)) {
     check(ncclCommUserRank(communicator, &channel_->rank), "ncclCommUserRank");
     check(ncclCommCount(communicator, &channel_->size), "ncclCommCount");
@@ -81,8 +80,7 @@ class Nccl {
   /// use, usage_error if two have the same.
   template <Transport Boot>
   requires std::same_as<typename Boot::memory, terse::memory::host>
-  static Nccl create(Boot& boot, cudaStream_t stream,
-                     std::chrono::milliseconds deadline = std::chrono::seconds(60)) {
+  static Nccl create(Boot& boot, cudaStream_t stream, Deadline deadline = std::chrono::seconds(60)) {
     Assembly<Card, Boot> assembly(boot);
     const std::span<const Card> cards = assembly(boot, Card(boot.rank() == 0), Phase::setup);
     if (const Obstacle obstacle = find_obstacle(cards); obstacle.culprit >= 0)
@@ -95,7 +93,7 @@ class Nccl {
   /// Among ranks that share nothing but a file, see Rendezvous. Collective. `deadline` holds for the file and the
   /// set-up together, and for each wait later.
   static Nccl rendezvous(const Rendezvous& place, cudaStream_t stream,
-                         std::chrono::milliseconds deadline = std::chrono::seconds(60)) {
+                         Deadline deadline = std::chrono::seconds(60)) {
     const Channel::Clock::time_point until = detail::time_after(deadline);
     ncclUniqueId id{};
     place.check();
@@ -182,7 +180,7 @@ class Nccl {
 
   /// Waits for everything on the stream; all that has come is then in its place. Throws peer_error and aborts when
   /// `deadline` is over, or at once if NCCL meets an error; error if the work on the stream failed.
-  void synchronize(std::chrono::milliseconds deadline) { channel_->synchronize(deadline); }
+  void synchronize(Deadline deadline) { channel_->synchronize(deadline); }
   void synchronize() { synchronize(channel_->deadline); }
 
   /// On the same stream. Waits for the stream first, as NCCL demands. `color` is 0 or more.
@@ -210,7 +208,7 @@ class Nccl {
 
  private:
   explicit Nccl(std::unique_ptr<Channel> channel) : channel_(std::move(channel)) {}
-  Nccl(const ncclUniqueId& id, int rank, int size, cudaStream_t stream, std::chrono::milliseconds deadline,
+  Nccl(const ncclUniqueId& id, int rank, int size, cudaStream_t stream, Deadline deadline,
        Channel::Clock::time_point until)
       : channel_(new_channel(nullptr, stream, deadline)) {
     Channel& channel = *channel_;
@@ -225,7 +223,7 @@ class Nccl {
   }
 
   static std::unique_ptr<Channel> new_channel(std::shared_ptr<detail::NcclFamily> family, cudaStream_t stream,
-                                              std::chrono::milliseconds deadline) {
+                                              Deadline deadline) {
     if (!family) family = std::make_shared<detail::NcclFamily>();
     return std::make_unique<Channel>(std::move(family), stream, deadline);
   }

@@ -42,8 +42,8 @@ class NcclChannel {
   using Clock = std::chrono::steady_clock;
   using Lock = std::unique_lock<std::mutex>;
 
-  NcclChannel(std::shared_ptr<NcclFamily> family_, cudaStream_t stream_, std::chrono::milliseconds deadline_)
-      : family(std::move(family_)), stream(stream_), deadline(deadline_) {
+  NcclChannel(std::shared_ptr<NcclFamily> family_, cudaStream_t stream_, Deadline deadline_)
+      : family(std::move(family_)), stream(stream_), deadline(positive(deadline_)) {
     const std::lock_guard lock(family->mutex);
     family->channels.push_back(this);
   }
@@ -99,7 +99,7 @@ class NcclChannel {
   }
 
   /// Waits for all work on the stream, NCCL's or not. An error on any of the communicators ends it.
-  void synchronize(std::chrono::milliseconds patience) {
+  void synchronize(Deadline patience) {
     const Clock::time_point until = time_after(patience);
     for (Backoff pause;; pause()) {
       Lock lock = open();

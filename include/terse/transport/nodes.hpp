@@ -70,12 +70,10 @@ class Nodes {
       across_.wait();
       finish();
     }
-    void wait(std::chrono::milliseconds deadline) {
+    void wait(Deadline deadline) {
       const auto until = detail::time_after(deadline);
       inside_.wait(deadline);
-      const auto left =
-          std::chrono::duration_cast<std::chrono::milliseconds>(until - std::chrono::steady_clock::now());
-      across_.wait(std::max(left, std::chrono::milliseconds(0)));
+      across_.wait(std::chrono::floor<std::chrono::milliseconds>(until - std::chrono::steady_clock::now()));
       finish();
     }
 

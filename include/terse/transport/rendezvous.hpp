@@ -86,9 +86,9 @@ struct Rendezvous {
   /// The other ranks: waits until rank 0 has published and fills `bytes`. Throws peer_error naming rank 0 after
   /// `deadline`, with what was found instead; usage_error for a file that is no rendezvous or can't be read;
   /// mismatch_error if rank 0 counts other ranks or brings other bytes.
-  void fetch(std::span<std::byte> bytes, std::chrono::milliseconds deadline) const {
+  void fetch(std::span<std::byte> bytes, Deadline deadline) const {
     check();
-    const auto until = detail::time_after(deadline);
+    const auto until = detail::time_after(detail::positive(deadline, rank));
     std::chrono::milliseconds pause{5};
     for (;;) {
       std::string found = "there is no such file";

@@ -21,16 +21,17 @@ namespace terse {
 /// A rank that throws poisons the group: the others leave their waits with peer_error that names it.
 class ThreadGroup {
  public:
-  /// Throws usage_error unless ranks >= 1. No wait lasts longer than `deadline`.
-  explicit ThreadGroup(int ranks, std::chrono::milliseconds deadline = std::chrono::seconds(60))
-      : ranks_(ranks), deadline_(deadline) {
+  /// Throws usage_error unless ranks >= 1 and deadline > 0. No wait lasts longer than `deadline`.
+  explicit ThreadGroup(int ranks, Deadline deadline = std::chrono::seconds(60))
+      : ranks_(ranks), deadline_(detail::positive(deadline)) {
     if (ranks < 1) throw usage_error("a group needs at least one rank, not " + std::to_string(ranks));
   }
 
   int size() const { return ranks_; }
 
   /// Runs program(transport) once for each rank, each in a thread of its own, and returns when all have
-  /// returned. Throws what the culprit threw, or else the first peer_error.
+  /// returned. Throws what the culprit threw, or else the first peer_error; error, at once, where a thread can't be
+  /// started.
   template <class Program>
   void run(Program program) {
     auto shared = std::make_shared<detail::ThreadShared>(ranks_, deadline_);
@@ -39,21 +40,31 @@ class ThreadGroup {
     const auto channel = std::make_shared<detail::ThreadShared::Channel>(0, std::move(members));
     std::vector<std::exception_ptr> failures(static_cast<std::size_t>(ranks_));
     {
+      const auto be_rank = [&](int rank) {
+        try {
+          Threads transport(shared, channel, rank);
+          program(transport);
+          leave(*shared, rank, {});
+        } catch (const std::exception& failure) {
+          failures[static_cast<std::size_t>(rank)] = std::current_exception();
+          leave(*shared, rank, " threw: " + std::string(failure.what()));
+        } catch (...) {
+          failures[static_cast<std::size_t>(rank)] = std::current_exception();
+          leave(*shared, rank, " threw: unknown exception");
+        }
+      };
       std::vector<std::jthread> threads;
-      for (int rank = 0; rank < ranks_; ++rank)
-        threads.emplace_back([&, rank] {
-          try {
-            Threads transport(shared, channel, rank);
-            program(transport);
-            leave(*shared, rank, {});
-          } catch (const std::exception& failure) {
-            failures[static_cast<std::size_t>(rank)] = std::current_exception();
-            leave(*shared, rank, failure.what());
-          } catch (...) {
-            failures[static_cast<std::size_t>(rank)] = std::current_exception();
-            leave(*shared, rank, "unknown exception");
-          }
-        });
+      try {
+        while (static_cast<int>(threads.size()) < ranks_)
+          threads.emplace_back(be_rank, static_cast<int>(threads.size()));
+      } catch (const std::exception& refusal) {
+        // The ranks that run are told at once; those that remain have no thread either.
+        const std::size_t rank = threads.size();
+        const std::string why = "'s thread could not be started: " + std::string(refusal.what()) + "; " +
+                                std::to_string(ranks_) + " ranks want " + std::to_string(ranks_) + " threads";
+        failures[rank] = std::make_exception_ptr(error("rank " + std::to_string(rank) + why));
+        leave(*shared, static_cast<int>(rank), why);
+      }
     }
     const int culprit = shared->culprit;
     if (culprit >= 0 && failures[static_cast<std::size_t>(culprit)])
@@ -66,7 +77,7 @@ class ThreadGroup {
   static void leave(detail::ThreadShared& shared, int rank, const std::optional<std::string>& failure) {
     const std::lock_guard lock(shared.mutex);
     shared.left[static_cast<std::size_t>(rank)] = 1;
-    if (failure) shared.poison(rank, "rank " + std::to_string(rank) + " threw: " + *failure);
+    if (failure) shared.poison(rank, "rank " + std::to_string(rank) + *failure);
     for (std::condition_variable& one : shared.wake) one.notify_all();
   }
 

@@ -64,8 +64,8 @@ struct ThreadShared {
     bool used = false;
   };
 
-  ThreadShared(int ranks, std::chrono::milliseconds patience)
-      : deadline(std::min(patience, longest_deadline)),
+  ThreadShared(int ranks, std::chrono::milliseconds deadline_)
+      : deadline(deadline_),
         wake(static_cast<std::size_t>(ranks)),
         progress(static_cast<std::size_t>(ranks)),
         under_way(static_cast<std::size_t>(ranks)),

@@ -61,7 +61,7 @@ class Threads {
     }
     /// Throws peer_error when the batch isn't done after `deadline`; see `blame` for who the culprit is. Batches that
     /// this thread posted earlier or later move along, so ranks may wait for theirs in different orders.
-    void wait(std::chrono::milliseconds deadline) {
+    void wait(Deadline deadline) {
       if (batch_ == nullptr) return;
       const auto until = detail::time_after(deadline);
       std::unique_lock lock(end_->shared_->mutex);
@@ -283,7 +283,7 @@ class Threads {
   }
 
   /// Time is up.
-  [[noreturn]] void blame(const Batch& batch, std::chrono::milliseconds deadline) {
+  [[noreturn]] void blame(const Batch& batch, Deadline deadline) {
     const int who = shared_->latest(batch);
     shared_->poison(who, "rank " + std::to_string(who) + " is late: no sign of it for " +
                              std::to_string(deadline.count()) + " ms");

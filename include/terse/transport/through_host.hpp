@@ -65,7 +65,7 @@ class ThroughHost {
       inner_.wait();
       finish();
     }
-    void wait(std::chrono::milliseconds deadline) {
+    void wait(Deadline deadline) {
       inner_.wait(deadline);
       finish();
     }

@@ -8,7 +8,9 @@
 #include <cstdlib>
 #include <mutex>
 #include <string>
+#include <system_error>
 #include <thread>
+#include <utility>
 
 #include "terse/transport/concept.hpp"
 
@@ -21,17 +23,18 @@ class Watchdog {
  public:
   static constexpr std::chrono::milliseconds least = std::chrono::seconds(5);
 
-  TERSE_COLD Watchdog(const char* call, std::chrono::milliseconds deadline, int rank = -1)
-      : thread_([this, call, patience = std::max(deadline, least), rank] {
-          std::unique_lock lock(mutex_);
-          if (returned_.wait_until(lock, detail::time_after(patience), [this] { return over_; })) return;
-          const error late("waited " + std::to_string(patience.count()) + " ms in " + call +
-                               " for one or more ranks that have not come or have stopped there",
-                           rank);
-          std::fprintf(stderr, "%s\n", late.what());
-          std::fflush(stderr);
-          std::_Exit(EXIT_FAILURE);
-        }) {}
+  TERSE_COLD Watchdog(const char* call, Deadline deadline, int rank = -1)
+      : thread_(start(
+            call, rank, [this, call, patience = std::max(detail::positive(deadline, rank), least), rank] {
+              std::unique_lock lock(mutex_);
+              if (returned_.wait_until(lock, detail::time_after(patience), [this] { return over_; })) return;
+              const error late("waited " + std::to_string(patience.count()) + " ms in " + call +
+                                   " for one or more ranks that have not come or have stopped there",
+                               rank);
+              std::fprintf(stderr, "%s\n", late.what());
+              std::fflush(stderr);
+              std::_Exit(EXIT_FAILURE);
+            })) {}
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
   TERSE_COLD ~Watchdog() {
@@ -44,6 +47,17 @@ class Watchdog {
   }
 
  private:
+  template <class Work>
+  static std::thread start(const char* call, int rank, Work work) {
+    try {
+      return std::thread(std::move(work));
+    } catch (const std::system_error& refusal) {
+      throw error("the thread that bounds the wait in " + std::string(call) +
+                      " could not be started: " + refusal.what(),
+                  rank);
+    }
+  }
+
   std::mutex mutex_;
   std::condition_variable returned_;
   bool over_ = false;

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+
+#include "terse/core/error.hpp"
+
+namespace terse {
+
+/// The longest that a wait may take, from a duration of any unit. More than a year is a year: clocks, and the conversion from
+/// hours or seconds to milliseconds, would overflow.
+class Deadline {
+ public:
+  static constexpr std::chrono::milliseconds longest = std::chrono::hours(24 * 365);
+
+  template <class Count, class Unit>
+  constexpr Deadline(std::chrono::duration<Count, Unit> time)  // NOLINT: stands where a duration does
+      : milliseconds_(in_range(time)) {}
+  constexpr operator std::chrono::milliseconds() const { return milliseconds_; }  // NOLINT: and is one
+
+  constexpr auto count() const { return milliseconds_.count(); }
+
+ private:
+  template <class Count, class Unit>
+  static constexpr std::chrono::milliseconds in_range(std::chrono::duration<Count, Unit> time) {
+    const std::chrono::duration<double> seconds = time, most = longest;
+    if (seconds > most) return longest;
+    if (!(seconds > -most)) return -longest;
+    return time > time.zero() ? std::chrono::ceil<std::chrono::milliseconds>(time)
+                              : std::chrono::floor<std::chrono::milliseconds>(time);
+  }
+
+  std::chrono::milliseconds milliseconds_;
+};
+
+namespace detail {
+
+/// When a wait ends that begins now.
+inline std::chrono::steady_clock::time_point time_after(Deadline deadline) {
+  return std::chrono::steady_clock::now() + std::chrono::milliseconds(deadline);
+}
+
+/// What all waits of a transport shall keep to; throws usage_error where none could.
+inline std::chrono::milliseconds positive(Deadline deadline, int rank = -1) {
+  if (deadline.count() > 0) return deadline;
+  throw usage_error("a deadline must be longer than 0 ms, not " + std::to_string(deadline.count()) + " ms",
+                    rank);
+}
+
+}  // namespace detail
+
+}  // namespace terse
