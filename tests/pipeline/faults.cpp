@@ -212,7 +212,8 @@ void check_faults(Fault fault, int first, int end) {
     CHECK(own.again.kind == Kind::usage);
     check_copies<Plan>(seats);
     if (fault == Fault::stalls) {
-      check_survivors(seats, culprit, "is late: no sign of it for 500 ms", struck[at(k)], in_time);
+      check_survivors(seats, culprit, "is late: a wait that needs it has lasted 500 ms", struck[at(k)],
+                      in_time);
       CHECK(own.outcome.kind == Kind::peer);
       CHECK(own.outcome.culprit == culprit);
       continue;
@@ -308,7 +309,7 @@ TEST_CASE("a stage that stalls, throws or leaves between two steps is named") {
             pipeline, toy, 1, seats[at(rank)], [](int) { return batch(1); }, &all);
       });
     });
-    const char* const causes[] = {"is late: no sign of it for 500 ms", "threw: no more data",
+    const char* const causes[] = {"is late: a wait that needs it has lasted 500 ms", "threw: no more data",
                                   "has finished its program, but others still wait for it"};
     check_survivors(seats, culprit, causes[static_cast<int>(way)], struck,
                     way == Way::stalls ? in_time : at_once);

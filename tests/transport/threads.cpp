@@ -25,6 +25,7 @@
 
 #include "terse/terse.hpp"
 #include "terse/transport/any.hpp"
+#include "terse/transport/delayed.hpp"
 #include "terse/transport/rendezvous.hpp"
 #include "terse/transport/watchdog.hpp"
 
@@ -683,8 +684,8 @@ TEST_CASE("a rank that sleeps past the deadline is named by all others") {
     });
     check_survivors(list, culprit, 1.15);
     CHECK(list[1].seconds > 0.14);
-    CHECK(list[1].text.find("rank " + std::to_string(culprit) + " is late: no sign of it for 150 ms") !=
-          std::string::npos);
+    CHECK(list[1].text.find("rank " + std::to_string(culprit) +
+                            " is late: a wait that needs it has lasted 150 ms") != std::string::npos);
     // And when it wakes up, it learns that the others are gone.
     CHECK(list[static_cast<std::size_t>(culprit)].culprit == culprit);
   }
@@ -731,6 +732,146 @@ TEST_CASE("a rank that nobody waits for is not the late one, however little it h
       terse::barrier(transport);
     });
     check_survivors(list, 1, 1.15);
+  }
+}
+
+namespace {
+
+/// All ranks of `circle`, which wait for each other, are named with what they wait in, and no other; no rank is the culprit.
+void check_circle(const std::vector<Outcome>& list, const std::string& circle) {
+  for (std::size_t rank = 0; rank < list.size(); ++rank) {
+    CAPTURE(rank);
+    CAPTURE(list[rank].text);
+    CHECK(list[rank].kind == Outcome::Kind::peer);
+    CHECK(list[rank].culprit == -1);
+    CHECK(list[rank].seconds < 1.15);
+    CHECK(list[rank].text.find(circle) != std::string::npos);
+    CHECK(list[rank].text.find("late") == std::string::npos);
+  }
+}
+const std::string same_calls =
+    "; all ranks make the same calls in the same order (optimizers, steps, checkpoints, means)";
+
+}  // namespace
+
+TEST_CASE("ranks in different calls wait for each other, and are told in which") {
+  for (const bool polls : {false, true}) {
+    CAPTURE(polls);
+    const auto list = outcomes(2, 150ms, [&](Threads& transport) {
+      Threads channel = transport.split(0, transport.rank());
+      if (transport.rank() == 0) {
+        terse::mean(transport, 1.0);
+        return;
+      }
+      Everybody batch(channel, 3);
+      auto ticket = channel.exchange(batch.sends, batch.receives, Phase::reduce);
+      polls ? (void)poll(ticket) : ticket.wait();
+    });
+    check_circle(
+        list,
+        "in vain: rank 0 for rank 1 in phase 'setup' of a mean on channel 0, rank 1 for rank 0 in phase "
+        "'reduce' on channel 1" +
+            same_calls);
+    CHECK(list[0].text.find(
+              "gave up in phase 'setup' of a mean: ranks 0 and 1 wait for each other, so that rank ") !=
+          std::string::npos);
+    CHECK(list[1].text.find("gave up in phase 'reduce': ranks 0 and 1 wait") != std::string::npos);
+  }
+}
+
+TEST_CASE(
+    "optimizers that step in another order wait for each other, and those that wait for them aren't named") {
+  const auto list = outcomes(4, 150ms, [](Threads& transport) {
+    const terse::Layout layout = terse::Layout::flat(64);
+    std::vector<float> x(64), g(64, 1.0F);
+    terse::Optimizer one{terse::Adam<>{}, transport, layout}, two{terse::Adam<>{}, transport, layout};
+    for (auto* optimizer : {&one, &two}) optimizer->step(x, g);
+    (transport.rank() == 2 ? two : one).step(x, g);
+  });
+  // 1 and 3 wait for 2, and are none that it waits for first.
+  check_circle(list, "ranks 0 and 2 wait for each other, so that rank ");
+  CHECK(list[2].text.find("gave up in phase 'reduce' of step 2: ") != std::string::npos);
+  for (const Outcome& outcome : list) {
+    const auto begin = outcome.text.find("in vain");
+    CHECK(outcome.text.find("rank 1", begin) == std::string::npos);
+    CHECK(outcome.text.find("rank 3", begin) == std::string::npos);
+    CHECK(outcome.text.find("rank 0 for rank 2 in phase 'reduce' of step 2 on channel ", begin) !=
+          std::string::npos);
+    CHECK(outcome.text.find(", rank 2 for rank 0 in phase 'reduce' of step 2 on channel ", begin) !=
+          std::string::npos);
+  }
+}
+
+TEST_CASE("a circle of three is named in its order") {
+  const auto list = outcomes(3, 150ms, [](Threads& transport) {
+    int value = 0;
+    const Receive receive = receive_of((transport.rank() + 1) % 3, value);
+    transport.exchange({}, {&receive, 1}, Phase::spread).wait();
+  });
+  check_circle(
+      list,
+      "rank 0 for rank 1 in phase 'spread' on channel 0, rank 1 for rank 2 in phase 'spread' on channel "
+      "0, rank 2 for rank 0 in phase 'spread' on channel 0");
+  CHECK(list[0].text.find("ranks 0, 1 and 2 wait for each other") != std::string::npos);
+}
+
+TEST_CASE("a rank whose message has come, and who doesn't ask for it, is late") {
+  std::atomic<bool> asked = false;
+  const auto list = outcomes(2, 150ms, [&](Threads& transport) {
+    int value = 0, theirs = 0;
+    const Send send = send_of(1 - transport.rank(), value);
+    const Receive receive = receive_of(1 - transport.rank(), theirs);
+    if (transport.rank() == 1) {
+      auto ticket = transport.exchange({}, {&receive, 1}, Phase::reduce);
+      CHECK(!ticket.ready());
+      asked = true;
+      std::this_thread::sleep_for(400ms);
+      ticket.wait();
+      transport.exchange({&send, 1}, {}, Phase::spread).wait();
+    } else if (wait_for(asked)) {
+      transport.exchange({&send, 1}, {&receive, 1}, Phase::reduce).wait();
+    }
+  });
+  check_survivors(list, 1, 1.15);
+  CHECK(list[0].text.find("rank 1 is late: a wait that needs it has lasted 150 ms") != std::string::npos);
+}
+
+TEST_CASE("a rank that says that it is at work is waited for, and so are those that wait for it") {
+  const auto work = [](auto& transport, int rounds) {
+    for (int k = 0; k < rounds; ++k) {
+      std::this_thread::sleep_for(20ms);
+      transport.here();
+    }
+  };
+  for (const bool polls : {false, true}) {
+    CAPTURE(polls);
+    // 0 waits for 1, and 1 for 2, which works for three times the deadline and says so through all that goes around it.
+    check_all_returned(outcomes(3, 300ms, [&](Threads& transport) {
+      terse::AnyTransport any(terse::Metered(terse::Delayed(transport.split(0, transport.rank()), {})));
+      int value = 0;
+      const Receive receive = receive_of(transport.rank() + 1, value);
+      const Send send = send_of(transport.rank() - 1, value);
+      if (transport.rank() == 2) work(any, 45);
+      if (transport.rank() < 2) {
+        auto ticket = transport.exchange({}, {&receive, 1}, Phase::reduce);
+        polls ? (void)poll(ticket) : ticket.wait();
+      }
+      if (transport.rank() > 0) transport.exchange({&send, 1}, {}, Phase::reduce).wait();
+    }));
+  }
+  // One that says so no more is late, and one that works does not hide another that is.
+  for (const bool alone : {true, false}) {
+    CAPTURE(alone);
+    const auto list = outcomes(3, 300ms, [&](Threads& transport) {
+      if (transport.rank() == 2) work(transport, alone ? 10 : 1);
+      if (transport.rank() == 2) std::this_thread::sleep_for(600ms);
+      if (transport.rank() == 1 && !alone) work(transport, 30);
+      terse::barrier(transport);
+    });
+    check_survivors(list, 2, 1.5);
+    CHECK(list[0].seconds > (alone ? 0.45 : 0.3));
+    // Rank 1 is told at its next sign, and does not work on for those that are gone.
+    if (!alone) CHECK(list[1].text.find("rank 2 is late") != std::string::npos);
   }
 }
 

@@ -14,6 +14,7 @@
 #include "terse/checkpoint/state.hpp"
 #include "terse/core/hash.hpp"
 #include "terse/core/type_name.hpp"
+#include "terse/transport/call.hpp"
 #include "terse/transport/concept.hpp"
 
 // A rank's parameters and optimizer state in one safetensors file:
@@ -113,6 +114,7 @@ void load_from(const std::filesystem::path& file, Optimizer& optimizer,
   struct Found {
     std::uint64_t step;
   };
+  const terse::detail::Call call("a load");
   require_between_steps(optimizer);
   await_messages(optimizer.channel());
   // Completes what is under way on every rank, whatever becomes of its file.
@@ -141,6 +143,7 @@ void load_from(const std::filesystem::path& file, Optimizer& optimizer,
 template <class Optimizer>
 void save(const std::filesystem::path& file, Optimizer& optimizer,
           in<typename Optimizer::runs_on, typename Optimizer::parameter> parameters) {
+  const terse::detail::Call call("a save");
   detail::require_between_steps(optimizer);
   detail::require_size(file, optimizer, parameters.size());
   await_messages(optimizer.channel());

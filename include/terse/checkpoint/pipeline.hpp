@@ -16,6 +16,7 @@
 #include "terse/checkpoint/digest.hpp"
 #include "terse/checkpoint/state.hpp"
 #include "terse/core/hash.hpp"
+#include "terse/transport/call.hpp"
 
 // What a stage of a pipeline keeps between steps, in one safetensors file; its parameters and their optimizer have one
 // of their own:
@@ -212,6 +213,7 @@ void save(const std::filesystem::path& file, Pipeline& pipeline, Examples exampl
 /// and window. The file is mapped, not read into memory: nobody may change it in place meanwhile. Reads it twice.
 template <detail::KeepsExamples Pipeline>
 void load(const std::filesystem::path& file, Pipeline& pipeline) {
+  const terse::detail::Call call("a load");
   std::optional<detail::PipelineFile<Pipeline>> read;
   const auto all = detail::read_together(file, pipeline.channel(), "stage", [&] {
     read.emplace(file, pipeline);

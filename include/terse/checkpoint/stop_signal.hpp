@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "terse/core/error.hpp"
+#include "terse/transport/call.hpp"
 #include "terse/transport/concept.hpp"
 
 // How a run is asked to stop, and stops on all ranks after the same step:
@@ -98,6 +99,7 @@ class StopRequest {
   /// The signal, of the lowest rank that has had one, or 0. Collective. Throws what the transport throws; allocates nothing.
   int asked() {
     if (--left_ > 0) return 0;
+    const terse::detail::Call call("StopRequest::asked");
     int signal = 0;
     std::int32_t calls = std::numeric_limits<std::int32_t>::max();
     for (const Word& one : everyone_(channel_, Word{StopSignals::received(), wanted()}, Phase::agree)) {

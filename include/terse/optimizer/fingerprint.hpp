@@ -18,6 +18,7 @@
 #include "terse/optimizer/recipe.hpp"
 #include "terse/plan.hpp"
 #include "terse/transport/agreement.hpp"
+#include "terse/transport/call.hpp"
 
 namespace terse {
 
@@ -78,6 +79,7 @@ inline std::uint64_t options_hash(const Options& options, const Layout& layout) 
 template <class R, Transport T>
 TERSE_COLD std::uint64_t agree_on_fingerprint(T& channel, const Layout& layout, const R& recipe,
                                               const Options& options, std::uint64_t numerics) {
+  const detail::Call call("the construction of an optimizer");
   SettingsList settings;
   composed(recipe).settings(detail::SettingsVisitor(settings));
   const Agreed fields[] = {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "terse/optimizer/optimizer.hpp"
+#include "terse/transport/call.hpp"
 
 // The members of Optimizer that construct it and take its steps.
 
@@ -43,6 +44,7 @@ StepResult Optimizer<R, T, E, N>::step(out<E, P> parameters, in<E, G> gradients,
   guard().check_scale(gradient_scale);
   const StepInput<E, N> input = input_of(parameters, gradients);
   const std::uint64_t step = input.context.step;
+  const detail::Call call("step", step);
   if (open_.parameters == nullptr)
     enter(parameters);
   else if (open_.parameters != parameters.data() || open_.gradients != gradients.data() ||
@@ -134,6 +136,7 @@ void Optimizer<R, T, E, N>::begin(out<E, P> parameters, in<E, G> gradients, floa
     guard().refuse("begin has opened a step, which `step` must finish before another one begins");
   guard().check_scale(gradient_scale);
   const StepInput<E, N> input = input_of(parameters, gradients);
+  const detail::Call call("the beginning of step", input.context.step);
   enter(parameters);
   open_ = {parameters.data(), gradients.data(), gradient_scale, false};
   if (!begun_) begun_agreement_ = input.context.agreement;

@@ -20,6 +20,7 @@
 #include "terse/pipeline/options.hpp"
 #include "terse/pipeline/passes.hpp"
 #include "terse/pipeline/schedule.hpp"
+#include "terse/transport/call.hpp"
 
 namespace terse {
 
@@ -76,11 +77,17 @@ class Pipeline {
   /// first and non_finite_error the pipeline is torn: the copies may be messages apart, and it refuses to train until
   /// `forget()` or a checkpoint is loaded. Over NCCL, where all stages first agree on the batch, other examples are a
   /// wire_error on all of them with nothing changed, and a tear ends the transport; see nccl_lanes.hpp.
-  PipelineResult train(std::span<const std::uint64_t> ids) { return run<true>(ids, schedule_); }
+  PipelineResult train(std::span<const std::uint64_t> ids) {
+    const detail::Call call("Pipeline::train");
+    return run<true>(ids, schedule_);
+  }
 
   /// The mean loss of a batch. Collective, and without a backward pass. Activations travel exactly, and no copy is
   /// touched. Not finite where an activation was not, unless the policy is to throw.
-  double evaluate(std::span<const std::uint64_t> ids) { return run<false>(ids, ForwardOnly{}).loss; }
+  double evaluate(std::span<const std::uint64_t> ids) {
+    const detail::Call call("Pipeline::evaluate");
+    return run<false>(ids, ForwardOnly{}).loss;
+  }
 
   /// Drops the copies of these examples, which will be new ones when they come again. All stages do so alike.
   void forget(std::span<const std::uint64_t> ids) { batch_.forget(ids); }

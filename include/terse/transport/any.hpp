@@ -150,6 +150,7 @@ class AnyTransportOf {
     virtual detail::AnyStream stream() = 0;
     virtual void synchronize() = 0;
     virtual std::unique_ptr<MailboxOf> mailbox(index_t bytes) = 0;
+    virtual void here() = 0;
   };
   template <class T>
   struct TheInner final : Inner {
@@ -193,6 +194,15 @@ class AnyTransportOf {
         return std::make_unique<TheMailbox<decltype(transport.mailbox(bytes))>>(transport.mailbox(bytes));
       else
         throw usage_error("this transport has no mailbox", rank());
+    }
+    void here() override {
+      if constexpr (SaysHere<T>)
+        transport.here();
+      else
+        throw usage_error(
+            "over this transport no rank can say that it is at work: give it a deadline that is longer than "
+            "what one rank does alone",
+            rank());
     }
     usage_error without_collectives() {
       return usage_error(
@@ -248,6 +258,8 @@ class AnyTransportOf {
   AnyTransportOf split(int color, int key) { return inner_->split(color, key); }
   /// Throws usage_error where the transport has none.
   Mailbox mailbox(index_t bytes) requires(on_host) { return Mailbox(inner_->mailbox(bytes)); }
+  /// See SaysHere. Throws usage_error where the transport has none.
+  void here() { inner_->here(); }
   /// Compares with what an executor has; different from none where messages are in no stream's order.
   detail::AnyStream stream() const requires(!on_host) { return inner_->stream(); }
   void synchronize() requires(!on_host) { inner_->synchronize(); }

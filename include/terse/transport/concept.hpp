@@ -91,6 +91,15 @@ struct SomeTransport {
 
 }  // namespace detail
 
+/// A transport over which a rank can say that it is at work on something long, such as an evaluation, so that no rank takes it
+/// for late:
+///
+///     transport.here()       the deadlines of waits that need this rank begin again. On this rank alone; never waits
+template <class T>
+concept SaysHere = requires(T& transport) {
+  transport.here();
+};
+
 /// What a transport's batches are held by.
 template <class T>
 using TicketOf = decltype(std::declval<T&>().exchange(

@@ -49,6 +49,7 @@ class CudaAwareMpi {
   void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, Phase phase) {
     gather_(*inner_, mine, all, phase);
   }
+  void here() { inner_->here(); }
   CudaAwareMpi split(int color, int key) { return CudaAwareMpi(inner_->split(color, key), executor_); }
 
  private:

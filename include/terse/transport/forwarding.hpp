@@ -84,6 +84,8 @@ class Forwarding {
   /// A mailbox's packets are fetched by whoever reads them, and `carry` doesn't see them.
   auto mailbox(index_t bytes) requires HasMailbox<Inner> { return inner_.mailbox(bytes); }
 
+  void here() requires SaysHere<Inner> { inner_.here(); }
+
   auto split(int color, int key) { return self().around(inner_.split(color, key)); }
   template <class Stream>
   auto split(int color, int key, Stream stream) requires requires(Inner& inner) {

@@ -13,8 +13,10 @@
 #include <thread>
 
 #include "terse/core/view.hpp"
+#include "terse/transport/call.hpp"
 #include "terse/transport/concept.hpp"
 #include "terse/transport/mpi_mailbox.hpp"
+#include "terse/transport/mpi_signs.hpp"
 #include "terse/transport/watchdog.hpp"
 
 namespace terse {
@@ -69,7 +71,7 @@ class BasicMpi {
     }
     void wait(Deadline deadline) {
       if (batch_ == nullptr) return;
-      const auto until = detail::time_after(deadline);
+      auto until = detail::time_after(deadline);
       for (int polls = 0; !ready(); ++polls) {
         if (polls < 100) continue;
         // Ranks may outnumber cores, and the kernel moves their messages: whoever waits makes room, for longer and longer.
@@ -77,7 +79,10 @@ class BasicMpi {
           std::this_thread::yield();
         else
           std::this_thread::sleep_for(std::chrono::microseconds(std::min(polls / 100, 100)));
-        if (std::chrono::steady_clock::now() > until) blame(deadline);
+        const bool over = std::chrono::steady_clock::now() > until;
+        if (end_->signs_ && (over || polls % 256 == 0))
+          until = std::max(until, end_->signs_->last() + std::chrono::milliseconds(deadline));
+        if (over && std::chrono::steady_clock::now() > until) blame(deadline);
       }
     }
 
@@ -97,8 +102,9 @@ class BasicMpi {
       if (!missing) return;  // all came in at the last moment
       const std::string whom = peer < 0 ? "one or more of " + std::to_string(end_->size()) + " ranks"
                                         : "rank " + std::to_string(peer);
-      throw peer_error("waited " + std::to_string(deadline.count()) + " ms for " + whom + " in phase '" +
-                           name(batch_->phase) + "'",
+      throw peer_error("waited " + std::to_string(deadline.count()) + " ms for " + whom + " in " +
+                           detail::place_of(batch_->phase, detail::Call::current()) +
+                           ": late, or in another call; " + detail::same_calls,
                        peer, end_->rank());
     }
     /// MPI may go on reading and writing the buffers; what can be called back is. The communicator stays, since peers may yet
@@ -185,9 +191,18 @@ class BasicMpi {
         });
   }
 
+  /// Says that this rank is at work on something that may take longer than the deadline, such as an evaluation: the deadlines
+  /// of all waits of this transport and its channels begin again. Sends a message without bytes to each peer, four times in a
+  /// deadline at most.
+  void here() {
+    if (signs_) signs_->give();
+  }
+
   TERSE_COLD BasicMpi split(int color, int key) {
+    const detail::Call call("a split");
     const std::array<int, 2> mine{color, key};
     BasicMpi here = guest(communicator_, deadline_);  // what is under way in this channel doesn't hear it
+    here.signs_ = signs_;
     Assembly<std::array<int, 2>, BasicMpi> everyone(here);
     everyone(here, mine, Phase::setup);
     // Who passes this, too, knows that nobody has given up at the first, and that all are about to call MPI.
@@ -195,12 +210,14 @@ class BasicMpi {
     const bool as_here = std::is_sorted(all.begin(), all.end()) && all.front()[0] == all.back()[0];
     BasicMpi channel(as_here ? duplicate() : part(color, key), deadline_, 0);
     MPI_Comm_set_errhandler(channel.communicator_, MPI_ERRORS_RETURN);
+    channel.signs_ = signs_ ? signs_ : std::make_shared<detail::MpiSigns>(channel.communicator_, deadline_);
     return channel;
   }
 
   /// A mailbox among this channel's ranks. Collective, as is its end; throws usage_error unless all want packets of the
   /// same size.
   MpiMailbox<BasicMpi> mailbox(index_t bytes) {
+    const detail::Call call("the making of a mailbox");
     detail::agree_on_packet(*this, bytes);
     BasicMpi channel = split(0, rank());
     const boost::mpi::communicator communicator = channel.communicator_;
@@ -305,6 +322,7 @@ class BasicMpi {
   std::chrono::milliseconds deadline_;
   int tag_;
   std::vector<std::unique_ptr<Batch>> batches_;
+  std::shared_ptr<detail::MpiSigns> signs_;  // of all channels; guests of other communicators have none
 };
 
 /// Chunks of 1 GiB.

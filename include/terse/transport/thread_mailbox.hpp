@@ -60,7 +60,7 @@ class ThreadMailbox {
 
   void check() const {
     const std::lock_guard lock(shared_->mutex);
-    if (shared_->culprit >= 0)
+    if (!shared_->reason.empty())
       throw peer_error("gave up at a mailbox: " + shared_->reason, shared_->culprit, world_rank_);
   }
 

@@ -16,7 +16,7 @@
 #include <tuple>
 #include <vector>
 
-#include "terse/transport/concept.hpp"
+#include "terse/transport/call.hpp"
 
 namespace terse {
 
@@ -25,6 +25,8 @@ namespace detail {
 /// What all threads of a group share. Everything in it is guarded by `mutex`; bytes are copied outside of it,
 /// by the receiver, straight from the sender's buffer.
 struct ThreadShared {
+  using Clock = std::chrono::steady_clock;
+
   /// A message that its sender has posted and its receiver will copy.
   struct Post {
     enum class State { free, posted, copying, taken } state = State::free;
@@ -45,6 +47,9 @@ struct ThreadShared {
     std::uint64_t id;
     std::vector<int> members;  // world ranks
     std::vector<Lane> lanes;   // [from * size + to]
+    Lane& lane(int from, int to) {
+      return lanes[static_cast<std::size_t>(from) * members.size() + static_cast<std::size_t>(to)];
+    }
   };
   /// What a ticket under way remembers; recycled by its end, so that steady traffic allocates nothing.
   struct Batch {
@@ -57,9 +62,11 @@ struct ThreadShared {
     std::vector<std::uint64_t> send_numbers, receive_numbers;  // done: settled
     std::size_t open = 0;                                      // messages that are not settled
     Phase phase = Phase::setup;
-    std::chrono::steady_clock::time_point since;  // the first ready() that found it unfinished
-    bool asked = false;                           // by ready()
-    bool wanted = false;  // by ready() or wait(): what was only posted ahead holds nobody up
+    CallName call;                      // in which it is wanted
+    Clock::time_point since, asked_at;  // the first and the last ready() that found it unfinished
+    bool asked = false;                 // by ready()
+    bool waited = false;                // by wait()
+    bool wanted = false;                // by ready() or wait(): what was only posted ahead holds nobody up
     std::thread::id poster;
     bool used = false;
   };
@@ -68,6 +75,7 @@ struct ThreadShared {
       : deadline(deadline_),
         wake(static_cast<std::size_t>(ranks)),
         progress(static_cast<std::size_t>(ranks)),
+        here(static_cast<std::size_t>(ranks)),
         under_way(static_cast<std::size_t>(ranks)),
         left(static_cast<std::size_t>(ranks)) {
     for (std::vector<Batch*>& batches : under_way) batches.reserve(16);  // more only for those who ask for it
@@ -77,6 +85,7 @@ struct ThreadShared {
   std::mutex mutex;
   std::vector<std::condition_variable> wake;  // per world rank
   std::vector<std::uint64_t> progress;        // batches posted
+  std::vector<Clock::time_point> here;        // when this rank has last said that it is at work
   std::vector<std::vector<Batch*>>
       under_way;           // per world rank: a wait moves all of its thread's batches along
   std::vector<char> left;  // this rank's program has returned
@@ -88,8 +97,8 @@ struct ThreadShared {
   // By the parent's id, the number of its split, and color: all ranks split in the same order.
   std::map<std::tuple<std::uint64_t, std::uint64_t, int>, Making> making;
   std::uint64_t made = 0;  // channels; ids are never given again
-  int culprit = -1;        // >= 0: the group is poisoned
-  std::string reason;
+  std::string reason;      // not empty: the group is poisoned
+  int culprit = -1;        // -1: no single rank
 
   /// This rank's hold on the channel of a split. Once all have theirs it lives as long as one of them.
   std::shared_ptr<Channel> take(std::uint64_t parent, std::uint64_t split, int color,
@@ -107,43 +116,10 @@ struct ThreadShared {
   }
 
   void poison(int who, const std::string& why) {
-    if (culprit >= 0) return;
+    if (!reason.empty()) return;
     culprit = who;
     reason = why;
     for (std::condition_variable& one : wake) one.notify_all();
-  }
-
-  /// The world rank that keeps `batch` waiting: of those that it waits for, those that they wait for, and so on, one
-  /// that waits for nobody, or else the one that has posted the fewest batches. Batches that nobody has asked for yet
-  /// are not waited for.
-  int latest(const Batch& batch) const {
-    const auto at = [](int member) { return static_cast<std::size_t>(member); };
-    const int own = batch.channel->members[at(batch.rank)];
-    std::vector<int> held;
-    const auto follow = [&](const Batch& one) {
-      if (!one.wanted) return;
-      const auto add = [&](int peer) {
-        const int member = one.channel->members[at(peer)];
-        if (member != own && std::find(held.begin(), held.end(), member) == held.end())
-          held.push_back(member);
-      };
-      for (std::size_t k = 0; k < one.receives.size(); ++k)
-        if (one.receive_numbers[k] != Batch::done) add(one.receives[k].peer);
-      for (std::size_t k = 0; k < one.sends.size(); ++k)
-        if (one.send_numbers[k] != Batch::done) add(one.sends[k].peer);
-    };
-    follow(batch);
-    if (held.empty()) return own;
-    for (std::size_t k = 0; k < held.size(); ++k)
-      for (const Batch* one : under_way[at(held[k])]) follow(*one);
-    const auto waits = [&](int member) {
-      const std::vector<Batch*>& open = under_way[at(member)];
-      return std::any_of(open.begin(), open.end(),
-                         [](const Batch* one) { return one->wanted && one->open > 0; });
-    };
-    return *std::min_element(held.begin(), held.end(), [&](int a, int b) {
-      return waits(a) != waits(b) ? waits(b) : progress[at(a)] < progress[at(b)];
-    });
   }
 };
 

@@ -9,6 +9,7 @@
 
 #include "terse/core/view.hpp"
 #include "terse/transport/concept.hpp"
+#include "terse/transport/thread_blame.hpp"
 #include "terse/transport/thread_mailbox.hpp"
 #include "terse/transport/thread_shared.hpp"
 
@@ -44,37 +45,37 @@ class Threads {
     bool ready() {
       if (batch_ == nullptr) return true;
       std::unique_lock lock(end_->shared_->mutex);
-      batch_->wanted = true;
-      end_->adopt();
+      end_->want(*batch_);
       // Again while time has passed without the lock: a peer may have taken its message in it, and left.
       do end_->check(batch_->phase);
       while (end_->advance_all(lock));
       if (batch_->open == 0) return finish(), true;
       end_->check_left(*batch_);
-      const auto now = std::chrono::steady_clock::now();
-      if (!std::exchange(batch_->asked, true)) batch_->since = now;
-      if (now - batch_->since > end_->shared_->deadline) end_->blame(*batch_, end_->shared_->deadline);
+      const std::chrono::milliseconds deadline = end_->shared_->deadline;
+      batch_->asked_at = Shared::Clock::now();
+      if (!std::exchange(batch_->asked, true)) batch_->since = batch_->asked_at;
+      if (batch_->asked_at - batch_->since > deadline)
+        batch_->since = end_->patience(*batch_, deadline) - deadline;
       return false;
     }
     void wait() {
       if (batch_ != nullptr) wait(end_->shared_->deadline);
     }
-    /// Throws peer_error when the batch isn't done after `deadline`; see `blame` for who the culprit is. Batches that
+    /// Throws peer_error when the batch isn't done after `deadline`, see detail::ThreadBlame for why. Batches that
     /// this thread posted earlier or later move along, so ranks may wait for theirs in different orders.
     void wait(Deadline deadline) {
       if (batch_ == nullptr) return;
-      const auto until = detail::time_after(deadline);
+      auto until = detail::time_after(deadline);
       std::unique_lock lock(end_->shared_->mutex);
-      batch_->wanted = true;
-      end_->adopt();
+      end_->want(*batch_);
+      batch_->waited = true;
       for (;;) {
         end_->check(batch_->phase);
         if (end_->advance_all(lock)) continue;  // time has passed without the lock
         if (batch_->open == 0) return finish();
         end_->check_left(*batch_);
-        if (end_->wake().wait_until(lock, until) == std::cv_status::timeout &&
-            std::chrono::steady_clock::now() >= until)
-          end_->blame(*batch_, deadline);
+        if (Shared::Clock::now() >= until) until = end_->patience(*batch_, deadline);
+        end_->wake().wait_until(lock, until);
       }
     }
 
@@ -103,7 +104,7 @@ class Threads {
     for (const Receive& receive : receives) require_peer(receive.peer);
     for (const Send& send : sends) {
       require_peer(send.peer);
-      Shared::Lane& out = lane(*channel_, rank_, send.peer);
+      Shared::Lane& out = channel_->lane(rank_, send.peer);
       if (out[out.posted].state != Post::State::free)
         throw usage_error("more than " + std::to_string(Shared::Lane::capacity) + " messages to rank " +
                               std::to_string(send.peer) + " are under way",
@@ -115,25 +116,34 @@ class Threads {
     batch.phase = phase;
     batch.sends = sends;
     batch.receives = receives;
-    batch.asked = batch.wanted = false;
+    batch.asked = batch.waited = batch.wanted = false;
     batch.poster = std::this_thread::get_id();
     batch.send_numbers.clear();
     batch.receive_numbers.clear();
     for (const Send& send : sends) {
-      Shared::Lane& out = lane(*channel_, rank_, send.peer);
+      Shared::Lane& out = channel_->lane(rank_, send.peer);
       out[out.posted] = {Post::State::posted, send.data, send.bytes};
       batch.send_numbers.push_back(out.posted++);
       shared_->wake[world(send.peer)].notify_all();
     }
     for (const Receive& receive : receives)
-      batch.receive_numbers.push_back(lane(*channel_, receive.peer, rank_).expected++);
+      batch.receive_numbers.push_back(channel_->lane(receive.peer, rank_).expected++);
     batch.open = sends.size() + receives.size();
     batch.used = true;
     shared_->under_way[world(rank_)].push_back(&batch);
     return Ticket(this, &batch);
   }
 
+  /// Says that this rank is at work on something that may take longer than the deadline, such as an evaluation: the deadlines
+  /// of waits that need it begin again. Throws peer_error if the group is poisoned.
+  void here() {
+    const std::lock_guard lock(shared_->mutex);
+    check(Phase::barrier);
+    shared_->here[world(rank_)] = Shared::Clock::now();
+  }
+
   Threads split(int color, int key) {
+    const detail::Call call("a split");
     struct Choice {
       int color, key;
     };
@@ -155,6 +165,7 @@ class Threads {
 
   /// A mailbox among this channel's ranks. Collective; throws usage_error unless all want packets of the same size.
   ThreadMailbox mailbox(index_t bytes) {
+    const detail::Call call("the making of a mailbox");
     detail::agree_on_packet(*this, bytes);
     std::shared_ptr<ThreadMailbox::Slots> slots;
     if (rank_ == 0) slots = std::make_shared<ThreadMailbox::Slots>(size(), bytes);
@@ -189,10 +200,6 @@ class Threads {
           "no message can go between rank " + std::to_string(rank_) + " and rank " + std::to_string(peer),
           rank_);
   }
-  static Shared::Lane& lane(Shared::Channel& channel, int from, int to) {
-    return channel
-        .lanes[static_cast<std::size_t>(from) * channel.members.size() + static_cast<std::size_t>(to)];
-  }
   std::condition_variable& wake() { return shared_->wake[world(rank_)]; }
 
   Batch& unused_batch() {
@@ -202,9 +209,10 @@ class Threads {
   }
 
   void check(Phase phase) const {
-    if (shared_->culprit < 0) return;
-    throw peer_error("gave up in phase '" + std::string(name(phase)) + "': " + shared_->reason,
-                     shared_->culprit, static_cast<int>(world(rank_)));
+    if (shared_->reason.empty()) return;
+    throw peer_error(
+        "gave up in " + detail::place_of(phase, detail::Call::current()) + ": " + shared_->reason,
+        shared_->culprit, static_cast<int>(world(rank_)));
   }
 
   /// A peer whose program has returned sends and takes nothing any more.
@@ -231,7 +239,7 @@ class Threads {
       const std::uint64_t number = batch.receive_numbers[k];
       if (number == done) continue;
       const Receive& receive = batch.receives[k];
-      Shared::Lane& from = lane(channel, receive.peer, batch.rank);
+      Shared::Lane& from = channel.lane(receive.peer, batch.rank);
       Post& post = from[number];
       if (from.posted <= number || post.state != Post::State::posted) continue;
       const index_t bytes = post.bytes;
@@ -255,7 +263,7 @@ class Threads {
     }
     for (std::size_t k = 0; k < batch.sends.size(); ++k) {
       if (batch.send_numbers[k] == done) continue;
-      Post& post = lane(channel, batch.rank, batch.sends[k].peer)[batch.send_numbers[k]];
+      Post& post = channel.lane(batch.rank, batch.sends[k].peer)[batch.send_numbers[k]];
       if (post.state != Post::State::taken) continue;
       post.state = Post::State::free;
       batch.send_numbers[k] = done;
@@ -274,7 +282,9 @@ class Threads {
     return released;
   }
   /// This end may have been handed over by the thread that has posted.
-  void adopt() {
+  void want(Batch& wanted) {
+    wanted.wanted = true;
+    wanted.call = detail::Call::current();
     for (const std::unique_ptr<Batch>& batch : batches_) batch->poster = std::this_thread::get_id();
   }
   void retire(Batch& batch) {
@@ -282,13 +292,12 @@ class Threads {
     batch.used = false;
   }
 
-  /// Time is up.
-  [[noreturn]] void blame(const Batch& batch, Deadline deadline) {
-    const int who = shared_->latest(batch);
-    shared_->poison(who, "rank " + std::to_string(who) + " is late: no sign of it for " +
-                             std::to_string(deadline.count()) + " ms");
+  /// Time is up: throws peer_error, or returns when the wait ends after all.
+  Shared::Clock::time_point patience(const Batch& batch, Deadline deadline) {
+    const detail::ThreadBlame blame(*shared_, batch, deadline);
+    if (blame.over()) shared_->poison(blame.culprit(), blame.reason());
     check(batch.phase);
-    std::terminate();  // not reached: check throws once the group is poisoned
+    return blame.patience();
   }
 
   /// The owner of the buffers goes away: nobody may read them from here on, and nobody shall wait for them.
@@ -296,7 +305,7 @@ class Threads {
     std::unique_lock lock(shared_->mutex);
     for (std::size_t k = 0; k < batch.sends.size(); ++k) {
       if (batch.send_numbers[k] == done) continue;
-      Post& post = lane(*channel_, rank_, batch.sends[k].peer)[batch.send_numbers[k]];
+      Post& post = channel_->lane(rank_, batch.sends[k].peer)[batch.send_numbers[k]];
       wake().wait(lock, [&] { return post.state != Post::State::copying; });  // a copy always ends
       post.state = Post::State::free;
     }

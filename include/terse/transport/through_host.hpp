@@ -138,6 +138,7 @@ class ThroughHost {
     detail::gather_host_bytes(*inner_, gather_, mine, all, phase);
   }
 
+  void here() requires SaysHere<T> { inner_->here(); }
   ThroughHost split(int color, int key) { return ThroughHost(inner_->split(color, key), executor_); }
 
  private:
