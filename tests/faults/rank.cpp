@@ -5,7 +5,8 @@
 //   faults TRANSPORT soak MINUTES                                  # all methods, with ranks that are late: soak.hpp
 //
 // TRANSPORT  threads, or mpi under mpirun -n 4
-// FAULT      none, throws, killed, stopped, late, nan, header, payload
+// FAULT      none, throws, killed, stopped, late, nan, header, payload; elsewhere (takes a mean alone) and works (for longer than
+//            the deadline, and says so), both between steps
 // MOMENT     of nan a step; else the victim's batch, from the first of the job on; `between N`, `end`
 //
 // A rank that ends well says the hash of its parameters after each step and how many batches it had posted by then; one that fails
@@ -17,6 +18,7 @@
 #include <cstdlib>
 #include <limits>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "faulty.hpp"
@@ -59,6 +61,19 @@ double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+/// Between two steps does what the others don't.
+void leave_the_others(AnyTransport& transport, Ambush& ambush) {
+  const bool works = ambush.what == "works";
+  if (!works && ambush.what != "elsewhere") return faults::strike(ambush);
+  faults::say_when();
+  if (!works) mean(transport, 1.0);
+  const auto until = std::chrono::steady_clock::now() + ambush.patience;
+  while (works && std::chrono::steady_clock::now() < until) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    transport.here();
+  }
+}
+
 template <Transport T>
 void train(T&& raw, const Job& job) {
   const int rank = raw.rank();
@@ -86,7 +101,7 @@ void train(T&& raw, const Job& job) {
       Floats g = noise(whole, rank, step);
       const bool due = mine && job.number() == step && (job.fault == "nan" || job.between());
       if (due && job.fault == "nan") g[70] = std::numeric_limits<float>::quiet_NaN();
-      if (due && job.between()) faults::strike(ambush);
+      if (due && job.between()) leave_the_others(transport, ambush);
       try {
         optimizer->step(x, g);
       } catch (const non_finite_error& fault) {

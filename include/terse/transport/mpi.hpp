@@ -227,10 +227,7 @@ class BasicMpi {
   /// Ends MPI where its environment's destructor would, but throws peer_error, and leaves MPI as it is, if a rank has not come
   /// there by the deadline. Collective; no channel may be in use. For programs that have an environment of their own.
   TERSE_COLD static void finalize(Deadline deadline = std::chrono::seconds(60)) {
-    BasicMpi world = guest(boost::mpi::communicator(), detail::positive(deadline));
-    barrier(world, Phase::finalize);
-    const Watchdog watchdog("MPI_Finalize", deadline, world.rank());
-    check("MPI_Finalize", MPI_Finalize());
+    guest(boost::mpi::communicator(), detail::positive(deadline)).end();
   }
 
   /// Runs program(transport) as this process's rank and returns the exit status. An exception is printed with
@@ -238,18 +235,20 @@ class BasicMpi {
   /// end, which are this function's unless MPI runs already, no wait lasts longer than `deadline`, or Watchdog::least.
   template <class Program>
   static int run(int& argc, char**& argv, Program program, Deadline deadline = std::chrono::seconds(60)) {
-    detail::positive(deadline);
+    const std::chrono::milliseconds patience = detail::positive(deadline);
     const bool begins = !boost::mpi::environment::initialized();
     std::optional<Watchdog> watchdog(std::in_place, "MPI_Init", deadline);
     boost::mpi::environment environment(argc, argv);
     watchdog.reset();
     const boost::mpi::communicator world;
     try {
+      BasicMpi last = guest(world, patience);
       {
         BasicMpi transport(world, deadline);
+        last.signs_ = transport.signs_;  // a rank may be at work while others have come to the end
         program(transport);
       }
-      if (begins) finalize(deadline);
+      if (begins) last.end();
     } catch (const std::exception& failure) {
       std::fprintf(stderr, "[rank %d] %s\n", world.rank(), failure.what());
       std::fflush(stderr);
@@ -272,6 +271,12 @@ class BasicMpi {
   /// For meetings on a communicator in which others have messages under way.
   static BasicMpi guest(const boost::mpi::communicator& communicator, std::chrono::milliseconds deadline) {
     return BasicMpi(communicator, deadline, boost::mpi::environment::collectives_tag());
+  }
+  TERSE_COLD void end() {
+    barrier(*this, Phase::finalize);
+    signs_.reset();
+    const Watchdog watchdog("MPI_Finalize", deadline_, rank());
+    check("MPI_Finalize", MPI_Finalize());
   }
   TERSE_COLD boost::mpi::communicator duplicate() {
     // Stays where the wait is given up: MPI goes on and may yet write there.
