@@ -23,15 +23,22 @@
 
 namespace {
 std::atomic<std::uint64_t> allocations{0};
-}
+std::atomic<std::int64_t> living{0};  // of these
+}  // namespace
 
 __attribute__((noinline)) void* operator new(std::size_t size) {
   ++allocations;
+  ++living;
   if (void* memory = std::malloc(size > 0 ? size : 1)) return memory;
   throw std::bad_alloc();
 }
-__attribute__((noinline)) void operator delete(void* memory) noexcept { std::free(memory); }
-__attribute__((noinline)) void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+__attribute__((noinline)) void operator delete(void* memory) noexcept {
+  if (memory != nullptr) --living;
+  std::free(memory);
+}
+__attribute__((noinline)) void operator delete(void* memory, std::size_t) noexcept {
+  operator delete(memory);
+}
 
 namespace {
 
@@ -608,4 +615,32 @@ TEST_CASE("who looks for something again and again makes room for others") {
   // At most every 20 us after the first 50; nobody looks 1000 times in these.
   CHECK(looks < 2500);
   CHECK(looks > 2);
+}
+
+TEST_CASE("a group keeps nothing of channels, optimizers and mailboxes that are gone") {
+  std::int64_t before = 0, after = 0;
+  ThreadGroup(4, patience).run([&](Threads& transport) {
+    const terse::Layout layout = terse::Layout::flat(30);
+    std::vector<float> x(64), g(64, 1.0F);
+    // Takes no memory once it is made, and all ranks are in it while rank 0 counts.
+    terse::Assembly<char, Threads> everybody(transport);
+    const auto count = [&](std::int64_t& number) {
+      everybody(transport, 0, Phase::barrier);
+      if (transport.rank() == 0) number = living;
+      everybody(transport, 0, Phase::barrier);
+    };
+    for (int k = 0; k < 220; ++k) {
+      if (k == 20) count(before);
+      terse::Optimizer optimizer{terse::MomentumSgd<>{}, transport, layout};
+      optimizer.step(x, g);
+      Threads pair = transport.split(transport.rank() / 2, transport.rank());
+      Network nested = delayed(pair, {});
+      if (k % 20 == 0) {
+        auto mailbox = transport.mailbox(64);
+        mailbox.publish(Bytes(64));
+      }
+    }
+    count(after);
+  });
+  CHECK(after == before);
 }

@@ -10,12 +10,10 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <deque>
 #include <fstream>
 #include <future>
 #include <memory>
-#include <new>
 #include <set>
 #include <stdexcept>
 #include <string>
@@ -29,25 +27,7 @@
 #include "terse/transport/rendezvous.hpp"
 #include "terse/transport/watchdog.hpp"
 
-// ThreadGroup, Metered and Assembly; then whole optimizers in which a rank fails at any of its calls. This program replaces
-// operator new, to count what a group keeps.
-
-namespace {
-std::atomic<std::int64_t> living{0};
-}
-
-__attribute__((noinline)) void* operator new(std::size_t size) {
-  ++living;
-  if (void* memory = std::malloc(size > 0 ? size : 1)) return memory;
-  throw std::bad_alloc();
-}
-__attribute__((noinline)) void operator delete(void* memory) noexcept {
-  if (memory != nullptr) --living;
-  std::free(memory);
-}
-__attribute__((noinline)) void operator delete(void* memory, std::size_t) noexcept {
-  operator delete(memory);
-}
+// ThreadGroup, Metered and Assembly; then whole optimizers in which a rank fails at any of its calls.
 
 namespace {
 
@@ -480,34 +460,6 @@ TEST_CASE("channels stay apart for colors of any size") {
     right += a.arrived() && b.arrived() ? 1 : 0;
   }));
   CHECK(right == 2);
-}
-
-TEST_CASE("a group keeps nothing of channels, optimizers and mailboxes that are gone") {
-  std::int64_t before = 0, after = 0;
-  check_all_returned(outcomes(4, patience, [&](Threads& transport) {
-    const terse::Layout layout = terse::Layout::flat(30);
-    std::vector<float> x(64), g(64, 1.0F);
-    // Takes no memory once it is made, and all ranks are in it while rank 0 counts.
-    terse::Assembly<char, Threads> everybody(transport);
-    const auto count = [&](std::int64_t& number) {
-      everybody(transport, 0, Phase::barrier);
-      if (transport.rank() == 0) number = living;
-      everybody(transport, 0, Phase::barrier);
-    };
-    for (int k = 0; k < 220; ++k) {
-      if (k == 20) count(before);
-      terse::Optimizer optimizer{terse::MomentumSgd<>{}, transport, layout};
-      optimizer.step(x, g);
-      Threads pair = transport.split(transport.rank() / 2, transport.rank());
-      Threads nested = pair.split(0, -pair.rank());
-      if (k % 20 == 0) {
-        auto mailbox = transport.mailbox(64);
-        mailbox.publish(Bytes(64));
-      }
-    }
-    count(after);
-  }));
-  CHECK(after == before);
 }
 
 TEST_CASE("channels that are made at one time by several parts of a group don't meet those that are gone") {
