@@ -332,6 +332,35 @@ TEST_CASE("a rank that can't write keeps all from saving, and the old checkpoint
   CHECK(load(scratch.path())[0].step == 4);
 }
 
+TEST_CASE("a rank that saves or opens a folder alone waits for ranks that wait for it, and all are told so") {
+  for (const bool opens : {false, true}) {
+    const Scratch scratch;
+    std::vector<std::string> words(ranks);
+    CHECK_THROWS_AS(ThreadGroup(ranks, std::chrono::milliseconds(200)).run([&](Threads& transport) {
+      try {
+        Training training(transport);
+        checkpoint::Folder folder(scratch.path(), transport);
+        training.run(2);
+        if (transport.rank() == 0 && opens) checkpoint::Folder(scratch.path() / "other", transport);
+        if (transport.rank() == 0) folder.save(training.optimizer, training.x);
+        training.run(3);
+      } catch (const peer_error& fault) {
+        CHECK(fault.culprit() == -1);
+        words[static_cast<std::size_t>(transport.rank())] = fault.what();
+        throw;
+      }
+    }),
+                    const peer_error&);
+    const std::string call = opens ? "the opening of a folder" : "a save";
+    for (const std::string& text : words) {
+      contains(text, "ranks 0 and 1 wait for each other, so that rank ");
+      contains(text, "rank 0 for rank 1 in phase 'setup' of " + call +
+                         " on channel 0, rank 1 for rank 0 in phase "
+                         "'reduce' of step 3 on channel ");
+    }
+  }
+}
+
 TEST_CASE("a folder belongs to one run at a time, which is named; a dead one's lock is gone") {
   const Scratch scratch;
   const auto refusal = [&] {

@@ -39,13 +39,13 @@ class usage_error : public error {
   using error::error;
 };
 
-/// A peer is dead, late or has thrown. The transport is unusable from here on.
+/// A peer is dead, late or has thrown, or ranks in different calls wait for each other. The transport is unusable from here on.
 class peer_error : public error {
  public:
   peer_error(const std::string& sentence, int culprit, int rank, std::int64_t step = -1)
       : error(sentence, rank, step), culprit_(culprit) {}
 
-  /// The rank that let the others down.
+  /// The rank that let the others down; -1 where none is known to have, as of those that wait for each other.
   int culprit() const noexcept { return culprit_; }
 
  private:
