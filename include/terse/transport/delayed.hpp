@@ -306,7 +306,6 @@ class Delayed {
   // No all_gather, though the inner transport may have one: gathers go by `exchange` and take their time.
 
   void here() requires SaysHere<Inner> { inner_.here(); }
-
   /// The channels of a rank share its link.
   Delayed split(int color, int key) { return Delayed(inner_.split(color, key), link_, {}); }
 

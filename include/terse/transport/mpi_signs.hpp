@@ -22,7 +22,7 @@ class MpiSigns {
   MpiSigns& operator=(const MpiSigns&) = delete;
   ~MpiSigns() {
     // A sign may still be on its way: MPI would give the communicator's number to another one, which would get it.
-    if (used_) (void)new boost::mpi::communicator(everyone_);
+    if (given_.load() != Clock::time_point()) (void)new boost::mpi::communicator(everyone_);
   }
 
   /// Four times in a deadline at most: who never waits for long takes none of them.
@@ -30,7 +30,6 @@ class MpiSigns {
     const Clock::time_point now = Clock::now();
     if (now - given_.load() < deadline_ / 4) return;
     given_ = now;
-    used_ = true;
     for (int peer = 0; peer < everyone_.size(); ++peer) {
       if (peer == everyone_.rank()) continue;
       MPI_Request request = MPI_REQUEST_NULL;
@@ -47,7 +46,6 @@ class MpiSigns {
       if (found == 0) return heard_;
       check("MPI_Mrecv", MPI_Mrecv(nullptr, 0, MPI_BYTE, &message, MPI_STATUS_IGNORE));
       heard_ = Clock::now();
-      used_ = true;
     }
   }
 
@@ -61,7 +59,6 @@ class MpiSigns {
   boost::mpi::communicator everyone_;
   std::chrono::milliseconds deadline_;
   std::atomic<Clock::time_point> given_{}, heard_{};  // channels may be used by threads of their own
-  std::atomic<bool> used_ = false;
 };
 
 }  // namespace terse::detail

@@ -138,7 +138,7 @@ class Threads {
   /// of waits that need it begin again. Throws peer_error if the group is poisoned.
   void here() {
     const std::lock_guard lock(shared_->mutex);
-    check(Phase::barrier);
+    if (!shared_->reason.empty()) give_up("at its work");
     shared_->here[world(rank_)] = Shared::Clock::now();
   }
 
@@ -209,10 +209,11 @@ class Threads {
   }
 
   void check(Phase phase) const {
-    if (shared_->reason.empty()) return;
-    throw peer_error(
-        "gave up in " + detail::place_of(phase, detail::Call::current()) + ": " + shared_->reason,
-        shared_->culprit, static_cast<int>(world(rank_)));
+    if (!shared_->reason.empty()) give_up("in " + detail::place_of(phase, detail::Call::current()));
+  }
+  [[noreturn]] void give_up(const std::string& where) const {
+    throw peer_error("gave up " + where + ": " + shared_->reason, shared_->culprit,
+                     static_cast<int>(world(rank_)));
   }
 
   /// A peer whose program has returned sends and takes nothing any more.
