@@ -454,6 +454,17 @@ TEST_CASE("a rank that doesn't split ends the others' wait by its deadline") {
   });
 }
 
+TEST_CASE("a deadline of no time is refused, and the longest of any unit doesn't overflow") {
+  if (gpus() < 1) return;
+  on_gpus([&](Threads& boot, cudaStream_t stream) {
+    CHECK_THROWS_AS(Nccl::create(boot, stream, -1s), const terse::usage_error&);
+    CHECK_THROWS_AS(Nccl::create(boot, stream, 0s), const terse::usage_error&);
+    Nccl end = Nccl::create(boot, stream, std::chrono::seconds::max());
+    end.synchronize();
+    end.synchronize(std::chrono::hours::max());
+  });
+}
+
 TEST_CASE("a rank that doesn't come to the file ends the others' wait by its deadline") {
   const Folder folder;
   if (gpus() < 2) return;
