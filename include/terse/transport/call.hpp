@@ -25,7 +25,7 @@ class Call {
   Call& operator=(const Call&) = delete;
   ~Call() { current_ = outer_; }
 
-  /// Of this thread; without a name outside of such calls.
+  /// Returns this thread's; it has no name outside of such calls.
   static CallName current() { return current_; }
 
  private:
@@ -33,7 +33,7 @@ class Call {
   CallName outer_;
 };
 
-/// As error texts name what a rank waits in.
+/// Names what a rank waits in.
 TERSE_COLD inline std::string place_of(Phase phase, const CallName& call) {
   std::string text = std::string("phase '") + name(phase) + "'";
   if (call.what != nullptr) text += std::string(" of ") + call.what;
@@ -41,7 +41,7 @@ TERSE_COLD inline std::string place_of(Phase phase, const CallName& call) {
   return text;
 }
 
-/// What to look at where ranks may wait for each other.
+/// Advice for ranks that may wait for each other.
 inline constexpr const char* same_calls =
     "all ranks make the same calls in the same order (optimizers, steps, checkpoints, means)";
 

@@ -37,12 +37,12 @@ class Deadline {
 
 namespace detail {
 
-/// When a wait ends that begins now.
+/// Returns when a wait ends that begins now.
 inline std::chrono::steady_clock::time_point time_after(Deadline deadline) {
   return std::chrono::steady_clock::now() + std::chrono::milliseconds(deadline);
 }
 
-/// What all waits of a transport shall keep to; throws usage_error where none could.
+/// Checks what all waits of a transport shall keep to; throws usage_error where none could.
 inline std::chrono::milliseconds positive(Deadline deadline, int rank = -1) {
   if (deadline.count() > 0) return deadline;
   throw usage_error("a deadline must be longer than 0 ms, not " + std::to_string(deadline.count()) + " ms",

@@ -25,7 +25,7 @@ class MpiSigns {
     if (given_.load() != Clock::time_point()) (void)new boost::mpi::communicator(everyone_);
   }
 
-  /// Four times in a deadline at most: who never waits for long takes none of them.
+  /// Sends one, four times in a deadline at most: ranks that never wait for long take none of them.
   void give() {
     const Clock::time_point now = Clock::now();
     if (now - given_.load() < deadline_ / 4) return;
@@ -37,7 +37,7 @@ class MpiSigns {
       check("MPI_Request_free", MPI_Request_free(&request));
     }
   }
-  /// Takes what has come. When that was so for the last time.
+  /// Takes what has come, and returns when something last had.
   Clock::time_point last() {
     for (;;) {
       int found = 0;

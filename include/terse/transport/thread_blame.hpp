@@ -26,7 +26,8 @@ class ThreadBlame {
     std::erase_if(held_, [&](int member) { return wait_of(member) != nullptr; });
   }
 
-  /// When the wait ends after all: ranks that are not in a wait have all said that they are at work. The past otherwise.
+  /// Says when the wait ends after all, where ranks that are not in a wait have all said that they are at work; else a time in
+  /// the past.
   Clock::time_point patience() const {
     if (first_peer(batch_) < 0)
       return now_ + std::chrono::milliseconds(1);  // another thread of this rank copies
@@ -34,8 +35,8 @@ class ThreadBlame {
     for (const int member : held_) least = std::min(least, shared_.here[at(member)] + deadline_);
     return least;
   }
-  /// Of those that this wait needs and that wait for no rank, the one that has posted the fewest batches; -1: all wait, and
-  /// so for each other. Ranks that are at work are no culprits.
+  /// Finds the rank that has posted the fewest batches, of those that this wait needs and that wait for no rank; -1: all wait,
+  /// and so for each other. Ranks that are at work are no culprits.
   int culprit() const {
     int late = -1;
     for (const int member : held_)
@@ -45,7 +46,7 @@ class ThreadBlame {
     return late;
   }
   bool over() const { return patience() <= now_; }
-  /// Once it is over.
+  /// Tells why, once it is over.
   std::string reason() const {
     const std::string time = std::to_string(deadline_.count()) + " ms";
     if (const int late = culprit(); late >= 0)
@@ -89,14 +90,14 @@ class ThreadBlame {
     for_each_peer(batch, [&](int member) { first = first < 0 ? member : std::min(first, member); });
     return first;
   }
-  /// A batch that a rank is waiting for at this time, or nullptr. Who only asks, and hasn't for long, does something else.
+  /// Finds a batch that a rank waits for at this time, or nullptr. A rank that only asks, and hasn't for long, is elsewhere.
   const Batch* wait_of(int member) const {
     for (const Batch* one : shared_.under_way[at(member)])
       if (one->wanted && first_peer(*one) >= 0 && (one->waited || now_ - one->asked_at <= shared_.deadline))
         return one;
     return nullptr;
   }
-  /// Where all wait, following a wait from rank to rank comes round to one that it has passed.
+  /// Follows waits from rank to rank, which comes round to one that it has passed, since all wait.
   std::vector<const Batch*> find_circle() const {
     std::vector<const Batch*> passed{&batch_};
     for (;;) {

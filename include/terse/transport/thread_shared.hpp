@@ -100,7 +100,7 @@ struct ThreadShared {
   std::string reason;      // not empty: the group is poisoned
   int culprit = -1;        // -1: no single rank
 
-  /// This rank's hold on the channel of a split. Once all have theirs it lives as long as one of them.
+  /// Takes this rank's hold on the channel of a split. Once all have theirs it lives as long as one of them.
   std::shared_ptr<Channel> take(std::uint64_t parent, std::uint64_t split, int color,
                                 std::vector<int> members) {
     const std::lock_guard lock(mutex);

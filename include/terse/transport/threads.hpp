@@ -293,7 +293,7 @@ class Threads {
     batch.used = false;
   }
 
-  /// Time is up: throws peer_error, or returns when the wait ends after all.
+  /// Throws peer_error for a wait whose time is up, or returns when it ends after all.
   Shared::Clock::time_point patience(const Batch& batch, Deadline deadline) {
     const detail::ThreadBlame blame(*shared_, batch, deadline);
     if (blame.over()) shared_->poison(blame.culprit(), blame.reason());
