@@ -7,6 +7,7 @@
 #include <exception>
 #include <filesystem>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -122,7 +123,9 @@ std::vector<std::string> texts_of_all(T& channel, const std::string& mine) {
   const std::size_t longest = *std::max_element(sizes.begin(), sizes.end());
   std::string padded = mine, all(longest * sizes.size(), ' ');
   padded.resize(longest);
-  if (longest > 0) all_gather(channel, padded, all);
+  terse::detail::CheckedGather gather(channel.size());
+  if (longest > 0)
+    gather(channel, std::as_bytes(std::span(padded)), std::as_writable_bytes(std::span(all)), Phase::setup);
   std::vector<std::string> texts;
   for (std::size_t rank = 0; rank < sizes.size(); ++rank)
     texts.push_back(all.substr(rank * longest, sizes[rank]));

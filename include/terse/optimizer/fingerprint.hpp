@@ -39,9 +39,8 @@ TERSE_COLD std::string first_difference(T& channel, const Layout& layout) {
     one.add(segments[s]);
     mine.push_back(layout_hash(one));
   }
-  HostGather gather;
-  gather_host_bytes(channel, gather, std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(all)),
-                    Phase::setup);
+  CheckedGather gather(channel.size());
+  gather(channel, std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(all)), Phase::setup);
   std::size_t first = common;
   for (std::size_t k = 0; k < all.size(); ++k)
     if (all[k] != mine[k % common]) first = std::min(first, k % common);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cmath>
+#include <cstdint>
 
 #include "terse/core/half.hpp"
 #include "terse/executor/statistic.hpp"
@@ -27,11 +28,8 @@ TERSE_NUMERICS_END
 /// What ranks agree on about their gradients before a step that needs it.
 template <Transport T, Executor E>
 class GradientNorm {
-  struct Partial {
-    float square;
-    std::uint32_t bad;
-  };
-  static_assert(sizeof(Partial) == 8);
+  /// Sums of squares, negated (0, too) where a gradient is not finite.
+  using Partials = Assembly<float, T>;
 
  public:
   struct Norm {
@@ -47,23 +45,25 @@ class GradientNorm {
         bad_(1) {}
 
   /// What a rank sends for it among `size` ranks.
-  static constexpr index_t bytes(int size) { return (size - 1) * static_cast<index_t>(sizeof(Partial)); }
+  static constexpr index_t bytes(int size) { return Partials::bytes(size); }
   /// Collective. One read-only pass, 8 bytes to each peer.
   template <Number G>
-  Norm operator()(T& channel, E executor, const G* gradients, float gradient_scale) {
+  Norm operator()(T& channel, E executor, const G* gradients, float gradient_scale, std::uint64_t step) {
     fill(executor, bad_.all(), 0U);
     reduce<SumOfSquares>(executor, range_, Units{0, true}, NoMask{}, NoPackets{},
                          GradientSample<G>{gradients, gradient_scale}, scratch_.all(), square_.all(),
                          bad_.data());
-    Partial own{};
+    float square = 0;
+    std::uint32_t bad = 0;
     await_messages(channel);
-    fetch(executor, in<E>(square_.all()), view<float>(&own.square, 1));
-    fetch(executor, in<E, std::uint32_t>(bad_.all()), view<std::uint32_t>(&own.bad, 1));
+    fetch(executor, in<E>(square_.all()), view<float>(&square, 1));
+    fetch(executor, in<E, std::uint32_t>(bad_.all()), view<std::uint32_t>(&bad, 1));
     Norm norm;
     int rank = 0;
-    for (const Partial& partial : everyone_(channel, own, Phase::agree)) {
-      norm.value += static_cast<double>(partial.square);
-      if (partial.bad != 0 && norm.culprit < 0) norm.culprit = rank;
+    for (const float partial :
+         everyone_(channel, bad != 0 ? -square : square, Phase::agree, static_cast<std::int64_t>(step))) {
+      norm.value += static_cast<double>(std::abs(partial));
+      if (std::signbit(partial) && norm.culprit < 0) norm.culprit = rank;
       ++rank;
     }
     norm.value = std::sqrt(norm.value / channel.size());
@@ -71,7 +71,7 @@ class GradientNorm {
   }
 
  private:
-  Assembly<Partial, T> everyone_;
+  Partials everyone_;
   Range range_;
   buffer<float, typename E::memory> scratch_, square_;
   buffer<std::uint32_t, typename E::memory> bad_;

@@ -52,7 +52,7 @@ StepResult Optimizer<R, T, E, N>::step(out<E, P> parameters, in<E, G> gradients,
     guard().refuse("begin was given other parameters, gradients or another gradient_scale than step");
   const Open open = std::exchange(open_, Open{});
   if (waits_for_norm()) {
-    const auto norm = norms_(channel_, executor_, input.gradients, gradient_scale);
+    const auto norm = norms_(channel_, executor_, input.gradients, gradient_scale, step);
     // What begin has sent counts once, though the round goes on with the next step.
     if (norm.culprit >= 0 && options_.on_non_finite == NonFinite::skip)
       return {false, std::exchange(sent_, 0), false};

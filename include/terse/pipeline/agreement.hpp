@@ -100,8 +100,8 @@ template <Transport T>
 void agree_on_batch(T& channel, TwoWords<T>& everyone, const Batch& batch) {
   std::uint64_t examples = 0;
   for (const std::uint64_t hash : batch.hashes()) examples = mix_hash(examples, hash);
-  const auto all =
-      everyone(channel, {mix_hash(batch.round(), batch.training() ? 1 : 0), examples}, Phase::agree);
+  const auto all = everyone(channel, {mix_hash(batch.round(), batch.training() ? 1 : 0), examples},
+                            Phase::agree, static_cast<std::int64_t>(batch.step()));
   for (std::size_t s = 1; s < all.size(); ++s)
     if (all[s] != all[0])
       throw wire_error("stages 0 and " + std::to_string(s) +

@@ -39,9 +39,8 @@ TERSE_COLD std::uint64_t agree(T& channel, std::span<const Agreed> fields, const
   std::vector<std::uint64_t> mine;
   for (const Agreed& field : fields) mine.push_back(field.value);
   std::vector<std::uint64_t> all(mine.size() * static_cast<std::size_t>(channel.size()));
-  detail::HostGather gather;
-  detail::gather_host_bytes(channel, gather, std::as_bytes(std::span(mine)),
-                            std::as_writable_bytes(std::span(all)), Phase::setup);
+  detail::CheckedGather gather(channel.size());
+  gather(channel, std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(all)), Phase::setup);
   for (std::size_t k = 0; k < all.size(); ++k)
     if (all[k] != mine[k % mine.size()])
       throw mismatch_error("rank " + std::to_string(k / mine.size()) + " was set up with another " +
@@ -88,9 +87,9 @@ TERSE_COLD void agree_on_settings(T& channel, const char* what, const SettingsLi
     ++rank;
   }
   std::vector<double> all(count * static_cast<std::size_t>(channel.size()));
-  detail::HostGather gather;
-  detail::gather_host_bytes(channel, gather, std::as_bytes(std::span(mine.values)),
-                            std::as_writable_bytes(std::span(all)), Phase::setup);
+  detail::CheckedGather gather(channel.size());
+  gather(channel, std::as_bytes(std::span(mine.values)), std::as_writable_bytes(std::span(all)),
+         Phase::setup);
   for (std::size_t k = 0; k < all.size(); ++k)
     if (std::bit_cast<std::uint64_t>(all[k]) != std::bit_cast<std::uint64_t>(mine.values[k % count]))
       differs(k / count, mine.names[k % count], all[k], mine.values[k % count]);
