@@ -474,7 +474,7 @@ TEST_CASE("a packet header stands in memory as documented") {
   std::array<unsigned char, 32> bytes{};
   static_assert(sizeof header == sizeof bytes);
   std::memcpy(bytes.data(), &header, sizeof header);
-  const std::array<unsigned char, 32> expected{'4',  'T',  'R',  'S',  2,    0,    0x01, 0x02,  //
+  const std::array<unsigned char, 32> expected{'4',  'T',  'R',  'S',  3,    0,    0x01, 0x02,  //
                                                0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11,  //
                                                0x99, 0,    0,    0,    0,    0,    0,    0,     //
                                                0x11, 0x00, 0xFF, 0xEE, 0xDD, 0xCC, 0xBB, 0xAA};
@@ -485,7 +485,7 @@ TEST_CASE("a packet with a wrong field is refused by the field's name") {
   terse::PacketHeader good;
   good.step = 17;
   good.length = 96;
-  good.check = 1234;
+  good.check = terse::check_with_flags(1234, 3);
   good.flags = 3;
   const auto read = [](const terse::PacketHeader& header) {
     std::array<std::byte, sizeof header> bytes{};
@@ -509,10 +509,34 @@ TEST_CASE("a packet with a wrong field is refused by the field's name") {
   };
   CHECK(contains(refused([](auto& header) { header.magic ^= 1; }),
                  "has magic 1397904437, expected 1397904436"));
-  CHECK(contains(refused([](auto& header) { header.version = 1; }), "has wire version 1, expected 2"));
+  CHECK(contains(refused([](auto& header) { header.version = 1; }), "has wire version 1, expected 3"));
   CHECK(contains(refused([](auto& header) { header.step = 18; }), "has step 18, expected 17"));
   CHECK(contains(refused([](auto& header) { header.length = 95; }), "has length 95, expected 96"));
   CHECK(contains(refused([](auto& header) { header.check = 1235; }), "belongs to another exchange"));
+  // Flags name a rank, so that one of their bits must not change without a word.
+  for (int bit = 0; bit < 16; ++bit) {
+    const auto flip = [&](auto& header) {
+      header.flags = static_cast<std::uint16_t>(header.flags ^ 1 << bit);
+    };
+    CHECK(contains(refused(flip), "the packet was damaged on its way"));
+    CHECK(contains(refused([&](auto& header) { header.flags = 0, header.check = 1234, flip(header); }),
+                   "was damaged on its way: its flags are not what its check was made of"));
+  }
+}
+
+TEST_CASE("a fault of a packet that was handed on names who made it and who brought it, if both are known") {
+  const auto said = [](int from) {
+    try {
+      terse::refuse({terse::PacketFault::step, 4, 5}, "", 5, 2, 0, from);
+    } catch (const terse::wire_error& failure) {
+      return std::string(failure.what());
+    }
+    return std::string();
+  };
+  CHECK(said(1) ==
+        "terse: rank 0, step 5: the packet from rank 2, received from rank 1, has step 4, expected 5");
+  for (const int from : {-1, 2})
+    CHECK(said(from) == "terse: rank 0, step 5: the packet from rank 2 has step 4, expected 5");
 }
 
 TEST_CASE("an error says who reports it and when") {

@@ -851,7 +851,7 @@ TEST_CASE("a packet that does not belong here is refused by who gets it, and the
       {"magic", {{Phase::forward, forward, shift(&PacketHeader::magic, 1)}}, "has magic"},
       {"version",
        {{Phase::forward, forward, shift(&PacketHeader::version, 1)}},
-       "has wire version 3, expected 2"},
+       "has wire version 4, expected 3"},
       {"step",
        {{Phase::forward, forward, shift(&PacketHeader::step, 1)}},
        "is in step 3, and this stage in step 2"},

@@ -21,7 +21,7 @@ static_assert(std::endian::native == std::endian::little,
 /// the recipe's own. A section whose size depends on the data comes last.
 struct PacketHeader {
   static constexpr std::uint32_t expected_magic = 0x53525434;  // "4TRS" in memory
-  static constexpr std::uint16_t wire_version = 2;
+  static constexpr std::uint16_t wire_version = 3;
   /// `flags`: 0 = all finite, else 1 + the first rank whose message was not (saturating); with the highest bit, 1 + the
   /// rank that has refused a packet which this one follows from.
   static constexpr std::uint16_t finite = 0, refused = 0x8000;
@@ -32,22 +32,27 @@ struct PacketHeader {
   std::uint64_t step = 0;                ///< counts from 1
   std::uint64_t length = 0;              ///< bytes of the packet, this header included
   std::uint64_t check =
-      0;  ///< hash of the exchange's fingerprint, the step's hyper-parameters, phase, chunk and sender
+      0;  ///< hash of the exchange's fingerprint, the step's hyper-parameters, phase, chunk, sender and flags
 };
 static_assert(sizeof(PacketHeader) == 32);
+
+/// The check of a packet with flags, from that of one without: a bit of them that has changed must not name a rank.
+TERSE_HD constexpr std::uint64_t check_with_flags(std::uint64_t check, std::uint16_t flags) {
+  return flags == PacketHeader::finite ? check : mix_hash(check, flags);
+}
 
 /// What a header must say: `least` to `most` bytes of packet.
 struct ExpectedHeader {
   std::uint64_t least = 0;  ///< bytes of the packet
   std::uint64_t most = 0;   ///< the same, where its length depends on the data
   std::uint64_t step = 0;   ///< as PacketHeader's
-  std::uint64_t check = 0;  ///< as PacketHeader's
+  std::uint64_t check = 0;  ///< as PacketHeader's, without flags
 };
 
 /// The first field of a packet that is wrong.
 struct PacketFault {
   /// The fields of a header in the order in which they are looked at; `content` is what is behind it.
-  enum Field : std::uint32_t { none, magic, version, step, length, check, content };
+  enum Field : std::uint32_t { none, magic, version, step, length, check, flags, content };
   Field field = none;          ///< `none`: all are right
   std::uint64_t found = 0;     ///< what the packet says
   std::uint64_t expected = 0;  ///< what it has to say
@@ -62,20 +67,28 @@ TERSE_HD constexpr PacketFault find_fault(const PacketHeader& header, const Expe
   if (header.step != expected.step) return {PacketFault::step, header.step, expected.step};
   if (header.length < expected.least || header.length > expected.most)
     return {PacketFault::length, header.length, expected.most};
-  if (header.check != expected.check) return {PacketFault::check, header.check, expected.check};
-  return {};
+  if (header.check == check_with_flags(expected.check, header.flags)) return {};
+  return {header.check == expected.check ? PacketFault::flags : PacketFault::check, header.check,
+          expected.check};
 }
 
 namespace detail {
 
+/// A packet that `peer` has made, and `from` has handed on unless it is -1 or the same rank.
+TERSE_COLD inline std::string packet_from(int peer, int from, const std::string& where = "") {
+  const std::string text = "the packet from rank " + std::to_string(peer) + where;
+  return from < 0 || from == peer ? text : text + ", received from rank " + std::to_string(from) + ",";
+}
 [[noreturn]] TERSE_COLD inline void throw_fault(const PacketFault& fault, const char* content,
-                                                std::uint64_t step, int peer, int rank) {
+                                                std::uint64_t step, int peer, int rank, int from) {
   constexpr const char* names[] = {"", "magic", "wire version", "step", "length"};
-  std::string text = "the packet from rank " + std::to_string(peer);
+  std::string text = packet_from(peer, from);
   if (fault.field == PacketFault::check)
-    text +=
-        " belongs to another exchange, or that rank runs with other hyper-parameters (learning rate, betas, "
-        "..., of any group), another mask or other scales of a segment (rescale) in this step";
+    text += " belongs to another exchange, or rank " + std::to_string(peer) +
+            " runs with other hyper-parameters (learning rate, betas, ..., of any group), another mask or "
+            "other scales of a segment (rescale) in this step, or the packet was damaged on its way";
+  else if (fault.field == PacketFault::flags)
+    text += " was damaged on its way: its flags are not what its check was made of";
   else if (fault.field == PacketFault::content)
     text += std::string(" has ") + content;
   else
@@ -86,17 +99,19 @@ namespace detail {
 
 }  // namespace detail
 
-/// Throws wire_error that says what is wrong with the packet from `peer`, if anything is; `content` says it of a
-/// section.
-inline void refuse(const PacketFault& fault, const char* content, std::uint64_t step, int peer, int rank) {
-  if (fault.field != PacketFault::none) detail::throw_fault(fault, content, step, peer, rank);
+/// Throws wire_error that says what is wrong with the packet that `peer` has made, and `from`, if not -1, has handed on, if
+/// anything is; `content` says it of a section.
+inline void refuse(const PacketFault& fault, const char* content, std::uint64_t step, int peer, int rank,
+                   int from = -1) {
+  if (fault.field != PacketFault::none) detail::throw_fault(fault, content, step, peer, rank, from);
 }
 
-/// Checks a header that came from `peer`; throws wire_error that names the field.
-inline PacketHeader read_header(const std::byte* bytes, const ExpectedHeader& expected, int peer, int rank) {
+/// Checks the header of a packet as `refuse` says it; throws wire_error that names the field.
+inline PacketHeader read_header(const std::byte* bytes, const ExpectedHeader& expected, int peer, int rank,
+                                int from = -1) {
   PacketHeader header;
   std::memcpy(&header, bytes, sizeof header);
-  refuse(find_fault(header, expected), "", expected.step, peer, rank);
+  refuse(find_fault(header, expected), "", expected.step, peer, rank, from);
   return header;
 }
 

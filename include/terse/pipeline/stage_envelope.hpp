@@ -83,22 +83,24 @@ class StageEnvelope {
     return mix_hash(mix_hash(rows, static_cast<std::uint64_t>(kind)),
                     static_cast<std::uint64_t>(sender) << 40 ^ static_cast<std::uint64_t>(j));
   }
-  /// Says what a packet of another step, or of other examples, comes from. Lengths follow from the examples. A device
+  /// Says what a packet of another step, or of other examples, may come from. Lengths follow from the examples. A device
   /// doesn't remember which message it was: j is negative.
   void explain(const PacketFault& fault, index_t j, int sender) const {
     const std::string stage = "stage " + std::to_string(sender);
     const auto step = static_cast<std::int64_t>(batch_.step());
     if (fault.field == PacketFault::step)
       throw wire_error(stage + " is in step " + std::to_string(fault.found) + ", and this stage in step " +
-                           std::to_string(round_.step) + one_step,
+                           std::to_string(round_.step) + one_step + or_damaged,
                        rank_, step);
     const bool differs = fault.field == PacketFault::check || fault.field == PacketFault::length;
     if (differs && j < batch_.count())
       throw wire_error(stage + " and this stage work on different examples" +
-                           (j < 0 ? "" : " in micro-batch " + std::to_string(j)) + one_batch,
+                           (j < 0 ? "" : " in micro-batch " + std::to_string(j)) + one_batch + or_damaged,
                        rank_, step);
-    if (differs) throw wire_error(stage + "'s packet is not the one that ends this step", rank_, step);
+    if (differs)
+      throw wire_error(stage + "'s packet is not the one that ends this step" + or_damaged, rank_, step);
   }
+  static constexpr const char* or_damaged = ". Or the packet was damaged on its way";
 
   E executor_;
   const Batch& batch_;

@@ -48,9 +48,19 @@ constexpr std::uint64_t place_of(Phase phase, int chunk, int sender) {
   return static_cast<std::uint64_t>(phase) << 48 | static_cast<std::uint64_t>(chunk) << 24 |
          static_cast<std::uint64_t>(sender);
 }
-/// What verbs call a packet, see Packets::damage.
-constexpr std::uint32_t origin_of(Phase phase, int sender) {
-  return static_cast<std::uint32_t>(phase) << 24 | static_cast<std::uint32_t>(sender);
+/// Marks the origin of a packet that was handed on.
+inline constexpr std::uint32_t handed_on = std::uint32_t{1} << 31;
+/// What verbs call a packet, see Packets::damage. There is room for one rank: of a packet that `from` has handed on for another
+/// sender, it is `from`.
+constexpr std::uint32_t origin_of(Phase phase, int sender, int from = -1) {
+  const bool direct = from < 0 || from == sender;
+  return (direct ? 0 : handed_on) | static_cast<std::uint32_t>(phase) << 24 |
+         static_cast<std::uint32_t>(direct ? sender : from);
+}
+/// The rank that flags name.
+TERSE_COLD inline std::string rank_in(std::uint16_t flags) {
+  const int rank = (flags & ~PacketHeader::refused) - 1;
+  return "rank " + std::to_string(rank) + (rank == PacketHeader::refused - 2 ? " or a higher one" : "");
 }
 /// A packet's check where payloads are checked, too: half of it is the payload's.
 inline std::uint64_t check_with_payload(std::uint64_t check, const std::byte* packet, std::uint64_t bytes,
@@ -61,13 +71,12 @@ inline std::uint64_t check_with_payload(std::uint64_t check, const std::byte* pa
 }
 
 [[noreturn]] TERSE_COLD inline void throw_refused(std::uint16_t flags, int rank, std::uint64_t step) {
-  throw wire_error("rank " + std::to_string((flags & ~PacketHeader::refused) - 1) +
-                       " has refused a packet of this step, and its own error says why",
-                   rank, static_cast<std::int64_t>(step));
+  throw wire_error(rank_in(flags) + " has refused a packet of this step, and its own error says why", rank,
+                   static_cast<std::int64_t>(step));
 }
 [[noreturn]] TERSE_COLD inline void throw_non_finite(std::uint16_t flags, int rank, std::uint64_t step) {
   throw non_finite_error(
-      "a message or a sum of rank " + std::to_string(flags - 1) +
+      "a message or a sum of " + rank_in(flags) +
           " is not finite (NaN, infinity, or beyond what squares or its compressor can hold)",
       flags - 1, rank, static_cast<std::int64_t>(step));
 }
@@ -82,22 +91,23 @@ inline std::uint64_t check_with_payload(std::uint64_t check, const std::byte* pa
       rank, static_cast<std::int64_t>(step));
 }
 
-[[noreturn]] TERSE_COLD inline void throw_damaged(int sender, const std::string& where, const char* sign,
-                                                  int rank, std::uint64_t step) {
-  throw wire_error(
-      "the packet from rank " + std::to_string(sender) + " (" + where + ") was damaged on its way: " + sign,
-      rank, static_cast<std::int64_t>(step));
+[[noreturn]] TERSE_COLD inline void throw_damaged(const std::string& packet, const char* sign, int rank,
+                                                  std::uint64_t step) {
+  throw wire_error(packet + " was damaged on its way: " + sign, rank, static_cast<std::int64_t>(step));
 }
 [[noreturn]] TERSE_COLD inline void throw_damage(std::uint64_t origin, int rank, std::uint64_t step) {
-  throw_damaged(static_cast<int>(origin & 0xFFFFFF),
-                std::string("phase '") + name(static_cast<Phase>(origin >> 24)) + "'",
+  const auto sender = static_cast<int>(origin & 0xFFFFFF);
+  const std::string where = std::string(" (phase '") + name(static_cast<Phase>(origin >> 24 & 0x7F)) + "')";
+  throw_damaged((origin & handed_on) == 0
+                    ? packet_from(sender, -1, where)
+                    : "a packet that rank " + std::to_string(sender) + " has handed on" + where,
                 "it has values that are not finite, and none is ever sent", rank, step);
 }
-[[noreturn]] TERSE_COLD inline void throw_payload(std::uint64_t place, int sender, int rank,
+[[noreturn]] TERSE_COLD inline void throw_payload(std::uint64_t place, int sender, int from, int rank,
                                                   std::uint64_t step) {
-  throw_damaged(sender,
-                std::string("phase '") + name(static_cast<Phase>(place >> 48)) + "', chunk " +
-                    std::to_string(place >> 24 & 0xFFFFFF),
+  throw_damaged(packet_from(sender, from,
+                            std::string(" (phase '") + name(static_cast<Phase>(place >> 48)) + "', chunk " +
+                                std::to_string(place >> 24 & 0xFFFFFF) + ")"),
                 "its payload is not what its checksum was made of", rank, step);
 }
 
@@ -110,7 +120,8 @@ inline std::uint64_t check_with_payload(std::uint64_t check, const std::byte* pa
 ///     note(executor, codec)                               whether what the codec encoded was finite
 ///     note(executor)                                      something else of this rank was not
 ///     stamp(executor, bytes, place, packet)               writes the header, its flags included
-///     accept(executor, codec, portion, packet, least, most, place, sender)    checks a packet, takes over its flags
+///     accept(executor, codec, portion, packet, least, most, place, sender, from)    checks a packet of `sender`, which `from`, if
+///                                                         not -1, has handed on; takes over its flags
 ///     together(executor, act)                             calls act(); what it stamps is one kernel on a device, and what it accepts
 ///                                                         waits for the next one, where packets stay as they are until then. No packet
 ///                                                         may come or go in between
@@ -153,20 +164,21 @@ class Envelope {
     header.flags = flags;
     header.step = round_.step;
     header.length = bytes;
-    header.check = mix_hash(round_.check, place);
-    if (round_.checks_payload) header.check = detail::check_with_payload(header.check, packet, bytes, flags);
+    const std::uint64_t check = mix_hash(round_.check, place);
+    header.check = round_.checks_payload ? detail::check_with_payload(check, packet, bytes, flags)
+                                         : check_with_flags(check, flags);
     std::memcpy(packet, &header, sizeof header);
   }
   template <class Codec>
   void accept(E, Codec& codec, const Portion& portion, const std::byte* packet, std::uint64_t least,
-              std::uint64_t most, std::uint64_t place, int sender) {
-    const PacketHeader header = read(packet, least, most, place, sender);
+              std::uint64_t most, std::uint64_t place, int sender, int from = -1) {
+    const PacketHeader header = read(packet, least, most, place, sender, from);
     if constexpr (!Codec::lossless) {
       const index_t section = portion.variable ? static_cast<index_t>(header.length) - portion.section_at
                                                : portion.dense_at - portion.section_at;
       if (const char* fault =
               codec.compressor().fault(portion.compressed, packet + portion.section_at, section))
-        refuse({PacketFault::content}, fault, round_.step, sender, rank_);
+        refuse({PacketFault::content}, fault, round_.step, sender, rank_, from);
     }
     flags = detail::merged_flags(flags, header.flags);
   }
@@ -200,16 +212,18 @@ class Envelope {
 
  private:
   PacketHeader read(const std::byte* packet, std::uint64_t least, std::uint64_t most, std::uint64_t place,
-                    int sender) const {
+                    int sender, int from) const {
     const std::uint64_t check = mix_hash(round_.check, place);
-    if (!round_.checks_payload) return read_header(packet, {least, most, round_.step, check}, sender, rank_);
+    if (!round_.checks_payload)
+      return read_header(packet, {least, most, round_.step, check}, sender, rank_, from);
     PacketHeader header;
     std::memcpy(&header, packet, sizeof header);
     PacketHeader plain = header;
+    plain.flags = PacketHeader::finite;
     plain.check = check >> 32 == header.check >> 32 ? check : header.check;
-    refuse(find_fault(plain, {least, most, round_.step, check}), "", round_.step, sender, rank_);
+    refuse(find_fault(plain, {least, most, round_.step, check}), "", round_.step, sender, rank_, from);
     if (header.check != detail::check_with_payload(check, packet, header.length, header.flags))
-      detail::throw_payload(place, sender, rank_, round_.step);
+      detail::throw_payload(place, sender, from, rank_, round_.step);
     return header;
   }
   void refuse_damage() const {

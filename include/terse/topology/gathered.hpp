@@ -27,7 +27,7 @@ namespace detail {
       rank, static_cast<std::int64_t>(step));
 }
 [[noreturn]] TERSE_COLD inline void throw_damaged_weight(int sender, int rank, std::uint64_t step) {
-  throw_damaged(sender, "phase 'spread'", "it has a weight that is none", rank, step);
+  throw_damaged(packet_from(sender, -1, " (phase 'spread')"), "it has a weight that is none", rank, step);
 }
 /// Small enough for the sum of all ranks' to be finite.
 inline bool is_weight(double weight) { return weight >= 0 && weight <= 0x1p1000; }

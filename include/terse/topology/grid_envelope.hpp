@@ -50,12 +50,13 @@ class Envelope<E> {
   }
   template <class Codec>
   void accept(E ex, Codec& codec, const Portion& portion, const std::byte* packet, std::uint64_t least,
-              std::uint64_t most, std::uint64_t place, int sender) {
+              std::uint64_t most, std::uint64_t place, int sender, int from = -1) {
     // It would open, note and stamp behind what it accepts.
     if (next_.opens || next_.bad != nullptr || next_.leaving.count > 0 ||
         next_.arrived.count == detail::most_together)
       launch(ex);
-    detail::ArrivedPacket arrived{least, most, place, packet, packet + portion.section_at, 0, 0, sender};
+    detail::ArrivedPacket arrived{least, most, place,  packet, packet + portion.section_at,
+                                  0,     0,    sender, from};
     constexpr bool checks = !Codec::lossless && !detail::SaysScales<Codec>;
     if (next_.arrived.count > 0 && checks_.codec != (checks ? &codec : nullptr)) launch(ex);
     if constexpr (!Codec::lossless) {
@@ -144,7 +145,7 @@ class Envelope<E> {
     fetch(ex, in<E, detail::Verdict>(verdict_.all()), view<detail::Verdict>(found_.data(), 1));
     const detail::Verdict& found = *found_.data();
     refuse(found.fault, detail::text_of(static_cast<detail::SectionFault>(found.fault.found)), step,
-           found.sender, rank_);
+           found.sender, rank_, found.from);
     if (found.damage != no_damage) detail::throw_damage(found.damage, rank_, step);
     return found;
   }

@@ -25,7 +25,7 @@ struct Verdict {
   std::uint32_t unlikely =
       0;  // by packets at hand, a bit each: whether a scale is beyond what any finite message has
   std::uint64_t damage = no_damage;
-  std::int32_t sender = 0;
+  std::int32_t sender = 0, from = -1;  // of the packet that is wrong, see Envelope
   std::uint16_t flags = PacketHeader::finite;
   bool closed = false;      // the mean must not be consumed
   bool non_finite = false;  // because a gradient was not finite
@@ -33,11 +33,13 @@ struct Verdict {
 };
 
 /// The packet's header as it must be in this step.
-TERSE_HD inline PacketHeader header_now(const StepScalars* now, std::uint64_t bytes, std::uint64_t place) {
+TERSE_HD inline PacketHeader header_now(const StepScalars* now, std::uint64_t bytes, std::uint64_t place,
+                                        std::uint16_t flags = PacketHeader::finite) {
   PacketHeader header;
+  header.flags = flags;
   header.step = now->step;
   header.length = bytes;
-  header.check = mix_hash(now->agreement, place);
+  header.check = check_with_flags(mix_hash(now->agreement, place), flags);
   return header;
 }
 
@@ -76,7 +78,7 @@ struct ArrivedPacket {
   const std::byte *at, *scales;
   index_t count;
   float limit;
-  std::int32_t sender;
+  std::int32_t sender, from;
 
   /// Whether any of every `step`-th scale from `begin` on is beyond. All are read, so that no read waits for another.
   TERSE_HD bool unlikely(index_t begin, index_t end, index_t step) const {
@@ -172,6 +174,7 @@ struct VerdictKernel {
       } else if (verdict->fault.field == PacketFault::none) {
         verdict->fault = fault;
         verdict->sender = arrived.packets[k].sender;
+        verdict->from = arrived.packets[k].from;
         verdict->flags = merged_flags(verdict->flags, refusal);
       }
     }
@@ -180,8 +183,7 @@ struct VerdictKernel {
     const std::uint16_t flags =
         verdict->damage == no_damage ? verdict->flags : merged_flags(verdict->flags, refusal);
     for (int k = 0; k < leaving.count; ++k) {
-      PacketHeader header = header_now(now, leaving.packets[k].bytes, leaving.packets[k].place);
-      header.flags = flags;
+      const PacketHeader header = header_now(now, leaving.packets[k].bytes, leaving.packets[k].place, flags);
       std::memcpy(__builtin_assume_aligned(leaving.packets[k].at, 8), &header, sizeof header);
     }
   }
@@ -208,6 +210,7 @@ struct AbsorbKernel {
     if (verdict->fault.field != PacketFault::none || other->fault.field == PacketFault::none) return;
     verdict->fault = other->fault;
     verdict->sender = other->sender;
+    verdict->from = other->from;
   }
 };
 

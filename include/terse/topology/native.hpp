@@ -37,6 +37,7 @@ struct Native {
           own_(block_),
           plan_(&context.plan),
           rank_(context.rank),
+          names_(context.names),
           inbox_(1) {}
 
     template <class M>
@@ -98,7 +99,8 @@ struct Native {
     double notes(E executor) {
       double sum = 0;
       for (std::size_t c = 0; c < plan_->chunks.size(); ++c)
-        sum += note_of(executor, packet(static_cast<int>(c)), plan_->chunks[c], static_cast<int>(c));
+        sum += note_of(executor, packet(static_cast<int>(c)), plan_->chunks[c], names_(static_cast<int>(c)),
+                       -1, names_(rank_));
       return sum;
     }
 
@@ -123,6 +125,7 @@ struct Native {
     buffer<std::byte, typename E::memory> blocks_, own_;  // packets of all chunks; the sum of this rank's
     const Plan* plan_;
     int rank_;
+    RankNames names_;
     Inbox<C> inbox_;
     std::optional<TicketOf<T>> under_way_;
     bool spreading_ = false;

@@ -28,7 +28,8 @@ struct Ring {
 
    public:
     TERSE_COLD explicit Round(const Context& context)
-        : spread_(portions_of(context.plan), context.rank, context.size, context.size - 1),
+        : spread_(portions_of(context.plan), context.rank, context.size, context.size - 1, context.names,
+                  before(context)),
           inbox_(context.size) {
       out_ = context.work;
       in_ = out_ + work_bytes(context) / 2;
@@ -92,7 +93,8 @@ struct Ring {
       if (context.size == 1) return true;
       if (!settled(*under_way_, block)) return false;
       const int c = behind(context, hop_ - context.size);
-      context.accept(spread_.packet(c), spread_.portion(c), Phase::spread, c, owner(context, c));
+      context.accept(spread_.packet(c), spread_.portion(c), Phase::spread, c, owner(context, c),
+                     before(context));
       if (++hop_ == 2 * context.size - 1) return true;
       forward(context, c, length_of(context, c));
       return false;

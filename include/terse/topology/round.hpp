@@ -141,23 +141,32 @@ void deliver_together(Context& context, std::span<const Portion* const> portions
 
 }  // namespace detail
 
-/// The note of a packet from `sender`: the squared norm of its full-precision part. On a device it waits.
+/// The note of a packet from `sender`, which `from`, if not -1, has handed on: the squared norm of its full-precision part. On a
+/// device it waits. All three ranks are as errors call them; `rank` is this one.
 template <class E>
-double note_of(E executor, const std::byte* packet, const Portion& portion, int sender) {
+double note_of(E executor, const std::byte* packet, const Portion& portion, int sender, int from = -1,
+               int rank = -1) {
   float note = 0;
   fetch(executor, in<E>(reinterpret_cast<const float*>(packet + portion.note_at), 1), view<float>(&note, 1));
   if (!(note >= 0 && note <= std::numeric_limits<float>::max()))
-    throw wire_error("the packet from rank " + std::to_string(sender) +
-                     " was damaged on its way: it has a norm that is not finite");
+    throw wire_error(
+        detail::packet_from(sender, from) + " was damaged on its way: it has a norm that is not finite",
+        rank);
   return static_cast<double>(note);
 }
 
-/// The spreading half: packet c, owned by rank (c + shift) mod W, reaches everybody in one batch, unchanged.
+/// The spreading half: packet c, owned by rank (c + shift) mod W, reaches everybody in one batch, unchanged. Where ranks hand
+/// packets on instead, `from` is the one that those of all others come from.
 template <class T, class E>
 class Spread {
  public:
-  Spread(std::vector<const Portion*> portions, int rank, int size, int shift)
-      : portions_(std::move(portions)), mine_((rank - shift + size) % size), shift_(shift) {
+  Spread(std::vector<const Portion*> portions, int rank, int size, int shift, RankNames names = {},
+         int from = -1)
+      : portions_(std::move(portions)),
+        mine_((rank - shift + size) % size),
+        shift_(shift),
+        names_(names),
+        from_(from) {
     index_t bytes = 0;
     places_.resize(portions_.size());
     // To and from the successor first, see ScatterGather, and in this order in memory.
@@ -193,7 +202,7 @@ class Spread {
   void accept(Context& context) {
     context.together([&] {
       for (int c = 0; c < size(); ++c)
-        if (c != mine_) context.accept(packet(c), portion(c), Phase::spread, c, (c + shift_) % size());
+        if (c != mine_) context.accept(packet(c), portion(c), Phase::spread, c, owner(c));
     });
   }
 
@@ -202,7 +211,7 @@ class Spread {
   template <class Context, class C, class Consumer>
   void deliver(Context& context, Inbox<C>& inbox, float weight, const Consumer& consumer) {
     const auto add = [&](int c) {
-      context.add(inbox, portion(c), packet(c), Phase::spread, (c + shift_) % size());
+      context.add(inbox, portion(c), packet(c), Phase::spread, owner(c), 1, from(c));
     };
     if constexpr (detail::delivers_together<C, E>()) {
       for (int first = 0; first < size(); first += detail::most_packets) {
@@ -224,13 +233,20 @@ class Spread {
   /// Sum over the packets' notes, in order. On a device it waits.
   double notes(E executor) {
     double sum = 0;
-    for (int c = 0; c < size(); ++c) sum += note_of(executor, packet(c), portion(c), (c + shift_) % size());
+    for (int c = 0; c < size(); ++c)
+      sum += note_of(executor, packet(c), portion(c), names_(owner(c)), from(c) < 0 ? -1 : names_(from(c)),
+                     names_(owner(mine_)));
     return sum;
   }
 
  private:
+  int owner(int c) const { return (c + shift_) % size(); }
+  int from(int c) const { return c == mine_ ? -1 : from_; }
+
   std::vector<const Portion*> portions_;
   int mine_, shift_;
+  RankNames names_;
+  int from_;
   std::vector<index_t> places_;  // of packets in their buffer
   buffer<std::byte, typename E::memory> packets_;
   std::vector<Send> sends_;

@@ -109,12 +109,13 @@ struct RoundContext {
   void stamp(std::byte* packet, index_t bytes, Phase phase, int chunk) {
     envelope.stamp(executor, static_cast<std::uint64_t>(bytes), detail::place_of(phase, chunk, rank), packet);
   }
-  /// Checks a packet from `sender` and takes over its flags.
-  void accept(const std::byte* packet, const Portion& portion, Phase phase, int chunk, int sender) {
+  /// Checks a packet from `sender`, which `from`, if not -1, has handed on, and takes over its flags.
+  void accept(const std::byte* packet, const Portion& portion, Phase phase, int chunk, int sender,
+              int from = -1) {
     const auto most = static_cast<std::uint64_t>(portion.bytes);
     const auto least = portion.variable ? static_cast<std::uint64_t>(portion.section_at) : most;
     envelope.accept(executor, codec, portion, packet, least, most, detail::place_of(phase, chunk, sender),
-                    names(sender));
+                    names(sender), name_of(from));
   }
   /// For verbs that read packets, see Packets::damage. A rank alone reads what has been nowhere.
   std::uint64_t* damage() { return size > 1 ? envelope.damage() : nullptr; }
@@ -125,16 +126,18 @@ struct RoundContext {
     envelope.together(executor, act);
   }
   /// Adds an accepted packet, or this rank's own, to what a verb will read. Values that are not finite, of which a sender says
-  /// nothing, count as 0 there, and are an error that names the sender and the phase.
+  /// nothing, count as 0 there, and are an error that names the phase and the sender, or who
+  /// has handed it on.
   void add(Inbox<C>& inbox, const Portion& portion, const std::byte* packet, Phase phase, int sender,
-           float weight = 1) {
+           float weight = 1, int from = -1) {
     // Of what is encoded anew `note` hears, and the host needs to look for a reason then alone.
     inbox.watch(GridExecutor<E> || phase != Phase::reduce ? damage() : nullptr);
     inbox.add(codec.compressor(), portion, packet, first.shared, weight,
-              detail::origin_of(phase, names(sender)));
+              detail::origin_of(phase, names(sender), name_of(from)));
   }
 
  private:
+  int name_of(int from) const { return from < 0 ? from : names(from); }
   /// Looks through packets once more.
   TERSE_COLD void examine(const Portion& portion, Inbox<C>& inbox) {
     inbox.watch(damage());

@@ -26,7 +26,7 @@ struct ScatterGather {
     TERSE_COLD explicit Round(const Context& context)
         : second_(context.executor, context.codec.compressor(), detail::OfOwners<F>::of(context.feedback),
                   own(context)),
-          spread_(portions_of(context.plan), context.rank, context.size, 0),
+          spread_(portions_of(context.plan), context.rank, context.size, 0, context.names),
           inbox_(context.size),
           out_(static_cast<std::size_t>(context.size)),
           in_(static_cast<std::size_t>(context.size)) {

@@ -35,6 +35,8 @@ struct Star {
    public:
     TERSE_COLD Round(const Context& context, const Star& topology)
         : center_(topology.center),
+          rank_(context.rank),
+          names_(context.names),
           whole_(context.plan.whole),
           out_(context.plan.whole.bytes, unwritten),
           mean_(context.plan.whole.bytes, unwritten),
@@ -95,7 +97,9 @@ struct Star {
     }
 
     /// Squared norm of the dense part of the mean, the same on all ranks. On a device it waits.
-    double notes(E executor) { return note_of(executor, mean_.data(), whole_, center_); }
+    double notes(E executor) {
+      return note_of(executor, mean_.data(), whole_, names_(center_), -1, names_(rank_));
+    }
 
     template <class Visit>
     void walk(Visit&& visit) {
@@ -134,7 +138,8 @@ struct Star {
 
     using Bytes = buffer<std::byte, typename E::memory>;
 
-    int center_;
+    int center_, rank_;
+    RankNames names_;
     Portion whole_;
     Bytes out_, mean_;
     std::vector<Bytes> in_;

@@ -86,7 +86,8 @@ class PublishedParameters {
     inbox_.add(Dense{}, whole_, read_.data(), Draw::shared(0, 0, Purpose::selection));
     for_each(executor_, whole_.dense, NoMask{}, inbox_.dense(), average);
     if (damage != no_damage)
-      throw_damaged(peer, "as published", "it has values that are not finite", rank_, context.step);
+      throw_damaged(packet_from(peer, -1, " (as published)"), "it has values that are not finite", rank_,
+                    context.step);
   }
 
  private:
