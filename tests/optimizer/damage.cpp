@@ -52,6 +52,7 @@ const Damage damages[] = {
 struct Mishap {
   const Damage* damage = nullptr;
   Phase phase = Phase::reduce;
+  int spared = 0;  // batches of the phase that go by before
   bool done = false;
   std::list<std::vector<std::byte>> packets;  // as they were sent
   std::list<std::vector<Send>> lists;
@@ -64,7 +65,7 @@ class Damaging : public Forwarding<Damaging, Threads> {
   [[nodiscard]] auto exchange(std::span<const Send> sends, std::span<const Receive> receives, Phase phase) {
     constexpr index_t header = sizeof(PacketHeader);
     if (mishap_->damage == nullptr || phase != mishap_->phase || sends.empty() ||
-        sends.front().bytes <= header + 8)
+        sends.front().bytes <= header + 8 || mishap_->spared-- > 0)
       return inner().exchange(sends, receives, phase);
     std::vector<Send>& list = mishap_->lists.emplace_back(sends.begin(), sends.end());
     Send& send = list.front();
@@ -118,10 +119,10 @@ auto on_executor(Damaging transport) {
     return transport;
 }
 
-/// Nine steps, of which rank 1 sends a damaged packet in step `when`.
+/// Nine steps, of which rank 1 sends a damaged packet in step `when`, after `spared` batches of the phase.
 template <Executor E = executor::host, class R>
 Outcome run_damaged(const R& recipe, const Damage& damage, Phase phase, std::uint64_t when,
-                    const Options& options) {
+                    const Options& options, int spared = 0) {
   using Space = typename E::memory;
   Layout layout;
   layout.add({"w", {20, 15}}).add({"b", {70}, 1, 1, false});
@@ -143,7 +144,7 @@ Outcome run_damaged(const R& recipe, const Damage& damage, Phase phase, std::uin
     };
     try {
       for (std::uint64_t step = 1; step <= 9; ++step) {
-        if (step == when && rank == 1) mishap.damage = &damage, mishap.phase = phase;
+        if (step == when && rank == 1) mishap.damage = &damage, mishap.phase = phase, mishap.spared = spared;
         before = x;
         upload(view<const float>(gradient(layout, raw.rank(), step, 1)), gradients.all());
         optimizer.step(parameters.all(), gradients.all());
@@ -239,6 +240,44 @@ TEST_CASE("damage that shows in a value names rank, peer and phase") {
   CHECK(says(spread.wire_errors[2], "rank 2, step 2: the packet from rank 1 (phase 'spread') was damaged"));
 }
 
+TEST_CASE("damage names who brought the packet, and whose it was where that is known") {
+  const Damage &bit = damages[2], &nan = damages[4];
+  const Damage header{"the step", [](std::byte* p, index_t) { flip(p, -24, 0); }};
+  // In the second hop rank 1 hands on what rank 0 has summed up.
+  const auto over_ring = [](const Damage& damage, bool check_payload) {
+    return run_damaged(Adam<Ring>{}, damage, Phase::spread, 2, {.check_payload = check_payload}, 1)
+        .wire_errors[2];
+  };
+  const std::string head = "terse: rank 2, step 2: ";
+  CHECK(over_ring(bit, true) ==
+        head +
+            "the packet from rank 0 (phase 'spread', chunk 1), received from rank 1, was damaged on its "
+            "way: its payload is not what its checksum was made of");
+  CHECK(over_ring(header, false) ==
+        head + "the packet from rank 0, received from rank 1, has step 3, expected 2");
+  const std::string values =
+      "a packet that rank 1 has handed on (phase 'spread') was damaged on its way: it "
+      "has values that are not finite, and none is ever sent";
+  CHECK(over_ring(nan, false) == head + values);
+  using Device = executor::emulated;
+  const Outcome device = run_damaged<Device>(Adam<Ring>{}, nan, Phase::spread, 2, {}, 1);
+  CHECK(says(device.wire_errors[2], values));
+  CHECK(says(run_damaged<Device>(Adam<Ring>{}, header, Phase::spread, 2, {}, 1).wire_errors[2],
+             "the packet from rank 0, received from rank 1, has step 3, expected 2"));
+  // Between nodes, where a channel's rank 0 is the world's rank 1.
+  const Hierarchical<ScatterGather, ScatterGather> nodes{.ranks_per_node = 2};
+  for (const std::string& error :
+       {run_damaged(PowerSgd<2, Hierarchical<ScatterGather, ScatterGather>>{.topology = nodes}, header,
+                    Phase::spread, 2, {})
+            .wire_errors[3],
+        run_damaged(Adam<Hierarchical<ScatterGather, ScatterGather>>{.topology = nodes}, header,
+                    Phase::reduce, 2, {}, 1)
+            .wire_errors[3]}) {
+    CAPTURE(error);
+    CHECK(says(error, "rank 3, step 2: the packet from rank 1 has step 3, expected 2"));
+  }
+}
+
 TEST_CASE("on a device damage does no more harm, and is named as on the host") {
   using Device = executor::emulated;
   const OneBitAdam<Sign, FrozenVariance, Ring> signs{.preconditioner = {.freeze = AtStep{3}}};
@@ -268,6 +307,149 @@ TEST_CASE("on a device damage does no more harm, and is named as on the host") {
     Optimizer optimizer{Adam<>{}, staged, Layout::flat(64), {.check_payload = true}, Device{}};
   }),
                        doctest::Contains("check_payload is for packets in the host's memory"), usage_error);
+}
+
+namespace {
+
+/// What rank 1 sends, and the one bit of it that changes on its way.
+struct Wire {
+  std::size_t message = 0;       // counted from the first of the run
+  index_t bit = -1;              // of it; none where negative
+  std::vector<index_t> bytes{};  // of each message so far
+  std::list<std::vector<std::byte>> copies{};
+  std::list<std::vector<Send>> lists{};
+};
+class Flipping : public Forwarding<Flipping, Threads> {
+ public:
+  Flipping(Threads inner, Wire* wire) : Forwarding(std::move(inner)), wire_(wire) {}
+  [[nodiscard]] auto exchange(std::span<const Send> sends, std::span<const Receive> receives, Phase phase) {
+    if (wire_ == nullptr) return inner().exchange(sends, receives, phase);
+    std::vector<Send>& list = wire_->lists.emplace_back(sends.begin(), sends.end());
+    for (Send& send : list) {
+      if (wire_->bytes.size() == wire_->message && wire_->bit >= 0) {
+        std::vector<std::byte>& copy = wire_->copies.emplace_back(send.data, send.data + send.bytes);
+        flip(copy.data(), wire_->bit / 8, static_cast<int>(wire_->bit % 8));
+        send.data = copy.data();
+      }
+      wire_->bytes.push_back(send.bytes);
+    }
+    return inner().exchange(list, receives, phase);
+  }
+  Flipping around(Threads other) const { return {std::move(other), wire_}; }
+
+ private:
+  Wire* wire_;
+};
+
+/// What three ranks have done, step by step, and what ended them.
+struct Told {
+  struct Step {
+    std::string outcome;
+    Floats parameters;
+    bool operator==(const Step&) const = default;
+  };
+  std::vector<std::vector<Step>> steps = std::vector<std::vector<Step>>(3);
+  std::vector<std::string> wire = std::vector<std::string>(3);  // a wire_error
+  std::vector<int> waited = std::vector<int>(3, -1);            // a peer_error's culprit
+  std::vector<char> whole = std::vector<char>(3, 1);            // no parameter has moved in what was thrown
+};
+/// Three steps, in the second of which rank 2's gradient is not finite if `bad`.
+template <class R>
+Told tell(const R& recipe, const Options& options, bool bad, Wire& wire) {
+  Layout layout;
+  layout.add({"w", {70}}).add({"b", {9}, 1, 1, false});
+  Told told;
+  try {
+    ThreadGroup(3, std::chrono::seconds(20)).run([&](Threads& raw) {
+      const int rank = raw.rank();
+      Floats x = start(layout), before = x;
+      try {
+        Flipping transport(raw.split(0, rank), rank == 1 ? &wire : nullptr);
+        Optimizer optimizer{recipe, transport, layout, options};
+        for (std::uint64_t step = 1; step <= 3; ++step) {
+          Floats g = gradient(layout, rank, step, 1);
+          if (bad && step == 2 && rank == 2) g[70] = std::numeric_limits<float>::quiet_NaN();
+          before = x;
+          std::string outcome;
+          try {
+            outcome = optimizer.step(x, g).applied ? "applied" : "skipped";
+          } catch (const non_finite_error& failure) {
+            outcome = "thrown because of rank " + std::to_string(failure.culprit());
+          }
+          told.steps[at(rank)].push_back({outcome, x});
+        }
+      } catch (const wire_error& failure) {
+        told.wire[at(rank)] = failure.what();
+        told.whole[at(rank)] = x == before ? 1 : 0;
+        throw;
+      } catch (const peer_error& failure) {
+        told.waited[at(rank)] = failure.culprit();
+        told.whole[at(rank)] = x == before ? 1 : 0;
+        throw;
+      }
+    });
+  } catch (const error&) {  // each rank's own is told
+  }
+  return told;
+}
+
+/// All bits of agreements, and every 61st of other messages.
+template <class R>
+void check_flips(const R& recipe, const Options& options, bool bad) {
+  CAPTURE(type_name<R>());
+  Wire honest;
+  const Told right = tell(recipe, options, bad, honest);
+  for (const auto& steps : right.steps) REQUIRE(steps.size() == 3);
+  for (std::size_t message = 0; message < honest.bytes.size(); ++message) {
+    const index_t bits = 8 * honest.bytes[message], every = bits <= 128 ? 1 : 61;
+    for (index_t bit = static_cast<index_t>(message) * 7 % every; bit < bits; bit += every) {
+      CAPTURE(message);
+      CAPTURE(bit);
+      Wire wire{message, bit};
+      const Told told = tell(recipe, options, bad, wire);
+      int found = 0;
+      for (std::size_t rank = 0; rank < 3; ++rank) {
+        CAPTURE(rank);
+        CAPTURE(told.wire[rank]);
+        // Right to the bit as far as it goes.
+        const auto& steps = told.steps[rank];
+        const bool as_far = std::equal(steps.begin(), steps.end(), right.steps[rank].begin());
+        const bool ended = !told.wire[rank].empty() || told.waited[rank] >= 0;
+        const bool complete = ended || steps.size() == 3;
+        const bool blames_right =
+            told.wire[rank].empty() || (rank != 1 && says(told.wire[rank], "from rank 1"));
+        // Who waited in vain did so for one that has thrown.
+        const int waited = told.waited[rank];
+        const bool waits_right = waited < 0 || !told.wire[at(waited)].empty() || told.waited[at(waited)] >= 0;
+        found += told.wire[rank].empty() ? 0 : 1;
+        CHECK(as_far);
+        CHECK(complete);
+        CHECK(blames_right);
+        CHECK(waits_right);
+        CHECK(told.whole[rank] == 1);
+      }
+      CHECK(found == 1);
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("any bit of any message that changes is found by who gets it, and no step is wrong") {
+  const auto recipe = [](auto topology) {
+    return OneBitAdam<Sign, FrozenVariance, decltype(topology)>{.preconditioner = {.freeze = AtStep{1}}};
+  };
+  const Options clip{.clip_norm = 0.5F, .check_payload = true};
+  SUBCASE("clip_norm") { check_flips(recipe(ScatterGather{}), clip, false); }
+  SUBCASE("clip_norm, skip, over a ring") {
+    Options skip = clip;
+    skip.on_non_finite = NonFinite::skip;
+    check_flips(recipe(Ring{}), skip, true);
+  }
+  SUBCASE("throw_, of messages that leave before the gradient is known") {
+    static_assert(detail::is_blind<AwcDSgd<>>());
+    check_flips(AwcDSgd<>{}, {.check_payload = true}, true);
+  }
 }
 
 TEST_CASE("a checksum changes with each bit of a packet") {

@@ -86,7 +86,7 @@ class InnerMean {
   template <class Context>
   InnerMean(Context& context, const Layout& layout, const P& topology)
       : rounds_(context.executor, context.channel, Dense{}, None{}, layout, layout.range(), false,
-                dense_topology(topology), context.names) {}
+                dense_topology(topology)) {}
 
   template <class Context>
   void start(Context& context, const float* arena) {
