@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -20,6 +21,7 @@
 #include <thread>
 
 #include "terse/core/error.hpp"
+#include "terse/core/hash.hpp"
 #include "terse/transport/concept.hpp"
 
 namespace terse {
@@ -32,7 +34,8 @@ namespace terse {
 /// A file of another run is never read as this one's: rank 0 replaces it, the others go on waiting. A file that
 /// is no rendezvous is never replaced.
 ///
-/// The file appears whole (written under another name, then renamed), readable by its owner alone.
+/// The file appears whole (written under another name, then renamed), readable by its owner alone, and ends with a checksum: what
+/// has been cut off or has changed since is refused.
 struct Rendezvous {
   std::string path;  ///< in a folder that exists
   std::string run;   ///< 1 to 100 characters: letters, digits, and . _ : -
@@ -57,8 +60,8 @@ struct Rendezvous {
                         std::to_string(rank));
   }
 
-  /// Rank 0: lets the others read `bytes`. Throws usage_error if the path holds something else, or a file of the same
-  /// run, or can't be written.
+  /// Rank 0: lets the others read `bytes`. Throws usage_error if the path holds something else, a damaged file or one of the
+  /// same run, or can't be written.
   void publish(std::span<const std::byte> bytes) const {
     check();
     if (const std::optional<std::string> there = read()) {
@@ -84,7 +87,7 @@ struct Rendezvous {
   }
 
   /// The other ranks: waits until rank 0 has published and fills `bytes`. Throws peer_error naming rank 0 after
-  /// `deadline`, with what was found instead; usage_error for a file that is no rendezvous or can't be read;
+  /// `deadline`, with what was found instead; usage_error for a file that is no rendezvous, is damaged or can't be read;
   /// mismatch_error if rank 0 counts other ranks or brings other bytes.
   void fetch(std::span<std::byte> bytes, Deadline deadline) const {
     check();
@@ -116,22 +119,34 @@ struct Rendezvous {
   }
 
  private:
-  static constexpr std::string_view title = "terse rendezvous 1";
+  static constexpr std::string_view family = "terse rendezvous ", title = "terse rendezvous 2";
   static constexpr std::size_t largest = 64 * 1024;
   struct Text {
     std::string_view run, size, bytes;
   };
 
-  std::string compose(std::span<const std::byte> bytes) const {
-    std::string text = std::string(title) + "\nrun " + run + "\nsize " + std::to_string(size) + "\nbytes ";
+  static std::string hexadecimal(std::span<const std::byte> bytes) {
+    std::string text;
     for (const std::byte b : bytes) {
       text += "0123456789abcdef"[std::to_integer<int>(b) >> 4];
       text += "0123456789abcdef"[std::to_integer<int>(b) & 15];
     }
-    return text + "\n";
+    return text;
+  }
+  /// The last line, from all others.
+  static std::string sum_of(std::string_view lines) {
+    const auto bytes = std::as_bytes(std::span(lines));
+    const std::uint64_t hash = hash_bytes(bytes.data(), bytes.size());
+    return "sum " + hexadecimal(std::as_bytes(std::span(&hash, 1))) + "\n";
+  }
+  std::string compose(std::span<const std::byte> bytes) const {
+    const std::string lines = std::string(title) + "\nrun " + run + "\nsize " + std::to_string(size) +
+                              "\nbytes " + hexadecimal(bytes) + "\n";
+    return lines + sum_of(lines);
   }
 
-  Text parse(std::string_view text) const {
+  Text parse(const std::string_view whole) const {
+    std::string_view text = whole;
     const auto line = [&](std::string_view key) -> std::optional<std::string_view> {
       const std::size_t end = text.find('\n');
       if (end == text.npos || text.substr(0, key.size()) != key) return std::nullopt;
@@ -143,9 +158,15 @@ struct Rendezvous {
     const auto its_run = head ? line("run ") : std::nullopt;
     const auto its_size = its_run ? line("size ") : std::nullopt;
     const auto its_bytes = its_size ? line("bytes ") : std::nullopt;
-    if (!its_bytes || !head->empty() || !text.empty())
-      throw usage_error("'" + path + "' is not a rendezvous file; it is left as it is", rank);
-    return {*its_run, *its_size, *its_bytes};
+    if (its_bytes && head->empty() && text == sum_of(whole.substr(0, whole.size() - text.size())))
+      return {*its_run, *its_size, *its_bytes};
+    throw usage_error(
+        "'" + path + "' is " +
+            (whole.substr(0, family.size()) == family
+                 ? "a rendezvous file that was cut off or has changed since it was written, or is one of "
+                   "another version of terse; it is left as it is. Remove it and start the job again"
+                 : "not a rendezvous file; it is left as it is"),
+        rank);
   }
 
   void take(const Text& text, std::span<std::byte> bytes) const {
@@ -153,19 +174,13 @@ struct Rendezvous {
       throw mismatch_error("rank 0 waits at '" + path + "' for " + std::string(text.size) +
                                " ranks, and this one counts " + std::to_string(size),
                            rank);
-    const auto digit = [](char c) {
-      return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-    };
-    bool fine = text.bytes.size() == 2 * bytes.size();
-    for (std::size_t b = 0; fine && b < bytes.size(); ++b) {
-      const int high = digit(text.bytes[2 * b]), low = digit(text.bytes[2 * b + 1]);
-      fine = high >= 0 && low >= 0;
-      bytes[b] = static_cast<std::byte>(high * 16 + low);
-    }
-    if (!fine)
-      throw mismatch_error("'" + path + "' does not hold " + std::to_string(bytes.size()) +
-                               " bytes in hexadecimal; is rank 0 of another version?",
+    if (text.bytes.size() != 2 * bytes.size())
+      throw mismatch_error("rank 0 has written " + std::to_string(text.bytes.size() / 2) + " bytes to '" +
+                               path + "', and this rank reads " + std::to_string(bytes.size()),
                            rank);
+    const auto digit = [](char c) { return c <= '9' ? c - '0' : c - 'a' + 10; };
+    for (std::size_t b = 0; b < bytes.size(); ++b)
+      bytes[b] = static_cast<std::byte>(digit(text.bytes[2 * b]) * 16 + digit(text.bytes[2 * b + 1]));
   }
 
   /// What the file holds; nothing if there is none.
