@@ -185,12 +185,18 @@ class Nodes {
     std::uint64_t mark;  // of its node
     std::uint64_t met;   // a hash of the marks of all nodes
     char fault[320];
+    std::uint64_t sum;  // of all that, where no Assembly has one
   };
+  static std::uint64_t sum_of(Place place) {
+    place.sum = 0;
+    return hash_bytes(reinterpret_cast<const std::byte*>(&place), sizeof place);
+  }
   /// What the ranks across say; under way from here on where messages can be values of the host and reach all of them.
   class Column {
    public:
     Column(Across& across, const Place& mine) : places_(static_cast<std::size_t>(across.size()), mine) {
       Place& own = places_[static_cast<std::size_t>(across.rank())];
+      own.sum = sum_of(own);
       if constexpr (GathersHostBytes<Across>)
         if (!std::is_same_v<memory, terse::memory::host> || detail::node_size(across) > 0) {
           across.all_gather(std::as_bytes(std::span(&own, 1)), std::as_writable_bytes(std::span(places_)),
@@ -236,7 +242,8 @@ class Nodes {
                inside_.size(),
                mix_hash(static_cast<std::uint64_t>(now), reinterpret_cast<std::uintptr_t>(this)),
                0,
-               {}};
+               {},
+               0};
     const auto on_node = [&] {
       Assembly<Place, Inside> node(inside_);
       const std::span<const Place> places = node(inside_, mine, Phase::setup);
@@ -251,6 +258,10 @@ class Nodes {
                         "ranks of a node");
     };
     const auto on_column = [&](Column& column) {
+      for (std::size_t node = 0; node < column().size(); ++node)
+        if (const Place& other = column()[node]; other.sum != sum_of(other))
+          say(mine, "what rank " + std::to_string(mine.local) + " of node " + std::to_string(node) +
+                        " says to the ranks of its number was damaged on its way");
       listen(mine, column(), [&](const Place& other) {
         return other.local == mine.local && other.nodes == mine.nodes && other.ranks == mine.ranks;
       });
