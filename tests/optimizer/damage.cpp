@@ -243,27 +243,36 @@ TEST_CASE("damage that shows in a value names rank, peer and phase") {
 TEST_CASE("damage names who brought the packet, and whose it was where that is known") {
   const Damage &bit = damages[2], &nan = damages[4];
   const Damage header{"the step", [](std::byte* p, index_t) { flip(p, -24, 0); }};
-  // In the second hop rank 1 hands on what rank 0 has summed up.
+  // In the second hop rank 1 hands on what rank 0 has summed up, to rank 2, which hands it on to rank 3.
+  const std::string of_2 = "terse: rank 2, step 2: ", of_3 = "terse: rank 3, step 2: ";
   const auto over_ring = [](const Damage& damage, bool check_payload) {
     return run_damaged(Adam<Ring>{}, damage, Phase::spread, 2, {.check_payload = check_payload}, 1)
         .wire_errors[2];
   };
-  const std::string head = "terse: rank 2, step 2: ";
   CHECK(over_ring(bit, true) ==
-        head +
+        of_2 +
             "the packet from rank 0 (phase 'spread', chunk 1), received from rank 1, was damaged on its "
             "way: its payload is not what its checksum was made of");
   CHECK(over_ring(header, false) ==
-        head + "the packet from rank 0, received from rank 1, has step 3, expected 2");
-  const std::string values =
-      "a packet that rank 1 has handed on (phase 'spread') was damaged on its way: it "
-      "has values that are not finite, and none is ever sent";
-  CHECK(over_ring(nan, false) == head + values);
+        of_2 + "the packet from rank 0, received from rank 1, has step 3, expected 2");
+  // What is read after it has been handed on is found by whoever is through first.
+  const auto found_by_either = [&](const Outcome& outcome, const auto& sentence) {
+    const std::string& text = outcome.wire_errors[outcome.reporter()];
+    CAPTURE(text);
+    CHECK((text == of_2 + sentence("1") || text == of_3 + sentence("2")));
+  };
+  const auto values = [](const std::string& rank) {
+    return "a packet that rank " + rank +
+           " has handed on (phase 'spread') was damaged on its way: it has values that are not finite, and "
+           "none is ever sent";
+  };
+  const auto step = [](const std::string& rank) {
+    return "the packet from rank 0, received from rank " + rank + ", has step 3, expected 2";
+  };
   using Device = executor::emulated;
-  const Outcome device = run_damaged<Device>(Adam<Ring>{}, nan, Phase::spread, 2, {}, 1);
-  CHECK(says(device.wire_errors[2], values));
-  CHECK(says(run_damaged<Device>(Adam<Ring>{}, header, Phase::spread, 2, {}, 1).wire_errors[2],
-             "the packet from rank 0, received from rank 1, has step 3, expected 2"));
+  found_by_either(run_damaged(Adam<Ring>{}, nan, Phase::spread, 2, {}, 1), values);
+  found_by_either(run_damaged<Device>(Adam<Ring>{}, nan, Phase::spread, 2, {}, 1), values);
+  found_by_either(run_damaged<Device>(Adam<Ring>{}, header, Phase::spread, 2, {}, 1), step);
   // Between nodes, where a channel's rank 0 is the world's rank 1.
   const Hierarchical<ScatterGather, ScatterGather> nodes{.ranks_per_node = 2};
   for (const std::string& error :
@@ -289,7 +298,13 @@ TEST_CASE("on a device damage does no more harm, and is named as on the host") {
       const auto check = [&](const Outcome& host, const Outcome& device) {
         for (const char finite : device.finite) CHECK(finite == 1);
         // Others hear that it was refused, or, in a ring, read it, too: it has been passed on. Who is through first ends the rest.
-        const auto said = [](const std::string& error) { return error.substr(error.find(',') + 1); };
+        const auto said = [](const std::string& error) {
+          std::string text = error.substr(error.find(',') + 1);
+          const std::string brought = ", received from rank ";
+          if (const auto place = text.find(brought); place != std::string::npos)
+            text.erase(place, brought.size() + std::strlen("2,"));
+          return text;
+        };
         const std::string& expected = host.wire_errors[host.reporter()];
         CAPTURE(expected);
         CHECK(std::any_of(

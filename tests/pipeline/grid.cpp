@@ -273,7 +273,7 @@ TEST_CASE("a grid that can't be is refused on all ranks alike") {
   CHECK(mismatches == std::vector<int>{1, 1, 1, 1});
 }
 
-TEST_CASE("all agree only where every rank does, for 8 bytes to each peer") {
+TEST_CASE("all agree only where every rank does, for 12 bytes to each peer") {
   constexpr int ranks = 6;
   for (int naysayer = -1; naysayer < ranks; ++naysayer) {
     std::vector<int> heard(ranks, -1), of_results(ranks, -1);
@@ -289,7 +289,7 @@ TEST_CASE("all agree only where every rank does, for 8 bytes to each peer") {
     });
     CHECK(heard == std::vector<int>(ranks, naysayer < 0 ? 1 : 0));
     CHECK(of_results == heard);
-    CHECK(bytes == std::vector<std::uint64_t>(ranks, 8 * (ranks - 1)));
+    CHECK(bytes == std::vector<std::uint64_t>(ranks, 12 * (ranks - 1)));
   }
 }
 

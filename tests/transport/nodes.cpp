@@ -137,8 +137,8 @@ TEST_CASE("a mean over nodes sends between them what one rank's values are, and 
     mean(two, x);
     in_turn([&] {
       // All agree on the size first, in two hops.
-      CHECK(sent(two.across()) - across == 4 * (1200 / 2 + 1200 / 3 / 2) + 8);
-      CHECK(sent(two.inside()) - inside == 4 * 2 * (1200 / 3 * 2) + 8 * 2 * 2);
+      CHECK(sent(two.across()) - across == 4 * (1200 / 2 + 1200 / 3 / 2) + 12);
+      CHECK(sent(two.inside()) - inside == 4 * 2 * (1200 / 3 * 2) + 12 * 2 * 2);
     });
   });
 }

@@ -86,7 +86,7 @@ class StopSignals {
 /// all stop after the same step.
 ///
 /// Ranks talk to each other about once in a `period` (0: in each call): after as many calls as fit into one on the slowest of
-/// them, by the time of the calls before, and at most twice as many as the last time. Then each sends W - 1 messages of 8
+/// them, by the time of the calls before, and at most twice as many as the last time. Then each sends W - 1 messages of 12
 /// bytes; a call between is a subtraction. So ranks that step on their own wait for each other once in a period, and an
 /// answer comes up to a period after the signal, or later where steps have become slower meanwhile.
 template <Transport T>

@@ -46,7 +46,7 @@ class Comparison {
  public:
   explicit Comparison(T& channel) : hashes_(channel) {}
 
-  /// `arenas(visit)` calls visit(name, view) for each of them, of layout.size() elements. Reads them once and sends 8 bytes to each
+  /// `arenas(visit)` calls visit(name, view) for each of them, of layout.size() elements. Reads them once and sends 12 bytes to each
   /// peer; more only where they differ. Collective.
   template <class Arenas>
   std::optional<Apart> operator()(T& channel, const Layout& layout, const Arenas& arenas) {

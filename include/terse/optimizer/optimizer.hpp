@@ -200,7 +200,7 @@ class Optimizer {
     }
   }
   /// What this rank sends for a step, at most, if all goes well; exactly, where packets don't vary in size and all steps of a kind
-  /// send alike. Without communication. Comparisons of parameters, 8 bytes to each peer, aren't in it.
+  /// send alike. Without communication. Comparisons of parameters, 12 bytes to each peer, aren't in it.
   StepBytes bytes_per_step() const requires detail::SaysBytes<State> {
     StepBytes bytes;
     // clang 14 instantiates it with the class, whatever the constraint says.

@@ -37,11 +37,11 @@ struct Options {
   index_t slice_bytes = index_t{16} << 20;
   /// Gives packets a checksum of all that is in them, in half of the header's check: not a byte more. A packet that was damaged on
   /// its way is a wire_error that names sender, phase and chunk, before anything of it is read. Costs a pass over what is sent and
-  /// one over what comes in. On the host; what a transport's own collectives add up (Native) has none on its way there, nor have
-  /// the few bytes by which ranks agree on norms.
+  /// one over what comes in. On the host; what a transport's own collectives add up (Native) has none on its way there. The few
+  /// bytes by which ranks agree on norms have one always.
   bool check_payload = false;
   /// After every so many steps ranks compare their parameters and what of the optimizer's state is the same on all: a
-  /// mismatch_error on all ranks names one that differs, and where. A pass over both, and 8 bytes to each peer. Where ranks train
+  /// mismatch_error on all ranks names one that differs, and where. A pass over both, and 12 bytes to each peer. Where ranks train
   /// apart and meet, after the next meeting. 0: never.
   std::uint64_t compare_every = 0;
   /// Is called on rank 0, at construction, with what works and is hardly meant: tensors so small that compressed steps send more than

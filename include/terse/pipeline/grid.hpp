@@ -66,7 +66,7 @@ class Grid {
     return mix_hash(seed, static_cast<std::uint64_t>(replica()));
   }
 
-  /// Whether all ranks say yes. Collective, 8 bytes to each peer. Ask before each step where a pipeline is to skip what is
+  /// Whether all ranks say yes. Collective, 12 bytes to each peer. Ask before each step where a pipeline is to skip what is
   /// not finite: a replica that skipped alone would leave the others waiting. A gradient of parameters can overflow where
   /// all activations were finite; `agree(result.applied && std::isfinite(square))` finds that, too.
   ///
@@ -90,7 +90,7 @@ class Grid {
   ///
   /// which bounds the norm of the mean gradient over all stages, and is what Options::clip_norm bounds in compressed
   /// steps of one stage. `square` is this rank's sum of squares of its gradients, as a step takes them: multiply a
-  /// gradient_scale in, once here, squared, and once behind. Collective, 8 bytes to each peer. `clip_norm` is alike on all
+  /// gradient_scale in, once here, squared, and once behind. Collective, 12 bytes to each peer. `clip_norm` is alike on all
   /// ranks; infinity: no clipping. Leave Options::clip_norm alone then, which knows one stage. Throws, on all ranks alike,
   /// usage_error unless clip_norm is positive, and non_finite_error that names the first rank of the world whose square is
   /// not finite.

@@ -98,7 +98,7 @@ class Pipeline {
     torn_ = false;
   }
 
-  /// Compares all copies at all boundaries. Collective; reads every row and sends 16 bytes to each stage. Throws
+  /// Compares all copies at all boundaries. Collective; reads every row and sends 20 bytes to each stage. Throws
   /// mismatch_error on all stages that names the first boundary whose sides differ.
   void audit() {
     std::array<std::uint64_t, 2> mine{};  // of what comes in, and of what goes out
