@@ -22,7 +22,7 @@ namespace faults {
 
 /// What a rank's channels know in common.
 struct Ambush {
-  std::string what = "none";             ///< throws, killed, stopped, late, header or payload
+  std::string what = "none";             ///< throws, killed, stopped, late, header, payload or agreement
   bool armed = false;                    ///< on the victim, until it has happened
   std::uint64_t at = 0;                  ///< the first batch is 0
   std::chrono::milliseconds patience{};  ///< how long `late` is late
@@ -60,12 +60,14 @@ class Faulty : public terse::Forwarding<Faulty<Inner>, Inner> {
     // A batch that nobody else takes part in is none.
     if (sends.empty() && receives.empty()) return this->inner_.exchange(sends, receives, phase);
     const bool due = ambush_->batches++ >= ambush_->at && ambush_->armed;
-    const bool damages = ambush_->what == "header" || ambush_->what == "payload";
+    const bool agreement = ambush_->what == "agreement";
+    const bool damages = agreement || ambush_->what == "header" || ambush_->what == "payload";
     if (due && !damages) strike(*ambush_);
     if (due && damages)
-      // The next packet of a step that has what is to be damaged.
+      // The next packet of a step that has what is to be damaged, or the next message that is no packet.
       for (const terse::Send& send : sends)
-        if (send.bytes >= least() && phase != terse::Phase::setup)
+        if (agreement ? phase == terse::Phase::setup || phase == terse::Phase::agree
+                      : send.bytes >= least() && phase != terse::Phase::setup)
           return this->inner_.exchange(damage(sends, send), receives, phase);
     return this->inner_.exchange(sends, receives, phase);
   }
@@ -84,9 +86,12 @@ class Faulty : public terse::Forwarding<Faulty<Inner>, Inner> {
     ambush_->armed = false;
     say_when();
     ambush_->damaged.assign(chosen.data, chosen.data + chosen.bytes);
-    // Of a header the step's low byte; of a payload the top bit of an exponent, in what are scales or values.
-    const auto place = static_cast<std::size_t>(
-        ambush_->what == "header" ? offsetof(terse::PacketHeader, step) : header + 3);
+    // Of a header the step's low byte; of a payload the top bit of an exponent, in what are scales or values; of an agreement what
+    // is before its checksum.
+    const auto place =
+        static_cast<std::size_t>(ambush_->what == "agreement" ? chosen.bytes - 5
+                                 : ambush_->what == "header"  ? offsetof(terse::PacketHeader, step)
+                                                              : header + 3);
     ambush_->damaged[place] ^= std::byte{0x40};
     ambush_->sends.assign(sends.begin(), sends.end());
     for (terse::Send& send : ambush_->sends)

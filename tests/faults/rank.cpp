@@ -5,8 +5,8 @@
 //   faults TRANSPORT soak MINUTES                                  # all methods, with ranks that are late: soak.hpp
 //
 // TRANSPORT  threads, or mpi under mpirun -n 4
-// FAULT      none, throws, killed, stopped, late, nan, header, payload; elsewhere (takes a mean alone) and works (for longer than
-//            the deadline, and says so), both between steps
+// FAULT      none, throws, killed, stopped, late, nan, header, payload, agreement; elsewhere (takes a mean alone) and works (for
+//            longer than the deadline, and says so), both between steps
 // MOMENT     of nan a step; else the victim's batch, from the first of the job on; `between N`, `end`
 //
 // A rank that ends well says the hash of its parameters after each step and how many batches it had posted by then; one that fails
@@ -94,7 +94,8 @@ void train(T&& raw, const Job& job) {
   };
   try {
     AnyTransport transport(faults::Faulty<std::remove_cvref_t<T>>(std::forward<T>(raw), ambush));
-    const Options options{.check_payload = job.fault == "payload"};
+    const Options options{.on_non_finite = job.fault == "agreement" ? NonFinite::skip : NonFinite::throw_,
+                          .check_payload = job.fault == "payload"};
     const auto optimizer = job.method->make(transport, whole, options);
     batches = std::to_string(ambush.batches);
     for (step = 1; step <= steps; ++step) {
