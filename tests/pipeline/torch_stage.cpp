@@ -502,5 +502,13 @@ TEST_CASE("misuse is told in words") {
     one.part->zero_grad(true);
     one.stage.forward(m, one.input.data());
     CHECK(says(refusal([&] { one.stage.backward(m, one.gradient.data()); }), "outside of the flat arena"));
+    // All of a first stage, of which no gradient is left to compute then.
+    nn::Sequential part(nn::Linear(inputs, hidden));
+    TorchStage head(part, {{}, {hidden}});
+    head.batch(pictures(), truth());
+    for (torch::Tensor& parameter : part->parameters()) parameter.requires_grad_(false);
+    const Floats gradient(static_cast<std::size_t>(4 * hidden));
+    head.forward(m, nullptr);
+    CHECK(says(refusal([&] { head.backward(m, gradient.data()); }), "'0.weight' was frozen after"));
   }
 }

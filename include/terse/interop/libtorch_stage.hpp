@@ -211,12 +211,12 @@ class TorchStage {
       const torch::Tensor gradient = last() ? torch::full_like(pass.result, pass.weight)
                                             : tensor_at(output_gradient, pass.rows, shapes_.output);
       pass.result.backward(gradient);
-      flat_.check_gradients();
       if (!first() && pass.input.grad().defined()) {
         input_gradient_ = pass.input.grad().contiguous();
         if (!last() && input_gradient_.is_alias_of(gradient)) input_gradient_ = input_gradient_.clone();
       }
     }
+    flat_.check_gradients();
     if (first()) return nullptr;
     if (!input_gradient_.defined())
       throw usage_error(
