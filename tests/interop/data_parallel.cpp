@@ -20,13 +20,15 @@
 #include "terse/terse.hpp"
 
 // Gradients that leave during LibTorch's backward pass: the bits of steps that wait for its end, when hooks are called, passes that
-// are summed, parameters that get nothing, and errors on their way through LibTorch. In C++20, which clang doesn't take Debian's
+// are summed, parameters that get nothing, gradients that the program changes, and errors on their way through LibTorch; and what
+// a module must not become after it is flat, nor be before. In C++20, which clang doesn't take Debian's
 // LibTorch as.
 
 using namespace terse;
 using terse::interop::DataParallel;
 using terse::interop::FlatModule;
 using terse::interop::GradientHooks;
+using terse::interop::Leave;
 namespace nn = torch::nn;
 
 namespace {
@@ -93,9 +95,10 @@ Floats overlapped(const R& recipe, Threads& transport, const Options& options, i
   }
   return copy_of(model.parameters());
 }
-/// The same where nothing leaves before the passes are over.
-template <class R>
-Floats waiting(const R& recipe, Threads& transport, const Options& options, int passes) {
+/// The same where nothing leaves before the passes are over, and `change` may change the gradients.
+template <class R, class Change = void (*)(Net&)>
+Floats waiting(
+    const R& recipe, Threads& transport, const Options& options, int passes, Change change = [](Net&) {}) {
   Net net(0);
   FlatModule flat(net);
   Optimizer optimizer{recipe, transport, flat.layout(), options};
@@ -103,6 +106,7 @@ Floats waiting(const R& recipe, Threads& transport, const Options& options, int 
   for (int step = 1; step <= steps; ++step) {
     flat.zero_gradients();
     for (int pass = 0; pass < passes; ++pass) loss_of(net, transport.rank(), step, pass).backward();
+    change(net);
     optimizer.step(parameters, gradients, 1.0F / static_cast<float>(passes));
   }
   return copy_of(parameters);
@@ -436,4 +440,248 @@ TEST_CASE("a gradient that is not finite throws from step on all ranks, and trai
     CHECK(model.optimizer().steps() == 2);
   });
   CHECK(caught == 2);
+}
+
+namespace {
+
+/// Ways in which programs change gradients after the backward pass; the last two reach what no version counter counts.
+void clip(Net& net) { nn::utils::clip_grad_norm_(net.parameters(), 1e-9); }
+void unscale(Net& net) {
+  for (torch::Tensor& parameter : net.parameters())
+    if (parameter.grad().defined()) parameter.mutable_grad().mul_(0.5);
+}
+void prune(Net& net) { net.twice->weight.grad().data_ptr<float>()[1234] = 0; }
+void disturb_unused(Net& net) { net.idle->bias.mutable_grad().add_(1e-3); }
+
+/// A change of a step's gradients is refused, whatever would have left; and acts in a step that keeps them.
+template <class R>
+void check_changes(const R& recipe, Options options = {}) {
+  options.slice_bytes = small_slices;
+  for (const auto change : {clip, unscale, prune, disturb_unused})
+    for (const int passes : {1, 2}) {
+      CAPTURE(type_name<R>());
+      CAPTURE(passes);
+      alone([&](Threads& transport) {
+        Net net(0);
+        DataParallel model(net, recipe, transport, options);
+        const Floats before = copy_of(model.parameters());
+        model.begin(passes);
+        for (int pass = 0; pass < passes; ++pass) loss_of(net, 0, 1, pass).backward();
+        change(net);
+        const auto what = thrown<usage_error>([&] { model.step(); });
+        CHECK(says(what, change == clip || change == unscale ? "'first.weight' was changed"
+                         : change == prune                   ? "'twice.weight' was changed"
+                                                             : "'idle.bias' is not zero"));
+        CHECK(says(what, "Options::clip_norm"));
+        CHECK(says(what, "Leave::in_step"));
+        CHECK(thrown<usage_error>([&] { model.step(); }) == what);
+        CHECK(copy_of(model.parameters()) == before);
+      });
+      ThreadGroup(2, deadline).run([&](Threads& transport) {
+        at::set_num_threads(1);
+        Net net(transport.rank());
+        DataParallel model(net, recipe, transport, options);
+        for (int step = 1; step <= steps; ++step) {
+          model.begin(passes, 1.0F / static_cast<float>(passes), Leave::in_step);
+          for (int pass = 0; pass < passes; ++pass) loss_of(net, transport.rank(), step, pass).backward();
+          CHECK_FALSE(model.optimizer().begun());
+          change(net);
+          model.step();
+        }
+        CHECK(copy_of(model.parameters()) == waiting(recipe, transport, options, passes, change));
+      });
+    }
+}
+
+/// A module of named tensors.
+struct Tensors : nn::Module {
+  torch::Tensor& add(const std::string& name, const torch::Tensor& values, bool trained = true) {
+    return register_parameter(name, values, trained);
+  }
+  void add_buffer(const std::string& name, const torch::Tensor& values) { register_buffer(name, values); }
+};
+
+}  // namespace
+
+TEST_CASE("a gradient that the program has changed is refused, or counts where the step began so") {
+  check_changes(Adam<>{.learning_rate = 1e-2F});
+  check_changes(Adam<>{.learning_rate = 1e-2F}, {.clip_norm = 1});
+  check_changes(Adam<>{.learning_rate = 1e-2F}, {.on_non_finite = NonFinite::skip});
+  check_changes(one_bit<Ring>());
+  check_changes(one_bit<ScatterGather>(), {.clip_norm = 0.05F});
+  check_changes(LocalSgd<Adam<>>{.period = 3});
+}
+
+TEST_CASE("what changes nothing, or comes before the last backward pass, is no change of a gradient") {
+  alone([](Threads& transport) {
+    Net net(0);
+    DataParallel model(net, Adam<>{}, transport);
+    model.begin(2);
+    loss_of(net, 0, 1, 0).backward();
+    net.first->weight.mutable_grad().mul_(2);
+    loss_of(net, 0, 1, 1).backward();
+    nn::utils::clip_grad_norm_(net.parameters(), 1e9);
+    CHECK(model.step().applied);
+    // The program's own affair between two steps.
+    loss_of(net, 0, 1).backward();
+    unscale(net);
+    model.begin();
+    loss_of(net, 0, 1).backward();
+    CHECK(model.step().applied);
+  });
+}
+
+TEST_CASE("one rank's change of a gradient is that rank's error, and ends the others in time") {
+  std::atomic<int> told{0};
+  const auto run = [&] {
+    ThreadGroup(2, deadline).run([&](Threads& transport) {
+      at::set_num_threads(1);
+      Net net(0);
+      DataParallel model(net, Adam<>{}, transport, {.slice_bytes = small_slices});
+      try {
+        model.begin();
+        loss_of(net, 0, 2).backward();
+        if (transport.rank() == 1) clip(net);
+        model.step();
+      } catch (const usage_error&) {
+        told += transport.rank() == 1 ? 1 : 100;
+        throw;
+      } catch (const peer_error&) {
+        told += transport.rank() == 0 ? 10 : 100;
+        throw;
+      }
+    });
+  };
+  CHECK(says(thrown<usage_error>(run), "was changed after its last backward pass"));
+  CHECK(told == 11);
+}
+
+TEST_CASE("hooks refuse gradients that were changed, and say nothing of those of a step that keeps them") {
+  Net net(0);
+  FlatModule flat(net);
+  int told = 0;
+  GradientHooks hooks(flat, [&](index_t) { ++told; });
+  hooks.begin();
+  loss_of(net, 0, 2).backward();
+  clip(net);
+  CHECK(says(thrown<usage_error>([&] { hooks.end(); }), "'first.weight' was changed"));
+  CHECK(told == 8);
+  flat.zero_gradients();
+  hooks.begin(1, Leave::in_step);
+  loss_of(net, 0, 2).backward();
+  clip(net);
+  hooks.end();
+  CHECK(told == 8);
+  CHECK(hooks.unused() == std::vector<std::string>{"idle.weight", "idle.bias"});
+}
+
+TEST_CASE("what is trained is settled when the module becomes flat") {
+  alone([](Threads& transport) {
+    Net net(0);
+    {
+      DataParallel model(net, Adam<>{.weight_decay = 0.1F}, transport);
+      const auto step = [&] {
+        model.begin();
+        loss_of(net, 0, 2).backward();
+        model.step();
+      };
+      step();
+      // Frozen and thawed between steps, as one of two adversaries is.
+      net.first->weight.requires_grad_(false);
+      net.first->weight.requires_grad_(true);
+      step();
+      const Floats before = copy_of(model.parameters());
+      const auto refused = [&](const char* name, const char* why) {
+        for (const auto& what : {thrown<usage_error>(step), thrown<usage_error>([&] { model.step(); }),
+                                 thrown<usage_error>([&] { model.flat().check_gradients(); })}) {
+          CHECK((says(what, name) || says(what, "no begin()")));
+          CHECK((says(what, why) || says(what, "no begin()")));
+        }
+        CHECK_FALSE(model.optimizer().begun());
+        CHECK(copy_of(model.parameters()) == before);
+      };
+      net.first->weight.requires_grad_(false);
+      refused("'first.weight'", "was frozen after the module became flat");
+      CHECK(says(thrown<usage_error>([&] { GradientHooks(model.flat(), [](index_t) {}); }),
+                 "was frozen after"));
+      net.first->weight.requires_grad_(true);
+      net.fixed->bias.requires_grad_(true);
+      refused("'fixed.bias'", "no step would train it");
+      net.fixed->bias.requires_grad_(false);
+      net.register_module("later", nn::Linear(3, 2));
+      refused("'later.weight'", "no step would train it");
+    }
+    // As the sentence says.
+    net.first->weight.requires_grad_(false);
+    const torch::Tensor frozen = net.first->weight.clone();
+    DataParallel model(net, Adam<>{.weight_decay = 0.1F}, transport);
+    CHECK(model.flat().layout().segments().size() == 11);
+    model.begin();
+    loss_of(net, 0, 2).backward();
+    model.step();
+    CHECK(torch::equal(net.first->weight, frozen));
+  });
+}
+
+TEST_CASE("a parameter that is frozen or thawed between begin and step is found by step") {
+  for (const bool thawed : {false, true})
+    alone([&](Threads& transport) {
+      Net net(0);
+      DataParallel model(net, Adam<>{}, transport);
+      model.begin();
+      loss_of(net, 0, 2).backward();
+      (thawed ? net.fixed : net.last)->bias.requires_grad_(thawed);
+      CHECK(says(thrown<usage_error>([&] { model.step(); }), thawed ? "'fixed.bias'" : "'last.bias'"));
+    });
+}
+
+TEST_CASE("tensors that share memory without being one are refused, by both names") {
+  const auto values = [] { return torch::ones({4, 6}); };
+  const auto refusal = [](Tensors& module) {
+    std::vector<const void*> places;
+    for (const torch::Tensor& parameter : module.parameters()) places.push_back(parameter.data_ptr());
+    const auto what = thrown<usage_error>([&] { FlatModule flat(module); });
+    for (std::size_t p = 0; p < places.size(); ++p) {
+      CHECK(module.parameters()[p].data_ptr() == places[p]);
+      CHECK_FALSE(module.parameters()[p].grad().defined());
+    }
+    return what;
+  };
+  for (const bool trained : {true, false}) {
+    Tensors same, part, buffer;
+    same.add("one", values());
+    same.add("other", values(), trained).set_data(same.named_parameters()["one"].data());
+    CHECK(says(refusal(same), "'one' shares memory with 'other'"));
+
+    const torch::Tensor fused = torch::ones({10, 6});
+    part.add("other", fused.narrow(0, 0, 4), trained);
+    part.add("one", fused.narrow(0, 3, 4));
+    CHECK(says(refusal(part),
+               trained ? "'other' shares memory with 'one'" : "'one' shares memory with 'other'"));
+
+    buffer.add("frozen", values(), false);
+    const torch::Tensor weight = buffer.add("one", values());
+    buffer.add_buffer("transposed", weight.detach().t());
+    CHECK(says(refusal(buffer), "'one' shares memory with 'transposed'"));
+  }
+  // Next to each other in one buffer, which nothing else reads.
+  Tensors next;
+  auto fused = std::make_unique<torch::Tensor>(torch::ones({8, 6}));
+  next.add("one", values()).set_data(fused->narrow(0, 0, 4).data());
+  next.add("other", values()).set_data(fused->narrow(0, 4, 4).data());
+  next.add_buffer("empty", torch::empty({0}));
+  CHECK(says(refusal(next), "'one' is a view of a larger buffer"));
+  fused.reset();
+  CHECK(thrown<usage_error>([&] { FlatModule flat(next); }).empty());
+  // What is tied as the sentence says stays tied.
+  Tensors tied;
+  const torch::Tensor weight = tied.add("one", values());
+  tied.add("other", weight);
+  tied.add_buffer("view", weight);
+  FlatModule flat(tied);
+  CHECK(flat.layout().segments().size() == 1);
+  CHECK(tied.named_parameters()["other"].data_ptr<float>() == flat.parameters());
+  CHECK(tied.named_buffers()["view"].data_ptr<float>() == flat.parameters());
+  // And what was flat may become so again.
+  CHECK(thrown<usage_error>([&] { FlatModule again(tied); }).empty());
 }

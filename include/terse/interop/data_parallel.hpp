@@ -29,6 +29,9 @@ namespace terse::interop {
 ///     }
 ///
 /// What leaves when is `Optimizer::begin`'s affair, and so is what can't leave early; a step's bits don't depend on it.
+/// Neither does what is refused: a gradient that something else than a backward pass has changed is found by `step`, unless
+/// the step began with Leave::in_step. See GradientHooks for what that costs.
+///
 /// Construction is collective, and so are steps. All ranks start from rank 0's module, buffers and frozen parameters
 /// included; later changes of those stay each rank's own.
 ///
@@ -71,18 +74,20 @@ class DataParallel {
 
   /// Zeroes the gradients. Those of the step are the sums over the next `passes` backward passes, times `gradient_scale`: 4 passes
   /// with a scale of 1 / 4 are their mean. They leave during the last one alone. Passes outside of `begin` and `step` are
-  /// the program's own affair. Throws usage_error when gradients of a step have left that `step` hasn't finished.
-  void begin(int passes = 1, float gradient_scale = 1) {
+  /// the program's own affair. With Leave::in_step nothing leaves before `step`, and until then the program may change this
+  /// rank's gradients. Throws usage_error when gradients of a step have left that `step` hasn't finished, and what
+  /// `FlatModule::check_gradients` throws.
+  void begin(int passes = 1, float gradient_scale = 1, Leave leave = Leave::when_final) {
     if (sending_)
       throw usage_error("gradients of the step before have left, and step() hasn't finished it",
                         optimizer_.rank(), static_cast<std::int64_t>(optimizer_.steps() + 1));
-    hooks_.begin(passes);
+    hooks_.begin(passes, leave);
     flat_.zero_gradients();
     gradient_scale_ = gradient_scale;
   }
 
-  /// Sends what hasn't left, and steps. Throws usage_error without `begin`, what `Optimizer::step` throws, and what
-  /// `backward` has thrown from here.
+  /// Sends what hasn't left, and steps. Throws usage_error without `begin` and for changed gradients that may have left, what
+  /// `Optimizer::step` throws, and what `backward` has thrown from here.
   StepResult step() {
     hooks_.end();
     sending_ = false;

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <deque>
 #include <exception>
 #include <functional>
@@ -15,6 +17,12 @@
 // Like interop/libtorch.hpp this keeps to C++17.
 
 namespace terse::interop {
+
+/// Moment at which the gradients of a step leave this rank.
+enum class Leave {
+  when_final,  ///< each as soon as the last backward pass has made it, and nothing else may change it from then on
+  in_step  ///< all after the backward passes: until then the program may change them
+};
 
 /// Says of each parameter of a FlatModule that its gradient is final, while the backward pass that makes it still
 /// computes those of other parameters. So gradients can travel meanwhile:
@@ -34,18 +42,25 @@ namespace terse::interop {
 /// of it. `ready` is called by the thread that runs the pass. What it throws comes out of `backward()` as it was thrown,
 /// and out of `end` again.
 ///
+/// **Gradients** are zero at `begin`, and from then on the backward passes' alone: another change would count or not, by
+/// what has left already. So `end` compares the bits of each gradient with those after its last backward pass. That finds
+/// changes through `data()` and pointers, too, and reads all gradients twice more, the first time while they are in cache.
+/// Steps whose gradients the program changes begin with `Leave::in_step`: `ready` is then not called.
+///
 /// For modules on the CPU. One object for a module; of several each would be told. The FlatModule must outlive it and stay
 /// where it is.
 class GradientHooks {
  public:
   using Ready = std::function<void(index_t segment)>;
 
-  /// Throws usage_error for a module that is not on the CPU: on a GPU a gradient is final only in the order of its stream.
+  /// Throws usage_error for a module that is not on the CPU: on a GPU a gradient is final only in the order of its stream;
+  /// and what `FlatModule::check_gradients` throws.
   GradientHooks(const FlatModule& flat, Ready ready) : flat_(flat), ready_(std::move(ready)) {
     if (!flat.device().is_cpu())
       throw usage_error(
           "gradients are told of as they become final on the CPU alone, and the module lies on " +
           flat.device().str());
+    flat.check_gradients();
     const auto count = static_cast<index_t>(flat.layout().segments().size());
     for (index_t segment = 0; segment < count; ++segment) watched_.emplace_back(*this, segment);
   }
@@ -55,22 +70,30 @@ class GradientHooks {
   ~GradientHooks() = default;
 
   /// A step begins, whose gradients are the sums over `passes` backward passes: the last one's are final. Forgets the
-  /// step before.
-  void begin(int passes = 1) {
+  /// step before. Throws usage_error for less than one pass, and what `FlatModule::check_gradients` throws.
+  void begin(int passes = 1, Leave leave = Leave::when_final) {
     if (passes < 1)
       throw usage_error("a step takes at least one backward pass, not " + std::to_string(passes));
-    for (Watched& one : watched_) one.calls = 0;
+    flat_.check_gradients();
+    for (Watched& one : watched_) {
+      one.calls = 0;
+      one.bits = 0;
+    }
     fault_ = nullptr;
     passes_ = passes;
+    leave_ = leave;
   }
 
   /// The passes are over: what has not been told of by now has its final gradient, too. Throws usage_error where `begin` is
-  /// missing or a parameter has left the arenas (`FlatModule::check_gradients`), and what a pass has thrown from here.
+  /// missing, a gradient was changed that may have left, or a parameter has left the arenas (`FlatModule::check_gradients`),
+  /// and what a pass has thrown from here.
   void end() {
     if (fault_) std::rethrow_exception(fault_);
     if (passes_ == 0) throw usage_error("a step ends that no begin() came before");
-    passes_ = 0;
     flat_.check_gradients();
+    if (leave_ == Leave::when_final)
+      for (const Watched& one : watched_) check_unchanged(one);
+    passes_ = 0;
   }
 
   /// The parameters that no backward pass has reached since `begin`. Their gradients are zero.
@@ -86,21 +109,18 @@ class GradientHooks {
   struct Watched {
     Watched(GradientHooks& hooks, index_t segment_)
         : segment(segment_),
-          accumulator(torch::autograd::impl::grad_accumulator(hooks.flat_.parameter(segment))) {
-      // None of a parameter that was frozen after it became flat.
-      if (accumulator) hook = accumulator->add_post_hook(std::make_unique<Hook>(hooks, *this));
-    }
+          accumulator(torch::autograd::impl::grad_accumulator(hooks.flat_.parameter(segment))),
+          hook(accumulator->add_post_hook(std::make_unique<Hook>(hooks, *this))) {}
     Watched(const Watched&) = delete;
     Watched& operator=(const Watched&) = delete;
-    ~Watched() {
-      if (accumulator) accumulator->del_post_hook(hook);
-    }
+    ~Watched() { accumulator->del_post_hook(hook); }
 
     index_t segment;
     // Kept, since a parameter holds its accumulator weakly and would make another one, without the hook.
     std::shared_ptr<torch::autograd::Node> accumulator;
-    std::uintptr_t hook = 0;
-    int calls = 0;  // since begin
+    std::uintptr_t hook;
+    int calls = 0;           // since begin
+    std::uint64_t bits = 0;  // of the gradient after the last call
   };
 
   struct Hook : torch::autograd::FunctionPostHook {
@@ -125,11 +145,36 @@ class GradientHooks {
                           ": give begin() the number of backward passes of a step");
       // Before it leaves: a gradient elsewhere would have left zeros here.
       flat_.check_gradient(one.segment);
+      if (leave_ == Leave::in_step) return;
+      one.bits = bits_of(one);
       if (one.calls == passes_) ready_(one.segment);
     } catch (...) {
       fault_ = std::current_exception();
       throw;
     }
+  }
+
+  void check_unchanged(const Watched& one) const {
+    if (bits_of(one) == one.bits) return;
+    throw usage_error(
+        "the gradient of parameter '" + name(one) + "' " +
+        (one.calls == 0 ? "is not zero, though no backward pass since begin() has reached it"
+                        : "was changed after its last backward pass, when it may have left for "
+                          "other ranks") +
+        ": begin a step whose gradients the program changes with Leave::in_step, or clip them by "
+        "Options::clip_norm");
+  }
+
+  /// Sums the gradient's bits, so that one element that changes always shows; 0 of zeros.
+  std::uint64_t bits_of(const Watched& one) const {
+    const Segment& segment = flat_.layout().segments()[static_cast<std::size_t>(one.segment)];
+    std::uint64_t sum = 0, odd = 1, word;
+    // Segments end in padding, which is zero.
+    for (index_t i = 0; i < segment.count; i += 2, odd += 0x9E3779B97F4A7C16) {
+      std::memcpy(&word, flat_.gradients() + segment.offset + i, sizeof word);
+      sum += (word ^ (word >> 32)) * odd;
+    }
+    return sum;
   }
 
   const std::string& name(const Watched& one) const {
@@ -140,6 +185,7 @@ class GradientHooks {
   Ready ready_;
   std::deque<Watched> watched_;  // whose elements stay where they are
   int passes_ = 0;               // of the step that has begun; 0: none has
+  Leave leave_ = Leave::when_final;
   std::exception_ptr fault_;
 };
 
