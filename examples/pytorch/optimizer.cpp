@@ -31,10 +31,15 @@ terse::Mpi& world() {
   return transport;
 }
 
-/// What a FlatModule is made of. Python keeps the same tensors.
+/// What a FlatModule is made of. Python keeps the same tensors. A FlatModule may lie on a GPU, and this optimizer steps on the
+/// host.
 std::unique_ptr<torch::nn::Module> module_of(const Named& parameters) {
   auto module = std::make_unique<torch::nn::Module>();
   for (const auto& [name, tensor] : parameters) {
+    if (tensor.requires_grad() && !tensor.device().is_cpu())
+      throw terse::usage_error(
+          "parameter '" + name + "' lies on " + tensor.device().str() +
+          ", but this optimizer steps on the CPU: move the model there, model.cpu(), before");
     std::string plain = name;  // a dot would be a submodule's
     std::replace(plain.begin(), plain.end(), '.', '/');
     module->register_parameter(plain, tensor, tensor.requires_grad());
