@@ -41,9 +41,9 @@ def refuses(terse_torch):
     refused_model(torch.nn.Linear(3, 2, device="meta"), "'weight' lies on meta", "model.cpu()")
     refused_model(torch.nn.Linear(3, 2, dtype=torch.float64), "'weight' holds Double")
     refused_model(torch.nn.Linear(3, 2, dtype=torch.bfloat16), "'weight' holds BFloat16")
-    apart = torch.nn.Linear(3, 2)
-    apart.weight.data = torch.ones(3, 2).t()
-    refused_model(apart, "'weight' is not contiguous")
+    strided = torch.nn.Linear(3, 2)
+    strided.weight.data = torch.ones(3, 2).t()
+    refused_model(strided, "'weight' is not contiguous")
     tied = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
     tied[1].weight.data = tied[0].weight.data
     refused_model(tied, "'0/weight' shares memory with '1/weight'")

@@ -5,6 +5,7 @@
 #undef CHECK
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cmath>
@@ -684,4 +685,51 @@ TEST_CASE("tensors that share memory without being one are refused, by both name
   CHECK(tied.named_buffers()["view"].data_ptr<float>() == flat.parameters());
   // And what was flat may become so again.
   CHECK(thrown<usage_error>([&] { FlatModule again(tied); }).empty());
+}
+
+TEST_CASE("the mean of local models is evaluated in the module, and each rank's own comes back") {
+  ThreadGroup(2, deadline).run([](Threads& transport) {
+    at::set_num_threads(1);
+    Net net(0);
+    DataParallel model(net, LocalSgd<Adam<>>{.inner = {.learning_rate = 1e-2F}, .period = 4}, transport);
+    for (int step = 1; step <= 3; ++step) {
+      model.begin();
+      loss_of(net, transport.rank(), step).backward();
+      model.step();
+    }
+    const Floats own = copy_of(model.parameters());
+    const torch::Tensor bias = net.first->bias.detach().clone();
+    torch::Tensor mean = bias.clone();
+    terse::mean(transport, view<float>(mean.data_ptr<float>(), mean.numel()));
+    CHECK_FALSE(torch::equal(bias, mean));
+
+    Floats other(own.size());
+    model.optimizer().mean_parameters(model.parameters(), other);
+    std::swap_ranges(other.begin(), other.end(), model.parameters().begin());
+    CHECK(torch::equal(net.first->bias, mean));
+    model.flat().check_gradients();
+    std::swap_ranges(other.begin(), other.end(), model.parameters().begin());
+    CHECK(torch::equal(net.first->bias, bias));
+    CHECK(copy_of(model.parameters()) == own);
+  });
+}
+
+TEST_CASE("ranks without a batch take part, and the others' scale makes the mean over those that have one") {
+  ThreadGroup(2, deadline).run([](Threads& transport) {
+    at::set_num_threads(1);
+    Net net(0), lonely(0);
+    DataParallel model(net, MomentumSgd<>{.learning_rate = 0.5F}, transport);
+    Threads own = transport.split(transport.rank(), 0);
+    DataParallel reference(lonely, MomentumSgd<>{.learning_rate = 0.5F}, own);
+    for (int step = 1; step <= steps; ++step) {
+      model.begin(1, 2);
+      if (transport.rank() == 0) loss_of(net, 0, step).backward();
+      model.step();
+      CHECK((model.unused().size() == 10) == (transport.rank() == 1));
+      reference.begin();
+      loss_of(lonely, 0, step).backward();
+      reference.step();
+    }
+    CHECK(copy_of(model.parameters()) == copy_of(reference.parameters()));
+  });
 }
