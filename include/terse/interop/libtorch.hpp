@@ -215,38 +215,39 @@ class FlatModule {
 
   /// Refuses tensors whose common values would become two in the arenas.
   void refuse_ties() const {
-    std::vector<std::pair<std::string, torch::Tensor>> all;
+    struct Place {
+      std::string name;
+      torch::Tensor tensor;
+      const char *begin, *end;
+    };
+    std::vector<Place> places;
     for (const auto& named : {module_->named_parameters(), module_->named_buffers()})
-      for (const auto& item : named)
-        if (item.value().defined() && item.value().has_storage() && item.value().numel() > 0)
-          all.emplace_back(item.key(), item.value());
-    for (const Member& member : members_) {
-      const torch::Tensor& parameter = member.parameter;
-      if (parameter.numel() == 0) continue;
-      std::set<const c10::TensorImpl*> users;
-      for (const auto& [name, tensor] : all) {
-        if (!parameter.is_same(tensor) && overlap(parameter, tensor))
-          throw usage_error("parameter '" + member.name + "' shares memory with '" + name +
+      for (const auto& item : named) {
+        const torch::Tensor& tensor = item.value();
+        if (!tensor.defined() || !tensor.has_storage() || tensor.numel() == 0) continue;
+        std::int64_t reach = 1;  // elements from the first to the last
+        for (std::int64_t d = 0; d < tensor.dim(); ++d) reach += (tensor.size(d) - 1) * tensor.stride(d);
+        const char* const begin = static_cast<const char*>(tensor.data_ptr());
+        places.push_back(
+            {item.key(), tensor, begin, begin + reach * static_cast<std::int64_t>(tensor.element_size())});
+      }
+    for (const auto& [member, parameter, offset] : members_) {
+      const char* const begin = static_cast<const char*>(parameter.data_ptr());
+      std::set<const c10::TensorImpl*> holders;
+      for (const Place& other : places) {
+        if (begin < other.end && other.begin < begin + parameter.nbytes() && !other.tensor.is_same(parameter))
+          throw usage_error("parameter '" + member + "' shares memory with '" + other.name +
                             "', and would not in the flat arena; register one tensor twice, or give one of "
                             "the two a copy: set_data(data().clone())");
-        if (tensor.storage().is_alias_of(parameter.storage())) users.insert(tensor.unsafeGetTensorImpl());
+        if (other.tensor.storage().is_alias_of(parameter.storage()))
+          holders.insert(other.tensor.unsafeGetTensorImpl());
       }
-      if (parameter.storage().nbytes() > parameter.nbytes() && parameter.storage().use_count() > users.size())
-        throw usage_error(
-            "parameter '" + member.name +
-            "' is a view of a larger buffer, and would not be in the flat arena; give it a copy: "
-            "set_data(data().clone())");
+      if (parameter.storage().nbytes() > parameter.nbytes() &&
+          parameter.storage().use_count() > holders.size())
+        throw usage_error("parameter '" + member +
+                          "' is a view of a larger buffer, and would not be in the flat arena; give it a "
+                          "copy: set_data(data().clone())");
     }
-  }
-
-  static bool overlap(const torch::Tensor& one, const torch::Tensor& other) {
-    const auto end = [](const torch::Tensor& tensor) {
-      std::int64_t elements = 1;
-      for (std::int64_t d = 0; d < tensor.dim(); ++d) elements += (tensor.size(d) - 1) * tensor.stride(d);
-      return static_cast<const char*>(tensor.data_ptr()) +
-             elements * static_cast<std::int64_t>(tensor.element_size());
-    };
-    return one.data_ptr() < end(other) && other.data_ptr() < end(one);
   }
 
   static std::shared_ptr<float> make_arena(index_t size, torch::Device device) {
