@@ -89,6 +89,7 @@ struct OverSenders {
                 "Dct<...>): of others all ranks send every coordinate");
 };
 
+/// The policy around a sparse compressor of elements.
 template <class Selection, Compressor Values, class G>
 struct OverSenders<Sparse<Selection, Values, G>> : Sparse<Selection, Values, G> {
   using Base = Sparse<Selection, Values, G>;
@@ -153,6 +154,7 @@ struct OverSenders<Sparse<Selection, Values, G>> : Sparse<Selection, Values, G> 
   Counter counter() const { return {this->selection, {this->values}}; }
 };
 
+/// The policy around a sparse compressor of tiles' coefficients.
 template <class Basis, int S, class Selection, Compressor Values>
 struct OverSenders<Tiled<Basis, S, Sparse<Selection, Values, PerSegment>>>
     : Tiled<Basis, S, Sparse<Selection, Values, PerSegment>> {
