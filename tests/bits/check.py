@@ -6,7 +6,7 @@ given on the command line (MPI's).
 check.py [--all] SOURCE_ROOT [PROGRAM ARGUMENT ...]
 
 Without --all, g++ builds at -O3 for this machine and, where no program is given, clang++ at -O2 for any; with it, each
-does at both levels for both.
+does at both levels for both. Where libc++ is installed, clang++ builds with that, too.
 """
 
 import itertools
@@ -25,7 +25,12 @@ cases = [(compilers[0], ("-O3", ["-march=native"])), (compilers[-1], ("-O2", [])
 if other:
     cases = cases[:1]
 if "--all" in sys.argv[1:]:
-    cases = itertools.product(compilers, itertools.product(("-O2", "-O3"), ([], ["-march=native"])))
+    cases = [*itertools.product(compilers, itertools.product(("-O2", "-O3"), ([], ["-march=native"])))]
+if "clang++" in compilers and subprocess.run(["clang++", "-stdlib=libc++", "-x", "c++", "-E", "-"], input="#include <version>\n",
+                                             text=True, capture_output=True, timeout=100, check=False).returncode == 0:
+    cases.append(("clang++", ("-O0", ["-stdlib=libc++"])))
+else:
+    print("left out: clang++ with libc++, which is not installed")
 
 
 def build_and_run(case):

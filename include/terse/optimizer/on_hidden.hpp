@@ -86,8 +86,8 @@ struct EitherRule {
   std::array<Real, static_cast<std::size_t>(all_scalars)> at_step(std::uint64_t t) const {
     std::array<Real, static_cast<std::size_t>(all_scalars)> all{};
     auto to = all.begin();
-    if constexpr (scalars > 0) to = std::ranges::copy(on_hidden.at_step(t), to).out;
-    if constexpr (all_scalars > scalars) std::ranges::copy(on_others.at_step(t), to);
+    if constexpr (scalars > 0) to = std::copy_n(on_hidden.at_step(t).begin(), scalars, to);
+    if constexpr (all_scalars > scalars) std::copy_n(on_others.at_step(t).begin(), all_scalars - scalars, to);
     return all;
   }
 

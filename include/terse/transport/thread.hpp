@@ -53,7 +53,8 @@ class ThreadGroup {
           leave(*shared, rank, " threw: unknown exception");
         }
       };
-      std::vector<std::jthread> threads;
+      // std::jthread is no part of libc++ 14.
+      std::vector<std::thread> threads;
       try {
         while (static_cast<int>(threads.size()) < ranks_)
           threads.emplace_back(be_rank, static_cast<int>(threads.size()));
@@ -65,6 +66,7 @@ class ThreadGroup {
         failures[rank] = std::make_exception_ptr(error("rank " + std::to_string(rank) + why));
         leave(*shared, static_cast<int>(rank), why);
       }
+      for (std::thread& one : threads) one.join();
     }
     const int culprit = shared->culprit;
     if (culprit >= 0 && failures[static_cast<std::size_t>(culprit)])
