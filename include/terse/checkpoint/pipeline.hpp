@@ -101,7 +101,7 @@ class PipelineFile {
     pipeline.copies(static_cast<index_t>(found_.kept), [&](const char* name, auto rows, index_t row_bytes) {
       index_t to = 0;
       for (const Run& run : runs_) {
-        const index_t bytes = run.slots * row_bytes;
+        const index_t bytes = run.count * row_bytes;
         upload(view<const std::byte>(copies(name, row_bytes) + run.first * row_bytes, bytes),
                rows.part(to, bytes));
         to += bytes;
@@ -113,7 +113,7 @@ class PipelineFile {
  private:
   /// Slots with nobody's between them are moved together.
   struct Run {
-    index_t first, slots;
+    index_t first, count;
   };
 
   void look_at_examples(Pipeline& pipeline) {
@@ -127,8 +127,8 @@ class PipelineFile {
       const std::uint64_t id = ids[static_cast<std::size_t>(slot)];
       if (id == Index::nobody) continue;
       kept.push_back(id);
-      if (!runs_.empty() && runs_.back().first + runs_.back().slots == slot)
-        ++runs_.back().slots;
+      if (!runs_.empty() && runs_.back().first + runs_.back().count == slot)
+        ++runs_.back().count;
       else
         runs_.push_back({slot, 1});
       found_.examples += mix_hash(0, id);
@@ -146,7 +146,7 @@ class PipelineFile {
       std::uint64_t& sum = name == std::string("incoming") ? found_.incoming : found_.outgoing;
       const std::byte* const rows = copies(name, row_bytes);
       for (const Run& run : runs_)
-        for (index_t slot = run.first; slot < run.first + run.slots; ++slot) {
+        for (index_t slot = run.first; slot < run.first + run.count; ++slot) {
           const XXH64_hash_t hash = XXH3_64bits(rows + slot * row_bytes, static_cast<std::size_t>(row_bytes));
           sum += mix_hash(ids[static_cast<std::size_t>(slot)], hash);
         }
@@ -188,15 +188,15 @@ void save(const std::filesystem::path& file, Pipeline& pipeline, Examples exampl
   metadata["capacity"] = std::to_string(pipeline.examples().capacity());
   pipeline.walk(detail::Collect{tensors, metadata, here});
   if (kept) {
-    const index_t slots = pipeline.examples().end();
+    const index_t slot_count = pipeline.examples().end();
     const std::span<const std::byte> ids = std::as_bytes(pipeline.examples().ids());
-    tensors.push_back({"examples.ids", "U64", {slots}, ids.data(), ids.size()});
-    pipeline.copies(slots, [&](const std::string& name, auto rows, index_t row_bytes) {
+    tensors.push_back({"examples.ids", "U64", {slot_count}, ids.data(), ids.size()});
+    pipeline.copies(slot_count, [&](const std::string& name, auto rows, index_t row_bytes) {
       using Rows = decltype(rows);
       const auto bytes = here(view<const std::byte, typename Rows::space>(rows));
       tensors.push_back({"examples." + name,
                          "U8",
-                         {slots, row_bytes},
+                         {slot_count, row_bytes},
                          bytes.data(),
                          static_cast<std::size_t>(bytes.size())});
     });

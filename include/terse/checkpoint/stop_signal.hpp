@@ -50,14 +50,14 @@ extern "C" inline void note_signal(int signal) { received_signal.store(signal, s
 /// interrupts go on. One that was noted before is forgotten. Throws usage_error for what can't be caught.
 class StopSignals {
  public:
-  explicit StopSignals(std::initializer_list<int> signals = {SIGTERM, SIGUSR1}) {
+  explicit StopSignals(std::initializer_list<int> numbers = {SIGTERM, SIGUSR1}) {
     detail::received_signal = 0;
     struct sigaction action {};
     action.sa_handler = &detail::note_signal;
     action.sa_flags = SA_RESTART;
     ::sigemptyset(&action.sa_mask);
-    before_.reserve(signals.size());
-    for (const int signal : signals) {
+    before_.reserve(numbers.size());
+    for (const int signal : numbers) {
       struct sigaction before {};
       if (::sigaction(signal, &action, &before) != 0) {
         const std::string why = std::strerror(errno);

@@ -24,7 +24,7 @@ namespace terse::detail {
 /// A stage's passes of one step, and the messages that they take in and send on. In which order they come is the
 /// schedule's affair, and which examples they are about the batch's.
 ///
-///     open(slots, agreement)        a step begins, with up to `slots` micro-batches between forward and backward pass
+///     open(slot_count, agreement)   a step begins, with up to `slot_count` micro-batches between forward and backward pass
 ///     forward<Training>(j), backward(j)
 ///     close()                       its last messages; what all stages know then
 ///     abandon()                     instead, where an exception ends it
@@ -60,11 +60,11 @@ class Passes {
     gradient_ = buffer<A, typename E::memory>(options.micro_batch * shapes.output);
   }
 
-  void open(index_t slots, std::uint64_t agreement) {
-    slots_ = slots;
-    if (before_ && room_ < slots) {
-      inputs_ = buffer<A, typename E::memory>(slots * input_elements_);
-      room_ = slots;
+  void open(index_t slot_count, std::uint64_t agreement) {
+    slots_ = slot_count;
+    if (before_ && room_ < slot_count) {
+      inputs_ = buffer<A, typename E::memory>(slot_count * input_elements_);
+      room_ = slot_count;
     }
     loss_ = 0;
     envelope_.open(agreement);

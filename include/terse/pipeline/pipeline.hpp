@@ -145,12 +145,12 @@ class Pipeline {
     visit("steps", steps_);
     visit("messages", messages_);
   }
-  /// Shows the copies at each boundary: visit(name, bytes of `slots` rows, bytes of a row).
+  /// Shows the copies at each boundary: visit(name, bytes of `slot_count` rows, bytes of a row).
   template <class Visit>
-  void copies(index_t slots, Visit&& visit) {
+  void copies(index_t slot_count, Visit&& visit) {
     if constexpr (P::remembers) {
       const auto show = [&](const char* name, auto& side) {
-        visit(name, view<std::byte, typename E::memory>(side.copies(), slots * side.row_bytes()),
+        visit(name, view<std::byte, typename E::memory>(side.copies(), slot_count * side.row_bytes()),
               side.row_bytes());
       };
       if (auto& before = passes_.before()) show("incoming", before->trained);

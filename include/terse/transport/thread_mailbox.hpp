@@ -54,9 +54,9 @@ class ThreadMailbox {
       for (Slot& slot : of) slot.packet = buffer<std::byte>(bytes);
     }
   };
-  ThreadMailbox(std::shared_ptr<detail::ThreadShared> shared, std::shared_ptr<Slots> slots, int rank,
+  ThreadMailbox(std::shared_ptr<detail::ThreadShared> shared, std::shared_ptr<Slots> boxes, int rank,
                 int world_rank)
-      : shared_(std::move(shared)), slots_(std::move(slots)), rank_(rank), world_rank_(world_rank) {}
+      : shared_(std::move(shared)), slots_(std::move(boxes)), rank_(rank), world_rank_(world_rank) {}
 
   void check() const {
     const std::lock_guard lock(shared_->mutex);

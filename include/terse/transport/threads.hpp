@@ -167,15 +167,15 @@ class Threads {
   ThreadMailbox mailbox(index_t bytes) {
     const detail::Call call("the making of a mailbox");
     detail::agree_on_packet(*this, bytes);
-    std::shared_ptr<ThreadMailbox::Slots> slots;
-    if (rank_ == 0) slots = std::make_shared<ThreadMailbox::Slots>(size(), bytes);
+    std::shared_ptr<ThreadMailbox::Slots> boxes;
+    if (rank_ == 0) boxes = std::make_shared<ThreadMailbox::Slots>(size(), bytes);
     using Place = const std::shared_ptr<ThreadMailbox::Slots>*;
     Assembly<Place, Threads> everyone(*this);
-    const Place first = everyone(*this, &slots, Phase::setup).front();
-    if (rank_ != 0) slots = *first;
+    const Place first = everyone(*this, &boxes, Phase::setup).front();
+    if (rank_ != 0) boxes = *first;
     // Rank 0 keeps the place until all have been there.
     barrier(*this);
-    return ThreadMailbox(shared_, std::move(slots), rank_, static_cast<int>(world(rank_)));
+    return ThreadMailbox(shared_, std::move(boxes), rank_, static_cast<int>(world(rank_)));
   }
 
  private:
