@@ -13,14 +13,17 @@
 #include <utility>
 #include <vector>
 
+#include "terse/compressor/threshold.hpp"
 #include "terse/core/draw.hpp"
 #include "terse/core/error.hpp"
 #include "terse/core/hash.hpp"
 #include "terse/core/layout.hpp"
 #include "terse/core/packet.hpp"
+#include "terse/core/segment_predicates.hpp"
 #include "terse/core/type_name.hpp"
 #include "terse/core/version.hpp"
 #include "terse/core/view.hpp"
+#include "terse/error_feedback/none.hpp"
 #include "terse/executor/numerics.hpp"
 
 // Layout, ranges, views, buffers, random streams, packet headers and errors.
@@ -569,6 +572,17 @@ TEST_CASE("an error says who reports it and when") {
 TEST_CASE("type names and the version read as people write them") {
   CHECK(terse::type_name<terse::Layout>() == "terse::Layout");
   CHECK(terse::type_name<int>() == "int");
+  // As checkpoints have them.
+  CHECK(terse::type_name<terse::NoErrorFeedback>() == "terse::None");
+  CHECK(terse::type_name<terse::IsSmallerThan<9>>() == "terse::Below<9l>");
+  CHECK(terse::type_name<terse::Threshold<>>() ==
+        "terse::Sparse<terse::Above, terse::Dense, terse::PerSegment>");
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+  static_assert(std::is_same_v<terse::None, terse::NoErrorFeedback>);
+  static_assert(std::is_same_v<terse::Above, terse::AboveThreshold>);
+  static_assert(std::is_same_v<terse::Below<9>, terse::IsSmallerThan<9>>);
+#pragma GCC diagnostic pop
   static_assert(TERSE_VERSION ==
                 10000 * TERSE_VERSION_MAJOR + 100 * TERSE_VERSION_MINOR + TERSE_VERSION_PATCH);
 }

@@ -8,7 +8,7 @@ namespace terse {
 /// All values of magnitude `threshold` and above, but no more than the `most_ratio` n largest; the others stay in
 /// the error. Absolute error below the threshold for each element that fits: no contraction, but a bounded error.
 /// Source: Strom, Interspeech 2015; Dutta et al., AAAI 2020.
-struct Above {
+struct AboveThreshold {
   using Reader = Positions::Reader;
   static constexpr bool variable = true;
   static constexpr bool unbiased = false;
@@ -62,8 +62,13 @@ struct Above {
   }
 };
 
+#ifndef Above  // a macro of X11
+/// The old name; version 0.2 has it no more.
+using Above = AboveThreshold;
+#endif
+
 /// What reaches a threshold, sent as fp32; packets vary in size. Wire: see TopK, and 8 bytes for the count.
 template <Granularity G = PerSegment>
-using Threshold = Sparse<Above, Dense, G>;
+using Threshold = Sparse<AboveThreshold, Dense, G>;
 
 }  // namespace terse

@@ -39,10 +39,15 @@ struct IsMatrix {
 
 /// Those of less than N elements.
 template <index_t N>
-struct Below {
+struct IsSmallerThan {
   static_assert(N > 0, "terse: no segment has less than 0 elements");
   bool operator()(const Segment& segment) const { return segment.count < N; }
 };
+#ifndef Below  // a macro of X11
+/// The old name; version 0.2 has it no more.
+template <index_t N>
+using Below = IsSmallerThan<N>;
+#endif
 
 /// A text as an argument of a template.
 template <std::size_t Size>

@@ -7,7 +7,7 @@ namespace terse {
 
 /// Forgets the error: y = message. Sound with unbiased compressors only.
 /// State: nothing that lasts; n floats hold y between the passes.
-struct None {
+struct NoErrorFeedback {
   static constexpr bool corrects = false;
 
   struct View : detail::Materialized {
@@ -25,11 +25,15 @@ struct None {
     buffer<float, typename E::memory> message;
     index_t begin = 0;
 
-    State(const None&, index_t begin_, index_t end) : message(end - begin_), begin(begin_) {}
+    State(const NoErrorFeedback&, index_t begin_, index_t end) : message(end - begin_), begin(begin_) {}
     View view() { return {{message.data(), begin}}; }
     template <class Visit>
     void walk(Visit&&) {}
   };
 };
+#ifndef None  // a macro of X11
+/// The old name; version 0.2 has it no more.
+using None = NoErrorFeedback;
+#endif
 
 }  // namespace terse
