@@ -11,6 +11,11 @@
 #error "terse names the types of policies in its errors and can't do so under -fno-rtti; compile without"
 #endif
 
+#include <algorithm>  // libstdc++ undefines min and max
+#if defined(check) || defined(max) || defined(min) || defined(require) || defined(small) || defined(verify)
+#error "check, max, min, require, small or verify is a macro: include terse before it, or #undef it"
+#endif
+
 // Everything that needs the standard library alone. Backends are their own includes: terse/transport/mpi.hpp,
 // terse/checkpoint/checkpoint.hpp, terse/interop/libtorch.hpp.
 

@@ -4,7 +4,7 @@
 terse/terse.hpp draws in nothing heavy.
 
 Usage: check.py [--together | --alone] [-I DIR ...] COMPILER [FLAG ...]
-  --together   all headers that need the same in one unit: for a second compiler
+  --together   all headers that need the same in one unit, after the macros of macros.hpp: for a second compiler
   --alone      each without anything before it. By default the standard library's headers are there already, compiled
                once for all, which finds all but a missing one of those. clang reads the core's headers once, as a
                module's parts, which see only what they include themselves; elsewhere a unit has several headers, each
@@ -26,6 +26,15 @@ from precompile import precompiled  # pylint: disable=wrong-import-position
 INCLUDE = pathlib.Path(__file__).resolve().parent.parent.parent / "include"
 
 WARNINGS = ["-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wshadow", "-Werror"]
+
+# Before #include "terse/terse.hpp" -> words that say why it doesn't compile then.
+REFUSED = {
+    "#define check(x)\n": "before it, or #undef it",
+    "#include <vector>\n#define max(a, b)\n": "before it, or #undef it",
+}
+
+# What other libraries define, for units that include those before terse.
+MACROS = f'#include "{pathlib.Path(__file__).resolve().parent / "macros.hpp"}"\n'
 
 # Headers that a unit at C++17 may include, too.
 SEVENTEEN = ["terse/core/config.hpp", "terse/core/draw.hpp", "terse/core/error.hpp", "terse/core/layout.hpp",
@@ -89,9 +98,9 @@ def needs_of(header):
     return next((needs for key, needs in OPTIONAL.items() if header.startswith(key)), [])
 
 
-def check_headers(compiler, folders, headers, standard, before=()):
-    """What is wrong with headers that need the same; None if nothing is; a text that begins with 'skipped' if it can't be
-    told."""
+def check_headers(compiler, folders, headers, standard, before=(), macros=""):
+    """What is wrong with headers that need the same, after `macros`; None if nothing is; a text that begins with 'skipped' if it
+    can't be told."""
     needs = needs_of(headers[0])
     search = [f"-isystem{folder}" for folder in folders] if needs else []
     probe = "".join(f"#if !__has_include(<{need}>)\n#error\n#endif\n" for need in needs)
@@ -102,7 +111,8 @@ def check_headers(compiler, folders, headers, standard, before=()):
         return "skipped, needs " + unfit[1]
     text = "".join(f'#include "{header}"\n' for header in headers)
     before = before if standard == "c++20" else ()
-    fine, output = compile_text(compiler, [f"-std={standard}", *WARNINGS, *before, *search], text + text)
+    first = macros and "".join(f"#include <{need}>\n" for need in needs) + macros
+    fine, output = compile_text(compiler, [f"-std={standard}", *WARNINGS, *before, *search], first + text + text)
     return None if fine else "\n".join(output.splitlines()[:12])
 
 
@@ -171,6 +181,15 @@ def check_weight(compiler):
     return f"draws in {', '.join(heavy)}" if heavy else None
 
 
+def check_refusals(compiler):
+    """What terse.hpp should refuse in words of its own, and doesn't; None if nothing."""
+    for before, words in REFUSED.items():
+        fine, output = compile_text(compiler, ["-std=c++20", "-E"], before + '#include "terse/terse.hpp"\n')
+        if fine or words not in output:
+            return f"no '{words}' after\n{before}"
+    return None
+
+
 def main(arguments):
     together, alone = arguments[:1] == ["--together"], arguments[:1] == ["--alone"]
     arguments = arguments[together or alone:]
@@ -222,7 +241,7 @@ def main(arguments):
 
         def check_unit(unit):
             chain, standard = unit
-            fault = check_headers(arguments, folders, chain, standard, before)
+            fault = check_headers(arguments, folders, chain, standard, before, MACROS if together else "")
             if together and len(chain) > 1:
                 return [(f"{len(chain)} headers together, {chain[0]} first", standard, fault)]
             if fault is None or fault.startswith("skipped") or len(chain) == 1:
@@ -232,6 +251,7 @@ def main(arguments):
             for header, standard, fault in results:
                 report(f"{header} ({standard})", fault)
     report("what terse/terse.hpp draws in", check_weight(arguments))
+    report("what terse/terse.hpp refuses", check_refusals(arguments))
     return 1 if failures else 0
 
 
