@@ -162,7 +162,7 @@ void measure_compressors(E ex, Report<Clock>& report, index_t n) {
   Floats<E> samples(n), x(n);
   for_each(ex, layout.range(), Noise{samples.data(), Draw::shared(1, 0, Purpose::user)});
   for_each_compressor([&]<class C>(const char* name, C) {
-    CompressorPasses<C, Unchecked<None>, E> plain(ex, layout, samples.data(), x.data());
+    CompressorPasses<C, Unchecked<NoErrorFeedback>, E> plain(ex, layout, samples.data(), x.data());
     // Units longer than a block are read once for the scale and once for the codes.
     const double codes = static_cast<double>(plain.section_bytes()), passes = C::measured ? 2 : 1;
     std::vector<Line> lines{copy_line(ex, samples.data(), x.data(), n)};

@@ -114,7 +114,7 @@ class OwnerPasses {
         out_(plan_.whole.bytes),
         inbox_(ranks) {
     Floats<E> samples(layout_.size());
-    Codec<C, Unchecked<None>, E> codec(ex, C{}, Unchecked<None>{}, plan_.whole);
+    Codec<C, Unchecked<NoErrorFeedback>, E> codec(ex, C{}, Unchecked<NoErrorFeedback>{}, plan_.whole);
     for (int k = 0; k < ranks; ++k) {
       const Message message{Samples{samples.data()}, Samples{samples.data()}};
       for_each(ex, layout_.range(), Noise{samples.data(), Draw::local(2, k, 0, Purpose::user)});

@@ -109,7 +109,7 @@ void check_compressors(E ex, index_t n, Results& results) {
     results("x", view<const float, typename E::memory>(x.all()), 0);
   };
   for_each_compressor([&]<class C>(const char* name, C compressor) {
-    check(name, compressor, Unchecked<None>{});
+    check(name, compressor, Unchecked<NoErrorFeedback>{});
     if constexpr (Traits<C>::tracks) check(name, compressor, Residual{});
   });
   for_each_sparse([&](const char* name, auto compressor) { check(name, compressor, Residual{}); });

@@ -68,7 +68,7 @@ class Passes {
         g_(g),
         rates_(layout),
         plan_(Dense{}, layout, layout.range(), 1, false),
-        codec_(Host{}, Dense{}, None{}, plan_.whole),
+        codec_(Host{}, Dense{}, NoErrorFeedback{}, plan_.whole),
         rule_(M{}.template rule<float>()),
         view_{{x}, g, {state}, rates_.table(), &now_, false} {
     rates_.set(Host{}, layout, 1e-6F, 0);
@@ -129,7 +129,7 @@ class Passes {
   StepScalars now_{.own = {1, 1}};
   Rates<Host> rates_;
   Plan plan_;
-  Codec<Dense, None, Host> codec_;
+  Codec<Dense, NoErrorFeedback, Host> codec_;
   Rule rule_;
   View view_;
   std::vector<buffer<std::byte>> packets_;

@@ -25,7 +25,7 @@ Maker sgd() {
 
 template <class C>
 void add(Experiment& experiment, const std::string& levels) {
-  experiment.add(levels, adam<C, terse::Unchecked<terse::None>>());
+  experiment.add(levels, adam<C, terse::Unchecked<terse::NoErrorFeedback>>());
   experiment.add(levels + ", feedback", adam<C, terse::Residual>());
   experiment.add(levels + ", LoCo", adam<C, terse::AveragedResidual<>>());
 }
@@ -45,7 +45,7 @@ Experiment bits() {
   experiment.add("4 levels, Hadamard, feedback",
                  adam<terse::Hadamard<Int<2, Asymmetric>>, terse::Residual>());
   using Three = Int<2, Symmetric>;
-  experiment.add("SGD, 3 levels", sgd<Three, terse::Unchecked<terse::None>>());
+  experiment.add("SGD, 3 levels", sgd<Three, terse::Unchecked<terse::NoErrorFeedback>>());
   experiment.add("SGD, 3 levels, feedback", sgd<Three, terse::Residual>());
   experiment.add("SGD, 3 levels, LoCo", sgd<Three, terse::AveragedResidual<>>());
   return experiment;

@@ -9,8 +9,9 @@ namespace experiments {
 namespace {
 
 /// Votes of one bit, where what is 0 votes +, and a tie is +.
-using OneBitVotes = terse::Averaging<terse::LocalLion<terse::Counted<terse::Tie::plus>>,
-                                     terse::Unchecked<terse::UnitSign>, terse::None, terse::ScatterGather>;
+using OneBitVotes =
+    terse::Averaging<terse::LocalLion<terse::Counted<terse::Tie::plus>>, terse::Unchecked<terse::UnitSign>,
+                     terse::NoErrorFeedback, terse::ScatterGather>;
 
 }  // namespace
 

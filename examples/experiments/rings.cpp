@@ -24,7 +24,8 @@ struct Truncating {
 /// How far means of normal numbers are off in the same direction: the mean error of all elements and rounds.
 template <class Rounding>
 Figures bias_of(int ranks, std::uint64_t seed) {
-  using Recipe = terse::Averaging<terse::MinMax<8, Rounding>, terse::Unchecked<terse::None>, terse::Ring>;
+  using Recipe =
+      terse::Averaging<terse::MinMax<8, Rounding>, terse::Unchecked<terse::NoErrorFeedback>, terse::Ring>;
   constexpr terse::index_t n = 16384;
   constexpr std::uint64_t rounds = 8;
   std::vector<std::vector<float>> messages(static_cast<std::size_t>(ranks), std::vector<float>(n));

@@ -26,7 +26,8 @@ Maker sparse(std::uint64_t period, double ratio, float rate = 1) {
 }
 Maker forgetful(std::uint64_t period, double ratio) {
   return maker(
-      terse::LocalSgd<terse::Adam<>, terse::Tiles<>, terse::AllGather, terse::Unchecked<terse::None>>{
+      terse::LocalSgd<terse::Adam<>, terse::Tiles<>, terse::AllGather,
+                      terse::Unchecked<terse::NoErrorFeedback>>{
           .inner = inner, .period = period, .compressor = {.inner = {.selection = {.ratio = ratio}}}},
       train::matrices_alone(Model::layout()));
 }

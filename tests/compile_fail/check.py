@@ -22,7 +22,7 @@ from precompile import precompiled  # pylint: disable=wrong-import-position
 # Case -> words that some line of the output must hold. Compilers break no line of their own accord.
 CASES = {
     "NO_WIRE_BYTES": r"terse: a compressor needs `index_t wire_bytes\(const Range&\) const`",
-    "BIASED_WITHOUT_FEEDBACK": r"terse: a biased compressor .* needs error feedback: .* Use Residual, not None",
+    "BIASED_WITHOUT_FEEDBACK": r"terse: a biased compressor .* needs error feedback: .* Use Residual, not NoErrorFeedback",
     "NO_VALUE": r"terse: a quantizer needs `static float value\(std::uint32_t code, Scale scale\)`",
     "NO_SETTINGS": r"terse: a recipe needs `settings\(visit\) const`",
     "BLOCK_OFF_THE_WORD": r"terse: PerBlock<N> takes a positive multiple of 64 elements",

@@ -166,7 +166,8 @@ int main() {
 #endif
 #if defined(CASE_BIASED_WITHOUT_FEEDBACK)
   {
-    terse::OneBitAdam<terse::Sign, terse::FrozenVariance, terse::ScatterGather, terse::None> recipe;
+    terse::OneBitAdam<terse::Sign, terse::FrozenVariance, terse::ScatterGather, terse::NoErrorFeedback>
+        recipe;
     static_cast<void>(recipe);
   }
 #endif
@@ -237,7 +238,7 @@ int main() {
 #endif
 #if defined(CASE_SELECT_WITHOUT_FEEDBACK)
   selected<terse::Where<terse::IsMatrix, terse::TopK<>>,
-           terse::Where<terse::AnySegment, terse::Sign, terse::None>>();
+           terse::Where<terse::AnySegment, terse::Sign, terse::NoErrorFeedback>>();
 #endif
 #if defined(CASE_SELECT_NO_BRANCH)
   selected<terse::Sign>();
@@ -580,14 +581,15 @@ int main() {
   static_cast<void>(terse::Muon<terse::AllGather, terse::PolarExpress>{});
   static_cast<void>(terse::Staged<terse::Averaging<>, terse::Averaging<terse::TopK<>>>{});
   terse::OneBitAdam<Silent> silent;
-  terse::OneBitAdam<Silent, terse::FrozenVariance, terse::ScatterGather, terse::None> unbiased;
+  terse::OneBitAdam<Silent, terse::FrozenVariance, terse::ScatterGather, terse::NoErrorFeedback> unbiased;
   terse::OneBitAdam<terse::Sign, terse::FrozenVariance, terse::ScatterGather, terse::Residual> corrected;
   terse::OneBitAdam<terse::Packed<Halves, terse::PerSegment>> halves;
   terse::OneBitAdam<terse::ScaledSign<terse::MeanAbs, terse::PerBlock<128>>> blocks;
   terse::QuantizedSgd<terse::UnbiasedRandomK, terse::HeavyBall, terse::AllGather> scaled;
   terse::Ef21Sgd<terse::TopK<>, terse::HeavyBall, terse::AllGather> contractive;
   terse::ErrorFeedbackSgd<terse::Unchecked<terse::Qsgd<4>>> growing;
-  terse::ErrorFeedbackSgd<terse::Sign, terse::HeavyBall, terse::ScatterGather, terse::Unchecked<terse::None>>
+  terse::ErrorFeedbackSgd<terse::Sign, terse::HeavyBall, terse::ScatterGather,
+                          terse::Unchecked<terse::NoErrorFeedback>>
       daring;
   terse::ErrorFeedbackSgd<terse::ScaledSign<terse::MeanAbs, terse::PerBlock<256>>, terse::HeavyBall,
                           terse::ScatterGather, terse::Bf16Residual>

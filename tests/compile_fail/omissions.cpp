@@ -34,7 +34,7 @@ int main() {
     train<terse::ParameterMixing<archetype::Direction, Ring>>(transport);
     train<terse::Averaging<terse::Packed<archetype::Quantizer, terse::PerSegment>, terse::Residual>>(
         transport);
-    train<terse::Averaging<archetype::Compressor, terse::None>>(transport);
+    train<terse::Averaging<archetype::Compressor, terse::NoErrorFeedback>>(transport);
     train<terse::Averaging<terse::ScaledSign<terse::MeanAbs>, archetype::Feedback>>(transport);
     train<terse::Averaging<terse::Sparse<archetype::Selection, terse::Dense, terse::PerSegment>,
                            terse::Residual>>(transport);

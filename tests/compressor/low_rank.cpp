@@ -342,14 +342,14 @@ TEST_CASE("zeros stay zeros, and a round of them does not end all rounds") {
   }
   for (const Matrix& m : list) CHECK(distance(runs[3][0].mean, later, m.offset, m.rows * m.columns) < 1e-5);
   // Columns that a round has no use for stay as they came out of the round before.
-  Runner<LowRank<2>, Unchecked<None>, ScatterGather> paused{compressor,
-                                                            {},
-                                                            layout,
-                                                            [&](int rank, std::uint64_t step) {
-                                                              return step == 1 ? gradient(layout, rank, 1, 1)
-                                                                               : Floats(later.size());
-                                                            },
-                                                            2};
+  Runner<LowRank<2>, Unchecked<NoErrorFeedback>, ScatterGather> paused{
+      compressor,
+      {},
+      layout,
+      [&](int rank, std::uint64_t step) {
+        return step == 1 ? gradient(layout, rank, 1, 1) : Floats(later.size());
+      },
+      2};
   const Runs pause = paused(2);
   CHECK(pause[1][0].state.at("low_rank_q") != pause[0][0].state.at("low_rank_q"));
   CHECK(pause[2][1].state.at("low_rank_q") == pause[1][0].state.at("low_rank_q"));
@@ -359,7 +359,7 @@ TEST_CASE("what is not compressed is the exact mean, bit for bit, and has no res
   const Layout layout = zoo();
   for (const int ranks : {1, 3, 4}) {
     Runner<LowRank<2>, Residual, ScatterGather> ours{{}, {}, layout, ordinary(layout), 3};
-    Runner<Dense, None, ScatterGather> dense{{}, {}, layout, ordinary(layout), 3};
+    Runner<Dense, NoErrorFeedback, ScatterGather> dense{{}, {}, layout, ordinary(layout), 3};
     const Runs runs = ours(ranks), exact = dense(ranks);
     for (std::size_t step = 1; step <= 3; ++step) {
       const auto vector = [](const Segment& s) { return !s.compress || s.shape.size() < 2; };
@@ -503,9 +503,11 @@ TEST_CASE("other topologies and feedbacks") {
   Runner<LowRank<2>, Residual, Alone> alone{{}, {}, layout, ordinary(layout), 3};
   CHECK(alone(2)[3][0].mean == two_stages(1)[3][0].mean);
   // Without feedback each step stands for itself.
-  Runner<LowRank<2>, Unchecked<None>, ScatterGather> forgetful{{}, {}, layout, ordinary(layout), 1};
+  Runner<LowRank<2>, Unchecked<NoErrorFeedback>, ScatterGather> forgetful{
+      {}, {}, layout, ordinary(layout), 1};
   CHECK(forgetful(3)[1][0].mean == two_stages(3)[1][0].mean);
-  Runner<Unchecked<LowRank<2>>, None, ScatterGather> unchecked{{}, {}, layout, ordinary(layout), 1};
+  Runner<Unchecked<LowRank<2>>, NoErrorFeedback, ScatterGather> unchecked{
+      {}, {}, layout, ordinary(layout), 1};
   CHECK(unchecked(3)[1][0].mean == two_stages(3)[1][0].mean);
   // Differences of a constant vanish.
   Layout small;
@@ -514,6 +516,6 @@ TEST_CASE("other topologies and feedbacks") {
   Unchecked<LowRank<2>> daring;
   daring.min_compression = 1;
   Runner<Unchecked<LowRank<2>>, Difference, AllGather> difference{daring, {}, small, constant, 60};
-  Runner<Dense, None, ScatterGather> dense{{}, {}, small, constant, 1};
+  Runner<Dense, NoErrorFeedback, ScatterGather> dense{{}, {}, small, constant, 1};
   CHECK(distance(difference(3)[60][0].mean, dense(3)[1][0].mean, 0, 192) < 1e-4);
 }

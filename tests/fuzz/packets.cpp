@@ -107,7 +107,7 @@ void run(const C& compressor, Input input) {
   const Portion& portion = (mode & 3) == 0 ? plan.whole : plan.chunks[(mode & 3) - 1];
   const Draw local = Draw::local(3, 1, step, Purpose::quantization);
   const EncodeContext context{step, local, Draw::shared(3, step, Purpose::selection)};
-  using Coding = Codec<C, Unchecked<None>, executor::host>;
+  using Coding = Codec<C, Unchecked<NoErrorFeedback>, executor::host>;
   Coding codec(executor::host{}, compressor, {}, portion);
 
   std::vector<std::byte> packet(static_cast<std::size_t>(portion.bytes));
@@ -193,7 +193,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
         run(Chain<Blocks, Strata<false>, Largest>{.selection = {{.ratio = 0.5}, {.ratio = 0.3}}}, input);
       },
       [](Input input) {
-        run(Chain<Blocks, Largest, Above>{.selection = {{.ratio = 0.6}, {.threshold = 1, .most_ratio = 1}}},
+        run(Chain<Blocks, Largest, AboveThreshold>{.selection = {{.ratio = 0.6},
+                                                                 {.threshold = 1, .most_ratio = 1}}},
             input);
       },
       [](Input input) {

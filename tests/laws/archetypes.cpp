@@ -96,7 +96,7 @@ TEST_CASE("an error feedback and a quantizer") {
 }
 
 TEST_CASE("a compressor from scratch") {
-  same(Averaging<archetype::Compressor, None>{}, Averaging<>{});
+  same(Averaging<archetype::Compressor, NoErrorFeedback>{}, Averaging<>{});
   same(Averaging<archetype::Compressor, archetype::Feedback, AllGather>{}, Averaging<AllGather>{});
   const laws::Report report = laws::check<archetype::Compressor>({}, {.draws = 200});
   CHECK_MESSAGE(report, report.text());

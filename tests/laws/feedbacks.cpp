@@ -76,7 +76,7 @@ void breaks(const char* law) {
 }  // namespace
 
 TEST_CASE("error feedbacks keep the laws") {
-  holds<Unchecked<None>>();
+  holds<Unchecked<NoErrorFeedback>>();
   holds<Residual>();
   holds(Residual{.decay = 0.99F});
   holds<Difference>();

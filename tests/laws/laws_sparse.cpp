@@ -46,8 +46,8 @@ TEST_CASE("chains") {
   const laws::Options few{.draws = 500};
   holds(Chain<Dense, Strata<false>, Largest>{.selection = {{.ratio = 0.3}, {.ratio = 0.3}}}, few);
   holds(Chain<Coder, Strata<false>, Largest>{.selection = {{.ratio = 0.3}, {.ratio = 0.3}}}, few);
-  holds(
-      Chain<Uniform<4>, Largest, Above>{.selection = {{.ratio = 0.3}, {.threshold = 0.1F, .most_ratio = 1}}});
+  holds(Chain<Uniform<4>, Largest, AboveThreshold>{
+      .selection = {{.ratio = 0.3}, {.threshold = 0.1F, .most_ratio = 1}}});
   // Each selection draws for itself: else some elements would never be picked.
   holds(Chain<Dense, Strata<false>, Strata<false>>{.selection = {{.ratio = 0.5}, {.ratio = 0.5}}}, few);
 }
@@ -80,7 +80,7 @@ void visits_what_came(const C& compressor) {
   const Plan plan(compressor, layout, layout.range(), 1, false);
   const Range& range = plan.whole.compressed;
   const auto n = static_cast<std::size_t>(layout.size());
-  Codec<C, Unchecked<None>, executor::host> codec({}, compressor, {}, plan.whole);
+  Codec<C, Unchecked<NoErrorFeedback>, executor::host> codec({}, compressor, {}, plan.whole);
   codec.start(1);
   std::vector<std::uint64_t> words(n / 64 + 1);
   for (std::size_t w = 0; w < words.size(); ++w)

@@ -125,8 +125,8 @@ std::vector<double> off_in_a_ring(int ranks, index_t count, Value value) {
   layout.add({"many", {count}}).add({"one", {1}});
   std::vector<float> got(static_cast<std::size_t>(layout.size()));
   ThreadGroup(ranks, std::chrono::seconds(20)).run([&](Threads& transport) {
-    Exchange<EightBits, Unchecked<None>, Ring, Threads, executor::host> exchange(
-        {}, transport, layout, layout.range(), EightBits{}, Unchecked<None>{}, false, Ring{});
+    Exchange<EightBits, Unchecked<NoErrorFeedback>, Ring, Threads, executor::host> exchange(
+        {}, transport, layout, layout.range(), EightBits{}, Unchecked<NoErrorFeedback>{}, false, Ring{});
     std::vector<float> x(got.size()), mean(got.size());
     for (std::size_t i = 0; i < x.size(); ++i) x[i] = value(transport.rank(), i);
     const Given from{x.data()};
@@ -172,9 +172,9 @@ TEST_CASE("rings of 8 bits have no bias, whatever chunks hold") {
 TEST_CASE("a center that is no rank is refused") {
   ThreadGroup(2, std::chrono::seconds(5)).run([](Threads& transport) {
     const Layout layout = Layout::flat(100);
-    using Starred = Exchange<Dense, None, Star, Threads, executor::host>;
+    using Starred = Exchange<Dense, NoErrorFeedback, Star, Threads, executor::host>;
     CHECK_THROWS_WITH_AS(
-        Starred({}, transport, layout, layout.range(), Dense{}, None{}, false, Star{.center = 2}),
+        Starred({}, transport, layout, layout.range(), Dense{}, NoErrorFeedback{}, false, Star{.center = 2}),
         doctest::Contains("it must be one of 0 to 1"), usage_error);
   });
 }

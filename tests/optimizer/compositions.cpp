@@ -26,7 +26,7 @@ static_assert(any_order<OneBitAdam, TopK<>, AllGather, Residual>);
 static_assert(any_order<OneBitAdam, TopK<>, Ring, Residual>);
 static_assert(any_order<OneBitAdam, FrozenVariance, ScaledSign<MeanAbs>, AllGather>);
 static_assert(any_order<Adam, TopK<>, AllGather, Residual>);
-static_assert(any_order<Adam, Qsgd<4>, None, Ring>);
+static_assert(any_order<Adam, Qsgd<4>, NoErrorFeedback, Ring>);
 static_assert(any_order<Averaging, TopK<>, AllGather, Residual>);
 static_assert(any_order<Averaging, NesterovAverage, AmsgradVariance, TopK<>>);
 static_assert(any_order<Averaging, HeavyBall, Sign, Ring>);
@@ -39,11 +39,11 @@ static_assert(any_order<SlowSgd, Inside::together, Uniform<8>, Residual>);
 static_assert(any_order<BlockwiseSgd, Block::classical, Uniform<8>, Residual>);
 
 // What is left out is what would be given.
-static_assert(
-    std::is_same_v<Averaging<>, Averaging<NoMomentum, NoPreconditioner, Dense, None, ScatterGather>>);
+static_assert(std::is_same_v<Averaging<>,
+                             Averaging<NoMomentum, NoPreconditioner, Dense, NoErrorFeedback, ScatterGather>>);
 static_assert(std::is_same_v<Adam<TopK<>>, Adam<TopK<>, Residual, ScatterGather>>);
-static_assert(std::is_same_v<Adam<Qsgd<4>>, Adam<Qsgd<4>, None, ScatterGather>>);
-static_assert(std::is_same_v<Adam<UnbiasedRandomK>, Adam<UnbiasedRandomK, None, AllGather>>);
+static_assert(std::is_same_v<Adam<Qsgd<4>>, Adam<Qsgd<4>, NoErrorFeedback, ScatterGather>>);
+static_assert(std::is_same_v<Adam<UnbiasedRandomK>, Adam<UnbiasedRandomK, NoErrorFeedback, AllGather>>);
 static_assert(std::is_same_v<Averaging<TopK<>, Difference>, Averaging<TopK<>, Difference, AllGather>>);
 static_assert(std::is_same_v<OneBitAdam<>, OneBitAdam<Sign, Residual, ScatterGather, FrozenVariance>>);
 static_assert(std::is_same_v<CompAms<>, Amsgrad<ScaledSign<MeanAbs>, Residual, AllGather>>);

@@ -198,7 +198,7 @@ TEST_CASE("a tie is no step where it is 0, and what has no gradient stays where 
   using F = std::vector<float>;
   CHECK(moved(DistributedLion<>{.learning_rate = 1}) == F{-1, 1, 0, -1, 0});
   CHECK(moved(AveragedLion<>{.learning_rate = 1}) == F{-1, 1, 0, -0.5F, 0});
-  CHECK(moved(Averaging<Votes<Tie::zero>, Unchecked<UnitTernary>, None>{.learning_rate = 1}) ==
+  CHECK(moved(Averaging<Votes<Tie::zero>, Unchecked<UnitTernary>, NoErrorFeedback>{.learning_rate = 1}) ==
         F{-1, 1, 0, -1, 0});
   CHECK(moved(SignSgd<>{.learning_rate = 1}) == F{-1, 1, -1, -1, -1});
 }

@@ -81,7 +81,7 @@ Floats exchanged(T& transport, const Layout& layout, const Floats& message, cons
 template <class C = Dense, class P>
 Floats merged(const Messages& messages, const P& recipe, const Layout& layout, const C& compressor = {},
               const std::vector<double>& weights = {}) {
-  using F = std::conditional_t<C::lossless, None, Residual>;
+  using F = std::conditional_t<C::lossless, NoErrorFeedback, Residual>;
   const int ranks = static_cast<int>(messages.size());
   Messages host(messages.size()), device(messages.size());
   ThreadGroup(ranks, std::chrono::seconds(20)).run([&](Threads& transport) {
@@ -357,8 +357,8 @@ TEST_CASE("weights that are none are errors, and so is nothing but zeros") {
       const std::size_t rank = at(transport.rank());
       Gathered<Radial<>> topology{.weight = &weights[rank]};
       try {
-        exchanged<executor::host, Dense, None>(transport, layout, Floats(at(layout.size()), 1.0F), Dense{},
-                                               topology);
+        exchanged<executor::host, Dense, NoErrorFeedback>(transport, layout, Floats(at(layout.size()), 1.0F),
+                                                          Dense{}, topology);
       } catch (const usage_error& failure) {
         said[rank] = failure.what();
       } catch (const peer_error&) {

@@ -243,7 +243,7 @@ TEST_CASE("a step has the same bits in slices, and in whatever order gradients b
 TEST_CASE("a compressed round in slices is a round for each slice") {
   check_rounds<Sign, Residual, ScatterGather>({});
   check_rounds<Sign, Residual, Ring>({});
-  check_rounds<Qsgd<4>, None, ScatterGather>({});
+  check_rounds<Qsgd<4>, NoErrorFeedback, ScatterGather>({});
   check_rounds<TopK<>, Residual, AllGather>({});
   check_rounds<RandomK, Residual, Star>({});
   check_rounds<ScaledSign<MeanAbs>, Difference, AllGather>({});

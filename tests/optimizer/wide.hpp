@@ -33,7 +33,7 @@ struct IncomingOf<C> {
 
 /// A message, and a mean's consumer.
 template <class F>
-inline constexpr bool says_wide = is_wide<NoPackets, detail::Compensate<F, None::View>>;
+inline constexpr bool says_wide = is_wide<NoPackets, detail::Compensate<F, NoErrorFeedback::View>>;
 template <class F>
 inline constexpr bool takes_wide =
     is_wide<detail::OneEach<Dense::Code>, detail::Gated<detail::Deliver<F, detail::AsItIs>>>;

@@ -127,7 +127,8 @@ TEST_CASE("what both levels lose comes back") {
   constexpr std::uint64_t steps = 64;
   const double kept = off(Sgd<Within<Four>>{.learning_rate = 1, .topology = {2, {}, {}}}, layout, 4, steps);
   const double lost =
-      off(Sgd<Within<Four, Unchecked<None>>>{.learning_rate = 1, .topology = {2, {}, {}}}, layout, 4, steps);
+      off(Sgd<Within<Four, Unchecked<NoErrorFeedback>>>{.learning_rate = 1, .topology = {2, {}, {}}}, layout,
+          4, steps);
   CHECK(kept < 0.5 / steps);
   CHECK(lost > 4 * kept);
 }
@@ -151,8 +152,8 @@ TEST_CASE("each rank rounds by a stream of its own, and all read the same on the
     }
     return square / expected;
   };
-  const double there = variance(
-      Sgd<Within<Ternary, None>, TopK<>>{.learning_rate = 1, .compressor = all, .topology = {local, {}, {}}});
+  const double there = variance(Sgd<Within<Ternary, NoErrorFeedback>, TopK<>>{
+      .learning_rate = 1, .compressor = all, .topology = {local, {}, {}}});
   CHECK(there * ranks == doctest::Approx(1).epsilon(0.1));
   const double back = variance(Sgd<Within<TopK<>, Residual, Ternary>, TopK<>>{
       .learning_rate = 1, .compressor = all, .topology = {local, {.compressor = all}, {}}});

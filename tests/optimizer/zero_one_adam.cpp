@@ -18,7 +18,7 @@
 namespace {
 
 using Signs = ZeroOneAdam<>;
-using Exactly = ZeroOneAdam<Dense, ScatterGather, None>;
+using Exactly = ZeroOneAdam<Dense, ScatterGather, NoErrorFeedback>;
 using Channel = Metered<Threads>;
 
 bool any_one(const Segment&) { return true; }

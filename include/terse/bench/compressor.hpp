@@ -132,8 +132,8 @@ class Passes {
 /// Adds benchmarks of encoding n elements without error feedback, and of accumulating a packet.
 template <Compressor C>
 void add_encode(const std::string& name, const C& compressor, index_t n) {
-  using Rank = Passes<C, Unchecked<None>>;
-  const auto rank = [=] { return reused<Rank>(name, n, compressor, Unchecked<None>{}, n); };
+  using Rank = Passes<C, Unchecked<NoErrorFeedback>>;
+  const auto rank = [=] { return reused<Rank>(name, n, compressor, Unchecked<NoErrorFeedback>{}, n); };
   add(name, "encode", n, [=](benchmark::State& state) {
     const auto here = rank();
     measure(state, n, [&] { here->send(); });

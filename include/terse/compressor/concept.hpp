@@ -101,7 +101,7 @@ struct Traits {
 };
 
 /// A compressor or error feedback that is used against the advice of the compile-time checks: for
-/// experiments with pairs that the theory does not cover, such as Unchecked<None> beside Sign.
+/// experiments with pairs that the theory does not cover, such as Unchecked<NoErrorFeedback> beside Sign.
 template <class Policy>
 struct Unchecked : Policy {
   static constexpr bool unchecked = true;

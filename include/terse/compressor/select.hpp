@@ -38,7 +38,7 @@ template <class C, class F = OptimizersFeedback>
 using Otherwise = Where<AnySegment, C, F>;
 /// Segments of less than N elements, for which compression doesn't pay.
 template <index_t N, class C = Dense>
-using SmallerThan = Where<Below<N>, C>;
+using SmallerThan = Where<IsSmallerThan<N>, C>;
 
 namespace detail {
 
@@ -55,9 +55,10 @@ constexpr bool check_branch() {
   if constexpr (is_branch<Branch>) {
     using C = typename Branch::compressor_type;
     constexpr bool predicate = SegmentPredicate<typename Branch::predicate_type>;
-    static_assert(predicate,
-                  "terse: Where's first argument is a predicate, a copyable functor with `bool "
-                  "operator()(const Segment&) const`: IsMatrix, Named<\"...\">, Below<N> or one's own");
+    static_assert(
+        predicate,
+        "terse: Where's first argument is a predicate, a copyable functor with `bool "
+        "operator()(const Segment&) const`: IsMatrix, Named<\"...\">, IsSmallerThan<N> or one's own");
     if constexpr (predicate && has_sound_parts<C>)
       if constexpr (check_compressor<C>()) {
         constexpr bool keyed = Traits<C>::keyed, select = requires { typename C::is_select; };

@@ -64,7 +64,7 @@ struct AboveThreshold {
 
 #ifndef Above  // a macro of X11
 /// The old name; version 0.2 has it no more.
-using Above = AboveThreshold;
+using Above [[deprecated("its name is AboveThreshold")]] = AboveThreshold;
 #endif
 
 /// What reaches a threshold, sent as fp32; packets vary in size. Wire: see TopK, and 8 bytes for the count.

@@ -46,7 +46,7 @@ struct IsSmallerThan {
 #ifndef Below  // a macro of X11
 /// The old name; version 0.2 has it no more.
 template <index_t N>
-using Below = IsSmallerThan<N>;
+using Below [[deprecated("its name is IsSmallerThan")]] = IsSmallerThan<N>;
 #endif
 
 /// A text as an argument of a template.

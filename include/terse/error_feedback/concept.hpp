@@ -209,11 +209,12 @@ constexpr bool check_feedback() {
       any || C::unbiased || F::corrects || Traits<C>::keyed,
       "terse: a biased compressor (Sign, for one) needs error feedback: without it the error of every step "
       "is "
-      "lost and the optimizer need not converge (Karimireddy et al., ICML 2019). Use Residual, not None");
+      "lost and the optimizer need not converge (Karimireddy et al., ICML 2019). Use Residual, not "
+      "NoErrorFeedback");
   static_assert(any || !detail::accumulates<F>() || Traits<C>::tracks,
                 "terse: under Residual the error of this compressor grows without bound, because it is not a "
                 "contraction (Stich and "
-                "Karimireddy, JMLR 2020). Use None, if it is unbiased, or one that tracks");
+                "Karimireddy, JMLR 2020). Use NoErrorFeedback, if it is unbiased, or one that tracks");
   static_assert(
       any || !detail::needs_contraction<F>() || C::unbiased || Traits<C>::contractive,
       "terse: Difference needs a contractive compressor (TopK, ScaledSign<MeanAbs>; EF21, Richtarik et al., "

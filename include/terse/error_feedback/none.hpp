@@ -33,7 +33,7 @@ struct NoErrorFeedback {
 };
 #ifndef None  // a macro of X11
 /// The old name; version 0.2 has it no more.
-using None = NoErrorFeedback;
+using None [[deprecated("its name is NoErrorFeedback")]] = NoErrorFeedback;
 #endif
 
 }  // namespace terse

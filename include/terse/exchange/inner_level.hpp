@@ -15,7 +15,7 @@ template <class Inner>
 struct InsideOf {
   using Way = Inner;
   using Code = Dense;
-  using Feedback = None;
+  using Feedback = NoErrorFeedback;
   static Way way(const Inner& inner) { return inner; }
   static Code code(const Inner&) { return {}; }
   static Feedback feedback(const Inner&) { return {}; }

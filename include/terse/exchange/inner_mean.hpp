@@ -85,7 +85,7 @@ class InnerMean {
  public:
   template <class Context>
   InnerMean(Context& context, const Layout& layout, const P& topology)
-      : rounds_(context.executor, context.channel, Dense{}, None{}, layout, layout.range(), false,
+      : rounds_(context.executor, context.channel, Dense{}, NoErrorFeedback{}, layout, layout.range(), false,
                 dense_topology(topology)) {}
 
   template <class Context>
@@ -120,7 +120,7 @@ class InnerMean {
     std::swap(rounds_.envelope(), context.envelope);
   }
 
-  Rounds<Dense, None, DenseTopologyOf<P>, T, E> rounds_;
+  Rounds<Dense, NoErrorFeedback, DenseTopologyOf<P>, T, E> rounds_;
 };
 
 }  // namespace detail

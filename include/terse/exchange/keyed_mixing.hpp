@@ -92,11 +92,11 @@ requires(Traits<C>::keyed) class Rounds<C, F, Mixing<G, Vectors>, T, E> {
   static_assert(Vectors == 1,
                 "terse: keyed compressors (Moniqua, Lattice) are for methods that mix one vector; Difference "
                 "or Residual serve those with two");
-  static_assert(std::is_same_v<F, None>,
+  static_assert(std::is_same_v<F, NoErrorFeedback>,
                 "terse: a keyed compressor (Moniqua, Lattice) needs no error feedback: its error is below a "
-                "bound, whatever the size of the message. Use None");
+                "bound, whatever the size of the message. Use NoErrorFeedback");
   // What is not compressed, and all that packets have in common.
-  using Context = RoundContext<Dense, None, T, E>;
+  using Context = RoundContext<Dense, NoErrorFeedback, T, E>;
 
  public:
   Rounds(E executor, T& transport, const C& compressor, const F& feedback, const Layout& layout,

@@ -36,7 +36,7 @@ struct RoundOf<Select<Branches...>, F, P, T, E> {
       takes_any_round<Select<Branches...>>,
       "terse: over Hierarchical no branch of Select can be LowRank, which takes whole matrices, where nodes "
       "exchange shares. Use a branch of TopK or Sign there, or another topology");
-  using type = typename P::template Round<Dense, None, T, E>;
+  using type = typename P::template Round<Dense, NoErrorFeedback, T, E>;
 };
 
 /// A round for each branch of Select, and one for what travels in full precision, side by side on channels of their own. Each
@@ -85,7 +85,7 @@ requires(!has_own_rounds<P>) class Rounds<Select<Branches...>, F, P, T, E> {
                       "Change that, or don't mark it as hidden");
   }
 
-  using Full = Rounds<Dense, None, DenseTopologyOf<P>, T, E>;
+  using Full = Rounds<Dense, NoErrorFeedback, DenseTopologyOf<P>, T, E>;
   /// What is there alone where a segment goes that way.
   template <class R>
   using Maybe = std::unique_ptr<R>;
@@ -127,7 +127,7 @@ requires(!has_own_rounds<P>) class Rounds<Select<Branches...>, F, P, T, E> {
     const Range full(std::move(pieces[C::size]));
     // Flags need something to travel by.
     if (!full.pieces().empty() || compressed_.pieces().empty())
-      full_ = std::make_unique<Full>(executor, transport, Dense{}, None{}, layout, full, note,
+      full_ = std::make_unique<Full>(executor, transport, Dense{}, NoErrorFeedback{}, layout, full, note,
                                      dense_topology(topology), names, slice_bytes);
     for_each_branch([&]<std::size_t K, class Branch>(Index<K, Branch>) {
       const Range own(std::move(pieces[K]));

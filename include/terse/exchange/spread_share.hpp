@@ -15,9 +15,9 @@ class SpreadShare {
   /// `plan` cuts one chunk for each rank of the channel.
   TERSE_COLD SpreadShare(E executor, T& channel, Envelope<E>& envelope, const C& compressor,
                          const Layout& layout, const Plan& plan, RankNames names)
-      : held_(None{}, own(plan, channel).compressed.begin_offset(),
+      : held_(NoErrorFeedback{}, own(plan, channel).compressed.begin_offset(),
               own(plan, channel).compressed.end_offset()),
-        context_(executor, channel, envelope, compressor, None{}, layout, plan, names, &held_),
+        context_(executor, channel, envelope, compressor, NoErrorFeedback{}, layout, plan, names, &held_),
         spread_(portions_of(context_.plan), context_.rank, context_.size, 0),
         inbox_(context_.size) {}
 
@@ -54,8 +54,8 @@ class SpreadShare {
     return plan.chunks[static_cast<std::size_t>(channel.rank())];
   }
 
-  typename None::template State<E> held_;  // of this rank's chunk
-  RoundContext<C, None, T, E> context_;
+  typename NoErrorFeedback::template State<E> held_;  // of this rank's chunk
+  RoundContext<C, NoErrorFeedback, T, E> context_;
   Spread<T, E> spread_;
   Inbox<C> inbox_;
   std::optional<TicketOf<T>> under_way_;

@@ -18,7 +18,7 @@ namespace terse::laws {
 
 /// The feedback that a compressor is checked with by default: Residual where the error stays bounded.
 template <class C>
-using DefaultFeedback = std::conditional_t<Traits<C>::tracks, Residual, Unchecked<None>>;
+using DefaultFeedback = std::conditional_t<Traits<C>::tracks, Residual, Unchecked<NoErrorFeedback>>;
 
 namespace detail {
 

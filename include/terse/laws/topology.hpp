@@ -159,7 +159,7 @@ Report check_topology(const P& topology = {}, const Options& options = {},
     }
     report.passed.emplace_back(law);
   };
-  using Exact = detail::TopologyTrial<P, Dense, None>;
+  using Exact = detail::TopologyTrial<P, Dense, NoErrorFeedback>;
   // Whose levels are as many above as below zero.
   using Compressed = detail::TopologyTrial<P, Uniform<4, Nearest, Symmetric>, Residual>;
   const auto elements = [](const Layout& layout, const auto& act) {
@@ -233,7 +233,7 @@ Report check_topology(const P& topology = {}, const Options& options = {},
   });
   if constexpr (std::is_same_v<DenseTopologyOf<P>, P>)
     judge("norm", [&](int ranks) -> std::string {
-      const detail::TopologyTrial<P, Dense, None, true> trial(topology, ranks, options);
+      const detail::TopologyTrial<P, Dense, NoErrorFeedback, true> trial(topology, ranks, options);
       const auto outcome = trial.run(2, false);
       double wanted = 0;
       elements(trial.layout(), [&](index_t i) {
@@ -258,8 +258,9 @@ Report check_topology(const P& topology = {}, const Options& options = {},
     const auto begin = std::chrono::steady_clock::now();
     try {
       ThreadGroup(ranks, std::chrono::seconds(5)).run([&](Threads& transport) {
-        Exchange<Dense, None, P, Threads, executor::host> exchange(
-            {}, transport, trial.layout(), trial.layout().range(), Dense{}, None{}, false, topology);
+        Exchange<Dense, NoErrorFeedback, P, Threads, executor::host> exchange(
+            {}, transport, trial.layout(), trial.layout().range(), Dense{}, NoErrorFeedback{}, false,
+            topology);
         std::vector<float> x(static_cast<std::size_t>(trial.layout().size()));
         std::vector<int> times(x.size());
         const detail::GivenMessage from{x.data()};

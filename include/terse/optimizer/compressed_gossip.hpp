@@ -49,7 +49,8 @@ using DeepSqueeze =
 /// algorithm 1.
 template <class... Ps>
 using DcdSgd =
-    MixingFrom<TakesMixing, Policies<DifferenceDescent, Uniform<8, Stochastic, Symmetric>, None>, Ps...>;
+    MixingFrom<TakesMixing, Policies<DifferenceDescent, Uniform<8, Stochastic, Symmetric>, NoErrorFeedback>,
+               Ps...>;
 
 /// BEER: see CompressedTracker. Reaches the optimum itself. Wire: two packets in one message. Source: Zhao et al.,
 /// "BEER: fast O(1/T) rate for decentralized nonconvex optimization with communication compression", NeurIPS 2022,

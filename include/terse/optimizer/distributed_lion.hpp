@@ -35,12 +35,12 @@ struct DistributedLionBy {
 /// algorithm 1, "MaVo".
 template <class... Ps>
 using DistributedLion = Sorted<DistributedLionBy<Counted<>>::Of, TakesMeans,
-                               Policies<Unchecked<UnitTernary>, None, ScatterGather>, Ps...>;
+                               Policies<Unchecked<UnitTernary>, NoErrorFeedback, ScatterGather>, Ps...>;
 
 /// The same by the mean of the votes, which is exact in integers: the paper's "Avg". Each rank sends its votes to all others, two
 /// bits an element.
 template <class... Ps>
 using AveragedLion = Sorted<DistributedLionBy<Averaged>::Of, TakesMeans,
-                            Policies<Unchecked<UnitTernary>, None, AllGather>, Ps...>;
+                            Policies<Unchecked<UnitTernary>, NoErrorFeedback, AllGather>, Ps...>;
 
 }  // namespace terse

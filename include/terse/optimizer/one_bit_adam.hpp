@@ -23,8 +23,8 @@ struct OneBitAdamOf {
   F error_feedback{};           ///< what becomes of what compression loses
   T topology{};                 ///< the way messages take between ranks
 
-  Staged<AveragingOf<ExponentialAverage, AdamVariance, Dense, None, T>, AveragingOf<LocalAverage, P, C, F, T>,
-         Freeze>
+  Staged<AveragingOf<ExponentialAverage, AdamVariance, Dense, NoErrorFeedback, T>,
+         AveragingOf<LocalAverage, P, C, F, T>, Freeze>
   composition() const {
     return {.first = {.learning_rate = learning_rate,
                       .weight_decay = weight_decay,

@@ -31,7 +31,7 @@ struct OneBitLambOf {
   F error_feedback{};  ///< what becomes of what compression loses
   T topology{};        ///< the way messages take between ranks
 
-  Staged<AveragingOf<ExponentialAverage, LayerWise<AdamVariance>, Dense, None, T>,
+  Staged<AveragingOf<ExponentialAverage, LayerWise<AdamVariance>, Dense, NoErrorFeedback, T>,
          AveragingOf<BalancedAverage, FrozenLayerRates<P>, C, F, T>, Freeze>
   composition() const {
     return {.first = {.learning_rate = learning_rate,

@@ -217,7 +217,7 @@ struct ParameterMixingOf {
 namespace detail {
 
 template <class C>
-using MixingFeedbackFor = std::conditional_t<C::lossless || Traits<C>::keyed, None, Difference>;
+using MixingFeedbackFor = std::conditional_t<C::lossless || Traits<C>::keyed, NoErrorFeedback, Difference>;
 
 template <class Taken, class Defaults, class... Ps>
 struct SortMixing;
@@ -255,7 +255,7 @@ using MixingFrom = typename detail::SortMixing<Taken, Defaults, Ps...>::type;
 
 /// A mixing rule, a mixing topology, a compressor, an error feedback and a weight decay, in any order. Left out are
 /// AdaptThenCombine of the local direction (GradientDirection), Gossip, Dense, Difference where there is a compressor whose
-/// packets are not keyed and otherwise None, and DecoupledDecay.
+/// packets are not keyed and otherwise NoErrorFeedback, and DecoupledDecay.
 ///
 ///     ParameterMixing<MixedGradient, Mixing<graph::Torus>, TopK<>, Difference>{.learning_rate = 0.05F}
 template <class... Ps>

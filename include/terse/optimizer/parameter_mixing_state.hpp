@@ -45,8 +45,8 @@ struct ParameterMixingState {
         throw usage_error("average_every is for packets that are not compressed", transport.rank());
     check_average<M, P>(recipe.average_every, rank);
     if (recipe.average_every > 0)
-      exact.emplace(executor, transport, layout, layout.range(), Dense{}, None{}, false, DenseTopologyOf<P>{},
-                    options.slice_bytes);
+      exact.emplace(executor, transport, layout, layout.range(), Dense{}, NoErrorFeedback{}, false,
+                    DenseTopologyOf<P>{}, options.slice_bytes);
     if (vectors > 1 && recipe.average_every > 0) kept = buffer<float, typename E::memory>(layout.size());
     // Makes room for what it works out.
     recipe.topology.graph.check(recipe.topology.nodes(size));

@@ -10,6 +10,6 @@ namespace terse {
 ///
 /// Source: Alistarh et al., "QSGD", NeurIPS 2017, algorithm 1.
 template <class... Ps>
-using QuantizedSgd = AveragingFrom<Policies<Qsgd<4>, HeavyBall, None>, Ps...>;
+using QuantizedSgd = AveragingFrom<Policies<Qsgd<4>, HeavyBall, NoErrorFeedback>, Ps...>;
 
 }  // namespace terse

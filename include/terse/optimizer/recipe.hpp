@@ -227,7 +227,7 @@ inline float clip_factor(double norm, float clip_norm) {
 
 /// Averages gradients exactly: the full-precision stage of every recipe.
 template <Topology P, Transport T, Executor E>
-using DenseExchange = Exchange<Dense, None, DenseTopologyOf<P>, T, E>;
+using DenseExchange = Exchange<Dense, NoErrorFeedback, DenseTopologyOf<P>, T, E>;
 
 /// Opens the round of average_gradients, see Exchange::open.
 template <class X, Executor E, class N>

@@ -13,6 +13,6 @@ namespace terse {
 ///
 /// Source: Bernstein et al., "signSGD with majority vote", ICLR 2019, algorithm 1.
 template <class... Ps>
-using SignSgd = AveragingFrom<Policies<Unchecked<UnitSign>, MajorityVote, None>, Ps...>;
+using SignSgd = AveragingFrom<Policies<Unchecked<UnitSign>, MajorityVote, NoErrorFeedback>, Ps...>;
 
 }  // namespace terse

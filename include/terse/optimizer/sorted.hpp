@@ -39,7 +39,7 @@ using TakesMeans = Takes<PolicyKind::compressor, PolicyKind::error_feedback, Pol
 namespace detail {
 
 template <class C>
-using FeedbackFor = std::conditional_t<!C::lossless && Traits<C>::tracks, Residual, None>;
+using FeedbackFor = std::conditional_t<!C::lossless && Traits<C>::tracks, Residual, NoErrorFeedback>;
 template <class C, class F>
 using TopologyFor =
     std::conditional_t<Traits<C>::single_stage || Traits<F>::single_stage, AllGather, ScatterGather>;
@@ -85,7 +85,7 @@ struct Sort<Of, Takes<Kinds...>, Defaults, Ps...> {
 
 /// Of<...> with one policy of each kind that it takes, in its own order: those that are given, in any order, and for the
 /// others the Defaults, or else NoMomentum, NoPreconditioner, Dense, Residual where the compressor tracks under it and
-/// otherwise None, and ScatterGather, or AllGather for what may be compressed only once. Named optimizers are such lines:
+/// otherwise NoErrorFeedback, and ScatterGather, or AllGather for what may be compressed only once. Named optimizers are such lines:
 ///
 ///     template <class... Ps>
 ///     using Adam = Sorted<AdamOf, TakesMeans, Policies<>, Ps...>;

@@ -86,7 +86,7 @@ struct TwoStagesState {
   }
   /// Collective.
   TERSE_COLD void make_exact(E executor, const Layout& layout, const P& carrier) {
-    exact.emplace(executor, transport, layout, layout.range(), Dense{}, None{}, clips,
+    exact.emplace(executor, transport, layout, layout.range(), Dense{}, NoErrorFeedback{}, clips,
                   dense_topology(carrier), slice_bytes);
     exact_bytes = exact->most_bytes();
     has_first_stage = true;

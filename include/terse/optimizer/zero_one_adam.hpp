@@ -48,11 +48,11 @@ struct ZeroOneState {
 
   template <class R>
   ZeroOneState(const R& recipe, E executor, T& transport, const Layout& layout, const Options& options)
-      : full(executor, transport, layout, layout.range(), Dense{}, None{}, options.clips(),
+      : full(executor, transport, layout, layout.range(), Dense{}, NoErrorFeedback{}, options.clips(),
              dense_topology(recipe.topology), options.slice_bytes),
         compressed(executor, transport, layout, layout.range(), recipe.compressor, recipe.error_feedback,
                    false, recipe.topology, options.slice_bytes),
-        own(executor, transport, layout, layout.range(), Dense{}, None{}),
+        own(executor, transport, layout, layout.range(), Dense{}, NoErrorFeedback{}),
         rates(layout),
         momentum(layout.size()),
         variance(layout.size()),

@@ -53,7 +53,7 @@ class ActivationGradients {
  private:
   E executor_;
   index_t elements_, note_at_ = header;
-  detail::RowSection<Compressor, None, E> section_;
+  detail::RowSection<Compressor, NoErrorFeedback, E> section_;
 };
 
 }  // namespace terse

@@ -94,7 +94,7 @@ class Activations {
   using Cursor = typename decltype(cursor_type<Format>())::type;
   using Whole = std::remove_cvref_t<decltype(std::declval<const P&>().whole())>;
   // Also of biased compressors: later changes repair a first visit, and the baseline is meant to be what it is.
-  using WholeSection = detail::RowSection<Whole, Unchecked<None>, E>;
+  using WholeSection = detail::RowSection<Whole, Unchecked<NoErrorFeedback>, E>;
   template <class Policy>
   static auto changes_type() {
     if constexpr (Policy::remembers)

@@ -66,7 +66,7 @@ constexpr bool check_topology() {
       },
       "terse: a topology says whether it compresses again on the way: `static constexpr bool recompresses`");
   constexpr bool has_round = detail::has_own_rounds<T> || requires {
-    typename T::template Round<Dense, None, detail::SomeTransport, SomeExecutor>;
+    typename T::template Round<Dense, NoErrorFeedback, detail::SomeTransport, SomeExecutor>;
   };
   static_assert(
       has_round,

@@ -14,7 +14,7 @@ namespace terse {
 ///     packets of C to the owners of a node's shares, which decode them and take their mean; the exchange between nodes;
 ///     packets of Back with its mean to all ranks of the node
 ///
-/// F is the error feedback of a rank's own messages under C: by default Residual, or None where C doesn't track. The way back
+/// F is the error feedback of a rank's own messages under C: by default Residual, or NoErrorFeedback where C doesn't track. The way back
 /// has none, since all nodes must read the same packets whatever happened to one of them: Back is lossless or unbiased.
 /// Segments that are not compressed travel in full precision.
 ///
@@ -23,7 +23,7 @@ namespace terse {
 /// (8 bits within, 4 between).
 ///
 ///     Adam<Uniform<4>, Hierarchical<Within<Uniform<8>>, ScatterGather>>{.topology = {.ranks_per_node = 8}}
-template <Compressor C, ErrorFeedback F = std::conditional_t<Traits<C>::tracks, Residual, None>,
+template <Compressor C, ErrorFeedback F = std::conditional_t<Traits<C>::tracks, Residual, NoErrorFeedback>,
           Compressor Back = Dense>
 struct Within {
   static_assert(check_compressor<C>() && check_feedback<C, F>() && check_stages<C, F, ScatterGather>());

@@ -27,7 +27,7 @@ class PublishedParameters {
         layout_hash_(layout_hash(layout)),
         compressor_(compressor),
         whole_(Plan(compressor, layout, layout.range(), 1, false).whole),
-        codec_(executor, Dense{}, None{}, Plan(Dense{}, layout, layout.range(), 1, false).whole),
+        codec_(executor, Dense{}, NoErrorFeedback{}, Plan(Dense{}, layout, layout.range(), 1, false).whole),
         inbox_(1),
         own_(whole_.bytes),
         read_(whole_.bytes),
@@ -102,7 +102,7 @@ class PublishedParameters {
   std::uint64_t layout_hash_;
   C compressor_;
   Portion whole_;
-  Codec<Dense, None, E> codec_;
+  Codec<Dense, NoErrorFeedback, E> codec_;
   Inbox<Dense> inbox_;
   buffer<std::byte> own_, read_;
   OnMailbox mailbox_;

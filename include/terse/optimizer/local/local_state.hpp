@@ -117,7 +117,7 @@ struct LocalState {
     outside_bytes = most_outside(recipe.period);
     const bool averages = average_until > 0 || always_averages(recipe.period);
     if (averages || buffers == InnerBuffers::average)
-      exact.emplace(executor, transport, layout, layout.range(), Dense{}, None{}, false,
+      exact.emplace(executor, transport, layout, layout.range(), Dense{}, NoErrorFeedback{}, false,
                     dense_topology(recipe.topology), options.slice_bytes);
     if constexpr (shows_buffers) inner.walk_buffers([this](auto) { ++buffer_count; });
     if (averages) mean = Arena(layout.size());

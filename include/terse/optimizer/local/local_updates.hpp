@@ -32,7 +32,7 @@ constexpr bool check_outer_means() {
     static_assert(C::lossless, "terse: partners send their parameters as they are: take Dense");
     return C::lossless;
   } else if constexpr (requires { requires Rule::keeps_errors; }) {
-    constexpr bool forgets = std::is_base_of_v<None, F>;
+    constexpr bool forgets = std::is_base_of_v<NoErrorFeedback, F>;
     static_assert(
         forgets,
         "terse: with this outer rule (TradeForMean, LateSign) what is not sent stays with it, and an error "

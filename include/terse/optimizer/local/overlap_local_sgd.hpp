@@ -27,7 +27,7 @@ struct OverlapLocalSgd {
   std::uint64_t period = 8;  ///< steps between two rounds, at least 1
   Merge merge{};             ///< how a mean that comes late enters the model
 
-  LocalUpdatesOf<Inner, Merge, OnePeriodLate, Inside::alone, Dense, None, EarlyDenseTopologyOf<P>>
+  LocalUpdatesOf<Inner, Merge, OnePeriodLate, Inside::alone, Dense, NoErrorFeedback, EarlyDenseTopologyOf<P>>
   composition() const {
     return {.inner = inner, .period = period, .outer = merge};
   }

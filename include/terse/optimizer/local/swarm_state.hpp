@@ -29,7 +29,7 @@ struct SwarmState {
 
   T own;  // a world of this rank alone
   typename Composed<Inner>::template State<T, E> inner;
-  Exchange<C, None, Topology, T, E> exchange;
+  Exchange<C, NoErrorFeedback, Topology, T, E> exchange;
   Schedule schedule;
   /// Non-blocking: what this rank has sent, and once that meeting has landed, what it brings.
   buffer<float, typename E::memory> copy;
@@ -43,7 +43,7 @@ struct SwarmState {
   SwarmState(const Recipe& recipe, E executor, T& transport, const Layout& layout, const Options& options)
       : own(transport.split(transport.rank(), 0)),
         inner(composed(recipe.inner), executor, own, layout, options),
-        exchange(executor, transport, layout, layout.range(), recipe.compressor, None{}, false,
+        exchange(executor, transport, layout, layout.range(), recipe.compressor, NoErrorFeedback{}, false,
                  Topology{recipe.schedule}),
         schedule(recipe.schedule),
         sent_now(1),
