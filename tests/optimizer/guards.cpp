@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <chrono>
 #include <cstring>
+#include <thread>
 
 #ifdef __SSE__
 #include <xmmintrin.h>
@@ -291,6 +293,27 @@ TEST_CASE("an error of a value that is not finite says of which rank it is, what
   check_said(mixed, {0, 2},
              "a message or a sum of rank 1 is not finite (NaN, infinity, or beyond what squares or its "
              "compressor can hold); its own error says");
+  // The group's own error is that of the rank that knows.
+  std::string thrown;
+  try {
+    ThreadGroup(3, std::chrono::seconds(20)).run([&](Threads& transport) {
+      Optimizer optimizer{DmSgd<Mixing<graph::Complete>>{}, transport, two_kinds()};
+      Floats x = start(optimizer.layout());
+      if (transport.rank() == 2) x[3] = not_a_number;
+      try {
+        optimizer.step(x, gradient(optimizer.layout(), transport.rank(), 1, 1));
+      } catch (const non_finite_error&) {
+        // So that all of them throw, rank 0 first.
+        std::this_thread::sleep_for(std::chrono::milliseconds(50 * transport.rank()));
+        throw;
+      }
+    });
+  } catch (const non_finite_error& failure) {
+    thrown = failure.what();
+  }
+  CHECK(thrown.find("the parameters of rank 2 are not finite: element 3 of segment 'w'") !=
+        std::string::npos);
+
   // Steps on a lattice of 1e-6 bring parameters of 1e7 beyond 2^40 of them, and those are finite.
   const auto far = [](int rank, std::uint64_t, auto& x, auto&) {
     if (rank == 1) x[3] = 1e7F;

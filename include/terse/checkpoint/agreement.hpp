@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "terse/checkpoint/safetensors.hpp"
+#include "terse/transport/assembly.hpp"
 #include "terse/transport/collectives.hpp"
-#include "terse/transport/concept.hpp"
 
 // A load is all or nothing: every rank reads its own file, tells the others what it has found, and only then changes
 // anything.

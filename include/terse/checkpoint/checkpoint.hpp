@@ -14,8 +14,8 @@
 #include "terse/checkpoint/state.hpp"
 #include "terse/core/hash.hpp"
 #include "terse/core/type_name.hpp"
+#include "terse/transport/assembly.hpp"
 #include "terse/transport/call.hpp"
-#include "terse/transport/concept.hpp"
 
 // A rank's parameters and optimizer state in one safetensors file:
 //

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "terse/checkpoint/checkpoint.hpp"
+#include "terse/transport/assembly.hpp"
 
 // What W ranks have saved, for another number of ranks. There is one rule for each element of each part, which stands at an
 // index of the arena:

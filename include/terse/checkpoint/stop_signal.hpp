@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "terse/core/error.hpp"
+#include "terse/transport/assembly.hpp"
 #include "terse/transport/call.hpp"
-#include "terse/transport/concept.hpp"
 
 // How a run is asked to stop, and stops on all ranks after the same step:
 //

@@ -10,6 +10,7 @@
 #include "terse/exchange/hierarchical_functors.hpp"
 #include "terse/exchange/inner_level.hpp"
 #include "terse/exchange/inner_mean.hpp"
+#include "terse/transport/assembly.hpp"
 #include "terse/transport/levels.hpp"
 
 namespace terse {

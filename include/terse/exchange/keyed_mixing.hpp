@@ -8,6 +8,7 @@
 #include "terse/error_feedback/none.hpp"
 #include "terse/exchange/exchange.hpp"
 #include "terse/topology/mixing.hpp"
+#include "terse/transport/assembly.hpp"
 
 namespace terse {
 

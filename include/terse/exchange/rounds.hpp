@@ -13,6 +13,7 @@
 #include "terse/core/non_finite.hpp"
 #include "terse/topology/alone.hpp"
 #include "terse/topology/by_size.hpp"
+#include "terse/transport/assembly.hpp"
 
 namespace terse {
 

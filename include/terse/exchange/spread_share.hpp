@@ -5,6 +5,7 @@
 
 #include "terse/error_feedback/none.hpp"
 #include "terse/topology/round.hpp"
+#include "terse/transport/assembly.hpp"
 
 namespace terse::detail {
 

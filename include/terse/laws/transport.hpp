@@ -14,7 +14,7 @@
 #include "terse/core/hash.hpp"
 #include "terse/core/type_name.hpp"
 #include "terse/laws/report.hpp"
-#include "terse/transport/concept.hpp"
+#include "terse/transport/assembly.hpp"
 
 // Whether a transport of host memory keeps its promises.
 //

@@ -10,6 +10,7 @@
 #include "terse/core/error.hpp"
 #include "terse/core/hash.hpp"
 #include "terse/core/layout.hpp"
+#include "terse/transport/assembly.hpp"
 #include "terse/transport/collectives.hpp"
 
 namespace terse::detail {

@@ -18,6 +18,7 @@
 #include "terse/optimizer/recipe.hpp"
 #include "terse/plan.hpp"
 #include "terse/transport/agreement.hpp"
+#include "terse/transport/assembly.hpp"
 #include "terse/transport/call.hpp"
 
 namespace terse {

@@ -6,7 +6,7 @@
 
 #include "terse/core/half.hpp"
 #include "terse/executor/statistic.hpp"
-#include "terse/transport/concept.hpp"
+#include "terse/transport/assembly.hpp"
 
 namespace terse::detail {
 

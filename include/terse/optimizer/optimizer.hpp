@@ -21,6 +21,7 @@
 #include "terse/optimizer/options.hpp"
 #include "terse/optimizer/recipe.hpp"
 #include "terse/optimizer/record.hpp"
+#include "terse/transport/assembly.hpp"
 #include "terse/transport/collectives.hpp"
 #include "terse/transport/counting.hpp"
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "terse/optimizer/optimizer.hpp"
+#include "terse/transport/assembly.hpp"
 #include "terse/transport/call.hpp"
 
 // The members of Optimizer that construct it and take its steps.

@@ -17,6 +17,7 @@
 #include "terse/pipeline/concept.hpp"
 #include "terse/pipeline/options.hpp"
 #include "terse/transport/agreement.hpp"
+#include "terse/transport/assembly.hpp"
 
 namespace terse::detail {
 

@@ -11,7 +11,7 @@
 #include "terse/core/error.hpp"
 #include "terse/core/hash.hpp"
 #include "terse/transport/agreement.hpp"
-#include "terse/transport/concept.hpp"
+#include "terse/transport/assembly.hpp"
 
 namespace terse {
 

@@ -13,6 +13,7 @@
 
 #include "terse/executor/device_memory.hpp"
 #include "terse/pipeline/lane.hpp"
+#include "terse/transport/assembly.hpp"
 #include "terse/transport/nccl.hpp"
 
 // Pipelines over NCCL. Messages there work in the order of a stream, and a receive that is posted early holds its stream

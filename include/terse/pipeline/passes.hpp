@@ -18,6 +18,7 @@
 #include "terse/pipeline/copy_samples.hpp"
 #include "terse/pipeline/options.hpp"
 #include "terse/pipeline/stage_envelope.hpp"
+#include "terse/transport/assembly.hpp"
 
 namespace terse::detail {
 

@@ -10,7 +10,7 @@
 #include "terse/core/hash.hpp"
 #include "terse/core/view.hpp"
 #include "terse/predict/recorded.hpp"
-#include "terse/transport/concept.hpp"
+#include "terse/transport/assembly.hpp"
 
 namespace terse::predict {
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "terse/topology/all_gather.hpp"
+#include "terse/transport/assembly.hpp"
 
 namespace terse {
 

@@ -8,6 +8,7 @@
 
 #include "terse/topology/decoded_packet.hpp"
 #include "terse/topology/gathered.hpp"
+#include "terse/transport/assembly.hpp"
 
 namespace terse {
 

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "terse/topology/round.hpp"
+#include "terse/transport/assembly.hpp"
 
 namespace terse {
 

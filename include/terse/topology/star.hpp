@@ -8,6 +8,7 @@
 
 #include "terse/core/error.hpp"
 #include "terse/topology/round.hpp"
+#include "terse/transport/assembly.hpp"
 
 namespace terse {
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "terse/core/hash.hpp"
-#include "terse/transport/concept.hpp"
+#include "terse/transport/assembly.hpp"
 
 namespace terse {
 

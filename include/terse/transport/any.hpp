@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "terse/core/error.hpp"
+#include "terse/transport/assembly.hpp"
 #include "terse/transport/levels.hpp"
 #include "terse/transport/mailbox.hpp"
 

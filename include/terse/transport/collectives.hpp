@@ -14,6 +14,7 @@
 #include "terse/core/error.hpp"
 #include "terse/core/hash.hpp"
 #include "terse/core/view.hpp"
+#include "terse/transport/assembly.hpp"
 #include "terse/transport/call.hpp"
 #include "terse/transport/levels.hpp"
 

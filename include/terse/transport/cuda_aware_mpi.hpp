@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "terse/executor/concept.hpp"
+#include "terse/transport/assembly.hpp"
 #include "terse/transport/mpi.hpp"
 
 #if __has_include(<mpi-ext.h>)

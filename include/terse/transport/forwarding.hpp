@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "terse/transport/assembly.hpp"
 #include "terse/transport/levels.hpp"
 #include "terse/transport/mailbox.hpp"
 

@@ -8,7 +8,7 @@
 #include <span>
 #include <string>
 
-#include "terse/transport/concept.hpp"
+#include "terse/transport/assembly.hpp"
 
 namespace terse {
 

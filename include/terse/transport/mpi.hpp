@@ -13,8 +13,8 @@
 #include <thread>
 
 #include "terse/core/view.hpp"
+#include "terse/transport/assembly.hpp"
 #include "terse/transport/call.hpp"
-#include "terse/transport/concept.hpp"
 #include "terse/transport/mpi_mailbox.hpp"
 #include "terse/transport/mpi_signs.hpp"
 #include "terse/transport/watchdog.hpp"

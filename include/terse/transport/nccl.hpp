@@ -8,6 +8,7 @@
 #include <memory>
 #include <string_view>
 
+#include "terse/transport/assembly.hpp"
 #include "terse/transport/nccl_channel.hpp"
 #include "terse/transport/rendezvous.hpp"
 

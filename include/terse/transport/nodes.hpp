@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "terse/core/hash.hpp"
+#include "terse/transport/assembly.hpp"
 #include "terse/transport/levels.hpp"
 
 namespace terse {

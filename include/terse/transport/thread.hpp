@@ -30,8 +30,8 @@ class ThreadGroup {
   int size() const { return ranks_; }
 
   /// Runs program(transport) once for each rank, each in a thread of its own, and returns when all have
-  /// returned. Throws what the culprit threw, or else the first peer_error; error, at once, where a thread can't be
-  /// started.
+  /// returned. Throws what the culprit threw, or else the first peer_error; of a value that is not finite what the rank that has it
+  /// threw; error, at once, where a thread can't be started.
   template <class Program>
   void run(Program program) {
     auto shared = std::make_shared<detail::ThreadShared>(ranks_, deadline_);
@@ -69,13 +69,30 @@ class ThreadGroup {
       for (std::thread& one : threads) one.join();
     }
     const int culprit = shared->culprit;
-    if (culprit >= 0 && failures[static_cast<std::size_t>(culprit)])
+    if (culprit >= 0 && failures[static_cast<std::size_t>(culprit)]) {
+      // Of a value that is not finite the rank that has it knows most.
+      if (whose_value(failures[static_cast<std::size_t>(culprit)]) >= 0)
+        for (int rank = 0; rank < ranks_; ++rank)
+          if (whose_value(failures[static_cast<std::size_t>(rank)]) == rank)
+            std::rethrow_exception(failures[static_cast<std::size_t>(rank)]);
       std::rethrow_exception(failures[static_cast<std::size_t>(culprit)]);
+    }
     for (const std::exception_ptr& failure : failures)
       if (failure) std::rethrow_exception(failure);
   }
 
  private:
+  /// The culprit of a non_finite_error; -1 of anything else.
+  static int whose_value(const std::exception_ptr& failure) {
+    if (!failure) return -1;
+    try {
+      std::rethrow_exception(failure);
+    } catch (const non_finite_error& found) {
+      return found.culprit();
+    } catch (...) {
+      return -1;
+    }
+  }
   static void leave(detail::ThreadShared& shared, int rank, const std::optional<std::string>& failure) {
     const std::lock_guard lock(shared.mutex);
     shared.left[static_cast<std::size_t>(rank)] = 1;

@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "terse/core/view.hpp"
-#include "terse/transport/concept.hpp"
+#include "terse/transport/assembly.hpp"
 #include "terse/transport/thread_blame.hpp"
 #include "terse/transport/thread_mailbox.hpp"
 #include "terse/transport/thread_shared.hpp"

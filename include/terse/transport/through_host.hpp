@@ -8,7 +8,7 @@
 
 #include "terse/core/view.hpp"
 #include "terse/executor/concept.hpp"
-#include "terse/transport/concept.hpp"
+#include "terse/transport/assembly.hpp"
 
 namespace terse {
 

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "terse/core/error.hpp"
+#include "terse/core/hash.hpp"
+#include "terse/core/view.hpp"
+#include "terse/transport/concept.hpp"
+
+// Gathers of a few host bytes of each rank, by which ranks agree.
+
+namespace terse {
+
+/// A transport that gathers host bytes by itself: `all` takes one block of `mine`'s size from each rank, in rank order.
+/// Blocking, collective. Those whose buffers live elsewhere must, since `exchange` can't carry values of the host.
+template <class T>
+concept GathersHostBytes = requires(T& transport, std::span<const std::byte> mine, std::span<std::byte> all) {
+  transport.all_gather(mine, all, Phase::setup);
+};
+
+namespace detail {
+
+/// Gathers host bytes by `exchange` over a transport of host memory, for transports that go around one.
+class HostGather {
+ public:
+  /// With room for so many ranks; other numbers allocate.
+  TERSE_COLD explicit HostGather(int ranks = 0) {
+    sends_.reserve(static_cast<std::size_t>(ranks));
+    receives_.reserve(static_cast<std::size_t>(ranks));
+  }
+  template <Transport T>
+  void operator()(T& transport, std::span<const std::byte> mine, std::span<std::byte> all, Phase phase) {
+    sends_.clear();
+    receives_.clear();
+    const auto bytes = static_cast<index_t>(mine.size());
+    for (int peer = 0; peer < transport.size(); ++peer) {
+      std::byte* const place = all.data() + peer * bytes;
+      if (peer == transport.rank()) {
+        std::memmove(place, mine.data(), mine.size());
+        continue;
+      }
+      sends_.push_back({peer, mine.data(), bytes, 0});
+      receives_.push_back({peer, place, bytes, false});
+    }
+    transport.exchange(sends_, receives_, phase).wait();
+  }
+
+ private:
+  std::vector<Send> sends_;
+  std::vector<Receive> receives_;
+};
+/// By the transport itself, where it can.
+template <Transport T>
+void gather_host_bytes(T& transport, HostGather& by_exchange, std::span<const std::byte> mine,
+                       std::span<std::byte> all, Phase phase) {
+  if constexpr (GathersHostBytes<T>)
+    transport.all_gather(mine, all, phase);
+  else
+    by_exchange(transport, mine, all, phase);
+}
+
+/// Gathers a block of host bytes of each rank, each with a checksum of 32 bits behind it.
+class CheckedGather {
+ public:
+  using Sum = std::uint32_t;
+
+  /// For so many ranks with blocks of so many bytes; more bytes allocate.
+  TERSE_COLD explicit CheckedGather(int ranks, std::size_t bytes = 0) : gather_(ranks) {
+    blocks_.reserve(static_cast<std::size_t>(ranks) * (bytes + sizeof(Sum)));
+  }
+  /// Throws wire_error where a block is not what its rank has sent.
+  template <Transport T>
+  void operator()(T& transport, std::span<const std::byte> mine, std::span<std::byte> all, Phase phase,
+                  std::int64_t step = -1) {
+    const std::size_t bytes = mine.size(), block = bytes + sizeof(Sum);
+    blocks_.resize(static_cast<std::size_t>(transport.size()) * block);
+    std::byte* const own = blocks_.data() + static_cast<std::size_t>(transport.rank()) * block;
+    const Sum sum = sum_of(mine);
+    std::copy(mine.begin(), mine.end(), own);
+    std::memcpy(own + bytes, &sum, sizeof sum);
+    gather_host_bytes(transport, gather_, {own, block}, blocks_, phase);
+    for (int peer = 0; peer < transport.size(); ++peer) {
+      const std::byte* const theirs = blocks_.data() + static_cast<std::size_t>(peer) * block;
+      Sum told;
+      std::memcpy(&told, theirs + bytes, sizeof told);
+      if (told != sum_of({theirs, bytes})) refuse(peer, phase, transport.rank(), step);
+      std::copy_n(theirs, bytes, all.begin() + peer * static_cast<std::ptrdiff_t>(bytes));
+    }
+  }
+
+ private:
+  static Sum sum_of(std::span<const std::byte> block) {
+    return static_cast<Sum>(hash_bytes(block.data(), block.size()) >> 32);
+  }
+  [[noreturn]] TERSE_COLD static void refuse(int peer, Phase phase, int rank, std::int64_t step) {
+    throw wire_error(
+        "the message from rank " + std::to_string(peer) + " (phase '" + name(phase) +
+            "') is not what its checksum was made of: it was damaged on its way, or that rank is "
+            "in another call or has another version of terse",
+        rank, step);
+  }
+
+  HostGather gather_;
+  std::vector<std::byte> blocks_;
+};
+
+}  // namespace detail
+
+/// Shows every rank the value of every other, in rank order. Collective; made once, it allocates nothing when
+/// called. Sends sizeof(Value) + 4 bytes to each peer, of which 4 are a checksum: damage on the way is a wire_error that names
+/// the rank, and the optimizer's `step` where one is given.
+template <class Value, Transport T>
+class Assembly {
+  static_assert(std::is_trivially_copyable_v<Value>);
+  static_assert(
+      std::is_same_v<typename T::memory, memory::host> || GathersHostBytes<T>,
+      "terse: a transport whose messages are not in host memory needs all_gather(mine, all, phase)");
+
+ public:
+  explicit Assembly(T& transport)
+      : gather_(transport.size(), sizeof(Value)),
+        all_(static_cast<std::size_t>(transport.size()) * sizeof(Value)) {}
+
+  /// What a rank sends among `size` ranks.
+  static constexpr index_t bytes(int size) {
+    return (size - 1) * static_cast<index_t>(sizeof(Value) + sizeof(detail::CheckedGather::Sum));
+  }
+  std::span<const Value> operator()(T& transport, const Value& mine, Phase phase, std::int64_t step = -1) {
+    gather_(transport, std::as_bytes(std::span(&mine, 1)), all_, phase, step);
+    return {reinterpret_cast<const Value*>(all_.data()), all_.size() / sizeof mine};
+  }
+
+ private:
+  detail::CheckedGather gather_;
+  std::vector<std::byte> all_;
+};
+
+/// Returns when all ranks have called it.
+template <Transport T>
+void barrier(T& transport, Phase phase = Phase::barrier) {
+  // Without a checksum: there is nothing in it that could be wrong.
+  const std::byte mine{};
+  std::vector<std::byte> all(static_cast<std::size_t>(transport.size()));
+  detail::HostGather gather(transport.size());
+  detail::gather_host_bytes(transport, gather, {&mine, 1}, all, phase);
+}
+
+/// Before a wait for the device: messages of transports that work in its stream's order come first, with a deadline,
+/// which a wait for the stream alone doesn't have.
+template <class T>
+void await_messages(T& channel) {
+  if constexpr (requires { channel.synchronize(); }) channel.synchronize();
+}
+
+}  // namespace terse
