@@ -8,7 +8,7 @@
 
 namespace terse::detail {
 
-/// Whether text is UTF-8 as RFC 3629 has it: shortest forms, no surrogates, up to U+10FFFF.
+/// Tells whether text is UTF-8 as RFC 3629 has it: shortest forms, no surrogates, up to U+10FFFF.
 constexpr bool is_utf8(std::string_view text) {
   for (std::size_t i = 0; i < text.size();) {
     const unsigned lead = static_cast<unsigned char>(text[i++]);

@@ -57,7 +57,7 @@ TERSE_HD inline std::uint64_t numerics_faults() {
 }
 
 namespace detail {
-/// Whether this thread's processor flushes subnormal numbers or doesn't round to nearest, which programs may change at any time.
+/// Tells whether this thread's processor flushes subnormal numbers or doesn't round to nearest, which programs may change at any time.
 inline bool computes_otherwise() {
   volatile float tiny = std::numeric_limits<float>::denorm_min(), two = 2, one = 1, dust = 0x1p-26F;
   return !(tiny * two > tiny) || one + dust != 1 || one - dust != 1;

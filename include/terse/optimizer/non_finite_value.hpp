@@ -28,7 +28,7 @@ struct NonFiniteValue {
   index_t segment = 0, element = 0;  ///< the element counts from the segment's start
 };
 
-/// Whether a parameter is neither NaN nor infinite.
+/// Tells whether a parameter is neither NaN nor infinite.
 template <Number P>
 constexpr bool is_number(P x) {
   constexpr auto ones = static_cast<std::uint32_t>((1 << P::exponent_bits) - 1) << P::mantissa_bits;
@@ -36,7 +36,7 @@ constexpr bool is_number(P x) {
 }
 constexpr bool is_number(float x) { return (std::bit_cast<std::uint32_t>(x) & 0x7F800000U) != 0x7F800000U; }
 
-/// The first of `count` elements that is not a number; `count` if all are.
+/// Returns the place of the first of `count` elements that is NaN or infinite; `count` if none is.
 template <Number P>
 index_t first_bad(const P* values, index_t count) {
   // Blocks of constant length without an early end, which become vector instructions at -O2.
@@ -51,8 +51,8 @@ index_t first_bad(const P* values, index_t count) {
   return from;
 }
 
-/// The first element of an arena, in the host's memory or a device's, for which `bad(value)` is true, as a float. Cold: it copies a
-/// device's arena, part by part.
+/// Finds the first element of an arena, in the host's memory or a device's, for which `bad(value)` is true; the value is a float. Copies a
+/// device's arena part by part.
 template <Number P, class Space, class Bad>
 TERSE_COLD bool find_value(const Layout& layout, view<const P, Space> arena, const Bad& bad,
                            NonFiniteValue& found) {
@@ -83,7 +83,7 @@ TERSE_COLD bool find_value(const Layout& layout, view<const P, Space> arena, con
   return false;
 }
 
-/// "element 7 of segment 'w' is nan".
+/// Says "element 7 of segment 'w' is nan".
 TERSE_COLD inline std::string describe(const NonFiniteValue& found, const Layout& layout) {
   std::array<char, 32> number{};
   std::snprintf(number.data(), number.size(), "%g", static_cast<double>(found.value));
@@ -91,11 +91,12 @@ TERSE_COLD inline std::string describe(const NonFiniteValue& found, const Layout
          layout.segments()[static_cast<std::size_t>(found.segment)].name + "' is " + number.data();
 }
 
-/// Throws the error of parameters that are not finite.
+/// Throws the error of this rank's parameters.
 [[noreturn]] TERSE_COLD inline void throw_parameters(const NonFiniteValue& found, const Layout& layout,
-                                                     const char* when, int rank, std::uint64_t step) {
+                                                     const char* when, const char* advice, int rank,
+                                                     std::uint64_t step) {
   throw non_finite_error("the parameters of rank " + std::to_string(rank) + " are not finite " + when + ": " +
-                             describe(found, layout),
+                             describe(found, layout) + advice,
                          rank, rank, static_cast<std::int64_t>(step));
 }
 
@@ -151,10 +152,8 @@ class FiniteWatch {
  private:
   [[noreturn]] TERSE_COLD static void fail(const Layout& layout, const NonFiniteValue& found, int rank,
                                            std::uint64_t step) {
-    throw_parameters(
-        found, layout,
-        "after this step, or one of the 15 before it: lower the learning rate, and load a checkpoint", rank,
-        step);
+    throw_parameters(found, layout, "since this step or one of the 15 before it",
+                     ". Load a checkpoint, and lower the learning rate if that has made them so", rank, step);
   }
 
   std::size_t segment_ = 0;

@@ -43,7 +43,7 @@ constexpr bool needs_one_start() {
     return true;
 }
 
-/// Whether all ranks throw where what one of them sends is not finite, in the same step.
+/// Tells whether all ranks throw in the same step where a value that one of them sends is not finite.
 template <class R>
 constexpr bool all_throw() {
   if constexpr (requires { Composed<R>::all_throw; }) return Composed<R>::all_throw;

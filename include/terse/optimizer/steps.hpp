@@ -84,11 +84,11 @@ void Optimizer<R, T, E, N>::check_start(in<E, P> parameters) {
   if constexpr (detail::needs_one_start<R>()) {
     if (steps_ != 0 || started_) return;
     replicas_.check_start(channel_, layout_, [&](const auto& visit) { visit("parameters", parameters); });
-    // Of replicas that are alike: all ranks throw.
+    // Replicas are equal here, so that all ranks throw.
     detail::NonFiniteValue found;
     if (detail::find_value(
             layout_, parameters, [](float x) { return !detail::is_number(x); }, found))
-      detail::throw_parameters(found, layout_, "before the first step", rank(), 1);
+      detail::throw_parameters(found, layout_, "before the first step", "", rank(), 1);
     started_ = true;
   }
 }
