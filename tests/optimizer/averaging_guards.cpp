@@ -294,8 +294,8 @@ TEST_CASE("a ratio that would need packets of another size is refused; a thresho
     CHECK(says(after(warming, [&](Warming& r) { r.compressor.selection.ratio = ratio; }), holds));
   }
   CHECK(after(recipe, [](Exactly& r) { r.learning_rate /= 2; }).empty());
-  using Above = ErrorFeedbackSgd<Threshold<>, NoMomentum, AllGather>;
-  CHECK(after(Above{.compressor = {.selection = {.threshold = 0.5F, .most_ratio = 1}}}, [](Above& r) {
+  using OverThreshold = ErrorFeedbackSgd<Threshold<>, NoMomentum, AllGather>;
+  CHECK(after(OverThreshold{.compressor = {.selection = {.threshold = 0.5F, .most_ratio = 1}}}, [](OverThreshold& r) {
           r.compressor.selection.threshold = 0.1F;
         }).empty());
 }
