@@ -295,9 +295,9 @@ TEST_CASE("a ratio that would need packets of another size is refused; a thresho
   }
   CHECK(after(recipe, [](Exactly& r) { r.learning_rate /= 2; }).empty());
   using OverThreshold = ErrorFeedbackSgd<Threshold<>, NoMomentum, AllGather>;
-  CHECK(after(OverThreshold{.compressor = {.selection = {.threshold = 0.5F, .most_ratio = 1}}}, [](OverThreshold& r) {
-          r.compressor.selection.threshold = 0.1F;
-        }).empty());
+  CHECK(after(OverThreshold{.compressor = {.selection = {.threshold = 0.5F, .most_ratio = 1}}},
+              [](OverThreshold& r) { r.compressor.selection.threshold = 0.1F; })
+            .empty());
 }
 
 TEST_CASE("a step refuses what can't work") {
