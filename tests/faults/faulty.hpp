@@ -88,10 +88,9 @@ class Faulty : public terse::Forwarding<Faulty<Inner>, Inner> {
     ambush_->damaged.assign(chosen.data, chosen.data + chosen.bytes);
     // Of a header the step's low byte; of a payload the top bit of an exponent, in what are scales or values; of an agreement what
     // is before its checksum.
-    const auto place =
-        static_cast<std::size_t>(ambush_->what == "agreement" ? chosen.bytes - 5
-                                 : ambush_->what == "header"  ? offsetof(terse::PacketHeader, step)
-                                                              : header + 3);
+    const auto place = ambush_->what == "agreement" ? ambush_->damaged.size() - 5
+                       : ambush_->what == "header"  ? offsetof(terse::PacketHeader, step)
+                                                    : sizeof(terse::PacketHeader) + 3;
     ambush_->damaged[place] ^= std::byte{0x40};
     ambush_->sends.assign(sends.begin(), sends.end());
     for (terse::Send& send : ambush_->sends)
