@@ -292,9 +292,10 @@ TEST_CASE("an error of a value that is not finite says of which rank it is, what
   check_said(mixed, {1}, "the parameters of rank 1 are not finite: element 3 of segment 'w' is nan");
   check_said(mixed, {0, 2},
              "a message or a sum of rank 1 is not finite (NaN, infinity, or beyond what squares or its "
-             "compressor can hold); its own error says");
+             "compressor can hold): look at the gradient and the parameters of that rank");
   // The group's own error is that of the rank that knows.
   std::string thrown;
+  std::atomic<int> here{0};
   try {
     ThreadGroup(3, std::chrono::seconds(20)).run([&](Threads& transport) {
       Optimizer optimizer{DmSgd<Mixing<graph::Complete>>{}, transport, two_kinds()};
@@ -303,7 +304,10 @@ TEST_CASE("an error of a value that is not finite says of which rank it is, what
       try {
         optimizer.step(x, gradient(optimizer.layout(), transport.rank(), 1, 1));
       } catch (const non_finite_error&) {
-        // So that all of them throw, rank 0 first.
+        // None leaves before all of them throw, and rank 0 is the first.
+        ++here;
+        const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+        while (here < 3 && std::chrono::steady_clock::now() < until) std::this_thread::yield();
         std::this_thread::sleep_for(std::chrono::milliseconds(50 * transport.rank()));
         throw;
       }

@@ -129,7 +129,7 @@ void check_parts(const With& with, bool one_order, bool one_way) {
       const StepBytes most = optimizer.bytes_per_step();
       CHECK(bytes <= exact_steps * static_cast<std::uint64_t>(most.full_precision) +
                          (steps - exact_steps) * static_cast<std::uint64_t>(most.compressed) +
-                         8 * static_cast<std::uint64_t>(ranks - 1));
+                         12 * static_cast<std::uint64_t>(ranks - 1));
       CHECK((ranks == 1 || bytes > 0));
     });
   }

@@ -118,7 +118,7 @@ TERSE_COLD inline std::string describe(const NonFiniteValue& found, const Layout
     text = "a message or a sum of " + who +
            " is not finite (NaN, infinity, or beyond what squares or its compressor can hold)" +
            (known ? ", though its gradient and parameters are. Lower the learning rate or gradient_scale"
-                  : "; its own error says where that comes from");
+                  : ": look at the gradient and the parameters of that rank");
   throw non_finite_error(text, culprit, rank, static_cast<std::int64_t>(step));
 }
 
