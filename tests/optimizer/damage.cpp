@@ -181,7 +181,7 @@ void check_damages(const R& recipe, Phase phase, std::uint64_t when) {
     CAPTURE(text);
     CHECK(says(text, "step " + std::to_string(when) + ": the packet from rank 1 (phase '"));
     CHECK(says(text, "chunk "));
-    CHECK(says(text, "its payload is not what its checksum was made of"));
+    CHECK(says(text, "its payload or its flags are not what its checksum was made of"));
     CHECK(checked.moved[rank] == 0);
   }
 }
@@ -252,7 +252,7 @@ TEST_CASE("damage names who brought the packet, and whose it was where that is k
   CHECK(over_ring(bit, true) ==
         of_2 +
             "the packet from rank 0 (phase 'spread', chunk 1), received from rank 1, was damaged on its "
-            "way: its payload is not what its checksum was made of");
+            "way: its payload or its flags are not what its checksum was made of");
   CHECK(over_ring(header, false) ==
         of_2 + "the packet from rank 0, received from rank 1, has step 3, expected 2");
   // What is read after it has been handed on is found by whoever is through first.

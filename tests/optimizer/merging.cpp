@@ -401,6 +401,36 @@ TEST_CASE("a weight that is none is refused before the error feedback has taken 
   });
 }
 
+TEST_CASE("after a weight that can't be, in a step that was opened, the step throws that error again") {
+  const Layout layout = layers();
+  std::vector<std::string> all(2);
+  try {
+    ThreadGroup(2, std::chrono::seconds(20)).run([&](Threads& transport) {
+      const bool bad = transport.rank() == 1;
+      double weight = bad ? -1 : 1;
+      Optimizer optimizer{ErrorFeedbackSgd<Gathered<WeightedMean>>{.topology = {.weight = &weight}},
+                          transport, layout};
+      Floats x(at(layout.size())), g(x.size(), 1);
+      optimizer.begin(x, g);
+      try {
+        for (index_t segment = 5; segment >= 0; --segment) optimizer.ready(segment);
+      } catch (const usage_error& failure) {
+        all[0] = failure.what();
+        weight = 1;
+      }
+      try {
+        optimizer.step(x, g);
+      } catch (const usage_error& failure) {
+        all[1] = failure.what();
+        throw;
+      }
+    });
+  } catch (const error&) {
+  }
+  CHECK(all[0].find("weight") != std::string::npos);
+  CHECK(all[1] == all[0]);
+}
+
 TEST_CASE("steps that wait for norms or weights can't be recorded") {
   const double examples = 1;
   CHECK_NOTHROW(detail::check_recordable_within(Gathered<Radial<>>{}, 0));

@@ -788,6 +788,59 @@ TEST_CASE("a rank whose message has come, and that doesn't ask for it, is late")
   CHECK(list[0].text.find("rank 1 is late: a wait that needs it has lasted 150 ms") != std::string::npos);
 }
 
+TEST_CASE("a message that its sender has abandoned is late, and no wait for it is without end") {
+  std::atomic<bool> posted{false}, over{false};
+  const auto begin = std::chrono::steady_clock::now();
+  const auto list = outcomes(2, 200ms, [&](Threads& transport) {
+    int value = 0;
+    if (transport.rank() == 1) {
+      const Send send = send_of(0, value);
+      try {
+        auto ticket = transport.exchange({&send, 1}, {}, Phase::reduce);
+        throw std::runtime_error("the program's own");
+      } catch (const std::runtime_error&) {
+      }
+      posted = true;
+      const auto until = std::chrono::steady_clock::now() + 5s;
+      while (!over && std::chrono::steady_clock::now() < until) std::this_thread::sleep_for(1ms);
+      return;
+    }
+    while (!posted) std::this_thread::yield();
+    const Receive receive = receive_of(1, value);
+    try {
+      transport.exchange({}, {&receive, 1}, Phase::reduce).wait();
+    } catch (const peer_error&) {
+      over = true;
+      throw;
+    }
+  });
+  CHECK(list[0].text.find("rank 1 is late: a wait that needs it has lasted 200 ms") != std::string::npos);
+  CHECK(std::chrono::steady_clock::now() - begin < 2s);
+}
+
+TEST_CASE("a rank that has asked, and has said since that it is at work, is waited for") {
+  check_all_returned(outcomes(2, 200ms, [](Threads& transport) {
+    Threads other = transport.split(0, transport.rank());
+    const int peer = 1 - transport.rank();
+    int out[2]{}, in[2]{};
+    const Send first = send_of(peer, out[0]), second = send_of(peer, out[1]);
+    const Receive third = receive_of(peer, in[0]), fourth = receive_of(peer, in[1]);
+    if (transport.rank() == 1) {
+      auto asked = other.exchange({&first, 1}, {&third, 1}, Phase::reduce);
+      CHECK_FALSE(asked.ready());
+      for (int k = 0; k < 25; ++k) {
+        std::this_thread::sleep_for(20ms);
+        transport.here();
+      }
+      transport.exchange({&second, 1}, {&fourth, 1}, Phase::agree).wait();
+      asked.wait();
+    } else {
+      transport.exchange({&second, 1}, {&fourth, 1}, Phase::agree).wait();
+      other.exchange({&first, 1}, {&third, 1}, Phase::reduce).wait();
+    }
+  }));
+}
+
 TEST_CASE("a rank that says that it is at work is waited for, and so are those that wait for it") {
   const auto work = [](auto& transport, int rounds) {
     for (int k = 0; k < rounds; ++k) {

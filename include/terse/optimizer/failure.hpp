@@ -20,9 +20,11 @@ class Failure {
     } catch (const mismatch_error&) {
     } catch (const non_finite_error&) {
     } catch (...) {
-      error_ = std::current_exception();
+      keep_any();
     }
   }
+  /// Keeps whichever exception is being handled: it came while an open round was moved along.
+  TERSE_COLD void keep_any() { error_ = std::current_exception(); }
   /// Throws the error again that was kept.
   void rethrow() const {
     if (error_) std::rethrow_exception(error_);

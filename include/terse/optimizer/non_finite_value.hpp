@@ -152,7 +152,7 @@ class FiniteWatch {
  private:
   [[noreturn]] TERSE_COLD static void fail(const Layout& layout, const NonFiniteValue& found, int rank,
                                            std::uint64_t step) {
-    throw_parameters(found, layout, "since this step or one of the 15 before it",
+    throw_parameters(found, layout, "after this step",
                      ". Load a checkpoint, and lower the learning rate if that has made them so", rank, step);
   }
 

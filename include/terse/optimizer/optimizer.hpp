@@ -118,7 +118,7 @@ class Optimizer {
   /// of a CUDA graph's capture, for one. What changes from step to step (rates, gradient scale, step, bias
   /// corrections) stays out of the record; the addresses of the views are in it. A record serves one stage: see
   /// `full_precision`. Throws usage_error where a step needs the host in its middle: clip_norm, NonFinite::skip, and
-  /// errors that follow the learning rate. Works over transports that don't wait for the host (Nccl), and with one
+  /// errors that follow the learning rate. Of one step all ranks replay a record, or none. Works over transports that don't wait for the host (Nccl), and with one
   /// rank.
   void record(out<E, P> parameters, in<E, G> gradients) requires GridExecutor<E>;
   /// Takes one step, which `run()` enqueues from a record of this optimizer. Throws as `step` does, and usage_error

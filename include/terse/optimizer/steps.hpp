@@ -112,6 +112,7 @@ TERSE_COLD void Optimizer<R, T, E, N>::refuse_non_finite(int culprit, in<E, P> p
       found = everyone(channel_, found, Phase::agree)[static_cast<std::size_t>(culprit)];
       known = true;
     } catch (const peer_error&) {
+      failure_.keep();
       // A rank that has heard it already may have ended its program.
     }
   detail::throw_non_finite(found, layout_, culprit, known, rank(), steps_ + 1);
@@ -154,7 +155,7 @@ void Optimizer<R, T, E, N>::begin(out<E, P> parameters, in<E, G> gradients, floa
 }
 
 template <class R, class T, Executor E, class N>
-void Optimizer<R, T, E, N>::ready(index_t segment) try {
+void Optimizer<R, T, E, N>::ready(index_t segment) {
   failure_.rethrow();
   // Another thread may call it than step.
   detail::check_processor(rank(), steps_ + 1);
@@ -168,10 +169,12 @@ void Optimizer<R, T, E, N>::ready(index_t segment) try {
     guard().refuse("ready was told twice of segment '" + layout_.segments()[place].name + "'");
   ready_[place] = true;
   if constexpr (detail::Opens<Composed<R>, State, E, N>)
-    if (open_.travels) composed(recipe).allow(state_, segment);
-} catch (...) {
-  failure_.keep();
-  throw;
+    if (open_.travels) try {
+        composed(recipe).allow(state_, segment);
+      } catch (...) {
+        failure_.keep_any();
+        throw;
+      }
 }
 
 template <class R, class T, Executor E, class N>
@@ -180,7 +183,7 @@ void Optimizer<R, T, E, N>::progress() try {
   if constexpr (detail::Opens<Composed<R>, State, E, N>)
     if (open_.travels) composed(recipe).progress(state_);
 } catch (...) {
-  failure_.keep();
+  failure_.keep_any();
   throw;
 }
 
@@ -191,6 +194,7 @@ void Optimizer<R, T, E, N>::begin(out<E, P> parameters) requires(detail::is_blin
   if constexpr (detail::is_blind<R>()) {
     if (begun_) return;
     const StepInput<E, N> input = input_of(parameters, {nullptr, layout_.size()});
+    const detail::Call call("the beginning of step", input.context.step);
     enter(parameters);
     prepare(input, 1);
     begun_agreement_ = agreement();

@@ -108,7 +108,7 @@ inline std::uint64_t check_with_payload(std::uint64_t check, const std::byte* pa
   throw_damaged(packet_from(sender, from,
                             std::string(" (phase '") + name(static_cast<Phase>(place >> 48)) + "', chunk " +
                                 std::to_string(place >> 24 & 0xFFFFFF) + ")"),
-                "its payload is not what its checksum was made of", rank, step);
+                "its payload or its flags are not what its checksum was made of", rank, step);
 }
 
 }  // namespace detail

@@ -42,6 +42,11 @@ inline std::chrono::steady_clock::time_point time_after(Deadline deadline) {
   return std::chrono::steady_clock::now() + std::chrono::milliseconds(deadline);
 }
 
+/// Returns the time that is left; none where it is over.
+inline std::chrono::milliseconds time_left(Deadline deadline) {
+  return std::max(std::chrono::milliseconds(deadline), std::chrono::milliseconds(0));
+}
+
 /// Checks what all waits of a transport shall keep to; throws usage_error where none could.
 inline std::chrono::milliseconds positive(Deadline deadline, int rank = -1) {
   if (deadline.count() > 0) return deadline;

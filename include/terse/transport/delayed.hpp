@@ -230,8 +230,8 @@ class Delayed {
     /// sender of the last message, by its rank in the transport that the link was made for.
     void wait(Deadline deadline) {
       if (batch_ == nullptr) return;
-      const std::int64_t until =
-          detail::SharedLink::now() + std::chrono::nanoseconds(std::chrono::milliseconds(deadline)).count();
+      deadline = detail::time_left(deadline);
+      const std::int64_t until = detail::SharedLink::now() + 1'000'000 * deadline.count();
       if (!arrived_) {
         inner_.wait(deadline);
         const std::chrono::nanoseconds left(std::max(std::int64_t{0}, until - detail::SharedLink::now()));

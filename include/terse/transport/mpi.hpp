@@ -71,6 +71,7 @@ class BasicMpi {
     }
     void wait(Deadline deadline) {
       if (batch_ == nullptr) return;
+      deadline = detail::time_left(deadline);
       auto until = detail::time_after(deadline);
       for (int polls = 0; !ready(); ++polls) {
         if (polls < 100) continue;

@@ -74,7 +74,7 @@ class Nodes {
     void wait(Deadline deadline) {
       const auto until = detail::time_after(deadline);
       inside_.wait(deadline);
-      across_.wait(std::chrono::floor<std::chrono::milliseconds>(until - std::chrono::steady_clock::now()));
+      across_.wait(detail::time_left(until - std::chrono::steady_clock::now()));
       finish();
     }
 
@@ -288,7 +288,7 @@ class Nodes {
   static void listen(Place& mine, std::span<const Place> places, const Fits& fits) {
     for (const Place& place : places)
       if (place.fault[0] != '\0')
-        say(mine, place.fault);
+        say(mine, std::string(place.fault, ::strnlen(place.fault, sizeof place.fault)));
       else if (!fits(place))
         say(mine, "rank " + std::to_string(place.local) + " of node " + std::to_string(place.node) +
                       " is one of " + std::to_string(place.ranks) + " on its node and of " +

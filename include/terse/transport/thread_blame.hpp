@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -11,7 +12,7 @@
 
 namespace terse::detail {
 
-/// What keeps a batch waiting whose time is up, by what all ranks wait for. Reads what threads share, under its lock.
+/// Reason why a batch still waits whose time is up, by what all ranks wait for. Reads what threads share, under its lock.
 class ThreadBlame {
   using Batch = ThreadShared::Batch;
   using Clock = ThreadShared::Clock;
@@ -22,7 +23,7 @@ class ThreadBlame {
     for_each_peer(batch, [&](int member) { add(member); });
     for (std::size_t k = 0; k < held_.size(); ++k)
       for (const Batch* one : shared_.under_way[at(held_[k])])
-        if (one->wanted) for_each_peer(*one, [&](int member) { add(member); });
+        if (keeps_waiting(*one)) for_each_peer(*one, [&](int member) { add(member); });
     std::erase_if(held_, [&](int member) { return wait_of(member) != nullptr; });
   }
 
@@ -77,7 +78,7 @@ class ThreadBlame {
     ThreadShared::Channel& channel = *batch.channel;
     for (std::size_t k = 0; k < batch.receives.size(); ++k)
       if (const std::uint64_t number = batch.receive_numbers[k];
-          number != Batch::done && channel.lane(batch.receives[k].peer, batch.rank).posted <= number)
+          number != Batch::done && missing(channel.lane(batch.receives[k].peer, batch.rank), number))
         visit(channel.members[at(batch.receives[k].peer)]);
     for (std::size_t k = 0; k < batch.sends.size(); ++k)
       if (const std::uint64_t number = batch.send_numbers[k];
@@ -85,16 +86,26 @@ class ThreadBlame {
           channel.lane(batch.rank, batch.sends[k].peer)[number].state != ThreadShared::Post::State::taken)
         visit(channel.members[at(batch.sends[k].peer)]);
   }
+  /// Tells whether a message is not there: not posted yet, or abandoned by its sender.
+  static bool missing(ThreadShared::Lane& lane, std::uint64_t number) {
+    return lane.posted <= number || lane[number].state == ThreadShared::Post::State::free;
+  }
   static int first_peer(const Batch& batch) {
     int first = -1;
     for_each_peer(batch, [&](int member) { first = first < 0 ? member : std::min(first, member); });
     return first;
   }
-  /// Finds a batch that a rank waits for at this time, or nullptr. A rank that only asks, and hasn't for long, is elsewhere.
+  /// Tells whether a batch's rank waits for it at this time. A rank that only asks, and hasn't for long or has said since that it
+  /// is at work, is elsewhere.
+  bool keeps_waiting(const Batch& batch) const {
+    if (!batch.wanted || first_peer(batch) < 0) return false;
+    return batch.waited ||
+           (now_ - batch.asked_at <= shared_.deadline && shared_.here[at(member(batch))] < batch.asked_at);
+  }
+  /// Finds a batch that a rank waits for, or nullptr.
   const Batch* wait_of(int member) const {
     for (const Batch* one : shared_.under_way[at(member)])
-      if (one->wanted && first_peer(*one) >= 0 && (one->waited || now_ - one->asked_at <= shared_.deadline))
-        return one;
+      if (keeps_waiting(*one)) return one;
     return nullptr;
   }
   /// Follows waits from rank to rank, which comes round to one that it has passed, since all wait.

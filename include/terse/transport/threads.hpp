@@ -65,6 +65,7 @@ class Threads {
     /// this thread posted earlier or later move along, so ranks may wait for theirs in different orders.
     void wait(Deadline deadline) {
       if (batch_ == nullptr) return;
+      deadline = detail::time_left(deadline);
       auto until = detail::time_after(deadline);
       std::unique_lock lock(end_->shared_->mutex);
       end_->want(*batch_);
@@ -285,6 +286,7 @@ class Threads {
   /// This end may have been handed over by the thread that has posted.
   void want(Batch& wanted) {
     wanted.wanted = true;
+    wanted.asked_at = Shared::Clock::now();
     wanted.call = detail::Call::current();
     for (const std::unique_ptr<Batch>& batch : batches_) batch->poster = std::this_thread::get_id();
   }
