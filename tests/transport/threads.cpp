@@ -809,7 +809,7 @@ TEST_CASE("a message that its sender has abandoned is late, and no wait for it i
     const Receive receive = receive_of(1, value);
     try {
       transport.exchange({}, {&receive, 1}, Phase::reduce).wait();
-    } catch (const peer_error&) {
+    } catch (const terse::peer_error&) {
       over = true;
       throw;
     }
