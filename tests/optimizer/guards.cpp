@@ -405,11 +405,9 @@ TEST_CASE("a layout without elements is refused, and tensors that compression ma
   // A scale and a word of signs take 16 bytes, as three floats do with their padding.
   tiny.add({"a", {3}}).add({"b", {1}}).add({"c", {2}}).add({"d", {2}}).add({"e", {1}});
   CHECK(made(tiny, one_bit<Ring>(), true) ==
-        "a compressed packet of this optimizer has up to 96 bytes, one in full precision 80: compression "
-        "makes 4 "
-        "segments larger ('b', 'c', 'd', ...). Leave small segments out (Segment::compress = false), or use "
-        "an exact "
-        "method");
+        "a compressed packet of this optimizer has up to 96 bytes, one in full precision 80: its segments "
+        "are too small "
+        "for this compressor. Leave small ones out (Segment::compress = false), or use an exact method");
   CHECK(made(tiny, one_bit<Ring>(), false).empty());
   CHECK(made(tiny, Adam<>{}, true).empty());
   large.add({"a", {5}});

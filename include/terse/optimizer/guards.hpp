@@ -41,24 +41,14 @@ TERSE_COLD inline void check_layout(const Layout& layout, int rank) {
                     rank);
 }
 
-/// Warns of packets that compression makes larger.
-template <Compressor C>
-TERSE_COLD void warn_of_growth(const C& compressor, const Layout& layout, const Options& options) {
-  const Plan plan(compressor, layout, layout.range(), 1, false);
-  const index_t exact = plan.in_full_precision(false).whole.bytes;
-  if (options.warn == nullptr || plan.whole.bytes <= exact) return;
-  std::string grown;
-  int count = 0;
-  for (const Piece& piece : plan.whole.compressed.pieces()) {
-    if (compressor.wire_bytes(layout.range_of({piece})) <= Dense{}.wire_bytes(Range({piece}))) continue;
-    if (++count <= 3)
-      grown +=
-          (count == 1 ? "'" : ", '") + layout.segments()[static_cast<std::size_t>(piece.segment)].name + "'";
-  }
-  options.warn("a compressed packet of this optimizer has up to " + std::to_string(plan.whole.bytes) +
-               " bytes, one in full precision " + std::to_string(exact) + ": compression makes " +
-               std::to_string(count) + " segments larger (" + grown + (count > 3 ? ", ..." : "") +
-               "). Leave small segments out (Segment::compress = false), or use an exact method");
+/// Warns of packets that compression makes larger, of bytes of both.
+TERSE_COLD inline void warn_of_growth(const Options& options, index_t compressed, index_t exact) {
+  if (options.warn != nullptr && compressed > exact)
+    options.warn("a compressed packet of this optimizer has up to " + std::to_string(compressed) +
+                 " bytes, one in full precision " + std::to_string(exact) +
+                 ": its segments are too small for this compressor. Leave small ones out (Segment::compress "
+                 "= false), or use "
+                 "an exact method");
 }
 
 template <class T, Executor E>

@@ -51,10 +51,10 @@ index_t first_bad(const P* values, index_t count) {
   return from;
 }
 
-/// Finds the first element of an arena, in the host's memory or a device's, for which `bad(value)` is true; the value is a float. Copies a
-/// device's arena part by part.
-template <Number P, class Space, class Bad>
-TERSE_COLD bool find_value(const Layout& layout, view<const P, Space> arena, const Bad& bad,
+/// Finds the first element of an arena, in the host's memory or a device's, that times `scale` has a magnitude above `most`, or is NaN.
+/// Copies a device's arena part by part.
+template <Number P, class Space>
+TERSE_COLD bool find_value(const Layout& layout, view<const P, Space> arena, float scale, float most,
                            NonFiniteValue& found) {
   buffer<P> here(std::is_same_v<Space, memory::host> ? 0 : index_t{1} << 16);
   const auto& segments = layout.segments();
@@ -72,7 +72,7 @@ TERSE_COLD bool find_value(const Layout& layout, view<const P, Space> arena, con
       }
       for (index_t i = 0; i < count; ++i) {
         const float value = widened(values[i]);
-        if (!bad(value)) continue;
+        if (std::abs(value * scale) <= most) continue;  // not of NaN
         found.value = value;
         found.segment = static_cast<index_t>(s);
         found.element = first + i;

@@ -4,8 +4,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <limits>
-#include <mutex>
-#include <set>
 #include <string>
 
 #include "terse/core/config.hpp"
@@ -14,12 +12,9 @@
 
 namespace terse {
 
-/// Prints a warning on standard error, each sentence once in a process.
+/// Prints a warning on standard error.
 TERSE_COLD inline void print_warning(const std::string& sentence) {
-  static std::mutex mutex;
-  static std::set<std::string> printed;
-  const std::lock_guard lock(mutex);
-  if (printed.insert(sentence).second) std::fprintf(stderr, "terse: warning: %s\n", sentence.c_str());
+  std::fprintf(stderr, "terse: warning: %s\n", sentence.c_str());
 }
 
 /// What holds for a whole run, alike on all ranks.

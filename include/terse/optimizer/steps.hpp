@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <string>
 #include <utility>
 
@@ -34,7 +35,10 @@ TERSE_COLD Optimizer<R, T, E, N>::Optimizer(R recipe_, T& transport, const Layou
   now_ = buffer<StepScalars, typename E::memory>(static_cast<index_t>(scalars_.size()));
   ready_.resize(layout_.segments().size());
   if constexpr (requires { composed(recipe).compressor; })
-    if (rank() == 0 && size() > 1) detail::warn_of_growth(composed(recipe).compressor, layout_, options_);
+    if (rank() == 0 && size() > 1) {
+      const Plan plan(composed(recipe).compressor, layout_, layout_.range(), 1, false);
+      detail::warn_of_growth(options_, plan.whole.bytes, plan.in_full_precision(false).whole.bytes);
+    }
 }
 
 template <class R, class T, Executor E, class N>
@@ -86,8 +90,7 @@ void Optimizer<R, T, E, N>::check_start(in<E, P> parameters) {
     replicas_.check_start(channel_, layout_, [&](const auto& visit) { visit("parameters", parameters); });
     // Replicas are equal here, so that all ranks throw.
     detail::NonFiniteValue found;
-    if (detail::find_value(
-            layout_, parameters, [](float x) { return !detail::is_number(x); }, found))
+    if (detail::find_value(layout_, parameters, 1, std::numeric_limits<float>::max(), found))
       detail::throw_parameters(found, layout_, "before the first step", "", rank(), 1);
     started_ = true;
   }
@@ -99,11 +102,9 @@ TERSE_COLD void Optimizer<R, T, E, N>::refuse_non_finite(int culprit, in<E, P> p
   using Arena = detail::NonFiniteValue::Arena;
   detail::NonFiniteValue found;
   if (culprit == rank()) {
-    if (detail::find_value(
-            layout_, gradients, [&](float g) { return !is_finite(g * gradient_scale); }, found))
+    if (detail::find_value(layout_, gradients, gradient_scale, largest_finite, found))
       found.arena = Arena::gradient;
-    else if (detail::find_value(
-                 layout_, parameters, [](float x) { return !is_finite(x); }, found))
+    else if (detail::find_value(layout_, parameters, 1, largest_finite, found))
       found.arena = Arena::parameters;
   }
   bool known = culprit == rank();
