@@ -36,8 +36,9 @@ TERSE_COLD Optimizer<R, T, E, N>::Optimizer(R recipe_, T& transport, const Layou
   ready_.resize(layout_.segments().size());
   if constexpr (requires { composed(recipe).compressor; })
     if (rank() == 0 && size() > 1) {
-      const Plan plan(composed(recipe).compressor, layout_, layout_.range(), 1, false);
-      detail::warn_of_growth(options_, plan.whole.bytes, plan.in_full_precision(false).whole.bytes);
+      const Plan compressed(composed(recipe).compressor, layout_, layout_.range(), 1, false);
+      const Plan exact(Dense{}, layout_, layout_.range(), 1, false);
+      detail::warn_of_growth(options_, compressed.whole.bytes, exact.whole.bytes);
     }
 }
 
