@@ -215,6 +215,15 @@ int main() {
     });
   }
 #endif
+#if defined(CASE_DOUBLES_IN_BEGIN)
+  {
+    terse::ThreadGroup(1).run([&](terse::Threads& transport) {
+      terse::Optimizer optimizer{terse::Adam<>{}, transport, terse::Layout::flat(1)};
+      std::vector<double> parameters(64), gradients(64);
+      optimizer.begin(parameters, gradients);
+    });
+  }
+#endif
 #if defined(CASE_CONSTANT_PARAMETERS)
   {
     terse::ThreadGroup(1).run([&](terse::Threads& transport) {

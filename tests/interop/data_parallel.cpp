@@ -532,6 +532,19 @@ TEST_CASE("what changes nothing, or comes before the last backward pass, is no c
   });
 }
 
+TEST_CASE("a backward pass before begin, and none after it, is refused: its gradients would be lost") {
+  alone([](Threads& transport) {
+    Net net(0);
+    DataParallel model(net, Adam<>{}, transport);
+    loss_of(net, 0, 1).backward();
+    model.begin();
+    CHECK(says(thrown<usage_error>([&] { model.step(); }), "call begin() before backward()"));
+    // A rank without a batch takes part with zeros.
+    model.begin();
+    CHECK(model.step().applied);
+  });
+}
+
 TEST_CASE("one rank's change of a gradient is that rank's error, and ends the others in time") {
   std::atomic<int> told{0};
   const auto run = [&] {

@@ -380,11 +380,11 @@ TEST_CASE(
 }
 
 TEST_CASE("a layout without elements is refused, and tensors that compression makes larger are warned of") {
-  const auto made = [](const Layout& layout, auto recipe, auto warn) {
+  const auto made = [](const Layout& layout, auto recipe, auto warn, int ranks = 2) {
     static std::string said;
     said.clear();
     try {
-      ThreadGroup(2, std::chrono::seconds(20)).run([&](Threads& transport) {
+      ThreadGroup(ranks, std::chrono::seconds(20)).run([&](Threads& transport) {
         Options options;
         if (warn)
           options.warn = [](const std::string& sentence) { said += sentence; };
@@ -410,6 +410,14 @@ TEST_CASE("a layout without elements is refused, and tensors that compression ma
         "for this compressor. Leave small ones out (Segment::compress = false), or use an exact method");
   CHECK(made(tiny, one_bit<Ring>(), false).empty());
   CHECK(made(tiny, Adam<>{}, true).empty());
+  // Packets that are smaller, of steps that send more: a pick of each tensor from each rank to each other.
+  Layout many;
+  for (int k = 0; k < 40; ++k) many.add({"t" + std::to_string(k), {3}});
+  CHECK(made(many, Ef21Sgd<TopK<>>{}, true, 4) ==
+        "a rank sends up to 2016 bytes for a compressed step of this optimizer, and about 1152 for one in "
+        "full precision over Ring. Compare recipes (docs/advice.md), leave small segments out "
+        "(Segment::compress = false), or use an exact method");
+  CHECK(made(many, Adam<>{}, true, 4).empty());
   large.add({"a", {5}});
   CHECK(made(large, one_bit<Ring>(), true).empty());
 }

@@ -363,6 +363,57 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("ranks in different calls are told in which") {
+  Mpi world = transport();
+  if (world.size() < 2) return;
+  const bool first = world.rank() == 0;
+  std::string said;
+  try {
+    if (first)
+      terse::equal(world, std::vector<int>(3));
+    else
+      terse::broadcast(world, std::uint64_t{7});
+  } catch (const terse::mismatch_error& failure) {
+    said = failure.what();
+  }
+  CHECK(said.find(first ? "rank 1 is in a broadcast of one value, and this rank in a comparison (phase "
+                          "'setup'): all ranks "
+                        : "rank 0 is in a comparison, and this rank in a broadcast of one value (phase "
+                          "'setup'): all ranks ") != std::string::npos);
+  terse::barrier(world);
+
+  // A message that is longer than expected, and one that is shorter.
+  Mpi channel(boost::mpi::communicator(), patience);
+  said.clear();
+  try {
+    if (first)
+      terse::mean(channel, 1.0);
+    else
+      terse::all_gather(channel, static_cast<char>(channel.rank()));
+  } catch (const terse::wire_error& failure) {
+    CHECK(first);
+    said = failure.what();
+  } catch (const terse::peer_error& failure) {
+    CHECK(failure.culprit() == -1);
+    said = failure.what();
+  }
+  CAPTURE(said);
+  CHECK(
+      said.find(
+          first
+              ? "the message from rank 1 (phase 'setup') is not what its checksum was made of"
+              : "a message is longer than this rank expects in phase 'setup' of an all_gather of one value; "
+                "all ranks make the same calls") != std::string::npos);
+  terse::barrier(world);
+}
+
+TEST_CASE("a job with a deadline that no wait could keep ends before MPI begins, with a sentence") {
+  int count = 0;
+  char** words = nullptr;
+  CHECK(terse::Mpi::run(
+            count, words, [](terse::Mpi&) { FAIL("it was run"); }, -1s) == EXIT_FAILURE);
+}
+
 TEST_CASE("OneBitAdam leaves the same parameters on all ranks") {
   Mpi end = transport();
   terse::Layout layout;

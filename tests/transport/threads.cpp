@@ -13,6 +13,7 @@
 #include <deque>
 #include <fstream>
 #include <future>
+#include <limits>
 #include <memory>
 #include <set>
 #include <stdexcept>
@@ -719,15 +720,140 @@ TEST_CASE("ranks in different calls wait for each other, and are told in which")
       auto ticket = channel.exchange(batch.sends, batch.receives, Phase::reduce);
       polls ? (void)poll(ticket) : ticket.wait();
     });
-    check_circle(
-        list,
-        "in vain: rank 0 for rank 1 in phase 'setup' of a mean on channel 0, rank 1 for rank 0 in phase "
-        "'reduce' on channel 1" +
-            same_calls);
-    CHECK(list[0].text.find(
-              "gave up in phase 'setup' of a mean: ranks 0 and 1 wait for each other, so that rank ") !=
-          std::string::npos);
+    check_circle(list,
+                 "in vain: rank 0 for rank 1 in phase 'setup' of a mean of one number on channel 0, rank 1 "
+                 "for rank 0 in phase "
+                 "'reduce' on channel 1" +
+                     same_calls);
+    CHECK(list[0].text.find("gave up in phase 'setup' of a mean of one number: ranks 0 and 1 wait for each "
+                            "other, so that rank ") != std::string::npos);
     CHECK(list[1].text.find("gave up in phase 'reduce': ranks 0 and 1 wait") != std::string::npos);
+  }
+}
+
+namespace {
+
+using Program = void (*)(Threads&);
+
+/// Runs one call on rank 0 and another on the others: each rank is told which call which rank is in, and none is the culprit.
+void check_calls(Program first, const std::string& name, Program second, const std::string& other) {
+  CAPTURE(name);
+  CAPTURE(other);
+  std::vector<std::string> said(3);
+  CHECK_THROWS_AS(ThreadGroup(3, patience).run([&](Threads& transport) {
+    std::string& text = said[static_cast<std::size_t>(transport.rank())];
+    try {
+      (transport.rank() == 0 ? first : second)(transport);
+    } catch (const terse::mismatch_error& failure) {
+      text = failure.what();
+      throw;
+    } catch (const terse::peer_error& failure) {
+      text = failure.what();
+      CHECK(failure.culprit() >= 0);  // the rank that was first to tell
+      throw;
+    }
+  }),
+                  terse::mismatch_error);
+  const auto tells = [](const std::string& text, const std::string& who, const std::string& theirs,
+                        const std::string& own) {
+    return text.find(who + " is in " + theirs + ", and this rank in " + own + " (phase 'setup')") !=
+           std::string::npos;
+  };
+  int told = 0;
+  for (std::size_t rank = 0; rank < 3; ++rank) {
+    CAPTURE(said[rank]);
+    const bool here =
+        rank == 0 ? tells(said[0], "rank 1", other, name) : tells(said[rank], "rank 0", name, other);
+    told += here ? 1 : 0;
+    // The others have heard of it.
+    CHECK((here || said[rank].find("gave up") != std::string::npos));
+    CHECK(said[rank].find(same_calls.substr(2)) != std::string::npos);
+  }
+  CHECK(told > 0);
+}
+
+constexpr Program compares = [](Threads& transport) { terse::equal(transport, std::vector<int>(3)); };
+constexpr Program constructs = [](Threads& transport) {
+  terse::Optimizer optimizer{terse::Adam<>{}, transport, terse::Layout::flat(64)};
+  FAIL("it was made");
+};
+constexpr Program splits = [](Threads& transport) { transport.split(0, 0); };
+
+}  // namespace
+
+TEST_CASE("calls whose messages have one length don't take each other's") {
+  check_calls(compares, "a comparison", constructs, "a split");
+  check_calls(splits, "a split", compares, "a comparison");
+  check_calls([](Threads& transport) { terse::broadcast(transport, std::uint64_t{7}); },
+              "a broadcast of one value", compares, "a comparison");
+  check_calls([](Threads& transport) { terse::mean(transport, 1.0); }, "a mean of one number",
+              [](Threads& transport) { terse::mean(transport, std::vector<float>(3)); }, "a mean");
+  check_calls([](Threads& transport) { terse::all_gather(transport, 1.0); }, "an all_gather of one value",
+              [](Threads& transport) {
+                terse::Assembly<std::uint64_t, Threads> own(transport);
+                own(transport, 5, Phase::setup);
+              },
+              "an agreement of its own");
+  // By way of adapters, too.
+  check_calls(
+      [](Threads& transport) {
+        terse::Metered metered(transport.split(0, transport.rank()));
+        terse::equal(metered, std::vector<int>(3));
+      },
+      "a comparison",
+      [](Threads& transport) {
+        terse::AnyTransport any(transport.split(0, transport.rank()));
+        terse::broadcast(any, std::uint64_t{7});
+      },
+      "a broadcast of one value");
+  check_calls(
+      [](Threads& transport) {
+        std::vector<float> x(64), g(64);
+        terse::Optimizer optimizer{terse::Adam<>{}, transport, terse::Layout::flat(64)};
+        terse::equal(optimizer.channel(), x);
+      },
+      "a comparison",
+      [](Threads& transport) {
+        std::vector<float> x(64), g(64);
+        terse::Optimizer optimizer{terse::Adam<>{}, transport, terse::Layout::flat(64)};
+        optimizer.step(x, g);
+      },
+      "step 1");
+}
+
+TEST_CASE("a rank that begins a step is in the same call as one that steps") {
+  ThreadGroup(2, patience).run([](Threads& transport) {
+    std::vector<float> x(64), g(64, 1);
+    terse::Optimizer optimizer{terse::Adam<>{}, transport, terse::Layout::flat(64), {.compare_every = 1}};
+    for (int step = 0; step < 3; ++step) {
+      if (transport.rank() == step % 2) optimizer.begin(x, g);
+      CHECK(optimizer.step(x, g).applied);
+    }
+  });
+}
+
+TEST_CASE("a message of another length is no rank's fault where ranks are in different calls") {
+  const auto list = outcomes(2, patience, [](Threads& transport) {
+    if (transport.rank() == 0)
+      terse::mean(transport, 1.0);
+    else
+      terse::all_gather(transport, 'x');
+  });
+  for (const Outcome& one : list) {
+    CAPTURE(one.text);
+    CHECK(one.kind == Outcome::Kind::peer);
+    CHECK(one.culprit == -1);
+    CHECK(one.seconds < at_once);
+    const bool either =
+        one.text.find(
+            "rank 1 sent 5 bytes in phase 'setup' of an all_gather of one value where rank 0 expects "
+            "12 in phase 'setup' of a mean of one number" +
+            same_calls) != std::string::npos ||
+        one.text.find(
+            "rank 0 sent 12 bytes in phase 'setup' of a mean of one number where rank 1 expects 5 in "
+            "phase 'setup' of an all_gather of one value" +
+            same_calls) != std::string::npos;
+    CHECK(either);
   }
 }
 
@@ -934,6 +1060,10 @@ TEST_CASE("a deadline that no wait could keep is refused with its value") {
   CHECK(said(0s) == "terse: a deadline must be longer than 0 ms, not 0 ms");
   CHECK(said(-300us) == "terse: a deadline must be longer than 0 ms, not -1 ms");
   CHECK(said(300us) == "taken");
+  for (const double none :
+       {std::numeric_limits<double>::quiet_NaN(), -std::numeric_limits<double>::infinity()})
+    CHECK(said(std::chrono::duration<double>(none)) ==
+          "terse: a deadline must be longer than 0 ms, not less than minus a year, or NaN");
   CHECK_THROWS_AS(ThreadGroup(2, std::chrono::seconds::min()), const terse::usage_error&);
   CHECK_THROWS_AS(terse::Watchdog("a test", -1s), const terse::usage_error&);
   CHECK_THROWS_AS(terse::Rendezvous({"no file", "a run", 1, 2}).fetch({}, 0s), const terse::usage_error&);

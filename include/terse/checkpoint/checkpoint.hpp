@@ -114,7 +114,7 @@ void load_from(const std::filesystem::path& file, Optimizer& optimizer,
   struct Found {
     std::uint64_t step;
   };
-  const terse::detail::Call call("a load");
+  const terse::detail::Call call(terse::detail::Verb::load);
   require_between_steps(optimizer);
   await_messages(optimizer.channel());
   // Completes what is under way on every rank, whatever becomes of its file.
@@ -143,7 +143,7 @@ void load_from(const std::filesystem::path& file, Optimizer& optimizer,
 template <class Optimizer>
 void save(const std::filesystem::path& file, Optimizer& optimizer,
           in<typename Optimizer::runs_on, typename Optimizer::parameter> parameters) {
-  const terse::detail::Call call("a save");
+  const terse::detail::Call call(terse::detail::Verb::save);
   detail::require_between_steps(optimizer);
   detail::require_size(file, optimizer, parameters.size());
   await_messages(optimizer.channel());

@@ -100,7 +100,7 @@ class Folder {
   /// checkpoints the newest `kept` stay. Throws checkpoint_error on all ranks, folder_in_use_error where another run has it.
   Folder(std::filesystem::path root, T& channel, Use use = Use::read_and_write, std::size_t kept = 2)
       : root_(std::move(root)), channel_(channel), kept_(std::max<std::size_t>(1, kept)) {
-    const terse::detail::Call call("the opening of a folder");
+    const terse::detail::Call call(terse::detail::Verb::folder);
     together([&] {
       if (use == Use::read_and_write && first()) lock_.emplace(root_);
     });
@@ -120,7 +120,7 @@ class Folder {
   }
   /// The same of whatever `write(draft)` adds, on each rank.
   void save(std::uint64_t step, const std::function<void(Draft&)>& write) {
-    const terse::detail::Call call("a save");
+    const terse::detail::Call call(terse::detail::Verb::save);
     detail::Place place;
     together([&] {
       if (first()) place = prepare(step);
@@ -163,7 +163,7 @@ class Folder {
   /// this save by then; data in files of `write` are verified when they are read.
   std::optional<Loaded> load(const std::function<void(const Manifest&)>& load,
                              Elastic elastic = Elastic::no) {
-    const terse::detail::Call call("a load");
+    const terse::detail::Call call(terse::detail::Verb::load);
     const std::vector<detail::Place> places = places_of_first();
     std::vector<std::string> skipped;
     for (auto place = places.rbegin(); place != places.rend(); ++place) {

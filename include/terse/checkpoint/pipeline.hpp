@@ -213,7 +213,7 @@ void save(const std::filesystem::path& file, Pipeline& pipeline, Examples exampl
 /// and window. The file is mapped, not read into memory: nobody may change it in place meanwhile. Reads it twice.
 template <detail::KeepsExamples Pipeline>
 void load(const std::filesystem::path& file, Pipeline& pipeline) {
-  const terse::detail::Call call("a load");
+  const terse::detail::Call call(terse::detail::Verb::load);
   std::optional<detail::PipelineFile<Pipeline>> read;
   const auto all = detail::read_together(file, pipeline.channel(), "stage", [&] {
     read.emplace(file, pipeline);

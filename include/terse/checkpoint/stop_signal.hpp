@@ -99,7 +99,7 @@ class StopRequest {
   /// The signal, of the lowest rank that has had one, or 0. Collective. Throws what the transport throws; allocates nothing.
   int asked() {
     if (--left_ > 0) return 0;
-    const terse::detail::Call call("StopRequest::asked");
+    const terse::detail::Call call(terse::detail::Verb::stop_request);
     int signal = 0;
     std::int32_t calls = std::numeric_limits<std::int32_t>::max();
     for (const Word& one : everyone_(channel_, Word{StopSignals::received(), wanted()}, Phase::agree)) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -45,6 +46,7 @@ enum class Leave {
 /// **Gradients** are zero at `begin`, and from then on the backward passes' alone: another change would count or not, by
 /// what has left already. So `end` compares the bits of each gradient with those after its last backward pass. That finds
 /// changes through `data()` and pointers, too, and reads all gradients twice more, the first time while they are in cache.
+/// It also refuses a step without any pass whose passes came before `begin`.
 /// Steps whose gradients the program changes begin with `Leave::in_step`: `ready` is then not called.
 ///
 /// For modules on the CPU. One object for a module; of several each would be told. The FlatModule must outlive it and stay
@@ -90,6 +92,11 @@ class GradientHooks {
   void end() {
     if (fault_) std::rethrow_exception(fault_);
     if (passes_ == 0) throw usage_error("a step ends that no begin() came before");
+    if (std::exchange(stray_, false) &&
+        std::all_of(watched_.begin(), watched_.end(), [](const Watched& one) { return one.calls == 0; }))
+      throw usage_error(
+          "backward passes came before begin() and none since, so that their gradients would be lost: call "
+          "begin() before backward()");
     flat_.check_gradients();
     if (leave_ == Leave::when_final)
       for (const Watched& one : watched_) check_unchanged(one);
@@ -136,7 +143,10 @@ class GradientHooks {
 
   void accumulated(Watched& one) {
     if (fault_) std::rethrow_exception(fault_);
-    if (passes_ == 0) return;
+    if (passes_ == 0) {
+      stray_ = true;
+      return;
+    }
     try {
       if (++one.calls > passes_)
         throw usage_error("backward pass " + std::to_string(one.calls) +
@@ -184,6 +194,7 @@ class GradientHooks {
   const FlatModule& flat_;
   Ready ready_;
   std::deque<Watched> watched_;  // whose elements stay where they are
+  bool stray_ = false;           // a backward pass has come before begin, since the last step
   int passes_ = 0;               // of the step that has begun; 0: none has
   Leave leave_ = Leave::when_final;
   std::exception_ptr fault_;

@@ -79,7 +79,7 @@ inline std::uint64_t options_hash(const Options& options, const Layout& layout) 
 template <class R, Transport T>
 TERSE_COLD std::uint64_t agree_on_fingerprint(T& channel, const Layout& layout, const R& recipe,
                                               const Options& options, std::uint64_t numerics) {
-  const detail::Call call("the construction of an optimizer");
+  const detail::Call call(detail::Verb::optimizer);
   SettingsList settings;
   composed(recipe).settings(detail::SettingsVisitor(settings));
   const Agreed fields[] = {

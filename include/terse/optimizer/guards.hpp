@@ -8,6 +8,7 @@
 
 #include "terse/core/error.hpp"
 #include "terse/core/layout.hpp"
+#include "terse/core/packet.hpp"
 #include "terse/executor/concept.hpp"
 #include "terse/optimizer/optional_parts.hpp"
 #include "terse/optimizer/options.hpp"
@@ -41,14 +42,24 @@ TERSE_COLD inline void check_layout(const Layout& layout, int rank) {
                     rank);
 }
 
-/// Warns of packets that compression makes larger, of bytes of both.
-TERSE_COLD inline void warn_of_growth(const Options& options, index_t compressed, index_t exact) {
-  if (options.warn != nullptr && compressed > exact)
+/// Warns of compression that makes packets larger, of bytes of both, or a step of that many bytes larger than an average over a
+/// ring of so many ranks.
+TERSE_COLD inline void warn_of_growth(const Options& options, index_t compressed, index_t exact, index_t step,
+                                      int ranks) {
+  if (options.warn == nullptr) return;
+  constexpr index_t header = sizeof(PacketHeader);
+  const index_t ring = 2 * (ranks - 1) * ((exact - header + ranks - 1) / ranks + header);
+  if (compressed > exact)
     options.warn("a compressed packet of this optimizer has up to " + std::to_string(compressed) +
                  " bytes, one in full precision " + std::to_string(exact) +
                  ": its segments are too small for this compressor. Leave small ones out (Segment::compress "
-                 "= false), or use "
-                 "an exact method");
+                 "= false), or use an exact method");
+  else if (step > ring)
+    options.warn(
+        "a rank sends up to " + std::to_string(step) +
+        " bytes for a compressed step of this optimizer, and about " + std::to_string(ring) +
+        " for one in full precision over Ring. Compare recipes (docs/advice.md), leave small segments "
+        "out (Segment::compress = false), or use an exact method");
 }
 
 template <class T, Executor E>

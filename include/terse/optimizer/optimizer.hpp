@@ -27,20 +27,18 @@
 
 namespace terse {
 
-/// A recipe at work on one rank: owns its state, counts its steps. Construction is collective: all ranks make
-/// it alike, and a difference in layout, recipe, hyper-parameters, options, world or numerics throws
-/// mismatch_error that names it.
+/// Runs a recipe on one rank: owns its state, counts its steps. Construction is collective: a difference between ranks in layout,
+/// recipe, hyper-parameters, options, world or numerics throws mismatch_error that names it.
 ///
 ///     terse::Optimizer optimizer{terse::Adam<>{.learning_rate = 1e-3f}, transport, layout};
 ///     optimizer.step(parameters, gradients);
 ///
-/// All memory is taken here; a step allocates nothing. Hyper-parameters in `recipe` may be changed between
-/// steps, alike on all ranks (packets of other values are refused); what can't work is a usage_error.
+/// Takes all memory at construction; a step allocates nothing. Hyper-parameters in `recipe` may be changed between steps, equally on
+/// all ranks (packets of other values are refused); those that can't work are a usage_error.
 ///
-/// Models in 16 bits: `Optimizer optimizer{recipe, transport, layout, options, executor, Numbers<bf16>{}}`. The first
-/// step then takes fp32 masters from the parameters it is given, unless a checkpoint has brought them; from then on
-/// parameters are written, not read. Gradients may be scaled against underflow: give 1 / loss scale as
-/// gradient_scale.
+/// Models in 16 bits: `Optimizer optimizer{recipe, transport, layout, options, executor, Numbers<bf16>{}}`. The first step then
+/// takes fp32 masters from the parameters it is given, unless a checkpoint has brought them; from then on parameters are written,
+/// not read. Scale gradients against underflow, and give 1 / loss scale as gradient_scale.
 ///
 /// To compile an optimizer once, say `extern template class terse::Optimizer<terse::Adam<>, terse::Threads>;` where it is used
 /// and `template class ...` of the same in one unit.
@@ -88,6 +86,8 @@ class Optimizer {
   // clang-format off
   template <class X, class D> requires(detail::HoldsOther<X, P> || detail::HoldsOther<D, const G>)
   StepResult step(X&&, D&&, float = 1) = delete;  // terse: step writes parameters and reads gradients, containers of float or, with Numbers<bf16> or Numbers<fp16>, of those; convert others, such as double
+  template <class X, class D> requires(detail::HoldsOther<X, P> || detail::HoldsOther<D, const G>)
+  void begin(X&&, D&&, float = 1) = delete;  // terse: begin takes what step takes: containers of float or, with Numbers<bf16> or Numbers<fp16>, of those; convert others, such as double
   // clang-format on
 
   /// Opens the next step while its gradient is still being computed, so that it travels meanwhile: `ready` then says of one
@@ -105,21 +105,19 @@ class Optimizer {
   /// wait for anybody. Throws usage_error where calls come in another order, and what `step` throws.
   void begin(out<E, P> parameters, in<E, G> gradients, float gradient_scale = 1);
   void ready(index_t segment);
-  /// Moves what travels of a step that `begin` has opened along, without waiting: for what computes long between two calls of
-  /// `ready`, since messages of most transports move inside of calls only. Does nothing at other times.
+  /// Moves what travels of an opened step along, without waiting: messages of most transports move inside of calls only.
   void progress();
 
-  /// For recipes whose messages don't depend on the gradient: sends them, so that they travel while it is computed.
-  /// The step that follows finishes the round; until then a second call does nothing. `parameters` stay as they are
-  /// until then, except with CombineThenAdapt, which leaves the mixture in them: there the gradient must be computed.
+  /// Sends the messages of recipes in which they don't depend on the gradient, so that they travel while it is computed. The
+  /// step that follows finishes the round; until then a second call does nothing, and `parameters` stay as they are, except
+  /// with CombineThenAdapt, which leaves the mixture in them: there the gradient must be computed.
   void begin(out<E, P> parameters) requires(detail::is_blind<R>());
 
   /// Enqueues the next step without taking it, for the executor's stream to record: between the beginning and the end
   /// of a CUDA graph's capture, for one. What changes from step to step (rates, gradient scale, step, bias
   /// corrections) stays out of the record; the addresses of the views are in it. A record serves one stage: see
   /// `full_precision`. Throws usage_error where a step needs the host in its middle: clip_norm, NonFinite::skip, and
-  /// errors that follow the learning rate. Of one step all ranks replay a record, or none. Works over transports that don't wait for the host (Nccl), and with one
-  /// rank.
+  /// errors that follow the learning rate. Of one step all ranks replay a record, or none. For transports that don't wait for the host.
   void record(out<E, P> parameters, in<E, G> gradients) requires GridExecutor<E>;
   /// Takes one step, which `run()` enqueues from a record of this optimizer. Throws as `step` does, and usage_error
   /// if the record is of the other stage.
@@ -265,6 +263,8 @@ class Optimizer {
   void check_start(in<E, P> parameters);
   /// By compare_every, of the step that has just been taken.
   void compare_replicas(in<E, P> parameters);
+  /// Finds what of this rank is not finite.
+  detail::NonFiniteValue find_own(in<E, P> parameters, in<E, G> gradients, float gradient_scale) const;
   /// Throws non_finite_error that says what of rank `culprit` is not finite, and where. `all_ranks`: all of them are here, and the
   /// culprit tells the others.
   [[noreturn]] void refuse_non_finite(int culprit, in<E, P> parameters, in<E, G> gradients,

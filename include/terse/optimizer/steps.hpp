@@ -38,7 +38,9 @@ TERSE_COLD Optimizer<R, T, E, N>::Optimizer(R recipe_, T& transport, const Layou
     if (rank() == 0 && size() > 1) {
       const Plan compressed(composed(recipe).compressor, layout_, layout_.range(), 1, false);
       const Plan exact(Dense{}, layout_, layout_.range(), 1, false);
-      detail::warn_of_growth(options_, compressed.whole.bytes, exact.whole.bytes);
+      index_t step = 0;
+      if constexpr (requires { state_.clips_mean(); }) step = state_.bytes_per_step().compressed;
+      detail::warn_of_growth(options_, compressed.whole.bytes, exact.whole.bytes, step, size());
     }
 }
 
@@ -50,7 +52,7 @@ StepResult Optimizer<R, T, E, N>::step(out<E, P> parameters, in<E, G> gradients,
   guard().check_scale(gradient_scale);
   const StepInput<E, N> input = input_of(parameters, gradients);
   const std::uint64_t step = input.context.step;
-  const detail::Call call("step", step);
+  const detail::Call call(detail::Verb::step, step);
   if (open_.parameters == nullptr)
     enter(parameters);
   else if (open_.parameters != parameters.data() || open_.gradients != gradients.data() ||
@@ -72,6 +74,14 @@ StepResult Optimizer<R, T, E, N>::step(out<E, P> parameters, in<E, G> gradients,
     composed(recipe).complete(input, state_);
   } catch (const non_finite_error& found) {
     refuse_non_finite(found.culprit(), parameters, gradients, gradient_scale, detail::all_throw<R>());
+  } catch (const peer_error&) {
+    failure_.keep();
+    // Peers may have found this rank's value first, and have left.
+    if (options_.on_non_finite == NonFinite::throw_)
+      if (const auto found = find_own(parameters, gradients, gradient_scale);
+          found.arena != detail::NonFiniteValue::Arena::unknown)
+        detail::throw_non_finite(found, layout_, rank(), true, rank(), step);
+    throw;
   }
   begun_ = false;
   steps_ = step;
@@ -98,16 +108,22 @@ void Optimizer<R, T, E, N>::check_start(in<E, P> parameters) {
 }
 
 template <class R, class T, Executor E, class N>
-TERSE_COLD void Optimizer<R, T, E, N>::refuse_non_finite(int culprit, in<E, P> parameters, in<E, G> gradients,
-                                                         float gradient_scale, bool all_ranks) {
+TERSE_COLD detail::NonFiniteValue Optimizer<R, T, E, N>::find_own(in<E, P> parameters, in<E, G> gradients,
+                                                                  float gradient_scale) const {
   using Arena = detail::NonFiniteValue::Arena;
   detail::NonFiniteValue found;
-  if (culprit == rank()) {
-    if (detail::find_value(layout_, gradients, gradient_scale, largest_finite, found))
-      found.arena = Arena::gradient;
-    else if (detail::find_value(layout_, parameters, 1, largest_finite, found))
-      found.arena = Arena::parameters;
-  }
+  if (detail::find_value(layout_, gradients, gradient_scale, largest_finite, found))
+    found.arena = Arena::gradient;
+  else if (detail::find_value(layout_, parameters, 1, largest_finite, found))
+    found.arena = Arena::parameters;
+  return found;
+}
+
+template <class R, class T, Executor E, class N>
+TERSE_COLD void Optimizer<R, T, E, N>::refuse_non_finite(int culprit, in<E, P> parameters, in<E, G> gradients,
+                                                         float gradient_scale, bool all_ranks) {
+  detail::NonFiniteValue found;
+  if (culprit == rank()) found = find_own(parameters, gradients, gradient_scale);
   bool known = culprit == rank();
   if (all_ranks) try {
       Assembly<detail::NonFiniteValue, Channel> everyone(channel_);
@@ -140,7 +156,7 @@ void Optimizer<R, T, E, N>::begin(out<E, P> parameters, in<E, G> gradients, floa
     guard().refuse("begin has opened a step, which `step` must finish before another one begins");
   guard().check_scale(gradient_scale);
   const StepInput<E, N> input = input_of(parameters, gradients);
-  const detail::Call call("the beginning of step", input.context.step);
+  const detail::Call call(detail::Verb::begin, input.context.step);
   enter(parameters);
   open_ = {parameters.data(), gradients.data(), gradient_scale, false};
   if (!begun_) begun_agreement_ = input.context.agreement;
@@ -161,6 +177,7 @@ void Optimizer<R, T, E, N>::ready(index_t segment) {
   failure_.rethrow();
   // Another thread may call it than step.
   detail::check_processor(rank(), steps_ + 1);
+  const detail::Call call(detail::Verb::step, steps_ + 1);
   if (open_.parameters == nullptr)
     guard().refuse("ready belongs between begin(parameters, gradients) and step");
   if (segment < 0 || segment >= static_cast<index_t>(ready_.size()))
@@ -182,6 +199,7 @@ void Optimizer<R, T, E, N>::ready(index_t segment) {
 template <class R, class T, Executor E, class N>
 void Optimizer<R, T, E, N>::progress() try {
   failure_.rethrow();
+  const detail::Call call(detail::Verb::step, steps_ + 1);
   if constexpr (detail::Opens<Composed<R>, State, E, N>)
     if (open_.travels) composed(recipe).progress(state_);
 } catch (...) {
@@ -196,7 +214,7 @@ void Optimizer<R, T, E, N>::begin(out<E, P> parameters) requires(detail::is_blin
   if constexpr (detail::is_blind<R>()) {
     if (begun_) return;
     const StepInput<E, N> input = input_of(parameters, {nullptr, layout_.size()});
-    const detail::Call call("the beginning of step", input.context.step);
+    const detail::Call call(detail::Verb::begin, input.context.step);
     enter(parameters);
     prepare(input, 1);
     begun_agreement_ = agreement();

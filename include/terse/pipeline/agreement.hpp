@@ -18,6 +18,7 @@
 #include "terse/pipeline/options.hpp"
 #include "terse/transport/agreement.hpp"
 #include "terse/transport/assembly.hpp"
+#include "terse/transport/call.hpp"
 
 namespace terse::detail {
 
@@ -36,6 +37,7 @@ std::string boundary_kind(const P& policy) {
 template <Transport T, BoundaryPolicy P, Schedule Plan, Executor E>
 TERSE_COLD std::uint64_t agree_on_pipeline(T& channel, const P& policy, const PipelineOptions& options,
                                            const Plan& schedule, const E& executor) {
+  const Call call(Verb::pipeline);
   const Agreed fields[] = {{"wire version", PacketHeader::wire_version},
                            {"number of stages", static_cast<std::uint64_t>(channel.size())},
                            {"policy", mix_hash(0, boundary_kind(policy).c_str())},
@@ -66,6 +68,7 @@ struct BoundaryShapes {
 /// mismatch_error.
 template <Transport T, class S>
 TERSE_COLD BoundaryShapes agree_on_shapes(T& channel, S& stage) {
+  const Call call(Verb::pipeline);
   const BoundaryShapes mine{static_cast<index_t>(stage.input_elements()),
                             static_cast<index_t>(stage.output_elements())};
   Assembly<BoundaryShapes, T> assembly(channel);

@@ -12,6 +12,7 @@
 #include "terse/core/hash.hpp"
 #include "terse/transport/agreement.hpp"
 #include "terse/transport/assembly.hpp"
+#include "terse/transport/call.hpp"
 
 namespace terse {
 
@@ -72,6 +73,7 @@ class Grid {
   ///
   /// With NonFinite::throw_ the ranks of one replica throw, and the others learn of it here as peer_error.
   bool agree(bool applied) {
+    const detail::Call call(detail::Verb::grid_agree);
     bool all = true;
     for (const std::uint64_t theirs : everyone_(world_, applied ? 1 : 0, Phase::agree))
       all = all && theirs != 0;
@@ -97,6 +99,7 @@ class Grid {
   float clip_scale(double square, float clip_norm) {
     if (!(clip_norm > 0))
       throw usage_error("clip_norm must be positive, not " + std::to_string(clip_norm), world_.rank());
+    const detail::Call call(detail::Verb::grid_clip_scale);
     double sum = 0;
     int peer = 0, culprit = -1;
     for (const std::uint64_t bits : everyone_(world_, std::bit_cast<std::uint64_t>(square), Phase::agree)) {
@@ -117,6 +120,7 @@ class Grid {
 
  private:
   static int checked(int stages, T& world) {
+    const detail::Call call(detail::Verb::grid);
     terse::agree(world, std::array{Agreed{"number of stages", static_cast<std::uint64_t>(stages)}});
     if (stages < 1 || world.size() % stages != 0)
       throw usage_error("a grid of " + std::to_string(stages) +

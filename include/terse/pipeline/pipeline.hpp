@@ -78,14 +78,14 @@ class Pipeline {
   /// `forget()` or a checkpoint is loaded. Over NCCL, where all stages first agree on the batch, other examples are a
   /// wire_error on all of them with nothing changed, and a tear ends the transport; see nccl_lanes.hpp.
   PipelineResult train(std::span<const std::uint64_t> ids) {
-    const detail::Call call("Pipeline::train");
+    const detail::Call call(detail::Verb::train);
     return run<true>(ids, schedule_);
   }
 
   /// The mean loss of a batch. Collective, and without a backward pass. Activations travel exactly, and no copy is
   /// touched. Not finite where an activation was not, unless the policy is to throw.
   double evaluate(std::span<const std::uint64_t> ids) {
-    const detail::Call call("Pipeline::evaluate");
+    const detail::Call call(detail::Verb::evaluate);
     return run<false>(ids, ForwardOnly{}).loss;
   }
 

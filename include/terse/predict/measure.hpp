@@ -11,6 +11,7 @@
 #include "terse/core/view.hpp"
 #include "terse/predict/recorded.hpp"
 #include "terse/transport/assembly.hpp"
+#include "terse/transport/call.hpp"
 
 namespace terse::predict {
 
@@ -77,6 +78,7 @@ template <Transport T>
 Network measure_network(T& transport, const Trial& trial = {}) {
   const int others = transport.size() - 1;
   if (others == 0) return {};
+  const detail::Call call(detail::Verb::measure);
   detail::Probe probe(transport, trial.most_bytes);
   Network network;
   const int distances = std::min(others, 4);

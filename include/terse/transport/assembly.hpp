@@ -13,6 +13,7 @@
 #include "terse/core/error.hpp"
 #include "terse/core/hash.hpp"
 #include "terse/core/view.hpp"
+#include "terse/transport/call.hpp"
 #include "terse/transport/concept.hpp"
 
 // Gathers of a few host bytes of each rank, by which ranks agree.
@@ -67,7 +68,8 @@ void gather_host_bytes(T& transport, HostGather& by_exchange, std::span<const st
     by_exchange(transport, mine, all, phase);
 }
 
-/// Gathers a block of host bytes of each rank, each with a checksum of 32 bits behind it.
+/// Gathers a block of host bytes of each rank, each followed by 32 bits: its checksum, xor the number of the call that its rank is in
+/// (`tag_of`).
 class CheckedGather {
  public:
   using Sum = std::uint32_t;
@@ -76,14 +78,16 @@ class CheckedGather {
   TERSE_COLD explicit CheckedGather(int ranks, std::size_t bytes = 0) : gather_(ranks) {
     blocks_.reserve(static_cast<std::size_t>(ranks) * (bytes + sizeof(Sum)));
   }
-  /// Throws wire_error where a block is not what its rank has sent.
+  /// Throws mismatch_error where a rank is in another call, and wire_error where a block is not what its rank has sent.
   template <Transport T>
   void operator()(T& transport, std::span<const std::byte> mine, std::span<std::byte> all, Phase phase,
                   std::int64_t step = -1) {
     const std::size_t bytes = mine.size(), block = bytes + sizeof(Sum);
-    blocks_.resize(static_cast<std::size_t>(transport.size()) * block);
+    const std::uint32_t tag = tag_of(Call::current().verb);
+    // Zeroed: a message that is shorter than its place leaves no earlier block there.
+    blocks_.assign(static_cast<std::size_t>(transport.size()) * block, std::byte{});
     std::byte* const own = blocks_.data() + static_cast<std::size_t>(transport.rank()) * block;
-    const Sum sum = sum_of(mine);
+    const Sum sum = sum_of(mine) ^ tag;
     std::copy(mine.begin(), mine.end(), own);
     std::memcpy(own + bytes, &sum, sizeof sum);
     gather_host_bytes(transport, gather_, {own, block}, blocks_, phase);
@@ -91,7 +95,8 @@ class CheckedGather {
       const std::byte* const theirs = blocks_.data() + static_cast<std::size_t>(peer) * block;
       Sum told;
       std::memcpy(&told, theirs + bytes, sizeof told);
-      if (told != sum_of({theirs, bytes})) refuse(peer, phase, transport.rank(), step);
+      if (const Sum theirs_tag = told ^ sum_of({theirs, bytes}); theirs_tag != tag)
+        refuse(peer, phase, theirs_tag, transport.rank(), step);
       std::copy_n(theirs, bytes, all.begin() + peer * static_cast<std::ptrdiff_t>(bytes));
     }
   }
@@ -100,12 +105,18 @@ class CheckedGather {
   static Sum sum_of(std::span<const std::byte> block) {
     return static_cast<Sum>(hash_bytes(block.data(), block.size()) >> 32);
   }
-  [[noreturn]] TERSE_COLD static void refuse(int peer, Phase phase, int rank, std::int64_t step) {
-    throw wire_error(
-        "the message from rank " + std::to_string(peer) + " (phase '" + name(phase) +
-            "') is not what its checksum was made of: it was damaged on its way, or that rank is "
-            "in another call or has another version of terse",
-        rank, step);
+  [[noreturn]] TERSE_COLD static void refuse(int peer, Phase phase, std::uint32_t tag, int rank,
+                                             std::int64_t step) {
+    const std::string who = "rank " + std::to_string(peer);
+    for (int verb = 0; verb < static_cast<int>(Verb::count_); ++verb)
+      if (tag == tag_of(static_cast<Verb>(verb)))
+        throw mismatch_error(who + " is in " + name(static_cast<Verb>(verb)) + ", and this rank in " +
+                                 text_of(Call::current()) + " (phase '" + name(phase) + "'): " + same_calls,
+                             rank, step);
+    throw wire_error("the message from " + who + " (phase '" + name(phase) +
+                         "') is not what its checksum was made of: it was damaged on its way, or that rank "
+                         "is in another call or has another version of terse",
+                     rank, step);
   }
 
   HostGather gather_;

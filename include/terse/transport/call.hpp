@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
@@ -8,18 +10,85 @@
 
 namespace terse::detail {
 
+/// Calls of the library in which ranks wait for each other.
+enum class Verb : std::uint8_t {
+  none,
+  step,
+  begin,
+  optimizer,
+  save,
+  load,
+  folder,
+  stop_request,
+  train,
+  evaluate,
+  pipeline,
+  grid,
+  grid_agree,
+  grid_clip_scale,
+  broadcast,
+  broadcast_one,
+  mean,
+  mean_one,
+  all_gather,
+  all_gather_one,
+  equal,
+  split,
+  mailbox,
+  measure,
+  count_
+};
+inline const char* name(Verb verb) {
+  static constexpr std::array<const char*, static_cast<std::size_t>(Verb::count_)> names{
+      "an agreement of its own",
+      "step",
+      "the beginning of step",
+      "the construction of an optimizer",
+      "a save",
+      "a load",
+      "the opening of a folder",
+      "StopRequest::asked",
+      "Pipeline::train",
+      "Pipeline::evaluate",
+      "the construction of a pipeline",
+      "the construction of a grid",
+      "Grid::agree",
+      "Grid::clip_scale",
+      "a broadcast",
+      "a broadcast of one value",
+      "a mean",
+      "a mean of one number",
+      "an all_gather",
+      "an all_gather of one value",
+      "a comparison",
+      "a split",
+      "the making of a mailbox",
+      "a measurement"};
+  return names[static_cast<std::size_t>(verb)];
+}
+
+/// Number by which ranks in an agreement know that they are in the same call. A step and its beginning have the same one, since
+/// what a rank sends in its `begin` another one, without it, sends in its `step`. Numbers differ in half of their bits.
+constexpr std::uint32_t tag_of(Verb verb) {
+  return (verb == Verb::begin ? static_cast<std::uint32_t>(Verb::step) : static_cast<std::uint32_t>(verb)) *
+         0x9E3779B1U;
+}
+
 /// A call as error texts name it: of a step its number, too.
 struct CallName {
-  const char* what = nullptr;
+  Verb verb = Verb::none;
   std::uint64_t step = 0;
+
+  /// Tells whether messages of two calls belong to each other.
+  bool meets(const CallName& other) const { return tag_of(verb) == tag_of(other.verb) && step == other.step; }
 };
 
 /// The call of the library that a thread is in, for the errors of waits: the outermost one of those in place, since a save
 /// gathers and a mean splits. Transports read it by themselves, so that no function has to hand it on.
 class Call {
  public:
-  explicit Call(const char* what, std::uint64_t step = 0) : outer_(current_) {
-    if (outer_.what == nullptr) current_ = {what, step};
+  explicit Call(Verb verb, std::uint64_t step = 0) : outer_(current_) {
+    if (outer_.verb == Verb::none) current_ = {verb, step};
   }
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
@@ -33,12 +102,14 @@ class Call {
   CallName outer_;
 };
 
+/// Names a call.
+TERSE_COLD inline std::string text_of(const CallName& call) {
+  return call.step > 0 ? std::string(name(call.verb)) + " " + std::to_string(call.step) : name(call.verb);
+}
 /// Names what a rank waits in.
 TERSE_COLD inline std::string place_of(Phase phase, const CallName& call) {
-  std::string text = std::string("phase '") + name(phase) + "'";
-  if (call.what != nullptr) text += std::string(" of ") + call.what;
-  if (call.step > 0) text += " " + std::to_string(call.step);
-  return text;
+  const std::string text = std::string("phase '") + name(phase) + "'";
+  return call.verb == Verb::none ? text : text + " of " + text_of(call);
 }
 
 /// Advice for ranks that may wait for each other.

@@ -246,7 +246,7 @@ void broadcast(T& transport, Values&& given, int root = 0) {
   static_assert(
       std::is_same_v<typename View::space, typename T::memory>,
       "terse: a collective's values lie in the transport's memory; put ThroughHost around the transport");
-  const detail::Call call("a broadcast");
+  const detail::Call call(detail::Verb::broadcast);
   detail::check_root(transport, root);
   detail::agree_on_size(transport, values.size());
   const int width = detail::node_size(transport);
@@ -262,7 +262,7 @@ void broadcast(T& transport, Values&& given, int root = 0) {
 /// Rank `root`'s value.
 template <Transport T, class V>
 requires(!detail::Elements<const V>) V broadcast(T& transport, const V& value, int root = 0) {
-  const detail::Call call("a broadcast");
+  const detail::Call call(detail::Verb::broadcast_one);
   detail::check_root(transport, root);
   Assembly<V, T> everyone(transport);
   return everyone(transport, value, Phase::setup)[static_cast<std::size_t>(root)];
@@ -277,7 +277,7 @@ void mean(T& transport, Values&& given) {
   using V = typename std::remove_const_t<decltype(values)>::element;
   static_assert(std::is_same_v<V, float> || std::is_same_v<V, double>, "terse: means are of float or double");
   static_assert(detail::on_host<decltype(values), T>(), "terse: means are taken in host memory");
-  const detail::Call call("a mean");
+  const detail::Call call(detail::Verb::mean);
   detail::agree_on_size(transport, values.size());
   const int width = detail::node_size(transport);
   if (width == 0) return detail::mean_within(transport, values);
@@ -291,7 +291,7 @@ void mean(T& transport, Values&& given) {
 /// The mean of a number of each rank.
 template <Transport T>
 double mean(T& transport, double value) {
-  const detail::Call call("a mean");
+  const detail::Call call(detail::Verb::mean_one);
   Assembly<double, T> everyone(transport);
   double sum = 0;
   for (const double theirs : everyone(transport, value, Phase::setup)) sum += theirs;
@@ -309,7 +309,7 @@ void all_gather(T& transport, const Values& given, All&& all_given) {
   static_assert(
       std::is_same_v<typename T::memory, memory::host> || GathersHostBytes<T>,
       "terse: a transport whose messages are not in host memory needs all_gather(mine, all, phase)");
-  const detail::Call call("an all_gather");
+  const detail::Call call(detail::Verb::all_gather);
   detail::agree_on_size(transport, mine.size());
   const index_t wanted = mine.size() * transport.size();
   if (all.size() != wanted)
@@ -331,7 +331,7 @@ void all_gather(T& transport, const Values& given, All&& all_given) {
 /// A value of each rank, in the order of ranks.
 template <Transport T, class V>
 requires std::is_trivially_copyable_v<V> std::vector<V> all_gather(T& transport, const V& value) {
-  const detail::Call call("an all_gather");
+  const detail::Call call(detail::Verb::all_gather_one);
   Assembly<V, T> everyone(transport);
   const auto all = everyone(transport, value, Phase::setup);
   return {all.begin(), all.end()};
@@ -341,7 +341,7 @@ requires std::is_trivially_copyable_v<V> std::vector<V> all_gather(T& transport,
 template <Transport T, class Values>
 requires detail::Elements<const Values>
 bool equal(T& transport, const Values& given) {
-  const detail::Call call("a comparison");
+  const detail::Call call(detail::Verb::equal);
   Assembly<std::uint64_t, T> everyone(transport);
   const auto hashes = everyone(transport, detail::hash_of(detail::elements_of(given)), Phase::setup);
   return std::all_of(hashes.begin(), hashes.end(), [&](std::uint64_t one) { return one == hashes[0]; });

@@ -47,11 +47,18 @@ inline std::chrono::milliseconds time_left(Deadline deadline) {
   return std::max(std::chrono::milliseconds(deadline), std::chrono::milliseconds(0));
 }
 
+/// Says why no wait could keep to a deadline of 0 or less.
+TERSE_COLD inline std::string deadline_fault(Deadline deadline) {
+  const bool has_value = deadline.count() > -Deadline::longest.count();
+  return "a deadline must be longer than 0 ms, not " + (has_value
+                                                            ? std::to_string(deadline.count()) + " ms"
+                                                            : std::string("less than minus a year, or NaN"));
+}
+
 /// Checks what all waits of a transport shall keep to; throws usage_error where none could.
 inline std::chrono::milliseconds positive(Deadline deadline, int rank = -1) {
   if (deadline.count() > 0) return deadline;
-  throw usage_error("a deadline must be longer than 0 ms, not " + std::to_string(deadline.count()) + " ms",
-                    rank);
+  throw usage_error(deadline_fault(deadline), rank);
 }
 
 }  // namespace detail

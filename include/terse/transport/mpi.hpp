@@ -59,8 +59,15 @@ class BasicMpi {
     bool ready() {
       if (batch_ == nullptr) return true;
       int all = 0;
-      check("MPI_Testall", MPI_Testall(static_cast<int>(batch_->requests.size()), batch_->requests.data(),
-                                       &all, MPI_STATUSES_IGNORE));
+      const int result = MPI_Testall(static_cast<int>(batch_->requests.size()), batch_->requests.data(), &all,
+                                     MPI_STATUSES_IGNORE);
+      if (int kind = 0;
+          result != MPI_SUCCESS && MPI_Error_class(result, &kind) == MPI_SUCCESS && kind == MPI_ERR_TRUNCATE)
+        throw peer_error("a message is longer than this rank expects in " +
+                             detail::place_of(batch_->phase, detail::Call::current()) + "; " +
+                             detail::same_calls,
+                         -1, end_->rank());
+      check("MPI_Testall", result);
       if (all == 0) return false;
       batch_->used = false;
       batch_ = nullptr;
@@ -200,7 +207,7 @@ class BasicMpi {
   }
 
   TERSE_COLD BasicMpi split(int color, int key) {
-    const detail::Call call("a split");
+    const detail::Call call(detail::Verb::split);
     const std::array<int, 2> mine{color, key};
     BasicMpi here = guest(communicator_, deadline_);  // what is under way in this channel doesn't hear it
     here.signs_ = signs_;
@@ -218,7 +225,7 @@ class BasicMpi {
   /// A mailbox among this channel's ranks. Collective, as is its end; throws usage_error unless all want packets of the
   /// same size.
   MpiMailbox<BasicMpi> mailbox(index_t bytes) {
-    const detail::Call call("the making of a mailbox");
+    const detail::Call call(detail::Verb::mailbox);
     detail::agree_on_packet(*this, bytes);
     BasicMpi channel = split(0, rank());
     const boost::mpi::communicator communicator = channel.communicator_;
@@ -236,14 +243,17 @@ class BasicMpi {
   /// end, which are this function's unless MPI runs already, no wait lasts longer than `deadline`, or Watchdog::least.
   template <class Program>
   static int run(int& argc, char**& argv, Program program, Deadline deadline = std::chrono::seconds(60)) {
-    const std::chrono::milliseconds patience = detail::positive(deadline);
+    if (deadline.count() <= 0) {
+      std::fputs((detail::deadline_fault(deadline) + "\n").c_str(), stderr);
+      return EXIT_FAILURE;
+    }
     const bool begins = !boost::mpi::environment::initialized();
     std::optional<Watchdog> watchdog(std::in_place, "MPI_Init", deadline);
     boost::mpi::environment environment(argc, argv);
     watchdog.reset();
     const boost::mpi::communicator world;
     try {
-      BasicMpi last = guest(world, patience);
+      BasicMpi last = guest(world, deadline);
       {
         BasicMpi transport(world, deadline);
         last.signs_ = transport.signs_;  // a rank may be at work while others have come to the end

@@ -59,7 +59,7 @@ class ThreadBlame {
       const std::string rank = std::to_string(member(one));
       who += (k == 0 ? "" : k + 1 < circle.size() ? ", " : " and ") + rank;
       where += (k == 0 ? "rank " : ", rank ") + rank + " for rank " + std::to_string(first_peer(one)) +
-               " in " + place_of(one.phase, one.call) + " on channel " + std::to_string(one.channel->id);
+               " in " + place_of(one.phase, one.wanted_in) + " on channel " + std::to_string(one.channel->id);
     }
     return "ranks " + who + " wait for each other, so that rank " + std::to_string(member(batch_)) +
            " has waited " + time + " in vain: " + where + "; " + same_calls;

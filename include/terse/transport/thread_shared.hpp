@@ -32,6 +32,8 @@ struct ThreadShared {
     enum class State { free, posted, copying, taken } state = State::free;
     const std::byte* data = nullptr;
     index_t bytes = 0;
+    Phase phase = Phase::setup;
+    CallName call{};  // in which it was posted
   };
   /// Messages from one rank of a channel to another, first in, first out.
   struct Lane {
@@ -62,7 +64,7 @@ struct ThreadShared {
     std::vector<std::uint64_t> send_numbers, receive_numbers;  // done: settled
     std::size_t open = 0;                                      // messages that are not settled
     Phase phase = Phase::setup;
-    CallName call;                      // in which it is wanted
+    CallName call, wanted_in;           // in which it was posted, and is wanted
     Clock::time_point since, asked_at;  // the first and the last ready() that found it unfinished
     bool asked = false;                 // by ready()
     bool waited = false;                // by wait()

@@ -119,11 +119,12 @@ class Threads {
     batch.receives = receives;
     batch.asked = batch.waited = batch.wanted = false;
     batch.poster = std::this_thread::get_id();
+    batch.call = detail::Call::current();
     batch.send_numbers.clear();
     batch.receive_numbers.clear();
     for (const Send& send : sends) {
       Shared::Lane& out = channel_->lane(rank_, send.peer);
-      out[out.posted] = {Post::State::posted, send.data, send.bytes};
+      out[out.posted] = {Post::State::posted, send.data, send.bytes, phase, batch.call};
       batch.send_numbers.push_back(out.posted++);
       shared_->wake[world(send.peer)].notify_all();
     }
@@ -144,7 +145,7 @@ class Threads {
   }
 
   Threads split(int color, int key) {
-    const detail::Call call("a split");
+    const detail::Call call(detail::Verb::split);
     struct Choice {
       int color, key;
     };
@@ -166,7 +167,7 @@ class Threads {
 
   /// A mailbox among this channel's ranks. Collective; throws usage_error unless all want packets of the same size.
   ThreadMailbox mailbox(index_t bytes) {
-    const detail::Call call("the making of a mailbox");
+    const detail::Call call(detail::Verb::mailbox);
     detail::agree_on_packet(*this, bytes);
     std::shared_ptr<ThreadMailbox::Slots> boxes;
     if (rank_ == 0) boxes = std::make_shared<ThreadMailbox::Slots>(size(), bytes);
@@ -233,6 +234,18 @@ class Threads {
     check(phase);
   }
 
+  /// Poisons the group for a message of the wrong length: the sender is the culprit, unless the two are in different calls.
+  TERSE_COLD void refuse_length(const Batch& batch, const Post& post, const Receive& receive) {
+    const auto sender = static_cast<int>(member(*batch.channel, receive.peer));
+    const bool same = post.phase == batch.phase && post.call.meets(batch.call);
+    const std::string text =
+        "rank " + std::to_string(sender) + " sent " + std::to_string(post.bytes) + " bytes in " +
+        detail::place_of(post.phase, post.call) + " where rank " +
+        std::to_string(member(*batch.channel, batch.rank)) + " expects " + std::to_string(receive.bytes) +
+        (same ? "" : " in " + detail::place_of(batch.phase, batch.call) + "; " + detail::same_calls);
+    shared_->poison(same ? sender : -1, text);
+  }
+
   /// Receives what is there and settles what was taken. True if the lock was released on the way.
   bool advance(Batch& batch, std::unique_lock<std::mutex>& lock) {
     Shared::Channel& channel = *batch.channel;
@@ -246,11 +259,7 @@ class Threads {
       if (from.posted <= number || post.state != Post::State::posted) continue;
       const index_t bytes = post.bytes;
       if (receive.up_to ? bytes > receive.bytes : bytes != receive.bytes) {
-        const std::string found = std::to_string(post.bytes), wanted = std::to_string(receive.bytes);
-        shared_->poison(static_cast<int>(member(channel, receive.peer)),
-                        "rank " + std::to_string(member(channel, receive.peer)) + " sent " + found +
-                            " bytes in phase '" + name(batch.phase) + "' where rank " +
-                            std::to_string(member(channel, batch.rank)) + " expects " + wanted);
+        refuse_length(batch, post, receive);
         check(batch.phase);
       }
       post.state = Post::State::copying;
@@ -287,7 +296,7 @@ class Threads {
   void want(Batch& wanted) {
     wanted.wanted = true;
     wanted.asked_at = Shared::Clock::now();
-    wanted.call = detail::Call::current();
+    wanted.wanted_in = detail::Call::current();
     for (const std::unique_ptr<Batch>& batch : batches_) batch->poster = std::this_thread::get_id();
   }
   void retire(Batch& batch) {
