@@ -978,7 +978,7 @@ TEST_CASE("a packet that is longer than any may be is refused by the transport")
     CHECK(result.seats[at(rank)].outcome.kind == Kind::peer);
     CHECK(result.seats[at(rank)].outcome.culprit == 1);
     CHECK(contains(result.seats[at(rank)].outcome.text,
-                   "rank 1 sent 100000 bytes in phase 'forward' where rank 2"));
+                   "rank 1 sent 100000 bytes in phase 'forward' of Pipeline::train where rank 2"));
   }
 }
 
