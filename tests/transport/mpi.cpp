@@ -308,9 +308,8 @@ TEST_CASE(
   CHECK_THROWS_AS(Mpi::finalize(-1s), const terse::usage_error&);
   int argc = 0;
   char** argv = nullptr;
-  CHECK_THROWS_AS(Mpi::run(
-                      argc, argv, [](Mpi&) {}, -1s),
-                  const terse::usage_error&);
+  CHECK(Mpi::run(
+            argc, argv, [](Mpi&) { FAIL("it was run"); }, -1s) == EXIT_FAILURE);
   Mpi end(boost::mpi::communicator(), std::chrono::seconds::max());
   if (end.rank() == 0) std::this_thread::sleep_for(100ms);
   terse::barrier(end);
@@ -401,7 +400,8 @@ TEST_CASE("ranks in different calls are told in which") {
   CHECK(said.find(
             first ? "the message from rank 1 (phase 'setup') is not what its checksum was made of"
                   : "MPI reports a message that has failed in phase 'setup' of an all_gather of one value, "
-                    "all ranks make the same calls") != std::string::npos);
+                    "as one does that is longer than this rank expects; all ranks make the same calls") !=
+        std::string::npos);
   terse::barrier(world);
 }
 

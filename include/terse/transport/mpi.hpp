@@ -61,11 +61,10 @@ class BasicMpi {
       int all = 0;
       const int result = MPI_Testall(static_cast<int>(batch_->requests.size()), batch_->requests.data(), &all,
                                      MPI_STATUSES_IGNORE);
-      if (int kind = 0;
-          result != MPI_SUCCESS && MPI_Error_class(result, &kind) == MPI_SUCCESS && kind == MPI_ERR_TRUNCATE)
-        throw peer_error("a message is longer than this rank expects in " +
-                             detail::place_of(batch_->phase, detail::Call::current()) + "; " +
-                             detail::same_calls,
+      if (result == MPI_ERR_IN_STATUS || result == MPI_ERR_TRUNCATE)
+        throw peer_error("MPI reports a message that has failed in " +
+                             detail::place_of(batch_->phase, detail::Call::current()) +
+                             ", as one does that is longer than this rank expects; " + detail::same_calls,
                          -1, end_->rank());
       check("MPI_Testall", result);
       if (all == 0) return false;
