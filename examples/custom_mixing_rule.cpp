@@ -73,11 +73,14 @@ double train(const Recipe& recipe) {
 
 int main() {
   try {
+    const terse::laws::Report report = terse::laws::check_mixing_rule<Extra>();
+    std::fputs(report.text().c_str(), stdout);
+
     using Graph = terse::Mixing<terse::graph::Ring>;
     const double without = train(terse::AwcDSgd<Graph>{.learning_rate = 0.05F});
     const double with = train(ExtraSgd<Graph>{.learning_rate = 0.05F});
     std::printf("the farthest rank ends %.4f from the mean of all targets, with EXTRA %.6f\n", without, with);
-    return without > 0.1 && with < 1e-3 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return report && without > 0.1 && with < 1e-3 ? EXIT_SUCCESS : EXIT_FAILURE;
   } catch (const std::exception& failure) {
     std::fprintf(stderr, "%s\n", failure.what());
   }

@@ -23,7 +23,7 @@ void holds(const F& feedback = {}) {
   CHECK(report.passed.size() + report.not_applicable.size() == 7);
 }
 
-enum class Fault { none, lost, forgets, grows, masks, checkpoint, names, finite, device };
+enum class Fault { none, lost, decays, forgets, grows, masks, checkpoint, names, finite, device };
 
 TERSE_NUMERICS_BEGIN
 
@@ -43,7 +43,8 @@ struct Broken {
     }
     TERSE_HD void commit(index_t i, bool keep, float value, float decoded) const {
       float error = value - decoded;
-      if (F == Fault::lost) error *= 0.9F;
+      if (F == Fault::lost && i % 3 == 0) error *= 0.9F;
+      if (F == Fault::decays) error *= 0.98F;  // which no member says
       if (F == Fault::grows) error = value;
       if (F == Fault::device && on_device) error += 0x1p-12F;
       store(i, keep_if(keep, error, F == Fault::masks ? 0.5F : 0.0F));
@@ -85,6 +86,11 @@ TEST_CASE("error feedbacks keep the laws") {
   holds<Int8Residual>();
   holds<AveragedResidual<>>();
   holds<Broken<Fault::none>>();
+  holds<Broken<Fault::decays>>();
+  CHECK(laws::check_error_feedback<Broken<Fault::none>>().notes.empty());
+  const laws::Report decays = laws::check_error_feedback<Broken<Fault::decays>>();
+  REQUIRE(decays.notes.size() == 1);
+  CHECK(decays.notes[0] == "a round keeps 0.980 of what it has not sent and 0.000 of the old error");
 }
 
 TEST_CASE("laws find what breaks them") {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The library's momentum corrections and preconditioners keep the laws of rules, and each law finds what breaks it.
+// The library's momentum corrections, preconditioners and mixing rules keep the laws of rules, and each law finds what breaks it.
 
 #include <doctest/doctest.h>
 
@@ -8,12 +8,21 @@
 #include <cmath>
 #include <cstdint>
 
+#include "terse/laws/mixing_rule.hpp"
 #include "terse/laws/rule.hpp"
 #include "terse/momentum_correction/averaged.hpp"
 #include "terse/momentum_correction/balanced_average.hpp"
+#include "terse/momentum_correction/combine.hpp"
+#include "terse/momentum_correction/compressed_differences.hpp"
+#include "terse/momentum_correction/displacement.hpp"
+#include "terse/momentum_correction/doubly_averaged.hpp"
+#include "terse/momentum_correction/exact_diffusion.hpp"
 #include "terse/momentum_correction/factor_masking.hpp"
 #include "terse/momentum_correction/local_lion.hpp"
 #include "terse/momentum_correction/majority_vote.hpp"
+#include "terse/momentum_correction/mixed_gradient.hpp"
+#include "terse/momentum_correction/quasi_global.hpp"
+#include "terse/momentum_correction/tracking.hpp"
 #include "terse/preconditioner/frozen_layer_rates.hpp"
 #include "terse/preconditioner/frozen_variance.hpp"
 #include "terse/preconditioner/layer_wise.hpp"
@@ -215,3 +224,115 @@ TEST_CASE("In a long run Adam's corrected variance in fp32 is that of the decima
 }
 
 }  // namespace
+
+namespace {
+
+template <class M>
+void mixes(const M& policy = {}) {
+  const laws::Report report = laws::check_mixing_rule(policy);
+  CHECK_MESSAGE(report, report.text());
+  CHECK(report.passed.size() + report.not_applicable.size() == 8);
+}
+
+TERSE_NUMERICS_BEGIN
+
+/// x + c (sum of differences) - rate m, in two vectors: the second one is the gradient. Breaks one law.
+enum class MixFault {
+  none,
+  names,
+  settings,
+  bounds,
+  impure,
+  reads_gradient,
+  reads_own,
+  precision,
+  mean,
+  drifts,
+  explodes
+};
+template <MixFault F>
+struct BrokenMixing {
+  static constexpr MixingFacts facts{
+      .vectors = 2, .before_gradient = F == MixFault::reads_gradient, .second_by_difference = true};
+  static constexpr std::array<const char*, 2> state{"momentum", F == MixFault::names ? "momentum" : "other"};
+  float beta = 0.5F;
+
+  template <class Visit>
+  void settings(Visit&& visit) const {
+    if (F != MixFault::settings) visit("beta", static_cast<double>(beta));
+  }
+
+  template <class Real>
+  struct Rule {
+    Real beta;
+    template <class Element>
+    Real outgoing(Vector<0>, const Element& e) const {
+      if (F == MixFault::impure) e[1] += 1;
+      if (F == MixFault::precision && sizeof(Real) == sizeof(float)) return e.x() * Real{1.001F};
+      return F == MixFault::reads_gradient ? e.x() - e.rate() * e.g() : e.x();
+    }
+    template <class Element>
+    Real outgoing(Vector<1>, const Element& e) const {
+      return e.g();
+    }
+    template <class Element>
+    Real update(Vector<0>, const Element& e, Real own, Real difference) const {
+      if (F == MixFault::bounds) return e[2];
+      const Real push = F == MixFault::drifts ? 0 : F == MixFault::explodes ? -2 * difference : difference;
+      const Real off = F == MixFault::mean ? difference * difference : 0;
+      return own + push + off - e.rate() * (beta * e[0] + e.g());
+    }
+    template <class Element>
+    void update(Vector<1>, const Element& e, Real own, Real difference) const {
+      e[0] = beta * e[0] + difference + (F == MixFault::reads_own ? own : e.g());
+    }
+  };
+  template <class Real>
+  Rule<Real> rule() const {
+    return {static_cast<Real>(beta)};
+  }
+};
+
+TERSE_NUMERICS_END
+
+template <MixFault F>
+void breaks_mixing(const char* law) {
+  const laws::Report report = laws::check_mixing_rule<BrokenMixing<F>>();
+  CHECK_MESSAGE(report.broke(law), report.text());
+}
+
+}  // namespace
+
+TEST_CASE("mixing rules keep the laws") {
+  mixes<AdaptThenCombine<GradientDirection>>();
+  mixes<AdaptWithCombine<GradientDirection>>();
+  mixes<CombineThenAdapt>();
+  mixes<ExactDiffusion<GradientDirection>>();
+  for (const bool nesterov : {false, true}) {
+    mixes(AdaptThenCombine<MomentumDirection>{{.nesterov = nesterov}});
+    mixes(AdaptWithCombine<MomentumDirection>{{.nesterov = nesterov}});
+    mixes(ExactDiffusion<MomentumDirection>{{.nesterov = nesterov}});
+  }
+  mixes<DifferenceDescent>();
+  mixes<CompressedTracker>();
+  mixes<Displacement>();
+  mixes<DoublyAveraged>();
+  mixes<MixedGradient>();
+  mixes<QuasiGlobal>();
+  mixes<GradientTracker>();
+  mixes<MomentumTracker>();
+}
+
+TEST_CASE("laws find what breaks a mixing rule") {
+  mixes<BrokenMixing<MixFault::none>>();
+  breaks_mixing<MixFault::names>("names");
+  breaks_mixing<MixFault::settings>("settings");
+  breaks_mixing<MixFault::bounds>("bounds");
+  breaks_mixing<MixFault::impure>("pure");
+  breaks_mixing<MixFault::reads_gradient>("facts");
+  breaks_mixing<MixFault::reads_own>("facts");
+  breaks_mixing<MixFault::precision>("precision");
+  breaks_mixing<MixFault::mean>("mean");
+  breaks_mixing<MixFault::drifts>("consensus");
+  breaks_mixing<MixFault::explodes>("consensus");
+}

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cmath>
 #include <memory>
 #include <optional>
 #include <type_traits>
@@ -12,6 +13,7 @@
 #include "terse/error_feedback/none.hpp"
 #include "terse/error_feedback/residual.hpp"
 #include "terse/executor/host.hpp"
+#include "terse/laws/feedback_trial.hpp"
 #include "terse/laws/subject.hpp"
 
 namespace terse::laws {
@@ -21,25 +23,6 @@ template <class C>
 using DefaultFeedback = std::conditional_t<Traits<C>::tracks, Residual, Unchecked<NoErrorFeedback>>;
 
 namespace detail {
-
-/// A message that lies in an arena.
-struct FromArena {
-  const float* x;
-  float operator()(const Piece&, index_t i) const { return x[i]; }
-};
-struct IntoArena {
-  float* x;
-  void operator()(const Piece&, index_t i, bool, float sum) const { x[i] = sum; }
-};
-/// Asks the feedback's view for what it would send.
-template <class View>
-struct Ask {
-  View view;
-  const float* message;
-  float* y;
-  void enter_block(index_t first) { terse::detail::enter_block(view, first); }
-  void operator()(const Piece&, index_t i, bool, auto...) const { y[i] = view.compensate(i, message[i]); }
-};
 
 template <class C, class F>
 class RankOf final : public Rank {
@@ -204,7 +187,11 @@ class Pair final : public Subject {
     if constexpr (requires { compressor.check(); }) compressor.check();
     claims_.accumulates = terse::detail::accumulates<F>();
     claims_.exact = terse::detail::held_by<F>() == 0;
-    if constexpr (requires { feedback.decay; }) claims_.decay = feedback.decay;
+    if constexpr (terse::detail::accumulates<F>())
+      if (const Shares kept = kept_by(watch<F, NearestFourBits>(feedback)); !kept.all()) {
+        claims_.fresh = static_cast<float>(kept.fresh);
+        claims_.old = std::abs(kept.old) < 1e-3 ? 0 : static_cast<float>(kept.old);
+      }
   }
   const Claims& claims() const override { return claims_; }
   Arena arena(const Example& example) const override {

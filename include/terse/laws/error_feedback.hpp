@@ -4,16 +4,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 #include <limits>
-#include <map>
 #include <string>
-#include <type_traits>
 #include <vector>
 
-#include "terse/compressor/uniform.hpp"
 #include "terse/core/type_name.hpp"
 #include "terse/laws/device.hpp"
+#include "terse/laws/feedback_trial.hpp"
 #include "terse/laws/report.hpp"
 
 // Whether an error feedback keeps its promises, on one rank under a contraction.
@@ -25,120 +22,9 @@
 
 namespace terse::laws {
 
-/// What feedbacks are tried with: a contraction, unit by unit, so that errors stored in blocks may be tried, too.
-using NearestFourBits = Uniform<4, Nearest, Asymmetric, MaxAbs, PerBlock<64>>;
-
 namespace detail {
 
 TERSE_NUMERICS_BEGIN
-
-/// Where the mean of one packet goes, past the feedback.
-template <class View>
-struct ReceiveMean {
-  View view;
-  float* x;
-  void enter_block(index_t first) { terse::detail::enter_block(view, first); }
-  void operator()(const Piece&, index_t i, bool keep, float mean) const {
-    if constexpr (requires { view.receive(i, keep, mean); })
-      x[i] = view.receive(i, keep, mean);
-    else
-      x[i] = mean;
-  }
-};
-
-/// One rank that sends to itself.
-template <class F, class C>
-class FeedbackTrial {
-  using E = executor::host;
-
- public:
-  explicit FeedbackTrial(const F& feedback)
-      : layout_(layout()),
-        plan_(C{}, layout_, layout_.range(), 1, false),
-        codec_({}, C{}, feedback, plan_.whole),
-        packet_(static_cast<std::size_t>(plan_.whole.bytes)) {}
-
-  static Layout layout() {
-    Layout layout;
-    layout.add({"matrix", {130}}).add({"bias", {7}});
-    return layout;
-  }
-  Values message(std::uint64_t seed, std::uint64_t step) const {
-    Values values(at(layout_.size()), 0);
-    const Draw draw = Draw::local(seed, 0, step, Purpose::user);
-    each([&](std::size_t i) { values[i] = static_cast<float>(draw.bits(i) >> 40) * 0x1p-23F - 1; });
-    return values;
-  }
-  template <class Act>
-  void each(const Act& act) const {
-    const Range range = layout_.range();
-    for (const Piece& piece : range.pieces())
-      for (index_t i = piece.offset; i < piece.offset + piece.count; ++i) act(at(i));
-  }
-
-  /// What would be sent for this message.
-  Values compensated(const Values& message) {
-    Values y(at(layout_.size()), 0);
-    for_each(E{}, plan_.whole.compressed, NoMask{}, NoPackets{},
-             Ask<decltype(codec_.feedback())>{codec_.feedback(), message.data(), y.data()});
-    return y;
-  }
-  struct Sent {
-    Values decoded, received;
-  };
-  Sent send(const Values& message, HostMask mask = {}) {
-    codec_.start(1);
-    const terse::Message from{FromArena{message.data()}, FromArena{message.data()}};
-    const Draw draw = Draw::shared(1, ++steps_, Purpose::quantization);
-    codec_.measure(plan_.whole, mask, EmptyInbox{}, from);
-    codec_.encode(plan_.whole, mask, EmptyInbox{}, from, {steps_, draw, draw}, true, packet_.data());
-    Sent sent{Values(at(layout_.size()), 0), Values(at(layout_.size()), 0)};
-    Inbox<C> inbox(1);
-    inbox.add(C{}, plan_.whole, packet_.data(), draw);
-    for_each(E{}, plan_.whole.compressed, mask, codec_.arrived(plan_.whole.compressed, inbox),
-             IntoArena{sent.decoded.data()});
-    inbox.clear();
-    inbox.add(C{}, plan_.whole, packet_.data(), draw);
-    for_each(E{}, plan_.whole.compressed, mask, codec_.arrived(plan_.whole.compressed, inbox),
-             ReceiveMean<decltype(codec_.feedback())>{codec_.feedback(), sent.received.data()});
-    (void)codec_.take_bad();
-    return sent;
-  }
-
-  /// What a checkpoint holds, by name.
-  std::map<std::string, std::vector<std::byte>> saved(std::string* fault = nullptr) {
-    std::map<std::string, std::vector<std::byte>> parts;
-    codec_.walk([&](const std::string& name, auto&&... part) {
-      if (fault != nullptr && name.empty()) *fault = "a part of the state has no name";
-      if (fault != nullptr && parts.count(name) != 0)
-        *fault = "two parts of the state are called '" + name + "'";
-      copy_part(parts[name], true, part...);
-    });
-    return parts;
-  }
-  void load(std::map<std::string, std::vector<std::byte>> parts) {
-    codec_.walk([&](const std::string& name, auto&&... part) { copy_part(parts[name], false, part...); });
-  }
-
- private:
-  template <class T>
-  static void copy_part(std::vector<std::byte>& bytes, bool save, view<T> part, index_t) {
-    copy_bytes(bytes, save, part.data(), at(part.size()) * sizeof(T));
-  }
-  static void copy_part(std::vector<std::byte>& bytes, bool save, std::uint64_t& value) {
-    copy_bytes(bytes, save, &value, sizeof value);
-  }
-  static void copy_bytes(std::vector<std::byte>& bytes, bool save, void* place, std::size_t count) {
-    if (save) bytes.resize(count);
-    if (count > 0) save ? std::memcpy(bytes.data(), place, count) : std::memcpy(place, bytes.data(), count);
-  }
-
-  Layout layout_;
-  Plan plan_;
-  Codec<C, F, E> codec_;
-  std::vector<std::byte> packet_;
-  std::uint64_t steps_ = 0;
-};
 
 template <class F, class C>
 class FeedbackLaws {
@@ -148,33 +34,31 @@ class FeedbackLaws {
  public:
   explicit FeedbackLaws(const F& feedback) : feedback_(feedback) {}
 
-  /// message + old error = decoded + new error, where errors add up, and otherwise what is read of y stands for the
-  /// message as far as y was sent, or what it doesn't stand for enters the next y by the share eta.
+  /// What is kept is a share of what was not sent and one of the old error, the same for all elements, where errors add up. Elsewhere
+  /// what is read of y stands for the message as far as y was sent, or what it doesn't stand for enters the next y by a share.
   std::string nothing_lost() const {
-    Trial trial(feedback_);
-    const Values zeros(trial.message(1, 1).size(), 0);
-    for (std::uint64_t step = 1; step <= 20; ++step) {
-      const Values message = trial.message(1, step), y = trial.compensated(message);
-      const Values before = trial.compensated(zeros);
-      const auto sent = trial.send(message);
-      const Values after = trial.compensated(zeros);
-      std::string what;
-      trial.each([&](std::size_t i) {
-        const float left = y[i] - sent.decoded[i];
-        float lost = adds_up ? decay() * (gain() * left + (1 - gain()) * before[i]) - after[i]
-                             : message[i] - sent.received[i] - left;
-        if constexpr (requires { feedback_.eta; })
-          lost = after[i] - before[i] + sent.decoded[i] - feedback_.eta * (message[i] - sent.received[i]);
-        // Errors stored in fewer bits are rounded.
-        const float most = terse::detail::held_by<F>() > 0 ? 0x1p-6F : 0x1p-20F;
-        if (what.empty() && !(std::abs(lost) <= most * 4))
-          what = say("step %zu, element %zu: message ", static_cast<std::size_t>(step), i) + say(message[i]) +
-                 ", sent y = " + say(y[i]) + ", read " + say(sent.decoded[i]) + ", and " + say(lost) +
-                 " is lost";
-      });
-      if (!what.empty()) return what;
+    const std::vector<Seen> seen = watch<F, C>(feedback_);
+    const Shares kept = adds_up ? kept_by(seen) : fit(seen, [](const Seen& one) {
+      return Terms{one.message - one.received, 0, one.after - one.before + one.decoded};
+    });
+    if (adds_up) {
+      if (!(kept.fresh > 0 && kept.old > -1e-3 && kept.fresh + kept.old < 1 + 1e-3)) return kept.text();
+      return first_loss(
+          seen, [&](const Seen& one) { return one.after - kept.fresh * one.left - kept.old * one.before; });
     }
-    return "";
+    const std::string at_once =
+        first_loss(seen, [](const Seen& one) { return one.message - one.received - one.left; });
+    if (at_once.empty() || !(kept.fresh > 0 && kept.fresh < 1 + 1e-3)) return at_once;
+    const std::string by_share = first_loss(seen, [&](const Seen& one) {
+      return one.after - one.before + one.decoded - kept.fresh * (one.message - one.received);
+    });
+    return by_share.empty() ? "" : at_once;
+  }
+  /// What a round keeps, for a note; "" where errors don't add up, or are kept whole.
+  std::string kept() const {
+    if (!adds_up) return "";
+    const Shares kept = kept_by(watch<F, C>(feedback_));
+    return kept.all() ? "" : kept.text();
   }
   /// Of one message again and again the mean of what is received is the message.
   std::string comes_back() const {
@@ -262,13 +146,15 @@ class FeedbackLaws {
   }
 
  private:
-  float decay() const {
-    if constexpr (requires { feedback_.decay; }) return feedback_.decay;
-    return 1;
-  }
-  float gain() const {
-    if constexpr (requires { feedback_.gain; }) return feedback_.gain;
-    return 1;
+  template <class Lost>
+  static std::string first_loss(const std::vector<Seen>& seen, const Lost& lost) {
+    // Errors stored in fewer bits are rounded.
+    const double most = terse::detail::held_by<F>() > 0 ? 0x1p-4 : 0x1p-18;
+    for (const Seen& one : seen)
+      if (const double loss = lost(one); !(std::abs(loss) <= most))
+        return say("step %zu, element %zu: message %g, sent y = %g, read %g, and %g is lost", one.step,
+                   one.element, one.message, one.y, one.decoded, loss);
+    return "";
   }
   F feedback_;
 };
@@ -279,9 +165,9 @@ TERSE_NUMERICS_END
 
 /// Tries the laws of error feedbacks with C, on one rank whose messages are below 1 in magnitude:
 ///
-///     nothing lost      message + old error = decoded + new error, times decay and gain, where errors add up (`accumulates`);
-///                       elsewhere received + y - decoded = message, or, with a member `eta`, what received lacks of
-///                       message is, times eta, in the next y; up to rounding
+///     nothing lost      where errors add up (`accumulates`) the new error is a share of y - decoded and one of the old error, the
+///                       same for all elements, and together at most 1; elsewhere received + y - decoded = message, or what received
+///                       lacks of message is, times a share, in the next y; up to rounding
 ///     comes back        where `corrects`: of 300 equal messages the mean is received, up to 0.01
 ///     bounded           what would be sent for a message of 0 stays below 4 in 500 steps
 ///     masks             masked elements keep no error, and otherwise change nothing
@@ -289,11 +175,13 @@ TERSE_NUMERICS_END
 ///     finite            messages that are not finite leave what is finite
 ///     the host's bits   the emulated device gives them, see check_device
 ///
-/// For feedbacks that need no exact start, and whose `decay` and `rate` are near 1.
+/// Shares are found from what a feedback does, and a note says those of one that does not keep all. For feedbacks that need no exact
+/// start, and that keep nearly all where they are to pass `comes back`.
 template <class F, class C = NearestFourBits>
 Report check_error_feedback(const F& feedback = {}) {
   static_assert(terse::check_error_feedback<F>() && check_compressor<C>() && check_feedback<C, F>());
-  Report report{.compressor = type_name<F>(), .passed = {}, .not_applicable = {}, .failures = {}};
+  Report report{
+      .compressor = type_name<F>(), .passed = {}, .not_applicable = {}, .failures = {}, .notes = {}};
   const detail::FeedbackLaws<F, C> laws(feedback);
   const auto judge = [&](const char* law, bool applies, auto violation) {
     if (!applies) {
@@ -308,6 +196,7 @@ Report check_error_feedback(const F& feedback = {}) {
   };
   using Laws = detail::FeedbackLaws<F, C>;
   judge("nothing lost", true, &Laws::nothing_lost);
+  if (const std::string kept = laws.kept(); !kept.empty()) report.notes.push_back(kept);
   judge("comes back", F::corrects, &Laws::comes_back);
   judge("bounded", true, &Laws::bounded);
   judge("masks", true, &Laws::masks);

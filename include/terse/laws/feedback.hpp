@@ -20,7 +20,7 @@ namespace terse::laws {
 TERSE_NUMERICS_BEGIN
 
 /// With y what is sent and C(y) what receivers read, the error is fl(y - C(y)), to the last bit; up to its own
-/// rounding where it is stored in fewer bits. Masked elements keep none.
+/// rounding where it is stored in fewer bits, and to rounding where a share of it and of the old one is kept. Masked elements keep none.
 inline std::string feedback_violation(const Subject& subject, const Example& example) {
   const Claims& claims = subject.claims();
   const Arena arena = subject.arena(example);
@@ -38,12 +38,14 @@ inline std::string feedback_violation(const Subject& subject, const Example& exa
     for (std::size_t e = 0; e < after.size(); ++e) {
       if (arena.compressed[e] == 0 || !example.keeps(static_cast<index_t>(e))) continue;
       const float y = is_finite(wanted[e]) ? wanted[e] : before[e];
-      expected[e] = claims.decay * (y - decoded[e]);
+      expected[e] = claims.fresh * (y - decoded[e]) + claims.old * before[e];
       largest = std::max(largest, magnitude(expected[e]));
     }
     for (std::size_t e = 0; e < after.size(); ++e) {
-      const bool right = claims.exact ? after[e] == expected[e]
-                                      : magnitude(after[e] - expected[e]) <= largest / 64 + 0x1p-100F;
+      const float most = !claims.exact       ? largest / 64 + 0x1p-100F
+                         : claims.fresh == 1 ? 0
+                                             : largest * 0x1p-20F;
+      const bool right = magnitude(after[e] - expected[e]) <= most;
       if (!right)
         return say("after message %zu element %zu: sent y = ", m, e) + say(wanted[e]) + ", receivers read " +
                say(decoded[e]) + ", expected the error " + say(expected[e]) + ", got " + say(after[e]);
@@ -110,7 +112,7 @@ inline std::string tracking_violation(const Subject& subject, const Options& opt
       for (const float value : values) largest = std::max(largest, std::abs(static_cast<double>(value)));
     rounding += largest * 0x1p-22;
   }
-  for (std::size_t e = 0; e < n && claims.exact && claims.decay == 1; ++e) {
+  for (std::size_t e = 0; e < n && claims.exact && claims.fresh == 1; ++e) {
     double kept = 0;
     for (std::size_t r = 0; r < ranks; ++r)
       kept += static_cast<double>(weight) * static_cast<double>(error[r][e]);

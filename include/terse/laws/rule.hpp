@@ -4,15 +4,14 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <set>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
 #include <vector>
 
 #include "terse/core/draw.hpp"
-#include "terse/core/policy.hpp"
 #include "terse/core/type_name.hpp"
+#include "terse/laws/policy.hpp"
 #include "terse/laws/report.hpp"
 #include "terse/laws/rule_trial.hpp"
 #include "terse/momentum_correction/heavy_ball.hpp"
@@ -38,35 +37,9 @@ class RuleLaws {
       : momentum_(momentum), preconditioner_(preconditioner), options_(options) {}
 
   std::string names() const {
-    std::set<std::string> seen;
-    const auto add = [&](const char* name) -> std::string {
-      if (std::string(name).empty()) return "a buffer has an empty name";
-      if (!seen.insert(name).second) return "two buffers are called '" + std::string(name) + "'";
-      return "";
-    };
-    for (const char* name : M::state)
-      if (const std::string wrong = add(name); !wrong.empty()) return wrong;
-    for (const char* name : P::state)
-      if (const std::string wrong = add(name); !wrong.empty()) return wrong;
-    for (const char* name : layer_state_of<M>())
-      if (const std::string wrong = add(name); !wrong.empty()) return wrong;
-    for (const char* name : layer_state_of<P>())
-      if (const std::string wrong = add(name); !wrong.empty()) return wrong;
-    return "";
+    return names_fault(M::state, P::state, layer_state_of<M>(), layer_state_of<P>());
   }
-
-  /// A policy with members shows some: ranks compare what they visit.
-  std::string settings() const {
-    const auto silent = [](const auto& policy) {
-      int visited = 0;
-      terse::detail::policy_settings(policy, [&](const char*, double) { ++visited; });
-      return !std::is_empty_v<std::decay_t<decltype(policy)>> && visited == 0;
-    };
-    if (silent(momentum_) || silent(preconditioner_))
-      return "it has hyper-parameters, and settings(visit) shows none: ranks that differ in them would not "
-             "know";
-    return "";
-  }
+  std::string settings() const { return settings_fault(momentum_, preconditioner_); }
 
   /// float against double, on messages that travel as they are.
   std::string precision(bool exact) const {

@@ -31,7 +31,7 @@ struct Claims {
   bool accumulates = false;        ///< what the feedback keeps is what was not sent
   bool exact = true;               ///< ... to the last bit
   bool decodes_sums = false;       ///< so that sums of packets are right to rounding
-  float decay = 1;                 ///< what it is multiplied by before it is sent again
+  float fresh = 1, old = 0;        ///< shares of what was not sent and of the old error that are kept
   std::function<double(const std::vector<index_t>&)> delta, omega;  ///< of these segments; empty: not stated
 };
 

@@ -78,7 +78,7 @@ template <Transport T>
 Network measure_network(T& transport, const Trial& trial = {}) {
   const int others = transport.size() - 1;
   if (others == 0) return {};
-  const detail::Call call(detail::Verb::measure);
+  const terse::detail::Call call(terse::detail::Verb::measure);
   detail::Probe probe(transport, trial.most_bytes);
   Network network;
   const int distances = std::min(others, 4);
