@@ -2,6 +2,7 @@
 #include "terse/checkpoint/folder.hpp"
 
 #include <doctest/doctest.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -17,6 +18,7 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "checkpoint/scratch.hpp"
@@ -393,6 +395,91 @@ TEST_CASE("a folder belongs to one run at a time, which is named; a dead one's l
   CHECK(WIFSIGNALED(status));
   contains(slurp(scratch.path() / "state" / "run.lock"), "process " + std::to_string(child));
   CHECK(refusal().empty());
+}
+
+TEST_CASE("a lock is taken on a file of its own alone, and what stands in its place is left as it is") {
+  const Scratch scratch;
+  const fs::path state = scratch.path() / "state", lock = state / "run.lock",
+                 precious = scratch.path() / "precious";
+  fs::create_directories(state);
+  const std::string words = "years of work, no lock\n";
+  const auto refused = [&](const std::string& why) {
+    CHECK_THROWS_WITH_AS(checkpoint::RunLock{state}, doctest::Contains(why.c_str()), checkpoint_error);
+    CHECK(slurp(precious) == words);
+    fs::remove(lock);
+  };
+  spill(precious, words);
+  fs::create_symlink("../precious", lock);
+  refused("run.lock': is a link");
+  fs::create_symlink("../not-there", lock);
+  refused("run.lock': is a link");
+  CHECK_FALSE(fs::exists(scratch.path() / "not-there"));
+  fs::create_hard_link(precious, lock);
+  refused("run.lock': holds something else than a run's lock");
+  REQUIRE(::mkfifo(lock.c_str(), 0600) == 0);
+  refused("run.lock': is not a regular file");
+  // What a run of a longer name has left is replaced.
+  spill(lock, "process 1 on " + std::string(80, 'h') + " since then\n");
+  const checkpoint::RunLock taken(state);
+  const std::string text = slurp(lock);
+  contains(text, "process " + std::to_string(::getpid()) + " on ");
+  CHECK(std::count(text.begin(), text.end(), '\n') == 1);
+  CHECK(text.back() == '\n');
+}
+
+TEST_CASE(
+    "a lock that a child of an ended run holds names that child, and none that exec has replaced holds it") {
+  const Scratch scratch;
+  // A run that takes the lock, starts a process that lives on, and ends. Returns both.
+  const auto run = [&](bool exec) {
+    int ends[2];
+    REQUIRE(::pipe(ends) == 0);
+    const pid_t first = ::fork();
+    if (first == 0) {
+      const checkpoint::RunLock lock(scratch.path());
+      const pid_t child = ::fork();
+      if (child == 0) {
+        if (exec) ::execlp("sleep", "sleep", "20", nullptr);
+        ::alarm(20);
+        ::pause();
+        ::_exit(1);
+      }
+      static_cast<void>(!::write(ends[1], &child, sizeof child));
+      ::_exit(0);
+    }
+    pid_t child = 0;
+    REQUIRE(::read(ends[0], &child, sizeof child) == sizeof child);
+    ::close(ends[0]);
+    ::close(ends[1]);
+    int status = 0;
+    REQUIRE(::waitpid(first, &status, 0) == first);
+    return std::pair(first, child);
+  };
+  const auto [first, child] = run(false);
+  const std::string why = "is in use by process " + std::to_string(child) +
+                          ", which holds the lock; run.lock names process " + std::to_string(first) + " on ";
+  CHECK_THROWS_WITH_AS(checkpoint::RunLock{scratch.path()}, doctest::Contains(why.c_str()),
+                       folder_in_use_error);
+  ::kill(child, SIGKILL);
+  const auto taken = [&] {
+    try {
+      const checkpoint::RunLock lock(scratch.path());
+      return true;
+    } catch (const folder_in_use_error&) {
+      return false;
+    }
+  };
+  const auto taken_soon = [&] {
+    for (int wait = 0; wait < 2000; ++wait) {
+      if (taken()) return true;
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    return false;
+  };
+  CHECK(taken_soon());
+  const pid_t replaced = run(true).second;
+  CHECK(taken_soon());
+  CHECK(::kill(replaced, SIGKILL) == 0);
 }
 
 TEST_CASE("a run that is killed at any moment leaves a whole checkpoint, the newest that was there") {

@@ -37,7 +37,7 @@ namespace terse {
 /// The file appears whole (written under another name, then renamed), readable by its owner alone, and ends with a checksum: what
 /// has been cut off or has changed since is refused.
 struct Rendezvous {
-  std::string path;  ///< in a folder that exists
+  std::string path;  ///< in a folder that exists; absolute where the program goes to another one meanwhile
   std::string run;   ///< 1 to 100 characters: letters, digits, and . _ : -
   int rank = 0;      ///< this one's
   int size = 1;      ///< of ranks
@@ -74,7 +74,7 @@ struct Rendezvous {
             rank);
     }
     std::string name = path + ".XXXXXX";
-    const int file = ::mkstemp(name.data());  // mode 0600
+    const int file = ::mkostemp(name.data(), O_CLOEXEC);  // mode 0600
     if (file < 0) throw usage_error("can't write beside '" + path + "': " + std::strerror(errno), rank);
     const std::string text = compose(bytes);
     const bool written = write(file, text);
