@@ -191,6 +191,15 @@ TEST_CASE("files of one save belong together: whatever is changed, all ranks fal
       {"manifest.json", [](const fs::path& file) { flip(file, 0.7); }, "manifest.json"},
       {"manifest.json", [](const fs::path& file) { fs::resize_file(file, 40); }, "is damaged"},
       {"manifest.json", [](const fs::path& file) { fs::remove(file); }, "has no manifest.json"},
+      {"manifest.json", [](const fs::path& file) { spill(file, ""); }, "manifest.json': is damaged"},
+      {"manifest.json", [](const fs::path& file) { spill(file, std::string(1 << 20, '[')); }, "is damaged"},
+      // Holes, which take no room on the disk: neither is hashed or held in memory.
+      {"manifest.json", [](const fs::path& file) { fs::resize_file(file, std::uintmax_t{30} << 30); },
+       "has 32212254720 bytes, more than any manifest"},
+      {"position", [](const fs::path& file) { fs::resize_file(file, std::uintmax_t{4} << 40); },
+       "has 4398046511104 bytes, not 6"},
+      {rank_file(1), [](const fs::path& file) { fs::resize_file(file, std::uintmax_t{4} << 40); },
+       "has 4398046511104 bytes, not "},
   };
   for (const Damage& damage : damages) {
     CAPTURE(damage.file);
@@ -217,6 +226,60 @@ TEST_CASE("files of one save belong together: whatever is changed, all ranks fal
     contains(found.error, "rank 1: checkpoint '" + (newest / rank_file(1)).string());
     CHECK(found.untouched);
   }
+}
+
+TEST_CASE("sizes are compared before anything is hashed, those of all ranks' files before any rank's") {
+  const Scratch scratch;
+  on_ranks([&](Threads& transport) {
+    checkpoint::Folder folder(scratch.path(), transport);
+    for (const std::uint64_t step : {4U, 8U})
+      folder.save(step, [&](checkpoint::Draft& draft) {
+        draft.write("own-" + std::to_string(transport.rank()), "step " + std::to_string(step));
+      });
+  });
+  const fs::path newest = scratch.path() / "step-00000008";
+  // What rank 0 would hash is other bytes, of the same size; what is said is that rank 1's size is another one.
+  spill(newest / "own-0", "other ");
+  spill(newest / "own-1", "longer than it was");
+  on_ranks([&](Threads& transport) {
+    checkpoint::Folder folder(scratch.path(), transport, checkpoint::Use::read);
+    const auto loaded = folder.load([](const checkpoint::Manifest&) {});
+    REQUIRE(loaded);
+    CHECK(loaded->manifest.step() == 4);
+    REQUIRE(loaded->skipped.size() == 1);
+    contains(loaded->skipped[0],
+             "rank 1: checkpoint '" + (newest / "own-1").string() + "': has 18 bytes, not 6");
+    CHECK_THROWS_WITH_AS(checkpoint::Manifest::read(newest).contents("own-1"),
+                         doctest::Contains("has 18 bytes, not 6"), checkpoint_error);
+  });
+}
+
+TEST_CASE("a folder stays where it is when the program goes to another one, and so does what it has loaded") {
+  const Scratch scratch, elsewhere;
+  const fs::path before = fs::current_path();
+  struct Return {
+    fs::path to;
+    ~Return() { fs::current_path(to); }
+  } const go_back{before};
+  fs::current_path(scratch.path());
+  on_ranks([&](Threads& transport) {
+    Training training(transport);
+    checkpoint::Folder folder("state", transport);
+    training.run(4);
+    folder.save(training.optimizer, training.x, {{"position", "4"}});
+    const auto loaded = folder.load(training.optimizer, training.x);
+    REQUIRE(loaded);
+    const checkpoint::Manifest manifest = checkpoint::Manifest::read(fs::path("state") / "step-00000004");
+    barrier(transport);
+    fs::current_path(elsewhere.path());
+    barrier(transport);
+    training.run(8);
+    folder.save(training.optimizer, training.x);
+    CHECK(loaded->manifest.contents("position") == "4");
+    CHECK(manifest.contents("position") == "4");
+  });
+  CHECK(elsewhere.names().empty());
+  CHECK(fs::exists(scratch.path() / "state" / "step-00000008" / "manifest.json"));
 }
 
 TEST_CASE(

@@ -11,7 +11,6 @@
 #include <exception>
 #include <filesystem>
 #include <functional>
-#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -21,6 +20,7 @@
 
 #include "terse/checkpoint/agreement.hpp"
 #include "terse/checkpoint/checkpoint.hpp"
+#include "terse/checkpoint/draft.hpp"
 #include "terse/checkpoint/elastic.hpp"
 #include "terse/checkpoint/manifest.hpp"
 #include "terse/checkpoint/places.hpp"
@@ -56,33 +56,6 @@ void load(const Manifest& manifest, Optimizer& optimizer,
   load_elastic(files, optimizer, parameters);
 }
 
-/// Small files by name.
-using Texts = std::map<std::string, std::string>;
-
-/// What a rank adds to a checkpoint while it is written.
-class Draft {
- public:
-  explicit Draft(std::filesystem::path folder) : folder_(std::move(folder)) {}
-
-  /// Where to write a file of that name, which no other rank gives.
-  std::filesystem::path file(const std::string& name) {
-    if (!detail::names_part(name))
-      throw usage_error("'" + name + "' can't be the name of a file in a checkpoint");
-    names_.insert(name);
-    return folder_ / name;
-  }
-  /// Writes a small file.
-  void write(const std::string& name, const std::string& contents) {
-    const std::filesystem::path to = file(name);
-    detail::naming(to, [&] { replace_file(to, contents); });
-  }
-  const std::set<std::string>& names() const noexcept { return names_; }
-
- private:
-  std::filesystem::path folder_;
-  std::set<std::string> names_;
-};
-
 /// What a run goes on from.
 struct Loaded {
   Manifest manifest;
@@ -98,10 +71,12 @@ class Folder {
  public:
   /// Keeps the folder for this run until the object goes, unless it is only read: see RunLock. Collective. Of the
   /// checkpoints the newest `kept` stay. Throws checkpoint_error on all ranks, folder_in_use_error where another run has it.
-  Folder(std::filesystem::path root, T& channel, Use use = Use::read_and_write, std::size_t kept = 2)
-      : root_(std::move(root)), channel_(channel), kept_(std::max<std::size_t>(1, kept)) {
+  Folder(const std::filesystem::path& root, T& channel, Use use = Use::read_and_write, std::size_t kept = 2)
+      : channel_(channel), kept_(std::max<std::size_t>(1, kept)) {
     const terse::detail::Call call(terse::detail::Verb::folder);
     together([&] {
+      // So that checkpoints stay together, by the lock, when the program goes to another folder.
+      detail::naming(root, [&] { root_ = std::filesystem::absolute(root); });
       if (use == Use::read_and_write && first()) lock_.emplace(root_);
     });
   }
@@ -170,9 +145,10 @@ class Folder {
       std::optional<Manifest> manifest;
       const detail::Attempt attempt([&] {
         const std::filesystem::path folder = place->below(root_);
-        together([&] { manifest = verified(folder, elastic); });
+        together([&] { manifest = of_these_sizes(folder, elastic); });
         if (!equal(channel_, manifest->text()))
           detail::fail(folder, "is another one for other ranks: all must see the same files");
+        together([&] { for_own_parts(*manifest, &Manifest::verify); });
         load(*manifest);
       });
       const std::string why = why_not(attempt);
@@ -219,15 +195,19 @@ class Folder {
   }
 
   /// Each rank looks at the files that it has written, or one of its number.
-  Manifest verified(const std::filesystem::path& folder, Elastic elastic) const {
+  void for_own_parts(const Manifest& manifest, void (Manifest::*check)(const Part&) const) const {
+    for (const Part& part : manifest.parts())
+      if (part.rank % channel_.size() == channel_.rank()) (manifest.*check)(part);
+  }
+  /// All sizes first: nobody hashes for hours what another rank can refuse at once.
+  Manifest of_these_sizes(const std::filesystem::path& folder, Elastic elastic) const {
     Manifest manifest = Manifest::read(folder);
     if (elastic == Elastic::no && manifest.world() != channel_.size())
       throw foreign_checkpoint_error(
           detail::about(folder, "was saved by " + std::to_string(manifest.world()) +
                                     " ranks, and this run has " + std::to_string(channel_.size()) +
                                     ": start as many, or load it with checkpoint::Elastic::yes"));
-    for (const Part& part : manifest.parts())
-      if (part.rank % channel_.size() == channel_.rank()) manifest.verify(part);
+    for_own_parts(manifest, &Manifest::verify_size);
     return manifest;
   }
 
@@ -263,8 +243,7 @@ class Folder {
       if (other.step == step) place.attempt = other.attempt + 1;
     }
     remove_partials();
-    detail::naming(partial_of(place),
-                   [&] { detail::make_directories(std::filesystem::absolute(partial_of(place))); });
+    detail::naming(partial_of(place), [&] { detail::make_directories(partial_of(place)); });
     return place;
   }
 

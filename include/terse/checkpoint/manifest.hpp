@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <new>
 #include <string>
 #include <utility>
 #include <vector>
@@ -46,12 +47,13 @@ inline bool names_part(const std::string& name) {
          std::filesystem::path(name).filename() == name;
 }
 
-/// All of a file. Throws checkpoint_error.
-inline std::string contents_of(const std::filesystem::path& file) {
-  const OpenFile in(file);
+/// All of an open file. Throws checkpoint_error.
+inline std::string contents_of(const std::filesystem::path& file, const OpenFile& in) try {
   std::string text(in.bytes(), '\0');
   read_all(file, in.fd(), text.data(), text.size());
   return text;
+} catch (const std::bad_alloc&) {
+  fail(file, "does not fit into memory");
 }
 inline std::string digest_of(const std::string& text) {
   Digest digest;
@@ -59,26 +61,28 @@ inline std::string digest_of(const std::string& text) {
   return digest.hex();
 }
 
-/// What the file is by now. Of a file that `write` wrote the header is read, of others all.
-inline Part part_of(const std::filesystem::path& folder, const std::string& name, int rank, bool has_header) {
-  const std::filesystem::path file = folder / name;
-  const OpenFile in(file);
-  Part part{name, rank, in.bytes(), has_header, {}};
+/// A file's own digest where `write` wrote it, which its header has, else that of all its bytes. Throws checkpoint_error.
+inline std::string digest_of(const std::filesystem::path& file, const OpenFile& in, bool has_header) {
   if (has_header) {
     const std::string text = in.header();
-    part.digest = text.substr(digest_position(text), digits);
-    return part;
+    return text.substr(digest_position(text), digits);
   }
   Digest digest;
   std::vector<char> some(std::size_t{1} << 18);
-  for (std::size_t left = part.bytes; left > 0;) {
+  for (std::size_t left = in.bytes(); left > 0;) {
     const std::size_t now = std::min(left, some.size());
     read_all(file, in.fd(), some.data(), now);
     digest.add(some.data(), now);
     left -= now;
   }
-  part.digest = digest.hex();
-  return part;
+  return digest.hex();
+}
+
+/// What the file is by now. Of a file that `write` wrote the header is read, of others all.
+inline Part part_of(const std::filesystem::path& folder, const std::string& name, int rank, bool has_header) {
+  const std::filesystem::path file = folder / name;
+  const OpenFile in(file);
+  return {name, rank, in.bytes(), has_header, digest_of(file, in, has_header)};
 }
 
 inline Json json_of(const Part& part) {
@@ -104,8 +108,11 @@ inline Part part_of(const Json& json) {
 /// What a folder's manifest says, and the files that it names.
 class Manifest {
  public:
-  Manifest(std::filesystem::path folder, std::uint64_t step, int world, std::vector<Part> parts)
-      : folder_(std::move(folder)), step_(step), world_(world), parts_(std::move(parts)) {}
+  Manifest(const std::filesystem::path& folder, std::uint64_t step, int world, std::vector<Part> parts)
+      : step_(step), world_(world), parts_(std::move(parts)) {
+    // So that the files stay where they are when the program goes to another folder.
+    detail::naming(folder, [&] { folder_ = std::filesystem::absolute(folder); });
+  }
 
   /// Reads and verifies the manifest itself, not yet the files. Throws checkpoint_error.
   static Manifest read(const std::filesystem::path& folder) {
@@ -116,9 +123,14 @@ class Manifest {
           folder,
           "has no manifest.json: it isn't whole, or from before there were manifests; files that are, "
           "terse::checkpoint::load reads one by one");
-    const std::string text = detail::contents_of(file);
+    const detail::OpenFile in(file);
+    if (in.bytes() > detail::max_header)
+      detail::fail(file, "has " + std::to_string(in.bytes()) + " bytes, more than any manifest (" +
+                             std::to_string(detail::max_header) +
+                             "): it is damaged; go on from another checkpoint");
+    const std::string text = detail::contents_of(file, in);
     try {
-      const detail::Json json = detail::Json::parse(text);
+      const detail::Json json = detail::parse(file, text);
       std::vector<Part> parts;
       for (const detail::Json& part : json.at("parts")) parts.push_back(detail::part_of(part));
       Manifest found(folder, detail::count_of(json, "step"),
@@ -126,6 +138,7 @@ class Manifest {
       // To the byte, so that nothing in it can be other than it was.
       if (found.text() == text && found.is_possible()) return found;
     } catch (const detail::Json::exception&) {  // said below
+    } catch (const checkpoint_error&) {         // the same, of text that no manifest has
     }
     detail::fail(file, "is damaged or of a later version; go on from another checkpoint");
   }
@@ -141,20 +154,25 @@ class Manifest {
   /// Where a part of that name is, or would be.
   std::filesystem::path file(const std::string& name) const { return folder_ / name; }
 
+  /// Throws checkpoint_error unless the part is there and has the size that was saved. Reads nothing of it.
+  void verify_size(const Part& part) const { compare_size(part, detail::OpenFile(folder_ / part.name)); }
   /// Throws checkpoint_error unless the part is there and is what was saved. Of files that `write` wrote the header is
   /// compared; their data are when they are read, with a digest in the header.
   void verify(const Part& part) const {
-    compare(part, detail::part_of(folder_, part.name, part.rank, part.has_header));
+    const std::filesystem::path file = folder_ / part.name;
+    const detail::OpenFile in(file);
+    compare_size(part, in);
+    compare_digest(part, detail::digest_of(file, in, part.has_header));
   }
 
   /// What a small file holds, verified. Not collective. Throws checkpoint_error, also where there is none of that name.
   std::string contents(const std::string& name) const {
     const Part& saved = part(name);
-    std::string text = detail::contents_of(folder_ / name);
-    Part found = saved;
-    found.bytes = text.size();
-    if (!saved.has_header) found.digest = detail::digest_of(text);
-    compare(saved, found);
+    const std::filesystem::path file = folder_ / name;
+    const detail::OpenFile in(file);
+    compare_size(saved, in);
+    std::string text = detail::contents_of(file, in);
+    if (!saved.has_header) compare_digest(saved, detail::digest_of(text));
     return text;
   }
 
@@ -179,14 +197,17 @@ class Manifest {
              return detail::names_part(part.name) && part.rank >= 0 && part.rank < world_;
            });
   }
-  void compare(const Part& saved, const Part& found) const {
-    if (found == saved) return;
-    const std::string what =
-        found.bytes == saved.bytes
-            ? "has the digest " + found.digest + ", not " + saved.digest
-            : "has " + std::to_string(found.bytes) + " bytes, not " + std::to_string(saved.bytes);
+  /// The size first: whatever is to be hashed or held in memory is as large as what was saved.
+  void compare_size(const Part& saved, const detail::OpenFile& found) const {
+    if (found.bytes() != saved.bytes)
+      differs(saved, "has " + std::to_string(found.bytes()) + " bytes, not " + std::to_string(saved.bytes));
+  }
+  void compare_digest(const Part& saved, const std::string& found) const {
+    if (found != saved.digest) differs(saved, "has the digest " + found + ", not " + saved.digest);
+  }
+  [[noreturn]] void differs(const Part& saved, const std::string& how) const {
     detail::fail(folder_ / saved.name,
-                 what + ", as the manifest says: it is damaged, or of another save than step " +
+                 how + ", as the manifest says: it is damaged, or of another save than step " +
                      std::to_string(step_) +
                      "; put the right file in its place, or go on from another checkpoint");
   }

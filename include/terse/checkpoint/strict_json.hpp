@@ -65,7 +65,8 @@ class Strict final : public nlohmann::json_sax<Json> {
 /// Parses the header's text, strictly: no duplicate keys, no nesting deeper than the format has.
 inline Json parse(const std::filesystem::path& file, const std::string& text) {
   // The parser takes a zero byte for the end of the text, and skips a byte order mark.
-  if (text.front() != '{' || text.find('\0') != text.npos) fail(file, "the header is not a JSON object");
+  if (text.empty() || text.front() != '{' || text.find('\0') != text.npos)
+    fail(file, "the header is not a JSON object");
   Strict strict(file);
   Json::sax_parse(text, &strict);  // what is no JSON is found by the other parser, too
   try {

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "terse/checkpoint/file_io.hpp"
+#include "terse/checkpoint/manifest.hpp"
+#include "terse/checkpoint/replace_file.hpp"
+
+namespace terse::checkpoint {
+
+/// Small files by name.
+using Texts = std::map<std::string, std::string>;
+
+/// What a rank adds to a checkpoint while it is written.
+class Draft {
+ public:
+  explicit Draft(std::filesystem::path folder) : folder_(std::move(folder)) {}
+
+  /// Where to write a file of that name, which no other rank gives.
+  std::filesystem::path file(const std::string& name) {
+    if (!detail::names_part(name))
+      throw usage_error("'" + name + "' can't be the name of a file in a checkpoint");
+    names_.insert(name);
+    return folder_ / name;
+  }
+  /// Writes a small file.
+  void write(const std::string& name, const std::string& contents) {
+    const std::filesystem::path to = file(name);
+    detail::naming(to, [&] { replace_file(to, contents); });
+  }
+  const std::set<std::string>& names() const noexcept { return names_; }
+
+ private:
+  std::filesystem::path folder_;
+  std::set<std::string> names_;
+};
+
+}  // namespace terse::checkpoint
