@@ -18,6 +18,7 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -331,6 +332,81 @@ TEST_CASE("a checkpoint of another run is refused, not skipped") {
     CHECK(found.foreign);
     CHECK(found.untouched);
   }
+}
+
+TEST_CASE(
+    "a checkpoint of another model names the first segment that differs, and what fits of it can be loaded") {
+  const Scratch scratch;
+  Layout saved;
+  saved.add({"body", {3, 4}}).add({"none", {0}}).add({"head", {5, 4}}).add({"bias", {5}}).add({"old", {}});
+  const fs::path file = scratch.path() / "file";
+  const auto with = [&](const Layout& layout, const std::function<void(Optimizer<Adam<>, Threads>&)>& use) {
+    ThreadGroup(1).run([&](Threads& transport) {
+      Optimizer optimizer{Adam<>{}, transport, layout};
+      use(optimizer);
+    });
+  };
+  const auto numbers = [](const Layout& layout) {
+    std::vector<float> x(static_cast<std::size_t>(layout.size()));
+    for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i);
+    return x;
+  };
+  with(saved, [&](auto& optimizer) { checkpoint::save(file, optimizer, numbers(saved)); });
+  const auto refused = [&](const Layout& layout, const std::string& why) {
+    with(layout, [&](auto& optimizer) {
+      std::vector<float> x = numbers(layout);
+      for (const bool elastic : {false, true}) try {
+          elastic ? checkpoint::load_elastic({file}, optimizer, x) : checkpoint::load(file, optimizer, x);
+          FAIL("loaded");
+        } catch (const foreign_checkpoint_error& fault) {
+          contains(fault.what(), "was saved with another layout: " + why);
+        }
+    });
+  };
+  const auto model = [](std::vector<Segment> segments) {
+    Layout layout;
+    for (Segment& segment : segments) layout.add(std::move(segment));
+    return layout;
+  };
+  const Segment body{"body", {3, 4}}, none{"none", {0}}, head{"head", {5, 4}}, bias{"bias", {5}},
+      old{"old", {}};
+  refused(model({body, none, {"head", {7, 4}}, {"bias", {7}}, old}),
+          "its segment \"head\" has the shape [5, 4] and this run's [7, 4]. load_matching");
+  refused(model({{"first", {2}}, body, {"second", {2}}, none, head, bias, old}),
+          "it has no segment \"first\" [2]. load_matching");
+  refused(model({body, none, old}), "this run has no segment \"head\" [5, 4]. load_matching");
+  refused(model({{"bodies", {3, 4}}, none, head, bias, old}),
+          "it has no segment \"bodies\" [3, 4], this run has no segment \"body\" [3, 4]. load_matching");
+  refused(model({none, body, head, bias, old}), "segments have the same names and shapes, and another order");
+  refused(model({{"body", {3, 4}, 0.5F}, none, head, bias, old}), "segments have the same names and shapes");
+
+  using Names = std::vector<std::string>;
+  const Layout other = model({{"new", {2}}, {"bias", {7}}, {"head", {5, 4}, 2}, none, body});
+  std::vector<float> x(static_cast<std::size_t>(other.size()), -1);
+  const checkpoint::Unmatched unmatched = checkpoint::load_matching(file, other, x);
+  CHECK(unmatched.missing == Names{"new"});
+  CHECK(unmatched.unexpected == Names{"old"});
+  CHECK(unmatched.mismatched == Names{"bias"});
+  std::vector<float> expected(x.size(), -1);
+  for (const auto& [to, from, count] :
+       {std::tuple(other.segments()[2].offset, saved.segments()[2].offset, 20),
+        std::tuple(other.segments()[4].offset, saved.segments()[0].offset, 12)})
+    for (index_t i = 0; i < count; ++i)
+      expected[static_cast<std::size_t>(to + i)] = static_cast<float>(from + i);
+  CHECK(x == expected);
+
+  // Of other numbers nothing fits; a damaged file and one of something else change nothing.
+  std::vector<bf16> halves(x.size());
+  CHECK(checkpoint::load_matching(file, saved, view<bf16>(halves).part(0, saved.size())).mismatched ==
+        Names{"body", "none", "head", "bias", "old"});
+  flip(file, 0.99);
+  CHECK_THROWS_AS(checkpoint::load_matching(file, other, x), checkpoint_error);
+  checkpoint::write(file, {}, {{"format", "mine"}});
+  CHECK_THROWS_WITH_AS(checkpoint::load_matching(file, other, x), doctest::Contains("its format is 'mine'"),
+                       foreign_checkpoint_error);
+  CHECK_THROWS_WITH_AS(checkpoint::load_matching(file, Layout::flat(7), x),
+                       doctest::Contains("needs parameters"), checkpoint_error);
+  CHECK(x == expected);
 }
 
 TEST_CASE("one rank's file of another run is that to all ranks") {

@@ -181,7 +181,7 @@ std::string checkpoint_data() {
 void load_elastic(const fs::path& file, Input& input) {
   const fs::path other = Scratch::folder() / "rank-1";
   static const fs::path once = store(other, sealed(checkpoint_header(1), checkpoint_data()));
-  const checkpoint::detail::AllFiles all({file, other}, {});
+  const checkpoint::detail::AllFiles all({file, other}, {}, {});
   static_cast<void>(refusal([&] {
     all.require_same_extents({{"state.m", {0, 12}}, {"state.codes", {0, 8}}});
   }));

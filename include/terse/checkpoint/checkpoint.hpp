@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "terse/checkpoint/agreement.hpp"
+#include "terse/checkpoint/matching.hpp"
 #include "terse/checkpoint/state.hpp"
 #include "terse/core/hash.hpp"
 #include "terse/core/type_name.hpp"
@@ -62,7 +63,7 @@ std::string recipe_of(const Optimizer& optimizer) {
 
 template <class Optimizer>
 Metadata describe(Optimizer& optimizer) {
-  return {{"format", "terse checkpoint 1"},
+  return {{"format", checkpoint_format},
           {"recipe", recipe_of(optimizer)},
           {"world", std::to_string(optimizer.size())},
           {"rank", std::to_string(optimizer.rank())},
@@ -72,16 +73,7 @@ Metadata describe(Optimizer& optimizer) {
 
 template <class P, class Space>
 void restore_parameters(const Restore& restore, const Layout& layout, view<P, Space> parameters) {
-  for (const Segment& segment : layout.segments())
-    restore.take({"parameters." + segment.name, dtype_of<P>(), segment.shape, 0},
-                 parameters.part(segment.offset, segment.count));
-}
-
-template <class Optimizer>
-void require_size(const std::filesystem::path& file, const Optimizer& optimizer, index_t size) {
-  if (size != optimizer.layout().size())
-    fail(file, "needs parameters of " + std::to_string(optimizer.layout().size()) +
-                   " elements, as the layout has, not " + std::to_string(size));
+  for (const Segment& segment : layout.segments()) restore_segment(restore, segment, parameters);
 }
 
 /// What has left for the next step belongs to these parameters and this state alone.
@@ -93,11 +85,14 @@ void require_between_steps(const Optimizer& optimizer) {
 }
 
 /// Throws foreign_checkpoint_error where a file says something else about itself.
-inline void require_same(const std::filesystem::path& file, const File& read, const Metadata& expected) {
+inline void require_same(const std::filesystem::path& file, const File& read, const Metadata& expected,
+                         const Layout& layout) {
   for (const auto& [key, value] : expected)
     if (const std::string& found = read.metadata(key); found != value)
-      throw foreign_checkpoint_error(about(
-          file, "was saved with another " + key + ": it says '" + found + "', this run '" + value + "'"));
+      throw foreign_checkpoint_error(
+          about(file, "was saved with another " + key + ": " +
+                          (key == "layout" ? layout_difference(read, layout)
+                                           : "it says '" + found + "', this run '" + value + "'")));
 }
 
 /// A source and its step, which `open` returns on each rank.
@@ -126,7 +121,7 @@ void load_from(const std::filesystem::path& file, Optimizer& optimizer,
     restore_parameters(from, optimizer.layout(), parameters);
   };
   read_together(file, optimizer.channel(), "rank", [&] {
-    require_size(file, optimizer, parameters.size());
+    require_size(file, optimizer.layout(), parameters.size());
     opened = open();
     restore(false);
     return Found{opened.step};
@@ -145,7 +140,7 @@ void save(const std::filesystem::path& file, Optimizer& optimizer,
           in<typename Optimizer::runs_on, typename Optimizer::parameter> parameters) {
   const terse::detail::Call call(terse::detail::Verb::save);
   detail::require_between_steps(optimizer);
-  detail::require_size(file, optimizer, parameters.size());
+  detail::require_size(file, optimizer.layout(), parameters.size());
   await_messages(optimizer.channel());
   detail::HostCopies copies;
   using Parameter = typename Optimizer::parameter;
@@ -154,7 +149,7 @@ void save(const std::filesystem::path& file, Optimizer& optimizer,
   Metadata metadata = detail::describe(optimizer);
   metadata["step"] = std::to_string(optimizer.steps());
   for (const Segment& segment : optimizer.layout().segments())
-    tensors.push_back({"parameters." + segment.name, detail::dtype_of<Parameter>(), segment.shape,
+    tensors.push_back({detail::parameters_name(segment.name), detail::dtype_of<Parameter>(), segment.shape,
                        reinterpret_cast<const std::byte*>(here.data() + segment.offset),
                        static_cast<std::size_t>(segment.count) * sizeof(Parameter)});
   optimizer.walk(detail::Collect{tensors, metadata, copies});
@@ -171,7 +166,7 @@ void load(const std::filesystem::path& file, Optimizer& optimizer,
   std::optional<File> read;
   detail::load_from(file, optimizer, parameters, [&] {
     read.emplace(File::read(file));
-    detail::require_same(file, *read, detail::describe(optimizer));
+    detail::require_same(file, *read, detail::describe(optimizer), optimizer.layout());
     return detail::Opened{std::make_unique<detail::OneFile>(*read), detail::step_of(file, *read)};
   });
 }

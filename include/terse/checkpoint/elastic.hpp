@@ -86,12 +86,13 @@ Extents extents_of(Optimizer& optimizer) {
 class AllFiles : public Source {
  public:
   /// `files` by rank. Throws checkpoint_error unless all are good and what `expected` says, of one step.
-  AllFiles(std::vector<std::filesystem::path> files, Metadata expected) : paths_(std::move(files)) {
+  AllFiles(std::vector<std::filesystem::path> files, Metadata expected, const Layout& layout)
+      : paths_(std::move(files)) {
     expected["world"] = std::to_string(paths_.size());
     for (std::size_t rank = 0; rank < paths_.size(); ++rank) {
       files_.push_back(File::map(paths_[rank]));
       expected["rank"] = std::to_string(rank);
-      require_same(paths_[rank], files_[rank], expected);
+      require_same(paths_[rank], files_[rank], expected, layout);
       if (const std::uint64_t step = step_of(paths_[rank], files_[rank]); rank == 0)
         step_ = step;
       else if (step != step_)
@@ -260,7 +261,7 @@ void load_elastic(const std::vector<std::filesystem::path>& files, Optimizer& op
   await_messages(optimizer.channel());
   const detail::Extents expected = detail::extents_of(optimizer);
   detail::load_from(files[0], optimizer, parameters, [&] {
-    auto all = std::make_unique<detail::AllFiles>(files, detail::describe(optimizer));
+    auto all = std::make_unique<detail::AllFiles>(files, detail::describe(optimizer), optimizer.layout());
     all->require_same_extents(expected);
     const std::uint64_t step = all->step();
     return detail::Opened{std::move(all), step};

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "terse/checkpoint/safetensors.hpp"
+#include "terse/checkpoint/state.hpp"
+#include "terse/core/layout.hpp"
+#include "terse/core/view.hpp"
+
+// The parameters of a checkpoint and the segments of a layout, which may be of two models: what they have in common.
+
+namespace terse::checkpoint {
+
+/// Names of the segments that a checkpoint and a layout don't have in common.
+struct Unmatched {
+  std::vector<std::string> missing;     ///< in the layout alone
+  std::vector<std::string> unexpected;  ///< in the checkpoint alone
+  std::vector<std::string> mismatched;  ///< in both, with other shapes or other numbers
+};
+
+namespace detail {
+
+inline constexpr const char* checkpoint_format = "terse checkpoint 1";
+
+inline std::string parameters_name(const std::string& segment) { return "parameters." + segment; }
+
+inline void require_size(const std::filesystem::path& file, const Layout& layout, index_t size) {
+  if (size != layout.size())
+    fail(file, "needs parameters of " + std::to_string(layout.size()) + " elements, as the layout has, not " +
+                   std::to_string(size));
+}
+
+template <class P, class Space>
+void restore_segment(const Restore& restore, const Segment& segment, view<P, Space> parameters) {
+  restore.take({parameters_name(segment.name), dtype_of<P>(), segment.shape, 0},
+               parameters.part(segment.offset, segment.count));
+}
+
+/// In the order of the layout, or of the file. Calls `match` with each segment that both have. `dtype` is that of the numbers;
+/// where it is empty, shapes alone count.
+template <class Match>
+Unmatched compare(const File& file, const Layout& layout, const std::string& dtype, Match match) {
+  std::map<std::string, const Tensor*> saved;
+  for (const Tensor& tensor : file.tensors()) saved[tensor.name] = &tensor;
+  Unmatched result;
+  for (const Segment& segment : layout.segments()) {
+    const auto found = saved.find(parameters_name(segment.name));
+    if (found == saved.end()) {
+      result.missing.push_back(segment.name);
+      continue;
+    }
+    const Tensor& tensor = *found->second;
+    if (tensor.shape == segment.shape && (dtype.empty() || tensor.dtype == dtype))
+      match(segment);
+    else
+      result.mismatched.push_back(segment.name);
+    saved.erase(found);
+  }
+  const std::string prefix = parameters_name("");
+  for (const Tensor& tensor : file.tensors())
+    if (tensor.name.rfind(prefix, 0) == 0 && saved.count(tensor.name) > 0)
+      result.unexpected.push_back(tensor.name.substr(prefix.size()));
+  return result;
+}
+
+/// Says where a checkpoint's segments first differ from a layout's, whose hash is known to be another one.
+inline std::string layout_difference(const File& file, const Layout& layout) {
+  const Unmatched differ = compare(file, layout, "", [](const Segment&) {});
+  const auto is_first = [](const std::vector<std::string>& names, const Segment& segment) {
+    return !names.empty() && names.front() == segment.name;
+  };
+  const auto shape_of = [&](const std::string& name) {
+    return described("", file.shape(parameters_name(name)));
+  };
+  std::string text;
+  const auto add = [&](const std::string& sentence) { text += (text.empty() ? "" : ", ") + sentence; };
+  for (const Segment& segment : layout.segments()) {
+    const std::string name = "segment " + quoted(segment.name), shape = described("", segment.shape);
+    if (is_first(differ.missing, segment)) add("it has no " + name + shape);
+    if (is_first(differ.mismatched, segment))
+      add("its " + name + " has the shape" + shape_of(segment.name) + " and this run's" + shape);
+  }
+  if (!differ.unexpected.empty())
+    add("this run has no segment " + quoted(differ.unexpected.front()) + shape_of(differ.unexpected.front()));
+  if (text.empty())
+    return "segments have the same names and shapes, and another order or other rates, weight decays, groups "
+           "or "
+           "flags: give them those of the run that saved it, before the load";
+  return text + ". load_matching loads what fits";
+}
+
+template <Number P, class Space>
+Unmatched load_matching(const std::filesystem::path& file, const Layout& layout, view<P, Space> parameters) {
+  require_size(file, layout, parameters.size());
+  const File read = File::map(file);
+  if (const std::string& format = read.metadata("format"); format != checkpoint_format)
+    throw foreign_checkpoint_error(about(file, "is no optimizer's: its format is '" + format + "'"));
+  const OneFile source(read);
+  return compare(read, layout, dtype_of<P>(), [&](const Segment& segment) {
+    restore_segment({source, true}, segment, parameters);
+  });
+}
+
+}  // namespace detail
+
+/// Loads the parameters of those segments that a file of `save` has by the same name, of the same shape and the same numbers, into
+/// a model that may be another one, such as one with a new last layer. Others stay as they are; the result names them. State of an
+/// optimizer isn't loaded: make a new one, which begins with its first step.
+///
+/// Not collective. Ranks that shall start alike load the same file. Throws checkpoint_error, before anything changes, where the
+/// file is damaged, foreign_checkpoint_error where it is no optimizer's. The file is mapped into memory.
+inline Unmatched load_matching(const std::filesystem::path& file, const Layout& layout,
+                               view<float> parameters) {
+  return detail::load_matching(file, layout, parameters);
+}
+/// The same of 16-bit parameters and of parameters on a device.
+template <Number P, class Space>
+Unmatched load_matching(const std::filesystem::path& file, const Layout& layout, view<P, Space> parameters) {
+  return detail::load_matching(file, layout, parameters);
+}
+
+}  // namespace terse::checkpoint
