@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "terse/graph/graphs.hpp"
+#include "terse/laws/mixing_rule.hpp"
 #include "terse/optimizer/d_sgd.hpp"
 #include "terse/optimizer/optimizer.hpp"
 #include "terse/optimizer/parameter_mixing.hpp"

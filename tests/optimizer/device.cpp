@@ -207,7 +207,59 @@ TEST_CASE("what a record can't hold is refused") {
         ErrorFeedbackSgd<>{.error_feedback = {.follows_rate = true}}, staged, layout, {}, Device{}};
     CHECK_THROWS_WITH_AS(following.record(x.all(), x.all()), doctest::Contains("can't be recorded"),
                          usage_error);
+    Optimizer above{ErrorFeedbackSgd<Threshold<>>{}, staged, layout, {}, Device{}};
+    CHECK_THROWS_WITH_AS(above.record(x.all(), x.all()), doctest::Contains("waits for the number of picks"),
+                         usage_error);
   });
+}
+
+TEST_CASE(
+    "whether a step can be recorded is asked of every policy, within what other policies are made of, too") {
+  using Block = ScaledSign<MeanAbs, PerBlock<512>>;
+  // One stage of ten steps, and the ratio after them.
+  const LargestWithWarmup warm{.ratio = 0.01, .warmup_steps = 10, .stages = 1};
+  const RecordUse stage{1, 10}, beyond{1, 11}, behind{11, 500}, back{11, 10};
+  const auto falls = [&](const auto& policy) {
+    const auto can = [&](const RecordUse& use) { return detail::unrecordable(use, policy) == nullptr; };
+    CHECK(can(stage));
+    CHECK_FALSE(can(beyond));
+    CHECK(can(behind));
+    CHECK_FALSE(can(back));
+  };
+  const WarmupTopK<> top{.selection = warm};
+  falls(top);
+  falls(Unchecked<WarmupTopK<>>{top});
+  falls(OverSenders<WarmupTopK<>>{top});
+  falls(Chain<Dense, Strata<false>, LargestWithWarmup>{.selection = {.second = warm}});
+  falls(Tiles<8, WarmupTopK<>>{top});
+  falls(Select<SmallerThan<100>, Otherwise<WarmupTopK<>>>{
+      {SmallerThan<100>{}, Otherwise<WarmupTopK<>>{{}, top}}});
+  falls(Within<WarmupTopK<>>{.compressor = top});
+  using Two = Hierarchical<Within<WarmupTopK<>>, ScatterGather>;
+  falls(Two{.inner = {.compressor = top}});
+  falls(Hierarchical<ScatterGather, Two>{.outer = {.inner = {.compressor = top}}});
+  falls(BySize<Two, ScatterGather>{.small = {.inner = {.compressor = top}}});
+
+  const auto asked = [&](const auto& recipe, bool full_precision = false) {
+    return composed(recipe).unrecordable(beyond, full_precision) == nullptr;
+  };
+  CHECK(asked(ErrorFeedbackSgd<TopK<>>{}));
+  CHECK_FALSE(asked(ErrorFeedbackSgd<WarmupTopK<>>{.compressor = top}));
+  CHECK(asked(ErrorFeedbackSgd<WarmupTopK<>>{.compressor = top}, true));
+  CHECK_FALSE(asked(ErrorFeedbackSgd<Block, AveragedResidual<>>{}));
+  CHECK(asked(ErrorFeedbackSgd<Block, AveragedResidual<>>{.error_feedback = {.clear_every = 0}}));
+  CHECK_FALSE(asked(ErrorFeedbackSgd<Block, StoredResidual<UniformLevels<8, Nearest, Symmetric, MaxAbs>>>{
+      .error_feedback = {.follows_rate = true}}));
+  CHECK_FALSE(asked(ErrorFeedbackSgd<Select<Otherwise<Block, AveragedResidual<>>>>{}));
+  CHECK_FALSE(asked(OneBitAdam<WarmupTopK<>>{.compressor = top}));
+  CHECK(asked(ChocoSgd<>{}));
+  CHECK_FALSE(asked(ChocoSgd<WarmupTopK<>>{.compressor = top}));
+  // The host must know how long a packet is that a rank hands on.
+  CHECK(asked(ErrorFeedbackSgd<WarmupTopK<>>{}));
+  CHECK_FALSE(asked(ErrorFeedbackSgd<WarmupTopK<>, Ring>{}));
+  CHECK_FALSE(asked(ErrorFeedbackSgd<WarmupTopK<>, BySize<ScatterGather, Ring>>{}));
+  CHECK_FALSE(asked(ErrorFeedbackSgd<WarmupTopK<>, Hierarchical<ScatterGather, Ring>>{}));
+  CHECK(asked(ErrorFeedbackSgd<TopK<>, Ring>{}));
 }
 
 TEST_CASE("16-bit parameters and gradients") {

@@ -43,6 +43,7 @@ struct Then {
     first.check();
     second.check();
   }
+  const char* unrecordable(const RecordUse& use) const { return detail::unrecordable(use, first, second); }
   template <class Visit>
   void settings(Visit&& visit) const {
     first.settings(visit);

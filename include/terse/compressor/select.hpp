@@ -211,6 +211,13 @@ requires(detail::check_branches<Branches...>()) struct Select<Branches...> {
       ++k;
     });
   }
+  const char* unrecordable(const RecordUse& use) const {
+    const char* why = nullptr;
+    for_each_branch([&](const auto& branch) {
+      if (why == nullptr) why = detail::unrecordable(use, branch.compressor, branch.error_feedback);
+    });
+    return why;
+  }
   template <class Visit>
   void settings(Visit&& visit) const {
     detail::BranchSettings<std::remove_reference_t<Visit>> branch_visit{visit};

@@ -47,6 +47,9 @@ struct Sparse {
   Values values{};        ///< the coder of what is picked
 
   void check() const { selection.check(); }
+  const char* unrecordable(const RecordUse& use) const {
+    return detail::unrecordable(use, selection, values);
+  }
   /// Throws usage_error unless sections over `range` have the sizes of `made`'s, which there is room for.
   void require_room(const Sparse& made, const Range& range) const {
     for (UnitsOf units(range); units.more(); units.next()) {

@@ -23,6 +23,9 @@ struct AboveThreshold {
       throw usage_error("threshold must be positive and finite, not " + std::to_string(threshold));
     check_ratio("most_ratio", most_ratio);
   }
+  static const char* unrecordable(const RecordUse&) {
+    return "a compressor that picks by a threshold waits for the number of picks and can't be recorded";
+  }
   template <class Visit>
   void settings(Visit&& visit) const {
     visit("threshold", static_cast<double>(threshold));

@@ -72,6 +72,7 @@ struct Tiled<Basis, S, Sparse<Selection, Values, PerSegment>> {
   Picker picker() const { return {inner.selection, inner.values}; }
 
   void check() const { inner.check(); }
+  const char* unrecordable(const RecordUse& use) const { return inner.unrecordable(use); }
   void require_room(const Tiled& made, const Range& range) const {
     picker().require_room(made.picker(), range);
   }

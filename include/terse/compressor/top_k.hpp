@@ -71,6 +71,10 @@ struct LargestWithWarmup {
     check_ratio("ratio", ratio);
     if (stages < 1) throw usage_error("stages must be at least 1, not " + std::to_string(stages));
   }
+  const char* unrecordable(const RecordUse& use) const {
+    if (ratio_at(use.recorded) == ratio_at(use.step)) return nullptr;
+    return "this step has another ratio than the record's: record again in each stage of a warm-up";
+  }
   template <class Visit>
   void settings(Visit&& visit) const {
     visit("ratio", ratio);

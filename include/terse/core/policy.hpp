@@ -1,9 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <type_traits>
 
-namespace terse::detail {
+namespace terse {
+
+/// The step that a device has recorded, and the one that the record shall serve: the same when it is made.
+struct RecordUse {
+  std::uint64_t recorded, step;
+};
+
+namespace detail {
 
 /// A visitor of hyper-parameters, for concepts; nvcc knows no lambdas in those.
 struct IgnoreSetting {
@@ -39,6 +47,16 @@ void policy_settings(const Policy& policy, Visit&& visit) {
   if constexpr (requires { policy.settings(visit); }) policy.settings(visit);
 }
 
+/// Why a record of a step can't serve the step of `use`, as the first of these policies to have a reason says by
+/// `const char* unrecordable(const RecordUse&) const`: it waits for the host, or the host makes this step another one. Else nullptr.
+inline const char* unrecordable(const RecordUse&) { return nullptr; }
+template <class Policy, class... Others>
+const char* unrecordable(const RecordUse& use, const Policy& policy, const Others&... others) {
+  if constexpr (requires { policy.unrecordable(use); })
+    if (const char* why = policy.unrecordable(use)) return why;
+  return unrecordable(use, others...);
+}
+
 /// Says in words what is wrong with these, of policies whose hyper-parameters are their members.
 template <class Policy>
 constexpr bool check_parameters() {
@@ -52,4 +70,5 @@ constexpr bool check_parameters() {
   return true;
 }
 
-}  // namespace terse::detail
+}  // namespace detail
+}  // namespace terse

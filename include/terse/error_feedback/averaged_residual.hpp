@@ -60,6 +60,10 @@ struct AveragedResidual {
     if (!(gain > 0 && gain <= 1))
       throw usage_error("AveragedResidual's gain must be in (0, 1], not " + std::to_string(gain));
   }
+  const char* unrecordable(const RecordUse& use) const {
+    if (clear_every == 0) return stored().unrecordable(use);
+    return "an error feedback that is cleared now and then can't be recorded: set its clear_every to 0";
+  }
   template <class Visit>
   void settings(Visit&& visit) const {
     visit("gain", static_cast<double>(gain));

@@ -66,6 +66,9 @@ struct Residual {
     if (!(decay > 0 && decay <= 1))
       throw usage_error("Residual's decay must be in (0, 1], not " + std::to_string(decay));
   }
+  const char* unrecordable(const RecordUse&) const {
+    return follows_rate ? "an error feedback that follows the learning rate can't be recorded" : nullptr;
+  }
   template <class Visit>
   void settings(Visit&& visit) const {
     visit("decay", static_cast<double>(decay));

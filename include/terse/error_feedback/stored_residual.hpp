@@ -97,6 +97,9 @@ struct StoredResidual {
   bool follows_rate = false;  ///< see Residual
 
   void check() const { Residual{decay, follows_rate}.check(); }
+  const char* unrecordable(const RecordUse& use) const {
+    return Residual{decay, follows_rate}.unrecordable(use);
+  }
   template <class Visit>
   void settings(Visit&& visit) const {
     Residual{decay, follows_rate}.settings(visit);

@@ -42,6 +42,7 @@ struct Hierarchical {
   static constexpr bool recompresses = Outer::recompresses;
   static constexpr bool compresses_partial_sums = true;
   static constexpr bool evaluates_late = detail::evaluates_late<Inner>();
+  static constexpr bool waits_for_sizes = detail::waits_for_sizes<Outer>();
   static constexpr bool compresses_within =
       !detail::InsideOf<Inner>::Code::lossless || detail::compresses_within<Outer>();
   using ForDense = Hierarchical<typename detail::InsideOf<Inner>::Way, DenseTopologyOf<Outer>>;
@@ -53,6 +54,7 @@ struct Hierarchical {
   ForDense for_dense() const {
     return {ranks_per_node, detail::InsideOf<Inner>::way(inner), dense_topology(outer)};
   }
+  const char* unrecordable(const RecordUse& use) const { return detail::unrecordable(use, inner, outer); }
   template <class Visit>
   void settings(Visit&& visit) const {
     visit("ranks_per_node", static_cast<double>(ranks_per_node));

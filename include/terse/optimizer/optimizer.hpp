@@ -117,13 +117,16 @@ class Optimizer {
   /// of a CUDA graph's capture, for one. What changes from step to step (rates, gradient scale, step, bias
   /// corrections) stays out of the record; the addresses of the views are in it. A record serves one stage: see
   /// `full_precision`. Throws usage_error where a step needs the host in its middle: clip_norm, NonFinite::skip, and
-  /// errors that follow the learning rate. Of one step all ranks replay a record, or none. For transports that don't wait for the host.
+  /// what a policy says, such as an error feedback that follows the learning rate. Of one step all ranks replay a record, or none.
+  /// For transports that don't wait for the host.
   void record(out<E, P> parameters, in<E, G> gradients) requires GridExecutor<E>;
   /// Takes one step, which `run()` enqueues from a record of this optimizer. Throws as `step` does, and usage_error
-  /// if the record is of the other stage.
+  /// if the record is of the other stage, or of a step of another kind: see detail::unrecordable.
   template <class Run>
   void replay(Run run, float gradient_scale = 1) requires GridExecutor<E> {
     record_.check(full_precision(), masks(), guard());
+    detail::check_recordable(composed(recipe), {record_.step(), steps_ + 1}, full_precision(), begun_,
+                             rank());
     const StepInput<E, N> input = input_of({nullptr, layout_.size()}, {nullptr, layout_.size()});
     prepare(input, gradient_scale);
     try {

@@ -62,6 +62,9 @@ struct ParameterMixingOf {
     detail::check_policy(compressor);
     detail::check_feedback_of_states(error_feedback);
   }
+  const char* unrecordable(const RecordUse& use, bool) const {
+    return detail::unrecordable(use, momentum_correction, topology, compressor, error_feedback);
+  }
   template <class Visit>
   void settings(Visit&& visit) const {
     visit("learning_rate", static_cast<double>(learning_rate));

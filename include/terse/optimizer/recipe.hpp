@@ -58,7 +58,8 @@ struct StepInput {
 /// and, where ranks may start from different parameters, `static constexpr bool models_differ` = true;
 /// where messages are known before the gradient, `static constexpr bool blind` = true and begin(input, state),
 /// which sends them; `static constexpr int scalars`, how many places of StepScalars::own it takes. `bool recordable()`
-/// says whether all steps send alike; true by default. Where ranks train apart between meetings, `bool alike(state)`, whether all
+/// says whether all steps send alike; true by default. `const char* unrecordable(const RecordUse&, bool full_precision)` says why a record
+/// can't serve a step, by asking all policies that take part in it. Where ranks train apart between meetings, `bool alike(state)`, whether all
 /// hold the same parameters after the step that was just taken; where they never do, `static constexpr bool never_alike` = true.
 /// Where all ranks throw non_finite_error in the same step, `static constexpr bool all_throw` = true: then they tell each other what is
 /// not finite.

@@ -236,7 +236,7 @@ void Optimizer<R, T, E, N>::record(out<E, P> parameters, in<E, G> gradients) req
           channel_.rank());
     if (options_.compare_every > 0)
       throw usage_error("compare_every brings parameters to the host and can't be recorded", channel_.rank());
-    detail::check_recordable(composed(recipe), begun_, channel_.rank());
+    detail::check_recordable(composed(recipe), {steps_ + 1, steps_ + 1}, full_precision(), begun_, rank());
     if constexpr (requires { state_.recovers(); })
       if (state_.recovers())
         throw usage_error(
@@ -246,7 +246,7 @@ void Optimizer<R, T, E, N>::record(out<E, P> parameters, in<E, G> gradients) req
     if (!masters_.there())
       throw usage_error("take one step before a record, so that the masters are there", channel_.rank());
     composed(recipe).enqueue(input_of(parameters, gradients), state_);
-    record_.take(full_precision(), masks());
+    record_.take(steps_ + 1, full_precision(), masks());
   }
 }
 

@@ -41,6 +41,15 @@ struct TwoStages {
             "the second stage goes on with what the first one has learned, and that lasts no step: `when` "
             "must be at least one step");
   }
+  const char* unrecordable(const RecordUse& use, bool full_precision) const {
+    if (full_precision)
+      return detail::unrecordable(use, first.momentum_correction, first.preconditioner, when);
+    if (Traits<C>::variable && waits_for_sizes<P>())
+      return "a topology that hands on packets of sizes that vary (Ring) waits for them and can't be "
+             "recorded";
+    return detail::unrecordable(use, second.momentum_correction, second.preconditioner, compressor,
+                                error_feedback, topology);
+  }
   template <class Visit>
   void settings(Visit&& visit) const {
     if constexpr (!Pair::one_stage) first.settings(visit);

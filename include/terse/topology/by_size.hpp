@@ -24,12 +24,15 @@ struct BySize {
   static constexpr bool compresses_partial_sums =
       detail::compresses_partial_sums<Small>() || detail::compresses_partial_sums<Large>();
   static constexpr bool evaluates_late = detail::evaluates_late<Small>() || detail::evaluates_late<Large>();
+  static constexpr bool waits_for_sizes =
+      detail::waits_for_sizes<Small>() || detail::waits_for_sizes<Large>();
   using Early = Small;
 
   index_t from = index_t{1} << 16;  ///< elements of a rank's chunk
   Small small{};                    ///< the topology of smaller chunks
   Large large{};                    ///< that of all others
 
+  const char* unrecordable(const RecordUse& use) const { return detail::unrecordable(use, small, large); }
   template <class Visit>
   void settings(Visit&& visit) const {
     visit("from", static_cast<double>(from));

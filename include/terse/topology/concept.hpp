@@ -83,6 +83,12 @@ constexpr bool compresses_partial_sums() {
   if constexpr (requires { T::compresses_partial_sums; }) return T::compresses_partial_sums;
   return false;
 }
+/// Whether ranks hand packets on, of sizes that vary only as large as their headers say, for which the host waits.
+template <class T>
+constexpr bool waits_for_sizes() {
+  if constexpr (requires { T::waits_for_sizes; }) return T::waits_for_sizes;
+  return false;
+}
 /// Whether it evaluates messages in other phases than the first.
 template <class T>
 constexpr bool evaluates_late() {

@@ -74,8 +74,10 @@ struct Gathered {
     detail::policy_settings(merge, visit);
     visit("weighted", weight == nullptr ? 0.0 : 1.0);
   }
-  /// Whether a step waits for what packets say, on a device, too.
-  bool waits() const { return weight != nullptr || Merge::waits; }
+  const char* unrecordable(const RecordUse&) const {
+    if (weight == nullptr && !Merge::waits) return nullptr;
+    return "a topology that waits for norms or weights of packets (MedianClip, weights) can't be recorded";
+  }
 
   template <Compressor C, ErrorFeedback F, Transport T, Executor E>
   class Round : public detail::GatherRound<C, F, T, E> {

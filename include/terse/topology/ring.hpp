@@ -22,6 +22,7 @@ struct Ring {
   static constexpr bool recompresses = true;
   static constexpr bool compresses_partial_sums = true;
   static constexpr bool evaluates_late = true;
+  static constexpr bool waits_for_sizes = true;
 
   template <Compressor C, ErrorFeedback F, Transport T, Executor E>
   class Round {

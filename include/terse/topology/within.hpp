@@ -50,6 +50,9 @@ struct Within {
     detail::check_policy(error_feedback);
     detail::check_policy(back);
   }
+  const char* unrecordable(const RecordUse& use) const {
+    return detail::unrecordable(use, compressor, error_feedback, back);
+  }
   template <class Visit>
   void settings(Visit&& visit) const {
     detail::policy_settings(compressor, visit);
