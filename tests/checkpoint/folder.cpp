@@ -609,7 +609,7 @@ TEST_CASE(
     }
   };
   const auto taken_soon = [&] {
-    for (int wait = 0; wait < 2000; ++wait) {
+    for (int wait = 0; wait < 400; ++wait) {
       if (taken()) return true;
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
