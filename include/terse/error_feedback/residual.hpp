@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "terse/core/policy.hpp"
 #include "terse/error_feedback/materialized.hpp"
 
 namespace terse {
