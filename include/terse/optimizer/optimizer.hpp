@@ -184,23 +184,7 @@ class Optimizer {
   /// the place of what was given before. Throws usage_error for a view of the wrong size, and when it is too late. Reads all
   /// elements once and brings n / 8 bytes to the host. Compressed steps then read n / 8 bytes more in each pass.
   template <class S = State>
-  void mask(in<E, std::uint8_t> elements) {
-    static_assert(
-        detail::TakesMask<S>,
-        "terse: a mask is for methods of two stages (OneBitAdam, OneBitLamb, Staged), whose second one "
-        "compresses: it takes effect when the stages change");
-    if constexpr (detail::TakesMask<S>) {
-      guard().check_size(elements.size(), "mask", layout_);
-      if (begun())
-        guard().refuse(
-            "messages of a step are under way, and it has its mask: give another one between steps");
-      if (!full_precision() && steps_ > 0)
-        guard().refuse(
-            "the second stage has begun, and what takes part in it is settled: give the mask before that");
-      await_messages(channel());
-      masked_ = state_.leave_out(elements.data());
-    }
-  }
+  void mask(in<E, std::uint8_t> elements);
   /// What this rank sends for a step, at most, if all goes well; exactly, where packets don't vary in size and all steps of a kind
   /// send alike. Without communication. Comparisons of parameters, 12 bytes to each peer, aren't in it.
   StepBytes bytes_per_step() const requires detail::SaysBytes<State> {

@@ -173,6 +173,25 @@ void Optimizer<R, T, E, N>::begin(out<E, P> parameters, in<E, G> gradients, floa
 }
 
 template <class R, class T, Executor E, class N>
+template <class S>
+void Optimizer<R, T, E, N>::mask(in<E, std::uint8_t> elements) {
+  static_assert(
+      detail::TakesMask<S>,
+      "terse: a mask is for methods of two stages (OneBitAdam, OneBitLamb, Staged), whose second one "
+      "compresses: it takes effect when the stages change");
+  if constexpr (detail::TakesMask<S>) {
+    guard().check_size(elements.size(), "mask", layout_);
+    if (begun())
+      guard().refuse("messages of a step are under way, and it has its mask: give another one between steps");
+    if (!full_precision() && steps_ > 0)
+      guard().refuse(
+          "the second stage has begun, and what takes part in it is settled: give the mask before that");
+    await_messages(channel());
+    masked_ = state_.leave_out(elements.data());
+  }
+}
+
+template <class R, class T, Executor E, class N>
 void Optimizer<R, T, E, N>::ready(index_t segment) {
   failure_.rethrow();
   // Another thread may call it than step.
