@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstring>
 #include <exception>
+#include <string>
 #include <utility>
 
 #include "terse/transport/mailbox.hpp"

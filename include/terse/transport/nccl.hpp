@@ -3,10 +3,13 @@
 
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <string>
 #include <string_view>
+#include <utility>
 
 #include "terse/transport/assembly.hpp"
 #include "terse/transport/nccl_channel.hpp"
