@@ -93,8 +93,10 @@ void compare_with_outer(R recipe, const Inner& inside, MakeOuter outer) {
 auto plain_mean() {
   return [] { return std::make_unique<reference::TakeMean>(); };
 }
-auto slow_momentum(float alpha, float beta) {
-  return [=] { return std::make_unique<reference::SlowMomentum>(in_double(alpha), in_double(beta)); };
+auto slow_momentum(float alpha, float beta, bool follows_jumps) {
+  return [=] {
+    return std::make_unique<reference::SlowMomentum>(in_double(alpha), in_double(beta), follows_jumps);
+  };
 }
 auto block_momentum(float zeta, float eta, bool nesterov) {
   return
@@ -122,10 +124,15 @@ TEST_CASE("Local SGD and post-local SGD follow their equations, whatever becomes
 }
 
 TEST_CASE("SlowMo follows its equations, through rates of 0 and those that change within a period") {
-  compare_with_outer(Slow{.outer = {.rate = 0.8F, .momentum = 0.7F}}, WithMomentum{},
-                     slow_momentum(0.8F, 0.7F));
-  compare_with_outer(Slow{}, WithoutMomentum{}, slow_momentum(1, 0.5F));
-  compare_with_outer(SlowAdam{.outer = {.momentum = 0.7F}}, WithAdam{}, slow_momentum(1, 0.7F));
+  for (const bool follows : {true, false}) {
+    CAPTURE(follows);
+    compare_with_outer(Slow{.outer = {.rate = 0.8F, .momentum = 0.7F, .follows_jumps = follows}},
+                       WithMomentum{}, slow_momentum(0.8F, 0.7F, follows));
+    compare_with_outer(Slow{.outer = {.follows_jumps = follows}}, WithoutMomentum{},
+                       slow_momentum(1, 0.5F, follows));
+    compare_with_outer(SlowAdam{.outer = {.momentum = 0.7F, .follows_jumps = follows}}, WithAdam{},
+                       slow_momentum(1, 0.7F, follows));
+  }
 }
 
 TEST_CASE("BMUF and DiLoCo follow their equations") {
@@ -152,6 +159,7 @@ void compare_overlap(R recipe, const Inner& inside, double pullback, double mome
     if constexpr (requires { oracle.pullback; }) {
       oracle.pullback = pullback;
       oracle.momentum = momentum;
+      oracle.jumps.keeps = recipe.merge.follows_jumps ? 0 : momentum;
     }
     compare(ours, oracle, warm_and_cool, Inner::most);
     // Looking completes the round under way; otherwise it lands when it is needed.
@@ -176,8 +184,10 @@ void compare_overlap(R recipe, const Inner& inside, double pullback, double mome
 TEST_CASE(
     "Overlap-Local-SGD follows its equations from its first meeting, which takes up the initial anchor") {
   using Oracle = reference::OverlapTraining<reference::MomentumSgd<>>;
-  compare_overlap<Oracle>(Overlap{.merge = {.pullback = 0.6F, .anchor_momentum = 0.7F}}, WithMomentum{},
-                          in_double(0.6F), in_double(0.7F));
+  for (const bool follows : {true, false})
+    compare_overlap<Oracle>(
+        Overlap{.merge = {.pullback = 0.6F, .anchor_momentum = 0.7F, .follows_jumps = follows}},
+        WithMomentum{}, in_double(0.6F), in_double(0.7F));
   compare_overlap<Oracle>(Overlap{.merge = {.pullback = 0.3F, .anchor_momentum = 0}}, WithoutMomentum{},
                           in_double(0.3F), 0);
   compare_overlap<reference::OverlapTraining<reference::Adam<>>>(
@@ -297,7 +307,7 @@ TEST_CASE("an outer step after every plain step is momentum on the averaged grad
     CAPTURE(ranks);
     const Training training{.rate = up_and_down};
     const History heavy = train(MomentumSgd<>{}, ranks, training);
-    CHECK(gap(train(Slow{.inner = plain(), .period = 1, .outer = {1, 0.9F}}, ranks, training), heavy) <
+    CHECK(gap(train(Slow{.inner = plain(), .period = 1, .outer = {1, 0.9F, true}}, ranks, training), heavy) <
           tolerance);
     // BMUF keeps its history as it is when the rate changes.
     CHECK(gap(train(Classical{.inner = plain(), .period = 1, .outer = {1, 0.9F}}, ranks, training), heavy) >

@@ -142,17 +142,33 @@ TEST_CASE("DmSGD, doubly averaged DmSGD and AWC-DmSGD follow their equations") {
 }
 
 TEST_CASE("DecentLaM and quasi-global momentum follow their equations, through rates of 0") {
-  compare_on_fixed<DecentLaM<Given>, reference::DecentLaM>({.weight_decay = 0.3F}, decaying(heavy));
-  compare_on_fixed<DecentLaM<Given>, reference::DecentLaM>({.momentum_correction = {.nesterov = true}},
-                                                           nesterov);
+  compare_on_fixed<DecentLaM<Given>, reference::DecentLaM>(
+      {.weight_decay = 0.3F, .momentum_correction = {.follows_jumps = true}}, decaying(heavy));
+  compare_on_fixed<DecentLaM<Given>, reference::DecentLaM>(
+      {.momentum_correction = {.nesterov = true, .follows_jumps = true}}, nesterov);
   Settings quasi_global = heavy;
   quasi_global.quasi_global_decay = static_cast<double>(0.8F);
-  compare_on_fixed<QgDmSgd<Given>, reference::QuasiGlobalSgd>({.momentum_correction = {.decay = 0.8F}},
-                                                              quasi_global);
+  compare_on_fixed<QgDmSgd<Given>, reference::QuasiGlobalSgd>(
+      {.momentum_correction = {.decay = 0.8F, .follows_jumps = true}}, quasi_global);
   quasi_global.nesterov = true;
   compare_on_fixed<QgDmSgd<Given>, reference::QuasiGlobalSgd>(
-      {.weight_decay = 0.3F, .momentum_correction = {.decay = 0.8F, .nesterov = true}},
+      {.weight_decay = 0.3F, .momentum_correction = {.decay = 0.8F, .nesterov = true, .follows_jumps = true}},
       decaying(quasi_global));
+}
+
+TEST_CASE("by default their velocity does not grow of itself where the rate jumps up") {
+  Settings settings = decaying(heavy);
+  settings.keeps = beta;
+  compare_on_fixed<DecentLaM<Given>, reference::DecentLaM>({.weight_decay = 0.3F}, settings);
+  const double mu = static_cast<double>(0.8F);
+  settings.quasi_global_decay = mu;
+  settings.keeps = mu + (1 - mu) * beta;
+  compare_on_fixed<QgDmSgd<Given>, reference::QuasiGlobalSgd>(
+      {.weight_decay = 0.3F, .momentum_correction = {.decay = 0.8F}}, settings);
+  settings.nesterov = true;
+  settings.keeps = mu + (1 - mu) * beta * beta;
+  compare_on_fixed<QgDmSgd<Given>, reference::QuasiGlobalSgd>(
+      {.weight_decay = 0.3F, .momentum_correction = {.decay = 0.8F, .nesterov = true}}, settings);
 }
 
 TEST_CASE("exact diffusion, tracking and momentum-accelerated consensus follow their equations") {
@@ -207,7 +223,7 @@ TEST_CASE("graphs that change from step to step are followed round by round") {
       compare(recipe, oracle, layout, ranks,
               [&](std::uint64_t round) { return reference::one_peer_exponential(at(ranks), round); });
     }
-    const Matched recipe{.topology = {{.seed = 77}}};
+    const Matched recipe{.momentum_correction = {.follows_jumps = true}, .topology = {{.seed = 77}}};
     auto oracle = oracle_of<reference::QuasiGlobalSgd>(layout, ranks, heavy);
     compare(recipe, oracle, layout, ranks,
             [&](std::uint64_t round) { return reference::random_matching(at(ranks), 77, round); });
@@ -265,7 +281,7 @@ TEST_CASE("where everybody averages with everybody, momentum methods are paralle
   // Momentum in gradients, not in steps, when the rate changes: as PmSGD's, but for the forgetting at a rate of 0.
   const History steady = train(
       MomentumSgd<>{}, layout, ranks, steps, [](std::uint64_t) { return 0.05F; }, false);
-  DecentLaM<Given> decentlam;
+  DecentLaM<Given> decentlam{.momentum_correction = {.follows_jumps = true}};
   decentlam.topology.graph.weights = everybody;
   CHECK(gap(layout,
             train(
@@ -317,7 +333,7 @@ TEST_CASE("without momentum the methods are DSGD, and one rank alone is plain SG
     alone(DmSgd<Given>{}, heavy_ball);
     alone(DaDmSgd<Given>{}, heavy_ball);
     alone(AwcDmSgd<Given>{}, heavy_ball);
-    alone(DecentLaM<Given>{}, heavy_ball);
+    alone(DecentLaM<Given>{.momentum_correction = {.follows_jumps = true}}, heavy_ball);
     alone(MomentumTracking<Given>{}, heavy_ball);
     alone(D2DmSgd<Given>{}, heavy_ball);
     alone(DSgd<Given>{}, plain);
@@ -413,9 +429,9 @@ TEST_CASE("the mean of all ranks moves by the mean momentum in every step, howev
   check_mean(DmSgd<Given>{}, momentum);
   check_mean(DaDmSgd<Given>{}, momentum);
   check_mean(AwcDmSgd<Given>{}, momentum);
-  check_mean(DecentLaM<Given>{}, velocity);
+  check_mean(DecentLaM<Given>{.momentum_correction = {.follows_jumps = true}}, velocity);
   check_mean(DecentLaM<Given>{}, [](const Means& means) { return means.after("velocity"); });
-  check_mean(QgDmSgd<Given>{}, velocity);
+  check_mean(QgDmSgd<Given>{.momentum_correction = {.follows_jumps = true}}, velocity);
   check_mean(D2<Given>{}, gradient);
   check_mean(D2DmSgd<Given>{}, momentum);
   check_mean(GradientTracking<Given>{}, gradient, "tracker");

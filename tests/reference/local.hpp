@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "dense.hpp"
+#include "jumps.hpp"
 
 // Oracles of local methods: all ranks in one thread, in double, from the equations of the papers, in the papers'
 // variables. The inner optimizer is any oracle of dense.hpp, made for one rank. They share nothing with the library
@@ -37,17 +38,20 @@ struct TakeMean : Outer {
 /// (x0 - mean), the limit without momentum, and momentum starts anew.
 struct SlowMomentum : Outer {
   double alpha, beta;
+  Jumps jumps;
   Arena<double> x0, u;
 
-  SlowMomentum(double alpha_, double beta_) : alpha(alpha_), beta(beta_) {}
+  SlowMomentum(double alpha_, double beta_, bool follows_jumps = false)
+      : alpha(alpha_), beta(beta_), jumps{follows_jumps ? 0 : beta_} {}
   void start(const Arena<double>& x) override {
     x0 = x;
     u.assign(x.size(), 0);
   }
   Arena<double> step(const Arena<double>& mean, double gamma) override {
+    const double left = jumps.factor(gamma);
     for (std::size_t k = 0; k < x0.size(); ++k) {
       const double moved = x0[k] - mean[k];
-      u[k] = gamma > 0 ? beta * u[k] + moved / gamma : 0;
+      u[k] = gamma > 0 ? beta * left * u[k] + moved / gamma : 0;
       x0[k] -= alpha * (gamma > 0 ? gamma * u[k] : moved);
     }
     return x0;
@@ -198,6 +202,7 @@ class LocalTraining : public Replicas<Inner> {
 template <class Inner>
 struct OverlapTraining : Replicas<Inner> {
   double pullback = 0, momentum = 0;
+  Jumps jumps;
   std::uint64_t period = 1;
 
   using Replicas<Inner>::Replicas;
@@ -210,12 +215,13 @@ struct OverlapTraining : Replicas<Inner> {
     this->step_inside(this->gradients(gradient), gamma);
     if (steps_ % period != 0) return;
     const Arena<double> z = on_its_way_;
+    const double left = jumps.factor(gamma);
     Arenas sent(ranks.size(), z);
     for (std::size_t i = 0; i < ranks.size(); ++i)
       for (std::size_t k = 0; k < z.size(); ++k) {
         double &x = ranks[i].parameters[k], &v = v_[i][k];
         x = (1 - pullback) * x + pullback * z[k];
-        v = gamma > 0 ? momentum * v + (z[k] - x) / gamma : 0;
+        v = gamma > 0 ? momentum * left * v + (z[k] - x) / gamma : 0;
         sent[i][k] -= gamma > 0 ? gamma * v : z[k] - x;
       }
     on_its_way_ = mean_of(sent);

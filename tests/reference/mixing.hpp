@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "dense.hpp"
+#include "jumps.hpp"
 #include "terse/core/draw.hpp"
 #include "terse/core/layout.hpp"
 
@@ -135,6 +136,7 @@ class Gossip {
     bool coupled = false;
     double quasi_global_decay = 0.9;  ///< mu of quasi-global momentum
     double omega = 0.5;               ///< of momentum-accelerated consensus
+    double keeps = 0;                 ///< see Jumps
   };
   using Vectors = std::vector<Arena<double>>;  ///< [rank][k]
   using Gradient = std::function<Arena<double>(std::size_t rank, const Arena<double>& x)>;
@@ -258,11 +260,16 @@ struct DecentLaM : Gossip {
     const Vectors tilde = vectors([&](std::size_t i, std::size_t k) {
       return gamma_[k] > 0 ? (y_[i][k] - mixed[i][k]) / gamma_[k] : 0;
     });
+    const double left = jumps_.factor(learning_rate);
+    each([&](std::size_t i, std::size_t k) { m[i][k] *= left; });
     x = descended(heavy_ball(m, tilde));
     each([&](std::size_t i, std::size_t k) {
       if (gamma_[k] == 0) x[i][k] = mixed[i][k], m[i][k] = 0;
     });
   }
+
+ private:
+  Jumps jumps_{options_.keeps};
 };
 
 /// z = x - gamma (beta m + g), or x - gamma (g + beta (beta m + g)); x' = W z; d = (x - x') / gamma;
@@ -272,7 +279,8 @@ struct QuasiGlobalSgd : Gossip {
   Vectors m = zero_;
   void step(const Matrix& w, double learning_rate, const Gradient& gradient) override {
     begin(learning_rate, gradient);
-    const double mu = options_.quasi_global_decay;
+    const double mu = options_.quasi_global_decay, left = jumps_.factor(learning_rate);
+    each([&](std::size_t i, std::size_t k) { m[i][k] *= left; });
     Vectors local = m;
     x = mix(w, descended(heavy_ball(local, g_)));
     each([&](std::size_t i, std::size_t k) {
@@ -280,6 +288,9 @@ struct QuasiGlobalSgd : Gossip {
       m[i][k] = gamma_[k] > 0 ? mu * m[i][k] + (1 - mu) * d : 0;
     });
   }
+
+ private:
+  Jumps jumps_{options_.keeps};
 };
 
 /// x(k+1) = W (2 x(k) - x(k-1) - gamma(k) d(k) + gamma(k-1) d(k-1)), first W (x - gamma d); d is the momentum, m = beta m

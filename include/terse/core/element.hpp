@@ -34,7 +34,7 @@ struct SomeElement : SomeCommonElement<Real> {
 template <class Real>
 struct SomeMixingElement : SomeCommonElement<Real> {
   TERSE_HD Real held() const;   ///< the parameter before decoupled weight decay
-  TERSE_HD Real ratio() const;  ///< this step's learning rate over the last one's, 0 after 0
+  TERSE_HD Real ratio() const;  ///< this step's learning rate over the last one's, 0 after 0, see MixingRule
 };
 
 /// What a layer-wise preconditioner may ask of a layer.

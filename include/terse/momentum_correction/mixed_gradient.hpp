@@ -2,6 +2,7 @@
 #pragma once
 
 #include "terse/momentum_correction/mixing_rule.hpp"
+#include "terse/momentum_correction/rate_ratio.hpp"
 
 namespace terse {
 
@@ -10,21 +11,25 @@ TERSE_NUMERICS_BEGIN
 /// Momentum on what the whole step did, gradient and mixing, instead of on the gradient: DecentLaM's. With gamma the
 /// learning rate, z_i = x_i - gamma g_i travels, and
 ///
-///     u_i = beta (gamma / gamma') u_i + (x_i - sum_j W_ij z_j)        x_i = x_i - u_i
+///     u_i = beta r u_i + (x_i - sum_j W_ij z_j)        x_i = x_i - u_i
 ///
-/// u is gamma m, m the paper's momentum, and gamma' the last step's rate: nothing is divided by a rate that may be 0.
+/// u is gamma m, m the paper's momentum, and r = gamma / gamma', gamma' the last step's rate: nothing is divided by a rate that may
+/// be 0. Where the rate jumps up, r counts as 1 / beta: above it the recursion is unstable on every graph.
 /// With Nesterov all eigenvalues of W must be above -1 / (1 + 2 beta).
 struct MixedGradient {
   static constexpr MixingFacts facts{.needs_fixed_symmetric = true};
   static constexpr std::array<const char*, 1> state{"velocity"};
-  float momentum = 0.9F;  ///< beta; in [0, 1)
-  bool nesterov = false;  ///< whether the step looks ahead along the momentum
+  float momentum = 0.9F;       ///< beta; in [0, 1)
+  bool nesterov = false;       ///< whether the step looks ahead along the momentum
+  bool follows_jumps = false;  ///< whether r is the paper's where the rate jumps up, too
 
   void check() const { check_beta("momentum", momentum); }
   template <class Visit>
   void settings(Visit&& visit) const {
     detail::momentum_settings(momentum, nesterov, visit);
+    visit("follows_jumps", follows_jumps ? 1.0 : 0.0);
   }
+  float largest_ratio(std::uint64_t t) const { return detail::largest_ratio(follows_jumps, momentum, t); }
 
   /// The look-ahead takes the differences between ranks twice.
   double eigenvalues_above() const { return nesterov ? -1 / (1 + 2 * static_cast<double>(momentum)) : -1; }

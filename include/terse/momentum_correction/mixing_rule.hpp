@@ -112,8 +112,8 @@ concept DirectionRule = MakesRule<D, Real> && requires {
 ///
 /// or, with two vectors, outgoing and update for Vector<0>{} and Vector<1>{} as first argument; update for the second
 /// comes after that for the first and returns nothing. Arithmetic is templated on Real so that oracles run the same
-/// text in double. Optional: `double eigenvalues_above() const` of the policy, a limit that all eigenvalues of a symmetric,
-/// fixed W must exceed.
+/// text in double. Optional, of the policy: `double eigenvalues_above() const`, a limit that all eigenvalues of a symmetric,
+/// fixed W must exceed; `float largest_ratio(t) const`, above which ratio() counts as that in step t.
 template <class M>
 concept MixingRule = std::copyable<M> && detail::NamesBuffers<M> && requires {
   requires std::same_as<const MixingFacts, decltype(M::facts)>;

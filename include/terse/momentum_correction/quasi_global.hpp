@@ -2,6 +2,7 @@
 #pragma once
 
 #include "terse/momentum_correction/mixing_rule.hpp"
+#include "terse/momentum_correction/rate_ratio.hpp"
 
 namespace terse {
 
@@ -12,13 +13,16 @@ TERSE_NUMERICS_BEGIN
 ///
 ///     m_i = mu m_i + (1 - mu) (x_i - x_i') / gamma        x_i' = sum_j W_ij z_j
 ///
-/// Kept as u = gamma m, rescaled when gamma changes: nothing is divided by a rate that may be 0.
+/// Kept as u = gamma m, times r = gamma / gamma', gamma' the last step's rate, when gamma changes: nothing is divided by a rate that
+/// may be 0. A step keeps mu + (1 - mu) beta of u, with Nesterov mu + (1 - mu) beta^2. Where the rate jumps up, r counts as 1 over
+/// that, above which u would grow of itself.
 struct QuasiGlobal {
   static constexpr MixingFacts facts{};
   static constexpr std::array<const char*, 1> state{"velocity"};
-  float momentum = 0.9F;  ///< beta
-  float decay = 0.9F;     ///< mu
-  bool nesterov = false;  ///< whether the step looks ahead along the momentum
+  float momentum = 0.9F;       ///< beta
+  float decay = 0.9F;          ///< mu
+  bool nesterov = false;       ///< whether the step looks ahead along the momentum
+  bool follows_jumps = false;  ///< whether r is the paper's where the rate jumps up, too
 
   void check() const {
     check_beta("momentum", momentum);
@@ -29,6 +33,11 @@ struct QuasiGlobal {
   void settings(Visit&& visit) const {
     detail::momentum_settings(momentum, nesterov, visit);
     visit("decay", static_cast<double>(decay));
+    visit("follows_jumps", follows_jumps ? 1.0 : 0.0);
+  }
+  float largest_ratio(std::uint64_t t) const {
+    const float sent = momentum * (nesterov ? momentum : 1);
+    return detail::largest_ratio(follows_jumps, decay + (1 - decay) * sent, t);
   }
   /// What differs between ranks has, for an eigenvalue lambda of W, the roots of
   /// z^2 - ((1 + k) lambda + mu) z + lambda (mu + k), k = (1 - mu) beta, or (1 - mu) beta^2 with Nesterov.

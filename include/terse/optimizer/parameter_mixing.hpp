@@ -8,6 +8,7 @@
 
 #include "terse/error_feedback/difference.hpp"
 #include "terse/momentum_correction/combine.hpp"
+#include "terse/momentum_correction/rate_ratio.hpp"
 #include "terse/optimizer/check_mixing.hpp"
 #include "terse/optimizer/mixing_messages.hpp"
 #include "terse/optimizer/parameter_mixing_state.hpp"
@@ -78,7 +79,7 @@ struct ParameterMixingOf {
   }
   /// Ranks may start from models of their own, which mixing brings together.
   static constexpr bool models_differ = true;
-  /// This step's learning rate over the last one's, 0 after a rate of 0, and 1 / this rank's push-sum weight; then the
+  /// This step's learning rate over the last one's, see rate_ratio, and 1 / this rank's push-sum weight; then the
   /// rule's own.
   static constexpr int scalars = 2 + detail::scalars_of_rule<typename M::template Rule<float>>();
   /// Messages don't show whether a gradient is finite.
@@ -112,8 +113,7 @@ struct ParameterMixingOf {
           "average_every was 0 when this optimizer was made, so that nothing is there to average with",
           state.rank, static_cast<std::int64_t>(input.context.step));
     state.rates.set(input.executor, input.layout, learning_rate, weight_decay);
-    const auto last = std::bit_cast<float>(static_cast<std::uint32_t>(state.last_rate));
-    now.own[0] = last > 0 ? learning_rate / last : 0;
+    now.own[0] = detail::rate_ratio(momentum_correction, learning_rate, state.last_rate, input.context.step);
     const Rule rule = momentum_correction.template rule<float>();
     if constexpr (requires { rule.at_step(std::uint64_t{}); }) {
       std::size_t place = 2;

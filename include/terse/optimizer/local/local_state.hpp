@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "terse/exchange/inner_mean.hpp"
+#include "terse/momentum_correction/rate_ratio.hpp"
 #include "terse/optimizer/local/fragment.hpp"
 #include "terse/optimizer/local/inner.hpp"
 #include "terse/optimizer/local/outer_step.hpp"
@@ -81,7 +82,7 @@ struct LocalState {
   Arena mean;                                   // of gradients
   std::optional<Rates<E>> rates;                // where Rule takes them
   std::uint64_t local_steps = 0;
-  std::uint64_t last_rate = 0;  // of the last outer step; bits of a float
+  std::uint64_t last_rate = 0;  // that the outer velocity is of; bits of a float
   std::uint64_t average_until;
   InnerBuffers buffers;
   Schedule schedule;  // as it was cut
@@ -154,6 +155,23 @@ struct LocalState {
   }
   bool steps_outside(std::uint64_t period, std::uint64_t step) const {
     return step > average_until && (step - average_until) % period == 0 && !averages_gradients(period, step);
+  }
+  /// The rate that the outer rule's velocity is of, once ranks have met in this step.
+  template <class Recipe>
+  float outer_rate(const Recipe& recipe) const {
+    const float rate = learning_rate_of(recipe.inner);
+    if constexpr (Rule::follows_rate) return rate_after(recipe.outer.follows_jumps, rate, last_rate);
+    return rate;
+  }
+  /// That over the rate that it was of, if ranks meet in this step and the rule follows the rate.
+  template <class Recipe>
+  float rate_ratio(const Recipe& recipe) const {
+    const std::uint64_t step = local_steps + 1;
+    if constexpr (Rule::follows_rate)
+      if (step > average_until)
+        return detail::rate_ratio(recipe.outer, outer_rate(recipe), last_rate,
+                                  (step - average_until) / recipe.period);
+    return 1;
   }
 
   OuterBuffers outer_buffers() { return {kept[0].data(), kept[1].data(), rates ? rates->table() : nullptr}; }

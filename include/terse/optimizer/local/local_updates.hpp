@@ -194,8 +194,7 @@ struct LocalUpdatesOf {
   void prepare(const StepInput<E, N>& input, State<T, E>& state, StepScalars& now) const {
     if constexpr (!P::exact)
       if (state.steps_outside(period, state.local_steps + 1)) outer.check_pairs(state.size);
-    const auto last = std::bit_cast<float>(static_cast<std::uint32_t>(state.last_rate));
-    now.own[ratio_at] = follows_rate ? (last > 0 ? learning_rate_of(inner) / last : 0) : 1;
+    now.own[ratio_at] = state.rate_ratio(*this);
     composed(inner).prepare(input, state.inner, now);
   }
   template <Transport T, Executor E, class N>
@@ -227,7 +226,7 @@ struct LocalUpdatesOf {
     detail::by_itself(state.rank_alone, [&] { composed(inner).complete(inside(input, state), state.inner); });
     if (state.steps_outside(period, state.local_steps + 1)) {
       if constexpr (!Schedule::late) state.fragments.front().exchange.settle(input.context);
-      state.last_rate = std::bit_cast<std::uint32_t>(learning_rate_of(inner));
+      state.last_rate = std::bit_cast<std::uint32_t>(state.outer_rate(*this));
     }
     ++state.local_steps;
   }

@@ -2,11 +2,19 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
+#include <type_traits>
 
+#include "terse/momentum_correction/rate_ratio.hpp"
 #include "terse/optimizer/local/outer_functors.hpp"
 #include "terse/optimizer/policies.hpp"
 
 namespace terse {
+
+namespace detail {
+/// In the place of a setting that a policy has not.
+struct NoSetting {};
+}  // namespace detail
 
 /// Who the outer step is named after; they differ in what they add to one and the same step.
 enum class OuterKind { slow_mo, classical_block, nesterov_block, di_lo_co };
@@ -37,14 +45,18 @@ enum class ReadOut { current, look_ahead };
 //     merges_as_it_sends                     of late ones: whether they merge when they send the next one, at first the
 //                                            initial parameters
 //
-// now->own[ratio_at] is this step's learning rate over that of the last meeting, or 1.
+//     largest_ratio(t)                       of those that follow the rate: above which its ratio counts as that in the t-th meeting
+//     follows_jumps                          of the same: whether the ratio has no bounds
+//
+// now->own[ratio_at] is this step's learning rate over that of the last meeting, within these bounds, or 1.
 
 /// The outer step of local methods. With D = anchor - mean_i x_i, how the ranks have moved since the last one,
 ///
 ///     v = momentum r v + D        x = anchor - rate v, or with Nesterov anchor - rate (D + momentum v)
 ///
 /// and x is the next anchor. r is 1 or, for SlowMo, the ratio of this learning rate to that of the last outer step:
-/// its u = v / learning_rate is kept in units of the gradient. Nothing is divided by a rate that may be 0.
+/// its u = v / learning_rate is kept in units of the gradient. Nothing is divided by a rate that may be 0. Where the rate jumps, r
+/// counts as 1 / momentum at most, above which v would grow of itself, and as 1/16 at least, since steps of before a drop are in D.
 ///
 ///     SlowMo                 rate = alpha, momentum = beta, r
 ///     BMUF, classical        rate = zeta, momentum = eta; at a constant learning rate the same as SlowMo
@@ -63,6 +75,8 @@ struct OuterMomentum {
 
   float rate = Kind == OuterKind::di_lo_co ? 0.7F : 1;        ///< of the outer step
   float momentum = Kind == OuterKind::slow_mo ? 0.5F : 0.9F;  ///< of the outer step; in [0, 1)
+  /// SlowMo's alone, a bool: whether r is the paper's where the rate jumps up, too.
+  std::conditional_t<follows_rate, bool, detail::NoSetting> follows_jumps{};
 
   void check() const {
     check_rate("the outer rate", rate);
@@ -72,6 +86,10 @@ struct OuterMomentum {
   void settings(Visit&& visit) const {
     visit("outer_rate", static_cast<double>(rate));
     visit("outer_momentum", static_cast<double>(momentum));
+    if constexpr (follows_rate) visit("follows_jumps", follows_jumps ? 1.0 : 0.0);
+  }
+  float largest_ratio(std::uint64_t t) const requires follows_rate {
+    return detail::largest_ratio(follows_jumps, momentum, t);
   }
   template <Number P>
   static detail::Move<P> message(ParameterRef<P> x, OuterBuffers own) {
