@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include "reference/demo.hpp"
+#include "restarts.hpp"
 #include "support.hpp"
 #include "terse/compressor/over_senders.hpp"
 #include "terse/optimizer/demo.hpp"
@@ -88,6 +89,13 @@ TEST_CASE("DeMo is its paper's, and with errors that follow the rate its authors
                                    with_rate, {}, {}};
       follows(recipe, layout, ranks, oracle, "error", with_rate);
     }
+}
+
+TEST_CASE("rates that jump don't throw off DeMo's momentum, follow it or not") {
+  for (const bool follows : {false, true})
+    check_jumps(DeMo<Dct<16>>{.compressor = {.inner = {.selection = {.ratio = 0.1}}},
+                              .error_feedback = {.follows_rate = follows}},
+                0.01);
 }
 
 TEST_CASE("DeMo over the senders of a coefficient is its authors' code, and takes other steps") {

@@ -2,9 +2,11 @@
 #include <doctest/doctest.h>
 
 #include "reference/gradient_averaging.hpp"
+#include "restarts.hpp"
 #include "support.hpp"
 #include "terse/compressor/natural.hpp"
 #include "terse/compressor/ternary.hpp"
+#include "terse/error_feedback/averaged_residual.hpp"
 #include "terse/optimizer/error_feedback_sgd.hpp"
 #include "terse/optimizer/quantized_sgd.hpp"
 #include "terse/optimizer/sign_sgd.hpp"
@@ -234,6 +236,12 @@ TEST_CASE("EF-SGD without momentum follows the oracle") {
       compare<RootMeanSquare, NoMomentum, ScatterGather>(edges(false), ranks, {false, follows, 0.9F, 0},
                                                          tally);
   check(tally);
+}
+
+TEST_CASE("rates that jump don't throw off errors that follow them") {
+  check_jumps(ErrorFeedbackSgd<>{.error_feedback = {.follows_rate = true}});
+  check_jumps(ErrorFeedbackSgd<ScaledSign<MeanAbs, PerBlock<4096>>, AveragedResidual<>>{
+      .error_feedback = {.follows_rate = true}});
 }
 
 TEST_CASE("signSGD takes the oracle's votes, the same ones over both topologies") {

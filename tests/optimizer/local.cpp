@@ -4,6 +4,7 @@
 #include "local_training.hpp"
 #include "reference/local.hpp"
 #include "reference/mixing.hpp"
+#include "restarts.hpp"
 #include "terse/compressor/uniform.hpp"
 #include "terse/optimizer/adam.hpp"
 
@@ -193,6 +194,17 @@ TEST_CASE(
   compare_overlap<reference::OverlapTraining<reference::Adam<>>>(
       OverlapLocalSgd<Adam<>>{.merge = {.pullback = 0.5F, .anchor_momentum = 0.4F}}, WithAdam{}, 0.5,
       in_double(0.4F));
+}
+
+TEST_CASE("rates that jump throw no local method off that follows them, but by the papers' rule") {
+  check_jumps(Slow{});
+  check_jumps(Slow{.outer = {.momentum = 0.7F}});
+  check_jumps(SlowAdam{});
+  check_jumps(SlowMo<MomentumSgd<>, Uniform<8>, Residual>{});
+  check_jumps(Overlap{});
+  check_jumps(OverlapLocalSgd<Adam<>>{});
+  CHECK(thrown(Slow{.outer = {.follows_jumps = true}}) > 0.6);
+  CHECK(thrown(Overlap{.merge = {.follows_jumps = true}}) > 0.6);
 }
 
 TEST_CASE("CoCoD-SGD follows its equations") {

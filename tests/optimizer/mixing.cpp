@@ -3,6 +3,7 @@
 
 #include "mixing_support.hpp"
 #include "reference/mixing.hpp"
+#include "restarts.hpp"
 #include "terse/optimizer/momentum_sgd.hpp"
 
 // Decentralized SGD, uncompressed, against oracles in double; the equalities between its methods; what it sends.
@@ -169,6 +170,19 @@ TEST_CASE("by default their velocity does not grow of itself where the rate jump
   settings.keeps = mu + (1 - mu) * beta * beta;
   compare_on_fixed<QgDmSgd<Given>, reference::QuasiGlobalSgd>(
       {.weight_decay = 0.3F, .momentum_correction = {.decay = 0.8F, .nesterov = true}}, settings);
+}
+
+TEST_CASE("rates that jump throw no method off that follows them, but by the papers' rule") {
+  const auto on_ring = [](auto recipe) {
+    recipe.topology.graph.weights = reference::ring(4);
+    return recipe;
+  };
+  check_jumps(on_ring(DecentLaM<Given>{}));
+  check_jumps(on_ring(DecentLaM<Given>{.momentum_correction = {.nesterov = true}}));
+  check_jumps(on_ring(QgDmSgd<Given>{}));
+  check_jumps(on_ring(QgDmSgd<Given>{.momentum_correction = {.nesterov = true}}));
+  CHECK(thrown(on_ring(DecentLaM<Given>{.momentum_correction = {.follows_jumps = true}})) > 0.6);
+  CHECK(thrown(on_ring(QgDmSgd<Given>{.momentum_correction = {.follows_jumps = true}})) > 0.6);
 }
 
 TEST_CASE("exact diffusion, tracking and momentum-accelerated consensus follow their equations") {

@@ -44,9 +44,8 @@ enum class ReadOut { current, look_ahead };
 //     merge(x, own, now, ratio_at)           and how it enters them later, element by element
 //     merges_as_it_sends                     of late ones: whether they merge when they send the next one, at first the
 //                                            initial parameters
-//
-//     largest_ratio(t)                       of those that follow the rate: above which its ratio counts as that in the t-th meeting
-//     follows_jumps                          of the same: whether the ratio has no bounds
+//     largest_ratio(t), follows_jumps        of those that follow the rate: the largest ratio in the t-th meeting; whether it has
+//                                            no bounds
 //
 // now->own[ratio_at] is this step's learning rate over that of the last meeting, within these bounds, or 1.
 
