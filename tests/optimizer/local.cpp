@@ -196,6 +196,20 @@ TEST_CASE(
       in_double(0.4F));
 }
 
+TEST_CASE("where rates change gently local methods follow the papers' rule") {
+  const auto differ = [](const auto& ours, const auto& papers, RateOf rate) {
+    return gap(train(ours, 4, {.rate = rate}), train(papers, 4, {.rate = rate}));
+  };
+  for (const RateOf rate : {gently, gently_from_0}) {
+    CHECK(differ(Slow{.period = 3}, Slow{.period = 3, .outer = {.follows_jumps = true}}, rate) < 1e-6);
+    CHECK(differ(Slow{.inner = plain(), .period = 1, .outer = {.momentum = 0.9F}},
+                 Slow{.inner = plain(), .period = 1, .outer = {.momentum = 0.9F, .follows_jumps = true}},
+                 rate) < 1e-6);
+    CHECK(differ(Overlap{.period = 3}, Overlap{.period = 3, .merge = {.follows_jumps = true}}, rate) < 1e-6);
+  }
+  CHECK(differ(Slow{.period = 3}, Slow{.period = 3, .outer = {.follows_jumps = true}}, warm_and_cool) > 1e-3);
+}
+
 TEST_CASE("rates that jump throw no local method off that follows them, but by the papers' rule") {
   check_jumps(Slow{});
   check_jumps(Slow{.outer = {.momentum = 0.7F}});

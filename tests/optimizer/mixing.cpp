@@ -285,6 +285,25 @@ History on(R recipe, const reference::Matrix& weights, const Layout& layout, int
 
 }  // namespace
 
+TEST_CASE("where rates change gently it is the papers' rule") {
+  const Layout layout = odd_sizes();
+  const auto compare_rules = [&](auto ours) {
+    ours.topology.graph.weights = reference::ring(4);
+    auto papers = ours;
+    papers.momentum_correction.follows_jumps = true;
+    const auto differ = [&](float (*rate)(std::uint64_t)) {
+      return gap(layout, train(ours, layout, 4, steps, rate, false),
+                 train(papers, layout, 4, steps, rate, false));
+    };
+    CHECK(differ(gently) == 0);
+    CHECK(differ(gently_from_0) < 1e-6);
+    CHECK(differ(warm_and_cool) > 1e-3);
+  };
+  compare_rules(DecentLaM<Given>{});
+  compare_rules(QgDmSgd<Given>{});
+  compare_rules(QgDmSgd<Given>{.momentum_correction = {.nesterov = true}});
+}
+
 TEST_CASE("where everybody averages with everybody, momentum methods are parallel momentum SGD, or not") {
   const Layout layout = odd_sizes();
   constexpr int ranks = 4;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstdint>
 #include <limits>
 #include <mutex>
 #include <string>
@@ -24,7 +25,7 @@ struct JumpingRates {
   const char* name;
   double (*at)(int step);
 };
-inline constexpr int jump_steps = 800, settled = 200;
+inline constexpr int jump_steps = 800, settled = 280;
 
 /// A cosine that ends at 1e-10.
 inline double cosine(int step, int period) {
@@ -80,6 +81,15 @@ double farthest(const R& recipe, const JumpingRates& rates, double most) {
   }
   return worst;
 }
+
+/// A linear warm-up, rates that rise by less than 1 % a step and fall, and a drop by ten.
+inline float gently(std::uint64_t step) {
+  const auto t = static_cast<float>(step);
+  if (step <= 15) return 0.003F * t;
+  return 0.045F * (1 + 0.05F * std::sin((t - 15) / 8)) / (step < 35 ? 1.0F : 10.0F);
+}
+/// The same from a rate of 0.
+inline float gently_from_0(std::uint64_t step) { return gently(step - 1); }
 
 /// No rank gets farther than 0.6, whatever the rates do.
 template <class R>

@@ -19,7 +19,7 @@ struct Jumps {
     const double ratio = last > 0 ? gamma / last : 0;
     last = gamma;
     const auto t = static_cast<double>(turn);
-    const double warm_up = turn > 3 ? (t - 1) / (t - 2) : 2;
+    const double warm_up = turn > 2 ? (t - 1) / (t - 2) : 3;
     const double most = keeps > 0 ? std::max(warm_up, 1 / keeps) : ratio;
     return ratio > most ? most / ratio : 1;
   }

@@ -18,7 +18,7 @@ inline constexpr float any_ratio = std::numeric_limits<float>::max();
 /// grow as in a linear warm-up, from 0 or from its first rate, which stays bounded.
 inline float largest_ratio(bool follows_jumps, float gain, std::uint64_t t) {
   if (follows_jumps) return any_ratio;
-  const float warm_up = t > 3 ? 1 + 1 / static_cast<float>(t - 2) : 2;
+  const float warm_up = t > 2 ? 1 + 1 / static_cast<float>(t - 2) : 3;
   return std::min(std::max(warm_up, 1 / gain), any_ratio);
 }
 
