@@ -13,7 +13,7 @@ using namespace terse::test;
 
 namespace {
 
-using Signs = DisTrO<OverSenders<Dct<16, Sparse<Largest, Dropping<UnitSign>, PerSegment>>>>;
+using Signs = DisTrO<OverSenders<Dct<16, Sparse<Largest, Dropping<UnitTernary>, PerSegment>>>>;
 using Values = DisTrO<Dct<16>>;
 
 /// Fits the quadratics.
@@ -59,7 +59,7 @@ void follows_oracle(R recipe, int ranks, bool values) {
         if (oracle.mean_doubted[i]) settle(segment, oracle.x[i], anchor[i], kept);
         for (std::size_t rank = 0; rank < now.size(); ++rank)
           if (oracle.ahead_doubted[rank][i])
-            settle(segment, oracle.at[rank][i], in_double(now[rank].parameters[i]), before[i]);
+            settle(segment, oracle.at[rank][i], in_double(now[rank].parameters[i]), kept);
       }
     if (oracle.doubted) {
       oracle.x = anchor;
@@ -92,6 +92,13 @@ Signs signs() {
   return {.weight_decay = 0.1F, .decay = 0.9F, .compressor = {{.inner = {.selection = {.ratio = 0.1}}}}};
 }
 
+/// The same without weight decay.
+Signs signs_alone() {
+  Signs recipe = signs();
+  recipe.weight_decay = 0;
+  return recipe;
+}
+
 TEST_CASE("DisTrO is what is deployed, by signs over the senders of a wave") {
   for (const int ranks : {1, 2, 3}) follows_oracle(signs(), ranks, false);
 }
@@ -106,10 +113,14 @@ constexpr float rate = 0x1p-6F;
 
 TEST_CASE("a rank that is alone and sends all is signSGD: where it looks ahead is where it comes to") {
   const Training training{.rate = up_and_down, .layout = matrices()};
-  const History ours = train(Values{.compressor = {.inner = {.selection = {.ratio = 1}}}}, 1, training);
-  const History plain = train(Averaging<SignStep>{}, 1, training);
-  // Signs of waves that come to 0 but for rounding differ; there are none among all waves of a gradient.
-  CHECK(gap(ours, plain, training.layout) == 0);
+  for (const float weight_decay : {0.0F, 0.5F}) {
+    const History ours =
+        train(Values{.weight_decay = weight_decay, .compressor = {.inner = {.selection = {.ratio = 1}}}}, 1,
+              training);
+    const History plain = train(Averaging<SignStep>{.weight_decay = weight_decay}, 1, training);
+    // Signs of waves that come to 0 but for rounding differ; there are none among all waves of a gradient.
+    CHECK(gap(ours, plain, training.layout) == 0);
+  }
 }
 
 TEST_CASE("where gradients don't depend on parameters it is DeMo, a step late, bit by bit") {
@@ -127,13 +138,16 @@ TEST_CASE("where gradients don't depend on parameters it is DeMo, a step late, b
     for (std::size_t step = 0; step < steps; ++step) {
       const Floats& x = now[step][0].parameters;
       REQUIRE(ours[step][0].state.parts.at("anchor") == std::vector<double>(x.begin(), x.end()));
-      // Beside it, in the step in which it comes, a step of the same size along the rank's own memory.
+      // In the step in which it comes parameters decay from it, and go a step of the same size along the rank's own memory.
       if (step == 0) continue;
       const Floats& model = now[step - 1][0].parameters;
-      each(layout, any_one, [&](std::size_t i) {
-        const float moved = std::abs(ours[step][0].parameters[i] - model[i]);
-        REQUIRE((moved == 0 || (moved > 0.49F * rate && moved < 2.01F * rate)));
-      });
+      for (const Segment& segment : layout.segments()) {
+        const float decay = rate * segment.learning_rate_scale * (late.weight_decay * segment.weight_decay);
+        for (std::size_t i = at(segment.offset); i < at(segment.offset + segment.count); ++i) {
+          const float moved = std::abs(ours[step][0].parameters[i] - (model[i] - decay * model[i]));
+          REQUIRE((moved == 0 || (moved > 0.49F * rate && moved < 2.01F * rate)));
+        }
+      }
     }
   }
 }
@@ -146,6 +160,46 @@ TEST_CASE("what a sign cuts off is dropped: the memory keeps what was not picked
   for (const std::vector<Snapshot>& now : ours)
     for (const Snapshot& rank : now)
       for (const double left : rank.state.parts.at("unsent")) REQUIRE(std::abs(left) < 1e-6);
+}
+
+TEST_CASE("what has no gradient stays, and a rank without one leaves a tile to the others") {
+  const Layout layout = [] {
+    Layout one;
+    one.add({"x", {16, 48}}).add({"unused", {40}});
+    return one;
+  }();
+  /// Three tiles: of all ranks, of rank 0 alone, of none.
+  const auto anchor_of = [&](int ranks) {
+    std::vector<double> anchor;
+    on_ranks(ranks, [&](Threads& transport) {
+      Optimizer optimizer{signs_alone(), transport, layout};
+      Floats own = start(layout), g(own.size());
+      for (std::uint64_t step = 1; step <= 5; ++step) {
+        const Floats all = gradient(layout, transport.rank(), step, 1);
+        for (std::size_t i = 0; i < 16 * 48; ++i) {
+          const std::size_t tile = i % 48 / 16;
+          g[i] = tile == 0 || (tile == 1 && transport.rank() == 0) ? all[i] : 0;
+        }
+        optimizer.step(own, g);
+      }
+      Seen state;
+      optimizer.walk(state);
+      if (transport.rank() == 0) anchor = state.parts.at("anchor");
+    });
+    return anchor;
+  };
+  const Floats x = start(layout);
+  const std::vector<double> one = anchor_of(1), two = anchor_of(2);
+  std::size_t moved = 0;
+  each(layout, any_one, [&](std::size_t i) {
+    if (i < 16 * 48 && i % 48 < 32) {
+      moved += two[i] != in_double(x[i]) ? 1 : 0;
+      if (i % 48 >= 16) REQUIRE(one[i] == two[i]);
+    } else {
+      REQUIRE(two[i] == in_double(x[i]));
+    }
+  });
+  CHECK(moved > 16 * 16);
 }
 
 TEST_CASE("what can't work is refused") {
@@ -165,14 +219,14 @@ TEST_CASE("what can't work is refused") {
 TEST_CASE("bytes, and a bound on each rank's own gradient") {
   Layout layout;
   layout.add({"x", {64, 128}});
-  // Two tiles, of 4 positions of 12 bits and 4 signs each.
+  // Two tiles, of 4 positions of 12 bits and 4 signs of 2 bits each.
   using Deployed = DisTrO<>;
   std::uint64_t sent = 0;
   on_ranks(3, [&](Threads& raw) {
     Metered<Threads> transport(raw.split(0, raw.rank()));
     Optimizer optimizer{Deployed{}, transport, layout, {.clip_norm = 1}};
     // And two norms, which recipes that compress without clipping by themselves would need.
-    CHECK(optimizer.bytes_per_step().compressed == 2 * (32 + 2 * (8 + 8)) + 2 * 8);
+    CHECK(optimizer.bytes_per_step().compressed == 2 * (32 + 2 * (8 + 16)) + 2 * 8);
     Floats x = start(layout), g = gradient(layout, raw.rank(), 1, 1);
     optimizer.step(x, g);
     optimizer.step(x, g);
@@ -186,7 +240,7 @@ TEST_CASE("bytes, and a bound on each rank's own gradient") {
     CHECK(std::sqrt(norm) < 2 * 2e-4);
     CHECK(std::sqrt(norm) > 1.9 * 2e-4);
   });
-  CHECK(sent == 2 * 2 * (32 + 2 * (8 + 8)));
+  CHECK(sent == 2 * 2 * (32 + 2 * (8 + 16)));
 }
 
 }  // namespace

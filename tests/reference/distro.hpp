@@ -15,10 +15,11 @@ namespace terse::reference {
 
 /// All ranks in one thread. In each step, x as the last message but one has left it and gamma' the last step's rate,
 ///
-///     g = gradient at x - gamma' sign(e);   e = e - inverse(q);   e = beta e + gamma g;   q = the top k of each block's waves of e
-///     x = x - gamma (sign(inverse of the mean of sign(q), over the ranks that have sent a wave) + lambda x), in the next step
+///     g = gradient at x - gamma' sign(e), of an x that has decayed in all steps so far
+///     e = e - inverse(q);   e = beta e + gamma g;   q = the top k of each block's waves of e;   x decays, x = x - gamma lambda x
+///     x = x - gamma sign(inverse of the mean of sign(q), over the ranks that have sent a wave), in the next step
 ///
-/// Segments that are not compressed: q = e, and the mean is e's own. `values`: q itself travels, and its mean is over all ranks.
+/// What decays in a step is taken from the x that the step's own message finds, and so has the size that it has in DeMo. Segments that are not compressed: q = e, and the mean is e's own. `values`: q itself travels, and its mean is over all ranks.
 struct DisTrO {
   using Gradient = std::function<Doubles(std::size_t rank, const Doubles& x)>;
 
@@ -70,7 +71,7 @@ struct DisTrO {
             q[rank][i] = back[k];
             sum[k] += segment.compress && !values ? sign_of(sent[k]) : sent[k];
             senders[k] += sent[k] != 0 ? 1 : 0;
-            at[rank][i] = model[i] - rate * sign_of(now[k]);
+            at[rank][i] = model[i] - rate * (sign_of(now[k]) + decay * model[i]);
             ahead_doubted[rank][i] = now[k] != 0 && std::abs(now[k]) < 1e-5 * rate;
           }
         }

@@ -13,12 +13,21 @@ TERSE_NUMERICS_BEGIN
 
 namespace detail {
 
-/// Picks that count as 1 each, whatever their values are.
+/// How many senders a pick counts as. Where values are signs a 0 says nothing of the coordinate.
+template <class Coder>
+TERSE_HD float senders_of(float value) {
+  return Coder::drops_loss && value == 0 ? 0.0F : 1.0F;
+}
+
+/// Picks that count as senders_of them, whatever their values are.
 template <class Values>
 struct Ones : Values {};
 template <class Values>
 struct PickCoder<Ones<Values>> : PickCoder<Values> {
-  TERSE_HD static float read(const std::byte*, index_t, index_t) { return 1; }
+  using Coder = PickCoder<Values>;
+  TERSE_HD static float read(const std::byte* wire, index_t k, index_t e) {
+    return senders_of<Coder>(Coder::read(wire, k, e));
+  }
 };
 template <class Values>
 struct CodePicks<Ones<Values>> : CodePicks<Values> {};
@@ -41,7 +50,7 @@ void sum_over_senders(SparsePackets<Source> packets, index_t begin, index_t end,
     for (Source& source = packets.sources[p]; source.index() < end; source.next()) {
       if (source.index() < begin) continue;
       sums[source.index() - begin] += source.weighted();
-      senders[source.index() - begin] += 1;
+      senders[source.index() - begin] += senders_of<typename Source::Coder>(source.value());
     }
   const auto all = static_cast<float>(packets.count);
   TERSE_LANES
@@ -74,7 +83,8 @@ auto counted(const Counter& counter, const Range& range, Packets packets,
 ///
 /// NOT an unbiased mean, and under an error feedback nothing that tracks the mean of the messages: a coordinate that one rank
 /// alone has sent moves by W times as much as in the mean over all. The same, to the bit, where all ranks pick alike. What DeMo's
-/// and SparseLoCo's authors run, where their papers have the mean over all. A pick counts whatever its value is, 0 included.
+/// and SparseLoCo's authors run, where their papers have the mean over all. A pick counts whatever its value is, 0 included; but a
+/// sign of 0 (Dropping<UnitTernary>) does not.
 ///
 ///     DeMo<OverSenders<Dct<>>>{}        SparseLoCo<Adam<>, OverSenders<Tiles<>>>{}
 ///

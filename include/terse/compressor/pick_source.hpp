@@ -13,10 +13,11 @@ TERSE_NUMERICS_BEGIN
 template <class Selection, class Values, class G>
 class PickSource {
   using Sections = SparseSections<Selection, Values, G>;
-  using Coder = typename Sections::Coder;
   using UnitsOf = typename Sections::UnitsOf;
 
  public:
+  using Coder = typename Sections::Coder;
+
   PickSource() = default;
   PickSource(const Sections& sections, const Range& range, const std::byte* section, float weight,
              const StepDraw& shared)

@@ -3,7 +3,7 @@
 
 #include "terse/compressor/dropping.hpp"
 #include "terse/compressor/over_senders.hpp"
-#include "terse/compressor/sign.hpp"
+#include "terse/compressor/ternary.hpp"
 #include "terse/error_feedback/owners_residual.hpp"
 #include "terse/optimizer/averaging.hpp"
 #include "terse/optimizer/local/late_sign.hpp"
@@ -11,8 +11,9 @@
 
 namespace terse {
 
-/// DisTrO's packets: the signs of the largest cosine waves of each tile, averaged over the ranks that have sent a wave.
-using DisTrOWaves = OverSenders<Dct<64, Sparse<Largest, Dropping<UnitSign>, PerSegment>>>;
+/// DisTrO's packets: the signs of the largest cosine waves of each tile, averaged over the ranks that have sent a wave. The sign of
+/// 0 is 0, so that a tile without a gradient stays where it is. UnitSign, half as large, calls 0 positive.
+using DisTrOWaves = OverSenders<Dct<64, Sparse<Largest, Dropping<UnitTernary>, PerSegment>>>;
 
 /// See DisTrO.
 template <class C, class F, class T>
@@ -48,7 +49,7 @@ struct DisTrOOf {
 ///
 ///     m_i = decay (m_i - DCT^-1(q_i)) + learning_rate g_i        q_i = the largest of DCT(m_i), sent as signs
 ///     x = x - learning_rate (sign(DCT^-1(mean q_i)) + weight_decay x)        a step later
-///     parameters of rank i: x - learning_rate sign(m_i)
+///     parameters of rank i: x - learning_rate (sign(m_i) + weight_decay x)
 ///
 /// See LateSign for the order. Ranks differ; the model x is the anchor, which `read_out(ReadOut::current, view)` writes without
 /// communication. Options::clip_norm bounds each rank's own gradient. State: x, m_i and the message, n floats each.

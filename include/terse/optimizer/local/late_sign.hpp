@@ -10,7 +10,7 @@ namespace terse {
 /// the mean was sent and s_i what of -u_i is,
 ///
 ///     anchor = anchor - r (sign(mean_i s_i) + weight_decay anchor)        the last mean
-///     x_i = anchor - rate sign(-u_i)                                      where gradients are computed next
+///     x_i = anchor - rate (sign(-u_i) + weight_decay anchor)              where gradients are computed next
 ///     u_i = decay (u_i + s_i)                                             s_i is sent
 ///
 /// A rank that is alone and sends all of a step looks ahead to just where the mean will take it. The anchor is the same on all ranks, see

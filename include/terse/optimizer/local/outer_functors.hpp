@@ -132,7 +132,7 @@ struct SignAnchor {
     anchor[i] = x - rate.learning_rate * (sign_of(mean) + rate.weight_decay * x);
   }
 };
-/// Parameters are where the anchor would go by what this rank has not sent.
+/// Parameters are where the anchor would go by what this rank has not sent, were that the mean.
 template <Number P>
 struct LookAhead {
   ParameterRef<P> parameters;
@@ -143,7 +143,8 @@ struct LookAhead {
   TERSE_HD auto streams() { return parameters.streams() + reads(anchor) + reads(unsent); }
   TERSE_HD void enter(const Piece& piece) { rate = rates[piece.segment]; }
   TERSE_HD void operator()(const Piece&, index_t i) const {
-    parameters.set(i, anchor[i] + rate.learning_rate * sign_of(unsent[i]));
+    const float x = anchor[i];
+    parameters.set(i, x - rate.learning_rate * (sign_of(-unsent[i]) + rate.weight_decay * x));
   }
 };
 
