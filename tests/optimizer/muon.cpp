@@ -9,6 +9,7 @@
 #include "device_muon.inc"
 #include "reference/muon.hpp"
 #include "terse/laws/rule.hpp"
+#include "terse/optimizer/dion.hpp"
 #include "terse/optimizer/ef21_sgd.hpp"
 #include "terse/optimizer/error_feedback_sgd.hpp"
 #include "terse/optimizer/local/local_sgd.hpp"
@@ -195,22 +196,51 @@ TEST_CASE("transposed matrices get the transposed step, scaled ones the same, an
     CHECK(
         transposed(orthogonal<NewtonSchulzSequence>(transposed(integers, shape), {shape.columns, shape.rows}),
                    {shape.columns, shape.rows}) == step);
-    for (const float scale : {0x1p40F, 0x1p-10F, 0x1p55F}) {
+    // To the bit: a power of two is taken out first. The last one makes of 1 the least float that has all its bits.
+    for (const float scale : {0x1p40F, 0x1p-10F, 0x1p55F, 0x1p-30F, 0x1p-75F, 0x1p-126F}) {
+      CAPTURE(scale);
       Floats scaled = integers;
       for (float& x : scaled) x *= scale;
-      const Floats other = orthogonal<NewtonSchulzSequence>(scaled, shape);
-      double worst = 0;
-      for (std::size_t k = 0; k < step.size(); ++k)
-        worst = std::max(worst, std::abs(static_cast<double>(other[k] - step[k])));
-      CHECK(worst < 1e-5);
+      CHECK(orthogonal<NewtonSchulzSequence>(scaled, shape) == step);
     }
     const Floats zeros(integers.size());
     CHECK(orthogonal<NewtonSchulzSequence>(zeros, shape) == zeros);
     CHECK(orthogonal<PolarExpressSequence>(zeros, shape) == zeros);
-    // What is far below epsilon fades, and nothing of it is NaN.
-    Floats tiny = integers;
-    for (float& x : tiny) x *= 1e-40F;
-    for (const float x : orthogonal<NewtonSchulzSequence>(tiny, shape)) CHECK(std::abs(x) < 1e-20F);
+    // What has fewer bits left gets the step of what it has become.
+    Floats tiny(integers.size(), 0.0F), wide = tiny;
+    for (std::size_t k = 0; k < tiny.size(); ++k) {
+      tiny[k] = integers[k] * 0x1p-148F;
+      wide[k] = tiny[k] * 0x1p120F * 0x1p28F;
+    }
+    CHECK(orthogonal<NewtonSchulzSequence>(tiny, shape) == orthogonal<NewtonSchulzSequence>(wide, shape));
+  }
+}
+
+TEST_CASE("hidden matrices step alike in any unit of the gradients") {
+  Layout layout;
+  layout.add({.name = "wide", .shape = {24, 40}, .hidden = true});
+  layout.add({.name = "tall", .shape = {60, 20}, .hidden = true}).add({"last", {10, 24}});
+  const auto after = [&](const auto& recipe, float scale) {
+    Floats x;
+    ThreadGroup(2).run([&](Threads& transport) {
+      Optimizer optimizer{recipe, transport, layout};
+      Floats own = start(layout);
+      for (std::uint64_t step = 1; step <= 4; ++step)
+        optimizer.step(own, gradient(layout, transport.rank(), step, 3), scale);
+      if (transport.rank() == 0) x = own;
+    });
+    return x;
+  };
+  const auto hidden_are_equal = [&](const auto& recipe, float scale) {
+    const Floats one = after(recipe, 1), other = after(recipe, scale);
+    for (const Segment& segment : layout.segments())
+      for (std::size_t k = at(segment.offset); segment.hidden && k < at(segment.offset + segment.count); ++k)
+        REQUIRE(one[k] == other[k]);
+  };
+  for (const float scale : {0x1p-30F, 0x1p-100F}) {
+    hidden_are_equal(Muon<>{.learning_rate = 0.02F}, scale);
+    hidden_are_equal(Dion2<>{.learning_rate = 0.02F}, scale);
+    hidden_are_equal(Dion<2>{.learning_rate = 0.02F}, scale);
   }
 }
 

@@ -53,10 +53,10 @@ struct Matrix {
   }
 };
 
-/// X = G / (margin |G| + epsilon), wide side up, and X = a X + (b A + c A A) X with A = X X^T, once for each (a, b, c).
+/// X = G / (margin |G|), wide side up, and X = a X + (b A + c A A) X with A = X X^T, once for each (a, b, c).
 inline Matrix orthogonalized(const Matrix& g, const std::vector<std::array<double, 3>>& steps,
                              double margin) {
-  Matrix x = 1 / (margin * g.norm() + 1e-7) * g;
+  Matrix x = g.norm() > 0 ? 1 / (margin * g.norm()) * g : g;
   const bool tall = x.rows > x.columns;
   if (tall) x = x.transposed();
   for (const auto& [a, b, c] : steps) {

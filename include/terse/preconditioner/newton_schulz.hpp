@@ -21,15 +21,15 @@ enum class MatrixScale {
 
 /// Hidden matrices, of rows x columns, get the step
 ///
-///     X = u / (margin ||u||_F + epsilon);   then for each of the Sequence's steps   A = X X^T,  X = a X + (b A + c A A) X
+///     X = u / (margin ||u||_F);   then for each of the Sequence's steps   A = X X^T,  X = a X + (b A + c A A) X
 ///     x = x - learning_rate (scale X + weight_decay x)
 ///
 /// of their direction u, and so nearly its orthogonal factor U V^T, where u = U S V^T. Other segments step along their
-/// direction. A matrix of zeros has a step of 0.
+/// direction. The step is the same of u and of a multiple of u, however small. A matrix of zeros has a step of 0.
 ///
 /// State: none; n floats for u between the sweeps, and of the largest hidden matrix, whose shorter side is m, its elements and
 /// 4 m^2 floats once more. Work for a matrix of m x n, m <= n, in operations: 15 m^2 n + 5 m^3, or 3 m^2 n + 17 m^3 where
-/// n >= 2 m; the same on all ranks. Sequence has `steps`, an array of Quintic, and `margin` and `epsilon`.
+/// n >= 2 m; the same on all ranks. Sequence has `steps`, an array of Quintic, and `margin`.
 template <class Sequence_>
 struct Orthogonal {
   using Sequence = Sequence_;
@@ -77,7 +77,7 @@ struct Orthogonal {
 struct NewtonSchulzSequence {
   static constexpr Quintic quintic{3.4445F, -4.7750F, 2.0315F};
   static constexpr std::array<Quintic, 5> steps{quintic, quintic, quintic, quintic, quintic};
-  static constexpr float margin = 1, epsilon = 1e-7F;
+  static constexpr float margin = 1;
 };
 /// Muon's orthogonalization: five times the polynomial 3.4445 s - 4.7750 s^3 + 2.0315 s^5 of singular values s.
 using NewtonSchulz = Orthogonal<NewtonSchulzSequence>;
@@ -93,7 +93,7 @@ struct PolarExpressSequence {
        {3.8916678022926607F, -2.772484153217685F, 0.5060648178503393F},
        {3.285753657755655F, -2.3681294933425376F, 0.46449024233003106F},
        {2.3465413258596377F, -1.7097828382687081F, 0.42323551169305323F}}};
-  static constexpr float margin = 1.02F, epsilon = 1e-7F;
+  static constexpr float margin = 1.02F;
 };
 /// Orthogonalization by five polynomials, each its own: PolarExpressSequence.
 using PolarExpress = Orthogonal<PolarExpressSequence>;

@@ -36,19 +36,21 @@ struct BroughtNearOne {
   TERSE_HD float operator()(const Piece&, index_t i) const { return values[i] * power; }
 };
 
-/// X = G / (margin ||G|| + epsilon), of which the norm is known times that power.
+/// X = G / (margin ||G||), of which the norm is known times that power; 0 of zeros.
 struct Normalize {
   float* values;
   LayerTable largest, norms;
-  float margin, epsilon;
-  float factor = 1;
+  float margin;
+  float power = 1, factor = 1;
   using StreamsOf = Normalize;
   TERSE_HD auto streams() { return updates(values); }
   TERSE_HD void enter(const Piece& piece) {
-    const float power = power_to(std::bit_cast<std::uint32_t>(largest[piece.segment]), 0);
-    factor = power / (margin * norms[piece.segment] + epsilon * power);
+    const float norm = norms[piece.segment];
+    power = power_to(std::bit_cast<std::uint32_t>(largest[piece.segment]), 0);
+    factor = norm > 0 ? 1 / (margin * norm) : 0.0F;
   }
-  TERSE_HD void operator()(const Piece&, index_t i, bool) const { values[i] *= factor; }
+  // One after the other: their product may be beyond the largest float.
+  TERSE_HD void operator()(const Piece&, index_t i, bool) const { values[i] = values[i] * power * factor; }
 };
 
 /// What a step is of an element that a Sequence leaves out: -0, which no other step of such a Sequence is.
@@ -61,7 +63,7 @@ TERSE_HD inline bool is_no_step(float step) {
 struct NoSequence {};
 
 /// Makes of each hidden matrix among the values of an arena what a Sequence of polynomials makes of it: first
-/// X = G / (margin ||G||_F + epsilon), and then one Quintic after the other, in the order of `steps`.
+/// X = G / (margin ||G||_F), G of any size, and then one Quintic after the other, in the order of `steps`.
 ///
 /// A step's polynomial Q = a I + b A + c A A commutes with A, so that matrices at least twice as long as wide are read and
 /// written once: X = (Q_5 ... Q_1) X_0, with A = Q A Q for the next step, all squares of the shorter side m. In operations
@@ -94,7 +96,7 @@ class Orthogonalizer {
     largest_.measure(executor, Stored{values});
     norms_.measure(executor, BroughtNearOne{values, largest_.table()});
     for_each(executor, largest_.range(), NoMask{}, NoPackets{},
-             Normalize{values, largest_.table(), norms_.table(), Sequence::margin, Sequence::epsilon});
+             Normalize{values, largest_.table(), norms_.table(), Sequence::margin});
     for (const auto& [offset, shape] : matrices_) {
       float* const x = values + offset;
       const auto [least, most] = std::minmax(shape.rows, shape.columns);
