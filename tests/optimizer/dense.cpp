@@ -93,6 +93,20 @@ TEST_CASE("Lars follows the oracle: layer-wise rates for matrices, plain ones fo
     }
 }
 
+TEST_CASE("matrices step alike in any unit of the gradients by Lars") {
+  Layout layout;
+  layout.add({"w", {65, 9}});
+  const auto after = [&](float scale) {
+    Floats x = start(layout);
+    ThreadGroup(1, std::chrono::seconds(5)).run([&](Threads& transport) {
+      Optimizer optimizer{Lars<>{.learning_rate = 2, .trust = 0.01F}, transport, layout};
+      for (std::uint64_t step = 1; step <= 4; ++step) optimizer.step(x, gradient(layout, 0, step, 3), scale);
+    });
+    return x;
+  };
+  CHECK(after(0x1p-40F) == after(1));
+}
+
 TEST_CASE("Lars takes the plain rate where a norm is 0") {
   Layout layout;
   layout.add({"w", {8, 8}});

@@ -14,7 +14,7 @@ struct LarsOf {
   bool nesterov = false;           ///< whether the step looks ahead along the momentum
   float weight_decay = 0;          ///< coupled: part of the gradient
   float trust = 1e-3F;             ///< the paper's eta
-  float epsilon = 1e-9F;           ///< in the denominator of a layer's rate
+  float epsilon = 0;               ///< in the denominator of a layer's rate
   std::uint64_t warmup_steps = 0;  ///< the first steps, in full precision
   C compressor{};                  ///< of messages
   F error_feedback{};              ///< what becomes of what compression loses

@@ -83,7 +83,7 @@ struct LarsRates {
   float momentum = 0.9F;  ///< in [0, 1)
   bool nesterov = false;  ///< whether the step looks ahead along the momentum
   float trust = 1e-3F;    ///< the paper's eta
-  float epsilon = 1e-9F;  ///< in the denominator of a layer's rate
+  float epsilon = 0;      ///< in the denominator of a layer's rate; the paper has none
 
   void check() const {
     check_beta("momentum", momentum);
