@@ -46,8 +46,14 @@ static_assert(std::is_same_v<Adam<Qsgd<4>>, Adam<Qsgd<4>, NoErrorFeedback, Scatt
 static_assert(std::is_same_v<Adam<UnbiasedRandomK>, Adam<UnbiasedRandomK, NoErrorFeedback, AllGather>>);
 static_assert(std::is_same_v<Averaging<TopK<>, Difference>, Averaging<TopK<>, Difference, AllGather>>);
 static_assert(std::is_same_v<OneBitAdam<>, OneBitAdam<Sign, Residual, ScatterGather, FrozenVariance>>);
-static_assert(std::is_same_v<CompAms<>, Amsgrad<ScaledSign<MeanAbs>, Residual, AllGather>>);
-static_assert(std::is_same_v<CompAms<TopK<>>, Amsgrad<TopK<>, Residual, AllGather>>);
+// They differ in a default.
+template <class R>
+using Composition = decltype(R{}.composition());
+static_assert(
+    std::is_same_v<Composition<CompAms<>>, Composition<Amsgrad<ScaledSign<MeanAbs>, Residual, AllGather>>>);
+static_assert(
+    std::is_same_v<Composition<CompAms<TopK<>>>, Composition<Amsgrad<TopK<>, Residual, AllGather>>>);
+static_assert(Amsgrad<TopK<>>{}.bias_correction && !CompAms<>{}.bias_correction);
 static_assert(std::is_same_v<PowerSgd<2>, MomentumSgd<LowRank<2>>>);
 static_assert(std::is_same_v<SlowSgd<Uniform<8>>, SlowSgd<Inside::alone, Uniform<8>, Residual>>);
 static_assert(std::is_same_v<BlockwiseSgd<Uniform<8>>, BlockwiseSgd<Block::nesterov, Uniform<8>, Residual>>);
@@ -167,8 +173,19 @@ TEST_CASE("rules compute what their papers say") {
                     return c > 0 ? 1.0 : c < 0 ? -1.0 : 0.0;
                   });
 
+  // PyTorch's, whose largest variance is corrected as the last one is.
   m = v = zeros();
-  follows_formula(Amsgrad<>{.learning_rate = 3e-3F, .weight_decay = 0.1F}, rounding,
+  follows_formula(Amsgrad<>{.learning_rate = 0.03F, .beta2 = 0.9F, .weight_decay = 0.1F}, rounding,
+                  [&](std::size_t k, double g, double t) {
+                    m[k] = beta1 * m[k] + (1 - beta1) * g;
+                    v[k] = in_double(0.9F) * v[k] + (1 - in_double(0.9F)) * g * g;
+                    w[k] = std::max(w[k], v[k]);
+                    const double root = std::sqrt(w[k]) / std::sqrt(1 - std::pow(in_double(0.9F), t));
+                    return m[k] / (1 - std::pow(beta1, t)) / (root + epsilon);
+                  });
+  // The papers'.
+  m = v = w = zeros();
+  follows_formula(Amsgrad<>{.learning_rate = 3e-3F, .weight_decay = 0.1F, .bias_correction = false}, rounding,
                   [&](std::size_t k, double g, double) {
                     m[k] = beta1 * m[k] + (1 - beta1) * g;
                     v[k] = beta2 * v[k] + (1 - beta2) * g * g;
@@ -177,7 +194,7 @@ TEST_CASE("rules compute what their papers say") {
                   });
   // With a memory so short that the largest variance is not the last one.
   m = v = w = zeros();
-  follows_formula(Amsgrad<>{.learning_rate = 0.03F, .beta2 = 0.5F}, rounding,
+  follows_formula(Amsgrad<>{.learning_rate = 0.03F, .beta2 = 0.5F, .bias_correction = false}, rounding,
                   [&](std::size_t k, double g, double) {
                     m[k] = beta1 * m[k] + (1 - beta1) * g;
                     v[k] = 0.5 * v[k] + 0.5 * g * g;
@@ -185,15 +202,36 @@ TEST_CASE("rules compute what their papers say") {
                     return m[k] / (std::sqrt(w[k]) + epsilon);
                   });
 
+  // PyTorch's: products of what changes from step to step.
+  for (const float momentum_decay : {0.004F, 0.0F, 1.0F}) {
+    m = v = zeros();
+    std::vector<double> products{1};
+    const auto mu = [&](double t) {
+      return beta1 * (1 - 0.5 * std::pow(0.96, t * in_double(momentum_decay)));
+    };
+    for (double t = 1; t < 70; ++t) products.push_back(products.back() * mu(t));
+    follows_formula(Nadam<>{.learning_rate = 0.03F, .weight_decay = 0.1F, .momentum_decay = momentum_decay},
+                    rounding,
+                    [&](std::size_t k, double g, double t) {
+                      m[k] = beta1 * m[k] + (1 - beta1) * g;
+                      v[k] = beta2 * v[k] + (1 - beta2) * g * g;
+                      const auto step = static_cast<std::size_t>(t);
+                      const double ahead = mu(t + 1) * m[k] / (1 - products[step + 1]) +
+                                           (1 - mu(t)) * g / (1 - products[step]);
+                      return ahead / (std::sqrt(v[k] / (1 - std::pow(beta2, t))) + epsilon);
+                    },
+                    {.steps = 60});
+  }
   m = v = zeros();
-  follows_formula(Nadam<>{.learning_rate = 0.03F, .weight_decay = 0.1F}, rounding,
-                  [&](std::size_t k, double g, double t) {
-                    m[k] = beta1 * m[k] + (1 - beta1) * g;
-                    v[k] = beta2 * v[k] + (1 - beta2) * g * g;
-                    const double ahead = beta1 * m[k] / (1 - std::pow(beta1, t + 1)) +
-                                         (1 - beta1) * g / (1 - std::pow(beta1, t));
-                    return ahead / (std::sqrt(v[k] / (1 - std::pow(beta2, t))) + epsilon);
-                  });
+  follows_formula(
+      Nadam<>{.learning_rate = 0.03F, .weight_decay = 0.1F, .momentum_decay = NesterovAverage::at_once},
+      rounding, [&](std::size_t k, double g, double t) {
+        m[k] = beta1 * m[k] + (1 - beta1) * g;
+        v[k] = beta2 * v[k] + (1 - beta2) * g * g;
+        const double ahead =
+            beta1 * m[k] / (1 - std::pow(beta1, t + 1)) + (1 - beta1) * g / (1 - std::pow(beta1, t));
+        return ahead / (std::sqrt(v[k] / (1 - std::pow(beta2, t))) + epsilon);
+      });
 
   v = zeros();
   follows_formula(Adagrad<>{.learning_rate = 0.1F, .weight_decay = 0.1F}, rounding,
@@ -208,4 +246,27 @@ TEST_CASE("rules compute what their papers say") {
                     v[k] = slow * v[k] + (1 - slow) * g * g;
                     return g / (std::sqrt(v[k]) + epsilon);
                   });
+}
+
+TEST_CASE("ranks compare what PyTorch's names have of their own, and values that can't work are refused") {
+  const auto fault = [](const auto& of_rank_0, const auto& of_others) {
+    std::array<std::string, 2> said;
+    ThreadGroup(2, std::chrono::seconds(20)).run([&](Threads& transport) {
+      try {
+        Optimizer optimizer{transport.rank() == 0 ? of_rank_0 : of_others, transport, few_layers()};
+        Floats x(at(few_layers().size())), g = x;
+        optimizer.step(x, g);
+      } catch (const error& fault) {
+        said[at(transport.rank())] = fault.what();
+      }
+    });
+    return said[0] + said[1];
+  };
+  const Nadam<> nadam;
+  CHECK(fault(nadam, nadam).empty());
+  CHECK(fault(nadam, Nadam<>{.momentum_decay = 0.5F}).find("momentum_decay is ") != std::string::npos);
+  CHECK(fault(Amsgrad<>{}, Amsgrad<>{.bias_correction = false}).find("bias_correction is ") !=
+        std::string::npos);
+  const Nadam<> backward{.momentum_decay = -1};
+  CHECK(fault(backward, backward).find("momentum_decay must be") != std::string::npos);
 }

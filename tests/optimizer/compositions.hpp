@@ -189,8 +189,8 @@ void follows_oracle(const R& recipe, double tolerance, const Training& training 
   check<R>(from_oracle(recipe, training, layout, prepare), tolerance);
 }
 template <class R, class Formula>
-void follows_formula(const R& recipe, double tolerance, Formula formula) {
-  check<R>(from_formula(recipe, formula, {}, few_layers()), tolerance);
+void follows_formula(const R& recipe, double tolerance, Formula formula, const Training& training = {}) {
+  check<R>(from_formula(recipe, formula, training, few_layers()), tolerance);
 }
 
 }  // namespace terse::test

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cmath>
+
 #include "terse/core/bias_correction.hpp"
 #include "terse/core/check.hpp"
 #include "terse/momentum_correction/concept.hpp"
@@ -47,26 +49,39 @@ struct ExponentialAverage {
   }
 };
 
-/// The average looked at one step ahead: m = beta1 m + (1 - beta1) mean, direction
-/// beta1 m / (1 - beta1^(t+1)) + (1 - beta1) mean / (1 - beta1^t). Source: Dozat, "Incorporating Nesterov momentum into
-/// Adam", ICLR workshop 2016, algorithm 2 with a constant mu.
+/// The average looked at one step ahead, by a factor that begins at half of beta1:
+///
+///     mu_t = beta1 (1 - 0.96^(momentum_decay t) / 2)          m = beta1 m + (1 - beta1) mean
+///     direction = mu_(t+1) m / (1 - mu_1 ... mu_(t+1)) + (1 - mu_t) mean / (1 - mu_1 ... mu_t)
+///
+/// Source: Dozat, "Incorporating Nesterov momentum into Adam", ICLR workshop 2016, algorithm 2, of which this is PyTorch's
+/// reading: m is an average with beta1 itself.
 struct NesterovAverage {
   static constexpr CorrectionFacts facts{};
   static constexpr std::array<const char*, 1> state{"momentum"};
+  /// The momentum_decay of a factor that is beta1 from the first step on.
+  static constexpr float at_once = 1000;
 
-  float beta1 = 0.9F;  ///< of the momentum; in [0, 1)
+  float beta1 = 0.9F;             ///< of the momentum; in [0, 1)
+  float momentum_decay = 0.004F;  ///< how fast the factor ahead comes to beta1; >= 0
 
-  void check() const { check_beta("beta1", beta1); }
+  void check() const {
+    check_beta("beta1", beta1);
+    check_rate("momentum_decay", momentum_decay);
+  }
   template <class Visit>
   void settings(Visit&& visit) const {
     visit("beta1", static_cast<double>(beta1));
+    visit("momentum_decay", static_cast<double>(momentum_decay));
   }
 
   template <class Real>
   struct Rule {
-    Real beta;
+    Real beta, decay;
     std::array<Real, 2> at_step(std::uint64_t t) const {
-      return {beta * terse::bias_correction(beta, t + 1), (1 - beta) * terse::bias_correction(beta, t)};
+      const auto now = static_cast<Real>(ahead(t)), next = static_cast<Real>(ahead(t + 1));
+      return {next * static_cast<Real>(1 / (1 - product(t + 1))),
+              (1 - now) * static_cast<Real>(1 / (1 - product(t)))};
     }
     template <class Element>
     TERSE_HD Real direction(const Element& e, Real mean) const {
@@ -74,10 +89,27 @@ struct NesterovAverage {
       e[0] = m;
       return e.scalar(0) * m + e.scalar(1) * mean;
     }
+
+   private:
+    /// mu_t
+    double ahead(std::uint64_t t) const {
+      return static_cast<double>(beta) *
+             (1 - std::pow(0.96, static_cast<double>(decay) * static_cast<double>(t)) / 2);
+    }
+    /// mu_1 ... mu_t, or what is nothing beside 1. From where mu_t is beta1 it is a power.
+    double product(std::uint64_t t) const {
+      double all = 1;
+      for (std::uint64_t k = 1; k <= t && all > 0x1p-60; ++k) {
+        const double mu = ahead(k);
+        if (mu == static_cast<double>(beta)) return all * std::pow(mu, static_cast<double>(t - k + 1));
+        all *= mu;
+      }
+      return all;
+    }
   };
   template <class Real>
   Rule<Real> rule() const {
-    return {static_cast<Real>(beta1)};
+    return {static_cast<Real>(beta1), static_cast<Real>(momentum_decay)};
   }
 };
 

@@ -7,38 +7,47 @@
 
 namespace terse {
 
-/// See Amsgrad.
-template <class C, class F, class T>
-struct AmsgradOf {
-  float learning_rate = 1e-3F;     ///< factor of the step; may change from step to step
-  float beta1 = 0.9F;              ///< of the momentum; in [0, 1)
-  float beta2 = 0.999F;            ///< of the variance; in [0, 1)
-  float epsilon = 1e-8F;           ///< outside the root
-  float weight_decay = 0;          ///< decoupled from the gradient
-  std::uint64_t warmup_steps = 0;  ///< the first steps, in full precision
-  C compressor{};                  ///< of messages
-  F error_feedback{};              ///< what becomes of what compression loses
-  T topology{};                    ///< the way messages take between ranks
+/// Amsgrad with the default of its bias correction; see there.
+template <bool Corrects>
+struct AmsgradWith {
+  template <class C, class F, class T>
+  struct Of {
+    float learning_rate = 1e-3F;      ///< factor of the step; may change from step to step
+    float beta1 = 0.9F;               ///< of the momentum; in [0, 1)
+    float beta2 = 0.999F;             ///< of the variance; in [0, 1)
+    float epsilon = 1e-8F;            ///< outside the root
+    float weight_decay = 0;           ///< decoupled from the gradient
+    bool bias_correction = Corrects;  ///< whether averages make up for their start from 0
+    std::uint64_t warmup_steps = 0;   ///< the first steps, in full precision
+    C compressor{};                   ///< of messages
+    F error_feedback{};               ///< what becomes of what compression loses
+    T topology{};                     ///< the way messages take between ranks
 
-  auto composition() const {
-    return averaging_of(*this, ExponentialAverage{beta1, false}, AmsgradVariance{beta2, epsilon});
-  }
+    auto composition() const {
+      return averaging_of(*this, ExponentialAverage{beta1, bias_correction},
+                          AmsgradVariance{beta2, epsilon, bias_correction});
+    }
+  };
 };
 
-/// AMSGrad: Adam over the largest variance so far, without bias correction, and with decoupled weight decay. g is the mean
-/// gradient:
+/// AMSGrad: Adam over the largest variance so far, with decoupled weight decay. g is the mean gradient:
 ///
 ///     m = beta1 m + (1 - beta1) g          v = beta2 v + (1 - beta2) g^2          w = max(w, v)
-///     x = x - learning_rate (m / (sqrt(w) + epsilon) + weight_decay x)
+///     x = x - learning_rate (m / (1 - beta1^t) / (sqrt(w / (1 - beta2^t)) + epsilon) + weight_decay x)
+///
+/// That is PyTorch's AdamW with amsgrad. The paper has no bias correction:
+///
+///     Amsgrad<>{.bias_correction = false}
 ///
 /// State: 3 n floats. Wire: as Adam. Source: Reddi, Kale and Kumar, "On the convergence of Adam and beyond", ICLR 2018,
-/// algorithm 2.
+/// algorithm 2; torch.optim.AdamW.
 template <class... Ps>
-using Amsgrad = Sorted<AmsgradOf, TakesMeans, Policies<>, Ps...>;
+using Amsgrad = Sorted<AmsgradWith<true>::template Of, TakesMeans, Policies<>, Ps...>;
 
-/// CompAMS: AMSGrad on the mean of compressed gradients, with error feedback. Source: Li, Karimi and Li, "On distributed
-/// adaptive optimization with gradient compression", ICLR 2022, algorithm 2.
+/// CompAMS: AMSGrad on the mean of compressed gradients, with error feedback and, as in its paper, without bias correction.
+/// Source: Li, Karimi and Li, "On distributed adaptive optimization with gradient compression", ICLR 2022, algorithm 2.
 template <class... Ps>
-using CompAms = Sorted<AmsgradOf, TakesMeans, Policies<ScaledSign<MeanAbs>, Residual, AllGather>, Ps...>;
+using CompAms = Sorted<AmsgradWith<false>::template Of, TakesMeans,
+                       Policies<ScaledSign<MeanAbs>, Residual, AllGather>, Ps...>;
 
 }  // namespace terse

@@ -94,15 +94,16 @@ struct AdamVariance {
   }
 };
 
-/// The largest of all variances so far, without bias correction: v = beta2 v + (1 - beta2) mean^2, w = max(w, v);
-/// u = direction / (sqrt(w) + epsilon). Source: Reddi, Kale and Kumar, "On the convergence of Adam and beyond", ICLR
-/// 2018, algorithm 2.
+/// The largest of all variances so far: v = beta2 v + (1 - beta2) mean^2, w = max(w, v);
+/// u = direction / (sqrt(w / (1 - beta2^t)) + epsilon). Without bias correction w is not divided. Source: Reddi, Kale and
+/// Kumar, "On the convergence of Adam and beyond", ICLR 2018, algorithm 2, which has none; PyTorch has.
 struct AmsgradVariance {
   static constexpr PreconditionerFacts facts{};
   static constexpr std::array<const char*, 2> state{"variance", "largest_variance"};
 
-  float beta2 = 0.999F;   ///< of the variance; in [0, 1)
-  float epsilon = 1e-8F;  ///< outside the root
+  float beta2 = 0.999F;         ///< of the variance; in [0, 1)
+  float epsilon = 1e-8F;        ///< outside the root
+  bool bias_correction = true;  ///< whether averages make up for their start from 0
 
   void check() const {
     check_beta("beta2", beta2);
@@ -112,18 +113,23 @@ struct AmsgradVariance {
   void settings(Visit&& visit) const {
     visit("beta2", static_cast<double>(beta2));
     visit("epsilon", static_cast<double>(epsilon));
+    visit("bias_correction", bias_correction ? 1.0 : 0.0);
   }
 
   template <class Real>
   struct Rule {
     Real beta, epsilon;
+    bool corrects;
+    std::array<Real, 1> at_step(std::uint64_t t) const {
+      return {corrects ? terse::bias_correction(beta, t) : Real{1}};
+    }
     template <class Element>
     TERSE_HD Real step(const Element& e, Real mean, Real direction) const {
       const Real v = beta * e[0] + (1 - beta) * (mean * mean);
       const Real largest = keep_if(v > e[1], v, e[1]);
       e[0] = v;
       e[1] = largest;
-      return direction / (std::sqrt(largest) + epsilon);
+      return direction / (std::sqrt(e.scalar(0) * largest) + epsilon);
     }
     template <class Element>
     TERSE_HD Real denominator(const Element& e) const {
@@ -132,7 +138,7 @@ struct AmsgradVariance {
   };
   template <class Real>
   Rule<Real> rule() const {
-    return {static_cast<Real>(beta2), static_cast<Real>(epsilon)};
+    return {static_cast<Real>(beta2), static_cast<Real>(epsilon), bias_correction};
   }
 };
 
