@@ -81,22 +81,21 @@ struct CodePicks {
       for (index_t e = begin + lane; e < end; e += lanes) {
         float term[Statistic::width];
         Statistic::terms(picked(e), term);
-        for (int c = 0; c < width; ++c) total[c] = Statistic::join(total[c], term[c]);
+        join_terms<Statistic>(total, 1, term, 1);
       }
     for (int c = 0; c < width; ++c) shared.lane[c][thread] = total[c];
     block.sync();
     for (int half = lanes / 2; half > 0; half /= 2) {
       if (lane < half)
-        for (int c = 0; c < width; ++c)
-          shared.lane[c][thread] = Statistic::join(shared.lane[c][thread], shared.lane[c][thread + half]);
+        join_terms<Statistic>(&shared.lane[0][thread], block_threads, &shared.lane[0][thread + half],
+                              block_threads);
       block.sync();
     }
     if (lane == 0 && unit < Coder::scales(k)) {
       float totals[static_cast<std::size_t>(width) + 1];
-      for (int c = 0; c < width; ++c) {
-        totals[c] = shared.lane[c][thread];
-        if (Values::units().whole) totals[c] = Statistic::join(Statistic::initial, totals[c]);
-      }
+      for (int c = 0; c < width; ++c)
+        totals[c] = Values::units().whole ? Statistic::initial : shared.lane[c][thread];
+      if (Values::units().whole) join_terms<Statistic>(totals, 1, &shared.lane[0][thread], block_threads);
       totals[width] = 0;
       const Scale scale = finish_unit<Statistic>(totals, end - begin, &shared.ignored);
       store_words(wire + unit * static_cast<index_t>(sizeof(Scale)), scale);

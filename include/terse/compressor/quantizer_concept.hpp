@@ -4,18 +4,18 @@
 #include <concepts>
 #include <cstdint>
 
-#include "terse/executor/concept.hpp"
+#include "terse/executor/reduction.hpp"
 
 namespace terse {
 
 /// A statistic is reduced over a unit and gives its scale: `width` components, each joined by `join` from
 /// `initial` over `terms(x)`, finished by `finish(totals, count)`. Count 0 must give the scale that decodes
-/// to 0.
+/// to 0. One that says `joins_together` has a join(a, b) of all components at once, arrays of `width`, into a.
 template <class S>
 concept Statistic = requires(float x, float (&terms)[S::width], const float* totals, index_t count) {
   typename S::Scale;
   { S::initial } -> std::convertible_to<float>;
-  { S::join(x, x) } -> std::same_as<float>;
+  requires detail::JoinsTogether<S> || detail::JoinsOneByOne<S>;
   S::terms(x, terms);
   { S::finish(totals, count) } -> std::same_as<typename S::Scale>;
 };

@@ -13,25 +13,37 @@ TERSE_NUMERICS_BEGIN
 /// The two levels that are best for magnitudes of mean m and standard deviation d whose excess over the least one is
 /// exponential, as that of the largest elements of a message is: m - 0.406 d, but not below 0, and m + 1.594 d. Halfway
 /// between them, t = 1.594 deviations above the least, solves t = 2 - t / (e^t - 1), Lloyd's and Max's condition.
+///
+/// Its components are how many elements there are, their mean magnitude, the squares of the magnitudes' distances from that, and
+/// the squares themselves. These are read by nobody: they overflow where the message's norm does. A difference of squares would
+/// lose the deviation of magnitudes that are nearly equal. Source: Chan, Golub and LeVeque, "Updating formulae and a pairwise
+/// algorithm for computing sample variances", 1979.
 struct TwoMagnitudes {
-  static constexpr int width = 2;
+  static constexpr int width = 4;
   static constexpr float initial = 0;
+  static constexpr bool joins_together = true;
   static constexpr float above = 1.5936243F, below = 0.4063757F;  // 2 between them
   struct Scale {
     float low = 0, high = 0;
     bool operator==(const Scale&) const = default;
   };
 
-  TERSE_HD static void terms(float x, float (&term)[2]) {
-    term[0] = magnitude(x);
-    term[1] = x * x;
+  TERSE_HD static void terms(float x, float (&term)[width]) {
+    term[0] = 1;
+    term[1] = magnitude(x);
+    term[2] = 0;
+    term[3] = x * x;
   }
-  TERSE_HD static float join(float a, float b) { return a + b; }
+  TERSE_HD static void join(float (&a)[width], const float (&b)[width]) {
+    const float all = a[0] + b[0], share = b[0] / (all > 0 ? all : 1), apart = b[1] - a[1];
+    a[2] += b[2] + apart * apart * (a[0] * share);
+    a[1] += apart * share;
+    a[0] = all;
+    a[3] += b[3];
+  }
   TERSE_HD static Scale finish(const float* total, index_t count) {
     if (count == 0) return {};
-    const float mean = total[0] / static_cast<float>(count);
-    const float variance = total[1] / static_cast<float>(count) - mean * mean;
-    const float deviation = std::sqrt(keep_if(variance > 0, variance));
+    const float mean = total[1], deviation = std::sqrt(total[2] / static_cast<float>(count));
     const float low = mean - below * deviation;
     return {keep_if(low > 0, low), mean + above * deviation};
   }

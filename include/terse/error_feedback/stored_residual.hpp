@@ -83,6 +83,8 @@ struct StoredResidual {
   static_assert(Q::bits == 8 || Q::bits == 16 || Q::bits == 32,
                 "terse: an error is stored in 8, 16 or 32 bits");
   static_assert(!Q::stochastic, "terse: an error is stored by rounding to nearest");
+  static_assert(detail::JoinsOneByOne<typename Q::Statistic>,
+                "terse: an error is stored with a statistic whose components are joined one by one");
   static_assert(Block >= alignment && (Block & (Block - 1)) == 0,
                 "terse: Block is a power of two, at least 64");
   using Code = detail::StoredCode<Q>;

@@ -102,9 +102,8 @@ struct ReduceFewKernel {
     const auto add = [&](int half, float sample, std::uint64_t keep) {
       float term[Statistic::width];
       Statistic::terms(sample, term);
-      for (int c = 0; c < Statistic::width; ++c)
-        sum[half][c] = Statistic::join(
-            sum[half][c], keep_if((keep >> (thread + 32 * half) & 1) != 0, term[c], Statistic::initial));
+      keep_terms_if<Statistic>((keep >> (thread + 32 * half) & 1) != 0, term);
+      join_terms<Statistic>(sum[half], 1, term, 1);
     };
     int row = 0;
     for (; row + together <= rows; row += together) {
@@ -126,13 +125,14 @@ struct ReduceFewKernel {
         const int at = row * lanes + 32 * half + thread;
         if (at < count) add(half, shared.sample[at], shared.keep[row]);
       }
-    for (int c = 0; c < Statistic::width; ++c) {
-      total[c] = Statistic::join(sum[0][c], sum[1][c]);
-      for (int half = 16; half > 0; half /= 2)
-        total[c] =
-            Statistic::join(total[c], std::bit_cast<float>(block.shuffle(
-                                          std::bit_cast<std::uint32_t>(total[c]), (thread + half) % 32)));
+    join_terms<Statistic>(sum[0], 1, sum[1], 1);
+    for (int half = 16; half > 0; half /= 2) {
+      for (int c = 0; c < Statistic::width; ++c)
+        sum[1][c] = std::bit_cast<float>(
+            block.shuffle(std::bit_cast<std::uint32_t>(sum[0][c]), (thread + half) % 32));
+      join_terms<Statistic>(sum[0], 1, sum[1], 1);
     }
+    for (int c = 0; c < Statistic::width; ++c) total[c] = sum[0][c];
   }
 };
 

@@ -49,8 +49,8 @@ struct ReduceKernel {
           if constexpr (Store) store_aligned(wire + tile.going + 4 * (b + lane), sample.value);
           float term[Statistic::width];
           Statistic::terms(sample.value, term);
-          for (int c = 0; c < Statistic::width; ++c)
-            total[c] = Statistic::join(total[c], keep_if(keep, term[c], Statistic::initial));
+          keep_terms_if<Statistic>(keep, term);
+          join_terms<Statistic>(total, 1, term, 1);
           total[Statistic::width] += sample.bad;
         } else if (Store && b + lane == tile.piece.count && tile.piece.count % 2 != 0) {
           store_aligned(wire + tile.going + 4 * (b + lane), 0.0F);  // the piece ends at 8 bytes
@@ -62,9 +62,8 @@ struct ReduceKernel {
     block.sync();
     for (int half = lanes / 2; half > 0; half /= 2) {
       if (lane < half)
-        for (int c = 0; c < width; ++c)
-          shared.lane[c][thread] =
-              join_component<Statistic>(c, shared.lane[c][thread], shared.lane[c][thread + half]);
+        join_results<Statistic>(&shared.lane[0][thread], block_threads, &shared.lane[0][thread + half],
+                                block_threads);
       block.sync();
     }
     if (lane != 0 || number >= slice.tiles) return;
@@ -103,12 +102,11 @@ struct JoinFarKernel {
     index_t half = Near;
     while (2 * half < unit.tiles) half *= 2;
     for (; half >= Near; half /= 2)
-      for (int c = 0; c <= width; ++c) {
-        float* const all = partial + c * stride + unit.first_tile;
-        for (index_t t = own; t < half && t + half < unit.tiles; t += Near)
-          all[t] = c < width ? join_component<Statistic>(c, all[t], all[t + half])
-                             : std::bit_cast<float>(std::bit_cast<std::uint32_t>(all[t]) +
-                                                    std::bit_cast<std::uint32_t>(all[t + half]));
+      for (index_t t = own; t < half && t + half < unit.tiles; t += Near) {
+        float *const at = partial + unit.first_tile + t, *const kept = at + width * stride;
+        join_results<Statistic>(at, stride, at + half, stride);
+        *kept = std::bit_cast<float>(std::bit_cast<std::uint32_t>(*kept) +
+                                     std::bit_cast<std::uint32_t>(kept[half]));
       }
   }
 };
@@ -137,10 +135,9 @@ struct JoinKernel {
     index_t half = unit.tiles > 1 ? 1 : 0;
     while (half > 0 && 2 * half < unit.tiles) half *= 2;
     for (; half > 0; half /= 2) {
-      for (int c = 0; c < width; ++c) {
-        float* const own = partial + c * stride + unit.first_tile;
-        for (index_t t = thread; t < half && t + half < unit.tiles; t += block_threads)
-          own[t] = join_component<Statistic>(c, own[t], own[t + half]);
+      for (index_t t = thread; t < half && t + half < unit.tiles; t += block_threads) {
+        float* const own = partial + unit.first_tile + t;
+        join_results<Statistic>(own, stride, own + half, stride);
       }
       block.sync();
     }
@@ -203,8 +200,7 @@ struct JoinPiecesKernel {
     for (int c = 0; c < width; ++c) totals[c] = first ? initial_component<Statistic>(c) : all[c];
     for (int e = 0; e < slice.count; ++e) {
       const index_t tile = slice.entries[e].first_tile;
-      for (int c = 0; c < width; ++c)
-        totals[c] = join_component<Statistic>(c, totals[c], partial[c * stride + tile]);
+      join_results<Statistic>(totals, 1, partial + tile, stride);
       kept += get_count(partial + width * stride + tile, Slice::tiles_in(slice.entries[e].piece.count));
     }
     if (last) {

@@ -100,8 +100,8 @@ class WideSums {
   TERSE_HD void note(const Sample& sample, bool keep, int j) {
     float term[Statistic::width];
     Statistic::terms(sample.value, term);
-    for (int c = 0; c < Statistic::width; ++c)
-      total_[c][j] = Statistic::join(total_[c][j], keep_if(keep, term[c], Statistic::initial));
+    keep_terms_if<Statistic>(keep, term);
+    join_terms<Statistic>(&total_[0][j], quad, term, 1);
     total_[Statistic::width][j] += sample.bad;
   }
   TERSE_HD void hold(index_t, const Quad<float>&) {}
@@ -114,17 +114,17 @@ class WideSums {
     for (int half = row_threads / 2; half > 0; half /= 2) {
       const int other = (place.thread + half) % 32;
       kept_ += static_cast<int>(block.shuffle(static_cast<std::uint32_t>(kept_), other));
-      for (int c = 0; c < width; ++c)
-        for (int j = 0; j < quad; ++j)
-          total_[c][j] = join_component<Statistic>(
-              c, total_[c][j],
-              std::bit_cast<float>(block.shuffle(std::bit_cast<std::uint32_t>(total_[c][j]), other)));
+      for (int j = 0; j < quad; ++j) {
+        float theirs[static_cast<std::size_t>(width)];
+        for (int c = 0; c < width; ++c)
+          theirs[c] = std::bit_cast<float>(block.shuffle(std::bit_cast<std::uint32_t>(total_[c][j]), other));
+        join_results<Statistic>(&total_[0][j], quad, theirs, 1);
+      }
     }
+    for (int half = quad / 2; half > 0; half /= 2)
+      for (int j = 0; j < half; ++j) join_results<Statistic>(&total_[0][j], quad, &total_[0][j + half], quad);
   }
-  TERSE_HD float total(int c) const {
-    return join_component<Statistic>(c, join_component<Statistic>(c, total_[c][0], total_[c][2]),
-                                     join_component<Statistic>(c, total_[c][1], total_[c][3]));
-  }
+  TERSE_HD float total(int c) const { return total_[c][0]; }
   TERSE_HD int kept() const { return kept_; }
 
  private:

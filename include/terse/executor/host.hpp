@@ -60,11 +60,14 @@ inline Totals<Statistic> reduce_unit(const Piece& piece, index_t begin, index_t 
     accumulate.finish(scratch + b, blocks);
   }
   Totals<Statistic> totals;
+  if constexpr (JoinsTogether<Statistic>) join_halves<Statistic>(scratch, blocks, blocks);
   for (int c = 0; c <= Statistic::width; ++c) {
-    if (c < Statistic::width)
-      join_blocks<Statistic::join>(scratch + c * blocks, blocks);
-    else
-      join_blocks<sum_of_two>(scratch + c * blocks, blocks);
+    if constexpr (!JoinsTogether<Statistic>) {
+      if (c < Statistic::width)
+        join_blocks<Statistic::join>(scratch + c * blocks, blocks);
+      else
+        join_blocks<sum_of_two>(scratch + c * blocks, blocks);
+    }
     totals[static_cast<std::size_t>(c)] = scratch[c * blocks];
   }
   return totals;
@@ -131,8 +134,7 @@ void reduce(executor::host, const Range& range, Units units, Masked mask, Incomi
       const auto totals = detail::reduce_unit<Statistic>(piece, begin, end, mask, cursor, f, scratch.data());
       const index_t count = detail::kept(piece, begin, end, mask);
       if (units.whole) {
-        for (std::size_t c = 0; c < totals.size(); ++c)
-          all[c] = detail::join_component<Statistic>(static_cast<int>(c), all[c], totals[c]);
+        detail::join_results<Statistic>(all.data(), 1, totals.data(), 1);
         all_kept += count;
       } else {
         scales[unit++] = detail::finish_unit<Statistic>(totals.data(), count, bad);
@@ -197,8 +199,7 @@ void store(executor::host, const Range& range, Incoming incoming, F f, std::byte
   for (const Piece& piece : range.pieces()) {
     const auto totals = detail::reduce_unit<Statistic, true>(piece, 0, piece.count, NoMask{}, cursor, f,
                                                              scratch.data(), reinterpret_cast<float*>(wire));
-    for (std::size_t c = 0; c < totals.size(); ++c)
-      all[c] = detail::join_component<Statistic>(static_cast<int>(c), all[c], totals[c]);
+    detail::join_results<Statistic>(all.data(), 1, totals.data(), 1);
     cursor.next_piece(piece.count);
     if (piece.count % 2 != 0) std::memset(wire + 4 * piece.count, 0, 4);
     wire += code_bytes<32>(piece.count);

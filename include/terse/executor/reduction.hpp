@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <concepts>
 #include <limits>
 
 #include "terse/executor/atomic.hpp"
@@ -12,11 +13,45 @@ namespace terse::detail {
 
 TERSE_NUMERICS_BEGIN
 
-/// Component c of two partial results becomes one; behind the statistic's own stands the count of what was not
-/// finite.
+/// Statistics whose components can't be joined one by one: join(a, b) makes of all of a, an array, all of a and b.
 template <class Statistic>
-TERSE_HD float join_component(int c, float a, float b) {
-  return c < Statistic::width ? Statistic::join(a, b) : a + b;
+concept JoinsTogether = Statistic::joins_together;
+template <class Statistic>
+concept JoinsOneByOne = requires(float x) {
+  { Statistic::join(x, x) } -> std::same_as<float>;
+};
+
+/// A statistic's components at `to` become those joined with the ones at `from`; components are so many floats from each other.
+template <class Statistic>
+TERSE_HD TERSE_INLINE void join_terms(float* to, index_t to_stride, const float* from, index_t from_stride) {
+  if constexpr (JoinsTogether<Statistic>) {
+    float a[Statistic::width], b[Statistic::width];
+    TERSE_UNROLL
+    for (int c = 0; c < Statistic::width; ++c) {
+      a[c] = to[c * to_stride];
+      b[c] = from[c * from_stride];
+    }
+    Statistic::join(a, b);
+    TERSE_UNROLL
+    for (int c = 0; c < Statistic::width; ++c) to[c * to_stride] = a[c];
+  } else {
+    TERSE_UNROLL
+    for (int c = 0; c < Statistic::width; ++c)
+      to[c * to_stride] = Statistic::join(to[c * to_stride], from[c * from_stride]);
+  }
+}
+/// The same of partial results, with the count of what was not finite.
+template <class Statistic>
+TERSE_HD TERSE_INLINE void join_results(float* to, index_t to_stride, const float* from,
+                                        index_t from_stride) {
+  join_terms<Statistic>(to, to_stride, from, from_stride);
+  to[Statistic::width * to_stride] += from[Statistic::width * from_stride];
+}
+/// The terms of an element that doesn't take part leave no trace.
+template <class Statistic>
+TERSE_HD TERSE_INLINE void keep_terms_if(bool keep, float (&term)[Statistic::width]) {
+  TERSE_UNROLL
+  for (int c = 0; c < Statistic::width; ++c) term[c] = keep_if(keep, term[c], Statistic::initial);
 }
 
 /// What component c starts from.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <bit>
 #include <cstdint>
 #include <cstring>
 
@@ -8,6 +9,7 @@
 #include "terse/executor/concept.hpp"
 #include "terse/executor/cursor.hpp"
 #include "terse/executor/random.hpp"
+#include "terse/executor/reduction.hpp"
 
 // What goes out of the host's verbs: nothing, statistics of samples, codes.
 
@@ -39,6 +41,15 @@ TERSE_NO_INLINE float join_lanes(float (&lane)[lanes]) {
   return lane[0];
 }
 
+/// Joins `count` partial results by halves into the first; components are `stride` floats from each other.
+template <JoinsTogether Statistic>
+TERSE_NO_INLINE void join_halves(float* results, index_t count, index_t stride) {
+  index_t half = static_cast<index_t>(std::bit_ceil(static_cast<std::uint64_t>(count))) / 2;
+  for (; half > 0; half /= 2)
+    for (index_t b = 0; b < half && b + half < count; ++b)
+      join_results<Statistic>(results + b, stride, results + b + half, stride);
+}
+
 /// 64 accumulators per component of a statistic; the last component counts what was not finite. With Store
 /// the samples also go to `wire`, the piece's place in a packet.
 template <class Statistic, bool Store>
@@ -61,16 +72,20 @@ struct Accumulate {
     if constexpr (Store) to[i - piece.offset] = sample.value;
     float term[Statistic::width];
     Statistic::terms(sample.value, term);
-    TERSE_UNROLL
-    for (int c = 0; c < Statistic::width; ++c)
-      lane[c][l] = Statistic::join(lane[c][l], keep_if(keep, term[c], Statistic::initial));
+    keep_terms_if<Statistic>(keep, term);
+    join_terms<Statistic>(&lane[0][l], lanes, term, 1);
     lane[Statistic::width][l] += sample.bad;
   }
   void flush(index_t, int) { opaque(lane); }
 
   void finish(float* total, index_t stride) {
-    for (int c = 0; c < Statistic::width; ++c) total[c * stride] = join_lanes<Statistic::join>(lane[c]);
-    total[Statistic::width * stride] = join_lanes<sum_of_two>(lane[Statistic::width]);
+    if constexpr (JoinsTogether<Statistic>) {
+      join_halves<Statistic>(lane[0], lanes, lanes);
+      for (int c = 0; c <= Statistic::width; ++c) total[c * stride] = lane[c][0];
+    } else {
+      for (int c = 0; c < Statistic::width; ++c) total[c * stride] = join_lanes<Statistic::join>(lane[c]);
+      total[Statistic::width * stride] = join_lanes<sum_of_two>(lane[Statistic::width]);
+    }
   }
 };
 
