@@ -825,11 +825,11 @@ void check_statistic() {
     std::array<float, at(S::width)> term, none;
     S::terms(x, *reinterpret_cast<float(*)[S::width]>(term.data()));
     none.fill(S::initial);
-    auto before = term, behind = none;
+    auto before = term, after = none;
     terse::detail::join_terms<S>(before.data(), 1, none.data(), 1);
-    terse::detail::join_terms<S>(behind.data(), 1, term.data(), 1);
+    terse::detail::join_terms<S>(after.data(), 1, term.data(), 1);
     CHECK(before == term);
-    CHECK(behind == term);
+    CHECK(after == term);
   }
 }
 

@@ -93,7 +93,7 @@ TEST_CASE("Lars follows the oracle: layer-wise rates for matrices, plain ones fo
     }
 }
 
-TEST_CASE("matrices step alike in any unit of the gradients by Lars") {
+TEST_CASE("Lars steps the same way in any unit of the gradients") {
   Layout layout;
   layout.add({"w", {65, 9}});
   const auto after = [&](float scale) {

@@ -206,7 +206,7 @@ TEST_CASE("transposed matrices get the transposed step, scaled ones the same, an
     const Floats zeros(integers.size());
     CHECK(orthogonal<NewtonSchulzSequence>(zeros, shape) == zeros);
     CHECK(orthogonal<PolarExpressSequence>(zeros, shape) == zeros);
-    // What has fewer bits left gets the step of what it has become.
+    // Numbers with fewer bits left get the step of what they have become.
     Floats tiny(integers.size(), 0.0F), wide = tiny;
     for (std::size_t k = 0; k < tiny.size(); ++k) {
       tiny[k] = integers[k] * 0x1p-148F;
@@ -216,7 +216,7 @@ TEST_CASE("transposed matrices get the transposed step, scaled ones the same, an
   }
 }
 
-TEST_CASE("hidden matrices step alike in any unit of the gradients") {
+TEST_CASE("hidden matrices have the same steps in any unit of the gradients") {
   Layout layout;
   layout.add({.name = "wide", .shape = {24, 40}, .hidden = true});
   layout.add({.name = "tall", .shape = {60, 20}, .hidden = true}).add({"last", {10, 24}});

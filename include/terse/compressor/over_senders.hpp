@@ -13,13 +13,13 @@ TERSE_NUMERICS_BEGIN
 
 namespace detail {
 
-/// How many senders a pick counts as. Where values are signs a 0 says nothing of the coordinate.
+/// The number of senders that a pick counts as. Where values are signs a 0 says nothing of the coordinate.
 template <class Coder>
 TERSE_HD float senders_of(float value) {
   return Coder::drops_loss && value == 0 ? 0.0F : 1.0F;
 }
 
-/// Picks that count as senders_of them, whatever their values are.
+/// Picks that count as senders_of them, with no regard to their sizes.
 template <class Values>
 struct Ones : Values {};
 template <class Values>

@@ -14,8 +14,8 @@ TERSE_NUMERICS_BEGIN
 /// exponential, as that of the largest elements of a message is: m - 0.406 d, but not below 0, and m + 1.594 d. Halfway
 /// between them, t = 1.594 deviations above the least, solves t = 2 - t / (e^t - 1), Lloyd's and Max's condition.
 ///
-/// Its components are how many elements there are, their mean magnitude, the squares of the magnitudes' distances from that, and
-/// the squares themselves. These are read by nobody: they overflow where the message's norm does. A difference of squares would
+/// The components: a count, the mean magnitude, the sum of squares of distances from that mean, and the sum of squares. The last
+/// overflows where the message's norm does, and serves that check alone. A difference of squares would
 /// lose the deviation of magnitudes that are nearly equal. Source: Chan, Golub and LeVeque, "Updating formulae and a pairwise
 /// algorithm for computing sample variances", 1979.
 struct TwoMagnitudes {
@@ -35,9 +35,9 @@ struct TwoMagnitudes {
     term[3] = x * x;
   }
   TERSE_HD static void join(float (&a)[width], const float (&b)[width]) {
-    const float all = a[0] + b[0], share = b[0] / (all > 0 ? all : 1), apart = b[1] - a[1];
-    a[2] += b[2] + apart * apart * (a[0] * share);
-    a[1] += apart * share;
+    const float all = a[0] + b[0], share = b[0] / (all > 0 ? all : 1), distance = b[1] - a[1];
+    a[2] += b[2] + distance * distance * (a[0] * share);
+    a[1] += distance * share;
     a[0] = all;
     a[3] += b[3];
   }

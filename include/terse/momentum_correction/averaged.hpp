@@ -91,12 +91,12 @@ struct NesterovAverage {
     }
 
    private:
-    /// mu_t
+    /// The factor ahead, mu_t.
     double ahead(std::uint64_t t) const {
       return static_cast<double>(beta) *
              (1 - std::pow(0.96, static_cast<double>(decay) * static_cast<double>(t)) / 2);
     }
-    /// mu_1 ... mu_t, or what is nothing beside 1. From where mu_t is beta1 it is a power.
+    /// The product mu_1 ... mu_t, or something so small that 1 less it is 1. From where mu_t is beta1 it is a power.
     double product(std::uint64_t t) const {
       double all = 1;
       for (std::uint64_t k = 1; k <= t && all > 0x1p-60; ++k) {
