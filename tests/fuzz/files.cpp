@@ -181,10 +181,9 @@ std::string checkpoint_data() {
 void load_elastic(const fs::path& file, Input& input) {
   const fs::path other = Scratch::folder() / "rank-1";
   static const fs::path once = store(other, sealed(checkpoint_header(1), checkpoint_data()));
-  const checkpoint::detail::AllFiles all({file, other}, {}, {});
-  static_cast<void>(refusal([&] {
-    all.require_same_extents({{"state.m", {0, 12}}, {"state.codes", {0, 8}}});
-  }));
+  const checkpoint::detail::AllFiles all({file, other}, {{{"state.m", {0, 12}}, {"state.codes", {0, 8}}}}, 0,
+                                         {}, {});
+  static_cast<void>(refusal([&] { all.require_same_extents(); }));
   const index_t from = input.byte() % 16, count = input.byte() % 16;
   const std::vector<checkpoint::detail::Wanted> wanted = {{"parameters.w", "F32", {2, 3}, 0},
                                                           {"state.m", "F32", {count}, from},

@@ -7,28 +7,30 @@
 #include <cstring>
 #include <filesystem>
 #include <limits>
-#include <map>
 #include <memory>
 #include <span>
 #include <sstream>
 #include <string>
 #include <string_view>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "terse/checkpoint/checkpoint.hpp"
+#include "terse/checkpoint/dealing.hpp"
 #include "terse/transport/assembly.hpp"
 
 // What W ranks have saved, for another number of ranks. There is one rule for each element of each part, which stands at an
 // index of the arena:
 //
 //     numbers           the mean over those ranks that held it
-//     counts, codes     alike on all ranks that held it, or refused
+//     errors, copies    dealt out: each rank that holds it now gets that of an old one, and what keeps the mean
+//     counts, codes     alike on all ranks that held it, or refused; those of errors as they are where each goes to
+//                       equally many ranks
 //
 // So what is alike on all ranks stays as it is, to the bit; what one rank alone held, such as its chunk's second error, goes to
 // whoever holds that index now, to the bit; and of what each rank has its own of, each new rank gets the mean. Methods take
-// such things up by their mean over the ranks, errors and momenta among them, so that this mean is kept to rounding.
+// such things up by their mean over the ranks, errors and momenta among them, so that this mean is kept to rounding. Errors
+// stay different: with the same one all ranks would round their messages the same way, and the mean would be as far off as one.
 
 namespace terse::checkpoint {
 
@@ -36,29 +38,6 @@ namespace terse::checkpoint {
 enum class Elastic { no, yes };
 
 namespace detail {
-
-/// Where a part stands in the arena, over all ranks.
-struct Extent {
-  index_t begin = std::numeric_limits<index_t>::max(), end = 0;
-  bool operator==(const Extent&) const = default;
-  void take(index_t from, index_t to) {
-    if (from == to) return;
-    begin = std::min(begin, from);
-    end = std::max(end, to);
-  }
-};
-using Extents = std::map<std::string, Extent>;
-
-inline Extents joined_extents(const std::vector<std::string>& of_ranks) {
-  Extents extents;
-  for (const std::string& text : of_ranks) {
-    std::istringstream lines(text);
-    std::string name;
-    for (index_t begin = 0, end = 0; lines >> begin >> end >> std::ws && std::getline(lines, name);)
-      extents[name].take(begin, end);
-  }
-  return extents;
-}
 
 /// Lists the buffers that it is asked for, a line for each. A source, so that one walk serves this and loading.
 class ListExtents : public Source {
@@ -74,20 +53,25 @@ class ListExtents : public Source {
   mutable std::ostringstream lines_;
 };
 
-/// Of the buffers of an optimizer, on all of its ranks. Collective.
+/// Of the buffers of an optimizer, by rank. Collective.
 template <class Optimizer>
-Extents extents_of(Optimizer& optimizer) {
+std::vector<Extents> extents_of(Optimizer& optimizer) {
   const ListExtents mine;
   optimizer.walk(Restore{mine, false});
-  return joined_extents(texts_of_all(optimizer.channel(), mine.text()));
+  std::vector<Extents> of_ranks;
+  for (const std::string& text : texts_of_all(optimizer.channel(), mine.text()))
+    of_ranks.push_back(extents_in(text));
+  return of_ranks;
 }
 
 /// The files of all ranks of one save.
 class AllFiles : public Source {
  public:
-  /// `files` by rank. Throws checkpoint_error unless all are good and what `expected` says, of one step.
-  AllFiles(std::vector<std::filesystem::path> files, Metadata expected, const Layout& layout)
-      : paths_(std::move(files)) {
+  /// `files` by rank, and what each of the ranks that load holds, of which this is number `mine`. Throws checkpoint_error unless
+  /// all files are good and what `expected` says, of one step.
+  AllFiles(std::vector<std::filesystem::path> files, std::vector<Extents> now, int mine, Metadata expected,
+           const Layout& layout)
+      : paths_(std::move(files)), now_(std::move(now)), mine_(static_cast<std::size_t>(mine)) {
     expected["world"] = std::to_string(paths_.size());
     for (std::size_t rank = 0; rank < paths_.size(); ++rank) {
       files_.push_back(File::map(paths_[rank]));
@@ -104,7 +88,8 @@ class AllFiles : public Source {
   std::uint64_t step() const noexcept { return step_; }
 
   /// Throws foreign_checkpoint_error where ranks together keep something else than was saved: nothing is lost or made up.
-  void require_same_extents(const Extents& expected) const {
+  void require_same_extents() const {
+    const Extents expected = joined(now_);
     Extents saved;
     for (const File& file : files_)
       for (const Tensor& tensor : file.tensors())
@@ -188,62 +173,59 @@ class AllFiles : public Source {
     gather<std::uint64_t>(wanted, held, put);
   }
 
+  /// Copies of each rank's messages, which `torn` tells of, belong to that rank's momentum as well: both are dealt out. Those of
+  /// methods that mix, which have none, are means, as the sums over neighbours' copies are.
+  bool deals(const Wanted& wanted) const {
+    return is_error(wanted.name) || (wanted.dtype == "F32" && files_[0].contains("state.torn"));
+  }
   /// Block by block. What nobody held, such as what is never compressed between two chunks, is 0.
   template <class T>
   void gather(const Wanted& wanted, const std::vector<Held>& held, const Put& put) const {
     constexpr index_t block = 4096;
-    constexpr bool is_number = !std::is_integral_v<T>;
-    struct Sum {
-      std::conditional_t<is_number, double, T> value{};
-      int ranks = 0;
-    };
-    std::vector<Sum> sums;
+    std::vector<T> values(block * held.size());  // of each element those of all ranks that held it
+    std::vector<std::size_t> ranks;              // so many of them
+    std::vector<Heirs> heirs(block);             // none
     std::vector<T> result;
     const index_t last = wanted.offset + elements(wanted.shape);
     for (index_t first = wanted.offset; first < last; first += block) {
       const index_t behind = std::min(first + block, last);
-      sums.assign(static_cast<std::size_t>(behind - first), Sum{});
+      ranks.assign(static_cast<std::size_t>(behind - first), 0);
       for (const Held& part : held)
         for (index_t i = std::max(first, part.begin); i < std::min(behind, part.end); ++i) {
-          T value;
-          std::memcpy(&value, part.data + (i - part.begin) * static_cast<index_t>(sizeof value),
-                      sizeof value);
-          Sum& sum = sums[static_cast<std::size_t>(i - first)];
-          if constexpr (is_number)
-            // The first one as it is, so that a sum of negative zeros is one.
-            sum.value = sum.ranks == 0 ? widened(value) : sum.value + widened(value);
-          else if (sum.ranks > 0 && sum.value != value)
-            refuse(wanted, part.rank);
-          else
-            sum.value = value;
-          ++sum.ranks;
+          const auto place = static_cast<std::size_t>(i - first);
+          std::memcpy(&values[place * held.size() + ranks[place]++],
+                      part.data + (i - part.begin) * static_cast<index_t>(sizeof(T)), sizeof(T));
         }
-      if (!put) continue;
+      if (deals(wanted)) heirs = heirs_of(now_, mine_, wanted.name, first, behind);
       result.clear();
-      for (const Sum& sum : sums)
-        if constexpr (is_number) {
-          // Exact where all are alike: a sum of W equal floats has room in a double.
-          const auto mean = static_cast<float>(sum.ranks == 0 ? 0 : sum.value / sum.ranks);
-          if constexpr (std::is_same_v<T, float>)
-            result.push_back(mean);
-          else
-            result.push_back(narrowed<T>(mean));
-        } else {
-          result.push_back(sum.value);
-        }
-      put(static_cast<std::size_t>(first - wanted.offset) * sizeof(T),
-          std::as_bytes(std::span<const T>(result)));
+      for (std::size_t place = 0; place < ranks.size(); ++place) {
+        const std::span<const T> old(&values[place * held.size()], ranks[place]);
+        if (const std::size_t other = differing(old, heirs[place]); other < old.size())
+          refuse(wanted, held, first + static_cast<index_t>(place), other);
+        result.push_back(combined(old, heirs[place]));
+      }
+      if (put)
+        put(static_cast<std::size_t>(first - wanted.offset) * sizeof(T),
+            std::as_bytes(std::span<const T>(result)));
     }
   }
-  [[noreturn]] void refuse(const Wanted& wanted, std::size_t rank) const {
-    throw foreign_checkpoint_error(
-        about(paths_[rank], "has another " + quoted(wanted.name) +
+  /// `place`: that of the rank among those that held element i.
+  [[noreturn]] void refuse(const Wanted& wanted, const std::vector<Held>& held, index_t i,
+                           std::size_t place) const {
+    auto part = held.begin();
+    while (!(part->begin <= i && i < part->end) || place-- > 0) ++part;
+    const std::string ranks = std::to_string(files_.size());
+    throw foreign_checkpoint_error(about(
+        paths_[part->rank], "has another " + quoted(wanted.name) +
                                 " than a rank before it. These are counts or codes, of which there is no "
                                 "mean for another number of ranks: go on with " +
-                                std::to_string(files_.size()) + " ranks"));
+                                ranks + " ranks" +
+                                (is_error(wanted.name) ? ", or with a multiple of " + ranks : "")));
   }
 
   std::vector<std::filesystem::path> paths_;
+  std::vector<Extents> now_;  // of the ranks that load, of which this is number `mine_`
+  std::size_t mine_;
   std::vector<File> files_;
   std::uint64_t step_ = 0;
 };
@@ -259,10 +241,11 @@ void load_elastic(const std::vector<std::filesystem::path>& files, Optimizer& op
   if (files.empty()) throw usage_error("load_elastic needs the files of all ranks", optimizer.rank());
   detail::require_between_steps(optimizer);
   await_messages(optimizer.channel());
-  const detail::Extents expected = detail::extents_of(optimizer);
+  const std::vector<detail::Extents> now = detail::extents_of(optimizer);
   detail::load_from(files[0], optimizer, parameters, [&] {
-    auto all = std::make_unique<detail::AllFiles>(files, detail::describe(optimizer), optimizer.layout());
-    all->require_same_extents(expected);
+    auto all = std::make_unique<detail::AllFiles>(files, now, optimizer.rank(), detail::describe(optimizer),
+                                                  optimizer.layout());
+    all->require_same_extents();
     const std::uint64_t step = all->step();
     return detail::Opened{std::move(all), step};
   });
