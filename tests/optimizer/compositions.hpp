@@ -67,7 +67,7 @@ History train(const R& recipe, const Layout& layout, const Training& training, c
   History history(training.steps + 1, std::vector<Snapshot>(at(training.ranks)));
   ThreadGroup(training.ranks, std::chrono::seconds(20)).run([&](Threads& transport) {
     Optimizer optimizer{recipe, transport, layout,
-                        Options{.seed = training.seed, .clip_norm = training.clip_norm}};
+                        masks_any({.seed = training.seed, .clip_norm = training.clip_norm})};
     prepare(optimizer);
     const float rate = optimizer.learning_rate();
     Floats x = start(layout);

@@ -58,7 +58,7 @@ Trace trace(const R& recipe, T& raw, const Layout& layout, std::uint64_t steps, 
             std::uint64_t every = 1, const E& executor = {}) {
   Trace trace;
   Metered<T> transport(raw.split(0, raw.rank()));
-  Optimizer optimizer{recipe, transport, layout, options, executor};
+  Optimizer optimizer{recipe, transport, layout, masks_any(options), executor};
   auto x = uploaded<E>(start(layout));
   for (std::uint64_t step = 1; step <= steps; ++step) {
     const auto g = uploaded<E>(gradient(layout, transport.rank(), step, 4));

@@ -123,7 +123,7 @@ History run(const R& recipe, const Layout& layout, int ranks, const Change& chan
             const Options& options = {}) {
   History history(steps, std::vector<Snapshot>(at(ranks)));
   ThreadGroup(ranks, std::chrono::seconds(20)).run([&](Threads& transport) {
-    Optimizer optimizer{recipe, transport, layout, options};
+    Optimizer optimizer{recipe, transport, layout, masks_any(options)};
     Floats x = start_of(layout);
     for (std::uint64_t step = 1; step <= steps; ++step) {
       change(optimizer, step);
@@ -298,7 +298,7 @@ TEST_CASE("a device has the host's bits of groups") {
   const Layout layout = layers();
   const auto trace_of = [&](const auto& recipe, auto& transport, auto executor) {
     using E = decltype(executor);
-    Optimizer optimizer{recipe, transport, layout, {}, executor};
+    Optimizer optimizer{recipe, transport, layout, masks_any(), executor};
     auto x = uploaded<E>(start_of(layout));
     std::vector<Parts> seen;
     for (std::uint64_t step = 1; step <= 8; ++step) {
@@ -488,7 +488,8 @@ TEST_CASE("a run with groups goes on from a checkpoint, whose groups are the lay
     };
     const OneBitLamb<> recipe{.preconditioner = freeze};
     for (const std::uint64_t saved : {freeze_step - 2, freeze_step + 2}) {
-      Optimizer through{recipe, transport, layout}, resumed{recipe, transport, layout};
+      Optimizer through{recipe, transport, layout, masks_any()},
+          resumed{recipe, transport, layout, masks_any()};
       Floats x = start_of(layout), y(x.size(), 3.0F);
       go(through, x, saved);
       checkpoint::save(file, through, x);
@@ -496,7 +497,7 @@ TEST_CASE("a run with groups goes on from a checkpoint, whose groups are the lay
       checkpoint::load(file, resumed, y);
       go(resumed, y, steps);
       CHECK(checkpoint::parameters_hash(layout, x) == checkpoint::parameters_hash(layout, y));
-      Optimizer other{recipe, transport, layers_of(0)};
+      Optimizer other{recipe, transport, layers_of(0), masks_any()};
       CHECK_THROWS_WITH_AS(checkpoint::load(file, other, y), doctest::Contains("another layout"),
                            checkpoint_error);
     }

@@ -60,7 +60,7 @@ template <class R>
 History trial(const R& recipe, const Layout& layout, int ranks, std::uint64_t steps, const Options& options) {
   History history(steps, std::vector<Snapshot>(at(ranks)));
   ThreadGroup(ranks, std::chrono::seconds(20)).run([&](Threads& transport) {
-    Optimizer optimizer{recipe, transport, layout, options};
+    Optimizer optimizer{recipe, transport, layout, masks_any(options)};
     Floats x = start_of(layout);
     for (std::uint64_t step = 1; step <= steps; ++step) {
       optimizer.recipe.learning_rate = rate_of(step);
@@ -146,11 +146,11 @@ TEST_CASE("Lamb moves what starts at 0 at the plain rate, and leaves what has no
   ThreadGroup(1, std::chrono::seconds(5)).run([&](Threads& transport) {
     Layout layout;
     layout.add({"w", {64}});
-    Optimizer born_at_zero{Lamb<>{.learning_rate = 0.5F}, transport, layout};
+    Optimizer born_at_zero{Lamb<>{.learning_rate = 0.5F}, transport, layout, masks_any()};
     Floats y(64);
     born_at_zero.step(y, Floats(64, 1.0F));
     for (const float value : y) CHECK(value == doctest::Approx(-0.5).epsilon(1e-6));
-    Optimizer without_gradient{Lamb<>{.learning_rate = 0.5F}, transport, layout};
+    Optimizer without_gradient{Lamb<>{.learning_rate = 0.5F}, transport, layout, masks_any()};
     Floats z(64, 2.0F);
     without_gradient.step(z, Floats(64));
     CHECK(z == Floats(64, 2.0F));
@@ -345,7 +345,8 @@ TEST_CASE("a segment without gradients until after the freeze wakes up") {
   layout.add({"awake", {70}}).add({"asleep", {70}});
   ThreadGroup(1, std::chrono::seconds(20)).run([&](Threads& transport) {
     constexpr std::uint64_t freeze = 430;
-    Optimizer optimizer{OneBitLamb<>{.preconditioner = {.freeze = AtStep{freeze}}}, transport, layout};
+    Optimizer optimizer{OneBitLamb<>{.preconditioner = {.freeze = AtStep{freeze}}}, transport, layout,
+                        masks_any()};
     Floats x = start(layout);
     const std::size_t asleep = at(layout.segments()[1].offset);
     for (std::uint64_t step = 1; step <= freeze + 20; ++step) {
@@ -386,13 +387,13 @@ std::vector<Snapshot> resumed(std::uint64_t freeze, std::uint64_t saved, std::ui
     };
     OneBitLamb<> recipe{.weight_decay = 0.01F, .preconditioner = {.freeze = AtStep{freeze}}};
     {
-      Optimizer optimizer{recipe, transport, layout};
+      Optimizer optimizer{recipe, transport, layout, masks_any()};
       go(optimizer, saved);
       checkpoint::save(file, optimizer, x);
     }
     recipe.preconditioner.freeze = AtStep{freeze_then};
     std::fill(x.begin(), x.end(), 0.0F);
-    Optimizer optimizer{recipe, transport, layout};
+    Optimizer optimizer{recipe, transport, layout, masks_any()};
     checkpoint::load(file, optimizer, x);
     go(optimizer, steps);
     optimizer.walk(last[at(transport.rank())].state);
@@ -450,7 +451,8 @@ TEST_CASE("steps allocate nothing, and ranks agree on gradients that are not fin
 TEST_CASE("a gradient that is not finite leaves coefficients and factors as they were") {
   const Layout layout = layers();
   ThreadGroup(2, std::chrono::seconds(20)).run([&](Threads& transport) {
-    Optimizer optimizer{OneBitLamb<>{.preconditioner = {.freeze = AtStep{3}}}, transport, layout};
+    Optimizer optimizer{OneBitLamb<>{.preconditioner = {.freeze = AtStep{3}}}, transport, layout,
+                        masks_any()};
     Floats x = start_of(layout);
     for (std::uint64_t step = 1; step <= 6; ++step) {
       Seen before, after;
@@ -471,7 +473,8 @@ TEST_CASE("gradients of the largest size that is finite leave nothing behind tha
   Layout layout;
   layout.add({"w", {70}}).add({"excluded", {9}, 1, 1, false});
   ThreadGroup(2, std::chrono::seconds(20)).run([&](Threads& transport) {
-    Optimizer optimizer{OneBitLamb<>{.preconditioner = {.freeze = AtStep{3}}}, transport, layout};
+    Optimizer optimizer{OneBitLamb<>{.preconditioner = {.freeze = AtStep{3}}}, transport, layout,
+                        masks_any()};
     Floats x = start(layout);
     for (std::uint64_t step = 1; step <= 40; ++step) {
       // Signs give small momenta the size of large ones, to and fro: that stands for gradients thirty times as large, whose

@@ -11,7 +11,7 @@ index_t launches_of(const R& recipe, const Layout& layout, int ranks) {
   std::vector<index_t> launches(at(ranks));
   ThreadGroup(ranks, std::chrono::seconds(60)).run([&](Threads& transport) {
     ThroughHost<Threads, Device> staged(transport.split(0, transport.rank()), Device{});
-    Optimizer optimizer{recipe, staged, layout, {}, Device{}};
+    Optimizer optimizer{recipe, staged, layout, masks_any(), Device{}};
     auto x = uploaded<Device>(start(layout));
     for (std::uint64_t step = 1; step <= 3; ++step) {
       const auto g = uploaded<Device>(gradient(layout, transport.rank(), step, 4));

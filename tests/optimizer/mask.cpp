@@ -2,11 +2,14 @@
 #include "terse/executor/emulated.hpp"
 #define TERSE_TEST_DEVICE terse::executor::emulated
 #include <filesystem>
+#include <tuple>
 
 #include "compositions.hpp"
 #include "device_support.hpp"
 #include "guards.inc"
 #include "terse/exchange/hierarchical.hpp"
+#include "terse/optimizer/local/local_sgd.hpp"
+#include "terse/optimizer/zero_one_adam.hpp"
 
 // A user's mask: what it leaves out of the second stage, until when, on which ranks, and what a checkpoint keeps of it.
 
@@ -87,7 +90,7 @@ History steps_of(const R& recipe, int ranks, const Layout& layout, const Bits& m
                  const Prepare& prepare, std::uint64_t steps = 14) {
   History history(steps, std::vector<Snapshot>(at(ranks)));
   ThreadGroup(ranks, std::chrono::seconds(20)).run([&](Threads& transport) {
-    Optimizer optimizer{recipe, transport, layout};
+    Optimizer optimizer{recipe, transport, layout, masks_any()};
     prepare(optimizer);
     Floats x = start(layout);
     for (std::uint64_t step = 1; step <= steps; ++step) {
@@ -186,7 +189,7 @@ TEST_CASE("only weight decay moves what is left out, as it does what the freeze 
   constexpr float rate = 0.01F, decay = 0.25F;
   ThreadGroup(2, std::chrono::seconds(20)).run([&](Threads& transport) {
     Optimizer optimizer{OneBitAdam<>{.learning_rate = rate, .weight_decay = decay, .preconditioner = freeze},
-                        transport, layout};
+                        transport, layout, masks_any()};
     optimizer.mask(mask);
     Floats x = start(layout);
     for (std::uint64_t step = 1; step <= 12; ++step) {
@@ -298,6 +301,134 @@ TEST_CASE("ranks with different masks refuse each other's packets, in both stage
   run_apart(2, true, {.preconditioner = {.freeze = AtStep{2}}});
 }
 
+namespace {
+
+/// What ranks have seen of a freeze.
+struct Freezing {
+  std::vector<std::string> errors;
+  std::vector<index_t> masked;
+  std::vector<std::string> segments;
+};
+/// Takes `steps` steps on three ranks, in the first `silent_until` of which the gradients of elements [10, 30) of "w" and
+/// [100, 130) of "last" are 0, and of half of "exact".
+template <class R>
+Freezing freezing_of(const R& recipe, const Options& options, std::uint64_t steps,
+                     std::uint64_t silent_until = 99) {
+  const Layout layout = with_positions();
+  Freezing seen{std::vector<std::string>(3), std::vector<index_t>(3), std::vector<std::string>(3)};
+  ThreadGroup(3, std::chrono::seconds(20)).run([&](Threads& transport) {
+    Optimizer optimizer{recipe, transport, layout, options};
+    const auto rank = at(transport.rank());
+    Floats x = start(layout);
+    for (std::uint64_t step = 1; step <= steps; ++step) {
+      Floats g = gradient(layout, transport.rank(), step, 1);
+      for (const auto& [name, from, to] :
+           {std::tuple{1, 0, 35}, std::tuple{2, 10, 30}, std::tuple{3, 100, 130}})
+        for (index_t i = from; i < to && step <= silent_until; ++i)
+          g[at(layout.segments()[at(name)].offset + i)] = 0;
+      try {
+        const StepResult result = optimizer.step(x, g);
+        seen.masked[rank] += result.masked.elements;
+        for (const MaskedSegment& segment : result.masked.segments)
+          seen.segments[rank] += std::string(segment.name) + " " + std::to_string(segment.masked) + " of " +
+                                 std::to_string(segment.elements) + ";";
+      } catch (const usage_error& error) {
+        seen.errors[rank] = error.what();
+      }
+      CHECK(optimizer.steps() == step);
+    }
+  });
+  return seen;
+}
+
+}  // namespace
+
+TEST_CASE("what a freeze masks is said by segment, and too much is refused by all ranks together") {
+  const auto refused = [](const Freezing& seen, const std::vector<std::string>& words) {
+    for (const std::string& error : seen.errors)
+      for (const std::string& word : words) CHECK_MESSAGE(error.find(word) != error.npos, error);
+    CHECK(seen.masked == std::vector<index_t>(3));
+  };
+  const auto told = [](const Freezing& seen, index_t masked, const std::string& segments) {
+    CHECK(seen.errors == std::vector<std::string>(3));
+    CHECK(seen.masked == std::vector<index_t>(3, masked));
+    CHECK(seen.segments == std::vector<std::string>(3, segments));
+  };
+  const std::vector<std::string> words{
+      "of 50 of 3542 elements", "20 of 1300 in segment 'w', 30 of 130 in segment 'last'.",
+      "Freeze later",           "Optimizer::mask",
+      "compress = false",       "step 4"};
+  const std::string segments = "w 20 of 1300;last 30 of 130;";
+  const FrozenVariance at_4{.freeze = AtStep{4}};
+  // 1.41 %.
+  refused(freezing_of(OneBitAdam<>{.preconditioner = at_4}, {}, 4), words);
+  told(freezing_of(OneBitAdam<>{.preconditioner = at_4}, {.most_masked = 0.0142F}, 7), 50, segments);
+  refused(freezing_of(OneBitAdam<>{.preconditioner = at_4}, {.most_masked = 0.0141F}, 4), words);
+  refused(freezing_of(OneBitLamb<>{.preconditioner = at_4}, {}, 4), words);
+  told(freezing_of(OneBitLamb<>{.preconditioner = at_4}, {.most_masked = 1}, 7), 50, segments);
+  // Gradients come in the step after.
+  refused(freezing_of(OneBitAdam<>{.preconditioner = at_4}, {}, 5, 4), words);
+  told(freezing_of(OneBitAdam<>{.preconditioner = {.freeze = AtStep{5}}}, {}, 7, 4), 0, "");
+  // 0/1 Adam's freeze concerns all segments.
+  refused(freezing_of(ZeroOneAdam<>{.variance_freeze_step = 4}, {}, 4),
+          {"of 85 of 3612 elements", "35 of 70 in segment 'exact'",
+           "allow a larger share (Options::most_masked)"});
+  told(freezing_of(ZeroOneAdam<>{.variance_freeze_step = 4}, {.most_masked = 1}, 7), 85,
+       "exact 35 of 70;" + segments);
+  refused(freezing_of(SlowMo<OneBitAdam<>, Inside::together>{.inner = {.preconditioner = at_4}, .period = 2},
+                      {}, 4),
+          words);
+  // Ranks that learn alone don't know of each other, so that none refuses; they say what they have masked.
+  told(freezing_of(LocalSgd<OneBitAdam<>>{.inner = {.preconditioner = at_4}, .period = 2}, {}, 7), 50,
+       segments);
+  CHECK_THROWS_WITH_AS(freezing_of(OneBitAdam<>{.preconditioner = at_4}, {.most_masked = 1.5F}, 1),
+                       doctest::Contains("most_masked is a share"), usage_error);
+}
+
+TEST_CASE_TEMPLATE("a freeze that is refused has changed nothing", E, executor::host, Device) {
+  const Layout layout = with_positions();
+  const Bits mask = mask_of(layout);
+  const auto parts_of = [&](std::uint64_t freeze_at, std::uint64_t steps, bool silent) {
+    std::vector<Parts> parts(steps);
+    const auto run = [&](auto& transport) {
+      Optimizer optimizer{
+          OneBitAdam<>{.preconditioner = {.freeze = AtStep{freeze_at}}}, transport, layout, {}, E{}};
+      buffer<std::uint8_t, typename E::memory> given(layout.size());
+      upload(view<const std::uint8_t>(mask), given.all());
+      optimizer.mask(given.all());
+      auto x = uploaded<E>(start(layout));
+      for (std::uint64_t step = 1; step <= steps; ++step) {
+        Floats host = gradient(layout, 0, step, 1);
+        if (silent && step < 5) std::fill_n(host.begin() + 33 * 30, 100, 0.0F);
+        const auto g = uploaded<E>(host);
+        if (step < freeze_at)
+          optimizer.step(x.all(), g.all());
+        else if (silent && step < 5)
+          // Not what the user has left out.
+          CHECK_THROWS_WITH_AS(optimizer.step(x.all(), g.all()), doctest::Contains("100 of 3542 elements"),
+                               usage_error);
+        else
+          CHECK(optimizer.step(x.all(), g.all()).masked.elements == 0);
+        Look look{parts[step - 1]};
+        look("parameters", x.all(), 0);
+        optimizer.walk(look);
+      }
+    };
+    ThreadGroup(1).run([&](Threads& raw) {
+      if constexpr (GridExecutor<E>) {
+        ThroughHost<Threads, E> staged(raw.split(0, 0), E{});
+        run(staged);
+      } else {
+        run(raw);
+      }
+    });
+    return parts;
+  };
+  CHECK(parts_of(3, 4, true) == parts_of(50, 4, true));
+  // Goes over as soon as there is something to learn from.
+  CHECK(parts_of(3, 8, true) == parts_of(5, 8, true));
+}
+
 TEST_CASE("masks that can't be, and when they can't be given") {
   const Layout layout = with_positions();
   const Bits mask = mask_of(layout);
@@ -333,7 +464,7 @@ TEST_CASE_TEMPLATE("where all elements take part verbs get no mask", E, executor
   const Segment &exact = layout.segments()[1], &last = layout.segments()[3];
   std::vector<Piece> pieces = layout.range().pieces();
   pieces.erase(pieces.begin() + 1);
-  ElementMask<E> mask(E{}, Range(pieces), layout.size());
+  ElementMask<E> mask(E{}, Range(pieces), layout.size(), {layout, 1, ""});
   CHECK(mask.mask().words != nullptr);
   const auto leave_out = [&](index_t element) {
     mask.set(AllBut{element});
@@ -350,7 +481,7 @@ TEST_CASE_TEMPLATE("where all elements take part verbs get no mask", E, executor
   CHECK(mask.mask().words == nullptr);
   // A checkpoint brings others.
   for (const bool all : {false, true, false}) {
-    ElementMask<E> saved(E{}, Range(pieces), layout.size());
+    ElementMask<E> saved(E{}, Range(pieces), layout.size(), {layout, 1, ""});
     saved.set(AllBut{all ? -1 : 5});
     std::vector<std::uint64_t> words(at(layout.size() / alignment));
     using Words = view<std::uint64_t, typename E::memory>;

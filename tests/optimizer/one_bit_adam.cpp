@@ -177,7 +177,7 @@ TEST_CASE("the variance-ratio rule freezes at the oracle's step") {
     reference::OneBitAdam<> oracle(layout, 2, options, start(layout));
     index_t frozen_at = 0;
     ThreadGroup(2, std::chrono::seconds(20)).run([&](Threads& transport) {
-      Optimizer optimizer{recipe, transport, layout};
+      Optimizer optimizer{recipe, transport, layout, masks_any()};
       Floats x = start(layout);
       for (std::uint64_t step = 1; step <= 60; ++step) {
         const bool full = optimizer.full_precision();
@@ -222,7 +222,8 @@ TEST_CASE("a coordinate without variance neither moves nor keeps an error nor co
   for (const bool silent : {false, true}) {
     Snapshot outcome;
     ThreadGroup(2, std::chrono::seconds(20)).run([&](Threads& transport) {
-      Optimizer optimizer{OneBitAdam<>{.preconditioner = {.freeze = AtStep{5}}}, transport, layout};
+      Optimizer optimizer{OneBitAdam<>{.preconditioner = {.freeze = AtStep{5}}}, transport, layout,
+                          masks_any()};
       Floats x = start(layout);
       for (std::uint64_t step = 1; step <= 30; ++step) {
         Floats g(at(layout.size()), 0.0F);

@@ -68,6 +68,12 @@ struct Snapshot {
 /// [step - 1][rank]
 using History = std::vector<std::vector<Snapshot>>;
 
+/// Lets a freeze mask whatever has been silent until then.
+inline Options masks_any(Options options = {}) {
+  options.most_masked = 1;
+  return options;
+}
+
 /// Runs `steps` steps of a recipe on every rank; `change(recipe, step)` may set the learning rate.
 template <class R, class Change>
 History run(const R& recipe, const Layout& layout, int ranks, std::uint64_t steps, std::uint64_t loud_from,
@@ -75,7 +81,7 @@ History run(const R& recipe, const Layout& layout, int ranks, std::uint64_t step
   History history(steps, std::vector<Snapshot>(at(ranks)));
   ThreadGroup(ranks, std::chrono::seconds(20)).run([&](Threads& raw) {
     Metered<Threads> transport(raw.split(0, raw.rank()));
-    Optimizer optimizer{recipe, transport, layout, options};
+    Optimizer optimizer{recipe, transport, layout, masks_any(options)};
     Floats x = start(layout);
     for (std::uint64_t step = 1; step <= steps; ++step) {
       change(optimizer.recipe, step);

@@ -238,7 +238,7 @@ TEST_CASE("each step sends the bytes of its kind, and nothing between meetings")
     for (const int ranks : {1, 3})
       ThreadGroup(ranks, std::chrono::seconds(20)).run([&](Threads& raw) {
         Channel transport(raw.split(0, raw.rank()));
-        Optimizer optimizer{recipe, transport, layout};
+        Optimizer optimizer{recipe, transport, layout, masks_any()};
         Floats x = start(layout);
         for (std::uint64_t step = 1; step <= last_step; ++step) {
           const auto sent = [&] {
@@ -314,7 +314,7 @@ std::vector<Snapshot> last_of(const R& recipe, const Options& options, int ranks
   const Layout layout = layers();
   ThreadGroup(ranks, std::chrono::seconds(20)).run([&](Threads& raw) {
     Channel transport(raw.split(0, raw.rank()));
-    Optimizer optimizer{recipe, transport, layout, options};
+    Optimizer optimizer{recipe, transport, layout, masks_any(options)};
     Snapshot& mine = last[at(raw.rank())];
     mine.parameters = start(layout);
     act(optimizer, mine.parameters);
@@ -538,7 +538,7 @@ TEST_CASE("the same bits on a device") {
       recipe.most_local_steps = 2;
       Trace trace;
       Metered transport(raw.split(0, raw.rank()));
-      Optimizer optimizer{recipe, transport, layout, {}, E{}};
+      Optimizer optimizer{recipe, transport, layout, masks_any(), E{}};
       auto x = uploaded<E>(start(layout));
       for (std::uint64_t step = 1; step <= 12; ++step) {
         optimizer.recipe.learning_rate = step == 3 || step == 8 ? 0 : 1e-2F / static_cast<float>(step);

@@ -23,7 +23,7 @@ class AnyOptimizer {
   /// Before the gradient is computed: messages that don't depend on it travel meanwhile, and where the gradient is
   /// wanted at the mixture, `parameters` become that.
   virtual void begin(float* parameters, float learning_rate) = 0;
-  virtual void step(float* parameters, const float* gradients, float learning_rate) = 0;
+  virtual terse::StepResult step(float* parameters, const float* gradients, float learning_rate) = 0;
   virtual bool full_precision() const = 0;
   virtual void save(const std::filesystem::path& file, const float* parameters) = 0;
   /// What as many ranks or others have saved. Collective.
@@ -44,9 +44,9 @@ class TheOptimizer final : public AnyOptimizer {
       optimizer_.begin({parameters, size()});
     }
   }
-  void step(float* parameters, const float* gradients, float learning_rate) override {
+  terse::StepResult step(float* parameters, const float* gradients, float learning_rate) override {
     optimizer_.learning_rate(learning_rate);
-    optimizer_.step({parameters, size()}, {gradients, size()});
+    return optimizer_.step({parameters, size()}, {gradients, size()});
   }
   bool full_precision() const override { return optimizer_.full_precision(); }
   void save(const std::filesystem::path& file, const float* parameters) override {
@@ -74,9 +74,11 @@ inline terse::Options terse_options(const Options& options) {
     }
     return terse::NonFinite::throw_;
   };
-  return {
-      options.seed, policy(options.on_non_finite),
-      options.clip_norm ? static_cast<float>(*options.clip_norm) : std::numeric_limits<float>::infinity()};
+  return {.seed = options.seed,
+          .on_non_finite = policy(options.on_non_finite),
+          .clip_norm = options.clip_norm ? static_cast<float>(*options.clip_norm)
+                                         : std::numeric_limits<float>::infinity(),
+          .most_masked = static_cast<float>(options.most_masked)};
 }
 
 /// The steps at which optimizers go over to something else.

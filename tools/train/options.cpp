@@ -231,6 +231,10 @@ void add_options(CLI::App& app, Options& o) {
                "zero-one-adam, too")
                ->type_name("BOUND"));
 
+  in_group(add_number<double>(app, "--most-masked", o.most_masked, share, "a share from 0 to 1", "0.01",
+                              "largest share of elements that never train, since they had no gradient until "
+                              "the freeze; of one-bit-lamb and zero-one-adam, too")
+               ->type_name("SHARE"));
   in_group(app.add_option_function<std::string>(
                   "--layers", [&o](const std::string& given) { o.layers = layers_of(given); },
                   "how layers travel, by patterns of their names, of which the first that matches counts: "

@@ -97,6 +97,7 @@ struct Options {
   Scale scale = Scale::rms;
   Granularity granularity = Granularity::segment;
   double update_clip = 10;        ///< may be infinite
+  double most_masked = 0.01;      ///< largest share of elements that a freeze may mask, 0 to 1
   std::vector<LayerRule> layers;  ///< of one-bit-adam: the first that matches counts; none: signs everywhere
   // Of zero-one-adam.
   std::int64_t variance_updates = 16;  ///< exact averages after which they become half as many, at least 1

@@ -19,6 +19,7 @@ inline std::optional<std::string> setting_of(const Options& options, const Metho
                                              std::string_view option) {
   const auto number = [](auto value) { return fmt::format("{}", value); };
   if (option == "layers" || option == "average-every") return std::nullopt;
+  if (option == "most-masked") return std::nullopt;  // changes nothing that is computed
   if (option == "momentum") return number(options.momentum);
   if (option == "warmup-fraction") return number(options.warmup_fraction);
   if (option == "ratio") return number(ratio_of(options, method));

@@ -320,7 +320,9 @@ class Trainer {
     run_.seconds.compute += computed;
     sent_.in_steps += computed;
 
-    time_optimizer([&] { optimizer_->step(model_.parameters(), model_.gradients(), rate); });
+    terse::StepResult result;
+    time_optimizer([&] { result = optimizer_->step(model_.parameters(), model_.gradients(), rate); });
+    tell_masked(result.masked, step + 1);
 
     const std::uint64_t bytes = bytes_on_wire() - bytes_before;
     // Exact averages of decentralized optimizers are neither: some average more than the gradient has. Nor are rounds
@@ -336,6 +338,16 @@ class Trainer {
     return loss;
   }
 
+  /// What never trains from here on.
+  void tell_masked(const terse::Masked& masked, std::int64_t step) const {
+    if (masked.elements == 0 || options_.quiet) return;
+    std::string segments;
+    for (const terse::MaskedSegment& segment : masked.segments)
+      segments += fmt::format("{}{} of {} in '{}'", segments.empty() ? "" : ", ", segment.masked,
+                              segment.elements, segment.name);
+    tell(fmt::format("masks {} elements that had no gradient until step {}: {}", masked.elements, step,
+                     segments));
+  }
   template <class Work>
   void time_optimizer(Work work) {
     const double waited_before = workshop_->traffic().seconds;

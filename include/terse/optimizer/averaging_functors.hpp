@@ -138,6 +138,7 @@ template <class First, class Second>
 struct GoOver {
   First first;
   Second second;
+  bool tries;  // changes nothing, and says of what a user has left out that it is not masked
   TERSE_HD void enter(const Piece& piece) {
     first.enter(piece);
     second.enter(piece);
@@ -150,6 +151,7 @@ struct GoOver {
       second.momentum.carry(e, takes_part);
     else
       for (int k = 0; k < e.count; ++k) e[k] = keep_if(!left_out, e[k]);
+    if (tries) return takes_part || left_out;
     e.write_back();
     return takes_part;
   }
@@ -166,7 +168,7 @@ struct GoOver {
           "divides by, and that one has no denominator(e)");
       const float denominator = first.preconditioner.denominator(first.to_preconditioner(i));
       second.preconditioner.carry(e, keep_if(!left_out, denominator));
-      e.write_back();
+      if (!tries) e.write_back();
     }
     if constexpr (requires { second.preconditioner.takes_part(e); })
       return second.preconditioner.takes_part(e);

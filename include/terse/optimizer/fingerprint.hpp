@@ -67,8 +67,11 @@ inline std::uint64_t options_hash(const Options& options, const Layout& layout) 
                                       std::bit_cast<std::uint32_t>(options.clip_norm));
   const std::size_t slices = slices_of(layout.range(), options.slice_bytes).size();
   const std::uint64_t cut = slices == 1 ? hash : mix_hash(hash, slices);
-  if (!options.check_payload && options.compare_every == 0) return cut;
-  return mix_hash(mix_hash(cut, options.check_payload ? 1 : 0), options.compare_every);
+  const std::uint64_t masked = std::bit_cast<std::uint32_t>(options.most_masked);
+  const std::uint64_t frozen =
+      masked == std::bit_cast<std::uint32_t>(Options{}.most_masked) ? cut : mix_hash(cut, masked);
+  if (!options.check_payload && options.compare_every == 0) return frozen;
+  return mix_hash(mix_hash(frozen, options.check_payload ? 1 : 0), options.compare_every);
 }
 
 }  // namespace detail
@@ -82,15 +85,15 @@ TERSE_COLD std::uint64_t agree_on_fingerprint(T& channel, const Layout& layout, 
   const detail::Call call(detail::Verb::optimizer);
   SettingsList settings;
   composed(recipe).settings(detail::SettingsVisitor(settings));
-  const Agreed fields[] = {
-      {"wire version", PacketHeader::wire_version},
-      {"world", static_cast<std::uint64_t>(channel.size())},
-      {"layout", layout_hash(layout)},
-      {"recipe", mix_hash(0, type_name<R>().c_str())},
-      {"seed", options.seed},
-      {"value of an option (on_non_finite, clip_norm, slice_bytes, check_payload, compare_every)",
-       detail::options_hash(options, layout)},
-      {"numerics", numerics}};
+  const Agreed fields[] = {{"wire version", PacketHeader::wire_version},
+                           {"world", static_cast<std::uint64_t>(channel.size())},
+                           {"layout", layout_hash(layout)},
+                           {"recipe", mix_hash(0, type_name<R>().c_str())},
+                           {"seed", options.seed},
+                           {"value of an option (on_non_finite, clip_norm, slice_bytes, check_payload, "
+                            "compare_every, most_masked)",
+                            detail::options_hash(options, layout)},
+                           {"numerics", numerics}};
   constexpr std::size_t layout_at = 2, count = std::size(fields), numerics_at = count - 1;
   const auto more = [&](const std::vector<std::uint64_t>& all) -> std::string {
     // Alike on all ranks, who see the same values.

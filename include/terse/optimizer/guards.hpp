@@ -21,6 +21,9 @@ namespace terse::detail {
 template <class R, Executor E>
 TERSE_COLD void check_options(const Options& options) {
   if (!(options.clip_norm > 0)) throw usage_error("clip_norm must be positive; infinity switches it off");
+  if (!(options.most_masked >= 0 && options.most_masked <= 1))
+    throw usage_error("most_masked is a share of elements: it must be in [0, 1], not " +
+                      std::to_string(options.most_masked));
   if (options.slice_bytes < 0) throw usage_error("slice_bytes must not be negative; 0: all in one slice");
   if (GridExecutor<E> && options.check_payload)
     throw usage_error(

@@ -57,7 +57,7 @@ struct OneBitAdamOf {
 ///
 /// Passes of a compressed step over n: momentum + error + scale, bits + error, decode + update (the first two
 /// in one for PerBlock), and two over n / W on a chunk's owner. Wire: see the topology. State: momentum,
-/// variance and error of n floats each, n / W more for ScatterGather's second error, n / 64 words of mask;
+/// variance and error of n floats each, n / W more for ScatterGather's second error, n / 32 words of masks;
 /// beside it packets of n floats, three times, for the full-precision stage.
 ///
 /// Source: Tang et al., "1-bit Adam: Communication Efficient Large-Scale Training with Adam's Convergence

@@ -137,6 +137,7 @@ class Optimizer {
       throw;
     }
     steps_ = input.context.step;
+    detail::masked_by_freeze(state_, rank(), steps_);
   }
 
   /// Writes parameters for evaluation that are not those it steps on, of recipes that have such, in fp32. No

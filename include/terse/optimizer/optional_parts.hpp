@@ -91,6 +91,18 @@ concept SaysBytes = requires(const State& state) {
   { state.bytes_per_step() } -> std::same_as<StepBytes>;
 };
 
+/// Whether a preconditioner may mask elements as it freezes.
+template <class State>
+concept Freezes = requires(State& state) {
+  { state.masked_elements() } -> std::same_as<MaskedElements&>;
+};
+/// What the freeze after the step that was just taken has masked. Throws usage_error where that would have been too much.
+template <class State>
+Masked masked_by_freeze(State& state, int rank, std::uint64_t step) {
+  if constexpr (Freezes<State>) return state.masked_elements().of_step(rank, step);
+  return {};
+}
+
 /// Whether a second stage may leave elements out.
 template <class State>
 concept TakesMask = requires(State& state, const std::uint8_t* elements) {

@@ -9,6 +9,7 @@
 #include "terse/core/config.hpp"
 #include "terse/core/layout.hpp"
 #include "terse/core/non_finite.hpp"
+#include "terse/preconditioner/masked_elements.hpp"
 
 namespace terse {
 
@@ -39,6 +40,10 @@ struct Options {
   /// mismatch_error on all ranks names one that differs, and where. A pass over both, and 12 bytes to each peer. Where ranks train
   /// apart and meet, after the next meeting. 0: never.
   std::uint64_t compare_every = 0;
+  /// The largest share of compressed elements that a preconditioner may mask as it freezes (OneBitAdam, OneBitLamb, ZeroOneAdam,
+  /// Staged), since their gradients were 0 until then: they never train. Where there are more, each step from then on ends with a
+  /// usage_error on all ranks and the first stage goes on. In [0, 1]; 1: any.
+  float most_masked = 0.01F;
   /// Is called on rank 0, at construction, with what works and is hardly meant: tensors so small that compressed steps send more than
   /// exact ones. nullptr: nothing is said.
   void (*warn)(const std::string& sentence) = &print_warning;
@@ -52,6 +57,7 @@ struct StepResult {
   /// What this rank has sent for it, headers and what ranks agree on included: what Metered counts.
   std::uint64_t bytes_sent = 0;
   bool compressed = false;  ///< whether it was a compressed step, whatever segments take part in one
+  Masked masked{};          ///< by the freeze after this step, if there was one
 };
 
 /// What a rank sends for a step, at most; 0 of a kind of step that a recipe doesn't have.

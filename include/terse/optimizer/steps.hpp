@@ -88,7 +88,7 @@ StepResult Optimizer<R, T, E, N>::step(out<E, P> parameters, in<E, G> gradients,
   compare_replicas(parameters);
   if constexpr (std::is_same_v<typename E::memory, memory::host>)
     watch_.look(layout_, in<E, P>(parameters), rank(), steps_);
-  return {true, sent_, compressed_};
+  return {true, sent_, compressed_, detail::masked_by_freeze(state_, rank(), steps_)};
 } catch (...) {
   failure_.keep();
   throw;

@@ -287,7 +287,10 @@ struct TwoStages {
     if (!state.watch->due(when, input.executor, input.context.step, watched)) return;
     if constexpr (Pair::carries) {
       const SecondRules<N> rules = second_rules(input, state);
-      state.masked->set(GoOver<FirstRules<N>, SecondRules<N>>{first_rules(input, state), rules});
+      if (!state.masked->settle([&](bool tries) {
+            return GoOver<FirstRules<N>, SecondRules<N>>{first_rules(input, state), rules, tries};
+          }))
+        return;
       if constexpr (Pair::balances)
         state.balance->settle(
             input.executor, rules,

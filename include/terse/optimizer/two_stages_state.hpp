@@ -69,7 +69,10 @@ struct TwoStagesState {
       dense_segments.assign(layout.segments().size(), 1);
       for (const Piece& piece : range.pieces()) dense_segments[static_cast<std::size_t>(piece.segment)] = 0;
       if constexpr (Pair::carries) {
-        masked.emplace(executor, range, layout.size());
+        masked.emplace(executor, range, layout.size(),
+                       MaskedElements{layout, options.most_masked,
+                                      "leave these elements out (Optimizer::mask) or these segments "
+                                      "uncompressed (compress = false), or "});
         if (over != 0) masked->set_all();
       }
     }
@@ -110,6 +113,7 @@ struct TwoStagesState {
     masked->set(InUsersMask{elements, over != 0});
     return masked->digest();
   }
+  MaskedElements& masked_elements() requires(Pair::carries) { return masked->masked; }
   /// Whether compressed steps leave elements out.
   bool masks() const {
     if constexpr (Pair::carries) return !masked->full();

@@ -60,7 +60,7 @@ struct ZeroOneState {
         anchor(layout.size()),
         rate_sums(static_cast<index_t>(layout.segments().size())),
         kept(rate_sums.size()),
-        freezing(executor, {AtStep{1}}, layout.range(), layout.size()),
+        freezing(executor, {AtStep{1}}, layout.range(), layout, options.most_masked),
         all(layout.range()),
         segments(Layout::flat(rate_sums.size()).range()) {
     fill(executor, kept.all(), 1.0F);
@@ -82,6 +82,7 @@ struct ZeroOneState {
     since = count = 0;
     compressed.walk(Forget<E>{executor});
   }
+  MaskedElements& masked_elements() { return freezing.masked_elements(); }
   SinceMeeting since_meeting() { return {rate_sums.data(), kept.data()}; }
   /// Not what the freeze has made of the variance.
   template <class Visit>
@@ -136,7 +137,7 @@ struct ZeroOneState {
 /// ranks agree in each step, which costs a message to each peer.
 ///
 /// State: momentum, variance, moves, anchor and error of n floats each, the second error, two floats a segment,
-/// n / 64 words of mask; beside it packets of n floats, four times. Passes over n: Adam's and OneBitAdam's; alone one
+/// n / 32 words of masks; beside it packets of n floats, four times. Passes over n: Adam's and OneBitAdam's; alone one
 /// to judge the gradient and one to step, and OneBitAdam's where ranks meet. Wire: an exact round or a compressed one
 /// in each step of the first stage; one compressed round in each interval-th step of the second, and nothing between.
 /// Source: Lu, Li, Zhang, De Sa and He, "Maximizing communication efficiency for large-scale training via 0/1 Adam",

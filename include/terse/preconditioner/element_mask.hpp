@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <utility>
+
 #include "terse/core/draw.hpp"
 #include "terse/core/hash.hpp"
 #include "terse/executor/atomic.hpp"
 #include "terse/executor/concept.hpp"
+#include "terse/preconditioner/masked_elements.hpp"
 
 namespace terse {
 
@@ -34,27 +37,41 @@ struct FindMasked {
 
 TERSE_NUMERICS_END
 
-/// A bit for each element of a range, all 0 until `set`. State: n / 64 words.
+/// A bit for each element of a range, all 0 until `set`. State: n / 64 words, and as many to try a mask in.
 template <Executor E>
 class ElementMask {
  public:
-  TERSE_COLD ElementMask(E executor, const Range& range, index_t arena)
-      : executor_(executor), range_(range), words_(arena / alignment), one_(1), any_(1) {
+  /// `masked_`: by `settle`, with the largest share that it may be.
+  TERSE_COLD ElementMask(E executor, const Range& range, index_t arena, detail::MaskedElements masked_)
+      : masked(std::move(masked_)),
+        executor_(executor),
+        range_(range),
+        words_(arena / alignment),
+        tried_(arena / alignment),
+        one_(1),
+        any_(1) {
     piece_.assign(Piece{});
   }
 
   /// Bit i becomes predicate(piece, i, bit i as it was). Waits for the executor.
   template <class Predicate>
   void set(const Predicate& predicate) {
-    for (const Piece& piece : range_.pieces()) {
-      piece_.assign(piece);
-      // Each block of bits is read before it is written.
-      pack<1, false>(executor_, piece_, Units{}, bits(), detail::AsBit<Predicate>{predicate},
-                     in<E>(one_.all()),
-                     reinterpret_cast<std::byte*>(words_.data() + piece.offset / alignment),
-                     Draw::shared(0, 0, Purpose::quantization));
+    write(predicate, words_);
+    look();
+  }
+  /// `set`, unless that masks too many elements: then it changes nothing and returns false. predicate_of(true) makes a predicate
+  /// that changes nothing either, and holds for what is not masked.
+  template <class PredicateOf>
+  bool settle(const PredicateOf& predicate_of) {
+    for (const bool tries : {true, false}) {
+      write(predicate_of(tries), tries ? tried_ : words_);
+      const auto fetch_tried = [this](index_t first, view<std::uint64_t> to) {
+        fetch(executor_, in<E, std::uint64_t>(tried_.all().part(first, to.size())), to);
+      };
+      if (tries && !masked.count(range_, fetch_tried)) return false;
     }
     look();
+    return true;
   }
   /// All bits become 1.
   TERSE_COLD void set_all() {
@@ -86,8 +103,20 @@ class ElementMask {
     look();
   }
 
+  detail::MaskedElements masked;  ///< by `settle`
+
  private:
   Mask<typename E::memory> bits() const { return {words_.data()}; }
+  template <class Predicate>
+  void write(const Predicate& predicate, buffer<std::uint64_t, typename E::memory>& words) {
+    for (const Piece& piece : range_.pieces()) {
+      piece_.assign(piece);
+      // Each block of bits is read before it is written.
+      pack<1, false>(executor_, piece_, Units{}, bits(), detail::AsBit<Predicate>{predicate},
+                     in<E>(one_.all()), reinterpret_cast<std::byte*>(words.data() + piece.offset / alignment),
+                     Draw::shared(0, 0, Purpose::quantization));
+    }
+  }
   TERSE_COLD void look() {
     fill(executor_, any_.all(), 0U);
     for_each(executor_, range_, bits(), NoPackets{}, detail::FindMasked{any_.data()});
@@ -99,7 +128,7 @@ class ElementMask {
   E executor_;
   Range range_;
   Range piece_;  // whichever it is at; allocates once
-  buffer<std::uint64_t, typename E::memory> words_;
+  buffer<std::uint64_t, typename E::memory> words_, tried_;
   buffer<float, typename E::memory> one_;
   buffer<std::uint32_t, typename E::memory> any_;  // whether a bit is 0
   bool full_ = false;

@@ -99,8 +99,10 @@ namespace detail {
 template <Executor E>
 class Freezing {
  public:
-  Freezing(E executor, const Freeze& rule, const Range& compressed, index_t arena)
-      : compressed_(compressed), watch_(rule, executor, compressed), mask_(executor, compressed, arena) {}
+  Freezing(E executor, const Freeze& rule, const Range& compressed, const Layout& layout, float most_masked)
+      : compressed_(compressed),
+        watch_(rule, executor, compressed),
+        mask_(executor, compressed, layout.size(), {layout, most_masked, ""}) {}
 
   bool frozen() const { return frozen_ != 0; }
   /// Throws usage_error where the rule has come to need more memory than there is.
@@ -108,12 +110,13 @@ class Freezing {
     if (!frozen()) watch_.check(rule);
   }
   Mask<typename E::memory> mask() const { return mask_.mask(); }
+  MaskedElements& masked_elements() { return mask_.masked; }
 
-  /// Called after each full-precision step; freezes when the rule says so.
+  /// Called after each full-precision step; freezes when the rule says so, unless that masks too many.
   void observe(E executor, const Freeze& rule, std::uint64_t step, float epsilon, float* variance,
                float* momentum) {
     if (!watch_.due(rule, executor, step, variance)) return;
-    mask_.set(IsPositive{variance});
+    if (!mask_.settle([&](bool) { return IsPositive{variance}; })) return;
     for_each(executor, compressed_, Invert{variance, momentum, epsilon});
     frozen_ = 1;
   }

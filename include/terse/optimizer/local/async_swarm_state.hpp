@@ -125,7 +125,7 @@ struct AsyncSwarmState {
   AsyncSwarmState(const Recipe& recipe, E executor, T& transport, const Layout& layout,
                   const Options& options)
       : own(transport.split(transport.rank(), 0)),
-        inner(composed(recipe.inner), executor, own, layout, options),
+        inner(composed(recipe.inner), executor, own, layout, inner_options(options, true)),
         published(executor, transport, layout, recipe.compressor) {
     if (options.check_payload)
       throw usage_error("check_payload is for packets that travel; those of this method lie in mailboxes",

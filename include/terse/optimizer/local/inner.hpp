@@ -49,6 +49,13 @@ void by_itself(int rank, Act act) {
   }
 }
 
+/// The options of an inner recipe. One that is alone in its world learns of its own gradients: another rank may freeze as it
+/// is, so that none refuses.
+inline Options inner_options(Options options, bool alone) {
+  if (alone) options.most_masked = 1;
+  return options;
+}
+
 /// Shows the state of an inner recipe beside that of what is around it.
 template <class State, class Visit>
 void walk_inner(State& inner, Visit&& visit) {

@@ -95,7 +95,8 @@ struct LocalState {
   template <class Recipe>
   LocalState(const Recipe& recipe, E executor, T& transport, const Layout& layout, const Options& options)
       : own(transport.split(transport.rank(), 0)),
-        inner(composed(recipe.inner), executor, Where::talks ? transport : own, layout, options),
+        inner(composed(recipe.inner), executor, Where::talks ? transport : own, layout,
+              inner_options(options, !Where::talks)),
         average_until(recipe.average_gradients_until),
         buffers(recipe.inner_buffers),
         schedule(recipe.schedule),
@@ -132,6 +133,9 @@ struct LocalState {
   LocalState& operator=(const LocalState&) = delete;
 
   bool full_precision() const { return inner.full_precision(); }
+  MaskedElements& masked_elements() requires Freezes<typename Composed<Inner>::template State<T, E>> {
+    return inner.masked_elements();
+  }
   bool clips_mean() const { return detail::clips_mean(inner); }
   StepBytes bytes_per_step() const {
     const StepBytes within = inner.bytes_per_step();

@@ -42,7 +42,7 @@ struct SwarmState {
   template <class Recipe>
   SwarmState(const Recipe& recipe, E executor, T& transport, const Layout& layout, const Options& options)
       : own(transport.split(transport.rank(), 0)),
-        inner(composed(recipe.inner), executor, own, layout, options),
+        inner(composed(recipe.inner), executor, own, layout, inner_options(options, true)),
         exchange(executor, transport, layout, layout.range(), recipe.compressor, NoErrorFeedback{}, false,
                  Topology{recipe.schedule}),
         schedule(recipe.schedule),
