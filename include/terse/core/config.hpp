@@ -91,7 +91,11 @@
 #define TERSE_FLATTEN __attribute__((flatten))
 
 /// For what runs once, or not at all: compiled to be small, which takes less time, too.
+#if defined(__clang__) && !defined(__CUDACC__)
+#define TERSE_COLD __attribute__((cold, minsize))
+#else
 #define TERSE_COLD __attribute__((cold))
+#endif
 
 /// True where the compiler can tell that a condition holds, once all is inlined: for work that may be left out and needn't
 /// be, such as storing what is there already. Device compilers don't say, see executor/streams.hpp for what is done there.
