@@ -36,8 +36,8 @@ struct Training {
   void run(int steps) {
     for (int step = 0; step < steps; ++step) {
       for (std::size_t i = 0; i < parameters.size(); ++i)
-        gradients[i] =
-            parameters[i] - static_cast<float>((i + 1) * static_cast<std::size_t>(optimizer.rank() + 1) % 17);
+        gradients[i] = parameters[i] -
+                       static_cast<float>(1 + (i + 1) * static_cast<std::size_t>(optimizer.rank() + 1) % 17);
       optimizer.step(parameters, gradients);
     }
   }

@@ -331,8 +331,8 @@ TEST_CASE("a recorded step is replayed with other hyper-parameters, of one group
     ThroughHost<Threads, Device> staged(transport.split(0, 0), Device{});
     for (const Layout& layout : {layers(), layers_of(0)}) {
       const OneBitLamb<> recipe{.preconditioner = freeze};
-      Optimizer optimizer{recipe, staged, layout, {}, Device{}},
-          replayed{recipe, staged, layout, {}, Device{}};
+      Optimizer optimizer{recipe, staged, layout, masks_any(), Device{}},
+          replayed{recipe, staged, layout, masks_any(), Device{}};
       auto x = uploaded<Device>(start_of(layout)), y = uploaded<Device>(start_of(layout));
       buffer<float, Device::memory> g(layout.size());
       std::optional<Device::Recording> record;

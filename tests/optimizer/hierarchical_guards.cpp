@@ -210,7 +210,8 @@ TEST_CASE("errors of construction say where ranks differ, and what to do") {
     if (other) more.add({"head", {2}});
     says(texts(more), other ? "from segment 1 on: here it is 'head' {2}" : "more segments than the 1 here");
     says(texts(Layout::flat(8), {.clip_norm = other ? 1.0F : 2.0F}),
-         "another value of an option (on_non_finite, clip_norm, slice_bytes, check_payload, compare_every, most_masked)");
+         "another value of an option (on_non_finite, clip_norm, slice_bytes, check_payload, compare_every, "
+         "most_masked)");
     says(error_of([&] {
            Optimizer<MomentumSgd<Hierarchical<>>, Threads>{{}, transport, Layout::flat(8)};
          }),

@@ -354,10 +354,12 @@ TEST_CASE("what a freeze masks is said by segment, and too much is refused by al
     CHECK(seen.masked == std::vector<index_t>(3, masked));
     CHECK(seen.segments == std::vector<std::string>(3, segments));
   };
-  const std::vector<std::string> words{
-      "of 50 of 3542 elements", "20 of 1300 in segment 'w', 30 of 130 in segment 'last'.",
-      "Freeze later",           "Optimizer::mask",
-      "compress = false",       "step 4"};
+  const std::vector<std::string> words{"and 50 of 3542 elements would be masked",
+                                       "20 of 1300 in segment 'w', 30 of 130 in segment 'last'.",
+                                       "Freeze later",
+                                       "Optimizer::mask",
+                                       "compress = false",
+                                       "step 4"};
   const std::string segments = "w 20 of 1300;last 30 of 130;";
   const FrozenVariance at_4{.freeze = AtStep{4}};
   // 1.41 %.
@@ -371,7 +373,7 @@ TEST_CASE("what a freeze masks is said by segment, and too much is refused by al
   told(freezing_of(OneBitAdam<>{.preconditioner = {.freeze = AtStep{5}}}, {}, 7, 4), 0, "");
   // 0/1 Adam's freeze concerns all segments.
   refused(freezing_of(ZeroOneAdam<>{.variance_freeze_step = 4}, {}, 4),
-          {"of 85 of 3612 elements", "35 of 70 in segment 'exact'",
+          {"and 85 of 3612 elements", "35 of 70 in segment 'exact'",
            "allow a larger share (Options::most_masked)"});
   told(freezing_of(ZeroOneAdam<>{.variance_freeze_step = 4}, {.most_masked = 1}, 7), 85,
        "exact 35 of 70;" + segments);

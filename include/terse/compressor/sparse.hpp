@@ -15,12 +15,11 @@ namespace terse {
 
 TERSE_NUMERICS_BEGIN
 
-/// Makes a compressor of a Selection and a coder for the picked values. What is not picked is not sent: its
-/// receivers read 0, and an error feedback keeps it.
+/// Compressor of a Selection and a coder for the picked values. Receivers read 0 elsewhere, which an error feedback keeps.
 ///
-/// Wire, unit by unit: the number of picks (8 bytes, where it varies), their positions, their values. Passes: the
-/// message is materialized, the selection reads it (TopK: about twice), the error is touched at the picks only;
-/// readers make one pass over what they update. Units have less than 2^32 elements: cut larger ranges into buckets.
+/// Wire, unit by unit: the number of picks (8 bytes, where it varies), their positions, their values. Passes: the message is
+/// materialized, the selection reads it (TopK: about twice), the error is touched at the picks only; readers make one pass over
+/// what they update. Units have less than 2^32 elements: cut larger ranges into buckets.
 template <class Selection, Compressor Values, Granularity G>
 struct Sparse {
   static_assert(check_selection<Selection>());
@@ -39,7 +38,6 @@ struct Sparse {
   static constexpr bool variable = Selection::variable;
   static constexpr bool single_stage = Traits<Selection>::single_stage;
   static constexpr bool measured = false;
-  /// On a grid all sections by the same kernels, on their way in and on their way out.
   static constexpr bool adds_together = detail::PicksTogether<Selection>;
   static constexpr bool encodes_together = adds_together;
 

@@ -26,9 +26,8 @@ namespace terse {
 /// ranks, and within a node 2 (L - 1) / L of the n floats. Inner is a topology whose round has halves: ScatterGather, Ring, or
 /// Native; or Within<C>, which compresses within a node, too. Outer is any exact one. Full-precision packets go the same way.
 ///
-/// Over one transport, which it splits, or over Nodes, which is two: threads or NCCL within a node and MPI between. There
-/// `ranks_per_node` may stay 0, which is as many as Nodes has. Constructors throw usage_error on all ranks where the nodes are
-/// not full.
+/// Over one transport, which it splits, or over Nodes, which is two: threads or NCCL within a node and MPI between, where 0 ranks_per_node
+/// means as many as Nodes has. Constructors throw usage_error on all ranks where the nodes are not full.
 ///
 ///     OneBitAdam<Hierarchical<Native, Ring>>{.topology = {.ranks_per_node = 8}}
 template <Topology Inner = ScatterGather, Topology Outer = ScatterGather>

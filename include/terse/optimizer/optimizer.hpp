@@ -118,7 +118,7 @@ class Optimizer {
   /// corrections) stays out of the record; the addresses of the views are in it. A record serves one stage: see
   /// `full_precision`. Throws usage_error where a step needs the host in its middle: clip_norm, NonFinite::skip, and
   /// what a policy says, such as an error feedback that follows the learning rate. Of one step all ranks replay a record, or none.
-  /// For transports that don't wait for the host.
+  /// For transports that don't wait for the host (Nccl), and for one rank.
   void record(out<E, P> parameters, in<E, G> gradients) requires GridExecutor<E>;
   /// Takes one step, which `run()` enqueues from a record of this optimizer. Throws as `step` does, and usage_error
   /// if the record is of the other stage, or of a step of another kind: see detail::unrecordable.

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <utility>
 
 #include "terse/core/draw.hpp"
 #include "terse/core/hash.hpp"
-#include "terse/executor/atomic.hpp"
 #include "terse/executor/concept.hpp"
 #include "terse/preconditioner/masked_elements.hpp"
 
@@ -25,14 +25,6 @@ struct AsBit {
   }
 };
 
-/// Raises a flag for elements that don't take part.
-struct FindMasked {
-  std::uint32_t* any;
-  TERSE_HD void operator()(const Piece&, index_t, bool keep) const {
-    if (!keep) atomic_raise(any);
-  }
-};
-
 }  // namespace detail
 
 TERSE_NUMERICS_END
@@ -48,8 +40,8 @@ class ElementMask {
         range_(range),
         words_(arena / alignment),
         tried_(arena / alignment),
-        one_(1),
-        any_(1) {
+        here_(1024),
+        one_(1) {
     piece_.assign(Piece{});
   }
 
@@ -65,10 +57,7 @@ class ElementMask {
   bool settle(const PredicateOf& predicate_of) {
     for (const bool tries : {true, false}) {
       write(predicate_of(tries), tries ? tried_ : words_);
-      const auto fetch_tried = [this](index_t first, view<std::uint64_t> to) {
-        fetch(executor_, in<E, std::uint64_t>(tried_.all().part(first, to.size())), to);
-      };
-      if (tries && !masked.count(range_, fetch_tried)) return false;
+      if (tries && !few_masked()) return false;
     }
     look();
     return true;
@@ -117,20 +106,39 @@ class ElementMask {
                      Draw::shared(0, 0, Purpose::quantization));
     }
   }
+  /// use(segment, count, words) for blocks of bits. Waits for the executor.
+  template <class Use>
+  void on_host(const buffer<std::uint64_t, typename E::memory>& words, const Use& use) {
+    const index_t block = here_.size() * alignment;
+    for (const Piece& piece : range_.pieces())
+      for (index_t i = 0; i < piece.count; i += block) {
+        const index_t count = std::min(block, piece.count - i), first = (piece.offset + i) / alignment;
+        const view<std::uint64_t> here = here_.all().part(0, (count + alignment - 1) / alignment);
+        fetch(executor_, in<E, std::uint64_t>(words.all().part(first, here.size())), here);
+        use(piece.segment, count, view<const std::uint64_t>(here));
+      }
+  }
+  /// Whether those are few that `tried_` masks.
+  TERSE_COLD bool few_masked() {
+    masked.begin();
+    on_host(tried_, [this](index_t segment, index_t count, view<const std::uint64_t> bits) {
+      masked.add(segment, count, bits);
+    });
+    return masked.end();
+  }
   TERSE_COLD void look() {
-    fill(executor_, any_.all(), 0U);
-    for_each(executor_, range_, bits(), NoPackets{}, detail::FindMasked{any_.data()});
-    std::uint32_t any = 0;
-    fetch(executor_, in<E, std::uint32_t>(any_.all()), view<std::uint32_t>(&any, 1));
-    full_ = any == 0;
+    full_ = true;
+    on_host(words_, [this](index_t, index_t count, view<const std::uint64_t> bits) {
+      full_ = full_ && detail::MaskedElements::zeros(bits, count) == 0;
+    });
   }
 
   E executor_;
   Range range_;
   Range piece_;  // whichever it is at; allocates once
   buffer<std::uint64_t, typename E::memory> words_, tried_;
+  buffer<std::uint64_t> here_;  // a block of `tried_` on the host
   buffer<float, typename E::memory> one_;
-  buffer<std::uint32_t, typename E::memory> any_;  // whether a bit is 0
   bool full_ = false;
 };
 

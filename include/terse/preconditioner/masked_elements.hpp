@@ -1,20 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
-#include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 #include "terse/core/config.hpp"
 #include "terse/core/error.hpp"
 #include "terse/core/layout.hpp"
+#include "terse/core/ones.hpp"
 #include "terse/core/view.hpp"
 
 namespace terse {
@@ -41,37 +39,40 @@ class MaskedElements {
   /// `most`: the largest share of all elements. `instead`: what else than to freeze later helps where gradients stay 0. The layout
   /// outlives this.
   TERSE_COLD MaskedElements(const Layout& layout, float most, const char* instead)
-      : layout_(&layout), most_(most), instead_(instead), words_(block) {
-    segments_.reserve(layout.segments().size());
-  }
+      : layout_(&layout),
+        most_(most),
+        instead_(instead),
+        segments_(std::make_unique<MaskedSegment[]>(layout.segments().size())) {}
 
-  /// Counts bits that are 0. fetch(first, to) brings words of bits, from word `first` on. Tells whether they are few enough; else
-  /// the stage must stay as it is.
-  TERSE_COLD bool count(const Range& range,
-                        const std::function<void(index_t first, view<std::uint64_t> to)>& fetch) {
-    segments_.assign(layout_->segments().size(), {});
-    for (const Piece& piece : range.pieces()) {
-      MaskedSegment& segment = segments_[static_cast<std::size_t>(piece.segment)];
-      segment.elements += piece.count;
-      const index_t first = piece.offset / alignment,
-                    last = first + (piece.count + alignment - 1) / alignment;
-      for (index_t begin = first; begin < last; begin += block) {
-        const index_t words = std::min(block, last - begin);
-        fetch(begin, words_.all().part(0, words));
-        for (index_t w = 0; w < words; ++w) {
-          const index_t left = piece.count - (begin + w - first) * alignment;
-          const std::uint64_t here = left < alignment ? (std::uint64_t{1} << left) - 1 : ~std::uint64_t{0};
-          segment.masked += std::popcount(here & ~words_[w]);
-        }
-      }
+  TERSE_COLD void begin() {
+    count_ = layout_->segments().size();
+    for (std::size_t s = 0; s < count_; ++s) segments_[s] = {layout_->segments()[s].name, 0, 0};
+  }
+  /// So many elements of a segment, of which those are masked whose bit is 0.
+  TERSE_COLD void add(index_t segment, index_t elements, view<const std::uint64_t> bits) {
+    MaskedSegment& of = segments_[static_cast<std::size_t>(segment)];
+    of.elements += elements;
+    of.masked += zeros(bits, elements);
+  }
+  /// Of the first `count` bits.
+  TERSE_COLD static index_t zeros(view<const std::uint64_t> bits, index_t count) {
+    index_t zeros = 0;
+    for (index_t w = 0; w * alignment < count; ++w) {
+      const index_t left = count - w * alignment;
+      const std::uint64_t here = left < alignment ? (std::uint64_t{1} << left) - 1 : ~std::uint64_t{0};
+      zeros += ones_in(here & ~bits[w]);
     }
+    return zeros;
+  }
+  /// Whether those that were added are few enough; else the stage must stay as it is.
+  TERSE_COLD bool end() {
+    const std::size_t all = std::exchange(count_, 0);
     masked_ = elements_ = 0;
-    for (std::size_t s = 0; s < segments_.size(); ++s) {
-      segments_[s].name = layout_->segments()[s].name;
+    for (std::size_t s = 0; s < all; ++s) {
       masked_ += segments_[s].masked;
       elements_ += segments_[s].elements;
+      if (segments_[s].masked > 0) segments_[count_++] = segments_[s];
     }
-    std::erase_if(segments_, [](const MaskedSegment& segment) { return segment.masked == 0; });
     too_many_ = static_cast<double>(masked_) > static_cast<double>(most_) * static_cast<double>(elements_);
     news_ = true;
     return !too_many_;
@@ -80,36 +81,44 @@ class MaskedElements {
   Masked of_step(int rank, std::uint64_t step) {
     if (!std::exchange(news_, false)) return {};
     if (too_many_) refuse(rank, step);
-    return {masked_, segments_};
+    return {masked_, {segments_.get(), count_}};
   }
 
  private:
   [[noreturn]] TERSE_COLD void refuse(int rank, std::uint64_t step) const {
     constexpr std::size_t most_named = 8;
-    std::string sentence = "the second stage would begin after this step, and of " + std::to_string(masked_) +
-                           " of " + std::to_string(elements_) +
-                           " elements its preconditioner has learned nothing: they would be masked and never "
-                           "train. They are ";
-    for (std::size_t s = 0; s < std::min(segments_.size(), most_named); ++s)
-      sentence += (s == 0 ? "" : ", ") + std::to_string(segments_[s].masked) + " of " +
-                  std::to_string(segments_[s].elements) + " in segment '" + std::string(segments_[s].name) +
-                  "'";
-    if (segments_.size() > most_named)
-      sentence += " and others in " + std::to_string(segments_.size() - most_named) + " more segments";
-    throw usage_error(sentence + ". Freeze later, when they have had gradients; or, where these stay 0, " +
-                          instead_ +
-                          "allow a larger share (Options::most_masked). The step itself has been taken, and "
-                          "the first stage goes on",
-                      rank, static_cast<std::int64_t>(step));
+    std::string text = "the second stage would begin after this step, and ";
+    const auto add = [&text](index_t masked, index_t of) {
+      text += std::to_string(masked);
+      text += " of ";
+      text += std::to_string(of);
+    };
+    add(masked_, elements_);
+    text +=
+        " elements would be masked and never train, since its preconditioner has learned nothing of them: ";
+    for (std::size_t s = 0; s < count_ && s < most_named; ++s) {
+      if (s > 0) text += ", ";
+      add(segments_[s].masked, segments_[s].elements);
+      text += " in segment '";
+      text += segments_[s].name;
+      text += "'";
+    }
+    if (count_ > most_named) text += " and some in other segments";
+    text += ". Freeze later, when they have had gradients; or, where these stay 0, ";
+    text += instead_;
+    text +=
+        "allow a larger share (Options::most_masked). The step itself has been taken, and the first stage "
+        "goes on";
+    throw usage_error(text, rank, static_cast<std::int64_t>(step));
   }
 
-  static constexpr index_t block = 1024;  // words
   const Layout* layout_;
   float most_;
   const char* instead_;
-  buffer<std::uint64_t> words_;
   index_t masked_ = 0, elements_ = 0;
-  std::vector<MaskedSegment> segments_;
+  std::unique_ptr<MaskedSegment[]>
+      segments_;  // while they are counted all, then those of which some are masked
+  std::size_t count_ = 0;
   bool too_many_ = false, news_ = false;
 };
 
