@@ -98,6 +98,12 @@ std::vector<double> zeros() { return std::vector<double>(at(few_layers().size())
 
 }  // namespace
 
+TEST_CASE("AMSGrad and CompAMS keep the name that checkpoints have of them") {
+  CHECK(type_name<CompAms<TopK<>, Residual, AllGather>>() ==
+        type_name<Amsgrad<TopK<>, Residual, AllGather>>());
+  CHECK(type_name<Amsgrad<>>().rfind("terse::AmsgradOf<terse::Dense, terse::None, ", 0) == 0);
+}
+
 TEST_CASE("dense methods follow the oracle") {
   const Training clipped{.clip_norm = 3}, four{.ranks = 4, .steps = 40};
   follows_oracle(Adam<>{.learning_rate = 0.03F, .weight_decay = 0.1F}, rounding, clipped);

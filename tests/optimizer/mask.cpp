@@ -383,13 +383,39 @@ TEST_CASE("what a freeze masks is said by segment, and too much is refused by al
   // Ranks that learn alone don't know of each other, so that none refuses; they say what they have masked.
   told(freezing_of(LocalSgd<OneBitAdam<>>{.inner = {.preconditioner = at_4}, .period = 2}, {}, 7), 50,
        segments);
+  // Swarms say it, too.
+  told(freezing_of(SwarmSgd<OneBitAdam<>>{.inner = {.preconditioner = at_4}}, {}, 7), 50, segments);
   CHECK_THROWS_WITH_AS(freezing_of(OneBitAdam<>{.preconditioner = at_4}, {.most_masked = 1.5F}, 1),
                        doctest::Contains("most_masked is a share"), usage_error);
+}
+
+TEST_CASE("1 of 100 is 1 %, and those that a user has left out are none of them") {
+  const auto masks = [](index_t elements, index_t left_out, index_t masked) {
+    const Layout layout = Layout::flat(elements);
+    detail::MaskedElements counted(layout, Options{}.most_masked, "");
+    counted.begin();
+    std::vector<std::uint64_t> bits(at(layout.size() / alignment), ~std::uint64_t{0});
+    for (index_t i = 0; i < masked; ++i) bits[at(i / 64)] &= ~(std::uint64_t{1} << (i % 64));
+    counted.add(0, elements, view<const std::uint64_t>(bits));
+    counted.leave_out(0, left_out);
+    return counted.end();
+  };
+  CHECK(masks(100, 0, 1));
+  CHECK_FALSE(masks(99, 0, 1));
+  CHECK(masks(10000, 5000, 50));
+  CHECK_FALSE(masks(10000, 9950, 50));
+  CHECK(masks(100, 100, 0));
 }
 
 TEST_CASE_TEMPLATE("a freeze that is refused has changed nothing", E, executor::host, Device) {
   const Layout layout = with_positions();
   const Bits mask = mask_of(layout);
+  index_t takes_part = 0;
+  for (const Segment& segment : layout.segments())
+    for (index_t i = 0; i < segment.count && segment.compress; ++i)
+      takes_part += mask[at(segment.offset + i)] != 0 ? 1 : 0;
+  const std::string refusal = "100 of " + std::to_string(takes_part) + " elements";
+  CHECK(takes_part < 3542);
   const auto parts_of = [&](std::uint64_t freeze_at, std::uint64_t steps, bool silent) {
     std::vector<Parts> parts(steps);
     const auto run = [&](auto& transport) {
@@ -407,7 +433,7 @@ TEST_CASE_TEMPLATE("a freeze that is refused has changed nothing", E, executor::
           optimizer.step(x.all(), g.all());
         else if (silent && step < 5)
           // Not what the user has left out.
-          CHECK_THROWS_WITH_AS(optimizer.step(x.all(), g.all()), doctest::Contains("100 of 3542 elements"),
+          CHECK_THROWS_WITH_AS(optimizer.step(x.all(), g.all()), doctest::Contains(refusal.c_str()),
                                usage_error);
         else
           CHECK(optimizer.step(x.all(), g.all()).masked.elements == 0);

@@ -793,7 +793,7 @@ TEST_CASE("calls whose messages have one length don't take each other's") {
                 terse::Assembly<std::uint64_t, Threads> own(transport);
                 own(transport, 5, Phase::setup);
               },
-              "an agreement of its own");
+              "an agreement without a name");
   // By way of adapters, too.
   check_calls(
       [](Threads& transport) {

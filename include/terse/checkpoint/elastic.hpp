@@ -238,6 +238,7 @@ class AllFiles : public Source {
 template <class Optimizer>
 void load_elastic(const std::vector<std::filesystem::path>& files, Optimizer& optimizer,
                   out<typename Optimizer::runs_on, typename Optimizer::parameter> parameters) {
+  const terse::detail::Call call(terse::detail::Verb::load);
   if (files.empty()) throw usage_error("load_elastic needs the files of all ranks", optimizer.rank());
   detail::require_between_steps(optimizer);
   await_messages(optimizer.channel());

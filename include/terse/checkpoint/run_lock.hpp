@@ -42,7 +42,7 @@ class RunLock {
           detail::about(folder, "is in use by " + owner() +
                                     ": wait until that run ends, or end all of its processes, or give this "
                                     "one another folder"));
-    if (const std::string there = text(); !there.empty() && there.rfind(head, 0) != 0)
+    if (const std::string there = text(); there.rfind(head, 0) != 0 && size() > 0)
       detail::fail(folder / name,
                    "holds something else than a run's lock, and is left as it is: move it away");
     detail::naming(folder, [&] {
@@ -79,6 +79,10 @@ class RunLock {
     std::tm utc{};
     std::strftime(time.data(), time.size(), "%Y-%m-%d %H:%M:%S UTC", ::gmtime_r(&now, &utc));
     return head + std::to_string(::getpid()) + of_host + host() + since + time.data() + "\n";
+  }
+  off_t size() const {
+    struct stat status {};
+    return ::fstat(file_.value(), &status) == 0 ? status.st_size : 1;
   }
   /// The first line.
   std::string text() const {

@@ -21,7 +21,9 @@ inline std::string demangled(const char* name) {
   // Checkpoints and ranks of other builds know these by the names that they had first.
   constexpr std::string_view renamed[][2] = {{"terse::NoErrorFeedback", "terse::None"},
                                              {"terse::AboveThreshold", "terse::Above"},
-                                             {"terse::IsSmallerThan", "terse::Below"}};
+                                             {"terse::IsSmallerThan", "terse::Below"},
+                                             {"terse::AmsgradWith<true>::Of", "terse::AmsgradOf"},
+                                             {"terse::AmsgradWith<false>::Of", "terse::AmsgradOf"}};
   for (const auto& [now, first] : renamed)
     for (std::size_t at = 0; (at = result.find(now, at)) != result.npos; at += first.size())
       result.replace(at, now.size(), first);

@@ -14,14 +14,14 @@ TERSE_NUMERICS_BEGIN
 ///     u_i = beta r u_i + (x_i - sum_j W_ij z_j)        x_i = x_i - u_i
 ///
 /// u is gamma m, m the paper's momentum, and r = gamma / gamma', gamma' the last step's rate: nothing is divided by a rate that may
-/// be 0. Where the rate jumps up, r counts as 1 / beta: above it the recursion is unstable on every graph.
+/// be 0. Where the rate jumps up, r counts as 1 / beta, or as the ratio of a linear warm-up: above it the recursion is unstable on every graph.
 /// With Nesterov all eigenvalues of W must be above -1 / (1 + 2 beta).
 struct MixedGradient {
   static constexpr MixingFacts facts{.needs_fixed_symmetric = true};
   static constexpr std::array<const char*, 1> state{"velocity"};
   float momentum = 0.9F;       ///< beta; in [0, 1)
   bool nesterov = false;       ///< whether the step looks ahead along the momentum
-  bool follows_jumps = false;  ///< whether r is the paper's where the rate jumps up, too
+  bool follows_jumps = false;  ///< whether r has no bound where the rate jumps, as in the paper
 
   void check() const { check_beta("momentum", momentum); }
   template <class Visit>

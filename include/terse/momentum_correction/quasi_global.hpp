@@ -22,7 +22,7 @@ struct QuasiGlobal {
   float momentum = 0.9F;       ///< beta
   float decay = 0.9F;          ///< mu
   bool nesterov = false;       ///< whether the step looks ahead along the momentum
-  bool follows_jumps = false;  ///< whether r is the paper's where the rate jumps up, too
+  bool follows_jumps = false;  ///< whether r has no bound where the rate jumps, as in the paper
 
   void check() const {
     check_beta("momentum", momentum);

@@ -100,9 +100,11 @@ TERSE_COLD inline std::string describe(const NonFiniteValue& found, const Layout
                          rank, rank, static_cast<std::int64_t>(step));
 }
 
-/// Throws the error of a step that rank `culprit` ends; `known`: it has told what it found, if anything.
+/// Throws the error of a step that rank `culprit` ends; `known`: it has told what it found, if anything; `lost`: the words by which a peer's
+/// end was heard of, if it was.
 [[noreturn]] TERSE_COLD inline void throw_non_finite(const NonFiniteValue& found, const Layout& layout,
-                                                     int culprit, bool known, int rank, std::uint64_t step) {
+                                                     int culprit, bool known, int rank, std::uint64_t step,
+                                                     const char* lost = nullptr) {
   using Arena = NonFiniteValue::Arena;
   const std::string who = "rank " + std::to_string(culprit);
   std::string text;
@@ -119,6 +121,7 @@ TERSE_COLD inline std::string describe(const NonFiniteValue& found, const Layout
            " is not finite (NaN, infinity, or beyond what squares or its compressor can hold)" +
            (known ? ", though its gradient and parameters are. Lower the learning rate or gradient_scale"
                   : ": look at the gradient and the parameters of that rank");
+  if (lost != nullptr) text += std::string("; the step ended by \"") + lost + "\"";
   throw non_finite_error(text, culprit, rank, static_cast<std::int64_t>(step));
 }
 

@@ -251,8 +251,9 @@ class Optimizer {
   void check_start(in<E, P> parameters);
   /// By compare_every, of the step that has just been taken.
   void compare_replicas(in<E, P> parameters);
-  /// Finds what of this rank is not finite.
-  detail::NonFiniteValue find_own(in<E, P> parameters, in<E, G> gradients, float gradient_scale) const;
+  /// Finds what of this rank is larger than `most`, or NaN.
+  detail::NonFiniteValue find_own(in<E, P> parameters, in<E, G> gradients, float gradient_scale,
+                                  float most) const;
   /// Throws non_finite_error that says what of rank `culprit` is not finite, and where. `all_ranks`: all of them are here, and the
   /// culprit tells the others.
   [[noreturn]] void refuse_non_finite(int culprit, in<E, P> parameters, in<E, G> gradients,

@@ -41,7 +41,7 @@ struct Options {
   /// apart and meet, after the next meeting. 0: never.
   std::uint64_t compare_every = 0;
   /// The largest share of compressed elements that a preconditioner may mask as it freezes (OneBitAdam, OneBitLamb, ZeroOneAdam,
-  /// Staged), since their gradients were 0 until then: they never train. Where there are more, each step from then on ends with a
+  /// Staged), since their gradients were 0 until then: they never train. Where there are more, each step after which the stage would change ends with a
   /// usage_error on all ranks and the first stage goes on. In [0, 1]; 1: any.
   float most_masked = 0.01F;
   /// Is called on rank 0, at construction, with what works and is hardly meant: tensors so small that compressed steps send more than

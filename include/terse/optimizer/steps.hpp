@@ -39,7 +39,8 @@ TERSE_COLD Optimizer<R, T, E, N>::Optimizer(R recipe_, T& transport, const Layou
       const Plan compressed(composed(recipe).compressor, layout_, layout_.range(), 1, false);
       const Plan exact(Dense{}, layout_, layout_.range(), 1, false);
       index_t step = 0;
-      if constexpr (requires { state_.clips_mean(); }) step = state_.bytes_per_step().compressed;
+      // Of methods that average in each step.
+      if constexpr (requires { state_.exact_bytes; }) step = state_.bytes_per_step().compressed;
       detail::warn_of_growth(options_, compressed.whole.bytes, exact.whole.bytes, step, size());
     }
 }
@@ -74,13 +75,15 @@ StepResult Optimizer<R, T, E, N>::step(out<E, P> parameters, in<E, G> gradients,
     composed(recipe).complete(input, state_);
   } catch (const non_finite_error& found) {
     refuse_non_finite(found.culprit(), parameters, gradients, gradient_scale, detail::all_throw<R>());
-  } catch (const peer_error&) {
+  } catch (const peer_error& lost) {
     failure_.keep();
-    // Peers may have found this rank's value first, and have left.
-    if (options_.on_non_finite == NonFinite::throw_)
-      if (const auto found = find_own(parameters, gradients, gradient_scale);
-          found.arena != detail::NonFiniteValue::Arena::unknown)
-        detail::throw_non_finite(found, layout_, rank(), true, rank(), step);
+    // Peers may have found this rank's value first, and have left. A device may be what has failed.
+    if constexpr (std::is_same_v<typename E::memory, memory::host>)
+      if (options_.on_non_finite == NonFinite::throw_)
+        if (const auto found =
+                find_own(parameters, gradients, gradient_scale, std::numeric_limits<float>::max());
+            found.arena != detail::NonFiniteValue::Arena::unknown)
+          detail::throw_non_finite(found, layout_, rank(), true, rank(), step, lost.what());
     throw;
   }
   begun_ = false;
@@ -109,12 +112,12 @@ void Optimizer<R, T, E, N>::check_start(in<E, P> parameters) {
 
 template <class R, class T, Executor E, class N>
 TERSE_COLD detail::NonFiniteValue Optimizer<R, T, E, N>::find_own(in<E, P> parameters, in<E, G> gradients,
-                                                                  float gradient_scale) const {
+                                                                  float gradient_scale, float most) const {
   using Arena = detail::NonFiniteValue::Arena;
   detail::NonFiniteValue found;
-  if (detail::find_value(layout_, gradients, gradient_scale, largest_finite, found))
+  if (detail::find_value(layout_, gradients, gradient_scale, most, found))
     found.arena = Arena::gradient;
-  else if (detail::find_value(layout_, parameters, 1, largest_finite, found))
+  else if (detail::find_value(layout_, parameters, 1, most, found))
     found.arena = Arena::parameters;
   return found;
 }
@@ -123,7 +126,7 @@ template <class R, class T, Executor E, class N>
 TERSE_COLD void Optimizer<R, T, E, N>::refuse_non_finite(int culprit, in<E, P> parameters, in<E, G> gradients,
                                                          float gradient_scale, bool all_ranks) {
   detail::NonFiniteValue found;
-  if (culprit == rank()) found = find_own(parameters, gradients, gradient_scale);
+  if (culprit == rank()) found = find_own(parameters, gradients, gradient_scale, largest_finite);
   bool known = culprit == rank();
   if (all_ranks) try {
       Assembly<detail::NonFiniteValue, Channel> everyone(channel_);

@@ -124,6 +124,10 @@ class ElementMask {
     on_host(tried_, [this](index_t segment, index_t count, view<const std::uint64_t> bits) {
       masked.add(segment, count, bits);
     });
+    // Bits that are set before the freeze are what a user has left out.
+    on_host(words_, [this](index_t segment, index_t count, view<const std::uint64_t> bits) {
+      masked.leave_out(segment, count - detail::MaskedElements::zeros(bits, count));
+    });
     return masked.end();
   }
   TERSE_COLD void look() {

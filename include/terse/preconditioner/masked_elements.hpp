@@ -48,6 +48,10 @@ class MaskedElements {
     count_ = layout_->segments().size();
     for (std::size_t s = 0; s < count_; ++s) segments_[s] = {layout_->segments()[s].name, 0, 0};
   }
+  /// Takes so many elements of a segment out, which a user has left out.
+  TERSE_COLD void leave_out(index_t segment, index_t elements) {
+    segments_[static_cast<std::size_t>(segment)].elements -= elements;
+  }
   /// So many elements of a segment, of which those are masked whose bit is 0.
   TERSE_COLD void add(index_t segment, index_t elements, view<const std::uint64_t> bits) {
     MaskedSegment& of = segments_[static_cast<std::size_t>(segment)];
@@ -73,7 +77,9 @@ class MaskedElements {
       elements_ += segments_[s].elements;
       if (segments_[s].masked > 0) segments_[count_++] = segments_[s];
     }
-    too_many_ = static_cast<double>(masked_) > static_cast<double>(most_) * static_cast<double>(elements_);
+    // In floats, so that 1 of 100 is 0.01F.
+    too_many_ = elements_ > 0 &&
+                static_cast<float>(static_cast<double>(masked_) / static_cast<double>(elements_)) > most_;
     news_ = true;
     return !too_many_;
   }

@@ -11,6 +11,7 @@
 
 #include "terse/core/hash.hpp"
 #include "terse/transport/assembly.hpp"
+#include "terse/transport/call.hpp"
 
 namespace terse {
 
@@ -36,6 +37,7 @@ struct NothingMore {
 /// all ranks, one rank after the other, and may ask ranks for more.
 template <Transport T, class More = detail::NothingMore>
 TERSE_COLD std::uint64_t agree(T& channel, std::span<const Agreed> fields, const More& more = {}) {
+  const detail::Call call(detail::Verb::agree);
   std::vector<std::uint64_t> mine;
   for (const Agreed& field : fields) mine.push_back(field.value);
   std::vector<std::uint64_t> all(mine.size() * static_cast<std::size_t>(channel.size()));
@@ -72,6 +74,7 @@ struct SettingsList {
 /// values: "rank 2 was set up with <what>: learning_rate is 0.01 there and 0.001 here".
 template <Transport T>
 TERSE_COLD void agree_on_settings(T& channel, const char* what, const SettingsList& mine) {
+  const detail::Call call(detail::Verb::agree);
   const std::size_t count = mine.values.size();
   const auto differs = [&](std::size_t rank, const std::string& name, double theirs, double own) {
     char values[80];

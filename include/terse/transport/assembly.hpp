@@ -111,7 +111,8 @@ class CheckedGather {
     for (int verb = 0; verb < static_cast<int>(Verb::count_); ++verb)
       if (tag == tag_of(static_cast<Verb>(verb)))
         throw mismatch_error(who + " is in " + name(static_cast<Verb>(verb)) + ", and this rank in " +
-                                 text_of(Call::current()) + " (phase '" + name(phase) + "'): " + same_calls,
+                                 text_of(Call::current()) + " (phase '" + name(phase) + "'): " + same_calls +
+                                 ", and run the same version",
                              rank, step);
     throw wire_error("the message from " + who + " (phase '" + name(phase) +
                          "') is not what its checksum was made of: it was damaged on its way, or that rank "

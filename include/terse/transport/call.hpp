@@ -10,7 +10,7 @@
 
 namespace terse::detail {
 
-/// Calls of the library in which ranks wait for each other.
+/// Calls of the library in which ranks wait for each other. Their numbers travel: append new ones.
 enum class Verb : std::uint8_t {
   none,
   step,
@@ -36,11 +36,12 @@ enum class Verb : std::uint8_t {
   split,
   mailbox,
   measure,
+  agree,
   count_
 };
 inline const char* name(Verb verb) {
   static constexpr std::array<const char*, static_cast<std::size_t>(Verb::count_)> names{
-      "an agreement of its own",
+      "an agreement without a name",
       "step",
       "the beginning of step",
       "the construction of an optimizer",
@@ -63,7 +64,8 @@ inline const char* name(Verb verb) {
       "a comparison",
       "a split",
       "the making of a mailbox",
-      "a measurement"};
+      "a measurement",
+      "a comparison of settings"};
   return names[static_cast<std::size_t>(verb)];
 }
 

@@ -146,6 +146,7 @@ class Nodes {
   /// Of parts that are full nodes of equal size again, such as all ranks, one node's, or each rank alone; otherwise
   /// usage_error on all ranks.
   Nodes split(int color, int key) {
+    const detail::Call call(detail::Verb::split);
     struct Choice {
       int color, key;
     };

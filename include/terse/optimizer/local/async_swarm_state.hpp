@@ -133,6 +133,9 @@ struct AsyncSwarmState {
   }
 
   bool full_precision() const { return inner.full_precision(); }
+  MaskedElements& masked_elements() requires Freezes<typename Composed<Inner>::template State<T, E>> {
+    return inner.masked_elements();
+  }
   bool clips_mean() const { return detail::clips_mean(inner); }
   /// Others read what a rank publishes: it sends nothing.
   static StepBytes bytes_per_step() { return {}; }

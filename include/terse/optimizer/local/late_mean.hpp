@@ -93,7 +93,7 @@ struct TradeForMean {
 ///     x_i = (1 - a) x_i + a z        v_i = b r v_i + (z - x_i)        next z = mean_i (z - v_i)
 ///
 /// v is gamma times the paper's; r, the ratio of the learning rates of two rounds, rescales it. Where the rate jumps, r
-/// counts as 1 / b at most and as 1/16 at least, as in OuterMomentum. a = 0 leaves the ranks alone, a = 1 takes back every step:
+/// is bounded as in OuterMomentum, by 1 / b. a = 0 leaves the ranks alone, a = 1 takes back every step:
 /// neither is Local SGD. At b = 0, (1 - a) mean x + a z moves by (1 - a) gamma times the mean gradient in every step.
 /// Source: Wang, Liang and Joshi, "Overlap Local-SGD", ICASSP 2020, equations 3 to 8.
 struct PullBack {
@@ -105,7 +105,7 @@ struct PullBack {
 
   float pullback = 0.6F;         ///< a; in [0, 1]
   float anchor_momentum = 0.7F;  ///< b; in [0, 1)
-  bool follows_jumps = false;    ///< whether r is the paper's where the rate jumps up, too
+  bool follows_jumps = false;    ///< whether r has no bounds where the rate jumps, as in the paper
 
   void check() const {
     require(pullback >= 0 && pullback <= 1, "pullback must be in [0, 1]", static_cast<double>(pullback));

@@ -55,7 +55,7 @@ enum class ReadOut { current, look_ahead };
 ///
 /// and x is the next anchor. r is 1 or, for SlowMo, the ratio of this learning rate to that of the last outer step:
 /// its u = v / learning_rate is kept in units of the gradient. Nothing is divided by a rate that may be 0. Where the rate jumps, r
-/// counts as 1 / momentum at most, above which v would grow of itself, and as 1/16 at least, since steps of before a drop are in D.
+/// counts as 1 / momentum, or as the ratio of a linear warm-up, at most, above which v would grow of itself, and as 1/16 at least, since steps of before a drop are in D.
 ///
 ///     SlowMo                 rate = alpha, momentum = beta, r
 ///     BMUF, classical        rate = zeta, momentum = eta; at a constant learning rate the same as SlowMo
@@ -74,7 +74,7 @@ struct OuterMomentum {
 
   float rate = Kind == OuterKind::di_lo_co ? 0.7F : 1;        ///< of the outer step
   float momentum = Kind == OuterKind::slow_mo ? 0.5F : 0.9F;  ///< of the outer step; in [0, 1)
-  /// SlowMo's alone, a bool: whether r is the paper's where the rate jumps up, too.
+  /// SlowMo's alone, a bool: whether r has no bounds where the rate jumps, as in the paper.
   std::conditional_t<follows_rate, bool, detail::NoSetting> follows_jumps{};
 
   void check() const {

@@ -59,6 +59,9 @@ struct SwarmState {
   SwarmState& operator=(const SwarmState&) = delete;
 
   bool full_precision() const { return inner.full_precision(); }
+  MaskedElements& masked_elements() requires Freezes<typename Composed<Inner>::template State<T, E>> {
+    return inner.masked_elements();
+  }
   bool clips_mean() const { return detail::clips_mean(inner); }
   StepBytes bytes_per_step() const {
     return C::lossless ? StepBytes{exchange.most_bytes(), 0} : StepBytes{0, exchange.most_bytes()};
