@@ -50,7 +50,9 @@ class Rank {
         part_(grid_.stage(), grid_.stage() + 1 == stages, task, options.seed),
         pipeline_(policy, grid_.pipe(), part_,
                   {.micro_batch = micro_batch, .seed = grid_.seed(options.seed)}),
-        optimizer_(recipe, grid_.data(), part_.layout(), {.seed = options.seed}) {}
+        optimizer_(recipe, grid_.data(),
+                   part_.layout(),  // A short run freezes before all units have had gradients.
+                   {.seed = options.seed, .most_masked = 1}) {}
 
   /// Returns the replica's loss.
   double step(std::span<const std::uint64_t> ids) {

@@ -29,7 +29,7 @@ def expect(condition, what):
 
 def command(*options):
     epochs = () if "--epochs" in options else ("--epochs", 4)
-    return [train, "--data", str(scratch / "data"), "--ranks", "2", "--optimizers", "one-bit-adam", "--batch", "8",
+    return [train, "--data", str(scratch / "data"), "--ranks", "2", "--optimizers", "one-bit-adam", "--most-masked", "1", "--batch", "8",
             *map(str, epochs + options)]
 
 
@@ -87,7 +87,7 @@ def check_more_ranks():
     state, report = scratch / "grown", scratch / "report.json"
 
     def train_on(ranks, *options):
-        done = subprocess.run([train, "--data", scratch / "data", "--model", "cnn", "--batch", "4", "--epochs", "3", "--checkpoint", state, "--ranks",
+        done = subprocess.run([train, "--data", scratch / "data", "--model", "cnn", "--most-masked", "1", "--batch", "4", "--epochs", "3", "--checkpoint", state, "--ranks",
                                str(ranks), "--json", report, *options], capture_output=True, text=True, timeout=60)
         return done, {run["optimizer"]: run["train_loss"] for run in json.loads(report.read_text())["runs"]}
 

@@ -119,7 +119,7 @@ def check_leftovers():
 
 
 def trainer(state, epochs, *options):
-    return [given.train, "--data", scratch / "data", "--optimizers", "one-bit-adam", "--batch", "8", "--checkpoint",
+    return [given.train, "--data", scratch / "data", "--optimizers", "one-bit-adam", "--most-masked", "1", "--batch", "8", "--checkpoint",
             state, "--resume", "auto", "--epochs", str(epochs), "--json", scratch / "report.json", *options]
 
 
@@ -239,7 +239,7 @@ def check_stops(state, length, whole):
 def check_fewer_ranks(state, optimizer, bound):
     """4 ranks, of which one is killed, and 3 that go on, against 4 that never stop. First another run has the folder."""
     def job(*options):
-        return [given.train, "--data", scratch / "data", "--model", "cnn", "--optimizers", optimizer, "--batch", "4",
+        return [given.train, "--data", scratch / "data", "--model", "cnn", "--optimizers", optimizer, "--most-masked", "1", "--batch", "4",
                 "--epochs", "4", "--json", scratch / "report.json", *options]
 
     def losses():

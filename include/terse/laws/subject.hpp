@@ -31,7 +31,8 @@ struct Claims {
   bool accumulates = false;        ///< what the feedback keeps is what was not sent
   bool exact = true;               ///< ... to the last bit
   bool decodes_sums = false;       ///< so that sums of packets are right to rounding
-  float fresh = 1, old = 0;        ///< shares of what was not sent and of the old error that are kept
+  float fresh = 1;                 ///< share of what was not sent that is kept
+  float old = 0;                   ///< share of the old error that is kept
   std::function<double(const std::vector<index_t>&)> delta, omega;  ///< of these segments; empty: not stated
 };
 

@@ -26,7 +26,7 @@ struct MaskedSegment {
 
 /// Elements that a preconditioner has masked as it froze, since it had learned nothing of them.
 struct Masked {
-  index_t elements = 0;
+  index_t elements = 0;  ///< of all segments
   std::span<const MaskedSegment>
       segments{};  ///< those that have some; the optimizer's, until it freezes again
 };
