@@ -240,7 +240,8 @@ def check_fewer_ranks(state, optimizer, bound):
     """4 ranks, of which one is killed, and 3 that go on, against 4 that never stop. First another run has the folder."""
     def job(*options):
         masked = ["--most-masked", "1"] if optimizer == "one-bit-adam" else []
-        return [given.train, "--data", scratch / "data", "--model", "cnn", "--optimizers", optimizer, *masked, "--batch", "4", "--epochs", "4", "--json", scratch / "report.json", *options]
+        return [given.train, "--data", scratch / "data", "--model", "cnn", "--optimizers", optimizer, *masked, "--batch", "4",
+                "--epochs", "4", "--json", scratch / "report.json", *options]
 
     def losses():
         return json.loads((scratch / "report.json").read_text())["runs"][0]["train_loss"]
