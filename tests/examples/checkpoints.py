@@ -78,7 +78,7 @@ def check_resuming():
     for file in folder.glob("*/rank-0-of-2.safetensors"):
         file.write_bytes(b"nothing")
     done = run("--resume", state)
-    expect(done.returncode == 2 and "none of the checkpoints" in done.stderr and done.stderr.count("too short") == 2,
+    expect(done.returncode == 2 and "none of the checkpoints" in done.stderr and done.stderr.count("has 7 bytes, not") == 2,
            f"nothing to go on from: {done.stderr}")
 
 
@@ -87,8 +87,8 @@ def check_more_ranks():
     state, report = scratch / "grown", scratch / "report.json"
 
     def train_on(ranks, *options):
-        done = subprocess.run([train, "--data", scratch / "data", "--model", "cnn", "--most-masked", "1", "--batch", "4", "--epochs", "3", "--checkpoint", state, "--ranks",
-                               str(ranks), "--json", report, *options], capture_output=True, text=True, timeout=60)
+        done = subprocess.run([train, "--data", scratch / "data", "--model", "cnn", "--most-masked", "1", "--batch", "4", "--epochs", "3",
+                               "--checkpoint", state, "--ranks", str(ranks), "--json", report, *options], capture_output=True, text=True, timeout=60)
         return done, {run["optimizer"]: run["train_loss"] for run in json.loads(report.read_text())["runs"]}
 
     done, whole = train_on(3, "--checkpoint-every", "8")
