@@ -1,13 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdarg>
 #include <cstdint>
+#include <cstdio>
 #include <stdexcept>
 #include <string>
 
 #include "terse/core/config.hpp"
 
 namespace terse {
+
+namespace detail {
+
+/// Makes a sentence by the rules of printf: one call, which compiles in less time than a chain of strings.
+__attribute__((format(printf, 1, 2))) TERSE_COLD inline std::string sentence(const char* format, ...) {
+  std::va_list values, again;
+  va_start(values, format);
+  va_copy(again, values);
+  std::string text(static_cast<std::size_t>(std::vsnprintf(nullptr, 0, format, values)), ' ');
+  std::vsnprintf(text.data(), text.size() + 1, format, again);
+  va_end(again);
+  va_end(values);
+  return text;
+}
+
+}  // namespace detail
 
 /// Every exception that terse throws. `what()` reads "terse: rank 2, step 17: the sentence"; rank and step
 /// are -1 where the fault belongs to none.
@@ -23,10 +41,11 @@ class error : public std::runtime_error {
 
  private:
   TERSE_COLD static std::string compose(const std::string& sentence, int rank, std::int64_t step) {
-    std::string text = "terse: ";
-    if (rank >= 0) text += "rank " + std::to_string(rank) + (step >= 0 ? ", " : ": ");
-    if (step >= 0) text += "step " + std::to_string(step) + ": ";
-    return text + sentence;
+    if (rank < 0 && step < 0) return "terse: " + sentence;
+    if (step < 0) return detail::sentence("terse: rank %d: ", rank) + sentence;
+    const auto number = static_cast<long long>(step);
+    if (rank < 0) return detail::sentence("terse: step %lld: ", number) + sentence;
+    return detail::sentence("terse: rank %d, step %lld: ", rank, number) + sentence;
   }
 
   int rank_;

@@ -23,22 +23,23 @@ struct Apart {
 };
 
 [[noreturn]] TERSE_COLD inline void throw_other_start(const Apart& apart, int rank) {
-  throw mismatch_error("rank " + std::to_string(apart.rank) + " starts from other parameters than rank " +
-                           std::to_string(apart.from) + ", in '" + apart.segment +
-                           "': call terse::broadcast(transport, parameters) on all ranks before the first "
-                           "step, or load a checkpoint",
+  throw mismatch_error(sentence("rank %d starts from other parameters than rank %d, in '%s': call "
+                                "terse::broadcast(transport, parameters) "
+                                "on all ranks before the first step, or load a checkpoint",
+                                apart.rank, apart.from, apart.segment.c_str()),
                        rank, 1);
 }
 /// `compared`: the last step after which all were alike; 0: none was looked at.
 [[noreturn]] TERSE_COLD inline void throw_drifted(const Apart& apart, std::uint64_t compared, int rank,
                                                   std::uint64_t step) {
-  throw mismatch_error("rank " + std::to_string(apart.rank) + " has drifted: its " + apart.arena +
-                           " differ from rank " + std::to_string(apart.from) + "'s in '" + apart.segment +
-                           "', and " +
-                           (compared == 0 ? "this is the first comparison"
-                                          : "were alike after step " + std::to_string(compared)) +
-                           ". Load a checkpoint; packets can have checksums (check_payload)",
-                       rank, static_cast<std::int64_t>(step));
+  const std::string last =
+      compared == 0 ? "this is the first comparison"
+                    : sentence("were alike after step %llu", static_cast<unsigned long long>(compared));
+  throw mismatch_error(
+      sentence("rank %d has drifted: its %s differ from rank %d's in '%s', and %s. Load a checkpoint; "
+               "packets can have checksums (check_payload)",
+               apart.rank, apart.arena.c_str(), apart.from, apart.segment.c_str(), last.c_str()),
+      rank, static_cast<std::int64_t>(step));
 }
 
 /// Compares arenas of a layout among ranks. Padding does not count.

@@ -45,20 +45,17 @@ TERSE_COLD std::string first_difference(T& channel, const Layout& layout) {
   std::size_t first = common;
   for (std::size_t k = 0; k < all.size(); ++k)
     if (all[k] != mine[k % common]) first = std::min(first, k % common);
-  if (first == segments.size())
-    return ", which has more segments than the " + std::to_string(first) + " here";
+  if (first == segments.size()) return sentence(", which has more segments than the %zu here", first);
+  const Segment& segment = segments[first];
+  std::string shape;
+  for (const index_t extent : segment.shape) shape += sentence(shape.empty() ? "%td" : ", %td", extent);
   std::string text =
-      ", from segment " + std::to_string(first) + " on: here it is '" + segments[first].name + "' {";
-  for (std::size_t d = 0; d < segments[first].shape.size(); ++d)
-    text += (d == 0 ? "" : ", ") + std::to_string(segments[first].shape[d]);
-  char scales[80];
-  std::snprintf(scales, sizeof scales, "}, learning_rate_scale %.9g, weight_decay %.9g",
-                static_cast<double>(segments[first].learning_rate_scale),
-                static_cast<double>(segments[first].weight_decay));
-  text += scales;
-  if (segments[first].group != 0) text += ", group " + std::to_string(segments[first].group);
-  if (segments[first].hidden) text += ", hidden";
-  return text + (segments[first].compress ? "" : ", not compressed");
+      sentence(", from segment %zu on: here it is '%s' {%s}, learning_rate_scale %.9g, weight_decay %.9g",
+               first, segment.name.c_str(), shape.c_str(), static_cast<double>(segment.learning_rate_scale),
+               static_cast<double>(segment.weight_decay));
+  if (segment.group != 0) text += sentence(", group %d", segment.group);
+  if (segment.hidden) text += ", hidden";
+  return text + (segment.compress ? "" : ", not compressed");
 }
 
 /// Options that differ make another hash, and those that make the same packets need not.

@@ -53,16 +53,18 @@ TERSE_COLD inline void warn_of_growth(const Options& options, index_t compressed
   constexpr index_t header = sizeof(PacketHeader);
   const index_t ring = 2 * (ranks - 1) * ((exact - header + ranks - 1) / ranks + header);
   if (compressed > exact)
-    options.warn("a compressed packet of this optimizer has up to " + std::to_string(compressed) +
-                 " bytes, one in full precision " + std::to_string(exact) +
-                 ": its segments are too small for this compressor. Leave small ones out (Segment::compress "
-                 "= false), or use an exact method");
+    options.warn(sentence(
+        "a compressed packet of this optimizer has up to %td bytes, one in full precision %td: its segments "
+        "are too "
+        "small for this compressor. Leave small ones out (Segment::compress = false), or use an exact method",
+        compressed, exact));
   else if (step > ring)
-    options.warn(
-        "a rank sends up to " + std::to_string(step) +
-        " bytes for a compressed step of this optimizer, and about " + std::to_string(ring) +
-        " for one in full precision over Ring. Compare recipes (docs/advice.md), leave small segments "
-        "out (Segment::compress = false), or use an exact method");
+    options.warn(sentence(
+        "a rank sends up to %td bytes for a compressed step of this optimizer, and about %td for one in full "
+        "precision over Ring. Compare recipes (docs/advice.md), leave small segments out (Segment::compress "
+        "= "
+        "false), or use an exact method",
+        step, ring));
 }
 
 template <class T, Executor E>

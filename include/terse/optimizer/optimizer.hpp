@@ -328,7 +328,7 @@ class Optimizer {
     bool travels = false;  // whether the round is open, too
   };
   Open open_;
-  std::vector<bool> ready_;  // by segment
+  std::vector<std::uint8_t> ready_;  // by segment, 1 or 0
   detail::Record record_;
   detail::Failure failure_;
   detail::FiniteWatch watch_;

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
+#include <bit>
 #include <cmath>
-#include <functional>
+#include <cstdint>
 #include <limits>
 #include <string>
 #include <utility>
@@ -57,7 +59,7 @@ StepResult Optimizer<R, T, E, N>::step(out<E, P> parameters, in<E, G> gradients,
   if (open_.parameters == nullptr)
     enter(parameters);
   else if (open_.parameters != parameters.data() || open_.gradients != gradients.data() ||
-           std::not_equal_to{}(open_.gradient_scale, gradient_scale))
+           std::bit_cast<std::uint32_t>(open_.gradient_scale) != std::bit_cast<std::uint32_t>(gradient_scale))
     guard().refuse("begin was given other parameters, gradients or another gradient_scale than step");
   const Open open = std::exchange(open_, Open{});
   if (waits_for_norm()) {
@@ -163,7 +165,7 @@ void Optimizer<R, T, E, N>::begin(out<E, P> parameters, in<E, G> gradients, floa
   enter(parameters);
   open_ = {parameters.data(), gradients.data(), gradient_scale, false};
   if (!begun_) begun_agreement_ = input.context.agreement;
-  ready_.assign(ready_.size(), false);
+  std::fill(ready_.begin(), ready_.end(), std::uint8_t{0});
   if constexpr (detail::Opens<Composed<R>, State, E, N>) {
     if (waits_for_norm()) return;
     prepare(input, gradient_scale);
@@ -206,9 +208,9 @@ void Optimizer<R, T, E, N>::ready(index_t segment) {
     guard().refuse("ready was told of segment " + std::to_string(segment) + ", and the layout has " +
                    std::to_string(ready_.size()));
   const auto place = static_cast<std::size_t>(segment);
-  if (ready_[place])
+  if (ready_[place] != 0)
     guard().refuse("ready was told twice of segment '" + layout_.segments()[place].name + "'");
-  ready_[place] = true;
+  ready_[place] = 1;
   if constexpr (detail::Opens<Composed<R>, State, E, N>)
     if (open_.travels) try {
         composed(recipe).allow(state_, segment);

@@ -54,7 +54,7 @@ class ElementMask {
   /// `set`, unless that masks too many elements: then it changes nothing and returns false. predicate_of(true) makes a predicate
   /// that changes nothing either, and holds for what is not masked.
   template <class PredicateOf>
-  bool settle(const PredicateOf& predicate_of) {
+  TERSE_COLD bool settle(const PredicateOf& predicate_of) {
     for (const bool tries : {true, false}) {
       write(predicate_of(tries), tries ? tried_ : words_);
       if (tries && !few_masked()) return false;
@@ -97,7 +97,7 @@ class ElementMask {
  private:
   Mask<typename E::memory> bits() const { return {words_.data()}; }
   template <class Predicate>
-  void write(const Predicate& predicate, buffer<std::uint64_t, typename E::memory>& words) {
+  TERSE_COLD void write(const Predicate& predicate, buffer<std::uint64_t, typename E::memory>& words) {
     for (const Piece& piece : range_.pieces()) {
       piece_.assign(piece);
       // Each block of bits is read before it is written.
@@ -108,7 +108,7 @@ class ElementMask {
   }
   /// use(segment, count, words) for blocks of bits. Waits for the executor.
   template <class Use>
-  void on_host(const buffer<std::uint64_t, typename E::memory>& words, const Use& use) {
+  TERSE_COLD void on_host(const buffer<std::uint64_t, typename E::memory>& words, const Use& use) {
     const index_t block = here_.size() * alignment;
     for (const Piece& piece : range_.pieces())
       for (index_t i = 0; i < piece.count; i += block) {

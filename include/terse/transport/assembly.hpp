@@ -80,8 +80,8 @@ class CheckedGather {
   }
   /// Throws mismatch_error where a rank is in another call, and wire_error where a block is not what its rank has sent.
   template <Transport T>
-  void operator()(T& transport, std::span<const std::byte> mine, std::span<std::byte> all, Phase phase,
-                  std::int64_t step = -1) {
+  TERSE_COLD void operator()(T& transport, std::span<const std::byte> mine, std::span<std::byte> all,
+                             Phase phase, std::int64_t step = -1) {
     const std::size_t bytes = mine.size(), block = bytes + sizeof(Sum);
     const std::uint32_t tag = tag_of(Call::current().verb);
     // Zeroed: a message that is shorter than its place leaves no earlier block there.
@@ -107,16 +107,17 @@ class CheckedGather {
   }
   [[noreturn]] TERSE_COLD static void refuse(int peer, Phase phase, std::uint32_t tag, int rank,
                                              std::int64_t step) {
-    const std::string who = "rank " + std::to_string(peer);
     for (int verb = 0; verb < static_cast<int>(Verb::count_); ++verb)
       if (tag == tag_of(static_cast<Verb>(verb)))
-        throw mismatch_error(who + " is in " + name(static_cast<Verb>(verb)) + ", and this rank in " +
-                                 text_of(Call::current()) + " (phase '" + name(phase) + "'): " + same_calls +
-                                 ", and run the same version",
-                             rank, step);
-    throw wire_error("the message from " + who + " (phase '" + name(phase) +
-                         "') is not what its checksum was made of: it was damaged on its way, or that rank "
-                         "is in another call or has another version of terse",
+        throw mismatch_error(
+            sentence("rank %d is in %s, and this rank in %s (phase '%s'): %s, and run the same version", peer,
+                     name(static_cast<Verb>(verb)), text_of(Call::current()).c_str(), name(phase),
+                     same_calls),
+            rank, step);
+    throw wire_error(sentence("the message from rank %d (phase '%s') is not what its checksum was made of: "
+                              "it was damaged on its "
+                              "way, or that rank is in another call or has another version of terse",
+                              peer, name(phase)),
                      rank, step);
   }
 
