@@ -5,7 +5,7 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
-#include <stdexcept>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -265,36 +265,20 @@ TERSE_NUMERICS_END
 template <class M>
 Report check_mixing_rule(const M& policy = {}, const Options& options = {}) {
   static_assert(terse::check_mixing_rule<M>());
-  using Laws = detail::MixingLaws<M>;
-  const Laws laws(policy, options);
+  const detail::MixingLaws<M> laws(policy, options);
   Report report{.compressor = type_name<M>(), .passed = {}, .not_applicable = {}, .failures = {}};
-  bool within = true;
-  const auto judge = [&](const char* law, auto violation) {
-    try {
-      const std::string what = (laws.*violation)();
-      if (what.empty())
-        report.passed.emplace_back(law);
-      else
-        report.failures.push_back({law, what});
-    } catch (const std::out_of_range&) {
-      within = false;
-    }
-  };
-  judge("names", &Laws::names);
-  judge("settings", &Laws::settings);
-  judge("pure", &Laws::pure);
-  judge("facts", &Laws::facts);
-  judge("precision", &Laws::precision);
-  judge("mean", &Laws::mean);
+  detail::Judge judge(report);
+  judge("names", [&] { return laws.names(); });
+  judge("settings", [&] { return laws.settings(); });
+  judge("pure", [&] { return laws.pure(); });
+  judge("facts", [&] { return laws.facts(); });
+  judge("precision", [&] { return laws.precision(); });
+  judge("mean", [&] { return laws.mean(); });
   if (M::facts.moves_by_packet)
     report.not_applicable.emplace_back("consensus");
   else
-    judge("consensus", &Laws::consensus);
-  if (within)
-    report.passed.emplace_back("bounds");
-  else
-    report.failures.push_back(
-        {"bounds", "e[k] or e.scalar(k) is asked for a k that `state` or at_step has not"});
+    judge("consensus", [&] { return laws.consensus(); });
+  judge.bounds();
   return report;
 }
 

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <set>
+#include <stdexcept>
 #include <string>
 #include <type_traits>
 
 #include "terse/core/policy.hpp"
+#include "terse/laws/report.hpp"
 
 // Laws of what a policy says of itself.
 
@@ -43,5 +45,35 @@ std::string settings_fault(const Policies&... policies) {
            "know";
   return "";
 }
+
+/// Tries laws of rules, and notes whether a rule has asked for a buffer or a scalar that it has not.
+class Judge {
+ public:
+  explicit Judge(Report& report) : report_(report) {}
+
+  /// `violation()` returns "" where the law holds.
+  template <class Violation>
+  void operator()(const char* law, const Violation& violation) {
+    try {
+      conclude(law, violation());
+    } catch (const std::out_of_range&) {
+      within_ = false;
+    }
+  }
+  void bounds() {
+    conclude("bounds", within_ ? "" : "e[k] or e.scalar(k) is asked for a k that `state` or at_step has not");
+  }
+
+ private:
+  void conclude(const char* law, const std::string& what) {
+    if (what.empty())
+      report_.passed.emplace_back(law);
+    else
+      report_.failures.push_back({law, what});
+  }
+
+  Report& report_;
+  bool within_ = true;
+};
 
 }  // namespace terse::laws::detail

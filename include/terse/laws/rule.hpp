@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <stdexcept>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -217,20 +216,7 @@ Report check_rules(const M& momentum, const P& preconditioner, const Options& op
                 .not_applicable = {},
                 .failures = {},
                 .notes = detail::optional_members<M, P>()};
-  bool within = true;
-  const auto judge = [&](const char* law, const auto& act) {
-    std::string what;
-    try {
-      what = act();
-    } catch (const std::out_of_range&) {
-      within = false;
-      return;
-    }
-    if (what.empty())
-      report.passed.emplace_back(law);
-    else
-      report.failures.push_back({law, what});
-  };
+  detail::Judge judge(report);
   judge("names", [&] { return laws.names(); });
   judge("settings", [&] { return laws.settings(); });
   judge("precision", [&] {
@@ -246,11 +232,7 @@ Report check_rules(const M& momentum, const P& preconditioner, const Options& op
     judge("rest", [&] { return laws.rest(); });
   else
     report.not_applicable.emplace_back("rest");
-  if (within)
-    report.passed.emplace_back("bounds");
-  else
-    report.failures.push_back(
-        {"bounds", "e[k] or e.scalar(k) is asked for a k that `state` or at_step has not"});
+  judge.bounds();
   return report;
 }
 /// The same for a momentum correction, with NoPreconditioner.
