@@ -11,6 +11,7 @@
 #include "terse/compressor/cast.hpp"
 #include "terse/compressor/top_k.hpp"
 #include "terse/pipeline/mapped_memory.hpp"
+#include "terse/transport/metered.hpp"
 
 // Both sides of a boundary keep the same copies of examples, and find out when they don't.
 
@@ -471,6 +472,144 @@ TEST_CASE("an evaluation is exact, and touches nothing") {
     model.parameters.insert(model.parameters.end(), part.begin(), part.end());
   for (std::size_t k = 0; k < batches.size(); ++k)
     CHECK(losses[k] == one_rank_step(model, batches[k], 3, false));
+}
+
+namespace {
+
+/// What a stage in the middle was given, and what all have sent, in steps of rows of these lengths.
+struct Padded {
+  std::vector<Floats> inputs, output_gradients;
+  std::uint64_t forward_bytes = 0, backward_bytes = 0;
+};
+
+constexpr index_t tokens = 5, token = 64;
+
+/// `lengths(id, step)` of `tokens`; none: rows are whole. Activations of padding are 0 where `zeros`.
+template <class P>
+Padded train_padded(const P& policy, const std::function<index_t(std::uint64_t, std::uint64_t)>& lengths,
+                    const std::function<index_t(std::uint64_t, std::uint64_t)>& zeros = {}) {
+  std::array<Padded, 3> all;
+  on_stages(3, [&](Threads& threads) {
+    Metered<Threads> transport(threads.split(0, threads.rank()));
+    Scripted stage(threads.rank(), {tokens * token, tokens * token});
+    const auto padding = [&](auto script) {
+      return [&, script](int s, std::uint64_t id, std::uint64_t now, index_t i) {
+        return zeros && i >= token * zeros(id, now) ? 0.0F : script(s, id, now, i);
+      };
+    };
+    stage.activation = padding(stage.activation);
+    stage.gradient = padding(stage.gradient);
+    Pipeline pipeline{policy, transport, stage, {.micro_batch = 3, .seed = 2, .positions = tokens}};
+    Padded& mine = all[at(threads.rank())];
+    for (; stage.time < 4; ++stage.time) {
+      const Ids ids = shuffled(7, stage.time);
+      std::vector<index_t> rows;
+      if (lengths)
+        for (const std::uint64_t id : ids) rows.push_back(lengths(id, stage.time));
+      pipeline.train(ids, rows);
+      mine.inputs.push_back(stage.inputs);
+      mine.output_gradients.push_back(stage.output_gradients);
+    }
+    pipeline.audit();
+    mine.forward_bytes = transport.traffic()[Phase::forward].bytes_sent;
+    mine.backward_bytes = transport.traffic()[Phase::backward].bytes_sent;
+  });
+  return all[1];
+}
+
+template <class P>
+void check_padding(const P& policy, index_t forward_bits, index_t backward_bits) {
+  CAPTURE(type_name<P>());
+  const auto of_example = [](std::uint64_t id, std::uint64_t) {
+    return static_cast<index_t>(id) % (tokens + 1);
+  };
+  const Padded padded = train_padded(policy, of_example), whole = train_padded(policy, {}, of_example);
+  // Scales are of a token, so that padding of zeros makes no difference to the others.
+  CHECK(padded.inputs == whole.inputs);
+  CHECK(padded.output_gradients == whole.output_gradients);
+  // Lengths 0 to 5 and 0: 15 of 35 tokens travel; each of the others is 64 elements and a scale.
+  const auto saved = [](index_t bits) {
+    return static_cast<std::uint64_t>(20 * (token * bits / 8 + (bits < 32 ? 4 : 0)));
+  };
+  // Scales end at multiples of 8.
+  const std::uint64_t slack = 4 * 3 * 4;
+  const std::uint64_t first = P::remembers ? saved(32) : saved(forward_bits);
+  const std::uint64_t forward = first + 3 * saved(forward_bits), backward = 4 * saved(backward_bits);
+  CHECK(whole.forward_bytes - padded.forward_bytes + slack >= forward);
+  CHECK(whole.forward_bytes - padded.forward_bytes <= forward + slack);
+  CHECK(whole.backward_bytes - padded.backward_bytes + slack >= backward);
+  CHECK(whole.backward_bytes - padded.backward_bytes <= backward + slack);
+}
+
+}  // namespace
+
+TEST_CASE("padding doesn't travel, arrives as zeros, and the rest as if it had") {
+  check_padding(AcSgd<Changes<4>, Fine>{.capacity = 7}, 4, 8);
+  check_padding(AcSgd<Changes<2>, Fine, InMemory<Int8>>{.capacity = 7}, 2, 8);
+  check_padding(DirectActivations<Changes<3>, Fine>{}, 3, 8);
+  check_padding(ExactActivations{}, 32, 32);
+}
+
+TEST_CASE(
+    "an example may be longer at a later visit: its copy is zeros there, also where the slot was another's") {
+  const auto check = [](const auto& policy) {
+    const auto grows = [](std::uint64_t id, std::uint64_t step) {
+      return std::min<index_t>(tokens, static_cast<index_t>(id % 3 + 2 * step));
+    };
+    const Padded padded = train_padded(policy, grows), whole = train_padded(policy, {}, grows);
+    CHECK(padded.inputs == whole.inputs);
+    CHECK(padded.output_gradients == whole.output_gradients);
+  };
+  check(AcSgd<Changes<4>, Fine, InMemory<float>>{.capacity = 7});
+  check(AcSgd<Changes<4>, Fine>{.capacity = 7});
+  check(AcSgd<Changes<4>, Fine, InMemory<Int8>>{.capacity = 7});
+  on_stages(2, [&](Threads& transport) {
+    Scripted stage(transport.rank(), {tokens * token});
+    Pipeline pipeline{AcSgd<Changes<4>, Dense, InMemory<float>>{.capacity = 1},
+                      transport,
+                      stage,
+                      {.micro_batch = 1, .positions = tokens}};
+    pipeline.train(Ids{1});
+    pipeline.forget(Ids{1});
+    pipeline.train(Ids{2}, std::vector<index_t>{1});
+    for (const auto& side : {copies_of(pipeline).incoming, copies_of(pipeline).outgoing})
+      for (const auto& [id, row] : side)
+        for (std::size_t i = 4 * token; i < row.size(); ++i) REQUIRE(row[i] == std::byte{});
+  });
+}
+
+TEST_CASE("an evaluation may have micro-batches of its own, and padding") {
+  const std::vector<index_t> widths{4, 8, 8, 3};
+  std::vector<std::vector<index_t>> sizes(2);
+  on_stages(3, [&](Threads& transport) {
+    Layers stage = Layers::part(widths, transport.rank(), 3);
+    std::vector<index_t> rows;
+    stage.on_output = [&](const MicroBatch& now, float*, index_t) { rows.push_back(now.rows); };
+    Pipeline pipeline{AcSgd<Changes<4>, Fine>{.capacity = 20},
+                      transport,
+                      stage,
+                      {.micro_batch = 2, .evaluation_micro_batch = 7}};
+    const Ids ids = shuffled(17, 3);
+    Layers model = Layers::part(widths, 0, 1);
+    CHECK(pipeline.evaluate(ids) == one_rank_step(model, ids, 7, false));
+    CHECK(rows == std::vector<index_t>{7, 7, 3});
+    rows.clear();
+    pipeline.train(Ids{1, 2, 3});
+    CHECK(rows == std::vector<index_t>{2, 1});
+    CHECK(pipeline.evaluate(ids) == one_rank_step(model, ids, 7, false));
+  });
+  on_stages(2, [&](Threads& transport) {
+    Scripted stage(transport.rank(), {2 * token});
+    Pipeline pipeline{ExactActivations{}, transport, stage, {.micro_batch = 2, .positions = 2}};
+    const std::vector<index_t> lengths{1, 2, 0};
+    pipeline.evaluate(Ids{5, 6, 7}, lengths);
+    if (transport.rank() == 1)
+      for (index_t r = 0; r < 3; ++r)
+        for (index_t i = 0; i < 2 * token; ++i)
+          REQUIRE(stage.inputs[at(r * 2 * token + i)] ==
+                  (i < token * lengths[at(r)] ? stage.activation(0, 5 + static_cast<std::uint64_t>(r), 0, i)
+                                              : 0.0F));
+  });
 }
 
 TEST_CASE("a batch that is refused leaves slots as they were") {

@@ -47,6 +47,15 @@ TEST_CASE("examples that a full memory has no room for, and rows of none") {
   }
 }
 
+TEST_CASE("rows with padding, of other lengths at each visit") {
+  for (const index_t elements : {195, 256}) {
+    const Run run{.elements = elements, .positions = elements == 256 ? 4 : 3};
+    compare(remembering<Coarse<4>, fp16>(), run);
+    compare(remembering<Coarse<4>, Int8>(), run);
+    compare(DirectActivations<Coarse<4>, Gradients>{}, run);
+  }
+}
+
 TEST_CASE("what is rounded behind a packet waits for the verdict about it") {
   check_other_examples<AcSgd<Coarse<4>, Gradients, InMemory<Int8>>>();
 }

@@ -86,7 +86,16 @@ struct Run {
   Spoiled spoiled{};
   std::uint64_t epochs = 3;
   bool strangers = false;  // some rows that are not to be kept
+  index_t positions = 0;   // of which rows have none to all; 0: rows are whole
 
+  /// Of an example other ones in each epoch.
+  std::vector<index_t> lengths(const Ids& ids, std::uint64_t epoch) const {
+    std::vector<index_t> all;
+    if (positions > 0)
+      for (const std::uint64_t id : ids)
+        all.push_back(static_cast<index_t>((id * 5 + epoch) % at(positions + 1)));
+    return all;
+  }
   Ids batch(std::uint64_t epoch, std::uint64_t number) const {
     Ids ids;
     for (std::uint64_t k = 0; k < 10; ++k) ids.push_back(number * 10 + (k * 3 + epoch) % 10);
@@ -100,8 +109,15 @@ template <Executor E, Number A, class P, class Plan, Transport T>
 Trace train(const Run& run, const P& policy, const Plan& plan, T& transport, E executor = {}) {
   Trace trace;
   Toy<E, A> stage(executor, transport.rank(), transport.size(), run.elements, run.micro_batch, run.spoiled);
-  Pipeline<P, T, Toy<E, A>, Plan, E> pipeline{
-      policy, transport, stage, {run.micro_batch, 7, run.on_non_finite}, plan, executor};
+  Pipeline<P, T, Toy<E, A>, Plan, E> pipeline{policy,
+                                              transport,
+                                              stage,
+                                              {.micro_batch = run.micro_batch,
+                                               .seed = 7,
+                                               .on_non_finite = run.on_non_finite,
+                                               .positions = std::max<index_t>(run.positions, 1)},
+                                              plan,
+                                              executor};
   const auto note = [&](double loss, bool applied, index_t fresh) {
     trace.losses.push_back(std::bit_cast<std::uint64_t>(loss));
     trace.applied.push_back(applied ? 1 : 0);
@@ -118,7 +134,8 @@ Trace train(const Run& run, const P& policy, const Plan& plan, T& transport, E e
   for (std::uint64_t epoch = 0; epoch < run.epochs; ++epoch) {
     for (std::uint64_t number = 0; number < 2; ++number) {
       catching([&] {
-        const PipelineResult result = pipeline.train(run.batch(epoch, number));
+        const Ids ids = run.batch(epoch, number);
+        const PipelineResult result = pipeline.train(ids, run.lengths(ids, epoch));
         note(result.loss, result.applied, result.fresh);
       });
       stage.descend(0.5F);
@@ -127,7 +144,10 @@ Trace train(const Run& run, const P& policy, const Plan& plan, T& transport, E e
     const std::vector<Bytes> copies = copies_of(pipeline);
     trace.copies.insert(trace.copies.end(), copies.begin(), copies.end());
   }
-  catching([&] { note(pipeline.evaluate(Ids{1, 2, 3, 13, 5, 77}), true, 0); });
+  catching([&] {
+    const Ids ids{1, 2, 3, 13, 5, 77};
+    note(pipeline.evaluate(ids, run.lengths(ids, run.epochs)), true, 0);
+  });
   const std::vector<Bytes> copies = copies_of(pipeline);
   CHECK(std::equal(copies.begin(), copies.end(),
                    trace.copies.end() - static_cast<std::ptrdiff_t>(copies.size())));

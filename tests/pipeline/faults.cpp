@@ -499,6 +499,9 @@ TEST_CASE("a stage that is set up differently is found by all at construction, b
   other_number("on_non_finite", double(usual.on_non_finite), double(terse::NonFinite::zero),
                [](PipelineOptions& options) { options.on_non_finite = terse::NonFinite::zero; });
   other_number("window", usual.window, 3, [](PipelineOptions& options) { options.window = 3; });
+  other_number("evaluation_micro_batch", 0, 5,
+               [](PipelineOptions& options) { options.evaluation_micro_batch = 5; });
+  other_number("positions", 1, 2, [](PipelineOptions& options) { options.positions = 2; });
 }
 
 TEST_CASE("boundaries that don't fit are found by all at construction, with both numbers") {
@@ -511,6 +514,7 @@ TEST_CASE("boundaries that don't fit are found by all at construction, with both
   struct Case {
     std::vector<index_t> input, output;
     std::string text;
+    index_t positions = 1;
   };
   for (const Case& one : {
            Case{{0, 64, 63, 64},
@@ -525,13 +529,20 @@ TEST_CASE("boundaries that don't fit are found by all at construction, with both
                 "stage 1 gives -5 elements an example, and stage 2 takes -5"},
            Case{{64, 64, 64, 64}, {64, 64, 64, 64}, "must be 0, not 64 and 64"},
            Case{{0, 64, 64, 64}, {64, 64, 64, 1}, "must be 0, not 0 and 1"},
+           Case{{0, 60, 64, 60},
+                {60, 64, 60, 0},
+                "stage 1 gives 64 elements an example, which are no multiple of the 5 positions in "
+                "PipelineOptions",
+                5},
        }) {
     std::vector<Outcome> outcomes(stages);
     std::latch through(stages);
     ThreadGroup(stages, patience).run([&](Threads& transport) {
       const std::size_t rank = at(transport.rank());
       Shaped toy(one.input[rank], one.output[rank]);
-      outcomes[rank] = outcome_of([&] { Pipeline pipeline{compressed(), transport, toy, usual, GPipe{}}; });
+      PipelineOptions options = usual;
+      options.positions = one.positions;
+      outcomes[rank] = outcome_of([&] { Pipeline pipeline{compressed(), transport, toy, options, GPipe{}}; });
       through.arrive_and_wait();
     });
     for (const Outcome& outcome : outcomes) {
@@ -559,6 +570,11 @@ TEST_CASE("options that can't work are refused before any message") {
                  "window must be in [1, 8], not 0"));
   CHECK(contains(refused(compressed(), {.micro_batch = 1, .window = 9}, GPipe{}),
                  "window must be in [1, 8], not 9"));
+  CHECK(contains(
+      refused(compressed(), {.micro_batch = 1, .evaluation_micro_batch = -2}, GPipe{}),
+      "evaluation_micro_batch is the number of examples at once in evaluate, or 0 for micro_batch, not -2"));
+  CHECK(contains(refused(compressed(), {.micro_batch = 1, .positions = 0}, GPipe{}),
+                 "positions is the number of positions of an example, and must be positive, not 0"));
   CHECK(contains(refused(compressed(), {.micro_batch = 1, .window = 1}, OneForwardOneBackward{.ahead = 4}),
                  "would wait for each other for ever"));
   CHECK(contains(refused(compressed(), usual, OneForwardOneBackward{.ahead = -1}),
@@ -590,6 +606,8 @@ TEST_CASE(
         CHECK(pipeline.steps() == static_cast<std::uint64_t>(step));
       }
       outcomes[at(rank)].push_back(outcome_of([&] { pipeline.evaluate({}); }));
+      for (const std::vector<index_t>& lengths : {std::vector<index_t>{1, 1, -1}, {1, 2, 1}, {1, 1}})
+        outcomes[at(rank)].push_back(outcome_of([&] { pipeline.train(Ids{300, 301, 302}, lengths); }));
       pipeline.train(batch(step));
       toy.descend();
     }
@@ -600,7 +618,10 @@ TEST_CASE(
       "a batch needs an example at least",
       "example 104 stands twice in micro-batch 2: there would be two changes of one copy",
       "the memory of examples is full: it has a capacity of 20, and example 211 is one more. Raise capacity",
-      "a batch needs an example at least"};
+      "a batch needs an example at least",
+      "row 2 has a length of -1, and PipelineOptions::positions is 1",
+      "row 1 has a length of 2, and PipelineOptions::positions is 1",
+      "a batch of 3 examples is given 2 lengths"};
   for (int rank = 0; rank < stages; ++rank) {
     CAPTURE(rank);
     for (std::size_t k = 0; k < outcomes[at(rank)].size(); ++k) {
@@ -608,7 +629,7 @@ TEST_CASE(
       CAPTURE(outcome.text);
       CHECK(outcome.kind == Kind::usage);
       CHECK(contains(outcome.text, "terse: rank " + std::to_string(rank) + ", step " +
-                                       std::to_string(k / 4 + 1) + ": " + texts[k % 4]));
+                                       std::to_string(k / 7 + 1) + ": " + texts[k % 7]));
     }
     CHECK(hashes[at(rank)] == honest<GPipe>()[at(rank)].hash);
     CHECK(copies[at(rank)] == honest<GPipe>()[at(rank)].copies.back());
@@ -681,6 +702,24 @@ TEST_CASE(
                     "threw: terse: rank 2, step 2: stage 1 and this stage work on different examples", begin,
                     at_once);
   }
+}
+
+TEST_CASE("so is a stage that is given another length") {
+  std::vector<Outcome> outcomes(stages);
+  (void)outcome_of([&] {
+    ThreadGroup(stages, patience).run([&](Threads& transport) {
+      const int rank = transport.rank();
+      Toy toy(rank, stages, elements);
+      Pipeline pipeline{compressed(), transport, toy, {.micro_batch = 2, .positions = elements}, GPipe{}};
+      const index_t last = rank == 2 ? 2 : 3;
+      outcomes[at(rank)] = outcome_of([&] {
+        pipeline.train(Ids{1, 2, 3}, std::vector<index_t>{5, 6, last});
+      });
+    });
+  });
+  CAPTURE(outcomes[2].text);
+  CHECK(outcomes[2].kind == Kind::wire);
+  CHECK(contains(outcomes[2].text, "different examples in micro-batch 1: other ids or lengths"));
 }
 
 TEST_CASE("a stage that takes a step more or less than the others is told so") {

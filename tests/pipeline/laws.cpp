@@ -448,7 +448,7 @@ using Mode = reference::Boundary::Mode;
 template <class Format>
 std::vector<double> read_row(std::vector<std::byte> bytes, index_t elements) {
   std::byte* const place = bytes.data();
-  typename RowFormat<Format>::Cursor cursor(&place);
+  typename RowFormat<Format>::Cursor cursor(&place, elements);
   cursor.enter({0, 0, elements});
   std::vector<double> values;
   for (index_t i = 0; i < elements; ++i) {

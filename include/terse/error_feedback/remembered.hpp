@@ -25,6 +25,7 @@ struct Remembered {
   static constexpr bool single_stage = true;
 
   std::byte* const* rows = nullptr;  ///< in the executor's memory
+  index_t elements = 0;              ///< of a row; a message may have fewer of them
 
   template <class Cursor>
   struct View : detail::Materialized {
@@ -55,11 +56,11 @@ struct Remembered {
         : message(end - begin_), begin(begin_), policy(policy_) {}
     auto view() {
       if constexpr (rounds_late)
-        return View<typename RowFormat<Format>::GridCursor>{{message.data(), begin},
-                                                            {policy.rows, message.data(), begin}};
+        return View<typename RowFormat<Format>::GridCursor>{
+            {message.data(), begin}, {policy.rows, policy.elements, message.data(), begin}};
       else
-        return View<typename RowFormat<Format>::Cursor>{{message.data(), begin},
-                                                        typename RowFormat<Format>::Cursor(policy.rows)};
+        return View<typename RowFormat<Format>::Cursor>{
+            {message.data(), begin}, typename RowFormat<Format>::Cursor(policy.rows, policy.elements)};
     }
     /// The rows as they shall be stand where the messages were.
     void store(E executor, const Range& range) requires rounds_late {

@@ -23,7 +23,7 @@ TERSE_NUMERICS_BEGIN
 
 /// How rows of a memory are kept: `bytes(elements)` of a row, the format's `name`, and
 ///
-///     Cursor(rows)                                  a view of a table of rows
+///     Cursor(rows, elements)                        a view of a table of rows; pieces may have fewer elements
 ///     enter(piece), enter_block(first), leave_block(first, count)       as verbs call them
 ///     load(i)                                       element i, an arena index, as it is read
 ///     store(i, x)                                   R(x): to nearest, ties to even. x is finite, and so is R(x).
@@ -50,7 +50,7 @@ struct RowFormat<H> {
   class Cursor {
    public:
     Cursor() = default;
-    TERSE_HD explicit Cursor(std::byte* const* rows) : rows_(rows) {}
+    TERSE_HD Cursor(std::byte* const* rows, index_t) : rows_(rows) {}
     TERSE_HD void enter(const Piece& piece) {
       // Such that element i of the arena is at place i.
       row_ = reinterpret_cast<H*>(rows_[piece.segment]);
@@ -77,12 +77,13 @@ struct RowFormat<Int8> {
   class Cursor {
    public:
     Cursor() = default;
-    TERSE_HD explicit Cursor(std::byte* const* rows) : rows_(rows) {}
+    TERSE_HD Cursor(std::byte* const* rows, index_t elements)
+        : rows_(rows), codes_bytes_(aligned(elements)) {}
     TERSE_HD void hold(float* values) { held_ = values; }
     TERSE_HD void enter(const Piece& piece) {
       row_ = rows_[piece.segment];
       first_ = piece.offset;
-      scales_ = reinterpret_cast<float*>(row_ + aligned(piece.count));
+      scales_ = reinterpret_cast<float*>(row_ + codes_bytes_);
     }
     TERSE_HD void enter_block(index_t first) {
       at_ = first;
@@ -110,17 +111,17 @@ struct RowFormat<Int8> {
     float* held_ = nullptr;
     std::uint8_t* codes_ = nullptr;
     float scale_ = 0;
-    index_t first_ = 0, at_ = 0;
+    index_t codes_bytes_ = 0, first_ = 0, at_ = 0;
   };
 
   /// A device's: what is stored waits in `held`, which has the arena from index `begin` on, for Round.
   class GridCursor {
    public:
-    GridCursor(std::byte* const* rows, float* held, index_t begin)
-        : rows_(rows), held_(held), begin_(begin) {}
+    GridCursor(std::byte* const* rows, index_t elements, float* held, index_t begin)
+        : rows_(rows), held_(held), begin_(begin), codes_bytes_(aligned(elements)) {}
     TERSE_HD void enter(const Piece& piece) {
       codes_ = reinterpret_cast<std::uint8_t*>(rows_[piece.segment]);
-      scales_ = reinterpret_cast<float*>(codes_ + aligned(piece.count));
+      scales_ = reinterpret_cast<float*>(codes_ + codes_bytes_);
       first_ = piece.offset;
     }
     TERSE_HD float load(index_t i) const {
@@ -131,7 +132,7 @@ struct RowFormat<Int8> {
    protected:
     std::byte* const* rows_;
     float* held_;
-    index_t begin_;
+    index_t begin_, codes_bytes_;
     std::uint8_t* codes_ = nullptr;
     float* scales_ = nullptr;
     index_t first_ = 0;

@@ -2,33 +2,42 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <type_traits>
 #include <utility>
 
 #include "terse/error_feedback/none.hpp"
 #include "terse/pipeline/concept.hpp"
 #include "terse/pipeline/row_section.hpp"
+#include "terse/pipeline/row_visit.hpp"
 #include "terse/topology/envelope.hpp"
 
 namespace terse {
 
-/// The gradients of one boundary, on either side. Packet: header; rows; a note of 8 bytes.
+/// The gradients of one boundary, on either side. Packet: header; rows; a note of 8 bytes. Padding arrives as zeros.
 template <BoundaryPolicy P, Executor E>
 class ActivationGradients {
   static constexpr auto header = static_cast<index_t>(sizeof(PacketHeader));
   using Compressor = std::remove_cvref_t<decltype(std::declval<const P&>().gradients())>;
 
  public:
-  ActivationGradients(E executor, const P& policy, index_t rows, index_t elements)
+  /// For micro-batches of up to `rows` rows of `elements` elements, which are so many positions.
+  ActivationGradients(E executor, const P& policy, index_t rows, index_t elements, index_t positions)
       : executor_(executor),
         elements_(elements),
+        positions_(positions),
         section_(executor, policy.gradients(), {}, rows, elements) {}
 
   index_t largest_packet() const { return header + section_.largest() + 8; }
-  /// Lays a packet of `rows` rows out; returns its bytes.
-  index_t lay_out(index_t rows) {
+  /// Lays a packet of these rows out; returns its bytes.
+  index_t lay_out(std::span<const RowVisit> visits) {
     section_.clear();
-    for (index_t row = 0; row < rows; ++row) section_.add(row);
+    rows_ = 0;
+    padded_ = false;
+    for (const RowVisit& visit : visits) {
+      padded_ = padded_ || visit.length < positions_;
+      section_.add(rows_++, visit.length * (elements_ / positions_));
+    }
     return (note_at_ = section_.lay_out(header)) + 8;
   }
   index_t note_at() const { return note_at_; }
@@ -46,13 +55,15 @@ class ActivationGradients {
   }
   template <Number A, class Envelope>
   void decode(const std::byte* packet, const StepDraw& shared, const Envelope& envelope, A* gradients) {
+    if (padded_) fill(executor_, view<A, typename E::memory>(gradients, rows_ * elements_), A{});
     section_.decode(packet, shared,
                     envelope.gated(detail::TakeRows<A>{{gradients, aligned(elements_) - elements_}}));
   }
 
  private:
   E executor_;
-  index_t elements_, note_at_ = header;
+  index_t elements_, positions_, rows_ = 0, note_at_ = header;
+  bool padded_ = false;  // whether a row has positions that don't travel
   detail::RowSection<Compressor, NoErrorFeedback, E> section_;
 };
 

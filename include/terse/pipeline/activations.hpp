@@ -112,10 +112,11 @@ class Activations {
   }
 
  public:
-  /// For micro-batches of up to `rows` rows of `elements` elements.
-  Activations(E executor, const P& policy, index_t rows, index_t elements)
+  /// For micro-batches of up to `rows` rows of `elements` elements, which are so many positions.
+  Activations(E executor, const P& policy, index_t rows, index_t elements, index_t positions)
       : executor_(executor),
         elements_(elements),
+        positions_(positions),
         row_bytes_(RowFormat<Format>::bytes(elements)),
         whole_(executor, policy.whole(), {}, rows, elements),
         table_(P::remembers ? rows : 0),
@@ -126,6 +127,7 @@ class Activations {
               : rounds_late              ? rows * aligned(elements)
                                          : alignment) {
     places_.reserve(static_cast<std::size_t>(rows));
+    cleared_.reserve(static_cast<std::size_t>(rows));
     if constexpr (P::remembers) unkept_ = policy.capacity;
   }
 
@@ -142,20 +144,23 @@ class Activations {
     whole_.clear();
     if constexpr (P::remembers) changes_.clear();
     places_.clear();
-    fresh_ = false;
-    index_t row = 0;
+    cleared_.clear();
+    fresh_ = padded_ = false;
+    rows_ = 0;
     for (const RowVisit& visit : visits) {
+      const index_t row = rows_++, count = count_of(visit);
+      padded_ = padded_ || count < elements_;
       if constexpr (P::remembers) {
         if (visit.seen)
-          changes_.add(row);
+          changes_.add(row, count);
         else
-          whole_.add(row);
+          whole_.add(row, count);
+        if (!visit.seen && count < elements_) cleared_.push_back(copy_of(visit));
         fresh_ = fresh_ || (!visit.seen && visit.slot != ExampleIndex::none);
         places_.push_back(copy_of(visit));
       } else {
-        whole_.add(row);
+        whole_.add(row, count);
       }
-      ++row;
     }
     index_t end = header;
     if constexpr (P::remembers) {
@@ -181,6 +186,7 @@ class Activations {
     envelope.note(executor_, whole_.codec());
     if constexpr (P::remembers)
       if (fresh_) {
+        clear_copies();
         whole_.decode(packet, context.shared,
                       detail::FirstVisit<Cursor, A, false>{{cursor(), {}, held_.data()}});
         if constexpr (rounds_late) round(whole_.range(), rounding());
@@ -200,10 +206,12 @@ class Activations {
     }
     envelope.accept(executor_, whole_.codec(), whole_.portion(), packet, bytes, bytes, place, sender);
   }
-  /// Reads the packet, and moves the copies.
+  /// Reads the packet, and moves the copies. Padding is zeros.
   template <Number A, class Envelope>
   void decode(const std::byte* packet, const StepDraw& shared, const Envelope& envelope, A* activations) {
+    if (padded_) fill(executor_, view<A, typename E::memory>(activations, rows_ * elements_), A{});
     if constexpr (P::remembers) {
+      clear_copies();
       changes_.decode(packet, shared,
                       envelope.gated(detail::Recall<Cursor, A>{{cursor(), rows(activations), held_.data()}}));
       whole_.decode(
@@ -223,16 +231,17 @@ class Activations {
     const RowVisit& visit = visits[static_cast<std::size_t>(row)];
     return P::remembers && visit.seen ? hash_bytes(copy_of(visit), static_cast<std::size_t>(row_bytes_)) : 0;
   }
-  /// ||a||^2 and ||a - m||^2 of a row.
+  /// ||a||^2 and ||a - m||^2 of a row's data.
   template <Number A>
   std::pair<double, double> squares(std::span<const RowVisit> visits, index_t row,
                                     const A* activations) requires on_host {
     std::byte* const copy = copy_of(visits[static_cast<std::size_t>(row)]);
-    typename RowFormat<Format>::Cursor cursor(&copy);
+    typename RowFormat<Format>::Cursor cursor(&copy, elements_);
     const A* const a = activations + row * elements_;
     cursor.enter({0, 0, elements_});
     double whole = 0, apart = 0;
-    for (index_t i = 0; i < elements_; ++i) {
+    const index_t count = count_of(visits[static_cast<std::size_t>(row)]);
+    for (index_t i = 0; i < count; ++i) {
       if (i % alignment == 0) detail::enter_block(cursor, i);
       const double x = static_cast<double>(widened(a[i])), d = x - static_cast<double>(cursor.load(i));
       whole += x * x;
@@ -268,19 +277,25 @@ class Activations {
   static auto make_changes(E executor, const P& policy, std::byte* const* table, index_t rows,
                            index_t elements) {
     if constexpr (P::remembers)
-      return typename decltype(changes_type<P>())::type(executor, policy.changes(), Remembered<Format>{table},
-                                                        rows, elements);
+      return typename decltype(changes_type<P>())::type(executor, policy.changes(),
+                                                        Remembered<Format>{table, elements}, rows, elements);
     else
       return NoCopies{};
   }
   std::byte* copy_of(const RowVisit& visit) {
     return copies() + (visit.slot == ExampleIndex::none ? unkept_ : visit.slot) * row_bytes_;
   }
+  index_t count_of(const RowVisit& visit) const { return visit.length * (elements_ / positions_); }
+  /// Zeros in those of new examples that have padding, which a later visit may fill: the slot was another's.
+  void clear_copies() {
+    for (std::byte* const copy : cleared_)
+      fill(executor_, view<std::byte, typename E::memory>(copy, row_bytes_), std::byte{});
+  }
   Cursor cursor() {
     if constexpr (rounds_late)
-      return Cursor(table_.data(), held_.data(), 0);
+      return Cursor(table_.data(), elements_, held_.data(), 0);
     else
-      return Cursor(table_.data());
+      return Cursor(table_.data(), elements_);
   }
   template <class F>
   void round(const Range& range, const F& f) {
@@ -293,14 +308,16 @@ class Activations {
   }
 
   E executor_;
-  index_t elements_, row_bytes_, unkept_ = 0, note_at_ = header;
+  index_t elements_, positions_, row_bytes_, rows_ = 0, unkept_ = 0, note_at_ = header;
   WholeSection whole_;
   std::vector<std::byte*> places_;                // where the rows' copies are
   buffer<std::byte*, typename E::memory> table_;  // the same, for functors
   typename decltype(state_type<P>())::type copies_;
   typename decltype(changes_type<P>())::type changes_;
   buffer<float, typename E::memory> held_;
+  std::vector<std::byte*> cleared_;  // copies to clear before they are written
   bool fresh_ = false;
+  bool padded_ = false;  // whether a row has positions that don't travel
 };
 
 }  // namespace terse

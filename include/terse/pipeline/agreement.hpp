@@ -55,6 +55,8 @@ TERSE_COLD std::uint64_t agree_on_pipeline(T& channel, const P& policy, const Pi
   settings("micro_batch", static_cast<double>(options.micro_batch));
   settings("on_non_finite", static_cast<double>(options.on_non_finite));
   settings("window", options.window);
+  settings("evaluation_micro_batch", static_cast<double>(options.evaluation_micro_batch));
+  settings("positions", static_cast<double>(options.positions));
   agree_on_settings(channel, "another setting", settings);
   return mix_hash(alike, settings.hash());
 }
@@ -67,7 +69,7 @@ struct BoundaryShapes {
 /// Compares what each stage gives with what the next one takes; returns what `stage` does. Collective. Throws
 /// mismatch_error.
 template <Transport T, class S>
-TERSE_COLD BoundaryShapes agree_on_shapes(T& channel, S& stage) {
+TERSE_COLD BoundaryShapes agree_on_shapes(T& channel, S& stage, index_t positions) {
   const Call call(Verb::pipeline);
   const BoundaryShapes mine{static_cast<index_t>(stage.input_elements()),
                             static_cast<index_t>(stage.output_elements())};
@@ -85,6 +87,12 @@ TERSE_COLD BoundaryShapes agree_on_shapes(T& channel, S& stage) {
                                " elements an example, and stage " + std::to_string(s + 1) + " takes " +
                                std::to_string(all[s + 1].input),
                            channel.rank());
+  for (std::size_t s = 0; s + 1 < all.size(); ++s)
+    if (all[s].output % positions != 0)
+      throw mismatch_error("stage " + std::to_string(s) + " gives " + std::to_string(all[s].output) +
+                               " elements an example, which are no multiple of the " +
+                               std::to_string(positions) + " positions in PipelineOptions",
+                           channel.rank());
   return mine;
 }
 
@@ -96,7 +104,8 @@ using TwoWords = Assembly<std::array<std::uint64_t, 2>, T>;
 inline constexpr const char* one_step =
     ": all stages call train and evaluate alike, and go on from checkpoints of one step";
 inline constexpr const char* one_batch =
-    ": other ids, another order or number, or one that only one of them has seen before. All stages are "
+    ": other ids or lengths, another order or number, or one that only one of them has seen before. All "
+    "stages are "
     "given the same ids in the same order";
 
 /// Compares the batch. Collective. Throws wire_error.

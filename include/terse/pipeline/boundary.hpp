@@ -6,6 +6,7 @@
 #include "terse/pipeline/activation_gradients.hpp"
 #include "terse/pipeline/activations.hpp"
 #include "terse/pipeline/lane.hpp"
+#include "terse/pipeline/options.hpp"
 
 namespace terse::detail {
 
@@ -15,17 +16,16 @@ class Boundary {
   using Lane = typename Lanes<T, E>::Lane;
 
  public:
-  /// To stage `to`, for micro-batches of up to `rows` rows of `elements` elements. `closing` is the size of what ends a
-  /// step.
-  Boundary(E executor, const P& policy, index_t rows, index_t elements, Lanes<T, E>& all, int to, int window,
-           index_t closing)
+  /// To stage `to`, for rows of `elements` elements. `closing` is the size of what ends a step.
+  Boundary(E executor, const P& policy, const PipelineOptions& options, index_t elements, Lanes<T, E>& all,
+           int to, index_t closing)
       : peer(to),
-        trained(executor, policy, rows, elements),
-        evaluated(executor, ExactActivations{}, rows, elements),
-        gradients(executor, policy, rows, elements),
-        forward(all, to, std::max(trained.largest_packet(), evaluated.largest_packet()), window,
+        trained(executor, policy, options.rows(true), elements, options.positions),
+        evaluated(executor, ExactActivations{}, options.rows(false), elements, options.positions),
+        gradients(executor, policy, options.rows(true), elements, options.positions),
+        forward(all, to, std::max(trained.largest_packet(), evaluated.largest_packet()), options.window,
                 Phase::forward),
-        backward(all, to, std::max(gradients.largest_packet(), closing), window, Phase::backward) {}
+        backward(all, to, std::max(gradients.largest_packet(), closing), options.window, Phase::backward) {}
 
   template <bool Training>
   auto& activations() {

@@ -22,6 +22,8 @@ struct MicroBatch {
   /// of a step's micro-batches add up to those of the batch's mean.
   double weight = 1;
   bool training = true;  ///< false in `evaluate`: no backward pass follows
+  /// `rows` numbers of positions that are data, the others being padding; nullptr where `train` was given none.
+  const index_t* lengths = nullptr;
 };
 
 }  // namespace terse

@@ -18,7 +18,16 @@ struct PipelineOptions {
   std::uint64_t seed = 0;   ///< of what is drawn at random, alike on all stages
   /// What becomes of a step with a value that is not finite.
   NonFinite on_non_finite = NonFinite::throw_;
-  int window = 2;  ///< messages of a direction that each side has room for, 1 to 8
+  int window = 2;                      ///< messages of a direction that each side has room for, 1 to 8
+  index_t evaluation_micro_batch = 0;  ///< examples at once in `evaluate`; 0: micro_batch
+  /// Positions of an example, such as the tokens of a text, of which `train` may be told how many are data. Each
+  /// boundary's elements are a multiple of it, position after position.
+  index_t positions = 1;
+
+  /// Examples that go through the stages at once, at most.
+  index_t rows(bool training) const {
+    return training || evaluation_micro_batch == 0 ? micro_batch : evaluation_micro_batch;
+  }
 };
 
 /// What became of a step, alike on all stages.
@@ -53,6 +62,13 @@ void check_options(const PipelineOptions& options, const Plan& schedule) {
         "micro_batch is the number of examples that go through the stages at once, and must be positive, "
         "not " +
         std::to_string(options.micro_batch));
+  if (options.evaluation_micro_batch < 0)
+    throw usage_error(
+        "evaluation_micro_batch is the number of examples at once in evaluate, or 0 for micro_batch, not " +
+        std::to_string(options.evaluation_micro_batch));
+  if (options.positions < 1)
+    throw usage_error("positions is the number of positions of an example, and must be positive, not " +
+                      std::to_string(options.positions));
   if (options.window < 1 || options.window > most_in_lane)
     throw usage_error("window must be in [1, 8], not " + std::to_string(options.window));
   if (schedule.lead() > 4 * index_t{options.window})

@@ -46,14 +46,13 @@ class Passes {
         batch_(batch),
         rank_(channel_.rank()),
         seed_(options.seed),
-        input_elements_(options.micro_batch * shapes.input),
-        closing_(executor, ExactActivations{}, 0, 1),
+        input_elements_(shapes.input),
+        closing_(executor, ExactActivations{}, 0, 1, 1),
         envelope_(executor, batch, rank_),
         samples_(batch, audited(policy), rank_),
         note_(1) {
     const auto open = [&](Side& side, index_t elements, int peer) {
-      side.emplace(executor, policy, options.micro_batch, elements, all, peer, options.window,
-                   closing_.largest_packet());
+      side.emplace(executor, policy, options, elements, all, peer, closing_.largest_packet());
     };
     if (rank_ > 0) open(before_, shapes.input, rank_ - 1);
     if (last()) return;
@@ -63,10 +62,9 @@ class Passes {
 
   void open(index_t slot_count, std::uint64_t agreement) {
     slots_ = slot_count;
-    if (before_ && room_ < slot_count) {
-      inputs_ = buffer<A, typename E::memory>(slot_count * input_elements_);
-      room_ = slot_count;
-    }
+    slot_elements_ = batch_.most_rows() * input_elements_;
+    if (inputs_.size() < slots_ * slot_elements_)
+      inputs_ = buffer<A, typename E::memory>(slots_ * slot_elements_);
     loss_ = 0;
     envelope_.open(agreement);
     expect(0);
@@ -87,7 +85,7 @@ class Passes {
       auto& in = before_->template activations<Training>();
       wait([&] { lane.take(j); });
       const Timer timer(statistics_.coding_seconds);
-      input = inputs_.data() + j % slots_ * input_elements_;
+      input = inputs_.data() + j % slots_ * slot_elements_;
       const std::byte* const packet = lane.slot(j);
       in.lay_out(batch_.visits(j));
       envelope_.accept(in, packet, kind, j, before_->peer);
@@ -130,7 +128,7 @@ class Passes {
       wait([&] { lane.take(j); });
       const Timer timer(statistics_.coding_seconds);
       const std::byte* const packet = lane.slot(j);
-      in.lay_out(rows.rows);
+      in.lay_out(batch_.visits(j));
       envelope_.accept(in, packet, MessageKind::gradient, j, behind_->peer);
       in.decode(packet, draws(j, Purpose::second_quantization).shared, envelope_.inner(), gradient_.data());
       take_note(packet + in.note_at());
@@ -149,7 +147,7 @@ class Passes {
     wait([&] { lane.prepare(j); });
     const Timer timer(statistics_.coding_seconds);
     std::byte* const packet = lane.slot(j);
-    const index_t bytes = out.lay_out(rows.rows);
+    const index_t bytes = out.lay_out(batch_.visits(j));
     out.encode(input_gradient, draws(j, Purpose::second_quantization), envelope_.inner(), packet);
     give_note(packet + out.note_at());
     envelope_.stamp(packet, bytes, MessageKind::gradient, j);
@@ -225,14 +223,14 @@ class Passes {
   /// How long the j-th message of this step from a neighbour is, for lanes that must know.
   auto forward_bytes() {
     return [this](index_t j) {
-      if (j == batch_.count()) return closing_.lay_out(0);
+      if (j == batch_.count()) return closing_.lay_out({});
       return batch_.training() ? before_->trained.lay_out(batch_.visits(j))
                                : before_->evaluated.lay_out(batch_.visits(j));
     };
   }
   auto backward_bytes() {
     return [this](index_t j) {
-      return batch_.training() ? behind_->gradients.lay_out(batch_.micro_batch(j).rows) : closing_.lay_out(0);
+      return batch_.training() ? behind_->gradients.lay_out(batch_.visits(j)) : closing_.lay_out({});
     };
   }
   /// Random bits depend on the message's number in the run, not on the schedule.
@@ -243,7 +241,7 @@ class Passes {
   }
 
   void pass_on(Side& from, Side& to, Lane Boundary<P, T, E>::*direction, index_t j, MessageKind kind) {
-    const index_t bytes = closing_.lay_out(0);
+    const index_t bytes = closing_.lay_out({});
     if (from) {
       Lane& lane = (*from).*direction;
       wait([&] { lane.take(j); });
@@ -279,7 +277,7 @@ class Passes {
   const Batch& batch_;
   int rank_;
   std::uint64_t seed_;
-  index_t input_elements_;  // of a micro-batch
+  index_t input_elements_;  // of an example
   ActivationGradients<ExactActivations, E> closing_;
   Side before_, behind_;
   StageEnvelope<E> envelope_;
@@ -287,7 +285,7 @@ class Passes {
   PipelineStatistics statistics_;
 
   buffer<A, typename E::memory> inputs_, gradient_;
-  index_t slots_ = 0, room_ = 0;  // of inputs: those of this step, and those there are
+  index_t slots_ = 0, slot_elements_ = 0;  // of this step's inputs
   buffer<double, typename E::memory> note_;
   double loss_ = 0;
 };

@@ -57,9 +57,9 @@ class Pipeline {
         stages_(transport.size()),
         lanes_(transport, executor),
         fingerprint_(detail::agree_on_pipeline(channel(), policy_, options_, schedule_, executor)),
-        shapes_(detail::agree_on_shapes(channel(), stage)),
+        shapes_(detail::agree_on_shapes(channel(), stage, options_.positions)),
         everyone_(channel()),
-        batch_(options_.micro_batch, capacity(), when_full(), rank_),
+        batch_(options_, capacity(), when_full(), rank_),
         passes_(executor, policy_, options_, shapes_, stage, lanes_, batch_) {}
   // Messages in flight point into this object.
   Pipeline(const Pipeline&) = delete;
@@ -69,24 +69,28 @@ class Pipeline {
   /// `ids` are alike on all stages, in the order of the batch's rows. Stages run as far ahead of each other as the
   /// schedule lets them, within the call and beyond it.
   ///
+  /// `lengths` has for each row how many of its first positions are data, of PipelineOptions::positions; none: all are.
+  /// The rest, padding, doesn't travel: the next stage reads zeros there, and so does this one in its gradients. Equal on
+  /// all stages, as the ids are.
+  ///
   /// Throws, with nothing changed, usage_error on all stages alike where an example that is kept stands twice in one
-  /// micro-batch, a full memory refuses, or `ids` is empty. Throws wire_error where a neighbour's packet does not belong to these examples
+  /// micro-batch, a full memory refuses, `ids` is empty, or a length is none. Throws wire_error where a neighbour's packet does not belong to these examples
   /// or its copies are others; non_finite_error on all stages, after the last message, by the policy; what the stage
   /// throws; and peer_error, see the transport, whose deadline must outlast a step: an end of the pipeline waits for all
   /// passes that a slower stage still has to take. After all but the
   /// first and non_finite_error the pipeline is torn: the copies may be messages apart, and it refuses to train until
   /// `forget()` or a checkpoint is loaded. Over NCCL, where all stages first agree on the batch, other examples are a
   /// wire_error on all of them with nothing changed, and a tear ends the transport; see nccl_lanes.hpp.
-  PipelineResult train(std::span<const std::uint64_t> ids) {
+  PipelineResult train(std::span<const std::uint64_t> ids, std::span<const index_t> lengths = {}) {
     const detail::Call call(detail::Verb::train);
-    return run<true>(ids, schedule_);
+    return run<true>(ids, lengths, schedule_);
   }
 
   /// The mean loss of a batch. Collective, and without a backward pass. Activations travel exactly, and no copy is
   /// touched. Not finite where an activation was not, unless the policy is to throw.
-  double evaluate(std::span<const std::uint64_t> ids) {
+  double evaluate(std::span<const std::uint64_t> ids, std::span<const index_t> lengths = {}) {
     const detail::Call call(detail::Verb::evaluate);
-    return run<false>(ids, ForwardOnly{}).loss;
+    return run<false>(ids, lengths, ForwardOnly{}).loss;
   }
 
   /// Drops the copies of these examples, which will be new ones when they come again. All stages do so alike.
@@ -197,7 +201,8 @@ class Pipeline {
   }
 
   template <bool Training, class Order>
-  PipelineResult run(std::span<const std::uint64_t> ids, const Order& order) {
+  PipelineResult run(std::span<const std::uint64_t> ids, std::span<const index_t> lengths,
+                     const Order& order) {
     if (torn_)
       throw usage_error(
           "an earlier step ended in its middle, so that copies of examples may differ between stages: make "
@@ -207,12 +212,12 @@ class Pipeline {
     detail::check_processor(rank_, steps_ + 1);
     if (ids.empty())
       throw usage_error("a batch needs an example at least", rank_, static_cast<std::int64_t>(steps_ + 1));
-    const index_t count = batch_.count_of(ids.size());
+    const index_t count = batch_.count_of(ids.size(), Training);
     if (Training && checked_ != count) {
       check_order(order, rank_, stages_, count);
       checked_ = count;
     }
-    open_batch(ids, Training);
+    open_batch(ids, lengths, Training);
 
     Tear tear(*this);
     passes_.open(order.in_flight(rank_, stages_, count),
@@ -240,8 +245,8 @@ class Pipeline {
     if (!Training) result.loss = std::numeric_limits<double>::quiet_NaN();
     return result;
   }
-  void open_batch(std::span<const std::uint64_t> ids, bool training) {
-    batch_.open(ids, training, steps_ + 1, messages_);
+  void open_batch(std::span<const std::uint64_t> ids, std::span<const index_t> lengths, bool training) {
+    batch_.open(ids, lengths, training, steps_ + 1, messages_);
     // Messages whose lengths follow from the batch must not be asked for before all stages have the same one.
     if constexpr (detail::Lanes<T, E>::exact) {
       try {

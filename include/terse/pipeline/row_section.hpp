@@ -61,13 +61,16 @@ class RowSection {
         codec_(executor, compressor, feedback, all(rows, elements)),
         inbox_(1) {
     pieces_.reserve(static_cast<std::size_t>(rows));
-    for (index_t row = 0; row < rows; ++row) add(row);
+    for (index_t row = 0; row < rows; ++row) add(row, elements_);
     largest_ = lay_out(0);
     clear();
   }
 
   void clear() { pieces_.clear(); }
-  void add(index_t row) { pieces_.push_back({row, row * aligned(elements_), elements_}); }
+  /// The first `count` elements of row `row`.
+  void add(index_t row, index_t count) {
+    if (count > 0) pieces_.push_back({row, row * aligned(elements_), count});
+  }
   bool empty() const { return pieces_.empty(); }
   /// Places the section behind `at` bytes of packet; returns where it ends.
   index_t lay_out(index_t at) {

@@ -5,10 +5,11 @@
 
 namespace terse {
 
-/// What a row of a micro-batch is to the memory of examples.
+/// A row of a micro-batch as both sides of a boundary know it.
 struct RowVisit {
   index_t slot = ExampleIndex::none;  ///< where its copy is; none: there is and will be none
   bool seen = false;                  ///< whether the copy is there already
+  index_t length = 1;                 ///< positions that travel, of PipelineOptions::positions
 };
 
 }  // namespace terse
