@@ -72,6 +72,11 @@ std::string read_failure(const fs::path& file) {
   CHECK(failure([&] { File::map(file); }) == sentence);
   return sentence;
 }
+std::string foreign_failure(const fs::path& file) {
+  const std::string sentence = failure([&] { File::read_foreign(file); });
+  CHECK(failure([&] { File::map_foreign(file); }) == sentence);
+  return sentence;
+}
 
 bool mentions(const std::string& text, const std::string& part) {
   INFO("the sentence: " << text);
@@ -296,6 +301,121 @@ TEST_CASE("forged headers are refused, whatever their digests say") {
     INFO(forged.header.substr(0, 200));
     store(file, sealed(forged.header, "data"));
     mentions(read_failure(file), forged.sentence);
+    // Of other programs' files, too, but for an unknown dtype, which is no reason to refuse a whole file.
+    if (forged.sentence != "unknown dtype \"F8\"") mentions(foreign_failure(file), forged.sentence);
+  }
+}
+
+TEST_CASE("files of other programs are read, of every dtype, without digests") {
+  const Scratch scratch;
+  const fs::path file = scratch.path() / "a";
+  struct Case {
+    std::string dtype;
+    std::size_t bits;
+  };
+  const std::vector<Case> cases{
+      {"BOOL", 8}, {"U8", 8},          {"I8", 8},          {"F8_E4M3", 8}, {"F8_E5M2", 8}, {"F8_E8M0", 8},
+      {"I16", 16}, {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8}, {"U16", 16},    {"F16", 16},    {"BF16", 16},
+      {"I32", 32}, {"U32", 32},        {"F32", 32},        {"I64", 64},    {"U64", 64},    {"F64", 64},
+      {"C64", 64}, {"F4", 4},          {"F6_E2M3", 6},     {"F6_E3M2", 6}};
+  // Twelve elements each, after a byte that leaves no tensor aligned; the first in the header comes last in the file.
+  nlohmann::json header;
+  std::string data = "x";
+  for (const Case& one : cases) {
+    const std::size_t begin = data.size();
+    for (std::size_t b = 0; b < 12 * one.bits / 8; ++b) data += static_cast<char>(data.size() * 7);
+    header["of " + one.dtype] = {
+        {"dtype", one.dtype}, {"shape", {3, 4}}, {"data_offsets", {begin, data.size()}}};
+  }
+  header["first"] = {{"dtype", "U8"}, {"shape", nlohmann::json::array()}, {"data_offsets", {0, 1}}};
+  header["a new one"] = {
+      {"dtype", "Q3"}, {"shape", {5, 5}}, {"data_offsets", {data.size(), data.size() + 3}}};
+  data += "new";
+  for (const bool with_metadata : {false, true}) {
+    if (with_metadata) header["__metadata__"] = {{"format", "pt"}};
+    const std::string text = header.dump();
+    store(file, sealed(text, data));
+    for (const File& read : {File::read_foreign(file), File::map_foreign(file)}) {
+      CHECK(read.metadata().size() == (with_metadata ? 1 : 0));
+      REQUIRE(read.tensors().size() == cases.size() + 2);
+      for (const Case& one : cases) {
+        INFO(one.dtype);
+        const auto found = read.tensor("of " + one.dtype, one.dtype, {3, 4});
+        const auto begin = header["of " + one.dtype]["data_offsets"][0].get<std::size_t>();
+        REQUIRE(found.size() == 12 * one.bits / 8);
+        CHECK(std::memcmp(found.data(), data.data() + begin, found.size()) == 0);
+      }
+      // Unknown dtypes are listed, with the bytes of their offsets.
+      const Tensor& unknown = read.tensors().back();
+      CHECK(unknown.name == "a new one");
+      CHECK(std::string(reinterpret_cast<const char*>(unknown.data), unknown.bytes) == "new");
+      CHECK(read.shape("a new one") == std::vector<terse::index_t>{5, 5});
+      const std::string refused = failure([&] { read.tensor("a new one", "Q3", {5, 5}); });
+      mentions(refused, file.string());
+      mentions(refused, "tensor \"a new one\" has the unknown dtype \"Q3\"");
+      mentions(refused, "tensors() has its bytes");
+      mentions(failure([&] { read.tensor("of I8", "U8", {3, 4}); }), "expected U8 [3, 4], found I8 [3, 4]");
+      mentions(failure([&] { read.tensor("nothing", "U8", {}); }),
+               "no tensor \"nothing\", but 24 others, such as \"first\"");
+    }
+    mentions(read_failure(file),
+             "File::read_foreign and map_foreign read safetensors files of other programs");
+  }
+  store(file, sealed("{}", ""));
+  CHECK(File::read_foreign(file).tensors().empty());
+  mentions(failure([&] { File::read_foreign(file).shape("t"); }), "has no tensor \"t\", but 0 others");
+}
+
+TEST_CASE("sizes in parts of a byte, and of unknown dtypes, are checked") {
+  const Scratch scratch;
+  const fs::path file = scratch.path() / "a";
+  const auto refused = [&](const std::string& dtype, const std::string& shape, const std::string& offsets,
+                           const std::string& sentence) {
+    store(file, sealed(R"({"t":{"dtype":")" + dtype + R"(","shape":[)" + shape + R"(],"data_offsets":[)" +
+                           offsets + "]}}",
+                       "data"));
+    INFO(dtype << " [" << shape << "] at " << offsets);
+    if (sentence.empty())
+      CHECK(foreign_failure(file) == "");
+    else
+      mentions(foreign_failure(file), sentence);
+  };
+  refused("F4", "2,4", "0,4", "");
+  refused("F4", "7", "0,4", "impossible shape F4 [7]");
+  refused("F4", "", "0,4", "impossible shape F4 []");
+  refused("F6_E2M3", "5", "0,4", "impossible shape F6_E2M3 [5]");
+  refused("F6_E3M2", "4", "0,4", "do not fit F6_E3M2 [4]");
+  refused("F64", "2305843009213693952", "0,0", "impossible shape");
+  refused("C64", "4294967296,4294967296", "0,0", "impossible shape");
+  refused("F4", "9223372036854775800,3", "0,4", "impossible shape");
+  refused("Q3", "9223372036854775807,9223372036854775807", "0,4", "");
+  refused("Q3", "1", "4,0", "do not fit Q3 [1]");
+  refused("Q3", "1", "0,5", "header declares 5");
+  refused("Q3", "1", "0,18446744073709551615", "header declares 18446744073709551615");
+  refused("Q3", "1", "1,4", "starts at byte 1");
+  refused("Q3", "-1", "0,4", "malformed entry");
+}
+
+TEST_CASE("terse's digests are verified by whoever reads a file") {
+  const Scratch scratch;
+  const fs::path file = scratch.path() / "a";
+  checkpoint::write(file, small(), {{"padded", "abcd"}});
+  CHECK(foreign_failure(file) == "");
+  std::string whole = load(file);
+  const std::size_t key = whole.find("digest_header");
+  REQUIRE(key != whole.npos);
+  for (std::size_t bit = 0; bit < 8 * whole.size(); ++bit) {
+    const char kept = whole[bit / 8];
+    whole[bit / 8] = static_cast<char>(kept ^ 1 << bit % 8);
+    store(file, whole);
+    whole[bit / 8] = kept;
+    INFO("bit " << bit);
+    // Without its key there is no digest of the header, but still one of the data.
+    if (bit / 8 < key - 2 || bit / 8 >= key + 16) {
+      CHECK(foreign_failure(file) != "");
+    } else if (foreign_failure(file).empty()) {
+      CHECK(File::read_foreign(file).metadata("padded") == "abcd");
+    }
   }
 }
 
@@ -322,6 +442,7 @@ TEST_CASE("files that are something else are refused") {
   const Scratch scratch;
   const fs::path file = scratch.path() / "a";
   mentions(read_failure(file), "cannot open");
+  mentions(foreign_failure(file), "cannot open");
   mentions(read_failure(scratch.path()), "not a regular file");
   REQUIRE(::mkfifo((scratch.path() / "pipe").c_str(), 0600) == 0);
   mentions(read_failure(scratch.path() / "pipe"), "not a regular file");
@@ -331,10 +452,12 @@ TEST_CASE("files that are something else are refused") {
                                      std::numeric_limits<std::uint64_t>::max() - 7}) {
     store(file, length_bytes(length) + "{}");
     mentions(read_failure(file), "has a header of " + std::to_string(length));
+    mentions(foreign_failure(file), "has a header of " + std::to_string(length));
   }
   store(file, length_bytes(100'000'001));
   fs::resize_file(file, 200'000'000);
   mentions(read_failure(file), "has a header of 100000001");
+  mentions(foreign_failure(file), "has a header of 100000001");
   store(file, length_bytes(2) + "{}");
   mentions(read_failure(file), "no digest");
   const std::string cut = "{,\"digest_header\":\"0";

@@ -227,6 +227,10 @@ void fuzz_checkpoint(Input input) {
   const fs::path file = store(Scratch::folder() / "rank-0", bytes);
   const std::string refused = refusal([&] { checkpoint::File::read(file); });
   expect(refused == refusal([&] { checkpoint::File::map(file); }), "mapped files are judged otherwise");
+  const std::string foreign = refusal([&] { checkpoint::File::read_foreign(file); });
+  expect(foreign == refusal([&] { checkpoint::File::map_foreign(file); }),
+         "mapped files are judged otherwise");
+  expect(!refused.empty() || foreign.empty(), "a good file is no file of others");
   if (!refused.empty()) return;
 
   const checkpoint::File read = checkpoint::File::read(file), mapped = checkpoint::File::map(file);

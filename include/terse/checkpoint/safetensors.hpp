@@ -12,12 +12,14 @@
 #include <map>
 #include <memory>
 #include <new>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "terse/checkpoint/digest.hpp"
+#include "terse/checkpoint/dtypes.hpp"
 #include "terse/checkpoint/file_io.hpp"
 #include "terse/checkpoint/open_file.hpp"
 #include "terse/checkpoint/strict_json.hpp"
@@ -36,10 +38,10 @@ static_assert(std::endian::native == std::endian::little && sizeof(std::size_t) 
 /// A named array inside a checkpoint. It is a view: the memory belongs to someone else.
 struct Tensor {
   std::string name;                 ///< any UTF-8 but "__metadata__"
-  std::string dtype;                ///< "F32", "F64", "BF16", "F16", "I64", "U64", "U16" or "U8"
+  std::string dtype;                ///< the format's name of it, such as "F32", "BF16" or "I64"
   std::vector<index_t> shape;       ///< the dimensions; empty for a scalar
   const std::byte* data = nullptr;  ///< the elements in row-major order; may be null if there are none
-  std::size_t bytes = 0;            ///< product of `shape` times the size of an element
+  std::size_t bytes = 0;            ///< product of `shape` times the size of an element, if that is known
 };
 
 /// What a checkpoint says about itself, in UTF-8.
@@ -54,19 +56,20 @@ inline std::string described(const std::string& dtype, const std::vector<index_t
   return text + (shape.size() > 16 ? ", ...]" : "]");
 }
 
-/// The size of a tensor; fails for an unknown dtype, a negative dimension and an overflow.
+/// Returns the size of a tensor. Fails for an unknown dtype, a negative dimension, an overflow and a part of a byte.
 inline std::size_t bytes_of(const std::filesystem::path& file, const std::string& name,
                             const std::string& dtype, const std::vector<index_t>& shape) {
-  const bool wide = dtype == "F64" || dtype == "I64" || dtype == "U64";
-  std::size_t bytes = wide                                                  ? 8
-                      : dtype == "F32"                                      ? 4
-                      : dtype == "U16" || dtype == "BF16" || dtype == "F16" ? 2
-                      : dtype == "U8"                                       ? 1
-                                                                            : 0;
-  if (bytes == 0) fail(file, "tensor " + quoted(name) + " has the unknown dtype " + quoted(dtype));
+  const std::size_t bits = bits_of(dtype);
+  if (bits == 0) fail(file, "tensor " + quoted(name) + " has the unknown dtype " + quoted(dtype));
+  std::size_t elements = 1, bytes = 0;
+  bool possible = true;
   for (const index_t extent : shape)
-    if (extent < 0 || __builtin_mul_overflow(bytes, static_cast<std::size_t>(extent), &bytes))
-      fail(file, "tensor " + quoted(name) + " has the impossible shape " + described(dtype, shape));
+    possible = possible && extent >= 0 &&
+               !__builtin_mul_overflow(elements, static_cast<std::size_t>(extent), &elements);
+  // By eights of elements, whose bytes are whole and do not overflow early.
+  if (!possible || elements % 8 * bits % 8 != 0 || __builtin_mul_overflow(elements / 8, bits, &bytes) ||
+      __builtin_add_overflow(bytes, elements % 8 * bits / 8, &bytes))
+    fail(file, "tensor " + quoted(name) + " has the impossible shape " + described(dtype, shape));
   return bytes;
 }
 
@@ -104,9 +107,10 @@ inline std::string compose(const std::filesystem::path& file, const std::vector<
   return text.replace(position, digits, header_digest(text, position));
 }
 
-/// A tensor's entry in the header: the view, without data yet, and the offset of its first byte.
+/// A tensor's entry in the header: the view, without data yet, and the offset of its first byte. A dtype that is unknown
+/// is refused, or, if `foreign`, has the size that its offsets declare.
 inline std::pair<std::size_t, Tensor> parse_tensor(const std::filesystem::path& file, const std::string& name,
-                                                   const Json& entry) {
+                                                   const Json& entry, bool foreign) {
   const auto check = [&](bool good) {
     if (!good) fail(file, "tensor " + quoted(name) + " has a malformed entry in the header");
   };
@@ -121,8 +125,9 @@ inline std::pair<std::size_t, Tensor> parse_tensor(const std::filesystem::path& 
     check(extent.is_number_unsigned() && extent.get<std::uint64_t>() <= std::numeric_limits<index_t>::max());
     tensor.shape.push_back(extent.get<index_t>());
   }
-  tensor.bytes = bytes_of(file, name, tensor.dtype, tensor.shape);
   const auto begin = offsets[0].get<std::size_t>(), end = offsets[1].get<std::size_t>();
+  tensor.bytes =
+      foreign && bits_of(tensor.dtype) == 0 ? end - begin : bytes_of(file, name, tensor.dtype, tensor.shape);
   if (end < begin || end - begin != tensor.bytes)
     fail(file,
          "tensor " + quoted(name) + " has offsets that do not fit " + described(tensor.dtype, tensor.shape));
@@ -157,10 +162,26 @@ class File {
   /// Reads and verifies a file that `write` wrote. The file is not trusted: no size that it declares is
   /// believed before it fits the file's own. Throws checkpoint_error if anything is amiss, and if the file
   /// does not fit into memory. Holds the data once.
-  static File read(const std::filesystem::path& file) { return open(file, false); }
+  static File read(const std::filesystem::path& file) {
+    return open(file, {.mapped = false, .foreign = false});
+  }
   /// The same, but the data stay on disk and are mapped into memory: for what is larger than RAM. Tensors then start
   /// anywhere. Who changes the file in place meanwhile, which `write` never does, changes them unseen.
-  static File map(const std::filesystem::path& file) { return open(file, true); }
+  static File map(const std::filesystem::path& file) {
+    return open(file, {.mapped = true, .foreign = false});
+  }
+
+  /// Reads a safetensors file of any writer, such as a pretrained model's. The header is checked as strictly, and against
+  /// the file's size. terse's digests are verified if the file has them; else damaged data are not noticed. A tensor of an
+  /// unknown dtype is listed, with the bytes that its offsets declare, and only `tensor` refuses it.
+  static File read_foreign(const std::filesystem::path& file) {
+    return open(file, {.mapped = false, .foreign = true});
+  }
+  /// Maps such a file into memory, as `map` does, and reads its header alone unless it has digests. Tensors start anywhere,
+  /// even at an odd address: copy elements out by std::memcpy, or use `read_foreign`.
+  static File map_foreign(const std::filesystem::path& file) {
+    return open(file, {.mapped = true, .foreign = true});
+  }
 
   /// All metadata, the digests included.
   const Metadata& metadata() const noexcept { return metadata_; }
@@ -176,13 +197,17 @@ class File {
   /// The shape of a tensor. Throws checkpoint_error if it is missing.
   const std::vector<index_t>& shape(const std::string& name) const { return find(name).shape; }
   /// The bytes of a tensor, which live as long as this file and start at a multiple of 64, unless it is mapped. Throws
-  /// checkpoint_error if the tensor is missing or has another dtype or shape.
+  /// checkpoint_error if the tensor is missing, has another dtype or shape, or a dtype whose size is unknown.
   std::span<const std::byte> tensor(const std::string& name, const std::string& dtype,
                                     const std::vector<index_t>& shape) const {
     const Tensor& place = find(name);
     if (place.dtype != dtype || place.shape != shape)
       detail::fail(file_, "tensor " + detail::quoted(name) + ": expected " + detail::described(dtype, shape) +
                               ", found " + detail::described(place.dtype, place.shape));
+    if (detail::bits_of(dtype) == 0)
+      detail::fail(file_, "tensor " + detail::quoted(name) + " has the unknown dtype " +
+                              detail::quoted(dtype) +
+                              ", so its size cannot be checked; tensors() has its bytes");
     return {place.data, place.bytes};
   }
   /// All tensors in the order of their data; views into this file.
@@ -197,6 +222,10 @@ class File {
     return tensor.bytes / sizeof(Line) + (tensor.bytes % sizeof(Line) != 0);
   }
 
+  struct How {
+    bool mapped, foreign;
+  };
+
   struct Unmap {
     std::size_t bytes;
     void operator()(std::byte* place) const { ::munmap(place, bytes); }
@@ -204,11 +233,11 @@ class File {
 
   File() = default;
 
-  static File open(const std::filesystem::path& file, bool mapped) {
+  static File open(const std::filesystem::path& file, How how) {
     try {
       File result;
       result.file_ = file;
-      result.load(mapped);
+      result.load(how);
       return result;
     } catch (const std::bad_alloc&) {
       detail::fail(file, "does not fit into memory");
@@ -216,27 +245,34 @@ class File {
   }
   const Tensor& find(const std::string& name) const {
     const auto found = places_.find(name);
-    if (found == places_.end()) detail::fail(file_, "has no tensor " + detail::quoted(name));
+    if (found == places_.end())
+      detail::fail(file_, "has no tensor " + detail::quoted(name) + ", but " +
+                              std::to_string(tensors_.size()) + " others" +
+                              (tensors_.empty() ? "" : ", such as " + detail::quoted(tensors_.front().name)));
     return tensors_[found->second];
   }
 
-  void load(bool mapped) {
+  void load(How how) {
     const detail::OpenFile in(file_);
-    const std::string text = in.header();
+    const std::string text = in.header(how.foreign);
     const std::size_t begin = sizeof(std::uint64_t) + text.size();
-    const std::size_t lines = place(detail::parse(file_, text), in.bytes() - begin);
-    if (mapped)
-      map_data(in.fd(), in.bytes(), begin);
+    const std::size_t lines = place(detail::parse(file_, text), in.bytes() - begin, how.foreign);
+    std::optional<detail::Digest> digest;
+    if (!how.foreign || metadata_.count("digest_data") > 0) digest.emplace();
+    if (how.mapped)
+      map_data(in.fd(), in.bytes(), begin, digest);
     else
-      load_data(in.fd(), lines);
+      load_data(in.fd(), lines, digest);
+    if (digest && metadata("digest_data") != digest->hex())
+      detail::fail(file_, "is damaged: the data does not match its digest");
   }
 
   /// Takes metadata and tensors from the header, and returns the lines of memory that the data needs.
-  std::size_t place(const nlohmann::json& header, std::size_t size) {
+  std::size_t place(const nlohmann::json& header, std::size_t size, bool foreign) {
     std::vector<std::pair<std::size_t, Tensor>> found;
     for (const auto& [name, entry] : header.items()) {
       if (name != "__metadata__") {
-        found.push_back(detail::parse_tensor(file_, name, entry));
+        found.push_back(detail::parse_tensor(file_, name, entry, foreign));
         continue;
       }
       if (!entry.is_object()) detail::fail(file_, "the metadata is malformed");
@@ -265,9 +301,8 @@ class File {
     return lines;
   }
 
-  void load_data(int fd, std::size_t lines) {
+  void load_data(int fd, std::size_t lines, std::optional<detail::Digest>& digest) {
     lines_.reset(new Line[lines]);  // not make_unique, which would fill it with zeros first
-    detail::Digest digest;
     Line* line = lines_.get();
     for (Tensor& tensor : tensors_) {
       auto* const data = reinterpret_cast<std::byte*>(line);
@@ -276,28 +311,21 @@ class File {
       for (std::size_t done = 0, part; done < tensor.bytes; done += part) {
         part = std::min(tensor.bytes - done, std::size_t{1} << 18);
         detail::read_all(file_, fd, data + done, part);
-        digest.add(data + done, part);
+        if (digest) digest->add(data + done, part);
       }
       line += lines_of(tensor);
     }
-    verify(digest);
   }
   /// The data begin `at` bytes into the file.
-  void map_data(int fd, std::size_t size, std::size_t at) {
+  void map_data(int fd, std::size_t size, std::size_t at, std::optional<detail::Digest>& digest) {
     void* const place = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0);
     if (place == MAP_FAILED) detail::fail_errno(file_, "cannot be mapped into memory");
     mapping_ = {static_cast<std::byte*>(place), Unmap{size}};
-    detail::Digest digest;
     for (Tensor& tensor : tensors_) {
       tensor.data = mapping_.get() + at;
-      digest.add(tensor.data, tensor.bytes);
+      if (digest) digest->add(tensor.data, tensor.bytes);  // else the data stay on disk until they are used
       at += tensor.bytes;
     }
-    verify(digest);
-  }
-  void verify(const detail::Digest& digest) const {
-    if (metadata("digest_data") != digest.hex())
-      detail::fail(file_, "is damaged: the data does not match its digest");
   }
 
   std::filesystem::path file_;
