@@ -5,10 +5,12 @@
 #include <doctest/doctest.h>
 
 #include <cstdint>
+#include <initializer_list>
 #include <limits>
 #include <memory>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -165,6 +167,32 @@ struct Single {
   Floats gradient = Floats(rows * hidden, 1.0F);
 };
 
+/// Tokens of which a number below 0 is padding, and layers that look at the others alone.
+torch::Tensor tokens() {
+  torch::Tensor made = torch::arange(rows * inputs, torch::kInt64).remainder(7).view({rows, inputs});
+  for (index_t row = 0; row < rows; ++row) made[row].narrow(0, 0, row % inputs).fill_(-1);
+  return made;
+}
+torch::Tensor mask_of(const torch::Tensor& batch_inputs) {
+  return batch_inputs.ge(0).to(torch::kFloat32).unsqueeze(2);
+}
+struct Masked : nn::Module {
+  explicit Masked(bool embeds) {
+    if (embeds)
+      words = register_module("words", nn::Embedding(7, hidden));
+    else
+      layer = register_module("layer", nn::Linear(hidden, hidden));
+  }
+  torch::Tensor forward(const torch::Tensor& input, const torch::Tensor& batch_inputs) {
+    const torch::Tensor h = words.is_empty() ? layer(input) : words(input.clamp(0));
+    // The mean over a row's own tokens reaches all of its positions.
+    const torch::Tensor mask = mask_of(batch_inputs);
+    return torch::tanh(h + (h * mask).sum(1, true) / mask.sum(1, true));
+  }
+  nn::Embedding words{nullptr};
+  nn::Linear layer{nullptr};
+};
+
 }  // namespace
 
 TEST_CASE("stages give the gradients and the loss of the undivided model") {
@@ -201,6 +229,105 @@ TEST_CASE("stages give the gradients and the loss of the undivided model") {
   // Micro-batches add up to the batch's mean.
   const double batch = mean_cross_entropy(whole->forward(pictures()), truth()).item<double>();
   CHECK(loss == doctest::Approx(batch).epsilon(1e-6));
+}
+
+TEST_CASE("the batch's inputs reach every stage whose forward takes two tensors") {
+  const auto begin = [] {
+    torch::manual_seed(5);
+    return std::tuple(std::make_shared<Masked>(true), nn::Sequential(nn::Linear(hidden, hidden)),
+                      std::make_shared<Masked>(false), nn::Linear(hidden, classes));
+  };
+  const auto scores_of = [](nn::Linear head, const torch::Tensor& h, const torch::Tensor& batch_inputs) {
+    return head((h * mask_of(batch_inputs)).sum(1));
+  };
+  auto [first, between, second, head] = begin();
+  std::vector<terse::interop::FlatModule> expected;
+  for (nn::Module* module : std::initializer_list<nn::Module*>{first.get(), &*between, second.get(), &*head})
+    expected.emplace_back(*module);
+  torch::Tensor all;
+  for (const MicroBatch& m : micro_batches()) {
+    const torch::Tensor asked = tokens().narrow(0, m.first, m.rows);
+    const torch::Tensor h = second->forward(between->forward(first->forward(asked, asked)), asked);
+    const torch::Tensor mean =
+        mean_cross_entropy(scores_of(head, h, asked), truth().narrow(0, m.first, m.rows)) * m.weight;
+    all = all.defined() ? all + mean : mean;
+    mean.backward();
+  }
+
+  for (const bool recompute : {false, true})
+    for (const bool one_by_one : {false, true}) {
+      CAPTURE(recompute);
+      CAPTURE(one_by_one);
+      auto [words, plain, masked, last] = begin();
+      nn::Linear scores = last;
+      std::vector<TorchStage> cut;
+      const TorchStageShapes middle{{inputs, hidden}, {inputs, hidden}};
+      cut.emplace_back(words, TorchStageShapes{{}, middle.output}, nullptr, recomputing(recompute));
+      cut.emplace_back(plain, middle, nullptr, recomputing(recompute));
+      cut.emplace_back(masked, middle, nullptr, recomputing(recompute));
+      cut.emplace_back(
+          *last,
+          [scores, scores_of](const torch::Tensor& h, const torch::Tensor& batch_inputs) {
+            return scores_of(scores, h, batch_inputs);
+          },
+          TorchStageShapes{middle.input, {}}, mean_cross_entropy, recomputing(recompute));
+      Line line(cut);
+      for (TorchStage& stage : cut) stage.batch(tokens(), truth());
+      const Floats got = line.step(one_by_one);
+      CHECK(got.back() == doctest::Approx(all.item<double>()).epsilon(1e-6));
+      for (std::size_t s = 0; s < cut.size(); ++s) {
+        INFO("stage " << s);
+        REQUIRE(cut[s].layout().size() == expected[s].size());
+        CHECK(Floats(cut[s].gradients(), cut[s].gradients() + expected[s].size()) ==
+              Floats(expected[s].gradients(), expected[s].gradients() + expected[s].size()));
+      }
+      double loss = 0;
+      for (MicroBatch m : micro_batches()) {
+        m.training = false;
+        loss += line.forward(m);
+      }
+      CHECK(loss == doctest::Approx(all.item<double>()).epsilon(1e-6));
+    }
+
+  // A stage between the first and the last knows its batch, too.
+  TorchStage stage(std::make_shared<Masked>(false), {{inputs, hidden}, {inputs, hidden}});
+  const Floats floats(rows * inputs * hidden, 0.5F);
+  const MicroBatch m = micro_batch(0, 0, 4);
+  const std::string missing = refusal([&] { stage.forward(m, floats.data()); });
+  CHECK(says(missing, "reads inputs runs before its first batch(...)"));
+  CHECK(says(missing, "each stage that reads them needs every step's batch"));
+  CHECK(says(refusal([&] { stage.batch({}, truth()); }), "without inputs"));
+  stage.batch(tokens().narrow(0, 0, 7), {});
+  CHECK(says(refusal([&] { stage.forward(m, floats.data()); }),
+             "has 7 rows of inputs, but the pipeline runs 11"));
+  // A batch that comes between the passes is the next step's.
+  stage.batch(tokens(), {});
+  stage.forward(m, floats.data());
+  stage.batch(tokens().narrow(0, 0, 4), {});
+  CHECK(stage.backward(m, floats.data()) != nullptr);
+  // The batch is everyone's: no stage may change it.
+  nn::Linear layer(hidden, hidden);
+  TorchStage changing(*layer,
+                      [&](const torch::Tensor& h, const torch::Tensor& batch_inputs) {
+                        const_cast<torch::Tensor&>(batch_inputs).clamp_(0);
+                        return layer(h);
+                      },
+                      {{inputs, hidden}, {inputs, hidden}});
+  changing.batch(tokens(), {});
+  CHECK(says(refusal([&] { changing.forward(m, floats.data()); }), "in place"));
+  // A second parameter with a default does not count.
+  struct Optional : nn::Module {
+    torch::Tensor forward(const torch::Tensor& input, const torch::Tensor& other = {}) {
+      CHECK_FALSE(other.defined());
+      return input * 2;
+    }
+  };
+  TorchStage optional(std::make_shared<Optional>(), {{inputs, hidden}, {inputs, hidden}});
+  CHECK(optional.forward(m, floats.data())[0] == 1.0F);
+  CHECK(says(refusal([&] {
+               TorchStage(*layer, nullptr, {{hidden}, {hidden}});
+             }),
+             "needs a forward function"));
 }
 
 TEST_CASE("one stage is first and last") {

@@ -16,6 +16,8 @@
 #include "terse/interop/libtorch.hpp"
 #include "terse/interop/libtorch_guards.hpp"
 #include "terse/interop/libtorch_stage_batch.hpp"
+#include "terse/interop/libtorch_stage_forward.hpp"
+#include "terse/interop/libtorch_stage_options.hpp"
 #include "terse/pipeline/micro_batch.hpp"
 
 // Like interop/libtorch.hpp this keeps to C++17 and belongs into the one unit of the program that knows LibTorch; what
@@ -23,39 +25,13 @@
 
 namespace terse::interop {
 
-/// Extents of one example at a stage's ends, without the rows. A number an example is {1}.
-struct TorchStageShapes {
-  std::vector<index_t> input;   ///< empty on the first stage, which reads `TorchStage::batch` instead
-  std::vector<index_t> output;  ///< empty on the last stage, which computes the loss instead
-};
-
-/// What a TorchStage recomputes and draws, and how it marks its module's segments.
-struct TorchStageOptions {
-  /// Activation checkpointing: a forward pass keeps its input alone, and the backward pass runs the module again.
-  /// Costs the time of a forward pass; a micro-batch in flight then needs no memory here but its input. Buffers that
-  /// forward passes change, such as the running statistics of batch normalization, are changed twice.
-  bool recompute = false;
-
-  /// Whether forward passes of training draw from LibTorch's generator of the CPU, as dropout does. They then draw from
-  /// a stream that is a function of `seed` and `draws()` alone, and the generator is put back: all schedules give the
-  /// same bits, with and without `recompute`. A thread that is no stage must not draw from that generator during a pass
-  /// (a data loader that augments, for one: give it a generator of its own), or masks would be others. As LibTorch has one generator for the whole
-  /// process, forward passes of stages that are threads take turns. Set false where nothing draws: passes then overlap.
-  /// False, dropout and `recompute` together give wrong gradients. Generators other than that one aren't looked after.
-  bool random = true;
-  std::uint64_t seed = 0;  ///< of those draws; mix in the stage, and the replica where there are several
-
-  /// May set a segment's rate, weight decay and compression, see FlatModule.
-  FlatModule::Mark mark = {};
-};
-
 /// A LibTorch module as one stage of a pipeline. Parameters and gradients lie in the flat arenas of a FlatModule, so
 /// that any terse optimizer steps on them.
 ///
 ///     torch::nn::Sequential part(torch::nn::Linear(256, 128), torch::nn::ReLU());         // stage 1 of 4
 ///     terse::interop::TorchStage stage(part, {{256}, {128}});
 ///     // elsewhere, in a unit of C++20: terse::Pipeline pipeline{policy, transport, stage, options};
-///     stage.batch(pictures, labels);                       // on all stages, or on the first and the last
+///     stage.batch(pictures, labels);                       // on all stages, or on those that read it
 ///     stage.zero_gradients();
 ///     pipeline.train(ids);
 ///     // optimizer.step(stage.parameters(), stage.gradients());
@@ -63,6 +39,11 @@ struct TorchStageOptions {
 /// The first stage reads rows of `batch`'s inputs, all others what comes from the stage before; the last computes
 /// `loss` of its output and the labels' rows. One stage may be both. Tensors are read in place: the inputs given to
 /// `forward`, the gradients given to `backward`, and `batch`.
+///
+/// **Masks.** A module with `forward(Tensor input, Tensor batch_inputs)`, or a function of two tensors, is given the
+/// micro-batch's rows of the batch's inputs as well, on any stage: for instance to derive the mask of padding, which does
+/// not travel. Such a stage needs every step's `batch`. On the first stage both tensors are those rows. A `forward` whose
+/// second parameter has a default is called with one tensor: give a function of two instead.
 ///
 /// The module takes rows x input and gives rows x output, both float32 on the CPU, and treats rows alike: what
 /// it does across them, as batch normalization does, is done for each micro-batch. It must not change its input in
@@ -72,7 +53,7 @@ struct TorchStageOptions {
 /// Several micro-batches may be in flight, in ascending order each; the same calls give the same bits. A stage belongs to
 /// one thread at a time; stages in different threads don't disturb each other.
 ///
-/// **Memory.** In flight: the module's graph and output, rows x (what autograd keeps); with `recompute` nothing but two
+/// **Memory.** In flight: the module's graph and output, rows x (what autograd keeps); with `recompute` nothing but a few
 /// tensors' heads. After a micro-batch's backward pass nothing of it is kept, and after an evaluation nothing but the
 /// last output. The last stage gains nothing from `recompute` under schedules that take its backward pass at once.
 ///
@@ -80,19 +61,18 @@ struct TorchStageOptions {
 /// `forget` and `zero_gradients`. LibTorch's own exceptions pass through.
 class TorchStage {
  public:
-  using Forward = std::function<torch::Tensor(const torch::Tensor& input)>;
+  using Forward = TorchForward;
   /// The mean over the rows, one number: `[](const auto& y, const auto& t) { return cross_entropy(y, t); }`. Sums would
   /// weigh micro-batches by their sizes twice.
   using Loss = std::function<torch::Tensor(const torch::Tensor& output, const torch::Tensor& labels)>;
 
   /// `part` is what holds a module: torch::nn::Sequential, or any std::shared_ptr or ModuleHolder to a module with
-  /// `forward(Tensor)`. The last stage, and no other, has a `loss`. Moves the parameters (FlatModule). Throws usage_error
-  /// for shapes and a loss that make no stage, extents below 1, and a module that is not on the CPU or not float32.
+  /// `forward(Tensor)` or `forward(Tensor, Tensor)`. The last stage, and no other, has a `loss`. Moves the parameters
+  /// (FlatModule). Throws usage_error for shapes and a loss that make no stage, extents below 1, and a module that is not
+  /// on the CPU or not float32.
   template <class Part, class = std::enable_if_t<!std::is_base_of_v<torch::nn::Module, Part>>>
   explicit TorchStage(Part part, TorchStageShapes shapes, Loss loss = nullptr, TorchStageOptions options = {})
-      : TorchStage(
-            *part, [part](const torch::Tensor& input) mutable { return part->forward(input); },
-            std::move(shapes), std::move(loss), std::move(options)) {}
+      : TorchStage(*part, Forward::of(part), std::move(shapes), std::move(loss), std::move(options)) {}
 
   /// The same with any function over `module`'s parameters. `module` must outlive this object.
   TorchStage(torch::nn::Module& module, Forward forward, TorchStageShapes shapes, Loss loss = nullptr,
@@ -105,7 +85,7 @@ class TorchStage {
         flat_(module, options_.mark),
         input_elements_(elements(shapes_.input)),
         output_elements_(elements(shapes_.output)),
-        data_(first(), last()) {
+        data_(first() || forward_.reads_batch(), last()) {
     if (!flat_.device().is_cpu())
       throw usage_error("the module of a TorchStage lies on " + flat_.device().str() +
                         ", but stages run on the CPU");
@@ -133,9 +113,10 @@ class TorchStage {
   bool last() const noexcept { return static_cast<bool>(loss_); }
 
   /// The data of the next step or evaluation: rows are examples, in the order of the ids. The first stage needs the
-  /// inputs, float32 or whole numbers, and the last the labels; what a stage doesn't need is ignored and may be
-  /// undefined. Keeps the tensors and copies nothing, so leave them alone until the next call. Throws for a missing or
-  /// empty tensor, another floating-point type, another device, and inputs and labels of different numbers of rows.
+  /// inputs, float32 or whole numbers, as does each whose forward takes two tensors, and the last the labels; what a stage
+  /// doesn't need is ignored and may be undefined. Keeps the tensors and copies nothing, so leave them alone until the next
+  /// call. Throws for a missing or empty tensor, another floating-point type, another device, and inputs and labels of
+  /// different numbers of rows.
   void batch(const torch::Tensor& inputs, const torch::Tensor& labels) { data_.set(inputs, labels); }
 
   /// Runs the module over the micro-batch's rows: of `batch` on the first stage, whose `input` is nullptr, of `input`,
@@ -251,8 +232,8 @@ class TorchStage {
     index_t index = 0, rows = 0;
     double weight = 1;
     std::uint64_t draws = 0;
-    torch::Tensor input, labels;  // views, nobody's memory
-    torch::Tensor result;         // the output or the mean loss, with its graph
+    torch::Tensor input, batch_inputs, labels;  // views, nobody's memory
+    torch::Tensor result;                       // the output or the mean loss, with its graph
   };
 
   static TorchStageShapes checked(TorchStageShapes shapes, const Forward& forward, const Loss& loss) {
@@ -299,15 +280,16 @@ class TorchStage {
     pass.weight = micro_batch.weight;
     pass.input = first() ? data_.inputs(micro_batch) : tensor_at(input, pass.rows, shapes_.input);
     if (!first()) pass.input.requires_grad_(micro_batch.training);
+    pass.batch_inputs = forward_.reads_batch() ? data_.inputs(micro_batch) : pass.input;
     if (last()) pass.labels = data_.labels(micro_batch);
     return pass;
   }
 
   // The output, or the last stage's mean loss.
   torch::Tensor run(const Pass& pass, torch::Tensor* scores = nullptr) const {
-    const auto version = pass.input._version();
-    torch::Tensor output = forward_(pass.input);
-    if (pass.input._version() != version)
+    const auto version = pass.input._version(), batch_version = pass.batch_inputs._version();
+    torch::Tensor output = forward_(pass.input, pass.batch_inputs);
+    if (pass.input._version() != version || pass.batch_inputs._version() != batch_version)
       throw usage_error("a stage's module changes its input in place, which is still needed");
     if (!output.defined() || !output.device().is_cpu() || output.scalar_type() != torch::kFloat32)
       throw usage_error("a stage's module must return a float32 tensor on the CPU");

@@ -14,7 +14,8 @@
 
 namespace terse::detail {
 
-/// What a stage reads of a step's data: inputs on the first one, labels on the last. Shares the tensors.
+/// The part of a step's data that a stage reads: inputs on the first and on those whose forward takes two tensors, labels
+/// on the last. Shares the tensors.
 class TorchStageBatch {
  public:
   TorchStageBatch(bool reads_inputs, bool reads_labels)
@@ -53,7 +54,9 @@ class TorchStageBatch {
   }
   static torch::Tensor rows_of(const torch::Tensor& batch, const MicroBatch& micro_batch, const char* what) {
     if (!batch.defined())
-      throw usage_error(std::string("a stage that reads ") + what + " runs before its first batch(...)");
+      throw usage_error(
+          std::string("a stage that reads ") + what +
+          " runs before its first batch(...): each stage that reads them needs every step's batch");
     const index_t rows = std::llround(static_cast<double>(micro_batch.rows) / micro_batch.weight);
     if (batch.size(0) != rows || micro_batch.first + micro_batch.rows > rows)
       throw usage_error(std::string("the stage's batch has ") + std::to_string(batch.size(0)) + " rows of " +
