@@ -1,0 +1,122 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Tests examples/evidence/run with an experiment of its own: rows that are done are kept and skipped, an interrupted row resumes, half
+a line at the end of the file is dropped, changed settings are another row, and failures and missing packages are said.
+
+Usage: evidence.py ROOT
+"""
+
+import csv
+import json
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+root = pathlib.Path(sys.argv[1])
+FILES = ["examples/evidence/run", "examples/evidence/evidence.py", "bench/network/links.py", "bench/network/picture.py"]
+EXPERIMENT = '''
+import sys
+from evidence import Experiment, Row
+
+class Example(Experiment):
+    """Counts."""
+    packages = PACKAGES
+
+    def rows(self):
+        for method in ["quick", "slow", "bad"]:
+            for seed in self.seeds:
+                yield Row({"method": method, "seed": seed, "steps": STEPS}, [sys.executable, PROGRAM, method, STEPS, "{state}"], 0.01)
+
+    def table(self, results):
+        return ["method", "seed", "lines"], [[key["method"], key["seed"], len(lines)] for key, lines in results]
+'''
+# Notes that it was started; "slow" waits until it is interrupted when it is started first.
+PROGRAM = '''
+import json, pathlib, sys, time
+method, steps, state = sys.argv[1:]
+with open(pathlib.Path(__file__).parent / "starts", "a") as starts:
+    starts.write(method + "\\n")
+saved = pathlib.Path(state) / "saved"
+for step in range(int(steps)):
+    print(json.dumps({"step": step, "done": (step + 1) / int(steps)}), flush=True)
+    if method == "slow" and step == 1 and not saved.exists():
+        saved.touch()
+        time.sleep(60)
+if method == "bad":
+    print("no JSON")
+'''
+
+
+def expect(condition, what):
+    if not condition:
+        sys.exit(what)
+
+
+def write_experiment(folder, steps, packages=()):
+    text = EXPERIMENT.replace("STEPS", str(steps)).replace("PACKAGES", repr(list(packages)))
+    (folder / "examples/evidence/example.py").write_text(text.replace("PROGRAM", repr(str(folder / "program.py"))))
+
+
+def start(folder, *options):
+    command = [sys.executable, folder / "examples/evidence/run", "example", "--build", folder, "--seeds", "1", *options]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def finish(folder, status, *options):
+    program = start(folder, *options)
+    output = program.communicate(timeout=30)[0]
+    expect(program.returncode == status, f"status {program.returncode} instead of {status}: {output}")
+    return output
+
+
+def rows_in(out):
+    return [json.loads(line)["key"]["method"] for line in (out / "rows.jsonl").read_text().splitlines()]
+
+
+def main(folder):
+    for name in FILES:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(root / name, folder / name)
+    (folder / "program.py").write_text(PROGRAM)
+    write_experiment(folder, 3)
+    out, starts = folder / "out/evidence/example", folder / "starts"
+
+    listed = subprocess.run([sys.executable, folder / "examples/evidence/run"], capture_output=True, text=True, check=True).stdout
+    expect("example" in listed and "Counts." in listed, f"the list is: {listed}")
+
+    interrupted = start(folder)
+    deadline = time.monotonic() + 30
+    while not list(out.glob("state/*/saved")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    expect("another run writes" in finish(folder, 1), "two runs write to one folder")
+    interrupted.send_signal(signal.SIGTERM)
+    interrupted.communicate(timeout=30)
+    expect(interrupted.returncode == 128 + signal.SIGTERM, f"status {interrupted.returncode} after SIGTERM")
+    expect(rows_in(out) == ["quick"], f"rows after the interruption: {rows_in(out)}")
+
+    with (out / "rows.jsonl").open("a") as file:
+        file.write('{"key": {"meth')
+    output = finish(folder, 1)
+    expect("method bad, seed 1, steps 3 failed, this line of its output is not JSON: no JSON" in output, f"the failure isn't said: {output}")
+    expect(rows_in(out) == ["quick", "slow"], f"rows after resuming: {rows_in(out)}")
+    expect(starts.read_text().split() == ["quick", "slow", "slow", "bad"], f"started were: {starts.read_text()}")
+    with (out / "example.csv").open(newline="") as file:
+        expect(list(csv.reader(file)) == [["method", "seed", "lines"], ["quick", "1", "3"], ["slow", "1", "3"]], "another CSV file")
+    expect("| slow | 1 | 3 |" in (out / "example.md").read_text(), "another table")
+
+    write_experiment(folder, 2)
+    finish(folder, 0, "--only", "quick")
+    expect(rows_in(out) == ["quick", "slow", "quick"], f"rows of other settings: {rows_in(out)}")
+    expect("| quick | 1 | 2 |" in (out / "example.md").read_text(), "the table holds rows of other settings")
+    expect("no row's name contains 'none'" in finish(folder, 1, "--only", "none"), "a row that isn't there is not missed")
+
+    write_experiment(folder, 2, ["no-such-package"])
+    expect("skipped: Debian packages are not installed: no-such-package" in finish(folder, 77, "--smoke"), "a package is not missed")
+
+
+with tempfile.TemporaryDirectory() as temporary:
+    main(pathlib.Path(temporary))
