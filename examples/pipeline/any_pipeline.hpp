@@ -22,8 +22,9 @@ using Wire = terse::Metered<terse::AnyTransport>;
 class AnyPipeline {
  public:
   virtual ~AnyPipeline() = default;
-  virtual terse::PipelineResult train(std::span<const std::uint64_t> ids) = 0;
-  virtual double evaluate(std::span<const std::uint64_t> ids) = 0;
+  virtual terse::PipelineResult train(std::span<const std::uint64_t> ids,
+                                      std::span<const terse::index_t> lengths) = 0;
+  virtual double evaluate(std::span<const std::uint64_t> ids, std::span<const terse::index_t> lengths) = 0;
   virtual terse::PipelineStatistics statistics() const = 0;
   virtual void reset_statistics() = 0;
 };

@@ -24,17 +24,19 @@ using terse::AnyTransport;
 
 /// Everything on one stage.
 struct Whole {
-  Whole(const Options& options, std::uint64_t seed, std::int64_t micro_batch, AnyTransport& alone)
-      : model({options.task, 0, 1, seed, options.recompute}), wire(alone.split(0, 0)) {
+  Whole(const Job& job, std::uint64_t seed, std::int64_t micro_batch, AnyTransport& alone)
+      : model({job.options.task, 0, 1, seed, job.options.recompute, job.data.pretrained}),
+        wire(alone.split(0, 0)) {
     Settings settings;
     settings.options.micro_batch = micro_batch;
+    settings.options.positions = positions(job.data);
     settings.options.seed = seed;
     pipeline = make_pipeline(Coding{}, settings, wire, model);
   }
   double train(const Examples& examples, std::span<const std::uint64_t> ids) {
     model.set_batch(examples, ids.data(), static_cast<std::int64_t>(ids.size()));
     model.zero_gradients();
-    return pipeline->train(ids).loss;
+    return pipeline->train(ids, lengths_of(examples, ids.data(), ids.size())).loss;
   }
 
   Model model;
@@ -92,7 +94,7 @@ void broadcast(std::vector<float>& values, AnyTransport& transport) {
 
 Beforehand train_beforehand(const Job& job, std::uint64_t seed, AnyTransport& transport) {
   AnyTransport alone = transport.split(transport.rank(), 0);
-  Whole whole(job.options, seed, before(job.options.task).batch, alone);
+  Whole whole(job, seed, before(job.options.task).batch, alone);
   if (transport.rank() == 0) train_whole(job, seed, whole, alone);
   const float* const mine = whole.model.parameters();
   Beforehand found{whole.model.layout(), {mine, mine + whole.model.layout().size()}};
@@ -103,8 +105,8 @@ Beforehand train_beforehand(const Job& job, std::uint64_t seed, AnyTransport& tr
 double measure_link(const Job& job, double forward_passes, AnyTransport& transport) {
   const Options& options = job.options;
   AnyTransport alone = transport.split(transport.rank(), 0);
-  const Model mine({options.task, transport.rank(), options.stages, 0, false});
-  Whole whole(options, 0, options.micro_batch, alone);
+  const Model mine({options.task, transport.rank(), options.stages, 0, false, job.data.pretrained});
+  Whole whole(job, 0, options.micro_batch, alone);
   const terse::ExampleOrder order(job.data.tuning.count, 0, 0);
   constexpr int warm = 3, measured = 10;
   for (int step = 0; step < warm + measured; ++step) {

@@ -13,6 +13,8 @@ const char* name(Method method) {
       return "changes";
     case Method::direct:
       return "direct";
+    case Method::rotated:
+      return "rotated";
   }
   return "?";
 }
@@ -25,6 +27,13 @@ std::string name(const Coding& coding) {
 std::string why_not(const Coding& coding) {
   if (coding.method == Method::exact) return "";
   const int forward = coding.forward_bits, backward = coding.backward_bits;
+  if (coding.granularity == Granularity::wide_block && forward != 16) {
+    if (backward != 2 * forward || forward < 2 || forward > 4)
+      return "bits with --granularity 128 are 4/8, 3/6 or 2/4, or 16 of direct";
+    if (coding.memory != Memory::fp16) return "memories but fp16 go with --granularity 64";
+    return coding.first == First::int8 ? "first visits in 8 bits go with --granularity 64" : "";
+  }
+  if (coding.method == Method::rotated) return "rotated goes with --granularity 128";
   const auto quantizes = [](int bits) { return bits == 2 || bits == 3 || bits == 4 || bits == 8; };
   if (coding.method == Method::direct && forward == 16)
     return backward == 16 || backward == 32 ? "" : "direct:16 goes with 16 or 32 bits backward";

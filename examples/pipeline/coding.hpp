@@ -9,10 +9,11 @@ namespace pipeline {
 enum class Method {
   exact,    ///< fp32 both ways
   changes,  ///< changes of activations against copies, AcSgd
-  direct    ///< activations as they are, DirectActivations
+  direct,   ///< activations as they are, DirectActivations
+  rotated   ///< the same in Hadamard's basis
 };
 /// What has a scale of its own.
-enum class Granularity { block, row };
+enum class Granularity { block, wide_block, row };
 /// What copies are kept in.
 enum class Memory { fp32, fp16, bf16, int8 };
 /// How an example travels at its first visit.
@@ -30,6 +31,8 @@ struct Coding {
 
 /// Elements of a block, at `Granularity::block`: a token of the text's model.
 inline constexpr int block = 64;
+/// And at `wide_block`: a third of a token of the pretrained model.
+inline constexpr int wide_block = 128;
 
 const char* name(Method method);
 /// Such as "changes 2/4", the bits forward and backward.

@@ -14,6 +14,7 @@ Made make_direct(const Coding& coding, const Settings& settings, Wire& wire, Mod
   if (coding.forward_bits == 16 && coding.backward_bits == 16)
     return direct(Half{}, terse::Unchecked<Half>{});
   if (coding.forward_bits == 16 && coding.backward_bits == 32) return direct(Half{}, terse::Dense{});
+  if (coding.granularity == Granularity::wide_block) return nullptr;
   return coding.granularity == Granularity::row ? with_bits<Rows>(coding, direct)
                                                 : with_bits<Blocks>(coding, direct);
 }

@@ -19,14 +19,20 @@ Made make_direct(const Coding& coding, const Settings& settings, Wire& wire, Mod
 Made make_block_changes(const Coding& coding, const Settings& settings, Wire& wire, Model& stage);
 Made make_row_changes(const Coding& coding, const Settings& settings, Wire& wire, Model& stage);
 Made make_changes_of_other_memories(const Coding& coding, const Settings& settings, Wire& wire, Model& stage);
+Made make_wide_blocks(const Coding& coding, const Settings& settings, Wire& wire, Model& stage);
 
 template <class Policy>
 class MadePipeline final : public AnyPipeline {
  public:
   MadePipeline(Policy policy, const Settings& settings, Wire& wire, Model& stage)
       : pipeline_(std::move(policy), wire, stage, settings.options, settings.schedule) {}
-  terse::PipelineResult train(std::span<const std::uint64_t> ids) override { return pipeline_.train(ids); }
-  double evaluate(std::span<const std::uint64_t> ids) override { return pipeline_.evaluate(ids); }
+  terse::PipelineResult train(std::span<const std::uint64_t> ids,
+                              std::span<const terse::index_t> lengths) override {
+    return pipeline_.train(ids, lengths);
+  }
+  double evaluate(std::span<const std::uint64_t> ids, std::span<const terse::index_t> lengths) override {
+    return pipeline_.evaluate(ids, lengths);
+  }
   terse::PipelineStatistics statistics() const override { return pipeline_.statistics(); }
   void reset_statistics() override { pipeline_.reset_statistics(); }
 
@@ -47,6 +53,7 @@ template <int Bits, class G>
 using Unbiased = terse::Uniform<Bits, terse::Stochastic, terse::Symmetric, terse::MaxAbs, G>;
 
 using Blocks = terse::PerBlock<block>;
+using WideBlocks = terse::PerBlock<wide_block>;
 using Rows = terse::PerSegment;
 
 /// Calls make(Forward{}, Backward{}) with the compressors of these bits; nullptr where there are none.

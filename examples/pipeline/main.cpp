@@ -16,6 +16,7 @@
 
 #include "../../tools/train/launch.hpp"
 #include "../../tools/train/output.hpp"
+#include "glosses.hpp"
 #include "options.hpp"
 #include "pictures.hpp"
 #include "plot.hpp"
@@ -59,7 +60,10 @@ std::optional<pipeline::Job> Pipeline::prepare(int argc, char** argv, int world,
   }
   if (first) pipeline::check_files(*options);
   pipeline::Data data =
-      options->task == pipeline::Task::text ? pipeline::load_text() : pipeline::load_pictures();
+      options->task == pipeline::Task::text ? pipeline::load_text()
+      : options->task == pipeline::Task::glosses
+          ? pipeline::load_glosses(options->pretrained, options->examples, options->held_out)
+          : pipeline::load_pictures();
   return pipeline::Job{*options, std::move(data)};
 }
 

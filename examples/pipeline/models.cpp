@@ -12,6 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "../bert/bert.hpp"
+#include "../bert/glosses.hpp"
 #include "terse/core/draw.hpp"
 #include "terse/interop/libtorch_stage.hpp"
 #include "text.hpp"
@@ -147,13 +149,16 @@ class Transformer final : public Network {
   nn::Linear head_{nullptr};
 };
 
-Part part_of(const ModelOptions& options) {
+void check_stage(const ModelOptions& options) {
   if (options.stages != 1 && options.stages != 2 && options.stages != 4)
     throw std::invalid_argument("a model is cut into 1, 2 or 4 stages, not " +
                                 std::to_string(options.stages));
   if (options.stage < 0 || options.stage >= options.stages)
     throw std::invalid_argument("there is no stage " + std::to_string(options.stage) + " of " +
                                 std::to_string(options.stages));
+}
+
+Part part_of(const ModelOptions& options) {
   const int each = layers / options.stages;
   return {options.stage * each, (options.stage + 1) * each};
 }
@@ -177,8 +182,8 @@ terse::interop::TorchStageShapes shapes_of(Task task, const Part& part) {
 // One answer a row: a picture's, or a character's.
 torch::Tensor answers(const torch::Tensor& scores) { return scores.reshape({-1, scores.size(-1)}); }
 
-terse::interop::TorchStage::Loss loss_of(const Part& part) {
-  if (!part.ends()) return nullptr;
+terse::interop::TorchStage::Loss loss_of(bool ends) {
+  if (!ends) return nullptr;
   return [](const torch::Tensor& scores, const torch::Tensor& targets) {
     return nn::functional::cross_entropy(answers(scores), targets.reshape({-1}));
   };
@@ -188,24 +193,44 @@ terse::interop::TorchStageOptions stage_options(const ModelOptions& options) {
   terse::interop::TorchStageOptions made;
   made.recompute = options.recompute;
   made.random = false;
+  made.mark = [](terse::Segment& segment) {
+    if (segment.name.rfind("classifier", 0) == 0) segment.learning_rate_scale = 10;
+  };
   return made;
+}
+
+terse::interop::TorchStage make_stage(const ModelOptions& options) {
+  check_stage(options);
+  if (options.task == Task::glosses) {
+    bert::Bert model(bert::part_of(options.stage, options.stages), bert::Glosses::classes);
+    model->load(options.pretrained, at::make_generator<at::CPUGeneratorImpl>(options.seed));
+    terse::interop::TorchStageShapes shapes;
+    if (!model->begins()) shapes.input = model->shape(bert::Glosses::tokens);
+    if (!model->ends()) shapes.output = model->shape(bert::Glosses::tokens);
+    return terse::interop::TorchStage(model, std::move(shapes), loss_of(model->ends()),
+                                      stage_options(options));
+  }
+  const Part part = part_of(options);
+  return terse::interop::TorchStage(network_of(options.task, part, options.seed),
+                                    shapes_of(options.task, part), loss_of(part.ends()),
+                                    stage_options(options));
 }
 
 }  // namespace
 
 struct Model::Parts {
-  Parts(const ModelOptions& options, const Part& part)
-      : stage(network_of(options.task, part, options.seed), shapes_of(options.task, part), loss_of(part),
-              stage_options(options)) {}
+  explicit Parts(const ModelOptions& options)
+      : stage(make_stage(options)), masks(options.task == Task::glosses) {}
 
   terse::interop::TorchStage stage;
+  bool masks;  // whether each stage reads the batch's inputs
   std::vector<float> inputs;
   std::vector<std::int64_t> targets;
   std::int64_t target_width = 0;
   Score score;
 };
 
-Model::Model(const ModelOptions& options) : parts_(std::make_unique<Parts>(options, part_of(options))) {}
+Model::Model(const ModelOptions& options) : parts_(std::make_unique<Parts>(options)) {}
 Model::Model(Model&&) noexcept = default;
 Model& Model::operator=(Model&&) noexcept = default;
 Model::~Model() = default;
@@ -260,7 +285,7 @@ void Model::set_batch(const Examples& examples, const std::uint64_t* ids, std::i
       std::copy_n(from.data() + static_cast<std::int64_t>(ids[r]) * each, each, to.data() + r * each);
   };
   torch::Tensor inputs, targets;
-  if (parts_->stage.first()) {
+  if (parts_->stage.first() || parts_->masks) {
     gather(examples.inputs, parts_->inputs, examples.input_width);
     inputs = torch::from_blob(parts_->inputs.data(), {rows, examples.input_width}, torch::kFloat32);
   }

@@ -14,9 +14,10 @@ namespace pipeline {
 struct ModelOptions {
   Task task = Task::pictures;
   int stage = 0;
-  int stages = 4;          ///< 1, 2 or 4
-  std::uint64_t seed = 1;  ///< of the parameters, which don't depend on the number of stages
-  bool recompute = false;  ///< see terse::interop::TorchStage
+  int stages = 4;              ///< 1, 2 or 4
+  std::uint64_t seed = 1;      ///< of the parameters, which don't depend on the number of stages
+  bool recompute = false;      ///< see terse::interop::TorchStage
+  Pretrained pretrained = {};  ///< of `glosses`, which needs it
 };
 
 /// Right answers of the last stage.
@@ -32,8 +33,10 @@ struct Score {
 ///     text       a transformer of 4 blocks of width 64 and 4 heads that predicts the next of 96 symbols at each of 64
 ///                characters; every cut is at 64 x 64 elements. Symbols and places are embedded on the first stage, and
 ///                the last has the head; 216,544 parameters
+///     glosses    a pretrained BERT of 6 layers of width 384 with a classifier, see ../bert/bert.hpp; 4 stages have 1, 2, 2
+///                and 1 layers. The table of word pieces is frozen, and the classifier learns ten times as fast as the rest
 ///
-/// Cross entropy in nats, the mean over pictures or characters.
+/// Cross entropy in nats, the mean over examples or characters.
 ///
 /// A model belongs to one thread at a time; stages in different threads don't disturb each other. For the same bits call
 /// train::Model::pin_threads (../../tools/train/model.hpp) in each thread first.

@@ -26,13 +26,15 @@ using train::input_error;
 template <class Value>
 using Word = train::Word<Value>;
 
-constexpr std::array task_words{Word<Task>{"pictures", Task::pictures}, Word<Task>{"text", Task::text}};
+constexpr std::array task_words{Word<Task>{"pictures", Task::pictures}, Word<Task>{"text", Task::text},
+                                Word<Task>{"glosses", Task::glosses}};
 constexpr std::array transport_words{Word<Transport>{"threads", Transport::threads},
                                      Word<Transport>{"mpi", Transport::mpi}};
-constexpr std::array method_words{Word<Method>{"exact", Method::exact},
-                                  Word<Method>{"changes", Method::changes},
-                                  Word<Method>{"direct", Method::direct}};
+constexpr std::array method_words{
+    Word<Method>{"exact", Method::exact}, Word<Method>{"changes", Method::changes},
+    Word<Method>{"direct", Method::direct}, Word<Method>{"rotated", Method::rotated}};
 constexpr std::array granularity_words{Word<Granularity>{"64", Granularity::block},
+                                       Word<Granularity>{"128", Granularity::wide_block},
                                        Word<Granularity>{"row", Granularity::row}};
 constexpr std::array memory_words{Word<Memory>{"fp32", Memory::fp32}, Word<Memory>{"fp16", Memory::fp16},
                                   Word<Memory>{"bf16", Memory::bf16}, Word<Memory>{"int8", Memory::int8}};
@@ -122,11 +124,16 @@ void add_options(CLI::App& app, Options& o, Written& w) {
       ->default_str(w.methods);
   number("--stages", o.stages, 1, 4, "4", "ranks, one for each: 1, 2 or 4");
   in_group(train::add_choice(app, "--transport", transport_words, o.transport, "between stages"));
-  number("--batch", o.batch, std::int64_t{1}, many, "64, text 16", "examples of a step");
+  number("--batch", o.batch, std::int64_t{1}, many, "64, texts 16", "examples of a step");
   number("--epochs", o.epochs, 1, 10'000, "8", "passes over the examples");
   number("--examples", o.examples, std::int64_t{1}, many, "all", "to fine-tune on, at most");
-  number("--learning-rate", o.learning_rate, 1e-9, 10.0, "0.0003, text 0.001", "of Adam");
-  number("--epochs-before", o.epochs_before, 0, 10'000, "3, text 1", "of training before the model is cut");
+  number("--held-out", o.held_out, std::int64_t{1}, many, "all, glosses 1000", "to test with, at most");
+  number("--learning-rate", o.learning_rate, 1e-9, 10.0, "0.0003, text 0.001, glosses 0.0001", "of Adam");
+  number("--warm-up", o.warm_up, 0.0, 1.0, "0, glosses 0.1", "share of the steps in which it rises to that");
+  in_group(train::add_file(app, "--pretrained", o.pretrained, "FOLDER",
+                           "of glosses: model.safetensors, tokenizer.json"));
+  number("--epochs-before", o.epochs_before, 0, 10'000, "3, text 1, glosses 0",
+         "of training before the model is cut");
   in_group(app.add_option("--seeds", w.seeds, "runs of each method; mean and deviation are shown"), "LIST")
       ->default_str(w.seeds);
 
@@ -135,13 +142,14 @@ void add_options(CLI::App& app, Options& o, Written& w) {
   number("--backward-bits", w.backward_bits, 1, 32, "32", "the same");
   in_group(train::add_choice(app, "--granularity", granularity_words, w.granularity,
                              "elements that share a scale; row: an example"))
-      ->default_str("row, text 64");
+      ->default_str("row, text 64, glosses 128");
   in_group(train::add_choice(app, "--memory", memory_words, w.memory, "what copies of examples are kept in"));
   in_group(train::add_file(app, "--mapped", o.mapped, "FOLDER", "keep them in files there, not in RAM"));
   in_group(train::add_choice(app, "--first", first_words, w.first, "how examples travel at first"));
 
   group = "Schedule";
-  number("--micro-batch", o.micro_batch, std::int64_t{1}, many, "16, text 4", "examples that travel at once");
+  number("--micro-batch", o.micro_batch, std::int64_t{1}, many, "16, texts 4",
+         "examples that travel at once");
   in_group(train::add_choice(app, "--schedule", schedule_words, o.schedule.gpipe, "order of passes"));
   number("--ahead", o.schedule.other.ahead, 0, 31, "1", "of 1f1b: micro-batches for each stage behind");
   number("--window", o.window, 1, 8, "2", "messages that may be under way");
@@ -165,15 +173,26 @@ void add_options(CLI::App& app, Options& o, Written& w) {
 /// What depends on several options.
 void complete(const CLI::App& app, const Written& given, Options& o) {
   Written written = given;
-  const bool text = o.task == Task::text;
+  const bool text = o.task != Task::pictures, glosses = o.task == Task::glosses;
   const auto missing = [&app](const char* option) { return app.count(option) == 0; };
   if (missing("--batch")) o.batch = text ? 16 : 64;
   if (missing("--micro-batch")) o.micro_batch = std::min<std::int64_t>(o.batch, text ? 4 : 16);
-  if (missing("--learning-rate")) o.learning_rate = text ? 1e-3 : 3e-4;
-  if (missing("--epochs-before")) o.epochs_before = text ? 1 : 3;
+  if (missing("--learning-rate")) o.learning_rate = glosses ? 1e-4 : text ? 1e-3 : 3e-4;
+  if (missing("--warm-up") && glosses) o.warm_up = 0.1;
+  if (missing("--held-out") && glosses) o.held_out = 1000;
+  if (missing("--examples") && glosses) o.examples = 2000;
+  if (missing("--backward-bits") && glosses) written.backward_bits = 8;
+  if (missing("--epochs-before")) o.epochs_before = glosses ? 0 : text ? 1 : 3;
+  if (glosses && o.epochs_before > 0)
+    throw input_error("--epochs-before: glosses begin with pretrained parameters");
+  if (glosses == o.pretrained.empty())
+    throw input_error(glosses ? "--task glosses needs --pretrained FOLDER"
+                              : "--pretrained: goes with --task glosses");
   if (missing("--granularity")) {
     const bool plain = written.memory == Memory::fp16 && written.first == First::fp32;
-    written.granularity = text || !plain ? Granularity::block : Granularity::row;
+    written.granularity = glosses          ? Granularity::wide_block
+                          : text || !plain ? Granularity::block
+                                           : Granularity::row;
   }
   if (o.stages == 3) throw input_error("--stages: '3' is not 1, 2 or 4");
   if (!missing("--ahead") && o.schedule.gpipe) throw input_error("--ahead: goes with --schedule 1f1b");
@@ -209,7 +228,9 @@ void check_files(const Options& options) {
   train::check_output("--json", options.json);
   train::check_drawing("--plot", options.plot);
   std::error_code ignored;
-  for (const auto& [option, folder] : {std::pair{"--mapped", options.mapped}, {"--cache", options.cache}})
+  for (const auto& [option, folder] : {std::pair{"--mapped", options.mapped},
+                                       {"--cache", options.cache},
+                                       {"--pretrained", options.pretrained}})
     if (!folder.empty() && !std::filesystem::is_directory(folder, ignored))
       throw input_error(fmt::format("{}: there is no directory '{}'", option, folder));
 }

@@ -38,6 +38,9 @@ struct Options {
   int epochs_before = 0;      ///< of training beforehand
   std::int64_t examples = 0;  ///< to fine-tune on, at most
   double learning_rate = 0;
+  double warm_up = 0;         ///< share of the steps in which the learning rate rises to that
+  std::int64_t held_out = 0;  ///< examples to test with, at most; 0: all
+  std::string pretrained;     ///< a folder of weights and vocabulary
   std::vector<std::uint64_t> seeds;
   bool recompute = false;
   SlowLink link;
@@ -52,7 +55,7 @@ struct Before {
   std::int64_t batch;
   double learning_rate;
 };
-constexpr Before before(Task task) { return task == Task::text ? Before{16, 3e-3} : Before{128, 1e-3}; }
+constexpr Before before(Task task) { return task != Task::pictures ? Before{16, 3e-3} : Before{128, 1e-3}; }
 
 const char* name(Task task);
 

@@ -42,10 +42,11 @@ AnyTransport make_link(const SlowLink& link, AnyTransport& transport) {
   return AnyTransport(terse::Delayed<AnyTransport>(std::move(channel), slow));
 }
 
-Settings settings_of(const Options& options, std::uint64_t seed, std::int64_t micro_batch,
-                     std::int64_t examples) {
+Settings settings_of(const Job& job, std::uint64_t seed, std::int64_t micro_batch, std::int64_t examples) {
+  const Options& options = job.options;
   Settings settings;
   settings.options.micro_batch = micro_batch;
+  settings.options.positions = positions(job.data);
   settings.options.seed = seed;
   settings.options.window = options.window;
   settings.schedule = options.schedule;
@@ -64,13 +65,14 @@ class StageRun {
         link_(link),
         examples_(options_.examples > 0 ? std::min(options_.examples, job.data.tuning.count)
                                         : job.data.tuning.count),
-        model_({options_.task, transport.rank(), options_.stages, seed, options_.recompute}),
+        model_({options_.task, transport.rank(), options_.stages, seed, options_.recompute,
+                job.data.pretrained}),
         side_(transport.split(0, transport.rank())),
         alone_(transport.split(transport.rank(), 0)),
         wire_(make_link(link, transport)),
-        pipeline_(make_pipeline(coding, settings_of(options_, seed, options_.micro_batch, examples_), wire_,
-                                model_)),
-        evaluation_(make_pipeline(Coding{}, settings_of(options_, seed, rows_together, 0), side_, model_)),
+        pipeline_(
+            make_pipeline(coding, settings_of(job, seed, options_.micro_batch, examples_), wire_, model_)),
+        evaluation_(make_pipeline(Coding{}, settings_of(job, seed, rows_together, 0), side_, model_)),
         optimizer_({.learning_rate = static_cast<float>(options_.learning_rate)}, alone_, model_.layout(),
                    {.seed = seed}),
         everyone_(side_),
@@ -127,8 +129,9 @@ class StageRun {
       model_.set_batch(job_.data.tuning, ids.data(), rows);
       model_.zero_gradients();
       const Clock::time_point before = Clock::now();
-      const double loss = pipeline_->train(ids).loss;
+      const double loss = pipeline_->train(ids, lengths_of(job_.data.tuning, ids.data(), ids.size())).loss;
       training_seconds_ += seconds_since(before);
+      warm_up();
       optimizer_.step({model_.parameters(), size}, {model_.gradients(), size});
       now.loss += loss * static_cast<double>(rows) / static_cast<double>(examples_);
       micro_batches_ += static_cast<double>((rows + options_.micro_batch - 1) / options_.micro_batch);
@@ -148,20 +151,34 @@ class StageRun {
     pipeline_->reset_statistics();
   }
 
+  void warm_up() {
+    if (options_.warm_up <= 0) return;
+    const double steps = options_.warm_up *
+                         std::ceil(static_cast<double>(examples_) / static_cast<double>(options_.batch)) *
+                         options_.epochs;
+    optimizer_.learning_rate(
+        static_cast<float>(options_.learning_rate * std::min(1.0, static_cast<double>(steps_ + 1) / steps)));
+  }
+
   void evaluate() {
     const Examples& test = job_.data.test;
+    // Of a large test the last epoch alone takes all.
+    const std::int64_t count =
+        options_.task == Task::glosses && static_cast<int>(run_.epochs.size()) < options_.epochs
+            ? std::min<std::int64_t>(test.count, 1000)
+            : test.count;
     std::vector<std::uint64_t> ids;
     Epoch& now = run_.epochs.back();
     Score score;
     constexpr std::int64_t at_once = 10 * rows_together;
-    for (std::int64_t first = 0; first < test.count; first += at_once) {
-      const std::int64_t rows = std::min(at_once, test.count - first);
+    for (std::int64_t first = 0; first < count; first += at_once) {
+      const std::int64_t rows = std::min(at_once, count - first);
       ids.resize(static_cast<std::size_t>(rows));
       for (std::int64_t r = 0; r < rows; ++r)
         ids[static_cast<std::size_t>(r)] = static_cast<std::uint64_t>(first + r);
       model_.set_batch(test, ids.data(), rows);
-      now.test_loss +=
-          evaluation_->evaluate(ids) * static_cast<double>(rows) / static_cast<double>(test.count);
+      now.test_loss += evaluation_->evaluate(ids, lengths_of(test, ids.data(), ids.size())) *
+                       static_cast<double>(rows) / static_cast<double>(count);
       score.right += model_.score().right;
       score.asked += model_.score().asked;
     }

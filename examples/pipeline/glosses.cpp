@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "glosses.hpp"
+
+#include <algorithm>
+#include <exception>
+#include <memory>
+
+#include "../bert/glosses.hpp"
+#include "../bert/word_pieces.hpp"
+#include "terse/checkpoint/safetensors.hpp"
+
+namespace pipeline {
+namespace {
+
+Examples take(const bert::Glosses& all, std::int64_t first, std::int64_t most) {
+  Examples some;
+  some.count = std::clamp<std::int64_t>(all.count() - first, 0, most);
+  some.input_width = bert::Glosses::tokens;
+  some.target_width = 1;
+  const auto copy = [&](const std::vector<std::int64_t>& from, auto& to, std::int64_t each) {
+    to.assign(from.begin() + first * each, from.begin() + (first + some.count) * each);
+  };
+  copy(all.pieces, some.inputs, bert::Glosses::tokens);
+  copy(all.lengths, some.lengths, 1);
+  copy(all.labels, some.targets, 1);
+  return some;
+}
+
+}  // namespace
+
+Data load_glosses(const std::string& folder, std::int64_t tuning, std::int64_t test) {
+  try {
+    const bert::WordPieces pieces(folder + "/tokenizer.json");
+    // The same ones for testing, however many are trained on.
+    const bert::Glosses glosses = bert::read_glosses(pieces, static_cast<std::size_t>(-1));
+    Data data;
+    data.tuning = take(glosses, 0, tuning);
+    data.test = take(glosses, glosses.count() - std::min(test, glosses.count()), test);
+    const auto file = std::make_shared<terse::checkpoint::File>(
+        terse::checkpoint::File::map_foreign(folder + "/model.safetensors"));
+    data.pretrained = [file](const std::string& name, const std::vector<std::int64_t>& shape) {
+      return reinterpret_cast<const float*>(file->tensor(name, "F32", shape).data());
+    };
+    return data;
+  } catch (const std::exception& fault) {
+    throw train::input_error(fault.what());
+  }
+}
+
+}  // namespace pipeline
