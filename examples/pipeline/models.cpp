@@ -226,8 +226,6 @@ struct Model::Parts {
   bool masks;  // whether each stage reads the batch's inputs
   std::vector<float> inputs;
   std::vector<std::int64_t> targets;
-  std::int64_t target_width = 0;
-  Score score;
 };
 
 Model::Model(const ModelOptions& options) : parts_(std::make_unique<Parts>(options)) {}
@@ -239,16 +237,7 @@ terse::index_t Model::input_elements() const { return parts_->stage.input_elemen
 terse::index_t Model::output_elements() const { return parts_->stage.output_elements(); }
 
 const float* Model::forward(const terse::MicroBatch& micro_batch, const float* input) {
-  const float* const output = parts_->stage.forward(micro_batch, input);
-  if (const torch::Tensor& scores = parts_->stage.scores(); scores.defined()) {
-    const torch::NoGradGuard no_grad;
-    const std::int64_t asked = micro_batch.rows * parts_->target_width;
-    const torch::Tensor truth = torch::from_blob(
-        parts_->targets.data() + micro_batch.first * parts_->target_width, {asked}, torch::kInt64);
-    parts_->score.right += answers(scores).argmax(1).eq(truth).sum().item<std::int64_t>();
-    parts_->score.asked += asked;
-  }
-  return output;
+  return parts_->stage.forward(micro_batch, input);
 }
 
 const float* Model::backward(const terse::MicroBatch& micro_batch, const float* output_gradient) {
@@ -293,11 +282,15 @@ void Model::set_batch(const Examples& examples, const std::uint64_t* ids, std::i
     gather(examples.targets, parts_->targets, examples.target_width);
     targets = torch::from_blob(parts_->targets.data(), {rows, examples.target_width}, torch::kInt64);
   }
-  parts_->target_width = examples.target_width;
-  parts_->score = {};
   parts_->stage.batch(inputs, targets);
 }
 
-Score Model::score() const { return parts_->score; }
+Score Model::score() const {
+  const torch::Tensor scores = parts_->stage.scores();
+  if (!scores.defined()) return {};
+  const auto asked = static_cast<std::int64_t>(parts_->targets.size());
+  const torch::Tensor truth = torch::from_blob(parts_->targets.data(), {asked}, torch::kInt64);
+  return {answers(scores).argmax(1).eq(truth).sum().item<std::int64_t>(), asked};
+}
 
 }  // namespace pipeline

@@ -70,7 +70,7 @@ class Model {
   /// The next step's or evaluation's examples: those numbered `ids`, `rows` of them. Copies what this stage reads, the
   /// inputs on the first and the targets on the last. Throws std::out_of_range for a number that there isn't.
   void set_batch(const Examples& examples, const std::uint64_t* ids, std::int64_t rows);
-  /// Of the evaluation passes since `set_batch`; the last stage's alone.
+  /// Of the latest evaluation, whose batch is still set; the last stage's alone.
   Score score() const;
 
  private:

@@ -179,8 +179,9 @@ class StageRun {
       model_.set_batch(test, ids.data(), rows);
       now.test_loss += evaluation_->evaluate(ids, lengths_of(test, ids.data(), ids.size())) *
                        static_cast<double>(rows) / static_cast<double>(count);
-      score.right += model_.score().right;
-      score.asked += model_.score().asked;
+      const Score part = model_.score();
+      score.right += part.right;
+      score.asked += part.asked;
     }
     // The last stage has them.
     now.accuracy =

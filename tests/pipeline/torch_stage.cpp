@@ -430,9 +430,10 @@ TEST_CASE("evaluation: no graph, no dropout, gradients and modes as they were") 
   for (MicroBatch m : micro_batches()) {
     m.training = false;
     loss += line.forward(m);
-    CHECK(cut[2].scores().sizes() == torch::IntArrayRef({m.rows, classes}));
+    CHECK(cut[2].scores().sizes() == torch::IntArrayRef({m.first + m.rows, classes}));
     CHECK_FALSE(cut[2].scores().requires_grad());
   }
+  CHECK_FALSE(cut[1].scores().defined());
   CHECK(cut[0].draws() == draws);
   Floats after;
   for (TorchStage& stage : cut) {
@@ -449,6 +450,15 @@ TEST_CASE("evaluation: no graph, no dropout, gradients and modes as they were") 
     h = part->forward(h);
   }
   CHECK(loss == doctest::Approx(mean_cross_entropy(h, truth()).item<double>()).epsilon(1e-6));
+  // Scores are the whole batch's, of the latest evaluation alone, until a training pass.
+  CHECK(torch::allclose(cut[2].scores(), h));
+  MicroBatch again = micro_batches()[0];
+  again.training = false;
+  line.forward(again);
+  CHECK(torch::allclose(cut[2].scores(), h.narrow(0, 0, again.rows)));
+  line.forward(micro_batches()[0]);
+  CHECK_FALSE(cut[2].scores().defined());
+  for (TorchStage& stage : cut) stage.forget();
   CHECK(refusal([&] { cut[0].backward(micro_batch(0, 0, 4), before.data()); }) != "");
 
   // A frozen normalization stays frozen, also in training; what trains, trains on.
@@ -482,6 +492,29 @@ TEST_CASE("what is returned is contiguous and nobody else's memory") {
     gradient.assign(gradient.size(), 7);
     CHECK(Floats(output, output + 24) == Floats(24, 1));
     CHECK(Floats(back, back + 24) == Floats(24, 2));
+  }
+  SUBCASE("scores that are a stage's input, whose place is used again, and scores of one number") {
+    for (const bool one_number : {false, true}) {
+      nn::Sequential empty;
+      TorchStage stage(
+          *empty,
+          [&](const torch::Tensor& input) {
+            return one_number ? input.sum() : input.view({-1, 6});
+          },
+          {{2, 3}, {}}, mean_of);
+      stage.batch({}, truth());
+      Floats place(4 * 6);
+      for (MicroBatch m : micro_batches()) {
+        m.training = false;
+        place.assign(place.size(), static_cast<float>(m.index));
+        stage.forward(m, place.data());
+      }
+      const torch::Tensor scores = stage.scores();
+      REQUIRE(scores.size(0) == (one_number ? 3 : rows));
+      CHECK(scores[0].sum().item<float>() == 0);
+      CHECK(scores[1].sum().item<float>() == (one_number ? 24.0F : 0.0F));
+      CHECK(scores[scores.size(0) - 1].sum().item<float>() == (one_number ? 36.0F : 12.0F));
+    }
   }
   SUBCASE("a stage that turns") {
     nn::Sequential empty;

@@ -55,7 +55,8 @@ namespace terse::interop {
 ///
 /// **Memory.** In flight: the module's graph and output, rows x (what autograd keeps); with `recompute` nothing but a few
 /// tensors' heads. After a micro-batch's backward pass nothing of it is kept, and after an evaluation nothing but the
-/// last output. The last stage gains nothing from `recompute` under schedules that take its backward pass at once.
+/// last output, or on the last stage the scores of the whole batch. The last stage gains nothing from `recompute` under
+/// schedules that take its backward pass at once.
 ///
 /// **Errors** are usage_error, told before the module runs where that can be. After an exception out of a pass, call
 /// `forget` and `zero_gradients`. LibTorch's own exceptions pass through.
@@ -129,12 +130,16 @@ class TorchStage {
   const float* forward(const MicroBatch& micro_batch, const float* input) {
     Pass pass = begin(micro_batch, input);
     output_.reset();
-    scores_.reset();
+    if (micro_batch.training || micro_batch.index == 0) scores_.clear();
     torch::Tensor result;
     if (!micro_batch.training) {
       const torch::NoGradGuard no_grad;
       const detail::EvaluationMode evaluation(*module_);
-      result = run(pass, &scores_);
+      torch::Tensor scores;
+      result = run(pass, &scores);
+      // A pipeline uses the input's place for the next micro-batch. One number counts as one row.
+      if (scores.defined())
+        scores_.push_back(torch::atleast_1d(scores.is_alias_of(pass.input) ? scores.clone() : scores));
     } else {
       if (find(micro_batch.index) != passes_.end())
         throw usage_error("the forward pass of micro-batch " + std::to_string(micro_batch.index) +
@@ -214,8 +219,10 @@ class TorchStage {
     return *losses_[index];
   }
 
-  /// What the last stage's module gave in the latest evaluation pass, such as scores; undefined otherwise.
-  const torch::Tensor& scores() const noexcept { return scores_; }
+  /// The last stage's outputs in the latest evaluation, such as scores: those of all its micro-batches since the one of
+  /// index 0, in the order of the batch's rows. Undefined on other stages and once a training pass follows. They take
+  /// rows x (an output's elements) until then, and each call makes a copy.
+  torch::Tensor scores() const { return scores_.empty() ? torch::Tensor() : torch::cat(scores_); }
 
   /// Micro-batches whose backward pass is still to come.
   index_t in_flight() const noexcept { return static_cast<index_t>(passes_.size()); }
@@ -321,7 +328,8 @@ class TorchStage {
   FlatModule flat_;
   index_t input_elements_, output_elements_;
   detail::TorchStageBatch data_;
-  torch::Tensor output_, input_gradient_, scores_;  // of the latest pass
+  torch::Tensor output_, input_gradient_;  // of the latest pass
+  std::vector<torch::Tensor> scores_;      // of the latest evaluation's micro-batches
   std::vector<Pass> passes_;
   std::vector<std::optional<double>> losses_;
   std::uint64_t draws_ = 0;
