@@ -113,4 +113,4 @@
 #include "terse/transport/collectives.hpp"                // IWYU pragma: export
 #include "terse/transport/metered.hpp"                    // IWYU pragma: export
 #include "terse/transport/nodes.hpp"                      // IWYU pragma: export
-#include "terse/transport/thread.hpp"                     // IWYU pragma: export
+#include "terse/transport/threads.hpp"                    // IWYU pragma: export

@@ -17,7 +17,7 @@
 #include "terse/executor/emulated.hpp"
 #include "terse/transport/collectives.hpp"
 #include "terse/transport/metered.hpp"
-#include "terse/transport/thread.hpp"
+#include "terse/transport/threads.hpp"
 #include "terse/transport/through_host.hpp"
 
 namespace {
