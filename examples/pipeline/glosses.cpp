@@ -6,8 +6,8 @@
 #include <memory>
 
 #include "../bert/glosses.hpp"
+#include "../bert/pretrained.hpp"
 #include "../bert/word_pieces.hpp"
-#include "terse/checkpoint/safetensors.hpp"
 
 namespace pipeline {
 namespace {
@@ -36,11 +36,9 @@ Data load_glosses(const std::string& folder, std::int64_t tuning, std::int64_t t
     Data data;
     data.tuning = take(glosses, 0, tuning);
     data.test = take(glosses, glosses.count() - std::min(test, glosses.count()), test);
-    const auto file = std::make_shared<terse::checkpoint::File>(
-        terse::checkpoint::File::map_foreign(folder + "/model.safetensors"));
-    data.pretrained = [file](const std::string& name, const std::vector<std::int64_t>& shape) {
-      return reinterpret_cast<const float*>(file->tensor(name, "F32", shape).data());
-    };
+    const auto pretrained = std::make_shared<bert::Pretrained>(folder);
+    data.pretrained = {pretrained->sizes(),
+                       [pretrained](const auto&... one) { return pretrained->floats(one...); }};
     return data;
   } catch (const std::exception& fault) {
     throw train::input_error(fault.what());

@@ -72,7 +72,7 @@ int Pipeline::finish(const Job& job, const Result& runs, bool first) {
   if (!first) return EXIT_SUCCESS;
   const pipeline::Options& options = job.options;
   train::Outputs write(train::complain<Pipeline>);
-  write([&] { train::print(stdout, pipeline::format_table(options, runs)); });
+  if (options.json != "-") write([&] { train::print(stdout, pipeline::format_table(options, runs)); });
   if (!options.json.empty()) write([&] { pipeline::write_json(options, runs); });
   if (!options.plot.empty()) write([&] { pipeline::write_plot(options, runs); });
   if (!write.all_written()) return train::bad_input;

