@@ -59,6 +59,7 @@ OPTIONAL = {
 }
 STANDARD_OF = {"terse/interop/libtorch.hpp": "c++17", "terse/interop/libtorch_stage.hpp": "c++17",
                "terse/interop/libtorch_guards.hpp": "c++17", "terse/interop/libtorch_stage_batch.hpp": "c++17",
+               "terse/interop/libtorch_stage_forward.hpp": "c++17", "terse/interop/libtorch_stage_options.hpp": "c++17",
                "terse/interop/libtorch_cuda.hpp": "c++17", "terse/interop/gradient_hooks.hpp": "c++17"}
 # Header -> a compiler and a library that don't go together, as the preprocessor tells, and how to say so.
 UNFIT = {"terse/interop/data_parallel.hpp": (

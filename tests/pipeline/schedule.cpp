@@ -474,6 +474,32 @@ struct Stuck : GPipe {
 
 }  // namespace
 
+TEST_CASE("makespan of a public contest's baselines is near what others measured: docs/scale.md") {
+  // Eight stages, 25 MB/s and 50 ms: tokens and bytes of a message, micro-batches, seconds without links, measured.
+  struct Baseline {
+    double tokens, bytes;
+    index_t micro_batches;
+    double without_links, measured;
+    std::array<double, 4>
+        predicted;  // on top of the messages with ahead 0 and 1, on the link with ahead 0 and 1
+  };
+  for (const Baseline& one : {Baseline{8192, 2048, 64, 0.539, 100.475, {100.23, 94.60, 101.43, 101.00}},
+                              Baseline{16384, 322, 32, 0.655, 19.889, {19.82, 16.74, 20.42, 19.94}}}) {
+    const double pair = one.without_links / static_cast<double>(one.micro_batches + 7);
+    for (const std::size_t k : {0U, 1U, 2U, 3U}) {
+      const double on_link = k < 2 ? 0 : 0.050, message = one.tokens * one.bytes / 25e6 + on_link;
+      const std::vector<terse::StageTimes> stages(8, {pair / 3, 2 * pair / 3, message, message});
+      const OneForwardOneBackward schedule{.ahead = static_cast<int>(k % 2)};
+      const double found = terse::makespan(schedule, stages, one.micro_batches, 0.050 - on_link);
+      CHECK(std::abs(found - one.predicted[k]) < 0.005);
+    }
+    CHECK(one.predicted[0] > 0.99 * one.measured);
+    CHECK(one.predicted[0] < one.measured);
+    CHECK(one.predicted[2] > one.measured);
+    CHECK(one.predicted[2] < 1.03 * one.measured);
+  }
+}
+
 TEST_CASE("makespan of what can't be is an error") {
   const std::vector<terse::StageTimes> two(2);
   const auto refused = [](auto call, const std::string& words) {

@@ -554,6 +554,10 @@ TEST_CASE("whole numbers as inputs; a first stage without anything to learn") {
   stage.backward(m, gradient.data());
   CHECK(stage.square() > 0);
 
+  words->weight.requires_grad_(false);
+  TorchStage frozen(part, {{}, {3, hidden}});
+  CHECK(frozen.layout().size() == 0);
+
   nn::Sequential fixed(nn::Linear(inputs, hidden));
   for (torch::Tensor& parameter : fixed->parameters()) parameter.set_requires_grad(false);
   TorchStage still(fixed, {{}, {hidden}});
