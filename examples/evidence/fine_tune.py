@@ -11,6 +11,8 @@ from evidence import Experiment, Missing, Row
 
 METHODS = ["exact", "changes:4/8", "direct:2/4", "changes:2/4", "changes:3/6", "rotated:2/4", "direct:4/8", "direct:16/16", "rotated:4/8",
            "direct:3/6", "rotated:3/6"]
+# Two pipelines of four stages, each on half of a batch: Adam over exact means between them, or 1-bit Adam.
+PAIRS = [("exact", {"replicas": 2})] + [(method, {"replicas": 2, "averaging": "1-bit"}) for method in ["exact", "changes:4/8", "changes:2/4"]]
 
 
 class FineTune(Experiment):
@@ -34,18 +36,20 @@ class FineTune(Experiment):
 
     def rows(self):
         examples, epochs, held_out = (32, 2, 20) if self.smoke else (2000, 4, 10000)
+        alone = [(method, {}) for method in METHODS]
         for seed in self.seeds:
-            for method in METHODS[:3] if self.smoke else METHODS:
-                key = {"method": method, "examples": examples, "epochs": epochs, "held_out": held_out, "seed": seed}
+            for method, replicated in [*alone[:3], PAIRS[-1]] if self.smoke else alone + PAIRS:
+                key = {"method": method, **replicated, "examples": examples, "epochs": epochs, "held_out": held_out, "seed": seed}
+                flags = [word for option, value in replicated.items() for word in (f"--{option}", value)]
                 yield Row(key, [self.program("examples/pipeline"), "--task", "glosses", "--pretrained", self.model, "--method", method,
-                                "--examples", examples, "--epochs", epochs, "--held-out", held_out, "--seeds", seed,
-                                "--json", "-", "--quiet"], minutes=3 if not self.smoke else 0.1)
+                                *flags, "--examples", examples, "--epochs", epochs, "--held-out", held_out, "--seeds", seed,
+                                "--json", "-", "--quiet"], minutes=0.1 if self.smoke else 4)
 
     def table(self, results):
         runs = by_method(results)
         exact = runs.get("exact", {})
         header = ["method", "seeds", "training loss", "/ exact", "held-out loss", "held-out %", "- exact", "MB forward", "in a later epoch",
-                  "MB back", "change", "error"]
+                  "MB back", "MB between replicas", "change", "error"]
         return header, [line(method, seeds, exact) for method, seeds in runs.items()]
 
     def picture(self, results):
@@ -103,7 +107,8 @@ def by_method(results):
     """{method: {seed: run}}"""
     runs = {}
     for key, lines in results:
-        runs.setdefault(key["method"], {})[key["seed"]] = lines[0]["runs"][0]
+        name = key["method"] + ("" if "replicas" not in key else f", 2 replicas, {key.get('averaging', 'dense')}")
+        runs.setdefault(name, {})[key["seed"]] = lines[0]["runs"][0]
     return runs
 
 
@@ -127,4 +132,5 @@ def line(method, seeds, exact):
             spread([one["test_loss"] for one in last.values()], 4), spread([100 * one["test_accuracy"] for one in last.values()], 2),
             spread(points, 2) if points else "-", f"{run['epochs'][-1]['forward_bytes_so_far'] / 1e6:.1f}",
             f"{(run['epochs'][-1]['forward_bytes_so_far'] - before) / 1e6:.1f}",
-            f"{run['epochs'][-1]['backward_bytes_so_far'] / 1e6:.1f}", boundaries(run, "change"), boundaries(run, "error")]
+            f"{run['epochs'][-1]['backward_bytes_so_far'] / 1e6:.1f}",
+            f"{run['epochs'][-1].get('replica_bytes_so_far', 0) / 1e6:.1f}", boundaries(run, "change"), boundaries(run, "error")]

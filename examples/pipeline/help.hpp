@@ -39,7 +39,10 @@ inline constexpr const char* help_footer =
     "  pipeline --task text --batch 64 --micro-batch 8 --epochs 2 --bandwidth auto:10 "
     "--method exact,direct:16/16,changes:4/8\n"
     "                                                         where fp32 messages take 10 forward passes\n"
-    "  mpirun -n 4 pipeline --transport mpi                   stages that are processes\n\n"
+    "  mpirun -n 4 pipeline --transport mpi                   stages that are processes\n"
+    "  pipeline --replicas 2 --averaging 1-bit                eight ranks: two pipelines, and 1-bit Adam "
+    "between "
+    "them\n\n"
     "Exit codes: 0 done, 1 training failed, 2 an option or a file can't be used.";
 
 }  // namespace pipeline

@@ -33,7 +33,7 @@ struct Pipeline {
   using Result = std::vector<pipeline::Run>;
 
   static std::optional<Job> prepare(int argc, char** argv, int world, bool first, std::FILE* out);
-  static int ranks(const Job& job) { return job.options.stages; }
+  static int ranks(const Job& job) { return job.options.stages * job.options.replicas; }
   static std::chrono::milliseconds deadline(const Job& job) {
     return std::chrono::milliseconds(static_cast<long long>(1000 * job.options.deadline));
   }
@@ -51,9 +51,10 @@ std::optional<pipeline::Job> Pipeline::prepare(int argc, char** argv, int world,
 #ifndef TERSE_HAVE_MPI
     throw train::input_error("--transport: this program was built without MPI");
 #endif
-    if (options->stages != world)
+    if (options->stages * options->replicas != world)
       throw train::input_error(
-          fmt::format("--stages: {} asked for, but mpirun started {} processes", options->stages, world));
+          fmt::format("--stages {} and --replicas {} are not the {} processes that mpirun started",
+                      options->stages, options->replicas, world));
   } else if (world > 1) {
     throw train::input_error(
         fmt::format("mpirun started {} processes; they need --transport mpi to be one job", world));

@@ -30,6 +30,8 @@ constexpr std::array task_words{Word<Task>{"pictures", Task::pictures}, Word<Tas
                                 Word<Task>{"glosses", Task::glosses}};
 constexpr std::array transport_words{Word<Transport>{"threads", Transport::threads},
                                      Word<Transport>{"mpi", Transport::mpi}};
+constexpr std::array averaging_words{Word<Averaging>{"dense", Averaging::dense},
+                                     Word<Averaging>{"1-bit", Averaging::one_bit}};
 constexpr std::array method_words{
     Word<Method>{"exact", Method::exact}, Word<Method>{"changes", Method::changes},
     Word<Method>{"direct", Method::direct}, Word<Method>{"rotated", Method::rotated}};
@@ -123,6 +125,9 @@ void add_options(CLI::App& app, Options& o, Written& w) {
   in_group(app.add_option("--method", w.methods, "runs from the same parameters, see below"), "LIST")
       ->default_str(w.methods);
   number("--stages", o.stages, 1, 4, "4", "ranks, one for each: 1, 2 or 4");
+  number("--replicas", o.replicas, 1, 64, "1", "of the pipeline, which share each batch");
+  in_group(
+      train::add_choice(app, "--averaging", averaging_words, o.averaging, "of gradients, between replicas"));
   in_group(train::add_choice(app, "--transport", transport_words, o.transport, "between stages"));
   number("--batch", o.batch, std::int64_t{1}, many, "64, texts 16", "examples of a step");
   number("--epochs", o.epochs, 1, 10'000, "8", "passes over the examples");
@@ -181,7 +186,8 @@ void complete(const CLI::App& app, const Written& given, Options& o) {
   if (missing("--warm-up") && glosses) o.warm_up = 0.1;
   if (missing("--held-out") && glosses) o.held_out = 1000;
   if (missing("--examples") && glosses) o.examples = 2000;
-  if (missing("--backward-bits") && glosses) written.backward_bits = 8;
+  if (missing("--method") && glosses)
+    written.methods = "exact,changes:4/8,changes:3/6,changes:2/4,direct:2/4";
   if (missing("--epochs-before")) o.epochs_before = glosses ? 0 : text ? 1 : 3;
   if (glosses && o.epochs_before > 0)
     throw input_error("--epochs-before: glosses begin with pretrained parameters");
@@ -194,6 +200,10 @@ void complete(const CLI::App& app, const Written& given, Options& o) {
                           : text || !plain ? Granularity::block
                                            : Granularity::row;
   }
+  if (o.batch % o.replicas != 0)
+    throw input_error(fmt::format("--replicas: a batch of {} can't be shared by {}", o.batch, o.replicas));
+  if (o.averaging == Averaging::one_bit && o.replicas == 1)
+    throw input_error("--averaging 1-bit: goes with --replicas");
   if (o.stages == 3) throw input_error("--stages: '3' is not 1, 2 or 4");
   if (!missing("--ahead") && o.schedule.gpipe) throw input_error("--ahead: goes with --schedule 1f1b");
   if (o.schedule.lead() > 4 * terse::index_t{o.window} && !o.schedule.gpipe)

@@ -15,6 +15,11 @@
 namespace pipeline {
 
 enum class Transport { threads, mpi };
+/// Between the replicas of a stage.
+enum class Averaging {
+  dense,   ///< Adam
+  one_bit  ///< 1-bit Adam, after Adam in 15 % of the steps
+};
 
 /// A link between stages that is made slow.
 struct SlowLink {
@@ -27,7 +32,8 @@ struct SlowLink {
 /// The command line, checked. Defaults of the two tasks differ, and are in place here.
 struct Options {
   Task task = Task::pictures;
-  int stages = 4;
+  int stages = 4, replicas = 1;
+  Averaging averaging = Averaging::dense;
   Transport transport = Transport::threads;
   std::vector<Coding> codings;  ///< one run each
   std::string mapped;           ///< a folder for copies of examples; empty: in RAM

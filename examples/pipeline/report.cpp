@@ -87,6 +87,7 @@ Json json_of(const Run& run) {
                       {"test_accuracy", epoch.accuracy},
                       {"forward_bytes_so_far", epoch.forward_bytes},
                       {"backward_bytes_so_far", epoch.backward_bytes},
+                      {"replica_bytes_so_far", epoch.replica_bytes},
                       {"seconds", epoch.seconds}});
   for (const StageNumbers& stage : run.stages)
     stages.push_back({{"change", stage.remembers ? Json(stage.change) : Json()},
@@ -183,6 +184,7 @@ void write_json(const Options& options, const std::vector<Run>& runs) {
   for (const Run& run : runs) all.push_back(json_of(run));
   const Json whole{{"task", name(options.task)},
                    {"stages", options.stages},
+                   {"replicas", options.replicas},
                    {"transport", options.transport == Transport::mpi ? "mpi" : "threads"},
                    {"schedule", options.schedule.gpipe ? "gpipe" : "1f1b"},
                    {"ahead", options.schedule.gpipe ? Json() : Json(options.schedule.other.ahead)},

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <span>
 #include <utility>
@@ -17,8 +18,10 @@
 #include "beforehand.hpp"
 #include "models.hpp"
 #include "terse/optimizer/adam.hpp"
+#include "terse/optimizer/one_bit_adam.hpp"
 #include "terse/optimizer/optimizer.hpp"
 #include "terse/pipeline/example_order.hpp"
+#include "terse/pipeline/grid.hpp"
 #include "terse/pipeline/makespan.hpp"
 #include "terse/transport/delayed.hpp"
 
@@ -59,34 +62,44 @@ Settings settings_of(const Job& job, std::uint64_t seed, std::int64_t micro_batc
 class StageRun {
  public:
   StageRun(const Job& job, const SlowLink& link, const Coding& coding, std::uint64_t seed,
-           const Beforehand& beforehand, AnyTransport& transport)
+           const Beforehand& beforehand, AnyTransport& world, terse::Grid<AnyTransport>& grid)
       : job_(job),
         options_(job.options),
         link_(link),
+        world_(world),
         examples_(options_.examples > 0 ? std::min(options_.examples, job.data.tuning.count)
                                         : job.data.tuning.count),
-        model_({options_.task, transport.rank(), options_.stages, seed, options_.recompute,
-                job.data.pretrained}),
-        side_(transport.split(0, transport.rank())),
-        alone_(transport.split(transport.rank(), 0)),
-        wire_(make_link(link, transport)),
-        pipeline_(
-            make_pipeline(coding, settings_of(job, seed, options_.micro_batch, examples_), wire_, model_)),
+        replica_(grid.replica()),
+        batch_(options_.batch / options_.replicas),
+        model_({options_.task, grid.stage(), options_.stages, seed, options_.recompute, job.data.pretrained}),
+        side_(grid.pipe().split(0, grid.stage())),
+        wire_(make_link(link, grid.pipe())),
+        replicas_wire_(grid.data().split(0, replica_)),
+        pipeline_(make_pipeline(
+            coding,
+            settings_of(job, options_.replicas > 1 ? grid.seed(seed) : seed, options_.micro_batch, examples_),
+            wire_, model_)),
         evaluation_(make_pipeline(Coding{}, settings_of(job, seed, rows_together, 0), side_, model_)),
-        optimizer_({.learning_rate = static_cast<float>(options_.learning_rate)}, alone_, model_.layout(),
-                   {.seed = seed}),
-        everyone_(side_),
+        everyone_(world),
         numbers_(side_) {
     run_.coding = coding;
     run_.seed = seed;
     run_.megabits = link.megabits;
     model_.take(beforehand.layout, beforehand.parameters.data());
+    all_steps_ = order(1).batches(batch_) * options_.epochs;
+    const auto rate = static_cast<float>(options_.learning_rate);
+    if (options_.averaging == Averaging::one_bit) {
+      const double first = one_bit_after * static_cast<double>(all_steps_);
+      const terse::AtStep freeze{static_cast<std::uint64_t>(std::max(1.0, std::round(first)))};
+      make_optimizer(terse::OneBitAdam<>{.learning_rate = rate, .preconditioner = {.freeze = freeze}});
+    } else {
+      make_optimizer(terse::Adam<>{.learning_rate = rate});
+    }
   }
 
   Run operator()() {
-    const std::int64_t steps = (examples_ + options_.batch - 1) / options_.batch;
-    train::Progress progress(side_.rank() == 0 && !options_.quiet, title(), 0, steps * options_.epochs,
-                             options_.epochs, "examples");
+    train::Progress progress(world_.rank() == 0 && !options_.quiet, title(), 0, all_steps_, options_.epochs,
+                             "examples");
     for (int epoch = 1; epoch <= options_.epochs; ++epoch) {
       train_epoch(epoch, progress);
       // Activations of first visits travel whole: what comes behind is what lasts.
@@ -101,6 +114,7 @@ class StageRun {
 
  private:
   static constexpr std::int64_t rows_together = 50;  // in evaluations
+  static constexpr double one_bit_after = 0.15;      // of the steps, as in the paper
 
   /// Since the beginning of the run; change and error of the last epoch alone.
   struct Counts {
@@ -109,9 +123,23 @@ class StageRun {
     double seconds = 0, training_seconds = 0, steps = 0, micro_batches = 0;
   };
   struct Sent {
-    std::uint64_t forward_bytes, backward_bytes;
+    std::uint64_t forward_bytes, backward_bytes, replica_bytes;
     double loss;
   };
+
+  template <class Recipe>
+  void make_optimizer(Recipe recipe) {
+    auto optimizer = std::make_shared<terse::Optimizer<Recipe, Wire>>(
+        recipe, replicas_wire_, model_.layout(), terse::Options{.seed = run_.seed, .most_masked = 1});
+    step_ = [this, optimizer](float rate) {
+      const terse::index_t size = model_.layout().size();
+      optimizer->learning_rate(rate);
+      optimizer->step({model_.parameters(), size}, {model_.gradients(), size});
+    };
+  }
+  terse::ExampleOrder order(int epoch) const {
+    return {examples_, run_.seed, static_cast<std::uint64_t>(epoch), replica_, options_.replicas};
+  }
 
   std::string title() const {
     const std::string coding = name(run_.coding);
@@ -119,20 +147,18 @@ class StageRun {
   }
 
   void train_epoch(int epoch, train::Progress& progress) {
-    const terse::ExampleOrder order(examples_, run_.seed, static_cast<std::uint64_t>(epoch));
-    const terse::index_t size = model_.layout().size();
+    const terse::ExampleOrder order = this->order(epoch);
     const Clock::time_point begin = Clock::now();
     Epoch now;
-    for (terse::index_t k = 0; k < order.batches(options_.batch); ++k) {
-      const std::span<const std::uint64_t> ids = order.batch(k, options_.batch);
+    for (terse::index_t k = 0; k < order.batches(batch_); ++k) {
+      const std::span<const std::uint64_t> ids = order.batch(k, batch_);
       const auto rows = static_cast<std::int64_t>(ids.size());
       model_.set_batch(job_.data.tuning, ids.data(), rows);
       model_.zero_gradients();
       const Clock::time_point before = Clock::now();
       const double loss = pipeline_->train(ids, lengths_of(job_.data.tuning, ids.data(), ids.size())).loss;
       training_seconds_ += seconds_since(before);
-      warm_up();
-      optimizer_.step({model_.parameters(), size}, {model_.gradients(), size});
+      step_(rate());
       now.loss += loss * static_cast<double>(rows) / static_cast<double>(examples_);
       micro_batches_ += static_cast<double>((rows + options_.micro_batch - 1) / options_.micro_batch);
       seen_ += rows;
@@ -151,13 +177,11 @@ class StageRun {
     pipeline_->reset_statistics();
   }
 
-  void warm_up() {
-    if (options_.warm_up <= 0) return;
-    const double steps = options_.warm_up *
-                         std::ceil(static_cast<double>(examples_) / static_cast<double>(options_.batch)) *
-                         options_.epochs;
-    optimizer_.learning_rate(
-        static_cast<float>(options_.learning_rate * std::min(1.0, static_cast<double>(steps_ + 1) / steps)));
+  /// Of the step to come.
+  float rate() const {
+    const double rises = options_.warm_up * static_cast<double>(all_steps_);
+    const double share = rises > 0 ? std::min(1.0, static_cast<double>(steps_ + 1) / rises) : 1;
+    return static_cast<float>(options_.learning_rate * share);
   }
 
   void evaluate() {
@@ -203,13 +227,21 @@ class StageRun {
   void collect_epoch() {
     Epoch& now = run_.epochs.back();
     const terse::Traffic& traffic = wire_.traffic();
-    for (const Sent& one : everyone_(side_,
-                                     {traffic[terse::Phase::forward].bytes_sent,
-                                      traffic[terse::Phase::backward].bytes_sent, now.loss},
-                                     terse::Phase::setup)) {
+    const double own = now.loss;
+    now.loss = 0;
+    int rank = 0;
+    for (const Sent& one :
+         everyone_(world_,
+                   {traffic[terse::Phase::forward].bytes_sent, traffic[terse::Phase::backward].bytes_sent,
+                    replicas_wire_.traffic().bytes_sent(), own},
+                   terse::Phase::setup)) {
       now.forward_bytes += one.forward_bytes;
       now.backward_bytes += one.backward_bytes;
-      run_.same_loss = run_.same_loss && one.loss == now.loss;
+      now.replica_bytes += one.replica_bytes;
+      // Replicas of the first stage come first. Each knows the loss of its own examples.
+      if (rank < options_.replicas) now.loss += one.loss;
+      run_.same_loss = run_.same_loss && (rank % options_.replicas != replica_ || one.loss == own);
+      ++rank;
     }
   }
 
@@ -262,34 +294,37 @@ class StageRun {
   const Job& job_;
   const Options& options_;
   const SlowLink link_;
+  AnyTransport& world_;
   std::int64_t examples_;
+  int replica_;
+  std::int64_t batch_;  // of a replica
   Model model_;
   Wire side_;  // as fast as it is, for what is no training
-  AnyTransport alone_;
-  Wire wire_;
+  Wire wire_, replicas_wire_;
   std::unique_ptr<AnyPipeline> pipeline_, evaluation_;
-  terse::Optimizer<terse::Adam<>, AnyTransport> optimizer_;
-  terse::Assembly<Sent, Wire> everyone_;
+  std::function<void(float rate)> step_;
+  terse::Assembly<Sent, AnyTransport> everyone_;
   terse::Assembly<StageNumbers, Wire> numbers_;
 
   Run run_;
   terse::PipelineStatistics spent_;
   Counts first_;
   double seconds_ = 0, training_seconds_ = 0, micro_batches_ = 0;
-  std::int64_t steps_ = 0, seen_ = 0;
+  std::int64_t steps_ = 0, all_steps_ = 0, seen_ = 0;
 };
 
 }  // namespace
 
 std::vector<Run> run_stage(const Job& job, AnyTransport& transport) {
   train::Model::pin_threads();
+  terse::Grid<AnyTransport> grid(transport, {.stages = job.options.stages});
   SlowLink link = job.options.link;
-  if (link.forward_passes > 0) link.megabits = measure_link(job, link.forward_passes, transport);
+  if (link.forward_passes > 0) link.megabits = measure_link(job, link.forward_passes, grid.pipe());
   std::vector<Run> runs;
   for (const std::uint64_t seed : job.options.seeds) {
     const Beforehand beforehand = train_beforehand(job, seed, transport);
     for (const Coding& coding : job.options.codings)
-      runs.push_back(StageRun(job, link, coding, seed, beforehand, transport)());
+      runs.push_back(StageRun(job, link, coding, seed, beforehand, transport, grid)());
   }
   if (transport.rank() > 0) runs.clear();
   return runs;

@@ -36,6 +36,7 @@ struct Epoch {
   double loss = 0;                                      ///< of training, the mean over the epoch's batches
   double test_loss = 0, accuracy = 0;                   ///< of pictures, or of characters
   std::uint64_t forward_bytes = 0, backward_bytes = 0;  ///< that all stages have sent in training so far
+  std::uint64_t replica_bytes = 0;                      ///< the same, between the replicas of stages
   double seconds = 0;                                   ///< of its steps
 };
 
