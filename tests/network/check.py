@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What of bench/network needs neither root nor a network: namespaces are removed however the program ends, on a stand-in for
-`ip`; names in pictures stand apart, in order and inside; figures come out of the table as they should.
+"""bench/network: namespaces are removed however the program ends, on a stand-in for `ip`; names in pictures stand apart, in order
+and inside; figures come out of the table as they should. With root and iproute2: links hold their bandwidth.
 
 Usage: check.py ROOT
 """
@@ -20,6 +20,7 @@ import time
 sys.dont_write_bytecode = True  # beside the scripts
 FOLDER = pathlib.Path(sys.argv[1]).resolve() / "bench/network"
 sys.path.insert(0, str(FOLDER))
+import links  # noqa: E402
 import picture  # noqa: E402
 
 # Keeps account of namespaces as files, and says of one, when it is asked first, that a process is in it.
@@ -40,6 +41,14 @@ with ended_by_signals(), Links(3) as links:
     print("made", flush=True)
     time.sleep(60 if sys.argv[3] == "stay" else 0)
 """
+
+
+def script(name):
+    """A program of bench/network as a module."""
+    loader = importlib.machinery.SourceFileLoader(f"network_{name}", str(FOLDER / name))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(loader.name, loader))
+    loader.exec_module(module)
+    return module
 
 
 def expect(condition, what):
@@ -97,9 +106,7 @@ def check_spread():
 
 
 def check_table():
-    loader = importlib.machinery.SourceFileLoader("network_run", str(FOLDER / "run"))
-    run = importlib.util.module_from_spec(importlib.util.spec_from_loader("network_run", loader))
-    loader.exec_module(run)
+    run = script("run")
     text = run.table({100.0: {"adam": {"seconds": [9, 2, 1], "gradient": [0.5, 0.5, 4], "bytes": 10_000_000},
                               "ddp": {"seconds": [4, 5, 3], "gradient": []}}})
     expect("| 100 | adam | 2.000 | 9.000 | 0.500 | 10.00 | 0.800 | 2.50 | 1.000 | 0.500 |" in text, text)
@@ -107,7 +114,21 @@ def check_table():
     expect(run.dense_bytes("perceptron/2048", 4) == 60_125_244, f"{run.dense_bytes('perceptron/2048', 4)} bytes")
 
 
+def check_bandwidth():
+    """A message after an idle moment takes bytes / bandwidth. A loaded machine can only delay it, so that the fastest of five counts."""
+    wire = script("wire")
+    with links.ended_by_signals(), links.Links(2) as two:
+        for megabits, size in ((8, 8192), (8, 65536), (100, 65536)):
+            two.hold_to(megabits)
+            wanted, least = size * 8e-6 / megabits, min(wire.transfers(two, size, 5))
+            expect(0.93 * wanted < least < 1.1 * wanted + 0.01, f"{size} bytes at {megabits} Mbit/s took {least} s, not {wanted} s")
+
+
 for one in (0, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGKILL):
     check_removal(one)
 check_spread()
 check_table()
+if reason := links.why_not():
+    print(f"bandwidths are not checked: {reason}")
+else:
+    check_bandwidth()
