@@ -45,7 +45,7 @@ for step in range(int(steps)):
     print(json.dumps({"step": step, "done": (step + 1) / int(steps)}), flush=True)
     if method == "slow" and step == 1 and not saved.exists():
         saved.touch()
-        time.sleep(60)
+        time.sleep(20)
 if method == "bad":
     print("no JSON")
 '''

@@ -19,12 +19,14 @@ inline terse::Layout matrices_alone(const terse::Layout& layout) {
   return other;
 }
 
-/// All matrices but the last layer's are hidden ones, where `rank` columns make them smaller. Their rates are `scale` times
-/// those of the others.
+/// All matrices but the last layer's and a language model's tables are hidden ones, where `rank` columns make them smaller. Their
+/// rates are `scale` times those of the others.
 inline terse::Layout hidden_matrices(const terse::Layout& layout, int rank = 0, float scale = 1) {
   terse::Layout other;
   for (terse::Segment segment : layout.segments()) {
-    if (segment.shape.size() >= 2 && segment.name != "last.weight") {
+    const bool outer =
+        segment.name == "last.weight" || segment.name == "words.weight" || segment.name == "places.weight";
+    if (segment.shape.size() >= 2 && !outer) {
       const terse::index_t rows = segment.shape.front(), columns = segment.count / rows;
       segment.hidden = (rows + columns) * rank < rows * columns;
     }
