@@ -5,7 +5,8 @@
 
     class Example(Experiment):
         \"\"\"One sentence that `run` shows in its list.\"\"\"
-        packages = ["libtorch-dev"]                  # of Debian; installed by scripts/require
+        packages = ["libtorch-dev"]                  # of Debian, to build with; installed by scripts/require
+        data = ["wordnet-base"]                      # of Debian, whose files the programs read; the same
         programs = ["examples/example"]              # targets of Meson; built in build/evidence
         wheels = ["torch==2.15"]                     # of PyPI; installed into build/evidence-NAME, whose Python is self.python
 
@@ -21,10 +22,11 @@
         def picture(self, results):                  # arguments of bench/network/picture.draw, or None
             return None
 
-A row's key holds all settings that decide about its result: it names the row, and changed settings are another row. The command
-prints a line of JSON for each part of its result, and `"done"` in a line, from 0 to 1, tells how far the row is. `{state}` in an
+A row's key holds all settings that decide about its result, so that changed settings are another row. Its first value names the row,
+with `seed` if it has one. The command prints a line of JSON for each part of its result, and `"done"` in a line, from 0 to 1, tells how far the row is. `{state}` in an
 argument becomes a folder that outlives an interruption: a program that saves its progress there, and prints the earlier lines again,
-resumes. `results` are pairs of key and printed objects, of the rows that are done. With --smoke, wheels are not installed."""
+resumes. self.folder is out/evidence/NAME, whose rows.jsonl, state and lock are the driver's: an experiment that overrides prepare() may
+keep its data there. `results` are pairs of key and printed objects, of the rows that are done. With --smoke, wheels are not installed."""
 
 import json
 import os
@@ -45,14 +47,15 @@ class Row(typing.NamedTuple):
     minutes: float
 
     def name(self):
-        return ", ".join(f"{setting} {value}" for setting, value in self.key.items())
+        first = next(iter(self.key.values()))
+        return f"{first}, seed {self.key['seed']}" if "seed" in self.key else first
 
 
 class Experiment:
-    packages, programs, wheels = [], [], []
+    packages, data, programs, wheels = [], [], [], []
 
-    def __init__(self, name, seeds=(1, 2, 3), smoke=False, build=None):
-        self.name, self.seeds, self.smoke = name, seeds, smoke
+    def __init__(self, name, folder, seeds=(1, 2, 3), smoke=False, build=None):
+        self.name, self.folder, self.seeds, self.smoke = name, folder, seeds, smoke
         self.built = build is not None
         self.build = build or ROOT / "build" / "evidence"
         self.environment = ROOT / "build" / f"evidence-{name}"
@@ -67,14 +70,15 @@ class Experiment:
     def prepare(self):
         """Installs and builds; in a build folder of the user's nothing is installed or built."""
         if self.built:
-            require_installed(self.packages)
+            require_installed(self.data)
             for target in self.programs:
                 if not self.program(target).exists():
                     raise Missing(f"{self.program(target)} is not built, since one of its dependencies is missing")
             return
-        tools = ["g++", "meson", "ninja-build", "pkg-config", "gnuplot-nox"] if self.programs else ["gnuplot-nox"]
-        if subprocess.run([ROOT / "scripts" / "require", *tools, *self.packages]).returncode != 0:
-            raise Missing("not all of its Debian packages are there: " + " ".join(tools + self.packages))
+        tools = ["g++", "meson", "ninja-build", "pkg-config"] if self.programs else []
+        packages = ["gnuplot-nox", *tools, *self.packages, *self.data]
+        if subprocess.run([ROOT / "scripts" / "require", *packages]).returncode != 0:
+            raise Missing("not all of its Debian packages are there: " + " ".join(packages))
         if self.programs:
             self._build()
         if self.wheels and not self.smoke:
@@ -100,9 +104,11 @@ class Experiment:
 
 
 def require_installed(packages):
+    if not packages:
+        return
     found = subprocess.run(["dpkg-query", "-W", "-f", "${db:Status-Status} ${Package}\n", *packages], capture_output=True, text=True)
     missing = set(packages) - {line.split()[1] for line in found.stdout.splitlines() if line.startswith("installed ")}
-    if packages and missing:
+    if missing:
         raise Missing("Debian packages are not installed: " + " ".join(sorted(missing)))
 
 

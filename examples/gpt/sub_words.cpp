@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Makes text into numbers of sub-words, which the program `gpt` trains on: reads the prose in all .pod and .txt files (.rst.txt, too) below
+// Makes text into numbers of sub-words, which the program `gpt` trains on: reads the prose in all .md, .pod and .txt files (.rst.txt, too) below
 // the folders, trains a vocabulary on it with Debian's sentencepiece, and encodes it. Every 25th file is held out.
 //
 //   gpt_sub_words OUT [WORDS [FOLDER...]]     2048 sub-words, and what Debian's perl-doc and python3.11-doc install, unless given
@@ -80,8 +80,8 @@ std::vector<fs::path> files_below(const std::vector<fs::path>& folders) {
   std::vector<fs::path> files;
   for (const fs::path& folder : folders)
     for (const auto& entry : fs::recursive_directory_iterator(folder))
-      if (entry.is_regular_file() &&
-          (entry.path().extension() == ".pod" || entry.path().extension() == ".txt"))
+      if (const std::string kind = entry.path().extension();
+          entry.is_regular_file() && (kind == ".md" || kind == ".pod" || kind == ".txt"))
         files.push_back(entry.path());
   std::sort(files.begin(), files.end());
   return files;
@@ -113,7 +113,7 @@ std::string train_vocabulary(const std::vector<std::string>& paragraphs, int wor
                                                          {"shuffle_input_sentence", "false"},
                                                          {"character_coverage", "0.9999"},
                                                          {"num_threads", "1"},
-                                                         {"minloglevel", "1"}},
+                                                         {"minloglevel", "2"}},
             &iterator, &model),
         "training a vocabulary of " + std::to_string(words) + " sub-words");
   return model;

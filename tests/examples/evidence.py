@@ -24,7 +24,7 @@ from evidence import Experiment, Row
 
 class Example(Experiment):
     """Counts."""
-    packages = PACKAGES
+    data = PACKAGES
 
     def rows(self):
         for method in ["quick", "slow", "bad"]:
@@ -101,7 +101,7 @@ def main(folder):
     with (out / "rows.jsonl").open("a") as file:
         file.write('{"key": {"meth')
     output = finish(folder, 1)
-    expect("method bad, seed 1, steps 3 failed, this line of its output is not JSON: no JSON" in output, f"the failure isn't said: {output}")
+    expect("bad, seed 1 failed, this line of its output is not JSON: no JSON" in output, f"the failure isn't said: {output}")
     expect(rows_in(out) == ["quick", "slow"], f"rows after resuming: {rows_in(out)}")
     expect(starts.read_text().split() == ["quick", "slow", "slow", "bad"], f"started were: {starts.read_text()}")
     with (out / "example.csv").open(newline="") as file:

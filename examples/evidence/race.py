@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+import statistics
+import subprocess
+
+from evidence import ROOT, Experiment, Row
+
+# Name, settings of the program `race`, and whether it runs with one seed alone. Rates are the best of TODO.
+ONE_BIT = {"method": "one-bit-adam", "learning-rate": 2e-3}
+METHODS = [
+    ("Adam", {"method": "adam", "learning-rate": 2e-3}, False),
+    ("1-bit Adam, 15 % warm-up", ONE_BIT | {"warm-up": 0.15}, False),
+    ("1-bit Adam, 5 % warm-up", ONE_BIT | {"warm-up": 0.05}, False),
+    ("0/1 Adam", {"method": "zero-one-adam", "learning-rate": 2e-3, "warm-up": 0.15}, True),
+    ("LAMB", {"method": "lamb", "learning-rate": 1e-2}, True),
+    ("1-bit LAMB, 15 % warm-up", {"method": "one-bit-lamb", "learning-rate": 1e-2, "warm-up": 0.15}, True),
+    ("DiLoCo, 8 bits", {"method": "diloco-int8", "learning-rate": 2e-3, "period": 20}, True),
+    ("SparseLoCo", {"method": "sparse-loco", "learning-rate": 2e-3, "period": 20}, True),
+    ("PowerSGD, rank 2", {"method": "power-sgd", "learning-rate": 5e-2}, True),
+    ("Muon", {"method": "muon", "learning-rate": 2e-3}, True),
+    ("Dion, rank 32", {"method": "dion", "learning-rate": 2e-3}, True),
+]
+TRAINING = {"steps": 2000, "ranks": 4, "rows": 8, "schedule": "cosine", "rate-warmup": 0.05}
+TINY = {"steps": 10, "every": 5, "ranks": 2, "rows": 2, "width": 72, "heads": 2, "blocks": 1, "length": 16, "rate-warmup": 0.1}
+
+
+class Race(Experiment):
+    """A GPT of 2.2 million parameters on 14 MB of English: steps and bytes to the held-out loss that Adam has in the end."""
+
+    packages = ["libtorch-dev", "libopenblas0-pthread", "libsentencepiece-dev", "nlohmann-json3-dev", "libxxhash-dev", "zlib1g-dev",
+                "libcli11-dev", "libfmt-dev"]
+    programs = ["examples/race", "examples/gpt_sub_words"]
+
+    data = ["perl-doc", "python3.11-doc"]
+
+    def prepare(self):
+        # The smoke test reads the project's own pages, so that it needs no packages of text.
+        if self.smoke:
+            self.data = []
+        super().prepare()
+        if not (self.folder / "text").exists():
+            sources = [400, ROOT / "docs"] if self.smoke else []
+            partial = self.folder / "text.partial"
+            subprocess.run([self.program("examples/gpt_sub_words"), partial, *map(str, sources)], check=True)
+            partial.rename(self.folder / "text")
+
+    def rows(self):
+        for seed in self.seeds:
+            for name, settings, one_seed in METHODS:
+                if one_seed and seed != self.seeds[0]:
+                    continue
+                key = {"name": name, **settings, **(TINY if self.smoke else TRAINING), "seed": seed}
+                options = [word for setting, value in list(key.items())[1:] for word in (f"--{setting}", value)]
+                yield Row(key, [self.program("examples/race"), "--text", self.folder / "text", "--save", "{state}", *options], 14)
+
+    def table(self, results):
+        """Steps, and the ratio to Adam's, where the held-out loss is the one that Adam of the same seed has in the end, and 1.02 times it.
+        Seconds on links are to come from bench/network."""
+        header = ["method", "seeds", "steps to Adam's last loss", "times Adam's", "steps to 1.02 times it", "times Adam's", "held-out loss",
+                  "deviation", "MB sent by a rank", "processor seconds a step"]
+        adam = {key["seed"]: lines for key, lines in results if key["name"] == "Adam"}
+        lines = []
+        for name in dict.fromkeys(key["name"] for key, _ in results):
+            runs = [(key["seed"], curve) for key, curve in results if key["name"] == name]
+            paired = [(adam[seed], curve) for seed, curve in runs if seed in adam]
+            losses = [curve[-1]["held_out"] for _, curve in runs]
+            line = [name, len(runs)]
+            for factor in (1, 1.02):
+                targets = [factor * base[-1]["held_out"] for base, _ in paired]
+                steps = [reached(curve, target) for (_, curve), target in zip(paired, targets)]
+                bases = [reached(base, target) for (base, _), target in zip(paired, targets)]
+                if not steps or None in steps:
+                    line += [f"not in {runs[0][1][-1]['step']}" if steps else "–", "–"]
+                else:
+                    line += [f"{statistics.mean(steps):.0f}", f"{statistics.mean(a / b for a, b in zip(steps, bases)):.3f}"]
+            known = None not in losses
+            line += [f"{statistics.mean(losses):.4f}" if known else "diverged",
+                     f"{statistics.stdev(losses):.4f}" if known and len(losses) > 1 else "–",
+                     f"{statistics.mean(curve[-1]['bytes'] for _, curve in runs) / 1e6:.0f}",
+                     f"{statistics.mean(curve[-1]['seconds'] / curve[-1]['step'] for _, curve in runs):.2f}"]
+            lines.append(line)
+        return header, lines
+
+    def picture(self, results):
+        """The first seed's held-out losses, without the steep beginning."""
+        curves = []
+        for key, lines in results:
+            points = [(line["step"], line["held_out"]) for line in lines[len(lines) // 10:] if line["held_out"] is not None]
+            if key["seed"] == self.seeds[0] and points:
+                curves.append((key["name"], points, False))
+        return {"lines": curves, "xlabel": "steps", "ylabel": "held-out loss", "logarithmic": "", "falling": True}
+
+
+def reached(curve, loss):
+    """The step at which the held-out loss is first at most that, between two evaluations on a straight line; None if it never is."""
+    before = None
+    for line in curve:
+        now = line["held_out"]
+        if now is not None and now <= loss:
+            if before is None or before[1] is None:
+                return line["step"]
+            step, last = before
+            return step + (line["step"] - step) * (last - loss) / (last - now)
+        before = line["step"], now
+    return None
