@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One rank of bench/network/run: steps of PyTorch's DistributedDataParallel over gloo, the model of libtorch_model.cpp.
 
-Usage: ddp.py HOOK,... MODEL BATCH STEPS RANK RANKS MASTER    HOOK: ddp, ddp/fp16 or ddp/powersgd
+Usage: ddp.py HOOK,... MODEL BATCH STEPS RANK RANKS MASTER    HOOK: ddp, ddp/fp16, ddp/bf16 or ddp/powersgd
 """
 
 import json
@@ -84,8 +84,8 @@ def parallel(hook, name):
         whole = 4 * sum(parameter.numel() for parameter in model.parameters())
         dist._DEFAULT_FIRST_BUCKET_BYTES, megabytes = whole, whole / 2**20
     model = nn.parallel.DistributedDataParallel(model, bucket_cap_mb=megabytes)
-    if hook == "ddp/fp16":
-        model.register_comm_hook(None, default_hooks.fp16_compress_hook)
+    if hook in ("ddp/fp16", "ddp/bf16"):
+        model.register_comm_hook(None, getattr(default_hooks, hook[4:] + "_compress_hook"))
     if hook == "ddp/powersgd":
         state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=4, start_powerSGD_iter=2)
         model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
@@ -124,7 +124,7 @@ def measure(hook, name, batch, steps, rank):
         if step >= 0:
             seconds.append(time.perf_counter() - begin)
     if rank == 0:
-        print(json.dumps({"method": hook, "seconds": seconds}), flush=True)
+        print(json.dumps({"method": hook, "seconds": seconds, "torch": torch.__version__}), flush=True)
 
 
 def main():
