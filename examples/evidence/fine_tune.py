@@ -26,7 +26,8 @@ class FineTune(Experiment):
         super().prepare()
         self.model = self.environment / "model"
         if self.smoke:
-            self.model = self.small_model()
+            self.model = self.build / "small-bert"
+            write_small_model(self.model)
         elif not (self.model / "model.safetensors").exists():
             packed = next(self.environment.glob("lib/python*/site-packages/all_minilm_l6_v2/model.zip"), None)
             if packed is None:
@@ -63,31 +64,31 @@ class FineTune(Experiment):
         return {"lines": lines, "xlabel": "MB that all stages have sent", "ylabel": "training loss of the epoch, nats",
                 "logarithmic": "x"}
 
-    def small_model(self):
-        """A BERT of random weights, and a vocabulary of letters, for smoke runs: nothing is downloaded."""
-        folder = self.build / "small-bert"
-        folder.mkdir(parents=True, exist_ok=True)
-        width, inner, layers, words = 128, 256, 4, 200
-        (folder / "config.json").write_text(json.dumps({
-            "num_hidden_layers": layers, "hidden_size": width, "num_attention_heads": 4, "intermediate_size": inner, "vocab_size": words,
-            "max_position_embeddings": 32, "type_vocab_size": 2, "layer_norm_eps": 1e-12}))
-        letters = "abcdefghijklmnopqrstuvwxyz0123456789"
-        pieces = {letter: 103 + k for k, letter in enumerate(letters)} | {"##" + letter: 140 + k for k, letter in enumerate(letters)}
-        (folder / "tokenizer.json").write_text(json.dumps({"model": {"vocab": pieces}}))
-        shapes = {"embeddings.word_embeddings.weight": [words, width], "embeddings.position_embeddings.weight": [32, width],
-                  "embeddings.token_type_embeddings.weight": [2, width]}
-        norms = ["embeddings.LayerNorm"]
-        for layer in range(layers):
-            at = f"encoder.layer.{layer}."
-            for name, out, into in [("attention.self.query", width, width), ("attention.self.key", width, width),
-                                    ("attention.self.value", width, width), ("attention.output.dense", width, width),
-                                    ("intermediate.dense", inner, width), ("output.dense", width, inner)]:
-                shapes |= {f"{at}{name}.weight": [out, into], f"{at}{name}.bias": [out]}
-            norms += [at + "attention.output.LayerNorm", at + "output.LayerNorm"]
-        for norm in norms:
-            shapes |= {norm + ".weight": [width], norm + ".bias": [width]}
-        write_random(folder / "model.safetensors", shapes)
-        return folder
+
+def write_small_model(folder, pieces=None, more={}, **settings):
+    """Writes a BERT of random weights, for smoke runs and tests: nothing is downloaded. The vocabulary is letters by default; `more`
+    has shapes of further tensors, and `settings` replaces values of config.json."""
+    folder.mkdir(parents=True, exist_ok=True)
+    config = {"num_hidden_layers": 4, "hidden_size": 128, "num_attention_heads": 4, "intermediate_size": 256, "vocab_size": 200,
+              "max_position_embeddings": 32, "type_vocab_size": 2, "layer_norm_eps": 1e-12} | settings
+    (folder / "config.json").write_text(json.dumps(config))
+    letters = "abcdefghijklmnopqrstuvwxyz0123456789"
+    pieces = pieces or {letter: 103 + k for k, letter in enumerate(letters)} | {"##" + letter: 140 + k for k, letter in enumerate(letters)}
+    (folder / "tokenizer.json").write_text(json.dumps({"model": {"vocab": pieces}}))
+    width, inner = config["hidden_size"], config["intermediate_size"]
+    shapes = {f"embeddings.{table}_embeddings.weight": [config[rows], width] for table, rows in
+              [("word", "vocab_size"), ("position", "max_position_embeddings"), ("token_type", "type_vocab_size")]}
+    norms = ["embeddings.LayerNorm"]
+    for layer in range(config["num_hidden_layers"]):
+        at = f"encoder.layer.{layer}."
+        for name, out, into in [("attention.self.query", width, width), ("attention.self.key", width, width),
+                                ("attention.self.value", width, width), ("attention.output.dense", width, width),
+                                ("intermediate.dense", inner, width), ("output.dense", width, inner)]:
+            shapes |= {f"{at}{name}.weight": [out, into], f"{at}{name}.bias": [out]}
+        norms += [at + "attention.output.LayerNorm", at + "output.LayerNorm"]
+    for norm in norms:
+        shapes |= {norm + ".weight": [width], norm + ".bias": [width]}
+    write_random(folder / "model.safetensors", shapes | more)
 
 
 def write_random(path, shapes):
