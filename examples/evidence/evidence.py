@@ -87,7 +87,7 @@ class Experiment:
     def _build(self):
         print("building " + " ".join(self.programs), flush=True)
         if not (self.build / "build.ninja").exists():
-            subprocess.run(["meson", "setup", self.build, "-Dtests=disabled", "-Dbenchmarks=disabled", "-Dcuda=disabled"], cwd=ROOT,
+            subprocess.run(["meson", "setup", self.build, "-Dtests=disabled", "-Dcuda=disabled"], cwd=ROOT,
                            check=True, stdout=subprocess.DEVNULL)
         subprocess.run(["ninja", "-C", self.build, *self.programs], check=True, stdout=subprocess.DEVNULL)
 
