@@ -95,10 +95,12 @@ void broadcast(std::vector<float>& values, AnyTransport& transport) {
 Beforehand train_beforehand(const Job& job, std::uint64_t seed, AnyTransport& transport) {
   AnyTransport alone = transport.split(transport.rank(), 0);
   Whole whole(job, seed, before(job.options.task).batch, alone);
-  if (transport.rank() == 0) train_whole(job, seed, whole, alone);
+  // Untrained parameters are the same on all stages: on slow links a large model's would take minutes.
+  const bool trains = job.options.epochs_before > 0;
+  if (trains && transport.rank() == 0) train_whole(job, seed, whole, alone);
   const float* const mine = whole.model.parameters();
   Beforehand found{whole.model.layout(), {mine, mine + whole.model.layout().size()}};
-  broadcast(found.parameters, transport);
+  if (trains) broadcast(found.parameters, transport);
   return found;
 }
 

@@ -97,11 +97,15 @@ Coding coding_of(const std::string& given, const Written& written) {
 
 SlowLink link_of(const std::string& bandwidth, SlowLink link) {
   if (bandwidth.empty()) return link;
-  const std::string automatic = "auto:";
-  if (bandwidth.compare(0, automatic.size(), automatic) == 0)
+  const std::string automatic = "auto:", real = "real:";
+  if (bandwidth.compare(0, automatic.size(), automatic) == 0) {
     link.forward_passes = number_in("--bandwidth", bandwidth.substr(automatic.size()), 0.01, 1000.0);
-  else
-    link.megabits = number_in("--bandwidth", bandwidth, 0.001, 1e6);
+    return link;
+  }
+  link.real = bandwidth.compare(0, real.size(), real) == 0;
+  if (link.real && link.delay_ms > 0)
+    throw input_error("--delay: is for links that are made slow, not real:");
+  link.megabits = number_in("--bandwidth", bandwidth.substr(link.real ? real.size() : 0), 0.001, 1e6);
   return link;
 }
 
@@ -159,8 +163,9 @@ void add_options(CLI::App& app, Options& o, Written& w) {
   number("--window", o.window, 1, 8, "2", "messages that may be under way");
   in_group(app.add_flag("--recompute", o.recompute, "keep inputs of a stage alone, run it again"));
   in_group(app.add_option("--bandwidth", w.bandwidth,
-                          "make links slow; auto:X: an fp32 message takes X forward passes"),
-           "MBIT|auto:X");
+                          "make links slow; auto:X: an fp32 message takes X forward passes; "
+                          "real:MBIT: they are that slow, which predictions need to know"),
+           "MBIT|auto:X|real:MBIT");
   number("--delay", o.link.delay_ms, 0.0, 10'000.0, "", "ms that each message takes besides");
 
   group = "Output";

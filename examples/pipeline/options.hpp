@@ -21,9 +21,10 @@ enum class Averaging {
   one_bit  ///< 1-bit Adam, after Adam in 15 % of the steps
 };
 
-/// A link between stages that is made slow.
+/// A link between stages that is slow, or is made so.
 struct SlowLink {
   double megabits = 0;        ///< per second; 0: as fast as it is
+  bool real = false;          ///< the network has this bandwidth: nothing is delayed, and predictions know it
   double forward_passes = 0;  ///< instead: so slow that an fp32 message takes this many; 0: not
   double delay_ms = 0;
   bool any() const { return megabits > 0 || forward_passes > 0 || delay_ms > 0; }

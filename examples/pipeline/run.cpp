@@ -35,10 +35,10 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-/// As slow as `link` says. Collective.
+/// Makes a channel that is as slow as `link` says. Collective.
 AnyTransport make_link(const SlowLink& link, AnyTransport& transport) {
   AnyTransport channel = transport.split(0, transport.rank());
-  if (!link.any()) return channel;
+  if (!link.any() || link.real) return channel;
   terse::Link slow;
   slow.latency = std::chrono::nanoseconds(static_cast<std::int64_t>(1e6 * link.delay_ms));
   if (link.megabits > 0) slow.bytes_per_second = 1e6 / 8 * link.megabits;
