@@ -148,16 +148,18 @@ def ended_by_signals():
             signal.signal(number, handler)
 
 
-def build(target="bench_network", *packages):
+def build(target="bench/bench_network", *packages):
     # Debian's LibTorch and Open MPI with g++.
     subprocess.run([ROOT / "scripts" / "require", "g++", "meson", "ninja-build", "pkg-config", "libboost-mpi-dev", "libopenmpi-dev",
                     "openmpi-bin", "libtorch-dev", "libopenblas0-pthread", "iproute2", "gnuplot-nox", *packages], check=True)
     folder = ROOT / "build" / "network"
-    if not (folder / "build.ninja").exists():
-        subprocess.run(["meson", "setup", folder, "-Dtests=disabled", "-Dexamples=disabled", "-Dbuildtype=release"],
+    # A folder of earlier days has no examples, or lacks what packages have brought since.
+    if subprocess.run(["ninja", "-C", folder, "-n", target], capture_output=True).returncode != 0:
+        again = ["--reconfigure"] if (folder / "build.ninja").exists() else []
+        subprocess.run(["meson", "setup", *again, folder, "-Dtests=disabled", "-Dexamples=auto", "-Dbuildtype=release"],
                        cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
-    subprocess.run(["ninja", "-C", folder, f"bench/{target}"], check=True, stdout=subprocess.DEVNULL)
-    return folder / "bench" / target
+    subprocess.run(["ninja", "-C", folder, target], check=True, stdout=subprocess.DEVNULL)
+    return folder / target
 
 
 def python_with_torch():

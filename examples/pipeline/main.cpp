@@ -65,6 +65,7 @@ std::optional<pipeline::Job> Pipeline::prepare(int argc, char** argv, int world,
       : options->task == pipeline::Task::glosses
           ? pipeline::load_glosses(options->pretrained, options->examples, options->held_out)
           : pipeline::load_pictures();
+  if (options->held_out > 0) data.test.count = std::min(data.test.count, options->held_out);
   return pipeline::Job{*options, std::move(data)};
 }
 

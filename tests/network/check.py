@@ -112,6 +112,11 @@ def check_table():
     expect("| 100 | adam | 2.000 | 9.000 | 0.500 | 10.00 | 0.800 | 2.50 | 1.000 | 0.500 |" in text, text)
     expect("| 100 | ddp | 4.000 | 5.000 | – | – | – | – | 2.000 | 1.000 |" in text, text)
     expect(run.dense_bytes("perceptron/2048", 4) == 60_125_244, f"{run.dense_bytes('perceptron/2048', 4)} bytes")
+    text = script("pipeline").table({"measured": {"ratio:10": {"megabits": 8.2, "load": [0.5], "methods": {
+        "exact": {"forward": 122_930, "backward": 122_920, "seconds": [2, 1.5, 9], "predicted": [1.6, 1.25, 1.7]},
+        "direct 4/8": {"forward": 16_370, "backward": 31_720, "seconds": [0.5], "predicted": [0.4]}}}}})
+    expect("| 8.2 | exact | 122.9 | 122.9 | 2.000 | 1.500 | 9.000 | 1.600 | 1.25 | 1.00 |" in text, text)
+    expect("| 8.2 | direct 4/8 | 16.4 | 31.7 | 0.500 | 0.500 | 0.500 | 0.400 | 1.25 | 4.00 |" in text, text)
 
 
 def check_bandwidth():

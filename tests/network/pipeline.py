@@ -1,0 +1,41 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""bench/network/pipeline on two stages: a link holds exact messages to its rate, and predictions know it. Needs root and iproute2.
+Before, without either: tests of the program take as many examples as were asked for.
+
+Usage: pipeline.py ROOT PROGRAM
+"""
+
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+sys.dont_write_bytecode = True  # beside the scripts
+FOLDER = pathlib.Path(sys.argv[1]).resolve() / "bench/network"
+sys.path.insert(0, str(FOLDER))
+from links import why_not  # noqa: E402
+
+line = subprocess.run([sys.argv[2], "--stages", "1", "--method", "exact", "--epochs", "1", "--epochs-before", "0", "--examples", "64",
+                       "--held-out", "3", "--quiet", "--json", "-"], check=True, stdout=subprocess.PIPE, timeout=60).stdout
+right = 3 * json.loads(line)["runs"][0]["epochs"][0]["test_accuracy"]
+if abs(right - round(right)) > 1e-6:
+    sys.exit(f"of 3 examples {right} were right")
+if reason := why_not():
+    print(reason)
+    sys.exit(77)
+with tempfile.TemporaryDirectory() as out:
+    subprocess.run([FOLDER / "pipeline", "--program", sys.argv[2], "--stages", "2", "--batch", "64", "--micro-batch", "16", "--steps", "4",
+                    "--rounds", "1", "--rates", "4", "--methods", "exact,direct:4/8", "--out", out, "--", "--task", "pictures"],
+                   check=True, stdout=subprocess.DEVNULL, timeout=100)
+    at_rate = json.loads((pathlib.Path(out) / "pipeline.json").read_text())["measured"]["4"]
+exact, direct = (at_rate["methods"][name] for name in ("exact", "direct 4/8"))
+# Four messages of 8 kB there, and four back. The first packet of each way, 576 bytes, may pass before its time.
+wire = 8 * exact["forward"] * 8e-6 / 4
+for what, passed in ((f"messages of {exact['forward']} B", 8192 <= exact["forward"] < 8600),
+                     (f"steps of {exact['seconds']} s, whose messages take {wire} s", exact["seconds"][0] > 0.96 * wire),
+                     (f"predictions of {exact['predicted']} s", exact["predicted"][0] > wire),
+                     (f"steps of {direct['seconds']} s with a fifth of the bytes", direct["seconds"][0] < 0.7 * exact["seconds"][0])):
+    if not passed:
+        sys.exit(f"{what}; exact {exact}, direct {direct}")
