@@ -35,6 +35,7 @@ struct Race {
   std::string method, text, save;
   std::uint64_t steps = 2000, every = 100;
   double rate = 1e-3, last_rate = 0.1;
+  bool bias_correction = false;
   int rows = 8;
   gpt::Shape shape;
   train::Options options;  // of the method; its rates are `rate`
@@ -46,10 +47,20 @@ struct Race {
   float rate_at(std::uint64_t step) const {
     const auto rise = static_cast<double>(share(options.learning_rate_warmup)),
                now = static_cast<double>(step);
-    if (now < rise) return static_cast<float>(rate * (now + 1) / rise);
-    if (options.rate_schedule == train::RateSchedule::constant) return static_cast<float>(rate);
-    const double cosine = std::cos(std::numbers::pi * (now - rise) / (static_cast<double>(steps) - rise));
-    return static_cast<float>(rate * (last_rate + (1 - last_rate) * (1 + cosine) / 2));
+    double height = 1;
+    if (now < rise) {
+      height = (now + 1) / rise;
+    } else if (options.rate_schedule == train::RateSchedule::cosine) {
+      const double cosine = std::cos(std::numbers::pi * (now - rise) / (static_cast<double>(steps) - rise));
+      height = last_rate + (1 - last_rate) * (1 + cosine) / 2;
+    }
+    return static_cast<float>(rate * height * (bias_correction ? correction_at(step) : 1));
+  }
+  /// Makes the steps of 1-bit Adam, which has no bias correction, those of an Adam with it (but for epsilon). The variance that is frozen
+  /// after `stages().freeze` steps lacks what it lacked then for the rest of the training.
+  double correction_at(std::uint64_t step) const {
+    const auto now = static_cast<double>(step + 1), last = static_cast<double>(stages().freeze);
+    return std::sqrt(1 - std::pow(0.999, std::min(now, last))) / (1 - std::pow(0.9, now));
   }
   train::Stages stages() const {
     return {.freeze = std::max<std::uint64_t>(1, share(options.warmup_fraction)),
@@ -187,6 +198,7 @@ std::optional<int> parse(Race& race, int argc, char** argv) {
   app.add_option("--schedule", schedule)->check(CLI::IsMember({"cosine", "constant"}));
   app.add_option("--rate-warmup", options.learning_rate_warmup, "share of the steps in which the rate rises");
   app.add_option("--warm-up", options.warmup_fraction, "share of the steps before the variance is frozen");
+  app.add_option("--bias-correction", race.bias_correction, "by the rate, of 1-bit Adam, which has none");
   app.add_option("--update-clip", options.update_clip);
   app.add_option("--granularity", granularity, "of 1-bit Adam's scales")
       ->check(CLI::IsMember({"segment", "block", "whole"}));
