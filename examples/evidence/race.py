@@ -13,6 +13,7 @@ METHODS = [
     ("1-bit Adam, 5 % warm-up", ONE_BIT | {"warm-up": 0.05}, False),
     ("1-bit Adam, 15 %, bias correction", ONE_BIT | {"warm-up": 0.15, "bias-correction": 1}, False),
     ("1-bit Adam, 5 %, bias correction", ONE_BIT | {"warm-up": 0.05, "bias-correction": 1}, False),
+    ("1-bit Adam, 15 %, half the rate", ONE_BIT | {"learning-rate": 5e-4, "warm-up": 0.15}, True),
     ("Adam, twice the rate", {"method": "adam", "learning-rate": 2e-3}, True),
     ("0/1 Adam", {"method": "zero-one-adam", "learning-rate": 1e-3, "warm-up": 0.15}, True),
     ("LAMB", {"method": "lamb", "learning-rate": 1e-2}, True),
