@@ -23,10 +23,12 @@
             return None
 
 A row's key holds all settings that decide about its result, so that changed settings are another row. Its first value names the row,
-with `seed` if it has one. The command prints a line of JSON for each part of its result, and `"done"` in a line, from 0 to 1, tells how far the row is. `{state}` in an
-argument becomes a folder that outlives an interruption: a program that saves its progress there, and prints the earlier lines again,
-resumes. self.folder is out/evidence/NAME, whose rows.jsonl, state and lock are the driver's: an experiment that overrides prepare() may
-keep its data there. `results` are pairs of key and printed objects, of the rows that are done. With --smoke, wheels are not installed."""
+with `seed` if it has one. The command prints a line of JSON for each part of its result, and `"done"` in a line, from 0 to 1, tells how
+far the row is. `{state}` in an argument becomes a folder that outlives an interruption: a program that saves its progress there, and
+prints the earlier lines again, resumes. `results` are pairs of key and printed objects, of the rows that are done.
+
+self.folder is out/evidence/NAME, where an experiment that overrides prepare() may keep its data: rows.jsonl, state and lock are the
+driver's. With --smoke, wheels are not installed."""
 
 import json
 import os

@@ -21,8 +21,8 @@ namespace {
 
 constexpr int rows = 8;  // windows of a rank's batch
 
-/// Rises over the first 5 % of the steps, and falls to a tenth by a cosine. The height is half of Adam's best: 1-bit Adam has no bias
-/// correction, so that its steps are longer as long as training is shorter than the variance's memory of 1 / (1 - beta2) steps.
+/// Rises over the first 5 % of the steps, and falls to a tenth by a cosine. The height is half of Adam's best: without bias correction
+/// the variance that 1-bit Adam freezes early is too small, and the steps over it are too long.
 float learning_rate(int step, int steps) {
   const double share = static_cast<double>(step) / steps;
   return static_cast<float>(5e-4 * std::min(share / 0.05, 0.55 + 0.45 * std::cos(std::numbers::pi * share)));

@@ -146,7 +146,7 @@ gpt::Text make_text(const std::vector<fs::path>& folders, int words) {
   return text;
 }
 
-/// The folders of prose that the packages install, whatever their versions.
+/// The folders of prose that any version of the packages installs.
 std::vector<fs::path> documentation() {
   std::set<fs::path> folders;
   for (const auto& [parent, child] :
