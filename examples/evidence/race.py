@@ -29,7 +29,7 @@ TINY = {"steps": 10, "every": 5, "ranks": 2, "rows": 2, "width": 72, "heads": 2,
 
 
 class Race(Experiment):
-    """A GPT of 2.2 million parameters on 14 MB of English: steps and bytes to the held-out loss that Adam has in the end."""
+    """A GPT of 2.2 million parameters on 11 MB of English: steps and bytes to the held-out loss that Adam has in the end."""
 
     packages = ["libtorch-dev", "libopenblas0-pthread", "libsentencepiece-dev", "nlohmann-json3-dev", "libxxhash-dev", "zlib1g-dev",
                 "libcli11-dev", "libfmt-dev"]
