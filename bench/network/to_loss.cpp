@@ -122,7 +122,7 @@ void train_to_loss(const Arguments& arguments, terse::Mpi& mpi) {
   }
   terse::AnyTransport transport(mpi.split(0, rank));
   const Method& how = method(arguments.method, rank);
-  const auto optimizer = how.make(transport, layout, {}, arguments.settings);
+  const auto optimizer = how.make(transport, layout, {.most_masked = 1}, arguments.settings);
   std::vector<float> x(static_cast<std::size_t>(layout.size())), g(x.size());
   model->begin(x.data(), offsets);
 
