@@ -108,7 +108,7 @@ class Links:
         """Limits the payload that each rank sends and receives, after an idle moment, too.
 
         Seconds as multiples of bytes / bandwidth, medians of bench/network/wire: at 8 and 27 Mbit/s 0.96 to 1.06 for 8 kB, 1.00 to
-        1.01 for 64 kB and 1 MB; at 100 Mbit/s 1.00 to 1.05 and 1.00 to 1.06. A bucket of 64 kB took 0.03 for 8 kB."""
+        1.01 for 64 kB and 1 MB; at 100 Mbit/s 1.00 to 1.07 and 1.00 to 1.06. A bucket of 64 kB took 0.03 for 8 kB."""
         # The first packet after an idle moment passes at once, which is 6 % of 8 kB with packets of 576 bytes, 18 % with 1500.
         mtu = 576 if megabits < 50 else 1500
         payload = megabits * 1e6 / 8  # bytes a second
@@ -116,8 +116,9 @@ class Links:
         # A bucket of 100 us makes up for late timers: on a busy machine 64 kB at 100 Mbit/s took 1.03 times bytes / bandwidth with it,
         # 1.09 with 10 us, 0.99 with 300 us.
         bucket = f"{rate * 100e-6:.0f}"
-        # TCP's segments pass whole, so that the first one may take 50 us, or is a packet.
-        packets = str(max(1, int(payload * 50e-6 / mtu)))
+        # TCP's segments pass whole, of which the first is free: at most 200 us, or a packet. With 50 us four ranks at 1 Gbit/s kept two
+        # cores so busy that 10 MB around a ring took twice as long, where other programs ran.
+        packets = str(max(1, int(payload * 200e-6 / mtu)))
         # A switch's buffer of 50 ms. 1 MB holds what TCP sends before it knows how slow a link is: a loss there costs 0.2 s.
         buffer = f"{max(rate * 50e-3, 1e6):.0f}"
         for where, device in self.devices():
