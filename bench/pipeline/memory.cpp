@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <exception>
 #include <fstream>
 #include <string>
@@ -66,6 +67,7 @@ double number(const char* file, const std::string& name) {
 /// The counters of this process so far.
 struct Usage {
   Clock::time_point time = Clock::now();
+  double processor = static_cast<double>(std::clock()) / CLOCKS_PER_SEC;
   double read = number("/proc/self/io", "read_bytes:") / 1e6,
          written = number("/proc/self/io", "write_bytes:") / 1e6;
   long faults = [] {
@@ -77,6 +79,20 @@ struct Usage {
 
 double seconds(Clock::time_point begin, Clock::time_point end) {
   return std::chrono::duration<double>(end - begin).count();
+}
+
+void report(int epoch, index_t count, const Usage& before, double slowest) {
+  const Usage after;
+  const auto steps = static_cast<double>(count / batch);
+  std::printf(
+      "{\"epoch\": %d, \"examples\": %lld, \"copies_mb\": %.1f, \"step\": %.5f, \"slowest\": %.5f, "
+      "\"processor\": %.5f, \"anonymous_mb\": %.1f, \"file_mb\": %.1f, \"read_mb\": %.1f, "
+      "\"written_mb\": %.1f, \"major_faults\": %ld}\n",
+      epoch, static_cast<long long>(count), static_cast<double>(count * copies_bytes) / 1e6,
+      seconds(before.time, after.time) / steps, slowest, (after.processor - before.processor) / steps,
+      number("/proc/self/status", "RssAnon:") * 1.024e-3, number("/proc/self/status", "RssFile:") * 1.024e-3,
+      after.read - before.read, after.written - before.written, after.faults - before.faults);
+  std::fflush(stdout);
 }
 
 template <class Memory>
@@ -105,19 +121,8 @@ void measure(const Settings& settings, const Memory& memory) {
           std::fflush(stdout);
         }
       }
-      if (threads.rank() != 0) continue;
-      const Usage after;
-      std::printf(
-          "{\"epoch\": %d, \"examples\": %lld, \"copies_mb\": %.1f, \"step\": %.5f, \"slowest\": %.5f, "
-          "\"anonymous_mb\": %.1f, \"file_mb\": %.1f, \"read_mb\": %.1f, \"written_mb\": %.1f, "
-          "\"major_faults\": "
-          "%ld}\n",
-          epoch, static_cast<long long>(count), static_cast<double>(count * copies_bytes) / 1e6,
-          seconds(before.time, after.time) / static_cast<double>(steps), slowest,
-          number("/proc/self/status", "RssAnon:") * 1.024e-3,
-          number("/proc/self/status", "RssFile:") * 1.024e-3, after.read - before.read,
-          after.written - before.written, after.faults - before.faults);
-      std::fflush(stdout);
+      if (threads.rank() == 0) report(epoch, count, before, slowest);
+      barrier(threads);  // the copies of both sides are in memory until all is counted
     }
   });
 }
