@@ -70,12 +70,12 @@ TEST_CASE("stages that are given other examples, or another number of them, say 
         Tried tried(transport, device);
         tried.pipeline.train(some);
         if (weights == &disturbed) {
-          CHECK(
-              thrown<wire_error>([&] { tried.pipeline.train(transport.rank() == 2 ? wrong : some); }) ==
-              "terse: rank " + std::to_string(transport.rank()) +
-                  ", step 2: stages 0 and 2 work on different examples: other ids, another order or number, "
-                  "or one that only one of them has seen before. All stages are given the same ids in the "
-                  "same order");
+          CHECK(thrown<wire_error>([&] { tried.pipeline.train(transport.rank() == 2 ? wrong : some); }) ==
+                "terse: rank " + std::to_string(transport.rank()) +
+                    ", step 2: stages 0 and 2 work on different examples: other ids or lengths, another "
+                    "order or number, "
+                    "or one that only one of them has seen before. All stages are given the same ids in the "
+                    "same order");
           CHECK(thrown<mismatch_error>([&] {
                   if (transport.rank() == 1)
                     tried.pipeline.evaluate(some);
