@@ -109,8 +109,9 @@ class Links:
 
         Seconds as multiples of bytes / bandwidth, medians of bench/network/wire: at 8 and 27 Mbit/s 0.96 to 1.06 for 8 kB, 1.00 to
         1.01 for 64 kB and 1 MB; at 100 Mbit/s 1.00 to 1.07 and 1.00 to 1.06. A bucket of 64 kB took 0.03 for 8 kB."""
-        # The first packet after an idle moment passes at once, which is 6 % of 8 kB with packets of 576 bytes, 18 % with 1500.
-        mtu = 576 if megabits < 50 else 1500
+        # The first packet after an idle moment passes at once, which is 6 % of 8 kB with packets of 576 bytes, 18 % with 1500. Small
+        # ones cost processor time that ranks need for computing: at 22 Mbit/s a step of a BERT in four stages took 1.21 times as long.
+        mtu = 576 if megabits < 5 else 1500
         payload = megabits * 1e6 / 8  # bytes a second
         rate = payload * (mtu + 14) / (mtu - 52)  # with headers of Ethernet, IP and TCP
         # A bucket of 100 us makes up for late timers: on a busy machine 64 kB at 100 Mbit/s took 1.03 times bytes / bandwidth with it,

@@ -58,6 +58,9 @@ TEST_CASE("kernels wait for messages, and messages for kernels") {
     compare_over_nccl({.stages = 3, .elements = 64, .micro_batch = 1, .epochs = 1}, policy, GPipe{});
     compare_over_nccl({.stages = 4, .elements = 64, .micro_batch = 2, .epochs = 2}, policy,
                       OneForwardOneBackward{});
+    // Messages of other lengths each.
+    compare_over_nccl({.stages = 3, .elements = 192, .micro_batch = 2, .epochs = 2, .positions = 3}, policy,
+                      OneForwardOneBackward{});
   }
 }
 
