@@ -123,7 +123,7 @@ def check_bandwidth():
     """A message after an idle moment takes bytes / bandwidth. A loaded machine can only delay it, so that the fastest of five counts."""
     wire = script("wire")
     with links.ended_by_signals(), links.Links(2) as two:
-        for megabits, size in ((8, 8192), (8, 65536), (100, 65536)):
+        for megabits, size in ((4, 8192), (8, 65536), (100, 65536)):
             two.hold_to(megabits)
             wanted, least = size * 8e-6 / megabits, min(wire.transfers(two, size, 5))
             expect(0.93 * wanted < least < 1.1 * wanted + 0.01, f"{size} bytes at {megabits} Mbit/s took {least} s, not {wanted} s")
