@@ -27,6 +27,9 @@ struct Part {
 /// One of `stages` parts. Embeddings and classifier take less time than a layer, so that of 4 parts the ends have one layer
 /// each and the others two.
 inline Part part_of(int stage, int stages, const Sizes& sizes = {}) {
+  if (sizes.layers < stages)
+    throw std::invalid_argument("a model of " + std::to_string(sizes.layers) + " layers can't be cut into " +
+                                std::to_string(stages) + " stages");
   const auto cut = [&](int s) {
     return static_cast<std::int64_t>(
         std::floor(static_cast<double>(sizes.layers * s) / stages + (s * 2 > stages ? 0.5 : 0)));

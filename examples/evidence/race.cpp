@@ -188,10 +188,10 @@ std::optional<int> parse(Race& race, int argc, char** argv) {
   app.add_option("--text", race.text, "folder that gpt_sub_words has written")->required();
   app.add_option("--method", race.method, "of the trainer, such as one-bit-adam")->required();
   app.add_option("--save", race.save, "folder of checkpoints");
-  app.add_option("--steps", race.steps);
-  app.add_option("--every", race.every, "steps between evaluations");
+  app.add_option("--steps", race.steps)->check(CLI::PositiveNumber);
+  app.add_option("--every", race.every, "steps between evaluations")->check(CLI::PositiveNumber);
   app.add_option("--ranks", options.ranks);
-  app.add_option("--rows", race.rows, "windows of a rank's batch");
+  app.add_option("--rows", race.rows, "windows of a rank's batch")->check(CLI::PositiveNumber);
   app.add_option("--seed", options.seed, "of the parameters and the batches");
   app.add_option("--learning-rate", race.rate, "the highest");
   app.add_option("--last-rate", race.last_rate, "share of it at the end of a cosine");

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <numeric>
 #include <optional>
 #include <span>
 
@@ -132,7 +133,13 @@ double measure_link(const Job& job, double forward_passes, AnyTransport& transpo
     elements += one.output_elements / std::max(1, options.stages - 1);
     seconds += one.forward_seconds / options.stages;
   }
-  return 32 * elements * static_cast<double>(options.micro_batch) / (forward_passes * seconds) / 1e6;
+  // Padding doesn't travel.
+  const Examples& tuning = job.data.tuning;
+  double share = 1;
+  if (!tuning.lengths.empty())
+    share = std::accumulate(tuning.lengths.begin(), tuning.lengths.end(), 0.0) /
+            static_cast<double>(tuning.count * tuning.input_width);
+  return 32 * share * elements * static_cast<double>(options.micro_batch) / (forward_passes * seconds) / 1e6;
 }
 
 }  // namespace pipeline

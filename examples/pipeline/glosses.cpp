@@ -33,6 +33,9 @@ Data load_glosses(const std::string& folder, std::int64_t tuning, std::int64_t t
     const bert::WordPieces pieces(folder + "/tokenizer.json");
     // The same ones for testing, however many are trained on.
     const bert::Glosses glosses = bert::read_glosses(pieces, static_cast<std::size_t>(-1));
+    if (tuning + test > glosses.count())
+      throw train::input_error("--examples and --held-out: WordNet has " + std::to_string(glosses.count()) +
+                               " glosses");
     Data data;
     data.tuning = take(glosses, 0, tuning);
     data.test = take(glosses, glosses.count() - std::min(test, glosses.count()), test);

@@ -50,7 +50,8 @@ using Metadata = std::map<std::string, std::string>;
 namespace detail {
 
 inline std::string described(const std::string& dtype, const std::vector<index_t>& shape) {
-  std::string text = dtype + " [";
+  // A foreign file's may be anything.
+  std::string text = (bits_of(dtype) > 0 ? dtype : quoted(dtype)) + " [";
   for (std::size_t d = 0; d < shape.size() && d < 16; ++d)
     text += (d > 0 ? ", " : "") + std::to_string(shape[d]);
   return text + (shape.size() > 16 ? ", ...]" : "]");

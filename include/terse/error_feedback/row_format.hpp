@@ -72,6 +72,8 @@ struct RowFormat<Int8> {
   using Quantizer = UniformLevels<8, Nearest, Symmetric, MaxAbs>;
   static constexpr const char* name = "int8";
   static constexpr bool blocks = true;
+  /// The code of 0, also of a block's elements that a shorter piece leaves out.
+  static constexpr std::uint8_t zero = 127;
   static constexpr index_t bytes(index_t elements) { return aligned(aligned(elements) / alignment * 68); }
 
   class Cursor {
@@ -101,7 +103,8 @@ struct RowFormat<Int8> {
       if (count == alignment)
         for (int l = 0; l < alignment; ++l) codes_[l] = static_cast<std::uint8_t>(code(held_[l], 0).code);
       else
-        for (int l = 0; l < count; ++l) codes_[l] = static_cast<std::uint8_t>(code(held_[l], 0).code);
+        for (int l = 0; l < alignment; ++l)
+          codes_[l] = l < count ? static_cast<std::uint8_t>(code(held_[l], 0).code) : zero;
     }
 
    private:
@@ -149,6 +152,8 @@ struct RowFormat<Int8> {
         scale = magnitude(values[l]) > scale ? magnitude(values[l]) : scale;
       codes_[at] = static_cast<std::uint8_t>(Quantizer::code(values[at], scale, 0));
       if (at == block) scales_[at / alignment] = scale;
+      if (at + 1 == piece.count)
+        for (index_t l = at + 1; l < block + alignment; ++l) codes_[l] = zero;
     }
   };
 };

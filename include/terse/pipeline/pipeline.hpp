@@ -32,7 +32,7 @@ namespace terse {
 ///
 /// Construction is collective: all stages make it alike, and a difference in policy, options, schedule or numerics, or
 /// boundaries that don't fit each other, throw mismatch_error that names them. `stage` must outlive it, and so must the
-/// stage that it refers to. Memory is taken here and in the first step of each larger number of micro-batches; other
+/// stage that it refers to. Memory is taken here and in the first step or evaluation of each larger number of micro-batches; other
 /// steps allocate nothing.
 template <class P, Transport T, class S, class Plan = GPipe, Executor E = executor::host>
 class Pipeline {
@@ -74,7 +74,7 @@ class Pipeline {
   /// all stages, as the ids are.
   ///
   /// Throws, with nothing changed, usage_error on all stages alike where an example that is kept stands twice in one
-  /// micro-batch, a full memory refuses, `ids` is empty, or a length is none. Throws wire_error where a neighbour's packet does not belong to these examples
+  /// micro-batch, a full memory refuses, `ids` is empty, or lengths are negative, above `positions`, or not one for each id. Throws wire_error where a neighbour's packet does not belong to these examples
   /// or its copies are others; non_finite_error on all stages, after the last message, by the policy; what the stage
   /// throws; and peer_error, see the transport, whose deadline must outlast a step: an end of the pipeline waits for all
   /// passes that a slower stage still has to take. After all but the
