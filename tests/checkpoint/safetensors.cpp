@@ -389,7 +389,9 @@ TEST_CASE("sizes in parts of a byte, and of unknown dtypes, are checked") {
   refused("C64", "4294967296,4294967296", "0,0", "impossible shape");
   refused("F4", "9223372036854775800,3", "0,4", "impossible shape");
   refused("Q3", "9223372036854775807,9223372036854775807", "0,4", "");
-  refused("Q3", "1", "4,0", "do not fit Q3 [1]");
+  refused("Q3", "1", "4,0", "do not fit \"Q3\" [1]");
+  // What a file says is shown without its control characters.
+  refused("\\u001b[31mX", "1", "4,0", "do not fit \"\\u001b[31mX\" [1]");
   refused("Q3", "1", "0,5", "header declares 5");
   refused("Q3", "1", "0,18446744073709551615", "header declares 18446744073709551615");
   refused("Q3", "1", "1,4", "starts at byte 1");
