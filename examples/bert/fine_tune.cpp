@@ -69,7 +69,7 @@ void train(const std::string& folder, index_t count, int epochs, const std::stri
         transport,
         stage,
         {.micro_batch = 4, .seed = 1, .evaluation_micro_batch = 50, .positions = tokens}};
-    terse::Threads alone = transport.split(transport.rank(), 0);  // nobody else has this stage's parameters
+    terse::Threads alone = transport.split(transport.rank(), 0);  // no other rank has this stage's parameters
     terse::Optimizer optimizer{terse::Adam<>{.learning_rate = 1e-4F}, alone, stage.layout()};
     const index_t size = stage.layout().size();
 

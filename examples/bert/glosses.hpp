@@ -28,7 +28,7 @@ struct Glosses {
   std::int64_t count() const { return static_cast<std::int64_t>(labels.size()); }
 };
 
-/// Where the Debian package wordnet-base puts its files.
+/// The folder of the Debian package wordnet-base.
 inline constexpr const char* wordnet_folder = "/usr/share/wordnet";
 
 /// Reads `most` glosses of WordNet, drawn once for all runs. Of each the definition is taken, without the sentences that
