@@ -74,12 +74,12 @@ inline std::string layout_difference(const File& file, const Layout& layout) {
     return !names.empty() && names.front() == segment.name;
   };
   const auto shape_of = [&](const std::string& name) {
-    return described("", file.shape(parameters_name(name)));
+    return " " + described(file.shape(parameters_name(name)));
   };
   std::string text;
   const auto add = [&](const std::string& sentence) { text += (text.empty() ? "" : ", ") + sentence; };
   for (const Segment& segment : layout.segments()) {
-    const std::string name = "segment " + quoted(segment.name), shape = described("", segment.shape);
+    const std::string name = "segment " + quoted(segment.name), shape = " " + described(segment.shape);
     if (is_first(differ.missing, segment)) add("it has no " + name + shape);
     if (is_first(differ.mismatched, segment))
       add("its " + name + " has the shape" + shape_of(segment.name) + " and this run's" + shape);

@@ -49,12 +49,16 @@ using Metadata = std::map<std::string, std::string>;
 
 namespace detail {
 
-inline std::string described(const std::string& dtype, const std::vector<index_t>& shape) {
-  // A foreign file's may be anything.
-  std::string text = (bits_of(dtype) > 0 ? dtype : quoted(dtype)) + " [";
+inline std::string described(const std::vector<index_t>& shape) {
+  std::string text = "[";
   for (std::size_t d = 0; d < shape.size() && d < 16; ++d)
     text += (d > 0 ? ", " : "") + std::to_string(shape[d]);
   return text + (shape.size() > 16 ? ", ...]" : "]");
+}
+
+/// A foreign file's dtype may be anything.
+inline std::string described(const std::string& dtype, const std::vector<index_t>& shape) {
+  return (bits_of(dtype) > 0 ? dtype : quoted(dtype)) + " " + described(shape);
 }
 
 /// Returns the size of a tensor. Fails for an unknown dtype, a negative dimension, an overflow and a part of a byte.
