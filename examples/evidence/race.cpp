@@ -35,7 +35,6 @@ struct Race {
   std::string method, text, save;
   std::uint64_t steps = 2000, every = 100;
   double rate = 1e-3, last_rate = 0.1;
-  bool bias_correction = false;
   int rows = 8;
   gpt::Shape shape;
   train::Options options;  // of the method; its rates are `rate`
@@ -54,13 +53,7 @@ struct Race {
       const double cosine = std::cos(std::numbers::pi * (now - rise) / (static_cast<double>(steps) - rise));
       height = last_rate + (1 - last_rate) * (1 + cosine) / 2;
     }
-    return static_cast<float>(rate * height * (bias_correction ? correction_at(step) : 1));
-  }
-  /// Makes the steps of 1-bit Adam, which has no bias correction, those of an Adam with it (but for epsilon). The variance that is frozen
-  /// after `stages().freeze` steps lacks what it lacked then for the rest of the training.
-  double correction_at(std::uint64_t step) const {
-    const auto now = static_cast<double>(step + 1), last = static_cast<double>(stages().freeze);
-    return std::sqrt(1 - std::pow(0.999, std::min(now, last))) / (1 - std::pow(0.9, now));
+    return static_cast<float>(rate * height);
   }
   train::Stages stages() const {
     return {.freeze = std::max<std::uint64_t>(1, share(options.warmup_fraction)),
@@ -184,7 +177,7 @@ std::optional<int> parse(Race& race, int argc, char** argv) {
   CLI::App app{"Trains a small GPT by threads; prints lines of JSON."};
   train::Options& options = race.options;
   options.rate_schedule = train::RateSchedule::cosine;
-  std::string schedule = "cosine", granularity = "segment";
+  std::string schedule = "cosine", granularity = "segment", bias_correction = "none";
   app.add_option("--text", race.text, "folder that gpt_sub_words has written")->required();
   app.add_option("--method", race.method, "of the trainer, such as one-bit-adam")->required();
   app.add_option("--save", race.save, "folder of checkpoints");
@@ -198,7 +191,9 @@ std::optional<int> parse(Race& race, int argc, char** argv) {
   app.add_option("--schedule", schedule)->check(CLI::IsMember({"cosine", "constant"}));
   app.add_option("--rate-warmup", options.learning_rate_warmup, "share of the steps in which the rate rises");
   app.add_option("--warm-up", options.warmup_fraction, "share of the steps before the variance is frozen");
-  app.add_option("--bias-correction", race.bias_correction, "by the rate, of 1-bit Adam, which has none");
+  app.add_option("--bias-correction", bias_correction,
+                 "of 1-bit Adam's and 1-bit LAMB's averages until the freeze")
+      ->check(CLI::IsMember({"none", "first-stage"}));
   app.add_option("--update-clip", options.update_clip);
   app.add_option("--granularity", granularity, "of 1-bit Adam's scales")
       ->check(CLI::IsMember({"segment", "block", "whole"}));
@@ -220,6 +215,7 @@ std::optional<int> parse(Race& race, int argc, char** argv) {
   if (schedule == "constant") options.rate_schedule = train::RateSchedule::constant;
   if (granularity == "block") options.granularity = train::Granularity::block;
   if (granularity == "whole") options.granularity = train::Granularity::whole;
+  if (bias_correction == "first-stage") options.bias_correction = train::BiasCorrection::first_stage;
   if (train::find_method(race.method) == nullptr)
     throw train::input_error("--method: there is no " + race.method);
   return std::nullopt;

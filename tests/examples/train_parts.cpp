@@ -920,33 +920,20 @@ TEST_CASE("what ranks that wait for nobody can't do is refused") {
 TEST_CASE("options are refused where nobody has a use for them") {
   const struct {
     const char *option, *value;
-  } cases[]{{"momentum", "0.5"},
-            {"warmup-fraction", "0.1"},
-            {"topology", "ring"},
-            {"scale", "mean-abs"},
-            {"granularity", "block"},
-            {"layers", "*.bias=dense"},
-            {"update-clip", "5"},
-            {"most-masked", "0.1"},
-            {"ratio", "0.1"},
-            {"variance-updates", "3"},
-            {"local-interval", "0.2"},
-            {"most-local-steps", "2"},
-            {"graph", "ring"},
-            {"average-every", "4"},
-            {"consensus-rate", "0.3"},
-            {"moniqua-bound", "0.5"},
-            {"period", "4"},
-            {"outer-learning-rate", "1"},
-            {"outer-momentum", "0.5"},
-            {"inner-buffers", "reset"},
-            {"average-until", "0.5"},
-            {"pullback", "0.5"},
-            {"anchor-momentum", "0.5"},
-            {"fragments", "2"},
-            {"fragment-delay", "2"},
-            {"local-share", "0"},
-            {"lattice-step", "0.001"}};
+  } cases[]{{"momentum", "0.5"},          {"warmup-fraction", "0.1"},
+            {"topology", "ring"},         {"scale", "mean-abs"},
+            {"granularity", "block"},     {"bias-correction", "first-stage"},
+            {"layers", "*.bias=dense"},   {"update-clip", "5"},
+            {"most-masked", "0.1"},       {"ratio", "0.1"},
+            {"variance-updates", "3"},    {"local-interval", "0.2"},
+            {"most-local-steps", "2"},    {"graph", "ring"},
+            {"average-every", "4"},       {"consensus-rate", "0.3"},
+            {"moniqua-bound", "0.5"},     {"period", "4"},
+            {"outer-learning-rate", "1"}, {"outer-momentum", "0.5"},
+            {"inner-buffers", "reset"},   {"average-until", "0.5"},
+            {"pullback", "0.5"},          {"anchor-momentum", "0.5"},
+            {"fragments", "2"},           {"fragment-delay", "2"},
+            {"local-share", "0"},         {"lattice-step", "0.001"}};
   std::set<std::string> tried;
   for (const auto& one : cases) {
     const std::string option = std::string("--") + one.option;

@@ -90,6 +90,7 @@ reference::Lamb<>::Options described(const R& recipe, float clip) {
   options.beta2 = static_cast<double>(recipe.beta2);
   options.epsilon = static_cast<double>(recipe.epsilon);
   options.weight_decay = static_cast<double>(recipe.weight_decay);
+  options.bias_correction = recipe.bias_correction;
   options.min_coefficient = static_cast<double>(recipe.min_coefficient);
   options.max_coefficient = static_cast<double>(recipe.max_coefficient);
   options.clip_norm = static_cast<double>(clip);
@@ -117,7 +118,6 @@ TEST_CASE("Lamb follows the oracle, with and without bias correction, decay and 
           clip = 3;
         }
         reference::Lamb<>::Options options = described(recipe, clip);
-        options.bias_correction = corrected;
         const History ours = trial(recipe, layout, ranks, 40, {.clip_norm = clip});
         reference::Lamb<> oracle(layout, ranks, options, start_of(layout));
         for (std::uint64_t step = 1; step <= 40; ++step) {
@@ -201,6 +201,7 @@ void compare_one_bit(int ranks, bool everything, Count& count) {
   float clip = unbounded;
   if (everything) {
     recipe.weight_decay = 0.1F;
+    recipe.bias_correction = true;
     recipe.min_coefficient = 0.3F;
     recipe.max_coefficient = 0.8F;
     recipe.coefficient_beta = 0.7F;

@@ -87,8 +87,10 @@ void compare(const Layout& layout, int ranks, bool everything, Tally& tally) {
   Options run_options;
   if (everything) {
     recipe.weight_decay = 0.05F;
+    recipe.bias_correction = true;
     recipe.preconditioner.update_clip = 1.5F;
     run_options.clip_norm = 3;
+    options.bias_correction = true;
     options.weight_decay = static_cast<double>(recipe.weight_decay);
     options.update_clip = 1.5;
     options.clip_norm = 3;
@@ -143,7 +145,9 @@ TEST_CASE("1-bit Adam follows the oracle with one scale per segment") {
   compare_topologies<RootMeanSquare, PerSegment>(false);
 }
 
-TEST_CASE("1-bit Adam follows the oracle with one scale per block, clipping, decay and a changing rate") {
+TEST_CASE(
+    "1-bit Adam follows the oracle with one scale per block, clipping, decay, bias correction and a changing "
+    "rate") {
   compare_topologies<MeanAbs, PerBlock<128>>(true);
 }
 

@@ -111,7 +111,7 @@ struct Lamb {
 template <class Real = double>
 struct OneBitLamb {
   struct Options {
-    typename Lamb<Real>::Options lamb{};  ///< bias_correction is not read
+    typename Lamb<Real>::Options lamb{};
     Topology topology = Topology::scatter_gather;
     index_t freeze = 1;  ///< the last step with full precision
     Real coefficient_beta = Real(0.9);
@@ -132,7 +132,7 @@ struct OneBitLamb {
   template <class Values>
   OneBitLamb(const Layout& layout, int ranks, Options options_, const Values& start)
       : options(options_),
-        lamb(layout, ranks, uncorrected(options_.lamb), start),
+        lamb(layout, ranks, options_.lamb, start),
         fresh(at(layout.size())),
         frozen(layout.segments().size()),
         factors(frozen.size(), Real{1}),
@@ -152,10 +152,6 @@ struct OneBitLamb {
   }
 
  private:
-  static typename Lamb<Real>::Options uncorrected(typename Lamb<Real>::Options given) {
-    given.bias_correction = false;
-    return given;
-  }
   const std::vector<Segment>& segments() const { return lamb.layout.segments(); }
 
   void freeze() {
@@ -166,6 +162,12 @@ struct OneBitLamb {
     plain.epsilon = options.lamb.epsilon;
     exchange.emplace(lamb.layout, static_cast<int>(lamb.ranks), plain, lamb.parameters);
     exchange->momentum = lamb.momentum;
+    // What the last step divided by.
+    if (options.lamb.bias_correction)
+      for (const Segment& segment : segments())
+        if (segment.compress)
+          for (index_t k = segment.offset; k < segment.offset + segment.count; ++k)
+            lamb.variance[at(k)] /= 1 - std::pow(options.lamb.beta2, static_cast<Real>(options.freeze));
     exchange->variance = lamb.variance;
     exchange->freeze();  // masks what has no variance
     for (const Segment& segment : segments())

@@ -53,6 +53,7 @@ struct OneBitAdam {
     Real beta2 = Real(0.999);
     Real epsilon = Real(1e-8);
     Real weight_decay = 0;
+    bool bias_correction = false;  ///< of both averages in the stage with full precision
     Real update_clip = std::numeric_limits<Real>::infinity();  ///< bounds |m d| in the compressed stage
     Real clip_norm = std::numeric_limits<Real>::infinity();
     /// A sign decision is ambiguous when |compensated| < margin * scale of its unit.
@@ -132,7 +133,8 @@ struct OneBitAdam {
     for_each_element(layout, [&](const Segment& segment, std::size_t k) {
       if (!segment.compress) return;
       live[k] = variance[k] > 0 ? 1 : 0;
-      inverse[k] = live[k] ? 1 / (std::sqrt(variance[k]) + options.epsilon) : Real{0};
+      inverse[k] =
+          live[k] ? 1 / (std::sqrt(variance[k] / start_of(options.beta2)) + options.epsilon) : Real{0};
       if (!live[k]) momentum[k] = 0;
     });
   }
@@ -156,8 +158,14 @@ struct OneBitAdam {
   void adam(const Segment& segment, std::size_t k, Real g, Real learning_rate) {
     momentum[k] = options.beta1 * momentum[k] + (1 - options.beta1) * g;
     variance[k] = options.beta2 * variance[k] + (1 - options.beta2) * g * g;
-    const Real direction = momentum[k] / (std::sqrt(variance[k]) + options.epsilon);
+    const Real direction = momentum[k] / start_of(options.beta1) /
+                           (std::sqrt(variance[k] / start_of(options.beta2)) + options.epsilon);
     descend(segment, learning_rate, options.weight_decay, direction, parameters[k]);
+  }
+
+  /// The sum of an average's weights after its start from 0, where that is corrected.
+  Real start_of(Real beta) const {
+    return options.bias_correction ? 1 - std::pow(beta, static_cast<Real>(steps)) : Real{1};
   }
 
   bool rule_fires() {

@@ -12,10 +12,12 @@ Made make<struct Lamb>(const Order<OnHost>& order) {
 
 template <>
 Made make<struct OneBitLamb>(const Order<OnHost>& order) {
-  return made(order, terse::OneBitLamb<>{.learning_rate = order.rate(),
-                                         .weight_decay = order.weight_decay(),
-                                         .preconditioner = {terse::AtStep{order.stages.freeze},
-                                                            static_cast<float>(order.options.update_clip)}});
+  return made(order, terse::OneBitLamb<>{
+                         .learning_rate = order.rate(),
+                         .weight_decay = order.weight_decay(),
+                         .bias_correction = order.options.bias_correction == BiasCorrection::first_stage,
+                         .preconditioner = {terse::AtStep{order.stages.freeze},
+                                            static_cast<float>(order.options.update_clip)}});
 }
 
 }  // namespace train

@@ -71,12 +71,13 @@ Made make<struct LayeredOneBitAdam>(const Order<OnHost>& order) {
   layered.branch<0>().predicate.rules = rules;
   layered.branch<1>().predicate.rules = rules;
   layered.branch<2>().predicate.rules = rules;
-  return made(order,
-              terse::OneBitAdam<Layered>{.learning_rate = order.rate(),
-                                         .weight_decay = order.weight_decay(),
-                                         .preconditioner = {terse::AtStep{order.stages.freeze},
-                                                            static_cast<float>(order.options.update_clip)},
-                                         .compressor = layered});
+  return made(order, terse::OneBitAdam<Layered>{
+                         .learning_rate = order.rate(),
+                         .weight_decay = order.weight_decay(),
+                         .bias_correction = order.options.bias_correction == BiasCorrection::first_stage,
+                         .preconditioner = {terse::AtStep{order.stages.freeze},
+                                            static_cast<float>(order.options.update_clip)},
+                         .compressor = layered});
 }
 
 }  // namespace train

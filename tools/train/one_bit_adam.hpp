@@ -37,6 +37,7 @@ Made make_one_bit_adam_over(const Order<P>& order) {
     return made(order, terse::OneBitAdam<C, terse::FrozenVariance, G>{
                            .learning_rate = order.rate(),
                            .weight_decay = order.weight_decay(),
+                           .bias_correction = order.options.bias_correction == BiasCorrection::first_stage,
                            .preconditioner = {terse::AtStep{order.stages.freeze},
                                               static_cast<float>(order.options.update_clip)}});
   };

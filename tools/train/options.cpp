@@ -223,6 +223,8 @@ void add_options(CLI::App& app, Options& o) {
   in_group(add_choice(app, "--scale", scale_words, o.scale, "magnitude that a sign stands for"));
   in_group(add_choice(app, "--granularity", granularity_words, o.granularity,
                       "one scale for each tensor, each 4096 elements, or all"));
+  in_group(add_choice(app, "--bias-correction", bias_correction_words, o.bias_correction,
+                      "of the averages until the freeze, as in adam; of one-bit-lamb, too"));
   in_group(add_number<double>(
                app, "--update-clip", o.update_clip,
                [=](double value) { return positive(value) || (value > 0 && std::isinf(value)); },
@@ -365,6 +367,7 @@ const char* name(Graph value) { return word_of(graph_words, value); }
 const char* name(RateSchedule value) { return word_of(rate_schedule_words, value); }
 const char* name(Scale value) { return word_of(scale_words, value); }
 const char* name(Granularity value) { return word_of(granularity_words, value); }
+const char* name(BiasCorrection value) { return word_of(bias_correction_words, value); }
 const char* name(NonFinite value) { return word_of(non_finite_words, value); }
 const char* name(LayerKind value) { return word_of(layer_kind_words, value); }
 const char* name(InnerBuffers value) { return word_of(inner_buffers_words, value); }

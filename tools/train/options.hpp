@@ -36,6 +36,7 @@ enum class Graph {
 enum class RateSchedule { cosine, constant };
 enum class Scale { rms, mean_abs };
 enum class Granularity { segment, block, whole };
+enum class BiasCorrection { none, first_stage };
 enum class NonFinite { raise, skip, zero };
 enum class InnerBuffers { keep, reset, average };
 enum class LayerKind { dense, sign, top_k, low_rank };
@@ -49,6 +50,7 @@ const char* name(Graph value);
 const char* name(RateSchedule value);
 const char* name(Scale value);
 const char* name(Granularity value);
+const char* name(BiasCorrection value);
 const char* name(NonFinite value);
 const char* name(InnerBuffers value);
 const char* name(LayerKind value);
@@ -96,6 +98,7 @@ struct Options {
   Topology topology = Topology::scatter_gather;
   Scale scale = Scale::rms;
   Granularity granularity = Granularity::segment;
+  BiasCorrection bias_correction = BiasCorrection::none;
   double update_clip = 10;        ///< may be infinite
   double most_masked = 0.01;      ///< largest share of elements that a freeze may mask, 0 to 1
   std::vector<LayerRule> layers;  ///< of one-bit-adam: the first that matches counts; none: signs everywhere

@@ -26,6 +26,7 @@ inline std::optional<std::string> setting_of(const Options& options, const Metho
   if (option == "topology") return name(options.topology);
   if (option == "scale") return name(options.scale);
   if (option == "granularity") return name(options.granularity);
+  if (option == "bias-correction") return name(options.bias_correction);
   if (option == "update-clip") return number(options.update_clip);
   if (option == "variance-updates") return number(options.variance_updates);
   if (option == "local-interval") return number(options.local_interval);

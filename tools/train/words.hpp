@@ -45,6 +45,9 @@ inline constexpr std::array scale_words{Word<Scale>{"rms", Scale::rms},
 inline constexpr std::array granularity_words{Word<Granularity>{"segment", Granularity::segment},
                                               Word<Granularity>{"block", Granularity::block},
                                               Word<Granularity>{"whole", Granularity::whole}};
+inline constexpr std::array bias_correction_words{
+    Word<BiasCorrection>{"none", BiasCorrection::none},
+    Word<BiasCorrection>{"first-stage", BiasCorrection::first_stage}};
 inline constexpr std::array non_finite_words{Word<NonFinite>{"throw", NonFinite::raise},
                                              Word<NonFinite>{"skip", NonFinite::skip},
                                              Word<NonFinite>{"zero", NonFinite::zero}};

@@ -19,6 +19,7 @@ struct OneBitLambOf {
   float beta2 = 0.999F;           ///< of the variances; in [0, 1)
   float epsilon = 1e-8F;          ///< outside the root
   float weight_decay = 0;         ///< decoupled from the gradient
+  bool bias_correction = false;   ///< whether the first stage's averages make up for their start from 0
   float min_coefficient = 0.01F;  ///< the least coefficient of a layer, > 0
   float max_coefficient = 10;     ///< the largest coefficient of a layer
   float coefficient_beta = 0.9F;  ///< of the coefficients' average over the first stage; in [0, 1)
@@ -36,8 +37,8 @@ struct OneBitLambOf {
   composition() const {
     return {.first = {.learning_rate = learning_rate,
                       .weight_decay = weight_decay,
-                      .momentum_correction = {beta1, false},
-                      .preconditioner = {{beta2, epsilon, false}, min_coefficient, max_coefficient},
+                      .momentum_correction = {beta1, bias_correction},
+                      .preconditioner = {{beta2, epsilon, bias_correction}, min_coefficient, max_coefficient},
                       .topology = topology},
             .second = {.learning_rate = learning_rate,
                        .weight_decay = weight_decay,
@@ -53,7 +54,8 @@ struct OneBitLambOf {
 
 /// 1-bit LAMB: LAMB without bias correction until the variance is frozen; then compressed momentum, of one size in all layers
 /// (BalancedAverage), over the frozen variance, with layer-wise coefficients that are frozen, too, but follow a fresh variance
-/// slowly (FrozenLayerRates). Segments with `compress == false` go on with LAMB.
+/// slowly (FrozenLayerRates). Segments with `compress == false` go on with LAMB. With `bias_correction` the first stage is LAMB, and the
+/// second one begins with its denominators, see OneBitAdam.
 ///
 /// Takes a Compressor (Sign), an ErrorFeedback (Residual), a Topology (ScatterGather) and a Preconditioner with a `freeze`
 /// (FrozenVariance).

@@ -114,13 +114,12 @@ concept PreconditionerRule = MakesRule<P, Real> && requires {
 ///
 ///     step(e, gradient, direction)   the step u, in x = x - learning_rate (u + weight_decay x); gradient is the mean
 ///                                    gradient or what stands for it, see MomentumCorrection, which made the direction
-///     denominator(e)                 optional: what it divides by, without bias correction, and 0 where it has learned
-///                                    nothing
+///     denominator(e)                 optional: what it divided by in the last step, and 0 where it has learned nothing
 ///     carry(e, denominator)          optional, see Staged
 ///     takes_part(e)                  optional: whether an element goes on to be compressed, see Staged
 ///     at_step(t)                     optional: std::array<Real, N>, what e.scalar(k) is in step t = 1, 2, ...
 ///
-/// denominator, carry and takes_part read buffers alone.
+/// carry and takes_part read buffers alone, denominator scalars, too.
 ///
 /// Where facts.layer_wise, the first sweep keeps u, statistics are measured of each layer (segment), and the second sweep
 /// takes the step. The policy may keep numbers of its own, a float for each layer, which start at 0:

@@ -85,7 +85,7 @@ struct AdamVariance {
     }
     template <class Element>
     TERSE_HD Real denominator(const Element& e) const {
-      return keep_if(e[0] > 0, std::sqrt(e[0]) + epsilon);
+      return keep_if(e[0] > 0, std::sqrt(e.scalar(0) * e[0]) + epsilon);
     }
   };
   template <class Real>
@@ -133,7 +133,7 @@ struct AmsgradVariance {
     }
     template <class Element>
     TERSE_HD Real denominator(const Element& e) const {
-      return keep_if(e[1] > 0, std::sqrt(e[1]) + epsilon);
+      return keep_if(e[1] > 0, std::sqrt(e.scalar(0) * e[1]) + epsilon);
     }
   };
   template <class Real>
