@@ -225,6 +225,7 @@ void complete(const CLI::App& app, const Written& given, Options& o) {
 }  // namespace
 
 const char* name(Task task) { return train::word_of(task_words, task); }
+const char* name(Averaging averaging) { return train::word_of(averaging_words, averaging); }
 
 std::optional<Options> parse_options(int argc, const char* const* argv, std::FILE* out) {
   Options options;

@@ -65,6 +65,7 @@ struct Before {
 constexpr Before before(Task task) { return task != Task::pictures ? Before{16, 3e-3} : Before{128, 1e-3}; }
 
 const char* name(Task task);
+const char* name(Averaging averaging);
 
 /// Writes the text of `--help` or `--version` to `out` and returns nothing where that was asked for. Throws
 /// train::input_error for whatever is unknown, malformed, out of range or at odds.

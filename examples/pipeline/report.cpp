@@ -72,6 +72,9 @@ std::string head(const Options& options, const Run& run) {
       options.schedule.gpipe ? "GPipe" : fmt::format("1F1B {} ahead", options.schedule.other.ahead),
       options.recompute ? " with recomputation" : "", options.epochs, options.batch, options.micro_batch,
       options.seeds.size() == 1 ? "" : "s", fmt::join(options.seeds, ", "));
+  if (options.replicas > 1)
+    text += fmt::format("\n{} replicas of each stage, {} averages between them", options.replicas,
+                        name(options.averaging));
   if (options.link.any())
     text += fmt::format("\nlinks of {}{:g} ms",
                         run.megabits > 0 ? fmt::format("{:.1f} Mbit/s and ", run.megabits) : std::string(),
@@ -140,6 +143,10 @@ std::string format_table(const Options& options, const std::vector<Run>& runs) {
       {"", "training", text ? "held-out" : "test", "MB", "MB", "", "", "", "seconds", "", "", "", "ms", "ms"},
       {"method", "loss", text ? "loss" : "accuracy", "forward", "backward", "change", "error", "bubble",
        "forward", "backward", "coding", "waiting", "a step", "predicted"}};
+  if (options.replicas > 1) {
+    rows[0].push_back("MB between");
+    rows[1].push_back("replicas");
+  }
   for (const Runs& group : by_coding(options, runs)) {
     const auto stage_mean = [&](double StageNumbers::*number) {
       return mean_over(group, [&](const Run& run) { return mean_of_stages(run, number); });
@@ -175,6 +182,7 @@ std::string format_table(const Options& options, const std::vector<Run>& runs) {
          fmt::format("{:.2f}", 1e3 * mean_over(group, [](const Run& run) { return run.step_seconds; })),
          fmt::format("{:.2f}",
                      1e3 * mean_over(group, [](const Run& run) { return run.predicted_seconds; }))});
+    if (options.replicas > 1) rows.back().push_back(megabytes(&Epoch::replica_bytes));
   }
   return head(options, runs.front()) + aligned_table(rows, 1);
 }
@@ -185,6 +193,7 @@ void write_json(const Options& options, const std::vector<Run>& runs) {
   const Json whole{{"task", name(options.task)},
                    {"stages", options.stages},
                    {"replicas", options.replicas},
+                   {"averaging", options.replicas > 1 ? Json(name(options.averaging)) : Json()},
                    {"transport", options.transport == Transport::mpi ? "mpi" : "threads"},
                    {"schedule", options.schedule.gpipe ? "gpipe" : "1f1b"},
                    {"ahead", options.schedule.gpipe ? Json() : Json(options.schedule.other.ahead)},
@@ -193,6 +202,8 @@ void write_json(const Options& options, const std::vector<Run>& runs) {
                    {"epochs", options.epochs},
                    {"epochs_before", options.epochs_before},
                    {"learning_rate", options.learning_rate},
+                   {"warm_up", options.warm_up},
+                   {"held_out", options.held_out > 0 ? Json(options.held_out) : Json()},
                    {"recompute", options.recompute},
                    {"delay_ms", options.link.delay_ms},
                    {"runs", all}};

@@ -319,7 +319,9 @@ std::vector<Run> run_stage(const Job& job, AnyTransport& transport) {
   train::Model::pin_threads();
   terse::Grid<AnyTransport> grid(transport, {.stages = job.options.stages});
   SlowLink link = job.options.link;
-  if (link.forward_passes > 0) link.megabits = measure_link(job, link.forward_passes, grid.pipe());
+  // Replicas measure on their own, and their links are to be equal.
+  if (link.forward_passes > 0)
+    link.megabits = terse::mean(transport, measure_link(job, link.forward_passes, grid.pipe()));
   std::vector<Run> runs;
   for (const std::uint64_t seed : job.options.seeds) {
     const Beforehand beforehand = train_beforehand(job, seed, transport);

@@ -113,7 +113,10 @@ def main(folder):
     finish(folder, 0, "--only", "quick")
     expect(rows_in(out) == ["quick", "slow", "quick"], f"rows of other settings: {rows_in(out)}")
     expect("| quick | 1 | 2 |" in (out / "example.md").read_text(), "the table holds rows of other settings")
-    expect("no row's name contains 'none'" in finish(folder, 1, "--only", "none"), "a row that isn't there is not missed")
+    finish(folder, 0, "--only", "quick", "--seeds", "2")
+    table = (out / "example.md").read_text()
+    expect("| quick | 1 | 2 |" in table and "| quick | 2 | 2 |" in table, f"the table lacks a seed that is done: {table}")
+    expect("none of these rows is asked for: quick, seed 1" in finish(folder, 1, "--only", "none"), "a row that isn't there is not missed")
 
     listed = subprocess.run([sys.executable, root / FILES[0]], capture_output=True, text=True, timeout=30)
     names = {path.stem.replace("_", "-") for path in (root / FILES[0]).parent.glob("*.py")} - {"evidence"}

@@ -117,6 +117,21 @@ TEST_CASE("what a stage has learned is the next one's to begin with") {
       rounding, {.keeps_rate = true}, layout);
 }
 
+TEST_CASE_TEMPLATE("a frozen variance has the first stage's bias correction", First, AdamVariance,
+                   AmsgradVariance) {
+  const Layout layout = Layout::flat(64);
+  ThreadGroup(1).run([&](Threads& transport) {
+    Optimizer optimizer{Staged<Averaging<ExponentialAverage, First>, Frozen>{.when = {3}}, transport, layout};
+    Floats x(at(layout.size()));
+    for (int step = 0; step < 3; ++step) optimizer.step(x, Floats(x.size(), 0.25F));
+    Seen state;
+    optimizer.walk(state);
+    // Of a constant gradient the corrected variance is its square, from the first step on.
+    for (const double reciprocal : state.parts.at("variance"))
+      CHECK(reciprocal == doctest::Approx(4).epsilon(1e-4));
+  });
+}
+
 TEST_CASE("segments that are not compressed follow the first stage to the end, its rates too") {
   follows_oracle(
       Staged<Averaging<ExponentialAverage, AdamVariance>, Frozen>{
