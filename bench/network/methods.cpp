@@ -43,9 +43,11 @@ auto adam(P topology) {
   };
 }
 
+/// Bias correction, for a freeze after tens of steps.
 template <class R>
 R one_bit(const Settings& settings) {
   return {.learning_rate = settings.learning_rate,
+          .bias_correction = true,
           .preconditioner = {.freeze = AtStep{settings.dense_steps}}};
 }
 
