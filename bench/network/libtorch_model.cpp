@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <torch/torch.h>
 
-#include <cmath>
 #include <cstdlib>
 #include <stdexcept>
 #include <utility>
 
+#include "../../examples/gpt/block.hpp"
 #include "model.hpp"
 
 // Alone in this unit, and C++17, since LibTorch takes long to compile and Debian's is no C++20.
@@ -27,33 +27,6 @@ nn::Sequential perceptron(int hidden) {
 }
 
 // Modules are made in the order in which ddp.py makes them, and so draw the same numbers.
-struct BlockImpl : nn::Module {
-  explicit BlockImpl(std::int64_t width) {
-    before_attention = register_module("before_attention", nn::LayerNorm(nn::LayerNormOptions({width})));
-    queries = register_module("queries", nn::Linear(width, 3 * width));
-    attended = register_module("attended", nn::Linear(width, width));
-    before_wide = register_module("before_wide", nn::LayerNorm(nn::LayerNormOptions({width})));
-    wide = register_module("wide", nn::Linear(width, 4 * width));
-    narrow = register_module("narrow", nn::Linear(4 * width, width));
-    future = register_buffer("future", torch::full({characters, characters}, -1e9F).triu(1));
-  }
-  torch::Tensor forward(const torch::Tensor& x) {
-    const std::int64_t rows = x.size(0), width = x.size(2), each = width / heads;
-    const torch::Tensor all =
-        queries(before_attention(x)).view({rows, characters, 3, heads, each}).permute({2, 0, 3, 1, 4});
-    const double scale = 1 / std::sqrt(static_cast<double>(each));
-    const torch::Tensor weights = (all[0].matmul(all[1].transpose(-1, -2)) * scale + future).softmax(-1);
-    const torch::Tensor seen = weights.matmul(all[2]).transpose(1, 2).reshape({rows, characters, width});
-    const torch::Tensor h = x + attended(seen);
-    return h + narrow(torch::gelu(wide(before_wide(h))));
-  }
-
-  nn::LayerNorm before_attention{nullptr}, before_wide{nullptr};
-  nn::Linear queries{nullptr}, attended{nullptr}, wide{nullptr}, narrow{nullptr};
-  torch::Tensor future;
-};
-TORCH_MODULE(Block);
-
 struct EmbeddingsImpl : nn::Module {
   explicit EmbeddingsImpl(std::int64_t width) {
     words = register_module("words", nn::Embedding(symbols, width));
@@ -69,7 +42,7 @@ TORCH_MODULE(Embeddings);
 nn::Sequential transformer(int width) {
   nn::Sequential layers;
   layers->push_back(Embeddings(width));
-  for (int block = 0; block < 4; ++block) layers->push_back(Block(width));
+  for (int block = 0; block < 4; ++block) layers->push_back(gpt::Block(width, heads, characters));
   layers->push_back(nn::LayerNorm(nn::LayerNormOptions({width})));
   layers->push_back(nn::Linear(width, symbols));
   return layers;

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <string>
 
+#include "block.hpp"
 #include "terse/interop/libtorch.hpp"
 
 // The only unit of the program that knows LibTorch, and C++17.
@@ -18,39 +19,13 @@ namespace {
 
 namespace nn = torch::nn;
 
-struct BlockImpl : nn::Module {
-  BlockImpl(int width, int heads_) : heads(heads_) {
-    before_attention = register_module("before_attention", nn::LayerNorm(nn::LayerNormOptions({width})));
-    queries = register_module("queries", nn::Linear(width, 3 * width));
-    attended = register_module("attended", nn::Linear(width, width));
-    before_wide = register_module("before_wide", nn::LayerNorm(nn::LayerNormOptions({width})));
-    wide = register_module("wide", nn::Linear(width, 4 * width));
-    narrow = register_module("narrow", nn::Linear(4 * width, width));
-  }
-  torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& future) {
-    const std::int64_t rows = x.size(0), length = x.size(1), width = x.size(2), each = width / heads;
-    const torch::Tensor all =
-        queries(before_attention(x)).view({rows, length, 3, heads, each}).permute({2, 0, 3, 1, 4});
-    const double scale = 1 / std::sqrt(static_cast<double>(each));
-    const torch::Tensor weights = (all[0].matmul(all[1].transpose(-1, -2)) * scale + future).softmax(-1);
-    const torch::Tensor h =
-        x + attended(weights.matmul(all[2]).transpose(1, 2).reshape({rows, length, width}));
-    return h + narrow(torch::gelu(wide(before_wide(h))));
-  }
-
-  int heads;
-  nn::LayerNorm before_attention{nullptr}, before_wide{nullptr};
-  nn::Linear queries{nullptr}, attended{nullptr}, wide{nullptr}, narrow{nullptr};
-};
-TORCH_MODULE(Block);
-
 struct Transformer : nn::Module {
-  explicit Transformer(const Shape& shape)
-      : future(torch::full({shape.length, shape.length}, -1e9F).triu(1)) {
+  explicit Transformer(const Shape& shape) {
     words = register_module("words", nn::Embedding(shape.words, shape.width));
     places = register_module("places", nn::Embedding(shape.length, shape.width));
     for (int k = 0; k < shape.blocks; ++k)
-      blocks.push_back(register_module("block" + std::to_string(k), Block(shape.width, shape.heads)));
+      blocks.push_back(
+          register_module("block" + std::to_string(k), Block(shape.width, shape.heads, shape.length)));
     last = register_module("last", nn::LayerNorm(nn::LayerNormOptions({shape.width})));
   }
 
@@ -74,12 +49,10 @@ struct Transformer : nn::Module {
   torch::Tensor scores(const torch::Tensor& tokens) {
     const std::int64_t length = tokens.size(1);
     torch::Tensor x = words(tokens) + places->weight.narrow(0, 0, length);
-    const torch::Tensor hidden = future.narrow(0, 0, length).narrow(1, 0, length);
-    for (Block& block : blocks) x = block(x, hidden);
+    for (Block& block : blocks) x = block(x);
     return nn::functional::linear(last(x), words->weight);
   }
 
-  torch::Tensor future;  // large negative numbers, where a token would see later ones
   nn::Embedding words{nullptr}, places{nullptr};
   std::vector<Block> blocks;
   nn::LayerNorm last{nullptr};

@@ -14,6 +14,7 @@
 
 #include "../bert/bert.hpp"
 #include "../bert/glosses.hpp"
+#include "../gpt/block.hpp"
 #include "terse/core/draw.hpp"
 #include "terse/interop/libtorch_stage.hpp"
 #include "text.hpp"
@@ -85,38 +86,6 @@ class Classifier final : public Network {
   std::vector<nn::Linear> linears_;
 };
 
-class BlockImpl : public nn::Module {
- public:
-  explicit BlockImpl(Beginning beginning) {
-    before_attention_ = register_module("before_attention", nn::LayerNorm(nn::LayerNormOptions({width})));
-    queries_ = register_module("queries_keys_values", nn::Linear(width, 3 * width));
-    attended_ = register_module("attended", nn::Linear(width, width));
-    before_wide_ = register_module("before_wide", nn::LayerNorm(nn::LayerNormOptions({width})));
-    wide_ = register_module("wide", nn::Linear(width, 4 * width));
-    narrow_ = register_module("narrow", nn::Linear(4 * width, width));
-    for (nn::Linear* linear : {&queries_, &attended_, &wide_, &narrow_}) beginning.uniform(*linear);
-    // Nobody looks ahead.
-    future_ = register_buffer("future", torch::full({characters, characters}, -1e9F).triu(1));
-  }
-  torch::Tensor forward(const torch::Tensor& input) {
-    const std::int64_t rows = input.size(0);
-    const torch::Tensor all = queries_(before_attention_(input))
-                                  .view({rows, characters, 3, heads, width / heads})
-                                  .permute({2, 0, 3, 1, 4});
-    const double scale = 1 / std::sqrt(static_cast<double>(width / heads));
-    const torch::Tensor weights = (all[0].matmul(all[1].transpose(-1, -2)) * scale + future_).softmax(-1);
-    const torch::Tensor seen = weights.matmul(all[2]).transpose(1, 2).reshape({rows, characters, width});
-    const torch::Tensor h = input + attended_(seen);
-    return h + narrow_(torch::gelu(wide_(before_wide_(h))));
-  }
-
- private:
-  nn::LayerNorm before_attention_{nullptr}, before_wide_{nullptr};
-  nn::Linear queries_{nullptr}, attended_{nullptr}, wide_{nullptr}, narrow_{nullptr};
-  torch::Tensor future_;
-};
-TORCH_MODULE(Block);
-
 class Transformer final : public Network {
  public:
   Transformer(const Part& part, std::uint64_t seed) {
@@ -128,7 +97,7 @@ class Transformer final : public Network {
       beginning.normal(places_, 0.02);
     }
     for (int layer = part.first; layer < part.last; ++layer)
-      blocks_.push_back(register_module("block" + std::to_string(layer), Block(Beginning(seed, layer))));
+      blocks_.push_back(register_module("block" + std::to_string(layer), begun(Beginning(seed, layer))));
     if (part.ends()) {
       before_head_ = register_module("before_head", nn::LayerNorm(nn::LayerNormOptions({width})));
       head_ = register_module("head", nn::Linear(width, symbols));
@@ -137,14 +106,21 @@ class Transformer final : public Network {
   }
   torch::Tensor forward(const torch::Tensor& input) override {
     torch::Tensor h = words_.is_empty() ? input : words_(input.to(torch::kInt64)) + places_;
-    for (Block& block : blocks_) h = block(h);
+    for (gpt::Block& block : blocks_) h = block(h);
     return head_.is_empty() ? h : head_(before_head_(h));
   }
 
  private:
   nn::Embedding words_{nullptr};
   torch::Tensor places_;
-  std::vector<Block> blocks_;
+  static gpt::Block begun(Beginning beginning) {
+    gpt::Block block(width, heads, characters);
+    for (nn::Linear* linear : {&block->queries_keys_values, &block->attended, &block->wide, &block->narrow})
+      beginning.uniform(*linear);
+    return block;
+  }
+
+  std::vector<gpt::Block> blocks_;
   nn::LayerNorm before_head_{nullptr};
   nn::Linear head_{nullptr};
 };
