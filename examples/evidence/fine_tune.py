@@ -13,7 +13,8 @@ from evidence import Experiment, Missing, Row
 METHODS = ["exact", "changes:4/8", "direct:2/4", "changes:2/4", "changes:3/6", "rotated:2/4"]
 ONE_SEED = ["direct:4/8", "direct:16/16", "rotated:4/8", "direct:3/6", "rotated:3/6"]
 # Two pipelines of four stages, each on half of a batch: Adam over exact means between them, or 1-bit Adam.
-PAIRS = [("exact", {"replicas": 2})] + [(method, {"replicas": 2, "averaging": "1-bit"}) for method in ["exact", "changes:4/8", "changes:2/4"]]
+DENSE, ONE_BIT = {"replicas": 2, "averaging": "dense"}, {"replicas": 2, "averaging": "1-bit"}
+OPTIONS = [("exact", DENSE), ("exact", ONE_BIT), ("changes:4/8", ONE_BIT), ("changes:2/4", ONE_BIT), ("changes:4/8", {"first": "fp16"})]
 
 
 class FineTune(Experiment):
@@ -42,13 +43,14 @@ class FineTune(Experiment):
 
     def rows(self):
         examples, epochs, held_out = (32, 2, 20) if self.smoke else (2000, 4, 10000)
-        methods, one_seed, pairs = (METHODS[:3], [], PAIRS[-1:]) if self.smoke else (METHODS, ONE_SEED, PAIRS)
+        methods, one_seed, with_options = (METHODS[:3], [], OPTIONS[-2:]) if self.smoke else (METHODS, ONE_SEED, OPTIONS)
         runs = [(seed, method, {}) for seed in self.seeds for method in methods]
-        runs += [(self.seeds[0], method, replicated) for method, replicated in pairs + [(method, {}) for method in one_seed]]
-        for seed, method, replicated in runs:
-            name = method + (f", 2 x 4, {replicated.get('averaging', 'dense')}" if replicated else "")
+        runs += [(self.seeds[0], method, options) for method, options in with_options + [(method, {}) for method in one_seed]]
+        for seed, method, options in runs:
+            name = method + (f", 2 x 4, {options['averaging']}" if "averaging" in options else "")
+            name += f", first in {options['first']}" if "first" in options else ""
             key = {"method": name, "examples": examples, "epochs": epochs, "held_out": held_out, "seed": seed}
-            flags = [word for option, value in replicated.items() for word in (f"--{option}", value)]
+            flags = [word for option, value in options.items() for word in (f"--{option}", value)]
             yield Row(key, [self.program("examples/pipeline"), "--task", "glosses", "--pretrained", self.model, "--method", method,
                             *flags, "--examples", examples, "--epochs", epochs, "--held-out", held_out, "--seeds", seed,
                             "--json", "-", "--quiet"], minutes=0.1 if self.smoke else 6)
