@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <span>
 #include <utility>
 
@@ -281,8 +282,38 @@ class StageRun {
       times.push_back({one.forward_pass, one.backward_pass, one.forward_message * seconds_per_byte,
                        one.backward_message * seconds_per_byte});
     }
-    run_.predicted_seconds = beside + terse::makespan(options_.schedule, times,
-                                                      std::llround(run_.micro_batches), link_.delay_ms / 1e3);
+    run_.predicted_seconds = beside + predicted(times);
+  }
+
+  /// The mean over the steps of the last epoch. Messages are as long as their examples.
+  double predicted(const std::vector<terse::StageTimes>& times) const {
+    const Examples& examples = job_.data.tuning;
+    const terse::ExampleOrder order = this->order(options_.epochs);
+    const auto each = static_cast<std::size_t>(options_.micro_batch);
+    std::vector<std::vector<double>> steps;  // positions of each micro-batch
+    double positions = 0, micro_batches = 0;
+    for (terse::index_t k = 0; k < order.batches(batch_); ++k) {
+      const std::span<const std::uint64_t> ids = order.batch(k, batch_);
+      const auto lengths = lengths_of(examples, ids.data(), ids.size());
+      std::vector<double>& step = steps.emplace_back((ids.size() + each - 1) / each);
+      for (std::size_t r = 0; r < ids.size(); ++r)
+        step[r / each] += lengths.empty() ? 1 : static_cast<double>(lengths[r]);
+      positions += std::accumulate(step.begin(), step.end(), 0.0);
+      micro_batches += static_cast<double>(step.size());
+    }
+    double seconds = 0;
+    for (const std::vector<double>& step : steps)
+      seconds += terse::makespan(
+          options_.schedule, options_.stages, static_cast<terse::index_t>(step.size()),
+          [&](int stage, terse::index_t micro_batch) {
+            terse::StageTimes one = times[static_cast<std::size_t>(stage)];
+            const double share = step[static_cast<std::size_t>(micro_batch)] * micro_batches / positions;
+            one.sends_forward *= share;
+            one.sends_backward *= share;
+            return one;
+          },
+          link_.delay_ms / 1e3);
+    return seconds / static_cast<double>(steps.size());
   }
 
   std::vector<double> everyone(double mine) {

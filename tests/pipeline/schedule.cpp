@@ -463,6 +463,20 @@ TEST_CASE("makespan of stages that differ: the slowest pass holds up the others,
   CHECK(terse::makespan(GPipe{}, stages, 0) == 0);
 }
 
+TEST_CASE("makespan of micro-batches that differ: a long message holds up those after it") {
+  const auto times = [](int stage, terse::index_t micro_batch) {
+    const bool first = micro_batch == 0;
+    return stage == 0 ? terse::StageTimes{1, 2, first ? 10.0 : 1.0, 0}
+                      : terse::StageTimes{1, 2, 0, first ? 1.0 : 7.0};
+  };
+  // Activations are there at 11 and 12, gradients leave at 15 and 17, and are there at 16 and 24.
+  CHECK(terse::makespan(GPipe{}, 2, 2, times) == 26);
+  const auto negative = [](int, terse::index_t micro_batch) {
+    return terse::StageTimes{1, 1, static_cast<double>(-micro_batch), 0};
+  };
+  CHECK_THROWS_AS(terse::makespan(GPipe{}, 2, 2, negative), terse::usage_error);
+}
+
 namespace {
 
 /// The first stage waits for a gradient before it goes on, and the second one for all activations.

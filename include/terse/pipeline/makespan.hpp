@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <concepts>
 #include <cstddef>
 #include <deque>
 #include <limits>
@@ -23,15 +24,16 @@ struct StageTimes {
   double sends_backward = 0;  ///< how long that to the stage before does; 0 at the first
 };
 
-/// Seconds that a step of `micro_batches` takes from the first pass to the last, of stages that needn't be alike, found
-/// by going through the passes one by one. A stage takes its passes in the schedule's order, each once its input is there.
-/// Its link carries one message out at a time and one in, as `Delayed` has it, in the order in which they leave, while the
-/// stage computes on; `latency` is on top of that. With GPipe it is the closed form that stands there. It is a lower
-/// bound where `window` holds a stage back. Cost O(stages^2 x actions).
+/// Seconds that a step of `micro_batches` takes from the first pass to the last, found by going through the passes one by
+/// one. times(stage, micro_batch) is a StageTimes: neither stages nor micro-batches have to be equal, as where padding doesn't
+/// travel. A stage takes its passes in the schedule's order, each once its input is there. Its link carries one message out at a
+/// time and one in, as `Delayed` has it, in the order in which they leave, while the stage computes on; `latency` is on top of
+/// that. With GPipe and equal micro-batches it is the closed form that stands there. It is a lower bound where `window` holds a
+/// stage back. Cost O(stages^2 x actions).
 ///
 /// Throws usage_error for times that are negative or not finite, and where a schedule waits for what it itself holds up.
-template <Schedule Plan>
-double makespan(const Plan& schedule, std::span<const StageTimes> stages, index_t micro_batches,
+template <Schedule Plan, std::invocable<int, index_t> Times>
+double makespan(const Plan& schedule, int count, index_t micro_batches, const Times& times,
                 double latency = 0) {
   schedule.check();
   if (micro_batches < 0)
@@ -40,17 +42,17 @@ double makespan(const Plan& schedule, std::span<const StageTimes> stages, index_
     if (!(seconds >= 0 && seconds <= std::numeric_limits<double>::max()))
       throw usage_error(std::string(what) + " can't take " + std::to_string(seconds) + " seconds");
   };
-  for (const StageTimes& one : stages) {
-    check(one.forward, "a forward pass");
-    check(one.backward, "a backward pass");
-    check(one.sends_forward, "a message forward");
-    check(one.sends_backward, "a message backward");
-  }
+  for (int s = 0; s < count; ++s)
+    for (index_t j = 0; j < micro_batches; ++j) {
+      const StageTimes one = times(s, j);
+      check(one.forward, "a forward pass");
+      check(one.backward, "a backward pass");
+      check(one.sends_forward, "a message forward");
+      check(one.sends_backward, "a message backward");
+    }
   check(latency, "a message's latency");
-  for (std::size_t s = 0; s < stages.size(); ++s)
-    check_order(schedule, static_cast<int>(s), static_cast<int>(stages.size()), micro_batches);
+  for (int s = 0; s < count; ++s) check_order(schedule, s, count, micro_batches);
   constexpr double never = std::numeric_limits<double>::infinity();
-  const auto count = static_cast<int>(stages.size());
   const auto at = [](auto index) { return static_cast<std::size_t>(index); };
   struct Message {
     Action pass;
@@ -64,7 +66,7 @@ double makespan(const Plan& schedule, std::span<const StageTimes> stages, index_
 
     std::vector<double>& inputs(bool forward) { return forward ? activations : gradients; }
   };
-  std::vector<Stage> all(stages.size(),
+  std::vector<Stage> all(at(count),
                          {std::vector(at(micro_batches), never), std::vector(at(micro_batches), never), {}});
   if (!all.empty()) {
     all.front().activations.assign(at(micro_batches), 0);
@@ -91,10 +93,10 @@ double makespan(const Plan& schedule, std::span<const StageTimes> stages, index_
     }
     if (!(begin < never)) throw usage_error("this schedule's stages wait for each other for ever");
     Stage& stage = all[at(first)];
-    const StageTimes& times = stages[at(first)];
     if (is_pass) {
       const Action pass = schedule.at(stage.taken++, first, count, micro_batches);
-      stage.free = begin + (pass.forward ? times.forward : times.backward);
+      const StageTimes took = times(first, pass.micro_batch);
+      stage.free = begin + (pass.forward ? took.forward : took.backward);
       end = std::max(end, stage.free);
       const int to = first + (pass.forward ? 1 : -1);
       if (to >= 0 && to < count) stage.leaving.push_back({pass, stage.free});
@@ -103,13 +105,23 @@ double makespan(const Plan& schedule, std::span<const StageTimes> stages, index_
       const Action pass = stage.leaving.front().pass;
       stage.leaving.pop_front();
       Stage& neighbour = all[at(first + (pass.forward ? 1 : -1))];
-      const double takes = pass.forward ? times.sends_forward : times.sends_backward;
+      const StageTimes took = times(first, pass.micro_batch);
+      const double takes = pass.forward ? took.sends_forward : took.sends_backward;
       stage.out_free = begin + takes;
       neighbour.in_free = std::max(begin + latency, neighbour.in_free) + takes;
       neighbour.inputs(pass.forward)[at(pass.micro_batch)] = neighbour.in_free;
     }
   }
   return end;
+}
+
+/// The same where all micro-batches are equal.
+template <Schedule Plan>
+double makespan(const Plan& schedule, std::span<const StageTimes> stages, index_t micro_batches,
+                double latency = 0) {
+  return makespan(
+      schedule, static_cast<int>(stages.size()), micro_batches,
+      [&](int stage, index_t) { return stages[static_cast<std::size_t>(stage)]; }, latency);
 }
 
 }  // namespace terse
