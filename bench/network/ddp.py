@@ -92,6 +92,21 @@ def parallel(hook, name):
     return model
 
 
+def examples(name, batch, rank):
+    """A rank's batch, with targets."""
+    torch.manual_seed(rank)
+    if name.startswith("perceptron"):
+        return torch.rand(batch, 784), torch.randint(10, (batch,))
+    return torch.randint(SYMBOLS, (2, batch, CHARACTERS))
+
+
+def sent():
+    """Bytes that this rank has sent over its link, without the headers of Ethernet, IP and TCP."""
+    folder = f"/sys/class/net/{os.environ['GLOO_SOCKET_IFNAME']}/statistics"
+    length, packets = (int(open(f"{folder}/tx_{what}").read()) for what in ("bytes", "packets"))
+    return length - 66 * packets
+
+
 def join(rank, ranks, master):
     os.environ.update(MASTER_ADDR=master, MASTER_PORT="29500", GLOO_SOCKET_IFNAME=os.environ.get("GLOO_SOCKET_IFNAME", "eth0"))
     torch.set_num_threads(1)
@@ -108,23 +123,20 @@ def leave():
 def measure(hook, name, batch, steps, rank):
     model = parallel(hook, name)
     optimizer = torch.optim.Adam(model.parameters())
-    torch.manual_seed(rank)
-    if name.startswith("perceptron"):
-        inputs, targets = torch.rand(batch, 784), torch.randint(10, (batch,))
-    else:
-        inputs, targets = torch.randint(SYMBOLS, (2, batch, CHARACTERS))
+    inputs, targets = examples(name, batch, rank)
     seconds = []
     # PowerSGD's own first two steps are exact.
     for step in range(-3 if hook == "ddp/powersgd" else -2, steps):
         dist.barrier()
-        begin = time.perf_counter()
+        begin, before = time.perf_counter(), sent()
         optimizer.zero_grad(set_to_none=False)
         loss_of(model(inputs), targets).backward()
         optimizer.step()
         if step >= 0:
             seconds.append(time.perf_counter() - begin)
+    length = sent() - before
     if rank == 0:
-        print(json.dumps({"method": hook, "seconds": seconds, "torch": torch.__version__}), flush=True)
+        print(json.dumps({"method": hook, "seconds": seconds, "bytes": length, "torch": torch.__version__}), flush=True)
 
 
 def main():

@@ -93,7 +93,10 @@ const std::vector<Method>& methods() {
       named("deep-gradient-compression", deep_gradient_compression),
       named("power-sgd", plain<PowerSgd<4>>),
       named("local-sgd", around_adam<LocalSgd<Adam<>>>, false, false, 8),
+      named("local-sgd/fp16", around_adam<LocalSgd<Adam<>, Cast<fp16>>>, false, false, 8),
       named("diloco", around_adam<DiLoCo<Adam<>>>, false, false, 8),
+      named("diloco-int8", around_adam<DiLoCo<Adam<>, Uniform<8, Nearest, Symmetric>, Residual, Ring>>, false,
+            false, 8),
       named("dm-sgd/one-peer", plain<DmSgd<Mixing<graph::OnePeerExponential>>>),
   };
   return all;
