@@ -12,6 +12,7 @@ import datetime
 import json
 import socket
 import sys
+import tempfile
 import time
 
 import hivemind
@@ -63,6 +64,8 @@ def torchft_diloco(_, model, rank, ranks, master):
 @contextlib.contextmanager
 def hivemind_local_sgd(peer, model, rank, ranks, master):
     """Yields the function that ends step k of a period. Ranks look for each other during the period, before they average."""
+    sockets = tempfile.TemporaryDirectory()  # hivemind leaves its own there
+    hivemind.p2p.P2P._UNIX_SOCKET_PREFIX = f"/unix{sockets.name}/"
     where = {"host_maddrs": [f"/ip4/{own_address(master)}/tcp/0"], "start": True}
     known = [None]
     if rank == 0:
@@ -87,6 +90,7 @@ def hivemind_local_sgd(peer, model, rank, ranks, master):
     dist.barrier()
     averager.shutdown()
     dht.shutdown()
+    sockets.cleanup()
 
 
 def require_mean(peer, model, start, rank, ranks):
