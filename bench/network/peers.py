@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """One rank of bench/network/run: local steps of Adam, after every eighth of which torchft's DiLoCo or hivemind's averager
-synchronizes the ranks. Seconds and bytes are those of a step, a mean over 8. Needs the packages torchft-nightly and hivemind.
+synchronizes the ranks. Seconds and bytes are those of a step, a mean over 8. Requires the packages torchft-nightly, hivemind and, for
+its 8 bits, numpy below 2.4.
 
 Usage: peers.py PEER,... MODEL BATCH STEPS RANK RANKS MASTER
 PEER: torchft/diloco, hivemind/local-sgd, hivemind/local-sgd/fp16 or hivemind/local-sgd/int8
@@ -42,7 +43,7 @@ def own_address(master):
 def torchft_diloco(_, model, rank, ranks, master):
     """Yields the function that ends step k of a period."""
     own = own_address(master)
-    # Process groups tell each other their host's name, which all namespaces share.
+    # Process groups find each other by their host's name, which all namespaces share.
     socket.gethostname = lambda: own
     lighthouse = torchft.coordination.LighthouseServer(bind="[::]:29510", min_replicas=ranks) if rank == 0 else None
     store = dist.TCPStore(own, 29511, is_master=True, wait_for_workers=False)
