@@ -39,7 +39,9 @@ void train(terse::Mpi& transport, const char* place, int last, int steps) {
   nn::Sequential net(nn::Linear(pixels, width), nn::ReLU(), nn::Linear(width, width), nn::ReLU(),
                      nn::Linear(width, classes));
 
-  const terse::OneBitAdam<> recipe{.weight_decay = 1e-2F, .preconditioner = {.freeze = terse::AtStep{50}}};
+  const terse::OneBitAdam<> recipe{.weight_decay = 1e-2F,
+                                   .bias_correction = true,  // for a freeze as early as this
+                                   .preconditioner = {.freeze = terse::AtStep{50}}};
   // All ranks start from rank 0's parameters.
   terse::interop::DataParallel model(net, recipe, transport, {.clip_norm = 1}, [](terse::Segment& segment) {
     if (segment.shape.size() == 1) segment.weight_decay = 0;  // no decay of biases

@@ -56,7 +56,8 @@ int main(int argc, char** argv) {
     terse::Layout layout;
     layout.add({"weights", {classes, pixels}});
     std::vector<float> x(static_cast<std::size_t>(layout.size())), gradient(x.size());
-    const terse::OneBitAdam<> recipe{.preconditioner = {.freeze = terse::AtStep{60}}};
+    const terse::OneBitAdam<> recipe{.bias_correction = true,
+                                     .preconditioner = {.freeze = terse::AtStep{60}}};
     terse::Optimizer optimizer{recipe, transport, layout, {.clip_norm = 1}};
     terse::checkpoint::Folder folder(argv[1], transport);
     if (folder.load(optimizer, x) && transport.rank() == 0)

@@ -92,7 +92,9 @@ class StageRun {
     if (options_.averaging == Averaging::one_bit) {
       const double first = one_bit_after * static_cast<double>(all_steps_);
       const terse::AtStep freeze{static_cast<std::uint64_t>(std::max(1.0, std::round(first)))};
-      make_optimizer(terse::OneBitAdam<>{.learning_rate = rate, .preconditioner = {.freeze = freeze}});
+      // A freeze after tens of steps needs bias correction.
+      make_optimizer(terse::OneBitAdam<>{
+          .learning_rate = rate, .bias_correction = true, .preconditioner = {.freeze = freeze}});
     } else {
       make_optimizer(terse::Adam<>{.learning_rate = rate});
     }
