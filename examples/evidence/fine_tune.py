@@ -63,7 +63,8 @@ class FineTune(Experiment):
         return header, [line(method, seeds, exact) for method, seeds in runs.items()]
 
     def picture(self, results):
-        runs = by_method(results)
+        """The methods of all seeds, and direct quantization where it is as good."""
+        runs = {method: seeds for method, seeds in by_method(results).items() if method in (*METHODS, "direct:4/8")}
         lines = []
         for method, seeds in runs.items():
             epochs = zip(*(run["epochs"] for run in seeds.values()))
