@@ -60,7 +60,7 @@ class Race(Experiment):
         for name, settings, seed in runs:
             key = {"name": name, **settings, **(TINY if self.smoke else TRAINING), "seed": seed}
             options = [word for setting, value in list(key.items())[1:] for word in (f"--{setting}", value)]
-            yield Row(key, [self.program("examples/race"), "--text", self.folder / "text", "--save", "{state}", *options], 14)
+            yield Row(key, [self.program("examples/race"), "--text", self.folder / "text", "--save", "{state}", *options], 7)
 
     def table(self, results):
         """Steps, and the ratio to Adam's, where the held-out loss is the one that Adam of the same seed has in the end, and 1.02 times it.
