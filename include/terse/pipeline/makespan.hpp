@@ -115,7 +115,7 @@ double makespan(const Plan& schedule, int count, index_t micro_batches, const Ti
   return end;
 }
 
-/// The same where all micro-batches are equal.
+/// Returns the seconds of a step whose micro-batches are all equal.
 template <Schedule Plan>
 double makespan(const Plan& schedule, std::span<const StageTimes> stages, index_t micro_batches,
                 double latency = 0) {
