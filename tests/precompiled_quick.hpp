@@ -21,7 +21,7 @@
 #include <terse/error_feedback/none.hpp>
 #include <terse/error_feedback/remembered.hpp>
 #include <terse/exchange/hierarchical_functors.hpp>
-#include <terse/executor/grid_factors.hpp>
+#include <terse/executor/factors.hpp>
 #include <terse/executor/numerics.hpp>
 #include <terse/momentum_correction/balanced_average.hpp>
 #include <terse/momentum_correction/combine.hpp>

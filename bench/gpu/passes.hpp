@@ -17,9 +17,9 @@
 #include "terse/compressor/top_k.hpp"
 #include "terse/compressor/two_magnitudes.hpp"
 #include "terse/compressor/uniform.hpp"
+#include "terse/device.hpp"
 #include "terse/error_feedback/none.hpp"
 #include "terse/error_feedback/residual.hpp"
-#include "terse/topology/grid_envelope.hpp"
 
 // The local passes of a step and of compressors on any executor, as an exchange runs them, without the messages
 // between.

@@ -15,10 +15,10 @@
 #include <vector>
 
 #include "neighbours.hpp"
+#include "terse/device.hpp"
 #include "terse/optimizer/adam.hpp"
 #include "terse/optimizer/one_bit_adam.hpp"
 #include "terse/optimizer/optimizer.hpp"
-#include "terse/topology/grid_envelope.hpp"
 #include "terse/transport/thread.hpp"
 
 namespace {

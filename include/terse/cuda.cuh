@@ -3,8 +3,7 @@
 
 /// Everything in terse.hpp, and what runs it on a CUDA device. For nvcc; see docs/cuda.md.
 
-#include "terse/compressor/grid_keyed.hpp"
+#include "terse/device.hpp"
 #include "terse/executor/cuda.cuh"
 #include "terse/terse.hpp"
-#include "terse/topology/grid_envelope.hpp"
 #include "terse/transport/through_host.hpp"

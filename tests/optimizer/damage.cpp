@@ -8,8 +8,8 @@
 #include <optional>
 
 #include "support.hpp"
+#include "terse/device.hpp"
 #include "terse/executor/emulated.hpp"
-#include "terse/topology/grid_envelope.hpp"
 #include "terse/transport/through_host.hpp"
 
 // Packets that are damaged on their way, and replicas that have drifted.

@@ -11,7 +11,7 @@
 
 #include "optimizer/support.hpp"
 #include "terse/checkpoint/checkpoint.hpp"
-#include "terse/topology/grid_envelope.hpp"
+#include "terse/device.hpp"
 #include "terse/transport/through_host.hpp"
 
 namespace {

@@ -4,8 +4,8 @@
 #include "optimizer/device_mixing.hpp"
 #include "optimizer/local_support.hpp"
 #include "optimizer/wide.hpp"
-#include "terse/compressor/grid_keyed.hpp"
 #include "terse/compressor/lattice.hpp"
+#include "terse/device.hpp"
 #include "terse/optimizer/local/swarm_sgd.hpp"
 
 // SwarmSGD by a schedule on an executor of the grid kind, its ranks as threads: parameters, states and bytes must be

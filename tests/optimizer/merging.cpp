@@ -9,8 +9,8 @@
 
 #include "support.hpp"
 #include "terse/compressor/over_senders.hpp"
+#include "terse/device.hpp"
 #include "terse/executor/emulated.hpp"
-#include "terse/topology/grid_envelope.hpp"
 #include "terse/topology/median_clip.hpp"
 #include "terse/topology/radial.hpp"
 #include "terse/transport/through_host.hpp"

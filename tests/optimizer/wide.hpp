@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "terse/device.hpp"
 #include "terse/executor/emulated.hpp"
 #include "terse/terse.hpp"
-#include "terse/topology/grid_envelope.hpp"
 
 // Whether a recipe's sweeps run by the wide mapping of grid executors, asked of the compiler alone: functors that lose their
 // streams give the same bits, only slower.

@@ -14,7 +14,7 @@
 #include "pipeline/device_stage.hpp"
 #include "terse/compressor/cast.hpp"
 #include "terse/compressor/top_k.hpp"
-#include "terse/topology/grid_envelope.hpp"
+#include "terse/device.hpp"
 #include "terse/transport/thread.hpp"
 #include "terse/transport/through_host.hpp"
 

@@ -16,11 +16,11 @@
 #include "terse/checkpoint/checkpoint.hpp"
 #include "terse/checkpoint/folder.hpp"
 #include "terse/checkpoint/pipeline.hpp"
+#include "terse/device.hpp"
 #include "terse/executor/emulated.hpp"
 #include "terse/optimizer/momentum_sgd.hpp"
 #include "terse/optimizer/optimizer.hpp"
 #include "terse/pipeline/mapped_memory.hpp"
-#include "terse/topology/grid_envelope.hpp"
 #include "terse/transport/through_host.hpp"
 
 // A pipeline and the optimizers of its stages, saved and resumed: the bits of a run that never stopped, or words of

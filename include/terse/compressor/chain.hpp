@@ -50,7 +50,7 @@ struct Then {
     second.settings(visit);
   }
   TERSE_HD index_t most(index_t n) const { return second.most(first.most(n)); }
-  /// The largest of what has been drawn, see PicksAmongDrawn in grid_picks.hpp.
+  /// The largest of what has been drawn, see PicksAmongDrawn in picks_together.hpp.
   index_t largest_among_drawn(index_t n, std::uint64_t step) const
       requires(detail::PicksByDraw<First>&& detail::PicksByRank<Second>) {
     return second.largest(among(n), step);

@@ -128,14 +128,4 @@ class UnitCoder {
   Range all_;
 };
 
-/// Nothing, where there is nothing to be coded.
-struct NoCoder {};
-template <class E, class Values>
-auto coder_of_units() {
-  if constexpr (GridExecutor<E> && !Values::lossless)
-    return std::type_identity<UnitCoder<E, Values>>{};
-  else
-    return std::type_identity<NoCoder>{};
-}
-
 }  // namespace terse::detail

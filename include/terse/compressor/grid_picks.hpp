@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "terse/compressor/picks_together.hpp"
 #include "terse/compressor/sparse_functors.hpp"
 #include "terse/compressor/sparse_units.hpp"
 #include "terse/executor/grid_select.hpp"
@@ -14,33 +15,6 @@
 // TopK, Threshold and RandomK.
 
 namespace terse::detail {
-
-/// Picks of a known number by magnitude.
-template <class Selection>
-concept PicksByRank = requires(const Selection& selection, index_t n, std::uint64_t step) {
-  { selection.largest(n, step) } -> std::same_as<index_t>;
-};
-/// Picks by a threshold, as many as `most` at most.
-template <class Selection>
-concept PicksByThreshold = requires(const Selection& selection) {
-  { selection.least() } -> std::same_as<float>;
-};
-/// Picks by the draw that all ranks share, in order.
-template <class Selection>
-concept PicksByDraw = requires(index_t n, index_t k, index_t key, index_t e, const StepDraw& shared) {
-  { Selection::drawn(n, k, key, e, shared) } -> std::same_as<std::uint32_t>;
-};
-/// Picks a known number by magnitude among those of n that such a draw has picked before, so many; place e of these has `element`.
-template <class Selection>
-concept PicksAmongDrawn = requires(const Selection& selection, index_t n, index_t among, index_t key,
-                                   index_t e, const StepDraw& shared) {
-  { selection.largest_among_drawn(n, std::uint64_t{}) } -> std::same_as<index_t>;
-  { selection.among(n) } -> std::same_as<index_t>;
-  { Selection::element(n, among, key, e, shared) } -> std::same_as<std::uint32_t>;
-};
-template <class Selection>
-concept PicksTogether = PicksByRank<Selection> || PicksByThreshold<Selection> || PicksByDraw<Selection> ||
-    PicksAmongDrawn<Selection>;
 
 template <class Selection>
 index_t picked_from(const Selection& selection, index_t n) {

@@ -152,22 +152,4 @@ class UnitReader {
   buffer<std::uint32_t, typename E::memory> counters_;
 };
 
-/// Nothing, where the executor is the host.
-struct NoUnits {
-  struct Picker {};
-  struct Reader {};
-};
-template <class E>
-struct UnitsOfGrid {
-  using Picker = UnitPicker<E>;
-  using Reader = UnitReader<E>;
-};
-template <class E>
-auto units_of_grid() {
-  if constexpr (GridExecutor<E>)
-    return UnitsOfGrid<E>{};
-  else
-    return NoUnits{};
-}
-
 }  // namespace terse::detail

@@ -6,7 +6,9 @@
 #include <memory>
 
 #include "terse/compressor/commit_elements.hpp"
+#include "terse/compressor/grid_sparse.hpp"
 #include "terse/compressor/grid_top_tiles.hpp"
+#include "terse/compressor/tiled.hpp"
 
 // What Tiled does on a grid executor, by its selection.
 
@@ -44,8 +46,8 @@ struct BasisTables {
 
 /// Any selection: an arena of numbers is picked from, unit by unit or all together, as Sparse does.
 template <class Basis, int S, class Selection, class Values>
-struct TilesOnGrid {
-  using Granularity = PerTile<S, Basis::transforms ? S : 1>;
+struct OnGrid<Tiled<Basis, S, Sparse<Selection, Values, PerSegment>>> {
+  using Granularity = typename Tiled<Basis, S, Sparse<Selection, Values, PerSegment>>::Granularity;
   using Picker = Sparse<Selection, Values, Granularity>;
   using Incoming = typename Picker::Incoming;
   static constexpr bool adds_together = Picker::adds_together;
@@ -91,7 +93,7 @@ struct TilesOnGrid {
              0.0F);
     const TileView view{workspace.numbers.data(), workspace.sums.data(), begin};
     if constexpr (encodes_together) {
-      picker.pick_together(executor, workspace.picker, ranges, view, context, base, told);
+      Picker::Grid::pick_together(picker, executor, workspace.picker, ranges, view, context, base, told);
     } else {
       for (std::size_t c = 0; c < ranges.size(); ++c) {
         std::byte *const section = base + ranges[c].going, *at = section;
@@ -157,8 +159,8 @@ struct TilesOnGrid {
 /// The largest of each tile, by coders that leave room in a block's shared memory.
 template <class Basis, int S, class Values>
 requires takes_top_picks<Basis, S, Values>
-struct TilesOnGrid<Basis, S, Largest, Values> {
-  using Granularity = PerTile<S, Basis::transforms ? S : 1>;
+struct OnGrid<Tiled<Basis, S, Sparse<Largest, Values, PerSegment>>> {
+  using Granularity = typename Tiled<Basis, S, Sparse<Largest, Values, PerSegment>>::Granularity;
   using Picker = Sparse<Largest, Values, Granularity>;
   using Incoming = typename Picker::Incoming;
   static constexpr bool adds_together = true, encodes_together = true;

@@ -29,6 +29,9 @@ struct PickCoder<Ones<Values>> : PickCoder<Values> {
     return senders_of<Coder>(Coder::read(wire, k, e));
   }
 };
+/// A device's, see grid_code_picks.hpp.
+template <class Values>
+struct CodePicks;
 template <class Values>
 struct CodePicks<Ones<Values>> : CodePicks<Values> {};
 

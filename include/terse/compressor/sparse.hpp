@@ -4,10 +4,9 @@
 #include <algorithm>
 #include <string>
 
-#include "terse/compressor/grid_coded_picks.hpp"
-#include "terse/compressor/grid_read_picks.hpp"
-#include "terse/compressor/grid_top_picks.hpp"
+#include "terse/compressor/on_grid.hpp"
 #include "terse/compressor/pick_source.hpp"
+#include "terse/compressor/picks_together.hpp"
 #include "terse/compressor/quantizer_concept.hpp"
 #include "terse/executor/statistic.hpp"
 
@@ -28,6 +27,7 @@ struct Sparse {
                 "terse: picks from the Whole would fall between its segments");
   using Coder = detail::PickCoder<Values>;
   using UnitsOf = detail::UnitsOf<G>;
+  using Grid = detail::OnGrid<Sparse>;
 
   static constexpr bool lossless = false;
   static constexpr bool unbiased = Selection::unbiased && Values::unbiased;
@@ -72,13 +72,26 @@ struct Sparse {
   }
 
   static constexpr Units units() { return G::units(); }
+  detail::SparseSections<Selection, Values, G> sections() const { return {selection}; }
   index_t wire_bytes(const Range& range) const { return sections().bytes(range); }
   const char* fault(const Range& range, const std::byte* section, index_t bytes) const {
     return sections().fault(range, section, bytes);
   }
 
+  /// visit(n) for units that are as large and as many as those of any part of `covered`: parts of matrices are vectors, whose
+  /// tiles may be larger and more.
+  template <class Visit>
+  static void for_each_size(const Range& covered, Visit visit) {
+    for (UnitsOf units(covered); units.more(); units.next()) visit(units.unit().count);
+    if constexpr (requires { G::limit_share; }) {
+      const Range vectors(covered.pieces());
+      for (UnitsOf units(vectors); units.more(); units.next()) visit(units.unit().count);
+    }
+  }
+
+  /// The memory that every executor works in.
   template <Executor E>
-  struct Workspace {
+  struct Room {
     static_assert(!GridExecutor<E> || detail::ListsPicks<Selection, E>,
                   "terse: this selection runs on the host; on a device it needs `list` and `check`, see "
                   "terse/compressor/selection.hpp");
@@ -88,18 +101,12 @@ struct Sparse {
     buffer<float, typename E::memory> total;
     buffer<std::uint32_t, typename E::memory> ignored;  // picks are finite
     Range picks;
-    buffer<float, typename E::memory> sums;  // on a grid, for the arena indices from `begin` on
-    index_t begin = 0;
-    typename decltype(detail::units_of_grid<E>())::Picker picker;
-    typename decltype(detail::units_of_grid<E>())::Reader reader;
-    typename decltype(detail::coder_of_units<E, Values>())::type unit_coder;
 
-    Workspace(E executor, const Sparse& compressor, const Range& covered)
+    Room(E executor, const Sparse& compressor, const Range& covered)
         : coder(executor, compressor.values, picks_of(compressor, covered)), total(1), ignored(1) {
       const Selection& picking = compressor.selection;
       index_t floats = reduction_scratch<MaxAbs>(executor, covered, Units{0, true});
       index_t words_needed = 0, most = 0;
-      index_t count = 0, elements = 0, among = 0, picks_of_all = 0;
       for_each_size(covered, [&](index_t n) {
         if (n >= index_t{1} << 32)
           throw usage_error("positions have 32 bits at most, and a unit has " + std::to_string(n) +
@@ -107,26 +114,21 @@ struct Sparse {
         floats = std::max(floats, picking.floats(executor, n));
         words_needed = std::max(words_needed, picking.words(n));
         most = std::max(most, picking.most(n));
-        elements += n;
-        among += detail::picked_from(picking, n);
-        picks_of_all += picking.most(n);
-        ++count;
       });
       scratch = buffer<float, typename E::memory>(floats, unwritten);
       if (!Values::lossless) picked = buffer<float, typename E::memory>(most, unwritten);
       words = buffer<std::uint32_t, typename E::memory>(words_needed, unwritten);
       positions = buffer<std::uint32_t, typename E::memory>(most, unwritten);
       picks.assign({});
-      if constexpr (GridExecutor<E>) {
-        begin = covered.begin_offset();
-        sums = buffer<float, typename E::memory>(covered.end_offset() - begin, unwritten);
-        if constexpr (encodes_together) {
-          picker = {among, picks_of_all, detail::PicksAmongDrawn<Selection>};
-          if constexpr (!Values::lossless) unit_coder = decltype(unit_coder)(picks_of_all);
-        }
-        reader = {elements, count, variable, adds_together && !detail::PicksByDraw<Selection>};
-      }
     }
+  };
+  template <Executor E>
+  struct Workspace : Room<E> {
+    using Room<E>::Room;
+  };
+  template <GridExecutor E>
+  struct Workspace<E> : Grid::template Workspace<E> {
+    using Grid::template Workspace<E>::Workspace;
   };
 
   using Source = detail::PickSource<Selection, Values, G>;
@@ -140,70 +142,26 @@ struct Sparse {
   /// The weighted sums of what came over `range`, in the workspace, for a grid's verbs.
   template <GridExecutor E>
   ArrivedSums arrived(E executor, Workspace<E>& workspace, const Range& range, Incoming packets) const {
-    const ArrivedSums sums{workspace.sums.data(), workspace.begin};
-    const detail::PlacedRange one{&range};
-    if (range.pieces().empty()) return sums;
-    if constexpr (adds_together)
-      if (packets.count > 0) return arrived(executor, workspace, detail::PlacedRanges(&one, 1), packets);
-    fill(executor,
-         workspace.sums.all().part(range.begin_offset() - workspace.begin,
-                                   range.end_offset() - range.begin_offset()),
-         0.0F);
-    if constexpr (!adds_together) {
-      for (int p = 0; p < packets.count; ++p) {
-        const Source& source = packets.sources[p];
-        workspace.reader.template for_each_unit<UnitsOf>(
-            executor, sections(), range, source.section(), 0, nullptr,
-            [&](index_t, const Piece& unit, const detail::Arrived& positions, const detail::Arrived& picked) {
-              const auto listed = selection.list(
-                  executor, positions, unit.count, unit.offset, source.shared(),
-                  PickScratch<E>{workspace.scratch.all(), workspace.words.all()}, workspace.positions.all());
-              for_each_entry(
-                  executor, picked.picks,
-                  detail::AddPicks<Coder>{picked, listed, unit.count, source.weight(),
-                                          workspace.sums.data() + (unit.offset - workspace.begin)});
-            });
-      }
-    }
-    return sums;
+    return Grid::arrived(*this, executor, workspace, range, packets);
   }
-
   /// The same of packet p over ranges[p] alone.
   template <GridExecutor E>
   ArrivedSums arrived(E executor, Workspace<E>& workspace, detail::PlacedRanges ranges,
                       Incoming packets) const requires(adds_together) {
-    workspace.reader.template add<UnitsOf>(executor, sections(), ranges, packets.sources, packets.count,
-                                           workspace.sums.data(), workspace.begin);
-    return {workspace.sums.data(), workspace.begin};
+    return Grid::arrived(*this, executor, workspace, ranges, packets);
   }
-
   /// As `fault`, by a grid, of the section at `section_at` of a packet.
   template <GridExecutor E>
   void check(E executor, Workspace<E>& workspace, const Range& range, const std::byte* packet,
              index_t section_at, detail::Findings* findings) const {
-    if constexpr (adds_together) {
-      const detail::PlacedRange one{&range, section_at};
-      check(executor, workspace, detail::PlacedRanges(&one, 1), &packet, findings);
-    } else {
-      workspace.reader.template for_each_unit<UnitsOf>(
-          executor, sections(), range, packet, section_at, findings,
-          [&](index_t u, const Piece& unit, const detail::Arrived& positions, const detail::Arrived& picked) {
-            const detail::Report report{findings, u};
-            selection.check(executor, positions, unit.count, report.next());
-            for_each_entry(executor, Coder::floats(picked.picks),
-                           detail::CheckValues<Coder>{picked, sections().limit(unit.count, picked.picks),
-                                                      report.last()});
-          });
-    }
+    Grid::check(*this, executor, workspace, range, packet, section_at, findings);
   }
-
   /// The same of packet p over ranges[p], whose section is where that is going.
   template <GridExecutor E>
   void check(E executor, Workspace<E>& workspace, detail::PlacedRanges ranges,
              const std::byte* const* packets, detail::Findings* findings) const requires(adds_together) {
-    workspace.reader.template check<UnitsOf>(executor, sections(), ranges, packets, findings);
+    Grid::check(*this, executor, workspace, ranges, packets, findings);
   }
-
   /// measure_and_encode of several sections behind `base` by the same kernels; told(c, bytes) for each.
   template <GridExecutor E, class In, class Message, class Feedback, class Told>
   void encode_together(E executor, Workspace<E>& workspace, detail::PlacedRanges ranges,
@@ -211,33 +169,8 @@ struct Sparse {
                        const EncodeContext& context, std::byte* base, std::uint32_t* bad, Told told) const
       requires(encodes_together) {
     check_view<Feedback>();
-    if constexpr (!G::units().whole && detail::PicksAtOnce<Selection, Values>)
-      if (detail::are_small<UnitsOf>(ranges))
-        return detail::encode_small_units<UnitsOf, Values>(executor, selection, ranges, mask, incoming,
-                                                           message, feedback, context, base, bad, told);
-    for_each(executor, ranges, mask, incoming, detail::Materialize<Message>{message, bad});
-    pick_together(executor, workspace, ranges, feedback, context, base, told);
-  }
-  /// The same of what `feedback` holds.
-  template <GridExecutor E, class Feedback, class Told>
-  void pick_together(E executor, Workspace<E>& workspace, detail::PlacedRanges ranges, Feedback feedback,
-                     const EncodeContext& context, std::byte* base, Told told) const
-      requires(encodes_together) {
-    check_view<Feedback>();
-    if constexpr (Values::lossless) {
-      detail::write_picks<UnitsOf>(
-          executor, workspace.picker, selection, ranges, detail::PutFloats<Feedback>{feedback}, feedback,
-          context, base, [](const detail::PickUnits&) {}, told);
-    } else {
-      // What has come in has been read, so that its sums leave room.
-      const auto aside = workspace.unit_coder.put_aside(workspace.sums.all(), workspace.begin);
-      detail::write_picks<UnitsOf>(
-          executor, workspace.picker, selection, ranges, aside, feedback, context, base,
-          [&](const detail::PickUnits& units) {
-            workspace.unit_coder.code(executor, units, aside, feedback, context, base);
-          },
-          told);
-    }
+    Grid::encode_together(*this, executor, workspace, ranges, mask, incoming, message, feedback, context,
+                          base, bad, told);
   }
 
   /// Evaluates the message, picks, writes the section, commits what receivers will read. Returns its bytes.
@@ -281,7 +214,6 @@ struct Sparse {
   }
 
  private:
-  detail::SparseSections<Selection, Values, G> sections() const { return {selection}; }
   template <class Feedback>
   static constexpr void check_view() {
     static_assert(detail::commits_zero<Feedback>(),
@@ -294,17 +226,6 @@ struct Sparse {
         "terse: under a sparse compressor an error feedback's view needs `const float* at(index_t i) const`, "
         "where what shall be sent lies side by side");
   }
-  /// visit(n) for units that are as large and as many as those of any part of `covered`: parts of matrices are vectors, whose
-  /// tiles may be larger and more.
-  template <class Visit>
-  static void for_each_size(const Range& covered, Visit visit) {
-    for (UnitsOf units(covered); units.more(); units.next()) visit(units.unit().count);
-    if constexpr (requires { G::limit_share; }) {
-      const Range vectors(covered.pieces());
-      for (UnitsOf units(vectors); units.more(); units.next()) visit(units.unit().count);
-    }
-  }
-
   static Range picks_of(const Sparse& compressor, const Range& covered) {
     index_t most = 0;
     for_each_size(covered, [&](index_t n) { most = std::max(most, compressor.selection.most(n)); });

@@ -6,8 +6,10 @@
 #include <string>
 #include <type_traits>
 
-#include "terse/compressor/grid_tiled.hpp"
+#include "terse/compressor/on_grid.hpp"
+#include "terse/compressor/tile_bases.hpp"
 #include "terse/compressor/tile_message.hpp"
+#include "terse/compressor/top_k.hpp"
 
 namespace terse {
 
@@ -63,8 +65,8 @@ struct Tiled<Basis, S, Sparse<Selection, Values, PerSegment>> {
   static constexpr bool whole_segments = true;
   static constexpr bool decodes_sums = Basis::transforms;
   /// On a grid all tiles by the same kernels.
-  using Grid = detail::TilesOnGrid<Basis, S, Selection, Values>;
-  static constexpr bool adds_together = Grid::adds_together, encodes_together = Grid::encodes_together;
+  using Grid = detail::OnGrid<Tiled>;
+  static constexpr bool adds_together = Picker::adds_together, encodes_together = Grid::encodes_together;
 
   Inner inner{};  ///< the compressor of a tile's numbers
 

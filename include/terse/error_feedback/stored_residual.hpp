@@ -7,7 +7,6 @@
 #include "terse/compressor/cast.hpp"
 #include "terse/compressor/uniform.hpp"
 #include "terse/error_feedback/residual.hpp"
-#include "terse/executor/grid.hpp"
 
 namespace terse {
 
@@ -18,52 +17,13 @@ namespace detail {
 template <class Q>
 using StoredCode = std::conditional_t<Q::bits == 32, float, CodeElement<Q::bits>>;
 
-/// Rounds errors into storage: a block of threads to a tile, one thread to the scale of 64 elements, whose terms it
-/// joins by halves.
+/// Errors that a device rounds into storage, see grid_stored_residual.hpp: all three from arena index `origin` on.
 template <class Q>
-struct StoreErrorsKernel {
-  static constexpr bool cooperative = true;
-  using Code = StoredCode<Q>;
-  using Statistic = typename Q::Statistic;
-  static constexpr int rows = static_cast<int>(reduction_block) / lanes, row_stride = lanes + 1;
-  struct Shared {
-    float term[rows * row_stride];
-  };
-  Slice slice;
-  const float* errors;  // all three from arena index `origin` on
-  Code* codes;
-  typename Statistic::Scale* scales;
+struct ErrorsToStore {
+  const float* errors;
+  StoredCode<Q>* codes;
+  typename Q::Statistic::Scale* scales;
   index_t origin;
-
-  template <class Block>
-  TERSE_HD void operator()(Block& block, Shared& shared) const {
-    const Tile tile = slice.tile(block.index());
-    const index_t place = tile.piece.offset + tile.begin - origin, count = tile.end - tile.begin;
-    const float* const y = errors + place;
-    typename Statistic::Scale* const scale = scales + place / lanes;
-    const int thread = block.thread();
-    float total[Statistic::width] = {};
-    for (int c = 0; c < Statistic::width; ++c) {
-      for (int l = thread; l < rows * lanes; l += block_threads) {
-        float term[Statistic::width];
-        Statistic::terms(l < count ? y[l] : 0.0F, term);
-        shared.term[l / lanes * row_stride + l % lanes] = l < count ? term[c] : Statistic::initial;
-      }
-      block.sync();
-      if (thread < rows) {
-        float* const row = shared.term + thread * row_stride;
-        for (int half = lanes / 2; half > 0; half /= 2)
-          for (int l = 0; l < half; ++l) row[l] = Statistic::join(row[l], row[l + half]);
-        total[c] = row[0];
-      }
-      block.sync();
-    }
-    const index_t left = count - thread * lanes;
-    if (left > 0) scale[thread] = Statistic::finish(total, left < lanes ? left : lanes);
-    block.sync();
-    for (index_t l = thread; l < count; l += block_threads)
-      codes[place + l] = static_cast<Code>(Q::code(y[l], scale[l / lanes], 0));
-  }
 };
 
 }  // namespace detail
@@ -205,11 +165,7 @@ struct StoredResidual {
     /// The errors stand where the messages were: rounds them into storage.
     void store(E ex, const Range& range) requires GridExecutor<E> {
       if (carry.hold()) return;
-      detail::for_each_slice<0, 0>(range, Units{}, [&](const detail::Slice& slice, bool) {
-        if (slice.tiles > 0)
-          ex.launch(detail::StoreErrorsKernel<Q>{slice, messages.data(), codes.data(), scales.data(), begin},
-                    slice.tiles);
-      });
+      store_errors(ex, range, detail::ErrorsToStore<Q>{messages.data(), codes.data(), scales.data(), begin});
     }
     template <class Visit>
     void walk(Visit&& visit) {

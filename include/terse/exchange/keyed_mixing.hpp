@@ -87,7 +87,7 @@ namespace detail {
 /// Throws wire_error, with nothing consumed, where a packet does not decode beside this rank's z: the two are further
 /// apart than the compressor's bound. On a device that is `settle`'s, as for other errors. The message is evaluated
 /// once to be sent and once for each packet that is read, and must not have changed between. Memory, beside the
-/// messages: two floats for each element. Grid executors need terse/compressor/grid_keyed.hpp.
+/// messages: two floats for each element. Grid executors need terse/device.hpp.
 template <Compressor C, class F, graph::Graph G, int Vectors, Transport T, Executor E>
 requires(Traits<C>::keyed) class Rounds<C, F, Mixing<G, Vectors>, T, E> {
   static_assert(Vectors == 1,

@@ -9,7 +9,7 @@
 
 #include "terse/compressor/dion_direction.hpp"
 #include "terse/exchange/inner_mean.hpp"
-#include "terse/executor/grid_factors.hpp"
+#include "terse/executor/factors.hpp"
 
 namespace terse {
 

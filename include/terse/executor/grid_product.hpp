@@ -78,11 +78,6 @@ struct ProductKernel {
 
 TERSE_NUMERICS_END
 
-template <GridExecutor E>
-index_t product_scratch(E) {
-  return 0;
-}
-
 }  // namespace detail
 
 /// See the host's verb of the same name: it gives the same bits, and takes no scratch.

@@ -155,6 +155,11 @@ inline void mirror(float* matrix, index_t size) {
 
 /// Floats that a product on the host works in.
 inline index_t product_scratch(executor::host) { return ProductPanels::scratch; }
+/// A grid's kernels have shared memory.
+template <GridExecutor E>
+index_t product_scratch(E) {
+  return 0;
+}
 
 }  // namespace detail
 

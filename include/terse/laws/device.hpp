@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "terse/device.hpp"
 #include "terse/executor/emulated.hpp"
 #include "terse/laws/adapter.hpp"
 #include "terse/laws/example.hpp"

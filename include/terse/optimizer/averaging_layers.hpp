@@ -9,7 +9,7 @@
 
 #include "terse/preconditioner/concept.hpp"
 #include "terse/preconditioner/layer_statistic.hpp"
-#include "terse/preconditioner/orthogonalizer.hpp"
+#include "terse/preconditioner/sequence.hpp"
 
 // Averaging and Staged at work on whole layers: the second sweep of layer-wise preconditioners, and the balance of
 // momentum corrections.

@@ -183,7 +183,8 @@ class Orthogonalizer<E, LargestRows<N, Sequence>> {
              Magnitudes{{values, largest_.table()}, magnitudes_.data(), matrix.lines.offset});
     const MatrixView all = MatrixView::of(magnitudes_.data(), matrix.lines.shape),
                      lines = matrix.lines.rows ? all : all.transposed();
-    multiply_into(executor, {.left = {one_.data(), 1, lines.columns, 0, 0}, .right = lines.transposed()},
+    multiply_into(executor,
+                  MatrixProduct{.left = {one_.data(), 1, lines.columns, 0, 0}, .right = lines.transposed()},
                   sums_.data() + matrix.lines.first, scratch_.data());
   }
 

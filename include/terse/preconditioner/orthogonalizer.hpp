@@ -8,8 +8,9 @@
 #include <vector>
 
 #include "terse/executor/factors.hpp"
-#include "terse/executor/grid_product.hpp"
+#include "terse/executor/matrix_product.hpp"
 #include "terse/preconditioner/layer_statistic.hpp"
+#include "terse/preconditioner/sequence.hpp"
 
 namespace terse {
 
@@ -52,15 +53,6 @@ struct Normalize {
   // One after the other: their product may be beyond the largest float.
   TERSE_HD void operator()(const Piece&, index_t i, bool) const { values[i] = values[i] * power * factor; }
 };
-
-/// What a step is of an element that a Sequence leaves out: -0, which no other step of such a Sequence is.
-inline constexpr float no_step = -0.0F;
-TERSE_HD inline bool is_no_step(float step) {
-  return std::bit_cast<std::uint32_t>(step) == std::bit_cast<std::uint32_t>(no_step);
-}
-
-/// Nothing is orthogonalized.
-struct NoSequence {};
 
 /// Makes of each hidden matrix among the values of an arena what a Sequence of polynomials makes of it: first
 /// X = G / (margin ||G||_F), G of any size, and then one Quintic after the other, in the order of `steps`.
@@ -119,7 +111,7 @@ class Orthogonalizer {
   void gram(E executor, const MatrixView& x, float* to) {
     const bool wide = x.rows <= x.columns;
     const MatrixView left = wide ? x : x.transposed();
-    multiply_into(executor, {.left = left, .right = left.transposed(), .symmetric = true}, to,
+    multiply_into(executor, MatrixProduct{.left = left, .right = left.transposed(), .symmetric = true}, to,
                   scratch_.data());
   }
   /// to = S X + scale X, or X S + scale X where X is tall
@@ -127,7 +119,8 @@ class Orthogonalizer {
     const bool wide = x.rows <= x.columns;
     const index_t side = wide ? x.rows : x.columns;
     const MatrixView s = MatrixView::of(square, {side, side});
-    multiply_into(executor, {wide ? s : x, wide ? x : s, 1, scale != 0 ? x.data : nullptr, scale}, to,
+    multiply_into(executor,
+                  MatrixProduct{wide ? s : x, wide ? x : s, 1, scale != 0 ? x.data : nullptr, scale}, to,
                   scratch_.data());
   }
 
@@ -139,7 +132,8 @@ class Orthogonalizer {
     for (const Quintic& step : Sequence::steps) {
       const MatrixView now = MatrixView::of(x, shape);
       gram(executor, now, a);
-      multiply_into(executor, {square, square, step.c, a, step.b, 0, true}, polynomial, scratch_.data());
+      multiply_into(executor, MatrixProduct{square, square, step.c, a, step.b, 0, true}, polynomial,
+                    scratch_.data());
       apply(executor, polynomial, now, step.a, to);
       std::swap(x, to);
     }
@@ -154,15 +148,16 @@ class Orthogonalizer {
       const MatrixShape both{side, side};
       multiply_into(
           executor,
-          {.left = MatrixView::of(left, both), .right = MatrixView::of(right, both), .symmetric = true}, to,
-          scratch_.data());
+          MatrixProduct{
+              .left = MatrixView::of(left, both), .right = MatrixView::of(right, both), .symmetric = true},
+          to, scratch_.data());
     };
     const MatrixView square = MatrixView::of(a, {side, side}), now = MatrixView::of(x, shape);
     gram(executor, now, a);
     const auto& steps = Sequence::steps;
     for (std::size_t k = 0; k < steps.size(); ++k) {
       float* const own = k == 0 ? all : q;
-      multiply_into(executor, {square, square, steps[k].c, a, steps[k].b, steps[k].a, true}, own,
+      multiply_into(executor, MatrixProduct{square, square, steps[k].c, a, steps[k].b, steps[k].a, true}, own,
                     scratch_.data());
       if (k + 1 < steps.size()) {
         multiply_squares(own, a, spare);
@@ -182,12 +177,6 @@ class Orthogonalizer {
   std::vector<Matrix> matrices_;
   Arena other_, scratch_;
   std::array<Arena, 4> squares_;
-};
-template <Executor E>
-class Orthogonalizer<E, NoSequence> {
- public:
-  Orthogonalizer(E, const Layout&) {}
-  void operator()(E, float*) {}
 };
 
 }  // namespace detail

@@ -140,9 +140,8 @@ inline std::uint64_t check_with_payload(std::uint64_t check, const std::byte* pa
 /// it stamps then says so, and is refused in its turn.
 template <Executor E>
 class Envelope {
-  static_assert(
-      std::is_same_v<typename E::memory, memory::host>,
-      "terse: rounds on this executor need terse/topology/grid_envelope.hpp; terse/cuda.cuh brings it");
+  static_assert(std::is_same_v<typename E::memory, memory::host>,
+                "terse: rounds on this executor need terse/device.hpp; terse/cuda.cuh brings it");
 
  public:
   std::uint16_t flags = PacketHeader::finite;

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+namespace terse::detail {
+
+/// The half of a compressor that runs on a grid executor: a specialization in a header that hosts don't read.
+template <class Compressor>
+struct OnGrid {
+  static_assert(sizeof(Compressor) == 0,
+                "terse: compressors on this executor need terse/device.hpp; terse/cuda.cuh brings it");
+};
+
+}  // namespace terse::detail
