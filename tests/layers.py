@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Holds the includes of all headers against the table of layers in docs/architecture.md: each goes to a lower layer or
-stays in its module, which is a row of the table. And finds calls of functions that are lost in device code.
+stays in its module, which is a row of the table. Hosts read no header of a device. And finds calls of functions that are lost
+in device code.
 
 layers.py ROOT
 """
@@ -21,6 +22,10 @@ for row, line in enumerate((root / "docs" / "architecture.md").read_text().split
                 sys.exit(f"docs/architecture.md names {path}, which is not there")
 if len(modules) < 10:
     sys.exit("found no table of layers in docs/architecture.md")
+
+
+# Headers of kernels and of device memory. Laws try both sides; pipeline/grid.hpp is of ranks.
+DEVICE = re.compile(r"/(grid_\w+|device\w*|emulated\w*|nccl\w*)\.hpp$|^terse/executor/grid\.hpp$|\.cuh$|^terse/laws/")
 
 
 def module_of(header):
@@ -48,6 +53,9 @@ for file in sorted(path for path in include.rglob("*") if path.is_file()):
         other_layer, other_row = module_of(other)
         if other_row != row and other_layer >= layer:
             print(f"{header} (layer {layer}) includes {other} (layer {other_layer})")
+            wrong += 1
+        if DEVICE.search(other) and not DEVICE.search(header):
+            print(f"{header} includes {other}, and hosts read no header of a device: it belongs into terse/device.hpp")
             wrong += 1
 if arrows == 0:
     sys.exit("found no includes")

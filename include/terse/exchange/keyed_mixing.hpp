@@ -49,7 +49,7 @@ struct AddDifferences {
   }
 };
 
-/// Whether a device reads several packets by one kernel. Its header is the user's to include.
+/// Compressors of which a device reads several packets by one kernel.
 template <class C, class E, class Key>
 concept ReadsTogether = GridExecutor<E> &&
     requires(const C& compressor, E executor, const Range& range, const KeyedPackets& packets, const Key& key,

@@ -23,7 +23,8 @@ namespace terse {
 namespace executor {
 
 /// Runs the device's kernels on the host, thread by thread, in memory that host code can't reach: what works here
-/// fails on a device for reasons of the device alone. For tests and debuggers; slow.
+/// fails on a device for reasons of the device alone. For tests and debuggers; slow. Compressors and optimizers need
+/// terse/device.hpp, too.
 struct emulated {
   using memory = terse::memory::emulated;
   using staging = terse::memory::host;
