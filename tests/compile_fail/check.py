@@ -111,6 +111,8 @@ CASES = {
     "DEVICE_VIEW_IN_STEP": r"terse: a view keeps its memory space",
     "DEVICE_VIEW_AS_HOST": r"terse: a view keeps its memory space",
     "DEVICE_ELEMENT_ON_HOST": r"memory::device.*memory::host|memory::host.*memory::device",
+    "ROUNDS_WITHOUT_DEVICE": r"terse: rounds on this executor need terse/device\.hpp",
+    "COMPRESSOR_WITHOUT_DEVICE": r"terse: compressors on this executor need terse/device\.hpp",
     "DOUBLES_IN_STEP": r"terse: step writes parameters and reads gradients, containers of float",
     "DOUBLES_IN_BEGIN": r"terse: begin takes what step takes: containers of float",
     "CONSTANT_PARAMETERS": r"terse: step writes parameters and reads gradients, containers of float",

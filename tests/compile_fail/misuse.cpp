@@ -52,6 +52,13 @@ struct Mute {
   void complete(const Input&, State&) const {}
 };
 
+/// An executor of kernels, without terse/device.hpp.
+struct Kernels {
+  using memory = terse::memory::device;
+  static constexpr bool grid = true;
+};
+static_assert(terse::GridExecutor<Kernels>);
+
 /// A momentum correction; its arithmetic may be that of float alone.
 struct Straight {
   static constexpr terse::CorrectionFacts facts{};
@@ -186,6 +193,12 @@ int main() {
   {
     for (const float value : device) number += value;
   }
+#endif
+#if defined(CASE_ROUNDS_WITHOUT_DEVICE)
+  { number += sizeof(terse::Envelope<Kernels>); }
+#endif
+#if defined(CASE_COMPRESSOR_WITHOUT_DEVICE)
+  { number += sizeof(terse::TopK<>::Workspace<Kernels>); }
 #endif
 #if defined(CASE_NO_VALUE)
   {
