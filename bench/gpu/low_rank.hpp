@@ -2,8 +2,8 @@
 #pragma once
 
 #include "functors.hpp"
+#include "terse/device.hpp"
 #include "terse/executor/factors.hpp"
-#include "terse/executor/grid_factors.hpp"
 
 // What LowRank<R> does with one matrix between its messages.
 
