@@ -19,10 +19,10 @@ struct Relay {
   static constexpr bool recompresses = false;  // packets arrive as they were made
   using ForDense = terse::Ring;  // full-precision packets of all ranks would be W / 2 times as many bytes
 
-  template <terse::Compressor C, terse::ErrorFeedback F, terse::Transport T, terse::Executor E>
+  template <terse::Compressor C, terse::ErrorFeedback F, terse::Executor E>
   class Round {
     static_assert(!terse::Traits<C>::variable, "Relay passes on packets of one size");
-    using Context = terse::RoundContext<C, F, T, E>;
+    using Context = terse::RoundContext<C, F, E>;
 
    public:
     explicit Round(const Context& context) : inbox_(context.size) {
@@ -70,7 +70,7 @@ struct Relay {
     terse::Inbox<C> inbox_;
     terse::Send send_{};
     terse::Receive receive_{};
-    std::optional<terse::TicketOf<T>> batch_;
+    std::optional<terse::Channel::Ticket> batch_;
     int hop_ = 0;
   };
 };

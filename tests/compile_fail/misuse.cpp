@@ -37,9 +37,9 @@ struct Mute {
   template <class Visit>
   void settings(Visit&&) const {}
 #endif
-  template <terse::Transport T, terse::Executor E>
+  template <terse::Executor E>
   struct State {
-    State(const Mute&, E, T&, const terse::Layout&, const terse::Options&) {}
+    State(const Mute&, E, terse::Channel&, const terse::Layout&, const terse::Options&) {}
     bool full_precision() const { return true; }
     template <class Visit>
     void walk(Visit&&) {}

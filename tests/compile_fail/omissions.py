@@ -138,7 +138,7 @@ OMISSIONS = {
     "TOPOLOGY": {
         "OMIT_EXACT": r"a topology says whether all ranks get the same mean: `static constexpr bool exact`",
         "OMIT_RECOMPRESSES": NO_POLICY,
-        "OMIT_ROUND": r"a topology needs a nested `template <Compressor C, ErrorFeedback F, Transport T, Executor E> class Round`",
+        "OMIT_ROUND": r"a topology needs a nested `template <Compressor C, ErrorFeedback F, Executor E> class Round`",
         "OMIT_START": r"a topology's Round needs `void start\(context, message\)`",
         "OMIT_ADVANCE": r"a topology's Round needs `bool advance\(context, message, bool block\)`",
         "OMIT_CONSUME": r"a topology's Round needs `void consume\(context, consumer\)`",
@@ -148,7 +148,7 @@ OMISSIONS = {
     "RECIPE": {
         "OMIT_CHECK": r"a recipe needs composition\(\), or `void check\(\) const`",
         "OMIT_SETTINGS": r"a recipe needs `settings\(visit\) const`",
-        "OMIT_STATE": r"a recipe needs `template <Transport T, Executor E> struct State`",
+        "OMIT_STATE": r"a recipe needs `template <Executor E> struct State`",
         "OMIT_FULL_PRECISION": r"a recipe's State needs `bool full_precision\(\) const`",
         "OMIT_WALK": r"a recipe's State needs `template <class Visit> void walk\(Visit&& visit\)`",
         "OMIT_PREPARE": r"a recipe needs `void prepare\(input, state, StepScalars& now\) const`",

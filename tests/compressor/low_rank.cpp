@@ -36,7 +36,7 @@ using Gradients = std::function<Floats(int rank, std::uint64_t step)>;
 
 template <class C, class F, class P, class T = Threads>
 struct Runner {
-  using X = Exchange<C, F, P, T, executor::host>;
+  using X = Exchange<C, F, P, executor::host>;
   C compressor{};
   F feedback{};
   const Layout& layout;
@@ -63,7 +63,8 @@ struct Runner {
 
  private:
   std::uint64_t work(T& transport, Runs& runs) {
-    X exchange(executor::host{}, transport, layout, layout.range(), compressor, feedback);
+    Channel channel(transport);
+    X exchange(executor::host{}, channel, layout, layout.range(), compressor, feedback);
     show(exchange, runs[0][at(transport.rank())]);
     const std::uint64_t before = sent(transport);
     for (std::uint64_t step = 1; step <= steps; ++step) {

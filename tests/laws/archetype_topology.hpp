@@ -22,14 +22,14 @@ struct Topology {
 #endif
 
 #if !defined(OMIT_TOPOLOGY_ROUND)
-  template <terse::Compressor C, terse::ErrorFeedback F, terse::Transport T, terse::Executor E>
+  template <terse::Compressor C, terse::ErrorFeedback F, terse::Executor E>
   class Round {
-    using Context = terse::RoundContext<C, F, T, E>;
+    using Context = terse::RoundContext<C, F, E>;
 
    public:
     explicit Round(const Context& context)
-        : spread_(std::vector(static_cast<std::size_t>(context.size), &context.plan.whole), context.rank,
-                  context.size, 0),
+        : spread_(std::vector(static_cast<std::size_t>(context.size), &context.plan.whole),
+                  context.channel, context.rank, context.size, 0),
           inbox_(context.size) {}
 
 #if !defined(OMIT_TOPOLOGY_START)
@@ -62,9 +62,9 @@ struct Topology {
 #endif
 
    private:
-    terse::Spread<T, E> spread_;
+    terse::Spread<E> spread_;
     terse::Inbox<C> inbox_;
-    std::optional<terse::TicketOf<T>> under_way_;
+    std::optional<terse::Channel::Ticket> under_way_;
   };
 #endif
 };

@@ -63,12 +63,12 @@ struct Recipe {
   }
 #endif
 #if !defined(OMIT_RECIPE_STATE)
-  template <terse::Transport T, terse::Executor E>
+  template <terse::Executor E>
   struct State {
-    terse::DenseExchange<terse::ScatterGather, T, E> exchange;
+    terse::DenseExchange<terse::ScatterGather, E> exchange;
 
-    State(const Recipe&, E executor, T& transport, const terse::Layout& layout, const terse::Options& options)
-        : exchange(executor, transport, layout, layout.range(), {}, {}, options.clips()) {}
+    State(const Recipe&, E executor, terse::Channel& channel, const terse::Layout& layout, const terse::Options& options)
+        : exchange(executor, channel, layout, layout.range(), {}, {}, options.clips()) {}
 #if !defined(OMIT_RECIPE_FULL_PRECISION)
     bool full_precision() const { return true; }
 #endif

@@ -42,16 +42,16 @@ struct Broken {
   static constexpr bool exact = true;
   static constexpr bool recompresses = true;
 
-  template <Compressor C, ErrorFeedback F, Transport T, Executor E>
-  class Round : public ScatterGather::Round<C, F, T, E> {
+  template <Compressor C, ErrorFeedback F, Executor E>
+  class Round : public ScatterGather::Round<C, F, E> {
    public:
-    using Whole = ScatterGather::Round<C, F, T, E>;
+    using Whole = ScatterGather::Round<C, F, E>;
     using Whole::Whole;
 
     double notes(E executor) { return Whole::notes(executor) * (Wrong == Fault::norm ? 1.01 : 1); }
 
     template <class M>
-    bool advance(RoundContext<C, F, T, E>& context, const M& message, bool block) {
+    bool advance(RoundContext<C, F, E>& context, const M& message, bool block) {
       // Tells nobody for longer than the deadline.
       if constexpr (Wrong == Fault::failure) {
         try {
@@ -64,7 +64,7 @@ struct Broken {
       return Whole::advance(context, message, block);
     }
     template <class Consumer>
-    void consume(RoundContext<C, F, T, E>& context, const Consumer& consumer) {
+    void consume(RoundContext<C, F, E>& context, const Consumer& consumer) {
       static std::atomic<int> rounds{0};
       const auto by = static_cast<float>(++rounds) * 1e-6F;
       using Compressed = Spoiled<Wrong, true, decltype(consumer.compressed)>;
@@ -125,8 +125,9 @@ std::vector<double> off_in_a_ring(int ranks, index_t count, Value value) {
   layout.add({"many", {count}}).add({"one", {1}});
   std::vector<float> got(static_cast<std::size_t>(layout.size()));
   ThreadGroup(ranks, std::chrono::seconds(20)).run([&](Threads& transport) {
-    Exchange<EightBits, Unchecked<NoErrorFeedback>, Ring, Threads, executor::host> exchange(
-        {}, transport, layout, layout.range(), EightBits{}, Unchecked<NoErrorFeedback>{}, false, Ring{});
+    Channel channel(transport);
+    Exchange<EightBits, Unchecked<NoErrorFeedback>, Ring, executor::host> exchange(
+        {}, channel, layout, layout.range(), EightBits{}, Unchecked<NoErrorFeedback>{}, false, Ring{});
     std::vector<float> x(got.size()), mean(got.size());
     for (std::size_t i = 0; i < x.size(); ++i) x[i] = value(transport.rank(), i);
     const Given from{x.data()};
@@ -172,9 +173,10 @@ TEST_CASE("rings of 8 bits have no bias, whatever chunks hold") {
 TEST_CASE("a center that is no rank is refused") {
   ThreadGroup(2, std::chrono::seconds(5)).run([](Threads& transport) {
     const Layout layout = Layout::flat(100);
-    using Starred = Exchange<Dense, NoErrorFeedback, Star, Threads, executor::host>;
+    using Starred = Exchange<Dense, NoErrorFeedback, Star, executor::host>;
+    Channel channel(transport);
     CHECK_THROWS_WITH_AS(
-        Starred({}, transport, layout, layout.range(), Dense{}, NoErrorFeedback{}, false, Star{.center = 2}),
+        Starred({}, channel, layout, layout.range(), Dense{}, NoErrorFeedback{}, false, Star{.center = 2}),
         doctest::Contains("it must be one of 0 to 1"), usage_error);
   });
 }

@@ -60,7 +60,8 @@ struct Heard {
 template <Executor E, class C, class F, class P, class T>
 Floats exchanged(T& transport, const Layout& layout, const Floats& message, const C& compressor,
                  const P& topology) {
-  Exchange<C, F, P, T, E> exchange(E{}, transport, layout, layout.range(), compressor, F{}, false, topology);
+  Channel channel(transport);
+  Exchange<C, F, P, E> exchange(E{}, channel, layout, layout.range(), compressor, F{}, false, topology);
   buffer<float, typename E::memory> x(layout.size()), mean(layout.size());
   upload(view<const float>(message), x.all());
   const Said said{x.data()};
@@ -385,8 +386,9 @@ TEST_CASE("a weight that is none is refused before the error feedback has taken 
   const Said said{message.data()};
   ThreadGroup(1).run([&](Threads& transport) {
     double weight = -1;
-    Exchange<Threshold<>, Residual, Gathered<WeightedMean>, Threads, executor::host> exchange(
-        {}, transport, layout, layout.range(), {.selection = {.threshold = 1, .most_ratio = 1}}, {}, false,
+    Channel channel(transport);
+    Exchange<Threshold<>, Residual, Gathered<WeightedMean>, executor::host> exchange(
+        {}, channel, layout, layout.range(), {.selection = {.threshold = 1, .most_ratio = 1}}, {}, false,
         {.weight = &weight});
     const StepScalars first{.step = 1};
     const StepContext context{.step = 1, .seed = 3, .now = &first};

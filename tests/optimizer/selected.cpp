@@ -8,7 +8,6 @@
 #include "terse/compressor/qsgd.hpp"
 #include "terse/exchange/selected_rounds.hpp"
 #include "terse/optimizer/power_sgd.hpp"
-#include "terse/transport/counting.hpp"
 #include "terse/transport/forwarding.hpp"
 
 // Select: each branch has the bits of an optimizer of its segments alone, and what concerns a step concerns all branches.

@@ -173,14 +173,15 @@ void check_rounds(const C& compressor) {
   CAPTURE(type_name<P>());
   for (const int ranks : {2, 3})
     ThreadGroup(ranks, std::chrono::seconds(20)).run([&](Threads& transport) {
-      using X = Exchange<C, F, P, Threads, executor::host>;
+      using X = Exchange<C, F, P, executor::host>;
+      Channel channel(transport);
       const Layout layout = six();
       const index_t slice_bytes = 2000;
-      X sliced(executor::host{}, transport, layout, layout.range(), compressor, F{}, false, P{}, slice_bytes);
+      X sliced(executor::host{}, channel, layout, layout.range(), compressor, F{}, false, P{}, slice_bytes);
       std::vector<std::unique_ptr<X>> rounds;
       for (const Range& range : slices_of(layout.range(), slice_bytes))
         rounds.push_back(
-            std::make_unique<X>(executor::host{}, transport, layout, range, compressor, F{}, false, P{}));
+            std::make_unique<X>(executor::host{}, channel, layout, range, compressor, F{}, false, P{}));
       REQUIRE(rounds.size() == 16);
       Floats once(at(layout.size())), one_by_one(once.size());
       for (std::uint64_t step = 1; step <= 4; ++step) {

@@ -16,14 +16,14 @@ namespace terse {
 /// chooses; `consume` is called exactly once for each element with the mean. Between the two nobody may
 /// change what `message` reads. Takes all memory, and a channel of its own, at construction (collective); a
 /// round allocates nothing.
-template <Compressor C, ErrorFeedback F, Topology P, Transport T, Executor E>
+template <Compressor C, ErrorFeedback F, Topology P, Executor E>
 class Exchange {
   static_assert(check_feedback<C, F>() && check_topology<P>() && check_stages<C, F, P>());
 
  public:
   /// With `note` the dense part's squared norm travels in 8 bytes of each packet, see `mean_norm`. Full-precision packets of
   /// exact topologies go in slices of about `slice_bytes` bytes, of which a few are under way at a time; 0: in one.
-  Exchange(E executor, T& transport, const Layout& layout, const Range& range, const C& compressor,
+  Exchange(E executor, Channel& transport, const Layout& layout, const Range& range, const C& compressor,
            const F& feedback = {}, bool note = false, const P& topology = {}, index_t slice_bytes = 0)
       : rounds_(make_rounds(slice_bytes, executor, transport, compressor, feedback, layout, range, note,
                             topology)),
@@ -145,10 +145,10 @@ class Exchange {
     if constexpr (requires { rounds_.read(message); }) rounds_.read(message);
   }
 
-  using Rounds = detail::Rounds<C, F, P, T, E>;
+  using Rounds = detail::Rounds<C, F, P, E>;
   template <class... Rest>
-  static Rounds make_rounds(index_t slice_bytes, E executor, T& transport, const Rest&... rest) {
-    if constexpr (std::is_constructible_v<Rounds, E, T&, const Rest&..., RankNames, index_t>)
+  static Rounds make_rounds(index_t slice_bytes, E executor, Channel& transport, const Rest&... rest) {
+    if constexpr (std::is_constructible_v<Rounds, E, Channel&, const Rest&..., RankNames, index_t>)
       return Rounds(executor, transport, rest..., RankNames{}, slice_bytes);
     else
       return Rounds(executor, transport, rest...);

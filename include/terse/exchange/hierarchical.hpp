@@ -46,6 +46,12 @@ struct Hierarchical {
       !detail::InsideOf<Inner>::Code::lossless || detail::compresses_within<Outer>();
   using ForDense = Hierarchical<typename detail::InsideOf<Inner>::Way, DenseTopologyOf<Outer>>;
 
+  template <class T>
+  static constexpr bool check_on() {
+    return terse::check_on<Inner, decltype(detail::inside_of(std::declval<T&>(), 1))>() &&
+           terse::check_on<Outer, decltype(detail::across_of(std::declval<T&>(), 1))>();
+  }
+
   int ranks_per_node = 0;  ///< 0: as many as the transport's nodes have
   Inner inner{};           ///< the topology within nodes
   Outer outer{};           ///< that between nodes
@@ -71,8 +77,7 @@ template <class C>
 concept TakesAnyRound = takes_any_round<C>;
 
 /// The transport's own number, or the one that is wanted. Throws usage_error where they differ, or nodes were not full.
-template <Transport T>
-int ranks_per_node(const T& channel, int wanted) {
+int ranks_per_node(const Channel& channel, int wanted) {
   const int size = channel.size(), found = node_size(channel);
   if (found > 0) {
     if (wanted != 0 && wanted != found)
@@ -94,17 +99,15 @@ int ranks_per_node(const T& channel, int wanted) {
   return wanted;
 }
 
-template <TakesAnyRound C, class F, class Inner, class Outer, Transport T, Executor E>
-class Rounds<C, F, Hierarchical<Inner, Outer>, T, E> {
+template <TakesAnyRound C, class F, class Inner, class Outer, Executor E>
+class Rounds<C, F, Hierarchical<Inner, Outer>, E> {
   static_assert(!starts_exactly<F>(),
                 "terse: the copies of Difference start from each rank's own exact message, and over "
                 "Hierarchical the owner of a share sends its node's. Use Residual");
-  using Inside = decltype(inside_of(std::declval<T&>(), 1));
-  using Across = decltype(across_of(std::declval<T&>(), 1));
   using Level = InsideOf<Inner>;
   using Code = typename Level::Code;
-  using Node = RoundContext<Code, typename Level::Feedback, Inside, E>;
-  using Half = typename Level::Way::template Round<Code, typename Level::Feedback, Inside, E>;
+  using Node = RoundContext<Code, typename Level::Feedback, E>;
+  using Half = typename Level::Way::template Round<Code, typename Level::Feedback, E>;
   /// Within nodes, too.
   static constexpr bool compresses = !Code::lossless;
   static_assert(
@@ -119,7 +122,7 @@ class Rounds<C, F, Hierarchical<Inner, Outer>, T, E> {
       "Native");
 
  public:
-  TERSE_COLD Rounds(E executor, T& transport, const C& compressor, const F& feedback, const Layout& layout,
+  TERSE_COLD Rounds(E executor, Channel& transport, const C& compressor, const F& feedback, const Layout& layout,
                     const Range& range, bool note, const Hierarchical<Inner, Outer>& topology,
                     RankNames names = {})
       : size_((check_policy(topology.inner), detail::ranks_per_node(transport, topology.ranks_per_node))),
@@ -127,13 +130,13 @@ class Rounds<C, F, Hierarchical<Inner, Outer>, T, E> {
         local_(transport.rank() % size_),
         plan_(compressor, layout, range, size_, false),
         layout_(layout),
-        channel_(inside_of(transport, size_)),
+        channel_(transport.inside(size_)),
         inside_(executor, channel_, envelope_, Level::code(topology.inner), Level::feedback(topology.inner),
                 layout_, Level::plan(plan_, topology.inner, note), {names(node_ * size_), names.stride}),
         work_(work_bytes<Half>(inside_, Level::way(topology.inner)), unwritten),
         half_((inside_.work = work_.data(), make_round<Half>(inside_, Level::way(topology.inner)))),
         back_(topology.inner, plan_, executor, channel_, envelope_, layout_, inside_.names),
-        across_(across_of(transport, size_)),
+        across_(transport.across(size_)),
         own_(plan_.chunks[static_cast<std::size_t>(Half::own_chunk(local_, size_))]),
         between_(executor, across_, compressor, feedback, layout,
                  plan_.in_full_precision(false)
@@ -329,15 +332,15 @@ class Rounds<C, F, Hierarchical<Inner, Outer>, T, E> {
   int size_, node_, local_;  // of a node's ranks; this rank's node, and its rank there
   Plan plan_;
   Layout layout_;
-  Inside channel_;
+  Channel channel_;
   Envelope<E> envelope_;
   Node inside_;
   buffer<std::byte, typename E::memory> work_;
   Half half_;
-  [[no_unique_address]] BackOf<Inner, Inside, E> back_;
-  Across across_;
+  [[no_unique_address]] BackOf<Inner, E> back_;
+  Channel across_;
   Portion own_;
-  Rounds<C, F, Outer, Across, E> between_;
+  Rounds<C, F, Outer, E> between_;
   buffer<float, typename E::memory> compressed_, dense_;
   buffer<std::uint8_t, typename E::memory> marks_, kinds_;  // by element of the share; by segment
   Mask<typename E::memory> mask_{};

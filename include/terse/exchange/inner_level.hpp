@@ -35,16 +35,16 @@ struct InsideOf<Within<C, F, Back>> {
 };
 
 /// The way back to a node's ranks where it isn't the second half of the way there.
-template <class Inner, class T, class E>
+template <class Inner, class E>
 struct BackOf {
   template <class... Parts>
   explicit BackOf(const Inner&, const Plan&, Parts&&...) {}
 };
-template <class C, class F, class Back, class T, class E>
-struct BackOf<Within<C, F, Back>, T, E> : SpreadShare<Back, T, E> {
-  BackOf(const Within<C, F, Back>& inner, const Plan& plan, E executor, T& channel, Envelope<E>& envelope,
+template <class C, class F, class Back, class E>
+struct BackOf<Within<C, F, Back>, E> : SpreadShare<Back, E> {
+  BackOf(const Within<C, F, Back>& inner, const Plan& plan, E executor, Channel& channel, Envelope<E>& envelope,
          const Layout& layout, RankNames names)
-      : SpreadShare<Back, T, E>(executor, channel, envelope, inner.back, layout, plan.by(inner.back, false),
+      : SpreadShare<Back, E>(executor, channel, envelope, inner.back, layout, plan.by(inner.back, false),
                                 names) {}
 };
 

@@ -80,7 +80,7 @@ TERSE_NUMERICS_END
 
 /// The exact mean of an arena of its own, within a round, whose envelope it borrows while it is under way: its packets
 /// carry the round's flags and agree on its hyper-parameters, and what is wrong with them is wrong with the round.
-template <class P, Transport T, Executor E>
+template <class P, Executor E>
 class InnerMean {
  public:
   template <class Context>
@@ -120,7 +120,7 @@ class InnerMean {
     std::swap(rounds_.envelope(), context.envelope);
   }
 
-  Rounds<Dense, NoErrorFeedback, DenseTopologyOf<P>, T, E> rounds_;
+  Rounds<Dense, NoErrorFeedback, DenseTopologyOf<P>, E> rounds_;
 };
 
 }  // namespace detail

@@ -88,8 +88,8 @@ namespace detail {
 /// apart than the compressor's bound. On a device that is `settle`'s, as for other errors. The message is evaluated
 /// once to be sent and once for each packet that is read, and must not have changed between. Memory, beside the
 /// messages: two floats for each element. Grid executors need terse/device.hpp.
-template <Compressor C, class F, graph::Graph G, int Vectors, Transport T, Executor E>
-requires(Traits<C>::keyed) class Rounds<C, F, Mixing<G, Vectors>, T, E> {
+template <Compressor C, class F, graph::Graph G, int Vectors, Executor E>
+requires(Traits<C>::keyed) class Rounds<C, F, Mixing<G, Vectors>, E> {
   static_assert(Vectors == 1,
                 "terse: keyed compressors (Moniqua, Lattice) are for methods that mix one vector; Difference "
                 "or Residual serve those with two");
@@ -97,10 +97,10 @@ requires(Traits<C>::keyed) class Rounds<C, F, Mixing<G, Vectors>, T, E> {
                 "terse: a keyed compressor (Moniqua, Lattice) needs no error feedback: its error is below a "
                 "bound, whatever the size of the message. Use NoErrorFeedback");
   // What is not compressed, and all that packets have in common.
-  using Context = RoundContext<Dense, NoErrorFeedback, T, E>;
+  using Context = RoundContext<Dense, NoErrorFeedback, E>;
 
  public:
-  Rounds(E executor, T& transport, const C& compressor, const F& feedback, const Layout& layout,
+  Rounds(E executor, Channel& transport, const C& compressor, const F& feedback, const Layout& layout,
          const Range& range, bool, const Mixing<G, Vectors>& topology)
       : channel_(transport.split(0, transport.rank())),
         layout_(layout),
@@ -108,7 +108,7 @@ requires(Traits<C>::keyed) class Rounds<C, F, Mixing<G, Vectors>, T, E> {
                  Plan(Dense{}, layout, range, transport.size(), false)),
         compressor_(compressor),
         plan_(compressor, layout, range, 1, false),
-        neighbors_(topology.graph, context_.rank, context_.size, whole().bytes),
+        neighbors_(topology.graph, channel_, whole().bytes),
         inbox_(neighbors_.most() + 1),
         begin_(whole().compressed.begin_offset()),
         own_(whole().compressed.end_offset() - begin_, unwritten),
@@ -210,13 +210,13 @@ requires(Traits<C>::keyed) class Rounds<C, F, Mixing<G, Vectors>, T, E> {
     envelope_.check_read(context_.executor, wrong, peer);
   }
 
-  T channel_;
+  Channel channel_;
   Layout layout_;
   Envelope<E> envelope_;
   Context context_;
   C compressor_;
   Plan plan_;
-  Neighborhood<G, T, E> neighbors_;
+  Neighborhood<G, E> neighbors_;
   Inbox<Dense> inbox_;
   index_t begin_;
   buffer<float, typename E::memory> own_, difference_;

@@ -61,7 +61,7 @@ TERSE_NUMERICS_END
 
 /// The round of LowRank<R>, see there, and, where Direction, of DionDirection<R>. With P any exact topology the factors' means are those that
 /// full-precision stages use: by ScatterGather, or Alone.
-template <int R, Topology P, Transport T, Executor E, bool Direction = false>
+template <int R, Topology P, Executor E, bool Direction = false>
 class LowRankRound {
   static_assert(P::exact, "terse: LowRank needs an exact topology: all ranks go on with the same factors");
   static_assert(
@@ -257,28 +257,28 @@ class LowRankRound {
   buffer<float, typename E::memory> left_, right_, own_right_, scratch_, total_;
   buffer<std::uint32_t, typename E::memory> overflow_;  // of a norm; nobody asks
   buffer<std::uint8_t, typename E::memory> lost_;
-  detail::InnerMean<P, T, E> left_mean_, right_mean_;
+  detail::InnerMean<P, E> left_mean_, right_mean_;
   Draw draw_;
   bool have_left_ = false;
 };
 
 namespace detail {
 
-template <int R, class F, class P, class T, class E>
-struct RoundOf<LowRank<R>, F, P, T, E> {
-  using type = LowRankRound<R, P, T, E>;
+template <int R, class F, class P, class E>
+struct RoundOf<LowRank<R>, F, P, E> {
+  using type = LowRankRound<R, P, E>;
 };
-template <int R, class F, class P, class T, class E>
-struct RoundOf<Unchecked<LowRank<R>>, F, P, T, E> {
-  using type = LowRankRound<R, P, T, E>;
+template <int R, class F, class P, class E>
+struct RoundOf<Unchecked<LowRank<R>>, F, P, E> {
+  using type = LowRankRound<R, P, E>;
 };
-template <int R, class F, class P, class T, class E>
-struct RoundOf<DionDirection<R>, F, P, T, E> {
-  using type = LowRankRound<R, P, T, E, true>;
+template <int R, class F, class P, class E>
+struct RoundOf<DionDirection<R>, F, P, E> {
+  using type = LowRankRound<R, P, E, true>;
 };
-template <int R, class F, class P, class T, class E>
-struct RoundOf<Unchecked<DionDirection<R>>, F, P, T, E> {
-  using type = LowRankRound<R, P, T, E, true>;
+template <int R, class F, class P, class E>
+struct RoundOf<Unchecked<DionDirection<R>>, F, P, E> {
+  using type = LowRankRound<R, P, E, true>;
 };
 
 }  // namespace detail

@@ -101,13 +101,13 @@ namespace detail {
 ///
 /// Packets of exact topologies are cut into slices, the last elements first, unless the compressor has a round of its own. A slice
 /// starts when all that it reads is final, the slices before it have started, and a lane is free: a channel and the memory of
-/// packets on their way, of which there are `lanes`. So slice k follows slice k - lanes on the same channel, on all ranks, and
+/// packets on their way, of which there are four. So slice k follows slice k - 4 on the same channel, on all ranks, and
 /// what a rank posts there doesn't depend on when its gradients became ready. Slices share the error feedback's state; each has
 /// its owners' second errors.
-template <class C, class F, class P, class T, class E>
+template <class C, class F, class P, class E>
 class Rounds {
-  using Context = RoundContext<C, F, T, E>;
-  using Round = typename RoundOf<C, F, P, T, E>::type;
+  using Context = RoundContext<C, F, E>;
+  using Round = typename RoundOf<C, F, P, E>::type;
   using FeedbackState = typename F::template State<E>;
   static constexpr bool sound() {
     if constexpr (P::exact) return check_round<Round, Context, std::is_same_v<DenseTopologyOf<P>, P>>();
@@ -125,14 +125,11 @@ class Rounds {
   };
 
  public:
-  /// Messages in a stream's order have one way.
-  static constexpr std::size_t lanes = requires(T & channel) { channel.synchronize(); }
-  ? 1 : 4;
-
-  TERSE_COLD Rounds(E executor, T& transport, const C& compressor, const F& feedback, const Layout& layout,
+  TERSE_COLD Rounds(E executor, Channel& transport, const C& compressor, const F& feedback, const Layout& layout,
                     const Range& range, bool note, const P& topology, RankNames names = {},
                     index_t slice_bytes = 0, FeedbackState* lent = nullptr)
       : executor_(executor),
+        lanes_(transport.in_stream_order() ? 1 : 4),
         layout_(layout),
         compressed_(Plan(compressor, layout, range, 1, false).whole.compressed),
         feedback_(lent) {
@@ -140,20 +137,20 @@ class Rounds {
       feedback_ = &own_feedback_.emplace(feedback, compressed_.begin_offset(), compressed_.end_offset());
     const std::vector<Range> ranges =
         slices_of(range, takes_any_round<C> && P::exact ? slice_bytes : 0, Traits<C>::whole_segments);
-    channels_.reserve(lanes);
-    for (std::size_t lane = 0; lane < std::min(lanes, ranges.size()); ++lane)
+    channels_.reserve(lanes_);
+    for (std::size_t lane = 0; lane < std::min(lanes_, ranges.size()); ++lane)
       channels_.push_back(transport.split(0, transport.rank()));
     std::vector<Context> contexts;
     index_t work = 0;
     for (std::size_t k = 0; k < ranges.size(); ++k) {
-      contexts.push_back(Context(executor, channels_[k % lanes], envelope_, compressor, feedback, layout_,
+      contexts.push_back(Context(executor, channels_[k % lanes_], envelope_, compressor, feedback, layout_,
                                  Plan(compressor, layout, ranges[k], transport.size(), note), names,
                                  feedback_));
       work = std::max(work, work_bytes<Round>(contexts.back(), topology));
     }
     for (std::size_t lane = 0; lane < channels_.size(); ++lane) work_.emplace_back(work, unwritten);
     for (std::size_t k = 0; k < ranges.size(); ++k)
-      slices_.push_back(std::make_unique<Slice>(std::move(contexts[k]), topology, work_[k % lanes].data()));
+      slices_.push_back(std::make_unique<Slice>(std::move(contexts[k]), topology, work_[k % lanes_].data()));
   }
 
   void open(const StepContext& step, Mask<typename E::memory> mask) {
@@ -199,7 +196,7 @@ class Rounds {
     return envelope_.gated(f);
   }
   void await() {
-    for (T& channel : channels_) await_messages(channel);
+    for (Channel& channel : channels_) await_messages(channel);
   }
   void settle(std::uint64_t step) {
     await();
@@ -241,7 +238,7 @@ class Rounds {
   template <class M>
   void start_slices(const M& message) {
     while (started_ < slices_.size() && slices_[started_]->pieces == 0 &&
-           (started_ < lanes || slices_[started_ - lanes]->here)) {
+           (started_ < lanes_ || slices_[started_ - lanes_]->here)) {
       // What travels goes on while the next one is encoded.
       move_slices(message, false);
       Slice& slice = *slices_[started_++];
@@ -261,12 +258,13 @@ class Rounds {
   }
 
   E executor_;
+  std::size_t lanes_;  // messages in a stream's order have one way
   Layout layout_;
   Range compressed_;
   std::optional<FeedbackState> own_feedback_;
   FeedbackState* feedback_;
   Envelope<E> envelope_;
-  std::vector<T> channels_;                                  // by lane, as are the buffers
+  std::vector<Channel> channels_;                            // by lane, as are the buffers
   std::vector<buffer<std::byte, typename E::memory>> work_;  // of packets on their way
   std::vector<std::unique_ptr<Slice>> slices_;               // in the order in which they start
   std::size_t started_ = 0, arrived_ = 0;                    // all before these have

@@ -30,20 +30,20 @@ inline constexpr bool takes_any_round<Select<Branches...>> =
     (takes_any_round<typename Branches::compressor_type> && ...);
 
 /// Reached by what the rounds below can't do.
-template <class... Branches, class F, class P, class T, class E>
-struct RoundOf<Select<Branches...>, F, P, T, E> {
+template <class... Branches, class F, class P, class E>
+struct RoundOf<Select<Branches...>, F, P, E> {
   static_assert(
       takes_any_round<Select<Branches...>>,
       "terse: over Hierarchical no branch of Select can be LowRank, which takes whole matrices, where nodes "
       "exchange shares. Use a branch of TopK or Sign there, or another topology");
-  using type = typename P::template Round<Dense, NoErrorFeedback, T, E>;
+  using type = typename P::template Round<Dense, NoErrorFeedback, E>;
 };
 
 /// A round for each branch of Select, and one for what travels in full precision, side by side on channels of their own. Each
 /// has an envelope of its own, since a compressor's round may lend its to an inner one; when all packets are here, each takes
 /// over what the others have heard, so that nothing of a step is consumed after an error in any of them.
-template <class... Branches, class F, class P, class T, class E>
-requires(!has_own_rounds<P>) class Rounds<Select<Branches...>, F, P, T, E> {
+template <class... Branches, class F, class P, class E>
+requires(!has_own_rounds<P>) class Rounds<Select<Branches...>, F, P, E> {
   static_assert(P::exact,
                 "terse: Select is for means over all ranks, by an exact topology (ScatterGather, Ring, Star, "
                 "AllGather, "
@@ -85,7 +85,7 @@ requires(!has_own_rounds<P>) class Rounds<Select<Branches...>, F, P, T, E> {
                       "Change that, or don't mark it as hidden");
   }
 
-  using Full = Rounds<Dense, NoErrorFeedback, DenseTopologyOf<P>, T, E>;
+  using Full = Rounds<Dense, NoErrorFeedback, DenseTopologyOf<P>, E>;
   /// What is there alone where a segment goes that way.
   template <class R>
   using Maybe = std::unique_ptr<R>;
@@ -93,7 +93,7 @@ requires(!has_own_rounds<P>) class Rounds<Select<Branches...>, F, P, T, E> {
   template <class Branch>
   static auto round_type() {
     if constexpr (compresses<Branch>)
-      return std::type_identity<Rounds<typename Branch::compressor_type, FeedbackOf<Branch>, P, T, E>>{};
+      return std::type_identity<Rounds<typename Branch::compressor_type, FeedbackOf<Branch>, P, E>>{};
     else
       return std::type_identity<Nothing>{};
   }
@@ -101,10 +101,10 @@ requires(!has_own_rounds<P>) class Rounds<Select<Branches...>, F, P, T, E> {
   using RoundsOf = typename decltype(round_type<Branch>())::type;
 
  public:
-  TERSE_COLD Rounds(E executor, T& transport, const C& compressor, const F& feedback, const Layout& layout,
+  TERSE_COLD Rounds(E executor, Channel& transport, const C& compressor, const F& feedback, const Layout& layout,
                     const Range& range, bool note, const P& topology, RankNames names = {},
                     index_t slice_bytes = 0)
-      : executor_(executor) {
+      : executor_(executor), in_stream_order_(transport.in_stream_order()) {
     std::vector<Piece> pieces[C::size + 1], compressed, shared;
     for (const Piece& piece : range.pieces()) {
       const std::size_t branch =
@@ -151,8 +151,7 @@ requires(!has_own_rounds<P>) class Rounds<Select<Branches...>, F, P, T, E> {
   }
   void allow(index_t segment) {
     // In a stream's order all ranks post alike on all branches' channels: in `start`.
-    if constexpr (!requires(T & channel) { channel.synchronize(); })
-      for_each([&](auto& round) { round.allow(segment); });
+    if (!in_stream_order_) for_each([&](auto& round) { round.allow(segment); });
   }
   template <class M>
   void start(const M& message) {
@@ -267,6 +266,7 @@ requires(!has_own_rounds<P>) class Rounds<Select<Branches...>, F, P, T, E> {
   }
 
   E executor_;
+  bool in_stream_order_;
   Range compressed_, fed_back_;
   std::optional<typename F::template State<E>> feedback_;
   Maybe<Full> full_;  // what is not compressed

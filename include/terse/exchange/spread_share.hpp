@@ -10,16 +10,16 @@
 namespace terse::detail {
 
 /// The second half of a round alone: each rank's chunk, compressed by C without a memory, to all.
-template <Compressor C, Transport T, Executor E>
+template <Compressor C, Executor E>
 class SpreadShare {
  public:
   /// `plan` cuts one chunk for each rank of the channel.
-  TERSE_COLD SpreadShare(E executor, T& channel, Envelope<E>& envelope, const C& compressor,
+  TERSE_COLD SpreadShare(E executor, Channel& channel, Envelope<E>& envelope, const C& compressor,
                          const Layout& layout, const Plan& plan, RankNames names)
       : held_(NoErrorFeedback{}, own(plan, channel).compressed.begin_offset(),
               own(plan, channel).compressed.end_offset()),
         context_(executor, channel, envelope, compressor, NoErrorFeedback{}, layout, plan, names, &held_),
-        spread_(portions_of(context_.plan), context_.rank, context_.size, 0),
+        spread_(portions_of(context_.plan), channel, context_.rank, context_.size, 0),
         inbox_(context_.size) {}
 
   template <class... Step>
@@ -51,15 +51,15 @@ class SpreadShare {
   index_t most_bytes() const { return spread_.most_bytes(); }
 
  private:
-  static const Portion& own(const Plan& plan, const T& channel) {
+  static const Portion& own(const Plan& plan, const Channel& channel) {
     return plan.chunks[static_cast<std::size_t>(channel.rank())];
   }
 
   typename NoErrorFeedback::template State<E> held_;  // of this rank's chunk
-  RoundContext<C, NoErrorFeedback, T, E> context_;
-  Spread<T, E> spread_;
+  RoundContext<C, NoErrorFeedback, E> context_;
+  Spread<E> spread_;
   Inbox<C> inbox_;
-  std::optional<TicketOf<T>> under_way_;
+  std::optional<Channel::Ticket> under_way_;
 };
 
 }  // namespace terse::detail

@@ -85,8 +85,9 @@ class TopologyTrial {
     std::vector<char> once(static_cast<std::size_t>(ranks_), 1);
     ThreadGroup(ranks_, std::chrono::seconds(20)).run([&](Threads& transport) {
       const auto rank = static_cast<std::size_t>(transport.rank());
-      Exchange<C, F, P, Threads, executor::host> exchange({}, transport, layout_, layout_.range(), C{}, F{},
-                                                          note, topology_);
+      Channel channel(transport);
+      Exchange<C, F, P, executor::host> exchange({}, channel, layout_, layout_.range(), C{}, F{}, note,
+                                                 topology_);
       std::vector<float> x(size);
       std::vector<int> times(size);
       for (std::uint64_t round = 1; round <= rounds; ++round) {
@@ -258,8 +259,9 @@ Report check_topology(const P& topology = {}, const Options& options = {},
     const auto begin = std::chrono::steady_clock::now();
     try {
       ThreadGroup(ranks, std::chrono::seconds(5)).run([&](Threads& transport) {
-        Exchange<Dense, NoErrorFeedback, P, Threads, executor::host> exchange(
-            {}, transport, trial.layout(), trial.layout().range(), Dense{}, NoErrorFeedback{}, false,
+        Channel channel(transport);
+        Exchange<Dense, NoErrorFeedback, P, executor::host> exchange(
+            {}, channel, trial.layout(), trial.layout().range(), Dense{}, NoErrorFeedback{}, false,
             topology);
         std::vector<float> x(static_cast<std::size_t>(trial.layout().size()));
         std::vector<int> times(x.size());

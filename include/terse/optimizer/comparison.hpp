@@ -11,6 +11,7 @@
 #include "terse/core/hash.hpp"
 #include "terse/core/layout.hpp"
 #include "terse/transport/assembly.hpp"
+#include "terse/transport/channel.hpp"
 #include "terse/transport/collectives.hpp"
 
 namespace terse::detail {
@@ -43,15 +44,14 @@ struct Apart {
 }
 
 /// Compares arenas of a layout among ranks. Padding does not count.
-template <Transport T>
 class Comparison {
  public:
-  explicit Comparison(T& channel) : hashes_(channel) {}
+  explicit Comparison(Channel& channel) : hashes_(channel) {}
 
   /// `arenas(visit)` calls visit(name, view) for each of them, of layout.size() elements. Reads them once and sends 12 bytes to each
   /// peer; more only where they differ. Collective.
   template <class Arenas>
-  std::optional<Apart> operator()(T& channel, const Layout& layout, const Arenas& arenas) {
+  std::optional<Apart> operator()(Channel& channel, const Layout& layout, const Arenas& arenas) {
     if (channel.size() == 1) return {};
     await_messages(channel);
     std::uint64_t mine = 0;
@@ -69,7 +69,7 @@ class Comparison {
   }
   /// All have seen that hashes differ, and look closer.
   template <class Arenas>
-  TERSE_COLD std::optional<Apart> find(T& channel, const Layout& layout, const Arenas& arenas) {
+  TERSE_COLD std::optional<Apart> find(Channel& channel, const Layout& layout, const Arenas& arenas) {
     std::optional<Apart> apart;
     arenas([&](const char* name, auto arena) {
       for (const Segment& segment : layout.segments()) {
@@ -90,24 +90,23 @@ class Comparison {
     return Apart{static_cast<int>(odd - all.begin()), static_cast<int>(usual - all.begin()), {}, {}};
   }
 
-  Assembly<std::uint64_t, T> hashes_;
+  Assembly<std::uint64_t, Channel> hashes_;
 };
 
 /// Keeps ranks that should be alike from going on when they are not: once before the first step, and then as often as the
 /// user asks. Collective.
-template <Transport T>
 class Replicas {
  public:
-  explicit Replicas(T& channel) : comparison_(channel) {}
+  explicit Replicas(Channel& channel) : comparison_(channel) {}
 
   /// Before the first step; `arenas` as for Comparison.
   template <class Arenas>
-  void check_start(T& channel, const Layout& layout, const Arenas& arenas) {
+  void check_start(Channel& channel, const Layout& layout, const Arenas& arenas) {
     if (const auto apart = comparison_(channel, layout, arenas)) throw_other_start(*apart, channel.rank());
   }
   /// After each step; alike(): whether ranks should be alike now, which waits for the next meeting of those that train apart.
   template <class Alike, class Arenas>
-  void check_after(T& channel, const Layout& layout, std::uint64_t steps, std::uint64_t every,
+  void check_after(Channel& channel, const Layout& layout, std::uint64_t steps, std::uint64_t every,
                    const Alike& alike, const Arenas& arenas) {
     if (every == 0) return;
     due_ = due_ || steps % every == 0;
@@ -119,7 +118,7 @@ class Replicas {
   }
 
  private:
-  Comparison<T> comparison_;
+  Comparison comparison_;
   bool due_ = false;
   std::uint64_t compared_ = 0;  // the last step after which all were alike
 };

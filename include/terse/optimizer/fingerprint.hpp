@@ -26,12 +26,11 @@ namespace terse {
 namespace detail {
 
 /// Where layouts of ranks part, by this rank's own. Collective.
-template <Transport T>
-TERSE_COLD std::string first_difference(T& channel, const Layout& layout) {
+TERSE_COLD std::string first_difference(Channel& channel, const Layout& layout) {
   const std::vector<Segment>& segments = layout.segments();
   const auto ranks = static_cast<std::size_t>(channel.size());
   std::size_t common = segments.size();
-  Assembly<std::uint64_t, T> counts(channel);
+  Assembly<std::uint64_t, Channel> counts(channel);
   for (const std::uint64_t count : counts(channel, segments.size(), Phase::setup))
     common = std::min(common, static_cast<std::size_t>(count));
   std::vector<std::uint64_t> mine, all(common * ranks);
@@ -76,8 +75,8 @@ inline std::uint64_t options_hash(const Options& options, const Layout& layout) 
 /// Compares what must be alike on all ranks, `numerics` of their executors included, and returns its hash. Collective.
 /// Throws mismatch_error that names the first field that differs, and the rank, and usage_error if no arithmetic differs but all is
 /// wrong.
-template <class R, Transport T>
-TERSE_COLD std::uint64_t agree_on_fingerprint(T& channel, const Layout& layout, const R& recipe,
+template <class R>
+TERSE_COLD std::uint64_t agree_on_fingerprint(Channel& channel, const Layout& layout, const R& recipe,
                                               const Options& options, std::uint64_t numerics) {
   const detail::Call call(detail::Verb::optimizer);
   SettingsList settings;

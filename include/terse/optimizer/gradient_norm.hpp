@@ -6,7 +6,7 @@
 
 #include "terse/core/half.hpp"
 #include "terse/executor/statistic.hpp"
-#include "terse/transport/assembly.hpp"
+#include "terse/transport/channel.hpp"
 
 namespace terse::detail {
 
@@ -26,10 +26,10 @@ struct GradientSample {
 TERSE_NUMERICS_END
 
 /// What ranks agree on about their gradients before a step that needs it.
-template <Transport T, Executor E>
+template <Executor E>
 class GradientNorm {
   /// Sums of squares, negated (0, too) where a gradient is not finite.
-  using Partials = Assembly<float, T>;
+  using Partials = Assembly<float, Channel>;
 
  public:
   struct Norm {
@@ -37,7 +37,7 @@ class GradientNorm {
     int culprit = -1;  ///< the first rank whose gradient is not finite
   };
 
-  GradientNorm(T& channel, E executor, const Layout& layout)
+  GradientNorm(Channel& channel, E executor, const Layout& layout)
       : everyone_(channel),
         range_(layout.range()),
         scratch_(reduction_scratch<SumOfSquares>(executor, range_, Units{0, true}), unwritten),
@@ -48,7 +48,7 @@ class GradientNorm {
   static constexpr index_t bytes(int size) { return Partials::bytes(size); }
   /// Collective. One read-only pass, 8 bytes to each peer.
   template <Number G>
-  Norm operator()(T& channel, E executor, const G* gradients, float gradient_scale, std::uint64_t step) {
+  Norm operator()(Channel& channel, E executor, const G* gradients, float gradient_scale, std::uint64_t step) {
     fill(executor, bad_.all(), 0U);
     reduce<SumOfSquares>(executor, range_, Units{0, true}, NoMask{}, NoPackets{},
                          GradientSample<G>{gradients, gradient_scale}, scratch_.all(), square_.all(),

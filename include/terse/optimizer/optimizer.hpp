@@ -23,7 +23,7 @@
 #include "terse/optimizer/record.hpp"
 #include "terse/transport/assembly.hpp"
 #include "terse/transport/collectives.hpp"
-#include "terse/transport/counting.hpp"
+#include "terse/transport/channel.hpp"
 
 namespace terse {
 
@@ -45,11 +45,10 @@ namespace terse {
 template <class R, class T, Executor E = executor::host, class N = Numbers<>>
 class Optimizer {
   static_assert(check_transport<T>());
-  static_assert(check_recipe<R>() && check_steps<R, Counting<T>, E, N>());
+  static_assert(check_recipe<R>() && check_steps<R, T, E, N>());
   using P = typename N::parameter;
   using G = typename N::gradient;
-  using Channel = Counting<T>;
-  using State = typename Composed<R>::template State<Channel, E>;
+  using State = typename Composed<R>::template State<E>;
   static_assert(scalars_of<R>() <= StepScalars::most_own,
                 "terse: the policies of a recipe have room for 14 scalars");
   using Masters = detail::Masters<E, P>;
@@ -212,7 +211,7 @@ class Optimizer {
   int rank() const { return channel_.rank(); }
   int size() const { return channel_.size(); }
   /// The optimizer's own channel, for collective work between steps.
-  T& channel() { return channel_.inner(); }
+  T& channel() { return transport_; }
 
   /// Shows every part of the state once: visit(name, view, arena offset) or visit(name, uint64&). One walk
   /// serves saving, loading, counting and printing.
@@ -306,14 +305,15 @@ class Optimizer {
   E executor_;
   std::uint64_t sent_ = 0;  // for this step
   bool compressed_ = false;
-  Channel channel_;
+  T transport_;      // the optimizer's own
+  Channel channel_;  // around it
   std::uint64_t fingerprint_;
   std::uint64_t rescaled_ = 0;  // hash of a layout with other scales than at the start
   std::uint64_t masked_ = 0;    // of a user's mask
   detail::Groups<R> groups_;
   std::vector<StepScalars> scalars_;  // of each group
-  detail::GradientNorm<Channel, E> norms_;
-  detail::Replicas<Channel> replicas_;
+  detail::GradientNorm<E> norms_;
+  detail::Replicas replicas_;
   State state_;
   Masters masters_;
   buffer<StepScalars, typename E::memory> now_;

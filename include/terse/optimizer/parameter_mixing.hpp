@@ -103,11 +103,16 @@ struct ParameterMixingOf {
   using Updates = detail::UpdateVectors<Rule, View<N>, M::facts.moves_by_packet>;
 
  public:
-  template <Transport T, Executor E>
-  using State = detail::ParameterMixingState<M, P, C, F, T, E>;
+  template <class T>
+  static constexpr bool check_on() {
+    return terse::check_on<P, T>();
+  }
 
-  template <Transport T, Executor E, class N>
-  void prepare(const StepInput<E, N>& input, State<T, E>& state, StepScalars& now) const {
+  template <Executor E>
+  using State = detail::ParameterMixingState<M, P, C, F, E>;
+
+  template <Executor E, class N>
+  void prepare(const StepInput<E, N>& input, State<E>& state, StepScalars& now) const {
     if (average_every > 0 && !state.exact)
       throw usage_error(
           "average_every was 0 when this optimizer was made, so that nothing is there to average with",
@@ -126,8 +131,8 @@ struct ParameterMixingOf {
   }
   /// Sends what travels, for rules that know it before the gradient; those that want their gradient at the mixture
   /// make it here.
-  template <Transport T, Executor E, class N>
-  void begin(const StepInput<E, N>& input, State<T, E>& state) const requires blind {
+  template <Executor E, class N>
+  void begin(const StepInput<E, N>& input, State<E>& state) const requires blind {
     if constexpr (combines_first) {
       combine(input, state);
       settle(input, state);
@@ -136,8 +141,8 @@ struct ParameterMixingOf {
     }
     state.begun = true;
   }
-  template <Transport T, Executor E, class N>
-  void enqueue(const StepInput<E, N>& input, State<T, E>& state) const {
+  template <Executor E, class N>
+  void enqueue(const StepInput<E, N>& input, State<E>& state) const {
     if constexpr (combines_first) {
       if (!state.begun)
         throw usage_error(
@@ -151,8 +156,8 @@ struct ParameterMixingOf {
       combine(input, state);
     }
   }
-  template <Transport T, Executor E, class N>
-  void complete(const StepInput<E, N>& input, State<T, E>& state) const {
+  template <Executor E, class N>
+  void complete(const StepInput<E, N>& input, State<E>& state) const {
     if constexpr (!combines_first) settle(input, state);
     state.begun = false;
     state.last_rate = std::bit_cast<std::uint32_t>(learning_rate);
@@ -164,26 +169,26 @@ struct ParameterMixingOf {
   bool averages(const StepInput<E, N>& input) const {
     return average_every > 0 && input.context.step % average_every == 0;
   }
-  template <Transport T, Executor E, class N>
-  void settle(const StepInput<E, N>& input, State<T, E>& state) const {
+  template <Executor E, class N>
+  void settle(const StepInput<E, N>& input, State<E>& state) const {
     if (averages(input))
       state.exact->settle(input.context);
     else
       state.mixer.settle(input.context);
   }
-  template <Transport T, Executor E, class N>
-  OutgoingVectors<N> outgoing(const StepInput<E, N>& input, State<T, E>& state) const {
+  template <Executor E, class N>
+  OutgoingVectors<N> outgoing(const StepInput<E, N>& input, State<E>& state) const {
     return {momentum_correction.template rule<float>(), state.template view_of<View<N>>(input)};
   }
 
   /// Packets are read as they were encoded, whatever becomes of the recipe's compressor before the step.
-  template <Transport T, Executor E, class Message>
-  void start(const StepContext& context, State<T, E>& state, const Message& message) const {
+  template <Executor E, class Message>
+  void start(const StepContext& context, State<E>& state, const Message& message) const {
     if constexpr (!C::lossless) state.mixer.set_compressor(compressor);
     state.mixer.start(context, {}, message);
   }
-  template <Transport T, Executor E, class N>
-  void combine(const StepInput<E, N>& input, State<T, E>& state) const {
+  template <Executor E, class N>
+  void combine(const StepInput<E, N>& input, State<E>& state) const {
     const OutgoingVectors<N> message = outgoing(input, state);
     if (averages(input)) {
       average(input, state, message, Vectors{});
@@ -193,16 +198,16 @@ struct ParameterMixingOf {
     if (!state.begun) start(context, state, message);
     state.mixer.finish(Updates<N>{message.rule, message.view, consensus_rate});
   }
-  template <Transport T, Executor E, class N, int... K>
-  static void average(const StepInput<E, N>& input, State<T, E>& state, const OutgoingVectors<N>& message,
+  template <Executor E, class N, int... K>
+  static void average(const StepInput<E, N>& input, State<E>& state, const OutgoingVectors<N>& message,
                       std::integer_sequence<int, K...>) {
     if constexpr (vectors > 1)
       for_each(input.executor, state.range,
                detail::KeepOutgoing<Rule, View<N>, 1>{{message.rule, message.view}, state.kept.data()});
     (average(input, state, message, Vector<K>{}), ...);
   }
-  template <Transport T, Executor E, class N, int K>
-  static void average(const StepInput<E, N>& input, State<T, E>& state, const OutgoingVectors<N>& message,
+  template <Executor E, class N, int K>
+  static void average(const StepInput<E, N>& input, State<E>& state, const OutgoingVectors<N>& message,
                       Vector<K> which) {
     detail::UpdateByMean<Rule, View<N>, K> update{{message.rule, message.view}};
     if constexpr (K == 0) {

@@ -14,14 +14,14 @@
 namespace terse::detail {
 
 /// All that changes of a ParameterMixing at work on one rank, and its memory.
-template <class M, class P, class C, class F, Transport T, Executor E>
+template <class M, class P, class C, class F, Executor E>
 struct ParameterMixingState {
   static constexpr int vectors = M::facts.vectors;
   using Topology = typename P::template With<vectors>;
-  using Mixer = Exchange<C, F, Topology, T, E>;
+  using Mixer = Exchange<C, F, Topology, E>;
 
   Mixer mixer;
-  std::optional<DenseExchange<P, T, E>> exact;
+  std::optional<DenseExchange<P, E>> exact;
   Rates<E> rates;
   std::vector<buffer<float, typename E::memory>> buffers;
   buffer<float, typename E::memory> kept;  // a second vector, for exact means
@@ -32,7 +32,7 @@ struct ParameterMixingState {
   bool begun = false;  // this step's messages are on their way
 
   template <class Recipe>
-  ParameterMixingState(const Recipe& recipe, E executor, T& transport, const Layout& layout,
+  ParameterMixingState(const Recipe& recipe, E executor, Channel& transport, const Layout& layout,
                        const Options& options)
       : mixer(executor, transport, layout, layout.range(), recipe.compressor, recipe.error_feedback, false,
               recipe.topology.template with<vectors>()),

@@ -41,7 +41,7 @@ struct StepInput {
 ///
 ///     check()              throws usage_error for values that can't work; asked in each step, allocates nothing
 ///     settings(visit)      visit(name, double) for every hyper-parameter; alike on all ranks
-///     State<T, E>          everything that changes, from (recipe, executor, transport, layout, options)
+///     State<E>             everything that changes, from (recipe, executor, channel, layout, options); channel is a Channel
 ///       walk(visit)        shows each part once: visit(name, view, offset) or visit(name, uint64&)
 ///       walk_buffers(visit)    optional: visit(view) for each buffer of n floats that an outer step may reset or average
 ///       walk_shared(visit) optional: visit(name, view) for each buffer of n floats that is the same on all ranks
@@ -109,15 +109,15 @@ using Composed = std::remove_cvref_t<decltype(composed(std::declval<const R&>())
 namespace detail {
 
 /// What an optimizer is made of, for a recipe's check.
-template <class R, class T, class E, class N>
+template <class R, class E, class N>
 struct Setting {
-  using State = typename R::template State<T, E>;
+  using State = typename R::template State<E>;
   using Input = StepInput<E, N>;
 };
-template <class R, class T, class E, class N>
+template <class R, class E, class N>
 concept HasState = requires {
-  requires std::is_constructible_v < typename Setting<R, T, E, N>::State,
-  const R&, E, T&, const Layout&, const Options& > ;
+  requires std::is_constructible_v < typename Setting<R, E, N>::State,
+  const R&, E, Channel&, const Layout&, const Options& > ;
 };
 template <class State>
 concept ShowsState = requires(State& state) {
@@ -141,14 +141,14 @@ concept Completes = requires(const R& recipe, const typename S::Input& input, ty
   recipe.complete(input, state);
 };
 
-template <class Bottom, class T, class E, class N>
+template <class Bottom, class E, class N>
 constexpr void check_bottom() {
-  constexpr bool has_state = HasState<Bottom, T, E, N>;
+  constexpr bool has_state = HasState<Bottom, E, N>;
   static_assert(has_state,
-                "terse: a recipe needs `template <Transport T, Executor E> struct State` with a constructor "
-                "State(recipe, executor, transport, layout, const Options& options)");
+                "terse: a recipe needs `template <Executor E> struct State` with a constructor "
+                "State(recipe, executor, Channel& channel, layout, const Options& options)");
   if constexpr (has_state) {
-    using S = Setting<Bottom, T, E, N>;
+    using S = Setting<Bottom, E, N>;
     static_assert(ShowsState<typename S::State>,
                   "terse: a recipe's State needs `template <class Visit> void walk(Visit&& visit)`, which "
                   "shows each of its parts");
@@ -171,7 +171,10 @@ constexpr void check_bottom() {
 /// Says in words what a recipe lacks at the bottom of its compositions, over transport T, on executor E, with N's numbers.
 template <class R, class T, class E, class N>
 constexpr bool check_steps() {
-  if constexpr (Transport<T> && Recipe<R>) detail::check_bottom<Composed<R>, T, E, N>();
+  if constexpr (Transport<T> && Recipe<R>) {
+    static_assert(check_on<Composed<R>, T>());
+    detail::check_bottom<Composed<R>, E, N>();
+  }
   return true;
 }
 
@@ -227,8 +230,8 @@ inline float clip_factor(double norm, float clip_norm) {
 }  // namespace detail
 
 /// Averages gradients exactly: the full-precision stage of every recipe.
-template <Topology P, Transport T, Executor E>
-using DenseExchange = Exchange<Dense, NoErrorFeedback, DenseTopologyOf<P>, T, E>;
+template <Topology P, Executor E>
+using DenseExchange = Exchange<Dense, NoErrorFeedback, DenseTopologyOf<P>, E>;
 
 /// Opens the round of average_gradients, see Exchange::open.
 template <class X, Executor E, class N>

@@ -83,11 +83,16 @@ struct TwoStages {
  public:
   /// Places of StepScalars::own that its rules take.
   static constexpr int scalars = Pair::scalars;
-  template <Transport T, Executor E>
-  using State = TwoStagesState<First, Second, C, F, P, When, T, E>;
+  template <class T>
+  static constexpr bool check_on() {
+    return terse::check_on<P, T>();
+  }
 
-  template <Transport T, Executor E, class N>
-  void prepare(const StepInput<E, N>& input, State<T, E>& state, StepScalars& now) const {
+  template <Executor E>
+  using State = TwoStagesState<First, Second, C, F, P, When, E>;
+
+  template <Executor E, class N>
+  void prepare(const StepInput<E, N>& input, State<E>& state, StepScalars& now) const {
     [[maybe_unused]] const std::uint64_t torn = state.torn != 0 ? 1 : state.full_precision() ? 0 : 2;
     [[maybe_unused]] const bool exactly = !Pair::compresses || state.over == 0 || torn == 1;
     if constexpr (Pair::compresses) {
@@ -111,8 +116,8 @@ struct TwoStages {
     if constexpr (Pair::seeds) state.torn = torn;
   }
   /// What group number `place` of the layout has in this step. `prepare` comes last, and is group 0's.
-  template <Transport T, Executor E, class N>
-  void prepare_group(const StepInput<E, N>& input, State<T, E>& state, std::size_t place,
+  template <Executor E, class N>
+  void prepare_group(const StepInput<E, N>& input, State<E>& state, std::size_t place,
                      StepScalars& now) const {
     const Rate exact{first.learning_rate, first.weight_decay},
         compressed{second.learning_rate, second.weight_decay};
@@ -128,8 +133,8 @@ struct TwoStages {
     fill_in(second.momentum_correction.template rule<float>(), Pair::first_scalar[2]);
     fill_in(second.preconditioner.template rule<float>(), Pair::first_scalar[3]);
   }
-  template <Transport T, Executor E, class N>
-  void open(const StepInput<E, N>& input, State<T, E>& state) const {
+  template <Executor E, class N>
+  void open(const StepInput<E, N>& input, State<E>& state) const {
     if (state.starts_anew()) {
       if constexpr (Pair::reseeds) {
         const auto said = said_exactly(input, state);
@@ -141,22 +146,22 @@ struct TwoStages {
       state.compressed->open(compressed_context(input), state.mask(), compressed_message(input, state));
     }
   }
-  template <Transport T, Executor E>
-  void allow(State<T, E>& state, index_t segment) const {
+  template <Executor E>
+  void allow(State<E>& state, index_t segment) const {
     if (state.averages_exactly())
       state.exact->allow(segment);
     else if constexpr (Pair::compresses)
       state.compressed->allow(segment);
   }
-  template <Transport T, Executor E>
-  void progress(State<T, E>& state) const {
+  template <Executor E>
+  void progress(State<E>& state) const {
     if (state.averages_exactly())
       state.exact->progress();
     else if constexpr (Pair::compresses)
       state.compressed->progress();
   }
-  template <Transport T, Executor E, class N>
-  void enqueue(const StepInput<E, N>& input, State<T, E>& state) const {
+  template <Executor E, class N>
+  void enqueue(const StepInput<E, N>& input, State<E>& state) const {
     const FirstRules<N> rules = first_rules(input, state);
     if (state.averages_exactly() && !state.starts_anew()) {
       if constexpr (Pair::layer_wise) {
@@ -187,8 +192,8 @@ struct TwoStages {
       }
     }
   }
-  template <Transport T, Executor E, class N>
-  void complete(const StepInput<E, N>& input, State<T, E>& state) const {
+  template <Executor E, class N>
+  void complete(const StepInput<E, N>& input, State<E>& state) const {
     if (state.averages_exactly())
       state.exact->settle(input.context);
     else if constexpr (Pair::compresses)
@@ -199,13 +204,13 @@ struct TwoStages {
   }
 
  private:
-  template <Transport T, Executor E, class N>
-  FirstRules<N> first_rules(const StepInput<E, N>& input, State<T, E>& state) const {
+  template <Executor E, class N>
+  FirstRules<N> first_rules(const StepInput<E, N>& input, State<E>& state) const {
     return {first.momentum_correction.template rule<float>(), first.preconditioner.template rule<float>(),
             state.view_of(input), state.groups.first()};
   }
-  template <Transport T, Executor E, class N>
-  SecondRules<N> second_rules(const StepInput<E, N>& input, State<T, E>& state) const {
+  template <Executor E, class N>
+  SecondRules<N> second_rules(const StepInput<E, N>& input, State<E>& state) const {
     return {second.momentum_correction.template rule<float>(), second.preconditioner.template rule<float>(),
             state.view_of(input), state.groups.second()};
   }
@@ -218,23 +223,23 @@ struct TwoStages {
   }
 
   /// Compressed or, after a step that failed, exactly.
-  template <Transport T, Executor E, class N, class Compressed, class Exact>
-  void average_messages(const StepInput<E, N>& input, State<T, E>& state, const Compressed& compressed,
+  template <Executor E, class N, class Compressed, class Exact>
+  void average_messages(const StepInput<E, N>& input, State<E>& state, const Compressed& compressed,
                         const Exact& exact) const {
     if constexpr (Pair::reseeds)
       if (state.starts_anew()) return reseed(input, state, compressed, exact);
     mix(input, state, compressed, exact);
   }
-  template <Transport T, Executor E, class N>
-  auto said_exactly(const StepInput<E, N>& input, State<T, E>& state) const {
+  template <Executor E, class N>
+  auto said_exactly(const StepInput<E, N>& input, State<E>& state) const {
     return SayExactly<SecondRules<N>, decltype(state.compressed->feedback()), typename N::gradient>{
         {second_rules(input, state)},
         state.compressed->feedback(),
         {input.gradients, input.context.now},
         state.dense_table.data()};
   }
-  template <Transport T, Executor E, class N, class Compressed, class Exact>
-  void reseed(const StepInput<E, N>& input, State<T, E>& state, const Compressed& compressed,
+  template <Executor E, class N, class Compressed, class Exact>
+  void reseed(const StepInput<E, N>& input, State<E>& state, const Compressed& compressed,
               const Exact& exact) const {
     // Gradients have been clipped.
     StepInput<E, N> unclipped = input;
@@ -243,8 +248,8 @@ struct TwoStages {
                            Reseeding<decltype(state.compressed->feedback()), Compressed, Exact>{
                                state.compressed->feedback(), compressed, exact, state.dense_table.data()});
   }
-  template <Transport T, Executor E, class N, class Use>
-  static void average_exactly(const StepInput<E, N>& input, State<T, E>& state, const Use& use) {
+  template <Executor E, class N, class Use>
+  static void average_exactly(const StepInput<E, N>& input, State<E>& state, const Use& use) {
     // In each of them, so that a record of one serves for all; what the last one says counts.
     if constexpr (Pair::seeds)
       average_gradients(*state.exact, input,
@@ -263,20 +268,20 @@ struct TwoStages {
     context.dense_only = holds();
     return context;
   }
-  template <Transport T, Executor E, class N>
-  auto compressed_message(const StepInput<E, N>& input, State<T, E>& state) const {
+  template <Executor E, class N>
+  auto compressed_message(const StepInput<E, N>& input, State<E>& state) const {
     return Message{Say<SecondRules<N>>{second_rules(input, state)},
                    ScaledGradient{input.gradients, input.context.now}};
   }
-  template <Transport T, Executor E, class N, class Compressed, class Exact>
-  void mix(const StepInput<E, N>& input, State<T, E>& state, const Compressed& compressed,
+  template <Executor E, class N, class Compressed, class Exact>
+  void mix(const StepInput<E, N>& input, State<E>& state, const Compressed& compressed,
            const Exact& exact) const {
     state.compressed->mix(compressed_context(input), state.mask(), compressed_message(input, state),
                           Message{compressed, exact});
   }
   /// To the second stage, where it is time.
-  template <Transport T, Executor E, class N>
-  TERSE_COLD void go_over(const StepInput<E, N>& input, State<T, E>& state) const {
+  template <Executor E, class N>
+  TERSE_COLD void go_over(const StepInput<E, N>& input, State<E>& state) const {
     const float* watched = nullptr;
     if constexpr (requires { When::watches; }) {
       static_assert(Pair::names.find(When::watches) >= 0,

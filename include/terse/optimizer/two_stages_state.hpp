@@ -17,7 +17,7 @@
 namespace terse::detail {
 
 /// All that changes of two stages at work on one rank, and its memory.
-template <class First, class Second, Compressor C, ErrorFeedback F, Topology P, class When, Transport T,
+template <class First, class Second, Compressor C, ErrorFeedback F, Topology P, class When,
           Executor E>
 struct TwoStagesState {
   using Pair = StagePair<First, Second, C, F, When>;
@@ -25,12 +25,12 @@ struct TwoStagesState {
 
   /// While there are exact steps. On the host its memory and channels are given back at the change of stages; they are taken
   /// again where a checkpoint of the first stage is loaded later.
-  std::optional<DenseExchange<P, T, E>> exact;
+  std::optional<DenseExchange<P, E>> exact;
   index_t exact_bytes = 0;
-  T& transport;
+  Channel& transport;
   index_t slice_bytes;
   bool clips, has_first_stage = false;
-  std::optional<Exchange<C, F, P, T, E>> compressed;
+  std::optional<Exchange<C, F, P, E>> compressed;
   Rates<E> rates;
   buffer<LayerShape, typename E::memory> shapes;
   GroupedRules<E, decltype(First{}.rules()), decltype(Second{}.rules())> groups;
@@ -51,7 +51,7 @@ struct TwoStagesState {
   std::uint64_t torn = 0;
 
   template <class Recipe>
-  TERSE_COLD TwoStagesState(const Recipe& recipe, E executor, T& transport_, const Layout& layout,
+  TERSE_COLD TwoStagesState(const Recipe& recipe, E executor, Channel& transport_, const Layout& layout,
                             const Options& options)
       : transport(transport_),
         slice_bytes(options.slice_bytes),

@@ -29,13 +29,13 @@ struct Forget {
   void operator()(const std::string&, std::uint64_t&) const {}
 };
 
-template <class C, class G, class F, Transport T, Executor E>
+template <class C, class G, class F, Executor E>
 struct ZeroOneState {
   using Arena = buffer<float, typename E::memory>;
 
-  DenseExchange<G, T, E> full;
-  Exchange<C, F, G, T, E> compressed;
-  DenseExchange<Alone, T, E> own;  // judges this rank's gradient
+  DenseExchange<G, E> full;
+  Exchange<C, F, G, E> compressed;
+  DenseExchange<Alone, E> own;  // judges this rank's gradient
   Rates<E> rates;
   Arena momentum;
   Arena variance;  // in the second stage d
@@ -47,7 +47,7 @@ struct ZeroOneState {
   std::uint64_t interval = 1, since = 0, count = 0;
 
   template <class R>
-  ZeroOneState(const R& recipe, E executor, T& transport, const Layout& layout, const Options& options)
+  ZeroOneState(const R& recipe, E executor, Channel& transport, const Layout& layout, const Options& options)
       : full(executor, transport, layout, layout.range(), Dense{}, NoErrorFeedback{}, options.clips(),
              dense_topology(recipe.topology), options.slice_bytes),
         compressed(executor, transport, layout, layout.range(), recipe.compressor, recipe.error_feedback,
@@ -203,16 +203,21 @@ struct ZeroOneAdamOf {
     return !state.freezing.frozen() || state.since == 0;
   }
 
-  template <Transport T, Executor E>
-  using State = detail::ZeroOneState<C, G, F, T, E>;
+  template <class T>
+  static constexpr bool check_on() {
+    return terse::check_on<G, T>();
+  }
 
-  template <Transport T, Executor E, class N>
-  void prepare(const StepInput<E, N>& input, State<T, E>& state, StepScalars&) const {
+  template <Executor E>
+  using State = detail::ZeroOneState<C, G, F, E>;
+
+  template <Executor E, class N>
+  void prepare(const StepInput<E, N>& input, State<E>& state, StepScalars&) const {
     state.rates.set(input.executor, input.layout, learning_rate, weight_decay);
     state.compressed.set_compressor(compressor);
   }
-  template <Transport T, Executor E, class N>
-  void enqueue(const StepInput<E, N>& input, State<T, E>& state) const {
+  template <Executor E, class N>
+  void enqueue(const StepInput<E, N>& input, State<E>& state) const {
     using P = typename N::parameter;
     float *const m = state.momentum.data(), *const v = state.variance.data();
     const auto x = input.parameters;
@@ -242,8 +247,8 @@ struct ZeroOneAdamOf {
       fill(input.executor, state.kept.all(), 1.0F);
     }
   }
-  template <Transport T, Executor E, class N>
-  void complete(const StepInput<E, N>& input, State<T, E>& state) const {
+  template <Executor E, class N>
+  void complete(const StepInput<E, N>& input, State<E>& state) const {
     const bool alone = state.freezing.frozen(), due = state.due();
     if (state.full_precision())
       state.full.settle(input.context);
@@ -258,8 +263,8 @@ struct ZeroOneAdamOf {
 
  private:
   /// From here on messages and errors are momenta instead of gradients.
-  template <Transport T, Executor E, class N>
-  void freeze(const StepInput<E, N>& input, State<T, E>& state) const {
+  template <Executor E, class N>
+  void freeze(const StepInput<E, N>& input, State<E>& state) const {
     state.freezing.observe(input.executor, {AtStep{variance_freeze_step}}, input.context.step, epsilon,
                            state.variance.data(), state.momentum.data());
     if (!state.freezing.frozen()) return;

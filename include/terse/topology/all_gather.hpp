@@ -10,14 +10,14 @@ namespace terse {
 namespace detail {
 
 /// A round in which every rank sends its whole packet to every other, up to what becomes of the packets.
-template <Compressor C, ErrorFeedback F, Transport T, Executor E>
+template <Compressor C, ErrorFeedback F, Executor E>
 class GatherRound {
-  using Context = RoundContext<C, F, T, E>;
+  using Context = RoundContext<C, F, E>;
 
  public:
   TERSE_COLD explicit GatherRound(const Context& context)
       : spread_(std::vector<const Portion*>(static_cast<std::size_t>(context.size), &context.plan.whole),
-                context.rank, context.size, 0),
+                context.channel, context.rank, context.size, 0),
         inbox_(context.size) {}
 
   template <class M>
@@ -49,9 +49,9 @@ class GatherRound {
   }
 
  private:
-  Spread<T, E> spread_;
+  Spread<E> spread_;
   Inbox<C> inbox_;
-  std::optional<TicketOf<T>> under_way_;
+  std::optional<Channel::Ticket> under_way_;
 };
 
 }  // namespace detail
@@ -65,13 +65,13 @@ struct AllGather {
   static constexpr bool recompresses = false;
   using ForDense = BySize<>;
 
-  template <Compressor C, ErrorFeedback F, Transport T, Executor E>
-  class Round : public detail::GatherRound<C, F, T, E> {
+  template <Compressor C, ErrorFeedback F, Executor E>
+  class Round : public detail::GatherRound<C, F, E> {
    public:
-    using detail::GatherRound<C, F, T, E>::GatherRound;
+    using detail::GatherRound<C, F, E>::GatherRound;
 
     template <class Consumer>
-    void consume(RoundContext<C, F, T, E>& context, const Consumer& consumer) {
+    void consume(RoundContext<C, F, E>& context, const Consumer& consumer) {
       deliver(context, context.plan.whole, this->packets(context, 0, context.size, [](int) { return 1.0F; }),
               1.0F / static_cast<float>(context.size), consumer);
     }

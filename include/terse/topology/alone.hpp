@@ -11,12 +11,12 @@ struct Alone {
   static constexpr bool exact = true;
   static constexpr bool recompresses = false;
 
-  template <Compressor C, ErrorFeedback F, Transport T, Executor E>
+  template <Compressor C, ErrorFeedback F, Executor E>
   class Round {
-    using Context = RoundContext<C, F, T, E>;
+    using Context = RoundContext<C, F, E>;
 
    public:
-    explicit Round(const Context& context) : spread_({&context.plan.whole}, 0, 1, 0), inbox_(1) {}
+    explicit Round(const Context& context) : spread_({&context.plan.whole}, context.channel, 0, 1, 0), inbox_(1) {}
 
     template <class M>
     void start(Context& context, const M& message) {
@@ -39,7 +39,7 @@ struct Alone {
     double notes(E executor) { return spread_.notes(executor); }
 
    private:
-    Spread<T, E> spread_;
+    Spread<E> spread_;
     Inbox<C> inbox_;
   };
 };

@@ -40,11 +40,11 @@ struct BySize {
     detail::policy_settings(large, visit);
   }
 
-  template <Compressor C, ErrorFeedback F, Transport T, Executor E>
+  template <Compressor C, ErrorFeedback F, Executor E>
   class Round {
-    using Context = RoundContext<C, F, T, E>;
-    using SmallRound = typename Small::template Round<C, F, T, E>;
-    using LargeRound = typename Large::template Round<C, F, T, E>;
+    using Context = RoundContext<C, F, E>;
+    using SmallRound = typename Small::template Round<C, F, E>;
+    using LargeRound = typename Large::template Round<C, F, E>;
 
    public:
     TERSE_COLD Round(Context& context, const BySize& topology) {

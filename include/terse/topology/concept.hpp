@@ -22,7 +22,7 @@ namespace terse {
 ///     using Early = ...                                optional, where it evaluates late: one that doesn't, for messages
 ///                                                      that change while their round is under way
 ///
-/// and, where it has parameters, settings(visit), and a nested `template <Compressor C, ErrorFeedback F, Transport T, Executor E>
+/// and, where it has parameters, settings(visit), and a nested `template <Compressor C, ErrorFeedback F, Executor E>
 /// class Round`, one for each exchange, which takes all memory at construction, from (context) or (context, topology), and
 /// runs over a RoundContext:
 ///
@@ -66,11 +66,11 @@ constexpr bool check_topology() {
       },
       "terse: a topology says whether it compresses again on the way: `static constexpr bool recompresses`");
   constexpr bool has_round = detail::has_own_rounds<T> || requires {
-    typename T::template Round<Dense, NoErrorFeedback, detail::SomeTransport, SomeExecutor>;
+    typename T::template Round<Dense, NoErrorFeedback, SomeExecutor>;
   };
   static_assert(
       has_round,
-      "terse: a topology needs a nested `template <Compressor C, ErrorFeedback F, Transport T, Executor E> "
+      "terse: a topology needs a nested `template <Compressor C, ErrorFeedback F, Executor E> "
       "class Round`");
   return Topology<T> && has_round;
 }
@@ -120,6 +120,14 @@ constexpr bool compresses_within() {
 }
 
 }  // namespace detail
+
+/// Says in words what T lacks, the type of a transport, that a topology or a recipe asks of it by `template <class T> static constexpr
+/// bool check_on()`.
+template <class X, class T>
+constexpr bool check_on() {
+  if constexpr (requires { X::template check_on<T>(); }) return X::template check_on<T>();
+  return true;
+}
 
 /// Whether this topology may carry this pair's packets.
 template <class C, class F, class T>

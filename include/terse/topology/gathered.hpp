@@ -53,7 +53,7 @@ inline bool is_weight(double weight) { return weight >= 0 && weight <= 0x1p1000;
 /// of Select are its own.
 ///
 /// A merge is a type with `merges = true`, `waits`, whether it brings anything to the host, perhaps settings(visit), and a nested
-/// `template <Compressor C, ErrorFeedback F, Transport T, Executor E> class State`, from (context, merge), with consume(context,
+/// `template <Compressor C, ErrorFeedback F, Executor E> class State`, from (context, merge), with consume(context,
 /// round, weights, consumer): weights, one for each rank, the largest of which is 1, and round.packets(context, first, last,
 /// weight).
 template <class Merge>
@@ -79,10 +79,10 @@ struct Gathered {
     return "a topology that waits for norms or weights of packets (MedianClip, weights) can't be recorded";
   }
 
-  template <Compressor C, ErrorFeedback F, Transport T, Executor E>
-  class Round : public detail::GatherRound<C, F, T, E> {
-    using Base = detail::GatherRound<C, F, T, E>;
-    using Context = RoundContext<C, F, T, E>;
+  template <Compressor C, ErrorFeedback F, Executor E>
+  class Round : public detail::GatherRound<C, F, E> {
+    using Base = detail::GatherRound<C, F, E>;
+    using Context = RoundContext<C, F, E>;
 
    public:
     TERSE_COLD Round(Context& context, const Gathered& topology)
@@ -142,7 +142,7 @@ struct Gathered {
     const double* weight_;
     std::vector<double> told_;    // by packets
     std::vector<float> weights_;  // over the largest
-    typename Merge::template State<C, F, T, E> state_;
+    typename Merge::template State<C, F, E> state_;
   };
 };
 
@@ -153,13 +153,13 @@ struct WeightedMean {
   static constexpr bool merges = true;
   static constexpr bool waits = false;
 
-  template <Compressor C, ErrorFeedback F, Transport T, Executor E>
+  template <Compressor C, ErrorFeedback F, Executor E>
   class State {
    public:
-    State(const RoundContext<C, F, T, E>&, const WeightedMean&) {}
+    State(const RoundContext<C, F, E>&, const WeightedMean&) {}
 
     template <class Round, class Consumer>
-    void consume(RoundContext<C, F, T, E>& context, Round& round, const std::vector<float>& weights,
+    void consume(RoundContext<C, F, E>& context, Round& round, const std::vector<float>& weights,
                  const Consumer& consumer) {
       const float sum = std::accumulate(weights.begin(), weights.end(), 0.0F);
       const auto weight = [&](int peer) { return weights[static_cast<std::size_t>(peer)]; };

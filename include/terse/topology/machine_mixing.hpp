@@ -77,10 +77,10 @@ struct MachineMixing {
     graph::visit_settings(graph, visit);
   }
 
-  template <Compressor C, ErrorFeedback F, Transport T, Executor E>
+  template <Compressor C, ErrorFeedback F, Executor E>
   class Round {
     static_assert(C::lossless, "terse: mixing between machines is for packets that are not compressed");
-    using Context = RoundContext<C, F, T, E>;
+    using Context = RoundContext<C, F, E>;
     using Bytes = buffer<std::byte, typename E::memory>;
     using Source = Packets<Dense::Code>::Source;
     using Every = std::make_integer_sequence<int, Vectors>;
@@ -94,7 +94,7 @@ struct MachineMixing {
           inner_(context.channel.split(machine_, mine_)),
           outer_(context.channel.split(mine_, machine_)),
           plan_(context.codec.compressor(), context.layout, context.plan.whole.dense, local_, false),
-          neighbors_(topology.graph, machine_, machines_, Vectors * part(mine_).bytes),
+          neighbors_(topology.graph, outer_, Vectors * part(mine_).bytes),
           inbox_(local_) {
       sources_.reserve(static_cast<std::size_t>(machines_) + 2);
       for (int c = 0; c < local_; ++c) {
@@ -238,15 +238,15 @@ struct MachineMixing {
     }
 
     int machines_, local_, machine_, mine_;  // mine_: this rank on its machine, and the part that it owns
-    T inner_, outer_;
+    Channel inner_, outer_;
     Plan plan_;
-    detail::Neighborhood<G, T, E> neighbors_;
+    detail::Neighborhood<G, E> neighbors_;
     Inbox<C> inbox_;
     std::vector<Bytes> out_, in_, mixed_;  // by part, by rank on this machine, by part
     std::vector<Source> sources_;
     std::vector<Send> scatter_, spread_;
     std::vector<Receive> collect_, gather_;
-    std::optional<TicketOf<T>> under_way_;
+    std::optional<Channel::Ticket> under_way_;
     Stage stage_ = Stage::sum;
   };
 };

@@ -32,9 +32,9 @@ struct MedianClip {
   static constexpr bool merges = true;
   static constexpr bool waits = true;
 
-  template <Compressor C, ErrorFeedback F, Transport T, Executor E>
+  template <Compressor C, ErrorFeedback F, Executor E>
   class State {
-    using Context = RoundContext<C, F, T, E>;
+    using Context = RoundContext<C, F, E>;
 
    public:
     TERSE_COLD State(const Context& context, const MedianClip&)

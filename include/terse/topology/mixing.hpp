@@ -74,25 +74,30 @@ namespace detail {
 
 /// The messages of a round between neighbours: a rank's own, and one from each rank that its row of W holds. Takes
 /// all memory at construction; up to `room` bytes a message.
-template <class G, class T, class E>
+template <class G, class E>
 class Neighborhood {
   using Bytes = buffer<std::byte, typename E::memory>;
 
  public:
-  Neighborhood(const G& graph, int rank, int size, index_t room)
-      : graph_(graph), rank_(rank), size_(size), room_(room), own_(room, unwritten) {
-    graph_.check(size);
-    edges_.reserve(static_cast<std::size_t>(size));
-    receivers_.reserve(static_cast<std::size_t>(size));
-    sends_.reserve(static_cast<std::size_t>(size));
-    receives_.reserve(static_cast<std::size_t>(size));
+  Neighborhood(const G& graph, const Channel& channel, index_t room)
+      : graph_(graph),
+        rank_(channel.rank()),
+        size_(channel.size()),
+        room_(room),
+        stride_(channel.packet_room(room)),
+        own_(room, unwritten) {
+    graph_.check(size_);
+    edges_.reserve(static_cast<std::size_t>(size_));
+    receivers_.reserve(static_cast<std::size_t>(size_));
+    sends_.reserve(static_cast<std::size_t>(size_));
+    receives_.reserve(static_cast<std::size_t>(size_));
     if constexpr (G::fixed) look_around(0);
     // Side by side, so that they can be copied together.
-    in_ = Bytes(most() * packet_room<T>(room), unwritten);
+    in_ = Bytes(most() * stride_, unwritten);
   }
 
   /// Sends `bytes` bytes of own() to the receivers of round `round`, in one batch with what comes from the edges.
-  void post(T& channel, std::uint64_t round, index_t bytes, bool variable) {
+  void post(Channel& channel, std::uint64_t round, index_t bytes, bool variable) {
     if constexpr (!G::fixed) look_around(round);
     sends_.clear();
     receives_.clear();
@@ -120,9 +125,7 @@ class Neighborhood {
   /// The round's, in order of peers.
   const std::vector<graph::Edge>& edges() const { return edges_; }
   std::byte* own() { return own_.data(); }
-  std::byte* from(std::size_t edge) {
-    return in_.data() + static_cast<index_t>(edge) * packet_room<T>(room_);
-  }
+  std::byte* from(std::size_t edge) { return in_.data() + static_cast<index_t>(edge) * stride_; }
 
  private:
   void look_around(std::uint64_t round) {
@@ -132,13 +135,13 @@ class Neighborhood {
 
   G graph_;
   int rank_, size_;
-  index_t room_;
+  index_t room_, stride_;
   Bytes own_, in_;  // in_: by edge
   std::vector<graph::Edge> edges_;
   std::vector<int> receivers_;
   std::vector<Send> sends_;
   std::vector<Receive> receives_;
-  std::optional<TicketOf<T>> under_way_;
+  std::optional<Channel::Ticket> under_way_;
 };
 
 }  // namespace detail
@@ -184,15 +187,15 @@ struct Mixing {
     graph::visit_settings(graph, visit);
   }
 
-  template <Compressor C, ErrorFeedback F, Transport T, Executor E>
+  template <Compressor C, ErrorFeedback F, Executor E>
   class Round {
     static_assert(Vectors == 1 || !Traits<C>::variable,
                   "terse: two vectors that travel together need a compressor with packets of a fixed size");
-    using Context = RoundContext<C, F, T, E>;
+    using Context = RoundContext<C, F, E>;
 
    public:
     Round(Context& context, const Mixing& topology)
-        : neighbors_(topology.graph, context.rank, context.size, Vectors * context.plan.whole.bytes) {
+        : neighbors_(topology.graph, context.channel, Vectors * context.plan.whole.bytes) {
       for (int k = 1; k < Vectors; ++k)
         others_.emplace_back(context.executor, context.codec.compressor(), context.feedback,
                              context.plan.whole);
@@ -300,7 +303,7 @@ struct Mixing {
                context.envelope.gated(detail::MixExact<decltype(consumer.dense)>{consumer.dense}));
     }
 
-    detail::Neighborhood<G, T, E> neighbors_;
+    detail::Neighborhood<G, E> neighbors_;
     std::vector<Codec<C, F, E>> others_;  // of all vectors but the first
     std::vector<Inbox<C>> inboxes_;
   };

@@ -20,15 +20,20 @@ struct Native {
   static constexpr bool recompresses = false;
   static constexpr bool full_precision_only = true;
 
-  template <Compressor C, ErrorFeedback F, Transport T, Executor E>
+  template <class T>
+  static constexpr bool check_on() {
+    static_assert(ReducesNatively<T>,
+                  "terse: Native needs a transport with collectives of its own (Mpi, Nccl), see "
+                  "ReducesNatively");
+    return true;
+  }
+
+  template <Compressor C, ErrorFeedback F, Executor E>
   class Round {
     static_assert(C::lossless,
                   "terse: a transport's own collectives add floats, so that Native is for what is not "
                   "compressed: write Hierarchical<Native, ScatterGather> to compress between nodes");
-    static_assert(ReducesNatively<T>,
-                  "terse: Native needs a transport with collectives of its own (Mpi, Nccl), see "
-                  "ReducesNatively");
-    using Context = RoundContext<C, F, T, E>;
+    using Context = RoundContext<C, F, E>;
 
    public:
     explicit Round(const Context& context)
@@ -127,7 +132,7 @@ struct Native {
     int rank_;
     RankNames names_;
     Inbox<C> inbox_;
-    std::optional<TicketOf<T>> under_way_;
+    std::optional<Channel::Ticket> under_way_;
     bool spreading_ = false;
   };
 };

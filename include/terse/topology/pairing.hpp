@@ -18,16 +18,16 @@ struct Pairing {
 
   G graph{};  ///< who meets whom
 
-  template <Compressor C, ErrorFeedback F, Transport T, Executor E>
+  template <Compressor C, ErrorFeedback F, Executor E>
   class Round {
     static_assert(C::lossless,
                   "terse: partners take each other's parameters as they are, or as a lattice (Lattice, "
                   "Moniqua) reads them");
-    using Context = RoundContext<C, F, T, E>;
+    using Context = RoundContext<C, F, E>;
 
    public:
     Round(Context& context, const Pairing& topology)
-        : neighbors_(topology.graph, context.rank, context.size, context.plan.whole.bytes), inbox_(2) {}
+        : neighbors_(topology.graph, context.channel, context.plan.whole.bytes), inbox_(2) {}
 
     template <class M>
     void start(Context& context, const M& message) {
@@ -59,7 +59,7 @@ struct Pairing {
     index_t most_bytes(const Context&) const { return neighbors_.most_bytes(); }
 
    private:
-    detail::Neighborhood<G, T, E> neighbors_;
+    detail::Neighborhood<G, E> neighbors_;
     Inbox<C> inbox_;
   };
 };

@@ -105,13 +105,13 @@ struct Radial {
     detail::policy_settings(plain, visit);
   }
 
-  template <Compressor C, ErrorFeedback F, Transport T, Executor E>
+  template <Compressor C, ErrorFeedback F, Executor E>
   class State {
     static_assert(
         !detail::is_no_mean<C>(),
         "terse: Radial reads packets one by one, and OverSenders counts who has sent a coordinate: take the "
         "compressor without OverSenders, or MedianClip");
-    using Context = RoundContext<C, F, T, E>;
+    using Context = RoundContext<C, F, E>;
     static constexpr Units each_piece{};
 
    public:

@@ -24,13 +24,13 @@ struct Ring {
   static constexpr bool evaluates_late = true;
   static constexpr bool waits_for_sizes = true;
 
-  template <Compressor C, ErrorFeedback F, Transport T, Executor E>
+  template <Compressor C, ErrorFeedback F, Executor E>
   class Round {
-    using Context = RoundContext<C, F, T, E>;
+    using Context = RoundContext<C, F, E>;
 
    public:
     TERSE_COLD explicit Round(const Context& context)
-        : spread_(portions_of(context.plan), context.rank, context.size, context.size - 1, context.names,
+        : spread_(portions_of(context.plan), context.channel, context.rank, context.size, context.size - 1, context.names,
                   before(context)),
           inbox_(context.size) {
       out_ = context.work;
@@ -189,12 +189,12 @@ struct Ring {
       }
     }
 
-    Spread<T, E> spread_;
+    Spread<E> spread_;
     Inbox<C> inbox_;
     std::byte *out_, *in_;  // in the context's work
     Send send_;
     Receive receive_;
-    std::optional<TicketOf<T>> under_way_;
+    std::optional<Channel::Ticket> under_way_;
     int hop_ = 0;
     index_t sum_bytes_ = 0;  // of the packet that this rank spreads
     float weight_ = 1;       // of packets in the mean

@@ -157,10 +157,10 @@ double note_of(E executor, const std::byte* packet, const Portion& portion, int 
 
 /// The spreading half: packet c, owned by rank (c + shift) mod W, reaches everybody in one batch, unchanged. Where ranks hand
 /// packets on instead, `from` is the one that those of all others come from.
-template <class T, class E>
+template <class E>
 class Spread {
  public:
-  Spread(std::vector<const Portion*> portions, int rank, int size, int shift, RankNames names = {},
+  Spread(std::vector<const Portion*> portions, const Channel& channel, int rank, int size, int shift, RankNames names = {},
          int from = -1)
       : portions_(std::move(portions)),
         mine_((rank - shift + size) % size),
@@ -173,7 +173,7 @@ class Spread {
     for (int distance = 1; distance <= size; ++distance) {
       const int c = (rank + distance - shift + size) % size;
       places_[static_cast<std::size_t>(c)] =
-          std::exchange(bytes, bytes + detail::packet_room<T>(portion(c).bytes));
+          std::exchange(bytes, bytes + channel.packet_room(portion(c).bytes));
     }
     packets_ = buffer<std::byte, typename E::memory>(bytes, unwritten);
     for (int distance = 1; distance < size; ++distance) {
@@ -193,7 +193,7 @@ class Spread {
   index_t most_bytes() const { return (size() - 1) * portion(mine_).bytes; }
 
   /// Sends this rank's packet of `bytes` bytes and receives the others'.
-  auto post(T& channel, index_t bytes) {
+  auto post(Channel& channel, index_t bytes) {
     for (Send& send : sends_) send.bytes = bytes;
     return channel.exchange(sends_, receives_, Phase::spread);
   }

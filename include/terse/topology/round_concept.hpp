@@ -82,14 +82,14 @@ inline constexpr bool takes_any_round = C::lossless || requires {
 };
 
 /// The round of C over P: the topology's, unless the compressor has a protocol of its own.
-template <class C, class F, class P, class T, class E>
+template <class C, class F, class P, class E>
 struct RoundOf {
   static_assert(takes_any_round<C>,
                 "terse: this compressor has a round of its own; include it (LowRank's is in "
                 "terse/exchange/low_rank_round.hpp, Select's in terse/exchange/selected_rounds.hpp, mixing "
                 "with Lattice "
                 "or Moniqua in terse/exchange/keyed_mixing.hpp)");
-  using type = typename P::template Round<C, F, T, E>;
+  using type = typename P::template Round<C, F, E>;
 };
 
 }  // namespace detail

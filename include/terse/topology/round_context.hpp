@@ -8,7 +8,7 @@
 
 #include "terse/codec.hpp"
 #include "terse/topology/envelope.hpp"
-#include "terse/transport/concept.hpp"
+#include "terse/transport/channel.hpp"
 
 namespace terse {
 
@@ -31,10 +31,10 @@ struct RankNames {
 
 /// Everything a round works with: the executor, the channel, the layout, the plan, this rank's codec, and the step's envelope.
 /// Channel, layout and envelope are others', who may have them serve several rounds.
-template <Compressor C, ErrorFeedback F, Transport T, Executor E>
+template <Compressor C, ErrorFeedback F, Executor E>
 struct RoundContext {
   E executor;
-  T& channel;
+  Channel& channel;
   int rank, size;
   RankNames names;
   F feedback;
@@ -55,7 +55,7 @@ struct RoundContext {
   EncodeContext second = first;  ///< of what it compresses again
   Envelope<E>& envelope;
 
-  TERSE_COLD RoundContext(E executor_, T& channel_, Envelope<E>& envelope_, const C& compressor,
+  TERSE_COLD RoundContext(E executor_, Channel& channel_, Envelope<E>& envelope_, const C& compressor,
                           const F& feedback_, const Layout& layout_, Plan plan_, RankNames names_ = {},
                           typename F::template State<E>* lent = nullptr)
       : executor(executor_),

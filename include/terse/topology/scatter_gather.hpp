@@ -19,15 +19,15 @@ struct ScatterGather {
   static constexpr bool exact = true;
   static constexpr bool recompresses = true;
 
-  template <Compressor C, ErrorFeedback F, Transport T, Executor E>
+  template <Compressor C, ErrorFeedback F, Executor E>
   class Round {
-    using Context = RoundContext<C, F, T, E>;
+    using Context = RoundContext<C, F, E>;
 
    public:
     TERSE_COLD explicit Round(const Context& context)
         : second_(context.executor, context.codec.compressor(), detail::OfOwners<F>::of(context.feedback),
                   own(context)),
-          spread_(portions_of(context.plan), context.rank, context.size, 0, context.names),
+          spread_(portions_of(context.plan), context.channel, context.rank, context.size, 0, context.names),
           inbox_(context.size),
           out_(static_cast<std::size_t>(context.size)),
           in_(static_cast<std::size_t>(context.size)) {
@@ -38,21 +38,21 @@ struct ScatterGather {
         const int peer = (context.rank + distance) % context.size;
         const index_t leaving = context.plan.chunks[static_cast<std::size_t>(peer)].bytes;
         std::byte* const packet = out_.at[static_cast<std::size_t>(peer)] =
-            std::exchange(free, free + detail::packet_room<T>(leaving));
+            std::exchange(free, free + context.channel.packet_room(leaving));
         if (peer != context.rank) sends_.push_back({peer, packet, leaving, leaving});
       }
       const Portion& mine = own(context);
       for (int peer = 0; peer < context.size; ++peer) {
         if (peer == context.rank) continue;
         std::byte* const packet = in_[static_cast<std::size_t>(peer)] =
-            std::exchange(free, free + detail::packet_room<T>(mine.bytes));
+            std::exchange(free, free + context.channel.packet_room(mine.bytes));
         receives_.push_back({peer, packet, mine.bytes, mine.variable});
       }
     }
     /// Its packets on their way out, and those of its chunk on their way in.
     static index_t work_bytes(const Context& context) {
-      index_t bytes = (context.size - 1) * detail::packet_room<T>(own(context).bytes);
-      for (const Portion& chunk : context.plan.chunks) bytes += detail::packet_room<T>(chunk.bytes);
+      index_t bytes = (context.size - 1) * context.channel.packet_room(own(context).bytes);
+      for (const Portion& chunk : context.plan.chunks) bytes += context.channel.packet_room(chunk.bytes);
       return bytes;
     }
 
@@ -156,13 +156,13 @@ struct ScatterGather {
     }
 
     Codec<C, typename detail::OfOwners<F>::type, E> second_;
-    Spread<T, E> spread_;
+    Spread<E> spread_;
     Inbox<C> inbox_;
     ChunkPackets out_;            // for each rank, in the context's work
     std::vector<std::byte*> in_;  // from each rank, there too
     std::vector<Send> sends_;
     std::vector<Receive> receives_;
-    std::optional<TicketOf<T>> under_way_;
+    std::optional<Channel::Ticket> under_way_;
     bool spreading_ = false;
   };
 };

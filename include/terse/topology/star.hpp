@@ -29,9 +29,9 @@ struct Star {
     visit("center", static_cast<double>(center));
   }
 
-  template <Compressor C, ErrorFeedback F, Transport T, Executor E>
+  template <Compressor C, ErrorFeedback F, Executor E>
   class Round {
-    using Context = RoundContext<C, F, T, E>;
+    using Context = RoundContext<C, F, E>;
 
    public:
     TERSE_COLD Round(const Context& context, const Star& topology)
@@ -148,7 +148,7 @@ struct Star {
     Inbox<C> inbox_;
     std::vector<Send> up_, down_;
     std::vector<Receive> to_center_, from_center_;
-    std::optional<TicketOf<T>> under_way_;
+    std::optional<Channel::Ticket> under_way_;
     bool spreading_ = false;
   };
 };

@@ -170,7 +170,7 @@ void barrier(T& transport, Phase phase = Phase::barrier) {
 /// which a wait for the stream alone doesn't have.
 template <class T>
 void await_messages(T& channel) {
-  if constexpr (requires { channel.synchronize(); }) channel.synchronize();
+  if constexpr (detail::in_stream_order<T>) channel.synchronize();
 }
 
 }  // namespace terse

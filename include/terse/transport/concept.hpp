@@ -102,18 +102,18 @@ using TicketOf = decltype(std::declval<T&>().exchange(
 
 namespace detail {
 
-/// Whether a transport copies messages of a batch at once where they lie one right behind the other.
+/// Whether a transport copies messages of a batch at once where they lie one right behind the other. Others are faster where
+/// packets are aligned.
 template <class T>
 constexpr bool joins_neighbors() {
   if constexpr (requires { T::joins_neighbors; }) return T::joins_neighbors;
   return false;
 }
-/// Bytes from one packet of a batch to the next, in one buffer. Others than these transports are faster where packets are
-/// aligned.
+/// Whether a transport's messages are in the order of a stream, so that there is one way for all of them.
 template <class T>
-constexpr index_t packet_room(index_t bytes) {
-  return joins_neighbors<T>() ? (bytes + 7) / 8 * 8 : aligned(bytes);
-}
+inline constexpr bool in_stream_order = requires(T& transport) {
+  transport.synchronize();
+};
 
 }  // namespace detail
 

@@ -136,7 +136,7 @@ class Nodes {
   }
 
   /// Waits for what transports that work in a stream's order have under way.
-  void synchronize() {
+  void synchronize() requires(detail::in_stream_order<Inside> || detail::in_stream_order<Across>) {
     await_messages(inside_);
     await_messages(across_);
   }

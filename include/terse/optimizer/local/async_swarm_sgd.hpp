@@ -64,11 +64,18 @@ struct AsyncSwarmSgd {
   /// Steps differ in more than numbers.
   static bool recordable() { return false; }
 
-  template <Transport T, Executor E>
-  using State = detail::AsyncSwarmState<Inner, C, T, E>;
+  template <class T>
+  static constexpr bool check_on() {
+    static_assert(HasMailbox<T>,
+                  "terse: asynchronous swarms need a transport with a mailbox: Threads or Mpi, Metered or not");
+    return terse::check_on<Composed<Inner>, T>();
+  }
 
-  template <Transport T, Executor E, class N>
-  void prepare(const StepInput<E, N>& input, State<T, E>& state, StepScalars& now) const {
+  template <Executor E>
+  using State = detail::AsyncSwarmState<Inner, C, E>;
+
+  template <Executor E, class N>
+  void prepare(const StepInput<E, N>& input, State<E>& state, StepScalars& now) const {
     if (input.context.on_non_finite == NonFinite::skip ||
         (std::isfinite(input.clip_norm) && !state.full_precision()))
       throw usage_error(
@@ -77,8 +84,8 @@ struct AsyncSwarmSgd {
           state.published.rank(), static_cast<std::int64_t>(input.context.step));
     composed(inner).prepare(input, state.inner, now);
   }
-  template <Transport T, Executor E, class N>
-  void enqueue(const StepInput<E, N>& input, State<T, E>& state) const {
+  template <Executor E, class N>
+  void enqueue(const StepInput<E, N>& input, State<E>& state) const {
     const StepContext& context = input.context;
     auto& published = state.published;
     if (!state.begun) published.publish(context, input.parameters);
@@ -91,8 +98,8 @@ struct AsyncSwarmSgd {
     published.average_with(peer, context, input.parameters);
     published.publish(context, input.parameters);
   }
-  template <Transport T, Executor E, class N>
-  void complete(const StepInput<E, N>& input, State<T, E>& state) const {
+  template <Executor E, class N>
+  void complete(const StepInput<E, N>& input, State<E>& state) const {
     detail::by_itself(state.published.rank(), [&] { composed(inner).complete(input, state.inner); });
   }
 

@@ -15,12 +15,10 @@ namespace terse::detail {
 
 /// Parameters as packets in a mailbox: 32 bytes of header, the compressor's section, dense pieces. The header's step is
 /// the publisher's.
-template <Compressor C, class T, Executor E>
+template <Compressor C, Executor E>
 class PublishedParameters {
-  using OnMailbox = decltype(std::declval<T&>().mailbox(index_t{}));
-
  public:
-  PublishedParameters(E executor, T& transport, const Layout& layout, const C& compressor)
+  PublishedParameters(E executor, Channel& transport, const Layout& layout, const C& compressor)
       : executor_(executor),
         rank_(transport.rank()),
         size_(transport.size()),
@@ -53,7 +51,7 @@ class PublishedParameters {
     header.length = length();
     header.check = check_of(rank_);
     std::memcpy(own_.data(), &header, sizeof header);
-    mailbox_.publish({own_.data(), length()});
+    mailbox_->publish({own_.data(), length()});
     if (!C::lossless && size_ > 1 && context.compressed != nullptr) *context.compressed = true;
   }
 
@@ -61,7 +59,7 @@ class PublishedParameters {
   /// leaves x, where a packet can't be read beside x.
   template <Number P>
   void average_with(int peer, const StepContext& context, ParameterRef<P> parameters) {
-    if (mailbox_.fetch(peer, {read_.data(), length()}) == 0) return;
+    if (mailbox_->fetch(peer, {read_.data(), length()}) == 0) return;
     PacketHeader header;
     std::memcpy(&header, read_.data(), sizeof header);
     // Of whatever step.
@@ -105,24 +103,22 @@ class PublishedParameters {
   Codec<Dense, NoErrorFeedback, E> codec_;
   Inbox<Dense> inbox_;
   buffer<std::byte> own_, read_;
-  OnMailbox mailbox_;
+  std::unique_ptr<AnyMailbox> mailbox_;
 };
 
 /// What changes in AsyncSwarmSgd.
-template <class Inner, Compressor C, Transport T, Executor E>
+template <class Inner, Compressor C, Executor E>
 struct AsyncSwarmState {
   static_assert(std::is_same_v<typename E::memory, memory::host>,
                 "terse: asynchronous swarms are for the host, where their mailboxes are");
-  static_assert(HasMailbox<T>,
-                "terse: asynchronous swarms need a transport with a mailbox: Threads or Mpi, Metered or not");
 
-  T own;  // a world of this rank alone
-  typename Composed<Inner>::template State<T, E> inner;
-  PublishedParameters<C, T, E> published;
+  Channel own;  // a world of this rank alone
+  typename Composed<Inner>::template State<E> inner;
+  PublishedParameters<C, E> published;
   bool begun = false;  // the initial parameters are on the mailbox
 
   template <class Recipe>
-  AsyncSwarmState(const Recipe& recipe, E executor, T& transport, const Layout& layout,
+  AsyncSwarmState(const Recipe& recipe, E executor, Channel& transport, const Layout& layout,
                   const Options& options)
       : own(transport.split(transport.rank(), 0)),
         inner(composed(recipe.inner), executor, own, layout, inner_options(options, true)),
@@ -133,7 +129,7 @@ struct AsyncSwarmState {
   }
 
   bool full_precision() const { return inner.full_precision(); }
-  MaskedElements& masked_elements() requires Freezes<typename Composed<Inner>::template State<T, E>> {
+  MaskedElements& masked_elements() requires Freezes<typename Composed<Inner>::template State<E>> {
     return inner.masked_elements();
   }
   bool clips_mean() const { return detail::clips_mean(inner); }

@@ -12,14 +12,14 @@
 namespace terse::detail {
 
 /// A part of the model that ranks average by itself, with the round under way.
-template <class Outer, Compressor C, ErrorFeedback F, Topology P, Transport T, Executor E>
+template <class Outer, Compressor C, ErrorFeedback F, Topology P, Executor E>
 class Fragment {
  public:
   /// No step: taken up when the next one is sent.
   static constexpr std::uint64_t when_sent = std::numeric_limits<std::uint64_t>::max();
 
   template <class Recipe>
-  Fragment(const Recipe& recipe, E executor, T& transport, const Layout& layout, const Range& range_,
+  Fragment(const Recipe& recipe, E executor, Channel& transport, const Layout& layout, const Range& range_,
            std::uint64_t turn_)
       : exchange(executor, transport, layout, range_, recipe.compressor, recipe.error_feedback, false,
                  recipe.topology),
@@ -53,7 +53,7 @@ class Fragment {
   }
 
   /// In one slice: parameters may change while it is under way.
-  Exchange<C, F, P, T, E> exchange;
+  Exchange<C, F, P, E> exchange;
   Range range;
   std::uint64_t turn;     ///< its place among all fragments
   std::uint64_t due = 0;  ///< the local step behind which its mean enters the parameters; 0: none is to

@@ -61,23 +61,22 @@ struct OnBuffers {
 };
 
 /// What changes in LocalUpdates, and when ranks meet.
-template <class Inner, class Outer, class Schedule, class Where, Compressor C, ErrorFeedback F, Topology P,
-          Transport T, Executor E>
+template <class Inner, class Outer, class Schedule, class Where, Compressor C, ErrorFeedback F, Topology P, Executor E>
 struct LocalState {
   using Arena = buffer<float, typename E::memory>;
   using Rule = OuterRuleOf<Outer, C, P>;
-  using Part = Fragment<Rule, C, F, P, T, E>;
+  using Part = Fragment<Rule, C, F, P, E>;
 
   static constexpr bool shows_buffers =
-      requires(typename Composed<Inner>::template State<T, E> & state, IgnoreBuffer ignore) {
+      requires(typename Composed<Inner>::template State<E> & state, IgnoreBuffer ignore) {
     state.walk_buffers(ignore);
   };
   static constexpr int ratio_at = scalars_of<Inner>();
 
-  T own;  // a world of this rank alone
-  typename Composed<Inner>::template State<T, E> inner;
+  Channel own;  // a world of this rank alone
+  typename Composed<Inner>::template State<E> inner;
   std::deque<Part> fragments;                   // those that have elements
-  std::optional<DenseExchange<P, T, E>> exact;  // of gradients and buffers
+  std::optional<DenseExchange<P, E>> exact;  // of gradients and buffers
   std::array<Arena, 2> kept;                    // by Rule
   Arena mean;                                   // of gradients
   std::optional<Rates<E>> rates;                // where Rule takes them
@@ -93,7 +92,7 @@ struct LocalState {
   int rank_alone;  // -1: the inner recipe is not alone
 
   template <class Recipe>
-  LocalState(const Recipe& recipe, E executor, T& transport, const Layout& layout, const Options& options)
+  LocalState(const Recipe& recipe, E executor, Channel& transport, const Layout& layout, const Options& options)
       : own(transport.split(transport.rank(), 0)),
         inner(composed(recipe.inner), executor, Where::talks ? transport : own, layout,
               inner_options(options, !Where::talks)),
@@ -133,7 +132,7 @@ struct LocalState {
   LocalState& operator=(const LocalState&) = delete;
 
   bool full_precision() const { return inner.full_precision(); }
-  MaskedElements& masked_elements() requires Freezes<typename Composed<Inner>::template State<T, E>> {
+  MaskedElements& masked_elements() requires Freezes<typename Composed<Inner>::template State<E>> {
     return inner.masked_elements();
   }
   bool clips_mean() const { return detail::clips_mean(inner); }
@@ -188,7 +187,7 @@ struct LocalState {
   void treat_buffers(const Input& input) {
     if (buffers == InnerBuffers::keep) return;
     if constexpr (shows_buffers)
-      inner.walk_buffers(OnBuffers<DenseExchange<P, T, E>, E>{buffers, input.executor, input.context,
+      inner.walk_buffers(OnBuffers<DenseExchange<P, E>, E>{buffers, input.executor, input.context,
                                                               exact ? &*exact : nullptr});
   }
   template <class Visit>

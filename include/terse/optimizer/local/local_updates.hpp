@@ -187,23 +187,28 @@ struct LocalUpdatesOf {
            state.steps_outside(period, state.local_steps);
   }
 
-  template <Transport T, Executor E>
-  using State = detail::LocalState<Inner, Outer, Schedule, Where, C, F, P, T, E>;
+  template <class T>
+  static constexpr bool check_on() {
+    return terse::check_on<Composed<Inner>, T>() && terse::check_on<P, T>();
+  }
 
-  template <Transport T, Executor E, class N>
-  void prepare(const StepInput<E, N>& input, State<T, E>& state, StepScalars& now) const {
+  template <Executor E>
+  using State = detail::LocalState<Inner, Outer, Schedule, Where, C, F, P, E>;
+
+  template <Executor E, class N>
+  void prepare(const StepInput<E, N>& input, State<E>& state, StepScalars& now) const {
     if constexpr (!P::exact)
       if (state.steps_outside(period, state.local_steps + 1)) outer.check_pairs(state.size);
     now.own[ratio_at] = state.rate_ratio(*this);
     composed(inner).prepare(input, state.inner, now);
   }
-  template <Transport T, Executor E, class N>
-  void prepare_group(const StepInput<E, N>& input, State<T, E>& state, std::size_t place,
+  template <Executor E, class N>
+  void prepare_group(const StepInput<E, N>& input, State<E>& state, std::size_t place,
                      StepScalars& now) const {
     composed(inner).prepare_group(input, state.inner, place, now);
   }
-  template <Transport T, Executor E, class N>
-  void enqueue(const StepInput<E, N>& input, State<T, E>& state) const {
+  template <Executor E, class N>
+  void enqueue(const StepInput<E, N>& input, State<E>& state) const {
     const std::uint64_t step = state.local_steps + 1;
     if (step == state.average_until + 1)
       for (std::size_t k = 0; k != static_cast<std::size_t>(Rule::from_start); ++k)
@@ -221,8 +226,8 @@ struct LocalUpdatesOf {
     }
     if (!state.averages_gradients(period, step)) meet(input, state, step);
   }
-  template <Transport T, Executor E, class N>
-  void complete(const StepInput<E, N>& input, State<T, E>& state) const {
+  template <Executor E, class N>
+  void complete(const StepInput<E, N>& input, State<E>& state) const {
     detail::by_itself(state.rank_alone, [&] { composed(inner).complete(inside(input, state), state.inner); });
     if (state.steps_outside(period, state.local_steps + 1)) {
       if constexpr (!Schedule::late) state.fragments.front().exchange.settle(input.context);
@@ -231,8 +236,8 @@ struct LocalUpdatesOf {
     ++state.local_steps;
   }
   /// Optimizer::read_out.
-  template <Transport T, Executor E>
-  void read_out(E executor, const State<T, E>& state, ReadOut which, out<E> to) const requires requires {
+  template <Executor E>
+  void read_out(E executor, const State<E>& state, ReadOut which, out<E> to) const requires requires {
     outer.ahead(which);
   }
   {
@@ -242,8 +247,8 @@ struct LocalUpdatesOf {
 
  private:
   /// The inner recipe's step, on the parameters or where Outer wants it.
-  template <Transport T, Executor E, class N>
-  static auto inside(const StepInput<E, N>& input, [[maybe_unused]] State<T, E>& state) {
+  template <Executor E, class N>
+  static auto inside(const StepInput<E, N>& input, [[maybe_unused]] State<E>& state) {
     if constexpr (detail::steps_apart<Rule>())
       return StepInput<E, Numbers<float, typename N::gradient>>{input.executor,         input.layout,
                                                                 input.context,          input.clip_norm,
@@ -251,8 +256,8 @@ struct LocalUpdatesOf {
     else
       return input;
   }
-  template <Transport T, Executor E, class N>
-  const float* average(const StepInput<E, N>& input, State<T, E>& state) const {
+  template <Executor E, class N>
+  const float* average(const StepInput<E, N>& input, State<E>& state) const {
     const detail::Raw<typename N::gradient> gradient{input.gradients};
     const detail::WriteMean write{state.mean.data()};
     state.exact->mix(input.context, {}, Message{gradient, gradient}, Message{write, write});
@@ -261,8 +266,8 @@ struct LocalUpdatesOf {
     return state.mean.data();
   }
 
-  template <Transport T, Executor E, class N>
-  void meet(const StepInput<E, N>& input, State<T, E>& state, std::uint64_t step) const {
+  template <Executor E, class N>
+  void meet(const StepInput<E, N>& input, State<E>& state, std::uint64_t step) const {
     for (auto& fragment : state.fragments) {
       const std::uint64_t since = step - state.average_until + period;
       const bool sends = (since - state.schedule.offset(fragment.turn, period)) % period == 0;
@@ -275,8 +280,8 @@ struct LocalUpdatesOf {
       if (fragment.due != 0 && fragment.due <= step) take_up(input, state, fragment);
     }
   }
-  template <Transport T, Executor E, class N, class Part>
-  void send(const StepInput<E, N>& input, State<T, E>& state, Part& fragment, std::uint64_t step) const {
+  template <Executor E, class N, class Part>
+  void send(const StepInput<E, N>& input, State<E>& state, Part& fragment, std::uint64_t step) const {
     if constexpr (!C::lossless) fragment.exchange.set_compressor(compressor);
     const Rule rule(outer);
     const auto message = rule.message(input.parameters, state.outer_buffers());
@@ -292,8 +297,8 @@ struct LocalUpdatesOf {
     fragment.due = detail::merges_as_it_sends<Rule>() ? Part::when_sent : step + schedule.delay_in(period);
   }
   /// The mean of this fragment's last round enters the parameters.
-  template <Transport T, Executor E, class N, class Part>
-  void take_up(const StepInput<E, N>& input, State<T, E>& state, Part& fragment) const {
+  template <Executor E, class N, class Part>
+  void take_up(const StepInput<E, N>& input, State<E>& state, Part& fragment) const {
     const Rule rule(outer);
     const auto x = input.parameters;
     const StepScalars* const now = input.context.now;

@@ -60,15 +60,20 @@ struct SwarmSgd {
   /// Steps differ in more than numbers.
   static bool recordable() { return false; }
 
-  template <Transport T, Executor E>
-  using State = detail::SwarmState<Inner, C, G, Form, T, E>;
+  template <class T>
+  static constexpr bool check_on() {
+    return terse::check_on<Composed<Inner>, T>();
+  }
 
-  template <Transport T, Executor E, class N>
-  void prepare(const StepInput<E, N>& input, State<T, E>& state, StepScalars& now) const {
+  template <Executor E>
+  using State = detail::SwarmState<Inner, C, G, Form, E>;
+
+  template <Executor E, class N>
+  void prepare(const StepInput<E, N>& input, State<E>& state, StepScalars& now) const {
     composed(inner).prepare(input, state.inner, now);
   }
-  template <Transport T, Executor E, class N>
-  void enqueue(const StepInput<E, N>& input, State<T, E>& state) const {
+  template <Executor E, class N>
+  void enqueue(const StepInput<E, N>& input, State<E>& state) const {
     detail::by_itself(
         state.rank, [&] { composed(inner).enqueue(detail::drawing_apart(input, state.rank), state.inner); });
     if (!state.meets(input.context.step))
@@ -78,15 +83,15 @@ struct SwarmSgd {
     else
       part(input, state);
   }
-  template <Transport T, Executor E, class N>
-  void complete(const StepInput<E, N>& input, State<T, E>& state) const {
+  template <Executor E, class N>
+  void complete(const StepInput<E, N>& input, State<E>& state) const {
     detail::by_itself(state.rank, [&] { composed(inner).complete(input, state.inner); });
     if (Form == Meeting::blocking && state.meets(input.context.step)) state.exchange.settle(input.context);
   }
 
  private:
-  template <Transport T, Executor E, class N>
-  void meet(const StepInput<E, N>& input, State<T, E>& state) const {
+  template <Executor E, class N>
+  void meet(const StepInput<E, N>& input, State<E>& state) const {
     using P = typename N::parameter;
     using Take = std::conditional_t<C::lossless, detail::TakeMean<P>, detail::MoveBy<P>>;
     if constexpr (!C::lossless) state.exchange.set_compressor(compressor);
@@ -95,8 +100,8 @@ struct SwarmSgd {
     state.exchange.finish(detail::one_vector(Take{input.parameters}));
   }
   /// Takes up the last meeting, and lets the next one begin.
-  template <Transport T, Executor E, class N>
-  void part(const StepInput<E, N>& input, State<T, E>& state) const {
+  template <Executor E, class N>
+  void part(const StepInput<E, N>& input, State<E>& state) const {
     state.land();
     if constexpr (!C::lossless) state.exchange.set_compressor(compressor);
     for_each(input.executor, state.range,

@@ -22,14 +22,14 @@ enum class Meeting { blocking, non_blocking };
 namespace detail {
 
 /// What changes in SwarmSgd, and the meeting under way.
-template <class Inner, Compressor C, graph::PairGraph G, Meeting Form, Transport T, Executor E>
+template <class Inner, Compressor C, graph::PairGraph G, Meeting Form, Executor E>
 struct SwarmState {
   using Schedule = graph::Spaced<G>;
   using Topology = std::conditional_t<C::lossless, Pairing<Schedule>, Mixing<Schedule>>;
 
-  T own;  // a world of this rank alone
-  typename Composed<Inner>::template State<T, E> inner;
-  Exchange<C, NoErrorFeedback, Topology, T, E> exchange;
+  Channel own;  // a world of this rank alone
+  typename Composed<Inner>::template State<E> inner;
+  Exchange<C, NoErrorFeedback, Topology, E> exchange;
   Schedule schedule;
   /// Non-blocking: what this rank has sent, and once that meeting has landed, what it brings.
   buffer<float, typename E::memory> copy;
@@ -40,7 +40,7 @@ struct SwarmState {
   int rank, size;
 
   template <class Recipe>
-  SwarmState(const Recipe& recipe, E executor, T& transport, const Layout& layout, const Options& options)
+  SwarmState(const Recipe& recipe, E executor, Channel& transport, const Layout& layout, const Options& options)
       : own(transport.split(transport.rank(), 0)),
         inner(composed(recipe.inner), executor, own, layout, inner_options(options, true)),
         exchange(executor, transport, layout, layout.range(), recipe.compressor, NoErrorFeedback{}, false,
@@ -59,7 +59,7 @@ struct SwarmState {
   SwarmState& operator=(const SwarmState&) = delete;
 
   bool full_precision() const { return inner.full_precision(); }
-  MaskedElements& masked_elements() requires Freezes<typename Composed<Inner>::template State<T, E>> {
+  MaskedElements& masked_elements() requires Freezes<typename Composed<Inner>::template State<E>> {
     return inner.masked_elements();
   }
   bool clips_mean() const { return detail::clips_mean(inner); }

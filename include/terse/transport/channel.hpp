@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <utility>
+
+#include "terse/transport/any.hpp"
+#include "terse/transport/forwarding.hpp"
+
+namespace terse {
+
+/// The transport of an optimizer as its topology and all else inside knows it, of any type and any memory: what carries a batch
+/// of messages between ranks, a transport itself. It adds up what its rank sends. Cost: that of AnyTransport, around which it
+/// makes no second layer.
+class Channel {
+  template <class T>
+  static constexpr bool is_any = false;
+  template <class Memory>
+  static constexpr bool is_any<AnyTransportOf<Memory>> = true;
+
+ public:
+  /// The one that the executor's packets lie in.
+  using memory = void;
+  using Ticket = AnyTicket;
+
+  /// Around a transport that outlives it, as does `sent`, to which it adds what this rank sends.
+  template <class T>
+  requires(!std::same_as<T, Channel>) explicit Channel(T& transport, std::uint64_t* sent = nullptr)
+      : sent_(sent) {
+    if constexpr (is_any<T>)
+      transport_ = transport.inner_.get();
+    else
+      transport_ = (own_ = std::make_unique<detail::Erased<T>>(&transport)).get();
+    rank_ = transport_->rank();
+    size_ = transport_->size();
+    joins_neighbors_ = transport_->joins_neighbors();
+  }
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  [[nodiscard]] Ticket exchange(std::span<const Send> sends, std::span<const Receive> receives, Phase phase) {
+    count(Load::of(sends, receives));
+    return transport_->exchange(sends, receives, phase);
+  }
+  void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, Phase phase) {
+    count(Load::of_all(size_, static_cast<index_t>(mine.size())));
+    transport_->all_gather(mine, all, phase);
+  }
+  /// The transport's own collectives, see ReducesNatively; throw usage_error where it has none.
+  [[nodiscard]] Ticket reduce_scatter(const float* blocks, float* own, index_t count_) {
+    count(Load::of_all(size_, count_ * static_cast<index_t>(sizeof(float))));
+    return transport_->reduce_scatter(blocks, own, count_);
+  }
+  [[nodiscard]] Ticket all_gather_in_place(std::byte* blocks, index_t bytes) {
+    count(Load::of_all(size_, bytes));
+    return transport_->all_gather_in_place(blocks, bytes);
+  }
+  Channel split(int color, int key) { return Channel(transport_->split(color, key), sent_); }
+
+  /// Of a transport of two levels; 0 of others.
+  int ranks_per_node() const { return transport_->ranks_per_node(); }
+  /// The ranks of a node, and those of this rank's number on all nodes, of `width` ranks. Collective.
+  Channel inside(int width) { return Channel(transport_->inside(width), sent_); }
+  Channel across(int width) { return Channel(transport_->across(width), sent_); }
+
+  /// Bytes from one packet of a batch to the next, in one buffer.
+  index_t packet_room(index_t bytes) const {
+    return joins_neighbors_ ? (bytes + 7) / 8 * 8 : aligned(bytes);
+  }
+  /// Whether messages are in the order of a stream, so that there is one way for all of them.
+  bool in_stream_order() const { return transport_->in_stream_order(); }
+  void synchronize() { transport_->synchronize(); }
+
+  /// Throws usage_error where the transport has none. Its packets aren't counted.
+  std::unique_ptr<detail::AnyMailbox> mailbox(index_t bytes) { return transport_->mailbox(bytes); }
+
+ private:
+  Channel(std::unique_ptr<detail::ErasedTransport> own, std::uint64_t* sent)
+      : own_(std::move(own)),
+        transport_(own_.get()),
+        sent_(sent),
+        rank_(own_->rank()),
+        size_(own_->size()),
+        joins_neighbors_(own_->joins_neighbors()) {}
+  void count(const Load& load) {
+    if (sent_ != nullptr) *sent_ += load.bytes_sent;
+  }
+
+  std::unique_ptr<detail::ErasedTransport> own_;
+  detail::ErasedTransport* transport_;
+  std::uint64_t* sent_;
+  int rank_, size_;
+  bool joins_neighbors_;
+};
+
+}  // namespace terse

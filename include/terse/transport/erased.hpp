@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "terse/core/error.hpp"
+#include "terse/transport/assembly.hpp"
+#include "terse/transport/deadline.hpp"
+#include "terse/transport/levels.hpp"
+#include "terse/transport/mailbox.hpp"
+
+// A transport whose type is forgotten: one indirect call for each batch, and one for each question to its ticket.
+
+namespace terse {
+
+namespace detail {
+
+/// A batch under way of any transport, in a place that serves one batch after the other.
+struct ErasedBatch {
+  virtual ~ErasedBatch() = default;
+  virtual bool ready() = 0;
+  virtual void wait() = 0;
+  virtual void wait(Deadline deadline) = 0;
+  virtual void abandon() = 0;
+};
+template <Ticket K>
+struct ErasedBatchOf final : ErasedBatch {
+  bool ready() override { return ticket->ready(); }
+  void wait() override { ticket->wait(); }
+  void wait(Deadline deadline) override { ticket->wait(deadline); }
+  void abandon() override { ticket.reset(); }
+  std::optional<K> ticket;
+};
+
+}  // namespace detail
+
+/// The ticket of a batch of a transport whose type is forgotten.
+class AnyTicket {
+ public:
+  explicit AnyTicket(std::shared_ptr<detail::ErasedBatch> batch) : batch_(std::move(batch)) {}
+  AnyTicket(AnyTicket&& other) noexcept = default;
+  AnyTicket& operator=(AnyTicket&& other) noexcept {
+    if (this == &other) return *this;
+    abandon();
+    batch_ = std::move(other.batch_);
+    return *this;
+  }
+  ~AnyTicket() { abandon(); }
+
+  bool ready() { return batch_->ready(); }
+  void wait() { batch_->wait(); }
+  void wait(Deadline deadline) { batch_->wait(deadline); }
+
+ private:
+  void abandon() {
+    if (batch_) batch_->abandon();
+  }
+  std::shared_ptr<detail::ErasedBatch> batch_;
+};
+
+namespace detail {
+
+/// Places of batches. They allocate nothing while no more than two are under way, nor for as many as there once have been.
+template <Ticket K>
+class Batches {
+ public:
+  TERSE_COLD Batches() {
+    for (int k = 0; k < 2; ++k) places_.push_back(std::make_shared<ErasedBatchOf<K>>());
+  }
+  AnyTicket operator()(K ticket) {
+    auto place = std::find_if(places_.begin(), places_.end(), [](const auto& one) { return one.use_count() == 1; });
+    if (place == places_.end()) place = places_.insert(place, std::make_shared<ErasedBatchOf<K>>());
+    (*place)->ticket.emplace(std::move(ticket));
+    return AnyTicket(*place);
+  }
+
+ private:
+  std::vector<std::shared_ptr<ErasedBatchOf<K>>> places_;
+};
+
+/// The stream that a transport's messages are in the order of, if they are in that of any.
+struct AnyStream {
+  const void* handle = nullptr;
+  bool ordered = false;
+
+  /// Whether the transport can't go with work on another stream, this one.
+  friend bool operator!=(const AnyStream& own, const void* other) {
+    return own.ordered && own.handle != other;
+  }
+};
+
+struct AnyMailbox {
+  virtual ~AnyMailbox() = default;
+  virtual void publish(std::span<const std::byte> packet) = 0;
+  virtual std::uint64_t fetch(int peer, std::span<std::byte> place) = 0;
+};
+template <Mailbox B>
+struct AnyMailboxOf final : AnyMailbox {
+  explicit AnyMailboxOf(B mailbox_) : mailbox(std::move(mailbox_)) {}
+  void publish(std::span<const std::byte> packet) override { mailbox.publish(packet); }
+  std::uint64_t fetch(int peer, std::span<std::byte> place) override { return mailbox.fetch(peer, place); }
+  B mailbox;
+};
+
+/// All that a transport can do. What it can't is a usage_error.
+struct ErasedTransport {
+  virtual ~ErasedTransport() = default;
+  virtual int rank() = 0;
+  virtual int size() = 0;
+  virtual AnyTicket exchange(std::span<const Send> sends, std::span<const Receive> receives, Phase phase) = 0;
+  virtual void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, Phase phase) = 0;
+  virtual AnyTicket reduce_scatter(const float* blocks, float* own, index_t count) = 0;
+  virtual AnyTicket all_gather_in_place(std::byte* blocks, index_t bytes) = 0;
+  virtual std::unique_ptr<ErasedTransport> split(int color, int key) = 0;
+  virtual int ranks_per_node() = 0;
+  /// See inside_of and across_of.
+  virtual std::unique_ptr<ErasedTransport> inside(int width) = 0;
+  virtual std::unique_ptr<ErasedTransport> across(int width) = 0;
+  virtual bool joins_neighbors() = 0;
+  virtual bool in_stream_order() = 0;
+  virtual AnyStream stream() = 0;
+  virtual void synchronize() = 0;
+  virtual std::unique_ptr<AnyMailbox> mailbox(index_t bytes) = 0;
+  virtual void here() = 0;
+};
+
+template <class T>
+class Erased final : public ErasedTransport {
+ public:
+  explicit Erased(T transport) : own_(std::move(transport)), transport_(*own_), gather_(transport_.size()) {}
+  /// Of a transport that stays where it is.
+  explicit Erased(T* transport) : transport_(*transport), gather_(transport_.size()) {}
+
+  int rank() override { return transport_.rank(); }
+  int size() override { return transport_.size(); }
+  AnyTicket exchange(std::span<const Send> sends, std::span<const Receive> receives, Phase phase) override {
+    return batches_(transport_.exchange(sends, receives, phase));
+  }
+  void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, Phase phase) override {
+    gather_host_bytes(transport_, gather_, mine, all, phase);
+  }
+  AnyTicket reduce_scatter([[maybe_unused]] const float* blocks, [[maybe_unused]] float* own,
+                           [[maybe_unused]] index_t count) override {
+    if constexpr (ReducesNatively<T>)
+      return batches_(transport_.reduce_scatter(blocks, own, count));
+    else
+      throw without_collectives();
+  }
+  AnyTicket all_gather_in_place([[maybe_unused]] std::byte* blocks, [[maybe_unused]] index_t bytes) override {
+    if constexpr (ReducesNatively<T>)
+      return batches_(transport_.all_gather_in_place(blocks, bytes));
+    else
+      throw without_collectives();
+  }
+  std::unique_ptr<ErasedTransport> split(int color, int key) override {
+    return erased(transport_.split(color, key));
+  }
+  int ranks_per_node() override { return node_size(transport_); }
+  std::unique_ptr<ErasedTransport> inside(int width) override { return erased(inside_of(transport_, width)); }
+  std::unique_ptr<ErasedTransport> across(int width) override { return erased(across_of(transport_, width)); }
+  bool joins_neighbors() override { return detail::joins_neighbors<T>(); }
+  bool in_stream_order() override { return detail::in_stream_order<T>; }
+  AnyStream stream() override {
+    if constexpr (requires { transport_.stream(); })
+      return {transport_.stream(), true};
+    else
+      return {};
+  }
+  void synchronize() override { await_messages(transport_); }
+  std::unique_ptr<AnyMailbox> mailbox([[maybe_unused]] index_t bytes) override {
+    if constexpr (HasMailbox<T>)
+      return std::make_unique<AnyMailboxOf<decltype(transport_.mailbox(bytes))>>(transport_.mailbox(bytes));
+    else
+      throw usage_error("this transport has no mailbox", rank());
+  }
+  void here() override {
+    if constexpr (SaysHere<T>)
+      transport_.here();
+    else
+      throw usage_error(
+          "over this transport no rank can say that it is at work: give it a deadline that is longer than "
+          "what one rank does alone",
+          rank());
+  }
+
+ private:
+  template <class Other>
+  static std::unique_ptr<ErasedTransport> erased(Other other) {
+    return std::make_unique<Erased<Other>>(std::move(other));
+  }
+  TERSE_COLD usage_error without_collectives() {
+    return usage_error(
+        "this transport has no collectives of its own, which Native needs: use ScatterGather or Ring", rank());
+  }
+
+  std::optional<T> own_;
+  T& transport_;
+  HostGather gather_;
+  Batches<TicketOf<T>> batches_;
+};
+
+}  // namespace detail
+
+}  // namespace terse
