@@ -28,8 +28,8 @@ struct Topology {
 
    public:
     explicit Round(const Context& context)
-        : spread_(std::vector(static_cast<std::size_t>(context.size), &context.plan.whole),
-                  context.channel, context.rank, context.size, 0),
+        : spread_(std::vector(static_cast<std::size_t>(context.size), &context.plan.whole), context.channel,
+                  context.rank, context.size, 0),
           inbox_(context.size) {}
 
 #if !defined(OMIT_TOPOLOGY_START)

@@ -67,7 +67,8 @@ struct Recipe {
   struct State {
     terse::DenseExchange<terse::ScatterGather, E> exchange;
 
-    State(const Recipe&, E executor, terse::Channel& channel, const terse::Layout& layout, const terse::Options& options)
+    State(const Recipe&, E executor, terse::Channel& channel, const terse::Layout& layout,
+          const terse::Options& options)
         : exchange(executor, channel, layout, layout.range(), {}, {}, options.clips()) {}
 #if !defined(OMIT_RECIPE_FULL_PRECISION)
     bool full_precision() const { return true; }

@@ -126,9 +126,8 @@ void breaks(const char* law) {
 
 TEST_CASE("transports between threads keep the laws") {
   for (const int ranks : {1, 2, 3, 4}) {
-    std::vector<Report> plain(static_cast<std::size_t>(ranks)),
-        metered = plain, delayed = plain, any = plain, node = plain, nodes = plain,
-        own = plain;
+    std::vector<Report> plain(static_cast<std::size_t>(ranks)), metered = plain, delayed = plain, any = plain,
+                                                                node = plain, nodes = plain, own = plain;
     ThreadGroup(ranks, std::chrono::seconds(20)).run([&](Threads& transport) {
       const auto rank = static_cast<std::size_t>(transport.rank());
       Metered counted(transport.split(0, transport.rank()));

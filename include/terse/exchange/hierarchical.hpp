@@ -77,7 +77,7 @@ template <class C>
 concept TakesAnyRound = takes_any_round<C>;
 
 /// The transport's own number, or the one that is wanted. Throws usage_error where they differ, or nodes were not full.
-int ranks_per_node(const Channel& channel, int wanted) {
+inline int ranks_per_node(const Channel& channel, int wanted) {
   const int size = channel.size(), found = node_size(channel);
   if (found > 0) {
     if (wanted != 0 && wanted != found)
@@ -122,9 +122,9 @@ class Rounds<C, F, Hierarchical<Inner, Outer>, E> {
       "Native");
 
  public:
-  TERSE_COLD Rounds(E executor, Channel& transport, const C& compressor, const F& feedback, const Layout& layout,
-                    const Range& range, bool note, const Hierarchical<Inner, Outer>& topology,
-                    RankNames names = {})
+  TERSE_COLD Rounds(E executor, Channel& transport, const C& compressor, const F& feedback,
+                    const Layout& layout, const Range& range, bool note,
+                    const Hierarchical<Inner, Outer>& topology, RankNames names = {})
       : size_((check_policy(topology.inner), detail::ranks_per_node(transport, topology.ranks_per_node))),
         node_(transport.rank() / size_),
         local_(transport.rank() % size_),

@@ -42,10 +42,10 @@ struct BackOf {
 };
 template <class C, class F, class Back, class E>
 struct BackOf<Within<C, F, Back>, E> : SpreadShare<Back, E> {
-  BackOf(const Within<C, F, Back>& inner, const Plan& plan, E executor, Channel& channel, Envelope<E>& envelope,
-         const Layout& layout, RankNames names)
+  BackOf(const Within<C, F, Back>& inner, const Plan& plan, E executor, Channel& channel,
+         Envelope<E>& envelope, const Layout& layout, RankNames names)
       : SpreadShare<Back, E>(executor, channel, envelope, inner.back, layout, plan.by(inner.back, false),
-                                names) {}
+                             names) {}
 };
 
 }  // namespace terse::detail

@@ -125,9 +125,9 @@ class Rounds {
   };
 
  public:
-  TERSE_COLD Rounds(E executor, Channel& transport, const C& compressor, const F& feedback, const Layout& layout,
-                    const Range& range, bool note, const P& topology, RankNames names = {},
-                    index_t slice_bytes = 0, FeedbackState* lent = nullptr)
+  TERSE_COLD Rounds(E executor, Channel& transport, const C& compressor, const F& feedback,
+                    const Layout& layout, const Range& range, bool note, const P& topology,
+                    RankNames names = {}, index_t slice_bytes = 0, FeedbackState* lent = nullptr)
       : executor_(executor),
         lanes_(transport.in_stream_order() ? 1 : 4),
         layout_(layout),

@@ -101,9 +101,9 @@ requires(!has_own_rounds<P>) class Rounds<Select<Branches...>, F, P, E> {
   using RoundsOf = typename decltype(round_type<Branch>())::type;
 
  public:
-  TERSE_COLD Rounds(E executor, Channel& transport, const C& compressor, const F& feedback, const Layout& layout,
-                    const Range& range, bool note, const P& topology, RankNames names = {},
-                    index_t slice_bytes = 0)
+  TERSE_COLD Rounds(E executor, Channel& transport, const C& compressor, const F& feedback,
+                    const Layout& layout, const Range& range, bool note, const P& topology,
+                    RankNames names = {}, index_t slice_bytes = 0)
       : executor_(executor), in_stream_order_(transport.in_stream_order()) {
     std::vector<Piece> pieces[C::size + 1], compressed, shared;
     for (const Piece& piece : range.pieces()) {

@@ -261,8 +261,7 @@ Report check_topology(const P& topology = {}, const Options& options = {},
       ThreadGroup(ranks, std::chrono::seconds(5)).run([&](Threads& transport) {
         Channel channel(transport);
         Exchange<Dense, NoErrorFeedback, P, executor::host> exchange(
-            {}, channel, trial.layout(), trial.layout().range(), Dense{}, NoErrorFeedback{}, false,
-            topology);
+            {}, channel, trial.layout(), trial.layout().range(), Dense{}, NoErrorFeedback{}, false, topology);
         std::vector<float> x(static_cast<std::size_t>(trial.layout().size()));
         std::vector<int> times(x.size());
         const detail::GivenMessage from{x.data()};

@@ -26,7 +26,7 @@ namespace terse {
 namespace detail {
 
 /// Where layouts of ranks part, by this rank's own. Collective.
-TERSE_COLD std::string first_difference(Channel& channel, const Layout& layout) {
+TERSE_COLD inline std::string first_difference(Channel& channel, const Layout& layout) {
   const std::vector<Segment>& segments = layout.segments();
   const auto ranks = static_cast<std::size_t>(channel.size());
   std::size_t common = segments.size();

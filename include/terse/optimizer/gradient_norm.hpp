@@ -48,7 +48,8 @@ class GradientNorm {
   static constexpr index_t bytes(int size) { return Partials::bytes(size); }
   /// Collective. One read-only pass, 8 bytes to each peer.
   template <Number G>
-  Norm operator()(Channel& channel, E executor, const G* gradients, float gradient_scale, std::uint64_t step) {
+  Norm operator()(Channel& channel, E executor, const G* gradients, float gradient_scale,
+                  std::uint64_t step) {
     fill(executor, bad_.all(), 0U);
     reduce<SumOfSquares>(executor, range_, Units{0, true}, NoMask{}, NoPackets{},
                          GradientSample<G>{gradients, gradient_scale}, scratch_.all(), square_.all(),

@@ -22,8 +22,8 @@
 #include "terse/optimizer/recipe.hpp"
 #include "terse/optimizer/record.hpp"
 #include "terse/transport/assembly.hpp"
-#include "terse/transport/collectives.hpp"
 #include "terse/transport/channel.hpp"
+#include "terse/transport/collectives.hpp"
 
 namespace terse {
 

@@ -17,8 +17,7 @@
 namespace terse::detail {
 
 /// All that changes of two stages at work on one rank, and its memory.
-template <class First, class Second, Compressor C, ErrorFeedback F, Topology P, class When,
-          Executor E>
+template <class First, class Second, Compressor C, ErrorFeedback F, Topology P, class When, Executor E>
 struct TwoStagesState {
   using Pair = StagePair<First, Second, C, F, When>;
   using Arena = buffer<float, typename E::memory>;

@@ -16,7 +16,8 @@ struct Alone {
     using Context = RoundContext<C, F, E>;
 
    public:
-    explicit Round(const Context& context) : spread_({&context.plan.whole}, context.channel, 0, 1, 0), inbox_(1) {}
+    explicit Round(const Context& context)
+        : spread_({&context.plan.whole}, context.channel, 0, 1, 0), inbox_(1) {}
 
     template <class M>
     void start(Context& context, const M& message) {

@@ -68,10 +68,9 @@ constexpr bool check_topology() {
   constexpr bool has_round = detail::has_own_rounds<T> || requires {
     typename T::template Round<Dense, NoErrorFeedback, SomeExecutor>;
   };
-  static_assert(
-      has_round,
-      "terse: a topology needs a nested `template <Compressor C, ErrorFeedback F, Executor E> "
-      "class Round`");
+  static_assert(has_round,
+                "terse: a topology needs a nested `template <Compressor C, ErrorFeedback F, Executor E> "
+                "class Round`");
   return Topology<T> && has_round;
 }
 

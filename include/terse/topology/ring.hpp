@@ -30,8 +30,8 @@ struct Ring {
 
    public:
     TERSE_COLD explicit Round(const Context& context)
-        : spread_(portions_of(context.plan), context.channel, context.rank, context.size, context.size - 1, context.names,
-                  before(context)),
+        : spread_(portions_of(context.plan), context.channel, context.rank, context.size, context.size - 1,
+                  context.names, before(context)),
           inbox_(context.size) {
       out_ = context.work;
       in_ = out_ + work_bytes(context) / 2;

@@ -160,8 +160,8 @@ double note_of(E executor, const std::byte* packet, const Portion& portion, int 
 template <class E>
 class Spread {
  public:
-  Spread(std::vector<const Portion*> portions, const Channel& channel, int rank, int size, int shift, RankNames names = {},
-         int from = -1)
+  Spread(std::vector<const Portion*> portions, const Channel& channel, int rank, int size, int shift,
+         RankNames names = {}, int from = -1)
       : portions_(std::move(portions)),
         mine_((rank - shift + size) % size),
         shift_(shift),

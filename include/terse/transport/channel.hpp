@@ -13,15 +13,19 @@
 
 namespace terse {
 
+namespace detail {
+
+template <class T>
+inline constexpr bool is_any_transport = false;
+template <class Memory>
+inline constexpr bool is_any_transport<AnyTransportOf<Memory>> = true;
+
+}  // namespace detail
+
 /// The transport of an optimizer as its topology and all else inside knows it, of any type and any memory: what carries a batch
 /// of messages between ranks, a transport itself. It adds up what its rank sends. Cost: that of AnyTransport, around which it
 /// makes no second layer.
 class Channel {
-  template <class T>
-  static constexpr bool is_any = false;
-  template <class Memory>
-  static constexpr bool is_any<AnyTransportOf<Memory>> = true;
-
  public:
   /// The one that the executor's packets lie in.
   using memory = void;
@@ -31,7 +35,7 @@ class Channel {
   template <class T>
   requires(!std::same_as<T, Channel>) explicit Channel(T& transport, std::uint64_t* sent = nullptr)
       : sent_(sent) {
-    if constexpr (is_any<T>)
+    if constexpr (detail::is_any_transport<T>)
       transport_ = transport.inner_.get();
     else
       transport_ = (own_ = std::make_unique<detail::Erased<T>>(&transport)).get();
@@ -68,9 +72,7 @@ class Channel {
   Channel across(int width) { return Channel(transport_->across(width), sent_); }
 
   /// Bytes from one packet of a batch to the next, in one buffer.
-  index_t packet_room(index_t bytes) const {
-    return joins_neighbors_ ? (bytes + 7) / 8 * 8 : aligned(bytes);
-  }
+  index_t packet_room(index_t bytes) const { return joins_neighbors_ ? (bytes + 7) / 8 * 8 : aligned(bytes); }
   /// Whether messages are in the order of a stream, so that there is one way for all of them.
   bool in_stream_order() const { return transport_->in_stream_order(); }
   void synchronize() { transport_->synchronize(); }

@@ -41,7 +41,7 @@ struct ErasedBatchOf final : ErasedBatch {
 
 }  // namespace detail
 
-/// The ticket of a batch of a transport whose type is forgotten.
+/// The ticket of a batch of a transport whose type is forgotten. It gives the batch's place back when that is done, however long it is kept.
 class AnyTicket {
  public:
   explicit AnyTicket(std::shared_ptr<detail::ErasedBatch> batch) : batch_(std::move(batch)) {}
@@ -54,13 +54,23 @@ class AnyTicket {
   }
   ~AnyTicket() { abandon(); }
 
-  bool ready() { return batch_->ready(); }
-  void wait() { batch_->wait(); }
-  void wait(Deadline deadline) { batch_->wait(deadline); }
+  bool ready() {
+    if (batch_ && batch_->ready()) abandon();
+    return !batch_;
+  }
+  void wait() {
+    if (batch_) batch_->wait();
+    abandon();
+  }
+  void wait(Deadline deadline) {
+    if (batch_) batch_->wait(deadline);
+    abandon();
+  }
 
  private:
   void abandon() {
     if (batch_) batch_->abandon();
+    batch_.reset();
   }
   std::shared_ptr<detail::ErasedBatch> batch_;
 };
@@ -75,7 +85,8 @@ class Batches {
     for (int k = 0; k < 2; ++k) places_.push_back(std::make_shared<ErasedBatchOf<K>>());
   }
   AnyTicket operator()(K ticket) {
-    auto place = std::find_if(places_.begin(), places_.end(), [](const auto& one) { return one.use_count() == 1; });
+    auto place =
+        std::find_if(places_.begin(), places_.end(), [](const auto& one) { return one.use_count() == 1; });
     if (place == places_.end()) place = places_.insert(place, std::make_shared<ErasedBatchOf<K>>());
     (*place)->ticket.emplace(std::move(ticket));
     return AnyTicket(*place);
@@ -197,7 +208,8 @@ class Erased final : public ErasedTransport {
   }
   TERSE_COLD usage_error without_collectives() {
     return usage_error(
-        "this transport has no collectives of its own, which Native needs: use ScatterGather or Ring", rank());
+        "this transport has no collectives of its own, which Native needs: use ScatterGather or Ring",
+        rank());
   }
 
   std::optional<T> own_;

@@ -66,8 +66,9 @@ struct AsyncSwarmSgd {
 
   template <class T>
   static constexpr bool check_on() {
-    static_assert(HasMailbox<T>,
-                  "terse: asynchronous swarms need a transport with a mailbox: Threads or Mpi, Metered or not");
+    static_assert(
+        HasMailbox<T>,
+        "terse: asynchronous swarms need a transport with a mailbox: Threads or Mpi, Metered or not");
     return terse::check_on<Composed<Inner>, T>();
   }
 

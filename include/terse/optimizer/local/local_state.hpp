@@ -61,7 +61,8 @@ struct OnBuffers {
 };
 
 /// What changes in LocalUpdates, and when ranks meet.
-template <class Inner, class Outer, class Schedule, class Where, Compressor C, ErrorFeedback F, Topology P, Executor E>
+template <class Inner, class Outer, class Schedule, class Where, Compressor C, ErrorFeedback F, Topology P,
+          Executor E>
 struct LocalState {
   using Arena = buffer<float, typename E::memory>;
   using Rule = OuterRuleOf<Outer, C, P>;
@@ -75,11 +76,11 @@ struct LocalState {
 
   Channel own;  // a world of this rank alone
   typename Composed<Inner>::template State<E> inner;
-  std::deque<Part> fragments;                   // those that have elements
+  std::deque<Part> fragments;                // those that have elements
   std::optional<DenseExchange<P, E>> exact;  // of gradients and buffers
-  std::array<Arena, 2> kept;                    // by Rule
-  Arena mean;                                   // of gradients
-  std::optional<Rates<E>> rates;                // where Rule takes them
+  std::array<Arena, 2> kept;                 // by Rule
+  Arena mean;                                // of gradients
+  std::optional<Rates<E>> rates;             // where Rule takes them
   std::uint64_t local_steps = 0;
   std::uint64_t last_rate = 0;  // that the outer velocity is of; bits of a float
   std::uint64_t average_until;
@@ -92,7 +93,8 @@ struct LocalState {
   int rank_alone;  // -1: the inner recipe is not alone
 
   template <class Recipe>
-  LocalState(const Recipe& recipe, E executor, Channel& transport, const Layout& layout, const Options& options)
+  LocalState(const Recipe& recipe, E executor, Channel& transport, const Layout& layout,
+             const Options& options)
       : own(transport.split(transport.rank(), 0)),
         inner(composed(recipe.inner), executor, Where::talks ? transport : own, layout,
               inner_options(options, !Where::talks)),
@@ -188,7 +190,7 @@ struct LocalState {
     if (buffers == InnerBuffers::keep) return;
     if constexpr (shows_buffers)
       inner.walk_buffers(OnBuffers<DenseExchange<P, E>, E>{buffers, input.executor, input.context,
-                                                              exact ? &*exact : nullptr});
+                                                           exact ? &*exact : nullptr});
   }
   template <class Visit>
   void walk_buffers(Visit&& visit) requires shows_buffers {

@@ -40,7 +40,8 @@ struct SwarmState {
   int rank, size;
 
   template <class Recipe>
-  SwarmState(const Recipe& recipe, E executor, Channel& transport, const Layout& layout, const Options& options)
+  SwarmState(const Recipe& recipe, E executor, Channel& transport, const Layout& layout,
+             const Options& options)
       : own(transport.split(transport.rank(), 0)),
         inner(composed(recipe.inner), executor, own, layout, inner_options(options, true)),
         exchange(executor, transport, layout, layout.range(), recipe.compressor, NoErrorFeedback{}, false,
