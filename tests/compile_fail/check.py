@@ -113,6 +113,8 @@ CASES = {
     "DEVICE_ELEMENT_ON_HOST": r"memory::device.*memory::host|memory::host.*memory::device",
     "ROUNDS_WITHOUT_DEVICE": r"terse: rounds on this executor need terse/device\.hpp",
     "COMPRESSOR_WITHOUT_DEVICE": r"terse: compressors on this executor need terse/device\.hpp",
+    "NATIVE_WITHOUT_COLLECTIVES": r"terse: Native needs a transport with collectives of its own",
+    "SWARM_WITHOUT_MAILBOX": r"terse: asynchronous swarms need a transport with a mailbox",
     "DOUBLES_IN_STEP": r"terse: step writes parameters and reads gradients, containers of float",
     "DOUBLES_IN_BEGIN": r"terse: begin takes what step takes: containers of float",
     "CONSTANT_PARAMETERS": r"terse: step writes parameters and reads gradients, containers of float",

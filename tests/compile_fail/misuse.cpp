@@ -52,6 +52,11 @@ struct Mute {
   void complete(const Input&, State&) const {}
 };
 
+/// A transport that has batches and no mailboxes.
+struct Pipes : terse::detail::SomeTransport {
+  Pipes split(int, int);
+};
+
 /// An executor of kernels, without terse/device.hpp.
 struct Kernels {
   using memory = terse::memory::device;
@@ -199,6 +204,12 @@ int main() {
 #endif
 #if defined(CASE_COMPRESSOR_WITHOUT_DEVICE)
   { number += sizeof(terse::TopK<>::Workspace<Kernels>); }
+#endif
+#if defined(CASE_NATIVE_WITHOUT_COLLECTIVES)
+  { number += sizeof(terse::Optimizer<terse::LocalSgd<terse::MomentumSgd<terse::Native>>, terse::Threads>); }
+#endif
+#if defined(CASE_SWARM_WITHOUT_MAILBOX)
+  { number += sizeof(terse::Optimizer<terse::AsyncSwarmSgd<terse::MomentumSgd<>>, Pipes>); }
 #endif
 #if defined(CASE_NO_VALUE)
   {

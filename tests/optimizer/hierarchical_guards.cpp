@@ -37,12 +37,13 @@ TEST_CASE("a step allocates nothing") {
   check_allocations(ErrorFeedbackSgd<Uniform<4>, Hierarchical<Within<Uniform<8>>>>{.topology = {2}}, {}, 4);
 }
 
-TEST_CASE("over two transports a step allocates nothing") {
+TEST_CASE("over two transports, and around a transport of any type, a step allocates nothing") {
   const Layout layout = two_kinds();
   ThreadGroup(4, std::chrono::seconds(20)).run([&](Threads& transport) {
     const int rank = transport.rank();
     Nodes two(transport.split(rank / 2, rank), transport.split(rank % 2, rank));
-    Optimizer optimizer{one_bit<Rings>(), two, layout};
+    Metered<AnyTransport> metered(AnyTransport(std::move(two)));
+    Optimizer optimizer{one_bit<Rings>(), metered, layout};
     Floats x = start(layout);
     const Floats g = gradient(layout, rank, 1, 1);
     // The first step compares parameters, and Nodes takes its memory for that.
