@@ -21,9 +21,7 @@ using PairOfRules = detail::Rules<typename M::template Rule<float>, typename P::
 template <class M, class P>
 PairOfRules<M, P> rules_of(const M& correction, const P& preconditioner, float* x, const float* g, float* m,
                            float* v, const Rate* rates, const StepScalars* now) {
-  return {correction.template rule<float>(),
-          preconditioner.template rule<float>(),
-          {{x}, g, {m, v}, {}, rates, now}};
+  return {rule_of<float>(correction), rule_of<float>(preconditioner), {{x}, g, {m, v}, {}, rates, now}};
 }
 
 /// 1-bit Adam's message and update after the freeze, and Adam's update.

@@ -122,7 +122,7 @@ float apart(const terse::buffer<float>& a, const terse::buffer<float>& b) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const auto adam = terse::AdamVariance{}.rule<float>();
+  const auto adam = terse::rule_of<float>(terse::AdamVariance{});
   const QuickRoot quick{adam.beta, adam.epsilon};
   const terse::executor::host host;
   // A variant that is wrong is not worth its speed.

@@ -39,10 +39,6 @@ struct Extra {
       return x;
     }
   };
-  template <class Real>
-  Rule<Real> rule() const {
-    return {};
-  }
 };
 
 template <class... Ps>

@@ -19,15 +19,13 @@ struct YogiVariance {
   static constexpr terse::PreconditionerFacts facts{};
   static constexpr std::array<const char*, 1> state{"variance"};
   float beta2 = 0.999F, epsilon = 1e-3F;
-  template <class Visit>
-  void settings(Visit&& visit) const {  // what must be alike on all ranks
-    visit("beta2", double{beta2});
-    visit("epsilon", double{epsilon});
+  constexpr std::array<terse::HyperParameter, 2> hyper_parameters() const {
+    return {{{"beta2", beta2, terse::allowed::below_one}, {"epsilon", epsilon, terse::allowed::above_zero}}};
   }
 
   template <class Real>
   struct Rule {
-    Real beta, epsilon;
+    Real beta, epsilon;  // the hyper-parameters, in their order
     template <class Element>
     TERSE_HD Real step(const Element& e, Real mean, Real direction) const {
       const Real square = mean * mean, v = e[0];
@@ -35,10 +33,6 @@ struct YogiVariance {
       return direction / (std::sqrt(e[0]) + epsilon);
     }
   };
-  template <class Real>
-  Rule<Real> rule() const {
-    return {static_cast<Real>(beta2), static_cast<Real>(epsilon)};
-  }
 };
 
 /// Quasi-hyperbolic momentum: m = beta1 m + (1 - beta1) mean, direction (1 - nu) mean + nu m. Source: Ma and Yarats,
@@ -47,10 +41,8 @@ struct QuasiHyperbolic {
   static constexpr terse::CorrectionFacts facts{};
   static constexpr std::array<const char*, 1> state{"momentum"};
   float beta1 = 0.99F, nu = 0.7F;
-  template <class Visit>
-  void settings(Visit&& visit) const {
-    visit("beta1", double{beta1});
-    visit("nu", double{nu});
+  constexpr std::array<terse::HyperParameter, 2> hyper_parameters() const {
+    return {{{"beta1", beta1, terse::allowed::below_one}, {"nu", nu, terse::allowed::up_to_one}}};
   }
 
   template <class Real>
@@ -62,10 +54,6 @@ struct QuasiHyperbolic {
       return (1 - nu) * mean + nu * e[0];
     }
   };
-  template <class Real>
-  Rule<Real> rule() const {
-    return {static_cast<Real>(beta1), static_cast<Real>(nu)};
-  }
 };
 
 /// Sends an average of this rank's own gradients in the place of the last one: of noise that would be sent, half is gone.
@@ -73,9 +61,8 @@ struct SmoothedMessage {
   static constexpr terse::CorrectionFacts facts{};
   static constexpr std::array<const char*, 1> state{"smoothed"};
   float beta1 = 0.5F;
-  template <class Visit>
-  void settings(Visit&& visit) const {
-    visit("beta1", double{beta1});
+  constexpr std::array<terse::HyperParameter, 1> hyper_parameters() const {
+    return {{{"beta1", beta1, terse::allowed::below_one}}};
   }
 
   template <class Real>
@@ -92,10 +79,6 @@ struct SmoothedMessage {
       return mean;
     }
   };
-  template <class Real>
-  Rule<Real> rule() const {
-    return {static_cast<Real>(beta1)};
-  }
 };
 
 /// The first two under a name, with hyper-parameters of its own. QhYogi<> sends exact gradients, QhYogi<TopK<>> the largest ones.

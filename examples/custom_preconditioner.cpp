@@ -23,10 +23,6 @@ struct RecentSquares {
       return direction / (std::sqrt(e[0] += (mean * mean - e[0]) / 10) + 1);
     }
   };
-  template <class Real>
-  Rule<Real> rule() const {
-    return {};
-  }
 };
 
 int main() {

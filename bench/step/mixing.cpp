@@ -57,7 +57,7 @@ struct Line {
 template <class M, int Degree>
 class Passes {
   static constexpr int buffers = static_cast<int>(M::state.size());
-  using Rule = decltype(std::declval<const M&>().template rule<float>());
+  using Rule = decltype(rule_of<float>(std::declval<const M&>()));
   using View = detail::MixingView<Numbers<>, buffers, 0, DecoupledDecay, false>;
 
  public:
@@ -69,7 +69,7 @@ class Passes {
         rates_(layout),
         plan_(Dense{}, layout, layout.range(), 1, false),
         codec_(Host{}, Dense{}, NoErrorFeedback{}, plan_.whole),
-        rule_(M{}.template rule<float>()),
+        rule_(rule_of<float>(M{})),
         view_{{x}, g, {state}, rates_.table(), &now_, false} {
     rates_.set(Host{}, layout, 1e-6F, 0);
     for (int k = 0; k <= Degree; ++k) {

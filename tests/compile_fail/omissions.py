@@ -24,7 +24,7 @@ from precompile import precompiled  # pylint: disable=wrong-import-position
 
 NO_POLICY = r"one of this optimizer's arguments is no policy: nothing in it says its kind, neither `facts`"
 BUFFERS = r"names its buffers: `static constexpr std::array<const char\*, N> state\{...\}`"
-RULE = r"needs `template <class Real> Rule<Real> rule\(\) const`"
+RULE = r"needs `template <class Real> struct Rule`, its arithmetic"
 AT_STEP = r"at_step is `std::array<Real, N> at_step\(std::uint64_t t\) const`"
 
 # Archetype -> macro without the archetype's name -> what the sentence holds behind "terse: ".
@@ -41,7 +41,8 @@ OMISSIONS = {
         "WRONG_BALANCE": r"a momentum correction's balance is `void balance\(layers\) const`",
         "WRONG_CARRY": r"a momentum correction's carry is `void carry\(e, bool keep\) const`",
         "WRONG_AT_STEP": "a momentum correction's " + AT_STEP,
-        "WRONG_SETTINGS": r"a policy with members needs `template <class Visit> void settings\(Visit&& visit\) const`",
+        "WRONG_SETTINGS": r"a policy with members needs hyper_parameters\(\)",
+        "WRONG_PARAMETERS": r"a policy's hyper_parameters\(\) has a HyperParameter for each member",
         "WRONG_CHECK": r"a policy's check is `void check\(\) const`",
     },
     "PRECONDITIONER": {

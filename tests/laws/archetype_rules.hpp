@@ -68,12 +68,16 @@ struct Correction {
 #if defined(WRONG_CORRECTION_AT_STEP)
     Real at_step(std::uint64_t) const { return 1; }
 #endif
+#if defined(OMIT_CORRECTION_RULE)
+    Real unmade;
+#endif
+#if defined(WRONG_CORRECTION_PARAMETERS)
+    Real beta;
+#endif
   };
-#if !defined(OMIT_CORRECTION_RULE)
-  template <class Real>
-  Rule<Real> rule() const {
-    return {};
-  }
+#if defined(WRONG_CORRECTION_PARAMETERS)
+  float beta = 0.9F, forgotten = 1;
+  constexpr std::array<terse::HyperParameter, 1> hyper_parameters() const { return {{{"beta", beta}}}; }
 #endif
 #if defined(WRONG_CORRECTION_SETTINGS)
   float beta = 0.9F;
@@ -121,13 +125,10 @@ struct Preconditioner {
 #if defined(WRONG_PRECONDITIONER_AT_STEP)
     std::array<float, 1> at_step() const { return {1}; }
 #endif
-  };
-#if !defined(OMIT_PRECONDITIONER_RULE)
-  template <class Real>
-  Rule<Real> rule() const {
-    return {};
-  }
+#if defined(OMIT_PRECONDITIONER_RULE)
+    Real unmade;
 #endif
+  };
 };
 
 /// LayerWise<NoPreconditioner>.
@@ -172,10 +173,6 @@ struct Layers {
     void observe(const Layer&) const {}
 #endif
   };
-  template <class Real>
-  Rule<Real> rule() const {
-    return {};
-  }
 };
 
 /// AdaptThenCombine<GradientDirection>.
@@ -210,13 +207,10 @@ struct Mixing {
 #if defined(WRONG_MIXING_AT_STEP)
     void at_step(std::uint64_t) const {}
 #endif
-  };
-#if !defined(OMIT_MIXING_RULE)
-  template <class Real>
-  Rule<Real> rule() const {
-    return {};
-  }
+#if defined(OMIT_MIXING_RULE)
+    Real unmade;
 #endif
+  };
 #if defined(WRONG_MIXING_EIGENVALUES)
   float eigenvalues_above() const { return 0; }
 #endif
@@ -252,10 +246,6 @@ struct Tracking {
     }
 #endif
   };
-  template <class Real>
-  Rule<Real> rule() const {
-    return {};
-  }
 };
 
 /// MomentumDirection.
@@ -284,13 +274,10 @@ struct Direction {
 #if defined(WRONG_DIRECTION_AT_STEP)
     void at_step(std::uint64_t) const {}
 #endif
-  };
-#if !defined(OMIT_DIRECTION_RULE)
-  template <class Real>
-  Rule<Real> rule() const {
-    return {};
-  }
+#if defined(OMIT_DIRECTION_RULE)
+    Real unmade;
 #endif
+  };
 };
 
 TERSE_NUMERICS_END

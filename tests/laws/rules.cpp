@@ -208,7 +208,7 @@ TEST_CASE("In a long run Adam's corrected variance in fp32 is that of the decima
     float& operator[](int) const { return *v; }
     float scalar(int) const { return 1; }
   };
-  const auto rule = AdamVariance{.beta2 = 0.999F}.rule<float>();
+  const auto rule = rule_of<float>(AdamVariance{.beta2 = 0.999F});
   const Draw draw = Draw::local(1, 0, 0, Purpose::user);
   float v = 0;
   double expected = 0, farthest = 0;

@@ -148,9 +148,7 @@ struct Seat {
   const Segment* first;
 
   Seat(const Policy& policy, std::uint64_t step, Buffers& own, Buffers& of_layers, const Layout& layout)
-      : rule(policy.template rule<double>()),
-        numbers(layout.segments().size()),
-        first(layout.segments().data()) {
+      : rule(rule_of<double>(policy)), numbers(layout.segments().size()), first(layout.segments().data()) {
     if constexpr (requires { rule.at_step(step); })
       for (const double value : rule.at_step(step)) scalars.push_back(value);
     for (const char* name : Policy::state) {

@@ -4,6 +4,7 @@
 #include <limits>
 #include <string>
 #include <string_view>
+#include <type_traits>
 
 #include "terse/core/error.hpp"
 
@@ -52,5 +53,38 @@ inline void check_epsilon(float epsilon) {
   require(epsilon > 0 && epsilon <= std::numeric_limits<float>::max(), "epsilon", "finite and > 0",
           static_cast<double>(epsilon));
 }
+
+/// The values that a hyper-parameter may have, and how errors say it.
+struct Allowed {
+  bool (*fine)(double);
+  const char* words;
+};
+namespace allowed {
+
+inline constexpr Allowed any_value{[](double) { return true; }, ""};
+inline constexpr Allowed below_one{[](double value) { return value >= 0 && value < 1; }, "in [0, 1)"};
+inline constexpr Allowed up_to_one{[](double value) { return value >= 0 && value <= 1; }, "in [0, 1]"};
+inline constexpr Allowed share{[](double value) { return value > 0 && value <= 1; }, "in (0, 1]"};
+inline constexpr Allowed not_negative{
+    [](double value) { return value >= 0 && value <= std::numeric_limits<float>::max(); }, "finite and >= 0"};
+inline constexpr Allowed above_zero{
+    [](double value) { return value > 0 && value <= std::numeric_limits<float>::max(); }, "finite and > 0"};
+
+}  // namespace allowed
+
+/// A hyper-parameter of a policy: its name in errors, fingerprints and checkpoints, its value and what that may be.
+struct HyperParameter {
+  const char* name;
+  double value;
+  Allowed allowed;
+
+  template <class Value>
+  constexpr HyperParameter(const char* name_, Value value_, const Allowed& allowed_ = allowed::any_value)
+      : name(name_), value(static_cast<double>(value_)), allowed(allowed_) {}
+  /// For a rule's member of this value.
+  template <class Value>
+  requires std::is_arithmetic_v<Value>
+  constexpr operator Value() const { return static_cast<Value>(value); }
+};
 
 }  // namespace terse

@@ -5,9 +5,11 @@
 #include <concepts>
 #include <cstddef>
 #include <type_traits>
+#include <utility>
 
 #include "terse/core/config.hpp"
 #include "terse/core/layout.hpp"
+#include "terse/core/policy.hpp"
 
 namespace terse {
 
@@ -108,12 +110,46 @@ template <class P>
 concept NamesBuffers = are_names<decltype(P::state)> &&(
     !requires { P::layer_state; } || requires { requires are_names<decltype(P::layer_state)>; });
 
+template <class P, class Real>
+concept HasRuleOfItsOwn = requires(const P& policy) {
+  policy.template rule<Real>();
+};
+template <class Rule, std::size_t N, std::size_t... K>
+constexpr auto rule_from(const std::array<HyperParameter, N>& all, std::index_sequence<K...>)
+    -> decltype(Rule{all[K]...}) {
+  return Rule{all[K]...};
+}
+template <class Rule, class Parameters>
+concept IsMadeOf = requires(const Parameters& all) {
+  rule_from<Rule>(all, std::make_index_sequence<std::tuple_size_v<Parameters>>{});
+};
 /// A policy's arithmetic for one element.
 template <class P, class Real>
 concept MakesRule = requires(const P& policy) {
   { policy.template rule<Real>() } -> std::same_as<typename P::template Rule<Real>>;
-};
+}
+||
+    (!HasRuleOfItsOwn<P, Real> &&
+     requires(const P& policy) {
+       requires IsMadeOf<typename P::template Rule<Real>,
+                         std::remove_cvref_t<decltype(policy.hyper_parameters())>>;
+     }) ||
+    (!HasRuleOfItsOwn<P, Real> && !HasHyperParameters<P> && std::is_empty_v<typename P::template Rule<Real>>);
 
 }  // namespace detail
+
+/// A policy's arithmetic for one element in this number: what its rule<Real>() says, or its Rule<Real> with its hyper_parameters() in their
+/// order as members.
+template <class Real, class P>
+constexpr typename P::template Rule<Real> rule_of(const P& policy) {
+  if constexpr (detail::HasRuleOfItsOwn<P, Real>) {
+    return policy.template rule<Real>();
+  } else if constexpr (detail::HasHyperParameters<P>) {
+    const auto all = policy.hyper_parameters();
+    return detail::rule_from<typename P::template Rule<Real>>(all, std::make_index_sequence<all.size()>{});
+  } else {
+    return {};
+  }
+}
 
 }  // namespace terse

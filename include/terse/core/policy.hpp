@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <tuple>
 #include <type_traits>
+#include <utility>
+
+#include "terse/core/check.hpp"
 
 namespace terse {
 
@@ -37,13 +42,23 @@ class SettingsVisitor {
   void (*call_)(void*, const char*, double);
 };
 
-/// A policy's own checks and hyper-parameters, where it has any.
+template <class Policy>
+concept HasHyperParameters = requires(const Policy& policy) {
+  policy.hyper_parameters();
+};
+
+/// A policy's hyper-parameters and checks of its own, where it has any.
 template <class Policy>
 void check_policy(const Policy& policy) {
+  if constexpr (HasHyperParameters<Policy>)
+    for (const HyperParameter& one : policy.hyper_parameters())
+      require(one.allowed.fine(one.value), one.name, one.allowed.words, one.value);
   if constexpr (requires { policy.check(); }) policy.check();
 }
 template <class Policy, class Visit>
 void policy_settings(const Policy& policy, Visit&& visit) {
+  if constexpr (HasHyperParameters<Policy>)
+    for (const HyperParameter& one : policy.hyper_parameters()) visit(one.name, one.value);
   if constexpr (requires { policy.settings(visit); }) policy.settings(visit);
 }
 
@@ -57,6 +72,24 @@ const char* unrecordable(const RecordUse& use, const Policy& policy, const Other
   return unrecordable(use, others...);
 }
 
+/// Any member's value, for concepts.
+struct SomeValue {
+  template <class Value>
+  constexpr operator Value() const;
+};
+template <class Aggregate, class... Values>
+concept HasMembers = requires {
+  Aggregate{Values{}...};
+};
+/// How many members an aggregate of numbers has.
+template <class Aggregate, class... Values>
+constexpr std::size_t members_of() {
+  if constexpr (HasMembers<Aggregate, Values..., SomeValue>)
+    return members_of<Aggregate, Values..., SomeValue>();
+  else
+    return sizeof...(Values);
+}
+
 /// Says in words what is wrong with these, of policies whose hyper-parameters are their members.
 template <class Policy>
 constexpr bool check_parameters() {
@@ -64,9 +97,17 @@ constexpr bool check_parameters() {
       !requires { &Policy::check; } || requires(const Policy& policy) { policy.check(); },
       "terse: a policy's check is `void check() const`, which throws usage_error for values that can't work");
   static_assert(
-      std::is_empty_v<Policy> || requires(const Policy& policy) { policy.settings(IgnoreSetting{}); },
-      "terse: a policy with members needs `template <class Visit> void settings(Visit&& visit) const`, which "
-      "calls visit(name, double) for each hyper-parameter, so that ranks that differ in them are found out");
+      std::is_empty_v<Policy> || HasHyperParameters<Policy> ||
+          requires(const Policy& policy) { policy.settings(IgnoreSetting{}); },
+      "terse: a policy with members needs hyper_parameters(), a std::array of a HyperParameter for each, or "
+      "`template <class Visit> void "
+      "settings(Visit&& visit) const`, which calls visit(name, double) for each, so that ranks that differ "
+      "in them are found out");
+  if constexpr (HasHyperParameters<Policy> && std::is_aggregate_v<Policy> &&
+                !requires(const Policy& policy) { policy.settings(IgnoreSetting{}); })
+    static_assert(
+        std::tuple_size_v<decltype(std::declval<const Policy&>().hyper_parameters())> == members_of<Policy>(),
+        "terse: a policy's hyper_parameters() has a HyperParameter for each member, in their order");
   return true;
 }
 

@@ -56,7 +56,7 @@ class MixingTrial {
  public:
   static constexpr std::size_t ranks = 3;
 
-  explicit MixingTrial(const M& policy) : rule_(policy.template rule<Real>()) {
+  explicit MixingTrial(const M& policy) : rule_(rule_of<Real>(policy)) {
     for (std::size_t rank = 0; rank < ranks; ++rank) {
       cells[rank].held = static_cast<Real>(0.5) + static_cast<Real>(rank) / 4;
       cells[rank].buffers.resize(M::state.size());

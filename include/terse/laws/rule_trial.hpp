@@ -76,7 +76,7 @@ template <class Real, class M, class P>
 class RuleTrial {
  public:
   RuleTrial(const M& momentum, const P& preconditioner)
-      : momentum_(momentum.template rule<Real>()), preconditioner_(preconditioner.template rule<Real>()) {
+      : momentum_(rule_of<Real>(momentum)), preconditioner_(rule_of<Real>(preconditioner)) {
     first_.buffers.resize(M::state.size());
     second_.buffers.resize(P::state.size());
     first_.layer.resize(layer_state_of<M>().size());

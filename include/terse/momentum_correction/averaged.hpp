@@ -22,11 +22,8 @@ struct ExponentialAverage {
   float beta1 = 0.9F;           ///< of the momentum; in [0, 1)
   bool bias_correction = true;  ///< whether averages make up for their start from 0
 
-  void check() const { check_beta("beta1", beta1); }
-  template <class Visit>
-  void settings(Visit&& visit) const {
-    visit("beta1", static_cast<double>(beta1));
-    visit("bias_correction", bias_correction ? 1.0 : 0.0);
+  constexpr std::array<HyperParameter, 2> hyper_parameters() const {
+    return {{{"beta1", beta1, allowed::below_one}, {"bias_correction", bias_correction}}};
   }
 
   template <class Real>
@@ -43,10 +40,6 @@ struct ExponentialAverage {
       return e.scalar(0) * m;
     }
   };
-  template <class Real>
-  Rule<Real> rule() const {
-    return {static_cast<Real>(beta1), bias_correction};
-  }
 };
 
 /// The average looked at one step ahead, by a factor that begins at half of beta1:
@@ -65,14 +58,9 @@ struct NesterovAverage {
   float beta1 = 0.9F;             ///< of the momentum; in [0, 1)
   float momentum_decay = 0.004F;  ///< how fast the factor ahead comes to beta1; >= 0
 
-  void check() const {
-    check_beta("beta1", beta1);
-    check_rate("momentum_decay", momentum_decay);
-  }
-  template <class Visit>
-  void settings(Visit&& visit) const {
-    visit("beta1", static_cast<double>(beta1));
-    visit("momentum_decay", static_cast<double>(momentum_decay));
+  constexpr std::array<HyperParameter, 2> hyper_parameters() const {
+    return {
+        {{"beta1", beta1, allowed::below_one}, {"momentum_decay", momentum_decay, allowed::not_negative}}};
   }
 
   template <class Real>
@@ -107,10 +95,6 @@ struct NesterovAverage {
       return all;
     }
   };
-  template <class Real>
-  Rule<Real> rule() const {
-    return {static_cast<Real>(beta1), static_cast<Real>(momentum_decay)};
-  }
 };
 
 /// The common average moved by each rank's own gradient before it is compressed, 1-bit Adam's: message
@@ -122,10 +106,8 @@ struct LocalAverage {
 
   float beta1 = 0.9F;  ///< of the momentum; in [0, 1)
 
-  void check() const { check_beta("beta1", beta1); }
-  template <class Visit>
-  void settings(Visit&& visit) const {
-    visit("beta1", static_cast<double>(beta1));
+  constexpr std::array<HyperParameter, 1> hyper_parameters() const {
+    return {{{"beta1", beta1, allowed::below_one}}};
   }
 
   template <class Real>
@@ -151,10 +133,6 @@ struct LocalAverage {
       e[0] = keep_if(keep, e[0]);
     }
   };
-  template <class Real>
-  Rule<Real> rule() const {
-    return {static_cast<Real>(beta1)};
-  }
 };
 
 /// Lion's two averages of one memory: direction beta1 m + (1 - beta1) mean, and then m = beta2 m + (1 - beta2) mean. With
@@ -166,14 +144,8 @@ struct LionInterpolation {
   float beta1 = 0.9F;   ///< of the direction; in [0, 1)
   float beta2 = 0.99F;  ///< of the momentum that is kept; in [0, 1)
 
-  void check() const {
-    check_beta("beta1", beta1);
-    check_beta("beta2", beta2);
-  }
-  template <class Visit>
-  void settings(Visit&& visit) const {
-    visit("beta1", static_cast<double>(beta1));
-    visit("beta2", static_cast<double>(beta2));
+  constexpr std::array<HyperParameter, 2> hyper_parameters() const {
+    return {{{"beta1", beta1, allowed::below_one}, {"beta2", beta2, allowed::below_one}}};
   }
 
   template <class Real>
@@ -186,10 +158,6 @@ struct LionInterpolation {
       return beta1 * m + (1 - beta1) * mean;
     }
   };
-  template <class Real>
-  Rule<Real> rule() const {
-    return {static_cast<Real>(beta1), static_cast<Real>(beta2)};
-  }
 };
 
 TERSE_NUMERICS_END

@@ -24,10 +24,8 @@ struct BalancedAverage {
 
   float beta1 = 0.9F;  ///< of the momentum; in [0, 1)
 
-  void check() const { check_beta("beta1", beta1); }
-  template <class Visit>
-  void settings(Visit&& visit) const {
-    visit("beta1", static_cast<double>(beta1));
+  constexpr std::array<HyperParameter, 1> hyper_parameters() const {
+    return {{{"beta1", beta1, allowed::below_one}}};
   }
 
   template <class Real>

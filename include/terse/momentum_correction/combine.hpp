@@ -40,7 +40,7 @@ struct AdaptThenCombine {
   };
   template <class Real>
   Rule<Real> rule() const {
-    return {direction.template rule<Real>()};
+    return {rule_of<Real>(direction)};
   }
 };
 
@@ -81,7 +81,7 @@ struct AdaptWithCombine {
   };
   template <class Real>
   Rule<Real> rule() const {
-    return {direction.template rule<Real>()};
+    return {rule_of<Real>(direction)};
   }
 };
 
@@ -110,10 +110,6 @@ struct CombineThenAdapt {
       return e.x() - e.rate() * e.g();
     }
   };
-  template <class Real>
-  Rule<Real> rule() const {
-    return {};
-  }
 };
 
 TERSE_NUMERICS_END

@@ -36,10 +36,6 @@ struct DifferenceDescent {
       e[0] = e[0] + difference;
     }
   };
-  template <class Real>
-  Rule<Real> rule() const {
-    return {};
-  }
 };
 
 /// BEER's: gradient tracking in which model and tracker are mixed as their public copies are. Beside Difference,
@@ -75,10 +71,6 @@ struct CompressedTracker {
       e[0] += difference;
     }
   };
-  template <class Real>
-  Rule<Real> rule() const {
-    return {};
-  }
 };
 
 TERSE_NUMERICS_END

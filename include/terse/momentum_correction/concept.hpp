@@ -128,10 +128,11 @@ concept HearsOfSteps = requires(const typename M::template Rule<float>& rule, co
 ///
 ///     static constexpr CorrectionFacts facts{...};
 ///     static constexpr std::array<const char*, N> state{...};    names of its buffers, n floats each, which start at 0
-///     template <class Real> struct Rule                          the arithmetic for one element, and its parameters
-///     template <class Real> Rule<Real> rule() const
+///     template <class Real> struct Rule                          the arithmetic for one element; its members are the
+///                                                                hyper-parameters, in their order
 ///
-/// and, where it has hyper-parameters, check() and settings(visit). An element e shows x(), the parameter, g(), the scaled
+/// and, where it has hyper-parameters, hyper_parameters(), a std::array with a HyperParameter for each; where that can't say it, check(),
+/// settings(visit) and `template <class Real> Rule<Real> rule() const`. An element e shows x(), the parameter, g(), the scaled
 /// gradient, rate() and decay(), its segment's learning rate and weight decay, e[k], buffer k, and scalar(k): see SomeElement. A rule has
 ///
 ///     direction(e, mean)         where the mean of the messages points
@@ -174,8 +175,7 @@ constexpr bool check_momentum_correction() {
       "state{...}`");
   constexpr bool makes_rule = detail::MakesRule<M, float> && detail::MakesRule<M, double>;
   static_assert(makes_rule,
-                "terse: a momentum correction needs `template <class Real> Rule<Real> rule() const`, its "
-                "arithmetic in float and, for oracles, in double");
+                "terse: a momentum correction needs `template <class Real> struct Rule`, its arithmetic in float and, for oracles, in double, whose members are its hyper_parameters() in their order; or also `template <class Real> Rule<Real> rule() const`");
   if constexpr (makes_rule) {
     using F = typename M::template Rule<float>;
     using D = typename M::template Rule<double>;

@@ -22,15 +22,8 @@ struct Displacement {
   float momentum = 0.9F;  ///< beta; in [0, 1)
   float omega = 0.5F;     ///< share of the momentum that is mixed; in [0, 1]
 
-  void check() const {
-    check_beta("momentum", momentum);
-    if (!(omega >= 0 && omega <= 1))
-      throw usage_error("Displacement's omega must be in [0, 1], not " + std::to_string(omega));
-  }
-  template <class Visit>
-  void settings(Visit&& visit) const {
-    visit("momentum", static_cast<double>(momentum));
-    visit("omega", static_cast<double>(omega));
+  constexpr std::array<HyperParameter, 2> hyper_parameters() const {
+    return {{{"momentum", momentum, allowed::below_one}, {"omega", omega, allowed::up_to_one}}};
   }
 
   /// Where the recursion's roots leave the unit circle, at -1.
@@ -54,10 +47,6 @@ struct Displacement {
       return x;
     }
   };
-  template <class Real>
-  Rule<Real> rule() const {
-    return {static_cast<Real>(momentum), static_cast<Real>(omega)};
-  }
 };
 
 TERSE_NUMERICS_END

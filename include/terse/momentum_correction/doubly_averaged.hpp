@@ -13,10 +13,10 @@ struct DoublyAveraged {
   static constexpr std::array<const char*, 1> state{"momentum"};
   MomentumDirection direction{};  ///< the local direction, with its momentum
 
-  void check() const { direction.check(); }
+  void check() const { detail::check_policy(direction); }
   template <class Visit>
   void settings(Visit&& visit) const {
-    direction.settings(visit);
+    detail::policy_settings(direction, visit);
   }
 
   template <class Real>
@@ -41,7 +41,7 @@ struct DoublyAveraged {
   };
   template <class Real>
   Rule<Real> rule() const {
-    return {direction.rule<Real>()};
+    return {rule_of<Real>(direction)};
   }
 };
 

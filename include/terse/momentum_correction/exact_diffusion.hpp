@@ -54,7 +54,7 @@ struct ExactDiffusion {
   };
   template <class Real>
   Rule<Real> rule() const {
-    return {direction.template rule<Real>()};
+    return {rule_of<Real>(direction)};
   }
 };
 

@@ -22,10 +22,8 @@ struct FactorMasking {
   float momentum = 0.9F;  ///< in [0, 1)
   bool nesterov = false;  ///< whether the step looks ahead along the momentum
 
-  void check() const { check_beta("momentum", momentum); }
-  template <class Visit>
-  void settings(Visit&& visit) const {
-    detail::momentum_settings(momentum, nesterov, visit);
+  constexpr std::array<HyperParameter, 2> hyper_parameters() const {
+    return {{{"momentum", momentum, allowed::below_one}, {"nesterov", nesterov}}};
   }
 
   template <class Real>
@@ -52,10 +50,6 @@ struct FactorMasking {
       return detail::accelerate(e[0], momentum, nesterov, mean);
     }
   };
-  template <class Real>
-  Rule<Real> rule() const {
-    return {static_cast<Real>(momentum), nesterov};
-  }
 };
 
 TERSE_NUMERICS_END

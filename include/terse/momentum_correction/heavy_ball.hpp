@@ -30,10 +30,6 @@ struct NoMomentum {
       return mean;
     }
   };
-  template <class Real>
-  Rule<Real> rule() const {
-    return {};
-  }
 };
 
 /// Momentum on the mean, the same on all ranks: v = momentum v + mean, direction v, or mean + momentum v for
@@ -45,10 +41,8 @@ struct HeavyBall {
   float momentum = 0.9F;  ///< in [0, 1)
   bool nesterov = false;  ///< whether the step looks ahead along the momentum
 
-  void check() const { check_beta("momentum", momentum); }
-  template <class Visit>
-  void settings(Visit&& visit) const {
-    detail::momentum_settings(momentum, nesterov, visit);
+  constexpr std::array<HyperParameter, 2> hyper_parameters() const {
+    return {{{"momentum", momentum, allowed::below_one}, {"nesterov", nesterov}}};
   }
 
   template <class Real>
@@ -60,10 +54,6 @@ struct HeavyBall {
       return detail::accelerate(e[0], momentum, nesterov, mean);
     }
   };
-  template <class Real>
-  Rule<Real> rule() const {
-    return {static_cast<Real>(momentum), nesterov};
-  }
 };
 
 /// Momentum before compression, of each rank's own gradient: v_i = momentum v_i + g_i, message g_i + momentum v_i
@@ -76,10 +66,8 @@ struct LocalMomentumBefore {
   float momentum = 0.9F;  ///< in [0, 1)
   bool nesterov = true;   ///< whether the step looks ahead along the momentum
 
-  void check() const { check_beta("momentum", momentum); }
-  template <class Visit>
-  void settings(Visit&& visit) const {
-    detail::momentum_settings(momentum, nesterov, visit);
+  constexpr std::array<HyperParameter, 2> hyper_parameters() const {
+    return {{{"momentum", momentum, allowed::below_one}, {"nesterov", nesterov}}};
   }
 
   template <class Real>
@@ -99,10 +87,6 @@ struct LocalMomentumBefore {
       return detail::accelerate(e[0], momentum, nesterov, mean);
     }
   };
-  template <class Real>
-  Rule<Real> rule() const {
-    return {static_cast<Real>(momentum), nesterov};
-  }
 };
 
 TERSE_NUMERICS_END

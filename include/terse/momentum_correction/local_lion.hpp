@@ -43,14 +43,8 @@ struct LocalLion {
   float beta1 = 0.9F;   ///< of the direction that is sent; in [0, 1)
   float beta2 = 0.99F;  ///< of the momentum that is kept; in [0, 1)
 
-  void check() const {
-    check_beta("beta1", beta1);
-    check_beta("beta2", beta2);
-  }
-  template <class Visit>
-  void settings(Visit&& visit) const {
-    visit("beta1", static_cast<double>(beta1));
-    visit("beta2", static_cast<double>(beta2));
+  constexpr std::array<HyperParameter, 2> hyper_parameters() const {
+    return {{{"beta1", beta1, allowed::below_one}, {"beta2", beta2, allowed::below_one}}};
   }
 
   template <class Real>
@@ -75,10 +69,6 @@ struct LocalLion {
       return detail::outcome<Tie::zero>(interpolate(e, mean));
     }
   };
-  template <class Real>
-  Rule<Real> rule() const {
-    return {static_cast<Real>(beta1), static_cast<Real>(beta2)};
-  }
 };
 
 TERSE_NUMERICS_END

@@ -39,10 +39,8 @@ struct Votes {
 
   float momentum = 0.9F;  ///< in [0, 1)
 
-  void check() const { check_beta("momentum", momentum); }
-  template <class Visit>
-  void settings(Visit&& visit) const {
-    visit("momentum", static_cast<double>(momentum));
+  constexpr std::array<HyperParameter, 1> hyper_parameters() const {
+    return {{{"momentum", momentum, allowed::below_one}}};
   }
 
   template <class Real>
@@ -67,10 +65,6 @@ struct Votes {
       return average(e, mean);
     }
   };
-  template <class Real>
-  Rule<Real> rule() const {
-    return {static_cast<Real>(momentum)};
-  }
 };
 
 /// Votes of one bit, a tie of which counts as +.

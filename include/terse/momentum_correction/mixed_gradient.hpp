@@ -23,11 +23,10 @@ struct MixedGradient {
   bool nesterov = false;       ///< whether the step looks ahead along the momentum
   bool follows_jumps = false;  ///< whether r has no bound where the rate jumps, as in the paper
 
-  void check() const { check_beta("momentum", momentum); }
-  template <class Visit>
-  void settings(Visit&& visit) const {
-    detail::momentum_settings(momentum, nesterov, visit);
-    visit("follows_jumps", follows_jumps ? 1.0 : 0.0);
+  constexpr std::array<HyperParameter, 3> hyper_parameters() const {
+    return {{{"momentum", momentum, allowed::below_one},
+             {"nesterov", nesterov},
+             {"follows_jumps", follows_jumps}}};
   }
   float largest_ratio(std::uint64_t t) const { return detail::largest_ratio(follows_jumps, momentum, t); }
 

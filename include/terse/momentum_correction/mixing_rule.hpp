@@ -97,10 +97,11 @@ concept DirectionRule = MakesRule<D, Real> && requires {
 ///
 ///     static constexpr MixingFacts facts{...};
 ///     static constexpr std::array<const char*, N> state{...};    names of its buffers, n floats each, which start at 0
-///     template <class Real> struct Rule                          the arithmetic for one element, and its parameters
-///     template <class Real> Rule<Real> rule() const
+///     template <class Real> struct Rule                          the arithmetic for one element; its members are the
+///                                                                hyper-parameters, in their order
 ///
-/// and, where it has hyper-parameters, check() and settings(visit). An element e shows x(), the parameter (after decoupled
+/// and, where it has hyper-parameters, hyper_parameters(), a std::array with a HyperParameter for each; where that can't say it, check(),
+/// settings(visit) and `template <class Real> Rule<Real> rule() const`. An element e shows x(), the parameter (after decoupled
 /// weight decay), held(), the same before it, g(), the scaled gradient, rate(), the learning rate, ratio(), that over the
 /// last step's (0 after 0), e[k], buffer k, and scalar(k). A rule has
 ///
@@ -132,8 +133,7 @@ constexpr bool check_mixing_rule() {
   constexpr bool makes_rule = detail::MakesRule<M, float> && detail::MakesRule<M, double>;
   static_assert(
       makes_rule,
-      "terse: a mixing rule needs `template <class Real> Rule<Real> rule() const`, its arithmetic in "
-      "float and, for oracles, in double");
+      "terse: a mixing rule needs `template <class Real> struct Rule`, its arithmetic in float and, for oracles, in double, whose members are its hyper_parameters() in their order; or also `template <class Real> Rule<Real> rule() const`");
   if constexpr (has_facts && makes_rule) {
     using F = typename M::template Rule<float>;
     using D = typename M::template Rule<double>;
@@ -177,7 +177,7 @@ constexpr bool check_mixing_rule() {
 }
 
 /// The mark of a local direction, which rules such as AdaptThenCombine step along. A copyable policy with facts, state,
-/// rule<Real>(), check() and settings(visit) as a mixing rule's; its rule has
+/// Rule and hyper_parameters() as a mixing rule's; its rule has
 ///
 ///     direction(e)     where this rank's own gradient points; changes nothing, and may be asked again
 ///     keep(e)          changes the buffers, once in a step
@@ -202,8 +202,7 @@ constexpr bool check_local_direction() {
   constexpr bool makes_rule = detail::MakesRule<D, float> && detail::MakesRule<D, double>;
   static_assert(
       makes_rule,
-      "terse: a local direction needs `template <class Real> Rule<Real> rule() const`, its arithmetic "
-      "in float and, for oracles, in double");
+      "terse: a local direction needs `template <class Real> struct Rule`, its arithmetic in float and, for oracles, in double, whose members are its hyper_parameters() in their order; or also `template <class Real> Rule<Real> rule() const`");
   if constexpr (makes_rule) {
     using F = typename D::template Rule<float>;
     using R = typename D::template Rule<double>;
@@ -245,10 +244,6 @@ struct GradientDirection {
     template <class Element>
     TERSE_HD void keep(const Element&) const {}
   };
-  template <class Real>
-  Rule<Real> rule() const {
-    return {};
-  }
 };
 
 /// The local direction of a step: m = momentum m + g, in buffer 0; with Nesterov g + momentum m.
@@ -258,10 +253,8 @@ struct MomentumDirection {
   float momentum = 0.9F;  ///< in [0, 1)
   bool nesterov = false;  ///< whether the step looks ahead along the momentum
 
-  void check() const { check_beta("momentum", momentum); }
-  template <class Visit>
-  void settings(Visit&& visit) const {
-    detail::momentum_settings(momentum, nesterov, visit);
+  constexpr std::array<HyperParameter, 2> hyper_parameters() const {
+    return {{{"momentum", momentum, allowed::below_one}, {"nesterov", nesterov}}};
   }
 
   template <class Real>
@@ -281,10 +274,6 @@ struct MomentumDirection {
       e[0] = velocity(e);
     }
   };
-  template <class Real>
-  Rule<Real> rule() const {
-    return {static_cast<Real>(momentum), nesterov};
-  }
 };
 
 TERSE_NUMERICS_END

@@ -24,16 +24,11 @@ struct QuasiGlobal {
   bool nesterov = false;       ///< whether the step looks ahead along the momentum
   bool follows_jumps = false;  ///< whether r has no bound where the rate jumps, as in the paper
 
-  void check() const {
-    check_beta("momentum", momentum);
-    if (!(decay >= 0 && decay < 1))
-      throw usage_error("QuasiGlobal's decay must be in [0, 1), not " + std::to_string(decay));
-  }
-  template <class Visit>
-  void settings(Visit&& visit) const {
-    detail::momentum_settings(momentum, nesterov, visit);
-    visit("decay", static_cast<double>(decay));
-    visit("follows_jumps", follows_jumps ? 1.0 : 0.0);
+  constexpr std::array<HyperParameter, 4> hyper_parameters() const {
+    return {{{"momentum", momentum, allowed::below_one},
+             {"nesterov", nesterov},
+             {"decay", decay, allowed::below_one},
+             {"follows_jumps", follows_jumps}}};
   }
   float largest_ratio(std::uint64_t t) const {
     const float sent = momentum * (nesterov ? momentum : 1);

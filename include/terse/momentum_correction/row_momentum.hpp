@@ -20,10 +20,8 @@ struct RowMomentum {
 
   float momentum = 0.95F;  ///< in [0, 1): what stays of what a step was taken along
 
-  void check() const { check_beta("momentum", momentum); }
-  template <class Visit>
-  void settings(Visit&& visit) const {
-    visit("momentum", static_cast<double>(momentum));
+  constexpr std::array<HyperParameter, 1> hyper_parameters() const {
+    return {{{"momentum", momentum, allowed::below_one}}};
   }
 
   template <class Real>
@@ -40,10 +38,6 @@ struct RowMomentum {
       e[0] = keep_if(taken, momentum * e[0], e[0]);
     }
   };
-  template <class Real>
-  Rule<Real> rule() const {
-    return {static_cast<Real>(momentum)};
-  }
 };
 
 TERSE_NUMERICS_END

@@ -17,10 +17,8 @@ struct SmoothedGradient {
 
   float eta = 0.1F;  ///< in (0, 1]; 1: no memory
 
-  void check() const { require(eta > 0 && eta <= 1, "eta", "in (0, 1]", static_cast<double>(eta)); }
-  template <class Visit>
-  void settings(Visit&& visit) const {
-    visit("eta", static_cast<double>(eta));
+  constexpr std::array<HyperParameter, 1> hyper_parameters() const {
+    return {{{"eta", eta, allowed::share}}};
   }
 
   template <class Real>
@@ -44,10 +42,6 @@ struct SmoothedGradient {
       return v;
     }
   };
-  template <class Real>
-  Rule<Real> rule() const {
-    return {static_cast<Real>(eta)};
-  }
 };
 
 TERSE_NUMERICS_END

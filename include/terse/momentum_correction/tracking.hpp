@@ -39,10 +39,6 @@ struct GradientTracker {
       e[0] += difference;
     }
   };
-  template <class Real>
-  Rule<Real> rule() const {
-    return {};
-  }
 };
 
 /// Momentum that takes no side: c_i follows how this rank's momentum differs from the mean one,
@@ -57,10 +53,8 @@ struct MomentumTracker {
   static constexpr std::array<const char*, 2> state{"momentum", "correction"};
   float momentum = 0.9F;  ///< in [0, 1)
 
-  void check() const { check_beta("momentum", momentum); }
-  template <class Visit>
-  void settings(Visit&& visit) const {
-    visit("momentum", static_cast<double>(momentum));
+  constexpr std::array<HyperParameter, 1> hyper_parameters() const {
+    return {{{"momentum", momentum, allowed::below_one}}};
   }
 
   template <class Real>
@@ -89,10 +83,6 @@ struct MomentumTracker {
       e[1] += difference;
     }
   };
-  template <class Real>
-  Rule<Real> rule() const {
-    return {static_cast<Real>(momentum)};
-  }
 };
 
 TERSE_NUMERICS_END

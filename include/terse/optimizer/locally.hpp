@@ -125,7 +125,7 @@ struct Locally {
   };
   template <class Real>
   Rule<Real> rule() const {
-    return {momentum_correction.template rule<Real>(), preconditioner.template rule<Real>()};
+    return {rule_of<Real>(momentum_correction), rule_of<Real>(preconditioner)};
   }
 };
 

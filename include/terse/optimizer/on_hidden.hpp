@@ -153,7 +153,7 @@ struct OnHidden<A, B> : detail::Either<A, B> {
   };
   template <class Real>
   Rule<Real> rule() const {
-    return {{this->hidden.template rule<Real>(), this->other.template rule<Real>()}};
+    return {{rule_of<Real>(this->hidden), rule_of<Real>(this->other)}};
   }
 };
 
@@ -200,7 +200,7 @@ struct OnHidden<A, B> : detail::Either<A, B>, detail::Orthogonalizing<A> {
   };
   template <class Real>
   Rule<Real> rule() const {
-    return {{this->hidden.template rule<Real>(), this->other.template rule<Real>()}};
+    return {{rule_of<Real>(this->hidden), rule_of<Real>(this->other)}};
   }
 };
 

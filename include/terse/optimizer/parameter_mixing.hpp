@@ -94,7 +94,7 @@ struct ParameterMixingOf {
   static constexpr int vectors = M::facts.vectors;
   static constexpr bool combines_first = M::facts.combines_first;
   using Vectors = std::make_integer_sequence<int, vectors>;
-  using Rule = decltype(std::declval<const M&>().template rule<float>());
+  using Rule = decltype(rule_of<float>(std::declval<const M&>()));
   template <class N>
   using View = detail::MixingView<N, static_cast<int>(M::state.size()), scalars - 2, Decay, blind>;
   template <class N>
@@ -119,7 +119,7 @@ struct ParameterMixingOf {
           state.rank, static_cast<std::int64_t>(input.context.step));
     state.rates.set(input.executor, input.layout, learning_rate, weight_decay);
     now.own[0] = detail::rate_ratio(momentum_correction, learning_rate, state.last_rate, input.context.step);
-    const Rule rule = momentum_correction.template rule<float>();
+    const Rule rule = rule_of<float>(momentum_correction);
     if constexpr (requires { rule.at_step(std::uint64_t{}); }) {
       std::size_t place = 2;
       for (const float value : rule.at_step(input.context.step)) now.own[place++] = value;
@@ -150,7 +150,7 @@ struct ParameterMixingOf {
             "compute the gradient at what it leaves there",
             state.rank, static_cast<std::int64_t>(input.context.step));
       for_each(input.executor, state.range,
-               detail::Adapt<Rule, View<N>>{momentum_correction.template rule<float>(),
+               detail::Adapt<Rule, View<N>>{rule_of<float>(momentum_correction),
                                             state.template view_of<View<N>>(input)});
     } else {
       combine(input, state);
@@ -178,7 +178,7 @@ struct ParameterMixingOf {
   }
   template <Executor E, class N>
   OutgoingVectors<N> outgoing(const StepInput<E, N>& input, State<E>& state) const {
-    return {momentum_correction.template rule<float>(), state.template view_of<View<N>>(input)};
+    return {rule_of<float>(momentum_correction), state.template view_of<View<N>>(input)};
   }
 
   /// Packets are read as they were encoded, whatever becomes of the recipe's compressor before the step.

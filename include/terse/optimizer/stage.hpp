@@ -30,7 +30,7 @@ struct Stage {
   P preconditioner{};
 
   StageRules<typename M::template Rule<float>, typename P::template Rule<float>> rules() const {
-    return {momentum_correction.template rule<float>(), preconditioner.template rule<float>()};
+    return {rule_of<float>(momentum_correction), rule_of<float>(preconditioner)};
   }
   void check() const {
     check_rate("learning_rate", learning_rate);

@@ -128,10 +128,10 @@ struct TwoStages {
         for (const float value : rule.at_step(input.context.step))
           now.own[static_cast<std::size_t>(first_place++)] = value;
     };
-    fill_in(first.momentum_correction.template rule<float>(), Pair::first_scalar[0]);
-    fill_in(first.preconditioner.template rule<float>(), Pair::first_scalar[1]);
-    fill_in(second.momentum_correction.template rule<float>(), Pair::first_scalar[2]);
-    fill_in(second.preconditioner.template rule<float>(), Pair::first_scalar[3]);
+    fill_in(rule_of<float>(first.momentum_correction), Pair::first_scalar[0]);
+    fill_in(rule_of<float>(first.preconditioner), Pair::first_scalar[1]);
+    fill_in(rule_of<float>(second.momentum_correction), Pair::first_scalar[2]);
+    fill_in(rule_of<float>(second.preconditioner), Pair::first_scalar[3]);
   }
   template <Executor E, class N>
   void open(const StepInput<E, N>& input, State<E>& state) const {
@@ -206,12 +206,12 @@ struct TwoStages {
  private:
   template <Executor E, class N>
   FirstRules<N> first_rules(const StepInput<E, N>& input, State<E>& state) const {
-    return {first.momentum_correction.template rule<float>(), first.preconditioner.template rule<float>(),
+    return {rule_of<float>(first.momentum_correction), rule_of<float>(first.preconditioner),
             state.view_of(input), state.groups.first()};
   }
   template <Executor E, class N>
   SecondRules<N> second_rules(const StepInput<E, N>& input, State<E>& state) const {
-    return {second.momentum_correction.template rule<float>(), second.preconditioner.template rule<float>(),
+    return {rule_of<float>(second.momentum_correction), rule_of<float>(second.preconditioner),
             state.view_of(input), state.groups.second()};
   }
 

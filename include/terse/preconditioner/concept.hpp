@@ -107,10 +107,11 @@ concept PreconditionerRule = MakesRule<P, Real> && requires {
 ///
 ///     static constexpr PreconditionerFacts facts{...};
 ///     static constexpr std::array<const char*, N> state{...};    names of its buffers, n floats each, which start at 0
-///     template <class Real> struct Rule                          the arithmetic for one element, and its parameters
-///     template <class Real> Rule<Real> rule() const
+///     template <class Real> struct Rule                          the arithmetic for one element; its members are the
+///                                                                hyper-parameters, in their order
 ///
-/// and, where it has hyper-parameters, check() and settings(visit). Of an element e, see MomentumCorrection, a rule has
+/// and, where it has hyper-parameters, hyper_parameters(), a std::array with a HyperParameter for each; where that can't say it, check(),
+/// settings(visit) and `template <class Real> Rule<Real> rule() const`. Of an element e, see MomentumCorrection, a rule has
 ///
 ///     step(e, gradient, direction)   the step u, in x = x - learning_rate (u + weight_decay x); gradient is the mean
 ///                                    gradient or what stands for it, see MomentumCorrection, which made the direction
@@ -154,8 +155,7 @@ constexpr bool check_preconditioner() {
   constexpr bool makes_rule = detail::MakesRule<P, float> && detail::MakesRule<P, double>;
   static_assert(
       makes_rule,
-      "terse: a preconditioner needs `template <class Real> Rule<Real> rule() const`, its arithmetic "
-      "in float and, for oracles, in double");
+      "terse: a preconditioner needs `template <class Real> struct Rule`, its arithmetic in float and, for oracles, in double, whose members are its hyper_parameters() in their order; or also `template <class Real> Rule<Real> rule() const`");
   if constexpr (makes_rule) {
     using F = typename P::template Rule<float>;
     using D = typename P::template Rule<double>;

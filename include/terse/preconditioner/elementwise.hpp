@@ -25,10 +25,6 @@ struct NoPreconditioner {
       return direction;
     }
   };
-  template <class Real>
-  Rule<Real> rule() const {
-    return {};
-  }
 };
 
 /// The direction's sign, 0 of 0: Lion's and signSGD's step of one length.
@@ -43,10 +39,6 @@ struct SignStep {
       return keep_if(direction > 0, Real{1}) - keep_if(direction < 0, Real{1});
     }
   };
-  template <class Real>
-  Rule<Real> rule() const {
-    return {};
-  }
 };
 
 /// v = beta2 v + (1 - beta2) mean^2; u = direction / (sqrt(v / (1 - beta2^t)) + epsilon). Without bias correction it is
@@ -59,15 +51,10 @@ struct AdamVariance {
   float epsilon = 1e-8F;        ///< outside the root
   bool bias_correction = true;  ///< whether averages make up for their start from 0
 
-  void check() const {
-    check_beta("beta2", beta2);
-    check_epsilon(epsilon);
-  }
-  template <class Visit>
-  void settings(Visit&& visit) const {
-    visit("beta2", static_cast<double>(beta2));
-    visit("epsilon", static_cast<double>(epsilon));
-    visit("bias_correction", bias_correction ? 1.0 : 0.0);
+  constexpr std::array<HyperParameter, 3> hyper_parameters() const {
+    return {{{"beta2", beta2, allowed::below_one},
+             {"epsilon", epsilon, allowed::above_zero},
+             {"bias_correction", bias_correction}}};
   }
 
   template <class Real>
@@ -88,10 +75,6 @@ struct AdamVariance {
       return keep_if(e[0] > 0, std::sqrt(e.scalar(0) * e[0]) + epsilon);
     }
   };
-  template <class Real>
-  Rule<Real> rule() const {
-    return {static_cast<Real>(beta2), static_cast<Real>(epsilon), bias_correction};
-  }
 };
 
 /// The largest of all variances so far: v = beta2 v + (1 - beta2) mean^2, w = max(w, v);
@@ -105,15 +88,10 @@ struct AmsgradVariance {
   float epsilon = 1e-8F;        ///< outside the root
   bool bias_correction = true;  ///< whether averages make up for their start from 0
 
-  void check() const {
-    check_beta("beta2", beta2);
-    check_epsilon(epsilon);
-  }
-  template <class Visit>
-  void settings(Visit&& visit) const {
-    visit("beta2", static_cast<double>(beta2));
-    visit("epsilon", static_cast<double>(epsilon));
-    visit("bias_correction", bias_correction ? 1.0 : 0.0);
+  constexpr std::array<HyperParameter, 3> hyper_parameters() const {
+    return {{{"beta2", beta2, allowed::below_one},
+             {"epsilon", epsilon, allowed::above_zero},
+             {"bias_correction", bias_correction}}};
   }
 
   template <class Real>
@@ -136,10 +114,6 @@ struct AmsgradVariance {
       return keep_if(e[1] > 0, std::sqrt(e.scalar(0) * e[1]) + epsilon);
     }
   };
-  template <class Real>
-  Rule<Real> rule() const {
-    return {static_cast<Real>(beta2), static_cast<Real>(epsilon), bias_correction};
-  }
 };
 
 /// s = s + mean^2; u = direction / (sqrt(s) + epsilon). Source: Duchi, Hazan and Singer, "Adaptive subgradient methods",
@@ -150,10 +124,8 @@ struct AdagradSum {
 
   float epsilon = 1e-10F;  ///< outside the root
 
-  void check() const { check_epsilon(epsilon); }
-  template <class Visit>
-  void settings(Visit&& visit) const {
-    visit("epsilon", static_cast<double>(epsilon));
+  constexpr std::array<HyperParameter, 1> hyper_parameters() const {
+    return {{{"epsilon", epsilon, allowed::above_zero}}};
   }
 
   template <class Real>
@@ -170,10 +142,6 @@ struct AdagradSum {
       return keep_if(e[0] > 0, std::sqrt(e[0]) + epsilon);
     }
   };
-  template <class Real>
-  Rule<Real> rule() const {
-    return {static_cast<Real>(epsilon)};
-  }
 };
 
 TERSE_NUMERICS_END

@@ -116,8 +116,12 @@ struct FrozenLayerRates {
   };
   template <class Real>
   Rule<Real> rule() const {
-    return {inner.template rule<Real>(),         static_cast<Real>(beta2),      static_cast<Real>(epsilon),
-            static_cast<Real>(coefficient_beta), static_cast<Real>(min_factor), static_cast<Real>(max_factor),
+    return {rule_of<Real>(inner),
+            static_cast<Real>(beta2),
+            static_cast<Real>(epsilon),
+            static_cast<Real>(coefficient_beta),
+            static_cast<Real>(min_factor),
+            static_cast<Real>(max_factor),
             static_cast<Real>(factor_threshold)};
   }
 };

@@ -62,8 +62,7 @@ struct LayerWise {
   };
   template <class Real>
   Rule<Real> rule() const {
-    return {inner.template rule<Real>(), static_cast<Real>(min_coefficient),
-            static_cast<Real>(max_coefficient)};
+    return {rule_of<Real>(inner), static_cast<Real>(min_coefficient), static_cast<Real>(max_coefficient)};
   }
 };
 
@@ -85,24 +84,19 @@ struct LarsRates {
   float trust = 1e-3F;    ///< the paper's eta
   float epsilon = 0;      ///< in the denominator of a layer's rate; the paper has none
 
-  void check() const {
-    check_beta("momentum", momentum);
-    check_rate("trust", trust);
-    check_rate("epsilon", epsilon);
-  }
-  template <class Visit>
-  void settings(Visit&& visit) const {
-    visit("momentum", static_cast<double>(momentum));
-    visit("nesterov", nesterov ? 1.0 : 0.0);
-    visit("trust", static_cast<double>(trust));
-    visit("epsilon", static_cast<double>(epsilon));
+  constexpr std::array<HyperParameter, 4> hyper_parameters() const {
+    return {{{"momentum", momentum, allowed::below_one},
+             {"nesterov", nesterov},
+             {"trust", trust, allowed::not_negative},
+             {"epsilon", epsilon, allowed::not_negative}}};
   }
 
   template <class Real>
   struct Rule {
     using measures = Statistics<EuclideanNorm, EuclideanNorm>;
-    Real momentum, trust, epsilon;
+    Real momentum;
     bool nesterov;
+    Real trust, epsilon;
     template <class Element>
     TERSE_HD Real step(const Element&, Real, Real direction) const {
       return direction;
@@ -125,10 +119,6 @@ struct LarsRates {
       return nesterov ? momentum * v + step : v;
     }
   };
-  template <class Real>
-  Rule<Real> rule() const {
-    return {static_cast<Real>(momentum), static_cast<Real>(trust), static_cast<Real>(epsilon), nesterov};
-  }
 };
 
 TERSE_NUMERICS_END
