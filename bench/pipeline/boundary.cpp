@@ -101,8 +101,8 @@ class Boundary {
  public:
   Boundary(const Shape& shape, index_t passes)
       : shape_(shape),
-        sender_(Host{}, Policy{.capacity = shape.rows}, shape.rows, shape.elements),
-        receiver_(Host{}, Policy{.capacity = shape.rows}, shape.rows, shape.elements),
+        sender_(Host{}, Policy{.capacity = shape.rows}, shape.rows, shape.elements, 1),
+        receiver_(Host{}, Policy{.capacity = shape.rows}, shape.rows, shape.elements, 1),
         packets_(sender_.largest_packet(), passes),
         samples_(bench::normal_samples(shape.size() + bench::spare)),
         activations_(shape.size()) {

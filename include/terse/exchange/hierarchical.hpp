@@ -10,7 +10,6 @@
 #include "terse/exchange/hierarchical_functors.hpp"
 #include "terse/exchange/inner_level.hpp"
 #include "terse/exchange/inner_mean.hpp"
-#include "terse/transport/assembly.hpp"
 #include "terse/transport/levels.hpp"
 
 namespace terse {
@@ -73,12 +72,9 @@ namespace detail {
 template <class Inner, class Outer>
 inline constexpr bool has_own_rounds<Hierarchical<Inner, Outer>> = true;
 
-template <class C>
-concept TakesAnyRound = takes_any_round<C>;
-
 /// The transport's own number, or the one that is wanted. Throws usage_error where they differ, or nodes were not full.
 inline int ranks_per_node(const Channel& channel, int wanted) {
-  const int size = channel.size(), found = node_size(channel);
+  const int size = channel.size(), found = channel.ranks_per_node();
   if (found > 0) {
     if (wanted != 0 && wanted != found)
       throw usage_error("Hierarchical's ranks_per_node is " + std::to_string(wanted) +
@@ -89,8 +85,7 @@ inline int ranks_per_node(const Channel& channel, int wanted) {
   if (wanted == 0)
     throw usage_error(
         "Hierarchical's ranks_per_node is 0, which asks the transport for its nodes, and this transport "
-        "knows of "
-        "none: set it, as in .topology = {.ranks_per_node = 8}, or give the optimizer a Nodes",
+        "knows of none: set it, as in .topology = {.ranks_per_node = 8}, or give the optimizer a Nodes",
         channel.rank());
   if (wanted < 1 || size % wanted != 0)
     throw usage_error("Hierarchical's ranks_per_node is " + std::to_string(wanted) + ", of " +
@@ -99,7 +94,8 @@ inline int ranks_per_node(const Channel& channel, int wanted) {
   return wanted;
 }
 
-template <TakesAnyRound C, class F, class Inner, class Outer, Executor E>
+template <class C, class F, class Inner, class Outer, Executor E>
+requires takes_any_round<C>
 class Rounds<C, F, Hierarchical<Inner, Outer>, E> {
   static_assert(!starts_exactly<F>(),
                 "terse: the copies of Difference start from each rank's own exact message, and over "

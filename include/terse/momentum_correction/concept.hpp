@@ -175,7 +175,9 @@ constexpr bool check_momentum_correction() {
       "state{...}`");
   constexpr bool makes_rule = detail::MakesRule<M, float> && detail::MakesRule<M, double>;
   static_assert(makes_rule,
-                "terse: a momentum correction needs `template <class Real> struct Rule`, its arithmetic in float and, for oracles, in double, whose members are its hyper_parameters() in their order; or also `template <class Real> Rule<Real> rule() const`");
+                "terse: a momentum correction needs `template <class Real> struct Rule`, its arithmetic in "
+                "float and, for oracles, in double, whose members are its hyper_parameters() in their order; "
+                "or also `template <class Real> Rule<Real> rule() const`");
   if constexpr (makes_rule) {
     using F = typename M::template Rule<float>;
     using D = typename M::template Rule<double>;

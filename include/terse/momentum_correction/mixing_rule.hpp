@@ -131,9 +131,10 @@ constexpr bool check_mixing_rule() {
       detail::NamesBuffers<M>,
       "terse: a mixing rule names its buffers: `static constexpr std::array<const char*, N> state{...}`");
   constexpr bool makes_rule = detail::MakesRule<M, float> && detail::MakesRule<M, double>;
-  static_assert(
-      makes_rule,
-      "terse: a mixing rule needs `template <class Real> struct Rule`, its arithmetic in float and, for oracles, in double, whose members are its hyper_parameters() in their order; or also `template <class Real> Rule<Real> rule() const`");
+  static_assert(makes_rule,
+                "terse: a mixing rule needs `template <class Real> struct Rule`, its arithmetic in float "
+                "and, for oracles, in double, whose members are its hyper_parameters() in their order; or "
+                "also `template <class Real> Rule<Real> rule() const`");
   if constexpr (has_facts && makes_rule) {
     using F = typename M::template Rule<float>;
     using D = typename M::template Rule<double>;
@@ -200,9 +201,10 @@ constexpr bool check_local_direction() {
       detail::NamesBuffers<D>,
       "terse: a local direction names its buffers: `static constexpr std::array<const char*, N> state{...}`");
   constexpr bool makes_rule = detail::MakesRule<D, float> && detail::MakesRule<D, double>;
-  static_assert(
-      makes_rule,
-      "terse: a local direction needs `template <class Real> struct Rule`, its arithmetic in float and, for oracles, in double, whose members are its hyper_parameters() in their order; or also `template <class Real> Rule<Real> rule() const`");
+  static_assert(makes_rule,
+                "terse: a local direction needs `template <class Real> struct Rule`, its arithmetic in float "
+                "and, for oracles, in double, whose members are its hyper_parameters() in their order; or "
+                "also `template <class Real> Rule<Real> rule() const`");
   if constexpr (makes_rule) {
     using F = typename D::template Rule<float>;
     using R = typename D::template Rule<double>;

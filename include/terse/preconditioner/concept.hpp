@@ -153,9 +153,10 @@ constexpr bool check_preconditioner() {
       detail::NamesBuffers<P>,
       "terse: a preconditioner names its buffers: `static constexpr std::array<const char*, N> state{...}`");
   constexpr bool makes_rule = detail::MakesRule<P, float> && detail::MakesRule<P, double>;
-  static_assert(
-      makes_rule,
-      "terse: a preconditioner needs `template <class Real> struct Rule`, its arithmetic in float and, for oracles, in double, whose members are its hyper_parameters() in their order; or also `template <class Real> Rule<Real> rule() const`");
+  static_assert(makes_rule,
+                "terse: a preconditioner needs `template <class Real> struct Rule`, its arithmetic in float "
+                "and, for oracles, in double, whose members are its hyper_parameters() in their order; or "
+                "also `template <class Real> Rule<Real> rule() const`");
   if constexpr (makes_rule) {
     using F = typename P::template Rule<float>;
     using D = typename P::template Rule<double>;
