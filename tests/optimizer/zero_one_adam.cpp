@@ -19,7 +19,7 @@ namespace {
 
 using Signs = ZeroOneAdam<>;
 using Exactly = ZeroOneAdam<Dense, ScatterGather, NoErrorFeedback>;
-using Counted = Metered<Threads>;
+using MeteredThreads = Metered<Threads>;
 
 bool any_one(const Segment&) { return true; }
 bool compressed_one(const Segment& segment) { return segment.compress; }
@@ -202,7 +202,7 @@ TEST_CASE("the variance is brought up to date as often as the closed form says")
   // 16 (2^9 - 1) = 8176 steps at intervals 1 ... 256, then 8 of 512.
   CHECK(std::count(kinds.begin(), kinds.end(), Kind::exact) == 9 * 16 + 8);
   ThreadGroup(1, std::chrono::seconds(20)).run([&](Threads& raw) {
-    Counted transport(raw.split(0, 0));
+    MeteredThreads transport(raw.split(0, 0));
     Optimizer optimizer{recipe, transport, Layout::flat(1)};
     Floats x(64), g(64, 1.0F);
     std::uint64_t wrong = 0;
@@ -237,7 +237,7 @@ TEST_CASE("each step sends the bytes of its kind, and nothing between meetings")
     CHECK(std::set<Kind>(kinds.begin(), kinds.end()).size() == (most == 1 ? 3 : 4));
     for (const int ranks : {1, 3})
       ThreadGroup(ranks, std::chrono::seconds(20)).run([&](Threads& raw) {
-        Counted transport(raw.split(0, raw.rank()));
+        MeteredThreads transport(raw.split(0, raw.rank()));
         Optimizer optimizer{recipe, transport, layout, masks_any()};
         Floats x = start(layout);
         for (std::uint64_t step = 1; step <= last_step; ++step) {
@@ -313,7 +313,7 @@ std::vector<Snapshot> last_of(const R& recipe, const Options& options, int ranks
   std::vector<Snapshot> last(at(ranks));
   const Layout layout = layers();
   ThreadGroup(ranks, std::chrono::seconds(20)).run([&](Threads& raw) {
-    Counted transport(raw.split(0, raw.rank()));
+    MeteredThreads transport(raw.split(0, raw.rank()));
     Optimizer optimizer{recipe, transport, layout, masks_any(options)};
     Snapshot& mine = last[at(raw.rank())];
     mine.parameters = start(layout);
@@ -502,7 +502,7 @@ TEST_CASE("what can't work is refused, and ranks agree on the schedule") {
   for (const Signs& other : {Signs{.variance_freeze_step = 7}, Signs{.variance_updates = 7},
                              Signs{.local_interval_steps = 7}, Signs{.most_local_steps = 7}})
     CHECK_THROWS_AS(ThreadGroup(2, std::chrono::seconds(20)).run([&](Threads& raw) {
-      Counted transport(raw.split(0, raw.rank()));
+      MeteredThreads transport(raw.split(0, raw.rank()));
       const Optimizer optimizer{raw.rank() == 1 ? other : Signs{}, transport, two_kinds()};
     }),
                     mismatch_error);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -107,6 +108,11 @@ struct AnyStream {
   }
 };
 
+template <class T, class Stream>
+concept SaysStream = requires(const T& transport) {
+  { transport.stream() } -> std::convertible_to<Stream>;
+};
+
 struct AnyMailbox {
   virtual ~AnyMailbox() = default;
   virtual void publish(std::span<const std::byte> packet) = 0;
@@ -179,7 +185,9 @@ class Erased final : public ErasedTransport {
   bool joins_neighbors() override { return detail::joins_neighbors<T>(); }
   bool in_stream_order() override { return detail::in_stream_order<T>; }
   AnyStream stream() override {
-    if constexpr (requires { transport_.stream(); })
+    if constexpr (SaysStream<T, AnyStream>)
+      return transport_.stream();
+    else if constexpr (SaysStream<T, const void*>)
       return {transport_.stream(), true};
     else
       return {};

@@ -72,11 +72,11 @@ struct SwarmState {
   /// Sends `copy` to the partner of this step; the meeting ends in another.
   template <class Input>
   void start(const Input& input) {
-    terse::copy(input.executor, view<const StepScalars, typename E::memory>(input.context.now, 1),
-                sent_now.all());
+    using terse::copy;  // and, by its arguments, a grid's
+    copy(input.executor, view<const StepScalars, typename E::memory>(input.context.now, 1), sent_now.all());
     sent = input.context;
     sent.now = sent_now.data();
-    exchange.start(sent, {}, one_vector(ReadArena{copy.data()}));
+    exchange.start(sent, {}, one_vector(ReadArena{this->copy.data()}));
     under_way = true;
   }
   /// Takes in what has come of the meeting under way, so that the partner is rid of it, too.
