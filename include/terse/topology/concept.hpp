@@ -21,6 +21,7 @@ namespace terse {
 ///     using ForDense = ...                             optional: the topology that full-precision packets take
 ///     using Early = ...                                optional, where it evaluates late: one that doesn't, for messages
 ///                                                      that change while their round is under way
+///     template <class T> static constexpr bool check_on()      optional: what T, a transport's type, lacks, by static_assert
 ///
 /// and, where it has parameters, settings(visit), and a nested `template <Compressor C, ErrorFeedback F, Executor E>
 /// class Round`, one for each exchange, which takes all memory at construction, from (context) or (context, topology), and
