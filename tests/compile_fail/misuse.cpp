@@ -68,21 +68,17 @@ static_assert(terse::GridExecutor<Kernels>);
 struct Straight {
   static constexpr terse::CorrectionFacts facts{};
   static constexpr std::array<const char*, 0> state{};
+#if defined(CASE_RULE_IN_ONE_PRECISION)
+  template <std::same_as<float> Real>
+#else
   template <class Real>
+#endif
   struct Rule {
     template <class Element>
     Real direction(const Element&, Real mean) const {
       return mean;
     }
   };
-#if defined(CASE_RULE_IN_ONE_PRECISION)
-  template <class Real>
-  requires std::same_as<Real, float>
-#else
-  template <class Real>
-#endif
-      Rule<Real> rule()
-  const { return {}; }
 };
 
 /// A layer-wise preconditioner that measures one statistic.
