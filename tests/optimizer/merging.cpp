@@ -185,6 +185,10 @@ TEST_CASE("ranks count by their weights") {
     for (double& share : shares) share /= all;
     const Floats ours = merged(messages, Gathered<WeightedMean>{}, layout, Dense{}, weights);
     CHECK(off(layout, ours, sum_of(messages, shares)) < 1e-6);
+    // Weights beyond fp32's range, too.
+    Doubles huge = weights;
+    for (double& weight : huge) weight *= 0x1p200;
+    CHECK(merged(messages, Gathered<WeightedMean>{}, layout, Dense{}, huge) == ours);
     // Packets whose size varies have their weights in front.
     using Above = Threshold<>;
     const Above everything{.selection = {.threshold = 1e-30F, .most_ratio = 1}};
