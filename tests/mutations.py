@@ -22,7 +22,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 # Header, its text, what takes its place, and the test that must fail.
 MUTATIONS = [
     ("core/half.hpp", "return (size + 0x7FFF + (size >> 16 & 1)) >> 16;", "return (size + 0x8000) >> 16;", "half"),
-    ("core/hash.hpp", "hash = mix_hash(hash, std::bit_cast<std::uint32_t>(segment.learning_rate_scale));", "", "guards"),
+    ("core/hash.hpp", "hash = mix_hash(hash, std::bit_cast<std::uint32_t>(segment.learning_rate_scale));", "", "hierarchical_guards"),
     ("core/hash.hpp", "(segment.hidden ? std::uint64_t{1} << 40 : 0)", "0", "muon"),
     ("core/draw.hpp", "static_cast<std::uint32_t>(rank) + 1, step, purpose", "1U, step, purpose", "core"),
     ("core/packet.hpp", "if (header.step != expected.step) return", "if (false) return", "damage"),
@@ -57,14 +57,14 @@ MUTATIONS = [
      "collectives"),
     ("exchange/rounds.hpp", "(started_ < lanes_ || slices_[started_ - lanes_]->here)", "true", "slices"),
     ("exchange/spread_share.hpp", "context_.second, false, packet", "context_.first, false, packet", "golden"),
-    ("preconditioner/elementwise.hpp", "std::sqrt(e.scalar(0) * v)", "std::sqrt(v)", "gradient_averaging"),
+    ("preconditioner/elementwise.hpp", "std::sqrt(e.scalar(0) * v)", "std::sqrt(v)", "golden"),
     ("preconditioner/freeze.hpp", "then > 0 && now > 0 && std::min(now / then, then / now) >= rule.threshold",
      "then > 0 && now > 0 && now / then >= rule.threshold", "one_bit_adam"),
     ("preconditioner/frozen_layer_rates.hpp", "return frozen * f;", "return f;", "lamb"),
     ("momentum_correction/quasi_global.hpp", "(1 - decay) * (step(e) - difference)", "(1 - decay) * step(e)", "mixing"),
-    ("optimizer/recipe.hpp", "return norm > static_cast<double>(clip_norm) ?", "return norm > 0 ?", "averaging_guards"),
+    ("optimizer/recipe.hpp", "return norm > static_cast<double>(clip_norm) ?", "return norm > 0 ?", "dense"),
     ("optimizer/groups.hpp", "if (common_hash(recipes_[k]) != common_hash(recipe)) refuse_difference(k, recipe);", "", "groups"),
-    ("optimizer/comparison.hpp", "due_ = due_ || steps % every == 0;", "due_ = due_ || steps == every;", "guards"),
+    ("optimizer/comparison.hpp", "due_ = due_ || steps % every == 0;", "due_ = due_ || steps == every;", "damage"),
     ("optimizer/local/schedule.hpp", "std::uint64_t offset(std::uint64_t turn, std::uint64_t period) const { return turn * period / count; }",
      "std::uint64_t offset(std::uint64_t turn, std::uint64_t period) const { return turn * period / (count + 1); }", "streaming"),
     ("optimizer/zero_one_adam_functors.hpp", "since.kept[s] = left * since.kept[s];", "since.kept[s] = since.kept[s];", "zero_one_adam"),
@@ -115,7 +115,7 @@ def tried(chosen, folder):
     survivors = 0
     for header, before, after, test in chosen:
         name = f"{header}: {before!r} -> {after!r}"
-        if (known := next((line for line in done if line.endswith(name)), None)) is None:
+        if (known := next((line for line in done if line.endswith(f" by {test}: {name}")), None)) is None:
             path = tree / "include" / "terse" / header
             text = path.read_text()
             path.write_text(text.replace(before, after))
