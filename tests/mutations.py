@@ -133,10 +133,7 @@ def tried(chosen, folder):
 def verdict(build, test):
     if subprocess.run(["ninja", "-C", build, f"tests/test_{test}"], capture_output=True, check=False).returncode != 0:
         return "does not compile, tried"
-    try:
-        run = subprocess.run([build / "tests" / f"test_{test}"], capture_output=True, check=False, timeout=300)
-    except subprocess.TimeoutExpired:
-        return "found (it waits)"
+    run = subprocess.run(["meson", "test", "-C", build, "--no-rebuild", test], capture_output=True, check=False)
     return "found" if run.returncode != 0 else "NOT FOUND"
 
 
