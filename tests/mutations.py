@@ -97,7 +97,8 @@ def main(arguments):
 
 
 def tried(chosen, folder):
-    tree, build, log = folder / "tree", folder / "build", folder / "results"
+    commit = subprocess.run(["git", "-C", ROOT, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
+    tree, build, log = folder / "tree", folder / "build", folder / f"results-{commit}"
     files = subprocess.run(["git", "-C", ROOT, "archive", "HEAD"], check=True, capture_output=True).stdout
     with tarfile.open(fileobj=io.BytesIO(files)) as archive:
         for member in filter(tarfile.TarInfo.isfile, archive):
