@@ -53,7 +53,18 @@ struct Mute {
 };
 
 /// A transport that has batches and no mailboxes.
-struct Pipes : terse::detail::SomeTransport {
+struct Pipes {
+  using memory = terse::memory::host;
+  struct Ticket {
+    Ticket(Ticket&&) = default;
+    Ticket& operator=(Ticket&&) = default;
+    bool ready();
+    void wait();
+    void wait(std::chrono::milliseconds);
+  };
+  int rank() const;
+  int size() const;
+  Ticket exchange(std::span<const terse::Send>, std::span<const terse::Receive>, terse::Phase);
   Pipes split(int, int);
 };
 

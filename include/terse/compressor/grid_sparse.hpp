@@ -127,7 +127,7 @@ struct OnGrid<Sparse<Selection, Values, G>> {
     for_each(executor, ranges, mask, incoming, Materialize<Message>{message, bad});
     pick_together(compressor, executor, workspace, ranges, feedback, context, base, told);
   }
-  /// The same of what `feedback` holds.
+  /// Encodes what `feedback` holds.
   template <GridExecutor E, class Feedback, class Told>
   static void pick_together(const Compressor& compressor, E executor, Workspace<E>& workspace,
                             PlacedRanges ranges, Feedback feedback, const EncodeContext& context,
@@ -137,7 +137,7 @@ struct OnGrid<Sparse<Selection, Values, G>> {
           executor, workspace.picker, compressor.selection, ranges, PutFloats<Feedback>{feedback}, feedback,
           context, base, [](const PickUnits&) {}, told);
     } else {
-      // What has come in has been read, so that its sums leave room.
+      // Incoming packets have been read, and their sums' memory is free.
       const auto aside = workspace.unit_coder.put_aside(workspace.sums.all(), workspace.begin);
       write_picks<UnitsOf>(
           executor, workspace.picker, compressor.selection, ranges, aside, feedback, context, base,

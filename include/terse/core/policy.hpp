@@ -72,7 +72,7 @@ const char* unrecordable(const RecordUse& use, const Policy& policy, const Other
   return unrecordable(use, others...);
 }
 
-/// Any member's value, for concepts.
+/// A value that converts to any member, for concepts.
 struct SomeValue {
   template <class Value>
   constexpr operator Value() const;
@@ -81,7 +81,7 @@ template <class Aggregate, class... Values>
 concept HasMembers = requires {
   Aggregate{Values{}...};
 };
-/// How many members an aggregate of numbers has.
+/// Counts the members of an aggregate of numbers.
 template <class Aggregate, class... Values>
 constexpr std::size_t members_of() {
   if constexpr (HasMembers<Aggregate, Values..., SomeValue>)

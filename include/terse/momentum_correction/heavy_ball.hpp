@@ -6,16 +6,6 @@
 
 namespace terse {
 
-namespace detail {
-
-template <class Visit>
-void momentum_settings(float momentum, bool nesterov, Visit&& visit) {
-  visit("momentum", static_cast<double>(momentum));
-  visit("nesterov", nesterov ? 1.0 : 0.0);
-}
-
-}  // namespace detail
-
 TERSE_NUMERICS_BEGIN
 
 /// No momentum at all, and no memory for it.

@@ -61,7 +61,7 @@ struct StepInput {
 /// says whether all steps send alike; true by default. `const char* unrecordable(const RecordUse&, bool full_precision)` says why a record
 /// can't serve a step, by asking all policies that take part in it. Where ranks train apart between meetings, `bool alike(state)`, whether all
 /// hold the same parameters after the step that was just taken; where they never do, `static constexpr bool never_alike` = true.
-/// What it asks of a transport's type T, its policies' wishes included, `template <class T> static constexpr bool check_on()` asks.
+/// `template <class T> static constexpr bool check_on()` checks a transport's type T by static_assert, for the recipe and its policies.
 /// Where all ranks throw non_finite_error in the same step, `static constexpr bool all_throw` = true: then they tell each other what is
 /// not finite.
 ///

@@ -21,7 +21,7 @@ namespace terse {
 ///     using ForDense = ...                             optional: the topology that full-precision packets take
 ///     using Early = ...                                optional, where it evaluates late: one that doesn't, for messages
 ///                                                      that change while their round is under way
-///     template <class T> static constexpr bool check_on()      optional: what T, a transport's type, lacks, by static_assert
+///     template <class T> static constexpr bool check_on()      optional: checks a transport's type T by static_assert
 ///
 /// and, where it has parameters, settings(visit), and a nested `template <Compressor C, ErrorFeedback F, Executor E>
 /// class Round`, one for each exchange, which takes all memory at construction, from (context) or (context, topology), and
@@ -121,8 +121,7 @@ constexpr bool compresses_within() {
 
 }  // namespace detail
 
-/// Says in words what T lacks, the type of a transport, that a topology or a recipe asks of it by `template <class T> static constexpr
-/// bool check_on()`.
+/// Checks a transport's type T against what a topology or a recipe requires, by its check_on<T>(), and says in words what is missing.
 template <class X, class T>
 constexpr bool check_on() {
   if constexpr (requires { X::template check_on<T>(); }) return X::template check_on<T>();

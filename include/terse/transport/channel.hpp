@@ -22,16 +22,15 @@ inline constexpr bool is_any_transport<AnyTransportOf<Memory>> = true;
 
 }  // namespace detail
 
-/// The transport of an optimizer as its topology and all else inside knows it, of any type and any memory: what carries a batch
-/// of messages between ranks, a transport itself. It adds up what its rank sends. Cost: that of AnyTransport, around which it
-/// makes no second layer.
+/// An optimizer's transport, behind one type for all transports and memories; topologies, exchanges and recipes use it. It is a
+/// transport itself, and adds up the bytes that its rank sends. Cost: that of AnyTransport, which it doesn't wrap a second time.
 class Channel {
  public:
-  /// The one that the executor's packets lie in.
+  /// Packets lie in the memory of the executor.
   using memory = void;
   using Ticket = AnyTicket;
 
-  /// Around a transport that outlives it, as does `sent`, to which it adds what this rank sends.
+  /// Wraps a transport, and adds the bytes that this rank sends to `sent`. Both must outlive it.
   template <class T>
   requires(!std::same_as<T, Channel>) explicit Channel(T& transport, std::uint64_t* sent = nullptr)
       : sent_(sent) {
@@ -67,13 +66,13 @@ class Channel {
 
   /// Of a transport of two levels; 0 of others.
   int ranks_per_node() const { return transport_->ranks_per_node(); }
-  /// The ranks of a node, and those of this rank's number on all nodes, of `width` ranks. Collective.
+  /// Makes the channels of a node's `width` ranks, and of the ranks with this rank's number on all nodes. Collective.
   Channel inside(int width) { return Channel(transport_->inside(width), sent_); }
   Channel across(int width) { return Channel(transport_->across(width), sent_); }
 
   /// Bytes from one packet of a batch to the next, in one buffer.
   index_t packet_room(index_t bytes) const { return joins_neighbors_ ? (bytes + 7) / 8 * 8 : aligned(bytes); }
-  /// Whether messages are in the order of a stream, so that there is one way for all of them.
+  /// Returns whether messages keep the order of a stream. Then one channel carries all of them.
   bool in_stream_order() const { return transport_->in_stream_order(); }
   void synchronize() { transport_->synchronize(); }
 

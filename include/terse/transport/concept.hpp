@@ -66,26 +66,6 @@ concept Transport = std::movable<T> &&
   { transport.split(number, number) } -> std::same_as<T>;
 };
 
-namespace detail {
-
-/// A stand-in, by which others say what they make of a transport.
-struct SomeTransport {
-  using memory = terse::memory::host;
-  struct Ticket {
-    Ticket(Ticket&&) = default;
-    Ticket& operator=(Ticket&&) = default;
-    bool ready();
-    void wait();
-    void wait(std::chrono::milliseconds);
-  };
-  int rank() const;
-  int size() const;
-  Ticket exchange(std::span<const Send>, std::span<const Receive>, Phase);
-  SomeTransport split(int, int);
-};
-
-}  // namespace detail
-
 /// A transport over which a rank can say that it is at work on something long, such as an evaluation, so that no rank takes it
 /// for late:
 ///
