@@ -198,9 +198,10 @@ def results(processes, what, timeout=3600):
     return [json.loads(line) for line in printed[0][0].splitlines() if line.startswith("{")]
 
 
-def mpi_job(links, agent, *words):
-    """The command and the environment of a program that runs on all ranks."""
-    hosts = ",".join(links.address(rank) for rank in range(links.ranks))
+def mpi_job(links, agent, *words, ranks=None):
+    """The command and the environment of a program that runs on all ranks, or on the first ones."""
+    ranks = ranks or links.ranks
+    hosts = ",".join(links.address(rank) for rank in range(ranks))
     environment = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
     # Without the protocol "put", by which large messages of both ways wait for each other, and without a handshake for messages of
     # up to 1 MiB: see docs/transports.md.
@@ -212,13 +213,13 @@ def mpi_job(links, agent, *words):
            # Daemons, of which one runs in each namespace, share a map of the machine's cores in memory, and once in a while one of
            # them crashes while it writes it.
            "--mca", "rtc_hwloc_vmhole", "none"]
-    return ["ip", "netns", "exec", links.namespace(0), "mpirun", "-n", str(links.ranks), "--host", hosts, "--bind-to", "none",
+    return ["ip", "netns", "exec", links.namespace(0), "mpirun", "-n", str(ranks), "--host", hosts, "--bind-to", "none",
             *tcp, *map(str, words)], environment
 
 
-def run_mpi(links, agent, *words):
-    """The lines of JSON that a program prints which runs on all ranks."""
-    job, environment = mpi_job(links, agent, *words)
+def run_mpi(links, agent, *words, ranks=None):
+    """The lines of JSON that a program prints which runs on all ranks, or on the first ones."""
+    job, environment = mpi_job(links, agent, *words, ranks=ranks)
     return results([subprocess.Popen(job, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)],
                    pathlib.Path(words[0]).name)
 

@@ -100,6 +100,7 @@ Json json_of(const Run& run) {
                       {"coding_seconds", stage.coding_seconds},
                       {"waiting_seconds", stage.waiting_seconds},
                       {"total_seconds", stage.total_seconds},
+                      {"optimizer_seconds", stage.beside_training},
                       {"forward_pass_seconds", stage.forward_pass},
                       {"backward_pass_seconds", stage.backward_pass},
                       {"forward_message_bytes", stage.forward_message},

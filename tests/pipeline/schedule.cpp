@@ -447,7 +447,11 @@ TEST_CASE("makespan is what a simulation by events takes") {
                              double(s + 1 < stages ? times.forward_message : 0),
                              double(s > 0 ? times.backward_message : 0)});
           const double found = terse::makespan(schedule, alike, micro_batches);
-          CHECK(found == double(simulated_makespan(schedule, stages, micro_batches, times)));
+          // Of what could happen at once comes first what has fewer passes behind it: each takes a unit more.
+          constexpr index_t unit = 1 << 16;
+          const Times fine{times.forward * unit + 1, times.backward * unit + 1, times.forward_message * unit,
+                           times.backward_message * unit};
+          CHECK(found == double(simulated_makespan(schedule, stages, micro_batches, fine) / unit));
           ++cases;
         }
   });
@@ -512,6 +516,20 @@ TEST_CASE("makespan of a public contest's baselines is near what others measured
     CHECK(one.predicted[2] > one.measured);
     CHECK(one.predicted[2] < 1.03 * one.measured);
   }
+}
+
+TEST_CASE("makespan of passes that take no time is that of passes that take hardly any") {
+  for (const int ahead : {0, 1, 3})
+    for (const double latency : {0.0, 0.05}) {
+      const auto found = [&](double pass) {
+        const std::vector<terse::StageTimes> stages(8, {pass, 2 * pass, 0.75, 0.75});
+        return terse::makespan(OneForwardOneBackward{ahead}, stages, 32, latency);
+      };
+      CAPTURE(ahead);
+      CAPTURE(latency);
+      CHECK(std::abs(found(0) - found(1e-9)) < 1e-6);
+      CHECK(found(0) < found(0.01));
+    }
 }
 
 TEST_CASE("makespan of what can't be is an error") {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <compare>
 #include <concepts>
 #include <cstddef>
 #include <deque>
@@ -14,6 +15,20 @@
 #include "terse/pipeline/concept.hpp"
 
 namespace terse {
+
+namespace detail {
+
+/// A point in time. Of two at the same second the one behind fewer passes comes first, as if a pass took a moment: where passes
+/// take 0 seconds, the order of messages is that of passes that take hardly any.
+struct Moment {
+  double seconds = 0;
+  index_t passes = 0;
+
+  friend Moment operator+(const Moment& a, double later) { return {a.seconds + later, a.passes}; }
+  friend auto operator<=>(const Moment&, const Moment&) = default;
+};
+
+}  // namespace detail
 
 /// What a step of one stage is made of, in seconds.
 struct StageTimes {
@@ -52,25 +67,29 @@ double makespan(const Plan& schedule, int count, index_t micro_batches, const Ti
     }
   check(latency, "a message's latency");
   for (int s = 0; s < count; ++s) check_order(schedule, s, count, micro_batches);
-  constexpr double never = std::numeric_limits<double>::infinity();
+  using detail::Moment;
+  constexpr Moment never{std::numeric_limits<double>::infinity()};
   const auto at = [](auto index) { return static_cast<std::size_t>(index); };
   struct Message {
     Action pass;
-    double ready;
+    Moment ready;
   };
   struct Stage {
-    std::vector<double> activations, gradients;  // when each of them is there
+    std::vector<Moment> activations, gradients;  // when each of them is there
     std::deque<Message> leaving;
     index_t taken = 0;
-    double free = 0, out_free = 0, in_free = 0;
+    Moment free, out_free, in_free;
 
-    std::vector<double>& inputs(bool forward) { return forward ? activations : gradients; }
+    std::vector<Moment>& inputs(bool forward) { return forward ? activations : gradients; }
   };
-  std::vector<Stage> all(at(count),
-                         {std::vector(at(micro_batches), never), std::vector(at(micro_batches), never), {}});
+  std::vector<Stage> all(at(count));
+  for (Stage& stage : all) {
+    stage.activations.assign(at(micro_batches), never);
+    stage.gradients.assign(at(micro_batches), never);
+  }
   if (!all.empty()) {
-    all.front().activations.assign(at(micro_batches), 0);
-    all.back().gradients.assign(at(micro_batches), 0);  // as soon as it has the loss
+    all.front().activations.assign(at(micro_batches), {});
+    all.back().gradients.assign(at(micro_batches), {});  // as soon as it has the loss
   }
   double end = 0;
   index_t passes = count * schedule.actions(micro_batches);
@@ -78,16 +97,16 @@ double makespan(const Plan& schedule, int count, index_t micro_batches, const Ti
     // What can begin first, a pass or a message.
     int first = 0;
     bool is_pass = true;
-    double begin = never;
+    Moment begin = never;
     for (int s = 0; s < count; ++s) {
       Stage& stage = all[at(s)];
       if (stage.taken < schedule.actions(micro_batches)) {
         const auto [forward, j] = schedule.at(stage.taken, s, count, micro_batches);
-        const double here = std::max(stage.inputs(forward)[at(j)], stage.free);
+        const Moment here = std::max(stage.inputs(forward)[at(j)], stage.free);
         if (here < begin) begin = here, first = s, is_pass = true;
       }
       if (!stage.leaving.empty()) {
-        const double here = std::max(stage.leaving.front().ready, stage.out_free);
+        const Moment here = std::max(stage.leaving.front().ready, stage.out_free);
         if (here < begin) begin = here, first = s, is_pass = false;
       }
     }
@@ -97,7 +116,8 @@ double makespan(const Plan& schedule, int count, index_t micro_batches, const Ti
       const Action pass = schedule.at(stage.taken++, first, count, micro_batches);
       const StageTimes took = times(first, pass.micro_batch);
       stage.free = begin + (pass.forward ? took.forward : took.backward);
-      end = std::max(end, stage.free);
+      ++stage.free.passes;
+      end = std::max(end, stage.free.seconds);
       const int to = first + (pass.forward ? 1 : -1);
       if (to >= 0 && to < count) stage.leaving.push_back({pass, stage.free});
       --passes;
