@@ -26,31 +26,7 @@ struct Portion {
 
 /// A range in slices of about `bytes` bytes of fp32, the last elements first, for gradients become ready in that order; 0: in
 /// one. Cut at multiples of 64 elements, or, with `whole_segments`, between pieces alone. All ranks cut alike.
-TERSE_COLD inline std::vector<Range> slices_of(const Range& range, index_t bytes,
-                                               bool whole_segments = false) {
-  constexpr index_t width = sizeof(float);
-  const index_t slice = std::max(bytes / width, alignment);
-  if (whole_segments && bytes > 0 && !range.pieces().empty()) {
-    std::vector<Range> slices;
-    std::vector<Piece> pieces;
-    index_t held = 0;
-    for (auto piece = range.pieces().rbegin(); piece != range.pieces().rend(); ++piece) {
-      if (held > 0 && held + piece->count > slice) {
-        slices.emplace_back(std::vector<Piece>(pieces.rbegin(), pieces.rend()));
-        pieces.clear();
-        held = 0;
-      }
-      pieces.push_back(*piece);
-      held += piece->count;
-    }
-    slices.emplace_back(std::vector<Piece>(pieces.rbegin(), pieces.rend()));
-    return slices;
-  }
-  const index_t count = bytes <= 0 ? 1 : std::max(index_t{1}, (range.elements() + slice - 1) / slice);
-  std::vector<Range> slices = range.cut(static_cast<int>(count));
-  std::reverse(slices.begin(), slices.end());
-  return slices;
-}
+TERSE_COLD std::vector<Range> slices_of(const Range& range, index_t bytes, bool whole_segments = false);
 
 /// The packets of a round: the whole range, and its cuts, one for each rank. Compressed and dense pieces are
 /// cut apart, so that both kinds are shared out evenly.
@@ -90,19 +66,7 @@ struct Plan {
   }
 
  private:
-  TERSE_COLD void cut(int parts) {
-    std::vector<Range> compressed = whole.compressed.cut(parts), dense = whole.dense.cut(parts);
-    chunks = std::vector<Portion>(compressed.size());
-    for (std::size_t c = 0; c < chunks.size(); ++c) {
-      Portion& chunk = chunks[c];
-      chunk.compressed = std::move(compressed[c]);
-      chunk.dense = std::move(dense[c]);
-      if (chunk.compressed.pieces().empty()) continue;
-      const index_t segment = chunk.compressed.pieces().front().segment;
-      while (whole.compressed.pieces()[static_cast<std::size_t>(chunk.first_unit)].segment != segment)
-        ++chunk.first_unit;
-    }
-  }
+  TERSE_COLD void cut(int parts);
   TERSE_COLD static Portion in_full_precision(const Portion& portion, bool note) {
     std::vector<Piece> pieces;
     std::merge(portion.compressed.pieces().begin(), portion.compressed.pieces().end(),
@@ -136,3 +100,7 @@ struct Plan {
 };
 
 }  // namespace terse
+
+#ifndef TERSE_SEPARATE
+#include "terse/plan.ipp"
+#endif

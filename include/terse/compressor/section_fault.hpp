@@ -22,29 +22,7 @@ enum class SectionFault : std::uint32_t {
 };
 
 /// The same in words, for a wire_error.
-inline const char* text_of(SectionFault fault) {
-  switch (fault) {
-    case SectionFault::ends_early:
-      return "a section that ends early";
-    case SectionFault::too_many_picks:
-      return "more picks than there may be";
-    case SectionFault::descending:
-      return "positions that do not ascend";
-    case SectionFault::beyond_end:
-      return "a position beyond the end";
-    case SectionFault::other_population:
-      return "a bitmap of another number of positions";
-    case SectionFault::not_finite:
-      return "a value that is not finite";
-    case SectionFault::unlikely:
-      return unlikely_scale;
-    case SectionFault::goes_on:
-      return "a section that goes on behind its end";
-    case SectionFault::padding:
-      return "bits behind its last position";
-  }
-  return "a section that can't be read";
-}
+const char* text_of(SectionFault fault);
 
 /// What the threads of a check have found, in an executor's memory: the first fault in the order in which the host
 /// looks, so that both say the same.
@@ -77,3 +55,7 @@ struct Report {
 };
 
 }  // namespace terse::detail
+
+#ifndef TERSE_SEPARATE
+#include "terse/compressor/section_fault.ipp"
+#endif

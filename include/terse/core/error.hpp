@@ -14,16 +14,7 @@ namespace terse {
 namespace detail {
 
 /// Makes a sentence by the rules of printf: one call, which compiles in less time than a chain of strings.
-__attribute__((format(printf, 1, 2))) TERSE_COLD inline std::string sentence(const char* format, ...) {
-  std::va_list values, again;
-  va_start(values, format);
-  va_copy(again, values);
-  std::string text(static_cast<std::size_t>(std::vsnprintf(nullptr, 0, format, values)), ' ');
-  std::vsnprintf(text.data(), text.size() + 1, format, again);
-  va_end(again);
-  va_end(values);
-  return text;
-}
+__attribute__((format(printf, 1, 2))) TERSE_COLD std::string sentence(const char* format, ...);
 
 }  // namespace detail
 
@@ -40,13 +31,7 @@ class error : public std::runtime_error {
   std::int64_t step() const noexcept { return step_; }
 
  private:
-  TERSE_COLD static std::string compose(const std::string& sentence, int rank, std::int64_t step) {
-    if (rank < 0 && step < 0) return "terse: " + sentence;
-    if (step < 0) return detail::sentence("terse: rank %d: ", rank) + sentence;
-    const auto number = static_cast<long long>(step);
-    if (rank < 0) return detail::sentence("terse: step %lld: ", number) + sentence;
-    return detail::sentence("terse: rank %d, step %lld: ", rank, number) + sentence;
-  }
+  TERSE_COLD static std::string compose(const std::string& sentence, int rank, std::int64_t step);
 
   int rank_;
   std::int64_t step_;
@@ -116,3 +101,7 @@ class foreign_checkpoint_error : public checkpoint_error {
 };
 
 }  // namespace terse
+
+#ifndef TERSE_SEPARATE
+#include "terse/core/error.ipp"
+#endif

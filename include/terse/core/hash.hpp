@@ -41,19 +41,10 @@ inline std::uint64_t hash_bytes(const std::byte* data, std::size_t bytes) {
 }
 
 /// Hash of names, shapes, rates, flags and groups of all segments.
-inline std::uint64_t layout_hash(const Layout& layout) {
-  std::uint64_t hash = 0;
-  for (const Segment& segment : layout.segments()) {
-    hash = mix_hash(mix_hash(hash, segment.name.size()), segment.name.c_str());
-    hash = mix_hash(hash, segment.shape.size());
-    for (const index_t extent : segment.shape) hash = mix_hash(hash, static_cast<std::uint64_t>(extent));
-    hash = mix_hash(hash, std::bit_cast<std::uint32_t>(segment.learning_rate_scale));
-    hash = mix_hash(hash, std::bit_cast<std::uint32_t>(segment.weight_decay));
-    // One word for all, so that layouts of one group, nothing hidden, have the hash that they always had.
-    hash = mix_hash(hash, (segment.compress ? 1U : 0U) + 2 * static_cast<std::uint64_t>(segment.group) +
-                              (segment.hidden ? std::uint64_t{1} << 40 : 0));
-  }
-  return hash;
-}
+std::uint64_t layout_hash(const Layout& layout);
 
 }  // namespace terse
+
+#ifndef TERSE_SEPARATE
+#include "terse/core/hash.ipp"
+#endif

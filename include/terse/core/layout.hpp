@@ -74,13 +74,7 @@ class Range {
   /// pieces alone, see Layout::range_of.
   index_t columns(std::size_t p) const { return p < columns_.size() ? columns_[p] : 0; }
   /// How many pieces are of this segment.
-  std::size_t pieces_of(index_t segment) const {
-    const auto first = std::lower_bound(pieces_.begin(), pieces_.end(), segment,
-                                        [](const Piece& piece, index_t s) { return piece.segment < s; });
-    auto last = first;
-    while (last != pieces_.end() && last->segment == segment) ++last;
-    return static_cast<std::size_t>(last - first);
-  }
+  std::size_t pieces_of(index_t segment) const;
   /// First arena index, 0 for an empty range.
   index_t begin_offset() const noexcept { return pieces_.empty() ? 0 : pieces_.front().offset; }
   /// One past the last arena index, rounded up to the alignment.
@@ -91,46 +85,10 @@ class Range {
   /// Cuts the range into `parts` ranges of equal size: part r ends where the first (r + 1) / parts of the
   /// elements end, rounded up to the alignment within its piece. Parts differ by less than `2 * alignment`
   /// elements for each piece they touch; small ranges leave parts empty. All ranks cut alike.
-  TERSE_COLD std::vector<Range> cut(int parts) const {
-    if (parts < 1) throw usage_error("a range can't be cut into " + std::to_string(parts) + " parts");
-    std::vector<Range> cuts(static_cast<std::size_t>(parts));
-    index_t before = 0;
-    int part = 0;
-    for (std::size_t p = 0; p < pieces_.size(); ++p) {
-      const Piece& piece = pieces_[p];
-      index_t done = 0;
-      while (done < piece.count) {
-        const index_t goal = elements_ * (part + 1) / parts - before;
-        const index_t stop =
-            part + 1 == parts ? piece.count : std::min(piece.count, aligned(std::max(goal, done)));
-        if (stop > done) {
-          Range& here = cuts[static_cast<std::size_t>(part)];
-          here.pieces_.push_back({piece.segment, piece.offset + done, stop - done});
-          here.columns_.push_back(stop - done == piece.count ? columns(p) : 0);
-        }
-        done = stop;
-        if (done < piece.count) ++part;
-      }
-      before += piece.count;
-    }
-    for (Range& cut : cuts) cut.count();
-    return cuts;
-  }
+  TERSE_COLD std::vector<Range> cut(int parts) const;
 
  private:
-  void count() {
-    elements_ = 0;
-    index_t end = 0;
-    for (const Piece& piece : pieces_) {
-      if (piece.offset % alignment != 0 || piece.offset < end || piece.count < 0)
-        throw usage_error(
-            "a range's pieces must be in order, apart, and start at multiples of 64 elements; one starts "
-            "at " +
-            std::to_string(piece.offset));
-      end = piece.offset + piece.count;
-      elements_ += piece.count;
-    }
-  }
+  void count();
 
   friend class Layout;
   std::vector<Piece> pieces_;
@@ -147,69 +105,19 @@ class Layout {
  public:
   /// Appends a segment and sets its offset and count. Throws usage_error for a negative dimension or group, a product
   /// that overflows, a hidden segment of less than two dimensions, or a name that is taken or isn't UTF-8, as checkpoints need it.
-  TERSE_COLD Layout& add(Segment segment) {
-    if (!detail::is_utf8(segment.name))
-      throw usage_error("segment " + std::to_string(segments_.size()) + " is named '" + segment.name +
-                        "', which is not UTF-8: checkpoints could not be saved");
-    check_scales(segment.name, segment.learning_rate_scale, segment.weight_decay);
-    if (segment.group < 0)
-      throw usage_error("segment '" + segment.name + "' is of group " + std::to_string(segment.group) +
-                        ": groups count from 0");
-    if (segment.hidden && segment.shape.size() < 2)
-      throw usage_error("segment '" + segment.name + "' is marked as hidden and is no matrix: it has " +
-                        std::to_string(segment.shape.size()) +
-                        " dimension(s), and hidden ones have two or more");
-    index_t count = 1;
-    for (const index_t extent : segment.shape) {
-      if (extent < 0) throw usage_error("segment '" + segment.name + "' has a negative dimension");
-      if (extent != 0 && count > (index_t{1} << 56) / extent)
-        throw usage_error("segment '" + segment.name + "' has too many elements");
-      count *= extent;
-    }
-    if (!places_.emplace(segment.name, segments_.size()).second)
-      throw usage_error("two segments are named '" + segment.name + "'");
-    segment.offset = size_;
-    segment.count = count;
-    size_ += aligned(count);
-    segments_.push_back(std::move(segment));
-    return *this;
-  }
+  TERSE_COLD Layout& add(Segment segment);
 
   /// Gives a segment other scales. Throws usage_error for a name that no segment has, and for scales that `add` refuses.
-  void rescale(std::string_view name, float learning_rate_scale, float weight_decay) {
-    check_scales(std::string(name), learning_rate_scale, weight_decay);
-    if (const auto found = places_.find(std::string(name)); found != places_.end()) {
-      Segment& segment = segments_[found->second];
-      segment.learning_rate_scale = learning_rate_scale;
-      segment.weight_decay = weight_decay;
-      ++revision_;
-      return;
-    }
-    std::string text = "no segment is named '" + std::string(name) + "'";
-    constexpr std::size_t shown = 8;
-    for (std::size_t s = 0; s < segments_.size() && s < shown; ++s)
-      text += (s == 0 ? "; there are '" : ", '") + segments_[s].name + "'";
-    throw usage_error(text + (segments_.size() > shown ? ", ..." : ""));
-  }
+  void rescale(std::string_view name, float learning_rate_scale, float weight_decay);
   /// Counts changes by `rescale`.
   std::uint64_t revision() const noexcept { return revision_; }
 
   /// One segment of `count` elements named "parameters".
-  static Layout flat(index_t count) {
-    Layout layout;
-    layout.add({"parameters", {count}});
-    return layout;
-  }
+  static Layout flat(index_t count);
 
   const std::vector<Segment>& segments() const noexcept { return segments_; }
   /// The groups that its segments are of, and 0, in ascending order.
-  TERSE_COLD std::vector<int> groups() const {
-    std::vector<int> all(1, 0);
-    for (const Segment& segment : segments_) all.push_back(segment.group);
-    std::sort(all.begin(), all.end());
-    all.erase(std::unique(all.begin(), all.end()), all.end());
-    return all;
-  }
+  TERSE_COLD std::vector<int> groups() const;
   /// Elements of the arena, padding included: what a parameter or gradient view must hold.
   index_t size() const noexcept { return size_; }
 
@@ -217,58 +125,19 @@ class Layout {
   Range range() const { return pieces_of(0, segments_.size()); }
 
   /// Ranges of consecutive whole segments, each of at least `elements` elements but the last.
-  TERSE_COLD std::vector<Range> buckets(index_t elements) const {
-    std::vector<Range> ranges;
-    std::size_t begin = 0;
-    index_t held = 0;
-    for (std::size_t s = 0; s < segments_.size(); ++s) {
-      held += segments_[s].count;
-      if (held >= elements || s + 1 == segments_.size()) {
-        ranges.push_back(pieces_of(begin, s + 1));
-        begin = s + 1;
-        held = 0;
-      }
-    }
-    return ranges;
-  }
+  TERSE_COLD std::vector<Range> buckets(index_t elements) const;
 
   /// The pieces of `range` whose segment has `compress == wanted`.
-  TERSE_COLD Range filter(const Range& range, bool wanted) const {
-    std::vector<Piece> pieces;
-    for (const Piece& piece : range.pieces())
-      if (segments_[static_cast<std::size_t>(piece.segment)].compress == wanted) pieces.push_back(piece);
-    return range_of(std::move(pieces));
-  }
+  TERSE_COLD Range filter(const Range& range, bool wanted) const;
 
   /// These pieces as a range that knows which of them are whole matrices: segments of two dimensions and more, the first
   /// one by all others, with more than one row and column.
-  TERSE_COLD Range range_of(std::vector<Piece> pieces) const {
-    Range range(std::move(pieces));
-    for (const Piece& piece : range.pieces_) {
-      const Segment& segment = segments_[static_cast<std::size_t>(piece.segment)];
-      const index_t rows = segment.shape.empty() ? 1 : segment.shape.front();
-      const bool matrix = rows > 1 && rows < segment.count && piece.count == segment.count;
-      range.columns_.push_back(matrix ? segment.count / rows : 0);
-    }
-    return range;
-  }
+  TERSE_COLD Range range_of(std::vector<Piece> pieces) const;
 
  private:
-  TERSE_COLD Range pieces_of(std::size_t begin, std::size_t end) const {
-    std::vector<Piece> pieces;
-    for (std::size_t s = begin; s < end; ++s)
-      if (segments_[s].count > 0)
-        pieces.push_back({static_cast<index_t>(s), segments_[s].offset, segments_[s].count});
-    return range_of(std::move(pieces));
-  }
+  TERSE_COLD Range pieces_of(std::size_t begin, std::size_t end) const;
 
-  static void check_scales(const std::string& name, float learning_rate, float weight_decay) {
-    // NaN fails the comparisons.
-    if (!(learning_rate >= 0 && learning_rate < largest_rate) ||
-        !(weight_decay >= 0 && weight_decay < largest_rate))
-      throw usage_error("segment '" + name +
-                        "' needs a learning_rate_scale and a weight_decay that are finite and >= 0");
-  }
+  static void check_scales(const std::string& name, float learning_rate, float weight_decay);
 
   static constexpr float largest_rate = 1e30F;
   std::vector<Segment> segments_;
@@ -278,3 +147,7 @@ class Layout {
 };
 
 }  // namespace terse
+
+#ifndef TERSE_SEPARATE
+#include "terse/core/layout.ipp"
+#endif

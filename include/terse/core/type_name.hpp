@@ -13,22 +13,7 @@ namespace terse {
 
 namespace detail {
 
-inline std::string demangled(const char* name) {
-  int status = 0;
-  char* const text = abi::__cxa_demangle(name, nullptr, nullptr, &status);
-  std::string result = status == 0 ? text : name;
-  std::free(text);
-  // Checkpoints and ranks of other builds know these by the names that they had first.
-  constexpr std::string_view renamed[][2] = {{"terse::NoErrorFeedback", "terse::None"},
-                                             {"terse::AboveThreshold", "terse::Above"},
-                                             {"terse::IsSmallerThan", "terse::Below"},
-                                             {"terse::AmsgradWith<true>::Of", "terse::AmsgradOf"},
-                                             {"terse::AmsgradWith<false>::Of", "terse::AmsgradOf"}};
-  for (const auto& [now, first] : renamed)
-    for (std::size_t at = 0; (at = result.find(now, at)) != result.npos; at += first.size())
-      result.replace(at, now.size(), first);
-  return result;
-}
+std::string demangled(const char* name);
 
 }  // namespace detail
 
@@ -39,3 +24,7 @@ std::string type_name() {
 }
 
 }  // namespace terse
+
+#ifndef TERSE_SEPARATE
+#include "terse/core/type_name.ipp"
+#endif

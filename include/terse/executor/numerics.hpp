@@ -88,34 +88,12 @@ std::uint64_t numerics_of([[maybe_unused]] E executor) {
 }
 
 /// What is wrong and what to do about it, of faults that aren't 0.
-TERSE_COLD inline std::string describe_numerics(std::uint64_t faults) {
-  std::string text;
-  const auto say = [&](std::uint64_t fault, const char* sentence) {
-    if ((faults & fault) != 0) text += std::string(text.empty() ? "" : "; ") + sentence;
-  };
-  say(detail::contracts,
-      "joins a product and a sum into one operation (compile with -ffp-contract=off, device code with "
-      "-fmad=false)");
-  say(detail::flushes,
-      "flushes subnormal numbers to zero (compile device code without -ftz=true; on the host don't link with "
-      "-ffast-math or call torch.set_flush_denormal, which set the processor to it)");
-  say(detail::divides,
-      "divides by way of reciprocals (compile without -freciprocal-math, device code without "
-      "-prec-div=false)");
-  say(detail::roots, "takes approximate roots (compile device code without -prec-sqrt=false)");
-  say(detail::reorders, "takes sums in another order (compile without -fassociative-math)");
-  return text + "; -ffast-math and --use_fast_math do all of this";
-}
+TERSE_COLD std::string describe_numerics(std::uint64_t faults);
 
 /// The first of all ranks whose arithmetic has faults, in words to be put behind an error; `all` are fields of one rank after the
 /// other, `count` each.
-TERSE_COLD inline std::string describe_numerics(const std::vector<std::uint64_t>& all, std::size_t count,
-                                                std::size_t at) {
-  for (std::size_t k = at; k < all.size(); k += count)
-    if (all[k] != 0)
-      return ". The arithmetic of rank " + std::to_string(k / count) + " " + describe_numerics(all[k]);
-  return "";
-}
+TERSE_COLD std::string describe_numerics(const std::vector<std::uint64_t>& all, std::size_t count,
+                                         std::size_t at);
 
 namespace detail {
 /// Throws usage_error in a step whose thread computes otherwise than ranks have agreed on at construction.
@@ -131,11 +109,10 @@ inline void check_processor(int rank, std::uint64_t step) {
 }  // namespace detail
 
 /// Throws usage_error where there are faults, of a rank whose peers have the same.
-TERSE_COLD inline void check_numerics(std::uint64_t faults, int rank) {
-  if (faults != 0)
-    throw usage_error("this program's arithmetic has other bits than those that all ranks must have: it " +
-                          describe_numerics(faults),
-                      rank);
-}
+TERSE_COLD void check_numerics(std::uint64_t faults, int rank);
 
 }  // namespace terse
+
+#ifndef TERSE_SEPARATE
+#include "terse/executor/numerics.ipp"
+#endif

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -23,25 +23,10 @@ struct Apart {
   std::string arena, segment;
 };
 
-[[noreturn]] TERSE_COLD inline void throw_other_start(const Apart& apart, int rank) {
-  throw mismatch_error(sentence("rank %d starts from other parameters than rank %d, in '%s': call "
-                                "terse::broadcast(transport, parameters) "
-                                "on all ranks before the first step, or load a checkpoint",
-                                apart.rank, apart.from, apart.segment.c_str()),
-                       rank, 1);
-}
+[[noreturn]] TERSE_COLD void throw_other_start(const Apart& apart, int rank);
 /// `compared`: the last step after which all were alike; 0: none was looked at.
-[[noreturn]] TERSE_COLD inline void throw_drifted(const Apart& apart, std::uint64_t compared, int rank,
-                                                  std::uint64_t step) {
-  const std::string last =
-      compared == 0 ? "this is the first comparison"
-                    : sentence("were alike after step %llu", static_cast<unsigned long long>(compared));
-  throw mismatch_error(
-      sentence("rank %d has drifted: its %s differ from rank %d's in '%s', and %s. Load a checkpoint; "
-               "packets can have checksums (check_payload)",
-               apart.rank, apart.arena.c_str(), apart.from, apart.segment.c_str(), last.c_str()),
-      rank, static_cast<std::int64_t>(step));
-}
+[[noreturn]] TERSE_COLD void throw_drifted(const Apart& apart, std::uint64_t compared, int rank,
+                                           std::uint64_t step);
 
 /// Compares arenas of a layout among ranks. Padding does not count.
 class Comparison {
@@ -58,7 +43,7 @@ class Comparison {
     arenas([&](const char*, auto arena) {
       for (const Segment& segment : layout.segments()) mine = mix_hash(mine, hash_of_segment(segment, arena));
     });
-    if (!odd_one(hashes_(channel, mine, Phase::setup))) return {};
+    if (!find_odd(hashes_(channel, mine, Phase::setup))) return {};
     return find(channel, layout, arenas);
   }
 
@@ -74,21 +59,13 @@ class Comparison {
     arenas([&](const char* name, auto arena) {
       for (const Segment& segment : layout.segments()) {
         if (apart) return;
-        apart = odd_one(hashes_(channel, hash_of_segment(segment, arena), Phase::setup));
+        apart = find_odd(hashes_(channel, hash_of_segment(segment, arena), Phase::setup));
         if (apart) apart->arena = name, apart->segment = segment.name;
       }
     });
     return apart;
   }
-  template <class Hashes>
-  static std::optional<Apart> odd_one(const Hashes& all) {
-    if (std::all_of(all.begin(), all.end(), [&](std::uint64_t one) { return one == all[0]; })) return {};
-    const auto usual = std::max_element(all.begin(), all.end(), [&](std::uint64_t a, std::uint64_t b) {
-      return std::count(all.begin(), all.end(), a) < std::count(all.begin(), all.end(), b);
-    });
-    const auto odd = std::find_if(all.begin(), all.end(), [&](std::uint64_t one) { return one != *usual; });
-    return Apart{static_cast<int>(odd - all.begin()), static_cast<int>(usual - all.begin()), {}, {}};
-  }
+  static std::optional<Apart> find_odd(std::span<const std::uint64_t> all);
 
   Assembly<std::uint64_t, Channel> hashes_;
 };
@@ -124,3 +101,7 @@ class Replicas {
 };
 
 }  // namespace terse::detail
+
+#ifndef TERSE_SEPARATE
+#include "terse/optimizer/comparison.ipp"
+#endif

@@ -13,16 +13,7 @@ class Failure {
  public:
   /// Keeps the exception that is being handled, except for errors after which steps can go on: arguments that were refused, ranks
   /// that start differently, and values that are not finite, for which all messages of the step have arrived.
-  TERSE_COLD void keep() {
-    try {
-      throw;
-    } catch (const usage_error&) {
-    } catch (const mismatch_error&) {
-    } catch (const non_finite_error&) {
-    } catch (...) {
-      keep_any();
-    }
-  }
+  TERSE_COLD void keep();
   /// Keeps whichever exception is being handled: it came while an open round was moved along.
   TERSE_COLD void keep_any() { error_ = std::current_exception(); }
   /// Throws the error again that was kept.
@@ -35,3 +26,7 @@ class Failure {
 };
 
 }  // namespace terse::detail
+
+#ifndef TERSE_SEPARATE
+#include "terse/optimizer/failure.ipp"
+#endif

@@ -37,35 +37,12 @@ TERSE_COLD void check_options(const Options& options) {
 }
 
 /// Throws usage_error for a layout that has nothing to train.
-TERSE_COLD inline void check_layout(const Layout& layout, int rank) {
-  if (layout.range().elements() > 0) return;
-  throw usage_error(layout.segments().empty()
-                        ? "the layout has no segment: add the model's tensors before the optimizer is made"
-                        : "no segment of the layout has an element, so there is nothing to train",
-                    rank);
-}
+TERSE_COLD void check_layout(const Layout& layout, int rank);
 
 /// Warns of compression that makes packets larger, of bytes of both, or a step of that many bytes larger than an average over a
 /// ring of so many ranks.
-TERSE_COLD inline void warn_of_growth(const Options& options, index_t compressed, index_t exact, index_t step,
-                                      int ranks) {
-  if (options.warn == nullptr) return;
-  constexpr index_t header = sizeof(PacketHeader);
-  const index_t ring = 2 * (ranks - 1) * ((exact - header + ranks - 1) / ranks + header);
-  if (compressed > exact)
-    options.warn(sentence(
-        "a compressed packet of this optimizer has up to %td bytes, one in full precision %td: its segments "
-        "are too "
-        "small for this compressor. Leave small ones out (Segment::compress = false), or use an exact method",
-        compressed, exact));
-  else if (step > ring)
-    options.warn(sentence(
-        "a rank sends up to %td bytes for a compressed step of this optimizer, and about %td for one in full "
-        "precision over Ring. Compare recipes (docs/advice.md), leave small segments out (Segment::compress "
-        "= "
-        "false), or use an exact method",
-        step, ring));
-}
+TERSE_COLD void warn_of_growth(const Options& options, index_t compressed, index_t exact, index_t step,
+                               int ranks);
 
 template <class T, Executor E>
 void check_stream([[maybe_unused]] const T& transport, [[maybe_unused]] const E& executor) {
@@ -103,3 +80,7 @@ struct StepGuard {
 };
 
 }  // namespace terse::detail
+
+#ifndef TERSE_SEPARATE
+#include "terse/optimizer/guards.ipp"
+#endif

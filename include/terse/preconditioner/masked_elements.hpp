@@ -91,25 +91,7 @@ class MaskedElements {
   }
 
  private:
-  [[noreturn]] TERSE_COLD void refuse(int rank, std::uint64_t step) const {
-    constexpr std::size_t most_named = 8;
-    std::string named;
-    for (std::size_t s = 0; s < count_ && s < most_named; ++s)
-      named += sentence("%s%td of %td in segment '%.*s'", s > 0 ? ", " : "", segments_[s].masked,
-                        segments_[s].elements, static_cast<int>(segments_[s].name.size()),
-                        segments_[s].name.data());
-    throw usage_error(
-        sentence(
-            "the second stage would begin after this step, and %td of %td elements would be masked and never "
-            "train, since its preconditioner has learned nothing of them: %s%s. Freeze later, when they have "
-            "had "
-            "gradients; or, where these stay 0, %sallow a larger share (Options::most_masked). The step "
-            "itself "
-            "has been taken, and the first stage goes on",
-            masked_, elements_, named.c_str(), count_ > most_named ? " and some in other segments" : "",
-            instead_),
-        rank, static_cast<std::int64_t>(step));
-  }
+  [[noreturn]] TERSE_COLD void refuse(int rank, std::uint64_t step) const;
 
   const Layout* layout_;
   float most_;
@@ -124,3 +106,7 @@ class MaskedElements {
 }  // namespace detail
 
 }  // namespace terse
+
+#ifndef TERSE_SEPARATE
+#include "terse/preconditioner/masked_elements.ipp"
+#endif

@@ -58,10 +58,7 @@ constexpr std::uint32_t origin_of(Phase phase, int sender, int from = -1) {
          static_cast<std::uint32_t>(direct ? sender : from);
 }
 /// The rank that flags name.
-TERSE_COLD inline std::string rank_in(std::uint16_t flags) {
-  const int rank = (flags & ~PacketHeader::refused) - 1;
-  return "rank " + std::to_string(rank) + (rank == PacketHeader::refused - 2 ? " or a higher one" : "");
-}
+TERSE_COLD std::string rank_in(std::uint16_t flags);
 /// A packet's check where payloads are checked, too: half of it is the payload's.
 inline std::uint64_t check_with_payload(std::uint64_t check, const std::byte* packet, std::uint64_t bytes,
                                         std::uint16_t flags) {
@@ -70,46 +67,17 @@ inline std::uint64_t check_with_payload(std::uint64_t check, const std::byte* pa
   return (check & 0xFFFFFFFF00000000) | (sum & 0xFFFFFFFF);
 }
 
-[[noreturn]] TERSE_COLD inline void throw_refused(std::uint16_t flags, int rank, std::uint64_t step) {
-  throw wire_error(rank_in(flags) + " has refused a packet of this step, and its own error says why", rank,
-                   static_cast<std::int64_t>(step));
-}
-[[noreturn]] TERSE_COLD inline void throw_non_finite(std::uint16_t flags, int rank, std::uint64_t step) {
-  throw non_finite_error(
-      "a message or a sum of " + rank_in(flags) +
-          " is not finite (NaN, infinity, or beyond what squares or its compressor can hold)",
-      flags - 1, rank, static_cast<std::int64_t>(step));
-}
+[[noreturn]] TERSE_COLD void throw_refused(std::uint16_t flags, int rank, std::uint64_t step);
+[[noreturn]] TERSE_COLD void throw_non_finite(std::uint16_t flags, int rank, std::uint64_t step);
 
 /// Of a packet from `sender` that only who is near can read.
-[[noreturn]] TERSE_COLD inline void throw_unreadable(int sender, int rank, std::uint64_t step) {
-  throw wire_error(
-      "the packet from rank " + std::to_string(sender) +
-          " can't be read beside this rank's own parameters: they are further apart than "
-          "the compressor's bound, or not finite. Raise the bound (Lattice's step), or lower the learning "
-          "rate; ranks must start from the same parameters",
-      rank, static_cast<std::int64_t>(step));
-}
+[[noreturn]] TERSE_COLD void throw_unreadable(int sender, int rank, std::uint64_t step);
 
-[[noreturn]] TERSE_COLD inline void throw_damaged(const std::string& packet, const char* sign, int rank,
-                                                  std::uint64_t step) {
-  throw wire_error(packet + " was damaged on its way: " + sign, rank, static_cast<std::int64_t>(step));
-}
-[[noreturn]] TERSE_COLD inline void throw_damage(std::uint64_t origin, int rank, std::uint64_t step) {
-  const auto sender = static_cast<int>(origin & 0xFFFFFF);
-  const std::string where = std::string(" (phase '") + name(static_cast<Phase>(origin >> 24 & 0x7F)) + "')";
-  throw_damaged((origin & handed_on) == 0
-                    ? packet_from(sender, -1, where)
-                    : "a packet that rank " + std::to_string(sender) + " has handed on" + where,
-                "it has values that are not finite, and none is ever sent", rank, step);
-}
-[[noreturn]] TERSE_COLD inline void throw_payload(std::uint64_t place, int sender, int from, int rank,
-                                                  std::uint64_t step) {
-  throw_damaged(packet_from(sender, from,
-                            std::string(" (phase '") + name(static_cast<Phase>(place >> 48)) + "', chunk " +
-                                std::to_string(place >> 24 & 0xFFFFFF) + ")"),
-                "its payload or its flags are not what its checksum was made of", rank, step);
-}
+[[noreturn]] TERSE_COLD void throw_damaged(const std::string& packet, const char* sign, int rank,
+                                           std::uint64_t step);
+[[noreturn]] TERSE_COLD void throw_damage(std::uint64_t origin, int rank, std::uint64_t step);
+[[noreturn]] TERSE_COLD void throw_payload(std::uint64_t place, int sender, int from, int rank,
+                                           std::uint64_t step);
 
 }  // namespace detail
 
@@ -235,3 +203,7 @@ class Envelope {
 };
 
 }  // namespace terse
+
+#ifndef TERSE_SEPARATE
+#include "terse/topology/envelope.ipp"
+#endif

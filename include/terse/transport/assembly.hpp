@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -82,44 +81,19 @@ class CheckedGather {
   template <Transport T>
   TERSE_COLD void operator()(T& transport, std::span<const std::byte> mine, std::span<std::byte> all,
                              Phase phase, std::int64_t step = -1) {
-    const std::size_t bytes = mine.size(), block = bytes + sizeof(Sum);
-    const std::uint32_t tag = tag_of(Call::current().verb);
-    // Zeroed: a message that is shorter than its place leaves no earlier block there.
-    blocks_.assign(static_cast<std::size_t>(transport.size()) * block, std::byte{});
-    std::byte* const own = blocks_.data() + static_cast<std::size_t>(transport.rank()) * block;
-    const Sum sum = sum_of(mine) ^ tag;
-    std::copy(mine.begin(), mine.end(), own);
-    std::memcpy(own + bytes, &sum, sizeof sum);
-    gather_host_bytes(transport, gather_, {own, block}, blocks_, phase);
-    for (int peer = 0; peer < transport.size(); ++peer) {
-      const std::byte* const theirs = blocks_.data() + static_cast<std::size_t>(peer) * block;
-      Sum told;
-      std::memcpy(&told, theirs + bytes, sizeof told);
-      if (const Sum theirs_tag = told ^ sum_of({theirs, bytes}); theirs_tag != tag)
-        refuse(peer, phase, theirs_tag, transport.rank(), step);
-      std::copy_n(theirs, bytes, all.begin() + peer * static_cast<std::ptrdiff_t>(bytes));
-    }
+    const std::span<const std::byte> own = put(mine, transport.rank(), transport.size());
+    gather_host_bytes(transport, gather_, own, blocks_, phase);
+    take(all, mine.size(), phase, transport.rank(), transport.size(), step);
   }
 
  private:
+  std::span<const std::byte> put(std::span<const std::byte> mine, int rank, int ranks);
+  void take(std::span<std::byte> all, std::size_t bytes, Phase phase, int rank, int ranks, std::int64_t step);
   static Sum sum_of(std::span<const std::byte> block) {
     return static_cast<Sum>(hash_bytes(block.data(), block.size()) >> 32);
   }
   [[noreturn]] TERSE_COLD static void refuse(int peer, Phase phase, std::uint32_t tag, int rank,
-                                             std::int64_t step) {
-    for (int verb = 0; verb < static_cast<int>(Verb::count_); ++verb)
-      if (tag == tag_of(static_cast<Verb>(verb)))
-        throw mismatch_error(
-            sentence("rank %d is in %s, and this rank in %s (phase '%s'): %s, and run the same version", peer,
-                     name(static_cast<Verb>(verb)), text_of(Call::current()).c_str(), name(phase),
-                     same_calls),
-            rank, step);
-    throw wire_error(sentence("the message from rank %d (phase '%s') is not what its checksum was made of: "
-                              "it was damaged on its "
-                              "way, or that rank is in another call or has another version of terse",
-                              peer, name(phase)),
-                     rank, step);
-  }
+                                             std::int64_t step);
 
   HostGather gather_;
   std::vector<std::byte> blocks_;
@@ -174,3 +148,7 @@ void await_messages(T& channel) {
 }
 
 }  // namespace terse
+
+#ifndef TERSE_SEPARATE
+#include "terse/transport/assembly.ipp"
+#endif

@@ -39,35 +39,7 @@ enum class Verb : std::uint8_t {
   agree,
   count_
 };
-inline const char* name(Verb verb) {
-  static constexpr std::array<const char*, static_cast<std::size_t>(Verb::count_)> names{
-      "an agreement without a name",
-      "step",
-      "the beginning of step",
-      "the construction of an optimizer",
-      "a save",
-      "a load",
-      "the opening of a folder",
-      "StopRequest::asked",
-      "Pipeline::train",
-      "Pipeline::evaluate",
-      "the construction of a pipeline",
-      "the construction of a grid",
-      "Grid::agree",
-      "Grid::clip_scale",
-      "a broadcast",
-      "a broadcast of one value",
-      "a mean",
-      "a mean of one number",
-      "an all_gather",
-      "an all_gather of one value",
-      "a comparison",
-      "a split",
-      "the making of a mailbox",
-      "a measurement",
-      "a comparison of settings"};
-  return names[static_cast<std::size_t>(verb)];
-}
+const char* name(Verb verb);
 
 /// Number by which ranks in an agreement know that they are in the same call. A step and its beginning have the same one, since
 /// what a rank sends in its `begin` another one, without it, sends in its `step`. Numbers differ in half of their bits.
@@ -105,17 +77,16 @@ class Call {
 };
 
 /// Names a call.
-TERSE_COLD inline std::string text_of(const CallName& call) {
-  return call.step > 0 ? std::string(name(call.verb)) + " " + std::to_string(call.step) : name(call.verb);
-}
+TERSE_COLD std::string text_of(const CallName& call);
 /// Names what a rank waits in.
-TERSE_COLD inline std::string place_of(Phase phase, const CallName& call) {
-  const std::string text = std::string("phase '") + name(phase) + "'";
-  return call.verb == Verb::none ? text : text + " of " + text_of(call);
-}
+TERSE_COLD std::string place_of(Phase phase, const CallName& call);
 
 /// Advice for ranks that may wait for each other.
 inline constexpr const char* same_calls =
     "all ranks make the same calls in the same order (optimizers, steps, checkpoints, means)";
 
 }  // namespace terse::detail
+
+#ifndef TERSE_SEPARATE
+#include "terse/transport/call.ipp"
+#endif

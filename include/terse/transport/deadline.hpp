@@ -48,12 +48,7 @@ inline std::chrono::milliseconds time_left(Deadline deadline) {
 }
 
 /// Says why no wait could keep to a deadline of 0 or less.
-TERSE_COLD inline std::string deadline_fault(Deadline deadline) {
-  const bool has_value = deadline.count() > -Deadline::longest.count();
-  return "a deadline must be longer than 0 ms, not " + (has_value
-                                                            ? std::to_string(deadline.count()) + " ms"
-                                                            : std::string("less than minus a year, or NaN"));
-}
+TERSE_COLD std::string deadline_fault(Deadline deadline);
 
 /// Checks what all waits of a transport shall keep to; throws usage_error where none could.
 inline std::chrono::milliseconds positive(Deadline deadline, int rank = -1) {
@@ -64,3 +59,7 @@ inline std::chrono::milliseconds positive(Deadline deadline, int rank = -1) {
 }  // namespace detail
 
 }  // namespace terse
+
+#ifndef TERSE_SEPARATE
+#include "terse/transport/deadline.ipp"
+#endif

@@ -48,17 +48,13 @@ void agree_on_packet(T& transport, index_t bytes) {
                         transport.rank());
 }
 
-inline void check_packet(std::size_t found, index_t bytes, int rank) {
-  if (found != static_cast<std::size_t>(bytes))
-    throw usage_error(
-        "this mailbox has packets of " + std::to_string(bytes) + " bytes, not of " + std::to_string(found),
-        rank);
-}
-inline void check_publisher(int peer, int size, int rank) {
-  if (peer < 0 || peer >= size)
-    throw usage_error("no rank " + std::to_string(peer) + " publishes here", rank);
-}
+void check_packet(std::size_t found, index_t bytes, int rank);
+void check_publisher(int peer, int size, int rank);
 
 }  // namespace detail
 
 }  // namespace terse
+
+#ifndef TERSE_SEPARATE
+#include "terse/transport/mailbox.ipp"
+#endif

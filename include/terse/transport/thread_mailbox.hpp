@@ -21,23 +21,8 @@ class ThreadMailbox {
   ThreadMailbox(ThreadMailbox&&) = default;
   ThreadMailbox& operator=(ThreadMailbox&&) = default;
 
-  void publish(std::span<const std::byte> packet) {
-    detail::check_packet(packet.size(), slots_->bytes, rank_);
-    check();
-    Slot& slot = slots_->of[static_cast<std::size_t>(rank_)];
-    const std::lock_guard lock(slot.mutex);
-    if (!packet.empty()) std::memcpy(slot.packet.data(), packet.data(), packet.size());
-    ++slot.version;
-  }
-  std::uint64_t fetch(int peer, std::span<std::byte> place) {
-    detail::check_publisher(peer, static_cast<int>(slots_->of.size()), rank_);
-    detail::check_packet(place.size(), slots_->bytes, rank_);
-    check();
-    Slot& slot = slots_->of[static_cast<std::size_t>(peer)];
-    const std::lock_guard lock(slot.mutex);
-    if (slot.version > 0 && !place.empty()) std::memcpy(place.data(), slot.packet.data(), place.size());
-    return slot.version;
-  }
+  void publish(std::span<const std::byte> packet);
+  std::uint64_t fetch(int peer, std::span<std::byte> place);
 
  private:
   friend class Threads;
@@ -58,11 +43,7 @@ class ThreadMailbox {
                 int world_rank)
       : shared_(std::move(shared)), slots_(std::move(boxes)), rank_(rank), world_rank_(world_rank) {}
 
-  void check() const {
-    const std::lock_guard lock(shared_->mutex);
-    if (!shared_->reason.empty())
-      throw peer_error("gave up at a mailbox: " + shared_->reason, shared_->culprit, world_rank_);
-  }
+  void check() const;
 
   std::shared_ptr<detail::ThreadShared> shared_;
   std::shared_ptr<Slots> slots_;
@@ -70,3 +51,7 @@ class ThreadMailbox {
 };
 
 }  // namespace terse
+
+#ifndef TERSE_SEPARATE
+#include "terse/transport/thread_mailbox.ipp"
+#endif

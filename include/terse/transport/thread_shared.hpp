@@ -74,15 +74,7 @@ struct ThreadShared {
     bool used = false;
   };
 
-  ThreadShared(int ranks, std::chrono::milliseconds deadline_)
-      : deadline(deadline_),
-        wake(static_cast<std::size_t>(ranks)),
-        progress(static_cast<std::size_t>(ranks)),
-        here(static_cast<std::size_t>(ranks)),
-        under_way(static_cast<std::size_t>(ranks)),
-        left(static_cast<std::size_t>(ranks)) {
-    for (std::vector<Batch*>& batches : under_way) batches.reserve(16);  // more only for those who ask for it
-  }
+  ThreadShared(int ranks, std::chrono::milliseconds deadline_);
 
   std::chrono::milliseconds deadline;
   std::mutex mutex;
@@ -105,27 +97,15 @@ struct ThreadShared {
 
   /// Takes this rank's hold on the channel of a split. Once all have theirs it lives as long as one of them.
   std::shared_ptr<Channel> take(std::uint64_t parent, std::uint64_t split, int color,
-                                std::vector<int> members) {
-    const std::lock_guard lock(mutex);
-    const auto place = making.try_emplace({parent, split, color}).first;
-    Making& one = place->second;
-    if (!one.channel) {
-      one.takers = members.size();
-      one.channel = std::make_shared<Channel>(++made, std::move(members));
-    }
-    const std::shared_ptr<Channel> channel = one.channel;
-    if (--one.takers == 0) making.erase(place);
-    return channel;
-  }
+                                std::vector<int> members);
 
-  void poison(int who, const std::string& why) {
-    if (!reason.empty()) return;
-    culprit = who;
-    reason = why;
-    for (std::condition_variable& one : wake) one.notify_all();
-  }
+  void poison(int who, const std::string& why);
 };
 
 }  // namespace detail
 
 }  // namespace terse
+
+#ifndef TERSE_SEPARATE
+#include "terse/transport/thread_shared.ipp"
+#endif

@@ -23,10 +23,7 @@ namespace terse {
 class ThreadGroup {
  public:
   /// Throws usage_error unless ranks >= 1 and deadline > 0. No wait lasts longer than `deadline`.
-  explicit ThreadGroup(int ranks, Deadline deadline = std::chrono::seconds(60))
-      : ranks_(ranks), deadline_(detail::positive(deadline)) {
-    if (ranks < 1) throw usage_error("a group needs at least one rank, not " + std::to_string(ranks));
-  }
+  explicit ThreadGroup(int ranks, Deadline deadline = std::chrono::seconds(60));
 
   int size() const { return ranks_; }
 
@@ -84,25 +81,15 @@ class ThreadGroup {
 
  private:
   /// The culprit of a non_finite_error; -1 of anything else.
-  static int whose_value(const std::exception_ptr& failure) {
-    if (!failure) return -1;
-    try {
-      std::rethrow_exception(failure);
-    } catch (const non_finite_error& found) {
-      return found.culprit();
-    } catch (...) {
-      return -1;
-    }
-  }
-  static void leave(detail::ThreadShared& shared, int rank, const std::optional<std::string>& failure) {
-    const std::lock_guard lock(shared.mutex);
-    shared.left[static_cast<std::size_t>(rank)] = 1;
-    if (failure) shared.poison(rank, "rank " + std::to_string(rank) + *failure);
-    for (std::condition_variable& one : shared.wake) one.notify_all();
-  }
+  static int whose_value(const std::exception_ptr& failure);
+  static void leave(detail::ThreadShared& shared, int rank, const std::optional<std::string>& failure);
 
   int ranks_;
   std::chrono::milliseconds deadline_;
 };
 
 }  // namespace terse
+
+#ifndef TERSE_SEPARATE
+#include "terse/transport/threads.ipp"
+#endif

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "terse/optimizer/fingerprint.hpp"
+
+namespace terse::detail {
+
+TERSE_CORE std::string first_difference(Channel& channel, const Layout& layout) {
+  const std::vector<Segment>& segments = layout.segments();
+  const auto ranks = static_cast<std::size_t>(channel.size());
+  std::size_t common = segments.size();
+  Assembly<std::uint64_t, Channel> counts(channel);
+  for (const std::uint64_t count : counts(channel, segments.size(), Phase::setup))
+    common = std::min(common, static_cast<std::size_t>(count));
+  std::vector<std::uint64_t> mine, all(common * ranks);
+  for (std::size_t s = 0; s < common; ++s) {
+    Layout one;
+    one.add(segments[s]);
+    mine.push_back(layout_hash(one));
+  }
+  CheckedGather gather(channel.size());
+  gather(channel, std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(all)), Phase::setup);
+  std::size_t first = common;
+  for (std::size_t k = 0; k < all.size(); ++k)
+    if (all[k] != mine[k % common]) first = std::min(first, k % common);
+  if (first == segments.size()) return sentence(", which has more segments than the %zu here", first);
+  const Segment& segment = segments[first];
+  std::string shape;
+  for (const index_t extent : segment.shape) shape += sentence(shape.empty() ? "%td" : ", %td", extent);
+  std::string text =
+      sentence(", from segment %zu on: here it is '%s' {%s}, learning_rate_scale %.9g, weight_decay %.9g",
+               first, segment.name.c_str(), shape.c_str(), static_cast<double>(segment.learning_rate_scale),
+               static_cast<double>(segment.weight_decay));
+  if (segment.group != 0) text += sentence(", group %d", segment.group);
+  if (segment.hidden) text += ", hidden";
+  return text + (segment.compress ? "" : ", not compressed");
+}
+
+TERSE_CORE std::uint64_t options_hash(const Options& options, const Layout& layout) {
+  const std::uint64_t hash = mix_hash(static_cast<std::uint64_t>(options.on_non_finite),
+                                      std::bit_cast<std::uint32_t>(options.clip_norm));
+  const std::size_t slices = slices_of(layout.range(), options.slice_bytes).size();
+  const std::uint64_t cut = slices == 1 ? hash : mix_hash(hash, slices);
+  const std::uint64_t masked = std::bit_cast<std::uint32_t>(options.most_masked);
+  const std::uint64_t frozen =
+      masked == std::bit_cast<std::uint32_t>(Options{}.most_masked) ? cut : mix_hash(cut, masked);
+  if (!options.check_payload && options.compare_every == 0) return frozen;
+  return mix_hash(mix_hash(frozen, options.check_payload ? 1 : 0), options.compare_every);
+}
+
+}  // namespace terse::detail

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <bit>
+
+#include "terse/transport/agreement.hpp"
+
+namespace terse::detail {
+
+TERSE_CORE void throw_other(std::size_t rank, const std::string& what, int here) {
+  throw mismatch_error("rank " + std::to_string(rank) + " was set up with another " + what, here);
+}
+
+[[noreturn]] TERSE_COLD TERSE_CORE void throw_setting(std::size_t rank, const char* what,
+                                                      const std::string& name, double theirs, double own,
+                                                      int here) {
+  throw mismatch_error(sentence("rank %zu was set up with %s: %s is %.9g there and %.9g here", rank, what,
+                                name.c_str(), theirs, own),
+                       here);
+}
+
+TERSE_CORE void compare_counts(std::span<const std::uint64_t> all, const SettingsList& mine, const char* what,
+                               int rank) {
+  const std::size_t count = mine.values.size();
+  for (std::size_t k = 0; k < all.size(); ++k)
+    if (all[k] != count)
+      throw_setting(k, what, "their number", static_cast<double>(all[k]), static_cast<double>(count), rank);
+}
+
+TERSE_CORE void compare_values(std::span<const double> all, const SettingsList& mine, const char* what,
+                               int rank) {
+  const std::size_t count = mine.values.size();
+  for (std::size_t k = 0; k < all.size(); ++k)
+    if (std::bit_cast<std::uint64_t>(all[k]) != std::bit_cast<std::uint64_t>(mine.values[k % count]))
+      throw_setting(k / count, what, mine.names[k % count], all[k], mine.values[k % count], rank);
+}
+
+}  // namespace terse::detail
+
+namespace terse {
+
+TERSE_CORE void SettingsList::operator()(const char* name, double value) {
+  names.emplace_back(name);
+  values.push_back(value);
+}
+
+TERSE_CORE std::uint64_t SettingsList::hash() const {
+  std::uint64_t hash = 0;
+  for (std::size_t k = 0; k < names.size(); ++k)
+    hash = mix_hash(mix_hash(hash, names[k].c_str()), std::bit_cast<std::uint64_t>(values[k]));
+  return hash;
+}
+
+}  // namespace terse

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "terse/transport/thread_shared.hpp"
+
+namespace terse::detail {
+
+TERSE_CORE ThreadShared::ThreadShared(int ranks, std::chrono::milliseconds deadline_)
+    : deadline(deadline_),
+      wake(static_cast<std::size_t>(ranks)),
+      progress(static_cast<std::size_t>(ranks)),
+      here(static_cast<std::size_t>(ranks)),
+      under_way(static_cast<std::size_t>(ranks)),
+      left(static_cast<std::size_t>(ranks)) {
+  for (std::vector<Batch*>& batches : under_way) batches.reserve(16);  // more only for those who ask for it
+}
+
+TERSE_CORE std::shared_ptr<ThreadShared::Channel> ThreadShared::take(std::uint64_t parent,
+                                                                     std::uint64_t split, int color,
+                                                                     std::vector<int> members) {
+  const std::lock_guard lock(mutex);
+  const auto place = making.try_emplace({parent, split, color}).first;
+  Making& one = place->second;
+  if (!one.channel) {
+    one.takers = members.size();
+    one.channel = std::make_shared<Channel>(++made, std::move(members));
+  }
+  const std::shared_ptr<Channel> channel = one.channel;
+  if (--one.takers == 0) making.erase(place);
+  return channel;
+}
+
+TERSE_CORE void ThreadShared::poison(int who, const std::string& why) {
+  if (!reason.empty()) return;
+  culprit = who;
+  reason = why;
+  for (std::condition_variable& one : wake) one.notify_all();
+}
+
+}  // namespace terse::detail
