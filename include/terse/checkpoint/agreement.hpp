@@ -21,12 +21,7 @@
 namespace terse::checkpoint::detail {
 
 /// The step that a file is of, by its own two words.
-inline std::uint64_t step_of(const std::filesystem::path& file, const File& read) {
-  std::uint64_t step;
-  std::memcpy(&step, read.tensor("state.steps", "U64", {}).data(), sizeof step);
-  if (read.metadata("step") != std::to_string(step)) fail(file, "disagrees with itself about its step");
-  return step;
-}
+std::uint64_t step_of(const std::filesystem::path& file, const File& read);
 
 /// What became of a rank's part of what all do together.
 enum class Outcome : std::uint64_t { good, unusable, foreign, in_use, failed };
@@ -58,21 +53,10 @@ struct Attempt {
   }
 
  private:
-  void keep(Outcome what, const char* why, int rank = -1) {
-    outcome = what;
-    failure = std::current_exception();
-    words = why;
-    if (words.rfind("terse: ", 0) == 0) words.erase(0, 7);
-    own = rank < 0;
-  }
+  void keep(Outcome what, const char* why, int rank = -1);
 };
 
-[[noreturn]] inline void throw_as(Outcome outcome, const std::string& sentence, int rank) {
-  if (outcome == Outcome::foreign) throw foreign_checkpoint_error(sentence, rank);
-  if (outcome == Outcome::in_use) throw folder_in_use_error(sentence, rank);
-  if (outcome == Outcome::unusable) throw checkpoint_error(sentence, rank);
-  throw error(sentence, rank);
-}
+[[noreturn]] void throw_as(Outcome outcome, const std::string& sentence, int rank);
 
 /// `read()` reads and checks this rank's file and says what it has found, a struct of std::uint64_t with `step`. Returns
 /// what all have found, by rank. Collective. Throws on every rank unless all files are good and of one step:
@@ -149,3 +133,7 @@ void together(T& channel, Work work) {
 }
 
 }  // namespace terse::checkpoint::detail
+
+#ifndef TERSE_SEPARATE
+#include "terse/checkpoint/agreement.ipp"
+#endif

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "terse/checkpoint/agreement.hpp"
+#include "terse/checkpoint/digest.hpp"
 #include "terse/checkpoint/matching.hpp"
 #include "terse/checkpoint/state.hpp"
 #include "terse/core/hash.hpp"
@@ -85,15 +86,8 @@ void require_between_steps(const Optimizer& optimizer) {
 }
 
 /// Throws foreign_checkpoint_error where a file says something else about itself.
-inline void require_same(const std::filesystem::path& file, const File& read, const Metadata& expected,
-                         const Layout& layout) {
-  for (const auto& [key, value] : expected)
-    if (const std::string& found = read.metadata(key); found != value)
-      throw foreign_checkpoint_error(
-          about(file, "was saved with another " + key + ": " +
-                          (key == "layout" ? layout_difference(read, layout)
-                                           : "it says '" + found + "', this run '" + value + "'")));
-}
+void require_same(const std::filesystem::path& file, const File& read, const Metadata& expected,
+                  const Layout& layout);
 
 /// A source and its step, which `open` returns on each rank.
 struct Opened {
@@ -172,3 +166,7 @@ void load(const std::filesystem::path& file, Optimizer& optimizer,
 }
 
 }  // namespace terse::checkpoint
+
+#ifndef TERSE_SEPARATE
+#include "terse/checkpoint/checkpoint.ipp"
+#endif

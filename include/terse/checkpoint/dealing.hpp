@@ -31,20 +31,8 @@ struct Extent {
 };
 using Extents = std::map<std::string, Extent>;
 
-inline Extents extents_in(const std::string& text) {
-  Extents extents;
-  std::istringstream lines(text);
-  std::string name;
-  for (index_t begin = 0, end = 0; lines >> begin >> end >> std::ws && std::getline(lines, name);)
-    extents[name].take(begin, end);
-  return extents;
-}
-inline Extents joined(const std::vector<Extents>& of_ranks) {
-  Extents extents;
-  for (const Extents& of_rank : of_ranks)
-    for (const auto& [name, extent] : of_rank) extents[name].take(extent.begin, extent.end);
-  return extents;
-}
+Extents extents_in(const std::string& text);
+Extents joined(const std::vector<Extents>& of_ranks);
 
 /// Whether a part is what a rank owes by its error feedback, or the scales of that.
 inline bool is_error(const std::string& name) {
@@ -58,21 +46,8 @@ struct Heirs {
 };
 
 /// Those of the elements [first, last) of this part on rank `mine`.
-inline std::vector<Heirs> heirs_of(const std::vector<Extents>& of_ranks, std::size_t mine,
-                                   const std::string& name, index_t first, index_t last) {
-  std::vector<Heirs> heirs(static_cast<std::size_t>(last - first));
-  for (std::size_t rank = 0; rank < of_ranks.size(); ++rank) {
-    const auto found = of_ranks[rank].find(name);
-    if (found == of_ranks[rank].end()) continue;
-    const Extent& extent = found->second;
-    for (index_t i = std::max(first, extent.begin); i < std::min(last, extent.end); ++i) {
-      Heirs& of_element = heirs[static_cast<std::size_t>(i - first)];
-      of_element.place += rank < mine ? 1 : 0;
-      ++of_element.count;
-    }
-  }
-  return heirs;
-}
+std::vector<Heirs> heirs_of(const std::vector<Extents>& of_ranks, std::size_t mine, const std::string& name,
+                            index_t first, index_t last);
 
 /// The first of several ranks' codes that keeps them from being combined; old.size(): none does. Codes that differ have no mean,
 /// but those that are dealt out stay what they are where each goes to equally many heirs.
@@ -116,3 +91,7 @@ T combined(std::span<const T> old, const Heirs& heirs) {
 }
 
 }  // namespace terse::checkpoint::detail
+
+#ifndef TERSE_SEPARATE
+#include "terse/checkpoint/dealing.ipp"
+#endif

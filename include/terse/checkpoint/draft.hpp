@@ -22,17 +22,9 @@ class Draft {
   explicit Draft(std::filesystem::path folder) : folder_(std::move(folder)) {}
 
   /// Where to write a file of that name, which no other rank gives.
-  std::filesystem::path file(const std::string& name) {
-    if (!detail::names_part(name))
-      throw usage_error("'" + name + "' can't be the name of a file in a checkpoint");
-    names_.insert(name);
-    return folder_ / name;
-  }
+  std::filesystem::path file(const std::string& name);
   /// Writes a small file.
-  void write(const std::string& name, const std::string& contents) {
-    const std::filesystem::path to = file(name);
-    detail::naming(to, [&] { replace_file(to, contents); });
-  }
+  void write(const std::string& name, const std::string& contents);
   const std::set<std::string>& names() const noexcept { return names_; }
 
  private:
@@ -41,3 +33,7 @@ class Draft {
 };
 
 }  // namespace terse::checkpoint
+
+#ifndef TERSE_SEPARATE
+#include "terse/checkpoint/draft.ipp"
+#endif

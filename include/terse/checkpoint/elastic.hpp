@@ -70,43 +70,12 @@ class AllFiles : public Source {
   /// `files` by rank, and what each of the ranks that load holds, of which this is number `mine`. Throws checkpoint_error unless
   /// all files are good and what `expected` says, of one step.
   AllFiles(std::vector<std::filesystem::path> files, std::vector<Extents> now, int mine, Metadata expected,
-           const Layout& layout)
-      : paths_(std::move(files)), now_(std::move(now)), mine_(static_cast<std::size_t>(mine)) {
-    expected["world"] = std::to_string(paths_.size());
-    for (std::size_t rank = 0; rank < paths_.size(); ++rank) {
-      files_.push_back(File::map(paths_[rank]));
-      expected["rank"] = std::to_string(rank);
-      require_same(paths_[rank], files_[rank], expected, layout);
-      if (const std::uint64_t step = step_of(paths_[rank], files_[rank]); rank == 0)
-        step_ = step;
-      else if (step != step_)
-        fail(paths_[rank], "is of step " + std::to_string(step) + ", that of rank 0 of step " +
-                               std::to_string(step_) + ": load files of one save");
-    }
-  }
+           const Layout& layout);
 
   std::uint64_t step() const noexcept { return step_; }
 
   /// Throws foreign_checkpoint_error where ranks together keep something else than was saved: nothing is lost or made up.
-  void require_same_extents() const {
-    const Extents expected = joined(now_);
-    Extents saved;
-    for (const File& file : files_)
-      for (const Tensor& tensor : file.tensors())
-        if (is_buffer(tensor.name, tensor.shape)) {
-          const index_t begin = offset_of(file, tensor.name);
-          saved[tensor.name].take(begin, begin + tensor.shape[0]);
-        }
-    for (const Extents* some : {&std::as_const(saved), &expected})
-      for (const auto& [name, ignored] : *some) {
-        const Extent was = at(saved, name), is = at(expected, name);
-        if (was != is)
-          throw foreign_checkpoint_error(
-              about(paths_[0], "and the files beside it hold " + said(was) + " of " + quoted(name) +
-                                   ", and with this number of ranks and these settings there are " +
-                                   said(is) + ": go on with " + std::to_string(files_.size()) + " ranks"));
-      }
-  }
+  void require_same_extents() const;
 
   void check(const Wanted& wanted) const override {
     const std::vector<Held> held = all(wanted);
@@ -127,13 +96,7 @@ class AllFiles : public Source {
   static bool is_buffer(const std::string& name, const std::vector<index_t>& shape) {
     return name.rfind(state, 0) == 0 && shape.size() == 1;
   }
-  static index_t offset_of(const File& file, const std::string& name) {
-    const auto found = file.metadata().find("offset." + name.substr(state.size()));
-    if (found == file.metadata().end()) return 0;
-    index_t offset = 0;
-    std::istringstream(found->second) >> offset;
-    return std::clamp<index_t>(offset, 0, std::numeric_limits<index_t>::max() / 2);
-  }
+  static index_t offset_of(const File& file, const std::string& name);
   static Extent at(const Extents& extents, const std::string& name) {
     const auto found = extents.find(name);
     return found == extents.end() ? Extent{} : found->second;
@@ -143,35 +106,14 @@ class AllFiles : public Source {
     return "the elements from " + std::to_string(extent.begin) + " up to " + std::to_string(extent.end);
   }
 
-  std::vector<Held> all(const Wanted& wanted) const {
-    std::vector<Held> held;
-    for (std::size_t rank = 0; rank < files_.size(); ++rank) {
-      const File& file = files_[rank];
-      if (!file.contains(wanted.name)) continue;
-      const std::vector<index_t>& shape = file.shape(wanted.name);
-      const bool cut = is_buffer(wanted.name, wanted.shape) && shape.size() == 1;
-      const std::span<const std::byte> data =
-          file.tensor(wanted.name, wanted.dtype, cut ? shape : wanted.shape);
-      const index_t begin = cut ? offset_of(file, wanted.name) : 0;
-      held.push_back({rank, data.data(), begin, begin + elements(shape)});
-    }
-    if (held.empty()) fail(paths_[0], "and the files beside it have no tensor " + quoted(wanted.name));
-    return held;
-  }
+  std::vector<Held> all(const Wanted& wanted) const;
   static index_t elements(const std::vector<index_t>& shape) {
     index_t count = 1;
     for (const index_t extent : shape) count *= extent;
     return count;
   }
 
-  void gather(const Wanted& wanted, const std::vector<Held>& held, const Put& put) const {
-    if (wanted.dtype == "F32") return gather<float>(wanted, held, put);
-    if (wanted.dtype == "BF16") return gather<bf16>(wanted, held, put);
-    if (wanted.dtype == "F16") return gather<fp16>(wanted, held, put);
-    if (wanted.dtype == "U8") return gather<std::uint8_t>(wanted, held, put);
-    if (wanted.dtype == "U16") return gather<std::uint16_t>(wanted, held, put);
-    gather<std::uint64_t>(wanted, held, put);
-  }
+  void gather(const Wanted& wanted, const std::vector<Held>& held, const Put& put) const;
 
   /// Copies of each rank's messages, which `torn` tells of, belong to that rank's momentum as well: both are dealt out. Those of
   /// methods that mix, which have none, are means, as the sums over neighbours' copies are.
@@ -211,17 +153,7 @@ class AllFiles : public Source {
   }
   /// `place`: that of the rank among those that held element i.
   [[noreturn]] void refuse(const Wanted& wanted, const std::vector<Held>& held, index_t i,
-                           std::size_t place) const {
-    auto part = held.begin();
-    while (!(part->begin <= i && i < part->end) || place-- > 0) ++part;
-    const std::string ranks = std::to_string(files_.size());
-    throw foreign_checkpoint_error(about(
-        paths_[part->rank], "has another " + quoted(wanted.name) +
-                                " than a rank before it. These are counts or codes, of which there is no "
-                                "mean for another number of ranks: go on with " +
-                                ranks + " ranks" +
-                                (is_error(wanted.name) ? ", or with a multiple of " + ranks : "")));
-  }
+                           std::size_t place) const;
 
   std::vector<std::filesystem::path> paths_;
   std::vector<Extents> now_;  // of the ranks that load, of which this is number `mine_`
@@ -253,3 +185,7 @@ void load_elastic(const std::vector<std::filesystem::path>& files, Optimizer& op
 }
 
 }  // namespace terse::checkpoint
+
+#ifndef TERSE_SEPARATE
+#include "terse/checkpoint/elastic.ipp"
+#endif

@@ -17,17 +17,14 @@
 
 namespace terse::checkpoint::detail {
 
-inline std::string about(const std::filesystem::path& file, const std::string& sentence) {
-  return "checkpoint '" + file.string() + "': " + sentence;
-}
-[[noreturn]] inline void fail(const std::filesystem::path& file, const std::string& sentence) {
-  throw checkpoint_error(about(file, sentence));
-}
+std::string about(const std::filesystem::path& file, const std::string& sentence);
+[[noreturn]] void fail(const std::filesystem::path& file, const std::string& sentence);
+
+/// Quotes a name from an untrusted file for a message: short, and free of control characters.
+std::string quoted(const std::string& name);
 
 /// Adds what errno says.
-[[noreturn]] inline void fail_errno(const std::filesystem::path& file, const std::string& sentence) {
-  fail(file, sentence + ": " + std::generic_category().message(errno));
-}
+[[noreturn]] void fail_errno(const std::filesystem::path& file, const std::string& sentence);
 
 /// Says which file it was that the system refused.
 template <class Work>
@@ -39,16 +36,10 @@ void naming(const std::filesystem::path& file, Work work) {
   }
 }
 
-inline void read_all(const std::filesystem::path& file, int fd, void* data, std::size_t bytes) {
-  char* next = static_cast<char*>(data);
-  while (bytes > 0) {
-    const ssize_t done = ::read(fd, next, std::min(bytes, std::size_t{1} << 30));
-    if (done < 0 && errno == EINTR) continue;
-    if (done < 0) fail_errno(file, "cannot read");
-    if (done == 0) fail(file, "became shorter while it was read");
-    next += done;
-    bytes -= static_cast<std::size_t>(done);
-  }
-}
+void read_all(const std::filesystem::path& file, int fd, void* data, std::size_t bytes);
 
 }  // namespace terse::checkpoint::detail
+
+#ifndef TERSE_SEPARATE
+#include "terse/checkpoint/file_io.ipp"
+#endif

@@ -103,14 +103,13 @@ class Folder {
     place = broadcast(channel_, place);
     const std::filesystem::path partial = partial_of(place);
     try {
-      detail::Json mine = detail::Json::array();
+      std::vector<Part> mine;
       together([&] {
         Draft draft(partial);
         write(draft);
-        for (const std::string& name : draft.names())
-          mine.push_back(detail::json_of(described(partial, name)));
+        for (const std::string& name : draft.names()) mine.push_back(described(partial, name));
       });
-      const std::vector<std::string> parts = detail::texts_of_all(channel_, mine.dump());
+      const std::vector<std::string> parts = detail::texts_of_all(channel_, detail::text_of(mine));
       together([&] {
         if (!first()) return;
         complete(place, parts);
@@ -266,8 +265,8 @@ class Folder {
     std::vector<Part> parts;
     std::set<std::string> names;
     for (const std::string& text : texts)
-      for (const detail::Json& json : detail::Json::parse(text)) {
-        const Part& part = parts.emplace_back(detail::part_of(json));
+      for (Part& found : detail::parts_of(text)) {
+        const Part& part = parts.emplace_back(std::move(found));
         if (!names.insert(part.name).second)
           detail::fail(partial,
                        "has two files named " + detail::quoted(part.name) + ": ranks give different names");

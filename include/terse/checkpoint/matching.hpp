@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "terse/checkpoint/file_io.hpp"
 #include "terse/checkpoint/safetensors.hpp"
 #include "terse/checkpoint/state.hpp"
 #include "terse/core/layout.hpp"
@@ -28,11 +29,7 @@ inline constexpr const char* checkpoint_format = "terse checkpoint 1";
 
 inline std::string parameters_name(const std::string& segment) { return "parameters." + segment; }
 
-inline void require_size(const std::filesystem::path& file, const Layout& layout, index_t size) {
-  if (size != layout.size())
-    fail(file, "needs parameters of " + std::to_string(layout.size()) + " elements, as the layout has, not " +
-                   std::to_string(size));
-}
+void require_size(const std::filesystem::path& file, const Layout& layout, index_t size);
 
 template <class P, class Space>
 void restore_segment(const Restore& restore, const Segment& segment, view<P, Space> parameters) {
@@ -68,30 +65,7 @@ Unmatched compare(const File& file, const Layout& layout, const std::string& dty
 }
 
 /// Says where a checkpoint's segments first differ from a layout's, whose hash is known to be another one.
-inline std::string layout_difference(const File& file, const Layout& layout) {
-  const Unmatched differ = compare(file, layout, "", [](const Segment&) {});
-  const auto is_first = [](const std::vector<std::string>& names, const Segment& segment) {
-    return !names.empty() && names.front() == segment.name;
-  };
-  const auto shape_of = [&](const std::string& name) {
-    return " " + described(file.shape(parameters_name(name)));
-  };
-  std::string text;
-  const auto add = [&](const std::string& sentence) { text += (text.empty() ? "" : ", ") + sentence; };
-  for (const Segment& segment : layout.segments()) {
-    const std::string name = "segment " + quoted(segment.name), shape = " " + described(segment.shape);
-    if (is_first(differ.missing, segment)) add("it has no " + name + shape);
-    if (is_first(differ.mismatched, segment))
-      add("its " + name + " has the shape" + shape_of(segment.name) + " and this run's" + shape);
-  }
-  if (!differ.unexpected.empty())
-    add("this run has no segment " + quoted(differ.unexpected.front()) + shape_of(differ.unexpected.front()));
-  if (text.empty())
-    return "segments have the same names and shapes, and another order or other rates, weight decays, groups "
-           "or "
-           "flags: give them those of the run that saved it, before the load";
-  return text + ". load_matching loads what fits";
-}
+std::string layout_difference(const File& file, const Layout& layout);
 
 template <Number P, class Space>
 Unmatched load_matching(const std::filesystem::path& file, const Layout& layout, view<P, Space> parameters) {
@@ -124,3 +98,7 @@ Unmatched load_matching(const std::filesystem::path& file, const Layout& layout,
 }
 
 }  // namespace terse::checkpoint
+
+#ifndef TERSE_SEPARATE
+#include "terse/checkpoint/matching.ipp"
+#endif

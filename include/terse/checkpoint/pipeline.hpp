@@ -147,7 +147,7 @@ class PipelineFile {
       const std::byte* const rows = copies(name, row_bytes);
       for (const Run& run : runs_)
         for (index_t slot = run.first; slot < run.first + run.count; ++slot) {
-          const XXH64_hash_t hash = XXH3_64bits(rows + slot * row_bytes, static_cast<std::size_t>(row_bytes));
+          const std::uint64_t hash = hash_of(rows + slot * row_bytes, static_cast<std::size_t>(row_bytes));
           sum += mix_hash(ids[static_cast<std::size_t>(slot)], hash);
         }
     });

@@ -50,23 +50,7 @@ extern "C" inline void note_signal(int signal) { received_signal.store(signal, s
 /// interrupts go on. One that was noted before is forgotten. Throws usage_error for what can't be caught.
 class StopSignals {
  public:
-  explicit StopSignals(std::initializer_list<int> numbers = {SIGTERM, SIGUSR1}) {
-    detail::received_signal = 0;
-    struct sigaction action {};
-    action.sa_handler = &detail::note_signal;
-    action.sa_flags = SA_RESTART;
-    ::sigemptyset(&action.sa_mask);
-    before_.reserve(numbers.size());
-    for (const int signal : numbers) {
-      struct sigaction before {};
-      if (::sigaction(signal, &action, &before) != 0) {
-        const std::string why = std::strerror(errno);
-        put_back();
-        throw usage_error("signal " + std::to_string(signal) + " can't ask a run to stop: " + why);
-      }
-      before_.emplace_back(signal, before);
-    }
-  }
+  explicit StopSignals(std::initializer_list<int> numbers = {SIGTERM, SIGUSR1});
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;
   ~StopSignals() { put_back(); }
@@ -132,3 +116,7 @@ class StopRequest {
 };
 
 }  // namespace terse::checkpoint
+
+#ifndef TERSE_SEPARATE
+#include "terse/checkpoint/stop_signal.ipp"
+#endif

@@ -16,11 +16,6 @@ namespace terse::checkpoint::detail {
 
 using Json = nlohmann::json;
 
-/// Quotes a name from an untrusted file for a message: short, and free of control characters.
-inline std::string quoted(const std::string& name) {
-  return Json(name.substr(0, 80)).dump(-1, ' ', true, Json::error_handler_t::replace);
-}
-
 /// Refuses keys that come twice and nesting deeper than a header has. Events of the parser, not its callback, with which it
 /// looks through all of an object's members whenever one of them ends.
 class Strict final : public nlohmann::json_sax<Json> {

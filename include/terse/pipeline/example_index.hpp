@@ -25,11 +25,7 @@ class ExampleIndex {
   /// For those that get to know an index by its type alone.
   static constexpr std::uint64_t nobody = no_example;
 
-  explicit ExampleIndex(index_t capacity)
-      : ids_(checked(capacity), no_example),
-        places_(std::bit_ceil(2 * static_cast<std::size_t>(capacity) + 1), empty) {
-    free_.reserve(ids_.size());
-  }
+  explicit ExampleIndex(index_t capacity);
 
   index_t capacity() const { return static_cast<index_t>(ids_.size()); }
   /// How many are kept.
@@ -47,66 +43,18 @@ class ExampleIndex {
   std::span<const std::uint64_t> ids() const { return {ids_.data(), static_cast<std::size_t>(used_)}; }
 
   /// Takes a slot for an example that has none; there must be room.
-  index_t insert(std::uint64_t id) {
-    index_t slot = used_;
-    if (free_.empty()) {
-      ++used_;
-    } else {
-      slot = static_cast<index_t>(free_.back());
-      free_.pop_back();
-    }
-    put(id, slot);
-    return slot;
-  }
+  index_t insert(std::uint64_t id);
   /// Gives the slot of an example back, if it has one.
-  void erase(std::uint64_t id) {
-    const std::size_t found = place_of(id);
-    if (places_[found] == empty) return;
-    free_.push_back(places_[found]);
-    ids_[places_[found]] = no_example;
-    // Whoever was pushed on by this one moves up.
-    std::size_t hole = found;
-    for (std::size_t place = next(found); places_[place] != empty; place = next(place)) {
-      const std::size_t home = home_of(ids_[places_[place]]);
-      if (((place - home) & mask()) < ((place - hole) & mask())) continue;
-      places_[hole] = places_[place];
-      hole = place;
-    }
-    places_[hole] = empty;
-  }
-  void clear() {
-    ids_.assign(ids_.size(), no_example);
-    places_.assign(places_.size(), empty);
-    free_.clear();
-    used_ = 0;
-  }
+  void erase(std::uint64_t id);
+  void clear();
   /// Becomes the index of `ids`, slot by slot; no_example where a slot is nobody's. Throws usage_error if they are more
   /// than there are slots, or one is there twice; then nothing has changed.
-  void assign(const std::vector<std::uint64_t>& ids) {
-    ExampleIndex other(capacity());
-    if (ids.size() > ids_.size())
-      throw usage_error(std::to_string(ids.size()) + " examples don't fit into a memory of " +
-                        std::to_string(capacity()));
-    for (const std::uint64_t id : ids) {
-      const index_t slot = other.used_++;
-      if (id == no_example) {
-        other.free_.push_back(static_cast<std::uint32_t>(slot));
-        continue;
-      }
-      if (other.find(id) != none) throw usage_error("example " + std::to_string(id) + " is there twice");
-      other.put(id, slot);
-    }
-    *this = std::move(other);
-  }
+  void assign(const std::vector<std::uint64_t>& ids);
 
  private:
   static constexpr std::uint32_t empty = std::numeric_limits<std::uint32_t>::max();
 
-  static std::size_t checked(index_t capacity) {
-    if (capacity < 0 || capacity >= (index_t{1} << 31))
-      throw usage_error("a memory's capacity must be in [0, 2^31), not " + std::to_string(capacity));
-    return static_cast<std::size_t>(capacity);
-  }
+  static std::size_t checked(index_t capacity);
   std::size_t mask() const { return places_.size() - 1; }
   std::size_t next(std::size_t place) const { return (place + 1) & mask(); }
   std::size_t home_of(std::uint64_t id) const { return static_cast<std::size_t>(mix_hash(0, id)) & mask(); }
@@ -128,3 +76,7 @@ class ExampleIndex {
 };
 
 }  // namespace terse
+
+#ifndef TERSE_SEPARATE
+#include "terse/pipeline/example_index.ipp"
+#endif

@@ -14,19 +14,8 @@ namespace terse {
 
 namespace detail {
 
-[[noreturn]] TERSE_COLD inline void throw_weight(double weight, int rank, std::uint64_t step) {
-  throw usage_error(
-      "the weight of this rank's message is " + std::to_string(weight) +
-          ", and must be finite and at least 0: the number of its examples since the last exchange",
-      rank, static_cast<std::int64_t>(step));
-}
-[[noreturn]] TERSE_COLD inline void throw_no_weight(int rank, std::uint64_t step) {
-  throw usage_error(
-      "the messages of all ranks have a weight of 0, so that they have no mean: set each rank's weight to "
-      "the "
-      "number of its examples since the last exchange before the step in which ranks exchange",
-      rank, static_cast<std::int64_t>(step));
-}
+[[noreturn]] TERSE_COLD void throw_weight(double weight, int rank, std::uint64_t step);
+[[noreturn]] TERSE_COLD void throw_no_weight(int rank, std::uint64_t step);
 [[noreturn]] TERSE_COLD inline void throw_damaged_weight(int sender, int rank, std::uint64_t step) {
   throw_damaged(packet_from(sender, -1, " (phase 'spread')"), "it has a weight that is none", rank, step);
 }
@@ -170,3 +159,7 @@ struct WeightedMean {
 };
 
 }  // namespace terse
+
+#ifndef TERSE_SEPARATE
+#include "terse/topology/gathered.ipp"
+#endif

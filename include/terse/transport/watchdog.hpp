@@ -23,28 +23,10 @@ class Watchdog {
  public:
   static constexpr std::chrono::milliseconds least = std::chrono::seconds(5);
 
-  TERSE_COLD Watchdog(const char* call, Deadline deadline, int rank = -1)
-      : thread_(start(
-            call, rank, [this, call, patience = std::max(detail::positive(deadline, rank), least), rank] {
-              std::unique_lock lock(mutex_);
-              if (returned_.wait_until(lock, detail::time_after(patience), [this] { return over_; })) return;
-              const error late("waited " + std::to_string(patience.count()) + " ms in " + call +
-                                   " for one or more ranks that have not come or have stopped there",
-                               rank);
-              std::fprintf(stderr, "%s\n", late.what());
-              std::fflush(stderr);
-              std::_Exit(EXIT_FAILURE);
-            })) {}
+  TERSE_COLD Watchdog(const char* call, Deadline deadline, int rank = -1);
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
-  TERSE_COLD ~Watchdog() {
-    {
-      const std::lock_guard lock(mutex_);
-      over_ = true;
-    }
-    returned_.notify_one();
-    thread_.join();
-  }
+  TERSE_COLD ~Watchdog();
 
  private:
   template <class Work>
@@ -65,3 +47,7 @@ class Watchdog {
 };
 
 }  // namespace terse
+
+#ifndef TERSE_SEPARATE
+#include "terse/transport/watchdog.ipp"
+#endif
