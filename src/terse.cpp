@@ -1,25 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The bodies that units with TERSE_SEPARATE leave out: link this once, or terse-core.
+// The bodies that units with TERSE_SEPARATE leave out, but those of checkpoints. A program compiles this once.
 #ifndef TERSE_SEPARATE
 #define TERSE_SEPARATE
 #endif
 
-#include "terse/checkpoint/agreement.ipp"
-#include "terse/checkpoint/checkpoint.ipp"
-#include "terse/checkpoint/dealing.ipp"
-#include "terse/checkpoint/digest.ipp"
-#include "terse/checkpoint/draft.ipp"
-#include "terse/checkpoint/elastic.ipp"
-#include "terse/checkpoint/file_io.ipp"
-#include "terse/checkpoint/lock_holders.ipp"
-#include "terse/checkpoint/manifest.ipp"
-#include "terse/checkpoint/matching.ipp"
-#include "terse/checkpoint/open_file.ipp"
-#include "terse/checkpoint/places.ipp"
-#include "terse/checkpoint/replace_file.ipp"
-#include "terse/checkpoint/run_lock.ipp"
-#include "terse/checkpoint/safetensors.ipp"
-#include "terse/checkpoint/stop_signal.ipp"
 #include "terse/compressor/section_fault.ipp"
 #include "terse/core/error.ipp"
 #include "terse/core/hash.ipp"
@@ -53,3 +37,5 @@
 #include "terse/transport/thread_shared.ipp"
 #include "terse/transport/threads.ipp"
 #include "terse/transport/watchdog.ipp"
+
+const char TERSE_CORE_SYMBOL = 0;

@@ -46,4 +46,6 @@
 
 #pragma clang optimize off
 #include <terse/terse.hpp>
+
+#include "precompiled_instances.hpp"
 #pragma clang optimize on

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstring>
+
 #include "terse/checkpoint/agreement.hpp"
+#include "terse/checkpoint/file_io.hpp"
+#include "terse/core/separate.hpp"
 
 namespace terse::checkpoint::detail {
 

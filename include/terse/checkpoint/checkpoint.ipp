@@ -2,6 +2,7 @@
 #pragma once
 
 #include "terse/checkpoint/checkpoint.hpp"
+#include "terse/core/separate.hpp"
 
 namespace terse::checkpoint::detail {
 

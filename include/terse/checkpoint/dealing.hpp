@@ -3,11 +3,9 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <functional>
 #include <limits>
 #include <map>
 #include <span>
-#include <sstream>
 #include <string>
 #include <type_traits>
 #include <vector>

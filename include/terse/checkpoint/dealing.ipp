@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <sstream>
+
 #include "terse/checkpoint/dealing.hpp"
+#include "terse/core/separate.hpp"
 
 namespace terse::checkpoint::detail {
 

@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "terse/checkpoint/digest.hpp"
+#include "terse/core/separate.hpp"
 
 namespace terse::checkpoint::detail {
 

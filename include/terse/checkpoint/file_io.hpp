@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <unistd.h>
-
-#include <algorithm>
 #include <cerrno>
 #include <cstddef>
 #include <filesystem>

@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <unistd.h>
+
+#include <algorithm>
+
 #include "terse/checkpoint/file_io.hpp"
 #include "terse/checkpoint/strict_json.hpp"
+#include "terse/core/separate.hpp"
 
 namespace terse::checkpoint::detail {
 

@@ -4,10 +4,7 @@
 #include <sys/types.h>
 
 #include <charconv>
-#include <filesystem>
 #include <fstream>
-#include <string>
-#include <system_error>
 #include <vector>
 
 namespace terse::checkpoint::detail {

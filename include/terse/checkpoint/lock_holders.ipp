@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <filesystem>
+#include <string>
+#include <system_error>
+
 #include "terse/checkpoint/lock_holders.hpp"
+#include "terse/core/separate.hpp"
 
 namespace terse::checkpoint::detail {
 

@@ -1,13 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
-#include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <new>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "terse/checkpoint/open_file.hpp"

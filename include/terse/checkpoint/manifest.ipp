@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <new>
 #include <utility>
 
@@ -9,6 +10,7 @@
 #include "terse/checkpoint/file_io.hpp"
 #include "terse/checkpoint/manifest.hpp"
 #include "terse/checkpoint/strict_json.hpp"
+#include "terse/core/separate.hpp"
 
 namespace terse::checkpoint::detail {
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "terse/checkpoint/matching.hpp"
+#include "terse/core/separate.hpp"
 
 namespace terse::checkpoint::detail {
 

@@ -1,11 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <fcntl.h>
-#include <sys/stat.h>
-
 #include <cstddef>
-#include <cstdint>
 #include <filesystem>
 #include <string>
 

@@ -1,8 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <cstdint>
+
 #include "terse/checkpoint/digest.hpp"
 #include "terse/checkpoint/open_file.hpp"
+#include "terse/core/separate.hpp"
 
 namespace terse::checkpoint::detail {
 

@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
 #include <charconv>
 #include <compare>
 #include <cstdint>
 #include <filesystem>
 #include <string>
-#include <system_error>
 #include <vector>
 
 #include "terse/checkpoint/file_io.hpp"

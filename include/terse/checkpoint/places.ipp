@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
+#include <system_error>
+
 #include "terse/checkpoint/places.hpp"
+#include "terse/core/separate.hpp"
 
 namespace terse::checkpoint::detail {
 

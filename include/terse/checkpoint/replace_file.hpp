@@ -1,21 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <atomic>
 #include <cerrno>
-#include <chrono>
 #include <cstddef>
 #include <filesystem>
 #include <functional>
-#include <string>
 #include <string_view>
 #include <system_error>
-#include <thread>
 #include <utility>
 
 // Files that are whole or not there. What the system refuses is a std::system_error that says what was tried and why it

@@ -1,7 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <string>
+#include <thread>
+
 #include "terse/checkpoint/replace_file.hpp"
+#include "terse/core/separate.hpp"
 
 namespace terse::checkpoint::detail {
 

@@ -1,21 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
-#include <algorithm>
-#include <array>
 #include <cerrno>
-#include <csignal>
-#include <cstddef>
-#include <cstdio>
 #include <ctime>
 #include <filesystem>
 #include <string>
-#include <vector>
 
 #include "terse/checkpoint/file_io.hpp"
 #include "terse/checkpoint/lock_holders.hpp"

@@ -1,7 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <csignal>
+#include <cstddef>
+#include <vector>
+
 #include "terse/checkpoint/run_lock.hpp"
+#include "terse/core/separate.hpp"
 
 namespace terse::checkpoint {
 

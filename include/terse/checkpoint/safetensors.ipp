@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdint>
 #include <limits>
 #include <new>
 #include <utility>
@@ -13,6 +14,7 @@
 #include "terse/checkpoint/replace_file.hpp"
 #include "terse/checkpoint/safetensors.hpp"
 #include "terse/checkpoint/strict_json.hpp"
+#include "terse/core/separate.hpp"
 
 namespace terse::checkpoint::detail {
 

@@ -7,10 +7,8 @@
 #include <chrono>
 #include <csignal>
 #include <cstdint>
-#include <cstring>
 #include <initializer_list>
 #include <limits>
-#include <string>
 #include <utility>
 #include <vector>
 

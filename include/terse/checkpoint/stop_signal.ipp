@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstring>
+#include <string>
+
 #include "terse/checkpoint/stop_signal.hpp"
+#include "terse/core/separate.hpp"
 
 namespace terse::checkpoint {
 

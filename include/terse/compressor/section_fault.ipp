@@ -2,6 +2,7 @@
 #pragma once
 
 #include "terse/compressor/section_fault.hpp"
+#include "terse/core/separate.hpp"
 
 namespace terse::detail {
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "terse/core/separate.hpp"
+
 #if defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__)
 #error \
     "terse gives the same bits everywhere and can't do so under -ffast-math or -ffinite-math-only; compile without"
@@ -83,13 +85,8 @@
 /// For the inside of verbs: a functor's arithmetic belongs into the verb's loop at every optimization level.
 #define TERSE_INLINE inline __attribute__((always_inline))
 
-/// For functions that name no policy and have no loop over lanes: their bodies are in .ipp files. A unit has them inline, unless
-/// TERSE_SEPARATE is defined: then it sees declarations alone, and the program links src/terse.cpp, which has all of them.
-#ifdef TERSE_SEPARATE
-#define TERSE_CORE
-#else
-#define TERSE_CORE inline
-#endif
+/// For what is thrown from one shared library and caught in another.
+#define TERSE_VISIBLE __attribute__((visibility("default")))
 
 /// For what several functions share, and none calls often.
 #define TERSE_NO_INLINE __attribute__((noinline))

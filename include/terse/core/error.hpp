@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdarg>
 #include <cstdint>
-#include <cstdio>
 #include <stdexcept>
 #include <string>
 
@@ -20,7 +18,7 @@ __attribute__((format(printf, 1, 2))) TERSE_COLD std::string sentence(const char
 
 /// Every exception that terse throws. `what()` reads "terse: rank 2, step 17: the sentence"; rank and step
 /// are -1 where the fault belongs to none.
-class error : public std::runtime_error {
+class TERSE_VISIBLE error : public std::runtime_error {
  public:
   explicit error(const std::string& sentence, int rank = -1, std::int64_t step = -1)
       : std::runtime_error(compose(sentence, rank, step)), rank_(rank), step_(step) {}
@@ -38,13 +36,13 @@ class error : public std::runtime_error {
 };
 
 /// A value that can't work: a negative size, a rate outside its range, a view of the wrong length.
-class usage_error : public error {
+class TERSE_VISIBLE usage_error : public error {
  public:
   using error::error;
 };
 
 /// A peer is dead, late or has thrown, or ranks in different calls wait for each other. The transport is unusable from here on.
-class peer_error : public error {
+class TERSE_VISIBLE peer_error : public error {
  public:
   peer_error(const std::string& sentence, int culprit, int rank, std::int64_t step = -1)
       : error(sentence, rank, step), culprit_(culprit) {}
@@ -57,20 +55,20 @@ class peer_error : public error {
 };
 
 /// The ranks were not set up alike: layout, recipe, world, seed, numerics or wire version differ.
-class mismatch_error : public error {
+class TERSE_VISIBLE mismatch_error : public error {
  public:
   using error::error;
 };
 
 /// A packet does not belong here: wrong length, step, sender or version.
-class wire_error : public error {
+class TERSE_VISIBLE wire_error : public error {
  public:
   using error::error;
 };
 
 /// A gradient, a message or a parameter was NaN or infinite on some rank, and the policy is to throw. Where all ranks average, all of them
 /// throw it in the same step.
-class non_finite_error : public error {
+class TERSE_VISIBLE non_finite_error : public error {
  public:
   non_finite_error(const std::string& sentence, int culprit, int rank, std::int64_t step)
       : error(sentence, rank, step), culprit_(culprit) {}
@@ -83,19 +81,19 @@ class non_finite_error : public error {
 };
 
 /// A checkpoint that can't be written, read or trusted.
-class checkpoint_error : public error {
+class TERSE_VISIBLE checkpoint_error : public error {
  public:
   using error::error;
 };
 
 /// A folder for checkpoints that another run has. Once that one has ended, the folder can be had.
-class folder_in_use_error : public checkpoint_error {
+class TERSE_VISIBLE folder_in_use_error : public checkpoint_error {
  public:
   using checkpoint_error::checkpoint_error;
 };
 
 /// A checkpoint that is whole, but of another run: another recipe, number of ranks, layout or seed.
-class foreign_checkpoint_error : public checkpoint_error {
+class TERSE_VISIBLE foreign_checkpoint_error : public checkpoint_error {
  public:
   using checkpoint_error::checkpoint_error;
 };

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdarg>
+#include <cstdio>
+
 #include "terse/core/error.hpp"
+#include "terse/core/separate.hpp"
 
 namespace terse::detail {
 

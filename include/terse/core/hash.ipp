@@ -2,6 +2,7 @@
 #pragma once
 
 #include "terse/core/hash.hpp"
+#include "terse/core/separate.hpp"
 
 namespace terse {
 

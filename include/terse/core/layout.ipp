@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
+
 #include "terse/core/layout.hpp"
+#include "terse/core/separate.hpp"
 
 namespace terse {
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "terse/core/packet.hpp"
+#include "terse/core/separate.hpp"
 
 namespace terse::detail {
 

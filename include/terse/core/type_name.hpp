@@ -1,12 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cxxabi.h>
-
-#include <cstddef>
-#include <cstdlib>
 #include <string>
-#include <string_view>
 #include <typeinfo>
 
 namespace terse {

@@ -1,6 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cxxabi.h>
+
+#include <cstddef>
+#include <cstdlib>
+#include <string_view>
+
+#include "terse/core/separate.hpp"
 #include "terse/core/type_name.hpp"
 
 namespace terse::detail {

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <string>
+
+#include "terse/core/separate.hpp"
 #include "terse/graph/directed_list.hpp"
 
 namespace terse::graph {

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cmath>
-#include <cstddef>
-#include <cstdio>
 #include <string>
 #include <vector>
 

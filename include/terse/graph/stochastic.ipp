@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cmath>
+#include <cstddef>
+#include <cstdio>
+
+#include "terse/core/separate.hpp"
 #include "terse/graph/stochastic.hpp"
 
 namespace terse::graph::detail {

@@ -5,7 +5,6 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <vector>
 
 #include "terse/core/error.hpp"
 #include "terse/core/hash.hpp"

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "terse/core/separate.hpp"
 #include "terse/optimizer/comparison.hpp"
 
 namespace terse::detail {

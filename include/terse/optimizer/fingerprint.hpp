@@ -1,12 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
-#include <bit>
 #include <cstdint>
-#include <cstdio>
 #include <iterator>
-#include <span>
 #include <string>
 #include <vector>
 

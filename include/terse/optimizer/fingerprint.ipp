@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
+#include <bit>
+#include <span>
+
+#include "terse/core/separate.hpp"
 #include "terse/optimizer/fingerprint.hpp"
 
 namespace terse::detail {

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
+#include <cstdio>
+
+#include "terse/core/separate.hpp"
 #include "terse/optimizer/non_finite_value.hpp"
 
 namespace terse::detail {

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <string>
+#include <utility>
+
+#include "terse/core/separate.hpp"
 #include "terse/pipeline/batch.hpp"
 
 namespace terse::detail {

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <bit>
+#include <string>
+
+#include "terse/core/separate.hpp"
 #include "terse/pipeline/example_index.hpp"
 
 namespace terse {

@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
+#include <string>
+#include <utility>
+
+#include "terse/core/separate.hpp"
 #include "terse/pipeline/example_order.hpp"
 
 namespace terse {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "terse/core/separate.hpp"
 #include "terse/topology/envelope.hpp"
 
 namespace terse::detail {

@@ -2,9 +2,7 @@
 #pragma once
 
 #include <algorithm>
-#include <limits>
 #include <numeric>
-#include <string>
 #include <vector>
 
 #include "terse/topology/all_gather.hpp"

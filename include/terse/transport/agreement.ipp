@@ -3,6 +3,7 @@
 
 #include <bit>
 
+#include "terse/core/separate.hpp"
 #include "terse/transport/agreement.hpp"
 
 namespace terse::detail {

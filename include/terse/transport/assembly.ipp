@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "terse/core/separate.hpp"
 #include "terse/transport/assembly.hpp"
 
 namespace terse::detail {

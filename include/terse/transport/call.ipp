@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
+#include <cstddef>
+
+#include "terse/core/separate.hpp"
 #include "terse/transport/call.hpp"
 
 namespace terse::detail {

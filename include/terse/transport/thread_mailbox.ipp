@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstring>
+
+#include "terse/core/separate.hpp"
 #include "terse/transport/thread_mailbox.hpp"
 
 namespace terse {

@@ -1,20 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
-#include <chrono>
-#include <cstring>
-#include <exception>
 #include <memory>
 #include <mutex>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "terse/core/view.hpp"
 #include "terse/transport/assembly.hpp"
-#include "terse/transport/thread_blame.hpp"
 #include "terse/transport/thread_mailbox.hpp"
 #include "terse/transport/thread_shared.hpp"
 

@@ -1,6 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <exception>
+#include <thread>
+
+#include "terse/core/separate.hpp"
+#include "terse/transport/thread_blame.hpp"
 #include "terse/transport/thread_rank.hpp"
 
 namespace terse {

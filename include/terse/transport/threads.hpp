@@ -3,7 +3,6 @@
 
 #include <chrono>
 #include <exception>
-#include <memory>
 #include <optional>
 #include <string>
 #include <thread>

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
+#include <cstdio>
+
+#include "terse/core/separate.hpp"
 #include "terse/transport/watchdog.hpp"
 
 namespace terse {
