@@ -42,10 +42,15 @@ constexpr bool is_single_stage() {
   if constexpr (requires { C::single_stage; }) return C::single_stage;
   return false;
 }
+/// C names its own round, of feedback F, topology P and executor E.
+template <class C, class F = void, class P = void, class E = void>
+concept NamesRound = requires {
+  typename C::template Round<F, P, E>;
+};
 template <class C>
 constexpr bool has_own_round() {
   if constexpr (requires { C::own_round; }) return C::own_round;
-  return is_keyed<C>();
+  return NamesRound<C> || is_keyed<C>();
 }
 template <class C>
 constexpr bool wants_whole_segments() {
@@ -88,7 +93,7 @@ struct Traits {
   static constexpr bool variable = detail::is_variable<C>();
   /// Decoding needs the reader's own vector, so that packets can't be summed unread. Default: false.
   static constexpr bool keyed = detail::is_keyed<C>();
-  /// Its packets are not summed: it has a protocol of its own, see detail::RoundOf. Default: keyed.
+  /// Its packets are not summed: it has a protocol of its own. Default: keyed, or C names its `Round`.
   static constexpr bool own_round = detail::has_own_round<C>();
   /// Must be applied once only on the way to the mean: C(C(x)) is not C(x) in expectation. Default: false.
   static constexpr bool single_stage = detail::is_single_stage<C>();
@@ -236,8 +241,8 @@ template <class C>
 constexpr void check_packets() {
   static_assert(NamesIncoming<C>,
                 "terse: a compressor that is not lossless names `Incoming` and `Source`, how verbs read its "
-                "sections (Packets<Code>, for one); where packets are not summed it states `static constexpr "
-                "bool own_round = true` and brings a round of its own");
+                "sections (Packets<Code>, for one); where packets are not summed it names its "
+                "round: `template <class F, class P, class E> using Round`");
   static_assert(
       HasWorkspace<C>,
       "terse: a compressor needs `template <Executor E> struct Workspace`, its memory for encoding, "
@@ -281,7 +286,8 @@ constexpr void check_packets() {
 ///     Incoming, source, incoming     how verbs read sections
 ///     fault(range, section, bytes)   what is wrong with a section from a peer, or nullptr
 ///
-/// unless `own_round` or `keyed` says that its packets don't add up and that it has a protocol of its own. Packed makes all that from a Quantizer, Sparse from a selection.
+/// unless its packets don't add up: then it has a protocol of its own and names it, `template <class F, class P, class E> using Round`, of
+/// error feedback F, topology P and executor E, or is `keyed`. Packed makes all that from a Quantizer, Sparse from a selection.
 template <class C>
 concept Compressor = std::copyable<C> && requires(const C& compressor, const Range& range) {
   { C::lossless } -> std::convertible_to<bool>;

@@ -23,7 +23,9 @@ struct DionDirection {
   static constexpr bool unbiased = false;
   static constexpr bool contractive = false;
   static constexpr bool tracks = true;
-  static constexpr bool own_round = true;
+
+  template <class F, class P, class E>
+  using Round = LowRankRound<R, P, E, true>;
 
   /// Of the first round's Q, the same on all ranks.
   std::uint32_t seed = 0;

@@ -9,6 +9,9 @@
 
 namespace terse {
 
+template <int R, class P, class E, bool Direction = false>
+class LowRankRound;
+
 /// PowerSGD's compressor: each matrix M_i = message_i + error_i, rows x columns, becomes two factors of R
 /// columns by one step of a power iteration that starts from the last round's Q:
 ///
@@ -28,8 +31,6 @@ namespace terse {
 /// beside the error feedback's. Memory that does not last: both factors and the dense part once more, and
 /// their packets.
 ///
-/// Its round is in exchange/low_rank_round.hpp, which whoever exchanges it includes.
-///
 /// Source: Vogels, Karimireddy and Jaggi, "PowerSGD: Practical Low-Rank Gradient Compression for Distributed
 /// Optimization", NeurIPS 2019 (arXiv 1905.13727), algorithms 1 and 2.
 template <int R>
@@ -41,7 +42,10 @@ struct LowRank {
   /// P P^T projects, so that the error is never longer than M; but P is the mean's, and may miss all of one rank's M.
   static constexpr bool contractive = false;
   static constexpr bool tracks = true;
-  static constexpr bool own_round = true;
+
+  /// Over an exact topology, see exchange/low_rank_round.hpp, which whoever exchanges it includes.
+  template <class F, class P, class E>
+  using Round = LowRankRound<R, P, E>;
 
   /// A matrix is compressed if that makes it smaller by more than this factor.
   float min_compression = 2;

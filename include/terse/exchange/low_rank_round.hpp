@@ -61,7 +61,7 @@ TERSE_NUMERICS_END
 
 /// The round of LowRank<R>, see there, and, where Direction, of DionDirection<R>. With P any exact topology the factors' means are those that
 /// full-precision stages use: by ScatterGather, or Alone.
-template <int R, Topology P, Executor E, bool Direction = false>
+template <int R, class P, class E, bool Direction>
 class LowRankRound {
   static_assert(P::exact, "terse: LowRank needs an exact topology: all ranks go on with the same factors");
   static_assert(
@@ -261,26 +261,5 @@ class LowRankRound {
   Draw draw_;
   bool have_left_ = false;
 };
-
-namespace detail {
-
-template <int R, class F, class P, class E>
-struct RoundOf<LowRank<R>, F, P, E> {
-  using type = LowRankRound<R, P, E>;
-};
-template <int R, class F, class P, class E>
-struct RoundOf<Unchecked<LowRank<R>>, F, P, E> {
-  using type = LowRankRound<R, P, E>;
-};
-template <int R, class F, class P, class E>
-struct RoundOf<DionDirection<R>, F, P, E> {
-  using type = LowRankRound<R, P, E, true>;
-};
-template <int R, class F, class P, class E>
-struct RoundOf<Unchecked<DionDirection<R>>, F, P, E> {
-  using type = LowRankRound<R, P, E, true>;
-};
-
-}  // namespace detail
 
 }  // namespace terse

@@ -85,11 +85,19 @@ inline constexpr bool takes_any_round = C::lossless || requires {
 template <class C, class F, class P, class E>
 struct RoundOf {
   static_assert(takes_any_round<C>,
-                "terse: this compressor has a round of its own; include it (LowRank's is in "
-                "terse/exchange/low_rank_round.hpp, Select's in terse/exchange/selected_rounds.hpp, mixing "
-                "with Lattice "
-                "or Moniqua in terse/exchange/keyed_mixing.hpp)");
+                "terse: this compressor has rounds of its own; include them (Select's are in "
+                "terse/exchange/selected_rounds.hpp, mixing with Lattice or Moniqua in "
+                "terse/exchange/keyed_mixing.hpp)");
   using type = typename P::template Round<C, F, E>;
+};
+template <class C, class F, class P, class E>
+requires NamesRound<C, F, P, E>
+struct RoundOf<C, F, P, E> {
+  using type = typename C::template Round<F, P, E>;
+  static_assert(
+      requires { sizeof(type); },
+      "terse: this compressor has a round of its own; include it (LowRank's is in "
+      "terse/exchange/low_rank_round.hpp)");
 };
 
 }  // namespace detail
