@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Holds the includes of all headers against the table of layers in docs/architecture.md: each goes to a lower layer or
-stays in its module, which is a row of the table. Hosts read no header of a device. And finds calls of functions that are lost
-in device code.
+stays in its module, which is a row of the table. Hosts read no header of a device. Bodies that are compiled once (.ipp) know no
+executor, stand in src/, and their header includes them. And finds calls of functions that are lost in device code.
 
 layers.py ROOT
 """
@@ -36,6 +36,7 @@ def module_of(header):
 
 
 wrong, arrows = 0, 0
+sources = "".join(path.read_text() for path in (root / "src").glob("*.cpp"))
 for file in sorted(path for path in include.rglob("*") if path.is_file()):
     header = file.relative_to(include).as_posix()
     layer, row = module_of(header)
@@ -48,6 +49,17 @@ for file in sorted(path for path in include.rglob("*") if path.is_file()):
     if named := re.search(r"^ *\w[\w.\[\]>()-]* = \{\.\w+", text, re.MULTILINE):
         print(f"{header} assigns {named[0].strip()} ..., which nvcc may take for another member: assign each by itself")
         wrong += 1
+    if header.endswith(".ipp"):
+        # A body for a unit's instruction set would be slow in the core, or illegal where it runs.
+        if executor := re.search(r"executor::|TERSE_LANES|TERSE_LAST_LANES|TERSE_INSTRUCTIONS|TERSE_NUMERICS", text):
+            print(f"{header} names {executor[0]}: what depends on a unit's flags stays in a header")
+            wrong += 1
+        if f'#include "{header}"' not in sources:
+            print(f"no file of src/ includes {header}")
+            wrong += 1
+        if f'#ifndef TERSE_SEPARATE\n#include "{header}"\n#endif\n' not in file.with_suffix(".hpp").read_text():
+            print(f"{header[:-4]}.hpp doesn't include {header} unless TERSE_SEPARATE is defined")
+            wrong += 1
     for other in re.findall(r'^#\s*include\s*["<](terse/[^">]+)[">]', text, re.MULTILINE):
         arrows += 1
         other_layer, other_row = module_of(other)
