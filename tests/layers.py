@@ -29,7 +29,7 @@ DEVICE = re.compile(r"/(grid_\w+|device\w*|emulated\w*|nccl\w*)\.hpp$|^terse/exe
 
 
 def module_of(header):
-    for path in (header, *map(str, pathlib.PurePosixPath(header).parents)):
+    for path in (re.sub(r"\.ipp$", ".hpp", header), *map(str, pathlib.PurePosixPath(header).parents)):
         if path in modules:
             return modules[path]
     sys.exit(f"{header} belongs to no module of docs/architecture.md")
