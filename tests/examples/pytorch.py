@@ -137,6 +137,9 @@ def main():
         return resumes(sys.argv[2])
     mpirun, data = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else None
     shutil.copytree(EXAMPLE, COPY, dirs_exist_ok=True)
+    # The bits are the same, and it compiles in half the time.
+    module = COPY / "terse_torch.py"
+    module.write_text(module.read_text().replace('"-O3"', '"-O1"'))
     # Built once, not by two ranks at a time.
     subprocess.run([sys.executable, "-c", "import terse_torch"], check=True, timeout=400,
                    env=environment(COPY, TERSE_INCLUDE=str(ROOT / "include")))
