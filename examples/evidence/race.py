@@ -32,7 +32,7 @@ ONE_SEED = [
 ]
 # More would have colours twice.
 PICTURED = ["Adam", "1-bit Adam", "1-bit Adam, bias correction", "1-bit Adam, bias correction, 5 % first stage", "1-bit LAMB, bias correction",
-            "DiLoCo, 8 bits", "Muon"]
+            "Muon"]
 TRAINING = {"steps": 2000, "ranks": 4, "rows": 8, "schedule": "cosine", "rate-warmup": 0.05}
 TINY = {"steps": 10, "every": 5, "ranks": 2, "rows": 2, "width": 72, "heads": 2, "blocks": 1, "length": 16, "rate-warmup": 0.1}
 
