@@ -174,7 +174,7 @@ struct Open {
   cudaStream_t stream = nullptr;
   std::vector<Transfer> transfers;
 };
-thread_local Open open;
+thread_local Open batch;
 
 ncclComm_t idle(ncclComm_t comm) {
   if (comm == nullptr || comm->destroyed) misuse("a communicator that is none");
@@ -495,11 +495,11 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
   return discard(comm), ncclSuccess;
 }
 
-ncclResult_t ncclGroupStart() { return ++open.depth, ncclSuccess; }
+ncclResult_t ncclGroupStart() { return ++batch.depth, ncclSuccess; }
 ncclResult_t ncclGroupEnd() {
-  if (--open.depth > 0 || open.transfers.empty()) return ncclSuccess;
+  if (--batch.depth > 0 || batch.transfers.empty()) return ncclSuccess;
   const std::lock_guard lock(everything);
-  const Open mine = std::exchange(open, {});
+  const Open mine = std::exchange(batch, {});
   mine.comm->grouping = {};
   const ncclComm_t comm = idle(mine.comm);
   for (const Open::Transfer& transfer : mine.transfers)
@@ -547,15 +547,15 @@ ncclResult_t ncclGroupEnd() {
 
 static ncclResult_t transfer(bool send, const void* data, size_t bytes, int peer, ncclComm_t comm,
                              cudaStream_t stream) {
-  if (open.depth == 0) misuse("a message outside a group");
-  if (open.comm != nullptr && (open.comm != comm || open.stream != stream))
+  if (batch.depth == 0) misuse("a message outside a group");
+  if (batch.comm != nullptr && (batch.comm != comm || batch.stream != stream))
     misuse("a group of two communicators");
   const std::lock_guard lock(everything);
   idle(comm)->grouping = std::this_thread::get_id();
   require_aligned(data, bytes);
-  open.comm = comm;
-  open.stream = stream;
-  open.transfers.push_back({send, peer, static_cast<std::byte*>(const_cast<void*>(data)), bytes});
+  batch.comm = comm;
+  batch.stream = stream;
+  batch.transfers.push_back({send, peer, static_cast<std::byte*>(const_cast<void*>(data)), bytes});
   return ncclSuccess;
 }
 ncclResult_t ncclSend(const void* data, size_t bytes, ncclDataType_t, int peer, ncclComm_t comm,
