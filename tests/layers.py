@@ -35,6 +35,16 @@ def module_of(header):
     sys.exit(f"{header} belongs to no module of docs/architecture.md")
 
 
+def includes_of(header):
+    return re.findall(r'^#\s*include\s*["<](terse/[^">]+)[">]', (include / header).read_text(), re.MULTILINE)
+
+
+def reaches(header, wanted, seen):
+    """Whether `header` includes `wanted` in the end."""
+    seen.add(header)
+    return header == wanted or any(reaches(one, wanted, seen) for one in includes_of(header) if one not in seen)
+
+
 wrong, arrows = 0, 0
 sources = "".join(path.read_text() for path in (root / "src").glob("*.cpp"))
 for file in sorted(path for path in include.rglob("*") if path.is_file()):
@@ -50,6 +60,12 @@ for file in sorted(path for path in include.rglob("*") if path.is_file()):
         print(f"{header} assigns {named[0].strip()} ..., which nvcc may take for another member: assign each by itself")
         wrong += 1
     if header.endswith(".ipp"):
+        own = header[:-4] + ".hpp"
+        for other in includes_of(header):
+            # Whoever includes that one first comes to the body before it.
+            if other != own and reaches(other, own, {header}):
+                print(f"{header} includes {other}, which includes {own}")
+                wrong += 1
         # A body for a unit's instruction set would be slow in the core, or illegal where it runs.
         if executor := re.search(r"executor::|TERSE_LANES|TERSE_LAST_LANES|TERSE_INSTRUCTIONS|TERSE_NUMERICS", text):
             print(f"{header} names {executor[0]}: what depends on a unit's flags stays in a header")
@@ -58,9 +74,9 @@ for file in sorted(path for path in include.rglob("*") if path.is_file()):
             print(f"no file of src/ includes {header}")
             wrong += 1
         if f'#ifndef TERSE_SEPARATE\n#include "{header}"\n#endif\n' not in file.with_suffix(".hpp").read_text():
-            print(f"{header[:-4]}.hpp doesn't include {header} unless TERSE_SEPARATE is defined")
+            print(f"{own} doesn't include {header} unless TERSE_SEPARATE is defined")
             wrong += 1
-    for other in re.findall(r'^#\s*include\s*["<](terse/[^">]+)[">]', text, re.MULTILINE):
+    for other in includes_of(header):
         arrows += 1
         other_layer, other_row = module_of(other)
         if other_row != row and other_layer >= layer:

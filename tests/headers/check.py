@@ -120,7 +120,7 @@ def check_headers(compiler, folders, headers, standard, before=(), macros=""):
 def chains_of(headers):
     """Parts `headers` into as few lists as can be, in which each header draws in the one before itself: what is there
     when the compiler comes to it, it would have brought. Fewest chains are most pairs of neighbours (Fulkerson 1956)."""
-    direct = {header: re.findall(r'^#include "(terse/[^"]+)"', (INCLUDE / header).read_text(), re.MULTILINE)
+    direct = {header: re.findall(r'^#include "(terse/[^"]+\.hpp)"', (INCLUDE / header).read_text(), re.MULTILINE)
               for header in sorted(str(path.relative_to(INCLUDE)) for path in INCLUDE.rglob("*.hpp"))}
 
     def closure(header, found):

@@ -4,9 +4,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "terse/checkpoint/file_io.hpp"
-#include "terse/checkpoint/strict_json.hpp"
 #include "terse/core/separate.hpp"
 
 namespace terse::checkpoint::detail {
@@ -36,6 +36,7 @@ TERSE_CORE void read_all(const std::filesystem::path& file, int fd, void* data, 
 }
 
 TERSE_CORE std::string quoted(const std::string& name) {
+  using Json = nlohmann::json;
   return Json(name.substr(0, 80)).dump(-1, ' ', true, Json::error_handler_t::replace);
 }
 

@@ -14,6 +14,7 @@
 
 #include "terse/checkpoint/agreement.hpp"
 #include "terse/checkpoint/digest.hpp"
+#include "terse/checkpoint/file_io.hpp"
 #include "terse/checkpoint/state.hpp"
 #include "terse/core/hash.hpp"
 #include "terse/transport/call.hpp"
