@@ -12,7 +12,7 @@ namespace terse {
 namespace detail {
 
 /// Makes a sentence by the rules of printf: one call, which compiles in less time than a chain of strings.
-__attribute__((format(printf, 1, 2))) TERSE_COLD std::string sentence(const char* format, ...);
+[[gnu::format(printf, 1, 2)]] TERSE_COLD std::string sentence(const char* format, ...);
 
 }  // namespace detail
 
