@@ -22,11 +22,11 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 # Header, its text, what takes its place, and the test that must fail.
 MUTATIONS = [
     ("core/half.hpp", "return (size + 0x7FFF + (size >> 16 & 1)) >> 16;", "return (size + 0x8000) >> 16;", "half"),
-    ("core/hash.hpp", "hash = mix_hash(hash, std::bit_cast<std::uint32_t>(segment.learning_rate_scale));", "", "hierarchical_guards"),
-    ("core/hash.hpp", "(segment.hidden ? std::uint64_t{1} << 40 : 0)", "0", "muon"),
+    ("core/hash.ipp", "hash = mix_hash(hash, std::bit_cast<std::uint32_t>(segment.learning_rate_scale));", "", "hierarchical_guards"),
+    ("core/hash.ipp", "(segment.hidden ? std::uint64_t{1} << 40 : 0)", "0", "muon"),
     ("core/draw.hpp", "static_cast<std::uint32_t>(rank) + 1, step, purpose", "1U, step, purpose", "core"),
     ("core/packet.hpp", "if (header.step != expected.step) return", "if (false) return", "damage"),
-    ("core/layout.hpp", "const index_t goal = elements_ * (part + 1) / parts - before;",
+    ("core/layout.ipp", "const index_t goal = elements_ * (part + 1) / parts - before;",
      "const index_t goal = elements_ * (part + 1) / parts;", "core"),
     ("compressor/sign.hpp", "static float value(std::uint32_t code, float scale) { return code != 0 ? scale : -scale; }",
      "static float value(std::uint32_t code, float scale) { return code != 0 ? scale : -0.5F * scale; }", "one_bit_adam"),
