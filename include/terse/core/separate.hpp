@@ -31,7 +31,7 @@
 extern "C" __attribute__((visibility("default"))) const char TERSE_CORE_SYMBOL;
 
 namespace terse::detail {
-/// Every unit refers to the symbol, whatever else of the core it calls.
+/// Every unit refers to the symbol, even one that calls nothing of the core.
 [[gnu::used]] static const char* const needs_core = &TERSE_CORE_SYMBOL;
 }  // namespace terse::detail
 #endif
