@@ -22,7 +22,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 # Header, its text, what takes its place, and the test that must fail.
 MUTATIONS = [
     ("core/half.hpp", "return (size + 0x7FFF + (size >> 16 & 1)) >> 16;", "return (size + 0x8000) >> 16;", "half"),
-    ("core/hash.ipp", "hash = mix_hash(hash, std::bit_cast<std::uint32_t>(segment.learning_rate_scale));", "", "hierarchical_guards"),
+    ("core/hash.ipp", "hash = mix_hash(hash, std::bit_cast<std::uint32_t>(segment.learning_rate_scale));", "", "core"),
     ("core/hash.ipp", "(segment.hidden ? std::uint64_t{1} << 40 : 0)", "0", "muon"),
     ("core/draw.hpp", "static_cast<std::uint32_t>(rank) + 1, step, purpose", "1U, step, purpose", "core"),
     ("core/packet.hpp", "if (header.step != expected.step) return", "if (false) return", "damage"),
@@ -37,7 +37,7 @@ MUTATIONS = [
     ("compressor/qsgd.hpp", "std::bit_cast<std::uint32_t>(value) >> 31 << (Bits - 1)", "0U", "quantizers"),
     ("error_feedback/residual.hpp", "store(i, keep_if(keep, value - keep_if(!hold, decoded)));", "store(i, keep_if(keep, value));",
      "laws_feedbacks"),
-    ("error_feedback/difference.hpp", "return h + arrived;", "return mean[i - begin];", "laws_feedbacks"),
+    ("error_feedback/difference.hpp", "return h + arrived;", "return mean[i - begin];", "sparse_averaging"),
     ("error_feedback/controlled.hpp", "error[l] - eta * error[l] + load(i)", "error[l] + load(i)", "controlled"),
     ("error_feedback/momentum_residual.hpp", "taken_out(1 - policy.momentum)", "taken_out(1)", "dion"),
     ("error_feedback/averaged_residual.hpp", "view.share = (1 - gain_) * weight;", "view.share = weight;", "laws_feedbacks"),
@@ -56,8 +56,8 @@ MUTATIONS = [
     ("transport/collectives.hpp", "mean[i] = static_cast<V>(sum / static_cast<double>(rows));", "mean[i] = static_cast<V>(sum);",
      "collectives"),
     ("exchange/rounds.hpp", "(started_ < lanes_ || slices_[started_ - lanes_]->here)", "true", "slices"),
-    ("exchange/spread_share.hpp", "context_.second, false, packet", "context_.first, false, packet", "golden"),
-    ("preconditioner/elementwise.hpp", "std::sqrt(e.scalar(0) * v)", "std::sqrt(v)", "golden"),
+    ("exchange/spread_share.hpp", "context_.second, false, packet", "context_.first, false, packet", "within"),
+    ("preconditioner/elementwise.hpp", "std::sqrt(e.scalar(0) * v)", "std::sqrt(v)", "dense"),
     ("preconditioner/freeze.hpp", "then > 0 && now > 0 && std::min(now / then, then / now) >= rule.threshold",
      "then > 0 && now > 0 && now / then >= rule.threshold", "one_bit_adam"),
     ("preconditioner/frozen_layer_rates.hpp", "return frozen * f;", "return f;", "lamb"),

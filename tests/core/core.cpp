@@ -174,6 +174,16 @@ TEST_CASE("a layout knows its groups, and without any has the hash that it alway
       hashes.insert(terse::layout_hash(one));
     }
   CHECK(hashes.size() == 6);
+  const terse::Segment whole{.name = "a", .shape = {4, 2}};
+  hashes.clear();
+  for (const terse::Segment& other :
+       {whole, terse::Segment{.name = "b", .shape = {4, 2}}, terse::Segment{.name = "a", .shape = {2, 4}},
+        terse::Segment{.name = "a", .shape = {8}},
+        terse::Segment{.name = "a", .shape = {4, 2}, .learning_rate_scale = 2},
+        terse::Segment{.name = "a", .shape = {4, 2}, .weight_decay = 0},
+        terse::Segment{.name = "a", .shape = {4, 2}, .hidden = true}})
+    hashes.insert(terse::layout_hash(Layout().add(other)));
+  CHECK(hashes.size() == 7);
   for (const int group : {7, 2, 7})
     layout.add({.name = std::to_string(layout.size()), .shape = {1}, .group = group});
   CHECK(layout.groups() == std::vector<int>{0, 2, 7});
