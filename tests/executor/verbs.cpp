@@ -160,3 +160,70 @@ TEST_CASE(
   CHECK(std::isnan(found[0]));
   CHECK(found[999] == 1);  // behind the last whole row
 }
+
+namespace {
+
+/// Two streams that are only written, of 4 and of 2 bytes, between others.
+struct Splits {
+  const float* from;
+  float* written;
+  std::uint16_t* narrow;
+  float* held;
+  index_t begin;
+
+  using StreamsOf = Splits;
+  auto streams() {
+    return terse::reads(from) + terse::writes(written) + terse::updates(held, begin) + terse::writes(narrow);
+  }
+  void operator()(const terse::Piece& piece, index_t i, bool keep, float arrived = 0.5F) const {
+    written[i] = keep ? from[i] * static_cast<float>(piece.segment + 1) : arrived;
+    narrow[i] = static_cast<std::uint16_t>(static_cast<std::int32_t>(written[i] * 1000.0F) & 0xFFFF);
+    held[i - begin] += arrived;
+  }
+};
+/// The same, and verbs don't know what it touches.
+struct SplitsUnseen : Splits {};
+static_assert(terse::detail::OnlyWrites<Splits> && !terse::detail::OnlyWrites<SplitsUnseen>);
+
+/// What is left behind, sentinels around included, of arrays that begin `shift` elements behind a cache line.
+template <class F, class Incoming>
+auto left_by(const Range& range, const std::vector<float>& from, const std::uint64_t* mask,
+             const Incoming& incoming, index_t shift) {
+  const auto size = static_cast<index_t>(from.size());
+  terse::buffer<float> written(size + 64), held(size + 64);
+  terse::buffer<std::uint16_t> narrow(size + 64);
+  std::fill_n(written.data(), size + 64, -7.0F);
+  std::fill_n(held.data(), size + 64, 3.0F);
+  std::fill_n(narrow.data(), size + 64, std::uint16_t{77});
+  REQUIRE(reinterpret_cast<std::uintptr_t>(written.data()) % 64 == 0);
+  REQUIRE(reinterpret_cast<std::uintptr_t>(narrow.data()) % 64 == 0);
+  F f;
+  static_cast<Splits&>(f) = {from.data(), written.data() + shift, narrow.data() + 2 * shift,
+                             held.data() + shift, range.begin_offset()};
+  terse::for_each(terse::executor::host{}, range, terse::HostMask{mask}, incoming, f);
+  return std::tuple(std::vector<float>(written.data(), written.data() + size + 64),
+                    std::vector<float>(held.data(), held.data() + size + 64),
+                    std::vector<std::uint16_t>(narrow.data(), narrow.data() + size + 64));
+}
+
+}  // namespace
+
+TEST_CASE("what is only written is the same on its way around the cache") {
+  for (const index_t long_one : {index_t{700}, terse::detail::around_cache_from + 130}) {
+    const Range range = range_of({65, long_one, 1, 64});
+    const auto from = random_floats(arena_of(range), 90), arrived = random_floats(arena_of(range), 91);
+    const auto some = random_mask(arena_of(range), 92);
+    const terse::Packets<terse::Dense::Code>::Source source{
+        reinterpret_cast<const std::byte*>(arrived.data()), nullptr, 0.25F};
+    const terse::Packets<terse::Dense::Code> packets{&source, 1, {}};
+    const auto compare = [&](const std::uint64_t* mask, const auto& incoming, index_t shift) {
+      CAPTURE(long_one);
+      CAPTURE(shift);
+      CHECK(left_by<Splits>(range, from, mask, incoming, shift) ==
+            left_by<SplitsUnseen>(range, from, mask, incoming, shift));
+    };
+    compare(nullptr, terse::NoPackets{}, 0);
+    compare(some.data(), packets, 0);
+    compare(nullptr, packets, 1);
+  }
+}

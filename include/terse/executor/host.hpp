@@ -104,10 +104,11 @@ template <class Incoming, class F, class Masked = HostMask>
 void for_each(executor::host, const Range& range, Masked mask, Incoming incoming, F f) {
   detail::Cursor<Incoming> cursor(incoming);
   detail::CallOnly sink;
+  const bool far = range.elements() >= detail::around_cache_from;
   for (const Piece& piece : range.pieces()) {
     const index_t size = detail::unit_size(piece, cursor.units());
     for (index_t begin = 0; begin < piece.count; begin += size) {
-      detail::sweep(piece, begin, std::min(begin + size, piece.count), mask, cursor, f, sink);
+      detail::sweep(piece, begin, std::min(begin + size, piece.count), mask, cursor, f, sink, far);
       cursor.next_unit();
     }
     cursor.next_piece(piece.count);

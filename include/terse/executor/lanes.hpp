@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "terse/executor/around_cache.hpp"
 #include "terse/executor/bits.hpp"
 #include "terse/executor/concept.hpp"
 #include "terse/executor/cursor.hpp"
@@ -21,15 +22,7 @@ TERSE_NUMERICS_BEGIN
 
 namespace detail {
 
-/// Has `sink` call f(piece, i, keep[, sum]) for each lane of a whole block. Loops with constant bounds, because
-/// compilers vectorize those even at -O2.
-template <class Own, class F, class Sink, class... Sum>
-TERSE_INLINE void run_whole(Own own, const Piece& piece, index_t first, F& f, Sink& sink, const Sum*... sum) {
-  TERSE_LANES
-  for (int l = 0; l < lanes; ++l) sink(own, l, f, piece, first + l, true, sum[l]...);
-}
-
-/// The same for a block in which elements are missing.
+/// Has `sink` call f(piece, i, keep[, sum]) for each lane of a block in which elements are missing.
 template <class Own, class F, class Sink, class... Sum>
 TERSE_INLINE void run_part(Own own, const Piece& piece, index_t first, int count, NoMask, F& f, Sink& sink,
                            const Sum*... sum) {
@@ -85,17 +78,20 @@ inline index_t sound_until(const Cursor<Incoming>& incoming, index_t begin, inde
   return end;
 }
 
-/// Runs the elements [begin, end) of a piece, block by block; `begin` is a multiple of 64.
+/// Runs the elements [begin, end) of a piece, block by block; `begin` is a multiple of 64. far: of a range that is longer than
+/// the cache.
 template <class Masked, class Incoming, class F, class Sink>
 TERSE_FLATTEN inline void sweep(const Piece& piece, index_t begin, index_t end, Masked mask,
-                                const Cursor<Incoming>& incoming, const F& given, Sink& sink) {
+                                const Cursor<Incoming>& incoming, const F& given, Sink& sink,
+                                [[maybe_unused]] bool far = false) {
   // A local copy, which compilers take apart. Of an argument, which lies in memory, clang gives up after a hundred uses to
   // prove that no store changes it, and reads its numbers anew in each block.
   F f = given;
   enter(f, piece);
   // A copy that nothing written in the loops can change.
   const auto own = prepared(f, sink.own());
-  const auto whole = [&](index_t first, auto... sum) { run_whole(own, piece, first, f, sink, sum...); };
+  WholeBlocks<F, Sink> blocks(f, piece, begin, far);
+  const auto whole = [&](index_t first, auto... sum) { blocks.run(own, piece, first, f, sink, sum...); };
   const auto block = [&](index_t b, int count, auto run) {
     const index_t first = piece.offset + b;
     enter_block(f, first);
