@@ -10,8 +10,13 @@
 #include <cstring>
 #include <fstream>
 #include <functional>
+#include <initializer_list>
 #include <string>
 #include <vector>
+
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
 
 #include "../rules.hpp"
 #include "libtorch_step.hpp"
@@ -38,6 +43,48 @@ void yardstick(float* x, index_t n, float a) {
   auto* vectors = reinterpret_cast<Vector*>(x);
   for (index_t i = 0; i < n / 8; ++i) vectors[i] *= a;
 }
+
+/// The streams of a local pass by loops of explicit vectors, which compute next to nothing: what memory takes for them.
+struct SameStreams {
+  using Vector [[gnu::vector_size(64)]] = float;
+  index_t vectors;
+  Vector *m, *d, *g, *x, *y;
+
+  SameStreams(index_t n, float* m_, float* d_, float* g_, float* x_, float* y_)
+      : vectors(n / 16),
+        m(reinterpret_cast<Vector*>(m_)),
+        d(reinterpret_cast<Vector*>(d_)),
+        g(reinterpret_cast<Vector*>(g_)),
+        x(reinterpret_cast<Vector*>(x_)),
+        y(reinterpret_cast<Vector*>(y_)) {}
+  void message() const {
+    for (index_t i = 0; i < vectors; ++i) y[i] = 0.3F * (y[i] + m[i] + g[i]);
+  }
+  void bits() const {
+    for (index_t i = 0; i < vectors; ++i) y[i] *= 1.0001F;
+  }
+  void update() const {
+    for (index_t i = 0; i < vectors; ++i) {
+      m[i] = d[i];
+      x[i] -= 1e-6F * d[i];
+    }
+  }
+  /// m by stores around the cache.
+  void update_around() const {
+#ifdef __SSE2__
+    for (index_t i = 0; i < vectors; ++i) {
+      const Vector given = d[i];
+      __m128 quarters[4];
+      std::memcpy(quarters, &given, sizeof given);
+      for (int k = 0; k < 4; ++k) _mm_stream_ps(reinterpret_cast<float*>(m + i) + 4 * k, quarters[k]);
+      x[i] -= 1e-6F * given;
+    }
+    _mm_sfence();
+#else
+    update();
+#endif
+  }
+};
 
 struct Line {
   std::string name;
@@ -168,6 +215,13 @@ int main(int argc, char** argv) {
   bench::LibtorchStep torch(n, m.data(), d.data(), g.data(), x.data());
   if (torch.available()) lines.push_back({"LibTorch's own calls, one thread: local", [&] { torch.local(); }});
 
+  const std::size_t streams = lines.size();
+  const SameStreams same(n, m.data(), d.data(), g.data(), x.data(), y.data());
+  lines.push_back({"plain loops, same streams: momentum + error", [&] { same.message(); }});
+  lines.push_back({"plain loops, same streams: bits + error", [&] { same.bits(); }});
+  lines.push_back({"plain loops, same streams: update", [&] { same.update(); }});
+  lines.push_back({"... with m stored around the cache", [&] { same.update_around(); }});
+
   // Interleaved, so that a slow moment of the machine hits all alike.
   for (index_t round = 0; round < rounds; ++round)
     for (Line& line : lines) line.best = std::min(line.best, seconds(line.work));
@@ -182,6 +236,17 @@ int main(int argc, char** argv) {
   const double loops = lines[8].best / unit;
   std::printf("\n%-46s %8.2f yardsticks\n%-46s %8.2f yardsticks\n", "three local passes", three,
               "two local passes, per-block scales", two);
+  const auto plain_ones = [&](std::initializer_list<std::size_t> which) {
+    double sum = 0;
+    for (const std::size_t k : which) sum += lines[streams + k].best / unit;
+    return sum;
+  };
+  const double ten = plain_ones({0, 1, 3}), eight = plain_ones({0, 3});
+  std::printf("%-46s %8.2f yardsticks\n%-46s %8.2f yardsticks\n",
+              "the three passes' ten streams by plain loops", ten,
+              "the two passes' eight streams by plain loops", eight);
+  std::printf("%-46s %8.2f and %.2f times\n", "three and two passes, of their plain loops", three / ten,
+              two / eight);
   std::printf("%-46s %8.2f times faster\n", "three passes against plain loops", loops / three);
   std::printf("%-46s %8.2f times faster\n", "two passes against plain loops", loops / two);
   if (torch.available()) {
