@@ -16,33 +16,43 @@ namespace terse::detail {
 
 TERSE_NUMERICS_BEGIN
 
+inline namespace TERSE_INSTRUCTIONS {
+
 /// Elements of a range from which on it pays: what was written would have left the cache before it is read again.
 inline constexpr index_t around_cache_from = index_t{1} << 21;
 
-inline namespace TERSE_INSTRUCTIONS {
-
-/// Copies 64 elements; `around` where `to` is at a cache line and is not read soon.
-template <class T>
-TERSE_INLINE void store_lanes(const T* from, T* to, bool around) {
-#ifdef __SSE2__
-  if (around) {
-    for (std::size_t k = 0; k < lanes * sizeof(T) / sizeof(__m128i); ++k)
-      _mm_stream_si128(reinterpret_cast<__m128i*>(to) + k,
-                       _mm_load_si128(reinterpret_cast<const __m128i*>(from) + k));
-    return;
-  }
+/// Whether there are stores of at least half a line. By the 16 bytes of SSE2 more time is lost than memory gains.
+#ifdef __AVX2__
+inline constexpr bool stores_around_cache = true;
+#else
+inline constexpr bool stores_around_cache = false;
 #endif
-  std::memcpy(to, from, lanes * sizeof(T));
+
+/// Copies 64 elements to the beginning of a cache line, around the cache.
+template <class T>
+TERSE_INLINE void store_lanes(const T* from, T* to) {
+  constexpr std::size_t bytes = lanes * sizeof(T);
+#if defined(__AVX512F__)
+  const auto* source = reinterpret_cast<const char*>(from);
+  for (std::size_t k = 0; k < bytes; k += sizeof(__m512i))
+    _mm512_stream_si512(reinterpret_cast<__m512i*>(reinterpret_cast<char*>(to) + k),
+                        _mm512_load_si512(source + k));
+#elif defined(__AVX2__)
+  const auto* source = reinterpret_cast<const char*>(from);
+  for (std::size_t k = 0; k < bytes; k += sizeof(__m256i))
+    _mm256_stream_si256(reinterpret_cast<__m256i*>(reinterpret_cast<char*>(to) + k),
+                        _mm256_load_si256(reinterpret_cast<const __m256i*>(source + k)));
+#else
+  std::memcpy(to, from, bytes);
+#endif
 }
 
-/// Whoever reads what was stored around the cache on another thread reads it after this.
+/// What was stored around the cache is there for other threads that are told so after this.
 inline void end_stores() {
-#ifdef __SSE2__
+#ifdef __AVX2__
   _mm_sfence();
 #endif
 }
-
-}  // namespace TERSE_INSTRUCTIONS
 
 /// A block of each of a functor's streams: those that are only written have a place of their own here until they are stored.
 template <class Streams>
@@ -52,7 +62,7 @@ struct BlockOf<Streams<>> {
   static constexpr bool written = false;
   static bool whole_lines(const Streams<>&, index_t) { return true; }
   TERSE_INLINE void lend(const Streams<>&, const Streams<>&, index_t) {}
-  TERSE_INLINE void store(const Streams<>&, index_t, bool) const {}
+  TERSE_INLINE void store(const Streams<>&, index_t) const {}
 };
 template <class First, class... Rest>
 struct BlockOf<Streams<First, Rest...>> {
@@ -78,9 +88,9 @@ struct BlockOf<Streams<First, Rest...>> {
     if (bound.first.begin != nullptr) *bound.first.begin = 0;
     rest.lend(streams.rest, bound.rest, i);
   }
-  TERSE_INLINE void store(const List& streams, index_t i, bool around) const {
-    if constexpr (own) store_lanes(block, streams.first.at(i), around);
-    rest.store(streams.rest, i, around);
+  TERSE_INLINE void store(const List& streams, index_t i) const {
+    if constexpr (own) store_lanes(block, streams.first.at(i));
+    rest.store(streams.rest, i);
   }
 };
 
@@ -92,24 +102,31 @@ concept OnlyWrites = NamesStreams<F> && !EntersBlocks<F> && !LeavesBlocks<F> && 
 
 /// How the host runs whole blocks: sink(own, l, f, piece, i, true[, sum]) for each lane. Loops with constant bounds, because
 /// compilers vectorize those even at -O2.
+template <class Own, class F, class Sink, class... Sum>
+TERSE_INLINE void run_whole(Own own, const Piece& piece, index_t first, F& f, Sink& sink, const Sum*... sum) {
+  TERSE_LANES
+  for (int l = 0; l < lanes; ++l) sink(own, l, f, piece, first + l, true, sum[l]...);
+}
+
+/// How `sweep` runs the whole blocks of a piece from element `begin` on.
 template <class F, class Sink>
 struct WholeBlocks {
-  WholeBlocks(const F&, const Piece&, index_t, bool) {}
+  WholeBlocks(const F&, const Piece&, index_t) {}
   template <class Own, class... Sum>
   TERSE_INLINE void run(Own own, const Piece& piece, index_t first, F& f, Sink& sink, const Sum*... sum) {
-    TERSE_LANES
-    for (int l = 0; l < lanes; ++l) sink(own, l, f, piece, first + l, true, sum[l]...);
+    run_whole(own, piece, first, f, sink, sum...);
   }
 };
-/// Of a verb that has no result.
+
+/// The sink of a verb without a result that stores around the cache.
+struct CallAround : CallOnly {};
 template <OnlyWrites F>
-struct WholeBlocks<F, CallOnly> {
+struct WholeBlocks<F, CallAround> {
   F bound;
   bool around;
 
-  TERSE_INLINE WholeBlocks(F f, const Piece& piece, index_t begin, bool far)
-      : bound(f),
-        around(far && BlockOf<decltype(f.streams())>::whole_lines(f.streams(), piece.offset + begin)) {}
+  TERSE_INLINE WholeBlocks(F f, const Piece& piece, index_t begin)
+      : bound(f), around(BlockOf<decltype(f.streams())>::whole_lines(f.streams(), piece.offset + begin)) {}
   WholeBlocks(const WholeBlocks&) = delete;
   WholeBlocks& operator=(const WholeBlocks&) = delete;
   ~WholeBlocks() {
@@ -117,15 +134,19 @@ struct WholeBlocks<F, CallOnly> {
   }
 
   template <class Own, class... Sum>
-  TERSE_INLINE void run(Own, const Piece& piece, index_t first, F& f, CallOnly&, const Sum*... sum) {
+  TERSE_INLINE void run(Own own, const Piece& piece, index_t first, F& f, CallAround& sink,
+                        const Sum*... sum) {
+    if (!around) return run_whole(own, piece, first, f, sink, sum...);
     BlockOf<decltype(f.streams())> block;
     const auto streams = f.streams();
     block.lend(streams, bound.streams(), first);
     TERSE_LANES
     for (int l = 0; l < lanes; ++l) bound(piece, l, true, sum[l]...);
-    block.store(streams, first, around);
+    block.store(streams, first);
   }
 };
+
+}  // namespace TERSE_INSTRUCTIONS
 
 TERSE_NUMERICS_END
 

@@ -99,20 +99,31 @@ index_t reduction_scratch(executor::host, const Range& range, Units) {
   return reduction_scratch<Statistic>(longest);
 }
 
-/// f(piece, i, keep[, sum]) for each element of the range; no order is promised.
-template <class Incoming, class F, class Masked = HostMask>
-void for_each(executor::host, const Range& range, Masked mask, Incoming incoming, F f) {
-  detail::Cursor<Incoming> cursor(incoming);
-  detail::CallOnly sink;
-  const bool far = range.elements() >= detail::around_cache_from;
+namespace detail {
+
+template <class Sink, class Incoming, class F, class Masked>
+void call_each(const Range& range, Masked mask, Incoming incoming, const F& f) {
+  Cursor<Incoming> cursor(incoming);
+  Sink sink;
   for (const Piece& piece : range.pieces()) {
-    const index_t size = detail::unit_size(piece, cursor.units());
+    const index_t size = unit_size(piece, cursor.units());
     for (index_t begin = 0; begin < piece.count; begin += size) {
-      detail::sweep(piece, begin, std::min(begin + size, piece.count), mask, cursor, f, sink, far);
+      sweep(piece, begin, std::min(begin + size, piece.count), mask, cursor, f, sink);
       cursor.next_unit();
     }
     cursor.next_piece(piece.count);
   }
+}
+
+}  // namespace detail
+
+/// f(piece, i, keep[, sum]) for each element of the range; no order is promised.
+template <class Incoming, class F, class Masked = HostMask>
+void for_each(executor::host, const Range& range, Masked mask, Incoming incoming, F f) {
+  if constexpr (detail::stores_around_cache && detail::OnlyWrites<F>)
+    if (range.elements() >= detail::around_cache_from)
+      return detail::call_each<detail::CallAround>(range, mask, incoming, f);
+  detail::call_each<detail::CallOnly>(range, mask, incoming, f);
 }
 
 /// scales[u] = Statistic::finish(over the samples that f(piece, i, keep[, sum]) gives in unit u). `*bad`

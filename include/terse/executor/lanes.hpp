@@ -78,19 +78,17 @@ inline index_t sound_until(const Cursor<Incoming>& incoming, index_t begin, inde
   return end;
 }
 
-/// Runs the elements [begin, end) of a piece, block by block; `begin` is a multiple of 64. far: of a range that is longer than
-/// the cache.
+/// Runs the elements [begin, end) of a piece, block by block; `begin` is a multiple of 64.
 template <class Masked, class Incoming, class F, class Sink>
 TERSE_FLATTEN inline void sweep(const Piece& piece, index_t begin, index_t end, Masked mask,
-                                const Cursor<Incoming>& incoming, const F& given, Sink& sink,
-                                [[maybe_unused]] bool far = false) {
+                                const Cursor<Incoming>& incoming, const F& given, Sink& sink) {
   // A local copy, which compilers take apart. Of an argument, which lies in memory, clang gives up after a hundred uses to
   // prove that no store changes it, and reads its numbers anew in each block.
   F f = given;
   enter(f, piece);
   // A copy that nothing written in the loops can change.
   const auto own = prepared(f, sink.own());
-  WholeBlocks<F, Sink> blocks(f, piece, begin, far);
+  WholeBlocks<F, Sink> blocks(f, piece, begin);
   const auto whole = [&](index_t first, auto... sum) { blocks.run(own, piece, first, f, sink, sum...); };
   const auto block = [&](index_t b, int count, auto run) {
     const index_t first = piece.offset + b;
