@@ -81,9 +81,9 @@ TERSE_HD Streams<Stream<A, T>> stream(T*& data, index_t* begin) {
 ///       TERSE_HD void operator()(const terse::Piece&, terse::index_t i) const { to[i] = factor * from[i]; }
 ///     };
 ///
-/// The host does the same with blocks of 64 elements for functors with a stream that is only written, which is stored around the cache
-/// where a range is long. What is only read is never stored, what is only written is never loaded, so that it must be written for
-/// every element.
+/// The host, compiled for AVX2, does the same with blocks of 64 elements of long ranges if a stream is only written, which it stores
+/// around the cache. What is only read is never stored, what is only written is never loaded, so that it must be written for every
+/// element.
 /// The functor uses i as an index of these arrays alone: what it is in the arena it isn't told. `StreamsOf` names the functor
 /// itself: one that is derived from it may touch more, and so inherits nothing. Functors that contain others join theirs:
 /// `inner.streams() + terse::updates(own)`. Without streams a functor is called for one element at a time.
