@@ -44,7 +44,7 @@ void yardstick(float* x, index_t n, float a) {
   for (index_t i = 0; i < n / 8; ++i) vectors[i] *= a;
 }
 
-/// The streams of a local pass by loops of explicit vectors, which compute next to nothing: what memory takes for them.
+/// Plain loops over the arrays of each local pass, which compute next to nothing: the time that memory takes.
 struct SameStreams {
   using Vector [[gnu::vector_size(64)]] = float;
   index_t vectors;

@@ -101,8 +101,8 @@ class Life {
       }
     busy_->step(busy_x_, g, scale);
   }
-  /// One that is left out leaves no trace, so that the other isn't asked. After an error no parameter has moved, and messages may have
-  /// been committed.
+  /// A skipped step changes nothing, so that the calm one does not take it. After an error both have the same parameters as before,
+  /// while error feedbacks may have taken in the message, so that both take it.
   void refused() {
     Floats g = gradients();
     const int rank = static_cast<int>(random_() % static_cast<unsigned>(transport_.size()));

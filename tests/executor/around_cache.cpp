@@ -35,11 +35,11 @@ struct Splits {
     held[i - begin] += arrived;
   }
 };
-/// The same, and verbs don't know what it touches.
+/// The same functor without streams that verbs know of.
 struct SplitsUnseen : Splits {};
 static_assert(detail::stores_around_cache && detail::OnlyWrites<Splits> && !detail::OnlyWrites<SplitsUnseen>);
 
-/// What is left behind, sentinels around included, of arrays that begin `shift` elements behind a cache line.
+/// Runs F on arrays that begin `shift` elements behind a cache line. Returns the arrays, with what lies around them.
 template <class F, class Incoming>
 auto left_by(const Range& range, const std::vector<float>& from, const std::uint64_t* mask,
              const Incoming& incoming, index_t shift) {

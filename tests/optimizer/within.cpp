@@ -158,7 +158,7 @@ TEST_CASE("each rank rounds by a stream of its own, and all read the same on the
   const double back = variance(Sgd<Within<TopK<>, Residual, Ternary>, TopK<>>{
       .learning_rate = 1, .compressor = all, .topology = {local, {.compressor = all}, {}}});
   CHECK(back == doctest::Approx(1).epsilon(0.1));
-  // What is rounded twice, by streams of their own: by one and the same small values would grow by a fifth.
+  // Two roundings draw from two random streams. With one stream for both, small values would grow by a fifth.
   Floats small(at(layout.size()));
   for (index_t i = 0; i < layout.size(); ++i)
     small[at(i)] = i % block == 0 ? 1.0F : 0.45F * noise(2, 0, 0, i);

@@ -18,10 +18,10 @@ TERSE_NUMERICS_BEGIN
 
 inline namespace TERSE_INSTRUCTIONS {
 
-/// Elements of a range from which on it pays: what was written would have left the cache before it is read again.
+/// The length of a range from which on stores go around the cache: shorter ranges are often still cached when they are read again.
 inline constexpr index_t around_cache_from = index_t{1} << 21;
 
-/// Whether there are stores of at least half a line. By the 16 bytes of SSE2 more time is lost than memory gains.
+/// Whether the instruction set has non-temporal stores of 32 bytes or more. Those of SSE2 have 16 bytes and are slower than plain ones.
 #ifdef __AVX2__
 inline constexpr bool stores_around_cache = true;
 #else
@@ -47,14 +47,14 @@ TERSE_INLINE void store_lanes(const T* from, T* to) {
 #endif
 }
 
-/// What was stored around the cache is there for other threads that are told so after this.
+/// A fence: other threads see what was stored around the cache before what this thread stores next.
 inline void end_stores() {
 #ifdef __AVX2__
   _mm_sfence();
 #endif
 }
 
-/// A block of each of a functor's streams: those that are only written have a place of their own here until they are stored.
+/// 64 elements of each of a functor's streams. The elements of streams that are only written lie here until they are stored.
 template <class Streams>
 struct BlockOf;
 template <>
@@ -74,7 +74,7 @@ struct BlockOf<Streams<First, Rest...>> {
   alignas(64) Element block[own ? lanes : 1];
   BlockOf<Streams<Rest...>> rest;
 
-  /// Whether element i, which begins a block, begins a cache line of each stream that is only written.
+  /// Whether element i is at the beginning of a cache line in each stream that is only written.
   static bool whole_lines(const List& streams, index_t i) {
     const bool here = !own || reinterpret_cast<std::uintptr_t>(streams.first.at(i)) % 64 == 0;
     return here && BlockOf<Streams<Rest...>>::whole_lines(streams.rest, i);
@@ -94,7 +94,7 @@ struct BlockOf<Streams<First, Rest...>> {
   }
 };
 
-/// Functors whose whole blocks are evaluated elsewhere and stored at once.
+/// Functors with a stream that is only written and nothing to do before or after a block.
 template <class F>
 concept OnlyWrites = NamesStreams<F> && !EntersBlocks<F> && !LeavesBlocks<F> && requires(F & f) {
   requires BlockOf<decltype(f.streams())>::written;
