@@ -11,6 +11,7 @@
 #include "terse/core/packet.ipp"
 #include "terse/core/type_name.ipp"
 #include "terse/executor/numerics.ipp"
+#include "terse/executor/team.ipp"
 #include "terse/graph/directed_list.ipp"
 #include "terse/graph/stochastic.ipp"
 #include "terse/graph/verify.ipp"

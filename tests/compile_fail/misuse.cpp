@@ -4,6 +4,7 @@
 // the same program, done right, must compile. Run by check.py.
 
 #include "terse/exchange/low_rank_round.hpp"
+#include "terse/executor/parallel.hpp"
 #include "terse/terse.hpp"
 
 namespace {
@@ -74,6 +75,8 @@ struct Kernels {
   static constexpr bool grid = true;
 };
 static_assert(terse::GridExecutor<Kernels>);
+
+using Team = terse::executor::parallel;
 
 /// A momentum correction; its arithmetic may be that of float alone.
 struct Straight {
@@ -211,6 +214,21 @@ int main() {
 #endif
 #if defined(CASE_COMPRESSOR_WITHOUT_DEVICE)
   { number += sizeof(terse::TopK<>::Workspace<Kernels>); }
+#endif
+#if defined(CASE_PICKS_IN_PARALLEL)
+  { number += sizeof(terse::TopK<>::Workspace<Team>); }
+#endif
+#if defined(CASE_LOW_RANK_IN_PARALLEL)
+  { number += sizeof(terse::Optimizer<terse::PowerSgd<2>, terse::Threads, Team>); }
+#endif
+#if defined(CASE_MATRICES_IN_PARALLEL)
+  { number += sizeof(terse::Optimizer<terse::Muon<>, terse::Threads, Team>); }
+#endif
+#if defined(CASE_SMALL_ERROR_IN_PARALLEL)
+  { number += sizeof(terse::Bf16Residual::State<Team>); }
+#endif
+#if defined(CASE_KEYED_IN_PARALLEL)
+  { number += sizeof(terse::Optimizer<terse::MoniquaSgd<>, terse::Threads, Team>); }
 #endif
 #if defined(CASE_NATIVE_WITHOUT_COLLECTIVES)
   { number += sizeof(terse::Optimizer<terse::LocalSgd<terse::MomentumSgd<terse::Native>>, terse::Threads>); }
@@ -665,6 +683,7 @@ int main() {
   static_cast<void>(blocks);
   for (const float value : host) number += value;
   number += first(host);
+  number += sizeof(terse::Optimizer<terse::OneBitAdam<>, terse::Threads, Team>);
   train(terse::ExactActivations{});
   train(terse::AcSgd<Nearby, Unbiased, terse::InMemory<terse::Int8>>{.capacity = 1});
   train(terse::AcSgd<terse::TopK<>, terse::UnbiasedRandomK>{.capacity = 1});

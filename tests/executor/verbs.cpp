@@ -11,8 +11,24 @@
 
 #include "terse/executor/emulated.hpp"
 #include "terse/executor/host.hpp"
+#include "terse/executor/parallel.hpp"
 
-#define TERSE_TEST_EXECUTORS terse::executor::host, terse::executor::emulated
+namespace {
+
+/// Shares ranges of any length.
+struct ThreeThreads : terse::executor::parallel {
+  ThreeThreads() : parallel(team_of_three()) { shared_from = 1; }
+
+ private:
+  static const parallel& team_of_three() {
+    static const parallel team(3);
+    return team;
+  }
+};
+
+}  // namespace
+
+#define TERSE_TEST_EXECUTORS terse::executor::host, ThreeThreads, terse::executor::emulated
 
 #include "verbs.inc"
 

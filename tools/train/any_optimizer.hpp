@@ -5,12 +5,14 @@
 #include <filesystem>
 #include <limits>
 #include <memory>
+#include <type_traits>
 #include <utility>
 
 #include "any_state.hpp"
 #include "method.hpp"
 #include "options.hpp"
 #include "places.hpp"
+#include "terse/executor/parallel.hpp"
 #include "terse/optimizer/optimizer.hpp"
 
 namespace train {
@@ -30,13 +32,12 @@ class AnyOptimizer {
   virtual void load(const terse::checkpoint::Manifest& manifest, float* parameters) = 0;
 };
 
-template <class Recipe, class P>
+template <class Recipe, class P, class Executor = typename P::Executor>
 class TheOptimizer final : public AnyOptimizer {
-  using Executor = typename P::Executor;
-
  public:
-  TheOptimizer(Recipe recipe, P& place, const terse::Layout& layout, const terse::Options& options)
-      : optimizer_(std::move(recipe), place.transport, layout, options, place.executor) {}
+  TheOptimizer(Recipe recipe, P& place, const terse::Layout& layout, const terse::Options& options,
+               const Executor& executor)
+      : optimizer_(std::move(recipe), place.transport, layout, options, executor) {}
 
   void begin([[maybe_unused]] float* parameters, [[maybe_unused]] float learning_rate) override {
     if constexpr (terse::detail::is_blind<Recipe>()) {
@@ -107,11 +108,22 @@ struct Order {
 /// The recipe's optimizer over the order's layout, or another one of as many elements.
 template <class P, class Recipe>
 std::unique_ptr<AnyOptimizer> made(const Order<P>& order, const Recipe& recipe, const terse::Layout& layout) {
-  return std::make_unique<TheOptimizer<Recipe, P>>(recipe, order.place, layout, terse_options(order.options));
+  return std::make_unique<TheOptimizer<Recipe, P>>(recipe, order.place, layout, terse_options(order.options),
+                                                   order.place.executor);
 }
 template <class P, class Recipe>
 std::unique_ptr<AnyOptimizer> made(const Order<P>& order, const Recipe& recipe) {
   return made(order, recipe, order.layout);
+}
+/// The same of a method that runs anywhere: on the host by all threads of a rank.
+template <class P, class Recipe>
+std::unique_ptr<AnyOptimizer> made_anywhere(const Order<P>& order, const Recipe& recipe) {
+  if constexpr (std::is_same_v<P, OnHost>)
+    return std::make_unique<TheOptimizer<Recipe, P, terse::executor::parallel>>(
+        recipe, order.place, order.layout, terse_options(order.options),
+        terse::executor::parallel(order.options.threads_per_rank));
+  else
+    return made(order, recipe);
 }
 
 /// How the method with this tag is made, see method_table.hpp.

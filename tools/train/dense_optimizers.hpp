@@ -11,14 +11,15 @@ namespace train {
 
 template <class P>
 Made make_adam(const Order<P>& order) {
-  return made(order, terse::Adam<>{.learning_rate = order.rate(), .weight_decay = order.weight_decay()});
+  return made_anywhere(order,
+                       terse::Adam<>{.learning_rate = order.rate(), .weight_decay = order.weight_decay()});
 }
 
 template <class P>
 Made make_momentum_sgd(const Order<P>& order) {
-  return made(order, terse::MomentumSgd<>{.learning_rate = order.rate(),
-                                          .weight_decay = order.weight_decay(),
-                                          .momentum_correction = {.momentum = order.momentum()}});
+  return made_anywhere(order, terse::MomentumSgd<>{.learning_rate = order.rate(),
+                                                   .weight_decay = order.weight_decay(),
+                                                   .momentum_correction = {.momentum = order.momentum()}});
 }
 
 }  // namespace train

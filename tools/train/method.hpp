@@ -38,7 +38,7 @@ using Maker = std::unique_ptr<AnyOptimizer> (*)(const Order<P>&);
 /// How a method is made, on each kind of place. Collective.
 struct Makers {
   Maker<OnHost> on_host = nullptr;
-  bool gpu = false;                 ///< whether it runs there
+  bool gpu = false;                 ///< whether it runs there, and by several threads of a host
   Maker<OnCuda> on_cuda = nullptr;  ///< of a build with CUDA
 };
 

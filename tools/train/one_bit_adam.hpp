@@ -34,12 +34,13 @@ Made make_one_bit_adam(const Order<P>& order) {
 template <class G, class P>
 Made make_one_bit_adam_over(const Order<P>& order) {
   const auto with = [&]<class C>(C) {
-    return made(order, terse::OneBitAdam<C, terse::FrozenVariance, G>{
-                           .learning_rate = order.rate(),
-                           .weight_decay = order.weight_decay(),
-                           .bias_correction = order.options.bias_correction == BiasCorrection::first_stage,
-                           .preconditioner = {terse::AtStep{order.stages.freeze},
-                                              static_cast<float>(order.options.update_clip)}});
+    return made_anywhere(order,
+                         terse::OneBitAdam<C, terse::FrozenVariance, G>{
+                             .learning_rate = order.rate(),
+                             .weight_decay = order.weight_decay(),
+                             .bias_correction = order.options.bias_correction == BiasCorrection::first_stage,
+                             .preconditioner = {terse::AtStep{order.stages.freeze},
+                                                static_cast<float>(order.options.update_clip)}});
   };
   const auto with_scale = [&]<class S>(S) {
     switch (order.options.granularity) {

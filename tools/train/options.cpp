@@ -146,6 +146,11 @@ void add_options(CLI::App& app, Options& o) {
       "staged by way of the host, as with threads and mpi; auto: whatever there is"));
   in_group(add_choice(app, "--device", device_words, o.device,
                       "where models and optimizers are; ranks are dealt out to GPUs"));
+  in_group(add_number<int>(
+               app, "--threads-per-rank", o.threads_per_rank,
+               [](int value) { return value >= 1 && value <= 1024; }, "a whole number from 1 to 1024", "1",
+               "that share a step's passes over 262144 elements and more; the model computes on one")
+               ->type_name("N"));
   in_group(add_number<double>(
                app, "--deadline", o.deadline, [](double value) { return value > 0 && std::isfinite(value); },
                "a number of seconds above 0", "60", "give up on a rank that is silent for so long")
@@ -501,6 +506,17 @@ void check_optimizer(const Options& options, const Method& kind) {
     throw input_error(fmt::format(
         "--device: {} runs on the CPU so far; on {} there are {}", kind.name, name(options.device),
         names_of([&](const Method& other) { return runs_on(options.device, other); })));
+  if (options.threads_per_rank > 1) {
+    if (options.device != Device::cpu)
+      throw input_error("--threads-per-rank is of ranks on the CPU, and --device isn't");
+    if (!kind.made.gpu)
+      throw input_error(fmt::format("--threads-per-rank: {} steps on one thread so far; on several do {}",
+                                    kind.name, names_of([](const Method& other) { return other.made.gpu; })));
+    if (uses(kind, "layers") && !options.layers.empty())
+      throw input_error(fmt::format(
+          "--threads-per-rank: {} with a compressor for each kind of layer steps on one thread so far",
+          kind.name));
+  }
   if (is_decentralized(kind)) check_graph(options, kind);
   if (options.average_every > 0) check_average_every(kind);
   if (uses(kind, "fragment-delay") && options.fragment_delay > period_of(options))

@@ -75,7 +75,8 @@ struct Options {
   bool ranks_given = false;  ///< under MPI the job's size counts, and a `--ranks` that differs is a mistake
   Transport transport = Transport::automatic;
   Device device = Device::cpu;
-  double deadline = 60;  ///< seconds
+  int threads_per_rank = 1;  ///< 1 to 1024: of its optimizer; the model has one
+  double deadline = 60;      ///< seconds
   Modelled modelled;
 
   int epochs = 10;

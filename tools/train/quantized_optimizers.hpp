@@ -13,33 +13,34 @@ namespace train {
 // Momentum behind the signs would be unstable at the rates of the others, see docs/algorithms.
 template <class P>
 Made make_error_feedback_sgd(const Order<P>& order) {
-  return made(order, terse::ErrorFeedbackSgd<terse::ScaledSign<terse::MeanAbs>, terse::NoMomentum>{
-                         .learning_rate = order.rate(),
-                         .weight_decay = order.weight_decay(),
-                         .error_feedback = {.follows_rate = true}});
+  return made_anywhere(order, terse::ErrorFeedbackSgd<terse::ScaledSign<terse::MeanAbs>, terse::NoMomentum>{
+                                  .learning_rate = order.rate(),
+                                  .weight_decay = order.weight_decay(),
+                                  .error_feedback = {.follows_rate = true}});
 }
 
 template <class P>
 Made make_dist_error_feedback_sgd(const Order<P>& order) {
-  return made(order, terse::ErrorFeedbackSgd<terse::ScaledSign<terse::MeanAbs>, terse::LocalMomentumBefore>{
-                         .learning_rate = order.rate(),
-                         .weight_decay = order.weight_decay(),
-                         .momentum_correction = {.momentum = order.momentum(), .nesterov = true},
-                         .error_feedback = {.follows_rate = true}});
+  return made_anywhere(order,
+                       terse::ErrorFeedbackSgd<terse::ScaledSign<terse::MeanAbs>, terse::LocalMomentumBefore>{
+                           .learning_rate = order.rate(),
+                           .weight_decay = order.weight_decay(),
+                           .momentum_correction = {.momentum = order.momentum(), .nesterov = true},
+                           .error_feedback = {.follows_rate = true}});
 }
 
 template <class P>
 Made make_sign_sgd(const Order<P>& order) {
-  return made(order, terse::SignSgd<>{.learning_rate = order.rate(),
-                                      .weight_decay = order.weight_decay(),
-                                      .momentum_correction = {.momentum = order.momentum()}});
+  return made_anywhere(order, terse::SignSgd<>{.learning_rate = order.rate(),
+                                               .weight_decay = order.weight_decay(),
+                                               .momentum_correction = {.momentum = order.momentum()}});
 }
 
 template <class P>
 Made make_quantized_sgd(const Order<P>& order) {
-  return made(order, terse::QuantizedSgd<>{.learning_rate = order.rate(),
-                                           .weight_decay = order.weight_decay(),
-                                           .momentum_correction = {.momentum = order.momentum()}});
+  return made_anywhere(order, terse::QuantizedSgd<>{.learning_rate = order.rate(),
+                                                    .weight_decay = order.weight_decay(),
+                                                    .momentum_correction = {.momentum = order.momentum()}});
 }
 
 }  // namespace train

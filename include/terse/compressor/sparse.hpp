@@ -95,6 +95,9 @@ struct Sparse {
     static_assert(!GridExecutor<E> || detail::ListsPicks<Selection, E>,
                   "terse: this selection runs on the host; on a device it needs `list` and `check`, see "
                   "terse/compressor/selection.hpp");
+    static_assert(!TeamExecutor<E>,
+                  "terse: compressors that pick elements have no parallel form: take executor::host, or a "
+                  "quantizer such as Sign or Uniform<8>");
     buffer<float, typename E::memory> scratch, picked;  // the latter for values that are coded
     buffer<std::uint32_t, typename E::memory> words, positions;
     typename Coder::template Workspace<E> coder;

@@ -20,7 +20,7 @@ class TileMessage {
   void evaluate(const Piece& piece, index_t end) {
     if (piece.offset != piece_.offset || piece_.count == 0) {
       if (piece_.count > 0) {
-        incoming_.next_unit();
+        incoming_.next_units(1);
         incoming_.next_piece(piece_.count);
       }
       piece_ = piece;

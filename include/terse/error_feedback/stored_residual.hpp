@@ -123,6 +123,10 @@ struct StoredResidual {
 
   template <Executor E>
   struct State {
+    static_assert(
+        !TeamExecutor<E>,
+        "terse: errors in fewer bits have no parallel form, since messages wait in one block's room: "
+        "take executor::host, or Residual");
     buffer<float, typename E::memory> messages;
     buffer<Code, typename E::memory> codes;
     buffer<Scale, typename E::memory> scales;

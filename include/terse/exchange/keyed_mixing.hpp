@@ -96,6 +96,7 @@ requires(Traits<C>::keyed) class Rounds<C, F, Mixing<G, Vectors>, E> {
   static_assert(std::is_same_v<F, NoErrorFeedback>,
                 "terse: a keyed compressor (Moniqua, Lattice) needs no error feedback: its error is below a "
                 "bound, whatever the size of the message. Use NoErrorFeedback");
+  static_assert(!TeamExecutor<E>, "terse: keyed compressors have no parallel form: take executor::host");
   // What is not compressed, and all that packets have in common.
   using Context = RoundContext<Dense, NoErrorFeedback, E>;
 

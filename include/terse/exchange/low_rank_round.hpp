@@ -63,6 +63,7 @@ TERSE_NUMERICS_END
 /// full-precision stages use: by ScatterGather, or Alone.
 template <int R, class P, class E, bool Direction>
 class LowRankRound {
+  static_assert(!TeamExecutor<E>, "terse: low-rank compressors have no parallel form: take executor::host");
   static_assert(P::exact, "terse: LowRank needs an exact topology: all ranks go on with the same factors");
   static_assert(
       !detail::is_no_mean<P>(),

@@ -7,8 +7,9 @@
 #include "terse/core/config.hpp"
 
 // What many threads of a kernel may do to the same place at once: operations on integers whose order doesn't show in
-// the result. Elsewhere threads take turns, or there is one. By CUDA's functions and not by cuda::atomic_ref, since host programs
-// include these headers, too, and would need CCCL for them.
+// the result. Elsewhere threads take turns, or there is one, but for flags and least values, which a team's threads share.
+// By CUDA's functions and not by cuda::atomic_ref, since host programs include these headers, too, and would need CCCL for them;
+// by the compiler's and not by std::atomic_ref, which libc++ lacks.
 
 namespace terse::detail {
 
@@ -24,7 +25,10 @@ TERSE_HD inline void atomic_lower(std::uint64_t* place, std::uint64_t value) {
 #ifdef __CUDA_ARCH__
   atomicMin(reinterpret_cast<unsigned long long*>(place), static_cast<unsigned long long>(value));
 #else
-  if (value < *place) *place = value;
+  std::uint64_t found = __atomic_load_n(place, __ATOMIC_RELAXED);
+  while (value < found &&
+         !__atomic_compare_exchange_n(place, &found, value, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+  }
 #endif
 }
 
@@ -55,7 +59,7 @@ TERSE_HD inline void atomic_raise(std::uint32_t* flag) {
 #ifdef __CUDA_ARCH__
   if (*const_cast<const volatile std::uint32_t*>(flag) == 0) atomicOr(flag, 1U);
 #else
-  *flag = 1;
+  __atomic_store_n(flag, 1U, __ATOMIC_RELAXED);
 #endif
 }
 

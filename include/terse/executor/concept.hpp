@@ -33,6 +33,12 @@ concept GridExecutor = Executor<E> && requires {
   requires E::grid;
 };
 
+/// Executors whose verbs call a functor's copies from several threads of the host at once, see executor/parallel.hpp.
+template <class E>
+concept TeamExecutor = Executor<E> && requires {
+  requires E::team_of_threads;
+};
+
 // The verbs that callers give template arguments, so that their names are known as templates;
 // argument-dependent lookup finds the executor's own.
 template <class Statistic>

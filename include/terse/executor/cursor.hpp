@@ -35,7 +35,7 @@ struct Cursor<NoPackets> {
   /// How a verb without units of its own walks; whole pieces by default.
   static Units units() { return {}; }
   void next_piece(index_t) {}
-  void next_unit() {}
+  void next_units(index_t) {}
 };
 
 template <class Code>
@@ -45,7 +45,7 @@ struct Cursor<Packets<Code>> {
   Units units() const { return {packets.units.whole ? 0 : packets.units.size, false}; }
   /// The piece of `count` elements just done is left behind.
   void next_piece(index_t count) { offset += code_bytes<Code::bits>(count); }
-  void next_unit() { unit += packets.units.whole ? 0 : 1; }
+  void next_units(index_t count) { unit += packets.units.whole ? 0 : count; }
 
   /// sum[l] for the block of `count` lanes that starts `begin` elements into the piece, at the given arena
   /// index.
@@ -153,7 +153,7 @@ struct Cursor<Differences<Code>> {
   explicit Cursor(Differences<Code> given) : packets(given.packets) {}
   static Units units() { return {}; }
   void next_piece(index_t count) { offset += code_bytes<Code::bits>(count); }
-  void next_unit() {}
+  void next_units(index_t) {}
 
   /// own[l] and difference[l] for the block of `count` lanes that starts `begin` elements into the piece.
   TERSE_INLINE void load(index_t, index_t begin, int count, float (&own)[lanes],

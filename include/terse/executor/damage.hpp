@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
 #include <bit>
 #include <cstdint>
 
+#include "terse/executor/atomic.hpp"
 #include "terse/executor/bits.hpp"
 #include "terse/executor/concept.hpp"
 
@@ -42,7 +42,7 @@ TERSE_COLD void judge(const Packets<Code>& packets, float* sums, int count, Valu
     if (magnitude(sums[l]) <= largest_sum(packets.count)) continue;
     for (int k = 0; k < packets.count; ++k)
       if (!is_finite(value(k, l))) {
-        *packets.damage = std::min<std::uint64_t>(*packets.damage, packets.sources[k].origin);
+        atomic_lower(packets.damage, packets.sources[k].origin);
         sums[l] = 0;
       }
   }

@@ -7,10 +7,10 @@
 #include <cstdint>
 #include <cstring>
 
-#include "terse/core/ones.hpp"
 #include "terse/executor/lanes.hpp"
 #include "terse/executor/reduction.hpp"
 #include "terse/executor/sinks.hpp"
+#include "terse/executor/units.hpp"
 
 namespace terse::executor {
 
@@ -48,45 +48,47 @@ TERSE_NO_INLINE void join_blocks(float* results, index_t blocks) {
     for (index_t b = 0; b < half && b + half < blocks; ++b) results[b] = Join(results[b], results[b + half]);
 }
 
+constexpr index_t reduction_blocks(index_t elements) {
+  return (elements + reduction_block - 1) / reduction_block;
+}
+
+/// The elements [first, last) of a unit that begins with element `begin` of its piece, from the beginning of a block on: each
+/// block's result, of component c at results[c * blocks + the block].
 template <class Statistic, bool Store = false, class Masked, class Incoming, class F>
-inline Totals<Statistic> reduce_unit(const Piece& piece, index_t begin, index_t end, Masked mask,
-                                     const Cursor<Incoming>& incoming, F f, float* scratch,
-                                     float* wire = nullptr) {
-  const index_t blocks = (end - begin + reduction_block - 1) / reduction_block;
-  for (index_t b = 0; b < blocks; ++b) {
+inline void reduce_blocks(const Piece& piece, index_t begin, index_t first, index_t last, Masked mask,
+                          const Cursor<Incoming>& incoming, const F& f, float* results, index_t blocks,
+                          float* wire = nullptr) {
+  for (index_t at = first; at < last; at += reduction_block) {
     Accumulate<Statistic, Store> accumulate(wire);
-    const index_t first = begin + b * reduction_block;
-    sweep(piece, first, std::min(first + reduction_block, end), mask, incoming, f, accumulate);
-    accumulate.finish(scratch + b, blocks);
+    sweep(piece, at, std::min(at + reduction_block, last), mask, incoming, f, accumulate);
+    accumulate.finish(results + (at - begin) / reduction_block, blocks);
   }
+}
+
+/// Joins a unit's blocks.
+template <class Statistic>
+inline Totals<Statistic> join_unit(float* results, index_t blocks) {
   Totals<Statistic> totals;
-  if constexpr (JoinsTogether<Statistic>) join_halves<Statistic>(scratch, blocks, blocks);
+  if constexpr (JoinsTogether<Statistic>) join_halves<Statistic>(results, blocks, blocks);
   for (int c = 0; c <= Statistic::width; ++c) {
     if constexpr (!JoinsTogether<Statistic>) {
       if (c < Statistic::width)
-        join_blocks<Statistic::join>(scratch + c * blocks, blocks);
+        join_blocks<Statistic::join>(results + c * blocks, blocks);
       else
-        join_blocks<sum_of_two>(scratch + c * blocks, blocks);
+        join_blocks<sum_of_two>(results + c * blocks, blocks);
     }
-    totals[static_cast<std::size_t>(c)] = scratch[c * blocks];
+    totals[static_cast<std::size_t>(c)] = results[c * blocks];
   }
   return totals;
 }
 
-inline index_t kept(const Piece&, index_t begin, index_t end, NoMask) { return end - begin; }
-inline index_t kept(const Piece& piece, index_t begin, index_t end, HostMask mask) {
-  if (mask.words == nullptr) return end - begin;
-  index_t count = 0;
-  for (index_t b = begin; b < end; b += lanes) {
-    std::uint64_t word = mask.word(piece.offset + b);
-    if (end - b < lanes) word &= (std::uint64_t{1} << (end - b)) - 1;
-    count += ones_in(word);
-  }
-  return count;
-}
-
-inline index_t unit_size(const Piece& piece, Units units) {
-  return units.size == 0 ? piece.count : units.size;
+template <class Statistic, bool Store = false, class Masked, class Incoming, class F>
+inline Totals<Statistic> reduce_unit(const Piece& piece, index_t begin, index_t end, Masked mask,
+                                     const Cursor<Incoming>& incoming, const F& f, float* scratch,
+                                     float* wire = nullptr) {
+  const index_t blocks = reduction_blocks(end - begin);
+  reduce_blocks<Statistic, Store>(piece, begin, begin, end, mask, incoming, f, scratch, blocks, wire);
+  return join_unit<Statistic>(scratch, blocks);
 }
 
 }  // namespace detail
@@ -101,18 +103,62 @@ index_t reduction_scratch(executor::host, const Range& range, Units) {
 
 namespace detail {
 
-template <class Sink, class Incoming, class F, class Masked>
-void call_each(const Range& range, Masked mask, Incoming incoming, const F& f) {
+template <class Sink, class Incoming, class F, class Masked, class Which>
+void call_each(const Range& range, Which which, Masked mask, Incoming incoming, const F& f) {
   Cursor<Incoming> cursor(incoming);
   Sink sink;
-  for (const Piece& piece : range.pieces()) {
-    const index_t size = unit_size(piece, cursor.units());
-    for (index_t begin = 0; begin < piece.count; begin += size) {
-      sweep(piece, begin, std::min(begin + size, piece.count), mask, cursor, f, sink);
-      cursor.next_unit();
-    }
-    cursor.next_piece(piece.count);
-  }
+  for_each_unit(
+      range, cursor.units(), which, reduction_block,
+      [&](const Piece& piece, const UnitPart& part) {
+        sweep(piece, part.first, part.last, mask, cursor, f, sink);
+      },
+      cursor);
+}
+
+template <class Incoming, class F, class Masked, class Which>
+void for_each_of(const Range& range, Which which, Masked mask, Incoming incoming, const F& f) {
+  if constexpr (stores_around_cache && OnlyWrites<F>)
+    if (range.elements() >= around_cache_from) return call_each<CallAround>(range, which, mask, incoming, f);
+  call_each<CallOnly>(range, which, mask, incoming, f);
+}
+
+/// Codes of part of a range.
+template <int Bits, bool Stochastic, class Scale, class F, class Which>
+void pack_part(const Range& range, Which which, Units units, HostMask mask, const F& f, const Scale* scales,
+               std::byte* wire, Draw draw) {
+  CodePlace<Bits> place{wire};
+  for_each_unit(
+      range, units, which, reduction_block,
+      [&](const Piece& piece, const UnitPart& part) {
+        Codes<Bits, Stochastic, Scale> sink(scales[units.whole ? 0 : part.unit], place.wire, draw);
+        sweep(piece, part.first, part.last, mask, Cursor<NoPackets>({}), f, sink);
+      },
+      place);
+}
+
+/// Units of a range, reduced and packed.
+template <class Statistic, int Bits, bool Stochastic, class Incoming, class F, class G, class Which>
+void reduce_pack_part(const Range& range, Which which, Units units, HostMask mask, Incoming incoming,
+                      const F& f, const G& g, float* scratch, typename Statistic::Scale* scales,
+                      std::byte* wire, Draw draw, std::uint32_t* bad) {
+  Cursor<Incoming> cursor(incoming);
+  CodePlace<Bits> place{wire};
+  for_each_unit(
+      range, units, which, 0,
+      [&](const Piece& piece, const UnitPart& part) {
+        const auto totals = reduce_unit<Statistic>(piece, part.begin, part.end, mask, cursor, f, scratch);
+        const auto scale =
+            finish_unit<Statistic>(totals.data(), kept(piece, part.begin, part.end, mask), bad);
+        scales[part.unit] = scale;
+        Codes<Bits, Stochastic, typename Statistic::Scale> sink(scale, place.wire, draw);
+        sweep(piece, part.begin, part.end, mask, Cursor<NoPackets>({}), g, sink);
+      },
+      cursor, place);
+}
+
+/// A packet's last bytes, of a piece of fp32 values.
+inline void end_floats(std::byte* wire, index_t count) {
+  if (count % 2 != 0) std::memset(wire + 4 * count, 0, 4);
 }
 
 }  // namespace detail
@@ -120,10 +166,7 @@ void call_each(const Range& range, Masked mask, Incoming incoming, const F& f) {
 /// f(piece, i, keep[, sum]) for each element of the range; no order is promised.
 template <class Incoming, class F, class Masked = HostMask>
 void for_each(executor::host, const Range& range, Masked mask, Incoming incoming, F f) {
-  if constexpr (detail::stores_around_cache && detail::OnlyWrites<F>)
-    if (range.elements() >= detail::around_cache_from)
-      return detail::call_each<detail::CallAround>(range, mask, incoming, f);
-  detail::call_each<detail::CallOnly>(range, mask, incoming, f);
+  detail::for_each_of(range, detail::AllOfIt{}, mask, incoming, f);
 }
 
 /// scales[u] = Statistic::finish(over the samples that f(piece, i, keep[, sum]) gives in unit u). `*bad`
@@ -138,23 +181,21 @@ void reduce(executor::host, const Range& range, Units units, Masked mask, Incomi
             std::uint32_t* bad) {
   detail::Cursor<Incoming> cursor(incoming);
   detail::Totals<Statistic> all = detail::no_totals<Statistic>();
-  index_t all_kept = 0, unit = 0;
-  for (const Piece& piece : range.pieces()) {
-    const index_t size = detail::unit_size(piece, units);
-    for (index_t begin = 0; begin < piece.count; begin += size) {
-      const index_t end = std::min(begin + size, piece.count);
-      const auto totals = detail::reduce_unit<Statistic>(piece, begin, end, mask, cursor, f, scratch.data());
-      const index_t count = detail::kept(piece, begin, end, mask);
-      if (units.whole) {
-        detail::join_results<Statistic>(all.data(), 1, totals.data(), 1);
-        all_kept += count;
-      } else {
-        scales[unit++] = detail::finish_unit<Statistic>(totals.data(), count, bad);
-      }
-      cursor.next_unit();
-    }
-    cursor.next_piece(piece.count);
-  }
+  index_t all_kept = 0;
+  detail::for_each_unit(
+      range, units, detail::AllOfIt{}, 0,
+      [&](const Piece& piece, const detail::UnitPart& part) {
+        const auto totals =
+            detail::reduce_unit<Statistic>(piece, part.begin, part.end, mask, cursor, f, scratch.data());
+        const index_t count = detail::kept(piece, part.begin, part.end, mask);
+        if (units.whole) {
+          detail::join_results<Statistic>(all.data(), 1, totals.data(), 1);
+          all_kept += count;
+        } else {
+          scales[part.unit] = detail::finish_unit<Statistic>(totals.data(), count, bad);
+        }
+      },
+      cursor);
   if (units.whole) scales[0] = detail::finish_unit<Statistic>(all.data(), all_kept, bad);
 }
 
@@ -163,16 +204,7 @@ void reduce(executor::host, const Range& range, Units units, Masked mask, Incomi
 template <int Bits, bool Stochastic, class Scale, class F>
 void pack(executor::host, const Range& range, Units units, HostMask mask, F f,
           in<executor::host, Scale> scales, std::byte* wire, Draw draw) {
-  index_t unit = 0;
-  for (const Piece& piece : range.pieces()) {
-    const index_t size = detail::unit_size(piece, units);
-    for (index_t begin = 0; begin < piece.count; begin += size) {
-      detail::Codes<Bits, Stochastic, Scale> sink(scales[units.whole ? 0 : unit++], wire, draw);
-      detail::sweep(piece, begin, std::min(begin + size, piece.count), mask, detail::Cursor<NoPackets>({}), f,
-                    sink);
-    }
-    wire += code_bytes<Bits>(piece.count);
-  }
+  detail::pack_part<Bits, Stochastic>(range, detail::AllOfIt{}, units, mask, f, scales.data(), wire, draw);
 }
 
 /// `reduce` with f and then `pack` with g, unit by unit while the unit is in cache. Units don't span pieces.
@@ -180,23 +212,8 @@ template <class Statistic, int Bits, bool Stochastic, class Incoming, class F, c
 void reduce_pack(executor::host, const Range& range, Units units, HostMask mask, Incoming incoming, F f, G g,
                  out<executor::host> scratch, out<executor::host, typename Statistic::Scale> scales,
                  std::byte* wire, Draw draw, std::uint32_t* bad) {
-  detail::Cursor<Incoming> cursor(incoming);
-  index_t unit = 0;
-  for (const Piece& piece : range.pieces()) {
-    const index_t size = detail::unit_size(piece, units);
-    for (index_t begin = 0; begin < piece.count; begin += size) {
-      const index_t end = std::min(begin + size, piece.count);
-      const auto totals = detail::reduce_unit<Statistic>(piece, begin, end, mask, cursor, f, scratch.data());
-      const index_t count = detail::kept(piece, begin, end, mask);
-      const auto scale = detail::finish_unit<Statistic>(totals.data(), count, bad);
-      scales[unit++] = scale;
-      detail::Codes<Bits, Stochastic, typename Statistic::Scale> sink(scale, wire, draw);
-      detail::sweep(piece, begin, end, mask, detail::Cursor<NoPackets>({}), g, sink);
-      cursor.next_unit();
-    }
-    cursor.next_piece(piece.count);
-    wire += code_bytes<Bits>(piece.count);
-  }
+  detail::reduce_pack_part<Statistic, Bits, Stochastic>(range, detail::AllOfIt{}, units, mask, incoming, f, g,
+                                                        scratch.data(), scales.data(), wire, draw, bad);
 }
 
 /// Writes the samples that f(piece, i, keep[, sum]) gives as fp32 to `wire`, laid out as `code_bytes<32>`
@@ -213,7 +230,7 @@ void store(executor::host, const Range& range, Incoming incoming, F f, std::byte
                                                              scratch.data(), reinterpret_cast<float*>(wire));
     detail::join_results<Statistic>(all.data(), 1, totals.data(), 1);
     cursor.next_piece(piece.count);
-    if (piece.count % 2 != 0) std::memset(wire + 4 * piece.count, 0, 4);
+    detail::end_floats(wire, piece.count);
     wire += code_bytes<32>(piece.count);
   }
   scale[0] = detail::finish_unit<Statistic>(all.data(), range.elements(), bad);

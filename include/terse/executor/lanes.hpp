@@ -10,13 +10,11 @@
 #include "terse/executor/concept.hpp"
 #include "terse/executor/cursor.hpp"
 #include "terse/executor/damage.hpp"
+#include "terse/executor/units.hpp"
 
 // How the host executor walks, from what comes in (cursor.hpp) to what goes out (sinks.hpp): in blocks of 64 lanes.
 
 namespace terse {
-
-/// Which elements a walk over the host's memory takes.
-using HostMask = Mask<memory::host>;
 
 TERSE_NUMERICS_BEGIN
 

@@ -47,7 +47,7 @@ struct Cursor<SparsePackets<S>> {
   }
   static Units units() { return {}; }
   void next_piece(index_t) {}
-  void next_unit() {}
+  void next_units(index_t) {}
   void load(index_t first, index_t, int count, float (&sum)[lanes]) const {
     std::fill(sum, sum + lanes, 0.0F);
     for (int k = 0; k < packets.count; ++k) packets.sources[k].add(first, count, sum);
@@ -63,7 +63,7 @@ struct Cursor<ArrivedSums> {
   explicit Cursor(ArrivedSums given) : arrived(given) {}
   static Units units() { return {}; }
   void next_piece(index_t) {}
-  void next_unit() {}
+  void next_units(index_t) {}
   void load(index_t first, index_t, int count, float (&sum)[lanes]) const {
     std::copy_n(arrived.sums + (first - arrived.begin), count, sum);
     opaque(sum);

@@ -87,7 +87,8 @@ std::vector<std::vector<std::byte>> traces(const C& compressor, const F& feedbac
     Inbox<C> inbox(static_cast<int>(messages.size()));
     for (const auto& both : packets)
       inbox.add(compressor, plan.chunks[p], both.data() + (p == 0 ? 0 : second), shared, 0.75F);
-    for_each(E{}, plan.chunks[p].compressed, masked, inbox.compressed(), IntoDevice{sum.data()});
+    for_each(E{}, plan.chunks[p].compressed, masked, codec.arrived(plan.chunks[p].compressed, inbox),
+             IntoDevice{sum.data()});
     for_each(E{}, plan.chunks[p].dense, Mask<Space>{}, inbox.dense(), IntoDevice{sum.data()});
   }
   keep(reinterpret_cast<const std::byte*>(sum.data()), layout.size() * 4);

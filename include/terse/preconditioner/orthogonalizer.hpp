@@ -64,6 +64,9 @@ struct Normalize {
 /// Express", 2025 (arXiv 2505.16932), appendix F.
 template <Executor E, class Sequence>
 class Orthogonalizer {
+  static_assert(!TeamExecutor<E>,
+                "terse: preconditioners of matrices have no parallel form: take executor::host");
+
  public:
   TERSE_COLD Orthogonalizer(E executor, const Layout& layout)
       : largest_(executor, layout, is_hidden), norms_(executor, layout, is_hidden) {
