@@ -16,6 +16,7 @@
 #include "terse/executor/placed_ranges.hpp"
 #include "terse/executor/statistic.hpp"
 #include "terse/inbox.hpp"
+#include "terse/late_errors.hpp"
 #include "terse/message.hpp"
 
 namespace terse {
@@ -74,6 +75,18 @@ class Codec {
         bad_(1) {
     if (lent_ == nullptr)
       own_.emplace(feedback, covered.compressed.begin_offset(), covered.compressed.end_offset());
+    if (own_) compute_errors_late();
+  }
+
+  /// From here on errors are computed where they are read, where that can be: see terse/late_errors.hpp. Whoever walks a lent
+  /// state calls settle_errors() before.
+  TERSE_COLD void compute_errors_late() {
+    if constexpr (may_be_late)
+      if (detail::LateErrors<C>::can_cover(covered_)) late_.emplace(covered_);
+  }
+  TERSE_COLD void settle_errors() {
+    if constexpr (may_be_late)
+      if (late_) late_->settle(executor_, covered_, state().view());
   }
 
   static constexpr bool lossless = C::lossless;
@@ -96,9 +109,22 @@ class Codec {
   /// for encode calls over parts of that portion.
   template <class M, class In>
   void measure(const Portion& portion, Mask<typename E::memory> mask, In&& inbox, const M& message) {
-    if constexpr (is_measured())
+    if constexpr (is_measured()) {
+      if constexpr (may_be_late && !reports<M>) {
+        if (late_ && portion.compressed.elements() == covered_.elements()) {
+          auto errors = late_->errors(state().view());
+          using Compensate = detail::Compensate<decltype(message.compressed), decltype(errors)>;
+          compressor_.measure(executor_, workspace_, portion.compressed, mask,
+                              arrived(portion.compressed, inbox), Compensate{message.compressed, errors},
+                              bad_.data(), late_->codes());
+          return late_->measured(covered_, view<const typename C::Scale>(workspace_.scales.all()),
+                                 errors.hold);
+        }
+      }
+      settle_errors();
       compressor_.measure(executor_, workspace_, portion.compressed, mask, arrived(portion.compressed, inbox),
                           compensate(message), bad_.data());
+    }
   }
 
   /// Writes everything but the header of `portion`'s packet and returns the packet's bytes. Compressors that
@@ -111,8 +137,7 @@ class Codec {
     if constexpr (!C::lossless) {
       std::byte* section = packet + portion.section_at;
       if constexpr (is_measured())
-        compressor_.encode(executor_, workspace_, portion.compressed, mask, reporting(message),
-                           whole ? portion.first_unit : 0, context, section);
+        encode_measured(portion.compressed, mask, message, context, whole ? portion.first_unit : 0, section);
       else
         bytes += compressor_.measure_and_encode(executor_, workspace_, portion.compressed, mask,
                                                 arrived(portion.compressed, inbox), compensate(message),
@@ -183,6 +208,7 @@ class Codec {
   template <class Visit>
   TERSE_COLD void walk(Visit&& visit) {
     if constexpr (!C::lossless) {
+      settle_errors();
       if (own_) own_->walk(detail::PartByPart<std::remove_reference_t<Visit>>{visit});
       if constexpr (requires { workspace_.walk(visit); }) workspace_.walk(visit);
     }
@@ -206,9 +232,35 @@ class Codec {
 
   using Workspace = typename decltype(workspace_type<C>())::type;
 
+  static constexpr bool may_be_late = detail::has_late_errors<C, F, E>();
+  struct NeverLate {};
+  template <class Any>
+  static auto late_type() {
+    if constexpr (detail::has_late_errors<Any, F, E>())
+      return std::type_identity<detail::LateErrors<Any>>{};
+    else
+      return std::type_identity<NeverLate>{};
+  }
+
   static constexpr bool is_measured() {
     if constexpr (!C::lossless) return C::measured;
     return false;
+  }
+
+  /// Messages that are told what the receivers read.
+  template <class M>
+  static constexpr bool reports = requires(const M& message) {
+    message.compressed.sent(index_t{}, true, 0.0F);
+  };
+
+  template <class M>
+  void encode_measured(const Range& range, Mask<typename E::memory> mask, const M& message,
+                       const EncodeContext& context, index_t first_unit, std::byte* section) {
+    if constexpr (may_be_late)
+      if (late_ && late_->coded())
+        return compressor_.encode(executor_, workspace_, range, late_->code_data(), late_->begin(),
+                                  first_unit, section);
+    compressor_.encode(executor_, workspace_, range, mask, reporting(message), first_unit, context, section);
   }
 
   template <class M>
@@ -217,7 +269,7 @@ class Codec {
   }
   template <class M>
   auto reporting(const M& message) {
-    if constexpr (requires { message.compressed.sent(index_t{}, true, 0.0F); })
+    if constexpr (reports<M>)
       return detail::Reporting<decltype(message.compressed), View>{state().view(), message.compressed};
     else
       return state().view();
@@ -265,6 +317,7 @@ class Codec {
   std::optional<FeedbackState> own_;
   FeedbackState* lent_;
   Workspace workspace_;
+  std::optional<typename decltype(late_type<C>())::type> late_;
   buffer<float, typename E::memory> scratch_, note_;  // note_: and the zero behind it in packets
   buffer<std::uint32_t, typename E::memory> bad_;
 };

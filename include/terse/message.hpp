@@ -27,6 +27,12 @@ TERSE_NUMERICS_BEGIN
 
 namespace detail {
 
+/// Views that are told which messages are masked.
+template <class View>
+concept KeepsMasked = requires(const View& view) {
+  view.keep(index_t{}, true, 0.0F);
+};
+
 /// y = message + error, materialized. What is not finite is left out: then y is the error alone.
 template <class F, class View>
 struct Compensate {
@@ -47,7 +53,10 @@ struct Compensate {
     const float wanted = feedback.compensate(i, message(piece, i, sum...));
     const bool finite = is_finite(wanted);
     const float y = keep_if(keep, keep_if(finite, wanted, feedback.compensate(i, 0.0F)));
-    feedback.store(i, y);
+    if constexpr (KeepsMasked<View>)
+      feedback.keep(i, keep, y);
+    else
+      feedback.store(i, y);
     return {y, keep_if(!finite, 1.0F)};
   }
 };

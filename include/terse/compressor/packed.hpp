@@ -172,12 +172,12 @@ struct Packed {
                : detail::unlikely_scale;
   }
 
-  /// Scales of all units of `range` from samples that `message` gives, once per element.
-  template <Executor E, class In, class Message>
+  /// Scales of all units of `range` from samples that `message` gives, once per element. `also`: see the host's `reduce`.
+  template <Executor E, class In, class Message, class... Also>
   void measure(E executor, Workspace<E>& workspace, const Range& range, Mask<typename E::memory> mask,
-               In incoming, Message message, std::uint32_t* bad) const {
+               In incoming, Message message, std::uint32_t* bad, const Also&... also) const {
     reduce<Statistic>(executor, range, units(), mask, incoming, message, workspace.scratch.all(),
-                      workspace.scales.all(), bad);
+                      workspace.scales.all(), bad, also...);
   }
 
   /// Writes one packet's section from the message that `feedback` holds. Its first piece is the measured unit
@@ -190,14 +190,23 @@ struct Packed {
       const detail::PlacedRange here = place(range, first_unit, 0);
       encode_together(executor, workspace, detail::PlacedRanges(&here, 1), mask, feedback, context, section);
     } else {
-      const index_t here = units().in_range(range);
-      pad(executor, range, section);
-      if constexpr (!std::is_empty_v<Scale>)
-        copy(executor, in<E, Scale>(workspace.scales.all().part(units().whole ? 0 : first_unit, here)),
-             out<E, Scale>(scales(section), here));
+      const auto all = write_scales(executor, workspace, range, first_unit, section);
       pack<Q::bits, Q::stochastic>(executor, range, units(), mask, detail::Quantize<Q, Feedback>{feedback},
-                                   in<E, Scale>(scales(section), here), section + scale_bytes(range),
-                                   context.local);
+                                   all, section + scale_bytes(range), context.local);
+    }
+  }
+  /// The same of codes that `measure` has written, which lie from `codes` on, those of arena index `begin` first.
+  template <Executor E>
+  void encode(E executor, const Workspace<E>& workspace, const Range& range, const std::byte* codes,
+              index_t begin, index_t first_unit, std::byte* section) const {
+    if (range.pieces().empty()) return;
+    write_scales(executor, workspace, range, first_unit, section);
+    section += scale_bytes(range);
+    for (const Piece& piece : range.pieces()) {
+      const index_t bytes = code_bytes<Q::bits>(piece.count);
+      copy(executor, in<E, std::byte>(codes + (piece.offset - begin) / 8 * Q::bits, bytes),
+           out<E, std::byte>(section, bytes));
+      section += bytes;
     }
   }
   /// The same for several packets: sections behind `base`, each where its range says.
@@ -259,6 +268,17 @@ struct Packed {
   void pad(E executor, const Range& range, std::byte* section) const {
     if (const index_t bytes = scale_bytes(range); bytes > 0)
       fill(executor, out<E, std::byte>(section + bytes - 8, 8), std::byte{0});
+  }
+  /// The measured scales of a section's units, and where they are then.
+  template <Executor E>
+  in<E, Scale> write_scales(E executor, const Workspace<E>& workspace, const Range& range, index_t first_unit,
+                            std::byte* section) const {
+    const index_t here = units().in_range(range);
+    pad(executor, range, section);
+    if constexpr (!std::is_empty_v<Scale>)
+      copy(executor, in<E, Scale>(workspace.scales.all().part(units().whole ? 0 : first_unit, here)),
+           out<E, Scale>(scales(section), here));
+    return {scales(section), here};
   }
   static Scale* scales(std::byte* section) { return reinterpret_cast<Scale*>(section); }
 };

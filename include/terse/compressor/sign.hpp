@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <bit>
 #include <type_traits>
 
 #include "terse/compressor/packed.hpp"
@@ -15,6 +16,7 @@ TERSE_NUMERICS_BEGIN
 template <class S>
 struct SignBit {
   using Statistic = S;
+  using CodesWithoutScale = SignBit;
   static constexpr int bits = 1;
   static constexpr bool stochastic = false;
   static constexpr bool unbiased = false;
@@ -28,12 +30,28 @@ struct SignBit {
 
   TERSE_HD static std::uint32_t code(float value, float, std::uint32_t) { return value < 0 ? 0U : 1U; }
   TERSE_HD static float value(std::uint32_t code, float scale) { return code != 0 ? scale : -scale; }
+
+  /// Both by one comparison.
+  class Coder {
+   public:
+    using Quantizer = SignBit;
+    Coder() = default;
+    TERSE_HD Coder(float scale) : scale_(scale) {}
+    TERSE_HD Coded operator()(float value, std::uint32_t) const {
+      const std::uint32_t negative = value < 0 ? 0x80000000U : 0U;
+      return {negative == 0 ? 1U : 0U, std::bit_cast<float>(std::bit_cast<std::uint32_t>(scale_) ^ negative)};
+    }
+
+   private:
+    float scale_ = 0;
+  };
 };
 
 /// C(y) = the mean of the unit's elements on y's side of zero. One bit per element.
 /// Source: Seide et al., "1-bit SGD", Interspeech 2014, section 3 (there, a unit is a column of a matrix).
 struct TwoMeanBit {
   using Statistic = TwoMeans;
+  using CodesWithoutScale = TwoMeanBit;
   static constexpr int bits = 1;
   static constexpr bool stochastic = false;
   static constexpr bool unbiased = false;

@@ -85,6 +85,14 @@
 /// For the inside of verbs: a functor's arithmetic belongs into the verb's loop at every optimization level.
 #define TERSE_INLINE inline __attribute__((always_inline))
 
+/// The same of lambdas, for clang: of a big one that it calls it would keep in memory, and read anew for each vector, what the
+/// lambda refers to. g++ has no need, and doesn't vectorize what it must inline so.
+#if defined(__clang__) && !defined(__CUDACC__)
+#define TERSE_INLINE_LAMBDA __attribute__((always_inline))
+#else
+#define TERSE_INLINE_LAMBDA
+#endif
+
 /// For what is thrown from one shared library and caught in another.
 #define TERSE_VISIBLE __attribute__((visibility("default")))
 

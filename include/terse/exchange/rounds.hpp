@@ -151,6 +151,8 @@ class Rounds {
     for (std::size_t lane = 0; lane < channels_.size(); ++lane) work_.emplace_back(work, unwritten);
     for (std::size_t k = 0; k < ranges.size(); ++k)
       slices_.push_back(std::make_unique<Slice>(std::move(contexts[k]), topology, work_[k % lanes_].data()));
+    if (own_feedback_)
+      for (const auto& slice : slices_) slice->context.codec.compute_errors_late();
   }
 
   void open(const StepContext& step, Mask<typename E::memory> mask) {
@@ -223,6 +225,7 @@ class Rounds {
   const Range& fed_back() const { return compressed_; }
   template <class Visit>
   TERSE_COLD void walk(Visit&& visit) {
+    for (const auto& slice : slices_) slice->context.codec.settle_errors();
     if (own_feedback_) own_feedback_->walk(PartByPart<std::remove_reference_t<Visit>>{visit});
     for (std::size_t k = 0; k < slices_.size(); ++k) {
       const std::string prefix = k == 0 ? "" : "slice_" + std::to_string(k) + "_";

@@ -54,12 +54,12 @@ constexpr index_t reduction_blocks(index_t elements) {
 
 /// The elements [first, last) of a unit that begins with element `begin` of its piece, from the beginning of a block on: each
 /// block's result, of component c at results[c * blocks + the block].
-template <class Statistic, bool Store = false, class Masked, class Incoming, class F>
+template <class Statistic, class Masked, class Incoming, class F, class Also>
 inline void reduce_blocks(const Piece& piece, index_t begin, index_t first, index_t last, Masked mask,
                           const Cursor<Incoming>& incoming, const F& f, float* results, index_t blocks,
-                          float* wire = nullptr) {
+                          const Also& also) {
   for (index_t at = first; at < last; at += reduction_block) {
-    Accumulate<Statistic, Store> accumulate(wire);
+    Accumulate<Statistic, Also> accumulate(also);
     sweep(piece, at, std::min(at + reduction_block, last), mask, incoming, f, accumulate);
     accumulate.finish(results + (at - begin) / reduction_block, blocks);
   }
@@ -82,12 +82,12 @@ inline Totals<Statistic> join_unit(float* results, index_t blocks) {
   return totals;
 }
 
-template <class Statistic, bool Store = false, class Masked, class Incoming, class F>
+template <class Statistic, class Masked, class Incoming, class F, class Also = JoinOnly>
 inline Totals<Statistic> reduce_unit(const Piece& piece, index_t begin, index_t end, Masked mask,
                                      const Cursor<Incoming>& incoming, const F& f, float* scratch,
-                                     float* wire = nullptr) {
+                                     const Also& also = {}) {
   const index_t blocks = reduction_blocks(end - begin);
-  reduce_blocks<Statistic, Store>(piece, begin, begin, end, mask, incoming, f, scratch, blocks, wire);
+  reduce_blocks<Statistic>(piece, begin, begin, end, mask, incoming, f, scratch, blocks, also);
   return join_unit<Statistic>(scratch, blocks);
 }
 
@@ -174,19 +174,19 @@ void for_each(executor::host, const Range& range, Masked mask, Incoming incoming
 /// Reductions have one shape everywhere: blocks of 4096 elements from the start of the unit, 64 strided lanes
 /// in a block, lanes and then blocks joined by halves, pieces of a whole-range unit in order. `scratch` holds
 /// reduction_scratch<Statistic>(executor, range, units) floats. Incoming packets have the same units or,
-/// if dense, none.
-template <class Statistic, class Incoming, class F, class Masked = HostMask>
+/// if dense, none. `also` is given the samples.
+template <class Statistic, class Incoming, class F, class Masked = HostMask, class Also = detail::JoinOnly>
 void reduce(executor::host, const Range& range, Units units, Masked mask, Incoming incoming, F f,
             out<executor::host> scratch, out<executor::host, typename Statistic::Scale> scales,
-            std::uint32_t* bad) {
+            std::uint32_t* bad, const Also& also = {}) {
   detail::Cursor<Incoming> cursor(incoming);
   detail::Totals<Statistic> all = detail::no_totals<Statistic>();
   index_t all_kept = 0;
   detail::for_each_unit(
       range, units, detail::AllOfIt{}, 0,
       [&](const Piece& piece, const detail::UnitPart& part) {
-        const auto totals =
-            detail::reduce_unit<Statistic>(piece, part.begin, part.end, mask, cursor, f, scratch.data());
+        const auto totals = detail::reduce_unit<Statistic>(piece, part.begin, part.end, mask, cursor, f,
+                                                           scratch.data(), also);
         const index_t count = detail::kept(piece, part.begin, part.end, mask);
         if (units.whole) {
           detail::join_results<Statistic>(all.data(), 1, totals.data(), 1);
@@ -226,8 +226,9 @@ void store(executor::host, const Range& range, Incoming incoming, F f, std::byte
   detail::Cursor<Incoming> cursor(incoming);
   detail::Totals<Statistic> all = detail::no_totals<Statistic>();
   for (const Piece& piece : range.pieces()) {
-    const auto totals = detail::reduce_unit<Statistic, true>(piece, 0, piece.count, NoMask{}, cursor, f,
-                                                             scratch.data(), reinterpret_cast<float*>(wire));
+    const auto totals =
+        detail::reduce_unit<Statistic>(piece, 0, piece.count, NoMask{}, cursor, f, scratch.data(),
+                                       detail::StoreSamples{reinterpret_cast<float*>(wire)});
     detail::join_results<Statistic>(all.data(), 1, totals.data(), 1);
     cursor.next_piece(piece.count);
     detail::end_floats(wire, piece.count);

@@ -87,8 +87,9 @@ TERSE_FLATTEN inline void sweep(const Piece& piece, index_t begin, index_t end, 
   // A copy that nothing written in the loops can change.
   const auto own = prepared(f, sink.own());
   WholeBlocks<F, Sink> blocks(f, piece, begin);
-  const auto whole = [&](index_t first, auto... sum) { blocks.run(own, piece, first, f, sink, sum...); };
-  const auto block = [&](index_t b, int count, auto run) {
+  const auto whole = [&](index_t first, auto... sum)
+                         TERSE_INLINE_LAMBDA { blocks.run(own, piece, first, f, sink, sum...); };
+  const auto block = [&](index_t b, int count, auto run) TERSE_INLINE_LAMBDA {
     const index_t first = piece.offset + b;
     enter_block(f, first);
     sink.prepare(first);
@@ -115,7 +116,7 @@ TERSE_FLATTEN inline void sweep(const Piece& piece, index_t begin, index_t end, 
     }
     if (b == end) break;
     const int count = static_cast<int>(std::min<index_t>(lanes, end - b));
-    block(b, count, [&](index_t first, auto... sum) {
+    block(b, count, [&](index_t first, auto... sum) TERSE_INLINE_LAMBDA {
       if constexpr (LooksForDamage<Cursor<Incoming>>)
         if (incoming.packets.damage != nullptr) incoming.judge(b, count, sum...);
       run_part(own, piece, first, count, mask, f, sink, sum...);

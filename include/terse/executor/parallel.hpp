@@ -64,38 +64,46 @@ index_t results_at(const UnitPart& part) {
 
 /// Both passes of a reduction by a team: blocks by shares, then units, by shares, too, or the one unit of the whole range. Blocks
 /// and units are joined as the host joins them.
-template <class Statistic, bool Store, class Incoming, class F, class Masked>
+template <class Statistic, class Incoming, class F, class Masked, class Also>
 void reduce_in_shares(const executor::parallel& ex, const Range& range, Units units, Masked mask,
                       Incoming incoming, const F& f, float* scratch, typename Statistic::Scale* scales,
-                      std::uint32_t* bad, [[maybe_unused]] std::byte* wire) {
+                      std::uint32_t* bad, const Also& also) {
+  constexpr bool stores = std::is_same_v<Also, StoreSamples>;
   std::atomic<index_t> all_kept = 0;
   std::atomic<bool> blocks_left = false;
   in_shares(ex, range.elements(), [&](ThreadShare share, int) {
     Cursor<Incoming> cursor(incoming);
-    CodePlace<32> place{wire};
+    CodePlace<32> place{nullptr};
+    if constexpr (stores) place.wire = reinterpret_cast<std::byte*>(also.wire);
     index_t taking_part = 0;
     bool longer = false;
-    for_each_unit(
-        range, units, share, reduction_block,
-        [&](const Piece& piece, const UnitPart& part) {
-          const index_t blocks = reduction_blocks(part.end - part.begin);
-          const auto reduce_to = [&](float* results) {
-            reduce_blocks<Statistic, Store>(piece, part.begin, part.first, part.last, mask, cursor, f,
-                                            results, blocks, reinterpret_cast<float*>(place.wire));
-          };
-          if constexpr (Store)
-            if (part.last == piece.count) end_floats(place.wire, piece.count);
-          if (units.whole) taking_part += kept(piece, part.first, part.last, mask);
-          if (units.whole || blocks > 1) {
-            longer = true;
-            return reduce_to(scratch + results_at<Statistic>(part));
-          }
-          Totals<Statistic> totals;
-          reduce_to(totals.data());
-          scales[part.unit] =
-              finish_unit<Statistic>(totals.data(), kept(piece, part.begin, part.end, mask), bad);
-        },
-        cursor, place);
+    const auto run_part = [&](const Piece& piece, const UnitPart& part) {
+      const index_t blocks = reduction_blocks(part.end - part.begin);
+      const auto reduce_to = [&](float* results) {
+        const auto reduce_also = [&](const auto& here) {
+          reduce_blocks<Statistic>(piece, part.begin, part.first, part.last, mask, cursor, f, results, blocks,
+                                   here);
+        };
+        if constexpr (stores)
+          reduce_also(StoreSamples{reinterpret_cast<float*>(place.wire)});
+        else
+          reduce_also(also);
+      };
+      if constexpr (stores)
+        if (part.last == piece.count) end_floats(place.wire, piece.count);
+      if (units.whole) taking_part += kept(piece, part.first, part.last, mask);
+      if (units.whole || blocks > 1) {
+        longer = true;
+        return reduce_to(scratch + results_at<Statistic>(part));
+      }
+      Totals<Statistic> totals;
+      reduce_to(totals.data());
+      scales[part.unit] = finish_unit<Statistic>(totals.data(), kept(piece, part.begin, part.end, mask), bad);
+    };
+    if constexpr (stores)
+      for_each_unit(range, units, share, reduction_block, run_part, cursor, place);
+    else
+      for_each_unit(range, units, share, reduction_block, run_part, cursor);
     all_kept += taking_part;
     if (longer) blocks_left = true;
   });
@@ -147,14 +155,14 @@ void for_each(const executor::parallel& ex, const Range& range, Masked mask, Inc
   });
 }
 
-template <class Statistic, class Incoming, class F, class Masked = HostMask>
+template <class Statistic, class Incoming, class F, class Masked = HostMask, class Also = detail::JoinOnly>
 void reduce(const executor::parallel& ex, const Range& range, Units units, Masked mask, Incoming incoming,
             F f, out<executor::parallel> scratch, out<executor::parallel, typename Statistic::Scale> scales,
-            std::uint32_t* bad) {
+            std::uint32_t* bad, const Also& also = {}) {
   if (!detail::goes_to_team(ex, range.elements()))
-    return reduce<Statistic>(executor::host{}, range, units, mask, incoming, f, scratch, scales, bad);
-  detail::reduce_in_shares<Statistic, false>(ex, range, units, mask, incoming, f, scratch.data(),
-                                             scales.data(), bad, nullptr);
+    return reduce<Statistic>(executor::host{}, range, units, mask, incoming, f, scratch, scales, bad, also);
+  detail::reduce_in_shares<Statistic>(ex, range, units, mask, incoming, f, scratch.data(), scales.data(), bad,
+                                      also);
 }
 
 template <int Bits, bool Stochastic, class Scale, class F>
@@ -189,8 +197,9 @@ void store(const executor::parallel& ex, const Range& range, Incoming incoming, 
            std::uint32_t* bad) {
   if (!detail::goes_to_team(ex, range.elements()))
     return store<Statistic>(executor::host{}, range, incoming, f, wire, scratch, scale, bad);
-  detail::reduce_in_shares<Statistic, true>(ex, range, Units{0, true}, NoMask{}, incoming, f, scratch.data(),
-                                            scale.data(), bad, wire);
+  detail::reduce_in_shares<Statistic>(ex, range, Units{0, true}, NoMask{}, incoming, f, scratch.data(),
+                                      scale.data(), bad,
+                                      detail::StoreSamples{reinterpret_cast<float*>(wire)});
 }
 
 template <class F>

@@ -50,33 +50,74 @@ TERSE_NO_INLINE void join_halves(float* results, index_t count, index_t stride) 
       join_results<Statistic>(results + b, stride, results + b + half, stride);
 }
 
-/// 64 accumulators per component of a statistic; the last component counts what was not finite. With Store
-/// the samples also go to `wire`, the piece's place in a packet.
-template <class Statistic, bool Store>
-struct Accumulate {
+/// What a reduction does with its samples beside joining them: nothing,
+struct JoinOnly {
+  struct Own {};
+  static Own own() { return {}; }
+  static void prepare(index_t) {}
+  static void put(Own, int, index_t, float) {}
+  static void flush(int) {}
+};
+/// writes them to `wire`, the piece's place in a packet,
+struct StoreSamples {
   using Own = float*;
   float* wire;
+  Own own() const { return wire; }
+  static void prepare(index_t) {}
+  TERSE_INLINE static void put(Own to, int, index_t element, float sample) { to[element] = sample; }
+  static void flush(int) {}
+};
+/// or codes them by a quantizer whose codes need no scale, to where the codes from arena index `begin` on lie.
+template <class Q>
+struct CodeSamples {
+  static_assert(Q::bits < 8);
+  struct Own {};
+  std::byte* codes;
+  index_t begin;
+  std::byte* to = nullptr;
+  alignas(64) std::uint32_t code[lanes] = {};
+
+  CodeSamples(std::byte* codes_, index_t begin_) : codes(codes_), begin(begin_) {}
+  static Own own() { return {}; }
+  void prepare(index_t first) { to = codes + (first - begin) / 8 * Q::bits; }
+  TERSE_INLINE void put(Own, int l, index_t, float sample) {
+    code[l] = Q::code(sample, typename Q::Statistic::Scale{}, 0);
+  }
+  void flush(int count) {
+    opaque(code);
+    for (int l = count; l < lanes; ++l) code[l] = 0;
+    pack_planes<Q::bits>(code, to);
+  }
+};
+
+/// 64 accumulators per component of a statistic; the last component counts what was not finite.
+template <class Statistic, class Also>
+struct Accumulate {
+  using Own = typename Also::Own;
+  Also also;
   alignas(64) float lane[Statistic::width + 1][lanes];
 
-  explicit Accumulate(float* wire_) : wire(wire_) {
+  explicit Accumulate(const Also& also_) : also(also_) {
     for (int c = 0; c < Statistic::width; ++c)
       for (float& value : lane[c]) value = Statistic::initial;
     for (float& value : lane[Statistic::width]) value = 0;
   }
-  Own own() const { return wire; }
-  void prepare(index_t) {}
+  Own own() const { return also.own(); }
+  void prepare(index_t first) { also.prepare(first); }
   template <class F, class... Sum>
-  TERSE_INLINE void operator()([[maybe_unused]] Own to, int l, F& f, const Piece& piece, index_t i, bool keep,
-                               Sum... sum) {
+  TERSE_INLINE void operator()(Own to, int l, F& f, const Piece& piece, index_t i, bool keep, Sum... sum) {
     const Sample sample = f(piece, i, keep, sum...);
-    if constexpr (Store) to[i - piece.offset] = sample.value;
+    also.put(to, l, i - piece.offset, sample.value);
     float term[Statistic::width];
     Statistic::terms(sample.value, term);
     keep_terms_if<Statistic>(keep, term);
     join_terms<Statistic>(&lane[0][l], lanes, term, 1);
     lane[Statistic::width][l] += sample.bad;
   }
-  void flush(index_t, int) { opaque(lane); }
+  void flush(index_t, int count) {
+    opaque(lane);
+    also.flush(count);
+  }
 
   void finish(float* total, index_t stride) {
     if constexpr (JoinsTogether<Statistic>) {

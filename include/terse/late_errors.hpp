@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <limits>
+#include <type_traits>
+#include <vector>
+
+#include "terse/compressor/packed.hpp"
+#include "terse/error_feedback/residual.hpp"
+#include "terse/executor/sinks.hpp"
+
+// Errors that are computed where they are read. With Residual e = y - C(y), and where a code doesn't depend on the scale C(y) follows
+// from y and its unit's scale: the last message may stay where it is until the next one is made of it. That saves a pass, two of the
+// ten streams of n floats that a step of 1-bit Adam moves on a host.
+
+namespace terse::detail {
+
+/// Compressors with one scale for a segment or for all, whose codes need none.
+template <class C>
+struct CodesWithoutScale : std::false_type {};
+template <class Q, Granularity G>
+requires std::is_same_v<typename Q::CodesWithoutScale, Q>
+struct CodesWithoutScale<Packed<Q, G>>
+    : std::bool_constant<Packed<Q, G>::measured && !Q::stochastic && Q::bits < 8 &&
+                         !std::is_empty_v<typename Q::Statistic::Scale>> {
+};
+
+template <class C, class F, class E>
+constexpr bool has_late_errors() {
+  return !GridExecutor<E> && std::is_same_v<F, Residual> && CodesWithoutScale<C>::value;
+}
+
+TERSE_NUMERICS_BEGIN
+
+/// Residual's, of y in the place of e. Masked elements, whose error is 0, hold NaN, which no message is.
+template <class Q>
+struct LateView : Residual::View {
+  using Scale = typename Q::Statistic::Scale;
+  const Scale* scales = nullptr;  // of the last round, one for each segment from `first` on
+  index_t first = 0;
+  typename CoderOf<Q>::type coder{Scale{}};
+
+  TERSE_HD void enter(const Piece& piece) { coder = scales[piece.segment - first]; }
+  /// Of a unit whose scale is 0 that is what is there.
+  TERSE_HD float error(index_t i) const {
+    const float last = load(i);
+    return keep_if(!(last != last), last - coder(last, 0).value);
+  }
+  TERSE_HD float compensate(index_t i, float message) const {
+    return keep_if(!hold, message) + weight * error(i);
+  }
+  TERSE_HD void keep(index_t i, bool kept, float message) const {
+    store(i, keep_if(kept, message, std::numeric_limits<float>::quiet_NaN()));
+  }
+};
+
+/// e in the place of y.
+template <class Q>
+struct SettleErrors {
+  LateView<Q> errors;
+  TERSE_HD void enter(const Piece& piece) { errors.enter(piece); }
+  TERSE_HD void operator()(const Piece&, index_t i) const { errors.store(i, errors.error(i)); }
+};
+
+TERSE_NUMERICS_END
+
+/// What a codec keeps for them: the codes of a round between measuring and encoding, and its scales until the next round.
+template <class C>
+class LateErrors {
+  using Q = typename C::Quantizer;
+  using Scale = typename C::Scale;
+
+ public:
+  TERSE_COLD explicit LateErrors(const Range& covered)
+      : begin_(covered.begin_offset()),
+        codes_((covered.end_offset() - begin_) / 8 * Q::bits, unwritten),
+        first_(covered.pieces().front().segment),
+        scales_(static_cast<std::size_t>(covered.pieces().back().segment - first_ + 1)) {}
+
+  /// Whether each segment has one piece.
+  static bool can_cover(const Range& covered) {
+    const std::vector<Piece>& pieces = covered.pieces();
+    return !pieces.empty() &&
+           std::adjacent_find(pieces.begin(), pieces.end(), [](const Piece& one, const Piece& next) {
+             return one.segment >= next.segment;
+           }) == pieces.end();
+  }
+
+  /// The state's view, for `measure`.
+  LateView<Q> errors(const Residual::View& state) const { return {state, scales_.data(), first_}; }
+  CodeSamples<Q> codes() { return {codes_.data(), begin_}; }
+  /// After it: the state holds messages of these scales, one for each piece of `covered` or one for all.
+  void measured(const Range& covered, view<const Scale> scales, bool hold) {
+    const std::vector<Piece>& pieces = covered.pieces();
+    for (std::size_t k = 0; k < pieces.size(); ++k)
+      scales_[static_cast<std::size_t>(pieces[k].segment - first_)] =
+          hold ? Scale{} : scales[scales.size() == 1 ? 0 : static_cast<index_t>(k)];
+    settled_ = false;
+    coded_ = true;
+  }
+  bool coded() const { return coded_; }
+  /// Codes of those arena indices, see Packed::encode.
+  const std::byte* code_data() const { return codes_.data(); }
+  index_t begin() const { return begin_; }
+
+  /// From here on the state holds errors, as if they had been written in each round.
+  template <Executor E>
+  void settle(const E& executor, const Range& covered, const Residual::View& state) {
+    coded_ = false;
+    if (settled_) return;
+    for_each(executor, covered, SettleErrors<Q>{errors(state)});
+    std::fill(scales_.begin(), scales_.end(), Scale{});
+    settled_ = true;
+  }
+
+ private:
+  index_t begin_;
+  buffer<std::byte> codes_;
+  index_t first_;  // segment
+  std::vector<Scale> scales_;
+  bool settled_ = true, coded_ = false;
+};
+
+}  // namespace terse::detail
