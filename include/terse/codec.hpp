@@ -196,7 +196,11 @@ class Codec {
     reduce<SumOfSquares>(executor_, range, Units{0, true}, mask, NoPackets{}, compensate(message),
                          scratch_.all(), total, bad_.data());
   }
-  auto feedback() { return state().view(); }
+  /// The state's view, with errors written.
+  auto feedback() {
+    settle_errors();
+    return state().view();
+  }
 
   /// Becomes 1 where something was not finite, in the executor's memory.
   std::uint32_t* bad() { return bad_.data(); }

@@ -60,8 +60,9 @@ struct OneBitAdamOf {
 /// Segments with `compress == false` go on with the left column, their gradients in the same packets. Takes a Compressor
 /// (Sign), an ErrorFeedback (Residual), a Topology (ScatterGather) and a Preconditioner with a `freeze` (FrozenVariance).
 ///
-/// Passes of a compressed step over n: momentum + error + scale, bits + error, decode + update (the first two
-/// in one for PerBlock), and two over n / W on a chunk's owner. Wire: see the topology. State: momentum,
+/// Passes of a compressed step over n on a host: momentum + error + scale + bits, and decode + update; one and two over n / W on a
+/// chunk's owner. Devices, and compressors with other codes than signs, write bits and error in a pass of their own unless
+/// PerBlock. Wire: see the topology. State: momentum,
 /// variance and error of n floats each, n / W more for ScatterGather's second error, n / 32 words of masks;
 /// beside it packets of n floats, three times, for the full-precision stage.
 ///
