@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Breaks the library in 42 places, one at a time, and looks whether a test notices: what is tried by hand before and after tests
+"""Breaks the library in 44 places, one at a time, and looks whether a test notices: what is tried by hand before and after tests
 are moved, merged or left out. A mutation that no test finds is a test that is missing.
 
 mutations.py [--list] [--build FOLDER] [NAME ...]    all of them take an hour on two cores; NAME is a header's or a test's
@@ -41,6 +41,8 @@ MUTATIONS = [
     ("error_feedback/controlled.hpp", "error[l] - eta * error[l] + load(i)", "error[l] + load(i)", "controlled"),
     ("error_feedback/momentum_residual.hpp", "taken_out(1 - policy.momentum)", "taken_out(1)", "dion"),
     ("error_feedback/averaged_residual.hpp", "view.share = (1 - gain_) * weight;", "view.share = weight;", "laws_feedbacks"),
+    ("late_errors.hpp", "hold ? Scale{} : scales[", "scales[", "lives"),
+    ("late_errors.hpp", "keep_if(kept, message, std::numeric_limits<float>::quiet_NaN())", "message", "lives"),
     ("executor/units.hpp", "unit += before;", "", "parallel"),
     ("executor/parallel.hpp", "(part.passed / reduction_block + part.unit)", "(part.passed / reduction_block)", "parallel"),
     ("executor/select.hpp", "larger[l] <= most ? size[l] : kth", "larger[l] < most ? size[l] : kth", "select"),

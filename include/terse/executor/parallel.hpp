@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <type_traits>
 
 #include "terse/executor/host.hpp"
 #include "terse/executor/team.hpp"

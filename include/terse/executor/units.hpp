@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "terse/core/ones.hpp"
+#include "terse/executor/bits.hpp"
 #include "terse/executor/concept.hpp"
 
 // How the host's verbs walk through the units of a range: one thread all of them, or each thread of a team a share.
