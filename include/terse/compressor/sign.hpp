@@ -31,7 +31,7 @@ struct SignBit {
   TERSE_HD static std::uint32_t code(float value, float, std::uint32_t) { return value < 0 ? 0U : 1U; }
   TERSE_HD static float value(std::uint32_t code, float scale) { return code != 0 ? scale : -scale; }
 
-  /// Both by one comparison.
+  /// Code and value by one comparison.
   class Coder {
    public:
     using Quantizer = SignBit;

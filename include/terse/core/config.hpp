@@ -85,8 +85,8 @@
 /// For the inside of verbs: a functor's arithmetic belongs into the verb's loop at every optimization level.
 #define TERSE_INLINE inline __attribute__((always_inline))
 
-/// The same of lambdas, for clang: of a big one that it calls it would keep in memory, and read anew for each vector, what the
-/// lambda refers to. g++ has no need, and doesn't vectorize what it must inline so.
+/// The same for lambdas under clang, which calls big ones: their captures would stay in memory and be read anew for each vector. g++
+/// inlines them by itself, and doesn't vectorize lambdas that it is told to inline.
 #if defined(__clang__) && !defined(__CUDACC__)
 #define TERSE_INLINE_LAMBDA __attribute__((always_inline))
 #else
