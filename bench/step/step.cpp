@@ -243,7 +243,7 @@ int main(int argc, char** argv) {
   };
   add_loops(same, "");
 
-  // The same by all threads.
+  // These passes and loops on all threads.
   const std::size_t shared = lines.size();
   const std::string said = ", " + std::to_string(threads) + " threads";
   std::optional<executor::parallel> team;

@@ -195,7 +195,7 @@ struct Packed {
                                    all, section + scale_bytes(range), context.local);
     }
   }
-  /// The same with the codes that `measure` has written to `codes`, from arena index `begin` on.
+  /// Writes one packet's section from the codes that `measure` has written to `codes`, from arena index `begin` on.
   template <Executor E>
   void encode(E executor, const Workspace<E>& workspace, const Range& range, const std::byte* codes,
               index_t begin, index_t first_unit, std::byte* section) const {

@@ -21,7 +21,7 @@ inline namespace TERSE_INSTRUCTIONS {
 /// The length of a range from which on stores go around the cache: shorter ranges are often still cached when they are read again.
 inline constexpr index_t around_cache_from = index_t{1} << 21;
 
-/// Whether the instruction set has non-temporal stores of 32 bytes or more. Those of SSE2 have 16 bytes and are slower than plain ones.
+/// True if the instruction set has non-temporal stores of 32 bytes or more. SSE2 has stores of 16 bytes, which are slower than plain ones.
 #ifdef __AVX2__
 inline constexpr bool stores_around_cache = true;
 #else
@@ -74,7 +74,7 @@ struct BlockOf<Streams<First, Rest...>> {
   alignas(64) Element block[own ? lanes : 1];
   BlockOf<Streams<Rest...>> rest;
 
-  /// Whether element i is at the beginning of a cache line in each stream that is only written.
+  /// True if element i begins a cache line in each stream that is only written.
   static bool whole_lines(const List& streams, index_t i) {
     const bool here = !own || reinterpret_cast<std::uintptr_t>(streams.first.at(i)) % 64 == 0;
     return here && BlockOf<Streams<Rest...>>::whole_lines(streams.rest, i);

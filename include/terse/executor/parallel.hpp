@@ -57,7 +57,7 @@ void in_shares(const executor::parallel& ex, index_t elements, const Act& act) {
 template <class Statistic>
 inline constexpr index_t result_floats = Statistic::width + 1;
 
-/// Where a unit's blocks have their results in scratch: those of the units before it end there or earlier.
+/// The place in scratch of a unit's block results. Results of earlier units end at or before it.
 template <class Statistic>
 index_t results_at(const UnitPart& part) {
   return result_floats<Statistic> * (part.passed / reduction_block + part.unit);
