@@ -147,6 +147,7 @@ index_t reduction_scratch(const executor::parallel& ex, const Range& range, Unit
   return std::max({reduction_scratch<Statistic>(executor::host{}, range, units), own * ex.threads(), shared});
 }
 
+/// As the host's; threads call `f` at the same time.
 template <class Incoming, class F, class Masked = HostMask>
 void for_each(const executor::parallel& ex, const Range& range, Masked mask, Incoming incoming, F f) {
   if (!detail::goes_to_team(ex, range.elements()))
@@ -156,6 +157,7 @@ void for_each(const executor::parallel& ex, const Range& range, Masked mask, Inc
   });
 }
 
+/// As the host's, to the bit: blocks' results are joined in the host's order.
 template <class Statistic, class Incoming, class F, class Masked = HostMask, class Also = detail::JoinOnly>
 void reduce(const executor::parallel& ex, const Range& range, Units units, Masked mask, Incoming incoming,
             F f, out<executor::parallel> scratch, out<executor::parallel, typename Statistic::Scale> scales,
@@ -166,6 +168,7 @@ void reduce(const executor::parallel& ex, const Range& range, Units units, Maske
                                       also);
 }
 
+/// As the host's.
 template <int Bits, bool Stochastic, class Scale, class F>
 void pack(const executor::parallel& ex, const Range& range, Units units, HostMask mask, F f,
           in<executor::parallel, Scale> scales, std::byte* wire, Draw draw) {
@@ -192,6 +195,7 @@ void reduce_pack(const executor::parallel& ex, const Range& range, Units units, 
   });
 }
 
+/// As the host's, to the bit.
 template <class Statistic, class Incoming, class F>
 void store(const executor::parallel& ex, const Range& range, Incoming incoming, F f, std::byte* wire,
            out<executor::parallel> scratch, out<executor::parallel, typename Statistic::Scale> scale,
@@ -203,11 +207,13 @@ void store(const executor::parallel& ex, const Range& range, Incoming incoming, 
                                       detail::StoreSamples{reinterpret_cast<float*>(wire)});
 }
 
+/// As the host's.
 template <class F>
 void for_each(const executor::parallel& ex, const Range& range, F f) {
   for_each(ex, range, NoMask{}, NoPackets{}, detail::WithoutMask<F>{f});
 }
 
+/// As the host's.
 template <class T>
 void copy(const executor::parallel& ex, in<executor::parallel, T> from, out<executor::parallel, T> to) {
   if (!detail::goes_to_team(ex, from.size())) return copy(executor::host{}, from, to);
@@ -217,16 +223,19 @@ void copy(const executor::parallel& ex, in<executor::parallel, T> from, out<exec
   });
 }
 
+/// As the host's; the calling thread copies.
 template <class T>
 void put(const executor::parallel&, view<const T> from, out<executor::parallel, T> to) {
   copy(executor::host{}, from, to);
 }
 
+/// As the host's; the calling thread copies.
 template <class T>
 void fetch(const executor::parallel&, in<executor::parallel, T> from, view<T> to) {
   copy(executor::host{}, from, to);
 }
 
+/// As the host's.
 template <class T>
 void fill(const executor::parallel& ex, out<executor::parallel, T> to, std::type_identity_t<T> value) {
   if (!detail::goes_to_team(ex, to.size())) return fill(executor::host{}, to, value);
