@@ -18,6 +18,7 @@
 #include "terse/optimizer/comparison.ipp"
 #include "terse/optimizer/failure.ipp"
 #include "terse/optimizer/fingerprint.ipp"
+#include "terse/optimizer/groups.ipp"
 #include "terse/optimizer/guards.ipp"
 #include "terse/optimizer/non_finite_value.ipp"
 #include "terse/pipeline/batch.ipp"

@@ -3,8 +3,9 @@
 
 #include <cuda_runtime_api.h>
 
-#include <functional>
+#include <cstddef>
 #include <memory>
+#include <vector>
 
 #include "terse/executor/device_memory.hpp"
 #include "terse/executor/emulated.hpp"
@@ -21,14 +22,7 @@ struct Queued {
 
   template <class Kernel>
   void launch(const Kernel& kernel, index_t blocks) const {
-    using Job = std::function<void()>;
-    const auto job = new Job([=] {
-      const terse::memory::emulated::Open open;
-      thread_local const auto threads = std::make_unique<detail::EmulatedThreads>();
-      for (index_t index = 0; index < blocks; ++index) threads->run(kernel, index);
-    });
-    const auto run = [](void* data) { (*std::unique_ptr<Job>(static_cast<Job*>(data)))(); };
-    detail::check_cuda(cudaLaunchHostFunc(stream, run, job), "cudaLaunchHostFunc");
+    queue(detail::AnyKernel::of(kernel), blocks);
   }
   void move(void* to, const void* from, std::size_t bytes) const {
     copy(to, from, bytes, cudaMemcpyDeviceToDevice);
@@ -42,6 +36,23 @@ struct Queued {
   void synchronize() const { detail::check_cuda(cudaStreamSynchronize(stream), "cudaStreamSynchronize"); }
 
  private:
+  struct Job {
+    detail::AnyKernel kernel;
+    std::vector<std::byte> kept;
+    index_t blocks;
+  };
+  void queue(const detail::AnyKernel& kernel, index_t blocks) const {
+    const auto bytes = static_cast<const std::byte*>(kernel.kernel);
+    const auto run = [](void* data) {
+      const std::unique_ptr<Job> job(static_cast<Job*>(data));
+      job->kernel.kernel = job->kept.data();
+      const terse::memory::emulated::Open open;
+      thread_local const auto threads = std::make_unique<detail::EmulatedThreads>();
+      for (index_t index = 0; index < job->blocks; ++index) threads->run(job->kernel, index);
+    };
+    const auto job = new Job{kernel, {bytes, bytes + kernel.bytes}, blocks};
+    detail::check_cuda(cudaLaunchHostFunc(stream, run, job), "cudaLaunchHostFunc");
+  }
   void copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) const {
     detail::check_cuda(cudaMemcpyAsync(to, from, bytes, kind, stream), "cudaMemcpyAsync");
   }

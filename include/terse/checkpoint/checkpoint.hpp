@@ -95,14 +95,16 @@ struct Opened {
   std::uint64_t step = 0;
 };
 
+/// What a rank has found in its file.
+struct FoundStep {
+  std::uint64_t step;
+};
+
 /// What `load` does, from what `open()` finds on each rank. `file` is named where another rank's is at fault.
 template <class Optimizer>
 void load_from(const std::filesystem::path& file, Optimizer& optimizer,
                out<typename Optimizer::runs_on, typename Optimizer::parameter> parameters,
                const std::function<Opened()>& open) {
-  struct Found {
-    std::uint64_t step;
-  };
   const terse::detail::Call call(terse::detail::Verb::load);
   require_between_steps(optimizer);
   await_messages(optimizer.channel());
@@ -118,7 +120,7 @@ void load_from(const std::filesystem::path& file, Optimizer& optimizer,
     require_size(file, optimizer.layout(), parameters.size());
     opened = open();
     restore(false);
-    return Found{opened.step};
+    return FoundStep{opened.step};
   });
   restore(true);
 }

@@ -33,11 +33,14 @@ class SettingsVisitor {
  public:
   template <class Visit>
   explicit SettingsVisitor(Visit& visit)
-      : visit_(const_cast<std::remove_const_t<Visit>*>(&visit)),
-        call_([](void* to, const char* name, double value) { (*static_cast<Visit*>(to))(name, value); }) {}
+      : visit_(const_cast<std::remove_const_t<Visit>*>(&visit)), call_(&call<Visit>) {}
   void operator()(const char* name, double value) const { call_(visit_, name, value); }
 
  private:
+  template <class Visit>
+  static void call(void* to, const char* name, double value) {
+    (*static_cast<Visit*>(to))(name, value);
+  }
   void* visit_;
   void (*call_)(void*, const char*, double);
 };

@@ -20,10 +20,8 @@ class MessageUnderWay {
         "terse: a message is a functor of views and numbers of at most 1 KiB, which can be copied as it "
         "lies in memory");
     ::new (static_cast<void*>(bytes_)) M(message);
-    advance_ = [](Owner& owner, const void* kept, bool block) {
-      return owner.advance(*static_cast<const M*>(kept), block);
-    };
-    read_ = [](Owner& owner, const void* kept) { owner.read(*static_cast<const M*>(kept)); };
+    advance_ = &advance_with<M>;
+    read_ = &read_with<M>;
   }
   /// owner.advance(message, block).
   bool advance(Owner& owner, bool block) { return advance_(owner, bytes_, block); }
@@ -32,6 +30,14 @@ class MessageUnderWay {
 
  private:
   static constexpr std::size_t room = 1024;
+  template <class M>
+  static bool advance_with(Owner& owner, const void* kept, bool block) {
+    return owner.advance(*static_cast<const M*>(kept), block);
+  }
+  template <class M>
+  static void read_with(Owner& owner, const void* kept) {
+    owner.read(*static_cast<const M*>(kept));
+  }
 
   alignas(std::max_align_t) std::byte bytes_[room];
   bool (*advance_)(Owner&, const void*, bool) = nullptr;

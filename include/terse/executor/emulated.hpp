@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <functional>
 #include <memory>
 #include <optional>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -58,15 +58,7 @@ struct emulated {
 
   template <class Kernel>
   void launch(const Kernel& kernel, index_t blocks) const {
-    static_assert(std::is_trivially_copyable_v<Kernel>);
-    ++launches();
-    if (auto& recording = Recording::under_way(); recording) {
-      recording->launches_.push_back([=] { emulated{}.launch(kernel, blocks); });
-      return;
-    }
-    thread_local const auto threads = std::make_unique<detail::EmulatedThreads>();
-    const memory::Open open;
-    for (index_t index = 0; index < blocks; ++index) threads->run(kernel, index);
+    launch_any(detail::AnyKernel::of(kernel), blocks);
   }
   void move(void* to, const void* from, std::size_t bytes) const {
     ++launches();
@@ -82,6 +74,24 @@ struct emulated {
   /// Throws terse::error while recording, as CUDA does.
   void synchronize() const {
     if (Recording::under_way()) throw error("a wait for the device can't be recorded");
+  }
+
+ private:
+  static void launch_any(detail::AnyKernel kernel, index_t blocks) {
+    ++launches();
+    if (auto& recording = Recording::under_way(); recording) {
+      const auto kept = std::make_shared<std::vector<std::byte>>(kernel.bytes);
+      std::memcpy(kept->data(), kernel.kernel, kernel.bytes);
+      kernel.kernel = kept->data();
+      recording->launches_.push_back([=] {
+        (void)kept;
+        launch_any(kernel, blocks);
+      });
+      return;
+    }
+    thread_local const auto threads = std::make_unique<detail::EmulatedThreads>();
+    const memory::Open open;
+    for (index_t index = 0; index < blocks; ++index) threads->run(kernel, index);
   }
 };
 

@@ -7,6 +7,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <new>
+#include <type_traits>
 #include <utility>
 
 #include "terse/core/layout.hpp"
@@ -14,6 +16,8 @@
 #include "terse/executor/tuning.hpp"
 
 namespace terse::detail {
+
+struct AnyKernel;
 
 /// A block's threads, one after the other, each until it waits.
 class EmulatedThreads {
@@ -86,44 +90,10 @@ class EmulatedThreads {
   };
 
   /// Odd blocks run their threads from the last to the first, so that what should be a wait and isn't shows.
-  template <class Kernel>
-  void run(const Kernel& kernel, index_t index) {
-    index_ = index;
-    threads_ = tuning_of_kernel<Kernel>().threads;
-    const auto shared = std::make_unique<typename Kernel::Shared>();
-    if constexpr (!Kernel::cooperative) {
-      for (int k = 0; k < threads_; ++k) {
-        Block block(this, in_turn(k));
-        kernel(block, *shared);
-      }
-    } else {
-      if (stacks_ == nullptr) stacks_.reset(new char[block_threads * stack_bytes]);
-      Call<Kernel> calls[block_threads];
-      for (int thread = 0; thread < threads_; ++thread) {
-        calls[thread] = {this, &kernel, shared.get(), thread};
-        stack_[thread].begin(stacks_.get() + static_cast<std::size_t>(thread) * stack_bytes, stack_bytes,
-                             &Call<Kernel>::enter, &calls[thread]);
-        waits_[thread] = Waits::nobody;
-      }
-      schedule();
-    }
-  }
+  inline void run(const AnyKernel& kernel, index_t index);
 
  private:
-  template <class Kernel>
-  struct Call {
-    EmulatedThreads* threads;
-    const Kernel* kernel;
-    typename Kernel::Shared* shared;
-    int thread;
-
-    static void enter(void* given) {
-      const Call& call = *static_cast<Call*>(given);
-      Block block(call.threads, call.thread);
-      (*call.kernel)(block, *call.shared);
-      call.threads->wait(call.thread, Waits::done);
-    }
-  };
+  struct Call;
 
   int in_turn(int k) const { return index_ % 2 == 0 ? k : threads_ - 1 - k; }
 
@@ -175,5 +145,77 @@ class EmulatedThreads {
   Numbers numbers_[2];
   std::unique_ptr<char[]> stacks_;
 };
+
+/// A kernel, whatever its type.
+struct AnyKernel {
+  const void* kernel;
+  std::size_t bytes, shared_bytes;
+  int threads;
+  bool cooperative;
+  void (*begin)(void* shared);
+  void (*run)(const void* kernel, EmulatedThreads::Block& block, void* shared);
+
+  template <class Kernel>
+  static AnyKernel of(const Kernel& kernel) {
+    using Shared = typename Kernel::Shared;
+    static_assert(std::is_trivially_copyable_v<Kernel> && std::is_trivially_destructible_v<Shared> &&
+                  alignof(Shared) <= __STDCPP_DEFAULT_NEW_ALIGNMENT__);
+    return {&kernel,
+            sizeof(Kernel),
+            sizeof(Shared),
+            tuning_of_kernel<Kernel>().threads,
+            Kernel::cooperative,
+            &begin_of<Kernel>,
+            &run_of<Kernel>};
+  }
+
+ private:
+  template <class Kernel>
+  static void begin_of(void* shared) {
+    ::new (shared) typename Kernel::Shared();
+  }
+  template <class Kernel>
+  static void run_of(const void* kernel, EmulatedThreads::Block& block, void* shared) {
+    (*static_cast<const Kernel*>(kernel))(block, *static_cast<typename Kernel::Shared*>(shared));
+  }
+};
+
+struct EmulatedThreads::Call {
+  EmulatedThreads* threads;
+  const AnyKernel* kernel;
+  void* shared;
+  int thread;
+
+  static void enter(void* given) {
+    const Call& call = *static_cast<Call*>(given);
+    Block block(call.threads, call.thread);
+    call.kernel->run(call.kernel->kernel, block, call.shared);
+    call.threads->wait(call.thread, Waits::done);
+  }
+};
+
+inline void EmulatedThreads::run(const AnyKernel& kernel, index_t index) {
+  index_ = index;
+  threads_ = kernel.threads;
+  // Of the very size, so that sanitizers see who goes beyond.
+  const std::unique_ptr<std::byte[]> shared(new std::byte[kernel.shared_bytes]);
+  kernel.begin(shared.get());
+  if (!kernel.cooperative) {
+    for (int k = 0; k < threads_; ++k) {
+      Block block(this, in_turn(k));
+      kernel.run(kernel.kernel, block, shared.get());
+    }
+    return;
+  }
+  if (stacks_ == nullptr) stacks_.reset(new char[block_threads * stack_bytes]);
+  Call calls[block_threads];
+  for (int thread = 0; thread < threads_; ++thread) {
+    calls[thread] = {this, &kernel, shared.get(), thread};
+    stack_[thread].begin(stacks_.get() + static_cast<std::size_t>(thread) * stack_bytes, stack_bytes,
+                         &Call::enter, &calls[thread]);
+    waits_[thread] = Waits::nobody;
+  }
+  schedule();
+}
 
 }  // namespace terse::detail

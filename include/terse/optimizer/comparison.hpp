@@ -5,6 +5,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "terse/core/error.hpp"
 #include "terse/core/hash.hpp"
@@ -38,32 +39,36 @@ class Comparison {
   std::optional<Apart> operator()(Channel& channel, const Layout& layout, const Arenas& arenas) {
     if (channel.size() == 1) return {};
     await_messages(channel);
-    std::uint64_t mine = 0;
-    arenas([&](const char*, auto arena) {
-      for (const Segment& segment : layout.segments()) mine = mix_hash(mine, hash_of_segment(segment, arena));
-    });
-    if (!find_odd(hashes_(channel, mine, Phase::setup))) return {};
-    return find(channel, layout, arenas);
+    Look look{.comparison = *this, .channel = channel, .layout = layout, .apart = {}};
+    arenas(Visit{&look});
+    look.closer = find_odd(hashes_(channel, look.mine, Phase::setup)).has_value();
+    if (look.closer) arenas(Visit{&look});
+    return std::move(look.apart);
   }
 
  private:
-  template <class Arena>
-  static std::uint64_t hash_of_segment(const Segment& segment, Arena arena) {
-    return hash_of(arena.part(segment.offset, segment.count));
-  }
-  /// All have seen that hashes differ, and look closer.
-  template <class Arenas>
-  TERSE_COLD std::optional<Apart> find(Channel& channel, const Layout& layout, const Arenas& arenas) {
+  struct Look {
+    Comparison& comparison;
+    Channel& channel;
+    const Layout& layout;
+    bool closer = false;
+    std::uint64_t mine = 0;
     std::optional<Apart> apart;
-    arenas([&](const char* name, auto arena) {
-      for (const Segment& segment : layout.segments()) {
-        if (apart) return;
-        apart = find_odd(hashes_(channel, hash_of_segment(segment, arena), Phase::setup));
-        if (apart) apart->arena = name, apart->segment = segment.name;
+  };
+  /// Hashes arenas, and, where hashes of ranks have been seen to differ, looks closer.
+  struct Visit {
+    Look* look;
+
+    template <class Arena>
+    void operator()(const char* name, Arena arena) const {
+      for (const Segment& segment : look->layout.segments()) {
+        const std::uint64_t hash = hash_of(arena.part(segment.offset, segment.count));
+        look->mine = mix_hash(look->mine, hash);
+        if (look->closer && !look->apart) look->comparison.compare(*look, name, segment.name, hash);
       }
-    });
-    return apart;
-  }
+    }
+  };
+  TERSE_COLD void compare(Look& look, const char* arena, const std::string& segment, std::uint64_t hash);
   static std::optional<Apart> find_odd(std::span<const std::uint64_t> all);
 
   Assembly<std::uint64_t, Channel> hashes_;
@@ -80,13 +85,13 @@ class Replicas {
   void check_start(Channel& channel, const Layout& layout, const Arenas& arenas) {
     if (const auto apart = comparison_(channel, layout, arenas)) throw_other_start(*apart, channel.rank());
   }
-  /// After each step; alike(): whether ranks should be alike now, which waits for the next meeting of those that train apart.
-  template <class Alike, class Arenas>
+  /// After each step; `alike`: ranks should be alike now. Where they train apart it waits for their next meeting.
+  template <class Arenas>
   void check_after(Channel& channel, const Layout& layout, std::uint64_t steps, std::uint64_t every,
-                   const Alike& alike, const Arenas& arenas) {
+                   bool alike, const Arenas& arenas) {
     if (every == 0) return;
     due_ = due_ || steps % every == 0;
-    if (!due_ || !alike()) return;
+    if (!due_ || !alike) return;
     due_ = false;
     if (const auto apart = comparison_(channel, layout, arenas))
       throw_drifted(*apart, compared_, channel.rank(), steps);

@@ -27,6 +27,12 @@ TERSE_CORE void throw_drifted(const Apart& apart, std::uint64_t compared, int ra
       rank, static_cast<std::int64_t>(step));
 }
 
+TERSE_CORE void Comparison::compare(Look& look, const char* arena, const std::string& segment,
+                                    std::uint64_t hash) {
+  look.apart = find_odd(hashes_(look.channel, hash, Phase::setup));
+  if (look.apart) look.apart->arena = arena, look.apart->segment = segment;
+}
+
 TERSE_CORE std::optional<Apart> Comparison::find_odd(std::span<const std::uint64_t> all) {
   if (std::all_of(all.begin(), all.end(), [&](std::uint64_t one) { return one == all[0]; })) return {};
   const auto usual = std::max_element(all.begin(), all.end(), [&](std::uint64_t a, std::uint64_t b) {

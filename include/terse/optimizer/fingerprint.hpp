@@ -21,11 +21,10 @@ namespace terse {
 
 namespace detail {
 
-/// Where layouts of ranks part, by this rank's own. Collective.
-TERSE_COLD std::string first_difference(Channel& channel, const Layout& layout);
-
-/// Options that differ make another hash, and those that make the same packets need not.
-std::uint64_t options_hash(const Options& options, const Layout& layout);
+/// agree_on_fingerprint, of a recipe's name and hyper-parameters.
+TERSE_COLD std::uint64_t agree_on_setup(Channel& channel, const Layout& layout, const std::string& recipe,
+                                        const SettingsList& settings, const Options& options,
+                                        std::uint64_t numerics);
 
 }  // namespace detail
 
@@ -35,34 +34,9 @@ std::uint64_t options_hash(const Options& options, const Layout& layout);
 template <class R>
 TERSE_COLD std::uint64_t agree_on_fingerprint(Channel& channel, const Layout& layout, const R& recipe,
                                               const Options& options, std::uint64_t numerics) {
-  const detail::Call call(detail::Verb::optimizer);
   SettingsList settings;
   composed(recipe).settings(detail::SettingsVisitor(settings));
-  const Agreed fields[] = {{"wire version", PacketHeader::wire_version},
-                           {"world", static_cast<std::uint64_t>(channel.size())},
-                           {"layout", layout_hash(layout)},
-                           {"recipe", mix_hash(0, type_name<R>().c_str())},
-                           {"seed", options.seed},
-                           {"value of an option (on_non_finite, clip_norm, slice_bytes, check_payload, "
-                            "compare_every, most_masked)",
-                            detail::options_hash(options, layout)},
-                           {"numerics", numerics}};
-  constexpr std::size_t layout_at = 2, count = std::size(fields), numerics_at = count - 1;
-  const auto more = [&](const std::vector<std::uint64_t>& all) -> std::string {
-    // Alike on all ranks, who see the same values.
-    if (std::string faults = describe_numerics(all, count, numerics_at); !faults.empty()) return faults;
-    bool layouts_alone = false;
-    for (std::size_t k = 0; k < all.size(); ++k) {
-      if (all[k] == all[k % count]) continue;
-      if (k % count != layout_at) return "";
-      layouts_alone = true;
-    }
-    return layouts_alone ? detail::first_difference(channel, layout) : "";
-  };
-  const std::uint64_t alike = agree(channel, fields, more);
-  check_numerics(numerics, channel.rank());
-  agree_on_settings(channel, "other hyper-parameters", settings);
-  return mix_hash(alike, settings.hash());
+  return detail::agree_on_setup(channel, layout, type_name<R>(), settings, options, numerics);
 }
 
 }  // namespace terse

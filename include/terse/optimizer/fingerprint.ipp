@@ -10,7 +10,8 @@
 
 namespace terse::detail {
 
-TERSE_CORE std::string first_difference(Channel& channel, const Layout& layout) {
+/// Where layouts of ranks part, by this rank's own. Collective.
+TERSE_COLD TERSE_CORE std::string first_difference(Channel& channel, const Layout& layout) {
   const std::vector<Segment>& segments = layout.segments();
   const auto ranks = static_cast<std::size_t>(channel.size());
   std::size_t common = segments.size();
@@ -41,6 +42,7 @@ TERSE_CORE std::string first_difference(Channel& channel, const Layout& layout) 
   return text + (segment.compress ? "" : ", not compressed");
 }
 
+/// Options that differ make another hash, and those that make the same packets need not.
 TERSE_CORE std::uint64_t options_hash(const Options& options, const Layout& layout) {
   const std::uint64_t hash = mix_hash(static_cast<std::uint64_t>(options.on_non_finite),
                                       std::bit_cast<std::uint32_t>(options.clip_norm));
@@ -51,6 +53,37 @@ TERSE_CORE std::uint64_t options_hash(const Options& options, const Layout& layo
       masked == std::bit_cast<std::uint32_t>(Options{}.most_masked) ? cut : mix_hash(cut, masked);
   if (!options.check_payload && options.compare_every == 0) return frozen;
   return mix_hash(mix_hash(frozen, options.check_payload ? 1 : 0), options.compare_every);
+}
+
+TERSE_CORE std::uint64_t agree_on_setup(Channel& channel, const Layout& layout, const std::string& recipe,
+                                        const SettingsList& settings, const Options& options,
+                                        std::uint64_t numerics) {
+  const Call call(Verb::optimizer);
+  const Agreed fields[] = {{"wire version", PacketHeader::wire_version},
+                           {"world", static_cast<std::uint64_t>(channel.size())},
+                           {"layout", layout_hash(layout)},
+                           {"recipe", mix_hash(0, recipe.c_str())},
+                           {"seed", options.seed},
+                           {"value of an option (on_non_finite, clip_norm, slice_bytes, check_payload, "
+                            "compare_every, most_masked)",
+                            options_hash(options, layout)},
+                           {"numerics", numerics}};
+  constexpr std::size_t layout_at = 2, count = std::size(fields), numerics_at = count - 1;
+  const auto more = [&](const std::vector<std::uint64_t>& all) -> std::string {
+    // Alike on all ranks, who see the same values.
+    if (std::string faults = describe_numerics(all, count, numerics_at); !faults.empty()) return faults;
+    bool layouts_alone = false;
+    for (std::size_t k = 0; k < all.size(); ++k) {
+      if (all[k] == all[k % count]) continue;
+      if (k % count != layout_at) return "";
+      layouts_alone = true;
+    }
+    return layouts_alone ? first_difference(channel, layout) : "";
+  };
+  const std::uint64_t alike = agree(channel, fields, more);
+  check_numerics(numerics, channel.rank());
+  agree_on_settings(channel, "other hyper-parameters", settings);
+  return mix_hash(alike, settings.hash());
 }
 
 }  // namespace terse::detail

@@ -18,23 +18,8 @@
 
 namespace terse::detail {
 
-template <class R, Executor E>
-TERSE_COLD void check_options(const Options& options) {
-  if (!(options.clip_norm > 0)) throw usage_error("clip_norm must be positive; infinity switches it off");
-  if (!(options.most_masked >= 0 && options.most_masked <= 1))
-    throw usage_error("most_masked is a share of elements: it must be in [0, 1], not " +
-                      std::to_string(options.most_masked));
-  if (options.slice_bytes < 0) throw usage_error("slice_bytes must not be negative; 0: all in one slice");
-  if (GridExecutor<E> && options.check_payload)
-    throw usage_error(
-        "check_payload is for packets in the host's memory: a device's have no checksum of their payload. "
-        "Use a host executor, or leave it away");
-  if (!ever_alike<R>() && options.compare_every > 0)
-    throw usage_error(
-        "compare_every is for methods whose ranks hold the same parameters, in each step or when they "
-        "meet; "
-        "with this recipe they differ by design");
-}
+/// Throws usage_error for options that can't work, with an executor of a device, and with a recipe whose ranks differ by design.
+TERSE_COLD void check_options(const Options& options, bool on_device, bool ever_alike);
 
 /// Throws usage_error for a layout that has nothing to train.
 TERSE_COLD void check_layout(const Layout& layout, int rank);

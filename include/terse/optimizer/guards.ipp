@@ -6,6 +6,23 @@
 
 namespace terse::detail {
 
+TERSE_CORE void check_options(const Options& options, bool on_device, bool ever_alike) {
+  if (!(options.clip_norm > 0)) throw usage_error("clip_norm must be positive; infinity switches it off");
+  if (!(options.most_masked >= 0 && options.most_masked <= 1))
+    throw usage_error("most_masked is a share of elements: it must be in [0, 1], not " +
+                      std::to_string(options.most_masked));
+  if (options.slice_bytes < 0) throw usage_error("slice_bytes must not be negative; 0: all in one slice");
+  if (on_device && options.check_payload)
+    throw usage_error(
+        "check_payload is for packets in the host's memory: a device's have no checksum of their payload. "
+        "Use a host executor, or leave it away");
+  if (!ever_alike && options.compare_every > 0)
+    throw usage_error(
+        "compare_every is for methods whose ranks hold the same parameters, in each step or when they "
+        "meet; "
+        "with this recipe they differ by design");
+}
+
 TERSE_CORE void check_layout(const Layout& layout, int rank) {
   if (layout.range().elements() > 0) return;
   throw usage_error(layout.segments().empty()

@@ -293,11 +293,9 @@ class Optimizer {
     if (begun_ || open_.parameters != nullptr) return begun_agreement_;
     std::uint64_t hash = rescaled_ == 0 ? fingerprint_ : mix_hash(fingerprint_, rescaled_);
     if (masked_ != 0) hash = mix_hash(hash, masked_);
-    const auto mix_in = [&](const char*, double value) {
-      hash = mix_hash(hash, std::bit_cast<std::uint64_t>(value));
-    };
-    composed(recipe).settings(detail::SettingsVisitor(mix_in));
-    return groups_.mix_into(hash);
+    SettingsHash settings{hash};
+    composed(recipe).settings(detail::SettingsVisitor(settings));
+    return groups_.mix_into(settings.hash);
   }
 
   Options options_;

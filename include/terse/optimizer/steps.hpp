@@ -23,7 +23,7 @@ template <class R, class T, Executor E, class N>
 TERSE_COLD Optimizer<R, T, E, N>::Optimizer(R recipe_, T& transport, const Layout& layout,
                                             const Options& options, E executor, N)
     : recipe((check_values(recipe_), std::move(recipe_))),
-      options_((detail::check_options<R, E>(options), options)),
+      options_((detail::check_options(options, GridExecutor<E>, detail::ever_alike<R>()), options)),
       layout_((detail::check_layout(layout, transport.rank()), layout)),
       executor_((detail::check_stream(transport, executor), executor)),
       transport_(transport.split(0, transport.rank())),
@@ -145,14 +145,12 @@ TERSE_COLD void Optimizer<R, T, E, N>::refuse_non_finite(int culprit, in<E, P> p
 template <class R, class T, Executor E, class N>
 void Optimizer<R, T, E, N>::compare_replicas([[maybe_unused]] in<E, P> parameters) {
   if constexpr (detail::ever_alike<R>())
-    replicas_.check_after(
-        channel_, layout_, steps_, options_.compare_every,
-        [&] { return detail::alike(composed(recipe), state_); },
-        [&](const auto& visit) {
-          visit("parameters", parameters);
-          if constexpr (Masters::kept) visit("masters", masters_.all());
-          detail::walk_shared(state_, visit);
-        });
+    replicas_.check_after(channel_, layout_, steps_, options_.compare_every,
+                          detail::alike(composed(recipe), state_), [&](const auto& visit) {
+                            visit("parameters", parameters);
+                            if constexpr (Masters::kept) visit("masters", masters_.all());
+                            detail::walk_shared(state_, visit);
+                          });
 }
 
 template <class R, class T, Executor E, class N>

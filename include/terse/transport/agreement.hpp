@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -21,34 +22,27 @@ struct Agreed {
 
 namespace detail {
 
-[[noreturn]] TERSE_COLD void throw_other(std::size_t rank, const std::string& what, int here);
+/// What else there is to say where ranks differ, from the values of all ranks, one rank after the other; it may ask ranks for more.
+using MoreToSay = std::function<std::string(const std::vector<std::uint64_t>& all)>;
 
-struct NothingMore {
-  template <class All>
-  std::string operator()(const All&) const {
-    return "";
-  }
-};
+/// Returns the hash of `mine`, the values of these fields. Throws mismatch_error where `all` ranks' differ.
+TERSE_COLD std::uint64_t compare_fields(std::span<const Agreed> fields, const std::vector<std::uint64_t>& all,
+                                        int here, const MoreToSay& more);
 
 }  // namespace detail
 
 /// Compares the fields of all ranks and returns their hash. Collective. Throws mismatch_error that names the first field
-/// that differs, and the rank. `more(all)` is asked of all ranks what else there is to say where ranks differ, from the values of
-/// all ranks, one rank after the other, and may ask ranks for more.
-template <Transport T, class More = detail::NothingMore>
-TERSE_COLD std::uint64_t agree(T& channel, std::span<const Agreed> fields, const More& more = {}) {
+/// that differs, and the rank. Where ranks differ, all of them ask `more` what else there is to say.
+template <Transport T>
+TERSE_COLD std::uint64_t agree(T& channel, std::span<const Agreed> fields,
+                               const detail::MoreToSay& more = nullptr) {
   const detail::Call call(detail::Verb::agree);
   std::vector<std::uint64_t> mine;
   for (const Agreed& field : fields) mine.push_back(field.value);
   std::vector<std::uint64_t> all(mine.size() * static_cast<std::size_t>(channel.size()));
   detail::CheckedGather gather(channel.size());
   gather(channel, std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(all)), Phase::setup);
-  for (std::size_t k = 0; k < all.size(); ++k)
-    if (all[k] != mine[k % mine.size()])
-      detail::throw_other(k / mine.size(), fields[k % mine.size()].name + more(all), channel.rank());
-  std::uint64_t hash = 0;
-  for (const std::uint64_t field : mine) hash = mix_hash(hash, field);
-  return hash;
+  return detail::compare_fields(fields, all, channel.rank(), more);
 }
 
 /// Hyper-parameters, as settings(visit) shows them: visit(name, double).
@@ -58,6 +52,14 @@ struct SettingsList {
 
   void operator()(const char* name, double value);
   std::uint64_t hash() const;
+};
+
+/// Mixes their values, or names and values, into a hash.
+struct SettingsHash {
+  std::uint64_t hash = 0;
+  bool names = false;
+
+  void operator()(const char* name, double value);
 };
 
 namespace detail {

@@ -8,8 +8,18 @@
 
 namespace terse::detail {
 
-TERSE_CORE void throw_other(std::size_t rank, const std::string& what, int here) {
-  throw mismatch_error("rank " + std::to_string(rank) + " was set up with another " + what, here);
+TERSE_CORE std::uint64_t compare_fields(std::span<const Agreed> fields, const std::vector<std::uint64_t>& all,
+                                        int here, const MoreToSay& more) {
+  for (std::size_t k = 0; k < all.size(); ++k) {
+    const Agreed& field = fields[k % fields.size()];
+    if (all[k] == field.value) continue;
+    const std::string what = field.name + (more ? more(all) : "");
+    throw mismatch_error("rank " + std::to_string(k / fields.size()) + " was set up with another " + what,
+                         here);
+  }
+  std::uint64_t hash = 0;
+  for (const Agreed& field : fields) hash = mix_hash(hash, field.value);
+  return hash;
 }
 
 [[noreturn]] TERSE_COLD TERSE_CORE void throw_setting(std::size_t rank, const char* what,
@@ -43,6 +53,11 @@ namespace terse {
 TERSE_CORE void SettingsList::operator()(const char* name, double value) {
   names.emplace_back(name);
   values.push_back(value);
+}
+
+TERSE_CORE void SettingsHash::operator()(const char* name, double value) {
+  if (names) hash = mix_hash(hash, name);
+  hash = mix_hash(hash, std::bit_cast<std::uint64_t>(value));
 }
 
 TERSE_CORE std::uint64_t SettingsList::hash() const {
