@@ -1,31 +1,31 @@
-@PACKAGE_INIT@
+# SPDX-License-Identifier: Apache-2.0
+# The targets of terse, for an installed copy (terse-config.cmake) and for a project that has this one inside (CMakeLists.txt).
+# TERSE_SCOPE is GLOBAL where targets must be seen beyond this folder.
 
-include(CMakeFindDependencyMacro)
-find_dependency(Threads)
-
-if(NOT TARGET terse::terse)
-  add_library(terse::terse INTERFACE IMPORTED)
+# terse_targets(INCLUDE): terse::terse and terse::cuda, of the headers in that folder.
+function(terse_targets include)
+  if(TARGET terse::terse)
+    return()
+  endif()
+  add_library(terse::terse INTERFACE IMPORTED ${TERSE_SCOPE})
   set_target_properties(terse::terse PROPERTIES
-    INTERFACE_INCLUDE_DIRECTORIES "${PACKAGE_PREFIX_DIR}/@includedir@"
+    INTERFACE_INCLUDE_DIRECTORIES "${include}"
     INTERFACE_COMPILE_FEATURES cxx_std_20
     INTERFACE_COMPILE_OPTIONS "$<$<COMPILE_LANGUAGE:CXX>:-fno-math-errno>"
     INTERFACE_LINK_LIBRARIES Threads::Threads)
 
   # For targets with .cu files. Which architectures is the project's affair (CMAKE_CUDA_ARCHITECTURES). The standard is
   # an option, since CMake 3.25 has no feature for it; a target's own CUDA_STANDARD takes precedence.
-  add_library(terse::cuda INTERFACE IMPORTED)
+  add_library(terse::cuda INTERFACE IMPORTED ${TERSE_SCOPE})
   set(_terse_cuda "$<COMPILE_LANGUAGE:CUDA>")
   set(_terse_standard "$<STREQUAL:$<TARGET_PROPERTY:CUDA_STANDARD>,>")
   set_target_properties(terse::cuda PROPERTIES
     INTERFACE_COMPILE_OPTIONS
       "$<${_terse_cuda}:-fmad=false;--expt-relaxed-constexpr;-Xcompiler=-fno-math-errno>;$<$<AND:${_terse_cuda},${_terse_standard}>:-std=c++20>"
     INTERFACE_LINK_LIBRARIES terse::terse)
-  unset(_terse_cuda)
-  unset(_terse_standard)
-endif()
+endfunction()
 
-# Optional parts, each a target of its own: what terse's headers of that part need. A part that can't be had says what is
-# missing; find_package makes it an error where it is REQUIRED.
+# Optional parts, each a target of its own: what terse's headers of that part need. The core is the caller's affair.
 
 # _terse_missing(PART WHAT): the part can't be had.
 macro(_terse_missing part what)
@@ -37,14 +37,14 @@ endmacro()
 macro(_terse_part part)
   set(terse_${part}_FOUND TRUE)
   if(NOT TARGET terse::${part})
-    add_library(terse::${part} INTERFACE IMPORTED)
+    add_library(terse::${part} INTERFACE IMPORTED ${TERSE_SCOPE})
     set_target_properties(terse::${part} PROPERTIES INTERFACE_LINK_LIBRARIES "terse::terse;${ARGN}")
   endif()
 endmacro()
 
-set(_terse_reasons "")
-foreach(_terse_wanted IN LISTS terse_FIND_COMPONENTS)
-  if(_terse_wanted STREQUAL "mpi")
+# terse_find_part(PART): its target, and terse_PART_FOUND. Where it can't be had _terse_reasons says why.
+macro(terse_find_part part)
+  if("${part}" STREQUAL "mpi")
     find_package(MPI QUIET COMPONENTS CXX)
     find_package(Boost QUIET COMPONENTS mpi serialization)
     if(NOT MPI_CXX_FOUND)
@@ -54,7 +54,7 @@ foreach(_terse_wanted IN LISTS terse_FIND_COMPONENTS)
     else()
       _terse_part(mpi Boost::mpi Boost::serialization MPI::MPI_CXX)
     endif()
-  elseif(_terse_wanted STREQUAL "checkpoint")
+  elseif("${part}" STREQUAL "checkpoint")
     find_package(nlohmann_json QUIET)
     # Debian's xxHash has no configuration for CMake.
     find_path(terse_XXHASH_INCLUDE_DIR xxhash.h)
@@ -68,16 +68,7 @@ foreach(_terse_wanted IN LISTS terse_FIND_COMPONENTS)
       _terse_part(checkpoint nlohmann_json::nlohmann_json "${terse_XXHASH_LIBRARY}")
       set_target_properties(terse::checkpoint PROPERTIES INTERFACE_INCLUDE_DIRECTORIES "${terse_XXHASH_INCLUDE_DIR}")
     endif()
-  elseif(_terse_wanted STREQUAL "core")
-    find_library(terse_CORE_LIBRARY terse-core HINTS "${PACKAGE_PREFIX_DIR}/@libdir@")
-    mark_as_advanced(terse_CORE_LIBRARY)
-    if(NOT terse_CORE_LIBRARY)
-      _terse_missing(core "libterse-core.a (install terse with meson setup -Dcore=true)")
-    else()
-      _terse_part(core "${terse_CORE_LIBRARY}")
-      set_target_properties(terse::core PROPERTIES INTERFACE_COMPILE_DEFINITIONS TERSE_SEPARATE)
-    endif()
-  elseif(_terse_wanted STREQUAL "libtorch")
+  elseif("${part}" STREQUAL "libtorch")
     # Not by LibTorch's own configuration, which insists on CUDA's toolkit where LibTorch was built with CUDA. What terse
     # calls is in two libraries. A project that has found Torch itself, or names Torch_DIR, gets them from there.
     set(_terse_hints ${TORCH_ROOT} ${TORCH_INSTALL_PREFIX})
@@ -96,13 +87,13 @@ foreach(_terse_wanted IN LISTS terse_FIND_COMPONENTS)
       set_target_properties(terse::libtorch PROPERTIES INTERFACE_INCLUDE_DIRECTORIES
         "${terse_TORCH_INCLUDE_DIR};${terse_TORCH_INCLUDE_DIR}/torch/csrc/api/include")
     endif()
-  elseif(_terse_wanted STREQUAL "cuda")
+  elseif("${part}" STREQUAL "cuda")
     if(CMAKE_CUDA_COMPILER_VERSION AND CMAKE_CUDA_COMPILER_VERSION VERSION_LESS 12)
       _terse_missing(cuda "nvcc 12 or later, not ${CMAKE_CUDA_COMPILER_VERSION}")
     else()
       set(terse_cuda_FOUND TRUE)
     endif()
-  elseif(_terse_wanted STREQUAL "nccl")
+  elseif("${part}" STREQUAL "nccl")
     if(NOT CMAKE_VERSION VERSION_LESS 3.17)
       find_package(CUDAToolkit 12 QUIET)
     endif()
@@ -118,17 +109,7 @@ foreach(_terse_wanted IN LISTS terse_FIND_COMPONENTS)
       set_target_properties(terse::nccl PROPERTIES INTERFACE_INCLUDE_DIRECTORIES "${terse_NCCL_INCLUDE_DIR}")
     endif()
   else()
-    string(APPEND _terse_reasons "There is no part ${_terse_wanted}: parts are core, mpi, checkpoint, libtorch, cuda, nccl. ")
-    set(terse_${_terse_wanted}_FOUND FALSE)
+    string(APPEND _terse_reasons "There is no part ${part}: parts are core, mpi, checkpoint, libtorch, cuda, nccl. ")
+    set(terse_${part}_FOUND FALSE)
   endif()
-endforeach()
-
-# What CMake says if the package is REQUIRED.
-foreach(_terse_wanted IN LISTS terse_FIND_COMPONENTS)
-  if(terse_FIND_REQUIRED_${_terse_wanted} AND NOT terse_${_terse_wanted}_FOUND)
-    set(terse_FOUND FALSE)
-    set(terse_NOT_FOUND_MESSAGE "${_terse_reasons}")
-  endif()
-endforeach()
-unset(_terse_wanted)
-unset(_terse_reasons)
+endmacro()
