@@ -1417,9 +1417,9 @@ TEST_CASE("a throw at any call of OneBitAdam over Ring sends the others home by 
 }
 
 TEST_CASE("a sleeper at any call of OneBitAdam over ScatterGather is named within deadline + 1 s") {
-  check_faults<terse::ScatterGather>(Fault::Kind::sleeps, false, 150ms, 1.15);
+  check_faults<terse::ScatterGather>(Fault::Kind::sleeps, false, 300ms, 1.3);
 }
 
 TEST_CASE("a sleeper at any call of OneBitAdam over Ring is named within deadline + 1 s") {
-  check_faults<terse::Ring>(Fault::Kind::sleeps, false, 150ms, 1.15);
+  check_faults<terse::Ring>(Fault::Kind::sleeps, false, 300ms, 1.3);
 }

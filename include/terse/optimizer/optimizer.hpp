@@ -293,7 +293,7 @@ class Optimizer {
     if (begun_ || open_.parameters != nullptr) return begun_agreement_;
     std::uint64_t hash = rescaled_ == 0 ? fingerprint_ : mix_hash(fingerprint_, rescaled_);
     if (masked_ != 0) hash = mix_hash(hash, masked_);
-    SettingsHash settings{hash};
+    detail::SettingsHash settings{hash};
     composed(recipe).settings(detail::SettingsVisitor(settings));
     return groups_.mix_into(settings.hash);
   }

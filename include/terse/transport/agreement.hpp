@@ -54,15 +54,15 @@ struct SettingsList {
   std::uint64_t hash() const;
 };
 
-/// Mixes their values, or names and values, into a hash.
+namespace detail {
+
+/// Mixes values, or names and values, of hyper-parameters into a hash.
 struct SettingsHash {
   std::uint64_t hash = 0;
   bool names = false;
 
   void operator()(const char* name, double value);
 };
-
-namespace detail {
 
 /// Throws mismatch_error where numbers of hyper-parameters, or values of all ranks, one rank after the other, differ from `mine`.
 void compare_counts(std::span<const std::uint64_t> all, const SettingsList& mine, const char* what, int rank);

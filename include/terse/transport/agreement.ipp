@@ -55,7 +55,7 @@ TERSE_CORE void SettingsList::operator()(const char* name, double value) {
   values.push_back(value);
 }
 
-TERSE_CORE void SettingsHash::operator()(const char* name, double value) {
+TERSE_CORE void detail::SettingsHash::operator()(const char* name, double value) {
   if (names) hash = mix_hash(hash, name);
   hash = mix_hash(hash, std::bit_cast<std::uint64_t>(value));
 }
