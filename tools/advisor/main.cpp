@@ -14,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "../train/did_you_mean.hpp"
 #include "figures.hpp"
 #include "options.hpp"
 #include "report.hpp"
@@ -34,13 +35,18 @@ std::vector<Method> chosen(const Options& options) {
   for (std::vector<Method>& more : std::array{sgd_methods(), local_methods(options.period), gossip_methods()})
     std::move(more.begin(), more.end(), std::back_inserter(all));
   if (options.methods.empty()) return all;
-  std::string names;
-  for (const Method& method : all) names += (names.empty() ? "" : ", ") + method.name;
+  std::string listed;
+  std::vector<std::string> names;
+  for (const Method& method : all) {
+    listed += (listed.empty() ? "" : ", ") + method.name;
+    names.push_back(method.name);
+  }
   std::vector<std::string> wanted;
   for (const std::string& name : options.methods) {
     const auto found =
         std::find_if(all.begin(), all.end(), [&](const Method& method) { return method.name == name; });
-    if (found == all.end()) throw input_error("--methods: '" + name + "' is none of " + names);
+    if (found == all.end())
+      throw input_error("--methods: '" + name + "' is none of " + listed + train::did_you_mean(name, names));
     wanted.push_back(name);
     wanted.push_back(found->dense);  // to compare it with
   }

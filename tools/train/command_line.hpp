@@ -13,6 +13,7 @@
 #include <string_view>
 #include <system_error>
 
+#include "did_you_mean.hpp"
 #include "idx.hpp"
 #include "words.hpp"
 
@@ -25,7 +26,10 @@ Value value_of(const std::array<Word<Value>, Count>& words, const std::string& o
                std::string_view given) {
   for (const Word<Value>& entry : words)
     if (given == entry.word) return entry.value;
-  throw input_error(fmt::format("{}: '{}' is not one of {}", option, given, all_words(words, ", ")));
+  std::array<std::string_view, Count> names;
+  for (std::size_t k = 0; k < Count; ++k) names[k] = words[k].word;
+  throw input_error(fmt::format("{}: '{}' is not one of {}{}", option, given, all_words(words, ", "),
+                                did_you_mean(given, names)));
 }
 
 template <class Value, std::size_t Count, class Target>

@@ -54,9 +54,12 @@ std::vector<const Method*> optimizers_of(const std::string& given) {
     const std::size_t end = std::min(given.find(',', begin), given.size());
     const std::string word = given.substr(begin, end - begin);
     const Method* const one = find_method(word);
-    if (one == nullptr)
-      throw input_error(fmt::format("--optimizers: '{}' is not one of {}", word,
-                                    names_of([](const Method&) { return true; })));
+    if (one == nullptr) {
+      std::vector<std::string_view> names;
+      for (const Method& known : methods()) names.push_back(known.name);
+      throw input_error(fmt::format("--optimizers: '{}' is not one of {}{}", word,
+                                    names_of([](const Method&) { return true; }), did_you_mean(word, names)));
+    }
     if (std::find(optimizers.begin(), optimizers.end(), one) != optimizers.end())
       throw input_error(fmt::format("--optimizers: '{}' is named twice", one->name));
     optimizers.push_back(one);

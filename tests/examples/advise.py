@@ -3,7 +3,7 @@
 """Tries the advisor: on a network that is faster than anything, on one that is slower, on the threads' own, and with input
 that can't be.
 
-check ADVISOR
+advise.py ADVISOR
 """
 
 import json
