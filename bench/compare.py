@@ -8,6 +8,7 @@ Usage: bench/run compare [OPTION ...] A B
   --only REGEX      benchmarks whose names match, behind the subject (.)
   --rounds N        pairs of each benchmark, 3 at least (20)
   --seconds S       that a run of one benchmark takes, at least (0.05)
+  --cpu             compare the processor's time, which other programs on the machine disturb less than the clock's
   --counter NAME    compare this counter in the place of time
   --confidence P    that all intervals of the table hold together (0.95)
   --out PATH        writes PATH.md, PATH.json and, where there is gnuplot, PATH.svg (out/bench/compare)
@@ -66,8 +67,8 @@ class Side(NamedTuple):
             raise Failure(f"{self.program}: no benchmark begins with {self.subject}/; there are {', '.join(subjects)}")
         return mine
 
-    def measure(self, name, seconds, counter):
-        """A figure of one benchmark, and its unit."""
+    def measure(self, name, seconds, counter, time_of):
+        """A figure of one benchmark, its counter or else its time, and the unit."""
         pattern = re.sub(r"([][.{}()*+?^$|\\])", r"\\\1", name)
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder) / "result.json"
@@ -81,7 +82,7 @@ class Side(NamedTuple):
                 raise Failure(f"{self.program}: {name}: {run.get('error_message')}")
             if counter and counter not in run:
                 raise Failure(f"{self.program}: {name} has no counter {counter}")
-        figure = statistics.median(run[counter or "real_time"] for run in runs)
+        figure = statistics.median(run[counter or time_of] for run in runs)
         if not figure > 0:
             raise Failure(f"{self.program}: {name}: {counter or 'its time'} is {figure}, and ratios take figures above 0")
         return figure, "" if counter else runs[0]["time_unit"]
@@ -126,14 +127,17 @@ def measure(a, b, options):
         raise Failure(f"A and B share no benchmark whose name matches {options.only}")
     pairs, units = {name: [] for name in shared}, {}
     for number in range(options.rounds):
-        print(f"round {number + 1} of {options.rounds}", end="\r", flush=True, file=sys.stderr)
+        if sys.stderr.isatty():
+            print(f"round {number + 1} of {options.rounds}", end="\r", flush=True, file=sys.stderr)
         for name in shared:
             figures = {}
             order = [("a", a, of_a), ("b", b, of_b)]
             for key, one, names in order if number % 2 == 0 else reversed(order):
-                figures[key], units[name] = one.measure(names[name], options.seconds, options.counter)
+                figures[key], units[name] = one.measure(names[name], options.seconds, options.counter,
+                                                                options.time)
             pairs[name].append((figures["a"], figures["b"]))
-    print(file=sys.stderr)
+    if sys.stderr.isatty():
+        print(file=sys.stderr)
     return [(name, pairs[name], units[name]) for name in shared]
 
 
@@ -146,7 +150,7 @@ def markdown(a, b, options, lines, found):
     text = [
         f"A: `{':'.join(filter(None, a))}`; B: `{':'.join(filter(None, b))}`. {options.rounds} pairs of each line, in turns, on "
         f"{time.strftime('%Y-%m-%d')}; {os.cpu_count()} processors, load average at the end {os.getloadavg()[0]:.1f}.",
-        f"Of {options.counter or 'time'}, B / A: mean of the logarithms of the pairs' ratios, and Student's t interval, such that with "
+        f"Of {options.words}, B / A: mean of the logarithms of the pairs' ratios, and Student's t interval, such that with "
         f"{100 * options.confidence:g} % all {len(lines)} hold (Bonferroni).", "",
         "| benchmark | A, median | B, median | B / A | interval | in words |", "|---|---:|---:|---:|---:|---|"]
     for (name, pairs, unit), one in zip(lines, found):
@@ -158,7 +162,7 @@ def markdown(a, b, options, lines, found):
 
 def as_json(a, b, options, lines, found):
     return {
-        "a": a._asdict(), "b": b._asdict(), "measured": options.counter or "real_time", "rounds": options.rounds,
+        "a": a._asdict(), "b": b._asdict(), "measured": options.counter or options.time, "rounds": options.rounds,
         "confidence_of_all": options.confidence, "method": "Student's t of the logarithms of ratios b / a of pairs, Bonferroni",
         "benchmarks": [{
             "name": name, "unit": unit, "a": [pair[0] for pair in pairs], "b": [pair[1] for pair in pairs], **one._asdict(),
@@ -185,7 +189,7 @@ set lmargin at screen 0.36; set rmargin at screen 0.97
 set tmargin at screen {1 - 50 / height}; set bmargin at screen {55 / height}
 set xrange [{-end}:{end}]; set yrange [0.4:{len(lines) + 0.6}]; set format x "%+g"
 set grid xtics lc rgb "#e4e4e4"; set ytics ({names}) noenhanced scale 0; unset key
-set xlabel "{escaped(options.counter or 'time')}, B against A, percent; grey: noise" noenhanced
+set xlabel "{escaped(options.words)}, B against A, percent; grey: noise" noenhanced
 set label "{options.rounds} pairs; all intervals together hold with {100 * options.confidence:g} %" at screen 0.5,{1 - 22 / height} center \
 font ",{FONT + 2}"
 set arrow from 0,graph 0 to 0,graph 1 nohead dt 2 lc rgb "#555555"
@@ -201,13 +205,16 @@ def main(arguments):
     parser.add_argument("--only", default=".", help=argparse.SUPPRESS)
     parser.add_argument("--rounds", type=int, default=20, help=argparse.SUPPRESS)
     parser.add_argument("--seconds", type=float, default=0.05, help=argparse.SUPPRESS)
-    parser.add_argument("--counter", help=argparse.SUPPRESS)
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--cpu", dest="time", action="store_const", const="cpu_time", default="real_time", help=argparse.SUPPRESS)
+    what.add_argument("--counter", help=argparse.SUPPRESS)
     parser.add_argument("--confidence", type=float, default=0.95, help=argparse.SUPPRESS)
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "out/bench/compare", help=argparse.SUPPRESS)
     parser.add_argument("--help", action="help", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.rounds < 3 or not 0 < options.seconds < DEADLINE or not 0 < options.confidence < 1:
         parser.error(f"--rounds is 3 at least, --seconds above 0 and below {DEADLINE}, --confidence between 0 and 1")
+    options.words = options.counter or {"cpu_time": "processor time", "real_time": "time"}[options.time]
     try:
         re.compile(options.only)
     except re.error as problem:

@@ -30,7 +30,7 @@ count = pathlib.Path({count!r})
 number = len(count.read_text()) if count.exists() else 0
 count.write_text("x" * (number + 1))
 mine = [name for name in times if re.search(options["benchmark_filter"], name)]
-result = [dict(name=name, run_type="iteration", time_unit="us", real_time=times[name] * math.exp(
+result = [dict(name=name, run_type="iteration", time_unit="us", cpu_time=1, real_time=times[name] * math.exp(
     0.02 * number + random.Random(str((number, name))).gauss(0, 0.004))) for name in mine]
 pathlib.Path(options["benchmark_out"]).write_text(json.dumps(dict(benchmarks=result)))
 """
@@ -123,6 +123,13 @@ def check_programs(folder):
     expect(all(len(line["a"]) == len(line["b"]) == 4 for line in result["benchmarks"]), "not four pairs of each")
     table = (folder / "out.md").read_text()
     expect(table.count("| noise:") == 2 and table.count("| B is faster by") == 1, table)
+
+    expect("round" not in text, f"progress in a pipe: {text}")
+    compare("--cpu", old, new)
+    result = json.loads((folder / "out.json").read_text())
+    expect(result["measured"] == "cpu_time" and all(line["a"] == [1] * 4 for line in result["benchmarks"]), f"--cpu: {result}")
+    expect("processor time, B / A" in (folder / "out.md").read_text(), "--cpu isn't said")
+    compare("--cpu", "--counter", "bytes", old, new, status=2)
 
     compare("--only", "enc", f"{new}:Sign", f"{new}:Mine<8>")
     lines = json.loads((folder / "out.json").read_text())["benchmarks"]
