@@ -8,14 +8,13 @@
 
 #include <torch/torch.h>
 
-#include <algorithm>
-#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 
 #include "terse/checkpoint/folder.hpp"
 #include "terse/interop/data_parallel.hpp"
 #include "terse/optimizer/one_bit_adam.hpp"
+#include "terse/optimizer/rate_schedule.hpp"
 #include "terse/transport/collectives.hpp"
 #include "terse/transport/mpi.hpp"
 
@@ -46,13 +45,13 @@ void train(terse::Mpi& transport, const char* place, int last, int steps) {
   terse::interop::DataParallel model(net, recipe, transport, {.clip_norm = 1}, [](terse::Segment& segment) {
     if (segment.shape.size() == 1) segment.weight_decay = 0;  // no decay of biases
   });
+  const terse::CosineSchedule rate{.peak = 2e-3F, .steps = static_cast<std::uint64_t>(steps), .warmup = 20};
   terse::checkpoint::Folder folder(place, transport);
   if (folder.load(model.optimizer(), model.parameters()) && transport.rank() == 0)
     std::printf("goes on after step %llu\n", static_cast<unsigned long long>(model.optimizer().steps()));
 
   for (int step = static_cast<int>(model.optimizer().steps()) + 1; step <= last; ++step) {
-    const double cosine = 0.5 + 0.5 * std::cos(3.14159265 * step / steps);
-    model.optimizer().learning_rate(static_cast<float>(2e-3 * cosine * std::min(1.0, step / 20.0)));
+    model.optimizer().learning_rate(rate(model.optimizer().steps() + 1));
     model.begin(2, 1.0F / 2);  // two backward passes, and their mean
     for (int pass = 0; pass < 2; ++pass) {
       // By step and rank, so that a run that was stopped draws what it would have drawn.

@@ -17,6 +17,7 @@
 #include "terse/checkpoint/folder.hpp"
 #include "terse/optimizer/one_bit_adam.hpp"
 #include "terse/optimizer/optimizer.hpp"
+#include "terse/optimizer/rate_schedule.hpp"
 #include "terse/transport/collectives.hpp"
 #include "terse/transport/mpi.hpp"
 
@@ -46,7 +47,8 @@ double loss_of(const std::vector<float>& x, const Picture& ideal, std::size_t la
 int main(int argc, char** argv) {
   return terse::Mpi::run(argc, argv, [&](terse::Mpi& transport) {
     if (argc < 2) throw terse::usage_error("usage: mpi_training FOLDER [STEP]");
-    const int steps = 300, warmup = 30, last = argc > 2 ? std::atoi(argv[2]) : steps;
+    const std::uint64_t steps = 300;
+    const int last = argc > 2 ? std::atoi(argv[2]) : static_cast<int>(steps);
     constexpr int batches = 2, batch = 16;
     std::array<Picture, classes> ideals;  // the same on all ranks
     std::mt19937 common(1);
@@ -59,6 +61,7 @@ int main(int argc, char** argv) {
     const terse::OneBitAdam<> recipe{.bias_correction = true,
                                      .preconditioner = {.freeze = terse::AtStep{60}}};
     terse::Optimizer optimizer{recipe, transport, layout, {.clip_norm = 1}};
+    const terse::CosineSchedule rate{.peak = 0.02F, .steps = steps, .warmup = 30};
     terse::checkpoint::Folder folder(argv[1], transport);
     if (folder.load(optimizer, x) && transport.rank() == 0)
       std::printf("goes on after step %llu\n", static_cast<unsigned long long>(optimizer.steps()));
@@ -72,8 +75,7 @@ int main(int argc, char** argv) {
         const std::size_t label = random() % classes;
         loss_of(x, ideals[label], label, random, gradient, right);
       }
-      const double cosine = 0.5 + 0.5 * std::cos(3.14159265 * step / steps);
-      optimizer.learning_rate(static_cast<float>(0.02 * cosine * std::min(1.0, 1.0 * step / warmup)));
+      optimizer.learning_rate(rate(optimizer.steps() + 1));
       const terse::StepResult result = optimizer.step(x, gradient, 1.0F / (batches * batch));
       if (step % 50 != 0 && step != last) continue;
 

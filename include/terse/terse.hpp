@@ -87,6 +87,7 @@
 #include "terse/optimizer/power_sgd.hpp"                  // IWYU pragma: export
 #include "terse/optimizer/qg_dm_sgd.hpp"                  // IWYU pragma: export
 #include "terse/optimizer/quantized_sgd.hpp"              // IWYU pragma: export
+#include "terse/optimizer/rate_schedule.hpp"              // IWYU pragma: export
 #include "terse/optimizer/rms_prop.hpp"                   // IWYU pragma: export
 #include "terse/optimizer/sign_sgd.hpp"                   // IWYU pragma: export
 #include "terse/optimizer/staged.hpp"                     // IWYU pragma: export

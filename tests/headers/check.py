@@ -25,7 +25,8 @@ from precompile import precompiled  # pylint: disable=wrong-import-position
 
 INCLUDE = pathlib.Path(__file__).resolve().parent.parent.parent / "include"
 
-WARNINGS = ["-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wshadow", "-Werror"]
+WARNINGS = ["-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wsign-conversion", "-Wdouble-promotion", "-Wfloat-equal", "-Wshadow",
+            "-Werror"]
 
 # Before #include "terse/terse.hpp" -> words that say why it doesn't compile then.
 REFUSED = {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <functional>
 #include <limits>
 #include <map>
 #include <span>
@@ -53,7 +54,7 @@ template <class T>
 std::size_t differing(std::span<const T> old, const Heirs& heirs) {
   if (!std::is_integral_v<T> || old.empty() || (heirs.count > 0 && heirs.count % old.size() == 0))
     return old.size();
-  const auto found = std::find_if(old.begin(), old.end(), [&](T code) { return code != old[0]; });
+  const auto found = std::find_if(old.begin(), old.end(), [&](T code) { return std::not_equal_to{}(code, old[0]); });
   return static_cast<std::size_t>(found - old.begin());
 }
 
@@ -69,15 +70,15 @@ T combined(std::span<const T> old, const Heirs& heirs) {
   } else {
     const std::size_t more = heirs.count % old.size();  // the errors of so many ranks go to one heir more
     // The first one as it is, so that a sum of negative zeros is one.
-    double all = widened(old[0]), once_more = more > 0 ? all : 0;
+    double all = static_cast<double>(widened(old[0])), once_more = more > 0 ? all : 0;
     for (std::size_t rank = 1; rank < old.size(); ++rank) {
-      all += widened(old[rank]);
-      if (rank < more) once_more += widened(old[rank]);
+      all += static_cast<double>(widened(old[rank]));
+      if (rank < more) once_more += static_cast<double>(widened(old[rank]));
     }
     double value = all / static_cast<double>(old.size());
     if (heirs.count > 0) {
       const double left = static_cast<double>(more) * value - once_more;
-      value = widened(own);
+      value = static_cast<double>(widened(own));
       if (std::not_equal_to{}(left, 0.0)) value += left / static_cast<double>(heirs.count);
     }
     const auto rounded = static_cast<float>(value);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <functional>
+
 #include "terse/compressor/sparse.hpp"
 
 namespace terse {
@@ -72,7 +74,7 @@ struct LargestWithWarmup {
     if (stages < 1) throw usage_error("stages must be at least 1, not " + std::to_string(stages));
   }
   const char* unrecordable(const RecordUse& use) const {
-    if (ratio_at(use.recorded) == ratio_at(use.step)) return nullptr;
+    if (std::equal_to{}(ratio_at(use.recorded), ratio_at(use.step))) return nullptr;
     return "this step has another ratio than the record's: record again in each stage of a warm-up";
   }
   template <class Visit>

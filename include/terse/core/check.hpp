@@ -66,9 +66,13 @@ inline constexpr Allowed below_one{[](double value) { return value >= 0 && value
 inline constexpr Allowed up_to_one{[](double value) { return value >= 0 && value <= 1; }, "in [0, 1]"};
 inline constexpr Allowed share{[](double value) { return value > 0 && value <= 1; }, "in (0, 1]"};
 inline constexpr Allowed not_negative{
-    [](double value) { return value >= 0 && value <= std::numeric_limits<float>::max(); }, "finite and >= 0"};
+    [](double value) {
+      return value >= 0 && value <= static_cast<double>(std::numeric_limits<float>::max());
+    },
+    "finite and >= 0"};
 inline constexpr Allowed above_zero{
-    [](double value) { return value > 0 && value <= std::numeric_limits<float>::max(); }, "finite and > 0"};
+    [](double value) { return value > 0 && value <= static_cast<double>(std::numeric_limits<float>::max()); },
+    "finite and > 0"};
 
 }  // namespace allowed
 

@@ -121,7 +121,7 @@ struct Gathered {
           detail::throw_damaged_weight(context.names(peer), context.names(context.rank), context.step);
       }
       const double largest = *std::max_element(told_.begin(), told_.end());
-      if (largest == 0) detail::throw_no_weight(context.names(context.rank), context.step);
+      if (!(largest > 0)) detail::throw_no_weight(context.names(context.rank), context.step);
       std::transform(told_.begin(), told_.end(), weights_.begin(),
                      [&](double counts) { return static_cast<float>(counts / largest); });
     }

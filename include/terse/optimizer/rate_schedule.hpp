@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <numbers>
+
+#include "terse/core/check.hpp"
+
+// Learning rates by step, as values: a function of the step alone, so that a run that was stopped goes on with the same rates.
+//
+//     const terse::CosineSchedule rate{.peak = 1e-3F, .steps = 10'000, .warmup = 500, .last = 1e-4F};
+//     optimizer.learning_rate(rate(optimizer.steps() + 1));
+//
+// Steps count from 1, as an optimizer's do. Over the first `warmup` steps the rate rises in a straight line, peak * step / warmup; then comes
+// the first step that falls, still with `peak`, and behind `steps` the rate stays `last`. All take the same arguments on all ranks.
+// Throw usage_error for a peak that is not positive and finite, for `last` outside of [0, peak], and where the parts have more than `steps`.
+//
+// Source of the warm-up: Goyal et al., "Accurate, Large Minibatch SGD", 2017, section 2.2.
+
+namespace terse {
+
+namespace detail {
+
+/// What schedules have in common: the rise, and a fall behind step `from` by `height(share)`, from 1 at share 0 to 0 at 1.
+template <class Height>
+float scheduled_rate(double peak, double last, std::uint64_t warmup, std::uint64_t from, std::uint64_t steps,
+                     std::uint64_t step, Height height) {
+  require(peak > 0 && std::isfinite(peak), "a schedule's peak", "positive and finite", peak);
+  require(last >= 0 && last <= peak, "a schedule's last rate", "in [0, peak]", last);
+  require(steps > 0 && warmup <= from && from <= steps,
+          "a schedule has at least one step, and at least as many as its parts", static_cast<double>(steps));
+  if (step <= warmup)
+    return static_cast<float>(peak * static_cast<double>(step) / static_cast<double>(warmup));
+  if (step <= from) return static_cast<float>(peak);
+  if (step > steps) return static_cast<float>(last);
+  const double share = static_cast<double>(step - 1 - from) / static_cast<double>(steps - from);
+  return static_cast<float>(last + (peak - last) * height(share));
+}
+
+}  // namespace detail
+
+/// Falls by half a cosine: last + (peak - last) (1 + cos(pi t)) / 2, t being the share of the fall's steps that have passed.
+/// Source: Loshchilov and Hutter, "SGDR", ICLR 2017, equation 5, without restarts.
+struct CosineSchedule {
+  float peak = 0;
+  std::uint64_t steps = 0, warmup = 0;
+  float last = 0;
+
+  float operator()(std::uint64_t step) const {
+    return detail::scheduled_rate(static_cast<double>(peak), static_cast<double>(last), warmup, warmup, steps,
+                                  step, [](double t) { return (1 + std::cos(std::numbers::pi * t)) / 2; });
+  }
+};
+
+/// Falls in a straight line: last + (peak - last) (1 - t).
+struct LinearSchedule {
+  float peak = 0;
+  std::uint64_t steps = 0, warmup = 0;
+  float last = 0;
+
+  float operator()(std::uint64_t step) const {
+    return detail::scheduled_rate(static_cast<double>(peak), static_cast<double>(last), warmup, warmup, steps,
+                                  step, [](double t) { return 1 - t; });
+  }
+};
+
+/// Stays at its peak, and falls in a straight line over the last `decay` steps.
+/// Source: Hagele et al., "Scaling Laws and Compute-Optimal Training Beyond Fixed Training Durations", NeurIPS 2024, section 3.
+struct WarmupStableDecay {
+  float peak = 0;
+  std::uint64_t steps = 0, warmup = 0, decay = 0;
+  float last = 0;
+
+  float operator()(std::uint64_t step) const {
+    require(decay <= steps, "a schedule's decay is at most its steps", static_cast<double>(decay));
+    return detail::scheduled_rate(static_cast<double>(peak), static_cast<double>(last), warmup, steps - decay,
+                                  steps, step, [](double t) { return 1 - t; });
+  }
+};
+
+}  // namespace terse
