@@ -128,7 +128,7 @@ struct CosineWaves {
     bool add_few_waves(const float* tile, index_t rows, index_t columns) {
       const index_t count = rows * columns;
       if (count < Few::least_elements) return false;
-      std::uint64_t words[S * S / alignment + 1];
+      std::uint64_t words[static_cast<std::size_t>(S * S / alignment + 1)];
       index_t found = 0;
       for (index_t b = 0; b < count; b += alignment) {
         words[b / alignment] = detail::at_least(tile + b, count - b, 1);
@@ -210,7 +210,8 @@ struct CosineWaves {
     }
 
     const Waves& waves_ = Waves::instance();
-    alignas(64) float strip_[S * width], result_[S * width], middle_[static_cast<std::size_t>(S) * S];
+    alignas(64) float strip_[static_cast<std::size_t>(S * width)],
+        result_[static_cast<std::size_t>(S * width)], middle_[static_cast<std::size_t>(S) * S];
   };
 };
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <bit>
+#include <cstddef>
 #include <cstring>
 #include <type_traits>
 
@@ -18,7 +19,7 @@ TERSE_NUMERICS_BEGIN
 /// threads have them: one makes the block of even rows, the other that of odd ones.
 template <int Rows>
 struct WideRandom {
-  std::uint32_t words[Rows][2];
+  std::uint32_t words[static_cast<std::size_t>(Rows)][2];
 
   template <class Block>
   TERSE_HD WideRandom(Block& block, const Draw& draw, index_t first, const WidePlace& place) {
@@ -213,7 +214,7 @@ struct ReducePackWideKernel {
   static constexpr Tuning tuning{tiles * row_threads, tuned.rows, 0};
   static constexpr bool cooperative = true;
   struct alignas(16) Shared {
-    float handed_over[tiles][Longest];
+    float handed_over[tiles][static_cast<std::size_t>(Longest)];
   };
   using Scale = typename Statistic::Scale;
   using Last = decltype(last_of(std::declval<F&>().streams()));
