@@ -54,7 +54,8 @@ template <class T>
 std::size_t differing(std::span<const T> old, const Heirs& heirs) {
   if (!std::is_integral_v<T> || old.empty() || (heirs.count > 0 && heirs.count % old.size() == 0))
     return old.size();
-  const auto found = std::find_if(old.begin(), old.end(), [&](T code) { return std::not_equal_to{}(code, old[0]); });
+  const auto found =
+      std::find_if(old.begin(), old.end(), [&](T code) { return std::not_equal_to{}(code, old[0]); });
   return static_cast<std::size_t>(found - old.begin());
 }
 

@@ -43,9 +43,10 @@ float scheduled_rate(double peak, double last, std::uint64_t warmup, std::uint64
 /// Falls by half a cosine: last + (peak - last) (1 + cos(pi t)) / 2, t being the share of the fall's steps that have passed.
 /// Source: Loshchilov and Hutter, "SGDR", ICLR 2017, equation 5, without restarts.
 struct CosineSchedule {
-  float peak = 0;
-  std::uint64_t steps = 0, warmup = 0;
-  float last = 0;
+  float peak = 0;            ///< the highest rate
+  std::uint64_t steps = 0;   ///< of the whole training
+  std::uint64_t warmup = 0;  ///< steps of the rise, among them
+  float last = 0;            ///< the rate behind the last step
 
   float operator()(std::uint64_t step) const {
     return detail::scheduled_rate(static_cast<double>(peak), static_cast<double>(last), warmup, warmup, steps,
@@ -55,9 +56,10 @@ struct CosineSchedule {
 
 /// Falls in a straight line: last + (peak - last) (1 - t).
 struct LinearSchedule {
-  float peak = 0;
-  std::uint64_t steps = 0, warmup = 0;
-  float last = 0;
+  float peak = 0;            ///< the highest rate
+  std::uint64_t steps = 0;   ///< of the whole training
+  std::uint64_t warmup = 0;  ///< steps of the rise, among them
+  float last = 0;            ///< the rate behind the last step
 
   float operator()(std::uint64_t step) const {
     return detail::scheduled_rate(static_cast<double>(peak), static_cast<double>(last), warmup, warmup, steps,
@@ -68,9 +70,11 @@ struct LinearSchedule {
 /// Stays at its peak, and falls in a straight line over the last `decay` steps.
 /// Source: Hagele et al., "Scaling Laws and Compute-Optimal Training Beyond Fixed Training Durations", NeurIPS 2024, section 3.
 struct WarmupStableDecay {
-  float peak = 0;
-  std::uint64_t steps = 0, warmup = 0, decay = 0;
-  float last = 0;
+  float peak = 0;            ///< the highest rate
+  std::uint64_t steps = 0;   ///< of the whole training
+  std::uint64_t warmup = 0;  ///< steps of the rise, among them
+  std::uint64_t decay = 0;   ///< steps of the fall, among them
+  float last = 0;            ///< the rate behind the last step
 
   float operator()(std::uint64_t step) const {
     require(decay <= steps, "a schedule's decay is at most its steps", static_cast<double>(decay));
