@@ -95,7 +95,7 @@ struct Opened {
   std::uint64_t step = 0;
 };
 
-/// What a rank has found in its file.
+/// The step of a rank's file.
 struct FoundStep {
   std::uint64_t step;
 };

@@ -85,8 +85,8 @@
 /// For the inside of verbs: a functor's arithmetic belongs into the verb's loop at every optimization level.
 #define TERSE_INLINE inline __attribute__((always_inline))
 
-/// Inlines a lambda under clang, which calls big ones: their captures would stay in memory and be read anew for each vector. g++
-/// inlines them by itself, and doesn't vectorize lambdas that it is told to inline.
+/// Inlines a lambda under clang, which calls big lambdas, keeps their captures in memory and reads them anew for each vector. g++ inlines
+/// them by itself; it doesn't vectorize lambdas that it is told to inline.
 #if defined(__clang__) && !defined(__CUDACC__)
 #define TERSE_INLINE_LAMBDA __attribute__((always_inline))
 #else

@@ -146,7 +146,7 @@ class EmulatedThreads {
   std::unique_ptr<char[]> stacks_;
 };
 
-/// A kernel, whatever its type.
+/// A kernel without its type: its bytes, and functions that begin and run it.
 struct AnyKernel {
   const void* kernel;
   std::size_t bytes, shared_bytes;
@@ -197,7 +197,7 @@ struct EmulatedThreads::Call {
 inline void EmulatedThreads::run(const AnyKernel& kernel, index_t index) {
   index_ = index;
   threads_ = kernel.threads;
-  // Of the very size, so that sanitizers see who goes beyond.
+  // Exactly as large as it must be, so that sanitizers see writes beyond it.
   const std::unique_ptr<std::byte[]> shared(new std::byte[kernel.shared_bytes]);
   kernel.begin(shared.get());
   if (!kernel.cooperative) {

@@ -85,7 +85,7 @@ class Replicas {
   void check_start(Channel& channel, const Layout& layout, const Arenas& arenas) {
     if (const auto apart = comparison_(channel, layout, arenas)) throw_other_start(*apart, channel.rank());
   }
-  /// After each step; `alike`: ranks should be alike now. Where they train apart it waits for their next meeting.
+  /// Compares after each step that is due. While ranks train apart, which `alike` = false says, it waits for their next meeting.
   template <class Arenas>
   void check_after(Channel& channel, const Layout& layout, std::uint64_t steps, std::uint64_t every,
                    bool alike, const Arenas& arenas) {

@@ -14,7 +14,7 @@
 //
 // Steps count from 1, as an optimizer's do. Over the first `warmup` steps the rate rises in a straight line, peak * step / warmup; then comes
 // the first step that falls, still with `peak`, and behind `steps` the rate stays `last`. All take the same arguments on all ranks.
-// Throw usage_error for a peak that is not positive and finite, for `last` outside of [0, peak], and where the parts have more than `steps`.
+// They throw usage_error for a peak that is not positive and finite, for `last` outside of [0, peak], and where the parts have more than `steps`.
 //
 // Source of the warm-up: Goyal et al., "Accurate, Large Minibatch SGD", 2017, section 2.2.
 
@@ -22,7 +22,7 @@ namespace terse {
 
 namespace detail {
 
-/// What schedules have in common: the rise, and a fall behind step `from` by `height(share)`, from 1 at share 0 to 0 at 1.
+/// The rate of a step: a rise, and behind step `from` a fall by `height(share)`, from 1 at share 0 to 0 at share 1.
 template <class Height>
 float scheduled_rate(double peak, double last, std::uint64_t warmup, std::uint64_t from, std::uint64_t steps,
                      std::uint64_t step, Height height) {

@@ -22,17 +22,17 @@ struct Agreed {
 
 namespace detail {
 
-/// What else there is to say where ranks differ, from the values of all ranks, one rank after the other; it may ask ranks for more.
+/// Adds to the error where ranks differ: takes the values of all ranks, one rank after the other, and may ask ranks for more.
 using MoreToSay = std::function<std::string(const std::vector<std::uint64_t>& all)>;
 
-/// Returns the hash of `mine`, the values of these fields. Throws mismatch_error where `all` ranks' differ.
+/// Returns the hash of this rank's fields. Throws mismatch_error where `all`, the values of all ranks, differ from them.
 TERSE_COLD std::uint64_t compare_fields(std::span<const Agreed> fields, const std::vector<std::uint64_t>& all,
                                         int here, const MoreToSay& more);
 
 }  // namespace detail
 
 /// Compares the fields of all ranks and returns their hash. Collective. Throws mismatch_error that names the first field
-/// that differs, and the rank. Where ranks differ, all of them ask `more` what else there is to say.
+/// that differs, and the rank. Where ranks differ, all of them call `more`, whose words the error ends with.
 template <Transport T>
 TERSE_COLD std::uint64_t agree(T& channel, std::span<const Agreed> fields,
                                const detail::MoreToSay& more = nullptr) {
