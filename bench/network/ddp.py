@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One rank of bench/network/run: steps of PyTorch's DistributedDataParallel over gloo, the model of libtorch_model.cpp.
 
-Usage: ddp.py HOOK,... MODEL BATCH STEPS RANK RANKS MASTER    HOOK: ddp, ddp/fp16, ddp/bf16 or ddp/powersgd
+Usage: ddp.py HOOK,... MODEL BATCH STEPS RANK RANKS MASTER    HOOK: ddp, ddp/fp16, ddp/bf16 or ddp/powersgd, and by
+terse_torch, where that Python has it, ddp/terse-sign or ddp/terse-low-rank
 """
 
 import json
@@ -89,6 +90,9 @@ def parallel(hook, name):
     if hook == "ddp/powersgd":
         state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=4, start_powerSGD_iter=2)
         model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+    if hook in ("ddp/terse-sign", "ddp/terse-low-rank"):
+        import terse_torch
+        model.register_comm_hook(None, terse_torch.hook(hook.removeprefix("ddp/terse-").replace("-", "_"), rank=4))
     return model
 
 

@@ -45,6 +45,7 @@ SEVENTEEN = ["terse/core/config.hpp", "terse/core/draw.hpp", "terse/core/error.h
 # compile as C++20 everywhere, so headers that need it alone are checked as C++17.
 OPTIONAL = {
     "terse/transport/mpi": ["boost/mpi/communicator.hpp", "mpi.h"],
+    "terse/transport/c10d.hpp": ["torch/csrc/distributed/c10d/ProcessGroup.hpp"],
     "terse/transport/nccl": ["cuda_runtime_api.h", "nccl.h"],
     "terse/pipeline/nccl": ["cuda_runtime_api.h", "nccl.h"],
     "terse/executor/device_memory.hpp": ["cuda_runtime_api.h"],
@@ -63,9 +64,9 @@ STANDARD_OF = {"terse/interop/libtorch.hpp": "c++17", "terse/interop/libtorch_st
                "terse/interop/libtorch_stage_forward.hpp": "c++17", "terse/interop/libtorch_stage_options.hpp": "c++17",
                "terse/interop/libtorch_cuda.hpp": "c++17", "terse/interop/gradient_hooks.hpp": "c++17"}
 # Header -> a compiler and a library that don't go together, as the preprocessor tells, and how to say so.
-UNFIT = {"terse/interop/data_parallel.hpp": (
-    "#include <torch/version.h>\n#if defined(__clang__) && TORCH_VERSION_MAJOR < 2\n#error\n#endif\n",
-    "a LibTorch that clang takes as C++20")}
+CLANG_OLD_TORCH = ("#include <torch/version.h>\n#if defined(__clang__) && TORCH_VERSION_MAJOR < 2\n#error\n#endif\n",
+                   "a LibTorch that clang takes as C++20")
+UNFIT = {"terse/interop/data_parallel.hpp": CLANG_OLD_TORCH, "terse/transport/c10d.hpp": CLANG_OLD_TORCH}
 
 # Names of standard headers, and parts of paths of others, that the core must not draw in.
 HEAVY = r"/(iostream|random|filesystem|regex|fstream|mpi\.h|nccl\.h)$|/(cuda|torch|nlohmann|json|boost)[^/]*(/|\.h)"

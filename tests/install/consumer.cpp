@@ -3,14 +3,9 @@
 #include <cstring>
 #include <vector>
 
-#ifdef TERSE_ONE_FILE
-#include "terse.hpp"
-#else
 #include "terse/terse.hpp"
-#endif
 
-// What a user's program includes once the library is installed. Prints the bits of a parameter: they are the same from the
-// one file of scripts/amalgamate.
+// What a user's program includes once the library is installed. Prints the bits of a parameter.
 int main() {
   terse::ThreadGroup(2).run([](terse::Threads& transport) {
     const terse::Layout layout = terse::Layout::flat(100);

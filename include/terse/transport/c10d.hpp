@@ -1,0 +1,374 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <deque>
+#include <exception>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <ATen/ATen.h>
+#include <torch/version.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include "terse/transport/assembly.hpp"
+#include "terse/transport/call.hpp"
+#include "terse/transport/concept.hpp"
+
+namespace terse {
+
+namespace detail {
+
+/// Threads for what blocks: one for each job that is under way at once, kept for the next.
+class Waiters {
+ public:
+  Waiters() = default;
+  Waiters(const Waiters&) = delete;
+  Waiters& operator=(const Waiters&) = delete;
+  ~Waiters() {
+    {
+      const std::lock_guard lock(mutex_);
+      end_ = true;
+    }
+    wake_.notify_all();
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+  void start(void (*job)(void*), void* what) {
+    const std::lock_guard lock(mutex_);
+    jobs_.emplace_back(job, what);
+    if (idle_ < jobs_.size()) {
+      ++idle_;  // the new thread, so that the next call counts it
+      threads_.emplace_back([this] { work(); });
+    }
+    wake_.notify_one();
+  }
+
+ private:
+  void work() {
+    std::unique_lock lock(mutex_);
+    while (true) {
+      wake_.wait(lock, [&] { return end_ || !jobs_.empty(); });
+      if (jobs_.empty()) return;
+      const auto [job, what] = jobs_.front();
+      jobs_.pop_front();
+      --idle_;
+      lock.unlock();
+      job(what);
+      lock.lock();
+      ++idle_;
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::deque<std::pair<void (*)(void*), void*>> jobs_;
+  std::vector<std::thread> threads_;
+  std::size_t idle_ = 0;
+  bool end_ = false;
+};
+
+}  // namespace detail
+
+/// Ranks as those of a torch.distributed process group, over sends and receives of its backend for the host, which is Gloo:
+///
+///     c10d::ProcessGroup                              what torch.distributed.init_process_group("gloo") has made
+///     terse::C10d transport(group);                   collective in its order: all ranks of the group make theirs in the same order
+///
+/// All channels share the group's connections, and are told apart by tags from 2^24 on, which nobody else may use in this
+/// group. The group's own collectives go on beside them.
+///
+/// Gloo's messages can't be asked whether they have come: a `wait` is Gloo's, and a ticket's first `ready()` gives the batch to a thread that
+/// waits for it. A wait that outlasts the deadline throws peer_error and closes the connections of the whole group, PyTorch's own included; so
+/// does a process that ends, at once. A message that is longer than its room ends the receiver's process. Each message
+/// takes some allocations of LibTorch's.
+class C10d {
+#if TORCH_VERSION_MAJOR >= 2
+  using Group = c10d::Backend;
+#else
+  using Group = c10d::ProcessGroup;
+#endif
+  using Work = decltype(std::declval<Group&>().send(std::declval<std::vector<at::Tensor>&>(), 0, 0));
+
+  struct Message {
+    Work work;
+    int peer;
+  };
+  struct Batch {
+    std::vector<Message> messages;
+    std::size_t done = 0;  // messages waited for so far
+    Phase phase = Phase::setup;
+    bool used = false;
+    bool watched = false;  // by a thread, which alone waits then
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool finished = false;
+    std::exception_ptr failure;
+  };
+  /// What all channels of a group share.
+  struct Root {
+    c10::intrusive_ptr<Group> group;
+    int next_tag = 1 << 24;
+    detail::Waiters waiters;
+  };
+  /// Gloo adds it to a clock of nanoseconds.
+  static constexpr std::chrono::milliseconds longest = std::chrono::hours(24 * 20);
+
+ public:
+  using memory = terse::memory::host;
+
+  class Ticket {
+   public:
+    Ticket(Ticket&& other) noexcept
+        : end_(std::exchange(other.end_, nullptr)), batch_(std::exchange(other.batch_, nullptr)) {}
+    Ticket& operator=(Ticket&& other) noexcept {
+      std::swap(end_, other.end_);
+      std::swap(batch_, other.batch_);
+      return *this;
+    }
+    ~Ticket() {
+      if (batch_ != nullptr) abandon(*batch_);
+    }
+
+    bool ready() {
+      if (batch_ == nullptr) return true;
+      Batch& batch = *batch_;
+      if (!batch.watched) {
+        batch.watched = true;
+        batch.finished = false;
+        batch.failure = nullptr;
+        end_->root_->waiters.start([](void* what) { watch(*static_cast<Batch*>(what)); }, batch_);
+      }
+      {
+        const std::lock_guard lock(batch.mutex);
+        if (!batch.finished) return false;
+      }
+      leave();
+      return true;
+    }
+    void wait() {
+      if (batch_ != nullptr) wait(end_->deadline_);
+    }
+    void wait(Deadline deadline) {
+      if (batch_ == nullptr) return;
+      Batch& batch = *batch_;
+      deadline = detail::time_left(deadline);
+      const auto until = detail::time_after(deadline);
+      if (batch.watched) {
+        std::unique_lock lock(batch.mutex);
+        if (!batch.changed.wait_until(lock, until, [&] { return batch.finished; })) blame_late(deadline);
+        lock.unlock();
+        leave();
+        return;
+      }
+      for (; batch.done < batch.messages.size(); ++batch.done) {
+        const auto left =
+            std::chrono::ceil<std::chrono::milliseconds>(until - std::chrono::steady_clock::now());
+        const auto patience =
+            std::clamp(left, std::chrono::milliseconds(1), longest);  // 0 would be the group's own
+        try {
+          batch.messages[batch.done].work->wait(patience);
+        } catch (const std::exception& failure) {
+          if (std::chrono::steady_clock::now() >= until) blame_late(deadline);
+          blame_failed(failure);
+        }
+      }
+      release();
+    }
+
+   private:
+    friend class C10d;
+    Ticket(C10d* end, Batch* batch) : end_(end), batch_(batch) {}
+
+    static void watch(Batch& batch) {
+      std::exception_ptr failure;
+      try {
+        for (; batch.done < batch.messages.size(); ++batch.done)
+          batch.messages[batch.done].work->wait(longest);
+      } catch (...) {
+        failure = std::current_exception();
+      }
+      const std::lock_guard lock(batch.mutex);
+      batch.failure = failure;
+      batch.finished = true;
+      batch.changed.notify_all();
+    }
+    /// A batch whose thread has finished.
+    void leave() {
+      batch_->watched = false;
+      if (batch_->failure) {
+        try {
+          std::rethrow_exception(batch_->failure);
+        } catch (const std::exception& failure) {
+          blame_failed(failure);
+        }
+      }
+      release();
+    }
+    void release() {
+      batch_->messages.clear();
+      batch_->used = false;
+      batch_ = nullptr;
+    }
+    int missing() const { return batch_->messages[std::min(batch_->done, batch_->messages.size() - 1)].peer; }
+    [[noreturn]] void blame_late(Deadline deadline) const {
+      throw peer_error("waited " + std::to_string(deadline.count()) + " ms for rank " +
+                           std::to_string(missing()) + " in " +
+                           detail::place_of(batch_->phase, detail::Call::current()) +
+                           ": late, or in another call; " + detail::same_calls,
+                       missing(), end_->rank());
+    }
+    [[noreturn]] void blame_failed(const std::exception& failure) const {
+      throw peer_error("a message from or to rank " + std::to_string(missing()) + " has failed in " +
+                           detail::place_of(batch_->phase, detail::Call::current()) +
+                           ", as one does whose process has ended: " + first_line(failure),
+                       missing(), end_->rank());
+    }
+
+    C10d* end_;
+    Batch* batch_;
+  };
+
+  /// A channel of its own over `group`. No wait lasts longer than `deadline`. Throws usage_error for a group that has no backend for
+  /// the host.
+  explicit C10d(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
+                Deadline deadline = std::chrono::seconds(60))
+      : root_(root_of(host_of(group))), deadline_(detail::positive(deadline, group->getRank())) {
+    tag_ = root_->next_tag++;
+    rank_ = group->getRank();
+    for (int rank = 0; rank < group->getSize(); ++rank) members_.push_back(rank);
+  }
+  C10d(C10d&&) = default;
+  C10d& operator=(C10d&&) = default;
+
+  int rank() const { return rank_; }
+  int size() const { return static_cast<int>(members_.size()); }
+
+  [[nodiscard]] Ticket exchange(std::span<const Send> sends, std::span<const Receive> receives, Phase phase) {
+    Batch& batch = unused_batch();
+    batch.phase = phase;
+    batch.done = 0;
+    batch.used = true;
+    try {
+      for (const Receive& receive : receives) {
+        std::vector<at::Tensor> tensors{bytes_at(receive.data, receive.bytes)};
+        batch.messages.push_back({root_->group->recv(tensors, member(receive.peer), tag_), receive.peer});
+      }
+      for (const Send& send : sends) {
+        std::vector<at::Tensor> tensors{bytes_at(const_cast<std::byte*>(send.data), send.bytes)};
+        batch.messages.push_back({root_->group->send(tensors, member(send.peer), tag_), send.peer});
+      }
+    } catch (const std::exception& failure) {
+      abandon(batch);
+      throw peer_error("a message can't be sent or received in " +
+                           detail::place_of(phase, detail::Call::current()) +
+                           ", as over a connection that an earlier error has closed: " + first_line(failure),
+                       -1, rank_);
+    }
+    return Ticket(this, &batch);
+  }
+
+  TERSE_COLD C10d split(int color, int key) {
+    const detail::Call call(detail::Verb::split);
+    const std::array<int, 3> mine{color, key, root_->next_tag};
+    Assembly<std::array<int, 3>, C10d> everyone(*this);
+    const auto all = everyone(*this, mine, Phase::setup);
+    int first = 0;
+    std::map<int, int> number_of;            // of a color among all colors
+    std::vector<std::pair<int, int>> ranks;  // of this color: by key, then by rank
+    for (int rank = 0; rank < size(); ++rank) {
+      const auto& [its_color, its_key, next_tag] = all[static_cast<std::size_t>(rank)];
+      first = std::max(first, next_tag);
+      number_of.emplace(its_color, 0);
+      if (its_color == color) ranks.emplace_back(its_key, rank);
+    }
+    int colors = 0;
+    for (auto& [its_color, number] : number_of) number = colors++;
+    std::sort(ranks.begin(), ranks.end());
+    C10d channel;
+    channel.root_ = root_;
+    channel.deadline_ = deadline_;
+    channel.tag_ = first + number_of[color];
+    root_->next_tag = first + colors;
+    for (const auto& [its_key, rank] : ranks) {
+      if (rank == rank_) channel.rank_ = channel.size();
+      channel.members_.push_back(member(rank));
+    }
+    return channel;
+  }
+
+ private:
+  C10d() = default;
+
+  static c10::intrusive_ptr<Group> host_of(const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
+#if TORCH_VERSION_MAJOR >= 2
+    try {
+      return group->getBackend(c10::DeviceType::CPU);
+    } catch (const std::exception&) {
+      throw usage_error(
+          "this process group has no backend for the host, over which terse's messages travel: "
+          "init_process_group('gloo'), or 'cpu:gloo,cuda:nccl'",
+          group->getRank());
+    }
+#else
+    return group;
+#endif
+  }
+  /// One for each group of the process, so that no two channels of it have the same tag.
+  TERSE_COLD static std::shared_ptr<Root> root_of(c10::intrusive_ptr<Group> group) {
+    static std::mutex mutex;
+    static std::map<Group*, std::weak_ptr<Root>> roots;
+    const std::lock_guard lock(mutex);
+    std::weak_ptr<Root>& known = roots[group.get()];
+    std::shared_ptr<Root> root = known.lock();
+    if (!root) {
+      root = std::make_shared<Root>();
+      root->group = std::move(group);
+      known = root;
+    }
+    return root;
+  }
+  static at::Tensor bytes_at(std::byte* data, index_t bytes) {
+    static std::byte nothing{};  // a tensor without bytes has an address, too
+    return at::from_blob(bytes == 0 ? &nothing : data, {bytes}, at::kByte);
+  }
+  static std::string first_line(const std::exception& failure) {
+    const std::string text = failure.what();
+    return text.substr(0, text.find('\n'));
+  }
+  /// Lets go of its messages, after which Gloo neither reads nor writes their buffers. What comes for them stays where it is, and so does all
+  /// behind it on that connection: peers' deadlines end them.
+  static void abandon(Batch& batch) noexcept {
+    if (batch.watched) {
+      for (const Message& message : batch.messages) message.work->abort();
+      std::unique_lock lock(batch.mutex);
+      batch.changed.wait(lock, [&] { return batch.finished; });
+    }
+    batch.watched = false;
+    batch.messages.clear();
+    batch.used = false;
+  }
+  int member(int peer) const { return members_[static_cast<std::size_t>(peer)]; }
+  Batch& unused_batch() {
+    for (const std::unique_ptr<Batch>& batch : batches_)
+      if (!batch->used) return *batch;
+    return *batches_.emplace_back(std::make_unique<Batch>());
+  }
+
+  std::shared_ptr<Root> root_;
+  std::chrono::milliseconds deadline_{};
+  int tag_ = 0, rank_ = 0;
+  std::vector<int> members_;  // ranks of the group
+  std::vector<std::unique_ptr<Batch>> batches_;
+};
+
+}  // namespace terse

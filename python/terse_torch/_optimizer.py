@@ -1,0 +1,317 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all methods have in common as a torch.optim.Optimizer."""
+
+import contextlib
+import math
+import pathlib
+import tempfile
+
+import torch
+import torch.distributed
+
+from . import _native
+
+
+def group_of(process_group):
+    if process_group is not None:
+        return process_group
+    if not torch.distributed.is_initialized():
+        raise ValueError("terse_torch: ranks are those of torch.distributed: call torch.distributed.init_process_group('gloo') first, "
+                         "in a program that torchrun has started")
+    return torch.distributed.distributed_c10d._get_default_group()  # pylint: disable=protected-access
+
+
+def check_transport(process_group=None):
+    """Checks a process group against the laws of terse's transports, for some seconds. Collective. Returns whether all hold, and a text."""
+    return _native.check_transport(group_of(process_group))
+
+
+def _groups(params):
+    """Groups of parameters as dicts, and the names of those that train."""
+    params = list(params)
+    if not params:
+        raise ValueError("terse_torch: there are no parameters to train")
+    groups = [dict(group) for group in params] if isinstance(params[0], dict) else [{"params": params}]
+    names = []
+    for number, group in enumerate(groups):
+        given = group["params"]
+        given = [given] if isinstance(given, torch.Tensor) else list(given)
+        pairs = [one if isinstance(one, tuple) else (f"{number}.{index}", one) for index, one in enumerate(given)]
+        pairs = [(name, parameter) for name, parameter in pairs if parameter.requires_grad]
+        group["params"] = [parameter for _, parameter in pairs]
+        names += [name for name, _ in pairs]
+    return groups, names
+
+
+class _Segment:
+    """A parameter and its place in the arenas."""
+
+    def __init__(self, name, parameter, value, gradient):
+        self.name, self.parameter, self.value, self.gradient = name, parameter, value, gradient
+        # Others have their master here, and copies travel.
+        self.lies_here = parameter.device.type == "cpu" and parameter.dtype == torch.float32
+        self.version = None
+        value.copy_(parameter.detach())
+        if self.lies_here:
+            parameter.data = value
+            if parameter.grad is not None:
+                gradient.copy_(parameter.grad)
+            parameter.grad = gradient
+        self.written()
+
+    def written(self):
+        """The master has new values."""
+        if not self.lies_here:
+            self.parameter.copy_(self.value)
+            self.version = self.parameter._version  # pylint: disable=protected-access
+
+    def read(self):
+        """Finds what others have done to the parameter."""
+        if not self.parameter.requires_grad:
+            raise ValueError(f"terse_torch: parameter '{self.name}' was frozen after the optimizer was made: make it again")
+        if self.lies_here:
+            if self.parameter.data_ptr() != self.value.data_ptr() and self.value.numel():
+                raise ValueError(f"terse_torch: parameter '{self.name}' was moved after the optimizer was made: move the model before, "
+                                 "or make the optimizer again")
+        elif self.parameter._version != self.version:  # pylint: disable=protected-access
+            self.value.copy_(self.parameter)
+
+    def take(self):
+        """Brings the gradient into the arena."""
+        given = self.parameter.grad
+        if given is None:
+            self.gradient.zero_()
+        elif given.is_sparse:
+            raise ValueError(f"terse_torch: the gradient of parameter '{self.name}' is sparse: terse takes dense ones, Embedding(sparse=False)")
+        elif given.data_ptr() != self.gradient.data_ptr():
+            self.gradient.copy_(given)
+
+    def clear(self, set_to_none):
+        parameter = self.parameter
+        if set_to_none or not self.lies_here:
+            parameter.grad = None
+        elif parameter.grad is None or parameter.grad.data_ptr() != self.gradient.data_ptr():
+            parameter.grad = self.gradient
+
+
+def _refuse(names, parameters):
+    """What can't lie in an arena of float32."""
+    ends = []
+    for name, parameter in zip(names, parameters):
+        reason = None
+        if parameter.layout != torch.strided:
+            reason = "is sparse, but terse takes dense ones"
+        elif parameter.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+            reason = f"holds {parameter.dtype}, but terse steps in float32 and takes float32, bfloat16 and float16"
+        elif parameter.device.type == "meta":
+            reason = "lies on the meta device and has no values: model.to_empty(device='cpu') and initialize it first"
+        elif not parameter.is_contiguous():
+            reason = "is not contiguous: give the model parameter.contiguous()"
+        elif not parameter.is_leaf:
+            reason = "is no leaf of the graph, so it never gets a gradient"
+        elif type(parameter.data) is not torch.Tensor and hasattr(parameter, "placements"):  # pylint: disable=unidiomatic-typecheck
+            reason = "is a DTensor, as FSDP's and tensor parallelism's are: each rank has a part of it alone, and terse means over whole ones"
+        if reason:
+            raise ValueError(f"terse_torch: parameter '{name}' {reason}")
+        if parameter.numel() and parameter.device.type == "cpu":
+            begin = parameter.data_ptr()
+            ends.append((begin, begin + parameter.numel() * parameter.element_size(), name))
+    ends.sort()
+    for (_, end, name), (begin, _, other) in zip(ends, ends[1:]):
+        if begin < end:
+            raise ValueError(f"terse_torch: parameters '{name}' and '{other}' share memory without being one tensor: register one tensor "
+                             "twice, or give one of them a copy")
+
+
+class Optimizer(torch.optim.Optimizer):
+    """Base of the methods. All ranks make it alike, and call it alike.
+
+    params         parameters, pairs of name and parameter (`named_parameters()`, so that errors name them), or groups as dicts with
+                   `params` and, beside `lr` and `weight_decay`, `compress` (whether messages are compressed: matrices are, vectors
+                   aren't) and `hidden` (a matrix between input and output, for Muon and Dion). Those that don't require a gradient
+                   are left out
+    process_group  whose ranks they are; needs Gloo for the host: "gloo" or "cpu:gloo,cuda:nccl"
+    deadline       seconds after which a rank that waits for another gives up
+    max_norm       clips the norm of the mean gradient; in compressed steps sqrt(mean over ranks of ||g||^2)
+    skip_non_finite   skips a step, on all ranks, in which a gradient of any is not finite, where it would raise a RuntimeError
+    slice_bytes    messages travel in slices of about so many bytes of gradient
+    compare_every  steps after which ranks compare their parameters, 0: never
+
+    Parameters become rank 0's. Those of float32 on the CPU become views of an arena, as do their gradients, and nothing is copied in
+    a step. bfloat16 and float16, and other devices, have a master in float32 on the host: gradients are copied there, values back."""
+
+    def __init__(self, params, method, settings, *, lr, weight_decay=0.0, process_group=None, deadline=60.0, seed=0, max_norm=None,
+                 skip_non_finite=False, slice_bytes=16 << 20, compare_every=0):
+        groups, names = _groups(params)
+        defaults = {"lr": float(lr), "weight_decay": float(weight_decay), "compress": None, "hidden": False}
+        super().__init__(groups, defaults)
+        members = [(group, parameter) for group in self.param_groups for parameter in group["params"]]
+        _refuse(names, [parameter for _, parameter in members])
+
+        self._rate, self._decay = self._bases()
+        self._scales = [self._scales_of(group) for group in self.param_groups]
+        layout = _native.Layout()
+        for name, (group, parameter) in zip(names, members):
+            rate, decay = self._scales_of(group)
+            compress = parameter.dim() > 1 if group["compress"] is None else group["compress"]
+            layout.add(name, list(parameter.shape), rate, decay, compress, group["hidden"])
+        self._native = _native.make(
+            method, {"lr": self._rate, "weight_decay": self._decay, **settings}, group_of(process_group), math.ceil(1000 * deadline),
+            layout, seed, skip_non_finite, math.inf if max_norm is None else max_norm, slice_bytes, compare_every)
+        self._method = method
+        self._values, self._gradients = torch.zeros(layout.size), torch.zeros(layout.size)
+        with torch.no_grad():
+            self._segments = [
+                _Segment(name, parameter, self._values[at:at + parameter.numel()].view(parameter.shape),
+                         self._gradients[at:at + parameter.numel()].view(parameter.shape))
+                for name, (_, parameter), at in zip(names, members, layout.offsets)]
+            self._native.broadcast(self._values.data_ptr())
+            self._written()
+        self._overlap = None  # the gradient scale of a step that is open
+        self._travels = False  # whether a backward pass inside of overlap() is under way
+        self._hooks = []
+        self.result = None
+        """Of the last step: `applied`, `compressed`, `bytes_sent`."""
+
+    @torch.no_grad()
+    def step(self, closure=None, gradient_scale=1.0):  # pylint: disable=arguments-differ
+        """Steps on the mean of all ranks' gradients, each times `gradient_scale` (1 / backward passes of it)."""
+        if getattr(self, "grad_scale", None) is not None:
+            raise ValueError("terse_torch: a GradScaler looks at this rank's gradient alone, and ranks would skip other steps: use bfloat16, "
+                             "which needs none, or step(gradient_scale=1 / scale) with skip_non_finite")
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        scale, self._overlap = (gradient_scale, None) if self._overlap is None else (self._overlap, None)
+        for segment in self._segments:
+            segment.read()
+            segment.take()
+        self.result = self._native.step(self._values.data_ptr(), self._gradients.data_ptr(), self._rates(), scale)
+        self._written()
+        return loss
+
+    # GradScaler calls `step` with its scale then, and step says why not.
+    _step_supports_amp_scaling = True
+
+    @contextlib.contextmanager
+    def overlap(self, gradient_scale=1.0):
+        """Lets gradients travel while the one backward pass inside of it computes others; `step` follows."""
+        self._install()
+        with torch.no_grad():
+            for segment in self._segments:
+                segment.read()
+        self._native.begin(self._values.data_ptr(), self._gradients.data_ptr(), self._rates(), gradient_scale)
+        self._overlap = gradient_scale
+        self._travels = True
+        try:
+            yield
+        finally:
+            self._travels = False
+
+    def zero_grad(self, set_to_none=False):
+        self._gradients.zero_()
+        for segment in self._segments:
+            segment.clear(set_to_none)
+
+    @contextlib.contextmanager
+    def mean_parameters(self):
+        """Gives parameters the mean over ranks, inside of it: the model to evaluate of methods whose ranks differ between meetings (DiLoCo,
+        SparseLoCo, ZeroOneAdam, DecentLaM). Collective."""
+        mean, own = torch.empty_like(self._values), self._values.clone()
+        with torch.no_grad():
+            self._native.mean_parameters(own.data_ptr(), mean.data_ptr())
+            self._values.copy_(mean)
+            self._written()
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                self._values.copy_(own)
+                self._written()
+
+    def mean(self, value):
+        """The mean over ranks of a number, such as a loss. Collective."""
+        return self._native.mean(float(value))
+
+    @property
+    def full_precision(self):
+        """Whether the next step is exact."""
+        return self._native.full_precision
+
+    @property
+    def steps(self):
+        """Steps taken; those that were skipped don't count."""
+        return self._native.steps
+
+    def state_dict(self):
+        """This rank's: errors and, between meetings, parameters are its own, so that each rank keeps a file of its own. With parameters,
+        in float32. Collective for methods that have messages under way between steps (StreamingDiLoCo)."""
+        state = super().state_dict()
+        with tempfile.TemporaryDirectory(prefix="terse-") as folder:
+            file = pathlib.Path(folder) / "state"
+            self._native.save(str(file), self._values.data_ptr())
+            saved = torch.frombuffer(bytearray(file.read_bytes()), dtype=torch.uint8)
+        return {**state, "state": {}, "terse": {"method": self._method, "checkpoint": saved}}
+
+    @torch.no_grad()
+    def load_state_dict(self, state_dict):
+        """Brings state and parameters, to the bit. Collective: nothing changes on any rank unless each has its own, of one step."""
+        ours = state_dict.get("terse")
+        if ours is None:
+            raise ValueError("terse_torch: this state_dict is of another optimizer: it has no 'terse'")
+        if ours["method"] != self._method:
+            raise ValueError(f"terse_torch: this state_dict is of {ours['method']}, and the optimizer is {self._method}")
+        super().load_state_dict({"state": {}, "param_groups": state_dict["param_groups"]})
+        self._rates()
+        with tempfile.TemporaryDirectory(prefix="terse-") as folder:
+            file = pathlib.Path(folder) / "state"
+            file.write_bytes(ours["checkpoint"].numpy().tobytes())
+            self._native.load(str(file), self._values.data_ptr())
+        self._written()
+
+    def add_param_group(self, param_group):
+        if hasattr(self, "_segments"):
+            raise ValueError("terse_torch: all groups of parameters are given when the optimizer is made, since messages are laid out then")
+        super().add_param_group(param_group)
+
+    def _bases(self):
+        """The rate and decay that groups have shares of."""
+        return max(group["lr"] for group in self.param_groups), max(group["weight_decay"] for group in self.param_groups)
+
+    def _scales_of(self, group):
+        return (group["lr"] / self._rate if self._rate else 1.0), (group["weight_decay"] / self._decay if self._decay else 0.0)
+
+    def _rates(self):
+        """The learning rate of the next step; segments get their shares of it where those have changed."""
+        self._rate = max(group["lr"] for group in self.param_groups)
+        number = 0
+        for index, group in enumerate(self.param_groups):
+            if group["weight_decay"] and not self._decay:
+                raise ValueError("terse_torch: an optimizer that was made without weight decay has none later")
+            scales = self._scales_of(group)
+            if self._rate and any(abs(new - old) > 1e-6 * old for new, old in zip(scales, self._scales[index])):
+                for segment in self._segments[number:number + len(group["params"])]:
+                    self._native.rescale(segment.name, *scales)
+                self._scales[index] = scales
+            number += len(group["params"])
+        return self._rate
+
+    def _written(self):
+        for segment in self._segments:
+            segment.written()
+
+    def _install(self):
+        """Hooks of autograd's, once: each says that a gradient is final."""
+        if self._hooks:
+            return
+        for number, segment in enumerate(self._segments):
+            with torch.enable_grad():
+                node = segment.parameter.expand_as(segment.parameter).grad_fn.next_functions[0][0]
+
+            def final(*_, number=number, segment=segment):
+                if self._travels:
+                    with torch.no_grad():
+                        segment.take()
+                    self._native.ready(number)
+            self._hooks.append((node, node.register_hook(final)))

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+// The Python module terse_torch._native: methods by name over process groups, on arenas that Python keeps.
+
+#include <torch/extension.h>
+
+#include "method.hpp"
+#include "terse/laws/transport.hpp"
+#include "terse/transport/c10d.hpp"
+
+namespace terse_torch {
+
+std::map<std::string, Make>& methods() {
+  static std::map<std::string, Make> table;
+  return table;
+}
+
+namespace {
+
+namespace py = pybind11;
+using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
+
+/// Arenas come as addresses: Python holds the tensors, and has checked them.
+float* floats_at(std::uintptr_t address) { return reinterpret_cast<float*>(address); }
+
+/// A channel and the method that steps over it.
+class Stepper {
+ public:
+  Stepper(const Group& group, std::int64_t deadline_ms, Make make, const Settings& settings,
+          const terse::Layout& layout, const terse::Options& options)
+      : transport_(terse::C10d(group, std::chrono::milliseconds(deadline_ms))),
+        method_(make(settings, transport_, layout, options)) {}
+
+  Method& method() { return *method_; }
+  double mean(double value) { return terse::mean(transport_, value); }
+
+ private:
+  terse::AnyTransport transport_;
+  std::unique_ptr<Method> method_;
+};
+
+}  // namespace
+
+}  // namespace terse_torch
+
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
+  using namespace terse_torch;
+  const auto alone = py::call_guard<py::gil_scoped_release>();  // waits for other ranks
+
+  py::register_exception_translator([](std::exception_ptr failure) {
+    try {
+      std::rethrow_exception(failure);
+    } catch (const terse::usage_error& error) {
+      PyErr_SetString(PyExc_ValueError, error.what());
+    } catch (const terse::error& error) {
+      PyErr_SetString(PyExc_RuntimeError, error.what());
+    }
+  });
+
+  py::class_<terse::Layout>(module, "Layout")
+      .def(py::init<>())
+      .def(
+          "add",
+          [](terse::Layout& layout, std::string name, std::vector<std::int64_t> shape, float learning_rate,
+             float weight_decay, bool compress, bool hidden) {
+            layout.add({.name = std::move(name),
+                        .shape = std::move(shape),
+                        .learning_rate_scale = learning_rate,
+                        .weight_decay = weight_decay,
+                        .compress = compress,
+                        .hidden = hidden});
+          },
+          py::arg("name"), py::arg("shape"), py::arg("learning_rate_scale") = 1.0F,
+          py::arg("weight_decay") = 1.0F, py::arg("compress") = true, py::arg("hidden") = false)
+      .def_property_readonly("size", &terse::Layout::size)
+      .def_property_readonly("offsets", [](const terse::Layout& layout) {
+        std::vector<terse::index_t> offsets;
+        for (const terse::Segment& segment : layout.segments()) offsets.push_back(segment.offset);
+        return offsets;
+      });
+
+  py::class_<terse::StepResult>(module, "StepResult")
+      .def_readonly("applied", &terse::StepResult::applied)
+      .def_readonly("bytes_sent", &terse::StepResult::bytes_sent)
+      .def_readonly("compressed", &terse::StepResult::compressed);
+
+  py::class_<Stepper>(module, "Stepper")
+      .def("rescale", [](Stepper& self, const std::string& segment, float learning_rate,
+                         float weight_decay) { self.method().rescale(segment, learning_rate, weight_decay); })
+      .def(
+          "begin",
+          [](Stepper& self, std::uintptr_t x, std::uintptr_t g, float rate, float scale) {
+            self.method().learning_rate(rate);
+            self.method().begin(floats_at(x), floats_at(g), scale);
+          },
+          alone)
+      .def(
+          "ready", [](Stepper& self, std::int64_t segment) { self.method().ready(segment); }, alone)
+      .def(
+          "step",
+          [](Stepper& self, std::uintptr_t x, std::uintptr_t g, float rate, float scale) {
+            self.method().learning_rate(rate);
+            return self.method().step(floats_at(x), floats_at(g), scale);
+          },
+          alone)
+      .def_property_readonly("steps", [](Stepper& self) { return self.method().steps(); })
+      .def_property_readonly("full_precision", [](Stepper& self) { return self.method().full_precision(); })
+      .def(
+          "broadcast", [](Stepper& self, std::uintptr_t x) { self.method().broadcast(floats_at(x)); }, alone)
+      .def(
+          "mean_parameters",
+          [](Stepper& self, std::uintptr_t x, std::uintptr_t mean) {
+            self.method().mean_parameters(floats_at(x), floats_at(mean));
+          },
+          alone)
+      .def("mean", &Stepper::mean, alone)
+      .def(
+          "save",
+          [](Stepper& self, const std::string& file, std::uintptr_t x) {
+            self.method().save(file, floats_at(x));
+          },
+          alone)
+      .def(
+          "load",
+          [](Stepper& self, const std::string& file, std::uintptr_t x) {
+            self.method().load(file, floats_at(x));
+          },
+          alone);
+
+  module.def(
+      "make",
+      [](const std::string& name, std::map<std::string, double> settings, const Group& group,
+         std::int64_t deadline_ms, const terse::Layout& layout, std::uint64_t seed, bool skip_non_finite,
+         float clip_norm, std::int64_t slice_bytes, std::uint64_t compare_every) {
+        const auto found = methods().find(name);
+        if (found == methods().end()) throw terse::usage_error("this build of terse_torch has no " + name);
+        return std::make_unique<Stepper>(
+            group, deadline_ms, found->second, Settings(std::move(settings)), layout,
+            terse::Options{
+                .seed = seed,
+                .on_non_finite = skip_non_finite ? terse::NonFinite::skip : terse::NonFinite::throw_,
+                .clip_norm = clip_norm,
+                .slice_bytes = slice_bytes,
+                .compare_every = compare_every});
+      },
+      py::arg("name"), py::arg("settings"), py::arg("group"), py::arg("deadline_ms"), py::arg("layout"),
+      py::arg("seed"), py::arg("skip_non_finite"), py::arg("clip_norm"), py::arg("slice_bytes"),
+      py::arg("compare_every"), alone);
+  // What a unit of terse_torch.compile has, by its address.
+  module.def("adopt", [](const std::string& name, std::uintptr_t make) {
+    methods()[name] = reinterpret_cast<Make>(make);
+  });
+  module.def("methods", [] {
+    std::vector<std::string> names;
+    for (const auto& [name, make] : methods()) names.push_back(name);
+    return names;
+  });
+  module.def(
+      "check_transport",
+      [](const Group& group) {
+        terse::C10d transport(group);
+        const terse::laws::Report report = terse::laws::check_transport(transport);
+        return std::pair(static_cast<bool>(report), report.text());
+      },
+      py::arg("group"), alone);
+}

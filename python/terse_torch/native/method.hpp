@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "terse/checkpoint/checkpoint.hpp"
+#include "terse/optimizer/optimizer.hpp"
+#include "terse/transport/any.hpp"
+#include "terse/transport/collectives.hpp"
+
+// One optimizer behind an interface that names no recipe, so that Python's module is compiled without any, and each recipe in
+// a unit that knows nothing of PyTorch.
+
+namespace terse_torch {
+
+/// Hyper-parameters by name.
+class Settings {
+ public:
+  explicit Settings(std::map<std::string, double> values) : values_(std::move(values)) {}
+
+  float number(const char* name) const { return static_cast<float>(values_.at(name)); }
+  std::uint64_t count(const char* name) const { return static_cast<std::uint64_t>(values_.at(name)); }
+  bool flag(const char* name) const { return values_.at(name) != 0; }
+  bool has(const char* name) const { return values_.contains(name); }
+
+ private:
+  std::map<std::string, double> values_;
+};
+
+/// An optimizer over arenas of `layout().size()` floats on the host.
+class __attribute__((visibility("default"))) Method {
+ public:
+  virtual ~Method() = default;
+  virtual const terse::Layout& layout() const = 0;
+  virtual void learning_rate(float rate) = 0;
+  virtual void rescale(const std::string& segment, float learning_rate, float weight_decay) = 0;
+  virtual void begin(float* parameters, const float* gradients, float gradient_scale) = 0;
+  virtual void ready(terse::index_t segment) = 0;
+  virtual terse::StepResult step(float* parameters, const float* gradients, float gradient_scale) = 0;
+  virtual std::uint64_t steps() const = 0;
+  virtual bool full_precision() const = 0;
+  virtual void broadcast(float* parameters) = 0;
+  virtual void mean_parameters(const float* parameters, float* mean) = 0;
+  virtual void save(const std::filesystem::path& file, const float* parameters) = 0;
+  virtual void load(const std::filesystem::path& file, float* parameters) = 0;
+};
+
+template <class Recipe>
+class MethodOf final : public Method {
+ public:
+  MethodOf(const Recipe& recipe, terse::AnyTransport& transport, const terse::Layout& layout,
+           const terse::Options& options)
+      : optimizer_(recipe, transport, layout, options) {}
+
+  const terse::Layout& layout() const override { return optimizer_.layout(); }
+  void learning_rate(float rate) override { optimizer_.learning_rate(rate); }
+  void rescale(const std::string& segment, float learning_rate, float weight_decay) override {
+    optimizer_.rescale(segment, learning_rate, weight_decay);
+  }
+  void begin(float* parameters, const float* gradients, float gradient_scale) override {
+    optimizer_.begin({parameters, size()}, {gradients, size()}, gradient_scale);
+  }
+  void ready(terse::index_t segment) override { optimizer_.ready(segment); }
+  terse::StepResult step(float* parameters, const float* gradients, float gradient_scale) override {
+    return optimizer_.step({parameters, size()}, {gradients, size()}, gradient_scale);
+  }
+  std::uint64_t steps() const override { return optimizer_.steps(); }
+  bool full_precision() const override { return optimizer_.full_precision(); }
+  void broadcast(float* parameters) override {
+    terse::broadcast(optimizer_.channel(), terse::view<float>(parameters, size()));
+  }
+  void mean_parameters(const float* parameters, float* mean) override {
+    optimizer_.mean_parameters({parameters, size()}, {mean, size()});
+  }
+  void save(const std::filesystem::path& file, const float* parameters) override {
+    terse::checkpoint::save(file, optimizer_, {parameters, size()});
+  }
+  void load(const std::filesystem::path& file, float* parameters) override {
+    terse::checkpoint::load(file, optimizer_, {parameters, size()});
+  }
+
+ private:
+  terse::index_t size() const { return optimizer_.layout().size(); }
+
+  terse::Optimizer<Recipe, terse::AnyTransport> optimizer_;
+};
+
+/// Of recipes around each other the innermost one's, where it has one.
+template <class Recipe>
+void set_weight_decay(Recipe& recipe, const Settings& settings) {
+  if constexpr (requires { recipe.weight_decay = 0.0F; }) {
+    if (settings.has("weight_decay")) recipe.weight_decay = settings.number("weight_decay");
+  } else if constexpr (requires { recipe.inner; }) {
+    set_weight_decay(recipe.inner, settings);
+  }
+}
+
+using Make = std::unique_ptr<Method> (*)(const Settings&, terse::AnyTransport&, const terse::Layout&,
+                                         const terse::Options&);
+
+/// Makes the method of the recipe that `RecipeOf(settings)` returns.
+template <auto RecipeOf>
+std::unique_ptr<Method> make(const Settings& settings, terse::AnyTransport& transport,
+                             const terse::Layout& layout, const terse::Options& options) {
+  const auto recipe = RecipeOf(settings);
+  return std::make_unique<MethodOf<std::remove_const_t<decltype(recipe)>>>(recipe, transport, layout,
+                                                                           options);
+}
+
+/// Methods by the names that Python knows them by.
+std::map<std::string, Make>& methods();
+/// What a unit adds to them.
+template <auto RecipeOf>
+bool add(const char* name) {
+  return methods().emplace(name, &make<RecipeOf>).second;
+}
+
+}  // namespace terse_torch

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+import time
+
+import pytest
+
+import terse_torch
+from ranks import net, on_ranks, train, values
+
+
+def test_a_recipe_in_cpp_has_the_bits_of_the_precompiled_one_and_is_kept(tmp_path, monkeypatch):
+    monkeypatch.setenv("TERSE_TORCH_CACHE", str(tmp_path))
+    monkeypatch.setenv("TERSE_TORCH_FLAGS", "-O1")
+    text = "terse::OneBitAdam<terse::Ring>{.preconditioner = {.freeze = terse::AtStep{4}}}"
+
+    def program(rank, _):
+        begin = time.monotonic()
+        compiled = terse_torch.compile(text)  # on one rank; the other one waits
+        first = time.monotonic() - begin
+        begin = time.monotonic()
+        terse_torch.compile(text)
+        again = time.monotonic() - begin
+        results = []
+        for make in (lambda p: compiled(p, lr=0.01, weight_decay=0.1),
+                     lambda p: terse_torch.OneBitAdam(p, lr=0.01, weight_decay=0.1, freeze_step=4, topology="ring")):
+            model = net()
+            optimizer = make(model.named_parameters())
+            train(model, optimizer, rank, range(10))
+            results.append(values(model))
+        return results[0] == results[1] and again < first / 2
+
+    assert on_ranks(2, program, seconds=300) == [True, True]
+    with pytest.raises(RuntimeError, match="OneBitAdamm"):
+        terse_torch.compile("terse::OneBitAdamm<>{}")
