@@ -33,6 +33,7 @@
 #include "../../tools/train/report.hpp"
 #include "../../tools/train/saved_run.hpp"
 #include "../../tools/train/settings.hpp"
+#include "../../tools/train/to_width.hpp"
 #include "terse/checkpoint/folder.hpp"
 #include "terse/graph/verify.hpp"
 #include "terse/momentum_correction/combine.hpp"
@@ -245,6 +246,19 @@ std::string refusal(std::vector<const char*> arguments) {
 }
 
 }  // namespace
+
+TEST_CASE("help is broken behind words, and goes on below its last column") {
+  CHECK(train::to_width("short\n\n  --seed INT   of all that is drawn\nend", 30) ==
+        "short\n\n  --seed INT   of all that is\n               drawn\nend");
+  // Without a column to speak of: two spaces further in than its beginning.
+  CHECK(train::to_width("  train --optimizers adam --ranks 8", 20) ==
+        "  train --optimizers\n  adam --ranks 8");
+  CHECK(train::to_width("  a-name-that-is-longer-than-half   text of it", 30) ==
+        "  a-name-that-is-longer-than-half\n    text of it");
+  // A word is not broken.
+  CHECK(train::to_width("abcdefghijkl mn", 5) == "abcdefghijkl\nmn");
+  CHECK(train::to_width("", 5).empty());
+}
 
 TEST_CASE("IDX files are read alike, plain and gzip") {
   for (const bool gzip : {false, true}) {

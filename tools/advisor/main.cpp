@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "../train/did_you_mean.hpp"
+#include "../train/to_width.hpp"
 #include "figures.hpp"
 #include "options.hpp"
 #include "report.hpp"
@@ -114,7 +115,7 @@ int over_mpi([[maybe_unused]] int& argc, [[maybe_unused]] char**& argv) {
         if (!options.help)
           advise(options, terse::AnyTransport(mpi.split(0, mpi.rank())));
         else if (mpi.rank() == 0)
-          std::fputs(usage, stdout);
+          train::print_help(stdout, usage);
       },
       deadline);
 #else
@@ -125,7 +126,7 @@ int over_mpi([[maybe_unused]] int& argc, [[maybe_unused]] char**& argv) {
 int over_threads(int argc, char** argv) {
   const Options options = parse(argc, argv);
   if (options.help)
-    std::fputs(usage, stdout);
+    train::print_help(stdout, usage);
   else
     terse::ThreadGroup(options.ranks == 0 ? 2 : options.ranks, deadline).run([&](terse::Threads& transport) {
       advise(options, terse::AnyTransport(transport.split(0, transport.rank())));

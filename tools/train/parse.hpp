@@ -11,6 +11,7 @@
 
 #include "input_error.hpp"
 #include "terse/core/version.hpp"
+#include "to_width.hpp"
 
 // What the command lines of all programs have in common.
 
@@ -34,7 +35,7 @@ inline bool parse(CLI::App& app, int argc, const char* const* argv, std::FILE* o
     // One blank line between groups is enough.
     std::string text = app.help() + "\n";
     for (std::size_t at = 0; (at = text.find("\n\n\n", at)) != std::string::npos;) text.erase(at, 1);
-    std::fputs(text.c_str(), out);
+    print_help(out, text);
     return false;
   } catch (const CLI::CallForVersion& version) {
     std::fprintf(out, "%s\n", version.what());
