@@ -701,6 +701,46 @@ TEST_CASE("tensors that share memory without being one are refused, by both name
   CHECK(thrown<usage_error>([&] { FlatModule again(tied); }).empty());
 }
 
+TEST_CASE("what can't lie in an arena is refused by name, and stays where it is") {
+  const auto refused = [](torch::Tensor weight, const char* why) {
+    nn::Module module;
+    module.register_parameter("weight", weight);
+    const torch::Tensor before = module.parameters()[0];
+    CHECK(says(thrown<usage_error>([&] { FlatModule flat(module); }), "'weight'"));
+    CHECK(says(thrown<usage_error>([&] { FlatModule flat(module); }), why));
+    CHECK(module.parameters()[0].unsafeGetTensorImpl() == before.unsafeGetTensorImpl());
+    CHECK_FALSE(module.parameters()[0].grad().defined());
+  };
+  refused(torch::ones({3, 2}, torch::kDouble), "holds Double, but this FlatModule takes Float only");
+  refused(torch::ones({3, 2}, torch::kBFloat16), "holds BFloat16, but this FlatModule takes Float only");
+  refused(torch::ones({3, 2}).t(), "is not contiguous");
+  refused(torch::ones({3, 2}, torch::kMeta), "lies on meta");
+  nn::Module module;
+  module.register_parameter("weight", torch::ones({3, 2}));
+  CHECK(says(thrown<usage_error>([&] { interop::FlatModuleOf<c10::BFloat16> flat(module); }),
+             "holds Float, but this FlatModule takes BFloat16 only"));
+}
+
+TEST_CASE("a module in bfloat16 has arenas of that, and masters in fp32 behind them") {
+  nn::Module module;
+  torch::Tensor weight = module.register_parameter("weight", torch::full({4, 8}, 0.5, torch::kBFloat16));
+  interop::FlatModuleOf<c10::BFloat16> flat(module);
+  CHECK(weight.data_ptr() == static_cast<void*>(flat.parameters()));
+  ThreadGroup(1).run([&](Threads& transport) {
+    Optimizer optimizer{Adam<>{.learning_rate = 1e-4F}, transport, flat.layout(), {}, {}, Numbers<bf16>{}};
+    for (int step = 0; step < 100; ++step) {
+      flat.zero_gradients();
+      weight.sum().backward();
+      flat.check_gradients();
+      optimizer.step({reinterpret_cast<bf16*>(flat.parameters()), flat.size()},
+                     {reinterpret_cast<const bf16*>(flat.gradients()), flat.size()});
+    }
+  });
+  // 100 steps of 1e-4, each less than half of what 8 bits of 0.5 tell apart.
+  CHECK(weight.min().item<float>() == doctest::Approx(0.49).epsilon(0.005));
+  CHECK(weight.max().item<float>() == weight.min().item<float>());
+}
+
 TEST_CASE("the mean of local models is evaluated in the module, and each rank's own comes back") {
   ThreadGroup(2, deadline).run([](Threads& transport) {
     at::set_num_threads(1);

@@ -9,6 +9,7 @@
 #include <new>
 #include <set>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -18,12 +19,12 @@
 #include "terse/core/layout.hpp"
 
 // This header keeps to C++17 and needs no CUDA header, and a unit that includes it takes long to compile: keep
-// LibTorch in one unit of the program, behind an interface of plain `float*`. The stream that LibTorch works on
+// LibTorch in one unit of the program, behind an interface of plain pointers. The stream that LibTorch works on
 // is told by interop/libtorch_cuda.hpp.
 
 namespace terse::interop {
 
-/// A LibTorch module's parameters and gradients as one flat arena each.
+/// A LibTorch module's parameters and gradients as one flat arena each, of `Value`.
 ///
 ///     Net net;                                        // any torch::nn::Module, or a holder of one
 ///     terse::interop::FlatModule flat(net);
@@ -49,20 +50,34 @@ namespace terse::interop {
 ///
 /// Tensors that share memory without being one tensor can't stay tied in the arenas, and are refused.
 ///
+/// Modules in 16 bits have arenas of `c10::BFloat16` or `c10::Half`, which lie as `terse::bf16` and `terse::fp16` do. The optimizer
+/// keeps masters in fp32 then:
+///
+///     net.to(torch::kBFloat16);
+///     terse::interop::FlatModuleOf<c10::BFloat16> flat(net);
+///     terse::Optimizer optimizer{recipe, transport, flat.layout(), {}, {}, terse::Numbers<terse::bf16>{}};
+///     optimizer.step({reinterpret_cast<terse::bf16*>(flat.parameters()), flat.size()}, ...);
+///
 /// A module on a CUDA device has its arenas there, in memory of LibTorch's own allocator. What fills them is then
 /// in the order of LibTorch's current stream: construct, zero and train under the same one, and give the optimizer
 /// an executor on it.
-class FlatModule {
+template <class Value = float>
+class FlatModuleOf {
+  static constexpr torch::ScalarType dtype = c10::CppTypeToScalarType<Value>::value;
+  static_assert(std::is_same_v<Value, float> || std::is_same_v<Value, c10::BFloat16> ||
+                    std::is_same_v<Value, c10::Half>,
+                "terse: a FlatModuleOf has arenas of float, c10::BFloat16 or c10::Half");
+
  public:
   /// Called for each segment before it joins the layout: may set `learning_rate_scale`, `weight_decay`, `hidden`,
   /// `compress` and `group`; what it does to other members is ignored.
   using Mark = std::function<void(Segment&)>;
 
   /// Moves the module's parameters, values kept, and their gradients, zeroed, into fresh arenas: one copy of
-  /// the parameters. Throws usage_error naming the parameter that isn't a dense contiguous float32 tensor on
+  /// the parameters. Throws usage_error naming the parameter that isn't a dense contiguous tensor of `Value` on
   /// the CPU or a CUDA device, lies on another device than the first, shares memory with another parameter or buffer, or is a
   /// view of a larger buffer that anything but the module's own tensors holds; the module is then untouched.
-  explicit FlatModule(torch::nn::Module& module, const Mark& mark = {}) : module_(&module) {
+  explicit FlatModuleOf(torch::nn::Module& module, const Mark& mark = {}) : module_(&module) {
     for (const auto& item : module.named_parameters()) {
       const torch::Tensor& parameter = item.value();
       if (!trains(parameter) || holds(parameter)) continue;
@@ -100,31 +115,31 @@ class FlatModule {
 
   /// Of what TORCH_MODULE makes.
   template <class M>
-  explicit FlatModule(const torch::nn::ModuleHolder<M>& module, const Mark& mark = {})
-      : FlatModule(*module.ptr(), mark) {}
+  explicit FlatModuleOf(const torch::nn::ModuleHolder<M>& module, const Mark& mark = {})
+      : FlatModuleOf(*module.ptr(), mark) {}
 
-  FlatModule(const FlatModule&) = delete;
-  FlatModule& operator=(const FlatModule&) = delete;
-  FlatModule(FlatModule&&) noexcept = default;
-  FlatModule& operator=(FlatModule&&) noexcept = default;
-  ~FlatModule() = default;
+  FlatModuleOf(const FlatModuleOf&) = delete;
+  FlatModuleOf& operator=(const FlatModuleOf&) = delete;
+  FlatModuleOf(FlatModuleOf&&) noexcept = default;
+  FlatModuleOf& operator=(FlatModuleOf&&) noexcept = default;
+  ~FlatModuleOf() = default;
 
   const Layout& layout() const noexcept { return layout_; }
   /// Where the arenas lie; the CPU for a module without parameters.
   torch::Device device() const noexcept { return device_; }
   /// The arena of parameters: `size()` elements on `device()`, aligned to 64 bytes; the padding is zero.
-  float* parameters() noexcept { return parameters_.get(); }
-  const float* parameters() const noexcept { return parameters_.get(); }
+  Value* parameters() noexcept { return parameters_.get(); }
+  const Value* parameters() const noexcept { return parameters_.get(); }
   /// The arena of gradients, like `parameters()`.
-  float* gradients() noexcept { return gradients_.get(); }
-  const float* gradients() const noexcept { return gradients_.get(); }
+  Value* gradients() noexcept { return gradients_.get(); }
+  const Value* gradients() const noexcept { return gradients_.get(); }
   /// Elements of each arena, padding included: `layout().size()`.
   index_t size() const noexcept { return layout_.size(); }
 
   /// Sets all gradients to zero. One pass over the arena; on a CUDA device enqueued on the current stream.
   void zero_gradients() {
     if (device_.is_cpu()) {
-      std::fill_n(gradients_.get(), layout_.size(), 0.0F);
+      std::fill_n(gradients_.get(), layout_.size(), Value(0));
     } else {
       torch::NoGradGuard no_grad;
       all_gradients_.zero_();
@@ -203,9 +218,9 @@ class FlatModule {
                device_.str() + ": a FlatModule takes a module on one device";
     else if (parameter.layout() != torch::kStrided)
       reason = "is sparse, but a FlatModule takes dense tensors only";
-    else if (parameter.scalar_type() != torch::kFloat32)
+    else if (parameter.scalar_type() != dtype)
       reason = std::string("holds ") + c10::toString(parameter.scalar_type()) +
-               ", but a FlatModule takes float32 only";
+               ", but this FlatModule takes " + c10::toString(dtype) + " only";
     else if (!parameter.is_contiguous())
       reason = "is not contiguous; give the module parameter.contiguous()";
     else if (!parameter.is_leaf())
@@ -250,24 +265,23 @@ class FlatModule {
     }
   }
 
-  static std::shared_ptr<float> make_arena(index_t size, torch::Device device) {
+  static std::shared_ptr<Value> make_arena(index_t size, torch::Device device) {
     if (!device.is_cpu()) {
-      const torch::Tensor arena =
-          torch::zeros({size}, torch::TensorOptions().dtype(torch::kFloat32).device(device));
+      const torch::Tensor arena = torch::zeros({size}, torch::TensorOptions().dtype(dtype).device(device));
       // Blocks of the allocator begin at multiples of 512 bytes.
-      return {static_cast<float*>(arena.data_ptr()), [arena](float*) {}};
+      return {static_cast<Value*>(arena.data_ptr()), [arena](Value*) {}};
     }
     constexpr std::align_val_t boundary{64};
     const std::size_t elements = static_cast<std::size_t>(size);
-    float* const data = static_cast<float*>(::operator new(elements * sizeof(float), boundary));
-    std::fill_n(data, elements, 0.0F);
-    return {data, [](float* arena) { ::operator delete (arena, std::align_val_t{64}); }};
+    auto* const data = static_cast<Value*>(::operator new(elements * sizeof(Value), boundary));
+    std::fill_n(data, elements, Value(0));
+    return {data, [](Value* arena) { ::operator delete (arena, std::align_val_t{64}); }};
   }
 
   // The tensor's own deleter holds the arena, so that no tensor dangles when this object goes first.
-  torch::Tensor tensor_at(const std::shared_ptr<float>& arena, index_t offset,
+  torch::Tensor tensor_at(const std::shared_ptr<Value>& arena, index_t offset,
                           torch::IntArrayRef sizes) const {
-    const auto options = torch::TensorOptions().dtype(torch::kFloat32).device(device_);
+    const auto options = torch::TensorOptions().dtype(dtype).device(device_);
     // LibTorch asks CUDA whose memory a pointer is, and behind the last element it is nobody's.
     if (!device_.is_cpu() && c10::multiply_integers(sizes) == 0) return torch::empty(sizes, options);
     return torch::from_blob(
@@ -278,8 +292,8 @@ class FlatModule {
     return device_.is_cpu() ? tensor.device().is_cpu() : tensor.device() == device_;
   }
 
-  bool lies_at(const torch::Tensor& tensor, const float* place, const torch::Tensor& like) const {
-    return lies_here(tensor) && tensor.scalar_type() == torch::kFloat32 && tensor.sizes() == like.sizes() &&
+  bool lies_at(const torch::Tensor& tensor, const Value* place, const torch::Tensor& like) const {
+    return lies_here(tensor) && tensor.scalar_type() == dtype && tensor.sizes() == like.sizes() &&
            tensor.is_contiguous() && (tensor.numel() == 0 || tensor.data_ptr() == place);
   }
 
@@ -287,9 +301,12 @@ class FlatModule {
   Layout layout_;
   std::vector<Member> members_;
   torch::Device device_{torch::kCPU};
-  std::shared_ptr<float> parameters_;
-  std::shared_ptr<float> gradients_;
+  std::shared_ptr<Value> parameters_;
+  std::shared_ptr<Value> gradients_;
   torch::Tensor all_gradients_;  // where the arena is out of the host's reach
 };
+
+/// Of modules in float32.
+using FlatModule = FlatModuleOf<>;
 
 }  // namespace terse::interop
