@@ -7,6 +7,7 @@ TERSE_TORCH_FLAGS     more flags for the compiler: "-march=native" where the pac
 
 import os
 import pathlib
+import re
 import shlex
 import shutil
 import tempfile
@@ -18,6 +19,13 @@ from torch.utils.cpp_extension import BuildExtension, CppExtension
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent
 os.chdir(HERE)  # paths of sources are relative
+
+
+def version():
+    header = ROOT / "include/terse/core/version.hpp"
+    if not header.exists():
+        raise SystemExit(f"terse_torch: there is no {header}: install from python/ of a clone of the repository, whose include/ lies beside it")
+    return ".".join(re.search(rf"TERSE_VERSION_{part} (\d+)", header.read_text())[1] for part in ("MAJOR", "MINOR", "PATCH"))
 
 
 def methods():
@@ -54,6 +62,7 @@ class Extension(BuildExtension):
 
 
 setuptools.setup(
+    version=version(),
     packages=["terse_torch"],
     package_data={"terse_torch": ["native/*.hpp"]},
     ext_modules=[CppExtension(

@@ -68,13 +68,17 @@ def hook(compressor="sign", process_group=None, rank=2, deadline=60.0):
         # Known by its parameters: after the first step buckets are laid out anew, perhaps as many of the same sizes in another order.
         parameters, flat = bucket.parameters(), bucket.buffer()
         key = tuple(parameter.data_ptr() for parameter in parameters)
-        future = torch.futures.Future()
+        future = torch.futures.Future(devices=[flat.device]) if flat.is_cuda else torch.futures.Future()
+        stream = torch.cuda.current_stream(flat.device) if flat.is_cuda else None  # which fills the bucket
 
         def work():
             try:
                 if key not in means:
+                    for old in [one for one in means if not set(one).isdisjoint(key)]:
+                        del means[old]
                     means[key] = _Mean(method, settings, group, deadline, [parameter.shape for parameter in parameters])
-                future.set_result(means[key](flat))
+                with torch.cuda.stream(stream):
+                    future.set_result(means[key](flat))
             except Exception as failure:  # pylint: disable=broad-except
                 future.set_exception(failure)
         thread.submit(work)

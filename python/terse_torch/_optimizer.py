@@ -74,7 +74,10 @@ class _Segment:
                 raise ValueError(f"terse_torch: parameter '{self.name}' was moved after the optimizer was made: move the model before, "
                                  "or make the optimizer again")
         elif self.parameter._version != self.version:  # pylint: disable=protected-access
-            self.value.copy_(self.parameter)
+            # What is only what the master rounds to, as from a checkpoint, takes no bits from it.
+            if not torch.equal(self.parameter, self.value.to(self.parameter)):
+                self.value.copy_(self.parameter)
+            self.version = self.parameter._version  # pylint: disable=protected-access
 
     def take(self):
         """Brings the gradient into the arena."""
