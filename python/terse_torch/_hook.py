@@ -52,6 +52,8 @@ def hook(compressor="sign", process_group=None, rank=2, deadline=60.0):
     Only the gradient's mean becomes another: an Adam behind it has the variance of what arrives, so that 1-bit Adam is not this hook with
     Adam, but terse_torch.OneBitAdam without DDP. Vectors travel in full precision. For models that are not sharded."""
     if isinstance(compressor, Compiled):
+        if compressor.arena != "cpu":
+            raise ValueError("terse_torch: a hook's means are made on the host: compile the recipe for the CPU")
         method, settings = compressor.method, {}
     elif compressor == "sign":
         method, settings = "ErrorFeedbackSgd", {"momentum": 0.0, "weight_decay": 0.0}

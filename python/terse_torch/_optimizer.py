@@ -49,7 +49,7 @@ class _Segment:
     def __init__(self, name, parameter, value, gradient):
         self.name, self.parameter, self.value, self.gradient = name, parameter, value, gradient
         # Others have their master here, and copies travel.
-        self.lies_here = parameter.device.type == "cpu" and parameter.dtype == torch.float32
+        self.lies_here = parameter.device == value.device and parameter.dtype == torch.float32
         self.version = None
         value.copy_(parameter.detach())
         if self.lies_here:
@@ -139,18 +139,22 @@ class Optimizer(torch.optim.Optimizer):
     skip_non_finite   skips a step, on all ranks, in which a gradient of any is not finite, where it would raise a RuntimeError
     slice_bytes    messages travel in slices of about so many bytes of gradient
     compare_every  steps after which ranks compare their parameters, 0: never
+    arena          where arenas lie: "cuda" for what terse_torch.compile has compiled for that
 
-    Parameters become rank 0's. Those of float32 on the CPU become views of an arena, as do their gradients, and nothing is copied in
-    a step. bfloat16 and float16, and other devices, have a master in float32 on the host: gradients are copied there, values back."""
+    Parameters become rank 0's. Those of float32 where arenas lie become views of one, as do their gradients, and nothing is copied in
+    a step. bfloat16 and float16, and other devices, have a master in float32 there: gradients are copied to it, values back."""
 
     def __init__(self, params, method, settings, *, lr, weight_decay=0.0, process_group=None, deadline=60.0, seed=0, max_norm=None,
-                 skip_non_finite=False, slice_bytes=16 << 20, compare_every=0):
+                 skip_non_finite=False, slice_bytes=16 << 20, compare_every=0, arena="cpu"):
         groups, names = _groups(params)
         defaults = {"lr": float(lr), "weight_decay": float(weight_decay), "compress": None, "hidden": False}
         super().__init__(groups, defaults)
         members = [(group, parameter) for group in self.param_groups for parameter in group["params"]]
         _refuse(names, [parameter for _, parameter in members])
 
+        if arena == "cuda" and not (members and members[0][1].is_cuda):
+            raise ValueError(f"terse_torch: this optimizer was compiled for CUDA, and parameter '{names[0]}' lies on the CPU: move the model first")
+        where = members[0][1].device if arena == "cuda" else torch.device("cpu")
         self._rate, self._decay = self._bases()
         self._scales = [self._scales_of(group) for group in self.param_groups]
         layout = _native.Layout()
@@ -160,16 +164,16 @@ class Optimizer(torch.optim.Optimizer):
             layout.add(name, list(parameter.shape), rate, decay, compress, group["hidden"])
         self._native = _native.make(
             method, {"lr": self._rate, "weight_decay": self._decay, **settings}, group_of(process_group), math.ceil(1000 * deadline),
-            layout, seed, skip_non_finite, math.inf if max_norm is None else max_norm, slice_bytes, compare_every)
+            layout, seed, skip_non_finite, math.inf if max_norm is None else max_norm, slice_bytes, compare_every,
+            torch.cuda.current_stream(where).cuda_stream if where.type == "cuda" else 0)
         self._method = method
-        self._values, self._gradients = torch.zeros(layout.size), torch.zeros(layout.size)
+        self._values, self._gradients = torch.zeros(layout.size, device=where), torch.zeros(layout.size, device=where)
         with torch.no_grad():
             self._segments = [
                 _Segment(name, parameter, self._values[at:at + parameter.numel()].view(parameter.shape),
                          self._gradients[at:at + parameter.numel()].view(parameter.shape))
                 for name, (_, parameter), at in zip(names, members, layout.offsets)]
-            self._native.broadcast(self._values.data_ptr())
-            self._written()
+            self._on_host(self._native.broadcast)
         self._overlap = None  # the gradient scale of a step that is open
         self._travels = False  # whether a backward pass inside of overlap() is under way
         self._hooks = []
@@ -221,11 +225,9 @@ class Optimizer(torch.optim.Optimizer):
     def mean_parameters(self):
         """Gives parameters the mean over ranks, inside of it: the model to evaluate of methods whose ranks differ between meetings (DiLoCo,
         SparseLoCo, ZeroOneAdam, DecentLaM). Collective."""
-        mean, own = torch.empty_like(self._values), self._values.clone()
+        own = self._values.clone()
         with torch.no_grad():
-            self._native.mean_parameters(own.data_ptr(), mean.data_ptr())
-            self._values.copy_(mean)
-            self._written()
+            self._on_host(self._native.mean_of)
         try:
             yield
         finally:
@@ -299,6 +301,14 @@ class Optimizer(torch.optim.Optimizer):
                 self._scales[index] = scales
             number += len(group["params"])
         return self._rate
+
+    def _on_host(self, call):
+        """What ranks do with values on the host, and nobody steps meanwhile."""
+        host = self._values.cpu()  # the arena itself, where that is there
+        call(host.data_ptr())
+        if host is not self._values:
+            self._values.copy_(host)
+        self._written()
 
     def _written(self):
         for segment in self._segments:

@@ -26,14 +26,19 @@ float* floats_at(std::uintptr_t address) { return reinterpret_cast<float*>(addre
 class Stepper {
  public:
   Stepper(const Group& group, std::int64_t deadline_ms, Make make, const Settings& settings,
-          const terse::Layout& layout, const terse::Options& options)
+          const terse::Layout& layout, const terse::Options& options, std::uintptr_t stream)
       : transport_(terse::C10d(group, std::chrono::milliseconds(deadline_ms))),
-        method_(make(settings, transport_, layout, options)) {}
+        method_(make(settings, transport_, layout, options, stream)) {}
 
   Method& method() { return *method_; }
   double mean(double value) { return terse::mean(transport_, value); }
+  // Of values on the host.
+  void mean_of(float* values) { terse::mean(transport_, view(values)); }
+  void broadcast(float* values) { terse::broadcast(transport_, view(values)); }
 
  private:
+  terse::view<float> view(float* values) const { return {values, method_->layout().size()}; }
+
   terse::AnyTransport transport_;
   std::unique_ptr<Method> method_;
 };
@@ -105,13 +110,9 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
       .def_property_readonly("steps", [](Stepper& self) { return self.method().steps(); })
       .def_property_readonly("full_precision", [](Stepper& self) { return self.method().full_precision(); })
       .def(
-          "broadcast", [](Stepper& self, std::uintptr_t x) { self.method().broadcast(floats_at(x)); }, alone)
+          "broadcast", [](Stepper& self, std::uintptr_t x) { self.broadcast(floats_at(x)); }, alone)
       .def(
-          "mean_parameters",
-          [](Stepper& self, std::uintptr_t x, std::uintptr_t mean) {
-            self.method().mean_parameters(floats_at(x), floats_at(mean));
-          },
-          alone)
+          "mean_of", [](Stepper& self, std::uintptr_t x) { self.mean_of(floats_at(x)); }, alone)
       .def("mean", &Stepper::mean, alone)
       .def(
           "save",
@@ -130,7 +131,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
       "make",
       [](const std::string& name, std::map<std::string, double> settings, const Group& group,
          std::int64_t deadline_ms, const terse::Layout& layout, std::uint64_t seed, bool skip_non_finite,
-         float clip_norm, std::int64_t slice_bytes, std::uint64_t compare_every) {
+         float clip_norm, std::int64_t slice_bytes, std::uint64_t compare_every, std::uintptr_t stream) {
         const auto found = methods().find(name);
         if (found == methods().end()) throw terse::usage_error("this build of terse_torch has no " + name);
         return std::make_unique<Stepper>(
@@ -140,11 +141,12 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
                 .on_non_finite = skip_non_finite ? terse::NonFinite::skip : terse::NonFinite::throw_,
                 .clip_norm = clip_norm,
                 .slice_bytes = slice_bytes,
-                .compare_every = compare_every});
+                .compare_every = compare_every},
+            stream);
       },
       py::arg("name"), py::arg("settings"), py::arg("group"), py::arg("deadline_ms"), py::arg("layout"),
       py::arg("seed"), py::arg("skip_non_finite"), py::arg("clip_norm"), py::arg("slice_bytes"),
-      py::arg("compare_every"), alone);
+      py::arg("compare_every"), py::arg("stream") = 0, alone);
   // What a unit of terse_torch.compile has, by its address.
   module.def("adopt", [](const std::string& name, std::uintptr_t make) {
     methods()[name] = reinterpret_cast<Make>(make);

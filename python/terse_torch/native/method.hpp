@@ -5,14 +5,14 @@
 #include <filesystem>
 #include <map>
 #include <memory>
-#include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 #include "terse/checkpoint/checkpoint.hpp"
 #include "terse/optimizer/optimizer.hpp"
 #include "terse/transport/any.hpp"
-#include "terse/transport/collectives.hpp"
+#include "terse/transport/through_host.hpp"
 
 // One optimizer behind an interface that names no recipe, so that Python's module is compiled without any, and each recipe in
 // a unit that knows nothing of PyTorch.
@@ -33,7 +33,7 @@ class Settings {
   std::map<std::string, double> values_;
 };
 
-/// An optimizer over arenas of `layout().size()` floats on the host.
+/// An optimizer over arenas of `layout().size()` floats, where its executor has its memory.
 class __attribute__((visibility("default"))) Method {
  public:
   virtual ~Method() = default;
@@ -45,18 +45,21 @@ class __attribute__((visibility("default"))) Method {
   virtual terse::StepResult step(float* parameters, const float* gradients, float gradient_scale) = 0;
   virtual std::uint64_t steps() const = 0;
   virtual bool full_precision() const = 0;
-  virtual void broadcast(float* parameters) = 0;
-  virtual void mean_parameters(const float* parameters, float* mean) = 0;
   virtual void save(const std::filesystem::path& file, const float* parameters) = 0;
   virtual void load(const std::filesystem::path& file, float* parameters) = 0;
 };
 
-template <class Recipe>
+/// Messages of executors that are not the host go by way of it.
+template <class Recipe, class E>
 class MethodOf final : public Method {
+  using Transport = std::conditional_t<std::is_same_v<E, terse::executor::host>, terse::AnyTransport,
+                                       terse::ThroughHost<terse::AnyTransport, E>>;
+
  public:
   MethodOf(const Recipe& recipe, terse::AnyTransport& transport, const terse::Layout& layout,
-           const terse::Options& options)
-      : optimizer_(recipe, transport, layout, options) {}
+           const terse::Options& options, E executor)
+      : transport_(over(transport.split(0, transport.rank()), executor)),
+        optimizer_(recipe, transport_, layout, options, executor) {}
 
   const terse::Layout& layout() const override { return optimizer_.layout(); }
   void learning_rate(float rate) override { optimizer_.learning_rate(rate); }
@@ -64,31 +67,35 @@ class MethodOf final : public Method {
     optimizer_.rescale(segment, learning_rate, weight_decay);
   }
   void begin(float* parameters, const float* gradients, float gradient_scale) override {
-    optimizer_.begin({parameters, size()}, {gradients, size()}, gradient_scale);
+    optimizer_.begin(Out(parameters, size()), In(gradients, size()), gradient_scale);
   }
   void ready(terse::index_t segment) override { optimizer_.ready(segment); }
   terse::StepResult step(float* parameters, const float* gradients, float gradient_scale) override {
-    return optimizer_.step({parameters, size()}, {gradients, size()}, gradient_scale);
+    return optimizer_.step(Out(parameters, size()), In(gradients, size()), gradient_scale);
   }
   std::uint64_t steps() const override { return optimizer_.steps(); }
   bool full_precision() const override { return optimizer_.full_precision(); }
-  void broadcast(float* parameters) override {
-    terse::broadcast(optimizer_.channel(), terse::view<float>(parameters, size()));
-  }
-  void mean_parameters(const float* parameters, float* mean) override {
-    optimizer_.mean_parameters({parameters, size()}, {mean, size()});
-  }
   void save(const std::filesystem::path& file, const float* parameters) override {
-    terse::checkpoint::save(file, optimizer_, {parameters, size()});
+    terse::checkpoint::save(file, optimizer_, In(parameters, size()));
   }
   void load(const std::filesystem::path& file, float* parameters) override {
-    terse::checkpoint::load(file, optimizer_, {parameters, size()});
+    terse::checkpoint::load(file, optimizer_, Out(parameters, size()));
   }
 
  private:
+  using Out = terse::out<E>;
+  using In = terse::in<E>;
+
+  static Transport over(terse::AnyTransport transport, const E& executor) {
+    if constexpr (std::is_same_v<Transport, terse::AnyTransport>)
+      return transport;
+    else
+      return Transport(std::move(transport), executor);
+  }
   terse::index_t size() const { return optimizer_.layout().size(); }
 
-  terse::Optimizer<Recipe, terse::AnyTransport> optimizer_;
+  Transport transport_;
+  terse::Optimizer<Recipe, Transport, E> optimizer_;
 };
 
 /// Of recipes around each other the innermost one's, where it has one.
@@ -101,16 +108,20 @@ void set_weight_decay(Recipe& recipe, const Settings& settings) {
   }
 }
 
+/// `stream` is the address of the stream that PyTorch works on; the host has none.
 using Make = std::unique_ptr<Method> (*)(const Settings&, terse::AnyTransport&, const terse::Layout&,
-                                         const terse::Options&);
+                                         const terse::Options&, std::uintptr_t stream);
 
-/// Makes the method of the recipe that `RecipeOf(settings)` returns.
-template <auto RecipeOf>
+inline terse::executor::host on_host(std::uintptr_t /*stream*/) { return {}; }
+
+/// Makes the method of the recipe that `RecipeOf(settings)` returns, on the executor that `ExecutorOf(stream)` does.
+template <auto RecipeOf, auto ExecutorOf = on_host>
 std::unique_ptr<Method> make(const Settings& settings, terse::AnyTransport& transport,
-                             const terse::Layout& layout, const terse::Options& options) {
+                             const terse::Layout& layout, const terse::Options& options,
+                             std::uintptr_t stream) {
   const auto recipe = RecipeOf(settings);
-  return std::make_unique<MethodOf<std::remove_const_t<decltype(recipe)>>>(recipe, transport, layout,
-                                                                           options);
+  return std::make_unique<MethodOf<std::remove_const_t<decltype(recipe)>, decltype(ExecutorOf(stream))>>(
+      recipe, transport, layout, options, ExecutorOf(stream));
 }
 
 /// Methods by the names that Python knows them by.
