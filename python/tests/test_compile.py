@@ -9,7 +9,7 @@ from ranks import net, on_ranks, train, values
 
 def test_a_recipe_in_cpp_has_the_bits_of_the_precompiled_one_on_a_device_and_is_kept(tmp_path, monkeypatch):
     monkeypatch.setenv("TERSE_TORCH_CACHE", str(tmp_path))
-    monkeypatch.setenv("TERSE_TORCH_FLAGS", "-O1")
+    monkeypatch.setenv("TERSE_TORCH_FLAGS", "-O0")
     text = "terse::OneBitAdam<terse::Ring>{.preconditioner = {.freeze = terse::AtStep{4}}}"
 
     def program(rank, _):
