@@ -13,11 +13,13 @@ import shutil
 import tempfile
 
 import setuptools
+import torch
 from setuptools.command.build_py import build_py
 from torch.utils.cpp_extension import BuildExtension, CppExtension
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent
+FLAGS = shlex.split(os.environ.get("TERSE_TORCH_FLAGS", ""))
 os.chdir(HERE)  # paths of sources are relative
 
 
@@ -48,13 +50,17 @@ class WithHeaders(build_py):
 class Extension(BuildExtension):
     """Says beforehand, in words, which headers are missing."""
 
+    def finalize_options(self):
+        super().finalize_options()
+        self.force = True  # setuptools looks at the times of sources alone; Ninja looks at headers and flags, too
+
     def build_extensions(self):
         with tempfile.TemporaryDirectory() as folder:
             for header, package in (("nlohmann/json.hpp", "nlohmann-json3-dev"), ("xxhash.h", "libxxhash-dev")):
                 source = pathlib.Path(folder) / "has.cpp"
                 source.write_text(f"#if !__has_include(<{header}>)\n#error missing\n#endif\n")
                 try:
-                    self.compiler.compile([str(source)], output_dir=folder)
+                    self.compiler.compile([str(source)], output_dir=folder, extra_postargs=FLAGS)
                 except Exception as failure:
                     raise SystemExit(f"terse_torch: the C++ compiler finds no {header}: install it (Debian: {package}; conda-forge: "
                                      f"{package.removesuffix('-dev').removesuffix('3').removeprefix('lib')})") from failure
@@ -63,6 +69,7 @@ class Extension(BuildExtension):
 
 setuptools.setup(
     version=version(),
+    options={"build": {"build_base": f"build/torch-{torch.__version__}"}},  # which each PyTorch has its own of
     packages=["terse_torch"],
     package_data={"terse_torch": ["native/*.hpp"]},
     ext_modules=[CppExtension(
@@ -70,5 +77,5 @@ setuptools.setup(
         ["terse_torch/native/bindings.cpp", "../src/terse.cpp", "../src/checkpoint.cpp", *methods()],
         include_dirs=[str(ROOT / "include")],
         define_macros=[("TERSE_SEPARATE", None)],
-        extra_compile_args=["-std=c++20", "-O2", "-fno-math-errno", "-g0", *shlex.split(os.environ.get("TERSE_TORCH_FLAGS", ""))])],
+        extra_compile_args=["-std=c++20", "-O2", "-fno-math-errno", "-g0", *FLAGS])],
     cmdclass={"build_ext": Extension, "build_py": WithHeaders})

@@ -54,6 +54,13 @@ def _headers():
     raise ImportError(f"terse_torch: found terse's headers neither in {HERE / 'include'} nor in {HERE.parents[1] / 'include'}: install the package again")
 
 
+def _reason(output):
+    """terse's own sentences of what a compiler says; otherwise its first errors."""
+    lines = [line.split("error:", 1)[1].strip() for line in output.splitlines() if "error:" in line and "ninja" not in line]
+    sentences = [line.split("terse: ", 1)[1] for line in lines if "terse: " in line]
+    return "; ".join(list(dict.fromkeys(sentences or lines))[:3]) or output
+
+
 class Compiled:
     """A recipe that is compiled: makes optimizers."""
 
@@ -62,7 +69,7 @@ class Compiled:
 
     def __call__(self, params, lr=1e-3, weight_decay=0.0, **options):
         """A terse_torch.Optimizer; all else is in the recipe's text."""
-        return Optimizer(params, self.method, {}, lr=lr, weight_decay=weight_decay, arena=self.arena, **options)
+        return Optimizer(params, self.method, {}, lr=lr, weight_decay=weight_decay, arena=self.arena, saved_as=self.recipe, **options)
 
     def __repr__(self):
         return f"terse_torch.compile({self.recipe!r})"
@@ -98,10 +105,14 @@ def compile(recipe, device="cpu"):  # pylint: disable=redefined-builtin
         (folder / "lock").unlink(missing_ok=True)
         if not unit.exists() or unit.read_text(encoding="utf-8") != text:
             unit.write_text(text, encoding="utf-8")
-        made = cpp_extension.load(
-            f"terse_{key}", [str(unit)], build_directory=str(folder), extra_include_paths=[str(headers), str(HERE / "native")],
-            extra_cflags=["-std=c++20", "-O2", "-fno-math-errno", "-g0", *shlex.split(flags)],
-            extra_cuda_cflags=["-std=c++20", "-O2", "-fmad=false", "--expt-relaxed-constexpr"])
+        try:
+            made = cpp_extension.load(
+                f"terse_{key}", [str(unit)], build_directory=str(folder), extra_include_paths=[str(headers), str(HERE / "native")],
+                extra_cflags=["-std=c++20", "-O2", "-fno-math-errno", "-g0", *shlex.split(flags)],
+                extra_cuda_cflags=["-std=c++20", "-O2", "-fmad=false", "--expt-relaxed-constexpr"])
+        except RuntimeError as failure:
+            cpp_extension.JIT_EXTENSION_VERSIONER.entries.pop(f"terse_{key}", None)  # which counts it as built
+            raise RuntimeError(f"terse_torch: {recipe} doesn't compile: {_reason(str(failure))}") from failure
     method = f"{recipe} ({key})"
     _native.adopt(method, made.make)
     return Compiled(recipe, method, "cuda" if device == "cuda" else "cpu")

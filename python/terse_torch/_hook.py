@@ -2,6 +2,7 @@
 """Means of DistributedDataParallel's buckets by terse's messages."""
 
 import concurrent.futures
+import contextlib
 import math
 
 import torch
@@ -11,16 +12,21 @@ from ._compile import Compiled
 from ._optimizer import group_of
 
 
+# One thread for all hooks of a process: it makes means in the order of the backward pass, which is that of all ranks.
+_worker = concurrent.futures.ThreadPoolExecutor(1)
+
+
 class _Mean:
     """An optimizer that moves parameters from 0 by the mean of gradients, at a learning rate of 1: the mean is what they have moved, with
     the other sign. With its own error feedback."""
 
-    def __init__(self, method, settings, group, deadline, shapes):
+    def __init__(self, method, settings, group, deadline, shapes, compare_every):
         layout = _native.Layout()
         for number, shape in enumerate(shapes):
             layout.add(str(number), list(shape), compress=len(shape) > 1)
         self.native = _native.make(method, {"lr": 1.0, **settings}, group, math.ceil(1000 * deadline), layout, 0, False, math.inf,
-                                   16 << 20, 0)
+                                   16 << 20, compare_every)
+        self.ranks = group.size()
         self.moved, self.gradients = torch.zeros(layout.size), torch.zeros(layout.size)
         self.places = [slice(at, at + math.prod(shape)) for at, shape in zip(layout.offsets, shapes)]
 
@@ -32,7 +38,9 @@ class _Mean:
             count = place.stop - place.start
             self.gradients[place].copy_(flat[begin:begin + count])
             begin += count
-        self.native.step(self.moved.data_ptr(), self.gradients.data_ptr(), 1.0, 1.0)
+        result = self.native.step(self.moved.data_ptr(), self.gradients.data_ptr(), 1.0, 1.0)
+        if self.ranks > 1 and result.bytes_sent == 0:
+            raise ValueError("terse_torch: this recipe sends nothing in a step, and a hook makes a mean of each: local steps are optimizers, not hooks")
         begin = 0
         for place in self.places:
             count = place.stop - place.start
@@ -54,17 +62,19 @@ def hook(compressor="sign", process_group=None, rank=2, deadline=60.0):
     if isinstance(compressor, Compiled):
         if compressor.arena != "cpu":
             raise ValueError("terse_torch: a hook's means are made on the host: compile the recipe for the CPU")
-        method, settings = compressor.method, {}
+        method, settings, compare_every = compressor.method, {}, 100  # whether its steps are means is the user's word
     elif compressor == "sign":
         method, settings = "ErrorFeedbackSgd", {"momentum": 0.0, "weight_decay": 0.0}
+        compare_every = 0
     elif compressor == "low_rank":
         if rank not in (1, 2, 4):
             raise ValueError(f"terse_torch: hook('low_rank') has ranks 1, 2 and 4, not {rank}")
         method, settings = f"PowerSgd of rank {rank}", {"momentum": 0.0, "weight_decay": 0.0}
+        compare_every = 0
     else:
         raise ValueError(f"terse_torch: compressor is 'sign', 'low_rank' or what compile() makes, not {compressor!r}")
     group = group_of(process_group)
-    means, thread = {}, concurrent.futures.ThreadPoolExecutor(1)  # one, in the buckets' order
+    means = {}
 
     def terse_hook(_, bucket):
         # Known by its parameters: after the first step buckets are laid out anew, perhaps as many of the same sizes in another order.
@@ -75,14 +85,17 @@ def hook(compressor="sign", process_group=None, rank=2, deadline=60.0):
 
         def work():
             try:
+                if flat.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+                    raise ValueError(f"terse_torch: gradients of {flat.dtype}: a hook's means are in float32")
                 if key not in means:
                     for old in [one for one in means if not set(one).isdisjoint(key)]:
                         del means[old]
-                    means[key] = _Mean(method, settings, group, deadline, [parameter.shape for parameter in parameters])
-                with torch.cuda.stream(stream):
+                    means[key] = _Mean(method, settings, group, deadline, [parameter.shape for parameter in parameters],
+                                       compare_every)
+                with torch.cuda.stream(stream) if stream else contextlib.nullcontext():
                     future.set_result(means[key](flat))
             except Exception as failure:  # pylint: disable=broad-except
                 future.set_exception(failure)
-        thread.submit(work)
+        _worker.submit(work)
         return future
     return terse_hook

@@ -5,6 +5,7 @@ import contextlib
 import math
 import pathlib
 import tempfile
+import weakref
 
 import torch
 import torch.distributed
@@ -28,19 +29,29 @@ def check_transport(process_group=None):
 
 def _groups(params):
     """Groups of parameters as dicts, and the names of those that train."""
-    params = list(params)
+    if isinstance(params, torch.nn.Module):
+        raise ValueError("terse_torch: takes parameters, model.named_parameters(), and not the model")
+    params = list(params.items()) if isinstance(params, dict) and "params" not in params else list(params)
     if not params:
         raise ValueError("terse_torch: there are no parameters to train")
     groups = [dict(group) for group in params] if isinstance(params[0], dict) else [{"params": params}]
     names = []
     for number, group in enumerate(groups):
+        if "params" not in group:
+            raise ValueError(f"terse_torch: group {number} has no 'params', but {', '.join(map(repr, group))}")
+        # 'initial_lr' is what schedulers add, to groups of an optimizer before.
+        if unknown := group.keys() - {"params", "lr", "weight_decay", "compress", "hidden", "initial_lr"}:
+            raise ValueError(f"terse_torch: group {number} has {', '.join(map(repr, sorted(unknown)))}, but groups have 'lr', 'weight_decay', 'compress' "
+                             "and 'hidden' of their own; all else is one for all of them")
         given = group["params"]
         given = [given] if isinstance(given, torch.Tensor) else list(given)
         pairs = [one if isinstance(one, tuple) else (f"{number}.{index}", one) for index, one in enumerate(given)]
         pairs = [(name, parameter) for name, parameter in pairs if parameter.requires_grad]
         group["params"] = [parameter for _, parameter in pairs]
-        names += [name for name, _ in pairs]
-    return groups, names
+        names += [(number, name) for name, _ in pairs]
+    plain = [name for _, name in names]
+    # Groups of two modules may have the same names in each.
+    return groups, plain if len(set(plain)) == len(plain) else [f"{number}.{name}" for number, name in names]
 
 
 class _Segment:
@@ -139,13 +150,17 @@ class Optimizer(torch.optim.Optimizer):
     skip_non_finite   skips a step, on all ranks, in which a gradient of any is not finite, where it would raise a RuntimeError
     slice_bytes    messages travel in slices of about so many bytes of gradient
     compare_every  steps after which ranks compare their parameters, 0: never
+    most_masked    the largest share of compressed elements that OneBitAdam, OneBitLamb and ZeroOneAdam may mask as they freeze, since their gradients
+                   were 0 until then, as those of ReLUs that are dead and of words that never came: they never train. Where there are more,
+                   steps raise a ValueError and stay in full precision. 1: any
+    seed           of what is drawn at random, alike on all ranks
     arena          where arenas lie: "cuda" for what terse_torch.compile has compiled for that
 
     Parameters become rank 0's. Those of float32 where arenas lie become views of one, as do their gradients, and nothing is copied in
     a step. bfloat16 and float16, and other devices, have a master in float32 there: gradients are copied to it, values back."""
 
     def __init__(self, params, method, settings, *, lr, weight_decay=0.0, process_group=None, deadline=60.0, seed=0, max_norm=None,
-                 skip_non_finite=False, slice_bytes=16 << 20, compare_every=0, arena="cpu"):
+                 skip_non_finite=False, slice_bytes=16 << 20, compare_every=0, most_masked=0.01, arena="cpu", saved_as=None):
         groups, names = _groups(params)
         defaults = {"lr": float(lr), "weight_decay": float(weight_decay), "compress": None, "hidden": False}
         super().__init__(groups, defaults)
@@ -163,10 +178,10 @@ class Optimizer(torch.optim.Optimizer):
             compress = parameter.dim() > 1 if group["compress"] is None else group["compress"]
             layout.add(name, list(parameter.shape), rate, decay, compress, group["hidden"])
         self._native = _native.make(
-            method, {"lr": self._rate, "weight_decay": self._decay, **settings}, group_of(process_group), math.ceil(1000 * deadline),
+            method, {"lr": self._rate, "weight_decay": self._decay, **settings}, group_of(process_group), math.ceil(1000 * min(deadline, 1e9)),
             layout, seed, skip_non_finite, math.inf if max_norm is None else max_norm, slice_bytes, compare_every,
-            torch.cuda.current_stream(where).cuda_stream if where.type == "cuda" else 0)
-        self._method = method
+            most_masked, torch.cuda.current_stream(where).cuda_stream if where.type == "cuda" else 0)
+        self._method = saved_as or method
         self._values, self._gradients = torch.zeros(layout.size, device=where), torch.zeros(layout.size, device=where)
         with torch.no_grad():
             self._segments = [
@@ -174,8 +189,9 @@ class Optimizer(torch.optim.Optimizer):
                          self._gradients[at:at + parameter.numel()].view(parameter.shape))
                 for name, (_, parameter), at in zip(names, members, layout.offsets)]
             self._on_host(self._native.broadcast)
-        self._overlap = None  # the gradient scale of a step that is open
+        self._overlap = None  # of a step that is open: the gradient scale, and which gradients have left
         self._travels = False  # whether a backward pass inside of overlap() is under way
+        self._told = set()  # segments whose gradients are final in it
         self._hooks = []
         self.result = None
         """Of the last step: `applied`, `compressed`, `bytes_sent`."""
@@ -183,18 +199,26 @@ class Optimizer(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure=None, gradient_scale=1.0):  # pylint: disable=arguments-differ
         """Steps on the mean of all ranks' gradients, each times `gradient_scale` (1 / backward passes of it)."""
-        if getattr(self, "grad_scale", None) is not None:
+        if getattr(self, "grad_scale", None) is not None or getattr(self, "found_inf", None) is not None:
             raise ValueError("terse_torch: a GradScaler looks at this rank's gradient alone, and ranks would skip other steps: use bfloat16, "
                              "which needs none, or step(gradient_scale=1 / scale) with skip_non_finite")
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        scale, self._overlap = (gradient_scale, None) if self._overlap is None else (self._overlap, None)
+        scale = gradient_scale
+        if self._overlap is not None:
+            scale, gradients = self._overlap
+            if gradient_scale not in (1.0, scale):
+                raise ValueError("terse_torch: gradient_scale is overlap()'s, since gradients have left with it")
+            if gradients != self._versions():
+                raise ValueError("terse_torch: gradients were changed between overlap() and step(), and have left before: clip by max_norm=, "
+                                 "or leave overlap() out")
+        self._read()
         for segment in self._segments:
-            segment.read()
             segment.take()
         self.result = self._native.step(self._values.data_ptr(), self._gradients.data_ptr(), self._rates(), scale)
+        self._overlap = None
         self._written()
         return loss
 
@@ -206,15 +230,15 @@ class Optimizer(torch.optim.Optimizer):
         """Lets gradients travel while the one backward pass inside of it computes others; `step` follows."""
         self._install()
         with torch.no_grad():
-            for segment in self._segments:
-                segment.read()
+            self._read()
         self._native.begin(self._values.data_ptr(), self._gradients.data_ptr(), self._rates(), gradient_scale)
-        self._overlap = gradient_scale
+        self._told.clear()
         self._travels = True
         try:
             yield
         finally:
             self._travels = False
+            self._overlap = gradient_scale, self._versions()
 
     def zero_grad(self, set_to_none=False):
         self._gradients.zero_()
@@ -225,8 +249,9 @@ class Optimizer(torch.optim.Optimizer):
     def mean_parameters(self):
         """Gives parameters the mean over ranks, inside of it: the model to evaluate of methods whose ranks differ between meetings (DiLoCo,
         SparseLoCo, ZeroOneAdam, DecentLaM). Collective."""
-        own = self._values.clone()
         with torch.no_grad():
+            self._read()
+            own = self._values.clone()
             self._on_host(self._native.mean_of)
         try:
             yield
@@ -249,30 +274,51 @@ class Optimizer(torch.optim.Optimizer):
         """Steps taken; those that were skipped don't count."""
         return self._native.steps
 
+    @torch.no_grad()
     def state_dict(self):
         """This rank's: errors and, between meetings, parameters are its own, so that each rank keeps a file of its own. With parameters,
         in float32. Collective for methods that have messages under way between steps (StreamingDiLoCo)."""
         state = super().state_dict()
+        self._read()
         with tempfile.TemporaryDirectory(prefix="terse-") as folder:
-            file = pathlib.Path(folder) / "state"
+            file = pathlib.Path(folder) / "state_dict"
             self._native.save(str(file), self._values.data_ptr())
             saved = torch.frombuffer(bytearray(file.read_bytes()), dtype=torch.uint8)
-        return {**state, "state": {}, "terse": {"method": self._method, "checkpoint": saved}}
+        # Schedulers may have changed groups since the step that these scales are of.
+        return {**state, "state": {}, "terse": {"method": self._method, "scales": list(self._scales), "checkpoint": saved}}
 
     @torch.no_grad()
     def load_state_dict(self, state_dict):
         """Brings state and parameters, to the bit. Collective: nothing changes on any rank unless each has its own, of one step."""
-        ours = state_dict.get("terse")
+        groups, scales = [dict(group) for group in self.param_groups], list(self._scales)
+        ours, fault = state_dict.get("terse"), None
         if ours is None:
-            raise ValueError("terse_torch: this state_dict is of another optimizer: it has no 'terse'")
-        if ours["method"] != self._method:
-            raise ValueError(f"terse_torch: this state_dict is of {ours['method']}, and the optimizer is {self._method}")
-        super().load_state_dict({"state": {}, "param_groups": state_dict["param_groups"]})
-        self._rates()
-        with tempfile.TemporaryDirectory(prefix="terse-") as folder:
-            file = pathlib.Path(folder) / "state"
-            file.write_bytes(ours["checkpoint"].numpy().tobytes())
-            self._native.load(str(file), self._values.data_ptr())
+            fault = ValueError("terse_torch: this state_dict is of another optimizer: it has no 'terse'")
+        elif ours["method"] != self._method:
+            fault = ValueError(f"terse_torch: this state_dict is of {ours['method']}, and the optimizer is {self._method}")
+        else:
+            try:
+                super().load_state_dict({"state": {}, "param_groups": state_dict["param_groups"]})
+            except ValueError as failure:
+                fault = failure
+        # Ranks agree before they load, and that is collective.
+        if self._native.mean(0.0 if fault is None else 1.0) > 0:
+            fault = fault or RuntimeError("terse_torch: another rank can't load its state_dict, and says why; nothing was changed")
+        try:
+            if fault is not None:
+                raise fault
+            self._rescale(ours["scales"])
+            with tempfile.TemporaryDirectory(prefix="terse-") as folder:
+                file = pathlib.Path(folder) / "state_dict"
+                file.write_bytes(ours["checkpoint"].cpu().numpy().tobytes())
+                self._native.load(str(file), self._values.data_ptr())
+        except Exception as failure:
+            for group, before in zip(self.param_groups, groups):
+                group.update(before)
+            self._rescale(scales)
+            if failure is fault:
+                raise
+            raise type(failure)(f"{failure} [each rank loads the state_dict that it saved itself; the file is what that holds]") from failure
         self._written()
 
     def add_param_group(self, param_group):
@@ -290,17 +336,25 @@ class Optimizer(torch.optim.Optimizer):
     def _rates(self):
         """The learning rate of the next step; segments get their shares of it where those have changed."""
         self._rate = max(group["lr"] for group in self.param_groups)
-        number = 0
-        for index, group in enumerate(self.param_groups):
+        scales = []
+        for group, old in zip(self.param_groups, self._scales):
             if group["weight_decay"] and not self._decay:
                 raise ValueError("terse_torch: an optimizer that was made without weight decay has none later")
-            scales = self._scales_of(group)
-            if self._rate and any(abs(new - old) > 1e-6 * old for new, old in zip(scales, self._scales[index])):
-                for segment in self._segments[number:number + len(group["params"])]:
-                    self._native.rescale(segment.name, *scales)
-                self._scales[index] = scales
-            number += len(group["params"])
+            new = self._scales_of(group)
+            changed = self._rate and any(abs(one - other) > 1e-6 * other for one, other in zip(new, old))
+            scales.append(new if changed else old)
+        self._rescale(scales)
         return self._rate
+
+    def _rescale(self, scales):
+        """Gives segments their groups' shares of rate and decay."""
+        number = 0
+        for index, group in enumerate(self.param_groups):
+            if tuple(scales[index]) != tuple(self._scales[index]):
+                for segment in self._segments[number:number + len(group["params"])]:
+                    self._native.rescale(segment.name, *scales[index])
+            number += len(group["params"])
+        self._scales = [tuple(scale) for scale in scales]
 
     def _on_host(self, call):
         """What ranks do with values on the host, and nobody steps meanwhile."""
@@ -310,21 +364,43 @@ class Optimizer(torch.optim.Optimizer):
             self._values.copy_(host)
         self._written()
 
+    def _read(self):
+        for segment in self._segments:
+            segment.read()
+
     def _written(self):
         for segment in self._segments:
             segment.written()
+
+    def _versions(self):
+        """Of gradients: who changes one in place changes its version."""
+        # pylint: disable=protected-access
+        grads = [segment.parameter.grad for segment in self._segments]
+        return [None if grad is None else (id(grad), grad._version) for grad in grads]
+
+    def __getstate__(self):
+        raise TypeError("terse_torch: an optimizer is tied to its process group and to its model's parameters, and can't be copied or pickled: "
+                        "state_dict() is what can be kept")
 
     def _install(self):
         """Hooks of autograd's, once: each says that a gradient is final."""
         if self._hooks:
             return
+        here = weakref.ref(self)  # hooks of autograd's are no reason to live on
         for number, segment in enumerate(self._segments):
             with torch.enable_grad():
                 node = segment.parameter.expand_as(segment.parameter).grad_fn.next_functions[0][0]
 
             def final(*_, number=number, segment=segment):
-                if self._travels:
-                    with torch.no_grad():
-                        segment.take()
-                    self._native.ready(number)
+                optimizer = here()
+                if optimizer is not None and optimizer._travels:  # pylint: disable=protected-access
+                    optimizer._final(number, segment)  # pylint: disable=protected-access
             self._hooks.append((node, node.register_hook(final)))
+
+    def _final(self, number, segment):
+        if number in self._told:
+            raise ValueError("terse_torch: one backward pass is inside of overlap(), and this is another: let all but the last one go before it")
+        self._told.add(number)
+        with torch.no_grad():
+            segment.take()
+        self._native.ready(number)

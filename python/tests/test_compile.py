@@ -36,5 +36,6 @@ def test_a_recipe_in_cpp_has_the_bits_of_the_precompiled_one_on_a_device_and_is_
     monkeypatch.setattr("torch.utils.cpp_extension.CUDA_HOME", None)
     with pytest.raises(RuntimeError, match="compiling for CUDA takes nvcc"):
         terse_torch.compile(text, device="cuda")
-    with pytest.raises(RuntimeError, match="OneBitAdamm"):
+    with pytest.raises(RuntimeError, match="OneBitAdamm.*doesn't compile: .OneBitAdamm. is not a member of .terse.") as failure:
         terse_torch.compile("terse::OneBitAdamm<>{}")
+    assert len(str(failure.value)) < 400

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import contextlib
+import copy
 import os
 import pathlib
 import signal
@@ -145,6 +146,29 @@ def test_gradients_that_travel_meanwhile_are_none_or_come_in_two_passes_give_the
     assert on_ranks(2, program) == [[True] * 3] * 2
 
 
+def test_what_would_be_lost_of_gradients_that_have_left_is_refused():
+    def program(rank, _):
+        def run(inside, behind, words, **step):
+            model = net()
+            optimizer = terse_torch.OneBitAdam(model.named_parameters(), deadline=5)
+            with pytest.raises(ValueError, match=words):
+                with optimizer.overlap():
+                    loss_of(model, rank, 0).backward()
+                    inside(model)
+                behind(model)
+                optimizer.step(**step)
+
+        def nothing(_):
+            pass
+
+        run(lambda model: loss_of(model, rank, 1).backward(), nothing, "one backward pass is inside of overlap")
+        run(nothing, lambda model: torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1), "changed between overlap")
+        run(nothing, nothing, "gradient_scale is overlap", gradient_scale=0.5)
+        return True
+
+    assert on_ranks(1, program) == [True]
+
+
 def test_bfloat16_has_a_master_in_float32():
     def program(rank, _):
         model = net().to(torch.bfloat16)
@@ -192,6 +216,25 @@ def test_one_rank_s_gradient_that_is_not_finite_skips_the_step_on_all():
     assert on_ranks(2, program) == [True, True]
 
 
+def test_elements_without_a_gradient_are_masked_as_far_as_the_option_says():
+    def program(rank, _):
+        def run(**options):
+            model = net()
+            optimizer = terse_torch.OneBitAdam(model.named_parameters(), freeze_step=2, **options)
+            for step in range(5):
+                optimizer.zero_grad()
+                loss_of(model, rank, step).backward()
+                model[0].weight.grad[:3] = 0  # a tenth, as of ReLUs that are dead
+                optimizer.step()
+            return optimizer.full_precision
+
+        with pytest.raises(ValueError, match="would be masked"):
+            run()
+        return run(most_masked=0.2)
+
+    assert on_ranks(2, program) == [False, False]
+
+
 def test_what_can_not_be_stepped_is_refused_in_words():
     def program(_, __):
         def refused(words, *arguments, **options):
@@ -208,6 +251,10 @@ def test_what_can_not_be_stepped_is_refused_in_words():
         tied[1].weight.data = tied[0].weight.data
         refused(r"'0\.weight' and '1\.weight' share memory|'1\.weight' and '0\.weight' share memory", tied.named_parameters())
         refused("topology is 'scatter_gather' or 'ring', not 'star'", net().parameters(), topology="star")
+        refused("takes parameters, model.named_parameters", net())
+        refused("group 0 has 'betas', but groups have 'lr'", [{"params": net().parameters(), "betas": (0.8, 0.9)}])
+        refused("group 0 has no 'params', but 'parameters'", [{"parameters": net().parameters()}])
+        refused("freeze_step must be a whole number of at least 0, not -5", net().parameters(), freeze_step=-5)
         refused("beta1 must be", net().parameters(), betas=(1.5, 0.999))
         refused("deadline", net().parameters(), deadline=0)
 
@@ -223,6 +270,8 @@ def test_what_can_not_be_stepped_is_refused_in_words():
             other.load_state_dict(torch.optim.SGD(net().parameters(), lr=1).state_dict())
         with pytest.raises(ValueError, match="all groups of parameters are given"):
             other.add_param_group({"params": [torch.nn.Parameter(torch.ones(2))]})
+        with pytest.raises(TypeError, match="can't be copied or pickled"):
+            copy.deepcopy(other)
         other.grad_scale = torch.ones(1)  # as GradScaler does
         with pytest.raises(ValueError, match="GradScaler"):
             other.step()
@@ -238,10 +287,11 @@ def test_a_state_dict_of_another_rank_or_model_is_refused_and_nothing_changes():
         train(model, optimizer, rank, range(4))
         states = [None] * ranks
         torch.distributed.all_gather_object(states, optimizer.state_dict())
-        before = values(model)
-        with pytest.raises(RuntimeError, match="rank"):
-            optimizer.load_state_dict(states[(rank + 1) % ranks])
-        return values(model) == before
+        before, other = values(model), states[(rank + 1) % ranks]
+        other["param_groups"][0]["lr"] = 0.5
+        with pytest.raises(RuntimeError, match="each rank loads the state_dict that it saved itself"):
+            optimizer.load_state_dict(other)
+        return values(model) == before and optimizer.param_groups[0]["lr"] == 1e-3
 
     assert on_ranks(2, program) == [True, True]
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
@@ -45,11 +46,11 @@ class Waiters {
 
   void start(void (*job)(void*), void* what) {
     const std::lock_guard lock(mutex_);
-    jobs_.emplace_back(job, what);
-    if (idle_ < jobs_.size()) {
-      ++idle_;  // the new thread, so that the next call counts it
+    if (idle_ < jobs_.size() + 1) {
       threads_.emplace_back([this] { work(); });
+      ++idle_;  // the new thread, so that the next call counts it
     }
+    jobs_.emplace_back(job, what);
     wake_.notify_one();
   }
 
@@ -82,14 +83,14 @@ class Waiters {
 /// Ranks as those of a torch.distributed process group, over sends and receives of its backend for the host, which is Gloo:
 ///
 ///     c10d::ProcessGroup                              what torch.distributed.init_process_group("gloo") has made
-///     terse::C10d transport(group);                   collective in its order: all ranks of the group make theirs in the same order
+///     terse::C10d transport(group);                   collective: all ranks of the group make theirs in the same order, on one thread
 ///
 /// All channels share the group's connections, and are told apart by tags from 2^24 on, which nobody else may use in this
 /// group. The group's own collectives go on beside them.
 ///
 /// Gloo's messages can't be asked whether they have come: a `wait` is Gloo's, and a ticket's first `ready()` gives the batch to a thread that
-/// waits for it. A wait that outlasts the deadline throws peer_error and closes the connections of the whole group, PyTorch's own included; so
-/// does a process that ends, at once. A message that is longer than its room ends the receiver's process. Each message
+/// waits for it. A wait that outlasts the deadline throws peer_error and, unless `ready()` was asked before, closes the connections of the whole group,
+/// PyTorch's own included; so does a process that ends, at once. A message that is longer than its room ends the receiver's process. Each message
 /// takes some allocations of LibTorch's.
 class C10d {
 #if TORCH_VERSION_MAJOR >= 2
@@ -105,7 +106,7 @@ class C10d {
   };
   struct Batch {
     std::vector<Message> messages;
-    std::size_t done = 0;  // messages waited for so far
+    std::atomic<std::size_t> done{0};  // messages waited for so far
     Phase phase = Phase::setup;
     bool used = false;
     bool watched = false;  // by a thread, which alone waits then
@@ -117,9 +118,17 @@ class C10d {
   /// What all channels of a group share.
   struct Root {
     c10::intrusive_ptr<Group> group;
-    int next_tag = 1 << 24;
+    std::shared_ptr<int> next_tag;
     detail::Waiters waiters;
   };
+  /// What is kept of a group as long as it lives: no tag is used twice, since something may be left of its messages.
+  struct Known {
+    c10::weak_intrusive_ptr<Group> group;
+    std::weak_ptr<Root> root;
+    std::shared_ptr<int> next_tag;
+  };
+  /// Under which ranks agree on a new channel's; the others are behind it.
+  static constexpr int meeting = 1 << 24;
   /// Gloo adds it to a clock of nanoseconds.
   static constexpr std::chrono::milliseconds longest = std::chrono::hours(24 * 20);
 
@@ -143,10 +152,10 @@ class C10d {
       if (batch_ == nullptr) return true;
       Batch& batch = *batch_;
       if (!batch.watched) {
-        batch.watched = true;
         batch.finished = false;
         batch.failure = nullptr;
         end_->root_->waiters.start([](void* what) { watch(*static_cast<Batch*>(what)); }, batch_);
+        batch.watched = true;
       }
       {
         const std::lock_guard lock(batch.mutex);
@@ -219,7 +228,9 @@ class C10d {
       batch_->used = false;
       batch_ = nullptr;
     }
-    int missing() const { return batch_->messages[std::min(batch_->done, batch_->messages.size() - 1)].peer; }
+    int missing() const {
+      return batch_->messages[std::min(batch_->done.load(), batch_->messages.size() - 1)].peer;
+    }
     [[noreturn]] void blame_late(Deadline deadline) const {
       throw peer_error("waited " + std::to_string(deadline.count()) + " ms for rank " +
                            std::to_string(missing()) + " in " +
@@ -238,14 +249,18 @@ class C10d {
     Batch* batch_;
   };
 
-  /// A channel of its own over `group`. No wait lasts longer than `deadline`. Throws usage_error for a group that has no backend for
+  /// A channel of its own over `group`. Collective. No wait lasts longer than `deadline`. Throws usage_error for a group that has no backend for
   /// the host.
   explicit C10d(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
                 Deadline deadline = std::chrono::seconds(60))
       : root_(root_of(host_of(group))), deadline_(detail::positive(deadline, group->getRank())) {
-    tag_ = root_->next_tag++;
     rank_ = group->getRank();
     for (int rank = 0; rank < group->getSize(); ++rank) members_.push_back(rank);
+    tag_ = meeting;
+    Assembly<int, C10d> everyone(*this);
+    const auto all = everyone(*this, *root_->next_tag, Phase::setup);
+    tag_ = *std::max_element(all.begin(), all.end());
+    *root_->next_tag = tag_ + 1;
   }
   C10d(C10d&&) = default;
   C10d& operator=(C10d&&) = default;
@@ -254,6 +269,7 @@ class C10d {
   int size() const { return static_cast<int>(members_.size()); }
 
   [[nodiscard]] Ticket exchange(std::span<const Send> sends, std::span<const Receive> receives, Phase phase) {
+    if (sends.empty() && receives.empty()) return Ticket(this, nullptr);
     Batch& batch = unused_batch();
     batch.phase = phase;
     batch.done = 0;
@@ -279,7 +295,7 @@ class C10d {
 
   TERSE_COLD C10d split(int color, int key) {
     const detail::Call call(detail::Verb::split);
-    const std::array<int, 3> mine{color, key, root_->next_tag};
+    const std::array<int, 3> mine{color, key, *root_->next_tag};
     Assembly<std::array<int, 3>, C10d> everyone(*this);
     const auto all = everyone(*this, mine, Phase::setup);
     int first = 0;
@@ -298,7 +314,7 @@ class C10d {
     channel.root_ = root_;
     channel.deadline_ = deadline_;
     channel.tag_ = first + number_of[color];
-    root_->next_tag = first + colors;
+    *root_->next_tag = first + colors;
     for (const auto& [its_key, rank] : ranks) {
       if (rank == rank_) channel.rank_ = channel.size();
       channel.members_.push_back(member(rank));
@@ -323,17 +339,22 @@ class C10d {
     return group;
 #endif
   }
-  /// One for each group of the process, so that no two channels of it have the same tag.
   TERSE_COLD static std::shared_ptr<Root> root_of(c10::intrusive_ptr<Group> group) {
     static std::mutex mutex;
-    static std::map<Group*, std::weak_ptr<Root>> roots;
+    static std::map<Group*, Known> known;
     const std::lock_guard lock(mutex);
-    std::weak_ptr<Root>& known = roots[group.get()];
-    std::shared_ptr<Root> root = known.lock();
+    const auto found = known.find(group.get());
+    if (found != known.end() && found->second.group.expired()) known.erase(found);  // another one was there
+    auto& [same, kept, next_tag] =
+        known.try_emplace(group.get(), Known{c10::weak_intrusive_ptr<Group>(group), {}, nullptr})
+            .first->second;
+    if (!next_tag) next_tag = std::make_shared<int>(meeting + 1);
+    std::shared_ptr<Root> root = kept.lock();
     if (!root) {
       root = std::make_shared<Root>();
+      root->next_tag = next_tag;
       root->group = std::move(group);
-      known = root;
+      kept = root;
     }
     return root;
   }

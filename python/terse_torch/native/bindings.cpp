@@ -43,6 +43,19 @@ class Stepper {
   std::unique_ptr<Method> method_;
 };
 
+/// A channel's end may join threads of the group that want Python's lock.
+struct WithoutLock {
+  void operator()(Stepper* stepper) const {
+    if (PyGILState_Check() != 0) {
+      const py::gil_scoped_release release;
+      delete stepper;
+    } else {
+      delete stepper;
+    }
+  }
+};
+using Held = std::unique_ptr<Stepper, WithoutLock>;
+
 }  // namespace
 
 }  // namespace terse_torch
@@ -86,9 +99,15 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   py::class_<terse::StepResult>(module, "StepResult")
       .def_readonly("applied", &terse::StepResult::applied)
       .def_readonly("bytes_sent", &terse::StepResult::bytes_sent)
-      .def_readonly("compressed", &terse::StepResult::compressed);
+      .def_readonly("compressed", &terse::StepResult::compressed)
+      .def("__repr__", [](const terse::StepResult& result) {
+        const auto word = [](bool value) { return value ? "True" : "False"; };
+        return std::string("StepResult(applied=") + word(result.applied) +
+               ", compressed=" + word(result.compressed) +
+               ", bytes_sent=" + std::to_string(result.bytes_sent) + ")";
+      });
 
-  py::class_<Stepper>(module, "Stepper")
+  py::class_<Stepper, Held>(module, "Stepper")
       .def("rescale", [](Stepper& self, const std::string& segment, float learning_rate,
                          float weight_decay) { self.method().rescale(segment, learning_rate, weight_decay); })
       .def(
@@ -131,22 +150,23 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
       "make",
       [](const std::string& name, std::map<std::string, double> settings, const Group& group,
          std::int64_t deadline_ms, const terse::Layout& layout, std::uint64_t seed, bool skip_non_finite,
-         float clip_norm, std::int64_t slice_bytes, std::uint64_t compare_every, std::uintptr_t stream) {
+         float clip_norm, std::int64_t slice_bytes, std::uint64_t compare_every, float most_masked,
+         std::uintptr_t stream) {
         const auto found = methods().find(name);
         if (found == methods().end()) throw terse::usage_error("this build of terse_torch has no " + name);
-        return std::make_unique<Stepper>(
-            group, deadline_ms, found->second, Settings(std::move(settings)), layout,
-            terse::Options{
-                .seed = seed,
-                .on_non_finite = skip_non_finite ? terse::NonFinite::skip : terse::NonFinite::throw_,
-                .clip_norm = clip_norm,
-                .slice_bytes = slice_bytes,
-                .compare_every = compare_every},
-            stream);
+        return Held(new Stepper(group, deadline_ms, found->second, Settings(std::move(settings)), layout,
+                                terse::Options{.seed = seed,
+                                               .on_non_finite = skip_non_finite ? terse::NonFinite::skip
+                                                                                : terse::NonFinite::throw_,
+                                               .clip_norm = clip_norm,
+                                               .slice_bytes = slice_bytes,
+                                               .compare_every = compare_every,
+                                               .most_masked = most_masked},
+                                stream));
       },
       py::arg("name"), py::arg("settings"), py::arg("group"), py::arg("deadline_ms"), py::arg("layout"),
       py::arg("seed"), py::arg("skip_non_finite"), py::arg("clip_norm"), py::arg("slice_bytes"),
-      py::arg("compare_every"), py::arg("stream") = 0, alone);
+      py::arg("compare_every"), py::arg("most_masked") = 0.01F, py::arg("stream") = 0, alone);
   // What a unit of terse_torch.compile has, by its address.
   module.def("adopt", [](const std::string& name, std::uintptr_t make) {
     methods()[name] = reinterpret_cast<Make>(make);

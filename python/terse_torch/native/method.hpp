@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <filesystem>
 #include <map>
@@ -25,7 +26,13 @@ class Settings {
   explicit Settings(std::map<std::string, double> values) : values_(std::move(values)) {}
 
   float number(const char* name) const { return static_cast<float>(values_.at(name)); }
-  std::uint64_t count(const char* name) const { return static_cast<std::uint64_t>(values_.at(name)); }
+  std::uint64_t count(const char* name) const {
+    const double value = values_.at(name);
+    if (!(value >= 0 && value < 0x1p53 && value == std::floor(value)))
+      throw terse::usage_error(std::string(name) + " must be a whole number of at least 0, not " +
+                               std::to_string(value));
+    return static_cast<std::uint64_t>(value);
+  }
   bool flag(const char* name) const { return values_.at(name) != 0; }
   bool has(const char* name) const { return values_.contains(name); }
 
