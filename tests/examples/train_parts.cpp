@@ -257,7 +257,7 @@ TEST_CASE("help is broken behind words, and goes on below its last column") {
         "  a-name-that-is-longer-than-half\n    text of it");
   // A word is not broken.
   CHECK(train::to_width("abcdefghijkl mn", 5) == "abcdefghijkl\nmn");
-  CHECK(train::to_width("          deep inside", 8) == "          \n    deep\n    inside");
+  CHECK(train::to_width("          deep inside", 8) == "    deep\n    inside");
   CHECK(train::to_width("", 5).empty());
 }
 

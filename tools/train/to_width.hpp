@@ -22,6 +22,7 @@ inline std::string line_to_width(std::string line, std::size_t width) {
   std::size_t indent =
       gap == std::string::npos ? begin : std::min(line.find_first_not_of(' ', gap), line.size());
   if (indent > width / 2) indent = std::min(begin + 2, width / 2);
+  if (begin > indent) line.replace(0, begin, indent, ' ');
   std::string broken;
   while (line.size() > width) {
     std::size_t end = line.rfind(' ', width);
