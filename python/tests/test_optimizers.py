@@ -299,7 +299,7 @@ def test_a_state_dict_of_another_rank_or_model_is_refused_and_nothing_changes():
 def test_a_rank_that_dies_ends_the_others_at_once_and_a_late_one_by_the_deadline():
     def dies(rank, _):
         model = net()
-        optimizer = terse_torch.OneBitAdam(model.named_parameters(), deadline=20)
+        optimizer = terse_torch.OneBitAdam(model.named_parameters(), deadline=60)
         train(model, optimizer, rank, range(3))
         if rank == 1:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -309,15 +309,15 @@ def test_a_rank_that_dies_ends_the_others_at_once_and_a_late_one_by_the_deadline
         return time.monotonic() - begin
 
     (how, seconds), (ended, _), (how_2, seconds_2) = processes(3, dies)
-    assert how == how_2 == "returned" and ended == "ended" and max(seconds, seconds_2) < 2
+    assert how == how_2 == "returned" and ended == "ended" and max(seconds, seconds_2) < 10
 
     def late(rank, _):
         model = net()
-        optimizer = terse_torch.OneBitAdam(model.named_parameters(), deadline=0.5)
+        optimizer = terse_torch.OneBitAdam(model.named_parameters(), deadline=3)
         if rank == 1:
-            time.sleep(2)
+            time.sleep(5)
             return None
-        with pytest.raises(RuntimeError, match="waited 500 ms for rank 1"):
+        with pytest.raises(RuntimeError, match="waited 3000 ms for rank 1"):
             train(model, optimizer, rank, range(1))
         return True
 
