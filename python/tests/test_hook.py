@@ -37,6 +37,26 @@ def test_ddp_trains_with_the_hook_and_ranks_are_alike(kind):
     assert loss < 1.3 * exact + 0.05
 
 
+def test_two_models_in_one_backward_pass_have_a_hook_each():
+    if not HAS_SIGN:
+        pytest.skip("this build has no such method")
+
+    def program(rank, _):
+        models = [net(1), net(2)]
+        both = [torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=0.001) for model in models]
+        for ddp in both:
+            ddp.register_comm_hook(None, terse_torch.hook("sign"))
+        optimizer = torch.optim.SGD([parameter for model in models for parameter in model.parameters()], lr=0.05)
+        for step in range(10):
+            optimizer.zero_grad()
+            sum(loss_of(ddp, rank, step) for ddp in both).backward()
+            optimizer.step()
+        return [values(model) for model in models]
+
+    one, other = on_ranks(2, program)
+    assert one == other
+
+
 def test_the_hook_s_mean_is_exact_where_messages_are_not_compressed():
     if not HAS_SIGN:
         pytest.skip("this build has no such method")

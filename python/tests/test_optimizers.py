@@ -102,6 +102,34 @@ def test_adam_is_pytorch_s_on_the_mean_with_groups_that_have_rates_of_their_own(
         assert max(differences) < 2e-5
 
 
+def test_a_run_whose_groups_have_schedules_of_their_own_goes_on_to_the_bit():
+    def program(rank, _):
+        model = net()
+        named = list(model.named_parameters())
+
+        def make_both():
+            optimizer = terse_torch.OneBitAdam([{"params": named[:2], "lr": 0.01}, {"params": named[2:], "lr": 0.003}], freeze_step=3)
+            return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, [lambda _: 1.0, lambda step: 0.5 ** step])
+
+        def steps(optimizer, schedule, numbers):
+            for step in numbers:
+                train(model, optimizer, rank, [step])
+                schedule.step()
+
+        optimizer, schedule = make_both()
+        steps(optimizer, schedule, range(5))
+        states = optimizer.state_dict(), schedule.state_dict()
+        steps(optimizer, schedule, range(5, 8))
+        expected = values(model)
+        optimizer, schedule = make_both()
+        optimizer.load_state_dict(states[0])
+        schedule.load_state_dict(states[1])
+        steps(optimizer, schedule, range(5, 8))
+        return values(model) == expected
+
+    assert on_ranks(2, program) == [True, True]
+
+
 def test_one_bit_adam_has_the_bits_of_a_program_of_cpp_over_threads(tmp_path):
     program = tmp_path / "threads"
     subprocess.run([os.environ.get("CXX", "g++"), "-std=c++20", "-O0", "-fno-math-errno", "-pthread", f"-I{HERE.parents[1] / 'include'}",
