@@ -7,13 +7,11 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
-#include <deque>
 #include <exception>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -24,61 +22,9 @@
 #include "terse/transport/assembly.hpp"
 #include "terse/transport/call.hpp"
 #include "terse/transport/concept.hpp"
+#include "terse/transport/waiters.hpp"
 
 namespace terse {
-
-namespace detail {
-
-/// Threads for what blocks: one for each job that is under way at once, kept for the next.
-class Waiters {
- public:
-  Waiters() = default;
-  Waiters(const Waiters&) = delete;
-  Waiters& operator=(const Waiters&) = delete;
-  ~Waiters() {
-    {
-      const std::lock_guard lock(mutex_);
-      end_ = true;
-    }
-    wake_.notify_all();
-    for (std::thread& thread : threads_) thread.join();
-  }
-
-  void start(void (*job)(void*), void* what) {
-    const std::lock_guard lock(mutex_);
-    if (idle_ < jobs_.size() + 1) {
-      threads_.emplace_back([this] { work(); });
-      ++idle_;  // the new thread, so that the next call counts it
-    }
-    jobs_.emplace_back(job, what);
-    wake_.notify_one();
-  }
-
- private:
-  void work() {
-    std::unique_lock lock(mutex_);
-    while (true) {
-      wake_.wait(lock, [&] { return end_ || !jobs_.empty(); });
-      if (jobs_.empty()) return;
-      const auto [job, what] = jobs_.front();
-      jobs_.pop_front();
-      --idle_;
-      lock.unlock();
-      job(what);
-      lock.lock();
-      ++idle_;
-    }
-  }
-
-  std::mutex mutex_;
-  std::condition_variable wake_;
-  std::deque<std::pair<void (*)(void*), void*>> jobs_;
-  std::vector<std::thread> threads_;
-  std::size_t idle_ = 0;
-  bool end_ = false;
-};
-
-}  // namespace detail
 
 /// Ranks as those of a torch.distributed process group, over sends and receives of its backend for the host, which is Gloo:
 ///
