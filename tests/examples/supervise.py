@@ -161,8 +161,8 @@ class Length:
         report = report_of(state)
         steps = report["steps"] / report["seconds"]["total"]  # a second
         self.steps_to_a_checkpoint = max(1, min(50, int(steps / 2)))
-        # A kill comes within 0.65 s of training, see check_kills; three times as long, should the machine become faster.
-        self.epochs = max(20, round((2 + 2 * given.kills) * steps * 20 / report["steps"]))
+        # A kill comes within 0.65 s of training, see check_kills; twice as long, should the machine become faster.
+        self.epochs = max(20, round((2 + given.kills) * steps * 20 / report["steps"]))
 
 
 def uninterrupted(state, length):

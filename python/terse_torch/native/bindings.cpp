@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The Python module terse_torch._native: methods by name over process groups, on arenas that Python keeps.
 
-#include <torch/extension.h>
+#include <pybind11/stl.h>
+#include <torch/csrc/utils/pybind.h>
 
 #include "method.hpp"
 #include "terse/laws/transport.hpp"
