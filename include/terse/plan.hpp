@@ -24,6 +24,17 @@ struct Portion {
   bool variable = false;   ///< whether it does
 };
 
+/// Slices of 16 MiB. Over transports in a stream's order (Nccl), where one slice follows the other and all that they save is memory: of
+/// 512 MiB in full precision, and compressed packets in one.
+inline constexpr index_t automatic_slices = -1;
+
+namespace detail {
+constexpr index_t slice_bytes_of(index_t wanted, bool in_stream_order, bool compressed) {
+  if (wanted != automatic_slices) return wanted;
+  return !in_stream_order ? index_t{16} << 20 : compressed ? 0 : index_t{512} << 20;
+}
+}  // namespace detail
+
 /// A range in slices of about `bytes` bytes of fp32, the last elements first, for gradients become ready in that order; 0: in
 /// one. Cut at multiples of 64 elements, or, with `whole_segments`, between pieces alone. All ranks cut alike.
 TERSE_COLD std::vector<Range> slices_of(const Range& range, index_t bytes, bool whole_segments = false);

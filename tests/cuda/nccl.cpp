@@ -385,6 +385,64 @@ TEST_CASE("whoever waits for a late rank gets peer_error within the deadline, an
   });
 }
 
+TEST_CASE("memory is allocated, and zero, while messages wait") {
+  if (gpus() < 2) return;
+  on_gpus([&](Threads& boot, cudaStream_t stream) {
+    Nccl end = Nccl::create(boot, stream, patience);
+    Everybody warm(end, 5), batch(end, 5);
+    warm.start(end);
+    end.synchronize();
+    const bool late = boot.rank() == boot.size() - 1;
+    if (!late) {
+      batch.start(end);
+      const terse::buffer<float, terse::memory::device> room(1000);
+      CHECK(cudaStreamQuery(stream) == cudaErrorNotReady);
+      barrier(boot);
+      end.synchronize();
+      std::vector<float> found(1000, 1);
+      download(terse::view<const float, terse::memory::device>(room.all()), terse::view<float>(found));
+      CHECK(found == std::vector<float>(1000));
+    } else {
+      barrier(boot);
+      batch.start(end);
+      end.synchronize();
+    }
+  });
+}
+
+TEST_CASE("communicators of two creates on a device are aborted together, and a third begins anew") {
+  if (gpus() < 2) return;
+  on_gpus([&](Threads& boot, cudaStream_t stream) {
+    {
+      Nccl first = Nccl::create(boot, stream, patience), second = Nccl::create(boot, stream, patience);
+      for (Nccl* channel : {&first, &second}) {
+        Everybody warm(*channel, 5);
+        warm.start(*channel);
+        channel->synchronize();
+      }
+      Everybody waiting(first, 5), behind(second, 5);
+      const auto give_up = [&] {
+        waiting.start(first);
+        behind.start(second);
+        CHECK_THROWS_AS(second.synchronize(short_patience), const terse::peer_error&);
+        CHECK(thrown<terse::peer_error>([&] {
+                first.synchronize(short_patience);
+              }).find("were aborted: gave up") != std::string::npos);
+        drain(stream);
+      };
+      const bool late = boot.rank() == boot.size() - 1;
+      if (!late) give_up();
+      barrier(boot);
+      if (late) give_up();
+    }
+    Nccl third = Nccl::create(boot, stream, patience);
+    Everybody batch(third, 5);
+    batch.start(third);
+    third.synchronize();
+    CHECK(batch.arrived());
+  });
+}
+
 TEST_CASE("a channel on a stream of its own waits for nobody else, and calls its ranks what it is told") {
   if (gpus() < 2) return;
   on_gpus([&](Threads& boot, cudaStream_t stream) {

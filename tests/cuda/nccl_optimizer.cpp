@@ -52,6 +52,26 @@ TEST_CASE("optimizers have the host's bits, however late kernels and messages ar
   compare_over_nccl(4);
 }
 
+TEST_CASE("by default compressed packets go in one slice where messages are in a stream's order") {
+  on_gpus(2, patience, [&](Nccl& transport, const Device& device) {
+    const auto bytes = [&](index_t slice_bytes) {
+      const Options options{.slice_bytes = slice_bytes};
+      return Optimizer{OneBitAdam<>{}, transport, Layout::flat(index_t{5} << 20), options, device}
+          .bytes_per_step();
+    };
+    const StepBytes chosen = bytes(automatic_slices);
+    CHECK(chosen == bytes(0));
+    CHECK(chosen.compressed < bytes(index_t{16} << 20).compressed);
+  });
+  ThreadGroup(2).run([&](Threads& transport) {
+    const auto bytes = [&](index_t slice_bytes) {
+      const Options options{.slice_bytes = slice_bytes};
+      return Optimizer{OneBitAdam<>{}, transport, Layout::flat(index_t{5} << 20), options}.bytes_per_step();
+    };
+    CHECK(bytes(automatic_slices) == bytes(index_t{16} << 20));
+  });
+}
+
 TEST_CASE("a gradient that isn't finite is known to all, and moves nothing") {
   const Late late(0, 100);
   std::vector<std::string> errors(3);

@@ -313,6 +313,16 @@ cudaError_t cudaMemset(void* place, int value, size_t bytes) {
   const emulated::Open memory;
   return std::memset(place, value, bytes), cudaSuccess;
 }
+cudaError_t cudaMemsetAsync(void* place, int value, size_t bytes, cudaStream_t stream) {
+  const std::lock_guard lock(everything);
+  const auto set = [=] {
+    const emulated::Open memory;
+    std::memset(place, value, bytes);
+  };
+  stream->queue.push_back({[] { return true; }, set, 0});
+  change.notify_all();
+  return cudaSuccess;
+}
 cudaError_t cudaDeviceSynchronize() { return wait_for_device(), cudaSuccess; }
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) {
   const emulated::Open memory;

@@ -76,7 +76,10 @@ Figures figures_of(const R& recipe, const Setting& setting, int before, int step
                                                   : ratio(whole.full_precision, part.full_precision)),
                   .overlap = overlap};
   const auto slices_in = [&](const terse::Layout& layout) {
-    return static_cast<double>(terse::slices_of(layout.range(), optimizer.options().slice_bytes).size());
+    return static_cast<double>(
+        terse::slices_of(layout.range(),
+                         terse::detail::slice_bytes_of(optimizer.options().slice_bytes, false, false))
+            .size());
   };
   figures.step.slices = slices_in(setting.layout);
   // Four slices are under way at a time. The rehearsal has written down all that it had. Not everything compressed is cut.

@@ -135,8 +135,10 @@ class Rounds {
         feedback_(lent) {
     if (feedback_ == nullptr)
       feedback_ = &own_feedback_.emplace(feedback, compressed_.begin_offset(), compressed_.end_offset());
-    const std::vector<Range> ranges =
-        slices_of(range, takes_any_round<C> && P::exact ? slice_bytes : 0, Traits<C>::whole_segments);
+    const index_t bytes = takes_any_round<C> && P::exact
+                              ? slice_bytes_of(slice_bytes, transport.in_stream_order(), !C::lossless)
+                              : 0;
+    const std::vector<Range> ranges = slices_of(range, bytes, Traits<C>::whole_segments);
     channels_.reserve(lanes_);
     for (std::size_t lane = 0; lane < std::min(lanes_, ranges.size()); ++lane)
       channels_.push_back(transport.split(0, transport.rank()));

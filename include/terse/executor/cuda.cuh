@@ -6,6 +6,7 @@
 #include <concepts>
 #include <cub/block/block_reduce.cuh>
 #include <cub/block/block_scan.cuh>
+#include <vector>
 
 #include "terse/executor/device_memory.hpp"
 #include "terse/executor/grid_pack.hpp"
@@ -77,10 +78,22 @@ struct CudaBlock {
   }
 };
 
-/// -1 where there is none.
-inline int current_device() {
+/// The kernels of a program, each registered before `main` by a static member of its own.
+inline std::vector<const void*>& kernels() {
+  static std::vector<const void*> all;
+  return all;
+}
+
+/// Returns the current device, -1 where there is none, with all kernels loaded on it. CUDA loads a kernel at its first launch, which
+/// may wait until the device is idle: after a message that waits for a peer, for as long as that takes, and no deadline holds there.
+inline int loaded_device() {
   int device = -1;
-  return cudaGetDevice(&device) == cudaSuccess ? device : -1;
+  if (cudaGetDevice(&device) != cudaSuccess) return -1;
+  for (const void* kernel : kernels()) {
+    cudaFuncAttributes loaded{};
+    check_cuda(cudaFuncGetAttributes(&loaded, kernel), "loading a kernel");
+  }
+  return device;
 }
 
 /// The one entry point of all kernels.
@@ -93,17 +106,25 @@ __global__ void __launch_bounds__(tuning_of_kernel<Kernel>().threads,
   kernel(block, shared);
 }
 
+template <class Kernel>
+struct Registered {
+  static inline const bool done = [] {
+    kernels().push_back(reinterpret_cast<const void*>(&run_kernel<Kernel>));
+    return true;
+  }();
+};
+
 }  // namespace detail
 
 namespace executor {
 
-/// Runs functors on the CUDA device that was current when it was made, in order on `stream`, one of that device. The device must be
-/// current in every thread that uses it: usage_error if another one is. Nothing blocks the host but what says so, and
-/// nothing is allocated. Needs nvcc with -fmad=false and --expt-relaxed-constexpr, which the `terse-cuda` dependency
+/// Runs functors on the CUDA device that was current when it was made, in order on `stream`, one of that device. Making it
+/// loads the program's kernels there. The device must be current in every thread that uses it: usage_error if another one is.
+/// Nothing blocks the host but what says so, and nothing is allocated. Needs nvcc with -fmad=false and --expt-relaxed-constexpr, which the `terse-cuda` dependency
 /// and package carry: with them the results have the host's bits.
 struct cuda {
   cudaStream_t stream = nullptr;
-  int device = detail::current_device();
+  int device = detail::loaded_device();
 
   using memory = terse::memory::device;
   using staging = terse::memory::pinned;
@@ -114,6 +135,7 @@ struct cuda {
   void launch(const Kernel& kernel, index_t blocks) const {
     static_assert(std::is_trivially_copyable_v<Kernel>);
     static_assert(sizeof(Kernel) <= 32764, "terse: a functor is too large for a kernel's arguments");
+    (void)detail::Registered<Kernel>::done;
     check_device();
     cudaLaunchConfig_t config{};
     config.gridDim = dim3(static_cast<unsigned>(blocks));

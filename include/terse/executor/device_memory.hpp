@@ -27,9 +27,14 @@ namespace memory {
 struct device {
   static void* allocate(std::size_t bytes) {
     void* const place = allocate_unwritten(bytes);
-    detail::check_cuda(cudaMemset(place, 0, bytes), "cudaMemset");
-    // Streams that don't wait for the default stream must not see it before it is zero.
-    detail::check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+    // Streams that don't wait for the default stream must not see it before it is zero; a wait for the whole device would
+    // be one for messages, too, without a deadline.
+    cudaStream_t own = nullptr;
+    detail::check_cuda(cudaStreamCreateWithFlags(&own, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+    cudaError_t result = cudaMemsetAsync(place, 0, bytes, own);
+    if (result == cudaSuccess) result = cudaStreamSynchronize(own);
+    cudaStreamDestroy(own);
+    detail::check_cuda(result, "cudaMemsetAsync");
     return place;
   }
   /// As it comes, so that compute-sanitizer's initcheck sees who reads it too early. No two allocations touch, so that what

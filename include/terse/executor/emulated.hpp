@@ -78,6 +78,7 @@ struct emulated {
 
  private:
   static void launch_any(detail::AnyKernel kernel, index_t blocks) {
+    detail::EmulatedThreads::check_blocks(blocks);
     ++launches();
     if (auto& recording = Recording::under_way(); recording) {
       const auto kept = std::make_shared<std::vector<std::byte>>(kernel.bytes);

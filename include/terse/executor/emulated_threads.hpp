@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
-#include <new>
 #include <type_traits>
 #include <utility>
 
@@ -89,6 +89,10 @@ class EmulatedThreads {
     int turn_ = 0, block_turn_ = 0;
   };
 
+  /// Ends the program where a device would refuse the launch.
+  static void check_blocks(index_t blocks) {
+    if (blocks < 1 || blocks > 0x7FFFFFFF) refuse("a launch has no blocks, or too many");
+  }
   /// Odd blocks run their threads from the last to the first, so that what should be a wait and isn't shows.
   inline void run(const AnyKernel& kernel, index_t index);
 
@@ -146,34 +150,30 @@ class EmulatedThreads {
   std::unique_ptr<char[]> stacks_;
 };
 
-/// A kernel without its type: its bytes, and functions that begin and run it.
+/// A kernel without its type: its bytes, and a function that runs it.
 struct AnyKernel {
   const void* kernel;
   std::size_t bytes, shared_bytes;
   int threads;
   bool cooperative;
-  void (*begin)(void* shared);
   void (*run)(const void* kernel, EmulatedThreads::Block& block, void* shared);
 
   template <class Kernel>
   static AnyKernel of(const Kernel& kernel) {
     using Shared = typename Kernel::Shared;
-    static_assert(std::is_trivially_copyable_v<Kernel> && std::is_trivially_destructible_v<Shared> &&
+    static_assert(std::is_trivially_copyable_v<Kernel> && std::is_trivially_copyable_v<Shared> &&
                   alignof(Shared) <= __STDCPP_DEFAULT_NEW_ALIGNMENT__);
+    static_assert(sizeof(Kernel) <= 32764 && sizeof(Shared) <= std::size_t{48} << 10,
+                  "more arguments or shared memory than a device has");
     return {&kernel,
             sizeof(Kernel),
             sizeof(Shared),
             tuning_of_kernel<Kernel>().threads,
             Kernel::cooperative,
-            &begin_of<Kernel>,
             &run_of<Kernel>};
   }
 
  private:
-  template <class Kernel>
-  static void begin_of(void* shared) {
-    ::new (shared) typename Kernel::Shared();
-  }
   template <class Kernel>
   static void run_of(const void* kernel, EmulatedThreads::Block& block, void* shared) {
     (*static_cast<const Kernel*>(kernel))(block, *static_cast<typename Kernel::Shared*>(shared));
@@ -199,7 +199,8 @@ inline void EmulatedThreads::run(const AnyKernel& kernel, index_t index) {
   threads_ = kernel.threads;
   // Exactly as large as it must be, so that sanitizers see writes beyond it.
   const std::unique_ptr<std::byte[]> shared(new std::byte[kernel.shared_bytes]);
-  kernel.begin(shared.get());
+  std::memset(shared.get(), 0xFF,
+              kernel.shared_bytes);  // nvcc leaves out initializers, in silence
   if (!kernel.cooperative) {
     for (int k = 0; k < threads_; ++k) {
       Block block(this, in_turn(k));

@@ -43,11 +43,14 @@ TERSE_COLD TERSE_CORE std::string first_difference(Channel& channel, const Layou
 }
 
 /// Options that differ make another hash, and those that make the same packets need not.
-TERSE_CORE std::uint64_t options_hash(const Options& options, const Layout& layout) {
+TERSE_CORE std::uint64_t options_hash(const Options& options, const Layout& layout, bool in_stream_order) {
   const std::uint64_t hash = mix_hash(static_cast<std::uint64_t>(options.on_non_finite),
                                       std::bit_cast<std::uint32_t>(options.clip_norm));
-  const std::size_t slices = slices_of(layout.range(), options.slice_bytes).size();
-  const std::uint64_t cut = slices == 1 ? hash : mix_hash(hash, slices);
+  const auto slices = [&](bool compressed) {
+    return slices_of(layout.range(), slice_bytes_of(options.slice_bytes, in_stream_order, compressed)).size();
+  };
+  const std::uint64_t exact = slices(false) == 1 ? hash : mix_hash(hash, slices(false));
+  const std::uint64_t cut = slices(true) == slices(false) ? exact : mix_hash(exact, slices(true));
   const std::uint64_t masked = std::bit_cast<std::uint32_t>(options.most_masked);
   const std::uint64_t frozen =
       masked == std::bit_cast<std::uint32_t>(Options{}.most_masked) ? cut : mix_hash(cut, masked);
@@ -66,7 +69,7 @@ TERSE_CORE std::uint64_t agree_on_setup(Channel& channel, const Layout& layout, 
                            {"seed", options.seed},
                            {"value of an option (on_non_finite, clip_norm, slice_bytes, check_payload, "
                             "compare_every, most_masked)",
-                            options_hash(options, layout)},
+                            options_hash(options, layout, channel.in_stream_order())},
                            {"numerics", numerics}};
   constexpr std::size_t layout_at = 2, count = std::size(fields), numerics_at = count - 1;
   const auto more = [&](const std::vector<std::uint64_t>& all) -> std::string {

@@ -11,7 +11,8 @@ TERSE_CORE void check_options(const Options& options, bool on_device, bool ever_
   if (!(options.most_masked >= 0 && options.most_masked <= 1))
     throw usage_error("most_masked is a share of elements: it must be in [0, 1], not " +
                       std::to_string(options.most_masked));
-  if (options.slice_bytes < 0) throw usage_error("slice_bytes must not be negative; 0: all in one slice");
+  if (options.slice_bytes < 0 && options.slice_bytes != automatic_slices)
+    throw usage_error("slice_bytes must not be negative; 0: all in one slice");
   if (on_device && options.check_payload)
     throw usage_error(
         "check_payload is for packets in the host's memory: a device's have no checksum of their payload. "

@@ -9,6 +9,7 @@
 #include "terse/core/config.hpp"
 #include "terse/core/layout.hpp"
 #include "terse/core/non_finite.hpp"
+#include "terse/plan.hpp"
 #include "terse/preconditioner/masked_elements.hpp"
 
 namespace terse {
@@ -30,7 +31,7 @@ struct Options {
   /// one is made or summed while others travel, and packets on their way take the memory of four slices each way. In full
   /// precision bits don't depend on it over ScatterGather; over Ring, whose order of summation depends on how a range is cut into
   /// chunks, the last bit may. Compressed slices have scales and selections of their own. 0: in one.
-  index_t slice_bytes = index_t{16} << 20;
+  index_t slice_bytes = automatic_slices;
   /// Gives packets a checksum of all that is in them, in half of the header's check: not a byte more. A packet that was damaged on
   /// its way is a wire_error that names sender, phase and chunk, before anything of it is read. Costs a pass over what is sent and
   /// one over what comes in. On the host; what a transport's own collectives add up (Native) has none on its way there. The few

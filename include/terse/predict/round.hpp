@@ -113,11 +113,12 @@ inline Round ring(int ranks, double packet) {
 /// BySize<>: full precision of `elements` floats in slices of Options::slice_bytes, whose size decides; see topology/by_size.hpp
 /// for `from`. All slices in one round: latencies that follow each other are Step::waves.
 inline Round by_size(int ranks, index_t elements, index_t from = index_t{1} << 16,
-                     index_t slice_bytes = Options{}.slice_bytes) {
+                     index_t slice_bytes = automatic_slices) {
   detail::check_count("by_size", "ranks", ranks, 1);
   const double packet = 4.0 * static_cast<double>(elements);
   // Slices differ by less than 128 elements.
-  const index_t slice = slices_of(Range({{0, 0, elements}}), slice_bytes).front().elements();
+  const index_t slice =
+      slices_of(Range({{0, 0, elements}}), slice_bytes_of(slice_bytes, false, false)).front().elements();
   return slice / ranks >= from ? ring(ranks, packet) : scatter_gather(ranks, packet);
 }
 /// AllGather: one batch, the whole packet to each other one.

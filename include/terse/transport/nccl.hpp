@@ -28,7 +28,7 @@ namespace terse {
 /// `up_to` all `room` bytes arrive, so a `Send`'s buffer must hold that many.
 ///
 /// Errors: a peer that is gone or late is a peer_error, whose culprit is -1 unless there are two ranks, because NCCL
-/// doesn't say. All communicators of this rank that come from the same `create` are then aborted, and every later call
+/// doesn't say. All communicators that this rank has on its device are then aborted, of whichever `create`, and every later call
 /// throws. What was enqueued behind an aborted batch still runs, on buffers that were not filled: parameters that it
 /// updates are lost. What NCCL says of wrong arguments is a usage_error; what CUDA says, an error.
 ///
@@ -65,7 +65,7 @@ class Nccl {
   /// destroyed nor aborted. Collective; no operation of `communicator` may be under way. If that one blocks, no
   /// deadline holds for this call.
   explicit Nccl(ncclComm_t communicator, cudaStream_t stream, Deadline deadline = std::chrono::seconds(60))
-      : channel_(new_channel(nullptr, stream, deadline)) {
+      : channel_(new_channel(detail::NcclFamily::of_this_device(), stream, deadline)) {
     check(ncclCommUserRank(communicator, &channel_->rank), "ncclCommUserRank");
     check(ncclCommCount(communicator, &channel_->size), "ncclCommCount");
     split_from(communicator, 0, channel_->rank, /*abortable=*/false);
@@ -206,15 +206,15 @@ class Nccl {
   /// What error texts shall call the ranks of this channel, one name for each; without it they are counted from 0.
   void name_ranks(std::vector<int> names) { channel_->names = std::move(names); }
 
-  /// Gives up: aborts all communicators of this rank that come from the same `create`, so that nothing on their streams
-  /// waits for messages any more, and every later call throws peer_error with this reason. Does nothing after an abort.
+  /// Gives up: aborts all communicators that this rank has on its device, so that nothing on their streams waits for
+  /// messages any more, and every later call throws peer_error with this reason. Does nothing after an abort.
   void abort(const std::string& reason) noexcept { channel_->give_up(reason); }
 
  private:
   explicit Nccl(std::unique_ptr<Channel> channel) : channel_(std::move(channel)) {}
   Nccl(const ncclUniqueId& id, int rank, int size, cudaStream_t stream, Deadline deadline,
        Channel::Clock::time_point until)
-      : channel_(new_channel(nullptr, stream, deadline)) {
+      : channel_(new_channel(detail::NcclFamily::of_this_device(), stream, deadline)) {
     Channel& channel = *channel_;
     channel.rank = rank;
     channel.size = size;
@@ -228,7 +228,6 @@ class Nccl {
 
   static std::unique_ptr<Channel> new_channel(std::shared_ptr<detail::NcclFamily> family, cudaStream_t stream,
                                               Deadline deadline) {
-    if (!family) family = std::make_shared<detail::NcclFamily>();
     return std::make_unique<Channel>(std::move(family), stream, deadline);
   }
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -26,13 +27,30 @@ namespace terse::detail {
 
 class NcclChannel;
 
-/// All communicators of one rank that come from the same root. They are aborted together, in one group: a kernel that
-/// waits for a dead peer holds up the stream and every cudaFree of the device, those of another abort, too.
+/// All communicators of one rank, which has a device of its own. They are aborted together, in one group: a kernel that
+/// waits for a dead peer holds up its stream and every cudaFree of the device, those of another abort, too.
 struct NcclFamily {
   std::mutex mutex;                    // held for each call to NCCL, and never while waiting
   std::vector<NcclChannel*> channels;  // parents before what was split from them
   std::string reason;                  // why all were aborted; empty while none were
   int culprit = -1;
+
+  /// Returns the family of the current device's communicators: a new one where there are none, or where they were aborted.
+  static std::shared_ptr<NcclFamily> of_this_device() {
+    static std::mutex guard;
+    static std::map<int, std::weak_ptr<NcclFamily>> families;
+    int device = -1;
+    check_cuda(cudaGetDevice(&device), "cudaGetDevice");
+    const std::lock_guard lock(guard);
+    std::shared_ptr<NcclFamily> family = families[device].lock();
+    if (family) {
+      const std::lock_guard calls(family->mutex);
+      if (family->reason.empty()) return family;
+    }
+    family = std::make_shared<NcclFamily>();
+    families[device] = family;
+    return family;
+  }
 };
 
 /// One communicator: its life, its errors, and waiting for it. NCCL calls on communicators that don't block return
