@@ -11,7 +11,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "terse/checkpoint/folder.hpp"
+#include "terse/interop/checkpoint.hpp"
 #include "terse/interop/data_parallel.hpp"
 #include "terse/optimizer/one_bit_adam.hpp"
 #include "terse/optimizer/rate_schedule.hpp"
@@ -47,7 +47,7 @@ void train(terse::Mpi& transport, const char* place, int last, int steps) {
   });
   const terse::CosineSchedule rate{.peak = 2e-3F, .steps = static_cast<std::uint64_t>(steps), .warmup = 20};
   terse::checkpoint::Folder folder(place, transport);
-  if (folder.load(model.optimizer(), model.parameters()) && transport.rank() == 0)
+  if (terse::interop::load(folder, model) && transport.rank() == 0)
     std::printf("goes on after step %llu\n", static_cast<unsigned long long>(model.optimizer().steps()));
 
   for (int step = static_cast<int>(model.optimizer().steps()) + 1; step <= last; ++step) {
@@ -71,7 +71,7 @@ void train(terse::Mpi& transport, const char* place, int last, int steps) {
     if (transport.rank() == 0)
       std::printf("step %d  %.1f %% right  %llu bytes sent\n", step, 100 * right,
                   static_cast<unsigned long long>(result.bytes_sent));
-    folder.save(model.optimizer(), model.parameters());
+    terse::interop::save(folder, model);
   }
 }
 

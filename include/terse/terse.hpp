@@ -3,7 +3,7 @@
 
 #if __cplusplus < 202002L
 #error "terse is C++20: compile with -std=c++20 or later"
-#endif
+#else
 #ifndef __cpp_exceptions
 #error "terse reports errors by exceptions and can't do so under -fno-exceptions; compile without"
 #endif
@@ -115,3 +115,5 @@
 #include "terse/transport/metered.hpp"                    // IWYU pragma: export
 #include "terse/transport/nodes.hpp"                      // IWYU pragma: export
 #include "terse/transport/threads.hpp"                    // IWYU pragma: export
+
+#endif

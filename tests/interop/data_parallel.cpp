@@ -20,6 +20,16 @@
 #include "terse/interop/data_parallel.hpp"
 #include "terse/terse.hpp"
 
+#if __has_include(<nlohmann/json.hpp>) && __has_include(<xxhash.h>)
+#include <unistd.h>
+
+#include <filesystem>
+#include <functional>
+
+#include "terse/interop/checkpoint.hpp"
+#define TERSE_TEST_CHECKPOINTS
+#endif
+
 // Gradients that leave during LibTorch's backward pass: the bits of steps that wait for its end, when hooks are called, passes that
 // are summed, parameters that get nothing, gradients that the program changes, and errors on their way through LibTorch; and what
 // a module must not become after it is flat, nor be before. In C++20, which clang doesn't take Debian's
@@ -314,7 +324,7 @@ TEST_CASE("calls in another order are refused in words") {
   alone([](Threads& transport) {
     Net net(0);
     DataParallel model(net, Adam<>{}, transport);
-    CHECK(says(thrown<usage_error>([&] { model.step(); }), "no begin()"));
+    CHECK(says(thrown<usage_error>([&] { model.step(); }), "without begin()"));
     CHECK(says(thrown<usage_error>([&] { model.begin(0); }), "at least one backward pass"));
     // Nothing has left, so a pass that failed before may be begun again.
     model.begin();
@@ -324,7 +334,7 @@ TEST_CASE("calls in another order are refused in words") {
     CHECK(model.step().applied);
     CHECK(model.unused() ==
           std::vector<std::string>{"idle.weight", "idle.bias", "detour.weight", "detour.bias"});
-    CHECK(says(thrown<usage_error>([&] { model.step(); }), "no begin()"));
+    CHECK(says(thrown<usage_error>([&] { model.step(); }), "without begin()"));
   });
 }
 
@@ -609,8 +619,8 @@ TEST_CASE("what is trained is settled when the module becomes flat") {
       const auto refused = [&](const char* name, const char* why) {
         for (const auto& what : {thrown<usage_error>(step), thrown<usage_error>([&] { model.step(); }),
                                  thrown<usage_error>([&] { model.flat().check_gradients(); })}) {
-          CHECK((says(what, name) || says(what, "no begin()")));
-          CHECK((says(what, why) || says(what, "no begin()")));
+          CHECK((says(what, name) || says(what, "without begin()")));
+          CHECK((says(what, why) || says(what, "without begin()")));
         }
         CHECK_FALSE(model.optimizer().begun());
         CHECK(copy_of(model.parameters()) == before);
@@ -787,3 +797,93 @@ TEST_CASE("ranks without a batch take part, and the others' scale makes the mean
     CHECK(copy_of(model.parameters()) == copy_of(reference.parameters()));
   });
 }
+
+#ifdef TERSE_TEST_CHECKPOINTS
+namespace {
+
+/// Has running statistics, which are each rank's own.
+struct Normalized : nn::Module {
+  Normalized() {
+    torch::NoGradGuard no_grad;
+    first->weight.fill_(0.1);
+    first->bias.zero_();
+  }
+  torch::Tensor loss(int rank, std::uint64_t step) {
+    const torch::Tensor input =
+        torch::sin(torch::arange(8 * 12).reshape({8, 12}) * (0.37 + rank) + 1.3 * static_cast<double>(step));
+    return first(norm(input)).square().mean();
+  }
+  std::vector<torch::Tensor> statistics() {
+    return {norm->running_mean.clone(), norm->running_var.clone(), norm->num_batches_tracked.clone()};
+  }
+
+  nn::BatchNorm1d norm = register_module("norm", nn::BatchNorm1d(12));
+  nn::Linear first = register_module("first", nn::Linear(12, 5));
+};
+
+bool equal_all(const std::vector<torch::Tensor>& a, const std::vector<torch::Tensor>& b) {
+  return std::equal(
+      a.begin(), a.end(), b.begin(), b.end(),
+      [](const torch::Tensor& one, const torch::Tensor& other) { return torch::equal(one, other); });
+}
+
+std::string refusal(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const checkpoint_error& refused) {
+    return refused.what();
+  }
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("a checkpoint of a model has its buffers, each rank's own") {
+  const std::filesystem::path place =
+      std::filesystem::temp_directory_path() / ("terse-buffers-" + std::to_string(getpid()));
+  std::filesystem::create_directory(place);
+  ThreadGroup(2, deadline).run([&](Threads& transport) {
+    at::set_num_threads(1);
+    const auto train = [&](Normalized& net, auto& model, std::uint64_t last) {
+      while (model.optimizer().steps() < last) {
+        model.begin();
+        net.loss(transport.rank(), model.optimizer().steps() + 1).backward();
+        model.step();
+      }
+    };
+    Normalized whole, half, rest;
+    DataParallel uninterrupted(whole, MomentumSgd<>{}, transport), first(half, MomentumSgd<>{}, transport);
+    DataParallel second(rest, MomentumSgd<>{}, transport);
+    train(whole, uninterrupted, 6);
+    checkpoint::Folder folder(place / "run", transport);
+    CHECK_FALSE(interop::load(folder, first));
+    train(half, first, 3);
+    interop::save(folder, first, {{"note", "half"}});
+    const auto loaded = interop::load(folder, second);
+    REQUIRE(loaded);
+    CHECK(loaded->manifest.contents("note") == "half");
+    CHECK(second.optimizer().steps() == 3);
+    CHECK(equal_all(rest.statistics(), half.statistics()));
+    train(rest, second, 6);
+    CHECK(copy_of(second.parameters()) == copy_of(uninterrupted.parameters()));
+    CHECK(equal_all(rest.statistics(), whole.statistics()));
+    std::vector<torch::Tensor> other = whole.statistics();
+    terse::mean(transport, view<float>(other[0].data_ptr<float>(), other[0].numel()));
+    CHECK_FALSE(torch::equal(other[0], whole.statistics()[0]));
+
+    checkpoint::Folder without(place / "without", transport);
+    without.save(first.optimizer(), first.parameters());
+    const auto before = rest.statistics();
+    CHECK(refusal([&] { interop::load(without, second); }).find("was saved without the module's buffers") !=
+          std::string::npos);
+    // One that was trained on others is refused before anything is loaded.
+    half.norm->register_buffer("more", torch::zeros({2}));
+    interop::save(without, first);
+    CHECK(refusal([&] { interop::load(without, second); }).find("has 4 buffers, and the module 3") !=
+          std::string::npos);
+    CHECK(second.optimizer().steps() == 6);
+    CHECK(equal_all(rest.statistics(), before));
+  });
+  std::filesystem::remove_all(place);
+}
+#endif

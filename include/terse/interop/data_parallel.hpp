@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#if __cplusplus < 202002L
+#error "terse is C++20, but for interop/libtorch.hpp and gradient_hooks.hpp: compile with -std=c++20 or later"
+#else
+
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -42,8 +46,8 @@ namespace terse::interop {
 /// left, and the other ranks wait for the rest until their deadline. An exception of the program's own before the first
 /// gradient is final harms nothing: `begin` again.
 ///
-/// The module is on the CPU and float32; see FlatModule for what else it must be. It may outlive this object, whose arenas
-/// its parameters stay in.
+/// The module is on the CPU and float32; see FlatModule for what else it must be. It outlives this object, whose arenas
+/// its parameters stay in. Checkpoints with its buffers: interop/checkpoint.hpp.
 template <class R, Transport T>
 class DataParallel {
   static_assert(std::is_same_v<typename T::memory, memory::host>,
@@ -54,7 +58,8 @@ class DataParallel {
   /// flat or has nothing to train, and what Optimizer's constructor throws.
   DataParallel(torch::nn::Module& module, R recipe, T& transport, const Options& options = {},
                const FlatModule::Mark& mark = {})
-      : flat_(trainable(module, mark)),
+      : module_(module),
+        flat_(trainable(module, mark)),
         optimizer_(std::move(recipe), transport, flat_.layout(), options),
         hooks_(flat_, [this](index_t segment) { leave(segment); }) {
     broadcast(optimizer_.channel(), parameters());
@@ -101,6 +106,7 @@ class DataParallel {
   Optimizer<R, T>& optimizer() { return optimizer_; }
   const Optimizer<R, T>& optimizer() const { return optimizer_; }
   const FlatModule& flat() const { return flat_; }
+  torch::nn::Module& module() const { return module_; }
   view<float> parameters() { return {flat_.parameters(), flat_.size()}; }
   view<float> gradients() { return {flat_.gradients(), flat_.size()}; }
 
@@ -129,6 +135,7 @@ class DataParallel {
     optimizer_.ready(segment);
   }
 
+  torch::nn::Module& module_;
   FlatModule flat_;
   Optimizer<R, T> optimizer_;
   GradientHooks hooks_;
@@ -137,3 +144,5 @@ class DataParallel {
 };
 
 }  // namespace terse::interop
+
+#endif

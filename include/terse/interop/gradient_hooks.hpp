@@ -91,7 +91,7 @@ class GradientHooks {
   /// and what a pass has thrown from here.
   void end() {
     if (fault_) std::rethrow_exception(fault_);
-    if (passes_ == 0) throw usage_error("a step ends that no begin() came before");
+    if (passes_ == 0) throw usage_error("step() without begin(): call begin() before backward()");
     if (std::exchange(stray_, false) &&
         std::all_of(watched_.begin(), watched_.end(), [](const Watched& one) { return one.calls == 0; }))
       throw usage_error(

@@ -187,7 +187,7 @@ class FlatModuleOf {
         throw usage_error(
             "parameter '" + item.key() +
             "' requires a gradient, but was frozen or not there when the module became flat, so "
-            "no step would train it; make the FlatModule, or what has made it, again");
+            "no step would train it; make the DataParallel or FlatModule again");
     }
   }
 
@@ -195,14 +195,17 @@ class FlatModuleOf {
     if (!member.parameter.requires_grad())
       throw usage_error("parameter '" + member.name +
                         "' was frozen after the module became flat, and steps may still move it; make the "
-                        "FlatModule, or what has made it, again");
+                        "DataParallel or FlatModule again");
     const torch::Tensor& gradient = member.parameter.grad();
     if (!gradient.defined())
       throw usage_error("the gradient of parameter '" + member.name +
-                        "' is gone; zero it with FlatModule::zero_gradients instead of setting it to none");
+                        "' is gone, by zero_grad() for one: call DataParallel::begin or "
+                        "FlatModule::zero_gradients instead");
     if (!lies_at(gradient, gradients_.get() + member.offset, member.parameter))
-      throw usage_error("the gradient of parameter '" + member.name +
-                        "' was replaced by a tensor outside of the flat arena");
+      throw usage_error(
+          "the gradient of parameter '" + member.name +
+          "' was replaced by a tensor outside of the flat arena, after zero_grad(true) for one: "
+          "call DataParallel::begin or FlatModule::zero_gradients instead");
     if (!lies_at(member.parameter, parameters_.get() + member.offset, member.parameter))
       throw usage_error("parameter '" + member.name +
                         "' was moved out of the flat arena; convert or move the module before it is flat");
