@@ -25,7 +25,7 @@ if len(modules) < 10:
 
 
 # Headers of kernels and of device memory. Laws try both sides; pipeline/grid.hpp is of ranks.
-DEVICE = re.compile(r"/(grid_\w+|device\w*|emulated\w*|nccl\w*)\.hpp$|^terse/executor/grid\.hpp$|\.cuh$|^terse/laws/")
+DEVICE = re.compile(r"^terse/device/|/(device|nccl\w*)\.hpp$|\.cuh$|^terse/laws/")
 
 
 def module_of(header):

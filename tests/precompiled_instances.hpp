@@ -5,7 +5,7 @@
 #include <terse/checkpoint/elastic.hpp>
 #include <terse/checkpoint/folder.hpp>
 #include <terse/device.hpp>
-#include <terse/executor/emulated.hpp>
+#include <terse/device/emulated.hpp>
 #include <terse/transport/through_host.hpp>
 
 namespace terse::precompiled {

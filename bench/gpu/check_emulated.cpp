@@ -8,7 +8,7 @@
 
 #include "measure.hpp"
 #include "self_check.hpp"
-#include "terse/executor/emulated.hpp"
+#include "terse/device/emulated.hpp"
 
 namespace {
 

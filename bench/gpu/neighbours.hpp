@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "terse/executor/cuda.cuh"
+#include "terse/device/cuda.cuh"
 #include "terse/transport/threads.hpp"
 
 namespace terse::bench::gpu {

@@ -2,8 +2,8 @@
 // The passes whose instructions bench/gpu/sass counts. Nothing runs this.
 #include "passes.hpp"
 #include "terse/compressor/top_k.hpp"
+#include "terse/device/cuda.cuh"
 #include "terse/error_feedback/difference.hpp"
-#include "terse/executor/cuda.cuh"
 
 namespace terse::bench::gpu {
 

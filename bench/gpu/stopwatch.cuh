@@ -7,7 +7,7 @@
 #include <functional>
 
 #include "functors.hpp"
-#include "terse/executor/cuda.cuh"
+#include "terse/device/cuda.cuh"
 
 // Times on a CUDA device.
 

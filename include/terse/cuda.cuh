@@ -4,6 +4,6 @@
 /// Everything in terse.hpp, and what runs it on a CUDA device. For nvcc; see docs/cuda.md.
 
 #include "terse/device.hpp"
-#include "terse/executor/cuda.cuh"
+#include "terse/device/cuda.cuh"
 #include "terse/terse.hpp"
 #include "terse/transport/through_host.hpp"

@@ -40,7 +40,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
 # What a unit includes, and where its optimizer runs. The emulated device is the tests'.
 EXECUTORS = {
     "cpu": ("", "terse::executor::host executor_of(std::uintptr_t) { return {}; }"),
-    "emulated": ('#include "terse/device.hpp"\n#include "terse/executor/emulated.hpp"\n', "terse::executor::emulated executor_of(std::uintptr_t) { return {}; }"),
+    "emulated": ('#include "terse/device.hpp"\n#include "terse/device/emulated.hpp"\n', "terse::executor::emulated executor_of(std::uintptr_t) { return {}; }"),
     "cuda": ('#include "terse/cuda.cuh"\n',
              "terse::executor::cuda executor_of(std::uintptr_t stream) { return {reinterpret_cast<cudaStream_t>(stream)}; }"),
 }

@@ -20,8 +20,8 @@
 #include "terse/compressor/ternary.hpp"
 #include "terse/compressor/two_magnitudes.hpp"
 #include "terse/compressor/uniform.hpp"
+#include "terse/device/emulated.hpp"
 #include "terse/error_feedback/residual.hpp"
-#include "terse/executor/emulated.hpp"
 #include "terse/executor/host.hpp"
 #include "terse/preconditioner/layer_statistic.hpp"
 

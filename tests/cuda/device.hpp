@@ -8,7 +8,7 @@
 #include <cstdio>
 #include <string_view>
 
-#include "terse/executor/cuda.cuh"
+#include "terse/device/cuda.cuh"
 
 // Runs the cases that are included before or after it, or exits with 77 where there is no device. With --kernels it prints how many
 // kernels are loaded beforehand.

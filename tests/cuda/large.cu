@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "bench/gpu/passes.hpp"
-#include "terse/executor/cuda.cuh"
+#include "terse/device/cuda.cuh"
 #include "terse/executor/host.hpp"
 
 namespace {

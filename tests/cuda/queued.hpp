@@ -7,8 +7,8 @@
 #include <memory>
 #include <vector>
 
-#include "terse/executor/device_memory.hpp"
-#include "terse/executor/emulated.hpp"
+#include "terse/device/emulated.hpp"
+#include "terse/device/memory.hpp"
 
 namespace terse::test {
 

@@ -25,7 +25,7 @@
 #include <tuple>
 #include <vector>
 
-#include "terse/executor/emulated.hpp"
+#include "terse/device/emulated.hpp"
 
 std::atomic<bool> stand_in::remote_errors = false, stand_in::connecting_blocks = false;
 std::atomic<int> stand_in::function_delay = 0, stand_in::message_delay = 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/device.hpp"
-#include "terse/executor/cuda.cuh"
+#include "terse/device/cuda.cuh"
 
 namespace {
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
-#include "terse/executor/emulated.hpp"
+#include "terse/device/emulated.hpp"
 #include "terse/executor/host.hpp"
 
 #define TERSE_TEST_EXECUTORS terse::executor::host, terse::executor::emulated

@@ -9,7 +9,7 @@
 #include <csignal>
 #include <tuple>
 
-#include "terse/executor/emulated.hpp"
+#include "terse/device/emulated.hpp"
 #include "terse/executor/host.hpp"
 #include "terse/executor/parallel.hpp"
 

@@ -9,7 +9,7 @@
 
 #include "support.hpp"
 #include "terse/device.hpp"
-#include "terse/executor/emulated.hpp"
+#include "terse/device/emulated.hpp"
 #include "terse/transport/through_host.hpp"
 
 // Packets that are damaged on their way, and replicas that have drifted.

@@ -3,7 +3,7 @@
 
 #include <filesystem>
 
-#include "terse/executor/emulated.hpp"
+#include "terse/device/emulated.hpp"
 #define TERSE_TEST_DEVICE terse::executor::emulated
 #include "device_lamb.inc"
 #include "device_local.inc"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "terse/executor/emulated.hpp"
+#include "terse/device/emulated.hpp"
 #define TERSE_TEST_DEVICE terse::executor::emulated
 #include <filesystem>
 

@@ -10,7 +10,7 @@
 #include "support.hpp"
 #include "terse/compressor/over_senders.hpp"
 #include "terse/device.hpp"
-#include "terse/executor/emulated.hpp"
+#include "terse/device/emulated.hpp"
 #include "terse/topology/median_clip.hpp"
 #include "terse/topology/radial.hpp"
 #include "terse/transport/through_host.hpp"

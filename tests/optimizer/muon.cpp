@@ -3,7 +3,7 @@
 
 #include <filesystem>
 
-#include "terse/executor/emulated.hpp"
+#include "terse/device/emulated.hpp"
 #define TERSE_TEST_DEVICE terse::executor::emulated
 #define TERSE_TEST_RECORDING terse::executor::emulated::Recording
 #include "device_muon.inc"

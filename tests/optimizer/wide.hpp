@@ -2,7 +2,7 @@
 #pragma once
 
 #include "terse/device.hpp"
-#include "terse/executor/emulated.hpp"
+#include "terse/device/emulated.hpp"
 #include "terse/terse.hpp"
 
 // Whether a recipe's sweeps run by the wide mapping of grid executors, asked of the compiler alone: functors that lose their

@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <set>
 
-#include "terse/executor/emulated.hpp"
+#include "terse/device/emulated.hpp"
 #define TERSE_TEST_DEVICE terse::executor::emulated
 #include "device_mixing.hpp"
 #include "guards.inc"

@@ -17,7 +17,7 @@
 #include "terse/checkpoint/folder.hpp"
 #include "terse/checkpoint/pipeline.hpp"
 #include "terse/device.hpp"
-#include "terse/executor/emulated.hpp"
+#include "terse/device/emulated.hpp"
 #include "terse/optimizer/momentum_sgd.hpp"
 #include "terse/optimizer/optimizer.hpp"
 #include "terse/pipeline/mapped_memory.hpp"

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "terse/executor/emulated.hpp"
+#include "terse/device/emulated.hpp"
 #include "terse/transport/collectives.hpp"
 #include "terse/transport/metered.hpp"
 #include "terse/transport/threads.hpp"

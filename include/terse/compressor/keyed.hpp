@@ -16,7 +16,7 @@
 #include "terse/executor/placed_ranges.hpp"
 
 // What the keyed compressors share: codes modulo 2^Bits that the reader completes with its own vector, the key, and
-// checksums by which it knows whether that went well. On grid executors: grid_keyed.hpp.
+// checksums by which it knows whether that went well. On grid executors: device/compressor/keyed.hpp.
 
 namespace terse {
 

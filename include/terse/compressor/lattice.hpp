@@ -70,7 +70,7 @@ struct Lattice {
               std::uint32_t& wrong) const {
     decode_keyed(executor, range, grid(), section, key, use, wrong);
   }
-  /// The same of several packets on a device, wrong[p] of each: terse/compressor/grid_keyed.hpp.
+  /// The same of several packets on a device, wrong[p] of each: terse/device/compressor/keyed.hpp.
   template <GridExecutor E, class Key, class Use>
   void decode_together(E executor, const Range& range, const detail::KeyedPackets& packets, Key key, Use use,
                        std::uint32_t* wrong) const {

@@ -59,7 +59,7 @@ struct Moniqua {
               std::uint32_t& wrong) const {
     decode_keyed(executor, range, Grid(step()), section, key, use, wrong);
   }
-  /// The same of several packets on a device, wrong[p] of each: terse/compressor/grid_keyed.hpp.
+  /// The same of several packets on a device, wrong[p] of each: terse/device/compressor/keyed.hpp.
   template <GridExecutor E, class Key, class Use>
   void decode_together(E executor, const Range& range, const detail::KeyedPackets& packets, Key key, Use use,
                        std::uint32_t* wrong) const {

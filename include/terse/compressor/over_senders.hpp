@@ -29,7 +29,7 @@ struct PickCoder<Ones<Values>> : PickCoder<Values> {
     return senders_of<Coder>(Coder::read(wire, k, e));
   }
 };
-/// A device's, see grid_code_picks.hpp.
+/// A device's, see device/compressor/code_picks.hpp.
 template <class Values>
 struct CodePicks;
 template <class Values>

@@ -7,7 +7,7 @@
 #include "terse/core/draw.hpp"
 #include "terse/core/layout.hpp"
 
-// Selections whose picks from many units the same kernels make, see grid_picks.hpp.
+// Selections whose picks from many units the same kernels make, see device/compressor/picks.hpp.
 
 namespace terse::detail {
 

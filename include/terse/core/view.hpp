@@ -19,7 +19,7 @@
 namespace terse {
 
 /// Where memory lives. Part of a view's type, so that a device pointer can't reach host code. Spaces other than the
-/// host's say how bytes get there and back; `device` is completed by executor/cuda.cuh, which brings CUDA:
+/// host's say how bytes get there and back; `device` is completed by device/cuda.cuh, which brings CUDA:
 ///
 ///     static void* allocate(std::size_t bytes)            zeroed, aligned to 256 bytes; throws std::bad_alloc
 ///     static void release(void*) noexcept                 also of nullptr

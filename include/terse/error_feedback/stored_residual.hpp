@@ -17,7 +17,7 @@ namespace detail {
 template <class Q>
 using StoredCode = std::conditional_t<Q::bits == 32, float, CodeElement<Q::bits>>;
 
-/// Errors that a device rounds into storage, see grid_stored_residual.hpp: all three from arena index `origin` on.
+/// Errors that a device rounds into storage, see device/error_feedback/stored_residual.hpp: all three from arena index `origin` on.
 template <class Q>
 struct ErrorsToStore {
   const float* errors;

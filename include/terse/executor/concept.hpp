@@ -27,7 +27,7 @@ struct SomeExecutor {
   using memory = terse::memory::host;
 };
 
-/// Executors of the grid kind run kernels, see executor/grid.hpp.
+/// Executors of the grid kind run kernels, see device/verbs/kernels.hpp.
 template <class E>
 concept GridExecutor = Executor<E> && requires {
   requires E::grid;

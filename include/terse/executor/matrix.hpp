@@ -6,7 +6,7 @@
 
 #include "terse/executor/host.hpp"
 
-// Products of a matrix with a few vectors, on the host; executor/grid_matrix.hpp has a device's. Their sums have one
+// Products of a matrix with a few vectors, on the host; device/verbs/matrix.hpp has a device's. Their sums have one
 // shape everywhere, as reductions have:
 //
 //     M q    a row's dot product: blocks of 4096 columns; in a block 16 accumulators, column c to

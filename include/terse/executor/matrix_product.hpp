@@ -5,7 +5,7 @@
 
 #include "terse/executor/matrix.hpp"
 
-// Products of two matrices, on the host; executor/grid_product.hpp has a device's. Their sums have one shape everywhere:
+// Products of two matrices, on the host; device/verbs/product.hpp has a device's. Their sums have one shape everywhere:
 //
 //     sum_k l(i, k) r(k, j)    blocks of 256 k; in a block one accumulator, which starts at 0 and takes each product in
 //                              the order of k, in two roundings; then the blocks' sums in order

@@ -147,7 +147,7 @@ constexpr index_t select_scratch(index_t count, index_t k) {
 constexpr index_t select_scratch(executor::host, index_t count, index_t k) {
   return select_scratch(count, k);
 }
-/// A grid's, defined in executor/grid_select.hpp.
+/// A grid's, defined in device/verbs/select.hpp.
 template <GridExecutor E>
 index_t select_scratch(E executor, index_t count, index_t k);
 

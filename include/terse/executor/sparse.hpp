@@ -14,7 +14,7 @@ template <class F>
 TERSE_FLATTEN inline void for_each_entry(executor::host, index_t count, F f) {
   for (index_t e = 0; e < count; ++e) f(e);
 }
-/// A grid's, defined in executor/grid_sparse.hpp. There f may know of fewer, `entries()` in the executor's memory.
+/// A grid's, defined in device/verbs/sparse.hpp. There f may know of fewer, `entries()` in the executor's memory.
 template <GridExecutor E, class F>
 void for_each_entry(E executor, index_t count, F f);
 

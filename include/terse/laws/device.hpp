@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "terse/device.hpp"
-#include "terse/executor/emulated.hpp"
+#include "terse/device/emulated.hpp"
 #include "terse/laws/adapter.hpp"
 #include "terse/laws/example.hpp"
 #include "terse/laws/report.hpp"

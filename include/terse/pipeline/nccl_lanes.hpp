@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "terse/executor/device_memory.hpp"
+#include "terse/device/memory.hpp"
 #include "terse/pipeline/lane.hpp"
 #include "terse/transport/assembly.hpp"
 #include "terse/transport/nccl.hpp"

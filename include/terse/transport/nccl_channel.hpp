@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "terse/core/error.hpp"
-#include "terse/executor/device_memory.hpp"
+#include "terse/device/memory.hpp"
 #include "terse/transport/backoff.hpp"
 #include "terse/transport/concept.hpp"
 

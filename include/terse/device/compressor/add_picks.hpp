@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "terse/device/compressor/arrived_picks.hpp"
+
+// Sums of what sections of sparse compressors say that arrived on a grid executor, tile by tile in shared memory.
+
+namespace terse::detail {
+
+TERSE_NUMERICS_BEGIN
+
+TERSE_HD inline index_t size_of_tile(index_t n, index_t first) {
+  return n - first < placed_together ? n - first : placed_together;
+}
+/// The bits of a thread's elements of a tile, which stand side by side, from the tile's first element on.
+template <class Block>
+TERSE_HD std::uint32_t bits_of_thread(const Block& block, const std::byte* bitmap, index_t first,
+                                      index_t size) {
+  static_assert(placed_together / block_threads == 16);
+  const index_t at = index_t{16} * block.thread();
+  return at < size ? load_from_wire<std::uint16_t>(bitmap + (first + at) / 8) : 0;
+}
+
+/// How many entries bitmaps of several tiles have before each of them, packet by packet.
+struct CountEntriesKernel {
+  static constexpr bool cooperative = true;
+  struct Shared {
+    bool last;
+  };
+  PickUnits units;
+  PickedPackets packets;
+  std::uint64_t* before;  // each packet's tiles
+  EntryCounters counters;
+
+  template <class Block>
+  TERSE_HD void operator()(Block& block, Shared& shared) const {
+    const index_t all = units.blocks[PickUnits::places], tile = block.index() % all;
+    const int u = units.of_block(PickUnits::places, tile);
+    const PickUnits::Unit& unit = units.units[u];
+    const int p = unit.packet < 0 ? static_cast<int>(block.index() / all) : unit.packet;
+    const index_t n = unit.among, tiles = units.blocks_of(PickUnits::places, u);
+    const Arrived positions = packets.positions(p, unit);
+    if (tiles == 1 || !Positions::is_bitmap(n, positions.picks)) return;
+    const index_t local = tile - unit.first[PickUnits::places], first = local * placed_together;
+    const auto own = static_cast<std::uint32_t>(
+        ones_in(bits_of_thread(block, positions.base, first, size_of_tile(n, first))));
+    const std::uint64_t set = block.sum(own);
+    if (block.thread() == 0) before[block.index()] = set;
+    if (is_last_block(block, shared.last, counters.blocks(p, u), tiles))
+      sum_before(block, before + (block.index() - local), tiles);
+  }
+};
+
+/// Adds the packets' values to sums, tile by tile, one packet after the other. Each position occurs once, in sections that are right;
+/// what others say stays within the tile.
+template <class Selection, class Coder>
+struct AddUnitsKernel {
+  static constexpr bool cooperative = true;
+  struct Shared {
+    float sums[placed_together];
+    index_t starts[most_packets];  // of the tile's entries in lists
+  };
+  PickUnits units;
+  PickedPackets packets;
+  const std::uint64_t* before;  // see CountEntriesKernel
+  StepDraw shared_draw;
+  float* sums;
+  index_t begin;  // the arena index of the first sum
+  bool more;      // to sums that are there
+
+  template <class Block>
+  TERSE_HD void operator()(Block& block, Shared& shared) const {
+    const int u = units.of_block(PickUnits::tiles, block.index());
+    const PickUnits::Unit& unit = units.units[u];
+    const index_t n = unit.piece.count;
+    const index_t first = (block.index() - unit.first[PickUnits::tiles]) * placed_together;
+    const index_t size = size_of_tile(n, first);
+    float* const to = sums + (unit.piece.offset + first - begin);
+    for (index_t i = block.thread(); i < size; i += block_threads) shared.sums[i] = more ? to[i] : 0.0F;
+    const int from = unit.packet < 0 ? 0 : unit.packet, behind = unit.packet < 0 ? packets.count : from + 1;
+    const Span span = places_of(unit, first, size);
+    if constexpr (!PicksByDraw<Selection>)
+      for (int p = from + block.thread() / 32; p < behind; p += block_threads / 32) {
+        const index_t start = entries_before(block, packets.positions(p, unit), unit.among, span.begin);
+        if (block.thread() % 32 == 0) shared.starts[p - from] = start;
+      }
+    block.sync();
+    for (int p = from; p < behind; ++p) {
+      const Adding adding{shared.sums, static_cast<std::uint32_t>(first), static_cast<std::uint32_t>(size),
+                          packets.packets[p].weight, packets.values(p, unit)};
+      if constexpr (PicksByDraw<Selection>) {
+        for (index_t e = span.begin + block.thread(); e < span.end; e += block_threads)
+          adding(Selection::drawn(n, adding.values.picks, unit.piece.offset, e, shared_draw), e);
+      } else {
+        const Arrived positions = packets.positions(p, unit);
+        const auto add = [&](std::uint32_t place, index_t e) {
+          adding(element_at<Selection>(unit, place, shared_draw), e);
+        };
+        if (Positions::is_bitmap(unit.among, positions.picks)) {
+          const index_t row = unit.packet < 0 ? p * units.blocks[PickUnits::places] : 0;
+          const index_t some = span.begin / placed_together;
+          const std::uint64_t* entries = before + row + unit.first[PickUnits::places] + some;
+          for (index_t at = some * placed_together; at < span.end; at += placed_together, ++entries)
+            add_bits(block, positions, unit.among, at, unit.among <= placed_together ? 0 : *entries, add);
+        } else {
+          const Positions::List list = Positions::list_at(positions.base, unit.among);
+          for (index_t e = shared.starts[p - from] + block.thread(); e < positions.picks;
+               e += block_threads) {
+            const std::uint32_t place = list[e];
+            if (place >= span.end) break;
+            add(place, e);
+          }
+        }
+      }
+      block.sync();
+    }
+    for (index_t i = block.thread(); i < size; i += block_threads) to[i] = shared.sums[i];
+  }
+
+ private:
+  struct Adding {
+    float* sums;
+    std::uint32_t first, size;
+    float weight;
+    Arrived values;
+    TERSE_HD void operator()(std::uint32_t position, index_t e) const {
+      const std::uint32_t at = position - first;  // far above, where it lies below
+      if (at < size) sums[at] += weight * Coder::read(values.base, values.picks, e);
+    }
+  };
+  struct Span {
+    index_t begin, end;
+  };
+  /// The places that elements [first, first + size) may have among those that the unit is picked from: place e of drawn ones lies in
+  /// stratum e, give or take its edges.
+  TERSE_HD static Span places_of(const PickUnits::Unit& unit, index_t first, index_t size) {
+    if constexpr (!PicksByDraw<Selection> && !PicksAmongDrawn<Selection>) return {first, first + size};
+    const index_t n = unit.piece.count, all = PicksByDraw<Selection> ? unit.k : unit.among;
+    const index_t here = first * all / n, last = (first + size) * all / n + 2;
+    return {here > 0 ? here - 1 : 0, last < all ? last : all};
+  }
+  /// The entries of a list that lie before a position, by a warp, which looks at 32 of them at a time; 0 of bitmaps.
+  template <class Block>
+  TERSE_HD static index_t entries_before(Block& block, const Arrived& positions, index_t n,
+                                         index_t position) {
+    const Positions::List list = Positions::list_at(positions.base, n);
+    index_t before = 0, left = positions.picks;
+    if (position == 0 || Positions::is_bitmap(n, positions.picks)) left = 0;
+    while (left > 0) {
+      const index_t part = (left + 31) / 32, last = (block.thread() % 32 + 1) * part - 1;
+      const int parts = ones_in(block.ballot(last < left && list[before + last] < position));
+      before += parts * part;
+      left = left - parts * part < part ? left - parts * part : part - 1;
+    }
+    return before;
+  }
+  /// Of the places from `first` on that one block can look at, with so many entries before them.
+  template <class Block, class Add>
+  TERSE_HD static void add_bits(Block& block, const Arrived& positions, index_t n, index_t first,
+                                std::uint64_t start, const Add& add) {
+    std::uint32_t bits = bits_of_thread(block, positions.base, first, size_of_tile(n, first)), all = 0;
+    const auto at = static_cast<std::uint32_t>(first + 16 * block.thread());
+    std::uint32_t e = static_cast<std::uint32_t>(start) +
+                      block.exclusive_sum(static_cast<std::uint32_t>(ones_in(bits)), all);
+    for (; bits != 0; bits &= bits - 1, ++e)
+      if (e < positions.picks) add(at + static_cast<std::uint32_t>(first_one_in(bits)), e);
+  }
+};
+
+TERSE_NUMERICS_END
+
+}  // namespace terse::detail

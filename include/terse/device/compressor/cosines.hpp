@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "terse/compressor/tile_bases.hpp"
+#include "terse/device/verbs/select.hpp"
+
+// The transforms of a tile by a block of threads, in its shared memory, with the host's bits: see compressor/tile_bases.hpp and
+// compressor/cosines.hpp for what is computed, in which order.
+
+namespace terse::detail {
+
+TERSE_NUMERICS_BEGIN
+
+/// Lines of n numbers each, which lie `step` apart; from one line to the next it is `apart`.
+struct TileLines {
+  int n, step, count, apart;
+};
+
+/// What Cosines does to one number after the other, here step by step to all of a tile: level l cuts lines into 2^l parts,
+/// the transforms that have come of the first. Each step goes from one of two copies of the tile to the other.
+template <int S>
+struct CosineSteps {
+  static constexpr float root_half = 0.70710678118654752440F;
+  CosineTables tables;
+
+  enum class Kind : std::uint8_t { two, back, four };
+  /// A DCT-II falls into a DCT-II and a DCT-IV, a DCT-IV into two DCT-IIs, and of an inverse one the first part is inverse.
+  TERSE_HD static Kind kind_of(int part, bool inverse) {
+    if (inverse && part == 0) return Kind::back;
+    int ones = 0;
+    for (; part % 2 != 0; part /= 2) ++ones;
+    return ones % 2 != 0 ? Kind::four : Kind::two;
+  }
+
+  /// x becomes the lines' transforms; `spare` is overwritten.
+  template <class Block>
+  TERSE_HD void operator()(Block& block, float*& x, float*& spare, const TileLines& lines,
+                           bool inverse) const {
+    int length = lines.n;
+    for (; length % 2 == 0; length /= 2)
+      step(block, x, spare, lines, lines.n / 2, [&](const float* from, float* to, int pair) {
+        split(from, to, lines.step, length, pair, inverse);
+      });
+    if (length > 1)
+      step(block, x, spare, lines, lines.n,
+           [&](const float* from, float* to, int k) { multiply(from, to, lines.step, length, k, inverse); });
+    for (length *= 2; length <= lines.n; length *= 2)
+      step(block, x, spare, lines, lines.n / 2, [&](const float* from, float* to, int pair) {
+        join(from, to, lines.step, length, pair, inverse);
+      });
+  }
+
+ private:
+  template <class Block, class Act>
+  TERSE_HD static void step(Block& block, float*& x, float*& spare, const TileLines& lines, int items,
+                            const Act& act) {
+    for (int e = block.thread(); e < lines.count * items; e += block_threads) {
+      const int line = e % lines.count * lines.apart;
+      act(x + line, spare + line, e / lines.count);
+    }
+    block.sync();
+    float* const done = spare;
+    spare = x;
+    x = done;
+  }
+
+  TERSE_HD void split(const float* x, float* s, int step, int length, int pair, bool inverse) const {
+    const int m = length / 2, part = pair / m, j = pair % m, begin = part * length;
+    const Kind kind = kind_of(part, inverse);
+    float &low = s[(begin + j) * step], &high = s[(begin + m + j) * step];
+    if (kind == Kind::back) {
+      low = x[(begin + 2 * j) * step];
+      high = x[(begin + 2 * j + 1) * step];
+      return;
+    }
+    const float a = x[(begin + j) * step], b = x[(begin + length - 1 - j) * step];
+    if (kind == Kind::two) {
+      low = (a + b) * root_half;
+      high = (a - b) * root_half;
+    } else {
+      const float* const turn = tables.four(length) + 2 * j;
+      const float sign = j % 2 == 0 ? 1.0F : -1.0F;
+      low = turn[0] * a + turn[1] * b;
+      high = (sign * turn[0]) * b - (sign * turn[1]) * a;
+    }
+  }
+  TERSE_HD void join(const float* t, float* y, int step, int length, int pair, bool inverse) const {
+    const int m = length / 2, part = pair / m, k = pair % m, begin = part * length;
+    const Kind kind = kind_of(part, inverse);
+    const float a = t[(begin + k) * step], b = t[(begin + m + k) * step];
+    if (kind == Kind::two) {
+      y[(begin + 2 * k) * step] = a;
+      y[(begin + 2 * k + 1) * step] = b;
+    } else if (kind == Kind::back) {
+      y[(begin + k) * step] = (a + b) * root_half;
+      y[(begin + length - 1 - k) * step] = (a - b) * root_half;
+    } else if (k == 0) {
+      y[begin * step] = a;
+      y[(begin + length - 1) * step] = -b;
+    } else {
+      const float other = t[(begin + length - k) * step];
+      y[(begin + 2 * k) * step] = (a + other) * root_half;
+      y[(begin + 2 * k - 1) * step] = (a - other) * root_half;
+    }
+  }
+  /// Odd lengths go by their matrix.
+  TERSE_HD void multiply(const float* x, float* y, int step, int length, int k, bool inverse) const {
+    const int part = k / length, begin = part * length, row = k % length;
+    const Kind kind = kind_of(part, inverse);
+    const float* const table = kind == Kind::four ? tables.four(length) : tables.waves(length);
+    float sum = 0;
+    for (int j = 0; j < length; ++j)
+      sum += table[kind == Kind::back ? j * length + row : row * length + j] * x[(begin + j) * step];
+    y[k * step] = sum;
+  }
+};
+
+/// A tile in a block's shared memory: its elements, or its numbers in a basis's coordinates, in one of two copies of `room` floats, of
+/// which the other one is for transforms alone.
+template <class Basis, int S>
+struct TileTransform {
+  /// Rows lie one number further apart than they are long, so that the threads of a warp that go down meet different banks.
+  static constexpr int padding = Basis::transforms ? 1 : 0;
+  static constexpr std::size_t room = std::size_t{S} * (S + padding);
+  static constexpr std::size_t spare_room = Basis::transforms ? room : 1;
+  index_t first, stride;  // in the arena
+  int rows, columns;
+  CosineTables tables;
+
+  TERSE_HD TileTransform(const TilePlace& place, const CosineTables& all)
+      : first(place.first),
+        stride(place.stride),
+        rows(static_cast<int>(place.rows)),
+        columns(static_cast<int>(place.columns)),
+        tables(all) {}
+
+  TERSE_HD int count() const { return rows * columns; }
+  /// The arena index of element e, row after row.
+  TERSE_HD index_t index(int e) const { return first + e / columns * stride + e % columns; }
+  /// Where element e is, and number e.
+  TERSE_HD int element(int e) const { return e / columns * (columns + padding) + e % columns; }
+  TERSE_HD int number(int e) const {
+    if constexpr (Basis::transforms) return e % rows * (columns + padding) + e / rows;
+    return e;
+  }
+
+  /// A number as it is picked from: beyond `limit` it counts as not finite.
+  TERSE_HD static float within(float limit, float number, std::uint32_t* bad) {
+    if constexpr (!Basis::transforms) return number;
+    const bool good = magnitude(number) <= limit;
+    if (!good) atomic_raise(bad);
+    return keep_if(good, number);
+  }
+
+  /// Elements become numbers; `spare`, the other copy, is overwritten, and the two may change places. All threads of the block come
+  /// here, behind a wait, and find it all done.
+  template <class Block>
+  TERSE_HD void forward(Block& block, float*& x, float*& spare) const {
+    if constexpr (Basis::transforms) {
+      const CosineSteps<S> transform{tables};
+      transform(block, x, spare, down(), false);
+      transform(block, x, spare, across(), false);
+    }
+  }
+  /// And back.
+  template <class Block>
+  TERSE_HD void inverse(Block& block, float*& x, float*& spare) const {
+    if constexpr (Basis::transforms) {
+      using Few = FewWaves<S>;
+      std::uint32_t own = 0, nonzero = 0;
+      for (int e = block.thread(); e < count(); e += block_threads)
+        own += magnitude_word(x[number(e)]) != 0 ? 1 : 0;
+      block.exclusive_sum(own, nonzero);
+      const CosineSteps<S> transform{tables};
+      if (count() >= Few::least_elements && nonzero <= Few::most)
+        add_waves(block, x, spare);
+      else
+        transform(block, x, spare, across(), true);
+      transform(block, x, spare, down(), true);
+    }
+  }
+
+ private:
+  TERSE_HD TileLines down() const { return {rows, columns + padding, columns, 1}; }
+  TERSE_HD TileLines across() const { return {columns, 1, rows, columns + padding}; }
+
+  /// Rows as sums of the waves that are there.
+  template <class Block>
+  TERSE_HD void add_waves(Block& block, float*& x, float*& spare) const {
+    const float* const waves = tables.waves(columns);
+    for (int e = block.thread(); e < count(); e += block_threads) {
+      const float* const row = x + e / columns * (columns + padding);
+      const int c = e % columns;
+      float sum = 0;
+      for (int v = 0; v < columns; ++v)
+        if (row[v] != 0) sum += row[v] * waves[v * columns + c];
+      spare[element(e)] = sum;
+    }
+    block.sync();
+    float* const done = spare;
+    spare = x;
+    x = done;
+  }
+};
+
+TERSE_NUMERICS_END
+
+}  // namespace terse::detail

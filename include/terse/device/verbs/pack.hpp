@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+
+#include "terse/core/draw.hpp"
+#include "terse/device/verbs/reduce.hpp"
+#include "terse/device/verbs/wide_pack.hpp"
+
+// Coding on a grid executor.
+
+namespace terse {
+namespace detail {
+
+TERSE_NUMERICS_BEGIN
+
+/// The 16 random bits of eight times 32 elements, made by the 32 threads of a warp: each makes a block of the draw for
+/// all.
+template <class Block>
+class WarpRandom {
+ public:
+  /// For the eight rows of lanes from arena index `first`.
+  TERSE_HD void refill(const Draw& draw, index_t first, int lane) {
+    const int thread = lane % 32;
+    words_ = draw.block(static_cast<std::uint64_t>(first / 8 + thread / 4 * 8 + lane / 32 * 4 + thread % 4));
+  }
+  /// Row `row`'s bits for this lane; the whole warp asks at once.
+  TERSE_HD std::uint32_t take(Block& block, int row, int lane) const {
+    const int from = 4 * row + lane % 32 / 8, word = lane % 8 / 2;
+    std::uint32_t taken = 0;
+    for (int w = 0; w < 4; ++w) {
+      const std::uint32_t theirs = block.shuffle(words_[static_cast<std::size_t>(w)], from);
+      if (w == word) taken = theirs;
+    }
+    return lane % 2 == 0 ? taken & 0xFFFF : taken >> 16;
+  }
+
+ private:
+  std::array<std::uint32_t, 4> words_{};
+};
+
+/// Packs one code of each of a tile's lanes, `b` elements into the piece, whose codes begin at `to`. Lanes behind the
+/// tile's end have code 0; the whole warp stores at once.
+template <int Bits, class Block>
+TERSE_HD void store_codes(Block& block, const Tile& tile, index_t b, int lane, CodeElement<Bits> code,
+                          std::byte* to) {
+  if constexpr (Bits < 8) {
+    for (int bit = 0; bit < Bits; ++bit) {
+      const std::uint32_t word = block.ballot((code >> bit & 1) != 0);
+      if (lane % 32 == bit) store_aligned(to + b / 8 * Bits + 8 * bit + lane / 32 * 4, word);
+    }
+  } else {
+    // The piece ends at a multiple of 8 bytes; the tile's last row may reach beyond it.
+    const index_t place = (b + lane) * static_cast<index_t>(sizeof code);
+    if (b + lane < tile.end || (tile.end == tile.piece.count && place < code_bytes<Bits>(tile.piece.count)))
+      store_aligned(to + place, code);
+  }
+}
+
+/// Codes of f(piece, i, keep, scale of the unit, random).
+template <int Bits, bool Stochastic, class Scale, class Space, class F>
+struct PackKernel {
+  static constexpr bool cooperative = Bits < 8 || Stochastic;
+  struct Shared {};
+  using Element = CodeElement<Bits>;
+  Slice slice;
+  Mask<Space> mask;
+  F f_;
+  const Scale* scales;
+  bool whole;
+  std::byte* wire;
+  StepDraw draw;
+
+  template <class Block>
+  TERSE_HD void operator()(Block& block, Shared&) const {
+    const index_t number = tile_number(block);
+    if (number >= slice.tiles) return;  // for all threads of a warp alike
+    const int lane = block.thread() % lanes;
+    const Tile tile = slice.tile(number);
+    const auto scale = prepared(f_, scales[whole ? 0 : tile.unit]);
+    if (lane == 0) put_scale(tile, scales[whole ? 0 : tile.unit], wire);
+    std::byte* const to = wire + tile.going;
+    F f = f_;
+    enter(f, tile.piece);
+    WarpRandom<Block> random;
+    int row = 0;
+    for (index_t b = tile.begin; b < tile.end; b += lanes, ++row) {
+      const index_t first = tile.piece.offset + b;
+      std::uint32_t bits = 0;
+      if constexpr (Stochastic) {
+        if (row % 8 == 0) random.refill(draw.here(), first, lane);
+        bits = random.take(block, row % 8, lane);
+      }
+      Element code = 0;
+      if (b + lane < tile.end)
+        code = static_cast<Element>(
+            f(tile.piece, first + lane, (mask.word(first) >> lane & 1) != 0, scale, bits));
+      store_codes<Bits>(block, tile, b, lane, code, to);
+    }
+  }
+};
+
+TERSE_NUMERICS_END
+
+}  // namespace detail
+
+/// The same for several packets behind `wire`, and copies of the scales to where the ranges say.
+template <int Bits, bool Stochastic, GridExecutor E, class Scale, class F>
+void pack(E ex, detail::PlacedRanges ranges, Units units, Mask<typename E::memory> mask, F f,
+          view<const Scale, typename E::memory> scales, std::byte* wire, StepDraw draw) {
+  detail::for_each_slice<0, Bits>(ranges, units, sizeof(Scale), [&](const detail::Slice& slice, bool) {
+    if constexpr (NamesStreams<F>)
+      detail::launch_wide(
+          ex, slice,
+          detail::PackWideKernel<detail::tuning_of<E>(), Bits, Stochastic, Scale, typename E::memory, F>{
+              slice,
+              mask,
+              {f, wire, draw, detail::streams_aligned(f)},
+              scales.data(),
+              units.whole,
+              slice.halvings()},
+          slice.halvings());
+    else
+      detail::launch_tiles(ex, slice,
+                           detail::PackKernel<Bits, Stochastic, Scale, typename E::memory, F>{
+                               slice, mask, f, scales.data(), units.whole, wire, draw});
+  });
+}
+
+template <int Bits, bool Stochastic, GridExecutor E, class Scale, class F>
+void pack(E ex, const Range& range, Units units, Mask<typename E::memory> mask, F f,
+          view<const Scale, typename E::memory> scales, std::byte* wire, StepDraw draw) {
+  const detail::PlacedRange one{&range};
+  pack<Bits, Stochastic>(ex, detail::PlacedRanges(&one, 1), units, mask, f, scales, wire, draw);
+}
+
+/// Both by one kernel, for several packets behind `wire`, where units fit a tile, none is longer than `Longest`, and `f` hands
+/// its sample over to `g`; false where not, and nothing is done. Scales go where the ranges say and, unless nullptr, to
+/// `scales`.
+template <class Statistic, int Bits, bool Stochastic, index_t Longest = reduction_block, GridExecutor E,
+          class Incoming, class F, class G>
+bool reduce_pack_at_once(E ex, detail::PlacedRanges ranges, Units units, Mask<typename E::memory> mask,
+                         Incoming incoming, F f, G g, typename Statistic::Scale* scales, std::byte* wire,
+                         StepDraw draw, std::uint32_t* bad) {
+  using Arrived = detail::Arriving<Incoming>;
+  constexpr index_t room = Longest <= reduction_block / 4 ? reduction_block / 4 : reduction_block;
+  // Sums of packets take many warps at a time, and long units leave no room for them.
+  constexpr bool fits = Longest <= reduction_block && (Arrived::bits == 0 || room < reduction_block);
+  if constexpr (fits && detail::RunsWide<Arrived, F> && detail::HandsOver<F, G>) {
+    if (!units.whole && units.size > 0 && units.size <= room && detail::same_stream(f, g) &&
+        detail::streams_aligned(f)) {
+      const Arrived arriving(incoming);
+      constexpr index_t scale_bytes = sizeof(typename Statistic::Scale);
+      detail::for_each_slice<Arrived::bits, Bits>(
+          ranges, units, scale_bytes, [&](const detail::Slice& slice, bool) {
+            detail::launch_wide(
+                ex, slice,
+                detail::ReducePackWideKernel<detail::tuning_of<E>(), Statistic, Bits, Stochastic, room,
+                                             typename E::memory, Arrived, F, G>{
+                    slice, mask, arriving, f, {g, wire, draw, true}, scales, bad});
+          });
+      return true;
+    }
+  }
+  return false;
+}
+
+/// Otherwise one after the other.
+template <class Statistic, int Bits, bool Stochastic, GridExecutor E, class Incoming, class F, class G>
+void reduce_pack(E ex, const Range& range, Units units, Mask<typename E::memory> mask, Incoming incoming, F f,
+                 G g, out<E> scratch, out<E, typename Statistic::Scale> scales, std::byte* wire,
+                 StepDraw draw, std::uint32_t* bad) {
+  const detail::PlacedRange one{&range};
+  if (reduce_pack_at_once<Statistic, Bits, Stochastic>(ex, detail::PlacedRanges(&one, 1), units, mask,
+                                                       incoming, f, g, scales.data(), wire, draw, bad))
+    return;
+  reduce<Statistic>(ex, range, units, mask, incoming, f, scratch, scales, bad);
+  pack<Bits, Stochastic>(ex, range, units, mask, g, in<E, typename Statistic::Scale>(scales), wire, draw);
+}
+
+}  // namespace terse
