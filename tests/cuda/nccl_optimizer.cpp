@@ -6,6 +6,7 @@
 #define TERSE_TEST_DEVICE terse::test::Queued
 constexpr bool adds_in_order = true;
 #include "cuda/nccl_optimizer.inc"
+#include "terse/device/gpu_rank.hpp"
 #include "terse/transport/any.hpp"
 #include "terse/transport/metered.hpp"
 #include "terse/transport/through_host.hpp"
@@ -50,6 +51,50 @@ void sleep_on(cudaStream_t stream) {
 TEST_CASE("optimizers have the host's bits, however late kernels and messages are") {
   const Late late(50, 300);
   compare_over_nccl(4);
+}
+
+TEST_CASE("a rank with a GPU of its own chooses it by its number on the machine") {
+  const Layout layout = few_layers();
+  const OneBitAdam<> recipe{.preconditioner = early};
+  std::vector<Floats> found(static_cast<std::size_t>(gpus())), expected(found.size());
+  const auto train = [&](auto& transport, auto executor, int rank) {
+    using E = decltype(executor);
+    Optimizer optimizer{recipe, transport, layout, {}, executor};
+    buffer<float, typename E::memory> x = uploaded<E>(start(layout)), g(layout.size());
+    for (std::uint64_t step = 1; step <= 6; ++step) {
+      const Floats mine = gradient(layout, rank, step, 1);
+      upload(view<const float>(mine), g.all());
+      optimizer.step(x.all(), g.all());
+    }
+    Floats all(at(layout.size()));
+    download(view<const float, typename E::memory>(x.all()), view<float>(all));
+    return all;
+  };
+  detail::on_all_gpus<GpuRank<Device>>(
+      [&](GpuRank<Device>& rank) {
+        int current = -1;
+        CHECK(cudaGetDevice(&current) == cudaSuccess);
+        CHECK(current == rank.rank());
+        CHECK(rank.device() == rank.rank());
+        CHECK(rank.stream() == rank.transport().stream());
+        found[at(rank.rank())] = train(rank.transport(), rank.executor(), rank.rank());
+      },
+      patience);
+  ThreadGroup(gpus()).run([&](Threads& transport) {
+    expected[at(transport.rank())] = train(transport, executor::host{}, transport.rank());
+  });
+  CHECK(found == expected);
+  // More ranks than GPUs: NCCL takes one for each, which all ranks are told.
+  std::vector<std::string> errors(at(gpus() + 1));
+  ThreadGroup(gpus() + 1).run([&](Threads& boot) {
+    try {
+      const GpuRank<Device> rank(boot, short_patience);
+    } catch (const usage_error& refused) {
+      errors[at(boot.rank())] = refused.what();
+    }
+  });
+  for (const std::string& error : errors)
+    CHECK(error.find("ranks 0 and 4 have the same GPU") != std::string::npos);
 }
 
 TEST_CASE("by default compressed packets go in one slice where messages are in a stream's order") {

@@ -49,6 +49,7 @@ OPTIONAL = {
     "terse/transport/nccl": ["cuda_runtime_api.h", "nccl.h"],
     "terse/pipeline/nccl": ["cuda_runtime_api.h", "nccl.h"],
     "terse/device/memory.hpp": ["cuda_runtime_api.h"],
+    "terse/device/gpu_rank.hpp": ["cuda_runtime_api.h", "nccl.h"],
     "terse/transport/cuda_aware_mpi.hpp": ["boost/mpi/communicator.hpp", "mpi.h"],
     "terse/interop/libtorch.hpp": ["torch/torch.h"],
     "terse/interop/libtorch_guards.hpp": ["torch/torch.h"],

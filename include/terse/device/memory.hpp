@@ -6,6 +6,7 @@
 #include <cstring>
 #include <new>
 #include <string>
+#include <utility>
 
 #include "terse/core/error.hpp"
 #include "terse/core/view.hpp"
@@ -19,6 +20,23 @@ inline void check_cuda(cudaError_t result, const char* call) {
   if (result != cudaSuccess) throw error(std::string(call) + ": " + cudaGetErrorString(result));
 }
 
+/// A stream that doesn't wait for the default stream.
+class OwnStream {
+ public:
+  OwnStream() {
+    check_cuda(cudaStreamCreateWithFlags(&handle_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+  }
+  OwnStream(OwnStream&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+  OwnStream& operator=(OwnStream&&) = delete;
+  ~OwnStream() {
+    if (handle_ != nullptr) cudaStreamDestroy(handle_);
+  }
+  cudaStream_t handle() const { return handle_; }
+
+ private:
+  cudaStream_t handle_ = nullptr;
+};
+
 }  // namespace detail
 
 namespace memory {
@@ -29,12 +47,9 @@ struct device {
     void* const place = allocate_unwritten(bytes);
     // Streams that don't wait for the default stream must not see it before it is zero; a wait for the whole device would
     // be one for messages, too, without a deadline.
-    cudaStream_t own = nullptr;
-    detail::check_cuda(cudaStreamCreateWithFlags(&own, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
-    cudaError_t result = cudaMemsetAsync(place, 0, bytes, own);
-    if (result == cudaSuccess) result = cudaStreamSynchronize(own);
-    cudaStreamDestroy(own);
-    detail::check_cuda(result, "cudaMemsetAsync");
+    const detail::OwnStream own;
+    detail::check_cuda(cudaMemsetAsync(place, 0, bytes, own.handle()), "cudaMemsetAsync");
+    detail::check_cuda(cudaStreamSynchronize(own.handle()), "cudaStreamSynchronize");
     return place;
   }
   /// As it comes, so that compute-sanitizer's initcheck sees who reads it too early. No two allocations touch, so that what

@@ -16,40 +16,24 @@
 #include "terse/transport/assembly.hpp"
 #include "terse/transport/nccl.hpp"
 
-// Pipelines over NCCL. Messages there work in the order of a stream, and a receive that is posted early holds its stream
-// up until the message comes. So each lane has a stream and a communicator of its own, of two ranks, and what a stage
-// computes and what it sends or receives wait for each other by events. The host enqueues a step without waiting for
-// messages, and then waits for all of them, with the transport's deadline, which must outlast a step; on the last stage
-// also before each loss.
+// Pipelines over NCCL. NCCL's messages are ordered by a stream, and a receive that is posted early blocks its stream
+// until the message arrives. So each lane has its own stream and its own communicator of two ranks; events synchronize
+// these streams with the stage's computation. The host enqueues a step without waiting for messages, and then waits for
+// all of them with the transport's deadline, which must be longer than a step. On the last stage it also waits before
+// each loss.
 //
-// NCCL wants both sides to name one length, which follows from the examples. So all stages agree on them before each
-// batch, by 16 bytes each; that waits for the stream, so that no stage is a batch ahead of another.
+// NCCL requires the same length on both sides, and lengths follow from the examples. So all stages agree on the examples
+// before each batch, with 16 bytes each; this waits for the stream, so that no stage is a batch ahead of another.
 //
-// As long as messages are under way, nothing may wait for the whole device, which waits for them: no cudaMalloc, cudaFree
-// or cudaDeviceSynchronize in a stage's passes. Up to four receives wait in kernels of their own; hardware queues that
-// streams share (CUDA_DEVICE_MAX_CONNECTIONS, 8 unless set) would have a stage's kernels wait behind them. A step that
-// fails, and so tears the pipeline, ends the transport: all of its communicators are aborted, so that the other stages
-// learn of it, and a checkpoint or forget() can't mend that.
+// While messages are in flight, nothing may wait for the whole device, which waits for them: no cudaMalloc, cudaFree
+// or cudaDeviceSynchronize in a stage's passes. Up to four receives wait in kernels; if their streams share hardware
+// queues with the stage's stream (CUDA_DEVICE_MAX_CONNECTIONS, 8 unless set), the stage's kernels wait for them. A step
+// that fails, and so tears the pipeline, ends the transport: all of its communicators are aborted, so that the other
+// stages get an error. A checkpoint or forget() can't repair that.
 
 namespace terse::detail {
 
-class OwnStream {
- public:
-  OwnStream() {
-    check_cuda(cudaStreamCreateWithFlags(&handle_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
-  }
-  OwnStream(OwnStream&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
-  OwnStream& operator=(OwnStream&&) = delete;
-  ~OwnStream() {
-    if (handle_ != nullptr) cudaStreamDestroy(handle_);
-  }
-  cudaStream_t handle() const { return handle_; }
-
- private:
-  cudaStream_t handle_ = nullptr;
-};
-
-/// A point in the work of a stream, which another one waits for.
+/// A point in the work of a stream for which another stream waits.
 class StreamEvent {
  public:
   StreamEvent() {
@@ -59,9 +43,9 @@ class StreamEvent {
   StreamEvent& operator=(const StreamEvent&) = delete;
   ~StreamEvent() { cudaEventDestroy(handle_); }
 
-  /// After all that is on `stream` now.
+  /// Sets the mark after all current work of `stream`.
   void mark(cudaStream_t stream) { check_cuda(cudaEventRecord(handle_, stream), "cudaEventRecord"); }
-  /// What `stream` gets from now on waits for the mark; for nothing if there is none yet.
+  /// Makes later work of `stream` wait for the mark, if one is set.
   void hold(cudaStream_t stream) const {
     check_cuda(cudaStreamWaitEvent(stream, handle_, 0), "cudaStreamWaitEvent");
   }
@@ -70,14 +54,14 @@ class StreamEvent {
   cudaEvent_t handle_ = nullptr;
 };
 
-/// One direction of a boundary: a channel between the two stages, connected, on a stream of its own.
+/// One direction of a boundary: a connected channel between the two stages, on its own stream.
 template <Transport T>
 struct StreamChannel {
   OwnStream stream;
   T channel;
 };
 
-/// As Lane, in the order of two streams: the executor's, on which packets are written and read, and the channel's.
+/// A Lane ordered by two streams: the executor's, on which packets are written and read, and the channel's.
 template <Transport T>
 class StreamLane {
  public:
@@ -115,7 +99,7 @@ class StreamLane {
     arrived_[place(j)].mark(own_->stream.handle());
   }
   void drain() { await_messages(own_->channel); }
-  /// What is under way would meet the messages of another step, or wait for ever.
+  /// Aborts the channel: messages in flight would mix with those of another step, or deadlock.
   void abandon() { own_->channel.abort("a step of the pipeline failed on this stage"); }
 
  private:
@@ -132,12 +116,12 @@ class StreamLane {
   index_t largest_, count_ = 0;
   Phase phase_;
   buffer<std::byte, typename T::memory> slots_;
-  std::array<StreamEvent, most_in_lane> arrived_;  // the message of a slot: received, or sent
-  std::array<StreamEvent, most_in_lane> free_;     // what a slot has is read, or written
+  std::array<StreamEvent, most_in_lane> arrived_;  // the slot's message is received, or sent
+  std::array<StreamEvent, most_in_lane> free_;     // the slot's message is read, or written
 };
 
-/// Makes the channels, two for each boundary. Even boundaries come before odd ones on all stages, since connecting takes
-/// until both sides are there.
+/// The channels, two for each boundary. On all stages even boundaries are connected before odd ones, since connecting
+/// waits for both sides.
 template <Transport T, Executor E>
 requires InStreamOrder<T>
 class Lanes<T, E> {
@@ -173,7 +157,7 @@ class Lanes<T, E> {
   std::optional<StreamChannel<T>>& place(bool before, Phase phase) {
     return channels_[before ? 0 : 1][phase == Phase::forward ? 0 : 1];
   }
-  /// A byte in the direction of all messages to come.
+  /// Connects a channel by sending one byte in the direction of all later messages.
   static void connect(T& pair, bool sends, Phase phase) {
     buffer<std::byte, typename T::memory> hello(1);
     const Send send{1 - pair.rank(), hello.data(), 1};
