@@ -23,7 +23,7 @@ namespace terse {
 
 namespace detail {
 
-/// Compressors that say how many packets kernels take in at a time, and whether kernels write several of them.
+/// Compressors with which a kernel adds several packets; below, those with which a kernel encodes several packets.
 template <class C, class E>
 concept AddsTogether = GridExecutor<E> && requires {
   requires C::adds_together;
@@ -33,7 +33,7 @@ concept PicksTogetherOn = GridExecutor<E> && requires {
   requires C::encodes_together;
 };
 
-/// Not asked where it is called: there nvcc 13.0 says yes to the host and no to the device, whose kernel is lost.
+/// Tested here and not at the call: there nvcc 13.0 answers yes for the host and no for the device, whose kernel is lost.
 template <class C, class E, class Workspace, class Incoming>
 concept SumsWhatArrives = requires(const C& compressor, E executor, Workspace& workspace, const Range& range,
                                    Incoming incoming) {
@@ -47,7 +47,7 @@ concept StoresErrors = requires(State& state, E executor, const Range& range) {
 
 struct ChunkPackets;
 
-/// Error feedback x compressor over a range: turns messages into packets and packets into sums. Usable over
+/// Error feedback x compressor over a range: encodes messages into packets and decodes packets into sums. Works over
 /// any transport, without a topology. Owns the feedback's state; takes all memory at construction.
 template <Compressor C, ErrorFeedback F, Executor E>
 class Codec {
@@ -60,8 +60,8 @@ class Codec {
  public:
   using FeedbackState = typename F::template State<E>;
 
-  /// For messages over `covered`; no encode is larger. A `lent` state of the error feedback serves several codecs, whose
-  /// messages have no element in common; its owner starts and walks it.
+  /// `covered`: the largest portion that is encoded. A `lent` state of the error feedback serves several codecs, whose
+  /// messages must have no element in common; its owner starts and walks it.
   TERSE_COLD Codec(E executor, C compressor, const F& feedback, const Portion& covered,
                    FeedbackState* lent = nullptr)
       : executor_(executor),
@@ -78,8 +78,8 @@ class Codec {
     if (own_) compute_errors_late();
   }
 
-  /// From here on errors are computed where they are read, where that can be: see terse/late_errors.hpp. Whoever walks a lent
-  /// state calls settle_errors() before.
+  /// Defers the computation of errors to their next use, if possible: see terse/late_errors.hpp. The owner of a lent
+  /// state must call settle_errors() before it walks the state.
   TERSE_COLD void compute_errors_late() {
     if constexpr (may_be_late)
       if (detail::LateErrors<C>::can_cover(covered_)) late_.emplace(covered_);
@@ -92,14 +92,13 @@ class Codec {
   static constexpr bool lossless = C::lossless;
 
   const C& compressor() const { return compressor_; }
-  /// Takes over hyper-parameters that changed. Throws usage_error where packets would have other sizes than those that
-  /// there is room for.
+  /// Sets hyper-parameters that changed. Throws usage_error if the sizes of packets would change.
   void set_compressor(const C& compressor) {
     if constexpr (requires { compressor.require_room(made_, covered_); })
       compressor.require_room(made_, covered_);
     compressor_ = compressor;
   }
-  /// The learning rate of the round to come, for feedbacks that ask.
+  /// Sets the learning rate of the next round, for feedbacks that follow it.
   void start(float rate) {
     if constexpr (requires(FeedbackState & state) { state.start(rate); })
       if (own_) own_->start(rate);
@@ -127,8 +126,8 @@ class Codec {
     }
   }
 
-  /// Writes everything but the header of `portion`'s packet and returns the packet's bytes. Compressors that
-  /// measure have measured the whole range (`whole`) or just this portion; the others evaluate the message
+  /// Writes `portion`'s packet without its header and returns the packet's bytes. For compressors that
+  /// measure, the whole range (`whole`) or just this portion must have been measured; others evaluate the message
   /// here. The note is the sum of squares of the dense part.
   template <class M, class In>
   index_t encode(const Portion& portion, Mask<typename E::memory> mask, In&& inbox, const M& message,
@@ -149,14 +148,14 @@ class Codec {
     return bytes;
   }
 
-  /// `encode` of all `chunks`, on a device by few kernels; see terse/encode_together.hpp. Compressors that measure have measured
-  /// the whole range.
+  /// Encodes all `chunks`, on a device by few kernels; see terse/encode_together.hpp. For compressors that measure, the whole range
+  /// must have been measured.
   template <class M>
   void encode_together(const std::vector<Portion>& chunks, Mask<typename E::memory> mask, const M& message,
                        const EncodeContext& context, ChunkPackets& packets);
 
-  /// The compressed parts of an inbox over `range`, as the executor's verbs take them: a compressor may have to make
-  /// sums of them first, which hold until the next call.
+  /// Returns the compressed parts of an inbox over `range`, as the executor's verbs take them. A compressor may have to compute
+  /// sums of them first, which are valid until the next call.
   template <class In>
   auto arrived(const Range& range, In&& inbox) {
     if constexpr (detail::SumsWhatArrives<C, E, Workspace, decltype(inbox.compressed())>)
@@ -164,15 +163,15 @@ class Codec {
     else
       return inbox.compressed();
   }
-  /// Of packet p over ranges[p] alone.
+  /// Returns packet p over ranges[p], for each p.
   auto arrived(detail::PlacedRanges ranges, Inbox<C>& inbox) requires(detail::AddsTogether<C, E>) {
     return compressor_.arrived(executor_, workspace_, ranges, inbox.compressed());
   }
-  /// Has the executor look for faults in the section of a packet from a peer, which lies in its memory.
+  /// Checks the section of a packet from a peer for faults, on the executor, in whose memory it lies.
   void check(const Portion& portion, const std::byte* packet, detail::Findings* findings) {
     compressor_.check(executor_, workspace_, portion.compressed, packet, portion.section_at, findings);
   }
-  /// The same of several packets, each over portions[p], whose findings are side by side.
+  /// Checks several packets, each over portions[p]; their findings are consecutive.
   void check(std::span<const Portion* const> portions, const std::byte* const* packets,
              detail::Findings* findings) {
     if constexpr (detail::AddsTogether<C, E>) {
@@ -188,7 +187,7 @@ class Codec {
     }
   }
 
-  /// The message with its error, materialized in the feedback's memory: for rounds that don't encode in
+  /// Stores the message plus its error in the feedback's memory, for rounds that don't encode
   /// packets.
   template <class M>
   void materialize(const Range& range, Mask<typename E::memory> mask, const M& message) {
@@ -196,15 +195,15 @@ class Codec {
     reduce<SumOfSquares>(executor_, range, Units{0, true}, mask, NoPackets{}, compensate(message),
                          scratch_.all(), total, bad_.data());
   }
-  /// The state's view, with errors written.
+  /// Returns the state's view, with errors up to date.
   auto feedback() {
     settle_errors();
     return state().view();
   }
 
-  /// Becomes 1 where something was not finite, in the executor's memory.
+  /// Returns the flag, in the executor's memory, that becomes 1 if a value was not finite.
   std::uint32_t* bad() { return bad_.data(); }
-  /// Whether anything since the last call was not finite; on the host.
+  /// Checks whether any value since the last call was not finite; on the host.
   bool take_bad() requires std::same_as<typename E::memory, memory::host> {
     return std::exchange(bad_[0], 0U) != 0;
   }
@@ -222,7 +221,7 @@ class Codec {
   using View = decltype(std::declval<FeedbackState&>().view());
   FeedbackState& state() { return lent_ != nullptr ? *lent_ : *own_; }
 
-  /// A lossless compressor needs no memory.
+  /// A lossless compressor's workspace, without memory.
   struct NoWorkspace {
     NoWorkspace(E, const C&, const Range&) {}
   };
@@ -251,7 +250,7 @@ class Codec {
     return false;
   }
 
-  /// Messages that are told what the receivers read.
+  /// True for messages that are told how they were decoded.
   template <class M>
   static constexpr bool reports = requires(const M& message) {
     message.compressed.sent(index_t{}, true, 0.0F);
@@ -322,7 +321,7 @@ class Codec {
   FeedbackState* lent_;
   Workspace workspace_;
   std::optional<typename decltype(late_type<C>())::type> late_;
-  buffer<float, typename E::memory> scratch_, note_;  // note_: and the zero behind it in packets
+  buffer<float, typename E::memory> scratch_, note_;  // note_: with the zero that follows it in packets
   buffer<std::uint32_t, typename E::memory> bad_;
 };
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-/// The parts of terse.hpp that run on a device, as kernels of grid executors: `executor::cuda`, for which terse/cuda.cuh has all that
-/// is needed, and `executor::emulated`, see terse/device/emulated.hpp. To be included before what runs there is used.
+/// The parts of terse.hpp that run on a device, as kernels of grid executors: `executor::cuda`, for which terse/cuda.cuh includes all
+/// requirements, and `executor::emulated`, see terse/device/emulated.hpp. Must be included before code that runs there is used.
 
 #include "terse/device/compressor/keyed.hpp"                // IWYU pragma: export
 #include "terse/device/compressor/sparse.hpp"               // IWYU pragma: export

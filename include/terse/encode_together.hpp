@@ -8,17 +8,17 @@
 
 namespace terse {
 
-/// Where the packets of several portions go, all in one buffer, and how many bytes they have in the end.
+/// The places of several portions' packets, all in one buffer, and their sizes after encoding.
 struct ChunkPackets {
   explicit ChunkPackets(std::size_t count) : at(count), bytes(count), placed(count) {}
   std::vector<std::byte*> at;
   std::vector<index_t> bytes;
-  std::vector<detail::PlacedRange> placed;  ///< the codec's
+  std::vector<detail::PlacedRange> placed;  ///< used by the codec
 };
 
 namespace detail {
 
-/// Whether packets are encoded by kernels that go over all of them.
+/// Compressors whose packets are encoded by kernels that process all packets.
 template <class C, class E>
 concept EncodesTogether = GridExecutor<E> &&
     (C::lossless ||

@@ -20,7 +20,7 @@ namespace detail {
 
 }  // namespace detail
 
-/// Packets on their way into a verb, for both kinds of pieces: at most `capacity` between two calls of `clear`, or usage_error.
+/// Packets to be decoded by a verb, for both kinds of pieces: at most `capacity` between two calls of `clear`, or usage_error.
 template <Compressor C>
 class Inbox {
  public:
@@ -28,9 +28,9 @@ class Inbox {
       : compressed_(C::lossless ? 0 : static_cast<std::size_t>(capacity)),
         dense_(static_cast<std::size_t>(capacity)) {}
   void clear() { count_ = 0; }
-  /// Has verbs look for values that are not finite, see Packets::damage.
+  /// Makes verbs check for values that are not finite, see Packets::damage.
   void watch(std::uint64_t* damage) { damage_ = damage; }
-  /// `shared` is the round's draw for selections.
+  /// Adds a packet. `shared` is the round's draw for selections.
   void add(const C& compressor, const Portion& portion, const std::byte* packet, const StepDraw& shared,
            float weight = 1, std::uint32_t origin = 0) {
     if (static_cast<std::size_t>(count_) == dense_.size()) detail::throw_full_inbox(count_);
@@ -68,7 +68,7 @@ class Inbox {
   int count_ = 0;
 };
 
-/// Nothing has come in.
+/// An inbox without packets.
 struct EmptyInbox {
   static constexpr NoPackets compressed() { return {}; }
   static constexpr NoPackets dense() { return {}; }

@@ -11,13 +11,13 @@
 #include "terse/error_feedback/residual.hpp"
 #include "terse/executor/sinks.hpp"
 
-// Errors that are computed where they are read. With Residual e = y - C(y), and where a code doesn't depend on the scale C(y) follows
-// from y and its unit's scale: the last message may stay where it is until the next one is made of it. That saves a pass, two of the
-// ten streams of n floats that a step of 1-bit Adam moves on a host.
+// Errors that are computed when they are read. With Residual e = y - C(y); if codes don't depend on the scale, C(y) follows
+// from y and its unit's scale. So the last message y may stay in memory until the next one is computed from it. That saves a pass: two of
+// the ten streams of n floats that a step of 1-bit Adam moves on a host.
 
 namespace terse::detail {
 
-/// Compressors with one scale for a segment or for all, whose codes need none.
+/// Compressors with one scale per segment or one for all, whose codes don't depend on it.
 template <class C>
 struct CodesWithoutScale : std::false_type {};
 template <class Q, Granularity G>
@@ -34,16 +34,16 @@ constexpr bool has_late_errors() {
 
 TERSE_NUMERICS_BEGIN
 
-/// Residual's, of y in the place of e. Masked elements, whose error is 0, hold NaN, which no message is.
+/// Residual's view with y stored in place of e. Masked elements, whose error is 0, hold NaN, a value that no message has.
 template <class Q>
 struct LateView : Residual::View {
   using Scale = typename Q::Statistic::Scale;
-  const Scale* scales = nullptr;  // of the last round, one for each segment from `first` on
+  const Scale* scales = nullptr;  // of the last round, one for each segment, starting at segment `first`
   index_t first = 0;
   typename CoderOf<Q>::type coder{Scale{}};
 
   TERSE_HD void enter(const Piece& piece) { coder = scales[piece.segment - first]; }
-  /// Of a unit whose scale is 0 that is what is there.
+  /// Returns the error; for a unit whose scale is 0 it is the stored value.
   TERSE_HD float error(index_t i) const {
     const float last = load(i);
     return keep_if(!(last != last), last - coder(last, 0).value);
@@ -56,7 +56,7 @@ struct LateView : Residual::View {
   }
 };
 
-/// e in the place of y.
+/// Replaces y by e.
 template <class Q>
 struct SettleErrors {
   LateView<Q> errors;
@@ -66,7 +66,7 @@ struct SettleErrors {
 
 TERSE_NUMERICS_END
 
-/// What a codec keeps for them: the codes of a round between measuring and encoding, and its scales until the next round.
+/// A codec's memory for late errors: the codes of a round between measuring and encoding, and its scales until the next round.
 template <class C>
 class LateErrors {
   using Q = typename C::Quantizer;
@@ -79,7 +79,7 @@ class LateErrors {
         first_(covered.pieces().front().segment),
         scales_(static_cast<std::size_t>(covered.pieces().back().segment - first_ + 1)) {}
 
-  /// Whether each segment has one piece.
+  /// Checks whether each segment has one piece.
   static bool can_cover(const Range& covered) {
     const std::vector<Piece>& pieces = covered.pieces();
     return !pieces.empty() &&
@@ -88,10 +88,10 @@ class LateErrors {
            }) == pieces.end();
   }
 
-  /// The state's view, for `measure`.
+  /// Returns the state's view, for `measure`.
   LateView<Q> errors(const Residual::View& state) const { return {state, scales_.data(), first_}; }
   CodeSamples<Q> codes() { return {codes_.data(), begin_}; }
-  /// After it: the state holds messages of these scales, one for each piece of `covered` or one for all.
+  /// Called after `measure`: the state holds messages with these scales, one for each piece of `covered` or one for all.
   void measured(const Range& covered, view<const Scale> scales, bool hold) {
     const std::vector<Piece>& pieces = covered.pieces();
     for (std::size_t k = 0; k < pieces.size(); ++k)
@@ -101,11 +101,11 @@ class LateErrors {
     coded_ = true;
   }
   bool coded() const { return coded_; }
-  /// Codes of those arena indices, see Packed::encode.
+  /// Returns the codes of the arena indices from begin() on, see Packed::encode.
   const std::byte* code_data() const { return codes_.data(); }
   index_t begin() const { return begin_; }
 
-  /// From here on the state holds errors, as if they had been written in each round.
+  /// Replaces messages by errors in the state, as if errors had been written in each round.
   template <Executor E>
   void settle(const E& executor, const Range& covered, const Residual::View& state) {
     coded_ = false;
@@ -118,7 +118,7 @@ class LateErrors {
  private:
   index_t begin_;
   buffer<std::byte> codes_;
-  index_t first_;  // segment
+  index_t first_;  // first segment
   std::vector<Scale> scales_;
   bool settled_ = true, coded_ = false;
 };

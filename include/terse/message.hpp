@@ -9,17 +9,17 @@
 #include "terse/executor/concept.hpp"
 #include "terse/executor/streams.hpp"
 
-// A message on its way past the error feedback, element by element: to the compressor, and, as a mean, to whoever consumes it.
+// The path of a message past the error feedback, element by element: to the compressor, and, as a mean, to its consumer.
 
 namespace terse {
 
-/// What a rank says, element by element: one functor for compressed pieces, one for dense ones.
+/// A rank's message, element by element: one functor for compressed pieces, one for dense ones.
 template <class Compressed, class Exact>
 struct Message {
   Compressed compressed;
   Exact dense;
 };
-/// Deduces both codecs.
+/// Deduces the types of both functors.
 template <class Compressed, class Exact>
 Message(Compressed, Exact) -> Message<Compressed, Exact>;
 
@@ -33,7 +33,7 @@ concept KeepsMasked = requires(const View& view) {
   view.keep(index_t{}, true, 0.0F);
 };
 
-/// y = message + error, materialized. What is not finite is left out: then y is the error alone.
+/// Computes and stores y = message + error. A message that is not finite is left out: then y is the error alone.
 template <class F, class View>
 struct Compensate {
   F message;
@@ -61,7 +61,7 @@ struct Compensate {
   }
 };
 
-/// A dense piece's element as it goes on the wire.
+/// A dense piece's element as it is sent.
 template <class F>
 struct Exact {
   F message;
@@ -75,7 +75,7 @@ struct Exact {
   }
 };
 
-/// The same, which says itself what was not finite, where no statistic does.
+/// Exact that raises a flag for values that are not finite, for passes without a statistic.
 template <class F>
 struct NotedExact {
   Exact<F> exact;
@@ -92,13 +92,13 @@ struct NotedExact {
   }
 };
 
-/// Tells the message, too, what the receivers read: sent(i, keep, decoded). Factor masking needs that.
+/// Tells the message, too, how it was decoded: sent(i, keep, decoded). Factor masking requires it.
 template <class F, class View>
 struct Reporting : View {
   F message;
   TERSE_HD void commit(index_t i, bool keep, float value, float decoded) const {
     View::commit(i, keep, value, decoded);
-    // While the feedback holds, what is sent counts for nothing.
+    // While the feedback holds, sent values don't count.
     if constexpr (requires { this->hold; })
       message.sent(i, keep, keep_if(!this->hold, decoded));
     else
@@ -106,14 +106,14 @@ struct Reporting : View {
   }
 };
 
-/// The mean as it came.
+/// Returns the mean unchanged.
 struct AsItIs {
   using StreamsOf = AsItIs;
   TERSE_HD static Streams<> streams() { return {}; }
   TERSE_HD float receive(index_t, bool, float mean) const { return mean; }
 };
 
-/// Hands the mean to its consumer, past the error feedback: 0 where masked.
+/// Passes the mean to its consumer, past the error feedback: 0 where masked.
 template <class F, class View>
 struct Deliver {
   F consume;

@@ -11,21 +11,21 @@
 
 namespace terse {
 
-/// What travels in one packet: header, the compressor's section, dense pieces, and optionally one note. A
+/// The content of one packet: header, the compressor's section, dense pieces, and optionally one note. A
 /// section whose size depends on the data comes last.
 struct Portion {
   Range compressed, dense;
-  /// Of the first compressed piece, where pieces are units and the whole range is measured.
+  /// The number of the first compressed piece, if pieces are units and the whole range is measured.
   index_t first_unit = 0;
-  index_t section_at = 0;  ///< where the compressor's section lies, in bytes from the packet's start
-  index_t dense_at = 0;    ///< where the dense pieces lie
-  index_t note_at = 0;     ///< where the note lies
-  index_t bytes = 0;       ///< of the packet; at most, where the section's size varies
-  bool variable = false;   ///< whether it does
+  index_t section_at = 0;  ///< offset of the compressor's section, in bytes from the packet's start
+  index_t dense_at = 0;    ///< offset of the dense pieces
+  index_t note_at = 0;     ///< offset of the note
+  index_t bytes = 0;       ///< size of the packet; at most, if the section's size varies
+  bool variable = false;   ///< true if the section's size varies
 };
 
-/// Slices of 16 MiB. Over transports in a stream's order (Nccl), where one slice follows the other and all that they save is memory: of
-/// 512 MiB in full precision, and compressed packets in one.
+/// The default slices: 16 MiB. Over transports in a stream's order (Nccl) slices follow each other and save only memory: there
+/// 512 MiB in full precision, and one slice for compressed packets.
 inline constexpr index_t automatic_slices = -1;
 
 namespace detail {
@@ -35,12 +35,12 @@ constexpr index_t slice_bytes_of(index_t wanted, bool in_stream_order, bool comp
 }
 }  // namespace detail
 
-/// A range in slices of about `bytes` bytes of fp32, the last elements first, for gradients become ready in that order; 0: in
-/// one. Cut at multiples of 64 elements, or, with `whole_segments`, between pieces alone. All ranks cut alike.
+/// Cuts a range into slices of about `bytes` bytes of fp32, the last elements first, since gradients become ready in that order; 0:
+/// one slice. Cuts at multiples of 64 elements, or, with `whole_segments`, only between pieces. The cuts are equal on all ranks.
 TERSE_COLD std::vector<Range> slices_of(const Range& range, index_t bytes, bool whole_segments = false);
 
 /// The packets of a round: the whole range, and its cuts, one for each rank. Compressed and dense pieces are
-/// cut apart, so that both kinds are shared out evenly.
+/// cut separately, so that both kinds are divided evenly.
 struct Plan {
   Portion whole;
   std::vector<Portion> chunks;
@@ -58,7 +58,7 @@ struct Plan {
     finish(whole, compressor, note);
   }
 
-  /// The same cuts, with all pieces in full precision.
+  /// Returns the same cuts, with all pieces in full precision.
   Plan in_full_precision(bool note) const {
     Plan plan = *this;
     plan.whole = in_full_precision(whole, note);
@@ -66,7 +66,7 @@ struct Plan {
     return plan;
   }
 
-  /// The same cuts, with sections of another compressor, which takes the same segments.
+  /// Returns the same cuts, with sections of another compressor, which must take the same segments.
   template <Compressor C>
   TERSE_COLD Plan by(const C& compressor, bool note) const {
     if constexpr (C::lossless) return in_full_precision(note);
@@ -89,7 +89,7 @@ struct Plan {
     return all;
   }
 
-  /// Compressors may have `takes(segment)` and leave segments to the dense part.
+  /// Checks whether a segment is compressed. Compressors may have `takes(segment)` and leave segments to the dense part.
   template <Compressor C>
   static bool takes(const C& compressor, const Segment& segment) {
     if constexpr (C::lossless) return false;

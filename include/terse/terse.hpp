@@ -16,7 +16,7 @@
 #error "check, max, min, require, small or verify is a macro: include terse before it, or #undef it"
 #endif
 
-// Everything that needs the standard library alone. Backends are their own includes: terse/transport/mpi.hpp,
+// All headers that require only the standard library. Backends have separate headers: terse/transport/mpi.hpp,
 // terse/checkpoint/checkpoint.hpp, terse/interop/libtorch.hpp.
 
 #include "terse/compressor/cast.hpp"                      // IWYU pragma: export

@@ -16,7 +16,7 @@
 #include "terse/executor/host.hpp"
 #include "terse/executor/sparse.hpp"
 
-// Benchmarks of a compressor, the library's or one's own, on one core:
+// Benchmarks of a compressor, the library's or a custom one, on one core:
 //
 //     #include <terse/bench/compressor.hpp>
 //
@@ -26,18 +26,18 @@
 // For n = 4 Ki, 256 Ki, 4 Mi and 64 Mi floats it registers (choose by --benchmark_filter='/4194304$')
 //
 //     <compressor>/encode/n            a message into a packet, without error feedback
-//     <compressor>/encode_residual/n   the same under Residual, for compressors that track
-//     <compressor>/pack/n              of that the second pass alone, for compressors that measure first
-//     <compressor>/accumulate/n        x -= a * what a packet says
+//     <compressor>/encode_residual/n   a message into a packet with Residual, for compressors that track
+//     <compressor>/pack/n              the second pass of encode_residual, for compressors that measure first
+//     <compressor>/accumulate/n        x -= a * decoded packet
 //
 // with the counters
 //
-//     yardsticks    best time against x[i] *= a over as many floats
+//     yardsticks    best time relative to x[i] *= a over as many floats
 //     bits          of the packet for each element, without its header
 //     error         ||x - C(x)|| / ||x|| on standard normal x (`encode` only)
-//     error_heavy   the same on Student's t with 2 degrees of freedom
+//     error_heavy   the same error on Student's t with 2 degrees of freedom
 //
-// Needs Google Benchmark.
+// Requires Google Benchmark.
 
 namespace terse::bench {
 
@@ -87,12 +87,12 @@ class Passes {
   }
   void accumulate() { receive(Descend{playground(n_), 1e-3F}); }
 
-  /// Of the last packet.
+  /// Returns the bits per element of the last packet, without its header.
   double bits() const {
     constexpr auto header = static_cast<index_t>(sizeof(PacketHeader));
     return 8 * static_cast<double>(bytes_ - header) / static_cast<double>(n_);
   }
-  /// ||x - C(x)|| / ||x||, without error feedback.
+  /// Returns ||x - C(x)|| / ||x|| without error feedback.
   double error() const { return error_; }
   double error_heavy() const { return error_heavy_; }
 

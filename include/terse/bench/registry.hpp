@@ -12,7 +12,7 @@
 
 namespace terse::bench {
 
-/// Floats of the messages: in the first-level cache, in the second-level cache, in the last one perhaps, in memory.
+/// Sizes of the messages in floats, for the first-level cache, the second-level cache, perhaps the last-level cache, memory.
 inline constexpr index_t sizes[] = {index_t{4} << 10, index_t{256} << 10, index_t{4} << 20,
                                     index_t{64} << 20};
 
@@ -23,19 +23,19 @@ void add(const std::string& who, const std::string& what, index_t n, Run run) {
       ->Unit(benchmark::kMicrosecond);
 }
 
-/// Benchmarks of one subject and size follow each other, and share what took long to make.
+/// Object that successive benchmarks of one subject and size share, since it takes long to make.
 struct Held {
   std::string key;
   std::shared_ptr<void> object;
 };
-/// What the last benchmark left: the process has one.
+/// Returns the object of the last benchmark, one for the process.
 inline Held& held() {
   static Held one;
   return one;
 }
 
-/// The T that the last benchmark worked on, if that was of this subject and size; else a new one, made from
-/// `arguments` after the last has been freed.
+/// Returns the T of the last benchmark if that had this subject and size; else a new one, made from `arguments` after
+/// the last one has been freed.
 template <class T, class... Arguments>
 std::shared_ptr<T> reused(const std::string& who, index_t n, const Arguments&... arguments) {
   const std::string key = who + "/" + std::to_string(n) + "/" + typeid(T).name();

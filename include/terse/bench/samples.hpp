@@ -7,13 +7,13 @@
 #include "terse/core/layout.hpp"
 #include "terse/core/view.hpp"
 
-// Messages for benchmarks: the same numbers in every run, whatever their count.
+// Messages for benchmarks: the same numbers in every run, for any count.
 
 namespace terse::bench {
 
 namespace detail {
 
-/// 64 random bits for each index: splitmix64.
+/// Returns 64 random bits for an index: splitmix64.
 inline std::uint64_t random_bits(std::uint64_t i) {
   i = (i + 1) * 0x9E3779B97F4A7C15U;
   i = (i ^ (i >> 30)) * 0xBF58476D1CE4E5B9U;
@@ -32,7 +32,7 @@ inline void fill_normal(buffer<float>& x) {
   }
 }
 
-/// Student's t with 2 degrees of freedom, by its quantiles.
+/// Fills x with Student's t distribution of 2 degrees of freedom, by its quantiles.
 inline void fill_student(buffer<float>& x) {
   for (index_t i = 0; i < x.size(); ++i) {
     const double p = (static_cast<double>(random_bits(static_cast<std::uint64_t>(i)) >> 12) + 0.5) * 0x1p-52;
@@ -51,25 +51,25 @@ inline const float* filled(buffer<float>& x, index_t count, void (*fill)(buffer<
 
 }  // namespace detail
 
-/// `count` numbers from the standard normal distribution; they stay until more are asked for.
+/// Returns `count` numbers from the standard normal distribution, which stay until more are requested.
 inline const float* normal_samples(index_t count) {
   static buffer<float> x;
   return detail::filled(x, count, detail::fill_normal);
 }
 
-/// `count` numbers from Student's t distribution with 2 degrees of freedom, whose variance is infinite: a few elements
-/// are far larger than all others, as in gradients of embeddings.
+/// Returns `count` numbers from Student's t distribution with 2 degrees of freedom, whose variance is infinite: a few
+/// elements are far larger than all others, as in gradients of embeddings.
 inline const float* heavy_samples(index_t count) {
   static buffer<float> x;
   return detail::filled(x, count, detail::fill_student);
 }
 
-/// Messages change from step to step, so that errors are a training's, not a constant's: n of n + `spare` samples.
+/// Number of extra samples. Messages are n of n + `spare` samples and change in every step, as in training.
 inline constexpr index_t spare = 1024;
-/// Where the message of a step begins: 64 samples on from the last step's, and at the first again after 16 steps.
+/// Returns the message of a step: it begins 64 samples after that of the last step, and at the first again after 16 steps.
 inline const float* at_step(const float* samples, std::uint64_t step) { return samples + step % 16 * 64; }
 
-/// ||x - y|| / ||x||.
+/// Returns ||x - y|| / ||x||.
 inline double relative_error(const float* x, const float* y, index_t n) {
   double error = 0, norm = 0;
   for (index_t i = 0; i < n; ++i) {
@@ -82,12 +82,12 @@ inline double relative_error(const float* x, const float* y, index_t n) {
 
 TERSE_NUMERICS_BEGIN
 
-/// A message that is in memory.
+/// A message in memory.
 struct Samples {
   const float* x;
   TERSE_HD float operator()(const Piece&, index_t i) const { return x[i]; }
 };
-/// What an optimizer does with a mean, at its simplest.
+/// Simplest use of a mean by an optimizer: a step of gradient descent.
 struct Descend {
   float* x;
   float rate;

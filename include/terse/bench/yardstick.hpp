@@ -9,12 +9,12 @@
 
 #include "terse/core/view.hpp"
 
-// Passes over arrays are limited by memory, and one machine's memory is not another's, nor its own an hour later. So
-// they are measured in yardsticks: one yardstick is the time of x[i] *= a over as many floats.
+// Passes over arrays are limited by memory, which differs between machines, and on one machine from hour to hour. So they
+// are measured in yardsticks: one yardstick is the time of x[i] *= a over as many floats.
 
 namespace terse::bench {
 
-/// `count` floats (and more) that benchmarks read and write as they like, kept from one to the next.
+/// Returns `count` floats or more, which all benchmarks share, and may read and write.
 inline float* playground(index_t count) {
   static buffer<float> floats;
   if (floats.size() < count) {
@@ -24,7 +24,7 @@ inline float* playground(index_t count) {
   return floats.data();
 }
 
-/// Seconds of one call.
+/// Returns the seconds of one call.
 template <class Work>
 double seconds(Work&& work) {
   const auto begin = std::chrono::steady_clock::now();
@@ -32,17 +32,17 @@ double seconds(Work&& work) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-/// Short passes are timed several at once, so that the clock doesn't count.
+/// Returns the number of passes to time together: short ones are timed several at once, so that the clock doesn't count.
 inline index_t passes_at_once(index_t n) { return std::max<index_t>(1, (index_t{128} << 10) / n); }
 
-/// x *= a with explicit vectors: 4 bytes read and 4 written for each element.
+/// Computes x *= a with explicit vectors: 4 bytes read and 4 written for each element.
 inline void scale(float* x, index_t n, float a) {
   using Vector [[gnu::vector_size(32), gnu::may_alias]] = float;
   auto* vectors = reinterpret_cast<Vector*>(x);
   for (index_t i = 0; i < n / 8; ++i) vectors[i] *= a;
 }
 
-/// Seconds that a yardstick of n floats takes just now.
+/// Returns the seconds that a yardstick of n floats takes now.
 inline double yardstick(index_t n) {
   float* x = playground(n);
   float a = -1;
@@ -57,8 +57,8 @@ inline double yardstick(index_t n) {
   return took / static_cast<double>(passes);
 }
 
-/// Runs `work`, a pass over n floats, as often as Google Benchmark asks, each time behind `prepare`, which isn't timed.
-/// Its best time counts, against that of yardsticks which take turns with it: a slow moment of the machine hits both.
+/// Runs `work`, a pass over n floats, as often as Google Benchmark asks, each time after `prepare`, which isn't timed.
+/// Reports its best time relative to yardsticks that alternate with it, so that a slow moment of the machine hits both.
 template <class Work, class... Prepare>
 void measure(benchmark::State& state, index_t n, Work&& work, Prepare&&... prepare) {
   const index_t passes = sizeof...(prepare) > 0 ? 1 : passes_at_once(n);

@@ -14,23 +14,23 @@
 #include "terse/transport/assembly.hpp"
 #include "terse/transport/collectives.hpp"
 
-// A load is all or nothing: every rank reads its own file, tells the others what it has found, and only then changes
+// A load is all or nothing: every rank reads its own file, tells the others its result, and only then changes
 // anything.
 
 namespace terse::checkpoint::detail {
 
-/// The step that a file is of, by its own two words.
+/// Returns the step of a file, by its own two entries.
 std::uint64_t step_of(const std::filesystem::path& file, const File& read);
 
-/// What became of a rank's part of what all do together.
+/// The result of a rank's part in collective work.
 enum class Outcome : std::uint64_t { good, unusable, foreign, in_use, failed };
 
-/// Runs `work` and keeps what it throws: the others wait for what this rank has to say, whatever it was.
+/// An attempt at `work` that keeps any exception, since the other ranks wait for this rank's result.
 struct Attempt {
   Outcome outcome = Outcome::good;
   std::exception_ptr failure;
   std::string words;
-  bool own = true;  // they are about what this rank alone has found
+  bool own = true;  // true if `words` are about this rank's own fault
 
   template <class Work>
   explicit Attempt(Work work) {
@@ -57,10 +57,10 @@ struct Attempt {
 
 [[noreturn]] void throw_as(Outcome outcome, const std::string& sentence, int rank);
 
-/// `read()` reads and checks this rank's file and says what it has found, a struct of std::uint64_t with `step`. Returns
-/// what all have found, by rank. Collective. Throws on every rank unless all files are good and of one step:
-/// checkpoint_error in its own words where its own file is at fault, else one that names the rank, and mismatch_error
-/// where the steps differ. `who` is what a rank is called.
+/// Runs `read()`, which checks this rank's file and returns its findings, a struct of std::uint64_t with `step`.
+/// Returns the findings of all ranks, by rank. Collective. Throws on every rank unless all files are good and of one
+/// step. A rank whose own file is at fault throws its own checkpoint_error; the others throw one that names the rank.
+/// Different steps are a mismatch_error. `who` is the name for a rank.
 template <class T, class Read>
 auto read_together(const std::filesystem::path& file, T& channel, const std::string& who, Read read) {
   using Found = decltype(read());
@@ -99,7 +99,7 @@ auto read_together(const std::filesystem::path& file, T& channel, const std::str
   return all;
 }
 
-/// Shows every rank the text of every other. Collective.
+/// Returns the texts of all ranks to every rank. Collective.
 template <class T>
 std::vector<std::string> texts_of_all(T& channel, const std::string& mine) {
   const std::vector<std::uint64_t> sizes = all_gather(channel, static_cast<std::uint64_t>(mine.size()));
@@ -115,8 +115,8 @@ std::vector<std::string> texts_of_all(T& channel, const std::string& mine) {
   return texts;
 }
 
-/// Runs `work` on every rank. Collective: where it throws on one, all throw, that one its own error, the others one with
-/// its words, which is a checkpoint_error of the same kind where that was one.
+/// Runs `work` on every rank. Collective: if it throws on one rank, all throw. That rank throws its own error, the
+/// others one with its text, a checkpoint_error of the same kind if it was one.
 template <class T, class Work>
 void together(T& channel, Work work) {
   const Attempt attempt(work);

@@ -40,11 +40,11 @@ std::string parameters_hash(const Layout& layout, view<const P> parameters) {
 
 }  // namespace detail
 
-/// XXH3-128 of the parameters without padding, as 32 hex digits. Equal hashes mean equal bits.
+/// Returns XXH3-128 of the parameters without padding, as 32 hex digits. Equal hashes mean equal bits.
 inline std::string parameters_hash(const Layout& layout, view<const float> parameters) {
   return detail::parameters_hash(layout, parameters);
 }
-/// The same of 16-bit parameters and of parameters on a device, which are copied first.
+/// Returns the hash of 16-bit parameters, and of parameters on a device, which are copied first.
 template <Number P, class Space>
 std::string parameters_hash(const Layout& layout, view<const P, Space> parameters) {
   detail::HostCopies here;
@@ -53,7 +53,7 @@ std::string parameters_hash(const Layout& layout, view<const P, Space> parameter
 
 namespace detail {
 
-/// Whoever stands for an optimizer of a type that isn't known here says it.
+/// Returns the name of the recipe; wrappers of an optimizer whose type isn't known here provide it.
 template <class Optimizer>
 std::string recipe_of(const Optimizer& optimizer) {
   if constexpr (requires { optimizer.recipe_name(); })
@@ -77,7 +77,7 @@ void restore_parameters(const Restore& restore, const Layout& layout, view<P, Sp
   for (const Segment& segment : layout.segments()) restore_segment(restore, segment, parameters);
 }
 
-/// What has left for the next step belongs to these parameters and this state alone.
+/// Throws usage_error after `begin`: messages sent for the next step belong to these parameters and this state.
 template <class Optimizer>
 void require_between_steps(const Optimizer& optimizer) {
   if (optimizer.begun())
@@ -85,11 +85,11 @@ void require_between_steps(const Optimizer& optimizer) {
                       optimizer.rank(), static_cast<std::int64_t>(optimizer.steps() + 1));
 }
 
-/// Throws foreign_checkpoint_error where a file says something else about itself.
+/// Throws foreign_checkpoint_error if a file's metadata differ from `expected`.
 void require_same(const std::filesystem::path& file, const File& read, const Metadata& expected,
                   const Layout& layout);
 
-/// A source and its step, which `open` returns on each rank.
+/// A source and its step, as `open` returns them on each rank.
 struct Opened {
   std::unique_ptr<Source> source;
   std::uint64_t step = 0;
@@ -100,7 +100,7 @@ struct FoundStep {
   std::uint64_t step;
 };
 
-/// What `load` does, from what `open()` finds on each rank. `file` is named where another rank's is at fault.
+/// Loads from the source that `open()` returns on each rank. Errors name `file` if another rank's is at fault.
 template <class Optimizer>
 void load_from(const std::filesystem::path& file, Optimizer& optimizer,
                out<typename Optimizer::runs_on, typename Optimizer::parameter> parameters,
@@ -108,7 +108,7 @@ void load_from(const std::filesystem::path& file, Optimizer& optimizer,
   const terse::detail::Call call(terse::detail::Verb::load);
   require_between_steps(optimizer);
   await_messages(optimizer.channel());
-  // Completes what is under way on every rank, whatever becomes of its file.
+  // Completes rounds under way on every rank, even if its file turns out bad.
   optimizer.walk([](auto&&...) {});
   Opened opened;
   const auto restore = [&](bool apply) {
@@ -127,10 +127,11 @@ void load_from(const std::filesystem::path& file, Optimizer& optimizer,
 
 }  // namespace detail
 
-/// Writes this rank's parameters and state to `file`, beside it first and then renamed, so that an older file
-/// stays whole until the new one is. Not collective, but for recipes that have a round under way between steps
-/// (OverlapLocalSgd, StreamingDiLoCo: all ranks save alike; SwarmSgd: the ranks of a pair), which it completes. Throws checkpoint_error,
-/// usage_error between begin and step, and what a transport throws that messages of a lost peer are still under way on.
+/// Writes this rank's parameters and state to a file next to `file` and then renames it, so that an older file stays
+/// whole until the new one is. Not collective, except for recipes that have a round under way between steps, which it
+/// completes (OverlapLocalSgd, StreamingDiLoCo: all ranks save together; SwarmSgd: the ranks of a pair). Throws
+/// checkpoint_error, usage_error between begin and step, and the error of a transport on which messages of a lost
+/// peer are still under way.
 template <class Optimizer>
 void save(const std::filesystem::path& file, Optimizer& optimizer,
           in<typename Optimizer::runs_on, typename Optimizer::parameter> parameters) {
@@ -152,10 +153,10 @@ void save(const std::filesystem::path& file, Optimizer& optimizer,
   write(file, tensors, std::move(metadata));
 }
 
-/// Reads what `save` wrote into an optimizer made alike. Collective: nothing changes on any rank unless every
-/// rank's file is good, belongs to it, and all are of one step. Otherwise every rank throws: checkpoint_error
-/// in its own words where its own file is at fault, else one that names the rank, and mismatch_error where
-/// the steps differ. A file that is whole, but of another run, is a foreign_checkpoint_error on all.
+/// Reads a file of `save` into an optimizer that was made in the same way. Collective: nothing changes on any rank
+/// unless every rank's file is good and belongs to it, and all are of one step. Otherwise every rank throws. A rank
+/// whose own file is at fault throws its own checkpoint_error, the others one that names the rank. Different steps
+/// are a mismatch_error. A file that is whole but of another run is a foreign_checkpoint_error on all ranks.
 template <class Optimizer>
 void load(const std::filesystem::path& file, Optimizer& optimizer,
           out<typename Optimizer::runs_on, typename Optimizer::parameter> parameters) {

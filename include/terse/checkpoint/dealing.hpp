@@ -14,11 +14,11 @@
 #include "terse/core/half.hpp"
 #include "terse/core/view.hpp"
 
-// What of a state several ranks have held, and what of it those get that take it up.
+// The distribution of state that several ranks held to the ranks that load it.
 
 namespace terse::checkpoint::detail {
 
-/// Where a part stands in the arena, over all ranks.
+/// The range of a part in the arena, over all ranks.
 struct Extent {
   index_t begin = std::numeric_limits<index_t>::max(), end = 0;
   bool operator==(const Extent&) const = default;
@@ -33,23 +33,23 @@ using Extents = std::map<std::string, Extent>;
 Extents extents_in(const std::string& text);
 Extents joined(const std::vector<Extents>& of_ranks);
 
-/// Whether a part is what a rank owes by its error feedback, or the scales of that.
+/// Checks whether a part is the error of an error feedback, or the scales of one.
 inline bool is_error(const std::string& name) {
   return name.ends_with("error") || name.ends_with("error_scales");
 }
 
-/// Of those ranks that hold an element now, by rank: how many there are, and at which place this one is. None for what is not
-/// dealt out.
+/// The number of ranks that hold an element now, and this rank's place among them. 0 for parts that are not dealt
+/// out.
 struct Heirs {
   std::size_t count = 0, place = 0;
 };
 
-/// Those of the elements [first, last) of this part on rank `mine`.
+/// Returns the heirs of the elements [first, last) of this part on rank `mine`.
 std::vector<Heirs> heirs_of(const std::vector<Extents>& of_ranks, std::size_t mine, const std::string& name,
                             index_t first, index_t last);
 
-/// The first of several ranks' codes that keeps them from being combined; old.size(): none does. Codes that differ have no mean,
-/// but those that are dealt out stay what they are where each goes to equally many heirs.
+/// Returns the first of several ranks' codes that prevents combining them; old.size() if none does. Different codes
+/// have no mean, but codes that are dealt out are copied if each goes to equally many heirs.
 template <class T>
 std::size_t differing(std::span<const T> old, const Heirs& heirs) {
   if (!std::is_integral_v<T> || old.empty() || (heirs.count > 0 && heirs.count % old.size() == 0))
@@ -59,9 +59,10 @@ std::size_t differing(std::span<const T> old, const Heirs& heirs) {
   return static_cast<std::size_t>(found - old.begin());
 }
 
-/// What this rank gets of what several have held of an element: the mean, which is exact where all are alike, since a sum of W
-/// equal floats has room in a double. Of what is dealt out the heir at place k gets that of rank k mod W, and as much as all others of
-/// what is left, so that their mean stays; exactly its rank's where W divides the number of heirs.
+/// Returns this rank's value of an element that several ranks held. It is the mean, which is exact for equal values,
+/// since a sum of W equal floats fits in a double. If it is dealt out, the heir at place k gets the value of rank k
+/// mod W and an equal share of the rest, so that their mean stays. It gets exactly that value where W divides the
+/// number of heirs.
 template <class T>
 T combined(std::span<const T> old, const Heirs& heirs) {
   if (old.empty()) return T{};
@@ -69,8 +70,8 @@ T combined(std::span<const T> old, const Heirs& heirs) {
   if constexpr (std::is_integral_v<T>) {
     return own;
   } else {
-    const std::size_t more = heirs.count % old.size();  // the errors of so many ranks go to one heir more
-    // The first one as it is, so that a sum of negative zeros is one.
+    const std::size_t more = heirs.count % old.size();  // ranks whose errors go to one more heir
+    // Starts from the first value, not 0, so that a sum of negative zeros stays negative.
     double all = static_cast<double>(widened(old[0])), once_more = more > 0 ? all : 0;
     for (std::size_t rank = 1; rank < old.size(); ++rank) {
       all += static_cast<double>(widened(old[rank]));

@@ -16,12 +16,12 @@ namespace terse::checkpoint {
 /// Small files by name.
 using Texts = std::map<std::string, std::string>;
 
-/// What a rank adds to a checkpoint while it is written.
+/// The files that a rank adds to a checkpoint while it is written.
 class Draft {
  public:
   explicit Draft(std::filesystem::path folder) : folder_(std::move(folder)) {}
 
-  /// Where to write a file of that name, which no other rank gives.
+  /// Returns the path for a file of that name, which no other rank may use.
   std::filesystem::path file(const std::string& name);
   /// Writes a small file.
   void write(const std::string& name, const std::string& contents);

@@ -18,27 +18,28 @@
 #include "terse/checkpoint/dealing.hpp"
 #include "terse/transport/assembly.hpp"
 
-// What W ranks have saved, for another number of ranks. There is one rule for each element of each part, which stands at an
-// index of the arena:
+// Loading of a checkpoint of W ranks by another number of ranks. Each element of each part, at an index of the arena,
+// follows one rule:
 //
 //     numbers           the mean over those ranks that held it
-//     errors, copies    dealt out: each rank that holds it now gets that of an old one, and what keeps the mean
-//     counts, codes     alike on all ranks that held it, or refused; those of errors as they are where each goes to
-//                       equally many ranks
+//     errors, copies    dealt out: each rank that holds it now gets the value of one old rank, plus a share that keeps the mean
+//     counts, codes     equal on all ranks that held it, or refused; codes of errors are copied if each goes to equally
+//                       many ranks
 //
-// So what is alike on all ranks stays as it is, to the bit; what one rank alone held, such as its chunk's second error, goes to
-// whoever holds that index now, to the bit; and of what each rank has its own of, each new rank gets the mean. Methods take
-// such things up by their mean over the ranks, errors and momenta among them, so that this mean is kept to rounding. Errors
-// stay different: with the same one all ranks would round their messages the same way, and the mean would be as far off as one.
+// So values that are equal on all ranks keep their bits. A value that only one rank held, such as its chunk's second
+// error, goes with its bits to the rank that holds that index now. Of values that each rank has for itself, each new
+// rank gets the mean. Methods use such values, errors and momenta included, by their mean over the ranks, so that
+// this mean is kept to rounding. Errors stay different: with equal errors all ranks would round their messages the
+// same way, and the mean would have the error of a single rank.
 
 namespace terse::checkpoint {
 
-/// Whether a checkpoint of another number of ranks is taken up.
+/// The permission to load a checkpoint of another number of ranks.
 enum class Elastic { no, yes };
 
 namespace detail {
 
-/// Lists the buffers that it is asked for, a line for each. A source, so that one walk serves this and loading.
+/// A source that lists the requested buffers, a line for each, so that one walk serves both this list and loading.
 class ListExtents : public Source {
  public:
   void check(const Wanted& wanted) const override {
@@ -52,7 +53,7 @@ class ListExtents : public Source {
   mutable std::ostringstream lines_;
 };
 
-/// Of the buffers of an optimizer, by rank. Collective.
+/// Returns the extents of an optimizer's buffers, by rank. Collective.
 template <class Optimizer>
 std::vector<Extents> extents_of(Optimizer& optimizer) {
   const ListExtents mine;
@@ -66,14 +67,15 @@ std::vector<Extents> extents_of(Optimizer& optimizer) {
 /// The files of all ranks of one save.
 class AllFiles : public Source {
  public:
-  /// `files` by rank, and what each of the ranks that load holds, of which this is number `mine`. Throws checkpoint_error unless
-  /// all files are good and what `expected` says, of one step.
+  /// Opens `files`, by rank. `now` has the extents of each of the loading ranks, of which this is number `mine`.
+  /// Throws checkpoint_error unless all files are good, of one step, and as `expected` describes.
   AllFiles(std::vector<std::filesystem::path> files, std::vector<Extents> now, int mine, Metadata expected,
            const Layout& layout);
 
   std::uint64_t step() const noexcept { return step_; }
 
-  /// Throws foreign_checkpoint_error where ranks together keep something else than was saved: nothing is lost or made up.
+  /// Throws foreign_checkpoint_error if the ranks together keep other extents than were saved, so that nothing is
+  /// lost or invented.
   void require_same_extents() const;
 
   void check(const Wanted& wanted) const override {
@@ -91,7 +93,7 @@ class AllFiles : public Source {
   };
 
   static constexpr std::string_view state = "state.";
-  /// Whether ranks may hold parts of it of their own.
+  /// Checks whether ranks may hold different parts of it.
   static bool is_buffer(const std::string& name, const std::vector<index_t>& shape) {
     return name.rfind(state, 0) == 0 && shape.size() == 1;
   }
@@ -114,18 +116,20 @@ class AllFiles : public Source {
 
   void gather(const Wanted& wanted, const std::vector<Held>& held, const Put& put) const;
 
-  /// Copies of each rank's messages, which `torn` tells of, belong to that rank's momentum as well: both are dealt out. Those of
-  /// methods that mix, which have none, are means, as the sums over neighbours' copies are.
+  /// Checks whether a tensor is dealt out. Copies of each rank's messages, which `torn` indicates, belong to that
+  /// rank's momentum as well: both are dealt out. Copies of methods that mix, which have no `torn`, are means, like
+  /// the sums over neighbours' copies.
   bool deals(const Wanted& wanted) const {
     return is_error(wanted.name) || (wanted.dtype == "F32" && files_[0].contains("state.torn"));
   }
-  /// Block by block. What nobody held, such as what is never compressed between two chunks, is 0.
+  /// Gathers block by block. Elements that no rank held, such as those between two chunks that are never compressed,
+  /// are 0.
   template <class T>
   void gather(const Wanted& wanted, const std::vector<Held>& held, const Put& put) const {
     constexpr index_t block = 4096;
-    std::vector<T> values(block * held.size());  // of each element those of all ranks that held it
-    std::vector<std::size_t> ranks;              // so many of them
-    std::vector<Heirs> heirs(block);             // none
+    std::vector<T> values(block * held.size());  // for each element, those of all ranks that held it
+    std::vector<std::size_t> ranks;              // the number of them
+    std::vector<Heirs> heirs(block);             // empty unless dealt out
     std::vector<T> result;
     const index_t last = wanted.offset + elements(wanted.shape);
     for (index_t first = wanted.offset; first < last; first += block) {
@@ -150,12 +154,12 @@ class AllFiles : public Source {
             std::as_bytes(std::span<const T>(result)));
     }
   }
-  /// `place`: that of the rank among those that held element i.
+  /// Throws for element i; `place` is that of the rank among those that held it.
   [[noreturn]] void refuse(const Wanted& wanted, const std::vector<Held>& held, index_t i,
                            std::size_t place) const;
 
   std::vector<std::filesystem::path> paths_;
-  std::vector<Extents> now_;  // of the ranks that load, of which this is number `mine_`
+  std::vector<Extents> now_;  // of the loading ranks, of which this is number `mine_`
   std::size_t mine_;
   std::vector<File> files_;
   std::uint64_t step_ = 0;
@@ -163,9 +167,10 @@ class AllFiles : public Source {
 
 }  // namespace detail
 
-/// Reads what W ranks have saved into the optimizer of another number of ranks: `files` by their rank. Each rank reads all of
-/// them, mapped into memory, so that all must see the same files. Collective, and all or nothing, as `load`; errors are the
-/// same, and foreign_checkpoint_error for state that another number of ranks can't take up (docs/checkpoints.md).
+/// Reads the state that W ranks saved into the optimizer of another number of ranks: `files` by their rank. Each rank
+/// reads all files, mapped into memory, so all ranks must see the same ones. Collective, and all or nothing, with the
+/// errors of `load`, and foreign_checkpoint_error for state that another number of ranks can't load
+/// (docs/checkpoints.md).
 template <class Optimizer>
 void load_elastic(const std::vector<std::filesystem::path>& files, Optimizer& optimizer,
                   out<typename Optimizer::runs_on, typename Optimizer::parameter> parameters) {

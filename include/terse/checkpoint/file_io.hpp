@@ -20,10 +20,10 @@ std::string about(const std::filesystem::path& file, const std::string& sentence
 /// Quotes a name from an untrusted file for a message: short, and free of control characters.
 std::string quoted(const std::string& name);
 
-/// Adds what errno says.
+/// Throws checkpoint_error with the text of errno.
 [[noreturn]] void fail_errno(const std::filesystem::path& file, const std::string& sentence);
 
-/// Says which file it was that the system refused.
+/// Runs `work`; adds the file's name to an error of the system.
 template <class Work>
 void naming(const std::filesystem::path& file, Work work) {
   try {

@@ -27,24 +27,24 @@
 #include "terse/checkpoint/run_lock.hpp"
 #include "terse/transport/call.hpp"
 
-// A run's checkpoints below one folder, which all ranks see:
+// A run's checkpoints below one folder, which all ranks can access:
 //
-//     state/step-00000500/rank-0-of-4.safetensors    what `save` writes, of each rank
-//     state/step-00000500/position                   whatever else the program adds
+//     state/step-00000500/rank-0-of-4.safetensors    written by `save`, one per rank
+//     state/step-00000500/position                   any other file that the program adds
 //     state/step-00000500/manifest.json              names all of these
-//     state/run.lock                                 who saves here
+//     state/run.lock                                 names the run that saves here
 //
-// A checkpoint is written as step-00000500.partial and renamed when all of it, the manifest last, is on disk.
+// A checkpoint is written as step-00000500.partial and renamed when all of it, with the manifest last, is on disk.
 
 namespace terse::checkpoint {
 
-/// The name of a rank's own file in a checkpoint.
+/// Returns the name of a rank's own file in a checkpoint.
 inline std::string rank_file(int rank, int ranks) {
   return "rank-" + std::to_string(rank) + "-of-" + std::to_string(ranks) + ".safetensors";
 }
 
-/// Loads what `save` wrote of all ranks into a checkpoint, if they were another number of ranks than now by load_elastic.
-/// Collective, as these.
+/// Loads the files that all ranks saved into a checkpoint; uses load_elastic if their number was different.
+/// Collective, like `load` and load_elastic.
 template <class Optimizer>
 void load(const Manifest& manifest, Optimizer& optimizer,
           out<typename Optimizer::runs_on, typename Optimizer::parameter> parameters) {
@@ -56,34 +56,36 @@ void load(const Manifest& manifest, Optimizer& optimizer,
   load_elastic(files, optimizer, parameters);
 }
 
-/// What a run goes on from.
+/// The checkpoint from which a run resumes.
 struct Loaded {
   Manifest manifest;
-  std::vector<std::string> skipped;  ///< newer ones that could not be loaded, and why
+  std::vector<std::string> skipped;  ///< newer checkpoints that could not be loaded, with reasons
 };
 
-/// Whether a job only loads from a folder, or saves into it, which one job at a time may.
+/// The use of a folder: only loading, or saving too, which is limited to one job at a time.
 enum class Use { read, read_and_write };
 
-/// A run's checkpoints. All ranks make one, and call it alike.
+/// A run's checkpoints. All ranks construct it, and make the same calls.
 template <Transport T>
 class Folder {
  public:
-  /// Keeps the folder for this run until the object goes, unless it is only read: see RunLock. Collective. Of the
-  /// checkpoints the newest `kept` stay. Throws checkpoint_error on all ranks, folder_in_use_error where another run has it.
+  /// Reserves the folder for this run until destruction, unless it is only read: see RunLock. Collective. Only the
+  /// newest `kept` checkpoints are kept. Throws checkpoint_error on all ranks, folder_in_use_error if another run has
+  /// the folder.
   Folder(const std::filesystem::path& root, T& channel, Use use = Use::read_and_write, std::size_t kept = 2)
       : channel_(channel), kept_(std::max<std::size_t>(1, kept)) {
     const terse::detail::Call call(terse::detail::Verb::folder);
     together([&] {
-      // So that checkpoints stay together, by the lock, when the program goes to another folder.
+      // Absolute, so that checkpoints stay together, next to the lock, when the program changes its working
+      // directory.
       detail::naming(root, [&] { root_ = std::filesystem::absolute(root); });
       if (use == Use::read_and_write && first()) lock_.emplace(root_);
     });
   }
 
-  /// Writes a checkpoint: each rank its own file, and rank 0 `texts`. Collective. The checkpoint is there when all of it
-  /// is on disk, and not before; then older ones go. Throws checkpoint_error on all ranks where one can't write, and where
-  /// there is one of a later step that has not been loaded: nothing has changed then.
+  /// Writes a checkpoint: each rank its own file, and rank 0 `texts`. Collective. The checkpoint exists once all of
+  /// it is on disk, and not before; then older ones are removed. Throws checkpoint_error on all ranks if one can't
+  /// write, or if there is a checkpoint of a later step that has not been loaded; then nothing has changed.
   template <class Optimizer>
   void save(Optimizer& optimizer, in<typename Optimizer::runs_on, typename Optimizer::parameter> parameters,
             const Texts& texts = {}) {
@@ -93,7 +95,7 @@ class Folder {
       for (const auto& [name, contents] : texts) draft.write(name, contents);
     });
   }
-  /// The same of whatever `write(draft)` adds, on each rank.
+  /// Writes a checkpoint of the files that `write(draft)` adds, on each rank.
   void save(std::uint64_t step, const std::function<void(Draft&)>& write) {
     const terse::detail::Call call(terse::detail::Verb::save);
     detail::Place place;
@@ -122,10 +124,10 @@ class Folder {
     }
   }
 
-  /// Loads the newest checkpoint that is whole on all ranks; nothing where there are none. Collective: all ranks choose the
-  /// same one, and where all fail, all throw checkpoint_error. One that is whole but of another run is not skipped:
-  /// foreign_checkpoint_error on all. Where it throws nothing has changed. With Elastic::yes another number of ranks may
-  /// have saved it, see load_elastic.
+  /// Loads the newest checkpoint that is whole on all ranks; returns nothing if there are no checkpoints. Collective:
+  /// all ranks choose the same one, and if none can be loaded, all throw checkpoint_error. A checkpoint that is whole
+  /// but of another run is not skipped: foreign_checkpoint_error on all ranks. If it throws, nothing has changed.
+  /// With Elastic::yes another number of ranks may have saved it, see load_elastic.
   template <class Optimizer>
   std::optional<Loaded> load(Optimizer& optimizer,
                              out<typename Optimizer::runs_on, typename Optimizer::parameter> parameters,
@@ -133,8 +135,8 @@ class Folder {
     return load([&](const Manifest& manifest) { checkpoint::load(manifest, optimizer, parameters); },
                 elastic);
   }
-  /// The same with `load(manifest)`, which is collective and throws on all ranks or on none. All files are there and of
-  /// this save by then; data in files of `write` are verified when they are read.
+  /// Loads by `load(manifest)`, which is collective and throws on all ranks or on none. When it is called, all files
+  /// exist and belong to this save. The data in files of `write` are verified when they are read.
   std::optional<Loaded> load(const std::function<void(const Manifest&)>& load,
                              Elastic elastic = Elastic::no) {
     const terse::detail::Call call(terse::detail::Verb::load);
@@ -164,7 +166,7 @@ class Folder {
     throw checkpoint_error(all, channel_.rank());
   }
 
-  /// Runs `work` on each rank; where it throws on one, all throw. Collective.
+  /// Runs `work` on each rank; if it throws on one, all ranks throw. Collective.
   template <class Work>
   void together(Work work) {
     detail::together(channel_, std::move(work));
@@ -179,7 +181,7 @@ class Folder {
     return std::find(skipped_.begin(), skipped_.end(), place) != skipped_.end();
   }
 
-  /// All ranks go by what rank 0 sees.
+  /// Returns the places that rank 0 sees, on all ranks.
   std::vector<detail::Place> places_of_first() {
     std::string bytes;
     together([&] {
@@ -193,12 +195,12 @@ class Folder {
     return places;
   }
 
-  /// Each rank looks at the files that it has written, or one of its number.
+  /// Runs `check` on the files that this rank has written, or a rank with its number modulo the number of ranks.
   void for_own_parts(const Manifest& manifest, void (Manifest::*check)(const Part&) const) const {
     for (const Part& part : manifest.parts())
       if (part.rank % channel_.size() == channel_.rank()) (manifest.*check)(part);
   }
-  /// All sizes first: nobody hashes for hours what another rank can refuse at once.
+  /// Reads the manifest and checks all sizes first, so that no rank hashes for hours what another can refuse at once.
   Manifest of_these_sizes(const std::filesystem::path& folder, Elastic elastic) const {
     Manifest manifest = Manifest::read(folder);
     if (elastic == Elastic::no && manifest.world() != channel_.size())
@@ -210,7 +212,8 @@ class Folder {
     return manifest;
   }
 
-  /// Nothing where all have loaded, or why this checkpoint is to be skipped. Throws where it must not be.
+  /// Returns an empty text if all ranks have loaded, else the reason to skip this checkpoint. Throws if it must not
+  /// be skipped.
   std::string why_not(const detail::Attempt& attempt) {
     using detail::Outcome;
     const std::vector<Outcome> outcomes = all_gather(channel_, attempt.outcome);
@@ -227,7 +230,7 @@ class Folder {
         if (attempt.outcome == stop) std::rethrow_exception(attempt.failure);
         detail::throw_as(stop, why, channel_.rank());
       }
-    // A program's own `load` that has thrown on some ranks alone: those where it hasn't can't go back.
+    // A custom `load` that threw on some ranks only: the other ranks can't undo theirs.
     if (why.empty())
       throw checkpoint_error("other ranks could not load what this one has loaded", channel_.rank());
     return why;
@@ -246,7 +249,7 @@ class Folder {
     return place;
   }
 
-  /// However the program has written it.
+  /// Describes a file, after a flush to disk, written by `write` or not.
   Part described(const std::filesystem::path& folder, const std::string& name) const {
     detail::naming(folder / name, [&] {
       const detail::Descriptor file(::open((folder / name).c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
@@ -283,7 +286,7 @@ class Folder {
     });
   }
 
-  // What can't be moved or removed only takes room.
+  // Errors are ignored: files that can't be moved or removed only take space.
   void remove_superfluous() {
     std::erase_if(skipped_, [&](const detail::Place& place) {
       std::error_code fault;
@@ -295,12 +298,12 @@ class Folder {
     try {
       places = detail::places_below(root_);
     } catch (const checkpoint_error&) {
-      return;  // the new one is there, whatever becomes of the others
+      return;  // the new one exists, even if older ones stay
     }
     std::erase_if(places, [&](const detail::Place& place) { return is_skipped(place); });
     std::error_code ignored;
     for (std::size_t k = 0; k + kept_ < places.size(); ++k)
-      // Renamed first, so that what is half removed isn't taken for a checkpoint.
+      // Renamed first, so that a half-removed one isn't taken for a checkpoint.
       std::filesystem::rename(places[k].below(root_), partial_of(places[k]), ignored);
     remove_partials();
   }
@@ -317,7 +320,7 @@ class Folder {
   T& channel_;
   std::size_t kept_;
   std::optional<RunLock> lock_;
-  std::vector<detail::Place> skipped_;  // by `load`; set aside by the next `save`
+  std::vector<detail::Place> skipped_;  // skipped by `load`; renamed by the next `save`
 };
 
 }  // namespace terse::checkpoint

@@ -8,8 +8,8 @@
 
 #include "terse/checkpoint/open_file.hpp"
 
-// What ties the files of one checkpoint together: manifest.json names all of them, by whom they were written and with what
-// digests, and the step and the number of ranks.
+// The manifest of a checkpoint: manifest.json names all its files with their writers and digests, the step, and the
+// number of ranks.
 //
 //     {"format": "terse manifest 1", "world": 4, "step": 500,
 //      "parts": [{"name": "rank-0-of-4.safetensors", "rank": 0, "bytes": 81234, "digest_header": "..."},
@@ -21,11 +21,11 @@ namespace terse::checkpoint {
 /// One file of a checkpoint.
 struct Part {
   std::string name;         ///< within the folder
-  int rank = 0;             ///< who wrote it
+  int rank = 0;             ///< the rank that wrote it
   std::uint64_t bytes = 0;  ///< its size
   bool has_header =
       false;  ///< written by `write`: `digest` is its digest_header, which covers the digest of its data
-  std::string digest;  ///< else XXH3-128 of all its bytes
+  std::string digest;  ///< digest_header, or else XXH3-128 of all its bytes
 
   bool operator==(const Part&) const = default;
 };
@@ -34,26 +34,27 @@ namespace detail {
 
 inline constexpr const char* manifest_file = "manifest.json";
 
-/// Whether a file of a checkpoint may have that name: it lies in the folder itself.
+/// Checks whether a file of a checkpoint may have that name: it must lie in the folder itself.
 bool names_part(const std::string& name);
 
-/// All of an open file. Throws checkpoint_error.
+/// Returns the contents of an open file. Throws checkpoint_error.
 std::string contents_of(const std::filesystem::path& file, const OpenFile& in);
 std::string digest_of(const std::string& text);
 
-/// A file's own digest where `write` wrote it, which its header has, else that of all its bytes. Throws checkpoint_error.
+/// Returns a file's own digest from its header if `write` wrote it, else the digest of all its bytes. Throws
+/// checkpoint_error.
 std::string digest_of(const std::filesystem::path& file, const OpenFile& in, bool has_header);
 
-/// What the file is by now. Of a file that `write` wrote the header is read, of others all.
+/// Describes the file as it is now. Reads the header of a file that `write` wrote, and all of any other.
 Part part_of(const std::filesystem::path& folder, const std::string& name, int rank, bool has_header);
 
-/// Parts of one rank as text for the others.
+/// Returns the parts of one rank as text, for the others.
 std::string text_of(const std::vector<Part>& parts);
 std::vector<Part> parts_of(const std::string& text);
 
 }  // namespace detail
 
-/// What a folder's manifest says, and the files that it names.
+/// The contents of a folder's manifest, with access to the files that it names.
 class Manifest {
  public:
   Manifest(const std::filesystem::path& folder, std::uint64_t step, int world, std::vector<Part> parts);
@@ -62,33 +63,34 @@ class Manifest {
   static Manifest read(const std::filesystem::path& folder);
 
   const std::filesystem::path& folder() const noexcept { return folder_; }
-  /// The optimizer's own, when it was saved.
+  /// The optimizer's step when it was saved.
   std::uint64_t step() const noexcept { return step_; }
-  /// How many ranks saved it.
+  /// The number of ranks that saved it.
   int world() const noexcept { return world_; }
-  /// All files but the manifest, of all ranks.
+  /// All files of all ranks, without the manifest.
   const std::vector<Part>& parts() const noexcept { return parts_; }
 
-  /// Where a part of that name is, or would be.
+  /// Returns the path of a part of that name, whether or not it exists.
   std::filesystem::path file(const std::string& name) const { return folder_ / name; }
 
-  /// Throws checkpoint_error unless the part is there and has the size that was saved. Reads nothing of it.
+  /// Throws checkpoint_error unless the part exists with the size that was saved. Does not read it.
   void verify_size(const Part& part) const;
-  /// Throws checkpoint_error unless the part is there and is what was saved. Of files that `write` wrote the header is
-  /// compared; their data are when they are read, with a digest in the header.
+  /// Throws checkpoint_error unless the part exists and is the one that was saved. For files that `write` wrote only
+  /// headers are compared. Their data are verified when they are read, by the digest in the header.
   void verify(const Part& part) const;
 
-  /// What a small file holds, verified. Not collective. Throws checkpoint_error, also where there is none of that name.
+  /// Returns the verified contents of a small file. Not collective. Throws checkpoint_error, also if there is no file
+  /// of that name.
   std::string contents(const std::string& name) const;
 
-  /// As it stands in the file.
+  /// Returns the text of the manifest file.
   std::string text() const;
 
  private:
   const Part& part(const std::string& name) const;
-  /// Whoever forges a manifest can give it a digest, too.
+  /// Checks values that a digest can't protect: a forged manifest may have a valid digest.
   bool is_possible() const;
-  /// The size first: whatever is to be hashed or held in memory is as large as what was saved.
+  /// Compares sizes first, so that nothing larger than what was saved is hashed or held in memory.
   void compare_size(const Part& saved, const detail::OpenFile& found) const;
   void compare_digest(const Part& saved, const std::string& found) const;
   [[noreturn]] void differs(const Part& saved, const std::string& how) const;

@@ -63,12 +63,12 @@ TERSE_CORE Json json_of(const Part& part) {
           {part.has_header ? "digest_header" : "digest", part.digest}};
 }
 
-/// Not `get`, which converts fractions and numbers of any size. Throws Json::exception.
+/// Returns a count. Not `get`, which converts fractions and numbers of any size. Throws Json::exception.
 TERSE_CORE std::uint64_t count_of(const Json& json, const char* name) {
   return json.at(name).get_ref<const Json::number_unsigned_t&>();
 }
 
-/// Throws Json::exception.
+/// Parses a part. Throws Json::exception.
 TERSE_CORE Part part_of(const Json& json) {
   const bool has_header = json.contains("digest_header");
   return {json.at("name").get<std::string>(), static_cast<int>(count_of(json, "rank")),
@@ -95,7 +95,7 @@ namespace terse::checkpoint {
 TERSE_CORE Manifest::Manifest(const std::filesystem::path& folder, std::uint64_t step, int world,
                               std::vector<Part> parts)
     : step_(step), world_(world), parts_(std::move(parts)) {
-  // So that the files stay where they are when the program goes to another folder.
+  // Absolute, so that the files are found when the program changes its working directory.
   detail::naming(folder, [&] { folder_ = std::filesystem::absolute(folder); });
 }
 
@@ -118,10 +118,10 @@ TERSE_CORE Manifest Manifest::read(const std::filesystem::path& folder) {
     for (const detail::Json& part : json.at("parts")) parts.push_back(detail::part_of(part));
     Manifest found(folder, detail::count_of(json, "step"), static_cast<int>(detail::count_of(json, "world")),
                    std::move(parts));
-    // To the byte, so that nothing in it can be other than it was.
+    // Compared byte for byte, so that nothing in it can differ.
     if (found.text() == text && found.is_possible()) return found;
-  } catch (const detail::Json::exception&) {  // said below
-  } catch (const checkpoint_error&) {         // the same, of text that no manifest has
+  } catch (const detail::Json::exception&) {  // reported below
+  } catch (const checkpoint_error&) {         // reported below; text that no manifest has
   }
   detail::fail(file, "is damaged or of a later version; go on from another checkpoint");
 }

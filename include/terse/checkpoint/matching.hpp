@@ -12,15 +12,15 @@
 #include "terse/core/layout.hpp"
 #include "terse/core/view.hpp"
 
-// The parameters of a checkpoint and the segments of a layout, which may be of two models: what they have in common.
+// The parameters that a checkpoint and a layout, perhaps of two models, have in common.
 
 namespace terse::checkpoint {
 
 /// Names of the segments that a checkpoint and a layout don't have in common.
 struct Unmatched {
-  std::vector<std::string> missing;     ///< in the layout alone
-  std::vector<std::string> unexpected;  ///< in the checkpoint alone
-  std::vector<std::string> mismatched;  ///< in both, with other shapes or other numbers
+  std::vector<std::string> missing;     ///< only in the layout
+  std::vector<std::string> unexpected;  ///< only in the checkpoint
+  std::vector<std::string> mismatched;  ///< in both, with different shapes or dtypes
 };
 
 namespace detail {
@@ -37,8 +37,8 @@ void restore_segment(const Restore& restore, const Segment& segment, view<P, Spa
                parameters.part(segment.offset, segment.count));
 }
 
-/// In the order of the layout, or of the file. Calls `match` with each segment that both have. `dtype` is that of the numbers;
-/// where it is empty, shapes alone count.
+/// Compares in the order of the layout, or of the file. Calls `match` with each segment that both have. `dtype` is
+/// that of the parameters; if it is empty, only shapes count.
 template <class Match>
 Unmatched compare(const File& file, const Layout& layout, const std::string& dtype, Match match) {
   std::map<std::string, const Tensor*> saved;
@@ -64,7 +64,7 @@ Unmatched compare(const File& file, const Layout& layout, const std::string& dty
   return result;
 }
 
-/// Says where a checkpoint's segments first differ from a layout's, whose hash is known to be another one.
+/// Describes the first difference between a checkpoint's segments and a layout's, whose hashes are known to differ.
 std::string layout_difference(const File& file, const Layout& layout);
 
 template <Number P, class Space>
@@ -81,17 +81,17 @@ Unmatched load_matching(const std::filesystem::path& file, const Layout& layout,
 
 }  // namespace detail
 
-/// Loads the parameters of those segments that a file of `save` has by the same name, of the same shape and the same numbers, into
-/// a model that may be another one, such as one with a new last layer. Others stay as they are; the result names them. State of an
-/// optimizer isn't loaded: make a new one, which begins with its first step.
+/// Loads the parameters of those segments that a file of `save` has under the same name, with the same shape and
+/// dtype. The model may be another one, such as one with a new last layer. Other segments stay unchanged; the result
+/// names them. Optimizer state isn't loaded: make a new optimizer, which begins with its first step.
 ///
-/// Not collective. Ranks that shall start alike load the same file. Throws checkpoint_error, before anything changes, where the
-/// file is damaged, foreign_checkpoint_error where it is no optimizer's. The file is mapped into memory.
+/// Not collective. Ranks that are to start equal load the same file. Before anything changes, throws checkpoint_error
+/// if the file is damaged and foreign_checkpoint_error if it is no optimizer's. The file is mapped into memory.
 inline Unmatched load_matching(const std::filesystem::path& file, const Layout& layout,
                                view<float> parameters) {
   return detail::load_matching(file, layout, parameters);
 }
-/// The same of 16-bit parameters and of parameters on a device.
+/// Loads 16-bit parameters, and parameters on a device, in the same way.
 template <Number P, class Space>
 Unmatched load_matching(const std::filesystem::path& file, const Layout& layout, view<P, Space> parameters) {
   return detail::load_matching(file, layout, parameters);

@@ -7,7 +7,7 @@
 
 #include "terse/checkpoint/file_io.hpp"
 
-// A checkpoint's file as it is read: its size and its header, verified.
+// A checkpoint's file, open for reading, with its verified size and header.
 
 namespace terse::checkpoint::detail {
 
@@ -20,8 +20,8 @@ class OpenFile {
   int fd() const noexcept { return in_.value(); }
   std::size_t bytes() const noexcept { return bytes_; }
 
-  /// The text of a checkpoint's header, which matches its digest. From the file's start; the data come next. A `foreign`
-  /// file, which terse need not have written, may have no digest.
+  /// Returns the text of a checkpoint's header, which matches its digest. Reads from the file's start; the data come
+  /// next. A `foreign` file, which terse need not have written, may have no digest.
   std::string header(bool foreign = false) const;
 
  private:

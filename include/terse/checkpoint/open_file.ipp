@@ -14,7 +14,7 @@ namespace terse::checkpoint::detail {
 
 TERSE_CORE OpenFile::OpenFile(const std::filesystem::path& file)
     : file_(file),
-      // Not to hang where a pipe stands in the file's place.
+      // O_NONBLOCK, so that a pipe in the file's place doesn't block.
       in_(::open(file.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC)) {
   struct stat status {};
   if (fd() < 0 || ::fstat(fd(), &status) != 0) fail_errno(file_, "cannot open");

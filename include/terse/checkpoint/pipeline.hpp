@@ -19,32 +19,33 @@
 #include "terse/core/hash.hpp"
 #include "terse/transport/call.hpp"
 
-// What a stage of a pipeline keeps between steps, in one safetensors file; its parameters and their optimizer have one
-// of their own:
+// The state of a pipeline's stage between steps, in one safetensors file; its parameters and their optimizer have a
+// separate file:
 //
 //     state.<scalar>          U64, as the pipeline's walk shows it
-//     examples.ids            U64, by slot; all ones where a slot is nobody's
+//     examples.ids            U64, by slot; all ones for free slots
 //     examples.incoming       U8, slots x bytes of a row: the copies at the boundary before the stage
-//     examples.outgoing       the same at the one behind it
+//     examples.outgoing       U8, as incoming: the copies at the boundary after the stage
 //     __metadata__            format, policy, stages, stage, input_elements, output_elements, step, seed, examples ("kept"
 //                             or "left out"), capacity, digests
 
 namespace terse::checkpoint {
 
-/// Whether a file of a pipeline has the copies of examples, which are nearly all of its bytes. Without them examples that
-/// come again are new once more: nothing is wrong then, but the bits are others than those of a run that never stopped.
+/// The choice whether a file of a pipeline has the copies of examples, which are nearly all of its bytes. Without
+/// copies, examples that return count as new: results are valid, but their bits differ from those of an uninterrupted
+/// run.
 enum class Examples { kept, left_out };
 
 namespace detail {
 
-/// A terse::Pipeline, as far as a file is concerned.
+/// A terse::Pipeline, as far as files are concerned.
 template <class P>
 concept KeepsExamples = requires(P& pipeline) {
   pipeline.examples();
   pipeline.torn();
 };
 
-/// What a file must say to be this stage's; whose file it is before what is in it.
+/// Returns the metadata that a file of this stage must have; identity comes before content.
 template <class Pipeline>
 std::vector<std::pair<std::string, std::string>> describe_pipeline(const Pipeline& pipeline) {
   return {{"format", "terse pipeline checkpoint 1"},
@@ -56,7 +57,7 @@ std::vector<std::pair<std::string, std::string>> describe_pipeline(const Pipelin
           {"seed", std::to_string(pipeline.options().seed)}};
 }
 
-/// What to do about a file that says something else.
+/// Returns the advice for a file with a different value.
 inline std::string advice(const std::string& key) {
   if (key == "format") return "a pipeline and the optimizer of its stage have a file each";
   if (key == "stage") return "each stage loads the file that it saved";
@@ -66,7 +67,7 @@ inline std::string advice(const std::string& key) {
   return "the model must be cut into the same stages";
 }
 
-/// A mapped file and what is found in it before anything changes.
+/// A mapped file and its findings, made before anything changes.
 template <class Pipeline>
 class PipelineFile {
  public:
@@ -74,7 +75,7 @@ class PipelineFile {
   struct Found {
     std::uint64_t step = 0;
     std::uint64_t past = 0;                    // a hash of the scalars
-    std::uint64_t kept = 0, examples = 0;      // how many, and a sum of hashes of their ids
+    std::uint64_t kept = 0, examples = 0;      // their number, and a sum of hashes of their ids
     std::uint64_t incoming = 0, outgoing = 0;  // sums of hashes of id and copy
   };
 
@@ -96,7 +97,7 @@ class PipelineFile {
   const Found& found() const { return found_; }
 
   void apply(Pipeline& pipeline) {
-    // Whatever ends this early, no copy is taken for another's.
+    // Forgets first, so that no copy is taken for another's if this ends early.
     pipeline.forget();
     pipeline.walk(Restore{OneFile(read_), true});
     pipeline.copies(static_cast<index_t>(found_.kept), [&](const char* name, auto rows, index_t row_bytes) {
@@ -112,7 +113,7 @@ class PipelineFile {
   }
 
  private:
-  /// Slots with nobody's between them are moved together.
+  /// A range of used slots between free ones, moved together.
   struct Run {
     index_t first, count;
   };
@@ -167,12 +168,13 @@ class PipelineFile {
 
 }  // namespace detail
 
-/// Writes what this stage of a pipeline keeps to `file`, as the optimizer's `save` does: beside it first and then renamed.
-/// Between steps, on all stages after the same one; not collective. Copies of examples are written from where they lie on
-/// the host, and read twice; a device's are copied to the host first, all at once. Rows of slots that are free after
-/// `forget(ids)` are written, too, with what was last there.
+/// Writes the state of this stage of a pipeline to `file`, as the optimizer's `save` does: to a file next to it,
+/// which is then renamed. Call it between steps, on all stages after the same step; not collective. Copies of
+/// examples on the host are written directly from their memory, and read twice; copies on a device are first copied
+/// to the host, all at once. Rows of slots that are free after `forget(ids)` are written, too, with their last
+/// content.
 ///
-/// Throws checkpoint_error, and usage_error where the pipeline is torn, whose copies may be half of a step ahead of others.
+/// Throws checkpoint_error, and usage_error if the pipeline is torn: its copies may be half a step ahead of others.
 template <detail::KeepsExamples Pipeline>
 void save(const std::filesystem::path& file, Pipeline& pipeline, Examples examples = Examples::kept) {
   if (pipeline.torn())
@@ -205,13 +207,16 @@ void save(const std::filesystem::path& file, Pipeline& pipeline, Examples exampl
   write(file, tensors, std::move(metadata));
 }
 
-/// Reads what `save` wrote into a pipeline made alike. Collective: nothing changes on any stage unless every stage's file
-/// is good, belongs to it, and all are of one step, with the same examples and with equal copies on both sides of each
-/// boundary. Without copies nothing tells two runs of as many steps apart. Otherwise every stage throws: checkpoint_error in its own words where its own file is at fault,
-/// else one that names the stage, and mismatch_error where files don't belong together. A torn pipeline may train again.
+/// Reads a file of `save` into a pipeline that was made in the same way. Collective: nothing changes on any stage
+/// unless every stage's file is good and belongs to it, and all are of one step, with the same examples and with
+/// equal copies on both sides of each boundary. Without copies, two runs with the same number of steps can't be
+/// distinguished. Otherwise every stage throws. A stage whose own file is at fault throws its own checkpoint_error,
+/// the others one that names the stage. Files that don't belong together are a mismatch_error. A torn pipeline may
+/// train again after a load.
 ///
-/// The policy's capacity may be another, but not below the number of copies; so may where they lie, micro_batch, schedule
-/// and window. The file is mapped, not read into memory: nobody may change it in place meanwhile. Reads it twice.
+/// The policy's capacity may differ, but not be below the number of copies. The place of the copies, micro_batch,
+/// schedule and window may differ, too. The file is mapped, not read into memory, so it must not be changed in place
+/// meanwhile. Reads it twice.
 template <detail::KeepsExamples Pipeline>
 void load(const std::filesystem::path& file, Pipeline& pipeline) {
   const terse::detail::Call call(terse::detail::Verb::load);

@@ -10,13 +10,13 @@
 
 #include "terse/checkpoint/file_io.hpp"
 
-// Where a run's checkpoints are: step-00000500 below its folder, and step-00000500.2 where that step was saved again.
+// The paths of a run's checkpoints: step-00000500 below its folder, and step-00000500.2 if that step was saved again.
 
 namespace terse::checkpoint {
 
 namespace detail {
 
-/// A step's checkpoint. A step that is saved again comes beside the one before it, which stays whole.
+/// The place of a step's checkpoint. A step that is saved again gets a new place, and the one before it stays whole.
 struct Place {
   std::uint64_t step = 0, attempt = 1;
   auto operator<=>(const Place&) const = default;
@@ -28,12 +28,13 @@ struct Place {
   }
 };
 
-/// Checkpoints below `root`, by their names alone, in ascending order. Throws checkpoint_error.
+/// Returns the checkpoints below `root`, by their names only, in ascending order. Throws checkpoint_error.
 std::vector<Place> places_below(const std::filesystem::path& root);
 
 }  // namespace detail
 
-/// Checkpoints below `root`, the newest first: what `Folder::load` tries. Not verified. Throws checkpoint_error where `root` can't be read.
+/// Returns the checkpoints below `root`, newest first, in the order that `Folder::load` tries. Not verified. Throws
+/// checkpoint_error if `root` can't be read.
 std::vector<std::filesystem::path> folders_below(const std::filesystem::path& root);
 
 }  // namespace terse::checkpoint

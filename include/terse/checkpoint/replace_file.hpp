@@ -11,8 +11,8 @@
 #include <system_error>
 #include <utility>
 
-// Files that are whole or not there. What the system refuses is a std::system_error that says what was tried and why it
-// failed, but not which file: the caller knows what that is to the user.
+// Files that are complete or absent. Errors of the system are a std::system_error with the operation and the reason,
+// but without the file's name: only the caller knows what the file is to the user.
 
 namespace terse::checkpoint {
 
@@ -22,7 +22,7 @@ namespace detail {
   throw std::system_error(errno, std::generic_category(), what);
 }
 
-/// An open file, closed when it goes.
+/// An open file, closed on destruction.
 class Descriptor {
  public:
   explicit Descriptor(int value) : value_(value) {}
@@ -39,20 +39,20 @@ class Descriptor {
 void sync(int fd);
 void sync_directory(const std::filesystem::path& directory);
 
-/// Makes `directory`, an absolute path, and its missing ancestors, and makes them last.
+/// Makes `directory`, an absolute path, and its missing ancestors durably.
 void make_directories(const std::filesystem::path& directory);
 
 void write_all(int fd, const void* data, std::size_t bytes);
 
-/// An absolute path of what `file` stands for: links are followed, to a file that isn't there yet, too.
+/// Returns the absolute path that `file` refers to. Follows links, even to a file that doesn't exist yet.
 std::filesystem::path target_of(std::filesystem::path file);
 
-/// Devices, pipes, and what this process prints to: nothing may be put in their place.
+/// Checks whether a file must be written in place: devices, pipes, and the outputs of this process can't be replaced.
 bool written_through(const std::filesystem::path& file);
 
 Descriptor open_through(const std::filesystem::path& file);
 
-/// A new file beside `target`, which is gone again unless it is renamed.
+/// A new file next to `target`, removed on destruction unless it is renamed.
 class Partial {
  public:
   explicit Partial(const std::filesystem::path& target);
@@ -73,17 +73,18 @@ class Partial {
 
 }  // namespace detail
 
-/// Runs `write(descriptor)` on a file beside `file`, flushes that to disk and renames it over `file`: so `file` is the old
-/// one or the new one, never a part. A link stays, and what it points to is replaced. What is no regular file, such as a device or a pipe, and what this process's output goes to, is written to as it stands.
+/// Runs `write(descriptor)` on a file next to `file`, flushes it to disk and renames it over `file`. So `file` is the
+/// old one or the new one, never a part. A link stays, and its target is replaced. Files that are not regular, such
+/// as devices and pipes, and outputs of this process are written in place.
 ///
-/// Throws std::system_error, without the file's name. `file` is then as it was; only if the directory itself can't be
-/// flushed at the very end does the new one stand in its place. A pipe that nobody reads from is an error after 10 seconds.
+/// Throws std::system_error, without the file's name. `file` is then unchanged; only if the final flush of the
+/// directory fails is it the new one. A pipe without a reader is an error after 10 seconds.
 void replace_file(const std::filesystem::path& file, const std::function<void(int)>& write);
-/// The same with `contents` as what the file is to hold.
+/// Replaces the contents of `file` with `contents`, as above.
 void replace_file(const std::filesystem::path& file, std::string_view contents);
 
-/// Throws std::system_error where `replace_file` would fail by now: before hours of work for what can't be kept. Leaves
-/// nothing behind.
+/// Throws std::system_error if `replace_file` would fail now: call it before hours of work whose result must be kept.
+/// Leaves no files.
 void check_replaceable(const std::filesystem::path& file);
 
 }  // namespace terse::checkpoint

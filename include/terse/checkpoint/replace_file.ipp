@@ -74,7 +74,7 @@ TERSE_CORE Descriptor open_through(const std::filesystem::path& file) {
   for (int waits = 0; waits <= 100; ++waits) {
     fd = ::open(file.c_str(), O_WRONLY | O_APPEND | O_NOCTTY | O_NONBLOCK | O_CLOEXEC);
     if (fd >= 0 || errno != ENXIO) break;
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));  // a pipe whose reader is still to come
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));  // a pipe whose reader may still come
   }
   if (fd < 0) refused("cannot open");
   ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) & ~O_NONBLOCK);
@@ -83,7 +83,7 @@ TERSE_CORE Descriptor open_through(const std::filesystem::path& file) {
 
 TERSE_CORE Partial::Partial(const std::filesystem::path& target) : target_(target) {
   static std::atomic<unsigned> counter{0};
-  // A crashed process may have had this id and left its partial file: that name is passed over.
+  // A crashed process may have had this id and left its partial file: that name is skipped.
   int fd = -1;
   do {
     file_ = target;

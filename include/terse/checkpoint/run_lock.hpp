@@ -15,17 +15,17 @@
 
 namespace terse::checkpoint {
 
-/// What a program returns whose folder another run has, perhaps ranks of its own last run that are still ending, so that
-/// it may start later: EX_UNAVAILABLE of sysexits.h.
+/// The exit status of a program whose folder another run holds, so that it may start later: EX_UNAVAILABLE of
+/// sysexits.h. The other run may be ranks of its own last run that are still ending.
 inline constexpr int in_use_status = 69;
 
-/// Keeps a folder for one run: of two, each would remove what the other saves. By a lock of the system on `run.lock`, which
-/// ends with the process, however that ends; the file stays, and says who has it. One process of a run takes it. A process that
-/// this one forks has the lock, too, until it ends or calls exec.
+/// A lock that reserves a folder for one run, since two runs would remove each other's checkpoints. It is a lock of
+/// the system on `run.lock`, which ends with the process, in any case; the file stays, and names the holder. One
+/// process of a run takes it. A process forked from this one holds the lock, too, until it ends or calls exec.
 ///
-/// Makes the folder where it is missing. Throws folder_in_use_error where another run has it, with that one's host, process
-/// and start, and checkpoint_error where the folder can't be written to, or `run.lock` is a link or no lock's file: that is left
-/// as it is. File systems without locks give no protection.
+/// Makes the folder if it is missing. Throws folder_in_use_error if another run has the lock, with its host, process
+/// and start. Throws checkpoint_error if the folder can't be written to, or if `run.lock` is a link or not a lock
+/// file, which is left unchanged. File systems without locks give no protection.
 class RunLock {
  public:
   explicit RunLock(const std::filesystem::path& folder);
@@ -40,9 +40,9 @@ class RunLock {
     struct stat status {};
     return ::fstat(file_.value(), &status) == 0 ? status.st_size : 1;
   }
-  /// The first line.
+  /// Returns the first line of the lock file.
   std::string text() const;
-  /// Says who has the lock: by the file, or by the system where it has been passed on.
+  /// Returns the holder of the lock: by the file, or by the system if the lock has been inherited.
   std::string owner() const;
 
   detail::Descriptor file_;

@@ -32,7 +32,7 @@ TERSE_CORE RunLock::RunLock(const std::filesystem::path& folder) : file_(open(fo
 
 TERSE_CORE detail::Descriptor RunLock::open(const std::filesystem::path& folder) {
   detail::naming(folder, [&] { detail::make_directories(std::filesystem::absolute(folder)); });
-  // Whoever may write to the folder may have put a link or a pipe there.
+  // O_NOFOLLOW and O_NONBLOCK, since anyone with write access may have put a link or a pipe there.
   detail::Descriptor file(
       ::open((folder / name).c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666));
   if (file.value() < 0 && errno == ELOOP)

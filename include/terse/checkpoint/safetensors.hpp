@@ -15,17 +15,17 @@
 
 #include "terse/core/layout.hpp"
 
-// Checkpoint files in the safetensors format, so that other tools read them, with two digests in their
-// metadata: "digest_data" is XXH3-128 of the data section; "digest_header" is XXH3-128 of everything before
-// it, taken with zeros for its own 32 digits. The digests find damage, not malice: whoever forges a file can
-// forge them too, so the reader checks every length all the same.
+// Checkpoint files in the safetensors format, which other tools can read, with two digests in their metadata.
+// "digest_data" is XXH3-128 of the data section; "digest_header" is XXH3-128 of everything before it, with zeros in
+// place of its own 32 digits. The digests detect damage, not forgery, since a forger can compute them too. So the
+// reader checks every length as well.
 
 namespace terse::checkpoint {
 
 static_assert(std::endian::native == std::endian::little && sizeof(std::size_t) == 8,
               "checkpoints are written as they lie in the memory of a 64-bit little-endian machine");
 
-/// A named array inside a checkpoint. It is a view: the memory belongs to someone else.
+/// A view of a named array inside a checkpoint; it doesn't own the memory.
 struct Tensor {
   std::string name;                 ///< any UTF-8 but "__metadata__"
   std::string dtype;                ///< the format's name of it, such as "F32", "BF16" or "I64"
@@ -34,7 +34,7 @@ struct Tensor {
   std::size_t bytes = 0;            ///< product of `shape` times the size of an element, if that is known
 };
 
-/// What a checkpoint says about itself, in UTF-8.
+/// The metadata of a checkpoint, in UTF-8.
 using Metadata = std::map<std::string, std::string>;
 
 namespace detail {
@@ -43,65 +43,66 @@ class Digest;
 
 std::string described(const std::vector<index_t>& shape);
 
-/// The text of the header, padded and with its digests.
+/// Returns the text of the header, padded and with its digests.
 std::string compose(const std::filesystem::path& file, const std::vector<Tensor>& tensors, Metadata metadata);
 
 }  // namespace detail
 
-/// Writes a checkpoint, all or nothing: into a file beside the target, to disk, then over the target by
-/// renaming. Missing directories are made. The metadata gains "digest_data" and "digest_header", in place of
-/// any it has. Reads the tensors twice, without a copy; they must not change meanwhile.
+/// Writes a checkpoint, all or nothing: into a file next to the target, flushed to disk, then renamed over the
+/// target. Makes missing directories. Adds "digest_data" and "digest_header" to the metadata, in place of existing
+/// ones. Reads the tensors twice, without a copy; they must not change meanwhile.
 ///
-/// Throws checkpoint_error for a tensor whose name is taken, whose dtype is unknown or whose bytes don't fit
-/// its shape, for text that is not UTF-8, and for whatever the file system refuses. The target is then as it
-/// was; only if the directory itself can't be flushed at the very end does the new file stand in its place.
+/// Throws checkpoint_error for a tensor whose name is taken, whose dtype is unknown or whose bytes don't fit its
+/// shape, for text that is not UTF-8, and for errors of the file system. The target is then unchanged; only if the
+/// final flush of the directory fails is it the new file.
 void write(const std::filesystem::path& file, const std::vector<Tensor>& tensors, Metadata metadata);
 
 /// A checkpoint in memory, verified to the last bit.
 class File {
  public:
-  /// Reads and verifies a file that `write` wrote. The file is not trusted: no size that it declares is
-  /// believed before it fits the file's own. Throws checkpoint_error if anything is amiss, and if the file
-  /// does not fit into memory. Holds the data once.
+  /// Reads and verifies a file that `write` wrote. The file is not trusted: each size that it declares is checked
+  /// against the file's own. Throws checkpoint_error if anything is wrong, or if the file does not fit into memory.
+  /// Holds the data once.
   static File read(const std::filesystem::path& file) {
     return open(file, {.mapped = false, .foreign = false});
   }
-  /// The same, but the data stay on disk and are mapped into memory: for what is larger than RAM. Tensors then start
-  /// anywhere. Who changes the file in place meanwhile, which `write` never does, changes them unseen.
+  /// Maps the file into memory instead of reading it, for files larger than RAM. Tensors then start at any address.
+  /// If another process changes the file in place, which `write` never does, the tensors change unnoticed.
   static File map(const std::filesystem::path& file) {
     return open(file, {.mapped = true, .foreign = false});
   }
 
-  /// Reads a safetensors file of any writer, such as a pretrained model's. The header is checked as strictly, and against
-  /// the file's size. terse's digests are verified if the file has them; else damaged data are not noticed. A tensor of an
-  /// unknown dtype is listed, with the bytes that its offsets declare, and only `tensor` refuses it.
+  /// Reads a safetensors file of any writer, such as a pretrained model's. The header is checked as strictly, and
+  /// against the file's size. terse's digests are verified if the file has them; else damaged data are not noticed. A
+  /// tensor of an unknown dtype is listed, with the bytes that its offsets declare; only `tensor` refuses it.
   static File read_foreign(const std::filesystem::path& file) {
     return open(file, {.mapped = false, .foreign = true});
   }
-  /// Maps such a file into memory, as `map` does, and reads its header alone unless it has digests. Tensors start anywhere,
-  /// even at an odd address: copy elements out by std::memcpy, or use `read_foreign`.
+  /// Maps a file of any writer into memory, as `map` does, and reads only its header unless it has digests. Tensors
+  /// start at any address, even an odd one: copy elements out by std::memcpy, or use `read_foreign`.
   static File map_foreign(const std::filesystem::path& file) {
     return open(file, {.mapped = true, .foreign = true});
   }
 
   /// All metadata, the digests included.
   const Metadata& metadata() const noexcept { return metadata_; }
-  /// One value. Throws checkpoint_error if there is none of that name.
+  /// Returns one value. Throws checkpoint_error if there is none of that name.
   const std::string& metadata(const std::string& name) const;
 
-  /// Whether there is a tensor of that name.
+  /// Checks whether there is a tensor of that name.
   bool contains(const std::string& name) const { return places_.count(name) > 0; }
-  /// The shape of a tensor. Throws checkpoint_error if it is missing.
+  /// Returns the shape of a tensor. Throws checkpoint_error if it is missing.
   const std::vector<index_t>& shape(const std::string& name) const { return find(name).shape; }
-  /// The bytes of a tensor, which live as long as this file and start at a multiple of 64, unless it is mapped. Throws
-  /// checkpoint_error if the tensor is missing, has another dtype or shape, or a dtype whose size is unknown.
+  /// Returns the bytes of a tensor. They live as long as this file and, unless it is mapped, start at a multiple of
+  /// 64. Throws checkpoint_error if the tensor is missing, has another dtype or shape, or a dtype whose size is
+  /// unknown.
   std::span<const std::byte> tensor(const std::string& name, const std::string& dtype,
                                     const std::vector<index_t>& shape) const;
   /// All tensors in the order of their data; views into this file.
   const std::vector<Tensor>& tensors() const noexcept { return tensors_; }
 
  private:
-  /// The unit of memory: tensors start at lines of their own, however they lie in the file.
+  /// The unit of memory: each tensor starts at a new line, however it lies in the file.
   struct alignas(64) Line {
     std::byte bytes[64];
   };
@@ -129,7 +130,7 @@ class File {
   std::size_t place(const std::string& text, std::size_t size, bool foreign);
 
   void load_data(int fd, std::size_t lines, std::optional<detail::Digest>& digest);
-  /// The data begin `at` bytes into the file.
+  /// Maps the data, which begin `at` bytes into the file.
   void map_data(int fd, std::size_t size, std::size_t at, std::optional<detail::Digest>& digest);
 
   std::filesystem::path file_;

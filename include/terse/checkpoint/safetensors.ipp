@@ -25,7 +25,7 @@ TERSE_CORE std::string described(const std::vector<index_t>& shape) {
   return text + (shape.size() > 16 ? ", ...]" : "]");
 }
 
-/// A foreign file's dtype may be anything.
+/// Describes a tensor; a foreign file's dtype may be anything.
 TERSE_CORE std::string described(const std::string& dtype, const std::vector<index_t>& shape) {
   return (bits_of(dtype) > 0 ? dtype : quoted(dtype)) + " " + described(shape);
 }
@@ -40,7 +40,7 @@ TERSE_CORE std::size_t bytes_of(const std::filesystem::path& file, const std::st
   for (const index_t extent : shape)
     possible = possible && extent >= 0 &&
                !__builtin_mul_overflow(elements, static_cast<std::size_t>(extent), &elements);
-  // By eights of elements, whose bytes are whole and do not overflow early.
+  // Counts groups of eight elements, whose bytes are whole and do not overflow early.
   if (!possible || elements % 8 * bits % 8 != 0 || __builtin_mul_overflow(elements / 8, bits, &bytes) ||
       __builtin_add_overflow(bytes, elements % 8 * bits / 8, &bytes))
     fail(file, "tensor " + quoted(name) + " has the impossible shape " + described(dtype, shape));
@@ -80,8 +80,8 @@ TERSE_CORE std::string compose(const std::filesystem::path& file, const std::vec
   return text.replace(position, digits, header_digest(text, position));
 }
 
-/// A tensor's entry in the header: the view, without data yet, and the offset of its first byte. A dtype that is unknown
-/// is refused, or, if `foreign`, has the size that its offsets declare.
+/// Parses a tensor's entry in the header: returns the offset of its first byte, and the view, still without data. An
+/// unknown dtype is refused or, if `foreign`, has the size that its offsets declare.
 TERSE_CORE std::pair<std::size_t, Tensor> parse_tensor(const std::filesystem::path& file,
                                                        const std::string& name, const Json& entry,
                                                        bool foreign) {
@@ -214,12 +214,12 @@ TERSE_CORE std::size_t File::place(const std::string& text, std::size_t size, bo
 }
 
 TERSE_CORE void File::load_data(int fd, std::size_t lines, std::optional<detail::Digest>& digest) {
-  lines_.reset(new Line[lines]);  // not make_unique, which would fill it with zeros first
+  lines_.reset(new Line[lines]);  // not make_unique, which would fill it with zeros
   Line* line = lines_.get();
   for (Tensor& tensor : tensors_) {
     auto* const data = reinterpret_cast<std::byte*>(line);
     tensor.data = data;
-    // In parts, so that the digest finds them still in the cache.
+    // In parts, so that the digest finds them in the cache.
     for (std::size_t done = 0, part; done < tensor.bytes; done += part) {
       part = std::min(tensor.bytes - done, std::size_t{1} << 18);
       detail::read_all(file_, fd, data + done, part);

@@ -14,12 +14,12 @@
 #include "terse/core/half.hpp"
 #include "terse/core/view.hpp"
 
-// What a walk shows, as tensors "state.<part>" and back: buffers of any memory space are flat, scalars have no
-// dimensions.
+// Conversion between the parts of a walk and tensors "state.<part>": buffers of any memory space are flat, scalars
+// have no dimensions.
 
 namespace terse::checkpoint::detail {
 
-/// Bytes of views for the host to read: their own where they lie on the host, else copies that live as long as this.
+/// Views for the host to read: of the same memory if it is the host's, else of copies that live as long as this.
 class HostCopies {
  public:
   template <class T>
@@ -56,7 +56,7 @@ constexpr const char* dtype_of() {
   }
 }
 
-/// Lists the parts of a state as tensors.
+/// A visitor that lists the parts of a state as tensors.
 struct Collect {
   std::vector<Tensor>& tensors;
   Metadata& metadata;
@@ -75,25 +75,25 @@ struct Collect {
   }
 };
 
-/// A tensor that a state is to be restored from.
+/// A tensor from which state is to be restored.
 struct Wanted {
   std::string name, dtype;
   std::vector<index_t> shape;
   index_t offset = 0;  // the arena index of its first element
 };
-/// Takes bytes of a tensor, from this byte of it on.
+/// A function that takes bytes of a tensor, starting at byte `at` of it.
 using Put = std::function<void(std::size_t at, std::span<const std::byte>)>;
 
-/// Where state comes from.
+/// A source of state.
 class Source {
  public:
   virtual ~Source() = default;
-  /// Throws checkpoint_error where there is no such tensor.
+  /// Throws checkpoint_error if there is no such tensor.
   virtual void check(const Wanted& wanted) const = 0;
   virtual void read(const Wanted& wanted, const Put& put) const = 0;
 };
 
-/// A file, whose tensors are what is wanted.
+/// A source of state in one file, which has exactly the wanted tensors.
 class OneFile : public Source {
  public:
   explicit OneFile(const File& file) : file_(file) {}
@@ -108,7 +108,7 @@ class OneFile : public Source {
   const File& file_;
 };
 
-/// Checks that a source has every part, or, with `apply`, copies them out.
+/// A visitor that checks that a source has every part or, with `apply`, copies the parts out.
 struct Restore {
   const Source& source;
   bool apply;
@@ -124,7 +124,7 @@ struct Restore {
   template <class T, class Space>
   void take(const Wanted& wanted, view<T, Space> to) const {
     if (!apply) return source.check(wanted);
-    // By way of bytes: a file's tensors start anywhere.
+    // Copied as bytes: a file's tensors may start at any address.
     source.read(wanted, [to](std::size_t at, std::span<const std::byte> from) {
       upload(view<const std::byte>(from), view<std::byte, Space>(reinterpret_cast<std::byte*>(to.data()) + at,
                                                                  static_cast<index_t>(from.size())));

@@ -16,7 +16,7 @@
 #include "terse/transport/assembly.hpp"
 #include "terse/transport/call.hpp"
 
-// How a run is asked to stop, and stops on all ranks after the same step:
+// Requests to stop a run, which stops on all ranks after the same step:
 //
 //     terse::checkpoint::StopSignals signals;              // once in a process, before it begins
 //     ...
@@ -31,7 +31,7 @@
 
 namespace terse::checkpoint {
 
-/// What a program returns that was asked to stop, has saved, and can go on: EX_TEMPFAIL of sysexits.h.
+/// The exit status of a program that was asked to stop, has saved, and can resume: EX_TEMPFAIL of sysexits.h.
 inline constexpr int stopped_status = 75;
 
 namespace detail {
@@ -43,9 +43,10 @@ extern "C" inline void note_signal(int signal) { received_signal.store(signal, s
 
 }  // namespace detail
 
-/// While it lives, these signals no longer end the process but are noted, for all its threads. By default what schedulers
-/// send before they take a machine away: SIGTERM, and SIGUSR1 as in SLURM's `--signal`. System calls that a signal
-/// interrupts go on. One that was noted before is forgotten. Throws usage_error for what can't be caught.
+/// A catcher of signals. While it lives, these signals don't end the process but are recorded, for all its threads.
+/// The default is the signals that schedulers send before they take a machine away: SIGTERM, and SIGUSR1 as in
+/// SLURM's `--signal`. System calls that a signal interrupts are restarted. Construction forgets an earlier signal.
+/// Throws usage_error for signals that can't be caught.
 class StopSignals {
  public:
   explicit StopSignals(std::initializer_list<int> numbers = {SIGTERM, SIGUSR1});
@@ -53,7 +54,7 @@ class StopSignals {
   StopSignals& operator=(const StopSignals&) = delete;
   ~StopSignals() { put_back(); }
 
-  /// The last one that this process has had, or 0.
+  /// Returns the last signal that this process has received, or 0.
   static int received() { return detail::received_signal.load(std::memory_order_relaxed); }
 
  private:
@@ -64,21 +65,23 @@ class StopSignals {
   std::vector<std::pair<int, struct sigaction>> before_;
 };
 
-/// Asks, between steps, whether any rank's process has had a signal. All ranks call alike and get the same answer, so that
-/// all stop after the same step.
+/// A check, between steps, whether any rank's process has received a signal. All ranks call it equally often and get
+/// the same answer, so that all stop after the same step.
 ///
-/// Ranks talk to each other about once in a `period` (0: in each call): after as many calls as fit into one on the slowest of
-/// them, by the time of the calls before, and at most twice as many as the last time. Then each sends W - 1 messages of 12
-/// bytes; a call between is a subtraction. So ranks that step on their own wait for each other once in a period, and an
-/// answer comes up to a period after the signal, or later where steps have become slower meanwhile.
+/// Ranks communicate about once in a `period` (0: in each call). The number of calls until then is the number that
+/// fits into a period on the slowest rank, by the time of the previous calls, and at most twice the last number. Then
+/// each rank sends W - 1 messages of 12 bytes; a call in between is a subtraction. So ranks that don't otherwise
+/// synchronize wait for each other once in a period. An answer comes up to a period after the signal, or later if
+/// steps have become slower meanwhile.
 template <Transport T>
 class StopRequest {
  public:
-  /// Collective; takes a channel of its own.
+  /// Constructs on all ranks, collectively, with a separate channel.
   explicit StopRequest(T& transport, std::chrono::milliseconds period = std::chrono::milliseconds(250))
       : channel_(transport.split(0, transport.rank())), everyone_(channel_), period_(period) {}
 
-  /// The signal, of the lowest rank that has had one, or 0. Collective. Throws what the transport throws; allocates nothing.
+  /// Returns the signal of the lowest rank that has received one, or 0. Collective. Throws what the transport throws;
+  /// allocates nothing.
   int asked() {
     if (--left_ > 0) return 0;
     const terse::detail::Call call(terse::detail::Verb::stop_request);
@@ -99,7 +102,7 @@ class StopRequest {
     std::int32_t signal, calls;
   };
 
-  /// Calls in a period, as long as they have been taking.
+  /// Returns the number of calls in a period at their recent duration.
   std::int32_t wanted() const {
     const std::chrono::duration<double> taken = Clock::now() - last_, period = period_;
     const double most = std::min(2.0 * calls_, 1e9);
@@ -110,7 +113,7 @@ class StopRequest {
   Assembly<Word, T> everyone_;
   std::chrono::milliseconds period_;
   Clock::time_point last_ = Clock::now();
-  std::int32_t calls_ = 1, left_ = 1;  // from one agreement to the next, and to the next from now
+  std::int32_t calls_ = 1, left_ = 1;  // calls between two agreements, and until the next one
 };
 
 }  // namespace terse::checkpoint

@@ -10,14 +10,14 @@
 
 #include "terse/checkpoint/file_io.hpp"
 
-// JSON from files that are not trusted.
+// A parser of JSON from files that are not trusted.
 
 namespace terse::checkpoint::detail {
 
 using Json = nlohmann::json;
 
-/// Refuses keys that come twice and nesting deeper than a header has. Events of the parser, not its callback, with which it
-/// looks through all of an object's members whenever one of them ends.
+/// A handler that refuses duplicate keys and nesting deeper than a header has. It takes the parser's events: its
+/// callback would search all of an object's members at the end of each of them.
 class Strict final : public nlohmann::json_sax<Json> {
  public:
   explicit Strict(const std::filesystem::path& file) : file_(file) {}
@@ -54,7 +54,7 @@ class Strict final : public nlohmann::json_sax<Json> {
   }
 
   const std::filesystem::path& file_;
-  std::vector<std::set<std::string>> keys_;  // of the objects and arrays that are open
+  std::vector<std::set<std::string>> keys_;  // of the open objects and arrays
 };
 
 /// Parses the header's text, strictly: no duplicate keys, no nesting deeper than the format has.
@@ -63,7 +63,7 @@ inline Json parse(const std::filesystem::path& file, const std::string& text) {
   if (text.empty() || text.front() != '{' || text.find('\0') != text.npos)
     fail(file, "the header is not a JSON object");
   Strict strict(file);
-  Json::sax_parse(text, &strict);  // what is no JSON is found by the other parser, too
+  Json::sax_parse(text, &strict);  // the other parser finds invalid JSON, too
   try {
     return Json::parse(text);
   } catch (const Json::exception&) {

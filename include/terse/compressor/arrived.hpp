@@ -7,25 +7,25 @@
 #include "terse/core/config.hpp"
 #include "terse/core/layout.hpp"
 
-// Reading a section where it has arrived.
+// In-place access to received sections.
 
 namespace terse::detail {
 
-/// A unit's positions or values as they lie in a section that arrived on a grid. What varies, the host doesn't know.
+/// A unit's positions or values within a received section on a grid. The host doesn't know sizes that vary.
 struct Arrived {
   const std::byte* base;
-  index_t picks;                     // or the most
-  const index_t* offset = nullptr;   // where they begin behind `base`; nullptr: there
-  const index_t* counted = nullptr;  // how many there are; nullptr: `picks`
+  index_t picks;                     // or their maximum
+  const index_t* offset = nullptr;   // their offset from `base`; nullptr: 0
+  const index_t* counted = nullptr;  // their number; nullptr: `picks`
 
   Arrived behind(index_t bytes) const { return {base + bytes, picks, offset, counted}; }
-  /// Where the number is known and the place may not be.
+  /// Returns a view with a known number of picks, whose offset may be unknown.
   Arrived exactly(index_t number) const { return {base, number, offset, nullptr}; }
   TERSE_HD const std::byte* bytes() const { return base + (offset == nullptr ? 0 : *offset); }
   TERSE_HD index_t count() const { return counted == nullptr ? picks : *counted; }
 };
 
-/// Packets are aligned on devices; elsewhere they need not be.
+/// Loads a value; packets are aligned on devices and need not be elsewhere.
 template <class T>
 TERSE_HD T load_from_wire(const std::byte* from) {
   T value;

@@ -11,20 +11,22 @@
 
 namespace terse {
 
-// Small floats beside bf16 and fp16: sign, exponent, mantissa, from the highest bit down; `largest` is the largest finite
-// one.
+// Small floats in addition to bf16 and fp16: sign, exponent, mantissa, from the highest bit down; `largest` is the
+// largest finite number.
 
-/// No infinities; the highest code of each sign is NaN. Source: OCP 8-bit floating point specification, OFP8.
+/// 8 bits: 4 of exponent, 3 of mantissa. No infinities; the highest code of each sign is NaN. Source: OCP 8-bit
+/// floating point specification, OFP8.
 struct e4m3 {
   static constexpr int exponent_bits = 4, mantissa_bits = 3, bias = 7;
   static constexpr float largest = 448;
 };
-/// 8 bits: 5 of exponent, 2 of mantissa; magnitudes to 57344.
+/// 8 bits: 5 of exponent, 2 of mantissa; magnitudes up to 57344.
 struct e5m2 {
   static constexpr int exponent_bits = 5, mantissa_bits = 2, bias = 15;
   static constexpr float largest = 57344;
 };
-/// 0 and powers of two: each code of either sign is a number, and ties go up, but that with 0. Source: Douillard et al., "Streaming DiLoCo", 2025.
+/// 4 bits: 0 and powers of two. Every code of either sign is a number; ties round up, except the tie with 0. Source:
+/// Douillard et al., "Streaming DiLoCo", 2025.
 struct e3m0 {
   static constexpr int exponent_bits = 3, mantissa_bits = 0, bias = 3;
   static constexpr float largest = 16;
@@ -32,9 +34,9 @@ struct e3m0 {
 
 TERSE_NUMERICS_BEGIN
 
-/// The nearest number of the format, ties to even, subnormal ones included; beyond the largest, the largest.
-/// With S = MaxAbs x is scaled such that the unit's largest magnitude meets the format's.
-/// Wire: the format's own code; codes that stand for infinity or NaN are not sent and read as the largest.
+/// A quantizer to the format's nearest number, ties to even, including subnormal numbers; values beyond the largest
+/// number are clipped to it. With S = MaxAbs x is scaled so that the unit's largest magnitude becomes the format's.
+/// Wire: the format's own code; codes of infinity or NaN are not sent and decode to the largest number.
 template <class Format, class S>
 struct CastTo {
   static constexpr bool scaled = std::is_same_v<S, MaxAbs>;
@@ -48,10 +50,10 @@ struct CastTo {
   static constexpr bool stochastic = false;
   static constexpr bool unbiased = false;
   static constexpr bool represents_zero = true;
-  /// A range as wide as fp32's, or one that is put where the unit is. Others read small units as zeros.
+  /// Requires a range as wide as fp32's, or one scaled to the unit. Other formats decode small units to zeros.
   static constexpr bool contractive = scaled || wide;
-  /// An unscaled residual stays bounded as long as messages are below `largest`: |e| <= |y| always, and what
-  /// is too small waits until it isn't.
+  /// An unscaled residual stays bounded as long as messages are below `largest`: |e| <= |y| always, and values that are
+  /// too small accumulate until they aren't.
   static constexpr bool tracks = true;
 
   /// |e| <= r |x| among normal numbers and |e| <= min(|x|, h max |x|) below them; the largest is exact.
@@ -63,7 +65,7 @@ struct CastTo {
     return least < most ? least : most;
   }
 
-  /// Codes the elements of a unit.
+  /// The coder of a unit's elements.
   class Coder {
    public:
     using Quantizer = CastTo;
@@ -81,15 +83,15 @@ struct CastTo {
     }
 
    private:
-    /// fp32's upper half. What rounding carries goes from the mantissa to the exponent, but never to the sign.
+    /// Rounds to fp32's upper half. A carry goes from the mantissa to the exponent, but never to the sign.
     TERSE_HD static Coded truncated(float value) {
       const float x = detail::at_least(-Format::largest, detail::at_most(Format::largest, value));
       const auto word = std::bit_cast<std::uint32_t>(x);
       const std::uint32_t code = (word + half - 1 + (word >> dropped & 1)) >> dropped;
       return {code, std::bit_cast<float>(code << dropped)};
     }
-    /// By an addition: beside a power of two `dropped` binary orders above x, floats lie as far apart as the format's
-    /// numbers do at x. Its subnormal numbers lie as far apart as the least normal ones.
+    /// Rounds by an addition: at a power of two `dropped` binary orders above x, floats have the spacing of the
+    /// format's numbers at x. Its subnormal numbers have the spacing of the least normal ones.
     TERSE_HD Coded rounded(float value) const {
       float x = value;
       if constexpr (scaled) x *= enlarge_;
@@ -101,7 +103,7 @@ struct CastTo {
       float read = sum - base;
       if constexpr (scaled) read *= unit_;
       const std::uint32_t sign = std::bit_cast<std::uint32_t>(x) & 0x80000000U;
-      // Steps above the power of two, and those below the exponent's numbers, of which the first ones are subnormal.
+      // The steps above the power of two, plus those below the exponent's numbers, the first of which are subnormal.
       const std::uint32_t code = std::bit_cast<std::uint32_t>(sum) - exponent + (exponent >> dropped) -
                                  (above + (least_normal >> dropped));
       return {code | sign >> (32 - bits), std::bit_cast<float>(std::bit_cast<std::uint32_t>(read) | sign)};
@@ -119,7 +121,7 @@ struct CastTo {
     const std::uint32_t known = given < last ? given : last;
     float size = std::bit_cast<float>((known + rebias) << dropped);
     if constexpr (!wide) {
-      // Not by fp32's subnormal numbers, which some processors are slow with and some programs switch off.
+      // Avoids fp32's subnormal numbers, which are slow on some processors and switched off by some programs.
       constexpr auto unit = static_cast<float>(power(1 - Format::bias - Format::mantissa_bits));
       const float small = static_cast<float>(static_cast<std::int32_t>(known)) * unit;
       size = keep_if(known < 1U << Format::mantissa_bits, small, size);
@@ -138,15 +140,15 @@ struct CastTo {
   static constexpr int dropped = 23 - Format::mantissa_bits;
   static constexpr std::uint32_t half = 1U << (dropped - 1);
   static constexpr std::uint32_t rebias = (127U - Format::bias) << Format::mantissa_bits;
-  /// fp32's bits of the least normal number, and what raises an exponent by `dropped`.
+  /// fp32's bits of the least normal number, and the summand that raises an exponent by `dropped`.
   static constexpr std::uint32_t least_normal = (128U - Format::bias) << 23;
   static constexpr std::uint32_t above = static_cast<std::uint32_t>(dropped) << 23;
 };
 
 TERSE_NUMERICS_END
 
-/// Format is bf16, fp16, e4m3, e5m2 or e3m0; S is Unscaled or MaxAbs. Wire: 2, 1 or half a byte an element and, if scaled,
-/// 4 bytes for each unit. Unscaled blocks have no scale; they save the pass that would measure it.
+/// A cast to Format, which is bf16, fp16, e4m3, e5m2 or e3m0; S is Unscaled or MaxAbs. Wire: 2, 1 or half a byte per
+/// element and, if scaled, 4 bytes per unit. Unscaled blocks have no scale, which saves the pass that would measure it.
 template <class Format, Statistic S = Unscaled,
           Granularity G = std::conditional_t<std::is_same_v<S, Unscaled>, PerBlock<4096>, PerSegment>>
 using Cast = Packed<CastTo<Format, S>, G>;

@@ -7,7 +7,7 @@ namespace terse {
 
 namespace detail {
 
-/// positions[e] = outer[inner[e]], where inner[e] may be any number.
+/// The composition positions[e] = outer[inner[e]], where inner[e] may be any number.
 struct ChoosePicks {
   Arrived arrived;
   PackedPositions outer;
@@ -23,21 +23,21 @@ struct ChoosePicks {
 
 }  // namespace detail
 
-/// The picks of Second among the picks of First. First picks a known number.
+/// A selection by Second among the picks of First, whose number is known.
 template <class First, class Second>
 struct Then {
   static_assert(!First::variable, "terse: only the last selection of a chain may vary in size");
   static_assert(!Traits<First>::single_stage && !Traits<Second>::single_stage,
                 "terse: a chain takes selections that don't scale their picks");
-  /// Second's random numbers are none of First's: else what First picks at random depends on what Second does.
+  /// The offset of Second's random numbers from First's. Without it, First's random picks would depend on Second.
   static constexpr index_t other_draws = index_t{1} << 48;
   static constexpr bool variable = Second::variable;
   static constexpr bool unbiased = false;
   static constexpr bool contractive = First::contractive && Second::contractive;
   static constexpr bool tracks = Traits<First>::tracks && Traits<Second>::tracks;
 
-  First first{};    ///< picks among all elements
-  Second second{};  ///< picks among those picks
+  First first{};    ///< the selection among all elements
+  Second second{};  ///< the selection among those picks
 
   void check() const {
     first.check();
@@ -50,7 +50,7 @@ struct Then {
     second.settings(visit);
   }
   TERSE_HD index_t most(index_t n) const { return second.most(first.most(n)); }
-  /// The largest of what has been drawn, see PicksAmongDrawn in picks_together.hpp.
+  /// Returns the number of largest picks among the drawn elements, see PicksAmongDrawn in picks_together.hpp.
   index_t largest_among_drawn(index_t n, std::uint64_t step) const
       requires(detail::PicksByDraw<First>&& detail::PicksByRank<Second>) {
     return second.largest(among(n), step);
@@ -135,7 +135,7 @@ struct Then {
     }
 
    private:
-    /// The outer pick that the inner one points to.
+    /// Moves to the outer pick that the inner one points to.
     void find() {
       if (left_ > 0) outer_.seek(inner_.position());
     }
@@ -145,7 +145,7 @@ struct Then {
   };
 
  private:
-  /// What is left when Second's values and First's positions have their place.
+  /// Returns the scratch after Second's values and First's positions.
   template <Executor E>
   static PickScratch<E> behind(const PickScratch<E>& scratch, index_t middle) {
     const index_t held = aligned(middle);
@@ -169,9 +169,9 @@ struct ChainOf<First, Rest...> {
 
 }  // namespace detail
 
-/// Selections one after the other, then a coder for the values that are left: Dense, or a Packed one, whose units
-/// count picks. CocktailSGD's is Chain<Uniform<4, ..., PerBlock<128>>, Strata<false>, Largest>: a tenth at
-/// random, a fifth of that by magnitude, four bits each. Source: Wang et al., "CocktailSGD", ICML 2023.
+/// Selections applied in order, then a coder for the picked values: Dense, or a Packed one, whose units count picks.
+/// CocktailSGD uses Chain<Uniform<4, ..., PerBlock<128>>, Strata<false>, Largest>: a tenth at random, a fifth of that
+/// by magnitude, four bits each. Source: Wang et al., "CocktailSGD", ICML 2023.
 template <Compressor Values, class... Selections>
 using Chain = Sparse<typename detail::ChainOf<Selections...>::type, Values, PerSegment>;
 

@@ -7,7 +7,7 @@ namespace terse::detail {
 
 TERSE_NUMERICS_BEGIN
 
-/// Tells the error feedback what receivers read of a message that was transformed as a whole.
+/// A functor that commits the decoded values of a message that was transformed as a whole.
 template <class Feedback>
 struct CommitElements {
   Feedback feedback;

@@ -42,7 +42,7 @@ constexpr bool is_single_stage() {
   if constexpr (requires { C::single_stage; }) return C::single_stage;
   return false;
 }
-/// C names its own round, of feedback F, topology P and executor E.
+/// A compressor that names its own round, for feedback F, topology P and executor E.
 template <class C, class F = void, class P = void, class E = void>
 concept NamesRound = requires {
   typename C::template Round<F, P, E>;
@@ -68,7 +68,7 @@ constexpr bool is_unchecked() {
   return false;
 }
 
-/// Elements that a compressor holds between measuring and coding; 0: up to the whole message.
+/// Returns the number of elements that a compressor holds between measuring and coding; 0: up to the whole message.
 template <class C>
 constexpr index_t block_of() {
   if constexpr (requires { C::block(); })
@@ -80,55 +80,56 @@ constexpr index_t block_of() {
 
 }  // namespace detail
 
-/// What the theory needs to know of a compressor or quantizer; each may be stated as a `static constexpr
-/// bool` member of C, and is what is said here where it isn't.
+/// Properties of a compressor or quantizer for the theory of convergence. C may state each as a `static constexpr bool`
+/// member; otherwise the default applies.
 template <class C>
 struct Traits {
-  /// ||x - C(x)||^2 <= (1 - delta) ||x||^2 with delta > 0, in expectation where C is random. Default: false.
+  /// ||x - C(x)||^2 <= (1 - delta) ||x||^2 with delta > 0, in expectation if C is random. Default: `lossless` if
+  /// stated, otherwise false.
   static constexpr bool contractive = detail::is_contractive<C>();
-  /// Under Residual the error stays bounded, so that the mean is tracked. Default: contractive, or, where
-  /// that is not stated, biased.
+  /// The error stays bounded under Residual, so the mean is tracked. Default: `contractive` if stated, otherwise true
+  /// for lossless and for biased C.
   static constexpr bool tracks = detail::does_track<C>();
   /// A section's size depends on the data. Default: false.
   static constexpr bool variable = detail::is_variable<C>();
-  /// Decoding needs the reader's own vector, so that packets can't be summed unread. Default: false.
+  /// Decoding requires the reader's own vector, so packets can't be summed before decoding. Default: false.
   static constexpr bool keyed = detail::is_keyed<C>();
-  /// Its packets are not summed: it has a protocol of its own. Default: keyed, or C names its `Round`.
+  /// Packets are not summed: C has a custom protocol. Default: true if C is keyed or names its `Round`.
   static constexpr bool own_round = detail::has_own_round<C>();
-  /// Must be applied once only on the way to the mean: C(C(x)) is not C(x) in expectation. Default: false.
+  /// C must be applied only once on the way to the mean: C(C(x)) is not C(x) in expectation. Default: false.
   static constexpr bool single_stage = detail::is_single_stage<C>();
-  /// What it makes of a whole segment is better than what it makes of parts: slices end where segments do. Default: false.
+  /// C compresses whole segments better than parts, so slices end where segments do. Default: false.
   static constexpr bool whole_segments = detail::wants_whole_segments<C>();
-  /// Packets are summed and then decoded, so that the sum of what they say is right to rounding, not to the bit. Default: false.
+  /// Packets are summed before they are decoded, so sums are equal up to rounding, not bitwise. Default: false.
   static constexpr bool decodes_sums = detail::does_decode_sums<C>();
   /// The check of pairs is switched off, see Unchecked.
   static constexpr bool unchecked = detail::is_unchecked<C>();
 };
 
-/// A compressor or error feedback that is used against the advice of the compile-time checks: for
-/// experiments with pairs that the theory does not cover, such as Unchecked<NoErrorFeedback> beside Sign.
+/// A compressor or error feedback that is exempt from the compile-time checks: for experiments with pairs that the
+/// theory does not cover, such as Unchecked<NoErrorFeedback> with Sign.
 template <class Policy>
 struct Unchecked : Policy {
   static constexpr bool unchecked = true;
 };
 
-/// What a compressor may know of the step it works in. Streams differ between stages and purposes.
+/// The current step's data that a compressor may use. Random streams differ between stages and purposes.
 struct EncodeContext {
   std::uint64_t step;
-  StepDraw local;   ///< of this rank: rounding
-  StepDraw shared;  ///< the same on all ranks, and in both stages: selection
+  StepDraw local;   ///< the draw of this rank: rounding
+  StepDraw shared;  ///< the draw shared by all ranks and both stages: selection
 };
 
 namespace detail {
 
-/// Views of an error feedback that name the streams of each of their calls, where these touch different ones.
+/// A view of an error feedback that names the streams of each call, if calls touch different ones.
 template <class View>
 concept NamesEachCall = NamesStreams<View> && requires(View& view) {
   view.compensated();
   view.committed();
   view.received();
 };
-/// What compensate and store touch of a view that names its streams, load and commit, and receive.
+/// Returns the streams of a view that compensate and store touch; below, those of load and commit, and of receive.
 template <NamesStreams View>
 TERSE_HD auto compensated(View& view) {
   if constexpr (NamesEachCall<View>)
@@ -151,14 +152,14 @@ TERSE_HD auto received(View& view) {
     return view.streams();
 }
 
-/// Whether commit(i, keep, y, 0) of a feedback's view may be left out.
+/// Checks whether commit(i, keep, y, 0) of a feedback's view may be skipped.
 template <class View>
 constexpr bool commits_zero() {
   if constexpr (requires { View::commits_zero; }) return View::commits_zero;
   return false;
 }
 
-/// What a compressor is tried on.
+/// A message and an error feedback for the concept checks.
 struct SomeMessage {
   Sample operator()(const Piece&, index_t, bool) const;
 };
@@ -223,7 +224,7 @@ concept FindsFaults = requires(const C& compressor, const Range& range, const st
                                index_t bytes) {
   { compressor.fault(range, section, bytes) } -> std::same_as<const char*>;
 };
-/// What a compressor whose packets are summed has beside its size.
+/// A compressor with the members for summed packets, in addition to its size.
 template <class C>
 concept MakesPackets = HasWorkspace<C> && SaysMeasured<C> &&
     does_encode<C>() && NamesIncoming<C> && HasSource<C> && HasIncoming<C> && FindsFaults<C>;
@@ -236,7 +237,7 @@ constexpr bool has_packets() {
     return MakesPackets<C>;
 }
 
-/// The part of check_compressor about packets that are summed.
+/// Checks the members for summed packets, as a part of check_compressor.
 template <class C>
 constexpr void check_packets() {
   static_assert(NamesIncoming<C>,
@@ -276,18 +277,19 @@ constexpr void check_packets() {
 
 }  // namespace detail
 
-/// Turns a range of a message into bytes and back. `lossless` ones send fp32 as it is. The others have
+/// A compressor turns a range of a message into bytes and back. A `lossless` one sends fp32 as it is. Any other has
 ///
-///     wire_bytes(range)              the most bytes that the range's section of a packet takes, and exactly
-///                                    those unless `variable`
-///     Workspace<E>                   memory for encoding, from (compressor, the largest range)
-///     measure, encode                where `measured`: the message once, then the codes packet by packet
-///     measure_and_encode             otherwise: both at once, returns the section's bytes
-///     Incoming, source, incoming     how verbs read sections
-///     fault(range, section, bytes)   what is wrong with a section from a peer, or nullptr
+///     wire_bytes(range)              the largest size of the range's section of a packet, in bytes;
+///                                    the exact size unless `variable`
+///     Workspace<E>                   memory for encoding, from (executor, compressor, the largest range)
+///     measure, encode                if `measured`: read the message once, then encode packet by packet
+///     measure_and_encode             otherwise: does both at once, returns the section's bytes
+///     Incoming, source, incoming     the readers of sections in verbs
+///     fault(range, section, bytes)   the fault of a section from a peer, or nullptr
 ///
-/// unless its packets don't add up: then it has a protocol of its own and names it, `template <class F, class P, class E> using Round`, of
-/// error feedback F, topology P and executor E, or is `keyed`. Packed makes all that from a Quantizer, Sparse from a selection.
+/// unless its packets can't be summed. Then it has a custom protocol: it names `template <class F, class P, class E> using Round`
+/// for error feedback F, topology P and executor E, or is `keyed`. Packed makes all of this from a Quantizer, Sparse
+/// from a selection.
 template <class C>
 concept Compressor = std::copyable<C> && requires(const C& compressor, const Range& range) {
   { C::lossless } -> std::convertible_to<bool>;
@@ -296,7 +298,7 @@ concept Compressor = std::copyable<C> && requires(const C& compressor, const Ran
   requires detail::has_packets<C>();
 };
 
-/// Says in words what a type lacks to be a compressor.
+/// Reports a missing member of a compressor with a readable static_assert.
 template <class C>
 constexpr bool check_compressor() {
   static_assert(std::copyable<C>, "terse: a compressor is a value: it must be copyable");

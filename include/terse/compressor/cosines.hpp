@@ -14,14 +14,14 @@ namespace terse::detail {
 
 TERSE_NUMERICS_BEGIN
 
-/// cos(pi a / b) for a >= 0, b > 0, in double: reduced to an eighth of the circle in integers, then a series, so that all
-/// machines have the same bits, whatever their library makes of std::cos.
+/// Returns cos(pi a / b) for a >= 0, b > 0, in double, with the same bits on all machines, unlike std::cos: the angle
+/// is reduced to an eighth of the circle in integers, then a series is summed.
 constexpr double cosine(index_t a, index_t b) {
   a %= 2 * b;
   if (a > b) a = 2 * b - a;
   const bool negative = 2 * a > b;
   if (negative) a = b - a;
-  // cos(x), or, beyond an eighth, sin(x) of the rest: both of x <= pi / 4.
+  // cos(x) or, beyond an eighth of the circle, sin(x) of the complement: both for x <= pi / 4.
   const bool sine = 4 * a > b;
   constexpr double pi = 3.14159265358979323846;
   const double x = sine ? pi * static_cast<double>(b - 2 * a) / static_cast<double>(2 * b)
@@ -32,7 +32,7 @@ constexpr double cosine(index_t a, index_t b) {
   return negative ? -value : value;
 }
 
-/// sqrt(a / n), by Newton's method, for the same bits everywhere, too.
+/// Returns sqrt(a / n) by Newton's method, with the same bits on all machines, too.
 constexpr double root_of_share(int a, int n) {
   const double square = static_cast<double>(a) / n;
   double root = 1;
@@ -40,7 +40,7 @@ constexpr double root_of_share(int a, int n) {
   return root;
 }
 
-/// The tables of Cosines one behind the other, n by n.
+/// The tables of Cosines, concatenated in order of n.
 struct CosineTables {
   const float* all;
   TERSE_HD const float* waves(int n) const { return all + waves_at(n); }
@@ -55,21 +55,21 @@ inline namespace TERSE_INSTRUCTIONS {
 ///
 ///     y[k] = sqrt(2 / n) sum_j x[j] cos(pi (2 j + 1) k / (2 n)),     y[0] over sqrt(2)
 ///
-/// An even n falls into a DCT-II and a DCT-IV of n / 2, a DCT-IV of even n, behind n / 2 rotations, into two DCT-IIs of n / 2: all
-/// steps are orthonormal, so that rounding errors stay those of a few operations. About 3 n log2 n operations where n is
-/// a power of two; odd n go by their matrix. Source: Plonka and Tasche, "Fast and numerically stable algorithms for discrete
-/// cosine transforms", Linear Algebra and its Applications 394, 2005, section 3.
+/// A DCT-II of even n splits into a DCT-II and a DCT-IV of n / 2; a DCT-IV of even n splits, after n / 2 rotations,
+/// into two DCT-IIs of n / 2. All steps are orthonormal, so rounding errors stay those of a few operations. About
+/// 3 n log2 n operations if n is a power of two; odd n use their matrix. Source: Plonka and Tasche, "Fast and numerically
+/// stable algorithms for discrete cosine transforms", Linear Algebra and its Applications 394, 2005, section 3.
 template <int S>
 class Cosines {
  public:
   static constexpr int width = 16;
   typedef float Row __attribute__((vector_size(4 * width)));  // NOLINT: no alias can say it
-  /// One that may lie anywhere among floats.
+  /// A row with no more alignment than a float.
   struct Loose {
     Row row;
   } __attribute__((packed, aligned(alignof(float)), may_alias));
 
-  /// Rows of `width` numbers that lie `step` floats apart.
+  /// Rows of `width` numbers, `step` floats from one to the next.
   struct From {
     const float* at;
     index_t step;
@@ -83,13 +83,13 @@ class Cosines {
     TERSE_INLINE Loose& operator[](index_t j) const { return *reinterpret_cast<Loose*>(at + j * step); }
   };
 
-  /// The tables of all n, made once, which takes some milliseconds.
+  /// Returns the tables of all n, which are made once in some milliseconds.
   static const Cosines& instance() {
     static const Cosines cosines;
     return cosines;
   }
 
-  /// y = transform of n rows x; other memory.
+  /// Transforms n rows x to y, in other memory.
   void forward(int n, From x, To y) const {
     if (n == S)
       two(Constant<S>{}, x, y);
@@ -102,7 +102,7 @@ class Cosines {
     else
       back(n, y, x);
   }
-  /// Of all n, for kernels: see CosineTables.
+  /// Returns the tables of all n, for kernels: see CosineTables.
   std::vector<float> tables() const {
     std::vector<float> all(static_cast<std::size_t>(CosineTables::waves_at(S + 1)));
     for (int n = 1; n <= S; ++n) {
@@ -112,11 +112,11 @@ class Cosines {
     }
     return all;
   }
-  /// Wave k of n numbers.
+  /// Returns wave k of n numbers.
   const float* wave(int n, int k) const { return waves_[static_cast<std::size_t>(n)].data() + k * n; }
 
  private:
-  // Lengths are of a type, so that the longest one's loops have bounds that the compiler knows.
+  // Lengths may be types, so that the compiler knows the loop bounds of the longest one.
   template <int N>
   using Constant = std::integral_constant<int, N>;
   template <int N>
@@ -153,7 +153,7 @@ class Cosines {
     }
   }
 
-  /// Rows between two steps.
+  /// The rows between two steps.
   template <int N>
   struct Rows {
     Row row[std::size_t{N}];
@@ -162,7 +162,7 @@ class Cosines {
     Row& operator[](int j) { return row[j]; }
   };
 
-  /// The DCT-II.
+  /// Computes the DCT-II.
   template <class Length>
   void two(Length n, From x, To y) const {
     if (n == 1) {
@@ -179,7 +179,7 @@ class Cosines {
     two(m, s.from(0), {y.at, 2 * y.step});
     four(m, s.from(m), {y.at + y.step, 2 * y.step});
   }
-  /// Its inverse.
+  /// Computes the inverse of the DCT-II.
   template <class Length>
   void back(Length n, From y, To x) const {
     if (n == 1) {
@@ -196,7 +196,7 @@ class Cosines {
       x[n - 1 - j].row = (s[j] - s[m + j]) * root_half;
     }
   }
-  /// The DCT-IV, its own inverse.
+  /// Computes the DCT-IV, which is its own inverse.
   template <class Length>
   void four(Length n, From x, To y) const {
     if (n == 1) {
@@ -234,7 +234,7 @@ class Cosines {
     }
   }
 
-  /// The matrix of the DCT-II; of the DCT-IV for odd n, and otherwise the cosines and sines of its rotations.
+  /// The matrix of the DCT-II; for the DCT-IV the matrix if n is odd, otherwise the cosines and sines of its rotations.
   std::array<Table, std::size_t{S} + 1> waves_{}, four_{};
 };
 

@@ -7,13 +7,12 @@
 
 namespace terse {
 
-/// No compression: 4 bytes per element. Every dense piece of a packet travels this way, whatever the
-/// compressor.
+/// No compression: 4 bytes per element. All dense pieces of packets are sent this way, with any compressor.
 struct Dense {
   static constexpr bool lossless = true;
   static constexpr bool unbiased = true;
 
-  /// How dense pieces are read.
+  /// The decoder of dense pieces.
   struct Code {
     static constexpr int bits = 32;
     using Scale = float;  // unused

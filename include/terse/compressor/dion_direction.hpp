@@ -5,15 +5,17 @@
 
 namespace terse {
 
-/// The factors of LowRank<R>, of hidden matrices, where they say in which direction to step: what all ranks read is
+/// The factors of LowRank<R> of hidden matrices, as the direction of a step: all ranks decode
 ///
 ///     sqrt(rows / columns) P Q^T     P^T P = I, and Q is the mean of M_i^T P with columns of length 1
 ///
-/// instead of the mean P P^T mean_i M_i. A rank's error feedback hears of its own P Q_i^T, as under LowRank, in the size that the
-/// matrix has. A column of P that is 0 takes no part, so that ||P Q^T||_F = sqrt(R) or, of mean matrices of a lower rank, less.
+/// instead of the mean P P^T mean_i M_i. A rank's error feedback receives its own P Q_i^T, as under LowRank, with the
+/// matrix's own norm. A column of P that is 0 is left out, so ||P Q^T||_F = sqrt(R), or less for mean matrices of a
+/// lower rank.
 ///
-/// Segments that are not marked as hidden travel dense. A hidden one that travels dense, because R columns don't make it smaller or
-/// because it is excluded from compression, is refused: its gradient would be a direction of another size.
+/// Segments that are not marked as hidden are sent dense. A hidden one that would be sent dense, because R columns
+/// don't make it smaller or because it is excluded from compression, is rejected: its gradient would be a direction of
+/// another norm.
 ///
 /// Wire, state and passes: those of LowRank. Source: Ahn, Xu, Abreu, Fan, Magakyan, Sharma, Zhan and Langford, "Dion: distributed
 /// orthonormalized updates", 2025 (arXiv 2504.05295).
@@ -27,7 +29,7 @@ struct DionDirection {
   template <class F, class P, class E>
   using Round = LowRankRound<R, P, E, true>;
 
-  /// Of the first round's Q, the same on all ranks.
+  /// The seed of the first round's Q, the same on all ranks.
   std::uint32_t seed = 0;
 
   void check() const {}

@@ -12,8 +12,8 @@ TERSE_NUMERICS_BEGIN
 
 namespace detail {
 
-/// 32 neighbours times the Hadamard matrix of order 32, H_jk = (-1)^(ones of j and k), and a factor. Fewer, at the end of a
-/// piece, stay as they are.
+/// The product of 32 neighbours with the Hadamard matrix of order 32, H_jk = (-1)^(ones of j and k), and a factor. A
+/// shorter group at the end of a piece is copied unchanged.
 struct HadamardGroups {
   static constexpr int order = 32;
   const float* from;
@@ -41,8 +41,8 @@ struct HadamardGroups {
   }
 };
 
-/// Coefficients as a message, and in their place what receivers will read of them. Beyond `limit` they count as not finite, so that
-/// no sum of the others leaves the range of elements.
+/// Coefficients as a message; their decoded values replace them. Coefficients beyond `limit` count as not finite, so
+/// that no sum of the others exceeds the range of elements.
 struct Coefficients {
   static constexpr float limit = largest_finite / HadamardGroups::order;
   float* numbers;
@@ -64,14 +64,14 @@ struct SumCoefficients {
 
 }  // namespace detail
 
-/// A quantizer of each 32 neighbours' coefficients in Hadamard's basis, so that one large element doesn't set the step of those
-/// around it alone: c = H y / 32 is quantized, H C(c) is read. For heavy tails; of a bell shape it leaves a bell shape. The last
-/// count % 32 elements of a piece are quantized as they are.
+/// A quantizer of the Hadamard coefficients of every 32 neighbours: c = H y / 32 is quantized, H C(c) is decoded. So
+/// one large element doesn't alone determine the step of its neighbours. It is for heavy-tailed distributions; a
+/// bell-shaped one stays bell-shaped. The last count % 32 elements of a piece are quantized as they are.
 ///
-/// Inner is Packed with PerBlock<N>, whose wire and traits it has: the transform keeps angles and, to a factor, lengths. A
-/// reader sums the packets' coefficients and transforms once. Coefficients beyond 2^58 count as not finite. Memory: 2 n floats.
-/// The error feedback must hold the whole message (Residual, not StoredResidual). On a device a thread transforms 32 elements.
-/// Source: Jia et al., "SDP4Bit", NeurIPS 2024, section 3.2.
+/// Inner is Packed with PerBlock<N>. Wire and traits are Inner's: the transform keeps angles and, up to a factor,
+/// lengths. A receiver sums the packets' coefficients and transforms once. Coefficients beyond 2^58 count as not
+/// finite. Memory: 2 n floats. The error feedback must hold the whole message (Residual, not StoredResidual). On a
+/// device each thread transforms 32 elements. Source: Jia et al., "SDP4Bit", NeurIPS 2024, section 3.2.
 template <class Inner>
 struct Hadamard {
   static_assert(sizeof(Inner) == 0,
@@ -80,7 +80,7 @@ struct Hadamard {
                 "Symmetric, MaxAbs, PerBlock<128>>>");
 };
 
-/// With the wire and the traits of Packed<Q, PerBlock<N>>.
+/// The specialization for packed quantizers, with the wire and the traits of Packed<Q, PerBlock<N>>.
 template <class Q, index_t N>
 struct Hadamard<Packed<Q, PerBlock<N>>> {
   using Inner = Packed<Q, PerBlock<N>>;
@@ -123,7 +123,8 @@ struct Hadamard<Packed<Q, PerBlock<N>>> {
           begin(covered.begin_offset()) {}
   };
 
-  /// Evaluates the message, transforms, writes the section, commits what receivers will read. Returns its bytes.
+  /// Evaluates and transforms the message, writes the section and commits the decoded values. Returns the section's
+  /// bytes.
   template <Executor E, class In, class Message, class Feedback>
   index_t measure_and_encode(E executor, Workspace<E>& workspace, const Range& range,
                              Mask<typename E::memory> mask, In incoming, Message message, Feedback feedback,
@@ -150,7 +151,7 @@ struct Hadamard<Packed<Q, PerBlock<N>>> {
              detail::CommitElements<Feedback>{feedback, inverse(executor, workspace, range)});
     return bytes;
   }
-  /// The weighted sums of what came over `range`, in the workspace.
+  /// Returns the weighted sums of the packets received over `range`, in the workspace.
   template <Executor E>
   ArrivedSums arrived(E executor, Workspace<E>& workspace, const Range& range, Incoming packets) const {
     for_each(executor, range, Mask<typename E::memory>{}, packets,

@@ -15,26 +15,26 @@
 #include "terse/executor/host.hpp"
 #include "terse/executor/placed_ranges.hpp"
 
-// What the keyed compressors share: codes modulo 2^Bits that the reader completes with its own vector, the key, and
-// checksums by which it knows whether that went well. On grid executors: device/compressor/keyed.hpp.
+// Common parts of the keyed compressors: codes modulo 2^Bits that the reader completes with its own vector, the key,
+// and checksums that detect wrong results. On grid executors: device/compressor/keyed.hpp.
 
 namespace terse {
 
-/// Elements that share a checksum, counted from the start of each piece.
+/// The number of elements per checksum, counted from the start of each piece.
 inline constexpr index_t checked_elements = 4096;
 
 TERSE_NUMERICS_BEGIN
 
 namespace detail {
 
-/// Odd and otherwise random: the finalizer of splitmix64.
+/// Returns an odd number, otherwise random: the finalizer of splitmix64.
 TERSE_HD constexpr std::uint64_t odd_weight(std::uint64_t i) {
   i = (i + 1) * 0x9E3779B97F4A7C15;
   i = (i ^ (i >> 30)) * 0xBF58476D1CE4E5B9;
   i = (i ^ (i >> 27)) * 0x94D049BB133111EB;
   return (i ^ (i >> 31)) | 1;
 }
-/// Of a block's sum, which begins at arena index `first`, a multiple of 64.
+/// Returns the weight of the sum of a block that begins at arena index `first`, a multiple of 64.
 TERSE_HD constexpr std::uint64_t block_weight(index_t first) {
   return odd_weight(static_cast<std::uint64_t>(lanes + first / lanes));
 }
@@ -44,15 +44,16 @@ inline constexpr auto lane_weights = [] {
   return weights;
 }();
 
-/// What 64 coordinates from arena index `first` add to the checksum sum of w_i z_i modulo 2^64, with the weights
-/// w_i = odd_weight(64 + i / 64) * odd_weight(i % 64), all odd. A sum of integers, so that the order is free.
+/// Returns the summand of 64 coordinates from arena index `first` in the checksum: the sum of w_i z_i modulo 2^64, with
+/// the weights w_i = odd_weight(64 + i / 64) * odd_weight(i % 64), all odd. The sum is of integers, so the order is
+/// free.
 inline std::uint64_t block_checksum(index_t first, const std::uint64_t* z) {
   std::uint64_t sum = 0;
   for (int l = 0; l < lanes; ++l) sum += lane_weights[static_cast<std::size_t>(l)] * z[l];
   return block_weight(first) * sum;
 }
 
-/// The numbers z * step, of which z modulo 2^Bits is sent.
+/// The numbers z * step; z modulo 2^Bits is sent.
 template <int Bits, class Rounding>
 struct Grid {
   static_assert((Bits >= 1 && Bits <= 8) || Bits == 16, "terse: a keyed compressor has 1 to 8 bits, or 16");
@@ -62,20 +63,22 @@ struct Grid {
       "Nearest or 2 bits");
   static constexpr int bits = Bits;
   static constexpr double cells = 1 << Bits;
-  /// Steps between x and the key up to which a code is read right: cells / 2, less what rounding moves x.
+  /// The largest distance of x and the key, in steps, at which a code is decoded correctly: cells / 2 less the rounding
+  /// error.
   static constexpr double reach = cells / 2 - (Rounding::stochastic ? 1 : 0.5);
 
   double step = 1;
   double per_step = 1;
-  double limit = 0;  ///< of |x| and |key| in steps
+  double limit = 0;  ///< the largest |x| and |key|, in steps
 
-  /// Below 2^40 doubles hold coordinates to 2^-12 and better, and their sums with codes exactly.
+  /// Limits coordinates to 2^40: below, doubles hold coordinates to 2^-12 or better and their sums with codes exactly.
   explicit Grid(double step_)
       : step(step_),
         per_step(1 / step_),
         limit(std::min(0x1p40, static_cast<double>(largest_finite) / step_)) {}
 
-  /// Of a value to send; `good` is false, and the coordinate 0, where it is not finite or too large.
+  /// Returns the coordinate of a value to send. If the value is not finite or too large, returns 0 and sets `good` to
+  /// false.
   TERSE_HD double coordinate(float x, std::uint32_t random, bool& good) const {
     const double t = kept_within(limit, static_cast<double>(x) * per_step, good);
     if constexpr (Rounding::stochastic)
@@ -83,25 +86,25 @@ struct Grid {
     else
       return rounded(t);
   }
-  /// Of the number with this code that is nearest to the key; keys have the limits of values.
+  /// Returns the coordinate of the number with this code that is nearest to the key; keys have the limits of values.
   TERSE_HD double coordinate_near(float key, double code, bool& good) const {
     const double t = kept_within(limit, static_cast<double>(key) * per_step, good);
     return code + cells * rounded((t - code) * (1 / cells));
   }
   TERSE_HD float value(double z) const { return static_cast<float>(z * step); }
-  /// The integer z modulo 2^64.
+  /// Returns the integer z modulo 2^64.
   TERSE_HD static constexpr std::uint64_t modulo(double z) {
     constexpr auto zero = std::bit_cast<std::uint64_t>(integers);
     return std::bit_cast<std::uint64_t>(z + integers) - zero;
   }
 
  private:
-  /// At 1.5 * 2^52 doubles lie 1 apart, so that an addition rounds and the mantissa holds the integer.
+  /// At 1.5 * 2^52 the spacing of doubles is 1, so an addition rounds and the mantissa holds the integer.
   static constexpr double integers = 0x1.8p52;
 
-  /// To the nearest integer, ties to even; never -0. For |t| <= 2^50.
+  /// Rounds to the nearest integer, ties to even; never -0. For |t| <= 2^50.
   TERSE_HD static constexpr double rounded(double t) { return (t + integers) - integers; }
-  /// t, or 0 by bits where it is larger than `most` or not a number: see keep_if.
+  /// Returns t, or 0 by masking bits (see keep_if) if |t| exceeds `most` or t is NaN.
   TERSE_HD static constexpr double kept_within(double most, double t, bool& good) {
     const auto word = std::bit_cast<std::uint64_t>(t);
     good = std::bit_cast<double>(word & ~(std::uint64_t{1} << 63)) <= most;
@@ -109,7 +112,7 @@ struct Grid {
   }
 };
 
-/// Packets hold codes that read as they are.
+/// A code that is decoded to its own number.
 template <int Bits>
 struct PlainCode {
   static constexpr int bits = Bits;
@@ -117,12 +120,12 @@ struct PlainCode {
   TERSE_HD static float value(std::uint32_t code, float) { return static_cast<float>(code); }
 };
 
-/// The sink that packs the codes of what f(piece, i) returns.
+/// A sink that packs the codes of the values f(piece, i).
 template <class Grid, bool Stochastic>
 struct GridCodes {
   Grid grid;
   Codes<Grid::bits, Stochastic, float> codes;
-  index_t offset;  // of the piece in the arena
+  index_t offset;  // the piece's offset in the arena
   std::uint64_t sum = 0;
   std::uint32_t bad = 0;
   alignas(64) float x[lanes] = {};
@@ -165,10 +168,10 @@ struct KeyedPackets {
   int count = 0, first = 0;
 };
 
-/// The use of values that are only verified.
+/// The use of values that are only verified: none.
 struct NoUse {};
 
-/// The sink that calls use(piece, i, value) with what the codes mean beside the keys that f(piece, i) returns.
+/// A sink that calls use(piece, i, value) with the values that the codes give with the keys f(piece, i).
 template <class Grid, class Use>
 struct GridValues {
   Grid grid;
@@ -190,7 +193,7 @@ struct GridValues {
     code[l] = sent;
   }
   TERSE_FLATTEN void flush(index_t b, int count) {
-    // Bits behind a piece's last element mean nothing.
+    // Bits after a piece's last element have no meaning.
     std::fill(key + count, key + lanes, 0.0F);
     std::fill(code + count, code + lanes, 0.0F);
     opaque(key);
@@ -219,7 +222,7 @@ struct GridValues {
   }
 };
 
-/// Bytes of checksums before the codes.
+/// Returns the bytes of the checksums, which precede the codes.
 inline index_t checksum_bytes(const Range& range) { return 8 * Units{checked_elements}.in_range(range); }
 
 template <class Grid>
@@ -229,7 +232,7 @@ index_t keyed_bytes(const Range& range) {
   return bytes;
 }
 
-/// Writes checksums and codes of what message(piece, i) returns; `bad` becomes 1 where that has no coordinate.
+/// Writes checksums and codes of message(piece, i); sets `bad` to 1 if a value has no coordinate.
 template <int Bits, class Rounding, class Message>
 void encode_keyed(executor::host, const Range& range, Grid<Bits, Rounding> grid, Message message,
                   std::byte* section, Draw draw, std::uint32_t& bad) {
@@ -247,8 +250,8 @@ void encode_keyed(executor::host, const Range& range, Grid<Bits, Rounding> grid,
   }
 }
 
-/// Reads every code beside key(piece, i) and hands the values to `use`. False where a checksum or a key was wrong; with
-/// NoUse it stops there.
+/// Decodes every code with key(piece, i) and passes the values to `use`. Returns false if a checksum or a key was
+/// wrong; with NoUse it stops there.
 template <int Bits, class Rounding, class Key, class Use>
 bool decode_keyed(executor::host, const Range& range, Grid<Bits, Rounding> grid, const std::byte* section,
                   Key key, Use use) {
@@ -272,7 +275,7 @@ bool decode_keyed(executor::host, const Range& range, Grid<Bits, Rounding> grid,
   }
   return right;
 }
-/// The same as a grid executor says it: `wrong` becomes 1 in the place of false.
+/// Decodes likewise with a grid executor's signature: sets `wrong` to 1 instead of returning false.
 template <int Bits, class Rounding, class Key, class Use>
 void decode_keyed(executor::host ex, const Range& range, const Grid<Bits, Rounding>& grid,
                   const std::byte* section, Key key, Use use, std::uint32_t& wrong) {

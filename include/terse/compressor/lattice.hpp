@@ -5,20 +5,21 @@
 
 namespace terse {
 
-/// Sends z modulo q = 2^Bits, z = round(x / step); the reader takes the number z step of that residue that is nearest
-/// to its own value, the key. Right, and known to be, while |x - key| < bound(): the error is then at most step / 2
-/// (Nearest) or below a step (Stochastic: x + U(-step/2, step/2) is rounded, which makes it unbiased), whatever the
-/// size of x. A key beyond the bound is reported, see `verify`.
+/// A keyed compressor that sends z modulo q = 2^Bits, z = round(x / step). The reader takes the number z step of that
+/// residue that is nearest to its own value, the key. The result is verifiably right while |x - key| < bound(). The
+/// error is then at most step / 2 (Nearest) or below a step (Stochastic: x + U(-step/2, step/2) is rounded, which makes
+/// it unbiased), for x of any size. A key beyond the bound is reported, see `verify`.
 ///
 ///     Lattice<8> lattice{.step = 1e-3F};                                      // reaches 0.1275
 ///     lattice.encode(executor, range, message, context, section, bad);        // the sender
 ///     if (lattice.verify(executor, range, section, key))                      // a reader: one pass, writes nothing
 ///       (void)lattice.decode(executor, range, section, key, use);             // use(piece, i, value)
-///     lattice.decode(executor, range, section, key, use, wrong);              // on a device, where nobody waits
+///     lattice.decode(executor, range, section, key, use, wrong);              // on a device, without waiting
 ///
-/// Who must know what readers make of its packet decodes it with its own message as the key: the bits are the same.
+/// A sender that needs the decoded values of its packet decodes it with its own message as the key: the bits are the
+/// same.
 ///
-/// Wire: a checksum of 8 bytes for each 4096 elements of a piece; then the codes of each piece, see `code_bytes`.
+/// Wire: a checksum of 8 bytes for every 4096 elements of a piece; then the codes of each piece, see `code_bytes`.
 /// Source: Davies et al., "New bounds for distributed mean estimation and variance reduction", ICLR 2021, with the
 /// cubic lattice.
 template <int Bits, class Rounding = Nearest>
@@ -36,20 +37,21 @@ struct Lattice {
   void settings(Visit&& visit) const {
     visit("step", static_cast<double>(step));
   }
-  /// Distances |x - key| below it are safe: (q - 1) step / 2 with Nearest, (q - 2) step / 2 with Stochastic.
+  /// Returns the distance |x - key| below which decoding is safe: (q - 1) step / 2 with Nearest, (q - 2) step / 2 with
+  /// Stochastic.
   double bound() const { return Grid::reach * static_cast<double>(step); }
   index_t wire_bytes(const Range& range) const { return detail::keyed_bytes<Grid>(range); }
 
-  /// Writes the section of message(piece, i). `bad` becomes 1 where that is not finite, or 2^40 steps and more; 0 is
-  /// sent in its place.
+  /// Writes the section of message(piece, i). If a value is not finite, or is 2^40 steps or more, sets `bad` to 1 and
+  /// sends 0 in its place.
   template <Executor E, class Message>
   void encode(E executor, const Range& range, Message message, const EncodeContext& context,
               std::byte* section, std::uint32_t& bad) const {
     encode_keyed(executor, range, grid(), message, section, context.local, bad);
   }
-  /// Whether the section decodes beside key(piece, i): false where a key is too far from what was sent, or is not
-  /// finite. One pass over the keys, up to the first violation. With `wrong`, in the executor's memory, that becomes
-  /// 1 in the place of false; without it, on the host alone.
+  /// Checks whether the section decodes with key(piece, i): false if a key is not finite or too far from the sent
+  /// value. Makes one pass over the keys, up to the first violation. The overload with `wrong`, in the executor's
+  /// memory, sets that to 1 instead of returning false; the other one is for the host alone.
   template <Executor E, class Key>
   [[nodiscard]] bool verify(E executor, const Range& range, const std::byte* section, Key key) const {
     return decode_keyed(executor, range, grid(), section, key, detail::NoUse{});
@@ -58,8 +60,8 @@ struct Lattice {
   void verify(E executor, const Range& range, const std::byte* section, Key key, std::uint32_t& wrong) const {
     decode_keyed(executor, range, grid(), section, key, detail::NoUse{}, wrong);
   }
-  /// use(piece, i, value) for each element, in the same pass as what `verify` does, and tells the same: then some of
-  /// the values, finite all of them, were wrong. `use` may overwrite the keys.
+  /// Calls use(piece, i, value) for each element and verifies in the same pass, with the result of `verify`. If that is
+  /// false, some of the values were wrong, but all were finite. `use` may overwrite the keys.
   template <Executor E, class Key, class Use>
   [[nodiscard]] bool decode(E executor, const Range& range, const std::byte* section, Key key,
                             Use use) const {
@@ -70,7 +72,7 @@ struct Lattice {
               std::uint32_t& wrong) const {
     decode_keyed(executor, range, grid(), section, key, use, wrong);
   }
-  /// The same of several packets on a device, wrong[p] of each: terse/device/compressor/keyed.hpp.
+  /// Decodes several packets on a device, with wrong[p] for packet p: terse/device/compressor/keyed.hpp.
   template <GridExecutor E, class Key, class Use>
   void decode_together(E executor, const Range& range, const detail::KeyedPackets& packets, Key key, Use use,
                        std::uint32_t* wrong) const {

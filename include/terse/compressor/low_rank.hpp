@@ -21,15 +21,13 @@ class LowRankRound;
 ///     e_i = M_i - P Q_i^T                 against the rank's own reconstruction
 ///     Q   = mean_i Q_i                    mean: P Q^T = P P^T mean_i M_i
 ///
-/// A segment of shape {a, b, c, ...} is a matrix of a rows and b c ... columns. Scalars, vectors and matrices
-/// that the factors would hardly make smaller travel dense, with the first mean. A column of P that is 0 or
-/// depends on those before it becomes 0, and Q keeps its old column there, so that a round of zeros does not
-/// end all rounds.
+/// A segment of shape {a, b, c, ...} is a matrix of a rows and b c ... columns. Scalars, vectors and matrices that the
+/// factors would hardly make smaller are sent dense, with the first mean. A column of P that is 0 or depends on those
+/// before it becomes 0, and Q keeps its old column there, so that a round of zeros does not end all rounds.
 ///
-/// Wire: R rows and R columns floats for a matrix, each through an exact mean: two more phases than a
-/// quantizer. Passes over n: message + error, M Q, M^T P, error, mean. State: Q, R columns floats for a matrix,
-/// beside the error feedback's. Memory that does not last: both factors and the dense part once more, and
-/// their packets.
+/// Wire: R rows and R columns floats for a matrix, each through an exact mean: two more phases than a quantizer. Passes
+/// over n: message + error, M Q, M^T P, error, mean. State: Q, R columns floats for a matrix, in addition to the error
+/// feedback's. Temporary memory: both factors and the dense part once more, and their packets.
 ///
 /// Source: Vogels, Karimireddy and Jaggi, "PowerSGD: Practical Low-Rank Gradient Compression for Distributed
 /// Optimization", NeurIPS 2019 (arXiv 1905.13727), algorithms 1 and 2.
@@ -39,17 +37,17 @@ struct LowRank {
 
   static constexpr bool lossless = false;
   static constexpr bool unbiased = false;
-  /// P P^T projects, so that the error is never longer than M; but P is the mean's, and may miss all of one rank's M.
+  /// P P^T projects, so the error is never longer than M; but P comes from the mean and may miss all of one rank's M.
   static constexpr bool contractive = false;
   static constexpr bool tracks = true;
 
-  /// Over an exact topology, see exchange/low_rank_round.hpp, which whoever exchanges it includes.
+  /// The round over an exact topology, see exchange/low_rank_round.hpp, which a program that exchanges it must include.
   template <class F, class P, class E>
   using Round = LowRankRound<R, P, E>;
 
-  /// A matrix is compressed if that makes it smaller by more than this factor.
+  /// The compression factor that a matrix must exceed to be compressed.
   float min_compression = 2;
-  /// Of the first round's Q, the same on all ranks.
+  /// The seed of the first round's Q, the same on all ranks.
   std::uint32_t seed = 0;
 
   void check() const {
@@ -62,7 +60,7 @@ struct LowRank {
     visit("low_rank_seed", static_cast<double>(seed));
   }
 
-  /// Whether a segment is compressed; `Segment::compress` may exclude it, too.
+  /// Checks whether a segment is compressed; `Segment::compress` may exclude it, too.
   bool takes(const Segment& segment) const {
     if (segment.shape.size() < 2 || segment.count == 0) return false;
     const MatrixShape shape = matrix_shape(segment);
@@ -70,7 +68,7 @@ struct LowRank {
            static_cast<double>(segment.count);
   }
 
-  /// Nothing travels in packets of the outer plan: factors have packets of their own.
+  /// Returns 0: factors have separate packets, outside the outer plan.
   index_t wire_bytes(const Range&) const { return 0; }
   template <Executor E>
   struct Workspace {

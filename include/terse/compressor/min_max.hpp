@@ -22,8 +22,8 @@ struct LowAndStep : MinAndMax {
   }
 };
 
-/// C(x) = low + c * step, c = round((x - low) / step), clipped to 0 ... K = 2^b - 1. Constant units come back
-/// exactly; an offset that is large beside the range costs its own rounding and no more.
+/// C(x) = low + c * step, c = round((x - low) / step), clipped to 0 ... K = 2^b - 1. Constant units are decoded
+/// exactly; an offset that is large relative to the range costs only its own rounding.
 /// Source: Gan et al., "Bagua", VLDB 2021 (8 bits); Markov et al., "CGX", Middleware 2022 (1 to 8 bits).
 template <int Bits, class Rounding>
 struct MinMaxLevels {
@@ -36,7 +36,7 @@ struct MinMaxLevels {
   static constexpr bool stochastic = Rounding::stochastic;
   static constexpr bool unbiased = stochastic;
   static constexpr bool represents_zero = false;
-  /// Zeros between two large elements come back as up to half a step, and there may be many of them.
+  /// Zeros between two large elements decode to up to half a step, and there may be many of them.
   static constexpr bool contractive = false;
   /// |e| <= step <= 2 max |y| / K: below max |y|.
   static constexpr bool tracks = Bits >= 2;
@@ -47,15 +47,15 @@ struct MinMaxLevels {
     return n > 2 ? static_cast<double>(n - 2) / (2.0 * highest * highest) : 0;
   }
 
-  /// Codes the elements of a unit.
+  /// The coder of a unit's elements.
   class Coder {
    public:
     using Quantizer = MinMaxLevels;
     TERSE_HD Coder(Scale scale) : scale_(scale), per_step_(detail::per_scale(1, scale.step)) {}
     TERSE_HD Coded operator()(float value, std::uint32_t random) const {
       float t = (value - scale_.low) * per_step_;
-      // A unit's own elements lie between its ends, and what rounding adds rounds away again. Others, which a mask
-      // hides, get a code that means nothing.
+      // A unit's own elements lie between its ends, up to rounding errors that `round` removes. Masked elements get
+      // meaningless codes.
       if constexpr (stochastic) t = detail::between(t, 0, highest);
       const std::uint32_t code = static_cast<std::uint32_t>(Rounding::round(t, random)) & highest;
       return {code, MinMaxLevels::value(code, scale_)};
@@ -76,8 +76,8 @@ struct MinMaxLevels {
 
 TERSE_NUMERICS_END
 
-/// `Bits` bits an element between a unit's least and largest. Wire: Bits / 8 bytes an element and 8 bytes for
-/// each unit.
+/// A quantizer of `Bits` bits per element between a unit's least and largest. Wire: Bits / 8 bytes per element and 8
+/// bytes per unit.
 template <int Bits, class Rounding = Nearest, Granularity G = PerSegment>
 using MinMax = Packed<MinMaxLevels<Bits, Rounding>, G>;
 

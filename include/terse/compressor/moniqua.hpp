@@ -5,11 +5,11 @@
 
 namespace terse {
 
-/// The lattice whose step follows from the largest distance: with q = 2^Bits and d = 1 / (2 q) (Nearest) or 1 / q
-/// (Stochastic), B = 2 bound / (1 - 2 d), sends round(x / B * q) modulo q, which is x / B modulo 1 on the circle's q
-/// levels; read as the number of that residue modulo B nearest to the key. Right, and known to be, for all
-/// |x - key| <= bound; the error is then at most B d: bound / (q - 1), or 2 bound / (q - 2). `verify`, `decode`,
-/// wire and cost are those of Lattice.
+/// The lattice whose step follows from the largest distance. With q = 2^Bits and d = 1 / (2 q) (Nearest) or 1 / q
+/// (Stochastic), B = 2 bound / (1 - 2 d), it sends round(x / B * q) modulo q, which is x / B modulo 1 on the circle's q
+/// levels. The reader takes the number of that residue modulo B that is nearest to the key. The result is verifiably
+/// right for all |x - key| <= bound; the error is then at most B d: bound / (q - 1), or 2 bound / (q - 2). `verify`,
+/// `decode`, wire and cost are those of Lattice.
 ///
 ///     Moniqua<8> moniqua{.bound = 0.05F};
 ///
@@ -29,17 +29,17 @@ struct Moniqua {
   void settings(Visit&& visit) const {
     visit("bound", static_cast<double>(bound));
   }
-  /// B / q = bound / reach, and 2^-20 of it, so that a bound measured in fp32 is safe itself.
+  /// Returns B / q = bound / reach plus 2^-20 of it, so that a bound measured in fp32 is itself safe.
   double step() const { return static_cast<double>(bound) / Grid::reach * (1 + 0x1p-20); }
   index_t wire_bytes(const Range& range) const { return detail::keyed_bytes<Grid>(range); }
 
-  /// As Lattice::encode.
+  /// Encodes as Lattice::encode does.
   template <Executor E, class Message>
   void encode(E executor, const Range& range, Message message, const EncodeContext& context,
               std::byte* section, std::uint32_t& bad) const {
     encode_keyed(executor, range, Grid(step()), message, section, context.local, bad);
   }
-  /// As Lattice::verify.
+  /// Verifies as Lattice::verify does.
   template <Executor E, class Key>
   [[nodiscard]] bool verify(E executor, const Range& range, const std::byte* section, Key key) const {
     return decode_keyed(executor, range, Grid(step()), section, key, detail::NoUse{});
@@ -48,7 +48,7 @@ struct Moniqua {
   void verify(E executor, const Range& range, const std::byte* section, Key key, std::uint32_t& wrong) const {
     decode_keyed(executor, range, Grid(step()), section, key, detail::NoUse{}, wrong);
   }
-  /// As Lattice::decode.
+  /// Decodes as Lattice::decode does.
   template <Executor E, class Key, class Use>
   [[nodiscard]] bool decode(E executor, const Range& range, const std::byte* section, Key key,
                             Use use) const {
@@ -59,7 +59,7 @@ struct Moniqua {
               std::uint32_t& wrong) const {
     decode_keyed(executor, range, Grid(step()), section, key, use, wrong);
   }
-  /// The same of several packets on a device, wrong[p] of each: terse/device/compressor/keyed.hpp.
+  /// Decodes several packets on a device, with wrong[p] for packet p: terse/device/compressor/keyed.hpp.
   template <GridExecutor E, class Key, class Use>
   void decode_together(E executor, const Range& range, const detail::KeyedPackets& packets, Key key, Use use,
                        std::uint32_t* wrong) const {

@@ -11,11 +11,11 @@ namespace terse {
 
 TERSE_NUMERICS_BEGIN
 
-/// |x| goes to one of the two powers of two around it, at random, so that its mean is |x|. The powers are
+/// Stochastic rounding of |x| to one of the two powers of two around it, so that its mean is |x|. The powers are
 /// P, P / 2, ..., P / 2^126, with P the least power >= max |x| of the unit; below them there is 0.
 /// Wire: bit 7 is the sign, bits 0 to 6 are 0 for 0 and j for P 2^(j - 127).
-/// Source: Horvath et al., "Natural compression for distributed deep learning", MSML 2022 (there with the
-/// powers of fp32, for which 9 bits are needed).
+/// Source: Horvath et al., "Natural compression for distributed deep learning", MSML 2022 (there with the powers of
+/// fp32, which require 9 bits).
 struct NaturalPowers {
   using Statistic = MaxAbs;
   static constexpr int bits = 8;
@@ -25,14 +25,13 @@ struct NaturalPowers {
   static constexpr bool contractive = true;
   static constexpr bool tracks = true;
 
-  /// E e^2 = (m - 1)(2 - m) 4^k for |x| = m 2^k, at most x^2 / 8 (at m = 4/3). What lies below P / 2^126 has
+  /// E e^2 = (m - 1)(2 - m) 4^k for |x| = m 2^k, at most x^2 / 8 (at m = 4/3). Values below P / 2^126 have
   /// E e^2 <= (P / 2^127)^2, that is 2^-252 max^2: n of them are lost in the rounding of 1/8.
   static constexpr double omega(index_t) { return 0.125; }
   static constexpr double delta(index_t n) { return 1 - omega(n); }
 
-  /// |x| / P has the exponent bits that are the code, after u has been added to its mantissa: rounding is
-  /// done by the carry. Below the least power it is subnormal, where the same sum rounds between 0 and that
-  /// power.
+  /// Returns the sign and the exponent bits of |x| / P after u has been added to its mantissa: the carry rounds. Below
+  /// the least power |x| / P is subnormal, and the same sum rounds between 0 and that power.
   TERSE_HD static std::uint32_t code(float value, float scale, std::uint32_t random) {
     const float inverse = std::bit_cast<float>((254 - top(scale)) << 23);
     const float part = detail::smaller(magnitude(value) * inverse, 1);
@@ -45,7 +44,7 @@ struct NaturalPowers {
   }
 
  private:
-  /// The exponent bits of P, 0 for the scale 0; P is at most 2^63, as messages are.
+  /// Returns the exponent bits of P, 0 for the scale 0; P is at most 2^63, as messages are.
   TERSE_HD static std::uint32_t top(float scale) {
     const std::uint32_t exponent = (std::bit_cast<std::uint32_t>(magnitude(scale)) + 0x7FFFFF) >> 23;
     return exponent < 190 ? exponent : 190;
@@ -54,7 +53,7 @@ struct NaturalPowers {
 
 TERSE_NUMERICS_END
 
-/// 8 bits an element, unbiased, with a relative error. Wire: 1 byte an element and 4 bytes for each unit.
+/// An unbiased quantizer of 8 bits per element with a relative error. Wire: 1 byte per element and 4 bytes per unit.
 template <Granularity G = PerSegment>
 using Natural = Packed<NaturalPowers, G>;
 

@@ -3,7 +3,7 @@
 
 namespace terse::detail {
 
-/// The half of a compressor that runs on a grid executor: a specialization in a header that hosts don't read.
+/// The part of a compressor that runs on a grid executor: a specialization in a header that hosts don't include.
 template <class Compressor>
 struct OnGrid {
   static_assert(sizeof(Compressor) == 0,

@@ -13,13 +13,14 @@ TERSE_NUMERICS_BEGIN
 
 namespace detail {
 
-/// The number of senders that a pick counts as. Where values are signs a 0 says nothing of the coordinate.
+/// Returns the number of senders that a pick counts as. A sign of 0 has no information about its coordinate and counts
+/// as 0.
 template <class Coder>
 TERSE_HD float senders_of(float value) {
   return Coder::drops_loss && value == 0 ? 0.0F : 1.0F;
 }
 
-/// Picks that count as senders_of them, with no regard to their sizes.
+/// A coder whose picks decode to their number of senders, independent of their sizes.
 template <class Values>
 struct Ones : Values {};
 template <class Values>
@@ -29,20 +30,20 @@ struct PickCoder<Ones<Values>> : PickCoder<Values> {
     return senders_of<Coder>(Coder::read(wire, k, e));
   }
 };
-/// A device's, see device/compressor/code_picks.hpp.
+/// A device's coder of picks, see device/compressor/code_picks.hpp.
 template <class Values>
 struct CodePicks;
 template <class Values>
 struct CodePicks<Ones<Values>> : CodePicks<Values> {};
 
-/// What the sum over `packets` packets is multiplied by where `senders` of them say something, so that a mean over all becomes
-/// one over the senders: exactly 1 where all do.
+/// Returns the factor that turns a mean over `packets` packets into one over the `senders` of a coordinate: exactly 1
+/// if these are all.
 TERSE_HD inline float share_of_senders(float packets, float senders) {
   return senders > 0 ? packets / senders : 0.0F;
 }
 
-/// sums[i - begin] of the entries in [begin, end), over the senders; `senders` has as much room. Sources stand at entries from
-/// there on or before.
+/// Sums the entries in [begin, end) into sums[i - begin] and scales them to means over the senders; `senders` is
+/// scratch of the same size. No source may have passed an entry from `begin` on.
 template <class Source>
 void sum_over_senders(SparsePackets<Source> packets, index_t begin, index_t end, float* sums,
                       float* senders) {
@@ -60,7 +61,7 @@ void sum_over_senders(SparsePackets<Source> packets, index_t begin, index_t end,
   for (index_t i = 0; i < count; ++i) sums[i] *= share_of_senders(all, senders[i]);
 }
 
-/// The same on a grid, whose sums are there.
+/// The scaling of sums to means over the senders, on a grid.
 struct ShareAmongSenders {
   float* sums;
   const float* senders;
@@ -68,7 +69,7 @@ struct ShareAmongSenders {
   TERSE_HD void operator()(index_t i) const { sums[i] *= share_of_senders(packets, senders[i]); }
 };
 
-/// The same packets, all of whose picks count as 1.
+/// Returns the same packets with picks that count as 1.
 template <class Counter, class Packets>
 auto counted(const Counter& counter, const Range& range, Packets packets,
              std::vector<typename Counter::Source>& room) {
@@ -80,21 +81,21 @@ auto counted(const Counter& counter, const Range& range, Packets packets,
 
 }  // namespace detail
 
-/// Has a sparse compressor's receivers average each coordinate over the ranks that have sent it, instead of over all:
+/// A sparse compressor whose receivers average each coordinate over the ranks that have sent it, instead of over all:
 ///
-///     mean_j = 1 / |S_j| sum over S_j of v_ij        S_j: the ranks i that have picked coordinate j; 0 where there are none
+///     mean_j = 1 / |S_j| sum over S_j of v_ij        S_j: the ranks i that have picked coordinate j; 0 if there are none
 ///
-/// NOT an unbiased mean, and under an error feedback nothing that tracks the mean of the messages: a coordinate that one rank
-/// alone has sent moves by W times as much as in the mean over all. The same, to the bit, where all ranks pick alike. What DeMo's
-/// and SparseLoCo's authors run, where their papers have the mean over all. A pick counts whatever its value is, 0 included; but a
-/// sign of 0 (Dropping<UnitTernary>) does not.
+/// This is NOT an unbiased mean, and under an error feedback it does not track the mean of the messages: a coordinate
+/// sent by a single rank moves W times as far as with the mean over all ranks. If all ranks pick the same coordinates,
+/// both means are bitwise equal. The code of DeMo's and SparseLoCo's authors does this, while their papers describe the
+/// mean over all ranks. A pick of any value counts, 0 included, but a sign of 0 (Dropping<UnitTernary>) does not.
 ///
 ///     DeMo<OverSenders<Dct<>>>{}        SparseLoCo<Adam<>, OverSenders<Tiles<>>>{}
 ///
-/// Where packets have weights (clipped, or by examples), their weighted sum is multiplied by W / |S_j|. Over topologies that
-/// compress once (AllGather, Gathered): elsewhere nobody sees all packets of a coordinate. Wire, packets and errors are the
-/// compressor's own. Cost beside its own: a pass over the sums; on a device all packets' positions are read twice, and there are
-/// two more arenas of n floats.
+/// If packets have weights (clipped, or by examples), their weighted sum is multiplied by W / |S_j|. Requires a
+/// topology that compresses once (AllGather, Gathered): with others no rank sees all packets of a coordinate. Wire,
+/// packets and errors are those of C. Additional cost: a pass over the sums; on a device all packets' positions are
+/// read twice, and there are two more arenas of n floats.
 template <class C>
 struct OverSenders {
   static_assert(sizeof(C) == 0,
@@ -116,7 +117,7 @@ struct OverSenders<Sparse<Selection, Values, G>> : Sparse<Selection, Values, G> 
   template <Executor E>
   struct Workspace : Base::template Workspace<E> {
     buffer<float, typename E::memory> means, senders;
-    index_t first;  // the arena index that `means` begins with
+    index_t first;  // the arena index of means[0]
 
     Workspace(E executor, const OverSenders& compressor, const Range& covered)
         : Base::template Workspace<E>(executor, compressor, covered),
@@ -132,13 +133,14 @@ struct OverSenders<Sparse<Selection, Values, G>> : Sparse<Selection, Values, G> 
     Workspace(E executor, const OverSenders& compressor, const Range& covered)
         : Base::template Workspace<E>(executor, compressor, covered),
           senders(executor, compressor.counter(), covered) {
-      // Between pieces there is nothing, and it is multiplied, too.
+      // Initializes the gaps between pieces, which are scaled, too.
       fill(executor, this->sums.all(), 0.0F);
       fill(executor, senders.sums.all(), 0.0F);
     }
   };
 
-  /// The sums of what came over `range`, by which the mean over the packets is the mean over the senders.
+  /// Returns the sums of the packets received over `range`, scaled so that their mean over the packets is the mean over
+  /// the senders.
   template <Executor E>
   ArrivedSums arrived(E, Workspace<E>& workspace, const Range& range, Incoming packets) const {
     for (int p = 0; p < packets.count; ++p) packets.sources[p].rewind();
@@ -195,13 +197,13 @@ struct OverSenders<Tiled<Basis, S, Sparse<Selection, Values, PerSegment>>>
     Workspace(E executor, const OverSenders& compressor, const Range& covered)
         : Base::template Workspace<E>(executor, compressor, covered),
           senders(executor, compressor.counter(), covered) {
-      // Between pieces there is nothing, and it is multiplied, too.
+      // Initializes the gaps between pieces, which are scaled, too.
       fill(executor, Base::Grid::numbers_of(*this), 0.0F);
       fill(executor, Counter::Grid::numbers_of(senders), 0.0F);
     }
   };
 
-  /// The same of the numbers in the basis's coordinates, which are transformed then.
+  /// Returns such sums, scaled in the basis's coordinates and then transformed.
   template <Executor E>
   ArrivedSums arrived(E, Workspace<E>& workspace, const Range& range, Incoming packets) const {
     for (int p = 0; p < packets.count; ++p) packets.sources[p].rewind();

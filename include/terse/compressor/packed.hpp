@@ -16,9 +16,9 @@ namespace terse {
 
 TERSE_NUMERICS_BEGIN
 
-/// A code, and what receivers read. A quantizer may have a `Coder`, made from a unit's scale, whose call (value, random)
-/// gives both at once: where constants of a unit or steps of `code` and `value` can be shared. `Coder::Quantizer` names
-/// the quantizer.
+/// A code and its decoded value. A quantizer may have a `Coder`, made from a unit's scale, whose call (value, random)
+/// returns both at once, so that it can share constants of a unit or steps of `code` and `value`. `Coder::Quantizer`
+/// names the quantizer.
 struct Coded {
   std::uint32_t code;
   float value;
@@ -26,18 +26,18 @@ struct Coded {
 
 namespace detail {
 
-/// Scales beyond this don't come from finite messages, whose norms are below 2^64. Squares of what they scale are finite.
+/// The largest scale of finite messages, whose norms are below 2^64. Squares of the values that it scales are finite.
 inline constexpr float largest_scale = 0x1.fffffep63F;
 inline constexpr const char* unlikely_scale = "a scale that no finite message has";
 
-/// Statistics that make more of a finite norm state `largest`.
+/// Returns the largest scale of a statistic; one whose scales of finite messages may be larger states `largest`.
 template <class Statistic>
 constexpr float largest_scale_of() {
   if constexpr (requires { Statistic::largest; }) return Statistic::largest;
   return largest_scale;
 }
 
-/// Whether these bytes are floats of a magnitude of `limit` at most.
+/// Checks whether these bytes are floats with magnitudes of at most `limit`.
 inline bool all_within(float limit, const std::byte* floats, index_t count) {
   for (index_t k = 0; k < count; ++k) {
     float value;
@@ -47,7 +47,7 @@ inline bool all_within(float limit, const std::byte* floats, index_t count) {
   return true;
 }
 
-/// Codes elements of a unit by a quantizer's two functions.
+/// A coder of a unit's elements that calls a quantizer's two functions.
 template <class Q>
 class PlainCoder {
  public:
@@ -65,14 +65,15 @@ template <class Q>
 struct CoderOf {
   using type = PlainCoder<Q>;
 };
-// Not one that Q has inherited: Q may have changed `code` or `value`.
+// Excludes a Coder that Q has inherited: Q may have changed `code` or `value`.
 template <class Q>
 requires std::is_same_v<typename Q::Coder::Quantizer, Q>
 struct CoderOf<Q> {
   using type = typename Q::Coder;
 };
 
-/// Codes a materialized message and leaves the error behind: feedback.commit(i, y, value(code(y))).
+/// A functor that codes a materialized message and commits the decoded values:
+/// feedback.commit(i, keep, y, value(code(y))).
 template <class Q, class Feedback>
 struct Quantize {
   using Coder = typename CoderOf<Q>::type;
@@ -94,7 +95,7 @@ struct Quantize {
 
 }  // namespace detail
 
-/// Makes a compressor of a scalar quantizer: statistic, packing, fusion with the residual, host and device.
+/// A compressor made from a scalar quantizer: statistic, packing, fusion with the residual, host and device.
 ///
 /// Wire: one Scale per unit in piece order, padded to 8 bytes; then the codes of each piece, see
 /// `code_bytes`. Cost: PerBlock reads the message once; the others once for the scale and once for the codes.
@@ -113,10 +114,10 @@ struct Packed {
   static constexpr bool unbiased = Q::unbiased;
   static constexpr bool contractive = Traits<Q>::contractive;
   static constexpr bool tracks = Traits<Q>::tracks;
-  /// A unit may reach beyond a packet, so that `measure` comes before the first `encode`.
+  /// A unit may extend beyond a packet, so `measure` comes before the first `encode`.
   static constexpr bool measured = G::units().size == 0;
 
-  /// How packets are read.
+  /// The decoder of packets.
   struct Code {
     static constexpr int bits = Q::bits;
     using Scale = Packed::Scale;
@@ -126,7 +127,7 @@ struct Packed {
   using Incoming = Packets<Code>;
   using Source = typename Incoming::Source;
 
-  /// Scratch of the reductions and, where measured, the scales between measuring and encoding.
+  /// The scratch of the reductions and, if measured, the scales between measuring and encoding.
   template <Executor E>
   struct Workspace {
     buffer<float, typename E::memory> scratch;
@@ -150,29 +151,30 @@ struct Packed {
     return bytes;
   }
 
-  /// One packet's section, as a source for decoding.
+  /// Returns one packet's section as a source for decoding.
   Source source(const Range& range, const std::byte* section, float weight, Draw) const {
     return {section + scale_bytes(range), reinterpret_cast<const Scale*>(section), weight};
   }
   static Incoming incoming(const Source* sources, int count) { return {sources, count, units()}; }
-  /// Whether codes may be of any size, whatever the scales, so that verbs that read them must look.
+  /// Decoded values may have any size even if the scales are valid, so verbs that read them must check them.
   static constexpr bool unbounded = (std::is_empty_v<Scale> && Q::bits == 16) ||
                                     detail::largest_scale_of<Statistic>() > detail::largest_scale;
 
-  /// Floats at the beginning of a section, all of a magnitude that a message's scale can have.
+  /// Returns the number of floats at the beginning of a section, whose magnitudes must be possible scales of a message.
   index_t scale_floats(const Range& range) const {
     if (std::is_empty_v<Scale> || range.pieces().empty()) return 0;
     return units().in_range(range) * static_cast<index_t>(sizeof(Scale) / 4);
   }
   static constexpr float largest_scale() { return detail::largest_scale_of<Statistic>(); }
-  /// Every code decodes, given such a scale.
+  /// Returns the fault of a section, or nullptr. Every code decodes if the scales are valid.
   const char* fault(const Range& range, const std::byte* section, index_t) const {
     return detail::all_within(detail::largest_scale_of<Statistic>(), section, scale_floats(range))
                ? nullptr
                : detail::unlikely_scale;
   }
 
-  /// Scales of all units of `range` from samples that `message` gives, once per element. `also`: see the host's `reduce`.
+  /// Measures the scales of all units of `range` from the samples of `message`, once per element. `also`: see the
+  /// host's `reduce`.
   template <Executor E, class In, class Message, class... Also>
   void measure(E executor, Workspace<E>& workspace, const Range& range, Mask<typename E::memory> mask,
                In incoming, Message message, std::uint32_t* bad, const Also&... also) const {
@@ -180,8 +182,8 @@ struct Packed {
                       workspace.scales.all(), bad, also...);
   }
 
-  /// Writes one packet's section from the message that `feedback` holds. Its first piece is the measured unit
-  /// `first_unit`, the next one the next.
+  /// Writes one packet's section from the message that `feedback` holds. Its pieces are the measured units from
+  /// `first_unit` on.
   template <Executor E, class Feedback>
   void encode(E executor, const Workspace<E>& workspace, const Range& range, Mask<typename E::memory> mask,
               Feedback feedback, index_t first_unit, const EncodeContext& context, std::byte* section) const {
@@ -195,7 +197,8 @@ struct Packed {
                                    all, section + scale_bytes(range), context.local);
     }
   }
-  /// Writes one packet's section from the codes that `measure` has written to `codes`, from arena index `begin` on.
+  /// Writes one packet's section from the codes that `measure` has written to `codes`, which begin at arena index
+  /// `begin`.
   template <Executor E>
   void encode(E executor, const Workspace<E>& workspace, const Range& range, const std::byte* codes,
               index_t begin, index_t first_unit, std::byte* section) const {
@@ -209,7 +212,7 @@ struct Packed {
       section += bytes;
     }
   }
-  /// The same for several packets: sections behind `base`, each where its range says.
+  /// Writes several packets' sections, each at its range's offset from `base`.
   template <GridExecutor E, class Feedback>
   void encode_together(E executor, const Workspace<E>& workspace, detail::PlacedRanges sections,
                        Mask<typename E::memory> mask, Feedback feedback, const EncodeContext& context,
@@ -217,7 +220,7 @@ struct Packed {
     pack<Q::bits, Q::stochastic>(executor, sections, units(), mask, detail::Quantize<Q, Feedback>{feedback},
                                  in<E, Scale>(workspace.scales.all()), base, context.local);
   }
-  /// The same for `measure_and_encode`; false where it takes more than one kernel, and nothing is done.
+  /// Measures and encodes several packets in one kernel; returns false and does nothing if that requires more kernels.
   template <GridExecutor E, class In, class Message, class Feedback>
   bool encode_at_once(E executor, detail::PlacedRanges sections, Mask<typename E::memory> mask, In incoming,
                       Message message, Feedback feedback, const EncodeContext& context, std::byte* base,
@@ -226,13 +229,14 @@ struct Packed {
         executor, sections, units(), mask, incoming, message, detail::Quantize<Q, Feedback>{feedback},
         static_cast<Scale*>(nullptr), base, context.local, bad);
   }
-  /// Of a section that begins `at` bytes behind the base and has the measured units from `first_unit` on.
+  /// Returns the place of a section that begins `at` bytes after the base and has the measured units from `first_unit`
+  /// on.
   detail::PlacedRange place(const Range& range, index_t first_unit, index_t at) const {
     return {&range, at + scale_bytes(range), std::is_empty_v<Scale> ? -1 : at,
             units().whole ? 0 : first_unit};
   }
 
-  /// `measure` and `encode` in one, unit by unit.
+  /// Measures and encodes unit by unit. Returns the section's bytes.
   template <Executor E, class In, class Message, class Feedback>
   index_t measure_and_encode(E executor, Workspace<E>& workspace, const Range& range,
                              Mask<typename E::memory> mask, In incoming, Message message, Feedback feedback,
@@ -263,13 +267,13 @@ struct Packed {
   static constexpr index_t longest = G::units().size > 0 && G::units().size < reduction_block
                                          ? G::units().size
                                          : reduction_block;
-  /// Between the scales and the codes.
+  /// Zeroes the padding between the scales and the codes.
   template <Executor E>
   void pad(E executor, const Range& range, std::byte* section) const {
     if (const index_t bytes = scale_bytes(range); bytes > 0)
       fill(executor, out<E, std::byte>(section + bytes - 8, 8), std::byte{0});
   }
-  /// The measured scales of a section's units, and where they are then.
+  /// Writes the measured scales of a section's units and returns their place in the section.
   template <Executor E>
   in<E, Scale> write_scales(E executor, const Workspace<E>& workspace, const Range& range, index_t first_unit,
                             std::byte* section) const {

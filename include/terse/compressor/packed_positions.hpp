@@ -10,13 +10,13 @@
 
 namespace terse::detail {
 
-/// Bits that tell n positions apart: ceil(log2(n)), at least 1. n <= 2^32.
+/// Returns the bits of a position among n: ceil(log2(n)), at least 1. n <= 2^32.
 TERSE_HD inline int position_bits(index_t n) {
   return n > 2 ? width_of(static_cast<std::uint64_t>(n - 1)) : 1;
 }
 
-/// Numbers of `bits` bits each, 1 to 32, one behind the other and the lowest bit first: number e begins at bit
-/// `bits * e % 8` of byte `bits * e / 8`. Any of them is read by itself. Numbers in memory are those of 32 bits.
+/// Contiguous numbers of `bits` bits each, 1 to 32, the lowest bit first: number e begins at bit `bits * e % 8` of byte
+/// `bits * e / 8`. Any number can be read separately. Numbers in memory have 32 bits.
 struct PackedPositions {
   const std::byte* wire = nullptr;
   int bits = 32;
@@ -26,25 +26,26 @@ struct PackedPositions {
   TERSE_HD explicit PackedPositions(const std::uint32_t* numbers)
       : wire(reinterpret_cast<const std::byte*>(numbers)) {}
 
-  /// Of k numbers, a multiple of 8.
+  /// Returns the bytes of k numbers, a multiple of 8.
   TERSE_HD static index_t bytes(int bits, index_t k) { return (bits * k + 63) / 64 * 8; }
 
   TERSE_HD std::uint32_t operator[](index_t e) const {
     const index_t first = bits * e, last = first + bits - 1;
-    // Often the same word twice, whose upper half is cut off then. Nothing is read behind the last number's word.
+    // Both are often the same word, whose copy in the upper half is masked off. No read goes beyond the last number's
+    // word.
     const auto low = load_from_wire<std::uint32_t>(wire + first / 32 * 4);
     const auto high = load_from_wire<std::uint32_t>(wire + last / 32 * 4);
     const std::uint64_t both = low | std::uint64_t{high} << 32;
     return static_cast<std::uint32_t>(both >> first % 32) & (~std::uint32_t{0} >> (32 - bits));
   }
-  /// Whether the bits between the last of k numbers and the end are 0.
+  /// Checks whether the bits between the last of k numbers and the end are 0.
   TERSE_HD bool ends_in_zeros(index_t k) const {
     const index_t end = bits * k;
     return end % 64 == 0 || load_from_wire<std::uint64_t>(wire + end / 64 * 8) >> end % 64 == 0;
   }
 };
 
-/// Packs 32 numbers, which take as many words of 32 bits as they have bits; the last ones, and zeros up to the end.
+/// A functor that packs 32 numbers into as many words of 32 bits as a number has bits; the last group ends in zeros.
 struct PackPositions {
   static constexpr index_t together = 32;
   const std::uint32_t* positions;

@@ -14,7 +14,7 @@ TERSE_NUMERICS_BEGIN
 
 namespace detail {
 
-/// The picked values as a message to their coder, and where the coder leaves them.
+/// The picked values as a message for their coder, and as its error feedback, whose commit does nothing.
 struct PickedValues {
   float* y;
   index_t begin;
@@ -23,7 +23,7 @@ struct PickedValues {
   TERSE_HD void commit(index_t, bool, float, float) const {}
 };
 
-/// How the values of k picks are coded: as fp32, or by a packed quantizer.
+/// A coder of the values of k picks: as fp32, or by a packed quantizer.
 template <class Values>
 struct PickCoder {
   static_assert(!Values::lossless, "terse: picks are coded by Dense or by a Packed quantizer");
@@ -41,7 +41,7 @@ struct PickCoder {
     return std::is_empty_v<Scale> ? 0 : (static_cast<index_t>(sizeof(Scale)) * scales(k) + 7) / 8 * 8;
   }
   TERSE_HD static index_t bytes(index_t k) { return k == 0 ? 0 : scale_bytes(k) + code_bytes<Code::bits>(k); }
-  /// Floats in front that must be within the limit.
+  /// Returns the number of leading floats, which must be within the limit.
   TERSE_HD static index_t floats(index_t k) {
     return k == 0 || std::is_empty_v<Scale> ? 0
                                             : scales(k) * static_cast<index_t>(sizeof(Scale) / sizeof(float));

@@ -9,7 +9,7 @@ namespace terse::detail {
 
 TERSE_NUMERICS_BEGIN
 
-/// Reads one section of Sparse, entry by entry. On a grid it only says where that is.
+/// A reader of one section of Sparse, entry by entry. On a grid it only holds the section's place.
 template <class Selection, class Values, class G>
 class PickSource {
   using Sections = SparseSections<Selection, Values, G>;
@@ -32,7 +32,7 @@ class PickSource {
     for (; index_ < first + count; next())
       if (index_ >= first) sum[index_ - first] += weighted();
   }
-  /// Arena index of the entry at hand; behind all others at the end.
+  /// Returns the arena index of the current entry; at the end, an index beyond all others.
   index_t index() const { return index_; }
   float value() const { return Coder::read(values_, picks_, entry_); }
   const std::byte* section() const { return section_; }
@@ -49,7 +49,7 @@ class PickSource {
   }
 
  private:
-  /// The next unit with picks.
+  /// Opens the next unit with picks.
   void open() {
     do {
       if (!units_.more()) {
@@ -77,9 +77,9 @@ class PickSource {
   float weight_ = 1;
   StepDraw shared_ = Draw::shared(0, 0, Purpose::selection);
 
-  const std::byte* at_ = nullptr;      // the unit behind the open one
+  const std::byte* at_ = nullptr;      // the unit after the open one
   const std::byte* values_ = nullptr;  // of the open unit
-  UnitsOf units_;                      // from the one behind it on
+  UnitsOf units_;                      // from the one after it on
   index_t base_ = 0, picks_ = 0, entry_ = 0, index_ = 0;
   Reader reader_;
 };

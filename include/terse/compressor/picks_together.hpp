@@ -7,26 +7,27 @@
 #include "terse/core/draw.hpp"
 #include "terse/core/layout.hpp"
 
-// Selections whose picks from many units the same kernels make, see device/compressor/picks.hpp.
+// Selections whose picks from many units are made by the same kernels, see device/compressor/picks.hpp.
 
 namespace terse::detail {
 
-/// Picks of a known number by magnitude.
+/// A selection of a known number of picks by magnitude.
 template <class Selection>
 concept PicksByRank = requires(const Selection& selection, index_t n, std::uint64_t step) {
   { selection.largest(n, step) } -> std::same_as<index_t>;
 };
-/// Picks by a threshold, as many as `most` at most.
+/// A selection by a threshold, of at most `most` picks.
 template <class Selection>
 concept PicksByThreshold = requires(const Selection& selection) {
   { selection.least() } -> std::same_as<float>;
 };
-/// Picks by the draw that all ranks share, in order.
+/// A selection by the draw that all ranks share, in order.
 template <class Selection>
 concept PicksByDraw = requires(index_t n, index_t k, index_t key, index_t e, const StepDraw& shared) {
   { Selection::drawn(n, k, key, e, shared) } -> std::same_as<std::uint32_t>;
 };
-/// Picks a known number by magnitude among those of n that such a draw has picked before, so many; place e of these has `element`.
+/// A selection of a known number of picks by magnitude among `among(n)` elements that such a draw has picked from n;
+/// drawn pick e has position `element`.
 template <class Selection>
 concept PicksAmongDrawn = requires(const Selection& selection, index_t n, index_t among, index_t key,
                                    index_t e, const StepDraw& shared) {

@@ -13,9 +13,9 @@
 
 namespace terse {
 
-/// Positions on the wire: a list of ceil(log2(n)) bits each, or one bit for each of the n values where these are no more. A
-/// selection that sends its picks so names `Reader`, gives `bytes` as its index_bytes and `fault` as its fault, and ends `select`
-/// with `write`; on devices it has `list` and `check`, too.
+/// The wire format of positions: a list of ceil(log2(n)) bits each, or a bitmap of the n values if that is not longer.
+/// A selection that sends its picks in this format names `Reader`, returns `bytes` as its index_bytes and `fault` as
+/// its fault, and ends `select` with `write`; on devices it also has `list` and `check`.
 struct Positions {
   using Arrived = detail::Arrived;
   using Report = detail::Report;
@@ -71,7 +71,7 @@ struct Positions {
     return detail::load_from_wire<std::uint64_t>(at);
   }
 
-  /// Entries of a list, into `positions`; nothing of a bitmap.
+  /// A functor that unpacks the entries of a list into `positions`; a bitmap has none.
   struct Unpack {
     Arrived arrived;
     index_t n;
@@ -79,7 +79,7 @@ struct Positions {
     TERSE_HD index_t entries() const { return is_bitmap(n, arrived.count()) ? 0 : arrived.count(); }
     TERSE_HD void operator()(index_t e) const { positions[e] = list_at(arrived.bytes(), n)[e]; }
   };
-  /// Whether an element's bit is set; none in a list.
+  /// A predicate that checks whether an element's bit is set; false for all elements of a list.
   struct PickSet {
     Arrived arrived;
     index_t n;
@@ -117,7 +117,7 @@ struct Positions {
         report.note(e + 1, SectionFault::padding);
     }
   };
-  /// Some words of a bitmap.
+  /// The check of some words of a bitmap.
   struct CheckBits {
     static constexpr index_t words = 32;
     Arrived arrived;
@@ -136,7 +136,7 @@ struct Positions {
       if (set != 0) detail::atomic_add(&report.findings->population, static_cast<std::uint32_t>(set));
     }
   };
-  /// Behind CheckBits.
+  /// The check of a bitmap's population, after CheckBits.
   struct CheckPopulation {
     Arrived arrived;
     index_t n;
@@ -157,7 +157,7 @@ struct Positions {
     for_each_entry(executor, 1, CheckPopulation{arrived, n, report});
   }
 
-  /// Walks through the positions in order, by next() or by seek().
+  /// A reader of the positions in order, by next() or by seek().
   class Reader {
    public:
     Reader() = default;
@@ -192,7 +192,7 @@ struct Positions {
     const std::byte* wire_ = nullptr;
     index_t read_ = 0, position_ = 0, at_ = 0;
     std::uint64_t word_ = 0;
-    int bits_ = 0, held_ = 0;  // of a position in a list, 0: a bitmap; of a list's in `word_`
+    int bits_ = 0, held_ = 0;  // bits of a list's position, 0: a bitmap; unread bits in `word_`
   };
 };
 

@@ -43,7 +43,7 @@ struct QsgdLevels {
     return static_cast<std::uint32_t>(Stochastic::round(t, random)) |
            std::bit_cast<std::uint32_t>(value) >> 31 << (Bits - 1);
   }
-  /// level / L <= 1, and 1 for level L: the product with `norm` can't overflow.
+  /// level / L is at most 1, and exactly 1 for level L, so the product with `norm` can't overflow.
   TERSE_HD static float value(std::uint32_t code, float norm) {
     const auto level = static_cast<float>(static_cast<std::int32_t>(code & levels));
     return detail::flipped_if(code >> (Bits - 1), level * (1.0F / levels) * norm);
@@ -52,7 +52,7 @@ struct QsgdLevels {
 
 TERSE_NUMERICS_END
 
-/// `Bits` bits an element, unbiased. Wire: Bits / 8 bytes an element and 4 bytes for each unit.
+/// An unbiased quantizer of `Bits` bits per element. Wire: Bits / 8 bytes per element and 4 bytes per unit.
 template <int Bits, Statistic Norm = EuclideanNorm, Granularity G = PerBlock<512>>
 using Qsgd = Packed<QsgdLevels<Bits, Norm>, G>;
 

@@ -8,9 +8,9 @@
 
 namespace terse {
 
-/// A statistic is reduced over a unit and gives its scale: `width` components, each joined by `join` from
-/// `initial` over `terms(x)`, finished by `finish(totals, count)`. Count 0 must give the scale that decodes
-/// to 0. One that says `joins_together` has a join(a, b) of all components at once, arrays of `width`, into a.
+/// A statistic of a unit's elements that gives its scale: `width` components, each reduced by `join` over `terms(x)`
+/// from `initial`, and finished by `finish(totals, count)`. Count 0 must give the scale that decodes to 0. A statistic
+/// with `joins_together` has a join(a, b) of all components at once, arrays of `width`, into a.
 template <class S>
 concept Statistic = requires(float x, float (&terms)[S::width], const float* totals, index_t count) {
   typename S::Scale;
@@ -20,13 +20,14 @@ concept Statistic = requires(float x, float (&terms)[S::width], const float* tot
   { S::finish(totals, count) } -> std::same_as<typename S::Scale>;
 };
 
-/// What most users write: `bits` a code, the statistic behind a unit's scale, and two functions.
+/// A scalar quantizer, the part that most users write: `bits` per code, the statistic for a unit's scale, and two
+/// functions.
 ///
 ///     code(value, scale, random)   -> the code, below 2^bits; `random` is 16 bits, 0 unless `stochastic`
-///     value(code, scale)           -> what the receiver reads
+///     value(code, scale)           -> the value that receivers decode
 ///
-/// `unbiased` says whether E[value(code(x))] = x: a biased one needs error feedback. What else the theory
-/// asks of it, see Traits.
+/// `unbiased` means E[value(code(x))] = x; a biased quantizer requires error feedback. For its other properties see
+/// Traits.
 template <class Q>
 concept Quantizer = requires(float x, typename Q::Statistic::Scale scale, std::uint32_t word) {
   requires Statistic<typename Q::Statistic>;
@@ -37,13 +38,13 @@ concept Quantizer = requires(float x, typename Q::Statistic::Scale scale, std::u
   { Q::value(word, scale) } -> std::same_as<float>;
 };
 
-/// How elements share scales: `units()` says it to the verbs.
+/// A partition of elements into units that share a scale; `units()` describes it for the verbs.
 template <class G>
 concept Granularity = requires {
   { G::units() } -> std::same_as<Units>;
 };
 
-/// Says in words what a type lacks to be a quantizer.
+/// Reports a missing member of a quantizer with a readable static_assert.
 template <class Q>
 constexpr bool check_quantizer() {
   static_assert(

@@ -5,12 +5,12 @@
 
 namespace terse {
 
-/// One position, uniform, from each of k = ceil(ratio n) strata of equal size (up to one element), by the draw
-/// that all ranks share: positions are never sent. Every value is picked with probability 1 / (size of its stratum),
-/// which is k / n where k divides n and at least delta = 1 / ceil(n / k) elsewhere; with Scaled picks are multiplied by
-/// the stratum's size, which makes it unbiased with omega = ceil(n / k) - 1. Linear: packets of all ranks have the same
-/// positions. Source: random-k of Stich et al., NeurIPS 2018, and Konecny and Richtarik 2018; the strata make positions
-/// ascend and each of them a function of the draw alone.
+/// A selection of one uniformly random position from each of k = ceil(ratio n) strata of equal size (up to one
+/// element). All ranks share the draw, so positions are never sent. Every value is picked with probability 1 / (size of
+/// its stratum), which is k / n if k divides n, and otherwise at least delta = 1 / ceil(n / k). With Scaled, picks are
+/// multiplied by the stratum's size, which makes it unbiased with omega = ceil(n / k) - 1. Linear: packets of all ranks
+/// have the same positions. Source: random-k of Stich et al., NeurIPS 2018, and Konecny and Richtarik 2018; the
+/// strata make positions ascend and each a function of the draw alone.
 template <bool Scaled>
 struct Strata {
   static constexpr bool variable = false;
@@ -35,12 +35,12 @@ struct Strata {
   double delta(index_t n) const { return 1 / static_cast<double>((n + most(n) - 1) / most(n)); }
   double omega(index_t n) const { return static_cast<double>((n + most(n) - 1) / most(n)) - 1; }
 
-  /// The first element of stratum e; n, e < 2^32.
+  /// Returns the first element of stratum e; n, e < 2^32.
   TERSE_HD static index_t begin(index_t n, index_t k, index_t e) {
     return static_cast<index_t>(static_cast<std::uint64_t>(n) * static_cast<std::uint64_t>(e) /
                                 static_cast<std::uint64_t>(k));
   }
-  /// The pick of stratum e, from 64 random bits: those of index key + e.
+  /// Returns the pick of stratum e from 64 random bits, those of index key + e.
   TERSE_HD static index_t position(index_t n, index_t k, index_t e, std::uint64_t bits) {
     const index_t first = begin(n, k, e);
     return pick(first, begin(n, k, e + 1) - first, bits);
@@ -61,7 +61,7 @@ struct Strata {
   }
   static const char* fault(const std::byte*, index_t, index_t) { return nullptr; }
 
-  /// Two strata share a block of the draw; `key` is even.
+  /// The draw of two strata, which share a block of random words; `key` is even.
   struct DrawTwo {
     index_t n, k, key;
     StepDraw shared;
@@ -129,15 +129,15 @@ struct Strata {
   template <Executor E>
   static void draw(E executor, index_t n, index_t k, index_t key, StepDraw shared,
                    out<E, std::uint32_t> positions) {
-    if constexpr (!GridExecutor<E>) shared.now = nullptr;  // this very step's
+    if constexpr (!GridExecutor<E>) shared.now = nullptr;  // uses the step that the draw was made for
     for_each_entry(executor, (k + 1) / 2, DrawTwo{n, k, key, shared, positions.data()});
   }
 };
 
-/// Random-k with error feedback: what is picked is sent as it is. Wire: 32 k bits.
+/// Random-k with error feedback: picks are sent as they are. Wire: 32 k bits.
 using RandomK = Sparse<Strata<false>, Dense, PerSegment>;
 
-/// Random-k without error feedback: what is picked is scaled, hence unbiased.
+/// Random-k without error feedback: picks are scaled, hence unbiased.
 using UnbiasedRandomK = Sparse<Strata<true>, Dense, PerSegment>;
 
 }  // namespace terse

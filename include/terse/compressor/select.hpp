@@ -15,28 +15,28 @@
 
 namespace terse {
 
-/// In the place of a branch's error feedback: the optimizer's.
+/// A placeholder for a branch's error feedback: the optimizer's is used.
 struct OptimizersFeedback {};
 
-/// A branch of Select: segments for which `predicate` holds go by `compressor`, with an error feedback of their own where one
-/// is named. Dense: in full precision.
+/// A branch of Select: segments for which `predicate` holds are compressed by `compressor`, with a separate error
+/// feedback if one is named. Dense: in full precision.
 template <class Predicate, class C, class F = OptimizersFeedback>
 struct Where {
   using predicate_type = Predicate;
   using compressor_type = C;
   static constexpr bool has_own_feedback = !std::is_same_v<F, OptimizersFeedback>;
-  /// With which its compressor is paired in an optimizer that has `Given`.
+  /// The error feedback of its compressor in an optimizer that has `Given`.
   template <class Given>
   using feedback_type = std::conditional_t<has_own_feedback, F, Given>;
 
-  Predicate predicate{};  ///< which segments go this way
-  C compressor{};         ///< of those segments
-  F error_feedback{};     ///< that of those segments, where they have one
+  Predicate predicate{};  ///< the segments of this branch
+  C compressor{};         ///< the compressor of those segments
+  F error_feedback{};     ///< the error feedback of those segments, if named
 };
-/// The branch of what no branch before it has taken: the last one.
+/// The last branch, of all segments that no branch before it has taken.
 template <class C, class F = OptimizersFeedback>
 using Otherwise = Where<AnySegment, C, F>;
-/// Segments of less than N elements, for which compression doesn't pay.
+/// A branch for segments of fewer than N elements, for which compression doesn't pay.
 template <index_t N, class C = Dense>
 using SmallerThan = Where<IsSmallerThan<N>, C>;
 
@@ -74,7 +74,8 @@ constexpr bool check_branch() {
   return false;
 }
 
-/// Shows settings with the branch's number before the name. Every step asks for them: without allocating.
+/// A visitor that shows settings with the branch's number before the name. It does not allocate, since every step calls
+/// it.
 template <class Visit>
 struct BranchSettings {
   Visit& visit;
@@ -86,14 +87,14 @@ struct BranchSettings {
   }
 };
 
-/// Whether no branch but the last takes all segments.
+/// Checks that no branch but the last takes all segments.
 template <class... Branches>
 constexpr bool all_are_reached() {
   std::size_t behind = sizeof...(Branches);
   return (... && (--behind == 0 || !std::is_same_v<typename Branches::predicate_type, AnySegment>));
 }
 
-/// Says in words what is wrong with the branches of a Select.
+/// Reports faults of a Select's branches with readable static_asserts.
 template <class... Branches>
 constexpr bool check_branches() {
   static_assert(sizeof...(Branches) > 0,
@@ -114,26 +115,26 @@ constexpr bool check_branches() {
 
 }  // namespace detail
 
-/// What is wrong with the branches has been said.
+/// The empty type for faulty branches, which check_branches has reported.
 template <class... Branches>
 struct Select {};
 
-/// A compressor for each kind of layer, in one optimizer: the first branch whose predicate holds for a segment takes it, and
-/// what no branch takes, or what its compressor leaves (LowRank and vectors), goes in full precision, as do segments with
-/// `compress == false`.
+/// A compressor for each kind of layer, in one optimizer. The first branch whose predicate holds for a segment takes
+/// it. Segments are sent in full precision if no branch takes them, if the branch's compressor leaves them out (vectors
+/// under LowRank), or if `compress == false`.
 ///
 ///     Select<SmallerThan<4096>, Where<Named<"embedding*">, TopK<>>, Where<IsMatrix, LowRank<4>>, Otherwise<Sign>>
 ///
-/// Decided at construction, from the layout alone. Each branch's part of the message is a message by itself: it has packets,
-/// scales and a round of its own over the optimizer's topology, all of them under way at a time; so a step sends, for each
-/// branch that has segments, what an optimizer of these segments alone would send, and has the bits that it would have.
-/// Full-precision segments go as Dense over the topology's full-precision way, in slices. All branches' errors are known
-/// before anything is consumed. Over Hierarchical, what goes between nodes is cut into branches.
+/// Branches are assigned at construction, from the layout alone. Each branch's part of the message is a separate
+/// message with its own packets, scales and round over the optimizer's topology; the rounds overlap. For each branch
+/// that has segments, a step sends the packets of an optimizer of these segments alone, and has the same bits.
+/// Full-precision segments are sent as Dense over the topology's full-precision path, in slices. All branches' errors
+/// are known before anything is consumed. Over Hierarchical, the messages between nodes are divided into branches.
 ///
-/// Branches share the optimizer's error feedback, one state of n floats over all of them, or have one of their own: its state
-/// covers the arena from the branch's first to its last segment.
+/// Branches share the optimizer's error feedback, one state of n floats for all of them, or name a separate one, whose
+/// state covers the arena from the branch's first to its last segment.
 ///
-/// Hyper-parameters stand in `branches`: `select.branch<1>().compressor.selection.ratio = 0.01`.
+/// Hyper-parameters are in `branches`: `select.branch<1>().compressor.selection.ratio = 0.01`.
 template <class... Branches>
 requires(detail::check_branches<Branches...>()) struct Select<Branches...> {
   using is_select = void;
@@ -145,7 +146,7 @@ requires(detail::check_branches<Branches...>()) struct Select<Branches...> {
   static constexpr bool own_round = true;
 
  private:
-  /// Of what an optimizer's feedback is paired with.
+  /// True for branches that use the optimizer's error feedback.
   template <class Branch>
   static constexpr bool shares = !Branch::has_own_feedback && !Branch::compressor_type::lossless;
 
@@ -158,7 +159,7 @@ requires(detail::check_branches<Branches...>()) struct Select<Branches...> {
   static constexpr bool unchecked =
       ((shares<Branches> && Traits<typename Branches::compressor_type>::unchecked) || ...);
   static constexpr bool single_stage = (Traits<typename Branches::compressor_type>::single_stage || ...);
-  /// The most elements that a branch holds between measuring and coding; 0: up to the whole message.
+  /// Returns the most elements that a branch holds between measuring and coding; 0: up to the whole message.
   static constexpr index_t block() {
     index_t most = 0;
     bool whole = false;
@@ -181,7 +182,7 @@ requires(detail::check_branches<Branches...>()) struct Select<Branches...> {
     return std::get<K>(branches);
   }
 
-  /// The branch that a segment goes by; `size`: none, it travels in full precision.
+  /// Returns the branch of a segment; `size`: none, it is sent in full precision.
   std::size_t branch_of(const Segment& segment) const {
     std::size_t taken = size, k = 0;
     if (segment.compress)
@@ -229,7 +230,7 @@ requires(detail::check_branches<Branches...>()) struct Select<Branches...> {
     });
   }
 
-  /// Nothing travels in packets of an outer plan: branches have packets of their own.
+  /// Returns 0: branches have separate packets, outside the outer plan.
   index_t wire_bytes(const Range&) const { return 0; }
 
  private:

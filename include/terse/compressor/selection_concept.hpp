@@ -73,35 +73,35 @@ concept ShowsSelection = requires(const S& selection) {
 
 }  // namespace detail
 
-/// Picks some of n values, n < 2^32, and says on the wire which; Sparse makes a compressor of it. A copyable policy of
-/// hyper-parameters with
+/// A copyable policy that picks some of n values, n < 2^32, and encodes their positions; Sparse makes a compressor of
+/// it. It has hyper-parameters and
 ///
 ///     check(), settings(visit)
-///     most(n), variable                the most picks; exactly these unless `variable`
+///     most(n), variable                the largest number of picks; the exact one unless `variable`
 ///     index_bytes(n, k)                wire bytes for the positions of k picks, a multiple of 8
 ///     floats(executor, n), words(n)    scratch for `select` and `list`, see PickScratch
 ///     select(executor, values, key, context, scratch, positions, wire) -> k
-///                                      ascending positions, and their wire form
-///     Reader(selection, wire, n, k, key, shared): position() of pick 0, of the next after next(), while there is one,
-///                                      or, for the first of a Chain, of pick e after seek(e), where e only grows
-///     fault(wire, n, k)                what is wrong with a wire form, or nullptr
-///     unbiased, contractive, tracks, single_stage, delta(n), omega(n) as in Traits; where single_stage,
-///     factor(n, k, e), which pick e is multiplied by before it is sent
+///                                      writes ascending positions, and their wire form
+///     Reader(selection, wire, n, k, key, shared): position() of pick 0; after next(), of the next pick, while there is
+///                                      one; for the first of a Chain, of pick e after seek(e), where e only grows
+///     fault(wire, n, k)                the fault of a wire form, or nullptr
+///     unbiased, contractive, tracks, single_stage, delta(n), omega(n) as in Traits; if single_stage,
+///     factor(n, k, e), the factor of pick e before it is sent
 ///
-/// On a grid executor, whose memory the host can't read, `list` and `check` take the place of Reader and fault; what
-/// kernels call is TERSE_HD, `index_bytes` too:
+/// On a grid executor, whose memory the host can't read, `list` and `check` replace Reader and fault; functions that
+/// kernels call are TERSE_HD, `index_bytes` included:
 ///
 ///     list(executor, arrived, n, key, shared, scratch, positions) -> Positions::List, in `positions` or elsewhere;
-///                                      those of a wrong wire form may be any numbers
-///     check(executor, arrived, n, report)    reports what is wrong with a wire form
+///                                      positions of a wrong wire form may be any numbers
+///     check(executor, arrived, n, report)    reports the faults of a wire form
 ///
-/// Arena indices key ... key + n - 1 are the unit's alone.
+/// Arena indices key ... key + n - 1 belong to the unit alone.
 template <class S>
 concept Selection = std::copyable<S> && detail::ShowsSelection<S> && detail::SaysSelection<S> &&
     detail::SaysMost<S> && detail::SaysIndexBytes<S> && detail::SaysScratch<S> && detail::Selects<S> &&
     detail::ReadsPicks<S> && detail::FindsPickFaults<S>;
 
-/// Says in words what a type lacks to be a selection.
+/// Reports a missing member of a selection with a readable static_assert.
 template <class S>
 constexpr bool check_selection() {
   static_assert(std::copyable<S>, "terse: a selection is a value: it must be copyable");

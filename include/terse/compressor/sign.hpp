@@ -11,7 +11,7 @@ namespace terse {
 
 TERSE_NUMERICS_BEGIN
 
-/// C(y) = s * sgn(y), sgn(y) = +1 unless y < 0, so that both zeros are +. One bit per element.
+/// C(y) = s * sgn(y), sgn(y) = +1 unless y < 0, so both zeros are +. One bit per element.
 /// Source: Seide et al., "1-bit SGD", Interspeech 2014; Tang et al., "1-bit Adam", ICML 2021, section 4.
 template <class S>
 struct SignBit {
@@ -31,7 +31,7 @@ struct SignBit {
   TERSE_HD static std::uint32_t code(float value, float, std::uint32_t) { return value < 0 ? 0U : 1U; }
   TERSE_HD static float value(std::uint32_t code, float scale) { return code != 0 ? scale : -scale; }
 
-  /// Code and value by one comparison.
+  /// A coder of code and value by one comparison.
   class Coder {
    public:
     using Quantizer = SignBit;
@@ -58,7 +58,7 @@ struct TwoMeanBit {
   static constexpr bool contractive = true;
   static constexpr bool tracks = true;
   static constexpr bool represents_zero = false;
-  /// As for MeanAbs, on each side of zero, which has at most n elements.
+  /// The bound of MeanAbs on each side of zero, which has at most n elements.
   static constexpr double delta(index_t n) { return n > 1 ? 1.0 / static_cast<double>(n) : 1; }
 
   TERSE_HD static std::uint32_t code(float value, TwoMeans::Scale, std::uint32_t) {
@@ -88,20 +88,19 @@ struct UnitSignBit {
 
 TERSE_NUMERICS_END
 
-/// Signs with one scale for each unit: S is RootMeanSquare or MeanAbs, G is PerSegment, PerBlock<N> or Whole.
-/// Wire: n / 8 bytes of bits and 4 bytes for each unit.
+/// Signs with one scale per unit: S is RootMeanSquare or MeanAbs, G is PerSegment, PerBlock<N> or Whole.
+/// Wire: n / 8 bytes of bits and 4 bytes per unit.
 template <Statistic S = RootMeanSquare, Granularity G = PerSegment>
 using ScaledSign = Packed<SignBit<S>, G>;
 
-/// 1-bit Adam's own: root mean square, one scale for each segment.
+/// The compressor of 1-bit Adam: root mean square, one scale per segment.
 using Sign = ScaledSign<>;
 
-/// 1-bit SGD's own: a mean for each side of zero. Wire: n / 8 bytes of bits and 8 bytes for each unit.
+/// The compressor of 1-bit SGD: a mean for each side of zero. Wire: n / 8 bytes of bits and 8 bytes per unit.
 template <Granularity G = PerSegment>
 using TwoMeanSign = Packed<TwoMeanBit, G>;
 
-/// Signs alone. Wire: n / 8 bytes of bits. The blocks have no scale; they save the pass that would measure
-/// it.
+/// Signs without a scale. Wire: n / 8 bytes of bits. Blocks without scales save the pass that would measure them.
 using UnitSign = Packed<UnitSignBit, PerBlock<4096>>;
 
 }  // namespace terse

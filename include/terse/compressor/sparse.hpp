@@ -14,11 +14,12 @@ namespace terse {
 
 TERSE_NUMERICS_BEGIN
 
-/// Compressor of a Selection and a coder for the picked values. Receivers read 0 elsewhere, which an error feedback keeps.
+/// A compressor made from a Selection and a coder for the picked values. Receivers decode 0 elsewhere; an error
+/// feedback keeps those elements.
 ///
-/// Wire, unit by unit: the number of picks (8 bytes, where it varies), their positions, their values. Passes: the message is
-/// materialized, the selection reads it (TopK: about twice), the error is touched at the picks only; readers make one pass over
-/// what they update. Units have less than 2^32 elements: cut larger ranges into buckets.
+/// Wire, unit by unit: the number of picks (8 bytes, if it varies), their positions, their values. Passes: the message
+/// is materialized, the selection reads it (TopK: about twice), the error is touched at the picks only; receivers make
+/// one pass over the elements that they update. Units have fewer than 2^32 elements: divide larger ranges into buckets.
 template <class Selection, Compressor Values, Granularity G>
 struct Sparse {
   static_assert(check_selection<Selection>());
@@ -41,14 +42,14 @@ struct Sparse {
   static constexpr bool adds_together = detail::PicksTogether<Selection>;
   static constexpr bool encodes_together = adds_together;
 
-  Selection selection{};  ///< which elements are picked
-  Values values{};        ///< the coder of what is picked
+  Selection selection{};  ///< the selection of the elements to send
+  Values values{};        ///< the coder of the picked values
 
   void check() const { selection.check(); }
   const char* unrecordable(const RecordUse& use) const {
     return detail::unrecordable(use, selection, values);
   }
-  /// Throws usage_error unless sections over `range` have the sizes of `made`'s, which there is room for.
+  /// Throws usage_error unless sections over `range` have the sizes of those of `made`, for which there is room.
   void require_room(const Sparse& made, const Range& range) const {
     for (UnitsOf units(range); units.more(); units.next()) {
       const index_t n = units.unit().count, k = selection.most(n), room = made.selection.most(n);
@@ -63,7 +64,7 @@ struct Sparse {
   void settings(Visit&& visit) const {
     selection.settings(visit);
   }
-  /// Of a unit of n elements.
+  /// Returns delta of a unit of n elements.
   double delta(index_t n) const requires(contractive&& Values::lossless&& detail::SaysDelta<Selection>) {
     return selection.delta(n);
   }
@@ -78,8 +79,8 @@ struct Sparse {
     return sections().fault(range, section, bytes);
   }
 
-  /// visit(n) for units that are as large and as many as those of any part of `covered`: parts of matrices are vectors, whose
-  /// tiles may be larger and more.
+  /// Calls visit(n) for units that are at least as large and as many as those of any part of `covered`: parts of
+  /// matrices are vectors, whose tiles may be larger and more.
   template <class Visit>
   static void for_each_size(const Range& covered, Visit visit) {
     for (UnitsOf units(covered); units.more(); units.next()) visit(units.unit().count);
@@ -89,7 +90,7 @@ struct Sparse {
     }
   }
 
-  /// The memory that every executor works in.
+  /// The memory that all executors require.
   template <Executor E>
   struct Room {
     static_assert(!GridExecutor<E> || detail::ListsPicks<Selection, E>,
@@ -102,7 +103,7 @@ struct Sparse {
     buffer<std::uint32_t, typename E::memory> words, positions;
     typename Coder::template Workspace<E> coder;
     buffer<float, typename E::memory> total;
-    buffer<std::uint32_t, typename E::memory> ignored;  // picks are finite
+    buffer<std::uint32_t, typename E::memory> ignored;  // unused: picks are finite
     Range picks;
 
     Room(E executor, const Sparse& compressor, const Range& covered)
@@ -142,30 +143,30 @@ struct Sparse {
   }
   static Incoming incoming(Source* sources, int count) { return {sources, count}; }
 
-  /// The weighted sums of what came over `range`, in the workspace, for a grid's verbs.
+  /// Returns the weighted sums of the packets received over `range`, in the workspace, for a grid's verbs.
   template <GridExecutor E>
   ArrivedSums arrived(E executor, Workspace<E>& workspace, const Range& range, Incoming packets) const {
     return Grid::arrived(*this, executor, workspace, range, packets);
   }
-  /// The same of packet p over ranges[p] alone.
+  /// Returns the weighted sums if packet p covers ranges[p] alone.
   template <GridExecutor E>
   ArrivedSums arrived(E executor, Workspace<E>& workspace, detail::PlacedRanges ranges,
                       Incoming packets) const requires(adds_together) {
     return Grid::arrived(*this, executor, workspace, ranges, packets);
   }
-  /// As `fault`, by a grid, of the section at `section_at` of a packet.
+  /// Checks the section at `section_at` of a packet as `fault` does, on a grid.
   template <GridExecutor E>
   void check(E executor, Workspace<E>& workspace, const Range& range, const std::byte* packet,
              index_t section_at, detail::Findings* findings) const {
     Grid::check(*this, executor, workspace, range, packet, section_at, findings);
   }
-  /// The same of packet p over ranges[p], whose section is where that is going.
+  /// Checks packet p over ranges[p], whose section is at the offset that ranges[p] states.
   template <GridExecutor E>
   void check(E executor, Workspace<E>& workspace, detail::PlacedRanges ranges,
              const std::byte* const* packets, detail::Findings* findings) const requires(adds_together) {
     Grid::check(*this, executor, workspace, ranges, packets, findings);
   }
-  /// measure_and_encode of several sections behind `base` by the same kernels; told(c, bytes) for each.
+  /// Measures and encodes several sections from `base` on by the same kernels; calls told(c, bytes) for each.
   template <GridExecutor E, class In, class Message, class Feedback, class Told>
   void encode_together(E executor, Workspace<E>& workspace, detail::PlacedRanges ranges,
                        Mask<typename E::memory> mask, In incoming, Message message, Feedback feedback,
@@ -176,7 +177,7 @@ struct Sparse {
                           base, bad, told);
   }
 
-  /// Evaluates the message, picks, writes the section, commits what receivers will read. Returns its bytes.
+  /// Evaluates the message, picks, writes the section and commits the decoded values. Returns the section's bytes.
   template <Executor E, class In, class Message, class Feedback>
   index_t measure_and_encode(E executor, Workspace<E>& workspace, const Range& range,
                              Mask<typename E::memory> mask, In incoming, Message message, Feedback feedback,
@@ -199,7 +200,8 @@ struct Sparse {
     }
   }
 
-  /// Picks from one unit of the message that `feedback` holds, writes that and commits. Returns where the next unit goes.
+  /// Picks from one unit of the message that `feedback` holds, writes the picks and commits. Returns the address for
+  /// the next unit.
   template <Executor E, class Feedback>
   std::byte* encode_unit(E executor, Workspace<E>& workspace, const Piece& unit, Feedback feedback,
                          const EncodeContext& context, std::byte* at) const {
@@ -249,7 +251,7 @@ struct Sparse {
     if constexpr (Values::lossless) {
       fill(executor, out<E, std::byte>(wire + 4 * k, Coder::bytes(k) - 4 * k), std::byte{0});
     } else {
-      // Picks are coded as a message of their own; the unit's place in the arena tells their draws apart.
+      // Codes picks as a separate message; the unit's place in the arena makes their draws distinct.
       workspace.picks.assign({0, unit.offset, k});
       const detail::PickedValues values_here{picked.data(), unit.offset};
       std::uint32_t* const bad = workspace.ignored.data();

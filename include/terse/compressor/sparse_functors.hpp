@@ -4,7 +4,7 @@
 #include "terse/compressor/pick_coder.hpp"
 #include "terse/core/packet.hpp"
 
-// What sparse compressors do to each pick and each unit, on host and device.
+// Functors of sparse compressors for each pick and each unit, on host and device.
 
 namespace terse {
 
@@ -12,7 +12,7 @@ TERSE_NUMERICS_BEGIN
 
 namespace detail {
 
-/// Tells the error feedback what receivers read of each pick, or, where coders drop what they lose, the pick.
+/// A functor that commits the decoded value of each pick or, for coders that drop their loss, the pick itself.
 template <class Coder, class Feedback>
 struct CommitPicks {
   Feedback feedback;
@@ -39,12 +39,12 @@ struct ScalePicks {
   TERSE_HD void operator()(index_t e) const { picked[e] *= Selection::factor(n, k, e); }
 };
 
-/// Where the parts of a unit begin in a section that arrived on a grid.
+/// The offsets of a unit's parts in a received section on a grid.
 struct UnitPlace {
   index_t picks = 0, positions = 0, values = 0, end = -1;
 };
 
-/// Adds a unit's values to sums. Each position occurs once, in sections that are right.
+/// A functor that adds a unit's values to sums. In valid sections each position occurs once.
 template <class Coder>
 struct AddPicks {
   Arrived values;

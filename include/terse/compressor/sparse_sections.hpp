@@ -11,7 +11,7 @@ namespace terse::detail {
 
 TERSE_NUMERICS_BEGIN
 
-/// A section of Sparse: what a unit takes there, where it is, and what may be wrong with it.
+/// The format of a section of Sparse: the size and place of each unit, and possible faults.
 template <class Selection, class Values, class G>
 struct SparseSections {
   using Coder = PickCoder<Values>;
@@ -20,18 +20,18 @@ struct SparseSections {
 
   Selection selection{};
 
-  /// Of the longest section.
+  /// Returns the bytes of the longest section.
   index_t bytes(const Range& range) const {
     index_t bytes = 0;
     for (UnitsOf units(range); units.more(); units.next()) {
       const index_t n = units.unit().count, k = selection.most(n);
-      // Fewer picks never take more bytes: positions turn into a bitmap where that is shorter.
+      // Fewer picks never take more bytes: positions become a bitmap if that is shorter.
       bytes += (variable ? 8 : 0) + selection.index_bytes(n, k) + Coder::bytes(k);
     }
     return bytes;
   }
 
-  /// Of the unit at `at`, of n elements.
+  /// Returns the number of picks of the unit at `at`, of n elements.
   index_t read_count(const std::byte* at, index_t n) const {
     if (!variable) return selection.most(n);
     index_t k;
@@ -39,7 +39,7 @@ struct SparseSections {
     return k;
   }
 
-  /// What the floats of a unit's k picks of n stay within: those that are scaled have been finite before.
+  /// Returns the limit of the floats of a unit's k picks of n; scaled picks were finite before scaling.
   static float limit(index_t n, index_t k) {
     float limit = Coder::limit;
     if constexpr (requires { G::limit_share; }) limit *= G::limit_share;

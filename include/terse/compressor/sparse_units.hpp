@@ -8,8 +8,8 @@
 namespace terse::detail {
 
 /// The units of a range that a sparse compressor picks from, in order: each piece, or, for the Whole, all of the arena
-/// between the first and the last element (what lies between the pieces is never picked before a value that isn't 0, and
-/// never read). Tiles: compressor/tiles.hpp.
+/// between the first and the last element (gaps between pieces are never picked before a value that isn't 0, and never
+/// read). Tiles: compressor/tiles.hpp.
 template <class G>
 class UnitsOf {
  public:

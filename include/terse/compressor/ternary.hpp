@@ -11,8 +11,8 @@ namespace terse {
 
 TERSE_NUMERICS_BEGIN
 
-/// C(x) = s sgn(x) with probability min(1, |x| / s), else 0. S is MaxAbs or ClippedMaxAbs, which gives
-/// smaller errors for the price of a bias. Wire: bit 0 says whether it is nonzero, bit 1 is the sign.
+/// C(x) = s sgn(x) with probability min(1, |x| / s), else 0. S is MaxAbs or ClippedMaxAbs, which gives smaller errors
+/// at the price of a bias. Wire: bit 0 is 1 for nonzero values, bit 1 is the sign.
 /// Source: Wen et al., "TernGrad", NeurIPS 2017, sections 3 and 4 (there, ranks agree on the largest s).
 template <class S>
 struct TernaryLevels {
@@ -25,10 +25,10 @@ struct TernaryLevels {
   static constexpr bool unbiased = std::is_same_v<S, MaxAbs>;
   static constexpr bool represents_zero = true;
   static constexpr bool contractive = false;
-  /// |e| may be as large as max |y|, so that a residual may grow with every step.
+  /// |e| may be as large as max |y|, so a residual may grow with every step.
   static constexpr bool tracks = false;
 
-  /// E ||C(x)||^2 = max |x| ||x||_1, which makes (sqrt(n) - 1) / 2.
+  /// E ||C(x)||^2 = max |x| ||x||_1, which gives (sqrt(n) - 1) / 2.
   static constexpr double omega(index_t n) requires unbiased { return detail::max_scaled_omega(n, 1); }
 
   TERSE_HD static std::uint32_t code(float value, float scale, std::uint32_t random) {
@@ -41,7 +41,7 @@ struct TernaryLevels {
   }
 };
 
-/// C(x) = sgn(x), 0 of 0: votes, of which some may abstain. Codes as TernaryLevels.
+/// C(x) = sgn(x), 0 for 0: votes with abstentions. Codes are those of TernaryLevels.
 struct UnitTernaryLevels {
   using Statistic = Unscaled;
   static constexpr int bits = 2;
@@ -61,11 +61,11 @@ struct UnitTernaryLevels {
 
 TERSE_NUMERICS_END
 
-/// -s, 0, s. Wire: 1/4 byte an element and 4 bytes for each unit.
+/// The levels -s, 0, s. Wire: 1/4 byte per element and 4 bytes per unit.
 template <Statistic S = MaxAbs, Granularity G = PerSegment>
 using Ternary = Packed<TernaryLevels<S>, G>;
 
-/// -1, 0, 1, without a scale. Wire: n / 4 bytes. The blocks save a pass, as UnitSign's.
+/// The levels -1, 0, 1, without a scale. Wire: n / 4 bytes. The blocks save a pass, as those of UnitSign.
 using UnitTernary = Packed<UnitTernaryLevels, PerBlock<4096>>;
 
 }  // namespace terse

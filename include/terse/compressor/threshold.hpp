@@ -5,8 +5,9 @@
 
 namespace terse {
 
-/// All values of magnitude `threshold` and above, but no more than the `most_ratio` n largest; the others stay in
-/// the error. Absolute error below the threshold for each element that fits: no contraction, but a bounded error.
+/// A selection of all values with magnitudes of at least `threshold`, but at most the `most_ratio` n largest; the
+/// others stay in the error. The error of each element that fits is below the threshold: not a contraction, but a
+/// bounded error.
 /// Source: Strom, Interspeech 2015; Dutta et al., AAAI 2020.
 struct AboveThreshold {
   using Reader = Positions::Reader;
@@ -58,7 +59,7 @@ struct AboveThreshold {
                  out<E, std::uint32_t> positions, std::byte* wire) const {
     const index_t room = most(values.size());
     const index_t k = select_above(executor, values, threshold, scratch.floats, positions.part(0, room));
-    // Full: there may be more, and the lowest positions must not crowd out the others for ever.
+    // Full: there may be more, and the lowest positions must not crowd out the others forever.
     if (k == room) select_top(executor, values, k, scratch.floats, positions.part(0, k));
     Positions::write(executor, in<E, std::uint32_t>(positions.part(0, k)), values.size(), wire);
     return k;
@@ -66,11 +67,11 @@ struct AboveThreshold {
 };
 
 #ifndef Above  // a macro of X11
-/// The old name; version 0.2 has it no more.
+/// The old name; version 0.2 removes it.
 using Above [[deprecated("its name is AboveThreshold")]] = AboveThreshold;
 #endif
 
-/// What reaches a threshold, sent as fp32; packets vary in size. Wire: see TopK, and 8 bytes for the count.
+/// The values that reach a threshold, sent as fp32; packets vary in size. Wire: see TopK, and 8 bytes for the count.
 template <Granularity G = PerSegment>
 using Threshold = Sparse<AboveThreshold, Dense, G>;
 

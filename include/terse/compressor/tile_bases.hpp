@@ -9,24 +9,24 @@
 #include "terse/core/ones.hpp"
 #include "terse/executor/select.hpp"
 
-// In what basis a tile is picked from. A Basis has a `template <int S> class Transform` with
+// The bases in which picks are made from tiles. A Basis has a `template <int S> class Transform` with
 //
-//     forward(place, from, tile)     of the elements from the tile's first on, to rows * columns numbers
-//     inverse(place, tile)           of these, to elements, row after row, in place
-//     inverse(place, picks, tile)    the same of a tile that has nothing but picks
+//     forward(place, from, tile)     transforms the elements from the tile's first on to rows * columns numbers
+//     inverse(place, tile)           transforms these to elements, row after row, in place
+//     inverse(place, picks, tile)    does the same for a tile that has only picks
 
 namespace terse {
 
 TERSE_NUMERICS_BEGIN
 
 namespace detail {
-/// Up to so many coefficients of a whole tile are waves across that are added up one by one.
+/// The largest number of coefficients of a whole tile whose horizontal waves are added one by one.
 template <int S>
 struct FewWaves {
   static constexpr index_t most = S * S / 16, least_elements = 16 * most;
 };
 
-/// What has been picked from a tile.
+/// The picks from a tile.
 template <int S>
 struct TilePicks {
   index_t count = 0, nonzero = 0;
@@ -45,7 +45,7 @@ struct TilePicks {
 };
 }  // namespace detail
 
-/// Tiles as they are, row after row.
+/// The basis of elements: tiles as they are, row after row.
 struct Elements {
   static constexpr bool transforms = false;
 
@@ -62,7 +62,8 @@ struct Elements {
   };
 };
 
-/// Tiles by their orthonormal two-dimensional DCT-II. The coefficient of u half waves down and v across is at position v rows + u.
+/// The orthonormal two-dimensional DCT-II of tiles. The coefficient of u half waves down and v across is at position
+/// v rows + u.
 struct CosineWaves {
   static constexpr bool transforms = true;
 
@@ -124,7 +125,7 @@ struct CosineWaves {
       }
     }
 
-    /// The rows of a tile as sums of the waves across that it has; false where these are many.
+    /// Computes the rows of a tile as sums of its horizontal waves; returns false if these are many.
     bool add_few_waves(const float* tile, index_t rows, index_t columns) {
       const index_t count = rows * columns;
       if (count < Few::least_elements) return false;
@@ -153,7 +154,7 @@ struct CosineWaves {
       for (; c < columns; ++c) row[c] += value * wave[c];
     }
 
-    /// `width` columns; what a narrower strip lacks is 0 and goes nowhere.
+    /// Returns a strip of `width` columns; a narrower one is padded with zeros, which are not stored afterwards.
     From strip(const float* from, index_t stride, index_t count, index_t there) {
       if (there >= width) return {from, stride};
       for (index_t j = 0; j < count; ++j) {
@@ -165,7 +166,7 @@ struct CosineWaves {
     void store(float* to, index_t stride, index_t count, index_t there) const {
       for (index_t j = 0; j < count; ++j) std::copy_n(result_ + j * width, there, to + j * stride);
     }
-    /// Columns become rows of `count` numbers.
+    /// Stores the transpose: columns become rows of `count` numbers.
     void store_turned(float* to, index_t count, index_t there) const {
       index_t j = 0;
 #if defined(__AVX512F__)

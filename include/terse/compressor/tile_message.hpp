@@ -8,15 +8,16 @@
 
 namespace terse::detail {
 
-/// A message on the host that is evaluated no further than the next tile needs, so that this finds it in cache.
+/// A message on the host that is evaluated only as far as the next tile requires, so that the tile is in cache.
 template <class Masked, class Incoming, class F>
 class TileMessage {
  public:
-  /// `bad` as for `reduce`, whose scratch it takes.
+  /// Takes `bad` and `scratch` as `reduce` does.
   TileMessage(Masked mask, Incoming incoming, const F& message, float* scratch, std::uint32_t* bad)
       : mask_(mask), incoming_(incoming), message_(message), scratch_(scratch), bad_(bad) {}
 
-  /// Up to the arena index `end` in this piece; calls ascend, and each piece's last goes to its end.
+  /// Evaluates the message up to the arena index `end` in this piece. Calls must ascend, and each piece's last must
+  /// reach its end.
   void evaluate(const Piece& piece, index_t end) {
     if (piece.offset != piece_.offset || piece_.count == 0) {
       if (piece_.count > 0) {
@@ -27,7 +28,7 @@ class TileMessage {
       done_ = 0;
     }
     if (end - piece.offset <= done_) return;
-    // Whole blocks of the reduction.
+    // The reduction takes whole blocks.
     const index_t blocks = (end - piece.offset + reduction_block - 1) / reduction_block;
     const index_t until = std::min(blocks * reduction_block, piece.count);
     const auto totals = reduce_unit<MaxAbs>(piece, done_, until, mask_, incoming_, message_, scratch_);
@@ -42,7 +43,7 @@ class TileMessage {
   float* scratch_;
   std::uint32_t* bad_;
   Piece piece_{};
-  index_t done_ = 0;  // elements of the piece
+  index_t done_ = 0;  // evaluated elements of the piece
 };
 
 }  // namespace terse::detail

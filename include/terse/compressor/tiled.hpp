@@ -17,7 +17,7 @@ TERSE_NUMERICS_BEGIN
 
 namespace detail {
 
-/// A tile as the message that a sparse compressor picks from, and what its receivers will read, pick after pick.
+/// A tile as the message of a sparse compressor, and the decoded picks that it commits.
 template <int S>
 struct ListedTile {
   static constexpr bool commits_zero = true;
@@ -31,14 +31,14 @@ struct ListedTile {
 };
 }  // namespace detail
 
-/// A sparse compressor that picks from tiles of S x S elements, see PerTile, in a Basis: Tiles and Dct. A segment of shape
-/// {a, b, c, ...} is a matrix of a rows and b c ... columns, where a packet holds all of it. Slices end where segments do; a
-/// topology that cuts packets (ScatterGather) makes vectors of the matrices that it cuts.
+/// A sparse compressor that picks from tiles of S x S elements, see PerTile, in a Basis: Tiles and Dct. A segment of
+/// shape {a, b, c, ...} is a matrix of a rows and b c ... columns if a packet contains all of it. Slices end where
+/// segments do; a topology that divides packets (ScatterGather) turns the matrices that it divides into vectors.
 ///
-/// Wire: that of Inner, whose units are tiles. Cost beside Inner's: the transform of the message and the inverse one of what is
-/// sent, tile by tile, in cache; a reader sums the packets' coefficients and transforms once, whatever their number. Memory: n
-/// floats; on a device 2 n, and for all compressors there the tables of all sides. There selections other than TopK's take
-/// several kernels for each tile.
+/// Wire: that of Inner, whose units are tiles. Additional cost: the transform of the message and the inverse transform
+/// of the picks, tile by tile, in cache; a receiver sums the packets' coefficients and transforms once for any number
+/// of packets. Memory: n floats; on a device 2 n and, once for all compressors, the tables of all sides. On a device
+/// selections other than TopK's require several kernels per tile.
 template <class Basis, int S, class Inner>
 struct Tiled {
   static_assert(
@@ -47,7 +47,7 @@ struct Tiled {
       "TopK<>, Threshold<>, RandomK, Chain<...>");
 };
 
-/// In each tile, in the basis's coordinates, what Sparse does in a segment.
+/// The specialization for Sparse, which picks from each tile in the basis's coordinates as it does from a segment.
 template <class Basis, int S, class Selection, Compressor Values>
 struct Tiled<Basis, S, Sparse<Selection, Values, PerSegment>> {
   using Inner = Sparse<Selection, Values, PerSegment>;
@@ -64,13 +64,13 @@ struct Tiled<Basis, S, Sparse<Selection, Values, PerSegment>> {
   static constexpr bool measured = false;
   static constexpr bool whole_segments = true;
   static constexpr bool decodes_sums = Basis::transforms;
-  /// On a grid all tiles by the same kernels.
+  /// The part for grids, where the same kernels process all tiles.
   using Grid = detail::OnGrid<Tiled>;
   static constexpr bool adds_together = Picker::adds_together, encodes_together = Grid::encodes_together;
 
   Inner inner{};  ///< the compressor of a tile's numbers
 
-  /// Which has tiles for its units.
+  /// Returns the inner compressor with tiles as its units.
   Picker picker() const { return {inner.selection, inner.values}; }
 
   void check() const { inner.check(); }
@@ -107,7 +107,7 @@ struct Tiled<Basis, S, Sparse<Selection, Values, PerSegment>> {
         : picker(executor, compressor.picker(), covered),
           sums(covered.end_offset() - covered.begin_offset(), unwritten),
           begin(covered.begin_offset()) {}
-    /// The elements of the numbers in `tile`, where they are in `sums`.
+    /// Transforms the numbers in `tile` to elements and writes them to their place in `sums`.
     void invert(const detail::TilePlace& place) {
       transform.inverse(place, tile);
       for (index_t r = 0; r < place.rows; ++r)
@@ -121,7 +121,8 @@ struct Tiled<Basis, S, Sparse<Selection, Values, PerSegment>> {
         : Grid::template Workspace<E>(executor, compressor.picker(), covered) {}
   };
 
-  /// Evaluates the message, transforms and picks, writes the section, commits what receivers will read. Returns its bytes.
+  /// Evaluates and transforms the message, picks, writes the section and commits the decoded values. Returns the
+  /// section's bytes.
   template <Executor E, class In, class Message, class Feedback>
   index_t measure_and_encode(E executor, Workspace<E>& workspace, const Range& range,
                              Mask<typename E::memory> mask, In incoming, Message message, Feedback feedback,
@@ -145,7 +146,8 @@ struct Tiled<Basis, S, Sparse<Selection, Values, PerSegment>> {
     return at - section;
   }
 
-  /// The same by kernels. They may go over several sections behind `base`; told(c, bytes) for each.
+  /// Does the same by kernels. `encode_together` writes several sections from `base` on and calls told(c, bytes) for
+  /// each.
   template <GridExecutor E, class In, class Message, class Feedback>
   index_t measure_and_encode(E executor, Workspace<E>& workspace, const Range& range,
                              Mask<typename E::memory> mask, In incoming, Message message, Feedback feedback,
@@ -171,7 +173,7 @@ struct Tiled<Basis, S, Sparse<Selection, Values, PerSegment>> {
     const detail::PlacedRange one{&range};
     return Grid::arrived(executor, workspace, picker(), detail::PlacedRanges(&one, 1), packets);
   }
-  /// Of packet p over ranges[p] alone.
+  /// Returns the weighted sums if packet p covers ranges[p] alone.
   template <GridExecutor E>
   ArrivedSums arrived(E executor, Workspace<E>& workspace, detail::PlacedRanges ranges,
                       Incoming packets) const requires(adds_together) {
@@ -183,14 +185,14 @@ struct Tiled<Basis, S, Sparse<Selection, Values, PerSegment>> {
     const detail::PlacedRange one{&range, section_at};
     Grid::check(executor, workspace, picker(), detail::PlacedRanges(&one, 1), &packet, findings);
   }
-  /// Of packet p over ranges[p], whose section is where that is going.
+  /// Checks packet p over ranges[p], whose section is at the offset that ranges[p] states.
   template <GridExecutor E>
   void check(E executor, Workspace<E>& workspace, detail::PlacedRanges ranges,
              const std::byte* const* packets, detail::Findings* findings) const requires(adds_together) {
     Grid::check(executor, workspace, picker(), ranges, packets, findings);
   }
 
-  /// The weighted sums of what came over `range`, in the workspace.
+  /// Returns the weighted sums of the packets received over `range`, in the workspace.
   template <Executor E>
   ArrivedSums arrived(E, Workspace<E>& workspace, const Range& range, Incoming packets) const {
     for (int p = 0; p < packets.count; ++p) packets.sources[p].rewind();
@@ -236,7 +238,8 @@ struct Tiled<Basis, S, Sparse<Selection, Values, PerSegment>> {
     }
   }
 
-  /// What counts as not finite, so that no sum of the others' waves is.
+  /// Sets numbers beyond the limit to 0 and returns 1 if there are any. They count as not finite, so that no sum of the
+  /// others' waves overflows.
   static std::uint32_t drop_beyond_limit(float* tile, index_t count) {
     constexpr float limit = largest_finite * Granularity::limit_share;
     std::uint32_t beyond = 0;
@@ -248,7 +251,7 @@ struct Tiled<Basis, S, Sparse<Selection, Values, PerSegment>> {
   }
 };
 
-/// Inner's picks from each tile of S x S elements: SparseLoCo's top-k per block.
+/// Inner's picks from each tile of S x S elements, which is the top-k per block of SparseLoCo.
 ///
 ///     Tiles<64, TopK<>>{.inner = {.selection = {.ratio = 64.0 / 4096}}}
 ///
@@ -257,8 +260,8 @@ struct Tiled<Basis, S, Sparse<Selection, Values, PerSegment>> {
 template <int S = 64, class Inner = TopK<>>
 using Tiles = Tiled<Elements, S, Inner>;
 
-/// Inner's picks from the cosine transform of each tile of S x S elements: DeMo's. A few coefficients move all of a tile, where
-/// a few elements would move themselves alone.
+/// Inner's picks from the cosine transform of each tile of S x S elements, which is the compressor of DeMo. A few
+/// coefficients move a whole tile, while a few elements would move only themselves.
 ///
 ///     Dct<64, TopK<>>{.inner = {.selection = {.ratio = 32.0 / 4096}}}
 ///

@@ -6,14 +6,14 @@
 #include "terse/compressor/sparse_units.hpp"
 #include "terse/executor/concept.hpp"
 
-// How ranges fall into tiles, which compressor/tiled.hpp picks from.
+// The partition of ranges into tiles, from which compressor/tiled.hpp picks.
 
 namespace terse {
 
-/// Units of at most S x S elements. A whole matrix is cut into blocks of S rows and S columns, smaller ones at its lower and
-/// right edge; anything else, which is a vector, into rows of S elements, S of them to a tile, and what is left over, which
-/// is a tile of one row. Block after block, row of blocks after row of blocks. Values may be of a magnitude of 2^63 times
-/// 1 / Share: of a sum of S^2 orthonormal waves each element stays within what elements stay within with Share = S.
+/// Units of at most S x S elements. A whole matrix is divided into blocks of S rows and S columns, smaller at its lower
+/// and right edge. Any other piece is a vector: it is divided into rows of S elements, S rows per tile, and the rest is
+/// a tile of one row. Blocks are in row-major order. Values may have magnitudes of up to 2^63 / Share: with Share = S,
+/// each element of a sum of S^2 orthonormal waves stays within the limit of elements.
 template <int S, int Share = 1>
 struct PerTile {
   static_assert(S >= 2 && S <= 64, "terse: tiles have 2 to 64 rows and columns");
@@ -23,17 +23,17 @@ struct PerTile {
 
 namespace detail {
 
-/// Where a tile's elements are in the arena.
+/// The place of a tile's elements in the arena.
 struct TilePlace {
   index_t first;          // arena index of its upper left element
   index_t rows, columns;  // elements
   index_t stride;         // from one row to the next
 
-  /// The arena index behind its last element.
+  /// Returns the arena index after its last element.
   TERSE_HD index_t end() const { return first + (rows - 1) * stride + columns; }
 };
 
-/// The tiles of a piece, by their numbers. As a unit of Sparse, tile after tile takes the places of its piece's elements, so that
+/// The tiles of a piece, by number. As units of Sparse, consecutive tiles take consecutive positions of the piece, so
 /// units don't overlap and their positions ascend.
 template <int S>
 struct PieceTiles {
@@ -47,7 +47,7 @@ struct PieceTiles {
   TERSE_HD TilePlace place(index_t tile) const {
     const index_t width = columns > 0 ? columns : S, across = along(width);
     const index_t row = tile / across * S, column = tile % across * S, whole = piece.count / width;
-    // Behind a vector's whole rows there is one more, shorter.
+    // After a vector's whole rows there is a shorter one.
     const bool rest = row >= whole;
     return {piece.offset + (rest ? whole : row) * width + column, rest ? 1 : least(S, whole - row),
             rest ? piece.count % width : least(S, width - column), width};
@@ -81,11 +81,11 @@ class UnitsOf<PerTile<S, Share>> {
   }
   Piece unit() const { return piece_.unit(place_); }
   const TilePlace& place() const { return place_; }
-  /// Of the range, to which the tile belongs.
+  /// Returns the piece of the range to which the tile belongs.
   const Piece& piece() const { return piece_.piece; }
 
  private:
-  /// The first tile of the next piece that has elements.
+  /// Opens the first tile of the next piece that has elements.
   void open() {
     while (more() && range_->pieces()[at_].count == 0) ++at_;
     if (!more()) return;

@@ -7,8 +7,8 @@
 
 namespace terse {
 
-/// The k = ceil(ratio n) values of largest magnitude, ties to the lower position. Contractive, delta = k / n. For the
-/// Whole n is the arena from the first to the last compressed element, padding and what lies between included.
+/// A selection of the k = ceil(ratio n) values of largest magnitude, ties to the lower position. Contractive, delta = k / n.
+/// For the Whole n is the arena from the first to the last compressed element, including padding and gaps.
 /// Source: Stich, Cordonnier and Jaggi, "Sparsified SGD with memory", NeurIPS 2018; Aji and Heafield 2017.
 struct Largest {
   using Reader = Positions::Reader;
@@ -56,8 +56,8 @@ struct Largest {
   }
 };
 
-/// As Largest, with a ratio that starts high: in stage j of `stages` equal stages that fill the first
-/// `warmup_steps` steps it is ratio^((j + 1) / (stages + 1)), afterwards `ratio`: 25 %, 6.3 %, 1.6 %, 0.4 %, 0.1 %.
+/// Largest with a warm-up of the ratio: in stage j of `stages` equal stages over the first `warmup_steps` steps it is
+/// ratio^((j + 1) / (stages + 1)), afterwards `ratio`: 25 %, 6.3 %, 1.6 %, 0.4 %, 0.1 %.
 /// Source: Lin et al., "Deep gradient compression", ICLR 2018, section 3.3.
 struct LargestWithWarmup {
   using Reader = Positions::Reader;
@@ -65,9 +65,9 @@ struct LargestWithWarmup {
   static constexpr bool unbiased = false;
   static constexpr bool contractive = true;
 
-  double ratio = 0.001;            ///< in (0, 1], once warm
-  std::uint64_t warmup_steps = 0;  ///< of training
-  int stages = 4;                  ///< of the warm-up, in each of which the ratio is lower; at least 1
+  double ratio = 0.001;            ///< in (0, 1], after the warm-up
+  std::uint64_t warmup_steps = 0;  ///< the first steps of training
+  int stages = 4;                  ///< the stages of the warm-up, each with a lower ratio; at least 1
 
   void check() const {
     check_ratio("ratio", ratio);
@@ -88,7 +88,7 @@ struct LargestWithWarmup {
     const auto stage = (step - 1) * static_cast<std::uint64_t>(stages) / warmup_steps;
     return std::pow(ratio, static_cast<double>(stage + 1) / (stages + 1));
   }
-  /// Of the first stage, for which messages have room.
+  /// Returns the picks of the first stage, for which messages have room.
   TERSE_HD index_t most(index_t n) const { return at(1).most(n); }
   index_t largest(index_t n, std::uint64_t step) const { return at(step).most(n); }
   template <Executor E>
@@ -122,16 +122,16 @@ struct LargestWithWarmup {
   TERSE_HD Largest at(std::uint64_t step) const { return {ratio_at(step)}; }
 };
 
-/// The k largest, sent as fp32. G is PerSegment (k of each segment, or of the part at hand where a topology cuts
-/// it) or Whole (k of everything that is encoded together).
+/// The k largest values, sent as fp32. G is PerSegment (k of each segment, or of its part if a topology divides it) or
+/// Whole (k of everything that is encoded together).
 ///
 ///     TopK<>{.selection = {.ratio = 0.001}}
 ///
-/// Wire: k positions and k floats for each unit: (b + 32) k bits, b = ceil(log2(n)), or n + 32 k where k >= n / b.
+/// Wire: k positions and k floats per unit: (b + 32) k bits, b = ceil(log2(n)), or n + 32 k if k >= n / b.
 template <Granularity G = PerSegment>
 using TopK = Sparse<Largest, Dense, G>;
 
-/// TopK with a ratio that starts high, see LargestWithWarmup.
+/// TopK with a warm-up of the ratio, see LargestWithWarmup.
 template <Granularity G = PerSegment>
 using WarmupTopK = Sparse<LargestWithWarmup, Dense, G>;
 

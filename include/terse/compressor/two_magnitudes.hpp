@@ -10,14 +10,15 @@ namespace terse {
 
 TERSE_NUMERICS_BEGIN
 
-/// The two levels that are best for magnitudes of mean m and standard deviation d whose excess over the least one is
-/// exponential, as that of the largest elements of a message is: m - 0.406 d, but not below 0, and m + 1.594 d. Halfway
-/// between them, t = 1.594 deviations above the least, solves t = 2 - t / (e^t - 1), Lloyd's and Max's condition.
+/// The two optimal levels for magnitudes of mean m and standard deviation d whose excess over the least one is
+/// exponential, as for the largest elements of a message: m - 0.406 d, but not below 0, and m + 1.594 d. Their
+/// midpoint, t = 1.594 deviations above the least magnitude, solves t = 2 - t / (e^t - 1), the condition of Lloyd and
+/// Max.
 ///
-/// The components: a count, the mean magnitude, the sum of squares of distances from that mean, and the sum of squares. The last
-/// overflows where the message's norm does, and serves that check alone. A difference of squares would
-/// lose the deviation of magnitudes that are nearly equal. Source: Chan, Golub and LeVeque, "Updating formulae and a pairwise
-/// algorithm for computing sample variances", 1979.
+/// The components: a count, the mean magnitude, the sum of squares of distances from that mean, and the sum of squares.
+/// The last one overflows if the message's norm does, and serves only that check. A difference of squares would lose
+/// the deviation of magnitudes that are nearly equal. Source: Chan, Golub and LeVeque, "Updating formulae and a
+/// pairwise algorithm for computing sample variances", 1979.
 struct TwoMagnitudes {
   static constexpr int width = 4;
   static constexpr float initial = 0;
@@ -50,7 +51,7 @@ struct TwoMagnitudes {
 };
 
 /// C(x) = the sign of x times the nearer of two magnitudes, see TwoMagnitudes. Two bits per element.
-/// Source: Max, "Quantizing for minimum distortion", 1960; of exponential tails by calculation.
+/// Source: Max, "Quantizing for minimum distortion", 1960; the levels for exponential tails are calculated.
 struct SignAndMagnitude {
   using Statistic = TwoMagnitudes;
   using Scale = TwoMagnitudes::Scale;
@@ -60,8 +61,8 @@ struct SignAndMagnitude {
   static constexpr bool contractive = true;
   static constexpr bool tracks = true;
   static constexpr bool represents_zero = false;
-  /// ||x||^2 - ||x - C(x)||^2 is at least n (m^2 - (0.406 d)^2), and more where elements exceed the midpoint, as some do where
-  /// that is little; n m^2 >= m^2 + d^2 makes it ||x||^2 / n.
+  /// ||x||^2 - ||x - C(x)||^2 is at least n (m^2 - (0.406 d)^2), and more if elements exceed the midpoint, as some do
+  /// if that bound is small; n m^2 >= m^2 + d^2 makes it ||x||^2 / n.
   static constexpr double delta(index_t n) { return n > 1 ? 1.0 / static_cast<double>(n) : 1; }
 
   TERSE_HD static std::uint32_t code(float value, Scale scale, std::uint32_t) {
@@ -76,10 +77,10 @@ struct SignAndMagnitude {
 
 TERSE_NUMERICS_END
 
-/// Signs and one of two magnitudes, which each unit has of its own: for picks of Sparse, which are alike in size. Wire: n / 4
-/// bytes of codes and 8 bytes for each unit.
+/// Signs and one of the unit's two magnitudes, for picks of Sparse, whose sizes are similar. Wire: n / 4 bytes of codes
+/// and 8 bytes per unit.
 ///
-///     Tiles<64, Sparse<Largest, TwoMagnitudeSign<>, PerSegment>>    2 bits for each pick, and 8 bytes for a tile
+///     Tiles<64, Sparse<Largest, TwoMagnitudeSign<>, PerSegment>>    2 bits per pick and 8 bytes per tile
 template <Granularity G = PerSegment>
 using TwoMagnitudeSign = Packed<SignAndMagnitude, G>;
 

@@ -9,13 +9,14 @@
 
 namespace terse {
 
-/// 2^b levels t / 2^(b-1), t = -2^(b-1) ... 2^(b-1) - 1: from -s to one step below s. Needs 2 bits or more.
+/// A codebook of 2^b levels t / 2^(b-1), t = -2^(b-1) ... 2^(b-1) - 1: from -s to one step below s. Requires 2 bits or
+/// more.
 struct Asymmetric {
   static constexpr int divisor(int bits) { return 1 << (bits - 1); }
   static constexpr int highest(int bits) { return divisor(bits) - 1; }
 };
 
-/// 2^b - 1 levels t / L, t = -L ... L, L = 2^(b-1) - 1: both ends and zero. With one bit, -s and s.
+/// A codebook of 2^b - 1 levels t / L, t = -L ... L, L = 2^(b-1) - 1: both ends and zero. With one bit, -s and s.
 struct Symmetric {
   static constexpr int divisor(int bits) { return bits == 1 ? 1 : (1 << (bits - 1)) - 1; }
   static constexpr int highest(int bits) { return divisor(bits); }
@@ -23,11 +24,11 @@ struct Symmetric {
 
 TERSE_NUMERICS_BEGIN
 
-/// Evenly spaced levels over [-s, s]: t = round(x / s * D), clipped to the book; C(x) = t / D * s. D is
-/// 2^(b-1) in the asymmetric book, 2^(b-1) - 1 in the symmetric one. S is MaxAbs or TwoRootMeanSquares.
-/// Wire: code t + D; the symmetric book's last code, which is not sent, reads as s.
-/// Source: Wang et al., "Fine-tuning language models over slow networks using activation compression with
-/// guarantees", NeurIPS 2022 (asymmetric, nearest, both scales).
+/// Evenly spaced levels over [-s, s]: t = round(x / s * D), clipped to the codebook; C(x) = t / D * s. D is 2^(b-1) in
+/// the asymmetric codebook, 2^(b-1) - 1 in the symmetric one. S is MaxAbs or TwoRootMeanSquares.
+/// Wire: code t + D; the symmetric codebook's last code, which is not sent, decodes to s.
+/// Source: Wang et al., "Fine-tuning language models over slow networks using activation compression with guarantees",
+/// NeurIPS 2022 (asymmetric, nearest, both scales).
 template <int Bits, class Rounding, class Book, class S>
 struct UniformLevels {
   static_assert(Bits >= 1 && Bits <= 8, "terse: Uniform has 1 to 8 bits");
@@ -46,24 +47,25 @@ struct UniformLevels {
   static constexpr bool represents_zero = Bits >= 2;
   static constexpr bool unbiased = stochastic && highest == divisor && !clips;
 
-  /// A step in units of the unit's largest magnitude or, where it clips, of its root mean square.
+  /// The step relative to the unit's largest magnitude or, if it clips, to its root mean square.
   static constexpr double step = (clips ? 2.0 : 1.0) / divisor;
-  /// Nearest levels with a zero have |e| <= |x|; `delta` needs a step that not all elements can hide in.
+  /// Rounding to nearest with a level at zero has |e| <= |x|; `delta` requires a step below which not all elements can
+  /// vanish.
   static constexpr bool contractive = !stochastic && represents_zero && (!clips || step < 2);
-  /// Stochastic ones have max |e| <= q max |y|, q < 1: q = step or, clipped at T root mean squares of n
-  /// elements, max(step, 1 - T / sqrt(n)).
+  /// Stochastic rounding has max |e| <= q max |y|, q < 1: q = step or, clipped at T root mean squares of n elements,
+  /// max(step, 1 - T / sqrt(n)).
   static constexpr bool tracks = contractive || (stochastic && represents_zero && step < 1);
 
-  /// Let h = step / 2. Unclipped elements have e^2 <= min(x^2, h^2).
+  /// With h = step / 2, unclipped elements have e^2 <= min(x^2, h^2).
   static constexpr double delta(index_t n) requires contractive {
     const double elements = n > 1 ? static_cast<double>(n) : 1, h = step / 2;
     if constexpr (clips) {
-      // Beyond the book's end T, x^2 - e^2 = 2 |x| T - T^2, a share of x^2 that is least for the largest
-      // |x|, sqrt(n) root mean squares.
+      // Beyond the codebook's end T, x^2 - e^2 = 2 |x| T - T^2, a share of x^2 that is least for the largest |x|,
+      // sqrt(n) root mean squares.
       const double end = step * highest, root = detail::square_root(elements), x = root > end ? root : end;
       return (1 - h * h) * (2 * x * end - end * end) / (x * x);
     } else {
-      // The worst is one element s, with e = 0 or, at the asymmetric book's upper end, a step; all others h.
+      // The worst case is one element s, with e = 0 or, at the asymmetric codebook's upper end, a step; all others h.
       const double lost = highest == divisor ? 0 : step;
       return (1 - lost * lost) / (1 + (elements - 1) * h * h);
     }
@@ -75,7 +77,7 @@ struct UniformLevels {
     return detail::max_scaled_omega(n, divisor);
   }
 
-  /// Codes the elements of a unit.
+  /// The coder of a unit's elements.
   class Coder {
    public:
     using Quantizer = UniformLevels;
@@ -94,8 +96,8 @@ struct UniformLevels {
       } else if constexpr (Bits == 1) {
         return static_cast<std::uint32_t>(Rounding::round(detail::between(t, -0.5F, 0.5F) + 0.5F, random));
       } else {
-        // A unit's own elements lie within its largest magnitude, and what rounding adds rounds away again. Others,
-        // which a mask hides, get a code that means nothing.
+        // A unit's own elements lie within its largest magnitude, up to rounding errors that `round` removes. Masked
+        // elements get meaningless codes.
         if constexpr (clips || stochastic)
           t = detail::between(t, -divisor, highest);
         else if constexpr (highest < divisor)
@@ -113,7 +115,7 @@ struct UniformLevels {
   TERSE_HD static float value(std::uint32_t code, float scale) {
     if constexpr (Bits == 1) return code != 0 ? scale : -scale;
     auto t = static_cast<float>(static_cast<std::int32_t>(code) - divisor);
-    // The symmetric book has no use for its last code.
+    // The symmetric codebook does not use its last code.
     if constexpr (highest == divisor) t = detail::at_most(highest, t);
     return t * (1.0F / divisor) * scale;
   }
@@ -121,8 +123,8 @@ struct UniformLevels {
 
 TERSE_NUMERICS_END
 
-/// `Bits` bits an element: Rounding is Nearest or Stochastic, Book is Asymmetric or Symmetric.
-/// Wire: Bits / 8 bytes an element and 4 bytes for each unit.
+/// A uniform quantizer of `Bits` bits per element: Rounding is Nearest or Stochastic, Book is Asymmetric or Symmetric.
+/// Wire: Bits / 8 bytes per element and 4 bytes per unit.
 template <int Bits, class Rounding = Nearest, class Book = Asymmetric, Statistic S = MaxAbs,
           Granularity G = PerSegment>
 using Uniform = Packed<UniformLevels<Bits, Rounding, Book, S>, G>;

@@ -8,8 +8,8 @@
 
 #include "terse/core/error.hpp"
 
-// What policies and recipes say of their hyper-parameters in check(), which each step asks: nothing is allocated where all
-// is well.
+// Checks of hyper-parameters, for check() of policies and recipes. They run in every step and allocate only if one
+// fails.
 
 namespace terse {
 
@@ -21,7 +21,7 @@ namespace detail {
 [[noreturn]] TERSE_COLD inline void throw_unusable(const char* name, const char* what, double value) {
   throw_unusable(std::string(name) + " must be " + what, value);
 }
-/// Throws what `fault` says, of this part: "group 1: beta1 must be in [0, 1), not 1".
+/// Throws the sentence of `fault` with the part's name in front: "group 1: beta1 must be in [0, 1), not 1".
 [[noreturn]] TERSE_COLD inline void refuse_part(const std::string& part, const usage_error& fault) {
   std::string_view said = fault.what();
   if (constexpr std::string_view prefix = "terse: "; said.starts_with(prefix))
@@ -35,7 +35,7 @@ namespace detail {
 inline void require(bool fine, const char* what, double value) {
   if (!fine) detail::throw_unusable(what, value);
 }
-/// The same as "`name` must be `what`, not `value`".
+/// Throws usage_error "`name` must be `what`, not `value`" unless `fine`.
 inline void require(bool fine, const char* name, const char* what, double value) {
   if (!fine) detail::throw_unusable(name, what, value);
 }
@@ -48,13 +48,13 @@ inline void check_rate(const char* name, float rate) {
 inline void check_beta(const char* name, float beta) {
   require(beta >= 0 && beta < 1, name, "in [0, 1)", static_cast<double>(beta));
 }
-/// What keeps 0 / 0 away where a gradient was always 0.
+/// Throws usage_error unless `epsilon`, which prevents 0 / 0 where a gradient was always 0, is finite and > 0.
 inline void check_epsilon(float epsilon) {
   require(epsilon > 0 && epsilon <= std::numeric_limits<float>::max(), "epsilon", "finite and > 0",
           static_cast<double>(epsilon));
 }
 
-/// The values that a hyper-parameter may have, and how errors say it.
+/// The values that a hyper-parameter may have, and their description in errors.
 struct Allowed {
   bool (*fine)(double);
   const char* words;
@@ -76,7 +76,7 @@ inline constexpr Allowed above_zero{
 
 }  // namespace allowed
 
-/// A hyper-parameter of a policy: its name in errors, fingerprints and checkpoints, its value and what that may be.
+/// A hyper-parameter of a policy: its name in errors, fingerprints and checkpoints, its value and its allowed values.
 struct HyperParameter {
   const char* name;
   double value;
@@ -85,7 +85,7 @@ struct HyperParameter {
   template <class Value>
   constexpr HyperParameter(const char* name_, Value value_, const Allowed& allowed_ = allowed::any_value)
       : name(name_), value(static_cast<double>(value_)), allowed(allowed_) {}
-  /// For a rule's member of this value.
+  /// Converts the value to the type of a rule's member.
   template <class Value>
   requires std::is_arithmetic_v<Value>
   constexpr operator Value() const { return static_cast<Value>(value); }

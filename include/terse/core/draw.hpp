@@ -29,20 +29,19 @@ TERSE_HD constexpr std::array<std::uint32_t, 4> philox4x32(std::array<std::uint3
   return {a, b, c, d};
 }
 
-/// What random numbers are for; one stream per purpose, so that adding a consumer changes no other.
+/// The purposes of random numbers. Each has its own stream, so that adding a consumer changes no other.
 enum class Purpose : std::uint32_t {
   quantization = 1,
   selection = 2,
   matching = 3,
   shuffle = 4,
-  second_quantization = 5,  // of the mean, by its owner: independent of what it did to its own message
+  second_quantization = 5,  // of the mean, by its owner: independent of the quantization of its own message
   initialization = 6,
   user = 16
 };
 
-/// A stateless random stream: each number is a function of (seed, rank or shared, step, purpose, index)
-/// alone. `shared` streams agree on all ranks (random-k needs that), `local` ones differ (stochastic rounding
-/// needs that).
+/// A stateless random stream: each number is a function of (seed, rank or shared, step, purpose, index) alone. `shared`
+/// streams are equal on all ranks (for random-k), `local` ones differ (for stochastic rounding).
 class Draw {
  public:
   static constexpr Draw shared(std::uint64_t seed, std::uint64_t step, Purpose purpose) {
@@ -52,7 +51,7 @@ class Draw {
     return Draw(seed, static_cast<std::uint32_t>(rank) + 1, step, purpose);
   }
 
-  /// 128 bits for index `block` of this stream: eight elements' worth of 16 bits.
+  /// Returns 128 bits for index `block` of this stream: 16 bits for each of eight elements.
   TERSE_HD constexpr std::array<std::uint32_t, 4> block(std::uint64_t block) const {
     // The step's upper bits share a word with the rank; 2^40 steps and 2^24 ranks fit.
     return philox4x32(
@@ -64,20 +63,20 @@ class Draw {
     std::uint32_t low, high;
   };
   constexpr Stream stream() const { return {key_, low_, high_}; }
-  /// The same stream in another step.
+  /// Returns the same stream in another step.
   TERSE_HD constexpr Draw at_step(std::uint64_t step) const {
     Draw other = *this;
     other.low_ = static_cast<std::uint32_t>(step);
     other.high_ = static_cast<std::uint32_t>(step >> 32) << 24 ^ stream_;
     return other;
   }
-  /// 64 random bits for `index`.
+  /// Returns 64 random bits for `index`.
   TERSE_HD constexpr std::uint64_t bits(std::uint64_t index) const {
     const std::array<std::uint32_t, 4> words = block(index / 2);
     return index % 2 == 0 ? words[0] | std::uint64_t{words[1]} << 32
                           : words[2] | std::uint64_t{words[3]} << 32;
   }
-  /// Uniform in [0, bound), bound > 0; the bias is below bound / 2^64.
+  /// Returns a uniform number in [0, bound), bound > 0; the bias is below bound / 2^64.
   constexpr std::uint64_t below(std::uint64_t bound, std::uint64_t index) const {
     __extension__ using wide = unsigned __int128;
     return static_cast<std::uint64_t>((wide{bits(index)} * bound) >> 64);
@@ -94,10 +93,11 @@ class Draw {
   std::array<std::uint32_t, 2> key_;
   std::uint32_t low_;
   std::uint32_t high_;
-  std::uint32_t stream_;  // rank + 1, 0: shared
+  std::uint32_t stream_;  // rank + 1; 0: shared
 };
 
-/// A stream whose step, for kernels that are recorded and replayed, stands in their memory.
+/// A stream that may read its step from the executor's memory, so that recorded kernels can be replayed in another
+/// step.
 struct StepDraw : Draw {
   const StepScalars* now = nullptr;  ///< nullptr: the step that the draw was made for
 

@@ -13,53 +13,52 @@
 
 namespace terse {
 
-/// What any rule may ask of an element, without an element behind it: concepts and check_...() try rules on it. Nothing
-/// here is defined.
+/// The interface of an element for any rule. Concepts and check_...() try rules on it; its functions are not defined.
 template <class Real>
 struct SomeCommonElement {
   TERSE_HD Real x() const;                 ///< the parameter
   TERSE_HD Real g() const;                 ///< this rank's gradient, scaled
   TERSE_HD Real rate() const;              ///< learning rate
   TERSE_HD Real decay() const;             ///< weight decay
-  TERSE_HD Real scalar(int k) const;       ///< of this step, see at_step
+  TERSE_HD Real scalar(int k) const;       ///< scalar k of this step, see at_step
   TERSE_HD Real& operator[](int k) const;  ///< buffer k of the policy's `state`
 };
 
-/// The same for rules of methods that average over all ranks.
+/// The interface of an element for rules of methods that average over all ranks.
 template <class Real>
 struct SomeElement : SomeCommonElement<Real> {
-  TERSE_HD Real layer(int k) const;  ///< of its layer: number k of the policy's `layer_state`
-  TERSE_HD bool hidden() const;      ///< of its layer: Segment::hidden
+  TERSE_HD Real layer(int k) const;  ///< number k of the policy's `layer_state`, for its layer
+  TERSE_HD bool hidden() const;      ///< Segment::hidden of its layer
 };
 
-/// The same for rules that mix with neighbours.
+/// The interface of an element for rules that mix with neighbours.
 template <class Real>
 struct SomeMixingElement : SomeCommonElement<Real> {
   TERSE_HD Real held() const;   ///< the parameter before decoupled weight decay
   TERSE_HD Real ratio() const;  ///< this step's learning rate over the last one's, 0 after 0, see MixingRule
 };
 
-/// What a layer-wise preconditioner may ask of a layer.
+/// The interface of a layer for a layer-wise preconditioner.
 template <class Real>
 struct SomeLayer {
   TERSE_HD Real measured(int k) const;     ///< statistic k of the rule's `measures`
   TERSE_HD Real decay() const;             ///< weight decay
-  TERSE_HD index_t rows() const;           ///< of the matrix that its first dimension makes with all others
-  TERSE_HD index_t columns() const;        ///< of the same
+  TERSE_HD index_t rows() const;           ///< rows of the layer as a matrix: its first dimension
+  TERSE_HD index_t columns() const;        ///< columns of that matrix: the product of all other dimensions
   TERSE_HD bool hidden() const;            ///< Segment::hidden
   TERSE_HD Real& operator[](int k) const;  ///< number k of the policy's `layer_state`
 };
 
-/// What a momentum correction may ask of all layers.
+/// The interface of all layers for a momentum correction.
 template <class Real>
 struct SomeLayers {
-  TERSE_HD index_t count() const;                         ///< of layers
-  TERSE_HD index_t elements(index_t layer) const;         ///< of this layer
-  TERSE_HD Real norm(index_t layer) const;                ///< of buffer 0; 0 where a layer is not compressed
+  TERSE_HD index_t count() const;                         ///< number of layers
+  TERSE_HD index_t elements(index_t layer) const;         ///< elements of this layer
+  TERSE_HD Real norm(index_t layer) const;                ///< norm of buffer 0; 0 if not compressed
   TERSE_HD Real& operator()(index_t layer, int k) const;  ///< number k of the policy's `layer_state`
 };
 
-/// The names of the numbers that a policy keeps of each layer: its `layer_state`, none by default.
+/// Returns the names of the numbers that a policy keeps for each layer: its `layer_state`, none by default.
 template <class P>
 constexpr auto layer_state_of() {
   if constexpr (requires { P::layer_state.size(); })
@@ -70,7 +69,7 @@ constexpr auto layer_state_of() {
 
 namespace detail {
 
-/// Names and one more.
+/// Appends a name to an array of names.
 template <std::size_t N>
 constexpr std::array<const char*, N + 1> with_name(const std::array<const char*, N>& names,
                                                    const char* last) {
@@ -86,12 +85,12 @@ inline constexpr bool is_array_of = false;
 template <class Value, std::size_t N>
 inline constexpr bool is_array_of<std::array<Value, N>, Value> = true;
 
-/// What at_step returns.
+/// The result type of at_step.
 template <class A, class Real>
 concept ScalarsOf = is_array_of<A, Real>;
 
-/// at_step(t), where a rule has it. A member that can't be called as it is meant would be passed over in silence; so it is
-/// with the other optional ones.
+/// A rule whose at_step(t), if it has one, can be called. An optional member with a wrong signature would otherwise be
+/// ignored silently.
 template <class Rule, class Real>
 concept AtStepFits = !requires {
   &Rule::at_step;
@@ -105,7 +104,7 @@ inline constexpr bool are_names = false;
 template <std::size_t N>
 inline constexpr bool are_names<const std::array<const char*, N>> = true;
 
-/// The names of a policy's buffers, and of its layers' numbers where it keeps some.
+/// A policy that names its buffers, and its numbers of each layer if it keeps some.
 template <class P>
 concept NamesBuffers = are_names<decltype(P::state)> &&(
     !requires { P::layer_state; } || requires { requires are_names<decltype(P::layer_state)>; });
@@ -123,7 +122,7 @@ template <class Rule, class Parameters>
 concept IsMadeOf = requires(const Parameters& all) {
   rule_from<Rule>(all, std::make_index_sequence<std::tuple_size_v<Parameters>>{});
 };
-/// A policy's arithmetic for one element.
+/// A policy that has the arithmetic for one element.
 template <class P, class Real>
 concept MakesRule = requires(const P& policy) {
   { policy.template rule<Real>() } -> std::same_as<typename P::template Rule<Real>>;
@@ -138,8 +137,8 @@ concept MakesRule = requires(const P& policy) {
 
 }  // namespace detail
 
-/// A policy's arithmetic for one element in this number: what its rule<Real>() says, or its Rule<Real> with its hyper_parameters() in their
-/// order as members.
+/// Returns a policy's arithmetic for one element in type Real: the result of its rule<Real>(), or its Rule<Real> with
+/// its hyper_parameters(), in their order, as members.
 template <class Real, class P>
 constexpr typename P::template Rule<Real> rule_of(const P& policy) {
   if constexpr (detail::HasRuleOfItsOwn<P, Real>) {

@@ -11,21 +11,21 @@ namespace terse {
 
 namespace detail {
 
-/// Makes a sentence by the rules of printf: one call, which compiles in less time than a chain of strings.
+/// Formats a sentence as printf does, in one call, which compiles in less time than a chain of strings.
 [[gnu::format(printf, 1, 2)]] TERSE_COLD std::string sentence(const char* format, ...);
 
 }  // namespace detail
 
-/// Every exception that terse throws. `what()` reads "terse: rank 2, step 17: the sentence"; rank and step
-/// are -1 where the fault belongs to none.
+/// The base of all exceptions that terse throws. `what()` reads "terse: rank 2, step 17: the sentence"; rank and step
+/// are -1 if the fault belongs to none.
 class TERSE_VISIBLE error : public std::runtime_error {
  public:
   explicit error(const std::string& sentence, int rank = -1, std::int64_t step = -1)
       : std::runtime_error(compose(sentence, rank, step)), rank_(rank), step_(step) {}
 
-  /// The rank that reports, or -1.
+  /// Returns the rank that reports, or -1.
   int rank() const noexcept { return rank_; }
-  /// The optimizer step in which it happened, or -1.
+  /// Returns the optimizer step of the fault, or -1.
   std::int64_t step() const noexcept { return step_; }
 
  private:
@@ -41,39 +41,40 @@ class TERSE_VISIBLE usage_error : public error {
   using error::error;
 };
 
-/// A peer is dead, late or has thrown, or ranks in different calls wait for each other. The transport is unusable from here on.
+/// A failed peer, which is dead, late or has thrown, or a deadlock of ranks in different calls. The transport is
+/// unusable afterwards.
 class TERSE_VISIBLE peer_error : public error {
  public:
   peer_error(const std::string& sentence, int culprit, int rank, std::int64_t step = -1)
       : error(sentence, rank, step), culprit_(culprit) {}
 
-  /// The rank that let the others down; -1 where none is known to have, as of those that wait for each other.
+  /// Returns the rank at fault; -1 if none is known, as in a deadlock.
   int culprit() const noexcept { return culprit_; }
 
  private:
   int culprit_;
 };
 
-/// The ranks were not set up alike: layout, recipe, world, seed, numerics or wire version differ.
+/// A difference between the ranks' set-ups: in layout, recipe, world, seed, numerics or wire version.
 class TERSE_VISIBLE mismatch_error : public error {
  public:
   using error::error;
 };
 
-/// A packet does not belong here: wrong length, step, sender or version.
+/// A packet that does not belong here: it has a wrong length, step, sender or version.
 class TERSE_VISIBLE wire_error : public error {
  public:
   using error::error;
 };
 
-/// A gradient, a message or a parameter was NaN or infinite on some rank, and the policy is to throw. Where all ranks average, all of them
-/// throw it in the same step.
+/// A NaN or infinite gradient, message or parameter on some rank, under the policy to throw. In methods that average
+/// over all ranks, all of them throw it in the same step.
 class TERSE_VISIBLE non_finite_error : public error {
  public:
   non_finite_error(const std::string& sentence, int culprit, int rank, std::int64_t step)
       : error(sentence, rank, step), culprit_(culprit) {}
 
-  /// The first rank whose value was not finite.
+  /// Returns the first rank whose value was not finite.
   int culprit() const noexcept { return culprit_; }
 
  private:
@@ -86,13 +87,13 @@ class TERSE_VISIBLE checkpoint_error : public error {
   using error::error;
 };
 
-/// A folder for checkpoints that another run has. Once that one has ended, the folder can be had.
+/// A checkpoint folder that another run uses. It is free once that run has ended.
 class TERSE_VISIBLE folder_in_use_error : public checkpoint_error {
  public:
   using checkpoint_error::checkpoint_error;
 };
 
-/// A checkpoint that is whole, but of another run: another recipe, number of ranks, layout or seed.
+/// An intact checkpoint of another run: another recipe, number of ranks, layout or seed.
 class TERSE_VISIBLE foreign_checkpoint_error : public checkpoint_error {
  public:
   using checkpoint_error::checkpoint_error;

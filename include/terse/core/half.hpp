@@ -9,9 +9,10 @@
 
 namespace terse {
 
-/// 16-bit floats: sign, exponent, mantissa, from the highest bit down; `largest` is the largest finite one. Elements of
-/// parameters, gradients and activations that a framework keeps in 16 bits; laid out like its own (c10::BFloat16, __half).
-/// They hold codes and do no arithmetic: `narrowed<bf16>(x)` rounds a float, `widened(h)` gives it back.
+/// A 16-bit float: sign, exponent and mantissa, from the highest bit down; `largest` is the largest finite value.
+/// Frameworks keep elements of parameters, gradients and activations in such types, with the same layout
+/// (c10::BFloat16, __half). It holds a code and has no arithmetic: `narrowed<bf16>(x)` rounds a float, `widened(h)`
+/// converts back.
 struct bf16 {
   static constexpr int exponent_bits = 8, mantissa_bits = 7, bias = 127;
   static constexpr float largest = 0x1.FEp127F;
@@ -19,7 +20,7 @@ struct bf16 {
 
   bf16() = default;
   TERSE_HD constexpr explicit bf16(std::uint16_t code) : bits(code) {}
-  // Compilers print the line of a deleted function that was chosen, so that line holds the sentence.
+  // Compilers print the line of a deleted function that is called, so that line contains the error message.
   // clang-format off
   template <std::floating_point F>
   explicit bf16(F) = delete;  // terse: this takes the code of a number; narrowed<bf16>(x) rounds a float
@@ -34,7 +35,7 @@ struct fp16 {
 
   fp16() = default;
   TERSE_HD constexpr explicit fp16(std::uint16_t code) : bits(code) {}
-  // Compilers print the line of a deleted function that was chosen, so that line holds the sentence.
+  // Compilers print the line of a deleted function that is called, so that line contains the error message.
   // clang-format off
   template <std::floating_point F>
   explicit fp16(F) = delete;  // terse: this takes the code of a number; narrowed<fp16>(x) rounds a float
@@ -42,23 +43,23 @@ struct fp16 {
   bool operator==(const fp16&) const = default;
 };
 
-/// What parameters and gradients may be made of.
+/// The element types of parameters and gradients.
 template <class T>
 concept Number = std::same_as<T, float> || std::same_as<T, bf16> || std::same_as<T, fp16>;
 
 TERSE_NUMERICS_BEGIN
 
-/// The same number; exact, infinities and NaN too.
+/// Returns the same number, exactly; infinities and NaN included.
 TERSE_HD constexpr float widened(float x) { return x; }
-/// The same number; exact, infinities and NaN too.
+/// Returns the same number, exactly; infinities and NaN included.
 TERSE_HD constexpr float widened(bf16 x) { return std::bit_cast<float>(std::uint32_t{x.bits} << 16); }
-/// The same number; exact, infinities and NaN too.
+/// Returns the same number, exactly; infinities and NaN included.
 TERSE_HD constexpr float widened(fp16 x) {
   const std::uint32_t size = x.bits & 0x7FFFU;
   // An exponent of all ones must stay one.
   const std::uint32_t rebias = 112U << (size >= 0x7C00 ? 24 : 23);
   const std::uint32_t normal = (size << 13) + rebias;
-  // Not by fp32's subnormal numbers, which some programs switch off.
+  // Avoids fp32's subnormal numbers, which some programs switch off.
   const auto small =
       std::bit_cast<std::uint32_t>(static_cast<float>(static_cast<std::int32_t>(size)) * 0x1p-24F);
   const std::uint32_t all = 0U - static_cast<std::uint32_t>(size < 0x400);
@@ -67,7 +68,8 @@ TERSE_HD constexpr float widened(fp16 x) {
 
 namespace detail {
 
-/// The code of the format's number nearest to a float, ties to even, from the bits of its magnitude, which is not NaN.
+/// Returns the code of the format's number nearest to a float, ties to even. `size` holds the bits of the float's
+/// magnitude, which is not NaN.
 template <Number H>
 TERSE_HD constexpr std::uint32_t nearest_code(std::uint32_t size) {
   if constexpr (std::same_as<H, bf16>) {
@@ -78,8 +80,8 @@ TERSE_HD constexpr std::uint32_t nearest_code(std::uint32_t size) {
     const std::uint32_t finite = size < overflow ? size : overflow;
     const std::uint32_t power = finite & 0x7F800000U;
     const std::uint32_t scale = power > smallest ? power : smallest;
-    // A sum with 2^13 times its power of two has room for eleven bits, as many as the format has. They are counted from
-    // the bits of 2^13 times that power on, and carry into the exponent as they should.
+    // A sum with 2^13 times the number's power of two has room for eleven bits, as many as the format has. They are
+    // counted relative to the bits of that summand, and carry into the exponent as they should.
     const std::uint32_t unit = scale + (13U << 23);
     const float sum = std::bit_cast<float>(finite) + std::bit_cast<float>(unit);
     return ((scale - smallest) >> 13) + (std::bit_cast<std::uint32_t>(sum) - unit);
@@ -88,8 +90,8 @@ TERSE_HD constexpr std::uint32_t nearest_code(std::uint32_t size) {
 
 }  // namespace detail
 
-/// The nearest number of the format, ties to even, as IEEE 754 and the frameworks round: beyond the largest it is an
-/// infinity, and NaN stays NaN.
+/// Returns the nearest number of the format, ties to even, as IEEE 754 and the frameworks round. A number beyond the
+/// largest becomes an infinity, and NaN stays NaN.
 template <Number H>
 TERSE_HD constexpr H narrowed(float x) {
   if constexpr (std::same_as<H, float>) {
@@ -103,7 +105,7 @@ TERSE_HD constexpr H narrowed(float x) {
   }
 }
 
-/// The nearest finite number of the format to one that is finite; zero has no sign.
+/// Returns the format's finite number nearest to a finite float; zero has no sign.
 template <Number H>
 TERSE_HD constexpr H narrowed_finite(float x) {
   if constexpr (std::same_as<H, float>) {

@@ -18,13 +18,13 @@ TERSE_HD constexpr std::uint64_t mix_hash(std::uint64_t hash, std::uint64_t valu
   hash = (hash ^ (hash >> 27)) * 0x94D049BB133111EB;
   return hash ^ (hash >> 31);
 }
-/// Mixes in the bytes of a text, without the 0 at its end.
+/// Mixes the bytes of a text into a hash, without the 0 at its end.
 constexpr std::uint64_t mix_hash(std::uint64_t hash, const char* text) {
   for (; *text != '\0'; ++text) hash = mix_hash(hash, static_cast<unsigned char>(*text));
   return hash;
 }
 
-/// A hash of bytes, never 0. Four words at a time, so that multiplications overlap.
+/// Returns a hash of bytes, never 0. It takes four words at a time, so that multiplications overlap.
 inline std::uint64_t hash_bytes(const std::byte* data, std::size_t bytes) {
   std::uint64_t lane[4] = {1, 2, 3, 4};
   std::size_t at = 0;
@@ -40,7 +40,7 @@ inline std::uint64_t hash_bytes(const std::byte* data, std::size_t bytes) {
   return hash | 1;
 }
 
-/// Hash of names, shapes, rates, flags and groups of all segments.
+/// Returns a hash of names, shapes, rates, flags and groups of all segments.
 std::uint64_t layout_hash(const Layout& layout);
 
 }  // namespace terse

@@ -11,15 +11,14 @@
 #include "terse/core/error.hpp"
 #include "terse/core/utf8.hpp"
 
-// This header keeps to C++17, so that a translation unit held at C++17 by its framework can describe its
-// parameters.
+// This header keeps to C++17, so that a translation unit whose framework requires C++17 can describe its parameters.
 
 namespace terse {
 
-/// Counts and offsets of elements.
+/// A count or an offset of elements.
 using index_t = std::int64_t;
 
-/// Segments, chunks and pieces start at multiples of this many elements: one word of mask or sign bits.
+/// The alignment of segments, chunks and pieces, in elements: one word of mask or sign bits.
 inline constexpr index_t alignment = 64;
 
 /// Rounds up to a multiple of `alignment`.
@@ -27,21 +26,21 @@ constexpr index_t aligned(index_t count) { return (count + alignment - 1) / alig
 
 /// A named tensor inside the flat arena of parameters.
 struct Segment {
-  std::string name;               ///< in errors and checkpoints
+  std::string name;               ///< name in errors and checkpoints
   std::vector<index_t> shape;     ///< the tensor's dimensions; empty for a scalar
   float learning_rate_scale = 1;  ///< multiplies the recipe's learning rate here
   float weight_decay = 1;         ///< multiplies the recipe's weight decay here; 0 switches it off
-  bool compress = true;           ///< false: travels dense, with a live variance
-  int group = 0;                  ///< whose hyper-parameters it has; those of 0 are the recipe's own
+  bool compress = true;           ///< false: sent dense, with a live variance
+  int group = 0;                  ///< parameter group; group 0 has the recipe's own hyper-parameters
   bool hidden =
-      false;  ///< a matrix between input and output, for methods that treat those apart: see OnHidden
+      false;  ///< a matrix between input and output, for methods that treat such matrices differently: see OnHidden
   index_t offset = 0;  ///< first element in the arena; set by the layout
   index_t count = 0;   ///< product of `shape`; set by the layout
 };
 
-/// A run of elements of one segment. Verbs pass it to functors beside the arena index.
+/// A run of elements of one segment. Verbs pass it to functors together with the arena index.
 struct Piece {
-  index_t segment = 0;  ///< which segment of the layout
+  index_t segment = 0;  ///< number of the segment in the layout
   index_t offset = 0;   ///< first element in the arena, a multiple of `alignment`
   index_t count = 0;    ///< elements, without padding
 };
@@ -50,16 +49,16 @@ struct Piece {
 class Range {
  public:
   Range() = default;
-  /// Throws usage_error for pieces that overlap, run backwards or start off the alignment.
+  /// Throws usage_error for pieces that overlap, run backwards or start at unaligned offsets.
   explicit Range(std::vector<Piece> pieces) : pieces_(std::move(pieces)) { count(); }
 
-  /// Becomes just this piece; allocates at the first call only.
+  /// Replaces the pieces by this one; allocates at the first call only.
   void assign(const Piece& piece) {
     pieces_.assign(1, piece);
     columns_.clear();
     elements_ = piece.count;
   }
-  /// Becomes these pieces, as the constructor would; allocates where there are more than ever before.
+  /// Replaces the pieces, with the constructor's checks; allocates only if there are more than ever before.
   void assign(const Piece* pieces, std::size_t count_) {
     pieces_.assign(pieces, pieces + count_);
     columns_.clear();
@@ -67,23 +66,23 @@ class Range {
   }
 
   const std::vector<Piece>& pieces() const noexcept { return pieces_; }
-  /// Elements in all pieces together.
+  /// Returns the number of elements in all pieces.
   index_t elements() const noexcept { return elements_; }
-  /// Columns of the matrix that piece `p` is; 0 where it is a vector, a part of a segment, or the range was made of
-  /// pieces alone, see Layout::range_of.
+  /// Returns the columns of piece `p` as a matrix. Returns 0 if it is a vector or a part of a segment, or if the range
+  /// was made of pieces alone, see Layout::range_of.
   index_t columns(std::size_t p) const { return p < columns_.size() ? columns_[p] : 0; }
-  /// How many pieces are of this segment.
+  /// Returns the number of pieces of this segment.
   std::size_t pieces_of(index_t segment) const;
-  /// First arena index, 0 for an empty range.
+  /// Returns the first arena index, 0 for an empty range.
   index_t begin_offset() const noexcept { return pieces_.empty() ? 0 : pieces_.front().offset; }
-  /// One past the last arena index, rounded up to the alignment.
+  /// Returns one past the last arena index, rounded up to the alignment.
   index_t end_offset() const noexcept {
     return pieces_.empty() ? 0 : aligned(pieces_.back().offset + pieces_.back().count);
   }
 
-  /// Cuts the range into `parts` ranges of equal size: part r ends where the first (r + 1) / parts of the
-  /// elements end, rounded up to the alignment within its piece. Parts differ by less than `2 * alignment`
-  /// elements for each piece they touch; small ranges leave parts empty. All ranks cut alike.
+  /// Cuts the range into `parts` ranges of equal size: part r ends where the first (r + 1) / parts of the elements end,
+  /// rounded up to the alignment within its piece. Parts differ by less than `2 * alignment` elements for each piece
+  /// they touch; small ranges leave parts empty. All ranks get the same cuts.
   TERSE_COLD std::vector<Range> cut(int parts) const;
 
  private:
@@ -91,7 +90,7 @@ class Range {
 
   friend class Layout;
   std::vector<Piece> pieces_;
-  std::vector<index_t> columns_;  // of the first pieces; of those behind them nothing is known
+  std::vector<index_t> columns_;  // of the first pieces; unknown for the rest
   index_t elements_ = 0;
 };
 
@@ -103,34 +102,35 @@ class Range {
 class Layout {
  public:
   /// Appends a segment and sets its offset and count. Throws usage_error for a negative dimension or group, a product
-  /// that overflows, a hidden segment of less than two dimensions, or a name that is taken or isn't UTF-8, as checkpoints need it.
+  /// that overflows, a hidden segment of less than two dimensions, or a name that is taken or isn't UTF-8, which
+  /// checkpoints require.
   TERSE_COLD Layout& add(Segment segment);
 
-  /// Gives a segment other scales. Throws usage_error for a name that no segment has, and for scales that `add` refuses.
+  /// Changes a segment's scales. Throws usage_error for a name that no segment has, and for scales that `add` refuses.
   void rescale(std::string_view name, float learning_rate_scale, float weight_decay);
-  /// Counts changes by `rescale`.
+  /// Returns the number of changes by `rescale`.
   std::uint64_t revision() const noexcept { return revision_; }
 
-  /// One segment of `count` elements named "parameters".
+  /// Returns a layout of one segment, which has `count` elements and is named "parameters".
   static Layout flat(index_t count);
 
   const std::vector<Segment>& segments() const noexcept { return segments_; }
-  /// The groups that its segments are of, and 0, in ascending order.
+  /// Returns the groups of the segments, and 0, in ascending order.
   TERSE_COLD std::vector<int> groups() const;
-  /// Elements of the arena, padding included: what a parameter or gradient view must hold.
+  /// Returns the number of elements in the arena, padding included: the required size of parameter and gradient views.
   index_t size() const noexcept { return size_; }
 
-  /// All segments, one piece each; empty segments have none.
+  /// Returns all segments, one piece each; empty segments have none.
   Range range() const { return pieces_of(0, segments_.size()); }
 
-  /// Ranges of consecutive whole segments, each of at least `elements` elements but the last.
+  /// Returns ranges of consecutive whole segments, each of at least `elements` elements but the last.
   TERSE_COLD std::vector<Range> buckets(index_t elements) const;
 
-  /// The pieces of `range` whose segment has `compress == wanted`.
+  /// Returns the pieces of `range` whose segment has `compress == wanted`.
   TERSE_COLD Range filter(const Range& range, bool wanted) const;
 
-  /// These pieces as a range that knows which of them are whole matrices: segments of two dimensions and more, the first
-  /// one by all others, with more than one row and column.
+  /// Returns these pieces as a range that knows which of them are whole matrices: segments of two or more dimensions,
+  /// the first by all others, with more than one row and column.
   TERSE_COLD Range range_of(std::vector<Piece> pieces) const;
 
  private:
@@ -140,7 +140,7 @@ class Layout {
 
   static constexpr float largest_rate = 1e30F;
   std::vector<Segment> segments_;
-  std::unordered_map<std::string, std::size_t> places_;  // of names
+  std::unordered_map<std::string, std::size_t> places_;  // segment numbers by name
   index_t size_ = 0;
   std::uint64_t revision_ = 0;
 };

@@ -8,10 +8,10 @@
 
 namespace terse {
 
-// std::popcount and std::countr_zero of <bit> are for the host: nvcc 13.0 takes them in device code without a word, and
-// leaves out the call.
+// std::popcount and std::countr_zero of <bit> are for the host only: nvcc 13.0 accepts them in device code without a
+// warning, and omits the call.
 
-/// The number of bits that are set.
+/// Returns the number of bits that are set.
 TERSE_HD inline int ones_in(std::uint64_t word) {
 #ifdef __CUDA_ARCH__
   return __popcll(word);
@@ -19,7 +19,7 @@ TERSE_HD inline int ones_in(std::uint64_t word) {
   return std::popcount(word);
 #endif
 }
-/// The place of the lowest bit that is set; 64: none is.
+/// Returns the position of the lowest bit that is set, 64 if none is.
 TERSE_HD inline int first_one_in(std::uint64_t word) {
 #ifdef __CUDA_ARCH__
   return word == 0 ? 64 : __ffsll(static_cast<long long>(word)) - 1;
@@ -27,7 +27,7 @@ TERSE_HD inline int first_one_in(std::uint64_t word) {
   return std::countr_zero(word);
 #endif
 }
-/// One more than the place of the highest bit that is set; 0: none is.
+/// Returns one more than the position of the highest bit that is set, 0 if none is.
 TERSE_HD inline int width_of(std::uint64_t word) {
 #ifdef __CUDA_ARCH__
   return 64 - __clzll(static_cast<long long>(word));

@@ -16,19 +16,19 @@ namespace terse {
 static_assert(std::endian::native == std::endian::little,
               "the wire format is little-endian, as the machines are");
 
-/// The first 32 bytes of every packet. After it come, each part aligned to 8 bytes, the compressor's section
-/// (scales in piece order, then the codes of each piece), the elements of dense pieces as fp32, and a float of
-/// the recipe's own. A section whose size depends on the data comes last.
+/// The first 32 bytes of every packet. The other parts follow, each aligned to 8 bytes: the compressor's section
+/// (scales in piece order, then the codes of each piece), the elements of dense pieces as fp32, and a float of the
+/// recipe. A section whose size depends on the data comes last.
 struct PacketHeader {
   static constexpr std::uint32_t expected_magic = 0x53525434;  // "4TRS" in memory
   static constexpr std::uint16_t wire_version = 3;
-  /// `flags`: 0 = all finite, else 1 + the first rank whose message was not (saturating); with the highest bit, 1 + the
-  /// rank that has refused a packet which this one follows from.
+  /// Values of `flags`: 0 if all messages were finite, else 1 + the first rank whose message was not (saturating). With
+  /// the highest bit set: 1 + the rank that has refused a packet on which this one depends.
   static constexpr std::uint16_t finite = 0, refused = 0x8000;
 
-  std::uint32_t magic = expected_magic;  ///< terse's own
-  std::uint16_t version = wire_version;  ///< of the format
-  std::uint16_t flags = finite;          ///< whose message was not finite, if any
+  std::uint32_t magic = expected_magic;  ///< mark of terse's packets
+  std::uint16_t version = wire_version;  ///< version of the format
+  std::uint16_t flags = finite;          ///< rank whose message was not finite, if any
   std::uint64_t step = 0;                ///< counts from 1
   std::uint64_t length = 0;              ///< bytes of the packet, this header included
   std::uint64_t check =
@@ -36,29 +36,30 @@ struct PacketHeader {
 };
 static_assert(sizeof(PacketHeader) == 32);
 
-/// The check of a packet with flags, from that of one without: a bit of them that has changed must not name a rank.
+/// Returns the check of a packet with flags, from the check of one without: a damaged bit of the flags must not name a
+/// rank.
 TERSE_HD constexpr std::uint64_t check_with_flags(std::uint64_t check, std::uint16_t flags) {
   return flags == PacketHeader::finite ? check : mix_hash(check, flags);
 }
 
-/// What a header must say: `least` to `most` bytes of packet.
+/// The required values of a header; the packet has `least` to `most` bytes.
 struct ExpectedHeader {
-  std::uint64_t least = 0;  ///< bytes of the packet
-  std::uint64_t most = 0;   ///< the same, where its length depends on the data
-  std::uint64_t step = 0;   ///< as PacketHeader's
-  std::uint64_t check = 0;  ///< as PacketHeader's, without flags
+  std::uint64_t least = 0;  ///< least bytes of the packet
+  std::uint64_t most = 0;   ///< most bytes of the packet; above `least` where its length depends on the data
+  std::uint64_t step = 0;   ///< PacketHeader::step
+  std::uint64_t check = 0;  ///< PacketHeader::check without flags
 };
 
 /// The first field of a packet that is wrong.
 struct PacketFault {
-  /// The fields of a header in the order in which they are looked at; `content` is what is behind it.
+  /// The fields of a header in the order of their checks; `content` is the part after the header.
   enum Field : std::uint32_t { none, magic, version, step, length, check, flags, content };
   Field field = none;          ///< `none`: all are right
-  std::uint64_t found = 0;     ///< what the packet says
-  std::uint64_t expected = 0;  ///< what it has to say
+  std::uint64_t found = 0;     ///< value in the packet
+  std::uint64_t expected = 0;  ///< required value
 };
 
-/// The first field of a header that is not what it has to be; `none` if all are.
+/// Returns the first wrong field of a header; `none` if all are right.
 TERSE_HD constexpr PacketFault find_fault(const PacketHeader& header, const ExpectedHeader& expected) {
   if (header.magic != PacketHeader::expected_magic)
     return {PacketFault::magic, header.magic, PacketHeader::expected_magic};
@@ -74,21 +75,21 @@ TERSE_HD constexpr PacketFault find_fault(const PacketHeader& header, const Expe
 
 namespace detail {
 
-/// A packet that `peer` has made, and `from` has handed on unless it is -1 or the same rank.
+/// Describes a packet that `peer` has made. Names `from`, which has forwarded it, unless it is -1 or the same rank.
 TERSE_COLD std::string packet_from(int peer, int from, const std::string& where = "");
 [[noreturn]] TERSE_COLD void throw_fault(const PacketFault& fault, const char* content, std::uint64_t step,
                                          int peer, int rank, int from);
 
 }  // namespace detail
 
-/// Throws wire_error that says what is wrong with the packet that `peer` has made, and `from`, if not -1, has handed on, if
-/// anything is; `content` says it of a section.
+/// Throws wire_error that describes `fault`, if there is one, in the packet that `peer` has made and `from`, if not -1,
+/// has forwarded. `content` describes a fault of a section.
 inline void refuse(const PacketFault& fault, const char* content, std::uint64_t step, int peer, int rank,
                    int from = -1) {
   if (fault.field != PacketFault::none) detail::throw_fault(fault, content, step, peer, rank, from);
 }
 
-/// Checks the header of a packet as `refuse` says it; throws wire_error that names the field.
+/// Reads and checks the header of a packet; throws wire_error that names the wrong field, as `refuse` does.
 inline PacketHeader read_header(const std::byte* bytes, const ExpectedHeader& expected, int peer, int rank,
                                 int from = -1) {
   PacketHeader header;

@@ -11,24 +11,25 @@
 
 namespace terse {
 
-/// The step that a device has recorded, and the one that the record shall serve: the same when it is made.
+/// The step that a device has recorded, and the step that the record shall serve; they are equal when the record is
+/// made.
 struct RecordUse {
   std::uint64_t recorded, step;
 };
 
 namespace detail {
 
-/// A visitor of hyper-parameters, for concepts; nvcc knows no lambdas in those.
+/// A visitor of hyper-parameters, for concepts, in which nvcc supports no lambdas.
 struct IgnoreSetting {
   void operator()(const char*, double) const {}
 };
 
-/// Whether what a template makes a policy of is right. Where it isn't, the template has said so in words, and nothing else
-/// is worth saying of the policy: clang++ leaves it without members.
+/// False if a template has already reported that its arguments can't make a policy. No further error is reported then:
+/// clang++ leaves such a policy without members.
 template <class Policy>
 inline constexpr bool has_sound_parts = true;
 
-/// Any visitor of hyper-parameters, as one type: what they are is compiled once.
+/// A type-erased visitor of hyper-parameters, so that code that visits them is compiled once.
 class SettingsVisitor {
  public:
   template <class Visit>
@@ -50,7 +51,7 @@ concept HasHyperParameters = requires(const Policy& policy) {
   policy.hyper_parameters();
 };
 
-/// A policy's hyper-parameters and checks of its own, where it has any.
+/// Checks a policy's hyper-parameters and calls its own check(), where it has them.
 template <class Policy>
 void check_policy(const Policy& policy) {
   if constexpr (HasHyperParameters<Policy>)
@@ -65,8 +66,9 @@ void policy_settings(const Policy& policy, Visit&& visit) {
   if constexpr (requires { policy.settings(visit); }) policy.settings(visit);
 }
 
-/// Why a record of a step can't serve the step of `use`, as the first of these policies to have a reason says by
-/// `const char* unrecordable(const RecordUse&) const`: it waits for the host, or the host makes this step another one. Else nullptr.
+/// Returns why a record of a step can't serve the step of `use`, or nullptr: a policy waits for the host, or the host
+/// changes the step. The reason is that of the first policy that has one in
+/// `const char* unrecordable(const RecordUse&) const`.
 inline const char* unrecordable(const RecordUse&) { return nullptr; }
 template <class Policy, class... Others>
 const char* unrecordable(const RecordUse& use, const Policy& policy, const Others&... others) {
@@ -93,7 +95,7 @@ constexpr std::size_t members_of() {
     return sizeof...(Values);
 }
 
-/// Says in words what is wrong with these, of policies whose hyper-parameters are their members.
+/// Reports wrong hyper-parameters of a policy whose members they are, with a readable static_assert.
 template <class Policy>
 constexpr bool check_parameters() {
   static_assert(

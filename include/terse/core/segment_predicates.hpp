@@ -7,28 +7,28 @@
 
 #include "terse/core/layout.hpp"
 
-// Which segments of a layout are meant: for policies that differ between layers.
+// Predicates that select segments of a layout, for policies that differ between layers.
 
 namespace terse {
 
-/// A condition on a segment: a copyable functor. All ranks must come to the same answer, so that it looks at nothing but the
-/// segment, and at parameters that `settings(visit)` shows.
+/// A condition on a segment: a copyable functor. All ranks must get the same result, so it depends only on the segment
+/// and on parameters that `settings(visit)` shows.
 template <class P>
 concept SegmentPredicate = std::copyable<P> && requires(const P& predicate, const Segment& segment) {
   { predicate(segment) } -> std::same_as<bool>;
 };
 
-/// Every segment.
+/// A predicate that holds for every segment.
 struct AnySegment {
   bool operator()(const Segment&) const { return true; }
 };
 
-/// None.
+/// A predicate that holds for no segment.
 struct NoSegment {
   bool operator()(const Segment&) const { return false; }
 };
 
-/// Those of two dimensions or more, each of at least 2: weights, not biases or gains.
+/// A predicate for segments with two or more dimensions of at least 2: weights, not biases or gains.
 struct IsMatrix {
   bool operator()(const Segment& segment) const {
     int long_sides = 0;
@@ -37,19 +37,19 @@ struct IsMatrix {
   }
 };
 
-/// Those of less than N elements.
+/// A predicate for segments of less than N elements.
 template <index_t N>
 struct IsSmallerThan {
   static_assert(N > 0, "terse: no segment has less than 0 elements");
   bool operator()(const Segment& segment) const { return segment.count < N; }
 };
 #ifndef Below  // a macro of X11
-/// The old name; version 0.2 has it no more.
+/// The old name of IsSmallerThan, which version 0.2 removes.
 template <index_t N>
 using Below [[deprecated("its name is IsSmallerThan")]] = IsSmallerThan<N>;
 #endif
 
-/// A text as an argument of a template.
+/// A text as a template argument.
 template <std::size_t Size>
 struct Text {
   char characters[Size]{};  ///< with the 0 at its end
@@ -59,12 +59,13 @@ struct Text {
   constexpr std::string_view view() const { return {characters, Size - 1}; }
 };
 
-/// Whether `name` is as `pattern` says: `*` stands for any characters, none included, `?` for one, and all else for itself.
+/// Checks whether `name` matches `pattern`: `*` stands for any characters, including none, `?` for one, and all others
+/// for themselves.
 constexpr bool matches(std::string_view pattern, std::string_view name) {
   std::size_t p = 0, n = 0, star = std::string_view::npos, after = 0;
   while (n < name.size()) {
     if (p < pattern.size() && pattern[p] == '*') {
-      // First it stands for nothing, and for one character more whenever what follows doesn't fit.
+      // A star first stands for no character, and for one more whenever the rest doesn't match.
       star = p++;
       after = n;
     } else if (p < pattern.size() && (pattern[p] == '?' || pattern[p] == name[n])) {
@@ -81,7 +82,7 @@ constexpr bool matches(std::string_view pattern, std::string_view name) {
   return p == pattern.size();
 }
 
-/// Those whose name matches: Named<"embedding*">, Named<"*.bias">.
+/// A predicate for segments whose name matches: Named<"embedding*">, Named<"*.bias">.
 template <Text Pattern>
 struct Named {
   bool operator()(const Segment& segment) const { return matches(Pattern.view(), segment.name); }

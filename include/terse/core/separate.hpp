@@ -3,9 +3,9 @@
 
 #include "terse/core/version.hpp"
 
-// Functions that name no policy and have no loop over lanes have their bodies in .ipp files. A unit has them inline, unless
-// TERSE_SEPARATE is defined: then it sees declarations alone, and the program links the core, which has all of them (src/terse.cpp,
-// and src/checkpoint.cpp for checkpoints).
+// Functions that name no policy and have no loop over lanes have their bodies in .ipp files. A unit includes them
+// inline by default. With TERSE_SEPARATE it sees declarations only, and the program links the core, which has all of
+// them (src/terse.cpp, and src/checkpoint.cpp for checkpoints).
 
 #ifndef TERSE_SEPARATE
 #define TERSE_CORE inline
@@ -14,8 +14,8 @@
 
 #include <cstddef>  // for the macros of the standard library
 
-// A core of another version, or of the standard library's other ABI, doesn't link with units of this one: its symbol has
-// another name, which the linker says.
+// A core of another version, or of the standard library's other ABI, doesn't link with units of this one: its symbol
+// has another name, which the linker reports.
 #if !defined(__GLIBCXX__)
 #define TERSE_CORE_ABI other
 #elif _GLIBCXX_USE_CXX11_ABI
@@ -31,7 +31,7 @@
 extern "C" __attribute__((visibility("default"))) const char TERSE_CORE_SYMBOL;
 
 namespace terse::detail {
-/// Every unit refers to the symbol, even one that calls nothing of the core.
+/// A reference to the symbol in every unit, even one that calls no function of the core.
 [[gnu::used]] static const char* const needs_core = &TERSE_CORE_SYMBOL;
 }  // namespace terse::detail
 #endif

@@ -6,16 +6,16 @@
 
 namespace terse {
 
-/// What changes from step to step and enters functors. It lies in the executor's memory, and functors read it once
-/// for each piece, so that a recorded step can be replayed with other values.
+/// The values that change from step to step and that functors use. They lie in the executor's memory, and functors read
+/// them once for each piece, so that a recorded step can be replayed with other values.
 struct StepScalars {
   static constexpr int most_own = 14;
 
   std::uint64_t step = 0;       ///< counts from 1
   std::uint64_t agreement = 0;  ///< hash of the hyper-parameters in force, see StepContext
   float gradient_scale = 1;     ///< multiplies the gradient
-  /// Scalars of the recipe's policies: what they make of each and in which place is theirs to know. A recipe around
-  /// another one takes the places behind the inner one's, see `scalars_of`.
+  /// Scalars of the recipe's policies, which define their number, places and meaning. A recipe around another one takes
+  /// the places after the inner one's, see `scalars_of`.
   std::array<float, most_own> own{};
 };
 

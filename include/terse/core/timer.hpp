@@ -5,7 +5,7 @@
 
 namespace terse::detail {
 
-/// Adds its own lifetime to some seconds.
+/// A timer that adds its own lifetime to a number of seconds.
 class Timer {
  public:
   explicit Timer(double& seconds) : seconds_(seconds), begin_(Clock::now()) {}

@@ -12,7 +12,8 @@ std::string demangled(const char* name);
 
 }  // namespace detail
 
-/// A type's name as its author writes it, or wrote it first, the same under g++ and clang++: "terse::Adam".
+/// Returns a type's name as in its source, or the first one if it was renamed; the same under g++ and clang++:
+/// "terse::Adam".
 template <class T>
 std::string type_name() {
   return detail::demangled(typeid(T).name());

@@ -17,7 +17,7 @@ TERSE_CORE std::string demangled(const char* name) {
   char* const text = abi::__cxa_demangle(name, nullptr, nullptr, &status);
   std::string result = status == 0 ? text : name;
   std::free(text);
-  // Checkpoints and ranks of other builds know these by the names that they had first.
+  // Checkpoints and ranks of other builds know these types by their first names.
   constexpr std::string_view renamed[][2] = {{"terse::NoErrorFeedback", "terse::None"},
                                              {"terse::AboveThreshold", "terse::Above"},
                                              {"terse::IsSmallerThan", "terse::Below"},

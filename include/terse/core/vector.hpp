@@ -3,7 +3,7 @@
 
 namespace terse {
 
-/// Which of the vectors that travel together, as a tag.
+/// A tag for one of the vectors that travel together.
 template <int K>
 struct Vector {
   static constexpr int number = K;

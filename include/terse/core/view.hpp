@@ -18,16 +18,16 @@
 
 namespace terse {
 
-/// Where memory lives. Part of a view's type, so that a device pointer can't reach host code. Spaces other than the
-/// host's say how bytes get there and back; `device` is completed by device/cuda.cuh, which brings CUDA:
+/// The memory spaces. A space is part of a view's type, so that a device pointer can't reach host code. Spaces other
+/// than the host's define how bytes are copied; `device` is completed by device/cuda.cuh, which includes CUDA:
 ///
 ///     static void* allocate(std::size_t bytes)            zeroed, aligned to 256 bytes; throws std::bad_alloc
 ///     static void release(void*) noexcept                 also of nullptr
 ///     static void download(void* to, const void* from, std::size_t bytes)
 ///     static void upload(void* to, const void* from, std::size_t bytes)
 ///
-/// The last two wait for all work under way in the space and return when the bytes are there. Where it has allocate_unwritten,
-/// like allocate but not zeroed, `unwritten` buffers take theirs from there.
+/// The last two wait for all work under way in the space and return when the bytes have arrived. If a space has
+/// allocate_unwritten, which is like allocate but not zeroed, `unwritten` buffers use it.
 namespace memory {
 struct host {};
 struct device;
@@ -35,8 +35,8 @@ struct device;
 
 namespace detail {
 
-/// A container of T in contiguous host memory. Says what std::ranges would say, whose header takes longer to compile
-/// than all of this library's.
+/// A container of T in contiguous host memory. It replaces concepts of std::ranges, whose header takes longer to
+/// compile than all of this library's.
 template <class Container, class T>
 concept ContiguousOf = requires(Container container) {
   std::begin(container);
@@ -44,7 +44,7 @@ concept ContiguousOf = requires(Container container) {
   { std::data(container) } -> std::convertible_to<T*>;
 };
 
-/// A container or host view of elements that don't serve as T: of another type, or constant where T isn't.
+/// A container or host view of elements that can't be used as T: of another type, or constant where T isn't.
 template <class Container, class T>
 concept HoldsOther = requires(Container container) {
   std::begin(container);
@@ -54,8 +54,8 @@ concept HoldsOther = requires(Container container) {
 
 }  // namespace detail
 
-/// Memory that holds `size` elements of T in memory space `Space`; does not own it.
-/// Host views come from any contiguous container; device views from a pointer and a size.
+/// A view of `size` elements of T in memory space `Space`, without ownership. Host views are made from any contiguous
+/// container, device views from a pointer and a size.
 template <class T, class Space = memory::host>
 class view {
  public:
@@ -65,18 +65,18 @@ class view {
   view() = default;
   TERSE_HD view(T* data, index_t size) : data_(data), size_(size) {}
 
-  /// A host view of a contiguous container: std::vector, std::span, std::array.
+  /// Makes a host view of a contiguous container: std::vector, std::span, std::array.
   template <class Container>
   requires(std::same_as<Space, memory::host>&& detail::ContiguousOf<Container&, T>)
       view(Container&& container)  // NOLINT: a view is meant to be implicit
       : data_(std::data(container)), size_(static_cast<index_t>(std::size(container))) {}
 
-  /// A view of mutable elements serves as a view of constant ones, in the same memory space only.
+  /// Converts a view of mutable elements to one of constant elements, in the same memory space only.
   template <class U>
   requires(std::is_const_v<T>&& std::same_as<U, std::remove_const_t<T>>) TERSE_HD view(view<U, Space> other)
       : data_(other.data()), size_(other.size()) {}  // NOLINT: implicit
 
-  // Compilers print the line of a deleted function that was chosen, so that line holds the sentence.
+  // Compilers print the line of a deleted function that is called, so that line contains the error message.
   // clang-format off
   template <class U, class Other> requires(!std::same_as<Other, Space>)
   view(view<U, Other>) = delete;  // terse: a view keeps its memory space; copy between host and device
@@ -87,10 +87,10 @@ class view {
   TERSE_HD bool empty() const { return size_ == 0; }
   TERSE_HD T& operator[](index_t i) const { return data_[i]; }
 
-  /// `count` elements from `offset`; the caller keeps within the size.
+  /// Returns `count` elements from `offset`; the caller keeps within the size.
   TERSE_HD view part(index_t offset, index_t count) const { return {data_ + offset, count}; }
 
-  /// Iteration for host code.
+  /// Returns an iterator, for host code.
   T* begin() const requires std::same_as<Space, memory::host> { return data_; }
   T* end() const requires std::same_as<Space, memory::host> { return data_ + size_; }
 
@@ -99,19 +99,19 @@ class view {
   index_t size_ = 0;
 };
 
-/// What executor E reads.
+/// The memory that executor E reads.
 template <class E, class T = float>
 using in = view<const T, typename E::memory>;
-/// What executor E writes.
+/// The memory that executor E writes.
 template <class E, class T = float>
 using out = view<T, typename E::memory>;
 
-/// Says that nobody reads a buffer's elements before they are written: scratch, and packets on their way.
+/// A tag for buffers whose elements are never read before they are written: scratch, and packets on their way.
 struct Unwritten {};
-/// Asks a buffer to leave its elements unset: `buffer<float>(n, unwritten)`.
+/// The argument that leaves a buffer's elements unset: `buffer<float>(n, unwritten)`.
 inline constexpr Unwritten unwritten{};
 
-/// Owns elements of a trivial T in memory space `Space`, zero-initialized unless `unwritten`. Move-only.
+/// A move-only owner of elements of a trivial T in memory space `Space`, zero-initialized unless `unwritten`.
 template <class T, class Space = memory::host>
 class buffer {
   static_assert(std::is_trivially_copyable_v<T>);
@@ -152,7 +152,7 @@ class buffer {
   index_t size_ = 0;
 };
 
-/// Copies between a memory space and the host's, in any direction; waits for all work under way there.
+/// Copies from a memory space to the host's, which may be the same; waits for all work under way there.
 template <class T, class Space>
 void download(view<const T, Space> from, view<T> to) {
   const std::size_t bytes = static_cast<std::size_t>(from.size()) * sizeof(T);
@@ -162,7 +162,7 @@ void download(view<const T, Space> from, view<T> to) {
   else
     Space::download(to.data(), from.data(), bytes);
 }
-/// As `download`, from the host's memory.
+/// Copies from the host's memory to a memory space, which may be the same; waits for all work under way there.
 template <class T, class Space>
 void upload(view<const T> from, view<T, Space> to) {
   const std::size_t bytes = static_cast<std::size_t>(from.size()) * sizeof(T);
@@ -175,9 +175,10 @@ void upload(view<const T> from, view<T, Space> to) {
 
 namespace detail {
 
-/// The memory behind buffers of the host: zeroed, in cache lines of its own, and in huge pages where it is large.
+/// The memory of host buffers: zeroed, in separate cache lines, and in huge pages where it is large.
 class HostMemory {
-  // One cache line, the widest vector register, and the first element of every aligned block of lanes.
+  // The bytes of a cache line and of the widest vector register; the first element of every aligned block of lanes is
+  // at a multiple of it.
   static constexpr std::size_t line = 64;
   static constexpr std::size_t huge_page = std::size_t{2} << 20;
   static std::align_val_t place(std::size_t bytes) {
@@ -189,7 +190,8 @@ class HostMemory {
     if (bytes == 0) return nullptr;
     void* const data = ::operator new(bytes, place(bytes));
 #ifdef __linux__
-    // Passes over several arrays at once are bound by address translation otherwise. A wish: failing is harmless.
+    // Address translation would otherwise limit passes over several arrays at once. It is a hint only: failing is
+    // harmless.
     if (bytes >= huge_page) madvise(data, bytes / huge_page * huge_page, MADV_HUGEPAGE);
 #endif
     return std::memset(data, 0, bytes);
@@ -201,7 +203,7 @@ class HostMemory {
 
 }  // namespace detail
 
-/// In the host's memory: elements can be read and written in place.
+/// A buffer in the host's memory, whose elements can be read and written in place.
 template <class T>
 class buffer<T, memory::host> {
   static_assert(std::is_trivially_copyable_v<T>);

@@ -7,8 +7,9 @@ namespace terse {
 
 TERSE_NUMERICS_BEGIN
 
-/// Floats as they are, as a quantizer of AveragedResidual that loses nothing: it reads an error again when its message has
-/// been made, so that messages can't take the errors' place, as Residual's do. (StoredResidual of it is Residual.)
+/// A quantizer for AveragedResidual that keeps floats unchanged. AveragedResidual reads an error again after its
+/// message has been made, so messages can't overwrite the errors, as those of Residual do. (StoredResidual<Unrounded>
+/// equals Residual.)
 struct Unrounded {
   using Statistic = Unscaled;
   static constexpr int bits = 32;
@@ -19,7 +20,7 @@ struct Unrounded {
 
 namespace detail {
 
-/// A view of stored errors of which a share stays where it is.
+/// A view of stored errors that keeps a share of each error in place.
 template <class View>
 struct Averaged : View {
   static constexpr bool commits_zero = false;
@@ -33,16 +34,18 @@ struct Averaged : View {
 
 }  // namespace detail
 
-/// StoredResidual that sends a share of the error at a time:
+/// StoredResidual that sends a share of the error per round:
 ///
 ///     y = message + gain w e        e' = round_Q(fl((1 - gain) w e + y - C(y)))        w = decay (rate' / rate)
 ///
-/// What has not been sent adds up in e, whatever the gain, and comes back over about 1 / gain rounds, in which noise of
-/// compression averages out. gain e is LoCo's moving average, a' = (1 - gain) a + gain (y - C(y)) with y = message + a. With a
-/// gain of 1 it is StoredResidual. After each `clear_every` rounds, those at rate 0 not counted where errors follow the rate, e is 0.
+/// The unsent part accumulates in e, for any gain, and is sent over about 1 / gain rounds, in which compression noise
+/// averages out. gain e is LoCo's moving average, a' = (1 - gain) a + gain (y - C(y)) with y = message + a. With a gain
+/// of 1 it equals StoredResidual. e is reset to 0 every `clear_every` rounds; rounds at rate 0 do not count if errors
+/// follow the rate.
 ///
-/// State, memory on a device, and which compressors: as StoredResidual; by default in 8 bits, AveragedResidual<Unrounded> in
-/// 32. Source: Xie et al., "LoCo: low-bit communication adaptor for large-scale model training", 2024.
+/// State, memory on a device and supported compressors: those of StoredResidual; by default in 8 bits, with
+/// AveragedResidual<Unrounded> in 32. Source: Xie et al., "LoCo: low-bit communication adaptor for large-scale model
+/// training", 2024.
 template <class Q = UniformLevels<8, Nearest, Symmetric, MaxAbs>, index_t Block = 4096>
 struct AveragedResidual {
   using Stored = StoredResidual<Q, Block>;
@@ -51,7 +54,7 @@ struct AveragedResidual {
   static constexpr index_t block = Block;
 
   float gain = 0.2F;                ///< in (0, 1]
-  std::uint64_t clear_every = 512;  ///< rounds; 0: never
+  std::uint64_t clear_every = 512;  ///< in rounds; 0: never
   float decay = 1;                  ///< in (0, 1]
   bool follows_rate = false;        ///< see Residual
 

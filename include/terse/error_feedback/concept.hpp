@@ -13,19 +13,19 @@ namespace terse {
 
 namespace detail {
 
-/// What a feedback's state is for, without one: concepts try feedbacks on it.
+/// A visitor that ignores the parts of a state, for the concept checks.
 struct IgnoreState {
   template <class... Part>
   void operator()(const char*, Part&&...) const {}
 };
 
-/// The parts of a state that checkpoints take.
+/// A visitor with the signatures that checkpoints accept for the parts of a state.
 struct Part {
   template <class T, class Space>
   void operator()(view<T, Space>, index_t) const {}
   void operator()(std::uint64_t&) const {}
 };
-/// A visitor that says in words how it is called, where a walk calls it otherwise.
+/// A visitor that reports wrong calls by `walk` with a readable static_assert.
 template <class Visit>
 struct PartByPart {
   Visit& visit;
@@ -87,26 +87,26 @@ concept FeedbackView = Compensates<V> && HoldsMessage<V> && Commits<V> && Receiv
 
 }  // namespace detail
 
-/// Decides what a rank does about its compression error. A copyable policy with hyper-parameters; its
-/// `State<E>(policy, begin, end)` belongs to one rank and covers the arena indices [begin, end). `walk(visit)` shows what
-/// lasts from round to round, for checkpoints: visit(name, buffer.all(), begin) for a buffer, whose arena index it begins at
-/// is told, and visit(name, number) for a std::uint64_t that is a member. `start(rate)` tells the state, where it has it, the learning rate of the round to come. A
-/// `view()`, copyable, enters the verbs and has, for arena index i,
+/// A policy for a rank's compression error: copyable, with hyper-parameters. Its `State<E>(policy, begin, end)` belongs
+/// to one rank and covers the arena indices [begin, end). `walk(visit)` shows the state that lasts from round to round,
+/// for checkpoints: it calls visit(name, buffer.all(), begin) for a buffer that begins at arena index `begin`, and
+/// visit(name, number) for a std::uint64_t member. `start(rate)`, which is optional, takes the learning rate of the
+/// coming round. `view()` returns a copyable functor that enters the verbs and has, for arena index i,
 ///
-///     compensate(i, message) -> y, what shall be sent        load(i), store(i, y): y between the two passes
-///     commit(i, keep, y, decoded): what the receiver reads is known; masked elements keep no error
-///     receive(i, keep, mean) -> what the mean stands for; optional, the mean itself by default
+///     compensate(i, message) -> y, the value to send         load(i), store(i, y): y between the two passes
+///     commit(i, keep, y, decoded): takes the value that receivers decode; masked elements keep no error
+///     receive(i, keep, mean) -> the value that the mean represents; optional, by default the mean
 ///
-/// and, for sparse compressors and low rank, `at(i)`, the address of y, where a segment's lie side by side. A view with
-/// `seed(i, own, mean)` holds copies that start from the first round, which is exact, and again from one after a round that
-/// failed: what this rank said, and the mean. On a device all of these are TERSE_HD.
+/// and, for sparse compressors and low rank, `at(i)`, the address of y, which is contiguous within a segment. A view
+/// with `seed(i, own, mean)` holds copies. An exact round initializes them with this rank's message and the mean: the
+/// first round, and the first one after a failed round. On a device all of these are TERSE_HD.
 ///
-/// `corrects` says whether errors come back later, which a biased compressor needs to converge. Optional:
-/// `accumulates` (what was not sent adds up, so that the compressor must track), `needs_contraction`,
-/// `follows_changes` (a copy moves by all that is sent, so that nothing but a contraction brings it nearer),
-/// `single_stage` (nothing may compress the mean again), `block` (y lives within blocks of so many elements), and of the
-/// view `commits_zero` (commit(i, keep, y, 0) changes nothing, so that compressors may leave it out where they send
-/// nothing). A view may have `enter(piece)`, which verbs call as they call their functors'.
+/// `corrects` means that errors are sent later, which a biased compressor requires to converge. Optional: `accumulates`
+/// (the unsent part accumulates, so the compressor must track), `needs_contraction`, `follows_changes` (a copy moves by
+/// everything that is sent, so only a contraction brings it closer to the message), `single_stage` (the mean must not
+/// be compressed again), `block` (y is kept within blocks of so many elements), and in the view `commits_zero`
+/// (commit(i, keep, y, 0) changes nothing, so compressors may skip it for elements that they don't send). A view may
+/// have `enter(piece)`, which verbs call as they do for their functors.
 template <class F>
 concept ErrorFeedback = std::copyable<F> && detail::HasFeedbackState<F> && detail::ShowsFeedbackState<F> &&
     detail::StartsFits<F> && detail::HasFeedbackView<F> && detail::FeedbackView<detail::SomeViewOf<F>> &&
@@ -114,7 +114,7 @@ concept ErrorFeedback = std::copyable<F> && detail::HasFeedbackState<F> && detai
   { F::corrects } -> std::convertible_to<bool>;
 };
 
-/// Says in words what a type lacks to be an error feedback.
+/// Reports a missing member of an error feedback with a readable static_assert.
 template <class F>
 constexpr bool check_error_feedback() {
   static_assert(std::copyable<F>, "terse: an error feedback is a value: it must be copyable");
@@ -172,7 +172,7 @@ constexpr bool follows_changes() {
   if constexpr (requires { F::follows_changes; }) return F::follows_changes;
   return false;
 }
-/// What the owner of a chunk does about its error where it compresses a mean again: the same as ranks, or what F names.
+/// The error feedback of a chunk's owner, which compresses a mean again: F, or the type that F names.
 template <class F>
 struct OfOwners {
   using type = F;
@@ -185,12 +185,12 @@ struct OfOwners<F> {
   static type of(const F&) { return {}; }
 };
 
-/// Whether its copies start from an exact round, and anew after a round that failed.
+/// Checks whether F's copies are initialized by an exact round, at first and after a failed round.
 template <class F>
 constexpr bool starts_exactly() {
   return requires(const SomeViewOf<F>& view) { view.seed(index_t{}, 0.0F, 0.0F); };
 }
-/// Elements that a feedback holds between measuring and coding; 0: the whole message.
+/// Returns the number of elements that a feedback holds between measuring and coding; 0: the whole message.
 template <class F>
 constexpr index_t held_by() {
   if constexpr (requires { F::block; }) return F::block;
@@ -199,13 +199,13 @@ constexpr index_t held_by() {
 
 }  // namespace detail
 
-/// Whether this pair converges; the sentences are for people. Unchecked<C> or Unchecked<F> overrides.
+/// Rejects pairs that need not converge, with readable static_asserts. Unchecked<C> or Unchecked<F> overrides.
 template <class C, class F>
 constexpr bool check_feedback() {
   static_assert(check_error_feedback<F>());
   constexpr bool any = Traits<C>::unchecked || Traits<F>::unchecked;
   static_assert(
-      // The error of a keyed compressor is below a bound, and its packets say the same to everybody.
+      // The error of a keyed compressor is bounded, and all ranks decode the same values from its packets.
       any || C::unbiased || F::corrects || Traits<C>::keyed,
       "terse: a biased compressor (Sign, for one) needs error feedback: without it the error of every step "
       "is "

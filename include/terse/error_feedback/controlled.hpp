@@ -12,11 +12,11 @@ TERSE_NUMERICS_BEGIN
 ///     y_i = message_i + eta e_i - h_i        mean = h + mean_i C(y_i)
 ///     e_i += message_i - h_i - C(y_i)        h_i += C(y_i)        h += mean_i C(y_i)
 ///
-/// e_i is the sum of what this rank's messages have been ahead of its copies: eta decides how strongly that pulls. 0 is
-/// Difference at rate 1; of the order of the compressor's contraction the pull is fast and doesn't swing. A round that fails
-/// changes no e_i. As with Difference the first round is exact: it starts h_i, and e_i at 0; and the mean must reach
-/// every rank as it is. State: e_i, h_i and h, n floats each, and n floats for the message. Source: Gao, Islamov and Stich,
-/// "EControl", ICLR 2024.
+/// e_i is the accumulated lead of this rank's messages over its copies, and eta is the strength of its pull. eta = 0
+/// gives Difference at rate 1; with eta of the order of the compressor's contraction, the pull is fast and doesn't
+/// oscillate. A failed round changes no e_i. As with Difference, the first round is exact: it initializes h_i, and e_i
+/// to 0. The mean must not be compressed again. State: e_i, h_i and h, n floats each, and n floats for the message.
+/// Source: Gao, Islamov and Stich, "EControl", ICLR 2024.
 struct Controlled {
   static constexpr bool corrects = true;
   static constexpr bool follows_changes = true;
@@ -51,7 +51,7 @@ struct Controlled {
       const index_t l = i - begin;
       return message - own[l] + eta * error[l];
     }
-    /// What was not sent waits in y's place for `receive`.
+    /// Stores the unsent part in y's place for `receive`.
     TERSE_HD void commit(index_t i, bool keep, float value, float decoded) const {
       store(i, keep_if(keep, value - decoded));
       own[i - begin] += keep_if(keep, decoded);
@@ -62,7 +62,7 @@ struct Controlled {
       error[l] = keep_if(keep, error[l] - eta * error[l] + load(i), error[l]);
       return mean[l] += keep_if(keep, arrived);
     }
-    /// Starts from an exact round: h_i is this rank's message, h the mean.
+    /// Initializes the copies from an exact round: h_i is this rank's message, h the mean.
     TERSE_HD void seed(index_t i, float message, float exact) const {
       error[i - begin] = 0;
       own[i - begin] = message;

@@ -7,15 +7,14 @@ namespace terse {
 
 TERSE_NUMERICS_BEGIN
 
-/// Sends how the message differs from a copy that the receivers keep, too:
+/// An error feedback that sends the difference between the message and a copy that the receivers keep, too:
 ///
 ///     d_i = C(message_i - h_i)        mean = h + mean_i d_i        h_i += rate d_i        h += rate mean_i d_i
 ///
-/// h is the mean of all h_i, on every rank, so the mean of the d_i must reach every rank as it is: no second
-/// compression (use AllGather). Rate 1 with a contractive compressor is EF21, a rate below 1 with an unbiased
-/// one is DIANA (rate <= 1 / (1 + omega)). There is no error that grows. State: h_i and h, n floats each, and n
-/// floats for the message. Source: Richtarik, Sokolov and Fatkhullin, NeurIPS 2021, algorithm 2; Mishchenko et
-/// al. 2019, algorithm 1.
+/// h is the mean of all h_i, on every rank, so the mean of the d_i must not be compressed again (use AllGather). Rate 1
+/// with a contractive compressor is EF21; a rate below 1 with an unbiased one is DIANA (rate <= 1 / (1 + omega)). No
+/// error accumulates. State: h_i and h, n floats each, and n floats for the message. Source: Richtarik, Sokolov and
+/// Fatkhullin, NeurIPS 2021, algorithm 2; Mishchenko et al. 2019, algorithm 1.
 struct Difference {
   static constexpr bool corrects = true;
   static constexpr bool needs_contraction = true;
@@ -52,7 +51,7 @@ struct Difference {
       mean[i - begin] = h + keep_if(keep, rate * arrived);
       return h + arrived;
     }
-    /// Starts from an exact round: h_i is this rank's message, h the mean.
+    /// Initializes the copies from an exact round: h_i is this rank's message, h the mean.
     TERSE_HD void seed(index_t i, float message, float exact) const {
       own[i - begin] = message;
       mean[i - begin] = exact;

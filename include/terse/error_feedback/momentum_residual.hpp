@@ -8,13 +8,13 @@ namespace terse {
 
 TERSE_NUMERICS_BEGIN
 
-/// An error that is a momentum, too: of what has been sent a part stays.
+/// An error that is also a momentum: a part of each sent value stays in it.
 ///
 ///     y = message + m        m' = fl(y - (1 - momentum) C(y)), C(y) as the receiver reads it
 ///
-/// So what is never sent adds up as a plain sum, and what always is as heavy-ball momentum: m' = momentum (m + message) where C(y) = y.
-/// With momentum 0 it is Residual. State: n floats, which hold y between the passes. Source: Ahn et al., "Dion: distributed orthonormalized
-/// updates", 2025 (arXiv 2504.05295), algorithm 1.
+/// An element that is never sent accumulates as a plain sum, one that is always sent as heavy-ball momentum:
+/// m' = momentum (m + message) where C(y) = y. With momentum 0 it equals Residual. State: n floats, which hold y between the
+/// passes. Source: Ahn et al., "Dion: distributed orthonormalized updates", 2025 (arXiv 2504.05295), algorithm 1.
 struct MomentumResidual {
   static constexpr bool corrects = true;
   static constexpr bool accumulates = true;
@@ -29,7 +29,7 @@ struct MomentumResidual {
 
   struct View : detail::Materialized {
     using StreamsOf = View;
-    /// commit(i, keep, y, 0) keeps y, which is there already.
+    /// commit(i, keep, y, 0) leaves y unchanged.
     static constexpr bool commits_zero = true;
     float taken_out = 1;
 
@@ -45,7 +45,7 @@ struct MomentumResidual {
     index_t begin = 0;
     float taken_out = 1;
 
-    /// Room for the arena indices [begin, end).
+    /// Allocates the state of the arena indices [begin, end).
     State(const MomentumResidual& policy, index_t begin_, index_t end)
         : error(end - begin_), begin(begin_), taken_out(1 - policy.momentum) {}
     View view() { return {{error.data(), begin}, taken_out}; }

@@ -5,15 +5,15 @@
 
 namespace terse {
 
-/// Forgets the error: y = message. Sound with unbiased compressors only.
-/// State: nothing that lasts; n floats hold y between the passes.
+/// No error feedback: the error is dropped, y = message. Sound with unbiased compressors only.
+/// State: none that lasts; n floats hold y between the passes.
 struct NoErrorFeedback {
   static constexpr bool corrects = false;
 
   struct View : detail::Materialized {
     using StreamsOf = View;
     TERSE_HD auto streams() { return hands_over(y, begin); }
-    /// commit(i, keep, y, 0) does nothing, so that sparse compressors commit only what they send.
+    /// commit(i, keep, y, 0) does nothing, so sparse compressors commit only the elements that they send.
     static constexpr bool commits_zero = true;
 
     TERSE_HD float compensate(index_t, float message) const { return message; }
@@ -32,7 +32,7 @@ struct NoErrorFeedback {
   };
 };
 #ifndef None  // a macro of X11
-/// The old name; version 0.2 has it no more.
+/// The old name; version 0.2 removes it.
 using None [[deprecated("its name is NoErrorFeedback")]] = NoErrorFeedback;
 #endif
 

@@ -6,9 +6,9 @@
 
 namespace terse {
 
-/// NoErrorFeedback for what a rank sends, and Residual for the mean where its owner compresses it again: for methods that keep what was not
-/// sent themselves, in the parameters (CocktailSgd). Others refuse it beside biased compressors: there what a rank does not send is
-/// lost.
+/// NoErrorFeedback for a rank's own messages, and Residual for the mean if its owner compresses it again. It is for
+/// methods that keep the unsent part in the parameters (CocktailSgd). Other methods reject it with biased compressors,
+/// because the unsent part would be lost.
 ///
 /// State: the owner's error, see the topology; n floats hold messages between the passes.
 struct OwnersResidual : NoErrorFeedback {

@@ -8,14 +8,15 @@ namespace terse {
 
 TERSE_NUMERICS_BEGIN
 
-/// Sends how a row differs from the copy of it that sender and receiver keep, and moves the copy by what was sent:
+/// An error feedback that sends the difference between a row and the copy of it that sender and receiver keep, and
+/// moves the copy by the decoded difference:
 ///
-///     d = a - m        C(d) is sent        x = m + C(d), what the receiver has        m' = R(x), on both sides
+///     d = a - m        C(d) is sent        x = m + C(d), the receiver's row        m' = R(x), on both sides
 ///
-/// R rounds to the rows' format. What it drops does not add up: the next change is taken against the rounded copy. Under
-/// a contraction, ||d - C(d)|| <= c ||d|| with c < 1, the error of a row that stays as it is shrinks by c with each
-/// visit; of one that moves by delta between visits it stays below c delta / (1 - c). Rows are given by a table, row r
-/// at `rows[piece.segment]`; they belong to somebody else. State: room for one message.
+/// R rounds to the rows' format. Its rounding error does not accumulate: the next difference is taken against the
+/// rounded copy. Under a contraction, ||d - C(d)|| <= c ||d|| with c < 1, the error of a constant row shrinks by c with
+/// each visit; that of a row that moves by delta between visits stays below c delta / (1 - c). Rows are given by a
+/// table, row r at `rows[piece.segment]`; the state does not own them. State: room for one message.
 /// Source: Wang et al., "Fine-tuning language models over slow networks using activation compression with guarantees",
 /// NeurIPS 2022, algorithm 1.
 template <class Format>
@@ -24,12 +25,12 @@ struct Remembered {
   static constexpr bool follows_changes = true;
   static constexpr bool single_stage = true;
 
-  std::byte* const* rows = nullptr;  ///< in the executor's memory
-  index_t elements = 0;              ///< of a row; a message may have fewer of them
+  std::byte* const* rows = nullptr;  ///< the table of rows, in the executor's memory
+  index_t elements = 0;              ///< the length of a row; a message may have fewer elements
 
   template <class Cursor>
   struct View : detail::Materialized {
-    /// R(m + 0) is m, but rows that are written in blocks must see all of a block.
+    /// R(m + 0) is m, but rows that are written in blocks require commits of whole blocks.
     static constexpr bool commits_zero = !RowFormat<Format>::blocks;
     Cursor row;
 
@@ -62,7 +63,7 @@ struct Remembered {
         return View<typename RowFormat<Format>::Cursor>{
             {message.data(), begin}, typename RowFormat<Format>::Cursor(policy.rows, policy.elements)};
     }
-    /// The rows as they shall be stand where the messages were.
+    /// Rounds the new rows, which have replaced the messages, into the table.
     void store(E executor, const Range& range) requires rounds_late {
       for_each(executor, range, NoMask{}, NoPackets{}, typename RowFormat<Format>::Round(view().row));
     }

@@ -13,9 +13,9 @@ TERSE_NUMERICS_BEGIN
 
 namespace detail {
 
-/// How much of the stored error enters the next message: decay, and, where errors follow the learning rate,
-/// the ratio of the rate that the error was stored at to the one in force. At rate 0 a step moves nothing,
-/// so the round holds: it sends the error, and keeps it as it is.
+/// The weight of the stored error in the next message: decay, multiplied, if errors follow the learning rate, by the
+/// ratio of the rate at which the error was stored to the current one. At rate 0 a step moves nothing, so the round
+/// holds: it sends the error and keeps it unchanged.
 class Carry {
  public:
   Carry(float decay, bool follows_rate) : decay_(decay), follows_(follows_rate) {}
@@ -36,32 +36,31 @@ class Carry {
   }
 
  private:
-  // A rate that is all but 0 must not make an error infinite.
+  // A rate close to 0 must not make an error infinite.
   static constexpr float largest_ratio = 0x1p32F;
   float decay_;
   bool follows_;
   bool hold_ = false;
   float weight_ = 1;
-  std::uint64_t stored_rate_ = 0;  // bits of a float, as checkpoints take them
+  std::uint64_t stored_rate_ = 0;  // bits of a float, for checkpoints
 };
 
 }  // namespace detail
 
-/// Sends the error again with the next message:
+/// Classic error feedback, which adds the error to the next message:
 ///
 ///     y = message + decay (rate' / rate) e        e' = fl(y - C(y)), C(y) as the receiver reads it
 ///
-/// rate' / rate, the learning rates of the error and of this round, only with `follows_rate`: a step
-/// x -= rate C(y) then moves by the error what it would have moved by when the error arose. At rate 0 nothing
-/// moves and the error stays as it is; a ratio above 2^32 counts as that. State: n floats, which hold y between the
-/// passes. Source: Seide et al. 2014; Karimireddy et al., ICML 2019; the rates: Zheng, Huang and Kwok, NeurIPS 2019,
-/// algorithm 2.
+/// The factor rate' / rate, the learning rates of the error's round and of this one, applies only with `follows_rate`:
+/// a step x -= rate C(y) then applies the error at the rate at which it arose. At rate 0 nothing moves and the error
+/// stays unchanged; a ratio above 2^32 counts as 2^32. State: n floats, which hold y between the passes. Source: Seide
+/// et al. 2014; Karimireddy et al., ICML 2019; the rates: Zheng, Huang and Kwok, NeurIPS 2019, algorithm 2.
 struct Residual {
   static constexpr bool corrects = true;
   static constexpr bool accumulates = true;
 
   float decay = 1;            ///< in (0, 1]
-  bool follows_rate = false;  ///< whether the error is rescaled when the learning rate changes
+  bool follows_rate = false;  ///< rescaling of the error when the learning rate changes
 
   void check() const {
     if (!(decay > 0 && decay <= 1))
@@ -78,7 +77,7 @@ struct Residual {
 
   struct View : detail::Materialized {
     using StreamsOf = View;
-    /// commit(i, keep, y, 0) keeps y, which is there already.
+    /// commit(i, keep, y, 0) leaves y unchanged.
     static constexpr bool commits_zero = true;
     float weight = 1;
     bool hold = false;
@@ -97,7 +96,7 @@ struct Residual {
     index_t begin = 0;
     detail::Carry carry;
 
-    /// Room for the arena indices [begin, end).
+    /// Allocates the state of the arena indices [begin, end).
     State(const Residual& policy, index_t begin_, index_t end)
         : error(end - begin_), begin(begin_), carry(policy.decay, policy.follows_rate) {}
     void start(float rate) { carry.start(rate); }

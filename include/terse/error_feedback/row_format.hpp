@@ -11,38 +11,38 @@
 #include "terse/executor/concept.hpp"
 #include "terse/executor/statistic.hpp"
 
-// How a row of floats is kept: the rounding R of a memory, and a cursor by which functors read and write rows. A table
-// has the address of row r of a micro-batch at place r; verbs say by `piece.segment` which row they are at.
+// Storage formats for rows of floats: the rounding R of a memory, and a cursor with which functors read and write rows.
+// Entry r of a table is the address of row r of a micro-batch; verbs give the current row as `piece.segment`.
 
 namespace terse {
 
-/// Rows of 8-bit integers with an fp32 scale for each 64: 1.0625 bytes an element.
+/// Rows of 8-bit integers with an fp32 scale for every 64: 1.0625 bytes per element.
 struct Int8 {};
 
 TERSE_NUMERICS_BEGIN
 
-/// How rows of a memory are kept: `bytes(elements)` of a row, the format's `name`, and
+/// The storage format of a memory's rows: `bytes(elements)` of a row, the format's `name`, and
 ///
 ///     Cursor(rows, elements)                        a view of a table of rows; pieces may have fewer elements
 ///     enter(piece), enter_block(first), leave_block(first, count)       as verbs call them
-///     load(i)                                       element i, an arena index, as it is read
-///     store(i, x)                                   R(x): to nearest, ties to even. x is finite, and so is R(x).
-///                                                   Zero has no sign, so that R(m + 0) is m to the bit
+///     load(i)                                       the stored value of element i, an arena index
+///     store(i, x)                                   stores R(x): to nearest, ties to even. x and R(x) are finite.
+///                                                   Zero has no sign, so R(m + 0) is bitwise equal to m
 ///
-/// A block is written as it is left, where `blocks`; then `hold(floats)` says before where the 64 values of a block
-/// wait. Devices don't know when a block is left: there a GridCursor holds all values, and the verb's user has them
-/// rounded by `for_each` with Round(cursor).
+/// With `blocks`, `leave_block` writes a block; `hold(floats)` gives the buffer of its 64 values before. Devices don't
+/// call `leave_block`: there a GridCursor holds all values, and the verb's caller rounds them by `for_each` with
+/// Round(cursor).
 template <class H>
 struct RowFormat;
 
-/// A row as numbers of type H: sizeof(H) bytes an element, rounded up to whole lines of the cache.
+/// A row as numbers of type H: sizeof(H) bytes per element, rounded up to whole cache lines.
 template <Number H>
 struct RowFormat<H> {
   static constexpr const char* name = std::same_as<H, float>  ? "fp32"
                                       : std::same_as<H, fp16> ? "fp16"
                                                               : "bf16";
   static constexpr bool blocks = false;
-  /// Rows begin at lines of the cache.
+  /// Returns the bytes of a row, which begins at a cache line.
   static constexpr index_t bytes(index_t elements) {
     return aligned(elements * static_cast<index_t>(sizeof(H)));
   }
@@ -52,7 +52,7 @@ struct RowFormat<H> {
     Cursor() = default;
     TERSE_HD Cursor(std::byte* const* rows, index_t) : rows_(rows) {}
     TERSE_HD void enter(const Piece& piece) {
-      // Such that element i of the arena is at place i.
+      // Element i of the arena is row_[i - first_].
       row_ = reinterpret_cast<H*>(rows_[piece.segment]);
       first_ = piece.offset;
     }
@@ -66,13 +66,13 @@ struct RowFormat<H> {
   };
 };
 
-/// Codes first, then the scales of all blocks of 64. Nearest, 255 levels between -s and s, s the largest magnitude.
+/// The codes, then the scales of all blocks of 64. Nearest, 255 levels between -s and s, s the largest magnitude.
 template <>
 struct RowFormat<Int8> {
   using Quantizer = UniformLevels<8, Nearest, Symmetric, MaxAbs>;
   static constexpr const char* name = "int8";
   static constexpr bool blocks = true;
-  /// The code of 0, also of a block's elements that a shorter piece leaves out.
+  /// The code of 0, also for a block's elements beyond a shorter piece.
   static constexpr std::uint8_t zero = 127;
   static constexpr index_t bytes(index_t elements) { return aligned(aligned(elements) / alignment * 68); }
 
@@ -92,7 +92,7 @@ struct RowFormat<Int8> {
       codes_ = reinterpret_cast<std::uint8_t*>(row_ + (first - first_));
       scale_ = scales_[(first - first_) / alignment];
     }
-    // An empty row, all zeros, reads as zeros, since its scales are 0.
+    // A row of zero bytes reads as zeros, since its scales are 0.
     TERSE_HD float load(index_t i) const { return Quantizer::value(codes_[i - at_], scale_); }
     TERSE_HD void store(index_t i, float x) const { held_[i - at_] = x; }
     TERSE_HD void leave_block(index_t first, int count) {
@@ -117,7 +117,7 @@ struct RowFormat<Int8> {
     index_t codes_bytes_ = 0, first_ = 0, at_ = 0;
   };
 
-  /// A device's: what is stored waits in `held`, which has the arena from index `begin` on, for Round.
+  /// A device's cursor: stored values are buffered for Round in `held`, which begins at arena index `begin`.
   class GridCursor {
    public:
     GridCursor(std::byte* const* rows, index_t elements, float* held, index_t begin)
@@ -141,7 +141,8 @@ struct RowFormat<Int8> {
     index_t first_ = 0;
   };
 
-  /// R of what waits. Each thread looks for the largest of its block by itself, without waiting for others.
+  /// The rounding of the buffered values. Each thread finds the maximum of its block by itself, without
+  /// synchronization.
   struct Round : GridCursor {
     explicit Round(const GridCursor& cursor) : GridCursor(cursor) {}
     TERSE_HD void operator()(const Piece& piece, index_t i, bool) const {

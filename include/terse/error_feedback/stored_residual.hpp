@@ -17,7 +17,8 @@ namespace detail {
 template <class Q>
 using StoredCode = std::conditional_t<Q::bits == 32, float, CodeElement<Q::bits>>;
 
-/// Errors that a device rounds into storage, see device/error_feedback/stored_residual.hpp: all three from arena index `origin` on.
+/// Errors that a device rounds into storage, see device/error_feedback/stored_residual.hpp; all three pointers begin at
+/// arena index `origin`.
 template <class Q>
 struct ErrorsToStore {
   const float* errors;
@@ -28,16 +29,16 @@ struct ErrorsToStore {
 
 }  // namespace detail
 
-/// Residual with an error of 8 or 16 bits an element instead of 32:
+/// Residual with an error of 8 or 16 bits per element instead of 32:
 ///
 ///     y = message + decay (rate' / rate) e        e' = round_Q(fl(y - C(y)))
 ///
-/// Q is a quantizer that rounds to nearest, with a scale for each 64 elements where it has scales. What rounding
-/// loses is lost. Messages live in a block of `Block` floats, so the compressor's granularity must be PerBlock<N>
-/// with N <= Block. State: n codes and n / 64 scales. Source: Xie et al., "LoCo", 2024, for the int8 error.
+/// Q is a quantizer that rounds to nearest; if it has scales, there is one for every 64 elements. Its rounding error is
+/// lost. Messages are kept in a block of `Block` floats, so the compressor's granularity must be PerBlock<N> with
+/// N <= Block. State: n codes and n / 64 scales. Source: Xie et al., "LoCo", 2024, for the int8 error.
 ///
-/// On a device all messages of a round wait between two kernels: n floats more, which don't last. That is more than
-/// Residual takes, whose state they are; there only checkpoints become smaller.
+/// On a device all messages of a round are buffered between two kernels: n more floats of temporary memory. In total
+/// that is more than Residual, whose state holds its messages; on a device only checkpoints become smaller.
 template <class Q, index_t Block = 4096>
 struct StoredResidual {
   static_assert(Q::bits == 8 || Q::bits == 16 || Q::bits == 32,
@@ -68,9 +69,9 @@ struct StoredResidual {
   }
 
   struct View : Residual::View {
-    float* messages = nullptr;  // `Block` floats: arena index i lives at i % Block
+    float* messages = nullptr;  // `Block` floats: arena index i is at i % Block
     Code* codes = nullptr;      // from arena index `origin` on
-    Scale* scales = nullptr;    // one for each 64 codes
+    Scale* scales = nullptr;    // one for every 64 codes
     index_t origin = 0;
     Scale scale{};
 
@@ -83,7 +84,7 @@ struct StoredResidual {
     TERSE_HD float compensate(index_t i, float message) const {
       return keep_if(!this->hold, message) + this->weight * error(i);
     }
-    /// The block's errors stand where its messages were: rounds them into storage.
+    /// Rounds the block's errors, which have replaced its messages, into storage.
     TERSE_HD void leave_block(index_t first, int count) {
       if (this->hold) return;
       float totals[Statistic::width][alignment];
@@ -107,7 +108,7 @@ struct StoredResidual {
     }
   };
 
-  /// A device's, of all messages at once.
+  /// A device's view, of all messages at once.
   struct GridView : Residual::View {
     const Code* codes = nullptr;  // from arena index `begin` on
     const Scale* scales = nullptr;
@@ -141,7 +142,7 @@ struct StoredResidual {
           scales((end - begin_) / alignment),
           begin(begin_),
           carry(policy.decay, policy.follows_rate) {
-      // A code of 0 need not stand for 0.
+      // Code 0 need not represent 0.
       const auto zero = static_cast<Code>(Q::code(0.0F, Scale{}, 0));
       if constexpr (GridExecutor<E>) {
         const std::vector<Code> zeros(static_cast<std::size_t>(codes.size()), zero);
@@ -166,7 +167,7 @@ struct StoredResidual {
         return view;
       }
     }
-    /// The errors stand where the messages were: rounds them into storage.
+    /// Rounds the errors, which have replaced the messages, into storage.
     void store(E ex, const Range& range) requires GridExecutor<E> {
       if (carry.hold()) return;
       store_errors(ex, range, detail::ErrorsToStore<Q>{messages.data(), codes.data(), scales.data(), begin});
@@ -191,10 +192,10 @@ struct StoredResidual {
 
 TERSE_NUMERICS_END
 
-/// The error in bf16: 2 bytes an element, 8 bits of precision.
+/// Residual with the error in bf16: 2 bytes per element, 8 bits of precision.
 using Bf16Residual = StoredResidual<CastTo<bf16, Unscaled>>;
 
-/// The error in 8-bit integers with a scale for each 64: 1.06 bytes an element.
+/// Residual with the error in 8-bit integers with a scale for every 64: 1.06 bytes per element.
 using Int8Residual = StoredResidual<UniformLevels<8, Nearest, Symmetric, MaxAbs>>;
 
 }  // namespace terse

@@ -10,35 +10,35 @@
 
 namespace terse {
 
-/// The shared middle of every optimizer: error feedback x compressor x topology x channel over one range.
+/// The common part of every optimizer: error feedback x compressor x topology x channel over one range.
 ///
 /// `message` is evaluated exactly once for each element, piece by piece in an order that the topology
-/// chooses; `consume` is called exactly once for each element with the mean. Between the two nobody may
-/// change what `message` reads. Takes all memory, and a channel of its own, at construction (collective); a
+/// chooses; `consume` is called exactly once for each element with the mean. In between, the inputs of `message`
+/// must not change. Takes all memory, and its own channel, at construction (collective); a
 /// round allocates nothing.
 template <Compressor C, ErrorFeedback F, Topology P, Executor E>
 class Exchange {
   static_assert(check_feedback<C, F>() && check_topology<P>() && check_stages<C, F, P>());
 
  public:
-  /// With `note` the dense part's squared norm travels in 8 bytes of each packet, see `mean_norm`. Full-precision packets of
-  /// exact topologies go in slices of about `slice_bytes` bytes, of which a few are under way at a time; 0: in one.
+  /// With `note` the dense part's squared norm travels in 8 bytes of each packet, see `mean_norm`. Packets of
+  /// exact topologies go in slices of about `slice_bytes` bytes, a few of which are under way at a time; 0: in one.
   Exchange(E executor, Channel& transport, const Layout& layout, const Range& range, const C& compressor,
            const F& feedback = {}, bool note = false, const P& topology = {}, index_t slice_bytes = 0)
       : rounds_(make_rounds(slice_bytes, executor, transport, compressor, feedback, layout, range, note,
                             topology)),
         compresses_(!C::lossless && transport.size() > 1) {}
-  // Rounds and tickets point into it.
+  // Rounds and tickets point into the exchange.
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
 
-  /// Begins a round, which is under way until `finish`, or until another one begins, without reading `message`.
+  /// Begins a round without reading `message`. The round is under way until `finish`, or until another one begins.
   template <class M>
   void open(const StepContext& context, Mask<typename E::memory> mask, const M& message) {
     begin(context, mask, message);
     open_ = true;
   }
-  /// What `message` reads of this segment is final, see `open`: starts and moves on what can be, without waiting. Once for each
+  /// Declares the inputs of `message` in this segment final, see `open`; starts and advances slices without waiting. Once for each
   /// segment, in any order. Hierarchies and mixing wait for `start`.
   void allow(index_t segment) {
     if constexpr (requires { rounds_.allow(segment); }) {
@@ -46,24 +46,24 @@ class Exchange {
       progress();
     }
   }
-  /// Moves a round that is open along, without waiting.
+  /// Advances an open round, without waiting.
   void progress() {
     if (open_) ready();
   }
-  /// Begins a round, or goes on with one that is open, with the same message: evaluates and encodes what has not been, and
-  /// posts the first phase. Where the topology evaluates messages late, in later phases too.
+  /// Begins a round, or continues an open one, with the same message: evaluates and encodes the rest of the message, and
+  /// posts the first phase. Topologies that evaluate late evaluate messages in later phases, too.
   template <class M>
   void start(const StepContext& context, Mask<typename E::memory> mask, const M& message) {
     if (!std::exchange(open_, false)) begin(context, mask, message);
     rounds_.start(message);
   }
-  /// Settles a phase of the round under way that is complete and posts the next, without waiting; true once `arrive` and
+  /// Settles a complete phase of the round under way and posts the next, without waiting. Returns true once `arrive` and
   /// `finish` will not wait.
   bool ready() {
     if (!arrived_) arrived_ = message_.advance(*this, false);
     return arrived_;
   }
-  /// Waits for all packets; the mean can be consumed from here on. Throws peer_error and, on the host,
+  /// Waits for all packets; the mean can be consumed from this point on. Throws peer_error and, on the host,
   /// non_finite_error or wire_error.
   void arrive() {
     while (!arrived_) arrived_ = message_.advance(*this, true);
@@ -71,32 +71,32 @@ class Exchange {
     message_.read(*this);
   }
 
-  /// Hands the mean to `consumer`.
+  /// Passes the mean to `consumer`.
   template <class Consumer>
   void consume(const Consumer& consumer) {
     rounds_.consume(consumer);
   }
 
-  /// f, a functor of a verb after `arrive`, so that it does nothing where a device has found an error in this round.
+  /// Returns f, a functor of a verb after `arrive`, gated so that it does nothing if a device has found an error in this round.
   template <class Functor>
   auto gated(const Functor& f) const {
     return rounds_.gated(f);
   }
 
-  /// arrive and consume in one.
+  /// Calls `arrive` and `consume`.
   template <class Consumer>
   void finish(const Consumer& consumer) {
     arrive();
     consume(consumer);
   }
 
-  /// Throws what a device has found wrong since the round began, non_finite_error or wire_error: there the mean has
-  /// not been consumed. Waits for the device. On the host `arrive` has thrown it. Throws peer_error where the
-  /// transport works in the stream's order and a peer is late. `context` is this step's, which of a replayed round is not the
-  /// one that it was started with.
+  /// Throws an error that a device has found since the round began, non_finite_error or wire_error; then the mean has
+  /// not been consumed. Waits for the device. On the host `arrive` has thrown the error. Throws peer_error if the
+  /// transport works in the stream's order and a peer is late. `context` is this step's context, which for a replayed round differs
+  /// from the one that it was started with.
   void settle(const StepContext& context) { rounds_.settle(context.step); }
 
-  /// start and finish in one.
+  /// Calls `start` and `finish`.
   template <class M, class Consumer>
   void mix(const StepContext& context, Mask<typename E::memory> mask, const M& message,
            const Consumer& consumer) {
@@ -104,19 +104,19 @@ class Exchange {
     finish(consumer);
   }
 
-  /// Euclidean norm of the mean's dense part, equal on all ranks; after `arrive`, in an exchange with `note`.
+  /// Returns the Euclidean norm of the mean's dense part, equal on all ranks; after `arrive`, in an exchange with `note`.
   double mean_norm() { return std::sqrt(rounds_.notes()); }
 
-  /// The elements that are compressed.
+  /// Returns the range of the compressed elements.
   const Range& compressed() const { return rounds_.compressed(); }
-  /// What this rank sends in a round, headers included: exactly, or, where packets vary in size, at most. Of messages that
-  /// are told what was sent, `told`.
+  /// Returns the bytes that this rank sends in a round, headers included: exactly, or, for packets of variable size, at most. `told`
+  /// is true for messages that are told how they were decoded.
   index_t most_bytes(bool told = false) const { return rounds_.most_bytes(told); }
-  /// Takes over hyper-parameters of the compressor that changed between steps, alike on all ranks.
+  /// Sets hyper-parameters of the compressor that changed between steps, equally on all ranks.
   void set_compressor(const C& compressor) { rounds_.set_compressor(compressor); }
-  /// This rank's view of the error feedback's state.
+  /// Returns this rank's view of the error feedback's state.
   auto feedback() { return rounds_.feedback(); }
-  /// What that state covers, from the first element to the last.
+  /// Returns the range that the error feedback's state covers, from the first element to the last.
   const Range& fed_back() const { return rounds_.fed_back(); }
 
   template <class Visit>
@@ -139,7 +139,7 @@ class Exchange {
   bool advance(const M& message, bool block) {
     return rounds_.advance(message, block);
   }
-  /// For what can be read beside this rank's message alone.
+  /// Decodes packets that can be read only against this rank's message.
   template <class M>
   void read([[maybe_unused]] const M& message) {
     if constexpr (requires { rounds_.read(message); }) rounds_.read(message);

@@ -14,19 +14,19 @@
 
 namespace terse {
 
-/// Nodes of `ranks_per_node` ranks that lie side by side, W = nodes * ranks_per_node. Ranks of a node take their mean in full
-/// precision, share by share; the rank that owns a share exchanges it, compressed, with the owners of that share on the other
-/// nodes; and what comes back goes to all ranks of the node in full precision:
+/// Nodes of `ranks_per_node` consecutive ranks, W = nodes * ranks_per_node. Ranks of a node take their mean in full
+/// precision, share by share. The rank that owns a share exchanges it, compressed, with the owners of that share on the other
+/// nodes. The result goes to all ranks of the node in full precision:
 ///
 ///     reduce-scatter within a node by Inner      exchange between nodes by Outer      all-gather within a node by Inner
 ///
-/// The mean over W is the mean over nodes of what compression makes of each node's mean. Error feedback belongs to the share:
-/// n / ranks_per_node floats. Sends per rank, L ranks a node: between nodes what Outer sends for n / L elements among W / L
+/// The mean over W ranks is the mean over nodes of each node's mean as compressed. Error feedback belongs to the share:
+/// n / ranks_per_node floats. Sends per rank, L ranks a node: between nodes as much as Outer for n / L elements among W / L
 /// ranks, and within a node 2 (L - 1) / L of the n floats. Inner is a topology whose round has halves: ScatterGather, Ring, or
-/// Native; or Within<C>, which compresses within a node, too. Outer is any exact one. Full-precision packets go the same way.
+/// Native; or Within<C>, which compresses within a node, too. Outer is any exact one. Full-precision packets take the same route.
 ///
-/// Over one transport, which it splits, or over Nodes, which is two: threads or NCCL within a node and MPI between, where 0 ranks_per_node
-/// means as many as Nodes has. Constructors throw usage_error on all ranks where the nodes are not full.
+/// Works over one transport, which it splits, or over Nodes, which combines two: threads or NCCL within a node and MPI between. With
+/// Nodes, ranks_per_node = 0 takes the number from it. Constructors throw usage_error on all ranks if the nodes are not full.
 ///
 ///     OneBitAdam<Hierarchical<Native, Ring>>{.topology = {.ranks_per_node = 8}}
 template <Topology Inner = ScatterGather, Topology Outer = ScatterGather>
@@ -51,9 +51,9 @@ struct Hierarchical {
            terse::check_on<Outer, decltype(detail::across_of(std::declval<T&>(), 1))>();
   }
 
-  int ranks_per_node = 0;  ///< 0: as many as the transport's nodes have
+  int ranks_per_node = 0;  ///< 0: the number of ranks in the transport's nodes
   Inner inner{};           ///< the topology within nodes
-  Outer outer{};           ///< that between nodes
+  Outer outer{};           ///< the topology between nodes
 
   ForDense for_dense() const {
     return {ranks_per_node, detail::InsideOf<Inner>::way(inner), dense_topology(outer)};
@@ -72,7 +72,7 @@ namespace detail {
 template <class Inner, class Outer>
 inline constexpr bool has_own_rounds<Hierarchical<Inner, Outer>> = true;
 
-/// The transport's own number, or the one that is wanted. Throws usage_error where they differ, or nodes were not full.
+/// Returns the transport's number, or else `wanted`. Throws usage_error if they differ, or if nodes would not be full.
 inline int ranks_per_node(const Channel& channel, int wanted) {
   const int size = channel.size(), found = channel.ranks_per_node();
   if (found > 0) {
@@ -104,7 +104,7 @@ class Rounds<C, F, Hierarchical<Inner, Outer>, E> {
   using Code = typename Level::Code;
   using Node = RoundContext<Code, typename Level::Feedback, E>;
   using Half = typename Level::Way::template Round<Code, typename Level::Feedback, E>;
-  /// Within nodes, too.
+  /// True if messages are compressed within nodes, too.
   static constexpr bool compresses = !Code::lossless;
   static_assert(
       requires(Half & half, Node& node, const Message<SayShare, SayShare>& message) {
@@ -151,8 +151,8 @@ class Rounds<C, F, Hierarchical<Inner, Outer>, E> {
 
   void open(const StepContext& step, Mask<typename E::memory> mask) {
     if constexpr (compresses) {
-      // Streams of this level: what its packets are rounded by must not round the share again. On the way there each rank of the
-      // world has its own, on the way back the same number of all nodes has one.
+      // Separate random streams for this level: the rounding of its packets must be independent of the rounding of the share. On the way
+      // to the owners each rank of the world has its own stream; on the way back ranks with the same number on all nodes share one.
       const std::uint64_t seed = mix_hash(step.seed, static_cast<std::uint64_t>(inside_.names.stride));
       inside_.open(step.step, seed, step.agreement, step.learning_rate, mask, step.now, step.checks_payload);
       inside_.first.local = {Draw::local(seed, inside_.names(local_), step.step, Purpose::quantization),
@@ -253,7 +253,7 @@ class Rounds<C, F, Hierarchical<Inner, Outer>, E> {
  private:
   enum class Stage { reduce, between, tell, gather };
 
-  /// Of a lossless compressor there is one kind.
+  /// True for messages that are told how they were decoded. Messages of a lossless compressor are not.
   template <class M>
   static constexpr bool listens = !C::lossless && requires(const M& message) {
     message.compressed.sent(index_t{}, true, 0.0F);
@@ -262,7 +262,7 @@ class Rounds<C, F, Hierarchical<Inner, Outer>, E> {
   static buffer<float, typename E::memory> room_for(const Range& range) {
     return buffer<float, typename E::memory>(range.end_offset() - range.begin_offset(), unwritten);
   }
-  /// As arenas, of which the share alone is there.
+  /// Buffers of the share, addressed by arena index.
   float* compressed() { return compressed_.data() - own_.compressed.begin_offset(); }
   std::uint8_t* marks() { return marks_.data() - own_.compressed.begin_offset(); }
   float* dense() { return dense_.data() - own_.dense.begin_offset(); }
@@ -294,8 +294,8 @@ class Rounds<C, F, Hierarchical<Inner, Outer>, E> {
       return Message{SayShare{compressed()}, SayShare{dense()}};
   }
   auto into_share() { return by_kind(WriteArena{compressed()}, WriteArena{dense()}); }
-  /// The mean over nodes, in the share's place, to all ranks of the node. After an error, too: all ranks shall hear of it, and
-  /// nobody will read the mean.
+  /// Sends the mean over nodes, stored in place of the share, to all ranks of the node. Also after an error: all ranks must learn of
+  /// it, and no rank will read the mean.
   void spread_mean() {
     swap_envelopes();
     between_.consume(Message{WriteArena{compressed()}, WriteArena{dense()}});
@@ -322,10 +322,10 @@ class Rounds<C, F, Hierarchical<Inner, Outer>, E> {
     else
       half_.consume(inside_, consumer);
   }
-  /// The node's round carries the step's flags to the exchange between nodes, and back.
+  /// Swaps the envelopes: the node's round carries the step's flags to the exchange between nodes, and back.
   void swap_envelopes() { std::swap(envelope_, between_.envelope()); }
 
-  int size_, node_, local_;  // of a node's ranks; this rank's node, and its rank there
+  int size_, node_, local_;  // number of ranks in a node; this rank's node, and its rank there
   Plan plan_;
   Layout layout_;
   Channel channel_;

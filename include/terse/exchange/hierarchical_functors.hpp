@@ -5,7 +5,7 @@
 
 #include "terse/executor/concept.hpp"
 
-// What Hierarchical hands to the rounds of its two levels.
+// Functors that Hierarchical passes to the rounds of its two levels.
 
 namespace terse {
 
@@ -13,7 +13,7 @@ TERSE_NUMERICS_BEGIN
 
 namespace detail {
 
-/// One functor for compressed segments and one for the others, as one for all.
+/// A functor for compressed segments and one for the others, combined.
 template <class Compressed, class Exact>
 struct ByKind {
   Compressed compressed;
@@ -32,7 +32,7 @@ struct ByKind {
     return now ? compressed(piece, i) : dense(piece, i);
   }
 };
-/// The same of consumers.
+/// A consumer for compressed segments and one for the others, combined.
 template <class Compressed, class Exact>
 struct ConsumeByKind {
   Compressed compressed;
@@ -56,7 +56,7 @@ struct ConsumeByKind {
   }
 };
 
-/// Tells a message what its node has sent.
+/// Tells a message how its node's message was decoded.
 template <class F, class Mask>
 struct TellSent {
   F message;
@@ -80,7 +80,7 @@ struct SayShare {
   TERSE_HD auto streams() { return reads(share); }
   TERSE_HD float operator()(const Piece&, index_t i) const { return share[i]; }
 };
-/// The same, where what is sent takes the message's place and is marked.
+/// A node's mean as a message; the decoded values replace it and are marked.
 struct SayShareAndMark {
   float* share;
   std::uint8_t* marks;

@@ -6,11 +6,11 @@
 #include "terse/exchange/spread_share.hpp"
 #include "terse/topology/within.hpp"
 
-// What the inner topology of Hierarchical says of its level.
+// Properties that the inner topology of Hierarchical determines for its level.
 
 namespace terse::detail {
 
-/// Which way messages go within a node, and how they are compressed there.
+/// The topology and the compression of messages within a node.
 template <class Inner>
 struct InsideOf {
   using Way = Inner;
@@ -34,7 +34,7 @@ struct InsideOf<Within<C, F, Back>> {
   }
 };
 
-/// The way back to a node's ranks where it isn't the second half of the way there.
+/// The way back to a node's ranks if it isn't the second half of the same round.
 template <class Inner, class E>
 struct BackOf {
   template <class... Parts>

@@ -15,14 +15,14 @@ namespace detail {
 
 TERSE_NUMERICS_BEGIN
 
-/// Puts a message in another place.
+/// Writes a message to another place.
 template <class F>
 struct PutThere {
   const Moved* places;
   index_t count;
   float* arena;
   F message;
-  index_t begin = 0;  // arena index of what would stand there first
+  index_t begin = 0;  // index of the message's element that would stand at arena[0]
 
   using StreamsOf = PutThere;
   TERSE_HD auto streams() requires NamesStreams<F> { return message.streams() + writes(arena, begin); }
@@ -34,7 +34,7 @@ struct PutThere {
   TERSE_HD void operator()(const Piece& piece, index_t i) const { arena[i - begin] = message(piece, i); }
 };
 
-/// Hands on what stands in another place.
+/// Passes values from another place to a consumer.
 template <class F>
 struct TakeThere {
   const Moved* places;
@@ -62,7 +62,7 @@ struct ReadArena {
   TERSE_HD Sample operator()(const Piece& piece, index_t i, bool) const { return {(*this)(piece, i), 0}; }
 };
 
-/// A mean into an arena; segments that are `lost` stay as they are.
+/// Writes a mean into an arena; segments that are `lost` keep their values.
 struct WriteArena {
   float* arena;
   const std::uint8_t* lost = nullptr;
@@ -78,8 +78,8 @@ struct WriteArena {
 
 TERSE_NUMERICS_END
 
-/// The exact mean of an arena of its own, within a round, whose envelope it borrows while it is under way: its packets
-/// carry the round's flags and agree on its hyper-parameters, and what is wrong with them is wrong with the round.
+/// The exact mean of a separate arena, within a round, whose envelope it borrows while it is under way: its packets
+/// carry the round's flags and agree on its hyper-parameters, and their errors are errors of the round.
 template <class P, Executor E>
 class InnerMean {
  public:

@@ -16,7 +16,7 @@ TERSE_NUMERICS_BEGIN
 
 namespace detail {
 
-/// What a rank's own packet means to everybody.
+/// Stores a rank's own packet as decoded, and resets the difference.
 struct KeepOwn {
   float *own, *difference;
   index_t begin;
@@ -26,7 +26,7 @@ struct KeepOwn {
   }
 };
 
-/// What a neighbour's packet adds.
+/// Adds a neighbour's difference.
 struct AddDifference {
   const float* own;
   float* difference;
@@ -37,7 +37,7 @@ struct AddDifference {
   }
 };
 
-/// Both, of several packets of which the first is this rank's own.
+/// KeepOwn and AddDifference for several packets, of which the first is this rank's own.
 struct AddDifferences {
   float *own, *difference;
   index_t begin;
@@ -49,7 +49,7 @@ struct AddDifferences {
   }
 };
 
-/// Compressors of which a device reads several packets by one kernel.
+/// Compressors with which a device decodes several packets by one kernel.
 template <class C, class E, class Key>
 concept ReadsTogether = GridExecutor<E> &&
     requires(const C& compressor, E executor, const Range& range, const KeyedPackets& packets, const Key& key,
@@ -76,17 +76,17 @@ TERSE_NUMERICS_END
 
 namespace detail {
 
-/// Mixing with keyed compressors (Moniqua, Lattice): a packet says z_j only to those whose own z is near, so that
-/// each is read beside it,
+/// Mixing with keyed compressors (Moniqua, Lattice): z_j can be decoded from a packet only by ranks whose own z is near, which
+/// serves as the key,
 ///
-///     y_j = what z_j's packet means beside z_i        difference_i = sum_j W_ij (y_j - y_i)
+///     y_j = z_j's packet decoded with key z_i        difference_i = sum_j W_ij (y_j - y_i)
 ///
-/// y_i too by the packet, as all others read it: a doubly stochastic W keeps the mean of the ranks. It is exactly 0
-/// where all agree. Excluded segments travel as they are.
+/// y_i, too, is decoded from the packet, as on all other ranks: a doubly stochastic W keeps the mean of the ranks. The difference
+/// is exactly 0 if all z are equal. Excluded segments travel in full precision.
 ///
-/// Throws wire_error, with nothing consumed, where a packet does not decode beside this rank's z: the two are further
-/// apart than the compressor's bound. On a device that is `settle`'s, as for other errors. The message is evaluated
-/// once to be sent and once for each packet that is read, and must not have changed between. Memory, beside the
+/// Throws wire_error, with nothing consumed, if a packet does not decode with this rank's z: the distance of the two exceeds
+/// the compressor's bound. On a device `settle` throws it, as other errors. The message is evaluated
+/// once to be sent and once for each packet that is read, and must not change in between. Memory, in addition to the
 /// messages: two floats for each element. Grid executors need terse/device.hpp.
 template <Compressor C, class F, graph::Graph G, int Vectors, Executor E>
 requires(Traits<C>::keyed) class Rounds<C, F, Mixing<G, Vectors>, E> {
@@ -97,7 +97,7 @@ requires(Traits<C>::keyed) class Rounds<C, F, Mixing<G, Vectors>, E> {
                 "terse: a keyed compressor (Moniqua, Lattice) needs no error feedback: its error is below a "
                 "bound, whatever the size of the message. Use NoErrorFeedback");
   static_assert(!TeamExecutor<E>, "terse: keyed compressors have no parallel form: take executor::host");
-  // What is not compressed, and all that packets have in common.
+  // The context of the elements that are not compressed, and of the whole packets.
   using Context = RoundContext<Dense, NoErrorFeedback, E>;
 
  public:
@@ -141,7 +141,7 @@ requires(Traits<C>::keyed) class Rounds<C, F, Mixing<G, Vectors>, E> {
     return true;
   }
   void arrived(bool throws) { envelope_.arrived(context_.executor, throws); }
-  /// Reads all packets beside this rank's own message.
+  /// Decodes all packets with this rank's own message as key.
   template <class M>
   void read(const M& message) {
     const auto key = message.vector(Vector<0>{}).compressed;
@@ -176,7 +176,7 @@ requires(Traits<C>::keyed) class Rounds<C, F, Mixing<G, Vectors>, E> {
 
   const Range& compressed() const { return whole().compressed; }
   void set_compressor(const C& compressor) { compressor_ = compressor; }
-  /// Nothing lasts.
+  /// Visits nothing: there is no state.
   template <class Visit>
   void walk(Visit&&) {}
 
@@ -192,7 +192,7 @@ requires(Traits<C>::keyed) class Rounds<C, F, Mixing<G, Vectors>, E> {
       packets.first = first;
       packets.count = std::min(all - first, most_packets);
       for (int p = 0; p < packets.count; ++p) {
-        const auto edge = static_cast<std::size_t>(first + p) - 1;  // behind this rank's own
+        const auto edge = static_cast<std::size_t>(first + p) - 1;  // the edges follow this rank's own packet
         const bool own = first + p == 0;
         packets.sections[p] = (own ? neighbors_.own() : neighbors_.from(edge)) + whole().section_at;
         packets.weights[p] = own ? 0.0F : static_cast<float>(edges()[edge].weight);

@@ -17,7 +17,7 @@ TERSE_NUMERICS_BEGIN
 
 namespace detail {
 
-/// e = y - what was sent.
+/// Stores the error, e = y - the sent value.
 template <class View>
 struct KeepError {
   View feedback;
@@ -26,7 +26,7 @@ struct KeepError {
   }
 };
 
-/// What can't be sent counts as 0 here, too, and in the error.
+/// Replaces values that can't be sent by 0, here and so in the error.
 struct Sanitize {
   float* arena;
   using StreamsOf = Sanitize;
@@ -38,7 +38,7 @@ struct Sanitize {
   }
 };
 
-/// Hands an element on, times sqrt(rows / columns) of its matrix.
+/// Passes an element on, times sqrt(rows / columns) of its matrix.
 template <class F>
 struct ScaledByShape {
   const Factored* matrices;
@@ -59,8 +59,8 @@ struct ScaledByShape {
 
 TERSE_NUMERICS_END
 
-/// The round of LowRank<R>, see there, and, where Direction, of DionDirection<R>. With P any exact topology the factors' means are those that
-/// full-precision stages use: by ScatterGather, or Alone.
+/// The round of LowRank<R> or, if Direction, of DionDirection<R>; see these. P may be any exact topology; the factors are averaged
+/// over DenseTopologyOf<P>, as full-precision stages are.
 template <int R, class P, class E, bool Direction>
 class LowRankRound {
   static_assert(!TeamExecutor<E>, "terse: low-rank compressors have no parallel form: take executor::host");
@@ -123,7 +123,7 @@ class LowRankRound {
                    detail::Sanitize{own_right_.data()}, scratch_.all(), total_.all(), context.codec.bad());
     context.note(context.codec);
     right_mean_.start(context, own_right_.data());
-    // While that is under way: the error against this rank's own reconstruction.
+    // While the packets travel: the error against this rank's own reconstruction.
     if constexpr (decltype(context.feedback)::corrects)
       for_each_entry(context, own_right_.data(),
                      detail::KeepError<decltype(context.codec.feedback())>{context.codec.feedback()});
@@ -135,7 +135,7 @@ class LowRankRound {
     if (have_left_) {
       right_mean_.take(context, {right_.data(), lost_.data()});
       if (!context.dense_only) deliver(context, delivery(context, consumer.compressed, 1));
-      // Columns that an error has left as they were stay so.
+      // Does not change columns that an error has kept from being updated.
       prepare_columns<R>(context.executor, matrices_.all(), right_.data(), draw_);
     }
     for_each(context.executor, context.plan.whole.dense, NoMask{}, NoPackets{},
@@ -143,7 +143,7 @@ class LowRankRound {
                  moved_.data(), moved_.size(), left_.data(), consumer.dense}));
   }
 
-  /// Squared norm of the dense part of the mean, the same on all ranks. On a device it waits.
+  /// Returns the squared norm of the dense part of the mean, the same on all ranks. Waits for the device.
   double notes(E executor) {
     reduce<SumOfSquares>(executor, factors_.dense, Units{0, true}, {}, NoPackets{},
                          detail::ReadArena{left_.data()}, scratch_.all(), total_.all(), overflow_.data());
@@ -157,14 +157,14 @@ class LowRankRound {
     return left_mean_.most_bytes() + (factors_.matrices.empty() ? 0 : right_mean_.most_bytes());
   }
 
-  /// The right factors, column after column, each padded to 64 elements: what the next round starts from.
+  /// Visits the right factors, the start of the next round: column after column, each padded to 64 elements.
   template <class Visit>
   void walk(Visit&& visit) {
     visit("low_rank_q", right_.all().part(0, factors_.right.size()), index_t{0});
   }
 
  private:
-  /// What stands where.
+  /// The places of the factors and of the dense pieces.
   struct Factors {
     std::vector<detail::Factored> matrices;
     std::vector<detail::Moved> moved;  // dense pieces, which travel with the left factors
@@ -208,7 +208,7 @@ class LowRankRound {
                                   "as hidden"
                             : "let it be compressed, or don't mark it as hidden"));
     }
-    /// Of the right factors, each as a matrix of its own.
+    /// Returns the columns of the right factors, each as a matrix by itself.
     std::vector<detail::Factored> columns() const {
       std::vector<detail::Factored> all;
       for (const Segment& column : right.segments())
@@ -231,9 +231,9 @@ class LowRankRound {
     return {right_.data() + matrix.right, matrix.shape.columns};
   }
 
-  /// The product of the mean factors, or, as a direction, of their left one and the right one with columns of length 1. That
-  /// is a copy, in which the last round's own factor has been, for what the next one starts from must not change again where this
-  /// one fails.
+  /// Delivers the product of the mean factors, or, as a direction, of the left factor and the right one with columns normalized to
+  /// length 1. The normalized factor is a copy, in the place of the last round's own factor: the mean right factor is the start of the
+  /// next round and must not change if this one fails.
   template <class Context, class F>
   void deliver(Context& context, const F& f) {
     if constexpr (Direction) {
@@ -245,7 +245,7 @@ class LowRankRound {
       for_each_entry(context, right_.data(), f);
     }
   }
-  /// f(piece, i, keep, element) over the matrices that the left factors and `right` make.
+  /// Calls f(piece, i, keep, element) over the products of the left factors and `right`.
   template <class Context, class F>
   void for_each_entry(Context& context, const float* right, const F& f) {
     for_each_product<R>(context.executor, context.plan.whole.compressed, context.mask, matrices_.all(),
@@ -256,7 +256,7 @@ class LowRankRound {
   buffer<detail::Factored, typename E::memory> matrices_, columns_;
   buffer<detail::Moved, typename E::memory> moved_;
   buffer<float, typename E::memory> left_, right_, own_right_, scratch_, total_;
-  buffer<std::uint32_t, typename E::memory> overflow_;  // of a norm; nobody asks
+  buffer<std::uint32_t, typename E::memory> overflow_;  // of a norm; never read
   buffer<std::uint8_t, typename E::memory> lost_;
   detail::InnerMean<P, E> left_mean_, right_mean_;
   Draw draw_;

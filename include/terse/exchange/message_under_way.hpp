@@ -7,7 +7,7 @@
 
 namespace terse::detail {
 
-/// The message that an exchange's round is under way with, whatever its type, so that nobody else need keep it. No memory is
+/// The message of an exchange's round, of any type, kept while the round is under way. No memory is
 /// allocated.
 template <class Owner>
 class MessageUnderWay {
@@ -23,9 +23,9 @@ class MessageUnderWay {
     advance_ = &advance_with<M>;
     read_ = &read_with<M>;
   }
-  /// owner.advance(message, block).
+  /// Calls owner.advance(message, block).
   bool advance(Owner& owner, bool block) { return advance_(owner, bytes_, block); }
-  /// owner.read(message).
+  /// Calls owner.read(message).
   void read(Owner& owner) { read_(owner, bytes_); }
 
  private:

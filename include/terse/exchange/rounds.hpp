@@ -17,18 +17,18 @@
 
 namespace terse {
 
-/// What holds for one step, on this rank.
+/// The parameters of one step on this rank.
 struct StepContext {
   std::uint64_t step = 0;  ///< counts from 1
-  std::uint64_t seed = 0;  ///< of the run
+  std::uint64_t seed = 0;  ///< seed of the run
   std::uint64_t agreement =
       0;  ///< hash of the hyper-parameters in force; packets of other values are refused
-  NonFinite on_non_finite = NonFinite::throw_;  ///< what becomes of a gradient that is not finite
-  float learning_rate = 0;                      ///< for error feedbacks that follow it
+  NonFinite on_non_finite = NonFinite::throw_;  ///< handling of a gradient that is not finite
+  float learning_rate = 0;                      ///< learning rate, for error feedbacks that follow it
   const StepScalars* now = nullptr;             ///< this step's scalars, in the executor's memory
-  bool* compressed = nullptr;   ///< where given, becomes true where ranks exchange compressed messages
+  bool* compressed = nullptr;   ///< if given, set to true when ranks exchange compressed messages
   bool dense_only = false;      ///< the compressed part of the mean is not consumed
-  bool checks_payload = false;  ///< packets have a checksum of all that is in them
+  bool checks_payload = false;  ///< packets have a checksum of their whole content
 
   StepContext at_rate(float rate) const {
     StepContext other = *this;
@@ -39,8 +39,8 @@ struct StepContext {
 
 namespace detail {
 
-/// What carries full-precision packets for a topology: itself, or what it names as ForDense; for those that mix with
-/// neighbours, and for ScatterGather, BySize.
+/// The topology of full-precision packets for T: ForDense if T names it, BySize for topologies that mix with
+/// neighbours and for ScatterGather, else T itself.
 template <class T>
 struct DenseTopology {
   using type = std::conditional_t<T::exact, T, BySize<>>;
@@ -66,13 +66,13 @@ struct EarlyTopology<T> {
 };
 
 }  // namespace detail
-/// What carries full-precision packets for T: itself if it is exact, what it names as ForDense, or BySize.
+/// The topology of full-precision packets for T: ForDense if T names it, T itself if it is exact, or BySize.
 template <class T>
 using DenseTopologyOf = typename detail::DenseTopology<T>::type;
-/// The same for messages that change while their round is under way.
+/// The topology of full-precision packets for T, for messages that change while their round is under way.
 template <class T>
 using EarlyDenseTopologyOf = typename detail::EarlyTopology<DenseTopologyOf<T>>::type;
-/// The one that goes with this topology, its parameters included.
+/// Returns the full-precision topology for this topology, with its parameters.
 template <class T>
 DenseTopologyOf<T> dense_topology(const T& topology) {
   if constexpr (std::is_same_v<DenseTopologyOf<T>, T>)
@@ -85,25 +85,25 @@ DenseTopologyOf<T> dense_topology(const T& topology) {
 
 namespace detail {
 
-/// What an exchange of this compressor over this topology does in a round. Here, what the topology's own Round does with a
-/// RoundContext, slice by slice; keyed mixing and hierarchies have theirs.
+/// The rounds of an exchange for a compressor/topology pair. This primary template runs the topology's own Round over a
+/// RoundContext, slice by slice; keyed mixing and hierarchies have specializations.
 ///
-///     open(context, mask)           nothing may start yet
-///     allow(segment)                optional: what is read there is final
-///     start(message)                everything may start
-///     advance(message, block)       as of rounds, and starts what may
-///     arrived(throws)               all is here, see Envelope
-///     read(message)                 optional, after it: for what can be read beside the message alone
+///     open(context, mask)           begins a round; no slice may start yet
+///     allow(segment)                optional: the message's inputs in this segment are final
+///     start(message)                all slices may start
+///     advance(message, block)       as in a topology's Round; also starts slices that may start
+///     arrived(throws)               all packets are here, see Envelope
+///     read(message)                 optional, after arrived: decodes packets that require the message
 ///     consume(consumer), gated(functor), settle(step), notes(), most_bytes(told), walk(visit)
-///     envelope()                    the step's, which an outer round may lend
+///     envelope()                    the step's envelope, which an outer round may lend
 ///     compressed(), feedback(), set_compressor(compressor)
-///     fed_back()                    optional: what the error feedback's state covers, from the first element to the last
+///     fed_back()                    optional: the range that the error feedback's state covers, from the first element to the last
 ///
-/// Packets of exact topologies are cut into slices, the last elements first, unless the compressor has a round of its own. A slice
-/// starts when all that it reads is final, the slices before it have started, and a lane is free: a channel and the memory of
-/// packets on their way, of which there are four. So slice k follows slice k - 4 on the same channel, on all ranks, and
-/// what a rank posts there doesn't depend on when its gradients became ready. Slices share the error feedback's state; each has
-/// its owners' second errors.
+/// Packets of exact topologies are cut into slices, the last elements first, unless the compressor has its own round. A slice
+/// starts when all its inputs are final, the slices before it have started, and a lane is free. There are four lanes, each a channel and
+/// the memory for packets under way. So slice k follows slice k - 4 on the same channel, on all ranks, and
+/// the messages that a rank posts there don't depend on when its gradients became ready. Slices share the error feedback's state;
+/// each has the second errors of its chunks' owners.
 template <class C, class F, class P, class E>
 class Rounds {
   using Context = RoundContext<C, F, E>;
@@ -120,7 +120,7 @@ class Rounds {
         : context((context_.work = work, std::move(context_))), round(make_round<Round>(context, topology)) {}
     Context context;
     Round round;
-    std::size_t pieces = 0;  // of it that aren't final
+    std::size_t pieces = 0;  // pieces of the slice that aren't final
     bool here = false;
   };
 
@@ -186,7 +186,7 @@ class Rounds {
   bool advance(const M& message, bool block) {
     start_slices(message);
     move_slices(message, block);
-    // Lanes may be free now.
+    // A lane may have become free.
     start_slices(message);
     return arrived_ == slices_.size();
   }
@@ -244,13 +244,13 @@ class Rounds {
   void start_slices(const M& message) {
     while (started_ < slices_.size() && slices_[started_]->pieces == 0 &&
            (started_ < lanes_ || slices_[started_ - lanes_]->here)) {
-      // What travels goes on while the next one is encoded.
+      // Advances the slices under way while the next one is encoded.
       move_slices(message, false);
       Slice& slice = *slices_[started_++];
       slice.round.start(slice.context, message);
     }
   }
-  /// With `block` it waits for one of them.
+  /// Advances the slices under way; with `block` it waits for one of them.
   template <class M>
   void move_slices(const M& message, bool block) {
     for (std::size_t k = arrived_; k < started_; ++k) {
@@ -263,16 +263,16 @@ class Rounds {
   }
 
   E executor_;
-  std::size_t lanes_;  // messages in a stream's order have one way
+  std::size_t lanes_;  // one if the transport sends in a stream's order
   Layout layout_;
   Range compressed_;
   std::optional<FeedbackState> own_feedback_;
   FeedbackState* feedback_;
   Envelope<E> envelope_;
   std::vector<Channel> channels_;                            // by lane, as are the buffers
-  std::vector<buffer<std::byte, typename E::memory>> work_;  // of packets on their way
+  std::vector<buffer<std::byte, typename E::memory>> work_;  // for packets under way
   std::vector<std::unique_ptr<Slice>> slices_;               // in the order in which they start
-  std::size_t started_ = 0, arrived_ = 0;                    // all before these have
+  std::size_t started_ = 0, arrived_ = 0;                    // numbers of slices that have, in order
 };
 
 }  // namespace detail

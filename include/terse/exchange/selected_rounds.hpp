@@ -17,7 +17,7 @@
 
 namespace terse::detail {
 
-/// Whether what a compressor delivers is a direction to step in, not a mean.
+/// True if a compressor delivers a direction to step in, not a mean.
 template <class C>
 inline constexpr bool gives_directions = false;
 template <int R>
@@ -29,7 +29,7 @@ template <class... Branches>
 inline constexpr bool takes_any_round<Select<Branches...>> =
     (takes_any_round<typename Branches::compressor_type> && ...);
 
-/// Reached by what the rounds below can't do.
+/// Reports combinations that the rounds below don't support.
 template <class... Branches, class F, class P, class E>
 struct RoundOf<Select<Branches...>, F, P, E> {
   static_assert(
@@ -39,9 +39,9 @@ struct RoundOf<Select<Branches...>, F, P, E> {
   using type = typename P::template Round<Dense, NoErrorFeedback, E>;
 };
 
-/// A round for each branch of Select, and one for what travels in full precision, side by side on channels of their own. Each
-/// has an envelope of its own, since a compressor's round may lend its to an inner one; when all packets are here, each takes
-/// over what the others have heard, so that nothing of a step is consumed after an error in any of them.
+/// A round for each branch of Select, and one for full-precision segments, on separate channels. Each
+/// has its own envelope, since a compressor's round may lend its envelope to an inner round. When all packets are here, each takes
+/// over the errors of the others, so that nothing of a step is consumed after an error in any of them.
 template <class... Branches, class F, class P, class E>
 requires(!has_own_rounds<P>) class Rounds<Select<Branches...>, F, P, E> {
   static_assert(P::exact,
@@ -71,7 +71,7 @@ requires(!has_own_rounds<P>) class Rounds<Select<Branches...>, F, P, E> {
                 "hear: give it to the "
                 "optimizer, as the ErrorFeedback of all branches");
 
-  /// Hidden matrices go by directions alone: their means are of another size.
+  /// True if hidden matrices must go by directions: their means have another magnitude.
   static constexpr bool directs = (gives_directions<typename Branches::compressor_type> || ...);
   static constexpr std::array<bool, C::size + 1> is_directed{
       gives_directions<typename Branches::compressor_type>...};
@@ -86,7 +86,7 @@ requires(!has_own_rounds<P>) class Rounds<Select<Branches...>, F, P, E> {
   }
 
   using Full = Rounds<Dense, NoErrorFeedback, DenseTopologyOf<P>, E>;
-  /// What is there alone where a segment goes that way.
+  /// A round that exists only if a segment takes its branch.
   template <class R>
   using Maybe = std::unique_ptr<R>;
   struct Nothing {};
@@ -125,7 +125,7 @@ requires(!has_own_rounds<P>) class Rounds<Select<Branches...>, F, P, E> {
     fed_back_ = Range(std::move(shared));
     feedback_.emplace(feedback, fed_back_.begin_offset(), fed_back_.end_offset());
     const Range full(std::move(pieces[C::size]));
-    // Flags need something to travel by.
+    // The flags of a step require at least one packet.
     if (!full.pieces().empty() || compressed_.pieces().empty())
       full_ = std::make_unique<Full>(executor, transport, Dense{}, NoErrorFeedback{}, layout, full, note,
                                      dense_topology(topology), names, slice_bytes);
@@ -150,7 +150,7 @@ requires(!has_own_rounds<P>) class Rounds<Select<Branches...>, F, P, E> {
     absorbed_ = false;
   }
   void allow(index_t segment) {
-    // In a stream's order all ranks post alike on all branches' channels: in `start`.
+    // In a stream's order all ranks must post in the same order on all branches' channels: in `start`.
     if (!in_stream_order_) for_each([&](auto& round) { round.allow(segment); });
   }
   template <class M>
@@ -161,7 +161,7 @@ requires(!has_own_rounds<P>) class Rounds<Select<Branches...>, F, P, E> {
   bool advance(const M& message, bool block) {
     bool here = true;
     for_each([&](auto& round) {
-      // Who waits, waits for one of them.
+      // With `block`, waits for only one of the rounds.
       if (!round.advance(message, block)) here = block = false;
     });
     if (here && !std::exchange(absorbed_, true)) {
@@ -190,7 +190,7 @@ requires(!has_own_rounds<P>) class Rounds<Select<Branches...>, F, P, E> {
   }
   void settle(std::uint64_t step) {
     await();
-    // Damage is found while means are consumed, too.
+    // Consuming the means may find damage, too.
     for_each([&](auto& round) {
       if (&round.envelope() != &envelope()) envelope().absorb(executor_, round.envelope());
     });
@@ -202,7 +202,7 @@ requires(!has_own_rounds<P>) class Rounds<Select<Branches...>, F, P, E> {
     const_cast<Rounds*>(this)->for_each([&](auto& round) { bytes += round.most_bytes(told); });
     return bytes;
   }
-  /// That of one of them, which an outer round may lend while no packets travel.
+  /// Returns the envelope of one of the rounds, which an outer round may lend while no packets travel.
   Envelope<E>& envelope() {
     Envelope<E>* first = nullptr;
     for_each([&](auto& round) {
@@ -217,7 +217,7 @@ requires(!has_own_rounds<P>) class Rounds<Select<Branches...>, F, P, E> {
       if (rounds<K>()) rounds<K>()->set_compressor(compressor.template branch<K>().compressor);
     });
   }
-  /// What branches share.
+  /// Returns the view of the error feedback's state that branches share.
   auto feedback() { return feedback_->view(); }
   const Range& fed_back() const { return fed_back_; }
   template <class Visit>
@@ -244,7 +244,7 @@ requires(!has_own_rounds<P>) class Rounds<Select<Branches...>, F, P, E> {
   auto& rounds() {
     return std::get<K>(rounds_);
   }
-  /// use(Index<K, Branch>) for those that compress.
+  /// Calls use(Index<K, Branch>) for the branches that compress.
   template <class Use>
   static void for_each_branch(Use&& use) {
     [&]<std::size_t... K>(std::index_sequence<K...>) {
@@ -256,7 +256,7 @@ requires(!has_own_rounds<P>) class Rounds<Select<Branches...>, F, P, E> {
     }
     (std::index_sequence_for<Branches...>{});
   }
-  /// use(rounds) for those that are there, in the same order on all ranks.
+  /// Calls use(rounds) for the rounds that exist, in the same order on all ranks.
   template <class Use>
   void for_each(Use&& use) {
     if (full_) use(*full_);
@@ -269,7 +269,7 @@ requires(!has_own_rounds<P>) class Rounds<Select<Branches...>, F, P, E> {
   bool in_stream_order_;
   Range compressed_, fed_back_;
   std::optional<typename F::template State<E>> feedback_;
-  Maybe<Full> full_;  // what is not compressed
+  Maybe<Full> full_;  // the round of full-precision segments
   std::tuple<Maybe<RoundsOf<Branches>>...> rounds_;
   bool absorbed_ = false;
 };

@@ -9,11 +9,11 @@
 
 namespace terse::detail {
 
-/// The second half of a round alone: each rank's chunk, compressed by C without a memory, to all.
+/// The second half of a round by itself: each rank's chunk, compressed by C without error feedback, to all ranks.
 template <Compressor C, Executor E>
 class SpreadShare {
  public:
-  /// `plan` cuts one chunk for each rank of the channel.
+  /// `plan` has one chunk for each rank of the channel.
   TERSE_COLD SpreadShare(E executor, Channel& channel, Envelope<E>& envelope, const C& compressor,
                          const Layout& layout, const Plan& plan, RankNames names)
       : held_(NoErrorFeedback{}, own(plan, channel).compressed.begin_offset(),
@@ -29,7 +29,7 @@ class SpreadShare {
   template <class M>
   void spread(const M& message) {
     const Portion& mine = own(context_.plan, context_.channel);
-    // What varies in size is counted on the host.
+    // The size of variable packets is counted on the host.
     if constexpr (Traits<C>::variable) await_messages(context_.channel);
     context_.codec.measure(mine, context_.mask, EmptyInbox{}, message);
     std::byte* const packet = spread_.packet(context_.rank);
@@ -55,7 +55,7 @@ class SpreadShare {
     return plan.chunks[static_cast<std::size_t>(channel.rank())];
   }
 
-  typename NoErrorFeedback::template State<E> held_;  // of this rank's chunk
+  typename NoErrorFeedback::template State<E> held_;  // for this rank's chunk
   RoundContext<C, NoErrorFeedback, E> context_;
   Spread<E> spread_;
   Inbox<C> inbox_;

@@ -9,11 +9,11 @@
 
 #include "terse/core/config.hpp"
 
-// What kernels read and write with one instruction, which a device does where the address is a multiple of the size.
+// Loads and stores of one instruction for kernels, which a device has if the address is a multiple of the size.
 
 namespace terse::detail {
 
-/// Ends the program where a device would answer with a fault, and does nothing there.
+/// Ends the program where a device would fault; does nothing on a device.
 TERSE_HD inline void require_aligned([[maybe_unused]] const void* place, [[maybe_unused]] std::size_t bytes) {
 #ifndef __CUDACC__
   if (reinterpret_cast<std::uintptr_t>(place) % bytes == 0) return;

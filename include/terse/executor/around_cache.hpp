@@ -9,8 +9,8 @@
 #include "terse/executor/sinks.hpp"
 #include "terse/executor/streams.hpp"
 
-// Stores around the cache: what a verb only writes is fetched from memory before it is overwritten, a third of such a pass's
-// bytes, unless whole cache lines are stored by non-temporal instructions.
+// Stores around the cache. Memory that a verb only writes is fetched before it is overwritten, which is a third of such
+// a pass's bytes, unless whole cache lines are stored by non-temporal instructions.
 
 namespace terse::detail {
 
@@ -18,10 +18,12 @@ TERSE_NUMERICS_BEGIN
 
 inline namespace TERSE_INSTRUCTIONS {
 
-/// The length of a range from which on stores go around the cache: shorter ranges are often still cached when they are read again.
+/// The least length of a range that is stored around the cache: shorter ranges are often still cached when they are
+/// read again.
 inline constexpr index_t around_cache_from = index_t{1} << 21;
 
-/// True if the instruction set has non-temporal stores of 32 bytes or more. SSE2 has stores of 16 bytes, which are slower than plain ones.
+/// True if the instruction set has non-temporal stores of 32 bytes or more. SSE2 has stores of 16 bytes, which are
+/// slower than plain ones.
 #ifdef __AVX2__
 inline constexpr bool stores_around_cache = true;
 #else
@@ -47,14 +49,15 @@ TERSE_INLINE void store_lanes(const T* from, T* to) {
 #endif
 }
 
-/// A fence: other threads see what was stored around the cache before what this thread stores next.
+/// Issues a fence: other threads see the stores around the cache before this thread's next stores.
 inline void end_stores() {
 #ifdef __AVX2__
   _mm_sfence();
 #endif
 }
 
-/// 64 elements of each of a functor's streams. The elements of streams that are only written lie here until they are stored.
+/// A block of 64 elements of each of a functor's streams. It holds the elements of write-only streams until they are
+/// stored.
 template <class Streams>
 struct BlockOf;
 template <>
@@ -74,12 +77,12 @@ struct BlockOf<Streams<First, Rest...>> {
   alignas(64) Element block[own ? lanes : 1];
   BlockOf<Streams<Rest...>> rest;
 
-  /// True if element i begins a cache line in each stream that is only written.
+  /// Checks whether element i begins a cache line in each write-only stream.
   static bool whole_lines(const List& streams, index_t i) {
     const bool here = !own || reinterpret_cast<std::uintptr_t>(streams.first.at(i)) % 64 == 0;
     return here && BlockOf<Streams<Rest...>>::whole_lines(streams.rest, i);
   }
-  /// Has `bound`'s pointers lead to the block that begins with element i.
+  /// Points `bound`'s streams to the block that begins with element i.
   TERSE_INLINE void lend(const List& streams, const List& bound, index_t i) {
     if constexpr (own)
       *bound.first.data = block;
@@ -94,21 +97,21 @@ struct BlockOf<Streams<First, Rest...>> {
   }
 };
 
-/// Functors with a stream that is only written and nothing to do before or after a block.
+/// A functor with a write-only stream and nothing to do before or after a block.
 template <class F>
 concept OnlyWrites = NamesStreams<F> && !EntersBlocks<F> && !LeavesBlocks<F> && requires(F & f) {
   requires BlockOf<decltype(f.streams())>::written;
 };
 
-/// How the host runs whole blocks: sink(own, l, f, piece, i, true[, sum]) for each lane. Loops with constant bounds, because
-/// compilers vectorize those even at -O2.
+/// Runs a whole block on the host: sink(own, l, f, piece, i, true[, sum]) for each lane. The loop has constant bounds,
+/// so that compilers vectorize it even at -O2.
 template <class Own, class F, class Sink, class... Sum>
 TERSE_INLINE void run_whole(Own own, const Piece& piece, index_t first, F& f, Sink& sink, const Sum*... sum) {
   TERSE_LANES
   for (int l = 0; l < lanes; ++l) sink(own, l, f, piece, first + l, true, sum[l]...);
 }
 
-/// How `sweep` runs the whole blocks of a piece from element `begin` on.
+/// The whole blocks of a piece from element `begin` on, for `sweep`.
 template <class F, class Sink>
 struct WholeBlocks {
   WholeBlocks(const F&, const Piece&, index_t) {}

@@ -6,10 +6,11 @@
 
 #include "terse/core/config.hpp"
 
-// What many threads of a kernel may do to the same place at once: operations on integers whose order doesn't show in
-// the result. Elsewhere threads take turns, or there is one, but for flags and least values, which a team's threads share.
-// By CUDA's functions and not by cuda::atomic_ref, since host programs include these headers, too, and would need CCCL for them;
-// by the compiler's and not by std::atomic_ref, which libc++ lacks.
+// Operations of many threads of a kernel on the same place: on integers, so that their order doesn't show in the
+// result. Elsewhere threads take turns, or there is only one, except for flags and minima, which the threads of a team
+// share.
+// CUDA's functions serve instead of cuda::atomic_ref, since host programs include these headers, too, and would need
+// CCCL; the compiler's serve instead of std::atomic_ref, which libc++ lacks.
 
 namespace terse::detail {
 
@@ -40,8 +41,9 @@ TERSE_HD inline void atomic_or(std::uint32_t* place, std::uint32_t bits) {
 #endif
 }
 
-/// Counts blocks of threads, `all` of them, by one thread of each behind a wait of its block. True for the last one, which sees what
-/// the others have written, once its own have waited for that thread; the count is 0 again.
+/// Counts blocks of threads, `all` in number; one thread of each block calls it after a barrier of the block. Returns
+/// true in the last block, whose threads see the writes of all others after one more barrier, and resets the count to
+/// 0.
 TERSE_HD inline bool is_last(std::uint32_t* count, std::uint32_t all) {
 #ifdef __CUDA_ARCH__
   __threadfence();
@@ -54,7 +56,7 @@ TERSE_HD inline bool is_last(std::uint32_t* count, std::uint32_t all) {
   return last;
 }
 
-/// Sets a flag to 1. Where many threads do, all but the first few only look.
+/// Sets a flag to 1. If many threads set it, all but the first few only read it.
 TERSE_HD inline void atomic_raise(std::uint32_t* flag) {
 #ifdef __CUDA_ARCH__
   if (*const_cast<const volatile std::uint32_t*>(flag) == 0) atomicOr(flag, 1U);
@@ -63,7 +65,7 @@ TERSE_HD inline void atomic_raise(std::uint32_t* flag) {
 #endif
 }
 
-/// Bit position % 8 of byte position / 8. On a device `bits` is aligned to 4 bytes.
+/// Sets bit position % 8 of byte position / 8. On a device `bits` is aligned to 4 bytes.
 TERSE_HD inline void atomic_set_bit(std::byte* bits, std::uint32_t position) {
 #ifdef __CUDA_ARCH__
   atomic_or(reinterpret_cast<std::uint32_t*>(bits) + position / 32, 1U << position % 32);

@@ -17,10 +17,10 @@ namespace terse::detail {
 
 inline namespace TERSE_INSTRUCTIONS {
 
-/// Lanes of a block: one word of bits.
+/// The number of lanes in a block: one word of bits.
 inline constexpr int lanes = 64;
 
-/// Byte l becomes 1 where bit l of `word` is set, else 0.
+/// Sets byte l to 1 if bit l of `word` is set, else to 0.
 inline void spread_bits(std::uint64_t word, std::uint8_t* bytes) {
 #if defined(__AVX512BW__)
   _mm512_storeu_si512(bytes, _mm512_maskz_set1_epi8(word, 1));
@@ -51,10 +51,10 @@ inline void spread_bits(std::uint64_t word, std::uint8_t* bytes) {
 #endif
 }
 
-/// Words as bytes, into which they fit.
+/// Narrows words to bytes, into which their values fit.
 inline void narrow(const std::uint32_t* words, std::uint8_t* to) {
 #if defined(__AVX512BW__)
-  // With a mask of all lanes: g++ 12 warns of the plain form's own undefined values.
+  // With a mask of all lanes: g++ 12 warns about undefined values inside the form without a mask.
   for (int begin = 0; begin < lanes; begin += 16)
     _mm_storeu_si128(reinterpret_cast<__m128i*>(to + begin),
                      _mm512_maskz_cvtepi32_epi8(0xFFFF, _mm512_loadu_si512(words + begin)));
@@ -84,7 +84,7 @@ inline void narrow(const std::uint32_t* words, std::uint8_t* to) {
 #endif
 }
 
-/// Words as halves, into which they fit.
+/// Narrows words to 16 bits, into which their values fit.
 inline void narrow(const std::uint32_t* words, std::uint16_t* to) {
 #if defined(__AVX512BW__)
   for (int begin = 0; begin < lanes; begin += 16)
@@ -99,7 +99,7 @@ inline void narrow(const std::uint32_t* words, std::uint16_t* to) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + begin), _mm256_permute4x64_epi64(all, 0xD8));
   }
 #elif defined(__SSE2__)
-  // The only way down from 32 bits keeps signs, so that words become signed ones first.
+  // SSE2 narrows words of 32 bits as signed ones only, so the lower 16 bits are sign-extended first.
   const auto load = [&](int begin) {
     const __m128i four = _mm_loadu_si128(reinterpret_cast<const __m128i*>(words + begin));
     return _mm_srai_epi32(_mm_slli_epi32(four, 16), 16);
@@ -112,12 +112,12 @@ inline void narrow(const std::uint32_t* words, std::uint16_t* to) {
 }
 
 #if !defined(__AVX512BW__)
-/// Bit l of the result is bit `bit` of byte l.
+/// Returns a word whose bit l is bit `bit` of byte l.
 inline std::uint64_t gather_bits(const std::uint8_t* bytes, int bit) {
 #if defined(__AVX2__)
   const auto half = [&](int begin) {
     const __m256i value = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(bytes + begin));
-    // Moves the wanted bit to each byte's top; what enters a byte from its neighbour stays below the top.
+    // Moves the wanted bit to each byte's top; bits from its neighbour stay below the top.
     return static_cast<std::uint32_t>(_mm256_movemask_epi8(_mm256_slli_epi16(value, 7 - bit)));
   };
   return half(0) | std::uint64_t{half(32)} << 32;
@@ -137,11 +137,11 @@ inline std::uint64_t gather_bits(const std::uint8_t* bytes, int bit) {
 }
 #endif
 
-/// Bit planes of words, into which Bits bits of each go: 8 bytes a plane.
+/// Packs words of Bits bits into bit planes of 8 bytes each.
 template <int Bits>
 inline void pack_planes(const std::uint32_t* words, std::byte* planes) {
 #if defined(__AVX512BW__)
-  // Not by way of bytes: a load of 64 would have to wait for the four stores that they were written by.
+  // Without bytes in between: a load of 64 bytes would have to wait for the four stores that wrote them.
   for (int bit = 0; bit < Bits; ++bit) {
     const __m512i wanted = _mm512_set1_epi32(1 << bit);
     std::uint64_t plane = 0;

@@ -14,33 +14,33 @@
 
 namespace terse {
 
-/// An executor says where functors run. It is a small copyable value with a static memory space; the verbs
-/// `for_each`, `reduce`, `store`, `pack`, `reduce_pack`, `copy` and `fill` are overloaded on it. What they write,
-/// flags too, lies in that space. Executors that work behind the caller's back have `synchronize()`.
+/// A place where functors run: a small copyable value with a static memory space, on which the verbs `for_each`,
+/// `reduce`, `store`, `pack`, `reduce_pack`, `copy` and `fill` are overloaded. All that they write, flags included,
+/// lies in that space. Executors that work asynchronously have `synchronize()`.
 template <class E>
 concept Executor = std::copyable<E> && requires {
   typename E::memory;
 };
 
-/// An executor that runs nothing: concepts and check_...() try on it what is a template over executors.
+/// An executor that runs nothing, on which concepts and check_...() try templates over executors.
 struct SomeExecutor {
   using memory = terse::memory::host;
 };
 
-/// Executors of the grid kind run kernels, see device/verbs/kernels.hpp.
+/// An executor of the grid kind, which runs kernels, see device/verbs/kernels.hpp.
 template <class E>
 concept GridExecutor = Executor<E> && requires {
   requires E::grid;
 };
 
-/// Executors whose verbs call a functor's copies from several threads of the host at once, see executor/parallel.hpp.
+/// An executor whose verbs call a functor's copies from several host threads at once, see executor/parallel.hpp.
 template <class E>
 concept TeamExecutor = Executor<E> && requires {
   requires E::team_of_threads;
 };
 
-// The verbs that callers give template arguments, so that their names are known as templates;
-// argument-dependent lookup finds the executor's own.
+// Declarations that make the names of verbs with template arguments known as templates; argument-dependent lookup finds
+// the executor's own.
 template <class Statistic>
 void reduce() = delete;
 template <class Statistic>
@@ -50,13 +50,13 @@ void pack() = delete;
 template <class Statistic, int Bits, bool Stochastic>
 void reduce_pack() = delete;
 
-/// How a range falls into units, each with a scale of its own: `size` elements from the start of each piece
-/// (0: the whole piece), or one unit for the whole range.
+/// The division of a range into units, each with its own scale: `size` elements from the start of each piece (0: the
+/// whole piece), or one unit for the whole range.
 struct Units {
   index_t size = 0;    ///< elements; 0: the whole piece
-  bool whole = false;  ///< whether the range is one unit
+  bool whole = false;  ///< true: the range is one unit
 
-  /// Units in a piece of `count` elements, where units don't span pieces.
+  /// Returns the number of units in a piece of `count` elements, if units don't span pieces.
   TERSE_HD constexpr index_t in_piece(index_t count) const {
     return size == 0 ? 1 : (count + size - 1) / size;
   }
@@ -68,19 +68,19 @@ struct Units {
   }
 };
 
-/// Which elements take part: bit i % 64 of word i / 64 stands for arena index i. Without words all do. Verbs
-/// hand the bit to functors as `keep`; masked elements don't enter a statistic or its count.
+/// The elements that take part: bit i % 64 of word i / 64 stands for arena index i. Without words all take part. Verbs
+/// pass the bit to functors as `keep`; masked elements don't enter a statistic or its count.
 template <class Space>
 struct Mask {
   const std::uint64_t* words = nullptr;  ///< nullptr: all take part
 
-  /// The word that begins at arena index `i`, a multiple of 64.
+  /// Returns the word that begins at arena index `i`, a multiple of 64.
   TERSE_HD std::uint64_t word(index_t i) const {
     return words == nullptr ? ~std::uint64_t{0} : words[i / alignment];
   }
 };
 
-/// All take part, which verbs of the host know when they are compiled, and have no code for masked blocks.
+/// A mask in which all elements take part. Host verbs know it at compile time and have no code for masked blocks.
 struct NoMask {
   template <class Space>
   operator Mask<Space>() const {  // NOLINT: implicit
@@ -89,42 +89,42 @@ struct NoMask {
   static std::uint64_t word(index_t) { return ~std::uint64_t{0}; }
 };
 
-/// Nothing comes in: functors are called without a sum.
+/// No incoming packets: functors are called without a sum.
 struct NoPackets {};
 
-/// What came from peers, over the range that the verb runs on. Functors receive, per element, the sum over
-/// the packets, in the order given, of weight * Code::value(code, scale).
+/// The packets from peers, over the range that the verb runs on. Functors receive, per element, the sum over the
+/// packets, in the order given, of weight * Code::value(code, scale).
 template <class Code>
 struct Packets {
   struct Source {
     const std::byte* codes = nullptr;
     const typename Code::Scale* scales = nullptr;
     float weight = 1;
-    std::uint32_t origin = 0;  ///< what `damage` calls it
+    std::uint32_t origin = 0;  ///< its number in `damage`
   };
   const Source* sources = nullptr;  ///< one for each packet
-  int count = 0;                    ///< of sources
+  int count = 0;                    ///< number of sources
   Units units;
-  /// In the executor's memory, where given: a sum that is not finite because a source's value isn't counts as 0, and this becomes
-  /// the least origin of such sources. `no_damage` before.
+  /// A place in the executor's memory, or nullptr. With a place, a sum that is not finite because of a source's value
+  /// counts as 0, and the place gets the least origin of such sources. It holds `no_damage` before.
   std::uint64_t* damage = nullptr;
 };
-/// More than any origin: no source's value was not finite.
+/// The value of `damage` if all sources' values were finite: more than any origin.
 inline constexpr std::uint64_t no_damage = ~std::uint64_t{0};
 
-/// One's own packet of fp32 values, source 0, and those of neighbours. Functors receive, per element, the own value and
-/// the sum over the neighbours, in the order given, of weight * (value - own): exactly 0 where all agree, and exactly
-/// opposite on both sides of a pair with equal weights. Source 0's weight means nothing.
+/// A rank's own packet of fp32 values, source 0, and those of its neighbours. Functors receive, per element, the own
+/// value and the sum over the neighbours, in the order given, of weight * (value - own). It is exactly 0 where all
+/// agree, and exactly opposite on both sides of a pair with equal weights. Source 0's weight is ignored.
 template <class Code>
 struct Differences {
   static_assert(Code::bits == 32, "terse: differences are taken between fp32 values");
   Packets<Code> packets;
 };
 
-/// Bytes that `count` elements of one piece take in a packet. Up to 7 bits a code, block after block of 64
-/// elements, each as one 64-bit word per bit, lowest bit first: element i of a piece with 1-bit codes is bit
-/// i % 8 of byte i / 8. Codes of 8, 16 and 32 bits stand one after the other. The piece ends at a multiple of
-/// 8 bytes.
+/// Returns the bytes that `count` elements of one piece take in a packet. Codes of up to 7 bits are stored in blocks of
+/// 64 elements, each block as one 64-bit word per bit, lowest bit first: element i of a piece with 1-bit codes is bit
+/// i % 8 of byte i / 8. Codes of 8, 16 and 32 bits are stored one after the other. The piece ends at a multiple of 8
+/// bytes.
 template <int Bits>
 constexpr index_t code_bytes(index_t count) {
   static_assert((Bits >= 1 && Bits <= 8) || Bits == 16 || Bits == 32, "codes have 1 to 8, 16 or 32 bits");
@@ -145,7 +145,8 @@ TERSE_NUMERICS_BEGIN
 
 namespace detail {
 
-// What kernels call is asked of functors by name, see the architecture's note on what two compilers must agree on.
+// Named concepts for the functor members that kernels call, see the architecture's note on what two compilers must
+// agree on.
 template <class F>
 concept EntersPieces = requires(F& f, const Piece& piece) {
   f.enter(piece);
@@ -165,14 +166,14 @@ concept LeavesBlocks = requires(F& f, index_t first, int count) {
 
 }  // namespace detail
 
-/// Functors may have `enter(piece)`, which verbs call on their copy before they run elements of that piece:
-/// the place to read scalars that hold for the whole piece.
+/// Calls `enter(piece)` where a functor has it. Verbs call it on their copy before they run elements of that piece: the
+/// place to read scalars that hold for the whole piece.
 template <class F>
 TERSE_HD constexpr void enter(F& f, const Piece& piece) {
   if constexpr (detail::EntersPieces<F>) f.enter(piece);
 }
-/// They may have `rests()`, too: whether in the piece they have entered an element whose sum is 0 stays as it is, so that
-/// a verb may leave it out.
+/// A functor with `rests()`. It returns whether, in the entered piece, an element whose sum is 0 stays unchanged, so
+/// that a verb may skip it.
 template <class F>
 concept Rests = requires(const F& f) {
   { f.rests() } -> std::same_as<bool>;
@@ -180,7 +181,8 @@ concept Rests = requires(const F& f) {
 
 namespace detail {
 
-/// Functors of `pack` may have `prepare(scale)`: what they make of a unit's scale, once for all of its elements.
+/// Returns `prepare(scale)` of a functor of `pack`, called once for all elements of a unit, or the scale if it has
+/// none.
 template <class F, class Own>
 TERSE_HD constexpr auto prepared(const F& f, Own own) {
   if constexpr (PreparesScale<F, Own>)
@@ -189,7 +191,7 @@ TERSE_HD constexpr auto prepared(const F& f, Own own) {
     return own;
 }
 
-/// Lets a functor that has no use for the mask into the verbs.
+/// An adapter that lets verbs call a functor without a mask argument.
 template <class F>
 struct WithoutMask {
   F f;
@@ -199,8 +201,8 @@ struct WithoutMask {
   TERSE_HD void operator()(const Piece& piece, index_t i, bool) { f(piece, i); }
 };
 
-/// On the host functors may also have `enter_block(first)` and `leave_block(first, count)`, called around each 64
-/// lanes from arena index `first`. These pass the calls on.
+/// Calls `enter_block(first)` where a functor has it. Host verbs call it, and `leave_block(first, count)`, around every
+/// 64 lanes from arena index `first`.
 template <class F>
 TERSE_HD constexpr void enter_block(F& f, index_t first) {
   if constexpr (EntersBlocks<F>) f.enter_block(first);
@@ -212,53 +214,54 @@ TERSE_HD constexpr void leave_block(F& f, index_t first, int count) {
 
 }  // namespace detail
 
-/// What a reduction's functor returns: the value, and 1 where its input was not finite.
+/// The result of a reduction's functor.
 struct Sample {
-  float value = 0;  ///< what is reduced
+  float value = 0;  ///< value to reduce
   float bad = 0;    ///< 1 where the input was not finite
 };
 
-/// |x|, vectorizable and usable in constant expressions.
+/// Returns |x|; vectorizable and usable in constant expressions.
 TERSE_HD constexpr float magnitude(float x) {
   return std::bit_cast<float>(std::bit_cast<std::uint32_t>(x) & 0x7FFFFFFFU);
 }
 
-/// keep ? x : otherwise, by bits: g++ would turn the plain form back into a branch, since x may trap, and not
-/// vectorize the loop around it. For functors with a mask.
+/// Returns keep ? x : otherwise, for functors with a mask. It works on bits: g++ would turn the plain form back into a
+/// branch, since x may trap, and not vectorize the loop around it.
 TERSE_HD constexpr float keep_if(bool keep, float x, float otherwise = 0) {
   const std::uint32_t all = 0U - static_cast<std::uint32_t>(keep);
   return std::bit_cast<float>((std::bit_cast<std::uint32_t>(x) & all) |
                               (std::bit_cast<std::uint32_t>(otherwise) & ~all));
 }
 
-/// The same for the arithmetic of oracles, which need not be fast.
+/// Returns keep ? x : otherwise, for the arithmetic of oracles, which need not be fast.
 TERSE_HD constexpr double keep_if(bool keep, double x, double otherwise = 0) { return keep ? x : otherwise; }
 
-/// Magnitudes beyond this count as not finite: their squares, which every variance and norm takes, leave
+/// The largest magnitude that counts as finite. Squares of larger ones, which every variance and norm takes, leave
 /// fp32's range.
 inline constexpr float largest_finite = 0x1p63F;
 
-/// One comparison of the magnitude, which NaN fails; two comparisons would become branches under clang.
+/// Checks whether |x| is at most largest_finite, by one comparison, which NaN fails; two would become branches under
+/// clang.
 TERSE_HD constexpr bool is_finite(float x) { return magnitude(x) <= largest_finite; }
 
-/// Whether |x| is at most the largest finite float; NaN isn't.
+/// Checks whether |x| is at most largest_finite; false for NaN.
 TERSE_HD constexpr bool is_finite(double x) {
   constexpr auto most = static_cast<double>(largest_finite);
   return x <= most && x >= -most;
 }
 
-/// Magnitudes that a sum of so many finite values stays within.
+/// Returns a bound on the magnitude of a sum of `count` finite values.
 TERSE_HD constexpr float largest_sum(int count) { return largest_finite * static_cast<float>(count); }
 
-/// 0 in the place of what is not finite, and a note of it.
+/// Returns x, or 0 and a mark where x is not finite.
 TERSE_HD constexpr Sample sanitized(float x) {
   return {keep_if(is_finite(x), x), keep_if(!is_finite(x), 1.0F)};
 }
 
-/// Elements of one block of a reduction.
+/// The number of elements in one block of a reduction.
 inline constexpr index_t reduction_block = 4096;
 
-/// Floats of scratch that the host's `reduce<Statistic>` needs for units of up to `count` elements.
+/// Returns the floats of scratch that the host's `reduce<Statistic>` needs for units of up to `count` elements.
 template <class Statistic>
 constexpr index_t reduction_scratch(index_t count) {
   return (Statistic::width + 1) * ((count + reduction_block - 1) / reduction_block);

@@ -9,7 +9,7 @@
 #include "terse/executor/concept.hpp"
 #include "terse/executor/damage.hpp"
 
-// What comes into the host's verbs: packets, decoded block by block of 64 lanes.
+// Incoming data of the host's verbs: packets, decoded block by block of 64 lanes.
 
 namespace terse {
 
@@ -17,14 +17,14 @@ TERSE_NUMERICS_BEGIN
 
 namespace detail {
 
-/// Hides an array of lanes from the optimizer for a moment. clang would otherwise forward lane 0 from the
-/// loop that wrote it into the loop that reads it, peel that lane off and give up on vectorizing the rest.
+/// Hides an array of lanes from the optimizer. clang would otherwise forward lane 0 from the loop that wrote it into
+/// the loop that reads it, peel that lane off and give up on vectorizing the rest.
 template <class Array>
 inline void opaque(Array& array) {
   asm("" : "+m"(array));  // NOLINT: no instruction
 }
 
-/// Walks through the packets in step with the verb: pieces in order, units in order within them.
+/// A position in the packets that moves in step with the verb: pieces in order, units in order within them.
 template <class Incoming>
 struct Cursor;
 
@@ -32,7 +32,7 @@ template <>
 struct Cursor<NoPackets> {
   static constexpr int streams = 0;
   explicit Cursor(NoPackets) {}
-  /// How a verb without units of its own walks; whole pieces by default.
+  /// Returns the units by which a verb without its own units walks; whole pieces by default.
   static Units units() { return {}; }
   void next_piece(index_t) {}
   void next_units(index_t) {}
@@ -43,23 +43,24 @@ struct Cursor<Packets<Code>> {
   static constexpr int streams = 1;
   explicit Cursor(Packets<Code> given) : packets(given) {}
   Units units() const { return {packets.units.whole ? 0 : packets.units.size, false}; }
-  /// The piece of `count` elements just done is left behind.
+  /// Moves past the piece of `count` elements that is done.
   void next_piece(index_t count) { offset += code_bytes<Code::bits>(count); }
   void next_units(index_t count) { unit += packets.units.whole ? 0 : count; }
 
-  /// sum[l] for the block of `count` lanes that starts `begin` elements into the piece, at the given arena
+  /// Computes sum[l] for the block of `count` lanes that starts `begin` elements into the piece, at the given arena
   /// index.
   TERSE_INLINE void load(index_t, index_t begin, int count, float (&sum)[lanes]) const {
     add_all(begin, count, sum);
   }
-  /// The same of a whole block: in `sum`, or, of a single packet of floats, where they are.
+  /// Returns the sums of a whole block: `sum`, or, for a single packet of floats with weight 1, its values in place.
   TERSE_INLINE const float* load_whole(index_t begin, float (&sum)[lanes]) const {
     if (Code::bits == 32 && packets.count == 1 && packets.sources[0].weight == 1)
       return reinterpret_cast<const float*>(packets.sources[0].codes + offset) + begin;
     add_all(begin, lanes, sum);
     return sum;
   }
-  /// Whether `count` elements from there, whole blocks, are finite in all packets; in others blocks must be judged.
+  /// Checks whether `count` elements from `begin` on, whole blocks, are finite in all packets. If not, each block must
+  /// be judged.
   bool is_sound(index_t begin, index_t count) const {
     bool sound = true;
     for (int k = 0; k < packets.count; ++k)
@@ -91,7 +92,7 @@ struct Cursor<Packets<Code>> {
         alignas(64) std::uint8_t code[lanes];
         unpack_planes(source.codes + offset + begin / 8 * Code::bits, code);
         opaque(code);
-        // All 64 lanes, whatever the count: the piece's last block is padded on the wire.
+        // All 64 lanes, for any count: the piece's last block is padded on the wire.
         add(k, sum, lanes, source.weight, scale, code);
       } else {
         const Element* code = reinterpret_cast<const Element*>(source.codes + offset) + begin;
@@ -112,7 +113,7 @@ struct Cursor<Packets<Code>> {
       beyond |= static_cast<std::uint32_t>(!is_finite(value(k, i)));
     return beyond == 0;
   }
-  /// Of one element of the piece.
+  /// Returns the value of one element of the piece.
   float value(int k, index_t element) const {
     const auto& source = packets.sources[k];
     std::uint32_t code = 0;
@@ -155,7 +156,7 @@ struct Cursor<Differences<Code>> {
   void next_piece(index_t count) { offset += code_bytes<Code::bits>(count); }
   void next_units(index_t) {}
 
-  /// own[l] and difference[l] for the block of `count` lanes that starts `begin` elements into the piece.
+  /// Computes own[l] and difference[l] for the block of `count` lanes that starts `begin` elements into the piece.
   TERSE_INLINE void load(index_t, index_t begin, int count, float (&own)[lanes],
                          float (&difference)[lanes]) const {
     if (count == lanes)

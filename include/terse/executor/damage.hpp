@@ -8,8 +8,8 @@
 #include "terse/executor/bits.hpp"
 #include "terse/executor/concept.hpp"
 
-// How the host's verbs find values in packets that are not finite, see Packets::damage: block by block of 64 lanes, while the
-// sums are in cache.
+// Detection of values in packets that are not finite, for the host's verbs, see Packets::damage: block by block of 64
+// lanes, while the sums are in cache.
 
 namespace terse {
 
@@ -17,12 +17,12 @@ TERSE_NUMERICS_BEGIN
 
 namespace detail {
 
-/// Elements that are looked at together: in a function of its own, so that the loop over blocks calls nothing, and few enough to
-/// be in cache when they are read.
+/// The number of elements that are checked together: in a separate function, so that the loop over blocks calls
+/// nothing, and few enough to be in cache when they are read.
 inline constexpr index_t looked_at_together = 4 * lanes;
 
-/// Whether all of `count` values, a multiple of 64, are finite. Where all are below 2 in magnitude, which takes one instruction to
-/// know of as many as it holds, they are.
+/// Checks whether all of `count` values, a multiple of 64, are finite. First it tests whether all are below 2 in
+/// magnitude, which takes one instruction per vector.
 TERSE_NO_INLINE inline bool all_finite(const float* values, index_t count) {
   const index_t quarter = count / 4;
   const auto bits_of = [&](index_t i) { return std::bit_cast<std::uint32_t>(values[i]); };
@@ -35,7 +35,8 @@ TERSE_NO_INLINE inline bool all_finite(const float* values, index_t count) {
   for (index_t i = 0; i < count; ++i) beyond |= static_cast<std::uint32_t>(!is_finite(values[i]));
   return beyond == 0;
 }
-/// What is not finite by the value of a source, value(k, l), counts as 0 in the sums, see Packets::damage.
+/// Sets a sum that is not finite to 0 if the value of a source, value(k, l), isn't finite, and notes that source, see
+/// Packets::damage.
 template <class Code, class Value>
 TERSE_COLD void judge(const Packets<Code>& packets, float* sums, int count, Value value) {
   for (int l = 0; l < count; ++l) {

@@ -15,19 +15,19 @@ TERSE_NUMERICS_BEGIN
 
 namespace detail {
 
-/// A matrix and its factors: where they begin, in the arena and among all left and all right factors.
+/// A matrix and its factors: their beginnings in the arena, among all left factors and among all right factors.
 struct Factored {
   index_t offset = 0;
   MatrixShape shape;
   index_t left = 0, right = 0;
 };
 
-/// Where elements from one arena stand in another.
+/// An offset in one arena and the same elements' offset in another.
 struct Moved {
   index_t offset = 0, there = 0;
 };
 
-/// The entry, of a table ordered by offset, for the piece that begins at `offset`.
+/// Returns the entry, of a table ordered by offset, for the piece that begins at `offset`.
 template <class Entry>
 TERSE_HD const Entry& find(const Entry* table, index_t size, index_t offset) {
   index_t low = 0;
@@ -39,31 +39,31 @@ TERSE_HD const Entry& find(const Entry* table, index_t size, index_t offset) {
   return table[low];
 }
 
-/// The power of two that brings magnitudes of up to `largest`, given as its bits, below 2^(exponent + 1).
+/// Returns the power of two that brings magnitudes of up to `largest`, given as its bits, below 2^(exponent + 1).
 TERSE_HD inline float power_to(std::uint32_t largest, int exponent) {
   int power = exponent - (static_cast<int>(largest >> 23) - 127);
   power = power < -126 ? -126 : power > 127 ? 127 : power;
   return std::bit_cast<float>(static_cast<std::uint32_t>(power + 127) << 23);
 }
 
-/// The part of a vector's length that must be left, once all before it are taken out of it, for it to count
-/// as independent of them: a few roundings.
+/// The least part of a vector's length that must remain, after the vectors before it are subtracted, for it to count as
+/// independent of them: a few roundings.
 inline constexpr float least_remainder = 0x1p-20F;
 
-/// So small that a row times a column of `count` elements can't leave the range that the row is in.
+/// Returns an exponent so small that a row times a column of `count` elements can't leave the row's range.
 TERSE_HD inline int safe_exponent(index_t count) {
   int bits = 0;
   while (count >> bits != 0) ++bits;
   return -bits - 1;
 }
 
-/// Uniform in [-1, 1).
+/// Returns a number uniform in [-1, 1).
 TERSE_HD inline float drawn(const Draw& draw, index_t place) {
   return static_cast<float>(draw.bits(static_cast<std::uint64_t>(place)) >> 40) * 0x1p-23F - 1;
 }
 
-/// Multiplies a vector by the power of two that brings its largest magnitude into [2^exponent,
-/// 2^(exponent + 1)); exact but for what becomes denormal. Says whether there is anything but 0.
+/// Multiplies a vector by the power of two that brings its largest magnitude into [2^exponent, 2^(exponent + 1)); exact
+/// except for elements that become denormal. Returns whether any element is not 0.
 inline bool scale_to(float* x, index_t count, int exponent) {
   std::uint32_t largest = 0;
   for (index_t i = 0; i < count; ++i)
@@ -98,7 +98,8 @@ void orthonormalize(Columns<float> p, std::uint8_t* lost) {
   }
 }
 
-/// Calls f(piece, i, keep, element) with the elements of sum_r left[r] right[r]^T, summed in the order of r.
+/// A functor that calls f(piece, i, keep, element) with the elements of sum_r left[r] right[r]^T, summed in the order
+/// of r.
 template <int R, class F>
 struct Product {
   const Factored* matrices;
@@ -107,7 +108,7 @@ struct Product {
   const float* all_right;
   F f;
 
-  // Of the piece and the block under way.
+  // State of the current piece and block.
   Columns<const float> left{}, right{};
   index_t begin = 0, end = 0, first = 0;
   float value[lanes + Strip::width] = {};
@@ -126,14 +127,14 @@ struct Product {
 #endif
     detail::enter_block(f, i);
   }
-  // In a function of its own: g++ contracts what it inlines into a caller outside TERSE_NUMERICS.
+  // A separate function: g++ contracts arithmetic that it inlines into a caller outside TERSE_NUMERICS.
   __attribute__((noinline)) void compute(index_t i) {
     first = i;
     const index_t stop = std::min<index_t>(lanes, end - i);
     index_t row = (i - begin) / right.count, column = (i - begin) % right.count;
     for (index_t l = 0; l < stop; ++row, column = 0) {
       const index_t run = std::min(stop - l, right.count - column);
-      // What is read behind a factor belongs to no element, and is written over or not read again.
+      // Values read past a factor's end belong to no element; they are overwritten or not read again.
       for (index_t k = 0; k < run; k += Strip::width) {
         Strip total = Strip::of(0);
         TERSE_UNROLL
@@ -153,8 +154,8 @@ struct Product {
 
 }  // namespace detail
 
-/// Modified Gram-Schmidt of each matrix's left factor, from the first column to the last, each twice, so that also
-/// what nearly depends on those before it comes out orthogonal. A dependent column, or 0, becomes 0, and its lost[] 1.
+/// Orthonormalizes each matrix's left factor by modified Gram-Schmidt, from the first column to the last, each twice,
+/// so that nearly dependent columns also come out orthogonal. A dependent or zero column becomes 0, and its lost[] 1.
 template <int R>
 void orthonormalize(executor::host, in<executor::host, detail::Factored> matrices, float* left,
                     std::uint8_t* lost) {
@@ -164,9 +165,9 @@ void orthonormalize(executor::host, in<executor::host, detail::Factored> matrice
   }
 }
 
-/// Makes of each column of the right factors what the next product starts from: so small that a row times the column
-/// can't leave the range that the row is in, since its length is of no consequence. A column that is 0 would stay 0:
-/// it is drawn, uniform in [-1, 1) by its place, the same on all ranks.
+/// Prepares each column of the right factors for the next product. Scales it, since its length does not matter, so that
+/// a row times the column can't leave the row's range. A zero column would stay 0, so it is drawn, uniform in [-1, 1)
+/// by its place, the same on all ranks.
 template <int R>
 void prepare_columns(executor::host, in<executor::host, detail::Factored> matrices, float* right,
                      const Draw& draw) {
@@ -180,8 +181,8 @@ void prepare_columns(executor::host, in<executor::host, detail::Factored> matric
     }
 }
 
-/// f(piece, i, keep, element) for the elements of sum_r left[r] right[r]^T, of all matrices in `range`; behind `right`
-/// there is room for one strip.
+/// Calls f(piece, i, keep, element) for the elements of sum_r left[r] right[r]^T, for all matrices in `range`. After
+/// the end of `right` there must be room for one strip.
 template <int R, class F>
 void for_each_product(executor::host ex, const Range& range, HostMask mask,
                       in<executor::host, detail::Factored> matrices, const float* left, const float* right,

@@ -14,8 +14,7 @@
 
 namespace terse::executor {
 
-/// Runs functors on the calling thread, in blocks of 64 lanes that the compiler turns into vector
-/// instructions.
+/// An executor that runs functors on the calling thread, in blocks of 64 lanes that the compiler vectorizes.
 struct host {
   using memory = terse::memory::host;
 };
@@ -28,7 +27,7 @@ TERSE_NUMERICS_BEGIN
 
 namespace detail {
 
-/// Totals of one unit, [width] the count of what was not finite.
+/// The totals of one unit; [width] is the count of values that were not finite.
 template <class Statistic>
 using Totals = std::array<float, Statistic::width + 1>;
 
@@ -40,7 +39,7 @@ inline Totals<Statistic> no_totals() {
   return totals;
 }
 
-/// Joins a component's `blocks` results by halves into the first.
+/// Joins the `blocks` results of a component by halves into the first.
 template <auto Join>
 TERSE_NO_INLINE void join_blocks(float* results, index_t blocks) {
   index_t half = static_cast<index_t>(std::bit_ceil(static_cast<std::uint64_t>(blocks))) / 2;
@@ -52,8 +51,8 @@ constexpr index_t reduction_blocks(index_t elements) {
   return (elements + reduction_block - 1) / reduction_block;
 }
 
-/// The elements [first, last) of a unit that begins with element `begin` of its piece, from the beginning of a block on: each
-/// block's result, of component c at results[c * blocks + the block].
+/// Reduces the elements [first, last), from the beginning of a block on, of a unit that begins with element `begin` of
+/// its piece. Component c of block b goes to results[c * blocks + b].
 template <class Statistic, class Masked, class Incoming, class F, class Also>
 inline void reduce_blocks(const Piece& piece, index_t begin, index_t first, index_t last, Masked mask,
                           const Cursor<Incoming>& incoming, const F& f, float* results, index_t blocks,
@@ -65,7 +64,7 @@ inline void reduce_blocks(const Piece& piece, index_t begin, index_t first, inde
   }
 }
 
-/// Joins a unit's blocks.
+/// Joins the results of a unit's blocks.
 template <class Statistic>
 inline Totals<Statistic> join_unit(float* results, index_t blocks) {
   Totals<Statistic> totals;
@@ -93,7 +92,7 @@ inline Totals<Statistic> reduce_unit(const Piece& piece, index_t begin, index_t 
 
 }  // namespace detail
 
-/// Floats of scratch that `reduce` and `store` need over `range`.
+/// Returns the floats of scratch that `reduce` and `store` need over `range`.
 template <class Statistic>
 index_t reduction_scratch(executor::host, const Range& range, Units) {
   index_t longest = 0;
@@ -122,7 +121,7 @@ void for_each_of(const Range& range, Which which, Masked mask, Incoming incoming
   call_each<CallOnly>(range, which, mask, incoming, f);
 }
 
-/// Codes of part of a range.
+/// Packs the codes of a part of a range.
 template <int Bits, bool Stochastic, class Scale, class F, class Which>
 void pack_part(const Range& range, Which which, Units units, HostMask mask, const F& f, const Scale* scales,
                std::byte* wire, Draw draw) {
@@ -136,7 +135,7 @@ void pack_part(const Range& range, Which which, Units units, HostMask mask, cons
       place);
 }
 
-/// Units of a range, reduced and packed.
+/// Reduces and packs the units of a part of a range.
 template <class Statistic, int Bits, bool Stochastic, class Incoming, class F, class G, class Which>
 void reduce_pack_part(const Range& range, Which which, Units units, HostMask mask, Incoming incoming,
                       const F& f, const G& g, float* scratch, typename Statistic::Scale* scales,
@@ -156,25 +155,25 @@ void reduce_pack_part(const Range& range, Which which, Units units, HostMask mas
       cursor, place);
 }
 
-/// A packet's last bytes, of a piece of fp32 values.
+/// Pads a piece of fp32 values in a packet with zeros.
 inline void end_floats(std::byte* wire, index_t count) {
   if (count % 2 != 0) std::memset(wire + 4 * count, 0, 4);
 }
 
 }  // namespace detail
 
-/// f(piece, i, keep[, sum]) for each element of the range; no order is promised.
+/// Calls f(piece, i, keep[, sum]) for each element of the range, in no particular order.
 template <class Incoming, class F, class Masked = HostMask>
 void for_each(executor::host, const Range& range, Masked mask, Incoming incoming, F f) {
   detail::for_each_of(range, detail::AllOfIt{}, mask, incoming, f);
 }
 
-/// scales[u] = Statistic::finish(over the samples that f(piece, i, keep[, sum]) gives in unit u). `*bad`
-/// becomes 1 where a sample says so or a total overflowed (that unit gets the scale of an empty one).
-/// Reductions have one shape everywhere: blocks of 4096 elements from the start of the unit, 64 strided lanes
-/// in a block, lanes and then blocks joined by halves, pieces of a whole-range unit in order. `scratch` holds
-/// reduction_scratch<Statistic>(executor, range, units) floats. Incoming packets have the same units or,
-/// if dense, none. `also` is given the samples.
+/// Computes scales[u] = Statistic::finish(over the samples that f(piece, i, keep[, sum]) returns in unit u). `*bad`
+/// becomes 1 if a sample is bad or a total overflowed (that unit gets the scale of an empty one). Reductions have one
+/// shape everywhere: blocks of 4096 elements from the start of the unit, 64 strided lanes in a block, lanes and then
+/// blocks joined by halves, pieces of a whole-range unit in order. `scratch` holds
+/// reduction_scratch<Statistic>(executor, range, units) floats. Incoming packets have the same units or, if dense,
+/// none. `also` receives the samples.
 template <class Statistic, class Incoming, class F, class Masked = HostMask, class Also = detail::JoinOnly>
 void reduce(executor::host, const Range& range, Units units, Masked mask, Incoming incoming, F f,
             out<executor::host> scratch, out<executor::host, typename Statistic::Scale> scales,
@@ -199,15 +198,15 @@ void reduce(executor::host, const Range& range, Units units, Masked mask, Incomi
   if (units.whole) scales[0] = detail::finish_unit<Statistic>(all.data(), all_kept, bad);
 }
 
-/// Codes of f(piece, i, keep, scale of the unit, random) into `wire`, laid out as `code_bytes` says. Bits
-/// behind a piece's last element are 0. `random` is 16 bits of `draw` for arena index i, 0 unless Stochastic.
+/// Packs codes of f(piece, i, keep, scale of the unit, random) into `wire`, in the layout of `code_bytes`. Bits after a
+/// piece's last element are 0. `random` is 16 bits of `draw` for arena index i, 0 unless Stochastic.
 template <int Bits, bool Stochastic, class Scale, class F>
 void pack(executor::host, const Range& range, Units units, HostMask mask, F f,
           in<executor::host, Scale> scales, std::byte* wire, Draw draw) {
   detail::pack_part<Bits, Stochastic>(range, detail::AllOfIt{}, units, mask, f, scales.data(), wire, draw);
 }
 
-/// `reduce` with f and then `pack` with g, unit by unit while the unit is in cache. Units don't span pieces.
+/// Runs `reduce` with f and then `pack` with g, unit by unit while the unit is in cache. Units don't span pieces.
 template <class Statistic, int Bits, bool Stochastic, class Incoming, class F, class G>
 void reduce_pack(executor::host, const Range& range, Units units, HostMask mask, Incoming incoming, F f, G g,
                  out<executor::host> scratch, out<executor::host, typename Statistic::Scale> scales,
@@ -216,9 +215,9 @@ void reduce_pack(executor::host, const Range& range, Units units, HostMask mask,
                                                         scratch.data(), scales.data(), wire, draw, bad);
 }
 
-/// Writes the samples that f(piece, i, keep[, sum]) gives as fp32 to `wire`, laid out as `code_bytes<32>`
-/// says, and returns their statistic over the whole range. `bad` and `scratch` are as for `reduce`.
-/// Incoming packets are dense ones.
+/// Writes the samples that f(piece, i, keep[, sum]) returns as fp32 to `wire`, in the layout of `code_bytes<32>`, and
+/// their statistic over the whole range to `scale[0]`. `bad` and `scratch` are as for `reduce`. Incoming packets are
+/// dense.
 template <class Statistic, class Incoming, class F>
 void store(executor::host, const Range& range, Incoming incoming, F f, std::byte* wire,
            out<executor::host> scratch, out<executor::host, typename Statistic::Scale> scale,
@@ -237,7 +236,7 @@ void store(executor::host, const Range& range, Incoming incoming, F f, std::byte
   scale[0] = detail::finish_unit<Statistic>(all.data(), range.elements(), bad);
 }
 
-/// f(piece, i) for each element of the range; no order is promised.
+/// Calls f(piece, i) for each element of the range, in no particular order.
 template <class F>
 void for_each(executor::host ex, const Range& range, F f) {
   for_each(ex, range, NoMask{}, NoPackets{}, detail::WithoutMask<F>{f});
@@ -249,13 +248,13 @@ void copy(executor::host, in<executor::host, T> from, out<executor::host, T> to)
   if (from.size() > 0) std::memcpy(to.data(), from.data(), static_cast<std::size_t>(from.size()) * sizeof(T));
 }
 
-/// Few elements from the host into the executor's memory; `from` may change as soon as this returns.
+/// Copies a few elements from the host into the executor's memory; `from` may change as soon as this returns.
 template <class T>
 void put(executor::host ex, view<const T> from, out<executor::host, T> to) {
   copy(ex, from, to);
 }
 
-/// Brings a few elements from the executor's memory to the host's; waits for all that was asked of the executor.
+/// Copies a few elements from the executor's memory to the host's; waits for all earlier work of the executor.
 template <class T>
 void fetch(executor::host ex, in<executor::host, T> from, view<T> to) {
   copy(ex, from, to);

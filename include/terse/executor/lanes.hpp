@@ -12,7 +12,7 @@
 #include "terse/executor/damage.hpp"
 #include "terse/executor/units.hpp"
 
-// How the host executor walks, from what comes in (cursor.hpp) to what goes out (sinks.hpp): in blocks of 64 lanes.
+// The loop of the host executor, from incoming data (cursor.hpp) to results (sinks.hpp): in blocks of 64 lanes.
 
 namespace terse {
 
@@ -20,14 +20,14 @@ TERSE_NUMERICS_BEGIN
 
 namespace detail {
 
-/// Has `sink` call f(piece, i, keep[, sum]) for each lane of a block in which elements are missing.
+/// Has `sink` call f(piece, i, keep[, sum]) for each lane of an incomplete block.
 template <class Own, class F, class Sink, class... Sum>
 TERSE_INLINE void run_part(Own own, const Piece& piece, index_t first, int count, NoMask, F& f, Sink& sink,
                            const Sum*... sum) {
   TERSE_LAST_LANES
   for (int l = 0; l < count; ++l) sink(own, l, f, piece, first + l, true, sum[l]...);
 }
-/// And masked or missing.
+/// Has `sink` call f(piece, i, keep[, sum]) for each lane of a block with masked or missing elements.
 template <class Own, class F, class Sink, class... Sum>
 TERSE_INLINE void run_part(Own own, const Piece& piece, index_t first, int count, HostMask mask, F& f,
                            Sink& sink, const Sum*... sum) {
@@ -43,7 +43,7 @@ TERSE_INLINE void run_part(Own own, const Piece& piece, index_t first, int count
   }
 }
 
-/// Cursors whose packets may hold what is not finite, see Packets::damage.
+/// A cursor whose packets may hold values that are not finite, see Packets::damage.
 template <class C>
 concept LooksForDamage = requires(const C& cursor) {
   cursor.is_sound(index_t{}, index_t{});
@@ -53,7 +53,7 @@ concept ReadsInPlace = requires(const C& cursor, float (&sum)[lanes]) {
   cursor.load_whole(index_t{}, sum);
 };
 
-/// run(first, sums) for a block, a `Whole` one or not.
+/// Calls run(first, sums) for a block, a `Whole` one or not.
 template <class Incoming, class Run, class Whole>
 TERSE_INLINE void load_and_run(const Cursor<Incoming>& incoming, index_t first, index_t b, int count,
                                float (&sum)[lanes], const Run& run, Whole) {
@@ -65,7 +65,7 @@ TERSE_INLINE void load_and_run(const Cursor<Incoming>& incoming, index_t first, 
   }
 }
 
-/// Up to where the elements from `begin` on need not be judged: to the end, unless damage is looked for.
+/// Returns the end of the elements from `begin` on that need not be judged: `end`, unless damage is looked for.
 template <class Incoming>
 inline index_t sound_until(const Cursor<Incoming>& incoming, index_t begin, index_t end) {
   if constexpr (LooksForDamage<Cursor<Incoming>>)
@@ -80,11 +80,11 @@ inline index_t sound_until(const Cursor<Incoming>& incoming, index_t begin, inde
 template <class Masked, class Incoming, class F, class Sink>
 TERSE_FLATTEN inline void sweep(const Piece& piece, index_t begin, index_t end, Masked mask,
                                 const Cursor<Incoming>& incoming, const F& given, Sink& sink) {
-  // A local copy, which compilers take apart. Of an argument, which lies in memory, clang gives up after a hundred uses to
-  // prove that no store changes it, and reads its numbers anew in each block.
+  // A local copy, which compilers can keep in registers. The argument lies in memory: after a hundred uses clang gives
+  // up proving that no store changes it, and reloads its members in each block.
   F f = given;
   enter(f, piece);
-  // A copy that nothing written in the loops can change.
+  // A copy that no store in the loops can change.
   const auto own = prepared(f, sink.own());
   WholeBlocks<F, Sink> blocks(f, piece, begin);
   const auto whole = [&](index_t first, auto... sum)
@@ -108,7 +108,7 @@ TERSE_FLATTEN inline void sweep(const Piece& piece, index_t begin, index_t end, 
     leave_block(f, first, count);
   };
   for (index_t b = begin; b < end; b += lanes) {
-    // In a loop of their own, which calls nothing, constants stay in registers from block to block.
+    // A separate loop that calls nothing, so that constants stay in registers from block to block.
     for (index_t sound = sound_until(incoming, b, end); sound > b; sound = sound_until(incoming, b, end)) {
       for (; sound - b >= lanes && mask.word(piece.offset + b) == ~std::uint64_t{0}; b += lanes)
         block(b, lanes, whole);

@@ -12,13 +12,13 @@
 #include "terse/executor/bits.hpp"
 #include "terse/executor/host.hpp"
 
-// Magnitudes on the host: a walk through those that reach a bound, and the k-th largest by a radix selection. They are compared as
-// integers: a float's bits without the sign, which order like the magnitudes themselves.
+// Magnitudes on the host: a walk through those that reach a bound, and the k-th largest by radix selection. They are
+// compared as integers: a float's bits without the sign have the order of the magnitudes.
 
 namespace terse::detail {
 
-/// Counters of one digit, four for each value: neighbours often have the same digit, and an increment would
-/// wait for the one before it. The last value stands for elements that don't take part.
+/// Counters of one digit, four for each value: neighbours often have the same digit, and an increment would wait for
+/// the one before it. The last value stands for elements that don't take part.
 inline constexpr int ways = 4;
 inline constexpr index_t histogram_size = (2048 + 1) * ways;
 
@@ -27,14 +27,14 @@ inline namespace TERSE_INSTRUCTIONS {
 inline std::uint32_t magnitude_bits(float x) { return std::bit_cast<std::uint32_t>(x) & 0x7FFFFFFFU; }
 
 #if defined(__SSE2__) && !defined(__AVX2__)
-/// All bits of lane l where the magnitude of x[l] is above `below`'s.
+/// Returns a vector with all bits of lane l set if the magnitude of x[l] is above `below`'s.
 inline __m128i above(const float* x, __m128i below) {
   const __m128i value = _mm_and_si128(_mm_castps_si128(_mm_loadu_ps(x)), _mm_set1_epi32(0x7FFFFFFF));
   return _mm_cmpgt_epi32(value, below);
 }
 #endif
 
-/// Bit l of the result: the magnitude of x[l] is at least `least`, which is at most 2^31.
+/// Returns a word whose bit l is set if the magnitude of x[l] is at least `least`, which is at most 2^31.
 inline std::uint64_t at_least(const float* x, std::uint32_t least) {
 #if defined(__AVX512BW__)
   const __m512i all = _mm512_set1_epi32(0x7FFFFFFF), bound = _mm512_set1_epi32(static_cast<int>(least));
@@ -70,7 +70,7 @@ inline std::uint64_t at_least(const float* x, std::uint32_t least) {
 #endif
 }
 
-/// The same for the first `count` lanes; beyond them nothing is read and no bit set.
+/// Returns that word for the first `count` lanes; later lanes are not read, and their bits are 0.
 TERSE_INLINE std::uint64_t at_least(const float* x, index_t count, std::uint32_t least) {
   if (count >= lanes) return at_least(x, least);
   std::uint64_t word = 0;
@@ -78,8 +78,8 @@ TERSE_INLINE std::uint64_t at_least(const float* x, index_t count, std::uint32_t
   return word;
 }
 
-/// sink(i, x[i]), in order, for elements whose magnitude is at least `sink.least()`, asked anew every 64
-/// elements, until it returns false. One pass.
+/// Calls sink(i, x[i]), in order, for elements whose magnitude is at least `sink.least()`, which is read again every 64
+/// elements, until the sink returns false. One pass.
 template <class Sink>
 TERSE_INLINE void walk(const float* x, index_t count, Sink& sink) {
   for (index_t b = 0; b < count; b += lanes)
@@ -89,7 +89,7 @@ TERSE_INLINE void walk(const float* x, index_t count, Sink& sink) {
     }
 }
 
-/// Notes up to `room` positions, and the values there unless `values` is null.
+/// A sink that notes up to `room` positions, and the values there unless `values` is null.
 struct Note {
   std::uint32_t threshold;
   index_t room;
@@ -105,14 +105,14 @@ struct Note {
   }
 };
 
-/// The k-th largest magnitude, and how many of those who have it belong to the k.
+/// The k-th largest magnitude, and the number of elements with it that belong to the k largest.
 struct Cut {
   std::uint32_t magnitude;
   index_t ties;
 };
 
-/// Takes all above the cut and the first ties, `left` altogether. `names` are the elements' positions; where
-/// it is null, elements stand at their positions.
+/// A sink that takes all elements above the cut and the first ties, `left` altogether. `names` are the elements'
+/// positions; if it is null, elements stand at their positions.
 struct Take {
   Cut cut;
   index_t left;
@@ -130,14 +130,15 @@ struct Take {
   }
 };
 
-/// Counts, by their bits from `shift` on, the magnitudes in [least, limit). Others may be counted behind these.
+/// Counts the magnitudes in [least, limit) by their bits from `shift` on. Others may be counted under the digit after
+/// the last.
 inline void count_digits(const float* x, index_t count, std::uint32_t least, std::uint32_t limit, int shift,
                          std::uint32_t* histogram) {
   const std::uint32_t outside = (limit - least) >> shift;
   for (index_t b = 0; b < count; b += lanes) {
     std::uint64_t word = at_least(x + b, count - b, least) & ~at_least(x + b, count - b, limit);
     if (count - b >= lanes && ones_in(word) > lanes / 4) {
-      // No branch for each element; what lies below the range wraps to far above it.
+      // No branch for each element; magnitudes below the range wrap to far above it.
       for (int l = 0; l < lanes; l += ways)
         for (int way = 0; way < ways; ++way) {
           const std::uint32_t digit = (magnitude_bits(x[b + l + way]) - least) >> shift;
@@ -152,7 +153,7 @@ inline void count_digits(const float* x, index_t count, std::uint32_t least, std
   }
 }
 
-/// Radix selection for 1 <= k <= count: digits of 11, 10 and 10 bits from the top. Three passes.
+/// Selects the k-th largest magnitude by its digits of 11, 10 and 10 bits from the top, 1 <= k <= count. Three passes.
 inline Cut find_cut(const float* x, index_t count, index_t k, std::uint32_t* histogram) {
   std::uint32_t least = 0, limit = 0x80000000U;
   for (const int shift : {20, 10, 0}) {

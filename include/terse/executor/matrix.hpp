@@ -6,24 +6,24 @@
 
 #include "terse/executor/host.hpp"
 
-// Products of a matrix with a few vectors, on the host; device/verbs/matrix.hpp has a device's. Their sums have one
-// shape everywhere, as reductions have:
+// Products of a matrix with a few vectors, on the host; device/verbs/matrix.hpp has those of a device. Their sums have
+// one shape everywhere, as reductions have:
 //
 //     M q    a row's dot product: blocks of 4096 columns; in a block 16 accumulators, column c to
 //            accumulator c mod 16, joined by halves; blocks in order. No column: 0
 //     M^T p  a column's sum: 8 rows at a time, in order from the first; eights in order
 //
-// Here both read the matrix once for all vectors.
+// On the host both products read the matrix once for all vectors.
 
 namespace terse {
 
-/// Row after row, without gaps.
+/// The shape of a row-major matrix without gaps.
 struct MatrixShape {
   index_t rows = 0;     ///< the segment's first dimension
   index_t columns = 0;  ///< elements of a row
 };
 
-/// A segment that has elements, as a matrix: its first dimension by all others.
+/// Returns the shape of a segment that has elements, as a matrix: its first dimension by all others.
 inline MatrixShape matrix_shape(const Segment& segment) {
   const index_t rows = segment.shape.empty() ? 1 : segment.shape.front();
   return {rows, segment.count / rows};
@@ -41,7 +41,7 @@ TERSE_NUMERICS_BEGIN
 
 namespace detail {
 
-// As by TERSE_INSTRUCTIONS: each instruction set gets functions of its own.
+// As with TERSE_INSTRUCTIONS: separate functions for each instruction set.
 #if defined(__AVX512BW__)
 inline namespace avx512 {
 inline constexpr int vector_lanes = 16, vectors_together = 4;
@@ -56,8 +56,8 @@ inline namespace portable {
 inline constexpr int vector_lanes = 4, vectors_together = 2;
 #endif
 
-/// Sixteen floats in as many registers as they need. Compilers don't keep arrays of lanes in registers
-/// across the iterations of a loop around them, and products live on that.
+/// Sixteen floats in as many registers as they need. Compilers don't keep arrays of lanes in registers across the
+/// iterations of an outer loop, on which the speed of products depends.
 struct Strip {
   static constexpr int width = 16;
   static constexpr int parts = width / vector_lanes;
@@ -84,12 +84,12 @@ struct Strip {
     TERSE_UNROLL
     for (int k = 0; k < parts; ++k) part[k] += other.part[k];
   }
-  /// += a b, in two roundings
+  /// Adds a b, in two roundings.
   TERSE_INLINE void add_product(const Strip& a, const Strip& b) {
     TERSE_UNROLL
     for (int k = 0; k < parts; ++k) part[k] += a.part[k] * b.part[k];
   }
-  /// Joined by halves.
+  /// Returns the sum of the lanes, joined by halves.
   TERSE_INLINE float sum() const {
     float lane[width];
     store(lane);
@@ -99,7 +99,7 @@ struct Strip {
   }
 };
 
-/// sum[g] += row . q[g] over one block of columns, for G vectors.
+/// Computes sum[g] += row . q[g] over one block of columns, for G vectors.
 template <int G>
 TERSE_INLINE void dot_block(const float* row, index_t count, Columns<const float> q, index_t begin,
                             float* sum) {
@@ -117,7 +117,7 @@ TERSE_INLINE void dot_block(const float* row, index_t count, Columns<const float
     for (int g = 0; g < G; ++g) total[g].add_product(x, Strip::load(vector[g] + c));
   }
   if (c < count) {
-    // Behind a row's end is the next row, or nothing.
+    // After a row's end there is the next row, or no memory.
     TERSE_UNROLL
     for (int g = 0; g < G; ++g) {
       float x[Strip::width] = {}, y[Strip::width] = {};
@@ -129,7 +129,7 @@ TERSE_INLINE void dot_block(const float* row, index_t count, Columns<const float
   for (int g = 0; g < G; ++g) sum[g] += total[g].sum();
 }
 
-/// sum[r] = row . q[r], for R vectors.
+/// Computes sum[r] = row . q[r], for R vectors.
 template <int R>
 inline void dot(const float* row, Columns<const float> q, float* sum) {
   for (int r = 0; r < R; ++r) sum[r] = 0;
@@ -148,8 +148,7 @@ inline void dot(const float* row, Columns<const float> q, float* sum) {
 
 inline constexpr int rows_together = 8;
 
-/// q[g] += the sum over eight rows of weight[g] times the row, for G vectors. Rows that do not exist have
-/// weight 0.
+/// Adds to q[g] the sum over eight rows of weight[g] times the row, for G vectors. Missing rows have weight 0.
 template <int G>
 TERSE_INLINE void add_rows(const float* const (&row)[rows_together], Columns<const float> p, index_t first,
                            index_t rows, Columns<float> q) {
@@ -189,7 +188,7 @@ TERSE_INLINE void add_rows(const float* const (&row)[rows_together], Columns<con
 }  // inline namespace of the instruction set
 }  // namespace detail
 
-/// p[r] = M q[r] for R vectors. One read of M.
+/// Computes p[r] = M q[r] for R vectors. One read of M.
 template <int R>
 void multiply(executor::host, const float* m, Columns<const float> q, Columns<float> p) {
   float sum[static_cast<std::size_t>(R)];
@@ -199,7 +198,7 @@ void multiply(executor::host, const float* m, Columns<const float> q, Columns<fl
   }
 }
 
-/// q[r] = M^T p[r] for R vectors. One read of M, one write of q for eight rows.
+/// Computes q[r] = M^T p[r] for R vectors. One read of M, one write of q for eight rows.
 template <int R>
 void multiply_transposed(executor::host, const float* m, Columns<const float> p, Columns<float> q) {
   constexpr int together = detail::vectors_together;

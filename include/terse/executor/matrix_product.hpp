@@ -5,56 +5,57 @@
 
 #include "terse/executor/matrix.hpp"
 
-// Products of two matrices, on the host; device/verbs/product.hpp has a device's. Their sums have one shape everywhere:
+// Products of two matrices, on the host; device/verbs/product.hpp has those of a device. Their sums have one shape
+// everywhere:
 //
 //     sum_k l(i, k) r(k, j)    blocks of 256 k; in a block one accumulator, which starts at 0 and takes each product in
 //                              the order of k, in two roundings; then the blocks' sums in order
 //
-// so that a product of transposed matrices, in the other order, has the same bits.
+// so that a product of transposed matrices, in reverse order, has the same bits.
 
 namespace terse {
 
-/// Element (i, j) is data[i * row_step + j * column_step].
+/// A view of a matrix, whose element (i, j) is data[i * row_step + j * column_step].
 struct MatrixView {
   const float* data = nullptr;  ///< element (0, 0)
-  index_t rows = 0;             ///< i is below it
-  index_t columns = 0;          ///< j is below it
+  index_t rows = 0;             ///< number of rows
+  index_t columns = 0;          ///< number of columns
   index_t row_step = 0;         ///< from a row to the next, in elements
   index_t column_step = 1;      ///< from a column to the next, in elements
 
-  /// Row after row, without gaps.
+  /// Returns a view of a row-major matrix without gaps.
   static MatrixView of(const float* data, MatrixShape shape) {
     return {data, shape.rows, shape.columns, shape.columns, 1};
   }
   TERSE_HD MatrixView transposed() const { return {data, columns, rows, column_step, row_step}; }
 };
 
-/// scale left right + added_scale added + diagonal I: what `multiply_into` computes. `added` has the product's shape, row
-/// after row; without it that term is left out. A product that is symmetric, but for rounding, is computed below the diagonal
-/// and copied above.
+/// The arguments of `multiply_into`, which computes scale left right + added_scale added + diagonal I. `added` is
+/// row-major and has the product's shape; without it that term is left out. A product that is symmetric, except for
+/// rounding, is computed below the diagonal and copied above.
 struct MatrixProduct {
   MatrixView left, right;
-  float scale = 1;               ///< of left right
+  float scale = 1;               ///< factor of left right
   const float* added = nullptr;  ///< nullptr: none
-  float added_scale = 0;         ///< of added
+  float added_scale = 0;         ///< factor of added
   float diagonal = 0;            ///< added to each element of the diagonal
-  bool symmetric = false;        ///< whether half of it is enough
+  bool symmetric = false;        ///< true: half of the product is enough
 };
 
 TERSE_NUMERICS_BEGIN
 
 namespace detail {
 
-/// k of a block of sums.
+/// The number of k in a block of sums.
 inline constexpr index_t product_block = 256;
 
-/// scale total + added_scale added
+/// Returns scale total + added_scale added.
 TERSE_HD TERSE_INLINE float product_element(const MatrixProduct& product, float total, index_t place) {
   const float scaled = product.scale * total;
   return product.added == nullptr ? scaled : scaled + product.added_scale * product.added[place];
 }
 
-// As in matrix.hpp: each instruction set gets functions of its own. A tile's sums fill most of its registers.
+// As in matrix.hpp: separate functions for each instruction set. A tile's sums fill most of its registers.
 #if defined(__AVX512BW__)
 inline namespace avx512 {
 inline constexpr int tile_rows = 8, tile_strips = 3;
@@ -69,15 +70,16 @@ inline namespace portable {
 inline constexpr int tile_rows = 2, tile_strips = 1;
 #endif
 
-/// How products are cut: a panel of the right matrix stays in the outer cache, one of the left in the inner, and a strip of
-/// tile_columns in the first.
+/// The panels of products: one of the right matrix stays in the outer cache, one of the left in the inner, and a strip
+/// of tile_columns in the first.
 struct ProductPanels {
   static constexpr index_t tile_columns = tile_strips * Strip::width;
   static constexpr index_t rows = 12 * tile_rows, columns = 10 * tile_columns;
   static constexpr index_t scratch = (rows + columns) * product_block;
 };
 
-/// Rows [begin, end) of `m`, Width at a time, column after column: what a tile reads in order. Rows that don't exist are 0.
+/// Packs rows [begin, end) of `m`, Width at a time, column after column: the order in which tiles read them. Missing
+/// rows are 0.
 template <index_t Width>
 inline void pack_panel(const MatrixView& m, index_t begin, index_t end, index_t first, index_t count,
                        float* to) {
@@ -97,7 +99,7 @@ inline void pack_panel(const MatrixView& m, index_t begin, index_t end, index_t 
   }
 }
 
-/// The sums of a tile over one block of k. In a function of its own: see Product::compute.
+/// Computes the sums of a tile over one block of k. A separate function: see Product::compute.
 TERSE_NO_INLINE inline void sum_tile(const float* left, const float* right, index_t count, float* sums) {
   Strip total[tile_rows][tile_strips];
   TERSE_UNROLL
@@ -120,12 +122,12 @@ TERSE_NO_INLINE inline void sum_tile(const float* left, const float* right, inde
     total[i][s].store(sums + i * ProductPanels::tile_columns + s * Strip::width);
 }
 
-/// Which elements of a product a tile has.
+/// The elements of a product that a tile has.
 struct ProductTile {
   index_t row, column, rows, columns;
 };
 
-/// Adds a block's sums to those before it; after the last block the product's elements are there.
+/// Adds a block's sums to those before it; the last block completes the product's elements.
 inline void take_tile(const MatrixProduct& product, const ProductTile& tile, const float* sums, bool first,
                       bool last, float* to) {
   for (index_t i = 0; i < tile.rows; ++i) {
@@ -153,9 +155,9 @@ inline void mirror(float* matrix, index_t size) {
 
 }  // inline namespace of the instruction set
 
-/// Floats that a product on the host works in.
+/// Returns the floats of scratch that a product on the host needs.
 inline index_t product_scratch(executor::host) { return ProductPanels::scratch; }
-/// A grid's kernels have shared memory.
+/// Returns 0: a grid's kernels have shared memory.
 template <GridExecutor E>
 index_t product_scratch(E) {
   return 0;
@@ -163,8 +165,8 @@ index_t product_scratch(E) {
 
 }  // namespace detail
 
-/// to = scale left right + added_scale added + diagonal I, row after row; `to` lies apart from what is read. Work: rows columns inner
-/// products, half of them where it is symmetric.
+/// Computes to = scale left right + added_scale added + diagonal I, row-major; `to` must not overlap the inputs. Work:
+/// rows * columns inner products, half of them if it is symmetric.
 inline void multiply_into(executor::host, const MatrixProduct& product, float* to, float* scratch) {
   using Panels = detail::ProductPanels;
   const MatrixView &left = product.left, right = product.right.transposed();

@@ -16,15 +16,15 @@ namespace terse {
 
 namespace detail {
 
-/// What arithmetic may do otherwise than docs/numerics.md says.
+/// The ways in which arithmetic may deviate from docs/numerics.md.
 enum NumericsFault : std::uint64_t { contracts = 1, flushes = 2, divides = 4, roots = 8, reorders = 16 };
 
 }  // namespace detail
 
 TERSE_NUMERICS_BEGIN
 
-/// What this build's arithmetic does otherwise than IEEE 754 and these headers have it: bits that describe_numerics puts
-/// into words, none of them where the bits are those of all others.
+/// Returns the deviations of this build's arithmetic from IEEE 754 and from these headers, as bits that
+/// describe_numerics puts into words; 0 if there are none.
 TERSE_HD inline std::uint64_t numerics_faults() {
   volatile float factor = 1.0F + 0x1p-12F, rest = -1.0F - 0x1p-11F;
   volatile float tiny = std::numeric_limits<float>::denorm_min(), two = 2, one = 1, dust = 0x1p-25F;
@@ -33,8 +33,8 @@ TERSE_HD inline std::uint64_t numerics_faults() {
   if (!(tiny * two > tiny)) faults |= detail::flushes;
   const float large = one, small = dust;
   if ((large + small) - large != 0) faults |= detail::reorders;  // 0x1p-25
-  // Quotients that are no product with the divisor's reciprocal, be that right or off by 2 in the last place. One divisor
-  // for all, as a constant, too: a compiler that may, takes its reciprocal once.
+  // Quotients that differ from the product with the divisor's reciprocal, even if that is off by 2 in the last place.
+  // All share a divisor, which is also a constant: a compiler that may do so computes its reciprocal once.
   constexpr float dividends[] = {0x1.46752cp0F, 0x1.a57b78p0F, 0x1.82fe3ap0F};
   constexpr float quotients[] = {0x1.54778p-1F, 0x1.b791b2p-1F, 0x1.939992p-1F};
   constexpr float constant = 0x1.eaeed2p0F;
@@ -44,7 +44,8 @@ TERSE_HD inline std::uint64_t numerics_faults() {
     volatile float dividend = dividends[k];
     if (dividend / common != quotients[k] || dividend / constant != quotients[k]) faults |= detail::divides;
   }
-  // Roots within a millionth of the middle between two floats, on both sides, that are no product with the reciprocal root.
+  // Roots within a millionth of the middle between two floats, on both sides, that differ from the product with the
+  // reciprocal root.
   constexpr float squares[] = {0x1.fffffap1F, 0x1.3862bp1F,  0x1.c83e8cp1F,
                                0x1.b5c076p1F, 0x1.bebf4ap1F, 0x1.9b23d8p1F};
   constexpr float roots[] = {0x1.fffffcp0F, 0x1.8fed3cp0F, 0x1.e3519ep0F,
@@ -57,7 +58,8 @@ TERSE_HD inline std::uint64_t numerics_faults() {
 }
 
 namespace detail {
-/// Tells whether this thread's processor flushes subnormal numbers or doesn't round to nearest, which programs may change at any time.
+/// Checks whether this thread's processor flushes subnormal numbers or doesn't round to nearest, which programs may
+/// change at any time.
 inline bool computes_otherwise() {
   volatile float tiny = std::numeric_limits<float>::denorm_min(), two = 2, one = 1, dust = 0x1p-26F;
   return !(tiny * two > tiny) || one + dust != 1 || one - dust != 1;
@@ -73,7 +75,7 @@ struct Probe {
 };
 }  // namespace detail
 
-/// The same where an executor computes, on a device by a kernel.
+/// Returns numerics_faults() of an executor, on a device from a kernel.
 template <Executor E>
 std::uint64_t numerics_of([[maybe_unused]] E executor) {
   std::uint64_t faults = 0;
@@ -87,16 +89,16 @@ std::uint64_t numerics_of([[maybe_unused]] E executor) {
   return faults;
 }
 
-/// What is wrong and what to do about it, of faults that aren't 0.
+/// Describes faults that aren't 0, and their remedies.
 TERSE_COLD std::string describe_numerics(std::uint64_t faults);
 
-/// The first of all ranks whose arithmetic has faults, in words to be put behind an error; `all` are fields of one rank after the
-/// other, `count` each.
+/// Describes the first rank whose arithmetic has faults, as text to append to an error. `all` holds `count` fields of
+/// each rank, one rank after the other; field `at` holds the faults.
 TERSE_COLD std::string describe_numerics(const std::vector<std::uint64_t>& all, std::size_t count,
                                          std::size_t at);
 
 namespace detail {
-/// Throws usage_error in a step whose thread computes otherwise than ranks have agreed on at construction.
+/// Throws usage_error in a step whose thread's arithmetic differs from that agreed on at construction.
 inline void check_processor(int rank, std::uint64_t step) {
   if (computes_otherwise()) [[unlikely]]
     throw usage_error(
@@ -108,7 +110,7 @@ inline void check_processor(int rank, std::uint64_t step) {
 }
 }  // namespace detail
 
-/// Throws usage_error where there are faults, of a rank whose peers have the same.
+/// Throws usage_error if there are faults, even if all ranks have the same.
 TERSE_COLD void check_numerics(std::uint64_t faults, int rank);
 
 }  // namespace terse

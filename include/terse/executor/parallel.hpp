@@ -12,20 +12,22 @@
 
 namespace terse::executor {
 
-/// Runs functors as `host` does, on all threads of a team, with the host's bits. Copies share the team. A functor is called from
-/// several threads at once, each of which has a copy of it: what its pointers lead to it writes only at its own elements. Sparse,
-/// low-rank, keyed and tiled compressors, StoredResidual and matrix preconditioners have no parallel form and don't compile.
+/// An executor that runs functors as `host` does, with the host's bits, on all threads of a team, which copies share.
+/// Several threads call a functor at once, each with its own copy; through its pointers it writes only at its own
+/// elements. Sparse, low-rank, keyed and tiled compressors, StoredResidual and matrix preconditioners have no parallel
+/// form and don't compile.
 struct parallel {
   using memory = terse::memory::host;
   static constexpr bool team_of_threads = true;
 
-  /// A team of so many threads, by default one for each processor that the calling thread may run on. Throws as Team does.
+  /// Makes a team of so many threads, by default one for each processor that the calling thread may run on. Throws as
+  /// Team does.
   explicit parallel(int threads = Team::available()) : team(std::make_shared<Team>(threads)) {}
 
   int threads() const { return team->size(); }
 
   std::shared_ptr<Team> team;
-  /// Elements from which on threads share a range: below, waking them takes longer than they save.
+  /// The least number of elements that threads share: below it, waking them takes longer than they save.
   index_t shared_from = index_t{1} << 18;
 };
 
@@ -41,10 +43,10 @@ inline bool goes_to_team(const executor::parallel& ex, index_t elements) {
   return elements >= ex.shared_from && ex.threads() > 1;
 }
 
-/// Shares for each thread, several, so that those who begin late leave some to others.
+/// The number of shares per thread: several, so that threads that begin late leave some to others.
 inline constexpr index_t shares_a_thread = 4;
 
-/// act(share, thread) for shares that are all of so many elements.
+/// Calls act(share, thread) for shares that together are all of so many elements.
 template <class Act>
 void in_shares(const executor::parallel& ex, index_t elements, const Act& act) {
   const index_t shares = shares_a_thread * ex.threads();
@@ -53,18 +55,18 @@ void in_shares(const executor::parallel& ex, index_t elements, const Act& act) {
   });
 }
 
-/// Floats of scratch for a block's results.
+/// The floats of scratch for a block's results.
 template <class Statistic>
 inline constexpr index_t result_floats = Statistic::width + 1;
 
-/// The place in scratch of a unit's block results. Results of earlier units end at or before it.
+/// Returns the place in scratch of a unit's block results. Results of earlier units end at or before it.
 template <class Statistic>
 index_t results_at(const UnitPart& part) {
   return result_floats<Statistic> * (part.passed / reduction_block + part.unit);
 }
 
-/// Both passes of a reduction by a team: blocks by shares, then units, by shares, too, or the one unit of the whole range. Blocks
-/// and units are joined as the host joins them.
+/// Runs both passes of a reduction by a team: blocks in shares, then units, in shares, too, or the one unit of the
+/// whole range. Blocks and units are joined as on the host.
 template <class Statistic, class Incoming, class F, class Masked, class Also>
 void reduce_in_shares(const executor::parallel& ex, const Range& range, Units units, Masked mask,
                       Incoming incoming, const F& f, float* scratch, typename Statistic::Scale* scales,
@@ -132,7 +134,8 @@ void reduce_in_shares(const executor::parallel& ex, const Range& range, Units un
 
 }  // namespace detail
 
-/// As the host's, with room for the results of all blocks, and for a unit of each thread.
+/// Returns the floats of scratch on the host, for the results of all blocks, or for a unit of each thread, whichever is
+/// most.
 template <class Statistic>
 index_t reduction_scratch(const executor::parallel& ex, const Range& range, Units units) {
   index_t longest = 0;
@@ -147,7 +150,7 @@ index_t reduction_scratch(const executor::parallel& ex, const Range& range, Unit
   return std::max({reduction_scratch<Statistic>(executor::host{}, range, units), own * ex.threads(), shared});
 }
 
-/// As the host's; threads call `f` at the same time.
+/// Calls f as the host's `for_each` does, from several threads at the same time.
 template <class Incoming, class F, class Masked = HostMask>
 void for_each(const executor::parallel& ex, const Range& range, Masked mask, Incoming incoming, F f) {
   if (!detail::goes_to_team(ex, range.elements()))
@@ -157,7 +160,7 @@ void for_each(const executor::parallel& ex, const Range& range, Masked mask, Inc
   });
 }
 
-/// As the host's, to the bit: blocks' results are joined in the host's order.
+/// Reduces as the host does, to the bit: blocks' results are joined in the host's order.
 template <class Statistic, class Incoming, class F, class Masked = HostMask, class Also = detail::JoinOnly>
 void reduce(const executor::parallel& ex, const Range& range, Units units, Masked mask, Incoming incoming,
             F f, out<executor::parallel> scratch, out<executor::parallel, typename Statistic::Scale> scales,
@@ -168,7 +171,7 @@ void reduce(const executor::parallel& ex, const Range& range, Units units, Maske
                                       also);
 }
 
-/// As the host's.
+/// Packs as the host does.
 template <int Bits, bool Stochastic, class Scale, class F>
 void pack(const executor::parallel& ex, const Range& range, Units units, HostMask mask, F f,
           in<executor::parallel, Scale> scales, std::byte* wire, Draw draw) {
@@ -179,7 +182,7 @@ void pack(const executor::parallel& ex, const Range& range, Units units, HostMas
   });
 }
 
-/// Each thread takes whole units.
+/// Reduces and packs as the host does; each thread takes whole units.
 template <class Statistic, int Bits, bool Stochastic, class Incoming, class F, class G>
 void reduce_pack(const executor::parallel& ex, const Range& range, Units units, HostMask mask,
                  Incoming incoming, F f, G g, out<executor::parallel> scratch,
@@ -195,7 +198,7 @@ void reduce_pack(const executor::parallel& ex, const Range& range, Units units, 
   });
 }
 
-/// As the host's, to the bit.
+/// Stores as the host does, to the bit.
 template <class Statistic, class Incoming, class F>
 void store(const executor::parallel& ex, const Range& range, Incoming incoming, F f, std::byte* wire,
            out<executor::parallel> scratch, out<executor::parallel, typename Statistic::Scale> scale,
@@ -207,13 +210,13 @@ void store(const executor::parallel& ex, const Range& range, Incoming incoming, 
                                       detail::StoreSamples{reinterpret_cast<float*>(wire)});
 }
 
-/// As the host's.
+/// Calls f(piece, i) as the host's `for_each` does, from several threads at the same time.
 template <class F>
 void for_each(const executor::parallel& ex, const Range& range, F f) {
   for_each(ex, range, NoMask{}, NoPackets{}, detail::WithoutMask<F>{f});
 }
 
-/// As the host's.
+/// Copies as the host does.
 template <class T>
 void copy(const executor::parallel& ex, in<executor::parallel, T> from, out<executor::parallel, T> to) {
   if (!detail::goes_to_team(ex, from.size())) return copy(executor::host{}, from, to);
@@ -223,19 +226,19 @@ void copy(const executor::parallel& ex, in<executor::parallel, T> from, out<exec
   });
 }
 
-/// As the host's; the calling thread copies.
+/// Copies as the host's `put` does, on the calling thread.
 template <class T>
 void put(const executor::parallel&, view<const T> from, out<executor::parallel, T> to) {
   copy(executor::host{}, from, to);
 }
 
-/// As the host's; the calling thread copies.
+/// Copies as the host's `fetch` does, on the calling thread.
 template <class T>
 void fetch(const executor::parallel&, in<executor::parallel, T> from, view<T> to) {
   copy(executor::host{}, from, to);
 }
 
-/// As the host's.
+/// Sets all elements to `value`, as the host does.
 template <class T>
 void fill(const executor::parallel& ex, out<executor::parallel, T> to, std::type_identity_t<T> value) {
   if (!detail::goes_to_team(ex, to.size())) return fill(executor::host{}, to, value);

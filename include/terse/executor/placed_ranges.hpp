@@ -5,26 +5,26 @@
 
 #include "terse/executor/concept.hpp"
 
-// Verbs of a grid executor take several ranges in the same kernels, each with a packet of its own.
+// Ranges for verbs of a grid executor that take several in the same kernels, each with its own packet.
 
 namespace terse::detail {
 
 struct PlacedRange {
   const Range* range = nullptr;
-  index_t going = 0;       // where its codes begin, from the verb's `wire` on
-  index_t scales = -1;     // where copies of its units' scales go, from `wire` on; -1: nowhere
-  index_t first_unit = 0;  // among the verb's scales
-  int packet = 0;          // which of OneEach it reads
+  index_t going = 0;       // offset of its codes in the verb's `wire`
+  index_t scales = -1;     // offset in `wire` of copies of its units' scales; -1: no copies
+  index_t first_unit = 0;  // number of its first unit among the verb's scales
+  int packet = 0;          // number of the packet in OneEach that it reads
 };
 using PlacedRanges = std::span<const PlacedRange>;
 
-/// Packets of which each range reads but one.
+/// Packets of which each range reads only one.
 template <class Code>
 struct OneEach {
   Packets<Code> packets;
 };
 
-/// Packets that one verb takes in at most: they travel as a kernel argument.
+/// The most packets that one verb takes: they are passed as a kernel argument.
 inline constexpr int most_packets = 64;
 
 }  // namespace terse::detail

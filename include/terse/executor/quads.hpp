@@ -13,8 +13,9 @@
 #include "terse/executor/streams.hpp"
 #include "terse/executor/tiles.hpp"
 
-// How grid executors run functors that name their streams: 16 threads to a tile, of which thread q has lanes 4 q to 4 q + 3
-// of every row of 64, in loads and stores of 16 bytes (8 for elements of 2 bytes), several rows under way at a time.
+// Execution of functors that name their streams, on grid executors: 16 threads to a tile. Thread q has lanes 4 q to
+// 4 q + 3 of every row of 64, in loads and stores of 16 bytes (8 for elements of 2 bytes), with several rows under way
+// at a time.
 
 namespace terse::detail {
 
@@ -27,7 +28,7 @@ template <class T>
 struct alignas(quad * sizeof(T)) Quad {
   T x[quad];
 };
-/// A word as wide as a quad, so that a device takes one instruction for it.
+/// A word as wide as a quad, so that a device uses one instruction for it.
 template <std::size_t Bytes>
 struct WideWord {
   using type = std::uint32_t;
@@ -76,7 +77,8 @@ TERSE_HD bool same_bits(const Quad<T>& a, const Quad<T>& b) {
   return differ == 0;
 }
 
-/// Which of two functors this is that are called for a tile while what one hands over to the other is there.
+/// The position of a functor: alone, or the first or second of two, called for a tile while it holds the elements that
+/// the first hands over to the second.
 enum class Turn { alone, first, second };
 
 /// Four elements of each stream, on their way through a functor.
@@ -97,20 +99,20 @@ struct Quads<Streams<First, Rest...>> {
   Quad<Element> now, before;
   Quads<Streams<Rest...>> rest;
 
-  /// Elements i to i + 3.
+  /// Loads elements i to i + 3.
   template <Turn turn>
   TERSE_HD TERSE_INLINE void load(const List& streams, index_t i) {
     if constexpr (First::access == Access::writes ||
                   (First::access == Access::hands_over && turn == Turn::first)) {
 #ifndef __CUDA_ARCH__
-      std::memset(&now, 0xFF, sizeof now);  // who reads it all the same shall see that
+      std::memset(&now, 0xFF, sizeof now);  // so that reads of unset elements show
 #endif
     } else {
       now = before = load_quad<Element>(streams.first.at(i));
     }
     rest.template load<turn>(streams.rest, i);
   }
-  /// Pointers lead here, to elements 0 to 3.
+  /// Points the streams to the elements here, 0 to 3.
   TERSE_HD TERSE_INLINE void lend(const List& streams) {
     *streams.first.data = now.x;
     if (streams.first.begin != nullptr) *streams.first.begin = 0;
@@ -119,7 +121,7 @@ struct Quads<Streams<First, Rest...>> {
   template <Turn turn>
   TERSE_HD TERSE_INLINE void store(const List& streams, index_t i) const {
     if constexpr (First::access == Access::hands_over && turn == Turn::second) {
-      // It has served.
+      // Not needed any more.
     } else if constexpr (First::access == Access::may_update) {
       if (!same_bits(now, before)) store_quad(streams.first.at(i), now);
     } else if constexpr (First::access != Access::reads) {
@@ -139,8 +141,9 @@ struct Quads<Streams<First, Rest...>> {
 template <class F>
 using StreamsOf = decltype(std::declval<F&>().streams());
 
-/// use(row, bound f) for each of `Rows` rows, f bound to four elements of each of its streams: i to i + 3, and so in each row.
-/// They come from where `from`'s pointers lead and go to where `to`'s do.
+/// Calls use(row, bound f) for each of `Rows` rows, with f bound to four elements of each of its streams: i to i + 3 in
+/// the first row, the same lanes in the others. They are loaded through the pointers of `from` and stored through those
+/// of `to`.
 template <int Rows, Turn turn, class F, class Use>
 TERSE_HD TERSE_INLINE void with_rows(F& from, F& to, index_t i, Use use) {
   Quads<StreamsOf<F>> quads[std::size_t{Rows}];
@@ -162,8 +165,8 @@ TERSE_HD TERSE_INLINE void with_rows(F& f, index_t i, Use use) {
   with_rows<Rows, Turn::alone>(f, f, i, use);
 }
 
-/// Rows under way at a time: so many loads that memory is busy, and so few that their elements, and the sums of what comes in,
-/// stay in registers.
+/// The rows under way at a time: enough loads to keep memory busy, and so few that their elements, and the incoming
+/// sums, stay in registers.
 template <class F, bool Arrives>
 inline constexpr int rows_of = StreamsOf<F>::count <= 1 && !Arrives ? 8
                                : StreamsOf<F>::count <= 4           ? 4
@@ -172,8 +175,8 @@ inline constexpr int rows_of = StreamsOf<F>::count <= 1 && !Arrives ? 8
 template <Tuning tuning, class F, bool Arrives>
 inline constexpr int tuned_rows = tuning.rows > 0 ? tuning.rows : rows_of<F, Arrives>;
 
-/// For `Rows` rows, whether elements i to i + 3 take part, i of the first row and a multiple of 4: bits 0 to 3. The bits above
-/// mean nothing.
+/// The mask of four elements in each of `Rows` rows: bits 0 to 3 are set if elements i to i + 3 take part. i lies in
+/// the first row and is a multiple of 4. The bits above mean nothing.
 template <int Rows, class Space>
 struct FourOf {
   std::uint32_t bits[std::size_t{Rows}];
@@ -190,7 +193,7 @@ struct FourOf {
   TERSE_HD bool operator()(int r, int j) const { return (bits[r] >> j & 1) != 0; }
 };
 
-/// Byte k of the result is byte (select >> 4 k) % 8 of y x.
+/// Returns a word whose byte k is byte (select >> 4 k) % 8 of y x.
 TERSE_HD inline std::uint32_t permuted_bytes(std::uint32_t x, std::uint32_t y, std::uint32_t select) {
 #ifdef __CUDA_ARCH__
   return __byte_perm(x, y, select);
@@ -203,8 +206,8 @@ TERSE_HD inline std::uint32_t permuted_bytes(std::uint32_t x, std::uint32_t y, s
 #endif
 }
 
-/// Eight neighbouring threads have four bits of each of eight rows, row r's at 4 r; thread k gets the 32 bits of row k. The
-/// whole warp takes part.
+/// Transposes groups of four bits. Each of eight neighbouring threads has four bits of each of eight rows, row r's at
+/// 4 r; thread k gets the 32 bits of row k. The whole warp takes part.
 template <class Block>
 TERSE_HD std::uint32_t transposed_nibbles(Block& block, std::uint32_t word, int lane) {
   std::uint32_t other = block.shuffle(word, lane ^ 4);

@@ -14,8 +14,8 @@
 
 namespace terse::detail {
 
-// As by TERSE_INSTRUCTIONS: functions of their own for each instruction set. A Counters holds `width` 32-bit values in 64-bit
-// lanes, whose upper halves mean nothing.
+// As with TERSE_INSTRUCTIONS: separate functions for each instruction set. A Counters holds `width` 32-bit values in
+// 64-bit lanes, whose upper halves mean nothing.
 #if defined(__AVX512F__)
 inline namespace avx512 {
 struct Counters {
@@ -70,7 +70,8 @@ struct Counters {
 };
 #endif
 
-/// `draw.block(first)` to `draw.block(first + 7)`, one after the other: the 16 random bits of 64 elements.
+/// Computes `draw.block(first)` to `draw.block(first + 7)`, one after the other: 16 random bits for each of 64
+/// elements.
 inline void random_lanes(const Draw& draw, std::uint64_t first, std::uint16_t (&random)[64]) {
   constexpr int width = Counters::width, vectors = 8 / width;
   const Draw::Stream stream = draw.stream();

@@ -7,13 +7,14 @@
 #include "terse/executor/atomic.hpp"
 #include "terse/executor/concept.hpp"
 
-// What reductions share, whichever executor runs them.
+// Parts of reductions that all executors share.
 
 namespace terse::detail {
 
 TERSE_NUMERICS_BEGIN
 
-/// Statistics whose components can't be joined one by one: join(a, b) makes of all of a, an array, all of a and b.
+/// A statistic whose components can't be joined one by one: join(a, b) takes arrays of all components and joins b into
+/// a.
 template <class Statistic>
 concept JoinsTogether = Statistic::joins_together;
 template <class Statistic>
@@ -21,7 +22,7 @@ concept JoinsOneByOne = requires(float x) {
   { Statistic::join(x, x) } -> std::same_as<float>;
 };
 
-/// A statistic's components at `to` become those joined with the ones at `from`; components are so many floats from each other.
+/// Joins a statistic's components at `from` into those at `to`. Strides are the floats from one component to the next.
 template <class Statistic>
 TERSE_HD TERSE_INLINE void join_terms(float* to, index_t to_stride, const float* from, index_t from_stride) {
   if constexpr (JoinsTogether<Statistic>) {
@@ -40,28 +41,28 @@ TERSE_HD TERSE_INLINE void join_terms(float* to, index_t to_stride, const float*
       to[c * to_stride] = Statistic::join(to[c * to_stride], from[c * from_stride]);
   }
 }
-/// The same of partial results, with the count of what was not finite.
+/// Joins partial results, including the count of values that were not finite.
 template <class Statistic>
 TERSE_HD TERSE_INLINE void join_results(float* to, index_t to_stride, const float* from,
                                         index_t from_stride) {
   join_terms<Statistic>(to, to_stride, from, from_stride);
   to[Statistic::width * to_stride] += from[Statistic::width * from_stride];
 }
-/// The terms of an element that doesn't take part leave no trace.
+/// Sets the terms of an element that doesn't take part to values without effect.
 template <class Statistic>
 TERSE_HD TERSE_INLINE void keep_terms_if(bool keep, float (&term)[Statistic::width]) {
   TERSE_UNROLL
   for (int c = 0; c < Statistic::width; ++c) term[c] = keep_if(keep, term[c], Statistic::initial);
 }
 
-/// What component c starts from.
+/// Returns the initial value of component c.
 template <class Statistic>
 TERSE_HD constexpr float initial_component(int c) {
   return c < Statistic::width ? static_cast<float>(Statistic::initial) : 0.0F;
 }
 
-/// The scale that follows from a unit's totals, [width] the count of what was not finite. Totals that overflowed give
-/// the scale of an empty unit, and `bad` becomes 1.
+/// Returns a unit's scale from its totals, of which [width] is the count of values that were not finite. Totals that
+/// overflowed give the scale of an empty unit. `*bad` becomes 1 if they did or if the count isn't 0.
 template <class Statistic>
 TERSE_HD typename Statistic::Scale finish_unit(const float* totals, index_t count, std::uint32_t* bad) {
   bool finite = true;

@@ -13,28 +13,28 @@
 #include "terse/core/view.hpp"
 #include "terse/executor/magnitudes.hpp"
 
-// Selection by magnitude on the host: a bound that few elements reach, from a sample or from the largest of a short span's parts, and
-// the k largest of those.
+// Selection by magnitude on the host: a bound that few elements reach, from a sample or from the largest elements of a
+// short span's parts, and then the k largest of those.
 
 namespace terse {
 namespace detail {
 
-/// Shorter spans aren't sampled: the sample would be most of them.
+/// The least length of a sampled span: in shorter ones the sample would be most of the elements.
 inline constexpr index_t sampled_from = 16384;
 
-/// Elements that lie together in a sample: a cache line.
+/// The number of consecutive elements in a sample: a cache line.
 inline constexpr index_t sample_block = 16;
 
-/// Elements in the sample of a span: one in 64, but enough of a short span for its tail to show.
+/// Returns the number of elements in the sample of a span: one in 64, but enough of a short span to show its tail.
 constexpr index_t sample_size(index_t count) {
   return std::max<index_t>(4096, count / 64 / sample_block * sample_block);
 }
 
-/// Whether a sample says anything about the k largest that makes them fewer than all.
+/// Checks whether a sample can narrow down the candidates for the k largest.
 constexpr bool sampled(index_t count, index_t k) { return count >= sampled_from && k <= count / 4; }
 
-/// Where block b of a sample begins. One block lies somewhere in each stride: tensors have rows and columns,
-/// often powers of two wide, and equal distances would see the same columns again and again.
+/// Returns the first element of block b of a sample. Each stride has one block at a random place: tensors have rows and
+/// columns, often powers of two wide, and equal distances would hit the same columns again and again.
 constexpr index_t sample_begin(index_t count, index_t b) {
   const index_t stride = count / (sample_size(count) / sample_block);
   const std::uint64_t random = (static_cast<std::uint64_t>(b) * 0x9E3779B97F4A7C15U) >> 32;
@@ -42,23 +42,25 @@ constexpr index_t sample_begin(index_t count, index_t b) {
   return (b * stride + shift) / sample_block * sample_block;
 }
 
-/// The rank in the sample whose magnitude is the threshold for candidates: above the rank that k elements
-/// have, by an eighth, since neighbours are alike in size, and by four standard deviations.
+/// Returns the rank in the sample whose magnitude is the threshold for candidates. It exceeds the rank expected of the
+/// k-th largest element by an eighth, since neighbours have similar magnitudes, and by four standard deviations.
 inline index_t sample_rank(index_t count, index_t k) {
   const index_t expected = k * sample_size(count) / count;
   return expected + expected / 8 + static_cast<index_t>(4 * std::sqrt(static_cast<double>(expected))) + 8;
 }
 
-/// Candidates that a selection of k has room for: what `sample_rank` leads to, and four deviations more.
+/// Returns the number of candidates that a selection of k has room for: those expected from `sample_rank`, and four
+/// standard deviations more.
 constexpr index_t candidates(index_t k) { return k + k / 2 + 4096; }
 
-/// The most parts that a short span is cut into, candidates that it has room for, and sizes that are few.
+/// The most parts that a short span is cut into, the room for its candidates, and the most sizes that are compared
+/// pairwise.
 inline constexpr index_t most_parts = 1024, short_room = 1024, few_sizes = 256;
 
 inline namespace TERSE_INSTRUCTIONS {
 
-/// The k-th largest of n sizes below 2^31; their order is lost. Few are counted against each other, for every branch of a
-/// search would be taken or not by chance.
+/// Returns the k-th largest of n sizes below 2^31; their order is lost. Few sizes are compared pairwise, since every
+/// branch of a search would be unpredictable.
 inline std::uint32_t kth_largest(std::uint32_t* sizes, index_t n, index_t k) {
   if (n > few_sizes) {
     std::nth_element(sizes, sizes + (k - 1), sizes + n, std::greater<>{});
@@ -67,7 +69,7 @@ inline std::uint32_t kth_largest(std::uint32_t* sizes, index_t n, index_t k) {
   const auto most = static_cast<std::int32_t>(k - 1);
   std::int32_t kth = std::numeric_limits<std::int32_t>::max();
   for (index_t b = 0; b < n; b += lanes) {
-    // Behind the last one there are zeros, which count only where less than k sizes are above zero.
+    // After the last size there are zeros, which count only if fewer than k sizes are above zero.
     alignas(64) std::int32_t size[lanes] = {}, larger[lanes] = {};
     std::memcpy(size, sizes + b, static_cast<std::size_t>(std::min<index_t>(lanes, n - b)) * sizeof(float));
     for (index_t i = 0; i < n; ++i) {
@@ -79,9 +81,10 @@ inline std::uint32_t kth_largest(std::uint32_t* sizes, index_t n, index_t k) {
   return static_cast<std::uint32_t>(kth);
 }
 
-/// Where at least twice k parts of a short span have enough elements, the k-th largest of their largest magnitudes: k
-/// elements and more have or exceed it, and hardly twice as many. 0 where they haven't. Parts are diagonals of a matrix whose
-/// rows have an element for each part, and one more: of rows or columns a few may have all that is large.
+/// Returns the k-th largest of the largest magnitudes of a short span's parts: k elements or more have or exceed it,
+/// and rarely twice as many. Returns 0 unless there are at least 2 k parts with enough elements. The parts are
+/// diagonals of a matrix whose rows have one element more than there are parts, since all large elements may lie in a
+/// few rows or columns.
 inline std::uint32_t short_threshold(const float* x, index_t count, index_t k) {
   const index_t size = count / lanes >= 2 * k ? lanes : sample_block, parts = count / size;
   if (parts < 2 * k || parts > most_parts) return 0;
@@ -92,7 +95,7 @@ inline std::uint32_t short_threshold(const float* x, index_t count, index_t k) {
   return kth_largest(largest, parts, k);
 }
 
-/// A magnitude that somewhat more than k elements will have or exceed, by a sample that is copied to `room`.
+/// Guesses a magnitude that somewhat more than k elements have or exceed, from a sample that is copied to `room`.
 inline std::uint32_t guess_threshold(const float* x, index_t count, index_t k, float* room,
                                      std::uint32_t* histogram) {
   const index_t size = sample_size(count);
@@ -101,7 +104,8 @@ inline std::uint32_t guess_threshold(const float* x, index_t count, index_t k, f
   return find_cut(room, size, sample_rank(count, k), histogram).magnitude;
 }
 
-/// The k largest of a short span, from the few that reach the threshold; false where these are many, or none is known.
+/// Selects the k largest of a short span from the few that reach the threshold; returns false if these are many, or if
+/// there is no threshold.
 inline bool select_few(const float* x, index_t count, index_t k, float* scratch, std::uint32_t* positions) {
   const std::uint32_t threshold = short_threshold(x, count, k);
   if (threshold == 0) return false;
@@ -112,7 +116,7 @@ inline bool select_few(const float* x, index_t count, index_t k, float* scratch,
   for (index_t b = 0; b < count; b += lanes) {
     std::uint64_t word = at_least(x + b, count - b, threshold);
     if (found + ones_in(word) + 1 >= short_room) return false;
-    // Mostly there is one or none, so that both take the same way: a name that isn't one is overwritten.
+    // Mostly there is one or none, so both take the same path: a name without a set bit is overwritten.
     do {
       names[found] = static_cast<std::uint32_t>(b + first_one_in(word));
       found += word != 0 ? 1 : 0;
@@ -135,30 +139,29 @@ inline bool select_few(const float* x, index_t count, index_t k, float* scratch,
 }  // namespace TERSE_INSTRUCTIONS
 }  // namespace detail
 
-/// Floats of scratch that `select_top` needs for spans of up to `count` elements and up to k picks: about 3 k
-/// and, in long spans, at least count / 64; 32 KiB for counters beside.
+/// Returns the floats of scratch that `select_top` needs for spans of up to `count` elements and up to k picks: about
+/// 3 k and, in long spans, at least count / 64; 32 KiB more for counters.
 constexpr index_t select_scratch(index_t count, index_t k) {
   if (count < detail::sampled_from) return detail::histogram_size;
   const index_t room = detail::candidates(std::min(k, count / 4));
   return detail::histogram_size + room + std::max(room, detail::sample_size(count));
 }
 
-/// The same where the executor is the host.
+/// Returns the floats of scratch that `select_top` needs on the host.
 constexpr index_t select_scratch(executor::host, index_t count, index_t k) {
   return select_scratch(count, k);
 }
-/// A grid's, defined in device/verbs/select.hpp.
+/// Returns the floats of scratch that `select_top` needs on a grid executor; defined in device/verbs/select.hpp.
 template <GridExecutor E>
 index_t select_scratch(E executor, index_t count, index_t k);
 
-/// Writes to `positions` the k positions in `values` of the elements of largest magnitude, ascending. Of
-/// equal magnitudes the lower positions come first, -0 equals +0. 0 <= k <= values.size() < 2^32; all values
-/// are finite. `scratch` holds select_scratch(values.size(), k) floats.
-/// One pass over the values and a few over some 1.2 k candidates, where a sample of one element in 64 tells
-/// enough about the rest. In spans below 16384 elements two passes, one for the largest of each part, where 2 k parts
-/// of 16 elements or more fit into them. For larger k, and where the sample misleads (large elements in few places):
-/// four passes, five or six with the attempt. Three where the k-th
-/// magnitude is one that a great many elements have.
+/// Writes to `positions` the k positions in `values` of the elements of largest magnitude, ascending. Of equal
+/// magnitudes the lower positions come first; -0 equals +0. 0 <= k <= values.size() < 2^32; all values are finite.
+/// `scratch` holds select_scratch(values.size(), k) floats.
+/// Cost: one pass over the values and a few over some 1.2 k candidates, if a sample of one element in 64 represents the
+/// rest. In spans below 16384 elements two passes, one for the largest of each part, if 2 k parts of 16 elements or
+/// more fit into them. For larger k, and if the sample misleads (large elements in few places): four passes, five or
+/// six with the attempt. Three passes if the k-th magnitude is that of a great many elements.
 inline void select_top(executor::host, in<executor::host> values, index_t k,
                        out<executor::host, float> scratch, out<executor::host, std::uint32_t> positions) {
   if (k == 0) return;
@@ -174,7 +177,7 @@ inline void select_top(executor::host, in<executor::host> values, index_t k,
     detail::Note note{threshold, room, names, candidates};
     detail::walk(x, count, note);
     if (note.found == room) {
-      // Often a great many elements have just this magnitude (0, say), and fewer than k are above it.
+      // Often a great many elements have exactly this magnitude (0, for example), and fewer than k exceed it.
       note = {threshold + 1, room, names, candidates};
       detail::walk(x, count, note);
       if (note.found < k) {
@@ -195,9 +198,9 @@ inline void select_top(executor::host, in<executor::host> values, index_t k,
   detail::walk(x, count, take);
 }
 
-/// Writes to `positions` the positions in `values` of the elements whose magnitude is at least `threshold`,
-/// ascending, the first positions.size() of them at most; returns how many. All values are finite,
-/// `threshold` is not NaN. One pass at most.
+/// Writes to `positions` the positions in `values` of the elements whose magnitude is at least `threshold`, ascending,
+/// at most the first positions.size() of them; returns their number. All values are finite, `threshold` is not NaN. One
+/// pass at most.
 inline index_t select_above(executor::host, in<executor::host> values, float threshold,
                             out<executor::host, std::uint32_t> positions) {
   if (positions.empty()) return 0;
@@ -207,8 +210,7 @@ inline index_t select_above(executor::host, in<executor::host> values, float thr
   detail::walk(values.data(), values.size(), note);
   return note.found;
 }
-/// The same with the scratch that other executors need: select_scratch(executor, values.size(), positions.size())
-/// floats.
+/// Ignores the scratch that other executors need: select_scratch(executor, values.size(), positions.size()) floats.
 inline index_t select_above(executor::host ex, in<executor::host> values, float threshold,
                             out<executor::host>, out<executor::host, std::uint32_t> positions) {
   return select_above(ex, values, threshold, positions);

@@ -11,7 +11,7 @@
 #include "terse/executor/random.hpp"
 #include "terse/executor/reduction.hpp"
 
-// What goes out of the host's verbs: nothing, statistics of samples, codes.
+// Results of the host's verbs: nothing, statistics of samples, or codes.
 
 namespace terse {
 
@@ -33,7 +33,7 @@ struct CallOnly {
 
 TERSE_HD inline float sum_of_two(float a, float b) { return a + b; }
 
-/// Joins lanes by halves, the same tree on every executor. Not inlined: statistics that join alike share it.
+/// Joins lanes by halves, the same tree on every executor. Not inlined: statistics with the same join share it.
 template <auto Join>
 TERSE_NO_INLINE float join_lanes(float (&lane)[lanes]) {
   for (int half = lanes / 2; half > 0; half /= 2)
@@ -50,7 +50,7 @@ TERSE_NO_INLINE void join_halves(float* results, index_t count, index_t stride) 
       join_results<Statistic>(results + b, stride, results + b + half, stride);
 }
 
-/// What a reduction does with its samples beside joining them: nothing,
+/// The further use of a reduction's samples: none.
 struct JoinOnly {
   struct Own {};
   static Own own() { return {}; }
@@ -58,7 +58,7 @@ struct JoinOnly {
   static void put(Own, int, index_t, float) {}
   static void flush(int) {}
 };
-/// writes them to `wire`, the piece's place in a packet,
+/// The further use of a reduction's samples: written to `wire`, the piece's place in a packet.
 struct StoreSamples {
   using Own = float*;
   float* wire;
@@ -67,7 +67,8 @@ struct StoreSamples {
   TERSE_INLINE static void put(Own to, int, index_t element, float sample) { to[element] = sample; }
   static void flush(int) {}
 };
-/// or codes them by a quantizer whose codes need no scale, to where the codes from arena index `begin` on lie.
+/// The further use of a reduction's samples: coded by a quantizer whose codes need no scale. `codes` is the place of
+/// the codes from arena index `begin` on.
 template <class Q>
 struct CodeSamples {
   static_assert(Q::bits < 8);
@@ -90,7 +91,7 @@ struct CodeSamples {
   }
 };
 
-/// 64 accumulators per component of a statistic; the last component counts what was not finite.
+/// 64 accumulators per component of a statistic; the last component counts values that were not finite.
 template <class Statistic, class Also>
 struct Accumulate {
   using Own = typename Also::Own;
@@ -130,13 +131,13 @@ struct Accumulate {
   }
 };
 
-/// The sink that packs what f(piece, i, keep, scale, random) returns.
+/// The sink that packs the codes that f(piece, i, keep, scale, random) returns.
 template <int Bits, bool Stochastic, class Scale>
 struct Codes {
   Scale scale;
-  std::byte* wire;  // of the piece
+  std::byte* wire;  // the piece's codes
   Draw draw;
-  alignas(64) std::uint32_t code[lanes];  // as wide as what it is made of, so that the loop has one width
+  alignas(64) std::uint32_t code[lanes];  // as wide as its inputs, so that the loop has one width
   alignas(64) std::uint16_t random[lanes] = {};
 
   Codes(Scale scale_, std::byte* wire_, Draw draw_) : scale(scale_), wire(wire_), draw(draw_) {}

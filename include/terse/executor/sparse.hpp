@@ -9,26 +9,27 @@
 
 namespace terse {
 
-/// f(e) for each of `count` entries; no order is promised.
+/// Calls f(e) for each of `count` entries, in no particular order.
 template <class F>
 TERSE_FLATTEN inline void for_each_entry(executor::host, index_t count, F f) {
   for (index_t e = 0; e < count; ++e) f(e);
 }
-/// A grid's, defined in device/verbs/sparse.hpp. There f may know of fewer, `entries()` in the executor's memory.
+/// Calls f(e) on a grid executor; defined in device/verbs/sparse.hpp. There f may have `entries()`, a smaller count in
+/// the executor's memory.
 template <GridExecutor E, class F>
 void for_each_entry(E executor, index_t count, F f);
 
-/// What came from peers as picked elements. A Source yields its entries in ascending order of the arena index:
+/// Packets of picked elements from peers. A Source yields its entries in ascending order of the arena index:
 /// `rewind()`, then either `add(first, count, sum)` for one window after the other, which adds weight * value of the
-/// entries in [first, first + count) to sum[arena index - first], or one entry after the other: `index()`, behind all
-/// others' at the end, `weighted()`, its weight * value, and `next()`.
+/// entries in [first, first + count) to sum[arena index - first], or one entry after the other: `index()`, at the end
+/// beyond all others', `weighted()`, its weight * value, and `next()`.
 template <class S>
 struct SparsePackets {
   S* sources = nullptr;  ///< one for each packet
-  int count = 0;         ///< of sources
+  int count = 0;         ///< number of sources
 };
 
-/// The same as sums for the arena indices from `begin` on: what a grid executor makes of picked elements, and the host of
+/// Incoming sums for the arena indices from `begin` on: a grid executor makes them of picked elements, and the host of
 /// tiles (compressor/tiled.hpp).
 struct ArrivedSums {
   const float* sums = nullptr;  ///< one for each arena index
@@ -72,7 +73,7 @@ struct Cursor<ArrivedSums> {
   ArrivedSums arrived;
 };
 
-/// Elements of which something has come, in ascending order, with the sums of what has.
+/// Elements for which values have arrived, in ascending order, with the sums of these values.
 struct Arrivals {
   static constexpr int room = 4 * lanes;
   index_t index[room];
@@ -80,21 +81,21 @@ struct Arrivals {
   int count = 0;
 };
 
-/// The next ones before `end`, of one source.
+/// Collects the next arrivals before `end`, of one source.
 template <class S>
 TERSE_FLATTEN inline void collect(S& given, index_t begin, index_t end, Arrivals& arrivals) {
-  // A local copy, which compilers take apart.
+  // A local copy, which compilers can keep in registers.
   S source = given;
   arrivals.count = 0;
   for (; source.index() < end && arrivals.count < Arrivals::room; source.next()) {
-    // What a unit of the whole range has picked between two pieces.
+    // Entries between two pieces, which a unit of the whole range has picked.
     if (source.index() < begin) continue;
     arrivals.index[arrivals.count] = source.index();
     arrivals.sum[arrivals.count++] = 0.0F + source.weighted();
   }
   given = source;
 }
-/// The same of several, block by block, past those of which nothing has come.
+/// Collects the next arrivals before `end`, of several sources, block by block; skips blocks without any.
 template <class S>
 TERSE_FLATTEN inline void collect(S* sources, int count, index_t begin, index_t end, Arrivals& arrivals) {
   alignas(64) float sum[lanes];
@@ -123,9 +124,9 @@ TERSE_FLATTEN inline void collect(S* sources, int count, index_t begin, index_t 
   }
 }
 
-/// f(piece, i, keep, sum) for the elements of a piece of which something has come. They are collected first: a loop that
-/// decoded, too, would have few of the updates' cache misses under way at a time. Where several sources leave few blocks
-/// without anything, the rest is swept.
+/// Calls f(piece, i, keep, sum) for the elements of a piece for which values have arrived. They are collected first: a
+/// loop that also decoded would have few of the updates' cache misses under way at a time. If several sources leave few
+/// blocks empty, the rest is swept.
 template <class S, class Masked, class F>
 TERSE_FLATTEN inline void visit(const Piece& piece, Masked mask, const Cursor<SparsePackets<S>>& cursor,
                                 const F& given) {
@@ -155,8 +156,8 @@ TERSE_FLATTEN inline void visit(const Piece& piece, Masked mask, const Cursor<Sp
 
 }  // namespace detail
 
-/// As for any packets. A functor that says `rests()` of a piece it has entered, which it leaves as it is where the sum is
-/// 0, need not be called for anything else.
+/// Calls f as for any packets. In a piece with `rests()`, where f leaves elements with a sum of 0 as they are, it may
+/// be called for arrived elements only.
 template <class S, class F, class Masked = HostMask>
 requires Rests<F>
 void for_each(executor::host, const Range& range, Masked mask, SparsePackets<S> incoming, F f) {
@@ -185,7 +186,7 @@ struct Gather {
 
 }  // namespace detail
 
-/// picked[e] = values[positions[e]]; `picked` may be `positions`.
+/// Computes picked[e] = values[positions[e]]; `picked` may be `positions`.
 template <Executor E, class T>
 void gather(E executor, view<const T, typename E::memory> values,
             view<const std::uint32_t, typename E::memory> positions, view<T, typename E::memory> picked) {

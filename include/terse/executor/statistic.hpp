@@ -10,7 +10,7 @@ namespace terse {
 
 TERSE_NUMERICS_BEGIN
 
-/// Sum of squares of a unit, as it is: for norms.
+/// The sum of squares of a unit, unscaled: for norms.
 struct SumOfSquares {
   static constexpr int width = 1;
   static constexpr float initial = 0;
@@ -21,31 +21,31 @@ struct SumOfSquares {
   TERSE_HD static float finish(const float* total, index_t count) { return count > 0 ? total[0] : 0.0F; }
 };
 
-/// ||x||_2 over a unit. Like all that is built on squares it reads magnitudes below 2^-75 as 0.
+/// The norm ||x||_2 of a unit. As in all statistics built on squares, magnitudes below 2^-75 count as 0.
 struct EuclideanNorm : SumOfSquares {
   TERSE_HD static float finish(const float* total, index_t count) {
     return count > 0 ? std::sqrt(total[0]) : 0.0F;
   }
 };
 
-/// ||x||_2 / sqrt(n) over a unit's n real elements: 1-bit Adam's scale. Not a contraction in one shot, but
-/// the better tracker in a feedback loop.
+/// The scale of 1-bit Adam: ||x||_2 / sqrt(n) over a unit's n real elements. Not a contraction for a single message,
+/// but the better tracker under error feedback.
 struct RootMeanSquare : SumOfSquares {
   TERSE_HD static float finish(const float* total, index_t count) {
     return count > 0 ? std::sqrt(total[0] / static_cast<float>(count)) : 0.0F;
   }
 };
 
-/// 2 ||x||_2 / sqrt(n): a code book's end where a few large elements shall not coarsen it for all the others.
+/// The end of a code book, 2 ||x||_2 / sqrt(n), for units where a few large elements shall not coarsen it for all
+/// others.
 struct TwoRootMeanSquares : SumOfSquares {
-  static constexpr float largest =
-      0x1p66F;  ///< what no scale of a finite message exceeds, where that is not 2^64
+  static constexpr float largest = 0x1p66F;  ///< bound of the scales of finite messages, if it is not 2^64
   TERSE_HD static float finish(const float* total, index_t count) {
     return 2 * RootMeanSquare::finish(total, count);
   }
 };
 
-/// ||x||_1 / n over a unit's n real elements: EF-signSGD's scale, a contraction for every input.
+/// The scale of EF-signSGD: ||x||_1 / n over a unit's n real elements, a contraction for every input.
 struct MeanAbs : SumOfSquares {
   TERSE_HD static void terms(float x, float (&term)[1]) { term[0] = magnitude(x); }
   TERSE_HD static float finish(const float* total, index_t count) {
@@ -53,7 +53,7 @@ struct MeanAbs : SumOfSquares {
   }
 };
 
-/// max |x| over a unit.
+/// The largest magnitude, max |x|, of a unit.
 struct MaxAbs {
   static constexpr int width = 1;
   static constexpr float initial = 0;
@@ -64,15 +64,15 @@ struct MaxAbs {
   TERSE_HD static float finish(const float* total, index_t count) { return count > 0 ? total[0] : 0.0F; }
 };
 
-/// min(max |x|, 2.5 sigma), sigma^2 = sum x^2 / n: the largest magnitude after TernGrad's clipping.
+/// The largest magnitude after TernGrad's clipping: min(max |x|, 2.5 sigma), sigma^2 = sum x^2 / n.
 /// Source: Wen et al., "TernGrad", NeurIPS 2017, section 4 (layer-wise ternarizing and gradient clipping).
 struct ClippedMaxAbs {
   static constexpr int width = 2;
   static constexpr float initial = 0;
   using Scale = float;
 
-  /// There is one `join` for both components, so their signs tell them apart: a sum is >= 0, a maximum stands
-  /// negated.
+  /// Makes a sum >= 0 and negates a maximum, so that `join`, which is the same for both components, can tell them by
+  /// their signs.
   TERSE_HD static void terms(float x, float (&term)[2]) {
     term[0] = x * x;
     term[1] = -magnitude(x);
@@ -107,7 +107,7 @@ struct MinAndMax {
   }
 };
 
-/// The mean of x < 0 and that of x >= 0; 0 for the mean of none.
+/// The mean of all x < 0 and the mean of all x >= 0; 0 if there are none.
 /// Source: Seide et al., "1-bit SGD", Interspeech 2014, section 3.
 struct TwoMeans {
   static constexpr int width = 4;
@@ -117,7 +117,7 @@ struct TwoMeans {
     bool operator==(const Scale&) const = default;
   };
 
-  /// Both sides are counted: a difference from the whole would lose a few elements among more than 2^24.
+  /// Counts both sides: a difference from the total count would lose a few elements among more than 2^24.
   TERSE_HD static void terms(float x, float (&term)[4]) {
     term[0] = (x - magnitude(x)) / 2;
     term[1] = keep_if(x < 0, 1.0F);
@@ -131,7 +131,7 @@ struct TwoMeans {
   }
 };
 
-/// No scale: nothing is measured, nothing travels.
+/// No scale: nothing is measured or sent.
 struct Unscaled {
   static constexpr int width = 1;
   static constexpr float initial = 0;
@@ -146,14 +146,13 @@ struct Unscaled {
 
 TERSE_NUMERICS_END
 
-/// One scale for each segment; where a segment straddles chunks and only part of it is at hand, for that
-/// part.
+/// One scale for each segment; where a segment straddles chunks, one for each part of it that is at hand.
 struct PerSegment {
   static constexpr Units units() { return {}; }
 };
 
-/// One scale for each N elements, counted from the start of a piece (segment x chunk). Saves the pass that a
-/// longer unit needs before the first of its bits can be written.
+/// One scale for every N elements, counted from the start of a piece (segment x chunk). It saves the pass that a longer
+/// unit needs before the first of its bits can be written.
 template <index_t N>
 struct PerBlock {
   static_assert(N > 0 && N % alignment == 0, "terse: PerBlock<N> takes a positive multiple of 64 elements");

@@ -24,7 +24,7 @@ struct Stream {
   static_assert(sizeof(T) == 2 || sizeof(T) == 4, "terse: the elements of a stream have 2 or 4 bytes");
 
   T** data;
-  index_t* begin;  // where given, the arena index of the first element
+  index_t* begin;  // the arena index of the first element, where given
 
   TERSE_HD T* at(index_t i) const { return *data + (begin == nullptr ? i : i - *begin); }
 };
@@ -43,7 +43,7 @@ struct Streams<First, Rest...> {
   First first;
   Streams<Rest...> rest;
 
-  /// Whether elements 4 k to 4 k + 3 of each stream can be reached at once.
+  /// Checks whether elements 4 k to 4 k + 3 of each stream can be accessed at once.
   bool aligned() const {
     constexpr auto bytes = static_cast<std::uintptr_t>(sizeof(typename First::Element));
     const auto origin = first.begin == nullptr ? 0 : static_cast<std::uintptr_t>(*first.begin);
@@ -68,9 +68,9 @@ TERSE_HD Streams<Stream<A, T>> stream(T*& data, index_t* begin) {
 
 }  // namespace detail
 
-/// A functor may name its streams: all arrays that it touches at i, each a pointer member. Grid executors then load four
-/// neighbouring elements of each at once, call the functor for them on a copy whose pointers lead to where they were loaded,
-/// with i from 0 to 3, and store what it left there:
+/// A functor that names its streams: all arrays that it accesses at i, each a pointer member. Grid executors load four
+/// neighbouring elements of each at once. They call the functor on a copy whose pointers lead to the loaded elements,
+/// with i from 0 to 3, and store the results:
 ///
 ///     struct ScaleBy {
 ///       const float* from;
@@ -81,54 +81,57 @@ TERSE_HD Streams<Stream<A, T>> stream(T*& data, index_t* begin) {
 ///       TERSE_HD void operator()(const terse::Piece&, terse::index_t i) const { to[i] = factor * from[i]; }
 ///     };
 ///
-/// The host, compiled for AVX2, does the same with blocks of 64 elements of long ranges if a stream is only written, which it stores
-/// around the cache. What is only read is never stored, what is only written is never loaded, so that it must be written for every
-/// element.
-/// The functor uses i as an index of these arrays alone: what it is in the arena it isn't told. `StreamsOf` names the functor
-/// itself: one that is derived from it may touch more, and so inherits nothing. Functors that contain others join theirs:
-/// `inner.streams() + terse::updates(own)`. Without streams a functor is called for one element at a time.
+/// The host, compiled for AVX2, does the same with blocks of 64 elements of long ranges if a stream is only written,
+/// which it stores around the cache. A stream that is only read is never stored. One that is only written is never
+/// loaded, so it must be written for every element. The functor uses i only as an index of these arrays; it isn't told
+/// the arena index. `StreamsOf` names the functor itself: a derived functor may access more arrays, and so inherits
+/// nothing. Functors that contain others join their streams: `inner.streams() + terse::updates(own)`. Without streams a
+/// functor is called for one element at a time.
 template <class F>
 concept NamesStreams = std::same_as<typename F::StreamsOf, F> && requires(F& f) {
   f.streams().aligned();
 };
 
-/// Where the array's first element isn't that of the arena, `begin` is the member that holds its arena index.
+/// Returns a stream of elements that are only read, in an array whose first element is that of the arena.
 template <class T>
 TERSE_HD auto reads(T*& data) {
   return detail::stream<detail::Access::reads>(data, nullptr);
 }
-/// The same of an array whose first element is arena element `begin`.
+/// Returns a stream of elements that are only read. `begin` is the member with the arena index of the array's first
+/// element.
 template <class T>
 TERSE_HD auto reads(T*& data, index_t& begin) {
   return detail::stream<detail::Access::reads>(data, &begin);
 }
-/// Elements that are written and never read.
+/// Returns a stream of elements that are written and never read, in an array whose first element is that of the arena.
 template <class T>
 TERSE_HD auto writes(T*& data) {
   return detail::stream<detail::Access::writes>(data, nullptr);
 }
-/// The same of an array whose first element is arena element `begin`.
+/// Returns a stream of elements that are written and never read. `begin` is the member with the arena index of the
+/// first.
 template <class T>
 TERSE_HD auto writes(T*& data, index_t& begin) {
   return detail::stream<detail::Access::writes>(data, &begin);
 }
-/// Reads and writes.
+/// Returns a stream of elements that are read and written, in an array whose first element is that of the arena.
 template <class T>
 TERSE_HD auto updates(T*& data) {
   return detail::stream<detail::Access::updates>(data, nullptr);
 }
-/// The same of an array whose first element is arena element `begin`.
+/// Returns a stream of elements that are read and written. `begin` is the member with the arena index of the first.
 template <class T>
 TERSE_HD auto updates(T*& data, index_t& begin) {
   return detail::stream<detail::Access::updates>(data, &begin);
 }
-/// Written by a first functor and read by a second one, and of no use to anybody before and after: a verb that calls both for a
-/// tile need not keep it in memory.
+/// Returns a stream that a first functor writes and a second one reads, of no use before and after: a verb that calls
+/// both for a tile need not keep it in memory.
 template <class T>
 TERSE_HD auto hands_over(T*& data, index_t& begin) {
   return detail::stream<detail::Access::hands_over>(data, &begin);
 }
-/// The same as `updates` where generic code can't tell whether anything is written: what comes out as it went in is not stored.
+/// Returns a stream like that of `updates` for generic code that can't tell whether it writes: unchanged elements are
+/// not stored.
 template <class T>
 TERSE_HD auto may_update(T*& data) {
   return detail::stream<detail::Access::may_update>(data, nullptr);
@@ -136,7 +139,7 @@ TERSE_HD auto may_update(T*& data) {
 
 namespace detail {
 
-/// The last stream of a list.
+/// Returns the last stream of a list.
 template <class First, class... Rest>
 TERSE_HD auto last_of(const Streams<First, Rest...>& streams) {
   if constexpr (sizeof...(Rest) == 0)
@@ -145,7 +148,8 @@ TERSE_HD auto last_of(const Streams<First, Rest...>& streams) {
     return last_of(streams.rest);
 }
 
-/// Whether f may hand over its last stream to g, which has no other: then both can be called for a tile while it is there.
+/// Functors f and g of which f may hand over its last stream to g, which has no other: then both can be called for a
+/// tile while it is there.
 template <class F, class G>
 concept HandsOver = NamesStreams<F> && NamesStreams<G> && requires(F& f, G& g) {
   requires decltype(f.streams())::count > 0 && decltype(g.streams())::count == 1;
@@ -160,7 +164,7 @@ bool same_stream(F f, G g) {
   const auto from = last_of(f.streams()), to = last_of(g.streams());
   return from.begin != nullptr && to.begin != nullptr && *from.data == *to.data && *from.begin == *to.begin;
 }
-/// f with its last stream elsewhere: `data` is where element `begin` of the arena lies.
+/// Returns f with its last stream elsewhere: `data` is the address of the arena's element `begin`.
 template <class F>
 TERSE_HD F moved_to(F f, float* data, index_t begin) {
   const auto last = last_of(f.streams());
@@ -169,7 +173,7 @@ TERSE_HD F moved_to(F f, float* data, index_t begin) {
   return f;
 }
 
-/// Whether a functor's streams lie so that they may be read and written four elements at a time.
+/// Checks whether a functor's streams are aligned for access to four elements at a time.
 template <NamesStreams F>
 bool streams_aligned(F f) {
   return f.streams().aligned();
@@ -179,7 +183,8 @@ template <class F>
 concept SaysIdle = requires(const F& f) {
   { f.idle() } -> std::same_as<bool>;
 };
-/// A functor that says `idle()` of a piece which it has entered does nothing there, and verbs needn't call it.
+/// Checks whether a functor does nothing in the piece that it has entered, by its `idle()`; verbs needn't call it
+/// there.
 template <class F>
 TERSE_HD bool is_idle(const F& f) {
   if constexpr (SaysIdle<F>)

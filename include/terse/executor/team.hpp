@@ -12,15 +12,15 @@
 
 namespace terse {
 
-/// A team of threads that run the parts of one loop at a time and sleep in between. The caller's thread is one of them, and goes on
-/// alone while the others wake up.
+/// A team of threads that run the parts of one loop at a time and sleep in between. The caller's thread is one of them,
+/// and works alone while the others wake up.
 class Team {
  public:
-  /// Parts of a loop.
+  /// The most parts of a loop.
   static constexpr int most_parts = 0xFFFF;
 
-  /// Starts threads - 1 threads, which round to nearest and keep subnormal numbers, whatever the calling thread does. Throws
-  /// usage_error below 1, error where the system refuses a thread.
+  /// Starts threads - 1 threads, which round to nearest and keep subnormal numbers, regardless of the calling thread's
+  /// settings. Throws usage_error below 1 thread, error if the system refuses a thread.
   TERSE_COLD explicit Team(int threads);
   Team(const Team&) = delete;
   Team& operator=(const Team&) = delete;
@@ -28,16 +28,17 @@ class Team {
 
   int size() const { return size_; }
 
-  /// act(part, thread) once for each part in [0, parts), on whichever thread in [0, size()), the caller being 0, and returns when all
-  /// have ended; parts are begun in their order. Then rethrows the error of the lowest part. While the team is busy, for
-  /// another thread or for a part that calls this, the caller runs all parts, as thread 0. Allocates nothing.
+  /// Calls act(part, thread) once for each part in [0, parts), on any thread in [0, size()), the caller being 0; parts
+  /// are begun in their order. Waits until all have ended, then rethrows the error of the lowest part, if any. While
+  /// the team is busy, for another thread or for a part that calls this, the caller runs all parts, as thread 0.
+  /// Allocates nothing.
   template <class Act>
   void run(int parts, const Act& act) {
     run([](const void* given, int part, int thread) { (*static_cast<const Act*>(given))(part, thread); },
         &act, parts);
   }
 
-  /// Processors that the calling thread may run on, at least 1.
+  /// Returns the number of processors that the calling thread may run on, at least 1.
   TERSE_COLD static int available();
 
  private:
@@ -51,15 +52,15 @@ class Team {
 
   const int size_;
   std::atomic<bool> busy_ = false;
-  std::atomic<std::uint32_t> turn_ = 0;  // twice the loops that have begun; odd once the team ends
+  std::atomic<std::uint32_t> turn_ = 0;  // twice the number of loops begun; odd once the team ends
   std::atomic<std::uint64_t> next_ =
-      0;  // the turn, the number of parts, and the next one that nobody has taken
-  std::atomic<std::uint32_t> done_ = 0;  // parts
+      0;  // the turn, the number of parts, and the next part that no thread has taken
+  std::atomic<std::uint32_t> done_ = 0;  // number of finished parts
   std::atomic<Call> call_ = nullptr;
   std::atomic<const void*> act_ = nullptr;
   std::mutex failing_;
   std::exception_ptr error_;
-  int failed_ = 0;  // the part that error_ is of
+  int failed_ = 0;  // the part that has thrown error_
   std::vector<std::thread> threads_;
 };
 

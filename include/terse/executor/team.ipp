@@ -19,7 +19,7 @@ namespace terse {
 
 namespace detail {
 
-/// Waits until `value` isn't `old`: a few looks first, since what is waited for mostly comes within microseconds.
+/// Waits until `value` isn't `old`. It spins at first, since most waits end within microseconds.
 inline void wait_while(const std::atomic<std::uint32_t>& value, std::uint32_t old) {
   for (int look = 0; look < 400; ++look) {
     if (value.load(std::memory_order_acquire) != old) return;
@@ -88,7 +88,7 @@ TERSE_CORE void Team::work(int thread) {
 TERSE_CORE void Team::take_parts(int thread) {
   for (std::uint64_t next = next_.load(std::memory_order_acquire);
        (next & most_parts) != (next >> 16 & most_parts);) {
-    // Those of the turn in `next`: if it is still its turn when the part is taken, it was when these were read.
+    // These belong to the turn in `next`: if it is still the turn when the part is taken, it was when these were read.
     const Call call = call_.load(std::memory_order_relaxed);
     const void* const act = act_.load(std::memory_order_relaxed);
     if (!next_.compare_exchange_weak(next, next + 1, std::memory_order_acq_rel, std::memory_order_acquire))

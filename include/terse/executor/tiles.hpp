@@ -8,8 +8,8 @@
 #include "terse/executor/placed_ranges.hpp"
 #include "terse/executor/tuning.hpp"
 
-// How a grid executor cuts a range: into tiles of up to 4096 elements, which are the blocks of the reductions'
-// one shape. Pieces travel as kernel arguments, some at a time, so that a verb needs no memory of its own.
+// The division of a range by a grid executor: into tiles of up to 4096 elements, the blocks of the one shape of
+// reductions. Pieces are passed as kernel arguments, some at a time, so that a verb needs no memory.
 
 namespace terse::detail {
 
@@ -23,11 +23,11 @@ struct Tile {
   index_t begin = 0, end = 0;
   index_t unit = 0;  // counted through the range
   index_t coming = 0,
-          going = 0;    // where the piece's codes begin in a packet that comes in, and in one that goes out
-  int packet = 0;       // that it reads, where it reads but one
-  index_t scales = -1;  // where a copy of the unit's scale goes, in a packet that goes out; -1: nowhere
-  index_t local = 0;    // the unit, counted from the piece's first
-  bool pads = false;    // whether 4 bytes of zeros go behind it
+          going = 0;    // offsets of the piece's codes in an incoming packet and in an outgoing one
+  int packet = 0;       // number of the packet that it reads, if it reads only one
+  index_t scales = -1;  // offset of the copy of the unit's scale in an outgoing packet; -1: none
+  index_t local = 0;    // the unit's number within the piece
+  bool pads = false;    // true: 4 bytes of zeros follow that scale
 };
 
 /// Some pieces of a verb's ranges, as a kernel argument.
@@ -38,7 +38,7 @@ struct Slice {
     index_t first_tile = 0, first_unit = 0;  // counted through the ranges
     index_t coming = 0, going = 0, scales = -1;
     int packet = 0;
-    bool pads = false;  // behind the scale of its last unit
+    bool pads = false;  // true: zeros follow the scale of its last unit
   };
 
   Entry entries[capacity];
@@ -52,7 +52,7 @@ struct Slice {
   }
   TERSE_HD index_t unit_size(const Piece& piece) const { return units.size == 0 ? piece.count : units.size; }
 
-  /// The entry that a tile, counted from the slice's first, belongs to.
+  /// Returns the entry of a tile, counted from the slice's first.
   TERSE_HD const Entry& entry_of_tile(index_t tile) const {
     int low = 0;
     for (int size = count; size > 1;) {
@@ -80,7 +80,7 @@ struct Slice {
     const index_t end = unit * size + size < entry.piece.count ? unit * size + size : entry.piece.count;
     tile.begin = unit * size + local % per_unit * reduction_block;
     tile.end = tile.begin + reduction_block < end ? tile.begin + reduction_block : end;
-    if (local % per_unit == 0) {  // a unit's first tile sees to its scale
+    if (local % per_unit == 0) {  // a unit's first tile copies its scale
       tile.scales = entry.scales;
       tile.local = unit;
       tile.pads = entry.pads && end == entry.piece.count;
@@ -88,7 +88,8 @@ struct Slice {
     return tile;
   }
 
-  /// The `number`-th part of a tile's 2^halvings, for verbs whose result doesn't depend on who does what; it may be empty.
+  /// Returns part `number` of all tiles, each cut into 2^halvings parts, for verbs whose result doesn't depend on the
+  /// division of work. The part may be empty.
   TERSE_HD Tile part_of_tile(index_t number, int halvings) const {
     return part_of(tile(number >> halvings), number & ((index_t{1} << halvings) - 1), halvings);
   }
@@ -99,7 +100,8 @@ struct Slice {
     if (at > 0) tile.scales = -1;
     return tile;
   }
-  /// How often tiles are to be halved, so that few of them keep a device busy: down to 512 elements, eight rows.
+  /// Returns how often tiles are halved, so that few of them keep a device busy: at most down to 512 elements, eight
+  /// rows.
   int halvings() const {
     if (has_short_units()) return 0;
     int times = 0;
@@ -107,7 +109,7 @@ struct Slice {
     return times;
   }
 
-  /// Whether there are some, but so few that for a sum a block of threads shall take each.
+  /// Checks whether there are some tiles, but so few that in a sum a block of threads shall take each.
   bool has_few_tiles(index_t limit) const { return tiles > 0 && tiles < limit && !has_short_units(); }
   bool has_short_units() const { return units.size > 0 && units.size < reduction_block; }
 
@@ -123,7 +125,7 @@ struct Slice {
   }
 };
 
-/// Tiles of whole ranges.
+/// Returns the number of tiles of a range.
 inline index_t tiles_of(const Range& range, Units units) {
   index_t tiles = 0;
   for (const Piece& piece : range.pieces()) {
@@ -139,8 +141,9 @@ inline index_t tiles_of(PlacedRanges ranges, Units units) {
   return tiles;
 }
 
-/// use(slice, last) for one slice after the other, `last` with the last. Codes have `Coming` and `Going` bits; 0: there
-/// are none. Scales that go out have `scale_bytes` bytes. Empty pieces have no units.
+/// Calls use(slice, last) for one slice after the other; `last` is true for the last one. Incoming codes have `Coming`
+/// bits, outgoing ones `Going`; 0: there are none. Outgoing scales have `scale_bytes` bytes. Empty pieces have no
+/// units.
 template <int Coming, int Going, class Use>
 void for_each_slice(PlacedRanges ranges, Units units, index_t scale_bytes, Use use) {
   const Units apart{units.whole ? 0 : units.size, false};

@@ -5,17 +5,19 @@
 
 namespace terse {
 
-/// How a grid executor runs the kernels of functors that name their streams. Results don't depend on it, by a bit; speed does,
-/// and what is best differs from GPU to GPU. An executor says it as a constant member `tuning`, see executor::tuned_cuda.
+/// The tuning of a grid executor's kernels for functors that name their streams. It changes the speed, but no bit of
+/// the results, and the best values differ between GPUs. An executor states it as a constant member `tuning`, see
+/// executor::tuned_cuda.
 struct Tuning {
   /// Threads of a block, 16 to a tile: 32, 64, 128 or 256.
   int threads = 64;
-  /// Rows of 64 elements whose loads a thread has under way at a time, four elements of each; 0: by the number of streams, 8,
-  /// 4 or 2. What becomes codes of less than 8 bits takes 8.
+  /// Rows of 64 elements whose loads a thread has under way at a time, four elements of each; 0: 8, 4 or 2, by the
+  /// number of streams. Kernels that pack codes of less than 8 bits take 8.
   int rows = 0;
-  /// Blocks of a multiprocessor whose registers shall fit at least; 0: as the compiler likes.
+  /// The least number of blocks whose registers shall fit into a multiprocessor; 0: the compiler's choice.
   int resident_blocks = 0;
-  /// Where a sum is over fewer tiles of 4096 elements, a block of 256 threads takes each, whatever `threads` says.
+  /// The number of tiles of 4096 elements below which a sum takes a block of 256 threads for each, regardless of
+  /// `threads`.
   std::int64_t few_tiles = 4096;
 
   friend constexpr bool operator==(const Tuning&, const Tuning&) = default;
@@ -23,10 +25,10 @@ struct Tuning {
 
 namespace detail {
 
-/// Threads of a block where nothing is tuned, and the most that a tuning may ask for.
+/// Threads of a block without tuning, and the most that a tuning may ask for.
 inline constexpr int block_threads = 256;
 
-/// Executors that are tuned, and kernels that can be.
+/// A tuned executor, or a kernel that can be tuned.
 template <class T>
 concept SaysTuning = requires {
   T::tuning;
@@ -49,7 +51,7 @@ constexpr Tuning tuning_of() {
   }
 }
 
-/// What a kernel asks for, if it is one that can be tuned.
+/// Returns a kernel's tuning, or the default if it can't be tuned.
 template <class Kernel>
 constexpr Tuning tuning_of_kernel() {
   if constexpr (SaysTuning<Kernel>)

@@ -8,11 +8,12 @@
 #include "terse/executor/bits.hpp"
 #include "terse/executor/concept.hpp"
 
-// How the host's verbs walk through the units of a range: one thread all of them, or each thread of a team a share.
+// Walks of the host's verbs through the units of a range: one thread takes all of them, or each thread of a team a
+// share.
 
 namespace terse {
 
-/// Which elements a walk over the host's memory takes.
+/// The mask of a walk over the host's memory.
 using HostMask = Mask<memory::host>;
 
 TERSE_NUMERICS_BEGIN
@@ -35,22 +36,22 @@ inline index_t unit_size(const Piece& piece, Units units) {
   return units.size == 0 ? piece.count : units.size;
 }
 
-/// What a thread runs of a range: all of it,
+/// A thread's part of a range: all of it.
 struct AllOfIt {};
-/// or the elements [first, last), counted over its pieces, as far as they are blocks from the beginning of a unit: a block
-/// belongs to whom its first element belongs to.
+/// A thread's part of a range: the elements [first, last), counted over its pieces, in blocks from the beginning of a
+/// unit. A block belongs to the share of its first element.
 struct ThreadShare {
   index_t first, last;
 };
 
-/// A unit of a range, the count of those before it, and which of its elements a thread runs.
+/// A unit of a range, the counts before it, and the part of it that a thread runs.
 struct UnitPart {
   index_t unit, passed;  ///< units and elements of the range before this unit
-  index_t begin, end;    ///< of the unit, within its piece
-  index_t first, last;   ///< what the thread runs of it
+  index_t begin, end;    ///< the unit's elements, within its piece
+  index_t first, last;   ///< the elements that the thread runs
 };
 
-/// Where a piece's codes begin in a packet, see code_bytes.
+/// The place of a piece's codes in a packet, see code_bytes.
 template <int Bits>
 struct CodePlace {
   std::byte* wire;
@@ -58,7 +59,8 @@ struct CodePlace {
   void next_piece(index_t count) { wire += code_bytes<Bits>(count); }
 };
 
-/// act(piece, part) for each unit of which the thread has a share; units of the whole range are pieces here. `places` go along.
+/// Calls act(piece, part) for each unit of which the thread has a share; a unit of the whole range is walked piece by
+/// piece. `places` move along.
 template <class Act, class... Places>
 TERSE_INLINE void for_each_unit(const Range& range, Units units, AllOfIt, index_t, Act act,
                                 Places&... places) {
@@ -74,7 +76,7 @@ TERSE_INLINE void for_each_unit(const Range& range, Units units, AllOfIt, index_
     passed += piece.count;
   }
 }
-/// Units are cut every `block` elements; 0: they aren't.
+/// Calls act(piece, part) for the units of a share, which cuts them every `block` elements; 0: it doesn't.
 template <class Act, class... Places>
 inline void for_each_unit(const Range& range, Units units, ThreadShare share, index_t block, Act act,
                           Places&... places) {
@@ -82,7 +84,7 @@ inline void for_each_unit(const Range& range, Units units, ThreadShare share, in
   for (const Piece& piece : range.pieces()) {
     if (passed >= share.last) return;
     const index_t size = unit_size(piece, units);
-    // Units before the share are left behind together.
+    // All units before the share are skipped at once.
     const index_t before =
         std::min(std::max<index_t>(share.first - passed, 0), piece.count) / std::max<index_t>(size, 1);
     unit += before;

@@ -9,10 +9,10 @@
 
 namespace terse::graph {
 
-/// Who sends to whom, without weights: the least that a user has to write for a graph of their own.
+/// A pattern of senders and receivers, without weights: the least that a user has to write for a custom graph.
 ///
-///     check(size)                    as a graph's
-///     sends(from, to, size, round)   whether `to` receives from `from`; asked for from != to only
+///     check(size)                    as for a Graph
+///     sends(from, to, size, round)   true if `to` receives from `from`; called for from != to only
 ///
 /// Flags: `fixed`, `symmetric` (sends(i, j) = sends(j, i)), `regular` (all ranks have the same number of in-
 /// neighbours, and as many out-neighbours). Weights, see Uniform and MetropolisHastings, make it a graph.
@@ -25,7 +25,7 @@ concept Adjacency = std::copyable<A> && requires(const A& adjacency, int n, std:
   { adjacency.sends(n, n, n, round) } -> std::convertible_to<bool>;
 };
 
-/// Number of ranks that `rank` receives from. O(size).
+/// Returns the number of ranks that `rank` receives from. O(size).
 template <Adjacency A>
 int in_degree(const A& adjacency, int rank, int size, std::uint64_t round) {
   int degree = 0;
@@ -34,7 +34,7 @@ int in_degree(const A& adjacency, int rank, int size, std::uint64_t round) {
   return degree;
 }
 
-/// Number of ranks that `rank` sends to. O(size).
+/// Returns the number of ranks that `rank` sends to. O(size).
 template <Adjacency A>
 int out_degree(const A& adjacency, int rank, int size, std::uint64_t round) {
   int degree = 0;

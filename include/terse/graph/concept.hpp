@@ -9,35 +9,35 @@
 
 #include "terse/core/error.hpp"
 
-/// Mixing graphs: who averages with whom, and by how much, as pure functions of (rank, size, round). One
-/// round of mixing is x_i <- sum over j of W_ij x_j. Nothing here sends anything.
+/// Mixing graphs: which ranks average, and with which weights, as pure functions of (rank, size, round). One round of
+/// mixing is x_i <- sum over j of W_ij x_j. Nothing here communicates.
 namespace terse::graph {
 
-/// What a rank receives in a round: weight * the peer's value.
+/// The contribution of a peer in a round: weight * the peer's value.
 struct Edge {
   int peer;       ///< a neighbour's rank
-  double weight;  ///< of what it sends, W_ij
+  double weight;  ///< weight of the neighbour's value, W_ij
 };
 
-/// A graph gives the matrix W of each round, row by row. Rounds count from 0.
+/// A mixing graph: the matrix W of each round, row by row. Rounds count from 0.
 ///
-///     check(size)                            throws usage_error where it can't have `size` ranks or its
-///                                            parameters are bad; all else relies on it
+///     check(size)                            throws usage_error if it can't have `size` ranks or its
+///                                            parameters are bad; other members rely on it
 ///     row(rank, size, round, edges)          replaces `edges` by W's row without its diagonal: ascending
 ///                                            peers, weights > 0. The rank's own weight is 1 - their sum
 ///     receivers(rank, size, round, peers)    replaces `peers` by the ranks whose row holds `rank`, ascending
 ///
-/// Neither allocates once its vector has room for `size` entries. The flags are promises for every size
-/// that check() admits; verify() compares them with the matrices:
+/// Neither allocates once its vector has room for `size` entries. The flags are promises for every size that check()
+/// admits; verify() compares them with the matrices:
 ///
 ///     fixed               the same matrix in every round
 ///     symmetric           W = W^T in every round
 ///     doubly_stochastic   columns sum to 1, too, in every round: mixing conserves the mean
 ///     regular             all ranks have the same number of in-neighbours, and as many out-neighbours
 ///
-/// Optional: most_neighbors(size), how many edges a row has at most, size - 1 by default, for graphs that are not
-/// fixed; settings(visit) with visit(name, double) for each parameter, so that ranks that were set up with different
-/// graphs are found out; and what Traits lists.
+/// Optional: most_neighbors(size), the most edges of a row, size - 1 by default, for graphs that are not fixed;
+/// settings(visit) with visit(name, double) for each parameter, so that ranks that were set up with different graphs
+/// are found out; and the members of Traits.
 template <class G>
 concept Graph = std::copyable<G> &&
     requires(const G& graph, int n, std::uint64_t round, std::vector<Edge>& edges, std::vector<int>& peers) {
@@ -80,20 +80,20 @@ constexpr bool is_unchecked() {
 
 }  // namespace detail
 
-/// What else the theory asks of a graph; each may be stated as a `static constexpr bool` member of G, and is
-/// false where it isn't.
+/// The further properties of a graph that theory requires. Each may be stated as a `static constexpr bool` member of G,
+/// and is false otherwise.
 template <class G>
 struct Traits {
-  /// Symmetric, and every round's eigenvalues lie above -1/3 for every size: exact diffusion (D2) needs that of a
+  /// Symmetry, and eigenvalues above -1/3 in every round and for every size: exact diffusion (D2) requires that of a
   /// fixed graph.
   static constexpr bool spectrum_above_minus_third = detail::is_above_minus_third<G>();
-  /// (I + W) / 2 of some W, see Lazy.
+  /// The form (I + W) / 2 of some W, see Lazy.
   static constexpr bool lazy = detail::is_lazy<G>();
-  /// Fixed, symmetric and a user's own, so that what depends on its spectrum is decided at construction.
+  /// A fixed, symmetric and custom graph, so that choices that depend on its spectrum are made at construction.
   static constexpr bool known_at_construction = detail::is_known_at_construction<G>();
-  /// Rows belong to push-sum weights, `double weight(rank, size, round)`. See PushSum.
+  /// Rows that belong to push-sum weights, `double weight(rank, size, round)`. See PushSum.
   static constexpr bool push_sum = detail::is_push_sum<G>();
-  /// The checks of method against graph are switched off, see Unchecked.
+  /// Checks of method against graph that are switched off, see Unchecked.
   static constexpr bool unchecked = detail::is_unchecked<G>();
 };
 
@@ -103,19 +103,19 @@ void visit_settings(const G& graph, Visit&& visit) {
   if constexpr (requires { graph.settings(visit); }) graph.settings(visit);
 }
 
-/// A graph that is used against the advice of the compile-time checks: for experiments such as DecentLaM on a
-/// directed graph, which diverges for large beta.
+/// A graph that is used against the compile-time checks: for experiments such as DecentLaM on a directed graph, which
+/// diverges for large beta.
 template <class G>
 struct Unchecked : G {
   static constexpr bool unchecked = true;
 };
 
-/// Throws usage_error unless there is a rank.
+/// Throws usage_error unless there is at least one rank.
 inline void check_size(int size) {
   if (size < 1) throw usage_error("a graph has at least one rank, not " + std::to_string(size));
 }
 
-/// Says in words what a type lacks to be a graph.
+/// Reports a missing member of a graph with a readable static_assert.
 template <class G>
 constexpr bool check_graph() {
   static_assert(std::copyable<G>, "terse: a graph is a value: it must be copyable");

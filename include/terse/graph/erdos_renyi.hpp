@@ -15,15 +15,15 @@
 
 namespace terse::graph {
 
-/// Each pair of ranks is joined with the given probability, once and for all, by the seed;
-/// Metropolis-Hastings weights. A pair's fate does not depend on the size.
-/// Errors: check() throws usage_error for a probability outside [0, 1] and for a draw that is not connected,
-/// which is likely below log(size) / size.
-/// Cost: O(size * degree) random numbers a row: keep the row, it never changes.
+/// A random graph: each pair of ranks is joined with the given probability, once, by the seed. Metropolis-Hastings
+/// weights. The draw for a pair does not depend on the size.
+/// Errors: check() throws usage_error for a probability outside [0, 1] and for a draw that is not connected, which is
+/// likely below log(size) / size.
+/// Cost: O(size * degree) random numbers a row: keep the row, since it never changes.
 /// Source: Gilbert, "Random graphs", Ann. Math. Stat. 30 (1959): the model G(n, p).
 struct ErdosRenyi {
-  double probability = 0.5;  ///< of each pair to be joined; in [0, 1]
-  std::uint64_t seed = 0;    ///< of the graph
+  double probability = 0.5;  ///< probability that a pair is joined; in [0, 1]
+  std::uint64_t seed = 0;    ///< seed of the graph
 
   static constexpr bool fixed = true, symmetric = true, doubly_stochastic = true, regular = false;
 
@@ -38,7 +38,7 @@ struct ErdosRenyi {
                         ". Take another seed or a higher probability");
   }
 
-  /// As an Adjacency.
+  /// Checks whether `from` sends to `to`, as an Adjacency.
   bool sends(int from, int to, int, std::uint64_t) const {
     const auto low = static_cast<std::uint64_t>(std::min(from, to));
     const auto high = static_cast<std::uint64_t>(std::max(from, to));

@@ -15,10 +15,10 @@
 
 namespace terse::graph {
 
-/// A mixing matrix of the user's own, row-major: `SymmetricMatrix{.weights = {0.5, 0.5, 0.5, 0.5}}`. What
-/// is declared of it at compile time, so that methods can be refused there, is verified by check().
-/// Errors: check() throws usage_error, naming row and column, if the matrix does not fit the number of ranks,
-/// has entries that are negative or not finite, or is not of its kind within 1e-9.
+/// A custom mixing matrix, row-major: `SymmetricMatrix{.weights = {0.5, 0.5, 0.5, 0.5}}`. Its kind is declared at
+/// compile time, so that methods can be refused there, and verified by check().
+/// Errors: check() throws usage_error, naming row and column, if the matrix does not fit the number of ranks, has
+/// entries that are negative or not finite, or is not of its kind within 1e-9.
 /// Cost: O(size) a row; size^2 doubles on each rank.
 template <Stochastic kind>
 struct Matrix {
@@ -37,7 +37,7 @@ struct Matrix {
     check_stochastic(weights, size, kind);
   }
 
-  /// As an Adjacency: where the weight is not 0.
+  /// Checks whether the weight is not 0, as an Adjacency.
   bool sends(int from, int to, int size, std::uint64_t) const { return at(to, from, size) > 0; }
 
   void row(int rank, int size, std::uint64_t, std::vector<Edge>& edges) const {
@@ -65,11 +65,11 @@ struct Matrix {
   }
 };
 
-/// Rows sum to 1: the ranks agree, but not on the mean.
+/// A matrix whose rows sum to 1: the ranks agree, but not on the mean.
 using RowStochasticMatrix = Matrix<Stochastic::rows>;
-/// Rows and columns sum to 1.
+/// A matrix whose rows and columns sum to 1.
 using DoublyStochasticMatrix = Matrix<Stochastic::doubly>;
-/// W = W^T, so that rows and columns sum to 1.
+/// A matrix with W = W^T, so that rows and columns sum to 1.
 using SymmetricMatrix = Matrix<Stochastic::symmetric>;
 
 }  // namespace terse::graph

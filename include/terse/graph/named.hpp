@@ -4,54 +4,55 @@
 #include "terse/graph/patterns.hpp"
 #include "terse/graph/weights.hpp"
 
-// The graphs of the field by their names, with the weights that they usually have. Each is an Adjacency, too,
-// so that other weights may be put on it: PushSum<OnePeerExponential>.
+// Graphs of the literature by their names, with their usual weights. Each is an Adjacency, too, so that other weights
+// may be put on it: PushSum<OnePeerExponential>.
 
 namespace terse::graph {
 
-/// Weights 1/3: both neighbours and the rank itself; 1/2 for two ranks. rho(W) = 1 - O(1/n^2).
+/// A ring: weights 1/3 for both neighbours and the rank itself; 1/2 for two ranks. rho(W) = 1 - O(1/n^2).
 struct Ring : Uniform<adjacency::Ring> {};
 
-/// Two-dimensional grid of the closest factors, Metropolis-Hastings weights. rho(W) = 1 - O(1 / (n log n)).
+/// A two-dimensional grid of the closest factors, with Metropolis-Hastings weights. rho(W) = 1 - O(1 / (n log n)).
 /// lambda_min falls below -1/3: exact diffusion needs Lazy<Mesh>.
 struct Mesh : MetropolisHastings<adjacency::Mesh> {};
 
-/// Mesh with joined edges; weights 1/5 where both dimensions are at least 3. rho(W) = 1 - O(1/n).
+/// A Mesh with joined edges; weights 1/5 where both dimensions are at least 3. rho(W) = 1 - O(1/n).
 struct Torus : Uniform<adjacency::Torus> {};
 
-/// Rank 0 exchanges with all others, all weights 1/n. The eigenvalues are 1, 1 - 1/n (n - 2 times) and 0.
+/// A star: rank 0 exchanges with all others, all weights 1/n. The eigenvalues are 1, 1 - 1/n (n - 2 times) and 0.
 struct Star : MetropolisHastings<adjacency::Star> {
   static constexpr bool spectrum_above_minus_third = true;
 };
 
-/// Everybody averages with everybody in one round: W = 11^T / n.
+/// The complete graph: all ranks average with each other in one round, W = 11^T / n.
 struct Complete : Uniform<adjacency::Complete> {
   static constexpr bool spectrum_above_minus_third = true;
 };
 
-/// log2(n) neighbours with weights 1 / (log2(n) + 1), n a power of two. lambda_min = (1 - log2 n) / (1 +
-/// log2 n).
+/// A hypercube: log2(n) neighbours with weights 1 / (log2(n) + 1), n a power of two.
+/// lambda_min = (1 - log2 n) / (1 + log2 n).
 struct Hypercube : Uniform<adjacency::Hypercube> {};
 
-/// Receives from the ranks 1, 2, 4 ... before it, ceil(log2 n) of them. Directed: the heavy ball on it,
-/// such as DecentLaM's, diverges for large beta, see heavy_ball_consensus_radius.
-/// Source: Ying, Yuan, Chen, Hu, Pan, Yin, "Exponential graph is provably efficient for decentralized deep
-/// training", NeurIPS 2021, section 3.
+/// A directed graph: a rank receives from the ranks 1, 2, 4 ... before it, ceil(log2 n) of them. Heavy-ball methods,
+/// such as DecentLaM, diverge on it for large beta, see heavy_ball_consensus_radius.
+/// Source: Ying, Yuan, Chen, Hu, Pan, Yin, "Exponential graph is provably efficient for decentralized deep training",
+/// NeurIPS 2021, section 3.
 struct DirectedExponential : Uniform<adjacency::DirectedExponential<2>> {};
 
-/// Exchanges with the ranks 1, 2, 4 ... before and behind it, up to half the circle: weights 1/6 for n = 8.
+/// A symmetric graph: a rank exchanges with the ranks 1, 2, 4 ... before and after it, up to half the circle; weights
+/// 1/6 for n = 8.
 struct SymmetricExponential : Uniform<adjacency::SymmetricExponential<2>> {};
 
-/// One message per rank and round: receives from the rank 2^(round mod ceil(log2 n)) before it, weight 1/2.
-/// For n = 2^k every k rounds in a row give the exact mean. Directed and time-varying.
-/// Source: Assran, Loizou, Ballas, Rabbat, "Stochastic gradient push for distributed deep learning", ICML
-/// 2019, section 3; Ying et al. as for DirectedExponential, section 4.
+/// A directed, time-varying graph with one message per rank and round: a rank receives from the rank 2^(round mod
+/// ceil(log2 n)) before it, weight 1/2. For n = 2^k any k consecutive rounds give the exact mean.
+/// Source: Assran, Loizou, Ballas, Rabbat, "Stochastic gradient push for distributed deep learning", ICML 2019, section
+/// 3; Ying et al. as for DirectedExponential, section 4.
 struct OnePeerExponential : Uniform<adjacency::OnePeerExponential> {
   static constexpr int most_neighbors(int) { return 1; }
 };
 
-/// One exchange per rank and round: with the rank whose number differs in bit (round mod log2 n), weight
-/// 1/2. n = 2^k; every k rounds in a row give the exact mean. Symmetric and time-varying.
+/// A symmetric, time-varying graph with one exchange per rank and round: with the rank whose number differs in bit
+/// (round mod log2 n), weight 1/2. n = 2^k; any k consecutive rounds give the exact mean.
 struct OnePeerHypercube : Uniform<adjacency::OnePeerHypercube> {
   static constexpr int most_neighbors(int) { return 1; }
 };

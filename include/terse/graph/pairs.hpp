@@ -9,11 +9,11 @@
 
 namespace terse::graph {
 
-/// A graph in which each rank averages with one other in a round, or with nobody: W_ij = 1/2. It says so by
+/// A graph in which each rank averages with one other rank or none in a round: W_ij = 1/2. It has
 ///
 ///     partner(rank, size, round)    the other rank, whose partner this one is, or -1
 ///
-/// RandomMatching, RandomEdge and Spaced do.
+/// RandomMatching, RandomEdge and Spaced are such graphs.
 template <class G>
 concept PairGraph =
     Graph<G> && G::symmetric && !Traits<G>::lazy && requires(const G& graph, int n, std::uint64_t round) {
@@ -22,7 +22,7 @@ concept PairGraph =
 
 namespace detail {
 
-/// A row and a list of receivers, of the one partner or none.
+/// Makes the row of a rank with this partner, or with none (-1).
 inline void partner_row(int partner, std::vector<Edge>& edges) {
   edges.clear();
   if (partner >= 0) edges.push_back({partner, 0.5});

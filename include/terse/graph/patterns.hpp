@@ -10,20 +10,20 @@
 
 namespace terse::graph {
 
-/// Whether value = base^k for some k >= 0; base >= 2. In integers, for a quotient of logarithms misses exact
-/// powers such as 3^5.
+/// Checks whether value = base^k for some k >= 0; base >= 2. It uses integers, since a quotient of logarithms misses
+/// exact powers such as 3^5.
 constexpr bool is_power_of(int value, int base) {
   if (value < 1) return false;
   while (value % base == 0) value /= base;
   return value == 1;
 }
 
-/// ceil(log2(value)), value >= 1.
+/// Returns ceil(log2(value)), value >= 1.
 constexpr int ceil_log2(int value) {
   return static_cast<int>(std::bit_width(static_cast<unsigned>(value) - 1));
 }
 
-/// Rows of the squarest grid of `size` places: the largest divisor that is not above its square root.
+/// Returns the rows of the squarest grid of `size` places: the largest divisor that is not above its square root.
 /// O(sqrt).
 constexpr int grid_rows(int size) {
   int rows = 1;
@@ -39,20 +39,19 @@ inline void check_power_of_two(int size) {
     throw usage_error("a hypercube has 1, 2, 4, 8 ... ranks, not " + std::to_string(size));
 }
 
-/// Patterns of neighbours without parameters, each an Adjacency. With their usual weights they are in
-/// named.hpp.
+/// Neighbour patterns without parameters, each an Adjacency. named.hpp has them with their usual weights.
 namespace adjacency {
 
-/// How far `to` lies behind `from` on a circle of `size`.
+/// Returns the distance from `from` on to `to` on a circle of `size`.
 constexpr int hop(int from, int to, int size) { return (to - from + size) % size; }
 
-/// Whether two different places of a circle lie side by side.
+/// Checks whether two different places of a circle are neighbours.
 constexpr bool beside(int one, int other, int size) {
   const int distance = hop(one, other, size);
   return distance == 1 || distance == size - 1;
 }
 
-/// Each rank with the one before and the one behind; a pair for two ranks.
+/// A ring: each rank with the one before and the one after it; a pair for two ranks.
 struct Ring {
   static constexpr bool fixed = true, symmetric = true, regular = true;
   void check(int size) const { check_size(size); }
@@ -82,28 +81,28 @@ struct Torus {
   }
 };
 
-/// Rank 0 with every other.
+/// A star: rank 0 with every other.
 struct Star {
   static constexpr bool fixed = true, symmetric = true, regular = false;
   void check(int size) const { check_size(size); }
   bool sends(int from, int to, int, std::uint64_t) const { return from == 0 || to == 0; }
 };
 
-/// Every rank with every other.
+/// The complete graph: every rank with every other.
 struct Complete {
   static constexpr bool fixed = true, symmetric = true, regular = true;
   void check(int size) const { check_size(size); }
   bool sends(int, int, int, std::uint64_t) const { return true; }
 };
 
-/// Ranks whose numbers differ in one bit. Sizes: powers of two.
+/// A hypercube: ranks whose numbers differ in one bit. Sizes: powers of two.
 struct Hypercube {
   static constexpr bool fixed = true, symmetric = true, regular = true;
   void check(int size) const { check_power_of_two(size); }
   bool sends(int from, int to, int, std::uint64_t) const { return is_power_of(from ^ to, 2); }
 };
 
-/// Each rank to those 1, Base, Base^2 ... further on, as long as that is less than the size.
+/// A directed graph: each rank sends to those 1, Base, Base^2 ... further on, as long as that is less than the size.
 template <int Base>
 struct DirectedExponential {
   static_assert(Base >= 2, "terse: hops are powers of a base of at least 2");
@@ -114,8 +113,8 @@ struct DirectedExponential {
   }
 };
 
-/// Each rank with those 1, Base, Base^2 ... further on and back, up to half the circle: the hops 1, 2, 4,
-/// 6, 7 of 8 for base 2.
+/// A symmetric graph: each rank with those 1, Base, Base^2 ... further on and back, up to half the circle: the hops 1,
+/// 2, 4, 6, 7 of 8 for base 2.
 template <int Base>
 struct SymmetricExponential {
   static_assert(Base >= 2, "terse: hops are powers of a base of at least 2");
@@ -127,7 +126,7 @@ struct SymmetricExponential {
   }
 };
 
-/// In round k each rank to the one 2^(k mod ceil(log2 size)) further on.
+/// A directed, time-varying graph: in round k each rank sends to the one 2^(k mod ceil(log2 size)) further on.
 struct OnePeerExponential {
   static constexpr bool fixed = false, symmetric = false, regular = true;
   void check(int size) const { check_size(size); }
@@ -137,7 +136,8 @@ struct OnePeerExponential {
   }
 };
 
-/// In round k the ranks whose numbers differ in bit k mod log2(size) alone. Sizes: powers of two.
+/// A symmetric, time-varying graph: in round k the ranks whose numbers differ only in bit k mod log2(size). Sizes:
+/// powers of two.
 struct OnePeerHypercube {
   static constexpr bool fixed = false, symmetric = true, regular = true;
   void check(int size) const { check_power_of_two(size); }

@@ -11,25 +11,24 @@
 
 namespace terse::graph {
 
-/// The mean over directed, irregular or changing graphs. Every rank splits what it has evenly between itself
-/// and its receivers, so that columns, not rows, sum to 1, and a weight that is split alike tells how much
-/// each rank holds:
+/// The mean over directed, irregular or changing graphs. Every rank splits its value evenly between itself and its
+/// receivers, so that columns, not rows, sum to 1. A weight that is split the same way tracks how much each rank holds:
 ///
 ///     A_ij = 1 / (out-degree of j + 1)     w(0) = 1, w(k + 1) = A w(k)     R_ij = A_ij w_j(k) / w_i(k + 1)
 ///
-/// row() gives R, the matrix that acts on the de-biased values z = x / w. Its rows sum to 1 and it conserves
-/// the sum of w_i z_i; the sum of w is the number of ranks. On a regular graph w stays 1.
-/// State: w of the round asked for last, held by the object, so that the next round costs one pass over all
-/// pairs of ranks, O(size^2 + sum over edges of sends()), and no allocation after check(). An earlier
-/// round starts again from round 0, and a later one passes through all in between, unless w has settled.
-/// Const members change that state: each thread uses a copy of its own.
-/// Source: Kempe, Dobra, Gehrke, "Gossip-based computation of aggregate information", FOCS 2003; Assran,
-/// Loizou, Ballas, Rabbat, "Stochastic gradient push for distributed deep learning", ICML 2019, section 2.
+/// row() returns R, the matrix that acts on the de-biased values z = x / w. Its rows sum to 1 and it conserves the sum
+/// of w_i z_i; the sum of w is the number of ranks. On a regular graph w stays 1.
+/// State: the object keeps w of the last requested round. The next round costs one pass over all pairs of ranks,
+/// O(size^2 + sum over edges of sends()), and no allocation after check(). An earlier round starts again from round 0;
+/// a later one passes through all rounds in between, unless w has converged. Const members change that state: each
+/// thread uses its own copy.
+/// Source: Kempe, Dobra, Gehrke, "Gossip-based computation of aggregate information", FOCS 2003; Assran, Loizou,
+/// Ballas, Rabbat, "Stochastic gradient push for distributed deep learning", ICML 2019, section 2.
 template <Adjacency A>
 class PushSum : public A {
  public:
   static constexpr bool fixed = false, symmetric = false, doubly_stochastic = false, push_sum = true;
-  // Where A is a graph: these were of its own weights.
+  // If A is a graph, its flags hold for its own weights only.
   static constexpr bool spectrum_above_minus_third = false, lazy = false, known_at_construction = false;
 
   PushSum() = default;
@@ -40,7 +39,7 @@ class PushSum : public A {
     start(size);
   }
 
-  /// w_i(round), this rank's share of the whole in units of the even one.
+  /// Returns w_i(round), this rank's share of the whole in units of an even share.
   double weight(int rank, int size, std::uint64_t round) const {
     if (size == size_ && round == round_ + 1) return next_[static_cast<std::size_t>(rank)];
     seek(size, round);
@@ -70,14 +69,14 @@ class PushSum : public A {
   void seek(int size, std::uint64_t round) const {
     if (size != size_ || round < round_) start(size);
     while (round_ < round) {
-      // A fixed A maps what has settled to itself for ever.
+      // A fixed A keeps a converged w forever.
       round_ = A::fixed && weights_ == next_ ? round : round_ + 1;
       weights_.swap(next_);
       split();
     }
   }
 
-  /// From w(round): what each rank hands to each of its receivers, and w(round + 1).
+  /// Computes, from w(round), each rank's share for each of its receivers, and w(round + 1).
   void split() const {
     shares_.resize(weights_.size());
     for (int rank = 0; rank < size_; ++rank) {
@@ -94,7 +93,7 @@ class PushSum : public A {
   mutable int size_ = 0;
   mutable std::uint64_t round_ = 0;
   mutable std::vector<double> weights_;  // w(round_)
-  mutable std::vector<double> shares_;   // A_ji w_i(round_), one for all j
+  mutable std::vector<double> shares_;   // A_ji w_i(round_), the same for all j
   mutable std::vector<double> next_;     // w(round_ + 1)
 };
 

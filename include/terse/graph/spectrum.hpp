@@ -11,12 +11,12 @@
 #include "terse/graph/concept.hpp"
 #include "terse/graph/stochastic.hpp"
 
-// Matrices here are row-major vectors of n x n doubles. All of it is for set-up and for tests: it allocates,
-// and what gives a radius takes O(n^3) time.
+// Matrices here are row-major vectors of n x n doubles. All functions are for set-up and tests: they allocate, and
+// those that return a radius take O(n^3) time.
 
 namespace terse::graph {
 
-/// W of one round, n rows. A diagonal that rounding has made negative is 0.
+/// Returns W of one round, n rows. A diagonal element that rounding has made negative becomes 0.
 template <Graph G>
 std::vector<double> matrix_of(const G& graph, int size, std::uint64_t round) {
   const auto n = static_cast<std::size_t>(size);
@@ -37,7 +37,7 @@ std::vector<double> matrix_of(const G& graph, int size, std::uint64_t round) {
 
 namespace detail {
 
-/// Row-major product of n x n matrices, which are vectors or arrays.
+/// Returns the row-major product of n x n matrices, which are vectors or arrays.
 template <class Matrix>
 Matrix product(const Matrix& left, const Matrix& right, std::size_t n) {
   Matrix result = left;
@@ -51,7 +51,7 @@ Matrix product(const Matrix& left, const Matrix& right, std::size_t n) {
   return result;
 }
 
-/// Divides a matrix by its Frobenius norm and returns that; 0 leaves it as it is.
+/// Divides a matrix by its Frobenius norm and returns the norm; a zero matrix stays as it is.
 template <class Matrix>
 double normalize(Matrix& matrix) {
   double largest = 0;  // so that squares neither overflow nor vanish
@@ -64,10 +64,10 @@ double normalize(Matrix& matrix) {
   return norm;
 }
 
-/// max |lambda| of any square matrix: lim ||M^k||^(1/k), along k = 2^s by squaring with rescaling. Complex
-/// eigenvalues, which rotate a power iteration, don't disturb it. What non-normality adds to a norm has worn
-/// off at k = 2^48; what is left is rounding, about 1e-14 in eigenvalues that are well conditioned, and up
-/// to 1e-16^(1/m) in those with a Jordan block of size m, 0 included.
+/// Returns max |lambda| of any square matrix: lim ||M^k||^(1/k), along k = 2^s by squaring with rescaling. Complex
+/// eigenvalues, which rotate a power iteration, don't disturb it. The effect of non-normality on a norm has vanished at
+/// k = 2^48. The remaining error is rounding: about 1e-14 in well-conditioned eigenvalues, and up to 1e-16^(1/m) in
+/// those with a Jordan block of size m, 0 included.
 template <class Matrix>
 double spectral_radius(Matrix matrix, std::size_t n) {
   double logarithm = 0, share = 1;
@@ -83,8 +83,8 @@ double spectral_radius(Matrix matrix, std::size_t n) {
 
 }  // namespace detail
 
-/// rho(W): max |lambda| with one eigenvalue 1, that of consensus, left out; disagreement shrinks by this
-/// factor a round. 1 means that the ranks never agree, 0 that they do in at most n rounds.
+/// Returns rho(W): max |lambda| without one eigenvalue 1, that of consensus. Disagreement shrinks by this factor per
+/// round: 1 means that the ranks never agree, 0 that they do in at most n rounds.
 /// Throws usage_error unless rows sum to 1. Accuracy and cost: see detail::spectral_radius; 49 products.
 inline double second_largest_modulus(const std::vector<double>& matrix) {
   const int n = order_of(matrix);
@@ -94,7 +94,7 @@ inline double second_largest_modulus(const std::vector<double>& matrix) {
   return detail::spectral_radius(std::move(rest), static_cast<std::size_t>(n));
 }
 
-/// lambda_min(W) of a symmetric W, to about 1e-14; exact diffusion (D2) needs more than -1/3. 49 products.
+/// Returns lambda_min(W) of a symmetric W, to about 1e-14; exact diffusion (D2) needs more than -1/3. 49 products.
 /// Throws usage_error unless W is symmetric with rows that sum to 1.
 inline double smallest_eigenvalue(const std::vector<double>& matrix) {
   const int n = order_of(matrix);

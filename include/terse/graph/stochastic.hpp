@@ -8,19 +8,19 @@
 
 namespace terse::graph {
 
-/// What is known of a matrix with entries >= 0, each kind including the ones before.
+/// The known properties of a matrix with entries >= 0; each kind includes the ones before.
 enum class Stochastic {
   rows,       ///< rows sum to 1
-  doubly,     ///< columns, too
+  doubly,     ///< columns sum to 1, too
   symmetric,  ///< W = W^T
 };
 
-/// How far a sum or a pair of entries may be off, for matrices from text or from other arithmetic.
+/// The tolerance of a sum or a pair of entries, for matrices from text or from other arithmetic.
 inline constexpr double stochastic_tolerance = 1e-9;
 
 namespace detail {
 
-/// A number with all digits that matter: 0.3333 is not 1/3.
+/// Formats a number with all digits that matter: 0.3333 is not 1/3.
 std::string digits(double value);
 
 inline std::string entry(int row, int column, double value) {
@@ -31,11 +31,11 @@ void check_sum(const char* line, int index, double sum);
 
 }  // namespace detail
 
-/// Throws usage_error unless the row-major matrix is size x size and of this kind; the sentence names the row
-/// or column at fault, and its value. O(size^2).
+/// Throws usage_error unless the row-major matrix is size x size and of this kind; the error names the row or column at
+/// fault, and its value. O(size^2).
 void check_stochastic(const std::vector<double>& matrix, int size, Stochastic kind);
 
-/// n of an n x n matrix; throws usage_error if it has another number of entries or is empty.
+/// Returns n of an n x n matrix; throws usage_error if it has another number of entries or is empty.
 int order_of(const std::vector<double>& matrix);
 
 }  // namespace terse::graph

@@ -19,7 +19,7 @@ inline std::string place(int rank, std::uint64_t round) {
   return "in round " + std::to_string(round) + " rank " + std::to_string(rank);
 }
 
-/// Throws unless these edges may be a row.
+/// Throws unless these edges can be a row.
 void verify_row(const std::vector<Edge>& edges, int rank, int size, std::uint64_t round);
 
 /// Throws unless `receivers` are the ranks whose rows hold `rank`.
@@ -30,10 +30,9 @@ void verify_flag(bool holds, const char* flag, std::uint64_t round);
 
 }  // namespace detail
 
-/// Compares what a graph declares with its matrices in rounds 0 ... rounds - 1: for tests of one's own
-/// graphs.
-/// Throws usage_error that says what is wrong: the order or signs of a row, receivers() that don't match, a
-/// flag that does not hold. Cost: O(rounds * size^3).
+/// Compares a graph's declarations with its matrices in rounds 0 ... rounds - 1: for tests of custom graphs.
+/// Throws usage_error that names the fault: the order or signs of a row, receivers() that don't match, a flag that does
+/// not hold. Cost: O(rounds * size^3).
 template <Graph G>
 void verify(const G& graph, int size, std::uint64_t rounds) {
   graph.check(size);

@@ -10,7 +10,7 @@
 
 namespace terse::graph {
 
-/// Row of W_ij = 1 / (in-degree of i + 1). O(size).
+/// Makes the row of W_ij = 1 / (in-degree of i + 1). O(size).
 template <Adjacency A>
 void uniform_row(const A& adjacency, int rank, int size, std::uint64_t round, std::vector<Edge>& edges) {
   edges.clear();
@@ -19,7 +19,7 @@ void uniform_row(const A& adjacency, int rank, int size, std::uint64_t round, st
   for (Edge& edge : edges) edge.weight = 1 / static_cast<double>(edges.size() + 1);
 }
 
-/// Row of W_ij = 1 / (max(degree of i, degree of j) + 1). O(size * degree).
+/// Makes the row of W_ij = 1 / (max(degree of i, degree of j) + 1). O(size * degree).
 template <Adjacency A>
 void metropolis_hastings_row(const A& adjacency, int rank, int size, std::uint64_t round,
                              std::vector<Edge>& edges) {
@@ -29,14 +29,14 @@ void metropolis_hastings_row(const A& adjacency, int rank, int size, std::uint64
     edge.weight = 1.0 / (std::max(mine, in_degree(adjacency, edge.peer, size, round)) + 1);
 }
 
-/// The mean over a rank and its in-neighbours: W_ij = 1 / (in-degree of i + 1). On regular graphs doubly
-/// stochastic; on others it lets the mean drift, and MetropolisHastings or PushSum is what you want.
+/// The mean over a rank and its in-neighbours: W_ij = 1 / (in-degree of i + 1). It is doubly stochastic on regular
+/// graphs. On others the mean drifts: use MetropolisHastings or PushSum there.
 /// Cost: O(size) a row.
 template <Adjacency A>
 struct Uniform : A {
   static constexpr bool symmetric = A::symmetric && A::regular;
   static constexpr bool doubly_stochastic = A::regular;
-  // Where A is a graph: these were of its own weights.
+  // If A is a graph, its flags hold for its own weights only.
   static constexpr bool spectrum_above_minus_third = false, lazy = false, known_at_construction = false;
 
   void row(int rank, int size, std::uint64_t round, std::vector<Edge>& edges) const {
@@ -47,16 +47,17 @@ struct Uniform : A {
   }
 };
 
-/// W_ij = 1 / (max(degree of i, degree of j) + 1): symmetric and doubly stochastic on any undirected graph.
-/// Source: Xiao, Boyd, Kim, "Distributed average consensus with least-mean-square deviation", J. Parallel
-/// Distrib. Comput. 67 (2007). Cost: O(size * degree) a row.
+/// Metropolis-Hastings weights, W_ij = 1 / (max(degree of i, degree of j) + 1): symmetric and doubly stochastic on any
+/// undirected graph.
+/// Source: Xiao, Boyd, Kim, "Distributed average consensus with least-mean-square deviation", J. Parallel Distrib.
+/// Comput. 67 (2007). Cost: O(size * degree) a row.
 template <Adjacency A>
 struct MetropolisHastings : A {
   static_assert(A::symmetric,
                 "terse: Metropolis-Hastings weights need neighbours in both directions. For directed graphs "
                 "there are Uniform, if regular, and PushSum");
   static constexpr bool symmetric = true, doubly_stochastic = true;
-  // Where A is a graph: these were of its own weights.
+  // If A is a graph, its flags hold for its own weights only.
   static constexpr bool spectrum_above_minus_third = false, lazy = false, known_at_construction = false;
 
   void row(int rank, int size, std::uint64_t round, std::vector<Edge>& edges) const {

@@ -11,8 +11,8 @@
 #include "terse/checkpoint/folder.hpp"
 #include "terse/interop/data_parallel.hpp"
 
-// Checkpoints of a LibTorch module on all ranks: the optimizer, its parameters, and the module's buffers, such as the running
-// statistics of batch normalization, which are each rank's own and in no arena.
+// Checkpoints of a LibTorch module on all ranks: the optimizer, its parameters, and the module's buffers. Buffers,
+// such as the running statistics of batch normalization, are each rank's own and in no arena.
 //
 //     terse::checkpoint::Folder folder("checkpoints", transport);
 //     terse::interop::load(folder, model);
@@ -29,7 +29,8 @@ inline std::string buffers_file(int rank, int ranks) {
   return "buffers-" + std::to_string(rank) + "-of-" + std::to_string(ranks) + ".pt";
 }
 
-/// Reads buffers that `save` wrote; throws checkpoint_error unless they are those of the module, by number, shapes and types.
+/// Reads buffers that `save` wrote. Throws checkpoint_error unless they match the module's in number, shapes and
+/// types.
 inline std::vector<torch::Tensor> read_buffers(const checkpoint::Manifest& manifest, int rank,
                                                const torch::nn::Module& module) {
   const auto mine = module.named_buffers();
@@ -58,7 +59,7 @@ inline std::vector<torch::Tensor> read_buffers(const checkpoint::Manifest& manif
 
 }  // namespace detail
 
-/// Writes a checkpoint of a model, see Folder::save. Collective, and throws what that throws.
+/// Writes a checkpoint of a model, see Folder::save. Collective, and throws the errors of Folder::save.
 template <class R, Transport T>
 void save(checkpoint::Folder<T>& folder, DataParallel<R, T>& model, const checkpoint::Texts& texts = {}) {
   const int rank = model.optimizer().rank(), ranks = model.optimizer().size();
@@ -71,9 +72,10 @@ void save(checkpoint::Folder<T>& folder, DataParallel<R, T>& model, const checkp
   });
 }
 
-/// Loads the newest checkpoint that is whole, see Folder::load; nothing where there are none. Of another number of ranks W, which takes
-/// Elastic::yes, rank r has the buffers of rank r mod W. Collective. Throws what that throws, and checkpoint_error where the checkpoint has no
-/// buffers, or others than the module: then nothing has changed.
+/// Loads the newest checkpoint that is whole, see Folder::load; returns nothing if there are no checkpoints. For a
+/// checkpoint of another number of ranks W, which requires Elastic::yes, rank r gets the buffers of rank r mod W.
+/// Collective. Throws the errors of Folder::load, and checkpoint_error if the checkpoint has no buffers, or others
+/// than the module; then nothing has changed.
 template <class R, Transport T>
 std::optional<checkpoint::Loaded> load(checkpoint::Folder<T>& folder, DataParallel<R, T>& model,
                                        checkpoint::Elastic elastic = checkpoint::Elastic::no) {

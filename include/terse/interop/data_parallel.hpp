@@ -16,13 +16,14 @@
 #include "terse/optimizer/optimizer.hpp"
 #include "terse/transport/collectives.hpp"
 
-// C++20, which clang doesn't take LibTorch before 2 as: such a program keeps it in a unit of its own, see
-// interop/gradient_hooks.hpp.
+// C++20. Clang can't compile LibTorch before version 2 as C++20: such a program keeps LibTorch in a separate unit,
+// see interop/gradient_hooks.hpp.
 
 namespace terse::interop {
 
-/// A LibTorch module that is trained on all ranks at once, each on samples of its own. Gradients travel while the backward pass
-/// computes those of the layers before, as with PyTorch's DistributedDataParallel, but with any optimizer of terse.
+/// A LibTorch module in data-parallel training: all ranks train it, each on its own samples. Communication of
+/// gradients overlaps with the backward pass, as with PyTorch's DistributedDataParallel, but with any optimizer of
+/// terse.
 ///
 ///     Net net;                                              // any torch::nn::Module, or a holder of one
 ///     terse::interop::DataParallel model(net, terse::Adam<>{.learning_rate = 1e-3F}, transport);
@@ -32,30 +33,31 @@ namespace terse::interop {
 ///       model.step();
 ///     }
 ///
-/// What leaves when is `Optimizer::begin`'s affair, and so is what can't leave early; a step's bits don't depend on it.
-/// Neither does what is refused: a gradient that something else than a backward pass has changed is found by `step`, unless
-/// the step began with Leave::in_step. See GradientHooks for what that costs.
+/// `Optimizer::begin` decides which gradients leave early; the bits of a step don't depend on it. Nor does the
+/// detection of errors: `step` detects a gradient that something other than a backward pass has changed, unless the
+/// step began with Leave::in_step. See GradientHooks for its cost.
 ///
-/// Construction is collective, and so are steps. All ranks start from rank 0's module, buffers and frozen parameters
-/// included; later changes of those stay each rank's own.
+/// Construction and steps are collective. All ranks start from rank 0's module, buffers and frozen parameters
+/// included; later changes of buffers and frozen parameters stay each rank's own.
 ///
-/// A parameter that a rank's passes don't reach counts with a gradient of zero there; `unused` names it.
+/// A parameter that a rank's passes don't reach has a gradient of zero there; `unused` names it.
 ///
-/// **Errors.** What a step throws, `backward()` may throw as well, with its own type: peer_error and wire_error of messages
-/// under way, mismatch_error of a first step, usage_error. `step` then throws it again: nothing was changed, but gradients have
-/// left, and the other ranks wait for the rest until their deadline. An exception of the program's own before the first
-/// gradient is final harms nothing: `begin` again.
+/// **Errors.** `backward()` may throw the errors of a step, with their own types: peer_error and wire_error of
+/// messages under way, mismatch_error of a first step, usage_error. `step` then throws it again. Nothing was changed,
+/// but gradients have left, and the other ranks wait for the rest until their deadline. The program's own exception
+/// before the first gradient is final does no harm: `begin` again.
 ///
-/// The module is on the CPU and float32; see FlatModule for what else it must be. It outlives this object, whose arenas
-/// its parameters stay in. Checkpoints with its buffers: interop/checkpoint.hpp.
+/// The module must be on the CPU and float32; see FlatModule for the other requirements. It must outlive this object,
+/// and its parameters stay in the arenas. Checkpoints with its buffers: interop/checkpoint.hpp.
 template <class R, Transport T>
 class DataParallel {
   static_assert(std::is_same_v<typename T::memory, memory::host>,
                 "terse: DataParallel steps on the CPU; its transport is one for messages in host memory");
 
  public:
-  /// `mark` may set segments' rates, weight decay and compression, see FlatModule. Throws usage_error for a module that can't be
-  /// flat or has nothing to train, and what Optimizer's constructor throws.
+  /// Constructs on all ranks. `mark` may set segments' rates, weight decay and compression, see FlatModule. Throws
+  /// usage_error for a module that can't be flat or has no parameter to train, and the errors of Optimizer's
+  /// constructor.
   DataParallel(torch::nn::Module& module, R recipe, T& transport, const Options& options = {},
                const FlatModule::Mark& mark = {})
       : module_(module),
@@ -67,21 +69,21 @@ class DataParallel {
       if (!item.value().requires_grad()) copy_from_first(item.value());
     for (const auto& item : module.named_buffers()) copy_from_first(item.value());
   }
-  /// Of what TORCH_MODULE makes.
+  /// Constructs from the module that a holder of TORCH_MODULE contains.
   template <class M>
   DataParallel(const torch::nn::ModuleHolder<M>& module, R recipe, T& transport, const Options& options = {},
                const FlatModule::Mark& mark = {})
       : DataParallel(*module.ptr(), std::move(recipe), transport, options, mark) {}
-  // Hooks point here.
+  // Not copyable: hooks point here.
   DataParallel(const DataParallel&) = delete;
   DataParallel& operator=(const DataParallel&) = delete;
   ~DataParallel() = default;
 
-  /// Zeroes the gradients. Those of the step are the sums over the next `passes` backward passes, times `gradient_scale`: 4 passes
-  /// with a scale of 1 / 4 are their mean. They leave during the last one alone. Passes outside of `begin` and `step` are
-  /// the program's own affair. With Leave::in_step nothing leaves before `step`, and until then the program may change this
-  /// rank's gradients. Throws usage_error when gradients of a step have left that `step` hasn't finished, and what
-  /// `FlatModule::check_gradients` throws.
+  /// Zeroes the gradients and begins a step. Its gradients are the sums over the next `passes` backward passes, times
+  /// `gradient_scale`: for gradient accumulation, 4 passes with a scale of 1 / 4 give their mean. Gradients leave
+  /// during the last pass only. Passes outside of `begin` and `step` do not count. With Leave::in_step gradients
+  /// leave in `step`, and until then the program may change this rank's gradients. Throws usage_error if gradients
+  /// have left for a step that `step` hasn't finished, and the errors of `FlatModule::check_gradients`.
   void begin(int passes = 1, float gradient_scale = 1, Leave leave = Leave::when_final) {
     if (sending_)
       throw usage_error("gradients of the step before have left, and step() hasn't finished it",
@@ -91,18 +93,18 @@ class DataParallel {
     gradient_scale_ = gradient_scale;
   }
 
-  /// Sends what hasn't left, and steps. Throws usage_error without `begin` and for changed gradients that may have left, what
-  /// `Optimizer::step` throws, and what `backward` has thrown from here.
+  /// Sends the remaining gradients, and steps. Throws usage_error without `begin` and for changed gradients that may
+  /// have left, the errors of `Optimizer::step`, and again those that came out of `backward`.
   StepResult step() {
     hooks_.end();
     sending_ = false;
     return optimizer_.step(parameters(), gradients(), gradient_scale_);
   }
 
-  /// The parameters that no backward pass of the last step has reached on this rank.
+  /// Returns the parameters that no backward pass of the last step has reached on this rank.
   std::vector<std::string> unused() const { return hooks_.unused(); }
 
-  /// For checkpoints, rates and masks.
+  /// Returns the optimizer, for checkpoints, rates and masks.
   Optimizer<R, T>& optimizer() { return optimizer_; }
   const Optimizer<R, T>& optimizer() const { return optimizer_; }
   const FlatModule& flat() const { return flat_; }

@@ -15,18 +15,18 @@
 
 #include "terse/interop/libtorch.hpp"
 
-// Like interop/libtorch.hpp this keeps to C++17.
+// Compiles as C++17, like interop/libtorch.hpp.
 
 namespace terse::interop {
 
-/// Moment at which the gradients of a step leave this rank.
+/// The moment at which the gradients of a step leave this rank.
 enum class Leave {
-  when_final,  ///< each as soon as the last backward pass has made it, and nothing else may change it from then on
-  in_step  ///< all after the backward passes: until then the program may change them
+  when_final,  ///< each once the last backward pass has made it; nothing may change it from then on
+  in_step      ///< all after the backward passes; until then the program may change them
 };
 
-/// Says of each parameter of a FlatModule that its gradient is final, while the backward pass that makes it still
-/// computes those of other parameters. So gradients can travel meanwhile:
+/// Hooks that report each final gradient of a FlatModule's parameters while the backward pass still computes others,
+/// so that communication overlaps with the backward pass:
 ///
 ///     GradientHooks hooks(flat, [&](index_t segment) { optimizer.ready(segment); });
 ///     for (...) {
@@ -38,25 +38,26 @@ enum class Leave {
 ///       optimizer.step(parameters, gradients);
 ///     }
 ///
-/// It hangs on LibTorch's accumulators of gradients, which run once in a backward pass for each parameter that the pass
-/// reaches, however often the graph uses it; a pass that reaches it not, or is outside of `begin` and `end`, says nothing
-/// of it. `ready` is called by the thread that runs the pass. What it throws comes out of `backward()` as it was thrown,
-/// and out of `end` again.
+/// The hooks are on LibTorch's accumulators of gradients, which run once in a backward pass for each parameter that
+/// the pass reaches, however often the graph uses it. Parameters that a pass doesn't reach, and passes outside of
+/// `begin` and `end`, are not reported. The thread that runs the pass calls `ready`. An exception of `ready` comes
+/// out of `backward()` unchanged, and out of `end` again.
 ///
-/// **Gradients** are zero at `begin`, and from then on the backward passes' alone: another change would count or not, by
-/// what has left already. So `end` compares the bits of each gradient with those after its last backward pass. That finds
-/// changes through `data()` and pointers, too, and reads all gradients twice more, the first time while they are in cache.
-/// It also refuses a step without any pass whose passes came before `begin`.
-/// Steps whose gradients the program changes begin with `Leave::in_step`: `ready` is then not called.
+/// **Gradients** are zero at `begin`, and from then on only backward passes may change them: another change would
+/// count or not, depending on the gradients that have left. So `end` compares the bits of each gradient with those
+/// after its last backward pass. It detects changes through `data()` and pointers, too. It reads all gradients twice
+/// more, the first time while they are in cache. It also refuses a step without any pass if passes came before
+/// `begin`. A program that changes gradients itself begins the step with `Leave::in_step`: `ready` is then not
+/// called.
 ///
-/// For modules on the CPU. One object for a module; of several each would be told. The FlatModule must outlive it and stay
-/// where it is.
+/// For modules on the CPU. Use one object per module, since hooks of several would all be called. The FlatModule must
+/// outlive it and stay at its address.
 class GradientHooks {
  public:
   using Ready = std::function<void(index_t segment)>;
 
-  /// Throws usage_error for a module that is not on the CPU: on a GPU a gradient is final only in the order of its stream;
-  /// and what `FlatModule::check_gradients` throws.
+  /// Installs the hooks. Throws usage_error for a module that is not on the CPU (on a GPU a gradient is final only in
+  /// the order of its stream), and the errors of `FlatModule::check_gradients`.
   GradientHooks(const FlatModule& flat, Ready ready) : flat_(flat), ready_(std::move(ready)) {
     if (!flat.device().is_cpu())
       throw usage_error(
@@ -66,13 +67,14 @@ class GradientHooks {
     const auto count = static_cast<index_t>(flat.layout().segments().size());
     for (index_t segment = 0; segment < count; ++segment) watched_.emplace_back(*this, segment);
   }
-  // Hooks point here.
+  // Not copyable: hooks point here.
   GradientHooks(const GradientHooks&) = delete;
   GradientHooks& operator=(const GradientHooks&) = delete;
   ~GradientHooks() = default;
 
-  /// A step begins, whose gradients are the sums over `passes` backward passes: the last one's are final. Forgets the
-  /// step before. Throws usage_error for less than one pass, and what `FlatModule::check_gradients` throws.
+  /// Begins a step whose gradients are the sums over `passes` backward passes: gradients are final in the last one.
+  /// Forgets the previous step. Throws usage_error for less than one pass, and the errors of
+  /// `FlatModule::check_gradients`.
   void begin(int passes = 1, Leave leave = Leave::when_final) {
     if (passes < 1)
       throw usage_error("a step takes at least one backward pass, not " + std::to_string(passes));
@@ -86,9 +88,9 @@ class GradientHooks {
     leave_ = leave;
   }
 
-  /// The passes are over: what has not been told of by now has its final gradient, too. Throws usage_error where `begin` is
-  /// missing, a gradient was changed that may have left, or a parameter has left the arenas (`FlatModule::check_gradients`),
-  /// and what a pass has thrown from here.
+  /// Ends the passes: gradients that have not been reported are final now, too. Throws usage_error without `begin`,
+  /// for a changed gradient that may have left, or for a parameter that has left the arenas
+  /// (`FlatModule::check_gradients`). Throws again an exception of a pass that came from here.
   void end() {
     if (fault_) std::rethrow_exception(fault_);
     if (passes_ == 0) throw usage_error("step() without begin(): call begin() before backward()");
@@ -103,7 +105,7 @@ class GradientHooks {
     passes_ = 0;
   }
 
-  /// The parameters that no backward pass has reached since `begin`. Their gradients are zero.
+  /// Returns the parameters that no backward pass has reached since `begin`. Their gradients are zero.
   std::vector<std::string> unused() const {
     std::vector<std::string> names;
     for (const Watched& one : watched_)
@@ -112,7 +114,7 @@ class GradientHooks {
   }
 
  private:
-  /// One parameter, and the hook on its accumulator while this lives.
+  /// A parameter, with the hook on its accumulator while this lives.
   struct Watched {
     Watched(GradientHooks& hooks, index_t segment_)
         : segment(segment_),
@@ -123,11 +125,11 @@ class GradientHooks {
     ~Watched() { accumulator->del_post_hook(hook); }
 
     index_t segment;
-    // Kept, since a parameter holds its accumulator weakly and would make another one, without the hook.
+    // Kept, since a parameter holds its accumulator weakly and would make a new one, without the hook.
     std::shared_ptr<torch::autograd::Node> accumulator;
     std::uintptr_t hook;
-    int calls = 0;           // since begin
-    std::uint64_t bits = 0;  // of the gradient after the last call
+    int calls = 0;           // calls since begin
+    std::uint64_t bits = 0;  // bits of the gradient after the last call
   };
 
   struct Hook : torch::autograd::FunctionPostHook {
@@ -153,7 +155,7 @@ class GradientHooks {
                           " of this step has changed the gradient of '" + name(one) +
                           "', which was final after " + std::to_string(passes_) +
                           ": give begin() the number of backward passes of a step");
-      // Before it leaves: a gradient elsewhere would have left zeros here.
+      // Before it leaves: if the gradient were elsewhere, zeros would be here.
       flat_.check_gradient(one.segment);
       if (leave_ == Leave::in_step) return;
       one.bits = bits_of(one);
@@ -175,7 +177,7 @@ class GradientHooks {
         "Options::clip_norm");
   }
 
-  /// Sums the gradient's bits, so that one element that changes always shows; 0 of zeros.
+  /// Sums the gradient's bits, so that a change of one element always shows; 0 for zeros.
   std::uint64_t bits_of(const Watched& one) const {
     const Segment& segment = flat_.layout().segments()[static_cast<std::size_t>(one.segment)];
     std::uint64_t sum = 0, odd = 1, word;
@@ -193,9 +195,9 @@ class GradientHooks {
 
   const FlatModule& flat_;
   Ready ready_;
-  std::deque<Watched> watched_;  // whose elements stay where they are
-  bool stray_ = false;           // a backward pass has come before begin, since the last step
-  int passes_ = 0;               // of the step that has begun; 0: none has
+  std::deque<Watched> watched_;  // a deque, since elements must not move
+  bool stray_ = false;           // true if a backward pass came before begin, since the last step
+  int passes_ = 0;               // passes of the current step; 0: no step has begun
   Leave leave_ = Leave::when_final;
   std::exception_ptr fault_;
 };

@@ -18,9 +18,9 @@
 #include "terse/core/error.hpp"
 #include "terse/core/layout.hpp"
 
-// This header keeps to C++17 and needs no CUDA header, and a unit that includes it takes long to compile: keep
-// LibTorch in one unit of the program, behind an interface of plain pointers. The stream that LibTorch works on
-// is told by interop/libtorch_cuda.hpp.
+// This header compiles as C++17 and needs no CUDA header. A unit that includes it takes long to compile: keep LibTorch in one
+// unit of the program, behind an interface of plain pointers. LibTorch's current stream comes from
+// interop/libtorch_cuda.hpp.
 
 namespace terse::interop {
 
@@ -36,31 +36,31 @@ namespace terse::interop {
 ///       optimizer.step({flat.parameters(), flat.size()}, {flat.gradients(), flat.size()});
 ///     }
 ///
-/// Nothing is copied in a step: the module's parameters are views of the first arena, their gradients are
-/// views of the second, and autograd accumulates into a gradient that is already defined. So don't let go of
-/// the gradients (`zero_grad(set_to_none = true)`, `backward` with `create_graph`) and don't move the module
-/// (`to(device)`, `to(dtype)`) afterwards: `check_gradients` finds both. The arenas live as long as this
-/// object or any tensor in them, so the module may outlive it; and the module stays where it is as long as it is checked.
+/// A step copies nothing: the module's parameters are views of the first arena, their gradients are views of the
+/// second, and autograd accumulates into existing gradients. So don't release the gradients (`zero_grad(set_to_none =
+/// true)`, `backward` with `create_graph`) and don't move the module (`to(device)`, `to(dtype)`) afterwards:
+/// `check_gradients` detects both. The arenas live as long as this object or any tensor in them, so the module may
+/// outlive it. The module must stay at its address as long as it is checked.
 ///
-/// The layout bears one segment for each parameter that requires a gradient, by the name and in the order of
-/// `named_parameters()`. Frozen parameters (`requires_grad` false) and buffers, such as the running
-/// statistics of batch normalization, are left out and stay each rank's own. A parameter shared by several
-/// modules appears once, under its first name. What is trained is settled here: freeze and thaw parameters and register
-/// submodules before, or make this object again. `check_gradients` finds what comes later.
+/// The layout has one segment for each parameter that requires a gradient, by the name and in the order of
+/// `named_parameters()`. Frozen parameters (`requires_grad` false) and buffers, such as the running statistics of
+/// batch normalization, are left out and stay each rank's own. A parameter shared by several modules appears once,
+/// under its first name. The trained parameters are fixed at construction: freeze and unfreeze parameters and
+/// register submodules before, or make this object again. `check_gradients` detects later changes.
 ///
-/// Tensors that share memory without being one tensor can't stay tied in the arenas, and are refused.
+/// Tensors that share memory without being one tensor would be separated in the arenas, and are refused.
 ///
-/// Modules in 16 bits have arenas of `c10::BFloat16` or `c10::Half`, which lie as `terse::bf16` and `terse::fp16` do. The optimizer
-/// keeps masters in fp32 then:
+/// Modules in 16 bits have arenas of `c10::BFloat16` or `c10::Half`, with the layout of `terse::bf16` and
+/// `terse::fp16` in memory. The optimizer then keeps fp32 masters:
 ///
 ///     net.to(torch::kBFloat16);
 ///     terse::interop::FlatModuleOf<c10::BFloat16> flat(net);
 ///     terse::Optimizer optimizer{recipe, transport, flat.layout(), {}, {}, terse::Numbers<terse::bf16>{}};
 ///     optimizer.step({reinterpret_cast<terse::bf16*>(flat.parameters()), flat.size()}, ...);
 ///
-/// A module on a CUDA device has its arenas there, in memory of LibTorch's own allocator. What fills them is then
-/// in the order of LibTorch's current stream: construct, zero and train under the same one, and give the optimizer
-/// an executor on it.
+/// A module on a CUDA device has its arenas there, in memory of LibTorch's allocator. Work on them is in the order of
+/// LibTorch's current stream: construct, zero and train under the same stream, and give the optimizer an executor on
+/// it.
 template <class Value = float>
 class FlatModuleOf {
   static constexpr torch::ScalarType dtype = c10::CppTypeToScalarType<Value>::value;
@@ -69,14 +69,15 @@ class FlatModuleOf {
                 "terse: a FlatModuleOf has arenas of float, c10::BFloat16 or c10::Half");
 
  public:
-  /// Called for each segment before it joins the layout: may set `learning_rate_scale`, `weight_decay`, `hidden`,
-  /// `compress` and `group`; what it does to other members is ignored.
+  /// Function called for each segment before it joins the layout. It may set `learning_rate_scale`, `weight_decay`,
+  /// `hidden`, `compress` and `group`; changes of other members are ignored.
   using Mark = std::function<void(Segment&)>;
 
-  /// Moves the module's parameters, values kept, and their gradients, zeroed, into fresh arenas: one copy of
-  /// the parameters. Throws usage_error naming the parameter that isn't a dense contiguous tensor of `Value` on
-  /// the CPU or a CUDA device, lies on another device than the first, shares memory with another parameter or buffer, or is a
-  /// view of a larger buffer that anything but the module's own tensors holds; the module is then untouched.
+  /// Moves the module's parameters, with their values, and their gradients, set to zero, into new arenas; copies the
+  /// parameters once. Throws usage_error with the name of a parameter that isn't a dense contiguous tensor of `Value`
+  /// on the CPU or a CUDA device, lies on another device than the first, shares memory with another parameter or
+  /// buffer, or is a view of a larger buffer that anything but the module's own tensors holds. The module is then
+  /// unchanged.
   explicit FlatModuleOf(torch::nn::Module& module, const Mark& mark = {}) : module_(&module) {
     for (const auto& item : module.named_parameters()) {
       const torch::Tensor& parameter = item.value();
@@ -113,7 +114,7 @@ class FlatModuleOf {
     }
   }
 
-  /// Of what TORCH_MODULE makes.
+  /// Makes the module flat that a holder of TORCH_MODULE contains.
   template <class M>
   explicit FlatModuleOf(const torch::nn::ModuleHolder<M>& module, const Mark& mark = {})
       : FlatModuleOf(*module.ptr(), mark) {}
@@ -125,15 +126,15 @@ class FlatModuleOf {
   ~FlatModuleOf() = default;
 
   const Layout& layout() const noexcept { return layout_; }
-  /// Where the arenas lie; the CPU for a module without parameters.
+  /// Returns the device of the arenas; the CPU for a module without parameters.
   torch::Device device() const noexcept { return device_; }
-  /// The arena of parameters: `size()` elements on `device()`, aligned to 64 bytes; the padding is zero.
+  /// Returns the arena of parameters: `size()` elements on `device()`, aligned to 64 bytes; the padding is zero.
   Value* parameters() noexcept { return parameters_.get(); }
   const Value* parameters() const noexcept { return parameters_.get(); }
-  /// The arena of gradients, like `parameters()`.
+  /// Returns the arena of gradients, like `parameters()`.
   Value* gradients() noexcept { return gradients_.get(); }
   const Value* gradients() const noexcept { return gradients_.get(); }
-  /// Elements of each arena, padding included: `layout().size()`.
+  /// Returns the elements of each arena, padding included: `layout().size()`.
   index_t size() const noexcept { return layout_.size(); }
 
   /// Sets all gradients to zero. One pass over the arena; on a CUDA device enqueued on the current stream.
@@ -146,17 +147,17 @@ class FlatModuleOf {
     }
   }
 
-  /// Throws usage_error naming the first parameter whose values or gradient no longer lie in the arenas, that was frozen
-  /// since, or that requires a gradient and isn't in them. Call it after every backward pass. Compares two pointers for each
-  /// parameter and walks through the module's: 0.1 ms for 240 of them.
+  /// Throws usage_error with the name of the first parameter whose values or gradient have left the arenas, that was
+  /// frozen later, or that requires a gradient and isn't in them. Call it after every backward pass. Compares two
+  /// pointers per parameter and visits the module's parameters: 0.1 ms for 240 of them.
   void check_gradients() const {
     for (const Member& member : members_) check(member);
     check_members();
   }
-  /// The same of one segment of the layout.
+  /// Checks one segment of the layout in the same way, without a visit of the module.
   void check_gradient(index_t segment) const { check(members_.at(static_cast<std::size_t>(segment))); }
 
-  /// The module's parameter that is a segment of the layout.
+  /// Returns the module's parameter that is a segment of the layout.
   const torch::Tensor& parameter(index_t segment) const {
     return members_.at(static_cast<std::size_t>(segment)).parameter;
   }
@@ -176,7 +177,7 @@ class FlatModuleOf {
                        [&](const Member& member) { return member.parameter.is_same(parameter); });
   }
 
-  /// Checks that all that the module trains is in the arenas.
+  /// Checks that all trained parameters of the module are in the arenas.
   void check_members() const {
     auto next = members_.begin();  // mostly the same parameters in the same order
     for (const auto& item : module_->named_parameters()) {
@@ -231,7 +232,7 @@ class FlatModuleOf {
     if (!reason.empty()) throw usage_error("parameter '" + name + "' " + reason);
   }
 
-  /// Refuses tensors whose common values would become two in the arenas.
+  /// Refuses tensors whose shared values would be separate in the arenas.
   void refuse_ties() const {
     struct Place {
       std::string name;
@@ -281,11 +282,11 @@ class FlatModuleOf {
     return {data, [](Value* arena) { ::operator delete (arena, std::align_val_t{64}); }};
   }
 
-  // The tensor's own deleter holds the arena, so that no tensor dangles when this object goes first.
+  // Returns a tensor whose deleter holds the arena, so that it doesn't dangle if this object is destroyed first.
   torch::Tensor tensor_at(const std::shared_ptr<Value>& arena, index_t offset,
                           torch::IntArrayRef sizes) const {
     const auto options = torch::TensorOptions().dtype(dtype).device(device_);
-    // LibTorch asks CUDA whose memory a pointer is, and behind the last element it is nobody's.
+    // LibTorch asks CUDA for a pointer's device, and after the last element the memory has none.
     if (!device_.is_cpu() && c10::multiply_integers(sizes) == 0) return torch::empty(sizes, options);
     return torch::from_blob(
         arena.get() + offset, sizes, [arena](void*) {}, options);
@@ -306,10 +307,10 @@ class FlatModuleOf {
   torch::Device device_{torch::kCPU};
   std::shared_ptr<Value> parameters_;
   std::shared_ptr<Value> gradients_;
-  torch::Tensor all_gradients_;  // where the arena is out of the host's reach
+  torch::Tensor all_gradients_;  // if the host can't access the arena
 };
 
-/// Of modules in float32.
+/// A FlatModuleOf for modules in float32.
 using FlatModule = FlatModuleOf<>;
 
 }  // namespace terse::interop

@@ -11,17 +11,17 @@
 #include "terse/core/view.hpp"
 #endif
 
-// Needs a LibTorch with CUDA and CUDA's own headers. Not for nvcc, which takes minutes for LibTorch's headers where it
-// takes them at all: keep LibTorch in a unit of the host's compiler and the optimizer in one of nvcc's. The views appear
-// from C++20 on.
+// Requires a LibTorch with CUDA, and CUDA's own headers. Not for nvcc, which takes minutes to compile LibTorch's
+// headers, if it can at all. Keep LibTorch in a unit of the host's compiler and the optimizer in one of nvcc's. The
+// views exist from C++20 on.
 
 namespace terse::interop {
 
-/// LibTorch's current stream of this thread on the module's device: the one that its backward passes are in the order
-/// of, and a step on its arenas must be, too. Throws usage_error if the module lies on the CPU, or on a device that
-/// isn't this thread's current one, on which `executor::cuda` runs.
+/// Returns LibTorch's current stream of this thread on the module's device. Its backward passes are in the order of
+/// this stream, and a step on its arenas must be, too. Throws usage_error if the module lies on the CPU, or on a
+/// device that isn't this thread's current one, where `executor::cuda` runs.
 ///
-/// What the optimizer's unit, which is nvcc's, makes of this and of the arenas' addresses:
+/// The optimizer's unit, compiled by nvcc, uses this stream and the arenas' addresses:
 ///
 ///     terse::Optimizer optimizer{recipe, transport, layout, options, terse::executor::cuda{stream}};
 ///     optimizer.step({parameters, layout.size()}, {gradients, layout.size()});
@@ -39,12 +39,13 @@ inline cudaStream_t current_stream(const FlatModule& module) {
 }
 
 #if __cplusplus >= 202002L
-/// The arenas of a module on a CUDA device, for an optimizer that runs there. Throw like `current_stream`.
+/// Returns the module's parameters in the device's memory, for an optimizer that runs there. Throws like
+/// `current_stream`.
 inline view<float, memory::device> device_parameters(FlatModule& module) {
   current_stream(module);
   return {module.parameters(), module.size()};
 }
-/// The module's gradients in the device's memory, for a step on the module's current stream.
+/// Returns the module's gradients in the device's memory, for a step on the module's current stream.
 inline view<float, memory::device> device_gradients(FlatModule& module) {
   current_stream(module);
   return {module.gradients(), module.size()};

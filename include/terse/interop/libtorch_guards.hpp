@@ -11,14 +11,14 @@
 
 #include "terse/core/draw.hpp"
 
-// What a pass changes of LibTorch and of a module, and puts back at its end. Keeps to C++17.
+// Guards for the state of LibTorch and of a module that a pass changes and restores at its end. Compiles as C++17.
 
 namespace terse::detail {
 
-/// Lends LibTorch's generator of the CPU to one pass. Passes in other threads take turns.
+/// A guard that lends LibTorch's generator of the CPU to one pass. Passes in other threads take turns.
 class LentGenerator {
  public:
-  /// `random`: whether the pass draws; its draws are a function of `seed` and `number` alone.
+  /// Takes the generator if the pass draws (`random`); its draws are a function of `seed` and `number` only.
   LentGenerator(bool random, std::uint64_t seed, std::uint64_t number) {
     if (!random) return;
     static std::mutex turns;
@@ -42,8 +42,8 @@ class LentGenerator {
   torch::Tensor before_;
 };
 
-/// Evaluation of a module and all below it. Parents come before children, and `train` reaches all below, so that each has
-/// its own mode again in the end.
+/// A guard that sets a module and its submodules to evaluation. `train` reaches all submodules, so modes are restored
+/// from parents to children.
 class EvaluationMode {
  public:
   explicit EvaluationMode(torch::nn::Module& module) {

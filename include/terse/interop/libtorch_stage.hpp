@@ -20,13 +20,13 @@
 #include "terse/interop/libtorch_stage_options.hpp"
 #include "terse/pipeline/micro_batch.hpp"
 
-// Like interop/libtorch.hpp this keeps to C++17 and belongs into the one unit of the program that knows LibTorch; what
-// leaves that unit is `float*`.
+// Like interop/libtorch.hpp this compiles as C++17 and belongs in the one unit of the program that includes LibTorch; other
+// units see only `float*`.
 
 namespace terse::interop {
 
-/// A LibTorch module as one stage of a pipeline. Parameters and gradients lie in the flat arenas of a FlatModule, so
-/// that any terse optimizer steps on them.
+/// A LibTorch module as one stage of a pipeline. Parameters and gradients lie in the flat arenas of a FlatModule, for
+/// any terse optimizer.
 ///
 ///     torch::nn::Sequential part(torch::nn::Linear(256, 128), torch::nn::ReLU());         // stage 1 of 4
 ///     terse::interop::TorchStage stage(part, {{256}, {128}});
@@ -36,46 +36,46 @@ namespace terse::interop {
 ///     pipeline.train(ids);
 ///     // optimizer.step(stage.parameters(), stage.gradients());
 ///
-/// The first stage reads rows of `batch`'s inputs, all others what comes from the stage before; the last computes
-/// `loss` of its output and the labels' rows. One stage may be both. Tensors are read in place: the inputs given to
-/// `forward`, the gradients given to `backward`, and `batch`.
+/// The first stage reads rows of `batch`'s inputs, all others the output of the stage before. The last stage computes
+/// `loss` of its output and the labels' rows. One stage may be both first and last. Tensors are read in place: the
+/// inputs given to `forward`, the gradients given to `backward`, and `batch`.
 ///
-/// **Masks.** A module with `forward(Tensor input, Tensor batch_inputs)`, or a function of two tensors, is given the
-/// micro-batch's rows of the batch's inputs as well, on any stage: for instance to derive the mask of padding, which does
-/// not travel. Such a stage needs every step's `batch`. On the first stage both tensors are those rows. A `forward` whose
-/// second parameter has a default is called with one tensor: give a function of two instead.
+/// **Masks.** A module with `forward(Tensor input, Tensor batch_inputs)`, or a function of two tensors, also gets the
+/// micro-batch's rows of the batch's inputs, on any stage. It can derive the mask of padding from them, for instance,
+/// since masks are not sent. Such a stage requires every step's `batch`. On the first stage both tensors are those
+/// rows. A `forward` whose second parameter has a default is called with one tensor: give a function of two instead.
 ///
-/// The module takes rows x input and gives rows x output, both float32 on the CPU, and treats rows alike: what
-/// it does across them, as batch normalization does, is done for each micro-batch. It must not change its input in
-/// place, nor what it returned earlier. Training leaves the modes of its submodules as they are (so what the user froze
-/// by `eval()` stays frozen); evaluation switches all to `eval()` and back.
+/// The module maps rows x input to rows x output, both float32 on the CPU, and treats rows independently. Operations
+/// across rows, such as batch normalization, apply to each micro-batch. The module must not change its input in
+/// place, nor an earlier output. Training leaves the modes of its submodules unchanged (so modules frozen by `eval()`
+/// stay frozen); evaluation switches all to `eval()` and back.
 ///
-/// Several micro-batches may be in flight, in ascending order each; the same calls give the same bits. A stage belongs to
-/// one thread at a time; stages in different threads don't disturb each other.
+/// Several micro-batches may be in flight, each kind of pass in ascending order; the same calls give the same bits. A
+/// stage belongs to one thread at a time; stages in different threads are independent.
 ///
-/// **Memory.** In flight: the module's graph and output, rows x (what autograd keeps); with `recompute` nothing but a few
-/// tensors' heads. After a micro-batch's backward pass nothing of it is kept, and after an evaluation nothing but the
-/// last output, or on the last stage the scores of the whole batch. The last stage gains nothing from `recompute` under
-/// schedules that take its backward pass at once.
+/// **Memory.** A micro-batch in flight keeps the module's graph and output, rows x (autograd's tensors); with
+/// `recompute` only a few tensor heads. After a micro-batch's backward pass none of it is kept. After an evaluation
+/// only the last output is kept, or on the last stage the scores of the whole batch. The last stage gains nothing
+/// from `recompute` under schedules that run its backward pass at once.
 ///
-/// **Errors** are usage_error, told before the module runs where that can be. After an exception out of a pass, call
+/// **Errors** are usage_error, thrown before the module runs if possible. After an exception from a pass, call
 /// `forget` and `zero_gradients`. LibTorch's own exceptions pass through.
 class TorchStage {
  public:
   using Forward = TorchForward;
-  /// The mean over the rows, one number: `[](const auto& y, const auto& t) { return cross_entropy(y, t); }`. Sums would
-  /// weigh micro-batches by their sizes twice.
+  /// A function that returns the mean over the rows, one number: `[](const auto& y, const auto& t) { return
+  /// cross_entropy(y, t); }`. Sums would weigh micro-batches by their sizes twice.
   using Loss = std::function<torch::Tensor(const torch::Tensor& output, const torch::Tensor& labels)>;
 
-  /// `part` is what holds a module: torch::nn::Sequential, or any std::shared_ptr or ModuleHolder to a module with
-  /// `forward(Tensor)` or `forward(Tensor, Tensor)`. The last stage, and no other, has a `loss`. Moves the parameters
-  /// (FlatModule). Throws usage_error for shapes and a loss that make no stage, extents below 1, and a module that is not
-  /// on the CPU or not float32.
+  /// Constructs from `part`, a holder of a module: torch::nn::Sequential, or any std::shared_ptr or ModuleHolder of a
+  /// module with `forward(Tensor)` or `forward(Tensor, Tensor)`. Only the last stage has a `loss`. Moves the
+  /// parameters (FlatModule). Throws usage_error for shapes and a loss that don't make a stage, extents below 1, and
+  /// a module that is not on the CPU or not float32.
   template <class Part, class = std::enable_if_t<!std::is_base_of_v<torch::nn::Module, Part>>>
   explicit TorchStage(Part part, TorchStageShapes shapes, Loss loss = nullptr, TorchStageOptions options = {})
       : TorchStage(*part, Forward::of(part), std::move(shapes), std::move(loss), std::move(options)) {}
 
-  /// The same with any function over `module`'s parameters. `module` must outlive this object.
+  /// Constructs from any function over `module`'s parameters. `module` must outlive this object.
   TorchStage(torch::nn::Module& module, Forward forward, TorchStageShapes shapes, Loss loss = nullptr,
              TorchStageOptions options = {})
       : shapes_(checked(std::move(shapes), forward, loss)),
@@ -93,13 +93,13 @@ class TorchStage {
   }
 
   const Layout& layout() const noexcept { return flat_.layout(); }
-  /// `layout().size()` elements each, see FlatModule.
+  /// Returns the arena of parameters, of `layout().size()` elements, see FlatModule.
   float* parameters() noexcept { return flat_.parameters(); }
   const float* parameters() const noexcept { return flat_.parameters(); }
   float* gradients() noexcept { return flat_.gradients(); }
   const float* gradients() const noexcept { return flat_.gradients(); }
   void zero_gradients() { flat_.zero_gradients(); }
-  /// Sum of the gradients' squares, for clipping by the norm over all stages. One pass.
+  /// Returns the sum of the gradients' squares, for clipping by the norm over all stages. One pass.
   double square() const {
     double sum = 0;
     const float* const g = gradients();
@@ -107,26 +107,26 @@ class TorchStage {
     return sum;
   }
 
-  /// Elements of an example's input and output; 0 at the pipeline's ends.
+  /// Returns the elements of an example's input or output; 0 at the pipeline's ends.
   index_t input_elements() const noexcept { return input_elements_; }
   index_t output_elements() const noexcept { return output_elements_; }
   bool first() const noexcept { return shapes_.input.empty(); }
   bool last() const noexcept { return static_cast<bool>(loss_); }
 
-  /// The data of the next step or evaluation: rows are examples, in the order of the ids. The first stage needs the
-  /// inputs, float32 or whole numbers, as does each whose forward takes two tensors, and the last the labels; what a stage
-  /// doesn't need is ignored and may be undefined. Keeps the tensors and copies nothing, so leave them alone until the next
-  /// call. Throws for a missing or empty tensor, another floating-point type, another device, and inputs and labels of
-  /// different numbers of rows.
+  /// Sets the data of the next step or evaluation: rows are examples, in the order of the ids. The first stage, and
+  /// each stage whose forward takes two tensors, requires the inputs, float32 or integers; the last stage requires
+  /// the labels. A stage ignores tensors that it doesn't need; they may be undefined. Keeps the tensors without a
+  /// copy, so don't change them until the next call. Throws for a missing or empty tensor, another floating-point
+  /// type, another device, and different numbers of rows of inputs and labels.
   void batch(const torch::Tensor& inputs, const torch::Tensor& labels) { data_.set(inputs, labels); }
 
-  /// Runs the module over the micro-batch's rows: of `batch` on the first stage, whose `input` is nullptr, of `input`,
-  /// rows x input_elements(), on others. Returns rows x output_elements(), valid until the next call of `forward`; the
-  /// last stage returns nullptr and knows the `loss`. In training `input` must stay in place until this micro-batch's
-  /// backward pass. In evaluation autograd is off, and nothing is kept but what is returned. Throws where a batch is
-  /// missing or hasn't the rows that the micro-batch's weight tells of, for a micro-batch that is in flight already, an
-  /// output other than promised, an input changed in place, and a loss that isn't one number. Copies outputs that aren't
-  /// contiguous, or are views of the input; nothing else.
+  /// Runs the module over the micro-batch's rows: of `batch` on the first stage, whose `input` is nullptr, and of
+  /// `input`, rows x input_elements(), on others. Returns rows x output_elements(), valid until the next call of
+  /// `forward`; the last stage returns nullptr and has the `loss`. In training `input` must stay in place until this
+  /// micro-batch's backward pass. In evaluation autograd is off, and only the output is kept. Throws if a batch is
+  /// missing or hasn't the number of rows that the micro-batch's weight implies, for a micro-batch that is already in
+  /// flight, an output of another shape or type than declared, an input changed in place, and a loss that isn't one
+  /// number. Copies outputs that aren't contiguous or are views of the input, and nothing else.
   const float* forward(const MicroBatch& micro_batch, const float* input) {
     Pass pass = begin(micro_batch, input);
     output_.reset();
@@ -137,7 +137,7 @@ class TorchStage {
       const detail::EvaluationMode evaluation(*module_);
       torch::Tensor scores;
       result = run(pass, &scores);
-      // A pipeline uses the input's place for the next micro-batch. One number counts as one row.
+      // A pipeline reuses the input's memory for the next micro-batch. One number counts as one row.
       if (scores.defined())
         scores_.push_back(torch::atleast_1d(scores.is_alias_of(pass.input) ? scores.clone() : scores));
     } else {
@@ -156,7 +156,7 @@ class TorchStage {
       if (losses_.size() <= index) losses_.resize(index + 1);
       losses_[index] = micro_batch.weight * result.item<double>();
     } else {
-      // A pipeline may use the input's place for another row once this is an evaluation's.
+      // After an evaluation a pipeline may reuse the input's memory for another row.
       output_ = result.detach().contiguous();
       if (output_.is_alias_of(pass.input)) output_ = output_.clone();
     }
@@ -167,11 +167,11 @@ class TorchStage {
     return last() ? nullptr : output_.data_ptr<float>();
   }
 
-  /// Adds the loss's gradients to `gradients()`, given those with respect to this micro-batch's output,
-  /// rows x output_elements() (nullptr on the last stage), and returns those with respect to its input,
-  /// rows x input_elements(), valid until the next call (nullptr on the first stage). Lets go of all that was kept for
-  /// the micro-batch. Throws for a micro-batch without a forward pass in training, where the module cuts its output off
-  /// from its input, and where a gradient has left the arena (FlatModule::check_gradients).
+  /// Adds the loss's gradients to `gradients()`. `output_gradient` is with respect to this micro-batch's output, rows
+  /// x output_elements() (nullptr on the last stage). Returns the gradients with respect to its input, rows x
+  /// input_elements(), valid until the next call (nullptr on the first stage). Releases everything kept for the
+  /// micro-batch. Throws for a micro-batch without a forward pass in training, if the module detaches its output from
+  /// its input, and if a gradient has left the arena (FlatModule::check_gradients).
   const float* backward(const MicroBatch& micro_batch, const float* output_gradient) {
     const auto found = find(micro_batch.index);
     if (found == passes_.end())
@@ -210,7 +210,7 @@ class TorchStage {
     return input_gradient_.data_ptr<float>();
   }
 
-  /// The last stage's mean loss of the micro-batch's rows times its weight, by its latest forward pass.
+  /// Returns the last stage's mean loss of the micro-batch's rows times its weight, by its latest forward pass.
   double loss(const MicroBatch& micro_batch) const {
     const auto index = static_cast<std::size_t>(micro_batch.index);
     if (micro_batch.index < 0 || index >= losses_.size() || !losses_[index])
@@ -219,18 +219,18 @@ class TorchStage {
     return *losses_[index];
   }
 
-  /// The last stage's outputs in the latest evaluation, such as scores: those of all its micro-batches since the one of
-  /// index 0, in the order of the batch's rows. Undefined on other stages and once a training pass follows. They take
-  /// rows x (an output's elements) until then, and each call makes a copy.
+  /// Returns the last stage's outputs in the latest evaluation, such as scores: those of all its micro-batches since
+  /// the one of index 0, in the order of the batch's rows. Undefined on other stages and after a training pass. Until
+  /// then they take rows x (an output's elements) of memory; each call makes a copy.
   torch::Tensor scores() const { return scores_.empty() ? torch::Tensor() : torch::cat(scores_); }
 
-  /// Micro-batches whose backward pass is still to come.
+  /// Returns the number of micro-batches whose backward pass is still to come.
   index_t in_flight() const noexcept { return static_cast<index_t>(passes_.size()); }
-  /// Lets go of the micro-batches in flight: after an exception, before the next step.
+  /// Releases the micro-batches in flight: after an exception, before the next step.
   void forget() noexcept { passes_.clear(); }
 
-  /// Forward passes in training so far, which number the streams of draws. A run that goes on from a checkpoint sets
-  /// what the checkpoint's stage had, and draws what it would have drawn.
+  /// Returns the number of forward passes in training so far, which numbers the streams of draws. A run that resumes
+  /// from a checkpoint sets the value of the checkpoint's stage, and continues its draws.
   std::uint64_t draws() const noexcept { return draws_; }
   void set_draws(std::uint64_t draws) noexcept { draws_ = draws; }
 
@@ -239,7 +239,7 @@ class TorchStage {
     index_t index = 0, rows = 0;
     double weight = 1;
     std::uint64_t draws = 0;
-    torch::Tensor input, batch_inputs, labels;  // views, nobody's memory
+    torch::Tensor input, batch_inputs, labels;  // views that own no memory
     torch::Tensor result;                       // the output or the mean loss, with its graph
   };
 
@@ -292,7 +292,7 @@ class TorchStage {
     return pass;
   }
 
-  // The output, or the last stage's mean loss.
+  // Returns the output, or the last stage's mean loss.
   torch::Tensor run(const Pass& pass, torch::Tensor* scores = nullptr) const {
     const auto version = pass.input._version(), batch_version = pass.batch_inputs._version();
     torch::Tensor output = forward_(pass.input, pass.batch_inputs);

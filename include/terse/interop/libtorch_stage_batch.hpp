@@ -10,18 +10,18 @@
 #include "terse/core/layout.hpp"
 #include "terse/pipeline/micro_batch.hpp"
 
-// Keeps to C++17, as does all that knows LibTorch.
+// Compiles as C++17, like all code that includes LibTorch.
 
 namespace terse::detail {
 
-/// The part of a step's data that a stage reads: inputs on the first and on those whose forward takes two tensors, labels
-/// on the last. Shares the tensors.
+/// The part of a step's data that a stage reads: inputs on the first stage and on stages whose forward takes two
+/// tensors, labels on the last stage. Shares the tensors.
 class TorchStageBatch {
  public:
   TorchStageBatch(bool reads_inputs, bool reads_labels)
       : reads_inputs_(reads_inputs), reads_labels_(reads_labels) {}
 
-  /// See TorchStage::batch.
+  /// Sets the data, see TorchStage::batch.
   void set(const torch::Tensor& inputs, const torch::Tensor& labels) {
     if (reads_inputs_) {
       check_rows(inputs, "inputs");
@@ -36,7 +36,8 @@ class TorchStageBatch {
     inputs_ = reads_inputs_ ? inputs.detach() : torch::Tensor();
     labels_ = reads_labels_ ? labels.detach() : torch::Tensor();
   }
-  /// The rows of a micro-batch, in place. Throws usage_error where the batch is missing, or has other rows than the pipeline.
+  /// Returns the rows of a micro-batch, in place. Throws usage_error if the batch is missing or has other rows than
+  /// the pipeline.
   torch::Tensor inputs(const MicroBatch& micro_batch) const {
     return rows_of(inputs_, micro_batch, "inputs");
   }

@@ -7,7 +7,7 @@
 
 #include <torch/torch.h>
 
-// Keeps to C++17, as does all that knows LibTorch.
+// Compiles as C++17, like all code that includes LibTorch.
 
 namespace terse::detail {
 
@@ -21,8 +21,8 @@ std::false_type has_forward(long);
 
 namespace terse::interop {
 
-/// A stage's function: of its input, or of its input and the same rows of the batch's inputs. A function that can be called
-/// with one tensor is called with one.
+/// A stage's function of its input, or of its input and the same rows of the batch's inputs. A function that can be
+/// called with one tensor is called with one.
 class TorchForward {
   using OfOne = std::function<torch::Tensor(const torch::Tensor& input)>;
   using OfTwo = std::function<torch::Tensor(const torch::Tensor& input, const torch::Tensor& batch_inputs)>;
@@ -35,7 +35,7 @@ class TorchForward {
                                              int> = 0>
   TorchForward(Function function) : of_two_(std::move(function)) {}
 
-  /// Calls the module that `part` holds.
+  /// Returns a function that calls the module in `part`.
   template <class Part>
   static TorchForward of(Part part) {
     if constexpr (decltype(detail::has_forward<Part, torch::Tensor>(0))::value) {

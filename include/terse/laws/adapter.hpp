@@ -18,7 +18,7 @@
 
 namespace terse::laws {
 
-/// The feedback that a compressor is checked with by default: Residual where the error stays bounded.
+/// The default feedback in checks of a compressor: Residual if the error stays bounded, else none.
 template <class C>
 using DefaultFeedback = std::conditional_t<Traits<C>::tracks, Residual, Unchecked<NoErrorFeedback>>;
 
@@ -113,7 +113,7 @@ class RankOf final : public Rank {
   std::optional<Codec<C, F, E>> codec_;
 };
 
-/// Elements of the units that these segments fall into.
+/// Returns the sizes of the units into which these segments are divided.
 template <class C>
 std::vector<index_t> unit_sizes(const std::vector<index_t>& counts) {
   Units units;
@@ -142,7 +142,7 @@ class SubjectOf {
   };
 
  public:
-  /// The compressor's own claims, or those of the quantizer that it is made of.
+  /// Returns the claims of the compressor, or of its quantizer.
   static Claims claims(const C& c) {
     Claims claims;
     claims.name = type_name<C>();

@@ -16,7 +16,7 @@
 #include "terse/laws/values.hpp"
 #include "terse/laws/wire.hpp"
 
-// Whether a compressor, the library's or one's own, keeps what it promises; docs/laws.md lists the laws.
+// Checks the contract of a compressor, the library's or a custom one; docs/laws.md lists the laws.
 //
 //     #include <terse/laws/check.hpp>
 //
@@ -25,7 +25,7 @@
 
 namespace terse::laws {
 
-/// Tries all laws on a compressor and error feedback, whatever their types.
+/// Checks all laws on a compressor and error feedback of any types.
 inline Report check_all(const Subject& subject, const Options& options) {
   Report report{.compressor = subject.claims().name, .passed = {}, .not_applicable = {}, .failures = {}};
   for (const auto& group : {wire_laws, value_laws, feedback_laws, theory_laws})
@@ -48,7 +48,7 @@ inline Report check_all(const Subject& subject, const Options& options) {
   return report;
 }
 
-/// Tries all laws on a compressor, under Residual where its error stays bounded and without feedback elsewhere.
+/// Checks all laws on a compressor, by default with Residual if its error stays bounded and without feedback otherwise.
 template <class C, class F = DefaultFeedback<C>>
 Report check(const C& compressor = {}, const Options& options = {}, const F& feedback = {}) {
   static_assert(check_compressor<C>() && check_error_feedback<F>());

@@ -12,7 +12,7 @@
 #include "terse/laws/example.hpp"
 #include "terse/laws/report.hpp"
 
-// Whether a compressor gives on a device the bits that it gives on the host.
+// Checks that a compressor gives the same bits on a device as on the host.
 //
 //     #include <terse/laws/device.hpp>
 //
@@ -24,7 +24,7 @@ namespace detail {
 
 TERSE_NUMERICS_BEGIN
 
-/// What an arena says, and where a sum goes, on any executor.
+/// A message in an arena, and (`IntoDevice`) an arena that receives a sum, on any executor.
 struct FromDevice {
   const float* x;
   TERSE_HD float operator()(const Piece&, index_t i) const { return x[i]; }
@@ -36,7 +36,7 @@ struct IntoDevice {
 
 TERSE_NUMERICS_END
 
-/// Everything a rank on E leaves after encoding two messages one after the other, and decoding both packets together.
+/// Returns all results of a rank on E: encodes two messages one after the other, then decodes both packets together.
 template <class C, class F, Executor E>
 std::vector<std::vector<std::byte>> traces(const C& compressor, const F& feedback, const Layout& layout,
                                            const std::vector<std::uint64_t>& mask,
@@ -54,7 +54,7 @@ std::vector<std::vector<std::byte>> traces(const C& compressor, const F& feedbac
   upload(view<const std::uint64_t>(mask), words.all());
   const Mask<Space> masked{mask.empty() ? nullptr : words.data()};
   buffer<float, Space> message(layout.size()), sum(layout.size());
-  std::vector<buffer<std::byte, Space>> packets;  // both of a message
+  std::vector<buffer<std::byte, Space>> packets;  // both packets of each message
   ChunkPackets places(2);
   const Draw shared = Draw::shared(1, 1, Purpose::selection);
   for (std::size_t m = 0; m < messages.size(); ++m) {
@@ -70,7 +70,7 @@ std::vector<std::vector<std::byte>> traces(const C& compressor, const F& feedbac
     else
       for (std::size_t p = 0; p < 2; ++p)
         codec.encode(plan.chunks[p], masked, EmptyInbox{}, from, context, true, places.at[p]);
-    // All but the header, which is an envelope's.
+    // Skips the header, which an envelope writes.
     for (std::size_t p = 0; p < 2; ++p)
       keep(places.at[p] + sizeof(PacketHeader),
            plan.chunks[p].bytes - static_cast<index_t>(sizeof(PacketHeader)));
@@ -97,9 +97,9 @@ std::vector<std::vector<std::byte>> traces(const C& compressor, const F& feedbac
 
 }  // namespace detail
 
-/// Compares packets, flags, stored errors and decoded sums on E with the host's, by their bytes: for messages of many
-/// magnitudes, zeros of both signs, denormals, constants, and what isn't finite; segments around word and tile edges;
-/// with a mask and without. E is `executor::emulated`, or `executor::cuda` in a .cu file.
+/// Compares packets, flags, stored errors and decoded sums on E with the host's, byte by byte. Messages have many
+/// magnitudes, zeros of both signs, denormals, constants, and non-finite values; segments end around word and tile edges;
+/// runs are with and without a mask. E is `executor::emulated`, or `executor::cuda` in a .cu file.
 template <class C, class F = DefaultFeedback<C>, GridExecutor E = executor::emulated>
 Report check_device(const C& compressor = {}, const F& feedback = {}) {
   static_assert(check_compressor<C>() && check_error_feedback<F>());

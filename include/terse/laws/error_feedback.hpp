@@ -13,7 +13,7 @@
 #include "terse/laws/feedback_trial.hpp"
 #include "terse/laws/report.hpp"
 
-// Whether an error feedback keeps its promises, on one rank under a contraction.
+// Checks the contract of an error feedback, on one rank with a contraction.
 //
 //     #include <terse/laws/error_feedback.hpp>
 //
@@ -34,8 +34,9 @@ class FeedbackLaws {
  public:
   explicit FeedbackLaws(const F& feedback) : feedback_(feedback) {}
 
-  /// What is kept is a share of what was not sent and one of the old error, the same for all elements, where errors add up. Elsewhere
-  /// what is read of y stands for the message as far as y was sent, or what it doesn't stand for enters the next y by a share.
+  /// If errors accumulate: checks that the new error is a share of the unsent part plus a share of the old error, with the
+  /// same shares for all elements. Otherwise: checks that received + y - decoded = message, or that a share of
+  /// message - received enters the next y.
   std::string nothing_lost() const {
     const std::vector<Seen> seen = watch<F, C>(feedback_);
     const Shares kept = adds_up ? kept_by(seen) : fit(seen, [](const Seen& one) {
@@ -54,13 +55,13 @@ class FeedbackLaws {
     });
     return by_share.empty() ? "" : at_once;
   }
-  /// What a round keeps, for a note; "" where errors don't add up, or are kept whole.
+  /// Describes the shares that a round keeps, for a note; "" if errors don't accumulate, or are kept whole.
   std::string kept() const {
     if (!adds_up) return "";
     const Shares kept = kept_by(watch<F, C>(feedback_));
     return kept.all() ? "" : kept.text();
   }
-  /// Of one message again and again the mean of what is received is the message.
+  /// Checks that the mean of received values is the message if the same message is sent in every step.
   std::string comes_back() const {
     constexpr int steps = 300;
     Trial trial(feedback_);
@@ -78,7 +79,7 @@ class FeedbackLaws {
     });
     return what;
   }
-  /// What would be sent for nothing stays near the messages, whose magnitudes are below 1.
+  /// Checks that the compensated message of zeros stays below 4 for messages with magnitudes below 1.
   std::string bounded() const {
     Trial trial(feedback_);
     const Values zeros(trial.message(1, 1).size(), 0);
@@ -94,7 +95,7 @@ class FeedbackLaws {
     }
     return "";
   }
-  /// Masked elements keep no error, and of others nothing changes where nothing is sent.
+  /// Checks that masked elements keep no error if errors accumulate, and otherwise that they don't change.
   std::string masks() const {
     Trial trial(feedback_);
     const Values zeros(trial.message(1, 1).size(), 0);
@@ -111,7 +112,7 @@ class FeedbackLaws {
     });
     return what;
   }
-  /// A run that goes on from what a checkpoint holds is the run that went on.
+  /// Checks that a run resumed from a checkpoint equals the uninterrupted run.
   std::string checkpoint() const {
     Trial one(feedback_), other(feedback_);
     for (std::uint64_t step = 1; step <= 5; ++step) (void)one.send(one.message(5, step));
@@ -127,7 +128,7 @@ class FeedbackLaws {
     }
     return "";
   }
-  /// What is not finite leaves no trace.
+  /// Checks that the state is finite after a message that is not.
   std::string finite() const {
     Trial trial(feedback_);
     for (const float bad :
@@ -163,20 +164,21 @@ TERSE_NUMERICS_END
 
 }  // namespace detail
 
-/// Tries the laws of error feedbacks with C, on one rank whose messages are below 1 in magnitude:
+/// Checks the laws of error feedbacks with C, on one rank whose messages are below 1 in magnitude:
 ///
-///     nothing lost      where errors add up (`accumulates`) the new error is a share of y - decoded and one of the old error, the
-///                       same for all elements, and together at most 1; elsewhere received + y - decoded = message, or what received
-///                       lacks of message is, times a share, in the next y; up to rounding
-///     comes back        where `corrects`: of 300 equal messages the mean is received, up to 0.01
-///     bounded           what would be sent for a message of 0 stays below 4 in 500 steps
-///     masks             masked elements keep no error, and otherwise change nothing
-///     checkpoint        parts have names, each its own, and a run from them is the run that went on
-///     finite            messages that are not finite leave what is finite
-///     the host's bits   the emulated device gives them, see check_device
+///     nothing lost      if errors accumulate (`accumulates`), the new error is a share of y - decoded plus a share of
+///                       the old error, the same for all elements, with a sum of at most 1; otherwise
+///                       received + y - decoded = message, or a share of message - received enters the next y; up to
+///                       rounding
+///     comes back        if `corrects`: the mean received in 300 steps of equal messages is the message, up to 0.01
+///     bounded           the compensated message of zeros stays below 4 in 500 steps
+///     masks             masked elements keep no error if errors accumulate, and otherwise don't change
+///     checkpoint        parts have unique names, and a run resumed from them equals the uninterrupted run
+///     finite            the state is finite after messages that are not
+///     the host's bits   the emulated device gives the same bits as the host, see check_device
 ///
-/// Shares are found from what a feedback does, and a note says those of one that does not keep all. For feedbacks that need no exact
-/// start, and that keep nearly all where they are to pass `comes back`.
+/// Shares are estimated from the feedback's steps, and a note has those of a feedback that does not keep everything. For
+/// feedbacks that need no exact start; to pass `comes back`, a feedback must keep nearly everything.
 template <class F, class C = NearestFourBits>
 Report check_error_feedback(const F& feedback = {}) {
   static_assert(terse::check_error_feedback<F>() && check_compressor<C>() && check_feedback<C, F>());

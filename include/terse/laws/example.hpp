@@ -20,12 +20,12 @@ namespace terse::laws {
 /// Elements of a message or a state, in fp32.
 using Values = std::vector<float>;
 
-/// An index as the standard library counts.
+/// Converts an index to the standard library's type.
 constexpr std::size_t at(index_t i) { return static_cast<std::size_t>(i); }
-/// A container's size as the library counts.
+/// Returns a container's size in terse's index type.
 constexpr index_t count_of(const auto& container) { return static_cast<index_t>(container.size()); }
 
-/// printf into a string.
+/// Formats as printf into a string.
 [[gnu::format(printf, 1, 2)]] inline std::string say(const char* format, ...) {
   char line[512];
   va_list list;
@@ -34,26 +34,26 @@ constexpr index_t count_of(const auto& container) { return static_cast<index_t>(
   va_end(list);
   return line;
 }
-/// A float so that nothing of it is lost, and so that it can be read.
+/// Formats a float both readably and exactly.
 inline std::string say(float x) { return say("%g (%a)", static_cast<double>(x), static_cast<double>(x)); }
 
-/// Whether two floats are the same bits.
+/// Returns true if two floats have the same bits.
 inline bool same(float a, float b) { return std::memcmp(&a, &b, sizeof a) == 0; }
-/// Whether two have the same length and bits.
+/// Returns true if two vectors have the same length and bits.
 inline bool same(const Values& a, const Values& b) {
   return a.size() == b.size() &&
          (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
 }
 
-/// What a law is tried on: segments, and one or more messages over their elements, counted without padding.
+/// An example for a law: segments, and one or more messages over their elements, counted without padding.
 struct Example {
-  std::vector<index_t> counts;           ///< of the segments
-  std::vector<std::uint8_t> excluded{};  ///< which segments travel dense; empty: none
-  std::vector<std::uint8_t> masked{};    ///< which elements don't take part; empty: none
-  int parts = 1;                         ///< packets that a message is cut into
-  std::vector<Values> messages{};        ///< one after the other
-  std::uint64_t seed = 1;                ///< what random choices depend on
-  std::uint64_t step = 1;                ///< of the first message
+  std::vector<index_t> counts;           ///< elements of the segments
+  std::vector<std::uint8_t> excluded{};  ///< 1 for segments that are sent dense; empty: none
+  std::vector<std::uint8_t> masked{};    ///< 1 for elements that are masked; empty: none
+  int parts = 1;                         ///< number of packets of a message
+  std::vector<Values> messages{};        ///< messages, in order of steps
+  std::uint64_t seed = 1;                ///< seed of random draws
+  std::uint64_t step = 1;                ///< step of the first message
 
   index_t elements() const {
     index_t sum = 0;
@@ -100,19 +100,19 @@ struct Example {
   }
 };
 
-/// Where the elements of an example lie in an arena.
+/// The places of an example's elements in an arena.
 struct Arena {
   Layout layout;
-  std::vector<index_t> place;             ///< of each element
-  std::vector<std::uint8_t> compressed;   ///< whether it lies in a segment that is not excluded
+  std::vector<index_t> place;             ///< arena index of each element
+  std::vector<std::uint8_t> compressed;   ///< 1 for elements in segments that are not excluded
   std::vector<std::uint64_t> mask_words;  ///< empty: no mask
-  int parts = 1;                          ///< packets that a message is cut into
+  int parts = 1;                          ///< number of packets of a message
 
   explicit Arena(const Example& example) : parts(example.parts) {
     for (std::size_t s = 0; s < example.counts.size(); ++s) {
       Segment segment;
       segment.name = std::to_string(s);
-      // Some are matrices, for compressors that ask.
+      // Some segments are matrices, for compressors that depend on the shape.
       const index_t count = example.counts[s];
       segment.shape = count % 3 == 0 ? std::vector<index_t>{3, count / 3} : std::vector<index_t>{count};
       segment.compress = !example.excludes(s);
@@ -128,7 +128,7 @@ struct Arena {
     for (std::size_t e = 0; e < place.size(); ++e)
       if (example.masked[e] != 0) mask_words[at(place[e] / 64)] &= ~(std::uint64_t{1} << place[e] % 64);
   }
-  /// Elements at their places.
+  /// Returns an arena with the elements at their places.
   Values spread(const Values& elements, float padding = 0) const {
     Values arena(at(layout.size()), padding);
     for (std::size_t e = 0; e < place.size(); ++e) arena[at(place[e])] = elements[e];
@@ -141,9 +141,9 @@ struct Arena {
   }
 };
 
-/// Uniform in (-1, 1), a function of its arguments.
+/// Returns a uniform number in (-1, 1), a function of its arguments.
 inline float uniform(std::uint64_t seed, std::uint64_t stream, std::uint64_t i) {
-  // SplitMix64's finalizer: examples need no better numbers, but many of them.
+  // SplitMix64's finalizer: examples need many numbers, but no better ones.
   std::uint64_t word =
       (seed * 0x9E3779B97F4A7C15U + stream) * 0xD1342543DE82EF95U + (i + 1) * 0x9E3779B97F4A7C15U;
   word = (word ^ word >> 30) * 0xBF58476D1CE4E5B9U;
@@ -152,20 +152,20 @@ inline float uniform(std::uint64_t seed, std::uint64_t stream, std::uint64_t i) 
   return (static_cast<float>(word >> 40) + 0.5F) * 0x1p-23F - 1.0F;
 }
 
-/// Kinds of messages; the first ones have values of ordinary sizes.
+/// Kinds of messages; see `ordinary` and `extreme`.
 enum class Pattern {
   uniform,
   heavy,      // 1 to e^-20, of both signs
-  offset,     // of one sign, far from zero
+  offset,     // one sign, far from zero
   constant,   // the same value
-  flipping,   // of one magnitude, and alternating signs
-  one_hot,    // zeros but one
+  flipping,   // one magnitude, alternating signs
+  one_hot,    // zeros except one value
   one_large,  // one large value, the others small and equal
-  geometric,  // each a fixed ratio of the one before
+  geometric,  // each a fixed ratio of the previous one
   two_sizes,  // one in seven a hundred times larger
-  sparse,     // one in ten
+  sparse,     // one in ten is not zero
   denormal,
-  zeros,  // of both signs
+  zeros,  // both signs
   huge,   // 2^63, the largest number that counts as finite
 };
 /// Patterns of normal numbers, whose errors can be compared.
@@ -175,7 +175,7 @@ inline constexpr Pattern ordinary[] = {
 /// Patterns at the ends of fp32's range.
 inline constexpr Pattern extreme[] = {Pattern::denormal, Pattern::zeros, Pattern::huge};
 
-/// n numbers of a pattern, of magnitude `size`; the same for the same seed.
+/// Returns n numbers of a pattern, of magnitude `size`, determined by the seed.
 inline Values values(Pattern pattern, index_t n, float size, std::uint64_t seed) {
   Values x(at(n));
   for (index_t i = 0; i < n; ++i) {
@@ -226,11 +226,11 @@ inline Values values(Pattern pattern, index_t n, float size, std::uint64_t seed)
   return x;
 }
 
-/// Word, block and reduction edges.
+/// Sizes at word, block and reduction edges.
 inline constexpr index_t edges[] = {0, 1, 7, 63, 64, 65, 1000, 4095, 4097};
 
-/// Every size with every pattern, and segments beside each other with masks, exclusions and cuts; `messages`
-/// of each. From small to large, so that the first that fails is small already.
+/// Returns examples of `messages` messages: every size with every pattern, and several segments with masks, exclusions
+/// and several packets. In ascending size, so that the first failure is a small example.
 inline std::vector<Example> examples(std::uint64_t seed, float size, std::size_t messages) {
   std::vector<Example> all;
   std::vector<Pattern> patterns(std::begin(ordinary), std::end(ordinary));

@@ -13,14 +13,15 @@
 #include "terse/laws/report.hpp"
 #include "terse/laws/subject.hpp"
 
-// What error feedback promises.
+// Laws of error feedback that accumulates.
 
 namespace terse::laws {
 
 TERSE_NUMERICS_BEGIN
 
-/// With y what is sent and C(y) what receivers read, the error is fl(y - C(y)), to the last bit; up to its own
-/// rounding where it is stored in fewer bits, and to rounding where a share of it and of the old one is kept. Masked elements keep none.
+/// Checks that the error is fl(y - C(y)), with the compensated message y and the decoded message C(y). It holds to the
+/// last bit; up to storage rounding if the error is stored in fewer bits; and up to rounding if the feedback keeps shares
+/// of this error and of the old one. Masked elements keep no error.
 inline std::string feedback_violation(const Subject& subject, const Example& example) {
   const Claims& claims = subject.claims();
   const Arena arena = subject.arena(example);
@@ -54,13 +55,13 @@ inline std::string feedback_violation(const Subject& subject, const Example& exa
   return "";
 }
 
-/// Sums over messages of several ranks: what receivers read falls behind by the mean error and no more, and no
-/// rank's error keeps growing. Message r is rank r's, the same in all steps or, from `step` 2 on, times a noise
-/// of mean 1.
+/// Checks, for sums over steps of several ranks' messages, that the decoded sum lags by exactly the mean error, and that
+/// no rank's error keeps growing. Message r is sent by rank r: the same in all steps, or, if the example's `step` is above
+/// 1, times a noise of mean 1.
 inline std::string tracking_violation(const Subject& subject, const Options& options,
                                       const Example& example) {
   constexpr double growth =
-      1.5;  // from half to half; errors that grow like sqrt(steps) make 1.73, like steps 2.65
+      1.5;  // between the halves; errors that grow like sqrt(steps) give 1.73, like steps 2.65
   const Claims& claims = subject.claims();
   const Arena arena = subject.arena(example);
   const std::size_t ranks = example.messages.size(), n = at(example.elements());
@@ -68,7 +69,7 @@ inline std::string tracking_violation(const Subject& subject, const Options& opt
   const Values zeros(at(arena.layout.size()), 0);
   std::vector<std::unique_ptr<Rank>> rank;
   for (std::size_t r = 0; r < ranks; ++r) rank.push_back(subject.rank(arena));
-  std::vector<double> behind(n);  // sum of means of messages - sum of what is read
+  std::vector<double> behind(n);  // sum of means of messages - sum of decoded means
   std::vector<double> early(ranks), late(ranks), largest_message(ranks);
   std::vector<Values> error(ranks);
   double rounding = 0;
@@ -122,7 +123,7 @@ inline std::string tracking_violation(const Subject& subject, const Options& opt
           "is %g",
           options.tracking_steps, e, behind[e], kept);
   }
-  // Errors may take long to settle; a contraction says where at the latest.
+  // Errors may take long to settle; a contraction bounds the norm at which they do.
   const auto mean_norm = [&](double squares) { return std::sqrt(2 * squares / options.tracking_steps); };
   const double left = claims.contractive && claims.delta ? std::sqrt(1 - claims.delta(example.counts)) : 1;
   for (std::size_t r = 0; r < ranks; ++r) {
@@ -143,7 +144,7 @@ inline std::string tracking_violation(const Subject& subject, const Options& opt
 
 TERSE_NUMERICS_END
 
-/// Laws of an error feedback that accumulates: what it keeps is what was not read, and receivers don't fall behind.
+/// Returns the laws of error feedback that accumulates: it keeps the undecoded part, and receivers don't lag.
 inline std::vector<Law> feedback_laws(const Subject& subject, const Options& options) {
   const Claims& claims = subject.claims();
   std::vector<Example> tracked;

@@ -16,16 +16,16 @@
 #include "terse/laws/report.hpp"
 #include "terse/laws/subject.hpp"
 
-// An error feedback at work on one rank, for the laws of feedbacks.
+// Runs an error feedback on one rank, for the laws of error feedbacks.
 
 namespace terse::laws {
 
-/// What feedbacks are tried with: a contraction, unit by unit, so that errors stored in blocks may be tried, too.
+/// Default compressor for checks of error feedbacks: a contraction on each unit, so that errors stored in blocks work, too.
 using NearestFourBits = Uniform<4, Nearest, Asymmetric, MaxAbs, PerBlock<64>>;
 
 namespace detail {
 
-/// A message that lies in an arena.
+/// A message in an arena.
 struct FromArena {
   const float* x;
   float operator()(const Piece&, index_t i) const { return x[i]; }
@@ -34,7 +34,7 @@ struct IntoArena {
   float* x;
   void operator()(const Piece&, index_t i, bool, float sum) const { x[i] = sum; }
 };
-/// Asks the feedback's view for what it would send.
+/// Writes the messages as compensated by the feedback's view.
 template <class View>
 struct Ask {
   View view;
@@ -46,7 +46,7 @@ struct Ask {
 
 TERSE_NUMERICS_BEGIN
 
-/// Where the mean of one packet goes, past the feedback.
+/// Writes the mean of one packet after the feedback's `receive`.
 template <class View>
 struct ReceiveMean {
   View view;
@@ -60,7 +60,7 @@ struct ReceiveMean {
   }
 };
 
-/// One rank that sends to itself.
+/// A rank that sends to itself.
 template <class F, class C>
 class FeedbackTrial {
   using E = executor::host;
@@ -90,7 +90,7 @@ class FeedbackTrial {
       for (index_t i = piece.offset; i < piece.offset + piece.count; ++i) act(at(i));
   }
 
-  /// What would be sent for this message.
+  /// Returns the compensated message.
   Values compensated(const Values& message) {
     Values y(at(layout_.size()), 0);
     for_each(E{}, plan_.whole.compressed, NoMask{}, NoPackets{},
@@ -119,7 +119,7 @@ class FeedbackTrial {
     return sent;
   }
 
-  /// What a checkpoint holds, by name.
+  /// Returns the contents of a checkpoint, by name.
   std::map<std::string, std::vector<std::byte>> saved(std::string* fault = nullptr) {
     std::map<std::string, std::vector<std::byte>> parts;
     codec_.walk([&](const std::string& name, auto&&... part) {
@@ -154,12 +154,12 @@ class FeedbackTrial {
   std::uint64_t steps_ = 0;
 };
 
-/// One element of one step: left is y - decoded, before and after are the error.
+/// One element of one step: `left` is y - decoded, `before` and `after` are the errors.
 struct Seen {
   std::size_t step, element;
   double message, y, decoded, received, left, before, after;
 };
-/// Watches a feedback for 20 steps.
+/// Records 20 steps of a feedback.
 template <class F, class C>
 std::vector<Seen> watch(const F& feedback) {
   std::vector<Seen> seen;
@@ -179,7 +179,7 @@ std::vector<Seen> watch(const F& feedback) {
   return seen;
 }
 
-/// Shares of what was not sent and of the old error that a feedback keeps.
+/// Shares of the unsent part and of the old error that a feedback keeps.
 struct Shares {
   double fresh = 1, old = 0;
 
@@ -208,7 +208,7 @@ Shares fit(const std::vector<Seen>& seen, const TermsOf& terms_of) {
   if (area > 1e-9 * aa * bb) return {(av * bb - bv * ab) / area, (bv * aa - av * ab) / area};
   return {aa > 0 ? av / aa : 0, 0};
 }
-/// Finds the shares of a feedback whose errors add up by what it does.
+/// Estimates the shares of an accumulating feedback from its steps.
 inline Shares kept_by(const std::vector<Seen>& seen) {
   return fit(seen, [](const Seen& one) { return Terms{one.left, one.before, one.after}; });
 }

@@ -15,7 +15,7 @@
 #include "terse/graph/stochastic.hpp"
 #include "terse/laws/report.hpp"
 
-// Whether a graph is what it says, at 1 to 9 ranks and in nine rounds.
+// Checks the contract of a graph, for 1 to 9 ranks and nine rounds.
 //
 //     #include <terse/laws/graph.hpp>
 //
@@ -29,13 +29,13 @@ namespace detail {
 inline constexpr int graph_sizes = 9;
 inline constexpr std::uint64_t graph_rounds = 9;
 
-/// One round of a graph, asked for once.
+/// One round of a graph, as returned by one query.
 struct GraphRound {
   int size;
   std::uint64_t round;
   std::vector<std::vector<graph::Edge>> rows;
   std::vector<std::vector<int>> receivers;
-  std::vector<double> matrix;  // row-major; the diagonal is what rows leave of 1
+  std::vector<double> matrix;  // row-major; the diagonal is 1 - the sum of the row's weights
 
   double entry(int i, int j) const { return matrix[static_cast<std::size_t>(i * size + j)]; }
   std::string place(int rank) const {
@@ -48,7 +48,7 @@ template <class G>
 GraphRound ask(const G& graph, int size, std::uint64_t round) {
   GraphRound asked{size, round, {}, {}, std::vector<double>(static_cast<std::size_t>(size * size))};
   for (int rank = 0; rank < size; ++rank) {
-    // What the vectors held shall be gone.
+    // The graph must clear the vectors' old contents.
     auto& row = asked.rows.emplace_back(3, graph::Edge{-1, -1});
     auto& receivers = asked.receivers.emplace_back(3, -1);
     graph.row(rank, size, round, row);
@@ -127,7 +127,7 @@ inline std::string degree_violation(const GraphRound& asked) {
   return "";
 }
 
-/// Weights w(k) of which a round makes w(k + 1): it hands all of them on.
+/// Checks the push-sum weights: a round turns w(k) into w(k + 1) and preserves their sum.
 template <class G>
 std::string push_sum_violation(const G& graph, const GraphRound& asked) {
   double sum = 0;
@@ -148,7 +148,7 @@ std::string push_sum_violation(const G& graph, const GraphRound& asked) {
   return "";
 }
 
-/// The sizes that a graph admits; what else than usage_error it throws goes on its way.
+/// Returns the sizes that a graph admits, those without a usage_error; other exceptions propagate.
 template <class G>
 std::vector<int> admitted_sizes(const G& graph) {
   std::vector<int> sizes;
@@ -162,15 +162,15 @@ std::vector<int> admitted_sizes(const G& graph) {
 
 }  // namespace detail
 
-/// Tries the laws of graphs with 1 to 9 ranks, as far as check(size) admits them, in rounds 0 to 8:
+/// Checks the laws of graphs for 1 to 9 ranks, if check(size) admits them, in rounds 0 to 8:
 ///
 ///     sizes               check refuses 0 ranks with usage_error and admits some number up to 9
-///     rows                rows are of other ranks, ascending, with weights above 0 that sum to 1 at most
-///     receivers           receivers(rank) are those whose rows hold the rank
-///     pure                the same again, in another order and from a copy
-///     fixed, symmetric, doubly stochastic, regular, spectrum        where stated, see Graph and graph::Traits
-///     neighbours          most_neighbors(size), where stated, is not exceeded
-///     push-sum            where stated: weights are positive, start at 1, sum to the number of ranks and are handed on
+///     rows                rows contain other ranks, ascending, with weights above 0 that sum to 1 at most
+///     receivers           receivers(rank) returns the ranks whose rows contain `rank`
+///     pure                repeated queries, in another order and of a copy, return the same graph
+///     fixed, symmetric, doubly stochastic, regular, spectrum        if stated, see Graph and graph::Traits
+///     neighbours          most_neighbors(size), if stated, is not exceeded
+///     push-sum            if stated: weights are positive, start at 1, sum to the number of ranks and are passed on whole
 template <class G>
 Report check_graph(const G& given = {}) {
   static_assert(graph::check_graph<G>());

@@ -29,7 +29,7 @@ TERSE_NUMERICS_BEGIN
 
 namespace detail {
 
-/// One element of one rank, as a mixing rule sees it.
+/// One element of one rank, with the interface that a mixing rule expects.
 template <class Real>
 struct MixingCell {
   Real held = 0, gradient = 0;
@@ -63,7 +63,7 @@ class MixingTrial {
     }
   }
 
-  /// Takes step t; `mixes`: or keeps each rank to itself.
+  /// Runs step t. Without `mixes` ranks don't exchange anything.
   void step(std::uint64_t t, const std::array<float, ranks>& gradients, bool mixes) {
     prepare(t, gradients);
     std::array<std::array<Real, ranks>, 2> own{};
@@ -132,14 +132,14 @@ class MixingLaws {
 
   std::string names() const { return names_fault(M::state); }
   std::string settings() const {
-    // A direction without hyper-parameters leaves its rule none.
+    // A rule with a direction has the hyper-parameters of the direction alone.
     if constexpr (requires { policy_.direction; })
       return settings_fault(policy_.direction);
     else
       return settings_fault(policy_);
   }
 
-  /// What travels is asked for without changing anything.
+  /// Checks that `outgoing` changes nothing and returns the same value at every call.
   std::string pure() const {
     MixingTrial<double, M> trial(policy_);
     for (std::uint64_t t = 1; t <= steps; ++t) {
@@ -159,7 +159,7 @@ class MixingLaws {
     }
     return "";
   }
-  /// What facts say of the gradient and of the second vector is so.
+  /// Checks the facts `before_gradient` and `second_by_difference`.
   std::string facts() const {
     MixingTrial<double, M> trial(policy_);
     for (std::uint64_t t = 1; t <= steps; ++t) {
@@ -201,7 +201,7 @@ class MixingLaws {
     }
     return "";
   }
-  /// Mixing moves ranks, and not their mean: given the same gradients it goes where it would go without.
+  /// Checks that mixing does not change the ranks' mean: given the same gradients, it is the mean without mixing.
   std::string mean() const {
     MixingTrial<double, M> mixed(policy_), alone(policy_);
     for (std::uint64_t t = 1; t <= steps; ++t) {
@@ -213,7 +213,7 @@ class MixingLaws {
     }
     return "";
   }
-  /// Ranks without gradients come together.
+  /// Checks that ranks without gradients approach consensus.
   std::string consensus() const {
     MixingTrial<double, M> trial(policy_);
     const double first = trial.spread();
@@ -249,19 +249,19 @@ class MixingLaws {
 
 TERSE_NUMERICS_END
 
-/// Tries the laws of mixing rules with one element of three ranks that are each other's neighbours:
+/// Checks the laws of mixing rules with one element of three ranks that are all neighbours:
 ///
-///     names         buffers have names, each its own
+///     names         buffers have unique names
 ///     settings      hyper-parameters are visited
-///     bounds        buffers and scalars are those that the policy has named
-///     pure          outgoing changes nothing, and says the same when asked again
+///     bounds        the rule accesses only buffers and scalars that the policy has named
+///     pure          outgoing changes nothing and returns the same value at every call
 ///     facts         `before_gradient` and `second_by_difference` are as stated
-///     precision     60 steps in float are those in double, up to 1e-4
-///     mean          mixing doesn't move the ranks' mean, given the gradients
-///     consensus     60 steps without gradients bring ranks nearer to each other by half at least; not of `moves_by_packet`, whose
-///                   ranks must start equal
+///     precision     60 steps in float equal those in double, up to 1e-4
+///     mean          mixing doesn't change the ranks' mean, given the gradients
+///     consensus     60 steps without gradients at least halve the distance between ranks; not for rules with
+///                   `moves_by_packet`, whose ranks must start equal
 ///
-/// The last two are of a doubly stochastic matrix, with 1/2 on its diagonal, and a constant learning rate.
+/// The last two use a doubly stochastic matrix, with 1/2 on its diagonal, and a constant learning rate.
 template <class M>
 Report check_mixing_rule(const M& policy = {}, const Options& options = {}) {
   static_assert(terse::check_mixing_rule<M>());

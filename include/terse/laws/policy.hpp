@@ -9,11 +9,11 @@
 #include "terse/core/policy.hpp"
 #include "terse/laws/report.hpp"
 
-// Laws of what a policy says of itself.
+// Laws of a policy's self-description: buffer names and settings.
 
 namespace terse::laws::detail {
 
-/// Returns what is wrong with the names of buffers; "" if nothing is.
+/// Describes a fault in the names of buffers; "" if there is none.
 template <class... Names>
 std::string names_fault(const Names&... lists) {
   std::set<std::string> seen;
@@ -32,7 +32,7 @@ std::string names_fault(const Names&... lists) {
   return fault;
 }
 
-/// Returns what is wrong with policies that have members and show none of them: ranks compare what they visit. "" if nothing is.
+/// Describes the fault of policies that have members but visit none: ranks compare only visited settings. "" if there is none.
 template <class... Policies>
 std::string settings_fault(const Policies&... policies) {
   const auto silent = [](const auto& policy) {
@@ -47,12 +47,12 @@ std::string settings_fault(const Policies&... policies) {
   return "";
 }
 
-/// Tries laws of rules, and notes whether a rule has asked for a buffer or a scalar that it has not.
+/// A judge of the laws of rules that also notes accesses to buffers or scalars that a rule has not declared.
 class Judge {
  public:
   explicit Judge(Report& report) : report_(report) {}
 
-  /// `violation()` returns "" where the law holds.
+  /// Checks a law; `violation()` returns "" if it holds.
   template <class Violation>
   void operator()(const char* law, const Violation& violation) {
     try {

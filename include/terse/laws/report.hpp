@@ -7,37 +7,37 @@
 
 namespace terse::laws {
 
-/// How hard to look.
+/// Effort of a check.
 struct Options {
-  std::uint64_t seed = 1;     ///< of examples and of the compressor's own draws
-  int draws = 2000;           ///< behind every mean and variance
-  int tracking_steps = 2000;  ///< of feedback, in "mean tracking"
-  float magnitude = 1;        ///< of ordinary values; what a threshold or a fixed range is meant for
-  int attempts = 400;         ///< to make a failing example smaller
+  std::uint64_t seed = 1;     ///< seed of examples and of the compressor's draws
+  int draws = 2000;           ///< draws for each mean and variance
+  int tracking_steps = 2000;  ///< steps of error feedback in "mean tracking"
+  float magnitude = 1;        ///< magnitude of ordinary values, for which a threshold or range is meant
+  int attempts = 400;         ///< attempts to shrink a failing example
 };
 
 /// A law that does not hold, with the smallest example that was found.
 struct Failure {
   std::string law;
-  std::string what;  ///< the example, what was expected, what came
+  std::string what;  ///< the example, the expected value and the actual one
 };
 
-/// What `check` found out.
+/// Result of a `check`.
 struct Report {
   std::string compressor;
   std::vector<std::string> passed;
-  std::vector<std::string> not_applicable;  ///< laws about what this compressor does not claim
+  std::vector<std::string> not_applicable;  ///< laws about properties that this compressor does not claim
   std::vector<Failure> failures;
-  std::vector<std::string> notes{};  ///< what was understood, such as which optional members there are
+  std::vector<std::string> notes{};  ///< observations, such as the optional members that were found
 
   explicit operator bool() const { return failures.empty(); }
-  /// Whether this law failed.
+  /// Returns true if this law failed.
   bool broke(const std::string& law) const {
     for (const Failure& failure : failures)
       if (failure.law == law) return true;
     return false;
   }
-  /// For people.
+  /// Formats the report for people.
   std::string text() const {
     std::string text = compressor + "\n";
     for (const std::string& note : notes) text += "          " + note + "\n";

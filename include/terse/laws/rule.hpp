@@ -16,7 +16,7 @@
 #include "terse/momentum_correction/heavy_ball.hpp"
 #include "terse/preconditioner/elementwise.hpp"
 
-// Whether a momentum correction or a preconditioner keeps what Averaging relies on.
+// Checks the contract of a momentum correction or a preconditioner on which Averaging relies.
 //
 //     #include <terse/laws/rule.hpp>
 //
@@ -40,7 +40,7 @@ class RuleLaws {
   }
   std::string settings() const { return settings_fault(momentum_, preconditioner_); }
 
-  /// float against double, on messages that travel as they are.
+  /// Compares float with double, on uncompressed messages.
   std::string precision(bool exact) const {
     RuleTrial<float, M, P> trial(momentum_, preconditioner_);
     RuleTrial<double, M, P> oracle(momentum_, preconditioner_);
@@ -71,7 +71,7 @@ class RuleLaws {
     return "";
   }
 
-  /// Two ranks with gradients of their own and one mean go the same way.
+  /// Checks that two ranks with different gradients and the same mean take the same step.
   std::string agreement(bool exact) const {
     RuleTrial<float, M, P> one(momentum_, preconditioner_), other(momentum_, preconditioner_);
     for (std::uint64_t step = 1; step <= steps; ++step) {
@@ -95,7 +95,7 @@ class RuleLaws {
     return "";
   }
 
-  /// A gradient that is not finite leaves no trace in buffers, nor do the largest means that count as finite.
+  /// Checks that buffers stay finite after a gradient that is not, and after the largest means that count as finite.
   std::string finiteness() const {
     constexpr float huge = 0x1p62F, infinity = std::numeric_limits<float>::infinity();
     for (const float bad : {std::numeric_limits<float>::quiet_NaN(), infinity, -infinity}) {
@@ -122,7 +122,7 @@ class RuleLaws {
   }
 
   static constexpr bool may_rest = M::facts.rests_at_zero && P::facts.rests_at_zero;
-  /// What is said to rest at a mean of 0 does, whatever has been before.
+  /// Checks that rules with `rests_at_zero` do not change at a mean of 0, after any history.
   std::string rest() const {
     RuleTrial<float, M, P> trial(momentum_, preconditioner_);
     for (std::uint64_t step = 1; step <= steps; ++step) {
@@ -142,7 +142,7 @@ class RuleLaws {
   static constexpr std::uint64_t steps = 60;
 
   float gradient(std::uint64_t step, int rank) const {
-    // Some elements have no gradient at first, and none now and then.
+    // Some elements have no gradient at first, or in some steps.
     if (step <= 2 || step % 7 == 0) return 0;
     const Draw draw = Draw::local(options_.seed, rank, step, Purpose::user);
     return options_.magnitude * (static_cast<float>(draw.bits(0) >> 40) * 0x1p-23F - 1);
@@ -159,7 +159,7 @@ TERSE_NUMERICS_END
 
 namespace detail {
 
-/// Which optional members a rule has: a misspelt one is a function that nobody calls, and not to be told from a helper.
+/// Lists the optional members of the rules: a misspelt member is never called, and looks the same as a helper.
 template <class M, class P>
 std::vector<std::string> optional_members() {
   using Momentum = typename M::template Rule<float>;
@@ -196,17 +196,18 @@ std::vector<std::string> optional_members() {
 
 }  // namespace detail
 
-/// Tries the laws on both rules together:
+/// Checks the laws on both rules together:
 ///
-///     names         buffers have names, each its own
+///     names         buffers have unique names
 ///     settings      hyper-parameters are visited
-///     bounds        buffers and scalars are those that the policy has named
-///     precision     60 steps in float are those in double, up to 1e-4
-///     agreement     ranks with gradients of their own make the same of the same mean; over exact means they keep the same
-///     finite        nothing that is not finite enters a buffer
-///     rest          where both say `rests_at_zero`, a mean of 0 changes nothing
+///     bounds        the rules access only buffers and scalars that the policies have named
+///     precision     60 steps in float equal those in double, up to 1e-4
+///     agreement     ranks with different gradients take the same step from the same mean; for exact means their buffers
+///                   are equal, too
+///     finite        buffers stay finite
+///     rest          if both rules state `rests_at_zero`, a mean of 0 changes nothing
 ///
-/// The report's notes say which optional members the rules have.
+/// The report's notes list the rules' optional members.
 template <class M, class P>
 Report check_rules(const M& momentum, const P& preconditioner, const Options& options = {}) {
   static_assert(check_momentum_correction<M>() && check_preconditioner<P>());
@@ -235,12 +236,12 @@ Report check_rules(const M& momentum, const P& preconditioner, const Options& op
   judge.bounds();
   return report;
 }
-/// The same for a momentum correction, with NoPreconditioner.
+/// Checks the laws on a momentum correction, with NoPreconditioner.
 template <class M>
 Report check_momentum_correction(const M& policy = {}, const Options& options = {}) {
   return check_rules(policy, NoPreconditioner{}, options);
 }
-/// The same for a preconditioner, with NoMomentum.
+/// Checks the laws on a preconditioner, with NoMomentum.
 template <class P>
 Report check_preconditioner(const P& policy = {}, const Options& options = {}) {
   return check_rules(NoMomentum{}, policy, options);

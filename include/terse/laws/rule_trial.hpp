@@ -9,7 +9,7 @@
 #include "terse/momentum_correction/concept.hpp"
 #include "terse/preconditioner/concept.hpp"
 
-// One element of one rank under a momentum correction and a preconditioner, step by step, for the laws of rules.
+// Runs a momentum correction and a preconditioner on one element of one rank, step by step, for the laws of rules.
 
 namespace terse::laws {
 
@@ -37,7 +37,7 @@ struct Cell {
   Element element() { return {this}; }
 };
 
-/// A layer of one element, as a preconditioner sees it.
+/// A layer of one element, with the interface that a preconditioner expects.
 template <class Real>
 struct CellAsLayer {
   Cell<Real>* cell;
@@ -51,7 +51,7 @@ struct CellAsLayer {
   Real& operator[](int k) const { return cell->layer.at(static_cast<std::size_t>(k)); }
 };
 
-/// All layers, one of this element, as a momentum correction sees them.
+/// All layers, here one of one element, with the interface that a momentum correction expects.
 template <class Real>
 struct CellAsLayers {
   Cell<Real>* cell;
@@ -65,7 +65,8 @@ struct CellAsLayers {
   }
 };
 
-/// What a rank makes of a mean: its direction, and the preconditioner's u, or of a layer of this element what x loses.
+/// Results of a rank for a mean: the direction, and as step the preconditioner's u, or, if it is layer-wise, the decrease
+/// of x.
 template <class Real>
 struct Made {
   Real direction, step;
@@ -128,7 +129,7 @@ class RuleTrial {
     }
     return made;
   }
-  /// Whether a mean of 0 leaves everything as it is.
+  /// Applies a mean of 0; returns true if it changes nothing.
   bool rests() {
     const RuleTrial before = *this;
     const Made<Real> made = receive(0, false);
@@ -149,7 +150,7 @@ class RuleTrial {
   using PreconditionerRule = typename P::template Rule<Real>;
   static constexpr std::uint64_t second_stage = 5;  // its first step
 
-  /// As at the end of a first stage whose preconditioner divided by this.
+  /// Acts as the end of a first stage whose preconditioner divided by `denominator`.
   void carry(Real denominator) {
     if constexpr (requires { preconditioner_.carry(second_.element(), denominator); })
       preconditioner_.carry(second_.element(), denominator);

@@ -13,7 +13,7 @@
 
 namespace terse::laws {
 
-/// What is wrong with an example; an exception is wrong, too.
+/// Describes the violation of a law by an example, or the exception that it throws; "" if there is none.
 inline std::string judge(const Law& law, const Example& example) {
   try {
     return law.violation(example);
@@ -22,8 +22,7 @@ inline std::string judge(const Law& law, const Example& example) {
   }
 }
 
-/// Makes a failing example smaller for as long as it fails: fewer messages, segments and elements, then simpler
-/// values.
+/// A search for a smaller example that still fails: fewer messages, segments and elements, then simpler values.
 class Shrinker {
  public:
   Shrinker(const Law& law, Example example, std::string what, int attempts)
@@ -107,7 +106,7 @@ class Shrinker {
       }
   }
 
-  /// Elements [begin, begin + count) leave their segments.
+  /// Removes elements [begin, begin + count) from their segments.
   static void drop(Example& x, index_t begin, index_t count) {
     index_t at_segment = 0;
     for (index_t& held : x.counts) {

@@ -15,35 +15,35 @@
 #include "terse/core/packet.hpp"
 #include "terse/laws/example.hpp"
 
-// What laws see of a compressor: the same few calls whatever its type, so that laws are compiled once.
+// A type-erased interface of compressors for the laws, so that laws are compiled once.
 
 namespace terse::laws {
 
-/// What a compressor and its error feedback claim.
+/// Claims of a compressor and its error feedback.
 struct Claims {
   std::string name;
-  bool unbiased = false;           ///< what is read has the message as its expectation
-  bool contractive = false;        ///< errors are less than the message
-  bool tracks = false;             ///< under Residual the mean is tracked, see Traits
+  bool unbiased = false;           ///< the expectation of the decoded message is the message
+  bool contractive = false;        ///< the norm of errors is less than that of the message
+  bool tracks = false;             ///< with Residual the mean is tracked, see Traits
   bool variable = false;           ///< the size of a section depends on the data
-  bool zero_to_zero = false;       ///< a message of zeros reads as zeros
-  std::optional<bool> stochastic;  ///< where it says so
-  bool accumulates = false;        ///< what the feedback keeps is what was not sent
-  bool exact = true;               ///< ... to the last bit
-  bool decodes_sums = false;       ///< so that sums of packets are right to rounding
-  float fresh = 1;                 ///< share of what was not sent that is kept
+  bool zero_to_zero = false;       ///< a message of zeros decodes to zeros
+  std::optional<bool> stochastic;  ///< packets depend on random draws; empty: not stated
+  bool accumulates = false;        ///< the feedback keeps the unsent part
+  bool exact = true;               ///< the feedback keeps the unsent part to the last bit
+  bool decodes_sums = false;       ///< decodes sums of packets, which are right up to rounding only
+  float fresh = 1;                 ///< share of the unsent part that is kept
   float old = 0;                   ///< share of the old error that is kept
-  std::function<double(const std::vector<index_t>&)> delta, omega;  ///< of these segments; empty: not stated
+  std::function<double(const std::vector<index_t>&)> delta, omega;  ///< by segments; empty: not stated
 };
 
-/// What random choices depend on.
+/// The arguments of random draws.
 struct Moment {
-  std::uint64_t seed = 1;  ///< of the run
-  std::uint64_t step = 1;  ///< of the message
-  int rank = 0;            ///< that sends it
+  std::uint64_t seed = 1;  ///< seed of the run
+  std::uint64_t step = 1;  ///< step of the message
+  int rank = 0;            ///< sender of the message
 };
 
-/// A packet between two margins that nobody may write to.
+/// A packet between two margins that must not be written.
 class Packet {
  public:
   Packet(index_t most, std::byte fill) : room_(at(2 * margin + most), fill), most_(most), fill_(fill) {}
@@ -55,7 +55,7 @@ class Packet {
     return std::all_of(room_.begin(), room_.begin() + margin, untouched) &&
            std::all_of(room_.end() - margin, room_.end(), untouched);
   }
-  index_t bytes = 0;  ///< what `encode` said
+  index_t bytes = 0;  ///< bytes that `encode` returned
 
  private:
   static constexpr std::ptrdiff_t margin = 512;  // keeps the alignment of new
@@ -74,19 +74,19 @@ class Rank {
   Rank& operator=(const Rank&) = delete;
   virtual ~Rank() = default;
 
-  /// As if no message had been there.
+  /// Resets the state to that before the first message.
   virtual void reset() = 0;
-  /// One packet for each part of an arena's message.
+  /// Encodes an arena's message as one packet for each part.
   virtual Sent encode(const Values& message, const Moment& moment, std::byte fill = std::byte{0xA5}) = 0;
-  /// The weighted sum of several ranks' packets; `packets[r][p]` begins part p of rank r's.
+  /// Decodes the weighted sum of several ranks' packets; `packets[r][p]` points to part p of rank r.
   virtual void decode(const std::vector<std::vector<const std::byte*>>& packets,
                       const std::vector<float>& weights, const Moment& moment, Values& sum) = 0;
-  /// What the feedback makes of a message: with zeros, what it will add to the next one.
+  /// Returns the message after compensation: for a message of zeros, the stored error.
   virtual Values compensated(const Values& message) = 0;
   virtual bool take_bad() = 0;
 
   virtual int parts() const = 0;
-  /// Where a part's section lies in its packet, and how long it is at most.
+  /// Returns the offset of a part's section in its packet, or the most bytes of the section (`section_most`).
   virtual index_t section_at(int part) const = 0;
   virtual index_t section_most(int part) const = 0;
   virtual index_t packet_most(int part) const = 0;
@@ -101,7 +101,7 @@ class Rank {
   }
 };
 
-/// What the laws examine: a compressor and an error feedback of any types, as functions, with what they claim.
+/// The subject of the laws: a type-erased compressor and error feedback, with their claims.
 class Subject {
  public:
   Subject() = default;
@@ -109,26 +109,26 @@ class Subject {
   Subject& operator=(const Subject&) = delete;
   virtual ~Subject() = default;
   virtual const Claims& claims() const = 0;
-  /// An example's elements, and which of them this compressor takes.
+  /// Returns an arena for an example's elements, with those that this compressor encodes.
   virtual Arena arena(const Example& example) const = 0;
   virtual std::unique_ptr<Rank> rank(const Arena& arena) const = 0;
 };
 
-/// A law: on which examples it is tried, and what is wrong with one of them, "" where nothing is.
+/// A law: the examples on which it is tried, and a function that describes a violation, "" if there is none.
 struct Law {
   std::string name;
-  bool applies = true;              ///< to this compressor
-  std::vector<Example> examples{};  ///< on which it is tried
+  bool applies = true;              ///< true: it applies to this compressor
+  std::vector<Example> examples{};  ///< examples on which it is tried
   std::function<std::string(const Example&)> violation;
-  bool shrinks = true;  ///< a smaller example says as much
+  bool shrinks = true;  ///< true: a failing example may be shrunk
 };
 
-/// Message m of an example is sent in step `step + m`.
+/// Returns the moment of message m of an example: step `step + m`.
 inline Moment moment(const Example& example, std::size_t m = 0, int rank = 0) {
   return {example.seed, example.step + m, rank};
 }
 
-/// Where two packets differ behind their headers, or "".
+/// Describes the first difference of two packets after their headers, or returns "".
 inline std::string difference(const Sent& a, const Sent& b) {
   for (std::size_t p = 0; p < a.size(); ++p) {
     if (a[p].bytes != b[p].bytes)
@@ -143,14 +143,14 @@ inline std::string difference(const Sent& a, const Sent& b) {
   return "";
 }
 
-/// Where two vectors of elements differ, both zeros being alike, or "".
+/// Describes the first difference of two vectors, with -0 equal to 0, or returns "".
 inline std::string difference(const Values& a, const Values& b) {
   for (std::size_t e = 0; e < a.size(); ++e)
     if (!std::equal_to{}(a[e], b[e])) return say("element %zu: ", e) + say(a[e]) + " and " + say(b[e]);
   return "";
 }
 
-/// Where two vectors are farther apart than some roundings of their largest element, or "".
+/// Describes the first difference of two vectors above 64 roundings of the largest element, or returns "".
 inline std::string distance(const Values& a, const Values& b) {
   float largest = 0;
   for (const float value : b) largest = std::max(largest, std::abs(value));
@@ -160,7 +160,7 @@ inline std::string distance(const Values& a, const Values& b) {
   return "";
 }
 
-/// The first element that is not finite, or "".
+/// Describes the first element that is not finite, or returns "".
 inline std::string not_finite(const Values& values) {
   for (std::size_t e = 0; e < values.size(); ++e)
     if (!std::isfinite(values[e])) return say("element %zu: ", e) + say(values[e]);

@@ -10,14 +10,14 @@
 #include "terse/laws/report.hpp"
 #include "terse/laws/subject.hpp"
 
-// What proofs take for granted: contraction, unbiasedness, variance. Expectations are means over draws, with bounds
-// that a true claim exceeds about once in 10^8.
+// Laws that convergence proofs assume: contraction, unbiasedness, variance. Expectations are means over draws, with
+// bounds that a true claim exceeds about once in 10^8.
 
 namespace terse::laws {
 
 namespace detail {
 
-/// Mean, deviation and range of numbers that come one after the other.
+/// Running mean, deviation and range of numbers.
 class Estimate {
  public:
   void add(double x) {
@@ -28,12 +28,12 @@ class Estimate {
     most_ = std::max(most_, x);
   }
   double mean() const { return first_ + sum_ / count_; }
-  /// Of the mean: six standard errors.
+  /// Returns the margin of the mean: six standard errors.
   double margin() const {
     const double shift = sum_ / count_, variance = std::max(0.0, squares_ / count_ - shift * shift);
     return 6 * std::sqrt(variance / std::max(1.0, count_ - 1));
   }
-  /// What events too rare to have been seen, each of size `range`, may have added or taken.
+  /// Returns the largest possible effect on the mean of unseen, rare events, each of size `range`.
   double unseen(double range) const { return count_ > 1 ? 20 * range / count_ : 0; }
   double range() const { return most_ - least_; }
   bool constant() const { return most_ <= least_; }
@@ -55,7 +55,7 @@ inline double squared_distance(const Values& a, const Values& b) {
   return sum;
 }
 
-/// C(x) of a fresh rank, draw after draw.
+/// Successive draws of C(x) on a rank without an error.
 class Compressions {
  public:
   Compressions(const Subject& subject, const Example& example)
@@ -78,7 +78,7 @@ class Compressions {
   Values message_;
 };
 
-/// Whether C(x) differs from draw to draw.
+/// Returns true if C(x) differs between draws.
 inline bool is_random(const Subject& subject, float size) {
   if (subject.claims().stochastic.value_or(false)) return true;
   const Example probe{.counts = {500}, .messages = {values(Pattern::uniform, 500, size, 1)}};
@@ -89,7 +89,7 @@ inline bool is_random(const Subject& subject, float size) {
   return false;
 }
 
-/// How far C(x) may be from x where the largest magnitude is 1: what an event too rare to be seen may bring.
+/// Returns the largest observed distance between C(x) and x, relative to the largest magnitude: the size of a rare event.
 inline double step_of(const Subject& subject, float size) {
   const Example probe{.counts = {100}, .messages = {values(Pattern::uniform, 100, size, 1)}};
   Compressions compress(subject, probe);
@@ -105,7 +105,7 @@ inline double step_of(const Subject& subject, float size) {
   return step / largest;
 }
 
-/// E ||x - C(x)||^2 / ||x||^2 over the draws.
+/// Estimates E ||x - C(x)||^2 / ||x||^2 over the draws.
 inline Estimate squared_error(const Subject& subject, const Example& example, int draws) {
   const Values& x = example.messages.front();
   const double norm = squared_norm(x);
@@ -117,7 +117,7 @@ inline Estimate squared_error(const Subject& subject, const Example& example, in
 
 }  // namespace detail
 
-/// E ||x - C(x)||^2 <= (1 - delta) ||x||^2; where no delta is stated, C(x) is no farther from x than 0 is.
+/// Checks that E ||x - C(x)||^2 <= (1 - delta) ||x||^2; without a stated delta, that C(x) is no farther from x than 0.
 inline std::string contraction_violation(const Subject& subject, int draws, const Example& example) {
   const Values& x = example.messages.front();
   if (!(detail::squared_norm(x) > 0)) return "";
@@ -126,14 +126,14 @@ inline std::string contraction_violation(const Subject& subject, int draws, cons
   if (!(delta > 0 || !subject.claims().delta) || delta > 1)
     return say("delta is %g, which is not in (0, 1]", delta);
   const double least = error.mean() - error.margin() - error.unseen(error.constant() ? 1 : error.range());
-  // Rounding adds to the error, in proportion to x.
+  // Rounding adds an error proportional to x.
   const double most = std::pow(std::sqrt(1 - delta) + 0x1p-21, 2);
   if (least <= most) return "";
   return say("||x - C(x)||^2 / ||x||^2 %s %.7g, expected at most 1 - delta = %.7g",
              draws > 1 ? "is at least" : "=", least, 1 - delta);
 }
 
-/// E C(x) = x, element by element and in the sum of magnitudes.
+/// Checks that E C(x) = x for each element, for the sum, and for the sum of magnitudes.
 inline std::string bias_violation(const Subject& subject, double step, int draws, const Example& example) {
   const Values& x = example.messages.front();
   detail::Compressions compress(subject, example);
@@ -181,7 +181,7 @@ inline std::string bias_violation(const Subject& subject, double step, int draws
   return "";
 }
 
-/// E ||C(x) - x||^2 <= omega ||x||^2.
+/// Checks that E ||C(x) - x||^2 <= omega ||x||^2.
 inline std::string variance_violation(const Subject& subject, int draws, const Example& example) {
   if (!(detail::squared_norm(example.messages.front()) > 0)) return "";
   const detail::Estimate error = detail::squared_error(subject, example, draws);
@@ -191,7 +191,7 @@ inline std::string variance_violation(const Subject& subject, int draws, const E
              draws, least, omega);
 }
 
-/// One message each, of sizes and kinds at which bounds are attained.
+/// Returns examples of one message each, with sizes and patterns that attain the bounds.
 inline std::vector<Example> vectors(const Options& options, const std::vector<index_t>& lengths, int seeds) {
   std::vector<Example> all;
   const auto add = [&](std::vector<index_t> counts, Pattern pattern, std::uint64_t seed) {
@@ -207,7 +207,7 @@ inline std::vector<Example> vectors(const Options& options, const std::vector<in
   return all;
 }
 
-/// Vectors found by changing one element at a time for a larger share of what is lost to what may be lost.
+/// Returns vectors with a large ratio of actual to allowed error, found by random search, one element at a time.
 inline std::vector<Example> hunted(const Subject& subject, const Options& options,
                                    const std::vector<index_t>& lengths) {
   const auto share = [&](const Example& example) {
@@ -238,7 +238,7 @@ inline std::vector<Example> hunted(const Subject& subject, const Options& option
   return all;
 }
 
-/// Laws that proofs of convergence assume of a compressor, where it claims them: contraction, unbiasedness, variance.
+/// Returns the laws that convergence proofs assume, if the compressor claims them: contraction, unbiasedness, variance.
 inline std::vector<Law> theory_laws(const Subject& subject, const Options& options) {
   const Claims& claims = subject.claims();
   const bool random = detail::is_random(subject, options.magnitude);

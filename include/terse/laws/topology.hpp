@@ -20,7 +20,7 @@
 #include "terse/laws/report.hpp"
 #include "terse/transport/thread.hpp"
 
-// Whether a topology gives all ranks the mean, over threads.
+// Checks that a topology gives all ranks the mean, over threads.
 //
 //     #include <terse/laws/topology.hpp>
 //
@@ -39,7 +39,7 @@ struct GivenMessage {
   const float* x;
   TERSE_HD float operator()(const Piece&, index_t i) const { return x[i]; }
 };
-/// Where the mean goes, and how often it came.
+/// Writes the mean, and counts the calls for each element.
 struct CountedMean {
   float* x;
   int* times;
@@ -51,7 +51,7 @@ struct CountedMean {
 
 TERSE_NUMERICS_END
 
-/// Rounds of one exchange between ranks that are threads. `note`: the norm of the mean is wanted, too.
+/// Rounds of one exchange between ranks that are threads. `note`: the exchange also computes the norm of the mean.
 template <class P, Compressor C, ErrorFeedback F, bool note = false>
 class TopologyTrial {
  public:
@@ -74,9 +74,9 @@ class TopologyTrial {
     std::vector<std::vector<float>> means;  // by rank, of the last round
     std::vector<std::vector<double>> sums;  // by rank, of all rounds
     std::vector<double> norms;              // by rank, of the last round
-    bool once = true;                       // each element in each round
+    bool once = true;                       // true: each element came once in each round
   };
-  /// `same`: all rounds have the messages of the first.
+  /// Runs `rounds` rounds. `same`: all rounds have the messages of the first round.
   Outcome run(std::uint64_t rounds, bool same) const {
     const auto size = static_cast<std::size_t>(layout_.size());
     Outcome outcome{std::vector(static_cast<std::size_t>(ranks_), std::vector<float>(size)),
@@ -112,7 +112,7 @@ class TopologyTrial {
     return outcome;
   }
 
-  /// The mean in double.
+  /// Returns the exact mean, in double.
   double wanted(std::uint64_t round, index_t i) const {
     double sum = 0;
     for (int rank = 0; rank < ranks_; ++rank) sum += static_cast<double>(message(rank, round, i));
@@ -128,18 +128,18 @@ class TopologyTrial {
 
 }  // namespace detail
 
-/// Tries the laws of exact topologies, with 1, 2, 3 and 5 ranks, or as many as `worlds` says:
+/// Checks the laws of exact topologies, with the numbers of ranks in `worlds`, by default 1, 2, 3 and 5:
 ///
-///     mean            full-precision messages come out as their mean, up to rounding
-///     agreement       the same bits on all ranks, of full-precision and of compressed messages
-///     determinism     the same bits again
+///     mean            full-precision messages give their mean, up to rounding
+///     agreement       all ranks have the same bits, for full-precision and for compressed messages
+///     determinism     a repeated run gives the same bits
 ///     once            consume is called once for each element
 ///     tracking        4 bits with error feedback: the mean of 100 rounds is that of the messages, up to 2 % of their size
-///     bias            4 bits to the nearest level, without an error to feed back: what the means of many elements are off by
-///                     is as often too much as too little
-///     norm            the mean's norm, by which gradients are clipped, is that of the mean, and alike on all ranks; not of
-///                     those that name ForDense
-///     failure         a rank that throws in the middle ends the others within their deadline
+///     bias            4 bits to the nearest level, without an error to feed back: the mean over all elements of the
+///                     means' errors is 0, within 4 standard deviations
+///     norm            the norm that the exchange computes for gradient clipping is the norm of the mean, equal on all
+///                     ranks; not for topologies that name ForDense
+///     failure         if a rank throws in the middle, the others end within their deadline
 template <class P>
 Report check_topology(const P& topology = {}, const Options& options = {},
                       std::span<const int> worlds = detail::usual_worlds) {
@@ -161,7 +161,7 @@ Report check_topology(const P& topology = {}, const Options& options = {},
     report.passed.emplace_back(law);
   };
   using Exact = detail::TopologyTrial<P, Dense, NoErrorFeedback>;
-  // Whose levels are as many above as below zero.
+  // Symmetric, with equally many levels above and below zero.
   using Compressed = detail::TopologyTrial<P, Uniform<4, Nearest, Symmetric>, Residual>;
   const auto elements = [](const Layout& layout, const auto& act) {
     const Range all = layout.range();

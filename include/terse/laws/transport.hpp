@@ -16,7 +16,7 @@
 #include "terse/laws/report.hpp"
 #include "terse/transport/assembly.hpp"
 
-// Whether a transport of host memory keeps its promises.
+// Checks the contract of a transport of host memory.
 //
 //     #include <terse/laws/transport.hpp>
 //
@@ -25,19 +25,19 @@
 
 namespace terse::laws {
 
-/// What of a transport to try.
+/// Options of a transport check.
 struct TransportOptions {
-  std::uint64_t seed = 1;                                         ///< of the bytes that are sent
+  std::uint64_t seed = 1;                                         ///< seed of the bytes that are sent
   index_t large = index_t{1} << 19;                               ///< bytes of the largest message
-  std::chrono::milliseconds patience = std::chrono::seconds(10);  ///< for what shall come about by itself
-  /// Of the last law, in which a peer stays away and after which the transport can't be used; 0: not tried. For transports
-  /// that throw peer_error, as threads do and MPI doesn't.
+  std::chrono::milliseconds patience = std::chrono::seconds(10);  ///< longest wait for a batch
+  /// Deadline in the last law, in which a peer stays away and after which the transport is unusable; 0: not checked. For
+  /// transports that throw peer_error, such as threads, but not MPI.
   std::chrono::milliseconds deadline{0};
 };
 
 namespace detail {
 
-/// What rank `from` sends to rank `to` in a batch, and room for it between bytes that nobody may touch.
+/// A message from rank `from` to rank `to` in a batch, and room for it between bytes that must not be written.
 class Parcel {
  public:
   static constexpr std::byte untouched{0xA5};
@@ -57,7 +57,7 @@ class Parcel {
   index_t bytes() const { return static_cast<index_t>(sent_.size()); }
   std::byte* place() { return place_.data() + margin; }
   index_t room() const { return static_cast<index_t>(place_.size()) - 2 * margin; }
-  /// What is wrong with what has arrived.
+  /// Describes a fault in the received bytes; "" if there is none.
   std::string fault() const {
     for (std::size_t k = 0; k < place_.size(); ++k) {
       const std::size_t at = k - static_cast<std::size_t>(margin);
@@ -74,7 +74,7 @@ class Parcel {
   std::vector<std::byte> sent_, place_;
 };
 
-/// Messages between all pairs of ranks, or those that `goes` takes, in one batch.
+/// Messages in one batch between all pairs of ranks for which `goes` returns true.
 class PostBag {
  public:
   template <class T, class Goes>
@@ -120,7 +120,7 @@ struct ToTheNext {
   bool operator()(int from, int to) const { return (from + 1) % size == to; }
 };
 
-/// The laws, on one rank; all ranks go through them together, and each says what it has seen.
+/// The laws, on one rank; all ranks check them together, and each reports its own observations.
 template <class T>
 class TransportTrial {
  public:
@@ -150,7 +150,7 @@ class TransportTrial {
     if (std::string what = deliver(transport_, 100, 1000, Everybody{}); !what.empty()) return what;
     return deliver(transport_, 0, 10, Everybody{});
   }
-  /// Several batches are under way, of different sizes, and nobody waits for the first one first.
+  /// Checks several batches in flight, of different sizes, waited for in order and in reverse order.
   std::string order() {
     constexpr std::size_t batches = 8;
     for (const bool backwards : {false, true}) {
@@ -169,7 +169,7 @@ class TransportTrial {
     }
     return "";
   }
-  /// Batches go on without anybody waiting, and their tickets may move.
+  /// Checks that batches complete without wait(), and that tickets can be moved.
   std::string tickets() {
     PostBag first(transport_, options_.seed, ++batch_, 500, 0, Everybody{});
     PostBag second(transport_, options_.seed, ++batch_, 500, 0, Everybody{});
@@ -188,7 +188,7 @@ class TransportTrial {
     const std::string what = first.fault();
     return what.empty() ? second.fault() : what;
   }
-  /// By even and odd, in reverse order; both channels are in use at once.
+  /// Splits by even and odd, in reverse order, and uses all channels at once.
   std::string split() {
     const int rank = transport_.rank(), size = transport_.size(), color = rank % 2;
     T half = transport_.split(color, -rank);
@@ -202,7 +202,7 @@ class TransportTrial {
     PostBag below(half, options_.seed + 1, ++batch_, 300, 0, Everybody{});
     PostBag beside(twin, options_.seed + 2, batch_, 300, 0, Everybody{});
     PostBag above(transport_, options_.seed, batch_, 300, 0, Everybody{});
-    // Not everywhere in the same order.
+    // The order differs between ranks.
     auto third = rank % 2 == 0 ? above.start(transport_) : beside.start(twin);
     auto first = below.start(half);
     auto second = rank % 2 == 0 ? beside.start(twin) : above.start(transport_);
@@ -214,7 +214,7 @@ class TransportTrial {
         what = "channels beside each other " + fault;
     return what;
   }
-  /// Nobody leaves the second barrier before rank 0, which is late, has entered it.
+  /// Checks that no rank leaves the second barrier before rank 0, which is late, has entered it.
   std::string barriers() {
     constexpr auto late = std::chrono::milliseconds(100);
     const auto begin = std::chrono::steady_clock::now();
@@ -223,7 +223,7 @@ class TransportTrial {
     barrier(transport_);
     return std::chrono::steady_clock::now() - begin >= late ? "" : "it left before rank 0 came";
   }
-  /// Rank 1 and those behind it stay away; rank 0 waits for rank 1.
+  /// Checks the deadline: all ranks except rank 0 stay away, and rank 0 waits for rank 1.
   std::string deadline() {
     constexpr auto grace = std::chrono::seconds(1);
     if (transport_.rank() != 0) {
@@ -259,20 +259,20 @@ class TransportTrial {
 
 }  // namespace detail
 
-/// Tries the laws of transports on all ranks of one, whose messages lie in host memory. Collective; each rank reports what
-/// it has seen itself:
+/// Checks the laws of transports on all ranks of a transport with messages in host memory. Collective; each rank reports
+/// its own observations:
 ///
-///     ranks        0 to size - 1, each once
-///     bytes        messages of 1 byte to `large` arrive as they were sent, and nothing beside them is written
-///     empty        batches without messages and messages without bytes
-///     up to        a message may be shorter than its room, whose rest stays as it is
-///     order        of eight batches under way each gets its own, whichever is waited for first
+///     ranks        are 0 to size - 1, each once
+///     bytes        messages of 1 byte to `large` are received as sent, and nothing outside them is written
+///     empty        batches without messages and messages without bytes work
+///     up to        a message may be shorter than its room, whose rest is unchanged
+///     order        eight batches in flight each receive their own messages, in any order of waits
 ///     tickets      ready() becomes true without wait(), and tickets may be moved
-///     split        ranks by key; messages of channels beside each other don't mix
-///     barrier      nobody leaves before all have come
-///     deadline     where TransportOptions asks: a wait for a peer that stays away ends in peer_error, within a second
+///     split        ranks are ordered by key; messages of different channels don't mix
+///     barrier      no rank leaves before all have entered
+///     deadline     if TransportOptions sets one: a wait for an absent peer throws peer_error within a second of it
 ///
-/// What fails ends the check on its rank, since ranks that have seen different things would not go on together.
+/// The first failure ends the check on its rank: ranks with different observations could not continue together.
 template <class T>
 Report check_transport(T& transport, const TransportOptions& options = {}) {
   static_assert(terse::check_transport<T>());

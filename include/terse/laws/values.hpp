@@ -14,14 +14,14 @@
 #include "terse/laws/report.hpp"
 #include "terse/laws/subject.hpp"
 
-// What receivers read, and what must not change it.
+// Laws of decoded values, and of inputs that must not influence them.
 
 namespace terse::laws {
 
 TERSE_NUMERICS_BEGIN
 
-/// Finite values come back, every time the same; excluded elements come back as they are; weights multiply;
-/// several packets add up in order, to the last bit, or, where sums are decoded, within a few roundings of the largest.
+/// Checks that packets decode to finite values, equal at every call; that excluded elements are unchanged; and that
+/// weighted packets add up in order, to the last bit, or within a few roundings of the largest if sums are decoded.
 inline std::string round_trip_violation(const Subject& subject, const Example& example) {
   constexpr float weights[] = {1, 0.5F, 1.0F / 3};
   const Arena arena = subject.arena(example);
@@ -56,7 +56,7 @@ inline std::string round_trip_violation(const Subject& subject, const Example& e
   return "";
 }
 
-/// Zeros of both signs are read as zeros.
+/// Checks that zeros of both signs decode to zeros.
 inline std::string zero_violation(const Subject& subject, const Example& example) {
   const Arena arena = subject.arena(example);
   const auto rank = subject.rank(arena);
@@ -69,7 +69,7 @@ inline std::string zero_violation(const Subject& subject, const Example& example
   return "";
 }
 
-/// What is not finite counts as 0, is noted, and leaves no trace in packets, values or feedback.
+/// Checks that non-finite values count as 0, are noted, and leave no trace in packets, values or feedback.
 inline std::string finite_violation(const Subject& subject, const Example& example) {
   const Arena arena = subject.arena(example);
   const auto one = subject.rank(arena), other = subject.rank(arena);
@@ -99,7 +99,8 @@ inline std::string finite_violation(const Subject& subject, const Example& examp
   return "";
 }
 
-/// Padding and masked elements don't influence scales, others' codes, or the error; masked ones keep none.
+/// Checks that padding and masked elements don't influence scales, codes of other elements, or the error; masked elements
+/// keep no error.
 inline std::string mask_violation(const Subject& subject, const Example& example) {
   const Arena arena = subject.arena(example);
   const auto one = subject.rank(arena), other = subject.rank(arena);
@@ -125,7 +126,7 @@ inline std::string mask_violation(const Subject& subject, const Example& example
   return "";
 }
 
-/// The same messages in the same steps make the same packets.
+/// Checks that the same messages in the same steps give the same packets.
 inline std::string determinism_violation(const Subject& subject, const Example& example) {
   const Arena arena = subject.arena(example);
   const auto one = subject.rank(arena), other = subject.rank(arena);
@@ -148,8 +149,8 @@ inline std::string determinism_violation(const Subject& subject, const Example& 
   return "";
 }
 
-/// A compressor that says `stochastic` makes other choices in other steps, under other seeds and on other ranks; one
-/// that says it isn't makes the same.
+/// Checks that the packets of a `stochastic` compressor differ between steps, seeds and ranks, and that those of a
+/// compressor with `stochastic` false are equal.
 inline std::string draws_violation(const Subject& subject, const Example& example) {
   const Arena arena = subject.arena(example);
   const Values message = arena.spread(example.messages.front());
@@ -171,7 +172,7 @@ inline std::string draws_violation(const Subject& subject, const Example& exampl
 
 TERSE_NUMERICS_END
 
-/// Messages in which one element of eight is not finite, the first one is, so that there is an error to keep.
+/// Returns examples in which one element of eight is not finite, except in the first message, which leaves an error to keep.
 inline std::vector<Example> poisoned(const std::vector<Example>& pool) {
   constexpr float bad[] = {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
                            -std::numeric_limits<float>::infinity(), std::numeric_limits<float>::max()};
@@ -184,7 +185,7 @@ inline std::vector<Example> poisoned(const std::vector<Example>& pool) {
   return result;
 }
 
-/// Laws of decoded values: the round trip, zeros, values that are not finite, padding and masks, determinism and draws.
+/// Returns the laws of decoded values: round trip, zeros, non-finite values, padding and masks, determinism, draws.
 inline std::vector<Law> value_laws(const Subject& subject, const Options& options) {
   const auto pool = examples(options.seed, options.magnitude, 3);
   std::vector<Example> zeros = examples(options.seed, options.magnitude, 1);

@@ -13,11 +13,11 @@
 #include "terse/laws/report.hpp"
 #include "terse/laws/subject.hpp"
 
-// What packets look like: their sizes, which bytes are written, and what becomes of bytes that nobody wrote.
+// Laws of packets: sizes, written bytes, and decoding of arbitrary bytes.
 
 namespace terse::laws {
 
-/// A section takes wire_bytes(range) bytes, at most these where it is `variable`; all sizes are multiples of 8.
+/// Checks that a section has wire_bytes(range) bytes, or at most these if `variable`; all sizes are multiples of 8.
 inline std::string wire_size_violation(const Subject& subject, const Example& example) {
   const Arena arena = subject.arena(example);
   const auto rank = subject.rank(arena);
@@ -39,7 +39,7 @@ inline std::string wire_size_violation(const Subject& subject, const Example& ex
   return "";
 }
 
-/// Nothing outside of the packet is written.
+/// Checks that nothing outside the packet is written.
 inline std::string wire_bounds_violation(const Subject& subject, const Example& example) {
   const Arena arena = subject.arena(example);
   const auto rank = subject.rank(arena);
@@ -52,7 +52,7 @@ inline std::string wire_bounds_violation(const Subject& subject, const Example& 
   return "";
 }
 
-/// Every byte of a packet is written: what the buffer held before does not travel.
+/// Checks that every byte of a packet is written, so that a buffer's old contents are not sent.
 inline std::string determined_bytes_violation(const Subject& subject, const Example& example) {
   const Arena arena = subject.arena(example);
   const auto one = subject.rank(arena), other = subject.rank(arena);
@@ -65,7 +65,7 @@ inline std::string determined_bytes_violation(const Subject& subject, const Exam
   return "";
 }
 
-/// A packet in a block of memory of just its size, so that the address sanitizer sees every byte too many.
+/// A packet in a memory block of exactly its size, so that the address sanitizer detects every byte out of bounds.
 struct ExactPacket {
   std::unique_ptr<std::byte[]> bytes;
   index_t size;
@@ -78,7 +78,8 @@ struct ExactPacket {
   }
 };
 
-/// `fault` takes the compressor's own sections, and whatever else it takes decodes to finite numbers, within memory.
+/// Checks that `fault` accepts the compressor's own sections, and that any section that it accepts decodes within bounds
+/// to finite numbers.
 inline std::string arbitrary_bytes_violation(const Subject& subject, const Example& example) {
   constexpr std::uint64_t trials = 24;
   constexpr float wild[] = {std::numeric_limits<float>::max(),
@@ -141,7 +142,7 @@ inline std::string arbitrary_bytes_violation(const Subject& subject, const Examp
   return "";
 }
 
-/// Laws of packets: their size, their bounds, that all their bytes are determined, and that any bytes can be read.
+/// Returns the laws of packets: size, bounds, determined bytes, and arbitrary bytes.
 inline std::vector<Law> wire_laws(const Subject& subject, const Options& options) {
   const auto pool = examples(options.seed, options.magnitude, 2);
   const auto on = [&subject](auto violation) {

@@ -7,20 +7,20 @@
 #include "terse/core/check.hpp"
 #include "terse/momentum_correction/concept.hpp"
 
-// Momentum as an exponential moving average, as Adam's and its relatives'.
+// Momentum as an exponential moving average, as in Adam and its relatives.
 
 namespace terse {
 
 TERSE_NUMERICS_BEGIN
 
-/// m = beta1 m + (1 - beta1) mean, the same on all ranks; direction m / (1 - beta1^t), or without bias correction m.
+/// m = beta1 m + (1 - beta1) mean, the same on all ranks; direction m / (1 - beta1^t), or m without bias correction.
 /// Source: Kingma and Ba, "Adam", ICLR 2015, algorithm 1.
 struct ExponentialAverage {
   static constexpr CorrectionFacts facts{};
   static constexpr std::array<const char*, 1> state{"momentum"};
 
-  float beta1 = 0.9F;           ///< of the momentum; in [0, 1)
-  bool bias_correction = true;  ///< whether averages make up for their start from 0
+  float beta1 = 0.9F;           ///< decay rate of the momentum; in [0, 1)
+  bool bias_correction = true;  ///< whether to apply Adam's bias correction
 
   constexpr std::array<HyperParameter, 2> hyper_parameters() const {
     return {{{"beta1", beta1, allowed::below_one}, {"bias_correction", bias_correction}}};
@@ -42,21 +42,21 @@ struct ExponentialAverage {
   };
 };
 
-/// The average looked at one step ahead, by a factor that begins at half of beta1:
+/// Nesterov's look-ahead on the average, by a factor that starts at half of beta1:
 ///
 ///     mu_t = beta1 (1 - 0.96^(momentum_decay t) / 2)          m = beta1 m + (1 - beta1) mean
 ///     direction = mu_(t+1) m / (1 - mu_1 ... mu_(t+1)) + (1 - mu_t) mean / (1 - mu_1 ... mu_t)
 ///
-/// Source: Dozat, "Incorporating Nesterov momentum into Adam", ICLR workshop 2016, algorithm 2, of which this is PyTorch's
-/// reading: m is an average with beta1 itself.
+/// Source: Dozat, "Incorporating Nesterov momentum into Adam", ICLR workshop 2016, algorithm 2, in PyTorch's
+/// form: m is an average with beta1 itself.
 struct NesterovAverage {
   static constexpr CorrectionFacts facts{};
   static constexpr std::array<const char*, 1> state{"momentum"};
-  /// The momentum_decay of a factor that is beta1 from the first step on.
+  /// The momentum_decay with which the factor is beta1 from the first step on.
   static constexpr float at_once = 1000;
 
-  float beta1 = 0.9F;             ///< of the momentum; in [0, 1)
-  float momentum_decay = 0.004F;  ///< how fast the factor ahead comes to beta1; >= 0
+  float beta1 = 0.9F;             ///< decay rate of the momentum; in [0, 1)
+  float momentum_decay = 0.004F;  ///< speed at which the look-ahead factor approaches beta1; >= 0
 
   constexpr std::array<HyperParameter, 2> hyper_parameters() const {
     return {
@@ -79,12 +79,12 @@ struct NesterovAverage {
     }
 
    private:
-    /// The factor ahead, mu_t.
+    /// Returns the look-ahead factor, mu_t.
     double ahead(std::uint64_t t) const {
       return static_cast<double>(beta) *
              (1 - std::pow(0.96, static_cast<double>(decay) * static_cast<double>(t)) / 2);
     }
-    /// The product mu_1 ... mu_t, or something so small that 1 less it is 1. From where mu_t is beta1 it is a power.
+    /// Returns the product mu_1 ... mu_t, or a number p so small that 1 - p is 1. The product is a power once mu_t is beta1.
     double product(std::uint64_t t) const {
       double all = 1;
       for (std::uint64_t k = 1; k <= t && all > 0x1p-60; ++k) {
@@ -97,14 +97,14 @@ struct NesterovAverage {
   };
 };
 
-/// The common average moved by each rank's own gradient before it is compressed, 1-bit Adam's: message
+/// The common average, updated by each rank's own gradient before compression, 1-bit Adam's: the message is
 /// beta1 m + (1 - beta1) g_i, and m is the mean of the messages. Source: Tang et al., "1-bit Adam", ICML 2021,
 /// algorithm 1.
 struct LocalAverage {
   static constexpr CorrectionFacts facts{.common = true};
   static constexpr std::array<const char*, 1> state{"momentum"};
 
-  float beta1 = 0.9F;  ///< of the momentum; in [0, 1)
+  float beta1 = 0.9F;  ///< decay rate of the momentum; in [0, 1)
 
   constexpr std::array<HyperParameter, 1> hyper_parameters() const {
     return {{{"beta1", beta1, allowed::below_one}}};
@@ -127,7 +127,7 @@ struct LocalAverage {
     TERSE_HD Real exact_direction(const Element& e, Real mean) const {
       return direction(e, beta * e[0] + (1 - beta) * mean);
     }
-    /// What is masked from here on stands still.
+    /// Freezes the elements that are masked from this point on.
     template <class Element>
     TERSE_HD void carry(const Element& e, bool keep) const {
       e[0] = keep_if(keep, e[0]);
@@ -135,14 +135,14 @@ struct LocalAverage {
   };
 };
 
-/// Lion's two averages of one memory: direction beta1 m + (1 - beta1) mean, and then m = beta2 m + (1 - beta2) mean. With
+/// Lion's two averages with one buffer: direction beta1 m + (1 - beta1) mean, and then m = beta2 m + (1 - beta2) mean. With
 /// SignStep it is Lion. Source: Chen et al., "Symbolic discovery of optimization algorithms", NeurIPS 2023, algorithm 2.
 struct LionInterpolation {
   static constexpr CorrectionFacts facts{};
   static constexpr std::array<const char*, 1> state{"momentum"};
 
-  float beta1 = 0.9F;   ///< of the direction; in [0, 1)
-  float beta2 = 0.99F;  ///< of the momentum that is kept; in [0, 1)
+  float beta1 = 0.9F;   ///< decay rate in the direction; in [0, 1)
+  float beta2 = 0.99F;  ///< decay rate of the stored momentum; in [0, 1)
 
   constexpr std::array<HyperParameter, 2> hyper_parameters() const {
     return {{{"beta1", beta1, allowed::below_one}, {"beta2", beta2, allowed::below_one}}};

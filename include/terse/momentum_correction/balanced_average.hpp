@@ -9,20 +9,20 @@ namespace terse {
 
 TERSE_NUMERICS_BEGIN
 
-/// LocalAverage with all layers' momenta of one size in the messages, 1-bit LAMB's. With r = ||m|| / sqrt(n) of each
-/// compressed layer when the second stage of a Staged begins,
+/// LocalAverage, scaled so that the momenta of all layers have the same size in the messages, 1-bit LAMB's. With
+/// r = ||m|| / sqrt(n) of each compressed layer when the second stage of a Staged begins,
 ///
-///     s = mean over layers of r / r                  1 where r is 0, and in no case above 2^24
+///     s = mean over layers of r / r                  1 if r is 0, and at most 2^24
 ///     message (beta1 m + (1 - beta1) g_i) s          m is the mean of the messages, / s
 ///
-/// so that one scale can serve all layers. The gradient that a mean stands for is (m' - beta1 m) / (1 - beta1), m' the new
+/// so that one scale can serve all layers. The gradient estimated from a mean is (m' - beta1 m) / (1 - beta1), m' the new
 /// momentum. State: momentum, and s for each layer. Source: Li et al., "1-bit LAMB", HiPC 2022, algorithm 1.
 struct BalancedAverage {
   static constexpr CorrectionFacts facts{.common = true};
   static constexpr std::array<const char*, 1> state{"momentum"};
   static constexpr std::array<const char*, 1> layer_state{"scales"};
 
-  float beta1 = 0.9F;  ///< of the momentum; in [0, 1)
+  float beta1 = 0.9F;  ///< decay rate of the momentum; in [0, 1)
 
   constexpr std::array<HyperParameter, 1> hyper_parameters() const {
     return {{{"beta1", beta1, allowed::below_one}}};
@@ -52,8 +52,8 @@ struct BalancedAverage {
         sum += r;
         count += r > 0 ? Real{1} : Real{0};
       }
-      // Momentum that has faded, since gradients stayed away, is not blown up further than this: gradients that come back
-      // would overflow.
+      // Bounds the scale of momentum that has decayed because gradients were 0: without a bound, later gradients would
+      // overflow.
       constexpr Real most = static_cast<Real>(0x1p24);
       for (index_t s = 0; s < layers.count(); ++s) {
         const Real r = size_of(layers, s);
@@ -63,7 +63,7 @@ struct BalancedAverage {
     }
 
    private:
-    /// 1 before there is one.
+    /// Returns the layer's scale, 1 before there is one.
     template <class Element>
     TERSE_HD static Real scale(const Element& e) {
       const Real s = e.layer(0);

@@ -3,19 +3,19 @@
 
 #include "terse/momentum_correction/mixing_rule.hpp"
 
-// The orders in which a rank can adapt (take its own step) and combine (mix), with or without momentum of its own.
+// The orders in which a rank can adapt (take its own step) and combine (mix), with or without local momentum.
 
 namespace terse {
 
 TERSE_NUMERICS_BEGIN
 
-/// Adapt, then combine: x_i = sum_j W_ij (x_j - learning_rate d_j), d_j by Direction.
+/// Adapt, then combine: x_i = sum_j W_ij (x_j - learning_rate d_j), with d_j by Direction.
 template <class Direction>
 struct AdaptThenCombine {
   static_assert(check_local_direction<Direction>());
   static constexpr MixingFacts facts{.allows_push_sum = true};
   static constexpr auto state = Direction::state;
-  Direction direction{};  ///< the local direction, of this rank's own gradient
+  Direction direction{};  ///< the local direction, from this rank's own gradient
 
   void check() const { detail::check_policy(direction); }
   template <class Visit>
@@ -49,13 +49,13 @@ template <class Direction>
 inline constexpr bool has_sound_parts<AdaptThenCombine<Direction>> = LocalDirection<Direction>;
 }
 
-/// Adapt with combine: x_i = sum_j W_ij x_j - learning_rate d_i. What travels is known before the gradient is.
+/// Adapt with combine: x_i = sum_j W_ij x_j - learning_rate d_i. The message does not depend on the gradient.
 template <class Direction>
 struct AdaptWithCombine {
   static_assert(check_local_direction<Direction>());
   static constexpr MixingFacts facts{.before_gradient = true};
   static constexpr auto state = Direction::state;
-  Direction direction{};  ///< the local direction, of this rank's own gradient
+  Direction direction{};  ///< the local direction, from this rank's own gradient
 
   void check() const { detail::check_policy(direction); }
   template <class Visit>

@@ -18,12 +18,12 @@ namespace terse {
 
 TERSE_NUMERICS_BEGIN
 
-/// This rank's own gradient, scaled as this step wants it.
+/// This rank's own gradient, scaled for this step.
 template <Number G = float>
 struct ScaledGradient {
   const G* gradients;
   const StepScalars* now;
-  float scale = 1;  ///< this step's, once a piece is entered
+  float scale = 1;  ///< this step's scale, set when a piece is entered
 
   using StreamsOf = ScaledGradient;
   TERSE_HD auto streams() { return reads(gradients); }
@@ -36,21 +36,21 @@ ScaledGradient(const G*, const StepScalars*) -> ScaledGradient<G>;
 
 TERSE_NUMERICS_END
 
-/// What is true of a momentum correction's arithmetic.
+/// Properties of a momentum correction's arithmetic.
 struct CorrectionFacts {
-  /// The mean must be that of whole messages: what partial sums would become in a topology that compresses them on the
-  /// way means nothing to it.
+  /// The mean must be that of whole messages: the rule has no meaning for partial sums, which some topologies compress on
+  /// the way.
   bool needs_whole_messages = false;
-  /// The mean of messages that cancel must read as 0, which compressors of two levels don't have.
+  /// The mean of messages that cancel must decode as 0, which compressors with two levels cannot represent.
   bool needs_zero = false;
-  /// The mean must be that of what ranks have sent: no topology may compress it again.
+  /// The mean must be exactly that of the packets that ranks have sent: no topology may compress it again.
   bool needs_exact_mean = false;
-  /// direction(e, 0) is 0 and changes nothing. Where the preconditioner rests, too, and nothing decays, a step over picked
-  /// elements goes to those alone.
+  /// direction(e, 0) is 0 and changes nothing. If the preconditioner rests at zero, too, and nothing decays, a step over
+  /// selected elements visits only those.
   bool rests_at_zero = false;
-  /// message(e) writes nothing, so that e[k] are the same on all ranks.
+  /// message(e) writes nothing, so that the buffers e[k] are the same on all ranks.
   bool common = false;
-  /// Asks elements whether they are hidden, which those of means over all ranks alone know.
+  /// Reads e.hidden(), which only the elements of methods that average over all ranks have.
   bool asks_hidden = false;
 };
 
@@ -115,7 +115,7 @@ concept CorrectionRule = MakesRule<M, Real> && requires {
   requires AtStepFits<typename M::template Rule<Real>, Real>;
 };
 
-/// Whether a momentum correction asks whether steps are taken along its direction.
+/// Checks whether a momentum correction has `stepped`.
 template <class M>
 concept HearsOfSteps = requires(const typename M::template Rule<float>& rule, const SomeElement<float>& e) {
   rule.stepped(e, true);
@@ -123,46 +123,46 @@ concept HearsOfSteps = requires(const typename M::template Rule<float>& rule, co
 
 }  // namespace detail
 
-/// Where momentum stands between gradient and parameters, of methods that average over all ranks: what a rank sends, and
-/// where the mean that arrives points. A copyable policy of hyper-parameters with
+/// The position of momentum between gradient and parameters, in methods that average over all ranks: the message that a rank
+/// sends, and the direction made from the mean. A copyable policy of hyper-parameters with
 ///
 ///     static constexpr CorrectionFacts facts{...};
 ///     static constexpr std::array<const char*, N> state{...};    names of its buffers, n floats each, which start at 0
 ///     template <class Real> struct Rule                          the arithmetic for one element; its members are the
 ///                                                                hyper-parameters, in their order
 ///
-/// and, where it has hyper-parameters, hyper_parameters(), a std::array with a HyperParameter for each; where that can't say it, check(),
-/// settings(visit) and `template <class Real> Rule<Real> rule() const`. An element e shows x(), the parameter, g(), the scaled
+/// and, if it has hyper-parameters, hyper_parameters(), a std::array with a HyperParameter for each; where that does not suffice, check(),
+/// settings(visit) and `template <class Real> Rule<Real> rule() const`. An element e has x(), the parameter, g(), the scaled
 /// gradient, rate() and decay(), its segment's learning rate and weight decay, e[k], buffer k, and scalar(k): see SomeElement. A rule has
 ///
-///     direction(e, mean)         where the mean of the messages points
-///     message(e)                 optional: what this rank sends; by default e.g()
-///     exact_direction(e, mean)   optional: the same where the mean is that of gradients, as in exact steps and segments;
+///     direction(e, mean)         the direction for the mean of the messages
+///     message(e)                 optional: the message of this rank; by default e.g()
+///     exact_direction(e, mean)   optional: the direction for a mean of gradients, as in exact steps and segments;
 ///                                by default direction(e, mean)
-///     mean_gradient(e, mean)     optional: the gradient that a mean of messages stands for, from e[k] as they are before
-///                                direction: what the preconditioner learns from; by default mean
+///     mean_gradient(e, mean)     optional: the gradient estimated from a mean of messages, with e[k] as they are before
+///                                direction: the preconditioner learns from it; by default mean
 ///     ReplacesOf                 optional, `using ReplacesOf = Rule`: direction(e, mean) of this very Rule sets every e[k] and
-///                                reads none, so that a device needn't either
-///     sent(e, keep, decoded)     optional: what the receivers read of this rank's message
-///     stepped(e, taken)          optional, beside preconditioners that orthogonalize: the step is taken, or not, where the
+///                                reads none, so that a device needn't read them either
+///     sent(e, keep, decoded)     optional: receives this rank's message as decoded by the receivers
+///     stepped(e, taken)          optional, with preconditioners that orthogonalize: whether the step is taken; it is not if the
 ///                                preconditioner has left the element out (OrthogonalRows)
 ///     carry(e, keep)             optional, see Staged
-///     balance(layers)            optional, see Staged: sets numbers of its own for each layer (segment), those which
+///     balance(layers)            optional, see Staged: sets the rule's own numbers for each layer (segment), which
 ///                                `static constexpr std::array<const char*, N> layer_state{...}` names and e.layer(k)
-///                                reads, 0 before; once for the layers of all groups, by group 0's rule; see SomeLayers
-///     at_step(t)                 optional: std::array<Real, N>, what e.scalar(k) is in step t = 1, 2, ...
+///                                reads, 0 before; called once for the layers of all groups, by group 0's rule; see SomeLayers
+///     at_step(t)                 optional: std::array<Real, N>, the values of e.scalar(k) in step t = 1, 2, ...
 ///
-/// each once for an element, in any order over elements. Arithmetic is templated on Real, so that oracles run the same text
-/// in double. What message writes differs between ranks; what direction writes must not, and reads mean and e[k] alone.
-/// A message that is not finite is refused or counts as 0: what is written must stay finite all the same, after means of
-/// magnitudes up to 2^63, too.
+/// Each is called once for an element, in any order over elements. Arithmetic is templated on Real, so that oracles run the same
+/// text in double. message may write values that differ between ranks; direction must not, and reads only mean and e[k].
+/// A message that is not finite is refused or counts as 0. The stored values must stay finite all the same, also after means of
+/// magnitudes up to 2^63.
 template <class M>
 concept MomentumCorrection = std::copyable<M> && detail::NamesBuffers<M> && requires {
   requires std::same_as<const CorrectionFacts, decltype(M::facts)>;
   requires detail::CorrectionRule<M, float> && detail::CorrectionRule<M, double>;
 };
 
-/// Says in words what a type lacks to be a momentum correction.
+/// Reports a missing member of a momentum correction with a readable static_assert.
 template <class M>
 constexpr bool check_momentum_correction() {
   static_assert(std::copyable<M>, "terse: a momentum correction is a value: it must be copyable");
@@ -210,7 +210,7 @@ TERSE_NUMERICS_BEGIN
 
 namespace detail {
 
-/// Moves a velocity, v = momentum v + g, and points along it or, with Nesterov, along g + momentum v.
+/// Updates a velocity, v = momentum v + g, and returns it or, with Nesterov, g + momentum v.
 template <class Real>
 TERSE_HD Real accelerate(Real& velocity, Real momentum, bool nesterov, Real g) {
   const Real v = momentum * velocity + g;
@@ -218,7 +218,7 @@ TERSE_HD Real accelerate(Real& velocity, Real momentum, bool nesterov, Real g) {
   return keep_if(nesterov, g + momentum * v, v);
 }
 
-/// How many scalars of its own a rule has.
+/// Returns the number of scalars that a rule has.
 template <class Rule>
 constexpr int scalars_of_rule() {
   if constexpr (requires(const Rule& rule) { rule.at_step(std::uint64_t{}); })

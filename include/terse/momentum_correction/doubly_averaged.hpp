@@ -7,7 +7,7 @@ namespace terse {
 
 TERSE_NUMERICS_BEGIN
 
-/// Averages momentum, too: m_i = beta m_i + g_i, x_i = sum_j W_ij (x_j - learning_rate m_j), m_i = sum_j W_ij m_j.
+/// Mixing of parameters and momentum: m_i = beta m_i + g_i, x_i = sum_j W_ij (x_j - learning_rate m_j), m_i = sum_j W_ij m_j.
 struct DoublyAveraged {
   static constexpr MixingFacts facts{.vectors = 2};
   static constexpr std::array<const char*, 1> state{"momentum"};

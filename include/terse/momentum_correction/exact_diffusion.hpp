@@ -7,13 +7,13 @@ namespace terse {
 
 TERSE_NUMERICS_BEGIN
 
-/// Takes back what mixing did to the last step, so that nothing is left of the differences between the ranks' data.
+/// Mixing that corrects the effect of mixing on the last step, so that differences between the ranks' data leave no bias.
 /// With gamma the learning rate and d_i by Direction,
 ///
 ///     psi_i = x_i - gamma d_i        phi_i = psi_i + r_i        x_i = sum_j W_ij phi_j        r_i = x_i - psi_i
 ///
-/// r stands for x - psi of the last step and starts at 0, which makes the first step a plain one. Rates may change:
-/// each gradient keeps the rate it came with. What differs between ranks has, for an eigenvalue lambda of W, the roots
+/// r is x - psi of the last step and starts at 0, so that the first step is a plain one. Learning rates may change:
+/// each gradient keeps the learning rate of its step. For an eigenvalue lambda of W, differences between ranks have the roots
 /// of z^2 - 2 lambda z + lambda: inside the unit circle for real lambda in (-1/3, 1), but not for complex ones near 1.
 template <class Direction>
 struct ExactDiffusion {
@@ -21,7 +21,7 @@ struct ExactDiffusion {
   static constexpr MixingFacts facts{.needs_fixed_symmetric = true, .needs_spectrum = true};
   static constexpr auto state = detail::with_name(Direction::state, "correction");
   static double eigenvalues_above() { return -1.0 / 3; }
-  Direction direction{};  ///< the local direction, of this rank's own gradient
+  Direction direction{};  ///< the local direction, from this rank's own gradient
 
   void check() const { detail::check_policy(direction); }
   template <class Visit>
@@ -45,8 +45,8 @@ struct ExactDiffusion {
     }
     template <class Element>
     TERSE_HD Real update(const Element& e, Real own, Real difference) const {
-      // x - psi, without subtracting two large numbers: what rounding did to r would add up over the steps, as
-      // momentum does, and hold the ranks up to a thousand units in the last place away from the optimum.
+      // x - psi, without subtracting two large numbers: rounding errors of r would accumulate over the steps, as
+      // momentum does, and keep the ranks up to a thousand units in the last place away from the optimum.
       e[correction] += difference;
       step.keep(e);
       return own + difference;

@@ -7,20 +7,20 @@ namespace terse {
 
 TERSE_NUMERICS_BEGIN
 
-/// Deep gradient compression's momentum correction with factor masking: what accumulates in the error feedback is
-/// the momentum, not the gradient, and the momentum of an element that has been sent starts anew:
+/// Deep gradient compression's momentum correction with factor masking: the error feedback accumulates
+/// the momentum, not the gradient, and the momentum of an element is reset once it has been sent:
 ///
 ///     u_i = momentum u_i + g_i        message u_i        u_i = 0 where sent
 ///
-/// or with Nesterov u_i = momentum (u_i + g_i) and message u_i + g_i. Segments that are averaged exactly take ordinary
-/// momentum on the mean. Source: Lin, Han, Mao, Wang and Dally, "Deep gradient compression", ICLR 2018, sections 3.1 and
+/// or with Nesterov u_i = momentum (u_i + g_i) and message u_i + g_i. Segments that are averaged exactly apply ordinary
+/// momentum to the mean. Source: Lin, Han, Mao, Wang and Dally, "Deep gradient compression", ICLR 2018, sections 3.1 and
 /// 3.2.
 struct FactorMasking {
   static constexpr CorrectionFacts facts{.rests_at_zero = true};
   static constexpr std::array<const char*, 1> state{"momentum"};
 
   float momentum = 0.9F;  ///< in [0, 1)
-  bool nesterov = false;  ///< whether the step looks ahead along the momentum
+  bool nesterov = false;  ///< whether to use Nesterov momentum
 
   constexpr std::array<HyperParameter, 2> hyper_parameters() const {
     return {{{"momentum", momentum, allowed::below_one}, {"nesterov", nesterov}}};

@@ -8,7 +8,7 @@ namespace terse {
 
 TERSE_NUMERICS_BEGIN
 
-/// No momentum at all, and no memory for it.
+/// The momentum correction without momentum and without state.
 struct NoMomentum {
   static constexpr CorrectionFacts facts{.rests_at_zero = true};
   static constexpr std::array<const char*, 0> state{};
@@ -29,7 +29,7 @@ struct HeavyBall {
   static constexpr std::array<const char*, 1> state{"momentum"};
 
   float momentum = 0.9F;  ///< in [0, 1)
-  bool nesterov = false;  ///< whether the step looks ahead along the momentum
+  bool nesterov = false;  ///< whether to use Nesterov momentum
 
   constexpr std::array<HyperParameter, 2> hyper_parameters() const {
     return {{{"momentum", momentum, allowed::below_one}, {"nesterov", nesterov}}};
@@ -54,7 +54,7 @@ struct LocalMomentumBefore {
   static constexpr std::array<const char*, 1> state{"momentum"};
 
   float momentum = 0.9F;  ///< in [0, 1)
-  bool nesterov = true;   ///< whether the step looks ahead along the momentum
+  bool nesterov = true;   ///< whether to use Nesterov momentum
 
   constexpr std::array<HyperParameter, 2> hyper_parameters() const {
     return {{{"momentum", momentum, allowed::below_one}, {"nesterov", nesterov}}};

@@ -7,7 +7,7 @@ namespace terse {
 
 TERSE_NUMERICS_BEGIN
 
-/// The outcome of votes that are counted, Distributed Lion's "MaVo".
+/// The majority outcome of the votes, Distributed Lion's "MaVo".
 template <Tie T = Tie::zero>
 struct Counted {
   static constexpr bool exact = false;
@@ -17,7 +17,7 @@ struct Counted {
     return detail::outcome<T>(mean);
   }
 };
-/// The mean of the votes itself, its "Avg".
+/// The mean of the votes, Distributed Lion's "Avg".
 struct Averaged {
   static constexpr bool exact = true;
   static constexpr bool zero = true;
@@ -31,7 +31,7 @@ struct Averaged {
 ///
 ///     message beta1 m_i + (1 - beta1) g_i        m_i = beta2 m_i + (1 - beta2) g_i        direction: Outcome of the mean of signs
 ///
-/// What is averaged exactly moves by the sign of the message that the mean gradient would make: Lion's own step. Source: Liu et
+/// Segments that are averaged exactly step by the sign of the message for the mean gradient: Lion's own step. Source: Liu et
 /// al., "Communication efficient distributed training with distributed Lion", NeurIPS 2024 (arXiv 2404.00438), algorithm 1.
 template <class Outcome = Counted<>>
 struct LocalLion {
@@ -40,8 +40,8 @@ struct LocalLion {
                                          .needs_exact_mean = Outcome::exact};
   static constexpr std::array<const char*, 1> state{"momentum"};
 
-  float beta1 = 0.9F;   ///< of the direction that is sent; in [0, 1)
-  float beta2 = 0.99F;  ///< of the momentum that is kept; in [0, 1)
+  float beta1 = 0.9F;   ///< decay rate in the message; in [0, 1)
+  float beta2 = 0.99F;  ///< decay rate of the stored momentum; in [0, 1)
 
   constexpr std::array<HyperParameter, 2> hyper_parameters() const {
     return {{{"beta1", beta1, allowed::below_one}, {"beta2", beta2, allowed::below_one}}};

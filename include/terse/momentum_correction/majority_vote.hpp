@@ -7,15 +7,15 @@ namespace terse {
 
 TERSE_NUMERICS_BEGIN
 
-/// What a sum of votes that is 0 means.
+/// The meaning of a sum of votes that is 0.
 enum class Tie {
-  plus,  ///< a step like one more vote for +: what one bit can say
+  plus,  ///< a step in the + direction, since a one-bit code cannot represent a tie
   zero   ///< no step; packets need a third level, UnitTernary
 };
 
 namespace detail {
 
-/// The outcome of a vote.
+/// Returns the outcome of a vote.
 template <Tie T, class Real>
 TERSE_HD Real outcome(Real sum) {
   if constexpr (T == Tie::plus)
@@ -26,7 +26,7 @@ TERSE_HD Real outcome(Real sum) {
 
 }  // namespace detail
 
-/// Each rank's averaged gradient as its vote, and the sign of the votes' sum as direction:
+/// Votes by the sign of each rank's averaged gradient; the direction is the sign of their sum:
 ///
 ///     m_i = momentum m_i + (1 - momentum) g_i        message m_i        direction sgn(sum_i sgn(m_i))
 ///
@@ -37,7 +37,7 @@ struct Votes {
   static constexpr CorrectionFacts facts{.needs_whole_messages = true, .needs_zero = T == Tie::zero};
   static constexpr std::array<const char*, 1> state{"momentum"};
 
-  float momentum = 0.9F;  ///< in [0, 1)
+  float momentum = 0.9F;  ///< decay rate of the average; in [0, 1)
 
   constexpr std::array<HyperParameter, 1> hyper_parameters() const {
     return {{{"momentum", momentum, allowed::below_one}}};
@@ -67,7 +67,7 @@ struct Votes {
   };
 };
 
-/// Votes of one bit, a tie of which counts as +.
+/// Votes of one bit; a tie counts as +.
 using MajorityVote = Votes<Tie::plus>;
 
 TERSE_NUMERICS_END

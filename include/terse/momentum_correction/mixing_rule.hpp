@@ -11,20 +11,21 @@
 
 namespace terse {
 
-/// What is true of a mixing rule's arithmetic.
+/// Properties of a mixing rule's arithmetic.
 struct MixingFacts {
-  int vectors = 1;  ///< how many travel together, 1 or 2
+  int vectors = 1;  ///< the number of vectors sent together, 1 or 2
   bool before_gradient =
       false;  ///< outgoing needs no gradient, so that messages may travel while it is computed
   bool combines_first =
-      false;  ///< the gradient is wanted at the mixture: outgoing, update, the gradient, adapt(e)
+      false;  ///< the gradient is computed at the mixture: the order is outgoing, update, the gradient, adapt(e)
   bool moves_by_packet =
-      false;  ///< compressed segments: update(e, decoded, 0) with what the own packet says, and
+      false;  ///< compressed segments: update(e, decoded, 0) with this rank's own packet as decoded, and
               ///< then take_up(e, difference)
-  bool needs_fixed = false;            ///< keeps sums over neighbours from step to step
-  bool needs_fixed_symmetric = false;  ///< diverges on directed graphs or those that change from step to step
-  bool needs_spectrum = false;   ///< diverges where a fixed symmetric W has an eigenvalue at or below -1/3
-  bool allows_push_sum = false;  ///< may run on push-sum weights
+  bool needs_fixed = false;  ///< keeps sums over neighbours from step to step
+  bool needs_fixed_symmetric =
+      false;                     ///< diverges on directed graphs and on those that change from step to step
+  bool needs_spectrum = false;   ///< diverges if a fixed symmetric W has an eigenvalue at or below -1/3
+  bool allows_push_sum = false;  ///< works with push-sum weights
   bool second_by_difference = false;  ///< the second vector's update does not read its `own`
 };
 
@@ -92,7 +93,7 @@ concept DirectionRule = MakesRule<D, Real> && requires {
 
 }  // namespace detail
 
-/// What a method of decentralized SGD does to one element: the momentum correction of ParameterMixing. A copyable
+/// The arithmetic of a decentralized SGD method for one element: the momentum correction of ParameterMixing. A copyable
 /// policy of hyper-parameters with
 ///
 ///     static constexpr MixingFacts facts{...};
@@ -100,28 +101,28 @@ concept DirectionRule = MakesRule<D, Real> && requires {
 ///     template <class Real> struct Rule                          the arithmetic for one element; its members are the
 ///                                                                hyper-parameters, in their order
 ///
-/// and, where it has hyper-parameters, hyper_parameters(), a std::array with a HyperParameter for each; where that can't say it, check(),
-/// settings(visit) and `template <class Real> Rule<Real> rule() const`. An element e shows x(), the parameter (after decoupled
-/// weight decay), held(), the same before it, g(), the scaled gradient, rate(), the learning rate, ratio(), that over the
-/// last step's (0 after 0), e[k], buffer k, and scalar(k). A rule has
+/// and, if it has hyper-parameters, hyper_parameters(), a std::array with a HyperParameter for each; where that does not suffice, check(),
+/// settings(visit) and `template <class Real> Rule<Real> rule() const`. An element e has x(), the parameter (after decoupled
+/// weight decay), held(), the parameter before weight decay, g(), the scaled gradient, rate(), the learning rate, ratio(), rate() over
+/// the last step's (0 after 0), e[k], buffer k, and scalar(k). A rule has
 ///
-///     outgoing(e)                        z, what travels; changes nothing, and may be asked again
-///     update(e, own, difference) -> x   from z and sum_j W_ij (z_j - z_i), which is exactly 0 where all agree
-///     adapt(e) -> x                     where facts.combines_first
-///     take_up(e, difference)            where facts.moves_by_packet
-///     at_step(t)                        optional: std::array<Real, N>, what e.scalar(k) is in step t = 1, 2, ...
+///     outgoing(e)                        z, the value sent; changes nothing, and may be called again
+///     update(e, own, difference) -> x   from z and sum_j W_ij (z_j - z_i), which is exactly 0 if all z are equal
+///     adapt(e) -> x                     if facts.combines_first
+///     take_up(e, difference)            if facts.moves_by_packet
+///     at_step(t)                        optional: std::array<Real, N>, the values of e.scalar(k) in step t = 1, 2, ...
 ///
-/// or, with two vectors, outgoing and update for Vector<0>{} and Vector<1>{} as first argument; update for the second
-/// comes after that for the first and returns nothing. Arithmetic is templated on Real so that oracles run the same
-/// text in double. Optional, of the policy: `double eigenvalues_above() const`, a limit that all eigenvalues of a symmetric,
-/// fixed W must exceed; `float largest_ratio(t) const`, above which ratio() counts as that in step t.
+/// or, with two vectors, outgoing and update for Vector<0>{} and Vector<1>{} as first argument; the second vector's update
+/// is called after the first one's and returns nothing. Arithmetic is templated on Real, so that oracles run the same
+/// text in double. Optional members of the policy: `double eigenvalues_above() const`, a limit that all eigenvalues of a
+/// symmetric, fixed W must exceed; `float largest_ratio(t) const`, the upper bound of ratio() in step t.
 template <class M>
 concept MixingRule = std::copyable<M> && detail::NamesBuffers<M> && requires {
   requires std::same_as<const MixingFacts, decltype(M::facts)>;
   requires detail::MixingArithmetic<M, float> && detail::MixingArithmetic<M, double>;
 };
 
-/// Says in words what a type lacks to be a mixing rule.
+/// Reports a missing member of a mixing rule with a readable static_assert.
 template <class M>
 constexpr bool check_mixing_rule() {
   static_assert(std::copyable<M>, "terse: a mixing rule is a value: it must be copyable");
@@ -178,10 +179,10 @@ constexpr bool check_mixing_rule() {
 }
 
 /// The mark of a local direction, which rules such as AdaptThenCombine step along. A copyable policy with facts, state,
-/// Rule and hyper_parameters() as a mixing rule's; its rule has
+/// Rule and hyper_parameters() as in a mixing rule; its rule has
 ///
-///     direction(e)     where this rank's own gradient points; changes nothing, and may be asked again
-///     keep(e)          changes the buffers, once in a step
+///     direction(e)     the direction by this rank's own gradient; changes nothing, and may be called again
+///     keep(e)          updates the buffers, once in a step
 ///     at_step(t)       optional
 struct DirectionFacts {};
 template <class D>
@@ -190,7 +191,7 @@ concept LocalDirection = std::copyable<D> && detail::NamesBuffers<D> && requires
   requires detail::DirectionRule<D, float> && detail::DirectionRule<D, double>;
 };
 
-/// Says in words what a type lacks to be a local direction.
+/// Reports a missing member of a local direction with a readable static_assert.
 template <class D>
 constexpr bool check_local_direction() {
   static_assert(std::copyable<D>, "terse: a local direction is a value: it must be copyable");
@@ -223,7 +224,7 @@ TERSE_NUMERICS_BEGIN
 
 namespace detail {
 
-/// v or, with Nesterov, g + momentum v, by products: a choice would keep loops from being vectorized.
+/// Returns v or, with Nesterov, g + momentum v. Uses products, since a branch would prevent vectorization.
 template <class Real>
 TERSE_HD Real ahead(bool nesterov, Real momentum, Real g, Real v) {
   const Real fresh = nesterov ? 1 : 0, kept = nesterov ? momentum : 1;
@@ -253,7 +254,7 @@ struct MomentumDirection {
   static constexpr DirectionFacts facts{};
   static constexpr std::array<const char*, 1> state{"momentum"};
   float momentum = 0.9F;  ///< in [0, 1)
-  bool nesterov = false;  ///< whether the step looks ahead along the momentum
+  bool nesterov = false;  ///< whether to use Nesterov momentum
 
   constexpr std::array<HyperParameter, 2> hyper_parameters() const {
     return {{{"momentum", momentum, allowed::below_one}, {"nesterov", nesterov}}};

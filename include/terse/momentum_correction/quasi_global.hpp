@@ -8,21 +8,21 @@ namespace terse {
 
 TERSE_NUMERICS_BEGIN
 
-/// Momentum from how the model moved, mixing included, which follows the mean of all ranks. With gamma the learning
-/// rate, z_i = x_i - gamma (beta m_i + g_i), or with Nesterov x_i - gamma (g_i + beta (beta m_i + g_i)), travels, and
+/// Momentum from the change of the model, mixing included, which follows the mean of all ranks. With gamma the learning
+/// rate, z_i = x_i - gamma (beta m_i + g_i), or with Nesterov x_i - gamma (g_i + beta (beta m_i + g_i)), is sent, and
 ///
 ///     m_i = mu m_i + (1 - mu) (x_i - x_i') / gamma        x_i' = sum_j W_ij z_j
 ///
-/// Kept as u = gamma m, times r = gamma / gamma', gamma' the last step's rate, when gamma changes: nothing is divided by a rate that
-/// may be 0. A step keeps mu + (1 - mu) beta of u, with Nesterov mu + (1 - mu) beta^2. Where the rate jumps up, r counts as 1 over
-/// that, above which u would grow of itself.
+/// The state is u = gamma m, times r = gamma / gamma', gamma' the last step's rate, when gamma changes: there is no division by a rate,
+/// which may be 0. A step multiplies u by mu + (1 - mu) beta, with Nesterov by mu + (1 - mu) beta^2. If the rate jumps up, r is at most
+/// the inverse of that factor, above which u would grow by itself.
 struct QuasiGlobal {
   static constexpr MixingFacts facts{};
   static constexpr std::array<const char*, 1> state{"velocity"};
   float momentum = 0.9F;       ///< beta
   float decay = 0.9F;          ///< mu
-  bool nesterov = false;       ///< whether the step looks ahead along the momentum
-  bool follows_jumps = false;  ///< whether r has no bound where the rate jumps, as in the paper
+  bool nesterov = false;       ///< whether to use Nesterov momentum
+  bool follows_jumps = false;  ///< whether r is unbounded when the rate jumps, as in the paper
 
   constexpr std::array<HyperParameter, 4> hyper_parameters() const {
     return {{{"momentum", momentum, allowed::below_one},
@@ -34,7 +34,7 @@ struct QuasiGlobal {
     const float sent = momentum * (nesterov ? momentum : 1);
     return detail::largest_ratio(follows_jumps, decay + (1 - decay) * sent, t);
   }
-  /// What differs between ranks has, for an eigenvalue lambda of W, the roots of
+  /// Returns the limit for eigenvalues of W. For an eigenvalue lambda, differences between ranks have the roots of
   /// z^2 - ((1 + k) lambda + mu) z + lambda (mu + k), k = (1 - mu) beta, or (1 - mu) beta^2 with Nesterov.
   double eigenvalues_above() const {
     const auto mu = static_cast<double>(decay), beta = static_cast<double>(momentum);
@@ -46,7 +46,7 @@ struct QuasiGlobal {
   struct Rule {
     Real momentum, decay;
     bool nesterov = false;
-    /// x - z
+    /// Returns x - z.
     template <class Element>
     TERSE_HD Real step(const Element& e) const {
       const Real g = e.rate() * e.g();

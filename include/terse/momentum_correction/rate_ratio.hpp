@@ -6,30 +6,30 @@
 #include <cstdint>
 #include <limits>
 
-// How momentum that is kept as a velocity, in units of parameters, follows the learning rate.
+// Rescaling of momentum that is kept as a velocity, in units of parameters, when the learning rate changes.
 
 namespace terse::detail {
 
-// Finite, for a velocity may be 0.
+// Finite, because a velocity may be 0.
 inline constexpr float any_ratio = std::numeric_limits<float>::max();
 
-/// Returns the largest ratio of two rates that a velocity follows in turn t = 1, 2, ..., of which a turn at a constant rate keeps `gain`.
-/// Above 1 / gain it would grow of itself, and with it rounding and what differs between ranks, which no rate scales. At first it may
-/// grow as in a linear warm-up, from 0 or from its first rate, which stays bounded.
+/// Returns the upper bound of the ratio of two learning rates by which a velocity is rescaled in turn t = 1, 2, ...; a turn at a constant
+/// rate multiplies the velocity by `gain`. Above 1 / gain the velocity would grow by itself, and with it rounding errors and differences
+/// between ranks, which no rate scales. At first it may grow as in a linear warm-up, from 0 or from its first rate, which stays bounded.
 inline float largest_ratio(bool follows_jumps, float gain, std::uint64_t t) {
   if (follows_jumps) return any_ratio;
   const float warm_up = t > 2 ? 1 + 1 / static_cast<float>(t - 2) : 3;
   return std::min(std::max(warm_up, 1 / gain), any_ratio);
 }
 
-/// Returns the rate that a velocity counts as of after several steps, the last of which had `rate`. Steps of before a drop are in it,
-/// too, so that it falls by no more than 16: more than a usual drop by 10.
+/// Returns the learning rate that a velocity stands for after several steps, the last of which had `rate`. It contains steps from before
+/// a drop, so that the returned rate falls by a factor of at most 16: more than a usual drop by 10.
 inline float rate_after(bool follows_jumps, float rate, std::uint64_t bits_of_last) {
   const auto last = std::bit_cast<float>(static_cast<std::uint32_t>(bits_of_last));
   return follows_jumps || !(rate > 0) ? rate : std::max(rate, last / 16);
 }
 
-/// Returns this turn's rate over the last one's, which checkpoints take as its bits, as rule M follows it; 0 after 0.
+/// Returns this turn's learning rate over the last one's, which checkpoints keep as its bits, bounded as rule M requires; 0 after 0.
 template <class M>
 float rate_ratio(const M& rule, float rate, std::uint64_t bits_of_last, std::uint64_t t) {
   const auto last = std::bit_cast<float>(static_cast<std::uint32_t>(bits_of_last));

@@ -8,17 +8,17 @@ namespace terse {
 
 TERSE_NUMERICS_BEGIN
 
-/// A sum of means, the same on all ranks, that shrinks where a step is taken along it:
+/// A sum of means, the same on all ranks, that decays when a step is taken along it:
 ///
 ///     m = m + mean, the direction        m = momentum m, of elements that the preconditioner has not left out
 ///
-/// So what is left out waits, as an error does under an error feedback; where nothing is, the direction is HeavyBall's. For
+/// So elements that are left out accumulate, as in an error feedback. If none is left out, the direction is HeavyBall's. For
 /// preconditioners that orthogonalize: OrthogonalRows. Source: Ahn, Amsel and Langford, "Dion2", 2025 (arXiv 2512.16928).
 struct RowMomentum {
   static constexpr CorrectionFacts facts{};
   static constexpr std::array<const char*, 1> state{"momentum"};
 
-  float momentum = 0.95F;  ///< in [0, 1): what stays of what a step was taken along
+  float momentum = 0.95F;  ///< factor on the sum after a step along it; in [0, 1)
 
   constexpr std::array<HyperParameter, 1> hyper_parameters() const {
     return {{{"momentum", momentum, allowed::below_one}}};

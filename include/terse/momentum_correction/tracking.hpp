@@ -7,12 +7,12 @@ namespace terse {
 
 TERSE_NUMERICS_BEGIN
 
-/// Follows the mean gradient beside the model:
+/// Gradient tracking: mixes an estimate y of the mean gradient together with the model:
 ///
 ///     y_i = sum_j W_ij y_j + g_i - g_i'        x_i = sum_j W_ij (x_j - learning_rate y_j)
 ///
-/// g_i' the last step's gradient; y_i = g_i at first. The mean of the y_i is that of the g_i in every step. Kept is
-/// what y lacks of the gradient to come, sum_j W_ij y_j - g_i.
+/// g_i' is the last step's gradient; y_i = g_i at first. The mean of the y_i is the mean of the g_i in every step. The state
+/// is y without the next gradient, sum_j W_ij y_j - g_i.
 struct GradientTracker {
   static constexpr MixingFacts facts{.vectors = 2, .second_by_difference = true};
   static constexpr std::array<const char*, 1> state{"tracker"};
@@ -41,12 +41,12 @@ struct GradientTracker {
   };
 };
 
-/// Momentum that takes no side: c_i follows how this rank's momentum differs from the mean one,
+/// Momentum without bias: c_i tracks the difference between this rank's momentum and the mean momentum,
 ///
 ///     u_i = beta u_i + g_i        x_i = sum_j W_ij x_j - learning_rate (u_i - c_i)
 ///     c_i = sum_j W_ij (c_j - u_j) + u_i
 ///
-/// so that no bias is left, whatever beta is. The mean of the c_i is 0 in every step. Here u and c start at 0, where
+/// so that no bias remains for any beta. The mean of the c_i is 0 in every step. Here u and c start at 0, while
 /// the authors' program starts from an exact mean of the first gradients.
 struct MomentumTracker {
   static constexpr MixingFacts facts{.vectors = 2};
@@ -78,7 +78,7 @@ struct MomentumTracker {
     }
     template <class Element>
     TERSE_HD void update(Vector<1>, const Element& e, Real own, Real difference) const {
-      // u, by what was sent: x, and with it a gradient that holds weight decay, has changed since.
+      // u, from the value sent: x has changed since, and with it a gradient that contains weight decay.
       e[0] = e[1] - own;
       e[1] += difference;
     }

@@ -7,21 +7,21 @@
 
 namespace terse {
 
-/// Amsgrad with the default of its bias correction; see there.
+/// Amsgrad or CompAms; `Corrects` is the default of bias_correction.
 template <bool Corrects>
 struct AmsgradWith {
   template <class C, class F, class T>
   struct Of {
-    float learning_rate = 1e-3F;      ///< factor of the step; may change from step to step
-    float beta1 = 0.9F;               ///< of the momentum; in [0, 1)
-    float beta2 = 0.999F;             ///< of the variance; in [0, 1)
-    float epsilon = 1e-8F;            ///< outside the root
-    float weight_decay = 0;           ///< decoupled from the gradient
-    bool bias_correction = Corrects;  ///< whether averages make up for their start from 0
-    std::uint64_t warmup_steps = 0;   ///< the first steps, in full precision
-    C compressor{};                   ///< of messages
-    F error_feedback{};               ///< what becomes of what compression loses
-    T topology{};                     ///< the way messages take between ranks
+    float learning_rate = 1e-3F;      ///< step size; may change between steps
+    float beta1 = 0.9F;               ///< decay rate of the momentum; in [0, 1)
+    float beta2 = 0.999F;             ///< decay rate of the variance; in [0, 1)
+    float epsilon = 1e-8F;            ///< added to the denominator, outside the root
+    float weight_decay = 0;           ///< coefficient, decoupled from the gradient
+    bool bias_correction = Corrects;  ///< whether to apply Adam's bias correction
+    std::uint64_t warmup_steps = 0;   ///< number of first steps in full precision
+    C compressor{};                   ///< compressor of the messages
+    F error_feedback{};               ///< handling of the compression error
+    T topology{};                     ///< communication pattern between ranks
 
     auto composition() const {
       return averaging_of(*this, ExponentialAverage{beta1, bias_correction},
@@ -35,7 +35,7 @@ struct AmsgradWith {
 ///     m = beta1 m + (1 - beta1) g          v = beta2 v + (1 - beta2) g^2          w = max(w, v)
 ///     x = x - learning_rate (m / (1 - beta1^t) / (sqrt(w / (1 - beta2^t)) + epsilon) + weight_decay x)
 ///
-/// That is PyTorch's AdamW with amsgrad. The paper has no bias correction:
+/// This is PyTorch's AdamW with amsgrad. The paper has no bias correction:
 ///
 ///     Amsgrad<>{.bias_correction = false}
 ///

@@ -19,20 +19,21 @@ constexpr bool reads_zero_as_zero() {
 
 }  // namespace detail
 
-/// Methods that average over all ranks, as a product of five policies:
+/// Methods that average over all ranks, composed of five policies:
 ///
 ///     message_i   by the momentum correction, from this rank's gradient
 ///     mean        of the messages, by compressor, error feedback and topology
-///     d           by the momentum correction, from the mean
-///     u           by the preconditioner, from mean and d
+///     d           the direction, by the momentum correction, from the mean
+///     u           the step, by the preconditioner, from mean and d
 ///     x = x - learning_rate (u + weight_decay x)
 ///
-/// The first `warmup_steps` steps average gradients exactly, as do segments with `compress == false`, and as does the first
-/// step where the error feedback starts from an exact one (Difference). Weight decay is decoupled.
+/// Gradients are averaged exactly in the first `warmup_steps` steps, in segments with `compress == false`, and in the first step
+/// if the error feedback starts from an exact one (Difference). Weight decay is decoupled.
 ///
-/// State: the buffers that momentum correction and preconditioner name, n floats each, and the feedback's; n floats more
-/// where the preconditioner is layer-wise. Passes over n: see the compressor, and one for the update. `warmup_steps` from
-/// 0, the topology's parameters and the error feedback's hyper-parameters hold from construction on; the others may be changed between steps.
+/// State: the buffers that momentum correction and preconditioner name, n floats each, and those of the error feedback; n floats
+/// more if the preconditioner is layer-wise. Passes over n: see the compressor, and one for the update. `warmup_steps` may not
+/// change from 0, and the topology's and the error feedback's hyper-parameters are fixed at construction; all others may be
+/// changed between steps.
 template <class M, class P, class C, class F, class T>
 struct AveragingOf {
   static_assert(check_momentum_correction<M>() && check_preconditioner<P>() && check_means<C, F, T>() &&
@@ -57,14 +58,14 @@ struct AveragingOf {
   using error_feedback_type = F;
   using topology_type = T;
 
-  float learning_rate = 0.1F;      ///< factor of the step; may change from step to step
-  float weight_decay = 0;          ///< decoupled from the gradient
-  std::uint64_t warmup_steps = 0;  ///< the first steps, in full precision
-  M momentum_correction{};         ///< what is sent, and the direction
-  P preconditioner{};              ///< what scales the direction
-  C compressor{};                  ///< of messages
-  F error_feedback{};              ///< what becomes of what compression loses
-  T topology{};                    ///< the way messages take between ranks
+  float learning_rate = 0.1F;      ///< step size; may change between steps
+  float weight_decay = 0;          ///< coefficient, decoupled from the gradient
+  std::uint64_t warmup_steps = 0;  ///< number of first steps in full precision
+  M momentum_correction{};         ///< rule for the message and the direction
+  P preconditioner{};              ///< rule that scales the direction
+  C compressor{};                  ///< compressor of the messages
+  F error_feedback{};              ///< handling of the compression error
+  T topology{};                    ///< communication pattern between ranks
 
   Stage stage() const { return {learning_rate, weight_decay, momentum_correction, preconditioner}; }
   detail::TwoStages<Stage, Stage, C, F, T, detail::WarmUp> composition() const {
@@ -72,8 +73,8 @@ struct AveragingOf {
   }
 };
 
-/// What a named optimizer, with hyper-parameters of its own, runs as: an Averaging with its rates, warmup_steps, compressor,
-/// error_feedback and topology, and with these two.
+/// Returns the Averaging that a named optimizer runs as: with its rates, warmup_steps, compressor, error_feedback and topology,
+/// and with these two policies.
 template <class Named, class M, class P>
 auto averaging_of(const Named& named, const M& momentum_correction, const P& preconditioner) {
   return AveragingOf<M, P, decltype(named.compressor), decltype(named.error_feedback),
@@ -82,7 +83,7 @@ auto averaging_of(const Named& named, const M& momentum_correction, const P& pre
                                                named.error_feedback, named.topology};
 }
 
-/// An Averaging with these policies, in any order, and for those that are not given with the Defaults:
+/// An Averaging with these policies, in any order; policies that are not given are taken from Defaults:
 /// `template <class... Ps> using MyMethod = AveragingFrom<Policies<TopK<>, HeavyBall>, Ps...>;`.
 template <class Defaults, class... Ps>
 using AveragingFrom = Sorted<AveragingOf,
@@ -90,8 +91,8 @@ using AveragingFrom = Sorted<AveragingOf,
                                    PolicyKind::compressor, PolicyKind::error_feedback, PolicyKind::topology>,
                              Defaults, Ps...>;
 
-/// A momentum correction, a preconditioner, a compressor, an error feedback and a topology, in any order; for what is left
-/// out see Sorted.
+/// An optimizer of a momentum correction, a preconditioner, a compressor, an error feedback and a topology, in any order. For the
+/// defaults see Sorted.
 ///
 ///     Averaging<ExponentialAverage, AdamVariance, TopK<>, AllGather>{.learning_rate = 1e-3F}       Adam on top-k
 template <class... Ps>

@@ -3,7 +3,7 @@
 
 #include "terse/optimizer/averaging_rules.hpp"
 
-// The functors of Averaging and Staged: what they hand to the exchange.
+// The functors that Averaging and Staged pass to the exchange.
 
 namespace terse {
 
@@ -11,7 +11,7 @@ TERSE_NUMERICS_BEGIN
 
 namespace detail {
 
-/// What a rank sends of a compressed segment.
+/// The message of a compressed segment.
 template <class Rules>
 struct Say {
   Rules rules;
@@ -24,7 +24,7 @@ struct Say {
   }
 };
 
-/// x = x - learning_rate (u + weight_decay x), from the mean, which Exact ones may have to scale first.
+/// The update x = x - learning_rate (u + weight_decay x) from the mean; with Exact the mean is scaled by gradient_factor first.
 template <class Rules, bool Exact>
 struct Descend {
   Rules rules;
@@ -42,7 +42,7 @@ struct Descend {
   }
 };
 
-/// The same where the step of a layer is taken in a second sweep: u is kept.
+/// The first sweep of a layer-wise step: stores u for the second sweep.
 template <class Rules, bool Exact>
 struct KeepStep {
   Rules rules;
@@ -58,7 +58,7 @@ struct KeepStep {
   }
 };
 
-/// Starts a Difference from an exact round on the way to what the mean is for.
+/// Initializes the copies of a Difference from an exact round, and then applies `use` to the mean.
 template <class Feedback, Number G, class Use>
 struct Seeding {
   Feedback feedback;
@@ -80,8 +80,8 @@ struct Seeding {
   }
 };
 
-/// What a rank says in the exact round that starts a Difference anew, where it says more than its gradient: of a compressed
-/// segment what it would say in a compressed round, which is kept for Reseeding, and of others its gradient.
+/// The message in the exact round that restarts a Difference, if messages are not gradients. In a compressed segment it is the
+/// message of a compressed round, which is kept for Reseeding; in other segments it is the gradient.
 template <class Rules, class Feedback, Number G>
 struct SayExactly {
   Say<Rules> message;
@@ -103,7 +103,7 @@ struct SayExactly {
     return said;
   }
 };
-/// Starts it from that round, on the way to what the means are for.
+/// Restarts the copies of a Difference from the round of SayExactly, and then applies the updates to the means.
 template <class Feedback, class Compressed, class Exact>
 struct Reseeding {
   Feedback feedback;
@@ -125,20 +125,20 @@ struct Reseeding {
   }
 };
 
-/// Whether a user's mask takes an element in, or leaves it out.
+/// A predicate on a user's mask: true for elements that it includes (`taken`) or excludes.
 struct InUsersMask {
   const std::uint8_t* elements;
   bool taken;
   TERSE_HD bool operator()(const Piece&, index_t i, bool) const { return (elements[i] != 0) == taken; }
 };
 
-/// Between the stages: what the second one takes along of an element, and whether the element goes on to it. left_out: by a
-/// user's mask, as if the first stage had learned nothing of the element.
+/// The change of stages for one element: carries its state over to the second stage, and returns whether it takes part there.
+/// left_out: masked by the user, as if the first stage had no state for the element.
 template <class First, class Second>
 struct GoOver {
   First first;
   Second second;
-  bool tries;  // changes nothing, and says of what a user has left out that it is not masked
+  bool tries;  // changes nothing, and returns true for elements that a user has masked
   TERSE_HD void enter(const Piece& piece) {
     first.enter(piece);
     second.enter(piece);
@@ -146,7 +146,7 @@ struct GoOver {
   TERSE_HD bool operator()(const Piece&, index_t i, bool left_out) const {
     const bool carried = carries_over(i, left_out), takes_part = carried && !left_out;
     const auto e = second.to_momentum(i);
-    // A momentum correction that does not say so takes nothing along of what is left out.
+    // Without carry the buffers of elements that a user has masked become 0.
     if constexpr (requires { second.momentum.carry(e, true); })
       second.momentum.carry(e, takes_part);
     else
@@ -157,7 +157,7 @@ struct GoOver {
   }
 
  private:
-  /// What its preconditioner takes along, from what the first one's divides by; whether that lets the element take part.
+  /// Carries the second preconditioner's state over from the first one's denominator; returns whether the element takes part.
   TERSE_HD bool carries_over(index_t i, bool left_out) const {
     const auto e = second.to_preconditioner(i);
     if constexpr (requires { second.preconditioner.carry(e, 0.0F); }) {

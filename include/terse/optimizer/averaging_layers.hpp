@@ -11,8 +11,8 @@
 #include "terse/preconditioner/layer_statistic.hpp"
 #include "terse/preconditioner/sequence.hpp"
 
-// Averaging and Staged at work on whole layers: the second sweep of layer-wise preconditioners, and the balance of
-// momentum corrections.
+// Layer-wise parts of Averaging and Staged: the second sweep of layer-wise preconditioners, and the balance of momentum
+// corrections.
 
 namespace terse {
 
@@ -20,7 +20,7 @@ TERSE_NUMERICS_BEGIN
 
 namespace detail {
 
-/// Places, and which of the numbers of layers are the policy's.
+/// Places, extended by the policy's places among the numbers kept for each layer.
 template <class Places, int... Numbers>
 struct LayerPlaces : Places {
   TERSE_HD static constexpr int layer([[maybe_unused]] int k) {
@@ -31,7 +31,7 @@ struct LayerPlaces : Places {
   }
 };
 
-/// What a preconditioner's rule measures of layers.
+/// The statistics that a preconditioner's rule measures for each layer.
 template <class Rule>
 struct MeasuresOf {
   using type = Statistics<>;
@@ -42,7 +42,7 @@ struct MeasuresOf<Rule> {
   using type = typename Rule::measures;
 };
 
-/// One layer as the preconditioner with these Places sees it, see Preconditioner.
+/// One layer as seen by the preconditioner with these Places, see Preconditioner.
 template <class View, class Places>
 struct AveragingLayer {
   const View& view;
@@ -59,14 +59,14 @@ struct AveragingLayer {
   }
 };
 
-/// What is known of all layers when the second stage begins.
+/// Norms and sizes of all layers when the second stage begins.
 struct LayerNorms {
   LayerTable norms;
   const index_t* elements;
   const std::uint8_t* dense;
   index_t count;
 };
-/// The same as the momentum correction with these Places sees it, see MomentumCorrection.
+/// All layers as seen by the momentum correction with these Places, see MomentumCorrection.
 template <class View, class Places>
 struct AveragingLayers {
   const View& view;
@@ -82,7 +82,7 @@ struct AveragingLayers {
   }
 };
 
-/// The rules of a layer: First's where it is dense, and otherwise Second's.
+/// The rules of a layer: First's if it is dense, otherwise Second's.
 template <class First, class Second>
 struct OfSegment {
   First first;
@@ -95,17 +95,17 @@ struct OfSegment {
     first.enter(piece);
     second.enter(piece);
   }
-  /// Arrays that either touches in the second sweep, as the first one's.
+  /// Returns the arrays that either rule accesses in the second sweep, through the view of the first.
   template <Access A>
   TERSE_HD auto streams() {
     return first.view.template streams<A, First::in_second_sweep | Second::in_second_sweep>();
   }
-  /// Of the layer that was entered.
+  /// Calls `act` with the rules of the layer that was entered.
   template <class Act>
   TERSE_HD TERSE_INLINE auto operator()(const Act& act) const {
     if (!is_second) return act(first);
     Second rules = second;
-    rules.view = first.view;  // which has entered the same piece, and may lead to copies of its elements
+    rules.view = first.view;  // has entered the same piece, and may point to copies of its elements
     return act(rules);
   }
   template <class Act>
@@ -113,7 +113,7 @@ struct OfSegment {
     return dense[layer] == 0 ? act(second) : act(first);
   }
 };
-/// The same where one stage's rules hold for all layers.
+/// The rules of a layer if one stage's rules apply to all layers.
 template <class Rules>
 struct OneRule {
   Rules first;
@@ -144,7 +144,7 @@ struct MeasuredBy {
       return 0;
   }
 };
-/// What statistic K is of.
+/// The samples of statistic K.
 template <int K, class OfSegment>
 struct MeasureStep {
   OfSegment rules;
@@ -167,9 +167,9 @@ struct FactorBy {
     return rules.preconditioner_of(layer).factor(rules.to_layer(tables, layer));
   }
 };
-/// Nobody comes after this stage.
+/// A placeholder for Next: no later stage observes the factors.
 struct NoObserver {};
-/// The factor of each layer, which Next may observe. An element of its range is a layer.
+/// Computes the factor of each layer, which Next may observe. An element of its range is a layer.
 template <class OfSegment, class Next, std::size_t Count>
 struct ChooseFactors {
   OfSegment rules;
@@ -208,7 +208,7 @@ struct MovedBy {
     }
   }
 };
-/// The second sweep.
+/// The second sweep of a layer-wise step: updates the parameters.
 template <class OfSegment>
 struct LayerDescend {
   OfSegment rules;
@@ -231,7 +231,7 @@ struct LayerDescend {
   }
 };
 
-/// What the second stage's momentum correction makes of all layers. Runs over one element.
+/// The balance of all layers by the second stage's momentum correction. Runs over one element.
 template <class Rules>
 struct BalanceLayers {
   Rules rules;
@@ -245,7 +245,7 @@ TERSE_NUMERICS_END
 
 namespace detail {
 
-/// What layer-wise preconditioners keep between the two sweeps.
+/// The memory of layer-wise preconditioners between the two sweeps.
 template <Executor E, class Measured, class Sequence>
 struct Layers;
 template <Executor E, class... S, class Sequence>
@@ -255,7 +255,7 @@ struct Layers<E, Statistics<S...>, Sequence> {
   std::tuple<LayerStatistic<E, S>...> statistics;
   [[no_unique_address]] Orthogonalizer<E, Sequence> orthogonalizer;
   buffer<float, typename E::memory> steps, factors;
-  Range elements, layers;  // made here, for a step allocates nothing
+  Range elements, layers;  // constructed in advance: a step allocates nothing
 
   Layers(E executor, const Layout& layout, [[maybe_unused]] std::size_t least_dimensions)
       : statistics(LayerStatistic<E, S>(executor, layout, least_dimensions)...),
@@ -265,7 +265,7 @@ struct Layers<E, Statistics<S...>, Sequence> {
         elements(layout.range()),
         layers(Layout::flat(factors.size()).range()) {}
 
-  /// Takes the steps that are kept, behind the checks of the exchange.
+  /// Takes the stored steps, unless the exchange has found an error.
   template <class X, class OfSegment, class Next>
   void step(E executor, const X& exchange, const OfSegment& rules, const Next& next) {
     orthogonalizer(executor, steps.data());
@@ -288,7 +288,7 @@ struct Layers<E, Statistics<S...>, Sequence> {
   }
 };
 
-/// What the second stage's momentum correction learns of all layers, once.
+/// The statistics of all layers for the second stage's momentum correction, measured once.
 template <Executor E>
 struct Balance {
   LayerStatistic<E> norms;

@@ -16,11 +16,11 @@
 #include "terse/preconditioner/parameter_ref.hpp"
 #include "terse/preconditioner/rates.hpp"
 
-// The rules of Averaging and Staged at work on one element of a step.
+// The rules of Averaging and Staged, applied to one element of a step.
 
 namespace terse::detail {
 
-/// Names, each once, in the order of their first mention: buffers of one name are one buffer.
+/// A list of distinct names in the order of their first mention: buffers of one name are one buffer.
 template <std::size_t Most>
 struct Names {
   std::array<const char*, Most> names{};
@@ -38,7 +38,7 @@ struct Names {
   }
 };
 
-/// Those of a first stage's policies and, where there is a second one, of its policies.
+/// Returns the names of a first stage's policies and, with Second, of a second stage's policies.
 template <bool Second, std::size_t M1, std::size_t P1, std::size_t M2, std::size_t P2>
 constexpr auto all_names(const std::array<const char*, M1>& momentum,
                          const std::array<const char*, P1>& preconditioner,
@@ -54,8 +54,8 @@ constexpr auto all_names(const std::array<const char*, M1>& momentum,
   return all;
 }
 
-/// Where a policy's scalars begin among those of a step, and which of its buffers are the policy's: as a type, which nvcc
-/// can name.
+/// The place of a policy's first scalar among those of a step, and the numbers of the policy's buffers: as a type, which nvcc can
+/// name.
 template <int Scalar, int... Buffers>
 struct Places {
   static constexpr int scalar = Scalar;
@@ -70,7 +70,7 @@ struct Places {
     (act(k++, buffers[Buffers]), ...);
   }
 
-  /// Its buffers as streams of this kind; momentum and preconditioner share none, see share_no_name.
+  /// Returns the policy's buffers as streams with access A; momentum and preconditioner share none, see share_no_name.
   template <Access A, class All>
   TERSE_HD static auto streams([[maybe_unused]] All& buffers) {
     return (Streams<>{} + ... + stream<A>(buffers[Buffers], nullptr));
@@ -85,7 +85,7 @@ TERSE_NUMERICS_BEGIN
 
 namespace detail {
 
-/// What the rules of a step share.
+/// The arrays and values that the rules of a step share.
 template <class N, int Buffers, int Scalars, int Layers>
 struct AveragingView {
   ParameterRef<typename N::parameter> parameters;
@@ -93,8 +93,8 @@ struct AveragingView {
   std::array<float*, static_cast<std::size_t>(Buffers == 0 ? 1 : Buffers)> buffers;
   std::array<float*, static_cast<std::size_t>(Layers == 0 ? 1 : Layers)> layers;
   const Rate* rates;
-  const StepScalars* now;                 // of each group
-  const std::uint32_t* groups = nullptr;  // of segments; nullptr: of one
+  const StepScalars* now;                 // one for each group
+  const std::uint32_t* groups = nullptr;  // of segments; nullptr: there is one group
   const LayerShape* shapes = nullptr;     // of segments; nullptr: none is hidden
   std::uint32_t group = 0;
   Rate rate{};
@@ -115,7 +115,7 @@ struct AveragingView {
       of_layer[static_cast<std::size_t>(k)] = layers[static_cast<std::size_t>(k)][piece.segment];
   }
 
-  /// The gradients and, by the bits of their numbers, buffers.
+  /// Returns the gradients and the buffers whose bits are set in Taken, as streams with access A.
   template <Access A, std::uint32_t Taken, int K = 0>
   TERSE_HD auto streams() {
     if constexpr (K == Buffers)
@@ -135,7 +135,7 @@ struct ReadInto {
     held[k] = was[k] = buffer[i];
   }
 };
-/// Leaves a buffer alone that no rule has touched, which the compiler sees; what it can't see is written back.
+/// Writes a value back, unless the compiler can prove that no rule has changed it.
 struct WriteBack {
   const float* held;
   const float* was;
@@ -146,9 +146,8 @@ struct WriteBack {
   }
 };
 
-/// One element as the policy with these Places sees it, see MomentumCorrection. It holds the policy's buffers, so that all
-/// are read before any is written: that none lies in another one is more than a compiler can know. What has been changed
-/// counts from `write_back` on.
+/// One element as seen by the policy with these Places, see MomentumCorrection. It holds copies of the policy's buffers, so that all
+/// are read before any is written: a compiler cannot know that the buffers don't overlap. Changes take effect with `write_back`.
 template <class View, class Places>
 class HeldElement {
  public:
@@ -179,7 +178,7 @@ class HeldElement {
   float was_[static_cast<std::size_t>(room)];
 };
 
-/// A momentum correction and a preconditioner that work on one View.
+/// A momentum correction and a preconditioner on one View.
 template <class Momentum, class Preconditioner, class View_, class MomentumPlaces, class PreconditionerPlaces,
           bool RestsAtZero>
 struct Rules {
@@ -190,7 +189,7 @@ struct Rules {
   Momentum momentum;
   Preconditioner preconditioner;
   View view;
-  /// With the hyper-parameters of each group; nullptr: the two above are all segments'.
+  /// Rules with the hyper-parameters of each group; nullptr: the two above apply to all segments.
   const StageRules<Momentum, Preconditioner>* of_groups = nullptr;
 
   TERSE_HD void enter(const Piece& piece) {
@@ -199,7 +198,7 @@ struct Rules {
     momentum = of_groups[view.group].momentum;
     preconditioner = of_groups[view.group].preconditioner;
   }
-  /// Of a layer, whichever was entered.
+  /// Returns the preconditioner of a layer, which need not be the entered one.
   TERSE_HD Preconditioner preconditioner_of(index_t layer) const {
     return of_groups == nullptr ? preconditioner : of_groups[view.group_of(layer)].preconditioner;
   }
@@ -237,13 +236,13 @@ struct Rules {
   static constexpr std::uint32_t in_second_sweep =
       PreconditionerPlaces::bits | (hears_of_steps ? MomentumPlaces::bits : 0);
 
-  /// What message(i) touches.
+  /// Returns the arrays that message(i) accesses.
   TERSE_HD auto message_streams() {
     constexpr Access access = says ? Access::may_update : Access::reads;
     return MomentumPlaces::template streams<access>(view.buffers) + reads(view.gradients) +
            reads(view.parameters.values);
   }
-  /// What step<Exact>(i) touches, but for the parameters.
+  /// Returns the arrays that step<Exact>(i) accesses, except for the parameters.
   template <bool Exact>
   TERSE_HD auto step_streams() {
     constexpr bool replaces = requires { requires std::is_same_v<typename Momentum::ReplacesOf, Momentum>; }

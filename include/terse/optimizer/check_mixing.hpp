@@ -9,13 +9,13 @@
 #include "terse/graph/stochastic.hpp"
 #include "terse/momentum_correction/mixing_rule.hpp"
 
-// Which methods of decentralized SGD go with which graphs: what the types tell is decided when a program is compiled,
-// what the matrix tells when an optimizer is made.
+// Checks that a method of decentralized SGD converges on a graph: properties of types are checked at compile time, properties of
+// the matrix when an optimizer is constructed.
 
 namespace terse {
 
-/// Whether method M converges on the graph of topology P, packets compressed by C with feedback F; the sentences are
-/// for people. graph::Unchecked overrides.
+/// Checks that method M converges on the graph of topology P, with packets compressed by C with feedback F; otherwise reports the
+/// reason by static_assert. graph::Unchecked overrides it.
 template <class M, class P, class C, class F>
 constexpr bool check_mixing() {
   using G = typename P::Graph;
@@ -52,7 +52,7 @@ constexpr bool check_mixing() {
 
 namespace detail {
 
-/// Before a feedback is chosen for C.
+/// Checks that C compresses whole models, before a feedback is chosen for it.
 template <class C>
 constexpr bool check_whole_models() {
   constexpr bool by_layer = requires { typename C::is_select; };
@@ -62,7 +62,7 @@ constexpr bool check_whole_models() {
   return !by_layer;
 }
 
-/// Throws usage_error where exact means now and then don't go with method M on the graph of topology P.
+/// Throws usage_error if method M on the graph of topology P can't be combined with periodic exact means.
 template <class M, class P>
 void check_average(std::uint64_t average_every, int rank) {
   using Traits = graph::Traits<typename P::Graph>;
@@ -73,7 +73,7 @@ void check_average(std::uint64_t average_every, int rank) {
     throw usage_error(
         "exact means now and then (average_every) pass by the sums over neighbours that this method keeps",
         rank);
-  // What they remember of the differences between ranks outlives the mean and grows from one to the next.
+  // Their memory of the differences between ranks outlives the mean, and grows from one mean to the next.
   if constexpr (M::facts.needs_fixed_symmetric)
     throw usage_error(
         "exact means now and then (average_every) make the graph change from step to step, and there this "
@@ -82,7 +82,7 @@ void check_average(std::uint64_t average_every, int rank) {
         rank);
 }
 
-/// Throws usage_error where a rule has a limit for the eigenvalues of a symmetric, fixed matrix, and one is below.
+/// Throws usage_error if a rule has a lower limit for the eigenvalues of a symmetric, fixed matrix, and one is not above it.
 template <class M, class P>
 void check_spectrum(const M& rule, const P& topology, int size, int rank) {
   using G = typename P::Graph;

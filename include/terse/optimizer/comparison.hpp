@@ -16,25 +16,25 @@
 
 namespace terse::detail {
 
-/// Where ranks that should be alike are not.
+/// A difference between ranks that should be equal, and its place.
 struct Apart {
   int rank,
-      from;  ///< the first that differs from most, or from rank 0 where there are as many of either; one of those
+      from;  ///< the first rank that differs from the majority (in a tie, from rank 0's value); a rank of the majority
   std::string arena, segment;
 };
 
 [[noreturn]] TERSE_COLD void throw_other_start(const Apart& apart, int rank);
-/// `compared`: the last step after which all were alike; 0: none was looked at.
+/// Throws the error of ranks that differ after `step`. `compared`: the last step after which all were equal; 0: no comparison yet.
 [[noreturn]] TERSE_COLD void throw_drifted(const Apart& apart, std::uint64_t compared, int rank,
                                            std::uint64_t step);
 
-/// Compares arenas of a layout among ranks. Padding does not count.
+/// A comparison of arenas of a layout between ranks. Ignores padding.
 class Comparison {
  public:
   explicit Comparison(Channel& channel) : hashes_(channel) {}
 
-  /// `arenas(visit)` calls visit(name, view) for each of them, of layout.size() elements. Reads them once and sends 12 bytes to each
-  /// peer; more only where they differ. Collective.
+  /// Returns the first difference, if any. `arenas(visit)` calls visit(name, view) for each arena, of layout.size() elements. Reads
+  /// the arenas once and sends 12 bytes to each peer; more only if they differ. Collective.
   template <class Arenas>
   std::optional<Apart> operator()(Channel& channel, const Layout& layout, const Arenas& arenas) {
     if (channel.size() == 1) return {};
@@ -55,7 +55,7 @@ class Comparison {
     std::uint64_t mine = 0;
     std::optional<Apart> apart;
   };
-  /// Hashes arenas, and, where hashes of ranks have been seen to differ, looks closer.
+  /// Hashes arenas; after a difference between the ranks' hashes, compares them segment by segment.
   struct Visit {
     Look* look;
 
@@ -74,18 +74,18 @@ class Comparison {
   Assembly<std::uint64_t, Channel> hashes_;
 };
 
-/// Keeps ranks that should be alike from going on when they are not: once before the first step, and then as often as the
-/// user asks. Collective.
+/// Stops replicas that differ: compares them once before the first step, and then as often as the user asks. Collective.
 class Replicas {
  public:
   explicit Replicas(Channel& channel) : comparison_(channel) {}
 
-  /// Before the first step; `arenas` as for Comparison.
+  /// Compares replicas before the first step; `arenas` as for Comparison.
   template <class Arenas>
   void check_start(Channel& channel, const Layout& layout, const Arenas& arenas) {
     if (const auto apart = comparison_(channel, layout, arenas)) throw_other_start(*apart, channel.rank());
   }
-  /// Compares after each step that is due. While ranks train apart, which `alike` = false says, it waits for their next meeting.
+  /// Compares replicas after every `every` steps. If ranks differ by design after this step (`alike` = false), the comparison is
+  /// postponed to their next synchronization.
   template <class Arenas>
   void check_after(Channel& channel, const Layout& layout, std::uint64_t steps, std::uint64_t every,
                    bool alike, const Arenas& arenas) {
@@ -101,7 +101,7 @@ class Replicas {
  private:
   Comparison comparison_;
   bool due_ = false;
-  std::uint64_t compared_ = 0;  // the last step after which all were alike
+  std::uint64_t compared_ = 0;  // the last step after which all were equal
 };
 
 }  // namespace terse::detail

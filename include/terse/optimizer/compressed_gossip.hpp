@@ -10,19 +10,19 @@
 
 namespace terse {
 
-// Decentralized SGD with compressed packets. What a packet says is what its sender, too, takes it to say, so that
-// mixing keeps the mean of the ranks where W is doubly stochastic, whatever the compressor does. DCD alone moves by
-// nothing but packets, and its mean by their errors, too.
+// Decentralized SGD with compressed packets. A sender uses the decoded value of its own packet, as its receivers do. So mixing
+// keeps the mean of the ranks for any compressor, provided that W is doubly stochastic. Only DCD moves by packets alone, so that
+// their errors enter its mean.
 
-/// CHOCO-SGD: public copies h_i of all parameters, which move by compressed differences,
+/// CHOCO-SGD: public copies h_i of all parameters, which are updated by compressed differences,
 ///
 ///     z_i = x_i - learning_rate d_i        h_i = h_i + C(z_i - h_i)
 ///     x_i = z_i + consensus_rate sum_j W_ij (h_j - h_i)
 ///
-/// in the order that mixes with the new copies: with consensus_rate 1 and no compression it is adapt-then-combine.
-/// consensus_rate must be tuned; compressors that keep little need a small one. Memory: h_i, the sum over neighbours,
-/// and the message, n floats each, however many neighbours there are; so the graph must be fixed. Source: Koloskova,
-/// Stich and Jaggi, ICML 2019, algorithm 2, in the memory-efficient form of Koloskova et al., ICLR 2020.
+/// Mixing uses the new copies: with consensus_rate 1 and no compression it is adapt-then-combine. consensus_rate must be tuned;
+/// strong compression requires a small one. Memory: h_i, the sum over neighbours, and the message, n floats each for any number
+/// of neighbours; so the graph must be fixed. Source: Koloskova, Stich and Jaggi, ICML 2019, algorithm 2, in the memory-efficient
+/// form of Koloskova et al., ICLR 2020.
 template <class... Ps>
 using ChocoSgd =
     MixingFrom<TakesDirection,
@@ -52,7 +52,7 @@ using DcdSgd =
     MixingFrom<TakesMixing, Policies<DifferenceDescent, Uniform<8, Stochastic, Symmetric>, NoErrorFeedback>,
                Ps...>;
 
-/// BEER: see CompressedTracker. Reaches the optimum itself. Wire: two packets in one message. Source: Zhao et al.,
+/// BEER: see CompressedTracker. Converges to the exact optimum. Wire: two packets in one message. Source: Zhao et al.,
 /// "BEER: fast O(1/T) rate for decentralized nonconvex optimization with communication compression", NeurIPS 2022,
 /// algorithm 1.
 template <class... Ps>

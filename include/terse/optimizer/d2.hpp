@@ -9,7 +9,7 @@ namespace terse {
 
 namespace detail {
 
-/// A mixing topology on (I + W) / 2; other policies as they are.
+/// A mixing topology on (I + W) / 2; other policies unchanged.
 template <class P>
 struct OnLazy {
   using type = P;
@@ -23,10 +23,9 @@ using Lazily = typename OnLazy<P>::type;
 
 }  // namespace detail
 
-/// D2, or exact diffusion: decentralized SGD that reaches the optimum itself, however the data differ between ranks.
-/// Runs on (I + W) / 2 of the graph given, which must be fixed and symmetric, because with W itself it diverges where
-/// an eigenvalue is -1/3 or less; for W itself write ParameterMixing<ExactDiffusion<GradientDirection>, Mixing<...>>,
-/// where the graph allows it.
+/// D2, or exact diffusion: decentralized SGD that converges to the exact optimum even if the data differ between ranks. The
+/// graph must be fixed and symmetric. Runs on (I + W) / 2, because with W it diverges if an eigenvalue is -1/3 or less. If the
+/// graph allows W itself, write ParameterMixing<ExactDiffusion<GradientDirection>, Mixing<...>>.
 ///
 /// State: correction. Wire: one packet to each neighbour. Source: Tang et al., "D2: decentralized training over
 /// decentralized data", ICML 2018; Yuan et al., "Exact diffusion for distributed optimization and learning", IEEE TSP
@@ -35,7 +34,7 @@ template <class... Ps>
 using D2 = MixingFrom<TakesMixing, Policies<ExactDiffusion<GradientDirection>, detail::Lazily<Gossip>>,
                       detail::Lazily<Ps>...>;
 
-/// D2 with each rank's momentum in the place of its gradient. State: momentum and correction.
+/// D2 with each rank's momentum in place of its gradient. State: momentum and correction.
 template <class... Ps>
 using D2DmSgd = MixingFrom<TakesMixing, Policies<ExactDiffusion<MomentumDirection>, detail::Lazily<Gossip>>,
                            detail::Lazily<Ps>...>;

@@ -6,14 +6,14 @@
 
 namespace terse {
 
-/// Decentralized Adam: each rank's own Adam step, and then a mixture with its neighbours. Moments stay local. With
-/// `momentum_correction.direction` its hyper-parameters:
+/// Decentralized Adam: each rank takes its own Adam step and then mixes with its neighbours. Moments stay local. Adam's
+/// hyper-parameters are in `momentum_correction.direction`:
 ///
 ///     DAdam<>{.learning_rate = 1e-3F, .momentum_correction = {.direction = {.momentum_correction = {.beta1 = 0.9F}}}}
 ///
 /// Takes a topology, a compressor, an error feedback and a weight decay. State: 2 n floats. Cf. Nazari, Tarzanagh and
 /// Michailidis, "DADAM: a consensus-based distributed adaptive gradient method for online optimization", 2019, which mixes
-/// beside the step, with AMSGrad's variance.
+/// in parallel with the step, with AMSGrad's variance.
 template <class... Ps>
 using DAdam =
     MixingFrom<TakesMixing, Policies<AdaptThenCombine<Locally<ExponentialAverage, AdamVariance>>>, Ps...>;

@@ -6,15 +6,15 @@
 
 namespace terse {
 
-/// DecentLaM: momentum without the bias that it brings to decentralized SGD.
+/// DecentLaM: decentralized SGD with momentum that adds no bias.
 ///
 ///     z_i = x_i - learning_rate g_i
 ///     g~_i = (x_i - sum_j W_ij z_j) / learning_rate
 ///     m_i = beta m_i + g~_i
 ///     x_i = x_i - learning_rate m_i, or with Nesterov x_i - learning_rate (beta m_i + g~_i)
 ///
-/// computed without the division, see MixedGradient. At rest it stands where DSgd stands at the same learning rate,
-/// whatever beta is. Only z travels. The graph must be fixed and symmetric.
+/// computed without the division, see MixedGradient. For any beta its fixed point is DSgd's at the same learning rate. Only z
+/// is sent. The graph must be fixed and symmetric.
 ///
 ///     terse::Optimizer optimizer{terse::DecentLaM<terse::Gossip>{.learning_rate = 0.1F}, transport, layout};
 ///

@@ -7,13 +7,13 @@
 
 namespace terse {
 
-/// Deep gradient compression: the largest of the accumulated momenta, with momentum correction, factor masking and
-/// a ratio that starts high.
+/// Deep gradient compression: sends the largest elements of the accumulated momentum, with momentum correction, factor masking
+/// and a ratio that starts high.
 ///
 ///     DeepGradientCompression<>{.compressor = {.selection = {.ratio = 0.001, .warmup_steps = 4 * epoch}}}
 ///
-/// Biases and other small segments are meant to travel dense (`compress == false`). Gradient clipping: see
-/// Options::clip_norm. State: 2 n floats. Source: Lin et al., ICLR 2018, algorithms 1 and 4.
+/// Send biases and other small segments dense (`compress == false`). Gradient clipping: see Options::clip_norm. State: 2 n
+/// floats. Source: Lin et al., ICLR 2018, algorithms 1 and 4.
 template <class... Ps>
 using DeepGradientCompression =
     AveragingFrom<Policies<WarmupTopK<>, FactorMasking, AllGather, Residual>, Ps...>;

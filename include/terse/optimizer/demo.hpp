@@ -6,20 +6,20 @@
 
 namespace terse {
 
-/// See DeMo.
+/// The hyper-parameters and policies of DeMo.
 template <class C, class F, class T>
 struct DeMoOf {
   static_assert(
       requires(F feedback) { feedback.decay; },
       "terse: DeMo's momentum is an error feedback with a decay: Residual");
 
-  float learning_rate = 4e-4F;     ///< factor of the step; may change from step to step
-  float weight_decay = 0;          ///< decoupled from the gradient
-  float decay = 0.999F;            ///< of the momentum; error_feedback.decay is this one
-  std::uint64_t warmup_steps = 0;  ///< the first steps, in full precision
-  C compressor = sparsest();       ///< of messages
-  F error_feedback{};              ///< what becomes of what compression loses
-  T topology{};                    ///< the way messages take between ranks
+  float learning_rate = 4e-4F;     ///< step size; may change between steps
+  float weight_decay = 0;          ///< coefficient, decoupled from the gradient
+  float decay = 0.999F;            ///< decay rate of the momentum; replaces error_feedback.decay
+  std::uint64_t warmup_steps = 0;  ///< number of first steps in full precision
+  C compressor = sparsest();       ///< compressor of the messages
+  F error_feedback{};              ///< handling of the compression error
+  T topology{};                    ///< communication pattern between ranks
 
   auto composition() const {
     auto averaging = averaging_of(*this, NoMomentum{}, SignStep{});
@@ -28,7 +28,7 @@ struct DeMoOf {
   }
 
  private:
-  /// The paper's 32 coefficients of a tile of 64 x 64.
+  /// Returns a compressor with the paper's 32 coefficients per tile of 64 x 64.
   static C sparsest() {
     C compressor{};
     if constexpr (requires { compressor.inner.selection.ratio; })
@@ -37,14 +37,15 @@ struct DeMoOf {
   }
 };
 
-/// DeMo: of each rank's momentum the largest cosine waves of each tile are sent, and taken out of it; all step by the sign
-/// of their mean:
+/// DeMo: each rank sends the largest cosine coefficients of each tile of its momentum, and subtracts them from it. All ranks
+/// step by the sign of their mean:
 ///
 ///     m_i = decay m_i + g_i        q_i = the largest of DCT(m_i)        m_i = m_i - DCT^-1(q_i)
 ///     x = x - learning_rate (sign(DCT^-1(mean q_i)) + weight_decay x)
 ///
-/// The momentum is an error feedback's error. Rates are Adam's and below. `.error_feedback = {.follows_rate = true}` keeps, as
-/// the authors' code does, a momentum of learning_rate * g. State: n floats, each rank's own.
+/// The momentum is the error of the error feedback. Learning rates are at most Adam's. With
+/// `.error_feedback = {.follows_rate = true}` the momentum is one of learning_rate * g, as in the authors' code. State: n floats,
+/// which differ between ranks.
 ///
 ///     DeMo<>{.compressor = {.inner = {.selection = {.ratio = 4.0 / 4096}}}}
 ///

@@ -7,8 +7,9 @@
 
 namespace terse {
 
-/// EControl: each rank sends how its gradient and a share of its error differ from a copy that all keep, and all step along the
-/// mean of the copies. The first step is exact and starts them. `.error_feedback = {.eta = ...}`: see Controlled.
+/// EControl: each rank sends the difference between its gradient plus a share of its error and a copy that all ranks keep. All
+/// ranks step along the mean of the copies. The first step is exact and initializes them. `.error_feedback = {.eta = ...}`: see
+/// Controlled.
 ///
 /// Source: Gao, Islamov and Stich, "EControl: fast distributed optimization with compression and error control", ICLR 2024.
 template <class... Ps>

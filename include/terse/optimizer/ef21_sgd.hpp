@@ -8,17 +8,16 @@
 
 namespace terse {
 
-/// EF21: each rank sends how its gradient differs from a copy that all keep. The first step is exact and starts
-/// the copies. Noise of small batches enters the copies as it is; momentum before the difference
-/// (Ef21Sgdm) or a ratio of a tenth and more tames it. With an unbiased
-/// compressor and `.error_feedback = {.rate = 1 / (1 + omega)}` it is DIANA.
+/// EF21: each rank sends the difference between its gradient and a copy that all ranks keep. The first step is exact and
+/// initializes the copies. The noise of small batches enters the copies undamped; momentum before the difference (Ef21Sgdm) or a
+/// ratio of at least 0.1 reduces it. With an unbiased compressor and `.error_feedback = {.rate = 1 / (1 + omega)}` it is DIANA.
 ///
 /// Source: Richtarik, Sokolov and Fatkhullin, "EF21", NeurIPS 2021, algorithm 2; Mishchenko et al. 2019.
 template <class... Ps>
 using Ef21Sgd = AveragingFrom<Policies<TopK<>, NoMomentum, AllGather, Difference>, Ps...>;
 
-/// EF21-SGDM: each rank sends how the average of its gradients differs from the copy, and all step along the mean of the
-/// copies: momentum and all. `.momentum_correction = {.eta = ...}`: see SmoothedGradient.
+/// EF21-SGDM: each rank sends the difference between the moving average of its gradients and the copy. All ranks step along the
+/// mean of the copies, which already contains the momentum. `.momentum_correction = {.eta = ...}`: see SmoothedGradient.
 ///
 /// Source: Fatkhullin, Tyurin and Richtarik, "Momentum provably improves error feedback!", NeurIPS 2023, algorithm 1.
 template <class... Ps>

@@ -8,15 +8,15 @@
 
 namespace terse::detail {
 
-/// The error that has ended the messages of an optimizer, if there was one: a round that was cut short can't be continued.
+/// The error that has ended an optimizer's communication, if there was one: an interrupted round can't be continued.
 class Failure {
  public:
-  /// Keeps the exception that is being handled, except for errors after which steps can go on: arguments that were refused, ranks
-  /// that start differently, and values that are not finite, for which all messages of the step have arrived.
+  /// Keeps the exception that is being handled, except for errors after which steps can continue: refused arguments, ranks that start
+  /// differently, and values that are not finite, for which all messages of the step have arrived.
   TERSE_COLD void keep();
-  /// Keeps whichever exception is being handled: it came while an open round was moved along.
+  /// Keeps any exception that is being handled: it was thrown while an open round was advanced.
   TERSE_COLD void keep_any() { error_ = std::current_exception(); }
-  /// Throws the error again that was kept.
+  /// Throws the kept error again, if any.
   void rethrow() const {
     if (error_) std::rethrow_exception(error_);
   }

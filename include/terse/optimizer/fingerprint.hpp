@@ -21,16 +21,16 @@ namespace terse {
 
 namespace detail {
 
-/// agree_on_fingerprint, of a recipe's name and hyper-parameters.
+/// Implements agree_on_fingerprint for a recipe's name and hyper-parameters.
 TERSE_COLD std::uint64_t agree_on_setup(Channel& channel, const Layout& layout, const std::string& recipe,
                                         const SettingsList& settings, const Options& options,
                                         std::uint64_t numerics);
 
 }  // namespace detail
 
-/// Compares what must be alike on all ranks, `numerics` of their executors included, and returns its hash. Collective.
-/// Throws mismatch_error that names the first field that differs, and the rank, and usage_error if no arithmetic differs but all is
-/// wrong.
+/// Compares the setup that must be equal on all ranks, including `numerics` of their executors, and returns its hash. Collective.
+/// Throws a mismatch_error that names the first field that differs, and the rank. Throws usage_error if the arithmetic of all ranks
+/// is equal but wrong.
 template <class R>
 TERSE_COLD std::uint64_t agree_on_fingerprint(Channel& channel, const Layout& layout, const R& recipe,
                                               const Options& options, std::uint64_t numerics) {

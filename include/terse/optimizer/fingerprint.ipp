@@ -10,7 +10,7 @@
 
 namespace terse::detail {
 
-/// Where layouts of ranks part, by this rank's own. Collective.
+/// Describes the first difference between the layouts of ranks, by this rank's segment there. Collective.
 TERSE_COLD TERSE_CORE std::string first_difference(Channel& channel, const Layout& layout) {
   const std::vector<Segment>& segments = layout.segments();
   const auto ranks = static_cast<std::size_t>(channel.size());
@@ -42,7 +42,7 @@ TERSE_COLD TERSE_CORE std::string first_difference(Channel& channel, const Layou
   return text + (segment.compress ? "" : ", not compressed");
 }
 
-/// Options that differ make another hash, and those that make the same packets need not.
+/// Returns a hash of the options. Different options have different hashes, except for slice sizes that result in the same packets.
 TERSE_CORE std::uint64_t options_hash(const Options& options, const Layout& layout, bool in_stream_order) {
   const std::uint64_t hash = mix_hash(static_cast<std::uint64_t>(options.on_non_finite),
                                       std::bit_cast<std::uint32_t>(options.clip_norm));
@@ -73,7 +73,7 @@ TERSE_CORE std::uint64_t agree_on_setup(Channel& channel, const Layout& layout, 
                            {"numerics", numerics}};
   constexpr std::size_t layout_at = 2, count = std::size(fields), numerics_at = count - 1;
   const auto more = [&](const std::vector<std::uint64_t>& all) -> std::string {
-    // Alike on all ranks, who see the same values.
+    // Equal on all ranks, since all see the same values.
     if (std::string faults = describe_numerics(all, count, numerics_at); !faults.empty()) return faults;
     bool layouts_alone = false;
     for (std::size_t k = 0; k < all.size(); ++k) {

@@ -25,10 +25,10 @@ struct GradientSample {
 
 TERSE_NUMERICS_END
 
-/// What ranks agree on about their gradients before a step that needs it.
+/// The norm of the gradients that ranks agree on before a step, if the step needs it.
 template <Executor E>
 class GradientNorm {
-  /// Sums of squares, negated (0, too) where a gradient is not finite.
+  /// Sums of squares, negated (even 0) if a gradient is not finite.
   using Partials = Assembly<float, Channel>;
 
  public:
@@ -44,9 +44,9 @@ class GradientNorm {
         square_(1),
         bad_(1) {}
 
-  /// What a rank sends for it among `size` ranks.
+  /// Returns the number of bytes that a rank sends for the norm among `size` ranks.
   static constexpr index_t bytes(int size) { return Partials::bytes(size); }
-  /// Collective. One read-only pass, 8 bytes to each peer.
+  /// Returns the norm. Collective. One read-only pass, 8 bytes to each peer.
   template <Number G>
   Norm operator()(Channel& channel, E executor, const G* gradients, float gradient_scale,
                   std::uint64_t step) {

@@ -12,14 +12,14 @@
 
 namespace terse::detail {
 
-/// The rules of a stage.
+/// The rules of one stage.
 template <class M, class P>
 struct StageRules {
   M momentum;
   P preconditioner;
 };
 
-/// Rules of one stage by group, in the executor's memory.
+/// The rules of one stage for each group, in the executor's memory.
 template <Executor E, class Rules>
 class RulesTable {
  public:
@@ -37,7 +37,7 @@ class RulesTable {
         out<E, std::byte>(there_.all()));
     changed_ = false;
   }
-  /// nullptr without a table.
+  /// Returns the table; nullptr if there is none.
   const Rules* table() const { return reinterpret_cast<const Rules*>(there_.data()); }
 
  private:
@@ -45,14 +45,14 @@ class RulesTable {
     return rules.size() * static_cast<index_t>(sizeof(Rules));
   }
   buffer<Rules> rules_;
-  // As bytes, for rules need not be default-constructible.
+  // Bytes, since rules need not be default-constructible.
   buffer<std::byte, typename E::memory> there_;
   bool changed_ = true;
 };
 
-/// What the rules of two stages and their rates are in this step, for each group of the layout. Groups go by their place in
-/// Layout::groups; that of group 0 is 0. There are no tables where all segments are of group 0: functors hold the rules
-/// themselves. But grid executors always have them, so that records of steps can be replayed with other hyper-parameters.
+/// The rules of two stages and their rates in this step, for each group of the layout. Groups are indexed by their place in
+/// Layout::groups; group 0 has place 0. If all segments are in group 0 there are no tables, and functors hold the rules themselves.
+/// Grid executors always have tables, so that records of steps can be replayed with other hyper-parameters.
 template <Executor E, class First, class Second>
 class GroupedRules {
  public:
@@ -71,7 +71,7 @@ class GroupedRules {
     put(executor, view<const std::uint32_t>(places_), out<E, std::uint32_t>(there_.all()));
   }
 
-  /// Of one group; compressed: the rates of segments that are compressed, which other ones don't share.
+  /// Sets the rules of one group. compressed: the rates of its compressed segments; exact: those of all others.
   void take(std::size_t place, const First& first, const Second& second, const Rate& exact,
             const Rate& compressed) {
     rates_[2 * place] = compressed;
@@ -80,7 +80,7 @@ class GroupedRules {
     first_.take(place, first);
     second_.take(place, second);
   }
-  /// To the executor, what has changed.
+  /// Copies changed tables to the executor's memory.
   void bring(E executor) {
     if (first_.table() == nullptr) return;
     first_.bring(executor);
@@ -88,7 +88,7 @@ class GroupedRules {
   }
 
   std::span<const Rate> rates() const { return rates_; }
-  /// Which of them a segment has.
+  /// Returns the index of a segment's rate in rates().
   std::size_t rate_of(std::size_t segment, bool exact) const {
     return (places_.empty() ? 0 : 2 * std::size_t{places_[segment]}) + (exact ? 1 : 0);
   }

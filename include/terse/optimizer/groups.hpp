@@ -13,20 +13,20 @@
 
 namespace terse::detail {
 
-/// Whether a recipe can have other hyper-parameters in one segment than in another.
+/// Checks whether hyper-parameters of a recipe may differ between segments.
 template <class R>
 constexpr bool takes_groups() {
   if constexpr (requires { Composed<R>::takes_groups; }) return Composed<R>::takes_groups;
   return false;
 }
 
-/// Throws usage_error, for a recipe that takes no groups, an id that no segment has, and for hyper-parameters of a group that must be
-/// group 0's.
+/// Throws usage_error for a recipe that takes no groups, an id that no segment has, and hyper-parameters of a group that must be
+/// equal to group 0's.
 [[noreturn]] TERSE_COLD void refuse_groups(int first);
 [[noreturn]] TERSE_COLD void refuse_group(int id, const std::vector<int>& others);
 [[noreturn]] TERSE_COLD void refuse_settings(int id, const SettingsList& theirs, const SettingsList& own);
 
-/// The hyper-parameters of the layout's groups other than 0, whose are the recipe's own.
+/// The hyper-parameters of the layout's groups other than 0; group 0 uses those of the recipe itself.
 template <class R>
 class Groups {
  public:
@@ -38,17 +38,16 @@ class Groups {
       refuse_groups(ids_.front());
   }
 
-  /// One for each group but 0, in ascending order.
+  /// Returns a recipe for each group but 0, in ascending order of groups.
   const std::vector<R>& recipes() const { return recipes_; }
-  /// Of group `id`, which is not 0. Throws usage_error where no segment is of it.
+  /// Returns the recipe of group `id`, which is not 0. Throws usage_error if the group has no segment.
   R& at(int id) {
     const auto found = std::lower_bound(ids_.begin(), ids_.end(), id);
     if (found == ids_.end() || *found != id) refuse_group(id, ids_);
     return recipes_[static_cast<std::size_t>(found - ids_.begin())];
   }
 
-  /// Throws usage_error, which names the group, for values that can't work, and for those that hold for a whole step and
-  /// are not group 0's.
+  /// Throws usage_error, which names the group, for invalid values, and for values of the whole step that differ from group 0's.
   void check(const R& recipe) const {
     if constexpr (takes_groups<R>())
       for (std::size_t k = 0; k < recipes_.size(); ++k) {
@@ -60,7 +59,7 @@ class Groups {
         if (common_hash(recipes_[k]) != common_hash(recipe)) refuse_difference(k, recipe);
       }
   }
-  /// Mixes in what must be alike on all ranks.
+  /// Mixes in the settings of all groups, which must be equal on all ranks.
   std::uint64_t mix_into(std::uint64_t hash) const {
     SettingsHash settings{hash};
     if constexpr (takes_groups<R>())

@@ -14,18 +14,19 @@
 #include "terse/optimizer/options.hpp"
 #include "terse/plan.hpp"
 
-// What an optimizer refuses: usage_error, before anything has changed.
+// Checks of an optimizer's arguments: they throw usage_error before anything has changed.
 
 namespace terse::detail {
 
-/// Throws usage_error for options that can't work, with an executor of a device, and with a recipe whose ranks differ by design.
+/// Throws usage_error for invalid options: in general, on a device (`on_device`), and for a recipe whose ranks always differ by design
+/// (`ever_alike` = false).
 TERSE_COLD void check_options(const Options& options, bool on_device, bool ever_alike);
 
-/// Throws usage_error for a layout that has nothing to train.
+/// Throws usage_error for a layout without elements to train.
 TERSE_COLD void check_layout(const Layout& layout, int rank);
 
-/// Warns of compression that makes packets larger, of bytes of both, or a step of that many bytes larger than an average over a
-/// ring of so many ranks.
+/// Warns of compression that increases communication: `compressed` exceeds `exact`, both the bytes of a packet, or a compressed step
+/// of `step` bytes exceeds an exact average over a ring of `ranks` ranks.
 TERSE_COLD void warn_of_growth(const Options& options, index_t compressed, index_t exact, index_t step,
                                int ranks);
 
@@ -36,7 +37,7 @@ void check_stream([[maybe_unused]] const T& transport, [[maybe_unused]] const E&
       throw usage_error("the transport works on another CUDA stream than the executor", transport.rank());
 }
 
-/// Refuses arguments of one step on one rank.
+/// Checks of the arguments of one step on one rank; each throws usage_error.
 struct StepGuard {
   int rank;
   std::uint64_t step;
@@ -53,7 +54,7 @@ struct StepGuard {
   template <class Parameters, class Gradients>
   void check_apart(const Parameters& parameters, const Gradients& gradients) const {
     const std::less<const void*> before;
-    // A replay has no views of its own.
+    // A replay has no views.
     if (parameters.data() != nullptr && before(parameters.data(), gradients.data() + gradients.size()) &&
         before(gradients.data(), parameters.data() + parameters.size()))
       refuse("parameters and gradients overlap: they are two arenas");

@@ -24,7 +24,7 @@ constexpr std::array<const char*, A + B> joined(const std::array<const char*, A>
   return all;
 }
 
-/// An element as a policy sees it whose buffers and scalars begin at these places, with its buffers in `values`.
+/// An element as seen by a policy whose buffers and scalars begin at these places; its buffers are in `values`.
 template <class Element, class Real, int Buffer, int Scalar>
 struct LocalPart {
   const Element& e;
@@ -39,8 +39,8 @@ struct LocalPart {
 
 }  // namespace detail
 
-/// A local direction of two policies of Averaging: the step that they make of this rank's own gradient in the place of a
-/// mean. `AdaptThenCombine<Locally<ExponentialAverage, AdamVariance>>` is decentralized Adam.
+/// A local direction of two policies of Averaging: the step that they compute from this rank's own gradient in place of a mean.
+/// `AdaptThenCombine<Locally<ExponentialAverage, AdamVariance>>` is decentralized Adam.
 template <class M, class P = NoPreconditioner>
 struct Locally {
   static_assert(check_momentum_correction<M>() && check_preconditioner<P>());
@@ -58,8 +58,8 @@ struct Locally {
   static constexpr DirectionFacts facts{};
   static constexpr auto state = detail::joined(M::state, P::state);
 
-  M momentum_correction{};  ///< what makes a direction of this rank's gradient
-  P preconditioner{};       ///< what scales the direction
+  M momentum_correction{};  ///< rule that computes the direction from this rank's gradient
+  P preconditioner{};       ///< rule that scales the direction
 
   void check() const {
     detail::check_policy(momentum_correction);
@@ -108,7 +108,7 @@ struct Locally {
       else
         return preconditioner.step(to_preconditioner, g, momentum.direction(to_momentum, g));
     }
-    /// Not finite where the gradient is not, so that the message shows it.
+    /// Returns the direction; NaN if the gradient is not finite, so that the message shows it.
     template <class Element>
     TERSE_HD Real direction(const Element& e) const {
       Values values{};

@@ -13,7 +13,7 @@ namespace terse::detail {
 
 TERSE_NUMERICS_BEGIN
 
-/// Masters start from what the model has.
+/// Initializes masters from the model's parameters.
 template <Number P>
 struct Adopt {
   float* masters;
@@ -25,7 +25,7 @@ struct Adopt {
 
 TERSE_NUMERICS_END
 
-/// What steps work on: of a model in 16 bits fp32 copies of its parameters, of others those themselves.
+/// The parameters that steps update: fp32 copies for a model in 16 bits, otherwise the model's own parameters.
 template <Executor E, Number P>
 class Masters {
  public:
@@ -37,14 +37,14 @@ class Masters {
       masters_ = buffer<float, typename E::memory>(layout.size());
     }
   }
-  /// From parameters, unless a step or a checkpoint has brought them before.
+  /// Copies the parameters to the masters, unless an earlier step or a checkpoint has set these.
   void adopt([[maybe_unused]] E executor, [[maybe_unused]] const P* parameters) {
     if constexpr (kept) {
       if (adopted_ == 0) for_each(executor, range_, Adopt<P>{masters_.data(), parameters});
       adopted_ = 1;
     }
   }
-  /// Whether there is nothing to adopt any more.
+  /// Checks whether the masters are set, or not needed.
   bool there() const { return !kept || adopted_ != 0; }
   ParameterRef<P> behind(P* parameters) {
     if constexpr (kept)
@@ -52,7 +52,7 @@ class Masters {
     else
       return {parameters};
   }
-  /// Element i of the model, on the host.
+  /// Returns element i of the model, on the host.
   float at(index_t i, in<E, P> parameters) const {
     return kept && there() ? masters_[i] : static_cast<float>(widened(parameters[i]));
   }

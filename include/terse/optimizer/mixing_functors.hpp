@@ -7,15 +7,15 @@
 #include "terse/preconditioner/parameter_ref.hpp"
 #include "terse/preconditioner/rates.hpp"
 
-// The functors of ParameterMixing: a rule, at work on one element of a step.
+// The functors of ParameterMixing: a mixing rule, applied to one element of a step.
 
 namespace terse {
 
-/// Weight decay as part of the gradient, g + weight_decay x: it enters momentum.
+/// Coupled weight decay, part of the gradient: g + weight_decay x. It enters momentum.
 struct CoupledDecay {
   static constexpr bool coupled = true;
 };
-/// Weight decay beside the gradient: every step begins with x - learning_rate weight_decay x.
+/// Decoupled weight decay: every step begins with x - learning_rate weight_decay x.
 struct DecoupledDecay {
   static constexpr bool coupled = false;
 };
@@ -24,8 +24,7 @@ TERSE_NUMERICS_BEGIN
 
 namespace detail {
 
-/// What mixing rules see of a step, see MixingRule. `Blind`: what travels is known before the gradient, of which it reads
-/// nothing.
+/// The view of a step for mixing rules, see MixingRule. `Blind`: the message doesn't depend on the gradient, and is known before it.
 template <class N, int Buffers, int Scalars, class Decay, bool Blind>
 struct MixingView {
   ParameterRef<typename N::parameter> parameters;
@@ -71,7 +70,7 @@ struct MixingView {
   };
   TERSE_HD Element element(index_t i) const { return {*this, i}; }
 
-  /// What a rule's outgoing(e) touches.
+  /// Returns the arrays that a rule's outgoing(e) reads.
   TERSE_HD auto outgoing_streams() {
     const auto held = own_streams<Access::reads>(Each{}) + reads(parameters.values);
     if constexpr (Blind)
@@ -79,7 +78,7 @@ struct MixingView {
     else
       return held + reads(gradients);
   }
-  /// What the rest touches, beside the parameters.
+  /// Returns the arrays that the rest of a rule accesses, except for the parameters.
   TERSE_HD auto streams() { return own_streams<Access::may_update>(Each{}) + reads(gradients); }
 
  private:
@@ -98,7 +97,7 @@ TERSE_HD auto outgoing(const Rule& rule, const Element& e, Vector<K> which) {
     return rule.outgoing(e);
 }
 
-/// z, on its way to the neighbours.
+/// The message z to the neighbours.
 template <class Rule, class View, int K>
 struct Outgoing {
   Rule rule;
@@ -112,7 +111,7 @@ struct Outgoing {
   }
 };
 
-/// What the differences are for, in dense pieces.
+/// The update from the differences, in dense pieces.
 template <class Rule, class View, int K>
 struct Update {
   Rule rule;
@@ -137,7 +136,7 @@ struct Update {
   }
 };
 
-/// The same for compressed pieces, where z is what it was before it was compressed.
+/// The update from the differences in compressed pieces; z is the value before compression.
 template <class Rule, class View, int K>
 struct UpdateCompressed {
   Update<Rule, View, K> update;
@@ -152,7 +151,7 @@ struct UpdateCompressed {
   }
 };
 
-/// For rules that move by what their own packet says, and then take up the neighbours' moves.
+/// The update of rules that move by their own decoded packet, and then take up the neighbours' moves.
 template <class Rule, class View>
 struct UpdateByMoves {
   Update<Rule, View, 0> update;
@@ -167,7 +166,7 @@ struct UpdateByMoves {
   }
 };
 
-/// Keeps a second vector, which weight decay may make depend on x, while the first is settled.
+/// Keeps a second vector, which may depend on x by weight decay, while the first is settled.
 template <class Rule, class View, int K>
 struct KeepOutgoing {
   Outgoing<Rule, View, K> message;
@@ -185,7 +184,7 @@ struct KeptOutgoing {
   TERSE_HD float operator()(const Piece&, index_t i) const { return kept[i]; }
 };
 
-/// A mean in the place of a mixture. What was proposed of a second vector is kept, since x has changed.
+/// The update from a mean in place of a mixture. The message of a second vector was kept, since x has changed.
 template <class Rule, class View, int K>
 struct UpdateByMean {
   Update<Rule, View, K> update;

@@ -5,11 +5,11 @@
 #include "terse/core/vector.hpp"
 #include "terse/optimizer/mixing_functors.hpp"
 
-// What ParameterMixing hands to the exchange.
+// The messages and updates that ParameterMixing passes to the exchange.
 
 namespace terse::detail {
 
-/// A functor for each vector that travels: what a message says of it.
+/// The message functor of each vector that is sent.
 template <class Rule, class View>
 struct OutgoingVectors {
   Rule rule;
@@ -20,12 +20,12 @@ struct OutgoingVectors {
     return Message{outgoing, outgoing};
   }
 };
-/// What becomes of a mixture; ByMoves: in compressed pieces by what each packet moves.
+/// The update from a mixture; ByMoves: in compressed pieces by the moves in each packet.
 template <class Compressed, class Exact, bool ByMoves>
 struct Outcome : Message<Compressed, Exact> {
   static constexpr bool takes_own = ByMoves;
 };
-/// The same for each vector.
+/// The update functor of each vector.
 template <class Rule, class View, bool ByMoves>
 struct UpdateVectors {
   Rule rule;

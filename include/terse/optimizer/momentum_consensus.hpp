@@ -6,8 +6,8 @@
 
 namespace terse {
 
-/// Momentum-accelerated consensus: see Displacement for the form and omega. State: displacement. Wire: one packet to
-/// each neighbour. The graph must be fixed and symmetric, as DecentLaM's. Source: Balu et al., "Decentralized deep
+/// Momentum-accelerated consensus: see Displacement for the formula and omega. State: displacement. Wire: one packet to
+/// each neighbour. The graph must be fixed and symmetric, as for DecentLaM. Source: Balu et al., "Decentralized deep
 /// learning using momentum-accelerated consensus", ICASSP 2021; omega = 0: Jiang et al., "Collaborative deep learning
 /// in fixed topology networks", NeurIPS 2017 (CDMSGD).
 template <class... Ps>

@@ -6,19 +6,19 @@
 
 namespace terse {
 
-/// See Nadam.
+/// The hyper-parameters and policies of Nadam.
 template <class C, class F, class T>
 struct NadamOf {
-  float learning_rate = 2e-3F;     ///< factor of the step; may change from step to step
-  float beta1 = 0.9F;              ///< of the momentum; in [0, 1)
-  float beta2 = 0.999F;            ///< of the variance; in [0, 1)
-  float epsilon = 1e-8F;           ///< outside the root
-  float weight_decay = 0;          ///< decoupled from the gradient
-  float momentum_decay = 0.004F;   ///< how fast the momentum's factor comes to beta1, see NesterovAverage
-  std::uint64_t warmup_steps = 0;  ///< the first steps, in full precision
-  C compressor{};                  ///< of messages
-  F error_feedback{};              ///< what becomes of what compression loses
-  T topology{};                    ///< the way messages take between ranks
+  float learning_rate = 2e-3F;     ///< step size; may change between steps
+  float beta1 = 0.9F;              ///< decay rate of the momentum; in [0, 1)
+  float beta2 = 0.999F;            ///< decay rate of the variance; in [0, 1)
+  float epsilon = 1e-8F;           ///< added to the denominator, outside the root
+  float weight_decay = 0;          ///< coefficient, decoupled from the gradient
+  float momentum_decay = 0.004F;   ///< speed of the momentum factor's rise to beta1, see NesterovAverage
+  std::uint64_t warmup_steps = 0;  ///< number of first steps in full precision
+  C compressor{};                  ///< compressor of the messages
+  F error_feedback{};              ///< handling of the compression error
+  T topology{};                    ///< communication pattern between ranks
 
   auto composition() const {
     return averaging_of(*this, NesterovAverage{beta1, momentum_decay}, AdamVariance{beta2, epsilon});
@@ -32,7 +32,7 @@ struct NadamOf {
 ///     mu_t = beta1 (1 - 0.96^(momentum_decay t) / 2)
 ///
 /// g is the mean gradient, m and v are Adam's. Steps and defaults are those of PyTorch's NAdam with decoupled weight decay.
-/// Without the schedule, mu_t = beta1:
+/// Without the schedule (mu_t = beta1):
 ///
 ///     Nadam<>{.momentum_decay = NesterovAverage::at_once}
 ///

@@ -14,19 +14,19 @@
 #include "terse/core/view.hpp"
 #include "terse/executor/concept.hpp"
 
-// Searches arenas for values that are not finite, for errors that name them.
+// A search of arenas for values that are not finite, for errors that name them.
 
 namespace terse::detail {
 
-/// A value that is not finite and its place. Has no padding, so that ranks can send it.
+/// A value that is not finite, and its place. Has no padding, so that ranks can send it.
 struct NonFiniteValue {
   enum class Arena : std::int32_t { unknown, gradient, parameters };
   Arena arena = Arena::unknown;
   float value = 0;
-  index_t segment = 0, element = 0;  ///< the element counts from the segment's start
+  index_t segment = 0, element = 0;  ///< place; elements count from the segment's start
 };
 
-/// Tells whether a parameter is neither NaN nor infinite.
+/// Checks whether a parameter is neither NaN nor infinite.
 template <Number P>
 constexpr bool is_number(P x) {
   constexpr auto ones = static_cast<std::uint32_t>((1 << P::exponent_bits) - 1) << P::mantissa_bits;
@@ -37,7 +37,7 @@ constexpr bool is_number(float x) { return (std::bit_cast<std::uint32_t>(x) & 0x
 /// Returns the place of the first of `count` elements that is NaN or infinite; `count` if none is.
 template <Number P>
 index_t first_bad(const P* values, index_t count) {
-  // Blocks of constant length without an early end, which become vector instructions at -O2.
+  // Blocks of constant length without an early exit are vectorized at -O2.
   constexpr index_t block = 256;
   index_t from = 0;
   for (; from + block <= count; from += block) {
@@ -49,8 +49,8 @@ index_t first_bad(const P* values, index_t count) {
   return from;
 }
 
-/// Finds the first element of an arena, in the host's memory or a device's, that times `scale` has a magnitude above `most`, or is NaN.
-/// Copies a device's arena part by part.
+/// Finds the first element of an arena whose product with `scale` is NaN or larger than `most` in magnitude. The arena is in the
+/// memory of the host or of a device; a device's is copied part by part.
 template <Number P, class Space>
 TERSE_COLD bool find_value(const Layout& layout, view<const P, Space> arena, float scale, float most,
                            NonFiniteValue& found) {
@@ -70,7 +70,7 @@ TERSE_COLD bool find_value(const Layout& layout, view<const P, Space> arena, flo
       }
       for (index_t i = 0; i < count; ++i) {
         const float value = widened(values[i]);
-        if (std::abs(value * scale) <= most) continue;  // not of NaN
+        if (std::abs(value * scale) <= most) continue;  // false for NaN
         found.value = value;
         found.segment = static_cast<index_t>(s);
         found.element = first + i;
@@ -81,30 +81,30 @@ TERSE_COLD bool find_value(const Layout& layout, view<const P, Space> arena, flo
   return false;
 }
 
-/// Says "element 7 of segment 'w' is nan".
+/// Returns a description such as "element 7 of segment 'w' is nan".
 TERSE_COLD std::string describe(const NonFiniteValue& found, const Layout& layout);
 
-/// Throws the error of this rank's parameters.
+/// Throws non_finite_error for this rank's parameters.
 [[noreturn]] TERSE_COLD void throw_parameters(const NonFiniteValue& found, const Layout& layout,
                                               const char* when, const char* advice, int rank,
                                               std::uint64_t step);
 
-/// Throws the error of a step that rank `culprit` ends; `known`: it has told what it found, if anything; `lost`: the words by which a peer's
-/// end was heard of, if it was.
+/// Throws the error of a step that rank `culprit` ends. `known`: the culprit has sent what it found, if anything. `lost`: the message
+/// of the peer_error that reported a lost peer, if there was one.
 [[noreturn]] TERSE_COLD void throw_non_finite(const NonFiniteValue& found, const Layout& layout, int culprit,
                                               bool known, int rank, std::uint64_t step,
                                               const char* lost = nullptr);
 
-/// Finds parameters that have become NaN or infinite: on the host a part of them after each step, in turn, so that it reads 1/16 of
-/// them, and 4096 elements at least.
+/// A search for parameters that have become NaN or infinite. On the host, after each step it reads the next 1/16 of the parameters, at
+/// least 4096 elements.
 class FiniteWatch {
  public:
-  /// Throws non_finite_error for a parameter of the part that is next. `step` is the one that was taken.
+  /// Throws non_finite_error for a parameter in the next part. `step` is the step just taken.
   template <Number P>
   void look(const Layout& layout, view<const P> parameters, int rank, std::uint64_t step) {
     const auto& segments = layout.segments();
     index_t left = std::min(std::max(layout.size() / 16, index_t{4096}), layout.size());
-    // Each turn ends a segment or the part.
+    // Each iteration finishes a segment or the part.
     for (std::size_t turns = 0; left > 0 && turns <= segments.size(); ++turns) {
       const Segment& segment = segments[segment_];
       const index_t count = std::min(left, segment.count - element_);
@@ -130,7 +130,7 @@ class FiniteWatch {
   }
 
   std::size_t segment_ = 0;
-  index_t element_ = 0;  // of that segment: the next one to look at
+  index_t element_ = 0;  // next element of that segment to read
 };
 
 }  // namespace terse::detail

@@ -13,11 +13,11 @@
 
 namespace terse {
 
-/// One policy for hidden matrices, those of segments marked with Segment::hidden, and another for all other segments: two
-/// momentum corrections or two preconditioners. Buffers of one name are one buffer. Momentum corrections must both send the
-/// gradient; preconditioners may be of whole matrices on the hidden ones alone.
+/// One policy for hidden matrices (segments marked with Segment::hidden), and another for all other segments: two momentum
+/// corrections or two preconditioners. Buffers of one name are one buffer. Both momentum corrections must send the gradient. Only
+/// the preconditioner of hidden matrices may work on whole matrices.
 ///
-/// State: n floats for each name, whichever policy uses it where.
+/// State: n floats for each name, even if only one policy uses it.
 template <class Hidden, class Other>
 struct OnHidden {
   static_assert((MomentumCorrection<Hidden> && MomentumCorrection<Other>) ||
@@ -31,7 +31,7 @@ TERSE_NUMERICS_BEGIN
 
 namespace detail {
 
-/// What two policies keep together.
+/// The combined buffers of two policies.
 template <class A, class B>
 struct Together {
   static constexpr auto names = all_names<false>(A::state, B::state, A::state, B::state);
@@ -44,7 +44,7 @@ struct Together {
                 "terse: OnHidden takes no policies that keep numbers of layers");
 };
 
-/// Which of the buffers of both a policy has, as a type, see Places.
+/// A policy's places among the combined buffers, as a type, see Places.
 template <class All, class Policy, class K = std::make_index_sequence<Policy::state.size()>>
 struct PartPlaces;
 template <class All, class Policy, std::size_t... K>
@@ -60,7 +60,7 @@ struct PartPlaces<All, Policy, std::index_sequence<K...>> {
   static constexpr int number = All::names.find(Policy::state[N]);
 };
 
-/// An element as one of two policies sees it: its scalars from Scalar on.
+/// An element as seen by one of two policies, whose scalars begin at Scalar.
 template <class Element, class Places, int Scalar>
 struct PartOf {
   const Element& e;
@@ -73,7 +73,7 @@ struct PartOf {
   TERSE_HD auto& operator[](int k) const { return e[Places::buffer(k)]; }
 };
 
-/// Two rules, of which the second one's scalars stand behind the first one's.
+/// Two rules; the scalars of the second follow those of the first.
 template <class Real, class A, class B>
 struct EitherRule {
   using First = typename A::template Rule<Real>;
@@ -102,7 +102,7 @@ struct EitherRule {
   }
 };
 
-/// What OnHidden is of either kind.
+/// The common part of OnHidden for momentum corrections and for preconditioners.
 template <class A, class B>
 struct Either {
   static constexpr auto state = Together<A, B>::state;
@@ -122,7 +122,7 @@ struct Either {
 
 }  // namespace detail
 
-/// Of momentum corrections: A on hidden matrices, B on all other layers.
+/// OnHidden for momentum corrections: A on hidden matrices, B on all other segments.
 template <MomentumCorrection A, MomentumCorrection B>
 struct OnHidden<A, B> : detail::Either<A, B> {
   static_assert(!detail::HearsOfSteps<B>,
@@ -158,7 +158,7 @@ struct OnHidden<A, B> : detail::Either<A, B> {
 };
 
 namespace detail {
-/// What a preconditioner orthogonalizes by, where it does.
+/// The polynomial sequence of a preconditioner that orthogonalizes; empty for others.
 template <class P>
 struct Orthogonalizing {};
 template <class P>
@@ -167,7 +167,7 @@ requires(P::facts.orthogonalizes) struct Orthogonalizing<P> {
 };
 }  // namespace detail
 
-/// Of preconditioners: A on hidden matrices, B on all other layers.
+/// OnHidden for preconditioners: A on hidden matrices, B on all other segments.
 template <Preconditioner A, Preconditioner B>
 struct OnHidden<A, B> : detail::Either<A, B>, detail::Orthogonalizing<A> {
   static_assert(

@@ -8,21 +8,21 @@
 
 namespace terse {
 
-/// See OneBitAdam.
+/// The hyper-parameters and policies of OneBitAdam.
 template <class C, class F, class T, class P>
 struct OneBitAdamOf {
   static_assert(check_freezes<P>());
 
-  float learning_rate = 1e-3F;   ///< factor of the step; may change from step to step
-  float beta1 = 0.9F;            ///< of the momentum; in [0, 1)
-  float beta2 = 0.999F;          ///< of the variance; in [0, 1)
-  float epsilon = 1e-8F;         ///< outside the root
-  float weight_decay = 0;        ///< decoupled from the gradient
-  bool bias_correction = false;  ///< whether the first stage's averages make up for their start from 0
-  P preconditioner{};            ///< the frozen variance, and when it freezes
-  C compressor{};                ///< of messages
-  F error_feedback{};            ///< what becomes of what compression loses
-  T topology{};                  ///< the way messages take between ranks
+  float learning_rate = 1e-3F;   ///< step size; may change between steps
+  float beta1 = 0.9F;            ///< decay rate of the momentum; in [0, 1)
+  float beta2 = 0.999F;          ///< decay rate of the variance; in [0, 1)
+  float epsilon = 1e-8F;         ///< added to the denominator, outside the root
+  float weight_decay = 0;        ///< coefficient, decoupled from the gradient
+  bool bias_correction = false;  ///< whether to apply Adam's bias correction in the first stage
+  P preconditioner{};            ///< frozen variance, and the rule that freezes it
+  C compressor{};                ///< compressor of the messages
+  F error_feedback{};            ///< handling of the compression error
+  T topology{};                  ///< communication pattern between ranks
 
   Staged<AveragingOf<ExponentialAverage, AdamVariance, Dense, NoErrorFeedback, T>,
          AveragingOf<LocalAverage, P, C, F, T>, Freeze>
@@ -43,8 +43,8 @@ struct OneBitAdamOf {
   }
 };
 
-/// 1-bit Adam: Adam without bias correction until the variance is frozen, then momentum, compressed with
-/// error feedback, over the frozen variance.
+/// 1-bit Adam: Adam without bias correction until the variance is frozen; then momentum, compressed with error feedback, over
+/// the frozen variance.
 ///
 ///     before the freeze                  after it, d = 1 / (sqrt(v) + epsilon)
 ///     g = mean_i g_i                     m_i = beta1 m + (1 - beta1) g_i
@@ -53,18 +53,18 @@ struct OneBitAdamOf {
 ///     u = m / (sqrt(v) + epsilon)        u = clamp(m d, -update_clip, update_clip)
 ///     x = x - learning_rate (u + weight_decay x)
 ///
-/// The paper corrects no bias: v_t is 1 - beta2^t of what it should be, steps of the first stage are up to 6.6 times Adam's, and those
-/// after a freeze at step T are 1 / sqrt(1 - beta2^T) times as long as they should be: 1.96 times for T = 300, 1.03 for 3,000. With
-/// `bias_correction` the first stage is Adam, and d = 1 / (sqrt(v / (1 - beta2^T)) + epsilon).
+/// The paper has no bias correction, so that v_t is too small by the factor 1 - beta2^t. Steps of the first stage are up to 6.6
+/// times Adam's. Steps after a freeze at step T are too long by 1 / sqrt(1 - beta2^T): 1.96 times for T = 300, 1.03 for 3,000.
+/// With `bias_correction` the first stage is Adam, and d = 1 / (sqrt(v / (1 - beta2^T)) + epsilon).
 ///
-/// Segments with `compress == false` go on with the left column, their gradients in the same packets. Takes a Compressor
-/// (Sign), an ErrorFeedback (Residual), a Topology (ScatterGather) and a Preconditioner with a `freeze` (FrozenVariance).
+/// Segments with `compress == false` follow the left column throughout; their gradients travel in the same packets. Takes a
+/// Compressor (Sign), an ErrorFeedback (Residual), a Topology (ScatterGather) and a Preconditioner with a `freeze`
+/// (FrozenVariance).
 ///
-/// Passes of a compressed step over n on a host: momentum + error + scale + bits, and decode + update; one and two over n / W on a
-/// chunk's owner. Devices, and compressors with other codes than signs, write bits and error in a pass of their own unless
-/// PerBlock. Wire: see the topology. State: momentum,
-/// variance and error of n floats each, n / W more for ScatterGather's second error, n / 32 words of masks;
-/// beside it packets of n floats, three times, for the full-precision stage.
+/// Passes of a compressed step over n on a host: momentum + error + scale + bits, and decode + update; one and two over n / W on
+/// a chunk's owner. Devices, and compressors with other codes than signs, write bits and error in a separate pass unless
+/// PerBlock. Wire: see the topology. State: momentum, variance and error of n floats each, n / W more for ScatterGather's second
+/// error, n / 32 words of masks; in addition 3 n floats of packets for the full-precision stage.
 ///
 /// Source: Tang et al., "1-bit Adam: Communication Efficient Large-Scale Training with Adam's Convergence
 /// Speed", ICML 2021 (arXiv 2102.02888), algorithm 1; `update_clip` is ours, see FrozenVariance.

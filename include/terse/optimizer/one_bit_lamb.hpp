@@ -9,28 +9,28 @@
 
 namespace terse {
 
-/// See OneBitLamb.
+/// The hyper-parameters and policies of OneBitLamb.
 template <class C, class F, class T, class P>
 struct OneBitLambOf {
   static_assert(check_freezes<P>());
 
-  float learning_rate = 1e-3F;    ///< factor of the step; may change from step to step
-  float beta1 = 0.9F;             ///< of the momentum; in [0, 1)
-  float beta2 = 0.999F;           ///< of the variances; in [0, 1)
-  float epsilon = 1e-8F;          ///< outside the root
-  float weight_decay = 0;         ///< decoupled from the gradient
-  bool bias_correction = false;   ///< whether the first stage's averages make up for their start from 0
-  float min_coefficient = 0.01F;  ///< the least coefficient of a layer, > 0
-  float max_coefficient = 10;     ///< the largest coefficient of a layer
-  float coefficient_beta = 0.9F;  ///< of the coefficients' average over the first stage; in [0, 1)
-  float min_factor = 0.5F;        ///< the least factor on a frozen coefficient, in (0, 1]
-  float max_factor = 4;           ///< the largest, at least 1
-  /// The most by which the factor changes in a step, as a share; in [0, 1).
+  float learning_rate = 1e-3F;    ///< step size; may change between steps
+  float beta1 = 0.9F;             ///< decay rate of the momentum; in [0, 1)
+  float beta2 = 0.999F;           ///< decay rate of the variances; in [0, 1)
+  float epsilon = 1e-8F;          ///< added to the denominator, outside the root
+  float weight_decay = 0;         ///< coefficient, decoupled from the gradient
+  bool bias_correction = false;   ///< whether to apply Adam's bias correction in the first stage
+  float min_coefficient = 0.01F;  ///< smallest coefficient of a layer, > 0
+  float max_coefficient = 10;     ///< largest coefficient of a layer
+  float coefficient_beta = 0.9F;  ///< decay rate of the coefficients' average over the first stage; in [0, 1)
+  float min_factor = 0.5F;        ///< smallest factor on a frozen coefficient, in (0, 1]
+  float max_factor = 4;           ///< largest factor on a frozen coefficient, at least 1
+  /// Largest relative change of the factor in a step; in [0, 1).
   float factor_threshold = 0.1F;
-  P preconditioner{};  ///< the frozen variance, and when it freezes
-  C compressor{};      ///< of messages
-  F error_feedback{};  ///< what becomes of what compression loses
-  T topology{};        ///< the way messages take between ranks
+  P preconditioner{};  ///< frozen variance, and the rule that freezes it
+  C compressor{};      ///< compressor of the messages
+  F error_feedback{};  ///< handling of the compression error
+  T topology{};        ///< communication pattern between ranks
 
   Staged<AveragingOf<ExponentialAverage, LayerWise<AdamVariance>, Dense, NoErrorFeedback, T>,
          AveragingOf<BalancedAverage, FrozenLayerRates<P>, C, F, T>, Freeze>
@@ -52,16 +52,16 @@ struct OneBitLambOf {
   }
 };
 
-/// 1-bit LAMB: LAMB without bias correction until the variance is frozen; then compressed momentum, of one size in all layers
-/// (BalancedAverage), over the frozen variance, with layer-wise coefficients that are frozen, too, but follow a fresh variance
-/// slowly (FrozenLayerRates). Segments with `compress == false` go on with LAMB. With `bias_correction` the first stage is LAMB, and the
-/// second one begins with its denominators, see OneBitAdam.
+/// 1-bit LAMB: LAMB without bias correction until the variance is frozen; then compressed momentum over the frozen variance.
+/// The momentum is scaled to one size in all layers (BalancedAverage). The layer-wise coefficients are frozen, too, but slowly
+/// follow a fresh variance (FrozenLayerRates). Segments with `compress == false` use LAMB throughout. With `bias_correction` the
+/// first stage is LAMB, and the second one begins with its denominators, see OneBitAdam.
 ///
 /// Takes a Compressor (Sign), an ErrorFeedback (Residual), a Topology (ScatterGather) and a Preconditioner with a `freeze`
 /// (FrozenVariance).
 ///
 /// State: momentum, variance, fresh variance, error and the step between the sweeps of n floats each, the second error, four
-/// floats a segment. Passes of a compressed step over n: OneBitAdam's, three that read, and the update. Wire: as OneBitAdam.
+/// floats per segment. Passes of a compressed step over n: OneBitAdam's, three that read, and the update. Wire: as OneBitAdam.
 /// Source: Li et al., "1-bit LAMB: communication efficient large-scale large-batch training with LAMB's convergence
 /// speed", HiPC 2022 (arXiv 2104.06069), algorithm 1; `update_clip` is ours, see FrozenVariance.
 template <class... Ps>

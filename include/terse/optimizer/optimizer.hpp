@@ -27,21 +27,21 @@
 
 namespace terse {
 
-/// Runs a recipe on one rank: owns its state, counts its steps. Construction is collective: a difference between ranks in layout,
-/// recipe, hyper-parameters, options, world or numerics throws mismatch_error that names it.
+/// Runs a recipe on one rank: owns its state and counts its steps. Construction is collective. A difference between ranks in layout,
+/// recipe, hyper-parameters, options, world or numerics is a mismatch_error that names it.
 ///
 ///     terse::Optimizer optimizer{terse::Adam<>{.learning_rate = 1e-3f}, transport, layout};
 ///     optimizer.step(parameters, gradients);
 ///
-/// Takes all memory at construction; a step allocates nothing. Hyper-parameters in `recipe` may be changed between steps, equally on
-/// all ranks (packets of other values are refused); those that can't work are a usage_error.
+/// Takes all memory at construction; a step allocates nothing. Hyper-parameters in `recipe` may be changed between steps, to the
+/// same values on all ranks (packets of ranks with other values are refused). Invalid values are a usage_error.
 ///
-/// Models in 16 bits: `Optimizer optimizer{recipe, transport, layout, options, executor, Numbers<bf16>{}}`. The first step then
-/// takes fp32 masters from the parameters it is given, unless a checkpoint has brought them; from then on parameters are written,
-/// not read. Scale gradients against underflow, and give 1 / loss scale as gradient_scale.
+/// Models in 16 bits: `Optimizer optimizer{recipe, transport, layout, options, executor, Numbers<bf16>{}}`. The first step copies
+/// the parameters into fp32 masters, unless a checkpoint has loaded the masters. From then on parameters are written, not read.
+/// Scale the loss against underflow of gradients, and pass 1 / loss scale as gradient_scale.
 ///
-/// To compile an optimizer once, say `extern template class terse::Optimizer<terse::Adam<>, terse::Threads>;` where it is used
-/// and `template class ...` of the same in one unit.
+/// To compile an optimizer once, write `extern template class terse::Optimizer<terse::Adam<>, terse::Threads>;` where it is used
+/// and `template class ...` of the same type in one translation unit.
 template <class R, class T, Executor E = executor::host, class N = Numbers<>>
 class Optimizer {
   static_assert(check_transport<T>());
@@ -57,7 +57,7 @@ class Optimizer {
   using runs_on = E;
   using parameter = P;
 
-  R recipe;  ///< what may change between steps, such as the learning rate
+  R recipe;  ///< the hyper-parameters, such as the learning rate; may change between steps
 
   Optimizer(R recipe_, T& transport, const Layout& layout, const Options& options = {}, E executor = {},
             N = {});
@@ -66,20 +66,21 @@ class Optimizer {
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
 
-  /// One step on views of `layout.size()` elements each. The gradient is this rank's own, of its own samples;
-  /// ranks count alike. `gradient_scale` multiplies it first (1 / accumulated batches, 1 / loss scale).
-  /// Throws usage_error for views of the wrong size, non_finite_error by policy, and what the transport
-  /// throws. After an error of messages (peer_error, wire_error, an exception of the transport's own) each later call throws it again.
+  /// Takes one step on views of `layout.size()` elements each. The gradient is that of this rank's own samples; all ranks have equal
+  /// weight. `gradient_scale` multiplies the gradient first (1 / accumulated batches, 1 / loss scale). Throws usage_error for views of
+  /// the wrong size, non_finite_error by policy, and exceptions of the transport. After an error of messages (peer_error, wire_error,
+  /// an exception specific to the transport) each later call throws it again.
   ///
-  /// Ranks start from the same parameters, see `terse::broadcast`. The first step compares them, unless the recipe mixes
-  /// models: mismatch_error on all ranks, which names a rank and a segment. Later ones do by Options::compare_every, behind the step.
+  /// Ranks start from the same parameters, see `terse::broadcast`. The first step compares them, unless the recipe mixes models: a
+  /// difference is a mismatch_error on all ranks, which names a rank and a segment. Later steps compare them at their end, as often as
+  /// Options::compare_every says.
   ///
-  /// non_finite_error says which rank's gradient, parameters or message it is about, and in which segment. It also comes for parameters
-  /// that are NaN or infinite, before the first step and, on the host, at the end of one of the 16 steps after they became so.
+  /// non_finite_error names the rank, the segment, and one of gradient, parameters or message. It is also thrown for parameters that
+  /// are NaN or infinite: before the first step and, on the host, at the end of one of the 16 steps after they became so.
   ///
-  /// After one of a gradient parameters are as before, and so is momentum on the mean; in a compressed step the
-  /// error feedback, and momentum before compression, have already taken the message up, so that going on from
-  /// there loses that message's compressed part on every rank. Nothing that is kept is ever not finite.
+  /// After a non_finite_error of a gradient, parameters and momentum on the mean are unchanged. In a compressed step the error feedback
+  /// and momentum before compression already contain the message. A run that continues from there loses that message's compressed part
+  /// on every rank. The state never contains a value that is not finite.
   StepResult step(out<E, P> parameters, in<E, G> gradients, float gradient_scale = 1);
   // Compilers print the line of a deleted function that was chosen, so that line holds the sentence.
   // clang-format off
@@ -89,38 +90,37 @@ class Optimizer {
   void begin(X&&, D&&, float = 1) = delete;  // terse: begin takes what step takes: containers of float or, with Numbers<bf16> or Numbers<fp16>, of those; convert others, such as double
   // clang-format on
 
-  /// Opens the next step while its gradient is still being computed, so that it travels meanwhile: `ready` then says of one
-  /// segment after the other that its gradient is final, and `step`, with the same views and scale, does the rest. Those
-  /// segments alone that are said to be ready are read before; in any order, all, some or none: the bits are the same.
+  /// Opens the next step while its gradient is still being computed, to overlap communication with it. `ready` then marks one segment
+  /// after the other as final, and `step`, with the same views and scale, does the rest. Only segments marked as ready are read before
+  /// `step`. They may be marked in any order, all, some or none: the result is the same to the bit.
   ///
   ///     optimizer.begin(parameters, gradients);
   ///     ... for each segment, the last one first:   optimizer.ready(segment);
   ///     optimizer.step(parameters, gradients);
   ///
-  /// A slice leaves when all its segments are ready, see Options::slice_bytes; of low-rank steps all leaves with the last one.
-  /// Nothing leaves before `step` where that must know a norm first (NonFinite::skip; clip_norm in compressed steps), over
-  /// hierarchies, and of recipes that don't average gradients or momenta over all ranks: there both calls
-  /// are allowed, and do nothing. Between them parameters, hyper-parameters and what is ready stay as they are. `ready` doesn't
-  /// wait for anybody. Throws usage_error where calls come in another order, and what `step` throws.
+  /// A slice is sent when all its segments are ready, see Options::slice_bytes; a low-rank step sends everything with the last segment.
+  /// Nothing is sent before `step` if the step needs a norm first (NonFinite::skip; clip_norm in compressed steps), over hierarchies,
+  /// and for recipes that don't average gradients or momenta over all ranks. In these cases `begin` and `ready` are allowed and do
+  /// nothing. Until `step`, parameters, hyper-parameters and gradients of ready segments must not change. `ready` doesn't wait for any
+  /// rank. Throws usage_error for calls in another order, and any exception of `step`.
   void begin(out<E, P> parameters, in<E, G> gradients, float gradient_scale = 1);
   void ready(index_t segment);
-  /// Moves what travels of an opened step along, without waiting: messages of most transports move inside of calls only.
+  /// Advances the messages of an open step, without waiting: most transports make progress only inside of calls.
   void progress();
 
-  /// Sends the messages of recipes in which they don't depend on the gradient, so that they travel while it is computed. The
-  /// step that follows finishes the round; until then a second call does nothing, and `parameters` stay as they are, except
-  /// with CombineThenAdapt, which leaves the mixture in them: there the gradient must be computed.
+  /// Sends the messages of a recipe in which they don't depend on the gradient, so that communication overlaps with its computation.
+  /// The next step finishes the round; until then a second call does nothing, and `parameters` must not change. CombineThenAdapt writes
+  /// the mixture to `parameters`: compute the gradient there.
   void begin(out<E, P> parameters) requires(detail::is_blind<R>());
 
-  /// Enqueues the next step without taking it, for the executor's stream to record: between the beginning and the end
-  /// of a CUDA graph's capture, for one. What changes from step to step (rates, gradient scale, step, bias
-  /// corrections) stays out of the record; the addresses of the views are in it. A record serves one stage: see
-  /// `full_precision`. Throws usage_error where a step needs the host in its middle: clip_norm, NonFinite::skip, and
-  /// what a policy says, such as an error feedback that follows the learning rate. Of one step all ranks replay a record, or none.
-  /// For transports that don't wait for the host (Nccl), and for one rank.
+  /// Enqueues the next step without taking it, so that the executor's stream can record it, for example in the capture of a CUDA graph.
+  /// The record contains the addresses of the views, but not the values that change between steps (rates, gradient scale, step, bias
+  /// corrections). A record serves one stage: see `full_precision`. Throws usage_error if a step needs the host before its end: with
+  /// clip_norm, NonFinite::skip, or a policy such as an error feedback that follows the learning rate. In one step all ranks replay a
+  /// record, or none does. For transports that don't wait for the host (Nccl), and for one rank.
   void record(out<E, P> parameters, in<E, G> gradients) requires GridExecutor<E>;
-  /// Takes one step, which `run()` enqueues from a record of this optimizer. Throws as `step` does, and usage_error
-  /// if the record is of the other stage, or of a step of another kind: see detail::unrecordable.
+  /// Takes one step, which `run()` enqueues from a record of this optimizer. Throws as `step` does, and usage_error if the record was
+  /// made in the other stage, or from a step of another kind: see detail::unrecordable.
   template <class Run>
   void replay(Run run, float gradient_scale = 1) requires GridExecutor<E> {
     record_.check(full_precision(), masks(), guard());
@@ -139,16 +139,16 @@ class Optimizer {
     detail::masked_by_freeze(state_, rank(), steps_);
   }
 
-  /// Writes parameters for evaluation that are not those it steps on, of recipes that have such, in fp32. No
-  /// communication; throws usage_error for a view of the wrong size.
+  /// Writes the parameters for evaluation in fp32, for recipes in which they are not the parameters of the steps. No communication.
+  /// Throws usage_error for a view of the wrong size.
   template <class Which>
   void read_out(Which which, out<E> to) const requires detail::ReadsOut<Composed<R>, State, E, Which> {
     detail::StepGuard{rank(), steps_}.check_size(to.size(), "read-out", layout_);
     composed(recipe).read_out(executor_, state_, which, to);
   }
 
-  /// The mean over ranks of their parameters, in fp32: the model that methods whose ranks differ converge to, and that is
-  /// evaluated. Collective, between steps; the same bits on all ranks. Throws usage_error for views of the wrong size.
+  /// Writes the mean of all ranks' parameters, in fp32: the model to evaluate in methods whose ranks differ. Collective, between
+  /// steps; bitwise equal on all ranks. Throws usage_error for views of the wrong size.
   void mean_parameters(in<E, P> parameters,
                        out<E> to) requires std::same_as<typename E::memory, memory::host> {
     failure_.rethrow();
@@ -159,62 +159,61 @@ class Optimizer {
     mean(channel(), to);
   }
 
-  /// The hyper-parameters of segments of group `id`, from the next step on, alike on all ranks (packets of others are refused): a
-  /// copy of the recipe as it was at construction; of group 0 the recipe itself. What belongs to the whole step (compressor, error
-  /// feedback, topology, the end of a first stage) must be alike in all groups: usage_error in the next step. Throws usage_error
-  /// where no segment is of this group.
+  /// Returns the hyper-parameters of the segments in group `id`: a copy of the recipe as it was at construction; for group 0 `recipe`
+  /// itself. Changes take effect in the next step and must be equal on all ranks (other packets are refused). Compressor, error
+  /// feedback, topology and the end of a first stage belong to the whole step: a group that differs in them is a usage_error in the
+  /// next step. Throws usage_error if the group has no segment.
   R& group(int id) { return id == 0 ? recipe : groups_.at(id); }
-  /// The learning rate from the next step on, alike on all ranks: `recipe.learning_rate`, of recipes around each other the
-  /// innermost one's.
+  /// Sets the learning rate from the next step on, to the same value on all ranks: `recipe.learning_rate`, in nested recipes that of
+  /// the innermost.
   void learning_rate(float rate) { set_learning_rate(recipe, rate); }
   float learning_rate() const { return learning_rate_of(recipe); }
-  /// Gives a segment other scales of the recipe's learning rate and weight decay, from the next step on, alike on all ranks
-  /// (packets of others are refused). A checkpoint says which scales it was saved with: a run that goes on from it sets them
-  /// again before it loads. Throws usage_error for a name that no segment has, scales that are negative or not finite, and
-  /// between begin and step.
+  /// Sets a segment's scales of the recipe's learning rate and weight decay, from the next step on, to the same values on all ranks
+  /// (other packets are refused). A checkpoint contains the scales it was saved with; a run that resumes from it must set the same
+  /// scales before it loads. Throws usage_error for a name that no segment has, scales that are negative or not finite, and between
+  /// begin and step.
   void rescale(std::string_view segment, float learning_rate_scale, float weight_decay);
-  /// Leaves elements out of the second stage of methods of two (Staged, OneBitAdam, OneBitLamb): element i of the arena, in
-  /// segments that are compressed, where `elements[i]` is 0. For those whose gradient will be 0, which codes of one bit, that
-  /// know no 0, would move for ever. When the stages change it is as if nothing had been learned of them: their momentum
-  /// becomes 0, they are in no scale, keep no error, and only weight decay moves them. Until then, and in segments that are
-  /// not compressed, nothing changes.
+  /// Masks elements in the second stage of two-stage methods (Staged, OneBitAdam, OneBitLamb): element i of the arena if `elements[i]`
+  /// is 0 and its segment is compressed. Mask elements whose gradient will be 0: a one-bit code cannot represent 0, and would move them
+  /// forever. When the second stage begins, the momentum of masked elements becomes 0. From then on they enter no scale, have no
+  /// error, and only weight decay moves them. Until then, and in segments that are not compressed, nothing changes.
   ///
-  /// Alike on all ranks, between steps, before the stages change (without a first stage, before the first step): packets of
-  /// ranks with other masks are refused. The last call counts. It lasts, in checkpoints, too: `load` brings what was saved, in
-  /// the place of what was given before. Throws usage_error for a view of the wrong size, and when it is too late. Reads all
-  /// elements once and brings n / 8 bytes to the host. Compressed steps then read n / 8 bytes more in each pass.
+  /// Call it with the same mask on all ranks (other packets are refused), between steps, before the second stage begins (without a
+  /// first stage, before the first step). The last call counts. The mask is part of checkpoints: `load` replaces an earlier mask by the
+  /// saved one. Throws usage_error for a view of the wrong size, and if the second stage has begun. Reads all elements once and copies
+  /// n / 8 bytes to the host. Compressed steps then read n / 8 bytes more in each pass.
   template <class S = State>
   void mask(in<E, std::uint8_t> elements);
-  /// What this rank sends for a step, at most, if all goes well; exactly, where packets don't vary in size and all steps of a kind
-  /// send alike. Without communication. Comparisons of parameters, 12 bytes to each peer, aren't in it.
+  /// Returns the largest number of bytes that this rank sends for a step without errors. It is exact if packets have a fixed size and
+  /// all steps of a kind send the same. No communication. Excludes comparisons of parameters, which send 12 bytes to each peer.
   StepBytes bytes_per_step() const requires detail::SaysBytes<State> {
     StepBytes bytes;
-    // clang 14 instantiates it with the class, whatever the constraint says.
+    // clang 14 instantiates it with the class, despite the constraint.
     if constexpr (detail::SaysBytes<State>) bytes = state_.bytes_per_step();
     const bool clips = options_.clips();
     const index_t norms = norms_.bytes(channel_.size());
-    // Where some steps are compressed, those that aren't average exactly, and clip the mean.
+    // If some steps are compressed, the others average exactly and clip the mean.
     const bool compresses = bytes.compressed > 0;
     const bool agrees = must_agree() || (clips && !compresses && !full_precision());
     if (agrees && (!compresses || bytes.full_precision > 0)) bytes.full_precision += norms;
     if (compresses && (must_agree() || clips)) bytes.compressed += norms;
     return bytes;
   }
-  /// Whether messages of the next step have left: `begin` has been called, and `step` not yet.
+  /// Checks whether the next step has begun: `begin` has been called, and `step` not yet.
   bool begun() const { return begun_ || open_.parameters != nullptr; }
-  /// Steps taken; skipped ones don't count.
+  /// Returns the number of steps taken; skipped steps don't count.
   std::uint64_t steps() const { return steps_; }
-  /// Whether the next step averages gradients exactly.
+  /// Checks whether the next step averages gradients exactly.
   bool full_precision() const { return state_.full_precision(); }
   const Layout& layout() const { return layout_; }
   const Options& options() const { return options_; }
   int rank() const { return channel_.rank(); }
   int size() const { return channel_.size(); }
-  /// The optimizer's own channel, for collective work between steps.
+  /// Returns the optimizer's own channel, for collective work between steps.
   T& channel() { return transport_; }
 
-  /// Shows every part of the state once: visit(name, view, arena offset) or visit(name, uint64&). One walk
-  /// serves saving, loading, counting and printing.
+  /// Visits every part of the state once: visit(name, view, arena offset) or visit(name, uint64&). One walk serves saving, loading,
+  /// counting and printing.
   template <class Visit>
   void walk(Visit&& visit) {
     visit("steps", steps_);
@@ -246,18 +245,18 @@ class Optimizer {
             masters_.behind(parameters.data()),
             gradients.data()};
   }
-  /// Before the first step of a run: masters come later.
+  /// Compares the ranks' parameters before the first step of a run, and checks that they are finite. The masters don't exist yet.
   void check_start(in<E, P> parameters);
-  /// By compare_every, of the step that has just been taken.
+  /// Compares replicas after the step just taken, if compare_every says so.
   void compare_replicas(in<E, P> parameters);
-  /// Finds what of this rank is larger than `most`, or NaN.
+  /// Finds a value of this rank's gradient or parameters that is larger than `most` in magnitude, or NaN.
   detail::NonFiniteValue find_own(in<E, P> parameters, in<E, G> gradients, float gradient_scale,
                                   float most) const;
-  /// Throws non_finite_error that says what of rank `culprit` is not finite, and where. `all_ranks`: all of them are here, and the
-  /// culprit tells the others.
+  /// Throws a non_finite_error that names the value of rank `culprit` that is not finite, and its place. `all_ranks`: all ranks call
+  /// it, and the culprit tells the others.
   [[noreturn]] void refuse_non_finite(int culprit, in<E, P> parameters, in<E, G> gradients,
                                       float gradient_scale, bool all_ranks);
-  /// What comes before anything of a step is sent.
+  /// Enters a step, before its first message is sent.
   void enter(out<E, P> parameters) {
     if (!begun_) {
       sent_ = 0;
@@ -276,7 +275,7 @@ class Optimizer {
     put(executor_, view<const StepScalars>(scalars_), now_.all());
   }
 
-  /// Whether gradients are clipped by their agreed norm, and not their mean by its own.
+  /// Checks whether gradients are clipped by their agreed norm, instead of their mean by its own norm.
   bool clips_before() const { return options_.clips() && !detail::clips_mean(state_); }
   bool masks() const {
     if constexpr (requires { state_.masks(); }) return state_.masks();
@@ -289,7 +288,7 @@ class Optimizer {
   }
 
   std::uint64_t agreement() const {
-    // Of a step that has begun, messages are on their way.
+    // Messages of a step that has begun are already on their way.
     if (begun_ || open_.parameters != nullptr) return begun_agreement_;
     std::uint64_t hash = rescaled_ == 0 ? fingerprint_ : mix_hash(fingerprint_, rescaled_);
     if (masked_ != 0) hash = mix_hash(hash, masked_);
@@ -301,15 +300,15 @@ class Optimizer {
   Options options_;
   Layout layout_;
   E executor_;
-  std::uint64_t sent_ = 0;  // for this step
+  std::uint64_t sent_ = 0;  // bytes, for this step
   bool compressed_ = false;
   T transport_;      // the optimizer's own
   Channel channel_;  // around it
   std::uint64_t fingerprint_;
   std::uint64_t rescaled_ = 0;  // hash of a layout with other scales than at the start
-  std::uint64_t masked_ = 0;    // of a user's mask
+  std::uint64_t masked_ = 0;    // hash of a user's mask
   detail::Groups<R> groups_;
-  std::vector<StepScalars> scalars_;  // of each group
+  std::vector<StepScalars> scalars_;  // one for each group
   detail::GradientNorm<E> norms_;
   detail::Replicas replicas_;
   State state_;
@@ -318,12 +317,12 @@ class Optimizer {
   std::uint64_t steps_ = 0;
   std::uint64_t begun_agreement_ = 0;
   bool begun_ = false, started_ = false;
-  /// What `begin` has been given; without it no step is open.
+  /// The arguments of `begin`; without parameters no step is open.
   struct Open {
     P* parameters = nullptr;
     const G* gradients = nullptr;
     float gradient_scale = 1;
-    bool travels = false;  // whether the round is open, too
+    bool travels = false;  // the exchange's round is open, too
   };
   Open open_;
   std::vector<std::uint8_t> ready_;  // by segment, 1 or 0

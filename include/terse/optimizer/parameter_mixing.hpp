@@ -17,21 +17,20 @@
 
 namespace terse {
 
-/// Decentralized SGD: each rank mixes its parameters with those of its neighbours in a graph, in the order and with
-/// the momentum that rule M says. The family that DSgd, DmSgd, DaDmSgd, AwcDmSgd, DecentLaM, QgDmSgd, D2,
-/// GradientTracking, MomentumTracking, MomentumConsensus, StochasticGradientPush, ChocoSgd, DeepSqueeze, DcdSgd,
-/// MoniquaSgd and Beer are members of.
+/// Decentralized SGD: each rank mixes its parameters with those of its neighbours in a graph. Rule M determines the order and
+/// the momentum. Members of this family: DSgd, DmSgd, DaDmSgd, AwcDmSgd, DecentLaM, QgDmSgd, D2, GradientTracking,
+/// MomentumTracking, MomentumConsensus, StochasticGradientPush, ChocoSgd, DeepSqueeze, DcdSgd, MoniquaSgd and Beer.
 ///
-///     z_i = M.outgoing, from x_i, this rank's gradient at x_i, and buffers of its own
-///     d_i = sum_j W_ij (z_j - z_i), over compressed z by error feedback where there is a compressor
+///     z_i = M.outgoing, from x_i, this rank's gradient at x_i, and the rule's buffers
+///     d_i = sum_j W_ij (z_j - z_i); with a compressor over compressed z, by error feedback
 ///     x_i = M.update, from z_i and consensus_rate d_i
 ///
-/// Parameters differ between ranks; what converges, and is evaluated, is their mean. All ranks must start from the
-/// same ones. With average_every = H every H-th step takes the exact mean in the place of the mixture (Chen et al.,
-/// "Gossip-PGA", ICML 2021).
+/// Parameters differ between ranks; their mean converges, and is the model to evaluate. All ranks must start from the same
+/// parameters. With average_every = H every H-th step takes the exact mean in place of the mixture (Chen et al., "Gossip-PGA",
+/// ICML 2021).
 ///
-/// A gradient that is not finite reaches this rank's neighbours in the same step: those throw non_finite_error,
-/// others peer_error when they wait for them. NonFinite::skip lets all ranks agree first.
+/// A gradient that is not finite reaches this rank's neighbours in the same step. The neighbours throw non_finite_error; other
+/// ranks throw peer_error when they wait for them. With NonFinite::skip all ranks agree first.
 ///
 /// State: the rule's buffers, n floats each, and the feedback's (Difference: 3 n for each vector). Wire: one message
 /// to each neighbour, see the rule's `vectors`: 32 bytes and the section for each. Passes: one for `outgoing` (x, g,
@@ -45,14 +44,14 @@ struct ParameterMixingOf {
       "terse: compressed, this method's second vector is worked out again after x has changed, and with "
       "weight decay in the gradient it would be another one. Use DecoupledDecay");
 
-  float learning_rate = 0.1F;       ///< factor of the step; may change from step to step
-  float weight_decay = 0;           ///< in the gradient or beside it, as Decay says
-  float consensus_rate = 1;         ///< of compressed segments; in (0, 1]
-  std::uint64_t average_every = 0;  ///< 0: never
-  M momentum_correction{};          ///< the mixing rule
-  P topology{};                     ///< how neighbours' messages travel, over its graph
-  C compressor{};                   ///< of messages
-  F error_feedback{};               ///< what becomes of what compression loses
+  float learning_rate = 0.1F;       ///< step size; may change between steps
+  float weight_decay = 0;           ///< coefficient; Decay says whether it is coupled or decoupled
+  float consensus_rate = 1;         ///< step size towards the mixture, in compressed segments; in (0, 1]
+  std::uint64_t average_every = 0;  ///< steps between exact means; 0: never
+  M momentum_correction{};          ///< mixing rule
+  P topology{};                     ///< communication pattern between neighbours, over its graph
+  C compressor{};                   ///< compressor of the messages
+  F error_feedback{};               ///< handling of the compression error
 
   void check() const {
     check_rate("learning_rate", learning_rate);
@@ -77,14 +76,14 @@ struct ParameterMixingOf {
     detail::policy_settings(compressor, visit);
     detail::policy_settings(error_feedback, visit);
   }
-  /// Ranks may start from models of their own, which mixing brings together.
+  /// Ranks may start from different models, which mixing brings together.
   static constexpr bool models_differ = true;
-  /// This step's learning rate over the last one's, see rate_ratio, and 1 / this rank's push-sum weight; then the
-  /// rule's own.
+  /// Scalars: the ratio of this step's learning rate to the last one's, see rate_ratio; 1 / this rank's push-sum weight; then
+  /// those of the rule.
   static constexpr int scalars = 2 + detail::scalars_of_rule<typename M::template Rule<float>>();
-  /// Messages don't show whether a gradient is finite.
+  /// True if messages don't show whether a gradient is finite.
   static constexpr bool blind = M::facts.before_gradient;
-  /// Whether all steps go to the same neighbours with the same weights.
+  /// Checks whether all steps have the same neighbours with the same weights.
   bool recordable() const {
     return P::Graph::fixed && !graph::Traits<typename P::Graph>::push_sum && average_every == 0 &&
            !combines_first;
@@ -129,8 +128,8 @@ struct ParameterMixingOf {
       now.own[1] =
           static_cast<float>(1 / topology.graph.weight(state.rank, state.size, input.context.step - 1));
   }
-  /// Sends what travels, for rules that know it before the gradient; those that want their gradient at the mixture
-  /// make it here.
+  /// Sends the message, for rules that know it before the gradient. Rules that require the gradient at the mixture compute the
+  /// mixture here.
   template <Executor E, class N>
   void begin(const StepInput<E, N>& input, State<E>& state) const requires blind {
     if constexpr (combines_first) {
@@ -181,7 +180,8 @@ struct ParameterMixingOf {
     return {rule_of<float>(momentum_correction), state.template view_of<View<N>>(input)};
   }
 
-  /// Packets are read as they were encoded, whatever becomes of the recipe's compressor before the step.
+  /// Sets the compressor with the start of the round: packets are decoded as they were encoded, even if the recipe's compressor
+  /// changes before the step.
   template <Executor E, class Message>
   void start(const StepContext& context, State<E>& state, const Message& message) const {
     if constexpr (!C::lossless) state.mixer.set_compressor(compressor);
@@ -213,7 +213,7 @@ struct ParameterMixingOf {
     if constexpr (K == 0) {
       state.exact->mix(input.context, {}, message.vector(which), Message{update, update});
     } else {
-      // What a device found wrong with the first, before it looks at the second.
+      // Reports a device's errors in the first vector before the second is exchanged.
       state.exact->settle(input.context);
       update.kept = state.kept.data();
       const detail::KeptOutgoing kept{update.kept};
@@ -249,21 +249,21 @@ struct SortMixing<Takes<Kinds...>, Policies<Ds...>, Ps...> {
 
 }  // namespace detail
 
-/// The kinds that methods of decentralized SGD take.
+/// The kinds of policies that methods of decentralized SGD take.
 using TakesMixing =
     Takes<PolicyKind::topology, PolicyKind::compressor, PolicyKind::error_feedback, PolicyKind::weight_decay>;
-/// Those, and a local direction of choice.
+/// The kinds of TakesMixing, and a local direction.
 using TakesDirection = Takes<PolicyKind::topology, PolicyKind::compressor, PolicyKind::error_feedback,
                              PolicyKind::weight_decay, PolicyKind::local_direction>;
 
-/// A ParameterMixing with these policies, in any order, and for those that are not given with the Defaults:
+/// A ParameterMixing with these policies, in any order; policies that are not given are taken from Defaults:
 /// `template <class... Ps> using MyMethod = MixingFrom<TakesMixing, Policies<MyRule>, Ps...>;`.
 template <class Taken, class Defaults, class... Ps>
 using MixingFrom = typename detail::SortMixing<Taken, Defaults, Ps...>::type;
 
-/// A mixing rule, a mixing topology, a compressor, an error feedback and a weight decay, in any order. Left out are
-/// AdaptThenCombine of the local direction (GradientDirection), Gossip, Dense, Difference where there is a compressor whose
-/// packets are not keyed and otherwise NoErrorFeedback, and DecoupledDecay.
+/// A decentralized optimizer of a mixing rule, a mixing topology, a compressor, an error feedback and a weight decay, in any
+/// order. The defaults are AdaptThenCombine of the local direction (GradientDirection), Gossip, Dense, DecoupledDecay, and
+/// Difference for a compressor whose packets are not keyed, otherwise NoErrorFeedback.
 ///
 ///     ParameterMixing<MixedGradient, Mixing<graph::Torus>, TopK<>, Difference>{.learning_rate = 0.05F}
 template <class... Ps>

@@ -13,7 +13,7 @@
 
 namespace terse::detail {
 
-/// All that changes of a ParameterMixing at work on one rank, and its memory.
+/// The state of a ParameterMixing on one rank, and its memory.
 template <class M, class P, class C, class F, Executor E>
 struct ParameterMixingState {
   static constexpr int vectors = M::facts.vectors;
@@ -24,9 +24,9 @@ struct ParameterMixingState {
   std::optional<DenseExchange<P, E>> exact;
   Rates<E> rates;
   std::vector<buffer<float, typename E::memory>> buffers;
-  buffer<float, typename E::memory> kept;  // a second vector, for exact means
+  buffer<float, typename E::memory> kept;  // second vector, for exact means
   std::uint64_t mixed_steps = 0;
-  std::uint64_t last_rate = 0;  // bits of a float, as checkpoints take them
+  std::uint64_t last_rate = 0;  // bits of a float, the format of checkpoints
   int rank, size;
   Range range;
   bool begun = false;  // this step's messages are on their way
@@ -48,7 +48,7 @@ struct ParameterMixingState {
       exact.emplace(executor, transport, layout, layout.range(), Dense{}, NoErrorFeedback{}, false,
                     DenseTopologyOf<P>{}, options.slice_bytes);
     if (vectors > 1 && recipe.average_every > 0) kept = buffer<float, typename E::memory>(layout.size());
-    // Makes room for what it works out.
+    // Allocates the graph's memory.
     recipe.topology.graph.check(recipe.topology.nodes(size));
     check_spectrum(recipe.momentum_correction, recipe.topology, size, rank);
     for ([[maybe_unused]] const char* name : M::state) buffers.emplace_back(layout.size());
@@ -70,7 +70,7 @@ struct ParameterMixingState {
     mixer.walk(visit);
   }
 
-  /// What functors of a step see.
+  /// Returns the view that functors of a step work on.
   template <class View, class N>
   View view_of(const StepInput<E, N>& input) {
     View view{input.parameters, input.gradients,   {},

@@ -12,7 +12,7 @@
 
 namespace terse {
 
-/// What slot of an optimizer a policy fills.
+/// The slot of an optimizer that a policy fills.
 enum class PolicyKind {
   none,
   momentum_correction,
@@ -29,7 +29,7 @@ enum class PolicyKind {
   block
 };
 
-/// The kind of a policy, by the one member that no other kind has; the kind's check_...() says what else it needs.
+/// Returns the kind of a policy, by the one member that no other kind has. The kind's check_...() reports other missing members.
 template <class P>
 constexpr PolicyKind kind_of() {
   if constexpr (requires { requires std::same_as<const CorrectionFacts, decltype(P::facts)>; })
@@ -60,7 +60,7 @@ constexpr PolicyKind kind_of() {
     return PolicyKind::none;
 }
 
-/// Policies in any order.
+/// A list of policies in any order.
 template <class... Ps>
 struct Policies {};
 
@@ -82,7 +82,7 @@ constexpr bool is_one_of(PolicyKind kind) {
   return ((kind == Kinds) || ...);
 }
 
-/// What Packed makes a compressor of.
+/// True for a quantizer, which Packed turns into a compressor.
 template <class P>
 constexpr bool is_quantizer = requires {
   P::bits;
@@ -90,7 +90,7 @@ constexpr bool is_quantizer = requires {
   typename P::Statistic;
 };
 
-/// Says in words what one policy lacks for its kind, before others are chosen by what it says of itself.
+/// Reports a missing member of one policy with a readable static_assert, before other policies are chosen by its traits.
 template <class P>
 constexpr bool check_kind() {
   constexpr PolicyKind kind = kind_of<P>();
@@ -113,7 +113,7 @@ constexpr bool check_kind() {
   return true;
 }
 
-/// Says in words what is wrong with policies of an optimizer that takes those of these kinds.
+/// The policies given to an optimizer; check() reports errors with a readable static_assert.
 template <class... Ps>
 struct Given {
   template <PolicyKind... Taken>
@@ -164,7 +164,7 @@ struct Given {
 
 namespace detail {
 
-/// Stands where policies make no optimizer: what is wrong with them has been said.
+/// A placeholder for an optimizer whose policies don't fit; the error has been reported.
 struct Misused {};
 template <>
 inline constexpr bool has_sound_parts<Misused> = false;
@@ -181,7 +181,7 @@ struct Make<true, Of, Ps...> {
 
 }  // namespace detail
 
-/// Of these policies the one of kind K, or else the default.
+/// The policy of kind K among these, or else the default.
 template <PolicyKind K, class Default, class... Ps>
 using PickPolicy = typename detail::Find<K, Default, Ps...>::type;
 

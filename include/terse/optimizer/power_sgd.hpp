@@ -6,12 +6,12 @@
 
 namespace terse {
 
-/// PowerSGD: the mean of matrices as a product of two factors of R columns, with error feedback before it and
-/// momentum behind it. Vectors travel dense. `warmup_steps` average exactly first.
+/// PowerSGD: the mean of matrices as a product of two factors of R columns, with error feedback before it and momentum after
+/// it. Vectors are sent dense. The first `warmup_steps` steps average exactly.
 ///
 ///     PowerSgd<4>{.learning_rate = 0.05F, .warmup_steps = epoch}
 ///
-/// The paper's momentum on the mean is Nesterov's without the factor: x -= rate (mean + m). That is HeavyBall with
+/// The paper's momentum on the mean is Nesterov's without the factor: x -= rate (mean + m). Use HeavyBall with
 /// `.nesterov = true`. State: n floats of momentum, n of error, and the factors. Source: Vogels, Karimireddy and
 /// Jaggi, "PowerSGD", NeurIPS 2019, algorithm 2.
 template <int R = 2, class... Ps>

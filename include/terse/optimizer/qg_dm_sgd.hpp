@@ -6,11 +6,11 @@
 
 namespace terse {
 
-/// Quasi-global momentum, which takes part in nobody's data alone: see QuasiGlobal. At rest it stands where DSgd
-/// stands at the same learning rate (with Nesterov at (1 + beta) times that). Momentum for graphs that are directed or
-/// change: stable on exponential ones, one-peer schedules and matchings, but neither on every symmetric matrix nor on
-/// long directed rings; docs/algorithms/decentralized/qg-dm-sgd.md has the condition. State: velocity. Wire: one packet
-/// to each neighbour. Source: Lin et al., "Quasi-global momentum", ICML 2021, algorithm 1.
+/// Quasi-global momentum, which does not follow the data of a single rank: see QuasiGlobal. Its fixed point is DSgd's at the
+/// same learning rate, with Nesterov momentum at (1 + beta) times that. For directed and time-varying graphs: stable on
+/// exponential graphs, one-peer schedules and matchings, but not on every symmetric matrix or long directed ring;
+/// docs/algorithms/decentralized/qg-dm-sgd.md has the condition. State: velocity. Wire: one packet to each neighbour.
+/// Source: Lin et al., "Quasi-global momentum", ICML 2021, algorithm 1.
 template <class... Ps>
 using QgDmSgd = MixingFrom<TakesMixing, Policies<QuasiGlobal>, Ps...>;
 

@@ -6,7 +6,7 @@
 
 namespace terse {
 
-/// SGD with an unbiased compressor and no memory of errors: QSGD, TernGrad (Ternary), natural compression.
+/// SGD with an unbiased compressor and no error feedback: QSGD, TernGrad (Ternary), natural compression.
 ///
 /// Source: Alistarh et al., "QSGD", NeurIPS 2017, algorithm 1.
 template <class... Ps>

@@ -7,14 +7,14 @@
 
 #include "terse/core/check.hpp"
 
-// Learning rates by step, as values: a function of the step alone, so that a run that was stopped goes on with the same rates.
+// Learning-rate schedules as values: functions of the step alone, so that a run that was stopped resumes with the same rates.
 //
 //     const terse::CosineSchedule rate{.peak = 1e-3F, .steps = 10'000, .warmup = 500, .last = 1e-4F};
 //     optimizer.learning_rate(rate(optimizer.steps() + 1));
 //
-// Steps count from 1, as an optimizer's do. Over the first `warmup` steps the rate rises in a straight line, peak * step / warmup; then comes
-// the first step that falls, still with `peak`, and behind `steps` the rate stays `last`. All take the same arguments on all ranks.
-// They throw usage_error for a peak that is not positive and finite, for `last` outside of [0, peak], and where the parts have more than `steps`.
+// Steps count from 1, as in an optimizer. In the first `warmup` steps the rate rises linearly, peak * step / warmup. The next step,
+// the first of the decay, still has `peak`; after `steps` the rate stays `last`. Use the same arguments on all ranks. Schedules throw
+// usage_error for a peak that is not positive and finite, for `last` outside of [0, peak], and for parts with more than `steps` steps.
 //
 // Source of the warm-up: Goyal et al., "Accurate, Large Minibatch SGD", 2017, section 2.2.
 
@@ -22,7 +22,7 @@ namespace terse {
 
 namespace detail {
 
-/// The rate of a step: a rise, and behind step `from` a fall by `height(share)`, from 1 at share 0 to 0 at share 1.
+/// Returns the rate of a step: a warm-up, and after step `from` a decay by `height(share)`, from 1 at share 0 to 0 at share 1.
 template <class Height>
 float scheduled_rate(double peak, double last, std::uint64_t warmup, std::uint64_t from, std::uint64_t steps,
                      std::uint64_t step, Height height) {
@@ -40,13 +40,13 @@ float scheduled_rate(double peak, double last, std::uint64_t warmup, std::uint64
 
 }  // namespace detail
 
-/// Falls by half a cosine: last + (peak - last) (1 + cos(pi t)) / 2, t being the share of the fall's steps that have passed.
+/// Cosine decay: last + (peak - last) (1 + cos(pi t)) / 2, where t is the share of the decay's steps that have passed.
 /// Source: Loshchilov and Hutter, "SGDR", ICLR 2017, equation 5, without restarts.
 struct CosineSchedule {
-  float peak = 0;            ///< the highest rate
-  std::uint64_t steps = 0;   ///< of the whole training
-  std::uint64_t warmup = 0;  ///< steps of the rise, among them
-  float last = 0;            ///< the rate behind the last step
+  float peak = 0;            ///< highest rate
+  std::uint64_t steps = 0;   ///< number of steps of the whole training
+  std::uint64_t warmup = 0;  ///< number of warm-up steps among them
+  float last = 0;            ///< rate after the last step
 
   float operator()(std::uint64_t step) const {
     return detail::scheduled_rate(static_cast<double>(peak), static_cast<double>(last), warmup, warmup, steps,
@@ -54,12 +54,12 @@ struct CosineSchedule {
   }
 };
 
-/// Falls in a straight line: last + (peak - last) (1 - t).
+/// Linear decay: last + (peak - last) (1 - t).
 struct LinearSchedule {
-  float peak = 0;            ///< the highest rate
-  std::uint64_t steps = 0;   ///< of the whole training
-  std::uint64_t warmup = 0;  ///< steps of the rise, among them
-  float last = 0;            ///< the rate behind the last step
+  float peak = 0;            ///< highest rate
+  std::uint64_t steps = 0;   ///< number of steps of the whole training
+  std::uint64_t warmup = 0;  ///< number of warm-up steps among them
+  float last = 0;            ///< rate after the last step
 
   float operator()(std::uint64_t step) const {
     return detail::scheduled_rate(static_cast<double>(peak), static_cast<double>(last), warmup, warmup, steps,
@@ -67,14 +67,14 @@ struct LinearSchedule {
   }
 };
 
-/// Stays at its peak, and falls in a straight line over the last `decay` steps.
+/// Constant rate at the peak, and linear decay over the last `decay` steps.
 /// Source: Hagele et al., "Scaling Laws and Compute-Optimal Training Beyond Fixed Training Durations", NeurIPS 2024, section 3.
 struct WarmupStableDecay {
-  float peak = 0;            ///< the highest rate
-  std::uint64_t steps = 0;   ///< of the whole training
-  std::uint64_t warmup = 0;  ///< steps of the rise, among them
-  std::uint64_t decay = 0;   ///< steps of the fall, among them
-  float last = 0;            ///< the rate behind the last step
+  float peak = 0;            ///< highest rate
+  std::uint64_t steps = 0;   ///< number of steps of the whole training
+  std::uint64_t warmup = 0;  ///< number of warm-up steps among them
+  std::uint64_t decay = 0;   ///< number of decay steps among them
+  float last = 0;            ///< rate after the last step
 
   float operator()(std::uint64_t step) const {
     require(decay <= steps, "a schedule's decay is at most its steps", static_cast<double>(decay));

@@ -17,57 +17,63 @@
 
 namespace terse {
 
-/// What a model's parameters and gradients are made of. Parameters of 16 bits have fp32 masters, which the optimizer
-/// keeps and updates; the model gets them rounded. All other state is fp32 whatever this says.
+/// The number formats of a model's parameters and gradients. Parameters of 16 bits have fp32 masters, which the optimizer
+/// keeps and updates; the model gets them rounded. All other state is always fp32.
 template <Number P = float, Number G = P>
 struct Numbers {
   using parameter = P;
   using gradient = G;
 };
 
-/// What an optimizer gives a recipe for one step.
+/// The input of a recipe's step, from the optimizer.
 template <Executor E, class N>
 struct StepInput {
   E executor;
   const Layout& layout;
   StepContext context;
-  float clip_norm;  ///< of the averaged gradient, for full-precision steps; infinity: none
+  float clip_norm;  ///< bound on the norm of the averaged gradient, for full-precision steps; infinity: none
   ParameterRef<typename N::parameter> parameters;
   const typename N::gradient* gradients;
 };
 
-/// A recipe is an aggregate of hyper-parameters and policies. Most have composition(), which says as what other recipe
-/// they run, such as an Averaging. Those at the bottom have
+/// A recipe is an aggregate of hyper-parameters and policies. Most have composition(), which returns the recipe they run
+/// as, such as an Averaging. A recipe at the bottom of this chain has
 ///
-///     check()              throws usage_error for values that can't work; asked in each step, allocates nothing
-///     settings(visit)      visit(name, double) for every hyper-parameter; alike on all ranks
+///     check()              throws usage_error for invalid values; called in each step, allocates nothing
+///     settings(visit)      visit(name, double) for every hyper-parameter; equal on all ranks
 ///     State<E>             everything that changes, from (recipe, executor, channel, layout, options); channel is a Channel
-///       walk(visit)        shows each part once: visit(name, view, offset) or visit(name, uint64&)
+///       walk(visit)        visits each part once: visit(name, view, offset) or visit(name, uint64&)
 ///       walk_buffers(visit)    optional: visit(view) for each buffer of n floats that an outer step may reset or average
 ///       walk_shared(visit) optional: visit(name, view) for each buffer of n floats that is the same on all ranks
-///       full_precision()   whether the next step averages gradients exactly
-///       bytes_per_step()   optional: StepBytes, what a rank sends for a step at most, from Exchange::most_bytes
-///     prepare(input, state, now)    what the host works out for this step: rates, and StepScalars of its own
-///     enqueue(input, state)         the step, which reads like the paper's algorithm box; on a device it only enqueues,
+///       full_precision()   returns whether the next step averages gradients exactly
+///       bytes_per_step()   optional: StepBytes, the most that a rank sends for a step, from Exchange::most_bytes
+///     prepare(input, state, now)    computes the host's values for this step: rates, and the recipe's StepScalars
+///     enqueue(input, state)         takes the step, written like the paper's algorithm box; on a device it only enqueues,
 ///                                   and may be recorded
-///     complete(input, state)        waits, throws what a device found wrong, counts
+///     complete(input, state)        waits, throws the errors that a device has found, counts
 ///     open(input, state), allow(state, segment), progress(state)    optional: opens the step's round before the gradient is
-///                                   there, see Exchange::open, says that a segment's is, and moves the round along;
-///                                   `enqueue` goes on with it
+///                                   computed, see Exchange::open, marks a segment's gradient as final, and advances the
+///                                   round; `enqueue` continues it
 ///
-/// and, where ranks may start from different parameters, `static constexpr bool models_differ` = true;
-/// where messages are known before the gradient, `static constexpr bool blind` = true and begin(input, state),
-/// which sends them; `static constexpr int scalars`, how many places of StepScalars::own it takes. `bool recordable()`
-/// says whether all steps send alike; true by default. `const char* unrecordable(const RecordUse&, bool full_precision)` says why a record
-/// can't serve a step, by asking all policies that take part in it. Where ranks train apart between meetings, `bool alike(state)`, whether all
-/// hold the same parameters after the step that was just taken; where they never do, `static constexpr bool never_alike` = true.
-/// `template <class T> static constexpr bool check_on()` checks a transport's type T by static_assert, for the recipe and its policies.
-/// Where all ranks throw non_finite_error in the same step, `static constexpr bool all_throw` = true: then they tell each other what is
-/// not finite.
+/// and optionally
 ///
-/// Where hyper-parameters may differ between groups of segments, `static constexpr bool takes_groups` = true,
-/// prepare_group(input, state, place, now), which is called for the groups at place 1, 2, ... of Layout::groups, each of its own
-/// recipe, before `prepare`, and common_settings(visit), which shows what must be alike in all groups.
+///     static constexpr bool models_differ = true    ranks may start from different parameters
+///     static constexpr bool blind = true            messages don't depend on the gradient; begin(input, state) sends them
+///     static constexpr int scalars                  number of places of StepScalars::own that it takes
+///     bool recordable()                             whether all steps send the same; true by default
+///     const char* unrecordable(const RecordUse&, bool full_precision)    the reason why a record can't serve a step, from
+///                                                   all policies that take part in it
+///     bool alike(state)                             for local methods: whether all ranks hold the same parameters after the
+///                                                   step just taken
+///     static constexpr bool never_alike = true      ranks never hold the same parameters
+///     template <class T> static constexpr bool check_on()    checks a transport's type T by static_assert, for the recipe
+///                                                   and its policies
+///     static constexpr bool all_throw = true        all ranks throw non_finite_error in the same step, and so tell each
+///                                                   other which value is not finite
+///
+/// For hyper-parameters that may differ between groups of segments a recipe has `static constexpr bool takes_groups` = true;
+/// prepare_group(input, state, place, now), called before `prepare` on the recipe of each group at place 1, 2, ... of
+/// Layout::groups; and common_settings(visit), which visits the settings that must be equal in all groups.
 template <class R>
 concept Recipe = requires(const R& recipe) {
   recipe.composition();
@@ -77,7 +83,7 @@ concept Recipe = requires(const R& recipe) {
   recipe.settings(detail::IgnoreSetting{});
 };
 
-/// Says in words what a type lacks to be a recipe.
+/// Reports a missing member of a recipe with a readable static_assert.
 template <class R>
 constexpr bool check_recipe() {
   if constexpr (detail::has_sound_parts<R> && !requires(const R& recipe) { recipe.composition(); }) {
@@ -93,7 +99,7 @@ constexpr bool check_recipe() {
   return Recipe<R>;
 }
 
-/// The recipe that a recipe runs as: the end of its chain of compositions, itself if it has none.
+/// Returns the recipe that a recipe runs as: the end of its chain of compositions, or itself if it has none.
 template <class R>
 decltype(auto) composed(const R& recipe) {
   if constexpr (requires { recipe.composition(); }) {
@@ -103,13 +109,13 @@ decltype(auto) composed(const R& recipe) {
     return (recipe);
   }
 }
-/// What `composed` makes of a recipe of type R.
+/// The type of composed(recipe) for a recipe of type R.
 template <class R>
 using Composed = std::remove_cvref_t<decltype(composed(std::declval<const R&>()))>;
 
 namespace detail {
 
-/// What an optimizer is made of, for a recipe's check.
+/// The types of an optimizer, for a recipe's check.
 template <class R, class E, class N>
 struct Setting {
   using State = typename R::template State<E>;
@@ -169,7 +175,8 @@ constexpr void check_bottom() {
 
 }  // namespace detail
 
-/// Says in words what a recipe lacks at the bottom of its compositions, over transport T, on executor E, with N's numbers.
+/// Reports, with a readable static_assert, a member that the recipe at the end of R's compositions lacks over transport T, on
+/// executor E, with N's numbers.
 template <class R, class T, class E, class N>
 constexpr bool check_steps() {
   if constexpr (Transport<T> && Recipe<R>) {
@@ -179,15 +186,15 @@ constexpr bool check_steps() {
   return true;
 }
 
-/// Throws usage_error for values that can't work, those of all its compositions.
+/// Throws usage_error for invalid values of a recipe and of all its compositions.
 template <class R>
 void check_values(const R& recipe) {
   detail::check_policy(recipe);
   if constexpr (requires { recipe.composition(); }) check_values(recipe.composition());
 }
 
-/// The learning rate of a recipe: of recipes around each other (`DiLoCo<LocalSgd<Adam<>>>`) the innermost one's, of stages
-/// the second one's.
+/// Returns the learning rate of a recipe: in nested recipes (`DiLoCo<LocalSgd<Adam<>>>`) that of the innermost, in two stages
+/// that of the second.
 template <class R>
 float learning_rate_of(const R& recipe) {
   if constexpr (requires { recipe.inner; })
@@ -197,7 +204,7 @@ float learning_rate_of(const R& recipe) {
   else
     return recipe.learning_rate;
 }
-/// Sets it, of stages that of both.
+/// Sets the learning rate of a recipe, in two stages that of both.
 template <class R>
 void set_learning_rate(R& recipe, float rate) {
   if constexpr (requires { recipe.inner; }) {
@@ -212,7 +219,8 @@ void set_learning_rate(R& recipe, float rate) {
 
 namespace detail {
 
-/// An error feedback whose messages are momenta, moves or parameters: those don't carry a learning rate.
+/// Throws usage_error if the feedback follows the learning rate, or is invalid: for messages that are momenta, moves or
+/// parameters, which don't depend on the rate.
 template <class F>
 void check_feedback_of_states(const F& feedback) {
   check_policy(feedback);
@@ -222,7 +230,7 @@ void check_feedback_of_states(const F& feedback) {
           "error_feedback.follows_rate is for messages that are gradients; this method sends others");
 }
 
-/// The factor that brings `norm` down to `clip_norm`.
+/// Returns the factor that reduces `norm` to `clip_norm`.
 inline float clip_factor(double norm, float clip_norm) {
   return norm > static_cast<double>(clip_norm) ? static_cast<float>(static_cast<double>(clip_norm) / norm)
                                                : 1.0F;
@@ -230,7 +238,7 @@ inline float clip_factor(double norm, float clip_norm) {
 
 }  // namespace detail
 
-/// Averages gradients exactly: the full-precision stage of every recipe.
+/// The exchange that averages gradients exactly: the full-precision stage of every recipe.
 template <Topology P, Executor E>
 using DenseExchange = Exchange<Dense, NoErrorFeedback, DenseTopologyOf<P>, E>;
 
@@ -240,7 +248,7 @@ void open_average(X& exchange, const StepInput<E, N>& input) {
   const ScaledGradient gradient{input.gradients, input.context.now};
   exchange.open(input.context, {}, Message{gradient, gradient});
 }
-/// Averages what `said` says, clips the mean if asked, and hands it to `use`, an update with a `gradient_factor`.
+/// Averages the message `said`, clips the mean if asked, and passes it to `use`, an update with a `gradient_factor`.
 template <class X, Executor E, class N, class Said, class Use>
 void average_exactly(X& exchange, const StepInput<E, N>& input, const Said& said, Use use) {
   exchange.start(input.context, {}, Message{said, said});
@@ -249,7 +257,7 @@ void average_exactly(X& exchange, const StepInput<E, N>& input, const Said& said
       std::isfinite(input.clip_norm) ? detail::clip_factor(exchange.mean_norm(), input.clip_norm) : 1.0F;
   exchange.consume(Message{use, use});
 }
-/// The same of the gradient.
+/// Averages the gradient, clips the mean if asked, and passes it to `use`.
 template <class X, Executor E, class N, class Use>
 void average_gradients(X& exchange, const StepInput<E, N>& input, const Use& use) {
   average_exactly(exchange, input, ScaledGradient{input.gradients, input.context.now}, use);

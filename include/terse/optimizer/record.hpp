@@ -8,12 +8,12 @@
 #include "terse/core/policy.hpp"
 #include "terse/optimizer/guards.hpp"
 
-// Steps that a device's stream records, see Optimizer::record.
+// Checks for steps that a device's stream records, see Optimizer::record.
 
 namespace terse::detail {
 
-/// Throws usage_error where a record can't serve a step of a recipe, which differs in more than numbers. `begun`: messages of the
-/// next one have left.
+/// Throws usage_error if a record can't serve a step of a recipe, because steps differ in more than numbers. `begun`: messages of the
+/// next step have been sent.
 template <class R>
 TERSE_COLD void check_recordable(const R& recipe, const RecordUse& use, bool full_precision, bool begun,
                                  int rank) {
@@ -27,7 +27,7 @@ TERSE_COLD void check_recordable(const R& recipe, const RecordUse& use, bool ful
     if (const char* why = recipe.unrecordable(use, full_precision)) throw usage_error(why, rank);
 }
 
-/// What a record is of: it serves steps of the same kind.
+/// The kind of the recorded step: a record serves steps of the same kind.
 class Record {
  public:
   void take(std::uint64_t step, bool full_precision, bool masks) {
@@ -44,7 +44,7 @@ class Record {
       guard.refuse(
           "which elements take part has changed since the record, by a checkpoint or a mask: record again");
   }
-  /// The one that it was made of; 0: there is none.
+  /// Returns the recorded step; 0 if there is no record.
   std::uint64_t step() const noexcept { return step_; }
 
  private:

@@ -5,22 +5,23 @@
 
 namespace terse {
 
-/// See RmsProp.
+/// The hyper-parameters and policies of RmsProp.
 template <class C, class F, class T>
 struct RmsPropOf {
-  float learning_rate = 1e-3F;     ///< factor of the step; may change from step to step
-  float beta = 0.99F;              ///< of the variance; in [0, 1)
-  float epsilon = 1e-8F;           ///< outside the root
-  float weight_decay = 0;          ///< decoupled from the gradient
-  std::uint64_t warmup_steps = 0;  ///< the first steps, in full precision
-  C compressor{};                  ///< of messages
-  F error_feedback{};              ///< what becomes of what compression loses
-  T topology{};                    ///< the way messages take between ranks
+  float learning_rate = 1e-3F;     ///< step size; may change between steps
+  float beta = 0.99F;              ///< decay rate of the variance; in [0, 1)
+  float epsilon = 1e-8F;           ///< added to the denominator, outside the root
+  float weight_decay = 0;          ///< coefficient, decoupled from the gradient
+  std::uint64_t warmup_steps = 0;  ///< number of first steps in full precision
+  C compressor{};                  ///< compressor of the messages
+  F error_feedback{};              ///< handling of the compression error
+  T topology{};                    ///< communication pattern between ranks
 
   auto composition() const { return averaging_of(*this, NoMomentum{}, AdamVariance{beta, epsilon, false}); }
 };
 
-/// RMSProp on the mean gradient g, with decoupled weight decay: v = beta v + (1 - beta) g^2; x = x - learning_rate (g / (sqrt(v) + epsilon) + weight_decay x).
+/// RMSProp on the mean gradient g, with decoupled weight decay: v = beta v + (1 - beta) g^2;
+/// x = x - learning_rate (g / (sqrt(v) + epsilon) + weight_decay x).
 ///
 /// State: n floats. Wire: as Adam. Source: Tieleman and Hinton, "Lecture 6.5 - rmsprop", 2012.
 template <class... Ps>

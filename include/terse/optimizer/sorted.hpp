@@ -14,7 +14,7 @@
 
 namespace terse {
 
-/// Whether a mean over all ranks may come about by these.
+/// Checks whether a mean over all ranks can be computed by these policies.
 template <class C, class F, class T>
 constexpr bool check_means() {
   static_assert(T::exact,
@@ -23,7 +23,7 @@ constexpr bool check_means() {
   return check_compressor<C>() && check_feedback<C, F>() && check_stages<C, F, T>();
 }
 
-/// Whether nothing is lost with a feedback that leaves a rank's own errors to the optimizer, where the optimizer keeps none.
+/// Checks, for an optimizer that keeps no errors, that the feedback does not leave a rank's own errors to the optimizer.
 template <class C, class F>
 constexpr bool check_own_errors() {
   static_assert(
@@ -33,7 +33,7 @@ constexpr bool check_own_errors() {
   return true;
 }
 
-/// The kinds that say how a mean over all ranks comes about.
+/// The kinds of policies that determine the mean over all ranks.
 using TakesMeans = Takes<PolicyKind::compressor, PolicyKind::error_feedback, PolicyKind::topology>;
 
 namespace detail {
@@ -44,7 +44,7 @@ template <class C, class F>
 using TopologyFor =
     std::conditional_t<Traits<C>::single_stage || Traits<F>::single_stage, AllGather, ScatterGather>;
 
-/// Of each kind the policy that is given, or else the optimizer's default, or else that of all optimizers.
+/// The policy of each kind: the given one, or else the optimizer's default, or else the common default of all optimizers.
 template <class Defaults, class... Ps>
 struct Choice;
 template <class... Ds, class... Ps>
@@ -83,9 +83,9 @@ struct Sort<Of, Takes<Kinds...>, Defaults, Ps...> {
 
 }  // namespace detail
 
-/// Of<...> with one policy of each kind that it takes, in its own order: those that are given, in any order, and for the
-/// others the Defaults, or else NoMomentum, NoPreconditioner, Dense, Residual where the compressor tracks under it and
-/// otherwise NoErrorFeedback, and ScatterGather, or AllGather for what may be compressed only once. Named optimizers are such lines:
+/// Of<...> with one policy of each kind that it takes, in the order of its parameters. The given policies may be in any order.
+/// The others are the Defaults, or else NoMomentum, NoPreconditioner, Dense, Residual (NoErrorFeedback if the compressor does not
+/// track under it), and ScatterGather (AllGather if messages may be compressed only once). Named optimizers are such lines:
 ///
 ///     template <class... Ps>
 ///     using Adam = Sorted<AdamOf, TakesMeans, Policies<>, Ps...>;

@@ -14,11 +14,11 @@
 #include "terse/optimizer/group_rules.hpp"
 #include "terse/preconditioner/freeze.hpp"
 
-// What a stage of TwoStages is made of.
+// The parts of a stage of TwoStages.
 
 namespace terse::detail {
 
-/// The policies of one stage, and its rates.
+/// The policies and rates of one stage.
 template <class M, class P>
 struct Stage {
   using Momentum = M;
@@ -47,7 +47,7 @@ struct Stage {
   }
 };
 
-/// The first steps of an Averaging, which are exact.
+/// The rule that ends the warm-up of an Averaging, its first, exact steps.
 struct WarmUp : AtStep {
   template <class Visit>
   void settings(Visit&& visit) const {
@@ -55,13 +55,13 @@ struct WarmUp : AtStep {
   }
 };
 
-/// What some methods of two stages have, and most have not.
+/// A part that only some two-stage methods have.
 template <bool Has, class T>
 struct OptionalIf : std::optional<T> {};
 template <class T>
 struct OptionalIf<false, T> {};
 
-/// Whether a policy keeps a buffer of this name.
+/// Checks whether a policy keeps a buffer of this name.
 template <class Policy>
 bool keeps(std::string_view name) {
   for (const char* own : Policy::state)
@@ -80,7 +80,7 @@ constexpr bool share_no_name() {
   return disjoint(M::state, P::state) && disjoint(layer_state_of<M>(), layer_state_of<P>());
 }
 
-/// Whether one of two lists of statistics begins with the other.
+/// Checks whether one of two lists of statistics begins with the other.
 template <class... A>
 constexpr bool measure_alike(Statistics<A...>, Statistics<>) {
   return true;
@@ -95,12 +95,12 @@ constexpr bool measure_alike(Statistics<A, As...>, Statistics<B, Bs...>) {
 }
 template <class P>
 using MeasuresBy = typename MeasuresOf<typename P::template Rule<float>>::type;
-/// The longer list of two.
+/// The longer of two lists of statistics.
 template <class P1, class P2>
 using AllMeasures =
     std::conditional_t<(MeasuresBy<P1>::count > MeasuresBy<P2>::count), MeasuresBy<P1>, MeasuresBy<P2>>;
 
-/// By what a preconditioner orthogonalizes; NoSequence: it doesn't.
+/// The polynomial sequence by which a preconditioner orthogonalizes; NoSequence if it doesn't.
 template <class P>
 struct SequenceOf {
   using type = NoSequence;
@@ -110,7 +110,7 @@ requires(P::facts.orthogonalizes) struct SequenceOf<P> {
   using type = typename P::Sequence;
 };
 
-/// Says in words why two stages, or the one of an Averaging, can't be run with error feedback F.
+/// Reports, with a readable static_assert, why two stages, or the one of an Averaging, can't be run with error feedback F.
 template <class First, class Second, class F, bool OneStage>
 constexpr bool check_stages() {
   using P1 = typename First::Preconditioner;

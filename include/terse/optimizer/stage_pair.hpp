@@ -13,8 +13,8 @@
 
 namespace terse::detail {
 
-/// What two stages are together, known at compile time: the buffers and scalars that their policies share, their rules at
-/// work on those, and what a run has to keep for them.
+/// Two stages combined at compile time: the buffers and scalars that their policies share, their rules on these, and the properties
+/// that determine the state of a run.
 template <class First, class Second, Compressor C, ErrorFeedback F, class When>
 struct StagePair {
   using M1 = typename First::Momentum;
@@ -22,7 +22,7 @@ struct StagePair {
   using M2 = typename Second::Momentum;
   using P2 = typename Second::Preconditioner;
 
-  /// An Averaging, which has one stage and a warm-up.
+  /// True for an Averaging, which has one stage and a warm-up.
   static constexpr bool one_stage = std::is_same_v<When, WarmUp>;
   static_assert(check_stages<First, Second, F, one_stage>());
 
@@ -33,12 +33,12 @@ struct StagePair {
                                                             layer_state_of<M2>(), layer_state_of<P2>());
   template <class Policy>
   static constexpr int scalars_of_policy = scalars_of_rule<typename Policy::template Rule<float>>();
-  /// Where in StepScalars::own those of each policy begin.
+  /// The first place of each policy's scalars in StepScalars::own.
   static constexpr std::array<int, 4> first_scalar{
       0, scalars_of_policy<M1>, scalars_of_policy<M1> + scalars_of_policy<P1>,
       scalars_of_policy<M1> + scalars_of_policy<P1> + scalars_of_policy<M2>};
 
-  /// Places of StepScalars::own that its rules take.
+  /// Number of places of StepScalars::own that the rules take.
   static constexpr int scalars = first_scalar[3] + scalars_of_policy<P2>;
   static_assert(scalars <= StepScalars::most_own, "terse: the rules of a step have room for 14 scalars");
 
@@ -56,23 +56,23 @@ struct StagePair {
   using RulesOf = Rules<typename M::template Rule<float>, typename P::template Rule<float>, View<N>,
                         PlacesOf<M, MomentumScalar>, PlacesOf<P, PreconditionerScalar>,
                         M::facts.rests_at_zero && P::facts.rests_at_zero>;
-  /// The rules of a stage at work on one element, on N's numbers.
+  /// The rules of a stage for one element, on N's numbers.
   template <class N>
   using FirstRules = RulesOf<M1, P1, N, first_scalar[0], first_scalar[1]>;
   template <class N>
   using SecondRules = RulesOf<M2, P2, N, first_scalar[2], first_scalar[3]>;
 
-  /// Whether the step of a layer is taken in a second sweep.
+  /// True if steps are layer-wise and taken in a second sweep.
   static constexpr bool layer_wise = P1::facts.layer_wise;
-  /// Whether what one stage has learned is carried over to another, and elements may be masked then.
+  /// True if state is carried over from the first stage to the second, and elements may be masked then.
   static constexpr bool carries = compresses && !one_stage;
-  /// Whether copies of the error feedback start from an exact round.
+  /// True if copies of the error feedback start from an exact round.
   static constexpr bool seeds = compresses && starts_exactly<F>();
-  /// Whether momentum differs between ranks once messages are compressed. Then no step may add the gradients' mean to it.
+  /// True if momentum differs between ranks in compressed steps. Then no step may add the gradients' mean to it.
   static constexpr bool local_momentum = compresses && SecondRules<Numbers<>>::says && !M2::facts.common;
-  /// Whether a round that starts them anew, after a step that failed, must average messages instead of gradients.
+  /// True if the round that restarts the copies after a failed step must average messages instead of gradients.
   static constexpr bool reseeds = seeds && local_momentum;
-  /// Whether the second stage sets layers off against each other when it begins.
+  /// True if the second stage balances layers when it begins.
   static constexpr bool balances =
       carries && requires(const typename M2::template Rule<float>& rule, const SomeLayers<float>& layers) {
     rule.balance(layers);

@@ -5,28 +5,27 @@
 
 namespace terse {
 
-/// Two Averagings and one state: exact steps by First until `when` says that they are over, and steps by Second from then
-/// on. Buffers of one name are one buffer, so that Second goes on with what First has learned. In between, once, for each
-/// element that is compressed,
+/// Two Averagings with one state: exact steps by First until `when` ends this stage, then steps by Second. Buffers of one name
+/// are one buffer, so that Second continues from First's state. In between, these are called once for each compressed element:
 ///
-///     carry(e, denominator)     of Second's preconditioner, to change its buffers; denominator is what First's divides by
-///     takes_part(e)             of Second's preconditioner, then: elements for which it is false are masked, nothing of
-///                               them is sent, and the mean is 0 for them, or what the error feedback makes of that
+///     carry(e, denominator)     of Second's preconditioner, to change its buffers; denominator is the divisor of First's
+///     takes_part(e)             of Second's preconditioner, then: elements for which it is false are masked. They are not
+///                               sent, and their mean is 0, or what the error feedback makes of 0
 ///     carry(e, keep)            of Second's momentum correction; keep: whether it takes part
 ///
-/// and then, for all layers at once, balance(layers) of Second's momentum correction. Where both stages are layer-wise,
-/// observe(layer, factor) of Second's preconditioner is asked in each step of First, whose factor it is.
+/// and then, for all layers at once, balance(layers) of Second's momentum correction. If both stages are layer-wise,
+/// observe(layer, factor) of Second's preconditioner is called in each step of First, with First's factor.
 ///
-/// What a user's mask leaves out (Optimizer::mask) has denominator 0 and takes no part, whatever the preconditioner says; buffers
-/// of a momentum correction without carry become 0 there.
+/// Elements that a user masks (Optimizer::mask) have denominator 0 and never take part, regardless of the preconditioner. The
+/// buffers of a momentum correction without carry become 0 for them.
 ///
-/// Segments that are not compressed follow First to the end, its rates too, their gradients in Second's packets. `when` is an AtStep, a
-/// VarianceRatio, a Freeze or a rule of the user's own, see StageSwitch. An AtStep must be told its step.
+/// Segments that are not compressed use First, with its rates, in both stages; their gradients travel in Second's packets. `when` is
+/// an AtStep, a VarianceRatio, a Freeze or a custom rule, see StageSwitch. An AtStep requires its step.
 ///
 ///     Staged<Averaging<ExponentialAverage, AdamVariance>, Averaging<LocalAverage, FrozenVariance, Sign>>{
 ///         .first = {.learning_rate = 1e-3F}, .second = {.learning_rate = 1e-3F}, .when = {1000}}          1-bit Adam
 ///
-/// Each stage has rates, decay and betas of its own.
+/// Each stage has separate rates, decay and betas.
 template <class First, class Second, StageSwitch When = AtStep>
 struct Staged {
   static_assert(
@@ -39,9 +38,9 @@ struct Staged {
   static_assert(!Second::compressor_type::lossless,
                 "terse: the second stage has a compressor: two exact stages are one");
 
-  First first{};    ///< an exact Averaging
-  Second second{};  ///< one with a compressor
-  When when{};      ///< when the first stage is over
+  First first{};    ///< exact Averaging
+  Second second{};  ///< Averaging with a compressor
+  When when{};      ///< rule that ends the first stage
 
   void check() const {
     if (first.warmup_steps > 0 || second.warmup_steps > 0)

@@ -17,7 +17,7 @@
 
 namespace terse {
 
-// Not in the class, so that they are no inline functions, and `extern template` of it keeps units from instantiating them.
+// Defined outside of the class, so that they are not inline, and `extern template` prevents their instantiation.
 
 template <class R, class T, Executor E, class N>
 TERSE_COLD Optimizer<R, T, E, N>::Optimizer(R recipe_, T& transport, const Layout& layout,
@@ -42,7 +42,7 @@ TERSE_COLD Optimizer<R, T, E, N>::Optimizer(R recipe_, T& transport, const Layou
       const Plan compressed(composed(recipe).compressor, layout_, layout_.range(), 1, false);
       const Plan exact(Dense{}, layout_, layout_.range(), 1, false);
       index_t step = 0;
-      // Of methods that average in each step.
+      // Only for methods that average in each step.
       if constexpr (requires { state_.exact_bytes; }) step = state_.bytes_per_step().compressed;
       detail::warn_of_growth(options_, compressed.whole.bytes, exact.whole.bytes, step, size());
     }
@@ -65,7 +65,7 @@ StepResult Optimizer<R, T, E, N>::step(out<E, P> parameters, in<E, G> gradients,
   const Open open = std::exchange(open_, Open{});
   if (waits_for_norm()) {
     const auto norm = norms_(channel_, executor_, input.gradients, gradient_scale, step);
-    // What begin has sent counts once, though the round goes on with the next step.
+    // Bytes sent by begin count once, although the round continues in the next step.
     if (norm.culprit >= 0 && options_.on_non_finite == NonFinite::skip)
       return {false, std::exchange(sent_, 0), false};
     if (norm.culprit >= 0 && options_.on_non_finite == NonFinite::throw_)
@@ -80,7 +80,7 @@ StepResult Optimizer<R, T, E, N>::step(out<E, P> parameters, in<E, G> gradients,
     refuse_non_finite(found.culprit(), parameters, gradients, gradient_scale, detail::all_throw<R>());
   } catch (const peer_error& lost) {
     failure_.keep();
-    // Peers may have found this rank's value first, and have left. A device may be what has failed.
+    // Peers may have found this rank's bad value first, and have left. Host only: the device itself may have failed.
     if constexpr (std::is_same_v<typename E::memory, memory::host>)
       if (options_.on_non_finite == NonFinite::throw_)
         if (const auto found =
@@ -137,7 +137,7 @@ TERSE_COLD void Optimizer<R, T, E, N>::refuse_non_finite(int culprit, in<E, P> p
       known = true;
     } catch (const peer_error&) {
       failure_.keep();
-      // A rank that has heard it already may have ended its program.
+      // A rank that already knows the error may have ended its program.
     }
   detail::throw_non_finite(found, layout_, culprit, known, rank(), steps_ + 1);
 }
@@ -198,7 +198,7 @@ void Optimizer<R, T, E, N>::mask(in<E, std::uint8_t> elements) {
 template <class R, class T, Executor E, class N>
 void Optimizer<R, T, E, N>::ready(index_t segment) {
   failure_.rethrow();
-  // Another thread may call it than step.
+  // `ready` may be called by another thread than `step`.
   detail::check_processor(rank(), steps_ + 1);
   const detail::Call call(detail::Verb::step, steps_ + 1);
   if (open_.parameters == nullptr)
@@ -233,7 +233,7 @@ void Optimizer<R, T, E, N>::progress() try {
 template <class R, class T, Executor E, class N>
 void Optimizer<R, T, E, N>::begin(out<E, P> parameters) requires(detail::is_blind<R>()) try {
   failure_.rethrow();
-  // clang 14 instantiates it with the class, whatever the constraint says.
+  // clang 14 instantiates it with the class, despite the constraint.
   if constexpr (detail::is_blind<R>()) {
     if (begun_) return;
     const StepInput<E, N> input = input_of(parameters, {nullptr, layout_.size()});

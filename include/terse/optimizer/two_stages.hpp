@@ -12,9 +12,9 @@
 
 namespace terse::detail {
 
-/// The recipe behind Averaging and Staged: exact steps by First until `when` says so, and compressed ones by Second from
-/// then on. Segments that are not compressed follow First to the end, their gradients in the same packets. A lossless
-/// compressor has the first stage only.
+/// The recipe behind Averaging and Staged: exact steps by First until `when` ends this stage, then compressed steps by Second.
+/// Segments that are not compressed use First in both stages; their gradients travel in the same packets. With a lossless
+/// compressor there is only the first stage.
 template <class First, class Second, Compressor C, ErrorFeedback F, Topology P, class When>
 struct TwoStages {
   using Pair = StagePair<First, Second, C, F, When>;
@@ -56,7 +56,7 @@ struct TwoStages {
     second.settings(visit);
     settings_of_all(visit);
   }
-  /// What all groups of segments have in common.
+  /// Visits the settings that all groups of segments have in common.
   template <class Visit>
   void common_settings(Visit&& visit) const {
     settings_of_all(visit);
@@ -64,7 +64,7 @@ struct TwoStages {
       if (error_feedback.follows_rate) visit("learning_rate", static_cast<double>(second.learning_rate));
   }
   static constexpr bool takes_groups = true;
-  /// Ranks that are alone hear of nobody.
+  /// True over exact topologies, except for Alone, where ranks don't communicate.
   static constexpr bool all_throw = P::exact && !std::is_same_v<P, Alone>;
 
  private:
@@ -81,7 +81,7 @@ struct TwoStages {
   using SecondRules = typename Pair::template SecondRules<N>;
 
  public:
-  /// Places of StepScalars::own that its rules take.
+  /// Number of places of StepScalars::own that the rules take.
   static constexpr int scalars = Pair::scalars;
   template <class T>
   static constexpr bool check_on() {
@@ -112,10 +112,10 @@ struct TwoStages {
     state.rates.set(input.executor, input.layout, state.groups.rates(), [&](std::size_t segment) {
       return state.groups.rate_of(segment, Pair::compresses && state.dense_segments[segment] != 0);
     });
-    // Last, for what comes before may throw.
+    // Must be last: the calls above may throw.
     if constexpr (Pair::seeds) state.torn = torn;
   }
-  /// What group number `place` of the layout has in this step. `prepare` comes last, and is group 0's.
+  /// Sets the rules, rates and scalars of the layout's group number `place` for this step. `prepare` is called last, for group 0.
   template <Executor E, class N>
   void prepare_group(const StepInput<E, N>& input, State<E>& state, std::size_t place,
                      StepScalars& now) const {
@@ -215,14 +215,14 @@ struct TwoStages {
             state.view_of(input), state.groups.second()};
   }
 
-  /// At rate 0 an error that follows the rate stays as it is, and momentum must not take it up.
+  /// Checks whether the rate is 0 and the error follows it: then the error is unchanged, and must not enter momentum.
   bool holds() const {
     if constexpr (requires { error_feedback.follows_rate; })
       return error_feedback.follows_rate && std::fpclassify(second.learning_rate) == FP_ZERO;
     return false;
   }
 
-  /// Compressed or, after a step that failed, exactly.
+  /// Averages messages, compressed or, after a failed step, exactly.
   template <Executor E, class N, class Compressed, class Exact>
   void average_messages(const StepInput<E, N>& input, State<E>& state, const Compressed& compressed,
                         const Exact& exact) const {
@@ -241,7 +241,7 @@ struct TwoStages {
   template <Executor E, class N, class Compressed, class Exact>
   void reseed(const StepInput<E, N>& input, State<E>& state, const Compressed& compressed,
               const Exact& exact) const {
-    // Gradients have been clipped.
+    // The gradients have already been clipped.
     StepInput<E, N> unclipped = input;
     unclipped.clip_norm = std::numeric_limits<float>::infinity();
     terse::average_exactly(*state.exact, unclipped, said_exactly(input, state),
@@ -250,7 +250,7 @@ struct TwoStages {
   }
   template <Executor E, class N, class Use>
   static void average_exactly(const StepInput<E, N>& input, State<E>& state, const Use& use) {
-    // In each of them, so that a record of one serves for all; what the last one says counts.
+    // Initializes the copies in each exact step, so that a record of one serves for all; the last one counts.
     if constexpr (Pair::seeds)
       average_gradients(*state.exact, input,
                         Seeding<decltype(state.compressed->feedback()), typename N::gradient, Use>{
@@ -279,7 +279,7 @@ struct TwoStages {
     state.compressed->mix(compressed_context(input), state.mask(), compressed_message(input, state),
                           Message{compressed, exact});
   }
-  /// To the second stage, where it is time.
+  /// Switches to the second stage if the rule `when` says so.
   template <Executor E, class N>
   TERSE_COLD void go_over(const StepInput<E, N>& input, State<E>& state) const {
     const float* watched = nullptr;
@@ -303,8 +303,8 @@ struct TwoStages {
             state.dense_table.data());
     }
     state.over = 1;
-    // After a failure copies start anew from an exact step. A device's stays: a record of exact steps that the user holds has its
-    // memory and its channel in it, which NCCL does not let go before.
+    // Keeps the exact exchange if copies restart from an exact step after a failure. Keeps it on a device: a user's record of exact
+    // steps contains its memory and its channel, and NCCL doesn't release the channel before the record.
     if constexpr (!Pair::seeds && !GridExecutor<E>) state.exact.reset();
   }
 };

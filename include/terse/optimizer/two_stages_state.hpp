@@ -16,14 +16,14 @@
 
 namespace terse::detail {
 
-/// All that changes of two stages at work on one rank, and its memory.
+/// The state of two stages on one rank, and its memory.
 template <class First, class Second, Compressor C, ErrorFeedback F, Topology P, class When, Executor E>
 struct TwoStagesState {
   using Pair = StagePair<First, Second, C, F, When>;
   using Arena = buffer<float, typename E::memory>;
 
-  /// While there are exact steps. On the host its memory and channels are given back at the change of stages; they are taken
-  /// again where a checkpoint of the first stage is loaded later.
+  /// The exchange of exact steps. On the host its memory and channels are released at the change of stages, and allocated again if a
+  /// checkpoint of the first stage is loaded later.
   std::optional<DenseExchange<P, E>> exact;
   index_t exact_bytes = 0;
   Channel& transport;
@@ -44,9 +44,9 @@ struct TwoStagesState {
   [[no_unique_address]] OptionalIf<Pair::balances, Balance<E>> balance;
   std::vector<std::uint8_t> dense_segments;  // 1 where a segment is never compressed
   buffer<std::uint8_t, typename E::memory> dense_table;
-  std::uint64_t over = 0;  // the first stage
-  /// Of feedbacks that keep copies on all ranks, which a round that throws leaves apart: 2 in a compressed round, 1 in
-  /// the exact one that starts the copies anew after a failure.
+  std::uint64_t over = 0;  // 1: the first stage is over
+  /// For feedbacks that keep copies on all ranks, which differ after a round that throws: 2 in a compressed round, 1 in the exact
+  /// round that restarts the copies after a failure, otherwise 0.
   std::uint64_t torn = 0;
 
   template <class Recipe>
@@ -86,7 +86,7 @@ struct TwoStagesState {
     for (Arena& numbers : layer_numbers) numbers = Arena(segments);
     for (Arena& elements : buffers) elements = Arena(layout.size());
   }
-  /// Collective.
+  /// Allocates the exchange of exact steps. Collective.
   TERSE_COLD void make_exact(E executor, const Layout& layout, const P& carrier) {
     exact.emplace(executor, transport, layout, layout.range(), Dense{}, NoErrorFeedback{}, clips,
                   dense_topology(carrier), slice_bytes);
@@ -94,31 +94,31 @@ struct TwoStagesState {
     has_first_stage = true;
   }
   bool full_precision() const { return averages_exactly() || torn != 0; }
-  /// The same but for a step that starts the copies anew behind momentum of each rank's own, which averages messages, of
-  /// gradients that have been clipped.
+  /// Checks whether the next step clips the mean: in full precision, unless the step restarts the copies for local momentum. That step
+  /// averages messages, whose gradients have already been clipped.
   bool clips_mean() const { return full_precision() && !(Pair::reseeds && torn != 0); }
-  /// Whether the next step is other than those after it.
+  /// Checks whether the next step differs from those after it.
   bool recovers() const { return torn != 0 || (averages_exactly() && !exact); }
   StepBytes bytes_per_step() const {
     return {exact_bytes,
             compressed ? compressed->most_bytes(Pair::template SecondRules<Numbers<>>::listens) : 0};
   }
-  /// The same as full_precision() within a step.
+  /// Checks whether the current step averages exactly: full_precision() within a step.
   bool averages_exactly() const { return !Pair::compresses || over == 0 || torn == 1; }
-  /// Whether this step averages messages exactly, after one that failed.
+  /// Checks whether this step averages messages exactly, after a failed step.
   bool starts_anew() const { return Pair::reseeds && torn == 1; }
-  /// Takes a user's mask; its digest. Until the second stage begins, bits of what it leaves out are set.
+  /// Takes a user's mask and returns its digest. Until the second stage begins, a bit is set for each masked element.
   TERSE_COLD std::uint64_t leave_out(const std::uint8_t* elements) requires(Pair::carries) {
     masked->set(InUsersMask{elements, over != 0});
     return masked->digest();
   }
   MaskedElements& masked_elements() requires(Pair::carries) { return masked->masked; }
-  /// Whether compressed steps leave elements out.
+  /// Checks whether compressed steps mask elements.
   bool masks() const {
     if constexpr (Pair::carries) return !masked->full();
     return false;
   }
-  /// The buffers of n floats that its policies keep, but for what a second stage has made of them.
+  /// Visits the buffers of n floats that the policies keep, except for those whose meaning the second stage has changed.
   template <class Visit>
   void walk_buffers(Visit&& visit) {
     for (std::size_t k = 0; k < buffers.size(); ++k)
@@ -147,7 +147,7 @@ struct TwoStagesState {
     }
   }
 
-  /// What functors of a step see.
+  /// Returns the view that functors of a step work on.
   template <class N>
   typename Pair::template View<N> view_of(const StepInput<E, N>& input) {
     typename Pair::template View<N> view{input.parameters, input.gradients,  {}, {},
@@ -158,7 +158,7 @@ struct TwoStagesState {
     view.shapes = shapes.data();
     return view;
   }
-  /// Which elements take part in a compressed step.
+  /// Returns the mask of the elements that take part in a compressed step.
   Mask<typename E::memory> mask() const {
     if constexpr (Pair::carries)
       return masked->mask();

@@ -18,7 +18,7 @@ namespace terse {
 
 namespace detail {
 
-/// Puts what an error feedback holds back to its beginning. Warm starts of compressors stay.
+/// Resets the state of an error feedback. Warm starts of compressors stay.
 template <Executor E>
 struct Forget {
   E executor;
@@ -35,15 +35,15 @@ struct ZeroOneState {
 
   DenseExchange<G, E> full;
   Exchange<C, F, G, E> compressed;
-  DenseExchange<Alone, E> own;  // judges this rank's gradient
+  DenseExchange<Alone, E> own;  // checks this rank's gradient
   Rates<E> rates;
   Arena momentum;
-  Arena variance;  // in the second stage d
+  Arena variance;  // d in the second stage
   Arena moves, anchor;
   Arena rate_sums, kept;
   Freezing<E> freezing;
   Range all, segments;
-  // One schedule for the whole optimizer; `count` is of exact averages in the first stage, of steps in the second.
+  // One schedule for the whole optimizer; `count` counts exact averages in the first stage, steps in the second.
   std::uint64_t interval = 1, since = 0, count = 0;
 
   template <class R>
@@ -65,11 +65,11 @@ struct ZeroOneState {
         segments(Layout::flat(rate_sums.size()).range()) {
     fill(executor, kept.all(), 1.0F);
   }
-  /// Whether the next step ends an interval.
+  /// Checks whether the next step ends an interval.
   bool due() const { return since + 1 >= interval; }
   bool full_precision() const { return !freezing.frozen() && due(); }
   StepBytes bytes_per_step() const { return {full.most_bytes(), compressed.most_bytes()}; }
-  /// The interval doubles, up to `longest`, after each `doubling` of what counts.
+  /// Counts a step. The interval doubles, up to `longest`, after every `doubling` steps with `counts`.
   void count_step(bool counts, std::uint64_t doubling, std::uint64_t longest) {
     since = due() ? 0 : since + 1;
     if (counts) ++count;
@@ -84,7 +84,7 @@ struct ZeroOneState {
   }
   MaskedElements& masked_elements() { return freezing.masked_elements(); }
   SinceMeeting since_meeting() { return {rate_sums.data(), kept.data()}; }
-  /// Not what the freeze has made of the variance.
+  /// Visits the buffers that an outer step may reset or average, except for the frozen variance.
   template <class Visit>
   void walk_buffers(Visit&& visit) {
     visit(momentum.all());
@@ -108,38 +108,38 @@ struct ZeroOneState {
 
 }  // namespace detail
 
-/// 0/1 Adam: the variance is brought up to date ever more rarely, and once it is frozen ranks meet ever more rarely.
+/// 0/1 Adam: updates the variance at growing intervals, and after its freeze synchronizes ranks at growing intervals.
 ///
-///     steps 1 ... variance_freeze_step, together
-///       g = mean_i g_i, exactly, and v = beta2 v + (1 - beta2) g^2, in each interval-th;
+///     steps 1 ... variance_freeze_step, synchronously
+///       g = mean_i g_i, exactly, and v = beta2 v + (1 - beta2) g^2, in every interval-th step;
 ///       g = mean_i of compressed (g_i + e_i), by the topology, in the others
 ///       m = beta1 m + (1 - beta1) g
 ///       x = x - learning_rate (clamp(m / (sqrt(v) + epsilon), -update_clip, update_clip) + weight_decay x)
 ///
-///     the steps after them, each rank alone; d = 1 / (sqrt(v) + epsilon)
+///     later steps, locally on each rank; d = 1 / (sqrt(v) + epsilon)
 ///       m_i = beta1 m_i + (1 - beta1) g_i
 ///       x_i = x_i - learning_rate (clamp(m_i d, -update_clip, update_clip) + weight_decay x_i)
-///     and in each interval-th the ranks meet; since they last did, r = sum of learning_rate,
+///     and ranks synchronize in every interval-th step; since the last synchronization, r = sum of learning_rate,
 ///     u_i = sum of learning_rate m_i, both decayed as x_i was; e_i = 0 at first
 ///       m = mean_i of compressed (u_i / r + e_i), by the topology
 ///       x = anchor, decayed as x_i was, - r clamp(m d, -update_clip, update_clip)      anchor = x
 ///
-/// interval is 1 at the beginning of each stage. It doubles after each `variance_updates` exact averages, and in the
-/// second stage after each `local_interval_steps` steps, up to most_local_steps.
+/// interval is 1 at the beginning of each stage. It doubles after every `variance_updates` exact averages, and in the second stage
+/// after every `local_interval_steps` steps, up to most_local_steps.
 ///
-/// All ranks hold the same parameters, to the bit, in the first stage and after each meeting; between meetings they
-/// differ, by design. Segments with `compress == false` travel exactly, over the same variance as the others.
-/// Coordinates without variance neither move nor have momentum until the next exact average brings them one; those
-/// that have none at the freeze are masked for good.
+/// Parameters are bitwise equal on all ranks in the first stage and after each synchronization; between synchronizations they
+/// differ, by design. Segments with `compress == false` are sent exactly and use the same variance as the others. Elements without
+/// variance have no momentum and don't move until the next exact average gives them a variance. Elements without variance at the
+/// freeze are masked permanently.
 ///
-/// In the first stage all ranks find a gradient that is not finite. In the second its own rank finds it, before
-/// anything changes, and throws; the others throw peer_error when they wait for it. NonFinite::skip and clip_norm let
-/// ranks agree in each step, which costs a message to each peer.
+/// In the first stage all ranks find a gradient that is not finite. In the second only its own rank finds it, before anything
+/// changes, and throws; the others throw peer_error when they wait for it. NonFinite::skip and clip_norm make ranks agree in each
+/// step, which costs a message to each peer.
 ///
-/// State: momentum, variance, moves, anchor and error of n floats each, the second error, two floats a segment,
-/// n / 32 words of masks; beside it packets of n floats, four times. Passes over n: Adam's and OneBitAdam's; alone one
-/// to judge the gradient and one to step, and OneBitAdam's where ranks meet. Wire: an exact round or a compressed one
-/// in each step of the first stage; one compressed round in each interval-th step of the second, and nothing between.
+/// State: momentum, variance, moves, anchor and error of n floats each, the second error, two floats per segment, n / 32 words of
+/// masks; in addition 4 n floats of packets. Passes over n: Adam's and OneBitAdam's in the first stage; in local steps one to check
+/// the gradient and one to step, and OneBitAdam's in a synchronization. Wire: an exact or a compressed round in each step of the
+/// first stage; one compressed round in every interval-th step of the second.
 /// Source: Lu, Li, Zhang, De Sa and He, "Maximizing communication efficiency for large-scale training via 0/1 Adam",
 /// ICLR 2023 (arXiv 2202.06009), algorithm 1. Ours: `update_clip`, see FrozenVariance; the division by r before the
 /// compressor, not after it, so that errors don't inflate m when the rate falls.
@@ -151,19 +151,19 @@ struct ZeroOneAdamOf {
       "terse: the copies of Difference start anew from exact gradients after a step that failed, which "
       "this method's second stage has none of. Use Residual");
 
-  float learning_rate = 1e-3F;                ///< factor of the step; may change from step to step
-  float beta1 = 0.9F;                         ///< of the momentum; in [0, 1)
-  float beta2 = 0.999F;                       ///< of the variance; in [0, 1)
-  float epsilon = 1e-8F;                      ///< outside the root
-  float weight_decay = 0;                     ///< decoupled from the gradient
-  float update_clip = 10;                     ///< infinity: the paper's rule
-  std::uint64_t variance_freeze_step = 1000;  ///< the last step of the first stage
-  std::uint64_t variance_updates = 16;        ///< at each interval; the paper's kappa
-  std::uint64_t local_interval_steps = 1000;  ///< until the local interval doubles
-  std::uint64_t most_local_steps = 16;        ///< the longest interval between meetings
-  C compressor{};                             ///< of messages
-  F error_feedback{};                         ///< what becomes of what compression loses
-  G topology{};                               ///< the way messages take between ranks
+  float learning_rate = 1e-3F;                ///< step size; may change between steps
+  float beta1 = 0.9F;                         ///< decay rate of the momentum; in [0, 1)
+  float beta2 = 0.999F;                       ///< decay rate of the variance; in [0, 1)
+  float epsilon = 1e-8F;                      ///< added to the denominator, outside the root
+  float weight_decay = 0;                     ///< coefficient, decoupled from the gradient
+  float update_clip = 10;                     ///< bound on a step's magnitude; infinity: the paper's rule
+  std::uint64_t variance_freeze_step = 1000;  ///< last step of the first stage
+  std::uint64_t variance_updates = 16;        ///< number of updates at each interval; the paper's kappa
+  std::uint64_t local_interval_steps = 1000;  ///< number of steps until the local interval doubles
+  std::uint64_t most_local_steps = 16;        ///< longest interval between synchronizations
+  C compressor{};                             ///< compressor of the messages
+  F error_feedback{};                         ///< handling of the compression error
+  G topology{};                               ///< communication pattern between ranks
 
   void check() const {
     check_rate("learning_rate", learning_rate);
@@ -196,7 +196,7 @@ struct ZeroOneAdamOf {
     detail::policy_settings(error_feedback, visit);
     detail::policy_settings(topology, visit);
   }
-  /// Steps differ in more than numbers.
+  /// Returns false: steps differ in more than numbers.
   static bool recordable() { return false; }
   template <class S>
   static bool alike(const S& state) {
@@ -236,7 +236,7 @@ struct ZeroOneAdamOf {
       float* const u = state.moves.data();
       const detail::StepAlone<P> step{m, u, v, x, rates, beta1, update_clip};
       state.own.mix(context, {}, gradients, Message{step, step});
-      // Whoever can't step has nothing to say, either.
+      // A rank that can't step throws here and sends nothing.
       state.own.settle(input.context);
       for_each(input.executor, state.segments, detail::CountStep{state.since_meeting(), rates});
       if (!state.due()) return;
@@ -262,7 +262,7 @@ struct ZeroOneAdamOf {
   }
 
  private:
-  /// From here on messages and errors are momenta instead of gradients.
+  /// Freezes the variance if it is time. From then on messages and errors are momenta instead of gradients.
   template <Executor E, class N>
   void freeze(const StepInput<E, N>& input, State<E>& state) const {
     state.freezing.observe(input.executor, {AtStep{variance_freeze_step}}, input.context.step, epsilon,

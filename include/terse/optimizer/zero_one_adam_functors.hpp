@@ -16,8 +16,8 @@ TERSE_HD inline float clamped(float x, float bound) {
   return below < -bound ? -bound : below;
 }
 
-/// A step by the mean gradient. With `Learns` it is exact, and the variance moves, too. Where there is no variance
-/// yet, nothing moves.
+/// A step by the mean gradient. With `Learns` the mean is exact, and the variance is updated, too. Elements without variance
+/// don't move.
 template <Number P, bool Learns>
 struct StepTogether {
   float *momentum, *variance;
@@ -45,14 +45,14 @@ struct StepTogether {
   }
 };
 
-/// What has gathered since the ranks last met, by segment. With `moves` u, and no clamp, a rank is at
+/// Sums since the last synchronization, by segment. With `moves` u, and no clamp, a rank's parameters are
 /// x = kept anchor - u d.
 struct SinceMeeting {
   float* rates;  // sum of learning rates, decayed as moves are
-  float* kept;   // what weight decay has left of the anchor
+  float* kept;   // factor by which weight decay has shrunk the anchor
 };
 
-/// A step of one segment; an element of its range is a segment.
+/// Counts a step of one segment; an element of its range is a segment.
 struct CountStep {
   SinceMeeting since;
   const Rate* rates;
@@ -63,7 +63,7 @@ struct CountStep {
   }
 };
 
-/// One rank's own step: m moves by its gradient, x by m d, and u notes what x has moved by, before d.
+/// A local step of one rank: updates m by the rank's gradient and x by m d; u accumulates the moves of x before the factor d.
 template <Number P>
 struct StepAlone {
   float *momentum, *moves;
@@ -93,7 +93,7 @@ struct StepAlone {
   }
 };
 
-/// A rank's momentum, averaged over its steps since the last meeting; as it is where nothing moved.
+/// A rank's momentum, averaged over its steps since the last synchronization; the current momentum if all rates were 0.
 struct MeanMomentum {
   const float *momentum, *moves;
   const float* rates;
@@ -110,7 +110,7 @@ struct MeanMomentum {
   }
 };
 
-/// The ranks meet where the mean of their momenta takes the anchor.
+/// The synchronization: all ranks step from the anchor along the mean of their momenta.
 template <Number P>
 struct Meet {
   float *momentum, *moves, *anchor;

@@ -12,28 +12,28 @@
 
 namespace terse {
 
-/// What happens to examples that a full memory has no room for.
+/// Policy for new examples when the memory is full.
 ///
 ///   refuse       : usage_error on all stages, before any message
-///   send_whole   : they travel as at a first visit each time, and no copy is kept
+///   send_whole   : they are sent as at a first visit every time, and no copy is kept
 enum class WhenFull { refuse, send_whole };
 
 /// Activation compression with a memory of examples (AC-SGD, later AQ-SGD). Sender and receiver of a boundary keep a
 /// copy m of each example's activation a:
 ///
-///     first visit       First(a) is sent            x = what it decodes to     m = R(x)
+///     first visit       First(a) is sent            x = First(a), decoded      m = R(x)
 ///     later visits      d = a - m;  Forward(d)      x = m + Forward(d)         m = R(x)
 ///     backward          Backward(dLoss / dx), unbiased, without memory
 ///
-/// x is what the receiver computes with, in fp32; R rounds to the memory's format. Both sides do the same in the same
-/// order, so that their copies are equal bit for bit. Forward must be a contraction, see Remembered.
+/// x is the receiver's input, in fp32; R rounds to the memory's format. Both sides compute the same in the same order, so
+/// that their copies are equal bit for bit. Forward must be a contraction, see Remembered.
 ///
 /// Granularity: PerBlock<N> with N a multiple of 64 that divides the elements of a row, or PerSegment, a scale for each
-/// row: then an example's code does not depend on its companions. Bytes of `rows` changes of D elements, D and N multiples
-/// of 64: 40 + 8 ceil(rows D / N / 2) + rows D bits / 8.
+/// row. With both, an example's code does not depend on the other examples. Bytes of `rows` changes of D elements, D and N
+/// multiples of 64: 40 + 8 ceil(rows D / N / 2) + rows D bits / 8.
 ///
-/// It pays where examples come again and their activations move slowly: ||d|| / ||a||, which `statistics()` shows, is
-/// what is gained over quantizing a itself. Source: Wang et al., "Fine-tuning language models over slow networks using
+/// It pays off if examples are seen again and their activations change slowly: ||d|| / ||a||, shown by `statistics()`, is
+/// the gain over quantizing a itself. Source: Wang et al., "Fine-tuning language models over slow networks using
 /// activation compression with guarantees", NeurIPS 2022, algorithm 1.
 template <Compressor Forward = Uniform<4, Nearest, Asymmetric, MaxAbs, PerBlock<256>>,
           Compressor Backward = Uniform<8, Stochastic, Symmetric, MaxAbs, PerBlock<256>>,
@@ -41,13 +41,13 @@ template <Compressor Forward = Uniform<4, Nearest, Asymmetric, MaxAbs, PerBlock<
 struct AcSgd {
   static constexpr bool remembers = true;
 
-  index_t capacity = 0;                   ///< examples that a stage can keep, alike on all stages
-  WhenFull when_full = WhenFull::refuse;  ///< what to do when more than that come
-  bool audit = true;                      ///< whether each message proves a row of the copies, for 8 bytes
-  Memory memory{};                        ///< where the copies lie
+  index_t capacity = 0;                   ///< most examples with copies, equal on all stages
+  WhenFull when_full = WhenFull::refuse;  ///< policy for more examples than `capacity`
+  bool audit = true;                      ///< true: each message has the hash of one copied row, 8 bytes
+  Memory memory{};                        ///< storage of the copies
   Forward forward{};                      ///< the compressor of changes
-  Backward backward{};                    ///< that of gradients, unbiased
-  First first{};                          ///< that of activations at a first visit
+  Backward backward{};                    ///< the compressor of gradients, unbiased
+  First first{};                          ///< the compressor of activations at a first visit
 
   const Forward& changes() const { return forward; }
   const First& whole() const { return first; }
@@ -73,14 +73,14 @@ struct AcSgd {
   }
 };
 
-/// The baseline: activations are quantized as they are, and so stay in error by c ||a|| for ever. No memory.
+/// The baseline: activations are quantized as they are, so that their error remains c ||a||. No memory.
 template <Compressor Forward = Uniform<4, Nearest, Asymmetric, MaxAbs, PerBlock<256>>,
           Compressor Backward = Uniform<8, Stochastic, Symmetric, MaxAbs, PerBlock<256>>>
 struct DirectActivations {
   static constexpr bool remembers = false;
 
   Forward forward{};    ///< the compressor of activations
-  Backward backward{};  ///< that of gradients, unbiased
+  Backward backward{};  ///< the compressor of gradients, unbiased
 
   const Forward& whole() const { return forward; }
   const Backward& gradients() const { return backward; }
@@ -95,7 +95,7 @@ struct DirectActivations {
   }
 };
 
-/// fp32 both ways: the same bits as one rank that runs all stages.
+/// fp32 in both directions: the same bits as one rank that runs all stages.
 struct ExactActivations : DirectActivations<Dense, Dense> {};
 
 }  // namespace terse

@@ -14,14 +14,14 @@
 
 namespace terse {
 
-/// The gradients of one boundary, on either side. Packet: header; rows; a note of 8 bytes. Padding arrives as zeros.
+/// The gradients of one boundary, on either side. Packet: header; rows; a note of 8 bytes. Padding is received as zeros.
 template <BoundaryPolicy P, Executor E>
 class ActivationGradients {
   static constexpr auto header = static_cast<index_t>(sizeof(PacketHeader));
   using Compressor = std::remove_cvref_t<decltype(std::declval<const P&>().gradients())>;
 
  public:
-  /// For micro-batches of up to `rows` rows of `elements` elements, which are so many positions.
+  /// Allocates for micro-batches of up to `rows` rows of `elements` elements at `positions` positions.
   ActivationGradients(E executor, const P& policy, index_t rows, index_t elements, index_t positions)
       : executor_(executor),
         elements_(elements),
@@ -29,7 +29,7 @@ class ActivationGradients {
         section_(executor, policy.gradients(), {}, rows, elements) {}
 
   index_t largest_packet() const { return header + section_.largest() + 8; }
-  /// Lays a packet of these rows out; returns its bytes.
+  /// Lays out a packet of these rows; returns its bytes.
   index_t lay_out(std::span<const RowVisit> visits) {
     section_.clear();
     rows_ = 0;
@@ -63,7 +63,7 @@ class ActivationGradients {
  private:
   E executor_;
   index_t elements_, positions_, rows_ = 0, note_at_ = header;
-  bool padded_ = false;  // whether a row has positions that don't travel
+  bool padded_ = false;  // true: a row has positions that are not sent
   detail::RowSection<Compressor, NoErrorFeedback, E> section_;
 };
 

@@ -21,7 +21,7 @@ namespace detail {
 
 TERSE_NUMERICS_BEGIN
 
-/// Where a row's copy m is, and where its activations go.
+/// A row's copy m, and the destination of its activations.
 template <class Cursor, Number A>
 struct CopyOfRow {
   Cursor copy;
@@ -39,7 +39,7 @@ struct CopyOfRow {
   TERSE_HD void leave_block(index_t first, int count) { detail::leave_block(copy, first, count); }
 };
 
-/// x = m + what came; m = R(x).
+/// Sets x = m + the decoded change; m = R(x).
 template <class Cursor, Number A>
 struct Recall : CopyOfRow<Cursor, A> {
   TERSE_HD void operator()(const Piece&, index_t i, bool, float sum) const {
@@ -49,7 +49,7 @@ struct Recall : CopyOfRow<Cursor, A> {
   }
 };
 
-/// x = what came; m = R(x). Without rows, on the sender's side, the latter alone.
+/// Sets x = the decoded activation; m = R(x). On the sender's side, without rows, sets m alone.
 template <class Cursor, Number A, bool Delivers>
 struct FirstVisit : CopyOfRow<Cursor, A> {
   TERSE_HD void operator()(const Piece&, index_t i, bool, float sum) const {
@@ -62,11 +62,11 @@ TERSE_NUMERICS_END
 
 }  // namespace detail
 
-/// The activations of one boundary, on the side that sends them or on the one that receives them: packets, and the
-/// copies of examples where the policy P remembers. Memory is taken at construction.
+/// The activations of one boundary, on the sending or the receiving side: packets, and the copies of examples if the
+/// policy P remembers. Memory is allocated at construction.
 ///
-/// Packet: header; changes of rows that were seen before; other rows; a note of 8 bytes. Which row is which follows from
-/// the examples alone, so that both sides lay packets out alike.
+/// Packet: header; changes of rows that were seen before; other rows; a note of 8 bytes. The examples alone determine the
+/// section of each row, so that both sides have the same packet layout.
 template <BoundaryPolicy P, Executor E>
 class Activations {
   static_assert(check_boundary<P>());
@@ -82,7 +82,7 @@ class Activations {
       return std::type_identity<float>{};
   }
   using Format = typename decltype(format_type<P>())::type;
-  /// Whether copies are rounded by a verb of its own, after that which reads a packet.
+  /// True if a separate verb rounds copies, after the verb that reads a packet.
   static constexpr bool rounds_late = GridExecutor<E> && RowFormat<Format>::blocks;
   template <class Any>
   static auto cursor_type() {
@@ -93,7 +93,7 @@ class Activations {
   }
   using Cursor = typename decltype(cursor_type<Format>())::type;
   using Whole = std::remove_cvref_t<decltype(std::declval<const P&>().whole())>;
-  // Also of biased compressors: later changes repair a first visit, and the baseline is meant to be what it is.
+  // Accepts biased compressors, too: later changes repair a first visit, and the baseline's bias is intended.
   using WholeSection = detail::RowSection<Whole, Unchecked<NoErrorFeedback>, E>;
   template <class Policy>
   static auto changes_type() {
@@ -112,7 +112,7 @@ class Activations {
   }
 
  public:
-  /// For micro-batches of up to `rows` rows of `elements` elements, which are so many positions.
+  /// Allocates for micro-batches of up to `rows` rows of `elements` elements at `positions` positions.
   Activations(E executor, const P& policy, index_t rows, index_t elements, index_t positions)
       : executor_(executor),
         elements_(elements),
@@ -120,7 +120,7 @@ class Activations {
         row_bytes_(RowFormat<Format>::bytes(elements)),
         whole_(executor, policy.whole(), {}, rows, elements),
         table_(P::remembers ? rows : 0),
-        // One row more, for those that are not kept.
+        // Has one extra row, for examples that are not kept.
         copies_(make_copies(policy, row_bytes_)),
         changes_(make_changes(executor, policy, table_.data(), rows, elements)),
         held_(!RowFormat<Format>::blocks ? 0
@@ -131,7 +131,7 @@ class Activations {
     if constexpr (P::remembers) unkept_ = policy.capacity;
   }
 
-  /// The most bytes that a packet has.
+  /// Returns the most bytes of a packet.
   index_t largest_packet() const {
     index_t section = whole_.largest();
     // Each section ends at a multiple of 8.
@@ -139,7 +139,7 @@ class Activations {
     return header + section + note_bytes;
   }
 
-  /// Lays a packet of these rows out; returns its bytes. What follows is about them.
+  /// Lays out a packet of these rows; returns its bytes. Later calls refer to these rows.
   index_t lay_out(std::span<const RowVisit> visits) {
     whole_.clear();
     if constexpr (P::remembers) changes_.clear();
@@ -173,7 +173,7 @@ class Activations {
   }
   index_t note_at() const { return note_at_; }
 
-  /// Writes all of a packet but its header, and moves the copies.
+  /// Writes a packet except its header, and updates the copies.
   template <Number A, class Envelope>
   void encode(const A* activations, const EncodeContext& context, std::uint64_t note, Envelope& envelope,
               std::byte* packet) {
@@ -194,7 +194,7 @@ class Activations {
     put(executor_, view<const std::uint64_t>(&note, 1),
         view<std::uint64_t, typename E::memory>(reinterpret_cast<std::uint64_t*>(packet + note_at_), 1));
   }
-  /// Checks the packet that came, see Envelope.
+  /// Checks a received packet, see Envelope.
   template <class Envelope>
   void accept(Envelope& envelope, const std::byte* packet, std::uint64_t place, int sender) {
     const auto bytes = static_cast<std::uint64_t>(note_at_ + note_bytes);
@@ -206,7 +206,7 @@ class Activations {
     }
     envelope.accept(executor_, whole_.codec(), whole_.portion(), packet, bytes, bytes, place, sender);
   }
-  /// Reads the packet, and moves the copies. Padding is zeros.
+  /// Decodes the packet, and updates the copies. Padding is set to zeros.
   template <Number A, class Envelope>
   void decode(const std::byte* packet, const StepDraw& shared, const Envelope& envelope, A* activations) {
     if (padded_) fill(executor_, view<A, typename E::memory>(activations, rows_ * elements_), A{});
@@ -226,12 +226,12 @@ class Activations {
     }
   }
 
-  /// A hash of row `row`'s copy; 0 if there is none yet.
+  /// Returns a hash of row `row`'s copy; 0 if there is none yet.
   std::uint64_t proof(std::span<const RowVisit> visits, index_t row) requires on_host {
     const RowVisit& visit = visits[static_cast<std::size_t>(row)];
     return P::remembers && visit.seen ? hash_bytes(copy_of(visit), static_cast<std::size_t>(row_bytes_)) : 0;
   }
-  /// ||a||^2 and ||a - m||^2 of a row's data.
+  /// Returns ||a||^2 and ||a - m||^2 of a row's data, without padding.
   template <Number A>
   std::pair<double, double> squares(std::span<const RowVisit> visits, index_t row,
                                     const A* activations) requires on_host {
@@ -250,7 +250,7 @@ class Activations {
     return {whole, apart};
   }
 
-  /// The copy in a slot, `row_bytes()` of them, one slot after the other.
+  /// Returns the copies, contiguous by slot, `row_bytes()` each.
   std::byte* copies() {
     if constexpr (P::remembers)
       return copies_.data();
@@ -258,7 +258,7 @@ class Activations {
       return nullptr;
   }
   index_t row_bytes() const { return row_bytes_; }
-  /// The rows of these visits will be wanted soon.
+  /// Hints that the copies of these visits will be needed soon.
   void expect(std::span<const RowVisit> visits) {
     if constexpr (requires { copies_.expect(index_t{}); })
       for (const RowVisit& visit : visits)
@@ -286,7 +286,7 @@ class Activations {
     return copies() + (visit.slot == ExampleIndex::none ? unkept_ : visit.slot) * row_bytes_;
   }
   index_t count_of(const RowVisit& visit) const { return visit.length * (elements_ / positions_); }
-  /// Zeros in those of new examples that have padding, which a later visit may fill: the slot was another's.
+  /// Zeroes the copies of new examples with padding, which a later visit may fill: the slot may hold an older example's copy.
   void clear_copies() {
     for (std::byte* const copy : cleared_)
       fill(executor_, view<std::byte, typename E::memory>(copy, row_bytes_), std::byte{});
@@ -310,14 +310,14 @@ class Activations {
   E executor_;
   index_t elements_, positions_, row_bytes_, rows_ = 0, unkept_ = 0, note_at_ = header;
   WholeSection whole_;
-  std::vector<std::byte*> places_;                // where the rows' copies are
-  buffer<std::byte*, typename E::memory> table_;  // the same, for functors
+  std::vector<std::byte*> places_;                // the rows' copies
+  buffer<std::byte*, typename E::memory> table_;  // the rows' copies, for functors
   typename decltype(state_type<P>())::type copies_;
   typename decltype(changes_type<P>())::type changes_;
   buffer<float, typename E::memory> held_;
   std::vector<std::byte*> cleared_;  // copies to clear before they are written
   bool fresh_ = false;
-  bool padded_ = false;  // whether a row has positions that don't travel
+  bool padded_ = false;  // true: a row has positions that are not sent
 };
 
 }  // namespace terse

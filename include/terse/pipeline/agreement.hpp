@@ -22,7 +22,7 @@
 
 namespace terse::detail {
 
-/// What compresses and what is kept, in words.
+/// Describes a policy's compressors and copies in words.
 template <BoundaryPolicy P>
 std::string boundary_kind(const P& policy) {
   std::string kind = "whole " + type_name<std::remove_cvref_t<decltype(policy.whole())>>() + ", gradients " +
@@ -33,7 +33,7 @@ std::string boundary_kind(const P& policy) {
   return kind;
 }
 
-/// Compares what must be alike on all stages; returns a hash of it. Collective. Throws mismatch_error.
+/// Compares the settings that must be equal on all stages; returns a hash of them. Collective. Throws mismatch_error.
 template <Transport T, BoundaryPolicy P, Schedule Plan, Executor E>
 TERSE_COLD std::uint64_t agree_on_pipeline(T& channel, const P& policy, const PipelineOptions& options,
                                            const Plan& schedule, const E& executor) {
@@ -61,13 +61,13 @@ TERSE_COLD std::uint64_t agree_on_pipeline(T& channel, const P& policy, const Pi
   return mix_hash(alike, settings.hash());
 }
 
-/// Elements of an example at a stage's two boundaries; 0 at the ends.
+/// Elements of an example at a stage's two boundaries; 0 at the ends of the pipeline.
 struct BoundaryShapes {
   index_t input = 0, output = 0;
 };
 
-/// Compares what each stage gives with what the next one takes; returns what `stage` does. Collective. Throws
-/// mismatch_error.
+/// Compares each stage's output elements with the next stage's input elements; returns the shapes of `stage`. Collective.
+/// Throws mismatch_error.
 template <Transport T, class S>
 TERSE_COLD BoundaryShapes agree_on_shapes(T& channel, S& stage, index_t positions) {
   const Call call(Verb::pipeline);
@@ -96,11 +96,11 @@ TERSE_COLD BoundaryShapes agree_on_shapes(T& channel, S& stage, index_t position
   return mine;
 }
 
-/// Two words of each stage, for all.
+/// An allgather of two words from each stage.
 template <Transport T>
 using TwoWords = Assembly<std::array<std::uint64_t, 2>, T>;
 
-/// What an error says of stages in different steps, and of those with different examples.
+/// Ends of error messages about stages in different steps, and about stages with different examples.
 inline constexpr const char* one_step =
     ": all stages call train and evaluate alike, and go on from checkpoints of one step";
 inline constexpr const char* one_batch =
@@ -108,7 +108,7 @@ inline constexpr const char* one_batch =
     "stages are "
     "given the same ids in the same order";
 
-/// Compares the batch. Collective. Throws wire_error.
+/// Compares the batch on all stages. Collective. Throws wire_error.
 template <Transport T>
 void agree_on_batch(T& channel, TwoWords<T>& everyone, const Batch& batch) {
   std::uint64_t examples = 0;

@@ -18,54 +18,54 @@
 
 namespace terse::detail {
 
-/// The batch under way: its micro-batches, and where their examples' copies are. Keeps the index of all examples that
-/// have copies, which each batch of training adds to. Slots follow from the batches alone, and so are alike on all stages
-/// that were given the same ones.
+/// The current batch: its micro-batches, and the slots of their examples' copies. Keeps the index of all examples that
+/// have copies, to which each training batch adds. Slots follow from the batches alone, and so are equal on all stages
+/// that were given the same batches.
 class Batch {
  public:
-  /// Without `when_full` no copies are kept.
+  /// Creates an empty batch. Without `when_full` no copies are kept.
   Batch(const PipelineOptions& options, index_t capacity, std::optional<WhenFull> when_full, int rank);
 
-  /// How many micro-batches a batch of so many examples has.
+  /// Returns the number of micro-batches of a batch with this many examples.
   index_t count_of(std::size_t examples, bool training) const {
     return (static_cast<index_t>(examples) + options_.rows(training) - 1) / options_.rows(training);
   }
-  /// Begins a batch of step `step`, which counts from 1, after `messages` micro-batches of training: finds the rows'
-  /// copies, and slots for new ones. An evaluation looks for none; its step is that of the training to come. `ids` and
-  /// `lengths` live as long as the batch. Throws usage_error, with no example added, where one stands twice in a
-  /// micro-batch, or is one too many, and for lengths that can't be.
+  /// Begins a batch of step `step`, which counts from 1, after `messages` training micro-batches: finds the rows' copies,
+  /// and slots for new ones. An evaluation looks for no copies; its step is the number of the next training step. `ids`
+  /// and `lengths` must live as long as the batch. Throws usage_error, with no example added, if an example occurs twice in
+  /// a micro-batch or does not fit into the memory, or if lengths are invalid.
   void open(std::span<const std::uint64_t> ids, std::span<const index_t> lengths, bool training,
             std::uint64_t step, std::uint64_t messages);
-  /// Drops the examples that `open` has added: the batch doesn't take place.
+  /// Drops the examples that `open` has added, as if the batch had not been opened.
   void take_back();
 
-  /// Examples of a micro-batch, at most.
+  /// Returns the most examples in a micro-batch.
   index_t most_rows() const { return most_rows_; }
-  /// Micro-batches.
+  /// Returns the number of micro-batches.
   index_t count() const { return count_; }
   bool training() const { return training_; }
   std::uint64_t step() const { return step_; }
-  /// What its packets say the step is: an evaluation belongs to the one before.
+  /// Returns the step in packet headers: an evaluation belongs to the previous step.
   std::uint64_t round() const { return training_ ? step_ : step_ - 1; }
-  /// Examples without a copy.
+  /// Returns the number of examples without a copy.
   index_t fresh() const { return fresh_; }
   MicroBatch micro_batch(index_t j) const;
   std::span<const RowVisit> visits(index_t j) const {
     const MicroBatch rows = micro_batch(j);
     return {visits_.data() + rows.first, static_cast<std::size_t>(rows.rows)};
   }
-  /// Of each micro-batch what both sides of a boundary must agree on: its examples, and which were seen.
+  /// Returns, for each micro-batch, a hash of its examples and of which were seen; both sides of a boundary must agree on it.
   std::span<const std::uint64_t> hashes() const { return hashes_; }
-  /// The number in the run of micro-batch j, from 1.
+  /// Returns the number of micro-batch j in the run, from 1.
   std::uint64_t number(index_t j) const { return messages_ + static_cast<std::uint64_t>(j) + 1; }
 
-  /// The examples that have copies.
+  /// Returns the index of examples that have copies.
   const ExampleIndex& examples() const { return index_; }
   void forget(std::span<const std::uint64_t> ids) {
     for (const std::uint64_t id : ids) index_.erase(id);
   }
   void forget() { index_.clear(); }
-  /// Goes on from a checkpoint's examples.
+  /// Resumes from the examples of a checkpoint.
   void restore(ExampleIndex examples);
 
  private:
@@ -78,7 +78,7 @@ class Batch {
   std::optional<WhenFull> when_full_;
   int rank_;
   ExampleIndex index_;
-  std::vector<std::uint64_t> last_visit_;  // by slot: the number of the micro-batch
+  std::vector<std::uint64_t> last_visit_;  // by slot: number of the last micro-batch
 
   std::span<const std::uint64_t> ids_;
   std::span<const index_t> lengths_;

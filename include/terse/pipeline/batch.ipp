@@ -28,7 +28,7 @@ TERSE_CORE void Batch::open(std::span<const std::uint64_t> ids, std::span<const 
   most_rows_ = options_.rows(training);
   count_ = count_of(ids.size(), training);
   fresh_ = 0;
-  // Room for whole micro-batches, so that steps of as many take no more.
+  // Reserves whole micro-batches, so that steps with the same number of them don't allocate.
   const auto most = static_cast<std::size_t>(count_ * most_rows_);
   visits_.reserve(most);
   added_.reserve(most);
@@ -45,9 +45,9 @@ TERSE_CORE void Batch::open(std::span<const std::uint64_t> ids, std::span<const 
 }
 
 TERSE_CORE void Batch::take_back() {
-  // From the last one on, so that slots will be given out as if nothing had been.
+  // In reverse order, so that slots will be given out as if the batch had not been opened.
   for (; !added_.empty(); added_.pop_back()) index_.erase(added_.back());
-  // The next try has the same numbers of messages.
+  // The next attempt has the same message numbers.
   forget_visits();
 }
 
@@ -65,12 +65,12 @@ TERSE_CORE MicroBatch Batch::micro_batch(index_t j) const {
 
 TERSE_CORE void Batch::restore(ExampleIndex examples) {
   index_ = std::move(examples);
-  // What messages of another past have seen counts for nothing.
+  // These visits are not part of the restored run.
   forget_visits();
 }
 
 TERSE_CORE std::uint64_t Batch::look_up(const MicroBatch& rows) {
-  // The size of the whole batch, too, so that the first packet tells.
+  // Includes the size of the whole batch, so that the first packet reveals a difference.
   std::uint64_t hash =
       mix_hash(mix_hash(ids_.size(), static_cast<std::uint64_t>(rows.rows)), training_ ? 1 : 0);
   for (index_t row = rows.first; row < rows.first + rows.rows; ++row) {

@@ -10,13 +10,13 @@
 
 namespace terse::detail {
 
-/// One of a stage's two boundaries: what compresses there, and the messages in both directions.
+/// One of a stage's two boundaries: its codecs, and the messages in both directions.
 template <BoundaryPolicy P, Transport T, Executor E>
 class Boundary {
   using Lane = typename Lanes<T, E>::Lane;
 
  public:
-  /// To stage `to`, for rows of `elements` elements. `closing` is the size of what ends a step.
+  /// Creates the boundary to stage `to`, for rows of `elements` elements. `closing` is the size of a step's last message.
   Boundary(E executor, const P& policy, const PipelineOptions& options, index_t elements, Lanes<T, E>& all,
            int to, index_t closing)
       : peer(to),

@@ -14,19 +14,21 @@
 
 namespace terse {
 
-/// The part of a model that one rank computes. Rows of an activation stand one after the other without padding; pointers
-/// are into the executor's memory. A is float, bf16 or fp16.
+/// The part of a model that one rank computes. Rows of an activation are contiguous, without padding; pointers are into
+/// the executor's memory. A is float, bf16 or fp16.
 ///
-///     input_elements(), output_elements()     of an example; 0 at the ends of the pipeline
-///     forward(micro_batch, const A* input)    its output, valid until the next call; the first stage has no input, the
-///                                             last one, which computes the loss, no output: nullptr
+///     input_elements(), output_elements()     elements of an example; 0 at the ends of the pipeline
+///     forward(micro_batch, const A* input)    returns the output, valid until the next call. `input` is nullptr on the
+///                                             first stage, the output on the last one, which computes the loss
 ///     backward(micro_batch, const A* output_gradient)
-///                                             the gradient of its input, valid until the next call; adds to the
-///                                             gradients of its parameters. nullptr at the ends
-///     loss(micro_batch)                       on the last stage, after forward: micro_batch.weight times the rows' mean
+///                                             returns the gradient of the input, valid until the next call; adds to
+///                                             the gradients of the stage's parameters. `output_gradient` is nullptr
+///                                             on the last stage, the result on the first one
+///     loss(micro_batch)                       on the last stage, after forward: returns micro_batch.weight times the
+///                                             mean loss of the rows
 ///
-/// Both passes are called in ascending order of micro-batches. Several may be between the two at once; `input` stays in
-/// place until then. With `training` false no backward pass follows.
+/// Each pass is called for micro-batches in ascending order. Several micro-batches may be between forward and backward
+/// pass at once; each `input` stays in place until its backward pass. If `training` is false, no backward pass follows.
 template <class S>
 concept Stage = requires(S& stage, const MicroBatch& rows) {
   { stage.input_elements() } -> std::convertible_to<index_t>;
@@ -36,12 +38,12 @@ concept Stage = requires(S& stage, const MicroBatch& rows) {
   { stage.loss(rows) } -> std::convertible_to<double>;
 };
 
-/// What a stage's activations are made of.
+/// Element type of a stage's activations.
 template <class S>
 using ActivationOf =
     std::remove_cvref_t<decltype(*std::declval<S&>().forward(std::declval<const MicroBatch&>(), nullptr))>;
 
-/// See schedule.hpp.
+/// A schedule of forward and backward passes; see schedule.hpp.
 template <class S>
 concept Schedule = std::copyable<S> && requires(const S& schedule, index_t number, int stage) {
   schedule.check();
@@ -52,7 +54,7 @@ concept Schedule = std::copyable<S> && requires(const S& schedule, index_t numbe
   { schedule.lead() } -> std::same_as<index_t>;
 };
 
-/// Where the copies of examples lie; see example_memory.hpp.
+/// Storage of the copies of examples; see example_memory.hpp.
 template <class M>
 concept ExampleMemory = std::copyable<M> && requires(const M& memory) {
   typename M::Format;
@@ -60,14 +62,14 @@ concept ExampleMemory = std::copyable<M> && requires(const M& memory) {
   memory.check();
 };
 
-/// How a boundary between two stages compresses: `check()`, `settings(visit)` and
+/// Compression policy of the boundary between two stages: `check()`, `settings(visit)` and
 ///
-///     whole()       the compressor of activations that travel as they are
+///     whole()       the compressor of activations that are sent as they are
 ///     gradients()   the compressor of gradients
 ///
-/// and, where `remembers`, which says that changes against copies travel:
+/// and, if `remembers`, so that changes against copies are sent:
 ///
-///     changes()                        their compressor, a contraction
+///     changes()                        the compressor of changes, a contraction
 ///     capacity, when_full, audit       see AcSgd
 ///     memory                           an ExampleMemory
 template <class P>
@@ -81,13 +83,13 @@ concept BoundaryPolicy = std::copyable<P> && requires(const P& policy) {
 
 namespace detail {
 
-/// Whether a compressor sends some elements only.
+/// A compressor that sends only some of the elements.
 template <class C>
 concept SelectsSome = requires(const C& compressor) {
   compressor.selection;
 };
 
-/// Rows must be coded by themselves, and packets of a plan have one length.
+/// Reports a compressor that does not code rows independently, or whose packets have no fixed length, by static_assert.
 template <class C>
 constexpr bool check_row_compressor() {
   static_assert(!Traits<C>::variable,
@@ -106,7 +108,7 @@ constexpr bool check_row_compressor() {
 
 }  // namespace detail
 
-/// Says in words what a type lacks to be a stage.
+/// Reports missing members of a stage with a readable static_assert.
 template <class S>
 constexpr bool check_stage() {
   static_assert(
@@ -142,7 +144,7 @@ constexpr bool check_stage() {
   return Stage<S>;
 }
 
-/// Says in words what a type lacks to be a policy for boundaries.
+/// Reports missing members of a boundary policy with a readable static_assert.
 template <class P>
 constexpr bool check_boundary() {
   static_assert(

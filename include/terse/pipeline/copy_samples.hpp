@@ -17,17 +17,16 @@
 
 namespace terse::detail {
 
-/// One row of each message in training, for what its copy tells: how far it is from the activation, and, with `audit`,
-/// whether both sides have the same one, which a hash in the message proves. `Active`: there are copies that the host
-/// reads; else nothing is sampled.
+/// Samples of the copies, one row of each training message: their distance from the activation, and, with `audit`, a
+/// hash in the message that proves that both sides have the same copy. `Active`: there are copies that the host can
+/// read; else nothing is sampled.
 template <bool Active>
 class CopySamples {
  public:
-  /// `batch` outlives it.
+  /// Keeps a reference to `batch`.
   CopySamples(const Batch& batch, bool audit, int rank) : batch_(batch), audit_(audit), rank_(rank) {}
 
-  /// Looks at a row of message j before `side` encodes its activations. Returns the proof of its copy; 0 if there is
-  /// none.
+  /// Samples a row of message j before `side` encodes its activations. Returns the hash of its copy; 0 if there is none.
   template <class Side, class A>
   std::uint64_t before([[maybe_unused]] Side& side, [[maybe_unused]] index_t j,
                        [[maybe_unused]] const A* activations) {
@@ -46,13 +45,13 @@ class CopySamples {
     }
     return 0;
   }
-  /// At the same row afterwards.
+  /// Samples the same row after encoding.
   template <class Side, class A>
   void after([[maybe_unused]] Side& side, [[maybe_unused]] index_t j, [[maybe_unused]] const A* activations) {
     if constexpr (Active)
       if (sampling_) error_ += side.squares(batch_.visits(j), row_of(j), activations).second;
   }
-  /// Checks the proof in a message that came, before it is decoded. Throws wire_error.
+  /// Checks the hash in a received message before it is decoded. Throws wire_error.
   template <class Side>
   void check([[maybe_unused]] Side& side, [[maybe_unused]] const std::byte* packet,
              [[maybe_unused]] index_t j) const {
@@ -62,7 +61,7 @@ class CopySamples {
       std::memcpy(&theirs, packet + side.note_at(), sizeof theirs);
       const index_t row = row_of(j);
       const std::uint64_t own = side.proof(batch_.visits(j), row);
-      // A device sends none.
+      // A device sends no hash.
       if (theirs == 0 || theirs == own) return;
       throw wire_error("stage " + std::to_string(rank_ - 1) + "'s copy of example " +
                            std::to_string(batch_.micro_batch(j).ids[row]) +
@@ -84,7 +83,7 @@ class CopySamples {
 
  private:
   index_t row_of(index_t j) const {
-    // By lot: in turn, examples that come in one order would be sampled in every epoch or in none.
+    // At random: with rows in turn, examples in a fixed order would be sampled in every epoch or in none.
     return static_cast<index_t>(mix_hash(0, batch_.number(j) - 1) %
                                 static_cast<std::uint64_t>(batch_.micro_batch(j).rows));
   }
@@ -97,7 +96,7 @@ class CopySamples {
   bool sampling_ = false;
 };
 
-/// The sum over all examples of a hash of id and copy: the order of slots is each stage's own.
+/// Returns the sum over all examples of a hash of id and copy; a sum, since stages may order slots differently.
 template <class Memory, class Side>
 std::uint64_t copies_digest(const ExampleIndex& examples, Side& side) {
   std::vector<std::byte> row(static_cast<std::size_t>(side.row_bytes()));

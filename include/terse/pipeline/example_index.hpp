@@ -14,39 +14,39 @@
 
 namespace terse {
 
-/// Which example is kept in which slot: ids of 64 bits to [0, capacity). Memory for all is taken at construction; open
-/// addressing, half full at most, so that a look takes constant time. Slots follow from the sequence of calls alone:
-/// the one that was given back last is taken first, then the lowest that was never taken.
+/// A map from examples to slots: ids of 64 bits to [0, capacity). All memory is allocated at construction. Hashing is by
+/// open addressing, half full at most, so that a look-up takes constant time. Slots follow from the sequence of calls
+/// alone: first the slot that was freed last, then the lowest slot that was never used.
 class ExampleIndex {
  public:
   static constexpr index_t none = -1;
-  /// For those that get to know an index by its type alone.
+  /// The id `no_example`, for code that has the type of an index alone.
   static constexpr std::uint64_t nobody = no_example;
 
   explicit ExampleIndex(index_t capacity);
 
   index_t capacity() const { return static_cast<index_t>(ids_.size()); }
-  /// How many are kept.
+  /// Returns the number of examples.
   index_t size() const { return used_ - static_cast<index_t>(free_.size()); }
-  /// One past the highest slot that was ever taken.
+  /// Returns one past the highest slot that was ever used.
   index_t end() const { return used_; }
-  /// The slot of an example, or `none`.
+  /// Returns the slot of an example, or `none`.
   index_t find(std::uint64_t id) const {
     const std::uint32_t slot = places_[place_of(id)];
     return slot == empty ? none : static_cast<index_t>(slot);
   }
-  /// Whose slot it is, or `nobody`.
+  /// Returns the id of the example in a slot, or `nobody`.
   std::uint64_t id(index_t slot) const { return ids_[static_cast<std::size_t>(slot)]; }
-  /// Whose the slots are up to `end()`.
+  /// Returns the ids of the examples in the slots up to `end()`.
   std::span<const std::uint64_t> ids() const { return {ids_.data(), static_cast<std::size_t>(used_)}; }
 
-  /// Takes a slot for an example that has none; there must be room.
+  /// Assigns a slot to an example that has none; the index must not be full.
   index_t insert(std::uint64_t id);
-  /// Gives the slot of an example back, if it has one.
+  /// Frees the slot of an example, if it has one.
   void erase(std::uint64_t id);
   void clear();
-  /// Becomes the index of `ids`, slot by slot; no_example where a slot is nobody's. Throws usage_error if they are more
-  /// than there are slots, or one is there twice; then nothing has changed.
+  /// Replaces the index by `ids`, slot by slot, with no_example for a free slot. Throws usage_error, with nothing changed,
+  /// if there are more ids than slots, or an id occurs twice.
   void assign(const std::vector<std::uint64_t>& ids);
 
  private:
@@ -56,7 +56,7 @@ class ExampleIndex {
   std::size_t mask() const { return places_.size() - 1; }
   std::size_t next(std::size_t place) const { return (place + 1) & mask(); }
   std::size_t home_of(std::uint64_t id) const { return static_cast<std::size_t>(mix_hash(0, id)) & mask(); }
-  /// Where the example is, or where it would be.
+  /// Returns the place of the example in the hash table, or the free place where it would be inserted.
   std::size_t place_of(std::uint64_t id) const {
     std::size_t place = home_of(id);
     while (places_[place] != empty && ids_[places_[place]] != id) place = next(place);
@@ -69,7 +69,7 @@ class ExampleIndex {
 
   std::vector<std::uint64_t> ids_;     // by slot
   std::vector<std::uint32_t> places_;  // slots, by hash
-  std::vector<std::uint32_t> free_;    // slots given back
+  std::vector<std::uint32_t> free_;    // freed slots
   index_t used_ = 0;
 };
 

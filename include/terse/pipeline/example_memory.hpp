@@ -11,11 +11,12 @@
 
 namespace terse {
 
-/// Where the copies of examples lie, a row for each, in the format `Format`: float, fp16, bf16 or Int8. A policy with
-/// `check()`; its `State<E>(policy, rows, row_bytes)` holds zeroed rows in the executor's memory, one after the other
-/// from `data()` on, and may have `expect(row)`, a hint that a row will be asked for soon.
+/// Storage of the copies of examples in RAM, or in a device's memory. Cost: RowFormat<Format>::bytes(elements) per
+/// example, boundary and side.
 ///
-/// In RAM, or in a device's memory. Cost: RowFormat<Format>::bytes(elements) an example, a boundary and a side.
+/// A storage is a policy with `check()` and a row format `Format`: float, fp16, bf16 or Int8. Its
+/// `State<E>(policy, rows, row_bytes)` holds zeroed, contiguous rows in the executor's memory, from `data()` on, a row for
+/// each example. It may have `expect(row)`, a hint that a row will be needed soon.
 template <class Format_ = fp16>
 struct InMemory {
   using Format = Format_;

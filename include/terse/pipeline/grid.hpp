@@ -16,13 +16,13 @@
 
 namespace terse {
 
-/// Alike on all ranks.
+/// Options of a Grid; equal on all ranks.
 struct GridOptions {
-  int stages = 1;  ///< of a pipeline; divides the number of ranks
+  int stages = 1;  ///< stages of a pipeline; divides the number of ranks
 };
 
-/// Pipelines side by side: each of `replicas` pipelines of `stages` ranks trains on its own examples, and the ranks of one
-/// stage average what they learn. Rank of the world = stage * replicas + replica.
+/// Data-parallel pipelines: each of `replicas` pipelines of `stages` ranks trains on its own examples, and the ranks of
+/// one stage share an optimizer. Rank of the world = stage * replicas + replica.
 ///
 ///     terse::Grid grid(world, {.stages = 4});
 ///     terse::Pipeline pipeline{policy, grid.pipe(), stage, {.micro_batch = 32, .seed = grid.seed(1)}};
@@ -30,11 +30,12 @@ struct GridOptions {
 ///     const terse::PipelineResult result = pipeline.train(ids_of_this_replica);
 ///     if (grid.agree(result)) optimizer.step(parameters, gradients, grid.clip_scale(square, 1.0F));
 ///
-/// Construction is collective and splits the world three times; `world` need not outlive it. Throws, on all ranks alike,
-/// mismatch_error where ranks want other numbers of stages, and usage_error where the ranks are not a multiple of them.
+/// Construction is collective and splits the world three times; `world` need not outlive the grid. Throws on all ranks:
+/// mismatch_error if the ranks' numbers of stages differ, usage_error if the number of ranks is not a multiple of the
+/// stages.
 ///
-/// Ranks in errors (`rank()`, `culprit()`) are those of the channel that they come from: of a Pipeline over `pipe()`
-/// stages, of an Optimizer over `data()` replicas, of the grid itself ranks of the world; `rank_of` translates. Transports
+/// Ranks in errors (`rank()`, `culprit()`) are ranks of the channel that throws: stages for a Pipeline over `pipe()`,
+/// replicas for an Optimizer over `data()`, ranks of the world for the grid itself; `rank_of` translates. Transports
 /// that know the whole world (Threads) name its ranks in every peer_error.
 template <Transport T>
 class Grid {
@@ -47,31 +48,32 @@ class Grid {
         data_(world_.split(stage(), replica())),
         everyone_(world_) {}
 
-  /// The ranks of this rank's replica; stage s is its rank s.
+  /// Returns the channel of this rank's replica; stage s is its rank s.
   T& pipe() { return pipe_; }
-  /// The ranks of this rank's stage, whose parameters are alike; replica r is its rank r.
+  /// Returns the channel of this rank's stage, whose ranks have equal parameters; replica r is its rank r.
   T& data() { return data_; }
 
   int stage() const { return world_.rank() / replicas_; }
   int stages() const { return stages_; }
   int replica() const { return world_.rank() % replicas_; }
   int replicas() const { return replicas_; }
-  /// In the world.
+  /// Returns the rank in the world.
   int rank() const { return world_.rank(); }
   int size() const { return world_.size(); }
   int rank_of(int stage, int replica) const { return stage * replicas_ + replica; }
 
-  /// A seed for this replica's pipeline: alike on its stages, which must agree on it, and another on each replica, lest
-  /// the replicas' rounding errors be the same and stay in the average.
+  /// Returns a seed for this replica's pipeline: equal on its stages, which must agree on it, and different on each
+  /// replica, so that the replicas' rounding errors differ and average out.
   std::uint64_t seed(std::uint64_t seed) const {
     return mix_hash(seed, static_cast<std::uint64_t>(replica()));
   }
 
-  /// Whether all ranks say yes. Collective, 12 bytes to each peer. Ask before each step where a pipeline is to skip what is
-  /// not finite: a replica that skipped alone would leave the others waiting. A gradient of parameters can overflow where
-  /// all activations were finite; `agree(result.applied && std::isfinite(square))` finds that, too.
+  /// Returns true if all ranks pass true. Collective, 12 bytes to each peer. If pipelines skip steps that are not finite,
+  /// call it before each optimizer step: a replica that skipped alone would leave the others waiting. A gradient of
+  /// parameters can overflow even if all activations are finite; `agree(result.applied && std::isfinite(square))`
+  /// detects that, too.
   ///
-  /// With NonFinite::throw_ the ranks of one replica throw, and the others learn of it here as peer_error.
+  /// With NonFinite::throw_ the ranks of one replica throw, and the others get a peer_error here.
   bool agree(bool applied) {
     const detail::Call call(detail::Verb::grid_agree);
     bool all = true;
@@ -79,23 +81,23 @@ class Grid {
       all = all && theirs != 0;
     return all;
   }
-  /// The same of a PipelineResult.
+  /// Returns true if the results of all ranks are `applied`.
   template <class Result>
   bool agree(const Result& result) requires requires {
     { result.applied } -> std::same_as<const bool&>;
   }
   { return agree(result.applied); }
 
-  /// The factor, at most 1, that brings the gradients' norm down to `clip_norm`, the same on all ranks:
+  /// Returns the factor, at most 1, that reduces the gradients' norm to `clip_norm`, equal on all ranks:
   ///
   ///     norm = sqrt(mean over replicas of the sum over stages of `square`)        clip_norm / max(norm, clip_norm)
   ///
-  /// which bounds the norm of the mean gradient over all stages, and is what Options::clip_norm bounds in compressed
-  /// steps of one stage. `square` is this rank's sum of squares of its gradients, as a step takes them: multiply a
-  /// gradient_scale in, once here, squared, and once behind. Collective, 12 bytes to each peer. `clip_norm` is alike on all
-  /// ranks; infinity: no clipping. Leave Options::clip_norm alone then, which knows one stage. Throws, on all ranks alike,
-  /// usage_error unless clip_norm is positive, and non_finite_error that names the first rank of the world whose square is
-  /// not finite.
+  /// This norm is an upper bound of the norm of the mean gradient over all stages, and the one that Options::clip_norm
+  /// bounds in compressed steps of one stage. `square` is the sum of squares of this rank's gradients, as a step takes them:
+  /// with a gradient_scale, multiply `square` by its square and the returned factor by the scale. Collective, 12 bytes to
+  /// each peer. `clip_norm` is equal on all ranks; infinity: no clipping. Do not set Options::clip_norm as well: it sees
+  /// one stage alone. Throws on all ranks: usage_error unless clip_norm is positive, and non_finite_error that names the
+  /// first rank of the world whose square is not finite.
   float clip_scale(double square, float clip_norm) {
     if (!(clip_norm > 0))
       throw usage_error("clip_norm must be positive, not " + std::to_string(clip_norm), world_.rank());

@@ -14,18 +14,18 @@
 
 namespace terse::detail {
 
-inline constexpr int most_in_lane = 8;  // messages that a channel of threads carries at once
+inline constexpr int most_in_lane = 8;  // messages in flight on a channel of threads
 
 template <Transport T>
 class Lane;
 
-/// A transport whose messages work in the order of a stream, so that the host doesn't wait for them.
+/// A transport whose messages are ordered by a stream, so that the host doesn't wait for them.
 template <class T>
 concept InStreamOrder = requires(const T& transport) {
   transport.stream();
 };
 
-/// What the messages of a pipeline go through: here a channel of all stages for each direction.
+/// The channels of a pipeline's messages: here a channel of all stages for each direction.
 template <Transport T, Executor E>
 class Lanes {
   static_assert(!InStreamOrder<T>,
@@ -34,13 +34,13 @@ class Lanes {
 
  public:
   using Lane = detail::Lane<T>;
-  /// Whether both sides must know the length of each message.
+  /// True if both sides must know the length of each message.
   static constexpr bool exact = false;
 
   Lanes(T& transport, const E&)
       : forward_(transport.split(0, transport.rank())), backward_(transport.split(0, transport.rank())) {}
 
-  /// Where all stages agree.
+  /// Returns the channel on which all stages agree.
   T& channel() { return forward_; }
   T& channel(Phase phase) { return phase == Phase::forward ? forward_ : backward_; }
 
@@ -48,15 +48,15 @@ class Lanes {
   T forward_, backward_;
 };
 
-/// The messages of a step from one neighbour, or to it, in order: message j lies in slot j % window. A receive is posted
-/// `window` messages ahead, so that a sender need not wait for a stage that is busy, where the transport moves bytes by
-/// itself; a send is waited for when its slot is wanted again.
+/// The messages of a step from one neighbour, or to it, in order: message j is in slot j % window. Receives are posted
+/// `window` messages ahead, so that a sender does not wait for a busy stage if the transport moves bytes by itself. The
+/// sender waits for a send when it needs the slot again.
 template <Transport T>
 class Lane {
   using Ticket = decltype(std::declval<T&>().exchange({}, {}, Phase::setup));
 
  public:
-  /// To or from `peer`, messages of up to `largest` bytes.
+  /// Creates a lane to or from `peer` for messages of up to `largest` bytes.
   template <Executor E>
   Lane(Lanes<T, E>& all, int peer, index_t largest, int window, Phase phase)
       : channel_(&all.channel(phase)),
@@ -68,15 +68,15 @@ class Lane {
 
   std::byte* slot(index_t j) { return slots_.data() + j % window_ * largest_; }
 
-  /// Posts receives for the first of `count` messages; `bytes(j)` is the length of message j, for lanes that must know.
+  /// Posts receives for the first of `count` messages; `bytes(j)` is the length of message j, for lanes that need it.
   template <class Bytes>
   void open(index_t count, const Bytes&) {
     count_ = count;
     for (index_t j = 0; j < std::min<index_t>(window_, count); ++j) post(j);
   }
-  /// Waits for message j, which stays until `release`.
+  /// Waits for message j, which is valid until `release`.
   void take(index_t j) { settle(j); }
-  /// Has no use for message j any more.
+  /// Frees the slot of message j for a later message.
   template <class Bytes>
   void release(index_t j, const Bytes&) {
     if (j + window_ < count_) post(j + window_);
@@ -89,11 +89,11 @@ class Lane {
     sends_[k] = {peer_, slot(j), bytes, largest_};
     tickets_[k].emplace(channel_->exchange(std::span<const Send>(&sends_[k], 1), {}, phase_));
   }
-  /// Waits until all that was sent is.
+  /// Waits until all sends are complete.
   void drain() {
     for (index_t k = 0; k < window_; ++k) settle(k);
   }
-  /// Lets go of what is under way.
+  /// Abandons the messages in flight.
   void abandon() {
     for (std::optional<Ticket>& ticket : tickets_) ticket.reset();
   }

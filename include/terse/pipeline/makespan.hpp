@@ -18,8 +18,8 @@ namespace terse {
 
 namespace detail {
 
-/// A point in time. Of two at the same second the one behind fewer passes comes first, as if a pass took a moment: where passes
-/// take 0 seconds, the order of messages is that of passes that take hardly any.
+/// A point in time. Of two moments with equal seconds, the one after fewer passes is earlier, as if each pass took an
+/// instant: passes of 0 seconds give the same order of messages as very short passes.
 struct Moment {
   double seconds = 0;
   index_t passes = 0;
@@ -30,23 +30,25 @@ struct Moment {
 
 }  // namespace detail
 
-/// What a step of one stage is made of, in seconds.
+/// Times of one micro-batch on one stage, in seconds.
 struct StageTimes {
-  double forward = 0;   ///< the pass of a micro-batch, with packing and unpacking
-  double backward = 0;  ///< the same
-  /// How long a micro-batch's message to the next stage occupies the link; 0 at the last.
+  double forward = 0;   ///< forward pass, with packing and unpacking
+  double backward = 0;  ///< backward pass, with packing and unpacking
+  /// Time for which a message to the next stage occupies the link; 0 at the last stage.
   double sends_forward = 0;
-  double sends_backward = 0;  ///< how long that to the stage before does; 0 at the first
+  double sends_backward = 0;  ///< link time of a message to the previous stage; 0 at the first stage
 };
 
-/// Seconds that a step of `micro_batches` takes from the first pass to the last, found by going through the passes one by
-/// one. times(stage, micro_batch) is a StageTimes: neither stages nor micro-batches have to be equal, as where padding doesn't
-/// travel. A stage takes its passes in the schedule's order, each once its input is there. Its link carries one message out at a
-/// time and one in, as `Delayed` has it, in the order in which they leave, while the stage computes on; `latency` is on top of
-/// that. With GPipe and equal micro-batches it is the closed form that stands there. It is a lower bound where `window` holds a
-/// stage back. Cost O(stages^2 x actions).
+/// Returns the seconds of a step of `micro_batches`, from the beginning of the first pass to the end of the last one, by
+/// simulating the passes one by one. times(stage, micro_batch) returns a StageTimes; stages and micro-batches may differ,
+/// for example because padding is not sent.
 ///
-/// Throws usage_error for times that are negative or not finite, and where a schedule waits for what it itself holds up.
+/// A stage runs its passes in the schedule's order, each as soon as its input has arrived. Its link carries one outgoing and
+/// one incoming message at a time, as in `Delayed`, in the order of departure, while the stage computes; `latency` is added
+/// to each message. With GPipe and equal micro-batches the result is the closed form in GPipe's description. It is a lower
+/// bound if `window` holds a stage back. Cost O(stages^2 x actions).
+///
+/// Throws usage_error for times that are negative or not finite, and for a schedule that deadlocks.
 template <Schedule Plan, std::invocable<int, index_t> Times>
 double makespan(const Plan& schedule, int count, index_t micro_batches, const Times& times,
                 double latency = 0) {
@@ -75,7 +77,7 @@ double makespan(const Plan& schedule, int count, index_t micro_batches, const Ti
     Moment ready;
   };
   struct Stage {
-    std::vector<Moment> activations, gradients;  // when each of them is there
+    std::vector<Moment> activations, gradients;  // arrival times
     std::deque<Message> leaving;
     index_t taken = 0;
     Moment free, out_free, in_free;
@@ -94,7 +96,7 @@ double makespan(const Plan& schedule, int count, index_t micro_batches, const Ti
   double end = 0;
   index_t passes = count * schedule.actions(micro_batches);
   while (passes > 0) {
-    // What can begin first, a pass or a message.
+    // Finds the pass or message that can begin first.
     int first = 0;
     bool is_pass = true;
     Moment begin = never;

@@ -5,24 +5,24 @@
 
 #include "terse/core/layout.hpp"
 
-// This header keeps to C++17, so that a stage's unit can, whose framework is held there.
+// C++17 only, for translation units of stages whose framework requires C++17.
 
 namespace terse {
 
-/// The id of a row that no memory shall be kept of, such as padding: it travels whole each time.
+/// The id of a row that must not be remembered, such as padding: it is sent whole every time.
 inline constexpr std::uint64_t no_example = ~std::uint64_t{0};
 
-/// The part of a batch that goes through the stages of a pipeline at once: its rows [first, first + rows).
+/// The part of a batch that goes through the stages of a pipeline together: rows [first, first + rows).
 struct MicroBatch {
-  index_t index = 0;                   ///< counts the step's micro-batches from 0
-  index_t first = 0;                   ///< its first row in the batch
-  index_t rows = 0;                    ///< examples; the last micro-batch may have fewer than the others
-  const std::uint64_t* ids = nullptr;  ///< `rows` ids of examples, alike on all stages
-  /// rows / rows of the batch. The last stage multiplies the mean loss of these rows by it, so that losses and gradients
-  /// of a step's micro-batches add up to those of the batch's mean.
+  index_t index = 0;  ///< number of the micro-batch in the step, from 0
+  index_t first = 0;  ///< its first row in the batch
+  index_t rows = 0;   ///< number of examples; the last micro-batch may have fewer than the others
+  const std::uint64_t* ids = nullptr;  ///< `rows` ids of examples, equal on all stages
+  /// `rows` / (rows of the batch). The last stage multiplies the mean loss of these rows by it, so that the losses and
+  /// gradients of a step's micro-batches sum to those of the batch's mean.
   double weight = 1;
   bool training = true;  ///< false in `evaluate`: no backward pass follows
-  /// `rows` numbers of positions that are data, the others being padding; nullptr where `train` was given none.
+  /// Number of data positions of each of the `rows` rows, the rest being padding; nullptr if `train` was given no lengths.
   const index_t* lengths = nullptr;
 };
 

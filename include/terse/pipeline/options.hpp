@@ -12,48 +12,48 @@
 
 namespace terse {
 
-/// What holds for a whole run, alike on all stages.
+/// Options of a run; equal on all stages.
 struct PipelineOptions {
-  index_t micro_batch = 0;  ///< examples that go through the stages at once, at most; must be given
-  std::uint64_t seed = 0;   ///< of what is drawn at random, alike on all stages
-  /// What becomes of a step with a value that is not finite.
+  index_t micro_batch = 0;  ///< most examples in a micro-batch; required
+  std::uint64_t seed = 0;   ///< seed of all random numbers; equal on all stages
+  /// Policy for steps with values that are not finite.
   NonFinite on_non_finite = NonFinite::throw_;
-  int window = 2;                      ///< messages of a direction that each side has room for, 1 to 8
-  index_t evaluation_micro_batch = 0;  ///< examples at once in `evaluate`; 0: micro_batch
-  /// Positions of an example, such as the tokens of a text, of which `train` may be told how many are data. Each
-  /// boundary's elements are a multiple of it, position after position.
+  int window = 2;                      ///< messages that each side buffers per direction, 1 to 8
+  index_t evaluation_micro_batch = 0;  ///< most examples in a micro-batch of `evaluate`; 0: micro_batch
+  /// Positions of an example, such as the tokens of a text; `lengths` tells `train` how many of them are data. The
+  /// elements at each boundary are a multiple of it, stored position after position.
   index_t positions = 1;
 
-  /// Examples that go through the stages at once, at most.
+  /// Returns the most examples in a micro-batch.
   index_t rows(bool training) const {
     return training || evaluation_micro_batch == 0 ? micro_batch : evaluation_micro_batch;
   }
 };
 
-/// What became of a step, alike on all stages.
+/// Result of a step; equal on all stages.
 struct PipelineResult {
   double loss = 0;  ///< mean over the batch
   bool applied =
-      true;  ///< false: something was not finite and the policy is to skip; don't step on these gradients
-  index_t fresh = 0;  ///< examples that travelled whole: seen for the first time, or not kept
+      true;  ///< false: a value was not finite and the policy is to skip; don't step on these gradients
+  index_t fresh = 0;  ///< examples that were sent whole: seen for the first time, or not kept
 };
 
-/// What a stage has seen since `reset_statistics`.
+/// Statistics of a stage since `reset_statistics`.
 struct PipelineStatistics {
-  /// ||a - m|| / ||a|| of the activations that it sent again: what is gained by sending changes. NaN until there are some,
-  /// where nothing is remembered, at the last stage, and on devices.
+  /// ||a - m|| / ||a|| of the activations of examples that were sent again: the gain from sending changes. NaN while
+  /// there are none, without a memory of examples, at the last stage, and on devices.
   double change = std::numeric_limits<double>::quiet_NaN();
-  double error = std::numeric_limits<double>::quiet_NaN();  ///< ||a - m'|| / ||a||, after the change
-  index_t sampled = 0;          ///< rows that these two are taken from, one of each message
-  double forward_seconds = 0;   ///< inside the stage's forward passes
-  double backward_seconds = 0;  ///< inside its backward passes
-  double coding_seconds = 0;    ///< packing and unpacking
-  double waiting_seconds = 0;   ///< for neighbours and their messages: the bubble and the wire
+  double error = std::numeric_limits<double>::quiet_NaN();  ///< ||a - m'|| / ||a||, m' the updated copy
+  index_t sampled = 0;          ///< rows sampled for these two, one of each message
+  double forward_seconds = 0;   ///< time in the stage's forward passes
+  double backward_seconds = 0;  ///< time in its backward passes
+  double coding_seconds = 0;    ///< time for packing and unpacking
+  double waiting_seconds = 0;   ///< time waiting for neighbours and messages: bubble and network
 };
 
 namespace detail {
 
-/// Throws usage_error where the options are unusable, or the schedule is with them.
+/// Throws usage_error if the options, or the schedule with these options, are unusable.
 template <class Plan>
 void check_options(const PipelineOptions& options, const Plan& schedule) {
   schedule.check();

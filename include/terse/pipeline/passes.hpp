@@ -22,13 +22,13 @@
 
 namespace terse::detail {
 
-/// A stage's passes of one step, and the messages that they take in and send on. In which order they come is the
-/// schedule's affair, and which examples they are about the batch's.
+/// A stage's passes of one step, with the messages that they receive and send. The schedule determines their order, the
+/// batch their examples.
 ///
-///     open(slot_count, agreement)   a step begins, with up to `slot_count` micro-batches between forward and backward pass
+///     open(slot_count, agreement)   begins a step, with up to `slot_count` micro-batches between forward and backward pass
 ///     forward<Training>(j), backward(j)
-///     close()                       its last messages; what all stages know then
-///     abandon()                     instead, where an exception ends it
+///     close()                       exchanges the last messages; returns the outcome, equal on all stages
+///     abandon()                     replaces `close` if an exception ends the step
 template <BoundaryPolicy P, Transport T, class S, Executor E>
 class Passes {
   using A = ActivationOf<S>;
@@ -37,7 +37,7 @@ class Passes {
   static constexpr bool on_host = std::is_same_v<typename E::memory, memory::host>;
 
  public:
-  /// `stage`, the lanes and `batch` outlive it.
+  /// Keeps references to `stage`, the lanes and `batch`.
   Passes(E executor, const P& policy, const PipelineOptions& options, const BoundaryShapes& shapes, S& stage,
          Lanes<T, E>& all, const Batch& batch)
       : executor_(executor),
@@ -69,7 +69,7 @@ class Passes {
     envelope_.open(agreement);
     expect(0);
     const bool training = batch_.training();
-    // Behind the activations comes the verdict; before a loss, in an evaluation, come no gradients.
+    // The verdict follows the activations; in an evaluation no gradients precede the total.
     if (before_) before_->forward.open(batch_.count() + (training ? 1 : 0), forward_bytes());
     if (behind_) behind_->backward.open(training ? batch_.count() : 1, backward_bytes());
   }
@@ -98,7 +98,7 @@ class Passes {
       const Timer timer(statistics_.forward_seconds);
       output = stage_.forward(rows, static_cast<const A*>(input));
       if (last()) {
-        // Whoever asks for it may wait for the device.
+        // With a deadline: `loss` may wait for the device.
         await_messages(channel_);
         loss_ += stage_.loss(rows);
         if (!std::isfinite(loss_)) envelope_.note();
@@ -155,29 +155,29 @@ class Passes {
   }
 
   struct Outcome {
-    std::uint16_t flags;  ///< of packets: whose messages were not finite
+    std::uint16_t flags;  ///< packet flags: the sender of messages that were not finite
     double loss;
   };
-  /// Every stage learns the loss, which the last one knows, and what was not finite: what the backward passes found is
-  /// all known to the first stage, which tells the others; in an evaluation it is known to the last one.
+  /// Passes the loss, which the last stage knows, and the flags of non-finite messages to all stages. The first stage knows
+  /// all flags after the backward passes and informs the others; in an evaluation the last stage does.
   Outcome close() {
     if (batch_.training())
       pass_on(before_, behind_, &Boundary<P, T, E>::forward, batch_.count(), MessageKind::verdict);
     else
       pass_on(behind_, before_, &Boundary<P, T, E>::backward, 0, MessageKind::total);
-    // First what this stage waits for itself: a lane alone doesn't tell who is late.
+    // First the stage's own messages: a lane alone doesn't know which stage is late.
     wait([&] { await_messages(channel_); });
     each_lane([&](Lane& lane) { wait([&] { lane.drain(); }); });
     Outcome outcome{envelope_.conclude(), loss_};
     if (!last()) fetch(executor_, in<E, double>(note_.all()), view<double>(&outcome.loss, 1));
     return outcome;
   }
-  /// Nobody may read or write the slots any more.
+  /// Abandons all messages: after it no transport reads or writes the slots.
   void abandon() {
     each_lane([](Lane& lane) { lane.abandon(); });
   }
 
-  /// The boundary before this stage and the one behind it; none at the ends.
+  /// Returns the boundary before this stage, or after it (`behind`); empty at the ends.
   Side& before() { return before_; }
   Side& behind() { return behind_; }
 
@@ -214,13 +214,13 @@ class Passes {
     f();
   }
 
-  /// The copies that micro-batch j asks for, if there is one, had better be in memory by then.
+  /// Prefetches the copies needed by micro-batch j, if there is one.
   void expect(index_t j) {
     if (!batch_.training() || j >= batch_.count()) return;
     if (before_) before_->trained.expect(batch_.visits(j));
     if (behind_) behind_->trained.expect(batch_.visits(j));
   }
-  /// How long the j-th message of this step from a neighbour is, for lanes that must know.
+  /// Returns the length of the j-th message of this step from a neighbour, for lanes that need it.
   auto forward_bytes() {
     return [this](index_t j) {
       if (j == batch_.count()) return closing_.lay_out({});
@@ -233,7 +233,7 @@ class Passes {
       return batch_.training() ? behind_->gradients.lay_out(batch_.visits(j)) : closing_.lay_out({});
     };
   }
-  /// Random bits depend on the message's number in the run, not on the schedule.
+  /// Returns random draws that depend on the message's number in the run, not on the schedule.
   EncodeContext draws(index_t j, Purpose rounding) const {
     const std::uint64_t number = batch_.number(j);
     return {number, Draw::local(seed_, rank_, number, rounding),
@@ -255,7 +255,7 @@ class Passes {
     envelope_.stamp(lane.slot(j), bytes, kind, j);
     lane.send(j, bytes);
   }
-  /// The loss travels towards the first stage beside the gradients.
+  /// Takes the loss from a message; gradients carry it to the first stage.
   void take_note(const std::byte* note) {
     copy(executor_, in<E, double>(reinterpret_cast<const double*>(note), 1), note_.all());
   }

@@ -24,15 +24,15 @@
 
 namespace terse {
 
-/// One stage of a model that is trained in a pipeline: rank s of a transport is stage s. Activations go to the next
-/// stage, gradients come back, compressed as the policy says; the stage's own optimizer steps on the gradients.
+/// One stage of a model that is trained in a pipeline: rank s of the transport is stage s. Activations are sent to the
+/// next stage and gradients to the previous one, compressed by the policy; each stage has its own optimizer.
 ///
 ///     terse::Pipeline pipeline{terse::AcSgd<>{.capacity = 10'000}, transport, stage, {.micro_batch = 32}};
 ///     const terse::PipelineResult result = pipeline.train(ids);
 ///
-/// Construction is collective: all stages make it alike, and a difference in policy, options, schedule or numerics, or
-/// boundaries that don't fit each other, throw mismatch_error that names them. `stage` must outlive it, and so must the
-/// stage that it refers to. Memory is taken here and in the first step or evaluation of each larger number of micro-batches; other
+/// Construction is collective. If stages differ in policy, options, schedule or numerics, or boundaries don't fit each
+/// other, it throws mismatch_error that names the difference. `stage`, and any stage that it refers to, must outlive the
+/// pipeline. Memory is allocated here and in the first step or evaluation of each larger number of micro-batches; other
 /// steps allocate nothing.
 template <class P, Transport T, class S, class Plan = GPipe, Executor E = executor::host>
 class Pipeline {
@@ -61,51 +61,54 @@ class Pipeline {
         everyone_(channel()),
         batch_(options_, capacity(), when_full(), rank_),
         passes_(executor, policy_, options_, shapes_, stage, lanes_, batch_) {}
-  // Messages in flight point into this object.
+  // Not movable: messages in flight point into this object.
   Pipeline(const Pipeline&) = delete;
   Pipeline& operator=(const Pipeline&) = delete;
 
-  /// One batch through all stages, forward and back: the stage's gradients have what these examples add. Collective;
-  /// `ids` are alike on all stages, in the order of the batch's rows. Stages run as far ahead of each other as the
-  /// schedule lets them, within the call and beyond it.
+  /// Runs one batch forward and backward through all stages, and adds the gradients of these examples to the stage's
+  /// gradients. Collective; `ids` are equal on all stages, in the order of the batch's rows. Stages run ahead of each
+  /// other as far as the schedule allows, within the call and beyond it.
   ///
-  /// `lengths` has for each row how many of its first positions are data, of PipelineOptions::positions; none: all are.
-  /// The rest, padding, doesn't travel: the next stage reads zeros there, and so does this one in its gradients. Equal on
-  /// all stages, as the ids are.
+  /// `lengths` has the number of leading data positions of each row, of PipelineOptions::positions; if empty, all
+  /// positions are data. The rest, padding, is not sent: the next stage reads zeros there, and this stage reads zeros in
+  /// the gradients. `lengths` are equal on all stages.
   ///
-  /// Throws, with nothing changed, usage_error on all stages alike where an example that is kept stands twice in one
-  /// micro-batch, a full memory refuses, `ids` is empty, or lengths are negative, above `positions`, or not one for each id. Throws wire_error where a neighbour's packet does not belong to these examples
-  /// or its copies are others; non_finite_error on all stages, after the last message, by the policy; what the stage
-  /// throws; and peer_error, see the transport, whose deadline must outlast a step: an end of the pipeline waits for all
-  /// passes that a slower stage still has to take. After all but the
-  /// first and non_finite_error the pipeline is torn: the copies may be messages apart, and it refuses to train until
-  /// `forget()` or a checkpoint is loaded. Over NCCL, where all stages first agree on the batch, other examples are a
-  /// wire_error on all of them with nothing changed, and a tear ends the transport; see nccl_lanes.hpp.
+  /// Throws usage_error on all stages, with nothing changed, if an example that is kept occurs twice in one micro-batch, a
+  /// full memory refuses an example, `ids` is empty, or lengths are negative, above `positions`, or not one for each id.
+  /// Throws wire_error if a neighbour's packet does not belong to these examples, or the neighbour's copies differ;
+  /// non_finite_error on all stages, after the last message, depending on the policy; any exception of the stage; and
+  /// peer_error, see the transport. The transport's deadline must be longer than a step: an end of the pipeline waits for
+  /// all remaining passes of a slower stage.
+  ///
+  /// After any of them except this usage_error and non_finite_error the pipeline is torn: the copies of two stages may be
+  /// several messages out of step, and `train` throws until `forget()` is called or a checkpoint is loaded. Over NCCL, where
+  /// all stages first agree on the batch, different examples are a wire_error on all stages with nothing changed, and a
+  /// tear ends the transport; see nccl_lanes.hpp.
   PipelineResult train(std::span<const std::uint64_t> ids, std::span<const index_t> lengths = {}) {
     const detail::Call call(detail::Verb::train);
     return run<true>(ids, lengths, schedule_);
   }
 
-  /// The mean loss of a batch. Collective, and without a backward pass. Activations travel exactly, and no copy is
-  /// touched. Not finite where an activation was not, unless the policy is to throw.
+  /// Returns the mean loss of a batch. Collective, without a backward pass. Activations are sent exactly, and no copy is
+  /// touched. The result is not finite if an activation was not, unless the policy is to throw.
   double evaluate(std::span<const std::uint64_t> ids, std::span<const index_t> lengths = {}) {
     const detail::Call call(detail::Verb::evaluate);
     return run<false>(ids, lengths, ForwardOnly{}).loss;
   }
 
-  /// Drops the copies of these examples, which will be new ones when they come again. All stages do so alike.
+  /// Drops the copies of these examples; their next visit counts as the first. All stages must make the same call.
   void forget(std::span<const std::uint64_t> ids) { batch_.forget(ids); }
-  /// Drops all copies. All stages do so alike. A torn pipeline may then be used again if its transport still works: not
-  /// after a stage was left waiting, for which the deadline ends Threads, MPI and NCCL.
+  /// Drops all copies. All stages must make the same call. A torn pipeline may then be used again if its transport still
+  /// works. It does not after a stage was left waiting: the deadline then ends Threads, MPI and NCCL.
   void forget() {
     batch_.forget();
     torn_ = false;
   }
 
-  /// Compares all copies at all boundaries. Collective; reads every row and sends 20 bytes to each stage. Throws
-  /// mismatch_error on all stages that names the first boundary whose sides differ.
+  /// Compares all copies at all boundaries. Collective; reads every row and sends 20 bytes to each stage. On a
+  /// difference, throws mismatch_error on all stages, naming the first boundary whose sides differ.
   void audit() {
-    std::array<std::uint64_t, 2> mine{};  // of what comes in, and of what goes out
+    std::array<std::uint64_t, 2> mine{};  // digests of incoming and of outgoing copies
     if constexpr (P::remembers) {
       using Memory = typename E::memory;
       if (auto& before = passes_.before())
@@ -122,34 +125,34 @@ class Pipeline {
             rank_);
   }
 
-  /// Batches trained on.
+  /// Returns the number of batches trained on.
   std::uint64_t steps() const { return steps_; }
-  /// Whether `train` and `evaluate` would refuse.
+  /// Returns true if `train` and `evaluate` would refuse to run.
   bool torn() const { return torn_; }
   int rank() const { return rank_; }
   int size() const { return stages_; }
   const P& policy() const { return policy_; }
   const PipelineOptions& options() const { return options_; }
-  /// Of an example at the boundary before this stage and at the one behind it; 0 at the ends.
+  /// Returns the elements of an example at the boundary before this stage, or after it for `output_elements`; 0 at the ends.
   index_t input_elements() const { return shapes_.input; }
   index_t output_elements() const { return shapes_.output; }
-  /// What compresses and what is kept, in words. Where copies lie is each stage's own affair and not said.
+  /// Describes compressors and copies in words, without the storage of copies, which may differ between stages.
   std::string kind() const { return detail::boundary_kind(policy_); }
-  /// The examples of which copies are kept.
+  /// Returns the index of examples that have copies.
   const ExampleIndex& examples() const { return batch_.examples(); }
-  /// A channel of all stages, for collective work between steps.
+  /// Returns a channel of all stages, for collective work between steps.
   T& channel() { return lanes_.channel(); }
 
   PipelineStatistics statistics() const { return passes_.statistics(); }
   void reset_statistics() { passes_.reset_statistics(); }
 
-  /// Shows the scalars of the state: visit(name, uint64&). With `copies`, what a checkpoint of it holds.
+  /// Shows the scalars of the state to visit(name, uint64&). A checkpoint holds these and `copies`.
   template <class Visit>
   void walk(Visit&& visit) {
     visit("steps", steps_);
     visit("messages", messages_);
   }
-  /// Shows the copies at each boundary: visit(name, bytes of `slot_count` rows, bytes of a row).
+  /// Shows the copies at each boundary to visit(name, bytes of `slot_count` rows, bytes of a row).
   template <class Visit>
   void copies(index_t slot_count, Visit&& visit) {
     if constexpr (P::remembers) {
@@ -161,8 +164,8 @@ class Pipeline {
       if (auto& behind = passes_.behind()) show("outgoing", behind->trained);
     }
   }
-  /// Takes over the examples whose copies stand where `copies` shows them: what is left to do once scalars and copies are
-  /// a checkpoint's. `examples` has this pipeline's capacity. Ends a tear; throws nothing.
+  /// Takes over the index of examples whose copies are where `copies` shows them: the last step of loading a checkpoint,
+  /// after scalars and copies were read. `examples` has this pipeline's capacity. Ends a tear; throws nothing.
   void restore(ExampleIndex examples) {
     batch_.restore(std::move(examples));
     evaluations_ = 0;
@@ -170,7 +173,7 @@ class Pipeline {
   }
 
  private:
-  /// What is left of a step that an exception ends.
+  /// Guard of a step: marks the pipeline as torn and abandons messages if an exception ends the step.
   class Tear {
    public:
     explicit Tear(Pipeline& pipeline) : pipeline_(&pipeline) {}
@@ -247,7 +250,7 @@ class Pipeline {
   }
   void open_batch(std::span<const std::uint64_t> ids, std::span<const index_t> lengths, bool training) {
     batch_.open(ids, lengths, training, steps_ + 1, messages_);
-    // Messages whose lengths follow from the batch must not be asked for before all stages have the same one.
+    // Message lengths follow from the batch: no receive may be posted before all stages agree on it.
     if constexpr (detail::Lanes<T, E>::exact) {
       try {
         detail::agree_on_batch(channel(), everyone_, batch_);
@@ -269,7 +272,7 @@ class Pipeline {
   detail::Batch batch_;
   detail::Passes<P, T, S, E> passes_;
 
-  index_t checked_ = -1;  // number of micro-batches that the schedule was asked about
+  index_t checked_ = -1;  // number of micro-batches for which the schedule was checked
   std::uint64_t steps_ = 0, messages_ = 0, evaluations_ = 0;
   bool torn_ = false;
 };

@@ -11,7 +11,7 @@ namespace terse::detail {
 
 TERSE_NUMERICS_BEGIN
 
-/// As an activation of type A. What is read is finite, and stays so where A's range is smaller.
+/// Converts a decoded value to an activation of type A. Clamps to A's range, so that finite values stay finite.
 template <Number A>
 TERSE_HD A delivered(float x) {
   if constexpr (std::same_as<A, float>)
@@ -20,19 +20,19 @@ TERSE_HD A delivered(float x) {
     return narrowed<A>(between(x, -A::largest, A::largest));
 }
 
-/// Rows that stand one after the other without padding, addressed by arena index: in the arena of a micro-batch each
-/// starts at a multiple of 64. `piece.segment` is the row's number.
+/// Contiguous rows without padding, addressed by arena index: in the arena of a micro-batch each row starts at a multiple
+/// of 64. `piece.segment` is the row's number.
 template <class A>
 struct Rows {
   A* data = nullptr;
-  index_t padding = 0;  // behind each row of the arena
+  index_t padding = 0;  // after each row of the arena
   index_t shift = 0;
 
   TERSE_HD void enter(const Piece& piece) { shift = piece.segment * padding; }
   TERSE_HD A& operator[](index_t i) const { return data[i - shift]; }
 };
 
-/// What a stage says of its rows.
+/// A message that consists of a stage's rows.
 template <Number A>
 struct RowMessage {
   Rows<const A> rows;
@@ -40,7 +40,7 @@ struct RowMessage {
   TERSE_HD float operator()(const Piece&, index_t i) const { return widened(rows[i]); }
 };
 
-/// What came, as it is.
+/// Writes decoded values to rows, without a copy.
 template <Number A>
 struct TakeRows {
   Rows<A> rows;
@@ -50,11 +50,11 @@ struct TakeRows {
 
 TERSE_NUMERICS_END
 
-/// Some rows of a micro-batch in a packet: a codec, and where its section lies. Allocates nothing once it is made.
+/// Some rows of a micro-batch in a packet: a codec, and the place of its section. Allocates at construction alone.
 template <Compressor C, ErrorFeedback F, Executor E>
 class RowSection {
  public:
-  /// For up to `rows` rows of `elements` elements.
+  /// Allocates for up to `rows` rows of `elements` elements.
   RowSection(E executor, const C& compressor, const F& feedback, index_t rows, index_t elements)
       : executor_(executor),
         elements_(elements),
@@ -67,12 +67,12 @@ class RowSection {
   }
 
   void clear() { pieces_.clear(); }
-  /// The first `count` elements of row `row`.
+  /// Adds the first `count` elements of row `row`.
   void add(index_t row, index_t count) {
     if (count > 0) pieces_.push_back({row, row * aligned(elements_), count});
   }
   bool empty() const { return pieces_.empty(); }
-  /// Places the section behind `at` bytes of packet; returns where it ends.
+  /// Places the section after `at` bytes of packet; returns its end.
   index_t lay_out(index_t at) {
     range_of(portion_).assign(pieces_.data(), pieces_.size());
     portion_.section_at = at;
@@ -80,7 +80,7 @@ class RowSection {
     portion_.bytes = portion_.note_at = portion_.dense_at + Dense{}.wire_bytes(portion_.dense);
     return portion_.bytes;
   }
-  /// Bytes of a section of all rows.
+  /// Returns the bytes of a section of all rows.
   index_t largest() const { return largest_; }
 
   template <class M>
@@ -90,12 +90,12 @@ class RowSection {
     codec_.measure(portion_, {}, EmptyInbox{}, both);
     codec_.encode(portion_, {}, EmptyInbox{}, both, context, false, packet);
   }
-  /// Has `decode` look for values that are not finite in packets that a peer sends, see Envelope.
+  /// Makes `decode` look for values that are not finite in a peer's packets, see Envelope.
   void watch(std::uint64_t* damage, std::uint32_t origin) {
     inbox_.watch(damage);
     origin_ = origin;
   }
-  /// f(piece, i, keep, value) for what a packet says of each element.
+  /// Calls f(piece, i, keep, value) with the decoded value of each element.
   template <class G>
   void decode(const std::byte* packet, const StepDraw& shared, const G& f) {
     if (empty()) return;
@@ -109,7 +109,7 @@ class RowSection {
 
   Codec<C, F, E>& codec() { return codec_; }
   const Portion& portion() const { return portion_; }
-  /// The rows that were laid out.
+  /// Returns the rows that were laid out.
   const Range& range() { return range_of(portion_); }
 
  private:

@@ -9,27 +9,27 @@
 
 namespace terse {
 
-/// What a stage does next: the forward or the backward pass of one micro-batch.
+/// A pass of a stage: forward or backward, of one micro-batch.
 struct Action {
   bool forward = true;      ///< false: backward
-  index_t micro_batch = 0;  ///< counts from 0 in a step
+  index_t micro_batch = 0;  ///< number in the step, from 0
   bool operator==(const Action&) const = default;
 };
 
-/// A schedule says in which order a stage takes the passes of a step's micro-batches. It is a value without state:
+/// A schedule is the order in which a stage runs the passes of a step's micro-batches. It is a value without state:
 ///
-///     actions(micro_batches)                           how many there are
-///     at(k, stage, stages, micro_batches)              the k-th of them
+///     actions(micro_batches)                           the number of passes
+///     at(k, stage, stages, micro_batches)              the k-th pass
 ///     in_flight(stage, stages, micro_batches)          inputs that a stage keeps at once, between a forward and its
 ///                                                      backward pass
-///     lead()                                           by how many micro-batches the latter differs at most between
-///                                                      neighbouring stages
+///     lead()                                           the largest difference of `in_flight` between neighbouring
+///                                                      stages
 ///
-/// Forward passes come in ascending order, and so do backward passes, on every stage: then all schedules give the same
-/// bits. Nothing is allocated, and the number of micro-batches may change from step to step.
+/// On every stage forward passes are in ascending order, and so are backward passes; therefore all schedules give the
+/// same bits. Schedules allocate nothing, and the number of micro-batches may change from step to step.
 
 /// All forward passes, then all backward passes. A stage keeps all micro-batches of a step in flight.
-/// With times tf and tb of a pass and cf and cb of a message's way, S stages and M micro-batches take
+/// With times tf and tb of a pass, and cf and cb of a message, a step of S stages and M micro-batches takes
 ///
 ///     S (tf + tb) + (S - 1) (cf + cb) + (M - 1) (max(tf, cf) + max(tb, cb))
 ///
@@ -47,16 +47,16 @@ struct GPipe {
   }
 };
 
-/// One forward, one backward: a stage starts as many forward passes as there are stages from it on, then takes backward
-/// and forward passes in turn. With `ahead`, it starts so many more for each stage behind it:
+/// One forward, one backward: stage s of S starts with S - s forward passes, then alternates backward and forward
+/// passes. It starts with `ahead` more forward passes for each later stage:
 ///
 ///     min(M, S - s + ahead (S - 1 - s)) in flight on stage s
 ///
-/// which hides the messages' way there and back. Without communication, and ahead = 0, a step takes
+/// which hides the round trip of messages. Without communication, and ahead = 0, a step takes
 /// (M + S - 1) (tf + tb). Source: Narayanan et al., "PipeDream", SOSP 2019, section 3.2; here with a flush after each
 /// step, so that all passes of a step see the same parameters.
 struct OneForwardOneBackward {
-  int ahead = 1;  ///< in [0, 31]; each costs a micro-batch in flight for each stage behind
+  int ahead = 1;  ///< in [0, 31]; each costs a micro-batch in flight for each later stage
 
   void check() const {
     if (ahead < 0 || ahead > 31)
@@ -80,8 +80,8 @@ struct OneForwardOneBackward {
   }
 };
 
-/// Throws usage_error where a schedule, asked for a stage's passes one by one, breaks its word: each forward pass once and
-/// in order, each backward pass behind it, no more in flight than it says. Cost O(actions).
+/// Checks a stage's passes one by one and throws usage_error if the schedule breaks its contract: each forward pass once
+/// and in order, each backward pass after its forward pass, no more in flight than `in_flight`. Cost O(actions).
 template <class S>
 void check_order(const S& schedule, int stage, int stages, index_t micro_batches) {
   const auto refuse = [&](const std::string& what) {
@@ -104,7 +104,7 @@ void check_order(const S& schedule, int stage, int stages, index_t micro_batches
     if (backward > forward)
       refuse("takes the backward pass of micro-batch " + std::to_string(action.micro_batch) +
              " before its forward pass");
-    // Without backward passes nothing is kept.
+    // Without backward passes no input is kept.
     if (actions != micro_batches && forward - backward > most)
       refuse("has " + std::to_string(forward - backward) + " micro-batches in flight and says " +
              std::to_string(most));

@@ -18,36 +18,36 @@
 
 namespace terse::detail {
 
-/// What a message between stages has: the verdict is the last one of a step, the total that of an evaluation.
+/// Kind of a message between stages: the verdict is the last message of a step, the total the last one of an evaluation.
 enum class MessageKind : std::uint64_t { activation, gradient, verdict, evaluation, total };
 
-/// An Envelope for messages between stages, whose packets say which message of the batch they are, and which examples it
-/// is about. Says in a pipeline's words what is wrong with one.
+/// An Envelope for messages between stages: their packets identify the message of the batch and its examples. Errors name
+/// stages and micro-batches.
 template <Executor E>
 class StageEnvelope {
   static constexpr bool on_host = std::is_same_v<typename E::memory, memory::host>;
 
  public:
-  /// `batch` outlives it.
+  /// Keeps a reference to `batch`.
   StageEnvelope(E executor, const Batch& batch, int rank)
       : executor_(executor), batch_(batch), rank_(rank), now_(1) {}
 
-  /// Begins the step of a batch that is open. `agreement` is what all stages agree on.
+  /// Begins the step of an open batch. `agreement` is a hash on which all stages agree.
   void open(std::uint64_t agreement) {
     round_ = {batch_.round(), agreement};
     put(executor_, view<const StepScalars>(&round_, 1), now_.all());
     envelope_.open(executor_, {round_.step, round_.agreement, now_.data()}, rank_);
   }
-  /// For what reads and writes the rest of packets.
+  /// Returns the Envelope for code that reads and writes the rest of packets.
   Envelope<E>& inner() { return envelope_; }
-  /// Something of this stage was not finite.
+  /// Notes that a value of this stage is not finite.
   void note() { envelope_.note(executor_); }
 
   /// Writes the header of this stage's message j.
   void stamp(std::byte* packet, index_t bytes, MessageKind kind, index_t j) {
     envelope_.stamp(executor_, static_cast<std::uint64_t>(bytes), place(kind, j, rank_), packet);
   }
-  /// Checks message j of `sender`. `side` knows what it looks like.
+  /// Checks message j of `sender`. `side` knows its layout.
   template <class Side>
   void accept(Side& side, const std::byte* packet, MessageKind kind, index_t j, int sender) {
     try {
@@ -63,8 +63,8 @@ class StageEnvelope {
       throw;
     }
   }
-  /// Ends the step; returns whose messages were not finite, as flags of packets. Throws wire_error of what a device has
-  /// found, and where another stage has refused a packet.
+  /// Ends the step; returns the sender of messages that were not finite, as packet flags. Throws wire_error if a device
+  /// has found a fault, or another stage has refused a packet.
   std::uint16_t conclude() {
     std::uint16_t flags;
     try {
@@ -83,8 +83,8 @@ class StageEnvelope {
     return mix_hash(mix_hash(rows, static_cast<std::uint64_t>(kind)),
                     static_cast<std::uint64_t>(sender) << 40 ^ static_cast<std::uint64_t>(j));
   }
-  /// Says what a packet of another step, or of other examples, may come from. Lengths follow from the examples. A device
-  /// doesn't remember which message it was: j is negative.
+  /// Explains the cause of a packet of another step or of other examples, by a wire_error. Lengths follow from the
+  /// examples. A device doesn't remember the number of the message: then j is negative.
   void explain(const PacketFault& fault, index_t j, int sender) const {
     const std::string stage = "stage " + std::to_string(sender);
     const auto step = static_cast<std::int64_t>(batch_.step());

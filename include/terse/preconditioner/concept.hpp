@@ -12,27 +12,27 @@
 
 namespace terse {
 
-/// What a layer-wise preconditioner measures of each layer between the sweeps: EuclideanNorm, MaxAbs or another Statistic
-/// whose Scale is a float, each in a pass that reads.
+/// The statistics that a layer-wise preconditioner measures of each layer between the sweeps: EuclideanNorm, MaxAbs or
+/// another Statistic whose Scale is a float. Each costs one read-only pass.
 template <class... S>
 struct Statistics {
   static constexpr int count = sizeof...(S);
 };
 
-/// What is true of a preconditioner's arithmetic.
+/// Properties of a preconditioner's arithmetic.
 struct PreconditionerFacts {
-  /// The step of a layer depends on statistics over all of it, so that it is taken in a second sweep.
+  /// The step of a layer depends on statistics over the whole layer, so it is taken in a second sweep.
   bool layer_wise = false;
-  /// Segments of fewer dimensions are not measured, and have the factor 1.
+  /// Segments with fewer dimensions are not measured, and have the factor 1.
   std::size_t least_dimensions = 0;
-  /// Goes on with what a first stage has learned: for the second stage of a Staged alone.
+  /// Continues from the state that a first stage has learned: only for the second stage of a Staged.
   bool continues_first_stage = false;
   /// step(e, 0, 0) is 0 and changes nothing, see CorrectionFacts.
   bool rests_at_zero = false;
-  /// Layer-wise, and between the sweeps the steps of each hidden matrix become its nearest orthogonal one, by the policy's
-  /// `Sequence`: see Orthogonal.
+  /// Layer-wise; between the sweeps the step of each hidden matrix is replaced by its nearest orthogonal matrix, by the
+  /// policy's `Sequence`: see Orthogonal.
   bool orthogonalizes = false;
-  /// Asks elements whether they are hidden, which those of means over all ranks alone know.
+  /// Reads e.hidden(), which only the elements of methods that average over all ranks have.
   bool asks_hidden = false;
 };
 
@@ -103,36 +103,36 @@ concept PreconditionerRule = MakesRule<P, Real> && requires {
 
 }  // namespace detail
 
-/// How a direction becomes a step, of methods that average over all ranks. A copyable policy of hyper-parameters with
+/// The rule that turns a direction into a step, in methods that average over all ranks. A copyable policy of hyper-parameters with
 ///
 ///     static constexpr PreconditionerFacts facts{...};
 ///     static constexpr std::array<const char*, N> state{...};    names of its buffers, n floats each, which start at 0
 ///     template <class Real> struct Rule                          the arithmetic for one element; its members are the
 ///                                                                hyper-parameters, in their order
 ///
-/// and, where it has hyper-parameters, hyper_parameters(), a std::array with a HyperParameter for each; where that can't say it, check(),
-/// settings(visit) and `template <class Real> Rule<Real> rule() const`. Of an element e, see MomentumCorrection, a rule has
+/// and, if it has hyper-parameters, hyper_parameters(), a std::array with a HyperParameter for each; where that does not suffice, check(),
+/// settings(visit) and `template <class Real> Rule<Real> rule() const`. For an element e, see MomentumCorrection, a rule has
 ///
 ///     step(e, gradient, direction)   the step u, in x = x - learning_rate (u + weight_decay x); gradient is the mean
-///                                    gradient or what stands for it, see MomentumCorrection, which made the direction
-///     denominator(e)                 optional: what it divided by in the last step, and 0 where it has learned nothing
+///                                    gradient or its estimate, see MomentumCorrection, which made the direction
+///     denominator(e)                 optional: the divisor of the last step, 0 for an element without a learned variance
 ///     carry(e, denominator)          optional, see Staged
-///     takes_part(e)                  optional: whether an element goes on to be compressed, see Staged
-///     at_step(t)                     optional: std::array<Real, N>, what e.scalar(k) is in step t = 1, 2, ...
+///     takes_part(e)                  optional: whether an element is compressed in the second stage, see Staged
+///     at_step(t)                     optional: std::array<Real, N>, the values of e.scalar(k) in step t = 1, 2, ...
 ///
-/// carry and takes_part read buffers alone, denominator scalars, too.
+/// carry and takes_part read only buffers; denominator reads scalars, too.
 ///
-/// Where facts.layer_wise, the first sweep keeps u, statistics are measured of each layer (segment), and the second sweep
-/// takes the step. The policy may keep numbers of its own, a float for each layer, which start at 0:
+/// If facts.layer_wise, the first sweep stores u, then statistics of each layer (segment) are measured, and the second sweep
+/// takes the step. The policy may have its own numbers, a float for each layer, which start at 0:
 /// `static constexpr std::array<const char*, N> layer_state{...}`. Its rule has `using measures = Statistics<...>` and
 ///
-///     measured(k, e, u)        what statistic k = 0, 1, ... of `measures` is of
-///     factor(layer)            what the learning rate is multiplied by; once for each layer whose statistics were measured,
+///     measured(k, e, u)        the value that statistic k = 0, 1, ... of `measures` is taken of
+///     factor(layer)            the factor on the learning rate; called once for each layer whose statistics were measured,
 ///                              in any order; layer.measured(k) is statistic k, layer.decay() the weight decay, layer.rows()
 ///                              and layer.columns() its shape, and layer[k] number k of layer_state, which it may change
-///     observe(layer, factor)   optional, of the second stage's preconditioner: in each step of the first one, with its
-///                              statistics and the factor that it has chosen, see Staged
-///     move(e, u, rate)         optional: what x loses; rate is the learning rate times the layer's factor; by default
+///     observe(layer, factor)   optional, for the second stage's preconditioner: called in each step of the first stage, with
+///                              the first stage's statistics and the factor that it has chosen, see Staged
+///     move(e, u, rate)         optional: the decrease of x; rate is the learning rate times the layer's factor; by default
 ///                              rate (u + weight_decay x)
 ///
 /// Arithmetic is templated on Real, so that oracles run the same text in double.
@@ -142,7 +142,7 @@ concept Preconditioner = std::copyable<P> && detail::NamesBuffers<P> && requires
   requires detail::PreconditionerRule<P, float> && detail::PreconditionerRule<P, double>;
 };
 
-/// Says in words what a type lacks to be a preconditioner.
+/// Reports a missing member of a preconditioner with a readable static_assert.
 template <class P>
 constexpr bool check_preconditioner() {
   static_assert(std::copyable<P>, "terse: a preconditioner is a value: it must be copyable");

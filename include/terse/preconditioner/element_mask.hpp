@@ -15,7 +15,7 @@ TERSE_NUMERICS_BEGIN
 
 namespace detail {
 
-/// A predicate of (piece, i, bit) as codes of one bit.
+/// A predicate of (piece, i, bit) as one-bit codes.
 template <class Predicate>
 struct AsBit {
   Predicate holds;
@@ -33,7 +33,7 @@ TERSE_NUMERICS_END
 template <Executor E>
 class ElementMask {
  public:
-  /// `masked_`: by `settle`, with the largest share that it may be.
+  /// `masked_`: the counter that `settle` uses, with the largest share of elements that may be masked.
   TERSE_COLD ElementMask(E executor, const Range& range, index_t arena, detail::MaskedElements masked_)
       : masked(std::move(masked_)),
         executor_(executor),
@@ -45,14 +45,14 @@ class ElementMask {
     piece_.assign(Piece{});
   }
 
-  /// Bit i becomes predicate(piece, i, bit i as it was). Waits for the executor.
+  /// Sets bit i to predicate(piece, i, previous bit i). Waits for the executor.
   template <class Predicate>
   void set(const Predicate& predicate) {
     write(predicate, words_);
     look();
   }
-  /// `set`, unless that masks too many elements: then it changes nothing and returns false. predicate_of(true) makes a predicate
-  /// that changes nothing either, and holds for what is not masked.
+  /// Does the same as `set`, unless that masks too many elements: then it changes nothing and returns false. predicate_of(true)
+  /// must return a predicate without side effects, which is true for elements that are not masked.
   template <class PredicateOf>
   TERSE_COLD bool settle(const PredicateOf& predicate_of) {
     for (const bool tries : {true, false}) {
@@ -62,7 +62,7 @@ class ElementMask {
     look();
     return true;
   }
-  /// All bits become 1.
+  /// Sets all bits to 1.
   TERSE_COLD void set_all() {
     buffer<std::uint64_t> here(words_.size());
     for (const Piece& piece : range_.pieces())
@@ -74,25 +74,25 @@ class ElementMask {
     put(executor_, view<const std::uint64_t>(here.all()), out<E, std::uint64_t>(words_.all()));
     full_ = true;
   }
-  /// What verbs take; where all bits are 1 they get none, and don't read any.
+  /// Returns the mask for verbs; an empty one if all bits are 1, so that verbs read no bits.
   Mask<typename E::memory> mask() const { return full_ ? Mask<typename E::memory>{} : bits(); }
   bool full() const { return full_; }
-  /// A hash of all bits, never 0. Waits for the executor; n / 64 words come to the host.
+  /// Returns a hash of all bits, never 0. Waits for the executor; n / 64 words are copied to the host.
   TERSE_COLD std::uint64_t digest() const {
     buffer<std::uint64_t> here(words_.size());
     fetch(executor_, in<E, std::uint64_t>(words_.all()), here.all());
     return hash_bytes(reinterpret_cast<const std::byte*>(here.data()),
                       static_cast<std::size_t>(here.size()) * sizeof(std::uint64_t));
   }
-  /// Waits for the executor.
+  /// Visits the bits. Waits for the executor.
   template <class Visit>
   void walk(Visit&& visit) {
-    full_ = false;  // should visit throw
+    full_ = false;  // in case visit throws
     visit("mask", words_.all(), index_t{0});
     look();
   }
 
-  detail::MaskedElements masked;  ///< by `settle`
+  detail::MaskedElements masked;  ///< counts of the last `settle`
 
  private:
   Mask<typename E::memory> bits() const { return {words_.data()}; }
@@ -106,7 +106,7 @@ class ElementMask {
                      Draw::shared(0, 0, Purpose::quantization));
     }
   }
-  /// use(segment, count, words) for blocks of bits. Waits for the executor.
+  /// Calls use(segment, count, words) for blocks of bits. Waits for the executor.
   template <class Use>
   TERSE_COLD void on_host(const buffer<std::uint64_t, typename E::memory>& words, const Use& use) {
     const index_t block = here_.size() * alignment;
@@ -118,13 +118,13 @@ class ElementMask {
         use(piece.segment, count, view<const std::uint64_t>(here));
       }
   }
-  /// Whether those are few that `tried_` masks.
+  /// Checks whether `tried_` masks few enough elements.
   TERSE_COLD bool few_masked() {
     masked.begin();
     on_host(tried_, [this](index_t segment, index_t count, view<const std::uint64_t> bits) {
       masked.add(segment, count, bits);
     });
-    // Bits that are set before the freeze are what a user has left out.
+    // Bits that are 1 before the freeze are elements that a user has left out.
     on_host(words_, [this](index_t segment, index_t count, view<const std::uint64_t> bits) {
       masked.leave_out(segment, count - detail::MaskedElements::zeros(bits, count));
     });
@@ -139,7 +139,7 @@ class ElementMask {
 
   E executor_;
   Range range_;
-  Range piece_;  // whichever it is at; allocates once
+  Range piece_;  // the current piece; allocates once
   buffer<std::uint64_t, typename E::memory> words_, tried_;
   buffer<std::uint64_t> here_;  // a block of `tried_` on the host
   buffer<float, typename E::memory> one_;

@@ -7,7 +7,7 @@
 #include "terse/core/check.hpp"
 #include "terse/preconditioner/concept.hpp"
 
-// Preconditioners that look at one element alone.
+// Preconditioners that read one element at a time.
 
 namespace terse {
 
@@ -27,7 +27,7 @@ struct NoPreconditioner {
   };
 };
 
-/// The direction's sign, 0 of 0: Lion's and signSGD's step of one length.
+/// The direction's sign, 0 for 0: the step of Lion and signSGD, whose elements all have the same magnitude.
 struct SignStep {
   static constexpr PreconditionerFacts facts{.rests_at_zero = true};
   static constexpr std::array<const char*, 0> state{};
@@ -42,14 +42,14 @@ struct SignStep {
 };
 
 /// v = beta2 v + (1 - beta2) mean^2; u = direction / (sqrt(v / (1 - beta2^t)) + epsilon). Without bias correction it is
-/// RMSProp's. Source: Kingma and Ba, "Adam", ICLR 2015, algorithm 1; Tieleman and Hinton, lecture 6.5, 2012.
+/// RMSProp's rule. Source: Kingma and Ba, "Adam", ICLR 2015, algorithm 1; Tieleman and Hinton, lecture 6.5, 2012.
 struct AdamVariance {
   static constexpr PreconditionerFacts facts{};
   static constexpr std::array<const char*, 1> state{"variance"};
 
-  float beta2 = 0.999F;         ///< of the variance; in [0, 1)
-  float epsilon = 1e-8F;        ///< outside the root
-  bool bias_correction = true;  ///< whether averages make up for their start from 0
+  float beta2 = 0.999F;         ///< decay rate of the variance; in [0, 1)
+  float epsilon = 1e-8F;        ///< added to the denominator, outside the root
+  bool bias_correction = true;  ///< whether to apply Adam's bias correction
 
   constexpr std::array<HyperParameter, 3> hyper_parameters() const {
     return {{{"beta2", beta2, allowed::below_one},
@@ -77,16 +77,16 @@ struct AdamVariance {
   };
 };
 
-/// The largest of all variances so far: v = beta2 v + (1 - beta2) mean^2, w = max(w, v);
+/// The running maximum of the variance: v = beta2 v + (1 - beta2) mean^2, w = max(w, v);
 /// u = direction / (sqrt(w / (1 - beta2^t)) + epsilon). Without bias correction w is not divided. Source: Reddi, Kale and
-/// Kumar, "On the convergence of Adam and beyond", ICLR 2018, algorithm 2, which has none; PyTorch has.
+/// Kumar, "On the convergence of Adam and beyond", ICLR 2018, algorithm 2, without bias correction; PyTorch applies it.
 struct AmsgradVariance {
   static constexpr PreconditionerFacts facts{};
   static constexpr std::array<const char*, 2> state{"variance", "largest_variance"};
 
-  float beta2 = 0.999F;         ///< of the variance; in [0, 1)
-  float epsilon = 1e-8F;        ///< outside the root
-  bool bias_correction = true;  ///< whether averages make up for their start from 0
+  float beta2 = 0.999F;         ///< decay rate of the variance; in [0, 1)
+  float epsilon = 1e-8F;        ///< added to the denominator, outside the root
+  bool bias_correction = true;  ///< whether to apply Adam's bias correction
 
   constexpr std::array<HyperParameter, 3> hyper_parameters() const {
     return {{{"beta2", beta2, allowed::below_one},
@@ -122,7 +122,7 @@ struct AdagradSum {
   static constexpr PreconditionerFacts facts{};
   static constexpr std::array<const char*, 1> state{"squared_gradients"};
 
-  float epsilon = 1e-10F;  ///< outside the root
+  float epsilon = 1e-10F;  ///< added to the denominator, outside the root
 
   constexpr std::array<HyperParameter, 1> hyper_parameters() const {
     return {{{"epsilon", epsilon, allowed::above_zero}}};

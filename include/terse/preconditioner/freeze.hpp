@@ -11,20 +11,20 @@
 #include "terse/core/check.hpp"
 #include "terse/executor/statistic.hpp"
 
-// When a method of two stages goes over to its second one, see Staged.
+// Rules for the change of a two-stage method to its second stage, see Staged.
 
 namespace terse {
 
-/// A rule that says when the first stage is over. A copyable policy with check(), settings(visit), `Watch<E>`, what it
-/// remembers, and optionally `static constexpr const char* watches`, the name of a buffer that it looks at. A watch has
+/// A rule that decides when the first stage is over. A copyable policy with check(), settings(visit), its state `Watch<E>`,
+/// and optionally `static constexpr const char* watches`, the name of a buffer that it reads. A watch has
 ///
-///     Watch(rule, executor, range)                 range: what the second stage compresses
-///     check(rule)                                  throws usage_error where the rule has come to need more memory
+///     Watch(rule, executor, range)                 range: the elements that the second stage compresses
+///     check(rule)                                  throws usage_error if the changed rule requires more memory
 ///     due(rule, executor, step, buffer) -> bool    after step t = 1, 2, ... of the first stage: whether it was the last;
 ///                                                  buffer is nullptr unless the rule watches one
 ///     walk(visit)
 ///
-/// and optionally `bool skipped() const`: whether there is no first stage at all.
+/// and optionally `bool skipped() const`, which returns true if there is no first stage.
 template <class S>
 concept StageSwitch = std::copyable<S> && requires(const S& rule) {
   rule.check();
@@ -45,11 +45,11 @@ struct Read {
 
 }  // namespace detail
 
-/// After step `step`: steps 1 ... step are the first stage's; 0: there is none. No number is right for all trainings, so there
-/// is no default.
+/// The first stage ends after step `step`: it has steps 1 ... step; 0: there is no first stage. There is no default, since no number
+/// fits all training runs.
 struct AtStep {
   static constexpr std::uint64_t unset = std::numeric_limits<std::uint64_t>::max();
-  std::uint64_t step = unset;  ///< the last one of the first stage; 0: there is none. Must be given
+  std::uint64_t step = unset;  ///< the last step of the first stage; 0: there is none. Required
 
   void check() const {
     if (step == unset)
@@ -72,17 +72,18 @@ struct AtStep {
   };
 };
 
-/// After the first step t > max(learning_rate_warmup_steps, horizon) at which the L1 norm a(t) of the variance has
-/// settled: min(a(t) / a(t - horizon), a(t - horizon) / a(t)) >= threshold. horizon = 1 / (1 - beta2) is one memory of
+/// The first stage ends after the first step t > max(learning_rate_warmup_steps, horizon) at which the L1 norm a(t) of the variance
+/// has settled: min(a(t) / a(t - horizon), a(t - horizon) / a(t)) >= threshold. horizon = 1 / (1 - beta2) is the time constant of
 /// the variance. State: horizon + 1 floats. On a device each step of the first stage waits for it. Source: Tang et al.,
 /// "1-bit Adam", ICML 2021, section 7.1.
 struct VarianceRatio {
   static constexpr std::uint64_t longest_horizon = std::uint64_t{1} << 30;  // a float each
   static constexpr const char* watches = "variance";
 
-  float threshold = 0.96F;                       ///< in (0, 1]; nearer to 1 is later
-  std::uint64_t horizon = 1000;                  ///< steps, one memory of the variance
-  std::uint64_t learning_rate_warmup_steps = 0;  ///< the schedule's own; not over before
+  float threshold = 0.96F;       ///< in (0, 1]; a value nearer to 1 ends the first stage later
+  std::uint64_t horizon = 1000;  ///< steps, the time constant of the variance
+  std::uint64_t learning_rate_warmup_steps =
+      0;  ///< the schedule's warm-up; the first stage does not end before
 
   void check() const {
     if (horizon < 1 || horizon > longest_horizon || !(threshold > 0 && threshold <= 1))
@@ -136,11 +137,11 @@ struct VarianceRatio {
   };
 };
 
-/// Either of them, chosen at run time.
+/// AtStep or VarianceRatio, chosen at run time.
 struct Freeze {
   static constexpr const char* watches = VarianceRatio::watches;
 
-  std::variant<AtStep, VarianceRatio> rule = VarianceRatio{};  ///< when the first stage is over
+  std::variant<AtStep, VarianceRatio> rule = VarianceRatio{};  ///< the end of the first stage
 
   void check() const {
     if (const auto* at = std::get_if<AtStep>(&rule); at != nullptr && at->step < 1)
@@ -183,7 +184,7 @@ struct Freeze {
   const VarianceRatio* ratio() const { return std::get_if<VarianceRatio>(&rule); }
 };
 
-/// Says in words why a preconditioner can't be that of a 1-bit method.
+/// Reports with a readable static_assert why a preconditioner can't serve a 1-bit method.
 template <class P>
 constexpr bool check_freezes() {
   static_assert(

@@ -10,24 +10,24 @@ namespace terse {
 
 TERSE_NUMERICS_BEGIN
 
-/// Layer-wise rates over a frozen variance, 1-bit LAMB's: LAMB's coefficients c are frozen with it, and follow a fresh
-/// variance slowly. In a Staged whose first stage is layer-wise (LayerWise<AdamVariance>),
+/// Layer-wise rates over a frozen variance, 1-bit LAMB's: LAMB's coefficients c are frozen with the variance, and then follow
+/// slowly a fresh variance. In a Staged whose first stage is layer-wise (LayerWise<AdamVariance>),
 ///
-///     in each step of the first stage, for each layer, where c != 1,
+///     in each step of the first stage, for each layer, if c != 1,
 ///       frozen = coefficient_beta frozen + (1 - coefficient_beta) c
 ///     when it ends:            v~ = v
-///     in the second stage, u0 the step of P, d what P multiplies by, g~ the gradient that the mean stands for:
-///       v~ = beta2 v~ + (1 - beta2) g~^2                 as it was where that overflows
+///     in the second stage, u0 the step of P, d the factor of P, g~ the gradient estimated from the mean:
+///       v~ = beta2 v~ + (1 - beta2) g~^2                 unchanged if that overflows
 ///       f = max over the layer of 1 / (d (sqrt(v~) + epsilon))
 ///       f = f q + 1 - q,  q = min(1, ||u0|| / ||u0 + weight_decay x||)
 ///       f = clamp(f, min_factor, max_factor), and within factor_threshold of the last f
 ///       x = x - learning_rate frozen f (u0 + weight_decay x)
 ///
-/// A layer whose c was never other than 1 has frozen = 1; the first f is held to within factor_threshold of 1. P is
+/// A layer whose c was 1 in all steps has frozen = 1; the first f stays within factor_threshold of 1. P is
 /// FrozenVariance, or a preconditioner that continues a first stage and whose rule has `reciprocal(e)`, d.
 ///
-/// State: that of P, v~, n floats for u0 between the sweeps, and frozen and f for each layer. Passes beside the first sweep:
-/// three that read, and the second sweep. Source: Li et al., "1-bit LAMB", HiPC 2022 (arXiv 2104.06069), algorithm 1.
+/// State: the state of P, v~, n floats for u0 between the sweeps, and frozen and f for each layer. Passes in addition to the first
+/// sweep: three read-only ones, and the second sweep. Source: Li et al., "1-bit LAMB", HiPC 2022 (arXiv 2104.06069), algorithm 1.
 template <Preconditioner P = FrozenVariance>
 struct FrozenLayerRates {
   static_assert(
@@ -37,13 +37,14 @@ struct FrozenLayerRates {
   static constexpr auto state = detail::with_name(P::state, "fresh_variance");
   static constexpr std::array<const char*, 2> layer_state{"frozen_coefficients", "factors"};
 
-  P inner{};                      ///< the preconditioner whose steps it scales
-  float beta2 = 0.999F;           ///< of the fresh variance; in [0, 1)
-  float epsilon = 1e-8F;          ///< outside the root; that of the first stage's preconditioner
-  float coefficient_beta = 0.9F;  ///< of the coefficients' average over the first stage; in [0, 1)
+  P inner{};             ///< the preconditioner whose steps it scales
+  float beta2 = 0.999F;  ///< decay rate of the fresh variance; in [0, 1)
+  float epsilon =
+      1e-8F;  ///< added to the denominator, outside the root; equal to the epsilon of the first stage's preconditioner
+  float coefficient_beta = 0.9F;  ///< decay rate of the coefficients' average over the first stage; in [0, 1)
   float min_factor = 0.5F;        ///< the least factor on a frozen coefficient, in (0, 1]
-  float max_factor = 4;           ///< the largest, at least 1
-  /// The most by which the factor changes in a step, as a share; in [0, 1).
+  float max_factor = 4;           ///< the largest factor, at least 1
+  /// The largest relative change of the factor in a step; in [0, 1).
   float factor_threshold = 0.1F;
 
   void check() const {
@@ -83,7 +84,7 @@ struct FrozenLayerRates {
     template <class Element>
     TERSE_HD void carry(const Element& e, Real denominator) const {
       Inner::carry(e, denominator);
-      // From d, which is what lasts.
+      // From d, the value that is kept.
       const Real d = Inner::reciprocal(e), root = 1 / d - epsilon;
       e[fresh] = keep_if(d > 0, root * root);
     }

@@ -12,23 +12,23 @@ namespace terse {
 
 TERSE_NUMERICS_BEGIN
 
-/// What a preconditioner divided by when the first stage ended: with d = 1 / denominator,
+/// The denominator of a preconditioner at the end of the first stage, frozen: with d = 1 / denominator,
 ///
 ///     u = clamp(direction d, -update_clip, update_clip)
 ///
-/// Coordinates of which nothing was learned by the freeze are masked: they don't move, keep no error and don't count in a scale (weight
-/// decay, which is decoupled, still applies). In a method of two stages, see Staged.
+/// Elements without a learned variance at the freeze are masked: they don't move, keep no error and don't count in a scale (weight
+/// decay, which is decoupled, still applies). For the second stage of a two-stage method, see Staged.
 ///
-/// `update_clip` bounds |direction d|. The paper has no bound (infinity): there a coordinate whose variance is tiny but not
-/// zero takes steps of m / sqrt(v) without limit once the scale of its segment replaces its own momentum, and training ends
-/// in NaN. 10 is far above what Adam itself does (about 1). `freeze` says when the first stage is over.
+/// `update_clip` bounds |direction d|. The paper has no bound (infinity): there an element with a tiny variance above zero
+/// takes unbounded steps m / sqrt(v) once the scale of its segment replaces its own momentum, and training ends
+/// in NaN. 10 is far above the steps of Adam itself (about 1). `freeze` determines when the first stage is over.
 /// Source: Tang et al., "1-bit Adam", ICML 2021, algorithm 1.
 struct FrozenVariance {
   static constexpr PreconditionerFacts facts{.continues_first_stage = true};
   static constexpr std::array<const char*, 1> state{
       "variance"};  // of compressed segments, after the freeze: d
 
-  std::variant<AtStep, VarianceRatio> freeze = VarianceRatio{};  ///< when the first stage is over
+  std::variant<AtStep, VarianceRatio> freeze = VarianceRatio{};  ///< the end of the first stage
   float update_clip = 10;  ///< bound of |direction d|; infinity: the paper's rule
 
   void check() const {
@@ -54,7 +54,7 @@ struct FrozenVariance {
     TERSE_HD void carry(const Element& e, Real denominator) const {
       e[0] = keep_if(denominator > 0, 1 / denominator);
     }
-    /// What the step multiplies by, 0 where nothing was learned.
+    /// Returns the factor on the direction, 0 for an element without a learned variance.
     template <class Element>
     TERSE_HD Real reciprocal(const Element& e) const {
       return e[0];
@@ -77,7 +77,7 @@ struct IsPositive {
   TERSE_HD bool operator()(const Piece&, index_t i, bool) const { return variance[i] > 0; }
 };
 
-/// variance becomes 1 / (sqrt(variance) + epsilon), and what has none stays where it is.
+/// Replaces variance by 1 / (sqrt(variance) + epsilon), and sets the momentum of elements without a variance to 0.
 struct Invert {
   float* variance;
   float* momentum;
@@ -95,7 +95,7 @@ TERSE_NUMERICS_END
 
 namespace detail {
 
-/// Freezing in recipes that are no compositions.
+/// Freezing for recipes that are not compositions of policies.
 template <Executor E>
 class Freezing {
  public:
@@ -105,14 +105,14 @@ class Freezing {
         mask_(executor, compressed, layout.size(), {layout, most_masked, ""}) {}
 
   bool frozen() const { return frozen_ != 0; }
-  /// Throws usage_error where the rule has come to need more memory than there is.
+  /// Throws usage_error if the changed rule requires more memory than was allocated.
   void check(const Freeze& rule) const {
     if (!frozen()) watch_.check(rule);
   }
   Mask<typename E::memory> mask() const { return mask_.mask(); }
   MaskedElements& masked_elements() { return mask_.masked; }
 
-  /// Called after each full-precision step; freezes when the rule says so, unless that masks too many.
+  /// Called after each full-precision step; freezes when the rule is due, unless that masks too many elements.
   void observe(E executor, const Freeze& rule, std::uint64_t step, float epsilon, float* variance,
                float* momentum) {
     if (!watch_.due(rule, executor, step, variance)) return;

@@ -8,13 +8,13 @@
 
 namespace terse::detail {
 
-/// What rules may ask of a segment, in the executor's memory.
+/// The properties of a segment that rules may read, in the executor's memory.
 struct LayerShape {
   MatrixShape shape;
   bool hidden = false;
 };
 
-/// Of all segments.
+/// Returns the shapes of all segments.
 template <Executor E>
 TERSE_COLD buffer<LayerShape, typename E::memory> layer_shapes(E executor, const Layout& layout) {
   std::vector<LayerShape> shapes;

@@ -14,7 +14,7 @@ TERSE_NUMERICS_BEGIN
 
 namespace detail {
 
-/// A functor of (piece, i) as a reduction's.
+/// A functor of (piece, i) adapted to a reduction's functor.
 template <class F>
 struct AsSample {
   F f;
@@ -24,7 +24,7 @@ struct AsSample {
   TERSE_HD Sample operator()(const Piece& piece, index_t i, bool) const { return {f(piece, i), 0}; }
 };
 
-/// An arena as it is.
+/// The values of an arena.
 struct Stored {
   const float* values;
   using StreamsOf = Stored;
@@ -34,7 +34,7 @@ struct Stored {
 
 }  // namespace detail
 
-/// A number for each segment, as update functors read them, in the executor's memory.
+/// A number for each segment, in the executor's memory, for update functors.
 struct LayerTable {
   const float* numbers;
   const index_t* places;  // by segment; -1: not measured
@@ -44,11 +44,11 @@ struct LayerTable {
 
 TERSE_NUMERICS_END
 
-/// Measures a statistic, such as the norm, of each segment that is chosen and not empty. One read-only pass.
+/// A statistic, such as the norm, of each chosen segment that is not empty. One read-only pass.
 template <Executor E, class Statistic = EuclideanNorm>
 class LayerStatistic {
  public:
-  /// Of segments of at least that many dimensions.
+  /// Chooses segments with at least that many dimensions.
   LayerStatistic(E executor, const Layout& layout, std::size_t least_dimensions)
       : LayerStatistic(executor, layout,
                        [=](const Segment& segment) { return segment.shape.size() >= least_dimensions; }) {}
@@ -74,7 +74,7 @@ class LayerStatistic {
         buffer<float, typename E::memory>(reduction_scratch<Statistic>(executor, range_, Units{}), unwritten);
   }
 
-  /// Of what value(piece, i) says. A total that overflows counts as 0.
+  /// Measures the statistic of value(piece, i). A total that overflows counts as 0.
   template <class F>
   void measure(E executor, const F& value) {
     reduce<Statistic>(executor, range_, Units{}, NoMask{}, NoPackets{}, detail::AsSample<F>{value},

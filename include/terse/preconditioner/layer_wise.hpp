@@ -14,11 +14,11 @@ TERSE_NUMERICS_BEGIN
 
 /// LAMB's layer-wise rates over the steps u of another preconditioner. For each segment
 ///
-///     c = clamp(||x|| / ||u + weight_decay x||, min_coefficient, max_coefficient)       1 where a norm is 0
+///     c = clamp(||x|| / ||u + weight_decay x||, min_coefficient, max_coefficient)       1 if a norm is 0
 ///     x = x - learning_rate c (u + weight_decay x)
 ///
-/// State: that of P, and n floats for u between the sweeps. Passes beside the first sweep: two that read for the norms,
-/// and the second sweep. Source: You et al., "Large batch optimization for deep learning: training BERT in 76 minutes",
+/// State: the state of P, and n floats for u between the sweeps. Passes in addition to the first sweep: two read-only ones for the
+/// norms, and the second sweep. Source: You et al., "Large batch optimization for deep learning: training BERT in 76 minutes",
 /// ICLR 2020, algorithm 2.
 template <Preconditioner P>
 struct LayerWise {
@@ -66,21 +66,21 @@ struct LayerWise {
   }
 };
 
-/// LARS: layer-wise rates on the direction g, and momentum on what they make of it. For each segment of at least two
+/// LARS: layer-wise rates on the direction g, and momentum on the scaled direction. For each segment of at least two
 /// dimensions
 ///
-///     r = trust ||x|| / (||g|| + weight_decay ||x|| + epsilon)        1 where a norm is 0, and in one dimension
+///     r = trust ||x|| / (||g|| + weight_decay ||x|| + epsilon)        1 if a norm is 0, and for one dimension
 ///     v = momentum v + learning_rate r (g + weight_decay x)
 ///     x = x - v, or with Nesterov x - (momentum v + learning_rate r (g + weight_decay x))
 ///
-/// Biases and the parameters of normalizations go without layer-wise rates. State: velocity, and n floats for g between
+/// Biases and the parameters of normalizations have no layer-wise rates. State: velocity, and n floats for g between
 /// the sweeps. Source: You, Gitman and Ginsburg, "Large batch training of convolutional networks", 2017, algorithm 1.
 struct LarsRates {
   static constexpr PreconditionerFacts facts{.layer_wise = true, .least_dimensions = 2};
   static constexpr std::array<const char*, 1> state{"velocity"};
 
   float momentum = 0.9F;  ///< in [0, 1)
-  bool nesterov = false;  ///< whether the step looks ahead along the momentum
+  bool nesterov = false;  ///< whether to use Nesterov momentum
   float trust = 1e-3F;    ///< the paper's eta
   float epsilon = 0;      ///< in the denominator of a layer's rate; the paper has none
 

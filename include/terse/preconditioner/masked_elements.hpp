@@ -16,27 +16,27 @@
 
 namespace terse {
 
-/// A segment of which a freeze has masked elements.
+/// A segment some elements of which a freeze has masked.
 struct MaskedSegment {
-  std::string_view name;  ///< the optimizer's
-  index_t masked = 0;     ///< so many of them never train
-  index_t elements = 0;   ///< of all that the freeze concerns
+  std::string_view name;  ///< owned by the optimizer
+  index_t masked = 0;     ///< the masked elements, which never train
+  index_t elements = 0;   ///< all elements of the segment that the freeze concerns
 };
 
-/// Elements that a preconditioner has masked as it froze, since it had learned nothing of them.
+/// Elements that a preconditioner has masked at its freeze, because it had learned nothing about them.
 struct Masked {
-  index_t elements = 0;  ///< of all segments
+  index_t elements = 0;  ///< their number in all segments
   std::span<const MaskedSegment>
-      segments{};  ///< those that have some; the optimizer's, until it freezes again
+      segments{};  ///< the segments with masked elements; owned by the optimizer, valid until it freezes again
 };
 
 namespace detail {
 
-/// Counts what a freeze is about to mask, and keeps it until the step is over. Takes its memory at construction.
+/// The count of elements that a freeze is about to mask, kept until the step is over. Takes its memory at construction.
 class MaskedElements {
  public:
-  /// `most`: the largest share of all elements. `instead`: what else than to freeze later helps where gradients stay 0. The layout
-  /// outlives this.
+  /// `most`: the largest share of all elements. `instead`: advice for gradients that stay 0, other than to freeze later. The layout
+  /// must outlive this object.
   TERSE_COLD MaskedElements(const Layout& layout, float most, const char* instead)
       : layout_(&layout),
         most_(most),
@@ -47,17 +47,17 @@ class MaskedElements {
     count_ = layout_->segments().size();
     for (std::size_t s = 0; s < count_; ++s) segments_[s] = {layout_->segments()[s].name, 0, 0};
   }
-  /// Takes so many elements of a segment out, which a user has left out.
+  /// Subtracts elements of a segment that a user has left out.
   TERSE_COLD void leave_out(index_t segment, index_t elements) {
     segments_[static_cast<std::size_t>(segment)].elements -= elements;
   }
-  /// So many elements of a segment, of which those are masked whose bit is 0.
+  /// Adds elements of a segment; those whose bit is 0 are masked.
   TERSE_COLD void add(index_t segment, index_t elements, view<const std::uint64_t> bits) {
     MaskedSegment& of = segments_[static_cast<std::size_t>(segment)];
     of.elements += elements;
     of.masked += zeros(bits, elements);
   }
-  /// Of the first `count` bits.
+  /// Counts the zeros among the first `count` bits.
   TERSE_COLD static index_t zeros(view<const std::uint64_t> bits, index_t count) {
     index_t zeros = 0;
     for (index_t w = 0; w * alignment < count; ++w) {
@@ -67,7 +67,7 @@ class MaskedElements {
     }
     return zeros;
   }
-  /// Whether those that were added are few enough; else the stage must stay as it is.
+  /// Checks whether the counted elements are few enough; if not, the stage must not change.
   TERSE_COLD bool end() {
     const std::size_t all = std::exchange(count_, 0);
     masked_ = elements_ = 0;
@@ -82,7 +82,7 @@ class MaskedElements {
     news_ = true;
     return !too_many_;
   }
-  /// Says what was counted in the step that has just been taken. Throws usage_error where that was too much.
+  /// Returns the count of the step that has just been taken. Throws usage_error if it was too large.
   Masked of_step(int rank, std::uint64_t step) {
     if (!std::exchange(news_, false)) return {};
     if (too_many_) refuse(rank, step);
@@ -96,8 +96,7 @@ class MaskedElements {
   float most_;
   const char* instead_;
   index_t masked_ = 0, elements_ = 0;
-  std::unique_ptr<MaskedSegment[]>
-      segments_;  // while they are counted all, then those of which some are masked
+  std::unique_ptr<MaskedSegment[]> segments_;  // all segments while counting, then those with masked elements
   std::size_t count_ = 0;
   bool too_many_ = false, news_ = false;
 };

@@ -7,28 +7,29 @@
 #include "terse/preconditioner/concept.hpp"
 #include "terse/preconditioner/orthogonalizer.hpp"
 
-// Preconditioners of whole matrices: a direction's singular values become about 1.
+// Preconditioners of whole matrices: they bring a direction's singular values to about 1.
 
 namespace terse {
 
 TERSE_NUMERICS_BEGIN
 
-/// What the step of a hidden matrix, whose singular values are about 1, is multiplied by.
+/// The factor on the step of a hidden matrix, whose singular values are about 1.
 enum class MatrixScale {
-  shape,  ///< sqrt(max(1, rows / columns)), Jordan's: rates are Muon's own, such as 0.02
-  rms  ///< 0.2 sqrt(max(rows, columns)), Moonlight's: elements as large as Adam's steps, so that its rates fit
+  shape,  ///< sqrt(max(1, rows / columns)), Jordan's: for Muon's usual learning rates, such as 0.02
+  rms  ///< 0.2 sqrt(max(rows, columns)), Moonlight's: elements as large as those of Adam's steps, so that Adam's learning rates fit
 };
 
-/// Hidden matrices, of rows x columns, get the step
+/// The orthogonalized step of hidden matrices, of rows x columns:
 ///
 ///     X = u / (margin ||u||_F);   then for each of the Sequence's steps   A = X X^T,  X = a X + (b A + c A A) X
 ///     x = x - learning_rate (scale X + weight_decay x)
 ///
-/// of their direction u, and so nearly its orthogonal factor U V^T, where u = U S V^T. Other segments step along their
-/// direction. The step is the same of u and of a multiple of u, however small. A matrix of zeros has a step of 0.
+/// of their direction u; X approximates its orthogonal factor U V^T, where u = U S V^T. Other segments step along their
+/// direction. The step does not depend on the magnitude of u, however small. A matrix of zeros has a step of 0.
 ///
-/// State: none; n floats for u between the sweeps, and of the largest hidden matrix, whose shorter side is m, its elements and
-/// 4 m^2 floats once more. Work for a matrix of m x n, m <= n, in operations: 15 m^2 n + 5 m^3, or 3 m^2 n + 17 m^3 where
+/// State: none. Memory: n floats for u between the sweeps, the size of the largest hidden matrix once more, and 4 m^2 floats, m its
+/// shorter side. Operations for a matrix of m x n, m <= n: 15 m^2 n + 5 m^3, or 3 m^2 n + 17 m^3 if
+/// n >= 2 m; the same on all ranks. Sequence has `steps`, an array of Quintic, and `margin`.
 /// n >= 2 m; the same on all ranks. Sequence has `steps`, an array of Quintic, and `margin`.
 template <class Sequence_>
 struct Orthogonal {
@@ -36,7 +37,7 @@ struct Orthogonal {
   static constexpr PreconditionerFacts facts{.layer_wise = true, .orthogonalizes = true};
   static constexpr std::array<const char*, 0> state{};
 
-  MatrixScale scale = MatrixScale::rms;  ///< what a matrix's step is multiplied by
+  MatrixScale scale = MatrixScale::rms;  ///< the factor on a matrix's step
 
   template <class Visit>
   void settings(Visit&& visit) const {
@@ -71,21 +72,21 @@ struct Orthogonal {
   }
 };
 
-/// Five times the polynomial 3.4445 s - 4.7750 s^3 + 2.0315 s^5, whose slope at 0 is as large as it may be where singular values
-/// needn't become 1: those from 0.0016 on end in [0.68, 1.21], and what is smaller grows 485-fold. Source: Jordan et al.,
-/// "Muon: an optimizer for hidden layers in neural networks", 2024.
+/// Five applications of the polynomial 3.4445 s - 4.7750 s^3 + 2.0315 s^5, whose slope at 0 is as large as possible if singular
+/// values needn't become exactly 1: those of at least 0.0016 end in [0.68, 1.21], and smaller ones grow 485-fold. Source: Jordan et
+/// al., "Muon: an optimizer for hidden layers in neural networks", 2024.
 struct NewtonSchulzSequence {
   static constexpr Quintic quintic{3.4445F, -4.7750F, 2.0315F};
   static constexpr std::array<Quintic, 5> steps{quintic, quintic, quintic, quintic, quintic};
   static constexpr float margin = 1;
 };
-/// Muon's orthogonalization: five times the polynomial 3.4445 s - 4.7750 s^3 + 2.0315 s^5 of singular values s.
+/// Muon's orthogonalization: five applications of the polynomial 3.4445 s - 4.7750 s^3 + 2.0315 s^5 to the singular values s.
 using NewtonSchulz = Orthogonal<NewtonSchulzSequence>;
 
-/// Five polynomials, each the best one for the interval that the last one leaves: singular values from 0.001 on end in
+/// Five polynomials, each optimal for the interval that the previous one leaves: singular values of at least 0.001 end in
 /// [0.84, 1.15]. Source: Amsel, Persson, Musco and Gower, "The Polar Express: optimal matrix sign methods and their application
-/// to the Muon algorithm", 2025 (arXiv 2505.16932), algorithm 1; these for five steps, with a safety factor of 2 %, are those
-/// that the record runs of modded-nanogpt train with.
+/// to the Muon algorithm", 2025 (arXiv 2505.16932), algorithm 1. These coefficients, for five steps with a safety factor of 2 %,
+/// are the ones that the record runs of modded-nanogpt train with.
 struct PolarExpressSequence {
   static constexpr std::array<Quintic, 5> steps{
       {{8.156554524902461F, -22.48329292557795F, 15.878769915207462F},
@@ -95,7 +96,7 @@ struct PolarExpressSequence {
        {2.3465413258596377F, -1.7097828382687081F, 0.42323551169305323F}}};
   static constexpr float margin = 1.02F;
 };
-/// Orthogonalization by five polynomials, each its own: PolarExpressSequence.
+/// Orthogonalization by five different polynomials: PolarExpressSequence.
 using PolarExpress = Orthogonal<PolarExpressSequence>;
 
 TERSE_NUMERICS_END

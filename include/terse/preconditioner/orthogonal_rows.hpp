@@ -10,7 +10,7 @@
 
 namespace terse {
 
-/// A Sequence for one row in N, rounded up, of each matrix: see OrthogonalRows.
+/// A Sequence that applies to one row in N, rounded up, of each matrix: see OrthogonalRows.
 template <int N, class Sequence_ = NewtonSchulzSequence>
 struct LargestRows {
   static_assert(N >= 1, "terse: LargestRows takes one row in N, which is at least 1");
@@ -18,13 +18,13 @@ struct LargestRows {
   using Sequence = Sequence_;
 };
 
-/// As Orthogonal, of one row in N alone, rounded up: those with the largest sums of magnitudes, and of equal ones the first. Of
-/// matrices that are taller than wide, columns. They are made orthogonal as a matrix of their own; all others have no step, but
-/// their weights decay, and RowMomentum keeps them for later. With N = 1 it is Orthogonal.
+/// Orthogonal, applied to one row in N, rounded up: the rows with the largest sums of magnitudes; among equal sums, the first ones.
+/// Matrices that are taller than wide select columns. The selected lines are orthogonalized as a matrix by themselves. The others
+/// have no step, but their weights decay, and RowMomentum keeps their direction for later. With N = 1 it is Orthogonal.
 ///
 ///     Dion2<OrthogonalRows<8>>        an eighth of the rows in each step
 ///
-/// Work, beside Orthogonal's for matrices of m / N x n: 2 m n operations, and m m comparisons. Memory: n / N floats and the
+/// Work: Orthogonal's for matrices of m / N x n, plus 2 m n operations and m m comparisons. Memory: n / N floats and the
 /// largest matrix once more. Source: Ahn, Amsel and Langford, "Dion2", 2025 (arXiv 2512.16928).
 template <int N, class Sequence = NewtonSchulzSequence>
 using OrthogonalRows = Orthogonal<LargestRows<N, Sequence>>;
@@ -33,17 +33,18 @@ TERSE_NUMERICS_BEGIN
 
 namespace detail {
 
-/// A matrix as a list of lines, the rows or the columns that there are fewer of, and where what is chosen of it goes.
+/// A matrix as a list of lines (rows or columns, along the shorter dimension), and the place of its chosen lines.
 struct Lines {
   index_t offset = 0;  // of the matrix in its arena
   MatrixShape shape{};
   bool rows = true;
-  index_t chosen = 0, first = 0, picked = 0;  // lines; where its lines and those that are chosen begin
+  index_t chosen = 0, first = 0,
+          picked = 0;  // number of chosen lines; offset in the list of lines; offset in the picked arena
 
   index_t count() const { return rows ? shape.rows : shape.columns; }
 };
 
-/// Magnitudes near one, from `begin` on.
+/// Magnitudes scaled to about 1, written with indices relative to `begin`.
 struct Magnitudes {
   BroughtNearOne near_one;
   float* to;
@@ -54,7 +55,7 @@ struct Magnitudes {
   }
 };
 
-/// Whether fewer than `chosen` lines of the same matrix come before this one.
+/// Marks a line as chosen if fewer than `chosen` lines of the same matrix rank before it.
 struct ChooseLines {
   const float* sums;
   const Lines* matrices;
@@ -69,7 +70,7 @@ struct ChooseLines {
     chosen[i] = before < matrices[piece.segment].chosen ? 1 : 0;
   }
 };
-/// Lists the lines that are chosen, in their order.
+/// Lists the chosen lines in their order.
 struct ListLines {
   const std::uint8_t* chosen;
   index_t* list;
@@ -81,7 +82,7 @@ struct ListLines {
   }
 };
 
-/// Where an element of what is chosen stands in the arena of whole matrices.
+/// The index of an element of the chosen lines in the arena of whole matrices.
 struct SourceOf {
   const Lines* matrices;
   const index_t* list;
@@ -115,7 +116,7 @@ struct LeaveOut {
   TERSE_HD void operator()(const Piece&, index_t i) const { values[i] = no_step; }
 };
 
-/// Of each hidden matrix the largest lines, as matrices of their own that the Sequence is for; the others are left out.
+/// The largest lines of each hidden matrix, orthogonalized by the Sequence as matrices by themselves; the others are left out.
 template <Executor E, int N, class Sequence>
 class Orthogonalizer<E, LargestRows<N, Sequence>> {
  public:
@@ -177,7 +178,7 @@ class Orthogonalizer<E, LargestRows<N, Sequence>> {
     Range range;
   };
 
-  /// The sums of the magnitudes of a matrix's lines: a product with a vector of ones, on the side where tiles are narrow.
+  /// Sums the magnitudes of each line of a matrix: a product with a vector of ones, on the side where tiles are narrow.
   void sum(E executor, const Single& matrix, const float* values) {
     for_each(executor, matrix.range,
              Magnitudes{{values, largest_.table()}, magnitudes_.data(), matrix.lines.offset});

@@ -14,8 +14,8 @@
 
 namespace terse {
 
-/// One step towards the nearest orthogonal matrix: X = a X + (b A + c A A) X with A = X X^T, which makes of each singular value
-/// s the value a s + b s^3 + c s^5.
+/// One step towards the nearest orthogonal matrix: X = a X + (b A + c A A) X with A = X X^T, which maps each singular value s
+/// to a s + b s^3 + c s^5.
 struct Quintic {
   float a, b, c;
 };
@@ -24,7 +24,7 @@ TERSE_NUMERICS_BEGIN
 
 namespace detail {
 
-/// Values that the power of two of their layer brings to magnitudes of at most 2.
+/// Values scaled by their layer's power of two, so that magnitudes are at most 2.
 struct BroughtNearOne {
   const float* values;
   LayerTable largest;
@@ -37,7 +37,7 @@ struct BroughtNearOne {
   TERSE_HD float operator()(const Piece&, index_t i) const { return values[i] * power; }
 };
 
-/// X = G / (margin ||G||), of which the norm is known times that power; 0 of zeros.
+/// X = G / (margin ||G||); 0 for zeros. The norm in `norms` is that of G times the power of two.
 struct Normalize {
   float* values;
   LayerTable largest, norms;
@@ -50,17 +50,17 @@ struct Normalize {
     power = power_to(std::bit_cast<std::uint32_t>(largest[piece.segment]), 0);
     factor = norm > 0 ? 1 / (margin * norm) : 0.0F;
   }
-  // One after the other: their product may be beyond the largest float.
+  // Two separate multiplications: the product of the factors may overflow.
   TERSE_HD void operator()(const Piece&, index_t i, bool) const { values[i] = values[i] * power * factor; }
 };
 
-/// Makes of each hidden matrix among the values of an arena what a Sequence of polynomials makes of it: first
-/// X = G / (margin ||G||_F), G of any size, and then one Quintic after the other, in the order of `steps`.
+/// Applies a Sequence of polynomials to each hidden matrix among the values of an arena: first
+/// X = G / (margin ||G||_F), for G of any magnitude, and then one Quintic after the other, in the order of `steps`.
 ///
-/// A step's polynomial Q = a I + b A + c A A commutes with A, so that matrices at least twice as long as wide are read and
-/// written once: X = (Q_5 ... Q_1) X_0, with A = Q A Q for the next step, all squares of the shorter side m. In operations
-/// that is 3 m^2 n + 17 m^3 in place of 15 m^2 n + 5 m^3, m <= n. Singular values below 1e-4 of the norm come out with an error
-/// of up to 1e-3 of the largest, in place of 1e-5. Memory: the largest matrix, and four squares. Source: Amsel et al., "The Polar
+/// A step's polynomial Q = a I + b A + c A A commutes with A. So matrices at least twice as long as wide are read and
+/// written once: X = (Q_5 ... Q_1) X_0, with A = Q A Q for the next step, all squares of the shorter side m. The operations
+/// are 3 m^2 n + 17 m^3 instead of 15 m^2 n + 5 m^3, m <= n. Singular values below 1e-4 of the norm have an error
+/// of up to 1e-3 of the largest, instead of 1e-5. Memory: the largest matrix, and four squares. Source: Amsel et al., "The Polar
 /// Express", 2025 (arXiv 2505.16932), appendix F.
 template <Executor E, class Sequence>
 class Orthogonalizer {
@@ -110,14 +110,14 @@ class Orthogonalizer {
   };
   static bool is_hidden(const Segment& segment) { return segment.hidden; }
 
-  /// to = X X^T, or X^T X where X is tall
+  /// Computes to = X X^T, or X^T X if X is tall.
   void gram(E executor, const MatrixView& x, float* to) {
     const bool wide = x.rows <= x.columns;
     const MatrixView left = wide ? x : x.transposed();
     multiply_into(executor, MatrixProduct{.left = left, .right = left.transposed(), .symmetric = true}, to,
                   scratch_.data());
   }
-  /// to = S X + scale X, or X S + scale X where X is tall
+  /// Computes to = S X + scale X, or X S + scale X if X is tall.
   void apply(E executor, const float* square, const MatrixView& x, float scale, float* to) {
     const bool wide = x.rows <= x.columns;
     const index_t side = wide ? x.rows : x.columns;
@@ -127,7 +127,7 @@ class Orthogonalizer {
                   scratch_.data());
   }
 
-  /// As the steps are written. Returns where the last one has left it.
+  /// Applies the steps as they are defined. Returns the place of the result.
   float* by_steps(E executor, float* x, MatrixShape shape) {
     const index_t side = std::min(shape.rows, shape.columns);
     float *to = other_.data(), *const a = squares_[0].data(), *const polynomial = squares_[1].data();
@@ -142,7 +142,7 @@ class Orthogonalizer {
     }
     return x;
   }
-  /// The same with squares alone, but for the first product and the last.
+  /// Applies the steps to squares, except for the first product and the last. Returns the place of the result.
   float* by_squares(E executor, float* x, MatrixShape shape) {
     const index_t side = std::min(shape.rows, shape.columns);
     float *const a = squares_[0].data(), *const q = squares_[1].data(), *all = squares_[2].data(),

@@ -9,7 +9,7 @@ namespace terse {
 
 TERSE_NUMERICS_BEGIN
 
-/// Parameters as update functors see them: fp32 values and, where the model holds 16-bit ones, a rounded copy for it.
+/// A view of the parameters for update functors: fp32 values and, if the model holds 16-bit parameters, their rounded copy.
 template <Number P = float>
 struct ParameterRef {
   float* values;
@@ -24,7 +24,7 @@ struct ParameterRef {
   }
 };
 
-/// Parameters in fp32: reads and writes them as they are.
+/// A view of parameters in fp32.
 template <>
 struct ParameterRef<float> {
   float* values;

@@ -13,10 +13,10 @@ namespace terse {
 
 TERSE_NUMERICS_BEGIN
 
-/// A segment's own rates in this step, read once per piece.
+/// A segment's rates in this step, read once per piece.
 struct Rate {
-  float learning_rate = 0;  ///< the recipe's times the segment's scale
-  float weight_decay = 0;   ///< the same
+  float learning_rate = 0;  ///< the recipe's learning rate times the segment's scale
+  float weight_decay = 0;   ///< the recipe's weight decay times the segment's scale
   bool operator==(const Rate&) const = default;
 };
 
@@ -31,12 +31,12 @@ class Rates {
     given_.reserve(2 * layout.groups().size());
   }
 
-  /// Brings the table up to date.
+  /// Updates the table.
   void set(E executor, const Layout& layout, float learning_rate, float weight_decay) {
     const Rate rate{learning_rate, weight_decay};
     set(executor, layout, std::span(&rate, 1), [](std::size_t) { return std::size_t{0}; });
   }
-  /// The same with several rates, of which segment s has number which(s), in each call the same.
+  /// Updates the table from several rates: segment s has rate number which(s), the same in each call.
   template <class Which>
   void set(E executor, const Layout& layout, std::span<const Rate> rates, const Which& which) {
     if (std::equal(rates.begin(), rates.end(), given_.begin(), given_.end()) &&
@@ -57,8 +57,8 @@ class Rates {
  private:
   buffer<Rate> rates_;
   buffer<Rate, typename E::memory> table_;
-  std::vector<Rate> given_;     // what the table is of
-  std::uint64_t revision_ = 0;  // and of what layout
+  std::vector<Rate> given_;     // the rates that the table was made from
+  std::uint64_t revision_ = 0;  // and the layout's revision
 };
 
 }  // namespace terse

@@ -7,8 +7,8 @@
 #include "terse/core/layout.hpp"
 #include "terse/executor/concept.hpp"
 
-// The place between the two sweeps of a layer-wise method where a Sequence of polynomials orthogonalizes steps (Muon), and its default,
-// which does nothing. Methods without matrices read no more of it: orthogonalizer.hpp has the products.
+// The hook between the two sweeps of a layer-wise method where a Sequence of polynomials orthogonalizes steps (Muon), and its default,
+// which does nothing. Methods without matrices need only this header: the products are in orthogonalizer.hpp.
 
 namespace terse {
 
@@ -16,16 +16,16 @@ TERSE_NUMERICS_BEGIN
 
 namespace detail {
 
-/// The step of an element that a Sequence leaves out: -0, which no other step of such a Sequence is.
+/// The step of an element that a Sequence leaves out: -0, a value that such a Sequence gives no other element.
 inline constexpr float no_step = -0.0F;
 TERSE_HD inline bool is_no_step(float step) {
   return std::bit_cast<std::uint32_t>(step) == std::bit_cast<std::uint32_t>(no_step);
 }
 
-/// Nothing is orthogonalized.
+/// The default Sequence: nothing is orthogonalized.
 struct NoSequence {};
 
-/// See orthogonalizer.hpp.
+/// The orthogonalization of a Sequence, see orthogonalizer.hpp.
 template <Executor E, class Sequence>
 class Orthogonalizer;
 template <Executor E>

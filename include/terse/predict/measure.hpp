@@ -17,15 +17,15 @@ namespace terse::predict {
 
 namespace detail {
 
-/// Times batches of equal messages to and from several others, all ranks at once.
+/// Timer of batches of equal messages to and from several ranks, all ranks at once.
 template <Transport T>
 class Probe {
  public:
   Probe(T& transport, index_t most_bytes)
       : transport_(transport), slowest_(transport), out_(most_bytes), in_(most_bytes) {}
 
-  /// Seconds of a batch of `bytes` bytes to each of the next `peers` ranks, and as much from those before, beginning `shift` ranks
-  /// away; the median of `rounds`, on the rank where it is longest.
+  /// Returns the seconds of a batch of `bytes` bytes to each of the next `peers` ranks, and as much from those before,
+  /// beginning `shift` ranks away: the median of `rounds`, on the slowest rank.
   double operator()(int shift, int peers, index_t bytes, int rounds) {
     sends_.clear();
     receives_.clear();
@@ -37,7 +37,7 @@ class Probe {
     }
     std::vector<double> times;
     for (int round = 0; round < rounds; ++round) {
-      agreed(0);  // all begin
+      agreed(0);  // all ranks begin
       const auto begin = std::chrono::steady_clock::now();
       transport_.exchange(sends_, receives_, Phase::setup).wait();
       times.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
@@ -61,19 +61,19 @@ class Probe {
 
 }  // namespace detail
 
-/// How long links are tried.
+/// Limits of the measurements of a network.
 struct Trial {
-  int rounds = 5;                          ///< of large messages; of small ones 20 times as many
+  int rounds = 5;                          ///< rounds of large messages; 20 times as many of small ones
   double seconds = 0.25;                   ///< messages grow until they take so long
-  index_t most_bytes = index_t{64} << 20;  ///< or are so large, all that a rank sends at once
+  index_t most_bytes = index_t{64} << 20;  ///< or until a rank sends so many at once
 };
 
-/// The network between the ranks of a transport of host memory, with all of them sending at once. Collective; all ranks get the
-/// same. A rank alone has no network: no latency, and infinite bandwidths.
+/// Measures the network between the ranks of a transport of host memory, with all of them sending at once. Collective; all
+/// ranks get the same result. A single rank has no network: no latency, and infinite bandwidths.
 ///
-/// Latency from messages of 8 bytes to one other rank, the mean over 4 distances; bandwidth from messages to the successor that grow
-/// from 64 KiB until they take `seconds`, or are `most_bytes`, and from up to as many bytes split among all others. The median
-/// round counts, on the slowest rank.
+/// Latency comes from messages of 8 bytes to one other rank, as the mean over 4 distances. Bandwidth comes from messages to
+/// the successor that grow from 64 KiB until they take `seconds` or are `most_bytes`, and from up to as many bytes divided
+/// among all others. The median round counts, on the slowest rank.
 template <Transport T>
 Network measure_network(T& transport, const Trial& trial = {}) {
   const int others = transport.size() - 1;
@@ -89,19 +89,19 @@ Network measure_network(T& transport, const Trial& trial = {}) {
         std::max(0.0, probe(1, others, 8, 20 * trial.rounds) - network.latency) / (others - 1);
   const index_t first = std::min(index_t{64} << 10, trial.most_bytes);
   index_t bytes = first;
-  // The best of three: a hiccup must not end the growth.
+  // The best of three, so that a hiccup doesn't end the growth.
   const auto best = [&](index_t size) {
     return std::min({probe(1, 1, size, 1), probe(1, 1, size, 1), probe(1, 1, size, 1)});
   };
   while (best(bytes) < trial.seconds && bytes <= trial.most_bytes / 2) bytes *= 2;
-  // A message of 0 seconds but for its latency is one of the clock's smallest unit.
+  // A message that takes no time beyond its latency counts as one of the clock's smallest unit.
   const auto bandwidth = [&](double took, double sent) {
     return sent / std::max(took - network.latency, 1e-9);
   };
   network.bandwidth = bandwidth(probe(1, 1, bytes, trial.rounds), static_cast<double>(bytes));
   network.pairs_bandwidth = network.bandwidth;
   if (others == 1) return network;
-  // Batches to all others grow until they take longer than their bytes do.
+  // Batches to all others grow until they take longer than their bytes need.
   const auto all_pairs = [&](index_t size) {
     return probe(1, others, std::max<index_t>(size / others, 1), trial.rounds) -
            (others - 1) * network.per_message;
@@ -118,16 +118,16 @@ Network measure_network(T& transport, const Trial& trial = {}) {
   return network;
 }
 
-/// What a method does in an average step on this rank.
+/// Time and traffic of a method's average step on this rank.
 struct Rehearsal {
   double local = 0;         ///< s of processor time outside of the transport
-  Round round;              ///< what it sends; counts are fractions where not all steps do
-  bool compressed = false;  ///< whether any of the steps was a compressed one
+  Round round;              ///< its batches; counts are fractions if not all steps send
+  bool compressed = false;  ///< true if any of the steps was a compressed one
 };
 
-/// Takes steps of an optimizer over `Recorded`: `before` that don't count (first stages, pages that are touched for the first time),
-/// then `rounds` times `steps`, of which the round with the least processor time counts. `steps` is the period of methods that don't send
-/// in each step. Collective. The gradient is noise, another one on each rank and in each step.
+/// Measures steps of an optimizer over `Recorded`. The first `before` steps don't count (first stages, pages touched for the
+/// first time). Of `rounds` rounds of `steps` steps, the one with the least processor time counts. `steps` is the period of
+/// methods that don't send in every step. Collective. The gradient is noise that differs between ranks and steps.
 ///
 ///     predict::Recording recording;
 ///     predict::Recorded over(transport.split(0, transport.rank()), recording);
@@ -141,7 +141,7 @@ Rehearsal rehearse(Optimizer& optimizer, Recording& recording, int before = 2, i
   for (index_t i = 0; i < noise.size(); ++i) {
     const std::uint64_t bits =
         mix_hash(static_cast<std::uint64_t>(optimizer.rank()), static_cast<std::uint64_t>(i));
-    // Four uniform numbers are nearly a normal one.
+    // The sum of four uniform numbers is nearly normal.
     double sum = 0;
     for (int part = 0; part < 4; ++part) sum += static_cast<double>(bits >> (16 * part) & 0xFFFF);
     noise[i] = static_cast<float>((sum / 65536 - 2) * 1e-2);

@@ -9,18 +9,18 @@
 
 namespace terse::predict {
 
-/// What a step's messages meet, all ranks sending at once. Seconds and bytes a second.
+/// Figures of a network on which all ranks send at once, in seconds and bytes per second.
 struct Network {
-  /// From the start of a batch of one small message each way until it is done.
+  /// Duration of a batch of one small message in each direction.
   double latency = 0;
-  /// What each further message of a batch adds to that, on the rank that sends and receives it.
+  /// Additional time for each further message of a batch, on the rank that sends and receives it.
   double per_message = 0;
-  /// Out of a rank and into it at the same time, each rank sending to one other.
+  /// Bandwidth of a rank, out and in at the same time, if each rank sends to one other rank.
   double bandwidth = std::numeric_limits<double>::infinity();
-  /// The same, each rank sending to several others at once, behind the first `queue` bytes of a batch, which go by `bandwidth`:
-  /// several senders fill one receiver's queue, and what finds it full is lost and sent again.
+  /// Bandwidth of a rank if each rank sends to several others at once, after the first `queue` bytes of a batch, which travel
+  /// at `bandwidth`: several senders fill one receiver's queue, and data that finds it full is lost and sent again.
   double pairs_bandwidth = std::numeric_limits<double>::infinity();
-  double queue = 0;  ///< bytes
+  double queue = 0;  ///< bytes of a batch before `pairs_bandwidth` holds
 };
 
 /// Throws usage_error for figures that no network has.
@@ -39,14 +39,14 @@ inline void check(const Network& network) {
   if (!(network.queue >= 0)) fail("queue", network.queue, "0 bytes or more");
 }
 
-/// One that is known from its figures alone, without queues. Throws as `check` does.
+/// Returns a network that is known only by these figures, without queues. Throws as `check` does.
 inline Network ideal_network(double latency, double bandwidth) {
   const Network network{latency, 0, bandwidth, bandwidth, 0};
   check(network);
   return network;
 }
 
-/// The same one with links of another bandwidth. Throws as `check` does.
+/// Returns the network with links of another bandwidth. Throws as `check` does.
 inline Network with_bandwidth(Network network, double bandwidth) {
   const double queues = std::isfinite(network.bandwidth) ? network.pairs_bandwidth / network.bandwidth : 1;
   network.bandwidth = bandwidth;
@@ -55,11 +55,11 @@ inline Network with_bandwidth(Network network, double bandwidth) {
   return network;
 }
 
-/// How many ranks share a machine's cores. Passes that all its ranks make at the same time take `slowdown()` times as long as
-/// one rank's alone.
+/// Ranks that share a machine's cores. A pass that all of them make at the same time takes `slowdown()` times as long as
+/// that of one rank alone.
 struct Node {
-  int ranks = 1;  ///< on this machine
-  int cores = 1;  ///< that they share
+  int ranks = 1;  ///< ranks on this machine
+  int cores = 1;  ///< cores that they share
   double slowdown() const { return ranks > cores ? static_cast<double>(ranks) / cores : 1; }
 };
 

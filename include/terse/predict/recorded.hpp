@@ -13,17 +13,17 @@
 
 namespace terse::predict {
 
-/// Seconds that the processor has spent on the calling thread. Others' turns on a shared core don't count.
+/// Returns the processor seconds of the calling thread, without those of other threads on a shared core.
 inline double processor_seconds() {
   timespec time{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-/// What a rank has done over its transport.
+/// Traffic of a rank over its transport, and its cost.
 struct Recording {
-  Round round;  ///< batches of equally many messages and much the same size together, with their mean bytes
-  double processor_seconds = 0;  ///< inside of the transport's calls
+  Round round;  ///< batches of equally many messages and similar size merged, with their mean bytes
+  double processor_seconds = 0;  ///< inside the transport's calls
 
   void add(const Load& load) {
     const double messages = static_cast<double>(std::max(load.messages_sent, load.messages_received));
@@ -57,8 +57,8 @@ class ProcessorClock {
 
 }  // namespace detail
 
-/// A decorator that writes down each batch of an inner transport and of channels split from it, and what its calls take of the
-/// processor, in a Recording that its owner keeps in place. What is left of a step's processor time are the local passes.
+/// A decorator that records each batch of an inner transport and of channels split from it, and the processor time of its
+/// calls, in a Recording that its owner keeps in place. The rest of a step's processor time is that of the local passes.
 template <Transport Inner>
 class Recorded : public Forwarding<Recorded<Inner>, Inner> {
   using Clock = detail::ProcessorClock;

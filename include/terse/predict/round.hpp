@@ -11,51 +11,51 @@
 #include "terse/plan.hpp"
 #include "terse/predict/network.hpp"
 
-// What a round sends, as batches, and how long that takes. The functions named after topologies have it from formulas, for any
-// number of ranks; `Recorded` has it from the optimizer at work.
+// The batches of a round, and their time. The functions named after topologies compute the batches by formula, for any
+// number of ranks; `Recorded` records them from a running optimizer.
 
 namespace terse::predict {
 
-/// `count` batches of one rank, one after the other, each begun when the one before it is done. A count may be a fraction,
-/// where not all steps have such batches.
+/// `count` batches of one rank, one after another, each started when the one before is done. A count may be a fraction if
+/// not all steps have such batches.
 struct Batch {
-  double messages = 0;  ///< out of this rank or into it, whichever are more
+  double messages = 0;  ///< out of this rank or into it, the larger number
   double sent = 0;      ///< bytes out of this rank
-  double moved = 0;     ///< bytes out of this rank or into it, whichever are more: both go at once
-  double count = 1;     ///< of such batches; may be a fraction
+  double moved = 0;     ///< bytes out of this rank or into it, the larger number: both go at once
+  double count = 1;     ///< number of such batches; may be a fraction
   bool operator==(const Batch&) const = default;
 };
-/// What one rank does in a round, or in a step.
+/// Batches of one rank in a round, or in a step.
 using Round = std::vector<Batch>;
 
-/// How many messages a rank sends in a round.
+/// Returns the number of messages of a rank in a round.
 inline double messages(const Round& round) {
   double sum = 0;
   for (const Batch& batch : round) sum += batch.count * batch.messages;
   return sum;
 }
-/// How many bytes a rank sends in a round.
+/// Returns the number of bytes that a rank sends in a round.
 inline double bytes_sent(const Round& round) {
   double sum = 0;
   for (const Batch& batch : round) sum += batch.count * batch.sent;
   return sum;
 }
-/// How often a rank waits for others.
+/// Returns how often a rank waits for others in a round.
 inline double phases(const Round& round) {
   double sum = 0;
   for (const Batch& batch : round) sum += batch.count;
   return sum;
 }
 
-/// Seconds of the part of a round that doesn't depend on bytes, and of the one that does.
+/// Returns the seconds of a round that don't depend on its bytes.
 inline double latency_seconds(const Round& round, const Network& network) {
   double sum = 0;
   for (const Batch& batch : round)
     sum += batch.count * (network.latency + std::max(0.0, batch.messages - 1) * network.per_message);
   return sum;
 }
-/// Seconds that a round's bytes take: at `bandwidth`; of a batch of several messages, those beyond `queue` at
-/// `pairs_bandwidth`.
+/// Returns the seconds that a round's bytes take at `bandwidth`. In a batch of several messages, bytes beyond `queue`
+/// travel at `pairs_bandwidth`.
 inline double transfer_seconds(const Round& round, const Network& network) {
   double sum = 0;
   for (const Batch& batch : round) {
@@ -64,12 +64,12 @@ inline double transfer_seconds(const Round& round, const Network& network) {
   }
   return sum;
 }
-/// Seconds that a round takes: its latencies and its transfers, one after the other.
+/// Returns the seconds of a round: its latencies plus its transfers.
 inline double seconds(const Round& round, const Network& network) {
   return latency_seconds(round, network) + transfer_seconds(round, network);
 }
 
-/// The same round with so many times the bytes.
+/// Returns the round with `factor` times the bytes.
 inline Round scaled(Round round, double factor) {
   for (Batch& batch : round) {
     batch.sent *= factor;
@@ -77,13 +77,13 @@ inline Round scaled(Round round, double factor) {
   }
   return round;
 }
-/// The same round `factor` times.
+/// Returns the round repeated `factor` times.
 inline Round repeated(Round round, double factor) {
   for (Batch& batch : round) batch.count *= factor;
   return round;
 }
 
-// Topologies among W ranks, whose packet of all elements has so many bytes. Headers, 32 bytes a packet, are in none of them.
+// Topologies among W ranks, for a packet of all elements of `packet` bytes. Headers, 32 bytes per packet, are not included.
 
 namespace detail {
 
@@ -98,20 +98,20 @@ inline void check_count(const char* topology, const char* what, int count, int l
 
 }  // namespace detail
 
-/// ScatterGather: two batches to and from all others, 1 / W of the packet each.
+/// Returns the round of ScatterGather: two batches to and from all others, with messages of 1 / W of the packet.
 inline Round scatter_gather(int ranks, double packet) {
   detail::check_count("scatter_gather", "ranks", ranks, 1);
   if (ranks == 1) return {};
   return {detail::batch(ranks - 1, packet * (ranks - 1) / ranks, 2)};
 }
-/// Ring: 2 (W - 1) batches of 1 / W of the packet to the successor.
+/// Returns the round of Ring: 2 (W - 1) batches of 1 / W of the packet to the successor.
 inline Round ring(int ranks, double packet) {
   detail::check_count("ring", "ranks", ranks, 1);
   if (ranks == 1) return {};
   return {detail::batch(1, packet / ranks, 2.0 * (ranks - 1))};
 }
-/// BySize<>: full precision of `elements` floats in slices of Options::slice_bytes, whose size decides; see topology/by_size.hpp
-/// for `from`. All slices in one round: latencies that follow each other are Step::waves.
+/// Returns the round of BySize<>: `elements` floats in full precision, in slices of Options::slice_bytes, whose size
+/// decides; see topology/by_size.hpp for `from`. It has all slices; Step::waves counts latencies that follow each other.
 inline Round by_size(int ranks, index_t elements, index_t from = index_t{1} << 16,
                      index_t slice_bytes = automatic_slices) {
   detail::check_count("by_size", "ranks", ranks, 1);
@@ -123,26 +123,26 @@ inline Round by_size(int ranks, index_t elements, index_t from = index_t{1} << 1
           .elements();
   return slice / ranks >= from ? ring(ranks, packet) : scatter_gather(ranks, packet);
 }
-/// AllGather: one batch, the whole packet to each other one.
+/// Returns the round of AllGather: one batch with the whole packet to each other rank.
 inline Round all_gather(int ranks, double packet) {
   detail::check_count("all_gather", "ranks", ranks, 1);
   if (ranks == 1) return {};
   return {detail::batch(ranks - 1, packet * (ranks - 1))};
 }
-/// Star, as its center has it, for which all others wait: W - 1 packets come, and as many go.
+/// Returns the round of Star on its center, for which all others wait: W - 1 packets come in, and as many go out.
 inline Round star_center(int ranks, double packet) {
   detail::check_count("star_center", "ranks", ranks, 1);
   if (ranks == 1) return {};
   const double others = ranks - 1;
   return {{others, 0, packet * others}, {others, packet * others, packet * others}};
 }
-/// Star, as all others have it, apart from their wait for the center.
+/// Returns the round of Star on all other ranks, without their wait for the center.
 inline Round star_leaf(int ranks, double packet) {
   detail::check_count("star_leaf", "ranks", ranks, 1);
   if (ranks == 1) return {};
   return {{1, packet, packet}, {1, 0, packet}};
 }
-/// Native: what no algorithm of a transport can do without, in as few phases as halving and doubling take.
+/// Returns the round of Native: the least traffic of any algorithm, in as few phases as halving and doubling take.
 inline Round native(int ranks, double packet) {
   detail::check_count("native", "ranks", ranks, 1);
   if (ranks == 1) return {};
@@ -150,19 +150,20 @@ inline Round native(int ranks, double packet) {
   while ((1LL << doublings) < ranks) ++doublings;
   return {detail::batch(1, packet * (ranks - 1) / ranks / doublings, 2.0 * doublings)};
 }
-/// Gossip with `degree` neighbours, out and in.
+/// Returns the round of gossip with `degree` neighbours, out and in.
 inline Round gossip(int degree, double packet) {
   detail::check_count("gossip", "degree", degree, 0);
   if (degree == 0) return {};
   return {detail::batch(degree, packet * degree)};
 }
 
-/// A hierarchy's batches within a node and between nodes, each over its own network.
+/// Batches of a hierarchy within a node and between nodes, each over its own network.
 struct TwoLevels {
   Round inside, across;
 };
-/// Hierarchical<Inner, Outer> over `elements` floats: halves of `inner` within a node of L ranks, and `outer` among the nodes, for
-/// 1 / L of the packet. Rounds as above: hierarchical(64, 8, n, packet, ring, scatter_gather).
+/// Returns the rounds of Hierarchical<Inner, Outer> over `elements` floats: the halves of `inner` within a node of L ranks,
+/// and `outer` among the nodes, for 1 / L of the packet. Takes the functions above, as in
+/// hierarchical(64, 8, n, packet, ring, scatter_gather).
 template <class Inner, class Outer>
 TwoLevels hierarchical(int ranks, int ranks_per_node, index_t elements, double packet, Inner inner,
                        Outer outer) {
@@ -173,7 +174,7 @@ TwoLevels hierarchical(int ranks, int ranks_per_node, index_t elements, double p
   return {inner(ranks_per_node, 4.0 * static_cast<double>(elements)),
           outer(ranks / ranks_per_node, packet / ranks_per_node)};
 }
-/// Seconds that a round on two levels takes: within nodes, then across them.
+/// Returns the seconds of a round on two levels: within nodes, then across them.
 inline double seconds(const TwoLevels& round, const Network& inside, const Network& across) {
   return seconds(round.inside, inside) + seconds(round.across, across);
 }

@@ -10,41 +10,41 @@
 
 namespace terse::predict {
 
-/// What of a step's messages travels while ranks compute.
+/// Part of a step's messages that travels while ranks compute.
 enum class Overlap {
   none,    ///< nothing: gradient, local passes and messages one after the other
   slices,  ///< full precision: a slice leaves when its gradients are ready, see Optimizer::ready
   steps,   ///< all: messages travel during the next steps (OverlapLocalSgd)
 };
 
-/// A method's average step on one rank. Seconds, bytes.
+/// A method's average step on one rank, in seconds and bytes.
 struct Step {
-  double gradient = 0;              ///< of the gradient, as it takes where all ranks compute theirs
+  double gradient = 0;              ///< of the gradient while all ranks compute theirs
   double local = 0;                 ///< of processor time for the local passes: packing, summing, updating
-  Round round;                      ///< what it sends
-  Overlap overlap = Overlap::none;  ///< what hides messages
-  double slices = 1;                ///< of a full-precision round, see Options::slice_bytes
-  double waves = 1;  ///< rounds whose latencies follow each other: slices / 4, which are under way at a time
+  Round round;                      ///< its batches
+  Overlap overlap = Overlap::none;  ///< part of the messages that is hidden
+  double slices = 1;                ///< slices of a full-precision round, see Options::slice_bytes
+  double waves = 1;  ///< rounds whose latencies follow each other: slices / 4, as 4 are in flight at a time
 };
 
-/// Seconds that the messages of a step take.
+/// Returns the seconds of a step's messages.
 inline double wire_seconds(const Step& step, const Network& network) {
   return step.waves * latency_seconds(step.round, network) + transfer_seconds(step.round, network);
 }
 
-/// What travels while `slowdown` times as many ranks as cores compute: slices don't, for a rank that waits takes the core of one that
-/// has yet to compute.
+/// Returns the overlap while `slowdown` times as many ranks as cores compute. Slices then don't overlap, since a waiting
+/// rank takes the core of one that has yet to compute.
 inline Overlap overlap_of(const Step& step, double slowdown) {
   return step.overlap == Overlap::slices && slowdown > 1 ? Overlap::none : step.overlap;
 }
 
-/// Seconds of a step.
+/// Returns the seconds of a step:
 ///
 ///     none      gradient + local + wire
-///     slices    max(gradient, wire) + min(gradient, wire) / slices + local, where cores are not shared
+///     slices    max(gradient, wire) + min(gradient, wire) / slices + local, if cores are not shared
 ///     steps     max(gradient + local, wire)
 ///
-/// with local times Node::slowdown(), and wire the sum over batches of
+/// with local multiplied by Node::slowdown(), and wire the sum over batches of
 ///
 ///     latency + (messages - 1) per_message + bytes / bandwidth
 inline double seconds(const Step& step, const Network& network, double slowdown = 1) {
@@ -59,17 +59,18 @@ inline double seconds(const Step& step, const Network& network, double slowdown 
   }
 }
 
-/// Up to which bandwidth, bytes a second of each link, from the slowest on, `step` is faster than `dense`: infinity where it is
-/// over all, 0 where it isn't on the slowest. Beyond, it may be faster again: on links so fast that local passes decide.
-/// `network` has the rest: latencies, and what all pairs at once lose.
+/// Returns the bandwidth of each link, in bytes per second, up to which `step` is faster than `dense`: infinity if it always
+/// is, 0 if it isn't on the slowest link. Beyond, it may be faster again, on links so fast that local passes decide.
+/// `network` has the other figures: latencies, and the loss of all pairs at once.
 inline double break_even_bandwidth(const Step& step, const Step& dense, const Network& network,
                                    double slowdown = 1) {
   const auto gain = [&](double bandwidth) {
     const Network other = with_bandwidth(network, bandwidth);
     return seconds(dense, other, slowdown) - seconds(step, other, slowdown);
   };
-  // What no link is slower or faster than. A step's time is a straight line in 1 / bandwidth, with a bend where its messages are
-  // just as long as what hides them, so that the gain changes its sign once at most between two of these.
+  // Limits beyond any link's bandwidth, and bends between them. A step's time is linear in 1 / bandwidth, with a bend where
+  // its messages take just as long as the computation that hides them. So the gain changes its sign at most once between
+  // two points.
   std::vector<double> points{1, 1e15};
   for (const Step* one : {&step, &dense}) {
     const Overlap overlap = overlap_of(*one, slowdown);

@@ -9,7 +9,7 @@ namespace terse {
 
 namespace detail {
 
-/// A round in which every rank sends its whole packet to every other, up to what becomes of the packets.
+/// A round in which every rank sends its whole packet to every other rank, without a rule for merging the packets.
 template <Compressor C, ErrorFeedback F, Executor E>
 class GatherRound {
   using Context = RoundContext<C, F, E>;
@@ -33,7 +33,7 @@ class GatherRound {
   index_t most_bytes(const Context&) const { return spread_.most_bytes(); }
 
   std::byte* packet(int rank) { return spread_.packet(rank); }
-  /// The packets of ranks first ... last - 1, each times weight(rank).
+  /// Returns an inbox with the packets of ranks first ... last - 1, each with weight(rank).
   template <class Weight>
   Inbox<C>& packets(Context& context, int first, int last, Weight weight) {
     inbox_.clear();
@@ -56,9 +56,9 @@ class GatherRound {
 
 }  // namespace detail
 
-/// Every rank sends its whole packet to every other; each decodes all W, in rank order. Compresses once, so
-/// there is no second error. Sends per rank: W - 1 packets of the whole range, one message to each peer: W /
-/// 2 times the bytes of the two-stage ways, in one phase instead of two. Full-precision packets, for which that would be 4 n
+/// All-gather of whole packets: every rank sends its packet to every other rank, and decodes all W packets in rank order. Messages
+/// are compressed once, so there is no second error. Sends per rank: W - 1 packets of the whole range, one message to each peer:
+/// W / 2 times the bytes of two-stage topologies, in one phase instead of two. Full-precision packets, which would take 4 n
 /// bytes to each peer, go by BySize. For another merge than the mean see Gathered.
 struct AllGather {
   static constexpr bool exact = true;

@@ -6,7 +6,7 @@
 namespace terse {
 
 /// No messages: every rank's mean is its own message, compressed and decoded once. For one rank, and for runs
-/// that are meant to stay apart; ranks that use it diverge from each other.
+/// whose ranks train separately; ranks that use it diverge from each other.
 struct Alone {
   static constexpr bool exact = true;
   static constexpr bool recompresses = false;

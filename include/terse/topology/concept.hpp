@@ -9,35 +9,35 @@
 
 namespace terse {
 
-/// A topology says who sends which packet to whom. Exact ones give every rank the same mean; those that
-/// `recompress` compress sums or means again on the way. It is a policy with
+/// The communication pattern: it determines which rank sends which packet to which rank. Exact topologies give every rank the
+/// same mean; those that `recompress` compress sums or means again on the way. A topology is a policy with
 ///
 ///     static constexpr bool exact, recompresses
 ///     static constexpr bool compresses_partial_sums    optional: compresses sums of some ranks' messages
 ///     static constexpr bool full_precision_only        optional: carries no compressed packets
 ///     static constexpr bool evaluates_late             optional: evaluates messages in later phases than the first
-///     static constexpr bool compresses_within          optional: has a compressor of its own for a part of the way
+///     static constexpr bool compresses_within          optional: has its own compressor for a part of the way
 ///     static constexpr bool no_mean                    optional: merges packets by another rule than the mean
-///     using ForDense = ...                             optional: the topology that full-precision packets take
-///     using Early = ...                                optional, where it evaluates late: one that doesn't, for messages
+///     using ForDense = ...                             optional: the topology of full-precision packets
+///     using Early = ...                                optional, if it evaluates late: one that doesn't, for messages
 ///                                                      that change while their round is under way
 ///     template <class T> static constexpr bool check_on()      optional: checks a transport's type T by static_assert
 ///
-/// and, where it has parameters, settings(visit), and a nested `template <Compressor C, ErrorFeedback F, Executor E>
+/// and, if it has parameters, settings(visit), and a nested `template <Compressor C, ErrorFeedback F, Executor E>
 /// class Round`, one for each exchange, which takes all memory at construction, from (context) or (context, topology), and
 /// runs over a RoundContext:
 ///
 ///     start(context, message)            evaluates, encodes, posts the first phase
-///     advance(context, message, block)   settles the phase under way, posts the next; true when all is here
+///     advance(context, message, block)   settles the phase under way, posts the next; true when all packets are here
 ///     consume(context, consumer)         decodes: consumer(piece, i, mean) once for each element
-///     most_bytes(context)                what this rank sends in a round, at most
-///     notes(executor)                    of exact ones without ForDense: squared norm of the full-precision part of the mean,
-///                                        alike on all ranks, for clipping: from the notes of packets, see note_of
-///     walk(visit)                        optional: state of its own, such as the second stage's error
-///     static work_bytes(context)         optional, or (context, topology): bytes of context.work that it uses from start until advance has said true.
-///                                        An exchange that is cut into slices has a round for each, and they take turns there
+///     most_bytes(context)                the largest number of bytes that this rank sends in a round
+///     notes(executor)                    exact topologies without ForDense: squared norm of the full-precision part of the mean,
+///                                        equal on all ranks, for clipping: from the notes of packets, see note_of
+///     walk(visit)                        optional: visits the round's state, such as the second stage's error
+///     static work_bytes(context)         optional, or (context, topology): bytes of context.work that it uses from start until advance
+///                                        returns true. An exchange cut into slices has a round for each, and they share this memory
 ///
-/// What rounds are made of is in terse/topology/round.hpp.
+/// The building blocks of rounds are in terse/topology/round.hpp.
 template <class T>
 concept Topology = std::copyable<T> && requires {
   { T::exact } -> std::convertible_to<bool>;
@@ -46,13 +46,13 @@ concept Topology = std::copyable<T> && requires {
 
 namespace detail {
 
-/// Of topologies whose rounds are no class of theirs, but made of others' rounds.
+/// True for topologies that have no class Round, but combine rounds of other topologies.
 template <class T>
 inline constexpr bool has_own_rounds = false;
 
 }  // namespace detail
 
-/// Says in words what a type lacks to be a topology.
+/// Reports a missing member of a topology with a readable static_assert.
 template <class T>
 constexpr bool check_topology() {
   static_assert(std::copyable<T>, "terse: a topology is a value that can be copied");
@@ -77,26 +77,26 @@ constexpr bool check_topology() {
 
 namespace detail {
 
-/// Whether a topology compresses sums of some ranks' messages on the way to the sum of all.
+/// Checks whether a topology compresses sums of some ranks' messages on the way to the sum of all.
 template <class T>
 constexpr bool compresses_partial_sums() {
   if constexpr (requires { T::compresses_partial_sums; }) return T::compresses_partial_sums;
   return false;
 }
-/// Whether ranks hand packets on, of sizes that vary only as large as their headers say, for which the host waits.
+/// Checks whether ranks forward packets of variable size, so that the host waits for their headers.
 template <class T>
 constexpr bool waits_for_sizes() {
   if constexpr (requires { T::waits_for_sizes; }) return T::waits_for_sizes;
   return false;
 }
-/// Whether it evaluates messages in other phases than the first.
+/// Checks whether a topology evaluates messages in later phases than the first.
 template <class T>
 constexpr bool evaluates_late() {
   if constexpr (requires { T::evaluates_late; }) return T::evaluates_late;
   return false;
 }
 
-/// Whether it carries full-precision packets alone, though the compressor has no round of its own.
+/// Checks whether a topology carries only full-precision packets, for a compressor without its own round.
 template <class C, class T>
 constexpr bool carries_no_packets() {
   if constexpr (
@@ -105,14 +105,14 @@ constexpr bool carries_no_packets() {
   return false;
 }
 
-/// Whether what this topology, or the receivers of this compressor's packets, make of messages is another thing than their mean.
+/// Checks whether this topology, or decoding by this compressor, yields something else than the mean of the messages.
 template <class P>
 constexpr bool is_no_mean() {
   if constexpr (requires { P::no_mean; }) return P::no_mean;
   return false;
 }
 
-/// Whether it has a compressor of its own for a part of the way.
+/// Checks whether a topology has its own compressor for a part of the way.
 template <class T>
 constexpr bool compresses_within() {
   if constexpr (requires { T::compresses_within; }) return T::compresses_within;
@@ -121,14 +121,14 @@ constexpr bool compresses_within() {
 
 }  // namespace detail
 
-/// Checks a transport's type T against what a topology or a recipe requires, by its check_on<T>(), and says in words what is missing.
+/// Checks a transport's type T against the requirements of a topology or a recipe, by its check_on<T>(), with a readable static_assert.
 template <class X, class T>
 constexpr bool check_on() {
   if constexpr (requires { X::template check_on<T>(); }) return X::template check_on<T>();
   return true;
 }
 
-/// Whether this topology may carry this pair's packets.
+/// Checks whether this topology may carry packets of this compressor and error feedback.
 template <class C, class F, class T>
 constexpr bool check_stages() {
   static_assert(

@@ -6,13 +6,13 @@
 #include "terse/executor/sparse.hpp"
 #include "terse/topology/round.hpp"
 
-// What merges of packets know of one packet: its values, side by side, and norms of them.
+// A packet as merges of packets read it: its decoded values in one arena, and their norms.
 
 namespace terse::detail {
 
 TERSE_NUMERICS_BEGIN
 
-/// What came of each element, 0 where it is masked.
+/// The functor that stores each element's decoded value, 0 if it is masked.
 struct WriteSum {
   float* to;
   index_t begin;
@@ -32,7 +32,7 @@ struct ReadValue {
 
 TERSE_NUMERICS_END
 
-/// n floats for the elements of a portion, by arena index from `begin` on.
+/// A buffer for the elements of a portion, by arena index from `begin` on; n floats.
 template <Executor E>
 struct PortionValues {
   index_t begin = 0;
@@ -50,7 +50,7 @@ struct PortionValues {
   ArrivedSums sums() const { return {values.data(), begin}; }
 };
 
-/// One packet after the other, decoded. The norm of what is too large for its square to be finite is 0.
+/// A decoder of one packet at a time. The norm of values whose squares overflow is 0.
 template <Compressor C, Executor E>
 class DecodedPacket {
  public:
@@ -72,7 +72,7 @@ class DecodedPacket {
     for_each(context.executor, portion.dense, NoMask{}, inbox.dense(), write);
   }
   const PortionValues<E>& values() const { return values_; }
-  /// Statistics of what is in `values`, the one decoded or another: of each piece, or of a range as a whole.
+  /// Measures a statistic of `values`, the decoded ones or others: of each piece, or of a range as a whole.
   template <class Statistic>
   void measure(E executor, const Range& range, Units units, const PortionValues<E>& values, out<E> statistics,
                std::uint32_t* bad) {

@@ -18,17 +18,17 @@ namespace terse {
 
 namespace detail {
 
-/// Flags of packets from this rank when its message was not finite.
+/// Returns the flags of packets from this rank after its message was not finite.
 constexpr std::uint16_t flags_of(int rank) {
   return static_cast<std::uint16_t>(std::min<int>(rank + 1, PacketHeader::refused - 1));
 }
-/// And after it has refused a packet.
+/// Returns the flags of packets from this rank after it has refused a packet.
 constexpr std::uint16_t refusal_of(int rank) {
   return static_cast<std::uint16_t>(PacketHeader::refused | flags_of(rank));
 }
 constexpr bool is_refusal(std::uint16_t flags) { return (flags & PacketHeader::refused) != 0; }
 
-/// A refusal, or else the first rank of either.
+/// Merges flags: a refusal has priority; of two equal kinds the lower rank.
 TERSE_HD constexpr std::uint16_t merged_flags(std::uint16_t a, std::uint16_t b) {
   if (a == PacketHeader::finite) return b;
   if (b == PacketHeader::finite) return a;
@@ -36,30 +36,30 @@ TERSE_HD constexpr std::uint16_t merged_flags(std::uint16_t a, std::uint16_t b) 
   return a < b ? a : b;
 }
 
-/// What every packet of a round says. `now`, in the executor's memory, says the same and is what a recorded step reads.
+/// The common part of all packet headers of a round. `now`, in the executor's memory, holds the same for recorded steps.
 struct RoundHeader {
   std::uint64_t step = 0, check = 0;
   const StepScalars* now = nullptr;
   bool checks_payload = false;
 };
 
-/// Which packet of a round it is.
+/// Returns a number that identifies a packet within its round.
 constexpr std::uint64_t place_of(Phase phase, int chunk, int sender) {
   return static_cast<std::uint64_t>(phase) << 48 | static_cast<std::uint64_t>(chunk) << 24 |
          static_cast<std::uint64_t>(sender);
 }
-/// Marks the origin of a packet that was handed on.
+/// The mark of a forwarded packet in its origin.
 inline constexpr std::uint32_t handed_on = std::uint32_t{1} << 31;
-/// What verbs call a packet, see Packets::damage. There is room for one rank: of a packet that `from` has handed on for another
-/// sender, it is `from`.
+/// Returns the number by which verbs identify a packet, see Packets::damage. It has room for one rank: for a packet of another
+/// sender that `from` has forwarded, it is `from`.
 constexpr std::uint32_t origin_of(Phase phase, int sender, int from = -1) {
   const bool direct = from < 0 || from == sender;
   return (direct ? 0 : handed_on) | static_cast<std::uint32_t>(phase) << 24 |
          static_cast<std::uint32_t>(direct ? sender : from);
 }
-/// The rank that flags name.
+/// Returns the name of the rank in flags.
 TERSE_COLD std::string rank_in(std::uint16_t flags);
-/// A packet's check where payloads are checked, too: half of it is the payload's.
+/// Returns a packet's check with a payload checksum, which replaces half of the check.
 inline std::uint64_t check_with_payload(std::uint64_t check, const std::byte* packet, std::uint64_t bytes,
                                         std::uint16_t flags) {
   constexpr auto header = sizeof(PacketHeader);
@@ -70,7 +70,7 @@ inline std::uint64_t check_with_payload(std::uint64_t check, const std::byte* pa
 [[noreturn]] TERSE_COLD void throw_refused(std::uint16_t flags, int rank, std::uint64_t step);
 [[noreturn]] TERSE_COLD void throw_non_finite(std::uint16_t flags, int rank, std::uint64_t step);
 
-/// Of a packet from `sender` that only who is near can read.
+/// Throws wire_error for a packet from `sender` that can't be decoded because this rank's parameters are too far away.
 [[noreturn]] TERSE_COLD void throw_unreadable(int sender, int rank, std::uint64_t step);
 
 [[noreturn]] TERSE_COLD void throw_damaged(const std::string& packet, const char* sign, int rank,
@@ -81,30 +81,31 @@ inline std::uint64_t check_with_payload(std::uint64_t check, const std::byte* pa
 
 }  // namespace detail
 
-/// Stamps packets and checks those that come, where they lie. Carries from packet to packet which rank's message was
-/// not finite.
+/// The headers of a round's packets: stamps outgoing packets, checks received ones in place, and propagates from packet to packet
+/// the rank whose message was not finite.
 ///
-///     open(executor, round, rank)                         a round begins
-///     note(executor, codec)                               whether what the codec encoded was finite
-///     note(executor)                                      something else of this rank was not
+///     open(executor, round, rank)                         begins a round
+///     note(executor, codec)                               takes note if the encoded values were not finite
+///     note(executor)                                      takes note that something else of this rank was not finite
 ///     stamp(executor, bytes, place, packet)               writes the header, its flags included
 ///     accept(executor, codec, portion, packet, least, most, place, sender, from)    checks a packet of `sender`, which `from`, if
-///                                                         not -1, has handed on; takes over its flags
-///     together(executor, act)                             calls act(); what it stamps is one kernel on a device, and what it accepts
-///                                                         waits for the next one, where packets stay as they are until then. No packet
-///                                                         may come or go in between
-///     absorb(executor, other)                             takes over what another envelope of this step has heard
-///     arrived(executor, throws)                           all are here; with `throws` flags are an error
-///     check_read(executor, wrong, sender)                 decoding a packet set `wrong` if it couldn't be read; after
-///                                                         `arrived`, in the order of packets. `wrong` is 0 again
+///                                                         not -1, has forwarded; takes over its flags
+///     together(executor, act)                             calls act(); on a device its stamps are one kernel, and its accepts wait
+///                                                         for the next one, while packets must stay as they are. No packet
+///                                                         may be sent or received in between
+///     absorb(executor, other)                             takes over the errors of another envelope of this step
+///     arrived(executor, throws)                           all packets are here; with `throws` flags are an error
+///     check_read(executor, wrong, sender)                 reports a packet whose decoding has set `wrong`; after
+///                                                         `arrived`, in the order of packets. Resets `wrong` to 0
 ///     damage()                                            for verbs that read accepted packets, see Packets::damage
 ///     gated(f)                                            f as consumer, which does nothing after an error
 ///     settle(executor, step)                              throws the error
-///     conclude(executor, step)                            the same, but flags are for the caller, who gets them
+///     conclude(executor, step)                            throws errors other than flags, and returns the flags
 ///
 /// On the host errors are thrown where they are found, damage by the next call of stamp, arrived, settle or conclude. A device
-/// only takes note, so that nothing waits for it before
-/// `settle` does, once in a round: whatever a packet says, decoding it is safe, and behind the gate nobody reads it. What
+/// only takes note of errors, so that nothing waits for the device before
+/// `settle` does, once in a round: decoding is safe for any packet, and after an error the gate keeps its values from consumers.
+/// Packets that the device stamps after the error carry it in their flags, and are refused by their receivers.
 /// it stamps then says so, and is refused in its turn.
 template <Executor E>
 class Envelope {
@@ -153,7 +154,7 @@ class Envelope {
   void together(E, const Act& act) {
     act();
   }
-  /// Takes over what another envelope of the same step has heard.
+  /// Takes over the errors of another envelope of the same step.
   void absorb(E, const Envelope& other) {
     flags = detail::merged_flags(flags, other.flags);
     damage_ = std::min(damage_, other.damage_);

@@ -17,30 +17,30 @@ namespace detail {
 [[noreturn]] TERSE_COLD inline void throw_damaged_weight(int sender, int rank, std::uint64_t step) {
   throw_damaged(packet_from(sender, -1, " (phase 'spread')"), "it has a weight that is none", rank, step);
 }
-/// Small enough for the sum of all ranks' to be finite.
+/// Checks a weight; the bound keeps the sum of all ranks' weights finite.
 inline bool is_weight(double weight) { return weight >= 0 && weight <= 0x1p1000; }
 
 }  // namespace detail
 
-/// AllGather whose packets are merged by another rule than the plain mean. Every rank has all packets, in rank order, and comes
-/// to the same bits.
+/// AllGather whose packets are merged by another rule than the plain mean. Every rank has all packets, in rank order, and computes
+/// the same bits.
 ///
 ///     Gathered<WeightedMean>{.weight = &examples}      sum_i w_i y_i / sum_i w_i, w_i this rank's *weight
 ///     Gathered<MedianClip>                             packets scaled to at most the median of their norms
-///     Gathered<Radial<>>                               norms and directions of each segment averaged apart
+///     Gathered<Radial<>>                               norms and directions of each segment averaged separately
 ///
-/// `weight` points to how much this rank's message counts, such as the number of its examples or tokens since the last exchange:
-/// the user's number, a different one on each rank, read when a message is made, and none of the hyper-parameters that ranks
-/// agree on. All ranks have one, or none has: then all count the same. Merges take weights, too. It travels in 8 bytes of each
-/// packet. usage_error where it is below 0 or not finite, and, on all ranks, where all are 0.
+/// `weight` points to the weight of this rank's message, such as the number of its examples or tokens since the last exchange.
+/// The user sets it, differently on each rank. It is read when a message is made, and is none of the hyper-parameters that ranks
+/// agree on. Either all ranks have a weight or none has: then all count equally. Merges use weights, too. It takes 8 bytes of each
+/// packet. Throws usage_error if it is below 0 or not finite, and, on all ranks, if all are 0.
 ///
-/// What is merged is what is compressed, and the moves of local methods, compressed or not; the full-precision steps of a warm-up
-/// and averages of gradients and buffers go by BySize, as a plain mean. Sends what AllGather sends. No mean, so that Difference
-/// and Controlled, which need one, are refused. Packets are a slice's (Options::slice_bytes); those of a fragment or of a branch
-/// of Select are its own.
+/// The rule merges compressed messages, and the moves of local methods, compressed or not. The full-precision steps of a warm-up
+/// and averages of gradients and buffers go by BySize, as a plain mean. Sends as many bytes as AllGather. Difference and Controlled,
+/// which require a mean, are refused. Packets cover a slice (Options::slice_bytes); a fragment or a branch
+/// of Select has its own packets.
 ///
-/// A merge is a type with `merges = true`, `waits`, whether it brings anything to the host, perhaps settings(visit), and a nested
-/// `template <Compressor C, ErrorFeedback F, Executor E> class State`, from (context, merge), with consume(context,
+/// A merge is a type with `merges = true`, `waits`, which is true if it copies anything to the host, optionally settings(visit), and
+/// a nested `template <Compressor C, ErrorFeedback F, Executor E> class State`, made from (context, merge), with consume(context,
 /// round, weights, consumer): weights, one for each rank, the largest of which is 1, and round.packets(context, first, last,
 /// weight).
 template <class Merge>
@@ -53,8 +53,8 @@ struct Gathered {
   static constexpr bool no_mean = true;
   using ForDense = BySize<>;
 
-  Merge merge{};                   ///< what packets are merged by
-  const double* weight = nullptr;  ///< how much this rank's message counts; nullptr: all count the same
+  Merge merge{};                   ///< the rule by which packets are merged
+  const double* weight = nullptr;  ///< the weight of this rank's message; nullptr: all count equally
 
   template <class Visit>
   void settings(Visit&& visit) const {
@@ -82,7 +82,7 @@ struct Gathered {
     template <class M>
     void start(Context& context, const M& message) {
       std::byte* const own = this->packet(context.rank);
-      // Before the message is made: then the error feedback would have taken it up.
+      // Before the message is made: an exception afterwards would leave it in the error feedback.
       const double counts = weight_ != nullptr ? *weight_ : 1;
       if (!detail::is_weight(counts)) detail::throw_weight(counts, context.names(context.rank), context.step);
       const index_t bytes = context.encode_whole(message, own);
@@ -98,7 +98,7 @@ struct Gathered {
     }
 
    private:
-    /// A weight takes the place of a note, which nobody reads here.
+    /// Returns the context, with room in its packets for a weight. A weight takes the place of a note, which no rank reads here.
     static Context& with_room(Context& context, const Gathered& topology) {
       Portion& whole = context.plan.whole;
       const bool has_room = (whole.variable ? whole.section_at : whole.bytes) > whole.note_at;
@@ -107,10 +107,10 @@ struct Gathered {
       if (whole.variable) whole.section_at += sizeof(double);
       return context;
     }
-    /// On a device it waits.
+    /// Reads the weights of all packets. Waits for the device.
     void read_weights(Context& context) {
       await_messages(context.channel);
-      // Of a packet that was refused nothing is a weight.
+      // Throws for refused packets first, since their weights may be garbage.
       context.envelope.settle(context.executor, context.step);
       for (int peer = 0; peer < context.size; ++peer) {
         double& counts = told_[static_cast<std::size_t>(peer)];
@@ -127,13 +127,13 @@ struct Gathered {
     }
 
     const double* weight_;
-    std::vector<double> told_;    // by packets
-    std::vector<float> weights_;  // over the largest
+    std::vector<double> told_;    // the weights in the packets
+    std::vector<float> weights_;  // weights over the largest one
     typename Merge::template State<C, F, E> state_;
   };
 };
 
-/// The mean, to which ranks contribute by their weights; without weights AllGather, bit by bit. Source: McMahan et al.,
+/// The weighted mean of the ranks' messages; without weights it is AllGather, bit by bit. Source: McMahan et al.,
 /// "Communication-efficient learning of deep networks from decentralized data", AISTATS 2017, algorithm 1, whose n_k are the
 /// weights.
 struct WeightedMean {

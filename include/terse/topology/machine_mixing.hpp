@@ -22,7 +22,7 @@ struct MixtureOf {
   }
 };
 
-/// Packets of which the first is one's own, for encoding their mixture.
+/// Packets of which the first is this rank's own, for encoding their mixture.
 struct MixtureInbox {
   const Packets<Dense::Code>::Source* sources;
   int count;
@@ -40,10 +40,10 @@ TERSE_NUMERICS_END
 ///
 ///     z_m = mean of z_i over machine m        difference_i = sum_m' W_mm' z_m' - z_i
 ///
-/// so that W is that of the graph times 1 / L in each block, L = ranks_per_machine. All links work at once: rank l of
-/// a machine sums up, sends and receives the l-th part of the vectors. Sends L - 1 parts to its own machine (counted
+/// so that W is the graph's matrix times 1 / L in each block, L = ranks_per_machine. All links work at once: rank l of
+/// a machine sums, sends and receives the l-th part of the vectors. Sends L - 1 parts to its own machine (counted
 /// as Phase::reduce), its part to its peer on each neighbouring machine (Phase::spread), and L - 1 parts to its own
-/// machine again (Phase::reduce). Where all agree the difference is 0 up to rounding. For packets that are not
+/// machine again (Phase::reduce). If all z are equal the difference is 0 up to rounding. For packets that are not
 /// compressed.
 template <class G, int Vectors = 1>
 struct MachineMixing {
@@ -57,14 +57,14 @@ struct MachineMixing {
   template <class Other>
   using On = MachineMixing<Other, Vectors>;
 
-  G graph{};                  ///< of machines
-  int ranks_per_machine = 1;  ///< side by side; divides the number of ranks
+  G graph{};                  ///< the graph, whose nodes are machines
+  int ranks_per_machine = 1;  ///< number of consecutive ranks on a machine; divides the number of ranks
 
   template <int Count>
   With<Count> with() const {
     return {graph, ranks_per_machine};
   }
-  /// Machines, the graph's nodes. Throws usage_error where the ranks don't fill them.
+  /// Returns the number of machines, the graph's nodes. Throws usage_error if the ranks don't fill them.
   int nodes(int size) const {
     if (ranks_per_machine < 1 || size % ranks_per_machine != 0)
       throw usage_error(std::to_string(size) + " ranks can't fill machines of " +
@@ -175,7 +175,7 @@ struct MachineMixing {
     }
     const Portion& part(int c) const { return plan_.chunks[static_cast<std::size_t>(c)]; }
 
-    /// Packets stand one after the other, a vector's each; `place` tells the kinds of them apart.
+    /// Stamps packets that lie one after the other, one for each vector; `place` distinguishes the kinds of packets.
     void stamp(Context& context, std::byte* packets, int c, int place) {
       for (int k = 0; k < Vectors; ++k)
         context.stamp(packets + k * part(c).bytes, part(c).bytes, Phase::spread, place * Vectors + k);
@@ -193,7 +193,7 @@ struct MachineMixing {
                               out_[static_cast<std::size_t>(c)].data() + K * part(c).bytes),
          ...);
     }
-    /// The machine's mean of this rank's part.
+    /// Encodes the machine's mean of this rank's part.
     void sum(Context& context, int k) {
       const index_t shift = k * part(mine_).bytes;
       inbox_.clear();
@@ -206,7 +206,7 @@ struct MachineMixing {
                            neighbors_.own() + shift);
       context.note(context.codec, part(mine_), inbox_);
     }
-    /// The mixture of the machines' means of this rank's part.
+    /// Encodes the mixture of the machines' means of this rank's part.
     void mix(Context& context, int k) {
       const index_t shift = k * part(mine_).bytes + part(mine_).dense_at;
       sources_.clear();

@@ -12,18 +12,18 @@
 
 namespace terse {
 
-/// Packets scaled down to at most the median of their Euclidean norms, so that no rank moves the others by more than the usual,
-/// however large what it sends is:
+/// The mean of packets scaled down to at most the median of their Euclidean norms, which bounds the influence of each rank,
+/// however large its message is:
 ///
-///     y = 1 / W sum_i min(1, m / ||y_i||) y_i        m: the median of the norms that aren't 0, of two the lower one
+///     y = 1 / W sum_i min(1, m / ||y_i||) y_i        m: the median of the norms that aren't 0, of two middle ones the lower
 ///
-/// with weights sum_i w_i min(..) y_i / sum_i w_i, and the median of packets that all count the same. The norm is that of all
-/// that a packet says, as its receivers read it, not what its sender claims. The plain mean, to the bit, where all norms are
-/// alike. A bound on sizes, not on directions: of the packets that aren't 0 less than half must be from ranks that can't be
-/// trusted. A packet whose square is beyond the range of floats (a norm of about 2^64) counts as 0; what isn't finite is a
+/// With weights it is sum_i w_i min(..) y_i / sum_i w_i, and the median still counts all packets equally. The norm is computed from
+/// the decoded packet, not claimed by its sender. If all norms are equal, it is the plain mean, to the bit. It bounds
+/// magnitudes, not directions: of the packets that aren't 0 less than half must be from ranks that can't be
+/// trusted. A packet whose square is beyond the range of floats (a norm of about 2^64) counts as 0; values that aren't finite are a
 /// wire_error as everywhere.
 ///
-/// No bytes beside AllGather's. Cost: each packet is decoded twice, and one pass over it for its norm; n floats. On a device the
+/// Sends as many bytes as AllGather. Cost: each packet is decoded twice, and one pass over it for its norm; n floats. On a device the
 /// step waits for the norms, and can't be recorded.
 ///
 /// Source: Sarfi, Therien, Lidin and Belilovsky, "Communication efficient LLM pre-training with SparseLoCo", arXiv 2508.15706,

@@ -16,7 +16,7 @@ TERSE_NUMERICS_BEGIN
 
 namespace detail {
 
-/// Hands own value and difference to a consumer, for pieces that travel as they are.
+/// Passes own value and difference to a consumer, for pieces in full precision.
 template <class F>
 struct MixExact {
   F consume;
@@ -29,7 +29,7 @@ struct MixExact {
   }
 };
 
-/// The same for compressed pieces, past the error feedback; what this rank's own packet says is in the difference.
+/// Passes a compressed element's difference, which includes this rank's own packet, to a consumer, past the error feedback.
 template <class F, class View>
 struct MixDecoded {
   F consume;
@@ -51,7 +51,7 @@ struct MixDecoded {
   }
 };
 
-/// This rank's own packet as the neighbours read it.
+/// Passes this rank's own packet, as decoded by the neighbours, to a consumer.
 template <class F>
 struct TakeOwn {
   F consume;
@@ -72,8 +72,8 @@ TERSE_NUMERICS_END
 
 namespace detail {
 
-/// The messages of a round between neighbours: a rank's own, and one from each rank that its row of W holds. Takes
-/// all memory at construction; up to `room` bytes a message.
+/// The messages of a round between neighbours: a rank's own, and one from each rank in its row of W. Takes
+/// all memory at construction, with `room` bytes for a message.
 template <class G, class E>
 class Neighborhood {
   using Bytes = buffer<std::byte, typename E::memory>;
@@ -92,11 +92,11 @@ class Neighborhood {
     sends_.reserve(static_cast<std::size_t>(size_));
     receives_.reserve(static_cast<std::size_t>(size_));
     if constexpr (G::fixed) look_around(0);
-    // Side by side, so that they can be copied together.
+    // Adjacent in memory, so that they can be copied together.
     in_ = Bytes(most() * stride_, unwritten);
   }
 
-  /// Sends `bytes` bytes of own() to the receivers of round `round`, in one batch with what comes from the edges.
+  /// Sends `bytes` bytes of own() to the receivers of round `round`, in one batch with the messages received from the edges.
   void post(Channel& channel, std::uint64_t round, index_t bytes, bool variable) {
     if constexpr (!G::fixed) look_around(round);
     sends_.clear();
@@ -108,12 +108,12 @@ class Neighborhood {
   }
   bool settle(bool block) { return settled(*under_way_, block); }
 
-  /// What this rank sends in a round, at most.
+  /// Returns the largest number of bytes that this rank sends in a round.
   index_t most_bytes() const {
     return room_ * (G::fixed ? static_cast<index_t>(receivers_.size()) : static_cast<index_t>(most()));
   }
 
-  /// Most edges that a round can have.
+  /// Returns the largest number of edges in a round.
   int most() const {
     if constexpr (G::fixed)
       return static_cast<int>(edges_.size());
@@ -122,7 +122,7 @@ class Neighborhood {
     else
       return size_ - 1;
   }
-  /// The round's, in order of peers.
+  /// Returns the round's edges, in order of peers.
   const std::vector<graph::Edge>& edges() const { return edges_; }
   std::byte* own() { return own_.data(); }
   std::byte* from(std::size_t edge) { return in_.data() + static_cast<index_t>(edge) * stride_; }
@@ -146,22 +146,22 @@ class Neighborhood {
 
 }  // namespace detail
 
-/// Neighbours in a graph exchange packets, and each rank learns how its own z differs from the weighted mean:
+/// Neighbours in a graph exchange packets, and each rank computes the difference between the weighted mean and its own z:
 ///
 ///     difference_i = sum_j W_ij (z_j - z_i)
 ///
-/// which is exactly 0 where all agree and nothing is compressed. Where packets are, z_j and z_i are as they say, on
-/// all ranks alike, so that a doubly stochastic W keeps the mean of the ranks. A message gives `Vectors` vectors,
-/// message.vector(Vector<k>{}) each with a functor for compressed and dense pieces, that travel together. The
+/// which is exactly 0 if all z are equal and nothing is compressed. For compressed packets z_j and z_i are the decoded values,
+/// equal on all ranks, so that a doubly stochastic W keeps the mean of the ranks. A message has `Vectors` vectors,
+/// message.vector(Vector<k>{}) each with a functor for compressed and dense pieces, that are sent together. The
 /// consumer, likewise, has for each of them, in order,
 ///
 ///     dense(piece, i, own, difference)      compressed(piece, i, difference)
-///     compressed.own(piece, i, decoded)     before it, where consumer.takes_own: what the own packet says
+///     compressed.own(piece, i, decoded)     called before, if consumer.takes_own: the own packet as decoded
 ///
-/// and, where compressed names its streams, those of `own` as own_streams().
+/// and, if compressed names its streams, the streams of `own` as own_streams().
 ///
-/// Sends `Vectors` packets as one message to each neighbour, in one batch. Memory: that and as much for each rank
-/// that is listened to.
+/// Sends `Vectors` packets as one message to each neighbour, in one batch. Memory: one message, and one for each
+/// neighbour that this rank receives from.
 template <class G, int Vectors = 1>
 struct Mixing {
   static_assert(graph::check_graph<G>());
@@ -173,14 +173,14 @@ struct Mixing {
   template <class Other>
   using On = Mixing<Other, Vectors>;
 
-  G graph{};  ///< who mixes with whom, with what weights
+  G graph{};  ///< the neighbours of each rank and their weights
 
-  /// The same for another number of vectors.
+  /// Returns this topology for another number of vectors.
   template <int Count>
   With<Count> with() const {
     return {graph};
   }
-  /// The graph's nodes.
+  /// Returns the number of the graph's nodes.
   static int nodes(int size) { return size; }
   template <class Visit>
   void settings(Visit&& visit) const {
@@ -244,7 +244,7 @@ struct Mixing {
       return k == 0 ? context.codec : others_[static_cast<std::size_t>(k - 1)];
     }
 
-    /// Returns the bytes of the message.
+    /// Encodes all vectors. Returns the bytes of the message.
     template <class M, int... K>
     index_t encode(Context& context, const M& message, std::integer_sequence<int, K...>) {
       const index_t bytes[] = {encode(context, codec(context, K), message.vector(Vector<K>{}), K)...};
@@ -304,12 +304,12 @@ struct Mixing {
     }
 
     detail::Neighborhood<G, E> neighbors_;
-    std::vector<Codec<C, F, E>> others_;  // of all vectors but the first
+    std::vector<Codec<C, F, E>> others_;  // codecs of all vectors but the first
     std::vector<Inbox<C>> inboxes_;
   };
 };
 
-/// The default: fixed and symmetric, as DecentLaM needs it, with 2 log2 W - 1 neighbours and a gap that hardly
+/// The default: fixed and symmetric, as DecentLaM requires, with 2 log2 W - 1 neighbours and a spectral gap that hardly
 /// shrinks with W.
 using Gossip = Mixing<graph::SymmetricExponential>;
 

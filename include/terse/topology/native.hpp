@@ -8,13 +8,13 @@
 
 namespace terse {
 
-/// The transport's own reduce-scatter and all-gather, for full-precision packets: MPI's or NCCL's, which know the machine. The
-/// sum is in their order: the same bits on all ranks, and NOT those of other topologies, of other transports, or, where the
+/// The transport's own reduce-scatter and all-gather, for full-precision packets: MPI's or NCCL's, which know the machine. They
+/// choose the order of the sum: the same bits on all ranks, and NOT those of other topologies, of other transports, or, if the
 /// transport doesn't promise them, of the next run. As Inner of a Hierarchical, and for dense methods: `Adam<Native>`.
 ///
-/// Sends per rank what the transport's collectives do; at least 2 (W - 1) / W of n floats. Blocks are padded to the largest.
-/// What packets of other topologies say in their headers (step, hyper-parameters, values that are not finite) is checked when
-/// the means come back.
+/// Sends as many bytes per rank as the transport's collectives; at least 2 (W - 1) / W of n floats. Blocks are padded to the largest.
+/// The values that other topologies check in packet headers (step, hyper-parameters, values that are not finite) are checked when
+/// the means arrive.
 struct Native {
   static constexpr bool exact = true;
   static constexpr bool recompresses = false;
@@ -79,7 +79,7 @@ struct Native {
     bool reduced(Context& context, const M&, bool block) {
       if (!settled(*under_way_, block)) return false;
       inbox_.clear();
-      inbox_.watch(nullptr);  // a sum may be beyond what a packet may hold
+      inbox_.watch(nullptr);  // a sum may be larger than any value allowed in a packet
       inbox_.add(context.codec.compressor(), portion(rank_), own_.data(), context.first.shared);
       return true;
     }
@@ -100,7 +100,7 @@ struct Native {
 
     index_t most_spread_bytes(const Context& context) const { return (context.size - 1) * block_; }
     index_t most_bytes(const Context& context) const { return 2 * most_spread_bytes(context); }
-    /// Squared norm of the dense part of the mean, the same on all ranks. On a device it waits.
+    /// Returns the squared norm of the dense part of the mean, the same on all ranks. Waits for the device.
     double notes(E executor) {
       double sum = 0;
       for (std::size_t c = 0; c < plan_->chunks.size(); ++c)
@@ -126,8 +126,9 @@ struct Native {
       under_way_.emplace(context.channel.all_gather_in_place(blocks_.data(), block_));
     }
 
-    index_t block_;                                       // bytes, the same for all ranks
-    buffer<std::byte, typename E::memory> blocks_, own_;  // packets of all chunks; the sum of this rank's
+    index_t block_;  // bytes, the same for all ranks
+    buffer<std::byte, typename E::memory> blocks_,
+        own_;  // packets of all chunks; the sum of this rank's chunk
     const Plan* plan_;
     int rank_;
     RankNames names_;

@@ -6,9 +6,9 @@
 
 namespace terse {
 
-/// Partners exchange messages and both get the mean, the same bits on both: half the sum, which is the same in either
-/// order, where Mixing's x_i + (x_j - x_i) / 2 is rounded once on each side. Who is alone in a round gets its own
-/// message. For what is not compressed; keyed packets go through Mixing, which keeps the mean of all ranks. Sends one
+/// Exchange between partners, both of which get the mean, the same bits on both: half the sum, which is the same in either
+/// order, while Mixing's x_i + (x_j - x_i) / 2 is rounded separately on each rank. A rank without a partner in a round gets its own
+/// message. For messages that are not compressed; keyed packets go through Mixing, which keeps the mean of all ranks. Sends one
 /// packet to the partner.
 template <graph::PairGraph G>
 struct Pairing {
@@ -16,7 +16,7 @@ struct Pairing {
   static constexpr bool recompresses = false;
   using Graph = G;
 
-  G graph{};  ///< who meets whom
+  G graph{};  ///< the partner of each rank in each round
 
   template <Compressor C, ErrorFeedback F, Executor E>
   class Round {

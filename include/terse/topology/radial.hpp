@@ -15,13 +15,13 @@ namespace detail {
 
 TERSE_NUMERICS_BEGIN
 
-/// What a radial merge knows of a piece of its range.
+/// The properties of a piece that a radial merge uses.
 struct RadialPiece {
   std::uint32_t segment;
   std::uint32_t plain;  // 1: it has a plain mean
 };
 
-/// Adds a packet's norms to those of others, and makes what each segment of it is multiplied by.
+/// Adds a packet's norms to the totals, and computes the factor of each of its segments.
 struct TakeNorms {
   const RadialPiece* pieces;
   const float* norms;  // by piece
@@ -34,7 +34,7 @@ struct TakeNorms {
     factors[pieces[p].segment] = pieces[p].plain != 0 ? weight : norm > 0 ? weight / norm : 0.0F;
   }
 };
-/// What each segment of the sum of directions is multiplied by: the mean norm over the sum's own.
+/// Computes the factor of each segment of the sum of directions: the mean norm over the sum's own norm.
 struct Lengthen {
   const RadialPiece* pieces;
   const float* norms;   // by piece, of the sum
@@ -48,7 +48,7 @@ struct Lengthen {
   }
 };
 
-/// to = to + factor of the segment * from
+/// Computes to = to + factor of the segment * from.
 struct AddScaled {
   float* to;
   const float* from;
@@ -75,30 +75,30 @@ TERSE_NUMERICS_END
 
 }  // namespace detail
 
-/// Averages norms and directions apart, segment by segment:
+/// The mean norm in the mean direction, averaged separately, segment by segment:
 ///
 ///     y = (sum_i w_i ||y_i|| / sum_i w_i) u / ||u||        u = sum_i w_i y_i / ||y_i||
 ///
-/// A mean of W messages that point in different ways is shorter than they are, by sqrt(W) where they are orthogonal; this one is
-/// as long as they are in the mean. One message that is longer than others decides about the length, not about the direction. W
-/// times the same is that message, up to rounding; where all are 0 it is 0, and where directions cancel out, too. Where they
-/// nearly do, u is noise, which gets the mean length all the same. Segments that `Plain` names, embeddings for one, have the
+/// The mean of W messages with different directions is shorter than the messages, by sqrt(W) if they are orthogonal; this merge
+/// has their mean length. One message that is longer than others affects the length, not the direction. W
+/// equal messages yield that message, up to rounding. The result is 0 if all messages are 0, and if directions cancel out. If they
+/// nearly cancel, u is noise, which still gets the mean length. Segments that `Plain` names, such as embeddings, have the
 /// weighted mean:
 ///
 ///     DiLoCo<Adam<>, Gathered<Radial<Named<"embedding*">>>>{.topology = {.weight = &tokens}}
 ///
-/// Norms are those that receivers read; those below 2^-75, or beyond 2^64, count as 0. Cost: each packet is decoded once, two
-/// passes over it, three over the sum; 2 n floats. No bytes beside AllGather's. OverSenders is refused: packets are read one by
+/// Norms are those of decoded packets; norms below 2^-75, or beyond 2^64, count as 0. Cost: each packet is decoded once, two
+/// passes over it, three over the sum; 2 n floats. Sends as many bytes as AllGather. OverSenders is refused: packets are read one by
 /// one.
 ///
-/// Source: "Decoupled DiLoCo", arXiv 2604.21428, 2026: radial-directional averaging. That the mean direction is brought back to a
-/// length of 1 is our reading.
+/// Source: "Decoupled DiLoCo", arXiv 2604.21428, 2026: radial-directional averaging. Normalizing the mean direction to a
+/// length of 1 is our interpretation.
 template <SegmentPredicate Plain = NoSegment>
 struct Radial {
   static constexpr bool merges = true;
   static constexpr bool waits = false;
 
-  Plain plain{};  ///< segments that have the plain mean
+  Plain plain{};  ///< the segments that have the plain mean
 
   template <class Visit>
   void settings(Visit&& visit) const {

@@ -9,14 +9,14 @@
 
 namespace terse {
 
-/// Partial sums travel around the ring and are compressed anew in each hop: in hop h rank r takes chunk r -
-/// h, adds its own message and error to what came in, compresses, passes on. Each rank compresses each chunk
-/// once, so one error of n elements serves all hops. After W - 1 hops rank r owns chunk r + 1, whose packet
-/// then goes around the ring once more, unchanged. The mean is the decoded sum times 1 / W; sums run in the order of
-/// travel, in full-precision rounds, too.
+/// Partial sums travel around the ring and are compressed again in each hop: in hop h rank r takes chunk r -
+/// h, adds its own message and error to the received sum, compresses the result and passes it to its successor. Each rank compresses
+/// each chunk once, so one error of n elements serves all hops. After W - 1 hops rank r owns chunk r + 1, whose packet
+/// then goes around the ring once more, unchanged. The mean is the decoded sum times 1 / W; sums are taken in the order of
+/// travel, also in full-precision rounds.
 ///
 /// Sends per rank: 2 (W - 1) packets of a chunk, all to its successor, in 2 (W - 1) phases. Messages are evaluated in each
-/// hop, so that what they read must stay until the round has ended.
+/// hop, so their inputs must not change until the round has ended.
 struct Ring {
   static constexpr bool exact = true;
   static constexpr bool recompresses = true;
@@ -36,7 +36,7 @@ struct Ring {
       out_ = context.work;
       in_ = out_ + work_bytes(context) / 2;
     }
-    /// A packet on its way out, and one on its way in.
+    /// Returns the bytes of one outgoing packet and one incoming packet.
     static index_t work_bytes(const Context& context) {
       index_t largest = 0;
       for (const Portion& chunk : context.plan.chunks) largest = std::max(largest, chunk.bytes);
@@ -110,14 +110,14 @@ struct Ring {
       return most_bytes_behind(context, context.size - 1);
     }
 
-    /// Squared norm of the dense part of the mean, the same on all ranks; packets may hold sums.
+    /// Returns the squared norm of the dense part of the mean, the same on all ranks; packets may hold sums.
     double notes(E executor) {
       const double ranks = weight_ < 1 ? spread_.size() : 1;
       return spread_.notes(executor) / (ranks * ranks);
     }
 
    private:
-    /// `steps` chunks behind this rank's own number.
+    /// Returns the chunk `steps` before this rank's own number.
     static int behind(const Context& context, int steps) {
       return (context.rank + 2 * context.size - steps) % context.size;
     }
@@ -129,7 +129,7 @@ struct Ring {
       return context.plan.chunks[static_cast<std::size_t>(c)];
     }
 
-    /// Of the W - 1 chunks that this rank passes on, from the one that many behind its number.
+    /// Returns the bytes of the W - 1 chunks that this rank forwards, starting with the one `first` before its own number.
     static index_t most_bytes_behind(const Context& context, int first) {
       index_t bytes = 0;
       for (int hop = 0; hop + 1 < context.size; ++hop)
@@ -137,7 +137,7 @@ struct Ring {
       return bytes;
     }
 
-    /// Compresses this hop's chunk and, but for the last one, which is whole then, passes it on.
+    /// Compresses this hop's chunk and passes it to the successor, except the last one, whose sum is complete.
     template <class In, class M>
     void hop(Context& context, In&& inbox, const M& message) {
       const int c = behind(context, hop_);
@@ -148,11 +148,11 @@ struct Ring {
       pass(context, {after(context), out_, bytes, portion(context, c).bytes},
            {before(context), in_, next.bytes, next.variable}, Phase::reduce);
     }
-    /// Chunk c's packet: a part of a sum on its way, or what is to be spread.
+    /// Encodes chunk c's packet: a partial sum, or the packet to be spread.
     template <class In, class M>
     index_t encode(Context& context, In&& inbox, const M& message, int c, bool whole) {
       std::byte* packet = whole ? spread_.packet(c) : out_;
-      // What varies in size is counted on the host.
+      // The size of variable packets is counted on the host.
       if constexpr (Traits<C>::variable) await_messages(context.channel);
       context.codec.measure(portion(context, c), context.mask, inbox, message);
       const index_t bytes = context.codec.encode(portion(context, c), context.mask, inbox, message,
@@ -162,7 +162,7 @@ struct Ring {
       if (whole) sum_bytes_ = bytes;
       return bytes;
     }
-    /// Passes a whole sum on and takes the next one.
+    /// Forwards a complete sum and receives the next one.
     void forward(Context& context, int c, index_t bytes) {
       const int next = (c + context.size - 1) % context.size;
       pass(context, {after(context), spread_.packet(c), bytes, spread_.portion(c).bytes},
@@ -175,7 +175,7 @@ struct Ring {
       receive_ = receive;
       under_way_.emplace(context.channel.exchange({&send_, 1}, {&receive_, 1}, phase));
     }
-    /// Bytes of a packet that has come in. A device looks at headers later, so that this one may say anything.
+    /// Returns the bytes of a received packet. A device checks headers later, so the header may still be corrupt here.
     index_t length_of(Context& context, int c) {
       const index_t most = spread_.portion(c).bytes;
       if constexpr (Traits<C>::variable) {
@@ -191,7 +191,7 @@ struct Ring {
 
     Spread<E> spread_;
     Inbox<C> inbox_;
-    std::byte *out_, *in_;  // in the context's work
+    std::byte *out_, *in_;  // in the context's work memory
     Send send_;
     Receive receive_;
     std::optional<Channel::Ticket> under_way_;

@@ -15,13 +15,13 @@
 #include "terse/topology/round_concept.hpp"
 #include "terse/topology/round_context.hpp"
 
-// What rounds of topologies are made of.
+// Building blocks of topologies' rounds.
 
 namespace terse {
 
 TERSE_NUMERICS_BEGIN
 
-/// The second stage's message: the mean over what came in.
+/// The second stage's message: the mean of the received packets.
 struct MeanOf {
   float weight;
   using StreamsOf = MeanOf;
@@ -30,7 +30,7 @@ struct MeanOf {
   TERSE_HD float operator()(const Piece&, index_t) const { return 0; }
 };
 
-/// A rank's message on top of what came in.
+/// A rank's message plus the received sum.
 template <class F>
 struct PlusArrived {
   F message;
@@ -46,7 +46,7 @@ struct PlusArrived {
   }
   { message.sent(i, keep, decoded); }
 };
-/// The message whose functors, compressed and dense, add what arrived.
+/// Returns the message whose functors, compressed and dense, add the received sum.
 template <class Compressed, class Exact>
 auto plus_arrived(const Message<Compressed, Exact>& message) {
   return Message{PlusArrived<Compressed>{message.compressed}, PlusArrived<Exact>{message.dense}};
@@ -54,7 +54,7 @@ auto plus_arrived(const Message<Compressed, Exact>& message) {
 
 TERSE_NUMERICS_END
 
-/// Whether a batch is done; with `block` it waits until it is.
+/// Checks whether a batch is done; with `block` it waits until it is.
 template <class Ticket>
 bool settled(Ticket& ticket, bool block) {
   if (!block) return ticket.ready();
@@ -69,7 +69,7 @@ concept ReceivesMeans = requires(View& view) {
 };
 }  // namespace detail
 
-/// What hands a compressed element's sum to its consumer, past the error feedback, as a functor of a verb.
+/// Returns a functor for verbs that passes a compressed element's sum to its consumer, past the error feedback.
 template <class Context, class F>
 auto delivery(Context& context, const F& consumer, float weight) {
   using View = decltype(context.codec.feedback());
@@ -79,13 +79,13 @@ auto delivery(Context& context, const F& consumer, float weight) {
     return context.envelope.gated(detail::Deliver<F, detail::AsItIs>{consumer, weight, {}});
 }
 
-/// The same for a dense element.
+/// Returns a functor for verbs that passes a dense element's sum to its consumer.
 template <class Context, class F>
 auto dense_delivery(Context& context, const F& consumer, float weight) {
   return context.envelope.gated(detail::Deliver<F, detail::AsItIs>{consumer, weight, {}});
 }
 
-/// Decodes one or more packets over a portion and hands each element's weighted sum to its consumer.
+/// Decodes one or more packets over a portion and passes each element's weighted sum to its consumer.
 template <class Context, class C, class Consumer>
 void deliver(Context& context, const Portion& portion, Inbox<C>& inbox, float weight,
              const Consumer& consumer) {
@@ -100,7 +100,7 @@ void deliver(Context& context, const Portion& portion, Inbox<C>& inbox, float we
 
 namespace detail {
 
-/// Whether kernels decode several packets, each over a portion of its own.
+/// Checks whether kernels decode several packets, each over its own portion.
 template <class C, class E>
 constexpr bool delivers_together() {
   if constexpr (C::lossless || AddsTogether<C, E>)
@@ -110,14 +110,14 @@ constexpr bool delivers_together() {
   return false;
 }
 
-/// `deliver` of packet k over portions[k], up to most_packets of them.
+/// Delivers packet k over portions[k], up to most_packets of them.
 template <class Context, class C, class Consumer>
 void deliver_together(Context& context, std::span<const Portion* const> portions, Inbox<C>& inbox,
                       float weight, const Consumer& consumer) {
   std::array<PlacedRange, most_packets> placed;
   const auto all = [&](auto range_of) {
     for (std::size_t k = 0; k < portions.size(); ++k) {
-      // Not by {.range = ..., .packet = ...}, whose names nvcc 13.0 forgets in a generic lambda.
+      // Without {.range = ..., .packet = ...}: nvcc 13.0 loses these names in a generic lambda.
       placed[k].range = range_of(*portions[k]);
       placed[k].packet = static_cast<int>(k);
     }
@@ -141,8 +141,8 @@ void deliver_together(Context& context, std::span<const Portion* const> portions
 
 }  // namespace detail
 
-/// The note of a packet from `sender`, which `from`, if not -1, has handed on: the squared norm of its full-precision part. On a
-/// device it waits. All three ranks are as errors call them; `rank` is this one.
+/// Returns the note of a packet from `sender`, which `from`, if not -1, has forwarded: the squared norm of its full-precision part.
+/// Waits for the device. All three ranks are named as in errors; `rank` is this one.
 template <class E>
 double note_of(E executor, const std::byte* packet, const Portion& portion, int sender, int from = -1,
                int rank = -1) {
@@ -155,8 +155,8 @@ double note_of(E executor, const std::byte* packet, const Portion& portion, int 
   return static_cast<double>(note);
 }
 
-/// The spreading half: packet c, owned by rank (c + shift) mod W, reaches everybody in one batch, unchanged. Where ranks hand
-/// packets on instead, `from` is the one that those of all others come from.
+/// The spreading half: packet c, owned by rank (c + shift) mod W, is sent to all ranks in one batch, unchanged. If ranks forward
+/// packets instead, `from` is the rank from which this one receives the packets of all others.
 template <class E>
 class Spread {
  public:
@@ -169,7 +169,7 @@ class Spread {
         from_(from) {
     index_t bytes = 0;
     places_.resize(portions_.size());
-    // To and from the successor first, see ScatterGather, and in this order in memory.
+    // In this order in memory, too; to and from the successor first, see ScatterGather.
     for (int distance = 1; distance <= size; ++distance) {
       const int c = (rank + distance - shift + size) % size;
       places_[static_cast<std::size_t>(c)] =
@@ -189,7 +189,7 @@ class Spread {
   const Portion& portion(int c) const { return *portions_[static_cast<std::size_t>(c)]; }
   int size() const { return static_cast<int>(portions_.size()); }
 
-  /// What this rank sends, at most.
+  /// Returns the largest number of bytes that this rank sends.
   index_t most_bytes() const { return (size() - 1) * portion(mine_).bytes; }
 
   /// Sends this rank's packet of `bytes` bytes and receives the others'.
@@ -206,8 +206,8 @@ class Spread {
     });
   }
 
-  /// Hands the elements of all packets to their consumer, on a device by kernels that go over many of them. `inbox` has room for
-  /// all.
+  /// Passes the elements of all packets to their consumer, on a device by kernels that process many packets. `inbox` must have room
+  /// for all.
   template <class Context, class C, class Consumer>
   void deliver(Context& context, Inbox<C>& inbox, float weight, const Consumer& consumer) {
     const auto add = [&](int c) {
@@ -230,7 +230,7 @@ class Spread {
     }
   }
 
-  /// Sum over the packets' notes, in order. On a device it waits.
+  /// Returns the sum of the packets' notes, in order. Waits for the device.
   double notes(E executor) {
     double sum = 0;
     for (int c = 0; c < size(); ++c)
@@ -247,13 +247,13 @@ class Spread {
   int mine_, shift_;
   RankNames names_;
   int from_;
-  std::vector<index_t> places_;  // of packets in their buffer
+  std::vector<index_t> places_;  // offsets of packets in their buffer
   buffer<std::byte, typename E::memory> packets_;
   std::vector<Send> sends_;
   std::vector<Receive> receives_;
 };
 
-/// A chunk's portions in chunk order, for Spread.
+/// Returns the plan's chunks in order, for Spread.
 inline std::vector<const Portion*> portions_of(const Plan& plan) {
   std::vector<const Portion*> portions;
   for (const Portion& chunk : plan.chunks) portions.push_back(&chunk);

@@ -6,21 +6,21 @@
 
 #include "terse/codec.hpp"
 
-// Which round carries a compressor's packets, and what it must have. See Topology for the contract.
+// The round of a compressor's packets, and its requirements. See Topology for the contract.
 
 namespace terse {
 
 namespace detail {
 
-/// A stand-in for what becomes of the mean.
+/// A stand-in for a consumer of the mean.
 struct SomeConsumer {
   void operator()(const Piece&, index_t, float) const {}
 };
 
 }  // namespace detail
 
-/// Says in words what the round of an exact topology lacks. `carries_dense`: no other topology carries its full-precision
-/// packets.
+/// Reports a missing member of an exact topology's round with a readable static_assert. `carries_dense`: no other topology carries
+/// its full-precision packets.
 template <class Round, class Context, bool carries_dense>
 constexpr bool check_round() {
   using M = Message<detail::SomeMessage, detail::SomeMessage>;
@@ -58,7 +58,7 @@ constexpr bool check_round() {
 
 namespace detail {
 
-/// Bytes of a context's `work` that a round wants.
+/// Returns the bytes of a context's `work` that a round requires.
 template <class Round, class Context, class P>
 index_t work_bytes(const Context& context, const P& topology) {
   if constexpr (requires { Round::work_bytes(context); }) return Round::work_bytes(context);
@@ -66,7 +66,7 @@ index_t work_bytes(const Context& context, const P& topology) {
     return Round::work_bytes(context, topology);
   return 0;
 }
-/// The round of a topology, which may have parameters.
+/// Returns the round of a topology, which may have parameters.
 template <class Round, class Context, class P>
 Round make_round(Context& context, const P& topology) {
   if constexpr (std::is_constructible_v<Round, Context&, const P&>)
@@ -75,13 +75,13 @@ Round make_round(Context& context, const P& topology) {
     return Round(context);
 }
 
-/// Whether a compressor goes by any topology's round.
+/// True for compressors that work with any topology's round.
 template <class C>
 inline constexpr bool takes_any_round = C::lossless || requires {
   typename C::Incoming;
 };
 
-/// The round of C over P: the topology's, unless the compressor has a protocol of its own.
+/// The round of C over P: the topology's, unless the compressor has its own protocol.
 template <class C, class F, class P, class E>
 struct RoundOf {
   static_assert(takes_any_round<C>,

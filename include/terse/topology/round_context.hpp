@@ -22,15 +22,15 @@ struct IgnoreSum {
 
 }  // namespace detail
 
-/// What ranks of a channel are called in errors: those of a channel within a larger world by their ranks there.
+/// The names of a channel's ranks in errors: in a larger world, their ranks there.
 struct RankNames {
-  int first = 0;   ///< what rank 0 is called
-  int stride = 1;  ///< from a rank to the next
+  int first = 0;   ///< name of rank 0
+  int stride = 1;  ///< step from a rank's name to the next
   int operator()(int rank) const { return first + stride * rank; }
 };
 
-/// Everything a round works with: the executor, the channel, the layout, the plan, this rank's codec, and the step's envelope.
-/// Channel, layout and envelope are others', who may have them serve several rounds.
+/// The parts that a round works with: the executor, the channel, the layout, the plan, this rank's codec, and the step's envelope.
+/// Channel, layout and envelope belong to the caller and may serve several rounds.
 template <Compressor C, ErrorFeedback F, Executor E>
 struct RoundContext {
   E executor;
@@ -41,18 +41,18 @@ struct RoundContext {
   const Layout& layout;
   Plan plan;
   Codec<C, F, E> codec;
-  std::byte* work = nullptr;  ///< as many bytes as the round asks for, in the executor's memory
+  std::byte* work = nullptr;  ///< as many bytes as the round requires, in the executor's memory
 
-  // Of the round under way.
+  // Properties of the round under way.
   std::uint64_t step = 0;           ///< counts from 1
-  std::uint64_t check = 0;          ///< what packets of this step must agree on
-  float rate = 0;                   ///< for error feedbacks that follow it
-  Mask<typename E::memory> mask{};  ///< which elements take part
+  std::uint64_t check = 0;          ///< hash that all packets of this step must agree on
+  float rate = 0;                   ///< learning rate, for error feedbacks that follow it
+  Mask<typename E::memory> mask{};  ///< the elements that take part
   bool dense_only = false;          ///< the compressed part of the mean is not consumed
-  bool checks_payload = false;      ///< packets have a checksum of all that is in them
-  /// Of what this rank sends first.
+  bool checks_payload = false;      ///< packets have a checksum of their whole content
+  /// The context for this rank's first compression.
   EncodeContext first = encode_context(0, 0, 0, Purpose::quantization, nullptr);
-  EncodeContext second = first;  ///< of what it compresses again
+  EncodeContext second = first;  ///< the context for compressing again
   Envelope<E>& envelope;
 
   TERSE_COLD RoundContext(E executor_, Channel& channel_, Envelope<E>& envelope_, const C& compressor,
@@ -83,13 +83,13 @@ struct RoundContext {
     codec.start(rate);
   }
 
-  /// If what this codec has encoded was not finite, every packet stamped from here on says so.
+  /// Marks every packet stamped from this point on if the values that this codec has encoded were not finite.
   template <class Encoder>
   void note(Encoder& encoder) {
     envelope.note(executor, encoder);
   }
 
-  /// The same where it has encoded what `inbox` brought: then a packet may be why.
+  /// Marks packets as above, for values encoded from `inbox`: a received packet may be the cause.
   template <class Encoder, class In>
   void note(Encoder& encoder, const Portion& portion, In& inbox) {
     if constexpr (!GridExecutor<E> && std::is_same_v<In, Inbox<C>>)
@@ -109,7 +109,7 @@ struct RoundContext {
   void stamp(std::byte* packet, index_t bytes, Phase phase, int chunk) {
     envelope.stamp(executor, static_cast<std::uint64_t>(bytes), detail::place_of(phase, chunk, rank), packet);
   }
-  /// Checks a packet from `sender`, which `from`, if not -1, has handed on, and takes over its flags.
+  /// Checks a packet from `sender`, which `from`, if not -1, has forwarded, and takes over its flags.
   void accept(const std::byte* packet, const Portion& portion, Phase phase, int chunk, int sender,
               int from = -1) {
     const auto most = static_cast<std::uint64_t>(portion.bytes);
@@ -117,20 +117,20 @@ struct RoundContext {
     envelope.accept(executor, codec, portion, packet, least, most, detail::place_of(phase, chunk, sender),
                     names(sender), name_of(from));
   }
-  /// For verbs that read packets, see Packets::damage. A rank alone reads what has been nowhere.
+  /// Returns the place for damage found by verbs that read packets, see Packets::damage. A single rank reads only its own packets.
   std::uint64_t* damage() { return size > 1 ? envelope.damage() : nullptr; }
-  /// Calls act(), whose calls of stamp, or of accept, are one kernel on a device, see Envelope. No packet may come or go in
-  /// between.
+  /// Calls act(), whose calls of stamp, or of accept, are one kernel on a device, see Envelope. No packet may be sent or received
+  /// in between.
   template <class Act>
   void together(const Act& act) {
     envelope.together(executor, act);
   }
-  /// Adds an accepted packet, or this rank's own, to what a verb will read. Values that are not finite, of which a sender says
-  /// nothing, count as 0 there, and are an error that names the phase and the sender, or who
-  /// has handed it on.
+  /// Adds an accepted packet, or this rank's own, to the inbox of a verb. Values that are not finite, without a flag of the
+  /// sender, count as 0 there, and are an error that names the phase and the sender, or the rank that
+  /// has forwarded the packet.
   void add(Inbox<C>& inbox, const Portion& portion, const std::byte* packet, Phase phase, int sender,
            float weight = 1, int from = -1) {
-    // Of what is encoded anew `note` hears, and the host needs to look for a reason then alone.
+    // Values that are encoded again are noted by `note`, so the host looks for the cause only after that.
     inbox.watch(GridExecutor<E> || phase != Phase::reduce ? damage() : nullptr);
     inbox.add(codec.compressor(), portion, packet, first.shared, weight,
               detail::origin_of(phase, names(sender), name_of(from)));
@@ -138,7 +138,7 @@ struct RoundContext {
 
  private:
   int name_of(int from) const { return from < 0 ? from : names(from); }
-  /// Looks through packets once more.
+  /// Reads the packets once more to find the damaged one.
   TERSE_COLD void examine(const Portion& portion, Inbox<C>& inbox) {
     inbox.watch(damage());
     for_each(executor, portion.dense, NoMask{}, inbox.dense(), detail::IgnoreSum{});

@@ -9,8 +9,8 @@
 
 namespace terse {
 
-/// All-to-all of chunks, mean and second compression by each chunk's owner with an error of its own,
-/// all-gather: 1-bit Adam's own way, and for lossless packets the exact mean, summed in rank order.
+/// All-to-all of chunks; mean and second compression by each chunk's owner, with a separate error;
+/// all-gather. It is 1-bit Adam's topology, and for lossless packets the exact mean, summed in rank order.
 ///
 /// Sends per rank: its packets of the other W - 1 chunks, then its own chunk's packet to W - 1 peers; 2 (W -
 /// 1) messages. Two passes over n / W on the owner. State: the second error, n / W floats. Source: Tang et
@@ -31,7 +31,7 @@ struct ScatterGather {
           inbox_(context.size),
           out_(static_cast<std::size_t>(context.size)),
           in_(static_cast<std::size_t>(context.size)) {
-      // In the order of messages, so that neighbours in a batch are neighbours in memory. To the successor first: if all began
+      // In the order of messages, so that messages of a batch are adjacent in memory. To the successor first: if all began
       // with rank 0, they would queue for one rank after the other.
       std::byte* free = context.work;
       for (int distance = 1; distance <= context.size; ++distance) {
@@ -49,7 +49,7 @@ struct ScatterGather {
         receives_.push_back({peer, packet, mine.bytes, mine.variable});
       }
     }
-    /// Its packets on their way out, and those of its chunk on their way in.
+    /// Returns the bytes of the outgoing packets, and of the incoming packets of this rank's chunk.
     static index_t work_bytes(const Context& context) {
       index_t bytes = (context.size - 1) * context.channel.packet_room(own(context).bytes);
       for (const Portion& chunk : context.plan.chunks) bytes += context.channel.packet_room(chunk.bytes);
@@ -125,7 +125,7 @@ struct ScatterGather {
       return bytes;
     }
 
-    /// Squared norm of the dense part of the mean, the same on all ranks.
+    /// Returns the squared norm of the dense part of the mean, the same on all ranks.
     double notes(E executor) { return spread_.notes(executor); }
 
     template <class Visit>
@@ -140,10 +140,10 @@ struct ScatterGather {
       return context.plan.chunks[static_cast<std::size_t>(context.rank)];
     }
 
-    /// The owner's part: compresses what `message` says of its chunk once more.
+    /// Compresses the owner's chunk of `message` again and sends it to all ranks.
     template <class M, class In>
     void spread(Context& context, const M& message, In&& inbox) {
-      // What varies in size is counted on the host.
+      // The size of variable packets is counted on the host.
       if constexpr (Traits<C>::variable) await_messages(context.channel);
       second_.measure(own(context), context.mask, inbox, message);
       std::byte* const packet = spread_.packet(context.rank);
@@ -158,8 +158,8 @@ struct ScatterGather {
     Codec<C, typename detail::OfOwners<F>::type, E> second_;
     Spread<E> spread_;
     Inbox<C> inbox_;
-    ChunkPackets out_;            // for each rank, in the context's work
-    std::vector<std::byte*> in_;  // from each rank, there too
+    ChunkPackets out_;            // for each rank, in the context's work memory
+    std::vector<std::byte*> in_;  // from each rank, in the context's work memory
     std::vector<Send> sends_;
     std::vector<Receive> receives_;
     std::optional<Channel::Ticket> under_way_;

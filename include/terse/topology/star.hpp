@@ -12,8 +12,8 @@
 
 namespace terse {
 
-/// All ranks send to one, the center, which takes the mean in rank order, compresses it again with an error of its own and
-/// sends it to all: a parameter server that is one of the ranks. For few ranks, and where one machine's link is better than
+/// All ranks send to one, the center, which takes the mean in rank order, compresses it again with a separate error and
+/// sends it to all: a parameter server that is one of the ranks. For few ranks, and if one machine's link is faster than
 /// the others'.
 ///
 /// Sends per rank: one packet of the whole range to the center, which sends one to each of W - 1 peers; two phases. The
@@ -97,7 +97,7 @@ struct Star {
       return whole_.bytes * static_cast<index_t>(up_.size() + down_.size());
     }
 
-    /// Squared norm of the dense part of the mean, the same on all ranks. On a device it waits.
+    /// Returns the squared norm of the dense part of the mean, the same on all ranks. Waits for the device.
     double notes(E executor) {
       return note_of(executor, mean_.data(), whole_, names_(center_), -1, names_(rank_));
     }
@@ -111,7 +111,7 @@ struct Star {
     }
 
    private:
-    /// The center's part.
+    /// Computes, compresses and stamps the mean on the center.
     void serve(Context& context) {
       const Portion& whole = context.plan.whole;
       second_->set_compressor(context.codec.compressor());
@@ -127,7 +127,7 @@ struct Star {
       });
       const MeanOf mean{1.0F / static_cast<float>(context.size)};
       const Message message{mean, mean};
-      // What varies in size is counted on the host.
+      // The size of variable packets is counted on the host.
       if constexpr (Traits<C>::variable) await_messages(context.channel);
       second_->measure(whole, context.mask, inbox_, message);
       const index_t bytes =

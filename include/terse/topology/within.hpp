@@ -9,16 +9,16 @@
 
 namespace terse {
 
-/// The inner level of a Hierarchical whose messages are compressed within nodes, too, by ScatterGather's way:
+/// The inner level of a Hierarchical whose messages are compressed within nodes, too, as in ScatterGather:
 ///
 ///     packets of C to the owners of a node's shares, which decode them and take their mean; the exchange between nodes;
-///     packets of Back with its mean to all ranks of the node
+///     packets of Back with the mean to all ranks of the node
 ///
-/// F is the error feedback of a rank's own messages under C: by default Residual, or NoErrorFeedback where C doesn't track. The way back
-/// has none, since all nodes must read the same packets whatever happened to one of them: Back is lossless or unbiased.
+/// F is the error feedback of a rank's own messages under C: by default Residual, or NoErrorFeedback if C doesn't track. Back
+/// has no error feedback, since all nodes must read the same packets regardless of their history: it is lossless or unbiased.
 /// Segments that are not compressed travel in full precision.
 ///
-/// State: F's of n elements. Sends per rank, L ranks a node: (L - 1) / L of a packet of C and of one of Back. Source: Wang et
+/// State: F's state for n elements. Sends per rank, L ranks a node: (L - 1) / L of a packet of C and of one of Back. Source: Wang et
 /// al., "ZeRO++", 2023, section 3.3 (quantized all-to-all within nodes and between them); Jia et al., "SDP4Bit", NeurIPS 2024
 /// (8 bits within, 4 between).
 ///
@@ -41,8 +41,8 @@ struct Within {
   static constexpr bool exact = true;
   static constexpr bool recompresses = true;
 
-  C compressor{};      ///< of what ranks of a node send each other
-  F error_feedback{};  ///< what becomes of what that loses
+  C compressor{};      ///< the compressor of messages between ranks of a node
+  F error_feedback{};  ///< handling of its compression error
   Back back{};         ///< the compressor of the mean, on its way back
 
   void check() const {

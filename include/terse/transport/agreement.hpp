@@ -14,25 +14,25 @@
 
 namespace terse {
 
-/// Something that must be alike on all ranks of a channel.
+/// A value that must be equal on all ranks of a channel.
 struct Agreed {
-  const char* name;  ///< as an error says it: "rank 2 was set up with another <name>"
+  const char* name;  ///< name in the error: "rank 2 was set up with another <name>"
   std::uint64_t value;
 };
 
 namespace detail {
 
-/// Adds to the error where ranks differ: takes the values of all ranks, one rank after the other, and may ask ranks for more.
+/// Function that adds text to the error of ranks that differ. Takes the values of all ranks, in rank order; may query ranks.
 using MoreToSay = std::function<std::string(const std::vector<std::uint64_t>& all)>;
 
-/// Returns the hash of this rank's fields. Throws mismatch_error where `all`, the values of all ranks, differ from them.
+/// Returns the hash of this rank's fields. Throws mismatch_error if `all`, the values of all ranks, differ from them.
 TERSE_COLD std::uint64_t compare_fields(std::span<const Agreed> fields, const std::vector<std::uint64_t>& all,
                                         int here, const MoreToSay& more);
 
 }  // namespace detail
 
 /// Compares the fields of all ranks and returns their hash. Collective. Throws mismatch_error that names the first field
-/// that differs, and the rank. Where ranks differ, all of them call `more`, whose words the error ends with.
+/// that differs, and the rank. If ranks differ, all of them call `more`, whose text ends the error.
 template <Transport T>
 TERSE_COLD std::uint64_t agree(T& channel, std::span<const Agreed> fields,
                                const detail::MoreToSay& more = nullptr) {
@@ -45,7 +45,7 @@ TERSE_COLD std::uint64_t agree(T& channel, std::span<const Agreed> fields,
   return detail::compare_fields(fields, all, channel.rank(), more);
 }
 
-/// Hyper-parameters, as settings(visit) shows them: visit(name, double).
+/// Hyper-parameters as settings(visit) lists them, by visit(name, double).
 struct SettingsList {
   std::vector<std::string> names;
   std::vector<double> values;
@@ -56,7 +56,7 @@ struct SettingsList {
 
 namespace detail {
 
-/// Mixes values, or names and values, of hyper-parameters into a hash.
+/// Visitor that mixes values, or names and values, of hyper-parameters into a hash.
 struct SettingsHash {
   std::uint64_t hash = 0;
   bool names = false;
@@ -64,7 +64,7 @@ struct SettingsHash {
   void operator()(const char* name, double value);
 };
 
-/// Throws mismatch_error where numbers of hyper-parameters, or values of all ranks, one rank after the other, differ from `mine`.
+/// Throws mismatch_error if the numbers of hyper-parameters, or their values, on all ranks in rank order, differ from `mine`.
 void compare_counts(std::span<const std::uint64_t> all, const SettingsList& mine, const char* what, int rank);
 void compare_values(std::span<const double> all, const SettingsList& mine, const char* what, int rank);
 

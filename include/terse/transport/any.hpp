@@ -14,17 +14,17 @@ namespace terse {
 
 class Channel;
 
-/// Any transport of one kind of memory behind one type, so that optimizers are compiled once for all of them, and in units
-/// that know no MPI or NCCL:
+/// A single type for all transports of one kind of memory, so that optimizers are compiled once for all of them, also in
+/// units without MPI or NCCL:
 ///
 ///     terse::AnyTransport transport(terse::Mpi::world());
 ///     terse::Optimizer<terse::Adam<>, terse::AnyTransport> optimizer{{}, transport, layout};
 ///
-/// Batches allocate nothing. Cost: an indirect call for each batch and each question to its ticket, and for each packet of a
-/// mailbox.
+/// Batches allocate nothing. Cost: one indirect call for each batch, for each query of its ticket, and for each packet
+/// of a mailbox.
 ///
-/// Of a device's memory it may hold Nccl or ThroughHost, and promises what both of them keep: one way for all messages, as
-/// if they were in a stream's order, and `synchronize()`, which waits for nothing where they are not.
+/// For device memory it may hold Nccl or ThroughHost, and makes only the promises that both of them keep: one channel for
+/// all messages, as if they were in a stream's order, and `synchronize()`, which returns at once if they are not.
 template <class Memory>
 class AnyTransportOf {
   static constexpr bool on_host = std::same_as<Memory, terse::memory::host>;
@@ -32,7 +32,7 @@ class AnyTransportOf {
  public:
   using memory = Memory;
   using Ticket = AnyTicket;
-  /// What ThroughHost copies at once is worth more than what alignment is to Nccl.
+  /// True for device memory: joint copies help ThroughHost more than alignment helps Nccl.
   static constexpr bool joins_neighbors = !on_host;
 
   class Mailbox {
@@ -46,7 +46,7 @@ class AnyTransportOf {
     std::unique_ptr<detail::AnyMailbox> mailbox_;
   };
 
-  // Whether T is a transport is asked inside: nvcc would ask it of AnyTransportOf before that is one.
+  // T is checked inside: nvcc would evaluate a constraint for AnyTransportOf before that type is a transport.
   template <class T>
   requires(!std::same_as<T, AnyTransportOf>) explicit AnyTransportOf(T transport)
       : inner_(std::make_unique<detail::Erased<T>>(std::move(transport))) {
@@ -58,25 +58,25 @@ class AnyTransportOf {
   [[nodiscard]] Ticket exchange(std::span<const Send> sends, std::span<const Receive> receives, Phase phase) {
     return inner_->exchange(sends, receives, phase);
   }
-  /// As the transport itself gathers: over Nodes not every rank has a way to every other.
+  /// Gathers in the transport's own way: over Nodes not every rank can send to every other rank.
   void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, Phase phase) {
     inner_->all_gather(mine, all, phase);
   }
-  /// The transport's own collectives, see ReducesNatively; throw usage_error where it has none.
+  /// Starts the transport's own collectives, see ReducesNatively. They throw usage_error if it has none.
   [[nodiscard]] Ticket reduce_scatter(const float* blocks, float* own, index_t count) {
     return inner_->reduce_scatter(blocks, own, count);
   }
   [[nodiscard]] Ticket all_gather_in_place(std::byte* blocks, index_t bytes) {
     return inner_->all_gather_in_place(blocks, bytes);
   }
-  /// Of a transport of two levels; 0 of others.
+  /// Returns the number of ranks per node of a transport of two levels; 0 for other transports.
   int ranks_per_node() const { return inner_->ranks_per_node(); }
   AnyTransportOf split(int color, int key) { return AnyTransportOf(inner_->split(color, key)); }
-  /// Throws usage_error where the transport has none.
+  /// Makes a mailbox. Throws usage_error if the transport has none.
   Mailbox mailbox(index_t bytes) requires(on_host) { return Mailbox(inner_->mailbox(bytes)); }
-  /// See SaysHere. Throws usage_error where the transport has none.
+  /// Restarts deadlines, see SaysHere. Throws usage_error if the transport can't.
   void here() { inner_->here(); }
-  /// Compares with what an executor has; different from none where messages are in no stream's order.
+  /// Returns the stream, to compare with an executor's; equal to any stream if messages follow no stream's order.
   detail::AnyStream stream() const requires(!on_host) { return inner_->stream(); }
   void synchronize() requires(!on_host) { inner_->synchronize(); }
 
@@ -86,7 +86,7 @@ class AnyTransportOf {
   std::unique_ptr<detail::ErasedTransport> inner_;
 };
 
-/// Any transport whose messages lie in the host's memory.
+/// Any transport whose messages lie in host memory.
 using AnyTransport = AnyTransportOf<terse::memory::host>;
 
 }  // namespace terse

@@ -14,12 +14,12 @@
 #include "terse/transport/call.hpp"
 #include "terse/transport/concept.hpp"
 
-// Gathers of a few host bytes of each rank, by which ranks agree.
+// Gathers of a few host bytes from each rank, by which ranks agree.
 
 namespace terse {
 
-/// A transport that gathers host bytes by itself: `all` takes one block of `mine`'s size from each rank, in rank order.
-/// Blocking, collective. Those whose buffers live elsewhere must, since `exchange` can't carry values of the host.
+/// A transport that gathers host bytes itself: `all` takes one block of `mine`'s size from each rank, in rank order.
+/// Blocking, collective. Required if its buffers are not in host memory, since `exchange` then can't carry host values.
 template <class T>
 concept GathersHostBytes = requires(T& transport, std::span<const std::byte> mine, std::span<std::byte> all) {
   transport.all_gather(mine, all, Phase::setup);
@@ -27,10 +27,10 @@ concept GathersHostBytes = requires(T& transport, std::span<const std::byte> min
 
 namespace detail {
 
-/// Gathers host bytes by `exchange` over a transport of host memory, for transports that go around one.
+/// Gather of host bytes by `exchange` over a transport of host memory, for transports that wrap one.
 class HostGather {
  public:
-  /// With room for so many ranks; other numbers allocate.
+  /// Reserves room for `ranks` ranks; more ranks allocate.
   TERSE_COLD explicit HostGather(int ranks = 0) {
     sends_.reserve(static_cast<std::size_t>(ranks));
     receives_.reserve(static_cast<std::size_t>(ranks));
@@ -56,7 +56,7 @@ class HostGather {
   std::vector<Send> sends_;
   std::vector<Receive> receives_;
 };
-/// By the transport itself, where it can.
+/// Gathers by the transport itself if it can, else by `exchange`.
 template <Transport T>
 void gather_host_bytes(T& transport, HostGather& by_exchange, std::span<const std::byte> mine,
                        std::span<std::byte> all, Phase phase) {
@@ -66,17 +66,17 @@ void gather_host_bytes(T& transport, HostGather& by_exchange, std::span<const st
     by_exchange(transport, mine, all, phase);
 }
 
-/// Gathers a block of host bytes of each rank, each followed by 32 bits: its checksum, xor the number of the call that its rank is in
-/// (`tag_of`).
+/// Gather of a block of host bytes from each rank, each followed by 32 bits: its checksum xor the number of the call that
+/// its rank is in (`tag_of`).
 class CheckedGather {
  public:
   using Sum = std::uint32_t;
 
-  /// For so many ranks with blocks of so many bytes; more bytes allocate.
+  /// Reserves room for `ranks` blocks of `bytes` bytes; more bytes allocate.
   TERSE_COLD explicit CheckedGather(int ranks, std::size_t bytes = 0) : gather_(ranks) {
     blocks_.reserve(static_cast<std::size_t>(ranks) * (bytes + sizeof(Sum)));
   }
-  /// Throws mismatch_error where a rank is in another call, and wire_error where a block is not what its rank has sent.
+  /// Throws mismatch_error if a rank is in another call, and wire_error if a block does not match its checksum.
   template <Transport T>
   TERSE_COLD void operator()(T& transport, std::span<const std::byte> mine, std::span<std::byte> all,
                              Phase phase, std::int64_t step = -1) {
@@ -100,9 +100,9 @@ class CheckedGather {
 
 }  // namespace detail
 
-/// Shows every rank the value of every other, in rank order. Collective; made once, it allocates nothing when
-/// called. Sends sizeof(Value) + 4 bytes to each peer, of which 4 are a checksum: damage on the way is a wire_error that names
-/// the rank, and the optimizer's `step` where one is given.
+/// A gather that shows every rank the value of every other, in rank order. Collective. Memory is taken at construction;
+/// calls allocate nothing. Sends sizeof(Value) + 4 bytes to each peer, of which 4 are a checksum: damage on the way is a
+/// wire_error that names the rank, and the optimizer's `step` if one is given.
 template <class Value, Transport T>
 class Assembly {
   static_assert(std::is_trivially_copyable_v<Value>);
@@ -115,7 +115,7 @@ class Assembly {
       : gather_(transport.size(), sizeof(Value)),
         all_(static_cast<std::size_t>(transport.size()) * sizeof(Value)) {}
 
-  /// What a rank sends among `size` ranks.
+  /// Returns the number of bytes that a rank sends among `size` ranks.
   static constexpr index_t bytes(int size) {
     return (size - 1) * static_cast<index_t>(sizeof(Value) + sizeof(detail::CheckedGather::Sum));
   }
@@ -129,18 +129,17 @@ class Assembly {
   std::vector<std::byte> all_;
 };
 
-/// Returns when all ranks have called it.
+/// Returns after all ranks have called it.
 template <Transport T>
 void barrier(T& transport, Phase phase = Phase::barrier) {
-  // Without a checksum: there is nothing in it that could be wrong.
+  // Without a checksum, since the byte carries no information.
   const std::byte mine{};
   std::vector<std::byte> all(static_cast<std::size_t>(transport.size()));
   detail::HostGather gather(transport.size());
   detail::gather_host_bytes(transport, gather, {&mine, 1}, all, phase);
 }
 
-/// Before a wait for the device: messages of transports that work in its stream's order come first, with a deadline,
-/// which a wait for the stream alone doesn't have.
+/// Waits for stream-ordered messages with a deadline; call before synchronizing the stream, which has no deadline.
 template <class T>
 void await_messages(T& channel) {
   if constexpr (detail::in_stream_order<T>) channel.synchronize();

@@ -7,8 +7,8 @@
 
 namespace terse::detail {
 
-/// What a loop does between looks at something that others bring about: at first it is there again at once, after 50 us it
-/// sleeps, for 20 us and then up to 100. Many who look all the time would keep the locks of drivers from those who work.
+/// Pause between polls of a loop that waits for other ranks: it yields for 50 us, then sleeps for 20 us and later up to
+/// 100 us. Many ranks that poll all the time would keep the locks of drivers from ranks that work.
 class Backoff {
   using Clock = std::chrono::steady_clock;
 

@@ -26,18 +26,18 @@
 
 namespace terse {
 
-/// Ranks as those of a torch.distributed process group, over sends and receives of its backend for the host, which is Gloo:
+/// A transport over the ranks of a torch.distributed process group, by sends and receives of its backend for the host, Gloo:
 ///
-///     c10d::ProcessGroup                              what torch.distributed.init_process_group("gloo") has made
+///     c10d::ProcessGroup                              made by torch.distributed.init_process_group("gloo")
 ///     terse::C10d transport(group);                   collective: all ranks of the group make theirs in the same order, on one thread
 ///
-/// All channels share the group's connections, and are told apart by tags from 2^24 on, which nobody else may use in this
-/// group. The group's own collectives go on beside them.
+/// All channels share the group's connections, and are distinguished by tags from 2^24 on, which no other code may use in
+/// this group. The group's own collectives may run at the same time.
 ///
-/// Gloo's messages can't be asked whether they have come: a `wait` is Gloo's, and a ticket's first `ready()` gives the batch to a thread that
-/// waits for it. A wait that outlasts the deadline throws peer_error and, unless `ready()` was asked before, closes the connections of the whole group,
-/// PyTorch's own included; so does a process that ends, at once. A message that is longer than its room ends the receiver's process. Each message
-/// takes some allocations of LibTorch's.
+/// Gloo's messages can't be polled: `wait` is Gloo's, and a ticket's first `ready()` gives the batch to a thread that waits
+/// for it. A wait that outlasts the deadline throws peer_error. Unless `ready()` was called before, it also closes the
+/// connections of the whole group, PyTorch's own included; a process that ends closes them at once. A message that is
+/// longer than its room ends the receiver's process. Each message costs some allocations in LibTorch.
 class C10d {
 #if TORCH_VERSION_MAJOR >= 2
   using Group = c10d::Backend;
@@ -61,21 +61,21 @@ class C10d {
     bool finished = false;
     std::exception_ptr failure;
   };
-  /// What all channels of a group share.
+  /// State that all channels of a group share.
   struct Root {
     c10::intrusive_ptr<Group> group;
     std::shared_ptr<int> next_tag;
     detail::Waiters waiters;
   };
-  /// What is kept of a group as long as it lives: no tag is used twice, since something may be left of its messages.
+  /// State kept for the lifetime of a group: no tag is used twice, since messages with it may remain.
   struct Known {
     c10::weak_intrusive_ptr<Group> group;
     std::weak_ptr<Root> root;
     std::shared_ptr<int> next_tag;
   };
-  /// Under which ranks agree on a new channel's; the others are behind it.
+  /// Tag under which ranks agree on the tag of a new channel; the tags of channels are larger.
   static constexpr int meeting = 1 << 24;
-  /// Gloo adds it to a clock of nanoseconds.
+  /// Longest wait passed to Gloo, which adds it to a clock of nanoseconds.
   static constexpr std::chrono::milliseconds longest = std::chrono::hours(24 * 20);
 
  public:
@@ -129,7 +129,7 @@ class C10d {
         const auto left =
             std::chrono::ceil<std::chrono::milliseconds>(until - std::chrono::steady_clock::now());
         const auto patience =
-            std::clamp(left, std::chrono::milliseconds(1), longest);  // 0 would be the group's own
+            std::clamp(left, std::chrono::milliseconds(1), longest);  // 0 would be the group's own deadline
         try {
           batch.messages[batch.done].work->wait(patience);
         } catch (const std::exception& failure) {
@@ -157,7 +157,7 @@ class C10d {
       batch.finished = true;
       batch.changed.notify_all();
     }
-    /// A batch whose thread has finished.
+    /// Releases a batch whose thread has finished. Throws peer_error if the batch failed.
     void leave() {
       batch_->watched = false;
       if (batch_->failure) {
@@ -195,8 +195,8 @@ class C10d {
     Batch* batch_;
   };
 
-  /// A channel of its own over `group`. Collective. No wait lasts longer than `deadline`. Throws usage_error for a group that has no backend for
-  /// the host.
+  /// Makes a separate channel over `group`. Collective. No wait lasts longer than `deadline`. Throws usage_error if the group
+  /// has no backend for the host.
   explicit C10d(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
                 Deadline deadline = std::chrono::seconds(60))
       : root_(root_of(host_of(group))), deadline_(detail::positive(deadline, group->getRank())) {
@@ -290,7 +290,7 @@ class C10d {
     static std::map<Group*, Known> known;
     const std::lock_guard lock(mutex);
     const auto found = known.find(group.get());
-    if (found != known.end() && found->second.group.expired()) known.erase(found);  // another one was there
+    if (found != known.end() && found->second.group.expired()) known.erase(found);  // an earlier group
     auto& [same, kept, next_tag] =
         known.try_emplace(group.get(), Known{c10::weak_intrusive_ptr<Group>(group), {}, nullptr})
             .first->second;
@@ -305,15 +305,15 @@ class C10d {
     return root;
   }
   static at::Tensor bytes_at(std::byte* data, index_t bytes) {
-    static std::byte nothing{};  // a tensor without bytes has an address, too
+    static std::byte nothing{};  // an empty tensor needs an address, too
     return at::from_blob(bytes == 0 ? &nothing : data, {bytes}, at::kByte);
   }
   static std::string first_line(const std::exception& failure) {
     const std::string text = failure.what();
     return text.substr(0, text.find('\n'));
   }
-  /// Lets go of its messages, after which Gloo neither reads nor writes their buffers. What comes for them stays where it is, and so does all
-  /// behind it on that connection: peers' deadlines end them.
+  /// Abandons a batch's messages; Gloo then neither reads nor writes their buffers. Data that arrives for them stays on its
+  /// connection and blocks everything after it there; peers' deadlines end those waits.
   static void abandon(Batch& batch) noexcept {
     if (batch.watched) {
       for (const Message& message : batch.messages) message.work->abort();

@@ -39,24 +39,25 @@ enum class Verb : std::uint8_t {
 };
 const char* name(Verb verb);
 
-/// Number by which ranks in an agreement know that they are in the same call. A step and its beginning have the same one, since
-/// what a rank sends in its `begin` another one, without it, sends in its `step`. Numbers differ in half of their bits.
+/// Returns the number by which the ranks of an agreement check that they are in the same call. A step and its beginning
+/// share one, since one rank may send in `begin` the message that another rank, without `begin`, sends in `step`.
+/// Different numbers differ in half of their bits.
 constexpr std::uint32_t tag_of(Verb verb) {
   return (verb == Verb::begin ? static_cast<std::uint32_t>(Verb::step) : static_cast<std::uint32_t>(verb)) *
          0x9E3779B1U;
 }
 
-/// A call as error texts name it: of a step its number, too.
+/// Name of a call in error texts; the name of a step includes its number.
 struct CallName {
   Verb verb = Verb::none;
   std::uint64_t step = 0;
 
-  /// Tells whether messages of two calls belong to each other.
+  /// Checks whether messages of two calls belong to each other.
   bool meets(const CallName& other) const { return tag_of(verb) == tag_of(other.verb) && step == other.step; }
 };
 
-/// The call of the library that a thread is in, for the errors of waits: the outermost one of those in place, since a save
-/// gathers and a mean splits. Transports read it by themselves, so that no function has to hand it on.
+/// The call of the library that a thread is in, for the errors of waits. Of nested calls the outermost one counts, since a
+/// save gathers and a mean splits. Transports read it directly, so that no function has to pass it.
 class Call {
  public:
   explicit Call(Verb verb, std::uint64_t step = 0) : outer_(current_) {
@@ -66,7 +67,7 @@ class Call {
   Call& operator=(const Call&) = delete;
   ~Call() { current_ = outer_; }
 
-  /// Returns this thread's; it has no name outside of such calls.
+  /// Returns the call of this thread; outside of such calls it has no name.
   static CallName current() { return current_; }
 
  private:
@@ -74,9 +75,9 @@ class Call {
   CallName outer_;
 };
 
-/// Names a call.
+/// Returns the name of a call for error texts.
 TERSE_COLD std::string text_of(const CallName& call);
-/// Names what a rank waits in.
+/// Returns the phase and the call that a rank waits in, for error texts.
 TERSE_COLD std::string place_of(Phase phase, const CallName& call);
 
 /// Advice for ranks that may wait for each other.

@@ -22,8 +22,8 @@ inline constexpr bool is_any_transport<AnyTransportOf<Memory>> = true;
 
 }  // namespace detail
 
-/// An optimizer's transport, behind one type for all transports and memories; topologies, exchanges and recipes use it. It is a
-/// transport itself, and adds up the bytes that its rank sends. Cost: that of AnyTransport, which it doesn't wrap a second time.
+/// An optimizer's transport: one type for all transports and memories, which topologies, exchanges and recipes use. It is a
+/// transport itself, and counts the bytes that its rank sends. Cost: that of AnyTransport, which it doesn't wrap again.
 class Channel {
  public:
   /// Packets lie in the memory of the executor.
@@ -53,7 +53,7 @@ class Channel {
     count(Load::of_all(size_, static_cast<index_t>(mine.size())));
     transport_->all_gather(mine, all, phase);
   }
-  /// The transport's own collectives, see ReducesNatively; throw usage_error where it has none.
+  /// Starts the transport's own collectives, see ReducesNatively. They throw usage_error if it has none.
   [[nodiscard]] Ticket reduce_scatter(const float* blocks, float* own, index_t count_) {
     count(Load::of_all(size_, count_ * static_cast<index_t>(sizeof(float))));
     return transport_->reduce_scatter(blocks, own, count_);
@@ -64,19 +64,19 @@ class Channel {
   }
   Channel split(int color, int key) { return Channel(transport_->split(color, key), sent_); }
 
-  /// Of a transport of two levels; 0 of others.
+  /// Returns the number of ranks per node of a transport of two levels; 0 for other transports.
   int ranks_per_node() const { return transport_->ranks_per_node(); }
-  /// Makes the channels of a node's `width` ranks, and of the ranks with this rank's number on all nodes. Collective.
+  /// Makes the channel of a node's `width` ranks (inside) or of the ranks with this number on all nodes (across). Collective.
   Channel inside(int width) { return Channel(transport_->inside(width), sent_); }
   Channel across(int width) { return Channel(transport_->across(width), sent_); }
 
-  /// Bytes from one packet of a batch to the next, in one buffer.
+  /// Returns the distance in bytes between packets of a batch in one buffer.
   index_t packet_room(index_t bytes) const { return joins_neighbors_ ? (bytes + 7) / 8 * 8 : aligned(bytes); }
-  /// Returns whether messages keep the order of a stream. Then one channel carries all of them.
+  /// Checks whether messages keep the order of a stream. One channel then carries all of them.
   bool in_stream_order() const { return transport_->in_stream_order(); }
   void synchronize() { transport_->synchronize(); }
 
-  /// Throws usage_error where the transport has none. Its packets aren't counted.
+  /// Makes a mailbox, whose packets aren't counted. Throws usage_error if the transport has none.
   std::unique_ptr<detail::AnyMailbox> mailbox(index_t bytes) { return transport_->mailbox(bytes); }
 
  private:

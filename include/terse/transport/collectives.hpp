@@ -18,19 +18,19 @@
 #include "terse/transport/call.hpp"
 #include "terse/transport/levels.hpp"
 
-// What a program needs around its training: the same parameters on all ranks, a mean of losses, a figure of each rank.
-// All ranks call these alike. They take memory as they go; an optimizer's step has rounds of its own. Their messages are of
+// Collectives for the program around its training: equal parameters on all ranks, a mean of losses, one value of each rank.
+// All ranks make the same calls. The calls allocate memory; an optimizer's step has its own rounds. Their messages are of
 // Phase::setup.
 //
-// Values are a container in host memory or a terse::view in the transport's memory, as many on all ranks: otherwise
-// mismatch_error on all of them, before anything has moved. What is no container is a value of its own, and returned. What
-// the transport throws is thrown, and then the values may be half-written.
+// Values are a container in host memory or a terse::view in the transport's memory, of equal size on all ranks; otherwise
+// all ranks throw mismatch_error before anything has moved. An argument that is not a container is a single value, and is
+// returned. Errors of the transport are passed on, and the values may then be half-written.
 
 namespace terse {
 
 namespace detail {
 
-/// A view of what a collective works on.
+/// Returns a view of a collective's values.
 template <class T, class Space>
 view<T, Space> elements_of(view<T, Space> values) {
   return values;
@@ -62,7 +62,7 @@ constexpr bool on_host() {
   return (std::is_same_v<typename SpaceOf<What>::type, memory::host> && ...);
 }
 
-/// A hash of the values' bytes, wherever they lie.
+/// Returns a hash of the values' bytes, which may be in any memory.
 template <class V, class Space>
 std::uint64_t hash_of(view<V, Space> values) {
   const view<const std::byte, Space> bytes(reinterpret_cast<const std::byte*>(values.data()),
@@ -82,7 +82,7 @@ std::uint64_t hash_of(view<V, Space> values) {
   }
 }
 
-/// Part `part` of `count` elements in `parts` parts.
+/// Part `part` of `all` elements, divided into `parts` parts.
 struct Share {
   index_t first, count;
   Share(index_t all, int part, int parts)
@@ -101,7 +101,7 @@ void check_root(const T& transport, int root) {
                       transport.rank());
 }
 
-/// Throws mismatch_error on all ranks where one has another number of elements.
+/// Throws mismatch_error on all ranks if one has another number of elements.
 template <Transport T>
 void agree_on_size(T& transport, index_t size) {
   Assembly<index_t, T> everyone(transport);
@@ -114,7 +114,7 @@ void agree_on_size(T& transport, index_t size) {
                            transport.rank());
 }
 
-/// One batch of messages, each a part of `values` as bytes. Empty parts don't travel.
+/// One batch of messages, each a part of `values` as bytes. Empty parts aren't sent.
 template <class V, class Space>
 class Parts {
  public:
@@ -144,8 +144,8 @@ class Parts {
   std::vector<Receive> receives_;
 };
 
-/// Deals the columns of a matrix of `rows` rows out to the ranks, share by share. Returns those of this rank's share: rank 0's
-/// rows, then rank 1's, and so on.
+/// Distributes the columns of a matrix of `rows` rows over the ranks, share by share. Returns the columns of this rank's
+/// share: rank 0's rows, then rank 1's, and so on.
 template <Transport T, class V>
 buffer<V> deal_columns(T& transport, view<const V> matrix, index_t rows) {
   const int rank = transport.rank(), size = transport.size();
@@ -183,7 +183,7 @@ void mean_of_rows(view<const V> matrix, view<V> mean) {
   }
 }
 
-/// Every rank has its own share of `values`, and gets those of all others.
+/// Sends this rank's share of `values` to all other ranks, and receives theirs. Rank `except` receives none.
 template <Transport T, class V, class Space>
 void spread_shares(T& transport, view<V, Space> values, int except = -1) {
   Parts<V, Space> parts(values);
@@ -215,7 +215,7 @@ void broadcast_within(T& transport, view<V, Space> values, int root) {
   parts.exchange(transport);
   if (!whole) spread_shares(transport, values, root);
 }
-/// The same sums over one level and over two.
+/// Replaces the values by their mean over ranks, with the same sums over one level and over two.
 template <Transport T, class V>
 void mean_within(T& transport, view<V> values) {
   const buffer<V> theirs = deal_columns(transport, view<const V>(values), 1);
@@ -234,8 +234,8 @@ void mean_within(Inside& inside, Across& across, view<V> values) {
 
 }  // namespace detail
 
-/// Copies rank `root`'s values to all ranks. Each rank moves at most twice as many bytes as there are, whatever their
-/// number: the root deals out shares, which all then pass on; 4 KiB and less come from the root in one message each.
+/// Copies rank `root`'s values to all ranks. Each rank moves at most twice the bytes of the values, for any number of
+/// ranks: the root sends each rank a share, which all then pass on. Up to 4 KiB come from the root in one message each.
 template <Transport T, class Values>
 requires detail::Elements<Values>
 void broadcast(T& transport, Values&& given, int root = 0) {
@@ -259,7 +259,7 @@ void broadcast(T& transport, Values&& given, int root = 0) {
   }
 }
 
-/// Rank `root`'s value.
+/// Returns rank `root`'s value.
 template <Transport T, class V>
 requires(!detail::Elements<const V>) V broadcast(T& transport, const V& value, int root = 0) {
   const detail::Call call(detail::Verb::broadcast_one);
@@ -268,8 +268,8 @@ requires(!detail::Elements<const V>) V broadcast(T& transport, const V& value, i
   return everyone(transport, value, Phase::setup)[static_cast<std::size_t>(root)];
 }
 
-/// Puts the mean over ranks in the place of the values, float or double in host memory. Summed in the order of ranks, in
-/// double, and rounded once: the same bits on all ranks. Each rank sends 2 (W - 1) / W of the values.
+/// Replaces the values, float or double in host memory, by their mean over ranks. Sums in rank order, in double, and
+/// rounds once: all ranks get the same bits. Each rank sends 2 (W - 1) / W of the values.
 template <Transport T, class Values>
 requires detail::Elements<Values>
 void mean(T& transport, Values&& given) {
@@ -288,7 +288,7 @@ void mean(T& transport, Values&& given) {
   }
 }
 
-/// The mean of a number of each rank.
+/// Returns the mean over ranks of a number of each rank.
 template <Transport T>
 double mean(T& transport, double value) {
   const detail::Call call(detail::Verb::mean_one);
@@ -298,7 +298,7 @@ double mean(T& transport, double value) {
   return sum / transport.size();
 }
 
-/// Every rank's values, one behind the other in the order of ranks: `all` has W times as many. In host memory.
+/// Gathers every rank's values in rank order: `all` has room for W times as many. In host memory.
 template <Transport T, class Values, class All>
 requires detail::Elements<const Values> && detail::Elements<All>
 void all_gather(T& transport, const Values& given, All&& all_given) {
@@ -328,7 +328,7 @@ void all_gather(T& transport, const Values& given, All&& all_given) {
   }
 }
 
-/// A value of each rank, in the order of ranks.
+/// Returns a value of each rank, in rank order.
 template <Transport T, class V>
 requires std::is_trivially_copyable_v<V> std::vector<V> all_gather(T& transport, const V& value) {
   const detail::Call call(detail::Verb::all_gather_one);
@@ -337,7 +337,7 @@ requires std::is_trivially_copyable_v<V> std::vector<V> all_gather(T& transport,
   return {all.begin(), all.end()};
 }
 
-/// Whether all ranks have the same values, to the bit; the same answer on all of them. 64 bits of hash travel.
+/// Checks whether all ranks have bitwise equal values; returns the same answer on all ranks. Sends a hash of 64 bits.
 template <Transport T, class Values>
 requires detail::Elements<const Values>
 bool equal(T& transport, const Values& given) {

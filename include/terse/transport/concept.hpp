@@ -14,35 +14,35 @@
 
 namespace terse {
 
-/// Why a message travels; for counters and error texts.
+/// Purpose of a message, for counters and error texts.
 enum class Phase { setup, agree, reduce, spread, barrier, forward, backward, finalize };
-/// How many phases there are.
+/// Number of phases.
 inline constexpr int phases = 8;
-/// As error texts name a phase.
+/// Returns the name of a phase in error texts.
 constexpr const char* name(Phase phase) {
   constexpr const char* names[phases] = {"setup",   "agree",   "reduce",   "spread",
                                          "barrier", "forward", "backward", "finalize"};
   return names[static_cast<int>(phase)];
 }
 
-/// `bytes` bytes from `data` to rank `peer`, which has made room for `room` bytes (0: for just these).
+/// A message of `bytes` bytes from `data` to rank `peer`, which has made room for `room` bytes (0: for exactly `bytes`).
 struct Send {
-  int peer = 0;                     ///< who receives
-  const std::byte* data = nullptr;  ///< what is sent
-  index_t bytes = 0;                ///< how much
-  index_t room = 0;                 ///< that the peer has made; 0: just as much
+  int peer = 0;                     ///< receiver
+  const std::byte* data = nullptr;  ///< first byte
+  index_t bytes = 0;                ///< number of bytes
+  index_t room = 0;                 ///< bytes that the peer has made room for; 0: `bytes`
 };
-/// `bytes` bytes from rank `peer` into `data`: exactly as many as that rank sends, or, with `up_to`, at most;
-/// what is not sent is left as it is.
+/// A message from rank `peer` into `data`: of exactly `bytes` bytes or, with `up_to`, of at most `bytes` bytes. Bytes that
+/// are not sent stay unchanged.
 struct Receive {
-  int peer = 0;               ///< who sends
-  std::byte* data = nullptr;  ///< where it goes
-  index_t bytes = 0;          ///< what comes, or at most
-  bool up_to = false;         ///< whether less may come
+  int peer = 0;               ///< sender
+  std::byte* data = nullptr;  ///< destination
+  index_t bytes = 0;          ///< exact length, or the largest
+  bool up_to = false;         ///< true: the message may be shorter
 };
 
-/// A batch under way, from `Transport::exchange`. Move-only. The buffers and the lists of the batch stay in
-/// place until `ready()` has said true or `wait()` has returned. Dropping it earlier abandons the batch.
+/// A batch in flight, returned by `Transport::exchange`. Move-only. The buffers and the lists of the batch stay in
+/// place until `ready()` has returned true or `wait()` has returned. Destroying the ticket earlier abandons the batch.
 template <class T>
 concept Ticket =
     std::movable<T> && !std::copyable<T> && requires(T & ticket, std::chrono::milliseconds deadline) {
@@ -51,11 +51,11 @@ concept Ticket =
   ticket.wait(deadline);
 };
 
-/// Moves bytes between the ranks of a group. `exchange` takes all messages of a phase as one batch, at most
-/// one to and one from each peer, so nobody can order sends and receives into a deadlock. Messages between
-/// two ranks of a channel arrive in the order of their batches. A dead, late or throwing peer ends a wait
-/// with peer_error. `split(color, key)` is collective and makes a channel of its own among the ranks of equal
-/// color, ranked by key.
+/// One rank's end of a group of ranks that exchange bytes. `exchange` takes all messages of a phase as one batch, at
+/// most one to and one from each peer, so that no order of sends and receives can cause a deadlock. Messages between
+/// two ranks of a channel arrive in the order of their batches. If a peer is dead, late or has thrown, a wait ends
+/// with peer_error. `split(color, key)` is collective and makes a separate channel among the ranks of equal color,
+/// ranked by key.
 template <class T>
 concept Transport = std::movable<T> &&
     requires(T& transport, std::span<const Send> sends, std::span<const Receive> receives, int number) {
@@ -66,30 +66,30 @@ concept Transport = std::movable<T> &&
   { transport.split(number, number) } -> std::same_as<T>;
 };
 
-/// A transport over which a rank can say that it is at work on something long, such as an evaluation, so that no rank takes it
-/// for late:
+/// A transport over which a rank can report that it is busy with long work, such as an evaluation, so that no rank
+/// considers it late:
 ///
-///     transport.here()       the deadlines of waits that need this rank begin again. On this rank alone; never waits
+///     transport.here()       restarts the deadlines of waits that need this rank. Not collective; never waits
 template <class T>
 concept SaysHere = requires(T& transport) {
   transport.here();
 };
 
-/// What a transport's batches are held by.
+/// Type of the tickets of a transport's batches.
 template <class T>
 using TicketOf = decltype(std::declval<T&>().exchange(
     std::declval<std::span<const Send>>(), std::declval<std::span<const Receive>>(), Phase::reduce));
 
 namespace detail {
 
-/// Whether a transport copies messages of a batch at once where they lie one right behind the other. Others are faster where
-/// packets are aligned.
+/// Checks whether a transport copies adjacent messages of a batch together. Other transports are faster with aligned
+/// packets.
 template <class T>
 constexpr bool joins_neighbors() {
   if constexpr (requires { T::joins_neighbors; }) return T::joins_neighbors;
   return false;
 }
-/// Whether a transport's messages are in the order of a stream, so that there is one way for all of them.
+/// True for transports whose messages keep the order of a stream. One channel then carries all of them.
 template <class T>
 inline constexpr bool in_stream_order = requires(T& transport) {
   transport.synchronize();
@@ -97,8 +97,8 @@ inline constexpr bool in_stream_order = requires(T& transport) {
 
 }  // namespace detail
 
-/// A transport of two levels, see Nodes: ranks of a node, and the ranks of one number on all nodes. Each is a reference or,
-/// from decorators, a channel that the call makes.
+/// A transport of two levels, see Nodes: the ranks of a node, and the ranks with the same number on all nodes. Each level
+/// is a reference or, from decorators, a channel that the call makes.
 template <class T>
 concept HasLevels = requires(T& transport) {
   requires Transport<std::remove_cvref_t<decltype(transport.inside())>>;
@@ -106,12 +106,12 @@ concept HasLevels = requires(T& transport) {
   { transport.ranks_per_node() } -> std::same_as<int>;
 };
 
-/// A transport with collectives of its own for equal blocks, one for each rank. Their tickets are those of its batches, and a
-/// wait for them has the same deadline.
+/// A transport with its own collectives for equal blocks, one block for each rank. Their tickets are those of its
+/// batches, and a wait for them has the same deadline.
 ///
 ///     reduce_scatter(blocks, own, count)       own[k] = the sum over ranks of their blocks[rank * count + k], floats, in an
 ///                                              order that the transport chooses
-///     all_gather_in_place(blocks, bytes)       every rank's block, where it is, on all ranks
+///     all_gather_in_place(blocks, bytes)       copies every rank's block, at its place in `blocks`, to all ranks
 template <class T>
 concept ReducesNatively = Transport<T> &&
     requires(T& transport, const float* blocks, float* own, std::byte* all, index_t count) {
@@ -126,7 +126,7 @@ concept StartsBatches = requires {
   typename TicketOf<T>;
 };
 
-/// Says in words what is wrong with what exchange returns.
+/// Reports a missing member of a ticket with a readable static_assert.
 template <class K>
 constexpr void check_ticket() {
   static_assert(std::movable<K> && !std::copyable<K>,
@@ -149,7 +149,7 @@ constexpr void check_ticket() {
 
 }  // namespace detail
 
-/// Says in words what a type lacks to be a transport.
+/// Reports a missing member of a transport with a readable static_assert.
 template <class T>
 constexpr bool check_transport() {
   static_assert(std::movable<T>, "terse: a transport is movable: an optimizer owns a channel of its own");

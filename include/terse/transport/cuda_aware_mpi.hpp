@@ -13,16 +13,15 @@
 
 namespace terse {
 
-/// Mpi for messages that lie in an executor's memory, where the MPI library reads and writes device memory itself.
-/// Saves the copies of ThroughHost<Mpi, E>; the host still waits for the executor's stream before each batch and for MPI
-/// after it.
+/// Mpi for messages in an executor's memory, if the MPI library reads and writes device memory itself. Saves the copies
+/// of ThroughHost<Mpi, E>. The host still waits for the executor's stream before each batch, and for MPI after it.
 template <Executor E>
 class CudaAwareMpi {
  public:
   using memory = typename E::memory;
   using Ticket = Mpi::Ticket;
 
-  /// Whether this MPI library says that it can; Open MPI does, through mpi-ext.h.
+  /// Checks whether this MPI library reports support of device memory; Open MPI does, through mpi-ext.h.
   static bool supported() {
 #if defined(MPIX_CUDA_AWARE_SUPPORT)
     return MPIX_Query_cuda_support() == 1;
@@ -31,7 +30,7 @@ class CudaAwareMpi {
 #endif
   }
 
-  /// Throws usage_error where the library does not say that it can.
+  /// Throws usage_error if the library does not report support of device memory.
   CudaAwareMpi(Mpi inner, E executor) : inner_(std::make_unique<Mpi>(std::move(inner))), executor_(executor) {
     if (!supported())
       throw usage_error(
@@ -46,7 +45,7 @@ class CudaAwareMpi {
     if (!sends.empty() || !receives.empty()) executor_.synchronize();
     return inner_->exchange(sends, receives, phase);
   }
-  /// Host bytes, for set-up and agreement.
+  /// Gathers host bytes, for set-up and agreement.
   void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, Phase phase) {
     gather_(*inner_, mine, all, phase);
   }

@@ -9,8 +9,8 @@
 
 namespace terse {
 
-/// The longest that a wait may take, from a duration of any unit. More than a year is a year: clocks, and the conversion from
-/// hours or seconds to milliseconds, would overflow.
+/// Longest time that a wait may take, from a duration of any unit. More than a year counts as a year: clocks, and the
+/// conversion from hours or seconds to milliseconds, would overflow.
 class Deadline {
  public:
   static constexpr std::chrono::milliseconds longest = std::chrono::hours(24 * 365);
@@ -37,20 +37,20 @@ class Deadline {
 
 namespace detail {
 
-/// Returns when a wait ends that begins now.
+/// Returns the end of a wait that begins now.
 inline std::chrono::steady_clock::time_point time_after(Deadline deadline) {
   return std::chrono::steady_clock::now() + std::chrono::milliseconds(deadline);
 }
 
-/// Returns the time that is left; none where it is over.
+/// Returns the time that is left, at least 0.
 inline std::chrono::milliseconds time_left(Deadline deadline) {
   return std::max(std::chrono::milliseconds(deadline), std::chrono::milliseconds(0));
 }
 
-/// Says why no wait could keep to a deadline of 0 or less.
+/// Returns the error text for a deadline of 0 or less, which no wait could keep.
 TERSE_COLD std::string deadline_fault(Deadline deadline);
 
-/// Checks what all waits of a transport shall keep to; throws usage_error where none could.
+/// Returns the deadline of a transport's waits. Throws usage_error if it is 0 or less.
 inline std::chrono::milliseconds positive(Deadline deadline, int rank = -1) {
   if (deadline.count() > 0) return deadline;
   throw usage_error(deadline_fault(deadline), rank);

@@ -21,7 +21,7 @@
 
 namespace terse {
 
-/// What joins a rank to the network, the same outwards and inwards. As it is: no delay.
+/// Connection of a rank to the network, equal in both directions. By default without delay.
 struct Link {
   std::chrono::nanoseconds latency{0};  ///< of each message that this rank sends
   double bytes_per_second = std::numeric_limits<double>::infinity();  ///< in each direction
@@ -29,19 +29,19 @@ struct Link {
 
 namespace detail {
 
-/// When something that another process's steady clock dates has happened by this one's, at the latest. A message
-/// can't be seen before it is sent, so each one bounds the difference of the two clocks, and the tightest bound
-/// counts. It is widened by the time since: two clocks run apart by less than 1 part in 1024 (Linux slews one by 500
-/// ppm at most). All in nanoseconds.
+/// Upper bound, on this process's steady clock, of times on another process's clock. A message can't be seen before it
+/// is sent, so each message bounds the difference of the two clocks, and the tightest bound counts. The bound widens
+/// with the time since, because two clocks drift by less than 1 part in 1024 (Linux slews one by 500 ppm at most). All
+/// in nanoseconds.
 class RemoteClock {
  public:
-  /// A message that was sent at `sent` over there has been seen at `seen` here.
+  /// Records a message that was sent at `sent` on the other clock and seen at `seen` on this one.
   void hear(std::int64_t sent, std::int64_t seen) {
     behind_ = heard_ ? std::min(behind_ + (seen - last_) / drift + 1, seen - sent) : seen - sent;
     last_ = seen;
     heard_ = true;
   }
-  /// The latest time here that `time` over there can be, once a message has been heard.
+  /// Returns the latest time on this clock that `time` on the other one can be. Requires a recorded message.
   std::int64_t here(std::int64_t time) const {
     const std::int64_t shifted = time + behind_;
     return shifted + std::abs(last_ - shifted) / drift;
@@ -56,11 +56,11 @@ class RemoteClock {
 /// A rank's link, which all of its channels share.
 class SharedLink {
  public:
-  /// What the receiver must know of a message; in nanoseconds of the sender's clock.
+  /// Times of a message, for its receiver, in nanoseconds of the sender's clock.
   struct Stamp {
     std::int64_t process = 0, rank = 0;
     std::int64_t posted = 0;           // when this was written
-    std::int64_t first = 0, last = 0;  // when the first and the last byte have come through the sender's link
+    std::int64_t first = 0, last = 0;  // when the first and the last byte have passed the sender's link
     std::int64_t bytes = 0;
   };
 
@@ -77,7 +77,7 @@ class SharedLink {
     return duration_cast<nanoseconds>(steady_clock::now().time_since_epoch()).count();
   }
 
-  /// Lets a message leave once those before it have left.
+  /// Sends a message after those before it have left, and returns its stamp.
   Stamp send(index_t bytes) {
     const std::lock_guard lock(mutex_);
     const std::int64_t posted = now(), begin = std::max(posted, out_free_);
@@ -85,12 +85,12 @@ class SharedLink {
     const std::int64_t latency = link_.latency.count();
     return {process(), rank_, posted, begin + latency, out_free_ + latency, bytes};
   }
-  /// When the messages sent so far have left.
+  /// Returns the time at which the messages sent so far have left.
   std::int64_t sent() const {
     const std::lock_guard lock(mutex_);
     return out_free_;
   }
-  /// Brings dates of `stamp`, seen at `seen`, to this rank's clock.
+  /// Converts the times of `stamp`, seen at `seen`, to this rank's clock.
   void translate(Stamp& stamp, std::int64_t seen) {
     if (stamp.process == process()) return;
     if (stamp.rank < 0 || stamp.rank >= static_cast<int>(clocks_.size()))
@@ -103,14 +103,14 @@ class SharedLink {
     stamp.first = clock.here(stamp.first);
     stamp.last = clock.here(stamp.last);
   }
-  /// Takes a message in once those before it are in. Returns when its last byte is.
+  /// Receives a message after those before it. Returns the arrival time of its last byte.
   std::int64_t receive(const Stamp& stamp) {
     const std::lock_guard lock(mutex_);
     return in_free_ = std::max(stamp.last, std::max(stamp.first, in_free_) + duration(stamp.bytes));
   }
 
  private:
-  /// Ranks of one process share a clock. Those of one machine mostly do, too, but nobody says so.
+  /// Returns a token of this process, whose ranks share a clock. Ranks of one machine mostly do, too, without a guarantee.
   static std::int64_t process() {
     static const std::int64_t token = [] {
       std::random_device draw;
@@ -131,36 +131,36 @@ class SharedLink {
 
 }  // namespace detail
 
-/// Makes an inner transport of host memory as slow as a network: a batch is ready no earlier than its messages would
-/// have come through the ranks' links. The bytes are the inner transport's own, and so are its errors.
+/// A decorator that makes an inner transport of host memory as slow as a network: a batch is ready no earlier than its
+/// messages would have arrived over the ranks' links. The bytes and the errors are those of the inner transport.
 ///
 ///     terse::Delayed<terse::Threads> transport(threads.split(0, threads.rank()),
 ///                                              {.latency = 1ms, .bytes_per_second = 1e8});
 ///
-/// A message of b bytes takes latency + b / bytes_per_second from when it was posted. Each side of a link carries one
-/// message at a time, over all channels of the rank, both sides at once:
+/// A message of b bytes takes latency + b / bytes_per_second after it was posted. Each direction of a link carries one
+/// message at a time, over all channels of the rank; both directions work at once:
 ///
 ///     out, the sender's:   begin = max(posted, end of the last one)    end = begin + b / bytes_per_second
 ///     in, the receiver's:  arrival = max(end + latency, max(begin + latency, last arrival) + b / bytes_per_second)
 ///
-/// The latency is the sender's. The messages of a batch leave in the order of the ranks behind this one, (peer -
-/// rank) mod size, which makes an all-to-all free of collisions. A batch is ready when what it sends has left and what
-/// it receives has arrived. What lies between two links carries everything at once.
+/// The latency is the sender's. The messages of a batch leave in the order of (peer - rank) mod size, which makes an
+/// all-to-all free of collisions. A batch is ready when its sends have left and its receives have arrived. The network
+/// between two links carries everything at once.
 ///
-/// Where it is off, always to the slow side:
+/// Inaccuracies, all of them towards slower:
 ///  - incoming messages queue in the order in which `ready` and `wait` find their batches complete, not in that of
-///    their arrival. Within a batch it is the right one;
+///    their arrival. Within a batch the order is right;
 ///  - ranks of one process read one clock. Between processes the receiver knows the sender's clock only as well as
-///    the fastest message so far, see detail::RemoteClock; the first counts from when it is seen.
+///    the fastest message so far allows, see detail::RemoteClock; the first message counts from when it is seen.
 ///
-/// The inner transport's own time is not added: a batch takes the longer of the two. Where the inner transport moves
-/// on only inside calls, this rank's and its peers', it takes calls for a batch to be found complete, as without
-/// Delayed. Not modelled: headers and congestion of a network, and `split`, whose messages are free.
+/// The inner transport's own time is not added: a batch takes the longer of the two. If the inner transport moves
+/// messages only inside calls of this rank and its peers, a batch is found complete only in calls, as without Delayed.
+/// Not modelled: headers and congestion of a network, and `split`, whose messages are free.
 ///
-/// Each batch takes a second one with it, 48 bytes to each of its peers on a channel of its own, which tells the
-/// receivers when its messages have left. A Metered outside of Delayed doesn't see them; one inside does. Collective
-/// at construction, since it splits the inner transport; throws usage_error for a negative latency or less than 1
-/// byte per second. Ranks may have different links. Whoever waits for the model sleeps.
+/// Each batch comes with a second one, 48 bytes to each of its peers on a separate channel, which tells the receivers
+/// when its messages have left. A Metered outside of Delayed doesn't see it; one inside does. Construction is
+/// collective, since it splits the inner transport. It throws usage_error for a negative latency or less than 1 byte
+/// per second. Ranks may have different links. A rank that waits for the model sleeps.
 template <Transport Inner>
 class Delayed {
   static_assert(std::is_same_v<typename Inner::memory, terse::memory::host> && !HasLevels<Inner>,
@@ -168,7 +168,7 @@ class Delayed {
   using InnerTicket = decltype(std::declval<Inner&>().exchange({}, {}, Phase::setup));
   using Stamp = detail::SharedLink::Stamp;
 
-  /// What a batch under way keeps; recycled, so that steady traffic allocates nothing.
+  /// State of a batch in flight; recycled, so that steady traffic allocates nothing.
   struct Batch {
     std::vector<Stamp> out, in;
     std::vector<Send> sends;
@@ -176,7 +176,7 @@ class Delayed {
     std::vector<std::size_t> order;
     std::int64_t due =
         0;          // when all sends have left, and once they are known, when all receives have arrived
-    int last = -1;  // whose message that is
+    int last = -1;  // rank whose message is the last one
     Phase phase = Phase::setup;
     bool used = false;
   };
@@ -202,11 +202,11 @@ class Delayed {
     }
     ~Ticket() { finish(); }
 
-    /// Never waits. Throws as the inner ticket does, and nothing for a message that is merely slow.
+    /// Checks whether the batch is done. Never waits. Throws as the inner ticket does, and nothing for a slow message.
     bool ready() {
       if (batch_ == nullptr) return true;
       if (!arrived_) {
-        // Ask both, so that both move on.
+        // Both are asked, so that both make progress.
         const bool message = inner_.ready(), stamp = stamps_.ready();
         if (!message || !stamp) return false;
         arrive();
@@ -215,7 +215,7 @@ class Delayed {
       finish();
       return true;
     }
-    /// Waits for the inner transport up to its deadline, and then as long as the model wants.
+    /// Waits for the inner transport up to its deadline, and then as long as the model requires.
     void wait() {
       if (batch_ == nullptr) return;
       if (!arrived_) {
@@ -226,8 +226,8 @@ class Delayed {
       sleep_until(batch_->due);
       finish();
     }
-    /// Throws peer_error when the batch isn't done after `deadline`: the inner ticket's own, or one that names the
-    /// sender of the last message, by its rank in the transport that the link was made for.
+    /// Throws peer_error if the batch isn't done after `deadline`: the inner ticket's error, or one that names the sender
+    /// of the last message, by its rank in the transport that the link was made for.
     void wait(Deadline deadline) {
       if (batch_ == nullptr) return;
       deadline = detail::time_left(deadline);
@@ -252,7 +252,7 @@ class Delayed {
     Ticket(InnerTicket inner, InnerTicket stamps, detail::SharedLink* link, Batch* batch)
         : inner_(std::move(inner)), stamps_(std::move(stamps)), link_(link), batch_(batch) {}
 
-    /// Everything is here; it will be taken for arrived when it is due.
+    /// Computes the arrival time of a batch that is complete; the batch is done only then.
     void arrive() {
       const std::int64_t seen = detail::SharedLink::now();
       std::vector<Stamp>& in = batch_->in;
@@ -300,13 +300,13 @@ class Delayed {
     batch.used = true;
     return Ticket(std::move(inner), std::move(stamps), link_.get(), &batch);
   }
-  /// Waits for what the inner transport has enqueued.
+  /// Waits for messages that the inner transport has enqueued.
   void synchronize() requires requires(Inner& inner) { inner.synchronize(); }
   { inner_.synchronize(); }
   // No all_gather, though the inner transport may have one: gathers go by `exchange` and take their time.
 
   void here() requires SaysHere<Inner> { inner_.here(); }
-  /// The channels of a rank share its link.
+  /// Makes a channel. All channels of a rank share its link.
   Delayed split(int color, int key) { return Delayed(inner_.split(color, key), link_, {}); }
 
  private:
@@ -315,11 +315,11 @@ class Delayed {
         link_(link ? std::move(link)
                    : std::make_shared<detail::SharedLink>(fresh, inner_.rank(), inner_.size())),
         stamps_(inner_.split(0, inner_.rank())) {
-    // Two batches under way is what an exchange needs; more are made when asked for.
+    // An exchange needs two batches in flight; more are made on demand.
     for (int k = 0; k < 2; ++k) batches_.push_back(std::make_unique<Batch>());
   }
 
-  /// Puts a batch's messages on the link.
+  /// Sends a batch's messages over the link.
   void leave(Batch& batch, std::span<const Send> sends) {
     const auto distance = [&](std::size_t k) { return (sends[k].peer - rank() + size()) % size(); };
     batch.order.clear();
@@ -343,7 +343,7 @@ class Delayed {
 
   Inner inner_;
   std::shared_ptr<detail::SharedLink> link_;
-  Inner stamps_;  // a channel of their own
+  Inner stamps_;  // a separate channel
   std::vector<std::unique_ptr<Batch>> batches_;
 };
 

@@ -17,13 +17,13 @@
 #include "terse/transport/levels.hpp"
 #include "terse/transport/mailbox.hpp"
 
-// A transport whose type is forgotten: one indirect call for each batch, and one for each question to its ticket.
+// Type-erased transports: one indirect call for each batch, and one for each query of its ticket.
 
 namespace terse {
 
 namespace detail {
 
-/// A batch under way of any transport, in a place that serves one batch after the other.
+/// A batch in flight of any transport, in a place that serves one batch after another.
 struct ErasedBatch {
   virtual ~ErasedBatch() = default;
   virtual bool ready() = 0;
@@ -42,7 +42,7 @@ struct ErasedBatchOf final : ErasedBatch {
 
 }  // namespace detail
 
-/// The ticket of a batch of a transport whose type is forgotten. It gives the batch's place back when that is done, however long it is kept.
+/// Ticket of a type-erased transport's batch. Returns the batch's place when the batch is done, even if the ticket is kept.
 class AnyTicket {
  public:
   explicit AnyTicket(std::shared_ptr<detail::ErasedBatch> batch) : batch_(std::move(batch)) {}
@@ -78,7 +78,7 @@ class AnyTicket {
 
 namespace detail {
 
-/// Places of batches. They allocate nothing while no more than two are under way, nor for as many as there once have been.
+/// Places of batches. They allocate nothing for two batches in flight, nor for as many as there once have been.
 template <Ticket K>
 class Batches {
  public:
@@ -97,12 +97,12 @@ class Batches {
   std::vector<std::shared_ptr<ErasedBatchOf<K>>> places_;
 };
 
-/// The stream that a transport's messages are in the order of, if they are in that of any.
+/// The stream whose order a transport's messages keep, if any.
 struct AnyStream {
   const void* handle = nullptr;
   bool ordered = false;
 
-  /// Whether the transport can't go with work on another stream, this one.
+  /// Checks whether the transport can't be used with work on another stream, `other`.
   friend bool operator!=(const AnyStream& own, const void* other) {
     return own.ordered && own.handle != other;
   }
@@ -126,7 +126,7 @@ struct AnyMailboxOf final : AnyMailbox {
   B mailbox;
 };
 
-/// All that a transport can do. What it can't is a usage_error.
+/// All operations that any transport has. Those that this transport lacks throw usage_error.
 struct ErasedTransport {
   virtual ~ErasedTransport() = default;
   virtual int rank() = 0;
@@ -137,7 +137,7 @@ struct ErasedTransport {
   virtual AnyTicket all_gather_in_place(std::byte* blocks, index_t bytes) = 0;
   virtual std::unique_ptr<ErasedTransport> split(int color, int key) = 0;
   virtual int ranks_per_node() = 0;
-  /// See inside_of and across_of.
+  /// Makes the channels of the two levels, see inside_of and across_of.
   virtual std::unique_ptr<ErasedTransport> inside(int width) = 0;
   virtual std::unique_ptr<ErasedTransport> across(int width) = 0;
   virtual bool joins_neighbors() = 0;
@@ -152,7 +152,7 @@ template <class T>
 class Erased final : public ErasedTransport {
  public:
   explicit Erased(T transport) : own_(std::move(transport)), transport_(*own_), gather_(transport_.size()) {}
-  /// Of a transport that stays where it is.
+  /// Refers to a transport that stays in place.
   explicit Erased(T* transport) : transport_(*transport), gather_(transport_.size()) {}
 
   int rank() override { return transport_.rank(); }

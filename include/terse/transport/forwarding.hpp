@@ -14,8 +14,8 @@
 
 namespace terse {
 
-/// What one call moves on this rank. A collective counts as a message to and one from each peer, which no algorithm can do
-/// without; a message that may be shorter counts as received with its room.
+/// Traffic of one call on this rank. A collective counts as a message to and one from each peer, the least that any
+/// algorithm needs. A message that may be shorter counts as received with its full room.
 struct Load {
   std::uint64_t bytes_sent = 0;         ///< by this rank, over all peers
   std::uint64_t bytes_received = 0;     ///< by this rank, over all peers
@@ -28,7 +28,7 @@ struct Load {
     for (const Receive& receive : receives) load.bytes_received += static_cast<std::uint64_t>(receive.bytes);
     return load;
   }
-  /// Of a collective in which each rank has `bytes` bytes for each other one.
+  /// Returns the traffic of a collective in which each rank has `bytes` bytes for each other rank.
   static Load of_all(int ranks, index_t bytes) {
     const auto peers = static_cast<std::uint64_t>(ranks - 1), each = static_cast<std::uint64_t>(bytes);
     return {peers * each, peers * each, peers, peers};
@@ -42,15 +42,15 @@ struct Load {
   }
 };
 
-/// The base of decorators: a transport around another one, which can do all that the other can, and no more. All that moves
-/// bytes or waits goes through one function, which `Derived` may replace by its own; it also says how to go around another
-/// transport, so that channels and levels are decorated, too:
+/// Base of decorators: a transport around another one, which has all abilities of the inner transport and no more. All
+/// calls that move bytes or wait go through `carry`, which `Derived` may replace. `Derived` also has `around`, which goes
+/// around another transport, so that channels and levels are decorated, too:
 ///
 ///     template <class Call> auto carry(Phase phase, const Load& load, const Call& call)     returns call(), which is a ticket
 ///                                                                                           of Inner or void
-///     template <Transport T> Mine<T> around(T other) const                                  shares what is to be shared
+///     template <Transport T> Mine<T> around(T other) const                                  shares the decorator's state
 ///
-/// A decorator whose `carry` returns a ticket of its own calls it `Ticket`.
+/// A decorator whose `carry` returns its own ticket type names that type `Ticket`.
 template <class Derived, Transport Inner>
 class Forwarding {
  public:
@@ -82,7 +82,7 @@ class Forwarding {
     return self().carry(Phase::spread, Load::of_all(size(), bytes),
                         [&] { return inner_.all_gather_in_place(blocks, bytes); });
   }
-  /// A mailbox's packets are fetched by whoever reads them, and `carry` doesn't see them.
+  /// Makes a mailbox. Readers fetch its packets themselves, and `carry` doesn't see them.
   auto mailbox(index_t bytes) requires HasMailbox<Inner> { return inner_.mailbox(bytes); }
 
   void here() requires SaysHere<Inner> { inner_.here(); }
@@ -94,13 +94,13 @@ class Forwarding {
   }
   { return self().around(inner_.split(color, key, stream)); }
 
-  // Of a transport of two levels. Both are collective: each call makes a channel.
+  // For transports of two levels. Both calls are collective: each makes a channel.
   auto inside() requires HasLevels<Inner> { return self().around(detail::own_channel(inner_.inside())); }
   auto across() requires HasLevels<Inner> { return self().around(detail::own_channel(inner_.across())); }
   int ranks_per_node() const requires requires(const Inner& inner) { inner.ranks_per_node(); }
   { return inner_.ranks_per_node(); }
 
-  // Of a transport in the order of a stream.
+  // For transports in the order of a stream.
   auto stream() const requires requires(const Inner& inner) { inner.stream(); }
   { return inner_.stream(); }
   void synchronize() requires requires(Inner& inner) { inner.synchronize(); }

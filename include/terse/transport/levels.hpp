@@ -7,12 +7,12 @@
 
 #include "terse/transport/concept.hpp"
 
-// Channels of a rank of two levels: its node's ranks, and the ranks of its number on all nodes. Of Nodes, of what goes around
-// Nodes, or of one transport, split.
+// The channels of a rank on two levels: its node's ranks, and the ranks with its number on all nodes. They come from Nodes,
+// from a decorator of Nodes, or from one transport by `split`.
 
 namespace terse::detail {
 
-/// How many ranks a node has; 0 where the transport is of one level, and every rank has a way to every other.
+/// Returns the ranks per node; 0 if the transport has one level and every rank can send to every other.
 template <class T>
 int node_size([[maybe_unused]] const T& transport) {
   if constexpr (requires { transport.ranks_per_node(); })
@@ -20,13 +20,13 @@ int node_size([[maybe_unused]] const T& transport) {
   else
     return 0;
 }
-/// Whether a transport may be of two levels; AnyTransport knows when it runs.
+/// True for transports that may have two levels; AnyTransport knows only at run time.
 template <class T>
 inline constexpr bool may_have_levels = requires(const T& transport) {
   { transport.ranks_per_node() } -> std::same_as<int>;
 };
 
-/// A channel of one's own of a level. Collective.
+/// Returns a separate channel of a level. Collective.
 template <class Level>
 std::remove_cvref_t<Level> own_channel(Level&& level) {
   if constexpr (std::is_lvalue_reference_v<Level>)
@@ -35,7 +35,7 @@ std::remove_cvref_t<Level> own_channel(Level&& level) {
     return std::forward<Level>(level);
 }
 
-/// The ranks of a node, where there are `width` of them.
+/// Returns the channel of a node's `width` ranks.
 template <Transport T>
 auto inside_of(T& channel, [[maybe_unused]] int width) {
   if constexpr (HasLevels<T>)
@@ -43,7 +43,7 @@ auto inside_of(T& channel, [[maybe_unused]] int width) {
   else
     return channel.split(channel.rank() / width, channel.rank() % width);
 }
-/// The ranks of one number on all nodes.
+/// Returns the channel of the ranks with the same number on all nodes.
 template <Transport T>
 auto across_of(T& channel, [[maybe_unused]] int width) {
   if constexpr (HasLevels<T>)

@@ -11,15 +11,15 @@
 
 namespace terse {
 
-/// One packet of each rank, which others read without that rank's help and whenever they like. From
+/// One packet of each rank, which other ranks read at any time without that rank's help. Made by
 /// `transport.mailbox(bytes)`, collective, with packets of `bytes` bytes on all ranks.
 ///
 ///     publish(packet)         replaces this rank's packet
-///     fetch(peer, place)      copies the last packet that rank `peer` has published, whole, and returns its version,
-///                             which counts them; 0: it has published none, and `place` stays as it is
+///     fetch(peer, place)      copies the last packet that rank `peer` has published and returns its version, the number
+///                             of packets published so far; 0: it has published none, and `place` stays unchanged
 ///
-/// A packet is never torn: fetch finds all of one or all of another. Neither waits for more than a copy of a packet.
-/// One thread at a time uses a rank's end. Both throw usage_error for other sizes and for ranks that don't exist.
+/// A packet is never torn: fetch copies one whole packet. Neither call waits longer than a copy of a packet takes. One
+/// thread at a time uses a rank's end. Both calls throw usage_error for other sizes and for ranks that don't exist.
 template <class B>
 concept Mailbox =
     std::movable<B> && !std::copyable<B> &&

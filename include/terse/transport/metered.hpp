@@ -13,11 +13,12 @@
 
 namespace terse {
 
-/// What went through a rank's transport and its channels, by phase.
+/// Traffic of a rank's transport and its channels, by phase.
 struct Traffic {
   using Count = Load;
   std::array<Count, phases> by_phase;
-  double seconds = 0;  ///< inside `exchange`, `ready`, `wait`, mailboxes: the time that was not hidden
+  double seconds =
+      0;  ///< inside `exchange`, `ready`, `wait` and mailboxes: communication that was not hidden
 
   const Count& operator[](Phase phase) const { return by_phase[static_cast<std::size_t>(phase)]; }
   std::uint64_t bytes_sent() const {
@@ -27,8 +28,8 @@ struct Traffic {
   }
 };
 
-/// A mailbox of Metered's. A packet that is fetched counts as one message received, in phase `spread`; publishing
-/// sends nothing. The time of both counts.
+/// A mailbox of Metered. A fetched packet counts as one message received, in phase `spread`; publishing sends nothing.
+/// The time of both calls counts.
 template <Mailbox Inner>
 class MeteredMailbox {
  public:
@@ -53,7 +54,7 @@ class MeteredMailbox {
   std::shared_ptr<Traffic> traffic_;
 };
 
-/// Counts what an inner transport moves. Channels split from it count into the same `traffic()`.
+/// A decorator that counts an inner transport's traffic. Channels split from it count into the same `traffic()`.
 template <Transport Inner>
 class Metered : public Forwarding<Metered<Inner>, Inner> {
   using Base = Forwarding<Metered<Inner>, Inner>;

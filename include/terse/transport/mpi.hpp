@@ -25,16 +25,16 @@
 
 namespace terse {
 
-/// Ranks as processes of an MPI job, over Boost.MPI. Messages of any size; longer ones than `chunk_bytes`
-/// travel in chunks, since MPI counts with 32 bits. Boost.MPI owns the environment and the communicators;
+/// A transport whose ranks are processes of an MPI job, over Boost.MPI. Messages of any size; those longer than
+/// `chunk_bytes` travel in chunks, since MPI counts with 32 bits. Boost.MPI owns the environment and the communicators;
 /// sends and receives are raw MPI, because a boost::mpi::request allocates each time and a step must not.
 ///
-/// A wait that outlasts the deadline throws peer_error that names the first peer still missing; MPI offers no
-/// way back from there, so let `Mpi::run` end the job. That holds for channels, mailboxes and the end, too: MPI's own calls
-/// for them come once all ranks have said that they are there, and a Watchdog ends the process where a rank stops within one.
+/// A wait that outlasts the deadline throws peer_error that names the first missing peer. MPI can't recover from that, so
+/// let `Mpi::run` end the job. Deadlines hold for channels, mailboxes and the end, too: MPI's own calls for them start
+/// after all ranks have reported there, and a Watchdog ends the process if a rank stops within such a call.
 template <index_t ChunkBytes>
 class BasicMpi {
-  /// What a ticket in flight remembers; recycled, so that steady traffic allocates nothing.
+  /// State of a batch in flight; recycled, so that steady traffic allocates nothing.
   struct Batch {
     std::vector<MPI_Request> requests;
     std::vector<int> peers;
@@ -85,7 +85,7 @@ class BasicMpi {
       auto until = detail::time_after(deadline);
       for (int polls = 0; !ready(); ++polls) {
         if (polls < 100) continue;
-        // Ranks may outnumber cores, and the kernel moves their messages: whoever waits makes room, for longer and longer.
+        // Ranks may outnumber cores, and the kernel moves their messages: a waiting rank frees its core for longer and longer.
         if (polls < 1000)
           std::this_thread::yield();
         else
@@ -118,8 +118,8 @@ class BasicMpi {
                            ": late, or in another call; " + detail::same_calls,
                        peer, end_->rank());
     }
-    /// MPI may go on reading and writing the buffers; what can be called back is. The communicator stays, since peers may yet
-    /// send to it: MPI would give its number to another one, which would get their messages.
+    /// Abandons the batch and cancels what can be cancelled; MPI may still use the buffers. The communicator stays: MPI would
+    /// give its number to another one, which would get messages that peers may still send to this one.
     void abandon() noexcept {
       (void)new boost::mpi::communicator(end_->communicator_);
       bool whole = true;
@@ -140,7 +140,7 @@ class BasicMpi {
     Batch* batch_;
   };
 
-  /// A channel of its own beside `communicator`. Collective. No wait lasts longer than `deadline`. On `communicator` ranks
+  /// Makes a separate channel from `communicator`. Collective. No wait lasts longer than `deadline`. On `communicator` ranks
   /// meet under the tag that Boost.MPI keeps for its collectives.
   explicit BasicMpi(const boost::mpi::communicator& communicator = boost::mpi::communicator(),
                     Deadline deadline = std::chrono::seconds(60))
@@ -164,7 +164,7 @@ class BasicMpi {
         check("MPI_Irecv", MPI_Irecv(receive.data + at, count(receive.bytes - at), MPI_BYTE, receive.peer,
                                      tag_, communicator_, &request));
       }
-    // As many chunks as the receiver has posted, empty ones behind the last byte.
+    // As many chunks as the receiver has posted, with empty ones after the last byte.
     for (const Send& send : sends)
       for (index_t at = 0; at == 0 || at < std::max(send.bytes, send.room); at += chunk_bytes) {
         MPI_Request& request = add(batch, send.peer);
@@ -175,8 +175,8 @@ class BasicMpi {
     return Ticket(this, &batch);
   }
 
-  /// MPI's own reduce-scatter and all-gather, see ReducesNatively. Beyond `chunk_bytes` elements in all, since MPI counts
-  /// with 32 bits, they become a reduction to each rank and a broadcast from each, in parts.
+  /// Starts MPI's own reduce-scatter and all-gather, see ReducesNatively. Beyond `chunk_bytes` elements in all they become a
+  /// reduction to each rank and a broadcast from each, in parts, since MPI counts with 32 bits.
   [[nodiscard]] Ticket reduce_scatter(const float* blocks, float* own, index_t count) {
     return collective(
         Phase::reduce, count,
@@ -202,9 +202,9 @@ class BasicMpi {
         });
   }
 
-  /// Says that this rank is at work on something that may take longer than the deadline, such as an evaluation: the deadlines
-  /// of all waits of this transport and its channels begin again. Sends a message without bytes to each peer, four times in a
-  /// deadline at most.
+  /// Reports that this rank is busy with work that may take longer than the deadline, such as an evaluation: the deadlines of
+  /// all waits of this transport and its channels begin again. Sends an empty message to each peer, at most four times per
+  /// deadline.
   void here() {
     if (signs_) signs_->give();
   }
@@ -212,11 +212,11 @@ class BasicMpi {
   TERSE_COLD BasicMpi split(int color, int key) {
     const detail::Call call(detail::Verb::split);
     const std::array<int, 2> mine{color, key};
-    BasicMpi here = guest(communicator_, deadline_);  // what is under way in this channel doesn't hear it
+    BasicMpi here = guest(communicator_, deadline_);  // batches in flight on this channel don't see it
     here.signs_ = signs_;
     Assembly<std::array<int, 2>, BasicMpi> everyone(here);
     everyone(here, mine, Phase::setup);
-    // Who passes this, too, knows that nobody has given up at the first, and that all are about to call MPI.
+    // A rank that passes this gather, too, knows that no rank has given up at the first, and that all are about to call MPI.
     const auto all = everyone(here, mine, Phase::setup);
     const bool as_here = std::is_sorted(all.begin(), all.end()) && all.front()[0] == all.back()[0];
     BasicMpi channel(as_here ? duplicate() : part(color, key), deadline_, 0);
@@ -225,8 +225,8 @@ class BasicMpi {
     return channel;
   }
 
-  /// A mailbox among this channel's ranks. Collective, as is its end; throws usage_error unless all want packets of the
-  /// same size.
+  /// Makes a mailbox among this channel's ranks. Collective, as is its destruction. Throws usage_error unless all ranks ask
+  /// for packets of the same size.
   MpiMailbox<BasicMpi> mailbox(index_t bytes) {
     const detail::Call call(detail::Verb::mailbox);
     detail::agree_on_packet(*this, bytes);
@@ -235,15 +235,15 @@ class BasicMpi {
     return MpiMailbox<BasicMpi>(std::move(channel), communicator, bytes, deadline_);
   }
 
-  /// Ends MPI where its environment's destructor would, but throws peer_error, and leaves MPI as it is, if a rank has not come
-  /// there by the deadline. Collective; no channel may be in use. For programs that have an environment of their own.
+  /// Ends MPI as its environment's destructor would, but throws peer_error, and leaves MPI as it is, if a rank has not come
+  /// there by the deadline. Collective; no channel may be in use. For programs with their own environment.
   TERSE_COLD static void finalize(Deadline deadline = std::chrono::seconds(60)) {
     guest(boost::mpi::communicator(), detail::positive(deadline)).end();
   }
 
-  /// Runs program(transport) as this process's rank and returns the exit status. An exception is printed with
-  /// its rank and ends the whole job with status 1, so that nobody waits for a rank that is gone. From MPI's beginning to its
-  /// end, which are this function's unless MPI runs already, no wait lasts longer than `deadline`, or Watchdog::least.
+  /// Runs program(transport) as this process's rank and returns the exit status. An exception is printed with its rank and
+  /// ends the whole job with status 1, so that no rank waits for one that is gone. Starts and ends MPI, unless MPI runs
+  /// already. From start to end no wait lasts longer than `deadline` or, if that is longer, Watchdog::least.
   template <class Program>
   static int run(int& argc, char**& argv, Program program, Deadline deadline = std::chrono::seconds(60)) {
     if (deadline.count() <= 0) {
@@ -259,7 +259,7 @@ class BasicMpi {
       BasicMpi last = guest(world, deadline);
       {
         BasicMpi transport(world, deadline);
-        last.signs_ = transport.signs_;  // a rank may be at work while others have come to the end
+        last.signs_ = transport.signs_;  // a rank may be busy when others have reached the end
         program(transport);
       }
       if (begins) last.end();
@@ -274,7 +274,7 @@ class BasicMpi {
  private:
   BasicMpi(boost::mpi::communicator communicator, std::chrono::milliseconds deadline, int tag)
       : communicator_(std::move(communicator)), deadline_(deadline), tag_(tag) {
-    // Room for two batches under way, which is what an exchange needs; more are made when asked for.
+    // An exchange needs two batches in flight; more are made on demand.
     for (int k = 0; k < 2; ++k) {
       Batch& batch = *batches_.emplace_back(std::make_unique<Batch>());
       batch.requests.reserve(2 * static_cast<std::size_t>(size()));
@@ -282,7 +282,7 @@ class BasicMpi {
     }
   }
 
-  /// For meetings on a communicator in which others have messages under way.
+  /// Returns a transport for meetings on a communicator on which others have messages in flight.
   static BasicMpi guest(const boost::mpi::communicator& communicator, std::chrono::milliseconds deadline) {
     return BasicMpi(communicator, deadline, boost::mpi::environment::collectives_tag());
   }
@@ -293,7 +293,7 @@ class BasicMpi {
     check("MPI_Finalize", MPI_Finalize());
   }
   TERSE_COLD boost::mpi::communicator duplicate() {
-    // Stays where the wait is given up: MPI goes on and may yet write there.
+    // Stays if the wait is given up: MPI continues and may still write there.
     auto* const copy = new MPI_Comm(MPI_COMM_NULL);
     const auto start = [&](int, MPI_Request* request) {
       check("MPI_Comm_idup", MPI_Comm_idup(communicator_, copy, request));
@@ -315,7 +315,7 @@ class BasicMpi {
     batch.peers.push_back(peer);
     return batch.requests.emplace_back(MPI_REQUEST_NULL);
   }
-  /// A batch of one call for blocks of `count` elements, or of one for each part of each rank's block.
+  /// Starts a batch of one call for blocks of `count` elements, or of one for each part of each rank's block.
   template <class Whole, class Part>
   Ticket collective(Phase phase, index_t count, const Whole& whole, const Part& part) {
     Batch& batch = unused_batch();
@@ -341,10 +341,10 @@ class BasicMpi {
   std::chrono::milliseconds deadline_;
   int tag_;
   std::vector<std::unique_ptr<Batch>> batches_;
-  std::shared_ptr<detail::MpiSigns> signs_;  // of all channels; guests of other communicators have none
+  std::shared_ptr<detail::MpiSigns> signs_;  // of all channels; guests on other communicators have none
 };
 
-/// Chunks of 1 GiB.
+/// Mpi with chunks of 1 GiB.
 using Mpi = BasicMpi<index_t{1} << 30>;
 
 }  // namespace terse

@@ -15,17 +15,17 @@
 
 namespace terse {
 
-/// A Mailbox between processes, see BasicMpi::mailbox: a window of MPI's in which each rank has its version and packet,
-/// under MPI's own locks: exclusive to publish, shared to fetch. Where a network or a shared memory serves windows by
-/// itself nobody is disturbed; MPI libraries that do it in software serve a fetch when its target next calls MPI.
+/// A Mailbox between processes, see BasicMpi::mailbox: an MPI window in which each rank has its version and packet, under
+/// MPI's own locks: exclusive to publish, shared to fetch. If a network or shared memory serves windows itself, a fetch
+/// disturbs no rank. MPI libraries that do it in software serve a fetch when its target next calls MPI.
 ///
-/// Its end is collective: a rank waits there for the others, who may still fetch from it, up to the deadline.
-/// Afterwards, or while an exception is on its way, it leaves the window to MPI; `close()` throws peer_error instead.
-/// A rank that dies within a lock is MPI's affair. What MPI calls an error is thrown as terse::error.
+/// Its destruction is collective: a rank waits there for the others, which may still fetch from it, up to the deadline.
+/// After that, or during an exception, it leaves the window to MPI; `close()` throws peer_error instead. A rank that dies
+/// within a lock is left to MPI. Errors of MPI are thrown as terse::error.
 template <class Channel>
 class MpiMailbox {
  public:
-  /// Collective over `channel`, which is the mailbox's own, and whose communicator is `communicator`.
+  /// Collective over `channel`, which belongs to the mailbox, and whose communicator is `communicator`.
   MpiMailbox(Channel channel, const boost::mpi::communicator& communicator, index_t bytes, Deadline deadline)
       : channel_(std::move(channel)), bytes_(bytes), deadline_(deadline) {
     {
@@ -38,7 +38,7 @@ class MpiMailbox {
     lock(MPI_LOCK_EXCLUSIVE, channel_.rank());
     std::memcpy(slot_, &none, sizeof none);
     unlock(channel_.rank());
-    // Nobody reads what has not been cleared.
+    // No rank may read a version that has not been cleared.
     barrier(channel_, Phase::setup);
   }
   MpiMailbox(MpiMailbox&& other) noexcept
@@ -62,9 +62,9 @@ class MpiMailbox {
       if (std::uncaught_exceptions() <= exceptions_)
         close();
       else if (window_ != MPI_WIN_NULL)
-        (void)new Channel(std::move(channel_));  // where others may yet wait for this rank
+        (void)new Channel(std::move(channel_));  // others may still wait there for this rank
     } catch (const std::exception&) {
-      // The window stays, since a rank that is late may still read it.
+      // The window stays, since a late rank may still read it.
     }
   }
 
@@ -92,19 +92,19 @@ class MpiMailbox {
     return version;
   }
 
-  /// Waits until all ranks are here and frees the window; nothing else may follow. Throws peer_error at the deadline.
+  /// Waits for all ranks and frees the window; no other call may follow. Throws peer_error at the deadline.
   void close() {
     if (window_ == MPI_WIN_NULL) return;
     MPI_Win window = std::exchange(window_, MPI_WIN_NULL);
     barrier(channel_, Phase::finalize);
-    // Who passes this, too, knows that nobody has given up at the first, and that all are about to free it.
+    // A rank that passes this barrier, too, knows that no rank has given up at the first, and that all are about to free it.
     barrier(channel_, Phase::finalize);
     const Watchdog watchdog("MPI_Win_free", deadline_, channel_.rank());
     check("MPI_Win_free", MPI_Win_free(&window));
   }
 
  private:
-  static constexpr index_t header = 64;  // the version, and a packet that begins on a cache line
+  static constexpr index_t header = 64;  // for the version; the packet then begins on a cache line
 
   void check(const char* call, int result) const {
     if (result == MPI_SUCCESS) return;

@@ -9,9 +9,9 @@
 
 namespace terse::detail {
 
-/// Signs of life for all channels of a transport over MPI: messages without bytes on a communicator of all its ranks, which a
-/// rank that is at work sends to all others, and which those that wait for long take. A wait goes on after a sign of any rank,
-/// since a rank knows of its own waits alone: the one that it waits for may wait for the one that works.
+/// Signs of life for all channels of a transport over MPI: empty messages on a communicator of all its ranks. A busy rank
+/// sends them to all others, and ranks that wait for long receive them. A sign from any rank extends a wait, since a rank
+/// knows only its own waits: the rank that it waits for may wait for the busy one.
 class MpiSigns {
  public:
   using Clock = std::chrono::steady_clock;
@@ -21,11 +21,11 @@ class MpiSigns {
   MpiSigns(const MpiSigns&) = delete;
   MpiSigns& operator=(const MpiSigns&) = delete;
   ~MpiSigns() {
-    // A sign may still be on its way: MPI would give the communicator's number to another one, which would get it.
+    // A sign may still be in flight: MPI would give the communicator's number to another one, which would get it.
     if (given_.load() != Clock::time_point()) (void)new boost::mpi::communicator(everyone_);
   }
 
-  /// Sends one, four times in a deadline at most: ranks that never wait for long take none of them.
+  /// Sends a sign, at most four times per deadline, since ranks that never wait for long receive none of them.
   void give() {
     const Clock::time_point now = Clock::now();
     if (now - given_.load() < deadline_ / 4) return;
@@ -37,7 +37,7 @@ class MpiSigns {
       check("MPI_Request_free", MPI_Request_free(&request));
     }
   }
-  /// Takes what has come, and returns when something last had.
+  /// Receives the signs that have come, and returns the time of the last one.
   Clock::time_point last() {
     for (;;) {
       int found = 0;
@@ -50,7 +50,7 @@ class MpiSigns {
   }
 
  private:
-  static constexpr int tag = 1;  // batches have 0
+  static constexpr int tag = 1;  // batches use 0
 
   static void check(const char* call, int result) {
     if (result != MPI_SUCCESS) throw boost::mpi::exception(call, result);
@@ -58,7 +58,7 @@ class MpiSigns {
 
   boost::mpi::communicator everyone_;
   std::chrono::milliseconds deadline_;
-  std::atomic<Clock::time_point> given_{}, heard_{};  // channels may be used by threads of their own
+  std::atomic<Clock::time_point> given_{}, heard_{};  // channels may be used by different threads
 };
 
 }  // namespace terse::detail

@@ -17,36 +17,36 @@
 
 namespace terse {
 
-/// Ranks with a GPU each, over NCCL. Buffers are in device memory and everything happens in the order of one stream:
-/// what was enqueued there before an exchange is what is sent, and what is enqueued after it sees what has come.
+/// A transport whose ranks have a GPU each, over NCCL. Buffers are in device memory, and everything happens in the order
+/// of one stream: an exchange sends the results of earlier work on it, and later work sees the received data.
 ///
-/// The host does not wait for messages. `exchange` returns once they are enqueued, which at the first message between
-/// two ranks takes until both are there; `Ticket::wait()` only looks for errors. Waiting, with a deadline, is
+/// The host does not wait for messages. `exchange` returns once they are enqueued, which for the first message between
+/// two ranks takes until both are there; `Ticket::wait()` only checks for errors. To wait with a deadline, call
 /// `synchronize()`. A plain cudaStreamSynchronize has no deadline and never returns if a peer is gone.
 ///
-/// Messages are sent with the receiver's room, since NCCL wants both sides to name one length: for a `Receive` with
+/// Messages are sent with the receiver's room, since NCCL requires one length on both sides: for a `Receive` with
 /// `up_to` all `room` bytes arrive, so a `Send`'s buffer must hold that many.
 ///
 /// Errors: a peer that is gone or late is a peer_error, whose culprit is -1 unless there are two ranks, because NCCL
-/// doesn't say. All communicators that this rank has on its device are then aborted, of whichever `create`, and every later call
-/// throws. What was enqueued behind an aborted batch still runs, on buffers that were not filled: parameters that it
-/// updates are lost. What NCCL says of wrong arguments is a usage_error; what CUDA says, an error.
+/// doesn't name it. All communicators of this rank on its device, from any `create`, are then aborted, and every later
+/// call throws. Work enqueued after an aborted batch still runs, on buffers that were not filled: parameters that it
+/// updates are lost. Arguments that NCCL rejects are a usage_error; failures of CUDA are a terse::error.
 ///
-/// `exchange`, `all_reduce` and `synchronize` allocate nothing, though NCCL does so when it connects two ranks. Uses the
-/// CUDA device that was current when it was made; keep it current in every thread that uses the transport.
+/// `exchange`, `all_reduce` and `synchronize` allocate nothing, though NCCL does when it connects two ranks. The
+/// transport uses the CUDA device that was current at its construction; keep it current in every thread that uses it.
 class Nccl {
   using Channel = detail::NcclChannel;
 
  public:
   using memory = terse::memory::device;
 
-  /// The buffers of its batch must stay in place until the stream has passed it; the lists need not. Never blocks.
+  /// Ticket whose buffers must stay in place until the stream has passed its batch; the lists need not. Never blocks.
   class Ticket {
    public:
     Ticket(Ticket&&) = default;
     Ticket& operator=(Ticket&&) = default;
 
-    /// True: the stream's order is all there is to wait for. Throws as `exchange` does if NCCL has met an error.
+    /// Returns true: the stream's order is all there is to wait for. Throws as `exchange` does if NCCL has met an error.
     bool ready() {
       Channel::Lock lock = channel_->open();
       channel_->done(lock, channel_->comm);
@@ -61,8 +61,8 @@ class Nccl {
     Channel* channel_;
   };
 
-  /// A channel of its own beside `communicator`, which remains the caller's: it is neither used for messages nor
-  /// destroyed nor aborted. Collective; no operation of `communicator` may be under way. If that one blocks, no
+  /// Makes a separate channel from `communicator`, which remains the caller's: it is neither used for messages nor
+  /// destroyed nor aborted. Collective; no operation of `communicator` may be in flight. If `communicator` blocks, no
   /// deadline holds for this call.
   explicit Nccl(ncclComm_t communicator, cudaStream_t stream, Deadline deadline = std::chrono::seconds(60))
       : channel_(new_channel(detail::NcclFamily::of_this_device(), stream, deadline)) {
@@ -71,17 +71,17 @@ class Nccl {
     split_from(communicator, 0, channel_->rank, /*abortable=*/false);
   }
 
-  /// Why the ranks of `boot` can't use NCCL with the devices that are current now: one has none, or two have the same.
-  /// In the same words on all ranks; empty if nothing is known. Collective. For programs that take ThroughHost then.
+  /// Returns the reason why the ranks of `boot` can't use NCCL with their current devices: a rank has none, or two have
+  /// the same. Equal text on all ranks; empty if no reason is known. Collective. For programs that then use ThroughHost.
   template <Transport Boot>
   static std::string why_not(Boot& boot) {
     Assembly<Card, Boot> assembly(boot);
     return find_obstacle(assembly(boot, Card(false), Phase::setup)).text;
   }
 
-  /// Among the ranks of `boot`, a transport of host memory, which is used here only. Collective. No wait lasts longer
-  /// than `deadline`, here or later. Throws on all ranks what `why_not` says: peer_error if one of them has no GPU to
-  /// use, usage_error if two have the same.
+  /// Makes a transport among the ranks of `boot`, a transport of host memory that is used only here. Collective. No wait
+  /// lasts longer than `deadline`, here or later. Throws the text of `why_not` on all ranks: peer_error if a rank has no
+  /// usable GPU, usage_error if two have the same.
   template <Transport Boot>
   requires std::same_as<typename Boot::memory, terse::memory::host>
   static Nccl create(Boot& boot, cudaStream_t stream, Deadline deadline = std::chrono::seconds(60)) {
@@ -94,8 +94,8 @@ class Nccl {
     return Nccl(cards[0].id, boot.rank(), boot.size(), stream, deadline, detail::time_after(deadline));
   }
 
-  /// Among ranks that share nothing but a file, see Rendezvous. Collective. `deadline` holds for the file and the
-  /// set-up together, and for each wait later.
+  /// Makes a transport among ranks that share only a file, see Rendezvous. Collective. `deadline` holds for the file and
+  /// the set-up together, and for each wait later.
   static Nccl rendezvous(const Rendezvous& place, cudaStream_t stream,
                          Deadline deadline = std::chrono::seconds(60)) {
     const Channel::Clock::time_point until = detail::time_after(deadline);
@@ -109,7 +109,7 @@ class Nccl {
       return Nccl(id, place.rank, place.size, stream, deadline, until);
     }
     place.publish(bytes);
-    // Whether the ranks have met or rank 0 has given up: nobody shall read the file any more.
+    // Withdraws the file when the ranks have met or rank 0 has given up: no rank may read it any more.
     struct Withdrawal {
       const Rendezvous& place;
       ~Withdrawal() { place.withdraw(); }
@@ -117,8 +117,8 @@ class Nccl {
     return Nccl(id, place.rank, place.size, stream, deadline, until);
   }
 
-  /// Closing is collective among the ranks of a machine: all destroy their channels in the same order. Waits for the
-  /// others, up to the deadline.
+  /// Closes the channel. Collective among the ranks of a machine: all destroy their channels in the same order. Waits for
+  /// the others, up to the deadline.
   ~Nccl() = default;
   Nccl(Nccl&&) = default;
   Nccl& operator=(Nccl&&) = default;
@@ -136,7 +136,7 @@ class Nccl {
     {
       Channel::Lock lock = channel.open();
       ncclResult_t result = ncclGroupStart();
-      // Both sides leave out what has no bytes.
+      // Both sides omit messages without bytes.
       for (const Receive& receive : receives)
         if (receive.bytes > 0 && result == ncclSuccess)
           result = ncclRecv(receive.data, static_cast<std::size_t>(receive.bytes), ncclInt8, receive.peer,
@@ -153,8 +153,8 @@ class Nccl {
     return Ticket(&channel);
   }
 
-  /// Sums `count` floats over all ranks, in place, in an order that NCCL chooses by the machine's links, the size and
-  /// its version: NOT the same bits from run to run, nor those of other transports. On the stream, like `exchange`.
+  /// Sums `count` floats over all ranks, in place, in an order that NCCL chooses by the machine's links, the size and its
+  /// version: NOT the same bits from run to run, nor those of other transports. On the stream, like `exchange`.
   [[nodiscard]] Ticket all_reduce(float* data, index_t count, Phase phase = Phase::reduce) {
     return collective(phase, [&](Channel& channel) {
       return ncclAllReduce(data, data, static_cast<std::size_t>(count), ncclFloat32, ncclSum, channel.comm,
@@ -162,7 +162,7 @@ class Nccl {
     });
   }
 
-  /// NCCL's own reduce-scatter and all-gather, see ReducesNatively; of the order of its sums see all_reduce.
+  /// Starts NCCL's own reduce-scatter and all-gather, see ReducesNatively. The order of sums is that of all_reduce.
   [[nodiscard]] Ticket reduce_scatter(const float* blocks, float* own, index_t count) {
     return collective(Phase::reduce, [&](Channel& channel) {
       return ncclReduceScatter(blocks, own, static_cast<std::size_t>(count), ncclFloat32, ncclSum,
@@ -176,21 +176,21 @@ class Nccl {
     });
   }
 
-  /// Host bytes of every rank to every rank, in rank order: `all` is size() blocks of `mine`'s size. Collective. Blocks
-  /// until all that was on the stream before is done, too. The first one, and larger ones later, allocate.
+  /// Gathers host bytes of every rank on every rank, in rank order: `all` is size() blocks of `mine`'s size. Collective.
+  /// Blocks until all earlier work on the stream is done, too. The first call, and later calls with more bytes, allocate.
   void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, Phase phase = Phase::setup) {
     channel_->all_gather(mine, all, phase);
   }
 
-  /// Waits for everything on the stream; all that has come is then in its place. Throws peer_error and aborts when
-  /// `deadline` is over, or at once if NCCL meets an error; error if the work on the stream failed.
+  /// Waits for everything on the stream; all received data is then in its place. Throws peer_error and aborts at the
+  /// deadline, or at once if NCCL meets an error. Throws error if the work on the stream failed.
   void synchronize(Deadline deadline) { channel_->synchronize(deadline); }
   void synchronize() { synchronize(channel_->deadline); }
 
-  /// On the same stream. Waits for the stream first, as NCCL demands. `color` is 0 or more.
+  /// Makes a channel on the same stream. Waits for the stream first, as NCCL demands. `color` is 0 or more.
   Nccl split(int color, int key) { return split(color, key, stream()); }
-  /// On a stream of its own, which must outlive it: then its messages don't wait for those of this channel, nor these for
-  /// them.
+  /// Makes a channel on another stream, which must outlive it. Messages of this channel and of the new one then don't
+  /// wait for each other.
   Nccl split(int color, int key, cudaStream_t stream) {
     if (color < 0)
       throw usage_error("NCCL's colors are 0 or more, and this is " + std::to_string(color), rank());
@@ -203,11 +203,11 @@ class Nccl {
     return part;
   }
 
-  /// What error texts shall call the ranks of this channel, one name for each; without it they are counted from 0.
+  /// Sets the names of this channel's ranks in error texts, one for each. By default ranks are counted from 0.
   void name_ranks(std::vector<int> names) { channel_->names = std::move(names); }
 
-  /// Gives up: aborts all communicators that this rank has on its device, so that nothing on their streams waits for
-  /// messages any more, and every later call throws peer_error with this reason. Does nothing after an abort.
+  /// Aborts all communicators of this rank on its device, so that work on their streams no longer waits for messages.
+  /// Every later call throws peer_error with this reason. Does nothing after an abort.
   void abort(const std::string& reason) noexcept { channel_->give_up(reason); }
 
  private:
@@ -242,7 +242,7 @@ class Nccl {
     try {
       channel.settle(parent, until);
     } catch (...) {
-      // NCCL is still going to write the handle, and without an abort of the parent nobody can call that off.
+      // NCCL will still write the handle, and only an abort of the parent could prevent that.
       if (!abortable) (void)channel_.release();
       throw;
     }
@@ -276,7 +276,7 @@ class Nccl {
     if (result != ncclSuccess) throw usage_error(std::string(call) + ": " + ncclGetErrorString(result));
   }
 
-  /// What a rank tells the others before they use NCCL. Rank 0 also makes the id.
+  /// Data that a rank sends to the others before they use NCCL. Rank 0 also makes the id.
   struct Card {
     ncclUniqueId id{};
     char fault[120]{}, host[65]{};
@@ -291,7 +291,7 @@ class Nccl {
       if (found.empty() && cudaGetDevice(&device) == cudaSuccess &&
           cudaGetDeviceProperties(&properties, device) == cudaSuccess)
         gpu = properties.uuid;
-      // As NCCL itself tells machines apart.
+      // The rule by which NCCL itself distinguishes machines.
       if (const char* const named = std::getenv("NCCL_HOSTID"); named != nullptr)
         std::string_view(named).copy(host, sizeof host - 1);
       else
@@ -303,7 +303,7 @@ class Nccl {
   };
   struct Obstacle {
     std::string text;
-    int culprit = -1;  // who has no GPU
+    int culprit = -1;  // rank without a usable GPU
   };
   static Obstacle find_obstacle(std::span<const Card> cards) {
     for (std::size_t rank = 0; rank < cards.size(); ++rank)
@@ -319,7 +319,7 @@ class Nccl {
     return {};
   }
 
-  /// Why this rank can't take part; empty if nothing is known. Rank 0 also makes the id.
+  /// Returns the reason why this rank can't take part; empty if none is known. Also makes the id, on rank 0.
   static std::string find_fault(ncclUniqueId* id) {
     int device = 0;
     if (const cudaError_t result = cudaGetDevice(&device); result != cudaSuccess)

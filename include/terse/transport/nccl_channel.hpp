@@ -27,15 +27,15 @@ namespace terse::detail {
 
 class NcclChannel;
 
-/// All communicators of one rank, which has a device of its own. They are aborted together, in one group: a kernel that
-/// waits for a dead peer holds up its stream and every cudaFree of the device, those of another abort, too.
+/// All communicators of one rank, which has its own device. They are aborted together, in one group: a kernel that waits
+/// for a dead peer blocks its stream and every cudaFree of the device, also those of another abort.
 struct NcclFamily {
   std::mutex mutex;                    // held for each call to NCCL, and never while waiting
-  std::vector<NcclChannel*> channels;  // parents before what was split from them
-  std::string reason;                  // why all were aborted; empty while none were
+  std::vector<NcclChannel*> channels;  // parents before their splits
+  std::string reason;                  // reason of the abort; empty before one
   int culprit = -1;
 
-  /// Returns the family of the current device's communicators: a new one where there are none, or where they were aborted.
+  /// Returns the family of the current device's communicators: a new one if there are none, or if they were aborted.
   static std::shared_ptr<NcclFamily> of_this_device() {
     static std::mutex guard;
     static std::map<int, std::weak_ptr<NcclFamily>> families;
@@ -53,8 +53,8 @@ struct NcclFamily {
   }
 };
 
-/// One communicator: its life, its errors, and waiting for it. NCCL calls on communicators that don't block return
-/// early; until ncclCommGetAsyncError says that they are through, nothing else may be called.
+/// One communicator: its lifetime, its errors, and waits for it. NCCL calls on communicators that don't block return
+/// early; until ncclCommGetAsyncError reports that they are done, no other call is allowed.
 class NcclChannel {
  public:
   using Clock = std::chrono::steady_clock;
@@ -80,11 +80,11 @@ class NcclChannel {
   static ncclConfig_t config() {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
-    config.splitShare = 0;  // shared resources would be aborted together, but not on all ranks alike
+    config.splitShare = 0;  // shared resources would be aborted together, but not equally on all ranks
     return config;
   }
 
-  /// To be held around calls to NCCL. Throws if the communicators were aborted.
+  /// Returns the lock to hold during calls to NCCL. Throws if the communicators were aborted.
   Lock open() {
     Lock lock(family->mutex);
     if (!family->reason.empty())
@@ -93,12 +93,12 @@ class NcclChannel {
     return lock;
   }
 
-  /// What a call returned at once.
+  /// Checks the immediate result of a call.
   void check(Lock& lock, ncclResult_t result) {
     if (result != ncclSuccess && result != ncclInProgress) fail(lock, result);
   }
 
-  /// Whether `handle` (this communicator, or the parent it is being split from) is done with its last call.
+  /// Checks whether `handle` (this communicator, or the parent it is being split from) is done with its last call.
   bool done(Lock& lock, ncclComm_t handle) {
     ncclResult_t state = ncclSuccess;
     const ncclResult_t result = ncclCommGetAsyncError(handle, &state);
@@ -107,7 +107,7 @@ class NcclChannel {
     return state == ncclSuccess;
   }
 
-  /// Waits until `handle` is done with its last call; aborts all and throws peer_error at `until`.
+  /// Waits until `handle` is done with its last call; at `until`, aborts all communicators and throws peer_error.
   void settle(ncclComm_t handle, Clock::time_point until) {
     for (Backoff pause;; pause()) {
       Lock lock = open();
@@ -116,7 +116,7 @@ class NcclChannel {
     }
   }
 
-  /// Waits for all work on the stream, NCCL's or not. An error on any of the communicators ends it.
+  /// Waits for all work on the stream, NCCL's or not. An error on any communicator ends the wait.
   void synchronize(Deadline patience) {
     const Clock::time_point until = time_after(patience);
     for (Backoff pause;; pause()) {
@@ -127,7 +127,7 @@ class NcclChannel {
       const cudaError_t state = cudaStreamQuery(stream);
       if (state == cudaSuccess && quiet) return;
       if (state == cudaErrorNotReady) {
-        (void)cudaGetLastError();  // else the next launch would be blamed for it
+        (void)cudaGetLastError();  // otherwise the next launch would be blamed for it
       } else if (state != cudaSuccess) {
         abort(lock, std::string("the work on the stream failed: ") + cudaGetErrorString(state), named(rank));
         throw error(family->reason, named(rank));
@@ -136,7 +136,7 @@ class NcclChannel {
     }
   }
 
-  /// Every rank's block of host bytes to every rank, in rank order.
+  /// Gathers every rank's block of host bytes on every rank, in rank order.
   void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, Phase why) {
     const std::size_t bytes = mine.size();
     if (all.size() != bytes * static_cast<std::size_t>(size))
@@ -160,12 +160,12 @@ class NcclChannel {
     std::copy_n(host_, all.size(), all.begin());
   }
 
-  /// As error texts call a rank of this channel.
+  /// Returns the name of a rank of this channel in error texts.
   int named(int member) const { return names.empty() ? member : names[static_cast<std::size_t>(member)]; }
-  /// NCCL doesn't say which peer it waits for. Of two ranks it is the other one.
+  /// Returns the peer that NCCL waits for, which it doesn't name: of two ranks the other one, else -1.
   int suspect() const { return size == 2 ? named(1 - rank) : -1; }
 
-  /// Aborts all; the first reason stays.
+  /// Aborts all communicators; the first reason stays.
   void give_up(const std::string& reason) noexcept {
     Lock lock(family->mutex);
     if (family->reason.empty()) abort(lock, reason, named(rank));
@@ -177,7 +177,7 @@ class NcclChannel {
   ncclComm_t comm = nullptr;   // NCCL itself writes it at the end of a split
   Phase phase = Phase::setup;  // of the last call, for error texts
   int rank = -1, size = 0;
-  std::vector<int> names;  // of its ranks, for error texts; empty: their numbers
+  std::vector<int> names;  // of the ranks, in error texts; empty: their numbers
 
  private:
   void abort(Lock&, std::string reason, int culprit) noexcept {
@@ -210,7 +210,7 @@ class NcclChannel {
     throw peer_error(text, suspect(), named(rank));
   }
 
-  /// Finalizing takes all ranks of the machine; whoever waits in vain aborts.
+  /// Finalizes the communicator, which takes all ranks of the machine; aborts all at the deadline.
   void close(Lock& lock) noexcept {
     const Clock::time_point until = time_after(deadline);
     Backoff pause;
@@ -229,8 +229,8 @@ class NcclChannel {
             suspect());
   }
 
-  /// Room for all_gather, on the device and in page-locked memory. Grows while the stream is idle: allocating waits
-  /// for the device.
+  /// Makes room for all_gather, on the device and in page-locked memory. Grows only while the stream is idle, since
+  /// allocation waits for the device.
   void reserve(std::size_t bytes) {
     if (bytes <= capacity_) return;
     synchronize(deadline);

@@ -21,23 +21,23 @@
 
 namespace terse {
 
-/// One transport of two: `inside` among the ranks of a node, such as Threads of a process or Nccl on a machine, and `across`
-/// among the ranks of one number on all nodes, such as Mpi between processes. Rank r is the (r mod L)-th of node r / L, of
-/// nodes of L ranks. For Hierarchical, whose messages never go but one way or the other, and for methods that only gather and
-/// agree; a message between two ranks that share neither node nor number has no way to go and is a usage_error.
+/// One transport made of two: `inside` among the ranks of a node, such as Threads of a process or Nccl on a machine, and
+/// `across` among the ranks with the same number on all nodes, such as Mpi between processes. Rank r has number r mod L on
+/// node r / L, for nodes of L ranks. For Hierarchical, whose messages stay on one level, and for methods that only gather
+/// and agree; a message between two ranks that share neither node nor number is a usage_error.
 ///
 ///     terse::Nodes nodes(std::move(thread), terse::Mpi(communicator_of_this_thread));
 ///
-/// Over Threads and Mpi each thread needs a communicator of its own, and MPI to have been started with MPI_THREAD_MULTIPLE.
-/// Constructors are collective, and throw mismatch_error on all ranks where nodes have different sizes, a rank has another
-/// number across than its node, or two of a node meet different nodes there. A wait ends by the deadline of the transport that
-/// it waits for.
+/// Over Threads and Mpi each thread needs its own communicator, and MPI must have been started with MPI_THREAD_MULTIPLE.
+/// Constructors are collective. They throw mismatch_error on all ranks if nodes have different sizes, if a rank's number
+/// across is not its node's, or if two ranks of a node meet different nodes across. A wait ends by the deadline of the
+/// transport that it waits for.
 template <Transport Inside, Transport Across>
 class Nodes {
   static_assert(std::same_as<typename Inside::memory, typename Across::memory>,
                 "terse: both levels of Nodes carry messages of one memory; put ThroughHost around a "
                 "transport of host memory");
-  /// The lists of a batch under way; recycled, so that steady traffic allocates nothing.
+  /// Lists of a batch in flight; recycled, so that steady traffic allocates nothing.
   struct Batch {
     std::vector<Send> sends_inside, sends_across;
     std::vector<Receive> receives_inside, receives_across;
@@ -119,8 +119,8 @@ class Nodes {
     }
   }
 
-  /// Host bytes of all ranks, across first and then inside. Sends (nodes - 1) blocks, and (L - 1) times as many as there are
-  /// nodes.
+  /// Gathers host bytes of all ranks, first across and then inside. Sends (nodes - 1) blocks across, and (L - 1) times as
+  /// many as there are nodes inside.
   void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, Phase phase) {
     const std::size_t bytes = mine.size();
     const auto nodes = static_cast<std::size_t>(across_.size()),
@@ -135,7 +135,7 @@ class Nodes {
                     all.data() + (node * ranks + local) * bytes);
   }
 
-  /// Waits for what transports that work in a stream's order have under way.
+  /// Waits for messages in flight on transports that work in a stream's order.
   void synchronize() requires(detail::in_stream_order<Inside> || detail::in_stream_order<Across>) {
     await_messages(inside_);
     await_messages(across_);
@@ -143,8 +143,8 @@ class Nodes {
   auto stream() const requires requires(const Inside& level) { level.stream(); }
   { return inside_.stream(); }
 
-  /// Of parts that are full nodes of equal size again, such as all ranks, one node's, or each rank alone; otherwise
-  /// usage_error on all ranks.
+  /// Makes the transport of this rank's part. Each part must again be full nodes of equal size, such as all ranks, one
+  /// node's, or each rank alone; otherwise all ranks throw usage_error.
   Nodes split(int color, int key) {
     const detail::Call call(detail::Verb::split);
     struct Choice {
@@ -168,7 +168,7 @@ class Nodes {
   }
 
  private:
-  /// Whether these ranks in this order are nodes side by side, with ranks of the same numbers on each.
+  /// Checks whether these ranks, in this order, are nodes one after another, with ranks of the same numbers on each.
   bool is_full(const std::vector<std::pair<int, int>>& members) const {
     const int width = inside_.size();
     const auto node = [&](std::size_t k) { return members[k].second / width; };
@@ -181,19 +181,19 @@ class Nodes {
     return true;
   }
 
-  /// Who a rank says that it is, what it has seen of others, and what is wrong.
+  /// Position that a rank reports, its findings about other ranks, and the first fault.
   struct Place {
     int node, nodes, local, ranks;
     std::uint64_t mark;  // of its node
     std::uint64_t met;   // a hash of the marks of all nodes
     char fault[320];
-    std::uint64_t sum;  // of all that, where no Assembly has one
+    std::uint64_t sum;  // checksum of all that, for gathers without an Assembly
   };
   static std::uint64_t sum_of(Place place) {
     place.sum = 0;
     return hash_bytes(reinterpret_cast<const std::byte*>(&place), sizeof place);
   }
-  /// What the ranks across say; under way from here on where messages can be values of the host and reach all of them.
+  /// Places of the ranks across. Their exchange continues after construction if messages can be host values and reach all.
   class Column {
    public:
     Column(Across& across, const Place& mine) : places_(static_cast<std::size_t>(across.size()), mine) {
@@ -217,14 +217,14 @@ class Nodes {
       if (ticket_) ticket_->wait();
       return places_;
     }
-    /// Before an error: others may still read what this rank says. Not for long, since one of them may never come.
+    /// Waits before an error, since others may still read this rank's place. Not for long: one of them may never come.
     void linger() {
       const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(1);
       try {
         while (ticket_ && !ticket_->ready() && std::chrono::steady_clock::now() < until) {
         }
       } catch (const error&) {
-        // This rank's own error says more.
+        // This rank's own error tells more.
       }
     }
 
@@ -235,7 +235,7 @@ class Nodes {
     std::optional<TicketOf<Across>> ticket_;
   };
 
-  /// Throws mismatch_error on all ranks where one has found a fault; it says which.
+  /// Throws mismatch_error, with the fault, on all ranks if one has found a fault.
   TERSE_COLD void require_full_nodes() {
     const auto now = std::chrono::steady_clock::now().time_since_epoch().count();
     Place mine{across_.rank(),
@@ -270,21 +270,21 @@ class Nodes {
     };
     on_node();
     Column column(across_, mine);
-    // There is a rank 0 on every node; others may wait across for one that isn't there.
+    // There is a rank 0 on every node; others may wait across for a rank that doesn't exist.
     if (mine.local == 0) on_column(column);
     on_node();
     if (mine.fault[0] == '\0') {
       on_column(column);
       for (const Place& place : column()) mine.met = mix_hash(mine.met, place.mark);
-      // A node whose ranks all find their column in order, of the same nodes, has met every rank of these nodes: so where
-      // anything is wrong each node has a rank that has seen it.
+      // If all ranks of a node find their columns in order and with the same nodes, that node has met every rank of these
+      // nodes. So after any fault, each node has a rank that has seen it.
       on_node();
     }
     if (mine.fault[0] == '\0') return;
     column.linger();
     throw mismatch_error(mine.fault, rank());
   }
-  /// Takes over the first fault that others have found or that shows in what they say.
+  /// Records the first fault that others have found or that their places show.
   template <class Fits>
   static void listen(Place& mine, std::span<const Place> places, const Fits& fits) {
     for (const Place& place : places)
@@ -310,7 +310,7 @@ class Nodes {
                             " of Nodes, which share neither node nor number: use Hierarchical",
                         rank());
   }
-  /// Messages to ranks of the same node, by their numbers there, and to others.
+  /// Divides messages into those to ranks of the same node, by their numbers there, and those to other nodes.
   template <class Message>
   void share_out(std::span<const Message> messages, std::vector<Message>& inside,
                  std::vector<Message>& across) {

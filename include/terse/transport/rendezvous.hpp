@@ -16,35 +16,35 @@
 
 namespace terse {
 
-/// Hands a few bytes from rank 0 to the other ranks through a file that all of them see, for jobs whose ranks
-/// have no other way to talk yet.
+/// A file, visible to all ranks, through which rank 0 passes a few bytes to the others, for jobs whose ranks have no other
+/// way to communicate yet.
 ///
-/// `run` tells this start of the job from all others: all its ranks know it, and it is used once. A job id with
-/// its restart count will do; the path alone will not, since a file may be left over from a start that failed.
-/// A file of another run is never read as this one's: rank 0 replaces it, the others go on waiting. A file that
-/// is no rendezvous is never replaced.
+/// `run` distinguishes this start of the job from all others: all its ranks know it, and it is used once. A job id with
+/// its restart count is enough; the path alone is not, since a failed start may leave its file. A file of another run is
+/// never read as this run's: rank 0 replaces it, and the others continue to wait. A file that is not a rendezvous is
+/// never replaced.
 ///
-/// The file appears whole (written under another name, then renamed), readable by its owner alone, and ends with a checksum: what
-/// has been cut off or has changed since is refused.
+/// The file appears whole (written under another name, then renamed), is readable by its owner alone, and ends with a
+/// checksum: a file that was cut off or has changed since is refused.
 struct Rendezvous {
-  std::string path;  ///< in a folder that exists; absolute where the program goes to another one meanwhile
+  std::string path;  ///< in an existing folder; absolute if the program changes its working folder meanwhile
   std::string run;   ///< 1 to 100 characters: letters, digits, and . _ : -
-  int rank = 0;      ///< this one's
-  int size = 1;      ///< of ranks
+  int rank = 0;      ///< this rank
+  int size = 1;      ///< number of ranks
 
-  /// Throws usage_error for values that can't work.
+  /// Throws usage_error for invalid values.
   void check() const;
 
-  /// Rank 0: lets the others read `bytes`. Throws usage_error if the path holds something else, a damaged file or one of the
-  /// same run, or can't be written.
+  /// Lets the other ranks read `bytes`; for rank 0. Throws usage_error if the path holds something else, a damaged file or
+  /// one of the same run, or can't be written.
   void publish(std::span<const std::byte> bytes) const;
 
-  /// The other ranks: waits until rank 0 has published and fills `bytes`. Throws peer_error naming rank 0 after
-  /// `deadline`, with what was found instead; usage_error for a file that is no rendezvous, is damaged or can't be read;
-  /// mismatch_error if rank 0 counts other ranks or brings other bytes.
+  /// Waits until rank 0 has published, and fills `bytes`; for the other ranks. Throws peer_error naming rank 0 after
+  /// `deadline`, with the file's state; usage_error for a file that is no rendezvous, is damaged or can't be read;
+  /// mismatch_error if rank 0 has another number of ranks or of bytes.
   void fetch(std::span<std::byte> bytes, Deadline deadline) const;
 
-  /// Rank 0, when all have read: removes the file, if it is still this run's.
+  /// Removes the file if it is still this run's; for rank 0, after all have read it.
   void withdraw() const noexcept;
 
  private:
@@ -55,7 +55,7 @@ struct Rendezvous {
   };
 
   static std::string hexadecimal(std::span<const std::byte> bytes);
-  /// The last line, from all others.
+  /// Returns the last line, a checksum of all others.
   static std::string sum_of(std::string_view lines);
   std::string compose(std::span<const std::byte> bytes) const;
 
@@ -63,7 +63,7 @@ struct Rendezvous {
 
   void take(const Text& text, std::span<std::byte> bytes) const;
 
-  /// What the file holds; nothing if there is none.
+  /// Returns the contents of the file; nothing if there is none.
   std::optional<std::string> read() const;
 
   static bool write(int file, std::string_view text);

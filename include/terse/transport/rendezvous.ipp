@@ -50,7 +50,7 @@ TERSE_CORE void Rendezvous::publish(std::span<const std::byte> bytes) const {
   if (file < 0) throw usage_error("can't write beside '" + path + "': " + std::strerror(errno), rank);
   const std::string text = compose(bytes);
   const bool written = write(file, text);
-  // A network's file system may report only now that the disk is full.
+  // A network file system may report only now that the disk is full.
   if (::close(file) != 0 || !written || std::rename(name.c_str(), path.c_str()) != 0) {
     const int reason = errno;
     ::unlink(name.c_str());
@@ -82,7 +82,7 @@ TERSE_CORE void Rendezvous::withdraw() const noexcept {
   try {
     if (const std::optional<std::string> there = read())
       if (parse(*there).run == run) ::unlink(path.c_str());
-  } catch (const std::exception&) {  // a file left behind does no harm: its run is over
+  } catch (const std::exception&) {  // a leftover file does no harm: its run is over
   }
 }
 
@@ -148,7 +148,7 @@ TERSE_CORE void Rendezvous::take(const Text& text, std::span<std::byte> bytes) c
 TERSE_CORE std::optional<std::string> Rendezvous::read() const {
   const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (file < 0) {
-    // A network's file system may still know the file that was replaced.
+    // A network file system may still know the replaced file.
     if (errno == ENOENT || errno == ESTALE) return std::nullopt;
     throw usage_error("can't read '" + path + "': " + std::strerror(errno), rank);
   }

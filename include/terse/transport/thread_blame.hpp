@@ -12,7 +12,7 @@
 
 namespace terse::detail {
 
-/// Reason why a batch still waits whose time is up, by what all ranks wait for. Reads what threads share, under its lock.
+/// Diagnosis of a batch that waits past its deadline, from the waits of all ranks. Reads the shared state, under its lock.
 class ThreadBlame {
   using Batch = ThreadShared::Batch;
   using Clock = ThreadShared::Clock;
@@ -27,8 +27,8 @@ class ThreadBlame {
     std::erase_if(held_, [&](int member) { return wait_of(member) != nullptr; });
   }
 
-  /// Says when the wait ends after all, where ranks that are not in a wait have all said that they are at work; else a time in
-  /// the past.
+  /// Returns the later end of the wait if all ranks that it needs and that don't wait themselves have reported to be busy;
+  /// else a time in the past.
   Clock::time_point patience() const {
     if (first_peer(batch_) < 0)
       return now_ + std::chrono::milliseconds(1);  // another thread of this rank copies
@@ -36,8 +36,8 @@ class ThreadBlame {
     for (const int member : held_) least = std::min(least, shared_.here[at(member)] + deadline_);
     return least;
   }
-  /// Finds the rank that has posted the fewest batches, of those that this wait needs and that wait for no rank; -1: all wait,
-  /// and so for each other. Ranks that are at work are no culprits.
+  /// Returns the rank that has posted the fewest batches, of those that this wait needs and that wait for no rank. -1: all of
+  /// them wait, and so for each other. Ranks that have reported to be busy are no culprits.
   int culprit() const {
     int late = -1;
     for (const int member : held_)
@@ -47,7 +47,7 @@ class ThreadBlame {
     return late;
   }
   bool over() const { return patience() <= now_; }
-  /// Tells why, once it is over.
+  /// Returns the reason, once the wait is over.
   std::string reason() const {
     const std::string time = std::to_string(deadline_.count()) + " ms";
     if (const int late = culprit(); late >= 0)
@@ -86,7 +86,7 @@ class ThreadBlame {
           channel.lane(batch.rank, batch.sends[k].peer)[number].state != ThreadShared::Post::State::taken)
         visit(channel.members[at(batch.sends[k].peer)]);
   }
-  /// Tells whether a message is not there: not posted yet, or abandoned by its sender.
+  /// Checks whether a message is missing: not posted yet, or abandoned by its sender.
   static bool missing(ThreadShared::Lane& lane, std::uint64_t number) {
     return lane.posted <= number || lane[number].state == ThreadShared::Post::State::free;
   }
@@ -95,20 +95,20 @@ class ThreadBlame {
     for_each_peer(batch, [&](int member) { first = first < 0 ? member : std::min(first, member); });
     return first;
   }
-  /// Tells whether a batch's rank waits for it at this time. A rank that only asks, and hasn't for long or has said since that it
-  /// is at work, is elsewhere.
+  /// Checks whether a batch's rank waits for it now. A rank that only polls does not if its last poll is long ago or it has
+  /// reported to be busy since.
   bool keeps_waiting(const Batch& batch) const {
     if (!batch.wanted || first_peer(batch) < 0) return false;
     return batch.waited ||
            (now_ - batch.asked_at <= shared_.deadline && shared_.here[at(member(batch))] < batch.asked_at);
   }
-  /// Finds a batch that a rank waits for, or nullptr.
+  /// Returns a batch that a rank waits for, or nullptr.
   const Batch* wait_of(int member) const {
     for (const Batch* one : shared_.under_way[at(member)])
       if (keeps_waiting(*one)) return one;
     return nullptr;
   }
-  /// Follows waits from rank to rank, which comes round to one that it has passed, since all wait.
+  /// Follows waits from rank to rank until a rank repeats, as one must since all wait, and returns that circle.
   std::vector<const Batch*> find_circle() const {
     std::vector<const Batch*> passed{&batch_};
     for (;;) {

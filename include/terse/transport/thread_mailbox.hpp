@@ -12,9 +12,9 @@
 
 namespace terse {
 
-/// A Mailbox between threads, see Threads::mailbox: a slot for each rank, locked for as long as a packet is copied. Ranks
-/// that have finished stay readable as long as anybody's end is there. A rank that has thrown ends the others with
-/// peer_error at their next call.
+/// A Mailbox between threads, see Threads::mailbox: a slot for each rank, locked while a packet is copied. Packets of ranks
+/// that have finished stay readable while any rank's end exists. If a rank has thrown, the next call of each other rank
+/// throws peer_error.
 class ThreadMailbox {
  public:
   ThreadMailbox(ThreadMailbox&&) = default;

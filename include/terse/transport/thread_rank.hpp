@@ -35,12 +35,12 @@ class Threads {
       if (batch_ != nullptr) end_->abandon(*batch_);
     }
 
-    /// Copies what has arrived; true once all is received and taken. Throws peer_error if the group is poisoned, a
-    /// peer has finished its program, or the batch is older than the deadline.
+    /// Copies messages that have arrived; returns true once all are received and taken. Throws peer_error if the group is
+    /// poisoned, a peer has finished its program, or the batch is older than the deadline.
     bool ready();
     void wait();
-    /// Throws peer_error when the batch isn't done after `deadline`, see detail::ThreadBlame for why. Batches that
-    /// this thread posted earlier or later move along, so ranks may wait for theirs in different orders.
+    /// Throws peer_error if the batch isn't done after `deadline`; detail::ThreadBlame finds the reason. Other batches of
+    /// this thread make progress meanwhile, so ranks may wait for theirs in different orders.
     void wait(Deadline deadline);
 
    private:
@@ -62,13 +62,13 @@ class Threads {
 
   [[nodiscard]] Ticket exchange(std::span<const Send> sends, std::span<const Receive> receives, Phase phase);
 
-  /// Says that this rank is at work on something that may take longer than the deadline, such as an evaluation: the deadlines
-  /// of waits that need it begin again. Throws peer_error if the group is poisoned.
+  /// Reports that this rank is busy with work that may take longer than the deadline, such as an evaluation: the deadlines of
+  /// waits that need it begin again. Throws peer_error if the group is poisoned.
   void here();
 
   Threads split(int color, int key);
 
-  /// A mailbox among this channel's ranks. Collective; throws usage_error unless all want packets of the same size.
+  /// Makes a mailbox among this channel's ranks. Collective; throws usage_error unless all ask for packets of the same size.
   ThreadMailbox mailbox(index_t bytes);
 
  private:
@@ -89,26 +89,27 @@ class Threads {
   }
   [[noreturn]] void give_up(const std::string& where) const;
 
-  /// A peer whose program has returned sends and takes nothing any more.
+  /// Throws peer_error if a peer's program has returned, since it sends and takes nothing any more.
   void check_left(const Batch& batch);
   void accuse_leaver(int peer, Phase phase);
 
-  /// Poisons the group for a message of the wrong length: the sender is the culprit, unless the two are in different calls.
+  /// Poisons the group for a message of the wrong length: the sender is the culprit, unless the two ranks are in
+  /// different calls.
   TERSE_COLD void refuse_length(const Batch& batch, const Post& post, const Receive& receive);
 
-  /// Receives what is there and settles what was taken. True if the lock was released on the way.
+  /// Receives messages that have arrived and settles those taken. Returns true if the lock was released meanwhile.
   bool advance(Batch& batch, std::unique_lock<std::mutex>& lock);
 
-  /// Moves along all batches that this thread has under way. True if the lock was released on the way.
+  /// Advances all batches that this thread has in flight. Returns true if the lock was released meanwhile.
   bool advance_all(std::unique_lock<std::mutex>& lock);
-  /// This end may have been handed over by the thread that has posted.
+  /// Marks a batch as wanted, and this thread as the owner of the end's batches: another thread may have posted them.
   void want(Batch& wanted);
   void retire(Batch& batch);
 
-  /// Throws peer_error for a wait whose time is up, or returns when it ends after all.
+  /// Throws peer_error for a wait whose time is up, or returns its later end.
   Shared::Clock::time_point patience(const Batch& batch, Deadline deadline);
 
-  /// The owner of the buffers goes away: nobody may read them from here on, and nobody shall wait for them.
+  /// Abandons a batch whose buffers go away: no rank may read them any more or wait for them.
   void abandon(Batch& batch);
 
   std::shared_ptr<Shared> shared_;

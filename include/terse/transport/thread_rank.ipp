@@ -23,7 +23,7 @@ TERSE_CORE bool Threads::Ticket::ready() {
   if (batch_ == nullptr) return true;
   std::unique_lock lock(end_->shared_->mutex);
   end_->want(*batch_);
-  // Again while time has passed without the lock: a peer may have taken its message in it, and left.
+  // Repeated if the lock was released: meanwhile a peer may have taken its message and left.
   do end_->check(batch_->phase);
   while (end_->advance_all(lock));
   if (batch_->open == 0) return finish(), true;
@@ -49,7 +49,7 @@ TERSE_CORE void Threads::Ticket::wait(Deadline deadline) {
   batch_->waited = true;
   for (;;) {
     end_->check(batch_->phase);
-    if (end_->advance_all(lock)) continue;  // time has passed without the lock
+    if (end_->advance_all(lock)) continue;  // the lock was released meanwhile
     if (batch_->open == 0) return finish();
     end_->check_left(*batch_);
     if (Shared::Clock::now() >= until) until = end_->patience(*batch_, deadline);
@@ -62,7 +62,7 @@ TERSE_CORE Threads::Ticket Threads::exchange(std::span<const Send> sends, std::s
   std::unique_lock lock(shared_->mutex);
   ++shared_->progress[world(rank_)];
   check(phase);
-  // All or nothing: no peer may find a message of a list that is refused.
+  // All or nothing: no peer may find a message of a refused list.
   for (const Receive& receive : receives) require_peer(receive.peer);
   for (const Send& send : sends) {
     require_peer(send.peer);
@@ -133,7 +133,7 @@ TERSE_CORE ThreadMailbox Threads::mailbox(index_t bytes) {
   Assembly<Place, Threads> everyone(*this);
   const Place first = everyone(*this, &boxes, Phase::setup).front();
   if (rank_ != 0) boxes = *first;
-  // Rank 0 keeps the place until all have been there.
+  // Rank 0 keeps the place until all ranks have read it.
   barrier(*this);
   return ThreadMailbox(shared_, std::move(boxes), rank_, static_cast<int>(world(rank_)));
 }
@@ -141,7 +141,7 @@ TERSE_CORE ThreadMailbox Threads::mailbox(index_t bytes) {
 TERSE_CORE Threads::Threads(std::shared_ptr<Shared> shared, std::shared_ptr<Shared::Channel> channel,
                             int rank)
     : shared_(std::move(shared)), channel_(std::move(channel)), rank_(rank) {
-  // Room for two batches under way, which is what an exchange needs; more are made when asked for.
+  // An exchange needs two batches in flight; more are made on demand.
   for (int k = 0; k < 2; ++k) {
     Batch& batch = *batches_.emplace_back(std::make_unique<Batch>());
     batch.send_numbers.reserve(channel_->members.size());
@@ -266,7 +266,7 @@ TERSE_CORE void Threads::abandon(Batch& batch) {
     wake().wait(lock, [&] { return post.state != Post::State::copying; });  // a copy always ends
     post.state = Post::State::free;
   }
-  // While an exception is on its way, its own words will poison the group.
+  // During an exception, that exception's text will poison the group.
   if (batch.open > 0 && std::uncaught_exceptions() == 0)
     shared_->poison(
         static_cast<int>(world(rank_)),

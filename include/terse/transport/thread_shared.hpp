@@ -22,8 +22,8 @@ namespace terse {
 
 namespace detail {
 
-/// What all threads of a group share. Everything in it is guarded by `mutex`; bytes are copied outside of it,
-/// by the receiver, straight from the sender's buffer.
+/// State that all threads of a group share, guarded by `mutex`. Bytes are copied without the lock, by the receiver,
+/// directly from the sender's buffer.
 struct ThreadShared {
   using Clock = std::chrono::steady_clock;
 
@@ -53,7 +53,7 @@ struct ThreadShared {
       return lanes[static_cast<std::size_t>(from) * members.size() + static_cast<std::size_t>(to)];
     }
   };
-  /// What a ticket under way remembers; recycled by its end, so that steady traffic allocates nothing.
+  /// State of a batch in flight; recycled at its end, so that steady traffic allocates nothing.
   struct Batch {
     static constexpr std::uint64_t done = ~std::uint64_t{0};
 
@@ -64,11 +64,11 @@ struct ThreadShared {
     std::vector<std::uint64_t> send_numbers, receive_numbers;  // done: settled
     std::size_t open = 0;                                      // messages that are not settled
     Phase phase = Phase::setup;
-    CallName call, wanted_in;           // in which it was posted, and is wanted
+    CallName call, wanted_in;           // calls in which it was posted, and is wanted
     Clock::time_point since, asked_at;  // the first and the last ready() that found it unfinished
     bool asked = false;                 // by ready()
     bool waited = false;                // by wait()
-    bool wanted = false;                // by ready() or wait(): what was only posted ahead holds nobody up
+    bool wanted = false;                // by ready() or wait(): one that was only posted delays no rank
     std::thread::id poster;
     bool used = false;
   };
@@ -77,24 +77,23 @@ struct ThreadShared {
 
   std::chrono::milliseconds deadline;
   std::mutex mutex;
-  std::vector<std::condition_variable> wake;  // per world rank
-  std::vector<std::uint64_t> progress;        // batches posted
-  std::vector<Clock::time_point> here;        // when this rank has last said that it is at work
-  std::vector<std::vector<Batch*>>
-      under_way;           // per world rank: a wait moves all of its thread's batches along
-  std::vector<char> left;  // this rank's program has returned
+  std::vector<std::condition_variable> wake;   // per world rank
+  std::vector<std::uint64_t> progress;         // batches posted
+  std::vector<Clock::time_point> here;         // when this rank has last reported to be busy
+  std::vector<std::vector<Batch*>> under_way;  // per world rank: a wait advances all batches of its thread
+  std::vector<char> left;                      // this rank's program has returned
   /// A channel that not all of its ranks have taken yet.
   struct Making {
     std::shared_ptr<Channel> channel;
-    std::size_t takers = 0;  // still to come
+    std::size_t takers = 0;  // ranks that have not taken it
   };
   // By the parent's id, the number of its split, and color: all ranks split in the same order.
   std::map<std::tuple<std::uint64_t, std::uint64_t, int>, Making> making;
-  std::uint64_t made = 0;  // channels; ids are never given again
+  std::uint64_t made = 0;  // channels; ids are never reused
   std::string reason;      // not empty: the group is poisoned
   int culprit = -1;        // -1: no single rank
 
-  /// Takes this rank's hold on the channel of a split. Once all have theirs it lives as long as one of them.
+  /// Returns this rank's share of the channel of a split. Once all have theirs, the channel lives as long as any of them.
   std::shared_ptr<Channel> take(std::uint64_t parent, std::uint64_t split, int color,
                                 std::vector<int> members);
 

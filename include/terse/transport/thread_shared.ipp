@@ -13,7 +13,7 @@ TERSE_CORE ThreadShared::ThreadShared(int ranks, std::chrono::milliseconds deadl
       here(static_cast<std::size_t>(ranks)),
       under_way(static_cast<std::size_t>(ranks)),
       left(static_cast<std::size_t>(ranks)) {
-  for (std::vector<Batch*>& batches : under_way) batches.reserve(16);  // more only for those who ask for it
+  for (std::vector<Batch*>& batches : under_way) batches.reserve(16);  // more only on demand
 }
 
 TERSE_CORE std::shared_ptr<ThreadShared::Channel> ThreadShared::take(std::uint64_t parent,

@@ -10,12 +10,12 @@
 
 namespace terse {
 
-/// Ranks as threads of one process.
+/// A group of ranks that are threads of one process.
 ///
 ///     terse::ThreadGroup group(4);
 ///     group.run([](terse::Threads& transport) { ... });
 ///
-/// A rank that throws poisons the group: the others leave their waits with peer_error that names it.
+/// A rank that throws poisons the group: the others leave their waits with a peer_error that names it.
 class ThreadGroup {
  public:
   /// Throws usage_error unless ranks >= 1 and deadline > 0. No wait lasts longer than `deadline`.
@@ -23,9 +23,9 @@ class ThreadGroup {
 
   int size() const { return ranks_; }
 
-  /// Runs program(transport) once for each rank, each in a thread of its own, and returns when all have
-  /// returned. Throws what the culprit threw, or else the first peer_error; of a value that is not finite what the rank that has it
-  /// threw; error, at once, where a thread can't be started.
+  /// Runs program(transport) once for each rank, each in its own thread, and returns when all have returned. Throws the
+  /// culprit's exception, or else the first peer_error. For a value that is not finite, throws the exception of the rank
+  /// that has it. Throws error, at once, if a thread can't be started.
   template <class Program>
   void run(Program program) {
     run_ranks([](void* ours, Threads& transport) { (*static_cast<Program*>(ours))(transport); }, &program);
@@ -34,7 +34,7 @@ class ThreadGroup {
  private:
   using Call = void (*)(void* program, Threads& transport);
   void run_ranks(Call call, void* program);
-  /// The culprit of a non_finite_error; -1 of anything else.
+  /// Returns the culprit of a non_finite_error; -1 for any other exception.
   static int whose_value(const std::exception_ptr& failure);
   static void leave(detail::ThreadShared& shared, int rank, const std::optional<std::string>& failure);
 

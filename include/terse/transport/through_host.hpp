@@ -12,13 +12,13 @@
 
 namespace terse {
 
-/// Carries messages that lie in an executor's memory over a transport T of host memory, by way of pinned host
-/// buffers: device ranks as threads of one process (ThroughHost<Threads, executor::cuda>), also several on one GPU, and MPI
-/// libraries that don't know of devices (ThroughHost<Mpi, executor::cuda>).
+/// A transport for messages in an executor's memory, over a transport T of host memory and by pinned host buffers. For
+/// device ranks as threads of one process (ThroughHost<Threads, executor::cuda>), also several on one GPU, and for MPI
+/// libraries that can't read device memory (ThroughHost<Mpi, executor::cuda>).
 ///
-/// Cost: the host waits for the executor once when a batch is posted and once when it has arrived; each byte crosses
-/// the bus once in each direction, what goes to several peers too. Messages of a batch that lie one right behind the other are
-/// one copy. The pinned buffers grow to the largest batch and stay.
+/// Cost: the host waits for the executor once when a batch is posted and once when it has arrived. Each byte crosses the
+/// bus once in each direction, even if it goes to several peers. Adjacent messages of a batch are copied together. The
+/// pinned buffers grow to the largest batch and stay.
 template <Transport T, Executor E>
 class ThroughHost {
   static_assert(std::is_same_v<typename T::memory, terse::memory::host>,
@@ -26,7 +26,7 @@ class ThroughHost {
   using Bytes = buffer<std::byte, typename E::staging>;
   using InnerTicket = decltype(std::declval<T&>().exchange({}, {}, Phase::setup));
 
-  /// What a batch under way keeps; recycled, so that steady traffic allocates nothing.
+  /// State of a batch in flight; recycled, so that steady traffic allocates nothing.
   struct Batch {
     Bytes staging;
     std::vector<Send> sends;
@@ -96,7 +96,7 @@ class ThroughHost {
   };
 
   ThroughHost(T inner, E executor) : inner_(std::make_unique<T>(std::move(inner))), executor_(executor) {
-    // Two batches under way is what an exchange needs; more are made when asked for.
+    // An exchange needs two batches in flight; more are made on demand.
     for (int k = 0; k < 2; ++k) batches_.push_back(std::make_unique<Batch>());
   }
 
@@ -118,7 +118,7 @@ class ThroughHost {
       executor_.bring(const_cast<std::byte*>(batch.sends[k].data), sends[k].data,
                       static_cast<std::size_t>(count));
     });
-    // What is not sent of an `up_to` message is left as it is.
+    // Preserves the bytes that are not sent of an `up_to` message.
     if (std::any_of(receives.begin(), receives.end(), [](const Receive& receive) { return receive.up_to; }))
       for_each_run(receives, batch.receives, [&](std::size_t k, index_t count) {
         executor_.bring(batch.receives[k].data, receives[k].data, static_cast<std::size_t>(count));
@@ -133,7 +133,7 @@ class ThroughHost {
     }
   }
 
-  /// Host bytes, for set-up and agreement.
+  /// Gathers host bytes, for set-up and agreement.
   void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, Phase phase) {
     detail::gather_host_bytes(*inner_, gather_, mine, all, phase);
   }
@@ -142,8 +142,8 @@ class ThroughHost {
   ThroughHost split(int color, int key) { return ThroughHost(inner_->split(color, key), executor_); }
 
  private:
-  /// Gives each message its place in the staging buffer from `place` on, and returns where they end: that of the message
-  /// before, where it is the same, and right behind it, where it is so in the executor's memory.
+  /// Gives each message its place in the staging buffer from `place` on, and returns the end of the places. A message equal
+  /// to the one before shares its place. One adjacent to it in the executor's memory is adjacent here, too.
   template <class Message>
   static std::byte* stage(std::span<const Message> messages, std::vector<Message>& staged, std::byte* place) {
     std::byte* end = place;
@@ -163,7 +163,7 @@ class ThroughHost {
     return one.data == other.data && one.bytes == other.bytes;
   }
   static bool is_sent_again(const Receive&, const Receive&) { return false; }
-  /// copy(k, bytes) for each run of messages that lie one behind the other on both sides, from the k-th on.
+  /// Calls copy(k, bytes) for each run of messages, from the k-th on, that are adjacent on both sides.
   template <class Message, class Copy>
   static void for_each_run(std::span<const Message> messages, const std::vector<Message>& staged,
                            const Copy& copy) {

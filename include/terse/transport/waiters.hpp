@@ -13,7 +13,7 @@ namespace terse {
 
 namespace detail {
 
-/// Threads for what blocks: one for each job that is under way at once, kept for the next.
+/// Threads for blocking jobs: one for each job in flight, kept for later jobs.
 class Waiters {
  public:
   Waiters() = default;

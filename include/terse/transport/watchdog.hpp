@@ -13,9 +13,9 @@
 
 namespace terse {
 
-/// A deadline for a call of another library that waits for other ranks and can be neither polled nor called back, as
-/// MPI_Init: unless it is destroyed in time, prints a sentence that names the call and ends the process with status 1, at
-/// which a launcher ends the job. `least` is what such a call may always take, since much of it is not waiting.
+/// A deadline for a call of another library that waits for other ranks and has neither polling nor callbacks, such as
+/// MPI_Init. Unless destroyed in time, it prints a sentence that names the call and ends the process with status 1, at
+/// which a launcher ends the job. `least` is the time that such a call may always take, since much of it is not waiting.
 class Watchdog {
  public:
   static constexpr std::chrono::milliseconds least = std::chrono::seconds(5);
@@ -40,7 +40,7 @@ class Watchdog {
   std::mutex mutex_;
   std::condition_variable returned_;
   bool over_ = false;
-  std::thread thread_;  // last, since it uses the others
+  std::thread thread_;  // last, since it uses the other members
 };
 
 }  // namespace terse

@@ -9,27 +9,28 @@
 namespace terse {
 
 /// SwarmSGD without a schedule: no rank ever waits for another. After its own local steps, `period` of them or a
-/// geometric number with that mean, a rank draws another at random, reads what that one has published last, and
-/// publishes its own:
+/// geometric number with that mean, a rank draws a peer at random, reads the parameters that the peer published last,
+/// and publishes its own:
 ///
 ///     x_i = (x_i + y_j) / 2        y_i = x_i
 ///
-/// y_j is what rank j was after its own last meeting: as old as its steps since, up to `period` of them if spacing
-/// is fixed. A rank j that has not begun yet is passed over. Only the rank that reads moves, as in the authors'
-/// program: the mean of the ranks is kept in expectation over draws that are alike for all pairs, not by each
-/// meeting, and a rank that makes more steps in the same time weighs more. Not the same bits in each run.
+/// y_j are rank j's parameters after its last meeting. Their age is its steps since, up to `period` of them if
+/// spacing is fixed. A rank j that has not begun yet is skipped. Only the rank that reads moves, as in the authors'
+/// program. So a single meeting doesn't keep the mean of the ranks: it is kept in expectation over the draws, which
+/// are equally likely for all pairs. A rank that makes more steps in the same time weighs more. Runs don't repeat bit
+/// for bit.
 ///
 ///     AsyncSwarmSgd<MomentumSgd<>>{.inner = {.learning_rate = 0.1F}, .period = 4}
 ///
-/// Ranks may take different numbers of steps and finish at different times: what a rank has published last stays.
-/// Only construction is collective (and, over MPI, the end: see MpiMailbox). With a keyed compressor (Lattice,
-/// Moniqua) parameters further apart than its bound throw wire_error and stay as they are; it holds from
-/// construction on. A gradient that is not finite throws on its rank. Refused, at the first step: NonFinite::skip,
-/// and clip_norm around inner recipes that compress, since ranks would have to agree in each step.
+/// Ranks may take different numbers of steps and finish at different times: the parameters that a rank published last
+/// stay. Only construction is collective (and, over MPI, destruction: see MpiMailbox). With a keyed compressor
+/// (Lattice, Moniqua) parameters that differ by more than its bound throw wire_error and stay unchanged; the
+/// compressor is fixed at construction. A gradient that is not finite throws on its rank. The first step refuses
+/// NonFinite::skip, and clip_norm around inner recipes that compress, since ranks would have to agree in every step.
 ///
 /// On the host, over transports with a mailbox (Threads, Mpi). State: the inner recipe's; two packets. Wire: one
-/// packet read in a meeting. Passes beside the inner recipe's, in a meeting: one to take up and one to send, and
-/// three copies. Source: Nadiradze, Sabour, Davies, Li, Alistarh, "Asynchronous decentralized SGD with quantized
+/// packet read in a meeting. Passes in a meeting, in addition to the inner recipe's: one to take up and one to send,
+/// and three copies. Source: Nadiradze, Sabour, Davies, Li, Alistarh, "Asynchronous decentralized SGD with quantized
 /// and local updates", NeurIPS 2021, and its authors' program.
 template <class Inner, Compressor C = Dense>
 struct AsyncSwarmSgd {
@@ -45,9 +46,9 @@ struct AsyncSwarmSgd {
 
   Inner inner{};             ///< the recipe of local steps
   std::uint64_t period = 8;  ///< local steps between two meetings, at least 1
-  /// Whether that is a fixed number or the mean of a geometric one.
+  /// Distribution of the local steps between meetings: `period`, or geometric with that mean.
   graph::Spacing spacing = graph::Spacing::fixed;
-  C compressor{};  ///< of parameters: Dense, or a keyed one
+  C compressor{};  ///< compressor of parameters: Dense, or a keyed one
 
   void check() const {
     check_values(inner);
@@ -61,7 +62,7 @@ struct AsyncSwarmSgd {
     visit("spacing", static_cast<double>(spacing));
     detail::policy_settings(compressor, visit);
   }
-  /// Steps differ in more than numbers.
+  /// Returns false: steps differ in more than their scalars.
   static bool recordable() { return false; }
 
   template <class T>
@@ -104,7 +105,7 @@ struct AsyncSwarmSgd {
     detail::by_itself(state.published.rank(), [&] { composed(inner).complete(input, state.inner); });
   }
 
-  /// Whom rank `rank` reads in this step of its own, -1: nobody. All others are equally likely.
+  /// Returns the rank that `rank` reads in this step of its own, or -1 for none. All other ranks are equally likely.
   int partner(std::uint64_t seed, int rank, int size, std::uint64_t step) const {
     const Draw draw = Draw::local(seed, rank, step, Purpose::matching);
     const bool meets = spacing == graph::Spacing::fixed ? step % period == 0 : draw.below(period, 0) == 0;

@@ -34,7 +34,7 @@ class PublishedParameters {
   int rank() const { return rank_; }
   int size() const { return size_; }
 
-  /// Throws non_finite_error, and publishes nothing, where parameters are not finite.
+  /// Publishes parameters. Throws non_finite_error, and publishes nothing, if they are not finite.
   template <Number P>
   void publish(const StepContext& context, ParameterRef<P> parameters) {
     const auto message = one_vector(ReadParameters<P>{parameters});
@@ -55,14 +55,14 @@ class PublishedParameters {
     if (!C::lossless && size_ > 1 && context.compressed != nullptr) *context.compressed = true;
   }
 
-  /// x = (x + what rank `peer` has published last) / 2; nothing where that is nothing yet. Throws wire_error, and
-  /// leaves x, where a packet can't be read beside x.
+  /// Averages: x = (x + y) / 2, y the parameters that rank `peer` published last; does nothing before its first ones.
+  /// Throws wire_error, and leaves x, if the packet can't be decoded with x as the key.
   template <Number P>
   void average_with(int peer, const StepContext& context, ParameterRef<P> parameters) {
     if (mailbox_->fetch(peer, {read_.data(), length()}) == 0) return;
     PacketHeader header;
     std::memcpy(&header, read_.data(), sizeof header);
-    // Of whatever step.
+    // Of any step.
     read_header(read_.data(), {length(), length(), header.step, check_of(peer)}, peer, rank_);
     const AverageWith<P> average{parameters};
     if constexpr (!C::lossless) {
@@ -90,7 +90,7 @@ class PublishedParameters {
 
  private:
   std::uint64_t length() const { return static_cast<std::uint64_t>(whole_.bytes); }
-  /// What the header of a packet from `publisher` says.
+  /// Returns the check value in the header of a packet from `publisher`.
   std::uint64_t check_of(int publisher) const {
     return mix_hash(layout_hash_, static_cast<std::uint64_t>(publisher));
   }
@@ -106,7 +106,7 @@ class PublishedParameters {
   std::unique_ptr<AnyMailbox> mailbox_;
 };
 
-/// What changes in AsyncSwarmSgd.
+/// The mutable state of AsyncSwarmSgd.
 template <class Inner, Compressor C, Executor E>
 struct AsyncSwarmState {
   static_assert(std::is_same_v<typename E::memory, memory::host>,
@@ -115,7 +115,7 @@ struct AsyncSwarmState {
   Channel own;  // a world of this rank alone
   typename Composed<Inner>::template State<E> inner;
   PublishedParameters<C, E> published;
-  bool begun = false;  // the initial parameters are on the mailbox
+  bool begun = false;  // true once the initial parameters are in the mailbox
 
   template <class Recipe>
   AsyncSwarmState(const Recipe& recipe, E executor, Channel& transport, const Layout& layout,
@@ -133,7 +133,7 @@ struct AsyncSwarmState {
     return inner.masked_elements();
   }
   bool clips_mean() const { return detail::clips_mean(inner); }
-  /// Others read what a rank publishes: it sends nothing.
+  /// Returns 0 bytes: a rank sends nothing, since others read the parameters that it publishes.
   static StepBytes bytes_per_step() { return {}; }
   template <class Visit>
   void walk_buffers(Visit&& visit) requires requires {

@@ -12,18 +12,20 @@
 
 namespace terse {
 
-/// CocktailSGD's packets: a random share of the elements, which all ranks draw alike, the largest of those, and 4 bits for each.
+/// CocktailSGD's packets: a random share of the elements, the same on all ranks; the largest of these, with 4 bits
+/// each.
 using CocktailPicks = Chain<Uniform<4, Nearest, Symmetric, MaxAbs, PerBlock<128>>, Strata<false>, Largest>;
 
-/// CocktailSGD: after each step, or `period` of them, ranks send a few elements of how far they are from a model that all have
-/// alike, go on training while those travel, and take the mean for what they have sent `delay` steps later. See TradeForMean for the
-/// equations, and Fragments for the schedule.
+/// CocktailSGD: every `period` steps ranks send a few elements of their difference to a model that is the same on all
+/// of them. They continue training while these travel, and take the mean in exchange for the sent elements `delay`
+/// steps later. See TradeForMean for the equations, and Fragments for the schedule.
 ///
 ///     CocktailSgd<Adam<>>{.inner = {.learning_rate = 1e-3F}}        a tenth at random, of that the largest fifth
 ///     CocktailSgd<Adam<>, TopK<>, OwnersResidual, AllGather>{.period = 4}
 ///
-/// Ranks differ; the model is the anchor, which `read_out(ReadOut::current, view)` writes without communication. Owners keep the error
-/// of compressing a mean again. State: the inner recipe's; anchor and what is under way, n floats each; the owners' errors.
+/// Ranks differ; the model is the anchor, which `read_out(ReadOut::current, view)` writes without communication.
+/// Owners keep the error of recompressed means. State: the inner recipe's; anchor and message under way, n floats
+/// each; the owners' errors.
 ///
 /// Source: Wang, Lu, Yuan, Chen, Liang, De Sa, Ré and Zhang, "CocktailSGD: fine-tuning foundation models over 500Mbps networks",
 /// ICML 2023.
@@ -32,10 +34,10 @@ template <class Inner, Compressor C = CocktailPicks, ErrorFeedback F = OwnersRes
 struct CocktailSgd {
   Inner inner{};                               ///< the recipe of local steps
   std::uint64_t period = 1;                    ///< steps between two messages, at least 1
-  C compressor = picks();                      ///< of messages
-  F error_feedback{};                          ///< of means that are compressed again
-  T topology{};                                ///< the way messages take between ranks
-  Fragments schedule{.count = 1, .delay = 1};  ///< in how many parts, and how late means are
+  C compressor = picks();                      ///< compressor of messages
+  F error_feedback{};                          ///< error feedback of recompressed means
+  T topology{};                                ///< communication pattern
+  Fragments schedule{.count = 1, .delay = 1};  ///< number of fragments, and delay of their means
 
   LocalUpdatesOf<Inner, TradeForMean, Fragments, Inside::alone, C, F, T> composition() const {
     return {.inner = inner,
@@ -47,7 +49,7 @@ struct CocktailSgd {
   }
 
  private:
-  /// The paper's tenth, and fifth.
+  /// Returns the paper's ratios: a tenth at random, and the largest fifth of it.
   static C picks() {
     C compressor{};
     if constexpr (std::is_same_v<C, CocktailPicks>) {

@@ -11,19 +11,19 @@
 
 namespace terse {
 
-/// DisTrO's packets: the signs of the largest cosine waves of each tile, averaged over the ranks that have sent a wave. The sign of
-/// 0 is 0, so that a tile without a gradient stays where it is. UnitSign, half as large, calls 0 positive.
+/// DisTrO's packets: the signs of the largest cosine waves of each tile, averaged over the ranks that sent the wave.
+/// The sign of 0 is 0, so that a tile without a gradient doesn't move. UnitSign, half as large, takes 0 as positive.
 using DisTrOWaves = OverSenders<Dct<64, Sparse<Largest, Dropping<UnitTernary>, PerSegment>>>;
 
-/// See DisTrO.
+/// The recipe of DisTrO.
 template <class C, class F, class T>
 struct DisTrOOf {
   float learning_rate = 2e-4F;  ///< factor of the step; may change from step to step
   float weight_decay = 0;       ///< decoupled from the gradient
-  float decay = 0.995F;         ///< of the memory
-  C compressor = sparsest();    ///< of messages
-  F error_feedback{};           ///< of means that are compressed again
-  T topology{};                 ///< the way messages take between ranks
+  float decay = 0.995F;         ///< factor of the memory
+  C compressor = sparsest();    ///< compressor of messages
+  F error_feedback{};           ///< error feedback of recompressed means
+  T topology{};                 ///< communication pattern
 
   LocalUpdatesOf<Averaging<>, LateSign, OnePeriodLate, Inside::alone, C, F, T> composition() const {
     return {.inner = {.learning_rate = learning_rate},
@@ -35,7 +35,7 @@ struct DisTrOOf {
   }
 
  private:
-  /// The code's 4 coefficients of a tile of 64 x 64.
+  /// Returns the compressor of the original code: 4 coefficients of a tile of 64 x 64.
   static C sparsest() {
     C compressor{};
     if constexpr (requires { compressor.inner.selection.ratio; })
@@ -44,8 +44,8 @@ struct DisTrOOf {
   }
 };
 
-/// DisTrO: DeMo with a mean that comes a step late, so that nobody waits for it, in signs alone. Gradients are computed where a
-/// rank's own memory would take the model next:
+/// DisTrO: DeMo with a mean that comes a step late, so that no rank waits for it, and with signs only. Gradients are
+/// computed at the point to which a rank's own memory would move the model next:
 ///
 ///     m_i = decay (m_i - DCT^-1(q_i)) + learning_rate g_i        q_i = the largest of DCT(m_i), sent as signs
 ///     x = x - learning_rate (sign(DCT^-1(mean q_i)) + weight_decay x)        a step later

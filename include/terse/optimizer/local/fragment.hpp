@@ -11,11 +11,11 @@
 
 namespace terse::detail {
 
-/// A part of the model that ranks average by itself, with the round under way.
+/// A part of the model that ranks average separately, with its round under way.
 template <class Outer, Compressor C, ErrorFeedback F, Topology P, Executor E>
 class Fragment {
  public:
-  /// No step: taken up when the next one is sent.
+  /// The value of `due` for a mean that enters when the next message is sent.
   static constexpr std::uint64_t when_sent = std::numeric_limits<std::uint64_t>::max();
 
   template <class Recipe>
@@ -28,7 +28,7 @@ class Fragment {
         outer(recipe.outer),
         sent_now_(1) {}
 
-  /// Begins a round that ends in another step: keeps this step's context, and Outer's hyper-parameters.
+  /// Begins a round that ends in a later step; keeps this step's context, and Outer's hyper-parameters.
   template <class Input, class M>
   void send(const Input& input, const Outer& outer_, const M& message) {
     copy(input.executor, view<const StepScalars, typename E::memory>(input.context.now, 1), sent_now_.all());
@@ -38,11 +38,11 @@ class Fragment {
     exchange.start(sent, {}, message);
     under_way_ = true;
   }
-  /// Settles what has come in of the round under way.
+  /// Processes the messages of the round under way that have arrived.
   void advance() {
     if (under_way_) exchange.ready();
   }
-  /// Completes the round under way, if there is one. `consumer()` takes its mean.
+  /// Completes the round under way, if there is one. `consumer()` returns the consumer of its mean.
   template <class MakeConsumer>
   void land(MakeConsumer consumer) {
     if (!under_way_) return;
@@ -52,13 +52,13 @@ class Fragment {
     under_way_ = false;
   }
 
-  /// In one slice: parameters may change while it is under way.
+  /// The exchange, in one slice: parameters may change while a round is under way.
   Exchange<C, F, P, E> exchange;
   Range range;
   std::uint64_t turn;     ///< its place among all fragments
-  std::uint64_t due = 0;  ///< the local step behind which its mean enters the parameters; 0: none is to
+  std::uint64_t due = 0;  ///< the local step after which its mean enters the parameters; 0: none
   StepContext sent;
-  Outer outer;  ///< as it was when the round under way began
+  Outer outer;  ///< the outer rule when the round under way began
 
  private:
   buffer<StepScalars, typename E::memory> sent_now_;

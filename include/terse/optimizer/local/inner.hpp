@@ -9,11 +9,11 @@
 #include "terse/optimizer/optional_parts.hpp"
 #include "terse/optimizer/policies.hpp"
 
-// The recipe within a local method, and what such methods do around it.
+// The inner recipe of a local method, and helpers of the method around it.
 
 namespace terse::detail {
 
-/// Says in words what a type lacks to be the inner recipe of a local method.
+/// Reports with a readable static_assert why a type can't be the inner recipe of a local method.
 template <class Inner>
 constexpr bool check_inner() {
   constexpr bool policy = kind_of<Inner>() != PolicyKind::none;
@@ -30,15 +30,16 @@ constexpr bool check_inner() {
   return false;
 }
 
-/// The step of an inner recipe that is alone in its world: random numbers of its rank's own, lest all ranks round alike.
+/// Returns the step input of an inner recipe that is alone in its world, with its rank's own random numbers, so that
+/// ranks don't all round the same way.
 template <class Input>
 Input drawing_apart(Input input, int rank) {
   if (rank >= 0) input.context.seed = mix_hash(input.context.seed, static_cast<std::uint64_t>(rank) + 1);
   return input;
 }
 
-/// Runs a part of a recipe that is alone in its world, where it calls itself rank 0, so that its errors name `rank`;
-/// -1: the recipe is not alone.
+/// Runs a part of a recipe. One that is alone in its world calls itself rank 0, so its errors are changed to name
+/// `rank`; -1: the recipe is not alone.
 template <class Act>
 void by_itself(int rank, Act act) {
   try {
@@ -49,14 +50,14 @@ void by_itself(int rank, Act act) {
   }
 }
 
-/// The options of an inner recipe. One that is alone in its world learns of its own gradients: another rank may freeze as it
-/// is, so that none refuses.
+/// Returns the options of an inner recipe. One that is alone in its world sees its own gradients only and must not
+/// refuse a freeze, since another rank may freeze.
 inline Options inner_options(Options options, bool alone) {
   if (alone) options.most_masked = 1;
   return options;
 }
 
-/// Shows the state of an inner recipe beside that of what is around it.
+/// Visits the state of an inner recipe, under names that begin with `inner_`.
 template <class State, class Visit>
 void walk_inner(State& inner, Visit&& visit) {
   inner.walk([&](const std::string& name, auto&&... rest) {
@@ -64,7 +65,8 @@ void walk_inner(State& inner, Visit&& visit) {
   });
 }
 
-/// Completes a round under way at the end of its owner, since peers may need it, unless something has gone wrong already.
+/// A guard that completes a round under way when its owner is destroyed, since peers may need it, unless an exception
+/// is in flight.
 class AtEnd {
  public:
   template <class Complete>
@@ -73,7 +75,7 @@ class AtEnd {
     try {
       complete();
     } catch (const std::exception&) {
-      // A peer that is gone has said so elsewhere, or will.
+      // The peer's failure is reported elsewhere.
     }
   }
 

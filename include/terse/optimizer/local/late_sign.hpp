@@ -5,17 +5,18 @@
 
 namespace terse {
 
-/// How a late mean enters the model, DisTrO's way: by its sign, while each rank looks ahead along what it has not sent yet. The inner
-/// recipe steps on a buffer u_i of its own, so that -u_i is what it has come to. When ranks send, r the learning rate of the step in which
-/// the mean was sent and s_i what of -u_i is,
+/// DisTrO's merge of a late mean: by its sign, while each rank looks ahead along its unsent part. The inner recipe
+/// steps on a separate buffer u_i, so that -u_i is its result. When ranks send, with r the learning rate of the step
+/// in which the mean was sent and s_i the sent part of -u_i,
 ///
 ///     anchor = anchor - r (sign(mean_i s_i) + weight_decay anchor)        the last mean
 ///     x_i = anchor - rate (sign(-u_i) + weight_decay anchor)              where gradients are computed next
 ///     u_i = decay (u_i + s_i)                                             s_i is sent
 ///
-/// A rank that is alone and sends all of a step looks ahead to just where the mean will take it. The anchor is the same on all ranks, see
-/// ReadOut; x_i is not. Segments have their own rates and decay; there are no groups. The inner recipe's weight decay would
-/// be one of u_i. Source: Nous Research, DisTrO in the code of Psyche (PsycheFoundation/psyche, shared/modeling/src/distro.rs), 2025.
+/// A single rank that sends its whole step looks ahead to exactly the point to which the mean will move it. The
+/// anchor is the same on all ranks, see ReadOut; x_i is not. Segments have their own rates and decay; there are no
+/// groups. The inner recipe's weight decay would apply to u_i. Source: Nous Research, DisTrO in the code of Psyche
+/// (PsycheFoundation/psyche, shared/modeling/src/distro.rs), 2025.
 struct LateSign {
   static constexpr std::array<const char*, 2> state{"anchor", "unsent"};
   static constexpr int from_start = 1;
@@ -24,8 +25,8 @@ struct LateSign {
   static constexpr bool keeps_errors = true;
   static constexpr bool steps_apart = true;
 
-  float decay = 0.995F;    ///< of what is not sent; in (0, 1]
-  float weight_decay = 0;  ///< of the anchor, decoupled
+  float decay = 0.995F;    ///< factor of the unsent part; in (0, 1]
+  float weight_decay = 0;  ///< decoupled decay of the anchor
 
   void check() const {
     require(decay > 0 && decay <= 1, "decay must be in (0, 1]", static_cast<double>(decay));

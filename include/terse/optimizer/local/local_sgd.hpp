@@ -5,14 +5,14 @@
 
 namespace terse {
 
-/// Local SGD around any recipe that runs alone: x = mean_i x_i after every `period` steps. With
-/// average_gradients_until it is post-local SGD.
+/// Local SGD around any recipe that runs alone: x = mean_i x_i every `period` steps. With average_gradients_until it
+/// is post-local SGD.
 ///
 ///     LocalSgd<Adam<>>{.inner = {.learning_rate = 1e-3F}, .period = 16}
 template <class Inner, class... Ps>
 using LocalSgd = LocalUpdatesAround<Inner, PlainAverage, AllAtOnce, Ps...>;
 
-/// Local SGD by the name that it has with `average_gradients_until` > 0 (post-local SGD).
+/// LocalSgd under its name with `average_gradients_until` > 0: post-local SGD.
 template <class Inner, class... Ps>
 using PostLocalSgd = LocalSgd<Inner, Ps...>;
 
@@ -20,7 +20,7 @@ using PostLocalSgd = LocalSgd<Inner, Ps...>;
 template <class Inner, class... Ps>
 using SlowMo = LocalUpdatesFrom<Inner, OuterMomentum<OuterKind::slow_mo>, Ps...>;
 
-/// Which of BMUF's two outer steps. A policy.
+/// The choice of one of BMUF's two outer steps. A policy.
 struct Block {
   struct classical {
     static constexpr OuterKind filters = OuterKind::classical_block;
@@ -40,8 +40,8 @@ struct AroundInBlocks {
 
 }  // namespace detail
 
-/// Blockwise model-update filtering, with Block::nesterov unless told otherwise. `momentum` is best 1 - 1 / ranks, says its
-/// paper.
+/// Blockwise model-update filtering, by default with Block::nesterov. Its paper recommends a `momentum` of 1 - 1 /
+/// ranks.
 template <class Inner, class... Ps>
 using Bmuf =
     Sorted<detail::AroundInBlocks<Inner>::template Of,

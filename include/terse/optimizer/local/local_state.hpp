@@ -18,7 +18,8 @@
 
 namespace terse {
 
-/// Whom the inner recipe talks to: nobody, or all ranks (one that gossips or compresses by itself). A policy.
+/// The ranks that the inner recipe communicates with, a policy: none, or all (for a recipe that gossips or compresses
+/// by itself).
 struct Inside {
   struct alone {
     static constexpr bool talks = false;
@@ -28,19 +29,19 @@ struct Inside {
   };
 };
 
-/// What becomes of the inner recipe's own buffers (momentum, variance) in an outer step: each rank keeps its own,
-/// they start again from 0, or all ranks get their mean, at the price of n floats more for each.
+/// The treatment of the inner recipe's own buffers (momentum, variance) in an outer step: each rank keeps its own,
+/// they are reset to 0, or all ranks take their mean, which sends n more floats per buffer.
 enum class InnerBuffers { keep, reset, average };
 
 namespace detail {
 
-/// A visitor of buffers, for concepts.
+/// A visitor that ignores buffers, for concepts.
 struct IgnoreBuffer {
   template <class View>
   void operator()(View) const {}
 };
 
-/// Resets or averages the buffers of n floats that the policies of an inner recipe keep.
+/// A visitor that resets or averages the buffers of n floats that the policies of an inner recipe keep.
 template <class Exchange, Executor E>
 struct OnBuffers {
   InnerBuffers what;
@@ -60,7 +61,7 @@ struct OnBuffers {
   }
 };
 
-/// What changes in LocalUpdates, and when ranks meet.
+/// The mutable state of LocalUpdatesOf and its schedule.
 template <class Inner, class Outer, class Schedule, class Where, Compressor C, ErrorFeedback F, Topology P,
           Executor E>
 struct LocalState {
@@ -76,21 +77,21 @@ struct LocalState {
 
   Channel own;  // a world of this rank alone
   typename Composed<Inner>::template State<E> inner;
-  std::deque<Part> fragments;                // those that have elements
-  std::optional<DenseExchange<P, E>> exact;  // of gradients and buffers
-  std::array<Arena, 2> kept;                 // by Rule
-  Arena mean;                                // of gradients
-  std::optional<Rates<E>> rates;             // where Rule takes them
+  std::deque<Part> fragments;                // the non-empty ones
+  std::optional<DenseExchange<P, E>> exact;  // the mean of gradients and buffers
+  std::array<Arena, 2> kept;                 // the buffers of Rule
+  Arena mean;                                // the mean gradient
+  std::optional<Rates<E>> rates;             // if Rule takes rates
   std::uint64_t local_steps = 0;
-  std::uint64_t last_rate = 0;  // that the outer velocity is of; bits of a float
+  std::uint64_t last_rate = 0;  // the learning rate of the outer velocity, as the bits of a float
   std::uint64_t average_until;
   InnerBuffers buffers;
-  Schedule schedule;  // as it was cut
+  Schedule schedule;  // the one that cut the model
   Range range;
-  index_t outside_bytes = 0;  // of outer rounds, in a step at most
-  index_t buffer_count = 0;   // of the inner recipe, of n floats
+  index_t outside_bytes = 0;  // of outer rounds in one step, at most
+  index_t buffer_count = 0;   // the inner recipe's buffers of n floats
   int size;
-  int rank_alone;  // -1: the inner recipe is not alone
+  int rank_alone;  // this rank; -1: the inner recipe is not alone
 
   template <class Recipe>
   LocalState(const Recipe& recipe, E executor, Channel& transport, const Layout& layout,
@@ -154,21 +155,22 @@ struct LocalState {
     return !Where::talks && !Schedule::late && Rule::state.size() == 0 && period == 1 &&
            buffers == InnerBuffers::keep;
   }
-  /// A period that has become 1 since construction finds no room for a mean gradient.
+  /// Checks whether `step` averages gradients. If the period became 1 after construction, there is no buffer for a
+  /// mean gradient.
   bool averages_gradients(std::uint64_t period, std::uint64_t step) const {
     return step <= average_until || (always_averages(period) && mean.size() > 0);
   }
   bool steps_outside(std::uint64_t period, std::uint64_t step) const {
     return step > average_until && (step - average_until) % period == 0 && !averages_gradients(period, step);
   }
-  /// The rate that the outer rule's velocity is of, once ranks have met in this step.
+  /// Returns the learning rate of the outer rule's velocity after the ranks have met in this step.
   template <class Recipe>
   float outer_rate(const Recipe& recipe) const {
     const float rate = learning_rate_of(recipe.inner);
     if constexpr (Rule::follows_rate) return rate_after(recipe.outer.follows_jumps, rate, last_rate);
     return rate;
   }
-  /// That over the rate that it was of, if ranks meet in this step and the rule follows the rate.
+  /// Returns outer_rate over the previous one if ranks meet in this step and the rule follows the rate, else 1.
   template <class Recipe>
   float rate_ratio(const Recipe& recipe) const {
     const std::uint64_t step = local_steps + 1;
@@ -184,7 +186,7 @@ struct LocalState {
   void land(Part& fragment) requires(Schedule::late) {
     fragment.land([&] { return fragment.outer.land(outer_buffers(), fragment.sent.now, ratio_at); });
   }
-  /// The inner recipe's buffers after an outer step.
+  /// Keeps, resets or averages the inner recipe's buffers after an outer step.
   template <class Input>
   void treat_buffers(const Input& input) {
     if (buffers == InnerBuffers::keep) return;
@@ -219,7 +221,8 @@ struct LocalState {
     if constexpr (Schedule::late)
       for (Part& fragment : fragments) land(fragment);
   }
-  /// A round sends its last bytes in the step in which its mean is due, or before.
+  /// Returns the most bytes of outer rounds in one step. A round sends its last bytes no later than in the step in
+  /// which its mean is due.
   index_t most_outside(std::uint64_t period) const {
     const std::uint64_t delay = schedule.delay_in(period);
     index_t most = 0;

@@ -10,7 +10,7 @@
 
 namespace terse {
 
-/// Whether the plain mean of the ranks' parameters is what inner recipe R, run together, keeps.
+/// Checks that inner recipe R, run on all ranks together, keeps the plain mean of the ranks' parameters.
 template <class R>
 constexpr bool check_inner_mean() {
   if constexpr (requires { typename decltype(Composed<R>::topology)::Graph; }) {
@@ -25,7 +25,8 @@ constexpr bool check_inner_mean() {
 
 namespace detail {
 
-/// Whether this outer rule's messages may travel by these: by exact means, or over the pairs of ranks that it is made for.
+/// Checks that this outer rule's messages may travel by C, F and P: as exact means, or over the pairs of ranks that
+/// the rule is made for.
 template <class Rule, class C, class F, class P>
 constexpr bool check_outer_means() {
   if constexpr (requires { requires std::is_same_v<P, typename Rule::Pairs>; }) {
@@ -53,7 +54,7 @@ constexpr bool check_outer_means() {
   }
 }
 
-/// Says in words why this outer rule can't go around this recipe, by this schedule and over this topology.
+/// Reports with a readable static_assert why this outer rule doesn't fit this recipe, schedule and topology.
 template <class Inner, class Rule, class Schedule, class P>
 constexpr bool check_meeting() {
   static_assert(
@@ -89,50 +90,52 @@ constexpr bool check_meeting() {
 
 }  // namespace detail
 
-/// Local update methods around any recipe: `period` steps of the inner recipe, and ranks meet, by Schedule all at once, one
-/// period late, or fragment by fragment. The family that LocalSgd, PostLocalSgd, SlowMo, Bmuf and DiLoCo are members of, and as
-/// which OverlapLocalSgd, CocodSgd and StreamingDiLoCo run.
+/// Local update methods around any recipe: ranks take `period` steps of the inner recipe and then synchronize, by
+/// Schedule all at once, one period late, or fragment by fragment. LocalSgd, PostLocalSgd, SlowMo, Bmuf and DiLoCo
+/// are members of this family; OverlapLocalSgd, CocodSgd and StreamingDiLoCo run as members.
 ///
-///     each step             inner step on x_i with this rank's gradient
-///     when Schedule says    this fragment's message, by Outer, is sent; its mean enters by Outer, at once or later
+///     every step            inner step on x_i with this rank's gradient
+///     by Schedule           this fragment's message, by Outer, is sent; its mean enters by Outer, at once or later
 ///
-/// In the first `average_gradients_until` steps (post-local SGD), and always where period is 1, all is at once, Outer plain
-/// and buffers are kept, ranks average gradients instead and make the same inner step: bit for bit what the inner recipe
-/// does over exact averages, for gradient scales that are powers of two and without clip_norm. Moves may be compressed
-/// with any compressor and feedback; PlainAverage keeps an anchor then, too.
+/// In the first `average_gradients_until` steps (post-local SGD) ranks average gradients instead and make the same
+/// inner step. They always do if period is 1, ranks wait for means, Outer is plain and buffers are kept. This equals,
+/// bit for bit, the inner recipe over exact averages, for gradient scales that are powers of two and without
+/// clip_norm. Moves may be compressed with any compressor and feedback; PlainAverage then keeps an anchor, too.
 ///
-/// average_gradients_until, inner_buffers, schedule.count and the error feedback's hyper-parameters hold from construction on.
-/// inner_buffers must be keep where means come late.
+/// average_gradients_until, inner_buffers, schedule.count and the error feedback's hyper-parameters are fixed at
+/// construction. inner_buffers must be keep if means come late.
 ///
-/// Where means come late each step moves rounds on whose messages have come in, and nobody waits for a mean before it is due.
-/// Saving completes rounds under way, and so does the end.
+/// If means come late, every step advances the rounds whose messages have arrived, and no rank waits for a mean
+/// before it is due. Saving and destruction complete rounds under way.
 ///
-/// A gradient that is not finite is found by its rank alone, which throws; the others throw peer_error when they wait
-/// for it. NonFinite::skip and clip_norm are the inner recipe's, skip costs an agreement of all ranks in each step.
+/// A gradient that is not finite is detected by its rank only, which throws; the others throw peer_error when they
+/// wait for it. NonFinite::skip and clip_norm are the inner recipe's; skip costs an agreement of all ranks in every
+/// step.
 ///
-/// State: the inner recipe's; what Outer keeps, n floats each: an anchor where it has momentum or there is a compressor, and a
-/// velocity where it has momentum. Wire: nothing in most steps, for each fragment one round of the topology in each period.
+/// State: the inner recipe's; Outer's buffers, n floats each: an anchor if it has momentum or there is a compressor,
+/// and a velocity if it has momentum. Wire: nothing in most steps; one round of the topology per fragment and period.
 /// Source: Stich, "Local SGD converges fast and communicates little", ICLR 2019; Lin et al., "Don't use large
-/// mini-batches, use local SGD", ICLR 2020 (post-local); and those of Outer.
+/// mini-batches, use local SGD", ICLR 2020 (post-local); and the sources of Outer.
 template <class Inner, class Outer, class Schedule, class Where, class C, class F, class P>
 struct LocalUpdatesOf {
   using Rule = detail::OuterRuleOf<Outer, C, P>;
   static_assert(detail::check_inner<Inner>() && detail::check_outer_means<Rule, C, F, P>());
   static_assert(check_inner_mean<Inner>() && detail::check_meeting<Inner, Rule, Schedule, P>());
-  /// Whether what it does outside depends on how the rate has changed since, which a step knows for one recipe alone.
+  /// True if the outer step depends on the change of the rate since the last one, which a step knows for one recipe
+  /// only.
   static constexpr bool follows_rate = Rule::follows_rate;
   static constexpr int ratio_at = scalars_of<Inner>(), scalars = ratio_at + 1;
 
   Inner inner{};                              ///< the recipe of local steps
   std::uint64_t period = 8;                   ///< steps between two meetings, at least 1
-  std::uint64_t average_gradients_until = 0;  ///< steps
+  std::uint64_t average_gradients_until = 0;  ///< first steps, which average gradients instead
   Outer outer{};                              ///< the outer step
-  /// What becomes of the inner recipe's buffers when ranks meet.
+  /// Treatment of the inner recipe's buffers when ranks meet.
   InnerBuffers inner_buffers = InnerBuffers::keep;
-  C compressor{};       ///< of messages
-  F error_feedback{};   ///< what becomes of what compression loses
-  P topology{};         ///< the way messages take between ranks
-  Schedule schedule{};  ///< when what is sent, and when its mean enters
+  C compressor{};       ///< compressor of messages
+  F error_feedback{};   ///< treatment of the compression error
+  P topology{};         ///< communication pattern
+  Schedule schedule{};  ///< times at which fragments are sent and their means enter
 
   void check() const {
     check_values(inner);
@@ -178,7 +181,7 @@ struct LocalUpdatesOf {
     detail::policy_settings(error_feedback, visit);
     detail::policy_settings(topology, visit);
   }
-  /// Steps differ in more than numbers.
+  /// Returns false: steps differ in more than their scalars.
   static bool recordable() { return false; }
   static constexpr bool never_alike = Schedule::late || !P::exact;
   template <class S>
@@ -235,7 +238,7 @@ struct LocalUpdatesOf {
     }
     ++state.local_steps;
   }
-  /// Optimizer::read_out.
+  /// Implements Optimizer::read_out.
   template <Executor E>
   void read_out(E executor, const State<E>& state, ReadOut which, out<E> to) const requires requires {
     outer.ahead(which);
@@ -246,7 +249,7 @@ struct LocalUpdatesOf {
   }
 
  private:
-  /// The inner recipe's step, on the parameters or where Outer wants it.
+  /// Returns the inner recipe's step input, with the parameters or with the buffer that Outer makes it step on.
   template <Executor E, class N>
   static auto inside(const StepInput<E, N>& input, [[maybe_unused]] State<E>& state) {
     if constexpr (detail::steps_apart<Rule>())
@@ -261,7 +264,7 @@ struct LocalUpdatesOf {
     const detail::Raw<typename N::gradient> gradient{input.gradients};
     const detail::WriteMean write{state.mean.data()};
     state.exact->mix(input.context, {}, Message{gradient, gradient}, Message{write, write});
-    // The inner step takes the mean as it finds it.
+    // Settles here, since the inner step doesn't check the mean.
     state.exact->settle(input.context);
     return state.mean.data();
   }
@@ -293,10 +296,10 @@ struct LocalUpdatesOf {
     } else {
       fragment.exchange.start(input.context, {}, Message{message, message});
     }
-    // Last, for what comes before may throw.
+    // Must be last: the calls above may throw.
     fragment.due = detail::merges_as_it_sends<Rule>() ? Part::when_sent : step + schedule.delay_in(period);
   }
-  /// The mean of this fragment's last round enters the parameters.
+  /// Applies the mean of this fragment's last round to the parameters.
   template <Executor E, class N, class Part>
   void take_up(const StepInput<E, N>& input, State<E>& state, Part& fragment) const {
     const Rule rule(outer);
@@ -334,14 +337,15 @@ struct AroundAlone {
 
 }  // namespace detail
 
-/// Local updates by a schedule, whose messages travel by a compressor, an error feedback and a topology, around a recipe that
-/// runs alone or, with Inside::together, over all ranks; in any order. For what is left out see Sorted; the schedule is AllAtOnce.
+/// Local updates by a schedule, a compressor, an error feedback and a topology, in any order, around a recipe that
+/// runs alone or, with Inside::together, over all ranks. For the default policies see Sorted; the default schedule is
+/// AllAtOnce.
 template <class Inner, class Outer, class... Ps>
 using LocalUpdatesFrom = Sorted<detail::Around<Inner, Outer>::template Of,
                                 Takes<PolicyKind::schedule, PolicyKind::inside, PolicyKind::compressor,
                                       PolicyKind::error_feedback, PolicyKind::topology>,
                                 Policies<AllAtOnce, Inside::alone>, Ps...>;
-/// The same by this schedule, around a recipe that runs alone.
+/// Local updates by this schedule, around a recipe that runs alone.
 template <class Inner, class Outer, class Schedule, class... Ps>
 using LocalUpdatesAround =
     Sorted<detail::AroundAlone<Inner, Outer, Schedule>::template Of, TakesMeans, Policies<>, Ps...>;

@@ -10,22 +10,22 @@
 
 namespace terse {
 
-/// The outer step of ranks that meet in pairs, each with an anchor of its own. With D = anchor_i - mean of the pair's x,
+/// The outer step of ranks that meet in pairs, each with its own anchor. With D = anchor_i - mean of the pair's x,
 ///
 ///     v_i = momentum v_i + D        x_i = anchor_i - rate v_i, the next anchor
 ///
-/// which is the paper's step with one gamma = rate: v is its momentum over -rate, and the mean of moves plus that of
-/// anchors is a mean of parameters. Over an exact topology it is DiLoCo's without Nesterov. Refused, at construction and in
-/// each meeting: a momentum with which what differs between the ranks grows in mean square, see graph::pair_momentum_growth.
-/// At a rate of 0.7 it must be below 0.867 among 4 ranks, and below 0.806 among any number.
+/// This is the paper's step with one gamma = rate: v is its momentum over -rate, and the mean of moves plus the mean
+/// of anchors is a mean of parameters. Over an exact topology it is DiLoCo's step without Nesterov. Construction and
+/// each meeting refuse a momentum with which the differences between ranks grow in mean square, see
+/// graph::pair_momentum_growth. At a rate of 0.7 it must be below 0.867 for 4 ranks, and below 0.806 for any number.
 struct PairMomentum {
   static constexpr std::array<const char*, 2> state{"anchor", "outer_velocity"};
   static constexpr int from_start = 1;
   static constexpr bool follows_rate = false;
   using Pairs = Pairing<graph::RandomMatching>;
 
-  float rate = 0.7F;      ///< of the outer step
-  float momentum = 0.5F;  ///< of the outer step; bounded by the rate
+  float rate = 0.7F;      ///< outer learning rate
+  float momentum = 0.5F;  ///< outer momentum; the rate sets its upper bound
 
   void check() const {
     check_rate("the outer rate", rate);
@@ -56,7 +56,7 @@ struct PairMomentum {
   }
 
  private:
-  /// Without momentum differences shrink at rates between 0 and 2 alone.
+  /// Returns the advice of the error. Without momentum, differences shrink at rates between 0 and 2 only.
   std::string remedy() const {
     if (rate <= 0) return "Raise the rate: at 0 no rank takes up anything of its partner's";
     if (rate >= 2) return "Lower the rate: from 2 on not even a momentum of 0 is small enough";
@@ -64,15 +64,15 @@ struct PairMomentum {
   }
 };
 
-/// NoLoCo: DiLoCo without a mean of all. After every `period` steps of the inner recipe, alone on its rank, ranks meet in pairs
-/// that all draw alike, from a seed and the step; each takes an outer step of its own, see PairMomentum. Where the number of
-/// ranks is odd, one is its own partner.
+/// NoLoCo: DiLoCo without a global mean. Every `period` steps of the inner recipe, alone on its rank, ranks meet in
+/// pairs, and each takes its own outer step, see PairMomentum. All ranks draw the same pairs, from a seed and the
+/// step. If the number of ranks is odd, one is its own partner.
 ///
 ///     NoLoCo<Adam<>>{.inner = {.learning_rate = 6e-4F}, .period = 50}
 ///
-/// Ranks stay different; the model is their mean. State: the inner recipe's; anchor and velocity, n floats each, of each rank's
-/// own. Wire: in each period-th step all parameters in fp32, to one partner, whatever the number of ranks. Passes beside the
-/// inner recipe's, in such a step: one to send, one to step.
+/// Ranks stay different; the model is their mean. State: the inner recipe's; each rank's own anchor and velocity, n
+/// floats each. Wire: every `period` steps all parameters in fp32, to one partner, for any number of ranks. Passes in
+/// such a step, in addition to the inner recipe's: one to send, one to step.
 ///
 /// Source: Kolehmainen, Blagoev, Donaghy, Ersoy, Nies, "NoLoCo: no-all-reduce low communication training method for large
 /// models", 2025 (arXiv 2506.10911).

@@ -3,15 +3,15 @@
 
 #include "terse/optimizer/recipe.hpp"
 
-// What local methods send, and what they do to one element with the mean.
+// The messages of local methods, and the functors that apply a mean to one element.
 
 namespace terse {
 
-/// Up to two buffers of n floats that an outer rule keeps, and the rates that it steps by.
+/// Up to two buffers of n floats that an outer rule keeps, and the rates of its steps.
 struct OuterBuffers {
-  float* first = nullptr;       ///< n floats, where the rule keeps any
-  float* second = nullptr;      ///< n floats, where it keeps two
-  const Rate* rates = nullptr;  ///< by segment, where the rule takes them
+  float* first = nullptr;       ///< n floats, if the rule keeps any
+  float* second = nullptr;      ///< n floats, if the rule keeps two
+  const Rate* rates = nullptr;  ///< by segment, if the rule takes them
 };
 
 namespace detail {
@@ -27,7 +27,7 @@ struct ReadParameters {
   TERSE_HD float operator()(const Piece&, index_t i) const { return parameters[i]; }
 };
 
-/// A gradient before it is scaled.
+/// The gradient before scaling, as a message.
 template <Number G>
 struct Raw {
   const G* gradients;
@@ -43,7 +43,7 @@ struct WriteMean {
   TERSE_HD void operator()(const Piece&, index_t i, float mean) const { to[i] = mean; }
 };
 
-/// How far this rank has come from the anchor.
+/// The negative move of this rank from the anchor.
 template <Number P>
 struct Move {
   ParameterRef<P> parameters;
@@ -53,7 +53,7 @@ struct Move {
   TERSE_HD float operator()(const Piece&, index_t i) const { return anchor[i] - parameters[i]; }
 };
 
-/// The same, which is told what of it was sent.
+/// A Move that records its sent part in `traded`.
 template <Number P>
 struct TradedMove {
   Move<P> move;
@@ -63,7 +63,7 @@ struct TradedMove {
   TERSE_HD float operator()(const Piece& piece, index_t i) const { return move(piece, i); }
   TERSE_HD void sent(index_t i, bool, float decoded) const { traded[i] = decoded; }
 };
-/// The same where all of it is sent.
+/// A Move that is sent whole, recorded in `traded`.
 template <Number P>
 struct TradedWhole {
   Move<P> move;
@@ -72,7 +72,7 @@ struct TradedWhole {
   TERSE_HD auto streams() { return move.streams() + writes(traded); }
   TERSE_HD float operator()(const Piece& piece, index_t i) const { return traded[i] = move(piece, i); }
 };
-/// The anchor moves by the mean, which is what a rank gets for what it has sent.
+/// The step of the anchor by the mean, which a rank gets in exchange for its sent part.
 struct GiveForMean {
   float *anchor, *traded;
   using StreamsOf = GiveForMean;
@@ -94,7 +94,7 @@ struct TakeTrade {
   }
 };
 
-/// What the inner recipe has left in a buffer of its own, which is told what of it was sent and goes on with a part of the rest.
+/// The inner recipe's result, in a separate buffer, as a message. The buffer keeps `decay` times the unsent part.
 struct Unsent {
   float* unsent;
   float decay;
@@ -107,7 +107,7 @@ struct Unsent {
   }
   TERSE_HD void sent(index_t i, bool, float decoded) const { unsent[i] += decay * decoded; }
 };
-/// The same where all of it is sent.
+/// The inner recipe's result as a message that is sent whole; the buffer becomes 0.
 struct UnsentWhole {
   float* unsent;
   using StreamsOf = UnsentWhole;
@@ -132,7 +132,7 @@ struct SignAnchor {
     anchor[i] = x - rate.learning_rate * (sign_of(mean) + rate.weight_decay * x);
   }
 };
-/// Parameters are where the anchor would go by what this rank has not sent, were that the mean.
+/// The parameters at the point to which the anchor would step if the mean were this rank's unsent part.
 template <Number P>
 struct LookAhead {
   ParameterRef<P> parameters;
@@ -165,7 +165,7 @@ struct TakeMean {
   TERSE_HD void operator()(const Piece&, index_t i, float mean) const { parameters.set(i, mean); }
 };
 
-/// Parameters from the anchor and the mean move.
+/// The step of anchor and parameters along the mean move.
 template <Number P>
 struct MoveAnchor {
   ParameterRef<P> parameters;
@@ -180,7 +180,7 @@ struct MoveAnchor {
   }
 };
 
-/// The parameters' own share of where they are next, the anchor has the rest.
+/// The weighted mean of parameters and anchor; local_share is the weight of the parameters.
 template <Number P>
 struct MixWithAnchor {
   ParameterRef<P> parameters;
@@ -189,7 +189,7 @@ struct MixWithAnchor {
   using StreamsOf = MixWithAnchor;
   TERSE_HD auto streams() { return parameters.streams() + reads(anchor); }
   TERSE_HD void operator()(const Piece&, index_t i) const {
-    // Exact at both ends, shares of 0 and 1.
+    // Exact for shares of 0 and 1.
     parameters.set(i, local_share * parameters[i] + (1 - local_share) * anchor[i]);
   }
 };
@@ -203,12 +203,12 @@ struct OuterPoint {
   TERSE_HD void operator()(const Piece&, index_t i) const { to[i] = anchor[i] + ahead * velocity[i]; }
 };
 
-/// The outer step of the anchor, which returns where it is then.
+/// The outer step of the anchor, which returns the new anchor.
 template <bool Nesterov>
 struct StepAnchor {
   float *anchor, *velocity;
   const StepScalars* now;
-  int ratio_at;  // the place of this step's learning rate over that of the last outer step
+  int ratio_at;  // the index of the ratio of this step's learning rate to that of the last outer step
   float rate, momentum;
   float ratio = 1;
 
@@ -224,7 +224,7 @@ struct StepAnchor {
   }
 };
 
-/// The same, and the parameters with it.
+/// The outer step of the anchor and the parameters.
 template <Number P, bool Nesterov>
 struct StepOutside {
   ParameterRef<P> parameters;
@@ -238,7 +238,7 @@ struct StepOutside {
   }
 };
 
-/// The same where ranks send parameters, since each has an anchor of its own.
+/// The outer step where ranks send parameters, since each rank has its own anchor.
 template <Number P>
 struct StepFromMean {
   ParameterRef<P> parameters;
@@ -267,7 +267,7 @@ struct PullBackStep {
   TERSE_HD void enter(const Piece&) { ratio = now->own[static_cast<std::size_t>(ratio_at)]; }
   TERSE_HD void operator()(const Piece&, index_t i) const {
     const float z = anchor[i];
-    // Exact at both ends, pullback 0 and 1.
+    // Exact for a pullback of 0 and 1.
     const float x = (1 - pullback) * parameters[i] + pullback * z;
     velocity[i] = momentum * ratio * velocity[i] + (z - x);
     parameters.set(i, x);

@@ -12,56 +12,60 @@
 namespace terse {
 
 namespace detail {
-/// In the place of a setting that a policy has not.
+/// A placeholder for a setting that a policy lacks.
 struct NoSetting {};
 }  // namespace detail
 
-/// Who the outer step is named after; they differ in what they add to one and the same step.
+/// The method that an outer step is named after; each adds its own terms to the same step.
 enum class OuterKind { slow_mo, classical_block, nesterov_block, di_lo_co };
 
-/// The two points of an outer step with momentum, from which parameters for evaluation can be read: where it stands, and
-/// where its momentum alone would take it. Those with Nesterov step on from the point ahead, the others from the current.
+/// The points of an outer step with momentum from which evaluation parameters can be read: the current point, and the
+/// point to which its momentum alone would move it. Methods with Nesterov momentum step from the point ahead, the
+/// others from the current one.
 enum class ReadOut { current, look_ahead };
 
-// The outer rule of a local method says what ranks send and what becomes of the mean:
+// The outer rule of a local method defines the messages of ranks and the use of their mean:
 //
-//     state                                  names of the buffers that it keeps, of n floats each, at most two
-//     from_start                             how many of them, the first ones, begin as the initial parameters; others as 0
-//     follows_rate                           whether it depends on how the learning rate has changed since the last meeting
-//     message(x, own)                        what this rank sends
-//     sends_models                           optional: whether that is a model, which has a mean and no other merge, not a move
-//     whole_message(x, own)                  optional: the same of segments that are not compressed
-//     keeps_errors                           optional: whether what is not sent stays in the parameters, and no error feedback
-//                                            may keep it, too
-//     steps_apart                            optional: whether the inner recipe steps on the second buffer, which starts at 0, and
+//     state                                  names of the buffers of n floats that it keeps, at most two
+//     from_start                             number of these, the first ones, that start as the initial parameters; others start as 0
+//     follows_rate                           true if it depends on the change of the learning rate since the last meeting
+//     message(x, own)                        this rank's message
+//     sends_models                           optional: true if the message is a model, not a move; models can be averaged, not merged
+//                                            in any other way
+//     whole_message(x, own)                  optional: the message of segments that are not compressed
+//     keeps_errors                           optional: true if the unsent part stays in the parameters, so that no error feedback may
+//                                            keep it as well
+//     steps_apart                            optional: true if the inner recipe steps on the second buffer, which starts at 0, and
 //                                            only `merge` moves the parameters
 //     weight_decay                           optional, a number: the rule takes own.rates, the learning rate and this decay times
 //                                            each segment's scales, as they were when it last merged
-//     Pairs, check_pairs(ranks)              optional: the one topology without an exact mean that it goes over; throws
-//                                            usage_error where it can't work there among so many
-//     arrive(x, own, now, ratio_at)          where nobody goes on before the mean is there (AllAtOnce): its consumer
-//     land(own, now, ratio_at)               where it is late: its consumer, which knows no parameters
-//     merge(x, own, now, ratio_at)           and how it enters them later, element by element
-//     merges_as_it_sends                     of late ones: whether they merge when they send the next one, at first the
-//                                            initial parameters
-//     largest_ratio(t), follows_jumps        of those that follow the rate: the largest ratio in the t-th meeting; whether it has
+//     Pairs, check_pairs(ranks)              optional: the one topology without an exact mean that it supports; throws
+//                                            usage_error if it can't work there with so many ranks
+//     arrive(x, own, now, ratio_at)          if ranks wait for the mean (AllAtOnce): its consumer
+//     land(own, now, ratio_at)               if the mean is late: its consumer, which has no access to the parameters
+//     merge(x, own, now, ratio_at)           if the mean is late: enters it into the parameters later, element by element
+//     merges_as_it_sends                     if the mean is late: true if it merges when the next message is sent; the first merge
+//                                            takes the initial parameters
+//     largest_ratio(t), follows_jumps        if it follows the rate: the largest ratio in the t-th meeting; true if the ratio has
 //                                            no bounds
 //
 // now->own[ratio_at] is this step's learning rate over that of the last meeting, within these bounds, or 1.
 
-/// The outer step of local methods. With D = anchor - mean_i x_i, how the ranks have moved since the last one,
+/// The outer step of local methods. With D = anchor - mean_i x_i, the mean move of the ranks since the last outer
+/// step,
 ///
 ///     v = momentum r v + D        x = anchor - rate v, or with Nesterov anchor - rate (D + momentum v)
 ///
-/// and x is the next anchor. r is 1 or, for SlowMo, the ratio of this learning rate to that of the last outer step:
-/// its u = v / learning_rate is kept in units of the gradient. Nothing is divided by a rate that may be 0. Where the rate jumps, r
-/// counts as 1 / momentum, or as the ratio of a linear warm-up, at most, above which v would grow of itself, and as 1/16 at least, since steps of before a drop are in D.
+/// and x is the next anchor. r is 1 or, for SlowMo, the ratio of this learning rate to that of the last outer step,
+/// which keeps its u = v / learning_rate in units of the gradient. Nothing is divided by a rate, which may be 0. If
+/// the rate jumps, r is at most 1 / momentum, or the ratio of a linear warm-up, above which v would grow by itself.
+/// It is at least 1/16, since D contains steps from before a drop.
 ///
 ///     SlowMo                 rate = alpha, momentum = beta, r
 ///     BMUF, classical        rate = zeta, momentum = eta; at a constant learning rate the same as SlowMo
-///     BMUF, Nesterov         rate = zeta, momentum = eta, Nesterov; x is the point ahead, and the model in the end the
-///                            current one, see ReadOut
-///     DiLoCo                 the same with other defaults
+///     BMUF, Nesterov         rate = zeta, momentum = eta, Nesterov; x is the point ahead, and the final model the current
+///                            one, see ReadOut
+///     DiLoCo                 as BMUF with Nesterov, with other defaults
 ///
 /// Sources: Wang et al., "SlowMo", ICLR 2020, algorithm 1; Chen and Huo, "Scalable training of deep learning machines
 /// by incremental block training", ICASSP 2016; Douillard et al., "DiLoCo", 2023, algorithm 1.
@@ -72,9 +76,9 @@ struct OuterMomentum {
   static constexpr bool nesterov = Kind == OuterKind::nesterov_block || Kind == OuterKind::di_lo_co;
   static constexpr bool follows_rate = Kind == OuterKind::slow_mo;
 
-  float rate = Kind == OuterKind::di_lo_co ? 0.7F : 1;        ///< of the outer step
-  float momentum = Kind == OuterKind::slow_mo ? 0.5F : 0.9F;  ///< of the outer step; in [0, 1)
-  /// SlowMo's alone, a bool: whether r has no bounds where the rate jumps, as in the paper.
+  float rate = Kind == OuterKind::di_lo_co ? 0.7F : 1;        ///< outer learning rate
+  float momentum = Kind == OuterKind::slow_mo ? 0.5F : 0.9F;  ///< outer momentum; in [0, 1)
+  /// For SlowMo only, a bool: true removes the bounds of r where the rate jumps, as in the paper.
   std::conditional_t<follows_rate, bool, detail::NoSetting> follows_jumps{};
 
   void check() const {
@@ -99,20 +103,20 @@ struct OuterMomentum {
                                           int ratio_at) const {
     return {x, {own.first, own.second, now, ratio_at, rate, momentum}};
   }
-  /// How far along the velocity a point lies from the anchor.
+  /// Returns the offset of a point from the anchor, as a multiple of the velocity.
   float ahead(ReadOut which) const {
     if (nesterov) return which == ReadOut::current ? rate * momentum : 0;
     return which == ReadOut::look_ahead ? -rate * momentum : 0;
   }
 };
 
-/// An outer step along the mean move, without momentum: x = anchor - rate D, the next anchor. What SparseLoCo does.
+/// The outer step along the mean move without momentum: x = anchor - rate D, the next anchor. SparseLoCo uses it.
 struct OuterDescent {
   static constexpr std::array<const char*, 1> state{"anchor"};
   static constexpr int from_start = 1;
   static constexpr bool follows_rate = false;
 
-  float rate = 1;  ///< of the outer step
+  float rate = 1;  ///< outer learning rate
 
   void check() const { check_rate("the outer rate", rate); }
   template <class Visit>
@@ -129,8 +133,8 @@ struct OuterDescent {
   }
 };
 
-/// The outer step of Local SGD: x = mean_i x_i. No state; with a compressor, and over Gathered, ranks send how they moved, from an
-/// anchor.
+/// The outer step of Local SGD: x = mean_i x_i. No state. With a compressor, and over Gathered, ranks send their
+/// moves from an anchor instead.
 struct PlainAverage {
   static constexpr std::array<const char*, 0> state{};
   static constexpr int from_start = 0;
@@ -166,11 +170,11 @@ requires((!C::lossless || is_no_mean<P>()) &&
          requires { typename Outer::OfMoves; }) struct OuterRule<Outer, C, P> {
   using type = typename Outer::OfMoves;
 };
-/// What the outer step runs as where messages travel by compressor C over topology P.
+/// The outer rule for messages by compressor C over topology P.
 template <class Outer, class C, class P>
 using OuterRuleOf = typename OuterRule<Outer, C, P>::type;
 
-/// Whether its messages are models, not moves.
+/// Checks whether the rule's messages are models, not moves.
 template <class Rule>
 constexpr bool sends_models() {
   if constexpr (requires { Rule::sends_models; }) return Rule::sends_models;

@@ -6,18 +6,19 @@
 
 namespace terse {
 
-/// Local steps while the average of the last round runs: after every `period` steps of the inner recipe, alone on its
-/// rank, the mean that was started `period` steps ago is taken up by Merge, and the next one starts. The first round
-/// takes up the initial parameters. Nobody waits for a mean before it is needed, and then only for who is later than
-/// a whole period. Each step moves the round on where its messages have come in.
+/// Local steps that overlap with the average of the last round: every `period` steps of the inner recipe, alone on
+/// its rank, Merge takes up the mean that was started `period` steps ago, and the next one starts. The first round
+/// takes up the initial parameters. No rank waits for a mean before it is due, and then only for ranks that are more
+/// than a whole period late. Each step advances the round if messages have arrived.
 ///
 ///     OverlapLocalSgd<MomentumSgd<>>{.inner = {.learning_rate = 0.1F}, .period = 8, .merge = {.pullback = 0.6F}}
 ///
-/// Saving completes the round under way and keeps its mean. A gradient that is not finite is found by its rank alone;
-/// the others throw peer_error when they wait for it.
+/// Saving completes the round under way and keeps its mean. A gradient that is not finite is detected by its rank
+/// only; the others throw peer_error when they wait for it.
 ///
-/// State: the inner recipe's; anchor and velocity, or mean and snapshot, n floats each. Wire: one dense round in each
-/// period. Passes beside the inner recipe's: in each period-th step one to send, one over n / W, two to take up.
+/// State: the inner recipe's; anchor and velocity, or mean and snapshot, n floats each. Wire: one dense round per
+/// period. Passes every `period` steps, in addition to the inner recipe's: one to send, one over n / W, two to take
+/// up.
 template <class Inner, class Merge = PullBack, Topology P = ScatterGather>
 struct OverlapLocalSgd {
   static_assert(detail::check_meeting<Inner, Merge, OnePeriodLate, EarlyDenseTopologyOf<P>>());
@@ -25,7 +26,7 @@ struct OverlapLocalSgd {
 
   Inner inner{};             ///< the recipe of local steps
   std::uint64_t period = 8;  ///< steps between two rounds, at least 1
-  Merge merge{};             ///< how a mean that comes late enters the model
+  Merge merge{};             ///< merge of late means into the model
 
   LocalUpdatesOf<Inner, Merge, OnePeriodLate, Inside::alone, Dense, NoErrorFeedback, EarlyDenseTopologyOf<P>>
   composition() const {

@@ -10,10 +10,10 @@
 
 namespace terse {
 
-// When local methods meet: which fragment of the model ranks send in which step, and how many steps later its mean
-// enters the parameters. A policy.
+// The schedule of a local method, a policy: the steps in which ranks send each fragment of the model, and the number
+// of steps after which its mean enters the parameters.
 
-/// All of the model after every `period` steps, and nobody goes on before the mean is there.
+/// The whole model every `period` steps; each rank waits for the mean.
 struct AllAtOnce {
   static constexpr bool late = false;
   static void check(std::uint64_t) {}
@@ -24,7 +24,7 @@ struct AllAtOnce {
   static std::uint64_t delay_in(std::uint64_t) { return 0; }
 };
 
-/// All of the model after every `period` steps; its mean enters when the next one is sent.
+/// The whole model every `period` steps; its mean enters when the next message is sent.
 struct OnePeriodLate {
   static constexpr bool late = true;
   static void check(std::uint64_t) {}
@@ -35,14 +35,14 @@ struct OnePeriodLate {
   static std::uint64_t delay_in(std::uint64_t period) { return period; }
 };
 
-/// Fragment p of `count` after each step t with t = floor(p period / count) modulo `period`; its mean enters after step
-/// t + delay. Fragments are whole consecutive segments, as alike in size as those allow: p holds those whose middle lies in the
-/// p-th of `count` equal parts of the model. `count` holds from construction on.
+/// Fragment p of `count` after each step t with t = floor(p period / count) modulo `period`; its mean enters after
+/// step t + delay. Fragments are whole consecutive segments, of sizes as equal as the segments allow: p holds those
+/// whose middle lies in the p-th of `count` equal parts of the model. `count` is fixed at construction.
 struct Fragments {
   static constexpr bool late = true;
 
-  std::uint64_t count = 4;  ///< of fragments, at least 1
-  std::uint64_t delay = 1;  ///< steps, at most `period`
+  std::uint64_t count = 4;  ///< number of fragments, at least 1
+  std::uint64_t delay = 1;  ///< steps from sending to the mean, at most `period`
 
   void check(std::uint64_t period) const {
     require(count >= 1 && count <= most, "a model has at least 1 fragment and at most 65536",
@@ -55,7 +55,7 @@ struct Fragments {
     visit("fragments", static_cast<double>(count));
     visit("delay", static_cast<double>(delay));
   }
-  /// One range for each fragment, which is empty where no segment's middle lies in its part.
+  /// Returns one range per fragment, empty where no segment's middle lies in its part.
   std::vector<Range> cut(const Layout& layout) const {
     const Range whole = layout.range();
     std::vector<std::vector<Piece>> parts(static_cast<std::size_t>(count));

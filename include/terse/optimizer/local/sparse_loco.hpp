@@ -6,8 +6,8 @@
 
 namespace terse {
 
-/// SparseLoCo: after `period` steps of the inner recipe, alone on its rank, ranks send the largest elements of each tile of how
-/// they have moved, and of what they have not sent of earlier moves:
+/// SparseLoCo: every `period` steps of the inner recipe, alone on its rank, ranks send the largest elements of each
+/// tile of e_i, which sums their moves and the unsent part of earlier ones:
 ///
 ///     e_i = decay e_i + (anchor - x_i)        s_i = the largest of each tile of e_i        e_i = e_i - s_i
 ///     x = anchor - rate mean_i s_i, the next anchor
@@ -15,8 +15,9 @@ namespace terse {
 ///     SparseLoCo<Adam<>>{.inner = {.learning_rate = 4e-4F}, .period = 30}
 ///     SparseLoCo<Adam<>, Tiles<64, Sparse<Largest, TwoMagnitudeSign<>, PerSegment>>>    2 bits for a pick's value
 ///
-/// The memory e is an error feedback's error. All ranks have the same bits after an outer step. Defaults: 64 elements of a tile of
-/// 64 x 64, a decay of 0.95, a rate of 1. State: the inner recipe's; anchor and e, n floats each.
+/// The memory e is the error of the error feedback. All ranks have the same bits after an outer step. Defaults: 64
+/// elements of a tile of 64 x 64, a decay of 0.95, a rate of 1. State: the inner recipe's; anchor and e, n floats
+/// each.
 ///
 /// Source: Sarfi, Therien, Lidin and Belilovsky, "Communication efficient LLM pre-training with SparseLoCo", 2025 (arXiv
 /// 2508.15706).
@@ -28,11 +29,11 @@ struct SparseLoCo {
 
   Inner inner{};              ///< the recipe of local steps
   std::uint64_t period = 30;  ///< steps between two meetings, at least 1
-  float decay = 0.95F;        ///< of the memory; error_feedback.decay is this one
+  float decay = 0.95F;        ///< factor of the memory; it replaces error_feedback.decay
   OuterDescent outer{};       ///< the outer step
-  C compressor = sparse();    ///< of messages
-  F error_feedback{};         ///< what becomes of what compression loses
-  T topology{};               ///< the way messages take between ranks
+  C compressor = sparse();    ///< compressor of messages
+  F error_feedback{};         ///< treatment of the compression error
+  T topology{};               ///< communication pattern
 
   auto composition() const {
     LocalUpdatesOf<Inner, OuterDescent, AllAtOnce, Inside::alone, C, F, T> local{
@@ -47,7 +48,7 @@ struct SparseLoCo {
   }
 
  private:
-  /// The paper's 64 elements of a tile of 64 x 64.
+  /// Returns the paper's compressor: 64 elements of a tile of 64 x 64.
   static C sparse() {
     C compressor{};
     if constexpr (requires { compressor.inner.selection.ratio; })

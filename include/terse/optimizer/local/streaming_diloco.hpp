@@ -6,9 +6,9 @@
 
 namespace terse {
 
-/// Streaming DiLoCo: DiLoCo fragment by fragment. Fragment p of P is sent after the steps t with t = floor(p H / P) modulo the
-/// period H, travels during the next `delay` steps, and then enters beside what ranks have done meanwhile. See Fragments for the
-/// schedule and LateMomentum for the equations.
+/// Streaming DiLoCo: DiLoCo fragment by fragment. Fragment p of P is sent after the steps t with t = floor(p H / P)
+/// modulo the period H, travels during the next `delay` steps, and is then merged with the local steps since. See
+/// Fragments for the schedule and LateMomentum for the equations.
 ///
 ///     StreamingDiLoCo<Adam<>>{.period = 100, .outer = {.local_share = 0.5F}, .schedule = {.count = 4, .delay = 1}}
 ///     StreamingDiLoCo<Adam<>, Cast<e3m0, MaxAbs, PerBlock<128>>>{.period = 100}        the paper's 4 bits
@@ -17,10 +17,10 @@ namespace terse {
 /// Topology that doesn't evaluate late. Ranks differ between meetings and after them; the model is the anchor, which
 /// `read_out(ReadOut::look_ahead, view)` writes without communication.
 ///
-/// State: the inner recipe's; anchor and velocity, n floats each; packets of all fragments. Wire: in each period one round of the
-/// topology for each fragment, at most 1 / P of the model at a time where segments allow it and rounds don't overlap
-/// (delay < H / P). Passes beside the inner recipe's, over each fragment once in a period: one to send, one over 1 / W, one to
-/// step the anchor, one to mix.
+/// State: the inner recipe's; anchor and velocity, n floats each; packets of all fragments. Wire: in each period one
+/// round of the topology per fragment, at most 1 / P of the model at a time if segments allow it and rounds don't
+/// overlap (delay < H / P). Passes in addition to the inner recipe's, over each fragment once in a period: one to
+/// send, one over 1 / W, one to step the anchor, one to mix.
 ///
 /// Source: Douillard et al., "Streaming DiLoCo with overlapping communication: towards a distributed free lunch", 2025
 /// (arXiv 2501.18512), algorithm 2.

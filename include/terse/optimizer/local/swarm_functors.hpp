@@ -4,11 +4,11 @@
 #include "terse/core/vector.hpp"
 #include "terse/optimizer/local/outer_step.hpp"
 
-// What SwarmSgd and AsyncSwarmSgd do to one element when two ranks meet.
+// The functors of SwarmSgd and AsyncSwarmSgd for one element when two ranks meet.
 
 namespace terse::detail {
 
-/// A message or a consumer, as itself and as the first of the vectors that travel together.
+/// A message or a consumer, both as itself and as the first of the vectors that travel together.
 template <class F>
 struct OneVector : Message<F, F> {
   OneVector vector(Vector<0>) const { return *this; }
@@ -20,7 +20,7 @@ OneVector<F> one_vector(const F& f) {
 
 TERSE_NUMERICS_BEGIN
 
-/// By half the difference, which compressed pieces give alone and dense ones beside the value as it was sent.
+/// The move by half the difference. Compressed pieces pass it alone, dense ones with the value that was sent.
 template <Number P>
 struct MoveBy {
   ParameterRef<P> parameters;
@@ -34,7 +34,7 @@ struct MoveBy {
   }
 };
 
-/// In the place of what was sent, by how much the mean differs from it.
+/// The mean minus the sent value, stored in place of the sent value.
 struct KeepGain {
   float* copy;
   using StreamsOf = KeepGain;
@@ -49,7 +49,7 @@ struct KeepDifference {
   TERSE_HD void operator()(const Piece&, index_t i, float, float difference) const { copy[i] = difference; }
 };
 
-/// Adds what the last meeting has brought; what comes out is the next one's message.
+/// The addition of the last meeting's result; the sum is the next message.
 template <Number P>
 struct TakeUp {
   ParameterRef<P> parameters;
@@ -63,7 +63,7 @@ struct TakeUp {
   }
 };
 
-/// The mean with what was read, by the verbs' signature and by that of keyed compressors.
+/// The mean with the value read, with the signature of the verbs and that of keyed compressors.
 template <Number P>
 struct AverageWith {
   ParameterRef<P> parameters;

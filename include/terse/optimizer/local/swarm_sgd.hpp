@@ -5,31 +5,31 @@
 
 namespace terse {
 
-/// SwarmSGD by a shared schedule: local steps of any recipe, alone on its rank, and now and then two ranks meet and
-/// average. Who meets whom in which step is drawn alike by all ranks, see graph::Spaced: pairs of G, RandomMatching
-/// or RandomEdge, every `schedule.period` steps or, geometric, each in any step with probability 1 / period.
+/// SwarmSGD with a shared schedule: local steps of any recipe, alone on its rank, and at times two ranks meet and
+/// average. All ranks draw the same pairs, see graph::Spaced: pairs of G, RandomMatching or RandomEdge, every
+/// `schedule.period` steps or, geometric, each in any step with probability 1 / period.
 ///
-///     blocking         x_i = (x_i + x_j) / 2, after both have made their local steps
-///     non_blocking     x_i = (y_i + y_j) / 2 + (x_i - y_i), y what they were when they met: it is sent then, travels
-///                      during the next local steps and enters after them, at this rank's next meeting
+///     blocking         x_i = (x_i + x_j) / 2, after the local steps of both
+///     non_blocking     x_i = (y_i + y_j) / 2 + (x_i - y_i), y the parameters when they met: sent then, y travels during
+///                      the next local steps and enters after them, at this rank's next meeting
 ///
 ///     SwarmSgd<MomentumSgd<>>{.inner = {.learning_rate = 0.1F}, .schedule = {.period = 4}}
 ///     NonBlockingSwarmSgd<Adam<>, Lattice<8>>{.schedule = {.period = 4}, .compressor = {.step = 1e-3F}}
 ///
-/// Both keep the mean of the ranks (non-blocking: with what is on its way). Plain and blocking, both partners get
-/// the same bits. With a keyed compressor (Lattice, Moniqua) x_i moves by (z_j - z_i) / 2, z what the packets say
-/// beside x_i; parameters beyond its bound throw wire_error and stay as they are. Ranks must start from the same
-/// parameters and take the same number of steps; what converges, and is evaluated, is their mean. The inner
-/// recipe's buffers stay on their rank.
+/// Both forms keep the mean of the ranks (non-blocking: including messages under way). With Dense and blocking, both
+/// partners get the same bits. With a keyed compressor (Lattice, Moniqua) x_i moves by (z_j - z_i) / 2, z the packets
+/// decoded with x_i as the key. Parameters beyond its bound throw wire_error and stay unchanged. Ranks must start
+/// from the same parameters and take the same number of steps. Their mean converges, and is the model to evaluate.
+/// The inner recipe's buffers stay on their rank.
 ///
-/// The schedule holds from construction on. Saving completes the meeting under way and keeps what it brings. A
-/// gradient that is not finite is found by its rank alone, which throws; a partner throws peer_error when it waits
-/// for it. NonFinite::skip lets all ranks agree in each step.
+/// The schedule is fixed at construction. Saving completes the meeting under way and keeps its result. A gradient
+/// that is not finite is detected by its rank only, which throws; a partner throws peer_error when it waits for it.
+/// With NonFinite::skip all ranks agree in every step.
 ///
-/// State: the inner recipe's and, non-blocking, n floats. Wire: a packet to the partner in a meeting. Passes beside
-/// the inner recipe's, in a meeting: one to send, one to take up, and non-blocking one between. Lattices: see
-/// KeyedMixing. Source: Nadiradze, Sabour, Davies, Li, Alistarh, "Asynchronous decentralized SGD with quantized and
-/// local updates", NeurIPS 2021.
+/// State: the inner recipe's and, if non-blocking, n floats. Wire: a packet to the partner in a meeting. Passes in a
+/// meeting, in addition to the inner recipe's: one to send, one to take up, and if non-blocking one between.
+/// Lattices: see KeyedMixing. Source: Nadiradze, Sabour, Davies, Li, Alistarh, "Asynchronous decentralized SGD with
+/// quantized and local updates", NeurIPS 2021.
 template <class Inner, Compressor C = Dense, graph::PairGraph G = graph::RandomMatching,
           Meeting Form = Meeting::blocking>
 struct SwarmSgd {
@@ -45,7 +45,7 @@ struct SwarmSgd {
 
   Inner inner{};                ///< the recipe of local steps
   graph::Spaced<G> schedule{};  ///< the pairs, and the rounds between their meetings
-  C compressor{};               ///< of parameters: Dense, or a keyed one
+  C compressor{};               ///< compressor of parameters: Dense, or a keyed one
 
   void check() const {
     check_values(inner);
@@ -57,7 +57,7 @@ struct SwarmSgd {
     schedule.settings(visit);
     detail::policy_settings(compressor, visit);
   }
-  /// Steps differ in more than numbers.
+  /// Returns false: steps differ in more than their scalars.
   static bool recordable() { return false; }
 
   template <class T>
@@ -99,7 +99,7 @@ struct SwarmSgd {
     state.exchange.start(input.context, {}, x);
     state.exchange.finish(detail::one_vector(Take{input.parameters}));
   }
-  /// Takes up the last meeting, and lets the next one begin.
+  /// Takes up the last meeting and begins the next one.
   template <Executor E, class N>
   void part(const StepInput<E, N>& input, State<E>& state) const {
     state.land();
@@ -110,7 +110,7 @@ struct SwarmSgd {
   }
 };
 
-/// SwarmSGD whose pairs mix what each had at its last meeting, and don't wait for one another's local steps.
+/// SwarmSGD whose pairs mix their parameters of the last meeting, without waiting for each other's local steps.
 template <class Inner, Compressor C = Dense, graph::PairGraph G = graph::RandomMatching>
 using NonBlockingSwarmSgd = SwarmSgd<Inner, C, G, Meeting::non_blocking>;
 

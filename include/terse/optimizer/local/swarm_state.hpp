@@ -15,13 +15,13 @@
 
 namespace terse {
 
-/// When what two ranks have sent each other enters their parameters: at once, while both wait, or when each has made
-/// its next local steps, while it travels.
+/// The time at which two ranks that meet mix their parameters: at once, while both wait, or after each rank's next
+/// local steps, during which messages travel.
 enum class Meeting { blocking, non_blocking };
 
 namespace detail {
 
-/// What changes in SwarmSgd, and the meeting under way.
+/// The mutable state of SwarmSgd, and the meeting under way.
 template <class Inner, Compressor C, graph::PairGraph G, Meeting Form, Executor E>
 struct SwarmState {
   using Schedule = graph::Spaced<G>;
@@ -31,9 +31,9 @@ struct SwarmState {
   typename Composed<Inner>::template State<E> inner;
   Exchange<C, NoErrorFeedback, Topology, E> exchange;
   Schedule schedule;
-  /// Non-blocking: what this rank has sent, and once that meeting has landed, what it brings.
+  /// The sent parameters and, once that meeting has landed, its result; non-blocking only.
   buffer<float, typename E::memory> copy;
-  StepContext sent;  // of the meeting under way
+  StepContext sent;  // the context of the meeting under way
   buffer<StepScalars, typename E::memory> sent_now;
   bool under_way = false;
   Range range;
@@ -69,17 +69,17 @@ struct SwarmState {
   }
   bool meets(std::uint64_t step) const { return schedule.partner(rank, size, step - 1) >= 0; }
 
-  /// Sends `copy` to the partner of this step; the meeting ends in another.
+  /// Sends `copy` to the partner of this step; the meeting ends in a later step.
   template <class Input>
   void start(const Input& input) {
-    using terse::copy;  // and, by its arguments, a grid's
+    using terse::copy;  // a grid's is found by its arguments
     copy(input.executor, view<const StepScalars, typename E::memory>(input.context.now, 1), sent_now.all());
     sent = input.context;
     sent.now = sent_now.data();
     exchange.start(sent, {}, one_vector(ReadArena{this->copy.data()}));
     under_way = true;
   }
-  /// Takes in what has come of the meeting under way, so that the partner is rid of it, too.
+  /// Receives messages of the meeting under way that have arrived, so that the partner's sends complete, too.
   void advance() {
     if (under_way) exchange.ready();
   }
