@@ -12,7 +12,7 @@
 
 namespace terse::detail {
 
-/// The recipe behind Averaging and Staged: exact steps by First until `when` ends this stage, then compressed steps by Second.
+/// The recipe that Averaging and Staged share: exact steps by First until `when` ends this stage, then compressed steps by Second.
 /// Segments that are not compressed use First in both stages; their gradients travel in the same packets. With a lossless
 /// compressor there is only the first stage.
 template <class First, class Second, Compressor C, ErrorFeedback F, Topology P, class When>
