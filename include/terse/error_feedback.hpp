@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// Error feedback: the treatment of the compression error, which a rank keeps and adds to later messages.
+// Formulas and pairs that are refused: docs/error-feedback.md.
+//
+//     NoErrorFeedback                                 nothing is kept: for unbiased compressors
+//     Residual                                        the error is added to the next message
+//     MomentumResidual                                a part of what was sent stays, as momentum (Dion)
+//     OwnersResidual                                  only the owners of chunks keep errors
+//     StoredResidual<Q>, Bf16Residual, Int8Residual   Residual with errors in fewer bits
+//     AveragedResidual<Q>                             a moving average of errors (LoCo)
+//     Difference                                      differences to a copy that all ranks keep (EF21, DIANA)
+//     Controlled                                      errors and copies in balance (EControl)
+//     Remembered<H>                                   copies of activations, between the stages of a pipeline (AC-SGD)
+//
+// The check of its promises: laws/error_feedback.hpp.
+// The contract: terse/error_feedback/concept.hpp. A custom one, complete: examples/custom_error_feedback.cpp.
+
+#include "terse/error_feedback/averaged_residual.hpp"  // IWYU pragma: export
+#include "terse/error_feedback/concept.hpp"            // IWYU pragma: export
+#include "terse/error_feedback/controlled.hpp"         // IWYU pragma: export
+#include "terse/error_feedback/difference.hpp"         // IWYU pragma: export
+#include "terse/error_feedback/momentum_residual.hpp"  // IWYU pragma: export
+#include "terse/error_feedback/none.hpp"               // IWYU pragma: export
+#include "terse/error_feedback/owners_residual.hpp"    // IWYU pragma: export
+#include "terse/error_feedback/remembered.hpp"         // IWYU pragma: export
+#include "terse/error_feedback/residual.hpp"           // IWYU pragma: export
+#include "terse/error_feedback/stored_residual.hpp"    // IWYU pragma: export

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// Preconditioners: the step that is made of a direction.
+// Formulas: docs/algorithms/averaging.md.
+//
+//     NoPreconditioner, SignStep                      the direction, or its signs
+//     AdamVariance, AmsgradVariance, AdagradSum       divided by the root of a variance
+//     LayerWise<P>, LarsRates                         scaled by a norm of each layer: LAMB, LARS
+//     NewtonSchulz, PolarExpress, OrthogonalRows<N>   the nearest orthogonal matrix: Muon, Dion2
+//     OnHidden<P, Q>                                  P for hidden matrices, Q for all other segments
+//     FrozenVariance, FrozenLayerRates<P>             for a second stage, whose variance is fixed: 1-bit Adam, 1-bit LAMB
+//
+// The check of its promises: laws/rule.hpp. The end of a first stage: AtStep, VarianceRatio.
+// The contract: terse/preconditioner/concept.hpp. A custom one, complete: examples/custom_preconditioner.cpp.
+
+#include "terse/optimizer/on_hidden.hpp"                // IWYU pragma: export
+#include "terse/preconditioner/concept.hpp"             // IWYU pragma: export
+#include "terse/preconditioner/elementwise.hpp"         // IWYU pragma: export
+#include "terse/preconditioner/freeze.hpp"              // IWYU pragma: export
+#include "terse/preconditioner/frozen_layer_rates.hpp"  // IWYU pragma: export
+#include "terse/preconditioner/frozen_variance.hpp"     // IWYU pragma: export
+#include "terse/preconditioner/layer_wise.hpp"          // IWYU pragma: export
+#include "terse/preconditioner/newton_schulz.hpp"       // IWYU pragma: export
+#include "terse/preconditioner/orthogonal_rows.hpp"     // IWYU pragma: export
