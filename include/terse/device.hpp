@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-/// The parts of terse.hpp that run on a device, as kernels of grid executors: `executor::cuda`, for which terse/cuda.cuh includes all
-/// requirements, and `executor::emulated`, see terse/device/emulated.hpp. Must be included before code that runs there is used.
+/// The parts of terse.hpp that run on a device, as kernels of grid executors: `executor::cuda`, for which
+/// terse/cuda.cuh includes everything required, and `executor::emulated`, see terse/device/emulated.hpp. Include it
+/// before code that runs there.
 
 #include "terse/device/compressor/keyed.hpp"                // IWYU pragma: export
 #include "terse/device/compressor/sparse.hpp"               // IWYU pragma: export

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-/// Ranks with a GPU each, over NCCL: terse/cuda.cuh, and what chooses a rank's device and makes its stream, transport and executor. For nvcc; see
-/// docs/cuda.md.
+/// Ranks with one GPU each, over NCCL: terse/cuda.cuh, and `cuda::Rank`, which chooses a rank's device and makes its
+/// stream, transport and executor. For nvcc; see docs/cuda.md.
 
 #include "terse/cuda.cuh"
 #include "terse/device/gpu_rank.hpp"
@@ -11,8 +11,8 @@ namespace terse::cuda {
 
 using Rank = GpuRank<executor::cuda>;
 
-/// Runs `body(rank)`, with a `cuda::Rank&`, in a thread for each GPU of this machine, without MPI. No wait lasts longer than `deadline`. Throws
-/// what ThreadGroup::run throws, and usage_error where the process sees no GPU.
+/// Runs `body(rank)`, with a `cuda::Rank&`, in a thread for each GPU of this machine, without MPI. No wait lasts longer
+/// than `deadline`. Throws the exceptions of ThreadGroup::run, and usage_error if the process sees no GPU.
 template <class Body>
 void on_all_gpus(const Body& body, Deadline deadline = std::chrono::seconds(60)) {
   detail::on_all_gpus<Rank>(body, deadline);

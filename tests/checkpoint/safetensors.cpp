@@ -8,11 +8,11 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <csignal>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -430,9 +430,9 @@ TEST_CASE("a header of many tensors is read in linear time") {
     checkpoint::write(scratch.path() / "a", tensors, {});
     double best = 1e9;
     for (int round = 0; round < 3; ++round) {
-      const auto begin = std::chrono::steady_clock::now();
+      const std::clock_t begin = std::clock();  // the processor's, which other programs don't take
       CHECK(File::read(scratch.path() / "a").tensors().size() == count);
-      best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+      best = std::min(best, static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC);
     }
     return best;
   };

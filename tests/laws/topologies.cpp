@@ -50,18 +50,14 @@ struct Broken {
 
     double notes(E executor) { return Whole::notes(executor) * (Wrong == Fault::norm ? 1.01 : 1); }
 
+    // A peer's failure shows in either.
+    template <class M>
+    void start(RoundContext<C, F, E>& context, const M& message) {
+      slowly([&] { Whole::start(context, message); });
+    }
     template <class M>
     bool advance(RoundContext<C, F, E>& context, const M& message, bool block) {
-      // Tells nobody for longer than the deadline.
-      if constexpr (Wrong == Fault::failure) {
-        try {
-          return Whole::advance(context, message, block);
-        } catch (const peer_error&) {
-          std::this_thread::sleep_for(std::chrono::seconds(7));
-          throw;
-        }
-      }
-      return Whole::advance(context, message, block);
+      return slowly([&] { return Whole::advance(context, message, block); });
     }
     template <class Consumer>
     void consume(RoundContext<C, F, E>& context, const Consumer& consumer) {
@@ -71,6 +67,18 @@ struct Broken {
       using Exact = Spoiled<Wrong, false, decltype(consumer.dense)>;
       Whole::consume(context, Message{Compressed{consumer.compressed, context.rank, by},
                                       Exact{consumer.dense, context.rank, by}});
+    }
+
+   private:
+    /// Fault::failure keeps a peer's failure to itself for longer than the deadline.
+    template <class Call>
+    static auto slowly(const Call& call) {
+      try {
+        return call();
+      } catch (const peer_error&) {
+        if (Wrong == Fault::failure) std::this_thread::sleep_for(std::chrono::seconds(7));
+        throw;
+      }
     }
   };
 };

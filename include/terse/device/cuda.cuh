@@ -18,7 +18,7 @@ namespace terse {
 
 namespace detail {
 
-/// What a kernel sees of its block on a device.
+/// A kernel's view of its block on a device.
 struct CudaBlock {
   TERSE_HD index_t index() const {
 #ifdef __CUDA_ARCH__
@@ -60,7 +60,7 @@ struct CudaBlock {
     using Scan = cub::BlockScan<T, block_threads, cub::BLOCK_SCAN_WARP_SCANS>;
     __shared__ typename Scan::TempStorage storage;
     Scan(storage).ExclusiveSum(own, before, total);
-    __syncthreads();  // it may be used again
+    __syncthreads();  // `storage` may be used again
 #else
     total = own;
 #endif
@@ -78,14 +78,14 @@ struct CudaBlock {
   }
 };
 
-/// The kernels of a program, each registered before `main` by a static member of its own.
+/// Returns the kernels of the program; each is registered before `main` by a static member of its `Registered`.
 inline std::vector<const void*>& kernels() {
   static std::vector<const void*> all;
   return all;
 }
 
-/// Returns the current device, -1 where there is none, with all kernels loaded on it. CUDA loads a kernel at its first launch, which
-/// may wait until the device is idle: after a message that waits for a peer, for as long as that takes, and no deadline holds there.
+/// Returns the current device, or -1 if there is none, with all kernels loaded on it. CUDA loads a kernel at its first
+/// launch, which may wait until the device is idle: after a message that waits for a peer, this wait has no deadline.
 inline int loaded_device() {
   int device = -1;
   if (cudaGetDevice(&device) != cudaSuccess) return -1;
@@ -96,7 +96,7 @@ inline int loaded_device() {
   return device;
 }
 
-/// The one entry point of all kernels.
+/// Runs a kernel; the single entry point of all kernels.
 template <class Kernel>
 __global__ void __launch_bounds__(tuning_of_kernel<Kernel>().threads,
                                   tuning_of_kernel<Kernel>().resident_blocks)
@@ -118,10 +118,11 @@ struct Registered {
 
 namespace executor {
 
-/// Runs functors on the CUDA device that was current when it was made, in order on `stream`, one of that device. Making it
-/// loads the program's kernels there. The device must be current in every thread that uses it: usage_error if another one is.
-/// Nothing blocks the host but what says so, and nothing is allocated. Needs nvcc with -fmad=false and --expt-relaxed-constexpr, which the `terse-cuda` dependency
-/// and package carry: with them the results have the host's bits.
+/// Executor that runs functors on the CUDA device that was current at its construction, in order on `stream`, a stream
+/// of that device. Construction loads the program's kernels there. The device must be current in every thread that uses
+/// the executor, or it throws usage_error. Only functions documented to wait block the host, and nothing is allocated.
+/// Requires nvcc with -fmad=false and --expt-relaxed-constexpr, which the `terse-cuda` dependency and package set; with
+/// them the results equal the host's bit for bit.
 struct cuda {
   cudaStream_t stream = nullptr;
   int device = detail::loaded_device();
@@ -141,7 +142,8 @@ struct cuda {
     config.gridDim = dim3(static_cast<unsigned>(blocks));
     config.blockDim = dim3(detail::tuning_of_kernel<Kernel>().threads);
     config.stream = stream;
-    // Its own result: cudaGetLastError, which a launch in angle brackets leaves to ask, would report anybody's earlier error.
+    // Reports this launch alone: cudaGetLastError, needed after a launch in angle brackets, would report any earlier
+    // error.
     detail::check_cuda(cudaLaunchKernelEx(&config, detail::run_kernel<Kernel>, kernel), "launching a kernel");
   }
   void move(void* to, const void* from, std::size_t bytes) const {
@@ -153,7 +155,7 @@ struct cuda {
   void send(void* to, const void* from, std::size_t bytes) const {
     copy(to, from, bytes, cudaMemcpyHostToDevice);
   }
-  /// Waits for all that was launched; throws terse::error if any of it failed.
+  /// Waits for all launched work; throws terse::error if any of it failed.
   void synchronize() const { detail::check_cuda(cudaStreamSynchronize(stream), "cudaStreamSynchronize"); }
 
  private:
@@ -172,7 +174,8 @@ struct cuda {
   }
 };
 
-/// The same with kernels tuned to a GPU and its streams: `tuned_cuda<Tuning{.threads = 128, .rows = 2}> executor{stream}`.
+/// An `executor::cuda` with kernels tuned to a GPU and its streams:
+/// `tuned_cuda<Tuning{.threads = 128, .rows = 2}> executor{stream}`.
 template <Tuning tuned>
 struct tuned_cuda : cuda {
   static constexpr Tuning tuning = tuned;

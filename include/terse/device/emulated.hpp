@@ -22,17 +22,17 @@ namespace terse {
 
 namespace executor {
 
-/// Runs the device's kernels on the host, thread by thread, in memory that host code can't reach: what works here
-/// fails on a device for reasons of the device alone. For tests and debuggers; slow. Compressors and optimizers need
-/// terse/device.hpp, too.
+/// Executor that runs the device's kernels on the host, thread by thread, in memory that host code can't access. Code
+/// that works here fails on a device only for reasons of the device itself. For tests and debuggers; slow. Compressors
+/// and optimizers also require terse/device.hpp.
 struct emulated {
   using memory = terse::memory::emulated;
   using staging = terse::memory::host;
   static constexpr bool grid = true;
-  /// So that tests with few elements come to the kernels for many tiles, too.
+  /// Tuning with which tests with few elements also reach the kernels for many tiles.
   static constexpr Tuning tuning{.few_tiles = 6};
 
-  /// What was launched between `begin` and `end` on this thread, to be run again: a CUDA graph's twin.
+  /// The launches between `begin` and `end` on this thread, for replay: the counterpart of a CUDA graph.
   class Recording {
    public:
     static void begin() { under_way().emplace(); }
@@ -50,7 +50,7 @@ struct emulated {
     std::vector<std::function<void()>> launches_;
   };
 
-  /// Kernels and copies that this thread has launched so far.
+  /// Returns the number of kernels and copies that this thread has launched so far.
   static index_t& launches() {
     thread_local index_t count = 0;
     return count;

@@ -14,9 +14,9 @@ namespace terse {
 
 namespace memory {
 
-/// Stands for a device's memory on the host: readable and writable while a kernel runs or a copy is made, and by
-/// nobody in between, so that host code that reaches for it ends with a fault, as it would on a device. What nobody has written is
-/// full of ones: NaN, and positions and lengths beyond all.
+/// Stand-in for a device's memory on the host, accessible only while a kernel runs or a copy is made. Host code that
+/// accesses it in between faults, as it would on a device. Unwritten memory is filled with ones: NaN, and positions and
+/// lengths beyond all valid ones.
 struct emulated {
   static void* allocate(std::size_t bytes) { return arena().allocate(bytes); }
   static void* allocate_unwritten(std::size_t bytes) {
@@ -34,7 +34,7 @@ struct emulated {
     std::memcpy(to, from, bytes);
   }
 
-  /// While one lives, the memory is open.
+  /// A guard that keeps the memory open while it lives.
   class Open {
    public:
     Open() { arena().open(+1); }
@@ -63,7 +63,7 @@ struct emulated {
       protect();
       return place;
     }
-    /// Gives the pages back; the addresses aren't used again.
+    /// Returns the pages to the system; the addresses aren't reused.
     void release(void* place) noexcept {
       if (place == nullptr) return;
       const std::lock_guard lock(mutex_);
@@ -80,7 +80,7 @@ struct emulated {
     }
 
    private:
-    /// From the first place that is taken on: what lies before it stays closed.
+    /// Opens or closes the memory from the first allocation on; released memory before it stays closed.
     void protect() {
       if (taken_.empty()) return;
       char* const first = static_cast<char*>(taken_.begin()->first);

@@ -10,13 +10,14 @@
 
 namespace terse::detail {
 
-/// A stack that is left in the midst of a function and entered there again.
+/// A stack that can be left in the middle of a function and entered there again.
 class EmulatedStack {
  public:
-  /// A stack on which `entry(argument)` begins when it is entered first. `entry` leaves it at its end, for good.
+  /// Prepares a stack on which `entry(argument)` begins at the first entry. `entry` never returns: at its end it leaves
+  /// the stack for good.
   void begin(char* memory, std::size_t bytes, void (*entry)(void*), void* argument);
 
-  /// Leaves `from`, on which the caller runs, for `to`.
+  /// Switches from `from`, the caller's stack, to `to`.
   static void change(EmulatedStack& from, EmulatedStack& to);
 
  private:
@@ -35,10 +36,11 @@ class EmulatedStack {
 
 #ifdef __x86_64__
 
-// By hand: swapcontext asks the system for the signal mask each time, which would be half of a cooperative kernel's time.
+// Written by hand: swapcontext asks the system for the signal mask each time, which would take half of a cooperative
+// kernel's time.
 
 inline void EmulatedStack::begin(char* memory, std::size_t bytes, void (*entry)(void*), void* argument) {
-  // Aligned as after a call, whose return address is missing.
+  // Aligned as after a call, but without a return address.
   auto** const end = reinterpret_cast<void**>((reinterpret_cast<std::uintptr_t>(memory) + bytes) / 16 * 16);
   end[-1] = nullptr;
   end[-2] = reinterpret_cast<void*>(entry);
@@ -51,8 +53,9 @@ inline void EmulatedStack::begin(char* memory, std::size_t bytes, void (*entry)(
 #endif
 [[gnu::noinline]] inline void
 EmulatedStack::change(EmulatedStack& from, EmulatedStack& to) {
-  // The compiler saves what is named below, which is what a function may not change but for the frame pointer; vectors
-  // are the caller's, who must not see that none is touched. The 128 bytes below the stack's top may be in use.
+  // The compiler saves the registers named below: all that a function must preserve, except the frame pointer. Vector
+  // registers are the caller's to save, and noipa hides from it that none is touched. The 128 bytes below the stack's
+  // top may be in use.
   void *left = &from.top_, *entered = to.top_;
   asm volatile(
       "leaq -128(%%rsp), %%rsp\n\t"

@@ -19,11 +19,11 @@ namespace terse::detail {
 
 struct AnyKernel;
 
-/// A block's threads, one after the other, each until it waits.
+/// The threads of a block, run one after the other, each until it waits.
 class EmulatedThreads {
   static constexpr std::size_t stack_bytes = std::size_t{64} << 10;
   enum class Waits { nobody, warp, block, done };
-  /// One of each thread, which the first that has waited for all of them replaces by sums.
+  /// A number per thread; the first thread that resumes after the wait replaces them by the sums of those before.
   struct Numbers {
     std::uint64_t of[block_threads]{}, total = 0;
     bool summed = false;
@@ -39,7 +39,7 @@ class EmulatedThreads {
   };
 
  public:
-  /// What a kernel sees of its block.
+  /// A kernel's view of its block.
   class Block {
    public:
     index_t index() const { return threads_->index_; }
@@ -74,8 +74,8 @@ class EmulatedThreads {
     friend class EmulatedThreads;
     Block(EmulatedThreads* threads, int thread) : threads_(threads), thread_(thread) {}
 
-    /// The words of all threads of the warp. They take turns between two places: nobody writes where others may still
-    /// read.
+    /// Returns the words of all threads of the warp. Calls alternate between two buffers, so that no thread overwrites
+    /// a word that others may still read.
     const std::uint32_t* show(std::uint32_t word) {
       std::uint32_t* const place = threads_->word_[turn_];
       turn_ = 1 - turn_;
@@ -89,11 +89,11 @@ class EmulatedThreads {
     int turn_ = 0, block_turn_ = 0;
   };
 
-  /// Ends the program where a device would refuse the launch.
+  /// Aborts the program if a device would refuse the launch.
   static void check_blocks(index_t blocks) {
     if (blocks < 1 || blocks > 0x7FFFFFFF) refuse("a launch has no blocks, or too many");
   }
-  /// Odd blocks run their threads from the last to the first, so that what should be a wait and isn't shows.
+  /// Runs a block. Odd blocks run their threads from the last to the first, to reveal missing waits.
   inline void run(const AnyKernel& kernel, index_t index);
 
  private:
@@ -106,7 +106,8 @@ class EmulatedThreads {
     waits_[thread] = what;
     EmulatedStack::change(stack_[thread], next(thread));
   }
-  /// Who goes on after `thread`: the next in turn that waits for nobody, and after the last one the scheduler.
+  /// Returns the stack to run after `thread`: that of the next thread in turn that doesn't wait, or the scheduler's
+  /// after the last one.
   EmulatedStack& next(int thread) {
     for (int k = in_turn(thread) + 1; k < threads_; ++k)
       if (waits_[in_turn(k)] == Waits::nobody) return stack_[in_turn(k)];
@@ -141,7 +142,7 @@ class EmulatedThreads {
   }
 
   index_t index_ = 0;
-  int threads_ = block_threads;  // of the block that runs
+  int threads_ = block_threads;  // of the current block
   bool may_wait_ = false;
   EmulatedStack home_, stack_[block_threads];
   Waits waits_[block_threads]{};
@@ -150,7 +151,7 @@ class EmulatedThreads {
   std::unique_ptr<char[]> stacks_;
 };
 
-/// A kernel without its type: its bytes, and a function that runs it.
+/// A type-erased kernel: its bytes, and a function that runs it.
 struct AnyKernel {
   const void* kernel;
   std::size_t bytes, shared_bytes;
@@ -197,10 +198,10 @@ struct EmulatedThreads::Call {
 inline void EmulatedThreads::run(const AnyKernel& kernel, index_t index) {
   index_ = index;
   threads_ = kernel.threads;
-  // Exactly as large as it must be, so that sanitizers see writes beyond it.
+  // Exactly the required size, so that sanitizers detect writes beyond it.
   const std::unique_ptr<std::byte[]> shared(new std::byte[kernel.shared_bytes]);
   std::memset(shared.get(), 0xFF,
-              kernel.shared_bytes);  // nvcc leaves out initializers, in silence
+              kernel.shared_bytes);  // nvcc silently drops initializers
   if (!kernel.cooperative) {
     for (int k = 0; k < threads_; ++k) {
       Block block(this, in_turn(k));

@@ -16,15 +16,15 @@
 
 namespace terse {
 
-/// A rank with a GPU of its own: device, stream, NCCL transport and executor E, made in the one order that works. See
-/// terse/gpus.cuh, which names it cuda::Rank.
+/// A rank with its own GPU: device, stream, NCCL transport and executor E, made in the only order that works.
+/// terse/gpus.cuh names it cuda::Rank.
 template <class E>
 class GpuRank {
  public:
-  /// Makes the GPU current in this thread whose number is the rank's among the ranks of its machine, modulo the number of GPUs that
-  /// the process sees, and meets the others over NCCL. Collective over `boot`, a transport of host memory that is not used
-  /// afterwards. Throws on all ranks what Nccl::create throws: peer_error where a rank has no GPU, usage_error where two
-  /// have the same one.
+  /// Makes a GPU current in this thread and connects to the other ranks over NCCL. The GPU's number is the rank's
+  /// number among the ranks of its machine, modulo the number of GPUs that the process sees. Collective over `boot`, a
+  /// transport of host memory that is not used afterwards. Throws on all ranks the exceptions of Nccl::create:
+  /// peer_error if a rank has no GPU, usage_error if two ranks have the same one.
   template <Transport Boot>
   requires std::same_as<typename Boot::memory, memory::host>
   explicit GpuRank(Boot& boot, Deadline deadline = std::chrono::seconds(60))
@@ -45,7 +45,7 @@ class GpuRank {
     const std::vector<std::array<char, 65>> hosts = all_gather(boot, host);
     const auto before = std::count(hosts.begin(), hosts.begin() + boot.rank(), host);
     int gpus = 0;
-    // Without a GPU it is Nccl::create that tells all ranks.
+    // Without a GPU, Nccl::create reports the error on all ranks.
     if (cudaGetDeviceCount(&gpus) != cudaSuccess || gpus == 0) return -1;
     const int device = static_cast<int>(before) % gpus;
     detail::check_cuda(cudaSetDevice(device), "cudaSetDevice");
@@ -60,7 +60,8 @@ class GpuRank {
 
 namespace detail {
 
-/// body(rank) in a thread for each GPU of this machine; throws what ThreadGroup::run throws, and usage_error where there is none.
+/// Runs body(rank) in a thread for each GPU of this machine. Throws the exceptions of ThreadGroup::run, and usage_error
+/// if there is no GPU.
 template <class Rank, class Body>
 void on_all_gpus(const Body& body, Deadline deadline) {
   int gpus = 0;

@@ -15,7 +15,7 @@ namespace terse {
 
 namespace detail {
 
-/// Throws terse::error that says which call failed and how.
+/// Throws terse::error with the name of the failed call and CUDA's description.
 inline void check_cuda(cudaError_t result, const char* call) {
   if (result != cudaSuccess) throw error(std::string(call) + ": " + cudaGetErrorString(result));
 }
@@ -45,15 +45,15 @@ namespace memory {
 struct device {
   static void* allocate(std::size_t bytes) {
     void* const place = allocate_unwritten(bytes);
-    // Streams that don't wait for the default stream must not see it before it is zero; a wait for the whole device would
-    // be one for messages, too, without a deadline.
+    // Streams that don't wait for the default stream must not see the memory before it is zero. A wait for the whole
+    // device would also wait for messages, without a deadline.
     const detail::OwnStream own;
     detail::check_cuda(cudaMemsetAsync(place, 0, bytes, own.handle()), "cudaMemsetAsync");
     detail::check_cuda(cudaStreamSynchronize(own.handle()), "cudaStreamSynchronize");
     return place;
   }
-  /// As it comes, so that compute-sanitizer's initcheck sees who reads it too early. No two allocations touch, so that what
-  /// does is of one, and may be copied as such.
+  /// Allocates without initialization, so that compute-sanitizer's initcheck detects reads of unwritten memory. No two
+  /// allocations are adjacent, so that adjacent views belong to one allocation and may be copied as one.
   static void* allocate_unwritten(std::size_t bytes) {
     void* place = nullptr;
     if (const cudaError_t result = cudaMalloc(&place, bytes + 1); result == cudaErrorMemoryAllocation)
@@ -63,7 +63,7 @@ struct device {
     return place;
   }
   static void release(void* place) noexcept {
-    // Even of nothing cudaFree ends a capture, in which buffers may be moved.
+    // cudaFree ends a capture even for nullptr, and buffers may be moved during a capture.
     if (place != nullptr) cudaFree(place);
   }
   static void download(void* to, const void* from, std::size_t bytes) {
@@ -71,7 +71,7 @@ struct device {
   }
   static void upload(void* to, const void* from, std::size_t bytes) {
     copy(to, from, bytes, cudaMemcpyHostToDevice);
-    // From pageable memory the copy is only on its way, and other streams would not wait for it.
+    // From pageable memory the copy may still be in progress, and other streams would not wait for it.
     detail::check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
   }
 
@@ -82,7 +82,7 @@ struct device {
   }
 };
 
-/// Host memory that a device copies from and to without a detour.
+/// Host memory that a device copies from and to directly.
 struct pinned {
   static void* allocate(std::size_t bytes) {
     void* place = nullptr;

@@ -6,7 +6,7 @@
 
 #include "terse/device/compressor/arrived_picks.hpp"
 
-// Sums of what sections of sparse compressors say that arrived on a grid executor, tile by tile in shared memory.
+// Sums of received sections of sparse compressors on a grid executor, tile by tile in shared memory.
 
 namespace terse::detail {
 
@@ -15,7 +15,7 @@ TERSE_NUMERICS_BEGIN
 TERSE_HD inline index_t size_of_tile(index_t n, index_t first) {
   return n - first < placed_together ? n - first : placed_together;
 }
-/// The bits of a thread's elements of a tile, which stand side by side, from the tile's first element on.
+/// Returns the bits of a thread's elements of a tile: 16 adjacent elements per thread, in order.
 template <class Block>
 TERSE_HD std::uint32_t bits_of_thread(const Block& block, const std::byte* bitmap, index_t first,
                                       index_t size) {
@@ -24,7 +24,7 @@ TERSE_HD std::uint32_t bits_of_thread(const Block& block, const std::byte* bitma
   return at < size ? load_from_wire<std::uint16_t>(bitmap + (first + at) / 8) : 0;
 }
 
-/// How many entries bitmaps of several tiles have before each of them, packet by packet.
+/// Kernel that counts the entries before each tile in bitmaps of several tiles, packet by packet.
 struct CountEntriesKernel {
   static constexpr bool cooperative = true;
   struct Shared {
@@ -54,8 +54,8 @@ struct CountEntriesKernel {
   }
 };
 
-/// Adds the packets' values to sums, tile by tile, one packet after the other. Each position occurs once, in sections that are right;
-/// what others say stays within the tile.
+/// Kernel that adds the packets' values to sums, tile by tile, one packet after the other. Each position occurs once in
+/// valid sections; invalid ones write only within the tile.
 template <class Selection, class Coder>
 struct AddUnitsKernel {
   static constexpr bool cooperative = true;
@@ -68,8 +68,8 @@ struct AddUnitsKernel {
   const std::uint64_t* before;  // see CountEntriesKernel
   StepDraw shared_draw;
   float* sums;
-  index_t begin;  // the arena index of the first sum
-  bool more;      // to sums that are there
+  index_t begin;  // arena index of the first sum
+  bool more;      // adds to existing sums
 
   template <class Block>
   TERSE_HD void operator()(Block& block, Shared& shared) const {
@@ -127,22 +127,23 @@ struct AddUnitsKernel {
     float weight;
     Arrived values;
     TERSE_HD void operator()(std::uint32_t position, index_t e) const {
-      const std::uint32_t at = position - first;  // far above, where it lies below
+      const std::uint32_t at = position - first;  // wraps to a large number if it lies below
       if (at < size) sums[at] += weight * Coder::read(values.base, values.picks, e);
     }
   };
   struct Span {
     index_t begin, end;
   };
-  /// The places that elements [first, first + size) may have among those that the unit is picked from: place e of drawn ones lies in
-  /// stratum e, give or take its edges.
+  /// Returns the places that elements [first, first + size) may have among the unit's candidates. Drawn candidate e
+  /// lies in stratum e, give or take its edges.
   TERSE_HD static Span places_of(const PickUnits::Unit& unit, index_t first, index_t size) {
     if constexpr (!PicksByDraw<Selection> && !PicksAmongDrawn<Selection>) return {first, first + size};
     const index_t n = unit.piece.count, all = PicksByDraw<Selection> ? unit.k : unit.among;
     const index_t here = first * all / n, last = (first + size) * all / n + 2;
     return {here > 0 ? here - 1 : 0, last < all ? last : all};
   }
-  /// The entries of a list that lie before a position, by a warp, which looks at 32 of them at a time; 0 of bitmaps.
+  /// Returns the number of a list's entries before a position, or 0 for bitmaps; by a warp, which tests 32 entries at a
+  /// time.
   template <class Block>
   TERSE_HD static index_t entries_before(Block& block, const Arrived& positions, index_t n,
                                          index_t position) {
@@ -157,7 +158,7 @@ struct AddUnitsKernel {
     }
     return before;
   }
-  /// Of the places from `first` on that one block can look at, with so many entries before them.
+  /// Adds the entries of a bitmap for one block's places from `first` on, with `start` entries before them.
   template <class Block, class Add>
   TERSE_HD static void add_bits(Block& block, const Arrived& positions, index_t n, index_t first,
                                 std::uint64_t start, const Add& add) {

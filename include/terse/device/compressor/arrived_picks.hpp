@@ -7,14 +7,14 @@
 
 #include "terse/device/compressor/picks.hpp"
 
-// Sections of sparse compressors that arrived on a grid executor, those of all packets by the same kernels: their shapes and their
-// faults.
+// Received sections of sparse compressors on a grid executor, those of all packets in the same kernels: their shapes
+// and their faults.
 
 namespace terse::detail {
 
 TERSE_NUMERICS_BEGIN
 
-/// Sections of one compressor, as a kernel argument. Where their shapes vary, a survey has found what they are.
+/// Sections of one compressor, as a kernel argument. If their shapes vary, a survey has found them.
 struct PickedPackets {
   struct Packet {
     const std::byte* at = nullptr;
@@ -24,7 +24,7 @@ struct PickedPackets {
   };
   Packet packets[most_packets];
   int count = 0;
-  bool each = false;            // one to each range; else all to the same
+  bool each = false;            // a range for each packet; else one for all
   UnitPlace* places = nullptr;  // of each packet's units; nullptr: shapes don't vary
   index_t most_units = 0;       // of a packet
 
@@ -42,18 +42,18 @@ struct PickedPackets {
     const UnitPlace& found = place(packet, unit.number);
     return {section(packet) + found.values, found.picks};
   }
-  /// Packets that a block of a kernel over all of them may work on.
+  /// Returns the number of packets for which a kernel takes separate blocks.
   TERSE_HD int side_by_side() const { return each ? 1 : count; }
 };
 
-/// Walks through a packet's units. From the first one on that can't be right they have no picks, so that nobody reads behind the
-/// section's end.
+/// Functor that walks through a packet's units. From the first invalid unit on they have no picks, so that no thread
+/// reads beyond the section's end.
 template <class Selection, class Coder>
 struct SurveyUnits {
   Selection selection;
   PickUnits units;
   PickedPackets packets;
-  Findings* findings;  // of each packet; nullptr: of this rank's own, or checked
+  Findings* findings;  // of each packet; nullptr: own packets, or checked ones
 
   TERSE_HD void operator()(index_t p) const {
     const int packet = static_cast<int>(p);
@@ -91,7 +91,7 @@ struct SurveyUnits {
   }
 };
 
-/// Two counters for each unit of each packet: of entries, and of blocks that have counted. Zeros between kernels.
+/// Two counters for each unit of each packet: entries, and blocks that have counted. Zero between kernels.
 struct EntryCounters {
   std::uint32_t* at;
 
@@ -102,7 +102,7 @@ struct EntryCounters {
   TERSE_HD std::uint32_t* blocks(int packet, int unit) const { return entries(packet, unit) + 1; }
 };
 
-/// What is wrong with the packets' positions and values, in the order of Positions::fault and Sparse::fault.
+/// Kernel that checks the packets' positions and values, in the order of Positions::fault and Sparse::fault.
 template <class Selection, class Coder>
 struct CheckUnitsKernel {
   static constexpr bool cooperative = true;
@@ -134,7 +134,7 @@ struct CheckUnitsKernel {
       if (!PicksByDraw<Selection> && e < list.entries()) list(e);
       if (bitmap && e < aligned(unit.among) / 64) set += count_bits(list, e);
     }
-    if (!bitmap) return;  // for all threads alike
+    if (!bitmap) return;  // the same for all threads
     set = block.sum(set);
     std::uint32_t* const population = counters.entries(p, u);
     if (block.thread() != 0) return;

@@ -11,13 +11,14 @@
 #include "terse/executor/aligned.hpp"
 #include "terse/executor/reduction.hpp"
 
-// The values of one unit's picks on a grid, coded by one block of threads: up to 4096, which are one block of a reduction.
+// The values of one unit's picks on a grid, coded by one block of threads: up to 4096 picks, one block of a reduction.
 
 namespace terse::detail {
 
 TERSE_NUMERICS_BEGIN
 
-/// With the bytes and the scales that Packed gives a message of so many elements, see executor/host.hpp.
+/// Coder of picks, with the bytes and the scales that Packed gives a message of as many elements; see
+/// executor/host.hpp.
 template <class Values>
 struct CodePicks {
   using Coder = PickCoder<Values>;
@@ -31,8 +32,9 @@ struct CodePicks {
     std::uint32_t ignored;  // picks are finite
   };
 
-  /// Picks 0 to k - 1 are `picked(e)`; the first one's draw is that of arena index `offset`. All threads of the block come here, to
-  /// `wire` where zeros are. committed(e, value) hears what the error feedback is told, see CommitPicks.
+  /// Codes picks 0 to k - 1, which are `picked(e)`, into `wire`, which must be zero. The first pick's draw is that of
+  /// arena index `offset`. All threads of the block must call it. Calls committed(e, value) with the value that the
+  /// error feedback commits, see CommitPicks.
   template <class Block, class Picked, class Committed>
   TERSE_HD static void code(Block& block, Shared& shared, index_t k, index_t offset, const StepDraw& draw,
                             std::byte* wire, const Picked& picked, const Committed& committed) {
@@ -43,7 +45,7 @@ struct CodePicks {
     std::byte* const codes = wire + Coder::scale_bytes(k);
     const Draw random = draw.here();
     const int lane = block.thread() % lanes;
-    // All lanes of a warp in each turn.
+    // All lanes of a warp take part in each turn.
     for (index_t b = block.thread() - lane; b < aligned(k); b += block_threads) {
       const index_t e = b + lane;
       std::uint32_t code = 0;
@@ -67,7 +69,7 @@ struct CodePicks {
     if constexpr (size != 0) return e / size;
     return 0;
   }
-  /// 64 threads with one unit, or, behind the last one, with none.
+  /// Finds units' scales, 64 threads per unit; threads beyond the last unit only take part in the waits.
   template <class Block, class Picked>
   TERSE_HD static void measure(Block& block, Shared& shared, index_t k, index_t unit, std::byte* wire,
                                const Picked& picked) {
@@ -102,7 +104,7 @@ struct CodePicks {
     }
     block.sync();
   }
-  /// Scales stand side by side, aligned as floats are.
+  /// Stores a scale; scales are adjacent, aligned as floats are.
   TERSE_HD static void store_words(std::byte* to, const Scale& scale) {
     std::uint32_t words[sizeof(Scale) / 4];
     std::memcpy(words, &scale, sizeof scale);
@@ -111,11 +113,11 @@ struct CodePicks {
       to += sizeof word;
     }
   }
-  /// Of lane `lane` in the row that begins with arena index `first`.
+  /// Returns the random bits of lane `lane` in the row that begins with arena index `first`.
   TERSE_HD static std::uint32_t random_bits(const Draw& draw, index_t first, int lane) {
     const auto words = draw.block(static_cast<std::uint64_t>(first / 8 + lane / 8));
     std::uint32_t both = words[0];
-    for (std::size_t w = 1; w < words.size(); ++w)  // an index would keep them in memory
+    for (std::size_t w = 1; w < words.size(); ++w)  // an index would keep `words` in memory
       if (static_cast<std::size_t>(lane % 8 / 2) == w) both = words[w];
     return lane % 2 == 0 ? both & 0xFFFF : both >> 16;
   }
@@ -135,7 +137,7 @@ struct CodePicks {
   }
 };
 
-/// As they are.
+/// Coder that writes picks as fp32.
 template <>
 struct CodePicks<Dense> {
   struct Shared {};

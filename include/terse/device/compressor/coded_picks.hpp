@@ -9,14 +9,14 @@
 
 #include "terse/device/compressor/picks.hpp"
 
-// The values of many units' picks on a grid executor, coded by the verbs that code messages: each unit's picks are one of their
-// own, of elements from the unit's first place in the arena on.
+// The values of many units' picks on a grid executor, coded by the verbs that code messages: the picks of each unit are
+// a separate message, with arena indices from the unit's first element on.
 
 namespace terse::detail {
 
 TERSE_NUMERICS_BEGIN
 
-/// Leaves the values of picks to be coded, and where they were.
+/// Writer that sets the values of picks aside for coding, with their positions.
 template <class Values>
 struct PutAside {
   using Coder = PickCoder<Values>;
@@ -34,7 +34,7 @@ struct PutAside {
   TERSE_HD void pad(index_t, std::byte*) const {}
 };
 
-/// CommitPicks of many units.
+/// Kernel that runs CommitPicks for many units.
 template <class Coder, class Feedback>
 struct CommitUnitsKernel {
   static constexpr bool cooperative = false;
@@ -57,18 +57,18 @@ struct CommitUnitsKernel {
 
 TERSE_NUMERICS_END
 
-/// What the picks of many units are coded with.
+/// Coder of the picks of many units.
 template <GridExecutor E, class Values>
 class UnitCoder {
   using Quantizer = typename Values::Quantizer;
   using Statistic = typename Values::Statistic;
   using Scale = typename Values::Scale;
-  /// A message of its own: the Whole is all that it has.
+  /// Units of a unit's picks as a separate message, where Whole means all of its picks.
   static constexpr Units units_of_it{Values::units().size, false};
 
  public:
   UnitCoder() = default;
-  /// For parts of units with up to `picks` picks altogether.
+  /// Allocates for parts of units with up to `picks` picks altogether.
   explicit UnitCoder(index_t picks)
       : positions_(most(picks), unwritten),
         scales_(scales(most(picks)), unwritten),
@@ -80,7 +80,7 @@ class UnitCoder {
   PutAside<Values> put_aside(view<float, typename E::memory> picked, index_t begin) {
     return {picked.data(), begin, positions_.data()};
   }
-  /// Codes what has been put aside, and commits.
+  /// Codes the values that were set aside, and commits them.
   template <class Feedback>
   void code(E ex, const PickUnits& units, const PutAside<Values>& aside, Feedback feedback,
             const EncodeContext& context, std::byte* base) {
@@ -113,7 +113,7 @@ class UnitCoder {
   }
 
  private:
-  /// Each part of a unit may have a pick more than its share.
+  /// Returns the room that `picks` picks require: each part of a unit may have a pick more than its share.
   static index_t most(index_t picks) { return picks + PickUnits::capacity; }
   static index_t scales(index_t picks) {
     constexpr index_t size = units_of_it.size;

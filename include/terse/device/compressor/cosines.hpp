@@ -7,27 +7,28 @@
 #include "terse/compressor/tile_bases.hpp"
 #include "terse/device/verbs/select.hpp"
 
-// The transforms of a tile by a block of threads, in its shared memory, with the host's bits: see compressor/tile_bases.hpp and
-// compressor/cosines.hpp for what is computed, in which order.
+// The transforms of a tile by a block of threads, in its shared memory, with the host's bits: compressor/tile_bases.hpp
+// and compressor/cosines.hpp define the computation and its order.
 
 namespace terse::detail {
 
 TERSE_NUMERICS_BEGIN
 
-/// Lines of n numbers each, which lie `step` apart; from one line to the next it is `apart`.
+/// Lines of n numbers each: `step` is the distance between numbers of a line, `apart` that between lines.
 struct TileLines {
   int n, step, count, apart;
 };
 
-/// What Cosines does to one number after the other, here step by step to all of a tile: level l cuts lines into 2^l parts,
-/// the transforms that have come of the first. Each step goes from one of two copies of the tile to the other.
+/// The transform of Cosines, applied step by step to a whole tile. Level l cuts lines into 2^l parts, the transforms
+/// into which the first one has split. Each step reads one of two copies of the tile and writes the other.
 template <int S>
 struct CosineSteps {
   static constexpr float root_half = 0.70710678118654752440F;
   CosineTables tables;
 
   enum class Kind : std::uint8_t { two, back, four };
-  /// A DCT-II falls into a DCT-II and a DCT-IV, a DCT-IV into two DCT-IIs, and of an inverse one the first part is inverse.
+  /// Returns the kind of a part. A DCT-II splits into a DCT-II and a DCT-IV, a DCT-IV into two DCT-IIs. In an inverse
+  /// transform, the first part is inverse.
   TERSE_HD static Kind kind_of(int part, bool inverse) {
     if (inverse && part == 0) return Kind::back;
     int ones = 0;
@@ -35,7 +36,7 @@ struct CosineSteps {
     return ones % 2 != 0 ? Kind::four : Kind::two;
   }
 
-  /// x becomes the lines' transforms; `spare` is overwritten.
+  /// Replaces x by the lines' transforms; `spare` is overwritten.
   template <class Block>
   TERSE_HD void operator()(Block& block, float*& x, float*& spare, const TileLines& lines,
                            bool inverse) const {
@@ -106,7 +107,7 @@ struct CosineSteps {
       y[(begin + 2 * k - 1) * step] = (a - other) * root_half;
     }
   }
-  /// Odd lengths go by their matrix.
+  /// Multiplies by the matrix, for odd lengths.
   TERSE_HD void multiply(const float* x, float* y, int step, int length, int k, bool inverse) const {
     const int part = k / length, begin = part * length, row = k % length;
     const Kind kind = kind_of(part, inverse);
@@ -118,11 +119,11 @@ struct CosineSteps {
   }
 };
 
-/// A tile in a block's shared memory: its elements, or its numbers in a basis's coordinates, in one of two copies of `room` floats, of
-/// which the other one is for transforms alone.
+/// A tile in a block's shared memory: its elements, or its numbers in a basis's coordinates. It is in one of two copies
+/// of `room` floats; the other one is for transforms only.
 template <class Basis, int S>
 struct TileTransform {
-  /// Rows lie one number further apart than they are long, so that the threads of a warp that go down meet different banks.
+  /// Numbers added to each row, so that threads of a warp that go down a column use different banks.
   static constexpr int padding = Basis::transforms ? 1 : 0;
   static constexpr std::size_t room = std::size_t{S} * (S + padding);
   static constexpr std::size_t spare_room = Basis::transforms ? room : 1;
@@ -138,16 +139,16 @@ struct TileTransform {
         tables(all) {}
 
   TERSE_HD int count() const { return rows * columns; }
-  /// The arena index of element e, row after row.
+  /// Returns the arena index of element e, in row-major order.
   TERSE_HD index_t index(int e) const { return first + e / columns * stride + e % columns; }
-  /// Where element e is, and number e.
+  /// Returns the shared-memory offset of element e; `number` returns that of number e.
   TERSE_HD int element(int e) const { return e / columns * (columns + padding) + e % columns; }
   TERSE_HD int number(int e) const {
     if constexpr (Basis::transforms) return e % rows * (columns + padding) + e / rows;
     return e;
   }
 
-  /// A number as it is picked from: beyond `limit` it counts as not finite.
+  /// Returns a number as it is picked from; beyond `limit` it counts as not finite.
   TERSE_HD static float within(float limit, float number, std::uint32_t* bad) {
     if constexpr (!Basis::transforms) return number;
     const bool good = magnitude(number) <= limit;
@@ -155,8 +156,8 @@ struct TileTransform {
     return keep_if(good, number);
   }
 
-  /// Elements become numbers; `spare`, the other copy, is overwritten, and the two may change places. All threads of the block come
-  /// here, behind a wait, and find it all done.
+  /// Transforms elements to numbers. `spare`, the other copy, is overwritten, and the two may be swapped. All threads
+  /// of the block must call it, after a wait; on return, all have finished.
   template <class Block>
   TERSE_HD void forward(Block& block, float*& x, float*& spare) const {
     if constexpr (Basis::transforms) {
@@ -165,7 +166,7 @@ struct TileTransform {
       transform(block, x, spare, across(), false);
     }
   }
-  /// And back.
+  /// Transforms numbers back to elements.
   template <class Block>
   TERSE_HD void inverse(Block& block, float*& x, float*& spare) const {
     if constexpr (Basis::transforms) {
@@ -187,7 +188,7 @@ struct TileTransform {
   TERSE_HD TileLines down() const { return {rows, columns + padding, columns, 1}; }
   TERSE_HD TileLines across() const { return {columns, 1, rows, columns + padding}; }
 
-  /// Rows as sums of the waves that are there.
+  /// Computes rows as sums of their nonzero waves.
   template <class Block>
   TERSE_HD void add_waves(Block& block, float*& x, float*& spare) const {
     const float* const waves = tables.waves(columns);

@@ -8,7 +8,7 @@
 #include "terse/compressor/keyed.hpp"
 #include "terse/device/verbs/pack.hpp"
 
-// Keyed compressors on a grid executor: the host's bits, and errors that are noted and not returned.
+// Keyed compressors on a grid executor: the same bits as on the host; errors are noted, not returned.
 
 namespace terse::detail {
 
@@ -21,7 +21,7 @@ concept UsesNumbers = requires(const Use& use, const Piece& piece) {
   use(piece, index_t{}, 0.0F, 0, 0.0F);
 };
 
-/// The sum modulo 2^64 of what a tile's threads have, on the first of them. For all threads of a block.
+/// Returns on a tile's first thread the sum modulo 2^64 over the tile's threads. All threads of a block must call it.
 template <class Block>
 TERSE_HD std::uint64_t sum_of_tile(Block& block, std::uint64_t (&sums)[block_threads], std::uint64_t own) {
   const int thread = block.thread();
@@ -34,7 +34,7 @@ TERSE_HD std::uint64_t sum_of_tile(Block& block, std::uint64_t (&sums)[block_thr
   return sums[thread];
 }
 
-/// Checksums and codes of message(piece, i).
+/// Kernel that writes checksums and codes of message(piece, i).
 template <class Grid, bool Stochastic, class F>
 struct EncodeKeyedKernel {
   static constexpr bool cooperative = true;
@@ -53,7 +53,7 @@ struct EncodeKeyedKernel {
     const index_t number = tile_number(block);
     const int lane = block.thread() % lanes;
     std::uint64_t sum = 0;
-    if (number < slice.tiles) {  // for all threads of a warp alike
+    if (number < slice.tiles) {  // the same for all threads of a warp
       const Tile tile = slice.tile(number);
       F message = message_;
       enter(message, tile.piece);
@@ -82,7 +82,8 @@ struct EncodeKeyedKernel {
   }
 };
 
-/// Reads the packets' codes beside key(piece, i), one packet after the other, and hands the values to `use`.
+/// Kernel that decodes the packets' codes with key(piece, i), one packet after the other, and passes the values to
+/// `use`.
 template <class Grid, class Key, class Use>
 struct DecodeKeyedKernel {
   static constexpr bool cooperative = true;
@@ -141,7 +142,7 @@ struct DecodeKeyedKernel {
   }
 };
 
-/// As on the host; `bad` lies in the executor's memory.
+/// Encodes as on the host; `bad` is in the executor's memory.
 template <GridExecutor E, int Bits, class Rounding, class F>
 void encode_keyed(E ex, const Range& range, const Grid<Bits, Rounding>& grid, F message, std::byte* section,
                   const StepDraw& draw, std::uint32_t& bad) {
@@ -153,7 +154,7 @@ void encode_keyed(E ex, const Range& range, const Grid<Bits, Rounding>& grid, F 
   });
 }
 
-/// Of several packets; wrong[p], in the executor's memory, becomes 1 where a checksum or a key was wrong.
+/// Decodes several packets. Sets wrong[p], in the executor's memory, to 1 if a checksum or a key was wrong.
 template <GridExecutor E, int Bits, class Rounding, class Key, class Use>
 void decode_keyed(E ex, const Range& range, const Grid<Bits, Rounding>& grid, const KeyedPackets& packets,
                   Key key, Use use, std::uint32_t* wrong) {
@@ -167,7 +168,7 @@ void decode_keyed(E ex, const Range& range, const Grid<Bits, Rounding>& grid, co
         DecodeKeyedKernel<Grid<Bits, Rounding>, Key, Use>{slice, grid, incoming, packets, key, use, wrong});
   });
 }
-/// As on the host; `wrong` in the executor's memory.
+/// Decodes as on the host; `wrong` is in the executor's memory.
 template <GridExecutor E, int Bits, class Rounding, class Key, class Use>
 void decode_keyed(E ex, const Range& range, const Grid<Bits, Rounding>& grid, const std::byte* section,
                   Key key, Use use, std::uint32_t& wrong) {

@@ -11,8 +11,8 @@
 #include "terse/device/verbs/select.hpp"
 #include "terse/executor/placed_ranges.hpp"
 
-// The sections of sparse compressors on a grid executor, those of several packets by the same kernels, by whatever coder: picks of
-// TopK, Threshold and RandomK.
+// The sections of sparse compressors on a grid executor, those of several packets in the same kernels, with any coder:
+// picks of TopK, Threshold and RandomK.
 
 namespace terse::detail {
 
@@ -24,7 +24,7 @@ index_t picked_from(const Selection& selection, index_t n) {
 
 TERSE_NUMERICS_BEGIN
 
-/// The element of a unit that stands in a place of what it is picked from.
+/// Returns the element of a unit at a place among its candidates.
 template <class Selection>
 TERSE_HD std::uint32_t element_at(const PickUnits::Unit& unit, std::uint32_t place, const StepDraw& shared) {
   if constexpr (PicksAmongDrawn<Selection>)
@@ -32,7 +32,8 @@ TERSE_HD std::uint32_t element_at(const PickUnits::Unit& unit, std::uint32_t pla
   return place;
 }
 
-/// What `In` brings, kept by the error feedback; what was not finite says so.
+/// Functor that stores the compensated message through the error feedback, and raises `bad` for values that are not
+/// finite.
 template <class F>
 struct Materialize {
   F compensate;
@@ -48,7 +49,7 @@ struct Materialize {
   }
 };
 
-/// Positions of picks: those that lie in memory, and those that are drawn.
+/// Positions of picks: listed in memory, or drawn (DrawnPicks).
 struct ListedPicks {
   const std::uint32_t* positions;
   TERSE_HD std::uint32_t operator()(const PickUnits::Unit& unit, index_t e) const {
@@ -63,7 +64,7 @@ struct DrawnPicks {
   }
 };
 
-/// 32 bits of what says in a section where picks are, see Positions.
+/// Returns 32 bits of the part of a section that contains the positions, see Positions.
 template <class Picks>
 TERSE_HD std::uint32_t index_word(const Picks& picks, const PickUnits::Unit& unit, index_t word) {
   std::uint32_t bits = 0;
@@ -86,7 +87,7 @@ TERSE_HD std::uint32_t index_word(const Picks& picks, const PickUnits::Unit& uni
   return bits;
 }
 
-/// Picks as fp32, of which the error feedback hears at once.
+/// Writer of picks as fp32, which commits each to the error feedback at once.
 template <class Feedback>
 struct PutFloats {
   using Coder = PickCoder<Dense>;
@@ -100,11 +101,11 @@ struct PutFloats {
     const index_t i = unit.piece.offset + position;
     feedback.commit(i, true, feedback.load(i), value);
   }
-  /// Behind the last pick.
+  /// Writes padding after the last pick.
   TERSE_HD void pad(index_t e, std::byte* values) const { reinterpret_cast<float*>(values)[e] = 0; }
 };
 
-/// Writes a unit's section, whose values are `Put`'s affair.
+/// Writer of a unit's section, whose values are written by `Put`.
 template <class Selection, class Put>
 struct WriteSection {
   using Coder = typename Put::Coder;
@@ -116,7 +117,7 @@ struct WriteSection {
   static index_t items(const Selection& selection, index_t n, index_t k) {
     return std::max({index_t{1}, Put::items(k), selection.index_bytes(n, k) / 4});
   }
-  /// Every `step`-th item from `first` on.
+  /// Writes every `step`-th item from `first` on.
   template <class Picks>
   TERSE_HD void operator()(const PickUnits::Unit& unit, const Picks& picks, index_t first, index_t end,
                            index_t step) const {
@@ -141,7 +142,7 @@ struct WriteSection {
   }
 };
 
-/// The values of what has been drawn of each unit, side by side, to where its first block of places is.
+/// Kernel that gathers the values of each unit's drawn elements, adjacent, at the place of the unit's first block.
 template <class Selection>
 struct GatherDrawnKernel {
   static constexpr bool cooperative = false;
@@ -180,12 +181,12 @@ struct WritePicksKernel {
 
 TERSE_NUMERICS_END
 
-/// What many units are picked from with.
+/// Selector of picks from many units.
 template <GridExecutor E>
 class UnitPicker {
  public:
   UnitPicker() = default;
-  /// For parts of units that are picked from among n elements altogether, all or drawn ones, and up to `picks` picks.
+  /// Allocates for parts of units with n candidates altogether, all elements or drawn ones, and up to `picks` picks.
   UnitPicker(index_t n, index_t picks, bool drawn)
       : zeros_(PickMemory::zeros(PickUnits::capacity)),
         counts_(PickMemory::counts(PickUnits::capacity, blocks_for(n, placed_together) + PickUnits::capacity),
@@ -196,16 +197,17 @@ class UnitPicker {
 
   const std::uint32_t* positions() const { return positions_.data(); }
 
-  /// Has the units picked from among what is drawn of them.
+  /// Gathers the drawn elements of the units, which become their candidates.
   template <class Selection>
   void gather(E ex, PickUnits& units, const StepDraw& shared) {
     ex.launch(GatherDrawnKernel<Selection>{units, shared, drawn_.data()}, units.blocks[PickUnits::places]);
     for (int u = 0; u < units.count; ++u)
       units.units[u].values = drawn_.data() + units.units[u].first[PickUnits::places] * placed_together;
   }
-  /// The k of largest magnitude of each unit.
+  /// Selects the k elements of largest magnitude of each unit.
   void select_largest(E ex, const PickUnits& units) { place_largest(ex, units, memory(), positions_.data()); }
-  /// Those that reach their thresholds, and the largest where these are too many. The units learn how many.
+  /// Selects the elements that reach the units' thresholds, or the k largest if these are too many. Stores their number
+  /// in the units.
   void select_above(E ex, PickUnits& units) {
     place_picks(ex, units, PicksByMagnitude{memory().cuts}, memory(), positions_.data());
     std::uint64_t totals[PickUnits::capacity];
@@ -214,7 +216,7 @@ class UnitPicker {
     bool full = false;
     for (int u = 0; u < units.count; ++u) {
       PickUnits::Unit& unit = units.units[u];
-      // There may be more, and the lowest positions must not crowd out the others for ever.
+      // There may be more, and the lowest positions must not crowd out the others forever.
       if (picks_in(totals[u]) >= unit.k) {
         unit.least = PickUnits::by_rank;
         full = true;
@@ -234,15 +236,15 @@ class UnitPicker {
   buffer<float, typename E::memory> drawn_;
 };
 
-/// Picks from `chunks` of the message that `feedback` holds, and writes their sections behind `base`, where each is going; then
-/// code(units), of some of them. told(c, bytes) for each of the chunks in the end.
+/// Picks from `chunks` of the message that `feedback` holds, and writes each section to `base` plus its chunk's
+/// `going`. Then calls code(units) for some units at a time, and told(c, bytes) for each chunk when it is complete.
 template <class UnitsOf, GridExecutor E, class Selection, class Put, class Feedback, class Code, class Told>
 void write_picks(E ex, UnitPicker<E>& picker, const Selection& selection, PlacedRanges chunks, const Put& put,
                  Feedback feedback, const EncodeContext& context, std::byte* base, Code code, Told told) {
   using Write = WriteSection<Selection, Put>;
   const Write write{selection, put, base, context.shared};
   PickUnits units;
-  index_t at = 0;  // of a section whose units have been picked from
+  index_t at = 0;  // bytes of the current section so far
   std::size_t first_chunk = 0;
   const auto flush = [&] {
     if (units.count == 0) return;

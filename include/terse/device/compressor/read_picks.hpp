@@ -6,16 +6,17 @@
 
 #include "terse/device/compressor/add_picks.hpp"
 
-// How a grid executor reads sections of sparse compressors: what it launches, and the memory that takes.
+// Reading sections of sparse compressors on a grid executor: the launches, and the memory that they require.
 
 namespace terse::detail {
 
-/// What the sections of many units are read with.
+/// Reader of the sections of many units.
 template <GridExecutor E>
 class UnitReader {
  public:
   UnitReader() = default;
-  /// For parts of `units` units of n elements altogether. `places`: their shapes vary; `starts`: positions are sent.
+  /// Allocates for parts of `units` units of n elements altogether. `places`: their shapes vary; `starts`: positions
+  /// are sent.
   UnitReader(index_t n, index_t units, bool places, bool starts)
       : units_(units),
         places_(places ? units * most_packets : 0, unwritten),
@@ -23,7 +24,8 @@ class UnitReader {
                 unwritten),
         counters_(starts ? EntryCounters::numbers : 0) {}
 
-  /// use(units, packets) for slices of what `packets` hold over `ranges`; all over the same range, unless each has one.
+  /// Calls use(units) for slices of the units of `packets` over `ranges`: all packets over the same range, or each over
+  /// its own.
   template <class UnitsOf, class Sections, class Use>
   void for_each_slice(E ex, const Sections& sections, PickedPackets& packets, PlacedRanges ranges,
                       Findings* findings, Use use) {
@@ -67,7 +69,8 @@ class UnitReader {
     flush();
   }
 
-  /// visit(u, unit, positions, picked values) for the units of one section, whose shape `findings`, if there are any, learn of.
+  /// Calls visit(u, unit, positions, picked values) for the units of one section. Notes faults of their shapes in
+  /// `findings`, unless nullptr.
   template <class UnitsOf, class Sections, class Visit>
   void for_each_unit(E ex, const Sections& sections, const Range& range, const std::byte* packet,
                      index_t section_at, Findings* findings, Visit visit) {
@@ -93,7 +96,8 @@ class UnitReader {
     for_each_slice<UnitsOf>(ex, sections, packets, PlacedRanges(&one, 1), findings, visit_all);
   }
 
-  /// The weighted sums of what the sources say, for the arena indices from `begin` on: all over the same range, or each over its own.
+  /// Writes the weighted sums of the sources' values to `sums`, for the arena indices from `begin` on: all sources over
+  /// the same range, or each over its own.
   template <class UnitsOf, class Sections, class Source>
   void add(E ex, const Sections& sections, PlacedRanges ranges, const Source* sources, int count, float* sums,
            index_t begin) {
@@ -113,7 +117,7 @@ class UnitReader {
       });
     }
   }
-  /// What is wrong with packet p over ranges[p], whose section is where that is going.
+  /// Reports the faults of packet p over ranges[p], whose section begins at that range's `going`.
   template <class UnitsOf, class Sections>
   void check(E ex, const Sections& sections, PlacedRanges ranges, const std::byte* const* packets,
              Findings* findings) {
@@ -134,7 +138,7 @@ class UnitReader {
   }
 
  private:
-  /// A list's entries are found where they are added.
+  /// Counts entries of long bitmaps; a list's entries are found where they are added.
   void count_entries(E ex, const PickUnits& units, const PickedPackets& packets) {
     bool long_bitmaps = false;
     for (int u = 0; u < units.count; ++u) {

@@ -10,7 +10,8 @@
 #include "terse/device/compressor/read_picks.hpp"
 #include "terse/device/compressor/top_picks.hpp"
 
-// Sparse on a grid executor: what its selection and its coder can do together by the same kernels, and unit by unit otherwise.
+// Sparse on a grid executor: all units in the same kernels where selection and coder support it, unit by unit
+// otherwise.
 
 namespace terse::detail {
 
@@ -127,7 +128,7 @@ struct OnGrid<Sparse<Selection, Values, G>> {
     for_each(executor, ranges, mask, incoming, Materialize<Message>{message, bad});
     pick_together(compressor, executor, workspace, ranges, feedback, context, base, told);
   }
-  /// Encodes what `feedback` holds.
+  /// Encodes the message that `feedback` holds.
   template <GridExecutor E, class Feedback, class Told>
   static void pick_together(const Compressor& compressor, E executor, Workspace<E>& workspace,
                             PlacedRanges ranges, Feedback feedback, const EncodeContext& context,
@@ -137,7 +138,7 @@ struct OnGrid<Sparse<Selection, Values, G>> {
           executor, workspace.picker, compressor.selection, ranges, PutFloats<Feedback>{feedback}, feedback,
           context, base, [](const PickUnits&) {}, told);
     } else {
-      // Incoming packets have been read, and their sums' memory is free.
+      // Incoming packets have been read, so the memory of their sums is free.
       const auto aside = workspace.unit_coder.put_aside(workspace.sums.all(), workspace.begin);
       write_picks<UnitsOf>(
           executor, workspace.picker, compressor.selection, ranges, aside, feedback, context, base,

@@ -10,25 +10,26 @@
 #include "terse/device/compressor/sparse.hpp"
 #include "terse/device/compressor/top_tiles.hpp"
 
-// What Tiled does on a grid executor, by its selection.
+// Tiled on a grid executor, by its selection.
 
 namespace terse::detail {
 
 TERSE_NUMERICS_BEGIN
 
-/// An arena of tiles as the message that a sparse compressor picks from, and, in another one, what its receivers will read.
+/// An arena of tiles as the message that a sparse compressor picks from, and another one for the values that receivers
+/// will read.
 struct TileView {
   static constexpr bool commits_zero = true;
   const float* numbers;
   float* decoded;
-  index_t begin;  // the first index that they hold
+  index_t begin;  // the first index of both arenas
 
   TERSE_HD const float* at(index_t i) const { return numbers + (i - begin); }
   TERSE_HD float load(index_t i) const { return numbers[i - begin]; }
   TERSE_HD void commit(index_t i, bool, float, float value) const { decoded[i - begin] = value; }
 };
 
-/// The tables that a basis needs in an executor's memory.
+/// The tables of a basis in an executor's memory.
 template <class Basis, int S, GridExecutor E>
 struct BasisTables {
   std::shared_ptr<const buffer<float, typename E::memory>> held;
@@ -37,21 +38,21 @@ struct BasisTables {
     if constexpr (Basis::transforms) held = shared_tables<S>(executor);
   }
   CosineTables all() const {
-    // nvcc 13.0 loses the braces around what is chosen in one expression.
+    // nvcc 13.0 loses the braces around a choice in one expression.
     CosineTables tables{};
     if (held != nullptr) tables.all = held->data();
     return tables;
   }
 };
 
-/// Any selection: an arena of numbers is picked from, unit by unit or all together, as Sparse does.
+/// Grid implementation for any selection: picks from an arena of numbers, unit by unit or all together, as Sparse does.
 template <class Basis, int S, class Selection, class Values>
 struct OnGrid<Tiled<Basis, S, Sparse<Selection, Values, PerSegment>>> {
   using Granularity = typename Tiled<Basis, S, Sparse<Selection, Values, PerSegment>>::Granularity;
   using Picker = Sparse<Selection, Values, Granularity>;
   using Incoming = typename Picker::Incoming;
   static constexpr bool adds_together = Picker::adds_together;
-  /// Coders want units that begin at multiples of 64.
+  /// False with lossy values: their coders require units that begin at multiples of 64.
   static constexpr bool encodes_together = Picker::encodes_together && Values::lossless;
 
   template <GridExecutor E>
@@ -74,7 +75,7 @@ struct OnGrid<Tiled<Basis, S, Sparse<Selection, Values, PerSegment>>> {
                      Mask<typename E::memory> mask, In incoming, Message message, Feedback feedback,
                      const EncodeContext& context, std::byte* base, std::uint32_t* bad, Told told) {
     for_each(executor, ranges, mask, incoming, Materialize<Message>{message, bad});
-    // What has come in has been read, so that `sums` are free.
+    // Incoming packets have been read, so `sums` is free.
     const index_t begin = workspace.begin;
     for_each_tile_slice<S>(ranges, [&](const TileSlice<S>& slice) {
       executor.launch(
@@ -106,7 +107,8 @@ struct OnGrid<Tiled<Basis, S, Sparse<Selection, Values, PerSegment>>> {
     for_each(executor, ranges, mask, NoPackets{},
              CommitElements<Feedback>{feedback, {workspace.numbers.data(), begin}});
   }
-  /// The weighted sums of what came, in the basis's coordinates: in `numbers_of`, where tiles have them side by side.
+  /// Computes the weighted sums of received packets in the basis's coordinates, in `numbers_of`, where a tile's numbers
+  /// are adjacent.
   template <GridExecutor E>
   static void add(E executor, Workspace<E>& workspace, const Picker& picker, PlacedRanges ranges,
                   Incoming packets) {
@@ -121,13 +123,13 @@ struct OnGrid<Tiled<Basis, S, Sparse<Selection, Values, PerSegment>>> {
   static view<float, typename E::memory> numbers_of(Workspace<E>& workspace) {
     return workspace.picker.sums.all();
   }
-  /// Their elements.
+  /// Transforms the sums to elements.
   template <GridExecutor E>
   static ArrivedSums elements(E executor, Workspace<E>& workspace, const Picker&, PlacedRanges ranges) {
     inverse(executor, workspace, ranges, workspace.picker.sums.data(), workspace.sums.data());
     return {workspace.sums.data(), workspace.begin};
   }
-  /// Both.
+  /// Computes the weighted sums and transforms them to elements.
   template <GridExecutor E>
   static ArrivedSums arrived(E executor, Workspace<E>& workspace, const Picker& picker, PlacedRanges ranges,
                              Incoming packets) {
@@ -156,7 +158,7 @@ struct OnGrid<Tiled<Basis, S, Sparse<Selection, Values, PerSegment>>> {
   }
 };
 
-/// The largest of each tile, by coders that leave room in a block's shared memory.
+/// Grid implementation for the largest of each tile, with coders that leave room in a block's shared memory.
 template <class Basis, int S, class Values>
 requires takes_top_picks<Basis, S, Values>
 struct OnGrid<Tiled<Basis, S, Sparse<Largest, Values, PerSegment>>> {
@@ -201,7 +203,8 @@ struct OnGrid<Tiled<Basis, S, Sparse<Largest, Values, PerSegment>>> {
     for (std::size_t c = 0; c < ranges.size(); ++c)
       told(static_cast<int>(c), picker.wire_bytes(*ranges[c].range));
   }
-  /// The weighted sums of what came, in the basis's coordinates: in `numbers_of`, where a tile has them in its elements' places.
+  /// Computes the weighted sums of received packets in the basis's coordinates, in `numbers_of`, where a tile's numbers
+  /// are in its elements' places.
   template <GridExecutor E>
   static void add(E executor, Workspace<E>& workspace, const Picker& picker, PlacedRanges ranges,
                   Incoming packets) {
@@ -211,13 +214,13 @@ struct OnGrid<Tiled<Basis, S, Sparse<Largest, Values, PerSegment>>> {
   static view<float, typename E::memory> numbers_of(Workspace<E>& workspace) {
     return workspace.sums.all();
   }
-  /// Their elements.
+  /// Transforms the sums to elements.
   template <GridExecutor E>
   static ArrivedSums elements(E executor, Workspace<E>& workspace, const Picker& picker,
                               PlacedRanges ranges) {
     return sum(executor, workspace, picker, ranges, {}, true, true);
   }
-  /// Both.
+  /// Computes the weighted sums and transforms them to elements.
   template <GridExecutor E>
   static ArrivedSums arrived(E executor, Workspace<E>& workspace, const Picker& picker, PlacedRanges ranges,
                              Incoming packets) {
@@ -231,7 +234,7 @@ struct OnGrid<Tiled<Basis, S, Sparse<Largest, Values, PerSegment>>> {
   }
 
  private:
-  /// `more`: to numbers that are there; `last`: and their elements.
+  /// Sums packets. `more`: adds to the existing numbers; `last`: transforms them to elements.
   template <GridExecutor E>
   static ArrivedSums sum(E executor, Workspace<E>& workspace, const Picker& picker, PlacedRanges ranges,
                          Incoming packets, bool more, bool last) {

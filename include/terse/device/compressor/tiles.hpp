@@ -10,19 +10,19 @@
 #include "terse/device/compressor/cosines.hpp"
 #include "terse/executor/placed_ranges.hpp"
 
-// Tiles on a grid executor, one block of threads to a tile.
+// Tiles on a grid executor, one block of threads per tile.
 
 namespace terse::detail {
 
 TERSE_NUMERICS_BEGIN
 
-/// Executors of which there may be several, with memory of their own each.
+/// Executor of one of several devices, each with its own memory.
 template <class E>
 concept SaysDevice = requires(const E& executor) {
   { executor.device } -> std::convertible_to<int>;
 };
 
-/// The tables of Cosines<S> in an executor's memory, one copy for whoever holds it.
+/// Returns the tables of Cosines<S> in an executor's memory, one copy per device for all holders.
 template <int S, GridExecutor E>
 std::shared_ptr<const buffer<float, typename E::memory>> shared_tables(const E& executor) {
   using Tables = buffer<float, typename E::memory>;
@@ -46,10 +46,10 @@ struct TileSlice {
   static constexpr int capacity = 64;
   struct Entry {
     PieceTiles<S> tiles;
-    index_t first = 0;    // counted through the slice,
-    index_t unit = 0;     // and through the range
-    index_t section = 0;  // where the bytes of the first one begin
-    int packet = -1;      // the one that it is of; -1: all of them
+    index_t first = 0;    // first tile's number in the slice
+    index_t unit = 0;     // first tile's number in the range
+    index_t section = 0;  // offset of the first tile's bytes
+    int packet = -1;      // its packet; -1: all packets
   };
   Entry entries[capacity];
   int count = 0;
@@ -62,8 +62,8 @@ struct TileSlice {
   }
 };
 
-/// use(slice), slice after slice, of pieces that have `bytes(tiles)` each, a range's from where that is going on. Packets go by
-/// their ranges, where there are several.
+/// Calls use(slice) for slices of the pieces, which have `bytes(tiles)` each; a range's bytes begin at its `going`.
+/// With several ranges, each has its own packet.
 template <int S, class Use, class Bytes>
 void for_each_tile_slice(PlacedRanges ranges, Use use, Bytes bytes) {
   TileSlice<S> slice;
@@ -91,15 +91,15 @@ void for_each_tile_slice(PlacedRanges ranges, Use use) {
   for_each_tile_slice<S>(ranges, use, [](const PieceTiles<S>&) { return index_t{0}; });
 }
 
-/// The numbers of one arena that are to be had in another one, from tile to tile.
+/// Source and target arenas of a transform, tile by tile.
 struct TileArenas {
   const float* from;
-  index_t from_begin;  // the arena index of from[0]
+  index_t from_begin;  // arena index of from[0]
   float* to;
   index_t to_begin;
 };
 
-/// Elements to the numbers that are picked from, where a tile's lie side by side.
+/// Kernel that transforms elements to the numbers to pick from; a tile's numbers are adjacent.
 template <class Basis, int S>
 struct ForwardTilesKernel {
   static constexpr bool cooperative = true;
@@ -129,7 +129,7 @@ struct ForwardTilesKernel {
   }
 };
 
-/// And back.
+/// Kernel that transforms numbers back to elements.
 template <class Basis, int S>
 struct InverseTilesKernel {
   static constexpr bool cooperative = true;

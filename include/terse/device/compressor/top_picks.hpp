@@ -8,26 +8,26 @@
 #include "terse/device/compressor/cosines.hpp"
 #include "terse/device/compressor/picks.hpp"
 
-// The largest of up to 4096 elements on a grid executor, by whatever coder, all by one block of threads, with the host's picks and
-// bytes: of tiles, see top_tiles.hpp, and of units.
+// The largest of up to 4096 elements on a grid executor, with any coder, in one block of threads, with the same picks
+// and bytes as on the host: of tiles, see top_tiles.hpp, and of units.
 
 namespace terse::detail {
 
 TERSE_NUMERICS_BEGIN
 
-/// Some elements with n numbers, k of which travel, and where.
+/// Some elements with n numbers, k of which are sent, and their places.
 struct TopPicks {
-  Piece piece;      // that they are of
+  Piece piece;      // that contains the elements
   TilePlace place;  // of the elements
-  index_t begin;    // arena index that the first number counts as
+  index_t begin;    // arena index assigned to the first number
   index_t n, k;
-  index_t section_at;  // positions, behind which the values are
+  index_t section_at;  // of the positions; the values follow
 
   TERSE_HD bool is_bitmap() const { return Positions::is_bitmap(n, k); }
   TERSE_HD index_t values_at() const { return section_at + Positions::bytes(n, k); }
 };
 
-/// Units that a kernel works on, one by each block. Variable: with a number of picks in front.
+/// Units of a kernel, one per block. Variable: each section begins with the number of picks.
 template <bool Variable>
 struct SmallUnits {
   static constexpr bool variable = Variable;
@@ -42,7 +42,7 @@ struct SmallUnits {
 
 template <class Basis, int S, class Values>
 struct TopPicksShared {
-  /// A copy of a tile; the other one has room for what a selection counts meanwhile, and then for what it finds.
+  /// A copy of a tile. The other copy has room for a selection's counters, and then for its positions.
   union Copy {
     float tile[TileTransform<Basis, S>::room];
     SelectFewKernel::Counters counters;
@@ -51,11 +51,12 @@ struct TopPicksShared {
   Copy one, other;
   SelectFewKernel::Rest select;
   typename CodePicks<Values>::Shared code;
-  std::uint32_t picked[std::size_t{blocks_for(S * S, 32)}];  // a bit each
+  std::uint32_t picked[std::size_t{blocks_for(S * S, 32)}];  // a bit per number
 };
 
-/// Takes some elements all the way, a tile or a unit: evaluates the message, picks from it in the basis's coordinates, writes the
-/// picks, and commits what receivers read of them. No two blocks have an element in common.
+/// Kernel that encodes one tile or unit end to end in a single block: evaluates the message, picks from it in the
+/// basis's coordinates, writes the picks, and commits the values that receivers will read. No two blocks share an
+/// element.
 template <class Basis, int S, class Values, class Work, class Space, class Incoming, class Message,
           class Feedback>
 struct TopPicksKernel {
@@ -91,7 +92,7 @@ struct TopPicksKernel {
                                                                                    rest.counters);
     write(block, tile, shared, rest.positions, x);
     block.sync();
-    // What has been picked is as receivers read it; of the others they read zeros.
+    // Receivers read picks as they were coded, and zeros for the other numbers.
     if constexpr (Basis::transforms) {
       for (int e = block.thread(); e < shape.count(); e += block_threads)
         spare[shape.number(e)] = read(shared, x, e);
@@ -130,7 +131,7 @@ struct TopPicksKernel {
       x[shape.element(e)] = *feedback.at(i);
     }
   }
-  /// Positions and values, which in `x` become what is read of them.
+  /// Writes positions and values; in `x`, replaces values by those that receivers will read.
   template <class Block>
   TERSE_HD void write(Block& block, const TopPicks& tile, Shared& shared, const std::uint32_t* positions,
                       float* x) const {
@@ -160,18 +161,18 @@ struct TopPicksKernel {
   }
 };
 
-/// Whether a block has room, 48 KiB of which a scan takes up to one.
+/// True if the kernel fits a block's shared memory: 48 KiB, of which a scan takes up to 1 KiB.
 template <class Basis, int S, class Values>
 inline constexpr bool takes_top_picks = sizeof(TopPicksShared<Basis, S, Values>) <= std::size_t{47} << 10;
 
 TERSE_NUMERICS_END
 
-/// Selections whose picks from small units it can make.
+/// Selections whose picks from small units TopPicksKernel can make.
 template <class Selection, class Values>
 concept PicksAtOnce = PicksByRank<Selection> && !Traits<Selection>::single_stage &&
                       takes_top_picks<terse::Elements, 64, Values>;
 
-/// Whether a block of threads can take each unit.
+/// Checks whether a block of threads can encode each unit.
 template <class UnitsOf>
 bool are_small(PlacedRanges ranges) {
   for (const PlacedRange& placed : ranges)
@@ -180,7 +181,7 @@ bool are_small(PlacedRanges ranges) {
   return true;
 }
 
-/// Encodes `ranges`, whose units are small, behind `base`, where each is going. told(c, bytes) for each.
+/// Encodes `ranges`, whose units are small, each to `base` plus its `going`. Calls told(c, bytes) for each range.
 template <class UnitsOf, class Values, GridExecutor E, class Selection, class Incoming, class Message,
           class Feedback, class Told>
 void encode_small_units(E ex, const Selection& selection, PlacedRanges ranges, Mask<typename E::memory> mask,

@@ -9,14 +9,14 @@
 #include "terse/device/compressor/tiles.hpp"
 #include "terse/device/compressor/top_picks.hpp"
 
-// The largest of each tile on a grid executor, one block of threads to a tile, with the host's picks and bytes: where they are in
-// sections, and sections that arrived.
+// The largest numbers of each tile on a grid executor, one block of threads per tile, with the same picks and bytes as
+// on the host: the tiles' places in sections, and received sections.
 
 namespace terse::detail {
 
 TERSE_NUMERICS_BEGIN
 
-/// Where tiles' bytes are in the section of their piece: those of tiles before them have the lengths that their shapes ask for.
+/// Offsets of tiles' bytes in the section of their piece; the lengths of the tiles before follow from their shapes.
 template <int S, class Values>
 struct TopSections {
   using Coder = PickCoder<Values>;
@@ -44,16 +44,16 @@ struct TopSections {
   }
 };
 
-/// A tile of a section, or of several.
+/// A tile of one section, or of several.
 struct TopTile : TopPicks {
-  index_t unit;  // counted through the range
-  int packet;    // that it is of; -1: all of them
+  index_t unit;  // number in the range
+  int packet;    // its packet; -1: all packets
 
-  /// Elements that stand side by side for each thread, where their order counts.
+  /// Returns the number of adjacent elements per thread, where their order matters.
   TERSE_HD index_t own() const { return (n + block_threads - 1) / block_threads; }
 };
 
-/// Tiles that a kernel works on, one by each block.
+/// Tiles of a kernel, one per block.
 template <int S, class Values>
 struct TopTiles {
   static constexpr bool variable = false;
@@ -71,7 +71,7 @@ struct TopTiles {
   }
 };
 
-/// Sections that arrived, as a kernel argument.
+/// Received sections, as a kernel argument.
 struct TilePackets {
   struct Packet {
     const std::byte* section;
@@ -81,8 +81,8 @@ struct TilePackets {
   int count = 0;
 };
 
-/// The elements of the sums of weight times what each packet says, one packet after the other. Each position occurs once, in
-/// sections that are right.
+/// Kernel that sums weight times each packet's values, one packet after the other, and writes the elements of the sums.
+/// Each position occurs once in valid sections.
 template <class Basis, int S, class Values>
 struct SumTilesKernel {
   static constexpr bool cooperative = true;
@@ -95,9 +95,9 @@ struct SumTilesKernel {
   TilePackets packets;
   CosineTables tables;
   float* sums;
-  index_t begin;  // the arena index of the first
-  bool more;      // to the numbers that are there in the elements' places
-  bool last;      // else numbers stay
+  index_t begin;  // arena index of the first sum
+  bool more;      // adds to the numbers that are in the elements' places
+  bool last;      // transforms to elements; else numbers stay
 
   template <class Block>
   TERSE_HD void operator()(Block& block, Shared& shared) const {
@@ -149,8 +149,8 @@ struct SumTilesKernel {
   }
 };
 
-/// Reports what is wrong with each packet, in the host's order; as many blocks for each as there are tiles, or, where tiles are of
-/// one, for all.
+/// Kernel that reports the faults of each packet, in the host's order. Takes a block per tile and packet or, where each
+/// tile belongs to one packet, a block per tile.
 template <int S, class Values>
 struct CheckTilesKernel {
   static constexpr bool cooperative = true;
@@ -190,7 +190,7 @@ struct CheckTilesKernel {
 
 TERSE_NUMERICS_END
 
-/// use(tiles), some tiles of packets' sections after the others.
+/// Calls use(tiles) for slices of the tiles of packets' sections, in order.
 template <int S, class Values, class Use>
 void for_each_top_slice(const Largest& selection, PlacedRanges ranges, Use use) {
   const TopSections<S, Values> sections{selection};
@@ -202,7 +202,7 @@ void for_each_top_slice(const Largest& selection, PlacedRanges ranges, Use use) 
       sections);
 }
 
-/// What is wrong with packet p over ranges[p], whose section is where that is going.
+/// Reports the faults of packet p over ranges[p], whose section begins at that range's `going`.
 template <int S, class Values, GridExecutor E>
 void check_tiles(E ex, const Largest& selection, PlacedRanges ranges, const std::byte* const* packets,
                  float limit, Findings* findings) {

@@ -4,14 +4,14 @@
 #include "terse/device/verbs/kernels.hpp"
 #include "terse/error_feedback/stored_residual.hpp"
 
-// Errors of StoredResidual on a grid executor, with the host's codes and scales.
+// Storage of StoredResidual's errors on a grid executor, with the same codes and scales as on the host.
 
 namespace terse::detail {
 
 TERSE_NUMERICS_BEGIN
 
-/// Rounds errors into storage: a block of threads to a tile, one thread to the scale of 64 elements, whose terms it
-/// joins by halves.
+/// Kernel that rounds errors into storage: one block of threads per tile, and one thread per scale of 64 elements,
+/// whose terms it joins by halves.
 template <class Q>
 struct StoreErrorsKernel {
   static constexpr bool cooperative = true;

@@ -23,10 +23,10 @@ class Envelope<E> {
  public:
   Envelope() : verdict_(1), found_(1) {}
 
-  // What it is told waits for the next kernel of this envelope: mostly that stamps, or closes the round.
+  // The calls below are deferred to the next kernel of this envelope, mostly one that stamps or closes the round.
 
   void open(E ex, const detail::RoundHeader& round, int rank) {
-    // Of a round that was given up: a note makes its flag 0 again.
+    // Left over from a round that was given up: taking the note resets its flag to 0.
     if (next_.bad != nullptr) launch(ex);
     rank_ = rank;
     next_ = {};
@@ -51,7 +51,7 @@ class Envelope<E> {
   template <class Codec>
   void accept(E ex, Codec& codec, const Portion& portion, const std::byte* packet, std::uint64_t least,
               std::uint64_t most, std::uint64_t place, int sender, int from = -1) {
-    // It would open, note and stamp behind what it accepts.
+    // In the same kernel, opening, noting and stamping would come after accepting.
     if (next_.opens || next_.bad != nullptr || next_.leaving.count > 0 ||
         next_.arrived.count == detail::most_together)
       launch(ex);
@@ -94,7 +94,7 @@ class Envelope<E> {
     launch(ex);
   }
   void check_read(E ex, std::uint32_t& wrong, int sender) { check_read(ex, &wrong, {&sender, 1}); }
-  /// Of several packets, most_packets at most.
+  /// Checks the reads of several packets, most_packets at most.
   void check_read(E ex, std::uint32_t* wrong, std::span<const int> senders) {
     settle_next(ex);
     detail::CheckReadKernel kernel{verdict_.data(), wrong, static_cast<int>(senders.size()), {}};
@@ -113,7 +113,7 @@ class Envelope<E> {
     if (verdict.unreadable) detail::throw_unreadable(verdict.sender, rank_, step);
   }
   std::uint16_t conclude(E ex, std::uint64_t step) { return read(ex, step).flags; }
-  /// What `settle` or `conclude` has read last.
+  /// Returns the verdict that `settle` or `conclude` read last.
   const detail::Verdict& found() const { return *found_.data(); }
 
  private:
@@ -150,7 +150,7 @@ class Envelope<E> {
     return found;
   }
 
-  /// A codec's own look at packets that have come, before the next kernel.
+  /// A codec's own check of received packets, to run before the next kernel.
   struct Checks {
     void* codec = nullptr;
     void (*run)(void*, std::span<const Portion* const>, const std::byte* const*, detail::Findings*) = nullptr;

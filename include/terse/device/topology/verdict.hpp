@@ -9,30 +9,29 @@
 #include "terse/device/verbs/kernels.hpp"
 #include "terse/topology/envelope.hpp"
 
-// What a device knows of the packets of a round, and the kernels that find it out.
+// A device's findings about the packets of a round, and the kernels that make them.
 
 namespace terse {
 
 namespace detail {
 
-/// Packets that one kernel stamps at most, and accepts: they travel as its argument.
+/// Maximum number of packets that one kernel stamps or accepts; they are in its argument.
 inline constexpr int most_together = 16;
 
-/// What a device knows of the packets of a round.
+/// A device's findings about the packets of a round.
 struct Verdict {
   PacketFault fault;
-  Findings findings[most_together];  // of the compressor's own check of the packets at hand
-  std::uint32_t unlikely =
-      0;  // by packets at hand, a bit each: whether a scale is beyond what any finite message has
+  Findings findings[most_together];  // by the compressor's check of the current packets
+  std::uint32_t unlikely = 0;  // a bit for each current packet: a scale exceeds those of all finite messages
   std::uint64_t damage = no_damage;
-  std::int32_t sender = 0, from = -1;  // of the packet that is wrong, see Envelope
+  std::int32_t sender = 0, from = -1;  // of the invalid packet, see Envelope
   std::uint16_t flags = PacketHeader::finite;
   bool closed = false;      // the mean must not be consumed
   bool non_finite = false;  // because a gradient was not finite
-  bool unreadable = false;  // because the sender's packet couldn't be read beside this rank's own
+  bool unreadable = false;  // because the sender's packet couldn't be decoded relative to this rank's own
 };
 
-/// The packet's header as it must be in this step.
+/// Returns the header that the packet must have in this step.
 TERSE_HD inline PacketHeader header_now(const StepScalars* now, std::uint64_t bytes, std::uint64_t place,
                                         std::uint16_t flags = PacketHeader::finite) {
   PacketHeader header;
@@ -49,7 +48,7 @@ TERSE_HD inline void take_note(Verdict& verdict, std::uint32_t* bad, std::uint16
   verdict.flags = merged_flags(verdict.flags, own);
 }
 
-/// Notes that something of this rank was bad.
+/// Kernel that notes a bad value of this rank.
 struct NoteKernel {
   static constexpr bool cooperative = false;
   struct Shared {};
@@ -72,7 +71,7 @@ struct StampedPackets {
   Packet packets[most_together];
 };
 
-/// A packet that has come, and its `count` scales, none of which is beyond `limit` if its message was finite.
+/// A received packet, and its `count` scales, none of which exceeds `limit` if its message was finite.
 struct ArrivedPacket {
   std::uint64_t least, most, place;
   const std::byte *at, *scales;
@@ -80,7 +79,8 @@ struct ArrivedPacket {
   float limit;
   std::int32_t sender, from;
 
-  /// Whether any of every `step`-th scale from `begin` on is beyond. All are read, so that no read waits for another.
+  /// Checks whether any of every `step`-th scale from `begin` on exceeds the limit. Reads all of them, so that no read
+  /// waits for another.
   TERSE_HD bool unlikely(index_t begin, index_t end, index_t step) const {
     std::uint32_t beyond = 0;
     for (index_t k = begin; k < end; k += step)
@@ -93,7 +93,7 @@ struct ArrivedPackets {
   ArrivedPacket packets[most_together];
 };
 
-/// Looks at many scales by many blocks, before VerdictKernel.
+/// Kernel that checks many scales with many blocks, before VerdictKernel.
 struct ScalesKernel {
   static constexpr bool cooperative = false;
   static constexpr index_t per_block = 16 * block_threads;
@@ -116,8 +116,9 @@ struct ScalesKernel {
   }
 };
 
-/// What becomes of a verdict between two phases, as far as it is wanted: it begins anew, accepts packets, takes a note, stamps
-/// packets, and is closed or not. Headers of packets that have come are looked at by a thread each, few scales by all of them.
+/// Kernel that updates a verdict between two phases, as far as requested: resets it, accepts packets, takes a note,
+/// stamps packets, and closes it or not. One thread checks each received header; all threads together check a few
+/// scales.
 struct VerdictKernel {
   static constexpr bool cooperative = true;
   struct Shared {
@@ -128,8 +129,8 @@ struct VerdictKernel {
   const StepScalars* now;
   bool opens;  // and accepts nothing
   ArrivedPackets arrived;
-  bool looks;          // at scales, which no other kernel has
-  std::uint32_t* bad;  // of a note
+  bool looks;          // at the scales, unless ScalesKernel has
+  std::uint32_t* bad;  // flag of a note
   std::uint16_t own, refusal;
   StampedPackets leaving;
   bool concludes, throws;
@@ -195,7 +196,7 @@ struct VerdictKernel {
   }
 };
 
-/// What another verdict of the same step has found.
+/// Kernel that adds the findings of another verdict of the same step.
 struct AbsorbKernel {
   static constexpr bool cooperative = false;
   struct Shared {};
@@ -235,7 +236,7 @@ struct CheckReadKernel {
   }
 };
 
-/// Does nothing after an error.
+/// A functor that does nothing after an error.
 template <class F>
 struct Gated {
   F f;

@@ -10,7 +10,7 @@
 #include "terse/executor/atomic.hpp"
 #include "terse/executor/quads.hpp"
 
-// What comes into a verb of a grid executor, as a kernel argument.
+// The incoming packets of a verb of a grid executor, as a kernel argument.
 
 namespace terse::detail {
 
@@ -22,7 +22,7 @@ inline void check_packets(int count) {
                       std::to_string(count) + "; use a topology with fewer neighbours, such as Ring");
 }
 
-/// What comes in, as a kernel argument.
+/// Incoming packets, as a kernel argument.
 template <class Incoming>
 struct Arriving;
 
@@ -47,7 +47,7 @@ struct Arriving<NoPackets> {
   };
 };
 
-/// All of the packets for each tile or, with `Each`, one.
+/// All packets for each tile or, with `Each`, one packet.
 template <class Code, bool Each>
 struct ArrivingPackets {
   static constexpr int bits = Code::bits;
@@ -96,9 +96,9 @@ struct ArrivingPackets {
       for (const auto& row : sum)
         for (const float one : row) damaged_ |= !(magnitude(one) <= limit);
     }
-    /// Whether one of them may have to count as 0: these rows go element by element.
+    /// Checks whether one of the sums may have to count as 0: these rows are processed element by element.
     TERSE_HD bool damaged() const { return damaged_; }
-    /// f, bound to row r's elements, of lane j of the four.
+    /// Calls f, bound to row r's elements, for lane j of the four.
     template <class F>
     TERSE_HD auto call(F& bound, const Tile& tile, int r, int j, bool keep) const {
       return bound(tile.piece, j, keep, sum[r][j]);
@@ -108,7 +108,7 @@ struct ArrivingPackets {
     bool damaged_ = false;
   };
 
-  /// f of the element `b + lane` elements into the tile's piece, with the sum over the packets.
+  /// Calls f for the element `b + lane` elements into the tile's piece, with the sum over the packets.
   template <class F>
   TERSE_HD auto call(F& f, const Tile& tile, index_t b, int lane, bool keep) const {
     return f(tile.piece, tile.piece.offset + b + lane, keep, sum(tile, b, lane));
@@ -142,7 +142,8 @@ struct ArrivingPackets {
                                          const Tile& tile) const {
     return source.scales == nullptr ? typename Code::Scale{} : source.scales[whole ? 0 : tile.unit];
   }
-  /// Of lane, a multiple of 4, and the three behind it in one row. Packets are aligned to 8 bytes.
+  /// Reads the codes of `lane`, a multiple of 4, and of the next three lanes in its row. Packets are aligned to 8
+  /// bytes.
   TERSE_HD static void four_codes(const std::byte* row, int lane, std::uint32_t (&four)[quad]) {
     if constexpr (Code::bits < 8) {
       const std::byte* const planes = row + lane / 32 * 4;
@@ -231,7 +232,7 @@ struct Arriving<Differences<Code>> {
     }
 
    private:
-    /// Packets are aligned to 8 bytes.
+    /// Reads two values at a time: packets are aligned to 8 bytes.
     TERSE_HD static void read(const std::byte* from, float (&rows)[std::size_t{Rows}][quad]) {
       TERSE_UNROLL
       for (int r = 0; r < Rows; ++r) TERSE_UNROLL

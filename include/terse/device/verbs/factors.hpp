@@ -6,24 +6,25 @@
 #include "terse/device/verbs/matrix.hpp"
 #include "terse/executor/factors.hpp"
 
-// What low rank needs beside products, on a grid executor; see factors.hpp for what these verbs do.
+// Verbs that low rank requires in addition to products, on a grid executor; see factors.hpp for their contracts.
 
 namespace terse {
 namespace detail {
 
 TERSE_NUMERICS_BEGIN
 
-/// What a block of threads does with one vector, whose element i always is thread i % 256's.
+/// Vector operations of one block; thread t owns elements t, t + 256, ...
 struct BlockVector {
   static constexpr int strips = 8, room = strips * 4 * block_threads;
   struct Shared {
-    // Products of up to 8 blocks of a sum's shape, and some more, so that two blocks lie in different banks.
+    // Products of up to 8 blocks of a sum's shape, padded so that two blocks use different banks.
     float product[room + strips * Strip::width];
     float sum[strips];
     std::uint32_t largest[block_threads / 32];
   };
 
-  /// x <- factor x - along before, unless there is no `before`; and the product of x and `other`, or of x and itself.
+  /// A step: x <- factor x - along before, unless `before` is nullptr; and the dot product of x and `other`, or of x
+  /// and itself.
   struct Step {
     float* x;
     const float* other = nullptr;
@@ -32,12 +33,12 @@ struct BlockVector {
     float factor = 1;
   };
 
-  /// Takes the step, and gives all threads the sum of the products, in the shape of a row's product with a vector: all threads
-  /// multiply, and 16 of them add up each block of 4096 elements.
+  /// Takes the step and returns the dot product to all threads, summed in the shape of a row's product with a vector.
+  /// All threads multiply, and 16 of them add up each block of 4096 elements.
   template <class Block>
   TERSE_HD static float dot(Block& block, Shared& shared, const Step& step, index_t count) {
     const int thread = block.thread(), strip = thread / Strip::width;
-    int together = 1;  // blocks, and how many of their elements at a time: a multiple of 1024
+    int together = 1;  // blocks at a time, and `part` elements of each, a multiple of 1024
     while (together < strips && together * reduction_block < count) together *= 2;
     const int part = together < 2 ? static_cast<int>(reduction_block) : room / together;
     float sum = 0;
@@ -62,7 +63,7 @@ struct BlockVector {
     return sum;
   }
 
-  /// The largest magnitude, as its bits.
+  /// Returns the bits of the largest magnitude.
   template <class Block>
   TERSE_HD static std::uint32_t largest(Block& block, Shared& shared, const float* x, index_t count) {
     const int thread = block.thread();
@@ -77,7 +78,7 @@ struct BlockVector {
     return most;
   }
 
-  /// See the host's.
+  /// Scales x as the host's function of the same name does.
   template <class Block>
   TERSE_HD static bool scale_to(Block& block, Shared& shared, float* x, index_t count, int exponent) {
     const std::uint32_t most = largest(block, shared, x, count);
@@ -88,7 +89,7 @@ struct BlockVector {
   }
 
  private:
-  /// `part` products of each block, four of a thread's at a time, all loads before the first store.
+  /// Computes `part` products of each block, four per thread at a time, all loads before the first store.
   TERSE_HD static void multiply(Shared& shared, const Step& step, index_t count, index_t begin, int together,
                                 int part, int thread) {
     constexpr int few = 4;
@@ -116,7 +117,7 @@ struct BlockVector {
       }
     }
   }
-  /// total and every 16th of `count` products.
+  /// Returns total plus every 16th of `count` products.
   TERSE_HD static float added(const float* product, float total, int count) {
     constexpr int many = 16;
     int k = 0;
@@ -132,7 +133,7 @@ struct BlockVector {
   }
 };
 
-/// One block of threads to a matrix.
+/// Kernel with one block of threads per matrix.
 template <int R>
 struct OrthonormalizeKernel {
   static constexpr bool cooperative = true;
@@ -169,7 +170,7 @@ struct OrthonormalizeKernel {
   }
 };
 
-/// One block of threads to a column.
+/// Kernel with one block of threads per column.
 template <int R>
 struct PrepareColumnsKernel {
   static constexpr bool cooperative = true;
@@ -190,13 +191,13 @@ struct PrepareColumnsKernel {
   }
 };
 
-/// a / b, neither of them negative. A device divides 64 bits by a function.
+/// Returns a / b, neither of them negative. On a device, 64-bit division is a function call.
 TERSE_HD inline index_t quotient(index_t a, index_t b) {
   if ((a | b) >> 32 == 0) return static_cast<std::uint32_t>(a) / static_cast<std::uint32_t>(b);
   return a / b;
 }
 
-/// Product, element by element.
+/// Functor that computes a product element by element.
 template <int R, class F>
 struct GridProduct {
   const Factored* matrices;
@@ -224,7 +225,7 @@ TERSE_NUMERICS_END
 
 }  // namespace detail
 
-/// See the host's verbs of the same names for what these do: they give the same bits.
+/// Computes, as the verbs below do, the same bits as the host's verb of the same name.
 template <int R, GridExecutor E>
 void orthonormalize(E ex, in<E, detail::Factored> matrices, float* left, std::uint8_t* lost) {
   if (!matrices.empty())

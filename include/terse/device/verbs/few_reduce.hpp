@@ -3,20 +3,21 @@
 
 #include "terse/device/verbs/wide_reduce.hpp"
 
-// Reductions over few tiles. A sum has one shape, and where 16 threads add 64 rows one after the other, few tiles leave a device
-// idle. But only the sums must wait for each other: what they add up doesn't.
+// Reductions over few tiles. The shape of a sum is fixed, and 16 threads that add 64 rows one after the other leave a
+// device idle if there are few tiles. But only the additions must wait for each other; the terms can be evaluated in
+// parallel.
 
 namespace terse::detail {
 
 TERSE_NUMERICS_BEGIN
 
-/// One block of threads to a tile. All of them evaluate, and leave the samples in shared memory; then one warp adds these up in the
-/// order in which the threads of ReduceKernel do.
+/// Kernel with one block of threads per tile. All threads evaluate, and leave the samples in shared memory; then one
+/// warp adds these up in the order of the threads of ReduceKernel.
 template <class Statistic, bool Store, class Space, class Incoming, class F>
 struct ReduceFewKernel {
   static constexpr bool cooperative = true;
   static constexpr int width = Statistic::width + 1;
-  static constexpr int halvings = 4;  // of a tile, into as many parts as groups of 16 threads
+  static constexpr int halvings = 4;  // of a tile, into a part per group of 16 threads
   static_assert(row_threads << halvings == block_threads);
   struct alignas(16) Shared {
     float sample[reduction_block];
@@ -48,7 +49,7 @@ struct ReduceFewKernel {
     }
     if (const index_t row = thread * lanes; row < tile.end - tile.begin)
       shared.keep[thread] = mask.word(tile.piece.offset + tile.begin + row);
-    // Both are below 2^16. Behind the sum the samples are there for all.
+    // Both counts are below 2^16. After the sum, all threads see the samples.
     const std::uint32_t counts = block.sum(held.kept | held.bad << 16);
     if (thread >= 32) return;
     float total[static_cast<std::size_t>(Statistic::width)];
@@ -61,7 +62,7 @@ struct ReduceFewKernel {
   }
 
  private:
-  /// What a thread has evaluated.
+  /// A thread's samples and counts.
   struct Held {
     float* sample;
     index_t begin;  // of the tile in its piece
@@ -72,7 +73,7 @@ struct ReduceFewKernel {
     TERSE_HD void hold(index_t at, float one) { sample[at - begin] = one; }
   };
 
-  /// By functors that don't name their streams, lane by lane.
+  /// Evaluates lane by lane, for functors that don't name their streams.
   TERSE_HD void evaluate(const Tile& tile, F& f, Held& held, int thread) const {
     const int lane = thread % lanes;
     for (index_t b = tile.begin + thread / lanes * lanes; b < tile.end; b += block_threads) {
@@ -85,12 +86,12 @@ struct ReduceFewKernel {
         held.kept += keep;
         if constexpr (Store) store_aligned(wire + tile.going + 4 * at, sample.value);
       } else if (Store && at == tile.piece.count && tile.piece.count % 2 != 0) {
-        store_aligned(wire + tile.going + 4 * at, 0.0F);  // the piece ends at 8 bytes
+        store_aligned(wire + tile.going + 4 * at, 0.0F);  // pads the piece to 8 bytes
       }
     }
   }
 
-  /// By a warp, whose threads have two lanes each, 32 apart. Its first one gets the totals.
+  /// Adds up the samples by a warp, whose threads have lanes t and t + 32. Its first thread gets the totals.
   template <class Block>
   TERSE_HD static void add_up(Block& block, const Shared& shared, index_t count,
                               float (&total)[static_cast<std::size_t>(Statistic::width)]) {

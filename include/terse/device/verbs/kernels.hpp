@@ -10,28 +10,28 @@
 // The verbs for executors that run kernels on a grid of thread blocks: `executor::cuda` on a device, and
 // `executor::emulated`, which runs the same kernels on the host, for tests and debuggers. Such an executor E has
 //
-//     E::grid == true, E::memory; E::staging, host memory that copies to and from E::memory are fast with
+//     E::grid == true, E::memory; E::staging, host memory with fast copies to and from E::memory
 //     launch(kernel, blocks)                   runs kernel(block, shared) in `blocks` blocks of 256 threads, or as many as
-//                                              its `tuning` says, in order behind what was launched before
+//                                              its `tuning` says, in order after all earlier launches
 //     move(to, from, bytes)                    copies within E::memory, in the same order
 //     bring(to, from, bytes)                   copies to the host, and
 //     send(to, from, bytes)                    from it, in the same order; complete after synchronize()
-//     synchronize()                            returns when all that is done
+//     synchronize()                            returns when all of this is done
 //
-// A kernel is a trivially copyable struct with `Shared`, what a block's threads share, and a `cooperative` constant:
-// whether its threads wait for each other, by the block's
+// A kernel is a trivially copyable struct with `Shared`, the shared memory of a block's threads, and a `cooperative`
+// constant: true if its threads wait for each other, by these functions of the block:
 //
 //     sync()
 //     ballot(bit), shuffle(word, from)         among the 32 threads of a warp, all of which take part
-//     exclusive_sum(own, total)                the sum over the threads before this one, and over all, and
-//     sum(own)                                 over all, on the first thread; for blocks of block_threads threads, all of which
-//                                              take part, and wait for each other as in sync()
+//     exclusive_sum(own, total)                the sum over the threads before this one, and over all threads
+//     sum(own)                                 the sum over all threads, on the first thread; both sums are for blocks
+//                                              of block_threads threads, all of which take part, and wait as in sync()
 //
-// The last two are CUB's on a device, and for unsigned integers alone: of floats its tree would be other sums than the host's,
-// so that kernels join floats themselves.
+// The two sums are CUB's on a device, and for unsigned integers only: for floats, CUB's tree would give other sums than
+// the host's, so kernels join floats themselves.
 //
-// 64 threads are the 64 lanes of a tile, so that every sum has the shape and every packet the layout that the host's
-// verbs give them.
+// 64 threads are the 64 lanes of a tile, so that every sum has the same shape and every packet the same layout as with
+// the host's verbs.
 
 namespace terse {
 namespace detail {
@@ -40,13 +40,13 @@ inline constexpr int tiles_per_block = block_threads / lanes;
 
 TERSE_NUMERICS_BEGIN
 
-/// The tile that this thread's 64 threads work on, if there is one.
+/// Returns the tile that this thread's group of 64 threads works on, if there is one.
 template <class Block>
 TERSE_HD index_t tile_number(const Block& block) {
   return block.index() * tiles_per_block + block.thread() / lanes;
 }
 
-/// f(piece, i, keep[, sum]) for every element of a slice.
+/// Kernel that calls f(piece, i, keep[, sum]) for every element of a slice.
 template <class Space, class Incoming, class F>
 struct ForEachKernel {
   static constexpr bool cooperative = false;
@@ -103,7 +103,7 @@ struct PutKernel {
 
 TERSE_NUMERICS_END
 
-/// Runs a kernel over the tiles of a slice.
+/// Launches a kernel over the tiles of a slice.
 template <GridExecutor E, class Kernel>
 void launch_tiles(E ex, const Slice& slice, const Kernel& kernel) {
   if (slice.tiles > 0) ex.launch(kernel, blocks_for(slice.tiles, tiles_per_block));
@@ -116,7 +116,7 @@ void launch_wide(E ex, const Slice& slice, const Kernel& kernel, int halvings = 
 
 }  // namespace detail
 
-/// Several ranges at once, each of which may read a packet of its own.
+/// Calls f over several ranges at once, each of which may read its own packet.
 template <GridExecutor E, class Incoming, class F>
 void for_each(E ex, detail::PlacedRanges ranges, Mask<typename E::memory> mask, Incoming incoming, F f) {
   using Arrived = detail::Arriving<Incoming>;
@@ -135,7 +135,7 @@ void for_each(E ex, detail::PlacedRanges ranges, Mask<typename E::memory> mask, 
       });
 }
 
-/// See the host's verbs of the same names for what these do: they give the same bits.
+/// Computes, as the verbs below do, the same bits as the host's verb of the same name.
 template <GridExecutor E, class Incoming, class F>
 void for_each(E ex, const Range& range, Mask<typename E::memory> mask, Incoming incoming, F f) {
   const detail::PlacedRange one{&range};
@@ -158,8 +158,8 @@ void fetch(E ex, view<const T, typename E::memory> from, view<T> to) {
   ex.synchronize();
 }
 
-/// Few elements from the host into the executor's memory, as kernel arguments: `from` may change as soon as this
-/// returns, and nothing waits.
+/// Writes a few elements from the host into the executor's memory, as kernel arguments. `from` may change as soon as
+/// this returns, and the host doesn't wait.
 template <GridExecutor E, class T>
 void put(E ex, view<const T> from, view<T, typename E::memory> to) {
   using Kernel = detail::PutKernel<T>;

@@ -5,15 +5,14 @@
 #include "terse/executor/atomic.hpp"
 #include "terse/executor/tuning.hpp"
 
-// What one block of a kernel does with what all of them have left in memory: the last one that is done, without a launch of its
-// own.
+// Work of a kernel's last block on the results of all blocks, without a separate launch.
 
 namespace terse::detail {
 
 TERSE_NUMERICS_BEGIN
 
-/// is_last for a whole block, by a place in its shared memory: the threads of the last of `all` blocks see what the threads of
-/// the others had written when they came here.
+/// Calls is_last for a whole block, through `shared` in its shared memory. The threads of the last of `all` blocks see
+/// all that the other blocks' threads wrote before their calls.
 template <class Block>
 TERSE_HD bool is_last_block(Block& block, bool& shared, std::uint32_t* count, index_t all) {
   block.sync();
@@ -22,7 +21,7 @@ TERSE_HD bool is_last_block(Block& block, bool& shared, std::uint32_t* count, in
   return shared;
 }
 
-/// Each of `count` numbers becomes the sum of those before it, by all threads of a block. Returns the sum of all.
+/// Replaces each of `count` numbers by the sum of those before it, with all threads of a block. Returns the sum of all.
 template <class Block>
 TERSE_HD std::uint64_t sum_before(Block& block, std::uint64_t* numbers, index_t count) {
   constexpr int own = 8;

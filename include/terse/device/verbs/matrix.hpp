@@ -4,15 +4,15 @@
 #include "terse/device/verbs/kernels.hpp"
 #include "terse/executor/matrix.hpp"
 
-// Products of matrices with a few vectors on a grid executor; see matrix.hpp for what these do and for the shape of their sums.
-// Where the matrix and its rows are aligned to 16 bytes, each thread loads four neighbouring elements at once.
+// Products of matrices with a few vectors on a grid executor; see matrix.hpp for their contracts and the shape of their
+// sums. If the matrix and its rows are aligned to 16 bytes, each thread loads four neighbouring elements at once.
 
 namespace terse {
 namespace detail {
 
 TERSE_NUMERICS_BEGIN
 
-/// R vectors are taken four at a time; the last ones more than once where R is no multiple.
+/// Groups of up to four of R vectors; the last vector is repeated if R is not a multiple of four.
 template <int R>
 struct VectorGroups {
   static constexpr int together = R < 4 ? R : 4, count = (R + together - 1) / together;
@@ -22,7 +22,7 @@ struct VectorGroups {
   }
 };
 
-/// Elements i to i + 3, and 0 from `end` on.
+/// Returns elements i to i + 3, and 0 from `end` on.
 TERSE_HD inline Quad<float> four_of(const float* from, index_t i, index_t end) {
   Quad<float> four;
   TERSE_UNROLL
@@ -34,7 +34,7 @@ bool quads_aligned(index_t row, Pointers... pointers) {
   return row % quad == 0 && (... && (reinterpret_cast<std::uintptr_t>(pointers) % sizeof(Quad<float>) == 0));
 }
 
-/// Four threads to a row, with four of its 16 accumulators each, and their next loads under way while they add.
+/// Kernel with four threads per row, each with four of its 16 accumulators, and its next loads in flight while it adds.
 template <int R>
 struct MultiplyKernel {
   static constexpr Tuning tuning{.threads = 64};
@@ -54,7 +54,7 @@ struct MultiplyKernel {
     const index_t group = block.index() % Groups::count;
     const int thread = block.thread();
     const index_t row = block.index() / Groups::count * rows + thread / across;
-    // Threads without a row of their own do another one's work, since the whole warp takes part in what follows.
+    // Threads without a row repeat the last row's work, since the whole warp takes part below.
     const float* const own = m + (row < p.count ? row : p.count - 1) * q.count;
     float sum[Groups::together] = {};
     for (index_t begin = 0; begin < q.count; begin += reduction_block) {
@@ -94,7 +94,8 @@ struct MultiplyKernel {
     TERSE_UNROLL
     for (int k = 0; k < ahead; ++k) to[k] = load_quad(from + k * Strip::width);
   }
-  /// By halves: accumulators 8 and 4 apart are two threads and one away. The first thread of each row gets the sum.
+  /// Joins by halves: accumulators at distances 8 and 4 are two threads and one away. The first thread of each row gets
+  /// the sum.
   template <class Block>
   TERSE_HD static float joined(Block& block, float (&total)[quad]) {
     for (int half = across / 2; half > 0; half /= 2)
@@ -105,24 +106,25 @@ struct MultiplyKernel {
   }
 };
 
-/// Some columns to a block, four of them to a thread, which sums eight rows; then one thread for each column and vector adds
-/// these sums up in order, while the others go on: there are two places for them.
+/// Kernel with some columns per block. Each thread sums eight rows of four columns; then one thread per column and
+/// vector adds these sums in order. With two buffers, the other threads continue meanwhile.
 template <int R>
 struct MultiplyTransposedKernel {
   static constexpr bool cooperative = true;
   using Groups = VectorGroups<R>;
   static constexpr int sums = block_threads * quad;
   struct alignas(16) Shared {
-    // Some more than there are, so that two vectors lie in different banks.
+    // Padded, so that two vectors use different banks.
     float eight[2][Groups::together][sums + 16];
   };
   const float* m;
   Columns<const float> p;
   Columns<float> q;
-  int across;  // threads side by side, each of four columns; the others have further rows
+  int across;  // threads across, with four columns each; the others have further rows
   bool wide;
 
-  /// As few as 16 columns, so that there are many blocks, but no more rows at a time than there are.
+  /// Returns the threads across: few, down to 16 columns, so that there are many blocks, but no more rows at a time
+  /// than there are.
   static int threads_across(index_t rows) {
     int across = 4;
     while (across < block_threads / quad && block_threads / across * rows_together > rows) across *= 2;
@@ -151,7 +153,7 @@ struct MultiplyTransposedKernel {
         const int g = first_vector + k * vectors_apart;
         if (g >= Groups::together) break;
         const float* const eight = shared.eight[turn][g] + lane;
-        // Those of rows that don't exist are 0.
+        // Sums of rows that don't exist are 0.
         for (int e = 0; e < eights; e += quad) {
           float some[quad];
           TERSE_UNROLL
@@ -169,7 +171,7 @@ struct MultiplyTransposedKernel {
   }
 
  private:
-  /// Rows `begin` to `begin` + 7 of four columns.
+  /// Adds up rows `begin` to `begin` + 7 of four columns.
   TERSE_HD void add_eight(index_t group, index_t begin, index_t column,
                           float (&total)[Groups::together][quad]) const {
     if (column >= q.count) return;
@@ -206,8 +208,8 @@ TERSE_NUMERICS_END
 
 }  // namespace detail
 
-/// See the host's verbs of the same names for what these do: they give the same bits. They read M once for four
-/// vectors.
+/// Computes, as multiply_transposed does, the same bits as the host's verb of the same name. Reads M once for every
+/// four vectors.
 template <int R, GridExecutor E>
 void multiply(E ex, const float* m, Columns<const float> q, Columns<float> p) {
   using Kernel = detail::MultiplyKernel<R>;

@@ -14,17 +14,17 @@ namespace detail {
 
 TERSE_NUMERICS_BEGIN
 
-/// The 16 random bits of eight times 32 elements, made by the 32 threads of a warp: each makes a block of the draw for
-/// all.
+/// The 16 random bits of each of eight times 32 elements, made by the 32 threads of a warp: each thread makes one block
+/// of the draw for all.
 template <class Block>
 class WarpRandom {
  public:
-  /// For the eight rows of lanes from arena index `first`.
+  /// Draws for the eight rows of lanes from arena index `first`.
   TERSE_HD void refill(const Draw& draw, index_t first, int lane) {
     const int thread = lane % 32;
     words_ = draw.block(static_cast<std::uint64_t>(first / 8 + thread / 4 * 8 + lane / 32 * 4 + thread % 4));
   }
-  /// Row `row`'s bits for this lane; the whole warp asks at once.
+  /// Returns row `row`'s bits for this lane; the whole warp must call it.
   TERSE_HD std::uint32_t take(Block& block, int row, int lane) const {
     const int from = 4 * row + lane % 32 / 8, word = lane % 8 / 2;
     std::uint32_t taken = 0;
@@ -39,8 +39,8 @@ class WarpRandom {
   std::array<std::uint32_t, 4> words_{};
 };
 
-/// Packs one code of each of a tile's lanes, `b` elements into the piece, whose codes begin at `to`. Lanes behind the
-/// tile's end have code 0; the whole warp stores at once.
+/// Packs one code per lane of a tile's row, which begins `b` elements into the piece; the piece's codes begin at `to`.
+/// Lanes after the tile's end have code 0; the whole warp stores at once.
 template <int Bits, class Block>
 TERSE_HD void store_codes(Block& block, const Tile& tile, index_t b, int lane, CodeElement<Bits> code,
                           std::byte* to) {
@@ -57,7 +57,7 @@ TERSE_HD void store_codes(Block& block, const Tile& tile, index_t b, int lane, C
   }
 }
 
-/// Codes of f(piece, i, keep, scale of the unit, random).
+/// Kernel that writes codes of f(piece, i, keep, scale of the unit, random).
 template <int Bits, bool Stochastic, class Scale, class Space, class F>
 struct PackKernel {
   static constexpr bool cooperative = Bits < 8 || Stochastic;
@@ -74,7 +74,7 @@ struct PackKernel {
   template <class Block>
   TERSE_HD void operator()(Block& block, Shared&) const {
     const index_t number = tile_number(block);
-    if (number >= slice.tiles) return;  // for all threads of a warp alike
+    if (number >= slice.tiles) return;  // the same for all threads of a warp
     const int lane = block.thread() % lanes;
     const Tile tile = slice.tile(number);
     const auto scale = prepared(f_, scales[whole ? 0 : tile.unit]);
@@ -104,7 +104,8 @@ TERSE_NUMERICS_END
 
 }  // namespace detail
 
-/// The same for several packets behind `wire`, and copies of the scales to where the ranges say.
+/// Packs several packets, at their ranges' places after `wire`, and copies the scales to the places that the ranges
+/// name.
 template <int Bits, bool Stochastic, GridExecutor E, class Scale, class F>
 void pack(E ex, detail::PlacedRanges ranges, Units units, Mask<typename E::memory> mask, F f,
           view<const Scale, typename E::memory> scales, std::byte* wire, StepDraw draw) {
@@ -134,9 +135,9 @@ void pack(E ex, const Range& range, Units units, Mask<typename E::memory> mask, 
   pack<Bits, Stochastic>(ex, detail::PlacedRanges(&one, 1), units, mask, f, scales, wire, draw);
 }
 
-/// Both by one kernel, for several packets behind `wire`, where units fit a tile, none is longer than `Longest`, and `f` hands
-/// its sample over to `g`; false where not, and nothing is done. Scales go where the ranges say and, unless nullptr, to
-/// `scales`.
+/// Reduces and packs in one kernel, for several packets at their ranges' places after `wire`. Requires that units fit a
+/// tile, none is longer than `Longest`, and `f` hands its sample over to `g`; otherwise does nothing and returns false.
+/// Scales go to the places that the ranges name and, unless nullptr, to `scales`.
 template <class Statistic, int Bits, bool Stochastic, index_t Longest = reduction_block, GridExecutor E,
           class Incoming, class F, class G>
 bool reduce_pack_at_once(E ex, detail::PlacedRanges ranges, Units units, Mask<typename E::memory> mask,
@@ -144,7 +145,7 @@ bool reduce_pack_at_once(E ex, detail::PlacedRanges ranges, Units units, Mask<ty
                          StepDraw draw, std::uint32_t* bad) {
   using Arrived = detail::Arriving<Incoming>;
   constexpr index_t room = Longest <= reduction_block / 4 ? reduction_block / 4 : reduction_block;
-  // Sums of packets take many warps at a time, and long units leave no room for them.
+  // Sums of packets require many warps at a time, for which long units leave no room.
   constexpr bool fits = Longest <= reduction_block && (Arrived::bits == 0 || room < reduction_block);
   if constexpr (fits && detail::RunsWide<Arrived, F> && detail::HandsOver<F, G>) {
     if (!units.whole && units.size > 0 && units.size <= room && detail::same_stream(f, g) &&
@@ -165,7 +166,7 @@ bool reduce_pack_at_once(E ex, detail::PlacedRanges ranges, Units units, Mask<ty
   return false;
 }
 
-/// Otherwise one after the other.
+/// Reduces and packs in one kernel if possible, otherwise in several.
 template <class Statistic, int Bits, bool Stochastic, GridExecutor E, class Incoming, class F, class G>
 void reduce_pack(E ex, const Range& range, Units units, Mask<typename E::memory> mask, Incoming incoming, F f,
                  G g, out<E> scratch, out<E, typename Statistic::Scale> scales, std::byte* wire,

@@ -4,21 +4,21 @@
 #include "terse/device/verbs/kernels.hpp"
 #include "terse/executor/matrix_product.hpp"
 
-// Products of two matrices on a grid executor; see matrix_product.hpp for what they do and for the shape of their sums.
+// Products of two matrices on a grid executor; see matrix_product.hpp for their contracts and the shape of their sums.
 
 namespace terse {
 namespace detail {
 
 TERSE_NUMERICS_BEGIN
 
-/// A square of 64 x 64 elements to a block of threads, a square of 4 x 4 to a thread.
+/// Kernel with a square of 64 x 64 elements per block of threads, and of 4 x 4 per thread.
 struct ProductKernel {
   static constexpr bool cooperative = true;
   static constexpr int side = 64, own = 4, across = side / own, depth = 16;
   static_assert(across * across == block_threads && side * depth == own * block_threads &&
                 product_block % depth == 0);
   struct Shared {
-    // One column more than is used, so that threads that store a row of k go to different banks.
+    // Padded by a column, so that threads that store a row of k use different banks.
     float left[depth][side + 1], right[depth][side + 1];
   };
   MatrixProduct product;
@@ -62,7 +62,7 @@ struct ProductKernel {
   }
 
  private:
-  /// 64 rows of `depth` k, by neighbouring threads where they lie side by side. What doesn't exist is 0.
+  /// Loads 64 rows of `depth` k, with neighbouring threads on adjacent elements. Elements that don't exist are 0.
   template <class Block>
   TERSE_HD static void bring(const Block& block, const MatrixView& m, index_t first, index_t slab,
                              index_t end, float (&to)[depth][side + 1]) {
@@ -80,7 +80,7 @@ TERSE_NUMERICS_END
 
 }  // namespace detail
 
-/// See the host's verb of the same name: it gives the same bits, and takes no scratch.
+/// Computes the same bits as the host's verb of the same name; uses no scratch.
 template <GridExecutor E>
 void multiply_into(E ex, const MatrixProduct& product, float* to, float*) {
   using Kernel = detail::ProductKernel;

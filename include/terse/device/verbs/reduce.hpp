@@ -5,15 +5,16 @@
 #include "terse/device/verbs/few_reduce.hpp"
 #include "terse/device/verbs/kernels.hpp"
 
-// Reductions of a grid executor: tiles one by one, then the tiles of each unit, then the pieces of a whole range.
+// Reductions of a grid executor: single tiles, then the tiles of each unit, then the pieces of a whole range.
 
 namespace terse {
 namespace detail {
 
 TERSE_NUMERICS_BEGIN
 
-/// Partial results of tiles, component after component: [c * tiles of the range + tile]. Behind the statistic's own
-/// stand the count of what was not finite and, as an integer, that of the elements kept.
+/// Kernel that computes the partial results of tiles, component after component: [c * tiles of the range + tile]. The
+/// statistic's components are followed by the count of values that are not finite and, as an integer, the count of
+/// elements kept.
 template <class Statistic, bool Store, class Space, class Incoming, class F>
 struct ReduceKernel {
   static constexpr bool cooperative = true;
@@ -53,11 +54,11 @@ struct ReduceKernel {
           join_terms<Statistic>(total, 1, term, 1);
           total[Statistic::width] += sample.bad;
         } else if (Store && b + lane == tile.piece.count && tile.piece.count % 2 != 0) {
-          store_aligned(wire + tile.going + 4 * (b + lane), 0.0F);  // the piece ends at 8 bytes
+          store_aligned(wire + tile.going + 4 * (b + lane), 0.0F);  // pads the piece to 8 bytes
         }
       }
     }
-    if (Store && partial == nullptr) return;  // what is stored is all that is wanted
+    if (Store && partial == nullptr) return;  // only the stored values are needed
     for (int c = 0; c < width; ++c) shared.lane[c][thread] = total[c];
     block.sync();
     for (int half = lanes / 2; half > 0; half /= 2) {
@@ -72,7 +73,7 @@ struct ReduceKernel {
   }
 };
 
-/// The count of a long piece takes the place of those of its first two tiles, 32 bits each.
+/// Stores the count of a long piece in place of the counts of its first two tiles, 32 bits each.
 TERSE_HD inline void put_count(float* at, index_t tiles, index_t count) {
   at[0] = std::bit_cast<float>(static_cast<std::uint32_t>(count));
   if (tiles > 1) at[1] = std::bit_cast<float>(static_cast<std::uint32_t>(count >> 32));
@@ -82,8 +83,8 @@ TERSE_HD inline index_t get_count(const float* at, index_t tiles) {
   return static_cast<index_t>(std::bit_cast<std::uint32_t>(at[0]) | high << 32);
 }
 
-/// The first halvings in units of more than `Near` tiles, by many blocks: as long as the halves are multiples of `Near`, a
-/// power of two, tiles meet only others of the same remainder.
+/// Kernel for the first halvings in units of more than `Near` tiles, by many blocks: as long as the halves are
+/// multiples of `Near`, a power of two, only tiles of the same remainder are joined.
 template <class Statistic, index_t Near>
 struct JoinFarKernel {
   static constexpr bool cooperative = false;
@@ -111,8 +112,8 @@ struct JoinFarKernel {
   }
 };
 
-/// Joins the partial results of each unit by halves, one block of threads to a unit, into those of its first tile; and
-/// finishes them, unless there is one unit for the whole range.
+/// Kernel that joins the partial results of each unit by halves into those of its first tile, one block of threads per
+/// unit. Finishes them, unless the whole range is one unit.
 template <class Statistic, index_t Near>
 struct JoinKernel {
   static constexpr bool cooperative = true;
@@ -154,7 +155,7 @@ struct JoinKernel {
   }
 };
 
-/// The same where no unit is longer than a tile: one thread to a unit.
+/// Kernel that finishes units no longer than a tile, one thread per unit.
 template <class Statistic>
 struct FinishKernel {
   static constexpr bool cooperative = false;
@@ -178,7 +179,8 @@ struct FinishKernel {
   }
 };
 
-/// Joins the pieces of a whole-range unit in their order. One thread: there are as many additions as pieces.
+/// Kernel that joins the pieces of a whole-range unit in their order. One thread: there are as many additions as
+/// pieces.
 template <class Statistic>
 struct JoinPiecesKernel {
   static constexpr bool cooperative = false;
@@ -187,7 +189,7 @@ struct JoinPiecesKernel {
   Slice slice;
   const float* partial;
   index_t stride;
-  float* all;  // the totals so far and, as two halves, the count
+  float* all;  // the totals so far, and the count as two halves
   bool first, last;
   typename Statistic::Scale* scale;
   std::uint32_t* bad;
@@ -214,7 +216,7 @@ struct JoinPiecesKernel {
 
 TERSE_NUMERICS_END
 
-/// The partial results of a slice's tiles.
+/// Launches the kernel for the partial results of a slice's tiles.
 template <class Statistic, bool Store, GridExecutor E, class Source, class F>
 void launch_reduce(E ex, const Slice& slice, Mask<typename E::memory> mask, const Source& arriving,
                    const F& f, float* partial, index_t stride, std::byte* wire) {
@@ -239,7 +241,7 @@ void launch_reduce(E ex, const Slice& slice, Mask<typename E::memory> mask, cons
   }
 }
 
-/// The part of `reduce` and `store` that they share. One block of threads joins up to `Near` tiles of a unit.
+/// Runs the common part of `reduce` and `store`. One block of threads joins up to `Near` tiles of a unit.
 template <class Statistic, bool Store, index_t Near = 4096, GridExecutor E, class Incoming, class F>
 void reduce_tiles(E ex, const Range& range, Units units, Mask<typename E::memory> mask, Incoming incoming,
                   F f, std::byte* wire, float* scratch, typename Statistic::Scale* scales,
@@ -293,7 +295,7 @@ void store(E ex, const Range& range, Incoming incoming, F f, std::byte* wire, ou
                                         scratch.data(), scale.data(), bad);
 }
 
-/// What `store` writes, for several packets behind `wire`, and no statistic.
+/// Writes the values of `store` without a statistic, for several packets at their ranges' places after `wire`.
 template <class Statistic, GridExecutor E, class Incoming, class F>
 void store_values(E ex, detail::PlacedRanges ranges, Incoming incoming, F f, std::byte* wire) {
   using Source = detail::Arriving<Incoming>;

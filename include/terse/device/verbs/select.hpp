@@ -12,10 +12,10 @@
 namespace terse {
 namespace detail {
 
-/// select_top by one block, which has everything but the values in shared memory.
+/// Kernel of select_top in one block, with everything but the values in shared memory.
 struct SelectFewKernel {
   static constexpr bool cooperative = true;
-  /// Not wanted any more when positions are written: these may come to the same place.
+  /// Counters, which may share memory with positions: they are unused when these are written.
   using Counters = DigitCounts;
   struct Rest {
     GridCut cut;
@@ -46,7 +46,7 @@ struct SelectFewKernel {
   }
 };
 
-/// A span, as the only unit, and what its selection needs of the scratch.
+/// A span as the only unit, and the scratch of its selection.
 template <GridExecutor E>
 struct OneUnit {
   PickUnits units;
@@ -63,7 +63,7 @@ struct OneUnit {
     units.add(unit, 0);
   }
   static index_t counts(index_t count) { return PickMemory::counts(1, blocks_for(count, placed_together)); }
-  /// Nobody has kept it empty.
+  /// Zeroes the histograms: scratch is not kept zero between selections.
   void clear(E ex) const {
     if (!units.all_are_small())
       fill(ex, view<std::uint32_t, typename E::memory>(memory.histograms, PickMemory::zeros(1)), 0);
@@ -72,14 +72,14 @@ struct OneUnit {
 
 }  // namespace detail
 
-/// Floats of scratch that `select_top`, `select_above` and `list_picks` need for spans of up to `count` elements; it begins at a
-/// multiple of 8 bytes.
+/// Returns the floats of scratch that `select_top`, `select_above` and `list_picks` require for spans of up to `count`
+/// elements. Scratch begins at a multiple of 8 bytes.
 template <GridExecutor E>
 index_t select_scratch(E, index_t count, index_t) {
   return 2 * detail::OneUnit<E>::counts(count) + detail::PickMemory::zeros(1);
 }
 
-/// See the host's. Five passes, or one launch for up to 4096 elements; nothing waits.
+/// Selects as the host's verb does, in five passes, or in one launch for up to 4096 elements; the host doesn't wait.
 template <GridExecutor E>
 void select_top(E ex, view<const float, typename E::memory> values, index_t k,
                 view<float, typename E::memory> floats, view<std::uint32_t, typename E::memory> positions) {
@@ -95,8 +95,8 @@ void select_top(E ex, view<const float, typename E::memory> values, index_t k,
   detail::place_largest(ex, one.units, one.memory, positions.data());
 }
 
-/// The positions, ascending, of the elements of `count` for which f says so, positions.size() at most.
-/// f may have `begin()`, called before.
+/// Lists the positions, ascending, of the elements among `count` for which f returns true, positions.size() at most. f
+/// may have `begin()`, which is called before.
 template <GridExecutor E, class F>
 void list_picks(E ex, F f, index_t count, view<float, typename E::memory> floats,
                 view<std::uint32_t, typename E::memory> positions) {
@@ -106,7 +106,7 @@ void list_picks(E ex, F f, index_t count, view<float, typename E::memory> floats
   detail::place_picks(ex, one.units, detail::PicksWhere<F>{f}, one.memory, positions.data());
 }
 
-/// See the host's. Two passes; the host waits for the number.
+/// Selects as the host's verb does, in two passes; the host waits for the number.
 template <GridExecutor E>
 index_t select_above(E ex, view<const float, typename E::memory> values, float threshold,
                      view<float, typename E::memory> floats,

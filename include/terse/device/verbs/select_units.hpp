@@ -8,20 +8,20 @@
 #include "terse/device/verbs/kernels.hpp"
 #include "terse/device/verbs/last_block.hpp"
 
-// Selection by magnitude on a grid in many units at once, of whatever sizes: as many launches for all as for one, with the host's
-// picks, see executor/select.hpp. What is picked is a function of the values alone, and all counts are integers, so that no order
-// of threads shows.
+// Selection by magnitude on a grid in many units of any sizes at once: as many launches for all as for one, with the
+// host's picks, see executor/select.hpp. The picks are a function of the values alone, and all counts are integers, so
+// that the order of threads has no effect.
 
 namespace terse::detail {
 
-/// Where a radix selection stands: the k-th largest magnitude is `magnitude` or above, and `ties` of those that are
-/// belong to the k. In the end it is that magnitude.
+/// State of a radix selection: the k-th largest magnitude is `magnitude` or above, and `ties` of the elements that
+/// share its digits so far belong to the k. In the end `magnitude` is the k-th largest.
 struct GridCut {
   std::uint32_t magnitude, ties;
 };
 
 inline constexpr int radix_bins = 2048;
-/// Elements that one block counts before it adds its counters to everybody's.
+/// Elements that one block counts before it adds its counters to the common ones.
 inline constexpr index_t counted_together = 16384;
 /// Elements that one block places.
 inline constexpr index_t placed_together = 4096;
@@ -30,37 +30,37 @@ TERSE_HD inline std::uint32_t magnitude_word(float x) {
   return std::bit_cast<std::uint32_t>(x) & 0x7FFFFFFFU;
 }
 
-/// Some units of one or more packets, as a kernel argument, and which blocks of a kernel work on which.
+/// Some units of one or more packets, as a kernel argument, and the assignment of a kernel's blocks to them.
 struct PickUnits {
   static constexpr int capacity = 64;
-  /// Elements, of those that are picked from, of a block that counts digits, and of one that counts or places picks; elements
-  /// of one that sums up; and what a block writes or reads of a section.
+  /// Kinds of work, with a number of elements per block each: candidates whose digits are counted, candidates whose
+  /// picks are counted or placed, elements that are summed, and items of a section that are written or read.
   enum Share { digits, places, tiles, items, shares };
   TERSE_HD static constexpr index_t per_block(Share share) {
     return share == digits ? counted_together : share == items ? 4 * block_threads : placed_together;
   }
-  /// No threshold: a unit's cut is found by its digits.
+  /// Value of `least` without a threshold: the unit's cut is found by its digits.
   static constexpr std::uint32_t by_rank = ~std::uint32_t{0};
 
   struct Unit {
     Piece piece;
-    index_t among = 0;              // elements that it is picked from: all, or what was picked before
-    index_t k = 0;                  // picks, or the most there may be
-    index_t number = 0;             // counted through its range
-    int packet = -1;                // the one that it is of; -1: all of them
-    std::uint32_t least = by_rank;  // magnitude of a pick
-    const float* values = nullptr;  // of those, side by side
-    float limit = 0;                // of what arrives
-    index_t first_pick = 0;         // among all positions
+    index_t among = 0;                        // candidates, to be picked from: all elements, or drawn ones
+    index_t k = 0;                            // picks, or their maximum
+    index_t number = 0;                       // of the unit in its range
+    int packet = -1;                          // its packet; -1: all packets
+    std::uint32_t least = by_rank;            // least magnitude of a pick
+    const float* values = nullptr;            // of the candidates, adjacent
+    float limit = 0;                          // of received values
+    index_t first_pick = 0;                   // among all positions
     index_t positions_at = 0, values_at = 0;  // in its packet's section
-    index_t first[shares] = {};               // block
+    index_t first[shares] = {};               // first block of each share
   };
   Unit units[capacity];
   int count = 0;
   index_t blocks[shares] = {};
   index_t picks = 0;
 
-  /// With the blocks and positions that are next.
+  /// Adds a unit, with the next blocks and positions.
   void add(Unit unit, index_t items_of_it) {
     for (const Share share : {digits, places, tiles, items}) {
       const index_t size = share == items ? items_of_it : share == tiles ? unit.piece.count : unit.among;
@@ -83,7 +83,7 @@ struct PickUnits {
   TERSE_HD index_t blocks_of(Share share, int unit) const {
     return (unit + 1 < count ? units[unit + 1].first[share] : blocks[share]) - units[unit].first[share];
   }
-  /// Whether one block of threads can pick from each.
+  /// Checks whether one block of threads can pick from each unit.
   bool all_are_small() const {
     for (int u = 0; u < count; ++u)
       if (units[u].among > placed_together) return false;
@@ -91,18 +91,18 @@ struct PickUnits {
   }
 };
 
-/// What a selection in some units leaves in an executor's memory from one kernel to the next. Counts are of picks, in the upper
-/// half, and ties.
+/// Memory of a selection in some units, kept in the executor's memory between kernels. A count contains picks in its
+/// upper half, and ties in its lower half.
 struct PickMemory {
   std::uint32_t* histograms;  // radix_bins for each unit
   GridCut* cuts;
-  std::uint32_t* counted;  // blocks that have
+  std::uint32_t* counted;  // blocks that have counted
   std::uint64_t* totals;   // of units
-  std::uint64_t* before;   // each tile of units of several, in its unit
+  std::uint64_t* before;   // picks and ties before each tile, in units of several tiles
 
   static constexpr index_t zeros(int units) { return index_t{units} * (radix_bins + 3); }
   static constexpr index_t counts(int units, index_t tiles) { return units + tiles; }
-  /// `zeros_of` is all zeros before and between selections, but for the cuts.
+  /// Divides the memory. `zeros_of` is all zeros before and between selections, except for the cuts.
   TERSE_HD PickMemory(std::uint32_t* zeros_of, std::uint64_t* counts_of, int units)
       : histograms(zeros_of),
         cuts(reinterpret_cast<GridCut*>(zeros_of + index_t{units} * radix_bins)),
@@ -111,7 +111,7 @@ struct PickMemory {
         before(counts_of + units) {}
 };
 
-/// Both.
+/// Returns the number of picks and ties in a count.
 TERSE_HD inline index_t picks_in(std::uint64_t count) {
   return static_cast<index_t>((count >> 32) + (count & 0xFFFFFFFF));
 }
@@ -120,8 +120,8 @@ struct DigitCounts {
   std::uint32_t of[radix_bins];
 };
 
-/// Counts the magnitudes of a block's elements, from `begin` on, by their bits from `shift` on, as far as they are not below the
-/// cut's and there are bins for them.
+/// Counts the magnitudes of a block's elements, from `begin` on, by their bits from `shift` on; ignores those below the
+/// cut's and those without a bin.
 template <class Block>
 TERSE_HD void count_digits(Block& block, DigitCounts& counts, const float* values, index_t count,
                            index_t begin, std::uint32_t least, int shift) {
@@ -130,15 +130,15 @@ TERSE_HD void count_digits(Block& block, DigitCounts& counts, const float* value
   block.sync();
   const index_t end = begin + counted_together < count ? begin + counted_together : count;
   for (index_t i = begin + block.thread(); i < end; i += block_threads) {
-    // What lies below wraps to far above.
+    // Magnitudes below the cut's wrap to large digits.
     const std::uint32_t digit = (magnitude_word(values[i]) - least) >> shift;
     if (digit < bins) atomic_add(&counts.of[digit], 1);
   }
   block.sync();
 }
 
-/// Finds the digit of the k-th largest, and leaves the histogram empty. By one block; each thread has eight bins, from the
-/// highest on.
+/// Finds the digit of the k-th largest, and leaves the histogram empty. By one block; each thread has eight bins, from
+/// the highest down.
 template <class Block>
 TERSE_HD void find_digit(Block& block, std::uint32_t* histogram, int shift, GridCut& cut) {
   constexpr int own = radix_bins / block_threads;
@@ -157,7 +157,7 @@ TERSE_HD void find_digit(Block& block, std::uint32_t* histogram, int shift, Grid
   block.sync();
 }
 
-/// One digit of each unit's cut: all blocks count, and a unit's last one finds it.
+/// Kernel that finds one digit of each unit's cut: all blocks count, and a unit's last block finds the digit.
 struct FindDigitKernel {
   static constexpr bool cooperative = true;
   struct Shared {
@@ -189,10 +189,10 @@ struct FindDigitKernel {
   }
 };
 
-/// What becomes of an element.
+/// Decision about an element.
 enum class Pick : std::uint8_t { no, tie, yes };
 
-/// Those above a magnitude, and some of those that have it.
+/// Picks of the elements above a magnitude, and of some of those that have it.
 struct PickFromCut {
   const float* values;
   GridCut cut;
@@ -203,7 +203,7 @@ struct PickFromCut {
     return word > cut.magnitude ? Pick::yes : word == cut.magnitude ? Pick::tie : Pick::no;
   }
 };
-/// The k of largest magnitude of each unit, or those that reach its threshold.
+/// Picks of the k of largest magnitude of each unit, or of those that reach its threshold.
 struct PicksByMagnitude {
   const GridCut* cuts;
 
@@ -217,7 +217,7 @@ concept BeginsPicking = requires(F& f) {
   f.begin();
 };
 
-/// Those of which f says so, of one unit.
+/// Picks of the elements of one unit for which f returns true.
 template <class F>
 struct PicksWhere {
   F f;
@@ -231,7 +231,7 @@ struct PicksWhere {
   TERSE_HD Pick operator()(index_t i) const { return f(i) ? Pick::yes : Pick::no; }
 };
 
-/// Picks and ties before each tile of its unit, in units of several.
+/// Kernel that counts the picks and ties before each tile of its unit, in units of several tiles.
 template <class Picks>
 struct CountPicksKernel {
   static constexpr bool cooperative = true;
@@ -268,8 +268,8 @@ struct PickedTile {
   Pick pick[placed_together];
 };
 
-/// Writes the positions of a tile's picks and of the first ties, ascending, as far as there is room, with so many picks and ties before
-/// it. Returns those of the tile.
+/// Writes the positions of a tile's picks and first ties, ascending, as far as there is room; `before` counts the picks
+/// and ties before the tile. Returns the tile's count.
 template <class Block, class F>
 TERSE_HD std::uint64_t place_tile(Block& block, PickedTile& shared, const F& f, index_t count, index_t begin,
                                   std::uint64_t before, std::uint32_t* positions, index_t room) {
@@ -296,7 +296,8 @@ TERSE_HD std::uint64_t place_tile(Block& block, PickedTile& shared, const F& f, 
   return std::uint64_t{all >> 16} << 32 | (all & 0xFFFF);
 }
 
-/// Of all units, each from its first pick on. Behind CountPicksKernel, which knows the totals of units of several tiles.
+/// Kernel that places the picks of all units, each from its first pick on. Runs after CountPicksKernel, which finds the
+/// totals of units of several tiles.
 template <class Picks>
 struct PlacePicksKernel {
   static constexpr bool cooperative = true;
@@ -319,7 +320,7 @@ struct PlacePicksKernel {
   }
 };
 
-/// By two launches, or one if no unit has several tiles; then `memory` has the totals.
+/// Places picks by two launches, or one if no unit has several tiles; then `memory` has the totals.
 template <GridExecutor E, class Picks>
 void place_picks(E ex, const PickUnits& units, const Picks& picks, const PickMemory& memory,
                  std::uint32_t* positions) {
@@ -328,7 +329,8 @@ void place_picks(E ex, const PickUnits& units, const Picks& picks, const PickMem
   ex.launch(PlacePicksKernel<Picks>{units, picks, memory, positions}, tiles);
 }
 
-/// The positions of the k of largest magnitude of each unit that goes by rank, and of what reaches the threshold of others.
+/// Places the k of largest magnitude of each unit without a threshold, and the elements that reach the threshold of
+/// others.
 template <GridExecutor E>
 void place_largest(E ex, const PickUnits& units, const PickMemory& memory, std::uint32_t* positions) {
   for (const int shift : {20, 10, 0})

@@ -48,7 +48,7 @@ concept CountsEntries = requires(const F& f) {
   { f.entries() } -> std::convertible_to<index_t>;
 };
 
-/// f(e), each thread with one entry after the other.
+/// Kernel that calls f(e); each thread takes one entry after the other.
 template <class F>
 struct ForEachEntryKernel {
   static constexpr bool cooperative = false;
@@ -68,7 +68,7 @@ struct ForEachEntryKernel {
   }
 };
 
-/// Blocks that fill every device: more would cost where `entries()` are few.
+/// Number of blocks that fills every device; more would cost time where `entries()` are few.
 inline constexpr index_t most_entry_blocks = 4096;
 
 }  // namespace detail

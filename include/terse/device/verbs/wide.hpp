@@ -3,9 +3,9 @@
 
 #include "terse/device/verbs/arriving.hpp"
 
-// The kernels of verbs whose functor names its streams, see executor/streams.hpp and executor/quads.hpp. What they leave is
-// what those that go lane by lane leave, to the bit. The last rows of a tile, and all of them where a stream is misaligned, go
-// element by element.
+// The kernels of verbs whose functor names its streams, see executor/streams.hpp and executor/quads.hpp. Their results
+// equal those of the kernels that process lane by lane, bit for bit. The last rows of a tile, and all rows if a stream
+// is misaligned, are processed element by element.
 
 namespace terse::detail {
 
@@ -16,11 +16,11 @@ concept RunsWide = NamesStreams<F> && requires {
 
 TERSE_NUMERICS_BEGIN
 
-/// Whose tile and which of its lanes a thread works on.
+/// A thread's tile and lanes.
 struct WidePlace {
   std::uint32_t number;  // no memory holds 2^32 tiles
   int lane;              // the first of four
-  int thread;            // of the warp
+  int thread;            // in its warp
 
   template <class Block>
   TERSE_HD WidePlace(const Block& block, Tuning tuning)
@@ -30,7 +30,7 @@ struct WidePlace {
         thread(block.thread() % 32) {}
 };
 
-/// f(piece, i, keep[, sum]) for every element of a slice.
+/// Kernel that calls f(piece, i, keep[, sum]) for every element of a slice.
 template <Tuning tuned, class Space, class Incoming, class F>
 struct ForEachWideKernel {
   static constexpr Tuning tuning = tuned;
@@ -63,7 +63,7 @@ struct ForEachWideKernel {
           for (int j = 0; j < quad; ++j) arrived.call(bound, tile, r, j, keep(r, j));
         });
       }
-      if (b >= tile.end) break;  // there need be no word of the mask
+      if (b >= tile.end) break;  // the mask may have no word here
       const FourOf<1, Space> keep(mask, tile.piece.offset + b + place.lane);
       TERSE_ROLLED
       for (int j = 0; j < quad && b + place.lane + j < tile.end; ++j)

@@ -15,8 +15,8 @@ namespace terse::detail {
 
 TERSE_NUMERICS_BEGIN
 
-/// The 16 random bits of four neighbouring elements in each of `Rows` rows. Eight elements share a block of the draw, and two
-/// threads have them: one makes the block of even rows, the other that of odd ones.
+/// The 16 random bits of four neighbouring elements in each of `Rows` rows. Eight elements share a block of the draw
+/// and belong to two threads: one thread makes the blocks of even rows, the other those of odd rows.
 template <int Rows>
 struct WideRandom {
   std::uint32_t words[static_cast<std::size_t>(Rows)][2];
@@ -40,7 +40,7 @@ struct NoRandom {
   TERSE_HD static std::uint32_t of(int, int) { return 0; }
 };
 
-/// Codes of a tile. Bits of eight rows make words of a row by a transpose among eight threads.
+/// Codes of a tile. Eight threads transpose the bits of eight rows into words of one row each.
 template <int Bits, bool Stochastic, class F>
 struct WideCodes {
   using Element = CodeElement<Bits>;
@@ -50,8 +50,9 @@ struct WideCodes {
   StepDraw draw;
   bool aligned;
 
-  /// The whole warp takes part, and both of its tiles go on until the longer one is done, by element where one of them has to;
-  /// `here`: whether this thread has one. `elsewhere` keeps the last stream, or doesn't.
+  /// Stores a tile's codes. The whole warp takes part: both of its tiles continue until the longer one is done, by
+  /// element if one of them requires it. `here`: true if this thread has a tile. `elsewhere`: keeps the last stream, or
+  /// doesn't.
   template <class Block, class Space, class Scale, class Elsewhere>
   TERSE_HD TERSE_INLINE void store(Block& block, const WidePlace& place, const Tile& tile, bool here,
                                    const Mask<Space>& mask, const Scale& given,
@@ -84,7 +85,7 @@ struct WideCodes {
   }
 
  private:
-  /// For each bit of a code that of four lanes, row r's at 4 r.
+  /// A word for each bit of a code, with that bit of four lanes; row r's bits begin at 4 r.
   struct Planes {
     std::uint32_t bits[static_cast<std::size_t>(Bits < 8 ? Bits : 1)];
     TERSE_HD void note(int r, int j, std::uint32_t code) {
@@ -138,7 +139,7 @@ struct WideCodes {
         if constexpr (Bits < 8) {
           planes.note(r, j, code);
         } else {
-          // The piece ends at a multiple of 8 bytes.
+          // The piece is padded to a multiple of 8 bytes.
           const index_t byte = at * static_cast<index_t>(sizeof(Element));
           if (live || (end == tile.piece.count && byte < code_bytes<Bits>(end)))
             store_aligned(wire + tile.going + byte, static_cast<Element>(code));
@@ -148,7 +149,7 @@ struct WideCodes {
   }
 };
 
-/// A copy of the unit's scale, which goes into the packet.
+/// Copies the unit's scale into the packet.
 template <class Scale>
 TERSE_HD void put_scale(const Tile& tile, const Scale& scale, std::byte* wire) {
   if constexpr (!std::is_empty_v<Scale>) {
@@ -159,7 +160,7 @@ TERSE_HD void put_scale(const Tile& tile, const Scale& scale, std::byte* wire) {
   }
 }
 
-/// See PackKernel.
+/// Counterpart of PackKernel for functors that name their streams.
 template <Tuning tuned, int Bits, bool Stochastic, class Scale, class Space, class F>
 struct PackWideKernel {
   static constexpr Tuning tuning = tuned;
@@ -183,7 +184,7 @@ struct PackWideKernel {
   }
 };
 
-/// What one functor hands over to another, for the length of a tile.
+/// A stream that one functor hands over to another, for the length of a tile.
 template <class Last, Turn which>
 struct HandedOver {
   static constexpr Turn turn = which;
@@ -204,9 +205,9 @@ struct HandedOver {
   }
 };
 
-/// Statistic and codes of units that are no longer than a tile: between the two, what f hands over to g stays in the
-/// multiprocessor, so that the message is read once. One warp to a block, with room for units of `Longest` elements: more of
-/// them fit.
+/// Kernel for the statistic and the codes of units no longer than a tile. Between the two, the values that f hands over
+/// to g stay in the multiprocessor, so that the message is read once. One warp per block, with room for units of
+/// `Longest` elements, so that more blocks fit.
 template <Tuning tuned, class Statistic, int Bits, bool Stochastic, index_t Longest, class Space,
           class Incoming, class F, class G>
 struct ReducePackWideKernel {
@@ -223,7 +224,7 @@ struct ReducePackWideKernel {
   Incoming incoming;
   F f_;
   WideCodes<Bits, Stochastic, G> codes;
-  Scale* scales;  // nullptr: they go into packets alone
+  Scale* scales;  // nullptr: scales go into packets only
   std::uint32_t* bad;
 
   template <class Block>

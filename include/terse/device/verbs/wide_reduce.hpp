@@ -13,7 +13,7 @@ namespace terse::detail {
 
 TERSE_NUMERICS_BEGIN
 
-/// Nothing lies elsewhere than in memory.
+/// Stand-in for HandedOver when all streams are in memory.
 struct NowhereElse {
   static constexpr Turn turn = Turn::alone;
   template <class F>
@@ -28,8 +28,8 @@ TERSE_HD inline std::uint64_t two_of(float low, float high) {
   return std::bit_cast<std::uint32_t>(low) | std::uint64_t{std::bit_cast<std::uint32_t>(high)} << 32;
 }
 
-/// The samples of a thread's four lanes of a tile, each noted by `sums`, and stored where a packet is written. `to` is f, or f with
-/// its last stream where `elsewhere` keeps it. How many elements took part.
+/// Evaluates the samples of a thread's four lanes of a tile, passes each to `sums`, and stores it if a packet is
+/// written. `to` is f, or f with its last stream where `elsewhere` keeps it. Returns the number of elements kept.
 template <int rows, bool Store, class Sums, class Space, class Incoming, class F, class Elsewhere>
 TERSE_HD TERSE_INLINE int note_samples(Sums& sums, const Tile& tile, const Incoming& incoming,
                                        const Mask<Space>& mask, F& f, F& to, const Elsewhere& elsewhere,
@@ -74,7 +74,7 @@ TERSE_HD TERSE_INLINE int note_samples(Sums& sums, const Tile& tile, const Incom
         kept += here;
         if constexpr (Store) store_aligned(wire + tile.going + 4 * at, sample.value);
       } else if (Store && at == tile.piece.count && tile.piece.count % 2 != 0) {
-        store_aligned(wire + tile.going + 4 * at, 0.0F);  // the piece ends at 8 bytes
+        store_aligned(wire + tile.going + 4 * at, 0.0F);  // pads the piece to 8 bytes
       }
     }
   }
@@ -92,7 +92,7 @@ class WideSums {
       for (int j = 0; j < quad; ++j) total_[c][j] = initial_component<Statistic>(c);
   }
 
-  /// See note_samples.
+  /// Adds samples, see note_samples.
   template <int rows, bool Store, class... Arguments>
   TERSE_HD TERSE_INLINE void add(Arguments&&... arguments) {
     kept_ += note_samples<rows, Store>(*this, arguments...);
@@ -107,8 +107,8 @@ class WideSums {
   TERSE_HD void hold(index_t, const Quad<float>&) {}
   TERSE_HD void hold(index_t, float) {}
 
-  /// Joins the sums of a tile's threads by halves: those of 32, 16, 8 and 4 lanes are 8, 4, 2 and 1 threads away, the others in
-  /// the thread. The whole warp takes part; the first thread of each tile has the result.
+  /// Joins the sums of a tile's threads by halves: those of 32, 16, 8 and 4 lanes are 8, 4, 2 and 1 threads away, the
+  /// others in the thread. The whole warp takes part; the first thread of each tile has the result.
   template <class Block>
   TERSE_HD void join(Block& block, const WidePlace& place) {
     for (int half = row_threads / 2; half > 0; half /= 2) {
@@ -132,7 +132,7 @@ class WideSums {
   int kept_ = 0;
 };
 
-/// See ReduceKernel.
+/// Counterpart of ReduceKernel for functors that name their streams.
 template <Tuning tuned, class Statistic, bool Store, class Space, class Incoming, class F>
 struct ReduceWideKernel {
   static constexpr Tuning tuning = tuned;
@@ -147,7 +147,7 @@ struct ReduceWideKernel {
   index_t stride;
   std::byte* wire;
   bool aligned;
-  int halvings;  // 0 where there is a statistic, whose shape whole tiles have
+  int halvings;  // 0 with a statistic, whose shape requires whole tiles
 
   template <class Block>
   TERSE_HD void operator()(Block& block, Shared&) const {
@@ -160,7 +160,7 @@ struct ReduceWideKernel {
       sums.template add<tuned_rows<tuned, F, (Incoming::bits > 0)>, Store>(
           tile, incoming, mask, f, f, NowhereElse{}, aligned, place.lane, wire);
     }
-    if (Store && partial == nullptr) return;  // what is stored is all that is wanted
+    if (Store && partial == nullptr) return;  // only the stored values are needed
     sums.join(block, place);
     if (place.lane != 0 || place.number >= slice.tiles) return;
     float* to = partial + slice.first_tile + place.number;
