@@ -63,7 +63,7 @@ struct StepInput {
 ///     bool recordable()                             whether all steps send the same; true by default
 ///     const char* unrecordable(const RecordUse&, bool full_precision)    the reason why a record can't serve a step, from
 ///                                                   all policies that take part in it
-///     bool alike(state)                             for local methods: whether all ranks hold the same parameters after the
+///     bool alike(state)                             for local methods: true if all ranks hold the same parameters after the
 ///                                                   step just taken
 ///     static constexpr bool never_alike = true      ranks never hold the same parameters
 ///     template <class T> static constexpr bool check_on()    checks a transport's type T by static_assert, for the recipe

@@ -49,7 +49,7 @@ struct ReduceFewKernel {
     }
     if (const index_t row = thread * lanes; row < tile.end - tile.begin)
       shared.keep[thread] = mask.word(tile.piece.offset + tile.begin + row);
-    // Both counts are below 2^16. After the sum, all threads see the samples.
+    // The two counts are below 2^16. After the sum, all threads see the samples.
     const std::uint32_t counts = block.sum(held.kept | held.bad << 16);
     if (thread >= 32) return;
     float total[static_cast<std::size_t>(Statistic::width)];

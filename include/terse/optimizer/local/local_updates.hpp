@@ -104,13 +104,10 @@ constexpr bool check_meeting() {
 ///
 /// average_gradients_until, inner_buffers, schedule.count and the error feedback's hyper-parameters are fixed at
 /// construction. inner_buffers must be keep if means come late.
-///
-/// If means come late, every step advances the rounds whose messages have arrived, and no rank waits for a mean
-/// before it is due. Saving and destruction complete rounds under way.
-///
-/// A gradient that is not finite is detected by its rank only, which throws; the others throw peer_error when they
-/// wait for it. NonFinite::skip and clip_norm are the inner recipe's; skip costs an agreement of all ranks in every
-/// step.
+/// If means come late, every step advances the rounds whose messages have arrived, and no rank waits for a mean before
+/// it is due. Saving and destruction complete rounds under way. A gradient that is not finite is detected by its rank only,
+/// which throws; the others throw peer_error when they wait for it. NonFinite::skip and clip_norm are the inner recipe's;
+/// skip costs an agreement of all ranks in every step.
 ///
 /// State: the inner recipe's; Outer's buffers, n floats each: an anchor if it has momentum or there is a compressor,
 /// and a velocity if it has momentum. Wire: nothing in most steps; one round of the topology per fragment and period.
@@ -314,7 +311,7 @@ struct LocalUpdatesOf {
     } else {
       const auto arrive = rule.arrive(x, state.outer_buffers(), now, ratio_at);
       fragment.exchange.arrive();
-      // A mean that is refused from here on is another meeting's.
+      // After an error from here on, the next step does not wait for this mean again.
       fragment.due = 0;
       fragment.exchange.consume(Message{arrive, arrive});
       state.treat_buffers(input);
