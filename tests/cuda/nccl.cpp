@@ -214,6 +214,40 @@ TEST_CASE("split makes channels of equal color, ranked by key, that don't hear e
   });
 }
 
+TEST_CASE("a split among the same ranks on the same stream is a handle to the same communicator") {
+  on_transport([](Nccl& end) {
+    const auto check_made = [&](int made, int color, int key, cudaStream_t stream) {
+      Nccl channel = end.split(color, key, stream);
+      CHECK(channel.size() == end.size());
+      CHECK(channel.stream() == stream);
+      Everybody batch(channel, 3);
+      batch.start(channel);
+      channel.synchronize();
+      CHECK(batch.arrived());
+      terse::barrier(end);
+#ifdef TERSE_STAND_IN
+      CHECK(stand_in::communicators == (1 + made) * end.size());  // each rank counts its handle
+#endif
+      terse::barrier(end);
+    };
+    const Stream own;
+    const int last = end.size() - 1;
+    check_made(0, 0, end.rank(), end.stream());
+    check_made(0, 7, 0, end.stream());
+    check_made(last > 0 ? 1 : 0, 0, -end.rank(), end.stream());
+    check_made(1, 0, end.rank(), own.handle);
+    // One rank alone moves to another stream: all ranks make a communicator.
+    check_made(1, 0, end.rank(), end.rank() == last ? own.handle : end.stream());
+    // The communicator lives as long as one of its handles.
+    Nccl first = end.split(0, end.rank());
+    { const Nccl second = first.split(0, end.rank()); }
+    Everybody batch(first, 4);
+    batch.start(first);
+    first.synchronize();
+    CHECK(batch.arrived());
+  });
+}
+
 TEST_CASE("host values are gathered in rank order, small ones and large ones, and counted") {
   on_transport([](Nccl& end) {
     terse::Assembly<double, Nccl> assembly(end);

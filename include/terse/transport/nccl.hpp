@@ -3,13 +3,17 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "terse/transport/assembly.hpp"
 #include "terse/transport/nccl_channel.hpp"
@@ -65,7 +69,7 @@ class Nccl {
   /// destroyed nor aborted. Collective; no operation of `communicator` may be in flight. If `communicator` blocks, no
   /// deadline holds for this call.
   explicit Nccl(ncclComm_t communicator, cudaStream_t stream, Deadline deadline = std::chrono::seconds(60))
-      : channel_(new_channel(detail::NcclFamily::of_this_device(), stream, deadline)) {
+      : channel_(std::make_shared<Channel>(detail::NcclFamily::of_this_device(), stream, deadline)) {
     check(ncclCommUserRank(communicator, &channel_->rank), "ncclCommUserRank");
     check(ncclCommCount(communicator, &channel_->size), "ncclCommCount");
     split_from(communicator, 0, channel_->rank, /*abortable=*/false);
@@ -187,23 +191,24 @@ class Nccl {
   void synchronize(Deadline deadline) { channel_->synchronize(deadline); }
   void synchronize() { synchronize(channel_->deadline); }
 
-  /// Makes a channel on the same stream. Waits for the stream first, as NCCL demands. `color` is 0 or more.
+  /// Makes a channel on the same stream, see below.
   Nccl split(int color, int key) { return split(color, key, stream()); }
-  /// Makes a channel on another stream, which must outlive it. Messages of this channel and of the new one then don't
-  /// wait for each other.
+  /// Makes a channel on any stream, which must outlive it. Messages of this channel and of one on another stream don't
+  /// wait for each other. Waits for this channel's stream first, as NCCL demands. `color` is 0 or more. If all ranks keep
+  /// their numbers and their stream, the new channel is a second handle to this communicator: the stream's order, in
+  /// which all ranks send, is the same for both, and a communicator takes memory of the device.
   Nccl split(int color, int key, cudaStream_t stream) {
     if (color < 0)
       throw usage_error("NCCL's colors are 0 or more, and this is " + std::to_string(color), rank());
-    channel_->phase = Phase::setup;
-    synchronize();
-    Nccl part(new_channel(channel_->family, stream, channel_->deadline));
+    if (all_stay(color, key, stream)) return Nccl(channel_);
+    Nccl part(std::make_shared<Channel>(channel_->family, stream, channel_->deadline));
     part.channel_->rank = rank();  // until it has its own, for error texts
     part.channel_->size = size();
     part.split_from(channel_->comm, color, key, /*abortable=*/true);
     return part;
   }
 
-  /// Sets the names of this channel's ranks in error texts, one for each. By default ranks are counted from 0.
+  /// Sets the names of this communicator's ranks in error texts, one for each. By default ranks are counted from 0.
   void name_ranks(std::vector<int> names) { channel_->names = std::move(names); }
 
   /// Aborts all communicators of this rank on its device, so that work on their streams no longer waits for messages.
@@ -211,10 +216,10 @@ class Nccl {
   void abort(const std::string& reason) noexcept { channel_->give_up(reason); }
 
  private:
-  explicit Nccl(std::unique_ptr<Channel> channel) : channel_(std::move(channel)) {}
+  explicit Nccl(std::shared_ptr<Channel> channel) : channel_(std::move(channel)) {}
   Nccl(const ncclUniqueId& id, int rank, int size, cudaStream_t stream, Deadline deadline,
        Channel::Clock::time_point until)
-      : channel_(new_channel(detail::NcclFamily::of_this_device(), stream, deadline)) {
+      : channel_(std::make_shared<Channel>(detail::NcclFamily::of_this_device(), stream, deadline)) {
     Channel& channel = *channel_;
     channel.rank = rank;
     channel.size = size;
@@ -226,9 +231,15 @@ class Nccl {
     channel.settle(channel.comm, until);
   }
 
-  static std::unique_ptr<Channel> new_channel(std::shared_ptr<detail::NcclFamily> family, cudaStream_t stream,
-                                              Deadline deadline) {
-    return std::make_unique<Channel>(std::move(family), stream, deadline);
+  /// Checks whether a split gives all ranks one color, their present numbers and their present streams. Collective.
+  bool all_stay(int color, int key, cudaStream_t onto) {
+    const std::array mine{color, key, onto == stream() ? 1 : 0};
+    std::vector<std::array<int, 3>> all(static_cast<std::size_t>(size()));
+    all_gather(std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(all)));
+    // Ranks with equal keys keep their order.
+    return std::all_of(all.begin(), all.end(),
+                       [&](const auto& one) { return one[0] == color && one[2] == 1; }) &&
+           std::is_sorted(all.begin(), all.end(), [](const auto& a, const auto& b) { return a[1] < b[1]; });
   }
 
   void split_from(ncclComm_t parent, int color, int key, bool abortable) {
@@ -243,7 +254,7 @@ class Nccl {
       channel.settle(parent, until);
     } catch (...) {
       // NCCL will still write the handle, and only an abort of the parent could prevent that.
-      if (!abortable) (void)channel_.release();
+      if (!abortable) channel.family->abandoned.push_back(std::move(channel_));
       throw;
     }
     channel.settle(channel.comm, until);
@@ -330,7 +341,7 @@ class Nccl {
     return {};
   }
 
-  std::unique_ptr<Channel> channel_;
+  std::shared_ptr<Channel> channel_;  // of all handles that share a communicator
 };
 
 }  // namespace terse

@@ -32,7 +32,9 @@ class NcclChannel;
 struct NcclFamily {
   std::mutex mutex;                    // held for each call to NCCL, and never while waiting
   std::vector<NcclChannel*> channels;  // parents before their splits
-  std::string reason;                  // reason of the abort; empty before one
+  std::vector<std::shared_ptr<NcclChannel>>
+      abandoned;       // communicators that NCCL may still write; kept with the family
+  std::string reason;  // reason of the abort; empty before one
   int culprit = -1;
 
   /// Returns the family of the current device's communicators: a new one if there are none, or if they were aborted.
