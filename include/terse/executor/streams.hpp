@@ -183,8 +183,8 @@ template <class F>
 concept SaysIdle = requires(const F& f) {
   { f.idle() } -> std::same_as<bool>;
 };
-/// Checks whether a functor does nothing in the piece that it has entered, by its `idle()`; verbs needn't call it
-/// there.
+/// Checks by `idle()` whether a functor does nothing in the piece that it has entered. If so, verbs may skip the
+/// piece.
 template <class F>
 TERSE_HD bool is_idle(const F& f) {
   if constexpr (SaysIdle<F>)

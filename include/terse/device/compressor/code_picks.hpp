@@ -11,7 +11,8 @@
 #include "terse/executor/aligned.hpp"
 #include "terse/executor/reduction.hpp"
 
-// The values of one unit's picks on a grid, coded by one block of threads: up to 4096 picks, one block of a reduction.
+// Encodes the values of one unit's picks on a grid, in one block of threads. A unit has up to 4096 picks, the block size of a
+// reduction.
 
 namespace terse::detail {
 

@@ -203,8 +203,8 @@ struct OnGrid<Tiled<Basis, S, Sparse<Largest, Values, PerSegment>>> {
     for (std::size_t c = 0; c < ranges.size(); ++c)
       told(static_cast<int>(c), picker.wire_bytes(*ranges[c].range));
   }
-  /// Computes the weighted sums of received packets in the basis's coordinates, in `numbers_of`, where a tile's numbers
-  /// are in its elements' places.
+  /// Computes the weighted sums of received packets as coefficients of the basis, in `numbers_of`. A tile's coefficients
+  /// have the offsets of its elements.
   template <GridExecutor E>
   static void add(E executor, Workspace<E>& workspace, const Picker& picker, PlacedRanges ranges,
                   Incoming packets) {

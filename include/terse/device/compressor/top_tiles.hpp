@@ -16,7 +16,7 @@ namespace terse::detail {
 
 TERSE_NUMERICS_BEGIN
 
-/// Offsets of tiles' bytes in the section of their piece; the lengths of the tiles before follow from their shapes.
+/// Offsets of tiles' bytes in the section of their piece, computed from the shapes of the preceding tiles.
 template <int S, class Values>
 struct TopSections {
   using Coder = PickCoder<Values>;
@@ -190,7 +190,7 @@ struct CheckTilesKernel {
 
 TERSE_NUMERICS_END
 
-/// Calls use(tiles) for slices of the tiles of packets' sections, in order.
+/// Cuts the tiles of all packets' sections into slices and calls use(tiles) for each slice, in order.
 template <int S, class Values, class Use>
 void for_each_top_slice(const Largest& selection, PlacedRanges ranges, Use use) {
   const TopSections<S, Values> sections{selection};
