@@ -42,7 +42,7 @@ struct MeasuresOf<Rule> {
   using type = typename Rule::measures;
 };
 
-/// One layer as seen by the preconditioner with these Places, see Preconditioner.
+/// One layer, as passed to the preconditioner with these Places, see Preconditioner.
 template <class View, class Places>
 struct AveragingLayer {
   const View& view;

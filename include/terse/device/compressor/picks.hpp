@@ -11,8 +11,8 @@
 #include "terse/device/verbs/select.hpp"
 #include "terse/executor/placed_ranges.hpp"
 
-// The sections of sparse compressors on a grid executor, those of several packets in the same kernels, with any coder:
-// picks of TopK, Threshold and RandomK.
+// Sections of sparse compressors (TopK, Threshold, RandomK) on a grid executor, with any coder of values. One kernel
+// handles the sections of several packets.
 
 namespace terse::detail {
 

@@ -81,7 +81,7 @@ struct TilePackets {
   int count = 0;
 };
 
-/// Kernel that sums weight times each packet's values, one packet after the other, and writes the elements of the sums.
+/// Kernel that computes the weighted sum of the packets' values, packet by packet, and writes the elements of the sum.
 /// Each position occurs once in valid sections.
 template <class Basis, int S, class Values>
 struct SumTilesKernel {
