@@ -186,7 +186,7 @@ template <GridExecutor E>
 class UnitPicker {
  public:
   UnitPicker() = default;
-  /// Allocates for parts of units with n candidates altogether, all elements or drawn ones, and up to `picks` picks.
+  /// Allocates memory for parts of units with n candidates in total (all elements or drawn ones) and up to `picks` picks.
   UnitPicker(index_t n, index_t picks, bool drawn)
       : zeros_(PickMemory::zeros(PickUnits::capacity)),
         counts_(PickMemory::counts(PickUnits::capacity, blocks_for(n, placed_together) + PickUnits::capacity),

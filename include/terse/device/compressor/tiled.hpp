@@ -16,8 +16,7 @@ namespace terse::detail {
 
 TERSE_NUMERICS_BEGIN
 
-/// An arena of tiles as the message that a sparse compressor picks from, and another one for the values that receivers
-/// will read.
+/// Two arenas of tiles: the message from which a sparse compressor picks, and the values that receivers will decode.
 struct TileView {
   static constexpr bool commits_zero = true;
   const float* numbers;
