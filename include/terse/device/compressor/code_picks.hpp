@@ -33,7 +33,7 @@ struct CodePicks {
     std::uint32_t ignored;  // picks are finite
   };
 
-  /// Codes picks 0 to k - 1, which are `picked(e)`, into `wire`, which must be zero. The first pick's draw is that of
+  /// Encodes the picks `picked(e)`, e from 0 to k - 1, into `wire`, which must be zero. The first pick uses the draw of
   /// arena index `offset`. All threads of the block must call it. Calls committed(e, value) with the value that the
   /// error feedback commits, see CommitPicks.
   template <class Block, class Picked, class Committed>

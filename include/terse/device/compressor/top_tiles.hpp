@@ -202,7 +202,7 @@ void for_each_top_slice(const Largest& selection, PlacedRanges ranges, Use use) 
       sections);
 }
 
-/// Reports the faults of packet p over ranges[p], whose section begins at that range's `going`.
+/// Reports the faults of packet p over ranges[p]. Its section begins at `going` of that range.
 template <int S, class Values, GridExecutor E>
 void check_tiles(E ex, const Largest& selection, PlacedRanges ranges, const std::byte* const* packets,
                  float limit, Findings* findings) {
