@@ -61,7 +61,7 @@ struct Compensate {
   }
 };
 
-/// A dense piece's element as it is sent.
+/// Functor of the elements of dense pieces, as they are sent.
 template <class F>
 struct Exact {
   F message;

@@ -249,7 +249,7 @@ class Folder {
     return place;
   }
 
-  /// Describes a file, after a flush to disk, written by `write` or not.
+  /// Flushes a file to disk and describes it, also if it was not written by `write`.
   Part described(const std::filesystem::path& folder, const std::string& name) const {
     detail::naming(folder / name, [&] {
       const detail::Descriptor file(::open((folder / name).c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));

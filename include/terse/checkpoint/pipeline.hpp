@@ -38,7 +38,7 @@ enum class Examples { kept, left_out };
 
 namespace detail {
 
-/// A terse::Pipeline, as far as files are concerned.
+/// The members of terse::Pipeline that its files require.
 template <class P>
 concept KeepsExamples = requires(P& pipeline) {
   pipeline.examples();

@@ -15,8 +15,8 @@
 
 namespace terse::checkpoint {
 
-/// The exit status of a program whose folder another run holds, so that it may start later: EX_UNAVAILABLE of
-/// sysexits.h. The other run may be ranks of its own last run that are still ending.
+/// The exit status of a program whose folder is locked by another run: EX_UNAVAILABLE of sysexits.h. It may be started
+/// again later. The other run may consist of ranks of its last start that have not ended yet.
 inline constexpr int in_use_status = 69;
 
 /// A lock that reserves a folder for one run, since two runs would remove each other's checkpoints. It is a lock of

@@ -126,7 +126,7 @@ class File {
 
   void load(How how);
 
-  /// Takes metadata and tensors from the header, and returns the lines of memory that the data needs.
+  /// Takes metadata and tensors from the header, and returns the number of 64-byte lines that the data need.
   std::size_t place(const std::string& text, std::size_t size, bool foreign);
 
   void load_data(int fd, std::size_t lines, std::optional<detail::Digest>& digest);

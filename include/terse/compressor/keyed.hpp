@@ -171,7 +171,7 @@ struct KeyedPackets {
 /// The use of values that are only verified: none.
 struct NoUse {};
 
-/// A sink that calls use(piece, i, value) with the values that the codes give with the keys f(piece, i).
+/// A sink that decodes codes with the keys f(piece, i) and calls use(piece, i, value) for each value.
 template <class Grid, class Use>
 struct GridValues {
   Grid grid;

@@ -203,7 +203,7 @@ struct OverSenders<Tiled<Basis, S, Sparse<Selection, Values, PerSegment>>>
     }
   };
 
-  /// Returns such sums, scaled in the basis's coordinates and then transformed.
+  /// Returns the sums of received packets. Coefficients are scaled by their number of senders, then transformed.
   template <Executor E>
   ArrivedSums arrived(E, Workspace<E>& workspace, const Range& range, Incoming packets) const {
     for (int p = 0; p < packets.count; ++p) packets.sources[p].rewind();

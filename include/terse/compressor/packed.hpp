@@ -173,8 +173,8 @@ struct Packed {
                : detail::unlikely_scale;
   }
 
-  /// Measures the scales of all units of `range` from the samples of `message`, once per element. `also`: see the
-  /// host's `reduce`.
+  /// Computes the scales of all units of `range` from the samples of `message`, which it evaluates once per element.
+  /// `also`: see the host's `reduce`.
   template <Executor E, class In, class Message, class... Also>
   void measure(E executor, Workspace<E>& workspace, const Range& range, Mask<typename E::memory> mask,
                In incoming, Message message, std::uint32_t* bad, const Also&... also) const {

@@ -35,8 +35,8 @@ struct Findings {
   TERSE_HD SectionFault fault() const { return static_cast<SectionFault>(first & 15); }
 };
 
-/// A recorder of one unit's faults. Its stages are the section's shape, the positions of each selection in turn, and
-/// the values.
+/// A recorder of one unit's faults. It has a stage for each check: the section's shape, the positions of each
+/// selection, and the values.
 struct Report {
   Findings* findings;
   index_t unit;

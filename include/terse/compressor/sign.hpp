@@ -58,7 +58,7 @@ struct TwoMeanBit {
   static constexpr bool contractive = true;
   static constexpr bool tracks = true;
   static constexpr bool represents_zero = false;
-  /// The bound of MeanAbs on each side of zero, which has at most n elements.
+  /// The contraction bound of MeanAbs, applied to the at most n elements on each side of zero.
   static constexpr double delta(index_t n) { return n > 1 ? 1.0 / static_cast<double>(n) : 1; }
 
   TERSE_HD static std::uint32_t code(float value, TwoMeans::Scale, std::uint32_t) {

@@ -47,7 +47,7 @@ struct Tiled {
       "TopK<>, Threshold<>, RandomK, Chain<...>");
 };
 
-/// The specialization for Sparse, which picks from each tile in the basis's coordinates as it does from a segment.
+/// The specialization for Sparse: picks coefficients of each tile as Sparse picks elements of a segment.
 template <class Basis, int S, class Selection, Compressor Values>
 struct Tiled<Basis, S, Sparse<Selection, Values, PerSegment>> {
   using Inner = Sparse<Selection, Values, PerSegment>;

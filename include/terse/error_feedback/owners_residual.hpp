@@ -7,7 +7,7 @@
 namespace terse {
 
 /// NoErrorFeedback for a rank's own messages, and Residual for the mean if its owner compresses it again. It is for
-/// methods that keep the unsent part in the parameters (CocktailSgd). Other methods reject it with biased compressors,
+/// methods that keep the unsent part themselves (CocktailSgd, DisTrO). Other methods reject it with biased compressors,
 /// because the unsent part would be lost.
 ///
 /// State: the owner's error, see the topology; n floats hold messages between the passes.

@@ -56,7 +56,7 @@ struct ConsumeByKind {
   }
 };
 
-/// Tells a message how its node's message was decoded.
+/// Passes the decoded values of the node's message to a message functor, by its `sent`.
 template <class F, class Mask>
 struct TellSent {
   F message;

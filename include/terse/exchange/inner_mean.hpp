@@ -78,8 +78,8 @@ struct WriteArena {
 
 TERSE_NUMERICS_END
 
-/// The exact mean of a separate arena, within a round, whose envelope it borrows while it is under way: its packets
-/// carry the round's flags and agree on its hyper-parameters, and their errors are errors of the round.
+/// The exact mean of a separate arena within a round. It uses the round's envelope: its packets carry the round's flags
+/// and check its hyper-parameters, and their errors are errors of the round.
 template <class P, Executor E>
 class InnerMean {
  public:

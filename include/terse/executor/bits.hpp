@@ -141,7 +141,7 @@ inline std::uint64_t gather_bits(const std::uint8_t* bytes, int bit) {
 template <int Bits>
 inline void pack_planes(const std::uint32_t* words, std::byte* planes) {
 #if defined(__AVX512BW__)
-  // Without bytes in between: a load of 64 bytes would have to wait for the four stores that wrote them.
+  // No intermediate bytes: a load of 64 bytes would wait for the four stores that wrote them.
   for (int bit = 0; bit < Bits; ++bit) {
     const __m512i wanted = _mm512_set1_epi32(1 << bit);
     std::uint64_t plane = 0;

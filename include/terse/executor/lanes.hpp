@@ -53,7 +53,7 @@ concept ReadsInPlace = requires(const C& cursor, float (&sum)[lanes]) {
   cursor.load_whole(index_t{}, sum);
 };
 
-/// Calls run(first, sums) for a block, a `Whole` one or not.
+/// Calls run(first, sums) for a block of elements. `Whole` states whether the block is complete.
 template <class Incoming, class Run, class Whole>
 TERSE_INLINE void load_and_run(const Cursor<Incoming>& incoming, index_t first, index_t b, int count,
                                float (&sum)[lanes], const Run& run, Whole) {

@@ -53,8 +53,8 @@ inline index_t sample_rank(index_t count, index_t k) {
 /// standard deviations more.
 constexpr index_t candidates(index_t k) { return k + k / 2 + 4096; }
 
-/// The most parts that a short span is cut into, the room for its candidates, and the most sizes that are compared
-/// pairwise.
+/// Maximum number of parts of a short span, number of candidates that it has room for, and maximum number of sizes
+/// that are compared pairwise.
 inline constexpr index_t most_parts = 1024, short_room = 1024, few_sizes = 256;
 
 inline namespace TERSE_INSTRUCTIONS {

@@ -124,9 +124,9 @@ TERSE_FLATTEN inline void collect(S* sources, int count, index_t begin, index_t 
   }
 }
 
-/// Calls f(piece, i, keep, sum) for the elements of a piece for which values have arrived. They are collected first: a
-/// loop that also decoded would have few of the updates' cache misses under way at a time. If several sources leave few
-/// blocks empty, the rest is swept.
+/// Calls f(piece, i, keep, sum) for each element of a piece that has received values. These elements are collected
+/// first: in a loop that also decoded, few cache misses of the updates would overlap. If several sources leave few
+/// blocks empty, the remaining elements are swept.
 template <class S, class Masked, class F>
 TERSE_FLATTEN inline void visit(const Piece& piece, Masked mask, const Cursor<SparsePackets<S>>& cursor,
                                 const F& given) {

@@ -28,16 +28,16 @@ struct EuclideanNorm : SumOfSquares {
   }
 };
 
-/// The scale of 1-bit Adam: ||x||_2 / sqrt(n) over a unit's n real elements. Not a contraction for a single message,
-/// but the better tracker under error feedback.
+/// The scale of 1-bit Adam: ||x||_2 / sqrt(n) over a unit's n real elements. It gives no contraction for a single
+/// message, but tracks better under error feedback.
 struct RootMeanSquare : SumOfSquares {
   TERSE_HD static float finish(const float* total, index_t count) {
     return count > 0 ? std::sqrt(total[0] / static_cast<float>(count)) : 0.0F;
   }
 };
 
-/// The end of a code book, 2 ||x||_2 / sqrt(n), for units where a few large elements shall not coarsen it for all
-/// others.
+/// The largest level of a codebook, 2 ||x||_2 / sqrt(n), so that a few large elements don't make the levels of all
+/// others coarse.
 struct TwoRootMeanSquares : SumOfSquares {
   static constexpr float largest = 0x1p66F;  ///< bound of the scales of finite messages, if it is not 2^64
   TERSE_HD static float finish(const float* total, index_t count) {

@@ -124,8 +124,8 @@ template <class T>
 TERSE_HD auto updates(T*& data, index_t& begin) {
   return detail::stream<detail::Access::updates>(data, &begin);
 }
-/// Returns a stream that a first functor writes and a second one reads, of no use before and after: a verb that calls
-/// both for a tile need not keep it in memory.
+/// Returns a stream that a first functor writes and a second one reads. No other code uses it: a verb that calls both
+/// functors for a tile need not keep it in memory.
 template <class T>
 TERSE_HD auto hands_over(T*& data, index_t& begin) {
   return detail::stream<detail::Access::hands_over>(data, &begin);
@@ -183,8 +183,8 @@ template <class F>
 concept SaysIdle = requires(const F& f) {
   { f.idle() } -> std::same_as<bool>;
 };
-/// Checks whether a functor does nothing in the piece that it has entered, by its `idle()`; verbs needn't call it
-/// there.
+/// Checks by `idle()` whether a functor does nothing in the piece that it has entered. If so, verbs may skip the
+/// piece.
 template <class F>
 TERSE_HD bool is_idle(const F& f) {
   if constexpr (SaysIdle<F>)

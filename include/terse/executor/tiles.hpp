@@ -100,8 +100,8 @@ struct Slice {
     if (at > 0) tile.scales = -1;
     return tile;
   }
-  /// Returns how often tiles are halved, so that few of them keep a device busy: at most down to 512 elements, eight
-  /// rows.
+  /// Returns how many times each tile is halved so that few tiles still keep a device busy. The smallest tile has 512
+  /// elements, eight rows.
   int halvings() const {
     if (has_short_units()) return 0;
     int times = 0;

@@ -59,8 +59,8 @@ struct CodePlace {
   void next_piece(index_t count) { wire += code_bytes<Bits>(count); }
 };
 
-/// Calls act(piece, part) for each unit of which the thread has a share; a unit of the whole range is walked piece by
-/// piece. `places` move along.
+/// Calls act(piece, part) for each unit that overlaps the thread's share, and piece by piece for a unit of the whole
+/// range. Advances `places` with the units.
 template <class Act, class... Places>
 TERSE_INLINE void for_each_unit(const Range& range, Units units, AllOfIt, index_t, Act act,
                                 Places&... places) {
@@ -84,7 +84,7 @@ inline void for_each_unit(const Range& range, Units units, ThreadShare share, in
   for (const Piece& piece : range.pieces()) {
     if (passed >= share.last) return;
     const index_t size = unit_size(piece, units);
-    // All units before the share are skipped at once.
+    // Skips all units before the share.
     const index_t before =
         std::min(std::max<index_t>(share.first - passed, 0), piece.count) / std::max<index_t>(size, 1);
     unit += before;

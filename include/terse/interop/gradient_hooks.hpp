@@ -155,7 +155,7 @@ class GradientHooks {
                           " of this step has changed the gradient of '" + name(one) +
                           "', which was final after " + std::to_string(passes_) +
                           ": give begin() the number of backward passes of a step");
-      // Before it leaves: if the gradient were elsewhere, zeros would be here.
+      // Checked before it is sent: if the gradient were in other memory, zeros would be sent.
       flat_.check_gradient(one.segment);
       if (leave_ == Leave::in_step) return;
       one.bits = bits_of(one);

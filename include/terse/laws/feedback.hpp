@@ -123,7 +123,7 @@ inline std::string tracking_violation(const Subject& subject, const Options& opt
           "is %g",
           options.tracking_steps, e, behind[e], kept);
   }
-  // Errors may take long to settle; a contraction bounds the norm at which they do.
+  // Errors may take long to converge; a contraction bounds the norm to which they converge.
   const auto mean_norm = [&](double squares) { return std::sqrt(2 * squares / options.tracking_steps); };
   const double left = claims.contractive && claims.delta ? std::sqrt(1 - claims.delta(example.counts)) : 1;
   for (std::size_t r = 0; r < ranks; ++r) {

@@ -13,9 +13,10 @@ namespace terse::detail {
 // Finite, because a velocity may be 0.
 inline constexpr float any_ratio = std::numeric_limits<float>::max();
 
-/// Returns the upper bound of the ratio of two learning rates by which a velocity is rescaled in turn t = 1, 2, ...; a turn at a constant
-/// rate multiplies the velocity by `gain`. Above 1 / gain the velocity would grow by itself, and with it rounding errors and differences
-/// between ranks, which no rate scales. At first it may grow as in a linear warm-up, from 0 or from its first rate, which stays bounded.
+/// Returns the upper bound of the ratio of two learning rates by which a velocity is rescaled in turn t = 1, 2, ... At a constant rate a
+/// turn multiplies the velocity by `gain`. With a ratio above 1 / gain the velocity would grow by itself, and so would rounding errors and
+/// differences between ranks, which don't scale with the rate. In the first turns the ratio may be that of a linear warm-up, from 0 or from
+/// its first rate, in which the velocity stays bounded.
 inline float largest_ratio(bool follows_jumps, float gain, std::uint64_t t) {
   if (follows_jumps) return any_ratio;
   const float warm_up = t > 2 ? 1 + 1 / static_cast<float>(t - 2) : 3;

@@ -20,7 +20,7 @@ TERSE_NUMERICS_BEGIN
 
 namespace detail {
 
-/// Places, extended by the policy's places among the numbers kept for each layer.
+/// Places and, in addition, the positions of the policy's numbers among those kept for each layer.
 template <class Places, int... Numbers>
 struct LayerPlaces : Places {
   TERSE_HD static constexpr int layer([[maybe_unused]] int k) {
@@ -42,7 +42,7 @@ struct MeasuresOf<Rule> {
   using type = typename Rule::measures;
 };
 
-/// One layer as seen by the preconditioner with these Places, see Preconditioner.
+/// One layer, as passed to the preconditioner with these Places, see Preconditioner.
 template <class View, class Places>
 struct AveragingLayer {
   const View& view;

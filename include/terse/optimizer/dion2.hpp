@@ -21,7 +21,7 @@ struct Dion2Of {
   float weight_decay = 0;                 ///< coefficient, decoupled from the gradient
   float momentum = 0.95F;                 ///< factor on the chosen rows after a step; in [0, 1)
   P hidden{.scale = MatrixScale::shape};  ///< preconditioner of hidden matrices
-  float beta1 = 0.9F;                     ///< Adam's, as are the next three; for all other segments
+  float beta1 = 0.9F;                     ///< decay rate of Adam's momentum; in [0, 1)
   float beta2 = 0.999F;                   ///< decay rate of the variance; in [0, 1)
   float epsilon = 1e-8F;                  ///< added to the denominator, outside the root
   bool bias_correction = true;            ///< whether to apply Adam's bias correction

@@ -104,7 +104,7 @@ class FiniteWatch {
   void look(const Layout& layout, view<const P> parameters, int rank, std::uint64_t step) {
     const auto& segments = layout.segments();
     index_t left = std::min(std::max(layout.size() / 16, index_t{4096}), layout.size());
-    // Each iteration finishes a segment or the part.
+    // Each iteration ends at the end of a segment or of the part.
     for (std::size_t turns = 0; left > 0 && turns <= segments.size(); ++turns) {
       const Segment& segment = segments[segment_];
       const index_t count = std::min(left, segment.count - element_);

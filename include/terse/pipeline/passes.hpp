@@ -155,7 +155,7 @@ class Passes {
   }
 
   struct Outcome {
-    std::uint16_t flags;  ///< packet flags: the sender of messages that were not finite
+    std::uint16_t flags;  ///< packet flags; they name the sender of a message that was not finite
     double loss;
   };
   /// Passes the loss, which the last stage knows, and the flags of non-finite messages to all stages. The first stage knows

@@ -33,7 +33,7 @@ TERSE_NUMERICS_END
 template <Executor E>
 class ElementMask {
  public:
-  /// `masked_`: the counter that `settle` uses, with the largest share of elements that may be masked.
+  /// `masked_`: the counter for `settle`, which holds the largest allowed share of masked elements.
   TERSE_COLD ElementMask(E executor, const Range& range, index_t arena, detail::MaskedElements masked_)
       : masked(std::move(masked_)),
         executor_(executor),

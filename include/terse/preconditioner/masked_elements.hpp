@@ -82,7 +82,7 @@ class MaskedElements {
     news_ = true;
     return !too_many_;
   }
-  /// Returns the count of the step that has just been taken. Throws usage_error if it was too large.
+  /// Returns the elements masked by the last step. Throws usage_error if they were too many.
   Masked of_step(int rank, std::uint64_t step) {
     if (!std::exchange(news_, false)) return {};
     if (too_many_) refuse(rank, step);

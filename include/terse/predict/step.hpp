@@ -10,11 +10,11 @@
 
 namespace terse::predict {
 
-/// Part of a step's messages that travels while ranks compute.
+/// Part of a step's messages that overlaps with computation.
 enum class Overlap {
-  none,    ///< nothing: gradient, local passes and messages one after the other
-  slices,  ///< full precision: a slice leaves when its gradients are ready, see Optimizer::ready
-  steps,   ///< all: messages travel during the next steps (OverlapLocalSgd)
+  none,    ///< none: gradient, local passes and messages follow each other
+  slices,  ///< full precision: a slice is sent when its gradients are ready, see Optimizer::ready
+  steps,   ///< all: messages are in flight during the next steps (OverlapLocalSgd)
 };
 
 /// A method's average step on one rank, in seconds and bytes.

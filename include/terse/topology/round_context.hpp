@@ -119,8 +119,8 @@ struct RoundContext {
   }
   /// Returns the place for damage found by verbs that read packets, see Packets::damage. A single rank reads only its own packets.
   std::uint64_t* damage() { return size > 1 ? envelope.damage() : nullptr; }
-  /// Calls act(), whose calls of stamp, or of accept, are one kernel on a device, see Envelope. No packet may be sent or received
-  /// in between.
+  /// Calls act(). On a device all its calls of stamp, or of accept, run as one kernel, see Envelope. No packet may be sent or
+  /// received within act().
   template <class Act>
   void together(const Act& act) {
     envelope.together(executor, act);

@@ -28,7 +28,7 @@ namespace terse::detail {
 class NcclChannel;
 
 /// All communicators of one rank, which has its own device. They are aborted together, in one group: a kernel that waits
-/// for a dead peer blocks its stream and every cudaFree of the device, also those of another abort.
+/// for a dead peer blocks its stream and every cudaFree of the device, including those of further aborts.
 struct NcclFamily {
   std::mutex mutex;                    // held for each call to NCCL, and never while waiting
   std::vector<NcclChannel*> channels;  // parents before their splits

@@ -224,7 +224,7 @@ class Nodes {
         while (ticket_ && !ticket_->ready() && std::chrono::steady_clock::now() < until) {
         }
       } catch (const error&) {
-        // This rank's own error tells more.
+        // This rank's own error is more specific.
       }
     }
 

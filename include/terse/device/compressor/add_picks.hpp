@@ -158,7 +158,7 @@ struct AddUnitsKernel {
     }
     return before;
   }
-  /// Adds the entries of a bitmap for one block's places from `first` on, with `start` entries before them.
+  /// Adds the entries of a bitmap for one block's places from `first` on. `start` entries precede them.
   template <class Block, class Add>
   TERSE_HD static void add_bits(Block& block, const Arrived& positions, index_t n, index_t first,
                                 std::uint64_t start, const Add& add) {

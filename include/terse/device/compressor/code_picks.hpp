@@ -11,7 +11,8 @@
 #include "terse/executor/aligned.hpp"
 #include "terse/executor/reduction.hpp"
 
-// The values of one unit's picks on a grid, coded by one block of threads: up to 4096 picks, one block of a reduction.
+// Encodes the values of one unit's picks on a grid, in one block of threads. A unit has up to 4096 picks, the block size of a
+// reduction.
 
 namespace terse::detail {
 
@@ -32,7 +33,7 @@ struct CodePicks {
     std::uint32_t ignored;  // picks are finite
   };
 
-  /// Codes picks 0 to k - 1, which are `picked(e)`, into `wire`, which must be zero. The first pick's draw is that of
+  /// Encodes the picks `picked(e)`, e from 0 to k - 1, into `wire`, which must be zero. The first pick uses the draw of
   /// arena index `offset`. All threads of the block must call it. Calls committed(e, value) with the value that the
   /// error feedback commits, see CommitPicks.
   template <class Block, class Picked, class Committed>

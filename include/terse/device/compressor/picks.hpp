@@ -11,8 +11,8 @@
 #include "terse/device/verbs/select.hpp"
 #include "terse/executor/placed_ranges.hpp"
 
-// The sections of sparse compressors on a grid executor, those of several packets in the same kernels, with any coder:
-// picks of TopK, Threshold and RandomK.
+// Sections of sparse compressors (TopK, Threshold, RandomK) on a grid executor, with any coder of values. One kernel
+// handles the sections of several packets.
 
 namespace terse::detail {
 
@@ -186,7 +186,7 @@ template <GridExecutor E>
 class UnitPicker {
  public:
   UnitPicker() = default;
-  /// Allocates for parts of units with n candidates altogether, all elements or drawn ones, and up to `picks` picks.
+  /// Allocates memory for parts of units with n candidates in total (all elements or drawn ones) and up to `picks` picks.
   UnitPicker(index_t n, index_t picks, bool drawn)
       : zeros_(PickMemory::zeros(PickUnits::capacity)),
         counts_(PickMemory::counts(PickUnits::capacity, blocks_for(n, placed_together) + PickUnits::capacity),

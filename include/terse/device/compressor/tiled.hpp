@@ -16,8 +16,7 @@ namespace terse::detail {
 
 TERSE_NUMERICS_BEGIN
 
-/// An arena of tiles as the message that a sparse compressor picks from, and another one for the values that receivers
-/// will read.
+/// Two arenas of tiles: the message from which a sparse compressor picks, and the values that receivers will decode.
 struct TileView {
   static constexpr bool commits_zero = true;
   const float* numbers;
@@ -203,8 +202,8 @@ struct OnGrid<Tiled<Basis, S, Sparse<Largest, Values, PerSegment>>> {
     for (std::size_t c = 0; c < ranges.size(); ++c)
       told(static_cast<int>(c), picker.wire_bytes(*ranges[c].range));
   }
-  /// Computes the weighted sums of received packets in the basis's coordinates, in `numbers_of`, where a tile's numbers
-  /// are in its elements' places.
+  /// Computes the weighted sums of received packets as coefficients of the basis, in `numbers_of`. A tile's coefficients
+  /// have the offsets of its elements.
   template <GridExecutor E>
   static void add(E executor, Workspace<E>& workspace, const Picker& picker, PlacedRanges ranges,
                   Incoming packets) {

@@ -16,7 +16,7 @@ namespace terse::detail {
 
 TERSE_NUMERICS_BEGIN
 
-/// Offsets of tiles' bytes in the section of their piece; the lengths of the tiles before follow from their shapes.
+/// Offsets of tiles' bytes in the section of their piece, computed from the shapes of the preceding tiles.
 template <int S, class Values>
 struct TopSections {
   using Coder = PickCoder<Values>;
@@ -81,7 +81,7 @@ struct TilePackets {
   int count = 0;
 };
 
-/// Kernel that sums weight times each packet's values, one packet after the other, and writes the elements of the sums.
+/// Kernel that computes the weighted sum of the packets' values, packet by packet, and writes the elements of the sum.
 /// Each position occurs once in valid sections.
 template <class Basis, int S, class Values>
 struct SumTilesKernel {
@@ -190,7 +190,7 @@ struct CheckTilesKernel {
 
 TERSE_NUMERICS_END
 
-/// Calls use(tiles) for slices of the tiles of packets' sections, in order.
+/// Cuts the tiles of all packets' sections into slices and calls use(tiles) for each slice, in order.
 template <int S, class Values, class Use>
 void for_each_top_slice(const Largest& selection, PlacedRanges ranges, Use use) {
   const TopSections<S, Values> sections{selection};
@@ -202,7 +202,7 @@ void for_each_top_slice(const Largest& selection, PlacedRanges ranges, Use use) 
       sections);
 }
 
-/// Reports the faults of packet p over ranges[p], whose section begins at that range's `going`.
+/// Reports the faults of packet p over ranges[p]. Its section begins at `going` of that range.
 template <int S, class Values, GridExecutor E>
 void check_tiles(E ex, const Largest& selection, PlacedRanges ranges, const std::byte* const* packets,
                  float limit, Findings* findings) {

@@ -261,7 +261,7 @@ struct LocalUpdatesOf {
     const detail::Raw<typename N::gradient> gradient{input.gradients};
     const detail::WriteMean write{state.mean.data()};
     state.exact->mix(input.context, {}, Message{gradient, gradient}, Message{write, write});
-    // Settles here, since the inner step doesn't check the mean.
+    // Reports errors here, since the inner step doesn't check the mean.
     state.exact->settle(input.context);
     return state.mean.data();
   }
