@@ -18,7 +18,7 @@ class Stage(NamedTuple):
 
 SANITIZER = "compute-sanitizer --error-exitcode 1 --report-api-errors no --tool "
 # Starts where the program calls cudaProfilerStart: after its comparison with the host.
-PROFILER = "ncu --clock-control none --set detailed --launch-count 2 --kernel-name-base demangled "
+PROFILER = "ncu --clock-control none --set detailed --launch-count 1 --kernel-name-base demangled "
 BENCHMARK = PROFILER + "--profile-from-start off --kernel-name regex:"
 # A case of each kind: blocks that take a unit all the way, codes, random numbers, and packets that vary in size.
 KINDS = "-tc=*all*the*way*,*coded*picks*,random-k*,threshold*"

@@ -268,6 +268,10 @@ def check_bars():
     expect(found["a compressed step of 1 M floats, by graph: times faster than 60 µs"][1] == 0.75, found)
     expect("| Adam, update: times the speed of torch.optim.Adam(fused=True), one flat tensor | 0.95 | 2.000 | met |" in
            (place.out / "summary.md").read_text(), "the table of bars")
+    # Figures of a stage that has failed since are no longer shown.
+    place.plan([stage("bench_gpu_256Mi", "one", "fail"), stage("steps_default", "two", figures=True)])
+    place.run(1, "--again")
+    expect(json.loads((place.out / "summary.json").read_text())["bars"] == [], "bars of figures that don't hold any more")
     ours["device"]["major"] = 8
     slow = bars.bars(ours, None, "it is not installed", steps)
     expect({verdict.split(":")[0] for *_, verdict in slow} == {"not run"}, slow)
