@@ -19,7 +19,7 @@ class Stage(NamedTuple):
 SANITIZER = "compute-sanitizer --error-exitcode 1 --report-api-errors no --tool "
 # Starts where the program calls cudaProfilerStart: after its comparison with the host.
 PROFILER = "ncu --clock-control none --set detailed --launch-count 1 --kernel-name-base demangled "
-BENCHMARK = PROFILER + "--profile-from-start off --kernel-name regex:"
+BENCHMARK = PROFILER + "--profile-from-start off "
 # A case of each kind: blocks that take a unit all the way, codes, random numbers, and packets that vary in size.
 KINDS = "-tc=*all*the*way*,*coded*picks*,random-k*,threshold*"
 SLICES = "--ranks 1 --slices 16777216,268435456,0"
@@ -45,7 +45,7 @@ def passes(name, elements, expected):
 
 def profile(name, kernel, about, only, elements=16 << 20):
     return Stage(f"ncu_{name}", "bench_gpu", f"--elements {elements} --rounds 1 --only '{only}'", 30, 120, about,
-                 BENCHMARK + kernel, figures=True)
+                 BENCHMARK + f"--kernel-name regex:.*{kernel}.*", figures=True)
 
 
 PLAN = [
@@ -86,7 +86,7 @@ PLAN = [
     profile("multiply", "Multiply", "a matrix by a few vectors", "LowRank"),
     profile("orthonormalize", "Orthonormalize", "Gram-Schmidt by one block", "LowRank"),
     Stage("ncu_product", "test_cuda_muon", "-tc='products of matrices*'", 30, 120, "products of two matrices",
-          PROFILER + "--kernel-name regex:ProductKernel", figures=True),
+          PROFILER + "--kernel-name regex:.*ProductKernel.*", figures=True),
     Stage("nccl", "test_nccl", "", 40, 180, "NCCL itself: messages, deadlines, aborts"),
     Stage("nccl_processes_2", "test_cuda_nccl_processes", "2", 40, 200, "1-bit Adam, 2 processes on a GPU"),
     Stage("nccl_processes_3", "test_cuda_nccl_processes", "3", 60, 200, "1-bit Adam, 3 processes on a GPU"),

@@ -123,7 +123,7 @@ def check_failures():
     stages = [stage("fails", "one", "fail"), stage("ends", "one", f"until {file}"), stage("absent", "one", "absent"),
               stage("no_program", "four"), stage("no_tool", "one", tool="no_such_tool"), stage("library", "one", "library"),
               stage("counters", "one", "counters"), stage("unnamed", "one", "unnamed"), stage("cases", "one", "cases"),
-              stage("hangs", "one", "hang", timeout=1), stage("foreign", "foreign"), stage("last", "two")]
+              stage("hangs", "one", "hang", timeout=3), stage("foreign", "foreign"), stage("last", "two")]
     place = Place(stages)
     place.program("foreign")
     (place.root / "bin/foreign").write_text("of another processor\n")
@@ -132,7 +132,7 @@ def check_failures():
               "no_program": ("not run", f"four is not in {place.root}/bin"), "no_tool": ("not run", "no_such_tool is not installed"),
               "library": ("not run", "libnccl.so.2 is missing"), "counters": ("not run", "no permission to read the GPU's counters"),
               "unnamed": ("failed", "no kernel had that name"), "cases": ("failed", "no test case had that name"),
-              "hangs": ("failed", "took longer than 1 s"), "foreign": ("failed", "status 126"), "last": ("passed", "")}
+              "hangs": ("failed", "took longer than 3 s"), "foreign": ("failed", "status 126"), "last": ("passed", "")}
     found = {name: (one["status"], one["why"]) for name, one in records.items()}
     expect(found == wanted, found)
     expect(len(started) == 9, started)
@@ -297,7 +297,8 @@ def check_plan():
         tool = shlex.split(one.tool)
         for script in tool[1:2] if tool[:1] == ["python3"] else []:
             expect((ROOT / script).exists(), script)
-        for pattern in re.findall(r"regex:(\w+)", one.tool):
+        expect(("regex:" in one.tool) == one.name.startswith("ncu_"), one)
+        for pattern in re.findall(r"regex:\.\*(\w+)\.\*", one.tool):
             expect(any(pattern in kernel for kernel in kernels), f"no kernel is named {pattern}")
         for word in shlex.split(one.arguments):
             if word.startswith("-tc="):
