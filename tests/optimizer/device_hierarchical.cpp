@@ -1,23 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "terse/device/emulated.hpp"
 #define TERSE_TEST_DEVICE terse::executor::emulated
-#include "device_support.hpp"
-#include "terse/exchange/hierarchical.hpp"
-#include "terse/optimizer/deep_gradient_compression.hpp"
-#include "terse/optimizer/error_feedback_sgd.hpp"
+#include "device_others.inc"
 
-// Hierarchies on a device: the host's bits, and errors that a device finds.
-
-TEST_CASE("hierarchies have the host's bits") {
-  compare(Adam<Hierarchical<>>{.topology = {2}}, some_layers(), 4, 6, {.clip_norm = 0.5F});
-  compare(OneBitAdam<Sign, Hierarchical<>>{.preconditioner = {.freeze = AtStep{4}}, .topology = {2}},
-          some_layers(), 4, 9);
-  compare(
-      OneBitAdam<Sign, Hierarchical<Ring, Ring>>{.preconditioner = {.freeze = AtStep{4}}, .topology = {2}},
-      some_layers(), 6, 9);
-  compare(DeepGradientCompression<Hierarchical<ScatterGather, AllGather>>{.topology = {2}}, some_layers(), 4,
-          6);
-}
+// Hierarchies on a device: errors that a device finds.
 
 TEST_CASE("a gradient that isn't finite is known on all nodes, and moves nothing") {
   const Layout layout = some_layers();
