@@ -30,24 +30,22 @@ def words_of(element):
 
 def names_in_reference():
     """{namespace: {kind: {name: (link, description)}}} of the public names."""
-    found = {}
-    for path in sorted((REFERENCE / "xml").glob("*.xml")):
-        compound = ElementTree.parse(path).find("compounddef")
-        if compound is None or not (compound.findtext("compoundname") or "").startswith("terse"):
-            continue
+    compounds = [compound for path in sorted((REFERENCE / "xml").glob("*.xml")) for compound in ElementTree.parse(path).iter("compounddef")]
+    found = {name: {} for compound in compounds if compound.get("kind") == "namespace"
+             and (name := compound.findtext("compoundname")).startswith("terse")}
+    for compound in compounds:
         kind, full = compound.get("kind"), compound.findtext("compoundname")
-        if kind == "namespace":
+        if full in found:
             for member in compound.iter("memberdef"):
                 page, anchor = member.get("id").rsplit("_1", 1)
-                names = found.setdefault(full, {}).setdefault(KINDS[member.get("kind")], {})
+                names = found[full].setdefault(KINDS[member.get("kind")], {})
                 names.setdefault(member.findtext("name"), (f"{page}.html#{anchor}", words_of(member.find("briefdescription"))))
         elif kind in KINDS:
             # Not a specialization, nor a type within a type.
             space, _, name = full.rpartition("::")
-            if "<" not in full and re.fullmatch(r"[a-z_]+(::[a-z_]+)*", space):
-                found.setdefault(space, {}).setdefault(KINDS[kind], {})[name] = (
-                    f"{compound.get('id')}.html", words_of(compound.find("briefdescription")))
-    return found
+            if "<" not in full and space in found:
+                found[space].setdefault(KINDS[kind], {})[name] = f"{compound.get('id')}.html", words_of(compound.find("briefdescription"))
+    return {space: kinds for space, kinds in found.items() if kinds}
 
 
 def api_index():
